@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Everything there is to check, for hours, in the order of ci/test first; a report in
+# target/ci/summary.md, also when something fails.
+#
+#   RANKS="2 4"                                  ranks of the MPI runs
+#   CLIENTS_TO_RUN="ompi4-mtl ompi4-btl ..."     default: all six
+#   FABTESTS="quick standard ..."                sets of ci/fabtests.sh; default: all of them
+#   PEERS="default"                              what each client is compared with
+#   SKIP="test fabtests exchange mpi"            parts to leave out
+#
+# Exits 1 if anything failed over strait that passes with every peer.
+. "$(dirname "$0")/lib.sh"
+cd "$REPO"
+
+ranks=${RANKS:-2 4}
+clients=${CLIENTS_TO_RUN:-ompi4-mtl ompi4-btl ompi5-mtl ompi5-btl mpich impi}
+sets=${FABTESTS:-quick standard regression multinode ubertest-quick ubertest-verify ubertest-all extra}
+peers=${PEERS:-default}
+skip=" ${SKIP:-} "
+summary=$WORK/summary.md
+logs=$WORK/log/full
+mkdir -p "$logs"
+bad=0
+
+part() { [[ $skip != *" $1 "* ]]; }
+
+# item NAME command...: its output to a log, its last words to the report.
+item() {
+    local name=$1 file=$logs/${1//[^a-z0-9-]/_}.log status=0 begin=$SECONDS; shift
+    log "$name"
+    "$@" >"$file" 2>&1 || status=$?
+    if [ $status = 0 ]; then result=ok; else result="**failed** ($status)"; bad=1; fi
+    log "$name: $result ($((SECONDS - begin)) s)"
+    took=$((SECONDS - begin)) last=$file
+}
+
+{
+    echo "# Full run"
+    echo
+    echo "$(uname -sr) on $(uname -m), $(nproc) cores; $(rustc --version)"
+    echo
+} >"$summary"
+
+item build ci/build
+item get-libfabric ci/get-libfabric
+item get-clients ci/get-clients
+
+if part test; then
+    item test env CI_FAST=1 ci/test
+    { echo "## Checks and Rust tests"; echo; echo '```'; cat "$last"; echo '```'; echo; } >>"$summary"
+fi
+
+if part fabtests; then
+    { echo "## fabtests 2.1.0"; echo; echo '| set | result | pass | fail | left out | s |'; echo '|---|---|---|---|---|---|'; } >>"$summary"
+    failures=''
+    for set in $sets; do
+        item "fabtests-$set" ci/fabtests.sh "$set"
+        counts=$(awk '/ pass +[0-9]+ +fail +[0-9]+/ {print $3 " | " $5 " | " $7; exit}' "$last")
+        echo "| $set$(grep -oE '\[[0-9/]+\]' "$last" | head -n 1 | sed 's/^/ /') | $result | ${counts:-- | - | -} | $took |" >>"$summary"
+        failures+=$(sed -n "s/^ *FAILED: /- $set: /p" "$last")$'\n'
+    done
+    { echo; grep . <<<"$failures" && echo; } >>"$summary" || true
+fi
+
+if part exchange; then
+    { echo "## One program over every client"; echo; echo '```'; } >>"$summary"
+    for n in $ranks; do
+        item "exchange-$n" ci/mpi-exchange all "$n"
+        grep -E '^exchange .*(:|no proof)' "$last" >>"$summary" || true
+    done
+    { echo '```'; echo; } >>"$summary"
+fi
+
+if part mpi; then
+    { echo "## mpi4py 4.1"; echo
+      echo "Each client over strait, and over: $peers. *Worse* is what passes with every peer but not over strait."
+      echo; echo '| client | ranks | over strait | compared | worse |'; echo '|---|---|---|---|---|'; } >>"$summary"
+    failures=''
+    for n in $ranks; do
+        for client in $clients; do
+            for peer in $peers; do
+                # A peer's failures are its own.
+                was=$bad; item "mpi4py-$client-$n-$peer" ci/mpi.sh "$client" "$n" --provider "$peer"; bad=$was
+            done
+            item "mpi4py-$client-$n-strait" ci/mpi.sh "$client" "$n"
+            ours=$(sed -n 's/.*clean at once; //p' "$last" | tail -n 1)
+            item "mpi4py-$client-$n-compared" ci/mpi-compare "$client" "$n" --against "$peers"
+            compared=$(grep 'with the peers only' "$last" | tail -n 1)
+            worse=$(sed -n 's/.*, \([0-9]*\) with the peers only.*/\1/p' <<<"$compared")
+            echo "| $client | $n | ${ours:-broke off} | ${compared:-broke off} | ${worse:-?} |" >>"$summary"
+            failures+=$(sed -n "s/^  /- $client, $n ranks: /p" "$last")$'\n'
+        done
+    done
+    { echo; grep . <<<"$failures" && echo; } >>"$summary" || true
+fi
+
+cat "$summary"
+exit $bad

@@ -1,0 +1,165 @@
+//! Memory that acts like a device's, for tests on machines without one.
+//!
+//! Its bytes live in a memfd mapped twice. The address handed out is PROT_NONE: neither the CPU nor
+//! another process's process_vm_readv(2) gets anywhere by it. Only this module knows the other
+//! mapping, and the copies of [`Kind::Fake`] go through it.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+use crate::{Kind, Span};
+
+#[derive(Clone, Copy)]
+struct Region {
+    addr: usize,
+    len: usize,
+    alias: usize,
+}
+
+/// Every fake memory alive. Whoever holds it for reading may use the aliases in it.
+static REGIONS: RwLock<Vec<Region>> = RwLock::new(Vec::new());
+
+/// Whether there ever was one.
+static EVER: AtomicBool = AtomicBool::new(false);
+
+fn regions() -> RwLockReadGuard<'static, Vec<Region>> {
+    REGIONS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether fake memory may be about. Relaxed is enough: whoever learned an address of it from
+/// another thread synchronised with that thread to do so.
+#[inline]
+pub(crate) fn ever() -> bool {
+    EVER.load(Ordering::Relaxed)
+}
+
+/// `Kind::Fake` if `addr..addr+len` is, or begins in, fake memory.
+pub fn kind_of(addr: usize, _len: usize) -> Option<Kind> {
+    let inside = |r: &Region| addr.wrapping_sub(r.addr) < r.len;
+    (ever() && regions().iter().any(inside)).then_some(Kind::Fake)
+}
+
+/// Fake device memory, freed when dropped.
+#[derive(Debug)]
+pub struct FakeMem {
+    addr: usize,
+    len: usize,
+    alias: usize,
+    mapped: usize,
+}
+
+/// Zeroed fake device memory.
+///
+/// # Panics
+/// If the kernel has no memory, or `len` is 0.
+pub fn alloc(len: usize) -> FakeMem {
+    assert!(len > 0, "no fake memory of no bytes");
+    let mapped = len.next_multiple_of(4096);
+    let fail = |what: &str| -> ! { panic!("{what}: {}", std::io::Error::last_os_error()) };
+    // SAFETY: the name is a C string; nothing else is passed.
+    let fd = unsafe { libc::memfd_create(c"strait-fake".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        fail("memfd_create");
+    }
+    // SAFETY: just made, and nobody else's.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: touches nothing but the file.
+    if unsafe { libc::ftruncate(fd.as_raw_fd(), mapped as libc::off_t) } < 0 {
+        fail("ftruncate");
+    }
+    let map = |prot| {
+        // SAFETY: a new mapping, where the kernel finds room.
+        let at = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                mapped,
+                prot,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            fail("mmap");
+        }
+        at.expose_provenance()
+    };
+    let mem = FakeMem {
+        addr: map(libc::PROT_NONE),
+        len,
+        alias: map(libc::PROT_READ | libc::PROT_WRITE),
+        mapped,
+    };
+    let region = Region {
+        addr: mem.addr,
+        len,
+        alias: mem.alias,
+    };
+    REGIONS
+        .write()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(region);
+    EVER.store(true, Ordering::Relaxed);
+    mem
+}
+
+impl FakeMem {
+    /// The address the application has of it.
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// All of it. Safe, because copies through a span that outlives the memory are caught.
+    pub fn span(&self) -> Span {
+        // SAFETY: it is memory of that kind. Used after `self` is gone, the span is not found in
+        // `REGIONS`, or found to be another fake memory's: a wrong answer, but never a wild access.
+        unsafe { Span::new(self.addr, self.len, Kind::Fake) }
+    }
+}
+
+impl Drop for FakeMem {
+    fn drop(&mut self) {
+        let mut all = REGIONS.write().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|r| r.addr != self.addr);
+        for at in [self.addr, self.alias] {
+            // SAFETY: `alloc` mapped that much there. The alias is off the list and nobody holds
+            // the list for reading, so nobody uses it; the other nobody can use.
+            unsafe { libc::munmap(ptr::with_exposed_provenance_mut(at), self.mapped) };
+        }
+    }
+}
+
+/// Where the CPU finds the bytes of `s`.
+///
+/// # Panics
+/// If it is a fake one, and not all of it is in a fake memory that is alive.
+fn alias(all: &[Region], s: Span) -> *mut u8 {
+    if s.kind() != Kind::Fake {
+        return s.as_ptr();
+    }
+    let off = |r: &Region| (s.addr() as usize).wrapping_sub(r.addr);
+    let inside = |r: &&Region| off(r) <= r.len && s.len() <= r.len - off(r);
+    match all.iter().find(inside) {
+        Some(r) => ptr::with_exposed_provenance_mut(r.alias + off(r)),
+        None => panic!("no fake memory is {s:?}"),
+    }
+}
+
+/// Copies all of `src` into `dst`, which is as long, either or both being fake.
+#[cold]
+pub(crate) fn copy(dst: Span, src: Span) {
+    assert_eq!(dst.len(), src.len());
+    let all = regions();
+    let (to, from) = (alias(&all, dst), alias(&all, src));
+    // SAFETY: each side is a span of memory the CPU may touch, valid by `Span`'s invariant, or
+    // `len` bytes of an alias, which stays mapped while `all` is held. They may overlap.
+    unsafe { ptr::copy(from, to, src.len()) }
+}

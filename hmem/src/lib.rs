@@ -1,0 +1,18 @@
+//! The cellar of Strait: what memory a pointer is, and how bytes get in and out of it.
+//!
+//! Everything above speaks of user memory only as a [`Span`]: an address, a length and a [`Kind`].
+//! A `Span` is made once, by a door, from what the application promised (`unsafe`), and is then
+//! moved about by safe code which never looks through it. Only the functions of this crate and of
+//! the links follow the address.
+
+mod span;
+pub use span::{Kind, Span, classify, copy, copy_in, copy_out, read, total, write};
+
+pub mod fake;
+
+mod atomic;
+pub use atomic::{AtomicOp, Class, Datatype, Unsupported, apply, valid};
+
+#[cfg(target_arch = "x86_64")]
+mod long_double;
+mod value;

@@ -1,0 +1,255 @@
+use std::fmt;
+
+use crate::fake;
+
+/// What memory an address belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Ordinary host memory: the CPU may load and store it, and another process may reach it with
+    /// process_vm_readv(2).
+    #[default]
+    System = 0,
+    /// Memory of [`crate::fake`], which acts like a device's.
+    Fake = 1,
+}
+
+impl Kind {
+    /// Whether the CPU, and so process_vm_readv(2) in another process, may follow the address.
+    pub fn is_system(self) -> bool {
+        matches!(self, Kind::System)
+    }
+}
+
+/// A stretch of memory an application handed over for one operation (or registered for many).
+///
+/// The type's invariant, promised by whoever calls [`Span::new`]: until the operation it was made
+/// for completes, `addr..addr+len` stays valid for reads and, where the operation writes, for
+/// writes. The bytes may change at any time under us, so nothing ever forms a reference to them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    addr: usize,
+    len: usize,
+    kind: Kind,
+}
+
+impl Span {
+    /// A span of no bytes.
+    pub const EMPTY: Span = Span {
+        addr: 0,
+        len: 0,
+        kind: Kind::System,
+    };
+
+    /// # Safety
+    /// `addr..addr+len` must be memory of `kind`, valid as the type's documentation says, until the
+    /// last operation that was given this span, or a part of it, has completed.
+    pub const unsafe fn new(addr: usize, len: usize, kind: Kind) -> Self {
+        Span { addr, len, kind }
+    }
+
+    /// Zeroed host memory that is never freed: what a test posts without any `unsafe`.
+    pub fn leak(len: usize) -> Self {
+        let mem = Box::leak(vec![0u8; len].into_boxed_slice());
+        Span {
+            addr: mem.as_mut_ptr().expose_provenance(),
+            len,
+            kind: Kind::System,
+        }
+    }
+
+    /// First byte, as a number: what a peer is told, and what completions carry.
+    pub fn addr(self) -> u64 {
+        self.addr as u64
+    }
+
+    /// First byte, to be followed only for kinds the CPU may touch.
+    pub fn as_ptr(self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.addr)
+    }
+
+    /// Length in bytes.
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether it spans no byte.
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// What memory this is.
+    pub fn kind(self) -> Kind {
+        self.kind
+    }
+
+    /// The part `off..off+len`, or `None` where that is not inside.
+    pub fn part(self, off: usize, len: usize) -> Option<Span> {
+        let end = off.checked_add(len)?;
+        (end <= self.len).then(|| Span {
+            addr: self.addr + off,
+            len,
+            kind: self.kind,
+        })
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}@{:#x}+{}", self.kind, self.addr, self.len)
+    }
+}
+
+/// Bytes in all the spans together.
+pub fn total(iov: &[Span]) -> usize {
+    iov.iter().map(|s| s.len).sum()
+}
+
+/// Calls `each(span, done)` for the parts of `iov` that make up `off..off+len`, in order, `done`
+/// being how many bytes came before; returns how many bytes there were.
+fn walk(iov: &[Span], mut off: usize, len: usize, mut each: impl FnMut(Span, usize)) -> usize {
+    let mut done = 0;
+    for s in iov {
+        if done == len {
+            break;
+        }
+        if off >= s.len {
+            off -= s.len;
+            continue;
+        }
+        let n = (s.len - off).min(len - done);
+        each(
+            Span {
+                addr: s.addr + off,
+                len: n,
+                kind: s.kind,
+            },
+            done,
+        );
+        done += n;
+        off = 0;
+    }
+    done
+}
+
+/// What memory `addr..addr+len` is, to be asked where an application names a buffer. Costs one
+/// load as long as there never was anything but system memory.
+#[inline]
+pub fn classify(addr: usize, len: usize) -> Kind {
+    if !fake::ever() {
+        return Kind::System;
+    }
+    fake::kind_of(addr, len).unwrap_or_default()
+}
+
+/// Copies all of `src` into `dst`, which is as long.
+#[inline]
+fn copy_span(dst: Span, src: Span) {
+    if dst.kind.is_system() && src.kind.is_system() {
+        // SAFETY: both sides are valid by `Span`'s invariant, for the length they share.
+        // `ptr::copy` allows any overlap.
+        unsafe { std::ptr::copy(src.as_ptr(), dst.as_ptr(), src.len) }
+    } else {
+        fake::copy(dst, src);
+    }
+}
+
+/// Copies `n` bytes at `src`, which the CPU may touch, to the front of `dst`.
+///
+/// # Safety
+/// `src` must be valid for reads of `n` bytes; `n` is at most `dst.len()`. They may overlap.
+#[inline]
+pub unsafe fn copy_in(dst: Span, src: *const u8, n: usize) {
+    debug_assert!(n <= dst.len);
+    if dst.kind.is_system() {
+        // SAFETY: `src` is the caller's promise, `dst` is valid by `Span`'s invariant.
+        unsafe { std::ptr::copy(src, dst.as_ptr(), n) }
+    } else {
+        fake::copy(Span { len: n, ..dst }, raw(src, n));
+    }
+}
+
+/// Copies `n` bytes from the front of `src` to `dst`, which the CPU may touch.
+///
+/// # Safety
+/// `dst` must be valid for writes of `n` bytes; `n` is at most `src.len()`. They may overlap.
+#[inline]
+pub unsafe fn copy_out(src: Span, dst: *mut u8, n: usize) {
+    debug_assert!(n <= src.len);
+    if src.kind.is_system() {
+        // SAFETY: `dst` is the caller's promise, `src` is valid by `Span`'s invariant.
+        unsafe { std::ptr::copy(src.as_ptr(), dst, n) }
+    } else {
+        fake::copy(raw(dst, n), Span { len: n, ..src });
+    }
+}
+
+/// For one copy: memory the caller promised to be valid as long as that takes.
+fn raw(at: *const u8, len: usize) -> Span {
+    Span {
+        addr: at.expose_provenance(),
+        len,
+        kind: Kind::System,
+    }
+}
+
+/// Writes `src` into `dst` from byte `off` of it on; returns how many bytes found room.
+pub fn write(dst: &[Span], off: usize, src: &[u8]) -> usize {
+    walk(dst, off, src.len(), |s, done| {
+        // SAFETY: `walk` never hands out more than `src` holds from `done` on.
+        unsafe { copy_in(s, src.as_ptr().add(done), s.len) }
+    })
+}
+
+/// Reads into `dst` from byte `off` of `src` on; returns how many bytes there were.
+pub fn read(src: &[Span], off: usize, dst: &mut [u8]) -> usize {
+    let out = dst.as_mut_ptr();
+    walk(src, off, dst.len(), |s, done| {
+        // SAFETY: as in `write`, with the roles exchanged.
+        unsafe { copy_out(s, out.add(done), s.len) }
+    })
+}
+
+/// Copies up to `len` bytes from byte `soff` of `src` to byte `doff` of `dst`; returns how many.
+pub fn copy(dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) -> usize {
+    let mut moved = 0;
+    walk(src, soff, len, |s, done| {
+        moved += walk(dst, doff + done, s.len, |d, inner| {
+            let part = Span {
+                addr: s.addr + inner,
+                len: d.len,
+                kind: s.kind,
+            };
+            copy_span(d, part);
+        });
+    });
+    moved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_crosses_iovs_of_other_shapes() {
+        let src = [Span::leak(3), Span::leak(0), Span::leak(6)];
+        let dst = [Span::leak(5), Span::leak(4)];
+        assert_eq!(write(&src, 0, b"123456789"), 9);
+        assert_eq!(copy(&dst, 1, &src, 0, 9), 8);
+        let mut back = [0; 9];
+        assert_eq!(read(&dst, 0, &mut back), 9);
+        assert_eq!(&back, b"\x0012345678");
+        assert_eq!(write(&dst, 7, b"abc"), 2);
+        assert_eq!(read(&dst, 6, &mut back[..2]), 2);
+        assert_eq!(&back[..2], b"6a");
+    }
+
+    #[test]
+    fn a_part_outside_is_refused() {
+        let s = Span::leak(8);
+        assert_eq!(s.part(8, 0).map(Span::len), Some(0));
+        assert!(s.part(8, 1).is_none());
+        assert!(s.part(usize::MAX, 2).is_none());
+    }
+}

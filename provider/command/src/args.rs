@@ -1,0 +1,297 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lexopt::prelude::*;
+
+use crate::perf::{Options, Start, Test, plot_format};
+
+/// What to do.
+#[derive(Debug, PartialEq)]
+pub enum Command {
+    Help(&'static str),
+    Version,
+    Info {
+        json: bool,
+        libfabric: Option<PathBuf>,
+    },
+    Perf(Options),
+    /// A process that `strait perf` starts.
+    Peer(Start),
+}
+
+/// Understands the arguments behind the program's name.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    if let [first, rest @ ..] = &args[..] {
+        if first == "perf-peer" {
+            return Start::parse(rest)
+                .map(Command::Peer)
+                .ok_or_else(|| "perf-peer is for strait perf's own use".into());
+        }
+    }
+    let mut parser = lexopt::Parser::from_args(args);
+    let Some(first) = parser.next().map_err(words)? else {
+        return Err("no command".into());
+    };
+    match first {
+        Short('h') | Long("help") => Ok(Command::Help(crate::help::MAIN)),
+        Short('V') | Long("version") => Ok(Command::Version),
+        Value(name) if name == "info" => info(parser),
+        Value(name) if name == "perf" => perf(parser),
+        Value(name) if name == "help" => Ok(Command::Help(crate::help::MAIN)),
+        Value(name) => Err(format!("there is no command {:?}", name.to_string_lossy())),
+        other => Err(words(other.unexpected())),
+    }
+}
+
+fn info(mut parser: lexopt::Parser) -> Result<Command, String> {
+    let (mut json, mut libfabric) = (false, None);
+    while let Some(arg) = parser.next().map_err(words)? {
+        match arg {
+            Short('h') | Long("help") => return Ok(Command::Help(crate::help::INFO)),
+            Long("json") => json = true,
+            Long("libfabric") => libfabric = Some(parser.value().map_err(words)?.into()),
+            other => return Err(words(other.unexpected())),
+        }
+    }
+    Ok(Command::Info { json, libfabric })
+}
+
+fn perf(mut parser: lexopt::Parser) -> Result<Command, String> {
+    let mut options = Options {
+        providers: Vec::new(),
+        tests: Test::DEFAULT.into(),
+        sizes: sizes("8,64,512,4K,16K,64K,256K,1M,4M")?,
+        reps: 5,
+        seconds: 0.03,
+        timeout: Duration::from_secs(10),
+        libfabric: None,
+        cpus: None,
+        floors: false,
+        plot: None,
+        csv: None,
+        json: false,
+        quiet: false,
+    };
+    while let Some(arg) = parser.next().map_err(words)? {
+        match arg {
+            Short('h') | Long("help") => return Ok(Command::Help(crate::help::PERF)),
+            Long("providers") => options.providers = providers(&value(&mut parser)?)?,
+            Long("tests") => options.tests = tests(&value(&mut parser)?)?,
+            Long("sizes") => options.sizes = sizes(&value(&mut parser)?)?,
+            Long("reps") => {
+                let text = value(&mut parser)?;
+                options.reps = text
+                    .parse()
+                    .ok()
+                    .filter(|n| (1..=1000).contains(n))
+                    .ok_or_else(|| format!("--reps is a number from 1 to 1000, not {text:?}"))?;
+            }
+            Long("time") => options.seconds = seconds("--time", &value(&mut parser)?, 60.0)?,
+            Long("timeout") => {
+                let limit = seconds("--timeout", &value(&mut parser)?, 3600.0)?;
+                options.timeout = Duration::from_secs_f64(limit);
+            }
+            Long("cpus") => options.cpus = Some(cpus(&value(&mut parser)?)?),
+            Long("libfabric") => options.libfabric = Some(parser.value().map_err(words)?.into()),
+            Long("floors") => options.floors = true,
+            Long("plot") => {
+                let path: PathBuf = parser.value().map_err(words)?.into();
+                if plot_format(&path).is_none() {
+                    return Err(format!("--plot: {} must end in .svg or .png", path.display()));
+                }
+                options.plot = Some(path);
+            }
+            Long("csv") => options.csv = Some(parser.value().map_err(words)?.into()),
+            Long("json") => options.json = true,
+            Long("quiet") | Short('q') => options.quiet = true,
+            other => return Err(words(other.unexpected())),
+        }
+    }
+    Ok(Command::Perf(options))
+}
+
+fn value(parser: &mut lexopt::Parser) -> Result<String, String> {
+    parser.value().and_then(|value| value.string()).map_err(words)
+}
+
+fn words(error: lexopt::Error) -> String {
+    error.to_string()
+}
+
+/// The parts of a list, without repetition.
+fn list(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        if !parts.contains(&part) {
+            parts.push(part);
+        }
+    }
+    parts
+}
+
+fn providers(text: &str) -> Result<Vec<String>, String> {
+    match list(text) {
+        list if list.is_empty() => Err("--providers: the list is empty".into()),
+        list => Ok(list.into_iter().map(str::to_owned).collect()),
+    }
+}
+
+fn tests(text: &str) -> Result<Vec<Test>, String> {
+    if text == "all" {
+        return Ok(Test::ALL.into());
+    }
+    let tests: Vec<Test> = list(text)
+        .into_iter()
+        .map(|name| {
+            Test::parse(name).ok_or_else(|| {
+                let names = Test::ALL.map(Test::name).join(", ");
+                format!("--tests: there is no {name:?}; there are: {names}, or `all`")
+            })
+        })
+        .collect::<Result<_, _>>()?;
+    match tests.is_empty() {
+        true => Err("--tests: the list is empty".into()),
+        false => Ok(tests),
+    }
+}
+
+/// A list of sizes and ranges.
+fn sizes(text: &str) -> Result<Vec<usize>, String> {
+    let mut sizes = Vec::new();
+    for part in list(text) {
+        let Some((first, rest)) = part.split_once("..") else {
+            sizes.push(size(part)?);
+            continue;
+        };
+        let (last, factor) = rest.split_once(':').unwrap_or((rest, "2"));
+        let (first, last) = (size(first)?, size(last)?);
+        let factor: usize = factor
+            .parse()
+            .ok()
+            .filter(|factor| *factor >= 2)
+            .ok_or_else(|| format!("--sizes: the factor {factor:?} is no number above 1"))?;
+        if first > last {
+            return Err(format!("--sizes: {part} is empty"));
+        }
+        sizes
+            .extend(std::iter::successors(Some(first), |n| n.checked_mul(factor)).take_while(|n| *n <= last));
+        // The end of a range belongs to it.
+        sizes.push(last);
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    match sizes.is_empty() {
+        true => Err("--sizes: the list is empty".into()),
+        false => Ok(sizes),
+    }
+}
+
+/// A number of bytes, at least 1 and at most 1G.
+fn size(text: &str) -> Result<usize, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    digits
+        .parse::<usize>()
+        .ok()
+        .and_then(|n| n.checked_mul(1 << shift))
+        .filter(|n| (1..=1 << 30).contains(n))
+        .ok_or_else(|| format!("--sizes: {text:?} is no number of bytes from 1 to 1G"))
+}
+
+fn seconds(name: &str, text: &str, most: f64) -> Result<f64, String> {
+    text.parse::<f64>()
+        .ok()
+        .filter(|s| (0.001..=most).contains(s))
+        .ok_or_else(|| format!("{name} is a number of seconds from 0.001 to {most}, not {text:?}"))
+}
+
+fn cpus(text: &str) -> Result<(usize, usize), String> {
+    let (a, b) = text.split_once(',').unwrap_or((text, ""));
+    match (a.trim().parse(), b.trim().parse()) {
+        (Ok(a), Ok(b)) => Ok((a, b)),
+        _ => Err(format!("--cpus is two numbers such as 0,1, not {text:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, String> {
+        parse(line.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn commands() {
+        assert_eq!(parsed("--version"), Ok(Command::Version));
+        assert_eq!(parsed("info"), Ok(Command::Info { json: false, libfabric: None }));
+        assert_eq!(
+            parsed("info --json --libfabric=/x"),
+            Ok(Command::Info { json: true, libfabric: Some("/x".into()) })
+        );
+        assert_eq!(parsed("info --help"), Ok(Command::Help(crate::help::INFO)));
+        assert_eq!(parsed("perf -h"), Ok(Command::Help(crate::help::PERF)));
+    }
+
+    #[test]
+    fn wrong_lines_are_told() {
+        for (line, part) in [
+            ("", "no command"),
+            ("measure", "\"measure\""),
+            ("--nonsense", "--nonsense"),
+            ("info --nonsense", "--nonsense"),
+            ("info more", "more"),
+            ("info --json=yes", "json"),
+            ("perf --reps 0", "--reps"),
+            ("perf --reps", "--reps"),
+            ("perf --tests lat,foo", "\"foo\""),
+            ("perf --tests ,", "empty"),
+            ("perf --providers ,", "empty"),
+            ("perf --sizes 0", "\"0\""),
+            ("perf --sizes 8..", "\"\""),
+            ("perf --sizes 9..8", "9..8"),
+            ("perf --sizes 8..64:1", "\"1\""),
+            ("perf --sizes 2G", "\"2G\""),
+            ("perf --sizes 99999999999999999999G", "1G"),
+            ("perf --cpus 1", "--cpus"),
+            ("perf --time nan", "--time"),
+            ("perf --timeout 0", "--timeout"),
+            ("perf --plot x.pdf", "x.pdf"),
+            ("perf-peer first", "own use"),
+        ] {
+            let error = parsed(line).unwrap_err();
+            assert!(error.contains(part), "{line:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn perf_options() {
+        let Ok(Command::Perf(options)) = parsed(
+            "perf --providers shm,tcp;ofi_rxm,shm --tests lat,rma-read --sizes 1K,8..32 --reps=2 \
+             --time 0.5 --cpus 2,3 --floors --json -q --csv a.csv --plot b.png",
+        ) else {
+            panic!();
+        };
+        assert_eq!(options.providers, ["shm", "tcp;ofi_rxm"]);
+        assert_eq!(options.tests, [Test::Lat, Test::RmaRead]);
+        assert_eq!(options.sizes, [8, 16, 32, 1024]);
+        assert_eq!((options.reps, options.seconds, options.cpus), (2, 0.5, Some((2, 3))));
+        assert!(options.floors && options.json && options.quiet);
+        assert_eq!((options.csv, options.plot), (Some("a.csv".into()), Some("b.png".into())));
+    }
+
+    #[test]
+    fn ranges_of_sizes() {
+        assert_eq!(sizes("8..4M:8").unwrap().len(), 8);
+        assert_eq!(sizes("1..5").unwrap(), [1, 2, 4, 5]);
+        assert_eq!(sizes("4k, 4K,1m").unwrap(), [4096, 1 << 20]);
+    }
+}

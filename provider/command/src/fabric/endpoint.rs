@@ -1,0 +1,243 @@
+//! One endpoint with everything it needs.
+
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use libfabric_sys as sys;
+use serde::{Deserialize, Serialize};
+
+use super::object::Own;
+use super::post::{Contexts, Counts};
+use super::{Error, Info, Library, Region};
+
+/// What a peer has to know of an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remote {
+    /// As from `fi_getname`.
+    pub name: Vec<u8>,
+    /// Address of the start of the region in RMA operations.
+    pub base: u64,
+    /// Bytes of the region.
+    pub len: usize,
+    /// Its key, if it is registered for RMA.
+    pub key: u64,
+}
+
+/// An endpoint, the memory its operations use, and the one peer it talks to.
+// The order of the fields is that in which they are closed.
+#[derive(Debug)]
+pub struct Endpoint {
+    // Before the endpoint, to which it is bound with FI_MR_ENDPOINT.
+    mr: Option<Own<sys::fid_mr>>,
+    pub(super) ep: Own<sys::fid_ep>,
+    pub(super) cq: Own<sys::fid_cq>,
+    av: Own<sys::fid_av>,
+    _domain: Own<sys::fid_domain>,
+    _fabric: Own<sys::fid_fabric>,
+    pub(super) library: Arc<Library>,
+    // Operations that never completed may still name these: they outlive the endpoint.
+    pub(super) region: Region,
+    pub(super) contexts: Contexts,
+    pub(super) desc: *mut libc::c_void,
+    pub(super) peer: sys::fi_addr_t,
+    pub(super) remote: Remote,
+    pub(super) inject_size: usize,
+    pub(super) timeout: Duration,
+    /// Two ends on one core: an idle one must let the other run.
+    pub(super) shares_core: bool,
+    pub(super) counts: Counts,
+    mr_mode: libc::c_int,
+}
+
+impl Endpoint {
+    /// Opens and enables an endpoint. `slots` operations can be in flight at a time; `region` is
+    /// the memory they may use.
+    pub fn open(
+        info: &Info,
+        region: Region,
+        slots: usize,
+        timeout: Duration,
+        shares_core: bool,
+    ) -> Result<Endpoint, Error> {
+        let library = info.library().clone();
+        // SAFETY: fi_fabric makes a new object on success.
+        let fabric = unsafe { Own::open(&library, |place| library.fabric(info, place))? };
+        // SAFETY: the fabric is open, so its table is valid.
+        let open = unsafe { (*(*fabric.as_ptr()).ops).domain };
+        let open = library.have(open, "domain")?;
+        // SAFETY: fi_domain makes a new object on success; the info is of this fabric.
+        let domain =
+            unsafe { Own::open(&library, |place| open(fabric.as_ptr(), info.as_ptr(), place, null_mut()))? };
+
+        // SAFETY: the domain is open, so its table is valid.
+        let ops = unsafe { (*domain.as_ptr()).ops };
+        // SAFETY: as above; these slots were there in 1.0.
+        let (open_av, open_cq, open_ep) = unsafe { ((*ops).av_open, (*ops).cq_open, (*ops).endpoint) };
+        let open_av = library.have(open_av, "av_open")?;
+        let open_cq = library.have(open_cq, "cq_open")?;
+        let open_ep = library.have(open_ep, "endpoint")?;
+        let mut av_attr = sys::fi_av_attr { type_: sys::FI_AV_TABLE, count: 2, ..Default::default() };
+        // SAFETY: fi_av_open makes a new object on success; it reads the attributes during the call.
+        let av = unsafe {
+            Own::open(&library, |place| open_av(domain.as_ptr(), &mut av_attr, place, null_mut()))?
+        };
+        let mut cq_attr = sys::fi_cq_attr {
+            size: 4 * slots.max(256),
+            format: sys::FI_CQ_FORMAT_DATA,
+            wait_obj: sys::FI_WAIT_NONE,
+            ..Default::default()
+        };
+        // SAFETY: fi_cq_open makes a new object on success; it reads the attributes during the call.
+        let cq = unsafe {
+            Own::open(&library, |place| open_cq(domain.as_ptr(), &mut cq_attr, place, null_mut()))?
+        };
+        // SAFETY: fi_endpoint makes a new object on success; the info is of this domain.
+        let ep = unsafe {
+            Own::open(&library, |place| open_ep(domain.as_ptr(), info.as_ptr(), place, null_mut()))?
+        };
+        ep.bind(av.fid(), 0, "the address vector")?;
+        ep.bind(cq.fid(), sys::FI_TRANSMIT | sys::FI_RECV, "the completion queue")?;
+        ep.enable()?;
+
+        let mut endpoint = Endpoint {
+            mr: None,
+            ep,
+            cq,
+            av,
+            _domain: domain,
+            _fabric: fabric,
+            library,
+            region,
+            contexts: Contexts::new(slots),
+            desc: null_mut(),
+            peer: sys::FI_ADDR_UNSPEC,
+            remote: Remote::default(),
+            inject_size: info.inject_size(),
+            timeout,
+            shares_core,
+            counts: Counts::default(),
+            mr_mode: info.mr_mode(),
+        };
+        endpoint.register(info.caps())?;
+        Ok(endpoint)
+    }
+
+    /// Registers the region if the provider wants that for local use, or if a peer may reach it.
+    fn register(&mut self, caps: u64) -> Result<(), Error> {
+        let local = self.mr_mode & sys::FI_MR_LOCAL != 0;
+        let remote = caps & (sys::FI_RMA | sys::FI_ATOMIC) != 0;
+        if !local && !remote {
+            return Ok(());
+        }
+        let mut access = 0;
+        if caps & (sys::FI_MSG | sys::FI_TAGGED) != 0 {
+            access |= sys::FI_SEND | sys::FI_RECV;
+        }
+        if remote {
+            access |= sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
+        }
+        // SAFETY: the domain is open, so its table is valid; this slot was there in 1.0.
+        let reg = unsafe { (*(*self._domain.as_ptr()).mr).reg };
+        let reg = self.library.have(reg, "mr_reg")?;
+        // A key of our choice is ignored with FI_MR_PROV_KEY.
+        let key = if self.mr_mode & sys::FI_MR_PROV_KEY != 0 { 0 } else { 0x5af };
+        let all = super::Part { offset: 0, len: self.region.len() };
+        // SAFETY: fi_mr_reg makes a new object on success. The region outlives it: it is closed
+        // first, by the order of the fields.
+        let mr = unsafe {
+            let (fid, base, len) = (self._domain.fid(), self.region.at(all), all.len);
+            Own::open(&self.library, |place| {
+                reg(fid, base.cast(), len, access, 0, key, 0, place, null_mut())
+            })?
+        };
+        if self.mr_mode & sys::FI_MR_ENDPOINT != 0 {
+            mr.bind(self.ep.fid(), 0, "the memory region")?;
+            mr.enable()?;
+        }
+        // SAFETY: the region is open and was enabled where that matters.
+        let (desc, key) = unsafe { ((*mr.as_ptr()).mem_desc, (*mr.as_ptr()).key) };
+        if local {
+            self.desc = desc;
+        }
+        self.remote.key = key;
+        self.mr = Some(mr);
+        Ok(())
+    }
+
+    /// What the peer has to know.
+    pub fn name(&self) -> Result<Remote, Error> {
+        // SAFETY: the endpoint is open, so its table is valid.
+        let getname = unsafe { (*(*self.ep.as_ptr()).cm).getname };
+        let getname = self.library.have(getname, "getname")?;
+        let mut name = vec![0u8; 512];
+        let mut len = name.len();
+        // SAFETY: the buffer has `len` bytes.
+        let rc = unsafe { getname(self.ep.fid(), name.as_mut_ptr().cast(), &mut len) };
+        self.library.check(rc, "asking for the endpoint's name")?;
+        name.truncate(len);
+        let virt = self.mr_mode & sys::FI_MR_VIRT_ADDR != 0;
+        Ok(Remote {
+            name,
+            base: if virt { self.region.address() } else { 0 },
+            len: self.region.len(),
+            key: self.remote.key,
+        })
+    }
+
+    /// Makes `remote` the peer that operations go to.
+    pub fn connect(&mut self, remote: Remote) -> Result<(), Error> {
+        // SAFETY: the vector is open, so its table is valid.
+        let insert = unsafe { (*(*self.av.as_ptr()).ops).insert };
+        let insert = self.library.have(insert, "av_insert")?;
+        // A provider reads as many bytes as its address format has, whatever the length was.
+        let mut name = remote.name.clone();
+        name.resize(name.len() + 64, 0);
+        let mut place = sys::FI_ADDR_UNSPEC;
+        // SAFETY: one address, in the format of this provider, and a place for one; with room for
+        // longer ones behind it.
+        let rc = unsafe { insert(self.av.as_ptr(), name.as_ptr().cast(), 1, &mut place, 0, null_mut()) };
+        if rc != 1 {
+            return Err(Error::Failed(format!(
+                "inserting the peer's address: {}",
+                match rc {
+                    ..0 => self.library.strerror(rc.into()),
+                    _ => "it was not accepted".into(),
+                }
+            )));
+        }
+        self.peer = place;
+        self.remote = remote;
+        Ok(())
+    }
+
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Whether atomic `op` on one 64-bit number can be done: plain, fetching or comparing.
+    pub fn atomic_valid(&self, kind: super::post::AtomicKind) -> Result<(), Error> {
+        use super::post::AtomicKind::{Compare, Fetch, Plain};
+        // SAFETY: the endpoint is open; the table was there in 1.0 but a provider without atomics
+        // may leave it null.
+        let ops = unsafe { (*self.ep.as_ptr()).atomic };
+        let ops =
+            NonNull::new(ops).ok_or_else(|| Error::Unsupported("the provider has no atomics".into()))?;
+        // SAFETY: the table is valid, and these slots were there in 1.0.
+        let valid = unsafe {
+            match kind {
+                Plain => (*ops.as_ptr()).writevalid,
+                Fetch => (*ops.as_ptr()).readwritevalid,
+                Compare => (*ops.as_ptr()).compwritevalid,
+            }
+        };
+        let valid = self.library.have(valid, "atomicvalid")?;
+        let mut count = 0;
+        // SAFETY: the endpoint is open and the place is ours.
+        let rc = unsafe { valid(self.ep.as_ptr(), sys::FI_UINT64, kind.op(), &mut count) };
+        match rc {
+            0 if count > 0 => Ok(()),
+            _ => Err(Error::Unsupported("not on 64-bit integers with this provider".into())),
+        }
+    }
+}

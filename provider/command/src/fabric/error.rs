@@ -1,0 +1,41 @@
+//! What can go wrong between us and a provider.
+
+use std::fmt;
+
+/// A failure, told in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// This library or provider does not offer what was asked for.
+    Unsupported(String),
+    /// It was offered, and did not work.
+    Failed(String),
+}
+
+impl Error {
+    /// The words.
+    pub fn text(&self) -> &str {
+        match self {
+            Error::Unsupported(text) | Error::Failed(text) => text,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<String> for Error {
+    fn from(text: String) -> Error {
+        Error::Failed(text)
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Error {
+        Error::Failed(error.to_string())
+    }
+}

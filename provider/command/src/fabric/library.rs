@@ -1,0 +1,345 @@
+//! libfabric itself, loaded at run time.
+
+use std::ffi::{CStr, CString, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr::{NonNull, null, null_mut};
+use std::sync::Arc;
+
+use libc::c_int;
+use libfabric_sys as sys;
+
+use super::Error;
+
+type GetInfoFn = unsafe extern "C" fn(
+    u32,
+    *const c_char,
+    *const c_char,
+    u64,
+    *const sys::fi_info,
+    *mut *mut sys::fi_info,
+) -> c_int;
+type FabricFn =
+    unsafe extern "C" fn(*mut sys::fi_fabric_attr, *mut *mut sys::fid_fabric, *mut libc::c_void) -> c_int;
+type GetParamsFn = unsafe extern "C" fn(*mut *mut sys::fi_param, *mut c_int) -> c_int;
+type FreeParamsFn = unsafe extern "C" fn(*mut sys::fi_param);
+
+/// The newest API this program is written for.
+const API: u32 = sys::FI_VERSION(1, 21);
+
+/// A loaded libfabric. It stays loaded for the life of the process.
+#[derive(Debug)]
+pub struct Library {
+    path: PathBuf,
+    version: u32,
+    getinfo: GetInfoFn,
+    freeinfo: sys::FreeInfoFn,
+    dupinfo: sys::DupInfoFn,
+    fabric: FabricFn,
+    strerror: sys::StrErrorFn,
+    params: Option<(GetParamsFn, FreeParamsFn)>,
+}
+
+/// What to ask `fi_getinfo` for.
+#[derive(Clone, Copy, Debug)]
+pub struct Want<'a> {
+    pub provider: &'a str,
+    /// `FI_MSG` and so on; 0 for anything.
+    pub caps: u64,
+}
+
+/// A parameter that libfabric or a provider reads from the environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Param {
+    pub name: String,
+    pub help: String,
+    pub value: Option<String>,
+}
+
+impl Library {
+    /// Loads the library at `path` (a file, or the directory it is in), or the one that programs
+    /// get by default.
+    pub fn load(path: Option<&Path>) -> Result<Arc<Library>, Error> {
+        const NAME: &str = "libfabric.so.1";
+        let name: PathBuf = match path {
+            None => NAME.into(),
+            Some(dir) if dir.is_dir() => [dir.join(NAME), dir.join("lib").join(NAME)]
+                .into_iter()
+                .find(|file| file.exists())
+                .ok_or_else(|| format!("no {NAME} in {} or its lib/", dir.display()))?,
+            // With a slash in it, or the linker would search its path.
+            Some(file) => std::path::absolute(file)?,
+        };
+        // SAFETY: libfabric's initialisers are made to be run by any program. The object is leaked
+        // below: it is never unloaded, so no pointer into it goes stale.
+        let object = unsafe { libloading::Library::new(&name) }.map_err(|error| match path {
+            Some(_) => format!("cannot load libfabric: {error}"),
+            None => format!(
+                "cannot load libfabric: {error}\n  install it (Debian, Ubuntu: libfabric1; Fedora, \
+                 SUSE: libfabric), or name it with --libfabric FILE or LD_LIBRARY_PATH"
+            ),
+        })?;
+        let object: &'static libloading::Library = Box::leak(Box::new(object));
+        // SAFETY: these names are libfabric's, part of its versioned and append-only C ABI, and
+        // each type is that of the function's declaration in the public headers.
+        let library = unsafe {
+            let version: sys::VersionFn = symbol(object, c"fi_version")?;
+            Library {
+                path: file_of(version as *const libc::c_void).unwrap_or(name),
+                version: version(),
+                getinfo: symbol(object, c"fi_getinfo")?,
+                freeinfo: symbol(object, c"fi_freeinfo")?,
+                dupinfo: symbol(object, c"fi_dupinfo")?,
+                fabric: symbol(object, c"fi_fabric")?,
+                strerror: symbol(object, c"fi_strerror")?,
+                params: symbol(object, c"fi_getparams")
+                    .and_then(|get| Ok((get, symbol(object, c"fi_freeparams")?)))
+                    .ok(),
+            }
+        };
+        Ok(Arc::new(library))
+    }
+
+    /// The file it was loaded from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The API version it implements.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The API version asked for.
+    pub fn api(&self) -> u32 {
+        self.version.min(API)
+    }
+
+    /// Words for an error number, which may be negative.
+    pub fn strerror(&self, error: i64) -> String {
+        let number = c_int::try_from(error.unsigned_abs()).unwrap_or(c_int::MAX);
+        // SAFETY: any number will do; the answer is null or a string that stays.
+        unsafe {
+            let text = (self.strerror)(number);
+            match text.is_null() {
+                true => format!("error {number}"),
+                false => CStr::from_ptr(text).to_string_lossy().into_owned(),
+            }
+        }
+    }
+
+    /// `Err` for a negative answer.
+    pub(super) fn check(&self, rc: c_int, what: &str) -> Result<(), Error> {
+        match rc {
+            0.. => Ok(()),
+            _ => Err(self.error(rc.into(), what)),
+        }
+    }
+
+    pub(super) fn error(&self, rc: i64, what: &str) -> Error {
+        let text = format!("{what}: {} ({rc})", self.strerror(rc));
+        match -rc == i64::from(sys::FI_ENOSYS) || -rc == i64::from(sys::FI_EOPNOTSUPP) {
+            true => Error::Unsupported(text),
+            false => Error::Failed(text),
+        }
+    }
+
+    /// The function in a slot of a table.
+    #[inline]
+    pub(super) fn have<F>(&self, slot: Option<F>, name: &str) -> Result<F, Error> {
+        slot.ok_or_else(|| Error::Unsupported(format!("the provider has no function {name}")))
+    }
+
+    /// What fits, best first; the error says so if nothing does.
+    pub fn getinfo(self: &Arc<Library>, want: Want<'_>) -> Result<Info, Error> {
+        // SAFETY: without an argument it makes an empty one, with all its attributes.
+        let hints = NonNull::new(unsafe { (self.dupinfo)(null()) })
+            .ok_or_else(|| Error::Failed("fi_allocinfo: out of memory".into()))?;
+        let hints = Info { raw: hints, first: hints, library: self.clone() };
+        let name = CString::new(want.provider).map_err(|_| Error::Failed("a NUL in a name".into()))?;
+        // SAFETY: just made, with its attributes; every field written was there in 1.0. The name is
+        // a copy on C's heap, as fi_freeinfo frees it.
+        unsafe {
+            let info = hints.raw.as_ptr();
+            (*info).caps = want.caps;
+            (*info).mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
+            (*(*info).fabric_attr).prov_name = libc::strdup(name.as_ptr());
+            if want.caps != 0 {
+                (*(*info).ep_attr).type_ = sys::FI_EP_RDM;
+                (*(*info).tx_attr).msg_order = sys::FI_ORDER_SAS;
+                (*(*info).rx_attr).msg_order = sys::FI_ORDER_SAS;
+                let domain = (*info).domain_attr;
+                (*domain).mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
+                (*domain).threading = sys::FI_THREAD_DOMAIN;
+                (*domain).control_progress = sys::FI_PROGRESS_MANUAL;
+                (*domain).anon1.data_progress = sys::FI_PROGRESS_MANUAL;
+                (*domain).av_type = sys::FI_AV_TABLE;
+                (*domain).mr_mode = sys::FI_MR_LOCAL
+                    | sys::FI_MR_VIRT_ADDR
+                    | sys::FI_MR_ALLOCATED
+                    | sys::FI_MR_PROV_KEY
+                    | sys::FI_MR_ENDPOINT;
+            } else {
+                (*(*info).domain_attr).mr_mode = !0x3;
+                (*info).mode = !0;
+            }
+        }
+        let mut found = null_mut();
+        // SAFETY: the hints are valid, no node or service is named, and the place is ours.
+        let rc = unsafe { (self.getinfo)(self.api(), null(), null(), 0, hints.raw.as_ptr(), &mut found) };
+        let none = || Error::Unsupported(format!("provider {} offers no such endpoint", want.provider));
+        if -rc == sys::FI_ENODATA {
+            return Err(none());
+        }
+        self.check(rc, &format!("fi_getinfo for provider {}", want.provider))?;
+        let first = NonNull::new(found).ok_or_else(none)?;
+        let mut info = Info { raw: first, first, library: self.clone() };
+        while info.provider() != want.provider {
+            // SAFETY: an entry of the list that we own; the next one is null or valid too.
+            info.raw = NonNull::new(unsafe { (*info.raw.as_ptr()).next }).ok_or_else(none)?;
+        }
+        Ok(info)
+    }
+
+    pub(super) fn fabric(&self, info: &Info, place: *mut *mut sys::fid_fabric) -> c_int {
+        // SAFETY: the attributes are of an entry that this library made; the place is the caller's
+        // own (`Own::open`).
+        unsafe { (self.fabric)((*info.raw.as_ptr()).fabric_attr, place, null_mut()) }
+    }
+
+    /// The parameters whose name starts with `prefix`, after the providers were loaded.
+    pub fn params(&self, prefix: &str) -> Vec<Param> {
+        let Some((get, free)) = self.params else {
+            return Vec::new();
+        };
+        let (mut list, mut count) = (null_mut(), 0);
+        // SAFETY: both places are ours. On success `list` has `count` entries, freed once.
+        unsafe {
+            if get(&mut list, &mut count) != 0 || list.is_null() {
+                return Vec::new();
+            }
+            let params = std::slice::from_raw_parts(list, usize::try_from(count).unwrap_or(0))
+                .iter()
+                .filter_map(|param| {
+                    Some(Param {
+                        name: text(param.name)?,
+                        help: text(param.help_string).unwrap_or_default(),
+                        value: text(param.value),
+                    })
+                })
+                .filter(|param| param.name.starts_with(prefix))
+                .collect();
+            free(list);
+            params
+        }
+    }
+}
+
+/// An entry of what `fi_getinfo` found; the list it is in is freed with this.
+#[derive(Debug)]
+pub struct Info {
+    raw: NonNull<sys::fi_info>,
+    first: NonNull<sys::fi_info>,
+    library: Arc<Library>,
+}
+
+impl Info {
+    pub(super) fn as_ptr(&self) -> *mut sys::fi_info {
+        self.raw.as_ptr()
+    }
+
+    pub(super) fn library(&self) -> &Arc<Library> {
+        &self.library
+    }
+
+    pub fn provider(&self) -> String {
+        // SAFETY: an entry that the library made has its attributes; the name is null or a string.
+        unsafe { text((*(*self.as_ptr()).fabric_attr).prov_name) }.unwrap_or_default()
+    }
+
+    /// As the provider counts its own versions.
+    pub fn provider_version(&self) -> u32 {
+        // SAFETY: an entry that the library made has its attributes.
+        unsafe { (*(*self.as_ptr()).fabric_attr).prov_version }
+    }
+
+    pub fn domain(&self) -> String {
+        // SAFETY: an entry that the library made has its attributes; the name is null or a string.
+        unsafe { text((*(*self.as_ptr()).domain_attr).name) }.unwrap_or_default()
+    }
+
+    pub fn caps(&self) -> u64 {
+        // SAFETY: the entry is valid.
+        unsafe { (*self.as_ptr()).caps }
+    }
+
+    /// Most bytes that may be injected.
+    pub fn inject_size(&self) -> usize {
+        // SAFETY: an entry that the library made has its attributes.
+        unsafe { (*(*self.as_ptr()).tx_attr).inject_size }
+    }
+
+    pub fn max_msg_size(&self) -> usize {
+        // SAFETY: an entry that the library made has its attributes.
+        unsafe { (*(*self.as_ptr()).ep_attr).max_msg_size }
+    }
+
+    /// Most sends and receives at once.
+    pub fn depth(&self) -> usize {
+        // SAFETY: an entry that the library made has its attributes.
+        unsafe {
+            let (tx, rx) = ((*(*self.as_ptr()).tx_attr).size, (*(*self.as_ptr()).rx_attr).size);
+            tx.min(rx)
+        }
+    }
+
+    /// `FI_MR_*` that the provider wants.
+    pub fn mr_mode(&self) -> c_int {
+        // SAFETY: an entry that the library made has its attributes.
+        unsafe { (*(*self.as_ptr()).domain_attr).mr_mode }
+    }
+}
+
+impl Drop for Info {
+    fn drop(&mut self) {
+        // SAFETY: the head of a list that this library made, freed once.
+        unsafe { (self.library.freeinfo)(self.first.as_ptr()) };
+    }
+}
+
+/// `2.1` of a version word.
+pub fn version_text(version: u32) -> String {
+    format!("{}.{}", sys::FI_MAJOR(version), sys::FI_MINOR(version))
+}
+
+/// # Safety
+///
+/// `F` is the type of that function's pointer.
+unsafe fn symbol<F: Copy>(object: &'static libloading::Library, name: &CStr) -> Result<F, Error> {
+    // SAFETY: the caller's promise.
+    match unsafe { object.get::<F>(name.to_bytes_with_nul()) } {
+        Ok(function) => Ok(*function),
+        Err(error) => Err(Error::Failed(format!("this is no libfabric: {error}"))),
+    }
+}
+
+/// # Safety
+///
+/// The pointer is null or to a string that ends in NUL.
+unsafe fn text(pointer: *const c_char) -> Option<String> {
+    // SAFETY: the caller's promise.
+    (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
+}
+
+fn file_of(address: *const libc::c_void) -> Option<PathBuf> {
+    let mut place = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: dladdr compares the address with the ranges of loaded objects; on success it has
+    // filled in the structure, and the name lives as long as the object.
+    unsafe {
+        if libc::dladdr(address, place.as_mut_ptr()) == 0 {
+            return None;
+        }
+        let name = place.assume_init().dli_fname;
+        (!name.is_null()).then(|| OsStr::from_bytes(CStr::from_ptr(name).to_bytes()).into())
+    }
+}

@@ -1,0 +1,18 @@
+//! A client of libfabric: loads it at run time, opens one reliable datagram endpoint, posts
+//! operations and counts their completions.
+//!
+//! Only functions that every libfabric 1.x has are used, and no field that came later than 1.14 is
+//! read or written: the library may be older than the headers the bindings are from.
+
+mod endpoint;
+mod error;
+mod library;
+mod object;
+mod post;
+mod region;
+
+pub use endpoint::{Endpoint, Remote};
+pub use error::Error;
+pub use library::{Info, Library, Want, version_text};
+pub use post::{AtomicKind, Kind, Operands, Slot};
+pub use region::{Part, Region};

@@ -1,0 +1,359 @@
+//! Posting operations and counting what completes.
+//!
+//! Whoever posts an operation names the slot whose context it uses, and leaves slot and memory alone
+//! until as many operations have completed as were posted.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::time::Instant;
+
+use libc::c_void;
+use libfabric_sys as sys;
+
+use super::{Endpoint, Error, Part};
+
+/// Which context an operation uses; sends (and RMA) and receives have their own.
+pub type Slot = usize;
+
+/// The memory that a provider with FI_CONTEXT or FI_CONTEXT2 keeps its state of an operation in.
+#[derive(Debug)]
+pub(super) struct Contexts {
+    /// Those of sends, then as many of receives.
+    all: Box<[UnsafeCell<sys::fi_context2>]>,
+    /// Bytes that the receive of a slot is to get.
+    expect: Box<[usize]>,
+}
+
+impl Contexts {
+    pub(super) fn new(slots: usize) -> Contexts {
+        let context = || UnsafeCell::new(sys::fi_context2::default());
+        Contexts { all: (0..2 * slots).map(|_| context()).collect(), expect: vec![0; slots].into() }
+    }
+
+    #[inline]
+    fn tx(&self, slot: Slot) -> *mut c_void {
+        assert!(slot < self.expect.len());
+        self.all[slot].get().cast()
+    }
+
+    #[inline]
+    fn rx(&mut self, slot: Slot, len: usize) -> *mut c_void {
+        self.expect[slot] = len;
+        self.all[self.expect.len() + slot].get().cast()
+    }
+
+    #[inline]
+    fn index(&self, context: *mut c_void) -> Option<usize> {
+        let offset = context.addr().checked_sub(self.all.as_ptr().addr())?;
+        let index = offset / size_of::<sys::fi_context2>();
+        (index < self.all.len()).then_some(index)
+    }
+}
+
+/// How many operations completed since the endpoint was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Our own sends, RMA and atomic operations.
+    pub tx: u64,
+    /// Our receives.
+    pub rx: u64,
+    /// Writes of the peer with data for our queue.
+    pub remote: u64,
+}
+
+/// Which message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Plain,
+    Tagged(u64),
+}
+
+/// Which atomic operation, on one unsigned 64-bit number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicKind {
+    /// Adds.
+    Plain,
+    /// Adds, and gives what was there before.
+    Fetch,
+    /// Compares and swaps, and gives what was there before.
+    Compare,
+}
+
+impl AtomicKind {
+    pub(super) fn op(self) -> sys::fi_op {
+        match self {
+            AtomicKind::Plain | AtomicKind::Fetch => sys::FI_SUM,
+            AtomicKind::Compare => sys::FI_CSWAP,
+        }
+    }
+}
+
+/// Operands of an atomic operation, 8 bytes each.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands {
+    pub operand: Part,
+    pub compare: Part,
+    pub result: Part,
+}
+
+/// Calls a function of one of the endpoint's tables until it is accepted.
+macro_rules! post {
+    ($self:ident . $table:ident . $name:ident ( $($arg:expr),* $(,)? )) => {{
+        // SAFETY: the endpoint is open. A provider may leave a whole table null.
+        let function = unsafe {
+            (*$self.ep.as_ptr()).$table.as_ref().and_then(|table| table.$name)
+        };
+        let name = concat!(stringify!($table), " ", stringify!($name));
+        let function = $self.library.have(function, name)?;
+        let mut since = None;
+        loop {
+            // SAFETY: the endpoint is open. Buffers are parts of `region` (checked by `at`) and
+            // contexts are of `contexts`: both outlive the endpoint, and nobody holds references
+            // into them. The descriptor is that of the region, or null if none is wanted.
+            let rc = unsafe { function($self.ep.as_ptr(), $($arg),*) };
+            if rc == 0 {
+                break;
+            }
+            if rc != -(sys::FI_EAGAIN as isize) {
+                return Err($self.library.error(rc as i64, name));
+            }
+            if $self.poll()? == 0 {
+                $self.patience(&mut since, name, "is still refused with FI_EAGAIN")?;
+            }
+        }
+    }};
+}
+
+impl Endpoint {
+    /// Sends to the peer; returns how many completions that will give.
+    #[inline]
+    pub fn send(&mut self, kind: Kind, part: Part, slot: Slot) -> Result<u64, Error> {
+        let (buf, peer) = (self.region.at(part).cast_const().cast(), self.peer);
+        if part.len <= self.inject_size {
+            match kind {
+                Kind::Plain => post!(self.msg.inject(buf, part.len, peer)),
+                Kind::Tagged(tag) => post!(self.tagged.inject(buf, part.len, peer, tag)),
+            }
+            return Ok(0);
+        }
+        let (desc, context) = (self.desc, self.contexts.tx(slot));
+        match kind {
+            Kind::Plain => post!(self.msg.send(buf, part.len, desc, peer, context)),
+            Kind::Tagged(tag) => post!(self.tagged.send(buf, part.len, desc, peer, tag, context)),
+        }
+        Ok(1)
+    }
+
+    /// Receives from anyone.
+    #[inline]
+    pub fn recv(&mut self, kind: Kind, part: Part, slot: Slot) -> Result<(), Error> {
+        let (buf, desc) = (self.region.at(part).cast(), self.desc);
+        let context = self.contexts.rx(slot, part.len);
+        let any = sys::FI_ADDR_UNSPEC;
+        match kind {
+            Kind::Plain => post!(self.msg.recv(buf, part.len, desc, any, context)),
+            Kind::Tagged(tag) => {
+                post!(self.tagged.recv(buf, part.len, desc, any, tag, 0, context))
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes to the peer's region at `offset`, if `small` by injecting where that is possible;
+    /// returns how many completions that will give.
+    #[inline]
+    pub fn write(&mut self, part: Part, offset: usize, slot: Slot, small: bool) -> Result<u64, Error> {
+        let (addr, key) = self.target(part, offset)?;
+        let (buf, peer) = (self.region.at(part).cast_const().cast(), self.peer);
+        if small && part.len <= self.inject_size {
+            post!(self.rma.inject(buf, part.len, peer, addr, key));
+            return Ok(0);
+        }
+        let (desc, context) = (self.desc, self.contexts.tx(slot));
+        post!(self.rma.write(buf, part.len, desc, peer, addr, key, context));
+        Ok(1)
+    }
+
+    /// As [`Endpoint::write`], and the peer gets a completion.
+    #[inline]
+    pub fn write_data(&mut self, part: Part, offset: usize, data: u64, slot: Slot) -> Result<u64, Error> {
+        let (addr, key) = self.target(part, offset)?;
+        let (buf, peer) = (self.region.at(part).cast_const().cast(), self.peer);
+        if part.len <= self.inject_size {
+            post!(self.rma.injectdata(buf, part.len, data, peer, addr, key));
+            return Ok(0);
+        }
+        let (desc, context) = (self.desc, self.contexts.tx(slot));
+        post!(self.rma.writedata(buf, part.len, desc, data, peer, addr, key, context));
+        Ok(1)
+    }
+
+    /// Reads from the peer's region at `offset`; gives one completion.
+    #[inline]
+    pub fn read(&mut self, part: Part, offset: usize, slot: Slot) -> Result<(), Error> {
+        let (addr, key) = self.target(part, offset)?;
+        let (buf, peer) = (self.region.at(part).cast(), self.peer);
+        let (desc, context) = (self.desc, self.contexts.tx(slot));
+        post!(self.rma.read(buf, part.len, desc, peer, addr, key, context));
+        Ok(())
+    }
+
+    /// An atomic operation on the number at `offset` of the peer's region; gives one completion.
+    #[inline]
+    pub fn atomic(&mut self, kind: AtomicKind, on: Operands, offset: usize, slot: Slot) -> Result<(), Error> {
+        let (addr, key) = self.target(Part { offset: 0, len: 8 }, offset)?;
+        assert!([on.operand, on.compare, on.result].iter().all(|part| part.len == 8));
+        let operand = self.region.at(on.operand).cast_const().cast();
+        let compare = self.region.at(on.compare).cast_const().cast();
+        let result = self.region.at(on.result).cast();
+        let (d, peer, context) = (self.desc, self.peer, self.contexts.tx(slot));
+        let (ty, op) = (sys::FI_UINT64, kind.op());
+        match kind {
+            AtomicKind::Plain => {
+                post!(self.atomic.write(operand, 1, d, peer, addr, key, ty, op, context));
+            }
+            AtomicKind::Fetch => {
+                post!(self.atomic.readwrite(operand, 1, d, result, d, peer, addr, key, ty, op, context));
+            }
+            AtomicKind::Compare => {
+                post!(
+                    self.atomic
+                        .compwrite(operand, 1, d, compare, d, result, d, peer, addr, key, ty, op, context)
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Address and key for the peer's bytes at `offset`.
+    #[inline]
+    fn target(&self, part: Part, offset: usize) -> Result<(u64, u64), Error> {
+        if offset > self.remote.len || part.len > self.remote.len - offset {
+            return Err(Error::Failed("a target outside of the peer's region".into()));
+        }
+        Ok((self.remote.base.wrapping_add(offset as u64), self.remote.key))
+    }
+
+    /// Makes progress and counts what completed; returns how much that was.
+    #[inline]
+    pub fn poll(&mut self) -> Result<usize, Error> {
+        const BATCH: usize = 16;
+        let mut entries = [const { MaybeUninit::<sys::fi_cq_data_entry>::uninit() }; BATCH];
+        // SAFETY: the queue is open, so its table is valid; this slot was there in 1.0.
+        let read = unsafe { (*(*self.cq.as_ptr()).ops).read };
+        let read = self.library.have(read, "cq read")?;
+        // SAFETY: the queue was opened with FI_CQ_FORMAT_DATA, and there is room for BATCH entries.
+        let n = unsafe { read(self.cq.as_ptr(), entries.as_mut_ptr().cast(), BATCH) };
+        let count = match n {
+            1.. => (n as usize).min(BATCH),
+            0 => return Ok(0),
+            _ if n == -(sys::FI_EAGAIN as isize) => return Ok(0),
+            _ => return Err(self.completion_error(n)),
+        };
+        for entry in &entries[..count] {
+            // SAFETY: the provider has filled in the first `count` entries.
+            let entry = unsafe { entry.assume_init_ref() };
+            let half = self.contexts.expect.len();
+            if entry.flags & sys::FI_REMOTE_WRITE != 0 {
+                self.counts.remote += 1;
+                continue;
+            }
+            match self.contexts.index(entry.op_context) {
+                Some(slot) if slot < half => self.counts.tx += 1,
+                Some(slot) => {
+                    let want = self.contexts.expect[slot - half];
+                    if entry.len != want {
+                        return Err(Error::Failed(format!(
+                            "WRONG LENGTH: a receive of {want} bytes got {}",
+                            entry.len
+                        )));
+                    }
+                    self.counts.rx += 1;
+                }
+                None => self.counts.remote += 1,
+            }
+        }
+        Ok(count)
+    }
+
+    /// Polls until `done`. `what` says in an error what that would have been.
+    #[inline]
+    pub fn wait(&mut self, what: &str, done: impl Fn(&Counts) -> bool) -> Result<(), Error> {
+        let (mut idle, mut since) = (0u32, None);
+        while !done(&self.counts) {
+            if self.poll()? > 0 {
+                (idle, since) = (0, None);
+                continue;
+            }
+            idle += 1;
+            if idle % 256 == 0 {
+                self.patience(&mut since, what, "did not happen")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if this was first called with `since` longer ago than the time limit.
+    #[cold]
+    pub fn patience(&self, since: &mut Option<Instant>, what: &str, state: &str) -> Result<(), Error> {
+        let since = *since.get_or_insert_with(Instant::now);
+        if since.elapsed() < self.timeout {
+            if self.shares_core {
+                std::thread::yield_now();
+            }
+            return Ok(());
+        }
+        let Counts { tx, rx, remote } = self.counts;
+        Err(Error::Failed(format!(
+            "TIMEOUT: {what} {state} for {:?} (completed so far: {tx} sent, {rx} received, {remote} \
+             written by the peer)",
+            self.timeout
+        )))
+    }
+
+    #[cold]
+    fn completion_error(&self, rc: isize) -> Error {
+        if rc != -(sys::FI_EAVAIL as isize) {
+            return self.library.error(rc as i64, "reading the completion queue");
+        }
+        let mut entry = sys::fi_cq_err_entry::default();
+        let mut detail = [0u8; 256];
+        // SAFETY: the queue is open; these slots were there in 1.0. The entry is at least as long as
+        // any version of it, has no buffer for err_data, and the text has room for its length.
+        let text = unsafe {
+            let ops = (*self.cq.as_ptr()).ops;
+            let Some(readerr) = (*ops).readerr else {
+                return Error::Failed("a failed completion".into());
+            };
+            let got = readerr(self.cq.as_ptr(), &mut entry, 0);
+            if got < 1 {
+                return self.library.error(got as i64, "reading a failed completion");
+            }
+            let text = (*ops).strerror.map(|strerror| {
+                strerror(
+                    self.cq.as_ptr(),
+                    entry.prov_errno,
+                    entry.err_data,
+                    detail.as_mut_ptr().cast(),
+                    detail.len(),
+                )
+            });
+            match text {
+                Some(text) if !text.is_null() => {
+                    std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned()
+                }
+                _ => String::new(),
+            }
+        };
+        let which = match self.contexts.index(entry.op_context) {
+            Some(slot) if slot < self.contexts.expect.len() => "one of our sends or RMA operations",
+            Some(_) => "one of our receives",
+            None => "an operation",
+        };
+        Error::Failed(format!(
+            "{which} failed: {} (provider: {} {text:?})",
+            self.library.strerror(entry.err.into()),
+            entry.prov_errno
+        ))
+    }
+}

@@ -1,0 +1,68 @@
+//! Texts for people who ask for help.
+
+pub const MAIN: &str = "\
+strait - the companion of the libfabric provider `strait`
+
+Usage: strait <command> [options]
+
+Commands:
+  info   what Strait finds on this host: libfabric, the provider, links, limits
+  perf   measures providers side by side between two processes of this host
+
+  strait <command> --help   tells more
+  strait --version
+";
+
+pub const INFO: &str = "\
+strait info - what Strait finds on this host
+
+Usage: strait info [--json] [--libfabric PATH]
+
+  --json             the same for programs
+  --libfabric PATH   this libfabric (file, or directory with libfabric.so.1) instead of the default
+
+Exits with 0 if libfabric offers the provider `strait`, else with 1.
+
+Examples:
+  strait info
+  FI_PROVIDER_PATH=/opt/strait/lib strait info --json
+";
+
+pub const PERF: &str = "\
+strait perf - measures libfabric providers side by side
+
+Usage: strait perf [options]
+
+Two processes, bound to one core each, talk through each provider in turn. A result is the median of
+repetitions, with the least and the most; providers take turns within each repetition. Contents are
+checked outside of the measured time. Messages and writes up to the provider's own limit are injected.
+
+  --providers LIST   names as in fi_info; default: those of strait,shm,tcp that are there
+  --tests LIST       default: lat,bw,rate,rma-write-lat,rma-write,rma-read,fetch-atomic; `all` for all:
+      lat             tagged ping-pong, half a round trip        msg-lat   untagged
+      bw              tagged messages one way, window of 64      rate      of 8 bytes, messages/s
+      rma-write-lat   ping-pong of writes with remote completion
+      put-lat         one write until its completion             rma-write bandwidth, window of 64
+      rma-read-lat    one read until its completion              rma-read  bandwidth, window of 64
+      atomic, fetch-atomic, compare-atomic    one operation on 64 bits until its completion
+  --sizes LIST       bytes, with K, M or G; `8..4M` is every power of two, `8..4M:8` every third
+                     default: 8,64,512,4K,16K,64K,256K,1M,4M
+  --floors           also what the machine takes: cache line, memcpy, process_vm_readv
+  --reps N           repetitions (5)
+  --time SECONDS     of one measurement (0.03)
+  --timeout SECONDS  for anything to happen, else the test fails (10)
+  --cpus A,B         the two cores (the first two that are allowed)
+  --libfabric PATH   this libfabric (file, or directory with libfabric.so.1) instead of the default
+  --plot FILE        draw it: .svg or .png
+  --csv FILE         one line for each test, size and provider
+  --json             print JSON instead of tables
+  --quiet            no progress on standard error
+
+Exits with 0 if everything asked for was measured, with 1 if something failed, with 2 for wrong usage.
+A provider outside of libfabric is found through FI_PROVIDER_PATH.
+
+Examples:
+  strait perf
+  strait perf --providers strait,shm --tests lat,rate --sizes 8..4K
+  strait perf --providers 'shm,tcp;ofi_rxm' --tests all --plot perf.png --csv perf.csv
+";

@@ -1,0 +1,130 @@
+//! What the machine has, apart from libfabric.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::{Finding, Limit, Link, Memory};
+use crate::os;
+
+pub fn links() -> Vec<Link> {
+    let text = format!(
+        "processes of the same user on this host: a ring of {} KiB from each to each (FI_STRAIT \
+         parameters may say otherwise), in memory of its own (memfd, not /dev/shm); larger messages \
+         by reading the peer's memory, where that is allowed",
+        link::DEFAULT_RING >> 10
+    );
+    let finding = match os::memfd_works() {
+        Ok(()) => Finding::new(true, text),
+        Err(error) => Finding::new(false, format!("memfd_create(2) does not work here: {error}")),
+    };
+    vec![Link { name: "shm", finding }]
+}
+
+/// Whether processes of this user may read each other's memory.
+pub fn cma() -> Finding {
+    let mut finding = match link::cma_allowed() {
+        Ok(text) => Finding::new(true, text),
+        Err(text) => Finding::new(false, text),
+    };
+    if !finding.ok {
+        finding.text.push_str("; large messages are then copied through the ring, which is slower");
+        if Path::new("/proc/sys/kernel/yama/ptrace_scope").exists() {
+            finding.text.push_str(
+                "\nto allow it: sysctl kernel.yama.ptrace_scope=0, or CAP_SYS_PTRACE for the \
+                 processes",
+            );
+        }
+        if seccomp() {
+            finding.text.push_str(
+                "\nin a container: docker run --cap-add=SYS_PTRACE, or a seccomp profile that allows \
+                 process_vm_readv and process_vm_writev",
+            );
+        }
+    }
+    finding
+}
+
+pub fn membarrier() -> Finding {
+    const GLOBAL_EXPEDITED: u64 = 1 << 1;
+    match os::membarrier_commands() {
+        Ok(commands) if commands & GLOBAL_EXPEDITED != 0 => {
+            Finding::new(true, "works: a sender needs no fence to see that its peer sleeps")
+        }
+        Ok(_) => Finding::new(false, "this kernel has no expedited one (4.16 has); fences are used"),
+        Err(error) => Finding::new(false, format!("not available ({error}); fences are used")),
+    }
+}
+
+fn seccomp() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix("Seccomp:")).is_some_and(|mode| mode.trim() != "0")
+}
+
+/// Signs of a container.
+pub fn container() -> Vec<String> {
+    let mut signs = Vec::new();
+    for file in ["/.dockerenv", "/run/.containerenv", "/.singularity.d"] {
+        if Path::new(file).exists() {
+            signs.push(format!("{file} exists"));
+        }
+    }
+    if let Some(name) = std::env::var_os("container") {
+        signs.push(format!("container={}", name.to_string_lossy()));
+    }
+    if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        signs.push("KUBERNETES_SERVICE_HOST is set".into());
+    }
+    if seccomp() {
+        signs.push("a seccomp filter is active".into());
+    }
+    signs
+}
+
+pub fn memory() -> Vec<Memory> {
+    let mut kinds = vec![Memory {
+        kind: "system",
+        finding: Finding::new(hmem::Kind::System.is_system(), "ordinary memory"),
+    }];
+    for kind in ["cuda", "rocr", "level zero"] {
+        kinds.push(Memory { kind, finding: Finding::new(false, "not built in yet") });
+    }
+    kinds
+}
+
+pub fn limits() -> Vec<Limit> {
+    [
+        (
+            "open files",
+            libc::RLIMIT_NOFILE,
+            false,
+            "each endpoint has some, and each peer it talks to a socket and a memfd",
+        ),
+        (
+            "locked memory",
+            libc::RLIMIT_MEMLOCK,
+            true,
+            "not used by shared memory; network cards pin registered memory",
+        ),
+        ("address space", libc::RLIMIT_AS, true, "each peer takes a ring for each direction"),
+    ]
+    .into_iter()
+    .filter_map(|(name, resource, bytes, means)| {
+        let (soft, hard) = os::limit(resource)?;
+        Some(Limit { name, soft, hard, bytes, means })
+    })
+    .collect()
+}
+
+/// What is set that libfabric or Strait listens to.
+pub fn environment() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+        .filter(|(name, _)| {
+            matches!(
+                name.as_str(),
+                "FI_PROVIDER" | "FI_PROVIDER_PATH" | "FI_HOOK" | "FI_LOG_LEVEL" | "FI_LOG_PROV"
+            ) || name.starts_with("FI_STRAIT_")
+                || name.starts_with("FI_HMEM")
+        })
+        .collect()
+}

@@ -1,0 +1,134 @@
+//! Whether libfabric offers the provider, and if not why.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Provider;
+use crate::fabric::{Library, Want, version_text};
+
+const NAME: &str = "strait";
+const FILE: &str = "libstrait-fi.so";
+
+pub fn look(library: &Arc<Library>) -> Provider {
+    match library.getinfo(Want { provider: NAME, caps: 0 }) {
+        Ok(info) => Provider {
+            offered: true,
+            version: Some(version_text(info.provider_version())),
+            path: loaded(),
+            advice: Vec::new(),
+        },
+        Err(error) => {
+            let path = loaded();
+            let mut advice = advice(library, path.as_deref());
+            if !advice.iter().any(|line| line.contains("FI_PROVIDER")) {
+                advice.push(format!("libfabric says: {error}"));
+            }
+            Provider { offered: false, version: None, path, advice }
+        }
+    }
+}
+
+/// The provider's file in this process.
+fn loaded() -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let line = maps.lines().find(|line| line.contains(FILE))?;
+    line.find('/').map(|at| line[at..].to_owned())
+}
+
+fn advice(library: &Library, loaded: Option<&str>) -> Vec<String> {
+    let mut lines = Vec::new();
+    let filter = std::env::var("FI_PROVIDER").unwrap_or_default();
+    if filtered_out(&filter) {
+        lines.push(format!("FI_PROVIDER={filter} keeps it out: unset it, or FI_PROVIDER={NAME}"));
+    }
+    if loaded.is_some() {
+        lines.push("libfabric loaded it, but it offers nothing here".into());
+        lines.push(format!("what it has to say: FI_LOG_LEVEL=info FI_LOG_PROV={NAME} strait info"));
+        return lines;
+    }
+    // libfabric looks in its own directory only if the variable is not set.
+    let variable = std::env::var("FI_PROVIDER_PATH").ok().filter(|path| !path.is_empty());
+    let (dirs, whence) = match &variable {
+        Some(path) => (
+            path.split([':', '@', '+']).filter(|p| !p.is_empty()).map(PathBuf::from).collect(),
+            format!("FI_PROVIDER_PATH={path}"),
+        ),
+        None => {
+            let dir = library.path().parent().unwrap_or(Path::new("/")).join("libfabric");
+            let whence = format!("{} (FI_PROVIDER_PATH is not set)", dir.display());
+            (vec![dir], whence)
+        }
+    };
+    let there = dirs.iter().map(|dir| dir.join(FILE)).find(|file| file.exists());
+    match there {
+        Some(file) => {
+            lines.push(format!("{} exists, but libfabric did not take it", file.display()));
+            lines.push(match load(&file) {
+                Err(error) => format!("it cannot be loaded: {error}"),
+                Ok(()) => "it can be loaded: FI_LOG_LEVEL=warn strait info may tell more".into(),
+            });
+        }
+        None => {
+            lines.push(format!("{FILE} is not in {whence}"));
+            let place =
+                nearby().or_else(|| std::path::absolute("DIRECTORY").ok()?.file_name().map(PathBuf::from));
+            let place = place.unwrap_or_default();
+            lines.push(format!("to use it: export FI_PROVIDER_PATH={}, where {FILE} is", place.display()));
+        }
+    }
+    lines
+}
+
+/// Whether a value of FI_PROVIDER excludes us.
+fn filtered_out(filter: &str) -> bool {
+    let (negated, names) = match filter.strip_prefix('^') {
+        Some(names) => (true, names),
+        None => (false, filter),
+    };
+    let named = names.split([',', ';']).any(|name| name.trim() == NAME);
+    !filter.is_empty() && named == negated
+}
+
+/// Where an installation or a build would have the provider, seen from this program.
+fn nearby() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let dir = program.parent()?;
+    ["", "../lib/libfabric", "../lib/strait", "../lib", "../lib64/libfabric", "../strait"]
+        .into_iter()
+        .map(|relative| dir.join(relative))
+        .find(|dir| dir.join(FILE).exists())
+        .and_then(|dir| dir.canonicalize().ok())
+}
+
+fn load(file: &Path) -> Result<(), String> {
+    // SAFETY: the provider's initialisers are made to be run by any program, as libfabric just did
+    // or was about to; it is left loaded.
+    match unsafe { libloading::Library::new(file) } {
+        Ok(object) => {
+            std::mem::forget(object);
+            Ok(())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters() {
+        for (filter, out) in [
+            ("", false),
+            ("strait", false),
+            ("shm,strait", false),
+            ("strait;ofi_rxm", false),
+            ("shm", true),
+            ("straits", true),
+            ("^shm", false),
+            ("^shm,strait", true),
+        ] {
+            assert_eq!(filtered_out(filter), out, "{filter:?}");
+        }
+    }
+}

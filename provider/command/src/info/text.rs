@@ -1,0 +1,135 @@
+//! [`Found`] for people.
+
+use std::fmt::Write;
+
+use super::{Finding, Found};
+
+pub fn render(found: &Found) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, text: &str| {
+        // Further lines stand below the first.
+        for (k, part) in text.lines().flat_map(|text| wrap(text, 82)).enumerate() {
+            let name = if k == 0 { name } else { "" };
+            let _ = writeln!(out, "{name:<14} {part}");
+        }
+    };
+    line("strait", found.strait);
+    let libfabric = &found.libfabric;
+    match (&libfabric.version, &libfabric.path, &libfabric.error) {
+        (Some(version), Some(path), _) => line("libfabric", &format!("{version}, {path}")),
+        (_, _, error) => {
+            line("libfabric", &format!("NOT FOUND: {}", error.as_deref().unwrap_or("")));
+        }
+    }
+    let provider = &found.provider;
+    if provider.offered {
+        let version = provider.version.as_deref().unwrap_or("?");
+        let path = provider.path.as_deref().unwrap_or("part of libfabric");
+        line("provider", &format!("offered by this libfabric: version {version}, {path}"));
+    } else {
+        line("provider", "NOT OFFERED by this libfabric");
+        for advice in &provider.advice {
+            line("", advice);
+        }
+    }
+    for link in &found.links {
+        line(&format!("link {}", link.name), &told(&link.finding));
+    }
+    line("peer memory", &told(&found.cma));
+    line("membarrier", &told(&found.membarrier));
+    if !found.container.is_empty() {
+        line("container", &format!("perhaps: {}", found.container.join(", ")));
+    }
+    let memory: Vec<String> = found
+        .memory
+        .iter()
+        .map(|memory| match memory.finding.ok {
+            true => memory.kind.to_owned(),
+            false => format!("{}: {}", memory.kind, memory.finding.text),
+        })
+        .collect();
+    line("memory", &memory.join("; "));
+    line("cores", &format!("{}: {}", found.cpus.len(), ranges(&found.cpus)));
+    for limit in &found.limits {
+        let amount = |value: Option<u64>| match value {
+            None => "unlimited".to_owned(),
+            Some(value) if limit.bytes && value >= 1 << 20 => format!("{} MiB", value >> 20),
+            Some(value) if limit.bytes => format!("{} KiB", value >> 10),
+            Some(value) => value.to_string(),
+        };
+        let most = if limit.soft == limit.hard {
+            String::new()
+        } else {
+            format!(" (can be raised to {})", amount(limit.hard))
+        };
+        line(limit.name, &format!("{}{most}: {}", amount(limit.soft), limit.means));
+    }
+    if found.environment.is_empty() {
+        line("environment", "nothing set that matters (FI_PROVIDER, FI_PROVIDER_PATH, FI_STRAIT_*)");
+    }
+    for (k, (name, value)) in found.environment.iter().enumerate() {
+        line(if k == 0 { "environment" } else { "" }, &format!("{name}={value}"));
+    }
+    for (k, parameter) in found.parameters.iter().enumerate() {
+        let value = parameter.value.as_deref().map(|v| format!("={v}")).unwrap_or_default();
+        let help = parameter.help.trim();
+        line(if k == 0 { "parameters" } else { "" }, &format!("{}{value}: {help}", parameter.name));
+    }
+    out
+}
+
+fn told(finding: &Finding) -> String {
+    match finding.ok {
+        true => finding.text.clone(),
+        false => format!("NO: {}", finding.text),
+    }
+}
+
+/// `0-3,8` of sorted numbers.
+fn ranges(numbers: &[usize]) -> String {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for &n in numbers {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == n => *last = n,
+            _ => parts.push((n, n)),
+        }
+    }
+    let parts: Vec<String> =
+        parts.into_iter().map(|(a, b)| if a == b { a.to_string() } else { format!("{a}-{b}") }).collect();
+    parts.join(",")
+}
+
+/// Lines of at most `width` characters where words allow that; the original spaces stay within.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = match lines.last_mut() {
+            Some(line) if line.is_empty() || line.chars().count() + 1 + word.chars().count() <= width => line,
+            _ => {
+                lines.push(String::new());
+                match lines.last_mut() {
+                    Some(line) => line,
+                    None => return lines,
+                }
+            }
+        };
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_words() {
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+        assert_eq!(ranges(&[]), "");
+        assert_eq!(wrap("aa bb cc", 5), ["aa bb", "cc"]);
+        assert_eq!(wrap("aaaaaaaa b", 5), ["aaaaaaaa", "b"]);
+    }
+}

@@ -1,0 +1,101 @@
+//! What the operating system tells and does.
+
+use std::io;
+
+/// The cores this process may run on.
+pub fn allowed_cpus() -> Vec<usize> {
+    let mut set = new_set();
+    // SAFETY: the set is of the size given.
+    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
+        return vec![0];
+    }
+    (0..libc::CPU_SETSIZE as usize)
+        // SAFETY: the number is below CPU_SETSIZE.
+        .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) })
+        .collect()
+}
+
+/// Binds the calling thread, and those it will start, to a core.
+pub fn pin(cpu: usize) -> io::Result<()> {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let mut set = new_set();
+    // SAFETY: the number is below CPU_SETSIZE.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the set is of the size given.
+    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn new_set() -> libc::cpu_set_t {
+    // SAFETY: a set is an array of bits, and all zeroes is the empty one.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Two cores to measure between: different ones, and no threads of the same if there is a choice.
+pub fn pair_of_cpus() -> (usize, usize) {
+    let cpus = allowed_cpus();
+    let first = cpus.first().copied().unwrap_or(0);
+    let others = || cpus.iter().copied().filter(|cpu| *cpu != first);
+    let second = others().find(|cpu| core_of(*cpu) != core_of(first)).or(others().next());
+    (first, second.unwrap_or(first))
+}
+
+/// Package and core of a logical processor.
+fn core_of(cpu: usize) -> Option<(String, String)> {
+    let read = |name| std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/{name}"));
+    // Where it is not told, each is a core of its own.
+    let core = read("core_id").unwrap_or_else(|_| cpu.to_string());
+    Some((read("physical_package_id").unwrap_or_default(), core))
+}
+
+/// Soft and hard limit; `None` is unlimited.
+pub fn limit(resource: libc::__rlimit_resource_t) -> Option<(Option<u64>, Option<u64>)> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the place is ours.
+    let rc = unsafe { libc::getrlimit(resource, &mut limit) };
+    let some = |n| (n != libc::RLIM_INFINITY).then_some(n);
+    (rc == 0).then(|| (some(limit.rlim_cur), some(limit.rlim_max)))
+}
+
+/// The commands of membarrier(2) that there are.
+pub fn membarrier_commands() -> io::Result<u64> {
+    const QUERY: libc::c_int = 0;
+    // SAFETY: membarrier(2) takes numbers and touches no memory of ours.
+    let rc = unsafe { libc::syscall(libc::SYS_membarrier, QUERY, 0, 0) };
+    u64::try_from(rc).map_err(|_| io::Error::last_os_error())
+}
+
+/// Whether memfd_create(2) works.
+pub fn memfd_works() -> io::Result<()> {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    // SAFETY: the name is a C string; nothing else is read from memory.
+    let fd = unsafe { libc::memfd_create(c"strait-info".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_can_be_bound_where_it_is_allowed() {
+        let (a, b) = pair_of_cpus();
+        assert!(allowed_cpus().contains(&a) && allowed_cpus().contains(&b));
+        std::thread::spawn(move || {
+            pin(b).unwrap();
+            assert_eq!(allowed_cpus(), [b]);
+        })
+        .join()
+        .unwrap();
+        assert!(pin(usize::MAX).is_err());
+    }
+}

@@ -1,0 +1,255 @@
+//! `strait perf`: providers side by side, between two processes on two cores.
+
+mod floor;
+mod pair;
+mod plot;
+mod report;
+mod session;
+mod stat;
+mod test;
+mod wire;
+mod worker;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use pair::{Pair, Plan};
+pub use plot::format_of as plot_format;
+use report::{Failure, Report, Row};
+pub use test::Test;
+use wire::About;
+pub use worker::Start;
+
+use crate::fabric::{Error, Library, version_text};
+use crate::os;
+
+/// Who stands in the provider's place for floors.
+const MACHINE: &str = "machine";
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Empty: those of the usual ones that there are.
+    pub providers: Vec<String>,
+    pub tests: Vec<Test>,
+    pub sizes: Vec<usize>,
+    pub reps: usize,
+    /// Of one measurement.
+    pub seconds: f64,
+    pub timeout: Duration,
+    pub libfabric: Option<PathBuf>,
+    pub cpus: Option<(usize, usize)>,
+    pub floors: bool,
+    pub plot: Option<PathBuf>,
+    pub csv: Option<PathBuf>,
+    pub json: bool,
+    pub quiet: bool,
+}
+
+/// Runs as a worker, with the arguments behind `perf-peer`.
+pub fn peer(start: &Start) -> Result<(), Error> {
+    worker::work(start)
+}
+
+/// Measures and prints; whether everything asked for was measured.
+pub fn run(options: &Options) -> Result<bool, Error> {
+    let library = Library::load(options.libfabric.as_deref())?;
+    let mut runner = Runner::new(options);
+    let explicit = !options.providers.is_empty();
+    let usual = ["strait", "shm", "tcp"].map(str::to_owned);
+    let providers = if explicit { &options.providers[..] } else { &usual[..] };
+
+    let mut tests = options.tests.clone();
+    if options.floors {
+        tests.splice(0..0, Test::FLOORS);
+    }
+    for rep in 1..=options.reps {
+        for &test in &tests {
+            if test.is_floor() {
+                runner.measure(MACHINE, test, rep)?;
+                continue;
+            }
+            for provider in providers {
+                runner.measure(provider, test, rep)?;
+            }
+        }
+    }
+
+    let mut report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        libfabric: library.path().display().to_string(),
+        libfabric_version: version_text(library.version()),
+        cpus: runner.plan.cpus,
+        reps: options.reps,
+        providers: std::mem::take(&mut runner.abouts),
+        rows: runner.rows(&tests, providers),
+        unsupported: std::mem::take(&mut runner.unsupported),
+        failed: std::mem::take(&mut runner.failed),
+    };
+    // A usual provider that is not here was not asked for; it is worth a line and no more.
+    let absent: Vec<String> = providers
+        .iter()
+        .filter(|provider| !report.rows.iter().any(|row| row.provider == **provider))
+        .filter(|provider| !report.failed.iter().any(|fail| fail.provider == **provider))
+        .cloned()
+        .collect();
+    report.unsupported.retain(|one| !absent.contains(&one.provider) || explicit);
+
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?);
+    } else {
+        print!("{}", report.text());
+    }
+    for provider in &absent {
+        let hint = match provider.as_str() {
+            "strait" => "; `strait info` tells why",
+            _ => "",
+        };
+        eprintln!("strait perf: provider {provider} measured nothing: not available for this{hint}");
+    }
+    for failure in &report.failed {
+        eprintln!("strait perf: FAILED: {failure}");
+    }
+    if let Some(path) = &options.csv {
+        std::fs::write(path, report.csv()).map_err(|error| format!("writing {}: {error}", path.display()))?;
+    }
+    if let Some(path) = &options.plot {
+        plot::draw(&report, path)?;
+    }
+    if report.rows.is_empty() && report.failed.is_empty() {
+        return Err(Error::Failed("nothing could be measured".into()));
+    }
+    Ok(report.failed.is_empty() && (!explicit || absent.is_empty()))
+}
+
+type Key = (String, Test, usize);
+
+struct Runner<'a> {
+    options: &'a Options,
+    plan: Plan,
+    pairs: HashMap<String, Pair>,
+    /// All that was measured, in [`Test::unit`].
+    values: HashMap<Key, Vec<f64>>,
+    abouts: BTreeMap<String, About>,
+    skip: HashSet<(String, Test)>,
+    unsupported: Vec<Failure>,
+    failed: Vec<Failure>,
+    begin: Instant,
+    told: Instant,
+}
+
+impl<'a> Runner<'a> {
+    fn new(options: &'a Options) -> Runner<'a> {
+        let now = Instant::now();
+        Runner {
+            options,
+            plan: Plan {
+                libfabric: options.libfabric.clone(),
+                cpus: options.cpus.unwrap_or_else(os::pair_of_cpus),
+                // A measurement must not look like a hang.
+                timeout: options.timeout.max(Duration::from_secs_f64(options.seconds * 4.0)),
+            },
+            pairs: HashMap::new(),
+            values: HashMap::new(),
+            abouts: BTreeMap::new(),
+            skip: HashSet::new(),
+            unsupported: Vec::new(),
+            failed: Vec::new(),
+            begin: now,
+            told: now,
+        }
+    }
+
+    /// All sizes of a test over a provider, once.
+    fn measure(&mut self, provider: &str, test: Test, rep: usize) -> Result<(), Error> {
+        if self.skip.contains(&(provider.to_owned(), test)) {
+            return Ok(());
+        }
+        self.progress(provider, test, rep);
+        let mut size = None;
+        let result = self.measure_all(provider, test, &mut size);
+        let Err(error) = result else {
+            return Ok(());
+        };
+        let failure = Failure {
+            provider: provider.into(),
+            test: test.name(),
+            size,
+            text: error.text().lines().collect::<Vec<_>>().join(" "),
+        };
+        self.skip.insert((provider.to_owned(), test));
+        match error {
+            Error::Unsupported(_) => self.unsupported.push(failure),
+            Error::Failed(_) => {
+                eprintln!("strait perf: FAILED: {failure}");
+                self.failed.push(failure);
+                self.pairs.remove(provider);
+            }
+        }
+        Ok(())
+    }
+
+    fn measure_all(&mut self, provider: &str, test: Test, at: &mut Option<usize>) -> Result<(), Error> {
+        let sizes = match test.only_size() {
+            Some(size) => vec![size],
+            None => self.options.sizes.clone(),
+        };
+        let most = sizes.iter().copied().max().unwrap_or(8);
+        if !self.pairs.contains_key(provider) {
+            let filter = (provider != MACHINE).then_some(provider);
+            self.pairs.insert(provider.to_owned(), Pair::start(&self.plan, filter)?);
+        }
+        let Some(pair) = self.pairs.get_mut(provider) else {
+            return Err(Error::Failed("no processes to measure with".into()));
+        };
+        let about = pair.open(provider, test, most)?;
+        if provider != MACHINE {
+            self.abouts.entry(provider.to_owned()).or_insert(about);
+        }
+        for size in sizes {
+            *at = Some(size);
+            let (ops, seconds) = pair.measure(size, self.options.seconds)?;
+            let value = test.value(size, ops, seconds);
+            self.values.entry((provider.to_owned(), test, size)).or_default().push(value);
+        }
+        pair.close()
+    }
+
+    /// A line on standard error now and then.
+    fn progress(&mut self, provider: &str, test: Test, rep: usize) {
+        let every = Duration::from_secs(if std::io::stderr().is_terminal() { 2 } else { 10 });
+        if self.options.quiet || self.told.elapsed() < every {
+            return;
+        }
+        self.told = Instant::now();
+        eprintln!(
+            "strait perf: {:.0} s: repetition {rep} of {}: {} over {provider}",
+            self.begin.elapsed().as_secs_f64(),
+            self.options.reps,
+            test.name()
+        );
+    }
+
+    fn rows(&self, tests: &[Test], providers: &[String]) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for &test in tests {
+            let machine = [MACHINE.to_owned()];
+            let providers = if test.is_floor() { &machine[..] } else { providers };
+            let sizes = match test.only_size() {
+                Some(size) => vec![size],
+                None => self.options.sizes.clone(),
+            };
+            for size in sizes {
+                for provider in providers {
+                    let key = (provider.clone(), test, size);
+                    if let Some(values) = self.values.get(&key) {
+                        rows.extend(Row::new(test, size, provider, values));
+                    }
+                }
+            }
+        }
+        rows
+    }
+}

@@ -1,0 +1,212 @@
+//! The two processes that measure, seen from the one that starts them.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use super::session::Role;
+use super::test::Test;
+use super::wire::{About, Channel, Order, Reply};
+use super::worker::Start;
+use crate::fabric::Error;
+
+/// What a pair is started for.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub libfabric: Option<std::path::PathBuf>,
+    pub cpus: (usize, usize),
+    pub timeout: Duration,
+}
+
+/// Two workers, connected with each other and with us. They are killed when this is dropped.
+#[derive(Debug)]
+pub struct Pair {
+    children: [Child; 2],
+    orders: [Channel; 2],
+    replies: Receiver<(usize, Option<Reply>)>,
+    timeout: Duration,
+}
+
+impl Pair {
+    /// Starts them, with libfabric confined to `provider` if there is one.
+    pub fn start(plan: &Plan, provider: Option<&str>) -> Result<Pair, Error> {
+        let (a, b) = UnixStream::pair()?;
+        let (sender, replies) = channel();
+        let (child0, orders0) = worker(plan, provider, Role::First, a, 0, sender.clone())?;
+        let (child1, orders1) = match worker(plan, provider, Role::Second, b, 1, sender) {
+            Ok(second) => second,
+            Err(error) => {
+                end(child0);
+                return Err(error);
+            }
+        };
+        Ok(Pair { children: [child0, child1], orders: [orders0, orders1], replies, timeout: plan.timeout })
+    }
+
+    /// Gives both an order; the answer of the first if both followed it.
+    ///
+    /// After an error that is not [`Error::Unsupported`] the pair is of no more use.
+    fn order(&mut self, order: &Order, what: &str) -> Result<Reply, Error> {
+        for channel in &mut self.orders {
+            channel.send(order)?;
+        }
+        // The workers' own waits end before this one does, and say more.
+        let limit = self.timeout * 3 + Duration::from_secs(5);
+        let mut deadline = Instant::now() + limit;
+        let mut replies: [Option<Reply>; 2] = [None, None];
+        let mut troubles: [Option<Error>; 2] = [None, None];
+        while replies.iter().zip(&troubles).any(|(r, t)| r.is_none() && t.is_none()) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.replies.recv_timeout(left) {
+                Ok((who, Some(Reply::Failed { unsupported: true, text }))) => {
+                    troubles[who] = Some(Error::Unsupported(text));
+                }
+                Ok((who, Some(Reply::Failed { text, .. }))) => {
+                    troubles[who] = Some(Error::Failed(text));
+                }
+                Ok((who, Some(reply))) => replies[who] = Some(reply),
+                Ok((who, None)) => troubles[who] = Some(Error::Failed(self.end_of(who))),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            }
+            if troubles.iter().any(Option::is_some) {
+                // The other one will hardly get on; hear what it has to say about that.
+                deadline = deadline.min(Instant::now() + Duration::from_millis(500));
+            }
+        }
+        match (troubles, replies) {
+            ([None, None], [Some(reply), Some(_)]) => Ok(reply),
+            ([Some(Error::Unsupported(text)), Some(Error::Unsupported(_))], _) => {
+                Err(Error::Unsupported(text))
+            }
+            // A floor concerns the first alone, which then still is in step with the second.
+            ([Some(Error::Unsupported(text)), None], [_, Some(Reply::Done)]) => Err(Error::Unsupported(text)),
+            ([None, None], replies) => {
+                let silent: Vec<&str> = ["first", "second"]
+                    .into_iter()
+                    .zip(&replies)
+                    .filter_map(|(name, reply)| reply.is_none().then_some(name))
+                    .collect();
+                Err(Error::Failed(format!(
+                    "TIMEOUT: {what}: no answer from the {} process for {limit:?}: it hangs in \
+                     libfabric",
+                    silent.join(" and the ")
+                )))
+            }
+            (troubles, _) => {
+                let told: Vec<String> = ["first", "second"]
+                    .into_iter()
+                    .zip(troubles)
+                    .filter_map(|(name, trouble)| Some(format!("{name} process: {}", trouble?)))
+                    .collect();
+                Err(Error::Failed(format!("{what}: {}", told.join("; "))))
+            }
+        }
+    }
+
+    pub fn open(&mut self, provider: &str, test: Test, most: usize) -> Result<About, Error> {
+        let order = Order::Open { provider: provider.into(), test, most };
+        match self.order(&order, "opening the endpoints")? {
+            Reply::Opened(about) => Ok(about),
+            other => Err(Error::Failed(format!("{other:?} after opening"))),
+        }
+    }
+
+    /// Operations, and the seconds they took.
+    pub fn measure(&mut self, size: usize, seconds: f64) -> Result<(u64, f64), Error> {
+        match self.order(&Order::Measure { size, seconds }, "measuring")? {
+            Reply::Measured { ops, seconds } => Ok((ops, seconds)),
+            other => Err(Error::Failed(format!("{other:?} after measuring"))),
+        }
+    }
+
+    pub fn close(&mut self) -> Result<(), Error> {
+        self.order(&Order::Close, "closing the endpoints").map(|_| ())
+    }
+
+    fn end_of(&mut self, who: usize) -> String {
+        // Its socket is closed, so it has ended or is about to.
+        for _ in 0..50 {
+            if let Ok(Some(status)) = self.children[who].try_wait() {
+                return match status.signal() {
+                    Some(signal) => format!("DIED of signal {signal}"),
+                    None => format!("DIED with {status}"),
+                };
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        "went away".into()
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn end(mut child: Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn worker(
+    plan: &Plan,
+    provider: Option<&str>,
+    role: Role,
+    aside: UnixStream,
+    who: usize,
+    replies: Sender<(usize, Option<Reply>)>,
+) -> Result<(Child, Channel), Error> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let start = Start {
+        role,
+        aside: aside.as_raw_fd(),
+        cpus: plan.cpus,
+        timeout_ms: plan.timeout.as_millis().try_into().unwrap_or(u64::MAX),
+        libfabric: plan.libfabric.clone(),
+    };
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(start.args()).stdin(Stdio::from(OwnedFd::from(theirs)));
+    // What a provider prints is no part of our output.
+    command.stdout(Stdio::from(std::io::stderr()));
+    if let Some(provider) = provider {
+        command.env("FI_PROVIDER", provider);
+    }
+    let fd = aside.as_raw_fd();
+    let parent = std::process::id();
+    // SAFETY: between fork and exec the closure makes only system calls and allocates nothing. The
+    // descriptor is open there as here: `aside` is dropped after the child was started.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            if libc::getppid() as u32 != parent {
+                libc::raise(libc::SIGKILL);
+            }
+            if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+    let child = command
+        .spawn()
+        .map_err(|error| Error::Failed(format!("cannot start a process to measure: {error}")))?;
+    drop(command);
+    let mut inbox = Channel::new(ours.try_clone()?);
+    std::thread::spawn(move || {
+        loop {
+            let reply = inbox.recv::<Reply>().ok();
+            let last = reply.is_none();
+            if replies.send((who, reply)).is_err() || last {
+                return;
+            }
+        }
+    });
+    Ok((child, Channel::new(ours)))
+}

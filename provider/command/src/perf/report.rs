@@ -1,0 +1,273 @@
+//! What was measured, as text, JSON and CSV.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+
+use serde::Serialize;
+
+use super::stat::{Stat, bytes, digits};
+use super::test::{Shape, Test, Unit};
+use super::wire::About;
+
+/// One test, size and provider.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    pub test: Test,
+    pub size: usize,
+    pub provider: String,
+    pub unit: Unit,
+    #[serde(flatten)]
+    pub stat: Stat,
+    pub values: Vec<f64>,
+}
+
+impl Row {
+    /// `None` without values.
+    pub fn new(test: Test, size: usize, provider: &str, values: &[f64]) -> Option<Row> {
+        Some(Row {
+            test,
+            size,
+            provider: provider.into(),
+            unit: test.unit(),
+            stat: Stat::of(values)?,
+            values: values.into(),
+        })
+    }
+}
+
+/// What was not measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    pub provider: String,
+    pub test: &'static str,
+    /// The size it happened at, if it came to that.
+    pub size: Option<usize>,
+    pub text: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} over {}", self.test, self.provider)?;
+        if let Some(size) = self.size {
+            write!(f, " at {} bytes", bytes(size))?;
+        }
+        write!(f, ": {}", self.text)
+    }
+}
+
+/// Everything.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub version: &'static str,
+    pub libfabric: String,
+    pub libfabric_version: String,
+    pub cpus: (usize, usize),
+    pub reps: usize,
+    pub providers: BTreeMap<String, About>,
+    pub rows: Vec<Row>,
+    pub unsupported: Vec<Failure>,
+    pub failed: Vec<Failure>,
+}
+
+impl Report {
+    /// The tests that have results, in order.
+    pub fn tests(&self) -> Vec<Test> {
+        let mut tests = Vec::new();
+        for row in &self.rows {
+            if tests.last() != Some(&row.test) {
+                tests.push(row.test);
+            }
+        }
+        tests
+    }
+
+    /// The providers that have results of a test, in order.
+    pub fn providers_of(&self, test: Test) -> Vec<&str> {
+        let mut providers: Vec<&str> = Vec::new();
+        for row in self.rows.iter().filter(|row| row.test == test) {
+            if !providers.contains(&row.provider.as_str()) {
+                providers.push(&row.provider);
+            }
+        }
+        providers
+    }
+
+    fn stat(&self, test: Test, size: usize, provider: &str) -> Option<Stat> {
+        let row =
+            self.rows.iter().find(|row| row.test == test && row.size == size && row.provider == provider)?;
+        Some(row.stat)
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        let (a, b) = self.cpus;
+        let _ = writeln!(
+            out,
+            "libfabric {} ({}), cores {a} and {b}, median (min–max) of {} repetition{}",
+            self.libfabric_version,
+            self.libfabric,
+            self.reps,
+            if self.reps == 1 { "" } else { "s" }
+        );
+        if a == b {
+            out.push_str(
+                "only one core: the two processes take turns, and times are those of the scheduler\n",
+            );
+        }
+        for (name, about) in &self.providers {
+            let _ = writeln!(
+                out,
+                "  {name}: version {}, domain {}, injects up to {} bytes",
+                about.version,
+                about.domain,
+                bytes(about.inject_size)
+            );
+        }
+        for test in self.tests() {
+            self.table(&mut out, test);
+        }
+        if !self.unsupported.is_empty() {
+            out.push_str("\nnot offered:\n");
+            for one in &self.unsupported {
+                let _ = writeln!(out, "  {one}");
+            }
+        }
+        out
+    }
+
+    fn table(&self, out: &mut String, test: Test) {
+        let unit = test.unit();
+        let title = match test.shape() {
+            Shape::Floor => format!("floor: {}", test.title()),
+            _ => format!("{}: {}", test.name(), test.title()),
+        };
+        let _ = writeln!(out, "\n{title}; {}, {}", unit.name(), unit.better());
+        let providers = self.providers_of(test);
+        let mut lines = Vec::new();
+        let mut head = vec!["bytes".to_owned()];
+        head.extend(providers.iter().map(|name| (*name).to_owned()));
+        let base = providers.first().copied().unwrap_or_default();
+        head.extend(providers.iter().skip(1).map(|name| format!("{name} / {base}")));
+        lines.push(head);
+        let mut sizes: Vec<usize> = Vec::new();
+        for row in self.rows.iter().filter(|row| row.test == test) {
+            if !sizes.contains(&row.size) {
+                sizes.push(row.size);
+            }
+        }
+        for size in sizes {
+            let stats: Vec<Option<Stat>> =
+                providers.iter().map(|provider| self.stat(test, size, provider)).collect();
+            let mut line = vec![bytes(size)];
+            line.extend(stats.iter().map(|stat| match stat {
+                Some(s) => {
+                    format!("{} ({}–{})", digits(s.median), digits(s.min), digits(s.max))
+                }
+                None => "–".into(),
+            }));
+            let first = stats.first().copied().flatten();
+            line.extend(stats.iter().skip(1).map(|stat| match (stat, first) {
+                (Some(s), Some(f)) if f.median > 0.0 => format!("{:.2}", s.median / f.median),
+                _ => "–".into(),
+            }));
+            lines.push(line);
+        }
+        align(out, &lines);
+    }
+
+    /// For spreadsheets.
+    pub fn csv(&self) -> String {
+        let mut out = String::from("test,bytes,provider,unit,median,min,max,values\n");
+        for row in &self.rows {
+            let unit = match row.unit {
+                Unit::Micros => "us",
+                Unit::Megabytes => "MB/s",
+                Unit::Megamessages => "Mmsg/s",
+            };
+            let values: Vec<String> = row.values.iter().map(|v| format!("{v:.4}")).collect();
+            let Stat { median, min, max } = row.stat;
+            let (test, size, provider) = (row.test.name(), row.size, quoted(&row.provider));
+            let values = values.join(" ");
+            let _ = writeln!(out, "{test},{size},{provider},{unit},{median:.4},{min:.4},{max:.4},{values}");
+        }
+        out
+    }
+}
+
+fn quoted(text: &str) -> String {
+    match text.contains(['"', ',', ';', '\n']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.into(),
+    }
+}
+
+/// Columns to the right, as wide as they need.
+fn align(out: &mut String, lines: &[Vec<String>]) {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        lines.iter().filter_map(|line| line.get(column)).map(|text| text.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for line in lines {
+        for (text, width) in line.iter().zip(&widths) {
+            let _ = write!(out, "  {text:>width$}");
+        }
+        out.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let row = |size, provider, values: &[f64]| Row::new(Test::Lat, size, provider, values);
+        Report {
+            version: "0",
+            libfabric: "x".into(),
+            libfabric_version: "2.1".into(),
+            cpus: (0, 1),
+            reps: 3,
+            providers: BTreeMap::new(),
+            rows: [
+                row(8, "strait", &[0.2, 0.1, 0.3]),
+                row(8, "tcp;ofi_rxm", &[0.5, 0.4, 0.6]),
+                row(4096, "strait", &[1.0]),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
+            unsupported: Vec::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn text_has_medians_and_ratios() {
+        let text = report().text();
+        let find = |start: &str| {
+            let line = text.lines().find(|line| line.trim_start().starts_with(start));
+            line.unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(find("8 "), ["8", "0.20", "(0.10–0.30)", "0.50", "(0.40–0.60)", "2.50"]);
+        assert_eq!(find("4K "), ["4K", "1.00", "(1.00–1.00)", "–", "–"]);
+    }
+
+    #[test]
+    fn csv_has_a_line_a_row() {
+        let csv = report().csv();
+        let lines: Vec<&str> = csv.lines().collect();
+        assert_eq!(lines.len(), 4);
+        assert_eq!(lines[2], "lat,8,\"tcp;ofi_rxm\",us,0.5000,0.4000,0.6000,0.5000 0.4000 0.6000");
+    }
+
+    #[test]
+    fn json_can_be_read_back() {
+        let text = serde_json::to_string(&report()).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["rows"][0]["test"], "lat");
+        assert_eq!(value["rows"][0]["median"], 0.2);
+        assert_eq!(value["rows"][0]["unit"], "us");
+    }
+}

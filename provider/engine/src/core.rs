@@ -1,0 +1,402 @@
+//! What the endpoints of a domain share: queues, counters, receive contexts, registrations.
+
+use std::collections::{HashMap, VecDeque};
+
+use arrayvec::ArrayVec;
+use hmem::Span;
+use wire::{MAX_SEGS, RmaSeg, Seg, Status};
+
+use crate::domain::{Config, MrId, Next, Reg};
+use crate::link::PeerId;
+use crate::matching::{Matcher, Posted, Waiting};
+use crate::types::*;
+
+/// Spans of one operation, as a door hands them over for later.
+pub type Iov = ArrayVec<Span, MAX_SEGS>;
+/// Remote segments of one operation.
+pub type RmaIov = ArrayVec<RmaSeg, MAX_SEGS>;
+
+/// Spans of one operation under way: nearly always one, and small to move about.
+#[derive(Clone, Debug)]
+pub(crate) enum Spans {
+    One(Span),
+    Many(Box<[Span]>),
+}
+
+impl Spans {
+    pub(crate) const NONE: Spans = Spans::One(Span::EMPTY);
+
+    /// The part `off..off+len`, as far as there is one.
+    pub(crate) fn part(&self, mut off: usize, len: usize) -> Spans {
+        if let Spans::One(s) = self {
+            let off = off.min(s.len());
+            return Spans::One(s.part(off, len.min(s.len() - off)).unwrap_or(Span::EMPTY));
+        }
+        let mut left = len;
+        let mut parts = Vec::new();
+        for s in self.iter() {
+            if off >= s.len() {
+                off -= s.len();
+                continue;
+            }
+            let n = left.min(s.len() - off);
+            parts.extend(s.part(off, n));
+            left -= n;
+            off = 0;
+            if left == 0 {
+                break;
+            }
+        }
+        Spans::from(&parts[..])
+    }
+}
+
+impl From<&[Span]> for Spans {
+    fn from(iov: &[Span]) -> Self {
+        match iov {
+            [] => Spans::NONE,
+            [one] => Spans::One(*one),
+            many => Spans::Many(many.into()),
+        }
+    }
+}
+
+impl std::ops::Deref for Spans {
+    type Target = [Span];
+    fn deref(&self) -> &[Span] {
+        match self {
+            Spans::One(s) => std::slice::from_ref(s),
+            Spans::Many(m) => m,
+        }
+    }
+}
+
+/// A slab: ids are used again, by the door's leave only.
+#[derive(Debug)]
+pub(crate) struct Slab<T>(Vec<Option<T>>);
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Slab(Vec::new())
+    }
+}
+
+impl<T> Slab<T> {
+    pub(crate) fn insert(&mut self, v: T) -> u32 {
+        let at = self.0.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.0.push(None);
+            self.0.len() - 1
+        });
+        self.0[at] = Some(v);
+        at as u32
+    }
+    pub(crate) fn get(&self, at: usize) -> Option<&T> {
+        self.0.get(at)?.as_ref()
+    }
+    pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+        self.0.get_mut(at)?.as_mut()
+    }
+    pub(crate) fn remove(&mut self, at: usize) -> Option<T> {
+        self.0.get_mut(at)?.take()
+    }
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        (0..).zip(&mut self.0).filter_map(|(i, v)| Some((i, v.as_mut()?)))
+    }
+}
+
+/// A completion queue. Posts are refused while `size` entries stand unread; what completes anyway
+/// is kept, however many that are.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    pub(crate) entries: VecDeque<Completion>,
+    pub(crate) size: usize,
+    pub(crate) users: usize,
+}
+
+impl Cq {
+    pub(crate) fn new(size: usize) -> Self {
+        Cq { entries: VecDeque::with_capacity(size.min(4096)), size: size.max(1), users: 0 }
+    }
+
+    pub(crate) fn next(&mut self) -> Next {
+        match self.entries.front() {
+            None => Next::Empty,
+            Some(c) if c.err.is_some() => Next::Failed,
+            Some(_) => self.entries.pop_front().map_or(Next::Empty, Next::Done),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Cntr {
+    pub(crate) value: u64,
+    pub(crate) errors: u64,
+    pub(crate) users: usize,
+}
+
+/// A posted receive.
+#[derive(Clone, Debug)]
+pub(crate) struct RecvOp {
+    pub(crate) pattern: Pattern,
+    pub(crate) iov: Spans,
+    pub(crate) len: usize,
+    pub(crate) ctx: Ctx,
+    pub(crate) flags: OpFlags,
+    /// Of a multi-receive buffer: its state in [`RxContext::multi`].
+    pub(crate) multi: Option<u64>,
+    /// Counts the completion too (deferred work).
+    pub(crate) bump: Option<CntrId>,
+}
+
+impl Posted for RecvOp {
+    fn pattern(&self) -> &Pattern {
+        &self.pattern
+    }
+    fn ctx(&self) -> Ctx {
+        self.ctx
+    }
+}
+
+/// A multi-receive buffer: how much is used, how many messages are still coming in.
+#[derive(Debug, Default)]
+pub(crate) struct Multi {
+    pub(crate) used: usize,
+    pub(crate) coming: usize,
+    /// No more messages will be put in; the last one gives the buffer back.
+    pub(crate) spent: bool,
+}
+
+/// How a waiting message's bytes are to be had.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// They are here.
+    Held(Vec<u8>),
+    /// The sender keeps them.
+    Offered { req: u64, segs: ArrayVec<Seg, MAX_SEGS>, direct: bool },
+}
+
+/// A message nobody asked for yet.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) ep: EpId,
+    pub(crate) peer: PeerId,
+    pub(crate) src: FiAddr,
+    pub(crate) tagged: bool,
+    pub(crate) tag: u64,
+    pub(crate) data: Option<u64>,
+    pub(crate) len: usize,
+    /// The sender's request, if it waits to hear of the delivery.
+    pub(crate) ack: Option<u64>,
+    pub(crate) body: Body,
+}
+
+impl Message {
+    pub(crate) fn is_offered(&self) -> bool {
+        matches!(self.body, Body::Offered { .. })
+    }
+}
+
+impl Waiting for Message {
+    fn src(&self) -> FiAddr {
+        self.src
+    }
+    fn tag(&self) -> u64 {
+        self.tag
+    }
+}
+
+/// What receives are posted to.
+#[derive(Debug)]
+pub(crate) struct RxContext {
+    pub(crate) tagged: Matcher<RecvOp, Message>,
+    pub(crate) plain: Matcher<RecvOp, Message>,
+    pub(crate) claimed: Vec<(Ctx, Message)>,
+    pub(crate) multi: crate::pool::Pool<Multi>,
+    pub(crate) min_multi_recv: usize,
+    pub(crate) eps: Vec<EpId>,
+    pub(crate) shared: bool,
+}
+
+impl RxContext {
+    pub(crate) fn new(shared: bool) -> Self {
+        RxContext {
+            tagged: Matcher::new(),
+            plain: Matcher::new(),
+            claimed: Vec::new(),
+            multi: crate::pool::Pool::with_capacity(0),
+            min_multi_recv: 64,
+            eps: Vec::new(),
+            shared,
+        }
+    }
+
+    pub(crate) fn matcher(&mut self, tagged: bool) -> &mut Matcher<RecvOp, Message> {
+        if tagged { &mut self.tagged } else { &mut self.plain }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Mr {
+    pub(crate) iov: Iov,
+    pub(crate) len: usize,
+    pub(crate) access: Access,
+    pub(crate) key: u64,
+    pub(crate) remote_read: Option<CntrId>,
+    pub(crate) remote_write: Option<CntrId>,
+}
+
+/// Everything of a domain but its endpoints.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) cqs: Slab<Cq>,
+    pub(crate) cntrs: Slab<Cntr>,
+    pub(crate) rxs: Slab<RxContext>,
+    mrs: HashMap<MrId, Mr>,
+    keys: HashMap<u64, MrId>,
+    next_mr: u64,
+    /// A counter changed since deferred work was last looked at.
+    pub(crate) counted: bool,
+    /// Buffers of waiting messages, to be used again.
+    spare: Vec<Vec<u8>>,
+}
+
+impl Core {
+    pub(crate) fn new(config: Config) -> Self {
+        Core {
+            config,
+            cqs: Slab::default(),
+            cntrs: Slab::default(),
+            rxs: Slab::default(),
+            mrs: HashMap::new(),
+            keys: HashMap::new(),
+            next_mr: 1,
+            counted: false,
+            spare: Vec::new(),
+        }
+    }
+
+    pub(crate) fn complete(&mut self, cq: Option<CqId>, entry: Completion) {
+        if let Some(cq) = cq.and_then(|id| self.cqs.get_mut(id.at())) {
+            cq.entries.push_back(entry);
+        }
+    }
+
+    /// Whether the queue takes no more posts until it is read.
+    pub(crate) fn is_full(&self, cq: Option<CqId>) -> bool {
+        cq.and_then(|id| self.cqs.get(id.at())).is_some_and(|cq| cq.entries.len() >= cq.size)
+    }
+
+    pub(crate) fn count(&mut self, cntr: Option<CntrId>, failed: bool) {
+        if let Some(c) = cntr.and_then(|id| self.cntrs.get_mut(id.at())) {
+            if failed {
+                c.errors += 1;
+            } else {
+                c.value += 1;
+            }
+            self.counted = true;
+        }
+    }
+
+    pub(crate) fn buffer(&mut self, len: usize) -> Vec<u8> {
+        let mut buf = self.spare.pop().unwrap_or_default();
+        buf.resize(len, 0);
+        buf
+    }
+
+    pub(crate) fn give_back(&mut self, buf: Vec<u8>) {
+        if self.spare.len() < 64 && buf.capacity() <= 64 << 10 {
+            self.spare.push(buf);
+        }
+    }
+
+    pub(crate) fn mr_reg(&mut self, reg: &Reg<'_>) -> Result<(MrId, u64), Error> {
+        let iov: Iov = reg.iov.try_into().map_err(|_| Error::Invalid)?;
+        let len = iov.iter().try_fold(0usize, |n, s| n.checked_add(s.len())).ok_or(Error::Invalid)?;
+        let id = MrId(self.next_mr);
+        let key = reg.key.unwrap_or(self.next_mr);
+        self.next_mr += 1;
+        // Without remote access nobody can name it, so its key need not be its own.
+        if reg.key.is_none() || !reg.access.is_empty() {
+            if self.keys.contains_key(&key) {
+                return Err(Error::KeyInUse);
+            }
+            self.keys.insert(key, id);
+        }
+        let mr = Mr { iov, len, access: reg.access, key, remote_read: None, remote_write: None };
+        self.mrs.insert(id, mr);
+        Ok((id, key))
+    }
+
+    pub(crate) fn mr_mut(&mut self, id: MrId) -> Option<&mut Mr> {
+        self.mrs.get_mut(&id)
+    }
+
+    pub(crate) fn mr_close(&mut self, id: MrId) -> Result<(), Error> {
+        let mr = self.mrs.remove(&id).ok_or(Error::NotFound)?;
+        if self.keys.get(&mr.key) == Some(&id) {
+            self.keys.remove(&mr.key);
+        }
+        Ok(())
+    }
+
+    /// The memory a peer names, if the registration allows it, and who counts the access.
+    pub(crate) fn reach(&self, segs: &[RmaSeg], want: Access) -> Result<Reached, Status> {
+        let mut reached = Reached::default();
+        for seg in segs {
+            let mr = self.keys.get(&seg.key.get()).and_then(|id| self.mrs.get(id)).ok_or(Status::BadKey)?;
+            if !mr.access.contains(want) {
+                return Err(Status::Access);
+            }
+            let n = usize::try_from(seg.len.get()).map_err(|_| Status::Range)?;
+            let base = match mr.iov.first() {
+                Some(first) if self.config.virt_addr => first.addr(),
+                _ => 0,
+            };
+            let off = seg.addr.get().checked_sub(base).and_then(|o| usize::try_from(o).ok());
+            let off = off.ok_or(Status::Range)?;
+            if off.checked_add(n).is_none_or(|end| end > mr.len) {
+                return Err(Status::Range);
+            }
+            let (mut off, mut left) = (off, n);
+            for s in &mr.iov {
+                if left == 0 {
+                    break;
+                }
+                if off >= s.len() {
+                    off -= s.len();
+                    continue;
+                }
+                let part = s.part(off, left.min(s.len() - off)).ok_or(Status::Range)?;
+                reached.iov.try_push(part).map_err(|_| Status::Unsupported)?;
+                left -= part.len();
+                off = 0;
+            }
+            reached.len = reached.len.checked_add(n).ok_or(Status::Range)?;
+            let cntr = if want.contains(Access::REMOTE_READ) { mr.remote_read } else { mr.remote_write };
+            reached.cntr = reached.cntr.or(cntr);
+        }
+        Ok(reached)
+    }
+}
+
+/// Memory a peer may reach.
+#[derive(Debug, Default)]
+pub(crate) struct Reached {
+    pub(crate) iov: Iov,
+    pub(crate) len: usize,
+    pub(crate) cntr: Option<CntrId>,
+}
+
+/// What a peer's status means to the one who asked.
+pub(crate) fn failure(status: Status) -> Option<Error> {
+    match status {
+        Status::Ok => None,
+        Status::BadKey => Some(Error::BadKey),
+        Status::Access => Some(Error::Access),
+        Status::Range => Some(Error::Range),
+        Status::Unsupported => Some(Error::Unsupported),
+        Status::Io | Status::Malformed => Some(Error::Io),
+        Status::Discarded => Some(Error::Cancelled),
+    }
+}

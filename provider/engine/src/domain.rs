@@ -1,0 +1,436 @@
+//! The one object a door drives: everything that lives under one lock.
+
+mod deferred;
+mod receive;
+
+use hmem::Span;
+use wire::Addr;
+
+use crate::av::Av;
+use crate::core::{Cntr, Core, Cq, RxContext, Slab};
+use crate::endpoint::Endpoint;
+use crate::link::Link;
+use crate::types::*;
+use crate::work::{Work, WorkOp};
+
+/// How a domain is tuned; fixed when it is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Messages and RMA up to this many bytes travel inside a frame.
+    pub eager: usize,
+    /// Registrations are addressed by virtual address (else by offset).
+    pub virt_addr: bool,
+    /// RMA and atomics to one peer take effect in the order they were posted.
+    pub rma_order: bool,
+}
+
+/// Counters of an endpoint, by what they count.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cntrs {
+    /// Sends.
+    pub send: Option<CntrId>,
+    /// Receives.
+    pub recv: Option<CntrId>,
+    /// RMA reads, fetching atomics.
+    pub read: Option<CntrId>,
+    /// RMA writes, atomics.
+    pub write: Option<CntrId>,
+    /// Reads by peers.
+    pub remote_read: Option<CntrId>,
+    /// Writes by peers.
+    pub remote_write: Option<CntrId>,
+}
+
+/// What an endpoint is made of.
+#[derive(Debug)]
+pub struct EpConfig<L> {
+    /// Its way to peers.
+    pub link: L,
+    /// Who they are.
+    pub av: AvId,
+    /// A shared receive context; `None`: its own.
+    pub rx: Option<RxId>,
+    /// Where sends, RMA and atomics complete.
+    pub tx_cq: Option<CqId>,
+    /// Where receives and remote CQ data complete.
+    pub rx_cq: Option<CqId>,
+    /// What else counts.
+    pub cntrs: Cntrs,
+}
+
+/// A registration.
+#[derive(Clone, Copy, Debug)]
+pub struct Reg<'a> {
+    /// The memory.
+    pub iov: &'a [Span],
+    /// What peers may do.
+    pub access: Access,
+    /// The key asked for; `None`: the engine chooses one.
+    pub key: Option<u64>,
+}
+
+/// A registration's name here: unlike its key it is never ambiguous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MrId(pub(crate) u64);
+
+/// What is next in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing.
+    Empty,
+    /// A success, now removed.
+    Done(Completion),
+    /// A failure: [`Domain::cq_error`] removes it.
+    Failed,
+}
+
+/// Endpoints and all that they share. It is driven by one thread at a time: a door puts its lock
+/// around it.
+#[derive(Debug)]
+pub struct Domain<L> {
+    core: Core,
+    avs: Slab<Av>,
+    eps: Slab<Endpoint<L>>,
+    work: Vec<Work>,
+}
+
+impl<L: Link> Domain<L> {
+    /// A domain without anything in it.
+    pub fn new(config: Config) -> Self {
+        Domain { core: Core::new(config), avs: Slab::default(), eps: Slab::default(), work: Vec::new() }
+    }
+
+    /// Opens a completion queue: posts are refused while `size` entries stand unread, and what
+    /// completes all the same is kept.
+    pub fn cq_open(&mut self, size: usize) -> CqId {
+        CqId(self.core.cqs.insert(Cq::new(size)))
+    }
+
+    /// Closes a queue that no endpoint is bound to.
+    pub fn cq_close(&mut self, cq: CqId) -> Result<(), Error> {
+        match self.core.cqs.get(cq.at()) {
+            None => Err(Error::NotFound),
+            Some(q) if q.users > 0 => Err(Error::Busy),
+            Some(_) => {
+                self.core.cqs.remove(cq.at());
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes the next entry off a queue. Makes no progress.
+    pub fn cq_next(&mut self, cq: CqId) -> Next {
+        self.core.cqs.get_mut(cq.at()).map_or(Next::Empty, Cq::next)
+    }
+
+    /// Takes the failure off the head of a queue, if one is there.
+    pub fn cq_error(&mut self, cq: CqId) -> Option<Completion> {
+        let entries = &mut self.core.cqs.get_mut(cq.at())?.entries;
+        entries.front()?.err?;
+        entries.pop_front()
+    }
+
+    /// Whether a queue has nothing to tell.
+    pub fn cq_is_empty(&self, cq: CqId) -> bool {
+        self.core.cqs.get(cq.at()).is_none_or(|q| q.entries.is_empty())
+    }
+
+    /// Opens a counter.
+    pub fn cntr_open(&mut self) -> CntrId {
+        CntrId(self.core.cntrs.insert(Cntr::default()))
+    }
+
+    /// Closes a counter that nothing is bound to.
+    pub fn cntr_close(&mut self, c: CntrId) -> Result<(), Error> {
+        let waited = self.work.iter().any(|w| {
+            let changes =
+                matches!(w.op, WorkOp::CntrAdd { cntr, .. } | WorkOp::CntrSet { cntr, .. } if cntr == c);
+            changes || w.trigger == c || w.completion == Some(c)
+        });
+        match self.core.cntrs.get(c.at()) {
+            None => Err(Error::NotFound),
+            Some(q) if q.users > 0 || waited => Err(Error::Busy),
+            Some(_) => {
+                self.core.cntrs.remove(c.at());
+                Ok(())
+            }
+        }
+    }
+
+    /// How many operations have completed. Makes no progress.
+    pub fn cntr_read(&self, c: CntrId) -> u64 {
+        self.core.cntrs.get(c.at()).map_or(0, |c| c.value)
+    }
+
+    /// How many have failed.
+    pub fn cntr_readerr(&self, c: CntrId) -> u64 {
+        self.core.cntrs.get(c.at()).map_or(0, |c| c.errors)
+    }
+
+    fn cntr_edit(&mut self, c: CntrId, edit: impl FnOnce(&mut Cntr)) {
+        if let Some(c) = self.core.cntrs.get_mut(c.at()) {
+            edit(c);
+            self.core.counted = true;
+        }
+        self.run_work();
+    }
+
+    /// Adds to a counter.
+    pub fn cntr_add(&mut self, c: CntrId, v: u64) {
+        self.cntr_edit(c, |c| c.value = c.value.wrapping_add(v));
+    }
+
+    /// Sets a counter.
+    pub fn cntr_set(&mut self, c: CntrId, v: u64) {
+        self.cntr_edit(c, |c| c.value = v);
+    }
+
+    /// Adds to a counter's failures.
+    pub fn cntr_adderr(&mut self, c: CntrId, v: u64) {
+        self.cntr_edit(c, |c| c.errors = c.errors.wrapping_add(v));
+    }
+
+    /// Sets a counter's failures.
+    pub fn cntr_seterr(&mut self, c: CntrId, v: u64) {
+        self.cntr_edit(c, |c| c.errors = v);
+    }
+
+    /// Opens an address vector.
+    pub fn av_open(&mut self) -> AvId {
+        AvId(self.avs.insert(Av::default()))
+    }
+
+    /// Closes an address vector that no endpoint is bound to.
+    pub fn av_close(&mut self, av: AvId) -> Result<(), Error> {
+        match self.avs.get(av.at()) {
+            None => Err(Error::NotFound),
+            Some(a) if a.users > 0 => Err(Error::Busy),
+            Some(_) => {
+                self.avs.remove(av.at());
+                Ok(())
+            }
+        }
+    }
+
+    /// Inserts an address; an address that is there already gets another index.
+    pub fn av_insert(&mut self, av: AvId, addr: Addr) -> FiAddr {
+        let Some(vector) = self.avs.get_mut(av.at()) else { return ADDR_UNSPEC };
+        let (at, first) = vector.insert(addr);
+        for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| ep.av == av) {
+            ep.learn(&mut self.core, at, &addr, first);
+        }
+        at
+    }
+
+    /// Removes an address.
+    pub fn av_remove(&mut self, av: AvId, at: FiAddr) -> Result<(), Error> {
+        let vector = self.avs.get_mut(av.at()).ok_or(Error::NotFound)?;
+        let (_, next) = vector.remove(at).ok_or(Error::NotFound)?;
+        for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| ep.av == av) {
+            ep.forget(&mut self.core, at, next);
+        }
+        Ok(())
+    }
+
+    /// The address at an index.
+    pub fn av_lookup(&self, av: AvId, at: FiAddr) -> Option<Addr> {
+        self.avs.get(av.at())?.lookup(at)
+    }
+
+    /// Opens a receive context for several endpoints.
+    pub fn srx_open(&mut self) -> RxId {
+        RxId(self.core.rxs.insert(RxContext::new(true)))
+    }
+
+    /// Closes a shared receive context that no endpoint uses.
+    pub fn srx_close(&mut self, rx: RxId) -> Result<(), Error> {
+        match self.core.rxs.get(rx.at()) {
+            Some(r) if !r.shared => Err(Error::Invalid),
+            Some(r) if !r.eps.is_empty() => Err(Error::Busy),
+            Some(_) => {
+                self.core.rxs.remove(rx.at());
+                Ok(())
+            }
+            None => Err(Error::NotFound),
+        }
+    }
+
+    /// How much must be left of a multi-receive buffer for it to stay posted (at first 64 bytes).
+    pub fn rx_set_min_multi_recv(&mut self, rx: RxId, bytes: usize) {
+        if let Some(rx) = self.core.rxs.get_mut(rx.at()) {
+            rx.min_multi_recv = bytes;
+        }
+    }
+
+    /// Opens an endpoint, ready for use.
+    pub fn ep_open(&mut self, config: EpConfig<L>) -> EpId {
+        let EpConfig { link, av, rx, tx_cq, rx_cq, cntrs } = config;
+        let rx = rx.unwrap_or_else(|| RxId(self.core.rxs.insert(RxContext::new(false))));
+        let ep = Endpoint::new(link, av, rx, tx_cq, rx_cq, cntrs, self.core.config.eager);
+        let id = EpId(self.eps.insert(ep));
+        if let Some(rx) = self.core.rxs.get_mut(rx.at()) {
+            rx.eps.push(id);
+        }
+        self.hold_ep(tx_cq, rx_cq, &cntrs, true);
+        if let (Some(ep), Some(vector)) = (self.eps.get_mut(id.at()), self.avs.get_mut(av.at())) {
+            ep.id = id;
+            vector.users += 1;
+            for (at, addr, first) in vector.iter() {
+                ep.learn(&mut self.core, at, &addr, first);
+            }
+        }
+        id
+    }
+
+    /// Takes or gives back what an endpoint keeps from being closed.
+    fn hold_ep(&mut self, tx_cq: Option<CqId>, rx_cq: Option<CqId>, cntrs: &Cntrs, on: bool) {
+        let step = |n: &mut usize| *n = if on { *n + 1 } else { n.saturating_sub(1) };
+        for cq in [tx_cq, rx_cq].into_iter().flatten() {
+            if let Some(cq) = self.core.cqs.get_mut(cq.at()) {
+                step(&mut cq.users);
+            }
+        }
+        for c in cntrs.all().into_iter().flatten() {
+            if let Some(c) = self.core.cntrs.get_mut(c.at()) {
+                step(&mut c.users);
+            }
+        }
+    }
+
+    /// The receive context of an endpoint.
+    pub fn ep_rx(&self, ep: EpId) -> Option<RxId> {
+        Some(self.eps.get(ep.at())?.rx)
+    }
+
+    /// Exchanges the counters of an endpoint.
+    pub fn ep_bind_cntrs(&mut self, ep: EpId, cntrs: Cntrs) {
+        let Some(ep) = self.eps.get_mut(ep.at()) else { return };
+        let old = std::mem::replace(&mut ep.cntrs, cntrs);
+        self.hold_ep(None, None, &old, false);
+        self.hold_ep(None, None, &cntrs, true);
+    }
+
+    /// Closes an endpoint. What was under way or posted is forgotten without a completion.
+    pub fn ep_close(&mut self, id: EpId) {
+        let Some(ep) = self.eps.remove(id.at()) else { return };
+        self.hold_ep(ep.tx_cq, ep.rx_cq, &ep.cntrs, false);
+        if let Some(vector) = self.avs.get_mut(ep.av.at()) {
+            vector.users = vector.users.saturating_sub(1);
+        }
+        let shared = self.core.rxs.get(ep.rx.at()).is_some_and(|rx| rx.shared);
+        self.work.retain(|w| match &w.op {
+            WorkOp::Recv { rx, .. } => shared || *rx != ep.rx,
+            op => op.ep() != Some(id),
+        });
+        let Some(rx) = self.core.rxs.get_mut(ep.rx.at()) else { return };
+        rx.eps.retain(|e| *e != id);
+        if !rx.shared {
+            self.core.rxs.remove(ep.rx.at());
+            return;
+        }
+        rx.claimed.retain(|(_, m)| m.ep != id);
+        for tagged in [true, false] {
+            rx.matcher(tagged).drop_waiting(|m| m.ep == id);
+        }
+    }
+
+    /// How many operations an endpoint has under way, its own and those of peers. Zero once all
+    /// have completed.
+    pub fn ep_under_way(&self, ep: EpId) -> usize {
+        self.eps.get(ep.at()).map_or(0, Endpoint::under_way)
+    }
+
+    /// The link of an endpoint.
+    pub fn link(&self, ep: EpId) -> Option<&L> {
+        Some(&self.eps.get(ep.at())?.link)
+    }
+
+    /// Runs a post; if there is no room, makes progress and tries once more, so that a caller who
+    /// does nothing but repeat the call gets through.
+    fn post(
+        &mut self,
+        ep: EpId,
+        run: impl Fn(&mut Endpoint<L>, &mut Core) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let e = self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?;
+        let mut result = run(e, &mut self.core);
+        if result == Err(Error::Again) && e.progress(&mut self.core) > 0 {
+            result = run(e, &mut self.core);
+        }
+        if self.core.counted {
+            self.run_work();
+        }
+        result
+    }
+
+    /// Sends a message.
+    pub fn send(&mut self, ep: EpId, op: &Send<'_>) -> Result<(), Error> {
+        self.post(ep, |e, core| e.send(core, op, None))
+    }
+
+    /// Reads or writes a peer's memory.
+    pub fn rma(&mut self, ep: EpId, op: &Rma<'_>) -> Result<(), Error> {
+        self.post(ep, |e, core| e.rma(core, op, None))
+    }
+
+    /// Changes a peer's memory.
+    pub fn atomic(&mut self, ep: EpId, op: &Atomic<'_>) -> Result<(), Error> {
+        self.post(ep, |e, core| e.atomic(core, op, None))
+    }
+
+    /// Takes in what has arrived at any endpoint, and sends on what waits. Returns how much was
+    /// done.
+    pub fn progress(&mut self) -> usize {
+        let mut n = 0;
+        for (_, ep) in self.eps.iter_mut() {
+            n += ep.progress(&mut self.core);
+        }
+        if self.core.counted || !self.work.is_empty() {
+            self.run_work();
+        }
+        n
+    }
+
+    /// Registers memory; returns its name here and its key.
+    pub fn mr_reg(&mut self, reg: &Reg<'_>) -> Result<(MrId, u64), Error> {
+        self.core.mr_reg(reg)
+    }
+
+    /// Has counters count what peers do to a registration.
+    pub fn mr_bind_cntr(&mut self, mr: MrId, remote_read: Option<CntrId>, remote_write: Option<CntrId>) {
+        if let Some(mr) = self.core.mr_mut(mr) {
+            mr.remote_read = remote_read.or(mr.remote_read);
+            mr.remote_write = remote_write.or(mr.remote_write);
+        }
+    }
+
+    /// Ends a registration: from now on its key is unknown.
+    pub fn mr_close(&mut self, mr: MrId) -> Result<(), Error> {
+        self.core.mr_close(mr)
+    }
+
+    /// Has every peer wake us when it sends. `true`: nothing is there now, and all links' wait
+    /// descriptors may be slept on.
+    pub fn arm(&mut self) -> bool {
+        let mut quiet = true;
+        for (_, ep) in self.eps.iter_mut() {
+            quiet &= !ep.is_waiting_for_room() && ep.link.arm();
+        }
+        quiet
+    }
+}
+
+impl Cntrs {
+    fn all(&self) -> [Option<CntrId>; 6] {
+        [self.send, self.recv, self.read, self.write, self.remote_read, self.remote_write]
+    }
+}
+
+impl WorkOp {
+    fn ep(&self) -> Option<EpId> {
+        match self {
+            WorkOp::Send { ep, .. } | WorkOp::Rma { ep, .. } | WorkOp::Atomic { ep, .. } => Some(*ep),
+            WorkOp::Recv { .. } | WorkOp::CntrAdd { .. } | WorkOp::CntrSet { .. } => None,
+        }
+    }
+}

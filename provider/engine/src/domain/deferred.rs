@@ -1,0 +1,119 @@
+//! Operations that wait for a counter.
+
+use super::Domain;
+use crate::link::Link;
+use crate::types::*;
+use crate::work::{Work, WorkOp};
+
+impl<L: Link> Domain<L> {
+    /// Queues an operation for when its counter is there, which may be now.
+    pub fn queue_work(&mut self, work: Work) {
+        self.work.push(work);
+        self.run_work();
+    }
+
+    /// Takes back an operation that has not started.
+    pub fn cancel_work(&mut self, id: Ctx) -> Result<(), Error> {
+        let at = self.work.iter().position(|w| w.id == id).ok_or(Error::NotFound)?;
+        self.work.remove(at);
+        Ok(())
+    }
+
+    /// Takes back all operations that have not started.
+    pub fn flush_work(&mut self) {
+        self.work.clear();
+    }
+
+    /// Starts every operation whose counter is there. Each may make another's.
+    pub(super) fn run_work(&mut self) {
+        self.core.counted = false;
+        let mut at = 0;
+        while let Some(work) = self.work.get(at) {
+            if self.cntr_read(work.trigger) < work.threshold {
+                at += 1;
+                continue;
+            }
+            let work = self.work.remove(at);
+            match self.start(&work) {
+                Err(Error::Again) => {
+                    self.work.insert(at, work);
+                    at += 1;
+                }
+                Ok(()) => at = if std::mem::take(&mut self.core.counted) { 0 } else { at },
+                Err(err) => {
+                    log::warn!("a deferred operation failed to start: {err}");
+                    self.fail_work(&work, err);
+                }
+            }
+        }
+    }
+
+    /// Completes an operation that could not be started: nobody else is there to be told.
+    fn fail_work(&mut self, work: &Work, err: Error) {
+        let (ep, ctx, what, tag) = match &work.op {
+            WorkOp::Send { ep, ctx, tag, .. } => (
+                ep,
+                *ctx,
+                What::SEND | if tag.is_some() { What::TAGGED } else { What::MSG },
+                tag.unwrap_or(0),
+            ),
+            WorkOp::Rma { ep, ctx, write, .. } => {
+                (ep, *ctx, What::RMA | if *write { What::WRITE } else { What::READ }, 0)
+            }
+            WorkOp::Atomic { ep, ctx, result, .. } => {
+                (ep, *ctx, What::ATOMIC | if result.is_empty() { What::WRITE } else { What::READ }, 0)
+            }
+            _ => return self.core.count(work.completion, true),
+        };
+        if let Some(ep) = self.eps.get_mut(ep.at()) {
+            ep.fail_start(&mut self.core, ctx, what, tag, work.completion, err);
+        }
+    }
+
+    fn start(&mut self, work: &Work) -> Result<(), Error> {
+        let bump = work.completion;
+        let core = &mut self.core;
+        match &work.op {
+            WorkOp::Send { ep, to, iov, tag, data, ctx, flags } => {
+                let op = Send { to: *to, iov, tag: *tag, data: *data, ctx: *ctx, flags: *flags };
+                self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?.send(core, &op, bump)
+            }
+            WorkOp::Recv { rx, pattern, iov, ctx, flags } => {
+                let op = Recv { pattern: *pattern, iov, ctx: *ctx, flags: *flags };
+                self.post_recv(*rx, &op, bump)
+            }
+            WorkOp::Rma { ep, to, write, iov, remote, data, ctx, flags } => {
+                let op = Rma { to: *to, write: *write, iov, remote, data: *data, ctx: *ctx, flags: *flags };
+                self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?.rma(core, &op, bump)
+            }
+            WorkOp::Atomic { ep, to, op, datatype, operand, compare, result, remote, data, ctx, flags } => {
+                let op = Atomic {
+                    to: *to,
+                    op: *op,
+                    datatype: *datatype,
+                    operand,
+                    compare,
+                    result,
+                    remote,
+                    data: *data,
+                    ctx: *ctx,
+                    flags: *flags,
+                };
+                self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?.atomic(core, &op, bump)
+            }
+            WorkOp::CntrAdd { cntr, value } => {
+                let c = core.cntrs.get_mut(cntr.at()).ok_or(Error::NotFound)?;
+                c.value = c.value.wrapping_add(*value);
+                core.counted = true;
+                core.count(bump, false);
+                Ok(())
+            }
+            WorkOp::CntrSet { cntr, value } => {
+                core.cntrs.get_mut(cntr.at()).ok_or(Error::NotFound)?.value = *value;
+                core.counted = true;
+                core.count(bump, false);
+                Ok(())
+            }
+        }
+    }
+}

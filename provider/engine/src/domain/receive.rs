@@ -1,0 +1,180 @@
+//! Receives, and looking at messages before receiving them.
+
+use hmem::total;
+
+use super::Domain;
+use crate::core::{Message, Multi, RecvOp};
+use crate::link::Link;
+use crate::types::*;
+
+impl<L: Link> Domain<L> {
+    /// Posts a receive, or completes it with a message that waits.
+    pub fn recv(&mut self, rx: RxId, op: &Recv<'_>) -> Result<(), Error> {
+        self.post_recv(rx, op, None)?;
+        if self.core.counted {
+            self.run_work();
+        }
+        Ok(())
+    }
+
+    pub(super) fn post_recv(&mut self, rx: RxId, op: &Recv<'_>, bump: Option<CntrId>) -> Result<(), Error> {
+        let pattern = self.known_as(rx, op.pattern)?;
+        let context = self.core.rxs.get_mut(rx.at()).ok_or(Error::NotFound)?;
+        let multi = op.flags.contains(OpFlags::MULTI_RECV).then(|| context.multi.insert(Multi::default()));
+        let recv = RecvOp {
+            pattern,
+            iov: op.iov.into(),
+            len: total(op.iov),
+            ctx: op.ctx,
+            flags: op.flags,
+            multi,
+            bump,
+        };
+        loop {
+            let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Ok(()) };
+            let matcher = context.matcher(pattern.tag.is_some());
+            let Some(message) = matcher.find_waiting(&pattern).and_then(|at| matcher.take(at)) else {
+                matcher.post(recv);
+                return Ok(());
+            };
+            let Some(ep) = self.eps.get_mut(message.ep.at()) else { continue };
+            if ep.accept(&mut self.core, message, &recv) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The pattern with its peer called what messages from it are called.
+    fn known_as(&self, rx: RxId, mut pattern: Pattern) -> Result<Pattern, Error> {
+        if pattern.src != ADDR_UNSPEC {
+            let eps = &self.core.rxs.get(rx.at()).ok_or(Error::NotFound)?.eps;
+            let ep = eps.first().and_then(|ep| self.eps.get(ep.at()));
+            if let Some(vector) = ep.and_then(|ep| self.avs.get(ep.av.at())) {
+                pattern.src = vector.canonical(pattern.src);
+            }
+        }
+        Ok(pattern)
+    }
+
+    /// Looks for a waiting message. The answer is a completion: a success that describes the
+    /// message, or a failure with [`Error::NoMessage`].
+    pub fn peek(
+        &mut self,
+        rx: RxId,
+        pattern: Pattern,
+        what: Peek,
+        ctx: Ctx,
+        flags: OpFlags,
+    ) -> Result<(), Error> {
+        self.progress();
+        let pattern = self.known_as(rx, pattern)?;
+        let context = self.core.rxs.get_mut(rx.at()).ok_or(Error::NotFound)?;
+        let first = context.eps.first().copied();
+        let tagged = pattern.tag.is_some();
+        let matcher = context.matcher(tagged);
+        let mut entry = Completion {
+            ctx,
+            what: What::RECV | if tagged { What::TAGGED } else { What::MSG },
+            len: 0,
+            buf: 0,
+            data: 0,
+            tag: pattern.tag.map_or(0, |t| t.0),
+            src: ADDR_UNSPEC,
+            err: Some(Error::NoMessage),
+            olen: 0,
+        };
+        let mut to = first;
+        let mut dropped = None;
+        if let Some((at, m)) = matcher.find_waiting(&pattern).and_then(|at| Some((at, matcher.look(at)?))) {
+            entry.len = m.len;
+            entry.tag = m.tag;
+            entry.src = m.src;
+            entry.err = None;
+            entry.data = m.data.unwrap_or(0);
+            if m.data.is_some() {
+                entry.what |= What::REMOTE_CQ_DATA;
+            }
+            to = Some(m.ep);
+            match what {
+                Peek::Look => {}
+                Peek::Claim => {
+                    entry.what |= What::CLAIM;
+                    let taken = matcher.take(at);
+                    context.claimed.extend(taken.map(|m| (ctx, m)));
+                }
+                Peek::Discard => dropped = matcher.take(at),
+            }
+        }
+        let Some(ep) = to.and_then(|ep| self.eps.get_mut(ep.at())) else { return Err(Error::NotFound) };
+        if let Some(m) = dropped {
+            ep.discard(&mut self.core, m);
+        }
+        if flags.contains(OpFlags::COMPLETION) || entry.err.is_some() {
+            let cq = ep.rx_cq;
+            self.core.complete(cq, entry);
+        }
+        Ok(())
+    }
+
+    fn claimed(&mut self, rx: RxId, ctx: Ctx, tagged: bool) -> Result<Message, Error> {
+        let claimed = &mut self.core.rxs.get_mut(rx.at()).ok_or(Error::NotFound)?.claimed;
+        let at = claimed.iter().position(|(c, m)| *c == ctx && m.tagged == tagged).ok_or(Error::NoMessage)?;
+        Ok(claimed.remove(at).1)
+    }
+
+    /// Receives the message that a peek with the same context has set aside.
+    pub fn claim(&mut self, rx: RxId, op: &Recv<'_>) -> Result<(), Error> {
+        let message = self.claimed(rx, op.ctx, op.pattern.tag.is_some())?;
+        let recv = RecvOp {
+            pattern: op.pattern,
+            iov: op.iov.into(),
+            len: total(op.iov),
+            ctx: op.ctx,
+            flags: op.flags,
+            multi: None,
+            bump: None,
+        };
+        let ep = self.eps.get_mut(message.ep.at()).ok_or(Error::NotFound)?;
+        ep.accept(&mut self.core, message, &recv);
+        if self.core.counted {
+            self.run_work();
+        }
+        Ok(())
+    }
+
+    /// Throws away the message that a peek has set aside; completes with its length, but no bytes.
+    pub fn claim_discard(&mut self, rx: RxId, ctx: Ctx, tagged: bool, flags: OpFlags) -> Result<(), Error> {
+        let message = self.claimed(rx, ctx, tagged)?;
+        let ep = self.eps.get_mut(message.ep.at()).ok_or(Error::NotFound)?;
+        let entry = Completion {
+            ctx,
+            what: What::RECV
+                | if tagged { What::TAGGED } else { What::MSG }
+                | if message.data.is_some() { What::REMOTE_CQ_DATA } else { What::empty() },
+            len: message.len,
+            buf: 0,
+            data: message.data.unwrap_or(0),
+            tag: message.tag,
+            src: message.src,
+            err: None,
+            olen: 0,
+        };
+        ep.discard(&mut self.core, message);
+        if flags.contains(OpFlags::COMPLETION) {
+            let cq = ep.rx_cq;
+            self.core.complete(cq, entry);
+        }
+        Ok(())
+    }
+
+    /// Takes a posted receive back: it fails with [`Error::Cancelled`].
+    pub fn cancel(&mut self, rx: RxId, ctx: Ctx) -> Result<(), Error> {
+        let context = self.core.rxs.get_mut(rx.at()).ok_or(Error::NotFound)?;
+        let recv = context.tagged.cancel(ctx).or_else(|| context.plain.cancel(ctx)).ok_or(Error::NotFound)?;
+        let ep = context.eps.first().copied().and_then(|ep| self.eps.get_mut(ep.at()));
+        if let Some(ep) = ep {
+            ep.fail_recv(&mut self.core, recv, Error::Cancelled);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,415 @@
+//! Frames that peers send. Nothing in them is believed.
+
+use arrayvec::ArrayVec;
+use hmem::{AtomicOp, Datatype, total};
+use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status, put, take, take_many};
+
+use super::{Endpoint, Fetches, Landing, Meta, Request, Then};
+use crate::core::{Body, Core, Message, Reached, RecvOp};
+use crate::link::{Frame, Link, PeerId};
+use crate::types::*;
+
+/// Most bytes of headers.
+const HEADERS: usize = Head::LEN + 8 + MAX_SEGS * (size_of::<RmaSeg>() + size_of::<Seg>());
+
+impl<L: Link> Endpoint<L> {
+    pub(super) fn incoming(&mut self, core: &mut Core, frame: &L::Frame) {
+        let mut bytes = [0u8; HEADERS];
+        let peer = frame.from();
+        self.peer(peer);
+        // The common frame's header is short: the rest is read only where it is needed.
+        let n = self.link.read(frame, 0, &mut bytes[..Head::LEN]);
+        let handled = if n < Head::LEN {
+            None
+        } else {
+            Head::of(&bytes).and_then(|head| {
+                let (op, flags) = (head.op()?, head.flags()?);
+                match op {
+                    WireOp::Eager => self.on_eager(core, frame, &head, flags),
+                    WireOp::Data => self.on_data(core, frame, &head),
+                    WireOp::Fin => self.on_fin(core, peer, &head),
+                    WireOp::Result => self.on_result(core, frame, &head),
+                    _ => {
+                        let n = self.link.read(frame, Head::LEN, &mut bytes[..HEADERS - Head::LEN]);
+                        let mut rest = &bytes[..n];
+                        match op {
+                            WireOp::Rts => self.on_rts(core, peer, &head, flags, &mut rest),
+                            WireOp::Cts => self.on_cts(peer, &head, &mut rest),
+                            WireOp::Write => self.on_write(core, frame, &head, flags, &mut rest),
+                            WireOp::WriteRts => self.on_write_rts(core, peer, &head, flags, &mut rest),
+                            WireOp::Read => self.on_read(core, peer, &head, flags, &mut rest),
+                            _ => self.on_atomic(core, frame, &head, flags, &mut rest),
+                        }
+                    }
+                }
+            })
+        };
+        if handled.is_none() {
+            log::warn!(
+                "{}: dropped a malformed frame of {} bytes from {}",
+                self.link.addr(),
+                frame.len(),
+                self.link.peer_addr(peer)
+            );
+        }
+    }
+
+    fn meta(&mut self, peer: PeerId, head: &Head, flags: Flags, len: usize) -> Meta {
+        Meta {
+            peer,
+            src: self.peer(peer).src,
+            tagged: flags.contains(Flags::TAGGED),
+            tag: head.tag.get(),
+            data: flags.contains(Flags::CQ_DATA).then(|| head.data.get()),
+            len,
+        }
+    }
+
+    /// The buffer of the oldest receive a message fits.
+    fn matched(&mut self, core: &mut Core, meta: &Meta) -> Option<Landing> {
+        let matcher = core.rxs.get_mut(self.rx.at())?.matcher(meta.tagged);
+        let at = matcher.find_posted(meta.src, meta.tag)?;
+        // Taken out while the buffer is looked at; a multi-receive buffer with room left stays.
+        let is_multi = matcher.posted_mut(at)?.multi.is_some();
+        if !is_multi {
+            let recv = matcher.unpost(at)?;
+            return Some(self.landing(core, &recv, meta).0);
+        }
+        let recv = matcher.posted_mut(at)?.clone();
+        let (landing, spent) = self.landing(core, &recv, meta);
+        if spent {
+            core.rxs.get_mut(self.rx.at())?.matcher(meta.tagged).unpost(at);
+        }
+        Some(landing)
+    }
+
+    fn on_eager(&mut self, core: &mut Core, frame: &L::Frame, head: &Head, flags: Flags) -> Option<()> {
+        let mut off = Head::LEN;
+        let mut ack = None;
+        if flags.contains(Flags::ACK) {
+            let mut req = [0; 8];
+            (self.link.read(frame, off, &mut req) == 8).then_some(())?;
+            ack = Some(u64::from_le_bytes(req));
+            off += 8;
+        }
+        let len = frame.len().checked_sub(off)?;
+        let meta = self.meta(frame.from(), head, flags, len);
+        if let Some(landing) = self.matched(core, &meta) {
+            self.link.copy_out(frame, off, &landing.iov, 0, len.min(landing.room));
+            if let Some(req) = ack {
+                self.fin(meta.peer, req, Status::Ok, len);
+            }
+            self.land(core, landing, len, None);
+            return Some(());
+        }
+        let mut held = core.buffer(len);
+        self.link.read(frame, off, &mut held);
+        self.hold(core, meta, ack, Body::Held(held));
+        Some(())
+    }
+
+    fn hold(&self, core: &mut Core, meta: Meta, ack: Option<u64>, body: Body) {
+        let Meta { peer, src, tagged, tag, data, len } = meta;
+        if let Some(rx) = core.rxs.get_mut(self.rx.at()) {
+            rx.matcher(tagged).wait(Message { ep: self.id, peer, src, tagged, tag, data, len, ack, body });
+        }
+    }
+
+    fn on_rts(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        head: &Head,
+        flags: Flags,
+        rest: &mut &[u8],
+    ) -> Option<()> {
+        let offer: Offer = take(rest)?;
+        let n = usize::from(head.aux.get());
+        (n <= MAX_SEGS).then_some(())?;
+        let segs: ArrayVec<Seg, MAX_SEGS> = take_many::<Seg>(rest, n)?.try_into().ok()?;
+        let len = usize::try_from(offer.len.get()).ok()?;
+        let direct = flags.contains(Flags::DIRECT);
+        let there = segs.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()))?;
+        (there == len as u64).then_some(())?;
+        let meta = self.meta(peer, head, flags, len);
+        let req = offer.req.get();
+        match self.matched(core, &meta) {
+            Some(landing) => self.fetch(core, peer, req, &segs, direct, len, Then::Recv(landing)),
+            None => self.hold(core, meta, None, Body::Offered { req, segs, direct }),
+        }
+        Some(())
+    }
+
+    /// Gives a waiting message to a receive that has just been posted.
+    pub(crate) fn accept(&mut self, core: &mut Core, message: Message, recv: &RecvOp) -> bool {
+        let Message { peer, src, tagged, tag, data, len, ack, body, .. } = message;
+        let (landing, spent) = self.landing(core, recv, &Meta { peer, src, tagged, tag, data, len });
+        match body {
+            Body::Held(bytes) => {
+                hmem::write(&landing.iov, 0, &bytes[..len.min(landing.room)]);
+                core.give_back(bytes);
+                if let Some(req) = ack {
+                    self.fin(peer, req, Status::Ok, len);
+                }
+                self.land(core, landing, len, None);
+            }
+            Body::Offered { req, segs, direct } => {
+                self.fetch(core, peer, req, &segs, direct, len, Then::Recv(landing));
+            }
+        }
+        spent
+    }
+
+    /// Throws a waiting message away; to its sender it has been received.
+    pub(crate) fn discard(&mut self, core: &mut Core, message: Message) {
+        match message.body {
+            Body::Held(bytes) => {
+                core.give_back(bytes);
+                if let Some(req) = message.ack {
+                    self.fin(message.peer, req, Status::Ok, 0);
+                }
+            }
+            Body::Offered { req, .. } => self.fin(message.peer, req, Status::Ok, 0),
+        }
+    }
+
+    fn on_fin(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
+        let name = head.tag.get();
+        match self.requests.get_mut(name)? {
+            Request::Out(out) if out.peer == peer => {}
+            _ => return None,
+        }
+        let Some(Request::Out(out)) = self.requests.remove(name) else { return None };
+        self.streams.retain(|s| *s != name);
+        let mut err = crate::core::failure(Status::from_u16(head.aux.get()));
+        if out.large && out.asked.is_none() && err.is_none() {
+            let peer = self.peer(peer);
+            if peer.fetches == Fetches::Unknown {
+                peer.fetches = Fetches::Directly;
+            }
+        }
+        if err.is_none() && out.done_as.what.contains(What::READ) && head.data.get() != out.len as u64 {
+            err = Some(Error::Io);
+        }
+        self.finish_out(core, &out, err);
+        Some(())
+    }
+
+    fn on_write(
+        &mut self,
+        core: &mut Core,
+        frame: &L::Frame,
+        head: &Head,
+        flags: Flags,
+        rest: &mut &[u8],
+    ) -> Option<()> {
+        let n = usize::from(Aux::parse_rma(head.aux.get())?.rma);
+        let segs = take_many::<RmaSeg>(rest, n)?;
+        let off = Head::LEN + size_of_val(segs);
+        let len = frame.len().checked_sub(off)?;
+        let (status, cntr) = match core.reach(segs, Access::REMOTE_WRITE) {
+            Ok(Reached { iov, len: n, cntr }) if n == len => {
+                self.link.copy_out(frame, off, &iov, 0, len);
+                (Status::Ok, cntr)
+            }
+            Ok(_) => (Status::Malformed, None),
+            Err(status) => (status, None),
+        };
+        let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
+        self.written(core, frame.from(), status, What::RMA, len, data, cntr);
+        if flags.contains(Flags::ACK) {
+            self.fin(frame.from(), head.tag.get(), status, len);
+        }
+        Some(())
+    }
+
+    /// A peer wrote memory here, or tried to.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn written(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        status: Status,
+        what: What,
+        len: usize,
+        data: Option<u64>,
+        cntr: Option<CntrId>,
+    ) {
+        if status != Status::Ok {
+            log::warn!("{}: refused access by {}: {status:?}", self.link.addr(), self.link.peer_addr(peer));
+            return;
+        }
+        core.count(self.cntrs.remote_write, false);
+        if cntr != self.cntrs.remote_write {
+            core.count(cntr, false);
+        }
+        if let Some(data) = data {
+            let entry = Completion {
+                ctx: Ctx(0),
+                what: what | What::REMOTE_WRITE | What::REMOTE_CQ_DATA,
+                len,
+                buf: 0,
+                data,
+                tag: 0,
+                src: self.peer(peer).src,
+                err: None,
+                olen: 0,
+            };
+            core.complete(self.rx_cq, entry);
+        }
+    }
+
+    /// A peer has read memory here.
+    pub(super) fn was_read(&self, core: &mut Core, cntr: Option<CntrId>) {
+        core.count(self.cntrs.remote_read, false);
+        if cntr != self.cntrs.remote_read {
+            core.count(cntr, false);
+        }
+    }
+
+    fn on_write_rts(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        head: &Head,
+        flags: Flags,
+        rest: &mut &[u8],
+    ) -> Option<()> {
+        let aux = Aux::parse_rma(head.aux.get())?;
+        let rma = take_many::<RmaSeg>(rest, aux.rma.into())?;
+        let segs = take_many::<Seg>(rest, aux.segs.into())?;
+        let there = segs.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()))?;
+        let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
+        let req = head.tag.get();
+        match core.reach(rma, Access::REMOTE_WRITE) {
+            Ok(reached) if reached.len as u64 == there => {
+                let then = Then::Write { data, cntr: reached.cntr };
+                let iov = (&reached.iov[..]).into();
+                self.fetch_into(core, peer, req, segs, flags.contains(Flags::DIRECT), iov, reached.len, then);
+            }
+            other => {
+                let status = other.err().unwrap_or(Status::Malformed);
+                self.written(core, peer, status, What::RMA, 0, None, None);
+                self.fin(peer, req, status, 0);
+            }
+        }
+        Some(())
+    }
+
+    fn on_read(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        head: &Head,
+        flags: Flags,
+        rest: &mut &[u8],
+    ) -> Option<()> {
+        let aux = Aux::parse_rma(head.aux.get())?;
+        let rma = take_many::<RmaSeg>(rest, aux.rma.into())?;
+        let segs = take_many::<Seg>(rest, aux.segs.into())?;
+        let there = segs.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()))?;
+        let req = head.tag.get();
+        match core.reach(rma, Access::REMOTE_READ) {
+            Ok(reached) if reached.len as u64 == there => {
+                self.serve(core, peer, req, segs, flags.contains(Flags::DIRECT), &reached);
+            }
+            other => {
+                let status = other.err().unwrap_or(Status::Malformed);
+                log::warn!(
+                    "{}: refused a read by {}: {status:?}",
+                    self.link.addr(),
+                    self.link.peer_addr(peer)
+                );
+                self.fin(peer, req, status, 0);
+            }
+        }
+        Some(())
+    }
+
+    fn on_atomic(
+        &mut self,
+        core: &mut Core,
+        frame: &L::Frame,
+        head: &Head,
+        flags: Flags,
+        rest: &mut &[u8],
+    ) -> Option<()> {
+        let aux = Aux::parse_atomic(head.aux.get())?;
+        let segs = take_many::<RmaSeg>(rest, aux.rma.into())?;
+        let off = Head::LEN + size_of_val(segs);
+        let mut payload = core.buffer(frame.len().checked_sub(off)?);
+        self.link.read(frame, off, &mut payload);
+        let op = AtomicOp::from_code(aux.op);
+        let (fetch, compare) = (flags.contains(Flags::FETCH), flags.contains(Flags::COMPARE));
+        let reads_only = op == Some(AtomicOp::AtomicRead);
+        let mut want = if reads_only { Access::empty() } else { Access::REMOTE_WRITE };
+        if fetch {
+            want |= Access::REMOTE_READ;
+        }
+        let mut old = Vec::new();
+        let mut cntr = None;
+        let most = self.max_frame - Head::LEN;
+        let outcome = core.reach(segs, want).and_then(|reached| {
+            let (op, datatype) = (
+                op.ok_or(Status::Unsupported)?,
+                Datatype::from_code(aux.datatype).ok_or(Status::Unsupported)?,
+            );
+            let operand = if reads_only { 0 } else { reached.len };
+            let all = operand.checked_add(if compare { reached.len } else { 0 });
+            if Some(payload.len()) != all {
+                return Err(Status::Malformed);
+            }
+            if fetch && reached.len > most {
+                return Err(Status::Unsupported);
+            }
+            cntr = reached.cntr;
+            let (operand, compare) = payload.split_at(operand);
+            if fetch {
+                old.resize(reached.len, 0);
+            }
+            hmem::apply(&reached.iov, op, datatype, operand, compare, fetch.then_some(&mut old[..]))
+                .map_err(|_| Status::Unsupported)?;
+            Ok(total(&reached.iov))
+        });
+        core.give_back(payload);
+        let status = outcome.err().unwrap_or(Status::Ok);
+        let peer = frame.from();
+        if fetch && status == Status::Ok {
+            self.was_read(core, cntr);
+        } else {
+            let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
+            self.written(core, peer, status, What::ATOMIC, outcome.unwrap_or(0), data, cntr);
+        }
+        if !flags.contains(Flags::ACK) {
+            return Some(());
+        }
+        if fetch && status == Status::Ok {
+            let mut answer = Vec::with_capacity(Head::LEN + old.len());
+            put(&mut answer, &Head::new(WireOp::Result, Flags::empty(), 0, head.tag.get(), 0));
+            answer.extend_from_slice(&old);
+            self.tell_peer(peer, &answer);
+        } else {
+            self.fin(peer, head.tag.get(), status, 0);
+        }
+        Some(())
+    }
+
+    fn on_result(&mut self, core: &mut Core, frame: &L::Frame, head: &Head) -> Option<()> {
+        let (peer, name) = (frame.from(), head.tag.get());
+        let len = frame.len() - Head::LEN;
+        match self.requests.get_mut(name)? {
+            Request::Out(out) if out.peer == peer && out.done_as.what.contains(What::ATOMIC | What::READ) => {
+            }
+            _ => return None,
+        }
+        let Some(Request::Out(out)) = self.requests.remove(name) else { return None };
+        let err = if len == out.len {
+            self.link.copy_out(frame, Head::LEN, &out.iov, 0, len);
+            None
+        } else {
+            Some(Error::Io)
+        };
+        self.finish_out(core, &out, err);
+        Some(())
+    }
+}

@@ -1,0 +1,521 @@
+//! An endpoint: its peers, its requests, and what it does with each.
+
+mod incoming;
+mod post;
+mod transfer;
+
+use std::collections::VecDeque;
+
+use hmem::Span;
+use wire::{Addr, Flags, Head, Op as WireOp, Status, put};
+
+use crate::core::{Core, RecvOp, Spans};
+use crate::domain::Cntrs;
+use crate::link::{Event, Gone, Link, PeerId, Refused};
+use crate::pool::Pool;
+use crate::proto::Thresholds;
+use crate::types::*;
+
+/// Frames taken in one call of progress, so that the application gets to see what arrived.
+const BUDGET: usize = 32;
+
+/// Whether the peer fetches our rendezvous payloads directly, as far as we have seen. Once it did
+/// not, that is what counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fetches {
+    Unknown,
+    Directly,
+    ByFrames,
+}
+
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// What the address vector calls it.
+    pub(crate) src: FiAddr,
+    /// Frames that found no room; they must go before anything else.
+    backlog: VecDeque<Vec<u8>>,
+    /// Operations started here that it has yet to answer.
+    outstanding: u32,
+    /// Those of them that are RMA by rendezvous.
+    large: u32,
+    /// Its memory can't be reached directly from here.
+    frames_only: bool,
+    fetches: Fetches,
+    /// Its path has been told of in the log.
+    told: bool,
+}
+
+/// A request that a peer has yet to answer or to feed.
+#[derive(Debug)]
+enum Request {
+    Out(Out),
+    In(In),
+    Serve(Serve),
+}
+
+/// Started here.
+#[derive(Debug)]
+struct Out {
+    peer: PeerId,
+    /// Source of a send or write, destination of a read or of what an atomic fetches.
+    iov: Spans,
+    len: usize,
+    /// Bytes sent or received in frames.
+    done: usize,
+    large: bool,
+    /// The peer asked for frames: its request, and how many bytes it wants.
+    asked: Option<(u64, usize)>,
+    done_as: Done,
+}
+
+/// How an operation started here completes.
+#[derive(Clone, Copy, Debug)]
+struct Done {
+    ctx: Ctx,
+    what: What,
+    report: bool,
+    tag: u64,
+    data: u64,
+    bump: Option<CntrId>,
+}
+
+/// Bytes that a peer sends in frames because we asked.
+#[derive(Debug)]
+struct In {
+    peer: PeerId,
+    iov: Spans,
+    /// Bytes of the message; only `want` of them are asked for.
+    len: usize,
+    want: usize,
+    got: usize,
+    /// The peer's request, to be answered when all is here.
+    req: u64,
+    then: Then,
+}
+
+/// What a rendezvous was for.
+#[derive(Debug)]
+enum Then {
+    Recv(Landing),
+    Write { data: Option<u64>, cntr: Option<CntrId> },
+}
+
+/// Memory that a peer reads, in frames.
+#[derive(Debug)]
+struct Serve {
+    peer: PeerId,
+    iov: Spans,
+    len: usize,
+    done: usize,
+    req: u64,
+    /// Counts the read.
+    cntr: Option<CntrId>,
+}
+
+/// A message on its way into a posted buffer.
+#[derive(Debug)]
+pub(crate) struct Landing {
+    iov: Spans,
+    room: usize,
+    entry: Completion,
+    report: bool,
+    multi: Option<u64>,
+    bump: Option<CntrId>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Endpoint<L> {
+    pub(crate) id: EpId,
+    pub(crate) link: L,
+    pub(crate) av: AvId,
+    pub(crate) rx: RxId,
+    pub(crate) tx_cq: Option<CqId>,
+    pub(crate) rx_cq: Option<CqId>,
+    pub(crate) cntrs: Cntrs,
+    peers: Vec<Peer>,
+    /// From an index in the address vector to the link's peer.
+    route: Vec<Option<PeerId>>,
+    requests: Pool<Request>,
+    /// Requests with frames to send.
+    streams: VecDeque<u64>,
+    /// Peers with a backlog.
+    lagging: Vec<PeerId>,
+    proto: Thresholds,
+    max_frame: usize,
+}
+
+impl<L: Link> Endpoint<L> {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        link: L,
+        av: AvId,
+        rx: RxId,
+        tx_cq: Option<CqId>,
+        rx_cq: Option<CqId>,
+        cntrs: Cntrs,
+        eager: usize,
+    ) -> Self {
+        let max_frame = link.limits().max_frame;
+        Endpoint {
+            id: EpId(u32::MAX),
+            link,
+            av,
+            rx,
+            tx_cq,
+            rx_cq,
+            cntrs,
+            peers: Vec::new(),
+            route: Vec::new(),
+            requests: Pool::with_capacity(64),
+            streams: VecDeque::new(),
+            lagging: Vec::new(),
+            proto: Thresholds::new(eager, max_frame),
+            max_frame,
+        }
+    }
+
+    /// The address vector got an entry. `first` is the first index of the same address.
+    pub(crate) fn learn(&mut self, core: &mut Core, at: FiAddr, addr: &Addr, first: FiAddr) {
+        let peer = self.link.peer(addr);
+        let slot = at as usize;
+        if self.route.len() <= slot {
+            self.route.resize(slot + 1, None);
+        }
+        self.route[slot] = Some(peer);
+        self.relabel(core, peer, first);
+    }
+
+    /// The address vector lost an entry; `next` is what the address is called now.
+    pub(crate) fn forget(&mut self, core: &mut Core, at: FiAddr, next: FiAddr) {
+        if let Some(peer) = self.route.get_mut(at as usize).and_then(Option::take) {
+            self.relabel(core, peer, next);
+        }
+    }
+
+    fn relabel(&mut self, core: &mut Core, peer: PeerId, src: FiAddr) {
+        let old = std::mem::replace(&mut self.peer(peer).src, src);
+        if old == src {
+            return;
+        }
+        let ep = self.id;
+        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
+        for tagged in [true, false] {
+            let m = rx.matcher(tagged);
+            m.edit_waiting(|m| m.ep == ep && m.peer == peer, |m| m.src = src);
+            if old != ADDR_UNSPEC && src != ADDR_UNSPEC {
+                m.edit_posted(|r| r.pattern.src == old, |r| r.pattern.src = src);
+            }
+        }
+        for (_, m) in rx.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
+            m.src = src;
+        }
+    }
+
+    fn peer(&mut self, peer: PeerId) -> &mut Peer {
+        let at = peer.0 as usize;
+        while self.peers.len() <= at {
+            self.peers.push(Peer {
+                src: ADDR_UNSPEC,
+                backlog: VecDeque::new(),
+                outstanding: 0,
+                large: 0,
+                frames_only: false,
+                fetches: Fetches::Unknown,
+                told: false,
+            });
+        }
+        &mut self.peers[at]
+    }
+
+    fn tell(&mut self, peer: PeerId) {
+        if std::mem::replace(&mut self.peer(peer).told, true) || !log::log_enabled!(log::Level::Info) {
+            return;
+        }
+        log::info!(
+            "{} -> {}: {}; up to {} bytes inside the frame, more fetched by the other side, or sent in frames of {} where it can't",
+            self.link.addr(),
+            self.link.peer_addr(peer),
+            self.link.describe(peer),
+            self.proto.eager,
+            self.max_frame
+        );
+    }
+
+    /// Takes in what has arrived, and sends on what waits. Returns how much was done.
+    pub(crate) fn progress(&mut self, core: &mut Core) -> usize {
+        let mut n = 0;
+        while n < BUDGET {
+            match self.link.poll() {
+                None => break,
+                Some(Event::Frame(frame)) => {
+                    self.incoming(core, &frame);
+                    self.link.release(frame);
+                }
+                Some(Event::Closed(peer, why)) => self.closed(core, peer, why),
+            }
+            n += 1;
+        }
+        if !self.lagging.is_empty() {
+            n += self.catch_up();
+        }
+        if !self.streams.is_empty() {
+            n += self.stream(core);
+        }
+        n
+    }
+
+    /// Requests that are not done.
+    pub(crate) fn under_way(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether frames wait here for room elsewhere.
+    pub(crate) fn is_waiting_for_room(&self) -> bool {
+        !self.lagging.is_empty() || !self.streams.is_empty()
+    }
+
+    /// Sends a frame that must not get lost: now, or as soon as there is room.
+    fn tell_peer(&mut self, peer: PeerId, frame: &[u8]) {
+        self.tell_peer_of(peer, frame, &[], 0);
+    }
+
+    /// Likewise, with the first `len` bytes of `body` behind it, as they are now.
+    fn tell_peer_of(&mut self, peer: PeerId, head: &[u8], body: &[Span], len: usize) {
+        if self.peer(peer).backlog.is_empty() {
+            match self.link.send(peer, head, body, 0, len) {
+                // To one who is gone nothing need be said: the link tells of it, or told already.
+                Ok(()) | Err(Refused::Gone(_)) => return,
+                Err(Refused::Busy) => self.lagging.push(peer),
+            }
+        }
+        let mut frame = head.to_vec();
+        frame.resize(head.len() + len, 0);
+        hmem::read(body, 0, &mut frame[head.len()..]);
+        self.peer(peer).backlog.push_back(frame);
+    }
+
+    fn fin(&mut self, peer: PeerId, req: u64, status: Status, bytes: usize) {
+        let head = Head::new(WireOp::Fin, Flags::empty(), status as u16, req, bytes as u64);
+        let mut frame = Vec::new();
+        put(&mut frame, &head);
+        self.tell_peer(peer, &frame);
+    }
+
+    fn catch_up(&mut self) -> usize {
+        let mut n = 0;
+        let mut lagging = std::mem::take(&mut self.lagging);
+        lagging.retain(|&peer| {
+            let backlog = &mut self.peers[peer.0 as usize].backlog;
+            while let Some(frame) = backlog.front() {
+                if self.link.send(peer, frame, &[], 0, 0) == Err(Refused::Busy) {
+                    return true;
+                }
+                backlog.pop_front();
+                n += 1;
+            }
+            false
+        });
+        self.lagging.append(&mut lagging);
+        n
+    }
+
+    /// Completes an operation that was started here.
+    fn finish(&self, core: &mut Core, done: &Done, len: usize, err: Option<Error>) {
+        let cntr = if done.what.contains(What::SEND) {
+            self.cntrs.send
+        } else if done.what.contains(What::READ) {
+            self.cntrs.read
+        } else {
+            self.cntrs.write
+        };
+        core.count(cntr, err.is_some());
+        core.count(done.bump, err.is_some());
+        if done.report || err.is_some() {
+            let entry = Completion {
+                ctx: done.ctx,
+                what: done.what,
+                len,
+                buf: 0,
+                data: done.data,
+                tag: done.tag,
+                src: ADDR_UNSPEC,
+                err,
+                olen: 0,
+            };
+            core.complete(self.tx_cq, entry);
+        }
+    }
+
+    /// Completes a request of ours, after the pool has let go of it.
+    fn finish_out(&mut self, core: &mut Core, out: &Out, err: Option<Error>) {
+        let peer = self.peer(out.peer);
+        peer.outstanding = peer.outstanding.saturating_sub(1);
+        if out.large {
+            peer.large = peer.large.saturating_sub(1);
+        }
+        self.finish(core, &out.done_as, out.len, err);
+    }
+
+    /// Completes a message that `n` of `len` bytes came in of.
+    fn land(&mut self, core: &mut Core, mut landing: Landing, len: usize, err: Option<Error>) {
+        let entry = &mut landing.entry;
+        entry.len = len.min(landing.room);
+        entry.err = err;
+        if err.is_none() && len > landing.room {
+            entry.err = Some(Error::Truncated);
+            entry.olen = len - landing.room;
+        }
+        if let (Some(id), Some(rx)) = (landing.multi, core.rxs.get_mut(self.rx.at())) {
+            if let Some(m) = rx.multi.get_mut(id) {
+                m.coming -= 1;
+                if m.spent && m.coming == 0 {
+                    entry.what |= What::MULTI_RECV;
+                    rx.multi.remove(id);
+                }
+            }
+        }
+        core.count(self.cntrs.recv, entry.err.is_some());
+        core.count(landing.bump, entry.err.is_some());
+        if landing.report || entry.err.is_some() || entry.what.contains(What::MULTI_RECV) {
+            core.complete(self.rx_cq, landing.entry);
+        }
+    }
+
+    /// Where a message lands in a receive buffer. For a multi-receive buffer, `true` beside it says
+    /// that no more messages are to go there.
+    fn landing(&self, core: &mut Core, recv: &RecvOp, meta: &Meta) -> (Landing, bool) {
+        let what = if meta.tagged { What::TAGGED } else { What::MSG } | What::RECV;
+        let mut landing = Landing {
+            iov: Spans::NONE,
+            room: recv.len,
+            entry: Completion {
+                ctx: recv.ctx,
+                what: if meta.data.is_some() { what | What::REMOTE_CQ_DATA } else { what },
+                len: 0,
+                buf: 0,
+                data: meta.data.unwrap_or(0),
+                tag: meta.tag,
+                src: meta.src,
+                err: None,
+                olen: 0,
+            },
+            report: recv.flags.contains(OpFlags::COMPLETION),
+            multi: recv.multi,
+            bump: recv.bump,
+        };
+        let rx = core.rxs.get_mut(self.rx.at());
+        let multi = recv.multi.and_then(|id| {
+            let rx = rx?;
+            Some((rx.min_multi_recv, rx.multi.get_mut(id)?))
+        });
+        let Some((least, multi)) = multi else {
+            landing.entry.buf = recv.iov.first().map_or(0, |s: &Span| s.addr());
+            landing.iov = recv.iov.clone();
+            return (landing, true);
+        };
+        let room = recv.len - multi.used;
+        landing.room = room;
+        landing.iov = recv.iov.part(multi.used, meta.len.min(room));
+        landing.entry.buf = landing.iov.first().map_or(0, |s| s.addr());
+        multi.used += meta.len.min(room);
+        multi.coming += 1;
+        multi.spent = recv.len - multi.used < least.max(1);
+        (landing, multi.spent)
+    }
+
+    /// A peer is gone, or will be deaf and dumb from now on: whatever depended on it fails.
+    fn closed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
+        let err = Error::from(why);
+        let state = self.peer(peer);
+        state.backlog.clear();
+        state.fetches = Fetches::Unknown;
+        state.frames_only = false;
+        let src = state.src;
+        log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
+        self.lagging.retain(|p| *p != peer);
+        let mine = self.requests.names(|r| match r {
+            Request::Out(o) => o.peer == peer,
+            Request::In(i) => i.peer == peer,
+            Request::Serve(s) => s.peer == peer,
+        });
+        self.streams.retain(|name| !mine.contains(name));
+        for name in mine {
+            match self.requests.remove(name) {
+                Some(Request::Out(out)) => self.finish_out(core, &out, Some(err)),
+                Some(Request::In(In { then: Then::Recv(landing), .. })) => {
+                    self.land(core, landing, 0, Some(err))
+                }
+                _ => {}
+            }
+        }
+        let ep = self.id;
+        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
+        rx.claimed.retain(|(_, m)| !(m.ep == ep && m.peer == peer && m.is_offered()));
+        // Whoever comes after it under the same name has not asked for these answers.
+        for (_, m) in rx.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
+            m.ack = None;
+        }
+        let mut failed = Vec::new();
+        for tagged in [true, false] {
+            let m = rx.matcher(tagged);
+            m.drop_waiting(|m| m.ep == ep && m.peer == peer && m.is_offered());
+            m.edit_waiting(|m| m.ep == ep && m.peer == peer, |m| m.ack = None);
+            if src != ADDR_UNSPEC {
+                failed.extend(m.unpost_all(|r| r.pattern.src == src));
+            }
+        }
+        for recv in failed {
+            self.fail_recv(core, recv, err);
+        }
+    }
+
+    /// Gives a posted receive back unfilled.
+    pub(crate) fn fail_recv(&mut self, core: &mut Core, recv: RecvOp, err: Error) {
+        let mut what = What::RECV | if recv.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
+        if let (Some(id), Some(rx)) = (recv.multi, core.rxs.get_mut(self.rx.at())) {
+            if let Some(m) = rx.multi.get_mut(id) {
+                m.spent = true;
+                if m.coming == 0 {
+                    what |= What::MULTI_RECV;
+                    rx.multi.remove(id);
+                }
+            }
+        }
+        core.count(self.cntrs.recv, true);
+        core.count(recv.bump, true);
+        let entry = Completion {
+            ctx: recv.ctx,
+            what,
+            len: 0,
+            buf: recv.iov.first().map_or(0, |s| s.addr()),
+            data: 0,
+            tag: recv.pattern.tag.map_or(0, |t| t.0),
+            src: recv.pattern.src,
+            err: Some(err),
+            olen: 0,
+        };
+        core.complete(self.rx_cq, entry);
+    }
+}
+
+/// What is known of a message when it is matched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Meta {
+    pub(crate) peer: PeerId,
+    pub(crate) src: FiAddr,
+    pub(crate) tagged: bool,
+    pub(crate) tag: u64,
+    pub(crate) data: Option<u64>,
+    pub(crate) len: usize,
+}
+
+impl From<Gone> for Error {
+    fn from(why: Gone) -> Error {
+        match why {
+            Gone::Refused => Error::Refused,
+            Gone::Reset => Error::Reset,
+            Gone::Unreachable => Error::Unreachable,
+            Gone::Denied => Error::Denied,
+        }
+    }
+}

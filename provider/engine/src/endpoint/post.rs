@@ -1,0 +1,261 @@
+//! Operations the application starts.
+
+use hmem::{Span, total};
+use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg};
+
+use super::{Done, Endpoint, Fetches, Out, Request};
+use crate::core::{Core, Spans};
+use crate::link::{Link, PeerId, Refused};
+use crate::proto::Proto;
+use crate::types::*;
+
+impl From<Refused> for Error {
+    fn from(why: Refused) -> Error {
+        match why {
+            Refused::Busy => Error::Again,
+            Refused::Gone(why) => why.into(),
+        }
+    }
+}
+
+/// A frame header, built where it is used.
+type Header =
+    arrayvec::ArrayVec<u8, { Head::LEN + 8 + MAX_SEGS * size_of::<RmaSeg>() + MAX_SEGS * size_of::<Seg>() }>;
+
+fn push<T: zerocopy::IntoBytes + zerocopy::Immutable + ?Sized>(
+    h: &mut Header,
+    part: &T,
+) -> Result<(), Error> {
+    h.try_extend_from_slice(part.as_bytes()).map_err(|_| Error::Invalid)
+}
+
+impl<L: Link> Endpoint<L> {
+    /// The peer of an operation, if it may be started now.
+    fn gate(&mut self, core: &Core, to: FiAddr, flags: OpFlags) -> Result<PeerId, Error> {
+        let peer = usize::try_from(to).ok().and_then(|at| self.route.get(at).copied().flatten());
+        let peer = peer.ok_or(Error::NoAddr)?;
+        if flags.contains(OpFlags::COMPLETION) && core.is_full(self.tx_cq) {
+            return Err(Error::Again);
+        }
+        let state = self.peer(peer);
+        if !state.backlog.is_empty() || (flags.contains(OpFlags::FENCE) && state.outstanding > 0) {
+            return Err(Error::Again);
+        }
+        if !state.told {
+            self.tell(peer);
+        }
+        Ok(peer)
+    }
+
+    /// Like [`Endpoint::gate`], for an operation that takes effect in order with the RMA before it.
+    fn gate_in_order(&mut self, core: &Core, to: FiAddr, flags: OpFlags) -> Result<PeerId, Error> {
+        let peer = self.gate(core, to, flags)?;
+        let state = self.peer(peer);
+        // What the target fetches directly it fetches in order; frames it asks for come later.
+        if core.config.rma_order && state.large > 0 && state.fetches != Fetches::Directly {
+            return Err(Error::Again);
+        }
+        Ok(peer)
+    }
+
+    /// Whether somebody will want to know when the operation is done.
+    fn is_watched(&self, cntr: Option<CntrId>, flags: OpFlags, bump: Option<CntrId>) -> bool {
+        flags.contains(OpFlags::COMPLETION) || cntr.is_some() || bump.is_some()
+    }
+
+    /// Completes an operation that the application takes for started.
+    pub(crate) fn fail_start(
+        &self,
+        core: &mut Core,
+        ctx: Ctx,
+        what: What,
+        tag: u64,
+        bump: Option<CntrId>,
+        err: Error,
+    ) {
+        self.finish(core, &Done { ctx, what, report: true, tag, data: 0, bump }, 0, Some(err));
+    }
+
+    /// Sends the frame of a request that the peer will answer.
+    fn launch(
+        &mut self,
+        out: Out,
+        tag: impl FnOnce(u64) -> Header,
+        body: &[Span],
+        len: usize,
+    ) -> Result<(), Error> {
+        let (peer, large) = (out.peer, out.large);
+        let name = self.requests.insert(Request::Out(out));
+        let header = tag(name);
+        if let Err(why) = self.link.send(peer, &header, body, 0, len) {
+            self.requests.remove(name);
+            return Err(why.into());
+        }
+        let state = self.peer(peer);
+        state.outstanding += 1;
+        state.large += u32::from(large);
+        Ok(())
+    }
+
+    pub(crate) fn send(&mut self, core: &mut Core, op: &Send<'_>, bump: Option<CntrId>) -> Result<(), Error> {
+        let peer = self.gate(core, op.to, op.flags)?;
+        let len = total(op.iov);
+        let mut flags = Flags::empty();
+        let mut what = What::SEND;
+        what |= if op.tag.is_some() {
+            flags |= Flags::TAGGED;
+            What::TAGGED
+        } else {
+            What::MSG
+        };
+        if op.data.is_some() {
+            flags |= Flags::CQ_DATA;
+        }
+        let (tag, data) = (op.tag.unwrap_or(0), op.data.unwrap_or(0));
+        let report = op.flags.contains(OpFlags::COMPLETION);
+        let done_as = Done { ctx: op.ctx, what, report, tag, data, bump };
+        let proto = self.proto.choose(len);
+        let acked = op.flags.contains(OpFlags::DELIVERY) && self.is_watched(self.cntrs.send, op.flags, bump);
+        if proto == Proto::Eager && !acked {
+            let head = Head::new(WireOp::Eager, flags, 0, tag, data);
+            self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len)?;
+            self.finish(core, &done_as, len, None);
+            return Ok(());
+        }
+        let out = |iov| Out { peer, iov, len, done: 0, large: false, asked: None, done_as };
+        if proto == Proto::Eager {
+            let header = |req: u64| {
+                let mut h = Header::new();
+                let _ = push(&mut h, &Head::new(WireOp::Eager, flags | Flags::ACK, 0, tag, data));
+                let _ = push(&mut h, &req.to_le_bytes());
+                h
+            };
+            return self.launch(out(Spans::NONE), header, op.iov, len);
+        }
+        if op.flags.contains(OpFlags::INJECT) {
+            return Err(Error::TooBig);
+        }
+        let (segs, direct) = segments(op.iov)?;
+        if direct {
+            flags |= Flags::DIRECT;
+        }
+        let header = |req: u64| {
+            let mut h = Header::new();
+            let _ = push(&mut h, &Head::new(WireOp::Rts, flags, segs.len() as u16, tag, data));
+            let _ = push(&mut h, &Offer { req: req.into(), len: (len as u64).into() });
+            let _ = push(&mut h, &segs[..]);
+            h
+        };
+        self.launch(out(op.iov.into()), header, &[], 0)
+    }
+
+    pub(crate) fn rma(&mut self, core: &mut Core, op: &Rma<'_>, bump: Option<CntrId>) -> Result<(), Error> {
+        let len = total(op.iov);
+        let there = op.remote.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()));
+        if op.remote.len() > MAX_SEGS || there != Some(len as u64) {
+            return Err(Error::Invalid);
+        }
+        let peer = self.gate_in_order(core, op.to, op.flags)?;
+        let report = op.flags.contains(OpFlags::COMPLETION);
+        let what = What::RMA | if op.write { What::WRITE } else { What::READ };
+        let data = op.data.unwrap_or(0);
+        let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, bump };
+        let mut flags = if op.data.is_some() { Flags::CQ_DATA } else { Flags::empty() };
+        let head = |wire_op, flags: Flags, segs: &[Seg], req| {
+            let mut h = Header::new();
+            let _ =
+                push(&mut h, &Head::new(wire_op, flags, Aux::rma(op.remote.len(), segs.len()), req, data));
+            let _ = push(&mut h, op.remote);
+            let _ = push(&mut h, segs);
+            h
+        };
+        let out = |iov, large| Out { peer, iov, len, done: 0, large, asked: None, done_as };
+        if op.write && self.proto.choose(len) == Proto::Eager {
+            if !self.is_watched(self.cntrs.write, op.flags, bump) {
+                self.link.send(peer, &head(WireOp::Write, flags, &[], 0), op.iov, 0, len)?;
+                return Ok(());
+            }
+            let header = |req| head(WireOp::Write, flags | Flags::ACK, &[], req);
+            return self.launch(out(Spans::NONE, false), header, op.iov, len);
+        }
+        if op.write && op.flags.contains(OpFlags::INJECT) {
+            return Err(Error::TooBig);
+        }
+        let (segs, direct) = segments(op.iov)?;
+        if direct {
+            flags |= Flags::DIRECT;
+        }
+        let wire_op = if op.write { WireOp::WriteRts } else { WireOp::Read };
+        let large = len > self.proto.eager;
+        self.launch(out(op.iov.into(), large), |req| head(wire_op, flags, &segs, req), &[], 0)?;
+        if large && !direct {
+            self.peer(peer).fetches = Fetches::ByFrames;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn atomic(
+        &mut self,
+        core: &mut Core,
+        op: &Atomic<'_>,
+        bump: Option<CntrId>,
+    ) -> Result<(), Error> {
+        let len = op.remote.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()));
+        let len = len.and_then(|n| usize::try_from(n).ok()).ok_or(Error::Invalid)?;
+        let fetches = total(op.result) > 0;
+        let compares = total(op.compare) > 0;
+        let operand = if op.op == hmem::AtomicOp::AtomicRead { &[] } else { op.operand };
+        let fits = |iov: &[Span], used: bool| total(iov) == if used { len } else { 0 };
+        if op.remote.len() > MAX_SEGS
+            || len == 0
+            || !fits(op.result, fetches)
+            || !fits(op.compare, compares)
+            || !fits(operand, op.op != hmem::AtomicOp::AtomicRead)
+        {
+            return Err(Error::Invalid);
+        }
+        let peer = self.gate_in_order(core, op.to, op.flags)?;
+        let mut body = arrayvec::ArrayVec::<Span, { 2 * MAX_SEGS }>::new();
+        for s in operand.iter().chain(op.compare) {
+            body.try_push(*s).map_err(|_| Error::Invalid)?;
+        }
+        let body_len = total(&body);
+        // The values come back in one frame, too, even if none went there.
+        if body_len.max(len) + Head::LEN + size_of_val(op.remote) > self.max_frame {
+            return Err(Error::TooBig);
+        }
+        let report = op.flags.contains(OpFlags::COMPLETION);
+        let what = What::ATOMIC | if fetches { What::READ } else { What::WRITE };
+        let cntr = if fetches { self.cntrs.read } else { self.cntrs.write };
+        let data = op.data.unwrap_or(0);
+        let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, bump };
+        let mut flags = Flags::empty();
+        flags.set(Flags::CQ_DATA, op.data.is_some());
+        flags.set(Flags::FETCH, fetches);
+        flags.set(Flags::COMPARE, compares);
+        let aux = Aux::atomic(op.remote.len(), op.op.code(), op.datatype.code());
+        let head = |flags, req| {
+            let mut h = Header::new();
+            let _ = push(&mut h, &Head::new(WireOp::Atomic, flags, aux, req, data));
+            let _ = push(&mut h, op.remote);
+            h
+        };
+        if !fetches && !self.is_watched(cntr, op.flags, bump) {
+            self.link.send(peer, &head(flags, 0), &body, 0, body_len)?;
+            return Ok(());
+        }
+        let iov = Spans::from(op.result);
+        let out = Out { peer, iov, len, done: 0, large: false, asked: None, done_as };
+        self.launch(out, |req| head(flags | Flags::ACK, req), &body, body_len)
+    }
+}
+
+/// The spans as a peer is told of them, and whether it may follow the addresses.
+fn segments(iov: &[Span]) -> Result<(arrayvec::ArrayVec<Seg, MAX_SEGS>, bool), Error> {
+    let mut segs = arrayvec::ArrayVec::new();
+    for s in iov {
+        let seg = Seg { addr: s.addr().into(), len: (s.len() as u64).into() };
+        segs.try_push(seg).map_err(|_| Error::Invalid)?;
+    }
+    Ok((segs, iov.iter().all(|s| s.kind().is_system())))
+}

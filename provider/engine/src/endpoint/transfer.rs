@@ -1,0 +1,214 @@
+//! Payloads that do not travel with the frame that tells of them.
+
+use hmem::total;
+use wire::{Flags, Head, Op as WireOp, Seg, Status, put, take};
+use zerocopy::IntoBytes;
+
+use super::{Endpoint, Fetches, In, Request, Serve, Then};
+use crate::core::{Core, Reached, Spans};
+use crate::link::{Frame, Link, NoDirect, PeerId, Refused};
+use crate::types::*;
+
+/// Frames one stream sends in a row, so that no other waits long.
+const TURN: usize = 8;
+
+impl<L: Link> Endpoint<L> {
+    /// Gets the bytes of a message to where it lands.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn fetch(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        req: u64,
+        segs: &[Seg],
+        direct: bool,
+        len: usize,
+        then: Then,
+    ) {
+        let iov = match &then {
+            Then::Recv(landing) => landing.iov.clone(),
+            Then::Write { .. } => Spans::NONE,
+        };
+        self.fetch_into(core, peer, req, segs, direct, iov, len, then);
+    }
+
+    /// Gets `len` bytes, or as many as `iov` holds, from the peer: directly if that works, else by
+    /// asking for frames.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn fetch_into(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        req: u64,
+        segs: &[Seg],
+        direct: bool,
+        iov: Spans,
+        len: usize,
+        then: Then,
+    ) {
+        let want = len.min(total(&iov));
+        let direct = direct && !self.peer(peer).frames_only && iov.iter().all(|s| s.kind().is_system());
+        if direct || want == 0 {
+            let got = if want == 0 { Ok(()) } else { self.link.get(peer, segs, 0, &iov, 0, want) };
+            match got {
+                Ok(()) => return self.fetched(core, peer, req, Status::Ok, len, then),
+                Err(NoDirect::Fault) => return self.fetched(core, peer, req, Status::Io, 0, then),
+                Err(NoDirect::Never) => self.peer(peer).frames_only = true,
+            }
+        }
+        let name = self.requests.insert(Request::In(In { peer, iov, len, want, got: 0, req, then }));
+        let mut frame = Vec::with_capacity(Head::LEN + 8);
+        put(&mut frame, &Head::new(WireOp::Cts, Flags::empty(), 0, req, name));
+        put(&mut frame, &(want as u64).to_le_bytes());
+        self.tell_peer(peer, &frame);
+    }
+
+    /// All bytes are here, or none will be.
+    fn fetched(&mut self, core: &mut Core, peer: PeerId, req: u64, status: Status, len: usize, then: Then) {
+        self.fin(peer, req, status, len);
+        match then {
+            Then::Recv(landing) => {
+                let err = (status != Status::Ok).then_some(Error::Io);
+                self.land(core, landing, len, err);
+            }
+            Then::Write { data, cntr } => self.written(core, peer, status, What::RMA, len, data, cntr),
+        }
+    }
+
+    pub(super) fn on_cts(&mut self, peer: PeerId, head: &Head, rest: &mut &[u8]) -> Option<()> {
+        let want = u64::from_le_bytes(take(rest)?);
+        let name = head.tag.get();
+        match self.requests.get_mut(name)? {
+            Request::Out(out)
+                if out.peer == peer
+                    && out.asked.is_none()
+                    && want <= total(&out.iov) as u64
+                    && !out.done_as.what.intersects(What::READ | What::ATOMIC) =>
+            {
+                out.asked = Some((head.data.get(), want as usize));
+            }
+            _ => return None,
+        }
+        self.peer(peer).fetches = Fetches::ByFrames;
+        self.streams.push_back(name);
+        Some(())
+    }
+
+    /// Answers a read.
+    pub(super) fn serve(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        req: u64,
+        segs: &[Seg],
+        direct: bool,
+        reached: &Reached,
+    ) {
+        let (iov, len, cntr) = (Spans::from(&reached.iov[..]), reached.len, reached.cntr);
+        let direct = direct && !self.peer(peer).frames_only && iov.iter().all(|s| s.kind().is_system());
+        if len == 0 || (direct && len > self.proto.eager) {
+            let put = if len == 0 { Ok(()) } else { self.link.put(peer, segs, 0, &iov, 0, len) };
+            match put {
+                Ok(()) => {
+                    self.was_read(core, cntr);
+                    return self.fin(peer, req, Status::Ok, len);
+                }
+                Err(NoDirect::Fault) => return self.fin(peer, req, Status::Io, 0),
+                Err(NoDirect::Never) => self.peer(peer).frames_only = true,
+            }
+        }
+        if len <= self.proto.eager {
+            // Read now, before a later write can change it.
+            let head = Head::new(WireOp::Data, Flags::empty(), 0, req, 0);
+            self.tell_peer_of(peer, head.as_bytes(), &iov, len);
+            return self.was_read(core, cntr);
+        }
+        let name = self.requests.insert(Request::Serve(Serve { peer, iov, len, done: 0, req, cntr }));
+        self.streams.push_front(name);
+        self.stream_one(core, name);
+    }
+
+    /// Sends on what peers asked for in frames.
+    pub(super) fn stream(&mut self, core: &mut Core) -> usize {
+        let mut n = 0;
+        for _ in 0..self.streams.len() {
+            let Some(name) = self.streams.pop_front() else { break };
+            self.streams.push_back(name);
+            n += self.stream_one(core, name);
+        }
+        n
+    }
+
+    fn stream_one(&mut self, core: &mut Core, name: u64) -> usize {
+        let (peer, theirs, iov, want, done): (PeerId, u64, &Spans, usize, &mut usize) =
+            match self.requests.get_mut(name) {
+                Some(Request::Out(o)) => {
+                    let Some((theirs, want)) = o.asked else { return 0 };
+                    (o.peer, theirs, &o.iov, want, &mut o.done)
+                }
+                Some(Request::Serve(s)) => (s.peer, s.req, &s.iov, s.len, &mut s.done),
+                _ => {
+                    self.streams.retain(|s| *s != name);
+                    return 0;
+                }
+            };
+        let most = self.max_frame - Head::LEN;
+        let mut n = 0;
+        if self.peers[peer.0 as usize].backlog.is_empty() {
+            while *done < want && n < TURN {
+                let part = most.min(want - *done);
+                let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, *done as u64);
+                match self.link.send(peer, head.as_bytes(), iov, *done, part) {
+                    Ok(()) => *done += part,
+                    // Who is gone takes his requests with him when the link tells of it.
+                    Err(Refused::Busy | Refused::Gone(_)) => break,
+                }
+                n += 1;
+            }
+        }
+        if *done == want {
+            self.streams.retain(|s| *s != name);
+            if let Some(&mut Request::Serve(Serve { cntr, .. })) = self.requests.get_mut(name) {
+                self.requests.remove(name);
+                self.was_read(core, cntr);
+            }
+        }
+        n
+    }
+
+    pub(super) fn on_data(&mut self, core: &mut Core, frame: &L::Frame, head: &Head) -> Option<()> {
+        let (peer, name) = (frame.from(), head.tag.get());
+        let len = frame.len() - Head::LEN;
+        let off = usize::try_from(head.data.get()).ok()?;
+        let (iov, want, got) = match self.requests.get_mut(name)? {
+            Request::In(i) if i.peer == peer => (&i.iov, i.want, &mut i.got),
+            Request::Out(o) if o.peer == peer && o.done_as.what.contains(What::RMA | What::READ) => {
+                (&o.iov, o.len, &mut o.done)
+            }
+            _ => return None,
+        };
+        // Frames come in order, so anything else is a peer's invention.
+        if off != *got || len > want - *got || len == 0 {
+            return None;
+        }
+        self.link.copy_out(frame, Head::LEN, iov, off, len);
+        *got += len;
+        if *got < want {
+            return Some(());
+        }
+        match self.requests.remove(name)? {
+            Request::In(i) => {
+                // What did not fit was never asked for; the landing knows the message's length.
+                self.fetched(core, peer, i.req, Status::Ok, i.len, i.then);
+            }
+            Request::Out(out) => {
+                if out.large {
+                    self.peer(peer).fetches = Fetches::ByFrames;
+                }
+                self.finish_out(core, &out, None);
+            }
+            Request::Serve(_) => {}
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,33 @@
+//! The house: matching, choice of protocol, ordering, requests and completions.
+//!
+//! No IO happens here and no memory is touched: bytes move through a [`Link`], which moves frames
+//! to peers, and through `hmem`, which follows a [`hmem::Span`]. Nothing here knows libfabric; a
+//! door turns its objects and flags into these.
+//!
+//! - [`Domain`]: all that lives under one lock, and the whole interface of this crate.
+//! - `matching`: which message goes to which receive.
+//! - `endpoint`: peers and requests; what is posted (`post`), what arrives (`incoming`), payloads
+//!   that travel on their own (`transfer`).
+//! - `proto`: the one choice of protocol.
+//! - `work`: operations that wait for a counter.
+//! - [`testkit`]: two endpoints in one process, without any IO.
+
+#![forbid(unsafe_code)]
+
+mod av;
+mod core;
+mod domain;
+mod endpoint;
+mod link;
+mod matching;
+mod pool;
+mod proto;
+pub mod testkit;
+mod types;
+mod work;
+
+pub use crate::core::{Iov, RmaIov};
+pub use domain::{Cntrs, Config, Domain, EpConfig, MrId, Next, Reg};
+pub use link::{Event, Frame, Gone, Limits, Link, NoDirect, PeerId, Refused};
+pub use types::*;
+pub use work::{Work, WorkOp};

@@ -1,0 +1,140 @@
+use std::fmt;
+
+use hmem::Span;
+use wire::{Addr, Seg};
+
+/// A peer of one link: small, dense, given out by [`Link::peer`] and never used again for another
+/// address.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct PeerId(pub u32);
+
+/// Why a link did not take a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No room now (or the peer cannot be reached just yet); the same call may succeed later.
+    /// Nothing was sent.
+    Busy,
+    /// The peer is not there: nobody listens, or it died, or it refused us. Nothing was sent.
+    Gone(Gone),
+}
+
+/// Why a peer cannot be talked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// Nobody listens at its address.
+    Refused,
+    /// It was there, and ended or closed.
+    Reset,
+    /// Its address is on another host, and no link goes there.
+    Unreachable,
+    /// It is another user's, or speaks another version.
+    Denied,
+}
+
+/// Why memory of a peer could not be reached directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoDirect {
+    /// Not with this peer, ever: other means must be used (frames).
+    Never,
+    /// The address was bad, or the peer is gone.
+    Fault,
+}
+
+/// What happened on a link.
+#[derive(Debug)]
+pub enum Event<F> {
+    /// A frame came in. It must be given back with [`Link::release`] before the next
+    /// [`Link::poll`].
+    Frame(F),
+    /// A peer went away. Every frame it had sent has been delivered before. Frames sent to it are
+    /// refused from now on, unless it can be connected to anew.
+    Closed(PeerId, Gone),
+}
+
+/// A frame that a link holds: who sent it and how long it is.
+pub trait Frame: fmt::Debug {
+    /// The endpoint it came from.
+    fn from(&self) -> PeerId;
+    /// Bytes.
+    fn len(&self) -> usize;
+    /// Whether it has no byte.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What a link can do, fixed when it is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Longest frame, in bytes, at least 10 KiB.
+    pub max_frame: usize,
+}
+
+/// A way to peers: moves frames, in order and without loss, and reaches remote memory directly
+/// where it can. It belongs to one endpoint and is driven by one thread at a time.
+///
+/// Nothing here blocks. A peer is untrusted: whatever it writes, a link answers with frames of
+/// honest length, or with [`Event::Closed`].
+pub trait Link {
+    /// A received frame.
+    type Frame: Frame;
+
+    /// The endpoint's own name.
+    fn addr(&self) -> Addr;
+
+    /// What this link can do.
+    fn limits(&self) -> Limits;
+
+    /// The peer of that name; made known if it was not. Does no IO, and needs no peer to be there.
+    fn peer(&mut self, addr: &Addr) -> PeerId;
+
+    /// The name of a peer.
+    fn peer_addr(&self, peer: PeerId) -> Addr;
+
+    /// Sends one frame made of `head` and then the bytes `off..off+len` of `body`, connecting if
+    /// need be. When it returns `Ok` all bytes have been copied.
+    fn send(&mut self, to: PeerId, head: &[u8], body: &[Span], off: usize, len: usize)
+    -> Result<(), Refused>;
+
+    /// The next event, if there is one.
+    fn poll(&mut self) -> Option<Event<Self::Frame>>;
+
+    /// Copies bytes from `off` on out of the frame; returns how many there were.
+    fn read(&self, frame: &Self::Frame, off: usize, dst: &mut [u8]) -> usize;
+
+    /// Copies up to `len` bytes from `off` on out of the frame to byte `doff` of `dst`; returns how
+    /// many there were.
+    fn copy_out(&self, frame: &Self::Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize;
+
+    /// Gives a frame back.
+    fn release(&mut self, frame: Self::Frame);
+
+    /// Copies `len` bytes at `roff` of the peer's memory `remote` to byte `loff` of `local`.
+    fn get(
+        &mut self,
+        from: PeerId,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect>;
+
+    /// Copies `len` bytes at `loff` of `local` to byte `roff` of the peer's memory `remote`.
+    fn put(
+        &mut self,
+        to: PeerId,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect>;
+
+    /// Asks every peer to wake this endpoint when it sends. Returns whether it is safe to sleep:
+    /// `false` means that something is there already.
+    fn arm(&mut self) -> bool;
+
+    /// One line on the path to this peer, for people: link, copy engine, limits, and why.
+    fn describe(&self, peer: PeerId) -> String;
+}

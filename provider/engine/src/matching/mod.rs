@@ -1,0 +1,215 @@
+//! Which message goes to which receive.
+//!
+//! libfabric's rule (fi_msg(3), fi_tagged(3)), which is MPI's: messages of one sender match in the
+//! order they were sent, a message goes to the oldest posted receive it fits, a receive takes the
+//! oldest waiting message it fits.
+
+mod queue;
+
+pub(crate) use queue::At;
+use queue::{ByAnyMask, ByOwnMask, Queue};
+
+use crate::types::{ADDR_UNSPEC, Ctx, FiAddr, Pattern};
+
+impl Pattern {
+    /// Tag and mask: of an untagged pattern, a mask that ignores everything.
+    pub(crate) fn key(&self) -> (u64, u64) {
+        self.tag.unwrap_or((0, u64::MAX))
+    }
+
+    pub(crate) fn fits(&self, src: FiAddr, tag: u64) -> bool {
+        let (want, ignore) = self.key();
+        (want ^ tag) & !ignore == 0 && (self.src == ADDR_UNSPEC || self.src == src)
+    }
+}
+
+/// A posted receive, as the matcher sees it.
+pub(crate) trait Posted {
+    fn pattern(&self) -> &Pattern;
+    fn ctx(&self) -> Ctx;
+}
+
+/// A message that waits, as the matcher sees it.
+pub(crate) trait Waiting {
+    fn src(&self) -> FiAddr;
+    fn tag(&self) -> u64;
+}
+
+/// The two queues of one receive context, for tagged or for untagged messages.
+#[derive(Debug)]
+pub(crate) struct Matcher<R, M> {
+    posted: Queue<R>,
+    by_own: ByOwnMask,
+    waiting: Queue<M>,
+    by_any: ByAnyMask,
+}
+
+impl<R: Posted, M: Waiting> Matcher<R, M> {
+    pub(crate) fn new() -> Self {
+        Matcher {
+            posted: Queue::new(),
+            by_own: ByOwnMask::default(),
+            waiting: Queue::new(),
+            by_any: ByAnyMask::default(),
+        }
+    }
+
+    /// The receive a message is for. It stays posted: see [`Matcher::posted_mut`], [`Matcher::unpost`].
+    pub(crate) fn find_posted(&mut self, src: FiAddr, tag: u64) -> Option<At> {
+        self.by_own.find(&self.posted, tag, |r| r.pattern().fits(src, tag))
+    }
+
+    pub(crate) fn post(&mut self, recv: R) {
+        let at = self.posted.push(recv);
+        self.by_own.pushed(&self.posted, at, |r| r.pattern().key());
+    }
+
+    pub(crate) fn posted_mut(&mut self, at: At) -> Option<&mut R> {
+        self.posted.get_mut(at)
+    }
+
+    pub(crate) fn unpost(&mut self, at: At) -> Option<R> {
+        self.posted.remove(at)
+    }
+
+    /// Takes back the oldest receive posted with this context.
+    pub(crate) fn cancel(&mut self, ctx: Ctx) -> Option<R> {
+        let at = self.posted.iter().find(|(_, r)| r.ctx() == ctx)?.0;
+        self.posted.remove(at)
+    }
+
+    /// Takes back every receive that `pick` picks.
+    pub(crate) fn unpost_all(&mut self, pick: impl Fn(&R) -> bool) -> Vec<R> {
+        self.posted.places(pick).into_iter().filter_map(|at| self.posted.remove(at)).collect()
+    }
+
+    /// The oldest waiting message a pattern fits. It stays: see [`Matcher::take`].
+    pub(crate) fn find_waiting(&mut self, pattern: &Pattern) -> Option<At> {
+        self.by_any.find(&self.waiting, pattern.key(), M::tag, |m| pattern.fits(m.src(), m.tag()))
+    }
+
+    pub(crate) fn wait(&mut self, message: M) {
+        let tag = message.tag();
+        let at = self.waiting.push(message);
+        self.by_any.pushed(&self.waiting, at, tag);
+    }
+
+    pub(crate) fn look(&self, at: At) -> Option<&M> {
+        self.waiting.get(at)
+    }
+
+    pub(crate) fn take(&mut self, at: At) -> Option<M> {
+        self.waiting.remove(at)
+    }
+
+    /// Drops every waiting message that `pick` picks.
+    pub(crate) fn drop_waiting(&mut self, pick: impl Fn(&M) -> bool) {
+        for at in self.waiting.places(pick) {
+            self.waiting.remove(at);
+        }
+    }
+
+    /// Changes posted receives in place (not their tags).
+    pub(crate) fn edit_posted(&mut self, pick: impl Fn(&R) -> bool, edit: impl Fn(&mut R)) {
+        for at in self.posted.places(pick) {
+            if let Some(r) = self.posted.get_mut(at) {
+                edit(r);
+            }
+        }
+    }
+
+    /// Changes waiting messages in place (not their tags).
+    pub(crate) fn edit_waiting(&mut self, pick: impl Fn(&M) -> bool, edit: impl Fn(&mut M)) {
+        for at in self.waiting.places(pick) {
+            if let Some(m) = self.waiting.get_mut(at) {
+                edit(m);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct R(Pattern, usize);
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct M(FiAddr, u64, usize);
+    impl Posted for R {
+        fn pattern(&self) -> &Pattern {
+            &self.0
+        }
+        fn ctx(&self) -> Ctx {
+            Ctx(self.1)
+        }
+    }
+    impl Waiting for M {
+        fn src(&self) -> FiAddr {
+            self.0
+        }
+        fn tag(&self) -> u64 {
+            self.1
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Post(Pattern),
+        Arrive(FiAddr, u64),
+        Cancel(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let src = prop_oneof![Just(ADDR_UNSPEC), 0u64..3];
+        let mask = prop_oneof![
+            4 => Just(0u64), 2 => Just(1u64 << 32), 2 => Just(u64::MAX), 2 => (0u64..16).prop_map(|m| 1 << m)
+        ];
+        prop_oneof![
+            4 => (src, 0u64..6, mask).prop_map(|(src, tag, ignore)| Step::Post(Pattern { src, tag: Some((tag, ignore)) })),
+            4 => (0u64..3, 0u64..6).prop_map(|(src, tag)| Step::Arrive(src, tag)),
+            1 => any::<prop::sample::Index>().prop_map(|i| Step::Cancel(i.index(1000))),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+        /// Against the rule spelled out with two plain lists. `lean` makes long queues likely.
+        #[test]
+        fn as_the_two_list_model(steps in prop::collection::vec(step(), 0..400), lean in 0..3) {
+            let mut real = Matcher::<R, M>::new();
+            let (mut posted, mut waiting) = (Vec::<R>::new(), Vec::<M>::new());
+            for (n, s) in steps.into_iter().enumerate() {
+                match s {
+                    Step::Post(p) => {
+                        if lean == 1 && n % 3 != 0 { continue; }
+                        let model = waiting.iter().position(|m| p.fits(m.0, m.1)).map(|i| waiting.remove(i));
+                        let got = real.find_waiting(&p).and_then(|at| real.take(at));
+                        prop_assert_eq!(got, model);
+                        if model.is_none() {
+                            posted.push(R(p, n));
+                            real.post(R(p, n));
+                        }
+                    }
+                    Step::Arrive(src, tag) => {
+                        if lean == 2 && n % 3 != 0 { continue; }
+                        let model = posted.iter().position(|r| r.0.fits(src, tag)).map(|i| posted.remove(i));
+                        let got = real.find_posted(src, tag).and_then(|at| real.unpost(at));
+                        prop_assert_eq!(got, model);
+                        if model.is_none() {
+                            waiting.push(M(src, tag, n));
+                            real.wait(M(src, tag, n));
+                        }
+                    }
+                    Step::Cancel(which) => {
+                        let Some(r) = posted.get(which % posted.len().max(1)).copied() else { continue };
+                        posted.retain(|p| p.1 != r.1);
+                        prop_assert_eq!(real.cancel(Ctx(r.1)), Some(r));
+                    }
+                }
+                prop_assert_eq!((real.posted.len(), real.waiting.len()), (posted.len(), waiting.len()));
+            }
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! A queue in order of arrival that is also found by tag without walking it.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Up to this many entries are walked; only longer queues are worth an index.
+const SHORT: usize = 16;
+/// Most ignore masks one index keeps apart; programs use two or three.
+const CLASSES: usize = 8;
+
+/// Place of an entry. It finds nothing once the entry has gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct At {
+    slot: u32,
+    /// Grows with every entry: order of arrival, and what tells an entry from the slot's next one.
+    turn: u64,
+}
+
+#[derive(Debug)]
+struct Node<T> {
+    turn: u64,
+    prev: u32,
+    next: u32,
+    value: Option<T>,
+}
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    nodes: Vec<Node<T>>,
+    free: Vec<u32>,
+    first: u32,
+    last: u32,
+    turn: u64,
+    len: usize,
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn new() -> Self {
+        Queue { nodes: Vec::new(), free: Vec::new(), first: NONE, last: NONE, turn: 0, len: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn push(&mut self, value: T) -> At {
+        self.turn += 1;
+        let node = Node { turn: self.turn, prev: self.last, next: NONE, value: Some(value) };
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.nodes[slot as usize] = node;
+                slot
+            }
+            None => {
+                self.nodes.push(node);
+                self.nodes.len() as u32 - 1
+            }
+        };
+        match self.last {
+            NONE => self.first = slot,
+            last => self.nodes[last as usize].next = slot,
+        }
+        self.last = slot;
+        self.len += 1;
+        At { slot, turn: self.turn }
+    }
+
+    fn node(&self, at: At) -> Option<&Node<T>> {
+        self.nodes.get(at.slot as usize).filter(|n| n.turn == at.turn && n.value.is_some())
+    }
+
+    pub(crate) fn get(&self, at: At) -> Option<&T> {
+        self.node(at)?.value.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, at: At) -> Option<&mut T> {
+        self.node(at)?;
+        self.nodes[at.slot as usize].value.as_mut()
+    }
+
+    pub(crate) fn remove(&mut self, at: At) -> Option<T> {
+        let (prev, next) = self.node(at).map(|n| (n.prev, n.next))?;
+        match prev {
+            NONE => self.first = next,
+            p => self.nodes[p as usize].next = next,
+        }
+        match next {
+            NONE => self.last = prev,
+            n => self.nodes[n as usize].prev = prev,
+        }
+        self.len -= 1;
+        self.free.push(at.slot);
+        self.nodes[at.slot as usize].value.take()
+    }
+
+    /// All entries, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (At, &T)> {
+        let mut slot = self.first;
+        std::iter::from_fn(move || {
+            let node = self.nodes.get(slot as usize)?;
+            let at = At { slot, turn: node.turn };
+            slot = node.next;
+            Some((at, node.value.as_ref()?))
+        })
+    }
+
+    /// The places of all entries that `pick` picks, oldest first.
+    pub(crate) fn places(&self, pick: impl Fn(&T) -> bool) -> Vec<At> {
+        self.iter().filter(|(_, v)| pick(v)).map(|(at, _)| at).collect()
+    }
+}
+
+/// Tags are spread by the program already; one multiplication will do.
+#[derive(Default)]
+struct TagHash(u64);
+
+impl Hasher for TagHash {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for b in bytes {
+            self.write_u64(u64::from(*b));
+        }
+    }
+    fn write_u64(&mut self, v: u64) {
+        let x = (self.0 ^ v).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = x ^ x >> 32;
+    }
+}
+
+/// Entries with one ignore mask, by the tag's other bits, oldest first in each bucket. Entries that
+/// have left the queue stay here until they are met.
+#[derive(Debug)]
+struct Class {
+    ignore: u64,
+    buckets: HashMap<u64, VecDeque<At>, BuildHasherDefault<TagHash>>,
+    held: usize,
+}
+
+impl Class {
+    fn new(ignore: u64) -> Self {
+        Class { ignore, buckets: HashMap::default(), held: 0 }
+    }
+
+    fn push(&mut self, tag: u64, at: At) {
+        self.buckets.entry(tag & !self.ignore).or_default().push_back(at);
+        self.held += 1;
+    }
+
+    /// The oldest entry for `tag` that is still in `queue` and that `fits`.
+    fn find<T>(&mut self, tag: u64, queue: &Queue<T>, fits: impl Fn(&T) -> bool) -> Option<At> {
+        let bucket = self.buckets.get_mut(&(tag & !self.ignore))?;
+        let mut i = 0;
+        while let Some(&at) = bucket.get(i) {
+            match queue.get(at) {
+                Some(v) if fits(v) => return Some(at),
+                Some(_) => i += 1,
+                None => {
+                    bucket.remove(i);
+                    self.held -= 1;
+                }
+            }
+        }
+        if bucket.is_empty() {
+            self.buckets.remove(&(tag & !self.ignore));
+        }
+        None
+    }
+
+    /// Whether more of what it holds has gone than is there.
+    fn is_stale(&self, live: usize) -> bool {
+        self.held > 2 * live + 64
+    }
+}
+
+/// Posted receives: each is looked for by the tags of messages, under its own mask.
+#[derive(Debug, Default)]
+pub(crate) struct ByOwnMask {
+    classes: Vec<Class>,
+    /// Whether there are more masks than classes: then everything is walked.
+    crowded: bool,
+    on: bool,
+}
+
+impl ByOwnMask {
+    /// To be called after each push.
+    pub(crate) fn pushed<T>(&mut self, queue: &Queue<T>, at: At, key: impl Fn(&T) -> (u64, u64)) {
+        if !self.on {
+            if queue.len() <= SHORT {
+                return;
+            }
+            self.on = true;
+            for (at, v) in queue.iter() {
+                self.add(key(v), at);
+            }
+        } else if let Some(v) = queue.get(at) {
+            self.add(key(v), at);
+            if self.classes.iter().any(|c| c.is_stale(queue.len())) {
+                *self = ByOwnMask { on: true, ..Self::default() };
+                for (at, v) in queue.iter() {
+                    self.add(key(v), at);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, (tag, ignore): (u64, u64), at: At) {
+        let class = match self.classes.iter().position(|c| c.ignore == ignore) {
+            Some(i) => i,
+            None if self.classes.len() < CLASSES => {
+                self.classes.push(Class::new(ignore));
+                self.classes.len() - 1
+            }
+            None => {
+                self.crowded = true;
+                return;
+            }
+        };
+        self.classes[class].push(tag, at);
+    }
+
+    /// The oldest entry for a message with this tag. `fits` decides in full.
+    pub(crate) fn find<T>(&mut self, queue: &Queue<T>, tag: u64, fits: impl Fn(&T) -> bool) -> Option<At> {
+        if !self.on || self.crowded {
+            if queue.len() == 0 {
+                *self = Self::default();
+            }
+            return queue.iter().find(|(_, v)| fits(v)).map(|(at, _)| at);
+        }
+        if queue.len() == 0 {
+            *self = Self::default();
+            return None;
+        }
+        self.classes.iter_mut().filter_map(|c| c.find(tag, queue, &fits)).min_by_key(|at| at.turn)
+    }
+}
+
+/// Messages nobody asked for yet: each may be looked for under any mask, so each mask that is used
+/// gets an index of all of them.
+#[derive(Debug, Default)]
+pub(crate) struct ByAnyMask {
+    classes: Vec<Class>,
+}
+
+impl ByAnyMask {
+    /// To be called after each push.
+    pub(crate) fn pushed<T>(&mut self, queue: &Queue<T>, at: At, tag: u64) {
+        for c in &mut self.classes {
+            c.push(tag, at);
+        }
+        if self.classes.iter().any(|c| c.is_stale(queue.len())) {
+            self.classes.clear();
+        }
+    }
+
+    /// The oldest entry for a receive with this tag and mask. `fits` decides in full.
+    pub(crate) fn find<T>(
+        &mut self,
+        queue: &Queue<T>,
+        (tag, ignore): (u64, u64),
+        key: impl Fn(&T) -> u64,
+        fits: impl Fn(&T) -> bool,
+    ) -> Option<At> {
+        if queue.len() <= SHORT {
+            if queue.len() == 0 {
+                self.classes.clear();
+            }
+            return queue.iter().find(|(_, v)| fits(v)).map(|(at, _)| at);
+        }
+        let class = match self.classes.iter().position(|c| c.ignore == ignore) {
+            Some(i) => i,
+            None if self.classes.len() < CLASSES => {
+                let mut class = Class::new(ignore);
+                for (at, v) in queue.iter() {
+                    class.push(key(v), at);
+                }
+                self.classes.push(class);
+                self.classes.len() - 1
+            }
+            None => return queue.iter().find(|(_, v)| fits(v)).map(|(at, _)| at),
+        };
+        self.classes[class].find(tag, queue, fits)
+    }
+}

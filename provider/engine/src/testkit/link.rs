@@ -1,0 +1,379 @@
+//! The link of the kit, and the hub that all links of one [`super::Net`] meet at.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use hmem::{Span, total};
+use wire::{Addr, Seg};
+
+use crate::link::{Event, Frame, Gone, Limits, Link, NoDirect, PeerId, Refused};
+
+/// A link's place at the hub.
+pub type Place = usize;
+
+/// What is on its way from one link to another.
+#[derive(Debug)]
+enum Item {
+    Frame(Vec<u8>),
+    Closed(Gone),
+}
+
+/// One direction between two links.
+#[derive(Debug)]
+struct Way {
+    items: VecDeque<Item>,
+    /// How many more items may come out.
+    open: usize,
+    /// What sends are answered with.
+    refuse: Option<Gone>,
+    /// Whether anything ever went in.
+    used: bool,
+}
+
+#[derive(Debug)]
+struct Station {
+    addr: Addr,
+    alive: bool,
+    /// Memory others may reach directly, by address.
+    memory: BTreeMap<u64, Span>,
+}
+
+#[derive(Debug)]
+pub(super) struct Hub {
+    max_frame: usize,
+    capacity: usize,
+    direct: bool,
+    /// How many direct accesses are to fail.
+    faults: usize,
+    /// How many succeeded.
+    accesses: usize,
+    chance: u64,
+    stations: Vec<Station>,
+    ways: BTreeMap<(Place, Place), Way>,
+}
+
+impl Hub {
+    pub(super) fn new(max_frame: usize, capacity: usize, direct: bool, seed: u64) -> Rc<RefCell<Hub>> {
+        let chance = seed | 1;
+        let (stations, ways) = (Vec::new(), BTreeMap::new());
+        let hub = Hub { max_frame, capacity, direct, faults: 0, accesses: 0, chance, stations, ways };
+        Rc::new(RefCell::new(hub))
+    }
+
+    /// Another link at the hub.
+    pub(super) fn join(hub: &Rc<RefCell<Hub>>) -> MemLink {
+        let mut h = hub.borrow_mut();
+        let at = h.stations.len();
+        let addr = Addr::new(([10, 0, 0, 1], 1 + at as u16).into());
+        h.stations.push(Station { addr, alive: true, memory: BTreeMap::new() });
+        MemLink { hub: hub.clone(), at, peers: Vec::new(), held: false }
+    }
+
+    pub(super) fn addr(&self, at: Place) -> Addr {
+        self.stations[at].addr
+    }
+
+    pub(super) fn share(&mut self, at: Place, span: Span) {
+        self.stations[at].memory.insert(span.addr(), span);
+    }
+
+    pub(super) fn set_direct(&mut self, on: bool) {
+        self.direct = on;
+    }
+
+    pub(super) fn set_capacity(&mut self, frames: usize) {
+        self.capacity = frames;
+    }
+
+    pub(super) fn fault(&mut self, accesses: usize) {
+        self.faults = accesses;
+    }
+
+    pub(super) fn accesses(&self) -> usize {
+        self.accesses
+    }
+
+    fn way(&mut self, from: Place, to: Place) -> &mut Way {
+        self.ways.entry((from, to)).or_insert_with(|| Way {
+            items: VecDeque::new(),
+            open: usize::MAX,
+            refuse: None,
+            used: false,
+        })
+    }
+
+    pub(super) fn set_open(&mut self, from: Place, to: Place, items: usize) {
+        self.way(from, to).open = items;
+    }
+
+    pub(super) fn refuse(&mut self, from: Place, to: Place, why: Option<Gone>) {
+        self.way(from, to).refuse = why;
+    }
+
+    pub(super) fn inject(&mut self, from: Place, to: Place, bytes: Vec<u8>) {
+        let way = self.way(from, to);
+        way.used = true;
+        way.items.push_back(Item::Frame(bytes));
+    }
+
+    pub(super) fn frames(&mut self, from: Place, to: Place) -> Vec<&mut Vec<u8>> {
+        let frame = |i| match i {
+            &mut Item::Frame(ref mut f) => Some(f),
+            Item::Closed(_) => None,
+        };
+        self.way(from, to).items.iter_mut().filter_map(frame).collect()
+    }
+
+    /// `at` ends: what it sent still arrives, then everyone it ever met hears of it.
+    pub(super) fn kill(&mut self, at: Place) {
+        self.stations[at].alive = false;
+        self.stations[at].memory.clear();
+        for other in 0..self.stations.len() {
+            let met = self.way(at, other).used || self.way(other, at).used;
+            self.way(other, at).items.clear();
+            if other == at {
+                continue;
+            }
+            self.way(other, at).used = false;
+            let way = self.way(at, other);
+            way.used = false;
+            if met {
+                way.items.push_back(Item::Closed(Gone::Reset));
+            }
+        }
+    }
+
+    /// Another process at the place of one that ended.
+    pub(super) fn rejoin(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
+        hub.borrow_mut().stations[at].alive = true;
+        MemLink { hub: hub.clone(), at, peers: Vec::new(), held: false }
+    }
+
+    fn draw(&mut self, of: usize) -> usize {
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 7;
+        self.chance ^= self.chance << 17;
+        (self.chance % of as u64) as usize
+    }
+
+    /// The next item for `to`, from whichever sender chance picks.
+    fn next(&mut self, to: Place) -> Option<(Place, Item)> {
+        let ready = |(&(from, at), way): (&(Place, Place), &Way)| {
+            (at == to && way.open > 0 && !way.items.is_empty()).then_some(from)
+        };
+        let senders: Vec<Place> = self.ways.iter().filter_map(ready).collect();
+        if senders.is_empty() {
+            return None;
+        }
+        let from = senders[self.draw(senders.len())];
+        let way = self.way(from, to);
+        if way.open != usize::MAX {
+            way.open -= 1;
+        }
+        Some((from, way.items.pop_front()?))
+    }
+
+    /// The shared memory of `at` that `seg` names, as far as all of it was shared.
+    fn memory(&self, at: Place, seg: &Seg) -> Option<Span> {
+        let (addr, len) = (seg.addr.get(), usize::try_from(seg.len.get()).ok()?);
+        if len == 0 {
+            return Some(Span::EMPTY);
+        }
+        let (start, span) = self.stations[at].memory.range(..=addr).next_back()?;
+        span.part(usize::try_from(addr - start).ok()?, len)
+    }
+
+    fn reach(&mut self, at: Place, segs: &[Seg]) -> Result<Vec<Span>, NoDirect> {
+        if !self.direct {
+            return Err(NoDirect::Never);
+        }
+        if self.faults > 0 || !self.stations[at].alive {
+            self.faults = self.faults.saturating_sub(1);
+            return Err(NoDirect::Fault);
+        }
+        let all: Option<Vec<Span>> = segs.iter().map(|s| self.memory(at, s)).collect();
+        all.ok_or(NoDirect::Fault)
+    }
+}
+
+/// A frame in memory.
+#[derive(Debug)]
+pub struct MemFrame {
+    from: PeerId,
+    bytes: Vec<u8>,
+}
+
+impl Frame for MemFrame {
+    fn from(&self) -> PeerId {
+        self.from
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// A link to others at the same hub. It holds the engine to the contract of [`Link`]: a frame that
+/// is too long, bytes that no span has, or a poll before the last frame was released all panic.
+#[derive(Debug)]
+pub struct MemLink {
+    hub: Rc<RefCell<Hub>>,
+    at: Place,
+    peers: Vec<Place>,
+    held: bool,
+}
+
+impl MemLink {
+    /// Its place at the hub, which is its peers' index of it where a [`super::Net`] introduced them.
+    pub fn place(&self) -> Place {
+        self.at
+    }
+
+    fn peer_at(&mut self, place: Place) -> PeerId {
+        let known = self.peers.iter().position(|p| *p == place);
+        PeerId(known.unwrap_or_else(|| {
+            self.peers.push(place);
+            self.peers.len() - 1
+        }) as u32)
+    }
+
+    fn place_of(&self, peer: PeerId) -> Place {
+        self.peers[peer.0 as usize]
+    }
+
+    fn copy(&self, dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) -> Result<(), NoDirect> {
+        let host = |iov: &[Span]| iov.iter().all(|s| s.kind().is_system());
+        assert!(host(dst) && host(src), "direct access to memory that is not the host's");
+        match hmem::copy(dst, doff, src, soff, len) == len {
+            true => {
+                self.hub.borrow_mut().accesses += 1;
+                Ok(())
+            }
+            false => Err(NoDirect::Fault),
+        }
+    }
+}
+
+impl Link for MemLink {
+    type Frame = MemFrame;
+
+    fn addr(&self) -> Addr {
+        self.hub.borrow().addr(self.at)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { max_frame: self.hub.borrow().max_frame }
+    }
+
+    fn peer(&mut self, addr: &Addr) -> PeerId {
+        let known = self.hub.borrow().stations.iter().position(|s| s.addr == *addr);
+        let place = known.unwrap_or_else(|| {
+            // A name that nobody has: a place where nobody lives.
+            let mut hub = self.hub.borrow_mut();
+            hub.stations.push(Station { addr: *addr, alive: false, memory: BTreeMap::new() });
+            hub.stations.len() - 1
+        });
+        self.peer_at(place)
+    }
+
+    fn peer_addr(&self, peer: PeerId) -> Addr {
+        self.hub.borrow().addr(self.place_of(peer))
+    }
+
+    fn send(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        let to = self.place_of(to);
+        let mut hub = self.hub.borrow_mut();
+        assert!(head.len() + len <= hub.max_frame, "a frame of {} + {len} bytes", head.len());
+        assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
+        let (alive, capacity) = (hub.stations[to].alive, hub.capacity);
+        let way = hub.way(self.at, to);
+        if let Some(why) = way.refuse {
+            return Err(Refused::Gone(why));
+        }
+        if !alive {
+            return Err(Refused::Gone(Gone::Refused));
+        }
+        if way.items.len() >= capacity {
+            return Err(Refused::Busy);
+        }
+        let mut bytes = vec![0; head.len() + len];
+        bytes[..head.len()].copy_from_slice(head);
+        hmem::read(body, off, &mut bytes[head.len()..]);
+        way.used = true;
+        way.items.push_back(Item::Frame(bytes));
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Option<Event<MemFrame>> {
+        assert!(!self.held, "polled before the last frame was released");
+        let (from, item) = self.hub.borrow_mut().next(self.at)?;
+        let from = self.peer_at(from);
+        Some(match item {
+            Item::Frame(bytes) => {
+                self.held = true;
+                Event::Frame(MemFrame { from, bytes })
+            }
+            Item::Closed(why) => Event::Closed(from, why),
+        })
+    }
+
+    fn read(&self, frame: &MemFrame, off: usize, dst: &mut [u8]) -> usize {
+        let rest = frame.bytes.get(off..).unwrap_or_default();
+        let n = rest.len().min(dst.len());
+        dst[..n].copy_from_slice(&rest[..n]);
+        n
+    }
+
+    fn copy_out(&self, frame: &MemFrame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+        let rest = frame.bytes.get(off..).unwrap_or_default();
+        hmem::write(dst, doff, &rest[..rest.len().min(len)])
+    }
+
+    fn release(&mut self, _frame: MemFrame) {
+        assert!(self.held, "released what was not held");
+        self.held = false;
+    }
+
+    fn get(
+        &mut self,
+        from: PeerId,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        let there = self.hub.borrow_mut().reach(self.place_of(from), remote)?;
+        self.copy(local, loff, &there, roff, len)
+    }
+
+    fn put(
+        &mut self,
+        to: PeerId,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        let there = self.hub.borrow_mut().reach(self.place_of(to), remote)?;
+        self.copy(&there, roff, local, loff, len)
+    }
+
+    fn arm(&mut self) -> bool {
+        let hub = self.hub.borrow();
+        !hub.ways.iter().any(|(&(_, to), way)| to == self.at && way.open > 0 && !way.items.is_empty())
+    }
+
+    fn describe(&self, _peer: PeerId) -> String {
+        "in memory".into()
+    }
+}

@@ -1,0 +1,61 @@
+//! Operations that wait for a counter: FI_TRIGGER and the deferred work queue of fi_trigger(3).
+
+use hmem::{AtomicOp, Datatype};
+
+use crate::core::{Iov, RmaIov};
+use crate::types::*;
+
+/// An operation that starts once a counter reaches a threshold. Everything it names is copied in.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// What it is cancelled by; zero if it never is.
+    pub id: Ctx,
+    /// The counter it waits for.
+    pub trigger: CntrId,
+    /// The value it waits for.
+    pub threshold: u64,
+    /// Counts when the operation is complete.
+    pub completion: Option<CntrId>,
+    /// The operation.
+    pub op: WorkOp,
+}
+
+/// What to do then.
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // Few are about at once, and nearly all carry spans.
+#[allow(missing_docs)] // The fields are those of the operations' own types.
+pub enum WorkOp {
+    /// See [`Send`].
+    Send { ep: EpId, to: FiAddr, iov: Iov, tag: Option<u64>, data: Option<u64>, ctx: Ctx, flags: OpFlags },
+    /// See [`Recv`].
+    Recv { rx: RxId, pattern: Pattern, iov: Iov, ctx: Ctx, flags: OpFlags },
+    /// See [`Rma`].
+    Rma {
+        ep: EpId,
+        to: FiAddr,
+        write: bool,
+        iov: Iov,
+        remote: RmaIov,
+        data: Option<u64>,
+        ctx: Ctx,
+        flags: OpFlags,
+    },
+    /// See [`Atomic`].
+    Atomic {
+        ep: EpId,
+        to: FiAddr,
+        op: AtomicOp,
+        datatype: Datatype,
+        operand: Iov,
+        compare: Iov,
+        result: Iov,
+        remote: RmaIov,
+        data: Option<u64>,
+        ctx: Ctx,
+        flags: OpFlags,
+    },
+    /// Adds to a counter.
+    CntrAdd { cntr: CntrId, value: u64 },
+    /// Sets a counter.
+    CntrSet { cntr: CntrId, value: u64 },
+}

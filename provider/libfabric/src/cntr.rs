@@ -1,0 +1,249 @@
+//! Counters, fi_cntr(3).
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use engine::CntrId;
+use libc::{c_int, c_void};
+use libfabric_sys as fi;
+
+use crate::domain::{DomainFid, Engine, Shared, Watched};
+use crate::errno::Errno;
+use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, obj, publish, put, reclaim};
+use crate::wait::{Deadline, Style, Wait};
+
+/// How often a blocking wait looks before it sleeps.
+const SPINS: u32 = 100;
+
+/// `struct fid_cntr`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct CntrFid {
+    pub fid: fi::fid_cntr,
+    pub shared: Arc<Shared>,
+    pub id: CntrId,
+    /// Endpoints and registrations bound to it.
+    pub refs: Refs,
+    style: Style,
+    wait: Arc<Wait>,
+}
+
+// SAFETY: `#[repr(C)]` with the fid first, made in `open` alone, with this table.
+unsafe impl Fid for CntrFid {
+    const CLASS: usize = fi::FI_CLASS_CNTR;
+    fn ops() -> *const fi::fi_ops {
+        &raw const OPS
+    }
+}
+
+// SAFETY: the raw pointers inside the fid are written once, before the object is shared, and followed
+// by the application alone; everything else is synchronized by itself.
+unsafe impl Send for CntrFid {}
+// SAFETY: as above.
+unsafe impl Sync for CntrFid {}
+
+impl Counted for CntrFid {
+    fn refs(&self) -> &Refs {
+        &self.refs
+    }
+}
+
+impl CntrFid {
+    /// Includes an endpoint's link in what a blocking wait sleeps on.
+    pub(crate) fn attach_ep(&self, fd: RawFd) -> Result<(), Errno> {
+        self.shared.attach(&self.wait, fd)
+    }
+
+    /// Takes it out again; to be called before the descriptor is closed.
+    pub(crate) fn detach_ep(&self, fd: RawFd) {
+        self.shared.detach(&self.wait, fd);
+    }
+
+    /// Whether an application may now sleep on the descriptor: fi_trywait(3).
+    pub(crate) fn try_wait(&self) -> Result<(), Errno> {
+        self.wait.lower();
+        let mut engine = self.shared.lock_to_poll();
+        let before = self.values(&engine);
+        engine.progress();
+        let (n, errs) = self.values(&engine);
+        if (n, errs) != before || !engine.watch(Watched::Cntr(self.id, n, errs), &self.wait) {
+            return Err(Errno::AGAIN);
+        }
+        Ok(())
+    }
+
+    fn values(&self, engine: &Engine) -> (u64, u64) {
+        (engine.cntr_read(self.id), engine.cntr_readerr(self.id))
+    }
+
+    fn wait_for(&self, threshold: u64, timeout: c_int) -> Result<(), Errno> {
+        let until = Deadline::after(timeout);
+        let mut first = None;
+        let mut spins = 0;
+        loop {
+            self.wait.lower();
+            let mut engine = self.shared.lock_to_poll();
+            engine.progress();
+            let (n, errs) = self.values(&engine);
+            if n >= threshold {
+                return Ok(());
+            }
+            if errs != *first.get_or_insert(errs) {
+                return Err(Errno::AVAIL);
+            }
+            spins += 1;
+            let sleep = spins >= SPINS
+                && self.style == Style::Fd(fi::FI_WAIT_FD)
+                && engine.watch(Watched::Cntr(self.id, n, errs), &self.wait);
+            drop(engine);
+            if until.passed() {
+                return Err(Errno::TIMEDOUT);
+            }
+            if sleep {
+                let slept = self.wait.sleep(until);
+                self.shared.lock().unwatch(&self.wait);
+                slept?;
+            } else if spins >= SPINS {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Calls with the engine, and the counter's name in it.
+    fn change(&self, how: impl FnOnce(&mut Engine, CntrId)) -> Result<(), Errno> {
+        how(&mut self.shared.lock(), self.id);
+        Ok(())
+    }
+}
+
+static OPS: fi::fi_ops = fi::fi_ops { close: Some(close), control: Some(control), ..fi::NO_OPS };
+
+static CNTR_OPS: fi::fi_ops_cntr = fi::fi_ops_cntr {
+    read: Some(read),
+    readerr: Some(readerr),
+    add: Some(add),
+    set: Some(set),
+    wait: Some(wait),
+    adderr: Some(adderr),
+    seterr: Some(seterr),
+    ..fi::NO_OPS_CNTR
+};
+
+/// `fi_ops_domain::cntr_open`.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fi::fid_domain,
+    attr: *mut fi::fi_cntr_attr,
+    cntr: *mut *mut fi::fid_cntr,
+    context: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the application passes an open domain.
+        let domain = unsafe { obj::<DomainFid, _>(domain)? };
+        let (mut events, mut object, mut flags) = (fi::FI_CNTR_EVENTS_COMP, fi::FI_WAIT_UNSPEC, 0);
+        if !attr.is_null() {
+            // SAFETY: the application passes NULL or attributes; only fields that every version has
+            // are read, through places that form no reference.
+            unsafe { (events, object, flags) = ((*attr).events, (*attr).wait_obj, (*attr).flags) };
+        }
+        if events != fi::FI_CNTR_EVENTS_COMP {
+            log::info!("fi_cntr_open: counting bytes asked, counting completions offered");
+            return Err(Errno::NOSYS);
+        }
+        if flags != 0 || cntr.is_null() {
+            return Err(Errno::INVAL);
+        }
+        let style = match Style::of(object)? {
+            Style::Fd(_) => Style::Fd(fi::FI_WAIT_FD),
+            other => other,
+        };
+        let wait = Arc::new(Wait::default());
+        if object == fi::FI_WAIT_FD {
+            wait.fd()?;
+        }
+        let shared = domain.shared.clone();
+        let id = shared.lock().cntr_open();
+        shared.children.inc();
+        let ops = (&raw const CNTR_OPS).cast_mut();
+        let fid = publish(Box::new(CntrFid {
+            fid: fi::fid_cntr { fid: header::<CntrFid>(context), ops },
+            shared,
+            id,
+            refs: Refs::default(),
+            style,
+            wait,
+        }));
+        // SAFETY: the application passes a place for the answer.
+        unsafe { put(cntr, fid) }
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
+    guard(|| {
+        // SAFETY: the application passes an open counter and does not use it during the call.
+        let cntr = unsafe { obj::<CntrFid, _>(fid)? };
+        cntr.refs.none()?;
+        let mut engine = cntr.shared.lock();
+        engine.unwatch(&cntr.wait);
+        engine.cntr_close(cntr.id)?;
+        drop(engine);
+        cntr.shared.children.dec();
+        // SAFETY: as above, and nothing refers to it.
+        drop(unsafe { reclaim(cntr) });
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, arg: *mut c_void) -> c_int {
+    guard(|| {
+        // SAFETY: the application passes an open counter, and what the command demands.
+        unsafe {
+            let cntr = obj::<CntrFid, _>(fid)?;
+            cntr.style.control(&cntr.wait, command, arg)
+        }
+    })
+}
+
+unsafe extern "C" fn read(cntr: *mut fi::fid_cntr) -> u64 {
+    guard_or(0, || {
+        // SAFETY: the application passes an open counter.
+        let Ok(cntr) = (unsafe { obj::<CntrFid, _>(cntr) }) else { return 0 };
+        let mut engine = cntr.shared.lock_to_poll();
+        engine.progress();
+        engine.cntr_read(cntr.id)
+    })
+}
+
+unsafe extern "C" fn readerr(cntr: *mut fi::fid_cntr) -> u64 {
+    guard_or(0, || {
+        // SAFETY: the application passes an open counter.
+        let Ok(cntr) = (unsafe { obj::<CntrFid, _>(cntr) }) else { return 0 };
+        let mut engine = cntr.shared.lock_to_poll();
+        engine.progress();
+        engine.cntr_readerr(cntr.id)
+    })
+}
+
+unsafe extern "C" fn add(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
+    // SAFETY: the application passes an open counter.
+    guard(|| unsafe { obj::<CntrFid, _>(cntr)? }.change(|e, id| e.cntr_add(id, value)))
+}
+
+unsafe extern "C" fn set(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
+    // SAFETY: the application passes an open counter.
+    guard(|| unsafe { obj::<CntrFid, _>(cntr)? }.change(|e, id| e.cntr_set(id, value)))
+}
+
+unsafe extern "C" fn adderr(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
+    // SAFETY: the application passes an open counter.
+    guard(|| unsafe { obj::<CntrFid, _>(cntr)? }.change(|e, id| e.cntr_adderr(id, value)))
+}
+
+unsafe extern "C" fn seterr(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
+    // SAFETY: the application passes an open counter.
+    guard(|| unsafe { obj::<CntrFid, _>(cntr)? }.change(|e, id| e.cntr_seterr(id, value)))
+}
+
+unsafe extern "C" fn wait(cntr: *mut fi::fid_cntr, threshold: u64, timeout: c_int) -> c_int {
+    // SAFETY: the application passes an open counter.
+    guard(|| unsafe { obj::<CntrFid, _>(cntr)? }.wait_for(threshold, timeout))
+}

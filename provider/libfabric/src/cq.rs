@@ -1,0 +1,417 @@
+//! Completion queues, fi_cq(3).
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use engine::{Completion, CqId, Next};
+use libc::{c_char, c_int, c_void};
+use libfabric_sys as fi;
+
+use crate::domain::{DomainFid, Guard, Shared, Watched};
+use crate::errno::{self, Errno};
+use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, obj, publish, put, reclaim};
+use crate::wait::{Deadline, Style, Wait};
+
+mod entry;
+
+use entry::{Entry, flags_of};
+
+/// Entries of a queue whose opener leaves the size to us.
+const DEFAULT_SIZE: usize = 8192;
+/// How often a blocking read looks before it sleeps.
+const SPINS: u32 = 100;
+
+/// `struct fid_cq`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct CqFid {
+    pub fid: fi::fid_cq,
+    pub shared: Arc<Shared>,
+    pub id: CqId,
+    /// Endpoints bound to it.
+    pub refs: Refs,
+    format: fi::fi_cq_format,
+    style: Style,
+    threshold: bool,
+    wait: Arc<Wait>,
+    signalled: AtomicBool,
+}
+
+// SAFETY: `#[repr(C)]` with the fid first, made in `open` alone, with this table.
+unsafe impl Fid for CqFid {
+    const CLASS: usize = fi::FI_CLASS_CQ;
+    fn ops() -> *const fi::fi_ops {
+        &raw const OPS
+    }
+}
+
+// SAFETY: the raw pointers inside the fid are written once, before the object is shared, and followed
+// by the application alone; everything else is synchronized by itself.
+unsafe impl Send for CqFid {}
+// SAFETY: as above.
+unsafe impl Sync for CqFid {}
+
+impl Counted for CqFid {
+    fn refs(&self) -> &Refs {
+        &self.refs
+    }
+}
+
+impl CqFid {
+    /// Includes an endpoint's link in what a blocking read sleeps on.
+    pub(crate) fn attach_ep(&self, fd: RawFd) -> Result<(), Errno> {
+        self.shared.attach(&self.wait, fd)
+    }
+
+    /// Takes it out again; to be called before the descriptor is closed.
+    pub(crate) fn detach_ep(&self, fd: RawFd) {
+        self.shared.detach(&self.wait, fd);
+    }
+
+    /// Whether an application may now sleep on the descriptor: fi_trywait(3).
+    pub(crate) fn try_wait(&self) -> Result<(), Errno> {
+        self.wait.lower();
+        let mut engine = self.shared.lock_to_poll();
+        if engine.cq_is_empty(self.id) {
+            engine.progress();
+        }
+        if !engine.cq_is_empty(self.id) || !engine.watch(Watched::Cq(self.id), &self.wait) {
+            return Err(Errno::AGAIN);
+        }
+        Ok(())
+    }
+
+    /// Takes up to `count` entries into `buf`, and their sources into `from` unless that is NULL.
+    ///
+    /// # Safety
+    /// `buf` has room for `count` entries of the queue's format, `from` is NULL or has for as many
+    /// addresses.
+    #[inline]
+    unsafe fn read(&self, buf: *mut c_void, count: usize, from: *mut fi::fi_addr_t) -> Result<usize, Errno> {
+        let mut engine = self.shared.lock_to_poll();
+        // SAFETY: the caller's promise.
+        match unsafe { self.take(&mut engine, buf, count, from) } {
+            Err(Errno::AGAIN) => {
+                engine.progress();
+                // SAFETY: as above.
+                unsafe { self.take(&mut engine, buf, count, from) }
+            }
+            done => done,
+        }
+    }
+
+    /// What is there already.
+    ///
+    /// # Safety
+    /// As for [`CqFid::read`].
+    #[inline]
+    unsafe fn take(
+        &self,
+        engine: &mut Guard<'_>,
+        buf: *mut c_void,
+        count: usize,
+        from: *mut fi::fi_addr_t,
+    ) -> Result<usize, Errno> {
+        // SAFETY: the caller's promise, and the entry type is the format's.
+        unsafe {
+            match self.format {
+                fi::FI_CQ_FORMAT_TAGGED => {
+                    self.fill::<fi::fi_cq_tagged_entry>(engine, buf.cast(), count, from)
+                }
+                fi::FI_CQ_FORMAT_DATA => self.fill::<fi::fi_cq_data_entry>(engine, buf.cast(), count, from),
+                fi::FI_CQ_FORMAT_MSG => self.fill::<fi::fi_cq_msg_entry>(engine, buf.cast(), count, from),
+                _ => self.fill::<fi::fi_cq_entry>(engine, buf.cast(), count, from),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`CqFid::read`], `E` being the format's entry.
+    #[inline]
+    unsafe fn fill<E: Entry>(
+        &self,
+        engine: &mut Guard<'_>,
+        buf: *mut E,
+        count: usize,
+        from: *mut fi::fi_addr_t,
+    ) -> Result<usize, Errno> {
+        let mut n = 0;
+        while n < count {
+            match engine.cq_next(self.id) {
+                Next::Done(c) => {
+                    // SAFETY: `n < count`, for which the caller promised room.
+                    unsafe {
+                        buf.add(n).write(E::of(&c));
+                        if !from.is_null() {
+                            from.add(n).write(c.src);
+                        }
+                    }
+                    n += 1;
+                }
+                Next::Failed if n == 0 => return Err(Errno::AVAIL),
+                Next::Failed | Next::Empty => break,
+            }
+        }
+        if n == 0 && (count > 0 || engine.cq_is_empty(self.id)) {
+            return Err(Errno::AGAIN);
+        }
+        Ok(n)
+    }
+
+    /// Reads and, as long as there is too little, sleeps.
+    ///
+    /// # Safety
+    /// As for [`CqFid::read`].
+    unsafe fn sread(
+        &self,
+        buf: *mut c_void,
+        count: usize,
+        from: *mut fi::fi_addr_t,
+        cond: *const c_void,
+        timeout: c_int,
+    ) -> Result<usize, Errno> {
+        if self.style == Style::None {
+            return Err(Errno::NOSYS);
+        }
+        let enough = if self.threshold { cond.addr().clamp(1, count.max(1)) } else { 1 };
+        let until = Deadline::after(timeout);
+        let entry = entry::size(self.format);
+        let (mut n, mut spins) = (0, 0);
+        loop {
+            self.wait.lower();
+            // SAFETY: `n` entries of the caller's `count` are used, and the offsets are theirs.
+            let some = unsafe {
+                let from = if from.is_null() { from } else { from.add(n) };
+                self.read(buf.byte_add(n * entry), count - n, from)
+            };
+            match some {
+                Ok(more) => n += more,
+                Err(Errno::AGAIN) => {}
+                Err(_) if n > 0 => return Ok(n),
+                Err(e) => return Err(e),
+            }
+            if n >= enough || (some.is_ok() && count == 0) {
+                return Ok(n);
+            }
+            if self.signalled.swap(false, Ordering::Relaxed) || until.passed() {
+                return if n > 0 { Ok(n) } else { Err(Errno::AGAIN) };
+            }
+            spins += 1;
+            if spins < SPINS {
+                std::hint::spin_loop();
+            } else if self.style == Style::Yield {
+                std::thread::yield_now();
+            } else {
+                self.sleep(until)?;
+            }
+        }
+    }
+
+    fn sleep(&self, until: Deadline) -> Result<(), Errno> {
+        let mut engine = self.shared.lock();
+        let quiet = engine.cq_is_empty(self.id) && engine.watch(Watched::Cq(self.id), &self.wait);
+        drop(engine);
+        if !quiet {
+            std::thread::yield_now();
+            return Ok(());
+        }
+        let slept = self.wait.sleep(until);
+        self.shared.lock().unwatch(&self.wait);
+        slept
+    }
+}
+
+static OPS: fi::fi_ops = fi::fi_ops { close: Some(close), control: Some(control), ..fi::NO_OPS };
+
+static CQ_OPS: fi::fi_ops_cq = fi::fi_ops_cq {
+    read: Some(read),
+    readfrom: Some(readfrom),
+    readerr: Some(readerr),
+    sread: Some(sread),
+    sreadfrom: Some(sreadfrom),
+    signal: Some(signal),
+    strerror: Some(strerror),
+    ..fi::NO_OPS_CQ
+};
+
+/// `fi_ops_domain::cq_open`.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fi::fid_domain,
+    attr: *mut fi::fi_cq_attr,
+    cq: *mut *mut fi::fid_cq,
+    context: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the application passes an open domain.
+        let domain = unsafe { obj::<DomainFid, _>(domain)? };
+        let (mut size, mut format, mut object, mut cond) = (0, fi::FI_CQ_FORMAT_UNSPEC, fi::FI_WAIT_NONE, 0);
+        if !attr.is_null() {
+            // SAFETY: the application passes NULL or attributes; only fields that every version has
+            // are read, through places that form no reference.
+            unsafe {
+                (size, format) = ((*attr).size, (*attr).format);
+                (object, cond) = ((*attr).wait_obj, (*attr).wait_cond);
+            }
+        }
+        if format > fi::FI_CQ_FORMAT_TAGGED || cond > fi::FI_CQ_COND_THRESHOLD || cq.is_null() {
+            return Err(Errno::INVAL);
+        }
+        let style = Style::of(object)?;
+        let wait = Arc::new(Wait::default());
+        if style == Style::Fd(fi::FI_WAIT_FD) {
+            wait.fd()?;
+        }
+        let shared = domain.shared.clone();
+        let id = shared.lock().cq_open(if size == 0 { DEFAULT_SIZE } else { size });
+        shared.children.inc();
+        let fid = publish(Box::new(CqFid {
+            fid: fi::fid_cq { fid: header::<CqFid>(context), ops: (&raw const CQ_OPS).cast_mut() },
+            shared,
+            id,
+            refs: Refs::default(),
+            format: if format == fi::FI_CQ_FORMAT_UNSPEC { fi::FI_CQ_FORMAT_CONTEXT } else { format },
+            style,
+            threshold: cond == fi::FI_CQ_COND_THRESHOLD,
+            wait,
+            signalled: AtomicBool::new(false),
+        }));
+        // SAFETY: the application passes a place for the answer.
+        unsafe { put(cq, fid) }
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
+    guard(|| {
+        // SAFETY: the application passes an open queue and does not use it during the call.
+        let cq = unsafe { obj::<CqFid, _>(fid)? };
+        cq.refs.none()?;
+        let mut engine = cq.shared.lock();
+        engine.unwatch(&cq.wait);
+        engine.cq_close(cq.id)?;
+        drop(engine);
+        cq.shared.children.dec();
+        // SAFETY: as above, and no endpoint refers to it.
+        drop(unsafe { reclaim(cq) });
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, arg: *mut c_void) -> c_int {
+    guard(|| {
+        // SAFETY: the application passes an open queue, and what the command demands.
+        unsafe {
+            let cq = obj::<CqFid, _>(fid)?;
+            cq.style.control(&cq.wait, command, arg)
+        }
+    })
+}
+
+unsafe extern "C" fn read(cq: *mut fi::fid_cq, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: the application passes an open queue and room for `count` entries.
+    guard(|| unsafe { obj::<CqFid, _>(cq)?.read(buf, count, std::ptr::null_mut()) })
+}
+
+unsafe extern "C" fn readfrom(
+    cq: *mut fi::fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    src_addr: *mut fi::fi_addr_t,
+) -> isize {
+    // SAFETY: the application passes an open queue and room for `count` entries and addresses.
+    guard(|| unsafe { obj::<CqFid, _>(cq)?.read(buf, count, src_addr) })
+}
+
+unsafe extern "C" fn sread(
+    cq: *mut fi::fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: the application passes an open queue and room for `count` entries.
+    guard(|| unsafe { obj::<CqFid, _>(cq)?.sread(buf, count, std::ptr::null_mut(), cond, timeout) })
+}
+
+unsafe extern "C" fn sreadfrom(
+    cq: *mut fi::fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    src_addr: *mut fi::fi_addr_t,
+    cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: the application passes an open queue and room for `count` entries and addresses.
+    guard(|| unsafe { obj::<CqFid, _>(cq)?.sread(buf, count, src_addr, cond, timeout) })
+}
+
+unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry, _flags: u64) -> isize {
+    guard(|| {
+        // SAFETY: the application passes an open queue.
+        let cq = unsafe { obj::<CqFid, _>(cq)? };
+        if buf.is_null() {
+            return Err(Errno::INVAL);
+        }
+        let failed = cq.shared.lock().cq_error(cq.id).ok_or(Errno::AGAIN)?;
+        // SAFETY: the application passes room for one entry of its version.
+        unsafe { write_error(buf, &failed, cq.shared.api_version) };
+        Ok(1usize)
+    })
+}
+
+/// Writes an error entry as long as that version's is.
+///
+/// # Safety
+/// `buf` is valid for writes of that length.
+unsafe fn write_error(buf: *mut fi::fi_cq_err_entry, c: &Completion, api_version: u32) {
+    let (err, prov_errno) = c.err.map_or((0, 0), |e| (Errno::from(e).0, errno::detail(e)));
+    // SAFETY: the caller's promise; the places form no reference to a structure that may be shorter.
+    unsafe {
+        (*buf).op_context = c.ctx.0 as *mut c_void;
+        (*buf).flags = flags_of(c.what);
+        (*buf).len = c.len;
+        (*buf).buf = c.buf as *mut c_void;
+        (*buf).data = c.data;
+        (*buf).tag = c.tag;
+        (*buf).olen = c.olen;
+        (*buf).err = err;
+        (*buf).prov_errno = prov_errno;
+        if api_version < fi::FI_VERSION(1, 5) {
+            (*buf).err_data = std::ptr::null_mut();
+            return;
+        }
+        // A buffer of the application's is returned with nothing in it; where there is none, there
+        // is none of ours.
+        if (*buf).err_data_size == 0 {
+            (*buf).err_data = std::ptr::null_mut();
+        }
+        (*buf).err_data_size = 0;
+        if api_version >= fi::FI_VERSION(1, 20) {
+            (*buf).src_addr = c.src;
+        }
+    }
+}
+
+unsafe extern "C" fn signal(cq: *mut fi::fid_cq) -> c_int {
+    guard(|| {
+        // SAFETY: the application passes an open queue.
+        let cq = unsafe { obj::<CqFid, _>(cq)? };
+        if cq.style == Style::None {
+            return Err(Errno::NOSYS);
+        }
+        cq.signalled.store(true, Ordering::Relaxed);
+        cq.wait.raise();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn strerror(
+    _cq: *mut fi::fid_cq,
+    prov_errno: c_int,
+    _err_data: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    // SAFETY: the application passes NULL or room for `len` bytes.
+    guard_or(c"".as_ptr(), || unsafe { errno::strerror(prov_errno, buf, len) })
+}

@@ -1,0 +1,130 @@
+//! Completions in the formats an application may choose.
+
+use engine::{Completion, What};
+use libc::c_void;
+use libfabric_sys as fi;
+
+/// One format.
+pub(super) trait Entry {
+    fn of(c: &Completion) -> Self;
+}
+
+/// Bytes of an entry.
+pub(super) fn size(format: fi::fi_cq_format) -> usize {
+    match format {
+        fi::FI_CQ_FORMAT_TAGGED => size_of::<fi::fi_cq_tagged_entry>(),
+        fi::FI_CQ_FORMAT_DATA => size_of::<fi::fi_cq_data_entry>(),
+        fi::FI_CQ_FORMAT_MSG => size_of::<fi::fi_cq_msg_entry>(),
+        _ => size_of::<fi::fi_cq_entry>(),
+    }
+}
+
+fn context(c: &Completion) -> *mut c_void {
+    // It was the application's pointer and is nobody's here.
+    std::ptr::with_exposed_provenance_mut(c.ctx.0)
+}
+
+impl Entry for fi::fi_cq_entry {
+    #[inline]
+    fn of(c: &Completion) -> Self {
+        fi::fi_cq_entry { op_context: context(c) }
+    }
+}
+
+impl Entry for fi::fi_cq_msg_entry {
+    #[inline]
+    fn of(c: &Completion) -> Self {
+        fi::fi_cq_msg_entry { op_context: context(c), flags: flags_of(c.what), len: c.len }
+    }
+}
+
+impl Entry for fi::fi_cq_data_entry {
+    #[inline]
+    fn of(c: &Completion) -> Self {
+        fi::fi_cq_data_entry {
+            op_context: context(c),
+            flags: flags_of(c.what),
+            len: c.len,
+            buf: c.buf as *mut c_void,
+            data: c.data,
+        }
+    }
+}
+
+impl Entry for fi::fi_cq_tagged_entry {
+    #[inline]
+    fn of(c: &Completion) -> Self {
+        fi::fi_cq_tagged_entry {
+            op_context: context(c),
+            flags: flags_of(c.what),
+            len: c.len,
+            buf: c.buf as *mut c_void,
+            data: c.data,
+            tag: c.tag,
+        }
+    }
+}
+
+/// What a completion is of, in libfabric's flags.
+#[inline]
+pub(super) fn flags_of(what: What) -> u64 {
+    const MAP: [(What, u64); 13] = [
+        (What::MSG, fi::FI_MSG),
+        (What::TAGGED, fi::FI_TAGGED),
+        (What::RMA, fi::FI_RMA),
+        (What::ATOMIC, fi::FI_ATOMIC),
+        (What::SEND, fi::FI_SEND),
+        (What::RECV, fi::FI_RECV),
+        (What::READ, fi::FI_READ),
+        (What::WRITE, fi::FI_WRITE),
+        (What::REMOTE_READ, fi::FI_REMOTE_READ),
+        (What::REMOTE_WRITE, fi::FI_REMOTE_WRITE),
+        (What::REMOTE_CQ_DATA, fi::FI_REMOTE_CQ_DATA),
+        (What::MULTI_RECV, fi::FI_MULTI_RECV),
+        (What::CLAIM, fi::FI_CLAIM),
+    ];
+    // The eight commonest are the low byte of `What`, and there are few combinations.
+    const LOW: [u64; 256] = table(&MAP);
+    let bits = what.bits();
+    let mut flags = LOW[(bits & 0xff) as usize];
+    if bits > 0xff {
+        for (bit, flag) in &MAP[8..] {
+            if bits & bit.bits() != 0 {
+                flags |= flag;
+            }
+        }
+    }
+    flags
+}
+
+const fn table(map: &[(What, u64); 13]) -> [u64; 256] {
+    let mut out = [0; 256];
+    let mut bits = 0;
+    while bits < 256 {
+        let mut i = 0;
+        while i < 8 {
+            if bits & map[i].0.bits() as usize != 0 {
+                out[bits] |= map[i].1;
+            }
+            i += 1;
+        }
+        bits += 1;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_libfabrics() {
+        let what = What::TAGGED | What::RECV | What::REMOTE_CQ_DATA;
+        assert_eq!(flags_of(what), fi::FI_TAGGED | fi::FI_RECV | fi::FI_REMOTE_CQ_DATA);
+        assert_eq!(flags_of(What::RMA | What::REMOTE_WRITE), fi::FI_RMA | fi::FI_REMOTE_WRITE);
+        assert_eq!(flags_of(What::all()).count_ones(), 13);
+        for (n, bit) in What::all().iter().enumerate() {
+            assert_eq!(flags_of(bit).count_ones(), 1, "bit {n}");
+        }
+    }
+}

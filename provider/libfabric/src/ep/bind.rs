@@ -1,0 +1,292 @@
+//! What an endpoint is put together from.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use engine::{Cntrs, EpConfig, Link};
+use libfabric_sys as fi;
+use link::ShmLink;
+use wire::Addr;
+
+use super::srx::SrxFid;
+use super::{Endpoint, Live};
+use crate::av::AvFid;
+use crate::cntr::CntrFid;
+use crate::cq::CqFid;
+use crate::eq::EqFid;
+use crate::errno::Errno;
+use crate::ffi::{Counted, Hold, arg, obj};
+use crate::info::ep::EpAttrs;
+use crate::param;
+
+/// A blocking read that the endpoint's link can end.
+#[derive(Debug)]
+struct Awake {
+    who: Sleeper,
+    fd: RawFd,
+}
+
+#[derive(Debug)]
+enum Sleeper {
+    Cq(Hold<CqFid>),
+    Cntr(Hold<CntrFid>),
+}
+
+impl Awake {
+    fn new(who: Sleeper, fd: RawFd) -> Result<Self, Errno> {
+        match &who {
+            Sleeper::Cq(cq) => cq.attach_ep(fd)?,
+            Sleeper::Cntr(cntr) => cntr.attach_ep(fd)?,
+        }
+        Ok(Awake { who, fd })
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        match &self.who {
+            Sleeper::Cq(cq) => cq.detach_ep(self.fd),
+            Sleeper::Cntr(cntr) => cntr.detach_ep(self.fd),
+        }
+    }
+}
+
+/// A queue, and whether only operations with `FI_COMPLETION` are written to it.
+#[derive(Debug)]
+struct Queue {
+    cq: Hold<CqFid>,
+    selective: bool,
+}
+
+/// Everything an endpoint is bound to, and its link until the engine has it.
+#[derive(Debug)]
+pub(super) struct Setup {
+    /// Gone to the engine once enabled.
+    link: Option<ShmLink>,
+    pub(super) name: Addr,
+    wait_fd: RawFd,
+    av: Option<Hold<AvFid>>,
+    eq: Option<Hold<EqFid>>,
+    tx: Option<Queue>,
+    rx: Option<Queue>,
+    /// In the order of [`COUNTED`].
+    cntrs: [Option<Hold<CntrFid>>; COUNTED.len()],
+    srx: Option<Hold<SrxFid>>,
+    awake: Vec<Awake>,
+    pub(super) options: super::opt::Options,
+}
+
+const _: () = {
+    const fn any_thread<T: Send>() {}
+    any_thread::<ShmLink>();
+};
+
+// SAFETY: the link is `Send`, as is checked above; all else that is not `Send` by itself are
+// references to libfabric objects, which applications use from any thread.
+unsafe impl Send for Setup {}
+
+const COUNTED: [u64; 6] =
+    [fi::FI_SEND, fi::FI_RECV, fi::FI_READ, fi::FI_WRITE, fi::FI_REMOTE_READ, fi::FI_REMOTE_WRITE];
+
+impl Setup {
+    pub(super) fn open(attrs: &EpAttrs) -> Result<Setup, Errno> {
+        let link = open_link(attrs.bind)?;
+        Ok(Setup {
+            name: link.addr(),
+            wait_fd: link.wait_fd(),
+            link: Some(link),
+            av: None,
+            eq: None,
+            tx: None,
+            rx: None,
+            cntrs: Default::default(),
+            srx: None,
+            awake: Vec::new(),
+            options: super::opt::Options::new(attrs),
+        })
+    }
+
+    /// fi_setname(3): opens the link anew under another name.
+    pub(super) fn rename(&mut self, name: Addr) -> Result<(), Errno> {
+        if self.link.is_none() {
+            return Err(Errno::BUSY);
+        }
+        let link = open_link(name)?;
+        self.name = link.addr();
+        self.wait_fd = link.wait_fd();
+        self.link = Some(link);
+        Ok(())
+    }
+
+    /// Nobody sleeps on the link any more.
+    pub(super) fn sleep_no_more(&mut self) {
+        self.awake.clear();
+    }
+
+    fn cntr_ids(&self) -> Cntrs {
+        let [send, recv, read, write, remote_read, remote_write] =
+            self.cntrs.each_ref().map(|c| c.as_ref().map(|c| c.id));
+        Cntrs { send, recv, read, write, remote_read, remote_write }
+    }
+}
+
+fn open_link(bind: Addr) -> Result<ShmLink, Errno> {
+    Ok(ShmLink::open(param::get().link(bind))?)
+}
+
+/// fi_ep_bind(3).
+///
+/// # Safety
+/// `to` is NULL or a live fid, which nobody closes during the call.
+pub(super) unsafe fn bind(ep: &Endpoint, to: *mut fi::fid, flags: u64) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let class = unsafe { arg(to) }?.fclass;
+    let setup = &mut *ep.setup();
+    let enabled = ep.live.get().is_some();
+    let fresh = if enabled { Err(Errno::OPBADSTATE) } else { Ok(()) };
+    if !matches!(class, fi::FI_CLASS_CQ | fi::FI_CLASS_CNTR) && flags != 0 {
+        return Err(Errno::BADFLAGS);
+    }
+    match class {
+        fi::FI_CLASS_CNTR => {
+            // SAFETY: the caller's promise.
+            let cntr: &CntrFid = unsafe { obj(to) }?;
+            same(ep, &cntr.shared)?;
+            bind_cntr(ep, setup, cntr, flags)
+        }
+        fi::FI_CLASS_CQ => {
+            fresh?;
+            // SAFETY: the caller's promise.
+            let cq: &CqFid = unsafe { obj(to) }?;
+            same(ep, &cq.shared)?;
+            bind_cq(setup, cq, flags)
+        }
+        fi::FI_CLASS_AV => {
+            fresh?;
+            // SAFETY: the caller's promise.
+            let av: &AvFid = unsafe { obj(to) }?;
+            same(ep, &av.shared)?;
+            once(&mut setup.av, av)
+        }
+        fi::FI_CLASS_EQ => {
+            // SAFETY: the caller's promise.
+            let eq: &EqFid = unsafe { obj(to) }?;
+            once(&mut setup.eq, eq)
+        }
+        fi::FI_CLASS_SRX_CTX => {
+            fresh?;
+            // SAFETY: the caller's promise.
+            let srx: &SrxFid = unsafe { obj(to) }?;
+            same(ep, srx.shared())?;
+            once(&mut setup.srx, srx)
+        }
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Names in one domain mean nothing in another.
+fn same(ep: &Endpoint, other: &Arc<crate::domain::Shared>) -> Result<(), Errno> {
+    if Arc::ptr_eq(&ep.shared, other) { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+fn once<T: Counted>(place: &mut Option<Hold<T>>, to: &T) -> Result<(), Errno> {
+    if place.is_some() {
+        return Err(Errno::INVAL);
+    }
+    *place = Some(Hold::new(to));
+    Ok(())
+}
+
+fn bind_cq(setup: &mut Setup, cq: &CqFid, flags: u64) -> Result<(), Errno> {
+    const SIDES: u64 = fi::FI_TRANSMIT | fi::FI_RECV;
+    if flags & !(SIDES | fi::FI_SELECTIVE_COMPLETION) != 0 {
+        return Err(Errno::BADFLAGS);
+    }
+    let [tx, rx] = [fi::FI_TRANSMIT, fi::FI_RECV].map(|side| flags & side != 0);
+    if !(tx || rx) || tx && setup.tx.is_some() || rx && setup.rx.is_some() {
+        return Err(Errno::INVAL);
+    }
+    let selective = flags & fi::FI_SELECTIVE_COMPLETION != 0;
+    if tx {
+        setup.tx = Some(Queue { cq: Hold::new(cq), selective });
+    }
+    if rx {
+        setup.rx = Some(Queue { cq: Hold::new(cq), selective });
+    }
+    Ok(())
+}
+
+/// A counter may come late: Sandia OpenSHMEM binds its own after `fi_enable`.
+fn bind_cntr(ep: &Endpoint, setup: &mut Setup, cntr: &CntrFid, flags: u64) -> Result<(), Errno> {
+    if flags & !COUNTED.iter().fold(0, |all, f| all | f) != 0 {
+        return Err(Errno::BADFLAGS);
+    }
+    let wanted = COUNTED.map(|f| flags & f != 0);
+    let twice = wanted.iter().zip(&setup.cntrs).any(|(w, c)| *w && c.is_some());
+    if flags == 0 || twice {
+        return Err(Errno::INVAL);
+    }
+    let live = ep.live.get();
+    if live.is_some() {
+        let awake = Awake::new(Sleeper::Cntr(Hold::new(cntr)), setup.wait_fd)?;
+        setup.awake.push(awake);
+    }
+    for (place, _) in setup.cntrs.iter_mut().zip(wanted).filter(|(_, w)| *w) {
+        *place = Some(Hold::new(cntr));
+    }
+    if let Some(live) = live {
+        ep.shared.lock().ep_bind_cntrs(live.ep, setup.cntr_ids());
+    }
+    Ok(())
+}
+
+/// `fi_enable`: the engine gets the endpoint.
+pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
+    let setup = &mut *ep.setup();
+    if ep.live.get().is_some() {
+        return Ok(());
+    }
+    let caps = ep.attrs.caps;
+    let initiates = caps & (fi::FI_SEND | fi::FI_READ | fi::FI_WRITE) != 0;
+    if initiates && setup.tx.is_none() || caps & fi::FI_RECV != 0 && setup.rx.is_none() {
+        return Err(Errno::NOCQ);
+    }
+    let av = setup.av.as_ref().ok_or(Errno::NOAV)?.id;
+    if ep.attrs.shared_rx && setup.srx.is_none() {
+        return Err(Errno::OPBADSTATE);
+    }
+    let awake = wake_all(setup)?;
+    let link = setup.link.take().ok_or(Errno::OPBADSTATE)?;
+    let config = EpConfig {
+        link,
+        av,
+        rx: setup.srx.as_ref().map(|s| s.id()),
+        tx_cq: setup.tx.as_ref().map(|q| q.cq.id),
+        rx_cq: setup.rx.as_ref().map(|q| q.cq.id),
+        cntrs: setup.cntr_ids(),
+    };
+    let always = |q: &Option<Queue>| q.as_ref().is_some_and(|q| !q.selective);
+    let (tx_always, rx_always) = (always(&setup.tx), always(&setup.rx));
+    let mut engine = ep.shared.lock();
+    let id = engine.ep_open(config);
+    let rx = engine.ep_rx(id).ok_or(Errno::OTHER)?;
+    if let Some(bytes) = setup.options.min_multi_recv() {
+        engine.rx_set_min_multi_recv(rx, bytes);
+    }
+    drop(engine);
+    if let Some(srx) = setup.srx.as_ref().filter(|_| !rx_always) {
+        srx.speak_only_when_asked();
+    }
+    setup.awake = awake;
+    // Nobody else can have set it: `setup` is locked.
+    let _ = ep.live.set(Live { ep: id, rx, tx_always, rx_always });
+    Ok(())
+}
+
+/// Everybody who sleeps on what the endpoint feeds.
+fn wake_all(setup: &Setup) -> Result<Vec<Awake>, Errno> {
+    let queues = [&setup.tx, &setup.rx].into_iter().flatten();
+    let queues = queues.map(|q| Sleeper::Cq(Hold::new(&*q.cq)));
+    let cntrs = setup.cntrs.iter().flatten().map(|c| Sleeper::Cntr(Hold::new(&**c)));
+    queues.chain(cntrs).map(|who| Awake::new(who, setup.wait_fd)).collect()
+}

@@ -1,0 +1,211 @@
+//! Where every call that moves data ends: one call of the engine under the domain's lock.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use engine::{ADDR_UNSPEC, Ctx, FiAddr, OpFlags, Pattern, Recv, Rma, RxId, Send, WorkOp};
+use hmem::{Span, total};
+use libc::c_void;
+use libfabric_sys as fi;
+
+use super::flags::{self, Receive};
+use super::{EpFid, trigger};
+use crate::domain::Shared;
+use crate::errno::Errno;
+use crate::ffi::Fid;
+
+/// Whose flags an operation runs with.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum How {
+    /// The endpoint's.
+    Default,
+    /// The call's own.
+    Given(u64),
+    /// Those of `fi_inject` and its like.
+    Inject,
+}
+
+/// The application's context as the engine hands it around.
+#[inline]
+pub(super) fn ctx(context: *mut c_void) -> Ctx {
+    Ctx(context.expose_provenance())
+}
+
+/// What `msg.data` means under these flags.
+#[inline]
+pub(super) fn cq_data(flags: u64, data: u64) -> Option<u64> {
+    (flags & fi::FI_REMOTE_CQ_DATA != 0).then_some(data)
+}
+
+impl EpFid {
+    /// The flags of a transmit that hands over `len` bytes, and whether it is to wait for a counter.
+    #[inline]
+    pub(super) fn transmit(&self, how: How, always: bool, len: usize) -> Result<(OpFlags, bool), Errno> {
+        let (raw, quiet) = match how {
+            How::Default => (self.tx_flags.load(Relaxed), false),
+            How::Given(flags) => (flags, false),
+            How::Inject => (self.tx_flags.load(Relaxed), true),
+        };
+        let flags = if quiet { flags::inject(raw) } else { flags::tx(raw, always) };
+        let attrs = &self.endpoint.attrs;
+        let most = if flags.contains(OpFlags::INJECT) { attrs.inject_size } else { attrs.max_msg_size };
+        if len > most {
+            return Err(Errno::MSGSIZE);
+        }
+        let triggered = raw & fi::FI_TRIGGER != 0;
+        // The buffer is not looked at before the trigger, so it cannot be given back before either.
+        if triggered && flags.contains(OpFlags::INJECT) {
+            return Err(Errno::INVAL);
+        }
+        Ok((flags, triggered))
+    }
+
+    #[inline]
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.endpoint.shared
+    }
+}
+
+/// Sends a message; `op.flags` is filled in here.
+#[inline]
+pub(super) fn send(ep: &EpFid, mut op: Send<'_>, how: How) -> Result<(), Errno> {
+    let live = ep.live()?;
+    let (flags, triggered) = ep.transmit(how, live.tx_always, total(op.iov))?;
+    op.flags = flags;
+    if triggered {
+        let work = WorkOp::Send {
+            ep: live.ep,
+            to: op.to,
+            iov: op.iov.iter().copied().collect(),
+            tag: op.tag,
+            data: op.data,
+            ctx: op.ctx,
+            flags,
+        };
+        return trigger::defer(ep.shared(), op.ctx, work);
+    }
+    Ok(ep.shared().lock().send(live.ep, &op)?)
+}
+
+/// Reads or writes remote memory; `op.flags` is filled in here.
+#[inline]
+pub(super) fn rma(ep: &EpFid, mut op: Rma<'_>, how: How) -> Result<(), Errno> {
+    let live = ep.live()?;
+    // A read hands no buffer over: FI_INJECT, which may be the endpoint's default, is not about it.
+    let how = match how {
+        How::Default if !op.write => How::Given(ep.tx_flags.load(Relaxed) & !fi::FI_INJECT),
+        How::Given(flags) if !op.write => How::Given(flags & !fi::FI_INJECT),
+        how => how,
+    };
+    let (flags, triggered) = ep.transmit(how, live.tx_always, total(op.iov))?;
+    op.flags = flags;
+    if triggered {
+        let work = WorkOp::Rma {
+            ep: live.ep,
+            to: op.to,
+            write: op.write,
+            iov: op.iov.iter().copied().collect(),
+            remote: op.remote.iter().copied().collect(),
+            data: op.data,
+            ctx: op.ctx,
+            flags,
+        };
+        return trigger::defer(ep.shared(), op.ctx, work);
+    }
+    Ok(ep.shared().lock().rma(live.ep, &op)?)
+}
+
+/// Where receives are posted to.
+pub(super) trait Receiver: Fid {
+    fn rx(&self) -> Result<Rx<'_>, Errno>;
+    fn default_flags(&self) -> u64;
+}
+
+/// A receive context.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rx<'a> {
+    pub shared: &'a Arc<Shared>,
+    pub id: RxId,
+    pub always: bool,
+    pub caps: u64,
+}
+
+impl Rx<'_> {
+    /// A source address counts only where directed receive was asked for.
+    #[inline]
+    pub(super) fn pattern(&self, src: FiAddr, tag: Option<(u64, u64)>) -> Pattern {
+        let tagged = if tag.is_some() { fi::FI_TAGGED_DIRECTED_RECV } else { 0 };
+        let directed = self.caps & (fi::FI_DIRECTED_RECV | tagged) != 0;
+        Pattern { src: if directed { src } else { ADDR_UNSPEC }, tag }
+    }
+}
+
+impl Receiver for EpFid {
+    #[inline]
+    fn rx(&self) -> Result<Rx<'_>, Errno> {
+        let live = self.live()?;
+        Ok(Rx { shared: self.shared(), id: live.rx, always: live.rx_always, caps: self.endpoint.attrs.caps })
+    }
+
+    #[inline]
+    fn default_flags(&self) -> u64 {
+        self.rx_flags.load(Relaxed)
+    }
+}
+
+/// Posts a buffer, with the receiver's flags.
+#[inline]
+pub(super) fn recv<R: Receiver>(
+    to: &R,
+    src: FiAddr,
+    tag: Option<(u64, u64)>,
+    iov: &[Span],
+    ctx: Ctx,
+) -> Result<(), Errno> {
+    let rx = to.rx()?;
+    post(&rx, rx.pattern(src, tag), iov, ctx, to.default_flags())
+}
+
+#[inline]
+fn post(rx: &Rx<'_>, pattern: Pattern, iov: &[Span], ctx: Ctx, raw: u64) -> Result<(), Errno> {
+    let flags = flags::rx(raw, rx.always, pattern.tag.is_some());
+    if raw & fi::FI_TRIGGER != 0 {
+        let iov = iov.iter().copied().collect();
+        return trigger::defer(rx.shared, ctx, WorkOp::Recv { rx: rx.id, pattern, iov, ctx, flags });
+    }
+    Ok(rx.shared.lock().recv(rx.id, &Recv { pattern, iov, ctx, flags })?)
+}
+
+/// Whatever `fi_recvmsg` and `fi_trecvmsg` can be asked for. `iov` is read only where a buffer is
+/// taken.
+pub(super) fn recvmsg<R: Receiver>(
+    to: &R,
+    src: FiAddr,
+    tag: Option<(u64, u64)>,
+    iov: impl FnOnce() -> Result<engine::Iov, Errno>,
+    ctx: Ctx,
+    raw: u64,
+) -> Result<(), Errno> {
+    let rx = to.rx()?;
+    let pattern = rx.pattern(src, tag);
+    let what = flags::receive(raw)?;
+    let tagged = tag.is_some();
+    // Never offered, and a buffer that quietly took one message would hang its owner.
+    if tagged && raw & fi::FI_MULTI_RECV != 0 {
+        return Err(Errno::INVAL);
+    }
+    let flags = flags::rx(raw, rx.always, tagged);
+    let posts = what == Receive::Post;
+    if !posts && raw & (fi::FI_TRIGGER | fi::FI_MULTI_RECV) != 0 {
+        return Err(Errno::INVAL);
+    }
+    match what {
+        Receive::Post => post(&rx, pattern, &iov()?, ctx, raw),
+        Receive::Peek(what) => Ok(rx.shared.lock().peek(rx.id, pattern, what, ctx, flags)?),
+        Receive::Claim => {
+            let iov = iov()?;
+            Ok(rx.shared.lock().claim(rx.id, &Recv { pattern, iov: &iov, ctx, flags })?)
+        }
+        Receive::ClaimDiscard => Ok(rx.shared.lock().claim_discard(rx.id, ctx, tagged, flags)?),
+    }
+}

@@ -1,0 +1,162 @@
+//! Shared receive contexts: buffers that any of several endpoints may fill.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use engine::RxId;
+use libc::{c_int, c_void};
+use libfabric_sys as fi;
+
+use super::post::{Receiver, Rx};
+use super::{cm, msg, opt, tagged};
+use crate::domain::{DomainFid, Shared};
+use crate::errno::Errno;
+use crate::ffi::{Counted, Fid, Refs, arg, guard, header, obj, publish, put, reclaim};
+
+/// `struct fid_ep` of class `FI_CLASS_SRX_CTX`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct SrxFid {
+    fid: fi::fid_ep,
+    shared: Arc<Shared>,
+    id: RxId,
+    /// Endpoints bound to it.
+    refs: Refs,
+    caps: u64,
+    flags: AtomicU64,
+    /// Every receive is written to a queue.
+    always: AtomicBool,
+    min_multi_recv: AtomicUsize,
+}
+
+// SAFETY: `#[repr(C)]` with the fid first, made in `open` alone, with this table.
+unsafe impl Fid for SrxFid {
+    const CLASS: usize = fi::FI_CLASS_SRX_CTX;
+    fn ops() -> *const fi::fi_ops {
+        &raw const OPS
+    }
+}
+
+// SAFETY: the fid is never written again, and everything else is made to be shared.
+unsafe impl Sync for SrxFid {}
+
+impl Counted for SrxFid {
+    fn refs(&self) -> &Refs {
+        &self.refs
+    }
+}
+
+static OPS: fi::fi_ops = fi::fi_ops { close: Some(close), control: Some(control), ..fi::NO_OPS };
+static RMA: fi::fi_ops_rma = fi::NO_OPS_RMA;
+static ATOMIC: fi::fi_ops_atomic = fi::NO_OPS_ATOMIC;
+static COLLECTIVE: fi::fi_ops_collective = fi::NO_OPS_COLLECTIVE;
+
+/// fi_srx_context(3).
+///
+/// # Safety
+/// `attr` is NULL or valid, `srx_out` is NULL or valid for a write.
+pub(crate) unsafe fn open(
+    domain: &DomainFid,
+    attr: *const fi::fi_rx_attr,
+    srx_out: *mut *mut fi::fid_ep,
+    context: *mut c_void,
+) -> Result<(), Errno> {
+    if srx_out.is_null() {
+        return Err(Errno::INVAL);
+    }
+    let shared = domain.shared.clone();
+    // SAFETY: the caller's promise.
+    let (caps, flags) = unsafe { attr.as_ref() }.map_or((0, 0), |a| (a.caps, a.op_flags));
+    let id = shared.lock().srx_open();
+    shared.children.inc();
+    let srx = Box::new(SrxFid {
+        fid: fi::fid_ep {
+            fid: header::<SrxFid>(context),
+            ops: (&raw const opt::SRX_OPS).cast_mut(),
+            cm: (&raw const cm::NO_NAMES).cast_mut(),
+            msg: (&raw const msg::SRX_OPS).cast_mut(),
+            rma: (&raw const RMA).cast_mut(),
+            tagged: (&raw const tagged::SRX_OPS).cast_mut(),
+            atomic: (&raw const ATOMIC).cast_mut(),
+            collective: (&raw const COLLECTIVE).cast_mut(),
+        },
+        caps: if caps == 0 { shared.caps } else { caps },
+        shared,
+        id,
+        refs: Refs::default(),
+        flags: AtomicU64::new(flags),
+        always: AtomicBool::new(true),
+        min_multi_recv: AtomicUsize::new(opt::MIN_MULTI_RECV),
+    });
+    // SAFETY: the caller's promise.
+    unsafe { put(srx_out, publish(srx)) }
+}
+
+impl SrxFid {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(super) fn id(&self) -> RxId {
+        self.id
+    }
+
+    /// Its messages complete in the queues of its endpoints, one of which was bound with
+    /// `FI_SELECTIVE_COMPLETION`, or was not bound.
+    pub(super) fn speak_only_when_asked(&self) {
+        self.always.store(false, Relaxed);
+    }
+
+    pub(super) fn min_multi_recv(&self) -> usize {
+        self.min_multi_recv.load(Relaxed)
+    }
+
+    pub(super) fn set_min_multi_recv(&self, bytes: usize) {
+        self.min_multi_recv.store(bytes, Relaxed);
+        self.shared.lock().rx_set_min_multi_recv(self.id, bytes);
+    }
+}
+
+impl Receiver for SrxFid {
+    fn rx(&self) -> Result<Rx<'_>, Errno> {
+        let always = self.always.load(Relaxed);
+        Ok(Rx { shared: &self.shared, id: self.id, always, caps: self.caps })
+    }
+
+    fn default_flags(&self) -> u64 {
+        self.flags.load(Relaxed)
+    }
+}
+
+unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
+    guard(|| {
+        // SAFETY: fi_close(3): a live fid.
+        let srx = unsafe { obj::<SrxFid, _>(fid) }?;
+        srx.refs.none()?;
+        srx.shared.lock().srx_close(srx.id)?;
+        srx.shared.children.dec();
+        // SAFETY: nobody uses it from now on. The pointer the application holds is the one it was
+        // published as.
+        drop(unsafe { reclaim::<SrxFid>(fid.cast()) });
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, argument: *mut c_void) -> c_int {
+    guard(|| {
+        // SAFETY: fi_control(3): a live fid.
+        let srx = unsafe { obj::<SrxFid, _>(fid) }?;
+        match command {
+            fi::FI_ENABLE => Ok(()),
+            // SAFETY: fi_endpoint(3): for this command the argument is a `uint64_t *`.
+            fi::FI_GETOPSFLAG => unsafe { put(argument.cast(), srx.flags.load(Relaxed)) },
+            fi::FI_SETOPSFLAG => {
+                // SAFETY: fi_endpoint(3): for this command the argument is a `uint64_t *`.
+                let flags = unsafe { *arg(argument.cast::<u64>())? };
+                srx.flags.store(flags & !fi::FI_RECV, Relaxed);
+                Ok(())
+            }
+            _ => Err(Errno::NOSYS),
+        }
+    })
+}

@@ -1,0 +1,190 @@
+//! Tagged messages: fi_tagged(3).
+
+use engine::{OpFlags, Send};
+use libc::{c_void, iovec};
+use libfabric_sys as fi;
+
+use super::EpFid;
+use super::iov::{span, spans};
+use super::post::{self, How, Receiver, cq_data, ctx};
+use super::srx::SrxFid;
+use crate::errno::Errno;
+use crate::ffi::{arg, guard, obj};
+
+pub(super) static OPS: fi::fi_ops_tagged = fi::fi_ops_tagged {
+    recv: Some(recv::<EpFid>),
+    recvv: Some(recvv::<EpFid>),
+    recvmsg: Some(recvmsg::<EpFid>),
+    send: Some(send),
+    sendv: Some(sendv),
+    sendmsg: Some(sendmsg),
+    inject: Some(inject),
+    senddata: Some(senddata),
+    injectdata: Some(injectdata),
+    ..fi::NO_OPS_TAGGED
+};
+
+pub(super) static SRX_OPS: fi::fi_ops_tagged = fi::fi_ops_tagged {
+    recv: Some(recv::<SrxFid>),
+    recvv: Some(recvv::<SrxFid>),
+    recvmsg: Some(recvmsg::<SrxFid>),
+    ..fi::NO_OPS_TAGGED
+};
+
+/// A send of one buffer.
+///
+/// # Safety
+/// `ep` is NULL or a live fid; the buffer is as [`span`] demands.
+#[inline(always)]
+unsafe fn one(
+    ep: *mut fi::fid_ep,
+    (buf, len): (*const c_void, usize),
+    data: Option<u64>,
+    (to, tag): (fi::fi_addr_t, u64),
+    context: *mut c_void,
+    how: How,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let (ep, iov) = unsafe { (obj::<EpFid, _>(ep)?, [span(buf, len)]) };
+    let (tag, flags) = (Some(tag), OpFlags::empty());
+    post::send(ep, Send { to, iov: &iov, tag, data, ctx: ctx(context), flags }, how)
+}
+
+unsafe extern "C" fn send(
+    ep: *mut fi::fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _desc: *mut c_void,
+    to: fi::fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: fi_tsend(3): a live endpoint, and a buffer that stays until it completes.
+    guard(|| unsafe { one(ep, (buf, len), None, (to, tag), context, How::Default) })
+}
+
+unsafe extern "C" fn senddata(
+    ep: *mut fi::fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _desc: *mut c_void,
+    data: u64,
+    to: fi::fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: fi_tsenddata(3): as for `send`.
+    guard(|| unsafe { one(ep, (buf, len), Some(data), (to, tag), context, How::Default) })
+}
+
+unsafe extern "C" fn inject(
+    ep: *mut fi::fid_ep,
+    buf: *const c_void,
+    len: usize,
+    to: fi::fi_addr_t,
+    tag: u64,
+) -> isize {
+    let none = std::ptr::null_mut();
+    // SAFETY: fi_tinject(3): a live endpoint, and a buffer that stays until the call returns, which
+    // is all the engine needs of an injected one.
+    guard(|| unsafe { one(ep, (buf, len), None, (to, tag), none, How::Inject) })
+}
+
+unsafe extern "C" fn injectdata(
+    ep: *mut fi::fid_ep,
+    buf: *const c_void,
+    len: usize,
+    data: u64,
+    to: fi::fi_addr_t,
+    tag: u64,
+) -> isize {
+    let none = std::ptr::null_mut();
+    // SAFETY: fi_tinjectdata(3): as for `inject`.
+    guard(|| unsafe { one(ep, (buf, len), Some(data), (to, tag), none, How::Inject) })
+}
+
+unsafe extern "C" fn sendv(
+    ep: *mut fi::fid_ep,
+    iov: *const iovec,
+    _desc: *mut *mut c_void,
+    count: usize,
+    to: fi::fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    guard(|| {
+        // SAFETY: fi_tsendv(3): a live endpoint, a vector, and buffers that stay until it
+        // completes.
+        let (ep, iov) = unsafe { (obj::<EpFid, _>(ep)?, spans(iov, count)?) };
+        let (tag, data, flags) = (Some(tag), None, OpFlags::empty());
+        let op = Send { to, iov: &iov, tag, data, ctx: ctx(context), flags };
+        post::send(ep, op, How::Default)
+    })
+}
+
+unsafe extern "C" fn sendmsg(ep: *mut fi::fid_ep, msg: *const fi::fi_msg_tagged, flags: u64) -> isize {
+    guard(|| {
+        // SAFETY: fi_tsendmsg(3): a live endpoint and a message.
+        let (ep, m) = unsafe { (obj::<EpFid, _>(ep)?, arg(msg)?) };
+        // SAFETY: fi_tsendmsg(3): its vector, and buffers that stay until it completes.
+        let iov = unsafe { spans(m.msg_iov, m.iov_count) }?;
+        let op = Send {
+            to: m.addr,
+            iov: &iov,
+            tag: Some(m.tag),
+            data: cq_data(flags, m.data),
+            ctx: ctx(m.context),
+            flags: OpFlags::empty(),
+        };
+        post::send(ep, op, How::Given(flags))
+    })
+}
+
+unsafe extern "C" fn recv<R: Receiver>(
+    ep: *mut fi::fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    _desc: *mut c_void,
+    src: fi::fi_addr_t,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
+    guard(|| {
+        // SAFETY: fi_trecv(3): a live receiver, and a buffer that stays until it completes.
+        let (to, iov) = unsafe { (obj::<R, _>(ep)?, [span(buf, len)]) };
+        post::recv(to, src, Some((tag, ignore)), &iov, ctx(context))
+    })
+}
+
+unsafe extern "C" fn recvv<R: Receiver>(
+    ep: *mut fi::fid_ep,
+    iov: *const iovec,
+    _desc: *mut *mut c_void,
+    count: usize,
+    src: fi::fi_addr_t,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
+    guard(|| {
+        // SAFETY: fi_trecvv(3): a live receiver, a vector, and buffers that stay until it
+        // completes.
+        let (to, iov) = unsafe { (obj::<R, _>(ep)?, spans(iov, count)?) };
+        post::recv(to, src, Some((tag, ignore)), &iov, ctx(context))
+    })
+}
+
+unsafe extern "C" fn recvmsg<R: Receiver>(
+    ep: *mut fi::fid_ep,
+    msg: *const fi::fi_msg_tagged,
+    flags: u64,
+) -> isize {
+    guard(|| {
+        // SAFETY: fi_trecvmsg(3): a live receiver and a message.
+        let (to, m) = unsafe { (obj::<R, _>(ep)?, arg(msg)?) };
+        // SAFETY: fi_trecvmsg(3): its vector, and buffers that stay until it completes.
+        let iov = || unsafe { spans(m.msg_iov, m.iov_count) };
+        post::recvmsg(to, m.addr, Some((m.tag, m.ignore)), iov, ctx(m.context), flags)
+    })
+}

@@ -1,0 +1,204 @@
+//! From fi_endpoint to fi_close.
+
+use super::*;
+
+const BOTH: u64 = fi::FI_TRANSMIT | fi::FI_RECV;
+
+fn send(ep: *mut fi::fid_ep) -> isize {
+    call!(ep, msg.send(ptr::null(), 0, ptr::null_mut(), 0, ptr::null_mut()))
+}
+
+#[test]
+fn what_is_missing_is_said_when_it_is_enabled() {
+    let w = World::new();
+    let ep = w.ep();
+    assert_eq!(send(ep), -(fi::FI_EOPBADSTATE as isize));
+    assert_eq!(enable(ep), -fi::FI_ENOCQ);
+    assert_eq!(bind_to(ep, w.cq, fi::FI_TRANSMIT), 0);
+    assert_eq!(enable(ep), -fi::FI_ENOCQ);
+    assert_eq!(bind_to(ep, w.cq, BOTH), -fi::FI_EINVAL, "bound for sends already");
+    assert_eq!(bind_to(ep, w.cq, fi::FI_RECV | fi::FI_READ), -fi::FI_EBADFLAGS);
+    assert_eq!(bind_to(ep, w.cq, fi::FI_SELECTIVE_COMPLETION), -fi::FI_EINVAL);
+    assert_eq!(bind_to(ep, w.cq, fi::FI_RECV | fi::FI_SELECTIVE_COMPLETION), 0);
+    assert_eq!(enable(ep), -fi::FI_ENOAV);
+    assert_eq!(bind_to(ep, w.av, 1), -fi::FI_EBADFLAGS);
+    assert_eq!(bind_to(ep, w.av, 0), 0);
+    assert_eq!(bind_to(ep, w.av, 0), -fi::FI_EINVAL);
+    assert_eq!(bind_to(ep, w.domain, 0), -fi::FI_EINVAL);
+    assert_eq!(bind_to(ep, ptr::null_mut::<fi::fid>(), 0), -fi::FI_EINVAL);
+    assert_eq!(enable(ep), 0);
+    assert_eq!(enable(ep), 0);
+    assert_eq!(close(ep), 0);
+    w.end();
+}
+
+#[test]
+fn what_it_is_bound_to_stays_open() {
+    let w = World::new();
+    let (early, late) = (w.cntr(), w.cntr());
+    let ep = w.ep();
+    w.bind(ep, BOTH);
+    assert_eq!(bind_to(ep, early, fi::FI_SEND | fi::FI_WRITE), 0);
+    assert_eq!(bind_to(ep, early, fi::FI_WRITE), -fi::FI_EINVAL);
+    assert_eq!(bind_to(ep, early, fi::FI_MULTI_RECV), -fi::FI_EBADFLAGS);
+    for object in [w.cq.cast::<fi::fid>(), w.av.cast(), early.cast(), w.domain.cast()] {
+        assert_eq!(close(object), -fi::FI_EBUSY);
+    }
+    assert_eq!(enable(ep), 0);
+    assert_eq!(bind_to(ep, late, fi::FI_READ), 0, "Sandia OpenSHMEM binds counters late");
+    assert_eq!(close(late), -fi::FI_EBUSY);
+    assert_eq!(bind_to(ep, w.cq, fi::FI_RECV), -fi::FI_EOPBADSTATE);
+    assert_eq!(close(ep), 0);
+    assert_eq!((close(early), close(late)), (0, 0));
+    w.end();
+}
+
+#[test]
+fn objects_of_another_domain_are_refused() {
+    let (w, other) = (World::new(), World::new());
+    let (ep, cntr) = (w.ep(), other.cntr());
+    assert_eq!(bind_to(ep, other.cq, BOTH), -fi::FI_EINVAL);
+    assert_eq!(bind_to(ep, other.av, 0), -fi::FI_EINVAL);
+    assert_eq!(bind_to(ep, cntr, fi::FI_SEND), -fi::FI_EINVAL);
+    assert_eq!((close(ep), close(cntr)), (0, 0));
+    w.end();
+    other.end();
+}
+
+#[test]
+fn it_has_a_name_from_the_start_and_may_change_it() {
+    let w = World::new();
+    let ep = w.ep();
+    let first = name(ep);
+    assert_eq!(first.len(), size_of::<libc::sockaddr_in>());
+    let mut len = 4;
+    let mut part = [0; 4];
+    assert_eq!(getname(ep, &mut part, &mut len), -fi::FI_ETOOSMALL);
+    assert_eq!((len, &part[..]), (16, &first[..4]));
+    let mut set = first.clone();
+    set[2..4].fill(0);
+    let rename = |to: &mut [u8]| {
+        // SAFETY: an open endpoint with full tables, and an address.
+        unsafe { ((*(*ep).cm).setname.unwrap())(ep.cast(), to.as_mut_ptr().cast(), to.len()) }
+    };
+    assert_eq!(rename(&mut first.clone()), -fi::FI_EADDRINUSE);
+    assert_eq!(rename(&mut set), 0);
+    assert_ne!(name(ep), first);
+    assert_ne!(name(ep), set);
+    w.bind(ep, BOTH);
+    assert_eq!(enable(ep), 0);
+    assert_eq!(rename(&mut set), -fi::FI_EBUSY);
+    assert_eq!(close(ep), 0);
+    w.end();
+}
+
+#[test]
+fn the_endpoint_lives_as_long_as_an_alias() {
+    let w = World::new();
+    let (ep, to) = w.enabled(0);
+    let mut alias = ptr::null_mut::<fi::fid>();
+    let make = |flags, fid| {
+        let mut arg = fi::fi_alias { fid, flags };
+        call_fid!(ep, control(fi::FI_ALIAS, (&raw mut arg).cast()))
+    };
+    assert_eq!(make(0, &raw mut alias), -fi::FI_EINVAL);
+    assert_eq!(make(BOTH, &raw mut alias), -fi::FI_EINVAL);
+    assert_eq!(make(fi::FI_TRANSMIT, ptr::null_mut()), -fi::FI_EINVAL);
+    assert_eq!(make(fi::FI_TRANSMIT | fi::FI_DELIVERY_COMPLETE, &raw mut alias), 0);
+    let mut flags = fi::FI_TRANSMIT;
+    assert_eq!(call_fid!(alias, control(fi::FI_GETOPSFLAG, (&raw mut flags).cast())), 0);
+    assert_eq!(flags, fi::FI_DELIVERY_COMPLETE);
+    flags = fi::FI_TRANSMIT;
+    assert_eq!(call_fid!(ep, control(fi::FI_GETOPSFLAG, (&raw mut flags).cast())), 0);
+    assert_eq!(flags, 0);
+    flags = fi::FI_RECV | fi::FI_MULTI_RECV;
+    assert_eq!(call_fid!(ep, control(fi::FI_SETOPSFLAG, (&raw mut flags).cast())), 0);
+    flags = fi::FI_RECV;
+    assert_eq!(call_fid!(ep, control(fi::FI_GETOPSFLAG, (&raw mut flags).cast())), 0);
+    assert_eq!(flags, fi::FI_MULTI_RECV);
+    assert_eq!(close(ep), 0);
+    assert_eq!(close(w.av), -fi::FI_EBUSY);
+    let alias: *mut fi::fid_ep = alias.cast();
+    let buf = leak([0u8; 8]).cast();
+    assert_eq!(call!(alias, msg.recv(buf, 8, ptr::null_mut(), to, context(1))), 0);
+    assert_eq!(call!(alias, msg.send(buf, 8, ptr::null_mut(), to, context(2))), 0);
+    assert_eq!(w.two(), [1, 2]);
+    assert_eq!(close(alias), 0);
+    w.end();
+}
+
+fn getopt<T: Default>(ep: *mut fi::fid_ep, option: c_int) -> Result<T, c_int> {
+    let (mut value, mut len) = (T::default(), size_of::<T>());
+    let to = (&raw mut value).cast();
+    // SAFETY: an open endpoint with full tables, and room of the length said.
+    let rc = unsafe { ((*(*ep).ops).getopt.unwrap())(ep.cast(), fi::FI_OPT_ENDPOINT, option, to, &mut len) };
+    if rc == 0 { Ok(value) } else { Err(rc) }
+}
+
+fn setopt<T>(ep: *mut fi::fid_ep, option: c_int, value: T) -> c_int {
+    let (from, len) = ((&raw const value).cast(), size_of::<T>());
+    // SAFETY: an open endpoint with full tables, and a value of the length said.
+    unsafe { ((*(*ep).ops).setopt.unwrap())(ep.cast(), fi::FI_OPT_ENDPOINT, option, from, len) }
+}
+
+#[test]
+fn options_answer_as_clients_expect() {
+    let w = World::new();
+    let ep = w.ep();
+    assert_eq!(getopt(ep, fi::FI_OPT_MIN_MULTI_RECV), Ok(64usize));
+    assert_eq!(setopt(ep, fi::FI_OPT_MIN_MULTI_RECV, 16384usize), 0);
+    assert_eq!(getopt(ep, fi::FI_OPT_MIN_MULTI_RECV), Ok(16384usize));
+    assert_eq!(getopt::<u32>(ep, fi::FI_OPT_MIN_MULTI_RECV), Err(-fi::FI_ETOOSMALL));
+    assert_eq!(setopt(ep, fi::FI_OPT_MIN_MULTI_RECV, 1u32), -fi::FI_EINVAL);
+    assert_eq!(getopt(ep, fi::FI_OPT_CM_DATA_SIZE), Ok(0usize));
+    assert_eq!(getopt(ep, fi::FI_OPT_TX_SIZE), Ok(100usize));
+    assert_eq!(getopt(ep, fi::FI_OPT_RX_SIZE), Ok(200usize));
+    assert_eq!(getopt(ep, fi::FI_OPT_INJECT_RMA_SIZE), Ok(4096usize));
+    assert_eq!(setopt(ep, fi::FI_OPT_INJECT_MSG_SIZE, 8192usize), -fi::FI_EINVAL);
+    assert_eq!(setopt(ep, fi::FI_OPT_INJECT_MSG_SIZE, 64usize), 0);
+    assert_eq!(getopt(ep, fi::FI_OPT_INJECT_MSG_SIZE), Ok(64usize));
+    // aws-ofi-nccl uses device memory only where this succeeds.
+    assert_eq!(setopt(ep, fi::FI_OPT_CUDA_API_PERMITTED, false), 0);
+    assert_eq!(setopt(ep, fi::FI_OPT_SHARED_MEMORY_PERMITTED, true), 0);
+    assert_eq!(setopt(ep, fi::FI_OPT_SHARED_MEMORY_PERMITTED, false), -fi::FI_EOPNOTSUPP);
+    assert_eq!(setopt(ep, fi::FI_OPT_FI_HMEM_P2P, fi::FI_HMEM_P2P_DISABLED), 0);
+    assert_eq!(getopt(ep, fi::FI_OPT_FI_HMEM_P2P), Ok(fi::FI_HMEM_P2P_DISABLED));
+    assert_eq!(setopt(ep, fi::FI_OPT_FI_HMEM_P2P, fi::FI_HMEM_P2P_REQUIRED), -fi::FI_EOPNOTSUPP);
+    assert_eq!(setopt(ep, fi::FI_OPT_XPU_TRIGGER, 1usize), -fi::FI_ENOPROTOOPT);
+    assert_eq!(getopt::<usize>(ep, fi::FI_OPT_BUFFERED_LIMIT), Err(-fi::FI_ENOPROTOOPT));
+    assert_eq!(call!(ep, ops.tx_size_left()), -(fi::FI_EOPBADSTATE as isize));
+    w.bind(ep, BOTH);
+    assert_eq!(enable(ep), 0);
+    assert_eq!(call!(ep, ops.tx_size_left()), 100);
+    assert_eq!(call!(ep, ops.rx_size_left()), 200);
+    assert_eq!(setopt(ep, fi::FI_OPT_MIN_MULTI_RECV, 32usize), 0);
+    assert_eq!(setopt(ep, fi::FI_OPT_INJECT_MSG_SIZE, 32usize), -fi::FI_EOPBADSTATE);
+    assert_eq!(close(ep), 0);
+    w.end();
+}
+
+#[test]
+fn a_shared_receive_context_serves_its_endpoints() {
+    let w = World::new();
+    let mut srx = ptr::null_mut();
+    let attr = &mut fi::fi_rx_attr::default();
+    assert_eq!(call!(w.domain, ops.srx_ctx(attr, &mut srx, ptr::null_mut())), 0);
+    let ep = w.ep();
+    w.bind(ep, BOTH);
+    assert_eq!(bind_to(ep, srx, 0), 0);
+    assert_eq!(close(srx), -fi::FI_EBUSY);
+    assert_eq!(enable(ep), 0);
+    let to = w.insert(ep);
+    let buf = leak([0u8; 8]).cast();
+    let any = fi::FI_ADDR_UNSPEC;
+    assert_eq!(call!(srx, tagged.recv(buf, 8, ptr::null_mut(), any, 7, 0, context(1))), 0);
+    assert_eq!(call!(ep, tagged.send(buf, 8, ptr::null_mut(), to, 7, context(2))), 0);
+    assert_eq!(w.two(), [1, 2]);
+    assert_eq!(call!(srx, msg.recv(buf, 8, ptr::null_mut(), any, context(3))), 0);
+    // SAFETY: an open receive context with full tables.
+    assert_eq!(unsafe { ((*(*srx).ops).cancel.unwrap())(srx.cast(), context(3)) }, 0);
+    assert_eq!(w.next().err(), Some(fi::FI_ECANCELED));
+    assert_eq!(call!(srx, msg.send(buf, 8, ptr::null_mut(), to, context(2))), -(fi::FI_ENOSYS as isize));
+    assert_eq!((close(ep), close(srx)), (0, 0));
+    w.end();
+}

@@ -1,0 +1,256 @@
+//! The boundary: no panic leaves the crate, no pointer enters it unchecked.
+//!
+//! Every object an application holds is a `#[repr(C)]` struct whose first field is libfabric's
+//! `fid_*`, in a `Box`. The application sees a pointer to that field; [`obj`] is the way back.
+
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libc::{c_char, c_int, c_void};
+use libfabric_sys as fi;
+
+use crate::errno::Errno;
+
+/// What an entry point may return: 0 or a count, or an error below zero.
+pub(crate) trait Code {
+    fn fail(e: Errno) -> Self;
+    fn done(n: usize) -> Self;
+}
+
+impl Code for c_int {
+    fn fail(e: Errno) -> c_int {
+        -e.0
+    }
+    fn done(n: usize) -> c_int {
+        n.try_into().unwrap_or(c_int::MAX)
+    }
+}
+
+impl Code for isize {
+    fn fail(e: Errno) -> isize {
+        -(e.0 as isize)
+    }
+    fn done(n: usize) -> isize {
+        n.try_into().unwrap_or(isize::MAX)
+    }
+}
+
+/// What an entry point's body may answer.
+pub(crate) trait Answer {
+    fn count(self) -> usize;
+}
+
+impl Answer for () {
+    fn count(self) -> usize {
+        0
+    }
+}
+
+impl Answer for usize {
+    fn count(self) -> usize {
+        self
+    }
+}
+
+/// The body of an entry point: `Ok` becomes 0 or the count, an error its negative number, and a
+/// panic, once logged, `-FI_EOTHER`.
+#[inline]
+pub(crate) fn guard<A: Answer, C: Code>(body: impl FnOnce() -> Result<A, Errno>) -> C {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(a)) => C::done(a.count()),
+        Ok(Err(e)) => C::fail(e),
+        Err(what) => C::fail(panicked(what)),
+    }
+}
+
+/// The body of an entry point that has no way to answer an error but a value of its own.
+#[inline]
+pub(crate) fn guard_or<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|what| {
+        panicked(what);
+        on_panic
+    })
+}
+
+/// The payload of the unwinding a poisoned domain starts: it has been logged before.
+#[derive(Debug)]
+pub(crate) struct Poisoned;
+
+#[cold]
+fn panicked(what: Box<dyn std::any::Any + Send>) -> Errno {
+    // Neither the log nor dropping the payload may unwind any further.
+    let caught = catch_unwind(AssertUnwindSafe(move || {
+        if what.is::<Poisoned>() {
+            return;
+        }
+        let text = what
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| what.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no message");
+        log::error!("strait failed inside ({text}); the domain it was in cannot be used any more");
+    }));
+    if let Err(again) = caught {
+        std::mem::forget(again);
+    }
+    Errno::OTHER
+}
+
+/// An object applications hold by its `fid`.
+///
+/// # Safety
+/// The type is `#[repr(C)]`, starts with a `fid_*` struct, lives in a `Box`, and every one of them
+/// has `fid.fclass == CLASS` and `fid.ops == ops()`, which no other type has.
+pub(crate) unsafe trait Fid {
+    const CLASS: usize;
+    fn ops() -> *const fi::fi_ops;
+}
+
+/// The object behind a `fid_*` pointer, or `FI_EINVAL` if it is not one of ours of that type.
+///
+/// # Safety
+/// `p` is NULL or points to a live `fid` (of any provider), whose object nobody closes during `'a`.
+#[inline]
+pub(crate) unsafe fn obj<'a, T: Fid, P>(p: *const P) -> Result<&'a T, Errno> {
+    let head = p.cast::<fi::fid>();
+    if head.is_null() || !head.is_aligned() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: the caller says that it points to a live fid.
+    let head = unsafe { &*head };
+    if head.fclass != T::CLASS || !std::ptr::eq(head.ops, T::ops()) {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: class and ops together are only in objects of type `T` (`Fid`'s promise), whose first
+    // field this is, and which stays alive for 'a by the caller's word.
+    Ok(unsafe { &*p.cast::<T>() })
+}
+
+/// Whether the `fid` is one of ours of that type.
+///
+/// # Safety
+/// As for [`obj`].
+#[inline]
+pub(crate) unsafe fn is<T: Fid, P>(p: *const P) -> bool {
+    // SAFETY: the caller's promise is `obj`'s.
+    unsafe { obj::<T, P>(p) }.is_ok()
+}
+
+/// Hands a new object to the application.
+pub(crate) fn publish<T: Fid, P>(object: Box<T>) -> *mut P {
+    Box::into_raw(object).cast()
+}
+
+/// Takes an object back to drop it.
+///
+/// # Safety
+/// `object` came from [`publish`] by way of [`obj`], and nobody uses it from now on.
+pub(crate) unsafe fn reclaim<T: Fid>(object: *const T) -> Box<T> {
+    // SAFETY: the caller's promise.
+    unsafe { Box::from_raw(object.cast_mut()) }
+}
+
+/// A `fid` header.
+pub(crate) fn header<T: Fid>(context: *mut c_void) -> fi::fid {
+    fi::fid { fclass: T::CLASS, context, ops: T::ops().cast_mut() }
+}
+
+/// How many other objects refer to one: it cannot be closed before they are.
+#[derive(Debug, Default)]
+pub(crate) struct Refs(AtomicUsize);
+
+impl Refs {
+    pub(crate) fn inc(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn dec(&self) {
+        let before = self.0.fetch_sub(1, Ordering::Release);
+        debug_assert!(before > 0, "one reference too many was given up");
+    }
+
+    pub(crate) fn any(&self) -> bool {
+        self.0.load(Ordering::Acquire) != 0
+    }
+
+    /// `FI_EBUSY` while there are any.
+    pub(crate) fn none(&self) -> Result<(), Errno> {
+        if self.any() { Err(Errno::BUSY) } else { Ok(()) }
+    }
+}
+
+/// What counts who refers to it, and whose `close` answers `FI_EBUSY` while anybody does.
+pub(crate) trait Counted {
+    fn refs(&self) -> &Refs;
+}
+
+/// A reference to an object, which it keeps open.
+#[derive(Debug)]
+pub(crate) struct Hold<T: Counted>(NonNull<T>);
+
+impl<T: Counted> Hold<T> {
+    pub(crate) fn new(to: &T) -> Self {
+        to.refs().inc();
+        Hold(NonNull::from(to))
+    }
+}
+
+impl<T: Counted> Deref for Hold<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: made from a reference to an object in a `Box`, and since then its `refs` have
+        // kept `close` from freeing it.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T: Counted> Drop for Hold<T> {
+    fn drop(&mut self) {
+        self.refs().dec();
+    }
+}
+
+// SAFETY: it gives out nothing but `&T`, and is as good on any thread.
+unsafe impl<T: Counted + Sync> Send for Hold<T> {}
+// SAFETY: as above.
+unsafe impl<T: Counted + Sync> Sync for Hold<T> {}
+
+/// A reference to read through, or `FI_EINVAL` for NULL.
+///
+/// # Safety
+/// `p` is NULL or points to a `T` that nobody writes during `'a`.
+pub(crate) unsafe fn arg<'a, T>(p: *const T) -> Result<&'a T, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { p.as_ref() }.ok_or(Errno::INVAL)
+}
+
+/// Stores a result where the application asked, or answers `FI_EINVAL` for NULL.
+///
+/// # Safety
+/// `at` is NULL or valid for a write.
+pub(crate) unsafe fn put<T>(at: *mut T, value: T) -> Result<(), Errno> {
+    if at.is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { at.write(value) };
+    Ok(())
+}
+
+/// Copies text into an application's buffer, always terminated, and returns the buffer.
+///
+/// # Safety
+/// `buf` is NULL or valid for `len` bytes of writes.
+pub(crate) unsafe fn text(buf: *mut c_char, len: usize, s: &str) -> *const c_char {
+    if !buf.is_null() && len > 0 {
+        let n = s.len().min(len - 1);
+        // SAFETY: `n < len`, and the caller promised `len` bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(s.as_ptr().cast(), buf, n);
+            *buf.add(n) = 0;
+        }
+    }
+    buf
+}

@@ -1,0 +1,80 @@
+//! Capabilities: what there is, and what an application gets of it.
+
+use libfabric_sys::*;
+
+/// What has to be asked for.
+pub(crate) const PRIMARY: u64 =
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_TAGGED_DIRECTED_RECV;
+/// What an application that names no capability does not get, for it is not written for it.
+const ONLY_ASKED: u64 = FI_TAGGED_DIRECTED_RECV;
+/// What restricts a primary capability.
+const OF_MESSAGES: u64 = FI_SEND | FI_RECV;
+const OF_MEMORY: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+/// What is there at no cost, asked for or not.
+const SECONDARY: u64 =
+    FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT | FI_TRIGGER | FI_FENCE | FI_LOCAL_COMM | FI_REMOTE_COMM;
+
+/// All there is.
+pub(crate) const ALL: u64 = PRIMARY | OF_MESSAGES | OF_MEMORY | SECONDARY;
+/// The part that makes sense in `fi_tx_attr`, `fi_rx_attr`, `fi_domain_attr`.
+pub(crate) const TX: u64 =
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_TRIGGER | FI_FENCE;
+pub(crate) const RX: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_DIRECTED_RECV
+    | FI_TAGGED_DIRECTED_RECV
+    | FI_RECV
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
+    | FI_MULTI_RECV
+    | FI_SOURCE
+    | FI_RMA_EVENT
+    | FI_TRIGGER;
+pub(crate) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+
+/// What an application that asked for `asked` (0: whatever there is) gets.
+pub(crate) fn granted(asked: u64) -> u64 {
+    let primary = if asked == 0 { PRIMARY & !ONLY_ASKED } else { asked & PRIMARY };
+    expand(primary | asked & (OF_MESSAGES | OF_MEMORY)) | SECONDARY
+}
+
+/// Names the directions of each primary capability where the application left them open.
+pub(crate) fn expand(mut caps: u64) -> u64 {
+    for (what, ways) in [(FI_MSG | FI_TAGGED, OF_MESSAGES), (FI_RMA | FI_ATOMIC, OF_MEMORY)] {
+        if caps & what == 0 {
+            caps &= !ways;
+        } else if caps & ways == 0 {
+            caps |= ways;
+        }
+    }
+    caps
+}
+
+/// What is left of `granted` for a queue that an attribute structure restricts to `asked`.
+pub(crate) fn restricted(granted: u64, asked: u64) -> u64 {
+    if asked == 0 { granted } else { granted & (expand(asked) | SECONDARY) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn primary_capabilities_come_as_asked() {
+        let caps = granted(FI_RMA | FI_ATOMIC);
+        assert_eq!(caps & PRIMARY, FI_RMA | FI_ATOMIC);
+        assert_eq!(caps & OF_MEMORY, OF_MEMORY);
+        assert_eq!(caps & OF_MESSAGES, 0);
+        assert_ne!(caps & FI_FENCE, 0);
+    }
+
+    #[test]
+    fn a_direction_asked_for_is_the_only_one() {
+        let caps = granted(FI_TAGGED | FI_SEND);
+        assert_eq!(caps & OF_MESSAGES, FI_SEND);
+        assert_eq!(granted(0) & OF_MESSAGES, OF_MESSAGES);
+        assert_eq!(granted(0) & FI_TAGGED_DIRECTED_RECV, 0);
+    }
+}

@@ -1,0 +1,285 @@
+//! Every client that is known to us, with the hints it sends, and what it must find in the answer.
+
+use libfabric_sys::*;
+
+use super::answer::{Offer, PROTOCOL, Refusal, answer, mr_semantics};
+use super::caps::PRIMARY;
+use super::hints::{Hints, Object};
+
+const BASIC_MAP: i32 = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+const ATOMIC_ORDERS: u64 =
+    FI_ORDER_ATOMIC_RAR | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_WAW;
+
+fn hints(caps: u64) -> Hints {
+    let mut h = Hints { caps, ..Hints::default() };
+    h.ep.kind = FI_EP_RDM;
+    h
+}
+
+fn offer(h: &Hints, api: (u32, u32)) -> Offer {
+    answer(Some(h), FI_VERSION(api.0, api.1)).unwrap_or_else(|r| panic!("refused: {r:?}"))
+}
+
+fn refused(h: &Hints) -> Refusal {
+    answer(Some(h), FI_VERSION(1, 21)).expect_err("an answer to what is not offered")
+}
+
+#[test]
+fn open_mpi_mtl() {
+    let mut h = hints(FI_MSG | FI_TAGGED | FI_LOCAL_COMM | FI_REMOTE_COMM | FI_DIRECTED_RECV);
+    h.tx.msg_order = FI_ORDER_SAS;
+    h.rx.msg_order = FI_ORDER_SAS;
+    h.tx.op_flags = FI_COMPLETION;
+    h.rx.op_flags = FI_COMPLETION;
+    h.domain.threading = FI_THREAD_DOMAIN;
+    h.domain.av_type = FI_AV_MAP;
+    h.domain.cq_data_size = 4;
+    h.domain.mr_mode = FI_MR_ALLOCATED;
+    let o = offer(&h, (1, 18));
+    assert_eq!(o.caps & PRIMARY, FI_MSG | FI_TAGGED | FI_DIRECTED_RECV);
+    assert_eq!(o.caps & h.caps, h.caps);
+    assert_eq!((o.threading, o.av_type), (FI_THREAD_DOMAIN, FI_AV_MAP));
+    assert_eq!(o.mr_mode & !FI_MR_ALLOCATED, 0);
+    assert_eq!(o.mem_tag_format, u64::MAX);
+    assert!(o.cq_data_size >= 4);
+    assert_eq!(o.rx.op_flags, FI_COMPLETION);
+    // It asks with device memory first, and then without.
+    h.caps |= FI_HMEM;
+    h.domain.mr_mode |= FI_MR_HMEM;
+    assert_eq!(refused(&h).what, "capabilities");
+    // MPI_THREAD_MULTIPLE, and Open MPI 4.1.
+    h.caps = FI_TAGGED | FI_LOCAL_COMM | FI_REMOTE_COMM | FI_DIRECTED_RECV;
+    h.domain.threading = FI_THREAD_SAFE;
+    let o = offer(&h, (1, 5));
+    assert_eq!(o.threading, FI_THREAD_SAFE);
+    assert_eq!(o.caps & FI_MSG, 0);
+}
+
+#[test]
+fn open_mpi_btl() {
+    for more in [0, FI_MSG] {
+        let mut h = hints(FI_RMA | FI_ATOMIC | more);
+        h.domain.mr_mode = BASIC_MAP | FI_MR_ENDPOINT;
+        h.domain.av_type = FI_AV_MAP;
+        h.tx.op_flags = FI_DELIVERY_COMPLETE;
+        h.tx.iov_limit = 1;
+        h.rx.iov_limit = 1;
+        let o = offer(&h, (1, 18));
+        assert_eq!(o.caps & PRIMARY, FI_RMA | FI_ATOMIC | more);
+        assert_eq!(o.mr_mode, BASIC_MAP);
+        assert_eq!(o.tx.op_flags, FI_DELIVERY_COMPLETE);
+        assert!(o.mr_key_size >= 8, "keys are pointers");
+    }
+}
+
+#[test]
+fn mpich() {
+    // Everything we say without hints comes back as hints.
+    let first = answer(None, FI_VERSION(2, 5)).unwrap();
+    assert_eq!(first.mr_mode, 0);
+    assert_eq!(first.tx.msg_order & ATOMIC_ORDERS, ATOMIC_ORDERS);
+    assert_eq!(first.caps & FI_NAMED_RX_CTX, 0);
+    let mut h = hints(first.caps);
+    h.tx.op_flags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
+    h.rx.op_flags = FI_COMPLETION;
+    h.tx.msg_order = FI_ORDER_SAS | ATOMIC_ORDERS;
+    h.rx.msg_order = FI_ORDER_SAS;
+    h.domain.threading = FI_THREAD_DOMAIN;
+    h.domain.data_progress = FI_PROGRESS_MANUAL;
+    h.domain.control_progress = FI_PROGRESS_MANUAL;
+    h.domain.av_type = FI_AV_TABLE;
+    h.domain.mr_mode = FI_MR_ENDPOINT;
+    h.domain.cq_data_size = 4;
+    h.ep.mem_tag_format = 0x00c0_0000_7fff_ffff;
+    let o = offer(&h, (2, 5));
+    assert_eq!(o.caps, first.caps);
+    assert_eq!((o.threading, o.av_type, o.mr_mode), (FI_THREAD_DOMAIN, FI_AV_TABLE, 0));
+    assert_eq!(o.data_progress, FI_PROGRESS_MANUAL);
+    assert_eq!(o.tx.msg_order, FI_ORDER_SAS | ATOMIC_ORDERS);
+    for cap in [FI_MULTI_RECV, FI_MSG, FI_TAGGED, FI_DIRECTED_RECV, FI_RMA, FI_ATOMIC] {
+        assert_ne!(o.caps & cap, 0);
+    }
+}
+
+#[test]
+fn intel_mpi() {
+    // Version 0 and no hints: the vocabulary from before 1.5.
+    let first = answer(None, 0).unwrap();
+    assert_eq!(first.mr_mode, FI_MR_SCALABLE);
+    let mut h = hints(first.caps);
+    h.tx.op_flags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
+    h.tx.msg_order = FI_ORDER_SAS | ATOMIC_ORDERS;
+    h.domain.threading = FI_THREAD_DOMAIN;
+    h.domain.data_progress = FI_PROGRESS_MANUAL;
+    h.domain.mr_mode = BASIC_MAP;
+    for av in [FI_AV_MAP, FI_AV_TABLE] {
+        h.domain.av_type = av;
+        let o = offer(&h, (1, 5));
+        assert_eq!((o.av_type, o.mr_mode & !BASIC_MAP), (av, 0));
+    }
+}
+
+#[test]
+fn sandia_openshmem() {
+    let mut h = hints(FI_RMA | FI_ATOMIC | FI_RMA_EVENT | FI_FENCE);
+    h.tx.op_flags = FI_DELIVERY_COMPLETE;
+    h.domain.data_progress = FI_PROGRESS_AUTO;
+    h.domain.av_type = FI_AV_TABLE;
+    h.domain.threading = FI_THREAD_COMPLETION;
+    let o = offer(&h, (1, 5));
+    assert_eq!((o.mr_mode, o.data_progress), (0, FI_PROGRESS_AUTO));
+    assert_eq!(mr_semantics(o.mr_mode), (false, false));
+    assert_eq!(o.threading, FI_THREAD_COMPLETION);
+    assert_eq!(o.caps & h.caps, h.caps);
+    assert!(o.tx.inject_size >= 16);
+    h.domain.mr_mode = BASIC_MAP;
+    h.domain.data_progress = FI_PROGRESS_MANUAL;
+    assert_eq!(mr_semantics(offer(&h, (1, 5)).mr_mode), (true, true));
+}
+
+#[test]
+fn aws_ofi_nccl() {
+    let mut h = hints(FI_TAGGED | FI_MSG | FI_LOCAL_COMM | FI_REMOTE_COMM);
+    h.tx.msg_order = FI_ORDER_SAS;
+    h.rx.msg_order = FI_ORDER_SAS;
+    h.domain.mr_mode = BASIC_MAP | FI_MR_LOCAL | FI_MR_ENDPOINT | FI_MR_HMEM;
+    h.domain.threading = FI_THREAD_SAFE;
+    let o = offer(&h, (1, 6));
+    assert_eq!(o.mr_mode & (FI_MR_LOCAL | FI_MR_ENDPOINT | FI_MR_HMEM), 0);
+    assert!(o.mem_tag_format.leading_zeros() < 31);
+    let mut h = hints(FI_MSG | FI_RMA);
+    h.domain.mr_mode = BASIC_MAP | FI_MR_LOCAL;
+    h.domain.threading = FI_THREAD_COMPLETION;
+    h.domain.cq_data_size = 4;
+    offer(&h, (1, 20));
+}
+
+#[test]
+fn nvshmem_wants_provider_keys() {
+    for (caps, mr_mode) in [
+        (FI_RMA | FI_ATOMIC, BASIC_MAP),
+        (FI_RMA | FI_ATOMIC | FI_FENCE, FI_MR_ENDPOINT | FI_MR_ALLOCATED | FI_MR_PROV_KEY),
+        (FI_RMA | FI_MSG | FI_SOURCE, BASIC_MAP | FI_MR_LOCAL | FI_MR_HMEM),
+    ] {
+        let mut h = hints(caps);
+        h.domain.mr_mode = mr_mode;
+        h.domain.threading = FI_THREAD_SAFE;
+        h.tx.op_flags = FI_DELIVERY_COMPLETE;
+        assert_ne!(offer(&h, (1, 5)).mr_mode & FI_MR_PROV_KEY, 0);
+    }
+}
+
+#[test]
+fn nixl() {
+    let mut h = hints(FI_MSG | FI_RMA | FI_LOCAL_COMM | FI_REMOTE_COMM);
+    h.domain.mr_mode = FI_MR_BASIC | FI_MR_SCALABLE;
+    offer(&h, (1, 18));
+    h.domain.mr_mode = FI_MR_LOCAL | FI_MR_ALLOCATED;
+    h.domain.threading = FI_THREAD_COMPLETION;
+    h.domain.name = Some("strait".into());
+    let (virt_addr, prov_key) = mr_semantics(offer(&h, (1, 18)).mr_mode);
+    assert!(!virt_addr && !prov_key, "it gives offsets and its own keys");
+    h.caps |= FI_HMEM;
+    assert_eq!(refused(&h).what, "capabilities");
+}
+
+#[test]
+fn gasnet() {
+    let mut h = hints(FI_RMA | FI_MSG | FI_MULTI_RECV);
+    h.domain.threading = FI_THREAD_SAFE;
+    h.domain.control_progress = FI_PROGRESS_MANUAL;
+    h.domain.mr_mode = BASIC_MAP | FI_MR_ENDPOINT;
+    h.tx.op_flags = FI_DELIVERY_COMPLETE;
+    let o = offer(&h, (1, 9));
+    assert_ne!(o.caps & FI_MULTI_RECV, 0);
+    h.domain.mr_mode &= !FI_MR_PROV_KEY;
+    assert_eq!(offer(&h, (1, 9)).mr_mode & FI_MR_PROV_KEY, 0);
+}
+
+#[test]
+fn mercury() {
+    let mut h = hints(FI_MSG | FI_TAGGED | FI_RMA | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE);
+    h.tx.op_flags = FI_INJECT_COMPLETE;
+    h.domain.mr_mode = FI_MR_BASIC | FI_MR_LOCAL | FI_MR_ENDPOINT;
+    h.domain.threading = FI_THREAD_SAFE;
+    assert_eq!(offer(&h, (1, 20)).mr_mode, 0);
+    h.ep.protocol = FI_PROTO_XNET;
+    assert_eq!(refused(&h).what, "protocol");
+    h.ep.protocol = PROTOCOL;
+    offer(&h, (1, 20));
+}
+
+#[test]
+fn fabtests_and_pingpong() {
+    let mut h = hints(FI_MSG);
+    h.domain.mr_mode = !(FI_MR_BASIC | FI_MR_SCALABLE);
+    h.tx.tclass = FI_TC_LOW_LATENCY;
+    h.domain.tclass = FI_TC_BULK_DATA;
+    let o = offer(&h, (1, 21));
+    assert_eq!((o.tx.tclass, o.tclass), (FI_TC_LOW_LATENCY, FI_TC_BULK_DATA));
+    assert_eq!(o.mr_mode & !h.domain.mr_mode, 0);
+    h.domain.mr_mode = FI_MR_LOCAL | FI_MR_ENDPOINT | FI_MR_RAW | BASIC_MAP;
+    assert_eq!(offer(&h, (1, 21)).mr_mode, 0, "multi_mr addresses by offset whatever we say");
+    h.caps = FI_RMA;
+    h.tx.msg_order = FI_ORDER_RAW;
+    let max = offer(&h, (1, 21)).max_order_size[0];
+    h.ep.max_order_raw_size = max - 1;
+    assert_eq!(offer(&h, (1, 21)).max_order_size[0], max - 1);
+    h.ep.max_order_raw_size = max + 1;
+    refused(&h);
+}
+
+#[test]
+fn what_is_not_there_is_refused() {
+    let with = |f: &dyn Fn(&mut Hints)| {
+        let mut h = hints(FI_MSG);
+        f(&mut h);
+        refused(&h).what
+    };
+    assert_eq!(with(&|h| h.ep.kind = FI_EP_MSG), "endpoint type");
+    assert_eq!(with(&|h| h.ep.kind = FI_EP_DGRAM), "endpoint type");
+    assert_eq!(with(&|h| h.caps |= FI_SHARED_AV), "capabilities");
+    assert_eq!(with(&|h| h.caps |= FI_COLLECTIVE), "capabilities");
+    assert_eq!(with(&|h| h.tx.inject_size = 4097), "inject_size");
+    assert_eq!(with(&|h| h.tx.iov_limit = 9), "transmit iov_limit");
+    assert_eq!(with(&|h| h.tx.comp_order = FI_ORDER_STRICT), "transmit comp_order");
+    assert_eq!(with(&|h| h.tx.msg_order = FI_ORDER_RAS), "transmit msg_order");
+    assert_eq!(with(&|h| h.ep.tx_ctx_cnt = FI_SHARED_CONTEXT), "tx_ctx_cnt");
+    assert_eq!(with(&|h| h.ep.rx_ctx_cnt = 2), "rx_ctx_cnt");
+    assert_eq!(with(&|h| h.domain.caps = FI_SHARED_AV), "domain capabilities");
+    assert_eq!(with(&|h| h.domain.cq_data_size = 9), "cq_data_size");
+    assert_eq!(with(&|h| h.domain.name = Some("lo".into())), "fabric or domain name (both are \"strait\")");
+    assert!(with(&|h| h.domain.object = Object::Foreign).contains("another provider's"));
+    assert_eq!(with(&|h| h.fabric.prov_version = crate::VERSION + 1), "provider version");
+    let mut h = hints(FI_MSG);
+    h.ep.rx_ctx_cnt = FI_SHARED_CONTEXT;
+    assert_eq!(offer(&h, (1, 21)).rx_ctx_cnt, FI_SHARED_CONTEXT);
+}
+
+#[test]
+fn order_is_what_was_asked_for() {
+    let mut h = hints(FI_MSG | FI_RMA);
+    assert_eq!(offer(&h, (1, 21)).tx.msg_order, FI_ORDER_SAS);
+    h.tx.msg_order = FI_ORDER_WAW;
+    let o = offer(&h, (1, 21));
+    assert_eq!((o.tx.msg_order, o.rx.msg_order), (FI_ORDER_SAS | FI_ORDER_WAW, FI_ORDER_SAS));
+}
+
+#[test]
+fn old_registration_modes_are_answered_in_kind() {
+    let mut h = hints(FI_RMA);
+    for (api, asked, given) in [
+        ((1, 4), FI_MR_UNSPEC, FI_MR_SCALABLE),
+        ((1, 4), FI_MR_BASIC, FI_MR_BASIC),
+        ((1, 4), FI_MR_SCALABLE, FI_MR_SCALABLE),
+        ((1, 21), FI_MR_BASIC, FI_MR_BASIC),
+        ((1, 21), FI_MR_SCALABLE, FI_MR_SCALABLE),
+        ((1, 21), FI_MR_UNSPEC, FI_MR_UNSPEC),
+        ((1, 21), FI_MR_LOCAL | FI_MR_RAW | FI_MR_ENDPOINT, 0),
+    ] {
+        h.domain.mr_mode = asked;
+        assert_eq!(offer(&h, api).mr_mode, given, "{api:?} {asked}");
+    }
+    assert_eq!(mr_semantics(FI_MR_BASIC), (true, true));
+    assert_eq!(mr_semantics(FI_MR_SCALABLE), (false, false));
+}

@@ -1,0 +1,87 @@
+//! Strait's door to libfabric: a provider that libfabric loads at run time.
+//!
+//! It translates: libfabric's objects, flags, error numbers and versions on one side, the engine's
+//! types on the other. It decides nothing about matching, protocols or completions.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `ffi` | the boundary: panics, pointers, references |
+//! | `errno`, `log`, `param` | errors, the log, `FI_STRAIT_*` |
+//! | `info` | fi_getinfo and what an info means |
+//! | `fabric`, `domain`, `ep` | the objects of those names |
+//! | `lock`, `auto` | who may enter a domain, and who makes progress |
+//! | `av`, `cq`, `cntr`, `eq`, `mr` | the objects of those names |
+//! | `wait` | what blocking calls sleep on |
+//! | `atomic` | which atomic operations there are |
+//!
+//! libfabric is not linked to: [`libfabric_sys::Core`] finds the copy that has loaded us. The only
+//! exported symbol is [`fi_prov_ini`].
+
+use std::cell::UnsafeCell;
+use std::ptr;
+
+use libfabric_sys as fi;
+
+mod atomic;
+mod auto;
+mod av;
+mod cntr;
+mod cq;
+mod domain;
+mod ep;
+mod eq;
+mod errno;
+mod fabric;
+mod ffi;
+mod info;
+mod lock;
+mod log;
+mod mr;
+mod param;
+mod wait;
+
+/// This provider's version as libfabric encodes it.
+pub(crate) const VERSION: u32 = fi::FI_VERSION(0, 1);
+
+/// The oldest core whose structures this code relies on.
+const OLDEST_CORE: (u32, u32) = (1, 17);
+
+/// A place that the core writes to: it keeps its own notes in `fi_provider::context`.
+struct Provider(UnsafeCell<fi::fi_provider>);
+
+// SAFETY: it is written before fi_prov_ini returns it, and by the core alone from then on.
+unsafe impl Sync for Provider {}
+
+static PROVIDER: Provider = Provider(UnsafeCell::new(fi::fi_provider {
+    version: VERSION,
+    fi_version: 0,
+    context: fi::fi_context { internal: [ptr::null_mut(); 4] },
+    name: c"strait".as_ptr(),
+    getinfo: Some(info::getinfo),
+    fabric: Some(fabric::open),
+    cleanup: Some(cleanup),
+}));
+
+/// Where libfabric enters. NULL means that this process's core is not one we can serve.
+#[unsafe(no_mangle)]
+pub extern "C" fn fi_prov_ini() -> *mut fi::fi_provider {
+    ffi::guard_or(ptr::null_mut(), || {
+        let Some(core) = fi::Core::find(None) else { return ptr::null_mut() };
+        if !core.at_least(OLDEST_CORE.0, OLDEST_CORE.1) {
+            return ptr::null_mut();
+        }
+        let provider = PROVIDER.0.get();
+        // A provider that implements less than an application asks for is passed over, and what
+        // the application asks for is at most what its core has.
+        // SAFETY: the core calls this once, before it uses the structure.
+        unsafe { (*provider).fi_version = core.version() };
+        log::open(core, provider);
+        // SAFETY: the structure that is returned, with its name.
+        unsafe { param::read(&core, provider) };
+        provider
+    })
+}
+
+unsafe extern "C" fn cleanup() {
+    ffi::guard_or((), log::close);
+}

@@ -1,0 +1,239 @@
+//! Memory registration, fi_mr(3).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrayvec::ArrayVec;
+use engine::{Access, MrId, Reg};
+use hmem::Span;
+use libc::{c_int, c_void, iovec};
+use libfabric_sys as fi;
+
+use crate::cntr::CntrFid;
+use crate::domain::{DomainFid, Shared};
+use crate::errno::Errno;
+use crate::ffi::{Fid, Hold, arg, guard, header, obj, publish, put, reclaim};
+use crate::info::answer::IOV_LIMIT;
+
+/// `struct fid_mr`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct MrFid {
+    pub fid: fi::fid_mr,
+    shared: Arc<Shared>,
+    id: MrId,
+    cntrs: Mutex<Vec<Hold<CntrFid>>>,
+}
+
+// SAFETY: `#[repr(C)]` with the fid first, made in `register` alone, with this table.
+unsafe impl Fid for MrFid {
+    const CLASS: usize = fi::FI_CLASS_MR;
+    fn ops() -> *const fi::fi_ops {
+        &raw const OPS
+    }
+}
+
+const ACCESS: u64 =
+    fi::FI_SEND | fi::FI_RECV | fi::FI_READ | fi::FI_WRITE | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;
+/// Flags that ask for nothing that is not done anyway.
+const FLAGS: u64 = fi::FI_RMA_EVENT | fi::FI_HMEM_HOST_ALLOC | fi::FI_HMEM_DEVICE_ONLY;
+
+static OPS: fi::fi_ops =
+    fi::fi_ops { close: Some(close), bind: Some(bind), control: Some(control), ..fi::NO_OPS };
+
+pub(crate) static MR_OPS: fi::fi_ops_mr =
+    fi::fi_ops_mr { reg: Some(reg), regv: Some(regv), regattr: Some(regattr), ..fi::NO_OPS_MR };
+
+/// What all three ways to register come down to.
+struct Wanted {
+    iov: *const iovec,
+    count: usize,
+    access: u64,
+    offset: u64,
+    key: u64,
+    flags: u64,
+    context: *mut c_void,
+}
+
+/// # Safety
+/// `domain` is NULL or an open object, `w.iov` points to `w.count` stretches of memory that stay
+/// mapped as long as they are registered, `mr` is NULL or valid for a write.
+unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let domain = unsafe { obj::<DomainFid, _>(domain)? };
+    if w.flags & fi::FI_MR_DMABUF != 0 {
+        log::info!("fi_mr_regattr: registration of a dma-buf asked; host memory by address is offered");
+        return Err(Errno::OPNOTSUPP);
+    }
+    if w.flags & !FLAGS != 0 {
+        return Err(Errno::BADFLAGS);
+    }
+    if w.iov.is_null() || w.count == 0 || w.count > IOV_LIMIT || mr.is_null() {
+        return Err(Errno::INVAL);
+    }
+    if w.access & !ACCESS != 0 || w.offset != 0 {
+        return Err(Errno::INVAL);
+    }
+    let mut spans = ArrayVec::<Span, IOV_LIMIT>::new();
+    for i in 0..w.count {
+        // SAFETY: the caller's promise.
+        let part = unsafe { &*w.iov.add(i) };
+        let (base, len) = (part.iov_base.expose_provenance(), part.iov_len);
+        if base.checked_add(len).is_none() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the application registers memory that it keeps as long; (NULL, SIZE_MAX) stands
+        // for whatever is mapped whenever it is used.
+        spans.push(unsafe { Span::new(base, len, hmem::classify(base, len)) });
+    }
+    let mut access = Access::empty();
+    access.set(Access::REMOTE_READ, w.access & fi::FI_REMOTE_READ != 0);
+    access.set(Access::REMOTE_WRITE, w.access & fi::FI_REMOTE_WRITE != 0);
+    let key = (!domain.shared.prov_key).then_some(w.key);
+    let shared = domain.shared.clone();
+    let (id, key) = shared.lock().mr_reg(&Reg { iov: &spans, access, key })?;
+    shared.children.inc();
+    let object = Box::new(MrFid {
+        fid: fi::fid_mr { fid: header::<MrFid>(w.context), mem_desc: std::ptr::null_mut(), key },
+        shared,
+        id,
+        cntrs: Mutex::default(),
+    });
+    let fid: *mut fi::fid_mr = publish(object);
+    // SAFETY: ours, and nobody else knows of it yet; the descriptor is the object itself.
+    unsafe { (*fid).mem_desc = fid.cast() };
+    // SAFETY: the caller's promise.
+    unsafe { put(mr, fid)? };
+    if let Some(eq) = domain.mr_eq.get() {
+        eq.post(fi::FI_MR_COMPLETE, fid.cast(), w.context, 0);
+    }
+    Ok(())
+}
+
+#[allow(clippy::too_many_arguments, reason = "libfabric's signature")]
+unsafe extern "C" fn reg(
+    fid: *mut fi::fid,
+    buf: *const c_void,
+    len: usize,
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    flags: u64,
+    mr: *mut *mut fi::fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
+    // SAFETY: the application's arguments, for one stretch of memory.
+    unsafe { regv(fid, &raw const iov, 1, access, offset, requested_key, flags, mr, context) }
+}
+
+#[allow(clippy::too_many_arguments, reason = "libfabric's signature")]
+unsafe extern "C" fn regv(
+    fid: *mut fi::fid,
+    iov: *const iovec,
+    count: usize,
+    access: u64,
+    offset: u64,
+    key: u64,
+    flags: u64,
+    mr: *mut *mut fi::fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    guard(|| {
+        let wanted = Wanted { iov, count, access, offset, key, flags, context };
+        // SAFETY: the application passes an open domain, valid memory, and a place for the answer.
+        unsafe { register(fid, &wanted, mr) }
+    })
+}
+
+unsafe extern "C" fn regattr(
+    fid: *mut fi::fid,
+    attr: *const fi::fi_mr_attr,
+    flags: u64,
+    mr: *mut *mut fi::fid_mr,
+) -> c_int {
+    guard(|| {
+        if attr.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the application passes attributes; only fields that every version has are read,
+        // through places that form no reference to a structure that may be shorter than ours.
+        let (wanted, iface) = unsafe {
+            let wanted = Wanted {
+                iov: (*attr).anon1.mr_iov,
+                count: (*attr).iov_count,
+                access: (*attr).access,
+                offset: (*attr).offset,
+                key: (*attr).requested_key,
+                flags,
+                context: (*attr).context,
+            };
+            (wanted, iface(attr, obj::<DomainFid, _>(fid)?))
+        };
+        if iface != fi::FI_HMEM_SYSTEM {
+            log::info!("fi_mr_regattr: memory of interface {iface} asked, host memory offered");
+            return Err(Errno::OPNOTSUPP);
+        }
+        // SAFETY: the application passes an open domain, valid memory, and a place for the answer.
+        unsafe { register(fid, &wanted, mr) }
+    })
+}
+
+/// What kind of memory it is, as far as the application's version could say.
+///
+/// # Safety
+/// `attr` points to attributes of the version the domain's fabric was opened with.
+unsafe fn iface(attr: *const fi::fi_mr_attr, domain: &DomainFid) -> fi::fi_hmem_iface {
+    if domain.shared.api_version < fi::FI_VERSION(1, 10) {
+        return fi::FI_HMEM_SYSTEM;
+    }
+    // SAFETY: the caller's promise, and that version has the field.
+    unsafe { (*attr).iface }
+}
+
+unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
+    guard(|| {
+        // SAFETY: the application passes an open registration and does not use it during the call.
+        let mr = unsafe { obj::<MrFid, _>(fid)? };
+        mr.shared.lock().mr_close(mr.id)?;
+        mr.shared.children.dec();
+        // SAFETY: as above.
+        drop(unsafe { reclaim(mr) });
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn bind(fid: *mut fi::fid, to: *mut fi::fid, flags: u64) -> c_int {
+    guard(|| {
+        // SAFETY: the application passes open objects.
+        let (mr, class) = unsafe { (obj::<MrFid, _>(fid)?, arg(to)?.fclass) };
+        match class {
+            // Every endpoint of the domain serves every registration: there is nothing to do.
+            fi::FI_CLASS_EP => Ok(()),
+            fi::FI_CLASS_CNTR => {
+                // SAFETY: as above.
+                let cntr = unsafe { obj::<CntrFid, _>(to)? };
+                let both = fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;
+                if flags == 0 || flags & !both != 0 || !Arc::ptr_eq(&mr.shared, &cntr.shared) {
+                    return Err(Errno::INVAL);
+                }
+                let of = |flag| (flags & flag != 0).then_some(cntr.id);
+                mr.shared.lock().mr_bind_cntr(mr.id, of(fi::FI_REMOTE_READ), of(fi::FI_REMOTE_WRITE));
+                mr.cntrs.lock().unwrap_or_else(PoisonError::into_inner).push(Hold::new(cntr));
+                Ok(())
+            }
+            _ => Err(Errno::INVAL),
+        }
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, _arg: *mut c_void) -> c_int {
+    guard(|| {
+        // SAFETY: the application passes an open registration.
+        unsafe { obj::<MrFid, _>(fid)? };
+        match command {
+            // It is live from the start, and looked up whenever it is used.
+            fi::FI_ENABLE | fi::FI_REFRESH => Ok(()),
+            _ => Err(Errno::NOSYS),
+        }
+    })
+}

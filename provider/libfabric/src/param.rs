@@ -1,0 +1,93 @@
+//! Parameters: environment variables `FI_STRAIT_*`, listed by `fi_info -e`.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use libfabric_sys as fi;
+use link::OpenOptions;
+use wire::Addr;
+
+/// What the user may tune.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Params {
+    pub eager_size: usize,
+    pub ring_size: usize,
+    pub cma: bool,
+    pub connect_timeout: Duration,
+}
+
+const EAGER_SIZE: usize = 8192;
+
+impl Default for Params {
+    fn default() -> Params {
+        let link = OpenOptions::default();
+        Params {
+            eager_size: EAGER_SIZE,
+            ring_size: link.ring,
+            cma: link.cma,
+            connect_timeout: link.connect_timeout,
+        }
+    }
+}
+
+impl Params {
+    /// How to open an endpoint's link.
+    pub(crate) fn link(&self, bind: Addr) -> OpenOptions {
+        OpenOptions {
+            bind: Some(bind.sock()),
+            ring: self.ring_size,
+            cma: self.cma,
+            connect_timeout: self.connect_timeout,
+        }
+    }
+}
+
+static PARAMS: OnceLock<Params> = OnceLock::new();
+
+/// The parameters, defaults before they have been read.
+pub(crate) fn get() -> Params {
+    PARAMS.get().copied().unwrap_or_default()
+}
+
+/// Declares and reads them.
+///
+/// # Safety
+/// `provider` is the structure returned from `fi_prov_ini`, with its name set.
+pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
+    let mut p = Params::default();
+    // SAFETY: the caller's promise; every name is defined with one type only.
+    unsafe {
+        if let Some(n) = core.param_size(
+            provider,
+            c"eager_size",
+            c"Messages and RMA of up to this many bytes travel inside a frame of the ring; longer ones \
+              are copied straight between the two processes where the kernel allows it (default: 8192)",
+        ) {
+            p.eager_size = n;
+        }
+        if let Some(n) = core.param_size(
+            provider,
+            c"ring_size",
+            c"Bytes of the shared memory ring from one endpoint to another (default: 28672, least: 24576)",
+        ) {
+            p.ring_size = n.max(link::MIN_RING);
+        }
+        if let Some(on) = core.param_bool(
+            provider,
+            c"cma",
+            c"Copy long messages straight from one process to the other by process_vm_readv(2) where \
+              the kernel allows it (default: yes)",
+        ) {
+            p.cma = on;
+        }
+        if let Some(ms) = core.param_int(
+            provider,
+            c"connect_timeout",
+            c"How many milliseconds a peer that was never reached may take to appear before operations \
+              to it fail (default: 3000)",
+        ) {
+            p.connect_timeout = Duration::from_millis(ms.max(0).unsigned_abs().into());
+        }
+    }
+    let _ = PARAMS.set(p);
+}

@@ -1,0 +1,237 @@
+//! Reading and writing a peer's memory with process_vm_readv(2): one copy, no help from the peer.
+
+use std::io;
+
+use engine::NoDirect;
+use hmem::Span;
+use wire::Seg;
+
+/// Most parts of either side per call; the kernel's limit (IOV_MAX) is 1024.
+const PARTS: usize = 64;
+
+/// Most bytes per call, below what the kernel cuts a call to (2 GiB).
+const CHUNK: usize = 1 << 30;
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From the peer to us.
+    Get,
+    /// From us to the peer.
+    Put,
+}
+
+/// Why bytes could not be moved.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The kernel does not let us, and will not.
+    Forbidden(io::Error),
+    /// Not with this memory.
+    Kind,
+    /// A bad address, a bad length, or the peer is gone.
+    Bad,
+}
+
+impl From<Fault> for NoDirect {
+    fn from(f: Fault) -> NoDirect {
+        match f {
+            Fault::Forbidden(_) | Fault::Kind => NoDirect::Never,
+            Fault::Bad => NoDirect::Fault,
+        }
+    }
+}
+
+/// Moves `len` bytes between byte `roff` of `remote` in process `pid` and byte `loff` of `local`.
+pub(crate) fn transfer(
+    way: Way,
+    pid: i32,
+    remote: &[Seg],
+    roff: usize,
+    local: &[Span],
+    loff: usize,
+    len: usize,
+) -> Result<(), Fault> {
+    if !local.iter().all(|s| s.kind().is_system()) {
+        return Err(Fault::Kind);
+    }
+    let mut done = 0;
+    while done < len {
+        let want = (len - done).min(CHUNK);
+        let mut here = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS];
+        let mut there = here;
+        let ours = local.iter().map(|s| (s.as_ptr().cast(), s.len() as u64));
+        let theirs = remote.iter().map(|s| {
+            (std::ptr::without_provenance_mut(s.addr.get() as usize), s.len.get())
+        });
+        let (n_here, got_here) = cut(ours, (loff as u64).saturating_add(done as u64), want, &mut here);
+        let (n_there, got_there) = cut(theirs, (roff as u64).saturating_add(done as u64), want, &mut there);
+        let ask = got_here.min(got_there);
+        if ask == 0 {
+            // One side is shorter than `len` says.
+            return Err(Fault::Bad);
+        }
+        let n_here = trim(&mut here[..n_here], ask);
+        let n_there = trim(&mut there[..n_there], ask);
+        let call = match way {
+            Way::Get => libc::process_vm_readv,
+            Way::Put => libc::process_vm_writev,
+        };
+        // SAFETY: `here` holds parts of `local`, which are valid for the access by `Span`'s
+        // invariant; the kernel checks `there` in the other process and answers EFAULT.
+        let n = unsafe {
+            call(pid, here.as_ptr(), n_here as u64, there.as_ptr(), n_there as u64, 0)
+        };
+        match n {
+            1.. => done += n as usize,
+            0 => return Err(Fault::Bad),
+            _ => {
+                let e = io::Error::last_os_error();
+                return Err(match e.raw_os_error() {
+                    Some(libc::EPERM | libc::ENOSYS | libc::EACCES) => Fault::Forbidden(e),
+                    _ => Fault::Bad,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes the parts of `iov` that make up `off..off+len` to `out`; returns how many parts and bytes
+/// found room there.
+fn cut(
+    iov: impl Iterator<Item = (*mut libc::c_void, u64)>,
+    mut off: u64,
+    len: usize,
+    out: &mut [libc::iovec],
+) -> (usize, usize) {
+    let (mut parts, mut bytes) = (0, 0);
+    for (base, size) in iov {
+        if off >= size {
+            off -= size;
+            continue;
+        }
+        if parts == out.len() || bytes == len {
+            break;
+        }
+        let n = (size - off).min((len - bytes) as u64) as usize;
+        out[parts] = libc::iovec { iov_base: base.wrapping_byte_add(off as usize), iov_len: n };
+        parts += 1;
+        bytes += n;
+        off = 0;
+    }
+    (parts, bytes)
+}
+
+/// Cuts the parts to `len` bytes together; returns how many are left.
+fn trim(parts: &mut [libc::iovec], len: usize) -> usize {
+    let mut left = len;
+    for (i, p) in parts.iter_mut().enumerate() {
+        if left == 0 {
+            return i;
+        }
+        p.iov_len = p.iov_len.min(left);
+        left -= p.iov_len;
+    }
+    parts.len()
+}
+
+/// Whether this process may read the memory of others of its user: a line of what is known, or in
+/// `Err` why not.
+pub fn cma_allowed() -> Result<String, String> {
+    let (from, to) = (*b"strait", [0u8; 6]);
+    let here = libc::iovec { iov_base: (&raw const to).cast_mut().cast(), iov_len: 6 };
+    let there = libc::iovec { iov_base: (&raw const from).cast_mut().cast(), iov_len: 6 };
+    let mut place = to;
+    let here = libc::iovec { iov_base: place.as_mut_ptr().cast(), ..here };
+    // SAFETY: both parts are local arrays of 6 bytes, `place` being exclusively ours.
+    let n = unsafe { libc::process_vm_readv(std::process::id() as i32, &here, 1, &there, 1, 0) };
+    if n != 6 || place != from {
+        return Err(why_not(&io::Error::last_os_error()));
+    }
+    match yama() {
+        None | Some(0) => Ok("process_vm_readv works; any process of the same user".into()),
+        Some(scope) => {
+            if capable_ptrace() {
+                Ok(format!("process_vm_readv works; yama ptrace_scope={scope}, but CAP_SYS_PTRACE is held"))
+            } else {
+                Err(format!(
+                    "yama ptrace_scope={scope} (/proc/sys/kernel/yama/ptrace_scope): processes that are \
+                     not parent and child may not read each other's memory"
+                ))
+            }
+        }
+    }
+}
+
+/// What to tell people about a refusal.
+pub(crate) fn why_not(e: &io::Error) -> String {
+    let hint = match (e.raw_os_error(), yama()) {
+        (Some(libc::ENOSYS), _) => "not in this kernel, or blocked by a seccomp filter (container?)".into(),
+        (_, Some(scope)) if scope > 0 && !capable_ptrace() => format!("yama ptrace_scope={scope}"),
+        _ => "another user, a process that is not dumpable, or a seccomp filter (container?)".into(),
+    };
+    let name = match e.raw_os_error() {
+        Some(libc::EPERM) => "EPERM".to_owned(),
+        Some(libc::ENOSYS) => "ENOSYS".to_owned(),
+        _ => e.to_string(),
+    };
+    format!("process_vm_readv refused: {name} ({hint})")
+}
+
+fn yama() -> Option<u32> {
+    std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?.trim().parse().ok()
+}
+
+fn capable_ptrace() -> bool {
+    const CAP_SYS_PTRACE: u32 = 19;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|l| l.strip_prefix("CapEff:"))
+        .and_then(|v| u64::from_str_radix(v.trim(), 16).ok())
+        .is_some_and(|caps| caps >> CAP_SYS_PTRACE & 1 == 1)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn seg(s: Span) -> Seg {
+        Seg { addr: s.addr().into(), len: (s.len() as u64).into() }
+    }
+
+    #[test]
+    fn iovs_of_other_shapes_and_more_parts_than_a_call_takes() {
+        let pid = std::process::id() as i32;
+        let remote: Vec<Span> = (0..300).map(|i| Span::leak(i % 7)).collect();
+        let local: Vec<Span> = (0..100).map(|_| Span::leak(9)).collect();
+        let total = hmem::total(&remote);
+        let text: Vec<u8> = (0..total).map(|i| (i * 31) as u8).collect();
+        hmem::write(&remote, 0, &text);
+        let segs: Vec<Seg> = remote.iter().map(|s| seg(*s)).collect();
+        transfer(Way::Get, pid, &segs, 5, &local, 3, total - 5).unwrap();
+        let mut back = vec![0; total - 5];
+        hmem::read(&local, 3, &mut back);
+        assert!(back == text[5..]);
+        hmem::write(&local, 3, &[7; 40]);
+        transfer(Way::Put, pid, &segs, 50, &local, 3, 40).unwrap();
+        let mut back = vec![0; total];
+        hmem::read(&remote, 0, &mut back);
+        assert!(back[..50] == text[..50] && back[50..90] == [7; 40] && back[90..] == text[90..]);
+    }
+
+    #[test]
+    fn what_is_not_there_is_a_fault() {
+        let pid = std::process::id() as i32;
+        let local = [Span::leak(8)];
+        let bad = [Seg { addr: 16.into(), len: 8.into() }];
+        assert!(matches!(transfer(Way::Get, pid, &bad, 0, &local, 0, 8), Err(Fault::Bad)));
+        let high = [Seg { addr: u64::MAX.into(), len: u64::MAX.into() }];
+        assert!(matches!(transfer(Way::Put, pid, &high, 9, &local, 0, 8), Err(Fault::Bad)));
+        let good = [seg(Span::leak(8))];
+        assert!(matches!(transfer(Way::Get, pid, &good, 0, &local, 4, 8), Err(Fault::Bad)));
+        assert!(matches!(transfer(Way::Get, pid, &good, usize::MAX, &local, 0, 8), Err(Fault::Bad)));
+        assert!(matches!(transfer(Way::Get, i32::MAX, &good, 0, &local, 0, 8), Err(Fault::Bad)));
+        transfer(Way::Get, pid, &good, 8, &local, 8, 0).unwrap();
+    }
+}

@@ -1,0 +1,28 @@
+//! Ways from one endpoint to another: implementations of [`engine::Link`].
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `shm` | [`ShmLink`]: what an endpoint has of its peers, `send`, `poll`, `arm` |
+//! | `shm::ring` | the byte ring, written over an abstract memory so that loom can drive it |
+//! | `shm::segment` | that memory for real: a sealed memfd, mapped |
+//! | `shm::wake` | who rings whose bell when one side sleeps, and why no ring is lost |
+//! | `shm::control` | names, sockets and the hello by which a segment changes hands |
+//! | `shm::connect` | reaching a peer that was not reached yet, or no longer |
+//! | `shm::service` | what arrives on sockets: hellos, ends, wake-ups |
+//! | `cma` | reading and writing a peer's memory: process_vm_readv(2) |
+//! | `net` | which addresses are this host's |
+//!
+//! # Trust
+//!
+//! A peer runs as the same user (checked with SO_PEERCRED, else it is refused), yet nothing it
+//! writes is believed: a shared word is loaded once and checked against this side's private
+//! layout, and shared bytes are only ever copied out of, never borrowed. A peer that breaks the
+//! rules is closed.
+
+mod cma;
+mod net;
+mod shm;
+
+pub use cma::cma_allowed;
+pub use net::primary_ip;
+pub use shm::{DEFAULT_RING, MIN_RING, OpenOptions, ShmFrame, ShmLink};

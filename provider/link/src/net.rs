@@ -1,0 +1,78 @@
+//! Which IP addresses are this host's.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Whether a peer of this address is on this host.
+pub(crate) fn is_local(ip: IpAddr) -> bool {
+    ip.is_loopback() || interfaces().iter().any(|i| i.ip == ip)
+}
+
+/// What an endpoint that listens on every address calls itself: the first address of an interface
+/// that is up and is no loopback, else the loopback address.
+pub fn primary_ip(v6: bool) -> IpAddr {
+    let link_local = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.segments()[0] & 0xffc0 == 0xfe80,
+    };
+    interfaces()
+        .into_iter()
+        .find(|i| !i.loopback && i.ip.is_ipv6() == v6 && !link_local(i.ip))
+        .map_or(if v6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() }, |i| i.ip)
+}
+
+struct Interface {
+    ip: IpAddr,
+    loopback: bool,
+}
+
+/// The addresses of interfaces that are up, in the kernel's order; none if they cannot be listed.
+fn interfaces() -> Vec<Interface> {
+    let mut list = std::ptr::null_mut();
+    // SAFETY: `list` is a valid place for the list's head.
+    if unsafe { libc::getifaddrs(&mut list) } != 0 {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    let mut at = list;
+    while !at.is_null() {
+        // SAFETY: `at` is a node of the list, which lives until `freeifaddrs`.
+        let node = unsafe { &*at };
+        at = node.ifa_next;
+        if node.ifa_addr.is_null() || node.ifa_flags & libc::IFF_UP as u32 == 0 {
+            continue;
+        }
+        // SAFETY: a node's address, where there is one, is at least a `sockaddr`.
+        let family = i32::from(unsafe { (*node.ifa_addr).sa_family });
+        let ip = match family {
+            libc::AF_INET => {
+                // SAFETY: an address of this family is a `sockaddr_in`; read without regard to
+                // alignment.
+                let sin = unsafe { node.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
+                IpAddr::V4(Ipv4Addr::from(sin.sin_addr.s_addr.to_ne_bytes()))
+            }
+            libc::AF_INET6 => {
+                // SAFETY: as above, with `sockaddr_in6`.
+                let sin = unsafe { node.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+                IpAddr::V6(Ipv6Addr::from(sin.sin6_addr.s6_addr))
+            }
+            _ => continue,
+        };
+        found.push(Interface { ip, loopback: node.ifa_flags & libc::IFF_LOOPBACK as u32 != 0 });
+    }
+    // SAFETY: the list came from `getifaddrs` and nothing borrows from it any more.
+    unsafe { libc::freeifaddrs(list) };
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_host_knows_itself() {
+        assert!(is_local("127.0.0.1".parse().unwrap()));
+        assert!(is_local("::1".parse().unwrap()));
+        assert!(is_local(primary_ip(false)));
+        assert!(!is_local("192.0.2.1".parse().unwrap()));
+    }
+}

@@ -1,0 +1,120 @@
+//! Reaching a peer: at the first send, and again after it ended.
+
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use engine::{Gone, Refused};
+
+use super::control::{self, Cred, Hello};
+use super::ring::Producer;
+use super::segment::Segment;
+use super::{Outbound, ShmLink, service};
+use crate::net;
+
+/// Between two attempts.
+const RETRY: Duration = Duration::from_millis(1);
+/// How long after an attempt the next one is expected.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// How an attempt failed.
+enum Failed {
+    /// Nobody listens.
+    Nobody,
+    /// Somebody does, but has no time for us yet; or we lack something for now.
+    Full,
+    /// For good.
+    Gone(Gone),
+}
+
+impl ShmLink {
+    /// Makes a channel to this peer, which has none.
+    #[cold]
+    pub(super) fn connect(&mut self, id: u32) -> Result<(), Refused> {
+        let peer = &mut self.peers[id as usize];
+        if peer.dying.is_some() {
+            return Err(Refused::Gone(Gone::Reset));
+        }
+        let now = Instant::now();
+        if peer.next_try.is_some_and(|t| now < t) {
+            self.connecting_until = Some(now + PATIENCE);
+            return Err(Refused::Busy);
+        }
+        let failed = match self.attempt(id) {
+            Ok(out) => {
+                let peer = &mut self.peers[id as usize];
+                log::debug!("{}: connected to {} (pid {})", self.addr, peer.addr, out.pid);
+                peer.out = Some(out);
+                peer.reached = true;
+                peer.first_try = None;
+                peer.next_try = None;
+                return Ok(());
+            }
+            Err(failed) => failed,
+        };
+        let peer = &mut self.peers[id as usize];
+        let since = now - *peer.first_try.get_or_insert(now);
+        let gone = match failed {
+            Failed::Gone(gone) => Some(gone),
+            Failed::Nobody if peer.reached || since >= self.options.connect_timeout => Some(Gone::Refused),
+            Failed::Nobody | Failed::Full => None,
+        };
+        if let Some(gone) = gone {
+            peer.first_try = None;
+            peer.next_try = None;
+            return Err(Refused::Gone(gone));
+        }
+        peer.next_try = Some(now + RETRY);
+        self.connecting_until = Some(now + PATIENCE);
+        Err(Refused::Busy)
+    }
+
+    fn attempt(&mut self, id: u32) -> Result<Outbound, Failed> {
+        let addr = self.peers[id as usize].addr;
+        let sock = match control::connect(Some(addr.ip()), addr.port()) {
+            Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
+                if !net::is_local(addr.ip()) {
+                    return Err(Failed::Gone(Gone::Unreachable));
+                }
+                control::connect(None, addr.port())
+            }
+            other => other,
+        };
+        let sock = sock.map_err(|e| match e.kind() {
+            ErrorKind::ConnectionRefused => Failed::Nobody,
+            ErrorKind::WouldBlock => Failed::Full,
+            ErrorKind::PermissionDenied => Failed::Gone(Gone::Denied),
+            _ => self.lacking("a socket", &e),
+        })?;
+        let cred = Cred::of(&sock).map_err(|_| Failed::Nobody)?;
+        if !cred.ours() {
+            log::warn!("{}: {addr} belongs to uid {}", self.addr, cred.uid);
+            return Err(Failed::Gone(Gone::Denied));
+        }
+        let (segment, fd) =
+            Segment::create(self.options.ring).map_err(|e| self.lacking("a segment", &e))?;
+        let hello = Hello {
+            version: wire::VERSION,
+            ring: self.options.ring as u32,
+            incarnation: self.incarnation,
+            from: *self.peers[id as usize].name.get_or_insert(self.addr),
+            to: addr,
+        };
+        control::send_fd(&sock, &hello.encode(), fd.as_fd()).map_err(|e| match e.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Failed::Nobody,
+            ErrorKind::WouldBlock => Failed::Full,
+            _ => self.lacking("a descriptor in flight", &e),
+        })?;
+        self.poller
+            .add(&sock, service::OUT | u64::from(id))
+            .map_err(|e| self.lacking("a place in epoll", &e))?;
+        Ok(Outbound { tx: Producer::new(segment), sock, pid: cred.pid, incarnation: None, starved: None })
+    }
+
+    fn lacking(&mut self, what: &str, e: &std::io::Error) -> Failed {
+        let level = if self.warned_fds { log::Level::Debug } else { log::Level::Warn };
+        self.warned_fds = true;
+        log::log!(level, "{}: no {what}: {e}", self.addr);
+        Failed::Full
+    }
+}

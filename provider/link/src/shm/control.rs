@@ -1,0 +1,349 @@
+//! Names, sockets, and the hello by which a segment changes hands.
+//!
+//! An endpoint named `ip:port` holds a TCP socket bound there (never listening: it only reserves
+//! the port among all programs) and listens on the abstract unix socket `strait/ip:port`, or
+//! `strait/*:port` if it serves every address. Whoever wants to send connects there and sends one
+//! packet, the hello, with the descriptor of the segment it made. Then packets of the acceptor are
+//! one byte (`WELCOME`: and eight more), those of the connector are wake-ups.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use wire::Addr;
+
+/// First byte of a packet after the hello: wake up.
+pub(crate) const WAKE: u8 = 0;
+/// Accepted; the acceptor's incarnation follows.
+pub(crate) const WELCOME: u8 = 1;
+/// Refused; the connection ends.
+pub(crate) const REFUSED: u8 = 2;
+
+/// The answer of a system call, or errno.
+pub(crate) fn cvt(ret: libc::c_int) -> io::Result<libc::c_int> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+/// What a connector says of itself and its segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) version: u16,
+    pub(crate) ring: u32,
+    /// Random; tells this endpoint from earlier ones of the same name.
+    pub(crate) incarnation: u64,
+    /// Its name.
+    pub(crate) from: Addr,
+    /// The name it knows the acceptor by. One that serves every address has several, and answers
+    /// under the one it was called by.
+    pub(crate) to: Addr,
+}
+
+impl Hello {
+    pub(crate) const LEN: usize = 72;
+    const MAGIC: [u8; 8] = *b"straitS\x01";
+
+    pub(crate) fn encode(&self) -> [u8; Hello::LEN] {
+        let mut out = [0; Hello::LEN];
+        out[..8].copy_from_slice(&Hello::MAGIC);
+        out[8..16].copy_from_slice(&self.incarnation.to_le_bytes());
+        out[16..20].copy_from_slice(&self.ring.to_le_bytes());
+        out[20..22].copy_from_slice(&self.version.to_le_bytes());
+        out[24..48].copy_from_slice(&self.from.encode());
+        out[48..].copy_from_slice(&self.to.encode());
+        out
+    }
+
+    pub(crate) fn decode(b: &[u8]) -> Option<Hello> {
+        let b: &[u8; Hello::LEN] = b.try_into().ok()?;
+        if b[..8] != Hello::MAGIC || b[22..24] != [0, 0] {
+            return None;
+        }
+        Some(Hello {
+            incarnation: u64::from_le_bytes(b[8..16].try_into().ok()?),
+            ring: u32::from_le_bytes(b[16..20].try_into().ok()?),
+            version: u16::from_le_bytes(b[20..22].try_into().ok()?),
+            from: Addr::decode(b[24..48].try_into().ok()?)?,
+            to: Addr::decode(b[48..].try_into().ok()?)?,
+        })
+    }
+}
+
+/// Who is at the other end of a socket, by the kernel's word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cred {
+    pub(crate) uid: u32,
+    /// 0 if it is not visible in our pid namespace.
+    pub(crate) pid: i32,
+}
+
+impl Cred {
+    pub(crate) fn of(fd: &OwnedFd) -> io::Result<Cred> {
+        let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: `cred` is a valid place of `len` bytes.
+        cvt(unsafe {
+            libc::getsockopt(
+                fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut cred).cast(),
+                &mut len,
+            )
+        })?;
+        Ok(Cred { uid: cred.uid, pid: cred.pid })
+    }
+
+    /// Whether it is the same user as us.
+    pub(crate) fn ours(&self) -> bool {
+        // SAFETY: geteuid(2) cannot fail and touches no memory.
+        self.uid == unsafe { libc::geteuid() }
+    }
+}
+
+fn socket(domain: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: socket(2) touches no memory of ours.
+    let fd = cvt(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) })?;
+    // SAFETY: a descriptor just made, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Reserves the name: a bound TCP socket, and what it is bound to.
+pub(crate) fn reserve(bind: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    // SAFETY: a `sockaddr_storage` is plain data, for which zeros are a value.
+    let mut raw: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let place = &raw mut raw;
+    let (domain, mut len) = match bind {
+        SocketAddr::V4(a) => {
+            let sin = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: a.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(a.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: `sockaddr_storage` is large and aligned enough for every address.
+            unsafe { place.cast::<libc::sockaddr_in>().write(sin) };
+            (libc::AF_INET, size_of::<libc::sockaddr_in>())
+        }
+        SocketAddr::V6(a) => {
+            let sin = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: a.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr { s6_addr: a.ip().octets() },
+                sin6_scope_id: a.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { place.cast::<libc::sockaddr_in6>().write(sin) };
+            (libc::AF_INET6, size_of::<libc::sockaddr_in6>())
+        }
+    };
+    let fd = socket(domain, libc::SOCK_STREAM)?;
+    // SAFETY: `place` holds an address of `len` bytes, and has room for any.
+    unsafe {
+        cvt(libc::bind(fd.as_raw_fd(), place.cast(), len as libc::socklen_t))?;
+        let mut room = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        cvt(libc::getsockname(fd.as_raw_fd(), place.cast(), &mut room))?;
+        len = room as usize;
+    }
+    let _ = len;
+    // SAFETY: both address types start with family and port at the same places, and the family is
+    // the one bound.
+    let port = u16::from_be(unsafe { (*place.cast::<libc::sockaddr_in>()).sin_port });
+    let mut bound = bind;
+    bound.set_port(port);
+    Ok((fd, bound))
+}
+
+/// The unix socket name of an endpoint; `None` stands for every address.
+fn unix_name(ip: Option<IpAddr>, port: u16) -> (libc::sockaddr_un, libc::socklen_t) {
+    let text = match ip {
+        None => format!("strait/*:{port}"),
+        Some(ip) => format!("strait/{}", SocketAddr::new(ip, port)),
+    };
+    // SAFETY: a `sockaddr_un` is plain data, for which zeros are a value.
+    let mut name: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    name.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // An abstract name starts with a zero byte. The text has at most 60 bytes, there is room for
+    // 107.
+    for (to, from) in name.sun_path[1..].iter_mut().zip(text.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + text.len();
+    (name, len as libc::socklen_t)
+}
+
+/// Listens under the endpoint's name.
+pub(crate) fn listen(bound: SocketAddr) -> io::Result<OwnedFd> {
+    let ip = Addr::new(bound).ip();
+    let (name, len) = unix_name((!ip.is_unspecified()).then_some(ip), bound.port());
+    let fd = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET)?;
+    // SAFETY: `name` is an address of `len` bytes.
+    unsafe {
+        cvt(libc::bind(fd.as_raw_fd(), (&raw const name).cast(), len))?;
+        cvt(libc::listen(fd.as_raw_fd(), 4096))?;
+    }
+    Ok(fd)
+}
+
+/// Connects to the endpoint listening at one address, or at every address (`None`).
+pub(crate) fn connect(ip: Option<IpAddr>, port: u16) -> io::Result<OwnedFd> {
+    let (name, len) = unix_name(ip, port);
+    let fd = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET)?;
+    // SAFETY: `name` is an address of `len` bytes.
+    cvt(unsafe { libc::connect(fd.as_raw_fd(), (&raw const name).cast(), len) })?;
+    Ok(fd)
+}
+
+/// The next connection, if there is one.
+pub(crate) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
+    // SAFETY: no address is asked for, so accept4(2) touches no memory of ours.
+    let fd = cvt(unsafe {
+        libc::accept4(
+            listener.as_raw_fd(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+        )
+    })?;
+    // SAFETY: a descriptor just made, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Room for one descriptor in a control message, aligned as it must be.
+#[repr(C, align(8))]
+struct Ancillary([u8; 64]);
+
+/// Sends a packet with a descriptor.
+pub(crate) fn send_fd(sock: &OwnedFd, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut room = Ancillary([0; 64]);
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: a `msghdr` is plain data, for which zeros are a value.
+    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+    msg.msg_iov = &mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = room.0.as_mut_ptr().cast();
+    // SAFETY: 1. CMSG_SPACE of 4 bytes is 24, less than the room there is. 2. So CMSG_FIRSTHDR is
+    // the start of `room`, aligned, with place for a header and a descriptor.
+    unsafe {
+        msg.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as _;
+        let cmsg = libc::CMSG_FIRSTHDR(&msg);
+        (*cmsg).cmsg_level = libc::SOL_SOCKET;
+        (*cmsg).cmsg_type = libc::SCM_RIGHTS;
+        (*cmsg).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
+        libc::CMSG_DATA(cmsg).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
+    }
+    // SAFETY: `msg` points to `bytes`, which sendmsg(2) only reads, and to `room`.
+    let n = unsafe { libc::sendmsg(sock.as_raw_fd(), &msg, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Receives a packet and the descriptor with it, if there is one; 0 bytes is the end.
+pub(crate) fn recv_fd(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut room = Ancillary([0; 64]);
+    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: a `msghdr` is plain data, for which zeros are a value.
+    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+    msg.msg_iov = &mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = room.0.as_mut_ptr().cast();
+    msg.msg_controllen = room.0.len() as _;
+    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
+    // SAFETY: `msg` points to `bytes` and `room`, with their lengths.
+    let n = unsafe { libc::recvmsg(sock.as_raw_fd(), &mut msg, flags) };
+    if n < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut fds = Vec::new();
+    // SAFETY: `msg` is as the kernel left it: its control messages are inside `room`.
+    let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(&msg) };
+    while !cmsg.is_null() {
+        // SAFETY: `cmsg` is a header inside `room`, followed by as much data as it says; for
+        // SCM_RIGHTS these are descriptors that are ours from now on.
+        unsafe {
+            if (*cmsg).cmsg_level == libc::SOL_SOCKET && (*cmsg).cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(cmsg).cast::<RawFd>();
+                let bytes = ((*cmsg).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                for i in 0..bytes / size_of::<RawFd>() {
+                    fds.push(OwnedFd::from_raw_fd(data.add(i).read_unaligned()));
+                }
+            }
+            cmsg = libc::CMSG_NXTHDR(&msg, cmsg);
+        }
+    }
+    // All but the first are closed again.
+    Ok((n as usize, fds.into_iter().next()))
+}
+
+/// Sends a packet; whether that worked is of no interest, since a full or dead socket will say so.
+pub(crate) fn notify(sock: &OwnedFd, bytes: &[u8]) {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: send(2) reads `bytes` and nothing else.
+    let _ = unsafe { libc::send(sock.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+}
+
+/// Receives a packet without waiting; 0 bytes is the end.
+pub(crate) fn receive(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT;
+    // SAFETY: `bytes` is a valid place of its length.
+    let n = unsafe { libc::recv(sock.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), flags) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// Whether the other end of a socket is closed.
+pub(crate) fn hung_up(sock: &OwnedFd) -> bool {
+    let mut p = libc::pollfd { fd: sock.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: `p` is one valid pollfd.
+    unsafe { libc::poll(&mut p, 1, 0) == 1 }
+}
+
+/// Ends a connection, or listening, also for processes that hold a copy of the descriptor.
+pub(crate) fn shutdown(sock: &OwnedFd) {
+    // SAFETY: shutdown(2) touches no memory.
+    unsafe { libc::shutdown(sock.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// A random number.
+pub(crate) fn random() -> io::Result<u64> {
+    let mut b = [0u8; 8];
+    // SAFETY: `b` is a valid place of 8 bytes.
+    let n = unsafe { libc::getrandom(b.as_mut_ptr().cast(), b.len(), 0) };
+    if n == 8 { Ok(u64::from_ne_bytes(b)) } else { Err(io::Error::last_os_error()) }
+}
+
+/// An epoll set, whose members are named by numbers.
+#[derive(Debug)]
+pub(crate) struct Poller(OwnedFd);
+
+impl Poller {
+    pub(crate) fn new() -> io::Result<Poller> {
+        // SAFETY: epoll_create1(2) touches no memory of ours.
+        let fd = cvt(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: a descriptor just made, and nobody else's.
+        Ok(Poller(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    pub(crate) fn add(&self, fd: &OwnedFd, token: u64) -> io::Result<()> {
+        let mut ev = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
+        // SAFETY: `ev` is a valid event.
+        cvt(unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut ev) })?;
+        Ok(())
+    }
+
+    /// Takes a member out. Closing it is not enough where a forked child holds it too.
+    pub(crate) fn remove(&self, fd: &OwnedFd) {
+        let none = std::ptr::null_mut();
+        // SAFETY: EPOLL_CTL_DEL takes no event.
+        unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), none) };
+    }
+
+    /// The members that have something, without waiting.
+    pub(crate) fn ready<'a>(&self, room: &'a mut [libc::epoll_event]) -> &'a [libc::epoll_event] {
+        // SAFETY: `room` is a valid place for that many events.
+        let n = unsafe { libc::epoll_wait(self.fd(), room.as_mut_ptr(), room.len() as i32, 0) };
+        &room[..n.max(0) as usize]
+    }
+}

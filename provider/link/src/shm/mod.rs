@@ -1,0 +1,634 @@
+//! The link to peers on this host.
+//!
+//! A channel goes one way: the sender makes it, at its first send, and may fill it before the
+//! receiver has noticed. Two peers that talk both ways have two channels, each a ring in a segment
+//! of its own and a socket which says that the other end is alive, and which wakes it.
+
+mod connect;
+mod control;
+mod ring;
+mod segment;
+mod service;
+mod wake;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write as _;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::{OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use engine::{Event, Gone, Limits, Link, NoDirect, PeerId, Refused};
+use hmem::Span;
+use wire::{Addr, Seg};
+
+use crate::{cma, net};
+use control::Poller;
+use ring::{Consumer, Mem, Producer};
+use segment::Segment;
+use wake::Barrier;
+
+/// Bytes of a ring if nothing else is asked for. With the control page it makes 32 KiB.
+pub const DEFAULT_RING: usize = 28 << 10;
+
+/// Least bytes of a ring: enough for frames of 10 KiB.
+pub const MIN_RING: usize = 24 << 10;
+
+/// How to open a [`ShmLink`].
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// The endpoint's name. Port 0 takes a free one, an unspecified address serves all of the
+    /// host's; `None` is `0.0.0.0:0`.
+    pub bind: Option<SocketAddr>,
+    /// Bytes of the ring to each peer; rounded up to pages, and to [`MIN_RING`].
+    pub ring: usize,
+    /// Whether to reach peers' memory directly where the kernel allows it.
+    pub cma: bool,
+    /// How long a peer that was never reached may take to appear.
+    pub connect_timeout: Duration,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions {
+            bind: None,
+            ring: DEFAULT_RING,
+            cma: true,
+            connect_timeout: Duration::from_secs(3),
+        }
+    }
+}
+
+/// A frame in a peer's ring.
+#[derive(Debug)]
+pub struct ShmFrame {
+    from: PeerId,
+    len: usize,
+}
+
+impl engine::Frame for ShmFrame {
+    fn from(&self) -> PeerId {
+        self.from
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+/// A channel to a peer.
+#[derive(Debug)]
+struct Outbound {
+    tx: Producer<Segment>,
+    sock: OwnedFd,
+    pid: i32,
+    /// Whose it is, once the peer has welcomed it.
+    incarnation: Option<u64>,
+    /// Length of a frame that found no room.
+    starved: Option<usize>,
+}
+
+impl Outbound {
+    /// Copies bytes `off..off+len` of `body` to byte `at` of the reserved frame; returns how many
+    /// there were.
+    #[inline]
+    fn copy_in(&mut self, at: usize, body: &[Span], off: usize, len: usize) -> usize {
+        let ring = self.tx.stretches(at, len);
+        let mem = self.tx.mem();
+        if let ([only], [(at, _), (_, 0)]) = (body, ring) {
+            if let Some(part) = only.part(off, len).filter(|p| p.kind().is_system()) {
+                // SAFETY: the part is valid for reads by `Span`'s invariant; its place in the ring
+                // was found by `stretches`, and is reserved.
+                unsafe { mem.put(at, part.as_ptr(), len) };
+                return len;
+            }
+        }
+        let mut done = 0;
+        for (at, n) in ring {
+            if n > 0 {
+                done += hmem::copy(&[mem.span(at, n)], 0, body, off + done, n);
+            }
+        }
+        done
+    }
+}
+
+/// A channel from a peer.
+#[derive(Debug)]
+struct Inbound {
+    rx: Consumer<Segment>,
+    sock: OwnedFd,
+    pid: i32,
+    incarnation: u64,
+    /// Nothing more is read from it.
+    broken: bool,
+    /// Lines still to be read once its sender is gone: no more than a ring can hold.
+    budget: u32,
+}
+
+#[derive(Debug)]
+struct Peer {
+    out: Option<Outbound>,
+    inb: Option<Inbound>,
+    addr: Addr,
+    /// Our own name towards it, once one of us has called the other.
+    name: Option<Addr>,
+    /// It ended; `Closed` follows once `inb` is drained.
+    dying: Option<Gone>,
+    /// Channels of its successors under the same name.
+    waiting: Vec<Inbound>,
+    /// It was connected to before.
+    reached: bool,
+    /// Since when, and from when on again, it is tried to connect.
+    first_try: Option<Instant>,
+    next_try: Option<Instant>,
+    /// Why its memory cannot be reached directly, once that was tried.
+    no_cma: Option<String>,
+}
+
+const HOT: usize = 4;
+const NOBODY: u32 = u32::MAX;
+
+/// Polls between two looks at a ring that is not hot, while hot ones have frames; between two looks
+/// at the clock it is twice as many.
+const STRIDE: u32 = 8;
+/// Time between two looks at the sockets.
+const GAP: Duration = Duration::from_micros(50);
+/// The same while nobody has sent anything yet: the first peer should not wait.
+const EAGER_GAP: Duration = Duration::from_micros(2);
+
+/// One endpoint's link to all peers on this host.
+#[derive(Debug)]
+pub struct ShmLink {
+    peers: Vec<Peer>,
+    /// Peers that sent lately, the first `hot_len` of them, and whose turn it is.
+    hot: [u32; HOT],
+    hot_len: usize,
+    hot_turn: usize,
+    /// Every peer with a channel to us, and whose turn it is.
+    ins: Vec<u32>,
+    ins_turn: usize,
+    /// Whose frame was handed out, or `NOBODY`.
+    held: u32,
+    calls: u32,
+    /// `armed`, or `dying` is not empty, or `ins` is.
+    slow: bool,
+    armed: bool,
+    dying: VecDeque<u32>,
+    barrier: Barrier,
+    max_frame: usize,
+    serviced: Instant,
+
+    addr: Addr,
+    ids: HashMap<Addr, PeerId>,
+    /// Peers that call us by another name too, by their name and that one: these count as peers of
+    /// their own, so that either has its own channels.
+    callers: HashMap<(Addr, Addr), PeerId>,
+    /// Whether we serve every address of the host.
+    everywhere: bool,
+    poller: Poller,
+    listener: OwnedFd,
+    /// Accepted, but no hello yet.
+    guests: Vec<Option<service::Guest>>,
+    /// Peers whose ring had no room lately.
+    starved: Vec<u32>,
+    /// Until when sleeping would delay a connection.
+    connecting_until: Option<Instant>,
+    options: OpenOptions,
+    incarnation: u64,
+    pid: u32,
+    warned_cma: bool,
+    warned_uid: bool,
+    warned_fds: bool,
+    /// Reserves the port.
+    _port: OwnedFd,
+}
+
+impl ShmLink {
+    /// Opens an endpoint of this name; `AddrInUse` if it is taken.
+    pub fn open(options: OpenOptions) -> io::Result<ShmLink> {
+        let bind = options.bind.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
+        let (port, bound, listener) = claim(bind)?;
+        let mut name = bound;
+        if bound.ip().is_unspecified() {
+            name.set_ip(net::primary_ip(bound.is_ipv6()));
+        }
+        let poller = Poller::new()?;
+        poller.add(&listener, service::LISTENER)?;
+        let ring = options.ring.clamp(MIN_RING, segment::MAX_RING).next_multiple_of(4096);
+        let link = ShmLink {
+            peers: Vec::new(),
+            hot: [NOBODY; HOT],
+            hot_len: 0,
+            hot_turn: 0,
+            ins: Vec::new(),
+            ins_turn: 0,
+            held: NOBODY,
+            calls: 0,
+            slow: true,
+            armed: false,
+            dying: VecDeque::new(),
+            barrier: Barrier::probe(),
+            max_frame: ring::max_frame((ring / ring::LINE) as u32),
+            serviced: Instant::now(),
+            addr: Addr::new(name),
+            ids: HashMap::new(),
+            callers: HashMap::new(),
+            everywhere: bound.ip().is_unspecified(),
+            poller,
+            listener,
+            guests: Vec::new(),
+            starved: Vec::new(),
+            connecting_until: None,
+            options: OpenOptions { ring, ..options },
+            incarnation: control::random()?,
+            pid: std::process::id(),
+            warned_cma: false,
+            warned_uid: false,
+            warned_fds: false,
+            _port: port,
+        };
+        log::debug!("{}: open, ring {ring}, {:?}", link.addr, link.barrier);
+        Ok(link)
+    }
+
+    /// A descriptor that poll(2) finds readable when there is something to do, provided that
+    /// [`Link::arm`] returned true and [`Link::poll`] was not called since.
+    pub fn wait_fd(&self) -> RawFd {
+        self.poller.fd()
+    }
+
+    /// The next frame of this peer.
+    #[inline]
+    fn next_of(&mut self, id: u32) -> Option<Event<ShmFrame>> {
+        let inb = self.peers[id as usize].inb.as_mut()?;
+        match inb.rx.peek() {
+            Ok(None) => None,
+            Ok(Some(len)) => {
+                self.held = id;
+                Some(Event::Frame(ShmFrame { from: PeerId(id), len }))
+            }
+            Err(ring::Broken) => {
+                self.broke(id);
+                None
+            }
+        }
+    }
+
+    /// Gives the frame at hand of this peer back.
+    #[inline]
+    fn advance(&mut self, id: u32) {
+        self.held = NOBODY;
+        let Some(inb) = &mut self.peers[id as usize].inb else { return };
+        inb.budget = inb.budget.saturating_sub(inb.rx.frame_lines());
+        if inb.rx.advance() && wake::room_wanted(inb.rx.mem()) {
+            control::notify(&inb.sock, &[control::WAKE]);
+        }
+    }
+
+    /// Looks at the next one of all peers.
+    fn cold(&mut self) -> Option<Event<ShmFrame>> {
+        if self.ins_turn >= self.ins.len() {
+            self.ins_turn = 0;
+        }
+        let id = *self.ins.get(self.ins_turn)?;
+        self.ins_turn += 1;
+        let event = self.next_of(id)?;
+        self.warm(id);
+        Some(event)
+    }
+
+    /// Puts a peer among those looked at in every poll.
+    fn warm(&mut self, id: u32) {
+        if self.hot[..self.hot_len].contains(&id) {
+            return;
+        }
+        if self.hot_len < HOT {
+            self.hot_len += 1;
+            self.hot[self.hot_len - 1] = id;
+        } else {
+            self.hot[self.hot_turn] = id;
+        }
+    }
+
+    /// Looks at the sockets if it is time to.
+    fn tick(&mut self) {
+        let gap = if self.ins.is_empty() { EAGER_GAP } else { GAP };
+        let now = Instant::now();
+        if now.duration_since(self.serviced) >= gap {
+            self.serviced = now;
+            self.service();
+        }
+    }
+
+    /// What a poll has to do beyond looking at hot rings.
+    #[cold]
+    fn poll_slow(&mut self) -> Option<Event<ShmFrame>> {
+        if self.armed {
+            self.armed = false;
+            for &id in &self.ins {
+                if let Some(inb) = &self.peers[id as usize].inb {
+                    wake::promise(inb.rx.mem(), self.barrier);
+                }
+            }
+            self.service();
+        } else if self.calls % (2 * STRIDE) == 0 || self.ins.is_empty() {
+            self.tick();
+        }
+        let event = self.reap();
+        self.slow = !self.dying.is_empty() || self.ins.is_empty();
+        // Peers that are not hot get a turn also while the hot ones never stop.
+        event.or_else(|| self.cold())
+    }
+
+    /// Sends on an open channel.
+    #[inline]
+    fn put_frame(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Option<Result<(), Refused>> {
+        let out = self.peers[to.0 as usize].out.as_mut()?;
+        let total = head.len() + len;
+        assert!(total <= self.max_frame, "frame longer than Limits::max_frame");
+        match out.tx.reserve(total) {
+            Ok(true) => {}
+            Ok(false) => return Some(Err(self.starve(to.0, total))),
+            Err(ring::Broken) => return Some(Err(self.broke(to.0))),
+        }
+        // SAFETY: `total` bytes were found to have room, and `head` are the first of them.
+        unsafe { out.tx.write(0, head) };
+        if len > 0 {
+            let done = out.copy_in(head.len(), body, off, len);
+            debug_assert_eq!(done, len, "the body is shorter than said");
+        }
+        out.tx.publish(total);
+        if wake::must_ring(out.tx.mem(), self.barrier.registered) {
+            control::notify(&out.sock, &[control::WAKE]);
+        }
+        Some(Ok(()))
+    }
+
+    #[cold]
+    fn starve(&mut self, id: u32, len: usize) -> Refused {
+        if let Some(out) = &mut self.peers[id as usize].out {
+            if out.starved.replace(len).is_none() {
+                self.starved.push(id);
+            }
+        }
+        Refused::Busy
+    }
+
+    /// Whether a peer has made the room that was missing. From now on it will say when it does.
+    fn fed(&mut self) -> bool {
+        let mut fed = false;
+        let peers = &mut self.peers;
+        self.starved.retain(|&id| {
+            let Some(out) = &mut peers[id as usize].out else { return false };
+            let Some(len) = out.starved else { return false };
+            wake::want_room(out.tx.mem());
+            if out.tx.reserve(len) == Ok(false) {
+                return true;
+            }
+            out.starved = None;
+            fed = true;
+            false
+        });
+        fed
+    }
+
+    fn direct(
+        &mut self,
+        way: cma::Way,
+        id: PeerId,
+        remote: &[Seg],
+        roff: usize,
+        (local, loff): (&[Span], usize),
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        let peer = &mut self.peers[id.0 as usize];
+        if !self.options.cma || peer.no_cma.is_some() {
+            return Err(NoDirect::Never);
+        }
+        let pid = match (&peer.inb, &peer.out) {
+            _ if peer.dying.is_some() => return Err(NoDirect::Fault),
+            (Some(Inbound { pid, .. }), _) | (None, Some(Outbound { pid, .. })) => *pid,
+            (None, None) => return Err(NoDirect::Fault),
+        };
+        if pid <= 0 {
+            peer.no_cma = Some("its pid is not visible here (another pid namespace)".into());
+            return Err(NoDirect::Never);
+        }
+        cma::transfer(way, pid, remote, roff, local, loff, len).map_err(|fault| {
+            if let cma::Fault::Forbidden(e) = &fault {
+                let why = cma::why_not(e);
+                let level = if self.warned_cma { log::Level::Debug } else { log::Level::Warn };
+                self.warned_cma = true;
+                log::log!(level, "{}: frames only to {} (pid {pid}): {why}", self.addr, peer.addr);
+                peer.no_cma = Some(why);
+            }
+            fault.into()
+        })
+    }
+}
+
+/// A peer of this name, new.
+fn meet(peers: &mut Vec<Peer>, addr: Addr) -> PeerId {
+    let id = PeerId(peers.len() as u32);
+    peers.push(Peer {
+        out: None,
+        inb: None,
+        addr,
+        name: None,
+        dying: None,
+        waiting: Vec::new(),
+        reached: false,
+        first_try: None,
+        next_try: None,
+        no_cma: None,
+    });
+    id
+}
+
+/// Takes a name: the socket that reserves it, what it is, and the socket that answers to it.
+fn claim(bind: SocketAddr) -> io::Result<(OwnedFd, SocketAddr, OwnedFd)> {
+    let mut tries = 0;
+    loop {
+        let (port, bound) = control::reserve(bind)?;
+        match control::listen(bound) {
+            Ok(listener) => return Ok((port, bound, listener)),
+            // A free port whose unix name somebody sits on: another one will do.
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse && bind.port() == 0 && tries < 16 => tries += 1,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+impl Link for ShmLink {
+    type Frame = ShmFrame;
+
+    fn addr(&self) -> Addr {
+        self.addr
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { max_frame: self.max_frame }
+    }
+
+    fn peer(&mut self, addr: &Addr) -> PeerId {
+        *self.ids.entry(*addr).or_insert_with(|| meet(&mut self.peers, *addr))
+    }
+
+    fn peer_addr(&self, peer: PeerId) -> Addr {
+        self.peers[peer.0 as usize].addr
+    }
+
+    #[inline]
+    fn send(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        match self.put_frame(to, head, body, off, len) {
+            Some(done) => done,
+            None => {
+                self.connect(to.0)?;
+                self.put_frame(to, head, body, off, len).unwrap_or(Err(Refused::Busy))
+            }
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Option<Event<ShmFrame>> {
+        if self.held != NOBODY {
+            self.advance(self.held);
+        }
+        self.calls = self.calls.wrapping_add(1);
+        if self.calls % STRIDE == 0 || self.slow {
+            if let Some(event) = self.poll_slow() {
+                return Some(event);
+            }
+        }
+        for _ in 0..self.hot_len {
+            let id = self.hot[self.hot_turn];
+            self.hot_turn = if self.hot_turn + 1 < self.hot_len { self.hot_turn + 1 } else { 0 };
+            if let Some(event) = self.next_of(id) {
+                return Some(event);
+            }
+        }
+        if self.ins.len() > self.hot_len { self.cold() } else { None }
+    }
+
+    fn read(&self, frame: &ShmFrame, off: usize, dst: &mut [u8]) -> usize {
+        match &self.peers[frame.from.0 as usize].inb {
+            Some(inb) => inb.rx.read(off, dst),
+            None => 0,
+        }
+    }
+
+    fn copy_out(&self, frame: &ShmFrame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+        let Some(inb) = &self.peers[frame.from.0 as usize].inb else { return 0 };
+        let mut done = 0;
+        for (at, n) in inb.rx.stretches(off, len) {
+            if n > 0 {
+                done += hmem::copy(dst, doff + done, &[inb.rx.mem().span(at, n)], 0, n);
+            }
+        }
+        done
+    }
+
+    #[inline]
+    fn release(&mut self, frame: ShmFrame) {
+        if self.held == frame.from.0 {
+            self.advance(frame.from.0);
+        }
+    }
+
+    fn get(
+        &mut self,
+        from: PeerId,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        self.direct(cma::Way::Get, from, remote, roff, (local, loff), len)
+    }
+
+    fn put(
+        &mut self,
+        to: PeerId,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        self.direct(cma::Way::Put, to, remote, roff, (local, loff), len)
+    }
+
+    fn arm(&mut self) -> bool {
+        if self.held != NOBODY {
+            return false;
+        }
+        self.service();
+        // Whatever comes of it, the next poll disarms.
+        self.armed = true;
+        self.slow = true;
+        for &id in &self.ins {
+            if let Some(inb) = &self.peers[id as usize].inb {
+                wake::arm(inb.rx.mem(), self.barrier);
+            }
+        }
+        let barred = self.barrier.heavy();
+        let frame = |&id: &u32| self.peers[id as usize].inb.as_ref().is_some_and(|i| i.rx.ready());
+        if !barred || !self.dying.is_empty() || self.ins.iter().any(frame) {
+            return false;
+        }
+        if self.fed() || self.connecting_until.is_some_and(|t| Instant::now() < t) {
+            return false;
+        }
+        let mut room = [libc::epoll_event { events: 0, u64: 0 }];
+        self.poller.ready(&mut room).is_empty()
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        let peer = &self.peers[peer.0 as usize];
+        let mut line = format!("shm {} KiB ring, ", self.options.ring >> 10);
+        let pid = peer.inb.as_ref().map(|i| i.pid).or(peer.out.as_ref().map(|o| o.pid));
+        let _ = match (&peer.no_cma, pid) {
+            _ if !self.options.cma => write!(line, "frames only: cma is switched off"),
+            (Some(why), _) => write!(line, "frames only: {why}"),
+            (None, Some(pid)) => write!(line, "cma (process_vm_readv) with pid {pid}"),
+            (None, None) => write!(line, "not connected"),
+        };
+        line
+    }
+}
+
+impl Drop for ShmLink {
+    fn drop(&mut self) {
+        // A forked child only closes its copies. The endpoint's own process ends the connections
+        // for good, even while a child still holds copies.
+        if std::process::id() != self.pid {
+            return;
+        }
+        // The listener first: who sees its channel end finds nobody to connect to.
+        control::shutdown(&self.listener);
+        for peer in &self.peers {
+            let ins = peer.inb.iter().chain(&peer.waiting).map(|i| &i.sock);
+            ins.chain(peer.out.as_ref().map(|o| &o.sock)).for_each(control::shutdown);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "tests.rs"]
+mod tests;

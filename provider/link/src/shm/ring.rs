@@ -1,0 +1,282 @@
+//! A byte ring from one producer to one consumer.
+//!
+//! The ring is made of 64-byte lines. A record starts on a line and may run over the ring's end:
+//!
+//! ```text
+//! | commit: u32 | frame ... (padding to whole lines) | commit of the next record = 0 | ...
+//! ```
+//!
+//! A commit word is 0 while there is no record, else the frame's length plus one. Before the
+//! producer publishes a record it stores 0 to the commit word behind it, so the consumer never
+//! takes stale bytes of an earlier lap for a record. A frame that fits one line thus changes hands
+//! by one cache line. The consumer tells how far it is (`head`, in lines, wrapping) only once per
+//! quarter of the ring, and the producer looks only when it seems short of room.
+//!
+//! Both positions are private; what the other side writes is checked against them.
+//!
+//! The orders that matter, each tested with a twin that lacks it: the commit word is stored with
+//! Release (after frame and zero) and loaded with Acquire; `head` likewise (after the copy out).
+
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
+
+/// Bytes of a line.
+pub(crate) const LINE: usize = 64;
+
+/// Bytes of a commit word.
+const COMMIT: usize = 4;
+
+/// A shared word. Exists so that a test can put in a word that forgets an ordering.
+pub(crate) trait Word {
+    fn load(&self, order: Ordering) -> u32;
+    fn store(&self, v: u32, order: Ordering);
+    fn fetch_and(&self, v: u32, order: Ordering) -> u32;
+}
+
+/// The memory of a ring and its control words.
+pub(crate) trait Mem {
+    type Word: Word;
+
+    /// Lines of the ring.
+    fn lines(&self) -> u32;
+    /// First word of a line, which is below `lines`.
+    fn commit(&self, line: u32) -> &Self::Word;
+    /// Where the consumer is. It alone writes it.
+    fn head(&self) -> &Self::Word;
+    /// Set by the consumer when it wants to be woken, see `wake`.
+    fn bell(&self) -> &Self::Word;
+    /// Set by the producer when it wants to be told of room, see `wake`.
+    fn want(&self) -> &Self::Word;
+    /// A sequentially consistent fence.
+    fn fence(&self);
+    /// Copies to bytes `at..at+len` of the ring, which are inside it.
+    ///
+    /// # Safety
+    /// `src` must be valid for reads of `len` bytes, and the bytes the producer's own.
+    unsafe fn put(&self, at: usize, src: *const u8, len: usize);
+    /// Copies from bytes `at..at+len` of the ring, which are inside it.
+    ///
+    /// # Safety
+    /// `dst` must be valid for writes of `len` bytes, and the bytes the consumer's own.
+    unsafe fn get(&self, at: usize, dst: *mut u8, len: usize);
+}
+
+/// The other side broke the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+/// Longest frame on a ring of so many lines: two fit even while a quarter is not given back.
+pub(crate) fn max_frame(lines: u32) -> usize {
+    (lines as usize / 2 - 1) * LINE
+}
+
+/// Lines of a record.
+#[inline]
+fn lines_of(len: usize) -> u32 {
+    (COMMIT + len).div_ceil(LINE) as u32
+}
+
+/// The stretches of the ring that make up `len` bytes from byte `at` on, which may be beyond the
+/// end by less than one lap.
+#[inline]
+fn stretches(lines: u32, at: usize, len: usize) -> [(usize, usize); 2] {
+    let cap = lines as usize * LINE;
+    let at = if at >= cap { at - cap } else { at };
+    let first = len.min(cap - at);
+    [(at, first), (0, len - first)]
+}
+
+/// The sending half.
+#[derive(Debug)]
+pub(crate) struct Producer<M> {
+    mem: M,
+    lines: u32,
+    /// Where the next record goes: in lines since the ring began, and in the ring.
+    pos: u32,
+    line: u32,
+    /// The consumer's position, as far as it was looked at.
+    head: u32,
+}
+
+impl<M: Mem> Producer<M> {
+    pub(crate) fn new(mem: M) -> Producer<M> {
+        Producer::starting_at(mem, 0)
+    }
+
+    /// As if `pos` lines had gone through already.
+    pub(crate) fn starting_at(mem: M, pos: u32) -> Producer<M> {
+        let lines = mem.lines();
+        Producer { mem, lines, pos, line: 0, head: pos }
+    }
+
+    pub(crate) fn mem(&self) -> &M {
+        &self.mem
+    }
+
+    /// Whether a frame of `len` bytes, at most [`max_frame`], finds room.
+    #[inline]
+    pub(crate) fn reserve(&mut self, len: usize) -> Result<bool, Broken> {
+        // One line more, for the commit word of the record after this one.
+        let need = lines_of(len) + 1;
+        if self.pos.wrapping_sub(self.head) + need <= self.lines {
+            return Ok(true);
+        }
+        self.look()?;
+        Ok(self.pos.wrapping_sub(self.head) + need <= self.lines)
+    }
+
+    #[cold]
+    fn look(&mut self) -> Result<(), Broken> {
+        // Acquire: the consumer's copies out of the lines it gave back come before our stores.
+        let head = self.mem.head().load(Acquire);
+        if head.wrapping_sub(self.head) > self.pos.wrapping_sub(self.head) {
+            return Err(Broken);
+        }
+        self.head = head;
+        Ok(())
+    }
+
+    /// Where in the ring bytes `off..off+len` of the reserved frame go.
+    #[inline]
+    pub(crate) fn stretches(&self, off: usize, len: usize) -> [(usize, usize); 2] {
+        stretches(self.lines, self.line as usize * LINE + COMMIT + off, len)
+    }
+
+    /// Writes bytes of the reserved frame.
+    ///
+    /// # Safety
+    /// `off..off+src.len()` must be inside what the last [`Producer::reserve`] said has room.
+    #[inline]
+    pub(crate) unsafe fn write(&mut self, off: usize, src: &[u8]) {
+        let [(at, n), (wrapped, rest)] = self.stretches(off, src.len());
+        // SAFETY: `src` is a slice; `stretches` stays inside the ring, and the caller says that
+        // these bytes are reserved, so they are ours.
+        unsafe { self.mem.put(at, src.as_ptr(), n) };
+        if rest > 0 {
+            // SAFETY: as above, for the rest of `src`.
+            unsafe { self.mem.put(wrapped, src.as_ptr().add(n), rest) };
+        }
+    }
+
+    /// Publishes the reserved frame of `len` bytes.
+    #[inline]
+    pub(crate) fn publish(&mut self, len: usize) {
+        let n = lines_of(len);
+        let next = self.after(self.line, n);
+        self.mem.commit(next).store(0, Relaxed);
+        // Release: the frame's bytes and the zero come before.
+        self.mem.commit(self.line).store(len as u32 + 1, Release);
+        self.line = next;
+        self.pos = self.pos.wrapping_add(n);
+    }
+
+    #[inline]
+    fn after(&self, line: u32, n: u32) -> u32 {
+        let next = line + n;
+        if next >= self.lines { next - self.lines } else { next }
+    }
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub(crate) struct Consumer<M> {
+    mem: M,
+    lines: u32,
+    pos: u32,
+    line: u32,
+    /// What `head` says.
+    told: u32,
+    /// Length of the frame at hand.
+    len: usize,
+}
+
+impl<M: Mem> Consumer<M> {
+    pub(crate) fn new(mem: M) -> Consumer<M> {
+        Consumer::starting_at(mem, 0)
+    }
+
+    /// As if `pos` lines had gone through already.
+    pub(crate) fn starting_at(mem: M, pos: u32) -> Consumer<M> {
+        let lines = mem.lines();
+        Consumer { mem, lines, pos, line: 0, told: pos, len: 0 }
+    }
+
+    pub(crate) fn mem(&self) -> &M {
+        &self.mem
+    }
+
+    /// Whether anything, sound or not, is there.
+    #[inline]
+    pub(crate) fn ready(&self) -> bool {
+        self.mem.commit(self.line).load(Relaxed) != 0
+    }
+
+    /// The length of the next frame, which is then at hand, if there is one.
+    #[inline]
+    pub(crate) fn peek(&mut self) -> Result<Option<usize>, Broken> {
+        // Acquire: the frame's bytes, and the zero behind it, come with the word.
+        match self.mem.commit(self.line).load(Acquire) {
+            0 => Ok(None),
+            word => {
+                let len = word as usize - 1;
+                if len > max_frame(self.lines) {
+                    return Err(Broken);
+                }
+                self.len = len;
+                Ok(Some(len))
+            }
+        }
+    }
+
+    /// Where in the ring bytes `off..off+len` of the frame at hand are, cut to what there is.
+    #[inline]
+    pub(crate) fn stretches(&self, off: usize, len: usize) -> [(usize, usize); 2] {
+        let off = off.min(self.len);
+        stretches(self.lines, self.line as usize * LINE + COMMIT + off, len.min(self.len - off))
+    }
+
+    /// Copies bytes of the frame at hand; returns how many there were.
+    #[inline]
+    pub(crate) fn read(&self, off: usize, dst: &mut [u8]) -> usize {
+        let [(at, n), (wrapped, rest)] = self.stretches(off, dst.len());
+        // SAFETY: `n + rest` is at most `dst.len()`; `stretches` stays inside the ring; a frame at
+        // hand is ours until `advance`.
+        unsafe { self.mem.get(at, dst.as_mut_ptr(), n) };
+        if rest > 0 {
+            // SAFETY: as above, for the rest of `dst`.
+            unsafe { self.mem.get(wrapped, dst.as_mut_ptr().add(n), rest) };
+        }
+        n + rest
+    }
+
+    /// Gives the frame at hand back; returns whether the producer was told.
+    #[inline]
+    pub(crate) fn advance(&mut self) -> bool {
+        let n = lines_of(self.len);
+        self.len = 0;
+        self.line += n;
+        if self.line >= self.lines {
+            self.line -= self.lines;
+        }
+        self.pos = self.pos.wrapping_add(n);
+        if self.pos.wrapping_sub(self.told) < self.lines / 4 {
+            return false;
+        }
+        self.told = self.pos;
+        // Release: our copies out of these lines come before.
+        self.mem.head().store(self.pos, Release);
+        true
+    }
+
+    /// Lines taken up by the frame at hand.
+    pub(crate) fn frame_lines(&self) -> u32 {
+        lines_of(self.len)
+    }
+}
+
+#[cfg(all(test, loom))]
+#[path = "ring_loom.rs"]
+pub(crate) mod model;
+
+#[cfg(all(test, not(loom)))]
+#[path = "ring_tests.rs"]
+mod tests;

@@ -1,0 +1,193 @@
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::super::segment::Segment;
+use super::*;
+
+const RING: usize = super::super::MIN_RING;
+
+fn pair(pos: u32) -> (Producer<Segment>, Consumer<Segment>) {
+    let (tx, fd) = Segment::create(RING).unwrap();
+    let rx = Segment::adopt(fd.as_fd(), RING).unwrap();
+    tx.head().store(pos, Relaxed);
+    (Producer::starting_at(tx, pos), Consumer::starting_at(rx, pos))
+}
+
+/// Numbers that look random, the same in every run.
+fn noise(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+fn length(state: &mut u64, max: usize) -> usize {
+    let r = noise(state) as usize;
+    match r & 7 {
+        0 => r >> 3 & 1,
+        1..=4 => (r >> 3) % 200,
+        5 => (r >> 3) % (max + 1),
+        6 => LINE * ((r >> 3) % (max / LINE)) + 60,
+        _ => max,
+    }
+}
+
+fn send(tx: &mut Producer<Segment>, bytes: &[u8]) -> bool {
+    if !tx.reserve(bytes.len()).unwrap() {
+        return false;
+    }
+    // SAFETY: just reserved.
+    unsafe { tx.write(0, bytes) };
+    tx.publish(bytes.len());
+    true
+}
+
+#[test]
+fn millions_of_frames_keep_order_and_bytes() {
+    const FRAMES: u64 = 2_000_000;
+    // The positions wrap on the way.
+    let (mut tx, mut rx) = pair(u32::MAX - 1_000_000);
+    let sender = std::thread::spawn(move || {
+        let mut state = 88172645463325252;
+        // Bytes of ones, which would make a commit word of any length if taken for one.
+        let mut bytes = vec![0xff; max_frame((RING / LINE) as u32)];
+        for i in 0..FRAMES {
+            let len = length(&mut state, if i % 64 == 0 { bytes.len() } else { 300 });
+            let n = len.min(8);
+            bytes[..n].copy_from_slice(&i.to_le_bytes()[..n]);
+            while !send(&mut tx, &bytes[..len]) {
+                std::thread::yield_now();
+            }
+            bytes[..n].fill(0xff);
+        }
+    });
+    let mut state = 88172645463325252;
+    let max = max_frame((RING / LINE) as u32);
+    let mut bytes = vec![0; max];
+    for i in 0..FRAMES {
+        let len = length(&mut state, if i % 64 == 0 { max } else { 300 });
+        let got = loop {
+            match rx.peek().unwrap() {
+                Some(got) => break got,
+                None => std::thread::yield_now(),
+            }
+        };
+        assert_eq!(got, len, "frame {i}");
+        assert_eq!(rx.read(0, &mut bytes), len);
+        let n = len.min(8);
+        assert_eq!(bytes[..n], i.to_le_bytes()[..n]);
+        assert!(bytes[n..len].iter().all(|&b| b == 0xff), "frame {i}");
+        let off = len / 2;
+        assert_eq!(rx.read(off, &mut bytes), len - off);
+        rx.advance();
+    }
+    sender.join().unwrap();
+    assert_eq!(rx.peek(), Ok(None));
+}
+
+#[test]
+fn the_longest_frame_fits_an_empty_ring_wherever_it_starts() {
+    let (mut tx, mut rx) = pair(7);
+    let longest = vec![9; max_frame((RING / LINE) as u32)];
+    for i in 0..3 * RING / LINE {
+        for len in [longest.len(), i % 150] {
+            assert!(send(&mut tx, &longest[..len]), "after {i}");
+            assert_eq!(rx.peek(), Ok(Some(len)));
+            rx.advance();
+        }
+    }
+}
+
+#[test]
+fn a_full_ring_says_so_and_empties() {
+    let (mut tx, mut rx) = pair(0);
+    for _ in 0..5 {
+        let mut n = 0;
+        while send(&mut tx, &[1; 28]) {
+            n += 1;
+        }
+        assert!((RING / LINE * 3 / 4 - 1..RING / LINE).contains(&n), "{n}");
+        for _ in 0..n {
+            assert_eq!(rx.peek(), Ok(Some(28)));
+            rx.advance();
+        }
+        assert_eq!(rx.peek(), Ok(None));
+    }
+}
+
+#[test]
+fn reading_outside_a_frame_yields_nothing() {
+    let (mut tx, mut rx) = pair(0);
+    assert!(send(&mut tx, b"frame"));
+    assert_eq!(rx.read(0, &mut [0; 9]), 0, "not looked at yet");
+    assert_eq!(rx.peek(), Ok(Some(5)));
+    let mut b = [0; 9];
+    assert_eq!(rx.read(2, &mut b), 3);
+    assert_eq!(&b[..3], b"ame");
+    assert_eq!(rx.read(5, &mut b), 0);
+    assert_eq!(rx.read(usize::MAX, &mut b), 0);
+    rx.advance();
+    assert_eq!(rx.read(0, &mut b), 0);
+}
+
+#[test]
+fn nonsense_from_the_other_side_is_found() {
+    let (tx, mut rx) = pair(0);
+    for word in [u32::MAX, (max_frame((RING / LINE) as u32) + 2) as u32, 1 << 31] {
+        tx.mem().commit(0).store(word, Relaxed);
+        assert_eq!(rx.peek(), Err(Broken), "{word}");
+    }
+    let lines = (RING / LINE) as u32;
+    for head in [u32::MAX, lines, 1 << 31] {
+        let (mut tx, rx) = pair(0);
+        let sent = (0..).take_while(|_| send(&mut tx, &[0; 50])).count() as u32;
+        rx.mem().head().store(head, Relaxed);
+        assert_eq!(tx.reserve(1), Err(Broken), "{head}");
+        // Back is no better than too far ahead.
+        let (mut tx, rx) = pair(sent);
+        while send(&mut tx, &[0; 50]) {}
+        rx.mem().head().store(sent - 1, Relaxed);
+        assert_eq!(tx.reserve(1), Err(Broken));
+    }
+}
+
+#[test]
+fn a_twin_that_scribbles_does_no_harm() {
+    let (tx, mut rx) = pair(0);
+    let cap = RING;
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopped = stop.clone();
+    let scribbler = std::thread::spawn(move || {
+        let mut state = 0x9e3779b97f4a7c15;
+        while !stopped.load(Relaxed) {
+            let r = noise(&mut state);
+            let line = (r >> 32) as u32 % (cap / LINE) as u32;
+            let word = [r as u32 % 20_000, r as u32 % 300, r as u32, 0][r as usize >> 7 & 3];
+            tx.mem().commit(line).store(word, Relaxed);
+            tx.mem().head().store(r as u32, Relaxed);
+            tx.mem().bell().store(r as u32, Relaxed);
+        }
+    });
+    let mut bytes = vec![0; cap];
+    let (mut frames, mut broken) = (0u32, 0u32);
+    let start = std::time::Instant::now();
+    while start.elapsed().as_millis() < 1500 {
+        match rx.peek() {
+            Ok(None) => std::thread::yield_now(),
+            Ok(Some(len)) => {
+                assert!(len <= max_frame(rx.lines));
+                assert_eq!(rx.read(0, &mut bytes), len);
+                rx.advance();
+                frames += 1;
+            }
+            // A link closes the channel here. Go on as if it had not.
+            Err(Broken) => {
+                broken += 1;
+                std::thread::yield_now();
+            }
+        }
+    }
+    stop.store(true, Relaxed);
+    assert!(frames > 100 && broken > 100, "{frames} frames, {broken} broken");
+    scribbler.join().unwrap();
+}

@@ -1,0 +1,218 @@
+//! The memory of a channel: one page of control words, then the ring, in a sealed memfd.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use hmem::{Kind, Span};
+
+use super::control::cvt;
+use super::ring::{LINE, Mem, Word};
+
+/// Bytes before the ring.
+pub(crate) const CONTROL: usize = 4096;
+
+// Where the control words are: those that different sides write have cache lines of their own, two
+// apart since hardware fetches lines in pairs.
+const HEAD: usize = 0;
+const BELL: usize = 128;
+const WANT: usize = 256;
+
+/// Seals a segment must have: without them the peer could cut it off under us (SIGBUS).
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Largest ring taken from a peer.
+pub(crate) const MAX_RING: usize = 16 << 20;
+
+/// A mapped segment; unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    base: NonNull<u8>,
+    lines: u32,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread, and `Segment` owns its mapping.
+unsafe impl Send for Segment {}
+
+impl Segment {
+    /// A new segment with a ring of `ring` bytes, a multiple of the page size.
+    pub(crate) fn create(ring: usize) -> io::Result<(Segment, OwnedFd)> {
+        // SAFETY: the name is a C string; memfd_create(2) takes nothing else from memory.
+        let fd = unsafe {
+            libc::memfd_create(c"strait".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+        };
+        // SAFETY: a descriptor just made, and nobody else's.
+        let fd = unsafe { OwnedFd::from_raw_fd(cvt(fd)?) };
+        let size = (CONTROL + ring) as libc::off_t;
+        // SAFETY: `ftruncate` and `fcntl` touch no memory of ours.
+        unsafe {
+            cvt(libc::ftruncate(fd.as_raw_fd(), size))?;
+            cvt(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS))?;
+        }
+        Ok((Segment::map(fd.as_raw_fd(), ring)?, fd))
+    }
+
+    /// A segment a peer made; the reason if it is not one as agreed.
+    pub(crate) fn adopt(fd: BorrowedFd<'_>, ring: usize) -> Result<Segment, &'static str> {
+        if !(super::MIN_RING..=MAX_RING).contains(&ring) || ring % 4096 != 0 {
+            return Err("its ring has a strange size");
+        }
+        let raw = fd.as_raw_fd();
+        // SAFETY: F_GET_SEALS touches no memory of ours.
+        let seals = unsafe { libc::fcntl(raw, libc::F_GET_SEALS) };
+        if seals < 0 || seals & SEALS != SEALS {
+            return Err("its segment is not sealed");
+        }
+        // SAFETY: both structs are plain data, for which zeros are a value.
+        let (mut stat, mut fs): (libc::stat, libc::statfs) = unsafe { std::mem::zeroed() };
+        // SAFETY: `stat` and `fs` are valid places for the answers.
+        let ok = unsafe { libc::fstat(raw, &mut stat) == 0 && libc::fstatfs(raw, &mut fs) == 0 };
+        if !ok || stat.st_size != (CONTROL + ring) as libc::off_t {
+            return Err("its segment has another size than it says");
+        }
+        // Huge pages can run out at a touch (SIGBUS), also when sealed.
+        if fs.f_type != libc::TMPFS_MAGIC {
+            return Err("its segment is no ordinary memfd");
+        }
+        Segment::map(raw, ring).map_err(|_| "its segment cannot be mapped")
+    }
+
+    fn map(fd: libc::c_int, ring: usize) -> io::Result<Segment> {
+        // SAFETY: a new mapping where the kernel likes; it replaces none.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                CONTROL + ring,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // Spans over the ring are made from numbers.
+        let _ = base.expose_provenance();
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Segment { base, lines: (ring / LINE) as u32 })
+    }
+
+    fn word(&self, at: usize) -> &AtomicU32 {
+        debug_assert!(at + 4 <= CONTROL + self.lines as usize * LINE && at % 4 == 0);
+        // SAFETY: 1. callers ask for places inside the mapping, aligned to 4 (asserted above), and
+        // the mapping lives as long as `self`. 2. An `AtomicU32` may be changed by others at any
+        // time, also from another process, and every value is one.
+        unsafe { self.base.add(at).cast::<AtomicU32>().as_ref() }
+    }
+
+    /// Bytes `at..at+len` of the ring, which are inside it, for `hmem` to copy from or to.
+    pub(crate) fn span(&self, at: usize, len: usize) -> Span {
+        assert!(at + len <= self.lines as usize * LINE, "outside the ring");
+        let addr = self.base.as_ptr() as usize + CONTROL + at;
+        // SAFETY: mapped memory, inside by the assertion. Callers use the span while they hold the
+        // segment.
+        unsafe { Span::new(addr, len, Kind::System) }
+    }
+}
+
+impl Mem for Segment {
+    type Word = AtomicU32;
+
+    #[inline]
+    fn lines(&self) -> u32 {
+        self.lines
+    }
+
+    #[inline]
+    fn commit(&self, line: u32) -> &AtomicU32 {
+        self.word(CONTROL + line as usize * LINE)
+    }
+
+    fn head(&self) -> &AtomicU32 {
+        self.word(HEAD)
+    }
+
+    #[inline]
+    fn bell(&self) -> &AtomicU32 {
+        self.word(BELL)
+    }
+
+    fn want(&self) -> &AtomicU32 {
+        self.word(WANT)
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    unsafe fn put(&self, at: usize, src: *const u8, len: usize) {
+        // SAFETY: the bytes are inside the mapping, `src` is valid by contract, and private memory
+        // never overlaps the mapping. A peer that breaks the rules may read or write the same bytes
+        // meanwhile; what it gets or leaves there is then its own problem, no reference exists.
+        unsafe { copy(src, self.base.as_ptr().add(CONTROL + at), len) }
+    }
+
+    #[inline]
+    unsafe fn get(&self, at: usize, dst: *mut u8, len: usize) {
+        // SAFETY: as in `put`, with the roles exchanged; any bytes are a value.
+        unsafe { copy(self.base.as_ptr().add(CONTROL + at), dst, len) }
+    }
+}
+
+/// `copy_nonoverlapping` that makes no call for the few bytes most frames have.
+///
+/// # Safety
+/// As for `copy_nonoverlapping`.
+#[inline(always)]
+unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+    /// Copies `2 * size_of::<T>()` bytes or less, not less than `size_of::<T>()`: the first and the
+    /// last of them, which may overlap.
+    ///
+    /// # Safety
+    /// As above, and `len` must be in that range.
+    #[inline(always)]
+    unsafe fn ends<T>(src: *const u8, dst: *mut u8, len: usize) {
+        let last = len - size_of::<T>();
+        // SAFETY: both reads, and both writes, are inside `len` bytes, which are valid by contract.
+        unsafe {
+            let first: T = src.cast::<T>().read_unaligned();
+            let second: T = src.add(last).cast::<T>().read_unaligned();
+            dst.cast::<T>().write_unaligned(first);
+            dst.add(last).cast::<T>().write_unaligned(second);
+        }
+    }
+    // SAFETY: by contract, each arm with a length in range.
+    unsafe {
+        match len {
+            4..8 => ends::<u32>(src, dst, len),
+            8..=16 => ends::<u64>(src, dst, len),
+            17..=32 => ends::<u128>(src, dst, len),
+            _ => std::ptr::copy_nonoverlapping(src, dst, len),
+        }
+    }
+}
+
+impl Word for AtomicU32 {
+    #[inline]
+    fn load(&self, order: Ordering) -> u32 {
+        AtomicU32::load(self, order)
+    }
+    #[inline]
+    fn store(&self, v: u32, order: Ordering) {
+        AtomicU32::store(self, v, order);
+    }
+    fn fetch_and(&self, v: u32, order: Ordering) -> u32 {
+        AtomicU32::fetch_and(self, v, order)
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        let len = CONTROL + self.lines as usize * LINE;
+        // SAFETY: the mapping is ours and whole; nothing borrows from it once `self` goes.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), len) };
+    }
+}

@@ -1,0 +1,368 @@
+//! Links between processes: ends by SIGKILL, other users, memory of another process.
+//!
+//! A child is this very program, started anew with a role.
+#![cfg(not(loom))]
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use engine::{Event, Frame, Gone, Link, NoDirect, PeerId, Refused};
+use hmem::Span;
+use link::{OpenOptions, ShmFrame, ShmLink};
+use wire::{Addr, Seg};
+
+const NOBODY: u32 = 65534;
+
+fn open() -> ShmLink {
+    let bind = Some("127.0.0.1:0".parse().unwrap());
+    ShmLink::open(OpenOptions { bind, ..OpenOptions::default() }).unwrap()
+}
+
+fn command(role: &str, addr: Addr) -> Command {
+    let mut c = Command::new(std::env::current_exe().unwrap());
+    c.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
+    c.env("STRAIT_ROLE", role).env("STRAIT_ADDR", addr.to_string()).stdout(Stdio::null());
+    c
+}
+
+fn start(role: &str, addr: Addr) -> Child {
+    command(role, addr).spawn().unwrap()
+}
+
+fn finish(mut child: Child) {
+    assert!(child.wait().unwrap().success());
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid(2) cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+fn event(link: &mut ShmLink) -> Event<ShmFrame> {
+    let start = Instant::now();
+    loop {
+        if let Some(event) = link.poll() {
+            return event;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "nothing happens");
+        if link.arm() {
+            wait(link, 1000);
+        }
+    }
+}
+
+fn wait(link: &ShmLink, ms: i32) -> bool {
+    let mut p = libc::pollfd { fd: link.wait_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: `p` is one valid pollfd.
+    unsafe { libc::poll(&mut p, 1, ms) == 1 }
+}
+
+fn frame(link: &mut ShmLink) -> (PeerId, Vec<u8>) {
+    match event(link) {
+        Event::Frame(f) => {
+            let mut bytes = vec![0; f.len()];
+            link.read(&f, 0, &mut bytes);
+            let from = f.from();
+            link.release(f);
+            (from, bytes)
+        }
+        other => panic!("no frame but {other:?}"),
+    }
+}
+
+fn closed(link: &mut ShmLink) -> (PeerId, Gone) {
+    match event(link) {
+        Event::Closed(peer, why) => (peer, why),
+        other => panic!("not closed but {other:?}"),
+    }
+}
+
+fn say(link: &mut ShmLink, to: PeerId, bytes: &[u8]) {
+    let start = Instant::now();
+    while let Err(e) = link.send(to, bytes, &[], 0, 0) {
+        assert_eq!(e, Refused::Busy);
+        assert!(start.elapsed() < Duration::from_secs(20), "no room");
+        std::thread::yield_now();
+    }
+}
+
+/// Not a test: what a child does.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var("STRAIT_ROLE") else { return };
+    let parent = Addr::new(std::env::var("STRAIT_ADDR").unwrap().parse().unwrap());
+    let mut link = open();
+    let to = link.peer(&parent);
+    match role.as_str() {
+        "echo" => {
+            say(&mut link, to, b"here");
+            while let Event::Frame(f) = event(&mut link) {
+                let mut bytes = vec![0; f.len()];
+                link.read(&f, 0, &mut bytes);
+                link.release(f);
+                while link.send(to, &bytes, &[], 0, 0) == Err(Refused::Busy) {}
+            }
+        }
+        "last words" => {
+            for i in 0..3 {
+                say(&mut link, to, &[i]);
+            }
+            // SAFETY: raise(3) touches no memory.
+            unsafe { libc::raise(libc::SIGKILL) };
+        }
+        "memory" => {
+            let memory = Span::leak(1 << 20);
+            hmem::write(&[memory], 0, &vec![7; 1 << 20]);
+            say(&mut link, to, &memory.addr().to_le_bytes());
+            assert_eq!(frame(&mut link).1, b"look");
+            let mut back = vec![0; 1 << 20];
+            hmem::read(&[memory], 0, &mut back);
+            assert!(back[..1000].iter().all(|&b| b == 7));
+            assert!(back[1000..500_000].iter().all(|&b| b == 9));
+            assert!(back[500_000..].iter().all(|&b| b == 7));
+        }
+        "foreign" => {
+            // The parent's listener is another user's.
+            assert_eq!(link.send(to, b"x", &[], 0, 0), Err(Refused::Gone(Gone::Denied)));
+            // And does not listen to us either, whatever we say.
+            let sock = connect(parent);
+            // SAFETY: a local array of 16 bytes, sent and received.
+            unsafe {
+                let mut bytes = [0u8; 16];
+                libc::send(sock, bytes.as_ptr().cast(), 16, libc::MSG_NOSIGNAL);
+                assert!(libc::recv(sock, bytes.as_mut_ptr().cast(), 16, 0) <= 0);
+            }
+            println!("!{}", link.addr());
+            // Until the parent has tried.
+            let _ = std::io::stdin().read_line(&mut String::new());
+            assert!(link.poll().is_none());
+        }
+        "refused" => {
+            let mut hidden = start("hidden", link.addr());
+            let (from, _) = frame(&mut link);
+            let local = [Span::leak(8)];
+            let remote = [Seg { addr: local[0].addr().into(), len: 8.into() }];
+            assert_eq!(link.get(from, &remote, 0, &local, 0, 8), Err(NoDirect::Never));
+            assert_eq!(link.put(from, &remote, 0, &local, 0, 8), Err(NoDirect::Never));
+            let text = link.describe(from);
+            assert!(text.contains("frames only: process_vm_readv refused: EPERM"), "{text}");
+            say(&mut link, from, b"enough");
+            hidden.wait().unwrap();
+        }
+        "hidden" => {
+            // SAFETY: prctl(PR_SET_DUMPABLE) takes a number.
+            unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
+            say(&mut link, to, b"here");
+            frame(&mut link);
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+/// A connection to the endpoint's socket, made by hand.
+fn connect(addr: Addr) -> i32 {
+    let text = format!("strait/{addr}");
+    // SAFETY: a `sockaddr_un` is plain data; the name and its length are those of an abstract
+    // socket.
+    unsafe {
+        let sock = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0);
+        let mut name: libc::sockaddr_un = std::mem::zeroed();
+        name.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        for (to, from) in name.sun_path[1..].iter_mut().zip(text.bytes()) {
+            *to = from as libc::c_char;
+        }
+        let len = 3 + text.len() as libc::socklen_t;
+        assert_eq!(libc::connect(sock, (&raw const name).cast(), len), 0);
+        sock
+    }
+}
+
+#[test]
+fn a_killed_peer_is_closed_within_a_second() {
+    let mut link = open();
+    for _ in 0..3 {
+        let mut child = start("echo", link.addr());
+        let (from, _) = frame(&mut link);
+        say(&mut link, from, b"ping");
+        assert_eq!(frame(&mut link), (from, b"ping".to_vec()));
+        assert!(link.arm());
+        child.kill().unwrap();
+        let start = Instant::now();
+        assert!(wait(&link, 1000), "not woken by its end");
+        assert_eq!(closed(&mut link), (from, Gone::Reset));
+        assert!(start.elapsed() < Duration::from_secs(1));
+        // Until all of it is gone, its listener may still take a connection that leads nowhere.
+        child.wait().unwrap();
+        assert_eq!(link.send(from, b"x", &[], 0, 0), Err(Refused::Gone(Gone::Refused)));
+    }
+    // And by somebody who only polls.
+    let mut child = start("echo", link.addr());
+    let (from, _) = frame(&mut link);
+    child.kill().unwrap();
+    let start = Instant::now();
+    let end = loop {
+        if let Some(event) = link.poll() {
+            break event;
+        }
+        assert!(start.elapsed() < Duration::from_secs(1));
+    };
+    assert!(matches!(end, Event::Closed(peer, Gone::Reset) if peer == from));
+    child.wait().unwrap();
+}
+
+#[test]
+fn words_of_a_peer_that_was_killed_before_we_looked() {
+    let mut link = open();
+    let mut child = start("last words", link.addr());
+    assert!(!child.wait().unwrap().success());
+    let (from, first) = frame(&mut link);
+    assert_eq!(first, [0]);
+    assert_eq!(frame(&mut link), (from, vec![1]));
+    assert_eq!(frame(&mut link), (from, vec![2]));
+    assert_eq!(closed(&mut link), (from, Gone::Reset));
+}
+
+#[test]
+fn many_frames_there_and_back() {
+    let mut link = open();
+    let child = start("echo", link.addr());
+    let (to, _) = frame(&mut link);
+    let (mut sent, mut back) = (0u32, 0u32);
+    while back < 200_000 {
+        let mut bytes = vec![0; 4 + (sent as usize * 7919) % 900];
+        bytes[..4].copy_from_slice(&sent.to_le_bytes());
+        // Few enough for the other side never to be stuck between two full rings.
+        if sent - back < 8 && link.send(to, &bytes, &[], 0, 0).is_ok() {
+            sent += 1;
+            continue;
+        }
+        let (_, bytes) = frame(&mut link);
+        assert_eq!(bytes[..4], back.to_le_bytes());
+        assert_eq!(bytes.len(), 4 + (back as usize * 7919) % 900);
+        back += 1;
+    }
+    drop(link);
+    finish(child);
+}
+
+#[test]
+fn the_memory_of_another_process() {
+    if let Err(why) = link::cma_allowed() {
+        return eprintln!("skipped: {why}");
+    }
+    let mut link = open();
+    let child = start("memory", link.addr());
+    let (from, addr) = frame(&mut link);
+    let addr = u64::from_le_bytes(addr.try_into().unwrap());
+    let remote = [
+        Seg { addr: addr.into(), len: 600_000.into() },
+        Seg { addr: (addr + 600_000).into(), len: ((1 << 20) - 600_000).into() },
+    ];
+    let local = [Span::leak(333_333), Span::leak(1 << 20)];
+    link.get(from, &remote, 0, &local, 0, 1 << 20).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    hmem::read(&local, 0, &mut bytes);
+    assert!(bytes.iter().all(|&b| b == 7));
+    hmem::write(&local, 0, &vec![9; 1 << 20]);
+    link.put(from, &remote, 1000, &local, 77, 499_000).unwrap();
+    assert!(link.describe(from).ends_with(&format!("with pid {}", child.id())));
+    // Addresses that are none there; a good start does not help.
+    let bad = [remote[0], Seg { addr: 64.into(), len: 100.into() }];
+    assert_eq!(link.get(from, &bad, 599_990, &local, 0, 100), Err(NoDirect::Fault));
+    assert_eq!(link.put(from, &bad[1..], 0, &local, 0, 100), Err(NoDirect::Fault));
+    say(&mut link, from, b"look");
+    finish(child);
+    // The process is gone, though we have not taken note of it.
+    assert_eq!(link.get(from, &remote, 0, &local, 0, 8), Err(NoDirect::Fault));
+    assert_eq!(closed(&mut link), (from, Gone::Reset));
+}
+
+#[test]
+fn other_users_are_refused_both_ways() {
+    if !is_root() {
+        return eprintln!("skipped: only root can start a process of another user");
+    }
+    let mut link = open();
+    let mut child = command("foreign", link.addr());
+    child.uid(NOBODY).stdout(Stdio::piped()).stdin(Stdio::piped());
+    let mut child = match child.spawn() {
+        Ok(child) => child,
+        Err(e) => return eprintln!("skipped: another user may not start this program: {e}"),
+    };
+    let (tell, told) = std::sync::mpsc::channel();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    std::thread::spawn(move || {
+        for line in out.lines().map_while(Result::ok) {
+            if let Some((_, addr)) = line.split_once('!') {
+                let _ = tell.send(addr.to_owned());
+            }
+        }
+    });
+    let theirs = loop {
+        assert!(link.poll().is_none());
+        match told.recv_timeout(Duration::from_millis(1)) {
+            Ok(addr) => break addr,
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+            Err(e) => panic!("{e}"),
+        }
+    };
+    let to = link.peer(&Addr::new(theirs.parse().unwrap()));
+    assert_eq!(link.send(to, b"x", &[], 0, 0), Err(Refused::Gone(Gone::Denied)));
+    drop(child.stdin.take());
+    finish(child);
+}
+
+#[test]
+fn a_process_that_hides_its_memory_is_served_with_frames() {
+    if !is_root() {
+        return eprintln!("skipped: only root can start processes of another user");
+    }
+    let mut child = command("refused", open().addr());
+    match child.uid(NOBODY).spawn() {
+        Ok(child) => finish(child),
+        Err(e) => eprintln!("skipped: another user may not start this program: {e}"),
+    }
+}
+
+#[test]
+fn a_forked_child_does_no_harm() {
+    let (mut a, mut b) = (open(), open());
+    let to = a.peer(&b.addr());
+    say(&mut a, to, b"1");
+    frame(&mut b);
+    for _ in 0..3 {
+        // SAFETY: the child only drops, which frees memory and makes system calls.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            drop(a);
+            drop(b);
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is a valid place.
+        unsafe { libc::waitpid(pid, &mut status, 0) };
+        assert_eq!(status, 0);
+        say(&mut a, to, b"2");
+        assert_eq!(frame(&mut b).1, b"2");
+    }
+    // A child that lives on does not keep the end from the peers.
+    // SAFETY: the child only sleeps.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: as above.
+        unsafe {
+            libc::sleep(60);
+            libc::_exit(0);
+        }
+    }
+    drop(a);
+    assert_eq!(closed(&mut b).1, Gone::Reset);
+    // SAFETY: our own child.
+    unsafe {
+        libc::kill(pid, libc::SIGKILL);
+        libc::waitpid(pid, std::ptr::null_mut(), 0);
+    }
+}

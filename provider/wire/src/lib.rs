@@ -1,0 +1,33 @@
+//! The whole wire format of Strait, and nothing else.
+//!
+//! A link carries *frames* between two endpoints, in order and without loss. A frame is a
+//! [`Head`], then what its [`Op`] says, then (for some) payload. All numbers are little-endian and
+//! unaligned. What a peer sends is untrusted: everything here that reads takes `&[u8]` of local
+//! bytes and answers `None` instead of guessing.
+//!
+//! | op | tag | data | aux | behind the head |
+//! |---|---|---|---|---|
+//! | `Eager` | tag | cq data | – | `req` u64 if `ACK`, payload |
+//! | `Rts` | tag | cq data | segments | [`Offer`], segments x [`Seg`] |
+//! | `Cts` | sender's req | taker's req | – | bytes wanted, u64 |
+//! | `Data` | taker's req | offset | – | payload |
+//! | `Fin` | req | bytes | [`Status`] | – |
+//! | `Write` | req if `ACK` | cq data | rma segments | rma x [`RmaSeg`], payload |
+//! | `WriteRts` | req | cq data | rma, segments | rma x [`RmaSeg`], segments x [`Seg`] |
+//! | `Read` | req | – | rma, segments | rma x [`RmaSeg`], segments x [`Seg`] |
+//! | `Atomic` | req if any answer | cq data | rma, op, datatype | rma x [`RmaSeg`], operands, compares |
+//! | `Result` | req | – | [`Status`] | fetched values |
+//!
+//! `Write` and friends address memory as libfabric's `fi_rma_iov` does: an offset or address, a
+//! length, and the key of a registration of the target.
+
+#![forbid(unsafe_code)]
+
+mod addr;
+mod frame;
+
+pub use addr::Addr;
+pub use frame::{Aux, Flags, Head, MAX_SEGS, Offer, Op, RmaSeg, Seg, Status, put, take, take_many};
+
+/// Version of everything in this crate; two endpoints of different versions refuse each other.
+pub const VERSION: u16 = 1;

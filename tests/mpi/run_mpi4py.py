@@ -1,0 +1,81 @@
+"""Run one module of mpi4py's own test-suite and record the outcome of every test by name.
+
+    mpiexec -n N python run_mpi4py.py TESTDIR OUTFILE MODULE
+
+Each rank appends to OUTFILE.<rank>, unbuffered, so that a crash or a time-out loses nothing:
+
+    start <module.Class.test>
+    ok|fail|error|skip <module.Class.test>
+    end
+
+A `start` with no outcome is the test during which the run died.  ci/mpi.sh merges the files.
+"""
+
+import os
+import sys
+import unittest
+
+testdir, outfile, module = sys.argv[1:4]
+sys.path.insert(0, testdir)
+import main  # noqa: E402  (mpi4py's test/main.py)
+
+
+class Result(unittest.TextTestResult):
+    fd = None
+
+    def emit(self, word, test=None):
+        if Result.fd is None:
+            from mpi4py import MPI
+
+            name = f"{outfile}.{MPI.COMM_WORLD.Get_rank()}"
+            Result.fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        line = word if test is None else f"{word} {test.id()}"
+        os.write(Result.fd, (line.replace("\n", " ") + "\n").encode())
+
+    def startTest(self, test):
+        self.emit("start", test)
+        super().startTest(test)
+
+    def addSuccess(self, test):
+        self.emit("ok", test)
+        super().addSuccess(test)
+
+    def addExpectedFailure(self, test, err):
+        self.emit("ok", test)
+        super().addExpectedFailure(test, err)
+
+    def addUnexpectedSuccess(self, test):
+        self.emit("fail", test)
+        super().addUnexpectedSuccess(test)
+
+    def addFailure(self, test, err):
+        self.emit("fail", test)
+        super().addFailure(test, err)
+
+    def addError(self, test, err):  # also a whole class's set-up
+        self.emit("error", test)
+        super().addError(test, err)
+
+    def addSkip(self, test, reason):
+        self.emit("skip", test)
+        super().addSkip(test, reason)
+
+    def addSubTest(self, test, subtest, err):
+        if err is not None:
+            self.emit("fail", test)
+        super().addSubTest(test, subtest, err)
+
+    def stopTestRun(self):
+        self.emit("end")
+        super().stopTestRun()
+
+
+class Runner(unittest.TextTestRunner):
+    resultclass = Result
+
+
+main.TestProgram(
+    module=None,
+    argv=["main.py", "--no-builddir", "-i", rf"^{module}\.py$"],
+    testRunner=Runner,
+)
