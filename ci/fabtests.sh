@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # Run libfabric's own test-suite, fabtests 2.1.0, over the provider.
 #
 #   ci/fabtests.sh [set...]          default: quick ubertest-quick extra
@@ -126,7 +127,7 @@ for set; do
         *)                die "unknown set: $set" ;;
     esac
     if [[ $set == ubertest-* ]]; then
-        sopts+=(-t complex) tlimit=900
+        sopts+=(-t complex) tlimit=1700
         if [ "$PROVIDER" = strait ]; then
             sopts+=(-u "$run/uber/$kind.test")
         else

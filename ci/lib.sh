@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # Helpers shared by the scripts in ci/.  Source it:  . "$(dirname "$0")/lib.sh"
 # shellcheck shell=bash
 set -euo pipefail

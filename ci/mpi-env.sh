@@ -1,5 +1,6 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # How each MPI client is started over each provider.  Sourced by ci/mpi.sh and ci/mpi-exchange.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 #
 # mpi_setup CLIENT PROVIDER sets
 #   PY        the client's Python
@@ -48,7 +49,7 @@ mpi_setup() {
             ;;
         *-btl-*)
             # Two-sided traffic too (mode 2), and nothing but this BTL to any other rank.
-            LAUNCH+=(--mca pml ob1 --mca btl ofi,self --mca btl_ofi_mode 2 --mca osc rdma
+            LAUNCH+=(--mca pml ob1 --mca btl "ofi,self" --mca btl_ofi_mode 2 --mca osc rdma
                      --mca btl_ofi_provider_include "$prov")
             [[ $client != ompi5-* ]] || LAUNCH+=(--mca opal_common_ofi_provider_include "$prov")
             ;;

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # Run mpi4py's own test-suite, module by module, with an unmodified MPI client.
 #
 #   ci/mpi.sh CLIENT RANKS [--provider strait|tcp|shm|default|...] [--modules "regex..."]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
  * A plain MPI program that touches every kind of traffic once and checks what arrives.
  * Any number of ranks from 1 up.  Prints "exchange ok" on rank 0 and exits 0 when all is well.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """Run one module of mpi4py's own test-suite and record the outcome of every test by name.
 
     mpiexec -n N python run_mpi4py.py TESTDIR OUTFILE MODULE

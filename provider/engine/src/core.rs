@@ -134,6 +134,20 @@ pub(crate) struct Cntr {
     pub(crate) users: usize,
 }
 
+/// Whom to tell of a completion.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tally {
+    /// The endpoint's own counter.
+    pub(crate) endpoint: bool,
+    /// The completion counter of deferred work.
+    pub(crate) also: Option<CntrId>,
+}
+
+impl Tally {
+    /// As for an operation that the application posted itself.
+    pub(crate) const PLAIN: Tally = Tally { endpoint: true, also: None };
+}
+
 /// A posted receive.
 #[derive(Clone, Debug)]
 pub(crate) struct RecvOp {
@@ -144,8 +158,7 @@ pub(crate) struct RecvOp {
     pub(crate) flags: OpFlags,
     /// Of a multi-receive buffer: its state in [`RxContext::multi`].
     pub(crate) multi: Option<u64>,
-    /// Counts the completion too (deferred work).
-    pub(crate) bump: Option<CntrId>,
+    pub(crate) tally: Tally,
 }
 
 impl Posted for RecvOp {
@@ -296,6 +309,14 @@ impl Core {
             }
             self.counted = true;
         }
+    }
+
+    /// Counts a completion that belongs to `cntr` of its endpoint.
+    pub(crate) fn tally(&mut self, tally: Tally, cntr: Option<CntrId>, failed: bool) {
+        if tally.endpoint {
+            self.count(cntr, failed);
+        }
+        self.count(tally.also, failed);
     }
 
     pub(crate) fn buffer(&mut self, len: usize) -> Vec<u8> {

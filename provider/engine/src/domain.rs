@@ -7,7 +7,7 @@ use hmem::Span;
 use wire::Addr;
 
 use crate::av::Av;
-use crate::core::{Cntr, Core, Cq, RxContext, Slab};
+use crate::core::{Cntr, Core, Cq, RxContext, Slab, Tally};
 use crate::endpoint::Endpoint;
 use crate::link::Link;
 use crate::types::*;
@@ -365,17 +365,17 @@ impl<L: Link> Domain<L> {
 
     /// Sends a message.
     pub fn send(&mut self, ep: EpId, op: &Send<'_>) -> Result<(), Error> {
-        self.post(ep, |e, core| e.send(core, op, None))
+        self.post(ep, |e, core| e.send(core, op, Tally::PLAIN))
     }
 
     /// Reads or writes a peer's memory.
     pub fn rma(&mut self, ep: EpId, op: &Rma<'_>) -> Result<(), Error> {
-        self.post(ep, |e, core| e.rma(core, op, None))
+        self.post(ep, |e, core| e.rma(core, op, Tally::PLAIN))
     }
 
     /// Changes a peer's memory.
     pub fn atomic(&mut self, ep: EpId, op: &Atomic<'_>) -> Result<(), Error> {
-        self.post(ep, |e, core| e.atomic(core, op, None))
+        self.post(ep, |e, core| e.atomic(core, op, Tally::PLAIN))
     }
 
     /// Takes in what has arrived at any endpoint, and sends on what waits. Returns how much was

@@ -2,7 +2,7 @@
 
 use hmem::{AtomicOp, Datatype};
 
-use crate::core::{Iov, RmaIov};
+use crate::core::{Iov, RmaIov, Tally};
 use crate::types::*;
 
 /// An operation that starts once a counter reaches a threshold. Everything it names is copied in.
@@ -58,4 +58,20 @@ pub enum WorkOp {
     CntrAdd { cntr: CntrId, value: u64 },
     /// Sets a counter.
     CntrSet { cntr: CntrId, value: u64 },
+}
+
+impl Work {
+    /// Deferred work tells only its own counter, unless a completion of the endpoint is asked for
+    /// (fi_trigger(3)). An operation without a name is one that the application triggered itself.
+    pub(crate) fn tally(&self) -> Tally {
+        let flags = match &self.op {
+            WorkOp::Send { flags, .. }
+            | WorkOp::Recv { flags, .. }
+            | WorkOp::Rma { flags, .. }
+            | WorkOp::Atomic { flags, .. } => *flags,
+            WorkOp::CntrAdd { .. } | WorkOp::CntrSet { .. } => OpFlags::empty(),
+        };
+        let endpoint = self.id == Ctx(0) || flags.contains(OpFlags::COMPLETION);
+        Tally { endpoint, also: self.completion }
+    }
 }

@@ -178,6 +178,31 @@ fn answers_that_find_no_room_are_kept() {
     net.assert_idle();
 }
 
+/// Neither a new operation nor the payload a peer reads.
+#[test]
+fn nothing_overtakes_an_answer_that_waits_for_room() {
+    for read_next in [true, false] {
+        let mut net = Net::with(2, Setup { direct: false, ..Setup::default() });
+        let (dst, target) = (net.memory(0, 3000), net.memory(1, 3000));
+        net[1].share(target, 1);
+        net[1].recv(&from_any(&[], 0)).unwrap();
+        net[0].send(&Send { flags: DELIVERY, ..msg(1, &[], 1) }).unwrap();
+        net.set_capacity(0);
+        net[1].progress();
+        net.set_capacity(64);
+        if read_next {
+            net[0].rma(&read(1, &[dst], &[there(0, 3000, 1)], 2)).unwrap();
+            net[1].progress();
+        } else {
+            net[1].send(&msg(0, &[], 3)).unwrap();
+        }
+        let mut kinds = Vec::new();
+        net.tamper(1, 0, |f| kinds.push(f[0]));
+        assert_eq!(kinds[0], wire::Op::Fin as u8, "{kinds:?}");
+        assert!(kinds.len() > 1);
+    }
+}
+
 #[test]
 fn large_messages_both_ways_through_one_frame_of_room() {
     let mut net = Net::with(2, Setup { capacity: 1, direct: false, ..Setup::default() });

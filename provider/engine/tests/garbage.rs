@@ -37,7 +37,7 @@ enum Word {
 fn word() -> impl Strategy<Value = Word> {
     prop_oneof![
         4 => prop_oneof![0..4u64, Just(8), Just(100), Just(3000), 0..4000u64].prop_map(Word::Small),
-        3 => (1..4u64, 0..6u64).prop_map(|(turn, slot)| Word::Request(turn, slot)),
+        3 => (1..3u64, 0..16u64).prop_map(|(turn, slot)| Word::Request(turn, slot)),
         2 => (0..3000u64).prop_map(Word::Address),
         1 => prop_oneof![Just(u64::MAX), Just(u64::MAX - 1), Just(1 << 63), any::<u64>()].prop_map(Word::Any),
     ]
@@ -257,4 +257,53 @@ fn lengths_that_overflow_are_out_of_range() {
     net.tamper(0, 1, |f| answers.push((f[0], f[2])));
     let fin = Op::Fin as u8;
     assert_eq!(answers, [(fin, 3), (fin, 3), (fin, 3), (fin, 3), (fin, 3), (fin, 4)]);
+}
+
+/// Node 0 reads from node 1 in frames; what else comes for that request changes nothing.
+#[test]
+fn an_answer_comes_from_whom_was_asked_in_order_and_whole() {
+    let mut net = Net::with(3, Setup { direct: false, ..Setup::default() });
+    let (src, dst) = (net.bytes(1, &pattern(600, 1)), net.memory(0, 600));
+    net[1].share(src, 1);
+    net[0].rma(&read(1, &[dst], &[there(0, 600, 1)], 7)).unwrap();
+    let request = 1 << 32;
+    let data = |off, len| [head(Op::Data, 0, 0, request, off), vec![9; len]].concat();
+    net.inject(2, 0, data(0, 100));
+    net.inject(2, 0, head(Op::Fin, 0, 0, request, 600));
+    net.inject(2, 0, head(Op::Result, 0, 0, request, 0));
+    net.inject(1, 0, data(100, 100));
+    net.inject(1, 0, data(0, 0));
+    net.inject(1, 0, head(Op::Result, 0, 0, request, 0)[..19].to_vec());
+    net[0].progress();
+    assert_eq!((net[0].tx(), net[0].look(dst, 600)), (vec![], vec![0; 600]));
+    net.settle();
+    assert_eq!(net[0].sent().err, None);
+    assert!(net[0].look(dst, 600) == pattern(600, 1));
+    // One who claims to be done without having been is not believed.
+    net[0].rma(&read(1, &[dst], &[there(0, 600, 1)], 8)).unwrap();
+    net.inject(1, 0, head(Op::Fin, 0, 0, 2 << 32, 599));
+    net[0].progress();
+    assert_eq!(net[0].sent().err, Some(engine::Error::Io));
+    net.settle();
+    net.assert_idle();
+}
+
+/// The same for a message: its bytes come from its sender, who sends them once however often asked.
+#[test]
+fn a_payload_is_sent_once_and_taken_from_its_sender() {
+    let mut net = Net::with(3, Setup { direct: false, ..Setup::default() });
+    let (src, dst) = (net.bytes(0, &pattern(600, 1)), net.memory(1, 600));
+    net[1].recv(&from_any(&[dst], 1)).unwrap();
+    net[0].send(&msg(1, &[src], 2)).unwrap();
+    net[1].progress();
+    net.inject(2, 1, [head(Op::Data, 0, 0, 1 << 32, 0), vec![9; 600]].concat());
+    let mut ask = Vec::new();
+    net.tamper(1, 0, |f| ask = f.clone());
+    net.inject(1, 0, ask);
+    net[0].progress();
+    assert_eq!(net.in_flight(0, 1), 2);
+    net.settle();
+    assert!(net[1].look(dst, 600) == pattern(600, 1));
+    assert_eq!((net[0].sent().err, net[1].received().err), (None, None));
+    net.assert_idle();
 }

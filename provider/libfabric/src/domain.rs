@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     pub addr_format: u32,
     /// Registrations get keys of the engine's choice.
     pub prov_key: bool,
+    /// The registration modes it was opened with.
+    pub mr_mode: c_int,
     /// Objects open in the domain (endpoints and shared receive contexts too).
     pub children: Refs,
     auto: Option<Auto>,
@@ -291,6 +293,7 @@ impl Wanted {
             api_version,
             caps: self.caps,
             addr_format: self.addr_format,
+            mr_mode: self.mr_mode,
             prov_key,
             children: Refs::default(),
             auto: auto_progress.then(Auto::default),

@@ -38,6 +38,8 @@ mod lock;
 mod log;
 mod mr;
 mod param;
+#[cfg(test)]
+mod tests;
 mod wait;
 
 /// This provider's version as libfabric encodes it.

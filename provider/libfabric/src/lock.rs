@@ -203,3 +203,67 @@ fn futex_wake(word: &AtomicU32) {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_in_twice() {
+        let lock = Lock::new([0u64; 2], true);
+        thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| {
+                    for _ in 0..20_000 {
+                        let mut both = lock.lock();
+                        both[0] += 1;
+                        let seen = both[0];
+                        both[1] = seen;
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock.lock(), [80_000; 2]);
+    }
+
+    #[test]
+    fn a_tight_loop_keeps_nobody_out() {
+        let lock = Lock::new(0u64, true);
+        let stop = AtomicBool::new(false);
+        thread::scope(|s| {
+            for _ in 0..3 {
+                s.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        *lock.lock() += 1;
+                    }
+                });
+            }
+            let mut slowest = Duration::ZERO;
+            for _ in 0..50 {
+                let start = Instant::now();
+                drop(lock.lock());
+                slowest = slowest.max(start.elapsed());
+                thread::sleep(Duration::from_micros(100));
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert!(slowest < Duration::from_secs(2), "waited {slowest:?}");
+        });
+    }
+
+    #[test]
+    fn a_panic_inside_ends_it_for_all() {
+        let lock = Lock::new((), false);
+        let end = |what: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(what)).unwrap_err();
+        end(&|| {
+            let _guard = lock.lock();
+            std::panic::resume_unwind(Box::new("first"));
+        });
+        for _ in 0..2 {
+            assert!(end(&|| drop(lock.lock())).is::<Poisoned>());
+        }
+    }
+}

@@ -57,7 +57,9 @@ fn main() {
         raws.push(raw);
         frames.push(ours);
     }
-    for (what, v) in [("cache line, ns", &mut raws), ("frame of 28 B, ns", &mut frames), ("ratio", &mut ratios)] {
+    for (what, v) in
+        [("cache line, ns", &mut raws), ("frame of 28 B, ns", &mut frames), ("ratio", &mut ratios)]
+    {
         v.sort_by(f64::total_cmp);
         println!("one way {what:18} least {:7.2}  median {:7.2}", v[0], v[TRIES / 2]);
     }

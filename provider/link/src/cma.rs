@@ -60,9 +60,8 @@ pub(crate) fn transfer(
         let mut here = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS];
         let mut there = here;
         let ours = local.iter().map(|s| (s.as_ptr().cast(), s.len() as u64));
-        let theirs = remote.iter().map(|s| {
-            (std::ptr::without_provenance_mut(s.addr.get() as usize), s.len.get())
-        });
+        let theirs =
+            remote.iter().map(|s| (std::ptr::without_provenance_mut(s.addr.get() as usize), s.len.get()));
         let (n_here, got_here) = cut(ours, (loff as u64).saturating_add(done as u64), want, &mut here);
         let (n_there, got_there) = cut(theirs, (roff as u64).saturating_add(done as u64), want, &mut there);
         let ask = got_here.min(got_there);
@@ -78,9 +77,7 @@ pub(crate) fn transfer(
         };
         // SAFETY: `here` holds parts of `local`, which are valid for the access by `Span`'s
         // invariant; the kernel checks `there` in the other process and answers EFAULT.
-        let n = unsafe {
-            call(pid, here.as_ptr(), n_here as u64, there.as_ptr(), n_there as u64, 0)
-        };
+        let n = unsafe { call(pid, here.as_ptr(), n_here as u64, there.as_ptr(), n_there as u64, 0) };
         match n {
             1.. => done += n as usize,
             0 => return Err(Fault::Bad),

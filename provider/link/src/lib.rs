@@ -2,7 +2,9 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `shm` | [`ShmLink`]: what an endpoint has of its peers, `send`, `poll`, `arm` |
+//! | `shm` | [`ShmLink`]: `send`, `poll`, `arm` |
+//! | `shm::open` | [`OpenOptions`], and how an endpoint gets its name |
+//! | `shm::peer` | what an endpoint has of a peer: a channel either way |
 //! | `shm::ring` | the byte ring, written over an abstract memory so that loom can drive it |
 //! | `shm::segment` | that memory for real: a sealed memfd, mapped |
 //! | `shm::wake` | who rings whose bell when one side sleeps, and why no ring is lost |

@@ -8,9 +8,9 @@ use crate::os;
 
 pub fn links() -> Vec<Link> {
     let text = format!(
-        "processes of the same user on this host: a ring of {} KiB from each to each (FI_STRAIT \
-         parameters may say otherwise), in memory of its own (memfd, not /dev/shm); larger messages \
-         by reading the peer's memory, where that is allowed",
+        "processes of the same user on this host: a ring of {} KiB from each to each (or \
+         FI_STRAIT_RING_SIZE), in memory of its own (memfd, not /dev/shm); long messages straight from \
+         one process to the other, where that is allowed",
         link::DEFAULT_RING >> 10
     );
     let finding = match os::memfd_works() {

@@ -70,10 +70,11 @@ fn advice(library: &Library, loaded: Option<&str>) -> Vec<String> {
         }
         None => {
             lines.push(format!("{FILE} is not in {whence}"));
-            let place =
-                nearby().or_else(|| std::path::absolute("DIRECTORY").ok()?.file_name().map(PathBuf::from));
-            let place = place.unwrap_or_default();
-            lines.push(format!("to use it: export FI_PROVIDER_PATH={}, where {FILE} is", place.display()));
+            let place = nearby().unwrap_or_else(|| "DIRECTORY".into());
+            lines.push(format!(
+                "to use it: export FI_PROVIDER_PATH={} (the directory of {FILE})",
+                place.display()
+            ));
         }
     }
     lines
@@ -93,7 +94,7 @@ fn filtered_out(filter: &str) -> bool {
 fn nearby() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let dir = program.parent()?;
-    ["", "../lib/libfabric", "../lib/strait", "../lib", "../lib64/libfabric", "../strait"]
+    ["", "..", "../lib/libfabric", "../lib/strait", "../lib", "../lib64/libfabric", "../strait"]
         .into_iter()
         .map(|relative| dir.join(relative))
         .find(|dir| dir.join(FILE).exists())

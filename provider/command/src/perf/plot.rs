@@ -29,6 +29,7 @@ pub fn format_of(path: &Path) -> Option<Format> {
 }
 
 const PANEL: (u32, u32) = (640, 420);
+const FOOT: u32 = 62;
 const INK: RGBColor = RGBColor(40, 44, 52);
 const FAINT: RGBColor = RGBColor(225, 228, 232);
 /// Told apart by people who see colours differently too (Okabe and Ito).
@@ -61,7 +62,7 @@ pub fn draw(report: &Report, path: &Path) -> Result<(), Error> {
     }
     let columns = tests.len().min(2);
     let rows = tests.len().div_ceil(columns);
-    let size = (PANEL.0 * columns as u32, PANEL.1 * rows as u32 + 34);
+    let size = (PANEL.0 * columns as u32, PANEL.1 * rows as u32 + FOOT);
     let result = match format_of(path) {
         Some(Format::Svg) => draw_on(SVGBackend::new(path, size), report, &tests, (rows, columns)),
         Some(Format::Png) => draw_on(BitMapBackend::new(path, size), report, &tests, (rows, columns)),
@@ -88,13 +89,7 @@ fn draw_on<B: DrawingBackend>(
     let area = backend.into_drawing_area();
     area.fill(&WHITE).map_err(text)?;
     let (area, foot) = area.split_vertically(PANEL.1 * rows as u32);
-    let note = format!(
-        "libfabric {}, cores {} and {}, median of {}; bars from least to most",
-        report.libfabric_version, report.cpus.0, report.cpus.1, report.reps
-    );
-    let style = ("sans-serif", 14).into_font().color(&INK.mix(0.7));
-    foot.draw(&Text::new(note, (16, 8), style)).map_err(text)?;
-    // The same colour for a provider in every panel.
+    // The same colour for a provider in every panel, and one legend for all.
     let mut names: Vec<&str> = Vec::new();
     for test in tests {
         for name in report.providers_of(*test) {
@@ -103,6 +98,22 @@ fn draw_on<B: DrawingBackend>(
             }
         }
     }
+    let font = ("sans-serif", 17).into_font().color(&INK);
+    let mut x = 24;
+    for (index, name) in names.iter().enumerate() {
+        let line = PathElement::new(vec![(x, 17), (x + 26, 17)], colour(index).stroke_width(3));
+        foot.draw(&line).map_err(text)?;
+        foot.draw(&Circle::new((x + 13, 17), 4, colour(index).filled())).map_err(text)?;
+        foot.draw(&Text::new(*name, (x + 34, 8), font.clone())).map_err(text)?;
+        let (width, _) = foot.estimate_text_size(name, &font).map_err(text)?;
+        x += width as i32 + 64;
+    }
+    let note = format!(
+        "libfabric {}, cores {} and {}; median, least and most of {}",
+        report.libfabric_version, report.cpus.0, report.cpus.1, report.reps
+    );
+    let style = ("sans-serif", 15).into_font().color(&INK.mix(0.75));
+    foot.draw(&Text::new(note, (24, 34), style)).map_err(text)?;
     for (panel, test) in area.split_evenly((rows, columns)).iter().zip(tests) {
         draw_panel(panel, report, *test, &names)?;
     }
@@ -153,14 +164,10 @@ fn draw_panel<B: DrawingBackend>(
         .map_err(text)?;
     for name in report.providers_of(test) {
         let index = names.iter().position(|n| *n == name).unwrap_or(0);
-        let colour = COLOURS[index % COLOURS.len()];
+        let colour = colour(index);
         let mine: Vec<_> = rows().filter(|row| row.provider == name).collect();
         let line = mine.iter().map(|row| (row.size as f64, row.stat.median));
-        chart
-            .draw_series(LineSeries::new(line.clone(), colour.stroke_width(2)))
-            .map_err(text)?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3)));
+        chart.draw_series(LineSeries::new(line.clone(), colour.stroke_width(2))).map_err(text)?;
         chart.draw_series(line.map(|point| Circle::new(point, 3, colour.filled()))).map_err(text)?;
         let bars = mine.iter().map(|row| {
             let at = row.size as f64;
@@ -171,14 +178,11 @@ fn draw_panel<B: DrawingBackend>(
         });
         chart.draw_series(bars).map_err(text)?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.85))
-        .border_style(FAINT)
-        .label_font(("sans-serif", 15).into_font().color(&INK))
-        .draw()
-        .map_err(text)
+    Ok(())
+}
+
+fn colour(index: usize) -> RGBColor {
+    COLOURS[index % COLOURS.len()]
 }
 
 /// At most a dozen of the sizes, for the axis.

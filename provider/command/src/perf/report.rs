@@ -104,11 +104,13 @@ impl Report {
         let (a, b) = self.cpus;
         let _ = writeln!(
             out,
-            "libfabric {} ({}), cores {a} and {b}, median (min–max) of {} repetition{}",
+            "libfabric {} ({}), cores {a} and {b}, {}",
             self.libfabric_version,
             self.libfabric,
-            self.reps,
-            if self.reps == 1 { "" } else { "s" }
+            match self.reps {
+                1 => "one repetition".to_owned(),
+                n => format!("median (min–max) of {n} repetitions"),
+            }
         );
         if a == b {
             out.push_str(
@@ -129,11 +131,23 @@ impl Report {
         }
         if !self.unsupported.is_empty() {
             out.push_str("\nnot offered:\n");
-            for one in &self.unsupported {
-                let _ = writeln!(out, "  {one}");
+            for (provider, text, tests) in self.reasons() {
+                let _ = writeln!(out, "  {provider}: {}: {text}", tests.join(", "));
             }
         }
         out
+    }
+
+    /// Why tests were not done: provider, reason, tests.
+    fn reasons(&self) -> Vec<(&str, &str, Vec<&str>)> {
+        let mut reasons: Vec<(&str, &str, Vec<&str>)> = Vec::new();
+        for one in &self.unsupported {
+            match reasons.iter_mut().find(|(p, t, _)| *p == one.provider && *t == one.text) {
+                Some((_, _, tests)) => tests.push(one.test),
+                None => reasons.push((&one.provider, &one.text, vec![one.test])),
+            }
+        }
+        reasons
     }
 
     fn table(&self, out: &mut String, test: Test) {
@@ -161,6 +175,7 @@ impl Report {
                 providers.iter().map(|provider| self.stat(test, size, provider)).collect();
             let mut line = vec![bytes(size)];
             line.extend(stats.iter().map(|stat| match stat {
+                Some(s) if self.reps == 1 => digits(s.median),
                 Some(s) => {
                     format!("{} ({}–{})", digits(s.median), digits(s.min), digits(s.max))
                 }
@@ -238,7 +253,9 @@ mod tests {
             .into_iter()
             .flatten()
             .collect(),
-            unsupported: Vec::new(),
+            unsupported: ["lat", "bw"]
+                .map(|test| Failure { provider: "x".into(), test, size: None, text: "no".into() })
+                .into(),
             failed: Vec::new(),
         }
     }
@@ -252,6 +269,7 @@ mod tests {
         };
         assert_eq!(find("8 "), ["8", "0.20", "(0.10–0.30)", "0.50", "(0.40–0.60)", "2.50"]);
         assert_eq!(find("4K "), ["4K", "1.00", "(1.00–1.00)", "–", "–"]);
+        assert_eq!(find("x: "), ["x:", "lat,", "bw:", "no"]);
     }
 
     #[test]

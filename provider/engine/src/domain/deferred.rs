@@ -24,26 +24,36 @@ impl<L: Link> Domain<L> {
         self.work.clear();
     }
 
-    /// Starts every operation whose counter is there. Each may make another's.
+    /// Starts every operation whose counter is there, by threshold and then by age. Each may make
+    /// another's.
     pub(super) fn run_work(&mut self) {
-        self.core.counted = false;
-        let mut at = 0;
-        while let Some(work) = self.work.get(at) {
-            if self.cntr_read(work.trigger) < work.threshold {
-                at += 1;
-                continue;
-            }
-            let work = self.work.remove(at);
-            match self.start(&work) {
-                Err(Error::Again) => {
-                    self.work.insert(at, work);
+        loop {
+            self.core.counted = false;
+            let mut ready = Vec::new();
+            let mut at = 0;
+            while let Some(work) = self.work.get(at) {
+                let reached = self.cntr_read(work.trigger).saturating_add(self.cntr_readerr(work.trigger));
+                if reached < work.threshold {
                     at += 1;
+                } else {
+                    ready.push(self.work.remove(at));
                 }
-                Ok(()) => at = if std::mem::take(&mut self.core.counted) { 0 } else { at },
+            }
+            ready.sort_by_key(|work| work.threshold);
+            ready.retain(|work| match self.start(work) {
+                Ok(()) => false,
+                Err(Error::Again) => true,
                 Err(err) => {
                     log::warn!("a deferred operation failed to start: {err}");
-                    self.fail_work(&work, err);
+                    self.fail_work(work, err);
+                    false
                 }
+            });
+            // What found no room stays first.
+            ready.append(&mut self.work);
+            self.work = ready;
+            if !self.core.counted {
+                return;
             }
         }
     }
@@ -66,25 +76,25 @@ impl<L: Link> Domain<L> {
             _ => return self.core.count(work.completion, true),
         };
         if let Some(ep) = self.eps.get_mut(ep.at()) {
-            ep.fail_start(&mut self.core, ctx, what, tag, work.completion, err);
+            ep.fail_start(&mut self.core, ctx, what, tag, work.tally(), err);
         }
     }
 
     fn start(&mut self, work: &Work) -> Result<(), Error> {
-        let bump = work.completion;
+        let tally = work.tally();
         let core = &mut self.core;
         match &work.op {
             WorkOp::Send { ep, to, iov, tag, data, ctx, flags } => {
                 let op = Send { to: *to, iov, tag: *tag, data: *data, ctx: *ctx, flags: *flags };
-                self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?.send(core, &op, bump)
+                self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?.send(core, &op, tally)
             }
             WorkOp::Recv { rx, pattern, iov, ctx, flags } => {
                 let op = Recv { pattern: *pattern, iov, ctx: *ctx, flags: *flags };
-                self.post_recv(*rx, &op, bump)
+                self.post_recv(*rx, &op, tally)
             }
             WorkOp::Rma { ep, to, write, iov, remote, data, ctx, flags } => {
                 let op = Rma { to: *to, write: *write, iov, remote, data: *data, ctx: *ctx, flags: *flags };
-                self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?.rma(core, &op, bump)
+                self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?.rma(core, &op, tally)
             }
             WorkOp::Atomic { ep, to, op, datatype, operand, compare, result, remote, data, ctx, flags } => {
                 let op = Atomic {
@@ -99,19 +109,19 @@ impl<L: Link> Domain<L> {
                     ctx: *ctx,
                     flags: *flags,
                 };
-                self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?.atomic(core, &op, bump)
+                self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?.atomic(core, &op, tally)
             }
             WorkOp::CntrAdd { cntr, value } => {
                 let c = core.cntrs.get_mut(cntr.at()).ok_or(Error::NotFound)?;
                 c.value = c.value.wrapping_add(*value);
                 core.counted = true;
-                core.count(bump, false);
+                core.count(work.completion, false);
                 Ok(())
             }
             WorkOp::CntrSet { cntr, value } => {
                 core.cntrs.get_mut(cntr.at()).ok_or(Error::NotFound)?.value = *value;
                 core.counted = true;
-                core.count(bump, false);
+                core.count(work.completion, false);
                 Ok(())
             }
         }

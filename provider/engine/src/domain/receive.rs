@@ -3,21 +3,21 @@
 use hmem::total;
 
 use super::Domain;
-use crate::core::{Message, Multi, RecvOp};
+use crate::core::{Message, Multi, RecvOp, Tally};
 use crate::link::Link;
 use crate::types::*;
 
 impl<L: Link> Domain<L> {
     /// Posts a receive, or completes it with a message that waits.
     pub fn recv(&mut self, rx: RxId, op: &Recv<'_>) -> Result<(), Error> {
-        self.post_recv(rx, op, None)?;
+        self.post_recv(rx, op, Tally::PLAIN)?;
         if self.core.counted {
             self.run_work();
         }
         Ok(())
     }
 
-    pub(super) fn post_recv(&mut self, rx: RxId, op: &Recv<'_>, bump: Option<CntrId>) -> Result<(), Error> {
+    pub(super) fn post_recv(&mut self, rx: RxId, op: &Recv<'_>, tally: Tally) -> Result<(), Error> {
         let pattern = self.known_as(rx, op.pattern)?;
         let context = self.core.rxs.get_mut(rx.at()).ok_or(Error::NotFound)?;
         let multi = op.flags.contains(OpFlags::MULTI_RECV).then(|| context.multi.insert(Multi::default()));
@@ -28,7 +28,7 @@ impl<L: Link> Domain<L> {
             ctx: op.ctx,
             flags: op.flags,
             multi,
-            bump,
+            tally,
         };
         loop {
             let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Ok(()) };
@@ -132,7 +132,7 @@ impl<L: Link> Domain<L> {
             ctx: op.ctx,
             flags: op.flags,
             multi: None,
-            bump: None,
+            tally: Tally::PLAIN,
         };
         let ep = self.eps.get_mut(message.ep.at()).ok_or(Error::NotFound)?;
         ep.accept(&mut self.core, message, &recv);

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use hmem::Span;
 use wire::{Addr, Flags, Head, Op as WireOp, Status, put};
 
-use crate::core::{Core, RecvOp, Spans};
+use crate::core::{Core, RecvOp, Spans, Tally};
 use crate::domain::Cntrs;
 use crate::link::{Event, Gone, Link, PeerId, Refused};
 use crate::pool::Pool;
@@ -76,7 +76,7 @@ struct Done {
     report: bool,
     tag: u64,
     data: u64,
-    bump: Option<CntrId>,
+    tally: Tally,
 }
 
 /// Bytes that a peer sends in frames because we asked.
@@ -120,7 +120,7 @@ pub(crate) struct Landing {
     entry: Completion,
     report: bool,
     multi: Option<u64>,
-    bump: Option<CntrId>,
+    tally: Tally,
 }
 
 #[derive(Debug)]
@@ -328,8 +328,7 @@ impl<L: Link> Endpoint<L> {
         } else {
             self.cntrs.write
         };
-        core.count(cntr, err.is_some());
-        core.count(done.bump, err.is_some());
+        core.tally(done.tally, cntr, err.is_some());
         if done.report || err.is_some() {
             let entry = Completion {
                 ctx: done.ctx,
@@ -374,8 +373,7 @@ impl<L: Link> Endpoint<L> {
                 }
             }
         }
-        core.count(self.cntrs.recv, entry.err.is_some());
-        core.count(landing.bump, entry.err.is_some());
+        core.tally(landing.tally, self.cntrs.recv, entry.err.is_some());
         if landing.report || entry.err.is_some() || entry.what.contains(What::MULTI_RECV) {
             core.complete(self.rx_cq, landing.entry);
         }
@@ -401,7 +399,7 @@ impl<L: Link> Endpoint<L> {
             },
             report: recv.flags.contains(OpFlags::COMPLETION),
             multi: recv.multi,
-            bump: recv.bump,
+            tally: recv.tally,
         };
         let rx = core.rxs.get_mut(self.rx.at());
         let multi = recv.multi.and_then(|id| {
@@ -481,8 +479,7 @@ impl<L: Link> Endpoint<L> {
                 }
             }
         }
-        core.count(self.cntrs.recv, true);
-        core.count(recv.bump, true);
+        core.tally(recv.tally, self.cntrs.recv, true);
         let entry = Completion {
             ctx: recv.ctx,
             what,

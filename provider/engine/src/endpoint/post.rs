@@ -4,7 +4,7 @@ use hmem::{Span, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg};
 
 use super::{Done, Endpoint, Fetches, Out, Request};
-use crate::core::{Core, Spans};
+use crate::core::{Core, Spans, Tally};
 use crate::link::{Link, PeerId, Refused};
 use crate::proto::Proto;
 use crate::types::*;
@@ -59,8 +59,8 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Whether somebody will want to know when the operation is done.
-    fn is_watched(&self, cntr: Option<CntrId>, flags: OpFlags, bump: Option<CntrId>) -> bool {
-        flags.contains(OpFlags::COMPLETION) || cntr.is_some() || bump.is_some()
+    fn is_watched(&self, cntr: Option<CntrId>, flags: OpFlags, tally: Tally) -> bool {
+        flags.contains(OpFlags::COMPLETION) || (tally.endpoint && cntr.is_some()) || tally.also.is_some()
     }
 
     /// Completes an operation that the application takes for started.
@@ -70,10 +70,10 @@ impl<L: Link> Endpoint<L> {
         ctx: Ctx,
         what: What,
         tag: u64,
-        bump: Option<CntrId>,
+        tally: Tally,
         err: Error,
     ) {
-        self.finish(core, &Done { ctx, what, report: true, tag, data: 0, bump }, 0, Some(err));
+        self.finish(core, &Done { ctx, what, report: true, tag, data: 0, tally }, 0, Some(err));
     }
 
     /// Sends the frame of a request that the peer will answer.
@@ -97,7 +97,7 @@ impl<L: Link> Endpoint<L> {
         Ok(())
     }
 
-    pub(crate) fn send(&mut self, core: &mut Core, op: &Send<'_>, bump: Option<CntrId>) -> Result<(), Error> {
+    pub(crate) fn send(&mut self, core: &mut Core, op: &Send<'_>, tally: Tally) -> Result<(), Error> {
         let peer = self.gate(core, op.to, op.flags)?;
         let len = total(op.iov);
         let mut flags = Flags::empty();
@@ -113,9 +113,9 @@ impl<L: Link> Endpoint<L> {
         }
         let (tag, data) = (op.tag.unwrap_or(0), op.data.unwrap_or(0));
         let report = op.flags.contains(OpFlags::COMPLETION);
-        let done_as = Done { ctx: op.ctx, what, report, tag, data, bump };
+        let done_as = Done { ctx: op.ctx, what, report, tag, data, tally };
         let proto = self.proto.choose(len);
-        let acked = op.flags.contains(OpFlags::DELIVERY) && self.is_watched(self.cntrs.send, op.flags, bump);
+        let acked = op.flags.contains(OpFlags::DELIVERY) && self.is_watched(self.cntrs.send, op.flags, tally);
         if proto == Proto::Eager && !acked {
             let head = Head::new(WireOp::Eager, flags, 0, tag, data);
             self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len)?;
@@ -149,7 +149,7 @@ impl<L: Link> Endpoint<L> {
         self.launch(out(op.iov.into()), header, &[], 0)
     }
 
-    pub(crate) fn rma(&mut self, core: &mut Core, op: &Rma<'_>, bump: Option<CntrId>) -> Result<(), Error> {
+    pub(crate) fn rma(&mut self, core: &mut Core, op: &Rma<'_>, tally: Tally) -> Result<(), Error> {
         let len = total(op.iov);
         let there = op.remote.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()));
         if op.remote.len() > MAX_SEGS || there != Some(len as u64) {
@@ -159,7 +159,7 @@ impl<L: Link> Endpoint<L> {
         let report = op.flags.contains(OpFlags::COMPLETION);
         let what = What::RMA | if op.write { What::WRITE } else { What::READ };
         let data = op.data.unwrap_or(0);
-        let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, bump };
+        let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, tally };
         let mut flags = if op.data.is_some() { Flags::CQ_DATA } else { Flags::empty() };
         let head = |wire_op, flags: Flags, segs: &[Seg], req| {
             let mut h = Header::new();
@@ -171,7 +171,7 @@ impl<L: Link> Endpoint<L> {
         };
         let out = |iov, large| Out { peer, iov, len, done: 0, large, asked: None, done_as };
         if op.write && self.proto.choose(len) == Proto::Eager {
-            if !self.is_watched(self.cntrs.write, op.flags, bump) {
+            if !self.is_watched(self.cntrs.write, op.flags, tally) {
                 self.link.send(peer, &head(WireOp::Write, flags, &[], 0), op.iov, 0, len)?;
                 return Ok(());
             }
@@ -194,12 +194,7 @@ impl<L: Link> Endpoint<L> {
         Ok(())
     }
 
-    pub(crate) fn atomic(
-        &mut self,
-        core: &mut Core,
-        op: &Atomic<'_>,
-        bump: Option<CntrId>,
-    ) -> Result<(), Error> {
+    pub(crate) fn atomic(&mut self, core: &mut Core, op: &Atomic<'_>, tally: Tally) -> Result<(), Error> {
         let len = op.remote.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()));
         let len = len.and_then(|n| usize::try_from(n).ok()).ok_or(Error::Invalid)?;
         let fetches = total(op.result) > 0;
@@ -228,7 +223,7 @@ impl<L: Link> Endpoint<L> {
         let what = What::ATOMIC | if fetches { What::READ } else { What::WRITE };
         let cntr = if fetches { self.cntrs.read } else { self.cntrs.write };
         let data = op.data.unwrap_or(0);
-        let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, bump };
+        let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, tally };
         let mut flags = Flags::empty();
         flags.set(Flags::CQ_DATA, op.data.is_some());
         flags.set(Flags::FETCH, fetches);
@@ -240,7 +235,7 @@ impl<L: Link> Endpoint<L> {
             let _ = push(&mut h, op.remote);
             h
         };
-        if !fetches && !self.is_watched(cntr, op.flags, bump) {
+        if !fetches && !self.is_watched(cntr, op.flags, tally) {
             self.link.send(peer, &head(flags, 0), &body, 0, body_len)?;
             return Ok(());
         }

@@ -265,9 +265,13 @@ fn check_domain(h: &Hints) -> Result<(), Refusal> {
 /// By the book an application looks at the answer, and none would do for all. In fact some that
 /// offer just what they implement do not look (SHMEM built for basic registration), or insist
 /// (NVSHMEM): those get what they offer. Others offer every mode, `FI_MR_LOCAL` first, and then
-/// address by offset whatever the answer is (fabtests): those get none.
+/// address by offset whatever the answer is (fabtests): those get none. And an open domain stays
+/// what it is (Open MPI 5 shares one between its MTL and its BTL).
 fn mr_mode(h: &Hints, api: u32) -> Result<c_int, Refusal> {
     let asked = h.domain.mr_mode;
+    if let Object::Ours(_, opened_with) = h.domain.object {
+        return Ok(opened_with);
+    }
     match asked {
         FI_MR_BASIC | FI_MR_SCALABLE => return Ok(asked),
         FI_MR_UNSPEC if api < FI_VERSION(1, 5) => return Ok(FI_MR_SCALABLE),

@@ -104,7 +104,7 @@ unsafe fn write(
 
 fn object<P>(o: Object) -> *mut P {
     match o {
-        Object::Ours(p) => with_exposed_provenance_mut(p),
+        Object::Ours(p, _) => with_exposed_provenance_mut(p),
         Object::Any | Object::Foreign => null_mut(),
     }
 }

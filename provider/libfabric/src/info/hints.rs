@@ -74,7 +74,8 @@ pub(crate) struct FabricHints {
 pub(crate) enum Object {
     #[default]
     Any,
-    Ours(usize),
+    /// Where it is; of a domain, the registration modes it was opened with.
+    Ours(usize, c_int),
     /// Another provider's.
     Foreign,
 }
@@ -143,7 +144,7 @@ impl DomainHints {
         // reference; an object named here is open, as fi_getinfo(3) demands.
         unsafe {
             DomainHints {
-                object: Object::read::<crate::domain::DomainFid, _>((*a).domain),
+                object: Object::read((*a).domain, |d: &crate::domain::DomainFid| d.shared.mr_mode),
                 name: name((*a).name),
                 threading: (*a).threading,
                 control_progress: (*a).control_progress,
@@ -171,7 +172,7 @@ impl FabricHints {
         // SAFETY: the caller's promise; an object named here is open.
         unsafe {
             FabricHints {
-                object: Object::read::<crate::fabric::FabricFid, _>((*a).fabric),
+                object: Object::read((*a).fabric, |_: &crate::fabric::FabricFid| 0),
                 name: name((*a).name),
                 prov_version: (*a).prov_version,
             }
@@ -182,14 +183,14 @@ impl FabricHints {
 impl Object {
     /// # Safety
     /// `p` is NULL or an open object of any provider.
-    unsafe fn read<T: ffi::Fid, P>(p: *const P) -> Object {
+    unsafe fn read<T: ffi::Fid, P>(p: *const P, mr_mode: impl FnOnce(&T) -> c_int) -> Object {
         if p.is_null() {
-            Object::Any
-        // SAFETY: the caller's promise is `is`'s.
-        } else if unsafe { ffi::is::<T, P>(p) } {
-            Object::Ours(p.expose_provenance())
-        } else {
-            Object::Foreign
+            return Object::Any;
+        }
+        // SAFETY: the caller's promise is `obj`'s.
+        match unsafe { ffi::obj::<T, P>(p) } {
+            Ok(object) => Object::Ours(p.expose_provenance(), mr_mode(object)),
+            Err(_) => Object::Foreign,
         }
     }
 }

@@ -7,15 +7,14 @@ use std::time::{Duration, Instant};
 use engine::{Gone, Refused};
 
 use super::control::{self, Cred, Hello};
+use super::peer::Outbound;
 use super::ring::Producer;
 use super::segment::Segment;
-use super::{Outbound, ShmLink, service};
+use super::{ShmLink, service};
 use crate::net;
 
 /// Between two attempts.
 const RETRY: Duration = Duration::from_millis(1);
-/// How long after an attempt the next one is expected.
-const PATIENCE: Duration = Duration::from_millis(20);
 
 /// How an attempt failed.
 enum Failed {
@@ -37,7 +36,7 @@ impl ShmLink {
         }
         let now = Instant::now();
         if peer.next_try.is_some_and(|t| now < t) {
-            self.connecting_until = Some(now + PATIENCE);
+            self.connecting = true;
             return Err(Refused::Busy);
         }
         let failed = match self.attempt(id) {
@@ -65,7 +64,7 @@ impl ShmLink {
             return Err(Refused::Gone(gone));
         }
         peer.next_try = Some(now + RETRY);
-        self.connecting_until = Some(now + PATIENCE);
+        self.connecting = true;
         Err(Refused::Busy)
     }
 
@@ -91,8 +90,7 @@ impl ShmLink {
             log::warn!("{}: {addr} belongs to uid {}", self.addr, cred.uid);
             return Err(Failed::Gone(Gone::Denied));
         }
-        let (segment, fd) =
-            Segment::create(self.options.ring).map_err(|e| self.lacking("a segment", &e))?;
+        let (segment, fd) = Segment::create(self.options.ring).map_err(|e| self.lacking("a segment", &e))?;
         let hello = Hello {
             version: wire::VERSION,
             ring: self.options.ring as u32,

@@ -6,6 +6,8 @@
 
 mod connect;
 mod control;
+mod open;
+mod peer;
 mod ring;
 mod segment;
 mod service;
@@ -13,51 +15,19 @@ mod wake;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
-use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use engine::{Event, Gone, Limits, Link, NoDirect, PeerId, Refused};
+use engine::{Event, Limits, Link, NoDirect, PeerId, Refused};
 use hmem::Span;
 use wire::{Addr, Seg};
 
-use crate::{cma, net};
+use crate::cma;
 use control::Poller;
-use ring::{Consumer, Mem, Producer};
-use segment::Segment;
+use peer::{Inbound, Outbound, Peer};
 use wake::Barrier;
 
-/// Bytes of a ring if nothing else is asked for. With the control page it makes 32 KiB.
-pub const DEFAULT_RING: usize = 28 << 10;
-
-/// Least bytes of a ring: enough for frames of 10 KiB.
-pub const MIN_RING: usize = 24 << 10;
-
-/// How to open a [`ShmLink`].
-#[derive(Clone, Debug)]
-pub struct OpenOptions {
-    /// The endpoint's name. Port 0 takes a free one, an unspecified address serves all of the
-    /// host's; `None` is `0.0.0.0:0`.
-    pub bind: Option<SocketAddr>,
-    /// Bytes of the ring to each peer; rounded up to pages, and to [`MIN_RING`].
-    pub ring: usize,
-    /// Whether to reach peers' memory directly where the kernel allows it.
-    pub cma: bool,
-    /// How long a peer that was never reached may take to appear.
-    pub connect_timeout: Duration,
-}
-
-impl Default for OpenOptions {
-    fn default() -> OpenOptions {
-        OpenOptions {
-            bind: None,
-            ring: DEFAULT_RING,
-            cma: true,
-            connect_timeout: Duration::from_secs(3),
-        }
-    }
-}
+pub use open::{DEFAULT_RING, MIN_RING, OpenOptions};
 
 /// A frame in a peer's ring.
 #[derive(Debug)]
@@ -74,76 +44,6 @@ impl engine::Frame for ShmFrame {
     fn len(&self) -> usize {
         self.len
     }
-}
-
-/// A channel to a peer.
-#[derive(Debug)]
-struct Outbound {
-    tx: Producer<Segment>,
-    sock: OwnedFd,
-    pid: i32,
-    /// Whose it is, once the peer has welcomed it.
-    incarnation: Option<u64>,
-    /// Length of a frame that found no room.
-    starved: Option<usize>,
-}
-
-impl Outbound {
-    /// Copies bytes `off..off+len` of `body` to byte `at` of the reserved frame; returns how many
-    /// there were.
-    #[inline]
-    fn copy_in(&mut self, at: usize, body: &[Span], off: usize, len: usize) -> usize {
-        let ring = self.tx.stretches(at, len);
-        let mem = self.tx.mem();
-        if let ([only], [(at, _), (_, 0)]) = (body, ring) {
-            if let Some(part) = only.part(off, len).filter(|p| p.kind().is_system()) {
-                // SAFETY: the part is valid for reads by `Span`'s invariant; its place in the ring
-                // was found by `stretches`, and is reserved.
-                unsafe { mem.put(at, part.as_ptr(), len) };
-                return len;
-            }
-        }
-        let mut done = 0;
-        for (at, n) in ring {
-            if n > 0 {
-                done += hmem::copy(&[mem.span(at, n)], 0, body, off + done, n);
-            }
-        }
-        done
-    }
-}
-
-/// A channel from a peer.
-#[derive(Debug)]
-struct Inbound {
-    rx: Consumer<Segment>,
-    sock: OwnedFd,
-    pid: i32,
-    incarnation: u64,
-    /// Nothing more is read from it.
-    broken: bool,
-    /// Lines still to be read once its sender is gone: no more than a ring can hold.
-    budget: u32,
-}
-
-#[derive(Debug)]
-struct Peer {
-    out: Option<Outbound>,
-    inb: Option<Inbound>,
-    addr: Addr,
-    /// Our own name towards it, once one of us has called the other.
-    name: Option<Addr>,
-    /// It ended; `Closed` follows once `inb` is drained.
-    dying: Option<Gone>,
-    /// Channels of its successors under the same name.
-    waiting: Vec<Inbound>,
-    /// It was connected to before.
-    reached: bool,
-    /// Since when, and from when on again, it is tried to connect.
-    first_try: Option<Instant>,
-    next_try: Option<Instant>,
-    /// Why its memory cannot be reached directly, once that was tried.
-    no_cma: Option<String>,
 }
 
 const HOT: usize = 4;
@@ -192,8 +92,9 @@ pub struct ShmLink {
     guests: Vec<Option<service::Guest>>,
     /// Peers whose ring had no room lately.
     starved: Vec<u32>,
-    /// Until when sleeping would delay a connection.
-    connecting_until: Option<Instant>,
+    /// A peer could not be reached just yet, so the next `arm` refuses to sleep: nobody would wake
+    /// us when it can.
+    connecting: bool,
     options: OpenOptions,
     incarnation: u64,
     pid: u32,
@@ -205,53 +106,6 @@ pub struct ShmLink {
 }
 
 impl ShmLink {
-    /// Opens an endpoint of this name; `AddrInUse` if it is taken.
-    pub fn open(options: OpenOptions) -> io::Result<ShmLink> {
-        let bind = options.bind.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
-        let (port, bound, listener) = claim(bind)?;
-        let mut name = bound;
-        if bound.ip().is_unspecified() {
-            name.set_ip(net::primary_ip(bound.is_ipv6()));
-        }
-        let poller = Poller::new()?;
-        poller.add(&listener, service::LISTENER)?;
-        let ring = options.ring.clamp(MIN_RING, segment::MAX_RING).next_multiple_of(4096);
-        let link = ShmLink {
-            peers: Vec::new(),
-            hot: [NOBODY; HOT],
-            hot_len: 0,
-            hot_turn: 0,
-            ins: Vec::new(),
-            ins_turn: 0,
-            held: NOBODY,
-            calls: 0,
-            slow: true,
-            armed: false,
-            dying: VecDeque::new(),
-            barrier: Barrier::probe(),
-            max_frame: ring::max_frame((ring / ring::LINE) as u32),
-            serviced: Instant::now(),
-            addr: Addr::new(name),
-            ids: HashMap::new(),
-            callers: HashMap::new(),
-            everywhere: bound.ip().is_unspecified(),
-            poller,
-            listener,
-            guests: Vec::new(),
-            starved: Vec::new(),
-            connecting_until: None,
-            options: OpenOptions { ring, ..options },
-            incarnation: control::random()?,
-            pid: std::process::id(),
-            warned_cma: false,
-            warned_uid: false,
-            warned_fds: false,
-            _port: port,
-        };
-        log::debug!("{}: open, ring {ring}, {:?}", link.addr, link.barrier);
-        Ok(link)
-    }
-
     /// A descriptor that poll(2) finds readable when there is something to do, provided that
     /// [`Link::arm`] returned true and [`Link::poll`] was not called since.
     pub fn wait_fd(&self) -> RawFd {
@@ -435,38 +289,6 @@ impl ShmLink {
     }
 }
 
-/// A peer of this name, new.
-fn meet(peers: &mut Vec<Peer>, addr: Addr) -> PeerId {
-    let id = PeerId(peers.len() as u32);
-    peers.push(Peer {
-        out: None,
-        inb: None,
-        addr,
-        name: None,
-        dying: None,
-        waiting: Vec::new(),
-        reached: false,
-        first_try: None,
-        next_try: None,
-        no_cma: None,
-    });
-    id
-}
-
-/// Takes a name: the socket that reserves it, what it is, and the socket that answers to it.
-fn claim(bind: SocketAddr) -> io::Result<(OwnedFd, SocketAddr, OwnedFd)> {
-    let mut tries = 0;
-    loop {
-        let (port, bound) = control::reserve(bind)?;
-        match control::listen(bound) {
-            Ok(listener) => return Ok((port, bound, listener)),
-            // A free port whose unix name somebody sits on: another one will do.
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse && bind.port() == 0 && tries < 16 => tries += 1,
-            Err(e) => return Err(e),
-        }
-    }
-}
-
 impl Link for ShmLink {
     type Frame = ShmFrame;
 
@@ -479,7 +301,7 @@ impl Link for ShmLink {
     }
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
-        *self.ids.entry(*addr).or_insert_with(|| meet(&mut self.peers, *addr))
+        *self.ids.entry(*addr).or_insert_with(|| peer::meet(&mut self.peers, *addr))
     }
 
     fn peer_addr(&self, peer: PeerId) -> Addr {
@@ -592,7 +414,7 @@ impl Link for ShmLink {
         if !barred || !self.dying.is_empty() || self.ins.iter().any(frame) {
             return false;
         }
-        if self.fed() || self.connecting_until.is_some_and(|t| Instant::now() < t) {
+        if self.fed() || std::mem::take(&mut self.connecting) {
             return false;
         }
         let mut room = [libc::epoll_event { events: 0, u64: 0 }];
@@ -630,5 +452,7 @@ impl Drop for ShmLink {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "tests.rs"]
 mod tests;
+
+#[cfg(all(test, not(loom)))]
+mod trust_tests;

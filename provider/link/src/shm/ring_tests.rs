@@ -170,8 +170,7 @@ fn a_twin_that_scribbles_does_no_harm() {
     });
     let mut bytes = vec![0; cap];
     let (mut frames, mut broken) = (0u32, 0u32);
-    let start = std::time::Instant::now();
-    while start.elapsed().as_millis() < 1500 {
+    while frames < 1000 || broken < 100 {
         match rx.peek() {
             Ok(None) => std::thread::yield_now(),
             Ok(Some(len)) => {
@@ -188,6 +187,5 @@ fn a_twin_that_scribbles_does_no_harm() {
         }
     }
     stop.store(true, Relaxed);
-    assert!(frames > 100 && broken > 100, "{frames} frames, {broken} broken");
     scribbler.join().unwrap();
 }

@@ -39,9 +39,8 @@ impl Segment {
     /// A new segment with a ring of `ring` bytes, a multiple of the page size.
     pub(crate) fn create(ring: usize) -> io::Result<(Segment, OwnedFd)> {
         // SAFETY: the name is a C string; memfd_create(2) takes nothing else from memory.
-        let fd = unsafe {
-            libc::memfd_create(c"strait".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
-        };
+        let fd =
+            unsafe { libc::memfd_create(c"strait".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
         // SAFETY: a descriptor just made, and nobody else's.
         let fd = unsafe { OwnedFd::from_raw_fd(cvt(fd)?) };
         let size = (CONTROL + ring) as libc::off_t;

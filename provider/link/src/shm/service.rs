@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use engine::{Event, Gone, Link, PeerId, Refused};
 
 use super::control::{self, Cred, Hello};
+use super::peer::Inbound;
 use super::ring::{Consumer, Mem};
 use super::segment::Segment;
-use super::{Inbound, NOBODY, ShmFrame, ShmLink, wake};
+use super::{NOBODY, ShmFrame, ShmLink, wake};
 
 // What a descriptor is in the epoll set; the lower half says which.
 pub(super) const LISTENER: u64 = u64::MAX;
@@ -94,14 +95,17 @@ impl ShmLink {
         }
         let Guest { sock, pid } = guest;
         let inb = match self.admit(&bytes[..n], fd) {
-            Ok((hello, segment)) => (hello, Inbound {
-                budget: segment.lines(),
-                rx: Consumer::new(segment),
-                sock,
-                pid,
-                incarnation: hello.incarnation,
-                broken: false,
-            }),
+            Ok((hello, segment)) => (
+                hello,
+                Inbound {
+                    budget: segment.lines(),
+                    rx: Consumer::new(segment),
+                    sock,
+                    pid,
+                    incarnation: hello.incarnation,
+                    broken: false,
+                },
+            ),
             Err(why) => {
                 log::warn!("{}: refused a peer (pid {pid}): {why}", self.addr);
                 return control::notify(&sock, &[control::REFUSED]);
@@ -167,7 +171,7 @@ impl ShmLink {
             return id.0;
         }
         let key = (hello.from, hello.to);
-        let id = *self.callers.entry(key).or_insert_with(|| super::meet(&mut self.peers, hello.from));
+        let id = *self.callers.entry(key).or_insert_with(|| super::peer::meet(&mut self.peers, hello.from));
         self.peers[id.0 as usize].name = Some(hello.to);
         id.0
     }

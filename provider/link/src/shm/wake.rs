@@ -40,10 +40,7 @@ pub(crate) struct Barrier {
 impl Barrier {
     pub(crate) fn probe() -> Barrier {
         const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
-        Barrier {
-            registered: membarrier(REGISTER_GLOBAL_EXPEDITED),
-            usable: membarrier(GLOBAL_EXPEDITED),
-        }
+        Barrier { registered: membarrier(REGISTER_GLOBAL_EXPEDITED), usable: membarrier(GLOBAL_EXPEDITED) }
     }
 
     /// Between the sleeper's store and its look; whether it is in force.

@@ -1,0 +1,195 @@
+//! The command as people use it. What needs libfabric, or a provider it does not have, says so and is
+//! skipped.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+fn strait(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
+    command.args(args);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("FI_") && name != "FI_PROVIDER_PATH" {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn run(args: &[&str]) -> Output {
+    strait(args).output().unwrap()
+}
+
+/// What `strait info --json` prints, if there is a libfabric.
+fn info() -> Option<Value> {
+    let output = run(&["info", "--json"]);
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let offered = value["provider"]["offered"].as_bool().unwrap();
+    assert_eq!(output.status.code(), Some(if offered { 0 } else { 1 }));
+    if !value["libfabric"]["found"].as_bool().unwrap() {
+        eprintln!("skipped: no libfabric is installed");
+        return None;
+    }
+    Some(value)
+}
+
+/// The report of a short `strait perf` over `provider`, if libfabric has that.
+fn perf(provider: &str, more: &[&str]) -> Option<Value> {
+    info()?;
+    let mut args = vec!["perf", "--providers", provider, "--json", "--quiet", "--time", "0.005"];
+    args.extend(["--sizes", "8,5000,1M", "--reps", "2"]);
+    args.extend(more);
+    let output = run(&args);
+    let errors = text(&output.stderr);
+    if errors.contains("nothing could be measured") {
+        eprintln!("skipped: provider {provider}: {errors}");
+        return None;
+    }
+    assert!(output.status.success(), "{provider}: {errors}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["failed"].as_array().map(Vec::len), Some(0), "{report}");
+    for row in report["rows"].as_array().unwrap() {
+        assert!(row["median"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["values"].as_array().unwrap().len(), 2, "{row}");
+    }
+    Some(report)
+}
+
+#[test]
+fn help_and_wrong_usage() {
+    for args in [&["--help"][..], &["info", "--help"], &["perf", "--help"]] {
+        let output = run(args);
+        assert!(output.status.success());
+        assert!(text(&output.stdout).contains("Usage: strait"));
+    }
+    for args in [&["perf", "--nonsense"][..], &["perf", "--reps", "x"], &["nonsense"], &[]] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output.stderr).contains("--help"));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn info_tells_what_there_is() {
+    let words = text(&run(&["info"]).stdout);
+    for word in ["strait", "libfabric", "provider", "link shm", "membarrier", "open files"] {
+        assert!(words.lines().any(|line| line.starts_with(word)), "{word}: {words}");
+    }
+    if let Some(value) = info() {
+        assert!(value["cpus"].as_array().is_some_and(|cpus| !cpus.is_empty()));
+        assert!(value["cma"]["text"].is_string());
+        if value["provider"]["offered"] == false {
+            assert!(!value["provider"]["advice"].as_array().unwrap().is_empty());
+        }
+    }
+}
+
+#[test]
+fn info_without_the_provider_says_what_to_do() {
+    if info().is_none() {
+        return;
+    }
+    let output = strait(&["info"]).env("FI_PROVIDER_PATH", "/nonexistent").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("libstrait-fi.so is not in FI_PROVIDER_PATH=/nonexistent"));
+    let output = strait(&["info"]).env("FI_PROVIDER", "^strait").output().unwrap();
+    assert!(text(&output.stdout).contains("FI_PROVIDER=^strait keeps it out"));
+}
+
+#[test]
+fn info_without_libfabric_still_tells_the_rest() {
+    let output = run(&["info", "--libfabric", "/nonexistent/libfabric.so.1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("NOT FOUND"));
+    assert!(text(&output.stdout).contains("membarrier"));
+}
+
+#[test]
+fn perf_over_shm() {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let [png, svg, csv] = ["perf.png", "perf.svg", "perf.csv"].map(|name| dir.join(name));
+    let files = [&png, &csv].map(|path| path.to_str().unwrap());
+    let more = ["--tests", "all", "--floors", "--plot", files[0], "--csv", files[1]];
+    let Some(report) = perf("shm", &more) else {
+        return;
+    };
+    // shm has all: 8 tests over 3 sizes and 4 of one size. How many floors there are is up to the host.
+    let rows = report["rows"].as_array().unwrap();
+    let of_shm = rows.iter().filter(|row| row["provider"] == "shm").count();
+    assert_eq!(of_shm, 8 * 3 + 4);
+    assert!(rows.len() > of_shm);
+    assert!(std::fs::read(&png).unwrap().starts_with(b"\x89PNG"));
+    assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), rows.len() + 1);
+    if perf("shm", &["--tests", "lat", "--plot", svg.to_str().unwrap()]).is_some() {
+        assert!(std::fs::read_to_string(&svg).unwrap().contains("tagged ping-pong"));
+    }
+}
+
+#[test]
+fn perf_over_tcp() {
+    perf("tcp;ofi_rxm", &["--tests", "lat,bw,rma-write,rma-read"]);
+}
+
+#[test]
+fn perf_over_strait() {
+    if info().is_some_and(|info| info["provider"]["offered"] == true) {
+        perf("strait", &["--tests", "all"]).expect("offered, but nothing could be measured");
+    } else {
+        eprintln!("skipped: provider strait is not offered here; set FI_PROVIDER_PATH");
+    }
+}
+
+#[test]
+fn a_provider_that_is_not_there_is_no_hang() {
+    if info().is_none() {
+        return;
+    }
+    let begin = Instant::now();
+    let output = run(&["perf", "--providers", "nonesuch", "--tests", "lat"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("nonesuch"));
+    assert!(begin.elapsed() < Duration::from_secs(60));
+}
+
+/// A peer that stops is noticed, and told.
+#[test]
+fn a_stopped_peer_is_a_timeout() {
+    if perf("shm", &["--tests", "lat", "--sizes", "8", "--reps", "2"]).is_none() {
+        return;
+    }
+    let args = ["perf", "--providers", "shm", "--tests", "lat", "--sizes", "8"];
+    let more = ["--reps", "1000", "--time", "0.1", "--timeout", "1"];
+    let mut command = strait(&args);
+    command.args(more).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let child = command.spawn().unwrap();
+    let list = format!("/proc/{0}/task/{0}/children", child.id());
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let second = loop {
+        let children = std::fs::read_to_string(&list).unwrap_or_default();
+        let second = children.split_whitespace().nth(1).and_then(|pid| pid.parse::<i32>().ok());
+        if second.is_some() || Instant::now() > deadline {
+            break second;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let Some(second) = second else {
+        eprintln!("skipped: this kernel does not list children");
+        let mut child = child;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        return;
+    };
+    std::thread::sleep(Duration::from_secs(1));
+    // SAFETY: a signal to a process that our child started and has not reaped.
+    unsafe { libc::kill(second, libc::SIGSTOP) };
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("TIMEOUT"), "{}", text(&output.stderr));
+}

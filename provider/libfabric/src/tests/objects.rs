@@ -1,0 +1,126 @@
+//! Opening and closing, and what is asked wrongly.
+
+use super::*;
+
+#[test]
+fn what_is_in_use_stays_open() {
+    let w = World::new(Setting::default());
+    assert_eq!(close(w.domain), BUSY);
+    assert_eq!(close(w.fabric), BUSY);
+    let (ep, _) = w.ep();
+    for part in [w.cq.cast::<fi::fid>(), w.cntr.cast(), w.av.cast()] {
+        assert_eq!(close(part), BUSY);
+    }
+    assert_eq!(close(ep), 0);
+    let mr = w.register(leak([0u8; 8]).cast(), 8, 1);
+    assert_eq!(bind(mr, w.cntr, fi::FI_REMOTE_WRITE), 0);
+    assert_eq!(close(w.cntr), BUSY);
+    assert_eq!(close(mr), 0);
+    w.end();
+}
+
+#[test]
+fn objects_of_another_kind_are_refused() {
+    let w = World::new(Setting::default());
+    let mut entry = fi::fi_cq_data_entry::default();
+    // SAFETY: an open object, though not a completion queue, and a full table.
+    let n = unsafe { ((*(*w.cq).ops).read.unwrap())(w.av.cast(), (&raw mut entry).cast(), 1) };
+    assert_eq!(n, -(fi::FI_EINVAL as isize));
+    // SAFETY: as above, and NULL is for the function to find.
+    let n = unsafe { ((*(*w.cq).ops).read.unwrap())(ptr::null_mut(), NO, 1) };
+    assert_eq!(n, -(fi::FI_EINVAL as isize));
+    assert_eq!(bind(w.av, w.cq, 0), -fi::FI_EINVAL);
+    w.end();
+}
+
+#[test]
+fn registrations_without_remote_access_share_a_key() {
+    let w = World::new(Setting::default());
+    let at: *mut c_void = leak([0u8; 64]).cast();
+    let local = |key| {
+        let mut mr = ptr::null_mut();
+        assert_eq!(call!(w.domain, mr.reg(at, 64, fi::FI_SEND | fi::FI_RECV, 0, key, 0, &mut mr, NO)), 0);
+        mr
+    };
+    let all = [local(0), local(0), w.register(at, 64, 0), w.register(ptr::null_mut(), usize::MAX, 7)];
+    // SAFETY: registrations that are open.
+    let (desc, key) = unsafe { ((*all[3]).mem_desc, (*all[3]).key) };
+    assert_eq!((desc, key), (all[3].cast(), 7));
+    let mut mr = ptr::null_mut();
+    let rc = call!(w.domain, mr.reg(at, 64, fi::FI_REMOTE_READ, 0, 7, 0, &mut mr, NO));
+    assert_eq!(rc, -fi::FI_ENOKEY);
+    for mr in all {
+        assert_eq!(call_fid!(mr, control(fi::FI_ENABLE, NO)), 0);
+        assert_eq!(close(mr), 0);
+    }
+    w.end();
+}
+
+#[test]
+fn device_memory_is_refused_by_name() {
+    let w = World::new(Setting::default());
+    let iov = libc::iovec { iov_base: leak([0u8; 8]).cast(), iov_len: 8 };
+    let attr = fi::fi_mr_attr {
+        anon1: fi::fi_mr_attr__bindgen_ty_1 { mr_iov: &raw const iov },
+        iov_count: 1,
+        iface: fi::FI_HMEM_CUDA,
+        ..Default::default()
+    };
+    let mut mr = ptr::null_mut();
+    assert_eq!(call!(w.domain, mr.regattr(&attr, 0, &mut mr)), -fi::FI_EOPNOTSUPP);
+    let attr = fi::fi_mr_attr { iface: fi::FI_HMEM_SYSTEM, ..attr };
+    assert_eq!(call!(w.domain, mr.regattr(&attr, fi::FI_MR_DMABUF, &mut mr)), -fi::FI_EOPNOTSUPP);
+    assert_eq!(call!(w.domain, mr.regattr(&attr, 0, &mut mr)), 0);
+    assert_eq!(close(mr), 0);
+    w.end();
+}
+
+#[test]
+fn an_address_comes_back_as_it_went_in() {
+    let w = World::new(Setting::default());
+    let (ep, name) = w.ep();
+    let addr = w.insert(&name);
+    assert_eq!((addr, w.insert(&name)), (0, 1));
+    let (mut back, mut len) = ([0u8; 64], 64);
+    assert_eq!(call!(w.av, ops.lookup(addr, back.as_mut_ptr().cast(), &mut len)), 0);
+    assert_eq!(&back[..len], &name[..]);
+    assert_eq!(call!(w.av, ops.lookup(9, back.as_mut_ptr().cast(), &mut len)), -fi::FI_EINVAL);
+    let (mut text, mut len) = ([0 as libc::c_char; 64], 64);
+    call!(w.av, ops.straddr(name.as_ptr().cast(), text.as_mut_ptr(), &mut len));
+    // SAFETY: `straddr` ends what it writes with NUL.
+    let text = unsafe { std::ffi::CStr::from_ptr(text.as_ptr()) }.to_str().unwrap();
+    assert!(text.starts_with("fi_sockaddr_in://") && text.len() + 1 == len, "{text} {len}");
+    let mut gone = [addr];
+    assert_eq!(call!(w.av, ops.remove(gone.as_mut_ptr(), 1, 0)), 0);
+    assert!(call!(w.av, ops.remove(gone.as_mut_ptr(), 1, 0)) < 0);
+    assert_eq!(close(ep), 0);
+    w.end();
+}
+
+#[test]
+fn every_version_gets_an_error_entry_of_its_length() {
+    for (api, bytes) in [((1, 4), 72), ((1, 19), 80), ((1, 20), 88)] {
+        let w = World::new(Setting { api, ..Setting::default() });
+        let (ep, _) = w.ep();
+        let into: *mut c_void = leak([0u8; 8]).cast();
+        assert_eq!(call!(ep, msg.recv(into, 8, NO, fi::FI_ADDR_UNSPEC, into)), 0);
+        // SAFETY: an open endpoint with full tables.
+        assert_eq!(unsafe { ((*(*ep).ops).cancel.unwrap())(ep.cast(), into) }, 0);
+        assert_eq!(w.read().unwrap_err(), -(fi::FI_EAVAIL as isize));
+        let mut entry = [0xffu8; 96];
+        entry[72..80].fill(0);
+        assert_eq!(call!(w.cq, ops.readerr(entry.as_mut_ptr().cast(), 0)), 1);
+        assert_eq!(entry[56..60], fi::FI_ECANCELED.to_ne_bytes());
+        if api.1 == 20 {
+            assert_eq!(entry[80..88], fi::FI_ADDR_NOTAVAIL.to_ne_bytes());
+        }
+        assert!(entry[bytes.max(80)..].iter().all(|b| *b == 0xff), "{api:?}");
+        assert_eq!(call!(w.cq, ops.readerr(entry.as_mut_ptr().cast(), 0)), AGAIN);
+        let number = c_int::from_ne_bytes(entry[60..64].try_into().unwrap());
+        let text = call!(w.cq, ops.strerror(number, NO, ptr::null_mut(), 0));
+        // SAFETY: a string that lives for ever.
+        assert_eq!(unsafe { std::ffi::CStr::from_ptr(text) }, c"cancelled by the application");
+        assert_eq!(close(ep), 0);
+        w.end();
+    }
+}

@@ -1,0 +1,169 @@
+//! Blocking calls, who wakes them, and progress nobody asks for.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+const MANY: c_int = 20_000;
+
+/// A world's endpoint, and the way to it from a second world.
+struct Two {
+    here: World,
+    ep: *mut fi::fid_ep,
+    there: World,
+    peer: *mut fi::fid_ep,
+    to: fi::fi_addr_t,
+}
+
+impl Two {
+    fn new(here: Setting, there: Setting) -> Two {
+        let (here, there) = (World::new(here), World::new(there));
+        let ((ep, _), (peer, name)) = (here.ep(), there.ep());
+        let to = here.insert(&name);
+        Two { here, ep, there, peer, to }
+    }
+
+    fn send(&self) {
+        let from: *mut c_void = leak([7u8; 8]).cast();
+        while call!(self.ep, msg.inject(from, 8, self.to)) == AGAIN {
+            let _ = self.here.read();
+        }
+    }
+
+    fn recv(&self) {
+        let into: *mut c_void = leak([0u8; 8]).cast();
+        assert_eq!(call!(self.peer, msg.recv(into, 8, NO, fi::FI_ADDR_UNSPEC, into)), 0);
+    }
+
+    fn end(self) {
+        assert_eq!(close(self.ep), 0);
+        assert_eq!(close(self.peer), 0);
+        self.here.end();
+        self.there.end();
+    }
+}
+
+fn sread(cq: *mut fi::fid_cq, timeout: c_int) -> isize {
+    let mut entry = fi::fi_cq_data_entry::default();
+    call!(cq, ops.sread((&raw mut entry).cast(), 1, ptr::null(), timeout))
+}
+
+#[test]
+fn a_message_wakes_a_reader() {
+    for wait in [fi::FI_WAIT_UNSPEC, fi::FI_WAIT_FD, fi::FI_WAIT_YIELD] {
+        let two = Two::new(Setting::default(), Setting { wait, ..Setting::default() });
+        two.recv();
+        let cq = Shared(two.there.cq);
+        let reader = thread::spawn(move || (sread(cq.get(), MANY), Instant::now()));
+        thread::sleep(Duration::from_millis(50));
+        let sent = Instant::now();
+        two.send();
+        let (n, read) = reader.join().unwrap();
+        assert_eq!(n, 1);
+        assert!(read.saturating_duration_since(sent) < Duration::from_secs(5));
+        assert_eq!(sread(two.there.cq, 20), AGAIN);
+        two.end();
+    }
+}
+
+#[test]
+fn progress_by_another_thread_wakes_a_reader() {
+    let two = Two::new(Setting::default(), Setting::default());
+    two.recv();
+    let cq = Shared(two.there.cq);
+    let reader = thread::spawn(move || sread(cq.get(), MANY));
+    two.send();
+    while !reader.is_finished() {
+        // It takes the message in; the reader, not polling, must hear of it.
+        call!(two.there.cntr, ops.read());
+    }
+    assert_eq!(reader.join().unwrap(), 1);
+    two.end();
+}
+
+#[test]
+fn counters_are_waited_for() {
+    let two = Two::new(Setting::default(), Setting::default());
+    let cntr = Shared(two.there.cntr);
+    let wait = move |n, ms| call!(cntr.get(), ops.wait(n, ms));
+    assert_eq!(wait(1, 10), -fi::FI_ETIMEDOUT);
+    let waiter = thread::spawn(move || wait(2, MANY));
+    two.recv();
+    two.send();
+    thread::sleep(Duration::from_millis(20));
+    assert_eq!(call!(two.there.cntr, ops.add(1)), 0);
+    assert_eq!(waiter.join().unwrap(), 0);
+    let waiter = thread::spawn(move || wait(9, MANY));
+    thread::sleep(Duration::from_millis(20));
+    assert_eq!(call!(two.there.cntr, ops.adderr(1)), 0);
+    assert_eq!(waiter.join().unwrap(), -fi::FI_EAVAIL);
+    two.end();
+}
+
+#[test]
+fn a_signal_ends_the_next_read() {
+    let w = World::new(Setting::default());
+    assert_eq!(call!(w.cq, ops.signal()), 0);
+    let start = Instant::now();
+    assert_eq!(sread(w.cq, MANY), AGAIN);
+    assert!(start.elapsed() < Duration::from_secs(5));
+    assert_eq!(sread(w.cq, 5), AGAIN);
+    w.end();
+}
+
+#[test]
+fn a_descriptor_becomes_readable() {
+    let two = Two::new(Setting::default(), Setting { wait: fi::FI_WAIT_FD, ..Setting::default() });
+    let mut fd: c_int = -1;
+    assert_eq!(call_fid!(two.there.cq, control(fi::FI_GETWAIT, (&raw mut fd).cast())), 0);
+    let mut fids = [two.there.cq.cast::<fi::fid>()];
+    let trywait = |fids: &mut [*mut fi::fid; 1]| call!(two.there.fabric, ops.trywait(fids.as_mut_ptr(), 1));
+    let poll = |ms| {
+        let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry.
+        unsafe { libc::poll(&raw mut p, 1, ms) }
+    };
+    two.recv();
+    while trywait(&mut fids) != 0 {}
+    assert_eq!(poll(10), 0);
+    two.send();
+    assert_eq!(poll(MANY), 1);
+    while two.there.read().is_err() {}
+    while trywait(&mut fids) != 0 {}
+    assert_eq!(poll(10), 0);
+    assert_eq!(call!(two.there.cq, ops.signal()), 0);
+    assert_eq!(poll(MANY), 1);
+    two.end();
+}
+
+#[test]
+fn a_target_that_never_calls_is_served() {
+    let auto = Setting { auto: true, ..Setting::default() };
+    let two = Two::new(Setting::default(), auto);
+    const LEN: usize = 1 << 20;
+    let (from, into) = (leak(vec![3u8; LEN]), leak(vec![0u8; LEN]));
+    // SAFETY: vectors that stay.
+    let (from, into) = unsafe { ((*from).as_mut_ptr(), (*into).as_mut_ptr()) };
+    let mr = two.there.register(into.cast(), LEN, 5);
+    for len in [8, LEN] {
+        let write = || call!(two.ep, rma.write(from.cast(), len, NO, two.to, 0, 5, from.cast()));
+        while write() == AGAIN {
+            let _ = two.here.read();
+        }
+        let start = Instant::now();
+        let done = loop {
+            match two.here.read() {
+                Err(AGAIN) => assert!(start.elapsed() < Duration::from_secs(20), "no progress"),
+                other => break other,
+            }
+        };
+        assert_eq!(done.map(|e| e.op_context), Ok(from.cast()));
+        // Asleep by now, it has to be woken for the next one.
+        thread::sleep(Duration::from_millis(50));
+    }
+    // SAFETY: nobody writes there any more.
+    assert_eq!(unsafe { into.add(LEN - 1).read() }, 3);
+    assert_eq!(close(mr), 0);
+    two.end();
+}

@@ -1,0 +1,103 @@
+//! Opening an endpoint.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use wire::Addr;
+
+use super::control::{self, Poller};
+use super::wake::Barrier;
+use super::{HOT, NOBODY, ShmLink, ring, segment, service};
+use crate::net;
+
+/// Bytes of a ring if nothing else is asked for. With the control page it makes 32 KiB.
+pub const DEFAULT_RING: usize = 28 << 10;
+
+/// Least bytes of a ring: enough for frames of 10 KiB.
+pub const MIN_RING: usize = 24 << 10;
+
+/// How to open a [`ShmLink`].
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// The endpoint's name. Port 0 takes a free one, an unspecified address serves all of the
+    /// host's; `None` is `0.0.0.0:0`.
+    pub bind: Option<SocketAddr>,
+    /// Bytes of the ring to each peer; rounded up to pages, and to [`MIN_RING`].
+    pub ring: usize,
+    /// Whether to reach peers' memory directly where the kernel allows it.
+    pub cma: bool,
+    /// How long a peer that was never reached may take to appear.
+    pub connect_timeout: Duration,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions { bind: None, ring: DEFAULT_RING, cma: true, connect_timeout: Duration::from_secs(3) }
+    }
+}
+
+impl ShmLink {
+    /// Opens an endpoint of this name; `AddrInUse` if it is taken.
+    pub fn open(options: OpenOptions) -> io::Result<ShmLink> {
+        let bind = options.bind.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
+        let (port, bound, listener) = claim(bind)?;
+        let mut name = bound;
+        if bound.ip().is_unspecified() {
+            name.set_ip(net::primary_ip(bound.is_ipv6()));
+        }
+        let poller = Poller::new()?;
+        poller.add(&listener, service::LISTENER)?;
+        let ring = options.ring.clamp(MIN_RING, segment::MAX_RING).next_multiple_of(4096);
+        let link = ShmLink {
+            peers: Vec::new(),
+            hot: [NOBODY; HOT],
+            hot_len: 0,
+            hot_turn: 0,
+            ins: Vec::new(),
+            ins_turn: 0,
+            held: NOBODY,
+            calls: 0,
+            slow: true,
+            armed: false,
+            dying: VecDeque::new(),
+            barrier: Barrier::probe(),
+            max_frame: ring::max_frame((ring / ring::LINE) as u32),
+            serviced: Instant::now(),
+            addr: Addr::new(name),
+            ids: HashMap::new(),
+            callers: HashMap::new(),
+            everywhere: bound.ip().is_unspecified(),
+            poller,
+            listener,
+            guests: Vec::new(),
+            starved: Vec::new(),
+            connecting: false,
+            options: OpenOptions { ring, ..options },
+            incarnation: control::random()?,
+            pid: std::process::id(),
+            warned_cma: false,
+            warned_uid: false,
+            warned_fds: false,
+            _port: port,
+        };
+        log::debug!("{}: open, ring {ring}, {:?}", link.addr, link.barrier);
+        Ok(link)
+    }
+}
+
+/// Takes a name: the socket that reserves it, what it is, and the socket that answers to it.
+fn claim(bind: SocketAddr) -> io::Result<(OwnedFd, SocketAddr, OwnedFd)> {
+    let mut tries = 0;
+    loop {
+        let (port, bound) = control::reserve(bind)?;
+        match control::listen(bound) {
+            Ok(listener) => return Ok((port, bound, listener)),
+            // A free port whose unix name somebody sits on: another one will do.
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse && bind.port() == 0 && tries < 16 => tries += 1,
+            Err(e) => return Err(e),
+        }
+    }
+}

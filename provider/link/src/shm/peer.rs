@@ -1,0 +1,105 @@
+//! What an endpoint has of a peer.
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use engine::{Gone, PeerId};
+use hmem::Span;
+use wire::Addr;
+
+use super::ring::{Consumer, Mem, Producer};
+use super::segment::Segment;
+
+/// A channel to a peer.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    pub(super) tx: Producer<Segment>,
+    pub(super) sock: OwnedFd,
+    pub(super) pid: i32,
+    /// Whose it is, once the peer has welcomed it.
+    pub(super) incarnation: Option<u64>,
+    /// Length of a frame that found no room.
+    pub(super) starved: Option<usize>,
+}
+
+impl Outbound {
+    /// Copies bytes `off..off+len` of `body` to byte `at` of the reserved frame; returns how many
+    /// there were.
+    #[inline]
+    pub(super) fn copy_in(&mut self, at: usize, body: &[Span], off: usize, len: usize) -> usize {
+        let ring = self.tx.stretches(at, len);
+        let mem = self.tx.mem();
+        if let ([only], [(at, _), (_, 0)]) = (body, ring) {
+            if let Some(part) = only.part(off, len).filter(|p| p.kind().is_system()) {
+                // SAFETY: the part is valid for reads by `Span`'s invariant; its place in the ring
+                // was found by `stretches`, and is reserved.
+                unsafe { mem.put(at, part.as_ptr(), len) };
+                return len;
+            }
+        }
+        let mut done = 0;
+        for (at, n) in ring {
+            if n > 0 {
+                done += hmem::copy(&[mem.span(at, n)], 0, body, off + done, n);
+            }
+        }
+        done
+    }
+}
+
+/// A channel from a peer.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    pub(super) rx: Consumer<Segment>,
+    pub(super) sock: OwnedFd,
+    pub(super) pid: i32,
+    pub(super) incarnation: u64,
+    /// Nothing more is read from it.
+    pub(super) broken: bool,
+    /// Lines still to be read once its sender is gone: no more than a ring can hold.
+    pub(super) budget: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) out: Option<Outbound>,
+    pub(super) inb: Option<Inbound>,
+    pub(super) addr: Addr,
+    /// Our own name towards it, once one of us has called the other.
+    pub(super) name: Option<Addr>,
+    /// It ended; `Closed` follows once `inb` is drained.
+    pub(super) dying: Option<Gone>,
+    /// Channels of its successors under the same name.
+    pub(super) waiting: Vec<Inbound>,
+    /// It was connected to before.
+    pub(super) reached: bool,
+    /// Since when, and from when on again, it is tried to connect.
+    pub(super) first_try: Option<Instant>,
+    pub(super) next_try: Option<Instant>,
+    /// Why its memory cannot be reached directly, once that was tried.
+    pub(super) no_cma: Option<String>,
+}
+
+impl Peer {
+    /// A peer nothing is known of but its name.
+    pub(super) fn new(addr: Addr) -> Peer {
+        Peer {
+            out: None,
+            inb: None,
+            addr,
+            name: None,
+            dying: None,
+            waiting: Vec::new(),
+            reached: false,
+            first_try: None,
+            next_try: None,
+            no_cma: None,
+        }
+    }
+}
+
+/// Makes a new peer known.
+pub(super) fn meet(peers: &mut Vec<Peer>, addr: Addr) -> PeerId {
+    peers.push(Peer::new(addr));
+    PeerId(peers.len() as u32 - 1)
+}
