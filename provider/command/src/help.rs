@@ -59,7 +59,8 @@ checked outside of the measured time. Messages and writes up to the provider's o
   --quiet            no progress on standard error
 
 Exits with 0 if everything asked for was measured, with 1 if something failed, with 2 for wrong usage.
-A provider outside of libfabric is found through FI_PROVIDER_PATH.
+A provider outside of libfabric is found through FI_PROVIDER_PATH. On a host with other work,
+`chrt -f 1 strait perf` (as root) keeps that off the two cores.
 
 Examples:
   strait perf

@@ -172,17 +172,21 @@ fn each_access_counts_once_at_the_endpoint_and_once_at_the_registration() {
             net[0].rma(&read(1, &[local], &remote, 1)).unwrap();
             net.settle();
         }
+        let also = net[1].share(target, 2);
+        net[1].mr_bind_cntr(also, None, Some(rw));
+        net[0].rma(&write(1, &[local], &[there(0, len, 2)], 1)).unwrap();
+        net.settle();
         let bad = [there(1, len, 1)];
         net[0].rma(&read(1, &[local], &bad, 1)).unwrap();
         net[0].rma(&write(1, &[local], &bad, 1)).unwrap();
         net.settle();
         let counted = |n: &Node, c| (n.cntr_read(c), n.cntr_readerr(c));
-        assert_eq!((counted(&net[0], w), counted(&net[0], r)), ((3, 1), (2, 1)));
+        assert_eq!((counted(&net[0], w), counted(&net[0], r)), ((4, 1), (2, 1)));
         assert_eq!(
             (counted(&net[1], rw), counted(&net[1], rr), counted(&net[1], mr_w)),
-            ((3, 0), (2, 0), (3, 0))
+            ((4, 0), (2, 0), (3, 0))
         );
-        assert_eq!(net[0].tx().len(), 5);
+        assert_eq!(net[0].tx().len(), 6);
         net.assert_idle();
     }
 }

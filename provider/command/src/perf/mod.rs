@@ -109,9 +109,6 @@ pub fn run(options: &Options) -> Result<bool, Error> {
         };
         eprintln!("strait perf: provider {provider} measured nothing: not available for this{hint}");
     }
-    for failure in &report.failed {
-        eprintln!("strait perf: FAILED: {failure}");
-    }
     if let Some(path) = &options.csv {
         std::fs::write(path, report.csv()).map_err(|error| format!("writing {}: {error}", path.display()))?;
     }

@@ -135,6 +135,12 @@ impl Report {
                 let _ = writeln!(out, "  {provider}: {}: {text}", tests.join(", "));
             }
         }
+        if !self.failed.is_empty() {
+            out.push_str("\nFAILED:\n");
+            for one in &self.failed {
+                let _ = writeln!(out, "  {one}");
+            }
+        }
         out
     }
 

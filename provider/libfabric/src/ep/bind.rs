@@ -248,9 +248,11 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
     }
     let caps = ep.attrs.caps;
     let initiates = caps & (fi::FI_SEND | fi::FI_READ | fi::FI_WRITE) != 0;
-    if initiates && setup.tx.is_none() || caps & fi::FI_RECV != 0 && setup.rx.is_none() {
+    if initiates && setup.tx.is_none() {
         return Err(Errno::NOCQ);
     }
+    // Who only ever writes need not give a queue for receives: the receives are refused instead.
+    let deaf = setup.rx.is_none() && setup.srx.is_none() && setup.cntr_ids().recv.is_none();
     let av = setup.av.as_ref().ok_or(Errno::NOAV)?.id;
     if ep.attrs.shared_rx && setup.srx.is_none() {
         return Err(Errno::OPBADSTATE);
@@ -279,7 +281,7 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
     }
     setup.awake = awake;
     // Nobody else can have set it: `setup` is locked.
-    let _ = ep.live.set(Live { ep: id, rx, tx_always, rx_always });
+    let _ = ep.live.set(Live { ep: id, rx, tx_always, rx_always, deaf });
     Ok(())
 }
 

@@ -77,6 +77,8 @@ pub(crate) struct Live {
     /// Its queues were bound without `FI_SELECTIVE_COMPLETION`.
     tx_always: bool,
     rx_always: bool,
+    /// Nothing would tell of a receive.
+    deaf: bool,
 }
 
 static OPS: fi::fi_ops =

@@ -144,6 +144,9 @@ impl Receiver for EpFid {
     #[inline]
     fn rx(&self) -> Result<Rx<'_>, Errno> {
         let live = self.live()?;
+        if live.deaf {
+            return Err(Errno::NOCQ);
+        }
         Ok(Rx { shared: self.shared(), id: live.rx, always: live.rx_always, caps: self.endpoint.attrs.caps })
     }
 

@@ -8,6 +8,19 @@ fn send(ep: *mut fi::fid_ep) -> isize {
     call!(ep, msg.send(ptr::null(), 0, ptr::null_mut(), 0, ptr::null_mut()))
 }
 
+/// What rdm_multi_domain of fabtests does: it only ever writes.
+#[test]
+fn who_gives_no_queue_for_receives_cannot_receive() {
+    let w = World::new();
+    let ep = w.ep();
+    assert_eq!(bind_to(ep, w.cq, fi::FI_TRANSMIT), 0);
+    assert_eq!(bind_to(ep, w.av, 0), 0);
+    assert_eq!(enable(ep), 0);
+    let recv = call!(ep, msg.recv(ptr::null_mut(), 0, ptr::null_mut(), fi::FI_ADDR_UNSPEC, ptr::null_mut()));
+    assert_eq!(recv, -(fi::FI_ENOCQ as isize));
+    assert_eq!(close(ep), 0);
+}
+
 #[test]
 fn what_is_missing_is_said_when_it_is_enabled() {
     let w = World::new();
@@ -15,7 +28,7 @@ fn what_is_missing_is_said_when_it_is_enabled() {
     assert_eq!(send(ep), -(fi::FI_EOPBADSTATE as isize));
     assert_eq!(enable(ep), -fi::FI_ENOCQ);
     assert_eq!(bind_to(ep, w.cq, fi::FI_TRANSMIT), 0);
-    assert_eq!(enable(ep), -fi::FI_ENOCQ);
+    assert_eq!(enable(ep), -fi::FI_ENOAV);
     assert_eq!(bind_to(ep, w.cq, BOTH), -fi::FI_EINVAL, "bound for sends already");
     assert_eq!(bind_to(ep, w.cq, fi::FI_RECV | fi::FI_READ), -fi::FI_EBADFLAGS);
     assert_eq!(bind_to(ep, w.cq, fi::FI_SELECTIVE_COMPLETION), -fi::FI_EINVAL);
