@@ -42,58 +42,62 @@ item() {
     echo
 } >"$summary"
 
-item build ci/build
-item get-libfabric ci/get-libfabric
-item get-clients ci/get-clients
+# A function, so that an edit of this file does not disturb a run.
+main() {
+    item build ci/build
+    item get-libfabric ci/get-libfabric
+    item get-clients ci/get-clients
 
-if part test; then
-    item test env CI_FAST=1 ci/test
-    { echo "## Checks and Rust tests"; echo; echo '```'; cat "$last"; echo '```'; echo; } >>"$summary"
-fi
+    if part test; then
+        item test env CI_FAST=1 ci/test
+        { echo "## Checks and Rust tests"; echo; echo '```'; cat "$last"; echo '```'; echo; } >>"$summary"
+    fi
 
-if part fabtests; then
-    { echo "## fabtests 2.1.0"; echo; echo '| set | result | pass | fail | left out | s |'; echo '|---|---|---|---|---|---|'; } >>"$summary"
-    failures=''
-    for set in $sets; do
-        item "fabtests-$set" ci/fabtests.sh "$set"
-        counts=$(awk '/ pass +[0-9]+ +fail +[0-9]+/ {print $3 " | " $5 " | " $7; exit}' "$last")
-        echo "| $set$(grep -oE '\[[0-9/]+\]' "$last" | head -n 1 | sed 's/^/ /') | $result | ${counts:-- | - | -} | $took |" >>"$summary"
-        failures+=$(sed -n "s/^ *FAILED: /- $set: /p" "$last")$'\n'
-    done
-    { echo; grep . <<<"$failures" && echo; } >>"$summary" || true
-fi
-
-if part exchange; then
-    { echo "## One program over every client"; echo; echo '```'; } >>"$summary"
-    for n in $ranks; do
-        item "exchange-$n" ci/mpi-exchange all "$n"
-        grep -E '^exchange .*(:|no proof)' "$last" >>"$summary" || true
-    done
-    { echo '```'; echo; } >>"$summary"
-fi
-
-if part mpi; then
-    { echo "## mpi4py 4.1"; echo
-      echo "Each client over strait, and over: $peers. *Worse* is what passes with one of these but not over strait."
-      echo; echo '| client | ranks | over strait | compared | worse |'; echo '|---|---|---|---|---|'; } >>"$summary"
-    failures=''
-    for n in $ranks; do
-        for client in $clients; do
-            for peer in $peers; do
-                # A peer's failures are its own.
-                was=$bad; item "mpi4py-$client-$n-$peer" ci/mpi.sh "$client" "$n" --provider "$peer"; bad=$was
-            done
-            item "mpi4py-$client-$n-strait" ci/mpi.sh "$client" "$n"
-            ours=$(sed -n 's/.*clean at once; //p' "$last" | tail -n 1)
-            item "mpi4py-$client-$n-compared" ci/mpi-compare "$client" "$n" --against "$peers"
-            compared=$(grep ' pass with the provider' "$last" | tail -n 1)
-            worse=$(grep -cE '^  (fail|hang|not reached|skip) +test_' "$last" || true)
-            echo "| $client | $n | ${ours:-broke off} | ${compared:-broke off} | ${worse:-?} |" >>"$summary"
-            failures+=$(sed -n "s/^  /- $client, $n ranks: /p" "$last")$'\n'
+    if part fabtests; then
+        { echo "## fabtests 2.1.0"; echo; echo '| set | result | pass | fail | left out | s |'; echo '|---|---|---|---|---|---|'; } >>"$summary"
+        failures=''
+        for set in $sets; do
+            item "fabtests-$set" ci/fabtests.sh "$set"
+            counts=$(awk '/ pass +[0-9]+ +fail +[0-9]+/ {print $3 " | " $5 " | " $7; exit}' "$last")
+            echo "| $set$(grep -oE '\[[0-9/]+\]' "$last" | head -n 1 | sed 's/^/ /') | $result | ${counts:-- | - | -} | $took |" >>"$summary"
+            failures+=$(sed -n "s/^ *FAILED: /- $set: /p" "$last")$'\n'
         done
-    done
-    { echo; grep . <<<"$failures" && echo; } >>"$summary" || true
-fi
+        { echo; grep . <<<"$failures" && echo; } >>"$summary" || true
+    fi
 
-cat "$summary"
-exit $bad
+    if part exchange; then
+        { echo "## One program over every client"; echo; echo '```'; } >>"$summary"
+        for n in $ranks; do
+            item "exchange-$n" ci/mpi-exchange all "$n"
+            grep -E '^exchange .*(:|no proof)' "$last" >>"$summary" || true
+        done
+        { echo '```'; echo; } >>"$summary"
+    fi
+
+    if part mpi; then
+        { echo "## mpi4py 4.1"; echo
+          echo "Each client over strait, and over: $peers. *Worse* is what passes with one of these but not over strait."
+          echo; echo '| client | ranks | over strait | compared | worse |'; echo '|---|---|---|---|---|'; } >>"$summary"
+        failures=''
+        for n in $ranks; do
+            for client in $clients; do
+                for peer in $peers; do
+                    # A peer's failures are its own.
+                    was=$bad; item "mpi4py-$client-$n-$peer" ci/mpi.sh "$client" "$n" --provider "$peer"; bad=$was
+                done
+                item "mpi4py-$client-$n-strait" ci/mpi.sh "$client" "$n"
+                ours=$(sed -n 's/.*clean at once; //p' "$last" | tail -n 1)
+                item "mpi4py-$client-$n-compared" ci/mpi-compare "$client" "$n" --against "$peers"
+                compared=$(grep ' pass with the provider' "$last" | tail -n 1)
+                worse=$(grep -cE '^  (fail|hang|not reached|skip) +test_' "$last" || true)
+                echo "| $client | $n | ${ours:-broke off} | ${compared:-broke off} | ${worse:-?} |" >>"$summary"
+                failures+=$(sed -n "s/^  /- $client, $n ranks: /p" "$last")$'\n'
+            done
+        done
+        { echo; grep . <<<"$failures" && echo; } >>"$summary" || true
+    fi
+
+    cat "$summary"
+    exit $bad
+}
+main

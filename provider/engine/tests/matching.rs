@@ -248,6 +248,8 @@ fn a_peek_tells_of_a_message_and_leaves_it() {
         assert_eq!((none.err, none.ctx.0), (Some(Error::NoMessage), 1));
         let src = net.bytes(0, &pattern(len, 1));
         net[0].send(&Send { data: Some(5), ..tagged(1, &[src], 7, 0) }).unwrap();
+        let early = peek(&mut net, anyone(Some((7, 0))), Peek::Look, 2);
+        assert_eq!(early.err, Some(Error::NoMessage), "it makes progress after the look");
         for _ in 0..2 {
             let c = peek(&mut net, anyone(Some((7, 0))), Peek::Look, 2);
             assert_eq!((c.err, c.len, c.tag, c.src, c.data), (None, len, 7, 0, 5));
@@ -268,6 +270,7 @@ fn a_claimed_message_is_nobody_elses() {
         let (src, dst, rx) = (net.bytes(0, &pattern(len, 1)), net.memory(1, len), net[1].rx);
         let flags = OpFlags::COMPLETION | OpFlags::DELIVERY;
         net[0].send(&Send { flags, data: Some(6), ..tagged(1, &[src], 7, 0) }).unwrap();
+        net.settle();
         let c = peek(&mut net, anyone(Some((7, 0))), Peek::Claim, 9);
         assert!(c.what.contains(What::CLAIM), "{c:?}");
         net[1].recv(&with_tag(&[], 7, 1)).unwrap();
@@ -299,6 +302,7 @@ fn a_discarded_message_is_gone_and_its_sender_content() {
         let src = net.memory(0, len);
         let flags = OpFlags::COMPLETION | OpFlags::DELIVERY;
         net[0].send(&Send { flags, ..msg(1, &[src], 1) }).unwrap();
+        net.settle();
         let c = peek(&mut net, anyone(None), Peek::Discard, 2);
         assert_eq!((c.err, c.len), (None, len));
         net.settle();

@@ -58,6 +58,10 @@ impl<L: Link> Domain<L> {
 
     /// Looks for a waiting message. The answer is a completion: a success that describes the
     /// message, or a failure with [`Error::NoMessage`].
+    ///
+    /// Progress is made after a look that finds nothing, not before it: a library that looks at
+    /// several transports in turn (MPICH, for a probe of any source) then finds here only what it
+    /// would have found a while ago, and not what overtook a message of another transport.
     pub fn peek(
         &mut self,
         rx: RxId,
@@ -66,7 +70,6 @@ impl<L: Link> Domain<L> {
         ctx: Ctx,
         flags: OpFlags,
     ) -> Result<(), Error> {
-        self.progress();
         let pattern = self.known_as(rx, pattern)?;
         let context = self.core.rxs.get_mut(rx.at()).ok_or(Error::NotFound)?;
         let first = context.eps.first().copied();
@@ -112,6 +115,9 @@ impl<L: Link> Domain<L> {
         if flags.contains(OpFlags::COMPLETION) || entry.err.is_some() {
             let cq = ep.rx_cq;
             self.core.complete(cq, entry);
+        }
+        if entry.err.is_some() {
+            self.progress();
         }
         Ok(())
     }
