@@ -8,6 +8,9 @@
 # expression ("p2p rma cco_buf"); the default is all but test_spawn.  The names of the modules are
 # those of mpi4py's test/ directory, with or without "test_".
 #
+# Over anything but the client's default transport, the tests in tests/mpi/<client>.skip are left
+# out: faults of the client that only show there, each with its reason.
+#
 #   MODULE_TIMEOUT=150    seconds for one module; one that does not come out clean gets a second
 #                         attempt, with the machine's noise (time-outs) in mind
 #
@@ -33,6 +36,11 @@ limit=${MODULE_TIMEOUT:-150}
 mpi_setup "$client" "$provider" || { echo "$client over $provider: not possible, skipped"; exit 0; }
 testdir=$CLIENTS/mpi4py/test
 [ -d "$testdir" ] || die "run ci/get-clients first"
+
+skips=$REPO/tests/mpi/${client%%-*}.skip
+if [ "$provider" != default ] && [ -f "$skips" ]; then
+    export SKIP_TESTS=$skips
+fi
 
 out=$WORK/mpi4py/$client-$ranks-${provider//;/+}
 # A selection of modules replaces those modules' lines only.

@@ -155,11 +155,7 @@ const LONG: u16 = 0x3000;
 /// as usually built does not offer them. Long double is offered on x86-64 alone.
 pub const fn valid(op: AtomicOp, datatype: Datatype, class: Class) -> bool {
     use AtomicOp::*;
-    let known = if cfg!(target_arch = "x86_64") {
-        0x3fff
-    } else {
-        0x3fff & !LONG
-    };
+    let known = if cfg!(target_arch = "x86_64") { 0x3fff } else { 0x3fff & !LONG };
     let reals = known & (0x3ff | 1 << Datatype::LongDouble as u8);
     let types = match op {
         Min | Max | CswapLe | CswapLt | CswapGe | CswapGt => reals,
@@ -246,13 +242,7 @@ pub fn apply(
     Ok(())
 }
 
-fn run<V: Value>(
-    dst: &[Span],
-    op: AtomicOp,
-    operand: &[u8],
-    compare: &[u8],
-    mut old: Option<&mut [u8]>,
-) {
+fn run<V: Value>(dst: &[Span], op: AtomicOp, operand: &[u8], compare: &[u8], mut old: Option<&mut [u8]>) {
     let size = size_of::<V>();
     let (mut rest, mut at) = (dst, 0);
     for off in (0..total(dst)).step_by(size) {
@@ -336,9 +326,7 @@ fn at_once<V: Value>(cell: Span, op: AtomicOp, operand: V, compare: V) -> Option
                 AtomicOp::AtomicRead => cell.load(SeqCst),
                 AtomicOp::AtomicWrite => cell.swap(bits(operand), SeqCst),
                 _ => cell
-                    .fetch_update(SeqCst, SeqCst, |was| {
-                        next(op, value(was), operand, compare).map(bits)
-                    })
+                    .fetch_update(SeqCst, SeqCst, |was| next(op, value(was), operand, compare).map(bits))
                     .unwrap_or_else(|was| was),
             };
             Some(value(was))
@@ -374,19 +362,10 @@ mod tests {
     #[test]
     fn codes_and_sizes() {
         for code in 0..=255 {
-            assert_eq!(
-                Datatype::from_code(code).map(Datatype::code),
-                (code < 14).then_some(code)
-            );
-            assert_eq!(
-                AtomicOp::from_code(code).map(AtomicOp::code),
-                (code < 19).then_some(code)
-            );
+            assert_eq!(Datatype::from_code(code).map(Datatype::code), (code < 14).then_some(code));
+            assert_eq!(AtomicOp::from_code(code).map(AtomicOp::code), (code < 19).then_some(code));
         }
-        let sizes: Vec<_> = (0..14)
-            .filter_map(Datatype::from_code)
-            .map(Datatype::size)
-            .collect();
+        let sizes: Vec<_> = (0..14).filter_map(Datatype::from_code).map(Datatype::size).collect();
         assert_eq!(sizes, [1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 8, 16, 16, 32]);
     }
 
@@ -406,11 +385,7 @@ mod tests {
             };
             let swap = op.code() >= 12;
             let is = |yes: bool| if yes { types } else { 0 };
-            assert_eq!(
-                offered(op, Class::Base),
-                is(!swap && op.code() != 10),
-                "{op:?}"
-            );
+            assert_eq!(offered(op, Class::Base), is(!swap && op.code() != 10), "{op:?}");
             assert_eq!(offered(op, Class::Fetch), is(!swap), "{op:?}");
             assert_eq!(offered(op, Class::Compare), is(swap), "{op:?}");
         }
@@ -427,10 +402,7 @@ mod tests {
         let by = |op, datatype| apply(&s, op, datatype, &[1; 6], &[], None);
         assert_eq!(by(AtomicOp::Sum, Datatype::Int32), Err(Unsupported));
         assert_eq!(by(AtomicOp::Cswap, Datatype::Int16), Err(Unsupported));
-        assert_eq!(
-            apply(&s, AtomicOp::AtomicRead, Datatype::Int16, &[], &[], None),
-            Err(Unsupported)
-        );
+        assert_eq!(apply(&s, AtomicOp::AtomicRead, Datatype::Int16, &[], &[], None), Err(Unsupported));
         let mut now = [9; 6];
         read(&s, 0, &mut now);
         assert_eq!(now, [0; 6]);
@@ -452,15 +424,7 @@ mod tests {
             t.spawn(|| count(AtomicOp::Sum, 2f64.to_ne_bytes()));
         });
         let mut sum = [0; 8];
-        apply(
-            &[at],
-            AtomicOp::AtomicRead,
-            Datatype::Double,
-            &[],
-            &[],
-            Some(&mut sum),
-        )
-        .unwrap();
+        apply(&[at], AtomicOp::AtomicRead, Datatype::Double, &[], &[], Some(&mut sum)).unwrap();
         assert_eq!(f64::from_ne_bytes(sum), 60_000.0);
     }
 
@@ -471,15 +435,7 @@ mod tests {
         write(&odd, 0, &[1, 0, 0, 0, 255, 255, 255, 255]);
         let mut old = [0; 8];
         let operand = [1, 1, 0, 0, 1, 0, 0, 0];
-        apply(
-            &odd,
-            AtomicOp::Sum,
-            Datatype::Uint32,
-            &operand,
-            &[],
-            Some(&mut old),
-        )
-        .unwrap();
+        apply(&odd, AtomicOp::Sum, Datatype::Uint32, &operand, &[], Some(&mut old)).unwrap();
         assert_eq!(old, [1, 0, 0, 0, 255, 255, 255, 255]);
         read(&odd, 0, &mut old);
         assert_eq!(old, [2, 1, 0, 0, 0, 0, 0, 0]);

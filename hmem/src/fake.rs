@@ -71,36 +71,16 @@ pub fn alloc(len: usize) -> FakeMem {
     }
     let map = |prot| {
         // SAFETY: a new mapping, where the kernel finds room.
-        let at = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                mapped,
-                prot,
-                libc::MAP_SHARED,
-                fd.as_raw_fd(),
-                0,
-            )
-        };
+        let at = unsafe { libc::mmap(ptr::null_mut(), mapped, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
         if at == libc::MAP_FAILED {
             fail("mmap");
         }
         at.expose_provenance()
     };
-    let mem = FakeMem {
-        addr: map(libc::PROT_NONE),
-        len,
-        alias: map(libc::PROT_READ | libc::PROT_WRITE),
-        mapped,
-    };
-    let region = Region {
-        addr: mem.addr,
-        len,
-        alias: mem.alias,
-    };
-    REGIONS
-        .write()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(region);
+    let mem =
+        FakeMem { addr: map(libc::PROT_NONE), len, alias: map(libc::PROT_READ | libc::PROT_WRITE), mapped };
+    let region = Region { addr: mem.addr, len, alias: mem.alias };
+    REGIONS.write().unwrap_or_else(PoisonError::into_inner).push(region);
     EVER.store(true, Ordering::Relaxed);
     mem
 }

@@ -120,10 +120,7 @@ impl<T: Real> Value for Complex<T> {
     #[inline]
     fn get(bytes: &[u8]) -> Self {
         let (re, im) = bytes.split_at(size_of::<T>());
-        Complex {
-            re: T::get(re),
-            im: T::get(im),
-        }
+        Complex { re: T::get(re), im: T::get(im) }
     }
     #[inline]
     fn put(self, bytes: &mut [u8]) {
@@ -132,34 +129,20 @@ impl<T: Real> Value for Complex<T> {
         self.im.put(im);
     }
     fn sum(self, other: Self) -> Self {
-        Complex {
-            re: self.re.sum(other.re),
-            im: self.im.sum(other.im),
-        }
+        Complex { re: self.re.sum(other.re), im: self.im.sum(other.im) }
     }
     fn prod(self, other: Self) -> Self {
         let plain = product(self, other);
-        if nan(plain.re) && nan(plain.im) {
-            rescued(self, other).unwrap_or(plain)
-        } else {
-            plain
-        }
+        if nan(plain.re) && nan(plain.im) { rescued(self, other).unwrap_or(plain) } else { plain }
     }
     fn truth(self) -> bool {
         self.re.truth() || self.im.truth()
     }
     fn logical(yes: bool) -> Self {
-        Complex {
-            re: T::logical(yes),
-            im: T::logical(false),
-        }
+        Complex { re: T::logical(yes), im: T::logical(false) }
     }
     fn same(self, other: Self) -> bool {
-        if size_of::<Self>() <= 8 {
-            self.re.same(other.re) && self.im.same(other.im)
-        } else {
-            self == other
-        }
+        if size_of::<Self>() <= 8 { self.re.same(other.re) && self.im.same(other.im) } else { self == other }
     }
 }
 
@@ -168,29 +151,19 @@ fn nan<T: Real>(v: T) -> bool {
 }
 
 fn product<T: Real>(x: Complex<T>, y: Complex<T>) -> Complex<T> {
-    Complex {
-        re: x.re.prod(y.re).diff(x.im.prod(y.im)),
-        im: x.re.prod(y.im).sum(x.im.prod(y.re)),
-    }
+    Complex { re: x.re.prod(y.re).diff(x.im.prod(y.im)), im: x.re.prod(y.im).sum(x.im.prod(y.re)) }
 }
 
 /// C11 annex G: an infinite factor, or an overflow on the way, makes the product infinite, not NaN.
 #[cold]
 fn rescued<T: Real>(mut x: Complex<T>, mut y: Complex<T>) -> Option<Complex<T>> {
     fn each<T: Real>(v: Complex<T>, f: impl Fn(T) -> T) -> Complex<T> {
-        Complex {
-            re: f(v.re),
-            im: f(v.im),
-        }
+        Complex { re: f(v.re), im: f(v.im) }
     }
     let infinite = |v: Complex<T>| v.re.is_infinite() || v.im.is_infinite();
     let unit = |v: T| T::logical(v.is_infinite()).with_sign_of(v);
     let number = |v: T| {
-        if nan(v) {
-            T::logical(false).with_sign_of(v)
-        } else {
-            v
-        }
+        if nan(v) { T::logical(false).with_sign_of(v) } else { v }
     };
     let (big_x, big_y) = (infinite(x), infinite(y));
     let mut found = big_x || big_y;
@@ -201,12 +174,7 @@ fn rescued<T: Real>(mut x: Complex<T>, mut y: Complex<T>) -> Option<Complex<T>> 
         (x, y) = (each(x, number), each(y, unit));
     }
     if !found {
-        let terms = [
-            x.re.prod(y.re),
-            x.im.prod(y.im),
-            x.re.prod(y.im),
-            x.im.prod(y.re),
-        ];
+        let terms = [x.re.prod(y.re), x.im.prod(y.im), x.re.prod(y.im), x.im.prod(y.re)];
         found = terms.into_iter().any(T::is_infinite);
         (x, y) = (each(x, number), each(y, number));
     }

@@ -9,45 +9,23 @@ use hmem::{AtomicOp, Class, Datatype, Span, apply, fake, read, valid, write};
 fn build(source: &str, name: &str) -> Option<String> {
     let out = format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"));
     let source = format!("{}/tests/{source}", env!("CARGO_MANIFEST_DIR"));
-    let built = Command::new("cc")
-        .args(["-O1", "-fwrapv", "-o", &out, &source])
-        .status();
+    let built = Command::new("cc").args(["-O1", "-fwrapv", "-o", &out, &source]).status();
     built.is_ok_and(|s| s.success()).then_some(out)
 }
 
 /// The values worth trying, as bytes.
 fn values(datatype: Datatype) -> Vec<Vec<u8>> {
     fn pairs(v: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-        v.iter()
-            .flat_map(|a| v.iter().map(|b| [&a[..], b].concat()))
-            .collect()
+        v.iter().flat_map(|a| v.iter().map(|b| [&a[..], b].concat())).collect()
     }
     let size = datatype.size();
     match datatype {
-        Datatype::Float => [
-            0.0,
-            -0.0,
-            1.5,
-            -3.25,
-            1e-45,
-            f32::MAX,
-            f32::INFINITY,
-            f32::NAN,
-        ]
-        .map(|v| v.to_ne_bytes().to_vec())
-        .to_vec(),
-        Datatype::Double => [
-            0.0,
-            -0.0,
-            1.5,
-            -0.1,
-            5e-324,
-            -f64::MAX,
-            -f64::INFINITY,
-            f64::NAN,
-        ]
-        .map(|v| v.to_ne_bytes().to_vec())
-        .to_vec(),
+        Datatype::Float => [0.0, -0.0, 1.5, -3.25, 1e-45, f32::MAX, f32::INFINITY, f32::NAN]
+            .map(|v| v.to_ne_bytes().to_vec())
+            .to_vec(),
+        Datatype::Double => [0.0, -0.0, 1.5, -0.1, 5e-324, -f64::MAX, -f64::INFINITY, f64::NAN]
+            .map(|v| v.to_ne_bytes().to_vec())
+            .to_vec(),
         Datatype::LongDouble => [
             (0, 0),
             (0x8000, 0),
@@ -65,21 +43,11 @@ fn values(datatype: Datatype) -> Vec<Vec<u8>> {
         Datatype::FloatComplex => pairs(values(Datatype::Float)),
         Datatype::DoubleComplex => pairs(values(Datatype::Double)),
         Datatype::LongDoubleComplex => pairs(values(Datatype::LongDouble)),
-        _ => [
-            0,
-            1,
-            2,
-            -1,
-            -2,
-            0x5a,
-            i64::MAX,
-            i64::MIN,
-            0x1234_5678_9abc_def1,
-        ]
-        .map(|v: i64| v.to_le_bytes()[..size].to_vec())
-        .into_iter()
-        .chain((1..size as u32 * 2).map(|n| (!0u64 << (n * 4) >> 1).to_le_bytes()[..size].to_vec()))
-        .collect(),
+        _ => [0, 1, 2, -1, -2, 0x5a, i64::MAX, i64::MIN, 0x1234_5678_9abc_def1]
+            .map(|v: i64| v.to_le_bytes()[..size].to_vec())
+            .into_iter()
+            .chain((1..size as u32 * 2).map(|n| (!0u64 << (n * 4) >> 1).to_le_bytes()[..size].to_vec()))
+            .collect(),
     }
 }
 
@@ -118,9 +86,7 @@ fn alike(datatype: Datatype, a: &[u8], b: &[u8]) -> bool {
             a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
         }
         Datatype::LongDouble => {
-            let nan = |v: &[u8]| {
-                v[9] & 0x7f == 0x7f && v[8] == 0xff && v[..8] != [0, 0, 0, 0, 0, 0, 0, 0x80]
-            };
+            let nan = |v: &[u8]| v[9] & 0x7f == 0x7f && v[8] == 0xff && v[..8] != [0, 0, 0, 0, 0, 0, 0, 0x80];
             a[..10] == b[..10] || nan(a) && nan(b)
         }
         Datatype::FloatComplex => halves(Datatype::Float),
@@ -138,11 +104,7 @@ fn every_operation_does_what_c_does() {
     let mut todo = Vec::new();
     let mut input = Vec::new();
     for op in (0..19).filter_map(AtomicOp::from_code) {
-        let class = if op.compares() {
-            Class::Compare
-        } else {
-            Class::Fetch
-        };
+        let class = if op.compares() { Class::Compare } else { Class::Fetch };
         for datatype in (0..14).filter_map(Datatype::from_code) {
             if !valid(op, datatype, class) {
                 continue;
@@ -154,11 +116,7 @@ fn every_operation_does_what_c_does() {
             todo.push((op, datatype, args));
         }
     }
-    let mut child = Command::new(reference)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = Command::new(reference).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let feeder = std::thread::spawn(move || stdin.write_all(&input).unwrap());
     let output = child.wait_with_output().unwrap();
@@ -176,10 +134,7 @@ fn every_operation_does_what_c_does() {
         let places = [
             vec![host.part(aligned, n).unwrap()],
             vec![host.part(aligned + 1, n).unwrap()],
-            vec![
-                host.part(aligned, n / 2).unwrap(),
-                host.part(aligned + n / 2 + 3, n - n / 2).unwrap(),
-            ],
+            vec![host.part(aligned, n / 2).unwrap(), host.part(aligned + n / 2 + 3, n - n / 2).unwrap()],
             vec![device.span().part(1, n).unwrap()],
         ];
         for (place, dst) in places.iter().enumerate() {
@@ -189,11 +144,7 @@ fn every_operation_does_what_c_does() {
                 }
                 write(dst, 0, &target);
                 let mut old = vec![0xee; n];
-                let operand = if op == AtomicOp::AtomicRead {
-                    &[]
-                } else {
-                    &operand[..]
-                };
+                let operand = if op == AtomicOp::AtomicRead { &[] } else { &operand[..] };
                 let compare = if op.compares() { &compare[..] } else { &[] };
                 let old_to = fetch.then_some(&mut old[..]);
                 apply(dst, op, datatype, operand, compare, old_to).unwrap();

@@ -8,9 +8,7 @@ use hmem::{AtomicOp, Class, Datatype, valid};
 fn what_shm_offers_is_offered() {
     let out = concat!(env!("CARGO_TARGET_TMPDIR"), "/shm_valid");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/shm_valid.c");
-    let built = Command::new("cc")
-        .args(["-o", out, source, "-lfabric"])
-        .output();
+    let built = Command::new("cc").args(["-o", out, source, "-lfabric"]).output();
     if !built.is_ok_and(|o| o.status.success()) {
         return eprintln!("skipped: no C compiler, or no libfabric");
     }

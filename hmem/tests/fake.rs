@@ -2,9 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use hmem::{
-    AtomicOp, Datatype, Kind, Span, apply, classify, copy, copy_in, copy_out, fake, read, write,
-};
+use hmem::{AtomicOp, Datatype, Kind, Span, apply, classify, copy, copy_in, copy_out, fake, read, write};
 
 /// Addresses of freed memory are given out again: one test at a time.
 static ONE: Mutex<()> = Mutex::new(());
@@ -23,14 +21,8 @@ fn only_the_crate_reaches_it() {
     assert_eq!(read(&[span], 4994, &mut back), 4);
     assert_eq!(&back, b"4567");
 
-    let local = libc::iovec {
-        iov_base: back.as_mut_ptr().cast(),
-        iov_len: 4,
-    };
-    let remote = libc::iovec {
-        iov_base: span.as_ptr().cast(),
-        iov_len: 4,
-    };
+    let local = libc::iovec { iov_base: back.as_mut_ptr().cast(), iov_len: 4 };
+    let remote = libc::iovec { iov_base: span.as_ptr().cast(), iov_len: 4 };
     // SAFETY: `local` is 4 bytes of ours; of `remote` the kernel makes sure by itself.
     let got = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     let why = std::io::Error::last_os_error().raw_os_error();
@@ -57,14 +49,7 @@ fn copies_cross_kinds() {
     }
     assert_eq!(&back, b"xyzcdefg");
     assert_eq!(
-        apply(
-            &[a.span()],
-            AtomicOp::Sum,
-            Datatype::Uint64,
-            &[1, 0, 0, 0, 0, 0, 0, 0],
-            &[],
-            None
-        ),
+        apply(&[a.span()], AtomicOp::Sum, Datatype::Uint64, &[1, 0, 0, 0, 0, 0, 0, 0], &[], None),
         Ok(())
     );
     read(&[a.span()], 0, &mut back);

@@ -357,6 +357,10 @@ impl<L: Link> Domain<L> {
         if result == Err(Error::Again) && e.progress(&mut self.core) > 0 {
             result = run(e, &mut self.core);
         }
+        if let (Some(peer), Ok(())) = (e.untold, result) {
+            e.untold = None;
+            e.tell(peer);
+        }
         if self.core.counted {
             self.run_work();
         }

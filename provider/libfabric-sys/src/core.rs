@@ -8,8 +8,8 @@
 //! which is the one for the layout the core itself uses.
 
 use crate::bindings::{
-    FI_PARAM_BOOL, FI_PARAM_INT, FI_PARAM_SIZE_T, FI_PARAM_STRING, fi_info, fi_log_level,
-    fi_log_subsys, fi_param_type, fi_provider, fi_type,
+    FI_PARAM_BOOL, FI_PARAM_INT, FI_PARAM_SIZE_T, FI_PARAM_STRING, fi_info, fi_log_level, fi_log_subsys,
+    fi_param_type, fi_provider, fi_type,
 };
 use crate::consts::FI_VERSION;
 use crate::loaded::{Object, callers};
@@ -24,13 +24,8 @@ pub type DupInfoFn = unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
 /// `void fi_freeinfo(struct fi_info *info)`
 pub type FreeInfoFn = unsafe extern "C" fn(*mut fi_info);
 /// `int fi_param_define(provider, param_name, type, help_string_fmt, ...)`
-pub type ParamDefineFn = unsafe extern "C" fn(
-    *const fi_provider,
-    *const c_char,
-    fi_param_type,
-    *const c_char,
-    ...
-) -> c_int;
+pub type ParamDefineFn =
+    unsafe extern "C" fn(*const fi_provider, *const c_char, fi_param_type, *const c_char, ...) -> c_int;
 /// `int fi_param_get(provider, param_name, value)`
 pub type ParamGetFn = unsafe extern "C" fn(*mut fi_provider, *const c_char, *mut c_void) -> c_int;
 /// `void fi_log(prov, level, subsys, func, line, fmt, ...)`
@@ -44,8 +39,7 @@ pub type LogFn = unsafe extern "C" fn(
     ...
 );
 /// `int fi_log_enabled(prov, level, subsys)`
-pub type LogEnabledFn =
-    unsafe extern "C" fn(*const fi_provider, fi_log_level, fi_log_subsys) -> c_int;
+pub type LogEnabledFn = unsafe extern "C" fn(*const fi_provider, fi_log_level, fi_log_subsys) -> c_int;
 /// `int fi_log_ready(prov, level, subsys, showtime)`
 pub type LogReadyFn =
     unsafe extern "C" fn(*const fi_provider, fi_log_level, fi_log_subsys, *mut u64) -> c_int;
@@ -101,11 +95,7 @@ impl Core {
             .find_map(|address| Self::of(&Object::defining(address, c"fi_version")?, Found::Caller))
             .or_else(|| Self::of(&Object::named(c"libfabric.so.1")?, Found::Loaded))
             .or_else(|| Self::of(&Object::global()?, Found::Loaded))
-            .or_else(|| {
-                Object::all()
-                    .into_iter()
-                    .find_map(|object| Self::of(&object, Found::Loaded))
-            })
+            .or_else(|| Object::all().into_iter().find_map(|object| Self::of(&object, Found::Loaded)))
     }
 
     fn of(object: &Object, found: Found) -> Option<Core> {
@@ -203,12 +193,7 @@ impl Core {
     ///
     /// `provider` as for [`Core::param_define`], and `value` is writable and of the type that
     /// `name` was defined with.
-    pub unsafe fn param_get(
-        &self,
-        provider: *mut fi_provider,
-        name: &CStr,
-        value: *mut c_void,
-    ) -> c_int {
+    pub unsafe fn param_get(&self, provider: *mut fi_provider, name: &CStr, value: *mut c_void) -> c_int {
         // SAFETY: the caller's promise, and `name` ends in NUL.
         unsafe { (self.param_get)(provider, name.as_ptr(), value) }
     }
@@ -240,12 +225,7 @@ impl Core {
     /// # Safety
     ///
     /// As for [`Core::param_string`].
-    pub unsafe fn param_int(
-        &self,
-        provider: *mut fi_provider,
-        name: &CStr,
-        help: &CStr,
-    ) -> Option<c_int> {
+    pub unsafe fn param_int(&self, provider: *mut fi_provider, name: &CStr, help: &CStr) -> Option<c_int> {
         let mut value: c_int = 0;
         // SAFETY: the caller's promise; an integer parameter writes an `int`.
         unsafe {
@@ -259,12 +239,7 @@ impl Core {
     /// # Safety
     ///
     /// As for [`Core::param_string`].
-    pub unsafe fn param_bool(
-        &self,
-        provider: *mut fi_provider,
-        name: &CStr,
-        help: &CStr,
-    ) -> Option<bool> {
+    pub unsafe fn param_bool(&self, provider: *mut fi_provider, name: &CStr, help: &CStr) -> Option<bool> {
         let mut value: c_int = 0;
         // SAFETY: the caller's promise; a boolean parameter writes an `int`.
         unsafe {
@@ -278,12 +253,7 @@ impl Core {
     /// # Safety
     ///
     /// As for [`Core::param_string`].
-    pub unsafe fn param_size(
-        &self,
-        provider: *mut fi_provider,
-        name: &CStr,
-        help: &CStr,
-    ) -> Option<usize> {
+    pub unsafe fn param_size(&self, provider: *mut fi_provider, name: &CStr, help: &CStr) -> Option<usize> {
         let mut value: usize = 0;
         // SAFETY: the caller's promise; a size parameter writes a `size_t`.
         unsafe {
@@ -349,15 +319,7 @@ impl Core {
         // follows. errno is this thread's own.
         unsafe {
             let errno = *libc::__errno_location();
-            (self.log)(
-                provider,
-                level,
-                subsys,
-                function.as_ptr(),
-                line,
-                c"%s\n".as_ptr(),
-                message.as_ptr(),
-            );
+            (self.log)(provider, level, subsys, function.as_ptr(), line, c"%s\n".as_ptr(), message.as_ptr());
             *libc::__errno_location() = errno;
         }
     }

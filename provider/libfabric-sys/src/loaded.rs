@@ -27,21 +27,14 @@ impl Object {
         // SAFETY: the linker's names end in NUL and live as long as the object, which holds code
         // on our stack or was named by the caller as loaded. A name that is gone by now only fails.
         let by_name = unsafe { Self::open(place.dli_fname) };
-        [by_name, Self::global()]
-            .into_iter()
-            .flatten()
-            .find(|object| {
-                self::place(object.lookup(symbol)).is_some_and(|at| at.dli_fbase == place.dli_fbase)
-            })
+        [by_name, Self::global()].into_iter().flatten().find(|object| {
+            self::place(object.lookup(symbol)).is_some_and(|at| at.dli_fbase == place.dli_fbase)
+        })
     }
 
     /// All loaded objects, in load order.
     pub(crate) fn all() -> Vec<Object> {
-        unsafe extern "C" fn note(
-            info: *mut libc::dl_phdr_info,
-            _size: usize,
-            names: *mut c_void,
-        ) -> c_int {
+        unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, names: *mut c_void) -> c_int {
             // SAFETY: the linker passes a valid entry whose name, where there is one, ends in NUL,
             // and the pointer given to dl_iterate_phdr, which is to a Vec nobody else uses.
             unsafe {
@@ -151,10 +144,7 @@ pub(crate) fn callers() -> impl Iterator<Item = *const c_void> {
         CONTINUE
     }
 
-    let mut trace = Trace {
-        addresses: [null(); DEPTH],
-        used: 0,
-    };
+    let mut trace = Trace { addresses: [null(); DEPTH], used: 0 };
     // SAFETY: `each` does not unwind and is of the unwinder's callback type; `trace` outlives the
     // call.
     unsafe { _Unwind_Backtrace(each, (&raw mut trace).cast()) };

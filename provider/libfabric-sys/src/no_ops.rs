@@ -205,12 +205,7 @@ unsafe extern "C" fn endpoint2(
     }
 }
 
-unsafe extern "C" fn barrier2(
-    ep: *mut fid_ep,
-    group: fi_addr_t,
-    flags: u64,
-    context: *mut c_void,
-) -> isize {
+unsafe extern "C" fn barrier2(ep: *mut fid_ep, group: fi_addr_t, flags: u64, context: *mut c_void) -> isize {
     // SAFETY: a caller of this slot passes a live endpoint, whose table is set and full.
     match unsafe { (*(*ep).collective).barrier } {
         // SAFETY: the arguments are what the caller passed for the same parameters.

@@ -61,10 +61,8 @@ fn installed() {
         core.freeinfo(info);
     }
 
-    let provider = Box::leak(Box::new(fi_provider {
-        name: c"straittest".as_ptr(),
-        ..fi_provider::default()
-    }));
+    let provider =
+        Box::leak(Box::new(fi_provider { name: c"straittest".as_ptr(), ..fi_provider::default() }));
     // SAFETY: the provider is named and lives for ever; no parameter is defined with two types.
     unsafe {
         let help = c"a test, 100%s sure";
@@ -77,14 +75,7 @@ fn installed() {
         let errno = libc::__errno_location();
         *errno = libc::EXDEV;
         core.log_enabled(provider, FI_LOG_WARN, FI_LOG_CORE);
-        core.log(
-            provider,
-            FI_LOG_WARN,
-            FI_LOG_CORE,
-            c"installed",
-            1,
-            c"100%s sure",
-        );
+        core.log(provider, FI_LOG_WARN, FI_LOG_CORE, c"installed", 1, c"100%s sure");
         assert_eq!(*errno, libc::EXDEV);
         let mut showtime = 0;
         core.log_ready(provider, FI_LOG_DEBUG, FI_LOG_CORE, &mut showtime);

@@ -25,10 +25,7 @@ EXPORT int call(int (*ini)(void *), void *arg) { return ini(arg) + 1; }
 
 fn build(name: &str, minor: u32) -> Option<PathBuf> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (source, library) = (
-        dir.join(format!("{name}.c")),
-        dir.join(format!("{name}.so")),
-    );
+    let (source, library) = (dir.join(format!("{name}.c")), dir.join(format!("{name}.so")));
     std::fs::write(&source, SOURCE).unwrap();
     let status = Command::new("cc")
         .args(["-w", "-O2", "-shared", "-fPIC", "-o"])

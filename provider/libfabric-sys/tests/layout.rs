@@ -64,11 +64,7 @@ fn includes() -> String {
          #include <rdma/fabric.h>\n",
     );
     for header in HEADERS {
-        writeln!(
-            text,
-            "#if __has_include(<rdma/{header}.h>)\n#include <rdma/{header}.h>\n#endif"
-        )
-        .unwrap();
+        writeln!(text, "#if __has_include(<rdma/{header}.h>)\n#include <rdma/{header}.h>\n#endif").unwrap();
     }
     text
 }
@@ -92,8 +88,7 @@ fn preprocessed() -> Option<String> {
 }
 
 fn words(text: &str) -> HashSet<&str> {
-    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .collect()
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect()
 }
 
 /// What stands in the braces of `struct name { … }`.
@@ -147,9 +142,7 @@ fn layouts() -> Vec<(String, Option<String>, u64)> {
         }
         rest = after;
     }
-    found.retain(|(name, _, _)| {
-        !name.contains("__bindgen_ty") && !UNSTABLE.contains(&name.as_str())
-    });
+    found.retain(|(name, _, _)| !name.contains("__bindgen_ty") && !UNSTABLE.contains(&name.as_str()));
     found
 }
 
@@ -219,11 +212,7 @@ fn as_the_c_compiler_sees_it() {
     let (source, program) = (tmp("probe.c"), tmp("probe"));
     std::fs::write(&source, probe).unwrap();
     let compiled = cc().arg("-o").arg(&program).arg(&source).output().unwrap();
-    assert!(
-        compiled.status.success(),
-        "{}",
-        String::from_utf8_lossy(&compiled.stderr)
-    );
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let output = Command::new(&program).output().unwrap();
     let output = String::from_utf8(output.stdout).unwrap();
     let values: Vec<i128> = output.lines().map(|line| line.parse().unwrap()).collect();
@@ -241,10 +230,8 @@ fn as_the_c_compiler_sees_it() {
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 
-    let shorter = expected
-        .iter()
-        .zip(&values)
-        .filter(|((_, ours, prefix), theirs)| *prefix && *theirs < ours);
+    let shorter =
+        expected.iter().zip(&values).filter(|((_, ours, prefix), theirs)| *prefix && *theirs < ours);
     for ((what, ours, _), theirs) in shorter {
         println!("{what}: {ours} here, {theirs} in C");
     }
@@ -277,21 +264,7 @@ fn sizes_of_the_newest_headers() {
 fn error_numbers() {
     use libfabric_sys::*;
     assert_eq!(
-        (
-            FI_EAGAIN,
-            FI_ENOSYS,
-            FI_EMSGSIZE,
-            FI_ECONNREFUSED,
-            FI_ETIMEDOUT,
-            FI_ECANCELED
-        ),
-        (
-            libc::EAGAIN,
-            libc::ENOSYS,
-            libc::EMSGSIZE,
-            libc::ECONNREFUSED,
-            libc::ETIMEDOUT,
-            libc::ECANCELED
-        )
+        (FI_EAGAIN, FI_ENOSYS, FI_EMSGSIZE, FI_ECONNREFUSED, FI_ETIMEDOUT, FI_ECANCELED),
+        (libc::EAGAIN, libc::ENOSYS, libc::EMSGSIZE, libc::ECONNREFUSED, libc::ETIMEDOUT, libc::ECANCELED)
     );
 }

@@ -10,8 +10,7 @@ fn full() {
         let words = size_of::<T>() / size_of::<usize>();
         assert_eq!(align_of::<T>(), align_of::<usize>());
         // SAFETY: a table is its size and function pointers: words, without padding.
-        let words =
-            unsafe { std::slice::from_raw_parts((&raw const table).cast::<usize>(), words) };
+        let words = unsafe { std::slice::from_raw_parts((&raw const table).cast::<usize>(), words) };
         assert_eq!(words[0], size_of::<T>(), "{name}");
         assert!(words[1..].iter().all(|&slot| slot != 0), "{name}");
     }
@@ -31,25 +30,12 @@ fn answers() {
     // SAFETY: the stubs ignore their arguments.
     unsafe {
         assert_eq!(NO_OPS.close.unwrap()(none), -FI_ENOSYS);
-        assert_eq!(
-            NO_OPS_EP.cancel.unwrap()(none, null_mut()),
-            -FI_ENOSYS as isize
-        );
+        assert_eq!(NO_OPS_EP.cancel.unwrap()(none, null_mut()), -FI_ENOSYS as isize);
         assert_eq!(NO_OPS_CNTR.readerr.unwrap()(null_mut()), 0);
         let text = NO_OPS_AV.straddr.unwrap()(null_mut(), null_mut(), null_mut(), null_mut());
         assert_eq!(CStr::from_ptr(text), c"unknown");
         let atomic = NO_OPS_ATOMIC.compwritemsg.unwrap();
-        let answer = atomic(
-            null_mut(),
-            null_mut(),
-            null_mut(),
-            null_mut(),
-            0,
-            null_mut(),
-            null_mut(),
-            0,
-            0,
-        );
+        let answer = atomic(null_mut(), null_mut(), null_mut(), null_mut(), 0, null_mut(), null_mut(), 0, 0);
         assert_eq!(answer, -FI_ENOSYS as isize);
     }
 }
@@ -64,14 +50,8 @@ fn newer_forms_fall_back() {
     ) -> libc::c_int {
         7
     }
-    let mut ops = fi_ops_domain {
-        endpoint: Some(endpoint),
-        ..NO_OPS_DOMAIN
-    };
-    let mut domain = fid_domain {
-        ops: &raw mut ops,
-        ..fid_domain::default()
-    };
+    let mut ops = fi_ops_domain { endpoint: Some(endpoint), ..NO_OPS_DOMAIN };
+    let mut domain = fid_domain { ops: &raw mut ops, ..fid_domain::default() };
     // SAFETY: the domain is live and its table full; the rest is passed on or ignored.
     unsafe {
         let endpoint2 = ops.endpoint2.unwrap();

@@ -14,36 +14,21 @@ const HEADERS: usize = Head::LEN + 8 + MAX_SEGS * (size_of::<RmaSeg>() + size_of
 
 impl<L: Link> Endpoint<L> {
     pub(super) fn incoming(&mut self, core: &mut Core, frame: &L::Frame) {
-        let mut bytes = [0u8; HEADERS];
+        let mut bytes = [0u8; Head::LEN];
         let peer = frame.from();
         self.peer(peer);
-        // The common frame's header is short: the rest is read only where it is needed.
-        let n = self.link.read(frame, 0, &mut bytes[..Head::LEN]);
-        let handled = if n < Head::LEN {
-            None
-        } else {
-            Head::of(&bytes).and_then(|head| {
-                let (op, flags) = (head.op()?, head.flags()?);
-                match op {
-                    WireOp::Eager => self.on_eager(core, frame, &head, flags),
-                    WireOp::Data => self.on_data(core, frame, &head),
-                    WireOp::Fin => self.on_fin(core, peer, &head),
-                    WireOp::Result => self.on_result(core, frame, &head),
-                    _ => {
-                        let n = self.link.read(frame, Head::LEN, &mut bytes[..HEADERS - Head::LEN]);
-                        let mut rest = &bytes[..n];
-                        match op {
-                            WireOp::Rts => self.on_rts(core, peer, &head, flags, &mut rest),
-                            WireOp::Cts => self.on_cts(peer, &head, &mut rest),
-                            WireOp::Write => self.on_write(core, frame, &head, flags, &mut rest),
-                            WireOp::WriteRts => self.on_write_rts(core, peer, &head, flags, &mut rest),
-                            WireOp::Read => self.on_read(core, peer, &head, flags, &mut rest),
-                            _ => self.on_atomic(core, frame, &head, flags, &mut rest),
-                        }
-                    }
-                }
-            })
-        };
+        let n = self.link.read(frame, 0, &mut bytes);
+        let head = if n < Head::LEN { None } else { Head::of(&bytes) };
+        let handled = head.and_then(|head| {
+            let (op, flags) = (head.op()?, head.flags()?);
+            match op {
+                WireOp::Eager => self.on_eager(core, frame, &head, flags),
+                WireOp::Data => self.on_data(core, frame, &head),
+                WireOp::Fin => self.on_fin(core, peer, &head),
+                WireOp::Result => self.on_result(core, frame, &head),
+                _ => self.on_long(core, frame, &head, op, flags),
+            }
+        });
         if handled.is_none() {
             log::warn!(
                 "{}: dropped a malformed frame of {} bytes from {}",
@@ -51,6 +36,30 @@ impl<L: Link> Endpoint<L> {
                 frame.len(),
                 self.link.peer_addr(peer)
             );
+        }
+    }
+
+    /// A frame that names memory: its header goes on.
+    fn on_long(
+        &mut self,
+        core: &mut Core,
+        frame: &L::Frame,
+        head: &Head,
+        op: WireOp,
+        flags: Flags,
+    ) -> Option<()> {
+        let mut bytes = [0u8; HEADERS - Head::LEN];
+        let n = self.link.read(frame, Head::LEN, &mut bytes);
+        let mut rest = &bytes[..n];
+        let peer = frame.from();
+        match op {
+            WireOp::Rts => self.on_rts(core, peer, head, flags, &mut rest),
+            WireOp::Cts => self.on_cts(peer, head, &mut rest),
+            WireOp::Write => self.on_write(core, frame, head, flags, &mut rest),
+            WireOp::WriteRts => self.on_write_rts(core, peer, head, flags, &mut rest),
+            WireOp::Read => self.on_read(core, peer, head, flags, &mut rest),
+            WireOp::Atomic => self.on_atomic(core, frame, head, flags, &mut rest),
+            WireOp::Eager | WireOp::Data | WireOp::Fin | WireOp::Result => None,
         }
     }
 

@@ -140,6 +140,8 @@ pub(crate) struct Endpoint<L> {
     streams: VecDeque<u64>,
     /// Peers with a backlog.
     lagging: Vec<PeerId>,
+    /// A peer whose path is still to be told of.
+    pub(crate) untold: Option<PeerId>,
     proto: Thresholds,
     max_frame: usize,
 }
@@ -169,6 +171,7 @@ impl<L: Link> Endpoint<L> {
             requests: Pool::with_capacity(64),
             streams: VecDeque::new(),
             lagging: Vec::new(),
+            untold: None,
             proto: Thresholds::new(eager, max_frame),
             max_frame,
         }
@@ -227,7 +230,8 @@ impl<L: Link> Endpoint<L> {
         &mut self.peers[at]
     }
 
-    fn tell(&mut self, peer: PeerId) {
+    /// Writes a line on the path to a peer, once there is one.
+    pub(crate) fn tell(&mut self, peer: PeerId) {
         if std::mem::replace(&mut self.peer(peer).told, true) || !log::log_enabled!(log::Level::Info) {
             return;
         }

@@ -42,7 +42,7 @@ impl<L: Link> Endpoint<L> {
             return Err(Error::Again);
         }
         if !state.told {
-            self.tell(peer);
+            self.untold = Some(peer);
         }
         Ok(peer)
     }
