@@ -91,7 +91,11 @@ extra() {
                 wait $s_pid 2>/dev/null || true
                 # Its port is free only when it is really gone.
                 for p in $children; do
-                    for _ in $(seq 100); do [ -e "/proc/$p/exe" ] || break; sleep 0.1; done
+                    for _ in $(seq 100); do
+                        # Alive, or a leader whose threads are still on their way out.
+                        { grep -q '^State:.[^Z]' /proc/$p/task/*/status; } 2>/dev/null || break
+                        sleep 0.1
+                    done
                 done
             else
                 # a failed client leaves its server waiting
