@@ -14,17 +14,21 @@ pub(crate) enum Proto {
 pub(crate) struct Thresholds {
     /// Most bytes of payload that travel eagerly.
     pub(crate) eager: usize,
+    /// Most bytes of payload that fit a frame beside the longest header.
+    pub(crate) fits: usize,
 }
 
 impl Thresholds {
     /// `eager` as configured, but no more than fits a frame beside the longest header.
     pub(crate) fn new(eager: usize, max_frame: usize) -> Self {
         let header = wire::Head::LEN + 8 + wire::MAX_SEGS * size_of::<wire::RmaSeg>();
-        Thresholds { eager: eager.min(max_frame.saturating_sub(header)) }
+        let fits = max_frame.saturating_sub(header);
+        Thresholds { eager: eager.min(fits), fits }
     }
 
-    /// For `len` bytes of a message or an RMA write.
-    pub(crate) fn choose(&self, len: usize) -> Proto {
-        if len <= self.eager { Proto::Eager } else { Proto::Rendezvous }
+    /// For `len` bytes of a message or an RMA write. What is injected is copied at once, whatever
+    /// the threshold is set to, as long as it fits.
+    pub(crate) fn choose(&self, len: usize, inject: bool) -> Proto {
+        if len <= if inject { self.fits } else { self.eager } { Proto::Eager } else { Proto::Rendezvous }
     }
 }

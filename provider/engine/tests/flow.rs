@@ -77,7 +77,7 @@ fn an_injected_buffer_may_be_used_again_at_once() {
 #[test]
 fn what_cannot_be_injected_is_refused() {
     let mut net = Net::new(2);
-    let (src, remote) = (net.memory(0, 257), [there(0, 257, 1)]);
+    let (src, remote) = (net.memory(0, 300), [there(0, 300, 1)]);
     assert_eq!(net[0].send(&Send { flags: INJECT, ..msg(1, &[src], 1) }), Err(Error::TooBig));
     let iov = [src];
     let inject = engine::Rma { flags: INJECT, ..write(1, &iov, &remote, 1) };
@@ -270,4 +270,18 @@ fn what_is_in_use_is_not_closed() {
     assert_eq!(net[0].cntr_close(cntr), Err(Error::NotFound));
     assert_eq!(net[0].av_close(av), Err(Error::NotFound));
     assert_eq!(net[0].srx_close(rx), Err(Error::NotFound));
+}
+
+/// The threshold is a matter of speed; that an injected buffer is free at once is a promise.
+#[test]
+fn what_is_injected_goes_at_once_whatever_the_threshold() {
+    let setup = Setup::default();
+    let mut net = Net::with(2, Setup { config: Config { eager: 16, ..setup.config }, ..setup });
+    let src = net.bytes(0, &pattern(100, 1));
+    let dst = net.memory(1, 100);
+    net[1].recv(&from_any(&[dst], 1)).unwrap();
+    net[0].send(&Send { flags: OpFlags::INJECT, ..msg(1, &[src], 2) }).unwrap();
+    hmem::write(&[src], 0, &[0; 100]);
+    net.settle();
+    assert_eq!((net[1].received().err, net[1].look(dst, 100)), (None, pattern(100, 1)));
 }

@@ -114,7 +114,7 @@ impl<L: Link> Endpoint<L> {
         let (tag, data) = (op.tag.unwrap_or(0), op.data.unwrap_or(0));
         let report = op.flags.contains(OpFlags::COMPLETION);
         let done_as = Done { ctx: op.ctx, what, report, tag, data, tally };
-        let proto = self.proto.choose(len);
+        let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT));
         let acked = op.flags.contains(OpFlags::DELIVERY) && self.is_watched(self.cntrs.send, op.flags, tally);
         if proto == Proto::Eager && !acked {
             let head = Head::new(WireOp::Eager, flags, 0, tag, data);
@@ -170,7 +170,7 @@ impl<L: Link> Endpoint<L> {
             h
         };
         let out = |iov, large| Out { peer, iov, len, done: 0, large, asked: None, done_as };
-        if op.write && self.proto.choose(len) == Proto::Eager {
+        if op.write && self.proto.choose(len, op.flags.contains(OpFlags::INJECT)) == Proto::Eager {
             if !self.is_watched(self.cntrs.write, op.flags, tally) {
                 self.link.send(peer, &head(WireOp::Write, flags, &[], 0), op.iov, 0, len)?;
                 return Ok(());
