@@ -33,13 +33,14 @@ macro_rules! call_fid {
     }};
 }
 
-use {call, call_fid};
+pub(crate) use {call, call_fid};
 
-fn leak<T>(value: T) -> *mut T {
+/// Everything of one type that a test opens stays where it is.
+pub(crate) fn leak<T>(value: T) -> *mut T {
     Box::into_raw(Box::new(value))
 }
 
-fn close(object: *mut impl Sized) -> c_int {
+pub(crate) fn close(object: *mut impl Sized) -> c_int {
     call_fid!(object, close())
 }
 

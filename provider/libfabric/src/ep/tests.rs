@@ -4,40 +4,11 @@ use std::ptr;
 
 use super::*;
 use crate::fabric;
+use crate::tests::{call, call_fid, close, leak};
 
 mod life;
 mod moves;
 mod waits;
-
-/// Calls a slot of an object's table.
-macro_rules! call {
-    ($object:expr, $table:ident.$slot:ident($($arg:expr),* $(,)?)) => {{
-        let object = $object;
-        // SAFETY: the object is open, its tables are full, and the arguments are what the function's
-        // manual page demands.
-        unsafe { ((*(*object).$table).$slot.unwrap())(object, $($arg),*) }
-    }};
-}
-
-/// Calls a slot of the table every object has.
-macro_rules! call_fid {
-    ($object:expr, $slot:ident($($arg:expr),* $(,)?)) => {{
-        let fid: *mut fi::fid = $object.cast();
-        // SAFETY: as in `call`.
-        unsafe { ((*(*fid).ops).$slot.unwrap())(fid, $($arg),*) }
-    }};
-}
-
-use {call, call_fid};
-
-/// Everything of one type that a test opens stays where it is.
-fn leak<T>(value: T) -> *mut T {
-    Box::into_raw(Box::new(value))
-}
-
-fn close(object: *mut impl Sized) -> c_int {
-    call_fid!(object, close())
-}
 
 /// A domain with a queue and an address vector.
 struct World {
