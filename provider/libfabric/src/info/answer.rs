@@ -12,7 +12,11 @@ pub(crate) const NAME: &str = "strait";
 pub(crate) const PROTOCOL: u32 = 0x8000_5354;
 pub(crate) const PROTOCOL_VERSION: u32 = wire::VERSION as u32;
 
+/// What a call takes, and what is answered to whom asks for a number of segments or for everything.
 pub(crate) const IOV_LIMIT: usize = 8;
+/// What is answered to whom has not said: as many as shm and tcp answer. Programs that use all they
+/// are offered, fabtests among them, were written against that.
+const IOV_UNASKED: usize = 4;
 pub(crate) const INJECT_SIZE: usize = 4096;
 pub(crate) const MAX_MSG_SIZE: usize = isize::MAX as usize;
 const QUEUE_SIZE: usize = 4096;
@@ -122,6 +126,7 @@ pub(crate) fn answer(hints: Option<&Hints>, api: u32) -> Result<Offer, Refusal> 
     // Without hints everything there is is shown; with them, order is what was asked for.
     let order = |asked: u64| if hints.is_none() { ORDERS } else { asked | FI_ORDER_SAS };
     let either = |asked: usize, default: usize| if asked == 0 { default } else { asked };
+    let segments = |asked: usize| if hints.is_some() && asked == 0 { IOV_UNASKED } else { IOV_LIMIT };
     let order_size = |asked: usize| if memory { either(asked, MAX_MSG_SIZE) } else { 0 };
     let tclass = if h.tx.tclass != 0 { h.tx.tclass } else { h.domain.tclass };
     Ok(Offer {
@@ -134,8 +139,8 @@ pub(crate) fn answer(hints: Option<&Hints>, api: u32) -> Result<Offer, Refusal> 
             comp_order: 0,
             inject_size: INJECT_SIZE,
             size: either(h.tx.size, QUEUE_SIZE),
-            iov_limit: IOV_LIMIT,
-            rma_iov_limit: IOV_LIMIT,
+            iov_limit: segments(h.tx.iov_limit),
+            rma_iov_limit: segments(h.tx.rma_iov_limit),
             tclass,
         },
         rx: fi_rx_attr {
@@ -146,7 +151,7 @@ pub(crate) fn answer(hints: Option<&Hints>, api: u32) -> Result<Offer, Refusal> 
             comp_order: 0,
             total_buffered_recv: 0,
             size: either(h.rx.size, QUEUE_SIZE),
-            iov_limit: IOV_LIMIT,
+            iov_limit: segments(h.rx.iov_limit),
         },
         max_order_size: [
             order_size(h.ep.max_order_raw_size),

@@ -56,6 +56,19 @@ fn open_mpi_mtl() {
 }
 
 #[test]
+fn segments() {
+    let all = answer(None, FI_VERSION(2, 1)).unwrap();
+    assert_eq!((all.tx.iov_limit, all.tx.rma_iov_limit, all.rx.iov_limit), (8, 8, 8));
+    let mut h = hints(FI_MSG | FI_RMA);
+    let o = offer(&h, (2, 1));
+    assert_eq!((o.tx.iov_limit, o.tx.rma_iov_limit, o.rx.iov_limit), (4, 4, 4));
+    h.tx.iov_limit = 5;
+    h.rx.iov_limit = 8;
+    let o = offer(&h, (2, 1));
+    assert_eq!((o.tx.iov_limit, o.tx.rma_iov_limit, o.rx.iov_limit), (8, 4, 8));
+}
+
+#[test]
 fn open_mpi_btl() {
     for more in [0, FI_MSG] {
         let mut h = hints(FI_RMA | FI_ATOMIC | more);
