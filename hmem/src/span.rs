@@ -17,6 +17,7 @@ pub enum Kind {
 
 impl Kind {
     /// Whether the CPU, and so process_vm_readv(2) in another process, may follow the address.
+    #[inline]
     pub fn is_system(self) -> bool {
         matches!(self, Kind::System)
     }
@@ -41,6 +42,7 @@ impl Span {
     /// # Safety
     /// `addr..addr+len` must be memory of `kind`, valid as the type's documentation says, until the
     /// last operation that was given this span, or a part of it, has completed.
+    #[inline]
     pub const unsafe fn new(addr: usize, len: usize, kind: Kind) -> Self {
         Span { addr, len, kind }
     }
@@ -52,31 +54,37 @@ impl Span {
     }
 
     /// First byte, as a number: what a peer is told, and what completions carry.
+    #[inline]
     pub fn addr(self) -> u64 {
         self.addr as u64
     }
 
     /// First byte, to be followed only for kinds the CPU may touch.
+    #[inline]
     pub fn as_ptr(self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.addr)
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn len(self) -> usize {
         self.len
     }
 
     /// Whether it spans no byte.
+    #[inline]
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
     /// What memory this is.
+    #[inline]
     pub fn kind(self) -> Kind {
         self.kind
     }
 
     /// The part `off..off+len`, or `None` where that is not inside.
+    #[inline]
     pub fn part(self, off: usize, len: usize) -> Option<Span> {
         let end = off.checked_add(len)?;
         (end <= self.len).then(|| Span { addr: self.addr + off, len, kind: self.kind })
@@ -90,8 +98,12 @@ impl fmt::Debug for Span {
 }
 
 /// Bytes in all the spans together.
+#[inline]
 pub fn total(iov: &[Span]) -> usize {
-    iov.iter().map(|s| s.len).sum()
+    match iov {
+        [one] => one.len,
+        more => more.iter().map(|s| s.len).sum(),
+    }
 }
 
 /// Calls `each(span, done)` for the parts of `iov` that make up `off..off+len`, in order, `done`

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use hmem::Span;
 use wire::{MAX_SEGS, RmaSeg, Seg, Status};
 
-use crate::domain::{Config, MrId, Next, Reg};
+use crate::domain::{Config, MrId, Reg};
 use crate::link::PeerId;
 use crate::matching::{Matcher, Posted, Waiting};
 use crate::types::*;
@@ -90,9 +90,11 @@ impl<T> Slab<T> {
         self.0[at] = Some(v);
         at as u32
     }
+    #[inline]
     pub(crate) fn get(&self, at: usize) -> Option<&T> {
         self.0.get(at)?.as_ref()
     }
+    #[inline]
     pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         self.0.get_mut(at)?.as_mut()
     }
@@ -116,14 +118,6 @@ pub(crate) struct Cq {
 impl Cq {
     pub(crate) fn new(size: usize) -> Self {
         Cq { entries: VecDeque::with_capacity(size.min(4096)), size: size.max(1), users: 0 }
-    }
-
-    pub(crate) fn next(&mut self) -> Next {
-        match self.entries.front() {
-            None => Next::Empty,
-            Some(c) if c.err.is_some() => Next::Failed,
-            Some(_) => self.entries.pop_front().map_or(Next::Empty, Next::Done),
-        }
     }
 }
 
@@ -243,6 +237,7 @@ impl RxContext {
         }
     }
 
+    #[inline]
     pub(crate) fn matcher(&mut self, tagged: bool) -> &mut Matcher<RecvOp, Message> {
         if tagged { &mut self.tagged } else { &mut self.plain }
     }
@@ -289,17 +284,26 @@ impl Core {
         }
     }
 
+    #[inline]
     pub(crate) fn complete(&mut self, cq: Option<CqId>, entry: Completion) {
         if let Some(cq) = cq.and_then(|id| self.cqs.get_mut(id.at())) {
             cq.entries.push_back(entry);
         }
     }
 
+    /// How many entries stand in it.
+    #[inline]
+    pub(crate) fn standing(&self, cq: CqId) -> usize {
+        self.cqs.get(cq.at()).map_or(0, |cq| cq.entries.len())
+    }
+
     /// Whether the queue takes no more posts until it is read.
+    #[inline]
     pub(crate) fn is_full(&self, cq: Option<CqId>) -> bool {
         cq.and_then(|id| self.cqs.get(id.at())).is_some_and(|cq| cq.entries.len() >= cq.size)
     }
 
+    #[inline]
     pub(crate) fn count(&mut self, cntr: Option<CntrId>, failed: bool) {
         if let Some(c) = cntr.and_then(|id| self.cntrs.get_mut(id.at())) {
             if failed {
@@ -312,6 +316,7 @@ impl Core {
     }
 
     /// Counts a completion that belongs to `cntr` of its endpoint.
+    #[inline]
     pub(crate) fn tally(&mut self, tally: Tally, cntr: Option<CntrId>, failed: bool) {
         if tally.endpoint {
             self.count(cntr, failed);

@@ -73,17 +73,6 @@ pub struct Reg<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MrId(pub(crate) u64);
 
-/// What is next in a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Nothing.
-    Empty,
-    /// A success, now removed.
-    Done(Completion),
-    /// A failure: [`Domain::cq_error`] removes it.
-    Failed,
-}
-
 /// Endpoints and all that they share. It is driven by one thread at a time: a door puts its lock
 /// around it.
 #[derive(Debug)]
@@ -118,9 +107,22 @@ impl<L: Link> Domain<L> {
         }
     }
 
-    /// Takes the next entry off a queue. Makes no progress.
-    pub fn cq_next(&mut self, cq: CqId) -> Next {
-        self.core.cqs.get_mut(cq.at()).map_or(Next::Empty, Cq::next)
+    /// Takes up to `most` successes off a queue, each shown with its number from 0 on; returns how
+    /// many. A failure is in the way of what is behind it until [`Domain::cq_error`] removes it.
+    /// Makes no progress.
+    #[inline]
+    pub fn cq_take(&mut self, cq: CqId, most: usize, mut each: impl FnMut(usize, &Completion)) -> usize {
+        let Some(cq) = self.core.cqs.get_mut(cq.at()) else { return 0 };
+        let mut n = 0;
+        while n < most {
+            match cq.entries.front() {
+                Some(c) if c.err.is_none() => each(n, c),
+                _ => break,
+            }
+            cq.entries.pop_front();
+            n += 1;
+        }
+        n
     }
 
     /// Takes the failure off the head of a queue, if one is there.
@@ -131,6 +133,7 @@ impl<L: Link> Domain<L> {
     }
 
     /// Whether a queue has nothing to tell.
+    #[inline]
     pub fn cq_is_empty(&self, cq: CqId) -> bool {
         self.core.cqs.get(cq.at()).is_none_or(|q| q.entries.is_empty())
     }
@@ -354,22 +357,33 @@ impl<L: Link> Domain<L> {
     ) -> Result<(), Error> {
         let e = self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?;
         let mut result = run(e, &mut self.core);
-        if result == Err(Error::Again) && e.progress(&mut self.core) > 0 {
+        if result == Err(Error::Again) && e.progress(&mut self.core, None) > 0 {
             result = run(e, &mut self.core);
         }
         if let (Some(peer), Ok(())) = (e.untold, result) {
             e.untold = None;
             e.tell(peer);
         }
-        if self.core.counted {
+        if self.core.counted && !self.work.is_empty() {
             self.run_work();
         }
         result
     }
 
     /// Sends a message.
+    #[inline(always)]
     pub fn send(&mut self, ep: EpId, op: &Send<'_>) -> Result<(), Error> {
-        self.post(ep, |e, core| e.send(core, op, Tally::PLAIN))
+        let mut sent = false;
+        if let Some(e) = self.eps.get_mut(ep.at()) {
+            sent = e.send_plain(&mut self.core, op);
+        }
+        if sent && self.work.is_empty() { Ok(()) } else { self.send_on(ep, op, sent) }
+    }
+
+    /// What is left of a send.
+    #[inline(never)]
+    fn send_on(&mut self, ep: EpId, op: &Send<'_>, sent: bool) -> Result<(), Error> {
+        self.post(ep, |e, core| if sent { Ok(()) } else { e.send(core, op, Tally::PLAIN) })
     }
 
     /// Reads or writes a peer's memory.
@@ -387,12 +401,25 @@ impl<L: Link> Domain<L> {
     pub fn progress(&mut self) -> usize {
         let mut n = 0;
         for (_, ep) in self.eps.iter_mut() {
-            n += ep.progress(&mut self.core);
+            n += ep.progress(&mut self.core, None);
         }
-        if self.core.counted || !self.work.is_empty() {
+        if !self.work.is_empty() {
             self.run_work();
         }
         n
+    }
+
+    /// Likewise, but no more than it takes for a queue to have `most` entries; returns whether it
+    /// has any.
+    #[inline]
+    pub fn progress_for(&mut self, cq: CqId, most: usize) -> bool {
+        for (_, ep) in self.eps.iter_mut() {
+            ep.progress(&mut self.core, Some((cq, most)));
+        }
+        if !self.work.is_empty() {
+            self.run_work();
+        }
+        !self.cq_is_empty(cq)
     }
 
     /// Registers memory; returns its name here and its key.

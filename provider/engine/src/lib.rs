@@ -27,7 +27,7 @@ mod types;
 mod work;
 
 pub use crate::core::{Iov, RmaIov};
-pub use domain::{Cntrs, Config, Domain, EpConfig, MrId, Next, Reg};
+pub use domain::{Cntrs, Config, Domain, EpConfig, MrId, Reg};
 pub use link::{Event, Frame, Gone, Limits, Link, NoDirect, PeerId, Refused};
 pub use types::*;
 pub use work::{Work, WorkOp};

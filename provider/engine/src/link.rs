@@ -99,6 +99,20 @@ pub trait Link {
     /// The next event, if there is one.
     fn poll(&mut self) -> Option<Event<Self::Frame>>;
 
+    /// Another frame of this peer, if one is there; to be given back like one of [`Link::poll`]. A
+    /// quick look after one was given back: it may be over before all are taken.
+    #[inline]
+    fn more(&mut self, _from: PeerId) -> Option<Self::Frame> {
+        None
+    }
+
+    /// The first `N` bytes of the frame, at most 60 of them; `None` if it has fewer.
+    #[inline]
+    fn first<const N: usize>(&self, frame: &Self::Frame) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        (self.read(frame, 0, &mut bytes) == N).then_some(bytes)
+    }
+
     /// Copies bytes from `off` on out of the frame; returns how many there were.
     fn read(&self, frame: &Self::Frame, off: usize, dst: &mut [u8]) -> usize;
 

@@ -30,7 +30,7 @@ use wire::RmaSeg;
 
 use self::link::Hub;
 pub use self::link::{MemFrame, MemLink, Place};
-use crate::domain::{Cntrs, Config, Domain, EpConfig, Next, Reg};
+use crate::domain::{Cntrs, Config, Domain, EpConfig, Reg};
 use crate::link::Gone;
 use crate::types::*;
 
@@ -327,11 +327,9 @@ impl Node {
 
     /// The next entry of a queue, failures like any other.
     pub fn next(&mut self, cq: CqId) -> Option<Completion> {
-        match self.cq_next(cq) {
-            Next::Empty => None,
-            Next::Done(c) => Some(c),
-            Next::Failed => self.cq_error(cq),
-        }
+        let mut next = None;
+        self.cq_take(cq, 1, |_, c| next = Some(*c));
+        next.or_else(|| self.cq_error(cq))
     }
 
     fn all(&mut self, cq: CqId) -> Vec<Completion> {

@@ -4,11 +4,11 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::{Completion, CqId, Next};
+use engine::{Completion, CqId};
 use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
 
-use crate::domain::{DomainFid, Guard, Shared, Watched};
+use crate::domain::{DomainFid, Engine, Shared, Watched};
 use crate::errno::{self, Errno};
 use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, obj, publish, put, reclaim};
 use crate::wait::{Deadline, Style, Wait};
@@ -87,76 +87,57 @@ impl CqFid {
     /// # Safety
     /// `buf` has room for `count` entries of the queue's format, `from` is NULL or has for as many
     /// addresses.
-    #[inline]
+    #[inline(always)]
     unsafe fn read(&self, buf: *mut c_void, count: usize, from: *mut fi::fi_addr_t) -> Result<usize, Errno> {
         let mut engine = self.shared.lock_to_poll();
-        // SAFETY: the caller's promise.
-        match unsafe { self.take(&mut engine, buf, count, from) } {
-            Err(Errno::AGAIN) => {
-                engine.progress();
-                // SAFETY: as above.
-                unsafe { self.take(&mut engine, buf, count, from) }
-            }
-            done => done,
-        }
-    }
-
-    /// What is there already.
-    ///
-    /// # Safety
-    /// As for [`CqFid::read`].
-    #[inline]
-    unsafe fn take(
-        &self,
-        engine: &mut Guard<'_>,
-        buf: *mut c_void,
-        count: usize,
-        from: *mut fi::fi_addr_t,
-    ) -> Result<usize, Errno> {
-        // SAFETY: the caller's promise, and the entry type is the format's.
-        unsafe {
-            match self.format {
-                fi::FI_CQ_FORMAT_TAGGED => {
-                    self.fill::<fi::fi_cq_tagged_entry>(engine, buf.cast(), count, from)
+        let some = !engine.cq_is_empty(self.id) || engine.progress_for(self.id, count);
+        let read = if some {
+            let engine = &mut *engine;
+            // SAFETY: the caller's promise, and the entry type is the format's.
+            unsafe {
+                match self.format {
+                    fi::FI_CQ_FORMAT_TAGGED => {
+                        self.fill::<fi::fi_cq_tagged_entry>(engine, buf.cast(), count, from)
+                    }
+                    fi::FI_CQ_FORMAT_DATA => {
+                        self.fill::<fi::fi_cq_data_entry>(engine, buf.cast(), count, from)
+                    }
+                    fi::FI_CQ_FORMAT_MSG => {
+                        self.fill::<fi::fi_cq_msg_entry>(engine, buf.cast(), count, from)
+                    }
+                    _ => self.fill::<fi::fi_cq_entry>(engine, buf.cast(), count, from),
                 }
-                fi::FI_CQ_FORMAT_DATA => self.fill::<fi::fi_cq_data_entry>(engine, buf.cast(), count, from),
-                fi::FI_CQ_FORMAT_MSG => self.fill::<fi::fi_cq_msg_entry>(engine, buf.cast(), count, from),
-                _ => self.fill::<fi::fi_cq_entry>(engine, buf.cast(), count, from),
             }
-        }
+        } else {
+            Err(Errno::AGAIN)
+        };
+        engine.leave();
+        read
     }
 
+    /// Takes what is there already, which is something.
+    ///
     /// # Safety
     /// As for [`CqFid::read`], `E` being the format's entry.
     #[inline]
     unsafe fn fill<E: Entry>(
         &self,
-        engine: &mut Guard<'_>,
+        engine: &mut Engine,
         buf: *mut E,
         count: usize,
         from: *mut fi::fi_addr_t,
     ) -> Result<usize, Errno> {
-        let mut n = 0;
-        while n < count {
-            match engine.cq_next(self.id) {
-                Next::Done(c) => {
-                    // SAFETY: `n < count`, for which the caller promised room.
-                    unsafe {
-                        buf.add(n).write(E::of(&c));
-                        if !from.is_null() {
-                            from.add(n).write(c.src);
-                        }
-                    }
-                    n += 1;
+        let n = engine.cq_take(self.id, count, |n, c| {
+            // SAFETY: `n < count`, for which the caller promised room.
+            unsafe {
+                buf.add(n).write(E::of(c));
+                if !from.is_null() {
+                    from.add(n).write(c.src);
                 }
-                Next::Failed if n == 0 => return Err(Errno::AVAIL),
-                Next::Failed | Next::Empty => break,
             }
-        }
-        if n == 0 && (count > 0 || engine.cq_is_empty(self.id)) {
-            return Err(Errno::AGAIN);
-        }
-        Ok(n)
+        });
+        // Not one of those that are there: the first has failed.
+        if n == 0 && count > 0 { Err(Errno::AVAIL) } else { Ok(n) }
     }
 
     /// Reads and, as long as there is too little, sleeps.

@@ -1,6 +1,7 @@
 //! The access domain: one engine under one lock, and everything opened in it.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock};
 
@@ -59,6 +60,8 @@ pub(crate) struct Shared {
 /// What is under the lock.
 struct State {
     engine: Engine,
+    /// Leaving takes more than unlocking: somebody sleeps, or there is a progress thread.
+    watched: bool,
     /// Those who sleep, or are about to, and for what: each is woken once.
     sleepers: Vec<(Watched, Arc<Wait>)>,
 }
@@ -75,13 +78,13 @@ pub(crate) enum Watched {
 impl Shared {
     /// Enters the domain. What happens to completion queues and counters while the guard lives wakes
     /// their sleepers when it goes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock(&self) -> Guard<'_> {
         Guard { state: self.lock.lock(), auto: self.auto.as_ref() }
     }
 
     /// As [`Shared::lock`], for a call by which the application makes progress itself.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock_to_poll(&self) -> Guard<'_> {
         if let Some(auto) = &self.auto {
             auto.polled();
@@ -147,12 +150,35 @@ pub(crate) struct Guard<'a> {
 }
 
 impl Guard<'_> {
+    /// Leaves: the end of those calls that count, who need not ask whether they panic.
+    #[inline(always)]
+    pub(crate) fn leave(self) {
+        if !self.state.watched {
+            // Nothing but the lock is given back, below.
+            let this = ManuallyDrop::new(self);
+            this.state.leave();
+        }
+    }
+
+    #[cold]
+    fn tell(&mut self) {
+        if !self.state.sleepers.is_empty() && !std::thread::panicking() {
+            self.state.wake();
+        }
+        if let Some(auto) = self.auto {
+            auto.kick();
+        } else {
+            self.state.watched = !self.state.sleepers.is_empty();
+        }
+    }
+
     /// Registers a sleeper and has peers wake it. `false`: there is something to do first.
     pub(crate) fn watch(&mut self, what: Watched, wait: &Arc<Wait>) -> bool {
         self.unwatch(wait);
         let quiet = self.state.engine.arm();
         if quiet {
             self.state.sleepers.push((what, wait.clone()));
+            self.state.watched = true;
         }
         quiet
     }
@@ -179,13 +205,10 @@ impl DerefMut for Guard<'_> {
 }
 
 impl Drop for Guard<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if !self.state.sleepers.is_empty() && !std::thread::panicking() {
-            self.state.wake();
-        }
-        if let Some(auto) = self.auto {
-            auto.kick();
+        if self.state.watched {
+            self.tell();
         }
     }
 }
@@ -289,7 +312,7 @@ impl Wanted {
         // thread of ours is there to disturb it.
         let unshared = self.threading == fi::FI_THREAD_DOMAIN && !auto_progress;
         let shared = Arc::new(Shared {
-            lock: lock::Lock::new(State { engine, sleepers: Vec::new() }, !unshared),
+            lock: lock::Lock::new(State { engine, watched: auto_progress, sleepers: Vec::new() }, !unshared),
             api_version,
             caps: self.caps,
             addr_format: self.addr_format,

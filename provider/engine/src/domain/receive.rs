@@ -3,15 +3,37 @@
 use hmem::total;
 
 use super::Domain;
-use crate::core::{Message, Multi, RecvOp, Tally};
+use crate::core::{Message, Multi, RecvOp, Spans, Tally};
 use crate::link::Link;
 use crate::types::*;
 
 impl<L: Link> Domain<L> {
     /// Posts a receive, or completes it with a message that waits.
+    #[inline(always)]
     pub fn recv(&mut self, rx: RxId, op: &Recv<'_>) -> Result<(), Error> {
+        // What nearly every receive is: one buffer, from anybody, and nothing waits.
+        if let ([span], ADDR_UNSPEC, Some(context)) = (op.iov, op.pattern.src, self.core.rxs.get_mut(rx.at())) {
+            let matcher = context.matcher(op.pattern.tag.is_some());
+            if matcher.nothing_waits() && !op.flags.contains(OpFlags::MULTI_RECV) {
+                matcher.post(RecvOp {
+                    pattern: op.pattern,
+                    iov: Spans::One(*span),
+                    len: span.len(),
+                    ctx: op.ctx,
+                    flags: op.flags,
+                    multi: None,
+                    tally: Tally::PLAIN,
+                });
+                return Ok(());
+            }
+        }
+        self.recv_any(rx, op)
+    }
+
+    #[inline(never)]
+    fn recv_any(&mut self, rx: RxId, op: &Recv<'_>) -> Result<(), Error> {
         self.post_recv(rx, op, Tally::PLAIN)?;
-        if self.core.counted {
+        if self.core.counted && !self.work.is_empty() {
             self.run_work();
         }
         Ok(())

@@ -5,7 +5,7 @@ use hmem::{AtomicOp, Datatype, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status, put, take, take_many};
 
 use super::{Endpoint, Fetches, Landing, Meta, Request, Then};
-use crate::core::{Body, Core, Message, Reached, RecvOp};
+use crate::core::{Body, Core, Message, Reached, RecvOp, Spans};
 use crate::link::{Frame, Link, PeerId};
 use crate::types::*;
 
@@ -13,16 +13,18 @@ use crate::types::*;
 const HEADERS: usize = Head::LEN + 8 + MAX_SEGS * (size_of::<RmaSeg>() + size_of::<Seg>());
 
 impl<L: Link> Endpoint<L> {
+    #[inline]
     pub(super) fn incoming(&mut self, core: &mut Core, frame: &L::Frame) {
-        let mut bytes = [0u8; Head::LEN];
         let peer = frame.from();
         self.peer(peer);
-        let n = self.link.read(frame, 0, &mut bytes);
-        let head = if n < Head::LEN { None } else { Head::of(&bytes) };
-        let handled = head.and_then(|head| {
+        let head: Option<[u8; Head::LEN]> = self.link.first(frame);
+        let handled = head.and_then(|bytes| {
+            let head: Head = zerocopy::transmute!(bytes);
             let (op, flags) = (head.op()?, head.flags()?);
             match op {
-                WireOp::Eager => self.on_eager(core, frame, &head, flags),
+                WireOp::Eager => self
+                    .on_plain(core, frame, &head, flags)
+                    .or_else(|| self.on_eager(core, frame, &head, flags)),
                 WireOp::Data => self.on_data(core, frame, &head),
                 WireOp::Fin => self.on_fin(core, peer, &head),
                 WireOp::Result => self.on_result(core, frame, &head),
@@ -30,16 +32,22 @@ impl<L: Link> Endpoint<L> {
             }
         });
         if handled.is_none() {
-            log::warn!(
-                "{}: dropped a malformed frame of {} bytes from {}",
-                self.link.addr(),
-                frame.len(),
-                self.link.peer_addr(peer)
-            );
+            self.malformed(frame);
         }
     }
 
+    #[cold]
+    fn malformed(&self, frame: &L::Frame) {
+        log::warn!(
+            "{}: dropped a malformed frame of {} bytes from {}",
+            self.link.addr(),
+            frame.len(),
+            self.link.peer_addr(frame.from())
+        );
+    }
+
     /// A frame that names memory: its header goes on.
+    #[inline(never)]
     fn on_long(
         &mut self,
         core: &mut Core,
@@ -90,6 +98,40 @@ impl<L: Link> Endpoint<L> {
             core.rxs.get_mut(self.rx.at())?.matcher(meta.tagged).unpost(at);
         }
         Some(landing)
+    }
+
+    /// A message without frills for a receive without frills: what nearly every one is. `None`: it
+    /// is another sort.
+    #[inline]
+    fn on_plain(&mut self, core: &mut Core, frame: &L::Frame, head: &Head, flags: Flags) -> Option<()> {
+        if flags.contains(Flags::ACK) {
+            return None;
+        }
+        let (src, tag, tagged) = (self.peer(frame.from()).src, head.tag.get(), flags.contains(Flags::TAGGED));
+        let matcher = core.rxs.get_mut(self.rx.at())?.matcher(tagged);
+        let at = matcher.find_posted(src, tag)?;
+        let recv = matcher.posted_mut(at)?;
+        let len = frame.len() - Head::LEN;
+        let (Spans::One(span), None) = (&recv.iov, recv.multi) else { return None };
+        if len > span.len() {
+            return None;
+        }
+        let (span, ctx, tally) = (*span, recv.ctx, recv.tally);
+        let report = recv.flags.contains(OpFlags::COMPLETION);
+        matcher.drop_posted(at);
+        self.link.copy_out(frame, Head::LEN, &[span], 0, len);
+        core.tally(tally, self.cntrs.recv, false);
+        if report {
+            let mut what = What::RECV | if tagged { What::TAGGED } else { What::MSG };
+            let mut data = 0;
+            if flags.contains(Flags::CQ_DATA) {
+                what |= What::REMOTE_CQ_DATA;
+                data = head.data.get();
+            }
+            let buf = span.addr();
+            core.complete(self.rx_cq, Completion { ctx, what, len, buf, data, tag, src, err: None, olen: 0 });
+        }
+        Some(())
     }
 
     fn on_eager(&mut self, core: &mut Core, frame: &L::Frame, head: &Head, flags: Flags) -> Option<()> {

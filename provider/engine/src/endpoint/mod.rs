@@ -11,7 +11,7 @@ use wire::{Addr, Flags, Head, Op as WireOp, Status, put};
 
 use crate::core::{Core, RecvOp, Spans, Tally};
 use crate::domain::Cntrs;
-use crate::link::{Event, Gone, Link, PeerId, Refused};
+use crate::link::{Event, Frame, Gone, Link, PeerId, Refused};
 use crate::pool::Pool;
 use crate::proto::Thresholds;
 use crate::types::*;
@@ -214,8 +214,17 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
+    #[inline]
     fn peer(&mut self, peer: PeerId) -> &mut Peer {
         let at = peer.0 as usize;
+        if at >= self.peers.len() {
+            self.meet(at);
+        }
+        &mut self.peers[at]
+    }
+
+    #[cold]
+    fn meet(&mut self, at: usize) {
         while self.peers.len() <= at {
             self.peers.push(Peer {
                 src: ADDR_UNSPEC,
@@ -227,7 +236,6 @@ impl<L: Link> Endpoint<L> {
                 told: false,
             });
         }
-        &mut self.peers[at]
     }
 
     /// Writes a line on the path to a peer, once there is one.
@@ -245,19 +253,40 @@ impl<L: Link> Endpoint<L> {
         );
     }
 
-    /// Takes in what has arrived, and sends on what waits. Returns how much was done.
-    pub(crate) fn progress(&mut self, core: &mut Core) -> usize {
+    /// Takes in what has arrived, and sends on what waits. Returns how much was done. `enough`:
+    /// nothing more need be taken in once that queue has so many entries.
+    #[inline]
+    pub(crate) fn progress(&mut self, core: &mut Core, enough: Option<(CqId, usize)>) -> usize {
         let mut n = 0;
+        let standing = |core: &Core| enough.map_or(0, |(cq, _)| core.standing(cq));
+        let most = enough.map_or(usize::MAX, |(_, most)| most);
         while n < BUDGET {
-            match self.link.poll() {
+            let mut frame = match self.link.poll() {
                 None => break,
-                Some(Event::Frame(frame)) => {
-                    self.incoming(core, &frame);
-                    self.link.release(frame);
+                Some(Event::Frame(frame)) => frame,
+                Some(Event::Closed(peer, why)) => {
+                    self.closed(core, peer, why);
+                    n += 1;
+                    continue;
                 }
-                Some(Event::Closed(peer, why)) => self.closed(core, peer, why),
+            };
+            loop {
+                let from = frame.from();
+                self.incoming(core, &frame);
+                self.link.release(frame);
+                n += 1;
+                if n >= BUDGET || standing(core) >= most {
+                    break;
+                }
+                match self.link.more(from) {
+                    Some(next) => frame = next,
+                    None => break,
+                }
             }
-            n += 1;
+            // Who waits for that queue is better served now than after another round.
+            if standing(core) > 0 {
+                break;
+            }
         }
         if !self.lagging.is_empty() {
             n += self.catch_up();
@@ -324,6 +353,7 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Completes an operation that was started here.
+    #[inline]
     fn finish(&self, core: &mut Core, done: &Done, len: usize, err: Option<Error>) {
         let cntr = if done.what.contains(What::SEND) {
             self.cntrs.send
@@ -426,6 +456,7 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// A peer is gone, or will be deaf and dumb from now on: whatever depended on it fails.
+    #[cold]
     fn closed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
         let err = Error::from(why);
         let state = self.peer(peer);

@@ -30,6 +30,42 @@ fn push<T: zerocopy::IntoBytes + zerocopy::Immutable + ?Sized>(
 }
 
 impl<L: Link> Endpoint<L> {
+    /// Sends a message without frills: one buffer that fits its frame, which nobody waits to hear
+    /// of, to a peer that nothing else waits for. What nearly every message is. `false`: it is
+    /// another sort, or did not find room.
+    #[inline(always)]
+    pub(crate) fn send_plain(&mut self, core: &mut Core, op: &Send<'_>) -> bool {
+        let [span] = op.iov else { return false };
+        let len = span.len();
+        if len > self.proto.eager || op.flags.intersects(OpFlags::DELIVERY | OpFlags::FENCE) {
+            return false;
+        }
+        let Some(&Some(peer)) = self.route.get(op.to as usize) else { return false };
+        let clear = self.peers.get(peer.0 as usize).is_some_and(|p| p.told && p.backlog.is_empty());
+        let report = op.flags.contains(OpFlags::COMPLETION);
+        if !clear || (report && core.is_full(self.tx_cq)) {
+            return false;
+        }
+        let (mut flags, mut what, mut tag, mut data) = (Flags::empty(), What::SEND | What::MSG, 0, 0);
+        if let Some(t) = op.tag {
+            (flags, what, tag) = (Flags::TAGGED, What::SEND | What::TAGGED, t);
+        }
+        if let Some(d) = op.data {
+            flags |= Flags::CQ_DATA;
+            data = d;
+        }
+        let head = Head::new(WireOp::Eager, flags, 0, tag, data);
+        if self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len).is_err() {
+            return false;
+        }
+        core.count(self.cntrs.send, false);
+        if report {
+            let (ctx, buf, src, err, olen) = (op.ctx, 0, ADDR_UNSPEC, None, 0);
+            core.complete(self.tx_cq, Completion { ctx, what, len, buf, data, tag, src, err, olen });
+        }
+        true
+    }
+
     /// The peer of an operation, if it may be started now.
     fn gate(&mut self, core: &Core, to: FiAddr, flags: OpFlags) -> Result<PeerId, Error> {
         let peer = usize::try_from(to).ok().and_then(|at| self.route.get(at).copied().flatten());

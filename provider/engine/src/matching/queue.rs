@@ -45,6 +45,7 @@ impl<T> Queue<T> {
         self.len
     }
 
+    #[inline(always)]
     pub(crate) fn push(&mut self, value: T) -> At {
         self.turn += 1;
         let node = Node { turn: self.turn, prev: self.last, next: NONE, value: Some(value) };
@@ -67,6 +68,7 @@ impl<T> Queue<T> {
         At { slot, turn: self.turn }
     }
 
+    #[inline]
     fn node(&self, at: At) -> Option<&Node<T>> {
         self.nodes.get(at.slot as usize).filter(|n| n.turn == at.turn && n.value.is_some())
     }
@@ -75,12 +77,27 @@ impl<T> Queue<T> {
         self.node(at)?.value.as_ref()
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, at: At) -> Option<&mut T> {
         self.node(at)?;
         self.nodes[at.slot as usize].value.as_mut()
     }
 
     pub(crate) fn remove(&mut self, at: At) -> Option<T> {
+        self.unlink(at)?;
+        self.nodes[at.slot as usize].value.take()
+    }
+
+    /// Like [`Queue::remove`], without moving the entry.
+    #[inline(always)]
+    pub(crate) fn discard(&mut self, at: At) {
+        if self.unlink(at).is_some() {
+            self.nodes[at.slot as usize].value = None;
+        }
+    }
+
+    #[inline(always)]
+    fn unlink(&mut self, at: At) -> Option<()> {
         let (prev, next) = self.node(at).map(|n| (n.prev, n.next))?;
         match prev {
             NONE => self.first = next,
@@ -92,7 +109,7 @@ impl<T> Queue<T> {
         }
         self.len -= 1;
         self.free.push(at.slot);
-        self.nodes[at.slot as usize].value.take()
+        Some(())
     }
 
     /// All entries, oldest first.
@@ -187,11 +204,16 @@ pub(crate) struct ByOwnMask {
 
 impl ByOwnMask {
     /// To be called after each push.
+    #[inline]
     pub(crate) fn pushed<T>(&mut self, queue: &Queue<T>, at: At, key: impl Fn(&T) -> (u64, u64)) {
+        if self.on || queue.len() > SHORT {
+            self.index(queue, at, key);
+        }
+    }
+
+    #[inline(never)]
+    fn index<T>(&mut self, queue: &Queue<T>, at: At, key: impl Fn(&T) -> (u64, u64)) {
         if !self.on {
-            if queue.len() <= SHORT {
-                return;
-            }
             self.on = true;
             for (at, v) in queue.iter() {
                 self.add(key(v), at);
@@ -223,8 +245,18 @@ impl ByOwnMask {
     }
 
     /// The oldest entry for a message with this tag. `fits` decides in full.
+    #[inline]
     pub(crate) fn find<T>(&mut self, queue: &Queue<T>, tag: u64, fits: impl Fn(&T) -> bool) -> Option<At> {
-        if !self.on || self.crowded {
+        if !self.on {
+            // Few, or none.
+            return queue.iter().find(|(_, v)| fits(v)).map(|(at, _)| at);
+        }
+        self.look_up(queue, tag, fits)
+    }
+
+    #[inline(never)]
+    fn look_up<T>(&mut self, queue: &Queue<T>, tag: u64, fits: impl Fn(&T) -> bool) -> Option<At> {
+        if self.crowded {
             if queue.len() == 0 {
                 *self = Self::default();
             }

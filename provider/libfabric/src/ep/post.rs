@@ -39,7 +39,7 @@ pub(super) fn cq_data(flags: u64, data: u64) -> Option<u64> {
 
 impl EpFid {
     /// The flags of a transmit that hands over `len` bytes, and whether it is to wait for a counter.
-    #[inline]
+    #[inline(always)]
     pub(super) fn transmit(&self, how: How, always: bool, len: usize) -> Result<(OpFlags, bool), Errno> {
         let (raw, quiet) = match how {
             How::Default => (self.tx_flags.load(Relaxed), false),
@@ -67,7 +67,7 @@ impl EpFid {
 }
 
 /// Sends a message; `op.flags` is filled in here.
-#[inline]
+#[inline(always)]
 pub(super) fn send(ep: &EpFid, mut op: Send<'_>, how: How) -> Result<(), Errno> {
     let live = ep.live()?;
     let (flags, triggered) = ep.transmit(how, live.tx_always, total(op.iov))?;
@@ -84,7 +84,10 @@ pub(super) fn send(ep: &EpFid, mut op: Send<'_>, how: How) -> Result<(), Errno> 
         };
         return trigger::defer(ep.shared(), op.ctx, work);
     }
-    Ok(ep.shared().lock().send(live.ep, &op)?)
+    let mut engine = ep.shared().lock();
+    let sent = engine.send(live.ep, &op);
+    engine.leave();
+    Ok(sent?)
 }
 
 /// Reads or writes remote memory; `op.flags` is filled in here.
@@ -112,7 +115,10 @@ pub(super) fn rma(ep: &EpFid, mut op: Rma<'_>, how: How) -> Result<(), Errno> {
         };
         return trigger::defer(ep.shared(), op.ctx, work);
     }
-    Ok(ep.shared().lock().rma(live.ep, &op)?)
+    let mut engine = ep.shared().lock();
+    let posted = engine.rma(live.ep, &op);
+    engine.leave();
+    Ok(posted?)
 }
 
 /// Where receives are posted to.
@@ -157,7 +163,7 @@ impl Receiver for EpFid {
 }
 
 /// Posts a buffer, with the receiver's flags.
-#[inline]
+#[inline(always)]
 pub(super) fn recv<R: Receiver>(
     to: &R,
     src: FiAddr,
@@ -169,14 +175,17 @@ pub(super) fn recv<R: Receiver>(
     post(&rx, rx.pattern(src, tag), iov, ctx, to.default_flags())
 }
 
-#[inline]
+#[inline(always)]
 fn post(rx: &Rx<'_>, pattern: Pattern, iov: &[Span], ctx: Ctx, raw: u64) -> Result<(), Errno> {
     let flags = flags::rx(raw, rx.always, pattern.tag.is_some());
     if raw & fi::FI_TRIGGER != 0 {
         let iov = iov.iter().copied().collect();
         return trigger::defer(rx.shared, ctx, WorkOp::Recv { rx: rx.id, pattern, iov, ctx, flags });
     }
-    Ok(rx.shared.lock().recv(rx.id, &Recv { pattern, iov, ctx, flags })?)
+    let mut engine = rx.shared.lock();
+    let posted = engine.recv(rx.id, &Recv { pattern, iov, ctx, flags });
+    engine.leave();
+    Ok(posted?)
 }
 
 /// Whatever `fi_recvmsg` and `fi_trecvmsg` can be asked for. `iov` is read only where a buffer is

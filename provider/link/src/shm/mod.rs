@@ -25,6 +25,7 @@ use wire::{Addr, Seg};
 use crate::cma;
 use control::Poller;
 use peer::{Inbound, Outbound, Peer};
+use ring::Mem as _;
 use wake::Barrier;
 
 pub use open::{DEFAULT_RING, MIN_RING, OpenOptions};
@@ -51,7 +52,7 @@ const NOBODY: u32 = u32::MAX;
 
 /// Polls between two looks at a ring that is not hot, while hot ones have frames; between two looks
 /// at the clock it is twice as many.
-const STRIDE: u32 = 8;
+const STRIDE: u32 = 16;
 /// Time between two looks at the sockets.
 const GAP: Duration = Duration::from_micros(50);
 /// The same while nobody has sent anything yet: the first peer should not wait.
@@ -196,7 +197,7 @@ impl ShmLink {
     }
 
     /// Sends on an open channel.
-    #[inline]
+    #[inline(always)]
     fn put_frame(
         &mut self,
         to: PeerId,
@@ -224,6 +225,20 @@ impl ShmLink {
             control::notify(&out.sock, &[control::WAKE]);
         }
         Some(Ok(()))
+    }
+
+    /// Sends to one we have no channel to yet.
+    #[cold]
+    fn send_first(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        self.connect(to.0)?;
+        self.put_frame(to, head, body, off, len).unwrap_or(Err(Refused::Busy))
     }
 
     #[cold]
@@ -308,7 +323,7 @@ impl Link for ShmLink {
         self.peers[peer.0 as usize].addr
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(
         &mut self,
         to: PeerId,
@@ -319,10 +334,7 @@ impl Link for ShmLink {
     ) -> Result<(), Refused> {
         match self.put_frame(to, head, body, off, len) {
             Some(done) => done,
-            None => {
-                self.connect(to.0)?;
-                self.put_frame(to, head, body, off, len).unwrap_or(Err(Refused::Busy))
-            }
+            None => self.send_first(to, head, body, off, len),
         }
     }
 
@@ -347,6 +359,23 @@ impl Link for ShmLink {
         if self.ins.len() > self.hot_len { self.cold() } else { None }
     }
 
+    #[inline]
+    fn more(&mut self, from: PeerId) -> Option<ShmFrame> {
+        match self.peers[from.0 as usize].inb.as_mut()?.rx.peek() {
+            Ok(Some(len)) => {
+                self.held = from.0;
+                Some(ShmFrame { from, len })
+            }
+            // Whatever is wrong, the next poll finds it too.
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn first<const N: usize>(&self, frame: &ShmFrame) -> Option<[u8; N]> {
+        self.peers[frame.from.0 as usize].inb.as_ref()?.rx.first()
+    }
+
     fn read(&self, frame: &ShmFrame, off: usize, dst: &mut [u8]) -> usize {
         match &self.peers[frame.from.0 as usize].inb {
             Some(inb) => inb.rx.read(off, dst),
@@ -354,8 +383,17 @@ impl Link for ShmLink {
         }
     }
 
+    #[inline(always)]
     fn copy_out(&self, frame: &ShmFrame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
         let Some(inb) = &self.peers[frame.from.0 as usize].inb else { return 0 };
+        if let ([only], Some(at)) = (dst, inb.rx.straight(off, len)) {
+            if let Some(part) = only.part(doff, len).filter(|p| p.kind().is_system()) {
+                // SAFETY: the part is valid for writes by `Span`'s invariant; its place in the ring
+                // was found by `straight`, and the frame is ours until it is released.
+                unsafe { inb.rx.mem().get(at, part.as_ptr(), len) };
+                return len;
+            }
+        }
         let mut done = 0;
         for (at, n) in inb.rx.stretches(off, len) {
             if n > 0 {

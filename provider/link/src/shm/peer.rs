@@ -25,20 +25,25 @@ pub(super) struct Outbound {
 impl Outbound {
     /// Copies bytes `off..off+len` of `body` to byte `at` of the reserved frame; returns how many
     /// there were.
-    #[inline]
+    #[inline(always)]
     pub(super) fn copy_in(&mut self, at: usize, body: &[Span], off: usize, len: usize) -> usize {
-        let ring = self.tx.stretches(at, len);
         let mem = self.tx.mem();
-        if let ([only], [(at, _), (_, 0)]) = (body, ring) {
+        if let ([only], Some(at)) = (body, self.tx.straight(at, len)) {
             if let Some(part) = only.part(off, len).filter(|p| p.kind().is_system()) {
                 // SAFETY: the part is valid for reads by `Span`'s invariant; its place in the ring
-                // was found by `stretches`, and is reserved.
+                // was found by `straight`, and is reserved.
                 unsafe { mem.put(at, part.as_ptr(), len) };
                 return len;
             }
         }
+        self.copy_in_parts(at, body, off, len)
+    }
+
+    #[inline(never)]
+    fn copy_in_parts(&mut self, at: usize, body: &[Span], off: usize, len: usize) -> usize {
+        let mem = self.tx.mem();
         let mut done = 0;
-        for (at, n) in ring {
+        for (at, n) in self.tx.stretches(at, len) {
             if n > 0 {
                 done += hmem::copy(&[mem.span(at, n)], 0, body, off + done, n);
             }
