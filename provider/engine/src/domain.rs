@@ -315,6 +315,7 @@ impl<L: Link> Domain<L> {
 
     /// Closes an endpoint. What was under way or posted is forgotten without a completion.
     pub fn ep_close(&mut self, id: EpId) {
+        self.end_shares(id);
         let Some(ep) = self.eps.remove(id.at()) else { return };
         self.hold_ep(ep.tx_cq, ep.rx_cq, &ep.cntrs, false);
         if let Some(vector) = self.avs.get_mut(ep.av.at()) {
@@ -335,6 +336,22 @@ impl<L: Link> Domain<L> {
         for tagged in [true, false] {
             rx.matcher(tagged).drop_waiting(|m| m.ep == id);
         }
+    }
+
+    /// Waits, not for ever, until no peer copies to or from memory that is about to be given back:
+    /// each has a piece or two to finish.
+    fn end_shares(&mut self, id: EpId) {
+        const LONG: usize = 1 << 20;
+        let Some(ep) = self.eps.get_mut(id.at()) else { return };
+        for turn in 0..LONG {
+            if !ep.is_sharing() {
+                return;
+            }
+            if ep.progress(&mut self.core, None) == 0 && turn > 1000 {
+                std::thread::yield_now();
+            }
+        }
+        log::warn!("{}: closed while a peer may still be copying", ep.link.addr());
     }
 
     /// How many operations an endpoint has under way, its own and those of peers. Zero once all

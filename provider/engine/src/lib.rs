@@ -28,6 +28,6 @@ mod work;
 
 pub use crate::core::{Iov, RmaIov};
 pub use domain::{Cntrs, Config, Domain, EpConfig, MrId, Reg};
-pub use link::{Event, Frame, Gone, Limits, Link, NoDirect, PeerId, Refused};
+pub use link::{Event, Frame, Gone, Limits, Link, MAX_PIECES, NoDirect, PeerId, Refused, Share};
 pub use types::*;
 pub use work::{Work, WorkOp};

@@ -40,6 +40,18 @@ pub enum NoDirect {
     Fault,
 }
 
+/// A transfer that two sides share: the name of the counter that hands its pieces out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// Which counter of those between the two.
+    pub slot: u16,
+    /// The how manyth transfer it serves; wraps.
+    pub turn: u16,
+}
+
+/// Most pieces of a shared transfer.
+pub const MAX_PIECES: u16 = u16::MAX - 1;
+
 /// What happened on a link.
 #[derive(Debug)]
 pub enum Event<F> {
@@ -144,6 +156,23 @@ pub trait Link {
         loff: usize,
         len: usize,
     ) -> Result<(), NoDirect>;
+
+    /// Opens a counter that we and this peer take pieces of one transfer from. `None`: there is none
+    /// to be had now.
+    fn share_open(&mut self, _with: PeerId) -> Option<Share> {
+        None
+    }
+
+    /// Takes the next of `of` pieces, on the side that opened the counter (`mine`) or on the other.
+    /// `None`: all are taken, or the transfer is over.
+    ///
+    /// No piece is handed out twice, as long as the peer keeps to that.
+    fn share_claim(&mut self, _with: PeerId, _share: Share, _mine: bool, _of: u16) -> Option<u16> {
+        None
+    }
+
+    /// Closes a counter we opened, when all pieces are done with.
+    fn share_close(&mut self, _with: PeerId, _share: Share) {}
 
     /// Asks every peer to wake this endpoint when it sends. Returns whether it is safe to sleep:
     /// `false` means that something is there already.

@@ -215,6 +215,16 @@ impl Net {
         self.hub.borrow().accesses()
     }
 
+    /// A node may not write to others' memory any more.
+    pub fn bar_puts(&mut self, at: Place) {
+        self.hub.borrow_mut().bar(at);
+    }
+
+    /// How many pieces of shared transfers their senders took.
+    pub fn pieces_helped(&self) -> usize {
+        self.hub.borrow().helped()
+    }
+
     /// Has every send from one to another fail.
     pub fn refuse(&mut self, from: Place, to: Place, why: Gone) {
         self.hub.borrow_mut().refuse(from, to, Some(why));

@@ -28,6 +28,11 @@ pub enum Op {
     Atomic = 9,
     /// Values an `Atomic` fetched.
     Result = 10,
+    /// The taker of an `Rts` or `WriteRts` has started to fetch the payload piece by piece, and the
+    /// sender may put pieces too.
+    Share = 11,
+    /// The sender put so many of them, and there are no more to take.
+    Shared = 12,
 }
 
 impl Op {
@@ -43,6 +48,8 @@ impl Op {
             8 => Op::Read,
             9 => Op::Atomic,
             10 => Op::Result,
+            11 => Op::Share,
+            12 => Op::Shared,
             _ => return None,
         })
     }
@@ -228,6 +235,20 @@ pub struct Offer {
     pub len: U64,
 }
 
+/// What a `Share` is about.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Pieces {
+    /// Bytes to be moved, from the front of both sides' segments.
+    pub len: U64,
+    /// Bytes of each piece but the last.
+    pub piece: U64,
+    /// Which of the link's counters hands the pieces out, and for the how manyth time.
+    pub slot: U16,
+    /// See `slot`.
+    pub turn: U16,
+}
+
 /// Appends the bytes of `part` to `frame`.
 pub fn put<T: IntoBytes + Immutable + ?Sized>(frame: &mut Vec<u8>, part: &T) {
     frame.extend_from_slice(part.as_bytes());
@@ -263,6 +284,7 @@ mod tests {
         put(&mut frame, &Offer { req: 7.into(), len: 70_000.into() });
         put(&mut frame, &Seg { addr: 0xabc.into(), len: 9.into() });
         put(&mut frame, &RmaSeg { addr: 1.into(), len: 2.into(), key: 3.into() });
+        put(&mut frame, &Pieces { len: 5.into(), piece: 4.into(), slot: 3.into(), turn: 0x201.into() });
         let hex: String = frame.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
@@ -271,6 +293,7 @@ mod tests {
                 "07000000000000007011010000000000",
                 "bc0a0000000000000900000000000000",
                 "010000000000000002000000000000000300000000000000",
+                "0500000000000000040000000000000003000102",
             )
         );
         assert_eq!(Aux::atomic(3, 18, 13), 0b0011_0101_0010_0011);
@@ -285,6 +308,8 @@ mod tests {
             (Op::Read, 8),
             (Op::Atomic, 9),
             (Op::Result, 10),
+            (Op::Share, 11),
+            (Op::Shared, 12),
         ] {
             assert_eq!(op as u8, code);
             assert_eq!(Op::from_u8(code), Some(op));

@@ -17,6 +17,8 @@
 //! | `Read` | req | – | rma, segments | rma x [`RmaSeg`], segments x [`Seg`] |
 //! | `Atomic` | req if any answer | cq data | rma, op, datatype | rma x [`RmaSeg`], operands, compares |
 //! | `Result` | req | – | [`Status`] | fetched values |
+//! | `Share` | sender's req | taker's req | segments | [`Pieces`], segments x [`Seg`] |
+//! | `Shared` | taker's req | pieces put; the one that failed, plus 1, from bit 32 on | [`Status`] | – |
 //!
 //! `Write` and friends address memory as libfabric's `fi_rma_iov` does: an offset or address, a
 //! length, and the key of a registration of the target.
@@ -27,7 +29,7 @@ mod addr;
 mod frame;
 
 pub use addr::Addr;
-pub use frame::{Aux, Flags, Head, MAX_SEGS, Offer, Op, RmaSeg, Seg, Status, put, take, take_many};
+pub use frame::{Aux, Flags, Head, MAX_SEGS, Offer, Op, Pieces, RmaSeg, Seg, Status, put, take, take_many};
 
 /// Version of everything in this crate; two endpoints of different versions refuse each other.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;

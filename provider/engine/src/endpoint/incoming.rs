@@ -67,6 +67,8 @@ impl<L: Link> Endpoint<L> {
             WireOp::WriteRts => self.on_write_rts(core, peer, head, flags, &mut rest),
             WireOp::Read => self.on_read(core, peer, head, flags, &mut rest),
             WireOp::Atomic => self.on_atomic(core, frame, head, flags, &mut rest),
+            WireOp::Share => self.on_share(core, peer, head, &mut rest),
+            WireOp::Shared => self.on_shared(core, peer, head),
             WireOp::Eager | WireOp::Data | WireOp::Fin | WireOp::Result => None,
         }
     }
@@ -232,6 +234,7 @@ impl<L: Link> Endpoint<L> {
         }
         let Some(Request::Out(out)) = self.requests.remove(name) else { return None };
         self.streams.retain(|s| *s != name);
+        self.shares.retain(|s| *s != name);
         let mut err = crate::core::failure(Status::from_u16(head.aux.get()));
         if out.large && out.asked.is_none() && err.is_none() {
             let peer = self.peer(peer);

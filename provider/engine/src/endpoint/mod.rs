@@ -2,12 +2,14 @@
 
 mod incoming;
 mod post;
+mod share;
 mod transfer;
 
 use std::collections::VecDeque;
 
 use hmem::Span;
-use wire::{Addr, Flags, Head, Op as WireOp, Status, put};
+use wire::{Addr, Flags, Head, Op as WireOp, Status};
+use zerocopy::IntoBytes;
 
 use crate::core::{Core, RecvOp, Spans, Tally};
 use crate::domain::Cntrs;
@@ -40,6 +42,8 @@ pub(crate) struct Peer {
     large: u32,
     /// Its memory can't be reached directly from here.
     frames_only: bool,
+    /// Whether it is worth while to have it copy its part of large transfers.
+    shares: share::Shares,
     fetches: Fetches,
     /// Its path has been told of in the log.
     told: bool,
@@ -65,6 +69,8 @@ struct Out {
     large: bool,
     /// The peer asked for frames: its request, and how many bytes it wants.
     asked: Option<(u64, usize)>,
+    /// We copy our part of it.
+    helps: Option<Box<share::Part>>,
     done_as: Done,
 }
 
@@ -91,6 +97,8 @@ struct In {
     /// The peer's request, to be answered when all is here.
     req: u64,
     then: Then,
+    /// We and the peer copy it, instead of frames.
+    shared: Option<Box<share::Part>>,
 }
 
 /// What a rendezvous was for.
@@ -138,6 +146,8 @@ pub(crate) struct Endpoint<L> {
     requests: Pool<Request>,
     /// Requests with frames to send.
     streams: VecDeque<u64>,
+    /// Requests of which we have pieces to copy.
+    shares: VecDeque<u64>,
     /// Peers with a backlog.
     lagging: Vec<PeerId>,
     /// A peer whose path is still to be told of.
@@ -170,6 +180,7 @@ impl<L: Link> Endpoint<L> {
             route: Vec::new(),
             requests: Pool::with_capacity(64),
             streams: VecDeque::new(),
+            shares: VecDeque::new(),
             lagging: Vec::new(),
             untold: None,
             proto: Thresholds::new(eager, max_frame),
@@ -232,6 +243,7 @@ impl<L: Link> Endpoint<L> {
                 outstanding: 0,
                 large: 0,
                 frames_only: false,
+                shares: share::Shares::Unknown,
                 fetches: Fetches::Unknown,
                 told: false,
             });
@@ -294,6 +306,9 @@ impl<L: Link> Endpoint<L> {
         if !self.streams.is_empty() {
             n += self.stream(core);
         }
+        if !self.shares.is_empty() {
+            n += self.share(core);
+        }
         n
     }
 
@@ -302,9 +317,9 @@ impl<L: Link> Endpoint<L> {
         self.requests.len()
     }
 
-    /// Whether frames wait here for room elsewhere.
+    /// Whether there is more to do than to wait for peers: frames that found no room, pieces to copy.
     pub(crate) fn is_waiting_for_room(&self) -> bool {
-        !self.lagging.is_empty() || !self.streams.is_empty()
+        !self.lagging.is_empty() || !self.streams.is_empty() || !self.shares.is_empty()
     }
 
     /// Sends a frame that must not get lost: now, or as soon as there is room.
@@ -329,9 +344,7 @@ impl<L: Link> Endpoint<L> {
 
     fn fin(&mut self, peer: PeerId, req: u64, status: Status, bytes: usize) {
         let head = Head::new(WireOp::Fin, Flags::empty(), status as u16, req, bytes as u64);
-        let mut frame = Vec::new();
-        put(&mut frame, &head);
-        self.tell_peer(peer, &frame);
+        self.tell_peer(peer, head.as_bytes());
     }
 
     fn catch_up(&mut self) -> usize {
@@ -463,6 +476,7 @@ impl<L: Link> Endpoint<L> {
         state.backlog.clear();
         state.fetches = Fetches::Unknown;
         state.frames_only = false;
+        state.shares = share::Shares::Unknown;
         let src = state.src;
         log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
         self.lagging.retain(|p| *p != peer);
@@ -472,6 +486,7 @@ impl<L: Link> Endpoint<L> {
             Request::Serve(s) => s.peer == peer,
         });
         self.streams.retain(|name| !mine.contains(name));
+        self.shares.retain(|name| !mine.contains(name));
         for name in mine {
             match self.requests.remove(name) {
                 Some(Request::Out(out)) => self.finish_out(core, &out, Some(err)),

@@ -158,7 +158,7 @@ impl<L: Link> Endpoint<L> {
             self.finish(core, &done_as, len, None);
             return Ok(());
         }
-        let out = |iov| Out { peer, iov, len, done: 0, large: false, asked: None, done_as };
+        let out = |iov| Out { peer, iov, len, done: 0, large: false, asked: None, helps: None, done_as };
         if proto == Proto::Eager {
             let header = |req: u64| {
                 let mut h = Header::new();
@@ -205,7 +205,7 @@ impl<L: Link> Endpoint<L> {
             let _ = push(&mut h, segs);
             h
         };
-        let out = |iov, large| Out { peer, iov, len, done: 0, large, asked: None, done_as };
+        let out = |iov, large| Out { peer, iov, len, done: 0, large, asked: None, helps: None, done_as };
         if op.write && self.proto.choose(len, op.flags.contains(OpFlags::INJECT)) == Proto::Eager {
             if !self.is_watched(self.cntrs.write, op.flags, tally) {
                 self.link.send(peer, &head(WireOp::Write, flags, &[], 0), op.iov, 0, len)?;
@@ -276,7 +276,7 @@ impl<L: Link> Endpoint<L> {
             return Ok(());
         }
         let iov = Spans::from(op.result);
-        let out = Out { peer, iov, len, done: 0, large: false, asked: None, done_as };
+        let out = Out { peer, iov, len, done: 0, large: false, asked: None, helps: None, done_as };
         self.launch(out, |req| head(flags | Flags::ACK, req), &body, body_len)
     }
 }

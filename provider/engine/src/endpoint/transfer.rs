@@ -7,6 +7,7 @@ use zerocopy::IntoBytes;
 use super::{Endpoint, Fetches, In, Request, Serve, Then};
 use crate::core::{Core, Reached, Spans};
 use crate::link::{Frame, Link, NoDirect, PeerId, Refused};
+use crate::proto::Thresholds;
 use crate::types::*;
 
 /// Frames one stream sends in a row, so that no other waits long.
@@ -48,15 +49,25 @@ impl<L: Link> Endpoint<L> {
     ) {
         let want = len.min(total(&iov));
         let direct = direct && !self.peer(peer).frames_only && iov.iter().all(|s| s.kind().is_system());
+        let then = match direct.then(|| Thresholds::pieces(want)).flatten() {
+            Some(pieces) => match self.share_out(core, peer, req, segs, &iov, len, pieces, then) {
+                None => return,
+                Some(then) => then,
+            },
+            None => then,
+        };
         if direct || want == 0 {
             let got = if want == 0 { Ok(()) } else { self.link.get(peer, segs, 0, &iov, 0, want) };
             match got {
-                Ok(()) => return self.fetched(core, peer, req, Status::Ok, len, then),
+                Ok(()) => {
+                    self.peer(peer).shares.may();
+                    return self.fetched(core, peer, req, Status::Ok, len, then);
+                }
                 Err(NoDirect::Fault) => return self.fetched(core, peer, req, Status::Io, 0, then),
                 Err(NoDirect::Never) => self.peer(peer).frames_only = true,
             }
         }
-        let name = self.requests.insert(Request::In(In { peer, iov, len, want, got: 0, req, then }));
+        let name = self.requests.insert(Request::In(In { peer, iov, len, want, got: 0, req, then, shared: None }));
         let mut frame = Vec::with_capacity(Head::LEN + 8);
         put(&mut frame, &Head::new(WireOp::Cts, Flags::empty(), 0, req, name));
         put(&mut frame, &(want as u64).to_le_bytes());
@@ -64,7 +75,7 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// All bytes are here, or none will be.
-    fn fetched(&mut self, core: &mut Core, peer: PeerId, req: u64, status: Status, len: usize, then: Then) {
+    pub(super) fn fetched(&mut self, core: &mut Core, peer: PeerId, req: u64, status: Status, len: usize, then: Then) {
         self.fin(peer, req, status, len);
         match then {
             Then::Recv(landing) => {
@@ -82,6 +93,7 @@ impl<L: Link> Endpoint<L> {
             Request::Out(out)
                 if out.peer == peer
                     && out.asked.is_none()
+                    && out.helps.is_none()
                     && want <= total(&out.iov) as u64
                     && !out.done_as.what.intersects(What::READ | What::ATOMIC) =>
             {
@@ -181,7 +193,7 @@ impl<L: Link> Endpoint<L> {
         let len = frame.len() - Head::LEN;
         let off = usize::try_from(head.data.get()).ok()?;
         let (iov, want, got) = match self.requests.get_mut(name)? {
-            Request::In(i) if i.peer == peer => (&i.iov, i.want, &mut i.got),
+            Request::In(i) if i.peer == peer && i.shared.is_none() => (&i.iov, i.want, &mut i.got),
             Request::Out(o) if o.peer == peer && o.done_as.what.contains(What::RMA | What::READ) => {
                 (&o.iov, o.len, &mut o.done)
             }

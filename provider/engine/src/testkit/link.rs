@@ -7,7 +7,7 @@ use std::rc::Rc;
 use hmem::{Span, total};
 use wire::{Addr, Seg};
 
-use crate::link::{Event, Frame, Gone, Limits, Link, NoDirect, PeerId, Refused};
+use crate::link::{Event, Frame, Gone, Limits, Link, NoDirect, PeerId, Refused, Share};
 
 /// A link's place at the hub.
 pub type Place = usize;
@@ -51,13 +51,30 @@ pub(super) struct Hub {
     chance: u64,
     stations: Vec<Station>,
     ways: BTreeMap<(Place, Place), Way>,
+    /// By owner, other side and slot: turn, and the next piece.
+    shares: BTreeMap<(Place, Place, u16), (u16, u16)>,
+    /// How many pieces the side that did not open the counter took.
+    helped: usize,
+    /// Who may not write to others' memory.
+    barred: Option<Place>,
 }
 
 impl Hub {
     pub(super) fn new(max_frame: usize, capacity: usize, direct: bool, seed: u64) -> Rc<RefCell<Hub>> {
         let chance = seed | 1;
-        let (stations, ways) = (Vec::new(), BTreeMap::new());
-        let hub = Hub { max_frame, capacity, direct, faults: 0, accesses: 0, chance, stations, ways };
+        let hub = Hub {
+            max_frame,
+            capacity,
+            direct,
+            faults: 0,
+            accesses: 0,
+            chance,
+            stations: Vec::new(),
+            ways: BTreeMap::new(),
+            shares: BTreeMap::new(),
+            helped: 0,
+            barred: None,
+        };
         Rc::new(RefCell::new(hub))
     }
 
@@ -92,6 +109,14 @@ impl Hub {
 
     pub(super) fn accesses(&self) -> usize {
         self.accesses
+    }
+
+    pub(super) fn bar(&mut self, at: Place) {
+        self.barred = Some(at);
+    }
+
+    pub(super) fn helped(&self) -> usize {
+        self.helped
     }
 
     fn way(&mut self, from: Place, to: Place) -> &mut Way {
@@ -364,8 +389,41 @@ impl Link for MemLink {
         loff: usize,
         len: usize,
     ) -> Result<(), NoDirect> {
+        if self.hub.borrow().barred == Some(self.at) {
+            return Err(NoDirect::Never);
+        }
         let there = self.hub.borrow_mut().reach(self.place_of(to), remote)?;
         self.copy(&there, roff, local, loff, len)
+    }
+
+    fn share_open(&mut self, with: PeerId) -> Option<Share> {
+        let with = self.place_of(with);
+        let mut hub = self.hub.borrow_mut();
+        let slot = (0..4).find(|slot| hub.shares.get(&(self.at, with, *slot)).is_none_or(|s| s.1 == u16::MAX))?;
+        let state = hub.shares.entry((self.at, with, slot)).or_insert((0, 0));
+        *state = (state.0.wrapping_add(1), 0);
+        Some(Share { slot, turn: state.0 })
+    }
+
+    fn share_claim(&mut self, with: PeerId, share: Share, mine: bool, of: u16) -> Option<u16> {
+        let with = self.place_of(with);
+        let sides = if mine { (self.at, with) } else { (with, self.at) };
+        let mut hub = self.hub.borrow_mut();
+        let state = hub.shares.get_mut(&(sides.0, sides.1, share.slot))?;
+        if state.0 != share.turn || state.1 >= of {
+            return None;
+        }
+        state.1 += 1;
+        let piece = state.1 - 1;
+        hub.helped += usize::from(!mine);
+        Some(piece)
+    }
+
+    fn share_close(&mut self, with: PeerId, share: Share) {
+        let key = (self.at, self.place_of(with), share.slot);
+        if let Some(state) = self.hub.borrow_mut().shares.get_mut(&key) {
+            state.1 = u16::MAX;
+        }
     }
 
     fn arm(&mut self) -> bool {

@@ -10,6 +10,7 @@ use super::control::{self, Cred, Hello};
 use super::peer::Outbound;
 use super::ring::Producer;
 use super::segment::Segment;
+use super::share::Slots;
 use super::{ShmLink, service};
 use crate::net;
 
@@ -106,7 +107,14 @@ impl ShmLink {
         self.poller
             .add(&sock, service::OUT | u64::from(id))
             .map_err(|e| self.lacking("a place in epoll", &e))?;
-        Ok(Outbound { tx: Producer::new(segment), sock, pid: cred.pid, incarnation: None, starved: None })
+        Ok(Outbound {
+            tx: Producer::new(segment),
+            sock,
+            pid: cred.pid,
+            incarnation: None,
+            starved: None,
+            shares: Slots::default(),
+        })
     }
 
     fn lacking(&mut self, what: &str, e: &std::io::Error) -> Failed {

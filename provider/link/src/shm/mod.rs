@@ -11,6 +11,7 @@ mod peer;
 mod ring;
 mod segment;
 mod service;
+mod share;
 mod wake;
 
 use std::collections::{HashMap, VecDeque};
@@ -18,7 +19,7 @@ use std::fmt::Write as _;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use engine::{Event, Limits, Link, NoDirect, PeerId, Refused};
+use engine::{Event, Limits, Link, NoDirect, PeerId, Refused, Share};
 use hmem::Span;
 use wire::{Addr, Seg};
 
@@ -432,6 +433,27 @@ impl Link for ShmLink {
         len: usize,
     ) -> Result<(), NoDirect> {
         self.direct(cma::Way::Put, to, remote, roff, (local, loff), len)
+    }
+
+    fn share_open(&mut self, with: PeerId) -> Option<Share> {
+        let out = self.peers[with.0 as usize].out.as_mut()?;
+        let (slot, turn) = out.shares.open(|slot| out.tx.mem().share(slot))?;
+        Some(Share { slot, turn })
+    }
+
+    fn share_claim(&mut self, with: PeerId, share: Share, mine: bool, of: u16) -> Option<u16> {
+        let peer = &self.peers[with.0 as usize];
+        let mem = match mine {
+            true => peer.out.as_ref()?.tx.mem(),
+            false => peer.inb.as_ref()?.rx.mem(),
+        };
+        share::claim(mem.share(share.slot), share.turn, of)
+    }
+
+    fn share_close(&mut self, with: PeerId, share: Share) {
+        if let Some(out) = &mut self.peers[with.0 as usize].out {
+            out.shares.close(share.slot, share.turn, |slot| out.tx.mem().share(slot));
+        }
     }
 
     fn arm(&mut self) -> bool {

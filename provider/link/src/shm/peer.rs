@@ -9,6 +9,7 @@ use wire::Addr;
 
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
+use super::share::Slots;
 
 /// A channel to a peer.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(super) struct Outbound {
     pub(super) incarnation: Option<u64>,
     /// Length of a frame that found no room.
     pub(super) starved: Option<usize>,
+    /// Counters of transfers that the peer shares.
+    pub(super) shares: Slots,
 }
 
 impl Outbound {

@@ -30,6 +30,8 @@ pub(crate) trait Word {
     fn load(&self, order: Ordering) -> u32;
     fn store(&self, v: u32, order: Ordering);
     fn fetch_and(&self, v: u32, order: Ordering) -> u32;
+    /// Stores `to` if the word is `from`, else answers what it is. No order.
+    fn compare_exchange(&self, from: u32, to: u32) -> Result<(), u32>;
 }
 
 /// The memory of a ring and its control words.

@@ -9,6 +9,7 @@ use hmem::{Kind, Span};
 
 use super::control::cvt;
 use super::ring::{LINE, Mem, Word};
+use super::share::SLOTS;
 
 /// Bytes before the ring.
 pub(crate) const CONTROL: usize = 4096;
@@ -18,6 +19,9 @@ pub(crate) const CONTROL: usize = 4096;
 const HEAD: usize = 0;
 const BELL: usize = 128;
 const WANT: usize = 256;
+const SHARES: usize = 512;
+/// From one counter of shared transfers to the next.
+const SHARE: usize = 128;
 
 /// Seals a segment must have: without them the peer could cut it off under us (SIGBUS).
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -104,6 +108,11 @@ impl Segment {
         // the mapping lives as long as `self`. 2. An `AtomicU32` may be changed by others at any
         // time, also from another process, and every value is one.
         unsafe { self.base.add(at).cast::<AtomicU32>().as_ref() }
+    }
+
+    /// A counter of shared transfers; `slot` is below [`SLOTS`].
+    pub(crate) fn share(&self, slot: u16) -> &AtomicU32 {
+        self.word(SHARES + usize::from(slot % SLOTS) * SHARE)
     }
 
     /// Bytes `at..at+len` of the ring, which are inside it, for `hmem` to copy from or to.
@@ -205,6 +214,9 @@ impl Word for AtomicU32 {
     }
     fn fetch_and(&self, v: u32, order: Ordering) -> u32 {
         AtomicU32::fetch_and(self, v, order)
+    }
+    fn compare_exchange(&self, from: u32, to: u32) -> Result<(), u32> {
+        AtomicU32::compare_exchange(self, from, to, Ordering::Relaxed, Ordering::Relaxed).map(drop)
     }
 }
 
