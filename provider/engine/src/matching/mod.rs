@@ -65,7 +65,7 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
     /// The receive a message is for. It stays posted: see [`Matcher::posted_mut`], [`Matcher::unpost`].
     #[inline]
     pub(crate) fn find_posted(&mut self, src: FiAddr, tag: u64) -> Option<At> {
-        self.by_own.find(&self.posted, tag, |r| r.pattern().fits(src, tag))
+        self.by_own.find(&self.posted, tag, |r| r.pattern().key(), |r| r.pattern().fits(src, tag))
     }
 
     #[inline(always)]

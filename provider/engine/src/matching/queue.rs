@@ -3,7 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Up to this many entries are walked; only longer queues are worth an index.
+/// Up to this many entries are walked; only longer queues are worth an index, and only once a message
+/// came that was not for the oldest.
 const SHORT: usize = 16;
 /// Most ignore masks one index keeps apart; programs use two or three.
 const CLASSES: usize = 8;
@@ -112,6 +113,13 @@ impl<T> Queue<T> {
         Some(())
     }
 
+    /// The oldest entry.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<(At, &T)> {
+        let node = self.nodes.get(self.first as usize)?;
+        Some((At { slot: self.first, turn: node.turn }, node.value.as_ref()?))
+    }
+
     /// All entries, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (At, &T)> {
         let mut slot = self.first;
@@ -206,26 +214,27 @@ impl ByOwnMask {
     /// To be called after each push.
     #[inline]
     pub(crate) fn pushed<T>(&mut self, queue: &Queue<T>, at: At, key: impl Fn(&T) -> (u64, u64)) {
-        if self.on || queue.len() > SHORT {
+        if self.on {
             self.index(queue, at, key);
         }
     }
 
     #[inline(never)]
     fn index<T>(&mut self, queue: &Queue<T>, at: At, key: impl Fn(&T) -> (u64, u64)) {
-        if !self.on {
-            self.on = true;
-            for (at, v) in queue.iter() {
-                self.add(key(v), at);
-            }
+        if queue.len() == 1 {
+            *self = Self::default();
         } else if let Some(v) = queue.get(at) {
             self.add(key(v), at);
             if self.classes.iter().any(|c| c.is_stale(queue.len())) {
-                *self = ByOwnMask { on: true, ..Self::default() };
-                for (at, v) in queue.iter() {
-                    self.add(key(v), at);
-                }
+                self.build(queue, key);
             }
+        }
+    }
+
+    fn build<T>(&mut self, queue: &Queue<T>, key: impl Fn(&T) -> (u64, u64)) {
+        *self = ByOwnMask { on: true, ..Self::default() };
+        for (at, v) in queue.iter() {
+            self.add(key(v), at);
         }
     }
 
@@ -246,25 +255,36 @@ impl ByOwnMask {
 
     /// The oldest entry for a message with this tag. `fits` decides in full.
     #[inline]
-    pub(crate) fn find<T>(&mut self, queue: &Queue<T>, tag: u64, fits: impl Fn(&T) -> bool) -> Option<At> {
-        if !self.on {
-            // Few, or none.
+    pub(crate) fn find<T>(
+        &mut self,
+        queue: &Queue<T>,
+        tag: u64,
+        key: impl Fn(&T) -> (u64, u64),
+        fits: impl Fn(&T) -> bool,
+    ) -> Option<At> {
+        let (at, first) = queue.first()?;
+        if fits(first) {
+            return Some(at);
+        }
+        if queue.len() <= SHORT {
             return queue.iter().find(|(_, v)| fits(v)).map(|(at, _)| at);
         }
-        self.look_up(queue, tag, fits)
+        self.look_up(queue, tag, key, fits)
     }
 
     #[inline(never)]
-    fn look_up<T>(&mut self, queue: &Queue<T>, tag: u64, fits: impl Fn(&T) -> bool) -> Option<At> {
-        if self.crowded {
-            if queue.len() == 0 {
-                *self = Self::default();
-            }
-            return queue.iter().find(|(_, v)| fits(v)).map(|(at, _)| at);
+    fn look_up<T>(
+        &mut self,
+        queue: &Queue<T>,
+        tag: u64,
+        key: impl Fn(&T) -> (u64, u64),
+        fits: impl Fn(&T) -> bool,
+    ) -> Option<At> {
+        if !self.on {
+            self.build(queue, key);
         }
-        if queue.len() == 0 {
-            *self = Self::default();
-            return None;
+        if self.crowded {
+            return queue.iter().find(|(_, v)| fits(v)).map(|(at, _)| at);
         }
         self.classes.iter_mut().filter_map(|c| c.find(tag, queue, &fits)).min_by_key(|at| at.turn)
     }
@@ -280,6 +300,9 @@ pub(crate) struct ByAnyMask {
 impl ByAnyMask {
     /// To be called after each push.
     pub(crate) fn pushed<T>(&mut self, queue: &Queue<T>, at: At, tag: u64) {
+        if queue.len() == 1 {
+            self.classes.clear();
+        }
         for c in &mut self.classes {
             c.push(tag, at);
         }
@@ -296,10 +319,11 @@ impl ByAnyMask {
         key: impl Fn(&T) -> u64,
         fits: impl Fn(&T) -> bool,
     ) -> Option<At> {
+        let (at, first) = queue.first()?;
+        if fits(first) {
+            return Some(at);
+        }
         if queue.len() <= SHORT {
-            if queue.len() == 0 {
-                self.classes.clear();
-            }
             return queue.iter().find(|(_, v)| fits(v)).map(|(at, _)| at);
         }
         let class = match self.classes.iter().position(|c| c.ignore == ignore) {
