@@ -1,12 +1,13 @@
 //! What the endpoints of a domain share: queues, counters, receive contexts, registrations.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use arrayvec::ArrayVec;
 use hmem::Span;
 use wire::{MAX_SEGS, RmaSeg, Seg, Status};
 
 use crate::domain::{Config, MrId, Reg};
+use crate::entries::Entries;
 use crate::link::PeerId;
 use crate::matching::{Matcher, Posted, Waiting};
 use crate::types::*;
@@ -110,14 +111,14 @@ impl<T> Slab<T> {
 /// is kept, however many that are.
 #[derive(Debug)]
 pub(crate) struct Cq {
-    pub(crate) entries: VecDeque<Completion>,
+    pub(crate) entries: Entries,
     pub(crate) size: usize,
     pub(crate) users: usize,
 }
 
 impl Cq {
     pub(crate) fn new(size: usize) -> Self {
-        Cq { entries: VecDeque::with_capacity(size.min(4096)), size: size.max(1), users: 0 }
+        Cq { entries: Entries::with_capacity(size.clamp(1, 1024)), size: size.max(1), users: 0 }
     }
 }
 
@@ -286,8 +287,15 @@ impl Core {
 
     #[inline]
     pub(crate) fn complete(&mut self, cq: Option<CqId>, entry: Completion) {
-        if let Some(cq) = cq.and_then(|id| self.cqs.get_mut(id.at())) {
-            cq.entries.push_back(entry);
+        self.complete_with(cq, || entry);
+    }
+
+    /// Likewise, with the entry built where it stays.
+    #[inline(always)]
+    pub(crate) fn complete_with(&mut self, cq: Option<CqId>, entry: impl FnOnce() -> Completion) {
+        let Some(id) = cq else { return };
+        if let Some(cq) = self.cqs.get_mut(id.at()) {
+            cq.entries.push(entry);
         }
     }
 

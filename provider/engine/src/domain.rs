@@ -119,7 +119,7 @@ impl<L: Link> Domain<L> {
                 Some(c) if c.err.is_none() => each(n, c),
                 _ => break,
             }
-            cq.entries.pop_front();
+            cq.entries.drop_front();
             n += 1;
         }
         n
@@ -128,14 +128,16 @@ impl<L: Link> Domain<L> {
     /// Takes the failure off the head of a queue, if one is there.
     pub fn cq_error(&mut self, cq: CqId) -> Option<Completion> {
         let entries = &mut self.core.cqs.get_mut(cq.at())?.entries;
-        entries.front()?.err?;
-        entries.pop_front()
+        let failed = *entries.front()?;
+        failed.err?;
+        entries.drop_front();
+        Some(failed)
     }
 
     /// Whether a queue has nothing to tell.
     #[inline]
     pub fn cq_is_empty(&self, cq: CqId) -> bool {
-        self.core.cqs.get(cq.at()).is_none_or(|q| q.entries.is_empty())
+        self.core.cqs.get(cq.at()).is_none_or(|q| q.entries.len() == 0)
     }
 
     /// Opens a counter.
@@ -388,19 +390,20 @@ impl<L: Link> Domain<L> {
     }
 
     /// Sends a message.
-    #[inline(always)]
     pub fn send(&mut self, ep: EpId, op: &Send<'_>) -> Result<(), Error> {
-        let mut sent = false;
-        if let Some(e) = self.eps.get_mut(ep.at()) {
-            sent = e.send_plain(&mut self.core, op);
-        }
-        if sent && self.work.is_empty() { Ok(()) } else { self.send_on(ep, op, sent) }
+        self.post(ep, |e, core| e.send(core, op, Tally::PLAIN))
     }
 
-    /// What is left of a send.
-    #[inline(never)]
-    fn send_on(&mut self, ep: EpId, op: &Send<'_>, sent: bool) -> Result<(), Error> {
-        self.post(ep, |e, core| if sent { Ok(()) } else { e.send(core, op, Tally::PLAIN) })
+    /// Sends a message of one buffer, `span` in the place of `op.iov`, if that can be done in no time.
+    /// Otherwise nothing has happened, and [`Domain::send`] is the way.
+    #[inline(always)]
+    pub fn send_plain(&mut self, ep: EpId, span: Span, op: &Send<'_>) -> bool {
+        let Some(e) = self.eps.get_mut(ep.at()) else { return false };
+        let sent = e.send_plain(&mut self.core, span, op);
+        if !self.work.is_empty() {
+            self.run_work();
+        }
+        sent
     }
 
     /// Reads or writes a peer's memory.

@@ -18,6 +18,7 @@ mod av;
 mod core;
 mod domain;
 mod endpoint;
+mod entries;
 mod link;
 mod matching;
 mod pool;

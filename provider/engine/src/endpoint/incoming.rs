@@ -120,7 +120,7 @@ impl<L: Link> Endpoint<L> {
         }
         let (span, ctx, tally) = (*span, recv.ctx, recv.tally);
         let report = recv.flags.contains(OpFlags::COMPLETION);
-        matcher.drop_posted(at);
+        matcher.forget_posted(at);
         self.link.copy_out(frame, Head::LEN, &[span], 0, len);
         core.tally(tally, self.cntrs.recv, false);
         if report {
@@ -131,7 +131,8 @@ impl<L: Link> Endpoint<L> {
                 data = head.data.get();
             }
             let buf = span.addr();
-            core.complete(self.rx_cq, Completion { ctx, what, len, buf, data, tag, src, err: None, olen: 0 });
+            let entry = || Completion { ctx, what, len, buf, data, tag, src, err: None, olen: 0 };
+            core.complete_with(self.rx_cq, entry);
         }
         Some(())
     }

@@ -34,8 +34,7 @@ impl<L: Link> Endpoint<L> {
     /// of, to a peer that nothing else waits for. What nearly every message is. `false`: it is
     /// another sort, or did not find room.
     #[inline(always)]
-    pub(crate) fn send_plain(&mut self, core: &mut Core, op: &Send<'_>) -> bool {
-        let [span] = op.iov else { return false };
+    pub(crate) fn send_plain(&mut self, core: &mut Core, span: Span, op: &Send<'_>) -> bool {
         let len = span.len();
         if len > self.proto.eager || op.flags.intersects(OpFlags::DELIVERY | OpFlags::FENCE) {
             return false;
@@ -55,13 +54,13 @@ impl<L: Link> Endpoint<L> {
             data = d;
         }
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
-        if self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len).is_err() {
+        if self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), &[span], 0, len).is_err() {
             return false;
         }
         core.count(self.cntrs.send, false);
         if report {
             let (ctx, buf, src, err, olen) = (op.ctx, 0, ADDR_UNSPEC, None, 0);
-            core.complete(self.tx_cq, Completion { ctx, what, len, buf, data, tag, src, err, olen });
+            core.complete_with(self.tx_cq, || Completion { ctx, what, len, buf, data, tag, src, err, olen });
         }
         true
     }

@@ -69,9 +69,10 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
     }
 
     #[inline(always)]
-    pub(crate) fn post(&mut self, recv: R) {
-        let at = self.posted.push(recv);
+    pub(crate) fn post(&mut self, make: impl FnOnce() -> R) -> At {
+        let at = self.posted.push(make);
         self.by_own.pushed(&self.posted, at, |r| r.pattern().key());
+        at
     }
 
     #[inline]
@@ -83,10 +84,10 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
         self.posted.remove(at)
     }
 
-    /// Does away with a posted receive.
+    /// Does away with a posted receive that owns nothing.
     #[inline]
-    pub(crate) fn drop_posted(&mut self, at: At) {
-        self.posted.discard(at);
+    pub(crate) fn forget_posted(&mut self, at: At) {
+        self.posted.forget(at);
     }
 
     /// Takes back the oldest receive posted with this context.
@@ -107,7 +108,7 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
 
     pub(crate) fn wait(&mut self, message: M) {
         let tag = message.tag();
-        let at = self.waiting.push(message);
+        let at = self.waiting.push(|| message);
         self.by_any.pushed(&self.waiting, at, tag);
     }
 
@@ -206,7 +207,7 @@ mod tests {
                         prop_assert_eq!(got, model);
                         if model.is_none() {
                             posted.push(R(p, n));
-                            real.post(R(p, n));
+                            real.post(|| R(p, n));
                         }
                     }
                     Step::Arrive(src, tag) => {

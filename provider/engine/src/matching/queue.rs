@@ -47,19 +47,20 @@ impl<T> Queue<T> {
     }
 
     #[inline(always)]
-    pub(crate) fn push(&mut self, value: T) -> At {
+    pub(crate) fn push(&mut self, make: impl FnOnce() -> T) -> At {
         self.turn += 1;
-        let node = Node { turn: self.turn, prev: self.last, next: NONE, value: Some(value) };
         let slot = match self.free.pop() {
-            Some(slot) => {
-                self.nodes[slot as usize] = node;
-                slot
-            }
+            Some(slot) => slot,
             None => {
-                self.nodes.push(node);
+                self.nodes.push(Node { turn: 0, prev: NONE, next: NONE, value: None });
                 self.nodes.len() as u32 - 1
             }
         };
+        // Built in its place: on its way from the stack it would be read before it is written.
+        let node = &mut self.nodes[slot as usize];
+        debug_assert!(node.value.is_none());
+        std::mem::forget(node.value.replace(make()));
+        (node.turn, node.prev, node.next) = (self.turn, self.last, NONE);
         match self.last {
             NONE => self.first = slot,
             last => self.nodes[last as usize].next = slot,
@@ -89,11 +90,11 @@ impl<T> Queue<T> {
         self.nodes[at.slot as usize].value.take()
     }
 
-    /// Like [`Queue::remove`], without moving the entry.
+    /// Like [`Queue::remove`], for an entry that owns nothing: it is forgotten, not moved or dropped.
     #[inline(always)]
-    pub(crate) fn discard(&mut self, at: At) {
+    pub(crate) fn forget(&mut self, at: At) {
         if self.unlink(at).is_some() {
-            self.nodes[at.slot as usize].value = None;
+            std::mem::forget(self.nodes[at.slot as usize].value.take());
         }
     }
 

@@ -67,27 +67,32 @@ impl EpFid {
 }
 
 /// Sends a message; `op.flags` is filled in here.
-#[inline(always)]
 pub(super) fn send(ep: &EpFid, mut op: Send<'_>, how: How) -> Result<(), Errno> {
     let live = ep.live()?;
     let (flags, triggered) = ep.transmit(how, live.tx_always, total(op.iov))?;
     op.flags = flags;
     if triggered {
-        let work = WorkOp::Send {
-            ep: live.ep,
-            to: op.to,
-            iov: op.iov.iter().copied().collect(),
-            tag: op.tag,
-            data: op.data,
-            ctx: op.ctx,
-            flags,
-        };
-        return trigger::defer(ep.shared(), op.ctx, work);
+        let Send { to, iov, tag, data, ctx, flags } = op;
+        let iov = iov.iter().copied().collect();
+        return trigger::defer(ep.shared(), ctx, WorkOp::Send { ep: live.ep, to, iov, tag, data, ctx, flags });
     }
+    Ok(ep.shared().lock().send(live.ep, &op)?)
+}
+
+/// Sends a message of one buffer, in the place of `op.iov`, if that can be done in no time; else
+/// nothing has happened, and [`send`] is the way, also to learn what is wrong.
+///
+/// So whoever calls it has the message in registers only: a structure that the way not taken needs in
+/// memory would be read from there on this way too, before it has been written.
+#[inline(always)]
+pub(super) fn send_plain(ep: &EpFid, span: Span, mut op: Send<'_>, how: How) -> bool {
+    let Ok(live) = ep.live() else { return false };
+    let Ok((flags, false)) = ep.transmit(how, live.tx_always, span.len()) else { return false };
+    op.flags = flags;
     let mut engine = ep.shared().lock();
-    let sent = engine.send(live.ep, &op);
+    let sent = engine.send_plain(live.ep, span, &op);
     engine.leave();
-    Ok(sent?)
+    sent
 }
 
 /// Reads or writes remote memory; `op.flags` is filled in here.
@@ -163,7 +168,6 @@ impl Receiver for EpFid {
 }
 
 /// Posts a buffer, with the receiver's flags.
-#[inline(always)]
 pub(super) fn recv<R: Receiver>(
     to: &R,
     src: FiAddr,
@@ -175,17 +179,38 @@ pub(super) fn recv<R: Receiver>(
     post(&rx, rx.pattern(src, tag), iov, ctx, to.default_flags())
 }
 
+/// Likewise, of one buffer. `None`: nothing has happened, for it is to wait for a counter.
 #[inline(always)]
+pub(super) fn recv_one<R: Receiver>(
+    to: &R,
+    src: FiAddr,
+    tag: Option<(u64, u64)>,
+    span: Span,
+    ctx: Ctx,
+) -> Option<Result<(), Errno>> {
+    let rx = match to.rx() {
+        Ok(rx) => rx,
+        Err(e) => return Some(Err(e)),
+    };
+    let raw = to.default_flags();
+    if raw & fi::FI_TRIGGER != 0 {
+        return None;
+    }
+    let (pattern, flags) = (rx.pattern(src, tag), flags::rx(raw, rx.always, tag.is_some()));
+    let mut engine = rx.shared.lock();
+    let posted = engine.recv_one(rx.id, span, Recv { pattern, iov: &[], ctx, flags });
+    engine.leave();
+    Some(posted.map_err(Errno::from))
+}
+
+#[inline(never)]
 fn post(rx: &Rx<'_>, pattern: Pattern, iov: &[Span], ctx: Ctx, raw: u64) -> Result<(), Errno> {
     let flags = flags::rx(raw, rx.always, pattern.tag.is_some());
     if raw & fi::FI_TRIGGER != 0 {
         let iov = iov.iter().copied().collect();
         return trigger::defer(rx.shared, ctx, WorkOp::Recv { rx: rx.id, pattern, iov, ctx, flags });
     }
-    let mut engine = rx.shared.lock();
-    let posted = engine.recv(rx.id, &Recv { pattern, iov, ctx, flags });
-    engine.leave();
-    Ok(posted?)
+    Ok(rx.shared.lock().recv(rx.id, &Recv { pattern, iov, ctx, flags })?)
 }
 
 /// Whatever `fi_recvmsg` and `fi_trecvmsg` can be asked for. `iov` is read only where a buffer is
