@@ -1,6 +1,5 @@
 //! What the endpoints of a domain share: queues, counters, receive contexts, registrations.
 
-use std::collections::HashMap;
 
 use arrayvec::ArrayVec;
 use hmem::Span;
@@ -8,6 +7,7 @@ use wire::{MAX_SEGS, RmaSeg, Seg, Status};
 
 use crate::domain::{Config, MrId, Reg};
 use crate::entries::Entries;
+use crate::hash::Map;
 use crate::link::PeerId;
 use crate::matching::{Matcher, Posted, Waiting};
 use crate::types::*;
@@ -261,8 +261,8 @@ pub(crate) struct Core {
     pub(crate) cqs: Slab<Cq>,
     pub(crate) cntrs: Slab<Cntr>,
     pub(crate) rxs: Slab<RxContext>,
-    mrs: HashMap<MrId, Mr>,
-    keys: HashMap<u64, MrId>,
+    mrs: Map<MrId, Mr>,
+    keys: Map<u64, MrId>,
     next_mr: u64,
     /// A counter changed since deferred work was last looked at.
     pub(crate) counted: bool,
@@ -277,8 +277,8 @@ impl Core {
             cqs: Slab::default(),
             cntrs: Slab::default(),
             rxs: Slab::default(),
-            mrs: HashMap::new(),
-            keys: HashMap::new(),
+            mrs: Map::default(),
+            keys: Map::default(),
             next_mr: 1,
             counted: false,
             spare: Vec::new(),
@@ -372,6 +372,18 @@ impl Core {
             self.keys.remove(&mr.key);
         }
         Ok(())
+    }
+
+    /// The memory a peer names by one segment, where it is one stretch of a registration and may be
+    /// written, and who counts that. `None`: [`Core::reach`] knows more.
+    #[inline]
+    pub(crate) fn reach_plain(&self, seg: &RmaSeg) -> Option<(Span, Option<CntrId>)> {
+        let mr = self.mrs.get(self.keys.get(&seg.key.get())?)?;
+        let [span] = mr.iov[..] else { return None };
+        let base = if self.config.virt_addr { span.addr() } else { 0 };
+        let off = usize::try_from(seg.addr.get().checked_sub(base)?).ok()?;
+        let part = span.part(off, usize::try_from(seg.len.get()).ok()?)?;
+        mr.access.contains(Access::REMOTE_WRITE).then_some((part, mr.remote_write))
     }
 
     /// The memory a peer names, if the registration allows it, and who counts the access.

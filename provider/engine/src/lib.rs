@@ -19,6 +19,7 @@ mod core;
 mod domain;
 mod endpoint;
 mod entries;
+mod hash;
 mod link;
 mod matching;
 mod pool;

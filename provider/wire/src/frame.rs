@@ -167,7 +167,8 @@ pub struct Aux {
 
 impl Aux {
     /// For RMA: two counts.
-    pub fn rma(rma: usize, segs: usize) -> u16 {
+    #[inline]
+    pub const fn rma(rma: usize, segs: usize) -> u16 {
         debug_assert!(rma <= MAX_SEGS && segs <= MAX_SEGS);
         (rma as u16 & 15) | (segs as u16 & 15) << 4
     }

@@ -25,6 +25,9 @@ impl<L: Link> Endpoint<L> {
                 WireOp::Eager => self
                     .on_plain(core, frame, &head, flags)
                     .or_else(|| self.on_eager(core, frame, &head, flags)),
+                WireOp::Write => self
+                    .on_plain_write(core, frame, &head, flags)
+                    .or_else(|| self.on_long(core, frame, &head, op, flags)),
                 WireOp::Data => self.on_data(core, frame, &head),
                 WireOp::Fin => self.on_fin(core, peer, &head),
                 WireOp::Result => self.on_result(core, frame, &head),
@@ -247,6 +250,29 @@ impl<L: Link> Endpoint<L> {
             err = Some(Error::Io);
         }
         self.finish_out(core, &out, err);
+        Some(())
+    }
+
+    /// A write to one place: what nearly every one is. `None`: it is another sort, or not allowed.
+    #[inline]
+    fn on_plain_write(&mut self, core: &mut Core, frame: &L::Frame, head: &Head, flags: Flags) -> Option<()> {
+        const HEADERS: usize = Head::LEN + size_of::<RmaSeg>();
+        if head.aux.get() != Aux::rma(1, 0) {
+            return None;
+        }
+        let bytes: [u8; HEADERS] = self.link.first(frame)?;
+        let seg: RmaSeg = take(&mut &bytes[Head::LEN..])?;
+        let len = frame.len() - HEADERS;
+        let (span, cntr) = core.reach_plain(&seg)?;
+        if span.len() != len {
+            return None;
+        }
+        self.link.copy_out(frame, HEADERS, &[span], 0, len);
+        let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
+        self.written(core, frame.from(), Status::Ok, What::RMA, len, data, cntr);
+        if flags.contains(Flags::ACK) {
+            self.fin(frame.from(), head.tag.get(), Status::Ok, len);
+        }
         Some(())
     }
 

@@ -22,11 +22,10 @@ impl From<Refused> for Error {
 type Header =
     arrayvec::ArrayVec<u8, { Head::LEN + 8 + MAX_SEGS * size_of::<RmaSeg>() + MAX_SEGS * size_of::<Seg>() }>;
 
-fn push<T: zerocopy::IntoBytes + zerocopy::Immutable + ?Sized>(
-    h: &mut Header,
-    part: &T,
-) -> Result<(), Error> {
-    h.try_extend_from_slice(part.as_bytes()).map_err(|_| Error::Invalid)
+#[inline]
+fn push<T: zerocopy::IntoBytes + zerocopy::Immutable + ?Sized>(h: &mut Header, part: &T) {
+    let fits = h.try_extend_from_slice(part.as_bytes());
+    debug_assert!(fits.is_ok(), "a header longer than any");
 }
 
 impl<L: Link> Endpoint<L> {
@@ -115,13 +114,14 @@ impl<L: Link> Endpoint<L> {
     fn launch(
         &mut self,
         out: Out,
-        tag: impl FnOnce(u64) -> Header,
+        head: impl FnOnce(u64, &mut Header),
         body: &[Span],
         len: usize,
     ) -> Result<(), Error> {
         let (peer, large) = (out.peer, out.large);
         let name = self.requests.insert(Request::Out(out));
-        let header = tag(name);
+        let mut header = Header::new();
+        head(name, &mut header);
         if let Err(why) = self.link.send(peer, &header, body, 0, len) {
             self.requests.remove(name);
             return Err(why.into());
@@ -159,11 +159,9 @@ impl<L: Link> Endpoint<L> {
         }
         let out = |iov| Out { peer, iov, len, done: 0, large: false, asked: None, helps: None, done_as };
         if proto == Proto::Eager {
-            let header = |req: u64| {
-                let mut h = Header::new();
-                let _ = push(&mut h, &Head::new(WireOp::Eager, flags | Flags::ACK, 0, tag, data));
-                let _ = push(&mut h, &req.to_le_bytes());
-                h
+            let header = |req: u64, h: &mut Header| {
+                push(h, &Head::new(WireOp::Eager, flags | Flags::ACK, 0, tag, data));
+                push(h, &req.to_le_bytes());
             };
             return self.launch(out(Spans::NONE), header, op.iov, len);
         }
@@ -174,12 +172,10 @@ impl<L: Link> Endpoint<L> {
         if direct {
             flags |= Flags::DIRECT;
         }
-        let header = |req: u64| {
-            let mut h = Header::new();
-            let _ = push(&mut h, &Head::new(WireOp::Rts, flags, segs.len() as u16, tag, data));
-            let _ = push(&mut h, &Offer { req: req.into(), len: (len as u64).into() });
-            let _ = push(&mut h, &segs[..]);
-            h
+        let header = |req: u64, h: &mut Header| {
+            push(h, &Head::new(WireOp::Rts, flags, segs.len() as u16, tag, data));
+            push(h, &Offer { req: req.into(), len: (len as u64).into() });
+            push(h, &segs[..]);
         };
         self.launch(out(op.iov.into()), header, &[], 0)
     }
@@ -196,21 +192,20 @@ impl<L: Link> Endpoint<L> {
         let data = op.data.unwrap_or(0);
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, tally };
         let mut flags = if op.data.is_some() { Flags::CQ_DATA } else { Flags::empty() };
-        let head = |wire_op, flags: Flags, segs: &[Seg], req| {
-            let mut h = Header::new();
-            let _ =
-                push(&mut h, &Head::new(wire_op, flags, Aux::rma(op.remote.len(), segs.len()), req, data));
-            let _ = push(&mut h, op.remote);
-            let _ = push(&mut h, segs);
-            h
+        let head = |wire_op, flags: Flags, segs: &[Seg], req, h: &mut Header| {
+            push(h, &Head::new(wire_op, flags, Aux::rma(op.remote.len(), segs.len()), req, data));
+            push(h, op.remote);
+            push(h, segs);
         };
         let out = |iov, large| Out { peer, iov, len, done: 0, large, asked: None, helps: None, done_as };
         if op.write && self.proto.choose(len, op.flags.contains(OpFlags::INJECT)) == Proto::Eager {
             if !self.is_watched(self.cntrs.write, op.flags, tally) {
-                self.link.send(peer, &head(WireOp::Write, flags, &[], 0), op.iov, 0, len)?;
+                let mut header = Header::new();
+                head(WireOp::Write, flags, &[], 0, &mut header);
+                self.link.send(peer, &header, op.iov, 0, len)?;
                 return Ok(());
             }
-            let header = |req| head(WireOp::Write, flags | Flags::ACK, &[], req);
+            let header = |req, h: &mut Header| head(WireOp::Write, flags | Flags::ACK, &[], req, h);
             return self.launch(out(Spans::NONE, false), header, op.iov, len);
         }
         if op.write && op.flags.contains(OpFlags::INJECT) {
@@ -222,7 +217,7 @@ impl<L: Link> Endpoint<L> {
         }
         let wire_op = if op.write { WireOp::WriteRts } else { WireOp::Read };
         let large = len > self.proto.eager;
-        self.launch(out(op.iov.into(), large), |req| head(wire_op, flags, &segs, req), &[], 0)?;
+        self.launch(out(op.iov.into(), large), |req, h| head(wire_op, flags, &segs, req, h), &[], 0)?;
         if large && !direct {
             self.peer(peer).fetches = Fetches::ByFrames;
         }
@@ -264,19 +259,19 @@ impl<L: Link> Endpoint<L> {
         flags.set(Flags::FETCH, fetches);
         flags.set(Flags::COMPARE, compares);
         let aux = Aux::atomic(op.remote.len(), op.op.code(), op.datatype.code());
-        let head = |flags, req| {
-            let mut h = Header::new();
-            let _ = push(&mut h, &Head::new(WireOp::Atomic, flags, aux, req, data));
-            let _ = push(&mut h, op.remote);
-            h
+        let head = |flags, req, h: &mut Header| {
+            push(h, &Head::new(WireOp::Atomic, flags, aux, req, data));
+            push(h, op.remote);
         };
         if !fetches && !self.is_watched(cntr, op.flags, tally) {
-            self.link.send(peer, &head(flags, 0), &body, 0, body_len)?;
+            let mut header = Header::new();
+            head(flags, 0, &mut header);
+            self.link.send(peer, &header, &body, 0, body_len)?;
             return Ok(());
         }
         let iov = Spans::from(op.result);
         let out = Out { peer, iov, len, done: 0, large: false, asked: None, helps: None, done_as };
-        self.launch(out, |req| head(flags | Flags::ACK, req), &body, body_len)
+        self.launch(out, |req, h| head(flags | Flags::ACK, req, h), &body, body_len)
     }
 }
 

@@ -1,7 +1,8 @@
 //! A queue in order of arrival that is also found by tag without walking it.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
+
+use crate::hash::Map;
 
 /// Up to this many entries are walked; only longer queues are worth an index, and only once a message
 /// came that was not for the oldest.
@@ -138,37 +139,18 @@ impl<T> Queue<T> {
     }
 }
 
-/// Tags are spread by the program already; one multiplication will do.
-#[derive(Default)]
-struct TagHash(u64);
-
-impl Hasher for TagHash {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.write_u64(u64::from(*b));
-        }
-    }
-    fn write_u64(&mut self, v: u64) {
-        let x = (self.0 ^ v).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = x ^ x >> 32;
-    }
-}
-
 /// Entries with one ignore mask, by the tag's other bits, oldest first in each bucket. Entries that
 /// have left the queue stay here until they are met.
 #[derive(Debug)]
 struct Class {
     ignore: u64,
-    buckets: HashMap<u64, VecDeque<At>, BuildHasherDefault<TagHash>>,
+    buckets: Map<u64, VecDeque<At>>,
     held: usize,
 }
 
 impl Class {
     fn new(ignore: u64) -> Self {
-        Class { ignore, buckets: HashMap::default(), held: 0 }
+        Class { ignore, buckets: Map::default(), held: 0 }
     }
 
     fn push(&mut self, tag: u64, at: At) {
