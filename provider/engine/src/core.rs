@@ -1,6 +1,5 @@
 //! What the endpoints of a domain share: queues, counters, receive contexts, registrations.
 
-
 use arrayvec::ArrayVec;
 use hmem::Span;
 use wire::{MAX_SEGS, RmaSeg, Seg, Status};

@@ -102,9 +102,7 @@ impl CqFid {
                     fi::FI_CQ_FORMAT_DATA => {
                         self.fill::<fi::fi_cq_data_entry>(engine, buf.cast(), count, from)
                     }
-                    fi::FI_CQ_FORMAT_MSG => {
-                        self.fill::<fi::fi_cq_msg_entry>(engine, buf.cast(), count, from)
-                    }
+                    fi::FI_CQ_FORMAT_MSG => self.fill::<fi::fi_cq_msg_entry>(engine, buf.cast(), count, from),
                     _ => self.fill::<fi::fi_cq_entry>(engine, buf.cast(), count, from),
                 }
             }

@@ -43,12 +43,7 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 impl<T> Lock<T> {
     /// `shared`: several threads may come at once.
     pub(crate) fn new(value: T, shared: bool) -> Self {
-        Lock {
-            state: AtomicU32::new(FREE),
-            parked: AtomicU32::new(0),
-            shared,
-            value: UnsafeCell::new(value),
-        }
+        Lock { state: AtomicU32::new(FREE), parked: AtomicU32::new(0), shared, value: UnsafeCell::new(value) }
     }
 
     /// Enters. Unwinds with [`Poisoned`] if a panic has been inside before.

@@ -68,7 +68,7 @@ pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
         if let Some(n) = core.param_size(
             provider,
             c"ring_size",
-            c"Bytes of the shared memory ring from one endpoint to another (default: 28672, least: 24576)",
+            c"Bytes of the shared memory ring from one endpoint to another (default: 126976, least: 24576)",
         ) {
             p.ring_size = n.max(link::MIN_RING);
         }

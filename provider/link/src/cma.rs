@@ -56,7 +56,10 @@ pub(crate) fn transfer(
     }
     if let ([ours], [theirs]) = (local, remote) {
         // One piece each, all inside: what nearly every transfer is.
-        let end = roff.checked_add(len).and_then(|end| u64::try_from(end).ok()).filter(|end| *end <= theirs.len.get());
+        let end = roff
+            .checked_add(len)
+            .and_then(|end| u64::try_from(end).ok())
+            .filter(|end| *end <= theirs.len.get());
         if let (Some(part), Some(_), 1..=CHUNK) = (ours.part(loff, len), end, len) {
             let here = libc::iovec { iov_base: part.as_ptr().cast(), iov_len: len };
             let base = std::ptr::without_provenance_mut((theirs.addr.get() as usize).wrapping_add(roff));

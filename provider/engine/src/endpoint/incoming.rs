@@ -5,7 +5,7 @@ use hmem::{AtomicOp, Datatype, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status, put, take, take_many};
 
 use super::{Endpoint, Fetches, Landing, Meta, Request, Then};
-use crate::core::{Body, Core, Message, Reached, RecvOp, Spans};
+use crate::core::{Body, Core, Message, Reached, RecvOp};
 use crate::link::{Frame, Link, PeerId};
 use crate::types::*;
 
@@ -23,8 +23,11 @@ impl<L: Link> Endpoint<L> {
             let (op, flags) = (head.op()?, head.flags()?);
             match op {
                 WireOp::Eager => self
-                    .on_plain(core, frame, &head, flags)
+                    .on_plain_eager(core, frame, &head, flags)
                     .or_else(|| self.on_eager(core, frame, &head, flags)),
+                WireOp::Rts => self
+                    .on_plain_rts(core, frame, &head, flags)
+                    .or_else(|| self.on_long(core, frame, &head, op, flags)),
                 WireOp::Write => self
                     .on_plain_write(core, frame, &head, flags)
                     .or_else(|| self.on_long(core, frame, &head, op, flags)),
@@ -103,41 +106,6 @@ impl<L: Link> Endpoint<L> {
             core.rxs.get_mut(self.rx.at())?.matcher(meta.tagged).unpost(at);
         }
         Some(landing)
-    }
-
-    /// A message without frills for a receive without frills: what nearly every one is. `None`: it
-    /// is another sort.
-    #[inline]
-    fn on_plain(&mut self, core: &mut Core, frame: &L::Frame, head: &Head, flags: Flags) -> Option<()> {
-        if flags.contains(Flags::ACK) {
-            return None;
-        }
-        let (src, tag, tagged) = (self.peer(frame.from()).src, head.tag.get(), flags.contains(Flags::TAGGED));
-        let matcher = core.rxs.get_mut(self.rx.at())?.matcher(tagged);
-        let at = matcher.find_posted(src, tag)?;
-        let recv = matcher.posted_mut(at)?;
-        let len = frame.len() - Head::LEN;
-        let (Spans::One(span), None) = (&recv.iov, recv.multi) else { return None };
-        if len > span.len() {
-            return None;
-        }
-        let (span, ctx, tally) = (*span, recv.ctx, recv.tally);
-        let report = recv.flags.contains(OpFlags::COMPLETION);
-        matcher.forget_posted(at);
-        self.link.copy_out(frame, Head::LEN, &[span], 0, len);
-        core.tally(tally, self.cntrs.recv, false);
-        if report {
-            let mut what = What::RECV | if tagged { What::TAGGED } else { What::MSG };
-            let mut data = 0;
-            if flags.contains(Flags::CQ_DATA) {
-                what |= What::REMOTE_CQ_DATA;
-                data = head.data.get();
-            }
-            let buf = span.addr();
-            let entry = || Completion { ctx, what, len, buf, data, tag, src, err: None, olen: 0 };
-            core.complete_with(self.rx_cq, entry);
-        }
-        Some(())
     }
 
     fn on_eager(&mut self, core: &mut Core, frame: &L::Frame, head: &Head, flags: Flags) -> Option<()> {
@@ -250,29 +218,6 @@ impl<L: Link> Endpoint<L> {
             err = Some(Error::Io);
         }
         self.finish_out(core, &out, err);
-        Some(())
-    }
-
-    /// A write to one place: what nearly every one is. `None`: it is another sort, or not allowed.
-    #[inline]
-    fn on_plain_write(&mut self, core: &mut Core, frame: &L::Frame, head: &Head, flags: Flags) -> Option<()> {
-        const HEADERS: usize = Head::LEN + size_of::<RmaSeg>();
-        if head.aux.get() != Aux::rma(1, 0) {
-            return None;
-        }
-        let bytes: [u8; HEADERS] = self.link.first(frame)?;
-        let seg: RmaSeg = take(&mut &bytes[Head::LEN..])?;
-        let len = frame.len() - HEADERS;
-        let (span, cntr) = core.reach_plain(&seg)?;
-        if span.len() != len {
-            return None;
-        }
-        self.link.copy_out(frame, HEADERS, &[span], 0, len);
-        let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
-        self.written(core, frame.from(), Status::Ok, What::RMA, len, data, cntr);
-        if flags.contains(Flags::ACK) {
-            self.fin(frame.from(), head.tag.get(), Status::Ok, len);
-        }
         Some(())
     }
 

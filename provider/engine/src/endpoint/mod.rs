@@ -1,6 +1,7 @@
 //! An endpoint: its peers, its requests, and what it does with each.
 
 mod incoming;
+mod plain;
 mod post;
 mod share;
 mod transfer;

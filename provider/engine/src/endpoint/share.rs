@@ -98,20 +98,19 @@ impl<L: Link> Endpoint<L> {
             turn: share.turn.into(),
         };
         let segs = segs.iter().copied().collect();
-        let part = Part {
-            share,
-            len: want,
-            piece,
-            pieces,
-            segs,
-            mine: 0,
-            failed: None,
-            theirs: req,
-            said: None,
-        };
+        let part =
+            Part { share, len: want, piece, pieces, segs, mine: 0, failed: None, theirs: req, said: None };
         let shared = Some(Box::new(part));
-        let name =
-            self.requests.insert(Request::In(In { peer, iov: iov.clone(), len, want, got: 0, req, then, shared }));
+        let name = self.requests.insert(Request::In(In {
+            peer,
+            iov: iov.clone(),
+            len,
+            want,
+            got: 0,
+            req,
+            then,
+            shared,
+        }));
         put(&mut frame, &Head::new(WireOp::Share, Flags::empty(), iov.len() as u16, req, name));
         put(&mut frame, &about);
         for s in iov.iter() {

@@ -67,7 +67,8 @@ impl<L: Link> Endpoint<L> {
                 Err(NoDirect::Never) => self.peer(peer).frames_only = true,
             }
         }
-        let name = self.requests.insert(Request::In(In { peer, iov, len, want, got: 0, req, then, shared: None }));
+        let name =
+            self.requests.insert(Request::In(In { peer, iov, len, want, got: 0, req, then, shared: None }));
         let mut frame = Vec::with_capacity(Head::LEN + 8);
         put(&mut frame, &Head::new(WireOp::Cts, Flags::empty(), 0, req, name));
         put(&mut frame, &(want as u64).to_le_bytes());
@@ -75,7 +76,15 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// All bytes are here, or none will be.
-    pub(super) fn fetched(&mut self, core: &mut Core, peer: PeerId, req: u64, status: Status, len: usize, then: Then) {
+    pub(super) fn fetched(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        req: u64,
+        status: Status,
+        len: usize,
+        then: Then,
+    ) {
         self.fin(peer, req, status, len);
         match then {
             Then::Recv(landing) => {

@@ -399,7 +399,8 @@ impl Link for MemLink {
     fn share_open(&mut self, with: PeerId) -> Option<Share> {
         let with = self.place_of(with);
         let mut hub = self.hub.borrow_mut();
-        let slot = (0..4).find(|slot| hub.shares.get(&(self.at, with, *slot)).is_none_or(|s| s.1 == u16::MAX))?;
+        let slot =
+            (0..4).find(|slot| hub.shares.get(&(self.at, with, *slot)).is_none_or(|s| s.1 == u16::MAX))?;
         let state = hub.shares.entry((self.at, with, slot)).or_insert((0, 0));
         *state = (state.0.wrapping_add(1), 0);
         Some(Share { slot, turn: state.0 })

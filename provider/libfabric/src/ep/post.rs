@@ -74,7 +74,11 @@ pub(super) fn send(ep: &EpFid, mut op: Send<'_>, how: How) -> Result<(), Errno> 
     if triggered {
         let Send { to, iov, tag, data, ctx, flags } = op;
         let iov = iov.iter().copied().collect();
-        return trigger::defer(ep.shared(), ctx, WorkOp::Send { ep: live.ep, to, iov, tag, data, ctx, flags });
+        return trigger::defer(
+            ep.shared(),
+            ctx,
+            WorkOp::Send { ep: live.ep, to, iov, tag, data, ctx, flags },
+        );
     }
     Ok(ep.shared().lock().send(live.ep, &op)?)
 }

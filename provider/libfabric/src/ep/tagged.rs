@@ -179,7 +179,9 @@ unsafe extern "C" fn recv<R: Receiver>(
         match post::recv_one(to, src, Some((tag, ignore)), span, ctx(context)) {
             Some(posted) => posted,
             // SAFETY: as above.
-            None => post::recv(to, src, Some((tag, ignore)), &[unsafe { span_again(buf, len) }], ctx(context)),
+            None => {
+                post::recv(to, src, Some((tag, ignore)), &[unsafe { span_again(buf, len) }], ctx(context))
+            }
         }
     })
 }

@@ -13,8 +13,9 @@ use super::wake::Barrier;
 use super::{HOT, NOBODY, ShmLink, ring, segment, service};
 use crate::net;
 
-/// Bytes of a ring if nothing else is asked for. With the control page it makes 32 KiB.
-pub const DEFAULT_RING: usize = 28 << 10;
+/// Bytes of a ring if nothing else is asked for. With the control page it makes 128 KiB, which take
+/// memory only where they were touched.
+pub const DEFAULT_RING: usize = 124 << 10;
 
 /// Least bytes of a ring: enough for frames of 10 KiB.
 pub const MIN_RING: usize = 24 << 10;

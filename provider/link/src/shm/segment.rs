@@ -102,6 +102,16 @@ impl Segment {
         Ok(Segment { base, lines: (ring / LINE) as u32 })
     }
 
+    /// Bytes that take memory.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn resident(&self) -> usize {
+        let len = CONTROL + self.lines as usize * LINE;
+        let mut pages = vec![0u8; len / 4096];
+        // SAFETY: the mapping is whole, and `pages` has a byte for each of its pages.
+        cvt(unsafe { libc::mincore(self.base.as_ptr().cast(), len, pages.as_mut_ptr()) }).unwrap();
+        pages.iter().filter(|p| **p & 1 != 0).count() * 4096
+    }
+
     fn word(&self, at: usize) -> &AtomicU32 {
         debug_assert!(at + 4 <= CONTROL + self.lines as usize * LINE && at % 4 == 0);
         // SAFETY: 1. callers ask for places inside the mapping, aligned to 4 (asserted above), and

@@ -12,7 +12,8 @@ fn both(twin: Twin) {
         let mut slots = Slots::default();
         let (slot, turn) = slots.open(|_| &*word).unwrap();
         let theirs = word.clone();
-        let other = thread::spawn(move || std::iter::from_fn(|| claim(&*theirs, turn, 2)).collect::<Vec<_>>());
+        let other =
+            thread::spawn(move || std::iter::from_fn(|| claim(&*theirs, turn, 2)).collect::<Vec<_>>());
         let mut all: Vec<u16> = std::iter::from_fn(|| claim(&*word, turn, 2)).collect();
         // The owner is done with its own; the other may still be at it while the counter moves on.
         slots.close(slot, turn, |_| &*word);
