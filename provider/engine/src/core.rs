@@ -7,7 +7,7 @@ use wire::{MAX_SEGS, RmaSeg, Seg, Status};
 use crate::domain::{Config, MrId, Reg};
 use crate::entries::Entries;
 use crate::hash::Map;
-use crate::link::PeerId;
+use crate::link::{Exposed, PeerId};
 use crate::matching::{Matcher, Posted, Waiting};
 use crate::types::*;
 
@@ -365,12 +365,35 @@ impl Core {
         self.mrs.get_mut(&id)
     }
 
-    pub(crate) fn mr_close(&mut self, id: MrId) -> Result<(), Error> {
+    /// A registration as peers may see it, if they may.
+    pub(crate) fn exposed(&self, id: MrId) -> Option<Exposed> {
+        let mr = self.mrs.get(&id)?;
+        let [span] = mr.iov[..] else { return None };
+        let named = self.keys.get(&mr.key) == Some(&id);
+        (named && span.kind().is_system() && !mr.access.is_empty()).then_some(Exposed {
+            key: mr.key,
+            addr: span.addr(),
+            len: span.len() as u64,
+            read: mr.access.contains(Access::REMOTE_READ),
+            write: mr.access.contains(Access::REMOTE_WRITE),
+            virt_addr: self.config.virt_addr,
+            noted: mr.remote_read.is_some() || mr.remote_write.is_some(),
+        })
+    }
+
+    /// The names of all registrations.
+    pub(crate) fn mr_ids(&self) -> Vec<MrId> {
+        self.mrs.keys().copied().collect()
+    }
+
+    /// Ends a registration; returns its key if it was known by that.
+    pub(crate) fn mr_close(&mut self, id: MrId) -> Result<Option<u64>, Error> {
         let mr = self.mrs.remove(&id).ok_or(Error::NotFound)?;
-        if self.keys.get(&mr.key) == Some(&id) {
+        let named = self.keys.get(&mr.key) == Some(&id);
+        if named {
             self.keys.remove(&mr.key);
         }
-        Ok(())
+        Ok(named.then_some(mr.key))
     }
 
     /// The memory a peer names by one segment, where it is one stretch of a registration and may be

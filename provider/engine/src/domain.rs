@@ -283,6 +283,9 @@ impl<L: Link> Domain<L> {
             for (at, addr, first) in vector.iter() {
                 ep.learn(&mut self.core, at, &addr, first);
             }
+            for mr in self.core.mr_ids() {
+                ep.expose(&self.core, mr);
+            }
         }
         id
     }
@@ -311,6 +314,9 @@ impl<L: Link> Domain<L> {
     pub fn ep_bind_cntrs(&mut self, ep: EpId, cntrs: Cntrs) {
         let Some(ep) = self.eps.get_mut(ep.at()) else { return };
         let old = std::mem::replace(&mut ep.cntrs, cntrs);
+        for mr in self.core.mr_ids() {
+            ep.expose(&self.core, mr);
+        }
         self.hold_ep(None, None, &old, false);
         self.hold_ep(None, None, &cntrs, true);
     }
@@ -444,7 +450,15 @@ impl<L: Link> Domain<L> {
 
     /// Registers memory; returns its name here and its key.
     pub fn mr_reg(&mut self, reg: &Reg<'_>) -> Result<(MrId, u64), Error> {
-        self.core.mr_reg(reg)
+        let made = self.core.mr_reg(reg)?;
+        self.expose(made.0);
+        Ok(made)
+    }
+
+    fn expose(&mut self, mr: MrId) {
+        for (_, ep) in self.eps.iter_mut() {
+            ep.expose(&self.core, mr);
+        }
     }
 
     /// Has counters count what peers do to a registration.
@@ -453,11 +467,17 @@ impl<L: Link> Domain<L> {
             mr.remote_read = remote_read.or(mr.remote_read);
             mr.remote_write = remote_write.or(mr.remote_write);
         }
+        self.expose(mr);
     }
 
     /// Ends a registration: from now on its key is unknown.
     pub fn mr_close(&mut self, mr: MrId) -> Result<(), Error> {
-        self.core.mr_close(mr)
+        if let Some(key) = self.core.mr_close(mr)? {
+            for (_, ep) in self.eps.iter_mut() {
+                ep.link.conceal(key);
+            }
+        }
+        Ok(())
     }
 
     /// Has every peer wake us when it sends. `true`: nothing is there now, and all links' wait

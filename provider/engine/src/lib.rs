@@ -30,6 +30,6 @@ mod work;
 
 pub use crate::core::{Iov, RmaIov};
 pub use domain::{Cntrs, Config, Domain, EpConfig, MrId, Reg};
-pub use link::{Event, Frame, Gone, Limits, Link, MAX_PIECES, NoDirect, PeerId, Refused, Share};
+pub use link::{Event, Exposed, Frame, Gone, Limits, Link, MAX_PIECES, NoDirect, PeerId, Refused, Share};
 pub use types::*;
 pub use work::{Work, WorkOp};

@@ -40,6 +40,25 @@ pub enum NoDirect {
     Fault,
 }
 
+/// Memory that peers may reach, as they can learn without asking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Exposed {
+    /// Its key.
+    pub key: u64,
+    /// First byte, by the owner's virtual address.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Peers may read it.
+    pub read: bool,
+    /// Peers may write it.
+    pub write: bool,
+    /// Operations name it by virtual address (else by offset).
+    pub virt_addr: bool,
+    /// The owner counts accesses, so that it has to see each.
+    pub noted: bool,
+}
+
 /// A transfer that two sides share: the name of the counter that hands its pieces out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
@@ -173,6 +192,17 @@ pub trait Link {
 
     /// Closes a counter we opened, when all pieces are done with.
     fn share_close(&mut self, _with: PeerId, _share: Share) {}
+
+    /// Lets peers see a registration, or a change of it.
+    fn expose(&mut self, _memory: &Exposed) {}
+
+    /// Lets them see it no more.
+    fn conceal(&mut self, _key: u64) {}
+
+    /// What this peer exposes under a key, as far as is known here: none of it is to be believed.
+    fn exposed(&self, _by: PeerId, _key: u64) -> Option<Exposed> {
+        None
+    }
 
     /// Asks every peer to wake this endpoint when it sends. Returns whether it is safe to sleep:
     /// `false` means that something is there already.

@@ -215,6 +215,11 @@ impl Net {
         self.hub.borrow().accesses()
     }
 
+    /// Whether nodes see each other's registrations. At first they do not.
+    pub fn set_boards(&mut self, on: bool) {
+        self.hub.borrow_mut().set_boards(on);
+    }
+
     /// A node may not write to others' memory any more.
     pub fn bar_puts(&mut self, at: Place) {
         self.hub.borrow_mut().bar(at);

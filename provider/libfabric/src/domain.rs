@@ -306,7 +306,7 @@ impl Wanted {
         let engine = Engine::new(Config {
             eager: param::get().eager_size,
             virt_addr,
-            rma_order: self.orders & answer::MEMORY_ORDERS != 0,
+            rma_order: self.orders & answer::RMA_ORDERS != 0,
         });
         // The one model in which the application keeps calls on a domain apart itself, and no
         // thread of ours is there to disturb it.

@@ -1,6 +1,7 @@
 //! An endpoint: its peers, its requests, and what it does with each.
 
 mod incoming;
+mod onesided;
 mod plain;
 mod post;
 mod share;
@@ -13,7 +14,7 @@ use wire::{Addr, Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
 use crate::core::{Core, RecvOp, Spans, Tally};
-use crate::domain::Cntrs;
+use crate::domain::{Cntrs, MrId};
 use crate::link::{Event, Frame, Gone, Link, PeerId, Refused};
 use crate::pool::Pool;
 use crate::proto::Thresholds;
@@ -39,6 +40,10 @@ pub(crate) struct Peer {
     backlog: VecDeque<Vec<u8>>,
     /// Operations started here that it has yet to answer.
     outstanding: u32,
+    /// Frames sent to it that it answers, or that change its memory; and which of these was the last
+    /// that it does not answer, unless one behind it has been answered.
+    posted: u64,
+    loose: u64,
     /// Those of them that are RMA by rendezvous.
     large: u32,
     /// Its memory can't be reached directly from here.
@@ -62,6 +67,8 @@ enum Request {
 #[derive(Debug)]
 struct Out {
     peer: PeerId,
+    /// The how manyth it is, see [`Peer::posted`].
+    turn: u64,
     /// Source of a send or write, destination of a read or of what an atomic fetches.
     iov: Spans,
     len: usize,
@@ -242,6 +249,8 @@ impl<L: Link> Endpoint<L> {
                 src: ADDR_UNSPEC,
                 backlog: VecDeque::new(),
                 outstanding: 0,
+                posted: 0,
+                loose: 0,
                 large: 0,
                 frames_only: false,
                 shares: share::Shares::Unknown,
@@ -328,6 +337,14 @@ impl<L: Link> Endpoint<L> {
         self.tell_peer_of(peer, frame, &[], 0);
     }
 
+    /// Lets peers see a registration, if it is plain memory under a key of its own.
+    pub(crate) fn expose(&mut self, core: &Core, mr: MrId) {
+        if let Some(mut memory) = core.exposed(mr) {
+            memory.noted |= self.cntrs.remote_read.is_some() || self.cntrs.remote_write.is_some();
+            self.link.expose(&memory);
+        }
+    }
+
     /// Likewise, with the first `len` bytes of `body` behind it, as they are now.
     fn tell_peer_of(&mut self, peer: PeerId, head: &[u8], body: &[Span], len: usize) {
         if self.peer(peer).backlog.is_empty() {
@@ -397,6 +414,9 @@ impl<L: Link> Endpoint<L> {
     fn finish_out(&mut self, core: &mut Core, out: &Out, err: Option<Error>) {
         let peer = self.peer(out.peer);
         peer.outstanding = peer.outstanding.saturating_sub(1);
+        if out.turn > peer.loose {
+            peer.loose = 0;
+        }
         if out.large {
             peer.large = peer.large.saturating_sub(1);
         }
@@ -478,6 +498,7 @@ impl<L: Link> Endpoint<L> {
         state.fetches = Fetches::Unknown;
         state.frames_only = false;
         state.shares = share::Shares::Unknown;
+        state.loose = 0;
         let src = state.src;
         log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
         self.lagging.retain(|p| *p != peer);

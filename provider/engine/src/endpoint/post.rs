@@ -113,12 +113,15 @@ impl<L: Link> Endpoint<L> {
     /// Sends the frame of a request that the peer will answer.
     fn launch(
         &mut self,
-        out: Out,
+        mut out: Out,
         head: impl FnOnce(u64, &mut Header),
         body: &[Span],
         len: usize,
     ) -> Result<(), Error> {
         let (peer, large) = (out.peer, out.large);
+        let state = self.peer(peer);
+        state.posted += 1;
+        out.turn = state.posted;
         let name = self.requests.insert(Request::Out(out));
         let mut header = Header::new();
         head(name, &mut header);
@@ -157,7 +160,7 @@ impl<L: Link> Endpoint<L> {
             self.finish(core, &done_as, len, None);
             return Ok(());
         }
-        let out = |iov| Out { peer, iov, len, done: 0, large: false, asked: None, helps: None, done_as };
+        let out = |iov| Out { peer, turn: 0, iov, len, done: 0, large: false, asked: None, helps: None, done_as };
         if proto == Proto::Eager {
             let header = |req: u64, h: &mut Header| {
                 push(h, &Head::new(WireOp::Eager, flags | Flags::ACK, 0, tag, data));
@@ -191,18 +194,23 @@ impl<L: Link> Endpoint<L> {
         let what = What::RMA | if op.write { What::WRITE } else { What::READ };
         let data = op.data.unwrap_or(0);
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, tally };
+        let watched = self.is_watched(if op.write { self.cntrs.write } else { self.cntrs.read }, op.flags, tally);
+        if watched && self.alone(core, peer, op, &done_as) {
+            return Ok(());
+        }
         let mut flags = if op.data.is_some() { Flags::CQ_DATA } else { Flags::empty() };
         let head = |wire_op, flags: Flags, segs: &[Seg], req, h: &mut Header| {
             push(h, &Head::new(wire_op, flags, Aux::rma(op.remote.len(), segs.len()), req, data));
             push(h, op.remote);
             push(h, segs);
         };
-        let out = |iov, large| Out { peer, iov, len, done: 0, large, asked: None, helps: None, done_as };
+        let out = |iov, large| Out { peer, turn: 0, iov, len, done: 0, large, asked: None, helps: None, done_as };
         if op.write && self.proto.choose(len, op.flags.contains(OpFlags::INJECT)) == Proto::Eager {
-            if !self.is_watched(self.cntrs.write, op.flags, tally) {
+            if !watched {
                 let mut header = Header::new();
                 head(WireOp::Write, flags, &[], 0, &mut header);
                 self.link.send(peer, &header, op.iov, 0, len)?;
+                self.loosen(peer);
                 return Ok(());
             }
             let header = |req, h: &mut Header| head(WireOp::Write, flags | Flags::ACK, &[], req, h);
@@ -267,10 +275,11 @@ impl<L: Link> Endpoint<L> {
             let mut header = Header::new();
             head(flags, 0, &mut header);
             self.link.send(peer, &header, &body, 0, body_len)?;
+            self.loosen(peer);
             return Ok(());
         }
         let iov = Spans::from(op.result);
-        let out = Out { peer, iov, len, done: 0, large: false, asked: None, helps: None, done_as };
+        let out = Out { peer, turn: 0, iov, len, done: 0, large: false, asked: None, helps: None, done_as };
         self.launch(out, |req, h| head(flags | Flags::ACK, req, h), &body, body_len)
     }
 }

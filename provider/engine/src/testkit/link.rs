@@ -7,7 +7,7 @@ use std::rc::Rc;
 use hmem::{Span, total};
 use wire::{Addr, Seg};
 
-use crate::link::{Event, Frame, Gone, Limits, Link, NoDirect, PeerId, Refused, Share};
+use crate::link::{Event, Exposed, Frame, Gone, Limits, Link, NoDirect, PeerId, Refused, Share};
 
 /// A link's place at the hub.
 pub type Place = usize;
@@ -55,6 +55,10 @@ pub(super) struct Hub {
     shares: BTreeMap<(Place, Place, u16), (u16, u16)>,
     /// How many pieces the side that did not open the counter took.
     helped: usize,
+    /// Whether they can learn that.
+    boards: bool,
+    /// What each station lets others reach, by its key.
+    exposed: BTreeMap<(Place, u64), Exposed>,
     /// Who may not write to others' memory.
     barred: Option<Place>,
 }
@@ -73,6 +77,8 @@ impl Hub {
             ways: BTreeMap::new(),
             shares: BTreeMap::new(),
             helped: 0,
+            exposed: BTreeMap::new(),
+            boards: false,
             barred: None,
         };
         Rc::new(RefCell::new(hub))
@@ -109,6 +115,10 @@ impl Hub {
 
     pub(super) fn accesses(&self) -> usize {
         self.accesses
+    }
+
+    pub(super) fn set_boards(&mut self, on: bool) {
+        self.boards = on;
     }
 
     pub(super) fn bar(&mut self, at: Place) {
@@ -153,6 +163,7 @@ impl Hub {
     /// `at` ends: what it sent still arrives, then everyone it ever met hears of it.
     pub(super) fn kill(&mut self, at: Place) {
         self.stations[at].alive = false;
+        self.exposed.retain(|(place, _), _| *place != at);
         self.stations[at].memory.clear();
         for other in 0..self.stations.len() {
             let met = self.way(at, other).used || self.way(other, at).used;
@@ -394,6 +405,20 @@ impl Link for MemLink {
         }
         let there = self.hub.borrow_mut().reach(self.place_of(to), remote)?;
         self.copy(&there, roff, local, loff, len)
+    }
+
+    fn expose(&mut self, memory: &Exposed) {
+        self.hub.borrow_mut().exposed.insert((self.at, memory.key), *memory);
+    }
+
+    fn conceal(&mut self, key: u64) {
+        self.hub.borrow_mut().exposed.remove(&(self.at, key));
+    }
+
+    fn exposed(&self, by: PeerId, key: u64) -> Option<Exposed> {
+        let hub = self.hub.borrow();
+        let known = hub.direct && hub.boards;
+        hub.exposed.get(&(self.place_of(by), key)).filter(|_| known).copied()
     }
 
     fn share_open(&mut self, with: PeerId) -> Option<Share> {

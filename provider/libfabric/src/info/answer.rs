@@ -41,8 +41,15 @@ const ORDERS: u64 = FI_ORDER_SAS
     | FI_ORDER_ATOMIC_WAR
     | FI_ORDER_ATOMIC_WAW;
 
-/// The order among RMA and atomics.
-pub(crate) const MEMORY_ORDERS: u64 = ORDERS & !FI_ORDER_SAS;
+/// The orders that RMA takes part in. Atomics are in order among themselves anyway.
+pub(crate) const RMA_ORDERS: u64 = FI_ORDER_RAR
+    | FI_ORDER_RAW
+    | FI_ORDER_WAR
+    | FI_ORDER_WAW
+    | FI_ORDER_RMA_RAR
+    | FI_ORDER_RMA_RAW
+    | FI_ORDER_RMA_WAR
+    | FI_ORDER_RMA_WAW;
 
 /// What may be a default of every operation.
 const OP_FLAGS: u64 = FI_COMPLETION

@@ -113,6 +113,7 @@ impl ShmLink {
             pid: cred.pid,
             incarnation: None,
             starved: None,
+            board: None,
             shares: Slots::default(),
         })
     }

@@ -4,6 +4,7 @@
 //! receiver has noticed. Two peers that talk both ways have two channels, each a ring in a segment
 //! of its own and a socket which says that the other end is alive, and which wakes it.
 
+mod board;
 mod connect;
 mod control;
 mod open;
@@ -19,11 +20,12 @@ use std::fmt::Write as _;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use engine::{Event, Limits, Link, NoDirect, PeerId, Refused, Share};
+use engine::{Event, Exposed, Limits, Link, NoDirect, PeerId, Refused, Share};
 use hmem::Span;
 use wire::{Addr, Seg};
 
 use crate::cma;
+use board::Board;
 use control::Poller;
 use peer::{Inbound, Outbound, Peer};
 use ring::Mem as _;
@@ -92,6 +94,8 @@ pub struct ShmLink {
     listener: OwnedFd,
     /// Accepted, but no hello yet.
     guests: Vec<Option<service::Guest>>,
+    /// What peers may reach without our help.
+    board: Board,
     /// Peers whose ring had no room lately.
     starved: Vec<u32>,
     /// A peer could not be reached just yet, so the next `arm` refuses to sleep: nobody would wake
@@ -454,6 +458,22 @@ impl Link for ShmLink {
         if let Some(out) = &mut self.peers[with.0 as usize].out {
             out.shares.close(share.slot, share.turn, |slot| out.tx.mem().share(slot));
         }
+    }
+
+    fn expose(&mut self, memory: &Exposed) {
+        self.board.show(memory);
+    }
+
+    fn conceal(&mut self, key: u64) {
+        self.board.hide(key);
+    }
+
+    fn exposed(&self, by: PeerId, key: u64) -> Option<Exposed> {
+        let peer = &self.peers[by.0 as usize];
+        if !self.options.cma || peer.no_cma.is_some() {
+            return None;
+        }
+        peer.out.as_ref()?.board.as_ref()?.find(key)
     }
 
     fn arm(&mut self) -> bool {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use wire::Addr;
 
+use super::board::Board;
 use super::control::{self, Poller};
 use super::wake::Barrier;
 use super::{HOT, NOBODY, ShmLink, ring, segment, service};
@@ -74,6 +75,7 @@ impl ShmLink {
             poller,
             listener,
             guests: Vec::new(),
+            board: Board::create()?,
             starved: Vec::new(),
             connecting: false,
             options: OpenOptions { ring, ..options },

@@ -7,6 +7,7 @@ use engine::{Gone, PeerId};
 use hmem::Span;
 use wire::Addr;
 
+use super::board::View;
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
 use super::share::Slots;
@@ -21,6 +22,8 @@ pub(super) struct Outbound {
     pub(super) incarnation: Option<u64>,
     /// Length of a frame that found no room.
     pub(super) starved: Option<usize>,
+    /// What the peer lets us reach, once it has welcomed us.
+    pub(super) board: Option<View>,
     /// Counters of transfers that the peer shares.
     pub(super) shares: Slots,
 }

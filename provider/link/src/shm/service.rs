@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use engine::{Event, Gone, Link, PeerId, Refused};
 
+use super::board::View;
 use super::control::{self, Cred, Hello};
 use super::peer::Inbound;
 use super::ring::{Consumer, Mem};
@@ -148,7 +149,8 @@ impl ShmLink {
     fn arrive(&mut self, hello: Hello, inb: Inbound) {
         let mut welcome = [control::WELCOME; 9];
         welcome[1..].copy_from_slice(&self.incarnation.to_le_bytes());
-        control::notify(&inb.sock, &welcome);
+        // Like any other packet: if it cannot be sent, the peer does without.
+        let _ = control::send_fd(&inb.sock, &welcome, self.board.fd());
         let id = self.caller(&hello);
         if self.peers[id as usize].inb.is_some() {
             self.end(id, Gone::Reset);
@@ -225,14 +227,20 @@ impl ShmLink {
 
     /// Reads what the receiver of a channel says: a welcome, a refusal, wake-ups, and its end.
     fn hear_outbound(&mut self, id: u32) {
-        let Some(out) = &mut self.peers[id as usize].out else { return };
         let mut errors = 0;
         for _ in 0..BATCH {
+            let Some(out) = &mut self.peers[id as usize].out else { return };
             let mut bytes = [0; 16];
-            match control::receive(&out.sock, &mut bytes) {
+            let (n, fd) = match control::recv_fd(&out.sock, &mut bytes) {
+                Ok((n, fd)) => (Ok(n), fd),
+                Err(e) => (Err(e), None),
+            };
+            match n {
                 Ok(9) if bytes[0] == control::WELCOME => {
                     let [_, number @ .., _, _, _, _, _, _, _] = bytes;
                     out.incarnation = Some(u64::from_le_bytes(number));
+                    // Without it, or with one that is not right, memory is reached by asking.
+                    out.board = fd.and_then(|fd| View::adopt(&fd).ok());
                 }
                 Ok(1) if bytes[0] == control::REFUSED => {
                     log::warn!("{}: {} refused us", self.addr, self.peers[id as usize].addr);
