@@ -31,7 +31,10 @@ fn the_target_need_not_do_anything() {
         let (src, dst) = (net.bytes(0, &pattern(LONG, 2)), net.memory(0, LONG));
         let remote = [there(base + 50, LONG, 7)];
         net[0].rma(&write(1, &[src], &remote, 1)).unwrap();
-        assert_eq!((net[0].sent().ctx.0, net[1].look(target.part(50, LONG).unwrap(), LONG)), (1, pattern(LONG, 2)));
+        assert_eq!(
+            (net[0].sent().ctx.0, net[1].look(target.part(50, LONG).unwrap(), LONG)),
+            (1, pattern(LONG, 2))
+        );
         net[0].rma(&read(1, &[dst], &remote, 2)).unwrap();
         assert_eq!((net[0].sent().ctx.0, net[0].look(dst, LONG)), (2, pattern(LONG, 2)));
         // Small ones likewise, if they are to be there when they complete.

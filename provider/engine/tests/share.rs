@@ -194,3 +194,73 @@ fn nonsense_about_sharing_is_dropped() {
     assert_eq!((net[1].received().err, net[0].sent().err), (None, None));
     assert!(net[1].look(dst, 20 * MIB) == pattern(20 * MIB, 1));
 }
+
+/// Two nodes that see each other's registrations; the second has registered so much, under key 7.
+fn seeing(len: usize) -> (Net, hmem::Span) {
+    let mut net = warm(Setup::default());
+    net.set_boards(true);
+    let target = net.bytes(1, &pattern(len, 1));
+    net[1].share(target, 7);
+    let few = net.memory(0, 3000);
+    net[0].rma(&read(1, &[few], &[there(0, 3000, 7)], 3)).unwrap();
+    assert_eq!(net[0].sent().err, None);
+    (net, target)
+}
+
+#[test]
+fn a_target_that_is_there_copies_its_part() {
+    let len = 20 * MIB;
+    for is_write in [true, false] {
+        let (mut net, target) = seeing(len);
+        let local = net.bytes(0, &pattern(len, 2));
+        let remote = [there(0, len, 7)];
+        net[0].rma(&engine::Rma { write: is_write, ..write(1, &[local], &remote, 3) }).unwrap();
+        net.settle();
+        assert_eq!(net[0].sent().err, None);
+        let seed = if is_write { 2 } else { 1 };
+        assert!(
+            net[1].look(target, len) == pattern(len, seed) && net[0].look(local, len) == pattern(len, seed)
+        );
+        assert!(net.pieces_helped() > 0, "{is_write}");
+        net.assert_idle();
+    }
+}
+
+#[test]
+fn a_target_that_is_not_there_is_not_waited_for() {
+    let len = 20 * MIB;
+    for is_write in [true, false] {
+        let (mut net, target) = seeing(len);
+        let local = net.bytes(0, &pattern(len, 2));
+        let remote = [there(0, len, 7)];
+        net[0].rma(&engine::Rma { write: is_write, ..write(1, &[local], &remote, 3) }).unwrap();
+        (0..len / (4 * MIB)).for_each(|_| drop(net[0].progress()));
+        assert_eq!(net[0].sent().err, None);
+        let seed = if is_write { 2 } else { 1 };
+        assert!(
+            net[1].look(target, len) == pattern(len, seed) && net[0].look(local, len) == pattern(len, seed)
+        );
+        // What it is told late is of no use, and does no harm.
+        net.settle();
+        assert_eq!(net.pieces_helped(), 0);
+        net.assert_idle();
+    }
+}
+
+#[test]
+fn either_end_of_a_lent_transfer_may_die() {
+    let len = 40 * MIB;
+    for dead in [0, 1] {
+        let (mut net, _) = seeing(len);
+        let local = net.bytes(0, &pattern(len, 2));
+        net[0].rma(&write(1, &[local], &[there(0, len, 7)], 3)).unwrap();
+        net[1].progress();
+        assert!(net.pieces_helped() > 0);
+        net.kill(dead);
+        net.settle();
+        if dead == 1 {
+            assert_eq!(net[0].sent().err, Some(Error::Reset));
+        }
+        assert_eq!(net[1 - dead].ep_under_way(net[1 - dead].ep), 0);
+    }
+}

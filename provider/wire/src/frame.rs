@@ -31,8 +31,11 @@ pub enum Op {
     /// The taker of an `Rts` or `WriteRts` has started to fetch the payload piece by piece, and the
     /// sender may put pieces too.
     Share = 11,
-    /// The sender put so many of them, and there are no more to take.
+    /// The other side copied so many of them, and there are no more to take.
     Shared = 12,
+    /// The initiator of a large read or write has begun to do it piece by piece, and its target may
+    /// copy pieces too.
+    Lend = 13,
 }
 
 impl Op {
@@ -50,6 +53,7 @@ impl Op {
             10 => Op::Result,
             11 => Op::Share,
             12 => Op::Shared,
+            13 => Op::Lend,
             _ => return None,
         })
     }
@@ -311,6 +315,7 @@ mod tests {
             (Op::Result, 10),
             (Op::Share, 11),
             (Op::Shared, 12),
+            (Op::Lend, 13),
         ] {
             assert_eq!(op as u8, code);
             assert_eq!(Op::from_u8(code), Some(op));

@@ -18,7 +18,8 @@
 //! | `Atomic` | req if any answer | cq data | rma, op, datatype | rma x [`RmaSeg`], operands, compares |
 //! | `Result` | req | – | [`Status`] | fetched values |
 //! | `Share` | sender's req | taker's req | segments | [`Pieces`], segments x [`Seg`] |
-//! | `Shared` | taker's req | pieces put; the one that failed, plus 1, from bit 32 on | [`Status`] | – |
+//! | `Lend` | initiator's req | 1: a write, 0: a read | segments | [`Pieces`], one [`RmaSeg`], segments x [`Seg`] |
+//! | `Shared` | the counter's owner's req | pieces put; the one that failed, plus 1, from bit 32 on | [`Status`] | – |
 //!
 //! `Write` and friends address memory as libfabric's `fi_rma_iov` does: an offset or address, a
 //! length, and the key of a registration of the target.

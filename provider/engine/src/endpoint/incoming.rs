@@ -75,6 +75,7 @@ impl<L: Link> Endpoint<L> {
             WireOp::Atomic => self.on_atomic(core, frame, head, flags, &mut rest),
             WireOp::Share => self.on_share(core, peer, head, &mut rest),
             WireOp::Shared => self.on_shared(core, peer, head),
+            WireOp::Lend => self.on_lend(core, peer, head, &mut rest),
             WireOp::Eager | WireOp::Data | WireOp::Fin | WireOp::Result => None,
         }
     }
@@ -201,7 +202,8 @@ impl<L: Link> Endpoint<L> {
     fn on_fin(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
         let name = head.tag.get();
         match self.requests.get_mut(name)? {
-            Request::Out(out) if out.peer == peer => {}
+            // What we share ourselves is done when we say so.
+            Request::Out(out) if out.peer == peer && out.shared.as_ref().is_none_or(|p| !p.is_owner()) => {}
             _ => return None,
         }
         let Some(Request::Out(out)) = self.requests.remove(name) else { return None };

@@ -61,6 +61,7 @@ enum Request {
     Out(Out),
     In(In),
     Serve(Serve),
+    Lent(share::Lent),
 }
 
 /// Started here.
@@ -77,8 +78,8 @@ struct Out {
     large: bool,
     /// The peer asked for frames: its request, and how many bytes it wants.
     asked: Option<(u64, usize)>,
-    /// We copy our part of it.
-    helps: Option<Box<share::Part>>,
+    /// We and the peer copy it.
+    shared: Option<Box<share::Part>>,
     done_as: Done,
 }
 
@@ -506,6 +507,7 @@ impl<L: Link> Endpoint<L> {
             Request::Out(o) => o.peer == peer,
             Request::In(i) => i.peer == peer,
             Request::Serve(s) => s.peer == peer,
+            Request::Lent(l) => l.peer == peer,
         });
         self.streams.retain(|name| !mine.contains(name));
         self.shares.retain(|name| !mine.contains(name));

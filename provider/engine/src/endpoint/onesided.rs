@@ -5,6 +5,9 @@
 //! small write goes into a frame, which takes no time at all; since the registration allows it, it
 //! completes at once, too.
 //!
+//! What is so large that both had better copy is shared (`share.rs`): the target copies pieces while it
+//! is there, and the initiator copies what it does not.
+//!
 //! What a target has to see (remote CQ data, counters), what is asked for in order, and what cannot be
 //! reached directly goes the way of frames. So does what is posted behind a frame that nobody will
 //! answer, until a later one has been answered: it would overtake the former.
@@ -48,6 +51,9 @@ impl<L: Link> Endpoint<L> {
         }
         let Some(memory) = self.link.exposed(peer, seg.key.get()) else { return false };
         let Some(there) = place(&memory, seg.addr.get(), len as u64, op.write) else { return false };
+        if !small && self.share_rma(core, peer, op, there, *done) {
+            return true;
+        }
         let copied = if small {
             const HEADERS: usize = Head::LEN + size_of::<wire::RmaSeg>();
             let mut bytes = [0; HEADERS];
@@ -65,6 +71,9 @@ impl<L: Link> Endpoint<L> {
             self.link.get(peer, &[there], 0, op.iov, 0, len).is_ok()
         };
         if copied {
+            if !small {
+                self.peer(peer).shares.may();
+            }
             self.finish(core, done, len, None);
         }
         copied

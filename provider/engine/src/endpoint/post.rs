@@ -160,7 +160,8 @@ impl<L: Link> Endpoint<L> {
             self.finish(core, &done_as, len, None);
             return Ok(());
         }
-        let out = |iov| Out { peer, turn: 0, iov, len, done: 0, large: false, asked: None, helps: None, done_as };
+        let out =
+            |iov| Out { peer, turn: 0, iov, len, done: 0, large: false, asked: None, shared: None, done_as };
         if proto == Proto::Eager {
             let header = |req: u64, h: &mut Header| {
                 push(h, &Head::new(WireOp::Eager, flags | Flags::ACK, 0, tag, data));
@@ -194,7 +195,8 @@ impl<L: Link> Endpoint<L> {
         let what = What::RMA | if op.write { What::WRITE } else { What::READ };
         let data = op.data.unwrap_or(0);
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, tally };
-        let watched = self.is_watched(if op.write { self.cntrs.write } else { self.cntrs.read }, op.flags, tally);
+        let watched =
+            self.is_watched(if op.write { self.cntrs.write } else { self.cntrs.read }, op.flags, tally);
         if watched && self.alone(core, peer, op, &done_as) {
             return Ok(());
         }
@@ -204,7 +206,8 @@ impl<L: Link> Endpoint<L> {
             push(h, op.remote);
             push(h, segs);
         };
-        let out = |iov, large| Out { peer, turn: 0, iov, len, done: 0, large, asked: None, helps: None, done_as };
+        let out =
+            |iov, large| Out { peer, turn: 0, iov, len, done: 0, large, asked: None, shared: None, done_as };
         if op.write && self.proto.choose(len, op.flags.contains(OpFlags::INJECT)) == Proto::Eager {
             if !watched {
                 let mut header = Header::new();
@@ -279,7 +282,7 @@ impl<L: Link> Endpoint<L> {
             return Ok(());
         }
         let iov = Spans::from(op.result);
-        let out = Out { peer, turn: 0, iov, len, done: 0, large: false, asked: None, helps: None, done_as };
+        let out = Out { peer, turn: 0, iov, len, done: 0, large: false, asked: None, shared: None, done_as };
         self.launch(out, |req, h| head(flags | Flags::ACK, req, h), &body, body_len)
     }
 }

@@ -102,7 +102,7 @@ impl<L: Link> Endpoint<L> {
             Request::Out(out)
                 if out.peer == peer
                     && out.asked.is_none()
-                    && out.helps.is_none()
+                    && out.shared.is_none()
                     && want <= total(&out.iov) as u64
                     && !out.done_as.what.intersects(What::READ | What::ATOMIC) =>
             {
@@ -203,7 +203,11 @@ impl<L: Link> Endpoint<L> {
         let off = usize::try_from(head.data.get()).ok()?;
         let (iov, want, got) = match self.requests.get_mut(name)? {
             Request::In(i) if i.peer == peer && i.shared.is_none() => (&i.iov, i.want, &mut i.got),
-            Request::Out(o) if o.peer == peer && o.done_as.what.contains(What::RMA | What::READ) => {
+            Request::Out(o)
+                if o.peer == peer
+                    && o.shared.is_none()
+                    && o.done_as.what.contains(What::RMA | What::READ) =>
+            {
                 (&o.iov, o.len, &mut o.done)
             }
             _ => return None,
@@ -228,7 +232,7 @@ impl<L: Link> Endpoint<L> {
                 }
                 self.finish_out(core, &out, None);
             }
-            Request::Serve(_) => {}
+            Request::Serve(_) | Request::Lent(_) => {}
         }
         Some(())
     }

@@ -48,7 +48,9 @@ impl Shared {
         let (shared, fd) = Shared::create_open(len)?;
         // Kernels before 5.1 have no such seal; there, a peer of the same user could write.
         // SAFETY: `fcntl` touches no memory of ours.
-        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL) };
+        unsafe {
+            libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)
+        };
         Ok((shared, fd))
     }
 
