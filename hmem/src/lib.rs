@@ -8,6 +8,7 @@
 mod span;
 pub use span::{Kind, Span, classify, copy, copy_in, copy_out, read, total, write};
 
+pub mod cuda;
 pub mod fake;
 
 mod atomic;
