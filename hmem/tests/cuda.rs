@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use cuda_stand_in::driver::Driver;
 use hmem::cuda::{self, Error, Export, How, Part, Sort};
+use hmem::path::{Path, find};
 use hmem::{AtomicOp, Datatype, Kind, Span, apply, classify, copy, read, write};
 
 fn alone() -> (MutexGuard<'static, ()>, Driver) {
@@ -123,7 +124,7 @@ fn copies_in_flight_come_to_an_end() {
     let (a, text) = (cu.alloc(len), pattern(len, 3));
     // SAFETY: `text` outlives the copy.
     let mut pending =
-        unsafe { cuda::start(&[Part { dst: a, src: text.as_ptr().addr(), len }], 0, vec![]) }.unwrap();
+        unsafe { cuda::start(&[Part { dst: a, src: text.as_ptr().addr(), len }], 0, vec![], true) }.unwrap();
     let mut polls = 0;
     while !pending.poll().unwrap() {
         polls += 1;
@@ -133,7 +134,7 @@ fn copies_in_flight_come_to_an_end() {
     cu.fail(c"cuMemcpyAsync", 2, 700);
     // SAFETY: as above.
     let mut pending =
-        unsafe { cuda::start(&[Part { dst: a, src: text.as_ptr().addr(), len }], 0, vec![]) }.unwrap();
+        unsafe { cuda::start(&[Part { dst: a, src: text.as_ptr().addr(), len }], 0, vec![], true) }.unwrap();
     let end = loop {
         match pending.poll() {
             Ok(false) => {}
@@ -192,6 +193,22 @@ fn what_cannot_be_shared_is_refused_with_the_drivers_word() {
     cuda::export(other, 1, 8).unwrap();
     assert!(fds() < open, "{} < {open}", fds());
     cu.unmap(other, 1);
+}
+
+#[test]
+fn the_path_is_the_first_that_nobody_refuses() {
+    let (_alone, cu) = alone();
+    let (plain, pool) = (cu.alloc(100), cu.alloc_async(100));
+    let found = find(span(plain, 100), false);
+    assert_eq!((found.path, found.refused[Path::Dmabuf as usize]), (Path::PeerMap, libc::ENODEV));
+    let found = find(span(plain, 100), true);
+    assert_eq!((found.path, found.refused[Path::DmabufPcie as usize]), (Path::PeerMap, libc::EOPNOTSUPP));
+    let found = find(span(pool, 100), false);
+    assert_eq!((found.path, found.refused[Path::PeerMap as usize]), (Path::Staged, libc::EOPNOTSUPP));
+    assert!(found.why.contains("peer mapping: CUDA error 801"), "{}", found.why);
+    assert_eq!(find(Span::leak(1), false).path, Path::Cpu);
+    cu.free(plain);
+    cu.free(pool);
 }
 
 /// Another process, which owns memory and does as it is told.
@@ -318,7 +335,7 @@ fn fetch(owner: &Owner, exports: &[Export], local: usize, len: usize) -> Result<
     assert_eq!(done, len);
     let ctx = keep[0].context();
     // SAFETY: the mappings are kept, and the local memory outlives the copy.
-    let mut pending = unsafe { cuda::start(&parts, ctx, keep)? };
+    let mut pending = unsafe { cuda::start(&parts, ctx, keep, true)? };
     while !pending.poll()? {
         std::thread::sleep(Duration::from_micros(10));
     }

@@ -1,10 +1,9 @@
 //! Copies with a device on one side or both.
 
 use std::collections::VecDeque;
-use std::ptr::null_mut;
 
-use super::api::{Api, EVENT_DISABLE_TIMING, Error, Handle, NOT_FOUND, NOT_READY};
-use super::lane::{Entered, context_for, stream};
+use super::api::{Api, Error, Handle, NOT_FOUND, NOT_READY};
+use super::lane::{Entered, Slot, context_for, give_back, slot};
 use super::opened::Opened;
 use super::{info, loaded};
 
@@ -20,9 +19,11 @@ pub(crate) fn copy_now(dst: usize, src: usize, len: usize) -> Result<(), Error> 
     }
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let entered = Entered::new(api, context_for(api, dst, src)?)?;
-    let stream = stream(api, &entered)?;
-    api.copy_async(dst as u64, src as u64, len, stream)?;
-    api.stream_wait(stream)
+    let slot = slot(api, &entered, true)?;
+    let stream = slot.stream as Handle;
+    let copied = api.copy_async(dst as u64, src as u64, len, stream).and_then(|()| api.stream_wait(stream));
+    give_back(api, &slot);
+    copied
 }
 
 /// One stretch of a copy.
@@ -39,9 +40,7 @@ pub struct Part {
 /// A copy in flight. Dropping it waits until the device has let go of the memory.
 #[derive(Debug)]
 pub struct Pending {
-    ctx: usize,
-    stream: usize,
-    event: usize,
+    slot: Slot,
     /// What is not handed to the driver yet.
     todo: VecDeque<Part>,
     /// Between host memory that is not page-locked and a device.
@@ -50,12 +49,13 @@ pub struct Pending {
     _keep: Vec<Opened>,
 }
 
-/// Starts copying all parts. In `ctx`, if that is not 0; else where the memory is.
+/// Starts copying all parts. In `ctx`, if that is not 0; else where the memory is. `host`: one side
+/// may be host memory.
 ///
 /// # Safety
 /// All parts are valid for the copy until the answer is dropped, or has been found done. `keep` is
 /// what keeps them so where they are other processes' memory.
-pub unsafe fn start(parts: &[Part], ctx: usize, keep: Vec<Opened>) -> Result<Pending, Error> {
+pub unsafe fn start(parts: &[Part], ctx: usize, keep: Vec<Opened>, host: bool) -> Result<Pending, Error> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let first = parts.iter().find(|p| p.len > 0);
     let ctx = match (ctx, first) {
@@ -63,19 +63,14 @@ pub unsafe fn start(parts: &[Part], ctx: usize, keep: Vec<Opened>) -> Result<Pen
         (0, None) => super::lane::any(api).unwrap_or(0),
         (ctx, _) => ctx,
     };
-    let pageable = first.is_some_and(|p| info(p.dst).is_none() || info(p.src).is_none());
+    let pageable = host && first.is_some_and(|p| info(p.dst).is_none() || info(p.src).is_none());
     let entered = Entered::new(api, ctx)?;
-    let mut event = null_mut();
-    api.event_create(&mut event, EVENT_DISABLE_TIMING)?;
     let mut pending = Pending {
-        ctx,
-        stream: 0,
-        event: event as usize,
+        slot: slot(api, &entered, false)?,
         todo: parts.iter().copied().filter(|p| p.len > 0).collect(),
         pageable,
         _keep: keep,
     };
-    pending.stream = stream(api, &entered)? as usize;
     pending.issue(api)?;
     Ok(pending)
 }
@@ -84,10 +79,10 @@ impl Pending {
     /// Whether it is done: `Ok(false)` means not yet. An error is final.
     pub fn poll(&mut self) -> Result<bool, Error> {
         let api = loaded().ok_or(Error(NOT_FOUND))?;
-        match api.event_query(self.event as Handle) {
+        match api.event_query(self.slot.event as Handle) {
             Ok(()) if self.todo.is_empty() => Ok(true),
             Ok(()) => {
-                let _entered = Entered::new(api, self.ctx)?;
+                let _entered = Entered::new(api, self.slot.ctx)?;
                 self.issue(api)?;
                 Ok(false)
             }
@@ -98,7 +93,7 @@ impl Pending {
 
     /// Hands the next parts to the driver: all, or as much as does not keep us long.
     fn issue(&mut self, api: &Api) -> Result<(), Error> {
-        let stream = self.stream as Handle;
+        let (stream, event) = (self.slot.stream as Handle, self.slot.event as Handle);
         while let Some(part) = self.todo.pop_front() {
             let n = if self.pageable { part.len.min(PAGEABLE) } else { part.len };
             if n < part.len {
@@ -108,22 +103,21 @@ impl Pending {
             if copied.is_err() {
                 // What is queued already still runs, and the event has to come after it.
                 self.todo.clear();
-                let _ = api.event_record(self.event as Handle, stream);
+                let _ = api.event_record(event, stream);
                 return copied;
             }
             if self.pageable {
                 break;
             }
         }
-        api.event_record(self.event as Handle, stream)
+        api.event_record(event, stream)
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
         let Some(api) = loaded() else { return };
-        let Ok(_entered) = Entered::new(api, self.ctx) else { return };
-        let _ = api.event_wait(self.event as Handle);
-        let _ = api.event_destroy(self.event as Handle);
+        let _ = api.event_wait(self.slot.event as Handle);
+        give_back(api, &self.slot);
     }
 }

@@ -4,11 +4,15 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::api::{Api, Error, Handle, STREAM_NON_BLOCKING};
+use super::api::{Api, EVENT_DISABLE_TIMING, Error, Handle, STREAM_NON_BLOCKING};
 use super::{Info, info};
 
-/// Streams for copies that are in flight together in one context.
-const STREAMS: usize = 4;
+/// Streams of one context: the first for copies that are waited for, which must not come behind one
+/// in flight, the others for copies that are in flight together.
+const STREAMS: usize = 5;
+
+/// Most events kept for later, of one context.
+const EVENTS: usize = 64;
 
 /// `CUDA_ERROR_INVALID_CONTEXT`.
 const INVALID_CONTEXT: i32 = 201;
@@ -118,6 +122,18 @@ struct Lane {
     id: u64,
     streams: [usize; STREAMS],
     turn: usize,
+    /// To be used again.
+    events: Vec<usize>,
+}
+
+/// Where a copy is queued, and the event that comes behind it.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) ctx: usize,
+    /// Of the context.
+    id: u64,
+    pub(crate) stream: usize,
+    pub(crate) event: usize,
 }
 
 fn lanes() -> MutexGuard<'static, Vec<Lane>> {
@@ -125,8 +141,8 @@ fn lanes() -> MutexGuard<'static, Vec<Lane>> {
     LANES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A stream of the context that is entered.
-pub(crate) fn stream(api: &Api, entered: &Entered<'_>) -> Result<Handle, Error> {
+/// A stream and an event of the context that is entered, for a copy that is waited for or not.
+pub(crate) fn slot(api: &Api, entered: &Entered<'_>, waited: bool) -> Result<Slot, Error> {
     let mut id = 0;
     // A driver of before 12.0 cannot tell; its contexts then count as one for each name.
     let _ = api.ctx_id(entered.ctx as Handle, &mut id);
@@ -145,11 +161,34 @@ pub(crate) fn stream(api: &Api, entered: &Entered<'_>) -> Result<Handle, Error> 
                 api.stream_create(&mut stream, STREAM_NON_BLOCKING)?;
                 *s = stream as usize;
             }
-            lanes.push(Lane { ctx: entered.ctx, id, streams, turn: 0 });
+            lanes.push(Lane { ctx: entered.ctx, id, streams, turn: 0, events: Vec::new() });
             lanes.len() - 1
         }
     };
     let lane = &mut lanes[at];
-    lane.turn = (lane.turn + 1) % STREAMS;
-    Ok(lane.streams[lane.turn] as Handle)
+    let stream = if waited {
+        lane.streams[0]
+    } else {
+        lane.turn = lane.turn % (STREAMS - 1) + 1;
+        lane.streams[lane.turn]
+    };
+    let event = match lane.events.pop() {
+        Some(event) => event,
+        None => {
+            let mut event = null_mut();
+            api.event_create(&mut event, EVENT_DISABLE_TIMING)?;
+            event as usize
+        }
+    };
+    Ok(Slot { ctx: entered.ctx, id, stream, event })
+}
+
+/// Gives a slot back whose work is over.
+pub(crate) fn give_back(api: &Api, slot: &Slot) {
+    let mut lanes = lanes();
+    let its = |l: &&mut Lane| (l.ctx, l.id) == (slot.ctx, slot.id) && l.events.len() < EVENTS;
+    match lanes.iter_mut().find(its) {
+        Some(lane) => lane.events.push(slot.event),
+        None => drop(api.event_destroy(slot.event as Handle)),
+    }
 }

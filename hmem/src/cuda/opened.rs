@@ -124,7 +124,8 @@ fn map(pid: i32, export: &Export, ctx: usize, entered: &Entered<'_>) -> Result<M
             // Its length is the owner's word until the driver confirms it.
             let (mut base, mut len) = (0, 0);
             api.mem_range(&mut base, &mut len, at)?;
-            if base != at || (len as u64) < export.len {
+            let follow = (base + len as u64).saturating_sub(at);
+            if base > at || follow < export.len {
                 return Err(Error(INVALID_VALUE));
             }
             Ok(mapping)

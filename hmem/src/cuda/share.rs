@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::api::{Api, DMA_BUF_PCIE, Error, HANDLE_POSIX_FD, IpcHandle, NOT_FOUND, RANGE_DMA_BUF, attr};
@@ -110,7 +111,9 @@ fn one(api: &Api, of: &Info) -> Result<Export, Error> {
 
 /// Whether the allocation is still there.
 fn is_alive(e: &Export) -> bool {
-    info(e.base as usize).is_some_and(|i| (i.id, i.base, i.len) == (e.id, e.base, e.len))
+    let nameless = e.id >> 63 == 1;
+    let same = |i: Info| (i.base, i.len) == (e.base, e.len) && (i.id == e.id || nameless);
+    info(e.base as usize).is_some_and(same)
 }
 
 fn make(api: &Api, of: &Info) -> Result<Kept, Error> {
@@ -128,6 +131,11 @@ fn make(api: &Api, of: &Info) -> Result<Kept, Error> {
     // So that what the application does to it synchronously is done when the call is.
     let on = 1u32;
     let _ = api.pointer_set((&raw const on).cast(), attr::SYNC_MEMOPS, of.base);
+    if export.id == 0 {
+        // A number that is never found again: whoever opens it must not take it for an earlier one.
+        static NAMELESS: AtomicU64 = AtomicU64::new(1 << 63);
+        export.id = NAMELESS.fetch_add(1, Relaxed);
+    }
     let fd = match of.sort {
         Sort::Plain => {
             let mut handle = IpcHandle([0; 64]);
