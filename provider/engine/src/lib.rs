@@ -28,6 +28,6 @@ mod work;
 
 pub use crate::core::{Iov, RmaIov};
 pub use domain::{Cntrs, Config, Domain, EpConfig, MrId, Next, Reg};
-pub use link::{Event, Frame, Gone, Limits, Link, NoDirect, PeerId, Refused};
+pub use link::{CopyId, Event, Frame, Gone, Limits, Link, NoDirect, PeerId, Refused, Way};
 pub use types::*;
 pub use work::{Work, WorkOp};

@@ -1,5 +1,6 @@
 //! An endpoint: its peers, its requests, and what it does with each.
 
+mod device;
 mod incoming;
 mod post;
 mod transfer;
@@ -11,7 +12,7 @@ use wire::{Addr, Flags, Head, Op as WireOp, Status, put};
 
 use crate::core::{Core, RecvOp, Spans, Tally};
 use crate::domain::Cntrs;
-use crate::link::{Event, Gone, Link, PeerId, Refused};
+use crate::link::{CopyId, Event, Gone, Link, PeerId, Refused};
 use crate::pool::Pool;
 use crate::proto::Thresholds;
 use crate::types::*;
@@ -90,6 +91,10 @@ struct In {
     got: usize,
     /// The peer's request, to be answered when all is here.
     req: u64,
+    /// The peer was told where to put the bytes, and may say that it has.
+    placed: bool,
+    /// A device could not take them.
+    failed: bool,
     then: Then,
 }
 
@@ -138,6 +143,8 @@ pub(crate) struct Endpoint<L> {
     requests: Pool<Request>,
     /// Requests with frames to send.
     streams: VecDeque<u64>,
+    /// Copies in flight, and the request each is for.
+    copies: Vec<(CopyId, u64)>,
     /// Peers with a backlog.
     lagging: Vec<PeerId>,
     /// A peer whose path is still to be told of.
@@ -170,6 +177,7 @@ impl<L: Link> Endpoint<L> {
             route: Vec::new(),
             requests: Pool::with_capacity(64),
             streams: VecDeque::new(),
+            copies: Vec::new(),
             lagging: Vec::new(),
             untold: None,
             proto: Thresholds::new(eager, max_frame),
@@ -256,6 +264,7 @@ impl<L: Link> Endpoint<L> {
                     self.link.release(frame);
                 }
                 Some(Event::Closed(peer, why)) => self.closed(core, peer, why),
+                Some(Event::Copied(copy, ok)) => self.copied(core, copy, ok),
             }
             n += 1;
         }
@@ -283,19 +292,24 @@ impl<L: Link> Endpoint<L> {
         self.tell_peer_of(peer, frame, &[], 0);
     }
 
-    /// Likewise, with the first `len` bytes of `body` behind it, as they are now.
-    fn tell_peer_of(&mut self, peer: PeerId, head: &[u8], body: &[Span], len: usize) {
+    /// Likewise, with the first `len` bytes of `body` behind it, as they are now; `false` if a device
+    /// could not read them.
+    fn tell_peer_of(&mut self, peer: PeerId, head: &[u8], body: &[Span], len: usize) -> bool {
         if self.peer(peer).backlog.is_empty() {
             match self.link.send(peer, head, body, 0, len) {
                 // To one who is gone nothing need be said: the link tells of it, or told already.
-                Ok(()) | Err(Refused::Gone(_)) => return,
+                Ok(()) | Err(Refused::Gone(_)) => return true,
                 Err(Refused::Busy) => self.lagging.push(peer),
+                Err(Refused::Fault) => return false,
             }
         }
         let mut frame = head.to_vec();
         frame.resize(head.len() + len, 0);
-        hmem::read(body, 0, &mut frame[head.len()..]);
-        self.peer(peer).backlog.push_back(frame);
+        let read = hmem::read(body, 0, &mut frame[head.len()..]);
+        if read == len {
+            self.peer(peer).backlog.push_back(frame);
+        }
+        read == len
     }
 
     fn fin(&mut self, peer: PeerId, req: u64, status: Status, bytes: usize) {
@@ -442,6 +456,7 @@ impl<L: Link> Endpoint<L> {
         });
         self.streams.retain(|name| !mine.contains(name));
         for name in mine {
+            self.stop_copy(name);
             match self.requests.remove(name) {
                 Some(Request::Out(out)) => self.finish_out(core, &out, Some(err)),
                 Some(Request::In(In { then: Then::Recv(landing), .. })) => {
