@@ -6,6 +6,7 @@
 
 mod connect;
 mod control;
+mod device;
 mod open;
 mod peer;
 mod ring;
@@ -18,9 +19,9 @@ use std::fmt::Write as _;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use engine::{Event, Limits, Link, NoDirect, PeerId, Refused};
+use engine::{CopyId, Event, Limits, Link, NoDirect, PeerId, Refused, Way};
 use hmem::Span;
-use wire::{Addr, Seg};
+use wire::{Addr, Handle, Seg};
 
 use crate::cma;
 use control::Poller;
@@ -98,6 +99,9 @@ pub struct ShmLink {
     options: OpenOptions,
     incarnation: u64,
     pid: u32,
+    /// Copies by a device, in flight.
+    flying: Vec<device::Flying>,
+    copies_started: u64,
     warned_cma: bool,
     warned_uid: bool,
     warned_fds: bool,
@@ -217,7 +221,10 @@ impl ShmLink {
         unsafe { out.tx.write(0, head) };
         if len > 0 {
             let done = out.copy_in(head.len(), body, off, len);
-            debug_assert_eq!(done, len, "the body is shorter than said");
+            if done != len {
+                // Nothing was published.
+                return Some(Err(Refused::Fault));
+            }
         }
         out.tx.publish(total);
         if wake::must_ring(out.tx.mem(), self.barrier.registered) {
@@ -331,6 +338,11 @@ impl Link for ShmLink {
         if self.held != NOBODY {
             self.advance(self.held);
         }
+        if !self.flying.is_empty() {
+            if let Some(event) = self.landed() {
+                return Some(event);
+            }
+        }
         self.calls = self.calls.wrapping_add(1);
         if self.calls % STRIDE == 0 || self.slow {
             if let Some(event) = self.poll_slow() {
@@ -396,8 +408,36 @@ impl Link for ShmLink {
         self.direct(cma::Way::Put, to, remote, roff, (local, loff), len)
     }
 
+    fn untold(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        self.untold_handles(to, iov)
+    }
+
+    fn told(&mut self, to: PeerId, handle: &Handle) {
+        self.told_handle(to, handle);
+    }
+
+    fn learn(&mut self, from: PeerId, handle: &Handle) {
+        self.learn_handle(from, handle);
+    }
+
+    fn start(
+        &mut self,
+        way: Way,
+        peer: PeerId,
+        remote: &[Seg],
+        local: &[Span],
+        len: usize,
+    ) -> Result<CopyId, NoDirect> {
+        self.start_copy(way, peer, remote, local, len)
+    }
+
+    fn cancel(&mut self, copy: CopyId) {
+        self.cancel_copy(copy);
+    }
+
     fn arm(&mut self) -> bool {
-        if self.held != NOBODY {
+        // No descriptor tells when a copy is over, so as long as one is in flight nobody sleeps.
+        if self.held != NOBODY || !self.flying.is_empty() {
             return false;
         }
         self.service();
@@ -430,6 +470,11 @@ impl Link for ShmLink {
             (Some(why), _) => write!(line, "frames only: {why}"),
             (None, Some(pid)) => write!(line, "cma (process_vm_readv) with pid {pid}"),
             (None, None) => write!(line, "not connected"),
+        };
+        let _ = match &peer.no_device {
+            Some(why) => write!(line, "; device memory: {why}"),
+            None if self.options.device_direct => Ok(()),
+            None => write!(line, "; device memory: staged, device_direct is switched off"),
         };
         line
     }

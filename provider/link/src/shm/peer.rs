@@ -7,6 +7,7 @@ use engine::{Gone, PeerId};
 use hmem::Span;
 use wire::Addr;
 
+use super::device::Devices;
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
 
@@ -78,6 +79,10 @@ pub(super) struct Peer {
     pub(super) next_try: Option<Instant>,
     /// Why its memory cannot be reached directly, once that was tried.
     pub(super) no_cma: Option<String>,
+    /// Devices' memory, here and there.
+    pub(super) devices: Devices,
+    /// Why such memory does not go from device to device, once that was tried.
+    pub(super) no_device: Option<String>,
 }
 
 impl Peer {
@@ -94,6 +99,8 @@ impl Peer {
             first_try: None,
             next_try: None,
             no_cma: None,
+            devices: Devices::default(),
+            no_device: None,
         }
     }
 }
