@@ -179,7 +179,30 @@ pub(crate) enum Body {
     /// They are here.
     Held(Vec<u8>),
     /// The sender keeps them.
-    Offered { req: u64, segs: ArrayVec<Seg, MAX_SEGS>, direct: bool },
+    Offered { req: u64, segs: ArrayVec<Seg, MAX_SEGS>, direct: Reach },
+}
+
+/// How a peer says that segments of its memory may be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// By frames alone.
+    Frames,
+    /// By the CPU.
+    Cpu,
+    /// By a device that can reach the other one's memory.
+    Device,
+}
+
+impl Reach {
+    pub(crate) fn of(flags: wire::Flags) -> Reach {
+        if flags.contains(wire::Flags::DEVICE) {
+            Reach::Device
+        } else if flags.contains(wire::Flags::DIRECT) {
+            Reach::Cpu
+        } else {
+            Reach::Frames
+        }
+    }
 }
 
 /// A message nobody asked for yet.

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use hmem::Span;
-use wire::{Addr, Seg};
+use wire::{Addr, Handle, Seg};
 
 /// A peer of one link: small, dense, given out by [`Link::peer`] and never used again for another
 /// address.
@@ -16,6 +16,8 @@ pub enum Refused {
     Busy,
     /// The peer is not there: nobody listens, or it died, or it refused us. Nothing was sent.
     Gone(Gone),
+    /// The body could not be read: the device that has it failed. Nothing was sent.
+    Fault,
 }
 
 /// Why a peer cannot be talked to.
@@ -80,6 +82,21 @@ pub enum Event<F> {
     /// A peer went away. Every frame it had sent has been delivered before. Frames sent to it are
     /// refused from now on, unless it can be connected to anew.
     Closed(PeerId, Gone),
+    /// A copy that [`Link::start`] began is over: whether all bytes are there.
+    Copied(CopyId, bool),
+}
+
+/// A copy in flight: given out by [`Link::start`], and never again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyId(pub u64);
+
+/// Which way bytes go between here and a peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the peer to us.
+    Get,
+    /// From us to the peer.
+    Put,
 }
 
 /// A frame that a link holds: who sent it and how long it is.
@@ -202,6 +219,44 @@ pub trait Link {
     /// What this peer exposes under a key, as far as is known here: none of it is to be believed.
     fn exposed(&self, _by: PeerId, _key: u64) -> Option<Exposed> {
         None
+    }
+
+    /// The allocations of a device that `iov` is of and that this peer has not been told of, so that
+    /// it may reach them; `None` if it cannot be told, or not of all. Whoever asks sends each in a
+    /// `Handle` frame and then calls [`Link::told`].
+    fn untold(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        let _ = (to, iov);
+        None
+    }
+
+    /// The peer has been sent this.
+    fn told(&mut self, to: PeerId, handle: &Handle) {
+        let _ = (to, handle);
+    }
+
+    /// The peer has sent this.
+    fn learn(&mut self, from: PeerId, handle: &Handle) {
+        let _ = (from, handle);
+    }
+
+    /// Starts to copy `len` bytes between the front of `local` and that of the peer's `remote`, which
+    /// is a device's memory that it told of. [`Event::Copied`] says when it is over. Copies may end
+    /// in any order, and nothing else waits for them.
+    fn start(
+        &mut self,
+        way: Way,
+        peer: PeerId,
+        remote: &[Seg],
+        local: &[Span],
+        len: usize,
+    ) -> Result<CopyId, NoDirect> {
+        let _ = (way, peer, remote, local, len);
+        Err(NoDirect::Never)
+    }
+
+    /// Nobody wants to hear of this copy any more. When it returns, the memory is let go of.
+    fn cancel(&mut self, copy: CopyId) {
+        let _ = copy;
     }
 
     /// Asks every peer to wake this endpoint when it sends. Returns whether it is safe to sleep:

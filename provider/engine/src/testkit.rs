@@ -45,6 +45,8 @@ pub struct Setup {
     pub capacity: usize,
     /// Whether nodes may reach each other's memory directly.
     pub direct: bool,
+    /// Whether a node's device may reach another node's.
+    pub peer_access: bool,
     /// Entries of each completion queue.
     pub cq_size: usize,
     /// Whether the nodes are in each other's address vectors.
@@ -60,6 +62,7 @@ impl Default for Setup {
             max_frame: 512,
             capacity: 64,
             direct: true,
+            peer_access: false,
             cq_size: 64,
             acquainted: true,
             seed: 1,
@@ -100,7 +103,7 @@ impl Net {
 
     /// Nodes in a net of this kind.
     pub fn with(nodes: usize, setup: Setup) -> Net {
-        let hub = Hub::new(setup.max_frame, setup.capacity, setup.direct, setup.seed);
+        let hub = Hub::new(&setup);
         let nodes: Vec<Node> = (0..nodes).map(|_| Node::new(&setup, Hub::join(&hub))).collect();
         let mut net = Net { setup, hub, nodes, devices: Vec::new() };
         if setup.acquainted {
@@ -154,6 +157,7 @@ impl Net {
         let memory = hmem::fake::alloc(len);
         let span = memory.span();
         self.devices.push(memory);
+        self.hub.borrow_mut().devices.push(span);
         span
     }
 
@@ -168,6 +172,16 @@ impl Net {
             }
         }
         panic!("the net does not come to rest");
+    }
+
+    /// Has the next copies by a device fail, before or (`late`) while they are in flight.
+    pub fn fail_copies(&mut self, copies: usize, late: bool) {
+        self.hub.borrow_mut().fail_copies(copies, late);
+    }
+
+    /// How many copies devices made from node to node.
+    pub fn device_copies(&self) -> usize {
+        self.hub.borrow().copies
     }
 
     /// Stops everything on its way from one node to another, until [`Net::let_pass`].

@@ -16,7 +16,7 @@ use crate::fabric::{FabricFid, FabricShared};
 use crate::ffi::{Fid, Hold, Refs, arg, guard, header, obj, publish, put, reclaim};
 use crate::info::answer;
 use crate::wait::Wait;
-use crate::{atomic, av, cntr, cq, ep, lock, mr, param};
+use crate::{atomic, av, cntr, cq, ep, hmem_ops, lock, mr, param};
 
 pub(crate) type Engine = engine::Domain<link::ShmLink>;
 
@@ -213,8 +213,13 @@ impl Drop for Guard<'_> {
     }
 }
 
-static OPS: fi::fi_ops =
-    fi::fi_ops { close: Some(close), bind: Some(bind), control: Some(control), ..fi::NO_OPS };
+static OPS: fi::fi_ops = fi::fi_ops {
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(control),
+    ops_open: Some(hmem_ops::ops_open),
+    ..fi::NO_OPS
+};
 
 static DOMAIN_OPS: fi::fi_ops_domain = fi::fi_ops_domain {
     av_open: Some(av::open),

@@ -13,6 +13,7 @@ pub(crate) struct Params {
     pub eager_size: usize,
     pub ring_size: usize,
     pub cma: bool,
+    pub device_direct: bool,
     pub connect_timeout: Duration,
 }
 
@@ -25,6 +26,7 @@ impl Default for Params {
             eager_size: EAGER_SIZE,
             ring_size: link.ring,
             cma: link.cma,
+            device_direct: link.device_direct,
             connect_timeout: link.connect_timeout,
         }
     }
@@ -37,6 +39,7 @@ impl Params {
             bind: Some(bind.sock()),
             ring: self.ring_size,
             cma: self.cma,
+            device_direct: self.device_direct,
             connect_timeout: self.connect_timeout,
         }
     }
@@ -79,6 +82,14 @@ pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
               the kernel allows it (default: yes)",
         ) {
             p.cma = on;
+        }
+        if let Some(on) = core.param_bool(
+            provider,
+            c"device_direct",
+            c"Have a GPU copy straight from or to a peer's GPU memory where its driver allows it; else \
+              such memory goes through the ring (default: yes)",
+        ) {
+            p.device_direct = on;
         }
         if let Some(ms) = core.param_int(
             provider,

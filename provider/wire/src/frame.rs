@@ -1,4 +1,4 @@
-use zerocopy::byteorder::little_endian::{U16, U64};
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Most segments of either sort that a frame may name.
@@ -36,6 +36,8 @@ pub enum Op {
     /// The initiator of a large read or write has begun to do it piece by piece, and its target may
     /// copy pieces too.
     Lend = 13,
+    /// An allocation of a device's memory, and how the other side reaches it.
+    Handle = 14,
 }
 
 impl Op {
@@ -54,6 +56,7 @@ impl Op {
             11 => Op::Share,
             12 => Op::Shared,
             13 => Op::Lend,
+            14 => Op::Handle,
             _ => return None,
         })
     }
@@ -75,6 +78,8 @@ bitflags::bitflags! {
         const FETCH = 16;
         /// The atomic carries compare values.
         const COMPARE = 32;
+        /// The segments are a device's memory, which `Handle` frames have told of.
+        const DEVICE = 64;
     }
 }
 
@@ -254,6 +259,29 @@ pub struct Pieces {
     pub turn: U16,
 }
 
+/// An allocation of a device's memory, as the one who owns it tells others. What `how`, `fd` and
+/// `token` mean is between the two links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Handle {
+    /// What kind of handle this is.
+    pub how: u8,
+    /// 0.
+    pub zero: [u8; 3],
+    /// A descriptor of the owner's, for kinds that have one.
+    pub fd: U32,
+    /// The allocation's number: no other of the owner's ever has it.
+    pub id: U64,
+    /// First byte, by the owner's own virtual address.
+    pub base: U64,
+    /// Bytes.
+    pub len: U64,
+    /// The device's UUID.
+    pub device: [u8; 16],
+    /// The driver's own handle.
+    pub token: [u8; 64],
+}
+
 /// Appends the bytes of `part` to `frame`.
 pub fn put<T: IntoBytes + Immutable + ?Sized>(frame: &mut Vec<u8>, part: &T) {
     frame.extend_from_slice(part.as_bytes());
@@ -301,6 +329,20 @@ mod tests {
                 "0500000000000000040000000000000003000102",
             )
         );
+        let handle = Handle {
+            how: 1,
+            zero: [0; 3],
+            fd: 2.into(),
+            id: 3.into(),
+            base: 4.into(),
+            len: 5.into(),
+            device: [6; 16],
+            token: [7; 64],
+        };
+        assert_eq!(size_of_val(&handle), 112);
+        let bytes = handle.as_bytes();
+        assert_eq!((bytes[0], bytes[4], bytes[8], bytes[16], bytes[24]), (1, 2, 3, 4, 5));
+        assert_eq!((bytes[32], bytes[48], bytes[111]), (6, 7, 7));
         assert_eq!(Aux::atomic(3, 18, 13), 0b0011_0101_0010_0011);
         for (op, code) in [
             (Op::Eager, 1),
@@ -316,6 +358,7 @@ mod tests {
             (Op::Share, 11),
             (Op::Shared, 12),
             (Op::Lend, 13),
+            (Op::Handle, 14),
         ] {
             assert_eq!(op as u8, code);
             assert_eq!(Op::from_u8(code), Some(op));

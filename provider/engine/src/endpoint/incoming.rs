@@ -5,7 +5,7 @@ use hmem::{AtomicOp, Datatype, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status, put, take, take_many};
 
 use super::{Endpoint, Fetches, Landing, Meta, Request, Then};
-use crate::core::{Body, Core, Message, Reached, RecvOp};
+use crate::core::{Body, Core, Message, Reach, Reached, RecvOp};
 use crate::link::{Frame, Link, PeerId};
 use crate::types::*;
 
@@ -68,7 +68,8 @@ impl<L: Link> Endpoint<L> {
         let peer = frame.from();
         match op {
             WireOp::Rts => self.on_rts(core, peer, head, flags, &mut rest),
-            WireOp::Cts => self.on_cts(peer, head, &mut rest),
+            WireOp::Cts => self.on_cts(peer, head, flags, &mut rest),
+            WireOp::Handle => self.on_handle(peer, &mut rest),
             WireOp::Write => self.on_write(core, frame, head, flags, &mut rest),
             WireOp::WriteRts => self.on_write_rts(core, peer, head, flags, &mut rest),
             WireOp::Read => self.on_read(core, peer, head, flags, &mut rest),
@@ -121,17 +122,31 @@ impl<L: Link> Endpoint<L> {
         let len = frame.len().checked_sub(off)?;
         let meta = self.meta(frame.from(), head, flags, len);
         if let Some(landing) = self.matched(core, &meta) {
-            self.link.copy_out(frame, off, &landing.iov, 0, len.min(landing.room));
-            if let Some(req) = ack {
-                self.fin(meta.peer, req, Status::Ok, len);
-            }
-            self.land(core, landing, len, None);
+            let want = len.min(landing.room);
+            let ok = self.link.copy_out(frame, off, &landing.iov, 0, want) == want;
+            self.delivered(core, meta.peer, ack, landing, len, ok);
             return Some(());
         }
         let mut held = core.buffer(len);
         self.link.read(frame, off, &mut held);
         self.hold(core, meta, ack, Body::Held(held));
         Some(())
+    }
+
+    /// A message is in its buffer, or a device could not take it.
+    fn delivered(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        ack: Option<u64>,
+        landing: Landing,
+        len: usize,
+        ok: bool,
+    ) {
+        if let Some(req) = ack {
+            self.fin(peer, req, if ok { Status::Ok } else { Status::Io }, len);
+        }
+        self.land(core, landing, len, (!ok).then_some(Error::Io));
     }
 
     fn hold(&self, core: &mut Core, meta: Meta, ack: Option<u64>, body: Body) {
@@ -154,7 +169,7 @@ impl<L: Link> Endpoint<L> {
         (n <= MAX_SEGS).then_some(())?;
         let segs: ArrayVec<Seg, MAX_SEGS> = take_many::<Seg>(rest, n)?.try_into().ok()?;
         let len = usize::try_from(offer.len.get()).ok()?;
-        let direct = flags.contains(Flags::DIRECT);
+        let direct = Reach::of(flags);
         let there = segs.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()))?;
         (there == len as u64).then_some(())?;
         let meta = self.meta(peer, head, flags, len);
@@ -172,12 +187,10 @@ impl<L: Link> Endpoint<L> {
         let (landing, spent) = self.landing(core, recv, &Meta { peer, src, tagged, tag, data, len });
         match body {
             Body::Held(bytes) => {
-                hmem::write(&landing.iov, 0, &bytes[..len.min(landing.room)]);
+                let want = len.min(landing.room);
+                let ok = hmem::write(&landing.iov, 0, &bytes[..want]) == want;
                 core.give_back(bytes);
-                if let Some(req) = ack {
-                    self.fin(peer, req, Status::Ok, len);
-                }
-                self.land(core, landing, len, None);
+                self.delivered(core, peer, ack, landing, len, ok);
             }
             Body::Offered { req, segs, direct } => {
                 self.fetch(core, peer, req, &segs, direct, len, Then::Recv(landing));
@@ -204,8 +217,10 @@ impl<L: Link> Endpoint<L> {
         match self.requests.get_mut(name)? {
             // What we share ourselves is done when we say so.
             Request::Out(out) if out.peer == peer && out.shared.as_ref().is_none_or(|p| !p.is_owner()) => {}
+            Request::In(_) => return self.on_fin_in(core, peer, head),
             _ => return None,
         }
+        self.stop_copy(name);
         let Some(Request::Out(out)) = self.requests.remove(name) else { return None };
         self.streams.retain(|s| *s != name);
         self.shares.retain(|s| *s != name);
@@ -237,8 +252,8 @@ impl<L: Link> Endpoint<L> {
         let len = frame.len().checked_sub(off)?;
         let (status, cntr) = match core.reach(segs, Access::REMOTE_WRITE) {
             Ok(Reached { iov, len: n, cntr }) if n == len => {
-                self.link.copy_out(frame, off, &iov, 0, len);
-                (Status::Ok, cntr)
+                let ok = self.link.copy_out(frame, off, &iov, 0, len) == len;
+                (if ok { Status::Ok } else { Status::Io }, cntr)
             }
             Ok(_) => (Status::Malformed, None),
             Err(status) => (status, None),
@@ -313,7 +328,7 @@ impl<L: Link> Endpoint<L> {
             Ok(reached) if reached.len as u64 == there => {
                 let then = Then::Write { data, cntr: reached.cntr };
                 let iov = (&reached.iov[..]).into();
-                self.fetch_into(core, peer, req, segs, flags.contains(Flags::DIRECT), iov, reached.len, then);
+                self.fetch_into(core, peer, req, segs, Reach::of(flags), iov, reached.len, then);
             }
             other => {
                 let status = other.err().unwrap_or(Status::Malformed);
@@ -339,7 +354,7 @@ impl<L: Link> Endpoint<L> {
         let req = head.tag.get();
         match core.reach(rma, Access::REMOTE_READ) {
             Ok(reached) if reached.len as u64 == there => {
-                self.serve(core, peer, req, segs, flags.contains(Flags::DIRECT), &reached);
+                self.serve(core, peer, req, segs, Reach::of(flags), &reached);
             }
             other => {
                 let status = other.err().unwrap_or(Status::Malformed);
@@ -431,12 +446,12 @@ impl<L: Link> Endpoint<L> {
             _ => return None,
         }
         let Some(Request::Out(out)) = self.requests.remove(name) else { return None };
-        let err = if len == out.len {
-            self.link.copy_out(frame, Head::LEN, &out.iov, 0, len);
-            None
+        let ok = if len == out.len {
+            self.link.copy_out(frame, Head::LEN, &out.iov, 0, len) == len
         } else {
-            Some(Error::Io)
+            false
         };
+        let err = (!ok).then_some(Error::Io);
         self.finish_out(core, &out, err);
         Some(())
     }

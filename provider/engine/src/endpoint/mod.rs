@@ -1,5 +1,6 @@
 //! An endpoint: its peers, its requests, and what it does with each.
 
+mod device;
 mod incoming;
 mod onesided;
 mod plain;
@@ -15,7 +16,7 @@ use zerocopy::IntoBytes;
 
 use crate::core::{Core, RecvOp, Spans, Tally};
 use crate::domain::{Cntrs, MrId};
-use crate::link::{Event, Frame, Gone, Link, PeerId, Refused};
+use crate::link::{CopyId, Event, Frame, Gone, Link, PeerId, Refused};
 use crate::pool::Pool;
 use crate::proto::Thresholds;
 use crate::types::*;
@@ -105,6 +106,10 @@ struct In {
     got: usize,
     /// The peer's request, to be answered when all is here.
     req: u64,
+    /// The peer was told where to put the bytes, and may say that it has.
+    placed: bool,
+    /// A device could not take them.
+    failed: bool,
     then: Then,
     /// We and the peer copy it, instead of frames.
     shared: Option<Box<share::Part>>,
@@ -157,6 +162,8 @@ pub(crate) struct Endpoint<L> {
     streams: VecDeque<u64>,
     /// Requests of which we have pieces to copy.
     shares: VecDeque<u64>,
+    /// Copies in flight, and the request each is for.
+    copies: Vec<(CopyId, u64)>,
     /// Peers with a backlog.
     lagging: Vec<PeerId>,
     /// A peer whose path is still to be told of.
@@ -190,6 +197,7 @@ impl<L: Link> Endpoint<L> {
             requests: Pool::with_capacity(64),
             streams: VecDeque::new(),
             shares: VecDeque::new(),
+            copies: Vec::new(),
             lagging: Vec::new(),
             untold: None,
             proto: Thresholds::new(eager, max_frame),
@@ -292,6 +300,11 @@ impl<L: Link> Endpoint<L> {
                     n += 1;
                     continue;
                 }
+                Some(Event::Copied(copy, ok)) => {
+                    self.copied(core, copy, ok);
+                    n += 1;
+                    continue;
+                }
             };
             loop {
                 let from = frame.from();
@@ -318,7 +331,7 @@ impl<L: Link> Endpoint<L> {
             n += self.stream(core);
         }
         if !self.shares.is_empty() {
-            n += self.share(core);
+            n += self.share_on(core);
         }
         n
     }
@@ -346,19 +359,24 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    /// Likewise, with the first `len` bytes of `body` behind it, as they are now.
-    fn tell_peer_of(&mut self, peer: PeerId, head: &[u8], body: &[Span], len: usize) {
+    /// Likewise, with the first `len` bytes of `body` behind it, as they are now; `false` if a device
+    /// could not read them.
+    fn tell_peer_of(&mut self, peer: PeerId, head: &[u8], body: &[Span], len: usize) -> bool {
         if self.peer(peer).backlog.is_empty() {
             match self.link.send(peer, head, body, 0, len) {
                 // To one who is gone nothing need be said: the link tells of it, or told already.
-                Ok(()) | Err(Refused::Gone(_)) => return,
+                Ok(()) | Err(Refused::Gone(_)) => return true,
                 Err(Refused::Busy) => self.lagging.push(peer),
+                Err(Refused::Fault) => return false,
             }
         }
         let mut frame = head.to_vec();
         frame.resize(head.len() + len, 0);
-        hmem::read(body, 0, &mut frame[head.len()..]);
-        self.peer(peer).backlog.push_back(frame);
+        let read = hmem::read(body, 0, &mut frame[head.len()..]);
+        if read == len {
+            self.peer(peer).backlog.push_back(frame);
+        }
+        read == len
     }
 
     fn fin(&mut self, peer: PeerId, req: u64, status: Status, bytes: usize) {
@@ -512,6 +530,7 @@ impl<L: Link> Endpoint<L> {
         self.streams.retain(|name| !mine.contains(name));
         self.shares.retain(|name| !mine.contains(name));
         for name in mine {
+            self.stop_copy(name);
             match self.requests.remove(name) {
                 Some(Request::Out(out)) => self.finish_out(core, &out, Some(err)),
                 Some(Request::In(In { then: Then::Recv(landing), .. })) => {

@@ -42,7 +42,8 @@ impl<L: Link> Endpoint<L> {
         let recv = matcher.posted_mut(at)?;
         let (&Spans::One(span), None) = (&recv.iov, recv.multi) else { return None };
         let (ctx, tally, report) = (recv.ctx, recv.tally, recv.flags.contains(OpFlags::COMPLETION));
-        (len <= span.len()).then_some(Target { at, span, ctx, tally, report, src })
+        let fits = len <= span.len() && span.kind().is_system();
+        fits.then_some(Target { at, span, ctx, tally, report, src })
     }
 
     /// Completes a receive whose bytes have come.
@@ -111,9 +112,6 @@ impl<L: Link> Endpoint<L> {
             return None;
         }
         let target = self.target(core, from, head, flags, len)?;
-        if !target.span.kind().is_system() {
-            return None;
-        }
         self.link.get(from, &[seg], 0, &[target.span], 0, len).ok()?;
         self.peer(from).shares.may();
         self.fin(from, offer.req.get(), Status::Ok, len);
@@ -137,7 +135,7 @@ impl<L: Link> Endpoint<L> {
         let seg: RmaSeg = take(&mut &bytes[Head::LEN..])?;
         let len = frame.len() - HEADERS;
         let (span, cntr) = core.reach_plain(&seg)?;
-        if span.len() != len {
+        if span.len() != len || !span.kind().is_system() {
             return None;
         }
         self.link.copy_out(frame, HEADERS, &[span], 0, len);

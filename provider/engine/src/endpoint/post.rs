@@ -3,6 +3,7 @@
 use hmem::{Span, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg};
 
+use super::device::on_device;
 use super::{Done, Endpoint, Fetches, Out, Request};
 use crate::core::{Core, Spans, Tally};
 use crate::link::{Link, PeerId, Refused};
@@ -14,6 +15,7 @@ impl From<Refused> for Error {
         match why {
             Refused::Busy => Error::Again,
             Refused::Gone(why) => why.into(),
+            Refused::Fault => Error::Io,
         }
     }
 }
@@ -35,7 +37,10 @@ impl<L: Link> Endpoint<L> {
     #[inline(always)]
     pub(crate) fn send_plain(&mut self, core: &mut Core, span: Span, op: &Send<'_>) -> bool {
         let len = span.len();
-        if len > self.proto.eager || op.flags.intersects(OpFlags::DELIVERY | OpFlags::FENCE) {
+        if len > self.proto.eager
+            || op.flags.intersects(OpFlags::DELIVERY | OpFlags::FENCE)
+            || !span.kind().is_system()
+        {
             return false;
         }
         let Some(&Some(peer)) = self.route.get(op.to as usize) else { return false };
@@ -152,7 +157,9 @@ impl<L: Link> Endpoint<L> {
         let (tag, data) = (op.tag.unwrap_or(0), op.data.unwrap_or(0));
         let report = op.flags.contains(OpFlags::COMPLETION);
         let done_as = Done { ctx: op.ctx, what, report, tag, data, tally };
+        let device = on_device(op.iov) && self.shares(peer, op.iov, len, op.flags)?;
         let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT));
+        let proto = if device { Proto::Rendezvous } else { proto };
         let acked = op.flags.contains(OpFlags::DELIVERY) && self.is_watched(self.cntrs.send, op.flags, tally);
         if proto == Proto::Eager && !acked {
             let head = Head::new(WireOp::Eager, flags, 0, tag, data);
@@ -173,15 +180,22 @@ impl<L: Link> Endpoint<L> {
             return Err(Error::TooBig);
         }
         let (segs, direct) = segments(op.iov)?;
-        if direct {
-            flags |= Flags::DIRECT;
-        }
+        flags.set(Flags::DIRECT, direct);
+        flags.set(Flags::DEVICE, device);
         let header = |req: u64, h: &mut Header| {
             push(h, &Head::new(WireOp::Rts, flags, segs.len() as u16, tag, data));
             push(h, &Offer { req: req.into(), len: (len as u64).into() });
             push(h, &segs[..]);
         };
         self.launch(out(op.iov.into()), header, &[], 0)
+    }
+
+    /// Whether the peer is to fetch these bytes from a device, or put them there, itself.
+    fn shares(&mut self, peer: PeerId, iov: &[Span], len: usize, flags: OpFlags) -> Result<bool, Error> {
+        if len == 0 || flags.contains(OpFlags::INJECT) {
+            return Ok(false);
+        }
+        Ok(self.share(peer, iov)?)
     }
 
     pub(crate) fn rma(&mut self, core: &mut Core, op: &Rma<'_>, tally: Tally) -> Result<(), Error> {
@@ -208,7 +222,9 @@ impl<L: Link> Endpoint<L> {
         };
         let out =
             |iov, large| Out { peer, turn: 0, iov, len, done: 0, large, asked: None, shared: None, done_as };
-        if op.write && self.proto.choose(len, op.flags.contains(OpFlags::INJECT)) == Proto::Eager {
+        let device = on_device(op.iov) && self.shares(peer, op.iov, len, op.flags)?;
+        let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT));
+        if op.write && !device && proto == Proto::Eager {
             if !watched {
                 let mut header = Header::new();
                 head(WireOp::Write, flags, &[], 0, &mut header);
@@ -223,11 +239,10 @@ impl<L: Link> Endpoint<L> {
             return Err(Error::TooBig);
         }
         let (segs, direct) = segments(op.iov)?;
-        if direct {
-            flags |= Flags::DIRECT;
-        }
+        flags.set(Flags::DIRECT, direct);
+        flags.set(Flags::DEVICE, device);
         let wire_op = if op.write { WireOp::WriteRts } else { WireOp::Read };
-        let large = len > self.proto.eager;
+        let large = device || len > self.proto.eager;
         self.launch(out(op.iov.into(), large), |req, h| head(wire_op, flags, &segs, req, h), &[], 0)?;
         if large && !direct {
             self.peer(peer).fetches = Fetches::ByFrames;

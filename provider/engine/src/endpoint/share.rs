@@ -144,13 +144,16 @@ impl<L: Link> Endpoint<L> {
             said: None,
         };
         let shared = Some(Box::new(part));
+        let (iov_of, got, placed, failed) = (iov.clone(), 0, false, false);
         let name = self.requests.insert(Request::In(In {
             peer,
-            iov: iov.clone(),
+            iov: iov_of,
             len,
             want,
-            got: 0,
+            got,
             req,
+            placed,
+            failed,
             then,
             shared,
         }));
@@ -166,7 +169,7 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Goes on with what is shared.
-    pub(super) fn share(&mut self, core: &mut Core) -> usize {
+    pub(super) fn share_on(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
         for _ in 0..self.shares.len() {
             let Some(&name) = self.shares.front() else { break };

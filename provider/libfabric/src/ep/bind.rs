@@ -258,7 +258,10 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
         return Err(Errno::OPBADSTATE);
     }
     let awake = wake_all(setup)?;
-    let link = setup.link.take().ok_or(Errno::OPBADSTATE)?;
+    let mut link = setup.link.take().ok_or(Errno::OPBADSTATE)?;
+    if !setup.options.device_direct() {
+        link.set_device_direct(false);
+    }
     let config = EpConfig {
         link,
         av,

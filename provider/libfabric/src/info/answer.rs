@@ -123,7 +123,7 @@ pub(crate) fn answer(hints: Option<&Hints>, api: u32) -> Result<Offer, Refusal> 
     let h = hints.unwrap_or(&none);
     endpoint_type(h.ep.kind)?;
     check_names(h)?;
-    subset("capabilities", h.caps, caps::ALL)?;
+    subset("capabilities", h.caps, if h.devices { caps::ALL } else { caps::ALL & !FI_HMEM })?;
     check_endpoint(h)?;
     check_queues(h)?;
     check_domain(h)?;

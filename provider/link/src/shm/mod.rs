@@ -7,6 +7,7 @@
 mod board;
 mod connect;
 mod control;
+mod device;
 mod open;
 mod peer;
 mod ring;
@@ -20,9 +21,9 @@ use std::fmt::Write as _;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use engine::{Event, Exposed, Limits, Link, NoDirect, PeerId, Refused, Share};
+use engine::{CopyId, Event, Exposed, Limits, Link, NoDirect, PeerId, Refused, Share, Way};
 use hmem::Span;
-use wire::{Addr, Seg};
+use wire::{Addr, Handle, Seg};
 
 use crate::cma;
 use board::Board;
@@ -108,6 +109,9 @@ pub struct ShmLink {
     options: OpenOptions,
     incarnation: u64,
     pid: u32,
+    /// Copies by a device, in flight.
+    flying: Vec<device::Flying>,
+    copies_started: u64,
     warned_cma: bool,
     warned_uid: bool,
     warned_fds: bool,
@@ -227,7 +231,10 @@ impl ShmLink {
         unsafe { out.tx.write(0, head) };
         if len > 0 {
             let done = out.copy_in(head.len(), body, off, len);
-            debug_assert_eq!(done, len, "the body is shorter than said");
+            if done != len {
+                // Nothing was published.
+                return Some(Err(Refused::Fault));
+            }
         }
         out.tx.publish(total);
         if wake::must_ring(out.tx.mem(), self.barrier.registered) {
@@ -351,6 +358,11 @@ impl Link for ShmLink {
     fn poll(&mut self) -> Option<Event<ShmFrame>> {
         if self.held != NOBODY {
             self.advance(self.held);
+        }
+        if !self.flying.is_empty() {
+            if let Some(event) = self.landed() {
+                return Some(event);
+            }
         }
         self.calls = self.calls.wrapping_add(1);
         if self.calls % STRIDE == 0 || self.slow {
@@ -480,8 +492,36 @@ impl Link for ShmLink {
         peer.out.as_ref()?.board.as_ref()?.find(key)
     }
 
+    fn untold(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        self.untold_handles(to, iov)
+    }
+
+    fn told(&mut self, to: PeerId, handle: &Handle) {
+        self.told_handle(to, handle);
+    }
+
+    fn learn(&mut self, from: PeerId, handle: &Handle) {
+        self.learn_handle(from, handle);
+    }
+
+    fn start(
+        &mut self,
+        way: Way,
+        peer: PeerId,
+        remote: &[Seg],
+        local: &[Span],
+        len: usize,
+    ) -> Result<CopyId, NoDirect> {
+        self.start_copy(way, peer, remote, local, len)
+    }
+
+    fn cancel(&mut self, copy: CopyId) {
+        self.cancel_copy(copy);
+    }
+
     fn arm(&mut self) -> bool {
-        if self.held != NOBODY {
+        // No descriptor tells when a copy is over, so as long as one is in flight nobody sleeps.
+        if self.held != NOBODY || !self.flying.is_empty() {
             return false;
         }
         self.service();
@@ -514,6 +554,11 @@ impl Link for ShmLink {
             (Some(why), _) => write!(line, "frames only: {why}"),
             (None, Some(pid)) => write!(line, "cma (process_vm_readv) with pid {pid}"),
             (None, None) => write!(line, "not connected"),
+        };
+        let _ = match &peer.no_device {
+            Some(why) => write!(line, "; device memory: {why}"),
+            None if self.options.device_direct => Ok(()),
+            None => write!(line, "; device memory: staged, device_direct is switched off"),
         };
         line
     }

@@ -31,13 +31,21 @@ pub struct OpenOptions {
     pub ring: usize,
     /// Whether to reach peers' memory directly where the kernel allows it.
     pub cma: bool,
+    /// Whether a device copies from or to a peer's device memory where the driver allows it.
+    pub device_direct: bool,
     /// How long a peer that was never reached may take to appear.
     pub connect_timeout: Duration,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
-        OpenOptions { bind: None, ring: DEFAULT_RING, cma: true, connect_timeout: Duration::from_secs(3) }
+        OpenOptions {
+            bind: None,
+            ring: DEFAULT_RING,
+            cma: true,
+            device_direct: true,
+            connect_timeout: Duration::from_secs(3),
+        }
     }
 }
 
@@ -81,6 +89,8 @@ impl ShmLink {
             options: OpenOptions { ring, ..options },
             incarnation: control::random()?,
             pid: std::process::id(),
+            flying: Vec::new(),
+            copies_started: 0,
             warned_cma: false,
             warned_uid: false,
             warned_fds: false,

@@ -8,6 +8,7 @@ use hmem::Span;
 use wire::Addr;
 
 use super::board::View;
+use super::device::Devices;
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
 use super::share::Slots;
@@ -89,6 +90,10 @@ pub(super) struct Peer {
     pub(super) next_try: Option<Instant>,
     /// Why its memory cannot be reached directly, once that was tried.
     pub(super) no_cma: Option<String>,
+    /// Devices' memory, here and there.
+    pub(super) devices: Devices,
+    /// Why such memory does not go from device to device, once that was tried.
+    pub(super) no_device: Option<String>,
 }
 
 impl Peer {
@@ -105,6 +110,8 @@ impl Peer {
             first_try: None,
             next_try: None,
             no_cma: None,
+            devices: Devices::default(),
+            no_device: None,
         }
     }
 }

@@ -301,6 +301,8 @@ impl ShmLink {
             }
         }
         self.dying.pop_front();
+        self.forget_devices(id);
+        let peer = &mut self.peers[id as usize];
         let why = peer.dying.take().unwrap_or(Gone::Reset);
         peer.no_cma = None;
         log::debug!("{}: {} ended: {why:?}", self.addr, peer.addr);

@@ -152,6 +152,7 @@ fn a_peer_that_scribbles_ends_in_frames_or_in_an_end() {
                     frames += 1;
                 }
                 Some(Event::Closed(..)) => ends += 1,
+                Some(Event::Copied(..)) => panic!("no copy was started"),
                 None => {
                     b.arm();
                 }
