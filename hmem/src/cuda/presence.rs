@@ -7,12 +7,12 @@
 //! holds for a millisecond, by the processor's time stamp, and the question asked then is cheap too:
 //! has the linker loaded anything since.
 //!
-//! Once the library is there, the heap that malloc(3) grows with brk(2) and the main thread's stack
-//! are known not to be a device's: nothing else can be mapped there while they are. For all other
+//! The heap that malloc(3) grows with brk(2) and the main thread's stack are known not to be a
+//! device's: nothing else can be mapped there while they are. Those cost a comparison. For all other
 //! addresses the driver is asked, each time: what is not remembered cannot be out of date.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Once, OnceLock};
 
 use super::api::Api;
 
@@ -55,13 +55,13 @@ fn ticks() -> u64 {
 /// The driver, if an application might have a pointer of it by now, and `addr` could be one.
 #[inline]
 pub(crate) fn may_own(addr: usize) -> Option<&'static Api> {
-    if STATE.load(Relaxed) == ABSENT {
-        if ticks().wrapping_sub(ASKED.load(Relaxed)) < HOLDS {
-            return None;
-        }
-        return ask_again();
+    if is_never_a_device(addr) {
+        return None;
     }
-    if is_never_a_device(addr) { None } else { API.get() }
+    if STATE.load(Relaxed) == PRESENT {
+        return API.get();
+    }
+    if ticks().wrapping_sub(ASKED.load(Relaxed)) < HOLDS { None } else { ask_again() }
 }
 
 /// Looks for the driver now, whatever was found before. For calls that set something up.
@@ -76,6 +76,8 @@ pub fn look() -> bool {
 #[cold]
 fn ask_again() -> Option<&'static Api> {
     ASKED.store(ticks(), Relaxed);
+    static LEARNED: Once = Once::new();
+    LEARNED.call_once(learn_host_ranges);
     let adds = objects_loaded();
     if LOADED.swap(adds, Relaxed) == adds {
         return None;
@@ -83,7 +85,6 @@ fn ask_again() -> Option<&'static Api> {
     let api = Api::find()?;
     // Two threads may find it at once: either table will do.
     let _ = API.set(api);
-    learn_host_ranges();
     STATE.store(PRESENT, Relaxed);
     API.get()
 }
@@ -108,6 +109,9 @@ fn objects_loaded() -> u64 {
 static HEAP: AtomicUsize = AtomicUsize::new(usize::MAX);
 static STACK: AtomicUsize = AtomicUsize::new(0);
 
+/// More than any heap has.
+const FAR: usize = 1 << 40;
+
 /// How much below its end the main thread's stack is taken to reach.
 const STACK_LEN: usize = 4 << 20;
 
@@ -116,9 +120,10 @@ fn is_never_a_device(addr: usize) -> bool {
     if STACK.load(Relaxed).wrapping_sub(addr).wrapping_sub(1) < STACK_LEN {
         return true;
     }
+    // Most mappings are far from the heap.
     let heap = HEAP.load(Relaxed);
     // SAFETY: asks where the heap ends now; changes nothing.
-    addr >= heap && addr < unsafe { libc::sbrk(0) }.addr()
+    addr >= heap && addr - heap < FAR && addr < unsafe { libc::sbrk(0) }.addr()
 }
 
 /// Where the heap begins and the main thread's stack ends. Neither ever changes.
