@@ -76,32 +76,25 @@ pub(crate) fn is_device(addr: usize) -> bool {
 }
 
 fn ask_is_device(api: &Api, addr: usize) -> bool {
-    let (mut kind, mut managed) = (0u32, 0u32);
-    let to: [*mut c_void; 2] = [(&raw mut kind).cast(), (&raw mut managed).cast()];
-    let which = [attr::MEMORY_TYPE, attr::IS_MANAGED];
-    let known = api.pointer_get(2, which.as_ptr(), to.as_ptr(), addr as u64).is_ok();
-    known && (kind == TYPE_DEVICE || managed != 0)
+    ask(api, [attr::MEMORY_TYPE, attr::IS_MANAGED], addr)
+        .is_ok_and(|[kind, managed]| kind as u32 == TYPE_DEVICE || managed != 0)
+}
+
+/// What the driver answers about an address. Each answer gets 8 bytes, which is as long as any is: how
+/// many bytes the driver writes for a truth value is told nowhere.
+fn ask<const N: usize>(api: &Api, which: [u32; N], addr: usize) -> Result<[u64; N], api::Error> {
+    let mut answers = [0u64; N];
+    let first = answers.as_mut_ptr();
+    // SAFETY: `n` is below `N`.
+    let to: [*mut c_void; N] = std::array::from_fn(|n| unsafe { first.add(n) }.cast());
+    api.pointer_get(N as u32, which.as_ptr(), to.as_ptr(), addr as u64)?;
+    Ok(answers)
 }
 
 /// What the driver knows of an address; `None` for memory that is not its.
 pub fn info(addr: usize) -> Option<Info> {
     let api = loaded()?;
-    let (mut kind, mut managed, mut legacy) = (0u32, 0u32, 0u8);
-    let (mut device, mut context, mut pool) = (-1i32, 0usize, 0usize);
-    let (mut base, mut len, mut id, mut types) = (0u64, 0u64, 0u64, 0u64);
-    let to: [*mut c_void; 10] = [
-        (&raw mut kind).cast(),
-        (&raw mut managed).cast(),
-        (&raw mut context).cast(),
-        (&raw mut device).cast(),
-        (&raw mut base).cast(),
-        (&raw mut len).cast(),
-        (&raw mut id).cast(),
-        (&raw mut legacy).cast(),
-        (&raw mut types).cast(),
-        (&raw mut pool).cast(),
-    ];
-    let which = [
+    let most = [
         attr::MEMORY_TYPE,
         attr::IS_MANAGED,
         attr::CONTEXT,
@@ -110,12 +103,11 @@ pub fn info(addr: usize) -> Option<Info> {
         attr::RANGE_SIZE,
         attr::BUFFER_ID,
         attr::LEGACY_IPC,
-        attr::HANDLE_TYPES,
-        attr::MEMPOOL,
     ];
+    let [kind, managed, context, device, mut base, mut len, id, legacy] = ask(api, most, addr).ok()?;
     // A driver of before 11.3 has no pools, and refuses to be asked about them.
-    let ask = |n: usize| api.pointer_get(n as u32, which.as_ptr(), to.as_ptr(), addr as u64);
-    ask(10).or_else(|_| ask(9)).ok()?;
+    let [pool] = ask(api, [attr::MEMPOOL], addr).unwrap_or_default();
+    let (kind, device, context) = (kind as u32, device as i32, context as usize);
     let sort = match kind {
         _ if managed != 0 => Sort::Managed,
         TYPE_HOST => Sort::Host,
@@ -126,6 +118,13 @@ pub fn info(addr: usize) -> Option<Info> {
     };
     if sort == Sort::Managed && kind == 0 {
         return None;
+    }
+    if sort == Sort::Mapped {
+        // The range is all that was reserved; what is mapped there is what can be shared.
+        let mapped = ask(api, [attr::MAPPING_BASE, attr::MAPPING_SIZE], addr);
+        if let Ok([at, size @ (1..)]) = mapped {
+            (base, len) = (at, size);
+        }
     }
     Some(Info { sort, base, len, id, device, context })
 }
