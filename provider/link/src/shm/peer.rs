@@ -81,6 +81,9 @@ pub(super) struct Peer {
     pub(super) name: Option<Addr>,
     /// It ended; `Closed` follows once `inb` is drained.
     pub(super) dying: Option<Gone>,
+    /// Readable once the process that has this pid has ended. Its sockets tell that too, but not
+    /// while a process forked from it holds copies of them.
+    pub(super) life: Option<(i32, OwnedFd)>,
     /// Channels of its successors under the same name.
     pub(super) waiting: Vec<Inbound>,
     /// It was connected to before.
@@ -105,6 +108,7 @@ impl Peer {
             addr,
             name: None,
             dying: None,
+            life: None,
             waiting: Vec::new(),
             reached: false,
             first_try: None,
