@@ -123,7 +123,7 @@ pub(crate) fn watch(sock: &OwnedFd, pid: i32) -> Result<Option<OwnedFd>, Ended> 
         Ok(raw) => {
             // SAFETY: a descriptor just made, and nobody else's.
             let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-            if readable(&fd, libc::POLLIN) { Err(Ended) } else { Ok(Some(fd)) }
+            if has_ended(&fd) { Err(Ended) } else { Ok(Some(fd)) }
         }
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Err(Ended),
         Err(_) => Ok(None),
@@ -133,6 +133,11 @@ pub(crate) fn watch(sock: &OwnedFd, pid: i32) -> Result<Option<OwnedFd>, Ended> 
 /// The process is no more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended;
+
+/// Whether the process of a descriptor of [`watch`] has ended.
+pub(crate) fn has_ended(life: &OwnedFd) -> bool {
+    readable(life, libc::POLLIN)
+}
 
 fn readable(fd: &OwnedFd, events: libc::c_short) -> bool {
     let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };

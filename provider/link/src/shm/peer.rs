@@ -72,6 +72,15 @@ pub(super) struct Inbound {
     pub(super) budget: u32,
 }
 
+/// A peer's process.
+#[derive(Debug)]
+pub(super) struct Life {
+    pub(super) pid: i32,
+    pub(super) fd: OwnedFd,
+    /// When it was last known to live.
+    pub(super) seen: Instant,
+}
+
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) out: Option<Outbound>,
@@ -83,7 +92,7 @@ pub(super) struct Peer {
     pub(super) dying: Option<Gone>,
     /// Readable once the process that has this pid has ended. Its sockets tell that too, but not
     /// while a process forked from it holds copies of them.
-    pub(super) life: Option<(i32, OwnedFd)>,
+    pub(super) life: Option<Life>,
     /// Channels of its successors under the same name.
     pub(super) waiting: Vec<Inbound>,
     /// It was connected to before.

@@ -2,12 +2,13 @@
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use engine::{Event, Gone, Link, PeerId, Refused};
 
 use super::board::View;
 use super::control::{self, Cred, Ended, Hello};
-use super::peer::Inbound;
+use super::peer::{Inbound, Life};
 use super::ring::{Consumer, Mem};
 use super::segment::Segment;
 use super::{NOBODY, ShmFrame, ShmLink, wake};
@@ -266,15 +267,15 @@ impl ShmLink {
     /// Watches the process of a peer, which is at the other end of `sock`.
     pub(super) fn watch(&mut self, id: u32, pid: i32, sock: &OwnedFd) -> Result<(), Ended> {
         let peer = &mut self.peers[id as usize];
-        if pid > 0 && peer.life.as_ref().is_some_and(|(known, _)| *known == pid) {
+        if pid > 0 && peer.life.as_ref().is_some_and(|life| life.pid == pid) {
             return Ok(());
         }
-        let life = control::watch(sock, pid)?.map(|fd| (pid, fd));
-        if let Some((_, old)) = std::mem::replace(&mut peer.life, life) {
-            self.poller.remove(&old);
+        let life = control::watch(sock, pid)?.map(|fd| Life { pid, fd, seen: Instant::now() });
+        if let Some(old) = std::mem::replace(&mut peer.life, life) {
+            self.poller.remove(&old.fd);
         }
-        if let Some((_, life)) = &peer.life {
-            if let Err(e) = self.poller.add(life, LIFE | u64::from(id)) {
+        if let Some(life) = &peer.life {
+            if let Err(e) = self.poller.add(&life.fd, LIFE | u64::from(id)) {
                 log::debug!("{}: cannot watch pid {pid}: {e}", self.addr);
                 peer.life = None;
             }
@@ -310,7 +311,7 @@ impl ShmLink {
         }
         peer.dying = Some(why);
         let out = peer.out.take().map(|out| out.sock);
-        for fd in out.iter().chain(peer.life.take().as_ref().map(|(_, life)| life)) {
+        for fd in out.iter().chain(peer.life.take().as_ref().map(|life| &life.fd)) {
             self.poller.remove(fd);
         }
         if let Some(inb) = &mut peer.inb {
