@@ -322,6 +322,7 @@ impl ShmLink {
             }
         }
         cma::transfer(way, pid, remote, roff, local, loff, len).map_err(|fault| {
+            peer.lost |= matches!(fault, cma::Fault::Gone);
             if let cma::Fault::Forbidden(e) = &fault {
                 let why = cma::why_not(e);
                 let level = if self.warned_cma { log::Level::Debug } else { log::Level::Warn };
@@ -472,7 +473,8 @@ impl Link for ShmLink {
     fn is_gone(&self, peer: PeerId) -> bool {
         let peer = &self.peers[peer.0 as usize];
         let socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
-        peer.dying.is_some()
+        peer.lost
+            || peer.dying.is_some()
             || peer.life.as_ref().is_some_and(|life| control::has_ended(&life.fd))
             || socks.into_iter().any(control::hung_up)
     }

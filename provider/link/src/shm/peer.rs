@@ -93,6 +93,8 @@ pub(super) struct Peer {
     /// Readable once the process that has this pid has ended. Its sockets tell that too, but not
     /// while a process forked from it holds copies of them.
     pub(super) life: Option<Life>,
+    /// Its memory was gone when we wanted some. That is before its end can be seen by any descriptor.
+    pub(super) lost: bool,
     /// Channels of its successors under the same name.
     pub(super) waiting: Vec<Inbound>,
     /// It was connected to before.
@@ -118,6 +120,7 @@ impl Peer {
             name: None,
             dying: None,
             life: None,
+            lost: false,
             waiting: Vec::new(),
             reached: false,
             first_try: None,

@@ -339,6 +339,7 @@ impl ShmLink {
         let peer = &mut self.peers[id as usize];
         let why = peer.dying.take().unwrap_or(Gone::Reset);
         peer.no_cma = None;
+        peer.lost = false;
         log::debug!("{}: {} ended: {why:?}", self.addr, peer.addr);
         if peer.inb.take().is_some() {
             self.forget(id);
