@@ -128,6 +128,7 @@ static void victim(void)
 
 		if (!child) { /* holds copies of all our descriptors */
 			prctl(PR_SET_PDEATHSIG, 0);
+			alarm(120);
 			pause();
 			_exit(0);
 		}

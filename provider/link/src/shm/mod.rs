@@ -609,3 +609,6 @@ mod tests;
 
 #[cfg(all(test, not(loom)))]
 mod trust_tests;
+
+#[cfg(all(test, not(loom)))]
+mod hostile_tests;
