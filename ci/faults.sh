@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Peers that die, lie or flood, and resources that run out: the programs in tests/faults over the
-# provider, with libfabric 2.1.0.
+# Peers that die or lie, and resources that run out: the programs in tests/faults over the provider,
+# with libfabric 2.1.0.
 #
 #   ci/faults.sh [part...]           default: all of them; ci/faults.sh --list names them
 #
-#   LONG=1                           the long forms (most of an hour)
+#   LONG=1                           the long forms (an hour or two)
 #   STRAIT_LIB_DIR=dir               where libstrait-fi.so is
 #
-# Each part runs in namespaces of its own with an empty /dev/shm and /tmp, in which nothing may be
+# The programs run in namespaces of their own with an empty /dev/shm and /tmp, in which nothing may be
 # left.  One line for each check, "ok NAME" or "FAILED NAME"; logs in $WORK/faults.  Exits 1 if
 # anything failed.
 . "$(dirname "$0")/lib.sh"
 
-parts='kill errors users soak crowd'
+parts='kill errors hostile'
 out=$WORK/faults
 bin=$out/bin
 long=${LONG:-0}
@@ -38,28 +38,33 @@ clean() {
     [ -z "$left" ] || { echo "left behind: $left"; return 1; }
 }
 
-# check NAME SECONDS command...: one check.
+# report NAME STATUS LOG BEGIN: its line, and what it had to say.
+report() {
+    if [ "$2" = 0 ]; then
+        echo "ok $1 ($((SECONDS - $4)) s)"
+    else
+        echo "FAILED $1 (status $2, $3)"
+        bad=1
+    fi
+    tail -n 30 "$3" | sed 's/^/    /'
+}
+
+# check NAME SECONDS command...: one check, in namespaces of its own.
 check() {
     local name=$1 limit=$2 status=0 begin=$SECONDS log=$out/${1//[^a-z0-9-]/_}.log; shift 2
     NS_TIMEOUT=$limit in_ns "$REPO/ci/faults.sh" --inside "$@" >"$log" 2>&1 </dev/null || status=$?
-    if [ $status = 0 ]; then
-        echo "ok $name ($((SECONDS - begin)) s)"
-        sed -n 's/^/    /p' "$log"
-    else
-        [ $status != 137 ] || echo "stopped after $limit s" >>"$log"
-        echo "FAILED $name ($log)"
-        tail -n 30 "$log" | sed 's/^/    /'
-        bad=1
-    fi
+    [ $status != 137 ] || echo "stopped after $limit s" >>"$log"
+    report "$name" $status "$log" "$begin"
 }
 
 part_kill() {
-    local mode n
+    local mode cma n
     n=$(pick 1 20)
     compile kill
     for mode in poll sread auto; do
-        check "kill $mode" $(pick 120 3600) "$bin/kill" "$mode" "$n" "$RANDOM"
-        check "kill $mode frames" $(pick 120 3600) env FI_STRAIT_CMA=0 "$bin/kill" "$mode" "$n" "$RANDOM"
+        for cma in 1 0; do
+            check "kill $mode cma=$cma" "$(pick 240 3600)" env FI_STRAIT_CMA=$cma "$bin/kill" "$mode" "$n" $RANDOM
+        done
     done
 }
 
@@ -68,29 +73,16 @@ part_errors() {
     check errors 120 "$bin/errors"
 }
 
-part_users() {
-    compile users
-    check "users" 120 "$bin/users"
-}
-
-part_soak() {
-    compile soak
-    check "soak small" $(pick 120 3600) "$bin/soak" small $(pick 300000 10000000)
-    check "soak mixed" $(pick 120 3600) "$bin/soak" mixed $(pick 3000 300000)
-    if command -v valgrind >/dev/null; then
-        check "soak valgrind" $(pick 180 1800) "$bin/soak" valgrind $(pick 300 3000)
-    else
-        echo "no valgrind: its part is left out"
-    fi
-}
-
-part_crowd() {
-    local n p
-    compile crowd
-    for n in 16 64; do
-        for p in strait shm; do
-            check "crowd $n $p" $(pick 180 1800) "$bin/crowd" "$p" "$n" $(pick 3 30)
-        done
+# A hostile process at the real link, from several seeds.
+part_hostile() {
+    local seed name begin log status
+    for seed in $(seq "$(pick 2 20)"); do
+        name="hostile $seed" begin=$SECONDS log=$out/hostile-$seed.log status=0
+        STRAIT_HOSTILE_SEED=$seed STRAIT_HOSTILE_SECONDS=$(pick 3 60) timeout -k 5 "$(pick 200 300)" \
+            cargo test --manifest-path "$REPO/Cargo.toml" --release --locked -p strait-link --lib \
+            hostile_tests::a_hostile_peer -- --nocapture >"$log" 2>&1 </dev/null || status=$?
+        grep -q ' 1 passed' "$log" || status=1
+        report "$name" $status "$log" "$begin"
     done
 }
 
