@@ -7,7 +7,7 @@
 #   CLIENTS_TO_RUN="ompi4-mtl ompi4-btl ..."     default: all six
 #   FABTESTS="quick standard ..."                sets of ci/fabtests.sh; default: all of them
 #   PEERS="default"                              what each client is compared with
-#   SKIP="test fabtests exchange mpi"            parts to leave out
+#   SKIP="test faults fabtests exchange mpi"     parts to leave out
 #
 # Exits 1 if anything failed over strait that passes with a peer.
 . "$(dirname "$0")/lib.sh"
@@ -51,6 +51,11 @@ main() {
     if part test; then
         item test env CI_FAST=1 ci/test
         { echo "## Checks and Rust tests"; echo; echo '```'; cat "$last"; echo '```'; echo; } >>"$summary"
+    fi
+
+    if part faults; then
+        item faults env LONG=1 ci/faults.sh
+        { echo "## Faults"; echo; echo '```'; cat "$last"; echo '```'; echo; } >>"$summary"
     fi
 
     if part fabtests; then

@@ -193,6 +193,12 @@ pub trait Link {
         len: usize,
     ) -> Result<(), NoDirect>;
 
+    /// Whether a peer is gone by now, though [`Event::Closed`] is still to come. Asked only after a
+    /// direct access failed.
+    fn is_gone(&self, _peer: PeerId) -> bool {
+        false
+    }
+
     /// Opens a counter that we and this peer take pieces of one transfer from. `None`: there is none
     /// to be had now.
     fn share_open(&mut self, _with: PeerId) -> Option<Share> {

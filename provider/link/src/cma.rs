@@ -28,7 +28,9 @@ pub(crate) enum Fault {
     Forbidden(io::Error),
     /// Not with this memory.
     Kind,
-    /// A bad address, a bad length, or the peer is gone.
+    /// There is no such process, or its memory is gone already.
+    Gone,
+    /// A bad address or a bad length.
     Bad,
 }
 
@@ -36,7 +38,7 @@ impl From<Fault> for NoDirect {
     fn from(f: Fault) -> NoDirect {
         match f {
             Fault::Forbidden(_) | Fault::Kind => NoDirect::Never,
-            Fault::Bad => NoDirect::Fault,
+            Fault::Gone | Fault::Bad => NoDirect::Fault,
         }
     }
 }
@@ -108,6 +110,7 @@ fn call(way: Way, pid: i32, here: &[libc::iovec], there: &[libc::iovec]) -> Resu
             let e = io::Error::last_os_error();
             Err(match e.raw_os_error() {
                 Some(libc::EPERM | libc::ENOSYS | libc::EACCES) => Fault::Forbidden(e),
+                Some(libc::ESRCH) => Fault::Gone,
                 _ => Fault::Bad,
             })
         }
@@ -249,7 +252,7 @@ mod tests {
         let good = [seg(Span::leak(8))];
         assert!(matches!(transfer(Way::Get, pid, &good, 0, &local, 4, 8), Err(Fault::Bad)));
         assert!(matches!(transfer(Way::Get, pid, &good, usize::MAX, &local, 0, 8), Err(Fault::Bad)));
-        assert!(matches!(transfer(Way::Get, i32::MAX, &good, 0, &local, 0, 8), Err(Fault::Bad)));
+        assert!(matches!(transfer(Way::Get, i32::MAX, &good, 0, &local, 0, 8), Err(Fault::Gone)));
         transfer(Way::Get, pid, &good, 8, &local, 8, 0).unwrap();
     }
 }

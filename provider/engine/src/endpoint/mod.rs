@@ -14,7 +14,7 @@ use hmem::Span;
 use wire::{Addr, Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
-use crate::core::{Core, RecvOp, Spans, Tally};
+use crate::core::{Core, RecvOp, Spans, Tally, failure};
 use crate::domain::{Cntrs, MrId};
 use crate::link::{CopyId, Event, Frame, Gone, Link, PeerId, Refused};
 use crate::pool::Pool;
@@ -440,6 +440,14 @@ impl<L: Link> Endpoint<L> {
             peer.large = peer.large.saturating_sub(1);
         }
         self.finish(core, &out.done_as, out.len, err);
+    }
+
+    /// Why bytes of a peer could not be moved: its death may show in these first.
+    fn failure(&self, peer: PeerId, status: Status) -> Option<Error> {
+        match failure(status) {
+            Some(Error::Io) if self.link.is_gone(peer) => Some(Error::Reset),
+            other => other,
+        }
     }
 
     /// Completes a message that `n` of `len` bytes came in of.

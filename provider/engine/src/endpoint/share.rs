@@ -18,7 +18,7 @@ use wire::{Flags, Head, MAX_SEGS, Op as WireOp, Pieces, RmaSeg, Seg, Status, put
 use zerocopy::IntoBytes;
 
 use super::{Done, Endpoint, In, Out, Request, Then};
-use crate::core::{Core, Spans, failure};
+use crate::core::{Core, Spans};
 use crate::link::{Link, NoDirect, PeerId, Share};
 use crate::proto::Thresholds;
 use crate::types::{Access, Rma, What};
@@ -270,7 +270,10 @@ impl<L: Link> Endpoint<L> {
                 let len = if status == Status::Ok { i.len } else { 0 };
                 self.fetched(core, i.peer, i.req, status, len, i.then);
             }
-            Some(Request::Out(out)) => self.finish_out(core, &out, failure(status)),
+            Some(Request::Out(out)) => {
+                let err = self.failure(peer, status);
+                self.finish_out(core, &out, err);
+            }
             _ => {}
         }
     }

@@ -93,7 +93,7 @@ impl<L: Link> Endpoint<L> {
         self.fin(peer, req, status, len);
         match then {
             Then::Recv(landing) => {
-                let err = (status != Status::Ok).then_some(Error::Io);
+                let err = self.failure(peer, status);
                 self.land(core, landing, len, err);
             }
             Then::Write { data, cntr } => self.written(core, peer, status, What::RMA, len, data, cntr),

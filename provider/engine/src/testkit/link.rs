@@ -473,6 +473,10 @@ impl Link for MemLink {
         hub.exposed.get(&(self.place_of(by), key)).filter(|_| known).copied()
     }
 
+    fn is_gone(&self, peer: PeerId) -> bool {
+        !self.hub.borrow().stations[self.place_of(peer)].alive
+    }
+
     fn share_open(&mut self, with: PeerId) -> Option<Share> {
         let with = self.place_of(with);
         let mut hub = self.hub.borrow_mut();

@@ -91,6 +91,8 @@ impl ShmLink {
             log::warn!("{}: {addr} belongs to uid {}", self.addr, cred.uid);
             return Err(Failed::Gone(Gone::Denied));
         }
+        // A process forked from one that was killed may hold its listener, and never take anything.
+        self.watch(id, cred.pid, &sock).map_err(|_| Failed::Nobody)?;
         let (segment, fd) = Segment::create(self.options.ring).map_err(|e| self.lacking("a segment", &e))?;
         let hello = Hello {
             version: wire::VERSION,

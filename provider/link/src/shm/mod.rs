@@ -66,6 +66,10 @@ const GAP: Duration = Duration::from_micros(50);
 /// The same while nobody has sent anything yet: the first peer should not wait.
 const EAGER_GAP: Duration = Duration::from_micros(2);
 
+/// A process that lived so long ago has not ended and left its number to another one since: that takes
+/// as many new processes as there are numbers.
+const SURE: Duration = Duration::from_millis(10);
+
 /// One endpoint's link to all peers on this host.
 #[derive(Debug)]
 pub struct ShmLink {
@@ -307,7 +311,18 @@ impl ShmLink {
             peer.no_cma = Some("its pid is not visible here (another pid namespace)".into());
             return Err(NoDirect::Never);
         }
+        // By its number a process is reached long after it was watched last: it may be another's.
+        if let Some(life) = &mut peer.life {
+            let now = Instant::now();
+            if now.duration_since(life.seen) > SURE {
+                if control::has_ended(&life.fd) {
+                    return Err(NoDirect::Fault);
+                }
+                life.seen = now;
+            }
+        }
         cma::transfer(way, pid, remote, roff, local, loff, len).map_err(|fault| {
+            peer.lost |= matches!(fault, cma::Fault::Gone);
             if let cma::Fault::Forbidden(e) = &fault {
                 let why = cma::why_not(e);
                 let level = if self.warned_cma { log::Level::Debug } else { log::Level::Warn };
@@ -455,6 +470,15 @@ impl Link for ShmLink {
         self.direct(cma::Way::Put, to, remote, roff, (local, loff), len)
     }
 
+    fn is_gone(&self, peer: PeerId) -> bool {
+        let peer = &self.peers[peer.0 as usize];
+        let socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
+        peer.lost
+            || peer.dying.is_some()
+            || peer.life.as_ref().is_some_and(|life| control::has_ended(&life.fd))
+            || socks.into_iter().any(control::hung_up)
+    }
+
     fn share_open(&mut self, with: PeerId) -> Option<Share> {
         let out = self.peers[with.0 as usize].out.as_mut()?;
         let (slot, turn) = out.shares.open(|slot| out.tx.mem().share(slot))?;
@@ -585,3 +609,6 @@ mod tests;
 
 #[cfg(all(test, not(loom)))]
 mod trust_tests;
+
+#[cfg(all(test, not(loom)))]
+mod hostile_tests;

@@ -72,6 +72,15 @@ pub(super) struct Inbound {
     pub(super) budget: u32,
 }
 
+/// A peer's process.
+#[derive(Debug)]
+pub(super) struct Life {
+    pub(super) pid: i32,
+    pub(super) fd: OwnedFd,
+    /// When it was last known to live.
+    pub(super) seen: Instant,
+}
+
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) out: Option<Outbound>,
@@ -81,6 +90,11 @@ pub(super) struct Peer {
     pub(super) name: Option<Addr>,
     /// It ended; `Closed` follows once `inb` is drained.
     pub(super) dying: Option<Gone>,
+    /// Readable once the process that has this pid has ended. Its sockets tell that too, but not
+    /// while a process forked from it holds copies of them.
+    pub(super) life: Option<Life>,
+    /// Its memory was gone when we wanted some. That is before its end can be seen by any descriptor.
+    pub(super) lost: bool,
     /// Channels of its successors under the same name.
     pub(super) waiting: Vec<Inbound>,
     /// It was connected to before.
@@ -105,6 +119,8 @@ impl Peer {
             addr,
             name: None,
             dying: None,
+            life: None,
+            lost: false,
             waiting: Vec::new(),
             reached: false,
             first_try: None,
