@@ -163,8 +163,11 @@ unsafe extern "C" fn recv<R: Receiver>(
         let (to, span) = unsafe { (obj::<R, _>(ep)?, span(buf, len)) };
         match post::recv_one(to, src, None, span, ctx(context)) {
             Some(posted) => posted,
-            // SAFETY: as above.
-            None => post::recv(to, src, None, &[unsafe { span_again(buf, len) }], ctx(context)),
+            None => {
+                // SAFETY: as above.
+                let iov = [unsafe { span_again(buf, len) }];
+                post::recv(to, src, None, &iov, ctx(context))
+            }
         }
     })
 }

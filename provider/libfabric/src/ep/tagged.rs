@@ -178,9 +178,10 @@ unsafe extern "C" fn recv<R: Receiver>(
         let (to, span) = unsafe { (obj::<R, _>(ep)?, span(buf, len)) };
         match post::recv_one(to, src, Some((tag, ignore)), span, ctx(context)) {
             Some(posted) => posted,
-            // SAFETY: as above.
             None => {
-                post::recv(to, src, Some((tag, ignore)), &[unsafe { span_again(buf, len) }], ctx(context))
+                // SAFETY: as above.
+                let iov = [unsafe { span_again(buf, len) }];
+                post::recv(to, src, Some((tag, ignore)), &iov, ctx(context))
             }
         }
     })
