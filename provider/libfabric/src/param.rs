@@ -38,6 +38,7 @@ impl Params {
             ring: self.ring_size,
             cma: self.cma,
             connect_timeout: self.connect_timeout,
+            ..OpenOptions::default()
         }
     }
 }

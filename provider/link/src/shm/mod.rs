@@ -7,11 +7,13 @@
 mod connect;
 mod control;
 mod open;
+mod pack;
 mod peer;
 mod ring;
 mod segment;
 mod service;
 mod wake;
+mod window;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -28,6 +30,7 @@ use peer::{Inbound, Outbound, Peer};
 use wake::Barrier;
 
 pub use open::{DEFAULT_RING, MIN_RING, OpenOptions};
+pub use window::{Mapping, WindowId, Windows};
 
 /// A frame in a peer's ring.
 #[derive(Debug)]
@@ -96,6 +99,8 @@ pub struct ShmLink {
     /// us when it can.
     connecting: bool,
     options: OpenOptions,
+    /// Where a packed frame is put together that runs over a ring's end.
+    scratch: Vec<u8>,
     incarnation: u64,
     pid: u32,
     warned_cma: bool,

@@ -4,13 +4,14 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wire::Addr;
 
 use super::control::{self, Poller};
 use super::wake::Barrier;
-use super::{HOT, NOBODY, ShmLink, ring, segment, service};
+use super::{HOT, NOBODY, ShmLink, Windows, ring, segment, service};
 use crate::net;
 
 /// Bytes of a ring if nothing else is asked for. With the control page it makes 32 KiB.
@@ -31,11 +32,22 @@ pub struct OpenOptions {
     pub cma: bool,
     /// How long a peer that was never reached may take to appear.
     pub connect_timeout: Duration,
+    /// What peers have to speak, told by a number: [`wire::VERSION`] for the engine's frames.
+    pub version: u16,
+    /// Windows that peers may ask this endpoint for, and where those of peers go.
+    pub windows: Option<Arc<Windows>>,
 }
 
 impl Default for OpenOptions {
     fn default() -> OpenOptions {
-        OpenOptions { bind: None, ring: DEFAULT_RING, cma: true, connect_timeout: Duration::from_secs(3) }
+        OpenOptions {
+            bind: None,
+            ring: DEFAULT_RING,
+            cma: true,
+            connect_timeout: Duration::from_secs(3),
+            version: wire::VERSION,
+            windows: None,
+        }
     }
 }
 
@@ -76,6 +88,7 @@ impl ShmLink {
             starved: Vec::new(),
             connecting: false,
             options: OpenOptions { ring, ..options },
+            scratch: Vec::new(),
             incarnation: control::random()?,
             pid: std::process::id(),
             warned_cma: false,
