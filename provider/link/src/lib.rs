@@ -6,11 +6,13 @@
 //! | `shm::open` | [`OpenOptions`], and how an endpoint gets its name |
 //! | `shm::peer` | what an endpoint has of a peer: a channel either way |
 //! | `shm::ring` | the byte ring, written over an abstract memory so that loom can drive it |
+//! | `shm::pack` | sending what a callback writes |
 //! | `shm::segment` | that memory for real: a sealed memfd, mapped |
 //! | `shm::wake` | who rings whose bell when one side sleeps, and why no ring is lost |
 //! | `shm::control` | names, sockets and the hello by which a segment changes hands |
 //! | `shm::connect` | reaching a peer that was not reached yet, or no longer |
 //! | `shm::service` | what arrives on sockets: hellos, ends, wake-ups |
+//! | `shm::window` | memory made by one process and mapped by its peers |
 //! | `cma` | reading and writing a peer's memory: process_vm_readv(2) |
 //! | `net` | which addresses are this host's |
 //!
@@ -27,4 +29,4 @@ mod shm;
 
 pub use cma::cma_allowed;
 pub use net::primary_ip;
-pub use shm::{DEFAULT_RING, MIN_RING, OpenOptions, ShmFrame, ShmLink};
+pub use shm::{DEFAULT_RING, MIN_RING, Mapping, OpenOptions, ShmFrame, ShmLink, WindowId, Windows};

@@ -95,7 +95,7 @@ impl ShmLink {
         self.watch(id, cred.pid, &sock).map_err(|_| Failed::Nobody)?;
         let (segment, fd) = Segment::create(self.options.ring).map_err(|e| self.lacking("a segment", &e))?;
         let hello = Hello {
-            version: wire::VERSION,
+            version: self.options.version,
             ring: self.options.ring as u32,
             incarnation: self.incarnation,
             from: *self.peers[id as usize].name.get_or_insert(self.addr),

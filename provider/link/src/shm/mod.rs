@@ -9,12 +9,14 @@ mod connect;
 mod control;
 mod device;
 mod open;
+mod pack;
 mod peer;
 mod ring;
 mod segment;
 mod service;
 mod share;
 mod wake;
+mod window;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -33,6 +35,7 @@ use ring::Mem as _;
 use wake::Barrier;
 
 pub use open::{DEFAULT_RING, MIN_RING, OpenOptions};
+pub use window::{Mapping, WindowId, Windows};
 
 /// A frame in a peer's ring.
 #[derive(Debug)]
@@ -111,6 +114,8 @@ pub struct ShmLink {
     /// us when it can.
     connecting: bool,
     options: OpenOptions,
+    /// Where a packed frame is put together that runs over a ring's end.
+    scratch: Vec<u8>,
     incarnation: u64,
     pid: u32,
     /// Copies by a device, in flight.

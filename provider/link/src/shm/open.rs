@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wire::Addr;
@@ -11,7 +12,7 @@ use wire::Addr;
 use super::board::Board;
 use super::control::{self, Poller};
 use super::wake::Barrier;
-use super::{HOT, NOBODY, ShmLink, ring, segment, service};
+use super::{HOT, NOBODY, ShmLink, Windows, ring, segment, service};
 use crate::net;
 
 /// Bytes of a ring if nothing else is asked for. With the control page it makes 128 KiB, which take
@@ -35,6 +36,10 @@ pub struct OpenOptions {
     pub device_direct: bool,
     /// How long a peer that was never reached may take to appear.
     pub connect_timeout: Duration,
+    /// What peers have to speak, told by a number: [`wire::VERSION`] for the engine's frames.
+    pub version: u16,
+    /// Windows that peers may ask this endpoint for, and where those of peers go.
+    pub windows: Option<Arc<Windows>>,
 }
 
 impl Default for OpenOptions {
@@ -45,6 +50,8 @@ impl Default for OpenOptions {
             cma: true,
             device_direct: true,
             connect_timeout: Duration::from_secs(3),
+            version: wire::VERSION,
+            windows: None,
         }
     }
 }
@@ -87,6 +94,7 @@ impl ShmLink {
             starved: Vec::new(),
             connecting: false,
             options: OpenOptions { ring, ..options },
+            scratch: Vec::new(),
             incarnation: control::random()?,
             pid: std::process::id(),
             flying: Vec::new(),

@@ -120,8 +120,9 @@ impl ShmLink {
 
     fn admit(&self, bytes: &[u8], fd: Option<OwnedFd>) -> Result<(Hello, Segment), String> {
         let hello = Hello::decode(bytes).ok_or("it does not speak our language")?;
-        if hello.version != wire::VERSION {
-            return Err(format!("{} speaks version {}, not {}", hello.from, hello.version, wire::VERSION));
+        let ours = self.options.version;
+        if hello.version != ours {
+            return Err(format!("{} speaks version {}, not {ours}", hello.from, hello.version));
         }
         let fd = fd.ok_or("it sent no segment")?;
         if hello.to != self.addr && !(self.everywhere && hello.to.port() == self.addr.port()) {
@@ -223,7 +224,9 @@ impl ShmLink {
     fn hear_inbound(&mut self, id: u32) {
         let Some(inb) = &self.peers[id as usize].inb else { return };
         for _ in 0..BATCH {
-            match control::receive(&inb.sock, &mut [0; 16]) {
+            let mut bytes = [0; 32];
+            match control::receive(&inb.sock, &mut bytes) {
+                Ok(n) if n > 1 && bytes[0] == super::window::WANT => self.hear_want(id, &bytes[..n]),
                 Ok(1..) => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 Ok(0) | Err(_) => return self.end(id, Gone::Reset),
@@ -236,14 +239,14 @@ impl ShmLink {
         let mut errors = 0;
         for _ in 0..BATCH {
             let Some(out) = &mut self.peers[id as usize].out else { return };
-            let mut bytes = [0; 16];
+            let mut bytes = [0; 32];
             let (n, fd) = match control::recv_fd(&out.sock, &mut bytes) {
                 Ok((n, fd)) => (Ok(n), fd),
                 Err(e) => (Err(e), None),
             };
             match n {
                 Ok(9) if bytes[0] == control::WELCOME => {
-                    let [_, number @ .., _, _, _, _, _, _, _] = bytes;
+                    let [_, number @ ..] = *bytes.first_chunk::<9>().expect("32 bytes");
                     out.incarnation = Some(u64::from_le_bytes(number));
                     // Without it, or with one that is not right, memory is reached by asking.
                     out.board = fd.and_then(|fd| View::adopt(&fd).ok());
@@ -252,7 +255,7 @@ impl ShmLink {
                     log::warn!("{}: {} refused us", self.addr, self.peers[id as usize].addr);
                     return self.end(id, Gone::Denied);
                 }
-                Ok(1..) => {}
+                Ok(n @ 1..) => self.hear_window(id, &bytes[..n], fd),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 // An error is told before the packets that came earlier; perhaps a refusal.
                 Err(_) if errors == 0 => errors = 1,

@@ -1,0 +1,92 @@
+//! What the interface says of itself. UCP chooses among transports, and among the operations of
+//! one, by these figures; they are medians of what was measured on several machines, rounded.
+
+use ucx_sys::{self as ucx, AtomicCap, Bandwidth, IfaceAttr, Linear, PerfAttr, RmaCap};
+
+/// Longest message that goes through the ring: active messages, and gets by way of a callback.
+pub(crate) const SEGMENT: usize = 8 << 10;
+/// Longest header of a zero-copy active message.
+pub(crate) const MAX_HEADER: usize = 256;
+/// Most parts of a vectored operation.
+pub(crate) const MAX_IOV: usize = 16;
+
+/// One way, besides the overheads, and what a message costs either side, in seconds.
+const LATENCY: f64 = 70e-9;
+const OVERHEAD: f64 = 10e-9;
+/// Copying through the ring, and one direct copy (a mapped window, or CMA), in bytes a second.
+const RING_BANDWIDTH: f64 = 12.0e9;
+const COPY_BANDWIDTH: f64 = 15.4e9;
+/// Of a system call that copies.
+const CMA_OVERHEAD: f64 = 400e-9;
+
+/// Fills in the attributes of an interface that reaches any memory (`cma`), or windows only.
+pub(crate) fn fill(attr: &mut IfaceAttr, cma: bool, device_addr: usize, iface_addr: usize) {
+    let all = RmaCap {
+        max_short: u32::MAX as usize,
+        max_bcopy: SEGMENT,
+        min_zcopy: 0,
+        max_zcopy: usize::MAX,
+        opt_zcopy_align: 64,
+        align_mtu: 64,
+        max_iov: MAX_IOV,
+    };
+    attr.put = all;
+    attr.get = RmaCap { max_short: 0, ..all };
+    attr.am.max_short = SEGMENT;
+    attr.am.max_bcopy = SEGMENT;
+    attr.am.max_zcopy = SEGMENT;
+    attr.am.opt_zcopy_align = 64;
+    attr.am.align_mtu = 64;
+    attr.am.max_hdr = MAX_HEADER;
+    attr.am.max_iov = MAX_IOV;
+    attr.device_addr_len = device_addr;
+    attr.iface_addr_len = iface_addr;
+    attr.flags = ucx::UCT_IFACE_FLAG_AM_SHORT
+        | ucx::UCT_IFACE_FLAG_AM_BCOPY
+        | ucx::UCT_IFACE_FLAG_AM_ZCOPY
+        | ucx::UCT_IFACE_FLAG_PENDING
+        | ucx::UCT_IFACE_FLAG_PUT_SHORT
+        | ucx::UCT_IFACE_FLAG_PUT_BCOPY
+        | ucx::UCT_IFACE_FLAG_GET_BCOPY
+        | ucx::UCT_IFACE_FLAG_ATOMIC_CPU
+        | ucx::UCT_IFACE_FLAG_ERRHANDLE_PEER_FAILURE
+        | ucx::UCT_IFACE_FLAG_EP_CHECK
+        | ucx::UCT_IFACE_FLAG_CONNECT_TO_IFACE
+        | ucx::UCT_IFACE_FLAG_CB_SYNC;
+    if cma {
+        attr.flags |= ucx::UCT_IFACE_FLAG_PUT_ZCOPY | ucx::UCT_IFACE_FLAG_GET_ZCOPY;
+    }
+    attr.event_flags =
+        ucx::UCT_IFACE_FLAG_EVENT_SEND_COMP | ucx::UCT_IFACE_FLAG_EVENT_RECV | ucx::UCT_IFACE_FLAG_EVENT_FD;
+    let post =
+        [ucx::UCT_ATOMIC_OP_ADD, ucx::UCT_ATOMIC_OP_AND, ucx::UCT_ATOMIC_OP_OR, ucx::UCT_ATOMIC_OP_XOR]
+            .iter()
+            .fold(0, |bits, op| bits | 1u64 << op);
+    let fetch = post | 1 << ucx::UCT_ATOMIC_OP_SWAP | 1 << ucx::UCT_ATOMIC_OP_CSWAP;
+    attr.atomic32 = AtomicCap { op_flags: post, fop_flags: fetch };
+    attr.atomic64 = attr.atomic32;
+    attr.overhead = OVERHEAD;
+    attr.latency = Linear { c: LATENCY, m: 0.0 };
+    attr.bandwidth = Bandwidth { dedicated: COPY_BANDWIDTH, shared: 0.0 };
+}
+
+/// Changes an estimate, made of the attributes above, to what this operation is like.
+pub(crate) fn refine(perf: &mut PerfAttr) -> Option<Bandwidth> {
+    let (overhead, bandwidth) = match perf.operation {
+        ucx::UCT_EP_OP_AM_SHORT | ucx::UCT_EP_OP_AM_BCOPY | ucx::UCT_EP_OP_AM_ZCOPY => (None, RING_BANDWIDTH),
+        ucx::UCT_EP_OP_PUT_ZCOPY | ucx::UCT_EP_OP_GET_ZCOPY => (Some(CMA_OVERHEAD), COPY_BANDWIDTH),
+        // By way of a callback: twice.
+        ucx::UCT_EP_OP_PUT_BCOPY | ucx::UCT_EP_OP_GET_BCOPY => (None, RING_BANDWIDTH),
+        _ => return None,
+    };
+    if let (Some(overhead), true) =
+        (overhead, perf.field_mask & ucx::UCT_PERF_ATTR_FIELD_SEND_PRE_OVERHEAD != 0)
+    {
+        perf.send_pre_overhead = overhead;
+    }
+    let bandwidth = Bandwidth { dedicated: bandwidth, shared: 0.0 };
+    if perf.field_mask & ucx::UCT_PERF_ATTR_FIELD_BANDWIDTH != 0 {
+        perf.bandwidth = bandwidth;
+    }
+    Some(bandwidth)
+}

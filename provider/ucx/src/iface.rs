@@ -1,0 +1,460 @@
+//! The interface: opening, addresses, progress, events, failures.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{Ordering::SeqCst, fence as memory_fence};
+use std::time::Duration;
+
+use engine::{Event, Frame as _, Gone, Link, PeerId};
+use link::{OpenOptions, ShmFrame, ShmLink};
+use ucx_sys::{self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, IfaceParams, PerfAttr, Status};
+use wire::Addr;
+
+use crate::attr::{self, SEGMENT};
+use crate::ep::{self, Ep};
+use crate::ffi::guard;
+use crate::md::Md;
+use crate::param;
+use crate::remote::Remote;
+use crate::rx::Buffers;
+use crate::tables::{PLACE, Served, int, place};
+
+/// What this door's peers speak; nothing that the engine does.
+const VERSION: u16 = 0x5501;
+
+/// Bytes before the payload of a frame: what it is, an active message's id, and two zeros.
+pub(crate) const HEAD: usize = 4;
+/// An active message.
+pub(crate) const AM: u8 = 0;
+
+/// Longest frame: a request for the longest segment.
+pub(crate) const MAX_FRAME: usize = HEAD + crate::remote::FIXED + SEGMENT;
+
+/// Messages up to this length are not offered to UCP to keep: copying them is cheaper than another
+/// buffer.
+const INLINE: usize = 512;
+
+/// Most frames taken in by one call.
+const BATCH: u32 = 16;
+
+/// Bytes of an interface's address: the port it listens at, as far as that goes.
+const ADDRESS: usize = 8;
+
+/// An interface as UCX holds it.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Iface {
+    pub(crate) base: BaseIface,
+    pub(crate) link: ShmLink,
+    rx: Buffers,
+    /// How many frames the next call takes in at most.
+    budget: u32,
+    /// There is more to do than frames: `failed`, `waiting` or `remote`.
+    pub(crate) busy: bool,
+    /// Endpoints with a pending queue.
+    pub(crate) waiting: Vec<*mut Ep>,
+    /// The endpoint whose pending queue is being worked on.
+    pub(crate) dispatching: *mut Ep,
+    /// Endpoints whose failure is still to be told.
+    pub(crate) failed: Vec<*mut Ep>,
+    pub(crate) eps: HashMap<PeerId, Vec<*mut Ep>>,
+    pub(crate) remote: Remote,
+    pub(crate) served: &'static Served,
+    pub(crate) md: *const Md,
+    /// Where bytes rest between a peer's memory and a callback.
+    pub(crate) bounce: Vec<u8>,
+}
+
+/// UCX's worker serializes all calls, and interfaces belong to one.
+///
+/// # Safety
+/// `iface` must be an interface of ours. The answer must be gone before UCX is called back.
+pub(crate) unsafe fn of<'a>(iface: ucx::Iface) -> &'a mut Iface {
+    // SAFETY: the caller's promise.
+    unsafe { &mut *iface.cast::<Iface>() }
+}
+
+pub(crate) unsafe extern "C" fn query_devices(
+    md: ucx::Md,
+    devices: *mut c_void,
+    count: *mut c_uint,
+) -> Status {
+    guard(|| {
+        // SAFETY: UCX's arguments; a domain of ours; the function's own contract.
+        unsafe {
+            let host = &(*md.cast::<Md>()).served.host;
+            (host.single_device_resource)(
+                md,
+                c"host".as_ptr(),
+                ucx::UCT_DEVICE_TYPE_SHM,
+                ucx::UNKNOWN_SYS_DEVICE,
+                devices,
+                count,
+            )
+        }
+    })
+}
+
+pub(crate) unsafe extern "C" fn open(
+    md: ucx::Md,
+    worker: *mut c_void,
+    params: *const IfaceParams,
+    config: *const c_void,
+    out: *mut ucx::Iface,
+) -> Status {
+    guard(|| {
+        // SAFETY: a domain of ours; UCX's arguments.
+        let (owner, p) = unsafe { (&*md.cast::<Md>(), &*params) };
+        let headroom =
+            if p.field_mask & ucx::UCT_IFACE_PARAM_FIELD_RX_HEADROOM != 0 { p.rx_headroom } else { 0 };
+        let settings = param::get();
+        let options = OpenOptions {
+            bind: Some((Ipv4Addr::LOCALHOST, 0).into()),
+            ring: settings.ring,
+            cma: owner.cma,
+            // An address is only told by an interface that listens.
+            connect_timeout: Duration::ZERO,
+            version: VERSION,
+            windows: Some(owner.regions.windows.clone()),
+        };
+        let link = match ShmLink::open(options) {
+            Ok(link) => link,
+            Err(e) => {
+                log::error!("no endpoint on this host: {e}");
+                return ucx::UCS_ERR_IO_ERROR;
+            }
+        };
+        let served = owner.served;
+        let mut iface: Box<std::mem::MaybeUninit<Iface>> = Box::new_uninit();
+        let at = iface.as_mut_ptr();
+        // SAFETY: every field is written once: `base` with zeros, for UCX to fill in.
+        unsafe {
+            (&raw mut (*at).base).write_bytes(0, 1);
+            (&raw mut (*at).link).write(link);
+            (&raw mut (*at).rx).write(Buffers::new(headroom, HEAD, MAX_FRAME));
+            (&raw mut (*at).budget).write(1);
+            (&raw mut (*at).busy).write(false);
+            (&raw mut (*at).waiting).write(Vec::new());
+            (&raw mut (*at).dispatching).write(std::ptr::null_mut());
+            (&raw mut (*at).failed).write(Vec::new());
+            (&raw mut (*at).eps).write(HashMap::new());
+            (&raw mut (*at).remote).write(Remote::default());
+            (&raw mut (*at).served).write(served);
+            (&raw mut (*at).md).write(md.cast());
+            (&raw mut (*at).bounce).write(Vec::new());
+        }
+        let iface: *mut Iface = Box::into_raw(iface).cast();
+        let mut count = 1;
+        // SAFETY: a place larger than UCX's structure, tables that live for ever, UCX's own
+        // arguments passed on; two arguments more are for builds with statistics.
+        let status = unsafe {
+            (served.host.base_iface_init)(
+                iface.cast(),
+                served.host.base_iface_class,
+                &mut count,
+                (&raw const served.iface_ops).cast(),
+                served.internal_ops.as_ptr().cast(),
+                md,
+                worker,
+                params,
+                config,
+                std::ptr::null_mut(),
+                c"strait".as_ptr(),
+            )
+        };
+        if status != ucx::UCS_OK {
+            // SAFETY: made above, and nobody has it. Of `base` nothing needs to be dropped.
+            drop(unsafe { Box::from_raw(iface) });
+            return status;
+        }
+        // SAFETY: UCX gives a place for the answer.
+        unsafe { out.write(iface.cast()) };
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn close(iface: ucx::Iface) {
+    guard(|| {
+        // SAFETY: an interface of ours, closed once.
+        unsafe {
+            let host = &of(iface).served.host;
+            (host.progress_disable)(iface, !0);
+            (host.class_cleanup)(host.base_iface_class, iface, -1);
+            drop(Box::from_raw(iface.cast::<Iface>()));
+        }
+    });
+}
+
+pub(crate) unsafe extern "C" fn query(iface: ucx::Iface, out: *mut IfaceAttr) -> Status {
+    guard(|| {
+        // SAFETY: an interface of ours, and UCX's structure, which its function sets to defaults.
+        unsafe {
+            (of(iface).served.host.base_iface_query)(iface, out);
+            attr::fill(&mut *out, (*of(iface).md).cma, PLACE, ADDRESS);
+        }
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn estimate_perf(iface: ucx::Iface, perf: *mut PerfAttr) -> Status {
+    guard(|| {
+        // SAFETY: an interface of ours, and UCX's structure of its release.
+        unsafe {
+            let host = &of(iface).served.host;
+            // Which kinds of memory there are is said by the domain; "unknown" is asked for as well.
+            let status = (host.base_iface_estimate_perf)(iface, perf.cast());
+            if status != ucx::UCS_OK || (*perf).field_mask & ucx::UCT_PERF_ATTR_FIELD_OPERATION == 0 {
+                return status;
+            }
+            if let Some(bandwidth) = attr::refine(&mut *perf) {
+                if host.layout.path_bandwidth && (*perf).field_mask & 1 << 9 != 0 {
+                    perf.add(1).cast::<ucx::Bandwidth>().write(bandwidth);
+                }
+            }
+        }
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn get_device_address(_iface: ucx::Iface, out: *mut u8) -> Status {
+    // SAFETY: UCX gives as much room as `query` said.
+    guard(|| unsafe {
+        out.cast::<[u8; PLACE]>().write(place());
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn get_address(iface: ucx::Iface, out: *mut u8) -> Status {
+    guard(|| {
+        // SAFETY: an interface of ours; UCX gives as much room as `query` said.
+        unsafe {
+            let mut address = [0; ADDRESS];
+            address[..2].copy_from_slice(&of(iface).link.addr().port().to_le_bytes());
+            address[4..].copy_from_slice(&std::process::id().to_le_bytes());
+            out.cast::<[u8; ADDRESS]>().write(address);
+        }
+        ucx::UCS_OK
+    })
+}
+
+/// The link's name for an interface's address.
+///
+/// # Safety
+/// `address` must be an interface's address.
+pub(crate) unsafe fn name(address: *const u8) -> Addr {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { address.cast::<[u8; 2]>().read() };
+    Addr::new(SocketAddr::from((Ipv4Addr::LOCALHOST, u16::from_le_bytes(bytes))))
+}
+
+/// Whether an interface at this device address can be reached.
+///
+/// # Safety
+/// `address` must be a device address.
+pub(crate) unsafe fn same_place(address: *const u8) -> bool {
+    // SAFETY: the caller's promise.
+    place() == unsafe { address.cast::<[u8; PLACE]>().read() }
+}
+
+pub(crate) unsafe extern "C" fn is_reachable(
+    _iface: ucx::Iface,
+    device: *const u8,
+    _iface_addr: *const u8,
+) -> c_int {
+    // SAFETY: UCX passes an address of this transport.
+    guard(|| int(unsafe { same_place(device) }))
+}
+
+/// Since 1.15.
+pub(crate) unsafe extern "C" fn is_reachable_v2(_iface: ucx::Iface, params: *const AddrParams) -> c_int {
+    guard(|| {
+        // SAFETY: UCX's structure.
+        let p = unsafe { &*params };
+        let given = |field| p.field_mask & field != 0;
+        if !given(ucx::ADDR_PARAMS_DEVICE) || p.device_addr.is_null() {
+            return 0;
+        }
+        // SAFETY: UCX passes an address of this transport.
+        let yes = unsafe { same_place(p.device_addr) };
+        if !yes && given(ucx::ADDR_PARAMS_INFO) && given(ucx::ADDR_PARAMS_INFO_LENGTH) {
+            let text = b"another host, network namespace or user\0";
+            let n = text.len().min(p.info_string_length);
+            if n > 0 && !p.info_string.is_null() {
+                // SAFETY: UCX gives room for that many characters; the last one ends the text.
+                unsafe {
+                    p.info_string.copy_from_nonoverlapping(text.as_ptr().cast::<c_char>(), n);
+                    p.info_string.add(n - 1).write(0);
+                }
+            }
+        }
+        int(yes)
+    })
+}
+
+pub(crate) unsafe extern "C" fn flush(iface: ucx::Iface, _flags: c_uint, comp: *mut Completion) -> Status {
+    guard(|| {
+        if !comp.is_null() {
+            return ucx::UCS_ERR_UNSUPPORTED;
+        }
+        memory_fence(SeqCst);
+        // SAFETY: an interface of ours.
+        if unsafe { of(iface).remote.idle() } { ucx::UCS_OK } else { ucx::UCS_INPROGRESS }
+    })
+}
+
+pub(crate) unsafe extern "C" fn fence(iface: ucx::Iface, _flags: c_uint) -> Status {
+    guard(|| {
+        memory_fence(SeqCst);
+        // SAFETY: an interface of ours, and its endpoints.
+        unsafe {
+            for ep in of(iface).eps.values().flatten() {
+                (**ep).fence();
+            }
+        }
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn progress_enable(iface: ucx::Iface, flags: c_uint) {
+    // SAFETY: an interface of ours.
+    guard(|| unsafe { (of(iface).served.host.progress_enable)(iface, flags) });
+}
+
+pub(crate) unsafe extern "C" fn progress_disable(iface: ucx::Iface, flags: c_uint) {
+    // SAFETY: an interface of ours.
+    guard(|| unsafe { (of(iface).served.host.progress_disable)(iface, flags) });
+}
+
+pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
+    // SAFETY: an interface of ours, which UCX does not close in its own callbacks.
+    guard(|| unsafe { advance(iface.cast()) })
+}
+
+/// # Safety
+/// `this` must be an interface of ours. Nothing borrows from it while UCX's handlers run.
+unsafe fn advance(this: *mut Iface) -> u32 {
+    let mut done = 0;
+    // SAFETY: the caller's promise; each borrow ends before a handler is called.
+    unsafe {
+        let budget = (*this).budget;
+        while done < budget {
+            match (*this).link.poll() {
+                None => break,
+                Some(Event::Frame(frame)) => receive(this, frame),
+                Some(Event::Closed(peer, why)) => closed(this, peer, why),
+            }
+            done += 1;
+        }
+        // A stream of messages is taken in by batches; a single one is handed on at once.
+        (*this).budget = if done == budget { (budget * 2).min(BATCH) } else { (budget / 2).max(1) };
+        if (*this).busy {
+            done += attend(this);
+        }
+    }
+    done
+}
+
+/// Takes a frame in.
+///
+/// # Safety
+/// As for `advance`.
+#[inline]
+unsafe fn receive(this: *mut Iface, frame: ShmFrame) {
+    let (from, len) = (frame.from(), frame.len());
+    // SAFETY: the caller's promise; a buffer has `HEAD` bytes before its data and `MAX_FRAME` behind,
+    // zeroed when it was made, and is nobody else's.
+    unsafe {
+        let i = &mut *this;
+        let buffer = i.rx.take();
+        let data = i.rx.data(&buffer);
+        if len < HEAD || len - HEAD > i.rx.room() {
+            i.link.release(frame);
+            i.rx.give(buffer);
+            return log::warn!("dropped a frame of {len} bytes from {}", i.link.peer_addr(from));
+        }
+        i.link.read(&frame, 0, std::slice::from_raw_parts_mut(data.sub(HEAD), len));
+        i.link.release(frame);
+        let [kind, id, ..] = data.sub(HEAD).cast::<[u8; HEAD]>().read();
+        let n = len - HEAD;
+        if kind == AM && usize::from(id) < ucx::UCT_AM_ID_MAX {
+            let handler = i.base.am[usize::from(id)];
+            let flags = if n > INLINE { ucx::UCT_CB_PARAM_FLAG_DESC } else { 0 };
+            let status = (handler.cb)(handler.arg, data.cast(), n, flags);
+            let i = &mut *this;
+            if flags != 0 && status == ucx::UCS_INPROGRESS {
+                i.rx.lend(buffer);
+            } else {
+                i.rx.give(buffer);
+            }
+        } else {
+            crate::remote::hear(this, from, [kind, id], std::slice::from_raw_parts(data, n));
+            (*this).rx.give(buffer);
+        }
+    }
+}
+
+/// A peer went away.
+///
+/// # Safety
+/// As for `advance`.
+#[cold]
+unsafe fn closed(this: *mut Iface, peer: PeerId, why: Gone) {
+    // SAFETY: the caller's promise; endpoints live until they are destroyed.
+    unsafe {
+        log::debug!("{} went away: {why:?}", (*this).link.peer_addr(peer));
+        (*this).remote.forget(peer);
+        for ep in (*this).eps.get(&peer).cloned().unwrap_or_default() {
+            ep::fail(ep, ucx::UCS_ERR_CONNECTION_RESET);
+        }
+        attend(this);
+    }
+}
+
+/// What there is to do beyond frames.
+///
+/// # Safety
+/// As for `advance`.
+#[cold]
+unsafe fn attend(this: *mut Iface) -> u32 {
+    let mut done = 0;
+    // SAFETY: the caller's promise; what runs handlers of UCX takes endpoints by their address, and
+    // asks whether they are still there.
+    unsafe {
+        (*this).flush_remote();
+        while let Some(ep) = (*this).failed.pop() {
+            done += 1;
+            ep::report(this, ep);
+        }
+        done += ep::dispatch(this);
+        let i = &mut *this;
+        i.busy = !i.failed.is_empty() || !i.waiting.is_empty() || !i.remote.sent();
+    }
+    done
+}
+
+pub(crate) unsafe extern "C" fn event_fd_get(iface: ucx::Iface, fd: *mut c_int) -> Status {
+    guard(|| {
+        // SAFETY: an interface of ours, and a place for the answer.
+        unsafe { fd.write(of(iface).link.wait_fd()) };
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) -> Status {
+    guard(|| {
+        // SAFETY: an interface of ours.
+        let i = unsafe { of(iface) };
+        if !i.failed.is_empty() {
+            return ucx::UCS_ERR_BUSY;
+        }
+        if i.link.arm() { ucx::UCS_OK } else { ucx::UCS_ERR_BUSY }
+    })
+}
+
+impl Iface {
+    /// Whether an endpoint is (still) one of ours.
+    pub(crate) fn has(&self, ep: *mut Ep) -> bool {
+        self.eps.values().flatten().any(|e| *e == ep)
+    }
+}

@@ -1,0 +1,526 @@
+//! The memory domain: windows that UCP allocates through us, registrations, remote keys.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use link::{Mapping, WindowId};
+use ucx_sys::{self as ucx, DeregParams, MdBase, MdValues, Status};
+
+use crate::ffi::guard;
+use crate::param;
+use crate::region::{Regions, Slot, regions, words};
+use crate::tables::{self, Served};
+
+/// A memory domain as UCX holds it.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Md {
+    base: MdBase,
+    pub(crate) served: &'static Served,
+    pub(crate) regions: Arc<Regions>,
+    /// Whether other memory than windows can be reached.
+    pub(crate) cma: bool,
+}
+
+/// What stands for registered or allocated memory.
+#[derive(Debug)]
+struct Memh {
+    addr: usize,
+    len: usize,
+    number: u64,
+    window: Option<WindowId>,
+    slot: Option<Slot>,
+}
+
+pub(crate) unsafe extern "C" fn open(
+    component: *const c_void,
+    _name: *const c_char,
+    _config: *const c_void,
+    md: *mut *mut Md,
+) -> Status {
+    guard(|| {
+        let Some(served) = tables::of_component(component) else { return ucx::UCS_ERR_INVALID_PARAM };
+        let Ok(regions) = regions() else { return ucx::UCS_ERR_IO_ERROR };
+        let base = MdBase { ops: served.md_ops.as_ptr().cast(), component };
+        let cma = param::get().cma && link::cma_allowed().is_ok();
+        // SAFETY: UCX gives a place for the answer.
+        unsafe { md.write(Box::into_raw(Box::new(Md { base, served, regions, cma }))) };
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn close(md: *mut Md) {
+    // SAFETY: made by `open`, and closed once.
+    guard(|| drop(unsafe { Box::from_raw(md) }));
+}
+
+pub(crate) unsafe extern "C" fn query(md: *mut Md, attr: *mut c_void) -> Status {
+    guard(|| {
+        // SAFETY: a domain of ours.
+        let md = unsafe { &*md };
+        let host = 1u64 << ucx::UCS_MEMORY_TYPE_HOST;
+        let mut flags = ucx::UCT_MD_FLAG_ALLOC
+            | ucx::UCT_MD_FLAG_FIXED
+            | ucx::UCT_MD_FLAG_NEED_RKEY
+            | ucx::UCT_MD_FLAG_INVALIDATE;
+        if md.served.host.epoch() >= ucx::Epoch::V1_15 {
+            flags |= ucx::UCT_MD_FLAG_INVALIDATE_RMA | ucx::UCT_MD_FLAG_INVALIDATE_AMO;
+        }
+        let mut values = MdValues {
+            max_alloc: u64::MAX,
+            alloc_mem_types: host,
+            access_mem_types: host,
+            cache_mem_types: host,
+            rkey_packed_size: KEY as u64,
+            ..MdValues::default()
+        };
+        if md.cma {
+            flags |= ucx::UCT_MD_FLAG_REG;
+            values.max_reg = u64::MAX;
+            values.reg_mem_types = host;
+            // A note in a table, whatever the length.
+            values.reg_cost = ucx::Linear { c: 60e-9, m: 0.0 };
+        }
+        values.flags = flags;
+        // SAFETY: UCX gives a structure of its release.
+        unsafe { md.served.host.layout.write_md_attr(attr, &values) };
+        ucx::UCS_OK
+    })
+}
+
+/// # Safety
+/// `length`, `address` and `memh` must be valid; `md` one of ours.
+unsafe fn allocate(
+    md: *mut Md,
+    length: *mut usize,
+    address: *mut usize,
+    mem_type: c_int,
+    flags: c_uint,
+    memh: *mut *mut c_void,
+) -> Status {
+    guard(|| {
+        // SAFETY: a domain of ours.
+        let md = unsafe { &*md };
+        if mem_type != ucx::UCS_MEMORY_TYPE_HOST {
+            return ucx::UCS_ERR_UNSUPPORTED;
+        }
+        // SAFETY: the caller's promise.
+        let (len, at) = unsafe { (*length, *address) };
+        let Some(len) = len.max(1).checked_next_multiple_of(4096) else { return ucx::UCS_ERR_NO_MEMORY };
+        let fixed = flags & ucx::UCT_MD_MEM_FLAG_FIXED != 0;
+        if fixed && (at == 0 || at % 4096 != 0) {
+            return ucx::UCS_ERR_INVALID_PARAM;
+        }
+        let (window, mapping) = match md.regions.windows.create(len, fixed.then_some(at)) {
+            Ok(made) => made,
+            Err(e) => {
+                log::debug!("no window of {len} bytes: {e}");
+                return ucx::UCS_ERR_NO_MEMORY;
+            }
+        };
+        let addr = mapping.base().expose_provenance();
+        let number = md.regions.add(addr, len);
+        let made = Box::new(Memh { addr, len, number, window: Some(window), slot: None });
+        // SAFETY: the caller's promise.
+        unsafe {
+            *length = len;
+            *address = addr;
+            *memh = Box::into_raw(made).cast();
+        }
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn mem_alloc(
+    md: *mut Md,
+    length: *mut usize,
+    address: *mut usize,
+    mem_type: c_int,
+    flags: c_uint,
+    _name: *const c_char,
+    memh: *mut *mut c_void,
+) -> Status {
+    // SAFETY: UCX's arguments.
+    unsafe { allocate(md, length, address, mem_type, flags, memh) }
+}
+
+/// Since 1.19.
+pub(crate) unsafe extern "C" fn mem_alloc_v2(
+    md: *mut Md,
+    length: *mut usize,
+    address: *mut usize,
+    mem_type: c_int,
+    _sys_dev: u8,
+    flags: c_uint,
+    _name: *const c_char,
+    memh: *mut *mut c_void,
+) -> Status {
+    // SAFETY: UCX's arguments.
+    unsafe { allocate(md, length, address, mem_type, flags, memh) }
+}
+
+pub(crate) unsafe extern "C" fn mem_free(md: *mut Md, memh: *mut c_void) -> Status {
+    guard(|| {
+        // SAFETY: a domain of ours, and a handle that it made, given back once.
+        let (md, memh) = unsafe { (&*md, Box::from_raw(memh.cast::<Memh>())) };
+        md.release(*memh);
+        ucx::UCS_OK
+    })
+}
+
+/// What is registered needs no preparation, so the fourth argument (flags, parameters since 1.14)
+/// has nothing to say.
+pub(crate) unsafe extern "C" fn mem_reg(
+    md: *mut Md,
+    address: *mut c_void,
+    length: usize,
+    _params: usize,
+    memh: *mut *mut c_void,
+) -> Status {
+    guard(|| {
+        // SAFETY: a domain of ours.
+        let md = unsafe { &*md };
+        let addr = address.expose_provenance();
+        let number = md.regions.add(addr, length);
+        let made = Box::new(Memh { addr, len: length, number, window: None, slot: None });
+        // SAFETY: UCX gives a place for the answer.
+        unsafe { *memh = Box::into_raw(made).cast() };
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn mem_dereg(md: *mut Md, params: *const DeregParams) -> Status {
+    guard(|| {
+        // SAFETY: UCX's arguments.
+        let (md, params) = unsafe { (&*md, &*params) };
+        if params.field_mask & ucx::UCT_MD_MEM_DEREG_FIELD_MEMH == 0 || params.memh.is_null() {
+            return ucx::UCS_ERR_INVALID_PARAM;
+        }
+        let given = |field| params.field_mask & field != 0;
+        let invalidate = given(ucx::UCT_MD_MEM_DEREG_FIELD_FLAGS)
+            && params.flags & ucx::UCT_MD_MEM_DEREG_FLAG_INVALIDATE != 0;
+        if invalidate && (!given(ucx::UCT_MD_MEM_DEREG_FIELD_COMPLETION) || params.comp.is_null()) {
+            return ucx::UCS_ERR_INVALID_PARAM;
+        }
+        // SAFETY: a handle that this domain made, given back once.
+        let memh = unsafe { Box::from_raw(params.memh.cast::<Memh>()) };
+        md.release(*memh);
+        if invalidate {
+            // SAFETY: the completion that UCX gave, for this one event.
+            unsafe { crate::ep::complete(params.comp, ucx::UCS_OK) };
+        }
+        ucx::UCS_OK
+    })
+}
+
+impl Md {
+    fn release(&self, memh: Memh) {
+        self.regions.remove(memh.addr, memh.number);
+        if let Some(slot) = memh.slot {
+            self.regions.invalidate(slot);
+        }
+        if let Some(window) = memh.window {
+            self.regions.windows.remove(window);
+        }
+    }
+}
+
+/// Bytes of a packed key.
+pub(crate) const KEY: usize = 48;
+
+/// What a peer is told of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    /// Whose it is; number 0 if it is no window.
+    id: WindowId,
+    base: u64,
+    len: u64,
+    slot: Option<Slot>,
+}
+
+impl Key {
+    fn pack(&self) -> [u8; KEY] {
+        let slot = self.slot.unwrap_or(Slot { board: 0, index: 0, generation: 0 });
+        let words = [
+            self.id.maker,
+            self.id.number,
+            self.base,
+            self.len,
+            u64::from(slot.board) << 32 | u64::from(slot.index),
+            slot.generation,
+        ];
+        let mut out = [0; KEY];
+        for (to, word) in out.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        out
+    }
+
+    fn unpack(bytes: &[u8; KEY]) -> Key {
+        let word = |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().expect("8 bytes"));
+        let board = (word(4) >> 32) as u32;
+        let slot = Slot { board, index: word(4) as u32, generation: word(5) };
+        Key {
+            id: WindowId { maker: word(0), number: word(1) },
+            base: word(2),
+            len: word(3),
+            slot: (board != 0).then_some(slot),
+        }
+    }
+}
+
+/// # Safety
+/// `memh` must be one of the domain's, `params` null or UCX's, `out` valid for a key.
+unsafe fn pack(md: *mut Md, memh: *mut c_void, params: *const u64, out: *mut [u8; KEY]) -> Status {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let (md, memh) = unsafe { (&*md, &mut *memh.cast::<Memh>()) };
+        // Parameters are a mask of fields and, as bit 0 of it says, flags: which accesses are to be
+        // invalidated one day. Bit 2 is for other processes than peers.
+        // SAFETY: the caller's promise.
+        let flags = unsafe {
+            if params.is_null() || params.read() & 1 == 0 { 0 } else { params.add(1).cast::<c_uint>().read() }
+        };
+        if flags & !0b11 != 0 {
+            return ucx::UCS_ERR_UNSUPPORTED;
+        }
+        if flags != 0 && memh.slot.is_none() {
+            memh.slot = md.regions.protect();
+            if memh.slot.is_none() {
+                return ucx::UCS_ERR_NO_MEMORY;
+            }
+        }
+        let maker = md.regions.windows.maker();
+        let key = Key {
+            id: memh.window.unwrap_or(WindowId { maker, number: 0 }),
+            base: memh.addr as u64,
+            len: memh.len as u64,
+            slot: memh.slot.filter(|_| flags != 0),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { out.write(key.pack()) };
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn mkey_pack(
+    md: *mut Md,
+    memh: *mut c_void,
+    params: *const u64,
+    out: *mut [u8; KEY],
+) -> Status {
+    // SAFETY: UCX's arguments.
+    unsafe { pack(md, memh, params, out) }
+}
+
+/// Since 1.16: the part of the memory that is of interest comes along.
+pub(crate) unsafe extern "C" fn mkey_pack_v2(
+    md: *mut Md,
+    memh: *mut c_void,
+    _address: *mut c_void,
+    _length: usize,
+    params: *const u64,
+    out: *mut [u8; KEY],
+) -> Status {
+    // SAFETY: UCX's arguments.
+    unsafe { pack(md, memh, params, out) }
+}
+
+/// A peer's memory as `uct_rkey_t` stands for it.
+#[derive(Debug)]
+pub(crate) struct Rkey {
+    key: Key,
+    regions: Arc<Regions>,
+    /// The window, once it is mapped here.
+    mapping: Option<Arc<Mapping>>,
+    board: Option<Arc<Mapping>>,
+}
+
+/// How memory behind a key can be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Here it is.
+    Mapped(*mut u8),
+    /// It can be asked for; `wait` says that nothing goes without it.
+    Want { id: WindowId, wait: bool },
+    /// It is not mapped.
+    Remote,
+    /// Not inside.
+    Outside,
+}
+
+impl Rkey {
+    /// Where `addr..addr+len` of the peer is.
+    #[inline]
+    pub(crate) fn reach(&mut self, addr: u64, len: usize) -> Reach {
+        match &self.mapping {
+            Some(mapping) if self.key.slot.is_none() || self.board.is_some() => {
+                let off = addr.wrapping_sub(self.key.base) as usize;
+                match off.checked_add(len) {
+                    // SAFETY: inside the mapping.
+                    Some(end) if end <= mapping.len() => Reach::Mapped(unsafe { mapping.base().add(off) }),
+                    _ => Reach::Outside,
+                }
+            }
+            _ => self.reach_slow(addr, len),
+        }
+    }
+
+    #[cold]
+    fn reach_slow(&mut self, addr: u64, len: usize) -> Reach {
+        let windows = &self.regions.windows;
+        if let (Some(slot), None) = (self.key.slot, &self.board) {
+            let id = WindowId { maker: self.key.id.maker, number: slot.board.into() };
+            match windows.find(id) {
+                Some(board) => self.board = Some(board),
+                None if windows.denied(id) => return Reach::Outside,
+                None => return Reach::Want { id, wait: true },
+            }
+        }
+        if self.key.id.maker == windows.maker() {
+            // Our own memory: UCP registered it, so it is here.
+            return Reach::Mapped(std::ptr::with_exposed_provenance_mut(addr as usize));
+        }
+        if self.key.id.number == 0 {
+            return Reach::Remote;
+        }
+        match windows.find(self.key.id) {
+            Some(mapping) if mapping.len() as u64 >= self.key.len => {
+                self.mapping = Some(mapping);
+                self.reach(addr, len)
+            }
+            Some(_) => Reach::Remote,
+            None if windows.denied(self.key.id) => Reach::Remote,
+            None => Reach::Want { id: self.key.id, wait: false },
+        }
+    }
+
+    /// Runs an access, unless the memory was taken back.
+    #[inline]
+    pub(crate) fn access<T>(&self, f: impl FnOnce() -> T) -> Option<T> {
+        let Some(slot) = self.key.slot else { return Some(f()) };
+        let words = words(self.board.as_ref()?, slot.index)?;
+        if !words.enter(slot.generation) {
+            return None;
+        }
+        let t = f();
+        words.leave();
+        Some(t)
+    }
+}
+
+/// # Safety
+/// `buffer` must be a packed key, `rkey` and `handle` valid for writes.
+unsafe fn unpack(buffer: *const [u8; KEY], rkey: *mut usize, handle: *mut *mut c_void) -> Status {
+    guard(|| {
+        let Ok(regions) = regions() else { return ucx::UCS_ERR_IO_ERROR };
+        // SAFETY: the caller's promise.
+        let key = Key::unpack(&unsafe { buffer.read() });
+        let made = Box::into_raw(Box::new(Rkey { key, regions, mapping: None, board: None }));
+        // SAFETY: the caller's promise.
+        unsafe {
+            *rkey = made as usize;
+            *handle = made.cast();
+        }
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn rkey_unpack(
+    _component: *const c_void,
+    buffer: *const [u8; KEY],
+    rkey: *mut usize,
+    handle: *mut *mut c_void,
+) -> Status {
+    // SAFETY: UCX's arguments.
+    unsafe { unpack(buffer, rkey, handle) }
+}
+
+/// Since 1.19.
+pub(crate) unsafe extern "C" fn rkey_unpack_v2(
+    _component: *const c_void,
+    buffer: *const [u8; KEY],
+    _params: *const c_void,
+    rkey: *mut usize,
+    handle: *mut *mut c_void,
+) -> Status {
+    // SAFETY: UCX's arguments.
+    unsafe { unpack(buffer, rkey, handle) }
+}
+
+/// A peer's window as memory of ours, if it is mapped already.
+pub(crate) unsafe extern "C" fn rkey_ptr(
+    _component: *const c_void,
+    rkey: usize,
+    _handle: *mut c_void,
+    remote: u64,
+    local: *mut *mut c_void,
+) -> Status {
+    guard(|| {
+        // SAFETY: a key that `unpack` made.
+        let rkey = unsafe { &mut *(rkey as *mut Rkey) };
+        match rkey.reach(remote, 1) {
+            Reach::Mapped(at) => {
+                // SAFETY: UCX gives a place for the answer.
+                unsafe { *local = at.cast() };
+                ucx::UCS_OK
+            }
+            Reach::Outside => ucx::UCS_ERR_INVALID_ADDR,
+            Reach::Want { .. } | Reach::Remote => ucx::UCS_ERR_UNREACHABLE,
+        }
+    })
+}
+
+pub(crate) unsafe extern "C" fn rkey_release(
+    _component: *const c_void,
+    rkey: usize,
+    _handle: *mut c_void,
+) -> Status {
+    guard(|| {
+        // SAFETY: a key that `unpack` made, given back once.
+        let rkey = unsafe { Box::from_raw(rkey as *mut Rkey) };
+        let Rkey { key, regions, mapping, board } = *rkey;
+        let imported = mapping.is_some();
+        drop((mapping, board));
+        if imported && key.id.maker != regions.windows.maker() {
+            regions.windows.forget(key.id);
+        }
+        ucx::UCS_OK
+    })
+}
+
+/// Since 1.16: whether two keys stand for the same memory, or else which comes first.
+pub(crate) unsafe extern "C" fn rkey_compare(
+    _component: *const c_void,
+    a: usize,
+    b: usize,
+    params: *const u64,
+    result: *mut c_int,
+) -> Status {
+    guard(|| {
+        // SAFETY: UCX's arguments.
+        if result.is_null() || unsafe { *params } != 0 {
+            return ucx::UCS_ERR_INVALID_PARAM;
+        }
+        // SAFETY: keys that `unpack` made, and a place for the answer.
+        unsafe {
+            let (a, b) = (&*(a as *const Rkey), &*(b as *const Rkey));
+            *result = a.key.pack().cmp(&b.key.pack()) as c_int;
+        }
+        ucx::UCS_OK
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_survive_packing() {
+        let id = WindowId { maker: 7, number: 3 };
+        for slot in [None, Some(Slot { board: 2, index: 9, generation: 1 << 40 })] {
+            let key = Key { id, base: 0x1000, len: 99, slot };
+            assert_eq!(Key::unpack(&key.pack()), key);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Settings. Their names do not start with UCX_, or UCX would warn of variables it does not know.
+//!
+//! | variable | default | |
+//! |---|---|---|
+//! | `STRAIT_UCX_LOG` | warn | off, error, warn, info, debug, trace |
+//! | `STRAIT_UCX_RING` | 64K | bytes of the ring to each peer, with K or M |
+//! | `STRAIT_UCX_CMA` | y | n: never process_vm_readv(2) |
+//! | `STRAIT_UCX_CHECK` | y | n: serve a UCX also if its tables look different from what its release has |
+
+use std::sync::OnceLock;
+
+use ::log::LevelFilter;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Params {
+    pub(crate) log: LevelFilter,
+    pub(crate) ring: usize,
+    pub(crate) cma: bool,
+    pub(crate) check: bool,
+}
+
+/// Bytes of a ring: room for several messages of the longest sort that goes through it.
+const RING: usize = 64 << 10;
+
+pub(crate) fn get() -> &'static Params {
+    static PARAMS: OnceLock<Params> = OnceLock::new();
+    PARAMS.get_or_init(|| {
+        let params = Params {
+            log: read("LOG", LevelFilter::Warn, |v| v.parse().ok()),
+            ring: read("RING", RING, size).clamp(link::MIN_RING.max(32 << 10), 16 << 20),
+            cma: read("CMA", true, flag),
+            check: read("CHECK", true, flag),
+        };
+        crate::log::open(params.log);
+        params
+    })
+}
+
+fn read<T>(name: &str, default: T, parse: impl Fn(&str) -> Option<T>) -> T {
+    let name = format!("STRAIT_UCX_{name}");
+    match std::env::var(&name) {
+        Err(_) => default,
+        Ok(text) => parse(text.trim()).unwrap_or_else(|| {
+            eprintln!("strait: {name}={text} is not understood and ignored");
+            default
+        }),
+    }
+}
+
+fn flag(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "y" | "yes" | "1" | "on" | "true" => Some(true),
+        "n" | "no" | "0" | "off" | "false" => Some(false),
+        _ => None,
+    }
+}
+
+fn size(text: &str) -> Option<usize> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 10),
+        b'm' | b'M' => (&text[..text.len() - 1], 20),
+        _ => (text, 0),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values() {
+        assert_eq!(
+            (size("64K"), size("2m"), size("100"), size("K"), size("")),
+            (Some(65536), Some(2 << 20), Some(100), None, None)
+        );
+        assert_eq!((flag("Y"), flag("off"), flag("maybe")), (Some(true), Some(false), None));
+    }
+}

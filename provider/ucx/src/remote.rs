@@ -1,0 +1,312 @@
+//! Requests that the peer's progress carries out: put, get and atomics on memory that is neither
+//! mapped here nor within CMA's reach. And the same for peers.
+//!
+//! ```text
+//! request:  | REQUEST, what, 0, 0 | token | address | a | b | bytes to put, or the atomic's code |
+//! reply:    | REPLY, status, 0, 0 | token | bytes ... |
+//! ```
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::rc::Rc;
+
+use engine::{Link, PeerId, Refused};
+use ucx_sys::{self as ucx, Completion, Status, UnpackFn};
+
+use crate::attr::SEGMENT;
+use crate::ep::{self, Ep};
+use crate::iface::{HEAD, Iface};
+use crate::rma;
+
+pub(crate) const REQUEST: u8 = 1;
+const REPLY: u8 = 2;
+
+/// Bytes of a request before what is to be put.
+pub(crate) const FIXED: usize = 32;
+/// Longest frame of any sort.
+pub(crate) const MAX_REQUEST: usize = HEAD + SEGMENT;
+
+/// Frames that may wait for room before requests are refused.
+const QUEUE: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum What {
+    Put = 0,
+    Get = 1,
+    Atomic32 = 2,
+    Atomic64 = 3,
+}
+
+/// Where a reply's bytes go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Into_ {
+    Nowhere,
+    Memory(*mut u8, usize),
+    Callback(UnpackFn, *mut c_void, usize),
+}
+
+/// An operation made of one or more requests.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    left: Cell<usize>,
+    status: Cell<Status>,
+    comp: *mut Completion,
+}
+
+impl Operation {
+    pub(crate) fn new(requests: usize, comp: *mut Completion) -> Rc<Operation> {
+        Rc::new(Operation { left: Cell::new(requests), status: Cell::new(ucx::UCS_OK), comp })
+    }
+}
+
+#[derive(Debug)]
+struct Request {
+    ep: *mut Ep,
+    into: Into_,
+    operation: Rc<Operation>,
+}
+
+/// Requests under way, and frames that found no room.
+#[derive(Debug, Default)]
+pub(crate) struct Remote {
+    /// By the lower half of a token; the upper one tells uses of a slot apart.
+    slots: Vec<(u32, Option<Request>)>,
+    free: Vec<u32>,
+    active: usize,
+    queue: VecDeque<(PeerId, Vec<u8>)>,
+}
+
+impl Remote {
+    /// Whether no request is under way.
+    pub(crate) fn idle(&self) -> bool {
+        self.active == 0
+    }
+
+    /// Whether no frame waits for room.
+    pub(crate) fn sent(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether an endpoint's next request would be refused.
+    pub(crate) fn full(&self) -> bool {
+        self.queue.len() >= QUEUE
+    }
+
+    fn insert(&mut self, request: Request) -> u64 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push((0, None));
+            self.slots.len() as u32 - 1
+        });
+        let (generation, place) = &mut self.slots[slot as usize];
+        *generation = generation.wrapping_add(1);
+        *place = Some(request);
+        self.active += 1;
+        u64::from(*generation) << 32 | u64::from(slot)
+    }
+
+    fn take(&mut self, token: u64, from: PeerId) -> Option<Request> {
+        let (slot, generation) = (token as u32, (token >> 32) as u32);
+        let (known, place) = self.slots.get_mut(slot as usize)?;
+        // SAFETY: endpoints of requests live: `abandon` is called before one goes.
+        if *known != generation || place.as_ref().is_none_or(|r| unsafe { (*r.ep).peer } != from) {
+            return None;
+        }
+        self.free.push(slot);
+        self.active -= 1;
+        place.take()
+    }
+
+    /// Forgets an endpoint's requests; the completions of its operations.
+    pub(crate) fn abandon(&mut self, ep: *mut Ep) -> Vec<*mut Completion> {
+        let mut out = Vec::new();
+        for (i, (_, place)) in self.slots.iter_mut().enumerate() {
+            if place.as_ref().is_some_and(|r| r.ep == ep) {
+                self.free.push(i as u32);
+                self.active -= 1;
+                let Some(request) = place.take() else { continue };
+                let left = request.operation.left.get() - 1;
+                request.operation.left.set(left);
+                if left == 0 && !request.operation.comp.is_null() {
+                    out.push(request.operation.comp);
+                }
+            }
+        }
+        out
+    }
+
+    /// Drops frames to a peer that is gone.
+    pub(crate) fn forget(&mut self, peer: PeerId) {
+        self.queue.retain(|(to, _)| *to != peer);
+    }
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask {
+    pub(crate) what: What,
+    pub(crate) addr: u64,
+    /// A length, or the operand.
+    pub(crate) a: u64,
+    /// What to compare with.
+    pub(crate) b: u64,
+}
+
+impl Iface {
+    /// Sends a request; its operation counts it already.
+    pub(crate) fn ask(&mut self, ep: &mut Ep, ask: Ask, put: &[u8], into: Into_, operation: &Rc<Operation>) {
+        let request = Request { ep, into, operation: Rc::clone(operation) };
+        let token = self.remote.insert(request);
+        ep.outstanding += 1;
+        let mut frame = Vec::with_capacity(HEAD + FIXED + put.len());
+        frame.extend_from_slice(&[REQUEST, ask.what as u8, 0, 0]);
+        for word in [token, ask.addr, ask.a, ask.b] {
+            frame.extend_from_slice(&word.to_ne_bytes());
+        }
+        frame.extend_from_slice(put);
+        self.post(ep.peer, frame);
+    }
+
+    /// Sends a frame, now or later.
+    fn post(&mut self, to: PeerId, frame: Vec<u8>) {
+        let waits = self.remote.queue.iter().any(|(peer, _)| *peer == to);
+        if waits || self.link.send(to, &frame, &[], 0, 0) == Err(Refused::Busy) {
+            self.remote.queue.push_back((to, frame));
+            self.busy = true;
+        }
+    }
+
+    /// Sends what waits for room.
+    pub(crate) fn flush_remote(&mut self) {
+        let mut stuck: Vec<PeerId> = Vec::new();
+        let (queue, link) = (&mut self.remote.queue, &mut self.link);
+        queue.retain(|(to, frame)| {
+            if stuck.contains(to) {
+                return true;
+            }
+            let busy = link.send(*to, frame, &[], 0, 0) == Err(Refused::Busy);
+            if busy {
+                stuck.push(*to);
+            }
+            busy
+        });
+    }
+}
+
+/// A frame that is no active message came in.
+///
+/// # Safety
+/// `this` must be an interface that no one borrows from. Calls UCX back.
+#[cold]
+pub(crate) unsafe fn hear(this: *mut Iface, from: PeerId, [kind, second]: [u8; 2], body: &[u8]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let known = match kind {
+            REQUEST => serve(&mut *this, from, second, body),
+            REPLY => answered(this, from, second as Status, body),
+            _ => None,
+        };
+        if known.is_none() {
+            log::warn!("dropped a strange frame ({kind}) from {}", (*this).link.peer_addr(from));
+        }
+    }
+}
+
+fn word(body: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(body.get(8 * at..8 * at + 8)?.try_into().ok()?))
+}
+
+/// Carries a request of a peer out, and replies.
+fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Option<()> {
+    let (token, addr, a, b) = (word(body, 0)?, word(body, 1)?, word(body, 2)?, word(body, 3)?);
+    let put = &body[FIXED..];
+    let op = atomic_op(put, what)?;
+    // SAFETY: the domain outlives its interfaces.
+    let regions = unsafe { &(*i.md).regions };
+    let len = match what {
+        0 => put.len(),
+        1 => usize::try_from(a).ok()?,
+        2 => 4,
+        3 => 8,
+        _ => return None,
+    };
+    if len > SEGMENT {
+        return None;
+    }
+    let at = addr as usize as *mut u8;
+    let aligned = what < 2 || addr as usize % len == 0;
+    let mut reply = vec![REPLY, ucx::UCS_OK as u8, 0, 0];
+    reply.extend_from_slice(&token.to_ne_bytes());
+    if !regions.contains(addr as usize, len) || !aligned {
+        reply[1] = ucx::UCS_ERR_INVALID_ADDR as u8;
+    } else {
+        // SAFETY: memory that UCP registered with us, or had us allocate, for its peers to access,
+        // valid until it is deregistered.
+        unsafe {
+            match what {
+                0 => at.copy_from_nonoverlapping(put.as_ptr(), len),
+                1 => {
+                    reply.resize(HEAD + 8 + len, 0);
+                    reply.as_mut_ptr().add(HEAD + 8).copy_from_nonoverlapping(at, len);
+                }
+                2 => match rma::atomic32(at, op, a as u32, b as u32) {
+                    Some(old) => reply.extend_from_slice(&old.to_ne_bytes()),
+                    None => reply[1] = ucx::UCS_ERR_UNSUPPORTED as u8,
+                },
+                _ => match rma::atomic64(at, op, a, b) {
+                    Some(old) => reply.extend_from_slice(&old.to_ne_bytes()),
+                    None => reply[1] = ucx::UCS_ERR_UNSUPPORTED as u8,
+                },
+            }
+        }
+    }
+    i.post(from, reply);
+    Some(())
+}
+
+/// The atomic operation: an atomic request carries it as its one byte to put.
+fn atomic_op(put: &[u8], what: u8) -> Option<u32> {
+    if what < 2 { Some(0) } else { put.first().map(|op| u32::from(*op)) }
+}
+
+/// A reply came.
+///
+/// # Safety
+/// As for `hear`.
+unsafe fn answered(this: *mut Iface, from: PeerId, status: Status, body: &[u8]) -> Option<()> {
+    // SAFETY: the caller's promise; destinations are valid until their operation is complete.
+    unsafe {
+        let Some(request) = (*this).remote.take(word(body, 0)?, from) else { return Some(()) };
+        let bytes = &body[8..];
+        let mut status = status.min(ucx::UCS_OK);
+        if status == ucx::UCS_OK {
+            match request.into {
+                Into_::Nowhere => {}
+                Into_::Memory(to, len) if bytes.len() == len => {
+                    to.copy_from_nonoverlapping(bytes.as_ptr(), len);
+                }
+                Into_::Callback(unpack, arg, len) if bytes.len() == len => {
+                    unpack(arg, bytes.as_ptr().cast(), len);
+                }
+                _ => status = ucx::UCS_ERR_IO_ERROR,
+            }
+        } else {
+            log::warn!("{} refused an access: status {status}", (*this).link.peer_addr(from));
+        }
+        let Request { ep, operation, .. } = request;
+        if status != ucx::UCS_OK {
+            operation.status.set(status);
+        }
+        let left = operation.left.get() - 1;
+        operation.left.set(left);
+        if left == 0 {
+            ep::complete(operation.comp, operation.status.get());
+        }
+        // The completion may have destroyed the endpoint.
+        if (*this).has(ep) {
+            Ep::answered(ep);
+        }
+        Some(())
+    }
+}

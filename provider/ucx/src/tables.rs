@@ -1,0 +1,250 @@
+//! What is registered with each copy of UCX: a component, a transport, and their functions.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Mutex, OnceLock};
+
+use ucx_sys::{
+    self as ucx, ComponentOps, ConfigEntry, Epoch, Host, IfaceOps, InternalOps, Layout, MdOps, Table,
+    libraries,
+};
+
+use crate::{NAME, ep, iface, md, param, rma};
+
+/// A served copy of UCX. It lives for ever: UCX has pointers into it.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) host: Host,
+    pub(crate) md_ops: Table,
+    pub(crate) internal_ops: Table,
+    pub(crate) iface_ops: IfaceOps,
+    /// Owned by UCX since registration: it links them into lists.
+    component: *mut c_void,
+    tl: *mut c_void,
+}
+
+// SAFETY: the tables are constant once made; the two pointers are only compared.
+unsafe impl Send for Served {}
+// SAFETY: as above.
+unsafe impl Sync for Served {}
+
+static SERVED: Mutex<Vec<&'static Served>> = Mutex::new(Vec::new());
+
+/// Registers with every UCX of this process that is not served yet, or was refused.
+pub(crate) fn register_all() {
+    static REFUSED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    let params = param::get();
+    let mut served = SERVED.lock().unwrap_or_else(|e| e.into_inner());
+    let mut refused = REFUSED.lock().unwrap_or_else(|e| e.into_inner());
+    for library in libraries() {
+        let list = library.components() as usize;
+        if refused.contains(&list) || served.iter().any(|s| s.host.components as usize == list) {
+            continue;
+        }
+        let path = library.path().to_string_lossy().into_owned();
+        let made = Host::of(library).and_then(|host| {
+            if params.check {
+                ucx::posix_agrees(&host)?;
+            }
+            Ok(host)
+        });
+        match made {
+            Ok(host) => {
+                log::debug!("serving UCX {} in {path}", host.epoch().name());
+                served.push(serve(host));
+            }
+            Err(why) => {
+                eprintln!("strait: not used with {path}: {why}");
+                refused.push(list);
+            }
+        }
+    }
+}
+
+/// The `uct_query_components` of the one UCX there is.
+pub(crate) fn only_query_components() -> Option<ucx::QueryComponents> {
+    let served = SERVED.lock().unwrap_or_else(|e| e.into_inner());
+    match served[..] {
+        [only] => Some(only.host.query_components),
+        _ => None,
+    }
+}
+
+/// Who is served with this component.
+pub(crate) fn of_component(component: *const c_void) -> Option<&'static Served> {
+    let served = SERVED.lock().unwrap_or_else(|e| e.into_inner());
+    served.iter().find(|s| s.component.cast_const() == component).copied()
+}
+
+fn serve(host: Host) -> &'static Served {
+    let layout: Layout = host.layout;
+    let entry = |name: &'static std::ffi::CStr, table, size| ConfigEntry {
+        name: name.as_ptr().cast(),
+        prefix: c"STRAIT_".as_ptr().cast(),
+        table,
+        size,
+    };
+    let component = layout.component(
+        NAME.as_bytes(),
+        &component_ops(layout.epoch, host.query_single_md_resource as *const c_void),
+        &entry(c"Strait memory domain", host.md_config_table, 8),
+    );
+    let tl = layout.tl(
+        NAME.as_bytes(),
+        iface::query_devices as *const c_void,
+        iface::open as *const c_void,
+        &entry(c"Strait transport", host.iface_config_table, IFACE_CONFIG),
+    );
+    let component: *mut u64 = component.leak().as_mut_ptr();
+    let tl: *mut u64 = tl.leak().as_mut_ptr();
+    // SAFETY: inside the component, by the layout. An empty list points to itself.
+    unsafe {
+        let list = component.add(layout.tl_list() / 8);
+        list.write(list as u64);
+        list.add(1).write(list as u64);
+    }
+    let query_v2 = host.query_v2();
+    let served = Box::leak(Box::new(Served {
+        md_ops: layout.md_ops(&md_ops(layout.epoch)),
+        internal_ops: layout.internal_ops(&InternalOps {
+            query_v2: if query_v2.is_null() { ucx::unsupported as *const c_void } else { query_v2 },
+            estimate_perf: iface::estimate_perf as *const c_void,
+            is_reachable_v2: iface::is_reachable_v2 as *const c_void,
+            ep_is_connected: ep::is_connected as *const c_void,
+        }),
+        iface_ops: iface_ops(),
+        component: component.cast(),
+        tl: tl.cast(),
+        host,
+    }));
+    // SAFETY: a component and a transport laid out for this very UCX, which live for ever.
+    unsafe {
+        (served.host.component_register)(served.component);
+        (served.host.tl_register)(served.component, served.tl);
+    }
+    served
+}
+
+/// Bytes of `uct_iface_config_t`, the same in all releases.
+const IFACE_CONFIG: usize = 32;
+
+fn component_ops(epoch: Epoch, query_md_resources: *const c_void) -> ComponentOps {
+    ComponentOps {
+        query_md_resources,
+        md_open: md::open as *const c_void,
+        rkey_unpack: if epoch >= Epoch::V1_19 {
+            md::rkey_unpack_v2 as *const c_void
+        } else {
+            md::rkey_unpack as *const c_void
+        },
+        rkey_ptr: md::rkey_ptr as *const c_void,
+        rkey_release: md::rkey_release as *const c_void,
+        rkey_compare: md::rkey_compare as *const c_void,
+    }
+}
+
+fn md_ops(epoch: Epoch) -> MdOps {
+    MdOps {
+        close: md::close as *const c_void,
+        query: md::query as *const c_void,
+        mem_alloc: if epoch >= Epoch::V1_19 {
+            md::mem_alloc_v2 as *const c_void
+        } else {
+            md::mem_alloc as *const c_void
+        },
+        mem_free: md::mem_free as *const c_void,
+        mem_reg: md::mem_reg as *const c_void,
+        mem_dereg: md::mem_dereg as *const c_void,
+        mkey_pack: if epoch >= Epoch::V1_16 {
+            md::mkey_pack_v2 as *const c_void
+        } else {
+            md::mkey_pack as *const c_void
+        },
+    }
+}
+
+fn iface_ops() -> IfaceOps {
+    let none = ucx::unsupported as *const c_void;
+    IfaceOps {
+        ep_put_short: rma::put_short,
+        ep_put_bcopy: rma::put_bcopy,
+        ep_put_zcopy: rma::put_zcopy,
+        ep_get_short: rma::get_short,
+        ep_get_bcopy: rma::get_bcopy,
+        ep_get_zcopy: rma::get_zcopy,
+        ep_am_short: ep::am_short,
+        ep_am_short_iov: ep::am_short_iov,
+        ep_am_bcopy: ep::am_bcopy,
+        ep_am_zcopy: ep::am_zcopy,
+        ep_atomic_cswap64: rma::cswap64,
+        ep_atomic_cswap32: rma::cswap32,
+        ep_atomic32_post: rma::post32,
+        ep_atomic64_post: rma::post64,
+        ep_atomic32_fetch: rma::fetch32,
+        ep_atomic64_fetch: rma::fetch64,
+        ep_tag_eager_short: none,
+        ep_tag_eager_bcopy: none,
+        ep_tag_eager_zcopy: none,
+        ep_tag_rndv_zcopy: none,
+        ep_tag_rndv_cancel: none,
+        ep_tag_rndv_request: none,
+        iface_tag_recv_zcopy: none,
+        iface_tag_recv_cancel: none,
+        ep_pending_add: ep::pending_add,
+        ep_pending_purge: ep::pending_purge,
+        ep_flush: ep::flush,
+        ep_fence: ep::fence,
+        ep_check: ep::check,
+        ep_create: ep::create,
+        ep_connect: none,
+        ep_disconnect: none,
+        cm_ep_conn_notify: none,
+        ep_destroy: ep::destroy,
+        ep_get_address: none,
+        ep_connect_to_ep: none,
+        iface_accept: none,
+        iface_reject: none,
+        iface_flush: iface::flush,
+        iface_fence: iface::fence,
+        iface_progress_enable: iface::progress_enable,
+        iface_progress_disable: iface::progress_disable,
+        iface_progress: iface::progress,
+        iface_event_fd_get: iface::event_fd_get,
+        iface_event_arm: iface::event_arm,
+        iface_close: iface::close,
+        iface_query: iface::query,
+        iface_get_device_address: iface::get_device_address,
+        iface_get_address: iface::get_address,
+        iface_is_reachable: iface::is_reachable,
+    }
+}
+
+/// Where this process is, as far as shared memory and sockets go: the host's boot, the network
+/// namespace (abstract unix sockets belong to one) and the user.
+pub(crate) fn place() -> [u8; PLACE] {
+    static PLACE_CELL: OnceLock<[u8; PLACE]> = OnceLock::new();
+    *PLACE_CELL.get_or_init(|| {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        // FNV-1a: all that is needed is that two boots differ.
+        let hash = boot
+            .trim()
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let net =
+            std::fs::metadata("/proc/self/ns/net").map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m));
+        // SAFETY: geteuid(2) cannot fail and touches no memory.
+        let uid = unsafe { libc::geteuid() };
+        let mut out = [0; PLACE];
+        out[..8].copy_from_slice(&hash.to_le_bytes());
+        out[8..12].copy_from_slice(&(net as u32).to_le_bytes());
+        out[12..].copy_from_slice(&uid.to_le_bytes());
+        out
+    })
+}
+
+/// Bytes of a device address.
+pub(crate) const PLACE: usize = 16;
+
+/// A C int for yes and no.
+pub(crate) fn int(yes: bool) -> c_int {
+    c_int::from(yes)
+}
