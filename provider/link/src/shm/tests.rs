@@ -402,8 +402,8 @@ fn nothing_is_left_open() {
         drop(b);
         assert_eq!(closed(&mut a), (to_b, Gone::Reset));
         if alone {
-            // Listener, port and epoll of `a`; its channels are gone.
-            assert_eq!((fds(), ours()), (before.0 + 3, before.1));
+            // Listener, port, epoll and board of `a`; its channels are gone.
+            assert_eq!((fds(), ours()), (before.0 + 4, before.1 + 1));
         }
     }
     if alone {
