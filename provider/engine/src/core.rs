@@ -221,6 +221,13 @@ pub(crate) struct Message {
 }
 
 impl Message {
+    /// Bytes it takes up.
+    pub(crate) fn weight(&self) -> usize {
+        /// With its place in a queue and in an index.
+        const ALONE: usize = 256;
+        ALONE + if let Body::Held(bytes) = &self.body { bytes.len() } else { 0 }
+    }
+
     pub(crate) fn is_offered(&self) -> bool {
         matches!(self.body, Body::Offered { .. })
     }
@@ -260,6 +267,16 @@ impl RxContext {
         }
     }
 
+    fn waiting(&self) -> impl Iterator<Item = &Message> {
+        let waiting = self.tagged.waiting().chain(self.plain.waiting());
+        waiting.chain(self.claimed.iter().map(|(_, m)| m))
+    }
+
+    /// Bytes that waiting messages of a peer take up.
+    pub(crate) fn weight_of(&self, ep: EpId, peer: PeerId) -> usize {
+        self.waiting().filter(|m| m.ep == ep && m.peer == peer).map(Message::weight).sum()
+    }
+
     #[inline]
     pub(crate) fn matcher(&mut self, tagged: bool) -> &mut Matcher<RecvOp, Message> {
         if tagged { &mut self.tagged } else { &mut self.plain }
@@ -290,6 +307,9 @@ pub(crate) struct Core {
     pub(crate) counted: bool,
     /// Buffers of waiting messages, to be used again.
     spare: Vec<Vec<u8>>,
+    /// Bytes that waiting messages take up, and how many may before peers are told to hold back.
+    pub(crate) waiting: usize,
+    pub(crate) waiting_most: usize,
 }
 
 impl Core {
@@ -304,6 +324,8 @@ impl Core {
             next_mr: 1,
             counted: false,
             spare: Vec::new(),
+            waiting: 0,
+            waiting_most: 256 << 20,
         }
     }
 
@@ -364,6 +386,11 @@ impl Core {
         if self.spare.len() < 64 && buf.capacity() <= 64 << 10 {
             self.spare.push(buf);
         }
+    }
+
+    /// Weighs all waiting messages anew, after some were dropped.
+    pub(crate) fn weigh(&mut self) {
+        self.waiting = self.rxs.iter_mut().flat_map(|(_, rx)| rx.waiting()).map(Message::weight).sum();
     }
 
     pub(crate) fn mr_reg(&mut self, reg: &Reg<'_>) -> Result<(MrId, u64), Error> {

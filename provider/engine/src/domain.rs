@@ -310,6 +310,25 @@ impl<L: Link> Domain<L> {
         Some(self.eps.get(ep.at())?.rx)
     }
 
+    /// Sets how many operations of an endpoint to one peer may be under way (at first 4096, at most
+    /// 65536); beyond that posts are refused with [`Error::Again`].
+    pub fn ep_set_depth(&mut self, ep: EpId, depth: usize) {
+        if let Some(ep) = self.eps.get_mut(ep.at()) {
+            ep.set_depth(depth);
+        }
+    }
+
+    /// Sets how many bytes messages that nobody asked for may take up before those who send them are
+    /// told to hold back (at first 256 MiB).
+    pub fn set_unexpected_most(&mut self, bytes: usize) {
+        self.core.waiting_most = bytes;
+    }
+
+    /// Bytes that messages take up which wait to be received.
+    pub fn unexpected(&self) -> usize {
+        self.core.waiting
+    }
+
     /// Exchanges the counters of an endpoint.
     pub fn ep_bind_cntrs(&mut self, ep: EpId, cntrs: Cntrs) {
         let Some(ep) = self.eps.get_mut(ep.at()) else { return };
@@ -338,12 +357,13 @@ impl<L: Link> Domain<L> {
         rx.eps.retain(|e| *e != id);
         if !rx.shared {
             self.core.rxs.remove(ep.rx.at());
-            return;
+        } else {
+            rx.claimed.retain(|(_, m)| m.ep != id);
+            for tagged in [true, false] {
+                rx.matcher(tagged).drop_waiting(|m| m.ep == id);
+            }
         }
-        rx.claimed.retain(|(_, m)| m.ep != id);
-        for tagged in [true, false] {
-            rx.matcher(tagged).drop_waiting(|m| m.ep == id);
-        }
+        self.core.weigh();
     }
 
     /// Waits, not for ever, until no peer copies to or from memory that is about to be given back:

@@ -199,6 +199,9 @@ pub trait Link {
         false
     }
 
+    /// Cuts a peer off that takes more of us than any peer may; [`Event::Closed`] follows.
+    fn cut(&mut self, _peer: PeerId) {}
+
     /// Opens a counter that we and this peer take pieces of one transfer from. `None`: there is none
     /// to be had now.
     fn share_open(&mut self, _with: PeerId) -> Option<Share> {

@@ -15,6 +15,7 @@ pub(crate) struct Params {
     pub cma: bool,
     pub device_direct: bool,
     pub connect_timeout: Duration,
+    pub unexpected_size: usize,
 }
 
 const EAGER_SIZE: usize = 8192;
@@ -28,6 +29,7 @@ impl Default for Params {
             cma: link.cma,
             device_direct: link.device_direct,
             connect_timeout: link.connect_timeout,
+            unexpected_size: 256 << 20,
         }
     }
 }
@@ -75,6 +77,14 @@ pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
             c"Bytes of the shared memory ring from one endpoint to another (default: 126976, least: 24576)",
         ) {
             p.ring_size = n.max(link::MIN_RING);
+        }
+        if let Some(n) = core.param_size(
+            provider,
+            c"unexpected_size",
+            c"Bytes that messages may take up which arrived before they were asked for; beyond that \
+              their senders keep them until they are wanted (default: 268435456)",
+        ) {
+            p.unexpected_size = n;
         }
         if let Some(on) = core.param_bool(
             provider,

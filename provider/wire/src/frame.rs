@@ -38,6 +38,11 @@ pub enum Op {
     Lend = 13,
     /// An allocation of a device's memory, and how the other side reaches it.
     Handle = 14,
+    /// The receiver is short of room for messages that nobody asked for yet, so that they are to be
+    /// offered (`Rts`) and not sent; or it no longer is.
+    Hold = 15,
+    /// A `Write` or `Atomic` that asked for no answer was refused.
+    Refused = 16,
 }
 
 impl Op {
@@ -57,6 +62,8 @@ impl Op {
             12 => Op::Shared,
             13 => Op::Lend,
             14 => Op::Handle,
+            15 => Op::Hold,
+            16 => Op::Refused,
             _ => return None,
         })
     }
@@ -359,6 +366,8 @@ mod tests {
             (Op::Shared, 12),
             (Op::Lend, 13),
             (Op::Handle, 14),
+            (Op::Hold, 15),
+            (Op::Refused, 16),
         ] {
             assert_eq!(op as u8, code);
             assert_eq!(Op::from_u8(code), Some(op));

@@ -19,6 +19,8 @@
 //! | `Result` | req | – | [`Status`] | fetched values |
 //! | `Share` | sender's req | taker's req | segments | [`Pieces`], segments x [`Seg`] |
 //! | `Lend` | initiator's req | 1: a write, 0: a read | segments | [`Pieces`], one [`RmaSeg`], segments x [`Seg`] |
+//! | `Hold` | – | 1: offer messages, 0: send them | – | – |
+//! | `Refused` | – | 1: an atomic, 0: a write | [`Status`] | – |
 //! | `Shared` | the counter's owner's req | pieces put; the one that failed, plus 1, from bit 32 on | [`Status`] | – |
 //! | `Handle` | – | – | – | [`Handle`] |
 //!
@@ -40,4 +42,4 @@ pub use frame::{
 };
 
 /// Version of everything in this crate; two endpoints of different versions refuse each other.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;

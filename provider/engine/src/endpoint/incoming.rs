@@ -33,6 +33,8 @@ impl<L: Link> Endpoint<L> {
                     .or_else(|| self.on_long(core, frame, &head, op, flags)),
                 WireOp::Data => self.on_data(core, frame, &head),
                 WireOp::Fin => self.on_fin(core, peer, &head),
+                WireOp::Hold => self.on_hold(peer, &head),
+                WireOp::Refused => self.on_refused(core, peer, &head),
                 WireOp::Result => self.on_result(core, frame, &head),
                 _ => self.on_long(core, frame, &head, op, flags),
             }
@@ -77,7 +79,7 @@ impl<L: Link> Endpoint<L> {
             WireOp::Share => self.on_share(core, peer, head, &mut rest),
             WireOp::Shared => self.on_shared(core, peer, head),
             WireOp::Lend => self.on_lend(core, peer, head, &mut rest),
-            WireOp::Eager | WireOp::Data | WireOp::Fin | WireOp::Result => None,
+            _ => None,
         }
     }
 
@@ -149,13 +151,6 @@ impl<L: Link> Endpoint<L> {
         self.land(core, landing, len, (!ok).then_some(Error::Io));
     }
 
-    fn hold(&self, core: &mut Core, meta: Meta, ack: Option<u64>, body: Body) {
-        let Meta { peer, src, tagged, tag, data, len } = meta;
-        if let Some(rx) = core.rxs.get_mut(self.rx.at()) {
-            rx.matcher(tagged).wait(Message { ep: self.id, peer, src, tagged, tag, data, len, ack, body });
-        }
-    }
-
     fn on_rts(
         &mut self,
         core: &mut Core,
@@ -183,6 +178,7 @@ impl<L: Link> Endpoint<L> {
 
     /// Gives a waiting message to a receive that has just been posted.
     pub(crate) fn accept(&mut self, core: &mut Core, message: Message, recv: &RecvOp) -> bool {
+        self.unhold(core, &message);
         let Message { peer, src, tagged, tag, data, len, ack, body, .. } = message;
         let (landing, spent) = self.landing(core, recv, &Meta { peer, src, tagged, tag, data, len });
         match body {
@@ -201,6 +197,7 @@ impl<L: Link> Endpoint<L> {
 
     /// Throws a waiting message away; to its sender it has been received.
     pub(crate) fn discard(&mut self, core: &mut Core, message: Message) {
+        self.unhold(core, &message);
         match message.body {
             Body::Held(bytes) => {
                 core.give_back(bytes);
@@ -224,6 +221,9 @@ impl<L: Link> Endpoint<L> {
         let Some(Request::Out(out)) = self.requests.remove(name) else { return None };
         self.streams.retain(|s| *s != name);
         self.shares.retain(|s| *s != name);
+        if !self.kept.is_empty() {
+            self.kept.remove(&name);
+        }
         let mut err = crate::core::failure(Status::from_u16(head.aux.get()));
         if out.large && out.asked.is_none() && err.is_none() {
             let peer = self.peer(peer);
@@ -262,6 +262,8 @@ impl<L: Link> Endpoint<L> {
         self.written(core, frame.from(), status, What::RMA, len, data, cntr);
         if flags.contains(Flags::ACK) {
             self.fin(frame.from(), head.tag.get(), status, len);
+        } else if status != Status::Ok {
+            self.refuse(frame.from(), status, false);
         }
         Some(())
     }
@@ -424,6 +426,9 @@ impl<L: Link> Endpoint<L> {
             self.written(core, peer, status, What::ATOMIC, outcome.unwrap_or(0), data, cntr);
         }
         if !flags.contains(Flags::ACK) {
+            if status != Status::Ok {
+                self.refuse(peer, status, true);
+            }
             return Some(());
         }
         if fetch && status == Status::Ok {

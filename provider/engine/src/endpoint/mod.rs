@@ -1,5 +1,6 @@
 //! An endpoint: its peers, its requests, and what it does with each.
 
+mod bound;
 mod device;
 mod incoming;
 mod onesided;
@@ -16,6 +17,7 @@ use zerocopy::IntoBytes;
 
 use crate::core::{Core, RecvOp, Spans, Tally, failure};
 use crate::domain::{Cntrs, MrId};
+use crate::hash::Map;
 use crate::link::{CopyId, Event, Frame, Gone, Link, PeerId, Refused};
 use crate::pool::Pool;
 use crate::proto::Thresholds;
@@ -37,14 +39,22 @@ enum Fetches {
 pub(crate) struct Peer {
     /// What the address vector calls it.
     pub(crate) src: FiAddr,
-    /// Frames that found no room; they must go before anything else.
+    /// Frames that found no room; they must go before anything else. And how much that is.
     backlog: VecDeque<Vec<u8>>,
+    owed: usize,
+    /// Bytes that messages of it take up which wait to be received; and whether it was told to hold
+    /// back, or has told us.
+    waiting: usize,
+    stopped: bool,
+    holds: bool,
     /// Operations started here that it has yet to answer.
     outstanding: u32,
     /// Frames sent to it that it answers, or that change its memory; and which of these was the last
     /// that it does not answer, unless one behind it has been answered.
     posted: u64,
     loose: u64,
+    /// How many it was not to answer, and has not refused.
+    unanswered: u64,
     /// Those of them that are RMA by rendezvous.
     large: u32,
     /// Its memory can't be reached directly from here.
@@ -82,6 +92,12 @@ struct Out {
     /// We and the peer copy it.
     shared: Option<Box<share::Part>>,
     done_as: Done,
+}
+
+impl Out {
+    fn new(peer: PeerId, iov: Spans, len: usize, done_as: Done) -> Out {
+        Out { peer, turn: 0, iov, len, done: 0, large: false, asked: None, shared: None, done_as }
+    }
 }
 
 /// How an operation started here completes.
@@ -170,6 +186,14 @@ pub(crate) struct Endpoint<L> {
     pub(crate) untold: Option<PeerId>,
     proto: Thresholds,
     max_frame: usize,
+    /// Operations that may be under way to one peer.
+    depth: u32,
+    /// Injected messages that were only offered: their bytes, by request.
+    kept: Map<u64, Vec<u8>>,
+    /// How many peers were told to hold back.
+    stopped: u32,
+    /// Requests from which on it is looked whose they are.
+    many: usize,
 }
 
 impl<L: Link> Endpoint<L> {
@@ -202,6 +226,10 @@ impl<L: Link> Endpoint<L> {
             untold: None,
             proto: Thresholds::new(eager, max_frame),
             max_frame,
+            depth: bound::DEPTH,
+            kept: Map::default(),
+            stopped: 0,
+            many: bound::MANY,
         }
     }
 
@@ -257,9 +285,14 @@ impl<L: Link> Endpoint<L> {
             self.peers.push(Peer {
                 src: ADDR_UNSPEC,
                 backlog: VecDeque::new(),
+                owed: 0,
+                waiting: 0,
+                stopped: false,
+                holds: false,
                 outstanding: 0,
                 posted: 0,
                 loose: 0,
+                unanswered: 0,
                 large: 0,
                 frames_only: false,
                 shares: share::Shares::Unknown,
@@ -333,6 +366,12 @@ impl<L: Link> Endpoint<L> {
         if !self.shares.is_empty() {
             n += self.share_on(core);
         }
+        if self.stopped > 0 && core.waiting <= core.waiting_most / 2 {
+            self.let_go();
+        }
+        if self.requests.len() > self.many {
+            self.count_requests();
+        }
         n
     }
 
@@ -374,7 +413,9 @@ impl<L: Link> Endpoint<L> {
         frame.resize(head.len() + len, 0);
         let read = hmem::read(body, 0, &mut frame[head.len()..]);
         if read == len {
+            let size = bound::cost(&frame);
             self.peer(peer).backlog.push_back(frame);
+            self.owe(peer, size);
         }
         read == len
     }
@@ -388,12 +429,13 @@ impl<L: Link> Endpoint<L> {
         let mut n = 0;
         let mut lagging = std::mem::take(&mut self.lagging);
         lagging.retain(|&peer| {
-            let backlog = &mut self.peers[peer.0 as usize].backlog;
-            while let Some(frame) = backlog.front() {
+            let state = &mut self.peers[peer.0 as usize];
+            while let Some(frame) = state.backlog.front() {
                 if self.link.send(peer, frame, &[], 0, 0) == Err(Refused::Busy) {
                     return true;
                 }
-                backlog.pop_front();
+                let gone = state.backlog.pop_front();
+                state.owed = state.owed.saturating_sub(gone.as_deref().map_or(0, bound::cost));
                 n += 1;
             }
             false
@@ -522,11 +564,16 @@ impl<L: Link> Endpoint<L> {
         let err = Error::from(why);
         let state = self.peer(peer);
         state.backlog.clear();
+        state.owed = 0;
+        state.holds = false;
+        let stopped = std::mem::take(&mut state.stopped);
         state.fetches = Fetches::Unknown;
         state.frames_only = false;
         state.shares = share::Shares::Unknown;
         state.loose = 0;
+        state.unanswered = 0;
         let src = state.src;
+        self.stopped -= u32::from(stopped);
         log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
         self.lagging.retain(|p| *p != peer);
         let mine = self.requests.names(|r| match r {
@@ -539,6 +586,7 @@ impl<L: Link> Endpoint<L> {
         self.shares.retain(|name| !mine.contains(name));
         for name in mine {
             self.stop_copy(name);
+            self.kept.remove(&name);
             match self.requests.remove(name) {
                 Some(Request::Out(out)) => self.finish_out(core, &out, Some(err)),
                 Some(Request::In(In { then: Then::Recv(landing), .. })) => {
@@ -563,6 +611,9 @@ impl<L: Link> Endpoint<L> {
                 failed.extend(m.unpost_all(|r| r.pattern.src == src));
             }
         }
+        let left = rx.weight_of(ep, peer);
+        self.peer(peer).waiting = left;
+        core.weigh();
         for recv in failed {
             self.fail_recv(core, recv, err);
         }

@@ -84,5 +84,6 @@ impl<L: Link> Endpoint<L> {
         let state = self.peer(peer);
         state.posted += 1;
         state.loose = state.posted;
+        state.unanswered += 1;
     }
 }

@@ -21,11 +21,11 @@ impl From<Refused> for Error {
 }
 
 /// A frame header, built where it is used.
-type Header =
+pub(super) type Header =
     arrayvec::ArrayVec<u8, { Head::LEN + 8 + MAX_SEGS * size_of::<RmaSeg>() + MAX_SEGS * size_of::<Seg>() }>;
 
 #[inline]
-fn push<T: zerocopy::IntoBytes + zerocopy::Immutable + ?Sized>(h: &mut Header, part: &T) {
+pub(super) fn push<T: zerocopy::IntoBytes + zerocopy::Immutable + ?Sized>(h: &mut Header, part: &T) {
     let fits = h.try_extend_from_slice(part.as_bytes());
     debug_assert!(fits.is_ok(), "a header longer than any");
 }
@@ -44,7 +44,8 @@ impl<L: Link> Endpoint<L> {
             return false;
         }
         let Some(&Some(peer)) = self.route.get(op.to as usize) else { return false };
-        let clear = self.peers.get(peer.0 as usize).is_some_and(|p| p.told && p.backlog.is_empty());
+        let clear =
+            self.peers.get(peer.0 as usize).is_some_and(|p| p.told && !p.holds && p.backlog.is_empty());
         let report = op.flags.contains(OpFlags::COMPLETION);
         if !clear || (report && core.is_full(self.tx_cq)) {
             return false;
@@ -76,8 +77,12 @@ impl<L: Link> Endpoint<L> {
         if flags.contains(OpFlags::COMPLETION) && core.is_full(self.tx_cq) {
             return Err(Error::Again);
         }
+        let depth = self.depth;
         let state = self.peer(peer);
-        if !state.backlog.is_empty() || (flags.contains(OpFlags::FENCE) && state.outstanding > 0) {
+        if !state.backlog.is_empty()
+            || state.outstanding >= depth
+            || (flags.contains(OpFlags::FENCE) && state.outstanding > 0)
+        {
             return Err(Error::Again);
         }
         if !state.told {
@@ -116,7 +121,7 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Sends the frame of a request that the peer will answer.
-    fn launch(
+    pub(super) fn launch(
         &mut self,
         mut out: Out,
         head: impl FnOnce(u64, &mut Header),
@@ -159,7 +164,13 @@ impl<L: Link> Endpoint<L> {
         let done_as = Done { ctx: op.ctx, what, report, tag, data, tally };
         let device = on_device(op.iov) && self.shares(peer, op.iov, len, op.flags)?;
         let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT));
-        let proto = if device { Proto::Rendezvous } else { proto };
+        let mut proto = if device { Proto::Rendezvous } else { proto };
+        if proto == Proto::Eager && self.peer(peer).holds {
+            if op.flags.contains(OpFlags::INJECT) {
+                return self.offer_kept(peer, op, flags, done_as);
+            }
+            proto = Proto::Rendezvous;
+        }
         let acked = op.flags.contains(OpFlags::DELIVERY) && self.is_watched(self.cntrs.send, op.flags, tally);
         if proto == Proto::Eager && !acked {
             let head = Head::new(WireOp::Eager, flags, 0, tag, data);
@@ -167,8 +178,7 @@ impl<L: Link> Endpoint<L> {
             self.finish(core, &done_as, len, None);
             return Ok(());
         }
-        let out =
-            |iov| Out { peer, turn: 0, iov, len, done: 0, large: false, asked: None, shared: None, done_as };
+        let out = |iov| Out::new(peer, iov, len, done_as);
         if proto == Proto::Eager {
             let header = |req: u64, h: &mut Header| {
                 push(h, &Head::new(WireOp::Eager, flags | Flags::ACK, 0, tag, data));
@@ -220,8 +230,7 @@ impl<L: Link> Endpoint<L> {
             push(h, op.remote);
             push(h, segs);
         };
-        let out =
-            |iov, large| Out { peer, turn: 0, iov, len, done: 0, large, asked: None, shared: None, done_as };
+        let out = |iov, large| Out { large, ..Out::new(peer, iov, len, done_as) };
         let device = on_device(op.iov) && self.shares(peer, op.iov, len, op.flags)?;
         let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT));
         if op.write && !device && proto == Proto::Eager {
@@ -296,8 +305,7 @@ impl<L: Link> Endpoint<L> {
             self.loosen(peer);
             return Ok(());
         }
-        let iov = Spans::from(op.result);
-        let out = Out { peer, turn: 0, iov, len, done: 0, large: false, asked: None, shared: None, done_as };
+        let out = Out::new(peer, Spans::from(op.result), len, done_as);
         self.launch(out, |req, h| head(flags | Flags::ACK, req, h), &body, body_len)
     }
 }

@@ -344,7 +344,7 @@ impl<L: Link> Endpoint<L> {
         state.outstanding += 1;
         let turn = state.posted;
         let iov = Spans::from(op.iov);
-        let out = Out { peer, turn, iov, len, done: 0, large: false, asked: None, shared, done_as };
+        let out = Out { turn, shared, ..Out::new(peer, iov, len, done_as) };
         let name = self.requests.insert(Request::Out(out));
         put(&mut frame, &Head::new(WireOp::Lend, Flags::empty(), op.iov.len() as u16, name, op.write.into()));
         put(&mut frame, &about);

@@ -4,6 +4,7 @@ use hmem::total;
 use wire::{Flags, Head, Op as WireOp, Seg, Status, take, take_many};
 use zerocopy::IntoBytes;
 
+use super::bound::OWED_MUCH;
 use super::device::on_device;
 use super::{Endpoint, Fetches, In, Request, Serve, Then};
 use crate::core::{Core, Reach, Reached, Spans};
@@ -13,6 +14,8 @@ use crate::types::*;
 
 /// Frames one stream sends in a row, so that no other waits long.
 const TURN: usize = 8;
+/// Streams that get a turn in one call of progress.
+const STREAMS: usize = 64;
 
 impl<L: Link> Endpoint<L> {
     /// Gets the bytes of a message to where it lands.
@@ -105,6 +108,9 @@ impl<L: Link> Endpoint<L> {
         let n = usize::from(head.aux.get());
         let segs = take_many::<Seg>(rest, if flags.contains(Flags::DEVICE) { n } else { 0 })?;
         let name = head.tag.get();
+        if !self.kept.is_empty() && self.give_kept(peer, name, head.data.get(), want).is_some() {
+            return Some(());
+        }
         match self.requests.get_mut(name)? {
             Request::Out(out)
                 if out.peer == peer
@@ -154,7 +160,7 @@ impl<L: Link> Endpoint<L> {
                 Some(back) => serve = back,
             }
         }
-        if len <= self.proto.eager {
+        if len <= self.proto.eager && (core.config.rma_order || self.peer(peer).owed < OWED_MUCH) {
             // Read now, before a later write can change it.
             let head = Head::new(WireOp::Data, Flags::empty(), 0, req, 0);
             if !self.tell_peer_of(peer, head.as_bytes(), &serve.iov, len) {
@@ -170,7 +176,7 @@ impl<L: Link> Endpoint<L> {
     /// Sends on what peers asked for in frames.
     pub(super) fn stream(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        for _ in 0..self.streams.len() {
+        for _ in 0..self.streams.len().min(STREAMS) {
             let Some(name) = self.streams.pop_front() else { break };
             self.streams.push_back(name);
             n += self.stream_one(core, name);
@@ -210,7 +216,10 @@ impl<L: Link> Endpoint<L> {
             }
         }
         if *done == want {
-            self.streams.retain(|s| *s != name);
+            match self.streams.back() == Some(&name) {
+                true => drop(self.streams.pop_back()),
+                false => self.streams.retain(|s| *s != name),
+            }
             if let Some(&mut Request::Serve(Serve { cntr, .. })) = self.requests.get_mut(name) {
                 self.requests.remove(name);
                 self.was_read(core, cntr);

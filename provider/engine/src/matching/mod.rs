@@ -116,6 +116,11 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
         self.waiting.get(at)
     }
 
+    /// All waiting messages.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &M> {
+        self.waiting.iter().map(|(_, m)| m)
+    }
+
     pub(crate) fn take(&mut self, at: At) -> Option<M> {
         self.waiting.remove(at)
     }

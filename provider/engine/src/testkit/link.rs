@@ -32,6 +32,8 @@ struct Way {
     refuse: Option<Gone>,
     /// Whether anything ever went in.
     used: bool,
+    /// Its receiver wants no more.
+    cut: bool,
 }
 
 #[derive(Debug)]
@@ -152,6 +154,7 @@ impl Hub {
             open: usize::MAX,
             refuse: None,
             used: false,
+            cut: false,
         })
     }
 
@@ -166,7 +169,9 @@ impl Hub {
     pub(super) fn inject(&mut self, from: Place, to: Place, bytes: Vec<u8>) {
         let way = self.way(from, to);
         way.used = true;
-        way.items.push_back(Item::Frame(bytes));
+        if !way.cut {
+            way.items.push_back(Item::Frame(bytes));
+        }
     }
 
     pub(super) fn frames(&mut self, from: Place, to: Place) -> Vec<&mut Vec<u8>> {
@@ -471,6 +476,17 @@ impl Link for MemLink {
         let hub = self.hub.borrow();
         let known = hub.direct && hub.boards;
         hub.exposed.get(&(self.place_of(by), key)).filter(|_| known).copied()
+    }
+
+    fn cut(&mut self, peer: PeerId) {
+        let place = self.place_of(peer);
+        let mut hub = self.hub.borrow_mut();
+        let way = hub.way(place, self.at);
+        // Nothing more comes from there, whatever is sent.
+        if !std::mem::replace(&mut way.cut, true) {
+            way.items.clear();
+            way.items.push_back(Item::Closed(Gone::Denied));
+        }
     }
 
     fn is_gone(&self, peer: PeerId) -> bool {

@@ -475,6 +475,10 @@ impl Link for ShmLink {
         self.direct(cma::Way::Put, to, remote, roff, (local, loff), len)
     }
 
+    fn cut(&mut self, peer: PeerId) {
+        self.refuse(peer.0);
+    }
+
     fn is_gone(&self, peer: PeerId) -> bool {
         let peer = &self.peers[peer.0 as usize];
         let socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));

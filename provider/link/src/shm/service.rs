@@ -297,13 +297,18 @@ impl ShmLink {
     /// A peer broke the rules.
     #[cold]
     pub(super) fn broke(&mut self, id: u32) -> Refused {
-        let peer = &mut self.peers[id as usize];
+        let peer = &self.peers[id as usize];
         log::warn!("{}: {} wrote nonsense into a ring", self.addr, peer.addr);
-        if let Some(inb) = &mut peer.inb {
+        self.refuse(id);
+        Refused::Gone(Gone::Reset)
+    }
+
+    /// Nothing more is read from a peer.
+    pub(super) fn refuse(&mut self, id: u32) {
+        if let Some(inb) = &mut self.peers[id as usize].inb {
             inb.broken = true;
         }
         self.end(id, Gone::Denied);
-        Refused::Gone(Gone::Reset)
     }
 
     /// A peer ended: nothing goes to it any more, and once its frames are drained it is closed.
