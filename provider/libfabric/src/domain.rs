@@ -101,19 +101,17 @@ impl Shared {
         self.auto.as_ref()
     }
 
-    /// Includes an endpoint's link in what `wait` sleeps on.
-    pub(crate) fn attach(&self, wait: &Wait, fd: c_int) -> Result<(), Errno> {
-        wait.attach(fd)?;
+    /// Includes an endpoint's link in what the progress thread sleeps on, if there is one.
+    pub(crate) fn attach(&self, fd: c_int) -> Result<(), Errno> {
         if let Some(auto) = &self.auto {
-            auto.wait.attach(fd).inspect_err(|_| wait.detach(fd))?;
+            auto.wait.attach(fd)?;
             auto.kick();
         }
         Ok(())
     }
 
     /// The opposite.
-    pub(crate) fn detach(&self, wait: &Wait, fd: c_int) {
-        wait.detach(fd);
+    pub(crate) fn detach(&self, fd: c_int) {
         if let Some(auto) = &self.auto {
             auto.wait.detach(fd);
         }
@@ -308,11 +306,12 @@ impl Wanted {
     fn open(&self, api_version: u32) -> Result<Arc<Shared>, Errno> {
         let (virt_addr, prov_key) = answer::mr_semantics(self.mr_mode);
         let auto_progress = self.data_progress == fi::FI_PROGRESS_AUTO;
-        let engine = Engine::new(Config {
+        let mut engine = Engine::new(Config {
             eager: param::get().eager_size,
             virt_addr,
             rma_order: self.orders & answer::RMA_ORDERS != 0,
         });
+        engine.set_unexpected_most(param::get().unexpected_size);
         // The one model in which the application keeps calls on a domain apart itself, and no
         // thread of ours is there to disturb it.
         let unshared = self.threading == fi::FI_THREAD_DOMAIN && !auto_progress;
