@@ -88,7 +88,9 @@ impl ShmLink {
         })?;
         let cred = Cred::of(&sock).map_err(|_| Failed::Nobody)?;
         if !cred.ours() {
-            log::warn!("{}: {addr} belongs to uid {}", self.addr, cred.uid);
+            let level = if self.warned_uid { log::Level::Debug } else { log::Level::Warn };
+            self.warned_uid = true;
+            log::log!(level, "{}: {addr} belongs to uid {}", self.addr, cred.uid);
             return Err(Failed::Gone(Gone::Denied));
         }
         // A process forked from one that was killed may hold its listener, and never take anything.

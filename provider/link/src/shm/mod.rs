@@ -313,7 +313,7 @@ impl ShmLink {
             (None, None) => return Err(NoDirect::Fault),
         };
         if pid <= 0 {
-            peer.no_cma = Some("its pid is not visible here (another pid namespace)".into());
+            self.frames_only(id, "its pid is not visible here (another pid namespace)".into());
             return Err(NoDirect::Never);
         }
         // By its number a process is reached long after it was watched last: it may be another's.
@@ -327,16 +327,22 @@ impl ShmLink {
             }
         }
         cma::transfer(way, pid, remote, roff, local, loff, len).map_err(|fault| {
-            peer.lost |= matches!(fault, cma::Fault::Gone);
+            self.peers[id.0 as usize].lost |= matches!(fault, cma::Fault::Gone);
             if let cma::Fault::Forbidden(e) = &fault {
-                let why = cma::why_not(e);
-                let level = if self.warned_cma { log::Level::Debug } else { log::Level::Warn };
-                self.warned_cma = true;
-                log::log!(level, "{}: frames only to {} (pid {pid}): {why}", self.addr, peer.addr);
-                peer.no_cma = Some(why);
+                self.frames_only(id, cma::why_not(e));
             }
             fault.into()
         })
+    }
+
+    /// A peer's memory cannot be reached directly. Said aloud once, since it is mostly so of all.
+    #[cold]
+    fn frames_only(&mut self, id: PeerId, why: String) {
+        let peer = &mut self.peers[id.0 as usize];
+        let level = if self.warned_cma { log::Level::Debug } else { log::Level::Warn };
+        self.warned_cma = true;
+        log::log!(level, "{}: frames only to {}: {why}", self.addr, peer.addr);
+        peer.no_cma = Some(why);
     }
 }
 
