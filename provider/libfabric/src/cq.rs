@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use engine::{Completion, CqId};
 use libc::{c_char, c_int, c_void};
@@ -21,6 +21,8 @@ use entry::{Entry, flags_of};
 const DEFAULT_SIZE: usize = 8192;
 /// How often a blocking read looks before it sleeps.
 const SPINS: u32 = 100;
+/// After how many reads that found nothing one lets another process have the core.
+const PATIENCE: u32 = 4096;
 
 /// `struct fid_cq`.
 #[repr(C)]
@@ -36,6 +38,8 @@ pub(crate) struct CqFid {
     threshold: bool,
     wait: Arc<Wait>,
     signalled: AtomicBool,
+    /// Counts reads that found nothing.
+    empty: AtomicU32,
 }
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `open` alone, with this table.
@@ -110,7 +114,20 @@ impl CqFid {
             Err(Errno::AGAIN)
         };
         engine.leave();
+        if !some {
+            self.wait_a_little();
+        }
         read
+    }
+
+    /// Where there are more processes than cores, a peer may need this one.
+    #[inline]
+    fn wait_a_little(&self) {
+        let n = self.empty.load(Ordering::Relaxed).wrapping_add(1);
+        self.empty.store(n, Ordering::Relaxed);
+        if n % PATIENCE == 0 {
+            std::thread::yield_now();
+        }
     }
 
     /// Takes what is there already, which is something.
@@ -254,6 +271,7 @@ pub(crate) unsafe extern "C" fn open(
             threshold: cond == fi::FI_CQ_COND_THRESHOLD,
             wait,
             signalled: AtomicBool::new(false),
+            empty: AtomicU32::new(0),
         }));
         // SAFETY: the application passes a place for the answer.
         unsafe { put(cq, fid) }
