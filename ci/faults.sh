@@ -13,7 +13,7 @@
 # anything failed.
 . "$(dirname "$0")/lib.sh"
 
-parts='kill errors hostile'
+parts='kill errors hostile progress crowd users soak leaks'
 out=$WORK/faults
 bin=$out/bin
 long=${LONG:-0}
@@ -71,6 +71,78 @@ part_kill() {
 part_errors() {
     compile errors
     check errors 120 "$bin/errors"
+}
+
+# A target that makes no call, and peers that go on all the same.
+part_progress() {
+    compile progress
+    check "progress auto" 60 "$bin/progress" auto
+    check "progress auto cma=0" 60 env FI_STRAIT_CMA=0 "$bin/progress" auto
+    # With manual progress there is no way but the direct one.
+    if grep -qs '^0$' /proc/sys/kernel/yama/ptrace_scope || [ "$(id -u)" = 0 ]; then
+        check "progress manual" 60 "$bin/progress" manual
+    fi
+}
+
+# More processes than cores, and peers that say nothing: times beside shm's are printed, not judged.
+part_crowd() {
+    local n mode rounds
+    rounds=$(pick 20 500)
+    compile crowd
+    for mode in poll sread auto spin; do
+        check "crowd 16 $mode" 120 "$bin/crowd" all 16 "$rounds" $mode
+    done
+    check "crowd 64" "$(pick 120 900)" "$bin/crowd" all 64 "$(pick 3 100)" poll
+    check "crowd 64 sread" "$(pick 120 900)" "$bin/crowd" all 64 "$(pick 3 100)" sread
+    check "crowd 16 large" 120 "$bin/crowd" all 16 "$(pick 3 50)" poll strait 100000
+    check "idle peers" 120 "$bin/crowd" idle 64
+    for n in 16 64; do
+        check "peer: crowd $n over shm" 300 "$bin/crowd" all $n "$(pick 2 20)" poll shm || true
+    done
+}
+
+# Another user is kept out; where the kernel lets nobody copy from process to process, all goes by the
+# ring, and each of the two says so, once.
+part_users() {
+    local mode said
+    compile users
+    for mode in other same seccomp enosys undumpable pidns; do
+        case $mode in other) said='' ;; same) said=0 ;; pidns) said=1 ;; *) said=2 ;; esac
+        # Where Yama forbids it, that is what is said.
+        if [ "$mode" = same ] && ! grep -qs '^0$' /proc/sys/kernel/yama/ptrace_scope; then
+            [ ! -e /proc/sys/kernel/yama/ptrace_scope ] || said=2
+        fi
+        check "users $mode" 60 bash -c '
+            FI_LOG_LEVEL=warn FI_LOG_PROV=strait "$1" "$2" >/dev/shm/log 2>&1; status=$?
+            cat /dev/shm/log; n=$(grep -c "frames only" /dev/shm/log); rm /dev/shm/log
+            [ $status != 77 ] || { echo "not possible here"; exit 0; }
+            [ $status = 0 ] || exit $status
+            [ -z "$3" ] || [ "$n" = "$3" ] || { echo "said $n times, not $3"; exit 1; }' users "$bin/users" $mode "$said"
+    done
+}
+
+# Everything at once, every byte looked at; and messages that nobody receives for a while.
+part_soak() {
+    local cma
+    compile soak
+    for cma in 1 0; do
+        check "soak cma=$cma" "$(pick 240 3600)" env FI_STRAIT_CMA=$cma "$bin/soak" "$(pick 500000 10000000)" $RANDOM
+        check "flood cma=$cma" 120 env FI_STRAIT_CMA=$cma FI_STRAIT_UNEXPECTED_SIZE=4000000 "$bin/soak" flood
+    done
+    check "soak that holds back" 240 env FI_STRAIT_UNEXPECTED_SIZE=10000 "$bin/soak" "$(pick 100000 1000000)" $RANDOM
+}
+
+# No leak and no bad access, as valgrind sees it.
+part_leaks() {
+    local v="valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9"
+    need_apt valgrind
+    compile soak progress
+    # shellcheck disable=SC2086
+    {
+        check "leaks soak" "$(pick 240 3600)" $v "$bin/soak" "$(pick 3000 200000)" $RANDOM
+        check "leaks soak cma=0" "$(pick 240 3600)" env FI_STRAIT_CMA=0 $v "$bin/soak" "$(pick 3000 200000)" $RANDOM
+        check "leaks progress" 240 $v "$bin/progress" auto
+    }
 }
 
 # A hostile process at the real link, from several seeds.

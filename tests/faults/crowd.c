@@ -2,7 +2,7 @@
 /*
  * Many processes on few cores, and many peers that say nothing.
  *
- *   crowd all N ROUNDS [poll|sread|auto] [PROVIDER] [LEN]   every process to every other, ROUNDS times
+ *   crowd all N ROUNDS [poll|sread|auto|spin] [PROVIDER] [LEN]   every process to every other, ROUNDS times
  *   crowd idle N [PROVIDER]                                 what N connected peers that are silent cost
  *
  * All contents are checked, and that it ends; times are printed.
@@ -26,6 +26,7 @@ static void gather(volatile int *count, int n)
 
 static struct fab f;
 static fi_addr_t peers[MOST];
+static int spins;
 
 static void join(int me, int n, struct fab_options o)
 {
@@ -70,7 +71,7 @@ static void everybody(int me, int n, int rounds, size_t len, struct fab_options 
 		do {
 			if (fab_poll(&f))
 				last = now_ns();
-			else if (!f.sleeps)
+			else if (!f.sleeps && !spins)
 				sched_yield();
 			left = 0;
 			for (int k = 0; k < n; k++)
@@ -198,6 +199,7 @@ int main(int argc, char **argv)
 	if (!strcmp(mode, "auto"))
 		o.progress = FI_PROGRESS_AUTO, o.threading = FI_THREAD_SAFE;
 	o.sleeps = !strcmp(mode, "sread");
+	spins = !strcmp(mode, "spin"); /* without a thought for others */
 	sh = shared_memory(sizeof *sh);
 	for (int i = 0; i < n; i++) {
 		if (!i && !all)
