@@ -627,3 +627,6 @@ mod trust_tests;
 
 #[cfg(all(test, not(loom)))]
 mod hostile_tests;
+
+#[cfg(all(test, not(loom)))]
+mod fuzz_tests;
