@@ -69,8 +69,9 @@ part_kill() {
 }
 
 part_errors() {
-    compile errors
+    compile errors mistakes
     check errors 120 "$bin/errors"
+    check mistakes 120 "$bin/mistakes"
 }
 
 # A target that makes no call, and peers that go on all the same.
@@ -123,11 +124,13 @@ part_users() {
 
 # Everything at once, every byte looked at; and messages that nobody receives for a while.
 part_soak() {
-    local cma
+    local cma mode
     compile soak
     for cma in 1 0; do
         check "soak cma=$cma" "$(pick 240 3600)" env FI_STRAIT_CMA=$cma "$bin/soak" "$(pick 500000 10000000)" $RANDOM
-        check "flood cma=$cma" 120 env FI_STRAIT_CMA=$cma FI_STRAIT_UNEXPECTED_SIZE=4000000 "$bin/soak" flood
+        for mode in flood quiet; do
+            check "$mode cma=$cma" 120 env FI_STRAIT_CMA=$cma FI_STRAIT_UNEXPECTED_SIZE=4000000 "$bin/soak" $mode
+        done
     done
     check "soak that holds back" 240 env FI_STRAIT_UNEXPECTED_SIZE=10000 "$bin/soak" "$(pick 100000 1000000)" $RANDOM
 }
