@@ -1,14 +1,19 @@
 //! The one choice of protocol.
 
+use std::ops::RangeInclusive;
+
 use crate::link::MAX_PIECES;
 
 /// Bytes from which on it is worth a message to the other side that both copy.
 const SHARED: usize = 384 << 10;
 /// Pieces they take: large enough that a system call is little beside it, small enough that neither
 /// waits long for the other's last one.
-const PIECE: std::ops::RangeInclusive<usize> = 64 << 10..=256 << 10;
+const PIECE: RangeInclusive<usize> = 64 << 10..=256 << 10;
 /// How many pieces there are, where their size is in that range.
 const PIECES: usize = 8;
+
+/// Bytes from which on a message is worth to be handed to its sender whole, while more are behind it.
+const GIVEN: RangeInclusive<usize> = 64 << 10..=8 << 20;
 
 /// How the bytes of an operation get to the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +45,12 @@ impl Thresholds {
     /// the threshold is set to, as long as it fits.
     pub(crate) fn choose(&self, len: usize, inject: bool) -> Proto {
         if len <= if inject { self.fits } else { self.eager } { Proto::Eager } else { Proto::Rendezvous }
+    }
+
+    /// Whether `len` bytes are better copied by one side alone, but by the one that is free.
+    #[inline]
+    pub(crate) fn may_give(len: usize) -> bool {
+        GIVEN.contains(&len)
     }
 
     /// For `len` bytes that one side could copy alone: bytes of a piece, and how many there are, if

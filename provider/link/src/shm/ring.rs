@@ -231,6 +231,14 @@ impl<M: Mem> Consumer<M> {
         self.mem.commit(self.line).load(Relaxed) != 0
     }
 
+    /// Whether anything is there behind the frame at hand.
+    #[inline]
+    pub(crate) fn followed(&self) -> bool {
+        let next = self.line + lines_of(self.len);
+        let next = if next >= self.lines { next - self.lines } else { next };
+        self.mem.commit(next).load(Relaxed) != 0
+    }
+
     /// The length of the next frame, which is then at hand, if there is one.
     #[inline]
     pub(crate) fn peek(&mut self) -> Result<Option<usize>, Broken> {
