@@ -104,11 +104,10 @@ impl<L: Link> Endpoint<L> {
         let (offer, seg): (Offer, Seg) = (take(&mut rest)?, take(&mut rest)?);
         let len = usize::try_from(offer.len.get()).ok().filter(|len| *len > 0)?;
         let from = frame.from();
-        // Both sides copy what is large; and what is one of many is not always ours to copy.
+        // Both sides copy what is large.
         if seg.len.get() != offer.len.get()
             || self.peer(from).frames_only
             || Thresholds::pieces(len).is_some()
-            || self.gives(from, len)
         {
             return None;
         }

@@ -9,9 +9,9 @@
 //! When the counter has no more pieces, a sender that took any says how many (`Shared`); they are
 //! copied by then. The taker knows how many those are, since it counts its own, and waits only then.
 //!
-//! Of many messages in a row, too small for that, both sides copy some each: while more are waiting
-//! behind a message, the taker gives it to its sender, as one piece, and goes on with the next. What
-//! the sender has not begun when nothing is left to take, the taker takes back.
+//! Of many messages in a row each side copies a half: while more are waiting behind a message, the
+//! taker leaves the second half of it to the sender, and goes on with the next. What the sender has not
+//! begun when nothing is left to take, the taker copies itself.
 //!
 //! A large read or write that its initiator could do alone is shared likewise: the initiator opens the
 //! counter and tells the target (`Lend`).
@@ -49,7 +49,7 @@ impl How {
     fn cut(self, len: usize) -> ((usize, u16), u16) {
         match self {
             How::Both(pieces) => (pieces, 0),
-            How::Given => (((len / 2).next_multiple_of(4096), 2), PATIENCE),
+            How::Given => (Thresholds::halves(len), PATIENCE),
         }
     }
 }
