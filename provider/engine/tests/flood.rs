@@ -2,7 +2,7 @@
 //! behaves is not cut off.
 
 use engine::testkit::*;
-use engine::{Access, Error, OpFlags, Reg, Send};
+use engine::{ADDR_UNSPEC, Access, Error, OpFlags, Pattern, Recv, Reg, Send};
 
 const MOST: usize = 8000;
 const DEPTH: usize = 20;
@@ -62,8 +62,8 @@ fn drain(net: &mut Net, ways: &[(usize, usize)], mut sent: Vec<usize>, again: us
             if !ways[..at].iter().any(|w| w.1 == to) {
                 let room = net.memory(to, 700);
                 net[to]
-                    .recv(&engine::Recv {
-                        pattern: engine::Pattern { src: engine::ADDR_UNSPEC, tag: Some((0, u64::MAX)) },
+                    .recv(&Recv {
+                        pattern: Pattern { src: ADDR_UNSPEC, tag: Some((0, u64::MAX)) },
                         ..from_any(&[room], to)
                     })
                     .unwrap();
@@ -199,4 +199,32 @@ fn who_only_sends_is_told_as_well() {
         assert_eq!(net[1].received().err, None, "{n} of {sent}");
     }
     net.assert_idle();
+}
+
+/// Of one that dies what has arrived whole is still there, and no more; the other's flood goes on.
+#[test]
+fn one_of_two_that_flood_dies() {
+    for direct in [true, false] {
+        let mut net = net(3, direct, 7);
+        let sent = fill(&mut net, &[(1, 0), (2, 0)]);
+        let before = net[0].unexpected();
+        net.kill(1);
+        net.settle();
+        assert!(net[0].unexpected() < before, "offers of the dead are forgotten");
+        let room = net.memory(0, 700);
+        let mut got = [0; 3];
+        loop {
+            let any = Pattern { src: ADDR_UNSPEC, tag: Some((0, u64::MAX)) };
+            net[0].recv(&Recv { pattern: any, ..from_any(&[room], 2) }).unwrap();
+            net.settle();
+            let Some(c) = net[0].rx().pop() else { break };
+            assert!(c.err.is_none() && c.ctx.0 == 2, "{c:?}");
+            let from = c.src as usize;
+            assert!(c.tag as usize >= got[from] && (from == 1 || c.tag as usize == got[from]), "{c:?}");
+            assert!(net[0].look(room, c.len) == contents(from, 0, c.tag as usize), "{c:?}");
+            got[from] = c.tag as usize + 1;
+        }
+        assert_eq!(got[2], sent[1]);
+        assert_eq!(net[0].unexpected(), 0);
+    }
 }
