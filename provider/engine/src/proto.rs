@@ -57,7 +57,7 @@ impl Thresholds {
 
     /// Two pieces.
     pub(crate) fn halves(len: usize) -> (usize, u16) {
-        ((len / 2).next_multiple_of(4096), 2)
+        (len.div_ceil(2).next_multiple_of(4096), 2)
     }
 
     /// For `len` bytes that one side could copy alone: bytes of a piece, and how many there are, if
@@ -72,5 +72,20 @@ impl Thresholds {
         let piece = (len / PIECES).clamp(*PIECE.start(), *PIECE.end()).max(len.div_ceil(MAX_PIECES.into()));
         let piece = piece.next_multiple_of(4096);
         Some((piece, len.div_ceil(piece) as u16))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_all_of_it_and_none_is_empty() {
+        let near = |at: usize| (-2..=2).map(move |by| at.saturating_add_signed(by));
+        for len in (1..=20_000).flat_map(|n| near(n * 4096)).filter(|len| *len >= SHARED) {
+            for (piece, pieces) in [Thresholds::halves(len)].into_iter().chain(Thresholds::pieces(len)) {
+                assert_eq!(len.div_ceil(piece), usize::from(pieces), "{len} bytes by {piece}");
+            }
+        }
     }
 }
