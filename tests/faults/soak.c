@@ -42,6 +42,10 @@ static struct what draw(int from, int to, uint64_t k)
 		r = next_random(&state);
 	r %= 1000;
 	w.len = r < 700 ? next_random(&state) % 256 : r < 960 ? next_random(&state) % 4097 : r < 997 ? next_random(&state) % 65536 : next_random(&state) % LARGEST;
+	/* Where pieces meet, errors by one are at home. */
+	r = next_random(&state);
+	if (w.len > 8192 && r % 3 == 0)
+		w.len = (w.len & ~(size_t)4095) + (r >> 8) % 3 - 1;
 	w.tag = k % 7;
 	w.tagged = next_random(&state) % 3 != 0;
 	w.inject = w.len <= 4096 && next_random(&state) % 3 == 0;
