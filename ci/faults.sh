@@ -69,8 +69,9 @@ part_kill() {
 }
 
 part_errors() {
-    compile errors
+    compile errors mistakes
     check errors 120 "$bin/errors"
+    check mistakes 120 "$bin/mistakes"
 }
 
 # A target that makes no call, and peers that go on all the same.
@@ -123,35 +124,39 @@ part_users() {
 
 # Everything at once, every byte looked at; and messages that nobody receives for a while.
 part_soak() {
-    local cma
+    local cma mode
     compile soak
     for cma in 1 0; do
-        check "soak cma=$cma" "$(pick 240 3600)" env FI_STRAIT_CMA=$cma "$bin/soak" "$(pick 500000 10000000)" $RANDOM
-        check "flood cma=$cma" 120 env FI_STRAIT_CMA=$cma FI_STRAIT_UNEXPECTED_SIZE=4000000 "$bin/soak" flood
+        check "soak cma=$cma" "$(pick 240 3600)" env FI_STRAIT_CMA=$cma "$bin/soak" "$(pick 200000 10000000)" $RANDOM
+        for mode in flood quiet; do
+            check "$mode cma=$cma" 120 env FI_STRAIT_CMA=$cma FI_STRAIT_UNEXPECTED_SIZE=4000000 "$bin/soak" $mode
+        done
     done
-    check "soak that holds back" 240 env FI_STRAIT_UNEXPECTED_SIZE=10000 "$bin/soak" "$(pick 100000 1000000)" $RANDOM
+    check "soak that holds back" 240 env FI_STRAIT_UNEXPECTED_SIZE=10000 "$bin/soak" "$(pick 50000 1000000)" $RANDOM
 }
 
 # No leak and no bad access, as valgrind sees it.
 part_leaks() {
     local v="valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9"
     need_apt valgrind
-    compile soak progress
+    compile soak progress mistakes
     # shellcheck disable=SC2086
     {
         check "leaks soak" "$(pick 240 3600)" $v "$bin/soak" "$(pick 3000 200000)" $RANDOM
         check "leaks soak cma=0" "$(pick 240 3600)" env FI_STRAIT_CMA=0 $v "$bin/soak" "$(pick 3000 200000)" $RANDOM
         check "leaks progress" 240 $v "$bin/progress" auto
+        check "leaks mistakes" 240 $v "$bin/mistakes"
     }
 }
 
-# A hostile process at the real link, from several seeds.
+# A hostile process at the real link, from several seeds: as ci/test has built it, or as it is shipped.
 part_hostile() {
-    local seed name begin log status
+    local seed name begin log status profile
+    profile=$(pick dev release)
     for seed in $(seq "$(pick 2 20)"); do
         name="hostile $seed" begin=$SECONDS log=$out/hostile-$seed.log status=0
-        STRAIT_HOSTILE_SEED=$seed STRAIT_HOSTILE_SECONDS=$(pick 3 60) timeout -k 5 "$(pick 200 300)" \
-            cargo test --manifest-path "$REPO/Cargo.toml" --release --locked -p strait-link --lib \
+        STRAIT_HOSTILE_SEED=$seed STRAIT_HOSTILE_SECONDS=$(pick 6 60) timeout -k 5 "$(pick 200 300)" \
+            cargo test --manifest-path "$REPO/Cargo.toml" --profile "$profile" --locked -p strait-link --lib \
             hostile_tests::a_hostile_peer -- --nocapture >"$log" 2>&1 </dev/null || status=$?
         grep -q ' 1 passed' "$log" || status=1
         report "$name" $status "$log" "$begin"

@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 
 enum { TAG_COMMAND = 1, TAG_ANSWER, TAG_FLOOD, TAG_DATA };
-enum command { STOP, SLEEP, COUNT, FLOOD };
+enum command { STOP, SLEEP, COUNT, FLOOD, STARVE };
 
 struct order {
 	uint64_t command, arg;
@@ -19,7 +19,8 @@ static struct shared {
 	struct name a, b;
 	volatile int b_ready, a_ready;
 	uint64_t key, at, ro_key, ro_at;
-	volatile int awake;
+	volatile int awake, starving, fed;
+	volatile uint64_t sent;
 } *sh;
 
 static struct fab me;
@@ -57,6 +58,23 @@ static void order(enum command command, uint64_t arg)
 	o = (struct order){command, arg};
 	POST(&me, &out, fi_tsend(me.ep, &o, sizeof o, NULL, peer, TAG_COMMAND, &out));
 	await(&me, &out, "an order");
+}
+
+/* Goes on without a descriptor to spare. */
+static void starve(void)
+{
+	struct rlimit old, none;
+	int end = dup(0);
+
+	CHECK(end >= 0, "dup");
+	close(end);
+	OK(getrlimit(RLIMIT_NOFILE, &old));
+	none = (struct rlimit){(rlim_t)end, old.rlim_max};
+	OK(setrlimit(RLIMIT_NOFILE, &none));
+	sh->starving = 1;
+	while (!sh->fed)
+		CHECK(fab_poll(&me) == 0, "something came");
+	OK(setrlimit(RLIMIT_NOFILE, &old));
 }
 
 /* The second process. */
@@ -101,6 +119,14 @@ static void second(void)
 		case COUNT:
 			POST(&me, &out, fi_tsend(me.ep, &o, sizeof o, NULL, a, TAG_ANSWER, &out));
 			await(&me, &out, "an answer");
+			break;
+		case STARVE: /* no descriptor to be had, until told */
+			starve();
+			for (expect = 0; expect < sh->sent; expect++) {
+				POST(&me, &flood, fi_trecv(me.ep, &word, 8, NULL, FI_ADDR_UNSPEC, TAG_DATA, 0, &flood));
+				await(&me, &flood, "a message of before");
+				CHECK(word == expect, "message %lu in the place of %lu", word, expect);
+			}
 			break;
 		case FLOOD: /* take in a flood of so many numbered messages */
 			for (expect = 0; expect < o.arg; expect++) {
@@ -331,6 +357,43 @@ static void exhausted(void)
 	fine("after resources ran out");
 }
 
+/* Who has no descriptor to meet a peer with meets it once there is one; nothing is lost meanwhile. */
+static void acceptor(void)
+{
+	static struct op ops[1 << 12];
+	static uint64_t words[1 << 12];
+	uint64_t n = 0, start = now_ns();
+	struct fab f;
+	fi_addr_t to;
+
+	fab_open(&f, (struct fab_options){.threading = FI_THREAD_DOMAIN});
+	to = fab_insert(&f, &sh->b);
+	order(STARVE, 0);
+	while (!sh->starving)
+		usleep(100);
+	while (now_ns() - start < 500000000u && n < 1 << 12) {
+		long ret;
+
+		words[n] = n;
+		begin(&ops[n]);
+		ret = fi_tsend(f.ep, &words[n], 8, NULL, to, TAG_DATA, &ops[n]);
+		if (!ret) {
+			n++;
+			continue;
+		}
+		IS(ret, -FI_EAGAIN);
+		ops[n].state = FREE;
+		fab_poll(&f);
+	}
+	CHECK(n < 1 << 12, "a peer that cannot be met took %lu messages", n);
+	sh->sent = n;
+	sh->fed = 1;
+	for (uint64_t i = 0; i < n; i++)
+		await(&f, &ops[i], "a send to one that had no descriptors");
+	fine("after a peer without descriptors");
+	fab_close(&f);
+}
+
 int main(void)
 {
 	pid_t pid;
@@ -357,6 +420,7 @@ int main(void)
 	full();
 	small_queue();
 	exhausted();
+	acceptor();
 	order(STOP, 0);
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0, "the second: status %x", status);
 	fab_close(&me);

@@ -5,6 +5,7 @@
  *   soak MESSAGES [SEED] [PROVIDER]   three processes send so many messages in all, of all sorts and
  *                                     sizes, and write, read and add to each other's memory meanwhile
  *   soak flood [PROVIDER]             messages that nobody receives for a while
+ *   soak quiet [PROVIDER]             likewise, from one that makes no progress but by sending
  *
  * Sender and receiver draw what message K from one to the other is from the same numbers.
  */
@@ -255,8 +256,10 @@ static void process(int me, uint64_t most, struct fab_options o)
 			if (k == me)
 				continue;
 			busy |= pairs[k].sends < most || pairs[k].taken < most || pairs[k].rma_step || pairs[k].rma.state == PENDING;
-			for (int i = 0; i < WINDOW; i++)
+			for (int i = 0; i < WINDOW; i++) {
+				CHECK(pairs[k].out[i].state != FAILED, "a send: %s", fi_strerror(pairs[k].out[i].err));
 				busy |= pairs[k].out[i].state == PENDING;
+			}
 		}
 	}
 	for (int k = 0; k < PROCS; k++)
@@ -340,7 +343,7 @@ static void flood_receiver(struct fab_options o)
 	exit(0);
 }
 
-static void flood_sender(struct fab_options o)
+static void flood_sender(struct fab_options o, int quiet)
 {
 	enum { ROOM = 1 << 13 };
 	static struct op ops[ROOM];
@@ -362,12 +365,13 @@ static void flood_sender(struct fab_options o)
 		struct op *op = &ops[n % ROOM];
 		long ret;
 
-		fab_poll(&f);
+		if (!quiet)
+			fab_poll(&f);
 		if (op->state == PENDING)
 			continue;
 		CHECK(op->state != FAILED, "%s", fi_strerror(op->err));
 		fill(bufs[n % ROOM], FLOOD, (unsigned)n);
-		if (n % 4) {
+		if (n % 4 && !quiet) {
 			begin(op);
 			ret = fi_tsend(f.ep, bufs[n % ROOM], FLOOD, NULL, to, n % 3, op);
 		} else {
@@ -395,7 +399,8 @@ static void flood_sender(struct fab_options o)
 
 int main(int argc, char **argv)
 {
-	int flood = argc > 1 && !strcmp(argv[1], "flood"), procs = flood ? 2 : PROCS;
+	int quiet = argc > 1 && !strcmp(argv[1], "quiet");
+	int flood = quiet || (argc > 1 && !strcmp(argv[1], "flood")), procs = flood ? 2 : PROCS;
 	uint64_t messages = argc > 1 && !flood ? strtoull(argv[1], NULL, 0) : 100000;
 	struct fab_options o = {.threading = FI_THREAD_DOMAIN, .cq_size = 1024};
 	pid_t pids[PROCS];
@@ -409,8 +414,10 @@ int main(int argc, char **argv)
 		CHECK(pids[i] >= 0, "fork");
 		if (pids[i])
 			continue;
+		if (flood && i)
+			flood_sender(o, quiet);
 		if (flood)
-			(i ? flood_sender : flood_receiver)(o);
+			flood_receiver(o);
 		process(i, messages / (PROCS * (PROCS - 1)), o);
 	}
 	for (int i = 0; i < procs; i++) {

@@ -34,6 +34,11 @@ const OWED_MOST: usize = 1 << 30;
 pub(super) const MANY: usize = 1 << 18;
 const MANY_OF_ONE: usize = 2 * DEPTH_MOST as usize;
 
+/// Bytes sent, with so many for each message, after which it is time to look whether a peer would have us
+/// hold back: an application that only sends need never make progress while its messages are taken.
+pub(super) const UNHEARD: usize = 1 << 20;
+pub(super) const EACH: usize = 64;
+
 /// What a frame takes up that found no room.
 pub(super) fn cost(frame: &[u8]) -> usize {
     frame.len() + 64

@@ -193,6 +193,8 @@ pub(crate) struct Endpoint<L> {
     max_frame: usize,
     /// Operations that may be under way to one peer.
     depth: u32,
+    /// Bytes of messages sent since the last progress, see `bound`.
+    unheard: usize,
     /// Injected messages that were only offered: their bytes, by request.
     kept: Map<u64, Vec<u8>>,
     /// How many peers were told to hold back.
@@ -233,6 +235,7 @@ impl<L: Link> Endpoint<L> {
             proto: Thresholds::new(eager, max_frame),
             max_frame,
             depth: bound::DEPTH,
+            unheard: 0,
             kept: Map::default(),
             stopped: 0,
             many: bound::MANY,
@@ -329,6 +332,7 @@ impl<L: Link> Endpoint<L> {
     #[inline]
     pub(crate) fn progress(&mut self, core: &mut Core, enough: Option<(CqId, usize)>) -> usize {
         let mut n = 0;
+        self.unheard = 0;
         self.posting = false;
         let standing = |core: &Core| enough.map_or(0, |(cq, _)| core.standing(cq));
         let most = enough.map_or(usize::MAX, |(_, most)| most);

@@ -3,6 +3,7 @@
 use hmem::{Span, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg};
 
+use super::bound::{EACH, UNHEARD};
 use super::device::on_device;
 use super::{Done, Endpoint, Fetches, Out, Request};
 use crate::core::{Core, Spans, Tally};
@@ -47,7 +48,7 @@ impl<L: Link> Endpoint<L> {
         let clear =
             self.peers.get(peer.0 as usize).is_some_and(|p| p.told && !p.holds && p.backlog.is_empty());
         let report = op.flags.contains(OpFlags::COMPLETION);
-        if !clear || (report && core.is_full(self.tx_cq)) {
+        if !clear || self.unheard >= UNHEARD || (report && core.is_full(self.tx_cq)) {
             return false;
         }
         let (mut flags, mut what, mut tag, mut data) = (Flags::empty(), What::SEND | What::MSG, 0, 0);
@@ -62,6 +63,7 @@ impl<L: Link> Endpoint<L> {
         if self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), &[span], 0, len).is_err() {
             return false;
         }
+        self.unheard += len + EACH;
         core.count(self.cntrs.send, false);
         if report {
             let (ctx, buf, src, err, olen) = (op.ctx, 0, ADDR_UNSPEC, None, 0);
@@ -146,6 +148,9 @@ impl<L: Link> Endpoint<L> {
     }
 
     pub(crate) fn send(&mut self, core: &mut Core, op: &Send<'_>, tally: Tally) -> Result<(), Error> {
+        if self.unheard >= UNHEARD {
+            self.progress(core, None);
+        }
         let peer = self.gate(core, op.to, op.flags)?;
         let len = total(op.iov);
         let mut flags = Flags::empty();
@@ -175,6 +180,7 @@ impl<L: Link> Endpoint<L> {
         if proto == Proto::Eager && !acked {
             let head = Head::new(WireOp::Eager, flags, 0, tag, data);
             self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len)?;
+            self.unheard += len + EACH;
             self.finish(core, &done_as, len, None);
             return Ok(());
         }

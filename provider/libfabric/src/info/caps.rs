@@ -10,6 +10,7 @@ const ONLY_ASKED: u64 = FI_TAGGED_DIRECTED_RECV;
 /// What restricts a primary capability.
 const OF_MESSAGES: u64 = FI_SEND | FI_RECV;
 const OF_MEMORY: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+const WAYS: [(u64, u64); 2] = [(FI_MSG | FI_TAGGED, OF_MESSAGES), (FI_RMA | FI_ATOMIC, OF_MEMORY)];
 /// What is there at no cost, asked for or not.
 const SECONDARY: u64 =
     FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT | FI_TRIGGER | FI_FENCE | FI_LOCAL_COMM | FI_REMOTE_COMM;
@@ -43,20 +44,23 @@ pub(crate) fn granted(asked: u64) -> u64 {
 }
 
 /// Names the directions of each primary capability where the application left them open.
-pub(crate) fn expand(mut caps: u64) -> u64 {
-    for (what, ways) in [(FI_MSG | FI_TAGGED, OF_MESSAGES), (FI_RMA | FI_ATOMIC, OF_MEMORY)] {
-        if caps & what == 0 {
-            caps &= !ways;
-        } else if caps & ways == 0 {
-            caps |= ways;
-        }
-    }
-    caps
+pub(crate) fn expand(caps: u64) -> u64 {
+    WAYS.iter().fold(
+        meant(caps),
+        |caps, (what, ways)| {
+            if caps & what != 0 && caps & ways == 0 { caps | ways } else { caps }
+        },
+    )
+}
+
+/// Without directions of what is not there.
+fn meant(caps: u64) -> u64 {
+    WAYS.iter().fold(caps, |caps, (what, ways)| if caps & what == 0 { caps & !ways } else { caps })
 }
 
 /// What is left of `granted` for a queue that an attribute structure restricts to `asked`.
 pub(crate) fn restricted(granted: u64, asked: u64) -> u64 {
-    if asked == 0 { granted } else { granted & (expand(asked) | SECONDARY) }
+    if asked == 0 { granted } else { meant(granted & (expand(asked) | SECONDARY)) }
 }
 
 #[cfg(test)]
@@ -70,6 +74,12 @@ mod tests {
         assert_eq!(caps & OF_MEMORY, OF_MEMORY);
         assert_eq!(caps & OF_MESSAGES, 0);
         assert_ne!(caps & FI_FENCE, 0);
+    }
+
+    #[test]
+    fn what_a_queue_restricts_to_nothing_has_no_direction() {
+        assert_eq!(restricted(granted(FI_ATOMIC), FI_RMA), SECONDARY);
+        assert_eq!(restricted(granted(FI_ATOMIC), FI_ATOMIC | FI_READ), SECONDARY | FI_ATOMIC | FI_READ);
     }
 
     #[test]

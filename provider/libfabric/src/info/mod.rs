@@ -14,6 +14,8 @@ pub(crate) mod answer;
 pub(crate) mod caps;
 pub(crate) mod ep;
 mod fill;
+#[cfg(test)]
+mod fuzz_tests;
 mod hints;
 #[cfg(test)]
 mod tests;

@@ -78,7 +78,7 @@ fn read<E: Entry, const N: usize>(entry: &E, looks: u32) -> Option<[u32; N]> {
 }
 
 /// The probes for a key.
-fn places(key: u64) -> impl Iterator<Item = u32> {
+pub(super) fn places(key: u64) -> impl Iterator<Item = u32> {
     let first = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u32;
     (0..PROBES).map(move |n| first.wrapping_add(n) % ENTRIES)
 }
@@ -99,7 +99,7 @@ impl Entry for Mapped<'_> {
     }
 }
 
-const SIZE: usize = ENTRIES as usize * WORDS * 4;
+pub(super) const SIZE: usize = ENTRIES as usize * WORDS * 4;
 
 /// Our own board.
 #[derive(Debug)]

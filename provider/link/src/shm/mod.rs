@@ -638,3 +638,6 @@ mod trust_tests;
 
 #[cfg(all(test, not(loom)))]
 mod hostile_tests;
+
+#[cfg(all(test, not(loom)))]
+mod fuzz_tests;
