@@ -22,6 +22,22 @@ pub(crate) const NOT_READY: i32 = 600;
 /// `CUDA_ERROR_NOT_FOUND`: also, the driver is too old to have the function.
 pub(crate) const NOT_FOUND: i32 = 500;
 
+impl Error {
+    /// The errno nearest to what the driver said.
+    pub fn errno(self) -> i32 {
+        match self.0 {
+            1 | 400 => libc::EINVAL,
+            2 => libc::ENOMEM,
+            3 | 201 => libc::ENXIO,
+            500 => libc::ENOENT,
+            600 => libc::EAGAIN,
+            800 => libc::EPERM,
+            801 => libc::EOPNOTSUPP,
+            _ => libc::EIO,
+        }
+    }
+}
+
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
