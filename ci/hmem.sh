@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Kinds of memory under the provider, with libfabric 2.1.0: clients that a program registers through
+# libstrait.so.
+#
+#   ci/hmem.sh [part...]             default: all of them; ci/hmem.sh --list names them
+#
+#   STRAIT_LIB_DIR=dir               where libstrait-fi.so and libstrait.so.0 are
+#
+# One line for each check, "ok NAME" or "FAILED NAME"; logs in $WORK/hmem.  Exits 1 if anything failed.
+. "$(dirname "$0")/lib.sh"
+
+parts='client'
+out=$WORK/hmem
+bin=$out/bin
+
+compile() {
+    mkdir -p "$bin"
+    gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$REPO/tests/faults" -I"$REPO/include" -I"$LIBFABRIC/include" \
+        -o "$bin/$1" "$REPO/tests/hmem/$1.c" -L"$LIBFABRIC/lib" -lfabric -ldl -lpthread -Wl,-rpath,"$LIBFABRIC/lib"
+}
+
+bad=0
+# check NAME SECONDS command...
+check() {
+    local name=$1 limit=$2 status=0 begin=$SECONDS log=$out/${1//[^a-z0-9-]/_}.log; shift 2
+    NS_TIMEOUT=$limit in_ns "$@" >"$log" 2>&1 </dev/null || status=$?
+    if [ $status = 0 ]; then
+        echo "ok $name ($((SECONDS - begin)) s)"
+    else
+        echo "FAILED $name (status $status, $log)"
+        tail -n 20 "$log" | sed 's/^/    /'
+        bad=1
+    fi
+}
+
+# A program's own memory, said to be in a file, to be copied by the program alone, or to be in reach of
+# its CPU; whatever way the provider would take, and where that is forbidden.
+part_client() {
+    local way
+    compile client
+    for way in fd copy cpu; do
+        check "client $way" 60 "$bin/client" $way
+    done
+    check "client staged" 60 env FI_STRAIT_DEVICE_DIRECT=no "$bin/client" copy
+    check "client no-cma" 60 env FI_STRAIT_CMA=no "$bin/client" fd
+    check "client small-ring" 60 env FI_STRAIT_RING_SIZE=24576 FI_STRAIT_EAGER_SIZE=64 "$bin/client" fd
+}
+
+if [ "${1:-}" = --list ]; then echo "$parts"; exit 0; fi
+need_provider
+[ -e "$STRAIT_LIB_DIR/libstrait.so.0" ] || die "no libstrait.so.0 in $STRAIT_LIB_DIR (ci/build)"
+mkdir -p "$out"
+export FI_PROVIDER=strait FI_PROVIDER_PATH=$STRAIT_LIB_DIR
+export LD_LIBRARY_PATH=$STRAIT_LIB_DIR${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+# shellcheck disable=SC2086
+(($#)) || set -- $parts
+for part; do
+    [[ " $parts " == *" $part "* ]] || die "no such part: $part (ci/hmem.sh --list)"
+    "part_$part"
+done
+exit $bad
