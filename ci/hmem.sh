@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # Kinds of memory under the provider, with libfabric 2.1.0: clients that a program registers through
-# libstrait.so.
+# libstrait.so, and ROCm's and Level Zero's memory over stand-ins for their runtimes, with faults.
 #
 #   ci/hmem.sh [part...]             default: all of them; ci/hmem.sh --list names them
 #
@@ -10,7 +10,7 @@
 # One line for each check, "ok NAME" or "FAILED NAME"; logs in $WORK/hmem.  Exits 1 if anything failed.
 . "$(dirname "$0")/lib.sh"
 
-parts='client'
+parts='client device'
 out=$WORK/hmem
 bin=$out/bin
 
@@ -45,6 +45,38 @@ part_client() {
     check "client staged" 60 env FI_STRAIT_DEVICE_DIRECT=no "$bin/client" copy
     check "client no-cma" 60 env FI_STRAIT_CMA=no "$bin/client" fd
     check "client small-ring" 60 env FI_STRAIT_RING_SIZE=24576 FI_STRAIT_EAGER_SIZE=64 "$bin/client" fd
+}
+
+# Devices' memory: as it is, slow, and with each call that can fail failing at once, once, or midway.
+part_device() {
+    local kind share open copy wait fail
+    compile device
+    quiet "$WORK/log/build-stand-ins.log" cargo build --manifest-path "$REPO/Cargo.toml" --locked -p rocr-stand-in -p ze-stand-in
+    mkdir -p "$out/runtimes"
+    cp "${CARGO_TARGET_DIR:-$REPO/target}/debug/librocr_stand_in.so" "$out/runtimes/libhsa-runtime64.so.1"
+    cp "${CARGO_TARGET_DIR:-$REPO/target}/debug/libze_stand_in.so" "$out/runtimes/libze_loader.so.1"
+    local LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$out/runtimes
+    for kind in rocr ze; do
+        case $kind in
+            rocr) share=hsa_amd_ipc_memory_create open=hsa_amd_ipc_memory_attach
+                  copy=hsa_amd_memory_async_copy wait=hsa_signal_load_scacquire ;;
+            ze)   share=zeMemGetIpcHandle open=zeMemOpenIpcHandle
+                  copy='' wait=zeEventQueryStatus ;;
+        esac
+        device() { local name=$1; shift; check "device $kind $name" 60 env "$@"; }
+        fail=${kind^^}_STAND_IN_FAIL
+        device plain "$bin/device" $kind
+        device slow ${kind^^}_STAND_IN_DELAY_US=300 "$bin/device" $kind 300000
+        device staged FI_STRAIT_DEVICE_DIRECT=no "$bin/device" $kind 300000
+        device no-cma FI_STRAIT_CMA=no "$bin/device" $kind 300000
+        device small-ring FI_STRAIT_RING_SIZE=24576 FI_STRAIT_EAGER_SIZE=64 "$bin/device" $kind 300000
+        device export-refused $fail=$share=4097 "$bin/device" $kind 300000
+        device open-refused $fail=$open=4097 "$bin/device" $kind 300000
+        device open-refused-once $fail=$open@2=4097 "$bin/device" $kind 300000
+        # The program itself copies by Level Zero's one call.
+        [ -z "$copy" ] || device copy-refused $fail=$copy@3=4097,$copy@40=4097 "$bin/device" $kind 300000
+        device copy-fails-late $fail=$wait@5=4097,$wait@60=4097 "$bin/device" $kind 300000
+    done
 }
 
 if [ "${1:-}" = --list ]; then echo "$parts"; exit 0; fi

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::{Kind, cuda};
+use crate::{Kind, cuda, rocr, ze};
 
 /// Why memory cannot be asked about, reached or copied: the word of whoever refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,6 +31,8 @@ impl Error {
     pub fn errno(self) -> i32 {
         match self.of {
             Kind::Cuda => cuda::Error(self.code).errno(),
+            Kind::Rocr => rocr::Error(self.code).errno(),
+            Kind::Ze => ze::Error(self.code).errno(),
             _ => self.code,
         }
     }
@@ -40,6 +42,8 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.of {
             Kind::Cuda => cuda::Error(self.code).fmt(f),
+            Kind::Rocr => rocr::Error(self.code).fmt(f),
+            Kind::Ze => ze::Error(self.code).fmt(f),
             Kind::Client => write!(f, "the client: {}", std::io::Error::from_raw_os_error(self.code)),
             _ => std::io::Error::from_raw_os_error(self.code).fmt(f),
         }
@@ -54,8 +58,15 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-impl From<cuda::Error> for Error {
-    fn from(e: cuda::Error) -> Error {
-        Error { of: Kind::Cuda, code: e.0 }
-    }
+/// The errors of a runtime are of its kind.
+macro_rules! of_kind {
+    ($($kind:ident $module:ident)*) => {$(
+        impl From<$module::Error> for Error {
+            fn from(e: $module::Error) -> Error {
+                Error { of: Kind::$kind, code: e.0 }
+            }
+        }
+    )*};
 }
+
+of_kind! { Cuda cuda Rocr rocr Ze ze }

@@ -18,7 +18,10 @@ pub mod flight;
 pub mod path;
 mod presence;
 pub mod registry;
+pub mod rocr;
+mod runtime;
 pub mod share;
+pub mod ze;
 
 mod atomic;
 pub use atomic::{AtomicOp, Class, Datatype, Unsupported, apply, valid};

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 
 use crate::flight::{Flight, Part};
 use crate::share::{Export, Mapped, Opened};
-use crate::{Error, Kind, Span, client, cuda, fake, presence};
+use crate::{Error, Kind, Span, client, cuda, fake, presence, rocr, ze};
 
 /// Keeps memory as it was when it was registered, until it is dropped.
 pub type Pages = Box<dyn Any + Send + Sync>;
@@ -115,7 +115,7 @@ impl Memory for System {
 
 /// All but the host's, in the order in which they are asked whose an address is. What a program has
 /// registered itself comes first.
-pub(crate) static ALL: [&dyn Memory; 3] = [&fake::Fake, &client::Clients, &cuda::Cuda];
+pub(crate) static ALL: [&dyn Memory; 5] = [&fake::Fake, &client::Clients, &cuda::Cuda, &rocr::Rocr, &ze::Ze];
 
 /// The kind's entry.
 pub fn of(kind: Kind) -> &'static dyn Memory {

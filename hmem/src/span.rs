@@ -15,6 +15,10 @@ pub enum Kind {
     Fake = 1,
     /// Memory of [`crate::cuda`]: a device's, or managed.
     Cuda = 2,
+    /// ROCm's device memory, [`crate::rocr`].
+    Rocr = 3,
+    /// Level Zero's device memory, [`crate::ze`].
+    Ze = 4,
     /// Memory that a program has registered a client for: [`crate::client`].
     Client = 5,
 }

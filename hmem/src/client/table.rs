@@ -5,8 +5,6 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU32;
 
-use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
-
 use super::owner;
 
 /// The library that has the clients, and the function in it that answers with its table.
@@ -88,15 +86,12 @@ pub static OWN: Table = Table {
 
 /// The table of the `libstrait.so` that is in this process, if one is. Loads nothing.
 pub(super) fn find() -> Option<&'static Table> {
-    // SAFETY: with RTLD_NOLOAD nothing is loaded, so that no initialiser runs.
-    let library = unsafe { Library::open(Some(LIBRARY), RTLD_LAZY | RTLD_LOCAL | libc::RTLD_NOLOAD) }.ok()?;
+    let library = crate::runtime::find(LIBRARY)?;
     // SAFETY: the symbol has this type, by its name.
     let table = unsafe {
         let get = library.get::<unsafe extern "C" fn() -> *const Table>(SYMBOL).ok()?;
         get().as_ref()?
     };
-    // Never given back: the table is used for as long as the process lives.
-    std::mem::forget(library);
     (table.size >= size_of::<Table>()).then_some(table)
 }
 

@@ -31,6 +31,11 @@ fn stat(fd: i32) -> Result<libc::stat, Error> {
     if unsafe { libc::fstat(fd, &mut st) } < 0 { Err(Error::last_os()) } else { Ok(st) }
 }
 
+/// Which file it is: device and inode.
+pub(crate) fn inode(fd: i32) -> Result<[u64; 2], Error> {
+    stat(fd).map(|st| [st.st_dev, st.st_ino])
+}
+
 /// Whether it is a dma-buf, or a file of memory whose pages nobody can take away from under whoever
 /// has mapped it; an error if it is neither.
 fn is_dmabuf(fd: i32) -> Result<bool, Error> {
@@ -66,9 +71,9 @@ pub(crate) fn fetch(pid: i32, fd: i32) -> Result<OwnedFd, Error> {
 /// as long as it is to be reached.
 pub(crate) fn describe(fd: i32, off: u64, id: u64, base: u64, len: u64) -> Result<Export, Error> {
     is_dmabuf(fd)?;
-    let st = stat(fd)?;
+    let [dev, ino] = inode(fd)?;
     let mut token = [0; 64];
-    for (to, word) in token.chunks_mut(8).zip([off, st.st_dev, st.st_ino]) {
+    for (to, word) in token.chunks_mut(8).zip([off, dev, ino]) {
         to.copy_from_slice(&word.to_ne_bytes());
     }
     Ok(Export { how: How::File, id, base, len, fd, device: [0; 16], token })
@@ -82,9 +87,8 @@ pub(crate) fn import(pid: i32, export: &Export) -> Result<Mapped, Error> {
         bytes.copy_from_slice(&export.token[8 * n..8 * n + 8]);
         u64::from_ne_bytes(bytes)
     };
-    let st = stat(fd.as_raw_fd())?;
     // The number may be another file's by now.
-    if (st.st_dev, st.st_ino) != (word(1), word(2)) {
+    if inode(fd.as_raw_fd())? != [word(1), word(2)] {
         return Err(Error::os(libc::ESTALE));
     }
     File::map(fd, word(0), export.len)

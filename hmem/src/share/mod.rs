@@ -7,7 +7,7 @@ mod file;
 mod kept;
 mod opened;
 
-pub(crate) use file::{File, describe as describe_file, fetch};
+pub(crate) use file::{File, describe as describe_file, fetch, inode};
 pub(crate) use kept::kept;
 pub use opened::{Opened, forget, open};
 
@@ -24,12 +24,16 @@ pub enum How {
     /// `fd` is a file of the exporting process that others may map: a dma-buf, or a memfd that cannot
     /// shrink. `token` says which one and from where on.
     File = 3,
+    /// `token` is an `hsa_amd_ipc_memory_t`.
+    Hsa = 4,
+    /// `token` is a `ze_ipc_mem_handle_t`, whose descriptor is `fd`; `device` says which file that is.
+    Ze = 5,
 }
 
 impl How {
     /// The one with this number.
     pub fn from_u8(v: u8) -> Option<How> {
-        [How::Legacy, How::Descriptor, How::File].into_iter().find(|h| *h as u8 == v)
+        [How::Legacy, How::Descriptor, How::File, How::Hsa, How::Ze].into_iter().find(|h| *h as u8 == v)
     }
 
     /// The kind of memory whose device copies what was opened by it; the CPU does, where it is
@@ -38,6 +42,8 @@ impl How {
         match self {
             How::Legacy | How::Descriptor => Kind::Cuda,
             How::File => Kind::System,
+            How::Hsa => Kind::Rocr,
+            How::Ze => Kind::Ze,
         }
     }
 }

@@ -218,6 +218,8 @@ unsafe fn check(iface: fi::fi_hmem_iface, w: &Wanted) -> Result<(), Errno> {
     let kind = match iface {
         fi::FI_HMEM_SYSTEM => return Ok(()),
         fi::FI_HMEM_CUDA => Some(Kind::Cuda),
+        fi::FI_HMEM_ROCR => Some(Kind::Rocr),
+        fi::FI_HMEM_ZE => Some(Kind::Ze),
         _ => None,
     };
     let Some(kind) = kind.filter(|k| registry::is_here(*k)) else {

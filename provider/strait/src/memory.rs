@@ -118,6 +118,8 @@ pub unsafe extern "C" fn strait_export_dmabuf(
 const _: () = assert!(
     STRAIT_MEMORY_SYSTEM == Kind::System as u32
         && STRAIT_MEMORY_CUDA == Kind::Cuda as u32
+        && STRAIT_MEMORY_ROCR == Kind::Rocr as u32
+        && STRAIT_MEMORY_ZE == Kind::Ze as u32
         && STRAIT_MEMORY_CLIENT == Kind::Client as u32
         && path::Path::COUNT == 5
 );
