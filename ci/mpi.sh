@@ -37,7 +37,8 @@ mpi_setup "$client" "$provider" || { echo "$client over $provider: not possible,
 testdir=$CLIENTS/mpi4py/test
 [ -d "$testdir" ] || die "run ci/get-clients first"
 
-skips=$REPO/tests/mpi/${client%%-*}.skip
+skips=$REPO/tests/mpi/$client.skip
+[ -f "$skips" ] || skips=$REPO/tests/mpi/${client%%-*}.skip
 if [ "$provider" != default ] && [ -f "$skips" ]; then
     export SKIP_TESTS=$skips
 fi

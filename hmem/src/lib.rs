@@ -8,7 +8,9 @@
 mod span;
 pub use span::{Kind, Span, classify, copy, copy_in, copy_out, read, total, write};
 
+pub mod cuda;
 pub mod fake;
+pub mod path;
 
 mod atomic;
 pub use atomic::{AtomicOp, Class, Datatype, Unsupported, apply, valid};

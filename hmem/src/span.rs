@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::fake;
+use crate::{cuda, fake};
 
 /// What memory an address belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -13,10 +13,13 @@ pub enum Kind {
     System = 0,
     /// Memory of [`crate::fake`], which acts like a device's.
     Fake = 1,
+    /// Memory of [`crate::cuda`]: a device's, or managed.
+    Cuda = 2,
 }
 
 impl Kind {
     /// Whether the CPU, and so process_vm_readv(2) in another process, may follow the address.
+    #[inline]
     pub fn is_system(self) -> bool {
         matches!(self, Kind::System)
     }
@@ -41,6 +44,7 @@ impl Span {
     /// # Safety
     /// `addr..addr+len` must be memory of `kind`, valid as the type's documentation says, until the
     /// last operation that was given this span, or a part of it, has completed.
+    #[inline]
     pub const unsafe fn new(addr: usize, len: usize, kind: Kind) -> Self {
         Span { addr, len, kind }
     }
@@ -52,31 +56,37 @@ impl Span {
     }
 
     /// First byte, as a number: what a peer is told, and what completions carry.
+    #[inline]
     pub fn addr(self) -> u64 {
         self.addr as u64
     }
 
     /// First byte, to be followed only for kinds the CPU may touch.
+    #[inline]
     pub fn as_ptr(self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.addr)
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn len(self) -> usize {
         self.len
     }
 
     /// Whether it spans no byte.
+    #[inline]
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
     /// What memory this is.
+    #[inline]
     pub fn kind(self) -> Kind {
         self.kind
     }
 
     /// The part `off..off+len`, or `None` where that is not inside.
+    #[inline]
     pub fn part(self, off: usize, len: usize) -> Option<Span> {
         let end = off.checked_add(len)?;
         (end <= self.len).then(|| Span { addr: self.addr + off, len, kind: self.kind })
@@ -90,13 +100,17 @@ impl fmt::Debug for Span {
 }
 
 /// Bytes in all the spans together.
+#[inline]
 pub fn total(iov: &[Span]) -> usize {
-    iov.iter().map(|s| s.len).sum()
+    match iov {
+        [one] => one.len,
+        more => more.iter().map(|s| s.len).sum(),
+    }
 }
 
 /// Calls `each(span, done)` for the parts of `iov` that make up `off..off+len`, in order, `done`
-/// being how many bytes came before; returns how many bytes there were.
-fn walk(iov: &[Span], mut off: usize, len: usize, mut each: impl FnMut(Span, usize)) -> usize {
+/// being how many bytes came before, until it fails; returns how many bytes it did.
+fn walk(iov: &[Span], mut off: usize, len: usize, mut each: impl FnMut(Span, usize) -> bool) -> usize {
     let mut done = 0;
     for s in iov {
         if done == len {
@@ -107,63 +121,74 @@ fn walk(iov: &[Span], mut off: usize, len: usize, mut each: impl FnMut(Span, usi
             continue;
         }
         let n = (s.len - off).min(len - done);
-        each(Span { addr: s.addr + off, len: n, kind: s.kind }, done);
+        if !each(Span { addr: s.addr + off, len: n, kind: s.kind }, done) {
+            break;
+        }
         done += n;
         off = 0;
     }
     done
 }
 
-/// What memory `addr..addr+len` is, to be asked where an application names a buffer. Costs one
-/// load as long as there never was anything but system memory.
+/// What memory `addr..addr+len` is, to be asked where an application names a buffer. Costs next to
+/// nothing as long as the process has no device memory (see [`cuda`]).
 #[inline]
 pub fn classify(addr: usize, len: usize) -> Kind {
-    if !fake::ever() {
-        return Kind::System;
+    if fake::ever() {
+        if let Some(kind) = fake::kind_of(addr, len) {
+            return kind;
+        }
     }
-    fake::kind_of(addr, len).unwrap_or_default()
+    if cuda::is_device(addr) { Kind::Cuda } else { Kind::System }
 }
 
-/// Copies all of `src` into `dst`, which is as long.
+/// Copies all of `src` into `dst`, which is as long; `false` if the device could not.
 #[inline]
-fn copy_span(dst: Span, src: Span) {
+fn copy_span(dst: Span, src: Span) -> bool {
     if dst.kind.is_system() && src.kind.is_system() {
         // SAFETY: both sides are valid by `Span`'s invariant, for the length they share.
         // `ptr::copy` allows any overlap.
         unsafe { std::ptr::copy(src.as_ptr(), dst.as_ptr(), src.len) }
-    } else {
-        fake::copy(dst, src);
+        return true;
+    }
+    copy_device(dst, src)
+}
+
+#[cold]
+fn copy_device(dst: Span, src: Span) -> bool {
+    match (dst.kind, src.kind) {
+        // No program has both: the one is for tests.
+        (Kind::Cuda, Kind::Fake) | (Kind::Fake, Kind::Cuda) => false,
+        (Kind::Cuda, _) | (_, Kind::Cuda) => cuda::copy_now(dst.addr, src.addr, src.len).is_ok(),
+        _ => {
+            fake::copy(dst, src);
+            true
+        }
     }
 }
 
-/// Copies `n` bytes at `src`, which the CPU may touch, to the front of `dst`.
+/// Copies `n` bytes at `src`, which the CPU may touch, to the front of `dst`; `false` if the device
+/// could not.
 ///
 /// # Safety
 /// `src` must be valid for reads of `n` bytes; `n` is at most `dst.len()`. They may overlap.
 #[inline]
-pub unsafe fn copy_in(dst: Span, src: *const u8, n: usize) {
+#[must_use]
+pub unsafe fn copy_in(dst: Span, src: *const u8, n: usize) -> bool {
     debug_assert!(n <= dst.len);
-    if dst.kind.is_system() {
-        // SAFETY: `src` is the caller's promise, `dst` is valid by `Span`'s invariant.
-        unsafe { std::ptr::copy(src, dst.as_ptr(), n) }
-    } else {
-        fake::copy(Span { len: n, ..dst }, raw(src, n));
-    }
+    copy_span(Span { len: n, ..dst }, raw(src, n))
 }
 
-/// Copies `n` bytes from the front of `src` to `dst`, which the CPU may touch.
+/// Copies `n` bytes from the front of `src` to `dst`, which the CPU may touch; `false` if the device
+/// could not.
 ///
 /// # Safety
 /// `dst` must be valid for writes of `n` bytes; `n` is at most `src.len()`. They may overlap.
 #[inline]
-pub unsafe fn copy_out(src: Span, dst: *mut u8, n: usize) {
+#[must_use]
+pub unsafe fn copy_out(src: Span, dst: *mut u8, n: usize) -> bool {
     debug_assert!(n <= src.len);
-    if src.kind.is_system() {
-        // SAFETY: `dst` is the caller's promise, `src` is valid by `Span`'s invariant.
-        unsafe { std::ptr::copy(src.as_ptr(), dst, n) }
-    } else {
-        fake::copy(raw(dst, n), Span { len: n, ..src });
-    }
+    copy_span(raw(dst, n), Span { len: n, ..src })
 }
 
 /// For one copy: memory the caller promised to be valid as long as that takes.
@@ -171,7 +196,8 @@ fn raw(at: *const u8, len: usize) -> Span {
     Span { addr: at.expose_provenance(), len, kind: Kind::System }
 }
 
-/// Writes `src` into `dst` from byte `off` of it on; returns how many bytes found room.
+/// Writes `src` into `dst` from byte `off` of it on; returns how many bytes found room (fewer where a
+/// device failed).
 pub fn write(dst: &[Span], off: usize, src: &[u8]) -> usize {
     walk(dst, off, src.len(), |s, done| {
         // SAFETY: `walk` never hands out more than `src` holds from `done` on.
@@ -179,7 +205,8 @@ pub fn write(dst: &[Span], off: usize, src: &[u8]) -> usize {
     })
 }
 
-/// Reads into `dst` from byte `off` of `src` on; returns how many bytes there were.
+/// Reads into `dst` from byte `off` of `src` on; returns how many bytes there were (fewer where a
+/// device failed).
 pub fn read(src: &[Span], off: usize, dst: &mut [u8]) -> usize {
     let out = dst.as_mut_ptr();
     walk(src, off, dst.len(), |s, done| {
@@ -188,14 +215,14 @@ pub fn read(src: &[Span], off: usize, dst: &mut [u8]) -> usize {
     })
 }
 
-/// Copies up to `len` bytes from byte `soff` of `src` to byte `doff` of `dst`; returns how many.
+/// Copies up to `len` bytes from byte `soff` of `src` to byte `doff` of `dst`; returns how many (fewer
+/// where a device failed).
 #[inline]
 pub fn copy(dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) -> usize {
     // One span each, all inside: what nearly every message is.
     if let ([d], [s]) = (dst, src) {
         if let (Some(d), Some(s)) = (d.part(doff, len), s.part(soff, len)) {
-            copy_span(d, s);
-            return len;
+            return if copy_span(d, s) { len } else { 0 };
         }
     }
     copy_parts(dst, doff, src, soff, len)
@@ -204,10 +231,12 @@ pub fn copy(dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) ->
 fn copy_parts(dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) -> usize {
     let mut moved = 0;
     walk(src, soff, len, |s, done| {
-        moved += walk(dst, doff + done, s.len, |d, inner| {
+        let n = walk(dst, doff + done, s.len, |d, inner| {
             let part = Span { addr: s.addr + inner, len: d.len, kind: s.kind };
-            copy_span(d, part);
+            copy_span(d, part)
         });
+        moved += n;
+        n == s.len
     });
     moved
 }

@@ -40,12 +40,12 @@ fn copies_cross_kinds() {
     assert_eq!(copy(&[host], 0, &[b.span()], 0, 8), 8);
     let mut back = [0; 8];
     // SAFETY: `back` is 8 bytes.
-    unsafe { copy_out(host, back.as_mut_ptr(), 8) };
+    assert!(unsafe { copy_out(host, back.as_mut_ptr(), 8) });
     assert_eq!(&back, b"bcdefg\0\0");
     // SAFETY: the literal is 3 bytes, `back` is 8.
     unsafe {
-        copy_in(a.span(), b"xyz".as_ptr(), 3);
-        copy_out(a.span(), back.as_mut_ptr(), 8);
+        assert!(copy_in(a.span(), b"xyz".as_ptr(), 3));
+        assert!(copy_out(a.span(), back.as_mut_ptr(), 8));
     }
     assert_eq!(&back, b"xyzcdefg");
     assert_eq!(

@@ -1,13 +1,13 @@
 //! What the endpoints of a domain share: queues, counters, receive contexts, registrations.
 
-use std::collections::{HashMap, VecDeque};
-
 use arrayvec::ArrayVec;
 use hmem::Span;
 use wire::{MAX_SEGS, RmaSeg, Seg, Status};
 
-use crate::domain::{Config, MrId, Next, Reg};
-use crate::link::PeerId;
+use crate::domain::{Config, MrId, Reg};
+use crate::entries::Entries;
+use crate::hash::Map;
+use crate::link::{Exposed, PeerId};
 use crate::matching::{Matcher, Posted, Waiting};
 use crate::types::*;
 
@@ -90,9 +90,11 @@ impl<T> Slab<T> {
         self.0[at] = Some(v);
         at as u32
     }
+    #[inline]
     pub(crate) fn get(&self, at: usize) -> Option<&T> {
         self.0.get(at)?.as_ref()
     }
+    #[inline]
     pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         self.0.get_mut(at)?.as_mut()
     }
@@ -108,22 +110,14 @@ impl<T> Slab<T> {
 /// is kept, however many that are.
 #[derive(Debug)]
 pub(crate) struct Cq {
-    pub(crate) entries: VecDeque<Completion>,
+    pub(crate) entries: Entries,
     pub(crate) size: usize,
     pub(crate) users: usize,
 }
 
 impl Cq {
     pub(crate) fn new(size: usize) -> Self {
-        Cq { entries: VecDeque::with_capacity(size.min(4096)), size: size.max(1), users: 0 }
-    }
-
-    pub(crate) fn next(&mut self) -> Next {
-        match self.entries.front() {
-            None => Next::Empty,
-            Some(c) if c.err.is_some() => Next::Failed,
-            Some(_) => self.entries.pop_front().map_or(Next::Empty, Next::Done),
-        }
+        Cq { entries: Entries::with_capacity(size.clamp(1, 1024)), size: size.max(1), users: 0 }
     }
 }
 
@@ -185,7 +179,30 @@ pub(crate) enum Body {
     /// They are here.
     Held(Vec<u8>),
     /// The sender keeps them.
-    Offered { req: u64, segs: ArrayVec<Seg, MAX_SEGS>, direct: bool },
+    Offered { req: u64, segs: ArrayVec<Seg, MAX_SEGS>, direct: Reach },
+}
+
+/// How a peer says that segments of its memory may be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// By frames alone.
+    Frames,
+    /// By the CPU.
+    Cpu,
+    /// By a device that can reach the other one's memory.
+    Device,
+}
+
+impl Reach {
+    pub(crate) fn of(flags: wire::Flags) -> Reach {
+        if flags.contains(wire::Flags::DEVICE) {
+            Reach::Device
+        } else if flags.contains(wire::Flags::DIRECT) {
+            Reach::Cpu
+        } else {
+            Reach::Frames
+        }
+    }
 }
 
 /// A message nobody asked for yet.
@@ -204,6 +221,13 @@ pub(crate) struct Message {
 }
 
 impl Message {
+    /// Bytes it takes up.
+    pub(crate) fn weight(&self) -> usize {
+        /// With its place in a queue and in an index.
+        const ALONE: usize = 256;
+        ALONE + if let Body::Held(bytes) = &self.body { bytes.len() } else { 0 }
+    }
+
     pub(crate) fn is_offered(&self) -> bool {
         matches!(self.body, Body::Offered { .. })
     }
@@ -243,6 +267,17 @@ impl RxContext {
         }
     }
 
+    fn waiting(&self) -> impl Iterator<Item = &Message> {
+        let waiting = self.tagged.waiting().chain(self.plain.waiting());
+        waiting.chain(self.claimed.iter().map(|(_, m)| m))
+    }
+
+    /// Bytes that waiting messages of a peer take up.
+    pub(crate) fn weight_of(&self, ep: EpId, peer: PeerId) -> usize {
+        self.waiting().filter(|m| m.ep == ep && m.peer == peer).map(Message::weight).sum()
+    }
+
+    #[inline]
     pub(crate) fn matcher(&mut self, tagged: bool) -> &mut Matcher<RecvOp, Message> {
         if tagged { &mut self.tagged } else { &mut self.plain }
     }
@@ -265,13 +300,16 @@ pub(crate) struct Core {
     pub(crate) cqs: Slab<Cq>,
     pub(crate) cntrs: Slab<Cntr>,
     pub(crate) rxs: Slab<RxContext>,
-    mrs: HashMap<MrId, Mr>,
-    keys: HashMap<u64, MrId>,
+    mrs: Map<MrId, Mr>,
+    keys: Map<u64, MrId>,
     next_mr: u64,
     /// A counter changed since deferred work was last looked at.
     pub(crate) counted: bool,
     /// Buffers of waiting messages, to be used again.
     spare: Vec<Vec<u8>>,
+    /// Bytes that waiting messages take up, and how many may before peers are told to hold back.
+    pub(crate) waiting: usize,
+    pub(crate) waiting_most: usize,
 }
 
 impl Core {
@@ -281,25 +319,43 @@ impl Core {
             cqs: Slab::default(),
             cntrs: Slab::default(),
             rxs: Slab::default(),
-            mrs: HashMap::new(),
-            keys: HashMap::new(),
+            mrs: Map::default(),
+            keys: Map::default(),
             next_mr: 1,
             counted: false,
             spare: Vec::new(),
+            waiting: 0,
+            waiting_most: 256 << 20,
         }
     }
 
+    #[inline]
     pub(crate) fn complete(&mut self, cq: Option<CqId>, entry: Completion) {
-        if let Some(cq) = cq.and_then(|id| self.cqs.get_mut(id.at())) {
-            cq.entries.push_back(entry);
+        self.complete_with(cq, || entry);
+    }
+
+    /// Likewise, with the entry built where it stays.
+    #[inline(always)]
+    pub(crate) fn complete_with(&mut self, cq: Option<CqId>, entry: impl FnOnce() -> Completion) {
+        let Some(id) = cq else { return };
+        if let Some(cq) = self.cqs.get_mut(id.at()) {
+            cq.entries.push(entry);
         }
+    }
+
+    /// How many entries stand in it.
+    #[inline]
+    pub(crate) fn standing(&self, cq: CqId) -> usize {
+        self.cqs.get(cq.at()).map_or(0, |cq| cq.entries.len())
     }
 
     /// Whether the queue takes no more posts until it is read.
+    #[inline]
     pub(crate) fn is_full(&self, cq: Option<CqId>) -> bool {
         cq.and_then(|id| self.cqs.get(id.at())).is_some_and(|cq| cq.entries.len() >= cq.size)
     }
 
+    #[inline]
     pub(crate) fn count(&mut self, cntr: Option<CntrId>, failed: bool) {
         if let Some(c) = cntr.and_then(|id| self.cntrs.get_mut(id.at())) {
             if failed {
@@ -312,6 +368,7 @@ impl Core {
     }
 
     /// Counts a completion that belongs to `cntr` of its endpoint.
+    #[inline]
     pub(crate) fn tally(&mut self, tally: Tally, cntr: Option<CntrId>, failed: bool) {
         if tally.endpoint {
             self.count(cntr, failed);
@@ -329,6 +386,11 @@ impl Core {
         if self.spare.len() < 64 && buf.capacity() <= 64 << 10 {
             self.spare.push(buf);
         }
+    }
+
+    /// Weighs all waiting messages anew, after some were dropped.
+    pub(crate) fn weigh(&mut self) {
+        self.waiting = self.rxs.iter_mut().flat_map(|(_, rx)| rx.waiting()).map(Message::weight).sum();
     }
 
     pub(crate) fn mr_reg(&mut self, reg: &Reg<'_>) -> Result<(MrId, u64), Error> {
@@ -353,12 +415,47 @@ impl Core {
         self.mrs.get_mut(&id)
     }
 
-    pub(crate) fn mr_close(&mut self, id: MrId) -> Result<(), Error> {
+    /// A registration as peers may see it, if they may.
+    pub(crate) fn exposed(&self, id: MrId) -> Option<Exposed> {
+        let mr = self.mrs.get(&id)?;
+        let [span] = mr.iov[..] else { return None };
+        let named = self.keys.get(&mr.key) == Some(&id);
+        (named && span.kind().is_system() && !mr.access.is_empty()).then_some(Exposed {
+            key: mr.key,
+            addr: span.addr(),
+            len: span.len() as u64,
+            read: mr.access.contains(Access::REMOTE_READ),
+            write: mr.access.contains(Access::REMOTE_WRITE),
+            virt_addr: self.config.virt_addr,
+            noted: mr.remote_read.is_some() || mr.remote_write.is_some(),
+        })
+    }
+
+    /// The names of all registrations.
+    pub(crate) fn mr_ids(&self) -> Vec<MrId> {
+        self.mrs.keys().copied().collect()
+    }
+
+    /// Ends a registration; returns its key if it was known by that.
+    pub(crate) fn mr_close(&mut self, id: MrId) -> Result<Option<u64>, Error> {
         let mr = self.mrs.remove(&id).ok_or(Error::NotFound)?;
-        if self.keys.get(&mr.key) == Some(&id) {
+        let named = self.keys.get(&mr.key) == Some(&id);
+        if named {
             self.keys.remove(&mr.key);
         }
-        Ok(())
+        Ok(named.then_some(mr.key))
+    }
+
+    /// The memory a peer names by one segment, where it is one stretch of a registration and may be
+    /// written, and who counts that. `None`: [`Core::reach`] knows more.
+    #[inline]
+    pub(crate) fn reach_plain(&self, seg: &RmaSeg) -> Option<(Span, Option<CntrId>)> {
+        let mr = self.mrs.get(self.keys.get(&seg.key.get())?)?;
+        let [span] = mr.iov[..] else { return None };
+        let base = if self.config.virt_addr { span.addr() } else { 0 };
+        let off = usize::try_from(seg.addr.get().checked_sub(base)?).ok()?;
+        let part = span.part(off, usize::try_from(seg.len.get()).ok()?)?;
+        mr.access.contains(Access::REMOTE_WRITE).then_some((part, mr.remote_write))
     }
 
     /// The memory a peer names, if the registration allows it, and who counts the access.

@@ -73,17 +73,6 @@ pub struct Reg<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MrId(pub(crate) u64);
 
-/// What is next in a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Nothing.
-    Empty,
-    /// A success, now removed.
-    Done(Completion),
-    /// A failure: [`Domain::cq_error`] removes it.
-    Failed,
-}
-
 /// Endpoints and all that they share. It is driven by one thread at a time: a door puts its lock
 /// around it.
 #[derive(Debug)]
@@ -118,21 +107,37 @@ impl<L: Link> Domain<L> {
         }
     }
 
-    /// Takes the next entry off a queue. Makes no progress.
-    pub fn cq_next(&mut self, cq: CqId) -> Next {
-        self.core.cqs.get_mut(cq.at()).map_or(Next::Empty, Cq::next)
+    /// Takes up to `most` successes off a queue, each shown with its number from 0 on; returns how
+    /// many. A failure is in the way of what is behind it until [`Domain::cq_error`] removes it.
+    /// Makes no progress.
+    #[inline]
+    pub fn cq_take(&mut self, cq: CqId, most: usize, mut each: impl FnMut(usize, &Completion)) -> usize {
+        let Some(cq) = self.core.cqs.get_mut(cq.at()) else { return 0 };
+        let mut n = 0;
+        while n < most {
+            match cq.entries.front() {
+                Some(c) if c.err.is_none() => each(n, c),
+                _ => break,
+            }
+            cq.entries.drop_front();
+            n += 1;
+        }
+        n
     }
 
     /// Takes the failure off the head of a queue, if one is there.
     pub fn cq_error(&mut self, cq: CqId) -> Option<Completion> {
         let entries = &mut self.core.cqs.get_mut(cq.at())?.entries;
-        entries.front()?.err?;
-        entries.pop_front()
+        let failed = *entries.front()?;
+        failed.err?;
+        entries.drop_front();
+        Some(failed)
     }
 
     /// Whether a queue has nothing to tell.
+    #[inline]
     pub fn cq_is_empty(&self, cq: CqId) -> bool {
-        self.core.cqs.get(cq.at()).is_none_or(|q| q.entries.is_empty())
+        self.core.cqs.get(cq.at()).is_none_or(|q| q.entries.len() == 0)
     }
 
     /// Opens a counter.
@@ -278,6 +283,9 @@ impl<L: Link> Domain<L> {
             for (at, addr, first) in vector.iter() {
                 ep.learn(&mut self.core, at, &addr, first);
             }
+            for mr in self.core.mr_ids() {
+                ep.expose(&self.core, mr);
+            }
         }
         id
     }
@@ -302,16 +310,39 @@ impl<L: Link> Domain<L> {
         Some(self.eps.get(ep.at())?.rx)
     }
 
+    /// Sets how many operations of an endpoint to one peer may be under way (at first 4096, at most
+    /// 65536); beyond that posts are refused with [`Error::Again`].
+    pub fn ep_set_depth(&mut self, ep: EpId, depth: usize) {
+        if let Some(ep) = self.eps.get_mut(ep.at()) {
+            ep.set_depth(depth);
+        }
+    }
+
+    /// Sets how many bytes messages that nobody asked for may take up before those who send them are
+    /// told to hold back (at first 256 MiB).
+    pub fn set_unexpected_most(&mut self, bytes: usize) {
+        self.core.waiting_most = bytes;
+    }
+
+    /// Bytes that messages take up which wait to be received.
+    pub fn unexpected(&self) -> usize {
+        self.core.waiting
+    }
+
     /// Exchanges the counters of an endpoint.
     pub fn ep_bind_cntrs(&mut self, ep: EpId, cntrs: Cntrs) {
         let Some(ep) = self.eps.get_mut(ep.at()) else { return };
         let old = std::mem::replace(&mut ep.cntrs, cntrs);
+        for mr in self.core.mr_ids() {
+            ep.expose(&self.core, mr);
+        }
         self.hold_ep(None, None, &old, false);
         self.hold_ep(None, None, &cntrs, true);
     }
 
     /// Closes an endpoint. What was under way or posted is forgotten without a completion.
     pub fn ep_close(&mut self, id: EpId) {
+        self.end_shares(id);
         let Some(ep) = self.eps.remove(id.at()) else { return };
         self.hold_ep(ep.tx_cq, ep.rx_cq, &ep.cntrs, false);
         if let Some(vector) = self.avs.get_mut(ep.av.at()) {
@@ -326,12 +357,29 @@ impl<L: Link> Domain<L> {
         rx.eps.retain(|e| *e != id);
         if !rx.shared {
             self.core.rxs.remove(ep.rx.at());
-            return;
+        } else {
+            rx.claimed.retain(|(_, m)| m.ep != id);
+            for tagged in [true, false] {
+                rx.matcher(tagged).drop_waiting(|m| m.ep == id);
+            }
         }
-        rx.claimed.retain(|(_, m)| m.ep != id);
-        for tagged in [true, false] {
-            rx.matcher(tagged).drop_waiting(|m| m.ep == id);
+        self.core.weigh();
+    }
+
+    /// Waits, not for ever, until no peer copies to or from memory that is about to be given back:
+    /// each has a piece or two to finish.
+    fn end_shares(&mut self, id: EpId) {
+        const LONG: usize = 1 << 20;
+        let Some(ep) = self.eps.get_mut(id.at()) else { return };
+        for turn in 0..LONG {
+            if !ep.is_sharing() {
+                return;
+            }
+            if ep.progress(&mut self.core, None) == 0 && turn > 1000 {
+                std::thread::yield_now();
+            }
         }
+        log::warn!("{}: closed while a peer may still be copying", ep.link.addr());
     }
 
     /// How many operations an endpoint has under way, its own and those of peers. Zero once all
@@ -354,14 +402,14 @@ impl<L: Link> Domain<L> {
     ) -> Result<(), Error> {
         let e = self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?;
         let mut result = run(e, &mut self.core);
-        if result == Err(Error::Again) && e.progress(&mut self.core) > 0 {
+        if result == Err(Error::Again) && e.progress(&mut self.core, None) > 0 {
             result = run(e, &mut self.core);
         }
         if let (Some(peer), Ok(())) = (e.untold, result) {
             e.untold = None;
             e.tell(peer);
         }
-        if self.core.counted {
+        if self.core.counted && !self.work.is_empty() {
             self.run_work();
         }
         result
@@ -370,6 +418,18 @@ impl<L: Link> Domain<L> {
     /// Sends a message.
     pub fn send(&mut self, ep: EpId, op: &Send<'_>) -> Result<(), Error> {
         self.post(ep, |e, core| e.send(core, op, Tally::PLAIN))
+    }
+
+    /// Sends a message of one buffer, `span` in the place of `op.iov`, if that can be done in no time.
+    /// Otherwise nothing has happened, and [`Domain::send`] is the way.
+    #[inline(always)]
+    pub fn send_plain(&mut self, ep: EpId, span: Span, op: &Send<'_>) -> bool {
+        let Some(e) = self.eps.get_mut(ep.at()) else { return false };
+        let sent = e.send_plain(&mut self.core, span, op);
+        if !self.work.is_empty() {
+            self.run_work();
+        }
+        sent
     }
 
     /// Reads or writes a peer's memory.
@@ -387,17 +447,38 @@ impl<L: Link> Domain<L> {
     pub fn progress(&mut self) -> usize {
         let mut n = 0;
         for (_, ep) in self.eps.iter_mut() {
-            n += ep.progress(&mut self.core);
+            n += ep.progress(&mut self.core, None);
         }
-        if self.core.counted || !self.work.is_empty() {
+        if !self.work.is_empty() {
             self.run_work();
         }
         n
     }
 
+    /// Likewise, but no more than it takes for a queue to have `most` entries; returns whether it
+    /// has any.
+    #[inline]
+    pub fn progress_for(&mut self, cq: CqId, most: usize) -> bool {
+        for (_, ep) in self.eps.iter_mut() {
+            ep.progress(&mut self.core, Some((cq, most)));
+        }
+        if !self.work.is_empty() {
+            self.run_work();
+        }
+        !self.cq_is_empty(cq)
+    }
+
     /// Registers memory; returns its name here and its key.
     pub fn mr_reg(&mut self, reg: &Reg<'_>) -> Result<(MrId, u64), Error> {
-        self.core.mr_reg(reg)
+        let made = self.core.mr_reg(reg)?;
+        self.expose(made.0);
+        Ok(made)
+    }
+
+    fn expose(&mut self, mr: MrId) {
+        for (_, ep) in self.eps.iter_mut() {
+            ep.expose(&self.core, mr);
+        }
     }
 
     /// Has counters count what peers do to a registration.
@@ -406,11 +487,17 @@ impl<L: Link> Domain<L> {
             mr.remote_read = remote_read.or(mr.remote_read);
             mr.remote_write = remote_write.or(mr.remote_write);
         }
+        self.expose(mr);
     }
 
     /// Ends a registration: from now on its key is unknown.
     pub fn mr_close(&mut self, mr: MrId) -> Result<(), Error> {
-        self.core.mr_close(mr)
+        if let Some(key) = self.core.mr_close(mr)? {
+            for (_, ep) in self.eps.iter_mut() {
+                ep.link.conceal(key);
+            }
+        }
+        Ok(())
     }
 
     /// Has every peer wake us when it sends. `true`: nothing is there now, and all links' wait

@@ -18,6 +18,8 @@ mod av;
 mod core;
 mod domain;
 mod endpoint;
+mod entries;
+mod hash;
 mod link;
 mod matching;
 mod pool;
@@ -27,7 +29,9 @@ mod types;
 mod work;
 
 pub use crate::core::{Iov, RmaIov};
-pub use domain::{Cntrs, Config, Domain, EpConfig, MrId, Next, Reg};
-pub use link::{Event, Frame, Gone, Limits, Link, NoDirect, PeerId, Refused};
+pub use domain::{Cntrs, Config, Domain, EpConfig, MrId, Reg};
+pub use link::{
+    CopyId, Event, Exposed, Frame, Gone, Limits, Link, MAX_PIECES, NoDirect, PeerId, Refused, Share, Way,
+};
 pub use types::*;
 pub use work::{Work, WorkOp};

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use hmem::Span;
-use wire::{Addr, Seg};
+use wire::{Addr, Handle, Seg};
 
 /// A peer of one link: small, dense, given out by [`Link::peer`] and never used again for another
 /// address.
@@ -16,6 +16,8 @@ pub enum Refused {
     Busy,
     /// The peer is not there: nobody listens, or it died, or it refused us. Nothing was sent.
     Gone(Gone),
+    /// The body could not be read: the device that has it failed. Nothing was sent.
+    Fault,
 }
 
 /// Why a peer cannot be talked to.
@@ -40,6 +42,37 @@ pub enum NoDirect {
     Fault,
 }
 
+/// Memory that peers may reach, as they can learn without asking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Exposed {
+    /// Its key.
+    pub key: u64,
+    /// First byte, by the owner's virtual address.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Peers may read it.
+    pub read: bool,
+    /// Peers may write it.
+    pub write: bool,
+    /// Operations name it by virtual address (else by offset).
+    pub virt_addr: bool,
+    /// The owner counts accesses, so that it has to see each.
+    pub noted: bool,
+}
+
+/// A transfer that two sides share: the name of the counter that hands its pieces out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// Which counter of those between the two.
+    pub slot: u16,
+    /// The how manyth transfer it serves; wraps.
+    pub turn: u16,
+}
+
+/// Most pieces of a shared transfer.
+pub const MAX_PIECES: u16 = u16::MAX - 1;
+
 /// What happened on a link.
 #[derive(Debug)]
 pub enum Event<F> {
@@ -49,6 +82,21 @@ pub enum Event<F> {
     /// A peer went away. Every frame it had sent has been delivered before. Frames sent to it are
     /// refused from now on, unless it can be connected to anew.
     Closed(PeerId, Gone),
+    /// A copy that [`Link::start`] began is over: whether all bytes are there.
+    Copied(CopyId, bool),
+}
+
+/// A copy in flight: given out by [`Link::start`], and never again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyId(pub u64);
+
+/// Which way bytes go between here and a peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the peer to us.
+    Get,
+    /// From us to the peer.
+    Put,
 }
 
 /// A frame that a link holds: who sent it and how long it is.
@@ -99,6 +147,20 @@ pub trait Link {
     /// The next event, if there is one.
     fn poll(&mut self) -> Option<Event<Self::Frame>>;
 
+    /// Another frame of this peer, if one is there; to be given back like one of [`Link::poll`]. A
+    /// quick look after one was given back: it may be over before all are taken.
+    #[inline]
+    fn more(&mut self, _from: PeerId) -> Option<Self::Frame> {
+        None
+    }
+
+    /// The first `N` bytes of the frame, at most 60 of them; `None` if it has fewer.
+    #[inline]
+    fn first<const N: usize>(&self, frame: &Self::Frame) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        (self.read(frame, 0, &mut bytes) == N).then_some(bytes)
+    }
+
     /// Copies bytes from `off` on out of the frame; returns how many there were.
     fn read(&self, frame: &Self::Frame, off: usize, dst: &mut [u8]) -> usize;
 
@@ -130,6 +192,81 @@ pub trait Link {
         loff: usize,
         len: usize,
     ) -> Result<(), NoDirect>;
+
+    /// Whether a peer is gone by now, though [`Event::Closed`] is still to come. Asked only after a
+    /// direct access failed.
+    fn is_gone(&self, _peer: PeerId) -> bool {
+        false
+    }
+
+    /// Cuts a peer off that takes more of us than any peer may; [`Event::Closed`] follows.
+    fn cut(&mut self, _peer: PeerId) {}
+
+    /// Opens a counter that we and this peer take pieces of one transfer from. `None`: there is none
+    /// to be had now.
+    fn share_open(&mut self, _with: PeerId) -> Option<Share> {
+        None
+    }
+
+    /// Takes the next of `of` pieces, on the side that opened the counter (`mine`) or on the other.
+    /// `None`: all are taken, or the transfer is over.
+    ///
+    /// No piece is handed out twice, as long as the peer keeps to that.
+    fn share_claim(&mut self, _with: PeerId, _share: Share, _mine: bool, _of: u16) -> Option<u16> {
+        None
+    }
+
+    /// Closes a counter we opened, when all pieces are done with.
+    fn share_close(&mut self, _with: PeerId, _share: Share) {}
+
+    /// Lets peers see a registration, or a change of it.
+    fn expose(&mut self, _memory: &Exposed) {}
+
+    /// Lets them see it no more.
+    fn conceal(&mut self, _key: u64) {}
+
+    /// What this peer exposes under a key, as far as is known here: none of it is to be believed.
+    fn exposed(&self, _by: PeerId, _key: u64) -> Option<Exposed> {
+        None
+    }
+
+    /// The allocations of a device that `iov` is of and that this peer has not been told of, so that
+    /// it may reach them; `None` if it cannot be told, or not of all. Whoever asks sends each in a
+    /// `Handle` frame and then calls [`Link::told`].
+    fn untold(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        let _ = (to, iov);
+        None
+    }
+
+    /// The peer has been sent this.
+    fn told(&mut self, to: PeerId, handle: &Handle) {
+        let _ = (to, handle);
+    }
+
+    /// The peer has sent this.
+    fn learn(&mut self, from: PeerId, handle: &Handle) {
+        let _ = (from, handle);
+    }
+
+    /// Starts to copy `len` bytes between the front of `local` and that of the peer's `remote`, which
+    /// is a device's memory that it told of. [`Event::Copied`] says when it is over. Copies may end
+    /// in any order, and nothing else waits for them.
+    fn start(
+        &mut self,
+        way: Way,
+        peer: PeerId,
+        remote: &[Seg],
+        local: &[Span],
+        len: usize,
+    ) -> Result<CopyId, NoDirect> {
+        let _ = (way, peer, remote, local, len);
+        Err(NoDirect::Never)
+    }
+
+    /// Nobody wants to hear of this copy any more. When it returns, the memory is let go of.
+    fn cancel(&mut self, copy: CopyId) {
+        let _ = copy;
+    }
 
     /// Asks every peer to wake this endpoint when it sends. Returns whether it is safe to sleep:
     /// `false` means that something is there already.

@@ -1,5 +1,15 @@
 //! The one choice of protocol.
 
+use crate::link::MAX_PIECES;
+
+/// Bytes from which on it is worth a message to the other side that both copy.
+const SHARED: usize = 384 << 10;
+/// Pieces they take: large enough that a system call is little beside it, small enough that neither
+/// waits long for the other's last one.
+const PIECE: std::ops::RangeInclusive<usize> = 64 << 10..=256 << 10;
+/// How many pieces there are, where their size is in that range.
+const PIECES: usize = 8;
+
 /// How the bytes of an operation get to the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proto {
@@ -30,5 +40,16 @@ impl Thresholds {
     /// the threshold is set to, as long as it fits.
     pub(crate) fn choose(&self, len: usize, inject: bool) -> Proto {
         if len <= if inject { self.fits } else { self.eager } { Proto::Eager } else { Proto::Rendezvous }
+    }
+
+    /// For `len` bytes that one side could copy alone: bytes of a piece, and how many there are, if
+    /// both sides had better copy.
+    pub(crate) fn pieces(len: usize) -> Option<(usize, u16)> {
+        if len < SHARED {
+            return None;
+        }
+        let piece = (len / PIECES).clamp(*PIECE.start(), *PIECE.end()).max(len.div_ceil(MAX_PIECES.into()));
+        let piece = piece.next_multiple_of(4096);
+        Some((piece, len.div_ceil(piece) as u16))
     }
 }

@@ -30,7 +30,7 @@ use wire::RmaSeg;
 
 use self::link::Hub;
 pub use self::link::{MemFrame, MemLink, Place};
-use crate::domain::{Cntrs, Config, Domain, EpConfig, Next, Reg};
+use crate::domain::{Cntrs, Config, Domain, EpConfig, Reg};
 use crate::link::Gone;
 use crate::types::*;
 
@@ -45,6 +45,8 @@ pub struct Setup {
     pub capacity: usize,
     /// Whether nodes may reach each other's memory directly.
     pub direct: bool,
+    /// Whether a node's device may reach another node's.
+    pub peer_access: bool,
     /// Entries of each completion queue.
     pub cq_size: usize,
     /// Whether the nodes are in each other's address vectors.
@@ -60,6 +62,7 @@ impl Default for Setup {
             max_frame: 512,
             capacity: 64,
             direct: true,
+            peer_access: false,
             cq_size: 64,
             acquainted: true,
             seed: 1,
@@ -100,7 +103,7 @@ impl Net {
 
     /// Nodes in a net of this kind.
     pub fn with(nodes: usize, setup: Setup) -> Net {
-        let hub = Hub::new(setup.max_frame, setup.capacity, setup.direct, setup.seed);
+        let hub = Hub::new(&setup);
         let nodes: Vec<Node> = (0..nodes).map(|_| Node::new(&setup, Hub::join(&hub))).collect();
         let mut net = Net { setup, hub, nodes, devices: Vec::new() };
         if setup.acquainted {
@@ -154,6 +157,7 @@ impl Net {
         let memory = hmem::fake::alloc(len);
         let span = memory.span();
         self.devices.push(memory);
+        self.hub.borrow_mut().devices.push(span);
         span
     }
 
@@ -168,6 +172,16 @@ impl Net {
             }
         }
         panic!("the net does not come to rest");
+    }
+
+    /// Has the next copies by a device fail, before or (`late`) while they are in flight.
+    pub fn fail_copies(&mut self, copies: usize, late: bool) {
+        self.hub.borrow_mut().fail_copies(copies, late);
+    }
+
+    /// How many copies devices made from node to node.
+    pub fn device_copies(&self) -> usize {
+        self.hub.borrow().copies
     }
 
     /// Stops everything on its way from one node to another, until [`Net::let_pass`].
@@ -213,6 +227,21 @@ impl Net {
     /// How many direct accesses there were.
     pub fn direct_accesses(&self) -> usize {
         self.hub.borrow().accesses()
+    }
+
+    /// Whether nodes see each other's registrations. At first they do not.
+    pub fn set_boards(&mut self, on: bool) {
+        self.hub.borrow_mut().set_boards(on);
+    }
+
+    /// A node may not write to others' memory any more.
+    pub fn bar_puts(&mut self, at: Place) {
+        self.hub.borrow_mut().bar(at);
+    }
+
+    /// How many pieces of shared transfers their senders took.
+    pub fn pieces_helped(&self) -> usize {
+        self.hub.borrow().helped()
     }
 
     /// Has every send from one to another fail.
@@ -327,11 +356,9 @@ impl Node {
 
     /// The next entry of a queue, failures like any other.
     pub fn next(&mut self, cq: CqId) -> Option<Completion> {
-        match self.cq_next(cq) {
-            Next::Empty => None,
-            Next::Done(c) => Some(c),
-            Next::Failed => self.cq_error(cq),
-        }
+        let mut next = None;
+        self.cq_take(cq, 1, |_, c| next = Some(*c));
+        next.or_else(|| self.cq_error(cq))
     }
 
     fn all(&mut self, cq: CqId) -> Vec<Completion> {

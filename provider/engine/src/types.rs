@@ -186,6 +186,21 @@ pub struct Completion {
     pub olen: usize,
 }
 
+impl Completion {
+    /// Of nothing.
+    pub(crate) const BLANK: Completion = Completion {
+        ctx: Ctx(0),
+        what: What::empty(),
+        len: 0,
+        buf: 0,
+        data: 0,
+        tag: 0,
+        src: ADDR_UNSPEC,
+        err: None,
+        olen: 0,
+    };
+}
+
 /// A message to post.
 #[derive(Clone, Copy, Debug)]
 pub struct Send<'a> {

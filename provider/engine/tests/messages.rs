@@ -257,7 +257,7 @@ fn completions_come_only_where_asked_for_but_failures_always() {
 fn a_fault_on_the_way_is_told_to_both() {
     let mut net = Net::new(2);
     let (src, dst) = (net.memory(0, 3000), net.memory(1, 3000));
-    net.fault(1);
+    net.fault(2);
     net[1].recv(&from_any(&[dst], 1)).unwrap();
     net[0].send(&msg(1, &[src], 2)).unwrap();
     net.settle();

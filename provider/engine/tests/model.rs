@@ -20,6 +20,8 @@ enum Step {
 struct Program {
     nodes: usize,
     setup: Setup,
+    /// What may wait before senders hold back.
+    waits: usize,
     steps: Vec<Step>,
 }
 
@@ -50,8 +52,10 @@ fn program() -> impl Strategy<Value = Program> {
             Setup { config, capacity, direct, cq_size: 1 << 20, ..Setup::default() }
         },
     );
-    (2..4usize, setup).prop_flat_map(|(nodes, setup)| {
-        prop::collection::vec(step(nodes), 0..150).prop_map(move |steps| Program { nodes, setup, steps })
+    let waits = prop_oneof![Just(0), Just(700), Just(usize::MAX)];
+    (2..4usize, setup, waits).prop_flat_map(|(nodes, setup, waits)| {
+        let steps = prop::collection::vec(step(nodes), 0..150);
+        steps.prop_map(move |steps| Program { nodes, setup, waits, steps })
     })
 }
 
@@ -198,6 +202,7 @@ impl Run {
     fn new(p: &Program) -> Run {
         let mut net = Net::with(p.nodes, p.setup);
         for from in 0..p.nodes {
+            net[from].set_unexpected_most(p.waits);
             let rx = net[from].rx;
             net[from].rx_set_min_multi_recv(rx, LEAST);
             for to in 0..p.nodes {

@@ -51,12 +51,12 @@ impl Counted for CntrFid {
 impl CntrFid {
     /// Includes an endpoint's link in what a blocking wait sleeps on.
     pub(crate) fn attach_ep(&self, fd: RawFd) -> Result<(), Errno> {
-        self.shared.attach(&self.wait, fd)
+        self.wait.attach(fd)
     }
 
     /// Takes it out again; to be called before the descriptor is closed.
     pub(crate) fn detach_ep(&self, fd: RawFd) {
-        self.shared.detach(&self.wait, fd);
+        self.wait.detach(fd);
     }
 
     /// Whether an application may now sleep on the descriptor: fi_trywait(3).

@@ -2,13 +2,13 @@
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use engine::{Completion, CqId, Next};
+use engine::{Completion, CqId};
 use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
 
-use crate::domain::{DomainFid, Guard, Shared, Watched};
+use crate::domain::{DomainFid, Engine, Shared, Watched};
 use crate::errno::{self, Errno};
 use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, obj, publish, put, reclaim};
 use crate::wait::{Deadline, Style, Wait};
@@ -21,6 +21,8 @@ use entry::{Entry, flags_of};
 const DEFAULT_SIZE: usize = 8192;
 /// How often a blocking read looks before it sleeps.
 const SPINS: u32 = 100;
+/// After how many reads that found nothing one lets another process have the core.
+const PATIENCE: u32 = 4096;
 
 /// `struct fid_cq`.
 #[repr(C)]
@@ -36,6 +38,8 @@ pub(crate) struct CqFid {
     threshold: bool,
     wait: Arc<Wait>,
     signalled: AtomicBool,
+    /// Counts reads that found nothing.
+    empty: AtomicU32,
 }
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `open` alone, with this table.
@@ -61,12 +65,12 @@ impl Counted for CqFid {
 impl CqFid {
     /// Includes an endpoint's link in what a blocking read sleeps on.
     pub(crate) fn attach_ep(&self, fd: RawFd) -> Result<(), Errno> {
-        self.shared.attach(&self.wait, fd)
+        self.wait.attach(fd)
     }
 
     /// Takes it out again; to be called before the descriptor is closed.
     pub(crate) fn detach_ep(&self, fd: RawFd) {
-        self.shared.detach(&self.wait, fd);
+        self.wait.detach(fd);
     }
 
     /// Whether an application may now sleep on the descriptor: fi_trywait(3).
@@ -87,76 +91,68 @@ impl CqFid {
     /// # Safety
     /// `buf` has room for `count` entries of the queue's format, `from` is NULL or has for as many
     /// addresses.
-    #[inline]
+    #[inline(always)]
     unsafe fn read(&self, buf: *mut c_void, count: usize, from: *mut fi::fi_addr_t) -> Result<usize, Errno> {
         let mut engine = self.shared.lock_to_poll();
-        // SAFETY: the caller's promise.
-        match unsafe { self.take(&mut engine, buf, count, from) } {
-            Err(Errno::AGAIN) => {
-                engine.progress();
-                // SAFETY: as above.
-                unsafe { self.take(&mut engine, buf, count, from) }
-            }
-            done => done,
-        }
-    }
-
-    /// What is there already.
-    ///
-    /// # Safety
-    /// As for [`CqFid::read`].
-    #[inline]
-    unsafe fn take(
-        &self,
-        engine: &mut Guard<'_>,
-        buf: *mut c_void,
-        count: usize,
-        from: *mut fi::fi_addr_t,
-    ) -> Result<usize, Errno> {
-        // SAFETY: the caller's promise, and the entry type is the format's.
-        unsafe {
-            match self.format {
-                fi::FI_CQ_FORMAT_TAGGED => {
-                    self.fill::<fi::fi_cq_tagged_entry>(engine, buf.cast(), count, from)
+        let some = !engine.cq_is_empty(self.id) || engine.progress_for(self.id, count);
+        let read = if some {
+            let engine = &mut *engine;
+            // SAFETY: the caller's promise, and the entry type is the format's.
+            unsafe {
+                match self.format {
+                    fi::FI_CQ_FORMAT_TAGGED => {
+                        self.fill::<fi::fi_cq_tagged_entry>(engine, buf.cast(), count, from)
+                    }
+                    fi::FI_CQ_FORMAT_DATA => {
+                        self.fill::<fi::fi_cq_data_entry>(engine, buf.cast(), count, from)
+                    }
+                    fi::FI_CQ_FORMAT_MSG => self.fill::<fi::fi_cq_msg_entry>(engine, buf.cast(), count, from),
+                    _ => self.fill::<fi::fi_cq_entry>(engine, buf.cast(), count, from),
                 }
-                fi::FI_CQ_FORMAT_DATA => self.fill::<fi::fi_cq_data_entry>(engine, buf.cast(), count, from),
-                fi::FI_CQ_FORMAT_MSG => self.fill::<fi::fi_cq_msg_entry>(engine, buf.cast(), count, from),
-                _ => self.fill::<fi::fi_cq_entry>(engine, buf.cast(), count, from),
             }
+        } else {
+            Err(Errno::AGAIN)
+        };
+        engine.leave();
+        if !some {
+            self.wait_a_little();
+        }
+        read
+    }
+
+    /// Where there are more processes than cores, a peer may need this one.
+    #[inline]
+    fn wait_a_little(&self) {
+        let n = self.empty.load(Ordering::Relaxed).wrapping_add(1);
+        self.empty.store(n, Ordering::Relaxed);
+        if n % PATIENCE == 0 {
+            std::thread::yield_now();
         }
     }
 
+    /// Takes what is there already, which is something.
+    ///
     /// # Safety
     /// As for [`CqFid::read`], `E` being the format's entry.
     #[inline]
     unsafe fn fill<E: Entry>(
         &self,
-        engine: &mut Guard<'_>,
+        engine: &mut Engine,
         buf: *mut E,
         count: usize,
         from: *mut fi::fi_addr_t,
     ) -> Result<usize, Errno> {
-        let mut n = 0;
-        while n < count {
-            match engine.cq_next(self.id) {
-                Next::Done(c) => {
-                    // SAFETY: `n < count`, for which the caller promised room.
-                    unsafe {
-                        buf.add(n).write(E::of(&c));
-                        if !from.is_null() {
-                            from.add(n).write(c.src);
-                        }
-                    }
-                    n += 1;
+        let n = engine.cq_take(self.id, count, |n, c| {
+            // SAFETY: `n < count`, for which the caller promised room.
+            unsafe {
+                buf.add(n).write(E::of(c));
+                if !from.is_null() {
+                    from.add(n).write(c.src);
                 }
-                Next::Failed if n == 0 => return Err(Errno::AVAIL),
-                Next::Failed | Next::Empty => break,
             }
-        }
-        if n == 0 && (count > 0 || engine.cq_is_empty(self.id)) {
-            return Err(Errno::AGAIN);
-        }
-        Ok(n)
+        });
+        // Not one of those that are there: the first has failed.
+        if n == 0 && count > 0 { Err(Errno::AVAIL) } else { Ok(n) }
     }
 
     /// Reads and, as long as there is too little, sleeps.
@@ -275,6 +271,7 @@ pub(crate) unsafe extern "C" fn open(
             threshold: cond == fi::FI_CQ_COND_THRESHOLD,
             wait,
             signalled: AtomicBool::new(false),
+            empty: AtomicU32::new(0),
         }));
         // SAFETY: the application passes a place for the answer.
         unsafe { put(cq, fid) }

@@ -1,6 +1,7 @@
 //! The access domain: one engine under one lock, and everything opened in it.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock};
 
@@ -15,7 +16,7 @@ use crate::fabric::{FabricFid, FabricShared};
 use crate::ffi::{Fid, Hold, Refs, arg, guard, header, obj, publish, put, reclaim};
 use crate::info::answer;
 use crate::wait::Wait;
-use crate::{atomic, av, cntr, cq, ep, lock, mr, param};
+use crate::{atomic, av, cntr, cq, ep, hmem_ops, lock, mr, param};
 
 pub(crate) type Engine = engine::Domain<link::ShmLink>;
 
@@ -59,6 +60,8 @@ pub(crate) struct Shared {
 /// What is under the lock.
 struct State {
     engine: Engine,
+    /// Leaving takes more than unlocking: somebody sleeps, or there is a progress thread.
+    watched: bool,
     /// Those who sleep, or are about to, and for what: each is woken once.
     sleepers: Vec<(Watched, Arc<Wait>)>,
 }
@@ -75,13 +78,13 @@ pub(crate) enum Watched {
 impl Shared {
     /// Enters the domain. What happens to completion queues and counters while the guard lives wakes
     /// their sleepers when it goes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock(&self) -> Guard<'_> {
         Guard { state: self.lock.lock(), auto: self.auto.as_ref() }
     }
 
     /// As [`Shared::lock`], for a call by which the application makes progress itself.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock_to_poll(&self) -> Guard<'_> {
         if let Some(auto) = &self.auto {
             auto.polled();
@@ -98,19 +101,17 @@ impl Shared {
         self.auto.as_ref()
     }
 
-    /// Includes an endpoint's link in what `wait` sleeps on.
-    pub(crate) fn attach(&self, wait: &Wait, fd: c_int) -> Result<(), Errno> {
-        wait.attach(fd)?;
+    /// Includes an endpoint's link in what the progress thread sleeps on, if there is one.
+    pub(crate) fn attach(&self, fd: c_int) -> Result<(), Errno> {
         if let Some(auto) = &self.auto {
-            auto.wait.attach(fd).inspect_err(|_| wait.detach(fd))?;
+            auto.wait.attach(fd)?;
             auto.kick();
         }
         Ok(())
     }
 
     /// The opposite.
-    pub(crate) fn detach(&self, wait: &Wait, fd: c_int) {
-        wait.detach(fd);
+    pub(crate) fn detach(&self, fd: c_int) {
         if let Some(auto) = &self.auto {
             auto.wait.detach(fd);
         }
@@ -147,12 +148,35 @@ pub(crate) struct Guard<'a> {
 }
 
 impl Guard<'_> {
+    /// Leaves: the end of those calls that count, who need not ask whether they panic.
+    #[inline(always)]
+    pub(crate) fn leave(self) {
+        if !self.state.watched {
+            // Nothing but the lock is given back, below.
+            let this = ManuallyDrop::new(self);
+            this.state.leave();
+        }
+    }
+
+    #[cold]
+    fn tell(&mut self) {
+        if !self.state.sleepers.is_empty() && !std::thread::panicking() {
+            self.state.wake();
+        }
+        if let Some(auto) = self.auto {
+            auto.kick();
+        } else {
+            self.state.watched = !self.state.sleepers.is_empty();
+        }
+    }
+
     /// Registers a sleeper and has peers wake it. `false`: there is something to do first.
     pub(crate) fn watch(&mut self, what: Watched, wait: &Arc<Wait>) -> bool {
         self.unwatch(wait);
         let quiet = self.state.engine.arm();
         if quiet {
             self.state.sleepers.push((what, wait.clone()));
+            self.state.watched = true;
         }
         quiet
     }
@@ -179,19 +203,21 @@ impl DerefMut for Guard<'_> {
 }
 
 impl Drop for Guard<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if !self.state.sleepers.is_empty() && !std::thread::panicking() {
-            self.state.wake();
-        }
-        if let Some(auto) = self.auto {
-            auto.kick();
+        if self.state.watched {
+            self.tell();
         }
     }
 }
 
-static OPS: fi::fi_ops =
-    fi::fi_ops { close: Some(close), bind: Some(bind), control: Some(control), ..fi::NO_OPS };
+static OPS: fi::fi_ops = fi::fi_ops {
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(control),
+    ops_open: Some(hmem_ops::ops_open),
+    ..fi::NO_OPS
+};
 
 static DOMAIN_OPS: fi::fi_ops_domain = fi::fi_ops_domain {
     av_open: Some(av::open),
@@ -280,16 +306,17 @@ impl Wanted {
     fn open(&self, api_version: u32) -> Result<Arc<Shared>, Errno> {
         let (virt_addr, prov_key) = answer::mr_semantics(self.mr_mode);
         let auto_progress = self.data_progress == fi::FI_PROGRESS_AUTO;
-        let engine = Engine::new(Config {
+        let mut engine = Engine::new(Config {
             eager: param::get().eager_size,
             virt_addr,
-            rma_order: self.orders & answer::MEMORY_ORDERS != 0,
+            rma_order: self.orders & answer::RMA_ORDERS != 0,
         });
+        engine.set_unexpected_most(param::get().unexpected_size);
         // The one model in which the application keeps calls on a domain apart itself, and no
         // thread of ours is there to disturb it.
         let unshared = self.threading == fi::FI_THREAD_DOMAIN && !auto_progress;
         let shared = Arc::new(Shared {
-            lock: lock::Lock::new(State { engine, sleepers: Vec::new() }, !unshared),
+            lock: lock::Lock::new(State { engine, watched: auto_progress, sleepers: Vec::new() }, !unshared),
             api_version,
             caps: self.caps,
             addr_format: self.addr_format,

@@ -12,6 +12,7 @@
 //! | `lock`, `auto` | who may enter a domain, and who makes progress |
 //! | `av`, `cq`, `cntr`, `eq`, `mr` | the objects of those names |
 //! | `wait` | what blocking calls sleep on |
+//! | `hmem_ops` | what is told of device memory beyond libfabric's calls |
 //! | `atomic` | which atomic operations there are |
 //!
 //! libfabric is not linked to: [`libfabric_sys::Core`] finds the copy that has loaded us. The only
@@ -33,6 +34,7 @@ mod eq;
 mod errno;
 mod fabric;
 mod ffi;
+mod hmem_ops;
 mod info;
 mod lock;
 mod log;

@@ -9,7 +9,7 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::hint::spin_loop;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::ffi::Poisoned;
 
@@ -20,6 +20,8 @@ const HELD: u32 = 1;
 const KEPT: u32 = 2;
 /// Added to `HELD`: somebody is parked.
 const PARKED: u32 = 4;
+/// A panic has been inside: nobody may enter any more.
+const DEAD: u32 = 8;
 
 const SPINS: u32 = 200;
 const YIELDS: u32 = 10;
@@ -29,7 +31,6 @@ pub(crate) struct Lock<T> {
     state: AtomicU32,
     parked: AtomicU32,
     shared: bool,
-    poisoned: AtomicBool,
     value: UnsafeCell<T>,
 }
 
@@ -42,17 +43,11 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 impl<T> Lock<T> {
     /// `shared`: several threads may come at once.
     pub(crate) fn new(value: T, shared: bool) -> Self {
-        Lock {
-            state: AtomicU32::new(FREE),
-            parked: AtomicU32::new(0),
-            shared,
-            poisoned: AtomicBool::new(false),
-            value: UnsafeCell::new(value),
-        }
+        Lock { state: AtomicU32::new(FREE), parked: AtomicU32::new(0), shared, value: UnsafeCell::new(value) }
     }
 
     /// Enters. Unwinds with [`Poisoned`] if a panic has been inside before.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         let entered = if self.shared {
             self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -68,10 +63,6 @@ impl<T> Lock<T> {
         if !entered {
             self.wait();
         }
-        if self.poisoned.load(Ordering::Relaxed) {
-            self.leave();
-            std::panic::resume_unwind(Box::new(Poisoned));
-        }
         Guard { lock: self }
     }
 
@@ -81,6 +72,9 @@ impl<T> Lock<T> {
 
     #[cold]
     fn wait(&self) {
+        if self.state.load(Ordering::Relaxed) == DEAD {
+            std::panic::resume_unwind(Box::new(Poisoned));
+        }
         for _ in 0..SPINS {
             if self.state.load(Ordering::Relaxed) == FREE && self.enter(FREE, HELD) {
                 return;
@@ -110,13 +104,18 @@ impl<T> Lock<T> {
                     let _ =
                         self.state.compare_exchange(HELD, HELD | PARKED, Ordering::SeqCst, Ordering::SeqCst);
                 }
+                DEAD => {
+                    self.parked.fetch_sub(1, Ordering::SeqCst);
+                    futex_wake(&self.state);
+                    std::panic::resume_unwind(Box::new(Poisoned));
+                }
                 s => futex_wait(&self.state, s),
             }
         }
         self.parked.fetch_sub(1, Ordering::SeqCst);
     }
 
-    #[inline]
+    #[inline(always)]
     fn leave(&self) {
         if self.shared {
             if self.state.compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed).is_err() {
@@ -171,11 +170,21 @@ impl<T> DerefMut for Guard<'_, T> {
     }
 }
 
+impl<T> Guard<'_, T> {
+    /// Leaves, without asking whether this thread panics. The guard is to be forgotten.
+    #[inline(always)]
+    pub(crate) fn leave(&self) {
+        self.lock.leave();
+    }
+}
+
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.lock.poisoned.store(true, Ordering::Relaxed);
+            self.lock.state.store(DEAD, Ordering::SeqCst);
+            futex_wake(&self.lock.state);
+            return;
         }
         self.lock.leave();
     }

@@ -21,6 +21,8 @@ pub(crate) struct MrFid {
     pub fid: fi::fid_mr,
     shared: Arc<Shared>,
     id: MrId,
+    /// What was registered, the first stretch of it.
+    pub memory: Span,
     cntrs: Mutex<Vec<Hold<CntrFid>>>,
 }
 
@@ -60,10 +62,6 @@ struct Wanted {
 unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     let domain = unsafe { obj::<DomainFid, _>(domain)? };
-    if w.flags & fi::FI_MR_DMABUF != 0 {
-        log::info!("fi_mr_regattr: registration of a dma-buf asked; host memory by address is offered");
-        return Err(Errno::OPNOTSUPP);
-    }
     if w.flags & !FLAGS != 0 {
         return Err(Errno::BADFLAGS);
     }
@@ -73,6 +71,7 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
     if w.access & !ACCESS != 0 || w.offset != 0 {
         return Err(Errno::INVAL);
     }
+    hmem::cuda::look();
     let mut spans = ArrayVec::<Span, IOV_LIMIT>::new();
     for i in 0..w.count {
         // SAFETY: the caller's promise.
@@ -96,6 +95,7 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         fid: fi::fid_mr { fid: header::<MrFid>(w.context), mem_desc: std::ptr::null_mut(), key },
         shared,
         id,
+        memory: spans[0],
         cntrs: Mutex::default(),
     });
     let fid: *mut fi::fid_mr = publish(object);
@@ -157,7 +157,7 @@ unsafe extern "C" fn regattr(
         }
         // SAFETY: the application passes attributes; only fields that every version has are read,
         // through places that form no reference to a structure that may be shorter than ours.
-        let (wanted, iface) = unsafe {
+        let (mut wanted, domain) = unsafe {
             let wanted = Wanted {
                 iov: (*attr).anon1.mr_iov,
                 count: (*attr).iov_count,
@@ -167,15 +167,60 @@ unsafe extern "C" fn regattr(
                 flags,
                 context: (*attr).context,
             };
-            (wanted, iface(attr, obj::<DomainFid, _>(fid)?))
+            (wanted, obj::<DomainFid, _>(fid)?)
         };
-        if iface != fi::FI_HMEM_SYSTEM {
-            log::info!("fi_mr_regattr: memory of interface {iface} asked, host memory offered");
-            return Err(Errno::OPNOTSUPP);
+        // SAFETY: as above.
+        let iface = unsafe { iface(attr, domain) };
+        let place;
+        if flags & fi::FI_MR_DMABUF != 0 {
+            // SAFETY: with that flag the application passes such a structure.
+            place = dmabuf(unsafe { arg(wanted.iov.cast::<fi::fi_mr_dmabuf>().cast_mut())? })?;
+            wanted = Wanted { iov: &raw const place, count: 1, flags: flags & !fi::FI_MR_DMABUF, ..wanted };
         }
+        // SAFETY: as above.
+        unsafe { check(iface, &wanted)? };
         // SAFETY: the application passes an open domain, valid memory, and a place for the answer.
         unsafe { register(fid, &wanted, mr) }
     })
+}
+
+/// The address range that a dma-buf stands for. It is by that, not by the descriptor, that peers on
+/// this host get to the memory.
+fn dmabuf(of: &fi::fi_mr_dmabuf) -> Result<iovec, Errno> {
+    if of.base_addr.is_null() {
+        log::info!("fi_mr_regattr: a dma-buf without base_addr asked; one with its address is offered");
+        return Err(Errno::OPNOTSUPP);
+    }
+    let off = usize::try_from(of.offset).map_err(|_| Errno::INVAL)?;
+    Ok(iovec { iov_base: of.base_addr.wrapping_byte_add(off), iov_len: of.len })
+}
+
+/// Whether the memory can be of the interface the application names. What it really is is found
+/// out from the address.
+///
+/// # Safety
+/// `w.iov` is NULL or points to `w.count` entries.
+unsafe fn check(iface: fi::fi_hmem_iface, w: &Wanted) -> Result<(), Errno> {
+    match iface {
+        fi::FI_HMEM_SYSTEM => return Ok(()),
+        fi::FI_HMEM_CUDA if hmem::cuda::look() => {}
+        other => {
+            log::info!("fi_mr_regattr: memory of interface {other} asked, which this process does not have");
+            return Err(Errno::OPNOTSUPP);
+        }
+    }
+    if w.iov.is_null() || w.count > IOV_LIMIT {
+        return Err(Errno::INVAL);
+    }
+    for i in 0..w.count {
+        // SAFETY: the caller's promise.
+        let at = unsafe { &*w.iov.add(i) }.iov_base.expose_provenance();
+        if hmem::cuda::info(at).is_none() {
+            log::info!("fi_mr_regattr: CUDA's driver knows of no memory at {at:#x}");
+            return Err(Errno::INVAL);
+        }
+    }
+    Ok(())
 }
 
 /// What kind of memory it is, as far as the application's version could say.

@@ -13,7 +13,9 @@ pub(crate) struct Params {
     pub eager_size: usize,
     pub ring_size: usize,
     pub cma: bool,
+    pub device_direct: bool,
     pub connect_timeout: Duration,
+    pub unexpected_size: usize,
 }
 
 const EAGER_SIZE: usize = 8192;
@@ -25,7 +27,9 @@ impl Default for Params {
             eager_size: EAGER_SIZE,
             ring_size: link.ring,
             cma: link.cma,
+            device_direct: link.device_direct,
             connect_timeout: link.connect_timeout,
+            unexpected_size: 256 << 20,
         }
     }
 }
@@ -37,6 +41,7 @@ impl Params {
             bind: Some(bind.sock()),
             ring: self.ring_size,
             cma: self.cma,
+            device_direct: self.device_direct,
             connect_timeout: self.connect_timeout,
             ..OpenOptions::default()
         }
@@ -69,9 +74,17 @@ pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
         if let Some(n) = core.param_size(
             provider,
             c"ring_size",
-            c"Bytes of the shared memory ring from one endpoint to another (default: 28672, least: 24576)",
+            c"Bytes of the shared memory ring from one endpoint to another (default: 126976, least: 24576)",
         ) {
             p.ring_size = n.max(link::MIN_RING);
+        }
+        if let Some(n) = core.param_size(
+            provider,
+            c"unexpected_size",
+            c"Bytes that messages may take up which arrived before they were asked for; beyond that \
+              their senders keep them until they are wanted (default: 268435456)",
+        ) {
+            p.unexpected_size = n;
         }
         if let Some(on) = core.param_bool(
             provider,
@@ -80,6 +93,14 @@ pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
               the kernel allows it (default: yes)",
         ) {
             p.cma = on;
+        }
+        if let Some(on) = core.param_bool(
+            provider,
+            c"device_direct",
+            c"Have a GPU copy straight from or to a peer's GPU memory where its driver allows it; else \
+              such memory goes through the ring (default: yes)",
+        ) {
+            p.device_direct = on;
         }
         if let Some(ms) = core.param_int(
             provider,

@@ -84,6 +84,11 @@ impl Wait {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn watched(&self) -> usize {
+        self.links().len()
+    }
+
     fn links(&self) -> MutexGuard<'_, Vec<(RawFd, usize)>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -105,6 +105,23 @@ fn child() {
                 while link.send(to, &bytes, &[], 0, 0) == Err(Refused::Busy) {}
             }
         }
+        "fork" => {
+            // Both ways, so that neither socket ends with this process.
+            say(&mut link, to, b"here");
+            frame(&mut link);
+            // SAFETY: the child only sleeps, with copies of all descriptors.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: system calls that touch no memory.
+                unsafe {
+                    libc::sleep(20);
+                    libc::_exit(0);
+                }
+            }
+            say(&mut link, to, &child.to_le_bytes());
+            // SAFETY: raise(3) touches no memory.
+            unsafe { libc::raise(libc::SIGKILL) };
+        }
         "last words" => {
             for i in 0..3 {
                 say(&mut link, to, &[i]);
@@ -210,6 +227,30 @@ fn a_killed_peer_is_closed_within_a_second() {
     };
     assert!(matches!(end, Event::Closed(peer, Gone::Reset) if peer == from));
     child.wait().unwrap();
+}
+
+/// A process forked from the peer holds all its sockets, and neither reads nor closes any.
+#[test]
+fn a_killed_peer_is_closed_while_a_child_of_its_lives() {
+    for slow in [false, true] {
+        let mut link = open();
+        let mut child = start("fork", link.addr());
+        let (from, _) = frame(&mut link);
+        say(&mut link, from, b"go on");
+        if slow {
+            child.wait().unwrap();
+        }
+        let (_, grandchild) = frame(&mut link);
+        let grandchild = i32::from_le_bytes(grandchild.try_into().unwrap());
+        let start = Instant::now();
+        assert_eq!(closed(&mut link), (from, Gone::Reset));
+        assert!(start.elapsed() < Duration::from_secs(10), "its child had to end first");
+        child.wait().unwrap();
+        // What is left of its listener leads nowhere.
+        assert_eq!(link.send(from, b"x", &[], 0, 0), Err(Refused::Gone(Gone::Refused)));
+        // SAFETY: a process that was started for this test, and still sleeps.
+        unsafe { libc::kill(grandchild, libc::SIGKILL) };
+    }
 }
 
 #[test]

@@ -178,6 +178,7 @@ impl Ep {
     pub(crate) fn refused(&mut self, why: Refused) -> Status {
         match why {
             Refused::Busy => ucx::UCS_ERR_NO_RESOURCE,
+            Refused::Fault => ucx::UCS_ERR_IO_ERROR,
             Refused::Gone(why) => {
                 let status = ucx::UCS_ERR_CONNECTION_RESET;
                 if self.dead.is_none() {

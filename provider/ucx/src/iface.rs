@@ -113,6 +113,8 @@ pub(crate) unsafe extern "C" fn open(
             bind: Some((Ipv4Addr::LOCALHOST, 0).into()),
             ring: settings.ring,
             cma: owner.cma,
+            // UCX has its own transports for device memory, and gives us none.
+            device_direct: false,
             // An address is only told by an interface that listens.
             connect_timeout: Duration::ZERO,
             version: VERSION,
@@ -343,6 +345,8 @@ unsafe fn advance(this: *mut Iface) -> u32 {
                 None => break,
                 Some(Event::Frame(frame)) => receive(this, frame),
                 Some(Event::Closed(peer, why)) => closed(this, peer, why),
+                // Of copies by a device, of which there are none here.
+                Some(Event::Copied(..)) => {}
             }
             done += 1;
         }

@@ -1,4 +1,4 @@
-use zerocopy::byteorder::little_endian::{U16, U64};
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Most segments of either sort that a frame may name.
@@ -28,6 +28,21 @@ pub enum Op {
     Atomic = 9,
     /// Values an `Atomic` fetched.
     Result = 10,
+    /// The taker of an `Rts` or `WriteRts` has started to fetch the payload piece by piece, and the
+    /// sender may put pieces too.
+    Share = 11,
+    /// The other side copied so many of them, and there are no more to take.
+    Shared = 12,
+    /// The initiator of a large read or write has begun to do it piece by piece, and its target may
+    /// copy pieces too.
+    Lend = 13,
+    /// An allocation of a device's memory, and how the other side reaches it.
+    Handle = 14,
+    /// The receiver is short of room for messages that nobody asked for yet, so that they are to be
+    /// offered (`Rts`) and not sent; or it no longer is.
+    Hold = 15,
+    /// A `Write` or `Atomic` that asked for no answer was refused.
+    Refused = 16,
 }
 
 impl Op {
@@ -43,6 +58,12 @@ impl Op {
             8 => Op::Read,
             9 => Op::Atomic,
             10 => Op::Result,
+            11 => Op::Share,
+            12 => Op::Shared,
+            13 => Op::Lend,
+            14 => Op::Handle,
+            15 => Op::Hold,
+            16 => Op::Refused,
             _ => return None,
         })
     }
@@ -64,6 +85,8 @@ bitflags::bitflags! {
         const FETCH = 16;
         /// The atomic carries compare values.
         const COMPARE = 32;
+        /// The segments are a device's memory, which `Handle` frames have told of.
+        const DEVICE = 64;
     }
 }
 
@@ -160,7 +183,8 @@ pub struct Aux {
 
 impl Aux {
     /// For RMA: two counts.
-    pub fn rma(rma: usize, segs: usize) -> u16 {
+    #[inline]
+    pub const fn rma(rma: usize, segs: usize) -> u16 {
         debug_assert!(rma <= MAX_SEGS && segs <= MAX_SEGS);
         (rma as u16 & 15) | (segs as u16 & 15) << 4
     }
@@ -228,6 +252,43 @@ pub struct Offer {
     pub len: U64,
 }
 
+/// What a `Share` is about.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Pieces {
+    /// Bytes to be moved, from the front of both sides' segments.
+    pub len: U64,
+    /// Bytes of each piece but the last.
+    pub piece: U64,
+    /// Which of the link's counters hands the pieces out, and for the how manyth time.
+    pub slot: U16,
+    /// See `slot`.
+    pub turn: U16,
+}
+
+/// An allocation of a device's memory, as the one who owns it tells others. What `how`, `fd` and
+/// `token` mean is between the two links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Handle {
+    /// What kind of handle this is.
+    pub how: u8,
+    /// 0.
+    pub zero: [u8; 3],
+    /// A descriptor of the owner's, for kinds that have one.
+    pub fd: U32,
+    /// The allocation's number: no other of the owner's ever has it.
+    pub id: U64,
+    /// First byte, by the owner's own virtual address.
+    pub base: U64,
+    /// Bytes.
+    pub len: U64,
+    /// The device's UUID.
+    pub device: [u8; 16],
+    /// The driver's own handle.
+    pub token: [u8; 64],
+}
+
 /// Appends the bytes of `part` to `frame`.
 pub fn put<T: IntoBytes + Immutable + ?Sized>(frame: &mut Vec<u8>, part: &T) {
     frame.extend_from_slice(part.as_bytes());
@@ -263,6 +324,7 @@ mod tests {
         put(&mut frame, &Offer { req: 7.into(), len: 70_000.into() });
         put(&mut frame, &Seg { addr: 0xabc.into(), len: 9.into() });
         put(&mut frame, &RmaSeg { addr: 1.into(), len: 2.into(), key: 3.into() });
+        put(&mut frame, &Pieces { len: 5.into(), piece: 4.into(), slot: 3.into(), turn: 0x201.into() });
         let hex: String = frame.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
@@ -271,8 +333,23 @@ mod tests {
                 "07000000000000007011010000000000",
                 "bc0a0000000000000900000000000000",
                 "010000000000000002000000000000000300000000000000",
+                "0500000000000000040000000000000003000102",
             )
         );
+        let handle = Handle {
+            how: 1,
+            zero: [0; 3],
+            fd: 2.into(),
+            id: 3.into(),
+            base: 4.into(),
+            len: 5.into(),
+            device: [6; 16],
+            token: [7; 64],
+        };
+        assert_eq!(size_of_val(&handle), 112);
+        let bytes = handle.as_bytes();
+        assert_eq!((bytes[0], bytes[4], bytes[8], bytes[16], bytes[24]), (1, 2, 3, 4, 5));
+        assert_eq!((bytes[32], bytes[48], bytes[111]), (6, 7, 7));
         assert_eq!(Aux::atomic(3, 18, 13), 0b0011_0101_0010_0011);
         for (op, code) in [
             (Op::Eager, 1),
@@ -285,6 +362,12 @@ mod tests {
             (Op::Read, 8),
             (Op::Atomic, 9),
             (Op::Result, 10),
+            (Op::Share, 11),
+            (Op::Shared, 12),
+            (Op::Lend, 13),
+            (Op::Handle, 14),
+            (Op::Hold, 15),
+            (Op::Refused, 16),
         ] {
             assert_eq!(op as u8, code);
             assert_eq!(Op::from_u8(code), Some(op));

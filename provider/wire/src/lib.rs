@@ -9,7 +9,7 @@
 //! |---|---|---|---|---|
 //! | `Eager` | tag | cq data | – | `req` u64 if `ACK`, payload |
 //! | `Rts` | tag | cq data | segments | [`Offer`], segments x [`Seg`] |
-//! | `Cts` | sender's req | taker's req | – | bytes wanted, u64 |
+//! | `Cts` | sender's req | taker's req | segments if `DEVICE` | bytes wanted, u64, segments x [`Seg`] |
 //! | `Data` | taker's req | offset | – | payload |
 //! | `Fin` | req | bytes | [`Status`] | – |
 //! | `Write` | req if `ACK` | cq data | rma segments | rma x [`RmaSeg`], payload |
@@ -17,9 +17,19 @@
 //! | `Read` | req | – | rma, segments | rma x [`RmaSeg`], segments x [`Seg`] |
 //! | `Atomic` | req if any answer | cq data | rma, op, datatype | rma x [`RmaSeg`], operands, compares |
 //! | `Result` | req | – | [`Status`] | fetched values |
+//! | `Share` | sender's req | taker's req | segments | [`Pieces`], segments x [`Seg`] |
+//! | `Lend` | initiator's req | 1: a write, 0: a read | segments | [`Pieces`], one [`RmaSeg`], segments x [`Seg`] |
+//! | `Hold` | – | 1: offer messages, 0: send them | – | – |
+//! | `Refused` | – | 1: an atomic, 0: a write | [`Status`] | – |
+//! | `Shared` | the counter's owner's req | pieces put; the one that failed, plus 1, from bit 32 on | [`Status`] | – |
+//! | `Handle` | – | – | – | [`Handle`] |
 //!
 //! `Write` and friends address memory as libfabric's `fi_rma_iov` does: an offset or address, a
 //! length, and the key of a registration of the target.
+//!
+//! With `DEVICE`, segments are of a device's memory, in allocations that the same sender's `Handle`
+//! frames have told of before. A `Cts` with it asks that the bytes be put into those segments; a `Fin`
+//! to the taker's request then says that they were.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +37,9 @@ mod addr;
 mod frame;
 
 pub use addr::Addr;
-pub use frame::{Aux, Flags, Head, MAX_SEGS, Offer, Op, RmaSeg, Seg, Status, put, take, take_many};
+pub use frame::{
+    Aux, Flags, Handle, Head, MAX_SEGS, Offer, Op, Pieces, RmaSeg, Seg, Status, put, take, take_many,
+};
 
 /// Version of everything in this crate; two endpoints of different versions refuse each other.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 3;

@@ -85,10 +85,34 @@ pub fn memory() -> Vec<Memory> {
         kind: "system",
         finding: Finding::new(hmem::Kind::System.is_system(), "ordinary memory"),
     }];
-    for kind in ["cuda", "rocr", "level zero"] {
+    kinds.push(Memory { kind: "cuda", finding: cuda() });
+    for kind in ["rocr", "level zero"] {
         kinds.push(Memory { kind, finding: Finding::new(false, "not built in yet") });
     }
     kinds
+}
+
+/// Loads and initialises CUDA's driver, which only this command does: the provider uses one that the
+/// application has.
+fn cuda() -> Finding {
+    type Init = unsafe extern "C" fn(libc::c_uint) -> libc::c_int;
+    // SAFETY: the driver's library, whose initialisers may run in any process.
+    let Ok(driver) = (unsafe { libloading::Library::new("libcuda.so.1") }) else {
+        return Finding::new(false, "no libcuda.so.1 (it comes with NVIDIA's driver)");
+    };
+    // SAFETY: the symbol has this type by CUDA's manual, and 0 is the one value it takes.
+    let code = unsafe { driver.get::<Init>(b"cuInit").map(|init| init(0)) };
+    let finding = match code {
+        Ok(0) => hmem::cuda::describe(),
+        Ok(code) => Err(format!("CUDA's driver does not start: {}", hmem::cuda::Error(code))),
+        Err(error) => Err(format!("libcuda.so.1 is not CUDA's driver: {error}")),
+    };
+    // The driver has threads of its own: it stays.
+    std::mem::forget(driver);
+    match finding {
+        Ok(text) => Finding::new(true, text),
+        Err(text) => Finding::new(false, text),
+    }
 }
 
 pub fn limits() -> Vec<Limit> {

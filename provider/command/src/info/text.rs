@@ -44,7 +44,8 @@ pub fn render(found: &Found) -> String {
         .memory
         .iter()
         .map(|memory| match memory.finding.ok {
-            true => memory.kind.to_owned(),
+            true if memory.kind == "system" => memory.kind.to_owned(),
+            true => format!("{}: {}", memory.kind, memory.finding.text),
             false => format!("{}: {}", memory.kind, memory.finding.text),
         })
         .collect();

@@ -1,40 +1,79 @@
 //! Receives, and looking at messages before receiving them.
 
-use hmem::total;
+use hmem::{Span, total};
 
 use super::Domain;
-use crate::core::{Message, Multi, RecvOp, Tally};
+use crate::core::{Message, Multi, RecvOp, Spans, Tally};
 use crate::link::Link;
+use crate::matching::At;
 use crate::types::*;
 
 impl<L: Link> Domain<L> {
+    /// Posts a receive of one buffer, `span` in the place of `op.iov`, or completes it with a message
+    /// that waits.
+    ///
+    /// It is posted at once, and taken back if it has to be looked at more closely: so it is built
+    /// where it stays.
+    #[inline(always)]
+    pub fn recv_one(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> Result<(), Error> {
+        let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Err(Error::NotFound) };
+        let tagged = op.pattern.tag.is_some();
+        let matcher = context.matcher(tagged);
+        let at = matcher.post(|| RecvOp {
+            pattern: op.pattern,
+            iov: Spans::One(span),
+            len: span.len(),
+            ctx: op.ctx,
+            flags: op.flags,
+            multi: None,
+            tally: Tally::PLAIN,
+        });
+        // What nearly every receive is: from anybody, and nothing waits.
+        if op.pattern.src == ADDR_UNSPEC && matcher.nothing_waits() && !op.flags.contains(OpFlags::MULTI_RECV)
+        {
+            return Ok(());
+        }
+        self.post_again(rx, tagged, at)
+    }
+
+    #[cold]
+    fn post_again(&mut self, rx: RxId, tagged: bool, at: At) -> Result<(), Error> {
+        let context = self.core.rxs.get_mut(rx.at()).ok_or(Error::NotFound)?;
+        let recv = context.matcher(tagged).unpost(at).ok_or(Error::NotFound)?;
+        self.receive(rx, recv)?;
+        if self.core.counted && !self.work.is_empty() {
+            self.run_work();
+        }
+        Ok(())
+    }
+
     /// Posts a receive, or completes it with a message that waits.
     pub fn recv(&mut self, rx: RxId, op: &Recv<'_>) -> Result<(), Error> {
         self.post_recv(rx, op, Tally::PLAIN)?;
-        if self.core.counted {
+        if self.core.counted && !self.work.is_empty() {
             self.run_work();
         }
         Ok(())
     }
 
     pub(super) fn post_recv(&mut self, rx: RxId, op: &Recv<'_>, tally: Tally) -> Result<(), Error> {
-        let pattern = self.known_as(rx, op.pattern)?;
+        let (pattern, ctx, flags) = (op.pattern, op.ctx, op.flags);
+        let (iov, len) = (op.iov.into(), total(op.iov));
+        self.receive(rx, RecvOp { pattern, iov, len, ctx, flags, multi: None, tally })
+    }
+
+    fn receive(&mut self, rx: RxId, mut recv: RecvOp) -> Result<(), Error> {
+        recv.pattern = self.known_as(rx, recv.pattern)?;
+        let pattern = recv.pattern;
         let context = self.core.rxs.get_mut(rx.at()).ok_or(Error::NotFound)?;
-        let multi = op.flags.contains(OpFlags::MULTI_RECV).then(|| context.multi.insert(Multi::default()));
-        let recv = RecvOp {
-            pattern,
-            iov: op.iov.into(),
-            len: total(op.iov),
-            ctx: op.ctx,
-            flags: op.flags,
-            multi,
-            tally,
-        };
+        if recv.flags.contains(OpFlags::MULTI_RECV) {
+            recv.multi = Some(context.multi.insert(Multi::default()));
+        }
         loop {
             let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Ok(()) };
             let matcher = context.matcher(pattern.tag.is_some());
             let Some(message) = matcher.find_waiting(&pattern).and_then(|at| matcher.take(at)) else {
-                matcher.post(recv);
+                matcher.post(|| recv);
                 return Ok(());
             };
             let Some(ep) = self.eps.get_mut(message.ep.at()) else { continue };

@@ -5,7 +5,7 @@ use hmem::{AtomicOp, Datatype, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status, put, take, take_many};
 
 use super::{Endpoint, Fetches, Landing, Meta, Request, Then};
-use crate::core::{Body, Core, Message, Reached, RecvOp};
+use crate::core::{Body, Core, Message, Reach, Reached, RecvOp};
 use crate::link::{Frame, Link, PeerId};
 use crate::types::*;
 
@@ -13,33 +13,49 @@ use crate::types::*;
 const HEADERS: usize = Head::LEN + 8 + MAX_SEGS * (size_of::<RmaSeg>() + size_of::<Seg>());
 
 impl<L: Link> Endpoint<L> {
+    #[inline]
     pub(super) fn incoming(&mut self, core: &mut Core, frame: &L::Frame) {
-        let mut bytes = [0u8; Head::LEN];
         let peer = frame.from();
         self.peer(peer);
-        let n = self.link.read(frame, 0, &mut bytes);
-        let head = if n < Head::LEN { None } else { Head::of(&bytes) };
-        let handled = head.and_then(|head| {
+        let head: Option<[u8; Head::LEN]> = self.link.first(frame);
+        let handled = head.and_then(|bytes| {
+            let head: Head = zerocopy::transmute!(bytes);
             let (op, flags) = (head.op()?, head.flags()?);
             match op {
-                WireOp::Eager => self.on_eager(core, frame, &head, flags),
+                WireOp::Eager => self
+                    .on_plain_eager(core, frame, &head, flags)
+                    .or_else(|| self.on_eager(core, frame, &head, flags)),
+                WireOp::Rts => self
+                    .on_plain_rts(core, frame, &head, flags)
+                    .or_else(|| self.on_long(core, frame, &head, op, flags)),
+                WireOp::Write => self
+                    .on_plain_write(core, frame, &head, flags)
+                    .or_else(|| self.on_long(core, frame, &head, op, flags)),
                 WireOp::Data => self.on_data(core, frame, &head),
                 WireOp::Fin => self.on_fin(core, peer, &head),
+                WireOp::Hold => self.on_hold(peer, &head),
+                WireOp::Refused => self.on_refused(core, peer, &head),
                 WireOp::Result => self.on_result(core, frame, &head),
                 _ => self.on_long(core, frame, &head, op, flags),
             }
         });
         if handled.is_none() {
-            log::warn!(
-                "{}: dropped a malformed frame of {} bytes from {}",
-                self.link.addr(),
-                frame.len(),
-                self.link.peer_addr(peer)
-            );
+            self.malformed(frame);
         }
     }
 
+    #[cold]
+    fn malformed(&self, frame: &L::Frame) {
+        log::warn!(
+            "{}: dropped a malformed frame of {} bytes from {}",
+            self.link.addr(),
+            frame.len(),
+            self.link.peer_addr(frame.from())
+        );
+    }
+
     /// A frame that names memory: its header goes on.
+    #[inline(never)]
     fn on_long(
         &mut self,
         core: &mut Core,
@@ -54,12 +70,16 @@ impl<L: Link> Endpoint<L> {
         let peer = frame.from();
         match op {
             WireOp::Rts => self.on_rts(core, peer, head, flags, &mut rest),
-            WireOp::Cts => self.on_cts(peer, head, &mut rest),
+            WireOp::Cts => self.on_cts(peer, head, flags, &mut rest),
+            WireOp::Handle => self.on_handle(peer, &mut rest),
             WireOp::Write => self.on_write(core, frame, head, flags, &mut rest),
             WireOp::WriteRts => self.on_write_rts(core, peer, head, flags, &mut rest),
             WireOp::Read => self.on_read(core, peer, head, flags, &mut rest),
             WireOp::Atomic => self.on_atomic(core, frame, head, flags, &mut rest),
-            WireOp::Eager | WireOp::Data | WireOp::Fin | WireOp::Result => None,
+            WireOp::Share => self.on_share(core, peer, head, &mut rest),
+            WireOp::Shared => self.on_shared(core, peer, head),
+            WireOp::Lend => self.on_lend(core, peer, head, &mut rest),
+            _ => None,
         }
     }
 
@@ -104,11 +124,9 @@ impl<L: Link> Endpoint<L> {
         let len = frame.len().checked_sub(off)?;
         let meta = self.meta(frame.from(), head, flags, len);
         if let Some(landing) = self.matched(core, &meta) {
-            self.link.copy_out(frame, off, &landing.iov, 0, len.min(landing.room));
-            if let Some(req) = ack {
-                self.fin(meta.peer, req, Status::Ok, len);
-            }
-            self.land(core, landing, len, None);
+            let want = len.min(landing.room);
+            let ok = self.link.copy_out(frame, off, &landing.iov, 0, want) == want;
+            self.delivered(core, meta.peer, ack, landing, len, ok);
             return Some(());
         }
         let mut held = core.buffer(len);
@@ -117,11 +135,20 @@ impl<L: Link> Endpoint<L> {
         Some(())
     }
 
-    fn hold(&self, core: &mut Core, meta: Meta, ack: Option<u64>, body: Body) {
-        let Meta { peer, src, tagged, tag, data, len } = meta;
-        if let Some(rx) = core.rxs.get_mut(self.rx.at()) {
-            rx.matcher(tagged).wait(Message { ep: self.id, peer, src, tagged, tag, data, len, ack, body });
+    /// A message is in its buffer, or a device could not take it.
+    fn delivered(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        ack: Option<u64>,
+        landing: Landing,
+        len: usize,
+        ok: bool,
+    ) {
+        if let Some(req) = ack {
+            self.fin(peer, req, if ok { Status::Ok } else { Status::Io }, len);
         }
+        self.land(core, landing, len, (!ok).then_some(Error::Io));
     }
 
     fn on_rts(
@@ -137,7 +164,7 @@ impl<L: Link> Endpoint<L> {
         (n <= MAX_SEGS).then_some(())?;
         let segs: ArrayVec<Seg, MAX_SEGS> = take_many::<Seg>(rest, n)?.try_into().ok()?;
         let len = usize::try_from(offer.len.get()).ok()?;
-        let direct = flags.contains(Flags::DIRECT);
+        let direct = Reach::of(flags);
         let there = segs.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()))?;
         (there == len as u64).then_some(())?;
         let meta = self.meta(peer, head, flags, len);
@@ -151,16 +178,15 @@ impl<L: Link> Endpoint<L> {
 
     /// Gives a waiting message to a receive that has just been posted.
     pub(crate) fn accept(&mut self, core: &mut Core, message: Message, recv: &RecvOp) -> bool {
+        self.unhold(core, &message);
         let Message { peer, src, tagged, tag, data, len, ack, body, .. } = message;
         let (landing, spent) = self.landing(core, recv, &Meta { peer, src, tagged, tag, data, len });
         match body {
             Body::Held(bytes) => {
-                hmem::write(&landing.iov, 0, &bytes[..len.min(landing.room)]);
+                let want = len.min(landing.room);
+                let ok = hmem::write(&landing.iov, 0, &bytes[..want]) == want;
                 core.give_back(bytes);
-                if let Some(req) = ack {
-                    self.fin(peer, req, Status::Ok, len);
-                }
-                self.land(core, landing, len, None);
+                self.delivered(core, peer, ack, landing, len, ok);
             }
             Body::Offered { req, segs, direct } => {
                 self.fetch(core, peer, req, &segs, direct, len, Then::Recv(landing));
@@ -171,6 +197,7 @@ impl<L: Link> Endpoint<L> {
 
     /// Throws a waiting message away; to its sender it has been received.
     pub(crate) fn discard(&mut self, core: &mut Core, message: Message) {
+        self.unhold(core, &message);
         match message.body {
             Body::Held(bytes) => {
                 core.give_back(bytes);
@@ -185,11 +212,18 @@ impl<L: Link> Endpoint<L> {
     fn on_fin(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
         let name = head.tag.get();
         match self.requests.get_mut(name)? {
-            Request::Out(out) if out.peer == peer => {}
+            // What we share ourselves is done when we say so.
+            Request::Out(out) if out.peer == peer && out.shared.as_ref().is_none_or(|p| !p.is_owner()) => {}
+            Request::In(_) => return self.on_fin_in(core, peer, head),
             _ => return None,
         }
+        self.stop_copy(name);
         let Some(Request::Out(out)) = self.requests.remove(name) else { return None };
         self.streams.retain(|s| *s != name);
+        self.shares.retain(|s| *s != name);
+        if !self.kept.is_empty() {
+            self.kept.remove(&name);
+        }
         let mut err = crate::core::failure(Status::from_u16(head.aux.get()));
         if out.large && out.asked.is_none() && err.is_none() {
             let peer = self.peer(peer);
@@ -218,8 +252,8 @@ impl<L: Link> Endpoint<L> {
         let len = frame.len().checked_sub(off)?;
         let (status, cntr) = match core.reach(segs, Access::REMOTE_WRITE) {
             Ok(Reached { iov, len: n, cntr }) if n == len => {
-                self.link.copy_out(frame, off, &iov, 0, len);
-                (Status::Ok, cntr)
+                let ok = self.link.copy_out(frame, off, &iov, 0, len) == len;
+                (if ok { Status::Ok } else { Status::Io }, cntr)
             }
             Ok(_) => (Status::Malformed, None),
             Err(status) => (status, None),
@@ -228,6 +262,8 @@ impl<L: Link> Endpoint<L> {
         self.written(core, frame.from(), status, What::RMA, len, data, cntr);
         if flags.contains(Flags::ACK) {
             self.fin(frame.from(), head.tag.get(), status, len);
+        } else if status != Status::Ok {
+            self.refuse(frame.from(), status, false);
         }
         Some(())
     }
@@ -294,7 +330,7 @@ impl<L: Link> Endpoint<L> {
             Ok(reached) if reached.len as u64 == there => {
                 let then = Then::Write { data, cntr: reached.cntr };
                 let iov = (&reached.iov[..]).into();
-                self.fetch_into(core, peer, req, segs, flags.contains(Flags::DIRECT), iov, reached.len, then);
+                self.fetch_into(core, peer, req, segs, Reach::of(flags), iov, reached.len, then);
             }
             other => {
                 let status = other.err().unwrap_or(Status::Malformed);
@@ -320,7 +356,7 @@ impl<L: Link> Endpoint<L> {
         let req = head.tag.get();
         match core.reach(rma, Access::REMOTE_READ) {
             Ok(reached) if reached.len as u64 == there => {
-                self.serve(core, peer, req, segs, flags.contains(Flags::DIRECT), &reached);
+                self.serve(core, peer, req, segs, Reach::of(flags), &reached);
             }
             other => {
                 let status = other.err().unwrap_or(Status::Malformed);
@@ -390,6 +426,9 @@ impl<L: Link> Endpoint<L> {
             self.written(core, peer, status, What::ATOMIC, outcome.unwrap_or(0), data, cntr);
         }
         if !flags.contains(Flags::ACK) {
+            if status != Status::Ok {
+                self.refuse(peer, status, true);
+            }
             return Some(());
         }
         if fetch && status == Status::Ok {
@@ -412,12 +451,12 @@ impl<L: Link> Endpoint<L> {
             _ => return None,
         }
         let Some(Request::Out(out)) = self.requests.remove(name) else { return None };
-        let err = if len == out.len {
-            self.link.copy_out(frame, Head::LEN, &out.iov, 0, len);
-            None
+        let ok = if len == out.len {
+            self.link.copy_out(frame, Head::LEN, &out.iov, 0, len) == len
         } else {
-            Some(Error::Io)
+            false
         };
+        let err = (!ok).then_some(Error::Io);
         self.finish_out(core, &out, err);
         Some(())
     }

@@ -1,17 +1,24 @@
 //! An endpoint: its peers, its requests, and what it does with each.
 
+mod bound;
+mod device;
 mod incoming;
+mod onesided;
+mod plain;
 mod post;
+mod share;
 mod transfer;
 
 use std::collections::VecDeque;
 
 use hmem::Span;
-use wire::{Addr, Flags, Head, Op as WireOp, Status, put};
+use wire::{Addr, Flags, Head, Op as WireOp, Status};
+use zerocopy::IntoBytes;
 
-use crate::core::{Core, RecvOp, Spans, Tally};
-use crate::domain::Cntrs;
-use crate::link::{Event, Gone, Link, PeerId, Refused};
+use crate::core::{Core, RecvOp, Spans, Tally, failure};
+use crate::domain::{Cntrs, MrId};
+use crate::hash::Map;
+use crate::link::{CopyId, Event, Frame, Gone, Link, PeerId, Refused};
 use crate::pool::Pool;
 use crate::proto::Thresholds;
 use crate::types::*;
@@ -32,14 +39,28 @@ enum Fetches {
 pub(crate) struct Peer {
     /// What the address vector calls it.
     pub(crate) src: FiAddr,
-    /// Frames that found no room; they must go before anything else.
+    /// Frames that found no room; they must go before anything else. And how much that is.
     backlog: VecDeque<Vec<u8>>,
+    owed: usize,
+    /// Bytes that messages of it take up which wait to be received; and whether it was told to hold
+    /// back, or has told us.
+    waiting: usize,
+    stopped: bool,
+    holds: bool,
     /// Operations started here that it has yet to answer.
     outstanding: u32,
+    /// Frames sent to it that it answers, or that change its memory; and which of these was the last
+    /// that it does not answer, unless one behind it has been answered.
+    posted: u64,
+    loose: u64,
+    /// How many it was not to answer, and has not refused.
+    unanswered: u64,
     /// Those of them that are RMA by rendezvous.
     large: u32,
     /// Its memory can't be reached directly from here.
     frames_only: bool,
+    /// Whether it is worth while to have it copy its part of large transfers.
+    shares: share::Shares,
     fetches: Fetches,
     /// Its path has been told of in the log.
     told: bool,
@@ -51,12 +72,15 @@ enum Request {
     Out(Out),
     In(In),
     Serve(Serve),
+    Lent(share::Lent),
 }
 
 /// Started here.
 #[derive(Debug)]
 struct Out {
     peer: PeerId,
+    /// The how manyth it is, see [`Peer::posted`].
+    turn: u64,
     /// Source of a send or write, destination of a read or of what an atomic fetches.
     iov: Spans,
     len: usize,
@@ -65,7 +89,15 @@ struct Out {
     large: bool,
     /// The peer asked for frames: its request, and how many bytes it wants.
     asked: Option<(u64, usize)>,
+    /// We and the peer copy it.
+    shared: Option<Box<share::Part>>,
     done_as: Done,
+}
+
+impl Out {
+    fn new(peer: PeerId, iov: Spans, len: usize, done_as: Done) -> Out {
+        Out { peer, turn: 0, iov, len, done: 0, large: false, asked: None, shared: None, done_as }
+    }
 }
 
 /// How an operation started here completes.
@@ -90,7 +122,13 @@ struct In {
     got: usize,
     /// The peer's request, to be answered when all is here.
     req: u64,
+    /// The peer was told where to put the bytes, and may say that it has.
+    placed: bool,
+    /// A device could not take them.
+    failed: bool,
     then: Then,
+    /// We and the peer copy it, instead of frames.
+    shared: Option<Box<share::Part>>,
 }
 
 /// What a rendezvous was for.
@@ -138,12 +176,24 @@ pub(crate) struct Endpoint<L> {
     requests: Pool<Request>,
     /// Requests with frames to send.
     streams: VecDeque<u64>,
+    /// Requests of which we have pieces to copy.
+    shares: VecDeque<u64>,
+    /// Copies in flight, and the request each is for.
+    copies: Vec<(CopyId, u64)>,
     /// Peers with a backlog.
     lagging: Vec<PeerId>,
     /// A peer whose path is still to be told of.
     pub(crate) untold: Option<PeerId>,
     proto: Thresholds,
     max_frame: usize,
+    /// Operations that may be under way to one peer.
+    depth: u32,
+    /// Injected messages that were only offered: their bytes, by request.
+    kept: Map<u64, Vec<u8>>,
+    /// How many peers were told to hold back.
+    stopped: u32,
+    /// Requests from which on it is looked whose they are.
+    many: usize,
 }
 
 impl<L: Link> Endpoint<L> {
@@ -170,10 +220,16 @@ impl<L: Link> Endpoint<L> {
             route: Vec::new(),
             requests: Pool::with_capacity(64),
             streams: VecDeque::new(),
+            shares: VecDeque::new(),
+            copies: Vec::new(),
             lagging: Vec::new(),
             untold: None,
             proto: Thresholds::new(eager, max_frame),
             max_frame,
+            depth: bound::DEPTH,
+            kept: Map::default(),
+            stopped: 0,
+            many: bound::MANY,
         }
     }
 
@@ -214,20 +270,36 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
+    #[inline]
     fn peer(&mut self, peer: PeerId) -> &mut Peer {
         let at = peer.0 as usize;
+        if at >= self.peers.len() {
+            self.meet(at);
+        }
+        &mut self.peers[at]
+    }
+
+    #[cold]
+    fn meet(&mut self, at: usize) {
         while self.peers.len() <= at {
             self.peers.push(Peer {
                 src: ADDR_UNSPEC,
                 backlog: VecDeque::new(),
+                owed: 0,
+                waiting: 0,
+                stopped: false,
+                holds: false,
                 outstanding: 0,
+                posted: 0,
+                loose: 0,
+                unanswered: 0,
                 large: 0,
                 frames_only: false,
+                shares: share::Shares::Unknown,
                 fetches: Fetches::Unknown,
                 told: false,
             });
         }
-        &mut self.peers[at]
     }
 
     /// Writes a line on the path to a peer, once there is one.
@@ -245,25 +317,60 @@ impl<L: Link> Endpoint<L> {
         );
     }
 
-    /// Takes in what has arrived, and sends on what waits. Returns how much was done.
-    pub(crate) fn progress(&mut self, core: &mut Core) -> usize {
+    /// Takes in what has arrived, and sends on what waits. Returns how much was done. `enough`:
+    /// nothing more need be taken in once that queue has so many entries.
+    #[inline]
+    pub(crate) fn progress(&mut self, core: &mut Core, enough: Option<(CqId, usize)>) -> usize {
         let mut n = 0;
+        let standing = |core: &Core| enough.map_or(0, |(cq, _)| core.standing(cq));
+        let most = enough.map_or(usize::MAX, |(_, most)| most);
         while n < BUDGET {
-            match self.link.poll() {
+            let mut frame = match self.link.poll() {
                 None => break,
-                Some(Event::Frame(frame)) => {
-                    self.incoming(core, &frame);
-                    self.link.release(frame);
+                Some(Event::Frame(frame)) => frame,
+                Some(Event::Closed(peer, why)) => {
+                    self.closed(core, peer, why);
+                    n += 1;
+                    continue;
                 }
-                Some(Event::Closed(peer, why)) => self.closed(core, peer, why),
+                Some(Event::Copied(copy, ok)) => {
+                    self.copied(core, copy, ok);
+                    n += 1;
+                    continue;
+                }
+            };
+            loop {
+                let from = frame.from();
+                self.incoming(core, &frame);
+                self.link.release(frame);
+                n += 1;
+                if n >= BUDGET || standing(core) >= most {
+                    break;
+                }
+                match self.link.more(from) {
+                    Some(next) => frame = next,
+                    None => break,
+                }
             }
-            n += 1;
+            // Who waits for that queue is better served now than after another round.
+            if standing(core) > 0 {
+                break;
+            }
         }
         if !self.lagging.is_empty() {
             n += self.catch_up();
         }
         if !self.streams.is_empty() {
             n += self.stream(core);
+        }
+        if !self.shares.is_empty() {
+            n += self.share_on(core);
+        }
+        if self.stopped > 0 && core.waiting <= core.waiting_most / 2 {
+            self.let_go();
+        }
+        if self.requests.len() > self.many {
+            self.count_requests();
         }
         n
     }
@@ -273,9 +380,9 @@ impl<L: Link> Endpoint<L> {
         self.requests.len()
     }
 
-    /// Whether frames wait here for room elsewhere.
+    /// Whether there is more to do than to wait for peers: frames that found no room, pieces to copy.
     pub(crate) fn is_waiting_for_room(&self) -> bool {
-        !self.lagging.is_empty() || !self.streams.is_empty()
+        !self.lagging.is_empty() || !self.streams.is_empty() || !self.shares.is_empty()
     }
 
     /// Sends a frame that must not get lost: now, or as soon as there is room.
@@ -283,38 +390,52 @@ impl<L: Link> Endpoint<L> {
         self.tell_peer_of(peer, frame, &[], 0);
     }
 
-    /// Likewise, with the first `len` bytes of `body` behind it, as they are now.
-    fn tell_peer_of(&mut self, peer: PeerId, head: &[u8], body: &[Span], len: usize) {
+    /// Lets peers see a registration, if it is plain memory under a key of its own.
+    pub(crate) fn expose(&mut self, core: &Core, mr: MrId) {
+        if let Some(mut memory) = core.exposed(mr) {
+            memory.noted |= self.cntrs.remote_read.is_some() || self.cntrs.remote_write.is_some();
+            self.link.expose(&memory);
+        }
+    }
+
+    /// Likewise, with the first `len` bytes of `body` behind it, as they are now; `false` if a device
+    /// could not read them.
+    fn tell_peer_of(&mut self, peer: PeerId, head: &[u8], body: &[Span], len: usize) -> bool {
         if self.peer(peer).backlog.is_empty() {
             match self.link.send(peer, head, body, 0, len) {
                 // To one who is gone nothing need be said: the link tells of it, or told already.
-                Ok(()) | Err(Refused::Gone(_)) => return,
+                Ok(()) | Err(Refused::Gone(_)) => return true,
                 Err(Refused::Busy) => self.lagging.push(peer),
+                Err(Refused::Fault) => return false,
             }
         }
         let mut frame = head.to_vec();
         frame.resize(head.len() + len, 0);
-        hmem::read(body, 0, &mut frame[head.len()..]);
-        self.peer(peer).backlog.push_back(frame);
+        let read = hmem::read(body, 0, &mut frame[head.len()..]);
+        if read == len {
+            let size = bound::cost(&frame);
+            self.peer(peer).backlog.push_back(frame);
+            self.owe(peer, size);
+        }
+        read == len
     }
 
     fn fin(&mut self, peer: PeerId, req: u64, status: Status, bytes: usize) {
         let head = Head::new(WireOp::Fin, Flags::empty(), status as u16, req, bytes as u64);
-        let mut frame = Vec::new();
-        put(&mut frame, &head);
-        self.tell_peer(peer, &frame);
+        self.tell_peer(peer, head.as_bytes());
     }
 
     fn catch_up(&mut self) -> usize {
         let mut n = 0;
         let mut lagging = std::mem::take(&mut self.lagging);
         lagging.retain(|&peer| {
-            let backlog = &mut self.peers[peer.0 as usize].backlog;
-            while let Some(frame) = backlog.front() {
+            let state = &mut self.peers[peer.0 as usize];
+            while let Some(frame) = state.backlog.front() {
                 if self.link.send(peer, frame, &[], 0, 0) == Err(Refused::Busy) {
                     return true;
                 }
-                backlog.pop_front();
+                let gone = state.backlog.pop_front();
+                state.owed = state.owed.saturating_sub(gone.as_deref().map_or(0, bound::cost));
                 n += 1;
             }
             false
@@ -324,6 +445,7 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Completes an operation that was started here.
+    #[inline]
     fn finish(&self, core: &mut Core, done: &Done, len: usize, err: Option<Error>) {
         let cntr = if done.what.contains(What::SEND) {
             self.cntrs.send
@@ -353,10 +475,21 @@ impl<L: Link> Endpoint<L> {
     fn finish_out(&mut self, core: &mut Core, out: &Out, err: Option<Error>) {
         let peer = self.peer(out.peer);
         peer.outstanding = peer.outstanding.saturating_sub(1);
+        if out.turn > peer.loose {
+            peer.loose = 0;
+        }
         if out.large {
             peer.large = peer.large.saturating_sub(1);
         }
         self.finish(core, &out.done_as, out.len, err);
+    }
+
+    /// Why bytes of a peer could not be moved: its death may show in these first.
+    fn failure(&self, peer: PeerId, status: Status) -> Option<Error> {
+        match failure(status) {
+            Some(Error::Io) if self.link.is_gone(peer) => Some(Error::Reset),
+            other => other,
+        }
     }
 
     /// Completes a message that `n` of `len` bytes came in of.
@@ -426,22 +559,34 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// A peer is gone, or will be deaf and dumb from now on: whatever depended on it fails.
+    #[cold]
     fn closed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
         let err = Error::from(why);
         let state = self.peer(peer);
         state.backlog.clear();
+        state.owed = 0;
+        state.holds = false;
+        let stopped = std::mem::take(&mut state.stopped);
         state.fetches = Fetches::Unknown;
         state.frames_only = false;
+        state.shares = share::Shares::Unknown;
+        state.loose = 0;
+        state.unanswered = 0;
         let src = state.src;
+        self.stopped -= u32::from(stopped);
         log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
         self.lagging.retain(|p| *p != peer);
         let mine = self.requests.names(|r| match r {
             Request::Out(o) => o.peer == peer,
             Request::In(i) => i.peer == peer,
             Request::Serve(s) => s.peer == peer,
+            Request::Lent(l) => l.peer == peer,
         });
         self.streams.retain(|name| !mine.contains(name));
+        self.shares.retain(|name| !mine.contains(name));
         for name in mine {
+            self.stop_copy(name);
+            self.kept.remove(&name);
             match self.requests.remove(name) {
                 Some(Request::Out(out)) => self.finish_out(core, &out, Some(err)),
                 Some(Request::In(In { then: Then::Recv(landing), .. })) => {
@@ -466,6 +611,9 @@ impl<L: Link> Endpoint<L> {
                 failed.extend(m.unpost_all(|r| r.pattern.src == src));
             }
         }
+        let left = rx.weight_of(ep, peer);
+        self.peer(peer).waiting = left;
+        core.weigh();
         for recv in failed {
             self.fail_recv(core, recv, err);
         }

@@ -3,6 +3,7 @@
 use hmem::{Span, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg};
 
+use super::device::on_device;
 use super::{Done, Endpoint, Fetches, Out, Request};
 use crate::core::{Core, Spans, Tally};
 use crate::link::{Link, PeerId, Refused};
@@ -14,22 +15,61 @@ impl From<Refused> for Error {
         match why {
             Refused::Busy => Error::Again,
             Refused::Gone(why) => why.into(),
+            Refused::Fault => Error::Io,
         }
     }
 }
 
 /// A frame header, built where it is used.
-type Header =
+pub(super) type Header =
     arrayvec::ArrayVec<u8, { Head::LEN + 8 + MAX_SEGS * size_of::<RmaSeg>() + MAX_SEGS * size_of::<Seg>() }>;
 
-fn push<T: zerocopy::IntoBytes + zerocopy::Immutable + ?Sized>(
-    h: &mut Header,
-    part: &T,
-) -> Result<(), Error> {
-    h.try_extend_from_slice(part.as_bytes()).map_err(|_| Error::Invalid)
+#[inline]
+pub(super) fn push<T: zerocopy::IntoBytes + zerocopy::Immutable + ?Sized>(h: &mut Header, part: &T) {
+    let fits = h.try_extend_from_slice(part.as_bytes());
+    debug_assert!(fits.is_ok(), "a header longer than any");
 }
 
 impl<L: Link> Endpoint<L> {
+    /// Sends a message without frills: one buffer that fits its frame, which nobody waits to hear
+    /// of, to a peer that nothing else waits for. What nearly every message is. `false`: it is
+    /// another sort, or did not find room.
+    #[inline(always)]
+    pub(crate) fn send_plain(&mut self, core: &mut Core, span: Span, op: &Send<'_>) -> bool {
+        let len = span.len();
+        if len > self.proto.eager
+            || op.flags.intersects(OpFlags::DELIVERY | OpFlags::FENCE)
+            || !span.kind().is_system()
+        {
+            return false;
+        }
+        let Some(&Some(peer)) = self.route.get(op.to as usize) else { return false };
+        let clear =
+            self.peers.get(peer.0 as usize).is_some_and(|p| p.told && !p.holds && p.backlog.is_empty());
+        let report = op.flags.contains(OpFlags::COMPLETION);
+        if !clear || (report && core.is_full(self.tx_cq)) {
+            return false;
+        }
+        let (mut flags, mut what, mut tag, mut data) = (Flags::empty(), What::SEND | What::MSG, 0, 0);
+        if let Some(t) = op.tag {
+            (flags, what, tag) = (Flags::TAGGED, What::SEND | What::TAGGED, t);
+        }
+        if let Some(d) = op.data {
+            flags |= Flags::CQ_DATA;
+            data = d;
+        }
+        let head = Head::new(WireOp::Eager, flags, 0, tag, data);
+        if self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), &[span], 0, len).is_err() {
+            return false;
+        }
+        core.count(self.cntrs.send, false);
+        if report {
+            let (ctx, buf, src, err, olen) = (op.ctx, 0, ADDR_UNSPEC, None, 0);
+            core.complete_with(self.tx_cq, || Completion { ctx, what, len, buf, data, tag, src, err, olen });
+        }
+        true
+    }
+
     /// The peer of an operation, if it may be started now.
     fn gate(&mut self, core: &Core, to: FiAddr, flags: OpFlags) -> Result<PeerId, Error> {
         let peer = usize::try_from(to).ok().and_then(|at| self.route.get(at).copied().flatten());
@@ -37,8 +77,12 @@ impl<L: Link> Endpoint<L> {
         if flags.contains(OpFlags::COMPLETION) && core.is_full(self.tx_cq) {
             return Err(Error::Again);
         }
+        let depth = self.depth;
         let state = self.peer(peer);
-        if !state.backlog.is_empty() || (flags.contains(OpFlags::FENCE) && state.outstanding > 0) {
+        if !state.backlog.is_empty()
+            || state.outstanding >= depth
+            || (flags.contains(OpFlags::FENCE) && state.outstanding > 0)
+        {
             return Err(Error::Again);
         }
         if !state.told {
@@ -77,16 +121,20 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Sends the frame of a request that the peer will answer.
-    fn launch(
+    pub(super) fn launch(
         &mut self,
-        out: Out,
-        tag: impl FnOnce(u64) -> Header,
+        mut out: Out,
+        head: impl FnOnce(u64, &mut Header),
         body: &[Span],
         len: usize,
     ) -> Result<(), Error> {
         let (peer, large) = (out.peer, out.large);
+        let state = self.peer(peer);
+        state.posted += 1;
+        out.turn = state.posted;
         let name = self.requests.insert(Request::Out(out));
-        let header = tag(name);
+        let mut header = Header::new();
+        head(name, &mut header);
         if let Err(why) = self.link.send(peer, &header, body, 0, len) {
             self.requests.remove(name);
             return Err(why.into());
@@ -114,7 +162,15 @@ impl<L: Link> Endpoint<L> {
         let (tag, data) = (op.tag.unwrap_or(0), op.data.unwrap_or(0));
         let report = op.flags.contains(OpFlags::COMPLETION);
         let done_as = Done { ctx: op.ctx, what, report, tag, data, tally };
+        let device = on_device(op.iov) && self.shares(peer, op.iov, len, op.flags)?;
         let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT));
+        let mut proto = if device { Proto::Rendezvous } else { proto };
+        if proto == Proto::Eager && self.peer(peer).holds {
+            if op.flags.contains(OpFlags::INJECT) {
+                return self.offer_kept(peer, op, flags, done_as);
+            }
+            proto = Proto::Rendezvous;
+        }
         let acked = op.flags.contains(OpFlags::DELIVERY) && self.is_watched(self.cntrs.send, op.flags, tally);
         if proto == Proto::Eager && !acked {
             let head = Head::new(WireOp::Eager, flags, 0, tag, data);
@@ -122,13 +178,11 @@ impl<L: Link> Endpoint<L> {
             self.finish(core, &done_as, len, None);
             return Ok(());
         }
-        let out = |iov| Out { peer, iov, len, done: 0, large: false, asked: None, done_as };
+        let out = |iov| Out::new(peer, iov, len, done_as);
         if proto == Proto::Eager {
-            let header = |req: u64| {
-                let mut h = Header::new();
-                let _ = push(&mut h, &Head::new(WireOp::Eager, flags | Flags::ACK, 0, tag, data));
-                let _ = push(&mut h, &req.to_le_bytes());
-                h
+            let header = |req: u64, h: &mut Header| {
+                push(h, &Head::new(WireOp::Eager, flags | Flags::ACK, 0, tag, data));
+                push(h, &req.to_le_bytes());
             };
             return self.launch(out(Spans::NONE), header, op.iov, len);
         }
@@ -136,17 +190,22 @@ impl<L: Link> Endpoint<L> {
             return Err(Error::TooBig);
         }
         let (segs, direct) = segments(op.iov)?;
-        if direct {
-            flags |= Flags::DIRECT;
-        }
-        let header = |req: u64| {
-            let mut h = Header::new();
-            let _ = push(&mut h, &Head::new(WireOp::Rts, flags, segs.len() as u16, tag, data));
-            let _ = push(&mut h, &Offer { req: req.into(), len: (len as u64).into() });
-            let _ = push(&mut h, &segs[..]);
-            h
+        flags.set(Flags::DIRECT, direct);
+        flags.set(Flags::DEVICE, device);
+        let header = |req: u64, h: &mut Header| {
+            push(h, &Head::new(WireOp::Rts, flags, segs.len() as u16, tag, data));
+            push(h, &Offer { req: req.into(), len: (len as u64).into() });
+            push(h, &segs[..]);
         };
         self.launch(out(op.iov.into()), header, &[], 0)
+    }
+
+    /// Whether the peer is to fetch these bytes from a device, or put them there, itself.
+    fn shares(&mut self, peer: PeerId, iov: &[Span], len: usize, flags: OpFlags) -> Result<bool, Error> {
+        if len == 0 || flags.contains(OpFlags::INJECT) {
+            return Ok(false);
+        }
+        Ok(self.share(peer, iov)?)
     }
 
     pub(crate) fn rma(&mut self, core: &mut Core, op: &Rma<'_>, tally: Tally) -> Result<(), Error> {
@@ -160,34 +219,40 @@ impl<L: Link> Endpoint<L> {
         let what = What::RMA | if op.write { What::WRITE } else { What::READ };
         let data = op.data.unwrap_or(0);
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, tally };
+        let watched =
+            self.is_watched(if op.write { self.cntrs.write } else { self.cntrs.read }, op.flags, tally);
+        if watched && self.alone(core, peer, op, &done_as) {
+            return Ok(());
+        }
         let mut flags = if op.data.is_some() { Flags::CQ_DATA } else { Flags::empty() };
-        let head = |wire_op, flags: Flags, segs: &[Seg], req| {
-            let mut h = Header::new();
-            let _ =
-                push(&mut h, &Head::new(wire_op, flags, Aux::rma(op.remote.len(), segs.len()), req, data));
-            let _ = push(&mut h, op.remote);
-            let _ = push(&mut h, segs);
-            h
+        let head = |wire_op, flags: Flags, segs: &[Seg], req, h: &mut Header| {
+            push(h, &Head::new(wire_op, flags, Aux::rma(op.remote.len(), segs.len()), req, data));
+            push(h, op.remote);
+            push(h, segs);
         };
-        let out = |iov, large| Out { peer, iov, len, done: 0, large, asked: None, done_as };
-        if op.write && self.proto.choose(len, op.flags.contains(OpFlags::INJECT)) == Proto::Eager {
-            if !self.is_watched(self.cntrs.write, op.flags, tally) {
-                self.link.send(peer, &head(WireOp::Write, flags, &[], 0), op.iov, 0, len)?;
+        let out = |iov, large| Out { large, ..Out::new(peer, iov, len, done_as) };
+        let device = on_device(op.iov) && self.shares(peer, op.iov, len, op.flags)?;
+        let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT));
+        if op.write && !device && proto == Proto::Eager {
+            if !watched {
+                let mut header = Header::new();
+                head(WireOp::Write, flags, &[], 0, &mut header);
+                self.link.send(peer, &header, op.iov, 0, len)?;
+                self.loosen(peer);
                 return Ok(());
             }
-            let header = |req| head(WireOp::Write, flags | Flags::ACK, &[], req);
+            let header = |req, h: &mut Header| head(WireOp::Write, flags | Flags::ACK, &[], req, h);
             return self.launch(out(Spans::NONE, false), header, op.iov, len);
         }
         if op.write && op.flags.contains(OpFlags::INJECT) {
             return Err(Error::TooBig);
         }
         let (segs, direct) = segments(op.iov)?;
-        if direct {
-            flags |= Flags::DIRECT;
-        }
+        flags.set(Flags::DIRECT, direct);
+        flags.set(Flags::DEVICE, device);
         let wire_op = if op.write { WireOp::WriteRts } else { WireOp::Read };
-        let large = len > self.proto.eager;
-        self.launch(out(op.iov.into(), large), |req| head(wire_op, flags, &segs, req), &[], 0)?;
+        let large = device || len > self.proto.eager;
+        self.launch(out(op.iov.into(), large), |req, h| head(wire_op, flags, &segs, req, h), &[], 0)?;
         if large && !direct {
             self.peer(peer).fetches = Fetches::ByFrames;
         }
@@ -229,19 +294,19 @@ impl<L: Link> Endpoint<L> {
         flags.set(Flags::FETCH, fetches);
         flags.set(Flags::COMPARE, compares);
         let aux = Aux::atomic(op.remote.len(), op.op.code(), op.datatype.code());
-        let head = |flags, req| {
-            let mut h = Header::new();
-            let _ = push(&mut h, &Head::new(WireOp::Atomic, flags, aux, req, data));
-            let _ = push(&mut h, op.remote);
-            h
+        let head = |flags, req, h: &mut Header| {
+            push(h, &Head::new(WireOp::Atomic, flags, aux, req, data));
+            push(h, op.remote);
         };
         if !fetches && !self.is_watched(cntr, op.flags, tally) {
-            self.link.send(peer, &head(flags, 0), &body, 0, body_len)?;
+            let mut header = Header::new();
+            head(flags, 0, &mut header);
+            self.link.send(peer, &header, &body, 0, body_len)?;
+            self.loosen(peer);
             return Ok(());
         }
-        let iov = Spans::from(op.result);
-        let out = Out { peer, iov, len, done: 0, large: false, asked: None, done_as };
-        self.launch(out, |req| head(flags | Flags::ACK, req), &body, body_len)
+        let out = Out::new(peer, Spans::from(op.result), len, done_as);
+        self.launch(out, |req, h| head(flags | Flags::ACK, req, h), &body, body_len)
     }
 }
 

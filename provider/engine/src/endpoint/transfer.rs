@@ -1,16 +1,21 @@
 //! Payloads that do not travel with the frame that tells of them.
 
 use hmem::total;
-use wire::{Flags, Head, Op as WireOp, Seg, Status, put, take};
+use wire::{Flags, Head, Op as WireOp, Seg, Status, take, take_many};
 use zerocopy::IntoBytes;
 
+use super::bound::OWED_MUCH;
+use super::device::on_device;
 use super::{Endpoint, Fetches, In, Request, Serve, Then};
-use crate::core::{Core, Reached, Spans};
+use crate::core::{Core, Reach, Reached, Spans};
 use crate::link::{Frame, Link, NoDirect, PeerId, Refused};
+use crate::proto::Thresholds;
 use crate::types::*;
 
 /// Frames one stream sends in a row, so that no other waits long.
 const TURN: usize = 8;
+/// Streams that get a turn in one call of progress.
+const STREAMS: usize = 64;
 
 impl<L: Link> Endpoint<L> {
     /// Gets the bytes of a message to where it lands.
@@ -21,7 +26,7 @@ impl<L: Link> Endpoint<L> {
         peer: PeerId,
         req: u64,
         segs: &[Seg],
-        direct: bool,
+        direct: Reach,
         len: usize,
         then: Then,
     ) {
@@ -41,47 +46,76 @@ impl<L: Link> Endpoint<L> {
         peer: PeerId,
         req: u64,
         segs: &[Seg],
-        direct: bool,
+        direct: Reach,
         iov: Spans,
         len: usize,
         then: Then,
     ) {
         let want = len.min(total(&iov));
-        let direct = direct && !self.peer(peer).frames_only && iov.iter().all(|s| s.kind().is_system());
-        if direct || want == 0 {
+        let on_cpu = direct == Reach::Cpu && !self.peer(peer).frames_only && !on_device(&iov);
+        let then = match on_cpu.then(|| Thresholds::pieces(want)).flatten() {
+            Some(pieces) => match self.share_out(core, peer, req, segs, &iov, len, pieces, then) {
+                None => return,
+                Some(then) => then,
+            },
+            None => then,
+        };
+        if on_cpu || want == 0 {
             let got = if want == 0 { Ok(()) } else { self.link.get(peer, segs, 0, &iov, 0, want) };
             match got {
-                Ok(()) => return self.fetched(core, peer, req, Status::Ok, len, then),
+                Ok(()) => {
+                    self.peer(peer).shares.may();
+                    return self.fetched(core, peer, req, Status::Ok, len, then);
+                }
                 Err(NoDirect::Fault) => return self.fetched(core, peer, req, Status::Io, 0, then),
                 Err(NoDirect::Never) => self.peer(peer).frames_only = true,
             }
         }
-        let name = self.requests.insert(Request::In(In { peer, iov, len, want, got: 0, req, then }));
-        let mut frame = Vec::with_capacity(Head::LEN + 8);
-        put(&mut frame, &Head::new(WireOp::Cts, Flags::empty(), 0, req, name));
-        put(&mut frame, &(want as u64).to_le_bytes());
-        self.tell_peer(peer, &frame);
+        let (got, placed, failed, shared) = (0, false, false, None);
+        let mut request = In { peer, iov, len, want, got, req, placed, failed, then, shared };
+        if direct == Reach::Device {
+            match self.pull(segs, request) {
+                None => return,
+                Some(back) => request = back,
+            }
+        }
+        let name = self.requests.insert(Request::In(request));
+        self.ask(name, true);
     }
 
     /// All bytes are here, or none will be.
-    fn fetched(&mut self, core: &mut Core, peer: PeerId, req: u64, status: Status, len: usize, then: Then) {
+    pub(super) fn fetched(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        req: u64,
+        status: Status,
+        len: usize,
+        then: Then,
+    ) {
         self.fin(peer, req, status, len);
         match then {
             Then::Recv(landing) => {
-                let err = (status != Status::Ok).then_some(Error::Io);
+                let err = self.failure(peer, status);
                 self.land(core, landing, len, err);
             }
             Then::Write { data, cntr } => self.written(core, peer, status, What::RMA, len, data, cntr),
         }
     }
 
-    pub(super) fn on_cts(&mut self, peer: PeerId, head: &Head, rest: &mut &[u8]) -> Option<()> {
+    pub(super) fn on_cts(&mut self, peer: PeerId, head: &Head, flags: Flags, rest: &mut &[u8]) -> Option<()> {
         let want = u64::from_le_bytes(take(rest)?);
+        let n = usize::from(head.aux.get());
+        let segs = take_many::<Seg>(rest, if flags.contains(Flags::DEVICE) { n } else { 0 })?;
         let name = head.tag.get();
+        if !self.kept.is_empty() && self.give_kept(peer, name, head.data.get(), want).is_some() {
+            return Some(());
+        }
         match self.requests.get_mut(name)? {
             Request::Out(out)
                 if out.peer == peer
                     && out.asked.is_none()
+                    && out.shared.is_none()
                     && want <= total(&out.iov) as u64
                     && !out.done_as.what.intersects(What::READ | What::ATOMIC) =>
             {
@@ -90,7 +124,9 @@ impl<L: Link> Endpoint<L> {
             _ => return None,
         }
         self.peer(peer).fetches = Fetches::ByFrames;
-        self.streams.push_back(name);
+        if segs.is_empty() || !self.push_out(name, segs) {
+            self.streams.push_back(name);
+        }
         Some(())
     }
 
@@ -101,12 +137,12 @@ impl<L: Link> Endpoint<L> {
         peer: PeerId,
         req: u64,
         segs: &[Seg],
-        direct: bool,
+        direct: Reach,
         reached: &Reached,
     ) {
         let (iov, len, cntr) = (Spans::from(&reached.iov[..]), reached.len, reached.cntr);
-        let direct = direct && !self.peer(peer).frames_only && iov.iter().all(|s| s.kind().is_system());
-        if len == 0 || (direct && len > self.proto.eager) {
+        let on_cpu = direct == Reach::Cpu && !self.peer(peer).frames_only && !on_device(&iov);
+        if len == 0 || (on_cpu && len > self.proto.eager) {
             let put = if len == 0 { Ok(()) } else { self.link.put(peer, segs, 0, &iov, 0, len) };
             match put {
                 Ok(()) => {
@@ -117,13 +153,22 @@ impl<L: Link> Endpoint<L> {
                 Err(NoDirect::Never) => self.peer(peer).frames_only = true,
             }
         }
-        if len <= self.proto.eager {
+        let mut serve = Serve { peer, iov, len, done: 0, req, cntr };
+        if direct == Reach::Device {
+            match self.push_read(segs, serve) {
+                None => return,
+                Some(back) => serve = back,
+            }
+        }
+        if len <= self.proto.eager && (core.config.rma_order || self.peer(peer).owed < OWED_MUCH) {
             // Read now, before a later write can change it.
             let head = Head::new(WireOp::Data, Flags::empty(), 0, req, 0);
-            self.tell_peer_of(peer, head.as_bytes(), &iov, len);
+            if !self.tell_peer_of(peer, head.as_bytes(), &serve.iov, len) {
+                return self.fin(peer, req, Status::Io, 0);
+            }
             return self.was_read(core, cntr);
         }
-        let name = self.requests.insert(Request::Serve(Serve { peer, iov, len, done: 0, req, cntr }));
+        let name = self.requests.insert(Request::Serve(serve));
         self.streams.push_front(name);
         self.stream_one(core, name);
     }
@@ -131,7 +176,7 @@ impl<L: Link> Endpoint<L> {
     /// Sends on what peers asked for in frames.
     pub(super) fn stream(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        for _ in 0..self.streams.len() {
+        for _ in 0..self.streams.len().min(STREAMS) {
             let Some(name) = self.streams.pop_front() else { break };
             self.streams.push_back(name);
             n += self.stream_one(core, name);
@@ -162,12 +207,19 @@ impl<L: Link> Endpoint<L> {
                     Ok(()) => *done += part,
                     // Who is gone takes his requests with him when the link tells of it.
                     Err(Refused::Busy | Refused::Gone(_)) => break,
+                    Err(Refused::Fault) => {
+                        self.stream_failed(name);
+                        return n + 1;
+                    }
                 }
                 n += 1;
             }
         }
         if *done == want {
-            self.streams.retain(|s| *s != name);
+            match self.streams.back() == Some(&name) {
+                true => drop(self.streams.pop_back()),
+                false => self.streams.retain(|s| *s != name),
+            }
             if let Some(&mut Request::Serve(Serve { cntr, .. })) = self.requests.get_mut(name) {
                 self.requests.remove(name);
                 self.was_read(core, cntr);
@@ -180,10 +232,20 @@ impl<L: Link> Endpoint<L> {
         let (peer, name) = (frame.from(), head.tag.get());
         let len = frame.len() - Head::LEN;
         let off = usize::try_from(head.data.get()).ok()?;
-        let (iov, want, got) = match self.requests.get_mut(name)? {
-            Request::In(i) if i.peer == peer => (&i.iov, i.want, &mut i.got),
-            Request::Out(o) if o.peer == peer && o.done_as.what.contains(What::RMA | What::READ) => {
-                (&o.iov, o.len, &mut o.done)
+        if self.is_copying(name) {
+            return None;
+        }
+        let mut failed = false;
+        let (iov, want, got, spoilt) = match self.requests.get_mut(name)? {
+            Request::In(i) if i.peer == peer && i.shared.is_none() => {
+                (&i.iov, i.want, &mut i.got, &mut i.failed)
+            }
+            Request::Out(o)
+                if o.peer == peer
+                    && o.shared.is_none()
+                    && o.done_as.what.contains(What::RMA | What::READ) =>
+            {
+                (&o.iov, o.len, &mut o.done, &mut failed)
             }
             _ => return None,
         };
@@ -191,23 +253,27 @@ impl<L: Link> Endpoint<L> {
         if off != *got || len > want - *got || len == 0 {
             return None;
         }
-        self.link.copy_out(frame, Head::LEN, iov, off, len);
+        *spoilt |= self.link.copy_out(frame, Head::LEN, iov, off, len) != len;
         *got += len;
-        if *got < want {
+        // What failed here for a read is over; a peer that asked is told when it has sent all.
+        let failed_here = failed;
+        if *got < want && !failed_here {
             return Some(());
         }
         match self.requests.remove(name)? {
             Request::In(i) => {
                 // What did not fit was never asked for; the landing knows the message's length.
-                self.fetched(core, peer, i.req, Status::Ok, i.len, i.then);
+                let status = if i.failed { Status::Io } else { Status::Ok };
+                self.fetched(core, peer, i.req, status, i.len, i.then);
             }
+            Request::Out(out) if failed_here => self.finish_out(core, &out, Some(Error::Io)),
             Request::Out(out) => {
                 if out.large {
                     self.peer(peer).fetches = Fetches::ByFrames;
                 }
                 self.finish_out(core, &out, None);
             }
-            Request::Serve(_) => {}
+            Request::Serve(_) | Request::Lent(_) => {}
         }
         Some(())
     }

@@ -13,10 +13,12 @@ use crate::types::{ADDR_UNSPEC, Ctx, FiAddr, Pattern};
 
 impl Pattern {
     /// Tag and mask: of an untagged pattern, a mask that ignores everything.
+    #[inline]
     pub(crate) fn key(&self) -> (u64, u64) {
         self.tag.unwrap_or((0, u64::MAX))
     }
 
+    #[inline]
     pub(crate) fn fits(&self, src: FiAddr, tag: u64) -> bool {
         let (want, ignore) = self.key();
         (want ^ tag) & !ignore == 0 && (self.src == ADDR_UNSPEC || self.src == src)
@@ -54,22 +56,38 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
         }
     }
 
+    /// Whether no message waits.
+    #[inline]
+    pub(crate) fn nothing_waits(&self) -> bool {
+        self.waiting.len() == 0
+    }
+
     /// The receive a message is for. It stays posted: see [`Matcher::posted_mut`], [`Matcher::unpost`].
+    #[inline]
     pub(crate) fn find_posted(&mut self, src: FiAddr, tag: u64) -> Option<At> {
-        self.by_own.find(&self.posted, tag, |r| r.pattern().fits(src, tag))
+        self.by_own.find(&self.posted, tag, |r| r.pattern().key(), |r| r.pattern().fits(src, tag))
     }
 
-    pub(crate) fn post(&mut self, recv: R) {
-        let at = self.posted.push(recv);
+    #[inline(always)]
+    pub(crate) fn post(&mut self, make: impl FnOnce() -> R) -> At {
+        let at = self.posted.push(make);
         self.by_own.pushed(&self.posted, at, |r| r.pattern().key());
+        at
     }
 
+    #[inline]
     pub(crate) fn posted_mut(&mut self, at: At) -> Option<&mut R> {
         self.posted.get_mut(at)
     }
 
     pub(crate) fn unpost(&mut self, at: At) -> Option<R> {
         self.posted.remove(at)
+    }
+
+    /// Does away with a posted receive that owns nothing.
+    #[inline]
+    pub(crate) fn forget_posted(&mut self, at: At) {
+        self.posted.forget(at);
     }
 
     /// Takes back the oldest receive posted with this context.
@@ -90,12 +108,17 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
 
     pub(crate) fn wait(&mut self, message: M) {
         let tag = message.tag();
-        let at = self.waiting.push(message);
+        let at = self.waiting.push(|| message);
         self.by_any.pushed(&self.waiting, at, tag);
     }
 
     pub(crate) fn look(&self, at: At) -> Option<&M> {
         self.waiting.get(at)
+    }
+
+    /// All waiting messages.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &M> {
+        self.waiting.iter().map(|(_, m)| m)
     }
 
     pub(crate) fn take(&mut self, at: At) -> Option<M> {
@@ -189,7 +212,7 @@ mod tests {
                         prop_assert_eq!(got, model);
                         if model.is_none() {
                             posted.push(R(p, n));
-                            real.post(R(p, n));
+                            real.post(|| R(p, n));
                         }
                     }
                     Step::Arrive(src, tag) => {

@@ -1,9 +1,11 @@
 //! A queue in order of arrival that is also found by tag without walking it.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 
-/// Up to this many entries are walked; only longer queues are worth an index.
+use crate::hash::Map;
+
+/// Up to this many entries are walked; only longer queues are worth an index, and only once a message
+/// came that was not for the oldest.
 const SHORT: usize = 16;
 /// Most ignore masks one index keeps apart; programs use two or three.
 const CLASSES: usize = 8;
@@ -45,19 +47,21 @@ impl<T> Queue<T> {
         self.len
     }
 
-    pub(crate) fn push(&mut self, value: T) -> At {
+    #[inline(always)]
+    pub(crate) fn push(&mut self, make: impl FnOnce() -> T) -> At {
         self.turn += 1;
-        let node = Node { turn: self.turn, prev: self.last, next: NONE, value: Some(value) };
         let slot = match self.free.pop() {
-            Some(slot) => {
-                self.nodes[slot as usize] = node;
-                slot
-            }
+            Some(slot) => slot,
             None => {
-                self.nodes.push(node);
+                self.nodes.push(Node { turn: 0, prev: NONE, next: NONE, value: None });
                 self.nodes.len() as u32 - 1
             }
         };
+        // Built in its place: on its way from the stack it would be read before it is written.
+        let node = &mut self.nodes[slot as usize];
+        debug_assert!(node.value.is_none());
+        std::mem::forget(node.value.replace(make()));
+        (node.turn, node.prev, node.next) = (self.turn, self.last, NONE);
         match self.last {
             NONE => self.first = slot,
             last => self.nodes[last as usize].next = slot,
@@ -67,6 +71,7 @@ impl<T> Queue<T> {
         At { slot, turn: self.turn }
     }
 
+    #[inline]
     fn node(&self, at: At) -> Option<&Node<T>> {
         self.nodes.get(at.slot as usize).filter(|n| n.turn == at.turn && n.value.is_some())
     }
@@ -75,12 +80,27 @@ impl<T> Queue<T> {
         self.node(at)?.value.as_ref()
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, at: At) -> Option<&mut T> {
         self.node(at)?;
         self.nodes[at.slot as usize].value.as_mut()
     }
 
     pub(crate) fn remove(&mut self, at: At) -> Option<T> {
+        self.unlink(at)?;
+        self.nodes[at.slot as usize].value.take()
+    }
+
+    /// Like [`Queue::remove`], for an entry that owns nothing: it is forgotten, not moved or dropped.
+    #[inline(always)]
+    pub(crate) fn forget(&mut self, at: At) {
+        if self.unlink(at).is_some() {
+            std::mem::forget(self.nodes[at.slot as usize].value.take());
+        }
+    }
+
+    #[inline(always)]
+    fn unlink(&mut self, at: At) -> Option<()> {
         let (prev, next) = self.node(at).map(|n| (n.prev, n.next))?;
         match prev {
             NONE => self.first = next,
@@ -92,7 +112,14 @@ impl<T> Queue<T> {
         }
         self.len -= 1;
         self.free.push(at.slot);
-        self.nodes[at.slot as usize].value.take()
+        Some(())
+    }
+
+    /// The oldest entry.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<(At, &T)> {
+        let node = self.nodes.get(self.first as usize)?;
+        Some((At { slot: self.first, turn: node.turn }, node.value.as_ref()?))
     }
 
     /// All entries, oldest first.
@@ -112,37 +139,18 @@ impl<T> Queue<T> {
     }
 }
 
-/// Tags are spread by the program already; one multiplication will do.
-#[derive(Default)]
-struct TagHash(u64);
-
-impl Hasher for TagHash {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.write_u64(u64::from(*b));
-        }
-    }
-    fn write_u64(&mut self, v: u64) {
-        let x = (self.0 ^ v).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = x ^ x >> 32;
-    }
-}
-
 /// Entries with one ignore mask, by the tag's other bits, oldest first in each bucket. Entries that
 /// have left the queue stay here until they are met.
 #[derive(Debug)]
 struct Class {
     ignore: u64,
-    buckets: HashMap<u64, VecDeque<At>, BuildHasherDefault<TagHash>>,
+    buckets: Map<u64, VecDeque<At>>,
     held: usize,
 }
 
 impl Class {
     fn new(ignore: u64) -> Self {
-        Class { ignore, buckets: HashMap::default(), held: 0 }
+        Class { ignore, buckets: Map::default(), held: 0 }
     }
 
     fn push(&mut self, tag: u64, at: At) {
@@ -187,23 +195,29 @@ pub(crate) struct ByOwnMask {
 
 impl ByOwnMask {
     /// To be called after each push.
+    #[inline]
     pub(crate) fn pushed<T>(&mut self, queue: &Queue<T>, at: At, key: impl Fn(&T) -> (u64, u64)) {
-        if !self.on {
-            if queue.len() <= SHORT {
-                return;
-            }
-            self.on = true;
-            for (at, v) in queue.iter() {
-                self.add(key(v), at);
-            }
+        if self.on {
+            self.index(queue, at, key);
+        }
+    }
+
+    #[inline(never)]
+    fn index<T>(&mut self, queue: &Queue<T>, at: At, key: impl Fn(&T) -> (u64, u64)) {
+        if queue.len() == 1 {
+            *self = Self::default();
         } else if let Some(v) = queue.get(at) {
             self.add(key(v), at);
             if self.classes.iter().any(|c| c.is_stale(queue.len())) {
-                *self = ByOwnMask { on: true, ..Self::default() };
-                for (at, v) in queue.iter() {
-                    self.add(key(v), at);
-                }
+                self.build(queue, key);
             }
+        }
+    }
+
+    fn build<T>(&mut self, queue: &Queue<T>, key: impl Fn(&T) -> (u64, u64)) {
+        *self = ByOwnMask { on: true, ..Self::default() };
+        for (at, v) in queue.iter() {
+            self.add(key(v), at);
         }
     }
 
@@ -223,16 +237,37 @@ impl ByOwnMask {
     }
 
     /// The oldest entry for a message with this tag. `fits` decides in full.
-    pub(crate) fn find<T>(&mut self, queue: &Queue<T>, tag: u64, fits: impl Fn(&T) -> bool) -> Option<At> {
-        if !self.on || self.crowded {
-            if queue.len() == 0 {
-                *self = Self::default();
-            }
+    #[inline]
+    pub(crate) fn find<T>(
+        &mut self,
+        queue: &Queue<T>,
+        tag: u64,
+        key: impl Fn(&T) -> (u64, u64),
+        fits: impl Fn(&T) -> bool,
+    ) -> Option<At> {
+        let (at, first) = queue.first()?;
+        if fits(first) {
+            return Some(at);
+        }
+        if queue.len() <= SHORT {
             return queue.iter().find(|(_, v)| fits(v)).map(|(at, _)| at);
         }
-        if queue.len() == 0 {
-            *self = Self::default();
-            return None;
+        self.look_up(queue, tag, key, fits)
+    }
+
+    #[inline(never)]
+    fn look_up<T>(
+        &mut self,
+        queue: &Queue<T>,
+        tag: u64,
+        key: impl Fn(&T) -> (u64, u64),
+        fits: impl Fn(&T) -> bool,
+    ) -> Option<At> {
+        if !self.on {
+            self.build(queue, key);
+        }
+        if self.crowded {
+            return queue.iter().find(|(_, v)| fits(v)).map(|(at, _)| at);
         }
         self.classes.iter_mut().filter_map(|c| c.find(tag, queue, &fits)).min_by_key(|at| at.turn)
     }
@@ -248,6 +283,9 @@ pub(crate) struct ByAnyMask {
 impl ByAnyMask {
     /// To be called after each push.
     pub(crate) fn pushed<T>(&mut self, queue: &Queue<T>, at: At, tag: u64) {
+        if queue.len() == 1 {
+            self.classes.clear();
+        }
         for c in &mut self.classes {
             c.push(tag, at);
         }
@@ -264,10 +302,11 @@ impl ByAnyMask {
         key: impl Fn(&T) -> u64,
         fits: impl Fn(&T) -> bool,
     ) -> Option<At> {
+        let (at, first) = queue.first()?;
+        if fits(first) {
+            return Some(at);
+        }
         if queue.len() <= SHORT {
-            if queue.len() == 0 {
-                self.classes.clear();
-            }
             return queue.iter().find(|(_, v)| fits(v)).map(|(at, _)| at);
         }
         let class = match self.classes.iter().position(|c| c.ignore == ignore) {

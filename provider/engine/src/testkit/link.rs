@@ -5,9 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use hmem::{Span, total};
-use wire::{Addr, Seg};
+use wire::{Addr, Handle, Seg};
 
-use crate::link::{Event, Frame, Gone, Limits, Link, NoDirect, PeerId, Refused};
+use super::Setup;
+use crate::link::{
+    CopyId, Event, Exposed, Frame, Gone, Limits, Link, NoDirect, PeerId, Refused, Share, Way as CopyWay,
+};
 
 /// A link's place at the hub.
 pub type Place = usize;
@@ -29,6 +32,8 @@ struct Way {
     refuse: Option<Gone>,
     /// Whether anything ever went in.
     used: bool,
+    /// Its receiver wants no more.
+    cut: bool,
 }
 
 #[derive(Debug)]
@@ -48,17 +53,54 @@ pub(super) struct Hub {
     faults: usize,
     /// How many succeeded.
     accesses: usize,
+    peer_access: bool,
+    /// All devices' memory.
+    pub(super) devices: Vec<Span>,
+    /// Copies that devices made, and how many are to fail before and after they were started.
+    pub(super) copies: usize,
+    fail: (usize, usize),
     chance: u64,
     stations: Vec<Station>,
     ways: BTreeMap<(Place, Place), Way>,
+    /// By owner, other side and slot: turn, and the next piece.
+    shares: BTreeMap<(Place, Place, u16), (u16, u16)>,
+    /// How many pieces the side that did not open the counter took.
+    helped: usize,
+    /// Whether they can learn that.
+    boards: bool,
+    /// What each station lets others reach, by its key.
+    exposed: BTreeMap<(Place, u64), Exposed>,
+    /// Who may not write to others' memory.
+    barred: Option<Place>,
 }
 
 impl Hub {
-    pub(super) fn new(max_frame: usize, capacity: usize, direct: bool, seed: u64) -> Rc<RefCell<Hub>> {
-        let chance = seed | 1;
-        let (stations, ways) = (Vec::new(), BTreeMap::new());
-        let hub = Hub { max_frame, capacity, direct, faults: 0, accesses: 0, chance, stations, ways };
+    pub(super) fn new(setup: &Setup) -> Rc<RefCell<Hub>> {
+        let &Setup { max_frame, capacity, direct, peer_access, seed, .. } = setup;
+        let hub = Hub {
+            max_frame,
+            capacity,
+            direct,
+            faults: 0,
+            accesses: 0,
+            peer_access,
+            devices: Vec::new(),
+            copies: 0,
+            fail: (0, 0),
+            chance: seed | 1,
+            stations: Vec::new(),
+            ways: BTreeMap::new(),
+            shares: BTreeMap::new(),
+            helped: 0,
+            exposed: BTreeMap::new(),
+            boards: false,
+            barred: None,
+        };
         Rc::new(RefCell::new(hub))
+    }
+
+    pub(super) fn fail_copies(&mut self, copies: usize, late: bool) {
+        *(if late { &mut self.fail.1 } else { &mut self.fail.0 }) = copies;
     }
 
     /// Another link at the hub.
@@ -67,7 +109,7 @@ impl Hub {
         let at = h.stations.len();
         let addr = Addr::new(([10, 0, 0, 1], 1 + at as u16).into());
         h.stations.push(Station { addr, alive: true, memory: BTreeMap::new() });
-        MemLink { hub: hub.clone(), at, peers: Vec::new(), held: false }
+        MemLink::new(hub, at)
     }
 
     pub(super) fn addr(&self, at: Place) -> Addr {
@@ -94,12 +136,25 @@ impl Hub {
         self.accesses
     }
 
+    pub(super) fn set_boards(&mut self, on: bool) {
+        self.boards = on;
+    }
+
+    pub(super) fn bar(&mut self, at: Place) {
+        self.barred = Some(at);
+    }
+
+    pub(super) fn helped(&self) -> usize {
+        self.helped
+    }
+
     fn way(&mut self, from: Place, to: Place) -> &mut Way {
         self.ways.entry((from, to)).or_insert_with(|| Way {
             items: VecDeque::new(),
             open: usize::MAX,
             refuse: None,
             used: false,
+            cut: false,
         })
     }
 
@@ -114,7 +169,9 @@ impl Hub {
     pub(super) fn inject(&mut self, from: Place, to: Place, bytes: Vec<u8>) {
         let way = self.way(from, to);
         way.used = true;
-        way.items.push_back(Item::Frame(bytes));
+        if !way.cut {
+            way.items.push_back(Item::Frame(bytes));
+        }
     }
 
     pub(super) fn frames(&mut self, from: Place, to: Place) -> Vec<&mut Vec<u8>> {
@@ -128,6 +185,7 @@ impl Hub {
     /// `at` ends: what it sent still arrives, then everyone it ever met hears of it.
     pub(super) fn kill(&mut self, at: Place) {
         self.stations[at].alive = false;
+        self.exposed.retain(|(place, _), _| *place != at);
         self.stations[at].memory.clear();
         for other in 0..self.stations.len() {
             let met = self.way(at, other).used || self.way(other, at).used;
@@ -147,7 +205,7 @@ impl Hub {
     /// Another process at the place of one that ended.
     pub(super) fn rejoin(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
         hub.borrow_mut().stations[at].alive = true;
-        MemLink { hub: hub.clone(), at, peers: Vec::new(), held: false }
+        MemLink::new(hub, at)
     }
 
     fn draw(&mut self, of: usize) -> usize {
@@ -222,9 +280,38 @@ pub struct MemLink {
     at: Place,
     peers: Vec<Place>,
     held: bool,
+    /// What peers were told of, and told us, of devices' memory.
+    told: Vec<(Place, u64)>,
+    learned: Vec<(Place, u64, u64)>,
+    /// Copies in flight, which are made when they are over.
+    flying: Vec<(CopyId, Vec<Span>, Vec<Span>, usize)>,
+    started: u64,
 }
 
 impl MemLink {
+    fn new(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
+        let hub = hub.clone();
+        let (told, learned) = (Vec::new(), Vec::new());
+        MemLink { hub, at, peers: Vec::new(), held: false, told, learned, flying: Vec::new(), started: 0 }
+    }
+
+    /// The oldest copy in flight is over. Frames overtake copies.
+    fn land(&mut self) -> Option<Event<MemFrame>> {
+        if self.flying.is_empty() {
+            return None;
+        }
+        let (id, dst, src, len) = self.flying.remove(0);
+        let mut hub = self.hub.borrow_mut();
+        if hub.fail.1 > 0 {
+            hub.fail.1 -= 1;
+            // Half of it was made.
+            hmem::copy(&dst, 0, &src, 0, len / 2);
+            return Some(Event::Copied(id, false));
+        }
+        hub.copies += 1;
+        Some(Event::Copied(id, hmem::copy(&dst, 0, &src, 0, len) == len))
+    }
+
     /// Its place at the hub, which is its peers' index of it where a [`super::Net`] introduced them.
     pub fn place(&self) -> Place {
         self.at
@@ -314,14 +401,20 @@ impl Link for MemLink {
 
     fn poll(&mut self) -> Option<Event<MemFrame>> {
         assert!(!self.held, "polled before the last frame was released");
-        let (from, item) = self.hub.borrow_mut().next(self.at)?;
+        let next = self.hub.borrow_mut().next(self.at);
+        let Some((from, item)) = next else { return self.land() };
         let from = self.peer_at(from);
         Some(match item {
             Item::Frame(bytes) => {
                 self.held = true;
                 Event::Frame(MemFrame { from, bytes })
             }
-            Item::Closed(why) => Event::Closed(from, why),
+            Item::Closed(why) => {
+                let place = self.place_of(from);
+                self.told.retain(|t| t.0 != place);
+                self.learned.retain(|l| l.0 != place);
+                Event::Closed(from, why)
+            }
         })
     }
 
@@ -364,11 +457,146 @@ impl Link for MemLink {
         loff: usize,
         len: usize,
     ) -> Result<(), NoDirect> {
+        if self.hub.borrow().barred == Some(self.at) {
+            return Err(NoDirect::Never);
+        }
         let there = self.hub.borrow_mut().reach(self.place_of(to), remote)?;
         self.copy(&there, roff, local, loff, len)
     }
 
+    fn expose(&mut self, memory: &Exposed) {
+        self.hub.borrow_mut().exposed.insert((self.at, memory.key), *memory);
+    }
+
+    fn conceal(&mut self, key: u64) {
+        self.hub.borrow_mut().exposed.remove(&(self.at, key));
+    }
+
+    fn exposed(&self, by: PeerId, key: u64) -> Option<Exposed> {
+        let hub = self.hub.borrow();
+        let known = hub.direct && hub.boards;
+        hub.exposed.get(&(self.place_of(by), key)).filter(|_| known).copied()
+    }
+
+    fn cut(&mut self, peer: PeerId) {
+        let place = self.place_of(peer);
+        let mut hub = self.hub.borrow_mut();
+        let way = hub.way(place, self.at);
+        // Nothing more comes from there, whatever is sent.
+        if !std::mem::replace(&mut way.cut, true) {
+            way.items.clear();
+            way.items.push_back(Item::Closed(Gone::Denied));
+        }
+    }
+
+    fn is_gone(&self, peer: PeerId) -> bool {
+        !self.hub.borrow().stations[self.place_of(peer)].alive
+    }
+
+    fn share_open(&mut self, with: PeerId) -> Option<Share> {
+        let with = self.place_of(with);
+        let mut hub = self.hub.borrow_mut();
+        let slot =
+            (0..4).find(|slot| hub.shares.get(&(self.at, with, *slot)).is_none_or(|s| s.1 == u16::MAX))?;
+        let state = hub.shares.entry((self.at, with, slot)).or_insert((0, 0));
+        *state = (state.0.wrapping_add(1), 0);
+        Some(Share { slot, turn: state.0 })
+    }
+
+    fn share_claim(&mut self, with: PeerId, share: Share, mine: bool, of: u16) -> Option<u16> {
+        let with = self.place_of(with);
+        let sides = if mine { (self.at, with) } else { (with, self.at) };
+        let mut hub = self.hub.borrow_mut();
+        let state = hub.shares.get_mut(&(sides.0, sides.1, share.slot))?;
+        if state.0 != share.turn || state.1 >= of {
+            return None;
+        }
+        state.1 += 1;
+        let piece = state.1 - 1;
+        hub.helped += usize::from(!mine);
+        Some(piece)
+    }
+
+    fn share_close(&mut self, with: PeerId, share: Share) {
+        let key = (self.at, self.place_of(with), share.slot);
+        if let Some(state) = self.hub.borrow_mut().shares.get_mut(&key) {
+            state.1 = u16::MAX;
+        }
+    }
+
+    fn untold(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        let (hub, place) = (self.hub.borrow(), self.place_of(to));
+        if !hub.peer_access {
+            return None;
+        }
+        let mut out: Vec<Handle> = Vec::new();
+        for s in iov {
+            let inside = |d: &&Span| s.addr().wrapping_sub(d.addr()) < d.len() as u64;
+            let owner = hub.devices.iter().find(inside)?;
+            let base = owner.addr();
+            if self.told.contains(&(place, base)) || out.iter().any(|h| h.base.get() == base) {
+                continue;
+            }
+            let len = owner.len() as u64;
+            let (device, token, zero) = ([0; 16], [0; 64], [0; 3]);
+            let (fd, id, base, len) = (0.into(), base.into(), base.into(), len.into());
+            out.push(Handle { how: 1, zero, fd, id, base, len, device, token });
+        }
+        Some(out)
+    }
+
+    fn told(&mut self, to: PeerId, handle: &Handle) {
+        self.told.push((self.place_of(to), handle.base.get()));
+    }
+
+    fn learn(&mut self, from: PeerId, handle: &Handle) {
+        self.learned.push((self.place_of(from), handle.base.get(), handle.len.get()));
+    }
+
+    fn start(
+        &mut self,
+        way: CopyWay,
+        peer: PeerId,
+        remote: &[Seg],
+        local: &[Span],
+        len: usize,
+    ) -> Result<CopyId, NoDirect> {
+        let place = self.place_of(peer);
+        let mut hub = self.hub.borrow_mut();
+        if hub.fail.0 > 0 {
+            hub.fail.0 -= 1;
+            return Err(NoDirect::Never);
+        }
+        let mut there = Vec::new();
+        for seg in remote {
+            let (addr, len) = (seg.addr.get(), seg.len.get());
+            let has = |&(p, base, size): &(Place, u64, u64)| {
+                p == place && addr.checked_sub(base).is_some_and(|off| off < size && len <= size - off)
+            };
+            if !self.learned.iter().any(has) {
+                return Err(NoDirect::Never);
+            }
+            let part = |d: &Span| d.part(usize::try_from(addr.checked_sub(d.addr())?).ok()?, len as usize);
+            there.push(hub.devices.iter().find_map(part).ok_or(NoDirect::Fault)?);
+        }
+        if total(&there) < len || total(local) < len {
+            return Err(NoDirect::Fault);
+        }
+        self.started += 1;
+        let here = local.to_vec();
+        let (dst, src) = if way == CopyWay::Get { (here, there) } else { (there, here) };
+        self.flying.push((CopyId(self.started), dst, src, len));
+        Ok(CopyId(self.started))
+    }
+
+    fn cancel(&mut self, copy: CopyId) {
+        self.flying.retain(|f| f.0 != copy);
+    }
+
     fn arm(&mut self) -> bool {
+        if !self.flying.is_empty() {
+            return false;
+        }
         let hub = self.hub.borrow();
         !hub.ways.iter().any(|(&(_, to), way)| to == self.at && way.open > 0 && !way.items.is_empty())
     }

@@ -19,7 +19,7 @@ use crate::ffi::{Counted, Hold, arg, obj};
 use crate::info::ep::EpAttrs;
 use crate::param;
 
-/// A blocking read that the endpoint's link can end.
+/// A sleeper that the endpoint's link can wake: a blocking read, or the progress thread.
 #[derive(Debug)]
 struct Awake {
     who: Sleeper,
@@ -30,6 +30,7 @@ struct Awake {
 enum Sleeper {
     Cq(Hold<CqFid>),
     Cntr(Hold<CntrFid>),
+    Auto(Arc<crate::domain::Shared>),
 }
 
 impl Awake {
@@ -37,6 +38,7 @@ impl Awake {
         match &who {
             Sleeper::Cq(cq) => cq.attach_ep(fd)?,
             Sleeper::Cntr(cntr) => cntr.attach_ep(fd)?,
+            Sleeper::Auto(domain) => domain.attach(fd)?,
         }
         Ok(Awake { who, fd })
     }
@@ -47,6 +49,7 @@ impl Drop for Awake {
         match &self.who {
             Sleeper::Cq(cq) => cq.detach_ep(self.fd),
             Sleeper::Cntr(cntr) => cntr.detach_ep(self.fd),
+            Sleeper::Auto(domain) => domain.detach(self.fd),
         }
     }
 }
@@ -257,8 +260,11 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
     if ep.attrs.shared_rx && setup.srx.is_none() {
         return Err(Errno::OPBADSTATE);
     }
-    let awake = wake_all(setup)?;
-    let link = setup.link.take().ok_or(Errno::OPBADSTATE)?;
+    let awake = wake_all(setup, &ep.shared)?;
+    let mut link = setup.link.take().ok_or(Errno::OPBADSTATE)?;
+    if !setup.options.device_direct() {
+        link.set_device_direct(false);
+    }
     let config = EpConfig {
         link,
         av,
@@ -271,6 +277,7 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
     let (tx_always, rx_always) = (always(&setup.tx), always(&setup.rx));
     let mut engine = ep.shared.lock();
     let id = engine.ep_open(config);
+    engine.ep_set_depth(id, ep.attrs.tx_size.max(4096));
     let rx = engine.ep_rx(id).ok_or(Errno::OTHER)?;
     if let Some(bytes) = setup.options.min_multi_recv() {
         engine.rx_set_min_multi_recv(rx, bytes);
@@ -286,9 +293,11 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
 }
 
 /// Everybody who sleeps on what the endpoint feeds.
-fn wake_all(setup: &Setup) -> Result<Vec<Awake>, Errno> {
+fn wake_all(setup: &Setup, domain: &Arc<crate::domain::Shared>) -> Result<Vec<Awake>, Errno> {
     let queues = [&setup.tx, &setup.rx].into_iter().flatten();
     let queues = queues.map(|q| Sleeper::Cq(Hold::new(&*q.cq)));
     let cntrs = setup.cntrs.iter().flatten().map(|c| Sleeper::Cntr(Hold::new(&**c)));
-    queues.chain(cntrs).map(|who| Awake::new(who, setup.wait_fd)).collect()
+    // Whether or not anything is bound: peers may write memory of one that has nothing.
+    let auto = std::iter::once(Sleeper::Auto(domain.clone()));
+    queues.chain(cntrs).chain(auto).map(|who| Awake::new(who, setup.wait_fd)).collect()
 }

@@ -26,6 +26,16 @@ pub(crate) unsafe fn span(buf: *const c_void, len: usize) -> Span {
     unsafe { Span::new(addr, len, classify(addr, len)) }
 }
 
+/// The same once more, for a way that is seldom taken.
+///
+/// # Safety
+/// As for [`span`].
+#[cold]
+pub(crate) unsafe fn span_again(buf: *const c_void, len: usize) -> Span {
+    // SAFETY: the caller's promise.
+    unsafe { span(buf, len) }
+}
+
 /// A C vector as a slice; `FI_EINVAL` if there is none though it has a length, or it is too long.
 ///
 /// # Safety

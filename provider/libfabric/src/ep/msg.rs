@@ -5,7 +5,7 @@ use libc::{c_void, iovec};
 use libfabric_sys as fi;
 
 use super::EpFid;
-use super::iov::{span, spans};
+use super::iov::{span, span_again, spans};
 use super::post::{self, How, Receiver, cq_data, ctx};
 use super::srx::SrxFid;
 use crate::errno::Errno;
@@ -37,6 +37,29 @@ pub(super) static SRX_OPS: fi::fi_ops_msg = fi::fi_ops_msg {
 /// `ep` is NULL or a live fid; the buffer is as [`span`] demands.
 #[inline(always)]
 unsafe fn one(
+    ep: *mut fi::fid_ep,
+    (buf, len): (*const c_void, usize),
+    data: Option<u64>,
+    to: fi::fi_addr_t,
+    context: *mut c_void,
+    how: How,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let (fid, span) = unsafe { (obj::<EpFid, _>(ep)?, span(buf, len)) };
+    let op = Send { to, iov: &[], tag: None, data, ctx: ctx(context), flags: OpFlags::empty() };
+    if post::send_plain(fid, span, op, how) {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    unsafe { one_of_any(ep, (buf, len), data, to, context, how) }
+}
+
+/// Likewise, whatever it is.
+///
+/// # Safety
+/// As for [`one`].
+#[inline(never)]
+unsafe fn one_of_any(
     ep: *mut fi::fid_ep,
     (buf, len): (*const c_void, usize),
     data: Option<u64>,
@@ -137,8 +160,15 @@ unsafe extern "C" fn recv<R: Receiver>(
 ) -> isize {
     guard(|| {
         // SAFETY: fi_recv(3): a live receiver, and a buffer that stays until it completes.
-        let (to, iov) = unsafe { (obj::<R, _>(ep)?, [span(buf, len)]) };
-        post::recv(to, src, None, &iov, ctx(context))
+        let (to, span) = unsafe { (obj::<R, _>(ep)?, span(buf, len)) };
+        match post::recv_one(to, src, None, span, ctx(context)) {
+            Some(posted) => posted,
+            None => {
+                // SAFETY: as above.
+                let iov = [unsafe { span_again(buf, len) }];
+                post::recv(to, src, None, &iov, ctx(context))
+            }
+        }
     })
 }
 

@@ -38,6 +38,8 @@ const SIZES: std::ops::RangeInclusive<c_int> = fi::FI_OPT_MAX_MSG_SIZE..=fi::FI_
 pub(super) struct Options {
     min_multi_recv: Option<usize>,
     hmem_p2p: c_int,
+    /// The endpoint has promised that device memory may be used.
+    hmem: bool,
     /// `FI_OPT_MAX_MSG_SIZE` to `FI_OPT_INJECT_ATOMIC_SIZE`.
     sizes: [usize; 8],
 }
@@ -48,6 +50,7 @@ impl Options {
         Options {
             min_multi_recv: None,
             hmem_p2p: fi::FI_HMEM_P2P_ENABLED,
+            hmem: attrs.caps & fi::FI_HMEM != 0,
             sizes: [most, most, most, MAX_BYTES, inject, inject, inject, inject.min(MAX_BYTES)],
         }
     }
@@ -55,6 +58,11 @@ impl Options {
     /// As the application set it.
     pub(super) fn min_multi_recv(&self) -> Option<usize> {
         self.min_multi_recv
+    }
+
+    /// Whether devices may copy from and to peers' memory.
+    pub(super) fn device_direct(&self) -> bool {
+        self.hmem_p2p != fi::FI_HMEM_P2P_DISABLED
     }
 
     fn get(&self, name: c_int) -> Result<Value, Errno> {
@@ -72,16 +80,21 @@ impl Options {
         match name {
             fi::FI_OPT_MIN_MULTI_RECV => self.min_multi_recv = Some(new.size()?),
             fi::FI_OPT_FI_HMEM_P2P => match new.int()? {
-                // How device memory travels is ours to choose in all three; that no path copies
-                // on the way cannot be promised.
-                mode @ (fi::FI_HMEM_P2P_ENABLED | fi::FI_HMEM_P2P_PREFERRED | fi::FI_HMEM_P2P_DISABLED) => {
-                    self.hmem_p2p = mode
-                }
+                // That no path copies on the way cannot be promised.
+                mode @ (fi::FI_HMEM_P2P_ENABLED | fi::FI_HMEM_P2P_PREFERRED) => self.hmem_p2p = mode,
+                // The link, which is open once the endpoint is enabled, shares no device memory.
+                fi::FI_HMEM_P2P_DISABLED if enabled && self.device_direct() => return Err(Errno::OPBADSTATE),
+                fi::FI_HMEM_P2P_DISABLED => self.hmem_p2p = fi::FI_HMEM_P2P_DISABLED,
                 fi::FI_HMEM_P2P_REQUIRED => return Err(Errno::OPNOTSUPP),
                 _ => return Err(Errno::INVAL),
             },
-            // No call into CUDA is ever made for an endpoint, permitted or not.
-            fi::FI_OPT_CUDA_API_PERMITTED => drop(new.truth()?),
+            // Device memory can only be told and copied by calls into CUDA. Where there is none,
+            // none is made.
+            fi::FI_OPT_CUDA_API_PERMITTED => {
+                if !new.truth()? && (self.hmem || hmem::cuda::look()) {
+                    return Err(Errno::OPNOTSUPP);
+                }
+            }
             // Peers on the same host meet in shared memory: there is no other way to them.
             fi::FI_OPT_SHARED_MEMORY_PERMITTED if new.truth()? => {}
             fi::FI_OPT_SHARED_MEMORY_PERMITTED => return Err(Errno::OPNOTSUPP),

@@ -39,7 +39,7 @@ pub(super) fn cq_data(flags: u64, data: u64) -> Option<u64> {
 
 impl EpFid {
     /// The flags of a transmit that hands over `len` bytes, and whether it is to wait for a counter.
-    #[inline]
+    #[inline(always)]
     pub(super) fn transmit(&self, how: How, always: bool, len: usize) -> Result<(OpFlags, bool), Errno> {
         let (raw, quiet) = match how {
             How::Default => (self.tx_flags.load(Relaxed), false),
@@ -67,24 +67,36 @@ impl EpFid {
 }
 
 /// Sends a message; `op.flags` is filled in here.
-#[inline]
 pub(super) fn send(ep: &EpFid, mut op: Send<'_>, how: How) -> Result<(), Errno> {
     let live = ep.live()?;
     let (flags, triggered) = ep.transmit(how, live.tx_always, total(op.iov))?;
     op.flags = flags;
     if triggered {
-        let work = WorkOp::Send {
-            ep: live.ep,
-            to: op.to,
-            iov: op.iov.iter().copied().collect(),
-            tag: op.tag,
-            data: op.data,
-            ctx: op.ctx,
-            flags,
-        };
-        return trigger::defer(ep.shared(), op.ctx, work);
+        let Send { to, iov, tag, data, ctx, flags } = op;
+        let iov = iov.iter().copied().collect();
+        return trigger::defer(
+            ep.shared(),
+            ctx,
+            WorkOp::Send { ep: live.ep, to, iov, tag, data, ctx, flags },
+        );
     }
     Ok(ep.shared().lock().send(live.ep, &op)?)
+}
+
+/// Sends a message of one buffer, in the place of `op.iov`, if that can be done in no time; else
+/// nothing has happened, and [`send`] is the way, also to learn what is wrong.
+///
+/// So whoever calls it has the message in registers only: a structure that the way not taken needs in
+/// memory would be read from there on this way too, before it has been written.
+#[inline(always)]
+pub(super) fn send_plain(ep: &EpFid, span: Span, mut op: Send<'_>, how: How) -> bool {
+    let Ok(live) = ep.live() else { return false };
+    let Ok((flags, false)) = ep.transmit(how, live.tx_always, span.len()) else { return false };
+    op.flags = flags;
+    let mut engine = ep.shared().lock();
+    let sent = engine.send_plain(live.ep, span, &op);
+    engine.leave();
+    sent
 }
 
 /// Reads or writes remote memory; `op.flags` is filled in here.
@@ -112,7 +124,10 @@ pub(super) fn rma(ep: &EpFid, mut op: Rma<'_>, how: How) -> Result<(), Errno> {
         };
         return trigger::defer(ep.shared(), op.ctx, work);
     }
-    Ok(ep.shared().lock().rma(live.ep, &op)?)
+    let mut engine = ep.shared().lock();
+    let posted = engine.rma(live.ep, &op);
+    engine.leave();
+    Ok(posted?)
 }
 
 /// Where receives are posted to.
@@ -157,7 +172,6 @@ impl Receiver for EpFid {
 }
 
 /// Posts a buffer, with the receiver's flags.
-#[inline]
 pub(super) fn recv<R: Receiver>(
     to: &R,
     src: FiAddr,
@@ -169,7 +183,31 @@ pub(super) fn recv<R: Receiver>(
     post(&rx, rx.pattern(src, tag), iov, ctx, to.default_flags())
 }
 
-#[inline]
+/// Likewise, of one buffer. `None`: nothing has happened, for it is to wait for a counter.
+#[inline(always)]
+pub(super) fn recv_one<R: Receiver>(
+    to: &R,
+    src: FiAddr,
+    tag: Option<(u64, u64)>,
+    span: Span,
+    ctx: Ctx,
+) -> Option<Result<(), Errno>> {
+    let rx = match to.rx() {
+        Ok(rx) => rx,
+        Err(e) => return Some(Err(e)),
+    };
+    let raw = to.default_flags();
+    if raw & fi::FI_TRIGGER != 0 {
+        return None;
+    }
+    let (pattern, flags) = (rx.pattern(src, tag), flags::rx(raw, rx.always, tag.is_some()));
+    let mut engine = rx.shared.lock();
+    let posted = engine.recv_one(rx.id, span, Recv { pattern, iov: &[], ctx, flags });
+    engine.leave();
+    Some(posted.map_err(Errno::from))
+}
+
+#[inline(never)]
 fn post(rx: &Rx<'_>, pattern: Pattern, iov: &[Span], ctx: Ctx, raw: u64) -> Result<(), Errno> {
     let flags = flags::rx(raw, rx.always, pattern.tag.is_some());
     if raw & fi::FI_TRIGGER != 0 {

@@ -41,8 +41,15 @@ const ORDERS: u64 = FI_ORDER_SAS
     | FI_ORDER_ATOMIC_WAR
     | FI_ORDER_ATOMIC_WAW;
 
-/// The order among RMA and atomics.
-pub(crate) const MEMORY_ORDERS: u64 = ORDERS & !FI_ORDER_SAS;
+/// The orders that RMA takes part in. Atomics are in order among themselves anyway.
+pub(crate) const RMA_ORDERS: u64 = FI_ORDER_RAR
+    | FI_ORDER_RAW
+    | FI_ORDER_WAR
+    | FI_ORDER_WAW
+    | FI_ORDER_RMA_RAR
+    | FI_ORDER_RMA_RAW
+    | FI_ORDER_RMA_WAR
+    | FI_ORDER_RMA_WAW;
 
 /// What may be a default of every operation.
 const OP_FLAGS: u64 = FI_COMPLETION
@@ -116,7 +123,7 @@ pub(crate) fn answer(hints: Option<&Hints>, api: u32) -> Result<Offer, Refusal> 
     let h = hints.unwrap_or(&none);
     endpoint_type(h.ep.kind)?;
     check_names(h)?;
-    subset("capabilities", h.caps, caps::ALL)?;
+    subset("capabilities", h.caps, if h.devices { caps::ALL } else { caps::ALL & !FI_HMEM })?;
     check_endpoint(h)?;
     check_queues(h)?;
     check_domain(h)?;

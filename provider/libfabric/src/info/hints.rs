@@ -14,6 +14,8 @@ use crate::ffi;
 #[derive(Clone, Default)]
 pub(crate) struct Hints {
     pub caps: u64,
+    /// Whether there is a kind of device memory here that can be told and copied.
+    pub devices: bool,
     pub addr_format: u32,
     pub src: Option<Addr>,
     pub dest: Option<Addr>,

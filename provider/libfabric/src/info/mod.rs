@@ -58,6 +58,7 @@ pub(crate) unsafe extern "C" fn getinfo(
                 })?)
             }
         };
+        let hints = hints.map(|h| Hints { devices: h.caps & fi::FI_HMEM != 0 && devices(), ..h });
         let offer = answer::answer(hints.as_ref(), version).map_err(|r| {
             log::info!("fi_getinfo: {} {:#x} asked, {:#x} offered", r.what, r.asked, r.offered);
             Errno::NODATA
@@ -67,6 +68,11 @@ pub(crate) unsafe extern "C" fn getinfo(
         // SAFETY: `info` is the core's, valid for a write.
         unsafe { put(info, fill::fill(&core, &offer, ends, hints.as_ref())?) }
     })
+}
+
+/// Whether this process has device memory, or could have: its CUDA driver may be loaded later.
+fn devices() -> bool {
+    hmem::cuda::look() || std::path::Path::new("/dev/nvidiactl").exists()
 }
 
 /// Both ends of what an endpoint will be for, and the format they are in.

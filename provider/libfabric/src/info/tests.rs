@@ -47,6 +47,10 @@ fn open_mpi_mtl() {
     h.caps |= FI_HMEM;
     h.domain.mr_mode |= FI_MR_HMEM;
     assert_eq!(refused(&h).what, "capabilities");
+    h.devices = true;
+    let o = offer(&h, (1, 18));
+    assert_eq!((o.caps & FI_HMEM, o.tx.caps & FI_HMEM, o.rx.caps & FI_HMEM), (FI_HMEM, FI_HMEM, FI_HMEM));
+    assert_eq!(o.mr_mode & FI_MR_HMEM, 0, "a device's buffer needs no registration");
     // MPI_THREAD_MULTIPLE, and Open MPI 4.1.
     h.caps = FI_TAGGED | FI_LOCAL_COMM | FI_REMOTE_COMM | FI_DIRECTED_RECV;
     h.domain.threading = FI_THREAD_SAFE;

@@ -63,13 +63,19 @@ fn device_memory_is_refused_by_name() {
     let attr = fi::fi_mr_attr {
         anon1: fi::fi_mr_attr__bindgen_ty_1 { mr_iov: &raw const iov },
         iov_count: 1,
-        iface: fi::FI_HMEM_CUDA,
+        iface: fi::FI_HMEM_ROCR,
         ..Default::default()
     };
     let mut mr = ptr::null_mut();
     assert_eq!(call!(w.domain, mr.regattr(&attr, 0, &mut mr)), -fi::FI_EOPNOTSUPP);
     let attr = fi::fi_mr_attr { iface: fi::FI_HMEM_SYSTEM, ..attr };
-    assert_eq!(call!(w.domain, mr.regattr(&attr, fi::FI_MR_DMABUF, &mut mr)), -fi::FI_EOPNOTSUPP);
+    let of = fi::fi_mr_dmabuf { fd: -1, offset: 0, len: 8, base_addr: ptr::null_mut() };
+    let buf = fi::fi_mr_attr { anon1: fi::fi_mr_attr__bindgen_ty_1 { dmabuf: &raw const of }, ..attr };
+    assert_eq!(call!(w.domain, mr.regattr(&buf, fi::FI_MR_DMABUF, &mut mr)), -fi::FI_EOPNOTSUPP);
+    let of = fi::fi_mr_dmabuf { base_addr: iov.iov_base, offset: 4, len: 4, ..of };
+    let buf = fi::fi_mr_attr { anon1: fi::fi_mr_attr__bindgen_ty_1 { dmabuf: &raw const of }, ..attr };
+    assert_eq!(call!(w.domain, mr.regattr(&buf, fi::FI_MR_DMABUF, &mut mr)), 0);
+    assert_eq!(close(mr), 0);
     assert_eq!(call!(w.domain, mr.regattr(&attr, 0, &mut mr)), 0);
     assert_eq!(close(mr), 0);
     w.end();

@@ -10,6 +10,7 @@ use super::control::{self, Cred, Hello};
 use super::peer::Outbound;
 use super::ring::Producer;
 use super::segment::Segment;
+use super::share::Slots;
 use super::{ShmLink, service};
 use crate::net;
 
@@ -87,9 +88,13 @@ impl ShmLink {
         })?;
         let cred = Cred::of(&sock).map_err(|_| Failed::Nobody)?;
         if !cred.ours() {
-            log::warn!("{}: {addr} belongs to uid {}", self.addr, cred.uid);
+            let level = if self.warned_uid { log::Level::Debug } else { log::Level::Warn };
+            self.warned_uid = true;
+            log::log!(level, "{}: {addr} belongs to uid {}", self.addr, cred.uid);
             return Err(Failed::Gone(Gone::Denied));
         }
+        // A process forked from one that was killed may hold its listener, and never take anything.
+        self.watch(id, cred.pid, &sock).map_err(|_| Failed::Nobody)?;
         let (segment, fd) = Segment::create(self.options.ring).map_err(|e| self.lacking("a segment", &e))?;
         let hello = Hello {
             version: self.options.version,
@@ -106,7 +111,15 @@ impl ShmLink {
         self.poller
             .add(&sock, service::OUT | u64::from(id))
             .map_err(|e| self.lacking("a place in epoll", &e))?;
-        Ok(Outbound { tx: Producer::new(segment), sock, pid: cred.pid, incarnation: None, starved: None })
+        Ok(Outbound {
+            tx: Producer::new(segment),
+            sock,
+            pid: cred.pid,
+            incarnation: None,
+            starved: None,
+            board: None,
+            shares: Slots::default(),
+        })
     }
 
     fn lacking(&mut self, what: &str, e: &std::io::Error) -> Failed {

@@ -100,6 +100,51 @@ impl Cred {
     }
 }
 
+/// Watches the process at the other end of a socket: a descriptor that is readable once all of it has
+/// ended, whoever else holds the socket by then. `Err`: it has ended. `None`: the kernel cannot (it
+/// came with Linux 5.3, and with 6.5 for processes of other pid namespaces), or lacks descriptors.
+pub(crate) fn watch(sock: &OwnedFd, pid: i32) -> Result<Option<OwnedFd>, Ended> {
+    let mut raw: RawFd = -1;
+    let mut len = size_of::<RawFd>() as libc::socklen_t;
+    let place = (&raw mut raw).cast();
+    // SAFETY: `raw` is a valid place of `len` bytes.
+    let got = cvt(unsafe {
+        libc::getsockopt(sock.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERPIDFD, place, &mut len)
+    });
+    let got = match got {
+        Ok(_) => Ok(raw),
+        Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) && pid > 0 => {
+            // SAFETY: pidfd_open(2) touches no memory of ours.
+            cvt(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as libc::c_int)
+        }
+        Err(e) => Err(e),
+    };
+    match got {
+        Ok(raw) => {
+            // SAFETY: a descriptor just made, and nobody else's.
+            let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+            if has_ended(&fd) { Err(Ended) } else { Ok(Some(fd)) }
+        }
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Err(Ended),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The process is no more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended;
+
+/// Whether the process of a descriptor of [`watch`] has ended.
+pub(crate) fn has_ended(life: &OwnedFd) -> bool {
+    readable(life, libc::POLLIN)
+}
+
+fn readable(fd: &OwnedFd, events: libc::c_short) -> bool {
+    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    // SAFETY: `p` is one valid pollfd.
+    unsafe { libc::poll(&mut p, 1, 0) == 1 }
+}
+
 fn socket(domain: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: socket(2) touches no memory of ours.
     let fd = cvt(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) })?;
@@ -291,9 +336,7 @@ pub(crate) fn receive(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
 
 /// Whether the other end of a socket is closed.
 pub(crate) fn hung_up(sock: &OwnedFd) -> bool {
-    let mut p = libc::pollfd { fd: sock.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
-    // SAFETY: `p` is one valid pollfd.
-    unsafe { libc::poll(&mut p, 1, 0) == 1 }
+    readable(sock, libc::POLLRDHUP)
 }
 
 /// Ends a connection, or listening, also for processes that hold a copy of the descriptor.

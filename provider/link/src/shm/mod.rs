@@ -4,14 +4,17 @@
 //! receiver has noticed. Two peers that talk both ways have two channels, each a ring in a segment
 //! of its own and a socket which says that the other end is alive, and which wakes it.
 
+mod board;
 mod connect;
 mod control;
+mod device;
 mod open;
 mod pack;
 mod peer;
 mod ring;
 mod segment;
 mod service;
+mod share;
 mod wake;
 mod window;
 
@@ -20,13 +23,15 @@ use std::fmt::Write as _;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use engine::{Event, Limits, Link, NoDirect, PeerId, Refused};
+use engine::{CopyId, Event, Exposed, Limits, Link, NoDirect, PeerId, Refused, Share, Way};
 use hmem::Span;
-use wire::{Addr, Seg};
+use wire::{Addr, Handle, Seg};
 
 use crate::cma;
+use board::Board;
 use control::Poller;
 use peer::{Inbound, Outbound, Peer};
+use ring::Mem as _;
 use wake::Barrier;
 
 pub use open::{DEFAULT_RING, MIN_RING, OpenOptions};
@@ -50,15 +55,23 @@ impl engine::Frame for ShmFrame {
 }
 
 const HOT: usize = 4;
+/// Hot rings looked at in one poll that finds nothing, and such polls between two looks at a ring that
+/// is not hot: so that idle peers cost next to nothing.
+const LOOKS: usize = 2;
+const REST: u32 = 4;
 const NOBODY: u32 = u32::MAX;
 
 /// Polls between two looks at a ring that is not hot, while hot ones have frames; between two looks
 /// at the clock it is twice as many.
-const STRIDE: u32 = 8;
+const STRIDE: u32 = 16;
 /// Time between two looks at the sockets.
 const GAP: Duration = Duration::from_micros(50);
 /// The same while nobody has sent anything yet: the first peer should not wait.
 const EAGER_GAP: Duration = Duration::from_micros(2);
+
+/// A process that lived so long ago has not ended and left its number to another one since: that takes
+/// as many new processes as there are numbers.
+const SURE: Duration = Duration::from_millis(10);
 
 /// One endpoint's link to all peers on this host.
 #[derive(Debug)]
@@ -93,6 +106,8 @@ pub struct ShmLink {
     listener: OwnedFd,
     /// Accepted, but no hello yet.
     guests: Vec<Option<service::Guest>>,
+    /// What peers may reach without our help.
+    board: Board,
     /// Peers whose ring had no room lately.
     starved: Vec<u32>,
     /// A peer could not be reached just yet, so the next `arm` refuses to sleep: nobody would wake
@@ -103,6 +118,9 @@ pub struct ShmLink {
     scratch: Vec<u8>,
     incarnation: u64,
     pid: u32,
+    /// Copies by a device, in flight.
+    flying: Vec<device::Flying>,
+    copies_started: u64,
     warned_cma: bool,
     warned_uid: bool,
     warned_fds: bool,
@@ -201,7 +219,7 @@ impl ShmLink {
     }
 
     /// Sends on an open channel.
-    #[inline]
+    #[inline(always)]
     fn put_frame(
         &mut self,
         to: PeerId,
@@ -222,13 +240,30 @@ impl ShmLink {
         unsafe { out.tx.write(0, head) };
         if len > 0 {
             let done = out.copy_in(head.len(), body, off, len);
-            debug_assert_eq!(done, len, "the body is shorter than said");
+            if done != len {
+                // Nothing was published.
+                return Some(Err(Refused::Fault));
+            }
         }
         out.tx.publish(total);
         if wake::must_ring(out.tx.mem(), self.barrier.registered) {
             control::notify(&out.sock, &[control::WAKE]);
         }
         Some(Ok(()))
+    }
+
+    /// Sends to one we have no channel to yet.
+    #[cold]
+    fn send_first(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        self.connect(to.0)?;
+        self.put_frame(to, head, body, off, len).unwrap_or(Err(Refused::Busy))
     }
 
     #[cold]
@@ -278,19 +313,36 @@ impl ShmLink {
             (None, None) => return Err(NoDirect::Fault),
         };
         if pid <= 0 {
-            peer.no_cma = Some("its pid is not visible here (another pid namespace)".into());
+            self.frames_only(id, "its pid is not visible here (another pid namespace)".into());
             return Err(NoDirect::Never);
         }
+        // By its number a process is reached long after it was watched last: it may be another's.
+        if let Some(life) = &mut peer.life {
+            let now = Instant::now();
+            if now.duration_since(life.seen) > SURE {
+                if control::has_ended(&life.fd) {
+                    return Err(NoDirect::Fault);
+                }
+                life.seen = now;
+            }
+        }
         cma::transfer(way, pid, remote, roff, local, loff, len).map_err(|fault| {
+            self.peers[id.0 as usize].lost |= matches!(fault, cma::Fault::Gone);
             if let cma::Fault::Forbidden(e) = &fault {
-                let why = cma::why_not(e);
-                let level = if self.warned_cma { log::Level::Debug } else { log::Level::Warn };
-                self.warned_cma = true;
-                log::log!(level, "{}: frames only to {} (pid {pid}): {why}", self.addr, peer.addr);
-                peer.no_cma = Some(why);
+                self.frames_only(id, cma::why_not(e));
             }
             fault.into()
         })
+    }
+
+    /// A peer's memory cannot be reached directly. Said aloud once, since it is mostly so of all.
+    #[cold]
+    fn frames_only(&mut self, id: PeerId, why: String) {
+        let peer = &mut self.peers[id.0 as usize];
+        let level = if self.warned_cma { log::Level::Debug } else { log::Level::Warn };
+        self.warned_cma = true;
+        log::log!(level, "{}: frames only to {}: {why}", self.addr, peer.addr);
+        peer.no_cma = Some(why);
     }
 }
 
@@ -313,7 +365,7 @@ impl Link for ShmLink {
         self.peers[peer.0 as usize].addr
     }
 
-    #[inline]
+    #[inline(always)]
     fn send(
         &mut self,
         to: PeerId,
@@ -324,10 +376,7 @@ impl Link for ShmLink {
     ) -> Result<(), Refused> {
         match self.put_frame(to, head, body, off, len) {
             Some(done) => done,
-            None => {
-                self.connect(to.0)?;
-                self.put_frame(to, head, body, off, len).unwrap_or(Err(Refused::Busy))
-            }
+            None => self.send_first(to, head, body, off, len),
         }
     }
 
@@ -336,20 +385,42 @@ impl Link for ShmLink {
         if self.held != NOBODY {
             self.advance(self.held);
         }
+        if !self.flying.is_empty() {
+            if let Some(event) = self.landed() {
+                return Some(event);
+            }
+        }
         self.calls = self.calls.wrapping_add(1);
         if self.calls % STRIDE == 0 || self.slow {
             if let Some(event) = self.poll_slow() {
                 return Some(event);
             }
         }
-        for _ in 0..self.hot_len {
+        for _ in 0..self.hot_len.min(LOOKS) {
             let id = self.hot[self.hot_turn];
             self.hot_turn = if self.hot_turn + 1 < self.hot_len { self.hot_turn + 1 } else { 0 };
             if let Some(event) = self.next_of(id) {
                 return Some(event);
             }
         }
-        if self.ins.len() > self.hot_len { self.cold() } else { None }
+        if self.ins.len() > self.hot_len && self.calls % REST == 0 { self.cold() } else { None }
+    }
+
+    #[inline]
+    fn more(&mut self, from: PeerId) -> Option<ShmFrame> {
+        match self.peers[from.0 as usize].inb.as_mut()?.rx.peek() {
+            Ok(Some(len)) => {
+                self.held = from.0;
+                Some(ShmFrame { from, len })
+            }
+            // Whatever is wrong, the next poll finds it too.
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn first<const N: usize>(&self, frame: &ShmFrame) -> Option<[u8; N]> {
+        self.peers[frame.from.0 as usize].inb.as_ref()?.rx.first()
     }
 
     fn read(&self, frame: &ShmFrame, off: usize, dst: &mut [u8]) -> usize {
@@ -359,8 +430,17 @@ impl Link for ShmLink {
         }
     }
 
+    #[inline(always)]
     fn copy_out(&self, frame: &ShmFrame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
         let Some(inb) = &self.peers[frame.from.0 as usize].inb else { return 0 };
+        if let ([only], Some(at)) = (dst, inb.rx.straight(off, len)) {
+            if let Some(part) = only.part(doff, len).filter(|p| p.kind().is_system()) {
+                // SAFETY: the part is valid for writes by `Span`'s invariant; its place in the ring
+                // was found by `straight`, and the frame is ours until it is released.
+                unsafe { inb.rx.mem().get(at, part.as_ptr(), len) };
+                return len;
+            }
+        }
         let mut done = 0;
         for (at, n) in inb.rx.stretches(off, len) {
             if n > 0 {
@@ -401,8 +481,86 @@ impl Link for ShmLink {
         self.direct(cma::Way::Put, to, remote, roff, (local, loff), len)
     }
 
+    fn cut(&mut self, peer: PeerId) {
+        self.refuse(peer.0);
+    }
+
+    fn is_gone(&self, peer: PeerId) -> bool {
+        let peer = &self.peers[peer.0 as usize];
+        let socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
+        peer.lost
+            || peer.dying.is_some()
+            || peer.life.as_ref().is_some_and(|life| control::has_ended(&life.fd))
+            || socks.into_iter().any(control::hung_up)
+    }
+
+    fn share_open(&mut self, with: PeerId) -> Option<Share> {
+        let out = self.peers[with.0 as usize].out.as_mut()?;
+        let (slot, turn) = out.shares.open(|slot| out.tx.mem().share(slot))?;
+        Some(Share { slot, turn })
+    }
+
+    fn share_claim(&mut self, with: PeerId, share: Share, mine: bool, of: u16) -> Option<u16> {
+        let peer = &self.peers[with.0 as usize];
+        let mem = match mine {
+            true => peer.out.as_ref()?.tx.mem(),
+            false => peer.inb.as_ref()?.rx.mem(),
+        };
+        share::claim(mem.share(share.slot), share.turn, of)
+    }
+
+    fn share_close(&mut self, with: PeerId, share: Share) {
+        if let Some(out) = &mut self.peers[with.0 as usize].out {
+            out.shares.close(share.slot, share.turn, |slot| out.tx.mem().share(slot));
+        }
+    }
+
+    fn expose(&mut self, memory: &Exposed) {
+        self.board.show(memory);
+    }
+
+    fn conceal(&mut self, key: u64) {
+        self.board.hide(key);
+    }
+
+    fn exposed(&self, by: PeerId, key: u64) -> Option<Exposed> {
+        let peer = &self.peers[by.0 as usize];
+        if !self.options.cma || peer.no_cma.is_some() {
+            return None;
+        }
+        peer.out.as_ref()?.board.as_ref()?.find(key)
+    }
+
+    fn untold(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        self.untold_handles(to, iov)
+    }
+
+    fn told(&mut self, to: PeerId, handle: &Handle) {
+        self.told_handle(to, handle);
+    }
+
+    fn learn(&mut self, from: PeerId, handle: &Handle) {
+        self.learn_handle(from, handle);
+    }
+
+    fn start(
+        &mut self,
+        way: Way,
+        peer: PeerId,
+        remote: &[Seg],
+        local: &[Span],
+        len: usize,
+    ) -> Result<CopyId, NoDirect> {
+        self.start_copy(way, peer, remote, local, len)
+    }
+
+    fn cancel(&mut self, copy: CopyId) {
+        self.cancel_copy(copy);
+    }
+
     fn arm(&mut self) -> bool {
-        if self.held != NOBODY {
+        // No descriptor tells when a copy is over, so as long as one is in flight nobody sleeps.
+        if self.held != NOBODY || !self.flying.is_empty() {
             return false;
         }
         self.service();
@@ -436,6 +594,11 @@ impl Link for ShmLink {
             (None, Some(pid)) => write!(line, "cma (process_vm_readv) with pid {pid}"),
             (None, None) => write!(line, "not connected"),
         };
+        let _ = match &peer.no_device {
+            Some(why) => write!(line, "; device memory: {why}"),
+            None if self.options.device_direct => Ok(()),
+            None => write!(line, "; device memory: staged, device_direct is switched off"),
+        };
         line
     }
 }
@@ -461,3 +624,6 @@ mod tests;
 
 #[cfg(all(test, not(loom)))]
 mod trust_tests;
+
+#[cfg(all(test, not(loom)))]
+mod hostile_tests;

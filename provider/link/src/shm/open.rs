@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use wire::Addr;
 
+use super::board::Board;
 use super::control::{self, Poller};
 use super::wake::Barrier;
 use super::{HOT, NOBODY, ShmLink, Windows, ring, segment, service};
 use crate::net;
 
-/// Bytes of a ring if nothing else is asked for. With the control page it makes 32 KiB.
-pub const DEFAULT_RING: usize = 28 << 10;
+/// Bytes of a ring if nothing else is asked for. With the control page it makes 128 KiB, which take
+/// memory only where they were touched.
+pub const DEFAULT_RING: usize = 124 << 10;
 
 /// Least bytes of a ring: enough for frames of 10 KiB.
 pub const MIN_RING: usize = 24 << 10;
@@ -30,6 +32,8 @@ pub struct OpenOptions {
     pub ring: usize,
     /// Whether to reach peers' memory directly where the kernel allows it.
     pub cma: bool,
+    /// Whether a device copies from or to a peer's device memory where the driver allows it.
+    pub device_direct: bool,
     /// How long a peer that was never reached may take to appear.
     pub connect_timeout: Duration,
     /// What peers have to speak, told by a number: [`wire::VERSION`] for the engine's frames.
@@ -44,6 +48,7 @@ impl Default for OpenOptions {
             bind: None,
             ring: DEFAULT_RING,
             cma: true,
+            device_direct: true,
             connect_timeout: Duration::from_secs(3),
             version: wire::VERSION,
             windows: None,
@@ -85,12 +90,15 @@ impl ShmLink {
             poller,
             listener,
             guests: Vec::new(),
+            board: Board::create()?,
             starved: Vec::new(),
             connecting: false,
             options: OpenOptions { ring, ..options },
             scratch: Vec::new(),
             incarnation: control::random()?,
             pid: std::process::id(),
+            flying: Vec::new(),
+            copies_started: 0,
             warned_cma: false,
             warned_uid: false,
             warned_fds: false,

@@ -7,8 +7,11 @@ use engine::{Gone, PeerId};
 use hmem::Span;
 use wire::Addr;
 
+use super::board::View;
+use super::device::Devices;
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
+use super::share::Slots;
 
 /// A channel to a peer.
 #[derive(Debug)]
@@ -20,25 +23,34 @@ pub(super) struct Outbound {
     pub(super) incarnation: Option<u64>,
     /// Length of a frame that found no room.
     pub(super) starved: Option<usize>,
+    /// What the peer lets us reach, once it has welcomed us.
+    pub(super) board: Option<View>,
+    /// Counters of transfers that the peer shares.
+    pub(super) shares: Slots,
 }
 
 impl Outbound {
     /// Copies bytes `off..off+len` of `body` to byte `at` of the reserved frame; returns how many
     /// there were.
-    #[inline]
+    #[inline(always)]
     pub(super) fn copy_in(&mut self, at: usize, body: &[Span], off: usize, len: usize) -> usize {
-        let ring = self.tx.stretches(at, len);
         let mem = self.tx.mem();
-        if let ([only], [(at, _), (_, 0)]) = (body, ring) {
+        if let ([only], Some(at)) = (body, self.tx.straight(at, len)) {
             if let Some(part) = only.part(off, len).filter(|p| p.kind().is_system()) {
                 // SAFETY: the part is valid for reads by `Span`'s invariant; its place in the ring
-                // was found by `stretches`, and is reserved.
+                // was found by `straight`, and is reserved.
                 unsafe { mem.put(at, part.as_ptr(), len) };
                 return len;
             }
         }
+        self.copy_in_parts(at, body, off, len)
+    }
+
+    #[inline(never)]
+    fn copy_in_parts(&mut self, at: usize, body: &[Span], off: usize, len: usize) -> usize {
+        let mem = self.tx.mem();
         let mut done = 0;
-        for (at, n) in ring {
+        for (at, n) in self.tx.stretches(at, len) {
             if n > 0 {
                 done += hmem::copy(&[mem.span(at, n)], 0, body, off + done, n);
             }
@@ -60,6 +72,15 @@ pub(super) struct Inbound {
     pub(super) budget: u32,
 }
 
+/// A peer's process.
+#[derive(Debug)]
+pub(super) struct Life {
+    pub(super) pid: i32,
+    pub(super) fd: OwnedFd,
+    /// When it was last known to live.
+    pub(super) seen: Instant,
+}
+
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) out: Option<Outbound>,
@@ -69,6 +90,11 @@ pub(super) struct Peer {
     pub(super) name: Option<Addr>,
     /// It ended; `Closed` follows once `inb` is drained.
     pub(super) dying: Option<Gone>,
+    /// Readable once the process that has this pid has ended. Its sockets tell that too, but not
+    /// while a process forked from it holds copies of them.
+    pub(super) life: Option<Life>,
+    /// Its memory was gone when we wanted some. That is before its end can be seen by any descriptor.
+    pub(super) lost: bool,
     /// Channels of its successors under the same name.
     pub(super) waiting: Vec<Inbound>,
     /// It was connected to before.
@@ -78,6 +104,10 @@ pub(super) struct Peer {
     pub(super) next_try: Option<Instant>,
     /// Why its memory cannot be reached directly, once that was tried.
     pub(super) no_cma: Option<String>,
+    /// Devices' memory, here and there.
+    pub(super) devices: Devices,
+    /// Why such memory does not go from device to device, once that was tried.
+    pub(super) no_device: Option<String>,
 }
 
 impl Peer {
@@ -89,11 +119,15 @@ impl Peer {
             addr,
             name: None,
             dying: None,
+            life: None,
+            lost: false,
             waiting: Vec::new(),
             reached: false,
             first_try: None,
             next_try: None,
             no_cma: None,
+            devices: Devices::default(),
+            no_device: None,
         }
     }
 }

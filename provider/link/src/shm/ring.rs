@@ -30,6 +30,8 @@ pub(crate) trait Word {
     fn load(&self, order: Ordering) -> u32;
     fn store(&self, v: u32, order: Ordering);
     fn fetch_and(&self, v: u32, order: Ordering) -> u32;
+    /// Stores `to` if the word is `from`, else answers what it is. No order.
+    fn compare_exchange(&self, from: u32, to: u32) -> Result<(), u32>;
 }
 
 /// The memory of a ring and its control words.
@@ -85,6 +87,14 @@ fn stretches(lines: u32, at: usize, len: usize) -> [(usize, usize); 2] {
     [(at, first), (0, len - first)]
 }
 
+/// Where in a ring of so many lines bytes `off..off+len` of the record on a line start, if they do
+/// not run over its end.
+#[inline]
+fn straight(lines: u32, line: u32, off: usize, len: usize) -> Option<usize> {
+    let at = line as usize * LINE + COMMIT + off;
+    (at + len <= lines as usize * LINE).then_some(at)
+}
+
 /// The sending half.
 #[derive(Debug)]
 pub(crate) struct Producer<M> {
@@ -135,6 +145,12 @@ impl<M: Mem> Producer<M> {
         Ok(())
     }
 
+    /// Where in the ring bytes `off..off+len` of the reserved frame go, if that is one stretch.
+    #[inline]
+    pub(crate) fn straight(&self, off: usize, len: usize) -> Option<usize> {
+        straight(self.lines, self.line, off, len)
+    }
+
     /// Where in the ring bytes `off..off+len` of the reserved frame go.
     #[inline]
     pub(crate) fn stretches(&self, off: usize, len: usize) -> [(usize, usize); 2] {
@@ -145,8 +161,13 @@ impl<M: Mem> Producer<M> {
     ///
     /// # Safety
     /// `off..off+src.len()` must be inside what the last [`Producer::reserve`] said has room.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn write(&mut self, off: usize, src: &[u8]) {
+        if let Some(at) = self.straight(off, src.len()) {
+            // SAFETY: `src` is a slice; `straight` stays inside the ring, and the caller says that
+            // these bytes are reserved, so they are ours.
+            return unsafe { self.mem.put(at, src.as_ptr(), src.len()) };
+        }
         let [(at, n), (wrapped, rest)] = self.stretches(off, src.len());
         // SAFETY: `src` is a slice; `stretches` stays inside the ring, and the caller says that
         // these bytes are reserved, so they are ours.
@@ -227,11 +248,35 @@ impl<M: Mem> Consumer<M> {
         }
     }
 
+    /// Where in the ring bytes `off..off+len` of the frame at hand are, if they are all of the frame
+    /// and one stretch.
+    #[inline]
+    pub(crate) fn straight(&self, off: usize, len: usize) -> Option<usize> {
+        if off + len > self.len {
+            return None;
+        }
+        straight(self.lines, self.line, off, len)
+    }
+
     /// Where in the ring bytes `off..off+len` of the frame at hand are, cut to what there is.
     #[inline]
     pub(crate) fn stretches(&self, off: usize, len: usize) -> [(usize, usize); 2] {
         let off = off.min(self.len);
         stretches(self.lines, self.line as usize * LINE + COMMIT + off, len.min(self.len - off))
+    }
+
+    /// The first `N` bytes of the frame at hand, which lie on one line; `None` if it is shorter.
+    #[inline]
+    pub(crate) fn first<const N: usize>(&self) -> Option<[u8; N]> {
+        const { assert!(N <= LINE - COMMIT) };
+        if self.len < N {
+            return None;
+        }
+        let mut bytes = [0; N];
+        // SAFETY: all of the line is inside the ring, `bytes` has room for `N`, and a frame at hand
+        // is ours until `advance`.
+        unsafe { self.mem.get(self.line as usize * LINE + COMMIT, bytes.as_mut_ptr(), N) };
+        Some(bytes)
     }
 
     /// Copies bytes of the frame at hand; returns how many there were.

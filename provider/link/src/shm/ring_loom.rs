@@ -24,11 +24,19 @@ pub(crate) enum Twin {
     Zero,
     /// Fences are none.
     Fence,
+    /// A compare-exchange is a load and a store.
+    Exchange,
 }
 
 /// A word that forgets what its twin forgets.
 #[derive(Debug)]
 pub(crate) struct TwinWord(AtomicU32, Twin);
+
+impl TwinWord {
+    pub(crate) fn new(twin: Twin) -> TwinWord {
+        TwinWord(AtomicU32::new(0), twin)
+    }
+}
 
 impl Word for TwinWord {
     fn load(&self, order: Ordering) -> u32 {
@@ -43,6 +51,18 @@ impl Word for TwinWord {
 
     fn fetch_and(&self, v: u32, order: Ordering) -> u32 {
         self.0.fetch_and(v, order)
+    }
+
+    fn compare_exchange(&self, from: u32, to: u32) -> Result<(), u32> {
+        if self.1 != Twin::Exchange {
+            return self.0.compare_exchange(from, to, Relaxed, Relaxed).map(drop);
+        }
+        let now = self.0.load(Relaxed);
+        if now != from {
+            return Err(now);
+        }
+        self.0.store(to, Relaxed);
+        Ok(())
     }
 }
 
@@ -60,7 +80,7 @@ pub(crate) struct LoomMem {
 impl LoomMem {
     /// `data` is the twin of commit words, `head` that of the position, `fence` that of fences.
     pub(crate) fn new(lines: usize, data: Twin, head: Twin, fence: Twin) -> LoomMem {
-        let word = |twin| TwinWord(AtomicU32::new(0), twin);
+        let word = TwinWord::new;
         LoomMem {
             lines: (0..lines).map(|_| (word(data), UnsafeCell::new(0))).collect(),
             head: word(head),

@@ -9,6 +9,7 @@ use hmem::{Kind, Span};
 
 use super::control::cvt;
 use super::ring::{LINE, Mem, Word};
+use super::share::SLOTS;
 
 /// Bytes before the ring.
 pub(crate) const CONTROL: usize = 4096;
@@ -18,45 +19,62 @@ pub(crate) const CONTROL: usize = 4096;
 const HEAD: usize = 0;
 const BELL: usize = 128;
 const WANT: usize = 256;
+const SHARES: usize = 512;
+/// From one counter of shared transfers to the next.
+const SHARE: usize = 128;
 
 /// Seals a segment must have: without them the peer could cut it off under us (SIGBUS).
-const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+const SEALS: libc::c_int = SIZE_SEALS | libc::F_SEAL_SEAL;
+const SIZE_SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
 /// Largest ring taken from a peer.
 pub(crate) const MAX_RING: usize = 16 << 20;
 
-/// A mapped segment; unmapped on drop.
+/// A sealed memfd that one process made, mapped; unmapped on drop.
 #[derive(Debug)]
-pub(crate) struct Segment {
+pub(crate) struct Shared {
     base: NonNull<u8>,
-    lines: u32,
+    len: usize,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread, and `Segment` owns its mapping.
-unsafe impl Send for Segment {}
+// SAFETY: a mapping belongs to the process, not to a thread, and `Shared` owns its mapping.
+unsafe impl Send for Shared {}
 
-impl Segment {
-    /// A new segment with a ring of `ring` bytes, a multiple of the page size.
-    pub(crate) fn create(ring: usize) -> io::Result<(Segment, OwnedFd)> {
+const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+impl Shared {
+    /// Makes `len` bytes, whole pages, that peers can only read.
+    pub(crate) fn create(len: usize) -> io::Result<(Shared, OwnedFd)> {
+        let (shared, fd) = Shared::create_open(len)?;
+        // Kernels before 5.1 have no such seal; there, a peer of the same user could write.
+        // SAFETY: `fcntl` touches no memory of ours.
+        unsafe {
+            libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)
+        };
+        Ok((shared, fd))
+    }
+
+    /// Makes `len` bytes, whole pages, to which seals may still be added.
+    fn create_open(len: usize) -> io::Result<(Shared, OwnedFd)> {
         // SAFETY: the name is a C string; memfd_create(2) takes nothing else from memory.
         let fd =
             unsafe { libc::memfd_create(c"strait".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
         // SAFETY: a descriptor just made, and nobody else's.
         let fd = unsafe { OwnedFd::from_raw_fd(cvt(fd)?) };
-        let size = (CONTROL + ring) as libc::off_t;
         // SAFETY: `ftruncate` and `fcntl` touch no memory of ours.
         unsafe {
-            cvt(libc::ftruncate(fd.as_raw_fd(), size))?;
-            cvt(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS))?;
+            cvt(libc::ftruncate(fd.as_raw_fd(), len as libc::off_t))?;
+            cvt(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SIZE_SEALS))?;
         }
-        Ok((Segment::map(fd.as_raw_fd(), ring)?, fd))
+        Ok((Shared::map(fd.as_raw_fd(), len, WRITABLE)?, fd))
     }
 
-    /// A segment a peer made; the reason if it is not one as agreed.
-    pub(crate) fn adopt(fd: BorrowedFd<'_>, ring: usize) -> Result<Segment, &'static str> {
-        if !(super::MIN_RING..=MAX_RING).contains(&ring) || ring % 4096 != 0 {
-            return Err("its ring has a strange size");
-        }
+    /// What a peer made, to be read; the reason if it is not as agreed.
+    pub(crate) fn adopt(fd: BorrowedFd<'_>, len: usize) -> Result<Shared, &'static str> {
+        Shared::adopt_as(fd, len, libc::PROT_READ)
+    }
+
+    fn adopt_as(fd: BorrowedFd<'_>, len: usize, prot: libc::c_int) -> Result<Shared, &'static str> {
         let raw = fd.as_raw_fd();
         // SAFETY: F_GET_SEALS touches no memory of ours.
         let seals = unsafe { libc::fcntl(raw, libc::F_GET_SEALS) };
@@ -67,49 +85,100 @@ impl Segment {
         let (mut stat, mut fs): (libc::stat, libc::statfs) = unsafe { std::mem::zeroed() };
         // SAFETY: `stat` and `fs` are valid places for the answers.
         let ok = unsafe { libc::fstat(raw, &mut stat) == 0 && libc::fstatfs(raw, &mut fs) == 0 };
-        if !ok || stat.st_size != (CONTROL + ring) as libc::off_t {
+        if !ok || stat.st_size != len as libc::off_t {
             return Err("its segment has another size than it says");
         }
         // Huge pages can run out at a touch (SIGBUS), also when sealed.
         if fs.f_type != libc::TMPFS_MAGIC {
             return Err("its segment is no ordinary memfd");
         }
-        Segment::map(raw, ring).map_err(|_| "its segment cannot be mapped")
+        Shared::map(raw, len, prot).map_err(|_| "its segment cannot be mapped")
     }
 
-    fn map(fd: libc::c_int, ring: usize) -> io::Result<Segment> {
+    fn map(fd: libc::c_int, len: usize, prot: libc::c_int) -> io::Result<Shared> {
         // SAFETY: a new mapping where the kernel likes; it replaces none.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                CONTROL + ring,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                fd,
-                0,
-            )
-        };
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // Spans over the ring are made from numbers.
+        // Spans over it are made from numbers.
         let _ = base.expose_provenance();
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Segment { base, lines: (ring / LINE) as u32 })
+        Ok(Shared { base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len })
     }
 
-    fn word(&self, at: usize) -> &AtomicU32 {
-        debug_assert!(at + 4 <= CONTROL + self.lines as usize * LINE && at % 4 == 0);
+    /// The word at byte `at`, which is inside and aligned to 4. Where only reading is allowed, so are
+    /// only loads.
+    #[inline]
+    pub(crate) fn word(&self, at: usize) -> &AtomicU32 {
+        debug_assert!(at + 4 <= self.len && at % 4 == 0);
         // SAFETY: 1. callers ask for places inside the mapping, aligned to 4 (asserted above), and
         // the mapping lives as long as `self`. 2. An `AtomicU32` may be changed by others at any
         // time, also from another process, and every value is one.
         unsafe { self.base.add(at).cast::<AtomicU32>().as_ref() }
     }
 
+    /// Bytes that take memory.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn resident(&self) -> usize {
+        let mut pages = vec![0u8; self.len / 4096];
+        // SAFETY: the mapping is whole, and `pages` has a byte for each of its pages.
+        cvt(unsafe { libc::mincore(self.base.as_ptr().cast(), self.len, pages.as_mut_ptr()) }).unwrap();
+        pages.iter().filter(|p| **p & 1 != 0).count() * 4096
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and whole; nothing borrows from it once `self` goes.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The memory of a channel.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    shared: Shared,
+    lines: u32,
+}
+
+impl Segment {
+    /// A new segment with a ring of `ring` bytes, a multiple of the page size.
+    pub(crate) fn create(ring: usize) -> io::Result<(Segment, OwnedFd)> {
+        let (shared, fd) = Shared::create_open(CONTROL + ring)?;
+        // SAFETY: `fcntl` touches no memory of ours.
+        unsafe { cvt(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SEAL))? };
+        Ok((Segment { shared, lines: (ring / LINE) as u32 }, fd))
+    }
+
+    /// A segment a peer made; the reason if it is not one as agreed.
+    pub(crate) fn adopt(fd: BorrowedFd<'_>, ring: usize) -> Result<Segment, &'static str> {
+        if !(super::MIN_RING..=MAX_RING).contains(&ring) || ring % 4096 != 0 {
+            return Err("its ring has a strange size");
+        }
+        let shared = Shared::adopt_as(fd, CONTROL + ring, WRITABLE)?;
+        Ok(Segment { shared, lines: (ring / LINE) as u32 })
+    }
+
+    #[inline]
+    fn word(&self, at: usize) -> &AtomicU32 {
+        self.shared.word(at)
+    }
+
+    /// Bytes that take memory.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn resident(&self) -> usize {
+        self.shared.resident()
+    }
+
+    /// A counter of shared transfers; `slot` is below [`SLOTS`].
+    pub(crate) fn share(&self, slot: u16) -> &AtomicU32 {
+        self.word(SHARES + usize::from(slot % SLOTS) * SHARE)
+    }
+
     /// Bytes `at..at+len` of the ring, which are inside it, for `hmem` to copy from or to.
     pub(crate) fn span(&self, at: usize, len: usize) -> Span {
         assert!(at + len <= self.lines as usize * LINE, "outside the ring");
-        let addr = self.base.as_ptr() as usize + CONTROL + at;
+        let addr = self.shared.base.as_ptr() as usize + CONTROL + at;
         // SAFETY: mapped memory, inside by the assertion. Callers use the span while they hold the
         // segment.
         unsafe { Span::new(addr, len, Kind::System) }
@@ -151,13 +220,13 @@ impl Mem for Segment {
         // SAFETY: the bytes are inside the mapping, `src` is valid by contract, and private memory
         // never overlaps the mapping. A peer that breaks the rules may read or write the same bytes
         // meanwhile; what it gets or leaves there is then its own problem, no reference exists.
-        unsafe { copy(src, self.base.as_ptr().add(CONTROL + at), len) }
+        unsafe { copy(src, self.shared.base.as_ptr().add(CONTROL + at), len) }
     }
 
     #[inline]
     unsafe fn get(&self, at: usize, dst: *mut u8, len: usize) {
         // SAFETY: as in `put`, with the roles exchanged; any bytes are a value.
-        unsafe { copy(self.base.as_ptr().add(CONTROL + at), dst, len) }
+        unsafe { copy(self.shared.base.as_ptr().add(CONTROL + at), dst, len) }
     }
 }
 
@@ -183,9 +252,26 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
             dst.add(last).cast::<T>().write_unaligned(second);
         }
     }
+    /// Copies the head of a frame, by its fields: so it never is in memory between the code that makes
+    /// or reads it and the ring, and no store is read back in other parts, which takes long.
+    ///
+    /// # Safety
+    /// As above, for `HEAD_LEN` bytes.
+    #[inline(always)]
+    unsafe fn head(src: *const u8, dst: *mut u8) {
+        // SAFETY: 4 + 8 + 8 bytes.
+        unsafe {
+            dst.cast::<u32>().write_unaligned(src.cast::<u32>().read_unaligned());
+            dst.add(4).cast::<u64>().write_unaligned(src.add(4).cast::<u64>().read_unaligned());
+            dst.add(12).cast::<u64>().write_unaligned(src.add(12).cast::<u64>().read_unaligned());
+        }
+    }
+    const HEAD_LEN: usize = wire::Head::LEN;
+    const { assert!(HEAD_LEN == 20) };
     // SAFETY: by contract, each arm with a length in range.
     unsafe {
         match len {
+            HEAD_LEN => head(src, dst),
             4..8 => ends::<u32>(src, dst, len),
             8..=16 => ends::<u64>(src, dst, len),
             17..=32 => ends::<u128>(src, dst, len),
@@ -206,12 +292,7 @@ impl Word for AtomicU32 {
     fn fetch_and(&self, v: u32, order: Ordering) -> u32 {
         AtomicU32::fetch_and(self, v, order)
     }
-}
-
-impl Drop for Segment {
-    fn drop(&mut self) {
-        let len = CONTROL + self.lines as usize * LINE;
-        // SAFETY: the mapping is ours and whole; nothing borrows from it once `self` goes.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), len) };
+    fn compare_exchange(&self, from: u32, to: u32) -> Result<(), u32> {
+        AtomicU32::compare_exchange(self, from, to, Ordering::Relaxed, Ordering::Relaxed).map(drop)
     }
 }

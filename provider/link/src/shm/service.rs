@@ -2,11 +2,13 @@
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use engine::{Event, Gone, Link, PeerId, Refused};
 
-use super::control::{self, Cred, Hello};
-use super::peer::Inbound;
+use super::board::View;
+use super::control::{self, Cred, Ended, Hello};
+use super::peer::{Inbound, Life};
 use super::ring::{Consumer, Mem};
 use super::segment::Segment;
 use super::{NOBODY, ShmFrame, ShmLink, wake};
@@ -16,6 +18,7 @@ pub(super) const LISTENER: u64 = u64::MAX;
 pub(super) const OUT: u64 = 1 << 32;
 const IN: u64 = 2 << 32;
 const GUEST: u64 = 3 << 32;
+const LIFE: u64 = 4 << 32;
 const KIND: u64 = !0 << 32;
 
 /// Most connections taken, and most packets read from one socket, at a time.
@@ -44,6 +47,7 @@ impl ShmLink {
             match token & KIND {
                 OUT => self.hear_outbound(which),
                 IN => self.hear_inbound(which),
+                LIFE => self.hear_life(which),
                 GUEST => {
                     let slot = self.guests.get_mut(which as usize).and_then(Option::take);
                     if let Some(guest) = slot {
@@ -149,7 +153,8 @@ impl ShmLink {
     fn arrive(&mut self, hello: Hello, inb: Inbound) {
         let mut welcome = [control::WELCOME; 9];
         welcome[1..].copy_from_slice(&self.incarnation.to_le_bytes());
-        control::notify(&inb.sock, &welcome);
+        // Like any other packet: if it cannot be sent, the peer does without.
+        let _ = control::send_fd(&inb.sock, &welcome, self.board.fd());
         let id = self.caller(&hello);
         if self.peers[id as usize].inb.is_some() {
             self.end(id, Gone::Reset);
@@ -199,6 +204,7 @@ impl ShmLink {
 
     fn adopt(&mut self, id: u32, inb: Inbound) {
         wake::promise(inb.rx.mem(), self.barrier);
+        let lives = self.watch(id, inb.pid, &inb.sock).is_ok();
         let added = self.poller.add(&inb.sock, IN | u64::from(id));
         let peer = &mut self.peers[id as usize];
         log::debug!("{}: connected from {} (pid {})", self.addr, peer.addr, inb.pid);
@@ -208,8 +214,10 @@ impl ShmLink {
         self.warm(id);
         if let Err(e) = added {
             log::warn!("{}: cannot watch a peer: {e}", self.addr);
-            self.end(id, Gone::Reset);
+        } else if lives {
+            return;
         }
+        self.end(id, Gone::Reset);
     }
 
     /// Reads what the sender of a channel says: wake-ups, and its end.
@@ -240,6 +248,8 @@ impl ShmLink {
                 Ok(9) if bytes[0] == control::WELCOME => {
                     let [_, number @ ..] = *bytes.first_chunk::<9>().expect("32 bytes");
                     out.incarnation = Some(u64::from_le_bytes(number));
+                    // Without it, or with one that is not right, memory is reached by asking.
+                    out.board = fd.and_then(|fd| View::adopt(&fd).ok());
                 }
                 Ok(1) if bytes[0] == control::REFUSED => {
                     log::warn!("{}: {} refused us", self.addr, self.peers[id as usize].addr);
@@ -257,16 +267,48 @@ impl ShmLink {
         }
     }
 
+    /// Watches the process of a peer, which is at the other end of `sock`.
+    pub(super) fn watch(&mut self, id: u32, pid: i32, sock: &OwnedFd) -> Result<(), Ended> {
+        let peer = &mut self.peers[id as usize];
+        if pid > 0 && peer.life.as_ref().is_some_and(|life| life.pid == pid) {
+            return Ok(());
+        }
+        let life = control::watch(sock, pid)?.map(|fd| Life { pid, fd, seen: Instant::now() });
+        if let Some(old) = std::mem::replace(&mut peer.life, life) {
+            self.poller.remove(&old.fd);
+        }
+        if let Some(life) = &peer.life {
+            if let Err(e) = self.poller.add(&life.fd, LIFE | u64::from(id)) {
+                log::debug!("{}: cannot watch pid {pid}: {e}", self.addr);
+                peer.life = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// A peer's process may have ended.
+    fn hear_life(&mut self, id: u32) {
+        if self.peers[id as usize].life.is_some() {
+            self.part(id, false);
+            self.end(id, Gone::Reset);
+        }
+    }
+
     /// A peer broke the rules.
     #[cold]
     pub(super) fn broke(&mut self, id: u32) -> Refused {
-        let peer = &mut self.peers[id as usize];
+        let peer = &self.peers[id as usize];
         log::warn!("{}: {} wrote nonsense into a ring", self.addr, peer.addr);
-        if let Some(inb) = &mut peer.inb {
+        self.refuse(id);
+        Refused::Gone(Gone::Reset)
+    }
+
+    /// Nothing more is read from a peer.
+    pub(super) fn refuse(&mut self, id: u32) {
+        if let Some(inb) = &mut self.peers[id as usize].inb {
             inb.broken = true;
         }
         self.end(id, Gone::Denied);
-        Refused::Gone(Gone::Reset)
     }
 
     /// A peer ended: nothing goes to it any more, and once its frames are drained it is closed.
@@ -276,8 +318,9 @@ impl ShmLink {
             return;
         }
         peer.dying = Some(why);
-        if let Some(out) = peer.out.take() {
-            self.poller.remove(&out.sock);
+        let out = peer.out.take().map(|out| out.sock);
+        for fd in out.iter().chain(peer.life.take().as_ref().map(|life| &life.fd)) {
+            self.poller.remove(fd);
         }
         if let Some(inb) = &mut peer.inb {
             self.poller.remove(&inb.sock);
@@ -300,8 +343,11 @@ impl ShmLink {
             }
         }
         self.dying.pop_front();
+        self.forget_devices(id);
+        let peer = &mut self.peers[id as usize];
         let why = peer.dying.take().unwrap_or(Gone::Reset);
         peer.no_cma = None;
+        peer.lost = false;
         log::debug!("{}: {} ended: {why:?}", self.addr, peer.addr);
         if peer.inb.take().is_some() {
             self.forget(id);

@@ -152,6 +152,7 @@ fn a_peer_that_scribbles_ends_in_frames_or_in_an_end() {
                     frames += 1;
                 }
                 Some(Event::Closed(..)) => ends += 1,
+                Some(Event::Copied(..)) => panic!("no copy was started"),
                 None => {
                     b.arm();
                 }
@@ -159,4 +160,14 @@ fn a_peer_that_scribbles_ends_in_frames_or_in_an_end() {
         }
     }
     assert!(frames > 100 && ends > 100, "{frames} frames, {ends} ends");
+}
+
+#[test]
+fn a_peer_that_is_cut_off_is_not_heard_any_more() {
+    let (mut a, to_b, mut b, _) = couple();
+    while say(&mut a, to_b, &[1; 60]).is_ok() {}
+    let from = b.peer(&a.addr());
+    b.cut(from);
+    assert_eq!(closed(&mut b), (from, Gone::Denied), "and no frame before");
+    assert_eq!(closed(&mut a), (to_b, Gone::Reset));
 }

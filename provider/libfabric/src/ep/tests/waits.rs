@@ -173,3 +173,26 @@ fn a_deferred_fetch_is_translated_whole() {
     assert_eq!((close(ep), close(mr), close(d.start), close(d.done)), (0, 0, 0, 0));
     w.end();
 }
+
+/// A target of RMA needs no queue and no counter; its peers need it to make progress all the same.
+#[test]
+fn a_progress_thread_knows_endpoints_that_nothing_is_bound_to() {
+    let w = World::new();
+    // SAFETY: valid structures from `leak`, which only this test looks at.
+    let attr = unsafe { (*w.info).domain_attr };
+    edit(w.info, |info| info.caps = fi::FI_RMA | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE);
+    edit(attr, |attr| attr.anon1.data_progress = fi::FI_PROGRESS_AUTO);
+    let mut domain = ptr::null_mut::<fi::fid_domain>();
+    assert_eq!(call!(w.fabric, ops.domain(w.info, &mut domain, NO)), 0);
+    let (mut av, mut ep) = (ptr::null_mut::<fi::fid_av>(), ptr::null_mut::<fi::fid_ep>());
+    assert_eq!(call!(domain, ops.av_open(&mut fi::fi_av_attr::default(), &mut av, NO)), 0);
+    assert_eq!(call!(domain, ops.endpoint(w.info, &mut ep, NO)), 0);
+    // SAFETY: an open domain.
+    let shared = unsafe { crate::ffi::obj::<DomainFid, _>(domain) }.unwrap().shared.clone();
+    let watched = || shared.auto().unwrap().wait.watched();
+    assert_eq!((bind_to(ep, av, 0), watched()), (0, 0));
+    assert_eq!((enable(ep), watched()), (0, 1));
+    assert_eq!((close(ep), watched()), (0, 0));
+    assert_eq!((close(av), close(domain)), (0, 0));
+    w.end();
+}

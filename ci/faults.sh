@@ -1,0 +1,186 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# Peers that die or lie, and resources that run out: the programs in tests/faults over the provider,
+# with libfabric 2.1.0.
+#
+#   ci/faults.sh [part...]           default: all of them; ci/faults.sh --list names them
+#
+#   LONG=1                           the long forms (an hour or two)
+#   STRAIT_LIB_DIR=dir               where libstrait-fi.so is
+#
+# The programs run in namespaces of their own with an empty /dev/shm and /tmp, in which nothing may be
+# left.  One line for each check, "ok NAME" or "FAILED NAME"; logs in $WORK/faults.  Exits 1 if
+# anything failed.
+. "$(dirname "$0")/lib.sh"
+
+parts='kill errors hostile progress crowd users soak leaks'
+out=$WORK/faults
+bin=$out/bin
+long=${LONG:-0}
+
+# pick SHORT LONG: what this run takes.
+pick() { if [ "$long" = 0 ]; then echo "$1"; else echo "$2"; fi; }
+
+compile() {
+    local name
+    mkdir -p "$bin"
+    for name; do
+        gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$LIBFABRIC/include" -o "$bin/$name" \
+            "$REPO/tests/faults/$name.c" -L"$LIBFABRIC/lib" -lfabric -Wl,-rpath,"$LIBFABRIC/lib"
+    done
+}
+
+# clean command...: run it, and say what it left in /dev/shm and /tmp.  Runs inside in_ns.
+clean() {
+    local left
+    "$@" || return 1
+    left=$(find /dev/shm /tmp -mindepth 1 2>/dev/null | head)
+    [ -z "$left" ] || { echo "left behind: $left"; return 1; }
+}
+
+# report NAME STATUS LOG BEGIN: its line, and what it had to say.
+report() {
+    if [ "$2" = 0 ]; then
+        echo "ok $1 ($((SECONDS - $4)) s)"
+    else
+        echo "FAILED $1 (status $2, $3)"
+        bad=1
+    fi
+    tail -n 30 "$3" | sed 's/^/    /'
+}
+
+# check NAME SECONDS command...: one check, in namespaces of its own.
+check() {
+    local name=$1 limit=$2 status=0 begin=$SECONDS log=$out/${1//[^a-z0-9-]/_}.log; shift 2
+    NS_TIMEOUT=$limit in_ns "$REPO/ci/faults.sh" --inside "$@" >"$log" 2>&1 </dev/null || status=$?
+    [ $status != 137 ] || echo "stopped after $limit s" >>"$log"
+    report "$name" $status "$log" "$begin"
+}
+
+part_kill() {
+    local mode cma n
+    n=$(pick 1 20)
+    compile kill
+    for mode in poll sread auto; do
+        for cma in 1 0; do
+            check "kill $mode cma=$cma" "$(pick 240 3600)" env FI_STRAIT_CMA=$cma "$bin/kill" "$mode" "$n" $RANDOM
+        done
+    done
+}
+
+part_errors() {
+    compile errors
+    check errors 120 "$bin/errors"
+}
+
+# A target that makes no call, and peers that go on all the same.
+part_progress() {
+    compile progress
+    check "progress auto" 60 "$bin/progress" auto
+    check "progress auto cma=0" 60 env FI_STRAIT_CMA=0 "$bin/progress" auto
+    # With manual progress there is no way but the direct one.
+    if grep -qs '^0$' /proc/sys/kernel/yama/ptrace_scope || [ "$(id -u)" = 0 ]; then
+        check "progress manual" 60 "$bin/progress" manual
+    fi
+}
+
+# More processes than cores, and peers that say nothing: times beside shm's are printed, not judged.
+part_crowd() {
+    local n mode rounds
+    rounds=$(pick 20 500)
+    compile crowd
+    for mode in poll sread auto spin; do
+        check "crowd 16 $mode" 120 "$bin/crowd" all 16 "$rounds" $mode
+    done
+    check "crowd 64" "$(pick 120 900)" "$bin/crowd" all 64 "$(pick 3 100)" poll
+    check "crowd 64 sread" "$(pick 120 900)" "$bin/crowd" all 64 "$(pick 3 100)" sread
+    check "crowd 16 large" 120 "$bin/crowd" all 16 "$(pick 3 50)" poll strait 100000
+    check "idle peers" 120 "$bin/crowd" idle 64
+    for n in 16 64; do
+        check "peer: crowd $n over shm" 300 "$bin/crowd" all $n "$(pick 2 20)" poll shm || true
+    done
+}
+
+# Another user is kept out; where the kernel lets nobody copy from process to process, all goes by the
+# ring, and each of the two says so, once.
+part_users() {
+    local mode said
+    compile users
+    for mode in other same seccomp enosys undumpable pidns; do
+        case $mode in other) said='' ;; same) said=0 ;; pidns) said=1 ;; *) said=2 ;; esac
+        # Where Yama forbids it, that is what is said.
+        if [ "$mode" = same ] && ! grep -qs '^0$' /proc/sys/kernel/yama/ptrace_scope; then
+            [ ! -e /proc/sys/kernel/yama/ptrace_scope ] || said=2
+        fi
+        check "users $mode" 60 bash -c '
+            FI_LOG_LEVEL=warn FI_LOG_PROV=strait "$1" "$2" >/dev/shm/log 2>&1; status=$?
+            cat /dev/shm/log; n=$(grep -c "frames only" /dev/shm/log); rm /dev/shm/log
+            [ $status != 77 ] || { echo "not possible here"; exit 0; }
+            [ $status = 0 ] || exit $status
+            [ -z "$3" ] || [ "$n" = "$3" ] || { echo "said $n times, not $3"; exit 1; }' users "$bin/users" $mode "$said"
+    done
+}
+
+# Everything at once, every byte looked at; and messages that nobody receives for a while.
+part_soak() {
+    local cma
+    compile soak
+    for cma in 1 0; do
+        check "soak cma=$cma" "$(pick 240 3600)" env FI_STRAIT_CMA=$cma "$bin/soak" "$(pick 500000 10000000)" $RANDOM
+        check "flood cma=$cma" 120 env FI_STRAIT_CMA=$cma FI_STRAIT_UNEXPECTED_SIZE=4000000 "$bin/soak" flood
+    done
+    check "soak that holds back" 240 env FI_STRAIT_UNEXPECTED_SIZE=10000 "$bin/soak" "$(pick 100000 1000000)" $RANDOM
+}
+
+# No leak and no bad access, as valgrind sees it.
+part_leaks() {
+    local v="valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9"
+    need_apt valgrind
+    compile soak progress
+    # shellcheck disable=SC2086
+    {
+        check "leaks soak" "$(pick 240 3600)" $v "$bin/soak" "$(pick 3000 200000)" $RANDOM
+        check "leaks soak cma=0" "$(pick 240 3600)" env FI_STRAIT_CMA=0 $v "$bin/soak" "$(pick 3000 200000)" $RANDOM
+        check "leaks progress" 240 $v "$bin/progress" auto
+    }
+}
+
+# A hostile process at the real link, from several seeds.
+part_hostile() {
+    local seed name begin log status
+    for seed in $(seq "$(pick 2 20)"); do
+        name="hostile $seed" begin=$SECONDS log=$out/hostile-$seed.log status=0
+        STRAIT_HOSTILE_SEED=$seed STRAIT_HOSTILE_SECONDS=$(pick 3 60) timeout -k 5 "$(pick 200 300)" \
+            cargo test --manifest-path "$REPO/Cargo.toml" --release --locked -p strait-link --lib \
+            hostile_tests::a_hostile_peer -- --nocapture >"$log" 2>&1 </dev/null || status=$?
+        grep -q ' 1 passed' "$log" || status=1
+        report "$name" $status "$log" "$begin"
+    done
+}
+
+main() {
+    local part
+    case ${1:-} in
+        --list) for part in $parts; do echo "$part"; done; exit 0 ;;
+        --inside)
+            shift
+            # What is built may be below /tmp; then it stays visible, and only /dev/shm is empty.
+            case $REPO/$out/$STRAIT_LIB_DIR in */tmp/*) ;; *) mount -t tmpfs -o mode=1777 strait-tmp /tmp ;; esac
+            clean "$@"
+            exit ;;
+    esac
+    need_provider
+    [ -e "$LIBFABRIC/.done" ] || die "run ci/get-libfabric first"
+    # Namespaces see the library only by this path.
+    export FI_PROVIDER_PATH=$STRAIT_LIB_DIR FI_PROVIDER=strait,shm
+    mkdir -p "$out"
+    bad=0
+    # shellcheck disable=SC2086
+    (($#)) || set -- $parts
+    for part; do
+        [[ " $parts " == *" $part "* ]] || die "no such part: $part (ci/faults.sh --list)"
+        "part_$part"
+    done
+    exit $bad
+}
+main "$@"

@@ -1,0 +1,180 @@
+//! CUDA's driver API, as far as it is used here: names, types, constants and the table of functions.
+//!
+//! Everything is looked up in a `libcuda.so.1` that the application has loaded. A function that this
+//! driver does not have stays `None`, and calling it is answered with [`NOT_FOUND`].
+//! Source of names and values: CUDA Driver API reference manual, and cuda.h's public interface.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fmt;
+
+use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
+
+/// A `CUdeviceptr`.
+pub(crate) type DevicePtr = u64;
+/// A `CUcontext`, `CUstream` or `CUevent`.
+pub(crate) type Handle = *mut c_void;
+
+/// What a call of the driver answered: a `CUresult` that is not `CUDA_SUCCESS`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Error(pub i32);
+
+pub(crate) const NOT_READY: i32 = 600;
+/// `CUDA_ERROR_NOT_FOUND`: also, the driver is too old to have the function.
+pub(crate) const NOT_FOUND: i32 = 500;
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut name: *const c_char = std::ptr::null();
+        if let Some(api) = super::loaded() {
+            if api.get_error_name(self.0, &mut name).is_err() {
+                name = std::ptr::null();
+            }
+        }
+        if name.is_null() {
+            return write!(f, "CUDA error {}", self.0);
+        }
+        // SAFETY: the driver's names are constants that end in NUL.
+        let name = unsafe { CStr::from_ptr(name) };
+        write!(f, "{} ({})", name.to_string_lossy(), self.0)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// `CUipcMemHandle`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct IpcHandle(pub(crate) [u8; 64]);
+
+/// `CUmemAccessDesc` for one device: `CUmemLocation` and the access flags.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct AccessDesc {
+    pub(crate) kind: u32,
+    pub(crate) device: c_int,
+    pub(crate) flags: u32,
+}
+
+pub(crate) const LOCATION_DEVICE: u32 = 1;
+pub(crate) const ACCESS_READ_WRITE: u32 = 3;
+pub(crate) const HANDLE_POSIX_FD: u32 = 1;
+pub(crate) const STREAM_NON_BLOCKING: u32 = 1;
+pub(crate) const EVENT_DISABLE_TIMING: u32 = 2;
+pub(crate) const IPC_LAZY_PEER_ACCESS: u32 = 1;
+pub(crate) const RANGE_DMA_BUF: u32 = 1;
+pub(crate) const DMA_BUF_PCIE: u64 = 1;
+
+/// `CUpointer_attribute`.
+pub(crate) mod attr {
+    pub(crate) const CONTEXT: u32 = 1;
+    pub(crate) const MEMORY_TYPE: u32 = 2;
+    pub(crate) const SYNC_MEMOPS: u32 = 6;
+    pub(crate) const BUFFER_ID: u32 = 7;
+    pub(crate) const IS_MANAGED: u32 = 8;
+    pub(crate) const DEVICE_ORDINAL: u32 = 9;
+    pub(crate) const LEGACY_IPC: u32 = 10;
+    pub(crate) const RANGE_START: u32 = 11;
+    pub(crate) const RANGE_SIZE: u32 = 12;
+    pub(crate) const MEMPOOL: u32 = 17;
+    pub(crate) const MAPPING_SIZE: u32 = 18;
+    pub(crate) const MAPPING_BASE: u32 = 19;
+}
+
+pub(crate) const TYPE_HOST: u32 = 1;
+pub(crate) const TYPE_DEVICE: u32 = 2;
+
+/// Declares the table: for each function its field, its symbol, and its parameters.
+macro_rules! table {
+    ($($field:ident $symbol:literal ($($arg:ident: $ty:ty),*);)*) => {
+        /// The driver's functions, where it has them.
+        pub(crate) struct Api {
+            $($field: Option<unsafe extern "C" fn($($ty),*) -> c_int>,)*
+        }
+
+        impl Api {
+            /// # Safety
+            /// `library` is CUDA's driver library, or one that is like it; it stays loaded.
+            unsafe fn read(library: &Library) -> Api {
+                Api {
+                    // SAFETY: the symbols have these types by the manual.
+                    $($field: unsafe { library.get($symbol) }.ok().map(|s| *s),)*
+                }
+            }
+
+            $(
+                /// As the function of that name. What is passed has to be what its manual demands,
+                /// which every caller in this module sees to: places are valid for writes, handles
+                /// are the driver's own, and ranges are of a `Span`.
+                #[allow(clippy::too_many_arguments)]
+                pub(crate) fn $field(&self, $($arg: $ty),*) -> Result<(), Error> {
+                    let Some(f) = self.$field else { return Err(Error(NOT_FOUND)) };
+                    // SAFETY: see above; the driver itself checks handles and device addresses.
+                    match unsafe { f($($arg),*) } {
+                        0 => Ok(()),
+                        code => Err(Error(code)),
+                    }
+                }
+            )*
+        }
+    };
+}
+
+table! {
+    get_error_name b"cuGetErrorName\0" (code: c_int, name: *mut *const c_char);
+    driver_version b"cuDriverGetVersion\0" (version: *mut c_int);
+    pointer_get b"cuPointerGetAttributes\0" (n: u32, which: *const u32, to: *const *mut c_void, at: DevicePtr);
+    pointer_set b"cuPointerSetAttribute\0" (value: *const c_void, which: u32, at: DevicePtr);
+    ctx_current b"cuCtxGetCurrent\0" (ctx: *mut Handle);
+    ctx_push b"cuCtxPushCurrent_v2\0" (ctx: Handle);
+    ctx_pop b"cuCtxPopCurrent_v2\0" (ctx: *mut Handle);
+    ctx_device b"cuCtxGetDevice\0" (device: *mut c_int);
+    ctx_id b"cuCtxGetId\0" (ctx: Handle, id: *mut u64);
+    device_count b"cuDeviceGetCount\0" (count: *mut c_int);
+    device_get b"cuDeviceGet\0" (device: *mut c_int, ordinal: c_int);
+    device_uuid b"cuDeviceGetUuid_v2\0" (uuid: *mut [u8; 16], device: c_int);
+    primary_state b"cuDevicePrimaryCtxGetState\0" (device: c_int, flags: *mut u32, active: *mut c_int);
+    primary_retain b"cuDevicePrimaryCtxRetain\0" (ctx: *mut Handle, device: c_int);
+    stream_create b"cuStreamCreate\0" (stream: *mut Handle, flags: u32);
+    stream_wait b"cuStreamSynchronize\0" (stream: Handle);
+    event_create b"cuEventCreate\0" (event: *mut Handle, flags: u32);
+    event_record b"cuEventRecord\0" (event: Handle, stream: Handle);
+    event_query b"cuEventQuery\0" (event: Handle);
+    event_wait b"cuEventSynchronize\0" (event: Handle);
+    event_destroy b"cuEventDestroy_v2\0" (event: Handle);
+    copy_async b"cuMemcpyAsync\0" (dst: DevicePtr, src: DevicePtr, len: usize, stream: Handle);
+    ipc_get b"cuIpcGetMemHandle\0" (handle: *mut IpcHandle, at: DevicePtr);
+    ipc_open b"cuIpcOpenMemHandle_v2\0" (at: *mut DevicePtr, handle: IpcHandle, flags: u32);
+    ipc_close b"cuIpcCloseMemHandle\0" (at: DevicePtr);
+    mem_range b"cuMemGetAddressRange_v2\0" (base: *mut DevicePtr, len: *mut usize, at: DevicePtr);
+    mem_retain b"cuMemRetainAllocationHandle\0" (handle: *mut u64, at: *mut c_void);
+    mem_release b"cuMemRelease\0" (handle: u64);
+    mem_export b"cuMemExportToShareableHandle\0" (to: *mut c_int, handle: u64, kind: u32, flags: u64);
+    mem_import b"cuMemImportFromShareableHandle\0" (handle: *mut u64, from: *mut c_void, kind: u32);
+    mem_reserve b"cuMemAddressReserve\0" (at: *mut DevicePtr, len: usize, align: usize, near: DevicePtr, flags: u64);
+    mem_unreserve b"cuMemAddressFree\0" (at: DevicePtr, len: usize);
+    mem_map b"cuMemMap\0" (at: DevicePtr, len: usize, off: usize, handle: u64, flags: u64);
+    mem_unmap b"cuMemUnmap\0" (at: DevicePtr, len: usize);
+    mem_access b"cuMemSetAccess\0" (at: DevicePtr, len: usize, desc: *const AccessDesc, count: usize);
+    range_handle b"cuMemGetHandleForAddressRange\0" (to: *mut c_void, at: DevicePtr, len: usize, kind: u32, flags: u64);
+}
+
+impl Api {
+    /// Of the driver's library that is in this process, if one is. Loads nothing.
+    pub(crate) fn find() -> Option<Api> {
+        // SAFETY: with RTLD_NOLOAD nothing is loaded, so that no initialiser runs.
+        let library =
+            unsafe { Library::open(Some("libcuda.so.1"), RTLD_LAZY | RTLD_LOCAL | libc::RTLD_NOLOAD) }
+                .ok()?;
+        // SAFETY: it goes by the name of the driver's library.
+        let api = unsafe { Api::read(&library) };
+        // Never given back: its functions are in the table for as long as the process lives.
+        std::mem::forget(library);
+        Some(api)
+    }
+}

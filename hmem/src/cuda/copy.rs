@@ -1,0 +1,123 @@
+//! Copies with a device on one side or both.
+
+use std::collections::VecDeque;
+
+use super::api::{Api, Error, Handle, NOT_FOUND, NOT_READY};
+use super::lane::{Entered, Slot, context_for, give_back, slot};
+use super::opened::Opened;
+use super::{info, loaded};
+
+/// Most bytes handed to the driver at a time where host memory is not page-locked: it copies such
+/// memory through buffers of its own before the call returns, and nothing else is done meanwhile.
+const PAGEABLE: usize = 1 << 20;
+
+/// Copies `len` bytes and waits until they are there. They must not overlap.
+#[cold]
+pub(crate) fn copy_now(dst: usize, src: usize, len: usize) -> Result<(), Error> {
+    if len == 0 {
+        return Ok(());
+    }
+    let api = loaded().ok_or(Error(NOT_FOUND))?;
+    let entered = Entered::new(api, context_for(api, dst, src)?)?;
+    let slot = slot(api, &entered, true)?;
+    let stream = slot.stream as Handle;
+    let copied = api.copy_async(dst as u64, src as u64, len, stream).and_then(|()| api.stream_wait(stream));
+    give_back(api, &slot);
+    copied
+}
+
+/// One stretch of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Where to.
+    pub dst: usize,
+    /// Where from.
+    pub src: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// A copy in flight. Dropping it waits until the device has let go of the memory.
+#[derive(Debug)]
+pub struct Pending {
+    slot: Slot,
+    /// What is not handed to the driver yet.
+    todo: VecDeque<Part>,
+    /// Between host memory that is not page-locked and a device.
+    pageable: bool,
+    /// Other processes' memory that is in use.
+    _keep: Vec<Opened>,
+}
+
+/// Starts copying all parts. In `ctx`, if that is not 0; else where the memory is. `host`: one side
+/// may be host memory.
+///
+/// # Safety
+/// All parts are valid for the copy until the answer is dropped, or has been found done. `keep` is
+/// what keeps them so where they are other processes' memory.
+pub unsafe fn start(parts: &[Part], ctx: usize, keep: Vec<Opened>, host: bool) -> Result<Pending, Error> {
+    let api = loaded().ok_or(Error(NOT_FOUND))?;
+    let first = parts.iter().find(|p| p.len > 0);
+    let ctx = match (ctx, first) {
+        (0, Some(p)) => context_for(api, p.dst, p.src)?,
+        (0, None) => super::lane::any(api).unwrap_or(0),
+        (ctx, _) => ctx,
+    };
+    let pageable = host && first.is_some_and(|p| info(p.dst).is_none() || info(p.src).is_none());
+    let entered = Entered::new(api, ctx)?;
+    let mut pending = Pending {
+        slot: slot(api, &entered, false)?,
+        todo: parts.iter().copied().filter(|p| p.len > 0).collect(),
+        pageable,
+        _keep: keep,
+    };
+    pending.issue(api)?;
+    Ok(pending)
+}
+
+impl Pending {
+    /// Whether it is done: `Ok(false)` means not yet. An error is final.
+    pub fn poll(&mut self) -> Result<bool, Error> {
+        let api = loaded().ok_or(Error(NOT_FOUND))?;
+        match api.event_query(self.slot.event as Handle) {
+            Ok(()) if self.todo.is_empty() => Ok(true),
+            Ok(()) => {
+                let _entered = Entered::new(api, self.slot.ctx)?;
+                self.issue(api)?;
+                Ok(false)
+            }
+            Err(Error(NOT_READY)) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Hands the next parts to the driver: all, or as much as does not keep us long.
+    fn issue(&mut self, api: &Api) -> Result<(), Error> {
+        let (stream, event) = (self.slot.stream as Handle, self.slot.event as Handle);
+        while let Some(part) = self.todo.pop_front() {
+            let n = if self.pageable { part.len.min(PAGEABLE) } else { part.len };
+            if n < part.len {
+                self.todo.push_front(Part { dst: part.dst + n, src: part.src + n, len: part.len - n });
+            }
+            let copied = api.copy_async(part.dst as u64, part.src as u64, n, stream);
+            if copied.is_err() {
+                // What is queued already still runs, and the event has to come after it.
+                self.todo.clear();
+                let _ = api.event_record(event, stream);
+                return copied;
+            }
+            if self.pageable {
+                break;
+            }
+        }
+        api.event_record(event, stream)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let Some(api) = loaded() else { return };
+        let _ = api.event_wait(self.slot.event as Handle);
+        give_back(api, &self.slot);
+    }
+}

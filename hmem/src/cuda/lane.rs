@@ -1,0 +1,194 @@
+//! Contexts, and the streams that copies run in.
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::api::{Api, EVENT_DISABLE_TIMING, Error, Handle, STREAM_NON_BLOCKING};
+use super::{Info, info};
+
+/// Streams of one context: the first for copies that are waited for, which must not come behind one
+/// in flight, the others for copies that are in flight together.
+const STREAMS: usize = 5;
+
+/// Most events kept for later, of one context.
+const EVENTS: usize = 64;
+
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+const INVALID_CONTEXT: i32 = 201;
+
+/// A context, made current in this thread for as long as this lives.
+pub(crate) struct Entered<'a> {
+    api: &'a Api,
+    pub(crate) ctx: usize,
+    pushed: bool,
+}
+
+impl<'a> Entered<'a> {
+    pub(crate) fn new(api: &'a Api, ctx: usize) -> Result<Entered<'a>, Error> {
+        let pushed = current(api) != ctx;
+        if pushed {
+            api.ctx_push(ctx as Handle)?;
+        }
+        Ok(Entered { api, ctx, pushed })
+    }
+
+    /// The number of the device that the context is of.
+    pub(crate) fn device(&self) -> Result<c_int, Error> {
+        let mut device = 0;
+        self.api.ctx_device(&mut device)?;
+        Ok(device)
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        if self.pushed {
+            let _ = self.api.ctx_pop(&mut null_mut());
+        }
+    }
+}
+
+fn current(api: &Api) -> usize {
+    let mut ctx = null_mut();
+    let _ = api.ctx_current(&mut ctx);
+    ctx as usize
+}
+
+/// The primary context of a device, if that is active; held from then on.
+fn primary(api: &Api, device: c_int) -> Option<usize> {
+    static HELD: Mutex<Vec<(c_int, usize)>> = Mutex::new(Vec::new());
+    let (mut flags, mut active) = (0, 0);
+    api.primary_state(device, &mut flags, &mut active).ok()?;
+    if active == 0 {
+        return None;
+    }
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, ctx)) = held.iter().find(|(d, _)| *d == device) {
+        return Some(*ctx);
+    }
+    let mut ctx = null_mut();
+    api.primary_retain(&mut ctx, device).ok()?;
+    held.push((device, ctx as usize));
+    Some(ctx as usize)
+}
+
+/// The context to reach memory in: its own, else its device's, else the calling thread's.
+pub(crate) fn context_of(api: &Api, of: &Info) -> Result<usize, Error> {
+    let known = Some(of.context).filter(|c| *c != 0);
+    known.or_else(|| primary(api, of.device)).or_else(|| any(api)).ok_or(Error(INVALID_CONTEXT))
+}
+
+/// A context that is there anyway: the calling thread's, else a device's that is active.
+pub(crate) fn any(api: &Api) -> Option<usize> {
+    let own = current(api);
+    if own != 0 {
+        return Some(own);
+    }
+    let mut count = 0;
+    api.device_count(&mut count).ok()?;
+    (0..count).find_map(|n| {
+        let mut device = 0;
+        api.device_get(&mut device, n).ok()?;
+        primary(api, device)
+    })
+}
+
+/// The context of the device with that UUID, if the device is visible and in use here.
+pub(crate) fn context_on(api: &Api, uuid: &[u8; 16]) -> Option<usize> {
+    let mut count = 0;
+    api.device_count(&mut count).ok()?;
+    (0..count).find_map(|n| {
+        let (mut device, mut id) = (0, [0; 16]);
+        api.device_get(&mut device, n).ok()?;
+        api.device_uuid(&mut id, device).ok()?;
+        if id == *uuid { primary(api, device) } else { None }
+    })
+}
+
+/// The context for a copy between these two addresses.
+pub(crate) fn context_for(api: &Api, dst: usize, src: usize) -> Result<usize, Error> {
+    // The destination's first: the device that is written to is the one that must have seen it.
+    let device = [dst, src].into_iter().filter_map(info).find(|i| i.device >= 0);
+    match device {
+        Some(of) => context_of(api, &of),
+        None => any(api).ok_or(Error(INVALID_CONTEXT)),
+    }
+}
+
+struct Lane {
+    ctx: usize,
+    /// Tells a context from one that came after it under the same name.
+    id: u64,
+    streams: [usize; STREAMS],
+    turn: usize,
+    /// To be used again.
+    events: Vec<usize>,
+}
+
+/// Where a copy is queued, and the event that comes behind it.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) ctx: usize,
+    /// Of the context.
+    id: u64,
+    pub(crate) stream: usize,
+    pub(crate) event: usize,
+}
+
+fn lanes() -> MutexGuard<'static, Vec<Lane>> {
+    static LANES: Mutex<Vec<Lane>> = Mutex::new(Vec::new());
+    LANES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A stream and an event of the context that is entered, for a copy that is waited for or not.
+pub(crate) fn slot(api: &Api, entered: &Entered<'_>, waited: bool) -> Result<Slot, Error> {
+    let mut id = 0;
+    // A driver of before 12.0 cannot tell; its contexts then count as one for each name.
+    let _ = api.ctx_id(entered.ctx as Handle, &mut id);
+    let mut lanes = lanes();
+    let at = lanes.iter().position(|l| l.ctx == entered.ctx);
+    let at = match at {
+        Some(at) if lanes[at].id == id => at,
+        stale => {
+            // The streams of a context that is gone went with it.
+            if let Some(at) = stale {
+                lanes.swap_remove(at);
+            }
+            let mut streams = [0; STREAMS];
+            for s in &mut streams {
+                let mut stream = null_mut();
+                api.stream_create(&mut stream, STREAM_NON_BLOCKING)?;
+                *s = stream as usize;
+            }
+            lanes.push(Lane { ctx: entered.ctx, id, streams, turn: 0, events: Vec::new() });
+            lanes.len() - 1
+        }
+    };
+    let lane = &mut lanes[at];
+    let stream = if waited {
+        lane.streams[0]
+    } else {
+        lane.turn = lane.turn % (STREAMS - 1) + 1;
+        lane.streams[lane.turn]
+    };
+    let event = match lane.events.pop() {
+        Some(event) => event,
+        None => {
+            let mut event = null_mut();
+            api.event_create(&mut event, EVENT_DISABLE_TIMING)?;
+            event as usize
+        }
+    };
+    Ok(Slot { ctx: entered.ctx, id, stream, event })
+}
+
+/// Gives a slot back whose work is over.
+pub(crate) fn give_back(api: &Api, slot: &Slot) {
+    let mut lanes = lanes();
+    let its = |l: &&mut Lane| (l.ctx, l.id) == (slot.ctx, slot.id) && l.events.len() < EVENTS;
+    match lanes.iter_mut().find(its) {
+        Some(lane) => lane.events.push(slot.event),
+        None => drop(api.event_destroy(slot.event as Handle)),
+    }
+}

@@ -1,0 +1,143 @@
+//! CUDA's device memory, through the driver API of a library that the application itself has loaded.
+//!
+//! Nothing here loads or initialises CUDA or makes a context: memory that there is to be asked about
+//! was made by somebody who had both. Copies run in the context that the memory belongs to, or in
+//! its device's primary one if that is active, and in streams of our own that wait for no other.
+//! So, as in every GPU-aware message passing library: what is sent has to be there when it is
+//! posted (the application synchronises first), and what was received is there when it completes.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `api` | the driver's functions |
+//! | `presence` | whether this process uses CUDA at all; what cannot be a device's |
+//! | `lane` | contexts, and the streams that copies run in |
+//! | `copy` | copies, waited for or in flight |
+//! | `share` | handles by which another process reaches the memory |
+//! | `opened` | memory of other processes, and how long it stays open |
+
+mod api;
+mod copy;
+mod lane;
+mod opened;
+mod presence;
+mod share;
+
+use std::ffi::c_void;
+
+pub use api::Error;
+pub(crate) use copy::copy_now;
+pub use copy::{Part, Pending, start};
+pub use opened::{Opened, forget, open};
+pub(crate) use presence::loaded;
+pub use presence::look;
+pub use share::{Export, How, export, export_dmabuf};
+
+use api::{Api, TYPE_DEVICE, TYPE_HOST, attr};
+
+/// How an allocation was made, which decides how others may reach it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// cuMemAlloc, cudaMalloc.
+    Plain,
+    /// cuMemMap: memory mapped by hand, PyTorch's expandable segments among it.
+    Mapped,
+    /// cuMemAllocAsync, cudaMallocAsync.
+    Pool,
+    /// cuMemAllocManaged: the CPU may touch it.
+    Managed,
+    /// Page-locked host memory.
+    Host,
+}
+
+/// What the driver knows of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// How it was made.
+    pub sort: Sort,
+    /// First byte of its allocation.
+    pub base: u64,
+    /// Bytes of its allocation.
+    pub len: u64,
+    /// The allocation's number; no other ever has it in this process. 0: the driver does not say.
+    pub id: u64,
+    /// The device's number in this process.
+    pub device: i32,
+    /// Its context, as a number; 0 where it belongs to none.
+    pub context: usize,
+}
+
+/// Whether the driver takes the address for device memory.
+#[inline]
+pub(crate) fn is_device(addr: usize) -> bool {
+    match presence::may_own(addr) {
+        None => false,
+        Some(api) => ask_is_device(api, addr),
+    }
+}
+
+fn ask_is_device(api: &Api, addr: usize) -> bool {
+    ask(api, [attr::MEMORY_TYPE, attr::IS_MANAGED], addr)
+        .is_ok_and(|[kind, managed]| kind as u32 == TYPE_DEVICE || managed != 0)
+}
+
+/// What the driver answers about an address. Each answer gets 8 bytes, which is as long as any is: how
+/// many bytes the driver writes for a truth value is told nowhere.
+fn ask<const N: usize>(api: &Api, which: [u32; N], addr: usize) -> Result<[u64; N], api::Error> {
+    let mut answers = [0u64; N];
+    let first = answers.as_mut_ptr();
+    // SAFETY: `n` is below `N`.
+    let to: [*mut c_void; N] = std::array::from_fn(|n| unsafe { first.add(n) }.cast());
+    api.pointer_get(N as u32, which.as_ptr(), to.as_ptr(), addr as u64)?;
+    Ok(answers)
+}
+
+/// What the driver knows of an address; `None` for memory that is not its.
+pub fn info(addr: usize) -> Option<Info> {
+    let api = loaded()?;
+    let most = [
+        attr::MEMORY_TYPE,
+        attr::IS_MANAGED,
+        attr::CONTEXT,
+        attr::DEVICE_ORDINAL,
+        attr::RANGE_START,
+        attr::RANGE_SIZE,
+        attr::BUFFER_ID,
+        attr::LEGACY_IPC,
+    ];
+    let [kind, managed, context, device, mut base, mut len, id, legacy] = ask(api, most, addr).ok()?;
+    // A driver of before 11.3 has no pools, and refuses to be asked about them.
+    let [pool] = ask(api, [attr::MEMPOOL], addr).unwrap_or_default();
+    let (kind, device, context) = (kind as u32, device as i32, context as usize);
+    let sort = match kind {
+        _ if managed != 0 => Sort::Managed,
+        TYPE_HOST => Sort::Host,
+        TYPE_DEVICE if pool != 0 => Sort::Pool,
+        TYPE_DEVICE if legacy != 0 => Sort::Plain,
+        TYPE_DEVICE => Sort::Mapped,
+        _ => return None,
+    };
+    if sort == Sort::Managed && kind == 0 {
+        return None;
+    }
+    if sort == Sort::Mapped {
+        // The range is all that was reserved; what is mapped there is what can be shared.
+        let mapped = ask(api, [attr::MAPPING_BASE, attr::MAPPING_SIZE], addr);
+        if let Ok([at, size @ (1..)]) = mapped {
+            (base, len) = (at, size);
+        }
+    }
+    Some(Info { sort, base, len, id, device, context })
+}
+
+/// What there is of CUDA in this process, for people: the driver's version and how many devices, or
+/// in `Err` why none.
+pub fn describe() -> Result<String, String> {
+    if !look() {
+        return Err("no libcuda.so.1 in this process".into());
+    }
+    let api = loaded().ok_or("no libcuda.so.1 in this process")?;
+    let (mut version, mut devices) = (0, 0);
+    api.driver_version(&mut version).map_err(|e| e.to_string())?;
+    api.device_count(&mut devices).map_err(|e| e.to_string())?;
+    Ok(format!("driver API {}.{}, {devices} devices", version / 1000, version % 1000 / 10))
+}

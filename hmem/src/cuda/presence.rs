@@ -1,0 +1,147 @@
+//! Whether this process uses CUDA, and which addresses cannot be a device's: asked for every buffer
+//! of every operation, so it has to cost next to nothing.
+//!
+//! A process that has not loaded the driver's library has no device memory. Libraries can be loaded
+//! at any time, so "not loaded" has to be asked again; but between loading it and holding a pointer
+//! of it lie an initialisation and the making of a context, hundreds of milliseconds. So the answer
+//! holds for a millisecond, by the processor's time stamp, and the question asked then is cheap too:
+//! has the linker loaded anything since.
+//!
+//! The heap that malloc(3) grows with brk(2) and the main thread's stack are known not to be a
+//! device's: nothing else can be mapped there while they are. Those cost a comparison. For all other
+//! addresses the driver is asked, each time: what is not remembered cannot be out of date.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Once, OnceLock};
+
+use super::api::Api;
+
+const ABSENT: u8 = 0;
+const PRESENT: u8 = 1;
+
+static STATE: AtomicU8 = AtomicU8::new(ABSENT);
+/// When `ABSENT` was last found to be so, and how many objects had been loaded by then.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+static LOADED: AtomicU64 = AtomicU64::new(0);
+static API: OnceLock<Api> = OnceLock::new();
+
+/// Ticks for which the answer holds: a millisecond at 2 GHz, less at more.
+const HOLDS: u64 = 2_000_000;
+
+/// The driver, if it is known to be in the process.
+#[inline]
+pub(crate) fn loaded() -> Option<&'static Api> {
+    if STATE.load(Relaxed) == ABSENT {
+        return None;
+    }
+    API.get()
+}
+
+/// A clock that costs no call where the processor has one.
+#[inline]
+fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86_64 has the instruction.
+    return unsafe { std::arch::x86_64::_rdtsc() };
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a valid place.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+}
+
+/// The driver, if an application might have a pointer of it by now, and `addr` could be one.
+#[inline]
+pub(crate) fn may_own(addr: usize) -> Option<&'static Api> {
+    if is_never_a_device(addr) {
+        return None;
+    }
+    if STATE.load(Relaxed) == PRESENT {
+        return API.get();
+    }
+    if ticks().wrapping_sub(ASKED.load(Relaxed)) < HOLDS { None } else { ask_again() }
+}
+
+/// Looks for the driver now, whatever was found before. For calls that set something up.
+pub fn look() -> bool {
+    if STATE.load(Relaxed) == ABSENT {
+        LOADED.store(0, Relaxed);
+        ask_again();
+    }
+    STATE.load(Relaxed) == PRESENT
+}
+
+#[cold]
+fn ask_again() -> Option<&'static Api> {
+    ASKED.store(ticks(), Relaxed);
+    static LEARNED: Once = Once::new();
+    LEARNED.call_once(learn_host_ranges);
+    let adds = objects_loaded();
+    if LOADED.swap(adds, Relaxed) == adds {
+        return None;
+    }
+    let api = Api::find()?;
+    // Two threads may find it at once: either table will do.
+    let _ = API.set(api);
+    STATE.store(PRESENT, Relaxed);
+    API.get()
+}
+
+/// How many objects the linker has loaded, ever.
+fn objects_loaded() -> u64 {
+    unsafe extern "C" fn first(
+        info: *mut libc::dl_phdr_info,
+        _: usize,
+        to: *mut libc::c_void,
+    ) -> libc::c_int {
+        // SAFETY: the linker passes a valid entry, and the place given to dl_iterate_phdr.
+        unsafe { *to.cast::<u64>() = (*info).dlpi_adds };
+        1
+    }
+    let mut adds = 0u64;
+    // SAFETY: `first` is as dl_iterate_phdr wants it, and the place outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut adds).cast()) };
+    adds
+}
+
+static HEAP: AtomicUsize = AtomicUsize::new(usize::MAX);
+static STACK: AtomicUsize = AtomicUsize::new(0);
+
+/// More than any heap has.
+const FAR: usize = 1 << 40;
+
+/// How much below its end the main thread's stack is taken to reach.
+const STACK_LEN: usize = 4 << 20;
+
+#[inline]
+fn is_never_a_device(addr: usize) -> bool {
+    if STACK.load(Relaxed).wrapping_sub(addr).wrapping_sub(1) < STACK_LEN {
+        return true;
+    }
+    // Most mappings are far from the heap.
+    let heap = HEAP.load(Relaxed);
+    // SAFETY: asks where the heap ends now; changes nothing.
+    addr >= heap && addr - heap < FAR && addr < unsafe { libc::sbrk(0) }.addr()
+}
+
+/// Where the heap begins and the main thread's stack ends. Neither ever changes.
+fn learn_host_ranges() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let range = |name: &str| {
+        let line = maps.lines().find(|l| l.ends_with(name))?;
+        let (from, to) = line.split_whitespace().next()?.split_once('-')?;
+        Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
+    };
+    if let Some((from, _)) = range("[heap]") {
+        HEAP.store(from, Relaxed);
+    }
+    // The kernel keeps that much below the stack's end free of mappings only if the limit says so.
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place.
+    unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) };
+    if let (Some((_, to)), true) = (range("[stack]"), limit.rlim_cur as usize >= STACK_LEN) {
+        STACK.store(to, Relaxed);
+    }
+}

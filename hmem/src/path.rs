@@ -1,0 +1,127 @@
+//! By which path the other side reaches memory, and why by no better one.
+//!
+//! The paths are tried in the order of [`Path`], which is from the fewest copies to the most; each
+//! that is refused leaves its errno.
+
+use crate::cuda::{self, Error};
+use crate::{Kind, Span};
+
+/// A way to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Path {
+    /// Host memory: the CPU, of this process or of another one.
+    Cpu = 0,
+    /// A dma-buf that is sure to be reached over PCIe, handed to another device.
+    DmabufPcie = 1,
+    /// A dma-buf, handed to another device.
+    Dmabuf = 2,
+    /// Mapped by another process, whose device copies.
+    PeerMap = 3,
+    /// Copied to host memory and on from there.
+    Staged = 4,
+}
+
+impl Path {
+    /// How many there are.
+    pub const COUNT: usize = 5;
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Path::Cpu => "cpu",
+            Path::DmabufPcie => "dma-buf over PCIe",
+            Path::Dmabuf => "dma-buf",
+            Path::PeerMap => "peer mapping",
+            Path::Staged => "staged",
+        }
+    }
+}
+
+/// The answer of [`find`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The first path that nobody refused.
+    pub path: Path,
+    /// Those tried before it: by path, an errno; 0 where there was no refusal.
+    pub refused: [i32; Path::COUNT],
+    /// The reasons in words; empty where the first path was taken.
+    pub why: String,
+}
+
+/// An errno, and the same in words.
+type Refusal = (i32, String);
+
+/// The errno nearest to what the driver said.
+pub fn errno(e: Error) -> i32 {
+    match e.0 {
+        1 | 400 => libc::EINVAL,
+        2 => libc::ENOMEM,
+        3 | 201 => libc::ENXIO,
+        500 => libc::ENOENT,
+        600 => libc::EAGAIN,
+        800 => libc::EPERM,
+        801 => libc::EOPNOTSUPP,
+        _ => libc::EIO,
+    }
+}
+
+/// Finds the path to `span`. `importers`: whether there is a device here that a dma-buf could be
+/// handed to; where there is none, that is the refusal.
+pub fn find(span: Span, importers: bool) -> Found {
+    let mut found = Found { path: Path::Cpu, refused: [0; Path::COUNT], why: String::new() };
+    if span.kind().is_system() {
+        return found;
+    }
+    found.refused[Path::Cpu as usize] = libc::EFAULT;
+    let addr = span.addr() as usize;
+    let mut tries: Vec<(Path, Result<(), Refusal>)> = Vec::new();
+    let told = |e: Error| (errno(e), e.to_string());
+    for (path, pcie) in [(Path::DmabufPcie, true), (Path::Dmabuf, false)] {
+        let outcome = match (importers, span.kind()) {
+            (false, _) => Err((libc::ENODEV, "no device here takes one".to_owned())),
+            (true, Kind::Cuda) => cuda::export_dmabuf(addr, span.len(), pcie).map(drop).map_err(told),
+            (true, _) => Err((libc::EOPNOTSUPP, "not of this memory".to_owned())),
+        };
+        tries.push((path, outcome));
+    }
+    tries.push((
+        Path::PeerMap,
+        match span.kind() {
+            Kind::Cuda => cuda::export(addr, span.len().max(1), usize::MAX).map(drop).map_err(told),
+            _ => Err((libc::EOPNOTSUPP, "not of this memory".to_owned())),
+        },
+    ));
+    for (path, outcome) in tries {
+        match outcome {
+            Ok(()) => {
+                found.path = path;
+                return found;
+            }
+            Err((code, why)) => {
+                found.refused[path as usize] = code;
+                let sep = if found.why.is_empty() { "" } else { "; " };
+                found.why.push_str(&format!("{sep}{}: {why}", path.name()));
+            }
+        }
+    }
+    found.path = Path::Staged;
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_memory_needs_no_path_and_a_device_without_one_is_staged() {
+        let host = find(Span::leak(8), true);
+        assert_eq!((host.path, host.refused, host.why.as_str()), (Path::Cpu, [0; Path::COUNT], ""));
+        let fake = crate::fake::alloc(8);
+        let found = find(fake.span(), false);
+        assert_eq!(found.path, Path::Staged);
+        let none = (libc::ENODEV, libc::EOPNOTSUPP);
+        assert_eq!(found.refused, [libc::EFAULT, none.0, none.0, none.1, 0]);
+        assert!(found.why.contains("no device here takes one"), "{}", found.why);
+    }
+}

@@ -1,0 +1,209 @@
+//! What peers may take up here, and what happens when that is a lot.
+//!
+//! Messages that nobody asked for yet wait in memory of ours. When they take up more than they are to
+//! (`FI_STRAIT_UNEXPECTED_SIZE`), those who send more are told to hold back (`Hold`): from then on they
+//! offer every message instead of sending it, so that its bytes stay with them until they are wanted. No
+//! ring ever stops, so nobody waits for anything behind such a message, and whatever an MPI program may
+//! rely on goes on. An offer takes little room here, and each sender has only so many operations under way
+//! ([`Endpoint::depth`]) before it is told to try again.
+//!
+//! The same depth bounds what an honest peer can have us keep of answers that found no room, and of
+//! requests we serve. One that goes far beyond is cut off.
+
+use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status, put};
+use zerocopy::IntoBytes;
+
+use super::post::{Header, push};
+use super::{Done, Endpoint, In, Meta, Out, Request, Serve};
+use crate::core::{Body, Core, Message, Spans, Tally, failure};
+use crate::link::{Link, PeerId};
+use crate::types::*;
+
+/// Operations under way to one peer, unless the door knows better; and the most it may say.
+pub(super) const DEPTH: u32 = 4096;
+const DEPTH_MOST: u32 = 1 << 16;
+
+/// Beyond twice what waiting messages may take up: offers of a peer that holds back, and what was in its
+/// ring before.
+const SLACK: usize = 64 << 20;
+/// Answers that a peer does not take, in bytes: from how many on they are read when they are sent, and
+/// from how many on there is no good reason for them.
+pub(super) const OWED_MUCH: usize = 1 << 20;
+const OWED_MOST: usize = 1 << 30;
+/// Requests in all from which on it is worth counting, and a peer's, for which there is no good reason.
+pub(super) const MANY: usize = 1 << 18;
+const MANY_OF_ONE: usize = 2 * DEPTH_MOST as usize;
+
+/// What a frame takes up that found no room.
+pub(super) fn cost(frame: &[u8]) -> usize {
+    frame.len() + 64
+}
+
+impl<L: Link> Endpoint<L> {
+    /// Sets how many operations to one peer may be under way.
+    pub(crate) fn set_depth(&mut self, depth: usize) {
+        self.depth = u32::try_from(depth).unwrap_or(u32::MAX).clamp(1, DEPTH_MOST);
+    }
+
+    /// Keeps a message that nobody asked for yet.
+    pub(super) fn hold(&mut self, core: &mut Core, meta: Meta, ack: Option<u64>, body: Body) {
+        let Meta { peer, src, tagged, tag, data, len } = meta;
+        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
+        let message = Message { ep: self.id, peer, src, tagged, tag, data, len, ack, body };
+        let weight = message.weight();
+        rx.matcher(tagged).wait(message);
+        core.waiting += weight;
+        self.peer(peer).waiting += weight;
+        if core.waiting > core.waiting_most {
+            self.crowded(core, peer);
+        }
+    }
+
+    /// A message waits no more.
+    pub(super) fn unhold(&mut self, core: &mut Core, message: &Message) {
+        let weight = message.weight();
+        core.waiting = core.waiting.saturating_sub(weight);
+        let state = self.peer(message.peer);
+        state.waiting = state.waiting.saturating_sub(weight);
+    }
+
+    #[cold]
+    fn crowded(&mut self, core: &mut Core, peer: PeerId) {
+        let most = core.waiting_most.saturating_mul(2).saturating_add(SLACK);
+        let state = self.peer(peer);
+        if state.waiting > most {
+            let (ep, rx) = (self.id, self.rx);
+            self.cut_off(peer, "messages that nobody asked for");
+            if let Some(rx) = core.rxs.get_mut(rx.at()) {
+                for tagged in [true, false] {
+                    rx.matcher(tagged).drop_waiting(|m| m.ep == ep && m.peer == peer);
+                }
+            }
+            self.peer(peer).waiting = 0;
+            core.weigh();
+        } else if !std::mem::replace(&mut state.stopped, true) {
+            self.stopped += 1;
+            log::info!(
+                "{}: {} bytes of messages wait to be received; {} is to hold back",
+                self.link.addr(),
+                core.waiting,
+                self.link.peer_addr(peer)
+            );
+            self.say_hold(peer, true);
+        }
+    }
+
+    fn say_hold(&mut self, peer: PeerId, on: bool) {
+        let head = Head::new(WireOp::Hold, Flags::empty(), 0, 0, on.into());
+        self.tell_peer(peer, head.as_bytes());
+    }
+
+    /// There is room again.
+    #[cold]
+    pub(super) fn let_go(&mut self) {
+        self.stopped = 0;
+        for peer in (0..self.peers.len() as u32).map(PeerId) {
+            if std::mem::take(&mut self.peer(peer).stopped) {
+                self.say_hold(peer, false);
+            }
+        }
+    }
+
+    pub(super) fn on_hold(&mut self, peer: PeerId, head: &Head) -> Option<()> {
+        self.peer(peer).holds = match head.data.get() {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        Some(())
+    }
+
+    /// Offers an injected message to one who wants no more of them sent: we keep the bytes.
+    pub(super) fn offer_kept(
+        &mut self,
+        peer: PeerId,
+        op: &Send<'_>,
+        flags: Flags,
+        done_as: Done,
+    ) -> Result<(), Error> {
+        let len = hmem::total(op.iov);
+        let mut bytes = vec![0; len];
+        if hmem::read(op.iov, 0, &mut bytes) != len {
+            return Err(Error::Io);
+        }
+        let (tag, data) = (op.tag.unwrap_or(0), op.data.unwrap_or(0));
+        let mut name = 0;
+        let header = |req: u64, h: &mut Header| {
+            name = req;
+            let seg = Seg { addr: 0.into(), len: (len as u64).into() };
+            push(h, &Head::new(WireOp::Rts, flags, 1, tag, data));
+            push(h, &Offer { req: req.into(), len: seg.len });
+            push(h, &seg);
+        };
+        self.launch(Out::new(peer, Spans::NONE, len, done_as), header, &[], 0)?;
+        self.kept.insert(name, bytes);
+        Ok(())
+    }
+
+    /// Sends the bytes of such a message, if that is what was asked for. `None`: it is not.
+    pub(super) fn give_kept(&mut self, peer: PeerId, name: u64, theirs: u64, want: u64) -> Option<()> {
+        let kept = self.kept.get(&name)?;
+        let ours = matches!(self.requests.get_mut(name), Some(Request::Out(out)) if out.peer == peer);
+        (ours && want <= kept.len() as u64).then_some(())?;
+        let kept = self.kept.remove(&name)?;
+        let mut frame = Vec::with_capacity(Head::LEN + kept.len());
+        put(&mut frame, &Head::new(WireOp::Data, Flags::empty(), 0, theirs, 0));
+        frame.extend_from_slice(&kept[..want as usize]);
+        self.tell_peer(peer, &frame);
+        Some(())
+    }
+
+    /// Tells a peer that asked for no answer why its access was refused.
+    pub(super) fn refuse(&mut self, peer: PeerId, status: Status, atomic: bool) {
+        let head = Head::new(WireOp::Refused, Flags::empty(), status as u16, 0, atomic.into());
+        self.tell_peer(peer, head.as_bytes());
+    }
+
+    /// A write or atomic of ours that nobody was to hear of came to nothing.
+    pub(super) fn on_refused(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
+        let err = failure(Status::from_u16(head.aux.get()))?;
+        let state = self.peer(peer);
+        state.unanswered = state.unanswered.checked_sub(1)?;
+        let what = What::WRITE | if head.data.get() == 1 { What::ATOMIC } else { What::RMA };
+        self.fail_start(core, Ctx(0), what, 0, Tally::PLAIN, err);
+        Some(())
+    }
+
+    /// So many bytes more are owed to a peer.
+    pub(super) fn owe(&mut self, peer: PeerId, bytes: usize) {
+        let state = self.peer(peer);
+        state.owed += bytes;
+        if state.owed > OWED_MOST && state.owed - bytes <= OWED_MOST {
+            self.cut_off(peer, "answers that it does not take");
+        }
+    }
+
+    /// Whether anyone has us serve more than there is a good reason for.
+    #[cold]
+    pub(super) fn count_requests(&mut self) {
+        let mut of = vec![0usize; self.peers.len()];
+        for name in self.requests.names(|_| true) {
+            match self.requests.get_mut(name) {
+                Some(Request::In(In { peer, .. }) | Request::Serve(Serve { peer, .. })) => {
+                    of[peer.0 as usize] += 1
+                }
+                Some(Request::Lent(l)) => of[l.peer.0 as usize] += 1,
+                _ => {}
+            }
+        }
+        for (peer, _) in (0..).map(PeerId).zip(of).filter(|(_, n)| *n > MANY_OF_ONE) {
+            self.cut_off(peer, "requests");
+        }
+        self.many = MANY.max(2 * self.requests.len());
+    }
+
+    fn cut_off(&mut self, peer: PeerId, what: &str) {
+        log::warn!("{}: cut {} off: too many {what}", self.link.addr(), self.link.peer_addr(peer));
+        self.link.cut(peer);
+    }
+}

@@ -1,0 +1,235 @@
+//! Payloads in a device's memory.
+//!
+//! Their owner tells a peer of the allocation once, in a `Handle` frame; from then on a segment's
+//! address is enough. Whoever can reach both sides has the device copy, in one go: the receiver from
+//! the sender's memory, or, asked by a `Cts` that says where to, the sender into the receiver's. Where
+//! neither can, the payload comes in frames. A copy takes its time, and meanwhile all else goes on.
+
+use hmem::Span;
+use wire::{Flags, Head, Op as WireOp, Seg, Status, put, take};
+
+use super::{Endpoint, In, Out, Request, Serve};
+use crate::core::Core;
+use crate::link::{CopyId, Link, NoDirect, PeerId, Refused, Way};
+
+/// Whether a device has any of it.
+pub(super) fn on_device(iov: &[Span]) -> bool {
+    iov.iter().any(|s| !s.kind().is_system())
+}
+
+fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(Head::LEN + size_of::<wire::Handle>());
+    put(&mut frame, &Head::new(WireOp::Handle, Flags::empty(), 0, 0, 0));
+    put(&mut frame, handle);
+    frame
+}
+
+impl<L: Link> Endpoint<L> {
+    /// Makes sure that the peer knows how to reach `iov`, all of which is a device's. `false`: it
+    /// cannot.
+    pub(super) fn share(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
+        if iov.iter().any(|s| s.kind().is_system()) {
+            return Ok(false);
+        }
+        let Some(untold) = self.link.untold(peer, iov) else { return Ok(false) };
+        for handle in &untold {
+            self.link.send(peer, &handle_frame(handle), &[], 0, 0)?;
+            self.link.told(peer, handle);
+        }
+        Ok(true)
+    }
+
+    /// Likewise, for an answer: frames that find no room are kept.
+    fn share_later(&mut self, peer: PeerId, iov: &[Span]) -> bool {
+        if iov.iter().any(|s| s.kind().is_system()) {
+            return false;
+        }
+        let Some(untold) = self.link.untold(peer, iov) else { return false };
+        for handle in &untold {
+            self.tell_peer(peer, &handle_frame(handle));
+            self.link.told(peer, handle);
+        }
+        true
+    }
+
+    pub(super) fn on_handle(&mut self, peer: PeerId, rest: &mut &[u8]) -> Option<()> {
+        let handle: wire::Handle = take(rest)?;
+        self.link.learn(peer, &handle);
+        Some(())
+    }
+
+    /// Begins to copy, on behalf of the request `name`.
+    fn begin(
+        &mut self,
+        name: u64,
+        way: Way,
+        peer: PeerId,
+        segs: &[Seg],
+        iov: &[Span],
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        let copy = self.link.start(way, peer, segs, iov, len)?;
+        self.copies.push((copy, name));
+        Ok(())
+    }
+
+    /// Gets bytes from a peer's device. If that cannot be, the request comes back.
+    pub(super) fn pull(&mut self, segs: &[Seg], request: In) -> Option<In> {
+        let (peer, want, iov) = (request.peer, request.want, request.iov.clone());
+        let name = self.requests.insert(Request::In(request));
+        if self.begin(name, Way::Get, peer, segs, &iov, want).is_ok() {
+            return None;
+        }
+        match self.requests.remove(name)? {
+            Request::In(request) => Some(request),
+            _ => None,
+        }
+    }
+
+    /// Asks a peer for the bytes of a request that is in the pool: put into place, if the place is a
+    /// device's that the peer may reach, or else in frames.
+    pub(super) fn ask(&mut self, name: u64, here: bool) {
+        let Some(Request::In(In { peer, iov, want, req, .. })) = self.requests.get_mut(name) else { return };
+        let (peer, want, req, iov) = (*peer, *want, *req, iov.clone());
+        let placed = here && on_device(&iov) && self.share_later(peer, &iov);
+        let mut frame = Vec::with_capacity(Head::LEN + 8);
+        let (flags, segs) = if placed { (Flags::DEVICE, iov.len()) } else { (Flags::empty(), 0) };
+        put(&mut frame, &Head::new(WireOp::Cts, flags, segs as u16, req, name));
+        put(&mut frame, &(want as u64).to_le_bytes());
+        if placed {
+            for s in iov.iter() {
+                put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
+            }
+            if let Some(Request::In(i)) = self.requests.get_mut(name) {
+                i.placed = true;
+            }
+        }
+        self.tell_peer(peer, &frame);
+    }
+
+    /// Puts the payload of a request of ours where its taker says, if that can be.
+    pub(super) fn push_out(&mut self, name: u64, segs: &[Seg]) -> bool {
+        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return false };
+        let Some((_, want)) = out.asked else { return false };
+        let (peer, iov) = (out.peer, out.iov.clone());
+        self.begin(name, Way::Put, peer, segs, &iov, want).is_ok()
+    }
+
+    /// Answers a read by putting the bytes where they are wanted, if that can be.
+    pub(super) fn push_read(&mut self, segs: &[Seg], request: Serve) -> Option<Serve> {
+        let (peer, len, iov) = (request.peer, request.len, request.iov.clone());
+        let name = self.requests.insert(Request::Serve(request));
+        if self.begin(name, Way::Put, peer, segs, &iov, len).is_ok() {
+            return None;
+        }
+        match self.requests.remove(name)? {
+            Request::Serve(request) => Some(request),
+            _ => None,
+        }
+    }
+
+    /// A copy is over. One that failed is made up for by frames.
+    pub(super) fn copied(&mut self, core: &mut Core, copy: CopyId, ok: bool) {
+        let Some(at) = self.copies.iter().position(|(c, _)| *c == copy) else { return };
+        let (_, name) = self.copies.swap_remove(at);
+        match self.requests.get_mut(name) {
+            Some(Request::In(_)) if !ok => self.ask(name, false),
+            Some(Request::In(_)) => {
+                if let Some(Request::In(i)) = self.requests.remove(name) {
+                    self.fetched(core, i.peer, i.req, Status::Ok, i.len, i.then);
+                }
+            }
+            Some(Request::Out(out)) => match out.asked {
+                Some((theirs, want)) if ok => {
+                    let peer = out.peer;
+                    self.fin(peer, theirs, Status::Ok, want);
+                }
+                _ => self.streams.push_back(name),
+            },
+            Some(Request::Serve(_)) if !ok => self.streams.push_back(name),
+            Some(Request::Serve(_)) => {
+                if let Some(Request::Serve(s)) = self.requests.remove(name) {
+                    self.was_read(core, s.cntr);
+                    self.fin(s.peer, s.req, Status::Ok, s.len);
+                }
+            }
+            // No device has a part in it.
+            Some(Request::Lent(_)) | None => {}
+        }
+    }
+
+    /// Whether a copy is in flight for this request.
+    pub(super) fn is_copying(&self, name: u64) -> bool {
+        !self.copies.is_empty() && self.copies.iter().any(|(_, n)| *n == name)
+    }
+
+    /// The request is to be no more: the memory it was about is let go of.
+    pub(super) fn stop_copy(&mut self, name: u64) {
+        if !self.is_copying(name) {
+            return;
+        }
+        for (copy, n) in std::mem::take(&mut self.copies) {
+            if n == name {
+                self.link.cancel(copy);
+            } else {
+                self.copies.push((copy, n));
+            }
+        }
+    }
+
+    /// The device that a stream reads from has failed: whoever waits for it hears of it.
+    pub(super) fn stream_failed(&mut self, name: u64) {
+        self.streams.retain(|s| *s != name);
+        let (peer, theirs) = match self.requests.get_mut(name) {
+            Some(Request::Out(Out { peer, asked: Some((theirs, _)), .. })) => (*peer, *theirs),
+            Some(Request::Serve(s)) => (s.peer, s.req),
+            _ => return,
+        };
+        log::warn!("{}: a device's memory cannot be read", self.link.addr());
+        self.fin(peer, theirs, Status::Io, 0);
+        if matches!(self.requests.get_mut(name), Some(Request::Serve(_))) {
+            self.requests.remove(name);
+        }
+    }
+
+    /// The taker's side of a put, or of a stream that failed: a `Fin` for what was asked for.
+    pub(super) fn on_fin_in(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
+        let name = head.tag.get();
+        let status = Status::from_u16(head.aux.get());
+        match self.requests.get_mut(name)? {
+            Request::In(i) if i.peer == peer && (i.placed || status != Status::Ok) => {}
+            _ => return None,
+        }
+        if self.is_copying(name) {
+            return None;
+        }
+        let Some(Request::In(i)) = self.requests.remove(name) else { return None };
+        let (status, len) = if status == Status::Ok { (status, i.len) } else { (Status::Io, 0) };
+        self.fetched(core, peer, i.req, status, len, i.then);
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    #[test]
+    fn a_handle_is_a_head_and_the_handle() {
+        let handle = wire::Handle {
+            how: 1,
+            zero: [0; 3],
+            fd: 0.into(),
+            id: 1.into(),
+            base: 2.into(),
+            len: 3.into(),
+            device: [0; 16],
+            token: [0; 64],
+        };
+        let frame = handle_frame(&handle);
+        assert_eq!(&frame[Head::LEN..], handle.as_bytes());
+        assert_eq!(Head::of(&frame).and_then(|h| h.op()), Some(WireOp::Handle));
+    }
+}

@@ -1,0 +1,453 @@
+//! Large transfers that both sides copy.
+//!
+//! One core's copy of host memory is far from what the memory can do. So the taker of a large
+//! payload opens a counter that both sides can reach ([`Link::share_open`]), tells the sender where
+//! its buffer is (`Share`), and fetches piece after piece, each taken from the counter. The sender,
+//! if it is inside the library, takes pieces too, and puts them. If it is not, it takes none, and the
+//! taker fetches them all as it would have done anyway: nobody ever waits for the other to begin.
+//!
+//! When the counter has no more pieces, a sender that took any says how many (`Shared`); they are
+//! copied by then. The taker knows how many those are, since it counts its own, and waits only then.
+//!
+//! A large read or write that its initiator could do alone is shared likewise: the initiator opens the
+//! counter and tells the target (`Lend`).
+
+use arrayvec::ArrayVec;
+use hmem::total;
+use wire::{Flags, Head, MAX_SEGS, Op as WireOp, Pieces, RmaSeg, Seg, Status, put, take, take_many};
+use zerocopy::IntoBytes;
+
+use super::{Done, Endpoint, In, Out, Request, Then};
+use crate::core::{Core, Spans};
+use crate::link::{Link, NoDirect, PeerId, Share};
+use crate::proto::Thresholds;
+use crate::types::{Access, Rma, What};
+
+/// Bytes copied in a row, so that nothing else waits long.
+const GO: usize = 4 << 20;
+
+/// Whether a peer can copy its part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shares {
+    /// Nothing was copied directly yet, so nobody knows whether that works.
+    Unknown,
+    May,
+    /// It tried and could not.
+    Not,
+}
+
+impl Shares {
+    /// Direct copies work, here at least.
+    pub(super) fn may(&mut self) {
+        if *self == Shares::Unknown {
+            *self = Shares::May;
+        }
+    }
+}
+
+/// A shared transfer, as either side sees it.
+#[derive(Debug)]
+pub(super) struct Part {
+    share: Share,
+    /// Bytes in all, bytes of a piece, and how many of these there are.
+    len: usize,
+    piece: usize,
+    pieces: u16,
+    /// The other side's memory.
+    segs: ArrayVec<Seg, MAX_SEGS>,
+    /// Pieces copied, or given up, on this side.
+    mine: u16,
+    /// Why a piece could not be copied here, and which.
+    failed: Option<(NoDirect, u16)>,
+    /// Whether this side opened the counter, and whether it gets or puts.
+    owner: bool,
+    gets: bool,
+    /// The owner's request, where that is the other side's.
+    theirs: u64,
+    /// Said to the owner at the end.
+    said: Option<(Status, u64)>,
+}
+
+/// A peer's read or write that we take pieces of.
+#[derive(Debug)]
+pub(super) struct Lent {
+    pub(super) peer: PeerId,
+    iov: Spans,
+    part: Box<Part>,
+}
+
+impl Part {
+    /// What the side that did not open the counter knows, as it was told; `None` if that is nonsense.
+    fn helping(about: &Pieces, segs: ArrayVec<Seg, MAX_SEGS>, theirs: u64, gets: bool) -> Option<Part> {
+        let len = usize::try_from(about.len.get()).ok()?;
+        let piece = usize::try_from(about.piece.get()).ok()?;
+        let there = segs.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()))?;
+        (piece > 0 && len > 0 && there >= len as u64).then_some(())?;
+        let pieces = u16::try_from(len.div_ceil(piece)).ok()?;
+        let share = Share { slot: about.slot.get(), turn: about.turn.get() };
+        let (mine, failed, owner, said) = (0, None, false, None);
+        Some(Part { share, len, piece, pieces, segs, mine, failed, owner, gets, theirs, said })
+    }
+
+    /// Whether this side opened the counter.
+    pub(super) fn is_owner(&self) -> bool {
+        self.owner
+    }
+
+    /// Place and length of a piece.
+    fn bytes(&self, piece: u16) -> (usize, usize) {
+        let off = usize::from(piece) * self.piece;
+        (off, self.piece.min(self.len - off))
+    }
+}
+
+impl<L: Link> Endpoint<L> {
+    /// Starts to fetch a payload together with its sender. Gives `then` back if that is not to be.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn share_out(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        req: u64,
+        segs: &[Seg],
+        iov: &Spans,
+        len: usize,
+        (piece, pieces): (usize, u16),
+        then: Then,
+    ) -> Option<Then> {
+        // A write that takes effect late would be overtaken by the operations behind it.
+        let in_order = core.config.rma_order && matches!(then, Then::Write { .. });
+        if in_order || self.peer(peer).shares != Shares::May {
+            return Some(then);
+        }
+        let Some(share) = self.link.share_open(peer) else { return Some(then) };
+        let want = len.min(total(iov));
+        let mut frame = Vec::with_capacity(Head::LEN + size_of::<Pieces>() + iov.len() * size_of::<Seg>());
+        let about = Pieces {
+            len: (want as u64).into(),
+            piece: (piece as u64).into(),
+            slot: share.slot.into(),
+            turn: share.turn.into(),
+        };
+        let segs = segs.iter().copied().collect();
+        let part = Part {
+            share,
+            len: want,
+            piece,
+            pieces,
+            segs,
+            owner: true,
+            gets: true,
+            mine: 0,
+            failed: None,
+            theirs: req,
+            said: None,
+        };
+        let shared = Some(Box::new(part));
+        let (iov_of, got, placed, failed) = (iov.clone(), 0, false, false);
+        let name = self.requests.insert(Request::In(In {
+            peer,
+            iov: iov_of,
+            len,
+            want,
+            got,
+            req,
+            placed,
+            failed,
+            then,
+            shared,
+        }));
+        put(&mut frame, &Head::new(WireOp::Share, Flags::empty(), iov.len() as u16, req, name));
+        put(&mut frame, &about);
+        for s in iov.iter() {
+            put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
+        }
+        self.tell_peer(peer, &frame);
+        self.shares.push_back(name);
+        self.share_one(core, name);
+        None
+    }
+
+    /// Goes on with what is shared.
+    pub(super) fn share_on(&mut self, core: &mut Core) -> usize {
+        let mut n = 0;
+        for _ in 0..self.shares.len() {
+            let Some(&name) = self.shares.front() else { break };
+            self.shares.rotate_left(1);
+            n += self.share_one(core, name);
+        }
+        n
+    }
+
+    /// Copies pieces until there are none, or enough for one go.
+    fn share_one(&mut self, core: &mut Core, name: u64) -> usize {
+        let (peer, iov, part) = match self.requests.get_mut(name) {
+            Some(Request::In(In { peer, iov, shared: Some(part), .. })) => (*peer, &*iov, part),
+            Some(Request::Out(Out { peer, iov, shared: Some(part), .. })) => (*peer, &*iov, part),
+            Some(Request::Lent(Lent { peer, iov, part })) => (*peer, &*iov, part),
+            _ => {
+                self.shares.retain(|s| *s != name);
+                return 0;
+            }
+        };
+        let owner = part.owner;
+        let (mut n, mut left) = (0, GO);
+        let mut over = false;
+        while left > 0 {
+            // A peer that turns the counter back gets no more out of us than there is.
+            let next = if part.mine < part.pieces {
+                self.link.share_claim(peer, part.share, owner, part.pieces)
+            } else {
+                None
+            };
+            let Some(piece) = next else {
+                over = true;
+                break;
+            };
+            part.mine += 1;
+            n += 1;
+            // What is left after a failure is taken only so that the other side does not.
+            if part.failed.is_none() {
+                let (off, len) = part.bytes(piece);
+                let copied = if part.gets {
+                    self.link.get(peer, &part.segs, off, iov, off, len)
+                } else {
+                    self.link.put(peer, &part.segs, off, iov, off, len)
+                };
+                if let Err(why) = copied {
+                    part.failed = Some((why, piece));
+                    // The owner can still do it alone.
+                    over = !owner;
+                    if over {
+                        break;
+                    }
+                }
+                left = left.saturating_sub(len);
+            }
+        }
+        if over {
+            self.shares.retain(|s| *s != name);
+            if owner { self.share_end(core, name) } else { self.share_tell(name) }
+        }
+        n
+    }
+
+    /// The owner has no more pieces to take: done, unless the other side still has.
+    fn share_end(&mut self, core: &mut Core, name: u64) {
+        let (peer, iov, part) = match self.requests.get_mut(name) {
+            Some(Request::In(In { peer, iov, shared: Some(part), .. })) => (*peer, &*iov, part),
+            Some(Request::Out(Out { peer, iov, shared: Some(part), .. })) => (*peer, &*iov, part),
+            _ => return,
+        };
+        let theirs = part.pieces - part.mine;
+        let mut status = if part.failed.is_some() { Status::Io } else { Status::Ok };
+        if theirs > 0 {
+            let Some((said, data)) = part.said else { return };
+            let (copied, failed) = (data as u32, (data >> 32) as u32);
+            if copied != u32::from(theirs) || !matches!(said, Status::Ok | Status::Unsupported) {
+                status = Status::Io;
+            } else if said == Status::Unsupported && status == Status::Ok {
+                status = Status::Io;
+                let piece = u16::try_from(failed.wrapping_sub(1)).ok().filter(|p| *p < part.pieces);
+                if let Some((off, len)) = piece.map(|p| part.bytes(p)) {
+                    let copied = match part.gets {
+                        true => self.link.get(peer, &part.segs, off, iov, off, len),
+                        false => self.link.put(peer, &part.segs, off, iov, off, len),
+                    };
+                    if copied == Ok(()) {
+                        status = Status::Ok;
+                    }
+                }
+            }
+        }
+        let (share, said) = (part.share, part.said);
+        if let Some((Status::Unsupported, _)) = said {
+            self.peer(peer).shares = Shares::Not;
+        }
+        self.link.share_close(peer, share);
+        match self.requests.remove(name) {
+            Some(Request::In(i)) => {
+                let len = if status == Status::Ok { i.len } else { 0 };
+                self.fetched(core, i.peer, i.req, status, len, i.then);
+            }
+            Some(Request::Out(out)) => {
+                let err = self.failure(peer, status);
+                self.finish_out(core, &out, err);
+            }
+            _ => {}
+        }
+    }
+
+    /// The other side has taken its last piece: says so, if it took any.
+    fn share_tell(&mut self, name: u64) {
+        let (peer, part) = match self.requests.get_mut(name) {
+            Some(Request::Out(Out { peer, shared, .. })) => (*peer, shared.take()),
+            Some(Request::Lent(_)) => match self.requests.remove(name) {
+                Some(Request::Lent(Lent { peer, part, .. })) => (peer, Some(part)),
+                _ => return,
+            },
+            _ => return,
+        };
+        let Some(part) = part.filter(|p| p.mine > 0) else { return };
+        let (status, failed) = match part.failed {
+            None => (Status::Ok, 0),
+            Some((NoDirect::Never, piece)) => (Status::Unsupported, u64::from(piece) + 1),
+            Some((NoDirect::Fault, piece)) => (Status::Io, u64::from(piece) + 1),
+        };
+        let data = u64::from(part.mine) | failed << 32;
+        let head = Head::new(WireOp::Shared, Flags::empty(), status as u16, part.theirs, data);
+        self.tell_peer(peer, head.as_bytes());
+    }
+
+    /// Starts a large read or write of ours together with its target, which has nothing to check that
+    /// we have not: `there` is what it exposes. `false`: that is not to be.
+    pub(super) fn share_rma(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        op: &Rma<'_>,
+        there: Seg,
+        done_as: Done,
+    ) -> bool {
+        let len = total(op.iov);
+        let Some((piece, pieces)) = Thresholds::pieces(len) else { return false };
+        let [named] = op.remote else { return false };
+        if self.peer(peer).shares != Shares::May {
+            return false;
+        }
+        let Some(share) = self.link.share_open(peer) else { return false };
+        let mut segs = ArrayVec::new();
+        segs.push(there);
+        let part = Part {
+            share,
+            len,
+            piece,
+            pieces,
+            segs,
+            mine: 0,
+            failed: None,
+            owner: true,
+            gets: !op.write,
+            theirs: 0,
+            said: None,
+        };
+        let mut frame = Vec::with_capacity(Head::LEN + 64 + op.iov.len() * size_of::<Seg>());
+        let about = Pieces {
+            len: (len as u64).into(),
+            piece: (piece as u64).into(),
+            slot: share.slot.into(),
+            turn: share.turn.into(),
+        };
+        let shared = Some(Box::new(part));
+        let state = self.peer(peer);
+        state.posted += 1;
+        state.outstanding += 1;
+        let turn = state.posted;
+        let iov = Spans::from(op.iov);
+        let out = Out { turn, shared, ..Out::new(peer, iov, len, done_as) };
+        let name = self.requests.insert(Request::Out(out));
+        put(&mut frame, &Head::new(WireOp::Lend, Flags::empty(), op.iov.len() as u16, name, op.write.into()));
+        put(&mut frame, &about);
+        put(&mut frame, named);
+        for s in op.iov {
+            put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
+        }
+        self.tell_peer(peer, &frame);
+        self.shares.push_back(name);
+        self.share_one(core, name);
+        true
+    }
+
+    /// A peer has begun to read or write memory here, and we may help.
+    pub(super) fn on_lend(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        head: &Head,
+        rest: &mut &[u8],
+    ) -> Option<()> {
+        let about: Pieces = take(rest)?;
+        let named: RmaSeg = take(rest)?;
+        let n = usize::from(head.aux.get());
+        (n <= MAX_SEGS).then_some(())?;
+        let segs: ArrayVec<Seg, MAX_SEGS> = take_many::<Seg>(rest, n)?.try_into().ok()?;
+        let write = head.data.get() == 1;
+        let want = if write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+        // If it has changed meanwhile, it does not concern us; the peer finds that out by itself.
+        let Ok(reached) = core.reach(&[named], want) else { return Some(()) };
+        let part = Part::helping(&about, segs, head.tag.get(), write)?;
+        if part.len != reached.len
+            || self.peer(peer).frames_only
+            || !reached.iov.iter().all(|s| s.kind().is_system())
+        {
+            return Some(());
+        }
+        let iov = Spans::from(&reached.iov[..]);
+        let name = self.requests.insert(Request::Lent(Lent { peer, iov, part: Box::new(part) }));
+        self.shares.push_back(name);
+        self.share_one(core, name);
+        Some(())
+    }
+
+    /// The taker of what we send has begun, and we may help.
+    pub(super) fn on_share(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        head: &Head,
+        rest: &mut &[u8],
+    ) -> Option<()> {
+        let about: Pieces = take(rest)?;
+        let n = usize::from(head.aux.get());
+        (n <= MAX_SEGS).then_some(())?;
+        let segs: ArrayVec<Seg, MAX_SEGS> = take_many::<Seg>(rest, n)?.try_into().ok()?;
+        let part = Part::helping(&about, segs, head.data.get(), false)?;
+        let name = head.tag.get();
+        let frames_only = self.peer(peer).frames_only;
+        let in_order = core.config.rma_order;
+        let Request::Out(out) = self.requests.get_mut(name)? else { return None };
+        let ours = out.peer == peer
+            && out.asked.is_none()
+            && out.shared.is_none()
+            && part.len <= total(&out.iov)
+            && !out.done_as.what.intersects(What::READ | What::ATOMIC);
+        ours.then_some(())?;
+        if frames_only
+            || (in_order && out.done_as.what.contains(What::RMA))
+            || !out.iov.iter().all(|s| s.kind().is_system())
+        {
+            return Some(());
+        }
+        out.shared = Some(Box::new(part));
+        self.shares.push_back(name);
+        self.share_one(core, name);
+        Some(())
+    }
+
+    /// The other side has copied so many pieces, and there are no more.
+    pub(super) fn on_shared(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
+        let name = head.tag.get();
+        let (from, part) = match self.requests.get_mut(name)? {
+            Request::In(In { peer, shared: Some(part), .. })
+            | Request::Out(Out { peer, shared: Some(part), .. }) => (*peer, part),
+            _ => return None,
+        };
+        (from == peer && part.owner && part.said.is_none()).then_some(())?;
+        part.said = Some((Status::from_u16(head.aux.get()), head.data.get()));
+        // Otherwise our own pieces come first.
+        if !self.shares.contains(&name) {
+            self.share_end(core, name);
+        }
+        Some(())
+    }
+
+    /// Whether a peer may still be writing to memory of ours, or we to a peer's.
+    pub(crate) fn is_sharing(&self) -> bool {
+        self.requests.any(|r| match r {
+            Request::In(i) => i.shared.is_some(),
+            Request::Out(o) => o.shared.is_some(),
+            Request::Lent(_) => true,
+            Request::Serve(_) => false,
+        })
+    }
+}

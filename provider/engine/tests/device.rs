@@ -1,0 +1,196 @@
+//! Devices' memory that the other side's device reaches: one copy, and what becomes of it.
+
+use engine::testkit::*;
+use engine::{Config, Error, OpFlags, Send, What};
+use hmem::Span;
+
+fn net() -> Net {
+    Net::with(3, Setup { peer_access: true, ..Setup::default() })
+}
+
+/// Whether the memory of either side is a device's.
+const SIDES: [(bool, bool); 4] = [(false, false), (true, false), (false, true), (true, true)];
+
+fn place(net: &mut Net, device: bool, at: usize, len: usize) -> Span {
+    if device { net.device(len) } else { net.memory(at, len) }
+}
+
+/// How many copies a message of that length takes between these.
+fn copies(from: bool, to: bool, len: usize) -> usize {
+    usize::from(len > 0 && (from || (to && len > 256)))
+}
+
+#[test]
+fn a_message_is_one_copy_from_buffer_to_buffer() {
+    for (from, to) in SIDES {
+        for (len, room) in [(0, 0), (1, 8), (256, 256), (257, 300), (20_000, 20_000), (20_000, 100)] {
+            for late in [false, true] {
+                let case = (from, to, len, room, late);
+                let mut net = net();
+                let (src, dst) = (place(&mut net, from, 0, len.max(1)), place(&mut net, to, 1, room.max(1)));
+                let (src, dst) = (src.part(0, len).unwrap(), dst.part(0, room).unwrap());
+                hmem::write(&[src], 0, &pattern(len, 1));
+                if late {
+                    net[0].send(&msg(1, &[src], 1)).unwrap();
+                    net.settle();
+                    net[1].recv(&from_any(&[dst], 2)).unwrap();
+                } else {
+                    net[1].recv(&from_any(&[dst], 2)).unwrap();
+                    net[0].send(&msg(1, &[src], 1)).unwrap();
+                }
+                net.settle();
+                assert_eq!(net[0].sent().err, None, "{case:?}");
+                let got = net[1].received();
+                let short = (len > room).then_some(Error::Truncated);
+                assert_eq!((got.err, got.len), (short, len.min(room)), "{case:?}");
+                assert_eq!(net[1].look(dst, room.min(len)), pattern(len, 1)[..room.min(len)], "{case:?}");
+                assert_eq!(net.device_copies(), copies(from, to, len), "{case:?}");
+                net.assert_idle();
+            }
+        }
+    }
+}
+
+#[test]
+fn writes_and_reads_are_one_copy_too() {
+    for (here, there_is) in SIDES {
+        for len in [1, 256, 257, 20_000] {
+            let case = (here, there_is, len);
+            let mut net = net();
+            let (local, target) = (place(&mut net, here, 0, len), place(&mut net, there_is, 1, len + 5));
+            net[1].share(target, 7);
+            hmem::write(&[local], 0, &pattern(len, 1));
+            net[0].rma(&write(1, &[local], &[there(5, len, 7)], 1)).unwrap();
+            net.settle();
+            assert_eq!(net[0].sent().err, None, "{case:?}");
+            assert_eq!(net[1].look(target, len + 5)[5..], pattern(len, 1), "{case:?}");
+            assert_eq!(net.device_copies(), copies(here, there_is, len), "{case:?}");
+
+            let before = net.device_copies();
+            hmem::write(&[target], 5, &pattern(len, 2));
+            net[0].rma(&read(1, &[local], &[there(5, len, 7)], 2)).unwrap();
+            net.settle();
+            let done = net[0].sent();
+            assert_eq!((done.err, done.what), (None, What::RMA | What::READ), "{case:?}");
+            assert_eq!(net[0].look(local, len), pattern(len, 2), "{case:?}");
+            // What a device holds there and the host wants here comes in frames.
+            assert_eq!(net.device_copies() - before, usize::from(here), "{case:?}");
+            net.assert_idle();
+        }
+    }
+}
+
+#[test]
+fn an_allocation_is_told_of_once() {
+    let mut net = net();
+    let (src, dst) = (net.device(100), net.device(100));
+    for i in 0..3 {
+        net[1].recv(&from_any(&[dst], i)).unwrap();
+        net[0].send(&msg(1, &[src.part(i, 50).unwrap()], i)).unwrap();
+        let frames = net.in_flight(0, 1);
+        assert_eq!(frames, if i == 0 { 2 } else { 1 });
+        net.settle();
+        net[0].sent();
+        net[1].received();
+    }
+    assert_eq!(net.device_copies(), 3);
+}
+
+#[test]
+fn what_a_device_cannot_copy_comes_in_frames() {
+    for late in [false, true] {
+        for (from, to) in [(true, false), (false, true), (true, true)] {
+            for failures in 1..3 {
+                let case = (late, from, to, failures);
+                let mut net = net();
+                let len = 3000;
+                let (src, dst) = (place(&mut net, from, 0, len), place(&mut net, to, 1, len));
+                hmem::write(&[src], 0, &pattern(len, 4));
+                net.fail_copies(failures, late);
+                net[1].recv(&from_any(&[dst], 2)).unwrap();
+                net[0].send(&msg(1, &[src], 1)).unwrap();
+                net.settle();
+                assert_eq!((net[0].sent().err, net[1].received().err), (None, None), "{case:?}");
+                assert_eq!(net[1].look(dst, len), pattern(len, 4), "{case:?}");
+                // Where the receiver's device could not, the sender's may.
+                let second = failures == 1 && !late && from && to;
+                assert_eq!(net.device_copies(), usize::from(second), "{case:?}");
+                let (local, target) = (place(&mut net, from, 0, len), place(&mut net, to, 1, len));
+                hmem::write(&[target], 0, &pattern(len, 5));
+                net[1].share(target, 9);
+                net.fail_copies(failures, late);
+                net[0].rma(&read(1, &[local], &[there(0, len, 9)], 3)).unwrap();
+                net.settle();
+                assert_eq!(net[0].sent().err, None, "{case:?}");
+                assert_eq!(net[0].look(local, len), pattern(len, 5), "{case:?}");
+                net.assert_idle();
+            }
+        }
+    }
+}
+
+#[test]
+fn other_messages_overtake_a_copy() {
+    let mut net = net();
+    let (src, dst, small) = (net.device(5000), net.device(5000), net.bytes(0, b"small"));
+    let room = net.memory(1, 8);
+    net[1].recv(&from_any(&[dst], 1)).unwrap();
+    net[1].recv(&from_any(&[room], 2)).unwrap();
+    net[0].send(&msg(1, &[src], 1)).unwrap();
+    net[0].send(&msg(1, &[small], 2)).unwrap();
+    net.settle();
+    let order: Vec<usize> = net[1].rx().iter().map(|c| c.ctx.0).collect();
+    assert_eq!(order, [2, 1]);
+}
+
+#[test]
+fn rma_in_order_waits_for_copies() {
+    let config = Config { eager: 256, virt_addr: false, rma_order: true };
+    let mut net = Net::with(2, Setup { peer_access: true, config, ..Setup::default() });
+    let (first, second, target) = (net.device(8), net.bytes(0, &[2; 8]), net.device(8));
+    hmem::write(&[first], 0, &[1; 8]);
+    net[1].share(target, 7);
+    net[0].rma(&write(1, &[first], &[there(0, 8, 7)], 1)).unwrap();
+    let (second, remote) = ([second], [there(0, 8, 7)]);
+    let op = &write(1, &second, &remote, 2);
+    assert_eq!(net[0].rma(op), Err(Error::Again));
+    net.settle();
+    net[0].sent();
+    net[0].rma(op).unwrap();
+    net.settle();
+    assert_eq!(net[1].look(target, 8), [2; 8]);
+}
+
+#[test]
+fn a_peer_that_dies_takes_its_copies_with_it() {
+    for steps in 0..12 {
+        let mut net = net();
+        let (src, dst) = (net.device(5000), net.device(5000));
+        net[1].recv(&from_any(&[dst], 1)).unwrap();
+        net[0].send(&msg(1, &[src], 1)).unwrap();
+        for i in 0..steps {
+            net[1 - i % 2].progress();
+        }
+        net.kill(0);
+        net.settle();
+        let got = net[1].received();
+        assert!(matches!(got.err, None | Some(Error::Reset)), "{steps} {got:?}");
+        net[1].rma(&read(2, &[dst.part(0, 1).unwrap()], &[there(0, 1, 1)], 1)).unwrap();
+        net.settle();
+        assert_eq!(net[1].sent().err, Some(Error::BadKey), "others go on");
+    }
+}
+
+#[test]
+fn an_injected_buffer_is_copied_at_once() {
+    let mut net = net();
+    let (src, dst) = (net.device(100), net.device(100));
+    hmem::write(&[src], 0, &pattern(100, 1));
+    net[1].recv(&from_any(&[dst], 1)).unwrap();
+    net[0].send(&Send { flags: OpFlags::INJECT, ..msg(1, &[src], 1) }).unwrap();
+    hmem::write(&[src], 0, &pattern(100, 2));
+    net.settle();
+    net[1].received();
+    assert_eq!(net[1].look(dst, 100), pattern(100, 1));
+    assert_eq!(net.device_copies(), 0);
+}

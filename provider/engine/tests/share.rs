@@ -1,0 +1,266 @@
+//! Large transfers that both sides copy.
+
+use engine::testkit::*;
+use engine::{Config, Error, OpFlags, Send};
+use wire::{Flags, Head, Op, Pieces, Seg, Status, put};
+
+const MIB: usize = 1 << 20;
+
+/// Two nodes, of which one has fetched something directly before: from then on they share.
+fn warm(setup: Setup) -> Net {
+    let mut net = Net::with(2, setup);
+    exchange(&mut net, 100_000, 9);
+    assert_eq!(net.pieces_helped(), 0);
+    net
+}
+
+/// One message of `len` bytes, received and checked.
+fn exchange(net: &mut Net, len: usize, seed: usize) {
+    let (src, dst) = (net.bytes(0, &pattern(len, seed)), net.memory(1, len));
+    net[1].recv(&from_any(&[dst], 1)).unwrap();
+    net[0].send(&msg(1, &[src], 0)).unwrap();
+    net.settle();
+    let (sent, got) = (net[0].sent(), net[1].received());
+    assert_eq!((sent.err, got.err, got.len), (None, None, len));
+    assert!(net[1].look(dst, len) == pattern(len, seed), "{len} bytes");
+}
+
+#[test]
+fn whoever_is_there_copies() {
+    for len in [MIB / 2, 3 * MIB + 17, 20 * MIB] {
+        let mut net = warm(Setup::default());
+        let (src, dst) = (net.bytes(0, &pattern(len, 1)), net.memory(1, len + 5));
+        net[1].recv(&from_any(&[dst], 1)).unwrap();
+        net[0].send(&msg(1, &[src], 0)).unwrap();
+        // The taker copies in goes of 4 MiB; what it has not taken by then the sender may take.
+        net.settle();
+        assert_eq!((net[1].received().len, net[0].sent().err), (len, None));
+        assert!(net[1].look(dst, len) == pattern(len, 1), "{len}");
+        assert_eq!(net.pieces_helped() > 0, len > 4 * MIB, "{len}");
+        net.assert_idle();
+    }
+}
+
+#[test]
+fn pieces_meet_segments_of_any_shape() {
+    let len = 9 * MIB;
+    let mut net = warm(Setup::default());
+    let (src, dst) = (net.bytes(0, &pattern(len, 3)), net.memory(1, len));
+    let cut = |s: hmem::Span, at: usize| [s.part(0, at).unwrap(), s.part(at, len - at).unwrap()];
+    net[1].recv(&from_any(&cut(dst, MIB + 3), 1)).unwrap();
+    net[0].send(&msg(1, &cut(src, 5 * MIB - 1), 0)).unwrap();
+    net.settle();
+    assert_eq!((net[1].received().err, net[0].sent().err), (None, None));
+    assert!(net.pieces_helped() > 0);
+    assert!(net[1].look(dst, len) == pattern(len, 3));
+    net.assert_idle();
+}
+
+#[test]
+fn a_message_that_is_too_long_fills_the_buffer_and_no_more() {
+    let (len, room) = (12 * MIB, 10 * MIB);
+    let mut net = warm(Setup::default());
+    let (src, dst) = (net.bytes(0, &pattern(len, 4)), net.memory(1, len));
+    net[1].recv(&from_any(&[dst.part(0, room).unwrap()], 1)).unwrap();
+    net[0].send(&msg(1, &[src], 0)).unwrap();
+    net.settle();
+    let got = net[1].received();
+    assert_eq!((got.err, got.len, got.olen), (Some(Error::Truncated), room, len - room));
+    let mut want = pattern(len, 4);
+    want[room..].fill(0);
+    assert!(net[1].look(dst, len) == want);
+    assert_eq!(net[0].sent().err, None);
+    net.assert_idle();
+}
+
+#[test]
+fn many_at_once_do_not_mix() {
+    let mut net = warm(Setup::default());
+    let len = 13 * MIB;
+    let pairs: Vec<_> = (0..4).map(|i| (net.bytes(0, &pattern(len, i)), net.memory(1, len))).collect();
+    for (i, (src, dst)) in pairs.iter().enumerate() {
+        net[1].recv(&with_tag(&[*dst], i as u64, i)).unwrap();
+        net[0].send(&Send { tag: Some(i as u64), ..msg(1, &[*src], i) }).unwrap();
+    }
+    net.settle();
+    for (i, (_, dst)) in pairs.iter().enumerate() {
+        assert!(net[1].look(*dst, len) == pattern(len, i), "message {i}");
+    }
+    assert!(net.pieces_helped() > 0);
+    let done: Vec<_> = net[0].tx().into_iter().chain(net[1].rx()).map(|c| c.err).collect();
+    assert_eq!(done, [None; 8]);
+    net.assert_idle();
+}
+
+/// Both sides are in the middle of a transfer.
+fn half_way(net: &mut Net, len: usize) -> hmem::Span {
+    let (src, dst) = (net.bytes(0, &pattern(len, 2)), net.memory(1, len));
+    net[1].recv(&from_any(&[dst], 1)).unwrap();
+    net[0].send(&msg(1, &[src], 0)).unwrap();
+    net[1].progress();
+    net[0].progress();
+    assert!(net.pieces_helped() > 0);
+    dst
+}
+
+#[test]
+fn a_sender_that_dies_half_way_fails_the_receive() {
+    let mut net = warm(Setup::default());
+    half_way(&mut net, 40 * MIB);
+    net.kill(0);
+    net.settle();
+    assert_eq!(net[1].received().err, Some(Error::Reset));
+    assert_eq!(net[1].ep_under_way(net[1].ep), 0);
+}
+
+#[test]
+fn a_taker_that_dies_half_way_fails_the_send() {
+    let mut net = warm(Setup::default());
+    half_way(&mut net, 40 * MIB);
+    net.kill(1);
+    net.settle();
+    assert_eq!(net[0].sent().err, Some(Error::Reset));
+    assert_eq!(net[0].ep_under_way(net[0].ep), 0);
+}
+
+#[test]
+fn a_copy_that_fails_fails_the_message_on_both_sides() {
+    let mut net = warm(Setup::default());
+    half_way(&mut net, 40 * MIB);
+    net.fault(1);
+    net.settle();
+    assert_eq!((net[1].received().err, net[0].sent().err), (Some(Error::Io), Some(Error::Io)));
+    net.assert_idle();
+    exchange(&mut net, 20 * MIB, 6);
+}
+
+#[test]
+fn a_sender_that_may_not_put_leaves_it_to_the_taker() {
+    let mut net = warm(Setup::default());
+    net.bar_puts(0);
+    for round in 0..3 {
+        exchange(&mut net, 20 * MIB, round);
+    }
+    // One piece was tried, and it was not asked again.
+    assert_eq!(net.pieces_helped(), 1);
+}
+
+#[test]
+fn writes_share_only_where_order_does_not_count() {
+    for rma_order in [false, true] {
+        let config = Config { rma_order, ..Setup::default().config };
+        let mut net = warm(Setup { config, ..Setup::default() });
+        let len = 20 * MIB;
+        let (src, dst) = (net.bytes(0, &pattern(len, 5)), net.memory(1, len));
+        net[1].share(dst, 7);
+        net[0].rma(&write(1, &[src], &[there(0, len, 7)], 3)).unwrap();
+        net.settle();
+        assert_eq!(net[0].sent().err, None);
+        assert!(net[1].look(dst, len) == pattern(len, 5));
+        assert_eq!(net.pieces_helped() > 0, !rma_order);
+        net.assert_idle();
+    }
+}
+
+#[test]
+fn nonsense_about_sharing_is_dropped() {
+    let mut net = warm(Setup::default());
+    let src = net.bytes(0, &pattern(20 * MIB, 1));
+    net[0].send(&Send { flags: OpFlags::COMPLETION, ..msg(1, &[src], 0) }).unwrap();
+    let share = |req: u64, len: u64, piece: u64, segs: &[Seg]| {
+        let mut frame = Vec::new();
+        put(&mut frame, &Head::new(Op::Share, Flags::empty(), segs.len() as u16, req, 1));
+        put(&mut frame, &Pieces { len: len.into(), piece: piece.into(), slot: 77.into(), turn: 1.into() });
+        put(&mut frame, segs);
+        frame
+    };
+    let seg = Seg { addr: 1.into(), len: (30 << 20).into() };
+    for req in [0, 1, 1 << 32, 2 << 32, u64::MAX] {
+        for (len, piece) in [(0, 0), (20 << 20, 0), (20 << 20, 1), (30 << 20, 4096), (1 << 20, 1 << 20)] {
+            for segs in [&[][..], &[seg], &[seg; 9]] {
+                net.inject(1, 0, share(req, len, piece, segs));
+            }
+        }
+        for status in [Status::Ok, Status::Io, Status::Malformed] {
+            let mut frame = Vec::new();
+            put(&mut frame, &Head::new(Op::Shared, Flags::empty(), status as u16, req, u64::MAX));
+            net.inject(1, 0, frame);
+        }
+    }
+    net.settle();
+    let dst = net.memory(1, 20 * MIB);
+    net[1].recv(&from_any(&[dst], 1)).unwrap();
+    net.settle();
+    assert_eq!((net[1].received().err, net[0].sent().err), (None, None));
+    assert!(net[1].look(dst, 20 * MIB) == pattern(20 * MIB, 1));
+}
+
+/// Two nodes that see each other's registrations; the second has registered so much, under key 7.
+fn seeing(len: usize) -> (Net, hmem::Span) {
+    let mut net = warm(Setup::default());
+    net.set_boards(true);
+    let target = net.bytes(1, &pattern(len, 1));
+    net[1].share(target, 7);
+    let few = net.memory(0, 3000);
+    net[0].rma(&read(1, &[few], &[there(0, 3000, 7)], 3)).unwrap();
+    assert_eq!(net[0].sent().err, None);
+    (net, target)
+}
+
+#[test]
+fn a_target_that_is_there_copies_its_part() {
+    let len = 20 * MIB;
+    for is_write in [true, false] {
+        let (mut net, target) = seeing(len);
+        let local = net.bytes(0, &pattern(len, 2));
+        let remote = [there(0, len, 7)];
+        net[0].rma(&engine::Rma { write: is_write, ..write(1, &[local], &remote, 3) }).unwrap();
+        net.settle();
+        assert_eq!(net[0].sent().err, None);
+        let seed = if is_write { 2 } else { 1 };
+        assert!(
+            net[1].look(target, len) == pattern(len, seed) && net[0].look(local, len) == pattern(len, seed)
+        );
+        assert!(net.pieces_helped() > 0, "{is_write}");
+        net.assert_idle();
+    }
+}
+
+#[test]
+fn a_target_that_is_not_there_is_not_waited_for() {
+    let len = 20 * MIB;
+    for is_write in [true, false] {
+        let (mut net, target) = seeing(len);
+        let local = net.bytes(0, &pattern(len, 2));
+        let remote = [there(0, len, 7)];
+        net[0].rma(&engine::Rma { write: is_write, ..write(1, &[local], &remote, 3) }).unwrap();
+        (0..len / (4 * MIB)).for_each(|_| assert!(net[0].progress() < 100));
+        assert_eq!(net[0].sent().err, None);
+        let seed = if is_write { 2 } else { 1 };
+        assert!(
+            net[1].look(target, len) == pattern(len, seed) && net[0].look(local, len) == pattern(len, seed)
+        );
+        // What it is told late is of no use, and does no harm.
+        net.settle();
+        assert_eq!(net.pieces_helped(), 0);
+        net.assert_idle();
+    }
+}
+
+#[test]
+fn either_end_of_a_lent_transfer_may_die() {
+    let len = 40 * MIB;
+    for dead in [0, 1] {
+        let (mut net, _) = seeing(len);
+        let local = net.bytes(0, &pattern(len, 2));
+        net[0].rma(&write(1, &[local], &[there(0, len, 7)], 3)).unwrap();
+        net[1].progress();
+        assert!(net.pieces_helped() > 0);
+        net.kill(dead);
+        net.settle();
+        if dead == 1 {
+            assert_eq!(net[0].sent().err, Some(Error::Reset));
+        }
+        assert_eq!(net[1 - dead].ep_under_way(net[1 - dead].ep), 0);
+    }
+}

@@ -1,0 +1,238 @@
+//! What an endpoint has registered, where its peers can look it up: so a peer that may reach our
+//! memory reads and writes it without our help.
+//!
+//! A sealed memfd that its owner writes and peers map read-only; the descriptor comes with the
+//! welcome. A table of entries, found by key with a few probes. An entry is a sequence lock: the
+//! owner makes its first word odd, changes the rest, makes it even again. Readers load all, then the
+//! first word once more, and start over if it moved.
+//!
+//! The orders that matter: each word of an entry is stored with Release, so none is seen before the
+//! odd number, and loaded with Acquire, so the second look at the number comes after all of them.
+//!
+//! A reader believes nothing. What it finds only says which of the owner's addresses to ask the
+//! kernel for, and an owner that lies about these has its own memory changed. It looks so many times
+//! and no more.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use engine::Exposed;
+
+use super::ring::Word;
+use super::segment::Shared;
+
+/// Entries of a board, a power of two.
+const ENTRIES: u32 = 1024;
+/// Words of an entry: number, state, then key, address and length in halves.
+const WORDS: usize = 8;
+/// Places a key may be at.
+const PROBES: u32 = 16;
+/// Looks at an entry that is being changed.
+const LOOKS: u32 = 100;
+
+/// Bits of an entry's state.
+const USED: u32 = 1;
+const LIVE: u32 = 2;
+const READ: u32 = 4;
+const WRITE: u32 = 8;
+const VIRT: u32 = 16;
+const NOTED: u32 = 32;
+
+/// One entry, as words that both sides reach.
+pub(crate) trait Entry {
+    type Word: Word;
+    /// Word `at`, which is below [`WORDS`].
+    fn word(&self, at: usize) -> &Self::Word;
+}
+
+/// Writes an entry. Only its owner does.
+fn write<E: Entry, const N: usize>(entry: &E, body: [u32; N]) {
+    let number = entry.word(0).load(Relaxed);
+    entry.word(0).store(number.wrapping_add(1), Relaxed);
+    for (at, v) in (1..).zip(body) {
+        entry.word(at).store(v, Release);
+    }
+    entry.word(0).store(number.wrapping_add(2), Release);
+}
+
+/// Reads an entry: all of it as it was at one time. `None`: it did not stand still for any of so many
+/// looks.
+fn read<E: Entry, const N: usize>(entry: &E, looks: u32) -> Option<[u32; N]> {
+    for _ in 0..looks {
+        let number = entry.word(0).load(Acquire);
+        if number % 2 == 0 {
+            let mut body = [0; N];
+            for (at, v) in (1..).zip(&mut body) {
+                *v = entry.word(at).load(Acquire);
+            }
+            if entry.word(0).load(Relaxed) == number {
+                return Some(body);
+            }
+        }
+        std::hint::spin_loop();
+    }
+    None
+}
+
+/// The probes for a key.
+fn places(key: u64) -> impl Iterator<Item = u32> {
+    let first = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u32;
+    (0..PROBES).map(move |n| first.wrapping_add(n) % ENTRIES)
+}
+
+fn body(state: u32, key: u64, addr: u64, len: u64) -> [u32; WORDS - 1] {
+    let half = |v: u64| [v as u32, (v >> 32) as u32];
+    let ([a, b], [c, d], [e, f]) = (half(key), half(addr), half(len));
+    [state, a, b, c, d, e, f]
+}
+
+/// An entry in a mapping.
+struct Mapped<'a>(&'a Shared, u32);
+
+impl Entry for Mapped<'_> {
+    type Word = AtomicU32;
+    fn word(&self, at: usize) -> &AtomicU32 {
+        self.0.word((self.1 as usize * WORDS + at) * 4)
+    }
+}
+
+const SIZE: usize = ENTRIES as usize * WORDS * 4;
+
+/// Our own board.
+#[derive(Debug)]
+pub(super) struct Board {
+    memory: Shared,
+    fd: OwnedFd,
+    /// Where each key is.
+    at: HashMap<u64, u32>,
+    taken: Box<[bool]>,
+}
+
+impl Board {
+    pub(super) fn create() -> io::Result<Board> {
+        let (memory, fd) = Shared::create(SIZE)?;
+        Ok(Board { memory, fd, at: HashMap::new(), taken: vec![false; ENTRIES as usize].into() })
+    }
+
+    /// For peers.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Shows a registration, or what has become of it. Where there is no room peers do not see it,
+    /// and ask by frames.
+    pub(super) fn show(&mut self, e: &Exposed) {
+        let free = || places(e.key).find(|at| !self.taken[*at as usize]);
+        let Some(at) = self.at.get(&e.key).copied().or_else(free) else { return };
+        self.taken[at as usize] = true;
+        self.at.insert(e.key, at);
+        let bit = |on: bool, bit: u32| if on { bit } else { 0 };
+        let state = USED
+            | LIVE
+            | bit(e.read, READ)
+            | bit(e.write, WRITE)
+            | bit(e.virt_addr, VIRT)
+            | bit(e.noted, NOTED);
+        write(&Mapped(&self.memory, at), body(state, e.key, e.addr, e.len));
+    }
+
+    /// Shows it no more.
+    pub(super) fn hide(&mut self, key: u64) {
+        if let Some(at) = self.at.remove(&key) {
+            self.taken[at as usize] = false;
+            write(&Mapped(&self.memory, at), body(USED, 0, 0, 0));
+        }
+    }
+}
+
+/// A peer's board.
+#[derive(Debug)]
+pub(super) struct View(Shared);
+
+impl View {
+    pub(super) fn adopt(fd: &OwnedFd) -> Result<View, &'static str> {
+        Shared::adopt(fd.as_fd(), SIZE).map(View)
+    }
+
+    /// What the peer shows under a key.
+    pub(super) fn find(&self, key: u64) -> Option<Exposed> {
+        for at in places(key) {
+            let [state, a, b, c, d, e, f] = read(&Mapped(&self.0, at), LOOKS)?;
+            let whole = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+            if state & USED == 0 {
+                return None;
+            }
+            if state & LIVE != 0 && whole(a, b) == key {
+                return Some(Exposed {
+                    key,
+                    addr: whole(c, d),
+                    len: whole(e, f),
+                    read: state & READ != 0,
+                    write: state & WRITE != 0,
+                    virt_addr: state & VIRT != 0,
+                    noted: state & NOTED != 0,
+                });
+            }
+        }
+        None
+    }
+}
+
+#[cfg(all(test, loom))]
+#[path = "board_loom.rs"]
+mod model;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn exposed(key: u64) -> Exposed {
+        let (addr, len) = (key.wrapping_mul(3), key ^ u64::MAX);
+        Exposed { key, addr, len, read: key % 2 == 0, write: key % 3 == 0, virt_addr: true, noted: false }
+    }
+
+    #[test]
+    fn what_is_shown_is_found_until_it_is_hidden() {
+        let mut board = Board::create().unwrap();
+        let view = View::adopt(&board.fd.try_clone().unwrap()).unwrap();
+        assert_eq!(view.find(7), None);
+        // Far more than there is room for: some are not shown, none is wrong.
+        let keys: Vec<u64> = (0..5000).map(|n: u64| n * n).collect();
+        keys.iter().for_each(|k| board.show(&exposed(*k)));
+        let shown: Vec<u64> = keys.iter().copied().filter(|k| view.find(*k).is_some()).collect();
+        assert!(shown.len() > 900, "{}", shown.len());
+        shown.iter().for_each(|k| assert_eq!(view.find(*k), Some(exposed(*k))));
+        let other = Exposed { noted: true, ..exposed(shown[3]) };
+        board.show(&other);
+        assert_eq!(view.find(shown[3]), Some(other));
+        keys.iter().for_each(|k| board.hide(*k));
+        assert!(keys.iter().all(|k| view.find(*k).is_none()));
+        board.show(&exposed(1));
+        assert_eq!(view.find(1), Some(exposed(1)));
+    }
+
+    #[test]
+    fn an_entry_that_never_stands_still_is_not_found() {
+        let board = Board::create().unwrap();
+        let view = View::adopt(&board.fd.try_clone().unwrap()).unwrap();
+        for at in places(5) {
+            Mapped(&board.memory, at).word(0).store(1, Relaxed);
+        }
+        assert_eq!(view.find(5), None);
+    }
+
+    #[test]
+    fn peers_cannot_write_it() {
+        let board = Board::create().unwrap();
+        // SAFETY: a mapping that replaces none; it is refused.
+        let map = |prot| unsafe {
+            use std::os::fd::AsRawFd;
+            libc::mmap(std::ptr::null_mut(), SIZE, prot, libc::MAP_SHARED, board.fd.as_raw_fd(), 0)
+        };
+        assert_eq!(map(libc::PROT_READ | libc::PROT_WRITE), libc::MAP_FAILED);
+        assert_ne!(map(libc::PROT_READ), libc::MAP_FAILED);
+    }
+}

@@ -1,0 +1,257 @@
+//! Devices' memory: what peers were told of ours, what they told of theirs, and copies in flight.
+//!
+//! A peer tells of an allocation by a handle, in a frame ahead of the first one that names an address
+//! in it. Handles are opened when they are first needed, and stay open (`hmem::cuda`): an allocation
+//! that comes after another one at its place has another number, so it is told of anew, and what was
+//! known of the place is forgotten.
+
+use std::collections::HashSet;
+
+use engine::{CopyId, Event, NoDirect, PeerId, Way};
+use hmem::cuda::{self, Export, How, Opened, Part, Pending};
+use hmem::{Kind, Span};
+use wire::{Handle, Seg};
+
+use super::{ShmFrame, ShmLink};
+
+/// Most allocations a peer is told of before all of them are told anew; what is remembered of a peer
+/// is four times as much.
+const TOLD: usize = 4096;
+
+/// Most allocations one buffer may lie in.
+const PIECES: usize = 256;
+
+/// Of one peer.
+#[derive(Debug, Default)]
+pub(super) struct Devices {
+    /// By number and place.
+    told: HashSet<(u64, u64, u64)>,
+    known: Vec<Export>,
+    /// The process, told from others that have or had its pid.
+    owner: Option<u64>,
+}
+
+/// A copy in flight.
+#[derive(Debug)]
+pub(super) struct Flying {
+    id: CopyId,
+    pending: Pending,
+}
+
+fn to_wire(e: &Export) -> Handle {
+    Handle {
+        how: e.how as u8,
+        zero: [0; 3],
+        fd: (e.fd as u32).into(),
+        id: e.id.into(),
+        base: e.base.into(),
+        len: e.len.into(),
+        device: e.device,
+        token: e.token,
+    }
+}
+
+fn from_wire(h: &Handle) -> Option<Export> {
+    Some(Export {
+        how: How::from_u8(h.how)?,
+        fd: h.fd.get() as i32,
+        id: h.id.get(),
+        base: h.base.get(),
+        len: h.len.get(),
+        device: h.device,
+        token: h.token,
+    })
+}
+
+impl Devices {
+    /// The allocation that `addr` of the peer is in.
+    fn find(&self, addr: u64) -> Option<&Export> {
+        self.known.iter().rev().find(|e| addr.wrapping_sub(e.base) < e.len)
+    }
+
+    fn learn(&mut self, new: Export) {
+        let end = new.base.saturating_add(new.len);
+        self.known.retain(|e| e.base.saturating_add(e.len) <= new.base || end <= e.base);
+        if self.known.len() >= 4 * TOLD {
+            self.known.remove(0);
+        }
+        self.known.push(new);
+    }
+}
+
+impl ShmLink {
+    /// Whether devices may copy from and to peers' memory, from now on: by default as it was opened.
+    pub fn set_device_direct(&mut self, on: bool) {
+        self.options.device_direct = on;
+    }
+
+    pub(super) fn untold_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        if !self.options.device_direct || iov.iter().any(|s| s.kind() != Kind::Cuda) {
+            return None;
+        }
+        let mut out = Vec::new();
+        for s in iov {
+            let exports = match cuda::export(s.addr() as usize, s.len(), PIECES) {
+                Ok(exports) => exports,
+                Err(why) => {
+                    self.tell_once(to, || format!("{s:?} cannot be shared ({why}): it is staged"));
+                    return None;
+                }
+            };
+            let devices = &mut self.peers[to.0 as usize].devices;
+            if devices.told.len() > TOLD {
+                devices.told.clear();
+            }
+            let new = |e: &&Export| !devices.told.contains(&(e.id, e.base, e.len));
+            out.extend(exports.iter().filter(new).map(to_wire));
+        }
+        Some(out)
+    }
+
+    pub(super) fn told_handle(&mut self, to: PeerId, h: &Handle) {
+        self.peers[to.0 as usize].devices.told.insert((h.id.get(), h.base.get(), h.len.get()));
+    }
+
+    pub(super) fn learn_handle(&mut self, from: PeerId, handle: &Handle) {
+        match from_wire(handle) {
+            Some(export) => self.peers[from.0 as usize].devices.learn(export),
+            None => log::warn!("{}: a handle of an unknown kind, {}", self.addr, handle.how),
+        }
+    }
+
+    /// Why a peer's device memory is not reached, once for each peer.
+    fn tell_once(&mut self, peer: PeerId, why: impl FnOnce() -> String) {
+        let peer = &mut self.peers[peer.0 as usize];
+        if peer.no_device.is_none() {
+            let why = why();
+            log::info!("{} -> {}: {why}", self.addr, peer.addr);
+            peer.no_device = Some(why);
+        }
+    }
+
+    pub(super) fn start_copy(
+        &mut self,
+        way: Way,
+        id: PeerId,
+        remote: &[Seg],
+        local: &[Span],
+        len: usize,
+    ) -> Result<CopyId, NoDirect> {
+        let peer = &mut self.peers[id.0 as usize];
+        let pid = match (&peer.inb, &peer.out) {
+            _ if peer.dying.is_some() => return Err(NoDirect::Fault),
+            (Some(inb), _) => inb.pid,
+            (None, Some(out)) => out.pid,
+            (None, None) => return Err(NoDirect::Fault),
+        };
+        if !self.options.device_direct || !local.iter().all(|s| matches!(s.kind(), Kind::System | Kind::Cuda))
+        {
+            return Err(NoDirect::Never);
+        }
+        let owner = *peer.devices.owner.get_or_insert_with(|| process(pid));
+        let planned = plan(way, pid, owner, &peer.devices, remote, local, len);
+        let (parts, keep) = match planned {
+            Ok(plan) => plan,
+            Err(Failed::Fault) => return Err(NoDirect::Fault),
+            Err(Failed::Open(why)) => {
+                self.tell_once(id, || format!("its device memory cannot be opened ({why}): it is staged"));
+                return Err(NoDirect::Never);
+            }
+        };
+        let ctx = keep.first().map_or(0, Opened::context);
+        let host = local.iter().any(|s| s.kind().is_system());
+        // SAFETY: local parts are of spans, valid until the operation completes, which is after the
+        // copy is over or cancelled; remote ones are in mappings that are kept.
+        let pending = unsafe { cuda::start(&parts, ctx, keep, host) }.map_err(|why| {
+            self.tell_once(id, || format!("the device does not copy ({why}): it is staged"));
+            NoDirect::Never
+        })?;
+        self.copies_started += 1;
+        let id = CopyId(self.copies_started);
+        self.flying.push(Flying { id, pending });
+        Ok(id)
+    }
+
+    /// A copy that is over, if there is one.
+    #[cold]
+    pub(super) fn landed(&mut self) -> Option<Event<ShmFrame>> {
+        for at in 0..self.flying.len() {
+            let ok = match self.flying[at].pending.poll() {
+                Ok(false) => continue,
+                Ok(true) => true,
+                Err(why) => {
+                    log::warn!("{}: a device's copy failed: {why}", self.addr);
+                    false
+                }
+            };
+            let done = self.flying.swap_remove(at);
+            return Some(Event::Copied(done.id, ok));
+        }
+        None
+    }
+
+    pub(super) fn cancel_copy(&mut self, copy: CopyId) {
+        // Dropping it waits for the device.
+        self.flying.retain(|f| f.id != copy);
+    }
+
+    /// A peer is gone: nothing of it is reached any more.
+    pub(super) fn forget_devices(&mut self, id: u32) {
+        let peer = &mut self.peers[id as usize];
+        if let Some(owner) = peer.devices.owner {
+            cuda::forget(owner);
+        }
+        peer.devices = Devices::default();
+        peer.no_device = None;
+    }
+}
+
+/// A number for the process that has this pid now: the pid and when it started.
+fn process(pid: i32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in parentheses, may hold anything; the start is the 20th word behind it.
+    let start = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
+    (pid as u64) << 40 ^ start.unwrap_or(0u64)
+}
+
+enum Failed {
+    Fault,
+    Open(cuda::Error),
+}
+
+/// The parts of a copy of `len` bytes between the fronts of `remote` and `local`, and what has to stay
+/// open for it.
+fn plan(
+    way: Way,
+    pid: i32,
+    owner: u64,
+    devices: &Devices,
+    remote: &[Seg],
+    local: &[Span],
+    len: usize,
+) -> Result<(Vec<Part>, Vec<Opened>), Failed> {
+    let (mut parts, mut keep) = (Vec::new(), Vec::<Opened>::new());
+    let mut here = local.iter().filter(|s| !s.is_empty());
+    let (mut at, mut room) = (0, 0);
+    let mut left = len;
+    for seg in remote {
+        let (mut addr, mut n) = (seg.addr.get(), seg.len.get());
+        while n > 0 && left > 0 {
+            if room == 0 {
+                let next = here.next().ok_or(Failed::Fault)?;
+                (at, room) = (next.addr() as usize, next.len());
+            }
+            let export = devices.find(addr).ok_or(Failed::Fault)?;
+            let opened = cuda::open(pid, owner, export, at).map_err(Failed::Open)?;
+            let (there, follow) = opened.place(addr).ok_or(Failed::Fault)?;
+            let step = left.min(room).min(follow).min(usize::try_from(n).unwrap_or(usize::MAX));
+            let (dst, src) = if way == Way::Get { (at, there) } else { (there, at) };
+            parts.push(Part { dst, src, len: step });
+            keep.push(opened);
+            (at, room, left) = (at + step, room - step, left - step);
+            addr += step as u64;
+            n -= step as u64;
+        }
+    }
+    if left > 0 { Err(Failed::Fault) } else { Ok((parts, keep)) }
+}

@@ -1,0 +1,326 @@
+//! A process that does the handshake as agreed, and from then on writes whatever it likes to all it
+//! shares with its victim: plausible frames with wrong numbers, answers to what it was asked that are
+//! lies, and noise over every word. The victim talks with an honest peer all the time.
+//!
+//! `STRAIT_HOSTILE_SECONDS` makes it longer, `STRAIT_HOSTILE_SEED` another run.
+
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering::Relaxed;
+
+use engine::{
+    Access, Cntrs, Completion, Config, CqId, Ctx, Domain, EpConfig, EpId, Error, FiAddr, OpFlags, Pattern,
+    Recv, Reg, Rma, Send,
+};
+use wire::{Head, RmaSeg};
+
+use super::control::Hello;
+use super::ring::{Consumer, Mem as _, Producer};
+use super::segment::{Segment, Shared};
+use super::tests::open;
+use super::*;
+
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) as u32
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        self.next() as usize % n
+    }
+
+    /// A number that may be taken for something.
+    fn number(&mut self, heard: &[u64]) -> u64 {
+        let any = u64::from(self.next()) << 32 | u64::from(self.next());
+        match self.below(9) {
+            0 => any,
+            1 => u64::MAX - u64::from(self.next() % 9),
+            2 => 1 << 63,
+            3 | 4 if !heard.is_empty() => heard[self.below(heard.len())],
+            5 => 1 << 32 | u64::from(self.next() % 8),
+            6 => 0x7f00_0000_0000 | any >> 20,
+            _ => [0, 1, 5, 8, 100, 4096, 20_000, 1 << 20, 1 << 40][self.below(9)],
+        }
+    }
+
+    fn frame(&mut self, heard: &[u64]) -> Vec<u8> {
+        let mut frame = vec![self.below(16) as u8, self.next() as u8 & [0x3f, 0xff][self.below(2)]];
+        let aux = [0, 1, 2, 0x11, 0x21, 7 << 10 | 2 << 4 | 1, self.next() as u16][self.below(7)];
+        frame.extend(aux.to_le_bytes());
+        for _ in 0..2 + self.below(10) {
+            frame.extend(self.number(heard).to_le_bytes());
+        }
+        frame.truncate(Head::LEN - 4 + self.below(frame.len()));
+        frame.resize(frame.len() + [0, 0, 8, 300, 4000][self.below(5)], 0x5a);
+        frame
+    }
+
+    fn scribble(&mut self, mem: &Segment) {
+        for _ in 0..200 {
+            let word = [self.next() % 12_000, self.next() % 60, self.next(), 0, u32::MAX][self.below(5)];
+            match self.below(8) {
+                0 => mem.head().store(word, Relaxed),
+                1 => mem.bell().store(word, Relaxed),
+                2 => mem.want().store(word, Relaxed),
+                3 => mem.share(word as u16 % 16).store(word, Relaxed),
+                _ => mem.commit(self.next() % mem.lines()).store(word, Relaxed),
+            }
+        }
+    }
+}
+
+/// Not a test: the hostile process, until it is killed.
+#[test]
+fn hostile_child() {
+    let Ok(victim) = std::env::var("STRAIT_VICTIM") else { return };
+    // SAFETY: prctl(PR_SET_PDEATHSIG) takes a number: it ends with whoever started it.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let name: std::net::SocketAddr = std::env::var("STRAIT_NAME").unwrap().parse().unwrap();
+    let victim = Addr::new(victim.parse().unwrap());
+    let mut noise = Noise(std::env::var("STRAIT_HOSTILE_SEED").unwrap().parse().unwrap());
+    let listener = control::listen(name).unwrap();
+    loop {
+        attack(&mut noise, victim, Addr::new(name), &listener);
+    }
+}
+
+/// One connection, from handshake to hang-up.
+fn attack(noise: &mut Noise, victim: Addr, name: Addr, listener: &OwnedFd) {
+    let Ok(sock) = control::connect(Some(victim.ip()), victim.port()) else { return };
+    let ring = [MIN_RING, DEFAULT_RING][noise.below(2)];
+    let (mem, fd) = Segment::create(ring).unwrap();
+    let hello = Hello {
+        version: wire::VERSION,
+        ring: ring as u32,
+        incarnation: noise.number(&[]),
+        from: name,
+        to: victim,
+    };
+    if control::send_fd(&sock, &hello.encode(), fd.as_fd()).is_err() {
+        return;
+    }
+    // Another mapping to scribble on, beside the one that the rules are kept with.
+    let noisy = Segment::adopt(fd.as_fd(), ring).unwrap();
+    let (mut tx, mut theirs, mut heard) = (Producer::new(mem), None, Vec::new());
+    let lies = noise.below(3);
+    let end = Instant::now() + Duration::from_millis(5 + noise.below(40) as u64);
+    while Instant::now() < end {
+        if theirs.is_none() {
+            theirs = welcome(noise, listener);
+        }
+        if let Some((rx, segment, _)) = &mut theirs {
+            while let Ok(Some(len)) = rx.peek() {
+                let mut bytes = vec![0; len];
+                rx.read(0, &mut bytes);
+                heard.extend(bytes.chunks_exact(4).take(12).map_while(|w| {
+                    let at = w.as_ptr().addr() - bytes.as_ptr().addr();
+                    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+                }));
+                let cut = heard.len().saturating_sub(64);
+                heard.drain(..cut);
+                rx.advance();
+            }
+            if lies == 1 {
+                noise.scribble(segment);
+            }
+        }
+        for _ in 0..20 {
+            let frame = noise.frame(&heard);
+            if tx.reserve(frame.len()) == Ok(true) {
+                // SAFETY: room for it was found just now.
+                unsafe { tx.write(0, &frame) };
+                tx.publish(frame.len());
+            }
+        }
+        if lies == 2 {
+            noise.scribble(&noisy);
+        }
+        control::notify(&sock, &[noise.next() as u8][..noise.below(2)]);
+    }
+}
+
+type Theirs = (Consumer<Segment>, Segment, OwnedFd);
+
+/// Takes the victim's channel to us, if it wants one.
+fn welcome(noise: &mut Noise, listener: &OwnedFd) -> Option<Theirs> {
+    let sock = control::accept(listener).ok()?;
+    let mut bytes = [0; Hello::LEN + 1];
+    let (n, fd) = control::recv_fd(&sock, &mut bytes).ok()?;
+    let (hello, fd) = (Hello::decode(&bytes[..n])?, fd?);
+    let segment = |fd: &OwnedFd| Segment::adopt(fd.as_fd(), hello.ring as usize).ok();
+    // A board full of noise.
+    let (board, board_fd) = Shared::create(32 << 10).ok()?;
+    (0..32 << 8).for_each(|at| board.word(at * 4).store([noise.next(), 0xff, 6][at % 3], Relaxed));
+    let mut answer = [control::WELCOME; 9];
+    answer[1..].copy_from_slice(&noise.number(&[]).to_le_bytes());
+    let _ = control::send_fd(&sock, &answer[..[9, 9, 9, 4][noise.below(4)]], board_fd.as_fd());
+    Some((Consumer::new(segment(&fd)?), segment(&fd)?, sock))
+}
+
+/// An endpoint with a queue.
+struct Node {
+    domain: Domain<ShmLink>,
+    ep: EpId,
+    cq: CqId,
+    av: engine::AvId,
+    addr: Addr,
+}
+
+impl Node {
+    fn new() -> Node {
+        let link = open();
+        let addr = link.addr();
+        let mut domain = Domain::new(Config { eager: 8192, virt_addr: false, rma_order: false });
+        let (cq, av) = (domain.cq_open(100_000), domain.av_open());
+        let queue = Some(cq);
+        let config = EpConfig { link, av, rx: None, tx_cq: queue, rx_cq: queue, cntrs: Cntrs::default() };
+        let ep = domain.ep_open(config);
+        Node { domain, ep, cq, av, addr }
+    }
+
+    fn insert(&mut self, addr: Addr) -> FiAddr {
+        self.domain.av_insert(self.av, addr)
+    }
+
+    fn recv(&mut self, src: FiAddr, tag: u64, iov: &[Span], ctx: usize) {
+        let pattern = Pattern { src, tag: Some((tag, 0)) };
+        let recv = Recv { pattern, iov, ctx: Ctx(ctx), flags: OpFlags::COMPLETION };
+        let rx = self.domain.ep_rx(self.ep).unwrap();
+        self.domain.recv(rx, &recv).unwrap();
+    }
+
+    fn send(&mut self, to: FiAddr, tag: u64, iov: &[Span], ctx: usize) -> Result<(), Error> {
+        let flags = OpFlags::COMPLETION | OpFlags::DELIVERY;
+        self.domain.send(self.ep, &Send { to, iov, tag: Some(tag), data: None, ctx: Ctx(ctx), flags })
+    }
+
+    fn take(&mut self) -> Vec<Completion> {
+        self.domain.progress();
+        let mut all = Vec::new();
+        loop {
+            let n = self.domain.cq_take(self.cq, 64, |_, c| all.push(*c));
+            match self.domain.cq_error(self.cq) {
+                Some(c) => all.push(c),
+                None if n == 0 => return all,
+                None => {}
+            }
+        }
+    }
+}
+
+/// Contexts of the victim's operations with the hostile peer start here.
+const EVIL: usize = 1000;
+
+#[test]
+fn a_hostile_peer_harms_only_what_is_done_with_it() {
+    let var = |name: &str, default: u64| std::env::var(name).map_or(default, |v| v.parse().unwrap());
+    let (seconds, seed) = (var("STRAIT_HOSTILE_SECONDS", 3), var("STRAIT_HOSTILE_SEED", 1));
+    let (mut victim, mut honest) = (Node::new(), Node::new());
+    let (port, name) = control::reserve("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "shm::hostile_tests::hostile_child", "--nocapture", "--test-threads=1"])
+        .env("STRAIT_VICTIM", victim.addr.to_string())
+        .env("STRAIT_NAME", name.to_string())
+        .env("STRAIT_HOSTILE_SEED", seed.to_string())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let friend = victim.insert(honest.addr);
+    let foe = victim.insert(Addr::new(name));
+    let back = honest.insert(victim.addr);
+    // What the hostile peer may write has guards on both sides.
+    let memory = Span::leak(3 * 4096);
+    hmem::write(&[memory], 0, &[0x77; 3 * 4096]);
+    let shared = [memory.part(4096, 4096).unwrap()];
+    let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    victim.domain.mr_reg(&Reg { iov: &shared, access, key: Some(5) }).unwrap();
+
+    let sizes = [8, 100, 5000, 20_000, 300_000];
+    let [ping, pong, echo] = [(); 3].map(|()| Span::leak(300_000));
+    let scratch = Span::leak(300_000);
+    let (mut rounds, mut evil, mut ended, mut failed) = (0usize, 0usize, 0usize, 0usize);
+    let (start, mut last) = (Instant::now(), Instant::now());
+    let mut waiting = 0;
+    while start.elapsed() < Duration::from_secs(seconds) || rounds < 20 {
+        assert!(last.elapsed() < Duration::from_secs(60), "the honest peer is not served");
+        if waiting == 0 {
+            let len = sizes[rounds % sizes.len()];
+            let text: Vec<u8> = (0..len).map(|i| (i * 7 + rounds) as u8).collect();
+            hmem::write(&[ping], 0, &text);
+            victim.recv(friend, 2, &[pong.part(0, len).unwrap()], 1);
+            honest.recv(back, 1, &[echo.part(0, len).unwrap()], 2);
+            while victim.send(friend, 1, &[ping.part(0, len).unwrap()], 3) == Err(Error::Again) {
+                honest.take();
+            }
+            waiting = 2;
+        }
+        for c in honest.take() {
+            assert_eq!(c.err, None, "{c:?}");
+            if c.ctx.0 == 2 {
+                honest.send(back, 2, &[echo.part(0, c.len).unwrap()], 4).unwrap();
+            }
+        }
+        for c in victim.take() {
+            if c.ctx.0 >= EVIL {
+                ended += 1;
+                failed += usize::from(c.err.is_some());
+                continue;
+            }
+            // The hostile peer may send remote CQ data, or fail to.
+            if c.ctx.0 == 0 {
+                continue;
+            }
+            assert_eq!(c.err, None, "{c:?}");
+            waiting -= 1;
+            if c.ctx.0 == 1 {
+                let mut text = vec![0; c.len];
+                hmem::read(&[pong], 0, &mut text);
+                let right = text.iter().enumerate().all(|(i, b)| *b == (i * 7 + rounds) as u8);
+                assert!(right && c.len == sizes[rounds % sizes.len()], "wrong bytes of an honest peer");
+            }
+        }
+        if waiting == 0 {
+            rounds += 1;
+            last = Instant::now();
+        }
+        // Business with the hostile peer, as much as it takes.
+        if evil - ended < 50 {
+            let len = sizes[evil % sizes.len()];
+            let iov = [scratch.part(0, len).unwrap()];
+            let remote = [RmaSeg { addr: 0.into(), len: (len as u64).into(), key: 5.into() }];
+            let flags = OpFlags::COMPLETION | OpFlags::DELIVERY;
+            let (ctx, write) = (Ctx(EVIL), evil % 4 == 2);
+            let rma = Rma { to: foe, write, iov: &iov, remote: &remote, data: None, ctx, flags };
+            let posted = match evil % 4 {
+                0 => victim.send(foe, 9, &iov, EVIL),
+                1 => {
+                    victim.recv(foe, [0, 1, 5, 8][evil / 4 % 4], &iov, EVIL);
+                    Ok(())
+                }
+                _ => victim.domain.rma(victim.ep, &rma),
+            };
+            evil += usize::from(posted.is_ok());
+        }
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let end = Instant::now();
+    while ended < evil {
+        assert!(end.elapsed() < Duration::from_secs(20), "{} operations never end", evil - ended);
+        let over = |c: &&Completion| c.ctx.0 >= EVIL;
+        ended += victim.take().iter().filter(over).count();
+        honest.take();
+    }
+    let mut guard = vec![0; 3 * 4096];
+    hmem::read(&[memory], 0, &mut guard);
+    assert!(guard[..4096].iter().chain(&guard[8192..]).all(|b| *b == 0x77), "written beyond what was shared");
+    assert!(
+        failed > 0 && rounds > 0,
+        "{rounds} rounds; {ended} operations with the hostile, {failed} failed"
+    );
+    println!("{rounds} rounds; {ended} operations with the hostile peer ended, {failed} failed");
+    drop(port);
+}

@@ -1,0 +1,104 @@
+//! Counters that hand out the pieces of transfers which two sides share.
+//!
+//! One word each, in the control page of the channel from the side that opens it: the number of the
+//! transfer it serves (`turn`) in its upper half, the next piece in its lower. A piece is claimed by
+//! a compare-exchange of the whole word, so that nobody gets one of a later transfer by a name of an
+//! earlier, and nobody gets one twice. What is copied changes hands by frames, so that no order is
+//! asked for here.
+//!
+//! The other side may write what it likes there: it only spoils its own transfers, and each side
+//! stops at as many pieces as there are.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::ring::Word;
+
+/// Counters of a channel.
+pub(crate) const SLOTS: u16 = 16;
+/// In the place of the next piece: there is none, the counter is free.
+const CLOSED: u32 = 0xffff;
+
+/// What the opener knows of its counters.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    /// Bit by bit: which are in use.
+    used: u16,
+    turns: [u16; SLOTS as usize],
+}
+
+impl Slots {
+    /// Opens a counter; its slot and turn.
+    pub(crate) fn open<'a, W: Word + 'a>(&mut self, word: impl Fn(u16) -> &'a W) -> Option<(u16, u16)> {
+        let slot = self.used.trailing_ones() as u16;
+        if slot >= SLOTS {
+            return None;
+        }
+        self.used |= 1 << slot;
+        let turn = &mut self.turns[usize::from(slot)];
+        *turn = turn.wrapping_add(1);
+        word(slot).store(u32::from(*turn) << 16, Relaxed);
+        Some((slot, *turn))
+    }
+
+    /// Closes one that is open for that turn.
+    pub(crate) fn close<'a, W: Word + 'a>(&mut self, slot: u16, turn: u16, word: impl Fn(u16) -> &'a W) {
+        if slot < SLOTS && self.used & 1 << slot != 0 && self.turns[usize::from(slot)] == turn {
+            self.used &= !(1 << slot);
+            word(slot).store(u32::from(turn) << 16 | CLOSED, Relaxed);
+        }
+    }
+}
+
+/// Claims the next of `of` pieces.
+pub(crate) fn claim<W: Word>(word: &W, turn: u16, of: u16) -> Option<u16> {
+    let mut seen = word.load(Relaxed);
+    loop {
+        let next = seen & 0xffff;
+        if seen >> 16 != u32::from(turn) || next >= u32::from(of) {
+            return None;
+        }
+        match word.compare_exchange(seen, seen + 1) {
+            Ok(()) => return Some(next as u16),
+            Err(now) => seen = now,
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+#[path = "share_loom.rs"]
+mod model;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    #[test]
+    fn a_turn_that_is_over_gives_nothing() {
+        let words: Vec<AtomicU32> = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
+        let word = |slot: u16| &words[usize::from(slot)];
+        let mut slots = Slots::default();
+        let (slot, turn) = slots.open(word).unwrap();
+        assert_eq!((0..3).map(|_| claim(word(slot), turn, 2)).collect::<Vec<_>>(), [Some(0), Some(1), None]);
+        slots.close(slot, turn, word);
+        assert_eq!(claim(word(slot), turn, u16::MAX), None);
+        let (again, later) = slots.open(word).unwrap();
+        assert_eq!(again, slot);
+        assert_eq!(claim(word(slot), turn, 2), None);
+        // Closing by the old name does nothing.
+        slots.close(slot, turn, word);
+        assert_eq!(claim(word(slot), later, 2), Some(0));
+        let more = std::iter::from_fn(|| slots.open(word)).count();
+        assert_eq!(more, usize::from(SLOTS) - 1);
+    }
+
+    #[test]
+    fn whatever_the_word_says_a_claim_is_a_piece_or_none() {
+        let word = AtomicU32::new(0);
+        for seen in [0, 0xffff, 0x1_0000, 0x1_fffe, 0x1_ffff, u32::MAX] {
+            word.store(seen, Relaxed);
+            let got = claim(&word, 1, u16::MAX - 1);
+            assert!(got.is_none_or(|p| p < u16::MAX - 1), "{seen:x}: {got:?}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A stand-in for CUDA's driver library, on machines that have no GPU.
+//!
+//! It has the entry points that Strait and its tests call, with the driver's names and signatures
+//! (CUDA Driver API reference manual), and is as strict: a call before `cuInit`, or without a current
+//! context where one is needed, fails. A device's memory is a memfd mapped twice. The address that a
+//! program gets is PROT_NONE, so a CPU that touches it dies, and another process's
+//! process_vm_readv(2) gets nowhere; only copies know the other mapping. Handles for other processes
+//! are real ones: a memfd of the exporting process.
+//!
+//! What is queued in a stream is done when somebody asks for it, and not before its time has come.
+//!
+//! | variable | |
+//! |---|---|
+//! | `CUDA_STAND_IN_DEVICES` | how many devices (2) |
+//! | `CUDA_STAND_IN_DELAY_US` | how long each piece of work takes in a stream (0) |
+//! | `CUDA_STAND_IN_FAIL` | `name=code` or `name@n=code`, with commas: calls that fail, always or the n-th time |
+//! | `CUDA_VISIBLE_DEVICES` | numbers, with commas: as for the driver |
+//!
+//! A test in the same process calls `stand_in_fail` and `stand_in_calls`.
+#![allow(
+    non_snake_case,
+    clippy::missing_safety_doc,
+    reason = "the driver's names; its manual is the documentation"
+)]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test's library: every function trusts its caller as the driver does"
+)]
+
+mod context;
+mod device;
+mod fault;
+mod memory;
+mod share;
+mod stream;
+
+/// What a Rust test calls.
+pub mod driver;
+
+use std::ffi::c_void;
+
+pub type Ptr = *mut c_void;
+
+pub const SUCCESS: i32 = 0;
+pub const INVALID_VALUE: i32 = 1;
+pub const OUT_OF_MEMORY: i32 = 2;
+pub const NOT_INITIALIZED: i32 = 3;
+pub const INVALID_DEVICE: i32 = 101;
+pub const INVALID_CONTEXT: i32 = 201;
+pub const INVALID_HANDLE: i32 = 400;
+pub const NOT_READY: i32 = 600;
+pub const NOT_SUPPORTED: i32 = 801;
+
+/// Stops a call that comes too early or that is to fail.
+macro_rules! enter {
+    ($name:literal) => {
+        if let Err(code) = crate::fault::enter($name) {
+            return code;
+        }
+    };
+}
+pub(crate) use enter;
+
+/// Likewise, and a context has to be current.
+macro_rules! enter_in_context {
+    ($name:literal) => {
+        crate::enter!($name);
+        if crate::context::current().is_none() {
+            return crate::INVALID_CONTEXT;
+        }
+    };
+}
+pub(crate) use enter_in_context;
