@@ -65,9 +65,9 @@ part_client() {
         for mode in '' -w -e cma=n; do
             # UCX has no atomics in peer error mode since 1.16.
             case $mode in
-                -e)    want="tag am put get user death" ;;
+                -e)    want="tag am put get user core death" ;;
                 -w)    want="tag am put get atomic" ;;
-                *)     want="tag am put get atomic user user-atomic" ;;
+                *)     want="tag am put get atomic user user-atomic core" ;;
             esac
             if [ "${FAST:-0}" != 0 ] && [ "$mode" = -w ]; then continue; fi
             out=$logs/client-$host${mode:+-${mode#-}}.log

@@ -7,13 +7,14 @@
  *     -e   endpoints in peer error mode
  *     -w   sleep in the worker's event descriptor instead of polling
  *
- * tests: tag am put get atomic user user-atomic, and by name only: death (one is killed; with -e)
+ * tests: tag am put get atomic user user-atomic core, and by name only: death (one is killed; with -e)
  * UCX has no atomics in peer error mode since 1.16.
  *
  * The last line of a test that went well is "ok NAME".
  */
 #define _GNU_SOURCE
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -422,6 +423,34 @@ static void test_user(void) {
 
 static void test_user_atomic(void) { atomics(1); }
 
+/* Both have one core: who waits has to let the other one work, or every message takes two slices of
+ * the scheduler, several milliseconds.  That would not end in time. */
+static void test_core(void) {
+    ucp_request_param_t p = {0};
+    double limit;
+    uint64_t n, in;
+    cpu_set_t all, one;
+    int core = 0;
+    if (sched_getaffinity(0, sizeof(all), &all) != 0) die("sched_getaffinity");
+    while (!CPU_ISSET(core, &all)) core++;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    if (sched_setaffinity(0, sizeof(one), &one) != 0) die("sched_setaffinity");
+    meet();
+    limit = now() + 20;
+    for (n = 0; n < 8000; n++) {
+        for (int turn = 0; turn < 2; turn++) {
+            if (turn == me) {
+                check(finish(ucp_tag_send_nbx(ep, &n, sizeof(n), 7, &p), "send"), "send");
+            } else {
+                check(finish(ucp_tag_recv_nbx(worker, &in, sizeof(in), 7, ~0ull, &p), "receive"), "receive");
+                if (in != n) die("message %llu came as %llu", (unsigned long long)in, (unsigned long long)n);
+            }
+        }
+        if (now() > limit) die("only %llu messages came in time", (unsigned long long)n);
+    }
+}
+
 /* The other one is killed: an error comes, nothing hangs, and the memory can be taken back. */
 static void test_death(void) {
     ucp_request_param_t p = {0};
@@ -462,7 +491,8 @@ static const struct {
     int extra;
 } tests[] = {
     {"tag", test_tag, 0}, {"am", test_am, 0}, {"put", test_put, 0}, {"get", test_get, 0},
-    {"atomic", test_atomic, 0}, {"user", test_user, 0}, {"user-atomic", test_user_atomic, 0}, {"death", test_death, 1},
+    {"atomic", test_atomic, 0}, {"user", test_user, 0}, {"user-atomic", test_user_atomic, 0},
+    {"core", test_core, 0}, {"death", test_death, 1},
 };
 
 static int run(const char *name, void (*body)(void), int dies) {

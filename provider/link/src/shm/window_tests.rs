@@ -132,7 +132,11 @@ fn what_is_packed_arrives_also_over_the_end_of_the_ring() {
         // SAFETY: `n` bytes, of 3000 there is room for.
         let sent = unsafe {
             a.send_packed(peer, &[9, i as u8], 3000, |to| {
-                if scratch > 0 && to as usize == at { wrapped += 1 } else { direct += 1 }
+                if scratch > 0 && to as usize == at {
+                    wrapped += 1
+                } else {
+                    direct += 1
+                }
                 to.write_bytes(i as u8, n);
                 n
             })
