@@ -31,7 +31,7 @@ mpi_setup() {
         else
             MPICC=$dir/bin/mpicc LAUNCH=("$dir/bin/mpirun")
         fi
-        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+        ompi_env
         # More ranks than cores, in one node, without a network of its own.
         LAUNCH+=(--oversubscribe --bind-to none --mca mpi_yield_when_idle 1)
         case $client-$prov in
@@ -98,6 +98,12 @@ mpi_setup() {
     # Small machines: let OpenMP and BLAS threads stay out of the way of the ranks.
     export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
     export PYTHONDONTWRITEBYTECODE=1
+}
+
+# What every Open MPI needs here.  Its directory is named after mpirun's pid, which is the same in each
+# of in_ns's namespaces: only their /dev/shm tells two runs at a time apart.
+ompi_env() {
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR=/dev/shm
 }
 
 # ucx_env TLS: what UCX may use, and nothing else.
