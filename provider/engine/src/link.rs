@@ -154,6 +154,11 @@ pub trait Link {
         None
     }
 
+    /// Whether this peer has sent more than what was handed out. Quick, and may be over at once.
+    fn waiting(&self, _from: PeerId) -> bool {
+        false
+    }
+
     /// The first `N` bytes of the frame, at most 60 of them; `None` if it has fewer.
     #[inline]
     fn first<const N: usize>(&self, frame: &Self::Frame) -> Option<[u8; N]> {
@@ -214,6 +219,11 @@ pub trait Link {
     /// No piece is handed out twice, as long as the peer keeps to that.
     fn share_claim(&mut self, _with: PeerId, _share: Share, _mine: bool, _of: u16) -> Option<u16> {
         None
+    }
+
+    /// Whether a piece was taken since this counter of ours was opened.
+    fn share_begun(&self, _with: PeerId, _share: Share) -> bool {
+        false
     }
 
     /// Closes a counter we opened, when all pieces are done with.

@@ -1,14 +1,21 @@
 //! The one choice of protocol.
 
+use std::ops::RangeInclusive;
+
 use crate::link::MAX_PIECES;
 
 /// Bytes from which on it is worth a message to the other side that both copy.
-const SHARED: usize = 384 << 10;
-/// Pieces they take: large enough that a system call is little beside it, small enough that neither
+const SHARED: usize = 64 << 10;
+/// Up to so many each copies a half, always the same one, so that its cache has it the next time.
+const HALVES: usize = 1 << 20;
+/// Pieces they take of more: large enough that a system call is little beside it, small enough that neither
 /// waits long for the other's last one.
-const PIECE: std::ops::RangeInclusive<usize> = 64 << 10..=256 << 10;
+const PIECE: RangeInclusive<usize> = 128 << 10..=256 << 10;
 /// How many pieces there are, where their size is in that range.
 const PIECES: usize = 8;
+
+/// Most bytes of which each copies a half while more messages are behind.
+const GIVEN: usize = 8 << 20;
 
 /// How the bytes of an operation get to the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +49,25 @@ impl Thresholds {
         if len <= if inject { self.fits } else { self.eager } { Proto::Eager } else { Proto::Rendezvous }
     }
 
+    /// Whether a half of `len` bytes may be left to the other side while there is more to do here.
+    #[inline]
+    pub(crate) fn may_give(len: usize) -> bool {
+        (SHARED..=GIVEN).contains(&len)
+    }
+
+    /// Two pieces.
+    pub(crate) fn halves(len: usize) -> (usize, u16) {
+        ((len / 2).next_multiple_of(4096), 2)
+    }
+
     /// For `len` bytes that one side could copy alone: bytes of a piece, and how many there are, if
     /// both sides had better copy.
     pub(crate) fn pieces(len: usize) -> Option<(usize, u16)> {
         if len < SHARED {
             return None;
+        }
+        if len <= HALVES {
+            return Some(Self::halves(len));
         }
         let piece = (len / PIECES).clamp(*PIECE.start(), *PIECE.end()).max(len.div_ceil(MAX_PIECES.into()));
         let piece = piece.next_multiple_of(4096);

@@ -92,6 +92,123 @@ fn many_at_once_do_not_mix() {
     net.assert_idle();
 }
 
+/// So many messages of `len` bytes under way at once.
+fn row(net: &mut Net, len: usize, n: usize) -> Vec<hmem::Span> {
+    let all = (0..n).map(|i| {
+        let (src, dst) = (net.bytes(0, &pattern(len, i)), net.memory(1, len));
+        net[1].recv(&with_tag(&[dst], i as u64, i)).unwrap();
+        net[0].send(&Send { tag: Some(i as u64), ..msg(1, &[src], i) }).unwrap();
+        dst
+    });
+    all.collect()
+}
+
+/// Messages behind those, more than one call of progress takes in.
+fn crowd(net: &mut Net, n: usize) {
+    let small = net.memory(0, 8);
+    for _ in 0..n {
+        net[0].send(&msg(1, &[small], 5)).unwrap();
+    }
+}
+
+#[test]
+fn of_messages_in_a_row_both_copy_halves() {
+    for len in [64 << 10, 100_001, MIB] {
+        let mut net = warm(Setup::default());
+        let all = row(&mut net, len, 12);
+        crowd(&mut net, 40);
+        net.settle();
+        for (i, dst) in all.iter().enumerate() {
+            assert!(net[1].look(*dst, len) == pattern(len, i), "message {i} of {len} bytes");
+        }
+        let helped = net.pieces_helped();
+        assert!(helped > 0 && helped < 12, "{helped} of {len} bytes");
+        let done: Vec<_> = net[0].tx().into_iter().chain(net[1].rx()).map(|c| c.err).collect();
+        assert_eq!(done, [None; 24 + 40]);
+    }
+}
+
+#[test]
+fn of_writes_and_reads_in_a_row_the_target_may_copy_halves() {
+    for (writes, helps) in [(true, true), (false, true), (true, false), (false, false)] {
+        let (len, n) = (100_001, 6);
+        let mut net = warm(Setup::default());
+        net.set_boards(true);
+        let there_all = net.bytes(1, &pattern(n * len, 3));
+        net[1].share(there_all, 7);
+        let here_all = net.bytes(0, &pattern(n * len, 4));
+        for i in 0..n {
+            let here = [here_all.part(i * len, len).unwrap()];
+            let remote = [there((i * len) as u64, len, 7)];
+            let op = if writes { write(1, &here, &remote, i) } else { read(1, &here, &remote, i) };
+            net[0].rma(&op).unwrap();
+        }
+        if helps {
+            net[1].progress();
+            assert_eq!(net.pieces_helped(), 2);
+        }
+        for _ in 0..10 {
+            net[0].progress();
+        }
+        let done: Vec<_> = net[0].tx().iter().map(|c| c.err).collect();
+        assert_eq!(done, vec![None; n]);
+        let moved = if writes { net[1].look(there_all, n * len) } else { net[0].look(here_all, n * len) };
+        assert!(moved == pattern(n * len, if writes { 4 } else { 3 }));
+        net.settle();
+        net.assert_idle();
+    }
+}
+
+#[test]
+fn a_sender_that_is_elsewhere_is_not_waited_for() {
+    let (len, mut net) = (200_000, warm(Setup::default()));
+    let all = row(&mut net, len, 12);
+    for _ in 0..100 {
+        net[1].progress();
+    }
+    assert_eq!(net[1].rx().len(), 12);
+    assert_eq!(net.pieces_helped(), 0);
+    for (i, dst) in all.iter().enumerate() {
+        assert!(net[1].look(*dst, len) == pattern(len, i), "message {i}");
+    }
+    net.settle();
+    assert_eq!(net[0].tx().len(), 12);
+    net.assert_idle();
+}
+
+#[test]
+fn halves_are_taken_back_though_messages_keep_coming() {
+    let (len, mut net) = (100_000, warm(Setup::default()));
+    row(&mut net, len, 2);
+    crowd(&mut net, 10);
+    let (mut calls, mut done) = (0, 0);
+    // The sender never looks, and more comes in than one call takes.
+    while done < 2 {
+        crowd(&mut net, 32);
+        net[0].tx();
+        done += net[1].rx().len();
+        net[1].progress();
+        calls += 1;
+        assert!(calls < 1000, "it is never taken back");
+    }
+    assert!(calls > 10, "it was never given");
+    assert_eq!(net.pieces_helped(), 0);
+}
+
+#[test]
+fn who_dies_with_a_half_fails_that_message() {
+    let (len, mut net) = (300_000, warm(Setup::default()));
+    row(&mut net, len, 12);
+    crowd(&mut net, 40);
+    net[1].progress();
+    net.kill(0);
+    net.settle();
+    let all: Vec<_> = net[1].rx().iter().map(|c| c.err).collect();
+    assert_eq!(all.len(), 12);
+    assert!(all.contains(&Some(Error::Reset)), "{all:?}");
+    assert_eq!(net[1].ep_under_way(net[1].ep), 0);
+}
+
 /// Both sides are in the middle of a transfer.
 fn half_way(net: &mut Net, len: usize) -> hmem::Span {
     let (src, dst) = (net.bytes(0, &pattern(len, 2)), net.memory(1, len));

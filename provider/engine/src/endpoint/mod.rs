@@ -11,6 +11,7 @@ mod transfer;
 
 use std::collections::VecDeque;
 
+use arrayvec::ArrayVec;
 use hmem::Span;
 use wire::{Addr, Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
@@ -18,7 +19,7 @@ use zerocopy::IntoBytes;
 use crate::core::{Core, RecvOp, Spans, Tally, failure};
 use crate::domain::{Cntrs, MrId};
 use crate::hash::Map;
-use crate::link::{CopyId, Event, Frame, Gone, Link, PeerId, Refused};
+use crate::link::{CopyId, Event, Frame, Gone, Link, PeerId, Refused, Share};
 use crate::pool::Pool;
 use crate::proto::Thresholds;
 use crate::types::*;
@@ -61,6 +62,8 @@ pub(crate) struct Peer {
     frames_only: bool,
     /// Whether it is worth while to have it copy its part of large transfers.
     shares: share::Shares,
+    /// What it was given to copy whole, as far as it has not been seen to begin.
+    given: ArrayVec<Share, { share::GIVEN }>,
     fetches: Fetches,
     /// Its path has been told of in the log.
     told: bool,
@@ -178,6 +181,8 @@ pub(crate) struct Endpoint<L> {
     streams: VecDeque<u64>,
     /// Requests of which we have pieces to copy.
     shares: VecDeque<u64>,
+    /// A large read or write was begun, and nobody waited for anything since.
+    posting: bool,
     /// Copies in flight, and the request each is for.
     copies: Vec<(CopyId, u64)>,
     /// Peers with a backlog.
@@ -221,6 +226,7 @@ impl<L: Link> Endpoint<L> {
             requests: Pool::with_capacity(64),
             streams: VecDeque::new(),
             shares: VecDeque::new(),
+            posting: false,
             copies: Vec::new(),
             lagging: Vec::new(),
             untold: None,
@@ -296,6 +302,7 @@ impl<L: Link> Endpoint<L> {
                 large: 0,
                 frames_only: false,
                 shares: share::Shares::Unknown,
+                given: ArrayVec::new(),
                 fetches: Fetches::Unknown,
                 told: false,
             });
@@ -322,6 +329,7 @@ impl<L: Link> Endpoint<L> {
     #[inline]
     pub(crate) fn progress(&mut self, core: &mut Core, enough: Option<(CqId, usize)>) -> usize {
         let mut n = 0;
+        self.posting = false;
         let standing = |core: &Core| enough.map_or(0, |(cq, _)| core.standing(cq));
         let most = enough.map_or(usize::MAX, |(_, most)| most);
         while n < BUDGET {
@@ -570,6 +578,7 @@ impl<L: Link> Endpoint<L> {
         state.fetches = Fetches::Unknown;
         state.frames_only = false;
         state.shares = share::Shares::Unknown;
+        state.given.clear();
         state.loose = 0;
         state.unanswered = 0;
         let src = state.src;

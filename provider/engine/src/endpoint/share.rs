@@ -9,6 +9,10 @@
 //! When the counter has no more pieces, a sender that took any says how many (`Shared`); they are
 //! copied by then. The taker knows how many those are, since it counts its own, and waits only then.
 //!
+//! Of many messages in a row each side copies a half: while more are waiting behind a message, the
+//! taker leaves the second half of it to the sender, and goes on with the next. What the sender has not
+//! begun when nothing is left to take, the taker copies itself.
+//!
 //! A large read or write that its initiator could do alone is shared likewise: the initiator opens the
 //! counter and tells the target (`Lend`).
 
@@ -25,6 +29,30 @@ use crate::types::{Access, Rma, What};
 
 /// Bytes copied in a row, so that nothing else waits long.
 const GO: usize = 4 << 20;
+
+/// Messages a sender is given ahead: one to copy, and one to go on with.
+pub(super) const GIVEN: usize = 2;
+/// How often what is given stays given although there is time to copy it: while frames keep coming.
+const PATIENCE: u16 = 256;
+
+/// Which way a transfer is shared.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum How {
+    /// Both sides copy pieces of so many bytes, and so many of these.
+    Both((usize, u16)),
+    /// The other side copies it all, unless it does not come to it.
+    Given,
+}
+
+impl How {
+    /// Bytes of a piece and how many there are, and how often the second is left alone.
+    fn cut(self, len: usize) -> ((usize, u16), u16) {
+        match self {
+            How::Both(pieces) => (pieces, 0),
+            How::Given => (Thresholds::halves(len), PATIENCE),
+        }
+    }
+}
 
 /// Whether a peer can copy its part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +90,8 @@ pub(super) struct Part {
     /// Whether this side opened the counter, and whether it gets or puts.
     owner: bool,
     gets: bool,
+    /// How many times more it is left to the other side.
+    left: u16,
     /// The owner's request, where that is the other side's.
     theirs: u64,
     /// Said to the owner at the end.
@@ -85,8 +115,8 @@ impl Part {
         (piece > 0 && len > 0 && there >= len as u64).then_some(())?;
         let pieces = u16::try_from(len.div_ceil(piece)).ok()?;
         let share = Share { slot: about.slot.get(), turn: about.turn.get() };
-        let (mine, failed, owner, said) = (0, None, false, None);
-        Some(Part { share, len, piece, pieces, segs, mine, failed, owner, gets, theirs, said })
+        let (mine, failed, owner, left, said) = (0, None, false, 0, None);
+        Some(Part { share, len, piece, pieces, segs, mine, failed, owner, gets, left, theirs, said })
     }
 
     /// Whether this side opened the counter.
@@ -102,6 +132,22 @@ impl Part {
 }
 
 impl<L: Link> Endpoint<L> {
+    /// Whether a payload is better left to its sender: we are busy with those behind it.
+    #[inline]
+    pub(super) fn gives(&mut self, peer: PeerId, len: usize) -> bool {
+        Thresholds::may_give(len)
+            && self.peer(peer).shares == Shares::May
+            && self.link.waiting(peer)
+            && self.is_idle(peer)
+    }
+
+    /// Whether a peer has begun with most of what it was given.
+    fn is_idle(&mut self, peer: PeerId) -> bool {
+        let (link, given) = (&self.link, &mut self.peers[peer.0 as usize].given);
+        given.retain(|share| !link.share_begun(peer, *share));
+        !given.is_full()
+    }
+
     /// Starts to fetch a payload together with its sender. Gives `then` back if that is not to be.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn share_out(
@@ -112,7 +158,7 @@ impl<L: Link> Endpoint<L> {
         segs: &[Seg],
         iov: &Spans,
         len: usize,
-        (piece, pieces): (usize, u16),
+        how: How,
         then: Then,
     ) -> Option<Then> {
         // A write that takes effect late would be overtaken by the operations behind it.
@@ -122,6 +168,7 @@ impl<L: Link> Endpoint<L> {
         }
         let Some(share) = self.link.share_open(peer) else { return Some(then) };
         let want = len.min(total(iov));
+        let ((piece, pieces), left) = how.cut(want);
         let mut frame = Vec::with_capacity(Head::LEN + size_of::<Pieces>() + iov.len() * size_of::<Seg>());
         let about = Pieces {
             len: (want as u64).into(),
@@ -138,6 +185,7 @@ impl<L: Link> Endpoint<L> {
             segs,
             owner: true,
             gets: true,
+            left,
             mine: 0,
             failed: None,
             theirs: req,
@@ -164,6 +212,9 @@ impl<L: Link> Endpoint<L> {
         }
         self.tell_peer(peer, &frame);
         self.shares.push_back(name);
+        if let How::Given = how {
+            let _ = self.peer(peer).given.try_push(share);
+        }
         self.share_one(core, name);
         None
     }
@@ -194,6 +245,11 @@ impl<L: Link> Endpoint<L> {
         let (mut n, mut left) = (0, GO);
         let mut over = false;
         while left > 0 {
+            // The other half is the other side's, unless there is nothing else to do.
+            if part.left > 0 && part.mine > 0 && (self.posting || self.link.waiting(peer)) {
+                part.left -= 1;
+                break;
+            }
             // A peer that turns the counter back gets no more out of us than there is.
             let next = if part.mine < part.pieces {
                 self.link.share_claim(peer, part.share, owner, part.pieces)
@@ -310,11 +366,18 @@ impl<L: Link> Endpoint<L> {
         done_as: Done,
     ) -> bool {
         let len = total(op.iov);
-        let Some((piece, pieces)) = Thresholds::pieces(len) else { return false };
         let [named] = op.remote else { return false };
         if self.peer(peer).shares != Shares::May {
             return false;
         }
+        // One of many: half of it is left to the target, until we come to wait for them.
+        let in_a_row = std::mem::replace(&mut self.posting, true);
+        let how = match Thresholds::pieces(len) {
+            _ if in_a_row && Thresholds::may_give(len) && self.is_idle(peer) => How::Given,
+            Some(pieces) => How::Both(pieces),
+            None => return false,
+        };
+        let ((piece, pieces), left) = how.cut(len);
         let Some(share) = self.link.share_open(peer) else { return false };
         let mut segs = ArrayVec::new();
         segs.push(there);
@@ -328,6 +391,7 @@ impl<L: Link> Endpoint<L> {
             failed: None,
             owner: true,
             gets: !op.write,
+            left: left.min(1),
             theirs: 0,
             said: None,
         };
@@ -354,6 +418,9 @@ impl<L: Link> Endpoint<L> {
         }
         self.tell_peer(peer, &frame);
         self.shares.push_back(name);
+        if let How::Given = how {
+            let _ = self.peer(peer).given.try_push(share);
+        }
         self.share_one(core, name);
         true
     }

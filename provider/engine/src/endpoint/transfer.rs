@@ -6,6 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::bound::OWED_MUCH;
 use super::device::on_device;
+use super::share::How;
 use super::{Endpoint, Fetches, In, Request, Serve, Then};
 use crate::core::{Core, Reach, Reached, Spans};
 use crate::link::{Frame, Link, NoDirect, PeerId, Refused};
@@ -53,8 +54,14 @@ impl<L: Link> Endpoint<L> {
     ) {
         let want = len.min(total(&iov));
         let on_cpu = direct == Reach::Cpu && !self.peer(peer).frames_only && !on_device(&iov);
-        let then = match on_cpu.then(|| Thresholds::pieces(want)).flatten() {
-            Some(pieces) => match self.share_out(core, peer, req, segs, &iov, len, pieces, then) {
+        let how = match Thresholds::pieces(want) {
+            _ if !on_cpu => None,
+            _ if self.gives(peer, want) => Some(How::Given),
+            Some(pieces) => Some(How::Both(pieces)),
+            None => None,
+        };
+        let then = match how {
+            Some(how) => match self.share_out(core, peer, req, segs, &iov, len, how, then) {
                 None => return,
                 Some(then) => then,
             },

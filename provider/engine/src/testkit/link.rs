@@ -430,6 +430,11 @@ impl Link for MemLink {
         hmem::write(dst, doff, &rest[..rest.len().min(len)])
     }
 
+    fn waiting(&self, from: PeerId) -> bool {
+        let way = (self.place_of(from), self.at);
+        self.hub.borrow().ways.get(&way).is_some_and(|w| w.open > 0 && !w.items.is_empty())
+    }
+
     fn release(&mut self, _frame: MemFrame) {
         assert!(self.held, "released what was not held");
         self.held = false;
@@ -515,6 +520,11 @@ impl Link for MemLink {
         let piece = state.1 - 1;
         hub.helped += usize::from(!mine);
         Some(piece)
+    }
+
+    fn share_begun(&self, with: PeerId, share: Share) -> bool {
+        let key = (self.at, self.place_of(with), share.slot);
+        self.hub.borrow().shares.get(&key).is_none_or(|state| *state != (share.turn, 1))
     }
 
     fn share_close(&mut self, with: PeerId, share: Share) {

@@ -419,6 +419,12 @@ impl Link for ShmLink {
     }
 
     #[inline]
+    fn waiting(&self, from: PeerId) -> bool {
+        let Some(inb) = &self.peers[from.0 as usize].inb else { return false };
+        if self.held == from.0 { inb.rx.followed() } else { inb.rx.ready() }
+    }
+
+    #[inline]
     fn first<const N: usize>(&self, frame: &ShmFrame) -> Option<[u8; N]> {
         self.peers[frame.from.0 as usize].inb.as_ref()?.rx.first()
     }
@@ -507,6 +513,11 @@ impl Link for ShmLink {
             false => peer.inb.as_ref()?.rx.mem(),
         };
         share::claim(mem.share(share.slot), share.turn, of)
+    }
+
+    fn share_begun(&self, with: PeerId, share: Share) -> bool {
+        let out = self.peers[with.0 as usize].out.as_ref();
+        out.is_none_or(|out| share::is_begun(out.tx.mem().share(share.slot), share.turn))
     }
 
     fn share_close(&mut self, with: PeerId, share: Share) {

@@ -105,6 +105,8 @@ pub(crate) struct Producer<M> {
     line: u32,
     /// The consumer's position, as far as it was looked at.
     head: u32,
+    /// The position, beyond `pos`, of a commit word that is 0 already; `pos` if there is none.
+    clean: u32,
 }
 
 impl<M: Mem> Producer<M> {
@@ -115,7 +117,7 @@ impl<M: Mem> Producer<M> {
     /// As if `pos` lines had gone through already.
     pub(crate) fn starting_at(mem: M, pos: u32) -> Producer<M> {
         let lines = mem.lines();
-        Producer { mem, lines, pos, line: 0, head: pos }
+        Producer { mem, lines, pos, line: 0, head: pos, clean: pos }
     }
 
     pub(crate) fn mem(&self) -> &M {
@@ -183,11 +185,22 @@ impl<M: Mem> Producer<M> {
     pub(crate) fn publish(&mut self, len: usize) {
         let n = lines_of(len);
         let next = self.after(self.line, n);
-        self.mem.commit(next).store(0, Relaxed);
+        let end = self.pos.wrapping_add(n);
+        if self.clean != end {
+            self.mem.commit(next).store(0, Relaxed);
+        }
         // Release: the frame's bytes and the zero come before.
         self.mem.commit(self.line).store(len as u32 + 1, Release);
         self.line = next;
-        self.pos = self.pos.wrapping_add(n);
+        self.pos = end;
+        self.clean = end;
+        // If the next frame takes one line, this is the word behind it. Between its bytes and its
+        // commit word this store would wait for a line that the consumer has, while the consumer,
+        // looking, takes the frame's line away again.
+        if end.wrapping_add(1).wrapping_sub(self.head) < self.lines {
+            self.mem.commit(self.after(next, 1)).store(0, Relaxed);
+            self.clean = end.wrapping_add(1);
+        }
     }
 
     #[inline]
@@ -229,6 +242,14 @@ impl<M: Mem> Consumer<M> {
     #[inline]
     pub(crate) fn ready(&self) -> bool {
         self.mem.commit(self.line).load(Relaxed) != 0
+    }
+
+    /// Whether anything is there behind the frame at hand.
+    #[inline]
+    pub(crate) fn followed(&self) -> bool {
+        let next = self.line + lines_of(self.len);
+        let next = if next >= self.lines { next - self.lines } else { next };
+        self.mem.commit(next).load(Relaxed) != 0
     }
 
     /// The length of the next frame, which is then at hand, if there is one.

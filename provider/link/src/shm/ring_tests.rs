@@ -93,6 +93,10 @@ fn the_longest_frame_fits_an_empty_ring_wherever_it_starts() {
         for len in [longest.len(), i % 150] {
             assert!(send(&mut tx, &longest[..len]), "after {i}");
             assert_eq!(rx.peek(), Ok(Some(len)));
+            assert!(!rx.followed());
+            assert!(send(&mut tx, &[]) && rx.followed());
+            rx.advance();
+            assert_eq!(rx.peek(), Ok(Some(0)));
             rx.advance();
         }
     }

@@ -21,7 +21,8 @@ const BELL: usize = 128;
 const WANT: usize = 256;
 const SHARES: usize = 512;
 /// From one counter of shared transfers to the next.
-const SHARE: usize = 128;
+const SHARE: usize = 64;
+const _: () = assert!(SHARES + SLOTS as usize * SHARE <= CONTROL);
 
 /// Seals a segment must have: without them the peer could cut it off under us (SIGBUS).
 const SEALS: libc::c_int = SIZE_SEALS | libc::F_SEAL_SEAL;

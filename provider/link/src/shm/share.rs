@@ -14,16 +14,22 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::ring::Word;
 
 /// Counters of a channel.
-pub(crate) const SLOTS: u16 = 16;
+pub(crate) const SLOTS: u16 = 48;
 /// In the place of the next piece: there is none, the counter is free.
 const CLOSED: u32 = 0xffff;
 
 /// What the opener knows of its counters.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Slots {
     /// Bit by bit: which are in use.
-    used: u16,
+    used: u64,
     turns: [u16; SLOTS as usize],
+}
+
+impl Default for Slots {
+    fn default() -> Slots {
+        Slots { used: 0, turns: [0; SLOTS as usize] }
+    }
 }
 
 impl Slots {
@@ -47,6 +53,11 @@ impl Slots {
             word(slot).store(u32::from(turn) << 16 | CLOSED, Relaxed);
         }
     }
+}
+
+/// Whether a piece was claimed since the counter was opened for that turn.
+pub(crate) fn is_begun<W: Word>(word: &W, turn: u16) -> bool {
+    word.load(Relaxed) != u32::from(turn) << 16 | 1
 }
 
 /// Claims the next of `of` pieces.
