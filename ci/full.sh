@@ -8,7 +8,7 @@
 #   FABTESTS="quick standard ..."                sets of ci/fabtests.sh; default: all of them
 #   PEERS="default"                              what each client is compared with; default: its own
 #                                                transport, but tcp for ompi4-mtl (see peers_of)
-#   SKIP="test faults fabtests exchange mpi"     parts to leave out
+#   SKIP="test faults ucx fabtests exchange mpi" parts to leave out
 #
 # Exits 1 if anything failed over strait that passes with a peer.
 . "$(dirname "$0")/lib.sh"
@@ -61,6 +61,11 @@ main() {
     if part faults; then
         item faults env LONG=1 ci/faults.sh
         { echo "## Faults"; echo; echo '```'; cat "$last"; echo '```'; echo; } >>"$summary"
+    fi
+
+    if part ucx; then
+        item ucx ci/ucx.sh
+        { echo "## Under UCX"; echo; echo '```'; grep -E '^(ok|FAILED|   )' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
     if part fabtests; then

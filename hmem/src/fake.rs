@@ -6,10 +6,10 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-use crate::{Kind, Span};
+use crate::registry::Memory;
+use crate::{Error, Kind, Span, presence};
 
 #[derive(Clone, Copy)]
 struct Region {
@@ -21,24 +21,34 @@ struct Region {
 /// Every fake memory alive. Whoever holds it for reading may use the aliases in it.
 static REGIONS: RwLock<Vec<Region>> = RwLock::new(Vec::new());
 
-/// Whether there ever was one.
-static EVER: AtomicBool = AtomicBool::new(false);
-
 fn regions() -> RwLockReadGuard<'static, Vec<Region>> {
     REGIONS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether fake memory may be about. Relaxed is enough: whoever learned an address of it from
-/// another thread synchronised with that thread to do so.
-#[inline]
-pub(crate) fn ever() -> bool {
-    EVER.load(Ordering::Relaxed)
-}
+/// Its entry in the registry, which is known from the first memory on.
+pub(crate) struct Fake;
 
-/// `Kind::Fake` if `addr..addr+len` is, or begins in, fake memory.
-pub fn kind_of(addr: usize, _len: usize) -> Option<Kind> {
-    let inside = |r: &Region| addr.wrapping_sub(r.addr) < r.len;
-    (ever() && regions().iter().any(inside)).then_some(Kind::Fake)
+impl Memory for Fake {
+    fn kind(&self) -> Kind {
+        Kind::Fake
+    }
+
+    fn find(&self) -> bool {
+        false
+    }
+
+    fn describe(&self) -> Result<String, String> {
+        Err("for tests".into())
+    }
+
+    fn acquire(&self, addr: usize, _len: usize) -> bool {
+        regions().iter().any(|r| addr.wrapping_sub(r.addr) < r.len)
+    }
+
+    fn copy_now(&self, _dst: usize, _src: usize, _len: usize) -> Result<(), Error> {
+        // [`copy`] is asked instead.
+        Err(Error::UNSUPPORTED)
+    }
 }
 
 /// Fake device memory, freed when dropped.
@@ -81,7 +91,7 @@ pub fn alloc(len: usize) -> FakeMem {
         FakeMem { addr: map(libc::PROT_NONE), len, alias: map(libc::PROT_READ | libc::PROT_WRITE), mapped };
     let region = Region { addr: mem.addr, len, alias: mem.alias };
     REGIONS.write().unwrap_or_else(PoisonError::into_inner).push(region);
-    EVER.store(true, Ordering::Relaxed);
+    presence::is_here_now(Kind::Fake);
     mem
 }
 

@@ -5,12 +5,23 @@
 //! moved about by safe code which never looks through it. Only the functions of this crate and of
 //! the links follow the address.
 
+mod error;
 mod span;
-pub use span::{Kind, Span, classify, copy, copy_in, copy_out, read, total, write};
+pub use error::Error;
+pub use registry::classify;
+pub use span::{Kind, Span, copy, copy_in, copy_out, read, total, write};
 
+pub mod client;
 pub mod cuda;
 pub mod fake;
+pub mod flight;
 pub mod path;
+mod presence;
+pub mod registry;
+pub mod rocr;
+mod runtime;
+pub mod share;
+pub mod ze;
 
 mod atomic;
 pub use atomic::{AtomicOp, Class, Datatype, Unsupported, apply, valid};

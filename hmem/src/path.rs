@@ -3,8 +3,10 @@
 //! The paths are tried in the order of [`Path`], which is from the fewest copies to the most; each
 //! that is refused leaves its errno.
 
-use crate::cuda::{self, Error};
-use crate::{Kind, Span};
+use crate::{Error, Span, registry};
+
+/// There is nobody to hand a dma-buf to.
+const NO_DEVICE: Error = Error::os(libc::ENODEV);
 
 /// A way to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,23 +51,6 @@ pub struct Found {
     pub why: String,
 }
 
-/// An errno, and the same in words.
-type Refusal = (i32, String);
-
-/// The errno nearest to what the driver said.
-pub fn errno(e: Error) -> i32 {
-    match e.0 {
-        1 | 400 => libc::EINVAL,
-        2 => libc::ENOMEM,
-        3 | 201 => libc::ENXIO,
-        500 => libc::ENOENT,
-        600 => libc::EAGAIN,
-        800 => libc::EPERM,
-        801 => libc::EOPNOTSUPP,
-        _ => libc::EIO,
-    }
-}
-
 /// Finds the path to `span`. `importers`: whether there is a device here that a dma-buf could be
 /// handed to; where there is none, that is the refusal.
 pub fn find(span: Span, importers: bool) -> Found {
@@ -74,33 +59,22 @@ pub fn find(span: Span, importers: bool) -> Found {
         return found;
     }
     found.refused[Path::Cpu as usize] = libc::EFAULT;
-    let addr = span.addr() as usize;
-    let mut tries: Vec<(Path, Result<(), Refusal>)> = Vec::new();
-    let told = |e: Error| (errno(e), e.to_string());
-    for (path, pcie) in [(Path::DmabufPcie, true), (Path::Dmabuf, false)] {
-        let outcome = match (importers, span.kind()) {
-            (false, _) => Err((libc::ENODEV, "no device here takes one".to_owned())),
-            (true, Kind::Cuda) => cuda::export_dmabuf(addr, span.len(), pcie).map(drop).map_err(told),
-            (true, _) => Err((libc::EOPNOTSUPP, "not of this memory".to_owned())),
+    let (memory, addr) = (registry::of(span.kind()), span.addr() as usize);
+    for path in [Path::DmabufPcie, Path::Dmabuf, Path::PeerMap] {
+        let outcome = match path {
+            Path::PeerMap => memory.dma_map(addr, span.len().max(1), usize::MAX).map(drop),
+            _ if !importers => Err(NO_DEVICE),
+            _ => memory.export_dmabuf(addr, span.len(), path == Path::DmabufPcie).map(drop),
         };
-        tries.push((path, outcome));
-    }
-    tries.push((
-        Path::PeerMap,
-        match span.kind() {
-            Kind::Cuda => cuda::export(addr, span.len().max(1), usize::MAX).map(drop).map_err(told),
-            _ => Err((libc::EOPNOTSUPP, "not of this memory".to_owned())),
-        },
-    ));
-    for (path, outcome) in tries {
         match outcome {
             Ok(()) => {
                 found.path = path;
                 return found;
             }
-            Err((code, why)) => {
-                found.refused[path as usize] = code;
+            Err(e) => {
+                found.refused[path as usize] = e.errno();
                 let sep = if found.why.is_empty() { "" } else { "; " };
+                let why = if e == NO_DEVICE { "no device here takes one".to_owned() } else { e.to_string() };
                 found.why.push_str(&format!("{sep}{}: {why}", path.name()));
             }
         }

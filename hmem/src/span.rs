@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::{cuda, fake};
+use crate::{fake, registry};
 
 /// What memory an address belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -15,6 +15,12 @@ pub enum Kind {
     Fake = 1,
     /// Memory of [`crate::cuda`]: a device's, or managed.
     Cuda = 2,
+    /// ROCm's device memory, [`crate::rocr`].
+    Rocr = 3,
+    /// Level Zero's device memory, [`crate::ze`].
+    Ze = 4,
+    /// Memory that a program has registered a client for: [`crate::client`].
+    Client = 5,
 }
 
 impl Kind {
@@ -130,18 +136,6 @@ fn walk(iov: &[Span], mut off: usize, len: usize, mut each: impl FnMut(Span, usi
     done
 }
 
-/// What memory `addr..addr+len` is, to be asked where an application names a buffer. Costs next to
-/// nothing as long as the process has no device memory (see [`cuda`]).
-#[inline]
-pub fn classify(addr: usize, len: usize) -> Kind {
-    if fake::ever() {
-        if let Some(kind) = fake::kind_of(addr, len) {
-            return kind;
-        }
-    }
-    if cuda::is_device(addr) { Kind::Cuda } else { Kind::System }
-}
-
 /// Copies all of `src` into `dst`, which is as long; `false` if the device could not.
 #[inline]
 fn copy_span(dst: Span, src: Span) -> bool {
@@ -156,15 +150,27 @@ fn copy_span(dst: Span, src: Span) -> bool {
 
 #[cold]
 fn copy_device(dst: Span, src: Span) -> bool {
-    match (dst.kind, src.kind) {
-        // No program has both: the one is for tests.
-        (Kind::Cuda, Kind::Fake) | (Kind::Fake, Kind::Cuda) => false,
-        (Kind::Cuda, _) | (_, Kind::Cuda) => cuda::copy_now(dst.addr, src.addr, src.len).is_ok(),
-        _ => {
+    let (to, from) = (dst.kind, src.kind);
+    if to == Kind::Fake || from == Kind::Fake {
+        // No program has another kind as well: this one is for tests.
+        let both = |k: Kind| k.is_system() || k == Kind::Fake;
+        return both(to) && both(from) && {
             fake::copy(dst, src);
             true
-        }
+        };
     }
+    if to == from || to.is_system() || from.is_system() {
+        let of = if to.is_system() { from } else { to };
+        return registry::of(of).copy_now(dst.addr, src.addr, src.len).is_ok();
+    }
+    // Two kinds, neither of which knows the other: through host memory.
+    let mut bytes = vec![0u8; src.len.min(crate::flight::PIECE)];
+    let at = bytes.as_mut_ptr().expose_provenance();
+    (0..src.len).step_by(bytes.len().max(1)).all(|off| {
+        let n = bytes.len().min(src.len - off);
+        registry::of(from).copy_now(at, src.addr + off, n).is_ok()
+            && registry::of(to).copy_now(dst.addr + off, at, n).is_ok()
+    })
 }
 
 /// Copies `n` bytes at `src`, which the CPU may touch, to the front of `dst`; `false` if the device

@@ -6,9 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cuda_stand_in::driver::Driver;
-use hmem::cuda::{self, Error, Export, How, Part, Sort};
+use hmem::cuda::{self, Error, Sort};
+use hmem::flight::{self, Flight, Part};
 use hmem::path::{Path, find};
-use hmem::{AtomicOp, Datatype, Kind, Span, apply, classify, copy, read, write};
+use hmem::share::{self, Export, How, Opened};
+use hmem::{AtomicOp, Datatype, Kind, Span, apply, classify, copy, read, registry, write};
 
 fn alone() -> (MutexGuard<'static, ()>, Driver) {
     static ONE: Mutex<()> = Mutex::new(());
@@ -117,14 +119,21 @@ fn a_copy_that_fails_is_not_taken_for_done() {
     assert_eq!(write(&[dev], 0, &[1; 100]), 0);
 }
 
+/// # Safety
+/// As of [`flight::start`].
+unsafe fn start(part: &Part) -> Box<dyn Flight> {
+    let memory = registry::of(Kind::Cuda);
+    // SAFETY: the caller's promise.
+    unsafe { memory.start(&[*part], Vec::<Opened>::new(), true) }.unwrap()
+}
+
 #[test]
 fn copies_in_flight_come_to_an_end() {
     let (_alone, cu) = alone();
     let len = (3 << 20) + 5;
     let (a, text) = (cu.alloc(len), pattern(len, 3));
     // SAFETY: `text` outlives the copy.
-    let mut pending =
-        unsafe { cuda::start(&[Part { dst: a, src: text.as_ptr().addr(), len }], 0, vec![], true) }.unwrap();
+    let mut pending = unsafe { start(&Part { dst: a, src: text.as_ptr().addr(), len }) };
     let mut polls = 0;
     while !pending.poll().unwrap() {
         polls += 1;
@@ -133,15 +142,14 @@ fn copies_in_flight_come_to_an_end() {
     assert!(cu.read(a, len) == text);
     cu.fail(c"cuMemcpyAsync", 2, 700);
     // SAFETY: as above.
-    let mut pending =
-        unsafe { cuda::start(&[Part { dst: a, src: text.as_ptr().addr(), len }], 0, vec![], true) }.unwrap();
+    let mut pending = unsafe { start(&Part { dst: a, src: text.as_ptr().addr(), len }) };
     let end = loop {
         match pending.poll() {
             Ok(false) => {}
             other => break other,
         }
     };
-    assert_eq!(end.map_err(|e| e.0), Err(700));
+    assert_eq!(end.map_err(|e| e.code), Err(700));
     cu.fail(c"cuMemcpyAsync", 0, 0);
     drop(pending);
     cu.free(a);
@@ -321,11 +329,11 @@ fn as_owner() {
 }
 
 /// Reads `len` bytes from the start of what was exported.
-fn fetch(owner: &Owner, exports: &[Export], local: usize, len: usize) -> Result<(), Error> {
+fn fetch(owner: &Owner, exports: &[Export], local: usize, len: usize) -> Result<(), hmem::Error> {
     let base = exports[0].base;
     let (mut parts, mut keep, mut done) = (Vec::new(), Vec::new(), 0);
     for e in exports {
-        let opened = cuda::open(owner.pid(), owner.pid() as u64, e, local)?;
+        let opened = share::open(owner.pid(), owner.pid() as u64, e, local)?;
         let (src, room) = opened.place(base + done as u64).unwrap();
         let n = room.min(len - done);
         parts.push(Part { dst: local + done, src, len: n });
@@ -333,9 +341,8 @@ fn fetch(owner: &Owner, exports: &[Export], local: usize, len: usize) -> Result<
         keep.push(opened);
     }
     assert_eq!(done, len);
-    let ctx = keep[0].context();
     // SAFETY: the mappings are kept, and the local memory outlives the copy.
-    let mut pending = unsafe { cuda::start(&parts, ctx, keep, true)? };
+    let mut pending = unsafe { flight::start(&parts, keep, &[span(local, len)], false)? };
     while !pending.poll()? {
         std::thread::sleep(Duration::from_micros(10));
     }
@@ -359,7 +366,7 @@ fn another_process_memory_is_read_once_it_is_opened_and_opened_once() {
         assert_eq!(cu.calls(opens), before, "{sort}: opened once");
         cu.free(local);
     }
-    cuda::forget(owner.pid() as u64);
+    share::forget(owner.pid() as u64);
 }
 
 #[test]
@@ -381,7 +388,7 @@ fn memory_freed_while_it_is_open_is_not_taken_for_its_successor() {
     assert_eq!(cu.calls(c"cuIpcCloseMemHandle") > 0, again, "what was there before is closed");
     // Nobody opens what is gone by an old name.
     owner.ask("free");
-    cuda::forget(owner.pid() as u64);
+    share::forget(owner.pid() as u64);
     assert!(fetch(&owner, &first, local, 8192).is_err());
     cu.free(local);
 }
@@ -393,24 +400,24 @@ fn a_peer_that_dies_or_lies_costs_an_error() {
     let local = cu.alloc(8192);
     let exports = owner.make("plain", 8192, 1);
     cu.fail(c"cuIpcOpenMemHandle_v2", 0, 1);
-    assert_eq!(fetch(&owner, &exports, local, 10), Err(Error(1)));
+    assert_eq!(fetch(&owner, &exports, local, 10), Err(Error(1).into()));
     cu.fail(c"cuIpcOpenMemHandle_v2", 0, 0);
     let mut longer = exports.clone();
     longer[0].len = 1 << 30;
-    assert_eq!(fetch(&owner, &longer, local, 10), Err(Error(1)), "the driver knows better");
+    assert_eq!(fetch(&owner, &longer, local, 10), Err(Error(1).into()), "the driver knows better");
     let mut wild = exports.clone();
     wild[0].base = u64::MAX - 10;
     assert!(fetch(&owner, &wild, local, 10).is_err());
     let mapped = owner.make("mapped", 2 << 20, 1);
     let mut none = mapped.clone();
     none[0].fd = 9999;
-    assert_eq!(fetch(&owner, &none, local, 10), Err(Error(400)));
+    assert_eq!(fetch(&owner, &none, local, 10), Err(Error(400).into()));
     // Its memory stays until we let go of it, as with the driver.
     fetch(&owner, &exports, local, 8192).unwrap();
     drop(owner.0.kill());
     owner.0.wait().unwrap();
     fetch(&owner, &exports, local, 8192).unwrap();
-    cuda::forget(owner.pid() as u64);
+    share::forget(owner.pid() as u64);
     assert!(fetch(&owner, &exports, local, 8192).is_err());
     cu.free(local);
 }

@@ -9,7 +9,7 @@
  *                           put-lat: put and flush, microseconds
  *                           put-ping: puts back and forth that the target polls for, microseconds one way
  *
- * Prints "test bytes value" for each.  The two run on cores 0 and 1.
+ * Prints "test bytes value" for each.  The two run on the first two cores that are allowed.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -160,9 +160,11 @@ int main(int argc, char **argv) {
     me = child == 0;
     out_of_band = pair[me];
     close(pair[!me]);
-    cpu_set_t core;
+    cpu_set_t allowed, core;
+    sched_getaffinity(0, sizeof allowed, &allowed);
     CPU_ZERO(&core);
-    CPU_SET(me, &core);
+    for (int cpu = 0, n = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &allowed) && n++ == me) CPU_SET(cpu, &core);
     sched_setaffinity(0, sizeof core, &core);
 
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_TAG | UCP_FEATURE_RMA};

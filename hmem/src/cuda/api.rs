@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 
-use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
+use crate::runtime::functions;
 
 /// A `CUdeviceptr`.
 pub(crate) type DevicePtr = u64;
@@ -21,6 +21,22 @@ pub struct Error(pub i32);
 pub(crate) const NOT_READY: i32 = 600;
 /// `CUDA_ERROR_NOT_FOUND`: also, the driver is too old to have the function.
 pub(crate) const NOT_FOUND: i32 = 500;
+
+impl Error {
+    /// The errno nearest to what the driver said.
+    pub fn errno(self) -> i32 {
+        match self.0 {
+            1 | 400 => libc::EINVAL,
+            2 => libc::ENOMEM,
+            3 | 201 => libc::ENXIO,
+            500 => libc::ENOENT,
+            600 => libc::EAGAIN,
+            800 => libc::EPERM,
+            801 => libc::EOPNOTSUPP,
+            _ => libc::EIO,
+        }
+    }
+}
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -89,43 +105,9 @@ pub(crate) mod attr {
 pub(crate) const TYPE_HOST: u32 = 1;
 pub(crate) const TYPE_DEVICE: u32 = 2;
 
-/// Declares the table: for each function its field, its symbol, and its parameters.
-macro_rules! table {
-    ($($field:ident $symbol:literal ($($arg:ident: $ty:ty),*);)*) => {
-        /// The driver's functions, where it has them.
-        pub(crate) struct Api {
-            $($field: Option<unsafe extern "C" fn($($ty),*) -> c_int>,)*
-        }
-
-        impl Api {
-            /// # Safety
-            /// `library` is CUDA's driver library, or one that is like it; it stays loaded.
-            unsafe fn read(library: &Library) -> Api {
-                Api {
-                    // SAFETY: the symbols have these types by the manual.
-                    $($field: unsafe { library.get($symbol) }.ok().map(|s| *s),)*
-                }
-            }
-
-            $(
-                /// As the function of that name. What is passed has to be what its manual demands,
-                /// which every caller in this module sees to: places are valid for writes, handles
-                /// are the driver's own, and ranges are of a `Span`.
-                #[allow(clippy::too_many_arguments)]
-                pub(crate) fn $field(&self, $($arg: $ty),*) -> Result<(), Error> {
-                    let Some(f) = self.$field else { return Err(Error(NOT_FOUND)) };
-                    // SAFETY: see above; the driver itself checks handles and device addresses.
-                    match unsafe { f($($arg),*) } {
-                        0 => Ok(()),
-                        code => Err(Error(code)),
-                    }
-                }
-            )*
-        }
-    };
-}
-
-table! {
+functions! {
+    /// The driver's functions, where it has them.
+    Error, NOT_FOUND;
     get_error_name b"cuGetErrorName\0" (code: c_int, name: *mut *const c_char);
     driver_version b"cuDriverGetVersion\0" (version: *mut c_int);
     pointer_get b"cuPointerGetAttributes\0" (n: u32, which: *const u32, to: *const *mut c_void, at: DevicePtr);
@@ -167,14 +149,8 @@ table! {
 impl Api {
     /// Of the driver's library that is in this process, if one is. Loads nothing.
     pub(crate) fn find() -> Option<Api> {
-        // SAFETY: with RTLD_NOLOAD nothing is loaded, so that no initialiser runs.
-        let library =
-            unsafe { Library::open(Some("libcuda.so.1"), RTLD_LAZY | RTLD_LOCAL | libc::RTLD_NOLOAD) }
-                .ok()?;
-        // SAFETY: it goes by the name of the driver's library.
-        let api = unsafe { Api::read(&library) };
-        // Never given back: its functions are in the table for as long as the process lives.
-        std::mem::forget(library);
-        Some(api)
+        let library = crate::runtime::find("libcuda.so.1")?;
+        // SAFETY: it goes by the name of the driver's library, and is never given back.
+        Some(unsafe { Api::read(library) })
     }
 }

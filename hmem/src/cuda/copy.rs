@@ -4,12 +4,9 @@ use std::collections::VecDeque;
 
 use super::api::{Api, Error, Handle, NOT_FOUND, NOT_READY};
 use super::lane::{Entered, Slot, context_for, give_back, slot};
-use super::opened::Opened;
 use super::{info, loaded};
-
-/// Most bytes handed to the driver at a time where host memory is not page-locked: it copies such
-/// memory through buffers of its own before the call returns, and nothing else is done meanwhile.
-const PAGEABLE: usize = 1 << 20;
+use crate::flight::{Flight, PIECE, Part};
+use crate::share::Opened;
 
 /// Copies `len` bytes and waits until they are there. They must not overlap.
 #[cold]
@@ -26,20 +23,9 @@ pub(crate) fn copy_now(dst: usize, src: usize, len: usize) -> Result<(), Error> 
     copied
 }
 
-/// One stretch of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Where to.
-    pub dst: usize,
-    /// Where from.
-    pub src: usize,
-    /// Bytes.
-    pub len: usize,
-}
-
 /// A copy in flight. Dropping it waits until the device has let go of the memory.
 #[derive(Debug)]
-pub struct Pending {
+pub(super) struct Pending {
     slot: Slot,
     /// What is not handed to the driver yet.
     todo: VecDeque<Part>,
@@ -55,7 +41,12 @@ pub struct Pending {
 /// # Safety
 /// All parts are valid for the copy until the answer is dropped, or has been found done. `keep` is
 /// what keeps them so where they are other processes' memory.
-pub unsafe fn start(parts: &[Part], ctx: usize, keep: Vec<Opened>, host: bool) -> Result<Pending, Error> {
+pub(super) unsafe fn start(
+    parts: &[Part],
+    ctx: usize,
+    keep: Vec<Opened>,
+    host: bool,
+) -> Result<Pending, Error> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let first = parts.iter().find(|p| p.len > 0);
     let ctx = match (ctx, first) {
@@ -75,9 +66,8 @@ pub unsafe fn start(parts: &[Part], ctx: usize, keep: Vec<Opened>, host: bool) -
     Ok(pending)
 }
 
-impl Pending {
-    /// Whether it is done: `Ok(false)` means not yet. An error is final.
-    pub fn poll(&mut self) -> Result<bool, Error> {
+impl Flight for Pending {
+    fn poll(&mut self) -> Result<bool, crate::Error> {
         let api = loaded().ok_or(Error(NOT_FOUND))?;
         match api.event_query(self.slot.event as Handle) {
             Ok(()) if self.todo.is_empty() => Ok(true),
@@ -87,15 +77,17 @@ impl Pending {
                 Ok(false)
             }
             Err(Error(NOT_READY)) => Ok(false),
-            Err(e) => Err(e),
+            Err(e) => Err(e.into()),
         }
     }
+}
 
+impl Pending {
     /// Hands the next parts to the driver: all, or as much as does not keep us long.
     fn issue(&mut self, api: &Api) -> Result<(), Error> {
         let (stream, event) = (self.slot.stream as Handle, self.slot.event as Handle);
         while let Some(part) = self.todo.pop_front() {
-            let n = if self.pageable { part.len.min(PAGEABLE) } else { part.len };
+            let n = if self.pageable { part.len.min(PIECE) } else { part.len };
             if n < part.len {
                 self.todo.push_front(Part { dst: part.dst + n, src: part.src + n, len: part.len - n });
             }

@@ -9,29 +9,28 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `api` | the driver's functions |
-//! | `presence` | whether this process uses CUDA at all; what cannot be a device's |
 //! | `lane` | contexts, and the streams that copies run in |
 //! | `copy` | copies, waited for or in flight |
-//! | `share` | handles by which another process reaches the memory |
-//! | `opened` | memory of other processes, and how long it stays open |
+//! | `export` | handles by which another process reaches the memory |
+//! | `import` | memory of other processes |
 
 mod api;
 mod copy;
+mod export;
+mod import;
 mod lane;
-mod opened;
-mod presence;
-mod share;
 
 use std::ffi::c_void;
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 
 pub use api::Error;
-pub(crate) use copy::copy_now;
-pub use copy::{Part, Pending, start};
-pub use opened::{Opened, forget, open};
-pub(crate) use presence::loaded;
-pub use presence::look;
-pub use share::{Export, How, export, export_dmabuf};
+pub use export::{export, export_dmabuf};
 
+use crate::flight::{Flight, Part};
+use crate::registry::{self, Memory, Pages};
+use crate::share::{Export, Mapped, Opened};
+use crate::{Kind, presence};
 use api::{Api, TYPE_DEVICE, TYPE_HOST, attr};
 
 /// How an allocation was made, which decides how others may reach it.
@@ -66,16 +65,84 @@ pub struct Info {
     pub context: usize,
 }
 
-/// Whether the driver takes the address for device memory.
+static API: OnceLock<Api> = OnceLock::new();
+
+/// The driver, if it is known to be in the process.
 #[inline]
-pub(crate) fn is_device(addr: usize) -> bool {
-    match presence::may_own(addr) {
-        None => false,
-        Some(api) => ask_is_device(api, addr),
+fn loaded() -> Option<&'static Api> {
+    if presence::is_here(Kind::Cuda) { API.get() } else { None }
+}
+
+/// Looks for the driver now, whatever was found before. For calls that set something up.
+pub fn look() -> bool {
+    registry::is_here(Kind::Cuda)
+}
+
+/// CUDA's entry in the registry.
+pub(crate) struct Cuda;
+
+impl Memory for Cuda {
+    fn kind(&self) -> Kind {
+        Kind::Cuda
+    }
+
+    fn find(&self) -> bool {
+        let Some(api) = Api::find() else { return false };
+        // Two threads may find it at once: either table will do.
+        let _ = API.set(api);
+        true
+    }
+
+    fn describe(&self) -> Result<String, String> {
+        describe()
+    }
+
+    fn acquire(&self, addr: usize, _len: usize) -> bool {
+        loaded().is_some_and(|api| is_device(api, addr))
+    }
+
+    fn get_pages(&self, addr: usize, _len: usize, _write: bool) -> Result<Pages, crate::Error> {
+        info(addr).ok_or(Error(api::NOT_FOUND))?;
+        Ok(Box::new(()))
+    }
+
+    fn dma_map(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, crate::Error> {
+        Ok(export(addr, len, most)?)
+    }
+
+    fn export_dmabuf(&self, addr: usize, len: usize, pcie: bool) -> Result<(OwnedFd, u64), crate::Error> {
+        Ok((export_dmabuf(addr, len, pcie)?, 0))
+    }
+
+    fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), crate::Error> {
+        Ok(copy::copy_now(dst, src, len)?)
+    }
+
+    fn context(&self, export: &Export, local: usize) -> Result<usize, crate::Error> {
+        Ok(import::context(export, local)?)
+    }
+
+    fn import(&self, pid: i32, export: &Export, ctx: usize) -> Result<Mapped, crate::Error> {
+        Ok(import::import(pid, export, ctx)?)
+    }
+
+    fn is_still(&self, export: &Export) -> bool {
+        export::is_still(export)
+    }
+
+    unsafe fn start(
+        &self,
+        parts: &[Part],
+        keep: Vec<Opened>,
+        host: bool,
+    ) -> Result<Box<dyn Flight>, crate::Error> {
+        let ctx = keep.first().map_or(0, Opened::context);
+        // SAFETY: the caller's promise.
+        Ok(Box::new(unsafe { copy::start(parts, ctx, keep, host)? }))
     }
 }
 
-fn ask_is_device(api: &Api, addr: usize) -> bool {
+fn is_device(api: &Api, addr: usize) -> bool {
     ask(api, [attr::MEMORY_TYPE, attr::IS_MANAGED], addr)
         .is_ok_and(|[kind, managed]| kind as u32 == TYPE_DEVICE || managed != 0)
 }

@@ -18,6 +18,9 @@ pub enum Command {
         libfabric: Option<PathBuf>,
     },
     Perf(Options),
+    UcxEnv {
+        ucx: Option<PathBuf>,
+    },
     /// A process that `strait perf` starts.
     Peer(Start),
 }
@@ -41,6 +44,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String
         Short('V') | Long("version") => Ok(Command::Version),
         Value(name) if name == "info" => info(parser),
         Value(name) if name == "perf" => perf(parser),
+        Value(name) if name == "ucx-env" => ucx_env(parser),
         Value(name) if name == "help" => Ok(Command::Help(crate::help::MAIN)),
         Value(name) => Err(format!("there is no command {:?}", name.to_string_lossy())),
         other => Err(words(other.unexpected())),
@@ -58,6 +62,18 @@ fn info(mut parser: lexopt::Parser) -> Result<Command, String> {
         }
     }
     Ok(Command::Info { json, libfabric })
+}
+
+fn ucx_env(mut parser: lexopt::Parser) -> Result<Command, String> {
+    let mut ucx = None;
+    while let Some(arg) = parser.next().map_err(words)? {
+        match arg {
+            Short('h') | Long("help") => return Ok(Command::Help(crate::help::UCX_ENV)),
+            Long("ucx") => ucx = Some(parser.value().map_err(words)?.into()),
+            other => return Err(words(other.unexpected())),
+        }
+    }
+    Ok(Command::UcxEnv { ucx })
 }
 
 fn perf(mut parser: lexopt::Parser) -> Result<Command, String> {
@@ -238,6 +254,7 @@ mod tests {
             Ok(Command::Info { json: true, libfabric: Some("/x".into()) })
         );
         assert_eq!(parsed("info --help"), Ok(Command::Help(crate::help::INFO)));
+        assert_eq!(parsed("ucx-env --ucx /x"), Ok(Command::UcxEnv { ucx: Some("/x".into()) }));
         assert_eq!(parsed("perf -h"), Ok(Command::Help(crate::help::PERF)));
     }
 
@@ -250,6 +267,7 @@ mod tests {
             ("info --nonsense", "--nonsense"),
             ("info more", "more"),
             ("info --json=yes", "json"),
+            ("ucx-env /x", "/x"),
             ("perf --reps 0", "--reps"),
             ("perf --reps", "--reps"),
             ("perf --tests lat,foo", "\"foo\""),

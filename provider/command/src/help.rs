@@ -1,13 +1,14 @@
 //! Texts for people who ask for help.
 
 pub const MAIN: &str = "\
-strait - the companion of the libfabric provider `strait`
+strait - the companion of the libfabric provider and UCX transport `strait`
 
 Usage: strait <command> [options]
 
 Commands:
-  info   what Strait finds on this host: libfabric, the provider, links, limits
-  perf   measures providers side by side between two processes of this host
+  info      what Strait finds on this host: libfabric, the provider, links, limits
+  perf      measures providers side by side between two processes of this host
+  ucx-env   the settings that turn Strait on under the UCX at hand
 
   strait <command> --help   tells more
   strait --version
@@ -26,6 +27,20 @@ Exits with 0 if libfabric offers the provider `strait`, else with 1.
 Examples:
   strait info
   FI_PROVIDER_PATH=/opt/strait/lib strait info --json
+";
+
+pub const UCX_ENV: &str = "\
+strait ucx-env - the settings that turn Strait on under a UCX
+
+Usage: strait ucx-env [--ucx PATH]
+
+  --ucx PATH   this UCX (libuct, or a directory with it) instead of the one that programs find
+
+Prints lines for a shell, or says on standard error why there are none, and exits with 1.
+
+Examples:
+  eval \"$(strait ucx-env)\"
+  eval \"$(strait ucx-env --ucx venv/lib/python3.11/site-packages/libucx/lib)\"
 ";
 
 pub const PERF: &str = "\

@@ -6,6 +6,7 @@ mod help;
 mod info;
 mod os;
 mod perf;
+mod ucx_env;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         }
         Command::Info { json, libfabric } => info::run(json, libfabric.as_deref()),
         Command::Perf(options) => perf::run(&options),
+        Command::UcxEnv { ucx } => ucx_env::run(ucx.as_deref()).map_err(Into::into),
         Command::Peer(start) => perf::peer(&start).map(|()| true),
     };
     let _ = std::io::stdout().flush();

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrayvec::ArrayVec;
 use engine::{Access, MrId, Reg};
-use hmem::Span;
+use hmem::registry::Pages;
+use hmem::{Kind, Span, registry};
 use libc::{c_int, c_void, iovec};
 use libfabric_sys as fi;
 
@@ -23,6 +24,8 @@ pub(crate) struct MrFid {
     id: MrId,
     /// What was registered, the first stretch of it.
     pub memory: Span,
+    /// What keeps device memory usable meanwhile.
+    _pages: ArrayVec<Pages, IOV_LIMIT>,
     cntrs: Mutex<Vec<Hold<CntrFid>>>,
 }
 
@@ -71,8 +74,10 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
     if w.access & !ACCESS != 0 || w.offset != 0 {
         return Err(Errno::INVAL);
     }
-    hmem::cuda::look();
+    hmem::registry::look();
     let mut spans = ArrayVec::<Span, IOV_LIMIT>::new();
+    let mut pages = ArrayVec::new();
+    let write = w.access & (fi::FI_RECV | fi::FI_READ | fi::FI_REMOTE_WRITE) != 0;
     for i in 0..w.count {
         // SAFETY: the caller's promise.
         let part = unsafe { &*w.iov.add(i) };
@@ -82,7 +87,15 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         }
         // SAFETY: the application registers memory that it keeps as long; (NULL, SIZE_MAX) stands
         // for whatever is mapped whenever it is used.
-        spans.push(unsafe { Span::new(base, len, hmem::classify(base, len)) });
+        let span = unsafe { Span::new(base, len, hmem::classify(base, len)) };
+        match registry::get_pages(span, write) {
+            Ok(kept) => pages.extend(kept),
+            Err(e) => {
+                log::info!("fi_mr_reg: {span:?} cannot be registered: {e}");
+                return Err(Errno(e.errno()));
+            }
+        }
+        spans.push(span);
     }
     let mut access = Access::empty();
     access.set(Access::REMOTE_READ, w.access & fi::FI_REMOTE_READ != 0);
@@ -96,6 +109,7 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         shared,
         id,
         memory: spans[0],
+        _pages: pages,
         cntrs: Mutex::default(),
     });
     let fid: *mut fi::fid_mr = publish(object);
@@ -201,22 +215,27 @@ fn dmabuf(of: &fi::fi_mr_dmabuf) -> Result<iovec, Errno> {
 /// # Safety
 /// `w.iov` is NULL or points to `w.count` entries.
 unsafe fn check(iface: fi::fi_hmem_iface, w: &Wanted) -> Result<(), Errno> {
-    match iface {
+    let kind = match iface {
         fi::FI_HMEM_SYSTEM => return Ok(()),
-        fi::FI_HMEM_CUDA if hmem::cuda::look() => {}
-        other => {
-            log::info!("fi_mr_regattr: memory of interface {other} asked, which this process does not have");
-            return Err(Errno::OPNOTSUPP);
-        }
-    }
+        fi::FI_HMEM_CUDA => Some(Kind::Cuda),
+        fi::FI_HMEM_ROCR => Some(Kind::Rocr),
+        fi::FI_HMEM_ZE => Some(Kind::Ze),
+        _ => None,
+    };
+    let Some(kind) = kind.filter(|k| registry::is_here(*k)) else {
+        log::info!("fi_mr_regattr: memory of interface {iface} asked, which this process does not have");
+        return Err(Errno::OPNOTSUPP);
+    };
     if w.iov.is_null() || w.count > IOV_LIMIT {
         return Err(Errno::INVAL);
     }
     for i in 0..w.count {
         // SAFETY: the caller's promise.
-        let at = unsafe { &*w.iov.add(i) }.iov_base.expose_provenance();
-        if hmem::cuda::info(at).is_none() {
-            log::info!("fi_mr_regattr: CUDA's driver knows of no memory at {at:#x}");
+        let part = unsafe { &*w.iov.add(i) };
+        let at = part.iov_base.expose_provenance();
+        // Host memory that the device's driver has pinned is its, too.
+        if registry::of(kind).get_pages(at, part.iov_len, false).is_err() {
+            log::info!("fi_mr_regattr: no {kind:?} memory is at {at:#x}");
             return Err(Errno::INVAL);
         }
     }

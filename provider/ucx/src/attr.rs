@@ -4,7 +4,8 @@
 use ucx_sys::{self as ucx, AtomicCap, Bandwidth, IfaceAttr, Linear, PerfAttr, RmaCap};
 
 /// Longest message that goes through the ring: active messages, and gets by way of a callback.
-pub(crate) const SEGMENT: usize = 8 << 10;
+/// 8 KiB and UCP's header.
+pub(crate) const SEGMENT: usize = (8 << 10) + 64;
 /// Longest header of a zero-copy active message.
 pub(crate) const MAX_HEADER: usize = 256;
 /// Most parts of a vectored operation.
@@ -13,11 +14,15 @@ pub(crate) const MAX_IOV: usize = 16;
 /// One way, besides the overheads, and what a message costs either side, in seconds.
 const LATENCY: f64 = 70e-9;
 const OVERHEAD: f64 = 10e-9;
-/// Copying through the ring, and one direct copy (a mapped window, or CMA), in bytes a second.
-const RING_BANDWIDTH: f64 = 12.0e9;
+/// Copying into the ring (UCP adds the copy out of it), and one direct copy (a mapped window, or
+/// CMA), in bytes a second.
+const RING_BANDWIDTH: f64 = 20.0e9;
 const COPY_BANDWIDTH: f64 = 15.4e9;
-/// Of a system call that copies.
-const CMA_OVERHEAD: f64 = 400e-9;
+/// Of a system call that copies, with what UCP's rendezvous adds to it.
+const CMA_OVERHEAD: f64 = 1.2e-6;
+/// A vectored active message is copied as well: no gain over the others.
+const VECTOR_OVERHEAD: f64 = 50e-9;
+const VECTOR_BANDWIDTH: f64 = 8.0e9;
 
 /// Fills in the attributes of an interface that reaches any memory (`cma`), or windows only.
 pub(crate) fn fill(attr: &mut IfaceAttr, cma: bool, device_addr: usize, iface_addr: usize) {
@@ -73,10 +78,11 @@ pub(crate) fn fill(attr: &mut IfaceAttr, cma: bool, device_addr: usize, iface_ad
 /// Changes an estimate, made of the attributes above, to what this operation is like.
 pub(crate) fn refine(perf: &mut PerfAttr) -> Option<Bandwidth> {
     let (overhead, bandwidth) = match perf.operation {
-        ucx::UCT_EP_OP_AM_SHORT | ucx::UCT_EP_OP_AM_BCOPY | ucx::UCT_EP_OP_AM_ZCOPY => (None, RING_BANDWIDTH),
+        ucx::UCT_EP_OP_AM_SHORT | ucx::UCT_EP_OP_AM_BCOPY => (None, RING_BANDWIDTH),
+        ucx::UCT_EP_OP_AM_ZCOPY => (Some(VECTOR_OVERHEAD), VECTOR_BANDWIDTH),
         ucx::UCT_EP_OP_PUT_ZCOPY | ucx::UCT_EP_OP_GET_ZCOPY => (Some(CMA_OVERHEAD), COPY_BANDWIDTH),
-        // By way of a callback: twice.
-        ucx::UCT_EP_OP_PUT_BCOPY | ucx::UCT_EP_OP_GET_BCOPY => (None, RING_BANDWIDTH),
+        // By way of a callback: copied twice.
+        ucx::UCT_EP_OP_PUT_BCOPY | ucx::UCT_EP_OP_GET_BCOPY => (None, COPY_BANDWIDTH / 2.0),
         _ => return None,
     };
     if let (Some(overhead), true) =

@@ -38,6 +38,10 @@ const INLINE: usize = 512;
 /// Most frames taken in by one call.
 const BATCH: u32 = 16;
 
+/// After how many calls in a row that found nothing one lets another process have the core: where
+/// there are more processes than cores, it may be the one that is waited for.
+const PATIENCE: u32 = 1024;
+
 /// Bytes of an interface's address: the port it listens at, as far as that goes.
 const ADDRESS: usize = 8;
 
@@ -50,6 +54,8 @@ pub(crate) struct Iface {
     rx: Buffers,
     /// How many frames the next call takes in at most.
     budget: u32,
+    /// How many calls in a row found nothing.
+    empty: u32,
     /// There is more to do than frames: `failed`, `waiting` or `remote`.
     pub(crate) busy: bool,
     /// Endpoints with a pending queue.
@@ -136,6 +142,7 @@ pub(crate) unsafe extern "C" fn open(
             (&raw mut (*at).link).write(link);
             (&raw mut (*at).rx).write(Buffers::new(headroom, HEAD, MAX_FRAME));
             (&raw mut (*at).budget).write(1);
+            (&raw mut (*at).empty).write(0);
             (&raw mut (*at).busy).write(false);
             (&raw mut (*at).waiting).write(Vec::new());
             (&raw mut (*at).dispatching).write(std::ptr::null_mut());
@@ -355,8 +362,33 @@ unsafe fn advance(this: *mut Iface) -> u32 {
         if (*this).busy {
             done += attend(this);
         }
+        if done > 0 {
+            (*this).empty = 0;
+        } else {
+            (*this).empty += 1;
+            if (*this).empty == PATIENCE {
+                rest(this);
+            }
+        }
     }
     done
+}
+
+/// Nothing has come for long.
+///
+/// # Safety
+/// `this` must be an interface of ours.
+#[cold]
+unsafe fn rest(this: *mut Iface) {
+    // SAFETY: the caller's promise.
+    let alone = unsafe {
+        (*this).empty = 0;
+        (*this).eps.is_empty()
+    };
+    // Who talks to nobody here waits for somebody elsewhere.
+    if !alone {
+        std::thread::yield_now();
+    }
 }
 
 /// Takes a frame in.

@@ -3,7 +3,9 @@
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering;
 
-use crate::{INVALID_DEVICE, INVALID_VALUE, SUCCESS, context, enter, fault};
+use stand_in::fault;
+
+use crate::{INVALID_DEVICE, INVALID_VALUE, SUCCESS, context, enter};
 
 /// The machine's number of each device that is visible.
 pub(crate) fn visible() -> Vec<u32> {

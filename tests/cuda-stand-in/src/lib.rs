@@ -2,10 +2,7 @@
 //!
 //! It has the entry points that Strait and its tests call, with the driver's names and signatures
 //! (CUDA Driver API reference manual), and is as strict: a call before `cuInit`, or without a current
-//! context where one is needed, fails. A device's memory is a memfd mapped twice. The address that a
-//! program gets is PROT_NONE, so a CPU that touches it dies, and another process's
-//! process_vm_readv(2) gets nowhere; only copies know the other mapping. Handles for other processes
-//! are real ones: a memfd of the exporting process.
+//! context where one is needed, fails. Memory and handles are those of the crate `stand-in`.
 //!
 //! What is queued in a stream is done when somebody asks for it, and not before its time has come.
 //!
@@ -29,7 +26,6 @@
 
 mod context;
 mod device;
-mod fault;
 mod memory;
 mod share;
 mod stream;
@@ -54,7 +50,7 @@ pub const NOT_SUPPORTED: i32 = 801;
 /// Stops a call that comes too early or that is to fail.
 macro_rules! enter {
     ($name:literal) => {
-        if let Err(code) = crate::fault::enter($name) {
+        if let Err(code) = stand_in::fault::enter("CUDA", $name, crate::NOT_INITIALIZED) {
             return code;
         }
     };

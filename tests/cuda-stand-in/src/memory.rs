@@ -1,158 +1,10 @@
-//! Memory: what there is, where copies find its bytes, and what a pointer is told to be.
+//! Memory: what is made and freed, and what a pointer is told to be.
 
-use std::ffi::{c_int, c_void};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ffi::c_void;
+
+pub(crate) use stand_in::memory::*;
 
 use crate::{INVALID_VALUE, OUT_OF_MEMORY, Ptr, SUCCESS, context, enter, enter_in_context};
-
-pub(crate) const PAGE: usize = 4096;
-
-/// Memory that may be mapped in several places.
-#[derive(Debug)]
-pub(crate) struct Backing {
-    pub(crate) fd: OwnedFd,
-    pub(crate) len: usize,
-    pub(crate) device: u32,
-    alias: usize,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Sort {
-    /// cuMemAlloc.
-    Plain,
-    /// cuMemAllocAsync.
-    Pool,
-    /// cuMemMap.
-    Mapped,
-    /// cuMemAllocManaged.
-    Managed,
-    /// cuMemHostAlloc, cuMemHostRegister.
-    Host,
-    /// Of another process.
-    Opened,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Region {
-    pub(crate) base: usize,
-    pub(crate) len: usize,
-    pub(crate) id: u64,
-    pub(crate) sort: Sort,
-    /// Its context; 0 where it has none.
-    pub(crate) ctx: usize,
-    pub(crate) device: c_int,
-    pub(crate) backing: Option<Arc<Backing>>,
-}
-
-fn regions() -> MutexGuard<'static, Vec<Region>> {
-    static REGIONS: Mutex<Vec<Region>> = Mutex::new(Vec::new());
-    REGIONS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(crate) fn new_id() -> u64 {
-    static IDS: AtomicU64 = AtomicU64::new(0);
-    IDS.fetch_add(1, Ordering::Relaxed) + 1
-}
-
-impl Backing {
-    pub(crate) fn new(len: usize, device: u32) -> Option<Arc<Backing>> {
-        let fd = unsafe { libc::memfd_create(c"cuda-stand-in".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return None;
-        }
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let len = len.next_multiple_of(PAGE);
-        if unsafe { libc::ftruncate(fd.as_raw_fd(), len as i64) } < 0 {
-            return None;
-        }
-        Backing::of(fd, len, device)
-    }
-
-    pub(crate) fn of(fd: OwnedFd, len: usize, device: u32) -> Option<Arc<Backing>> {
-        let alias = map(0, len, libc::PROT_READ | libc::PROT_WRITE, Some(fd.as_raw_fd()))?;
-        Some(Arc::new(Backing { fd, len, device, alias }))
-    }
-}
-
-impl Drop for Backing {
-    fn drop(&mut self) {
-        unmap(self.alias, self.len);
-    }
-}
-
-/// Maps `len` bytes of `fd` (else of nothing) at `at` (0: anywhere).
-pub(crate) fn map(at: usize, len: usize, prot: c_int, fd: Option<RawFd>) -> Option<usize> {
-    let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
-    let flags = fixed | if fd.is_some() { libc::MAP_SHARED } else { libc::MAP_PRIVATE | libc::MAP_ANONYMOUS };
-    let p = unsafe { libc::mmap(at as Ptr, len, prot, flags, fd.unwrap_or(-1), 0) };
-    (p != libc::MAP_FAILED).then_some(p as usize)
-}
-
-pub(crate) fn unmap(at: usize, len: usize) {
-    unsafe { libc::munmap(at as Ptr, len) };
-}
-
-pub(crate) fn find(addr: usize) -> Option<Region> {
-    regions().iter().find(|r| addr.wrapping_sub(r.base) < r.len).cloned()
-}
-
-pub(crate) fn add(region: Region) {
-    regions().push(region);
-}
-
-pub(crate) fn remove(base: usize) -> Option<Region> {
-    let mut all = regions();
-    let at = all.iter().position(|r| r.base == base)?;
-    Some(all.remove(at))
-}
-
-/// Where the CPU finds `len` bytes at `addr`, and what keeps them there.
-pub(crate) fn alias(addr: usize, len: usize) -> Result<(*mut u8, Option<Arc<Backing>>), i32> {
-    let Some(r) = find(addr) else { return Ok((addr as *mut u8, None)) };
-    if len > r.len - (addr - r.base) {
-        return Err(INVALID_VALUE);
-    }
-    match r.backing {
-        Some(b) => Ok(((b.alias + (addr - r.base)) as *mut u8, Some(b))),
-        None => Ok((addr as *mut u8, None)),
-    }
-}
-
-/// One copy, which may span several mapped regions.
-pub(crate) fn copy(mut dst: usize, mut src: usize, mut len: usize) -> i32 {
-    let room = |at: usize| find(at).map_or(usize::MAX, |r| r.len - (at - r.base));
-    while len > 0 {
-        let n = len.min(room(dst)).min(room(src));
-        let (to, from) = match (alias(dst, n), alias(src, n)) {
-            (Ok(to), Ok(from)) => (to, from),
-            _ => return INVALID_VALUE,
-        };
-        if to.1.is_some() && from.1.is_some() {
-            unsafe { ptr::copy(from.0, to.0, n) };
-        } else if !guarded(to.0, from.0, n) {
-            return INVALID_VALUE;
-        }
-        (dst, src, len) = (dst + n, src + n, len - n);
-    }
-    SUCCESS
-}
-
-/// A copy from or to what may not be there at all.
-fn guarded(to: *mut u8, from: *mut u8, len: usize) -> bool {
-    let mut done = 0;
-    while done < len {
-        let at = |p: *mut u8| libc::iovec { iov_base: unsafe { p.add(done) }.cast(), iov_len: len - done };
-        let n = unsafe { libc::process_vm_readv(libc::getpid(), &at(to), 1, &at(from), 1, 0) };
-        if n <= 0 {
-            return false;
-        }
-        done += n as usize;
-    }
-    true
-}
 
 fn alloc(out: *mut u64, len: usize, sort: Sort) -> i32 {
     let Some(ctx) = context::current() else { return crate::INVALID_CONTEXT };
@@ -160,12 +12,10 @@ fn alloc(out: *mut u64, len: usize, sort: Sort) -> i32 {
         return INVALID_VALUE;
     }
     let number = crate::device::visible()[ctx.device as usize];
-    let Some(backing) = Backing::new(len, number) else { return OUT_OF_MEMORY };
-    let Some(base) = map(0, backing.len, libc::PROT_NONE, Some(backing.fd.as_raw_fd())) else {
+    let owner = if sort == Sort::Plain { ctx.name } else { 0 };
+    let Some(base) = stand_in::memory::alloc(len, sort, owner, ctx.device, number) else {
         return OUT_OF_MEMORY;
     };
-    let owner = if sort == Sort::Plain { ctx.name } else { 0 };
-    add(Region { base, len, id: new_id(), sort, ctx: owner, device: ctx.device, backing: Some(backing) });
     unsafe { *out = base as u64 };
     SUCCESS
 }
@@ -190,9 +40,7 @@ pub extern "C" fn cuMemFreeAsync(at: u64, _stream: Ptr) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(at: u64) -> i32 {
     enter!("cuMemFree_v2");
-    let Some(r) = remove(at as usize) else { return INVALID_VALUE };
-    unmap(r.base, r.len.next_multiple_of(PAGE));
-    SUCCESS
+    free(at as usize).map_or(INVALID_VALUE, |_| SUCCESS)
 }
 
 #[unsafe(no_mangle)]
@@ -209,9 +57,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(out: *mut Ptr, len: usize, _flags: u32) 
 
 fn host(out: *mut u64, len: usize, sort: Sort) -> i32 {
     let Some(ctx) = context::current() else { return crate::INVALID_CONTEXT };
-    let prot = libc::PROT_READ | libc::PROT_WRITE;
-    let Some(base) = map(0, len.next_multiple_of(PAGE), prot, None) else { return OUT_OF_MEMORY };
-    add(Region { base, len, id: new_id(), sort, ctx: ctx.name, device: ctx.device, backing: None });
+    let Some(base) = alloc_host(len, sort, ctx.name, ctx.device) else { return OUT_OF_MEMORY };
     unsafe { *out = base as u64 };
     SUCCESS
 }
@@ -225,7 +71,8 @@ pub extern "C" fn cuMemFreeHost(at: Ptr) -> i32 {
 pub extern "C" fn cuMemHostRegister_v2(at: Ptr, len: usize, _flags: u32) -> i32 {
     enter_in_context!("cuMemHostRegister_v2");
     let ctx = context::current().map_or(0, |c| c.name);
-    add(Region { base: at as usize, len, id: new_id(), sort: Sort::Host, ctx, device: 0, backing: None });
+    let (base, sort) = (at as usize, Sort::Host);
+    add(Region { base, len, id: new_id(), sort, ctx, device: 0, skip: 0, backing: None });
     SUCCESS
 }
 

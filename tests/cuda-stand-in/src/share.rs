@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::memory::{Backing, Region, Sort, add, find, map, new_id, remove, unmap};
+use crate::memory::{Backing, Region, Sort, add, find, free, inode, map, new_id, open, remove, unmap};
 use crate::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Ptr, SUCCESS, context, device};
 use crate::{enter, enter_in_context};
 
@@ -29,9 +29,7 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(out: *mut IpcHandle, at: u64) -> i32 
     bytes[12..16].copy_from_slice(&b.fd.as_raw_fd().to_ne_bytes());
     bytes[16..24].copy_from_slice(&len.to_ne_bytes());
     bytes[24..28].copy_from_slice(&b.device.to_ne_bytes());
-    let mut st: libc::stat = unsafe { std::mem::zeroed() };
-    unsafe { libc::fstat(b.fd.as_raw_fd(), &mut st) };
-    bytes[28..36].copy_from_slice(&st.st_ino.to_ne_bytes());
+    bytes[28..36].copy_from_slice(&inode(b.fd.as_raw_fd()).to_ne_bytes());
     unsafe { *out = IpcHandle(bytes) };
     SUCCESS
 }
@@ -57,18 +55,11 @@ pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(out: *mut u64, handle: IpcHandle,
     let Ok(file) = File::options().read(true).write(true).open(format!("/proc/{pid}/fd/{fd}")) else {
         return INVALID_VALUE;
     };
-    let mut st: libc::stat = unsafe { std::mem::zeroed() };
-    unsafe { libc::fstat(file.as_raw_fd(), &mut st) };
-    if st.st_ino != u64::from_ne_bytes(word(&handle, 28)) {
+    if inode(file.as_raw_fd()) != u64::from_ne_bytes(word(&handle, 28)) {
         return INVALID_VALUE;
     }
-    let size = len.next_multiple_of(crate::memory::PAGE);
-    let Some(backing) = Backing::of(file.into(), size, number) else { return OUT_OF_MEMORY };
-    let Some(base) = map(0, size, libc::PROT_NONE, Some(backing.fd.as_raw_fd())) else {
-        return OUT_OF_MEMORY;
-    };
     let ctx = context::current().map_or(0, |c| c.name);
-    add(Region { base, len, id: new_id(), sort: Sort::Opened, ctx, device: 0, backing: Some(backing) });
+    let Some(base) = open(file.into(), len, ctx, 0, number) else { return OUT_OF_MEMORY };
     unsafe { *out = base as u64 };
     SUCCESS
 }
@@ -78,8 +69,7 @@ pub extern "C" fn cuIpcCloseMemHandle(at: u64) -> i32 {
     enter_in_context!("cuIpcCloseMemHandle");
     match find(at as usize) {
         Some(r) if r.sort == Sort::Opened && r.base == at as usize => {
-            remove(r.base);
-            unmap(r.base, r.len.next_multiple_of(crate::memory::PAGE));
+            free(r.base);
             SUCCESS
         }
         _ => INVALID_VALUE,
@@ -170,7 +160,16 @@ pub extern "C" fn cuMemMap(at: u64, len: usize, _offset: usize, handle: u64, _fl
     }
     let of = device::visible().iter().position(|n| *n == backing.device).unwrap_or(0);
     let (base, sort) = (at as usize, Sort::Mapped);
-    add(Region { base, len, id: new_id(), sort, ctx: 0, device: of as c_int, backing: Some(backing) });
+    add(Region {
+        base,
+        len,
+        id: new_id(),
+        sort,
+        ctx: 0,
+        device: of as c_int,
+        skip: 0,
+        backing: Some(backing),
+    });
     SUCCESS
 }
 

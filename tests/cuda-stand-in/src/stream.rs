@@ -2,14 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
 
-use crate::{INVALID_HANDLE, NOT_READY, Ptr, SUCCESS, context, enter, enter_in_context, memory};
+use stand_in::Work;
 
-struct Work {
-    copy: (usize, usize, usize),
-    due: Instant,
-}
+use crate::{
+    INVALID_HANDLE, INVALID_VALUE, NOT_READY, Ptr, SUCCESS, context, enter, enter_in_context, memory,
+};
 
 #[derive(Default)]
 struct Stream {
@@ -34,28 +32,13 @@ fn all() -> MutexGuard<'static, All> {
     ALL.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn delay() -> Duration {
-    static DELAY: OnceLock<Duration> = OnceLock::new();
-    *DELAY.get_or_init(|| {
-        let text = std::env::var("CUDA_STAND_IN_DELAY_US").unwrap_or_default();
-        Duration::from_micros(text.parse().unwrap_or(0))
-    })
-}
-
 impl Stream {
     fn run(&mut self, wait: bool) {
         while let Some(work) = self.todo.front() {
-            let left = work.due.saturating_duration_since(Instant::now());
-            if !left.is_zero() {
-                if !wait {
-                    return;
-                }
-                std::thread::sleep(left);
-            }
-            let (dst, src, len) = work.copy;
-            let code = memory::copy(dst, src, len);
-            if code != SUCCESS {
-                self.failed = code;
+            match work.run(wait) {
+                None => return,
+                Some(true) => {}
+                Some(false) => self.failed = INVALID_VALUE,
             }
             self.todo.pop_front();
             self.done += 1;
@@ -109,34 +92,38 @@ pub extern "C" fn cuMemcpyAsync(dst: u64, src: u64, len: usize, stream: Ptr) -> 
         return INVALID_HANDLE;
     }
     s.queued += 1;
-    s.todo.push_back(Work { copy: (dst as usize, src as usize, len), due: Instant::now() + delay() });
+    s.todo.push_back(Work::new("CUDA", dst as usize, src as usize, len));
     SUCCESS
+}
+
+fn copied(ok: bool) -> i32 {
+    if ok { SUCCESS } else { INVALID_VALUE }
 }
 
 /// Without a stream: at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpy(dst: u64, src: u64, len: usize) -> i32 {
     enter_in_context!("cuMemcpy");
-    memory::copy(dst as usize, src as usize, len)
+    copied(memory::copy(dst as usize, src as usize, len))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyHtoD_v2(dst: u64, src: Ptr, len: usize) -> i32 {
     enter_in_context!("cuMemcpyHtoD_v2");
-    memory::copy(dst as usize, src as usize, len)
+    copied(memory::copy(dst as usize, src as usize, len))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoH_v2(dst: Ptr, src: u64, len: usize) -> i32 {
     enter_in_context!("cuMemcpyDtoH_v2");
-    memory::copy(dst as usize, src as usize, len)
+    copied(memory::copy(dst as usize, src as usize, len))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemsetD8_v2(dst: u64, value: u8, len: usize) -> i32 {
     enter_in_context!("cuMemsetD8_v2");
     let bytes = vec![value; len];
-    memory::copy(dst as usize, bytes.as_ptr() as usize, len)
+    copied(memory::copy(dst as usize, bytes.as_ptr() as usize, len))
 }
 
 #[unsafe(no_mangle)]

@@ -80,36 +80,74 @@ pub fn container() -> Vec<String> {
     signs
 }
 
+/// A runtime of devices, as this command starts it: the provider uses one that the application has
+/// started.
+struct Runtime {
+    name: &'static str,
+    kind: hmem::Kind,
+    library: &'static str,
+    comes_with: &'static str,
+    /// What initialises it; a 0 is passed, whether it takes one or not.
+    init: &'static [u8],
+}
+
+const RUNTIMES: [Runtime; 3] = [
+    Runtime {
+        name: "cuda",
+        kind: hmem::Kind::Cuda,
+        library: "libcuda.so.1",
+        comes_with: "NVIDIA's driver",
+        init: b"cuInit\0",
+    },
+    Runtime {
+        name: "rocr",
+        kind: hmem::Kind::Rocr,
+        library: "libhsa-runtime64.so.1",
+        comes_with: "ROCm",
+        init: b"hsa_init\0",
+    },
+    Runtime {
+        name: "level zero",
+        kind: hmem::Kind::Ze,
+        library: "libze_loader.so.1",
+        comes_with: "Level Zero",
+        init: b"zeInit\0",
+    },
+];
+
 pub fn memory() -> Vec<Memory> {
     let mut kinds = vec![Memory {
         kind: "system",
         finding: Finding::new(hmem::Kind::System.is_system(), "ordinary memory"),
     }];
-    kinds.push(Memory { kind: "cuda", finding: cuda() });
-    for kind in ["rocr", "level zero"] {
-        kinds.push(Memory { kind, finding: Finding::new(false, "not built in yet") });
-    }
+    kinds.extend(RUNTIMES.iter().map(|r| Memory { kind: r.name, finding: runtime(r) }));
+    let text = "only where a program registers a client of its own (libstrait.so, strait.h)";
+    kinds.push(Memory { kind: "client", finding: Finding::new(false, text) });
     kinds
 }
 
-/// Loads and initialises CUDA's driver, which only this command does: the provider uses one that the
-/// application has.
-fn cuda() -> Finding {
+fn runtime(r: &Runtime) -> Finding {
     type Init = unsafe extern "C" fn(libc::c_uint) -> libc::c_int;
-    // SAFETY: the driver's library, whose initialisers may run in any process.
-    let Ok(driver) = (unsafe { libloading::Library::new("libcuda.so.1") }) else {
-        return Finding::new(false, "no libcuda.so.1 (it comes with NVIDIA's driver)");
+    // SAFETY: a driver's library, whose initialisers may run in any process.
+    let Ok(library) = (unsafe { libloading::Library::new(r.library) }) else {
+        return Finding::new(false, format!("no {} (it comes with {})", r.library, r.comes_with));
     };
-    // SAFETY: the symbol has this type by CUDA's manual, and 0 is the one value it takes.
-    let code = unsafe { driver.get::<Init>(b"cuInit").map(|init| init(0)) };
+    // SAFETY: the symbol has this type by its manual, or takes nothing and does not look; 0 is a value
+    // that all of them take.
+    let code = unsafe { library.get::<Init>(r.init).map(|init| init(0)) };
     let finding = match code {
-        Ok(0) => hmem::cuda::describe(),
-        Ok(code) => Err(format!("CUDA's driver does not start: {}", hmem::cuda::Error(code))),
-        Err(error) => Err(format!("libcuda.so.1 is not CUDA's driver: {error}")),
+        Ok(0) if hmem::registry::is_here(r.kind) => hmem::registry::of(r.kind).describe(),
+        Ok(0) => Err(format!("{} is here, and is not found in the process", r.library)),
+        Ok(code) => Err(format!("{} does not start: {}", r.library, hmem::Error { of: r.kind, code })),
+        Err(error) => Err(format!("{} is not what its name says: {error}", r.library)),
     };
-    // The driver has threads of its own: it stays.
-    std::mem::forget(driver);
+    // It has threads of its own: it stays.
+    std::mem::forget(library);
     match finding {
+        // What runs here has not been seen to work on hardware.
+        Ok(text) if r.kind != hmem::Kind::Cuda => {
+            Finding::new(true, format!("{text} (never run on such hardware)"))
+        }
         Ok(text) => Finding::new(true, text),
         Err(text) => Finding::new(false, text),
     }

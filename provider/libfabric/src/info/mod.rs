@@ -72,9 +72,10 @@ pub(crate) unsafe extern "C" fn getinfo(
     })
 }
 
-/// Whether this process has device memory, or could have: its CUDA driver may be loaded later.
+/// Whether this process has device memory, or could have: a device's runtime may be loaded later.
 fn devices() -> bool {
-    hmem::cuda::look() || std::path::Path::new("/dev/nvidiactl").exists()
+    let may_come = |file| std::path::Path::new(file).exists();
+    hmem::registry::any_device() || may_come("/dev/nvidiactl") || may_come("/dev/kfd")
 }
 
 /// Both ends of what an endpoint will be for, and the format they are in.

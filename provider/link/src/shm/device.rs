@@ -1,15 +1,16 @@
 //! Devices' memory: what peers were told of ours, what they told of theirs, and copies in flight.
 //!
 //! A peer tells of an allocation by a handle, in a frame ahead of the first one that names an address
-//! in it. Handles are opened when they are first needed, and stay open (`hmem::cuda`): an allocation
+//! in it. Handles are opened when they are first needed, and stay open (`hmem::share`): an allocation
 //! that comes after another one at its place has another number, so it is told of anew, and what was
 //! known of the place is forgotten.
 
 use std::collections::HashSet;
 
 use engine::{CopyId, Event, NoDirect, PeerId, Way};
-use hmem::cuda::{self, Export, How, Opened, Part, Pending};
-use hmem::{Kind, Span};
+use hmem::flight::{self, Flight, Part};
+use hmem::share::{self, Export, How, Opened};
+use hmem::{Error, Kind, Span, registry};
 use wire::{Handle, Seg};
 
 use super::{ShmFrame, ShmLink};
@@ -35,7 +36,7 @@ pub(super) struct Devices {
 #[derive(Debug)]
 pub(super) struct Flying {
     id: CopyId,
-    pending: Pending,
+    pending: Box<dyn Flight>,
 }
 
 fn to_wire(e: &Export) -> Handle {
@@ -86,12 +87,12 @@ impl ShmLink {
     }
 
     pub(super) fn untold_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        if !self.options.device_direct || iov.iter().any(|s| s.kind() != Kind::Cuda) {
+        if !self.options.device_direct || iov.iter().any(|s| matches!(s.kind(), Kind::System | Kind::Fake)) {
             return None;
         }
         let mut out = Vec::new();
         for s in iov {
-            let exports = match cuda::export(s.addr() as usize, s.len(), PIECES) {
+            let exports = match registry::of(s.kind()).dma_map(s.addr() as usize, s.len(), PIECES) {
                 Ok(exports) => exports,
                 Err(why) => {
                     self.tell_once(to, || format!("{s:?} cannot be shared ({why}): it is staged"));
@@ -109,7 +110,11 @@ impl ShmLink {
     }
 
     pub(super) fn told_handle(&mut self, to: PeerId, h: &Handle) {
-        self.peers[to.0 as usize].devices.told.insert((h.id.get(), h.base.get(), h.len.get()));
+        let (base, len) = (h.base.get(), h.len.get());
+        let told = &mut self.peers[to.0 as usize].devices.told;
+        // It forgets what else was there.
+        told.retain(|(_, at, n)| at.saturating_add(*n) <= base || base.saturating_add(len) <= *at);
+        told.insert((h.id.get(), base, len));
     }
 
     pub(super) fn learn_handle(&mut self, from: PeerId, handle: &Handle) {
@@ -144,8 +149,7 @@ impl ShmLink {
             (None, Some(out)) => out.pid,
             (None, None) => return Err(NoDirect::Fault),
         };
-        if !self.options.device_direct || !local.iter().all(|s| matches!(s.kind(), Kind::System | Kind::Cuda))
-        {
+        if !self.options.device_direct {
             return Err(NoDirect::Never);
         }
         let owner = *peer.devices.owner.get_or_insert_with(|| process(pid));
@@ -158,11 +162,9 @@ impl ShmLink {
                 return Err(NoDirect::Never);
             }
         };
-        let ctx = keep.first().map_or(0, Opened::context);
-        let host = local.iter().any(|s| s.kind().is_system());
         // SAFETY: local parts are of spans, valid until the operation completes, which is after the
         // copy is over or cancelled; remote ones are in mappings that are kept.
-        let pending = unsafe { cuda::start(&parts, ctx, keep, host) }.map_err(|why| {
+        let pending = unsafe { flight::start(&parts, keep, local, way == Way::Put) }.map_err(|why| {
             self.tell_once(id, || format!("the device does not copy ({why}): it is staged"));
             NoDirect::Never
         })?;
@@ -199,7 +201,7 @@ impl ShmLink {
     pub(super) fn forget_devices(&mut self, id: u32) {
         let peer = &mut self.peers[id as usize];
         if let Some(owner) = peer.devices.owner {
-            cuda::forget(owner);
+            share::forget(owner);
         }
         peer.devices = Devices::default();
         peer.no_device = None;
@@ -216,7 +218,7 @@ fn process(pid: i32) -> u64 {
 
 enum Failed {
     Fault,
-    Open(cuda::Error),
+    Open(Error),
 }
 
 /// The parts of a copy of `len` bytes between the fronts of `remote` and `local`, and what has to stay
@@ -242,7 +244,7 @@ fn plan(
                 (at, room) = (next.addr() as usize, next.len());
             }
             let export = devices.find(addr).ok_or(Failed::Fault)?;
-            let opened = cuda::open(pid, owner, export, at).map_err(Failed::Open)?;
+            let opened = share::open(pid, owner, export, at).map_err(Failed::Open)?;
             let (there, follow) = opened.place(addr).ok_or(Failed::Fault)?;
             let step = left.min(room).min(follow).min(usize::try_from(n).unwrap_or(usize::MAX));
             let (dst, src) = if way == Way::Get { (at, there) } else { (there, at) };

@@ -296,3 +296,7 @@ impl ShmLink {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "window_tests.rs"]
+mod tests;

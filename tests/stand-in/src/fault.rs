@@ -5,8 +5,6 @@ use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::{NOT_INITIALIZED, SUCCESS};
-
 #[derive(Default)]
 struct Plan {
     calls: HashMap<String, u64>,
@@ -14,13 +12,14 @@ struct Plan {
     fail: HashMap<String, Vec<(u64, i32)>>,
 }
 
-pub(crate) static READY: AtomicBool = AtomicBool::new(false);
+/// Whether the library was initialised.
+pub static READY: AtomicBool = AtomicBool::new(false);
 
-fn plan() -> MutexGuard<'static, Plan> {
+fn plan(lib: &str) -> MutexGuard<'static, Plan> {
     static PLAN: OnceLock<Mutex<Plan>> = OnceLock::new();
     let fresh = || {
         let mut plan = Plan::default();
-        for item in std::env::var("CUDA_STAND_IN_FAIL").unwrap_or_default().split(',') {
+        for item in std::env::var(format!("{lib}_STAND_IN_FAIL")).unwrap_or_default().split(',') {
             let Some((call, code)) = item.split_once('=') else { continue };
             let (name, nth) = call.split_once('@').unwrap_or((call, "0"));
             let at = (nth.parse().unwrap_or(0), code.parse().unwrap_or(999));
@@ -31,9 +30,9 @@ fn plan() -> MutexGuard<'static, Plan> {
     PLAN.get_or_init(fresh).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Counts a call; `Err` is what it is to answer at once.
-pub(crate) fn enter(name: &str) -> Result<(), i32> {
-    let mut plan = plan();
+/// Counts a call to `lib`; `Err` is what it is to answer at once, `early` if it was not initialised.
+pub fn enter(lib: &str, name: &str, early: i32) -> Result<(), i32> {
+    let mut plan = plan(lib);
     let n = plan.calls.entry(name.to_owned()).or_insert(0);
     *n += 1;
     let n = *n;
@@ -41,7 +40,7 @@ pub(crate) fn enter(name: &str) -> Result<(), i32> {
     if let Some(&(_, code)) = planned {
         return Err(code);
     }
-    if READY.load(Ordering::Acquire) { Ok(()) } else { Err(NOT_INITIALIZED) }
+    if READY.load(Ordering::Acquire) { Ok(()) } else { Err(early) }
 }
 
 /// From now on, `name` fails with `code`: the `nth` call from now on, or each if that is 0. A code
@@ -49,8 +48,8 @@ pub(crate) fn enter(name: &str) -> Result<(), i32> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stand_in_fail(name: *const c_char, nth: u64, code: i32) {
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-    let mut plan = plan();
-    if code == SUCCESS {
+    let mut plan = plan("");
+    if code == 0 {
         plan.fail.remove(&name);
         return;
     }
@@ -62,5 +61,5 @@ pub unsafe extern "C" fn stand_in_fail(name: *const c_char, nth: u64, code: i32)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stand_in_calls(name: *const c_char) -> u64 {
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-    plan().calls.get(&name).copied().unwrap_or(0)
+    plan("").calls.get(&name).copied().unwrap_or(0)
 }

@@ -1,40 +1,44 @@
-//! Whether this process uses CUDA, and which addresses cannot be a device's: asked for every buffer
-//! of every operation, so it has to cost next to nothing.
+//! Which kinds of device memory this process can have, and which addresses cannot be a device's: asked
+//! for every buffer of every operation, so it has to cost next to nothing.
 //!
-//! A process that has not loaded the driver's library has no device memory. Libraries can be loaded
-//! at any time, so "not loaded" has to be asked again; but between loading it and holding a pointer
-//! of it lie an initialisation and the making of a context, hundreds of milliseconds. So the answer
-//! holds for a millisecond, by the processor's time stamp, and the question asked then is cheap too:
-//! has the linker loaded anything since.
+//! A process that has not loaded a runtime's library has no memory of it. Libraries can be loaded at
+//! any time, so "not loaded" has to be asked again; but between loading one and holding a pointer of
+//! it lie an initialisation and the making of a context, hundreds of milliseconds (and `libstrait.so`
+//! waits that out before it has its first client). So the answer holds for a millisecond, by the
+//! processor's time stamp, and the question asked then is cheap too: has the linker loaded anything
+//! since.
 //!
 //! The heap that malloc(3) grows with brk(2) and the main thread's stack are known not to be a
 //! device's: nothing else can be mapped there while they are. Those cost a comparison. For all other
-//! addresses the driver is asked, each time: what is not remembered cannot be out of date.
+//! addresses the runtimes are asked, each time: what is not remembered cannot be out of date.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Once, OnceLock};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use super::api::Api;
+use crate::Kind;
 
-const ABSENT: u8 = 0;
-const PRESENT: u8 = 1;
-
-static STATE: AtomicU8 = AtomicU8::new(ABSENT);
-/// When `ABSENT` was last found to be so, and how many objects had been loaded by then.
+/// A bit for each kind that there may be memory of.
+static STATE: AtomicU32 = AtomicU32::new(0);
+/// When the linker was last asked, and how many objects had been loaded by then.
 static ASKED: AtomicU64 = AtomicU64::new(0);
 static LOADED: AtomicU64 = AtomicU64::new(0);
-static API: OnceLock<Api> = OnceLock::new();
 
 /// Ticks for which the answer holds: a millisecond at 2 GHz, less at more.
 const HOLDS: u64 = 2_000_000;
 
-/// The driver, if it is known to be in the process.
+/// Whether a kind is known to be in the process.
 #[inline]
-pub(crate) fn loaded() -> Option<&'static Api> {
-    if STATE.load(Relaxed) == ABSENT {
-        return None;
-    }
-    API.get()
+pub(crate) fn is_here(kind: Kind) -> bool {
+    STATE.load(Relaxed) & bit(kind) != 0
+}
+
+/// From now on there may be memory of this kind.
+pub(crate) fn is_here_now(kind: Kind) {
+    STATE.fetch_or(bit(kind), Relaxed);
+}
+
+pub(crate) const fn bit(kind: Kind) -> u32 {
+    1 << kind as u8
 }
 
 /// A clock that costs no call where the processor has one.
@@ -52,41 +56,46 @@ fn ticks() -> u64 {
     }
 }
 
-/// The driver, if an application might have a pointer of it by now, and `addr` could be one.
-#[inline]
-pub(crate) fn may_own(addr: usize) -> Option<&'static Api> {
-    if is_never_a_device(addr) {
-        return None;
+/// Waits until every copy of this crate in the process has to ask anew what is loaded.
+pub(crate) fn outlive_answers() {
+    let begin = ticks();
+    while ticks().wrapping_sub(begin) <= HOLDS {
+        std::thread::sleep(std::time::Duration::from_micros(200));
     }
-    if STATE.load(Relaxed) == PRESENT {
-        return API.get();
-    }
-    if ticks().wrapping_sub(ASKED.load(Relaxed)) < HOLDS { None } else { ask_again() }
 }
 
-/// Looks for the driver now, whatever was found before. For calls that set something up.
-pub fn look() -> bool {
-    if STATE.load(Relaxed) == ABSENT {
-        LOADED.store(0, Relaxed);
+/// A bit for each kind that an application might have a pointer of by now, if `addr` could be one.
+#[inline]
+pub(crate) fn may_own(addr: usize) -> u32 {
+    if is_never_a_device(addr) {
+        return 0;
+    }
+    if ticks().wrapping_sub(ASKED.load(Relaxed)) >= HOLDS {
         ask_again();
     }
-    STATE.load(Relaxed) == PRESENT
+    STATE.load(Relaxed)
+}
+
+/// Looks for all of them now, whatever was found before. For calls that set something up.
+pub fn look() {
+    LOADED.store(0, Relaxed);
+    ask_again();
 }
 
 #[cold]
-fn ask_again() -> Option<&'static Api> {
+fn ask_again() {
     ASKED.store(ticks(), Relaxed);
     static LEARNED: Once = Once::new();
     LEARNED.call_once(learn_host_ranges);
     let adds = objects_loaded();
     if LOADED.swap(adds, Relaxed) == adds {
-        return None;
+        return;
     }
-    let api = Api::find()?;
-    // Two threads may find it at once: either table will do.
-    let _ = API.set(api);
-    STATE.store(PRESENT, Relaxed);
-    API.get()
+    for memory in crate::registry::ALL {
+        if !is_here(memory.kind()) && memory.find() {
+            is_here_now(memory.kind());
+        }
+    }
 }
 
 /// How many objects the linker has loaded, ever.

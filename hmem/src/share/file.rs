@@ -1,0 +1,159 @@
+//! Memory that a descriptor stands for and the CPU may map: dma-bufs and memfds.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use super::{Export, Hold, How, Mapped};
+use crate::Error;
+
+/// `DMA_BUF_MAGIC`, by linux/magic.h.
+const DMA_BUF_MAGIC: i64 = 0x444d_4142;
+/// `DMA_BUF_IOCTL_SYNC`: _IOW('b', 0, __u64), by linux/dma-buf.h.
+const DMA_BUF_SYNC: u64 = 0x4008_6200;
+const SYNC_READ: u64 = 1;
+const SYNC_WRITE: u64 = 2;
+const SYNC_END: u64 = 4;
+
+const PAGE: u64 = 4096;
+
+/// A file, mapped.
+pub(crate) struct File {
+    at: usize,
+    len: usize,
+    /// Where the CPU has to say when it begins and ends.
+    dmabuf: Option<OwnedFd>,
+}
+
+fn stat(fd: i32) -> Result<libc::stat, Error> {
+    // SAFETY: all zeroes is a valid one.
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid place.
+    if unsafe { libc::fstat(fd, &mut st) } < 0 { Err(Error::last_os()) } else { Ok(st) }
+}
+
+/// Which file it is: device and inode.
+pub(crate) fn inode(fd: i32) -> Result<[u64; 2], Error> {
+    stat(fd).map(|st| [st.st_dev, st.st_ino])
+}
+
+/// Whether it is a dma-buf, or a file of memory whose pages nobody can take away from under whoever
+/// has mapped it; an error if it is neither.
+fn is_dmabuf(fd: i32) -> Result<bool, Error> {
+    // SAFETY: all zeroes is a valid one.
+    let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid place.
+    if unsafe { libc::fstatfs(fd, &mut fs) } < 0 {
+        return Err(Error::last_os());
+    }
+    if fs.f_type as i64 == DMA_BUF_MAGIC {
+        return Ok(true);
+    }
+    // SAFETY: asks, and changes nothing.
+    let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
+    if seals >= 0 && seals & libc::F_SEAL_SHRINK != 0 { Ok(false) } else { Err(Error::os(libc::EPERM)) }
+}
+
+/// A descriptor of another process.
+pub(crate) fn fetch(pid: i32, fd: i32) -> Result<OwnedFd, Error> {
+    // SAFETY: plain numbers go in, and descriptors nobody else has come out.
+    unsafe {
+        let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        if process < 0 {
+            return Err(Error::last_os());
+        }
+        let process = OwnedFd::from_raw_fd(process as i32);
+        let copy = libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0);
+        if copy < 0 { Err(Error::last_os()) } else { Ok(OwnedFd::from_raw_fd(copy as i32)) }
+    }
+}
+
+/// The handle of `len` bytes of a file from `off` on, which its owner knows as `base`. `fd` stays open
+/// as long as it is to be reached.
+pub(crate) fn describe(fd: i32, off: u64, id: u64, base: u64, len: u64) -> Result<Export, Error> {
+    is_dmabuf(fd)?;
+    let [dev, ino] = inode(fd)?;
+    let mut token = [0; 64];
+    for (to, word) in token.chunks_mut(8).zip([off, dev, ino]) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    Ok(Export { how: How::File, id, base, len, fd, device: [0; 16], token })
+}
+
+/// Maps what another process described. Nothing in `export` is believed.
+pub(crate) fn import(pid: i32, export: &Export) -> Result<Mapped, Error> {
+    let fd = fetch(pid, export.fd)?;
+    let word = |n: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&export.token[8 * n..8 * n + 8]);
+        u64::from_ne_bytes(bytes)
+    };
+    // The number may be another file's by now.
+    if inode(fd.as_raw_fd())? != [word(1), word(2)] {
+        return Err(Error::os(libc::ESTALE));
+    }
+    File::map(fd, word(0), export.len)
+}
+
+impl File {
+    /// Maps `len` bytes of it from `off` on.
+    pub(crate) fn map(fd: OwnedFd, off: u64, len: u64) -> Result<Mapped, Error> {
+        let dmabuf = is_dmabuf(fd.as_raw_fd())?;
+        let invalid = Error::os(libc::EINVAL);
+        let end = off.checked_add(len).ok_or(invalid)?;
+        // A dma-buf tells its size by lseek(2) alone.
+        // SAFETY: plain numbers.
+        let size = unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_END) };
+        if len == 0 || size < 0 || end > size as u64 {
+            return Err(invalid);
+        }
+        let skip = off % PAGE;
+        let bytes = usize::try_from(len + skip).map_err(|_| invalid)?;
+        let map = |prot| {
+            let (fd, from) = (fd.as_raw_fd(), (off - skip) as libc::off_t);
+            // SAFETY: a new mapping, where the kernel finds room.
+            unsafe { libc::mmap(ptr::null_mut(), bytes, prot, libc::MAP_SHARED, fd, from) }
+        };
+        let at = map(libc::PROT_READ | libc::PROT_WRITE);
+        if at == libc::MAP_FAILED {
+            return Err(Error::last_os());
+        }
+        let at = at.expose_provenance();
+        let file = File { at, len: bytes, dmabuf: dmabuf.then_some(fd) };
+        Ok(Mapped { at: at as u64 + skip, len, hold: Hold::File(file) })
+    }
+
+    /// From here until it is dropped the CPU uses the memory.
+    pub(crate) fn cpu_access(&self, write: bool) -> Result<Option<Access<'_>>, Error> {
+        let Some(fd) = &self.dmabuf else { return Ok(None) };
+        let what = if write { SYNC_WRITE } else { SYNC_READ };
+        sync(fd, what)?;
+        Ok(Some(Access { fd, what }))
+    }
+}
+
+fn sync(fd: &OwnedFd, flags: u64) -> Result<(), Error> {
+    // SAFETY: the call reads one u64.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), DMA_BUF_SYNC as _, &raw const flags) } < 0 {
+        return Err(Error::last_os());
+    }
+    Ok(())
+}
+
+/// A dma-buf in use by the CPU.
+pub(crate) struct Access<'a> {
+    fd: &'a OwnedFd,
+    what: u64,
+}
+
+impl Drop for Access<'_> {
+    fn drop(&mut self) {
+        let _ = sync(self.fd, self.what | SYNC_END);
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: `map` mapped that much there, and whoever used it held this.
+        unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.at), self.len) };
+    }
+}

@@ -1,0 +1,60 @@
+//! The handles that were made of this process's memory.
+//!
+//! What is remembered holds nothing but descriptors; those keep the memory alive, so they are given
+//! back as soon as their allocation is found to be gone, and the oldest ones beyond a bound.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::Export;
+use crate::{Kind, registry};
+
+/// Most allocations remembered.
+const BOUND: usize = 1024;
+
+struct Kept {
+    of: Kind,
+    export: Export,
+    /// Held open for whoever imports it.
+    fd: Option<OwnedFd>,
+}
+
+fn all() -> MutexGuard<'static, VecDeque<Kept>> {
+    static KEPT: Mutex<VecDeque<Kept>> = Mutex::new(VecDeque::new());
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The handle of the allocation `id` (0: it has no number) at `base`, made if it is not there yet.
+pub(crate) fn kept<E>(
+    of: Kind,
+    (id, base, len): (u64, u64, u64),
+    make: impl FnOnce() -> Result<(Export, Option<OwnedFd>), E>,
+) -> Result<Export, E> {
+    let is_it = |k: &Kept| k.of == of && (k.export.id, k.export.base, k.export.len) == (id, base, len);
+    if id != 0 {
+        let mut all = all();
+        if let Some(at) = all.iter().position(is_it) {
+            // Those lately used stay longest.
+            if at > BOUND / 2 {
+                all.swap(at, 0);
+                return Ok(all[0].export);
+            }
+            return Ok(all[at].export);
+        }
+    }
+    let (mut export, fd) = make()?;
+    if id == 0 {
+        // A number that is never found again: whoever opens it must not take it for an earlier one.
+        static NAMELESS: AtomicU64 = AtomicU64::new(1 << 63);
+        export.id = NAMELESS.fetch_add(1, Relaxed);
+    }
+    if id != 0 || fd.is_some() {
+        let mut all = all();
+        all.retain(|k| k.fd.is_none() || registry::of(k.of).is_still(&k.export));
+        all.push_front(Kept { of, export, fd });
+        all.truncate(BOUND);
+    }
+    Ok(export)
+}

@@ -1,0 +1,111 @@
+//! Other processes' memory, mapped here. To map it takes a millisecond or so, so it stays mapped
+//! while it may be asked for again.
+//!
+//! An entry is found by its owner, the allocation's number there and its place: an allocation that
+//! took another's place has another number, and the entry of the one that is gone is closed before
+//! the new one is opened. A mapping that a copy is using stays until that is done.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::file::{self, Access};
+use super::{Export, Hold, Mapped};
+use crate::{Error, Kind, registry};
+
+/// Most allocations of others that stay mapped.
+const BOUND: usize = 512;
+
+/// Memory of another process that this one can name: it stays mapped for as long as this lives.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    map: Arc<Mapped>,
+    base: u64,
+    ctx: usize,
+    kind: Kind,
+}
+
+impl Opened {
+    /// Where `addr` of the owner is here, and how many bytes follow; `None` if it is not in there.
+    pub fn place(&self, addr: u64) -> Option<(usize, usize)> {
+        let off = addr.checked_sub(self.base).filter(|off| *off < self.map.len)?;
+        Some(((self.map.at + off) as usize, (self.map.len - off) as usize))
+    }
+
+    /// Where it is to be copied, as its kind of memory has that: for CUDA, the context.
+    pub fn context(&self) -> usize {
+        self.ctx
+    }
+
+    /// The kind of memory whose device copies it; the CPU does, where it is [`Kind::System`].
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// From here until it is dropped the CPU uses the memory.
+    pub(crate) fn cpu_access(&self, write: bool) -> Result<Option<Access<'_>>, Error> {
+        match &self.map.hold {
+            Hold::File(file) => file.cpu_access(write),
+            _ => Ok(None),
+        }
+    }
+}
+
+struct Entry {
+    owner: u64,
+    ctx: usize,
+    export: Export,
+    map: Arc<Mapped>,
+}
+
+fn entries() -> MutexGuard<'static, VecDeque<Entry>> {
+    static ENTRIES: Mutex<VecDeque<Entry>> = Mutex::new(VecDeque::new());
+    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Maps what the process `pid` exported, for use with this process's memory at `local` (0: none in
+/// particular). `owner` tells that process from others that have or had its pid. Nothing in
+/// `export` is believed.
+pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opened, Error> {
+    let kind = export.how.kind();
+    let memory = registry::of(kind);
+    let opened = |map, ctx| Opened { map, base: export.base, ctx, kind };
+    if pid == std::process::id() as i32 && !kind.is_system() {
+        // Its own, seen from another endpoint.
+        if !memory.is_still(export) {
+            return Err(Error::os(libc::ESTALE));
+        }
+        let map = Mapped { at: export.base, len: export.len, hold: Hold::Own };
+        return Ok(opened(Arc::new(map), 0));
+    }
+    let ctx = memory.context(export, local)?;
+    let mut all = entries();
+    let is_it = |e: &Entry| e.owner == owner && e.ctx == ctx && e.export == *export;
+    if let Some(at) = all.iter().position(is_it) {
+        let map = all[at].map.clone();
+        if at > BOUND / 2 {
+            all.swap(at, 0);
+        }
+        return Ok(opened(map, ctx));
+    }
+    // Whatever else the owner had there is gone.
+    let end = export.base.checked_add(export.len).ok_or(Error::os(libc::EINVAL))?;
+    let overlaps =
+        |e: &Entry| export.base < e.export.base.saturating_add(e.export.len) && e.export.base < end;
+    all.retain(|e| !(e.owner == owner && e.ctx == ctx && overlaps(e)));
+    let map = || if kind.is_system() { file::import(pid, export) } else { memory.import(pid, export, ctx) };
+    let mut mapped = map();
+    if mapped.is_err() && !all.is_empty() {
+        // The device's address space, or the number of such mappings, may be what is short.
+        all.clear();
+        mapped = map();
+    }
+    let map = Arc::new(mapped?);
+    all.push_front(Entry { owner, ctx, export: *export, map: map.clone() });
+    all.truncate(BOUND);
+    Ok(opened(map, ctx))
+}
+
+/// Lets go of everything of a process that is gone.
+pub fn forget(owner: u64) {
+    entries().retain(|e| e.owner != owner);
+}

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* libstrait.so: what of Strait no standard interface offers. Link with -lstrait.
+ *
+ * Functions return 0, or an errno below 0 that strait_strerror puts into words. Structures begin with
+ * their size, set by whoever makes them, and only grow at their end. docs/hmem.md has the whole story.
+ */
+
+#ifndef STRAIT_H
+#define STRAIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+
+/*
+ Version of this header: major << 16 | minor. Within a major version structures only grow at their
+ end, and functions are only added.
+ */
+#define STRAIT_VERSION 1
+
+/*
+ strait_sg.kind: the CPU of this process may follow `addr`; no other process is told of it.
+ */
+#define STRAIT_SG_CPU 0
+
+/*
+ strait_sg.kind: `fd` may be mapped, from byte `addr` on, here and by other processes of the same
+ user: a dma-buf, or a memfd with F_SEAL_SHRINK. It stays open until put_pages.
+ */
+#define STRAIT_SG_FD 1
+
+/*
+ strait_sg.kind: only the client's `copy` gets there.
+ */
+#define STRAIT_SG_OPAQUE 2
+
+/*
+ strait_importer.kind: a process of this host.
+ */
+#define STRAIT_IMPORTER_PROCESS 0
+
+/*
+ strait_importer.kind: a device that takes dma-bufs.
+ */
+#define STRAIT_IMPORTER_DEVICE 1
+
+/*
+ strait_memory.kind: host memory.
+ */
+#define STRAIT_MEMORY_SYSTEM 0
+
+/*
+ strait_memory.kind: CUDA's.
+ */
+#define STRAIT_MEMORY_CUDA 2
+
+/*
+ strait_memory.kind: ROCm's.
+ */
+#define STRAIT_MEMORY_ROCR 3
+
+/*
+ strait_memory.kind: Level Zero's.
+ */
+#define STRAIT_MEMORY_ZE 4
+
+/*
+ strait_memory.kind: that of a client of this process.
+ */
+#define STRAIT_MEMORY_CLIENT 5
+
+/*
+ strait_export_dmabuf: one that is sure to be reachable over PCIe.
+ */
+#define STRAIT_DMABUF_PCIE 1
+
+/*
+ A client that is registered.
+ */
+struct strait_client;
+
+/*
+ A piece of a client's memory.
+ */
+struct strait_sg {
+    /*
+     Bytes.
+     */
+    uint64_t len;
+    /*
+     One of STRAIT_SG_.
+     */
+    uint32_t kind;
+    /*
+     Of STRAIT_SG_FD.
+     */
+    int32_t fd;
+    /*
+     An address, or an offset in `fd`.
+     */
+    uint64_t addr;
+};
+
+/*
+ The pieces of a registration, in order and without a gap.
+ */
+struct strait_sg_table {
+    /*
+     In: sizeof(struct strait_sg_table).
+     */
+    size_t size;
+    /*
+     In: how many there is room for at `sg`. A client that needs more returns -ENOSPC from
+     get_pages with the number in `count`, and is asked again (up to 256).
+     */
+    uint32_t room;
+    /*
+     Out: how many there are.
+     */
+    uint32_t count;
+    /*
+     The pieces.
+     */
+    struct strait_sg *sg;
+};
+
+/*
+ Who is to reach the memory.
+ */
+struct strait_importer {
+    /*
+     sizeof(struct strait_importer).
+     */
+    size_t size;
+    /*
+     One of STRAIT_IMPORTER_.
+     */
+    uint32_t kind;
+    /*
+     0.
+     */
+    uint32_t zero;
+};
+
+/*
+ A client: the callbacks of PeerDirect's struct peer_memory_client, for user space.
+
+ For each registration they come in this order: acquire, get_pages, dma_map, any number of copies,
+ dma_unmap, put_pages, release; what fails ends it with the opposites of what went before. Callbacks
+ for different registrations may come at once and from any thread. They may not call
+ strait_register_..., strait_unregister_... or strait_invalidate, which answer -EDEADLK there.
+ Those that return int return 0, or an errno below 0 (acquire also 1).
+ */
+struct strait_peer_memory_client {
+    /*
+     sizeof(struct strait_peer_memory_client).
+     */
+    size_t size;
+    /*
+     For people: at most 64 characters are kept.
+     */
+    const char *name;
+    /*
+     Handed to acquire.
+     */
+    void *arg;
+    /*
+     Whether `addr` is this client's: 1, with *context set; 0 if not; an errno below 0 if it is but
+     cannot be used now. Asked about buffers of every operation that are in no registration yet, so it
+     should be quick; never about the heap that grows with brk(2) and the main thread's stack.
+     */
+    int (*acquire)(void *arg, uint64_t addr, size_t len, void **context);
+    /*
+     Pins the memory and says where it is. `core_context` is what strait_invalidate takes.
+     */
+    int (*get_pages)(void *context,
+                     uint64_t addr,
+                     size_t len,
+                     int write,
+                     struct strait_sg_table *sgt,
+                     uint64_t core_context);
+    /*
+     Makes it reachable for that one; may change the pieces, not their number or lengths.
+     */
+    int (*dma_map)(void *context,
+                   const struct strait_importer *importer,
+                   struct strait_sg_table *sgt);
+    /*
+     The opposite of dma_map.
+     */
+    int (*dma_unmap)(void *context,
+                     const struct strait_importer *importer,
+                     struct strait_sg_table *sgt);
+    /*
+     The opposite of get_pages.
+     */
+    void (*put_pages)(void *context, struct strait_sg_table *sgt);
+    /*
+     The opposite of acquire.
+     */
+    void (*release)(void *context);
+    /*
+     May be NULL. Copies between the memory and `host`, and returns when that is done. Without it,
+     the pieces are read and written by the CPU.
+     */
+    int (*copy)(void *context, uint64_t addr, void *host, size_t len, int to_host);
+    /*
+     May be NULL. A new dma-buf of the memory in *fd, which the caller closes, and where in it `addr`
+     is in *offset.
+     */
+    int (*export_dmabuf)(void *context, uint64_t addr, size_t len, int *fd, uint64_t *offset);
+};
+
+/*
+ What a piece of memory is. Paths are those of enum fi_strait_path_kind in strait_hmem.h.
+ */
+struct strait_memory {
+    /*
+     In: sizeof(struct strait_memory).
+     */
+    size_t size;
+    /*
+     Out: one of STRAIT_MEMORY_.
+     */
+    uint32_t kind;
+    /*
+     Out: by which path others reach it.
+     */
+    uint32_t path;
+    /*
+     Out: an errno for each path that was tried before, or 0.
+     */
+    int32_t refused[5];
+    /*
+     0.
+     */
+    uint32_t zero;
+    /*
+     Out: the refusals in words.
+     */
+    char why[256];
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/*
+ Version of the library in use, as STRAIT_VERSION.
+ */
+uint32_t strait_version(void);
+
+/*
+ What a negative value that a function here has returned means. The text is never freed.
+ */
+const char *strait_strerror(int error);
+
+/*
+ Registers a client: from now on Strait's libraries in this process ask it about buffers, whether they
+ were loaded before or are later. The structure is copied; what it points to stays as it is until
+ the client is unregistered. The first registration of a process takes some milliseconds.
+
+ 0; -EINVAL: a callback that has to be there is not, or `size` is none; -ENOSYS: the structure has
+ fields set that this library is too old to know; -EDEADLK: called from a callback.
+
+ # Safety
+ As said of the structure.
+ */
+int strait_register_peer_memory_client(const struct strait_peer_memory_client *client,
+                                       struct strait_client **registered);
+
+/*
+ Ends a registration of a client: what is in use of its memory is invalidated, and no callback is
+ called any more when this returns. `registered` is gone then.
+
+ 0; -EINVAL; -EDEADLK: called from a callback.
+
+ # Safety
+ `registered` is NULL or came from strait_register_peer_memory_client, and was not unregistered.
+ */
+int strait_unregister_peer_memory_client(struct strait_client *registered);
+
+/*
+ The client takes memory away: what get_pages was told as `core_context` is given back to it
+ (dma_unmap, put_pages, release) before this returns, after copies in progress have ended.
+ Operations on the memory fail from then on with FI_EIO; whoever has it registered gets that, or
+ FI_ESTALE, even if other memory comes to the same address, until it closes that registration. A
+ transfer that another process has already begun from a mapping of `fd` reads what is in there.
+
+ The caller must hold no lock that a callback takes.
+
+ 0; -ENOENT: nobody has it any more; -EINVAL; -EDEADLK: called from a callback.
+
+ # Safety
+ `registered` is NULL or came from strait_register_peer_memory_client, and was not unregistered.
+ */
+int strait_invalidate(struct strait_client *registered, uint64_t core_context);
+
+/*
+ What memory `addr` is, and by which path another process or a device reaches `len` bytes there.
+
+ 0; -EINVAL: `memory` is NULL or its size is too small, or the range is none.
+
+ # Safety
+ `memory` is NULL or points to as many bytes as its `size` says.
+ */
+int strait_query_memory(const void *addr, size_t len, struct strait_memory *memory);
+
+/*
+ A dma-buf of `len` bytes of device memory at `addr`, for a driver or a card that takes one: a new
+ descriptor in *fd, which the caller closes, and where in it `addr` is in *offset. `flags`: 0 or
+ STRAIT_DMABUF_PCIE.
+
+ 0; -EINVAL; -EOPNOTSUPP: host memory, or the kind of memory has none; else what its driver said.
+
+ # Safety
+ `fd` and `offset` are NULL or valid for a write.
+ */
+int strait_export_dmabuf(const void *addr, size_t len, uint64_t flags, int *fd, uint64_t *offset);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* STRAIT_H */

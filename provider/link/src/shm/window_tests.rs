@@ -1,0 +1,151 @@
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine::{Link, Refused};
+
+use super::super::ShmLink;
+use super::super::open::OpenOptions;
+use super::super::tests::{frame, say};
+use super::*;
+
+fn open(windows: &Arc<Windows>) -> ShmLink {
+    ShmLink::open(OpenOptions {
+        bind: Some("127.0.0.1:0".parse().unwrap()),
+        windows: Some(Arc::clone(windows)),
+        connect_timeout: Duration::ZERO,
+        ..OpenOptions::default()
+    })
+    .unwrap()
+}
+
+/// Two links, each with windows of its own.
+fn pair() -> (ShmLink, Arc<Windows>, ShmLink, Arc<Windows>) {
+    let (a, b) = (Arc::new(Windows::new().unwrap()), Arc::new(Windows::new().unwrap()));
+    (open(&a), a, open(&b), b)
+}
+
+/// Asks until `done` says so.
+fn until(a: &mut ShmLink, b: &mut ShmLink, id: WindowId, done: impl Fn() -> bool) {
+    let peer = a.peer(&b.addr());
+    let begin = Instant::now();
+    while !done() {
+        a.want(peer, id).unwrap();
+        assert!(a.poll().is_none() && b.poll().is_none());
+        assert!(begin.elapsed() < Duration::from_secs(5), "nothing came");
+    }
+}
+
+#[test]
+fn a_window_comes_on_demand_and_outlives_its_maker() {
+    let (mut a, at_a, mut b, at_b) = pair();
+    let (id, here) = at_b.create(8192, None).unwrap();
+    assert!(at_a.find(id).is_none());
+    until(&mut a, &mut b, id, || at_a.find(id).is_some());
+    let there = at_a.find(id).unwrap();
+    assert_eq!((there.len(), here.len()), (8192, 8192));
+    assert_ne!(there.base(), here.base());
+    // SAFETY: the two mappings of the window, both alive.
+    unsafe {
+        there.base().add(5000).write_volatile(77);
+        assert_eq!(here.base().add(5000).read_volatile(), 77);
+    }
+    at_b.remove(id);
+    drop((here, b));
+    // SAFETY: as above; the memory lives while anybody maps it.
+    assert_eq!(unsafe { there.base().add(5000).read_volatile() }, 77);
+    // While it is in use it stays; then it goes.
+    at_a.forget(id);
+    assert!(at_a.find(id).is_some());
+    drop(there);
+    at_a.forget(id);
+    assert!(at_a.find(id).is_none());
+}
+
+#[test]
+fn what_is_not_there_is_denied() {
+    let (mut a, at_a, mut b, at_b) = pair();
+    let gone = WindowId { maker: at_b.maker(), number: 9 };
+    until(&mut a, &mut b, gone, || at_a.denied(gone));
+    // Somebody else's, which this peer has mapped but may not pass on.
+    let strange = WindowId { maker: 1, number: 1 };
+    until(&mut a, &mut b, strange, || at_a.denied(strange));
+    // Nobody at all.
+    let addr = b.addr();
+    drop(b);
+    let mut c = open(&at_a);
+    let peer = c.peer(&addr);
+    assert!(matches!(c.want(peer, gone), Err(Refused::Gone(_))));
+}
+
+#[test]
+fn a_window_at_an_address_takes_no_other_memory() {
+    let windows = Windows::new().unwrap();
+    let (_, taken) = windows.create(4096, None).unwrap();
+    let at = taken.base() as usize;
+    assert!(windows.create(4096, Some(at)).is_err());
+    let (id, free) = windows.create(4096, None).unwrap();
+    let at = free.base() as usize;
+    windows.remove(id);
+    drop(free);
+    assert_eq!(windows.create(4096, Some(at)).unwrap().1.base() as usize, at);
+}
+
+#[test]
+fn memory_that_could_be_cut_off_is_refused() {
+    // SAFETY: a new memfd, and a pipe's end: descriptors of our own.
+    let bare = unsafe {
+        let fd = libc::memfd_create(c"bare".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        libc::ftruncate(fd, 4096);
+        OwnedFd::from_raw_fd(fd)
+    };
+    assert!(adopt(&bare).unwrap_err().contains("sealed"));
+    let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+    assert!(adopt(&file).is_err());
+}
+
+#[test]
+fn nobody_can_push_a_window_that_was_not_asked_for() {
+    let (mut a, at_a, mut b, at_b) = pair();
+    let peer = a.peer(&b.addr());
+    say(&mut a, peer, b"hello").unwrap();
+    let (_, bytes) = frame(&mut b);
+    assert_eq!(bytes, b"hello");
+    let (id, _here) = at_b.create(4096, None).unwrap();
+    let from_b = b.peer(&a.addr());
+    b.hear_want(from_b.0, &id.packet(WANT));
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(20) {
+        assert!(a.poll().is_none());
+    }
+    assert!(at_a.find(id).is_none());
+}
+
+#[test]
+fn what_is_packed_arrives_also_over_the_end_of_the_ring() {
+    let (mut a, _, mut b, _) = pair();
+    let peer = a.peer(&b.addr());
+    let (mut direct, mut wrapped) = (0, 0);
+    for i in 0..200usize {
+        let n = 1 + i * 37 % 3000;
+        let scratch = a.scratch.capacity();
+        let at = a.scratch.as_ptr() as usize;
+        // SAFETY: `n` bytes, of 3000 there is room for.
+        let sent = unsafe {
+            a.send_packed(peer, &[9, i as u8], 3000, |to| {
+                if scratch > 0 && to as usize == at {
+                    wrapped += 1
+                } else {
+                    direct += 1
+                }
+                to.write_bytes(i as u8, n);
+                n
+            })
+        };
+        assert_eq!(sent, Ok(n));
+        let (_, bytes) = frame(&mut b);
+        assert_eq!(bytes[..2], [9, i as u8]);
+        assert!(bytes.len() == n + 2 && bytes[2..].iter().all(|x| *x == i as u8));
+    }
+    assert!(direct > 100 && wrapped > 2, "{direct} {wrapped}");
+    assert!(a.room(peer, 3000).is_ok());
+}
