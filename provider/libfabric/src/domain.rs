@@ -307,7 +307,7 @@ impl Wanted {
         let (virt_addr, prov_key) = answer::mr_semantics(self.mr_mode);
         let auto_progress = self.data_progress == fi::FI_PROGRESS_AUTO;
         let mut engine = Engine::new(Config {
-            eager: param::get().eager_size,
+            eager: param::get().eager_size(),
             virt_addr,
             rma_order: self.orders & answer::RMA_ORDERS != 0,
         });

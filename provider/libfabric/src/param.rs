@@ -10,7 +10,8 @@ use wire::Addr;
 /// What the user may tune.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Params {
-    pub eager_size: usize,
+    /// What the user chose.
+    eager_size: Option<usize>,
     pub ring_size: usize,
     pub cma: bool,
     pub device_direct: bool,
@@ -18,13 +19,14 @@ pub(crate) struct Params {
     pub unexpected_size: usize,
 }
 
+/// Where nothing but frames is there to be compared with.
 const EAGER_SIZE: usize = 8192;
 
 impl Default for Params {
     fn default() -> Params {
         let link = OpenOptions::default();
         Params {
-            eager_size: EAGER_SIZE,
+            eager_size: None,
             ring_size: link.ring,
             cma: link.cma,
             device_direct: link.device_direct,
@@ -35,6 +37,11 @@ impl Default for Params {
 }
 
 impl Params {
+    /// Bytes up to which messages travel inside a frame.
+    pub(crate) fn eager_size(&self) -> usize {
+        self.eager_size.unwrap_or_else(|| if self.cma { link::eager_size() } else { EAGER_SIZE })
+    }
+
     /// How to open an endpoint's link.
     pub(crate) fn link(&self, bind: Addr) -> OpenOptions {
         OpenOptions {
@@ -67,9 +74,10 @@ pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
             provider,
             c"eager_size",
             c"Messages and RMA of up to this many bytes travel inside a frame of the ring; longer ones \
-              are copied straight between the two processes where the kernel allows it (default: 8192)",
+              are copied straight between the two processes where the kernel allows it (default: 8192, or 4096 where \
+              such a copy is quick)",
         ) {
-            p.eager_size = n;
+            p.eager_size = Some(n);
         }
         if let Some(n) = core.param_size(
             provider,

@@ -27,6 +27,6 @@ mod cma;
 mod net;
 mod shm;
 
-pub use cma::cma_allowed;
+pub use cma::{cma_allowed, eager_size};
 pub use net::primary_ip;
 pub use shm::{DEFAULT_RING, MIN_RING, Mapping, OpenOptions, ShmFrame, ShmLink, WindowId, Windows};
