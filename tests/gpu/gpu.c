@@ -63,8 +63,8 @@ static void start_cuda(void)
 	enter(device);
 }
 
-enum kind { HOST, PINNED, PLAIN, MAPPED, POOL, MANAGED, KINDS };
-static const char *const names[] = { "host", "pinned", "cudaMalloc", "vmm", "pool", "managed" };
+enum kind { HOST, PINNED, PLAIN, MAPPED, POOL, SHARED_POOL, MANAGED, KINDS };
+static const char *const names[] = { "host", "pinned", "cudaMalloc", "vmm", "pool", "shareable pool", "managed" };
 
 struct mem {
 	enum kind kind;
@@ -94,6 +94,21 @@ static struct mem make(enum kind kind, size_t len)
 		CU(cuMemAllocAsync, (dptr *, size_t, void *), &d, len, NULL);
 		CU(cuCtxSynchronize, (void));
 		break;
+	case SHARED_POOL: {
+		static void *pool;
+		if (!pool) {
+			struct {
+				int type, handles, where, id;
+				void *security;
+				size_t most;
+				unsigned char reserved[64];
+			} props = { 1, 1, 1, device, NULL, 0, { 0 } };
+			CU(cuMemPoolCreate, (void **, void *), &pool, &props);
+		}
+		CU(cuMemAllocFromPoolAsync, (dptr *, size_t, void *, void *), &d, len, pool, NULL);
+		CU(cuCtxSynchronize, (void));
+		break;
+	}
 	case MANAGED:
 		CU(cuMemAllocManaged, (dptr *, size_t, unsigned), &d, len, 1);
 		break;
@@ -138,6 +153,7 @@ static void drop(struct mem m)
 		CU(cuMemAddressFree, (dptr, size_t), (dptr)(uintptr_t)m.at, all);
 		break;
 	case POOL:
+	case SHARED_POOL:
 		CU(cuMemFreeAsync, (dptr, void *), (dptr)(uintptr_t)m.at, NULL);
 		CU(cuCtxSynchronize, (void));
 		break;
@@ -388,6 +404,7 @@ static void times(size_t most)
 	/* Memory of a pool is its own device's until somebody says otherwise, so the raw copy needs one. */
 	if (peer_device == device)
 		series("bw-pool-pool", POOL, POOL, 4096, most < (16 << 20) ? most : (16 << 20), 16);
+		series("bw-shareable-pool", SHARED_POOL, SHARED_POOL, 4096, most < (64 << 20) ? most : (64 << 20), 16);
 }
 
 int main(int argc, char **argv)
