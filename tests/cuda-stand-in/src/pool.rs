@@ -75,7 +75,7 @@ pub extern "C" fn cuMemPoolDestroy(pool: u64) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocFromPoolAsync(out: *mut u64, len: usize, pool: u64, _stream: Ptr) -> i32 {
     enter_in_context!("cuMemAllocFromPoolAsync");
-    if !all().pools.get(&pool).is_some_and(|(_, theirs)| !theirs) {
+    if all().pools.get(&pool).is_none_or(|(_, theirs)| *theirs) {
         return INVALID_HANDLE;
     }
     let code = memory::alloc_in_pool(out, len);
