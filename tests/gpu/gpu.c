@@ -2,7 +2,8 @@
 /* MPI programs whose buffers live on GPUs, for an MPI that knows nothing of GPUs.
  *
  *   gpu check [most]     bytes of every kind of memory and transfer, up to `most` bytes (default 1 MiB)
- *   gpu time [most]      time and bandwidth, each next to the raw copy, in turns
+ *   gpu time [most [only]] time and bandwidth, each next to the raw copy, in turns; of those series whose
+ *                        names contain `only`
  *   gpu host [nocuda]    8 bytes between host buffers, with a live CUDA context or without one
  *
  * CUDA's driver is loaded at run time, so that the same program runs over a stand-in for it.
@@ -344,10 +345,15 @@ static double timed(struct mem m, size_t len, int window, int reps)
 	return (MPI_Wtime() - begin) / reps / (window == 1 ? 2 : window);
 }
 
+static const char *only;
+
 static void series(const char *name, enum kind from, enum kind to, size_t least, size_t most, int window)
 {
-	struct mem m = make(rank ? to : from, most), other = { HOST, NULL, 0 };
+	struct mem m, other = { HOST, NULL, 0 };
 	size_t len;
+	if (only && !strstr(name, only))
+		return;
+	m = make(rank ? to : from, most);
 	/* Rank 0 does the raw copies, in its own process, to the device that rank 1 is on. */
 	if (rank == 0) {
 		CU(cuStreamCreate, (void **, unsigned), &stream, 1);
@@ -412,6 +418,7 @@ int main(int argc, char **argv)
 {
 	size_t most = argc > 2 ? strtoull(argv[2], NULL, 0) : (size_t)1 << 20;
 	const char *mode = argc > 1 ? argv[1] : "check";
+	only = argc > 3 ? argv[3] : NULL;
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	if (!strcmp(mode, "host")) {
