@@ -58,6 +58,15 @@ pub trait Memory: Sync {
     /// Copies between two of its addresses, or one and host memory, and waits for it.
     fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), Error>;
 
+    /// Page-locks host memory, so that its devices copy from and to there without a copy in between.
+    ///
+    /// # Safety
+    /// `addr..addr+len` is mapped, and stays so for longer than what is returned.
+    unsafe fn lock_host(&self, addr: usize, len: usize) -> Option<Pages> {
+        let _ = (addr, len);
+        None
+    }
+
     /// Where a copy is to be done that has `export` on one side and `local` on the other (0: nothing
     /// of its own): what tells one mapping of it from another.
     fn context(&self, export: &Export, local: usize) -> Result<usize, Error> {
@@ -65,10 +74,16 @@ pub trait Memory: Sync {
         Ok(0)
     }
 
-    /// Maps what another process exported, for use in `ctx`. Nothing in `export` is believed.
-    fn import(&self, pid: i32, export: &Export, ctx: usize) -> Result<Mapped, Error> {
-        let _ = (pid, export, ctx);
+    /// Maps what the process `pid`, which is told from others by `owner`, exported, for use in `ctx`.
+    /// Nothing in `export` is believed.
+    fn import(&self, pid: i32, owner: u64, export: &Export, ctx: usize) -> Result<Mapped, Error> {
+        let _ = (pid, owner, export, ctx);
         Err(Error::UNSUPPORTED)
+    }
+
+    /// That process is gone.
+    fn forget(&self, owner: u64) {
+        let _ = owner;
     }
 
     /// Whether this process's own memory still is what it exported.
@@ -159,6 +174,13 @@ pub fn classify(addr: usize, len: usize) -> Kind {
 fn ask(some: u32, addr: usize, len: usize) -> Kind {
     let may = |m: &&&dyn Memory| some & presence::bit(m.kind()) != 0 && m.acquire(addr, len);
     ALL.iter().find(may).map_or(Kind::System, |m| m.kind())
+}
+
+/// A process is gone: nothing is kept of it.
+pub(crate) fn forget(owner: u64) {
+    for memory in ALL {
+        memory.forget(owner);
+    }
 }
 
 /// Registers memory: what is returned keeps it usable.

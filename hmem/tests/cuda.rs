@@ -290,14 +290,18 @@ fn from_words(w: &[u64]) -> Export {
 fn as_owner() {
     let cu = Driver::start();
     cuda::look();
-    let mut last = (0, 0, String::new());
+    let (mut last, mut pool) = ((0, 0, String::new()), None);
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split(' ').collect();
         match words[0] {
-            "plain" | "mapped" => {
+            "plain" | "mapped" | "pool" => {
                 let (len, seed): (usize, usize) = (words[1].parse().unwrap(), words[2].parse().unwrap());
-                let at = if words[0] == "plain" { cu.alloc(len) } else { cu.map(len.div_ceil(2 << 20)) };
+                let at = match words[0] {
+                    "plain" => cu.alloc(len),
+                    "pool" => cu.alloc_from(*pool.get_or_insert_with(|| cu.pool()), len),
+                    _ => cu.map(len.div_ceil(2 << 20)),
+                };
                 for off in (0..len).step_by(1 << 20) {
                     let n = (len - off).min(1 << 20);
                     cu.write(at + off, &pattern(len, seed)[off..off + n]);
@@ -312,7 +316,7 @@ fn as_owner() {
                 println!("answer {}", words.join(" "));
             }
             "free" => {
-                if last.2 == "plain" {
+                if last.2 != "mapped" {
                     cu.free(last.0)
                 } else {
                     cu.unmap(last.0, last.1.div_ceil(2 << 20))
@@ -367,6 +371,71 @@ fn another_process_memory_is_read_once_it_is_opened_and_opened_once() {
         cu.free(local);
     }
     share::forget(owner.pid() as u64);
+}
+
+#[test]
+fn memory_of_a_pool_for_sharing_is_open_only_while_it_is_used() {
+    let (_alone, cu) = alone();
+    let mut owner = Owner::start();
+    let local = cu.alloc(100_000);
+    let mut imports = 0;
+    for seed in 1..5 {
+        let e = owner.make("pool", 100_000, seed);
+        assert_eq!((e.len(), e[0].how), (1, How::Pool));
+        for _ in 0..2 {
+            let frees = cu.calls(c"cuMemFreeAsync");
+            fetch(&owner, &e, local, 100_000).unwrap();
+            assert!(cu.read(local, 100_000) == pattern(100_000, seed));
+            assert_eq!(cu.calls(c"cuMemFreeAsync"), frees + 1, "freed before the owner does");
+        }
+        imports = cu.calls(c"cuMemPoolImportFromShareableHandle");
+        owner.ask("free");
+        assert!(fetch(&owner, &e, local, 100_000).is_err(), "it is gone");
+    }
+    assert_eq!(imports, 1, "the pool is imported once");
+    // Two parts of one transfer share a mapping.
+    let e = owner.make("pool", 100_000, 9);
+    let open = || share::open(owner.pid(), owner.pid() as u64, &e[0], local).unwrap();
+    let (a, b) = (open(), open());
+    assert_eq!(a.place(e[0].base), b.place(e[0].base));
+    drop((a, b));
+    // A pointer of no such pool, and calls that fail.
+    let mut wrong = e.clone();
+    wrong[0].token[0] ^= 1;
+    assert_eq!(fetch(&owner, &wrong, local, 10), Err(Error(1).into()));
+    for name in [c"cuMemPoolImportPointer", c"cuMemGetAddressRange_v2", c"cuMemcpyAsync"] {
+        cu.fail(name, 1, 700);
+        assert_eq!(fetch(&owner, &e, local, 10), Err(Error(700).into()), "{name:?}");
+    }
+    fetch(&owner, &e, local, 100_000).unwrap();
+    share::forget(owner.pid() as u64);
+    assert_eq!(cu.calls(c"cuMemPoolDestroy"), 1);
+    // The process's own.
+    let own = cu.alloc_from(cu.pool(), 100);
+    assert_eq!(find(span(own, 100), false).path, Path::PeerMap);
+    cu.fail(c"cuMemPoolExportPointer", 0, 1);
+    let other = cu.alloc_from(cu.pool(), 100);
+    assert_eq!(find(span(other, 100), false).path, Path::Staged);
+    cu.fail(c"cuMemPoolExportPointer", 0, 0);
+    cu.free(own);
+    cu.free(other);
+    cu.free(local);
+}
+
+#[test]
+fn host_memory_is_page_locked_for_as_long_as_it_is_kept() {
+    let (_alone, cu) = alone();
+    let room = vec![0u8; 1 << 20];
+    let at = room.as_ptr().addr();
+    // SAFETY: `room` lives longer than what is returned.
+    let locked = unsafe { registry::of(Kind::Cuda).lock_host(at, room.len()) }.unwrap();
+    assert_eq!(cuda::info(at + 5).map(|i| i.sort), Some(Sort::Host));
+    assert_eq!(classify(at, 8), Kind::System);
+    drop(locked);
+    assert_eq!(cuda::info(at + 5), None);
+    cu.fail(c"cuMemHostRegister_v2", 1, 2);
+    // SAFETY: as above.
+    assert!(unsafe { registry::of(Kind::Cuda).lock_host(at, room.len()) }.is_none());
 }
 
 #[test]

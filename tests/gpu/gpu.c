@@ -2,7 +2,8 @@
 /* MPI programs whose buffers live on GPUs, for an MPI that knows nothing of GPUs.
  *
  *   gpu check [most]     bytes of every kind of memory and transfer, up to `most` bytes (default 1 MiB)
- *   gpu time [most]      time and bandwidth, each next to the raw copy, in turns
+ *   gpu time [most [only]] time and bandwidth, each next to the raw copy, in turns; of those series whose
+ *                        names contain `only`
  *   gpu host [nocuda]    8 bytes between host buffers, with a live CUDA context or without one
  *
  * CUDA's driver is loaded at run time, so that the same program runs over a stand-in for it.
@@ -63,8 +64,8 @@ static void start_cuda(void)
 	enter(device);
 }
 
-enum kind { HOST, PINNED, PLAIN, MAPPED, POOL, MANAGED, KINDS };
-static const char *const names[] = { "host", "pinned", "cudaMalloc", "vmm", "pool", "managed" };
+enum kind { HOST, PINNED, PLAIN, MAPPED, POOL, SHARED_POOL, MANAGED, KINDS };
+static const char *const names[] = { "host", "pinned", "cudaMalloc", "vmm", "pool", "shareable pool", "managed" };
 
 struct mem {
 	enum kind kind;
@@ -94,6 +95,21 @@ static struct mem make(enum kind kind, size_t len)
 		CU(cuMemAllocAsync, (dptr *, size_t, void *), &d, len, NULL);
 		CU(cuCtxSynchronize, (void));
 		break;
+	case SHARED_POOL: {
+		static void *pool;
+		if (!pool) {
+			struct {
+				int type, handles, where, id;
+				void *security;
+				size_t most;
+				unsigned char reserved[64];
+			} props = { 1, 1, 1, device, NULL, 0, { 0 } };
+			CU(cuMemPoolCreate, (void **, void *), &pool, &props);
+		}
+		CU(cuMemAllocFromPoolAsync, (dptr *, size_t, void *, void *), &d, len, pool, NULL);
+		CU(cuCtxSynchronize, (void));
+		break;
+	}
 	case MANAGED:
 		CU(cuMemAllocManaged, (dptr *, size_t, unsigned), &d, len, 1);
 		break;
@@ -138,6 +154,7 @@ static void drop(struct mem m)
 		CU(cuMemAddressFree, (dptr, size_t), (dptr)(uintptr_t)m.at, all);
 		break;
 	case POOL:
+	case SHARED_POOL:
 		CU(cuMemFreeAsync, (dptr, void *), (dptr)(uintptr_t)m.at, NULL);
 		CU(cuCtxSynchronize, (void));
 		break;
@@ -328,10 +345,15 @@ static double timed(struct mem m, size_t len, int window, int reps)
 	return (MPI_Wtime() - begin) / reps / (window == 1 ? 2 : window);
 }
 
+static const char *only;
+
 static void series(const char *name, enum kind from, enum kind to, size_t least, size_t most, int window)
 {
-	struct mem m = make(rank ? to : from, most), other = { HOST, NULL, 0 };
+	struct mem m, other = { HOST, NULL, 0 };
 	size_t len;
+	if (only && !strstr(name, only))
+		return;
+	m = make(rank ? to : from, most);
 	/* Rank 0 does the raw copies, in its own process, to the device that rank 1 is on. */
 	if (rank == 0) {
 		CU(cuStreamCreate, (void **, unsigned), &stream, 1);
@@ -386,14 +408,17 @@ static void times(size_t most)
 	series("bw-host-device", HOST, PLAIN, 4096, most, 16);
 	series("bw-device-host", PLAIN, HOST, 4096, most, 16);
 	/* Memory of a pool is its own device's until somebody says otherwise, so the raw copy needs one. */
-	if (peer_device == device)
+	if (peer_device == device) {
 		series("bw-pool-pool", POOL, POOL, 4096, most < (16 << 20) ? most : (16 << 20), 16);
+		series("bw-shareable-pool", SHARED_POOL, SHARED_POOL, 4096, most < (64 << 20) ? most : (64 << 20), 16);
+	}
 }
 
 int main(int argc, char **argv)
 {
 	size_t most = argc > 2 ? strtoull(argv[2], NULL, 0) : (size_t)1 << 20;
 	const char *mode = argc > 1 ? argv[1] : "check";
+	only = argc > 3 ? argv[3] : NULL;
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	if (!strcmp(mode, "host")) {

@@ -83,6 +83,7 @@ pub(crate) const HANDLE_POSIX_FD: u32 = 1;
 pub(crate) const STREAM_NON_BLOCKING: u32 = 1;
 pub(crate) const EVENT_DISABLE_TIMING: u32 = 2;
 pub(crate) const IPC_LAZY_PEER_ACCESS: u32 = 1;
+pub(crate) const LOCK_PORTABLE: u32 = 1;
 pub(crate) const RANGE_DMA_BUF: u32 = 1;
 pub(crate) const DMA_BUF_PCIE: u64 = 1;
 
@@ -130,6 +131,8 @@ functions! {
     event_wait b"cuEventSynchronize\0" (event: Handle);
     event_destroy b"cuEventDestroy_v2\0" (event: Handle);
     copy_async b"cuMemcpyAsync\0" (dst: DevicePtr, src: DevicePtr, len: usize, stream: Handle);
+    host_lock b"cuMemHostRegister_v2\0" (at: *mut c_void, len: usize, flags: u32);
+    host_unlock b"cuMemHostUnregister\0" (at: *mut c_void);
     ipc_get b"cuIpcGetMemHandle\0" (handle: *mut IpcHandle, at: DevicePtr);
     ipc_open b"cuIpcOpenMemHandle_v2\0" (at: *mut DevicePtr, handle: IpcHandle, flags: u32);
     ipc_close b"cuIpcCloseMemHandle\0" (at: DevicePtr);
@@ -143,6 +146,13 @@ functions! {
     mem_map b"cuMemMap\0" (at: DevicePtr, len: usize, off: usize, handle: u64, flags: u64);
     mem_unmap b"cuMemUnmap\0" (at: DevicePtr, len: usize);
     mem_access b"cuMemSetAccess\0" (at: DevicePtr, len: usize, desc: *const AccessDesc, count: usize);
+    free_async b"cuMemFreeAsync\0" (at: DevicePtr, stream: Handle);
+    pool_export b"cuMemPoolExportToShareableHandle\0" (to: *mut c_int, pool: Handle, kind: u32, flags: u64);
+    pool_import b"cuMemPoolImportFromShareableHandle\0" (pool: *mut Handle, from: *mut c_void, kind: u32, flags: u64);
+    pool_export_ptr b"cuMemPoolExportPointer\0" (to: *mut [u8; 64], at: DevicePtr);
+    pool_import_ptr b"cuMemPoolImportPointer\0" (at: *mut DevicePtr, pool: Handle, from: *const [u8; 64]);
+    pool_access b"cuMemPoolSetAccess\0" (pool: Handle, desc: *const AccessDesc, count: usize);
+    pool_destroy b"cuMemPoolDestroy\0" (pool: Handle);
     range_handle b"cuMemGetHandleForAddressRange\0" (to: *mut c_void, at: DevicePtr, len: usize, kind: u32, flags: u64);
 }
 

@@ -60,8 +60,13 @@ fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), Error> {
             export.fd = fd.as_raw_fd();
             Some(fd)
         }
-        // A pool has to be made for sharing, and the ones that CUDA makes by default are not.
-        Sort::Pool | Sort::Managed | Sort::Host => return Err(Error(NOT_SUPPORTED)),
+        Sort::Pool => {
+            export.how = How::Pool;
+            export.fd = super::pool::export(api, of, &mut export.token)?;
+            None
+        }
+        // CUDA has no handle for it.
+        Sort::Managed | Sort::Host => return Err(Error(NOT_SUPPORTED)),
     };
     drop(entered);
     Ok((export, fd))

@@ -77,7 +77,7 @@ fn map(pid: i32, export: &Export, ctx: usize, entered: &Entered<'_>) -> Result<M
             let _ = api.mem_release(handle);
             mapped
         }
-        How::File | How::Hsa | How::Ze => Err(Error(INVALID_VALUE)),
+        How::File | How::Hsa | How::Ze | How::Pool => Err(Error(INVALID_VALUE)),
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::api::{Api, EVENT_DISABLE_TIMING, Error, Handle, STREAM_NON_BLOCKING};
+use super::api::{Api, EVENT_DISABLE_TIMING, Error, Handle, LOCK_PORTABLE, STREAM_NON_BLOCKING};
 use super::{Info, info};
 
 /// Streams of one context: the first for copies that are waited for, which must not come behind one
@@ -190,5 +190,31 @@ pub(crate) fn give_back(api: &Api, slot: &Slot) {
     match lanes.iter_mut().find(its) {
         Some(lane) => lane.events.push(slot.event),
         None => drop(api.event_destroy(slot.event as Handle)),
+    }
+}
+
+/// Host memory that is page-locked for every context, until this is dropped.
+pub(super) struct Locked {
+    at: usize,
+    ctx: usize,
+}
+
+impl Locked {
+    pub(super) fn new(api: &Api, at: usize, len: usize) -> Result<Locked, Error> {
+        let ctx = any(api).ok_or(Error(INVALID_CONTEXT))?;
+        let _entered = Entered::new(api, ctx)?;
+        api.host_lock(std::ptr::with_exposed_provenance_mut(at), len, LOCK_PORTABLE)?;
+        Ok(Locked { at, ctx })
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let Some(api) = super::loaded() else { return };
+        // Whatever context there is will do, should the one from then be gone.
+        let entered = Entered::new(api, self.ctx).or_else(|e| Entered::new(api, any(api).ok_or(e)?));
+        if let Ok(_entered) = entered {
+            let _ = api.host_unlock(std::ptr::with_exposed_provenance_mut(self.at));
+        }
     }
 }

@@ -13,12 +13,14 @@
 //! | `copy` | copies, waited for or in flight |
 //! | `export` | handles by which another process reaches the memory |
 //! | `import` | memory of other processes |
+//! | `pool` | the same for pools |
 
 mod api;
 mod copy;
 mod export;
 mod import;
 mod lane;
+mod pool;
 
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
@@ -29,7 +31,7 @@ pub use export::{export, export_dmabuf};
 
 use crate::flight::{Flight, Part};
 use crate::registry::{self, Memory, Pages};
-use crate::share::{Export, Mapped, Opened};
+use crate::share::{Export, How, Mapped, Opened};
 use crate::{Kind, presence};
 use api::{Api, TYPE_DEVICE, TYPE_HOST, attr};
 
@@ -63,6 +65,8 @@ pub struct Info {
     pub device: i32,
     /// Its context, as a number; 0 where it belongs to none.
     pub context: usize,
+    /// Its pool, as a number, if it is of one.
+    pub pool: usize,
 }
 
 static API: OnceLock<Api> = OnceLock::new();
@@ -118,12 +122,23 @@ impl Memory for Cuda {
         Ok(copy::copy_now(dst, src, len)?)
     }
 
+    unsafe fn lock_host(&self, addr: usize, len: usize) -> Option<Pages> {
+        Some(Box::new(lane::Locked::new(loaded()?, addr, len).ok()?))
+    }
+
     fn context(&self, export: &Export, local: usize) -> Result<usize, crate::Error> {
         Ok(import::context(export, local)?)
     }
 
-    fn import(&self, pid: i32, export: &Export, ctx: usize) -> Result<Mapped, crate::Error> {
-        Ok(import::import(pid, export, ctx)?)
+    fn import(&self, pid: i32, owner: u64, export: &Export, ctx: usize) -> Result<Mapped, crate::Error> {
+        match export.how {
+            How::Pool => Ok(pool::import(pid, owner, export, ctx)?),
+            _ => Ok(import::import(pid, export, ctx)?),
+        }
+    }
+
+    fn forget(&self, owner: u64) {
+        pool::forget(owner);
     }
 
     fn is_still(&self, export: &Export) -> bool {
@@ -193,7 +208,7 @@ pub fn info(addr: usize) -> Option<Info> {
             (base, len) = (at, size);
         }
     }
-    Some(Info { sort, base, len, id, device, context })
+    Some(Info { sort, base, len, id, device, context, pool: pool as usize })
 }
 
 /// What there is of CUDA in this process, for people: the driver's version and how many devices, or

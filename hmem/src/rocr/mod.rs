@@ -282,7 +282,7 @@ impl Memory for Rocr {
         Ok(())
     }
 
-    fn import(&self, _pid: i32, export: &Export, _ctx: usize) -> Result<Mapped, AnyError> {
+    fn import(&self, _pid: i32, _owner: u64, export: &Export, _ctx: usize) -> Result<Mapped, AnyError> {
         Ok(import(export)?)
     }
 

@@ -28,19 +28,24 @@ pub enum How {
     Hsa = 4,
     /// `token` is a `ze_ipc_mem_handle_t`, whose descriptor is `fd`; `device` says which file that is.
     Ze = 5,
+    /// `token` is a `CUmemPoolPtrExportData`, of the pool whose shareable handle `fd` is. It is open only as
+    /// long as it is used, since it has to be let go of before its owner frees it.
+    Pool = 6,
 }
 
 impl How {
     /// The one with this number.
     pub fn from_u8(v: u8) -> Option<How> {
-        [How::Legacy, How::Descriptor, How::File, How::Hsa, How::Ze].into_iter().find(|h| *h as u8 == v)
+        [How::Legacy, How::Descriptor, How::File, How::Hsa, How::Ze, How::Pool]
+            .into_iter()
+            .find(|h| *h as u8 == v)
     }
 
     /// The kind of memory whose device copies what was opened by it; the CPU does, where it is
     /// [`Kind::System`].
     pub fn kind(self) -> Kind {
         match self {
-            How::Legacy | How::Descriptor => Kind::Cuda,
+            How::Legacy | How::Descriptor | How::Pool => Kind::Cuda,
             How::File => Kind::System,
             How::Hsa => Kind::Rocr,
             How::Ze => Kind::Ze,

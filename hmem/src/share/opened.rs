@@ -6,10 +6,10 @@
 //! the new one is opened. A mapping that a copy is using stays until that is done.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::file::{self, Access};
-use super::{Export, Hold, Mapped};
+use super::{Export, Hold, How, Mapped};
 use crate::{Error, Kind, registry};
 
 /// Most allocations of others that stay mapped.
@@ -78,6 +78,9 @@ pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opene
         return Ok(opened(Arc::new(map), 0));
     }
     let ctx = memory.context(export, local)?;
+    if export.how == How::Pool {
+        return lent(owner, ctx, export, || memory.import(pid, owner, export, ctx)).map(|m| opened(m, ctx));
+    }
     let mut all = entries();
     let is_it = |e: &Entry| e.owner == owner && e.ctx == ctx && e.export == *export;
     if let Some(at) = all.iter().position(is_it) {
@@ -92,7 +95,8 @@ pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opene
     let overlaps =
         |e: &Entry| export.base < e.export.base.saturating_add(e.export.len) && e.export.base < end;
     all.retain(|e| !(e.owner == owner && e.ctx == ctx && overlaps(e)));
-    let map = || if kind.is_system() { file::import(pid, export) } else { memory.import(pid, export, ctx) };
+    let map =
+        || if kind.is_system() { file::import(pid, export) } else { memory.import(pid, owner, export, ctx) };
     let mut mapped = map();
     if mapped.is_err() && !all.is_empty() {
         // The device's address space, or the number of such mappings, may be what is short.
@@ -105,7 +109,34 @@ pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opene
     Ok(opened(map, ctx))
 }
 
+/// A mapping that nobody keeps but whoever uses it.
+struct Lent {
+    owner: u64,
+    ctx: usize,
+    export: Export,
+    map: Weak<Mapped>,
+}
+
+fn lent(
+    owner: u64,
+    ctx: usize,
+    export: &Export,
+    map: impl FnOnce() -> Result<Mapped, Error>,
+) -> Result<Arc<Mapped>, Error> {
+    static LENT: Mutex<Vec<Lent>> = Mutex::new(Vec::new());
+    let mut all = LENT.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|l| l.map.strong_count() > 0);
+    let is_it = |l: &&Lent| (l.owner, l.ctx) == (owner, ctx) && l.export == *export;
+    if let Some(map) = all.iter().find(is_it).and_then(|l| l.map.upgrade()) {
+        return Ok(map);
+    }
+    let map = Arc::new(map()?);
+    all.push(Lent { owner, ctx, export: *export, map: Arc::downgrade(&map) });
+    Ok(map)
+}
+
 /// Lets go of everything of a process that is gone.
 pub fn forget(owner: u64) {
+    registry::forget(owner);
     entries().retain(|e| e.owner != owner);
 }

@@ -343,7 +343,7 @@ impl Memory for Ze {
         }
     }
 
-    fn import(&self, pid: i32, export: &Export, ctx: usize) -> Result<Mapped, AnyError> {
+    fn import(&self, pid: i32, _owner: u64, export: &Export, ctx: usize) -> Result<Mapped, AnyError> {
         import(pid, export, ctx)
     }
 

@@ -50,6 +50,23 @@ impl Driver {
         at as usize
     }
 
+    /// A pool that other processes may be given.
+    pub fn pool(&self) -> u64 {
+        let mut pool = 0u64;
+        // CUmemPoolProps: pinned, POSIX descriptors, on device 0.
+        let mut props = [0u32; 26];
+        props[..3].fill(1);
+        call!(self.0, "cuMemPoolCreate"(*mut u64, *const u32)(&mut pool, props.as_ptr()));
+        pool
+    }
+
+    /// Memory of a pool.
+    pub fn alloc_from(&self, pool: u64, len: usize) -> usize {
+        let mut at = 0u64;
+        call!(self.0, "cuMemAllocFromPoolAsync"(*mut u64, usize, u64, *mut c_void)(&mut at, len, pool, std::ptr::null_mut()));
+        at as usize
+    }
+
     /// Managed memory.
     pub fn alloc_managed(&self, len: usize) -> usize {
         let mut at = 0u64;

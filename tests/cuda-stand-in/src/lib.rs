@@ -27,6 +27,7 @@
 mod context;
 mod device;
 mod memory;
+mod pool;
 mod share;
 mod stream;
 

@@ -32,8 +32,14 @@ pub unsafe extern "C" fn cuMemAllocAsync(out: *mut u64, len: usize, _stream: Ptr
     alloc(out, len, Sort::Pool)
 }
 
+/// As it is without a stream.
+pub(crate) fn alloc_in_pool(out: *mut u64, len: usize) -> i32 {
+    alloc(out, len, Sort::Pool)
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeAsync(at: u64, _stream: Ptr) -> i32 {
+    enter!("cuMemFreeAsync");
     cuMemFree_v2(at)
 }
 
@@ -127,7 +133,7 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
                 11 => *to.cast::<u64>() = of(|r| r.base as u64),
                 12 => *to.cast::<usize>() = of(|r| r.len as u64) as usize,
                 14 => *to.cast::<u64>() = of(|r| u64::from(r.sort == Sort::Mapped)),
-                17 => *to.cast::<u64>() = of(|r| if r.sort == Sort::Pool { 1 } else { 0 }),
+                17 => *to.cast::<u64>() = r.as_ref().map_or(0, crate::pool::of),
                 _ => return INVALID_VALUE,
             }
         }

@@ -15,6 +15,8 @@ use crate::types::*;
 
 /// Frames one stream sends in a row, so that no other waits long.
 const TURN: usize = 8;
+/// Least bytes of a frame that a device copies: in shorter ones it is the start of a copy that takes long.
+const PIPELINED: usize = 256 << 10;
 /// Streams that get a turn in one call of progress.
 const STREAMS: usize = 64;
 
@@ -204,7 +206,11 @@ impl<L: Link> Endpoint<L> {
                     return 0;
                 }
             };
-        let most = self.max_frame - Head::LEN;
+        let mut most = self.max_frame - Head::LEN;
+        if on_device(iov) {
+            // So that one device copies into one frame while the other copies out of the one before.
+            most = most.min((most / 3).max(PIPELINED));
+        }
         let mut n = 0;
         if self.peers[peer.0 as usize].backlog.is_empty() {
             while *done < want && n < TURN {

@@ -447,6 +447,7 @@ impl Link for ShmLink {
                 return len;
             }
         }
+        inb.rx.mem().lock_for(dst);
         let mut done = 0;
         for (at, n) in inb.rx.stretches(off, len) {
             if n > 0 {

@@ -49,6 +49,7 @@ impl Outbound {
     #[inline(never)]
     fn copy_in_parts(&mut self, at: usize, body: &[Span], off: usize, len: usize) -> usize {
         let mem = self.tx.mem();
+        mem.lock_for(body);
         let mut done = 0;
         for (at, n) in self.tx.stretches(at, len) {
             if n > 0 {

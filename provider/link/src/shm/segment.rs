@@ -3,8 +3,10 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+use hmem::registry::{self, Pages};
 use hmem::{Kind, Span};
 
 use super::control::cvt;
@@ -138,6 +140,8 @@ impl Drop for Shared {
 /// The memory of a channel.
 #[derive(Debug)]
 pub(crate) struct Segment {
+    /// What keeps it page-locked; given back before it is unmapped.
+    locked: OnceLock<Option<Pages>>,
     shared: Shared,
     lines: u32,
 }
@@ -148,7 +152,7 @@ impl Segment {
         let (shared, fd) = Shared::create_open(CONTROL + ring)?;
         // SAFETY: `fcntl` touches no memory of ours.
         unsafe { cvt(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SEAL))? };
-        Ok((Segment { shared, lines: (ring / LINE) as u32 }, fd))
+        Ok((Segment { locked: OnceLock::new(), shared, lines: (ring / LINE) as u32 }, fd))
     }
 
     /// A segment a peer made; the reason if it is not one as agreed.
@@ -157,7 +161,7 @@ impl Segment {
             return Err("its ring has a strange size");
         }
         let shared = Shared::adopt_as(fd, CONTROL + ring, WRITABLE)?;
-        Ok(Segment { shared, lines: (ring / LINE) as u32 })
+        Ok(Segment { locked: OnceLock::new(), shared, lines: (ring / LINE) as u32 })
     }
 
     #[inline]
@@ -174,6 +178,17 @@ impl Segment {
     /// A counter of shared transfers; `slot` is below [`SLOTS`].
     pub(crate) fn share(&self, slot: u16) -> &AtomicU32 {
         self.word(SHARES + usize::from(slot % SLOTS) * SHARE)
+    }
+
+    /// A device copies from or to here, if one of `iov` is a device's: then the memory is page-locked, once,
+    /// so that it need not be copied twice.
+    pub(crate) fn lock_for(&self, iov: &[Span]) {
+        let device = iov.iter().map(|s| s.kind()).find(|k| !k.is_system());
+        if let (Some(kind), None) = (device, self.locked.get()) {
+            let base = self.shared.base.as_ptr() as usize;
+            // SAFETY: the mapping is whole, and lives longer than what is remembered of it.
+            let _ = self.locked.set(unsafe { registry::of(kind).lock_host(base, self.shared.len) });
+        }
     }
 
     /// Bytes `at..at+len` of the ring, which are inside it, for `hmem` to copy from or to.

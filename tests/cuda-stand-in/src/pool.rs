@@ -1,0 +1,168 @@
+//! Pools, and their memory in other processes.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::fs::File;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::memory::{self, Region, Sort, find, inode};
+use crate::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Ptr, SUCCESS, context, device};
+use crate::{enter, enter_in_context};
+
+/// The name of the pool there always is, which cannot be shared.
+const DEFAULT: u64 = 1;
+
+#[derive(Default)]
+struct All {
+    /// By name: what stands for the pool in other processes, and whether it came from one.
+    pools: HashMap<u64, (Option<OwnedFd>, bool)>,
+    /// Of allocations: by number.
+    of: HashMap<u64, u64>,
+    made: u64,
+}
+
+fn all() -> MutexGuard<'static, All> {
+    static ALL: OnceLock<Mutex<All>> = OnceLock::new();
+    ALL.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The pool that memory is of; 0 if of none.
+pub(crate) fn of(r: &Region) -> u64 {
+    match r.sort {
+        Sort::Pool => all().of.get(&r.id).copied().unwrap_or(DEFAULT),
+        _ => 0,
+    }
+}
+
+fn add(fd: Option<OwnedFd>, theirs: bool) -> u64 {
+    let mut all = all();
+    all.made += 1;
+    let name = 0x9000 + 16 * all.made;
+    all.pools.insert(name, (fd, theirs));
+    name
+}
+
+/// `CUmemPoolProps`, as far as it is looked at.
+#[repr(C)]
+#[derive(Debug)]
+pub struct PoolProps {
+    kind: u32,
+    handle_types: u32,
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolCreate(out: *mut u64, props: *const PoolProps) -> i32 {
+    enter_in_context!("cuMemPoolCreate");
+    let fd = match unsafe { (*props).handle_types } {
+        0 => None,
+        1 => {
+            let fd = unsafe { libc::memfd_create(c"stand-in-pool".as_ptr(), libc::MFD_CLOEXEC) };
+            Some(unsafe { OwnedFd::from_raw_fd(fd) })
+        }
+        _ => return NOT_SUPPORTED,
+    };
+    unsafe { *out = add(fd, false) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemPoolDestroy(pool: u64) -> i32 {
+    enter!("cuMemPoolDestroy");
+    all().pools.remove(&pool).map_or(INVALID_HANDLE, |_| SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocFromPoolAsync(out: *mut u64, len: usize, pool: u64, _stream: Ptr) -> i32 {
+    enter_in_context!("cuMemAllocFromPoolAsync");
+    if all().pools.get(&pool).is_none_or(|(_, theirs)| *theirs) {
+        return INVALID_HANDLE;
+    }
+    let code = memory::alloc_in_pool(out, len);
+    if code == SUCCESS {
+        if let Some(r) = find(unsafe { *out } as usize) {
+            all().of.insert(r.id, pool);
+        }
+    }
+    code
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolExportToShareableHandle(
+    out: *mut c_int,
+    pool: u64,
+    kind: u32,
+    _flags: u64,
+) -> i32 {
+    enter!("cuMemPoolExportToShareableHandle");
+    let all = all();
+    let fd = all.pools.get(&pool).and_then(|(fd, theirs)| fd.as_ref().filter(|_| !theirs));
+    let Some(fd) = fd.filter(|_| kind == 1).and_then(|fd| fd.try_clone().ok()) else { return NOT_SUPPORTED };
+    unsafe { *out = fd.into_raw_fd() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolImportFromShareableHandle(
+    out: *mut u64,
+    fd: Ptr,
+    kind: u32,
+    _flags: u64,
+) -> i32 {
+    enter_in_context!("cuMemPoolImportFromShareableHandle");
+    match unsafe { BorrowedFd::borrow_raw(fd as usize as c_int) }.try_clone_to_owned() {
+        Ok(fd) if kind == 1 => {
+            unsafe { *out = add(Some(fd), true) };
+            SUCCESS
+        }
+        _ => INVALID_VALUE,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemPoolSetAccess(pool: u64, _desc: *const c_void, _count: usize) -> i32 {
+    enter!("cuMemPoolSetAccess");
+    all().pools.get(&pool).map_or(INVALID_HANDLE, |_| SUCCESS)
+}
+
+/// Which pool, whose process, which file of it, how long, on which device.
+type Words = [u64; 8];
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolExportPointer(out: *mut Words, at: u64) -> i32 {
+    enter!("cuMemPoolExportPointer");
+    let Some(r) = find(at as usize).filter(|r| r.base == at as usize) else { return INVALID_VALUE };
+    let pool = of(&r);
+    let all = all();
+    let Some((Some(fd), false)) = all.pools.get(&pool) else { return INVALID_VALUE };
+    let Some(b) = &r.backing else { return INVALID_VALUE };
+    let (pid, file) = (u64::from(std::process::id()), b.fd.as_raw_fd());
+    let (pool, ino) = (inode(fd.as_raw_fd()), inode(file));
+    unsafe { *out = [pool, pid, file as u64, ino, r.len as u64, u64::from(b.device), 0, 0] };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolImportPointer(out: *mut u64, pool: u64, from: *const Words) -> i32 {
+    enter_in_context!("cuMemPoolImportPointer");
+    let [of, pid, file, ino, len, number, ..] = unsafe { *from };
+    match all().pools.get(&pool) {
+        Some((Some(fd), true)) if inode(fd.as_raw_fd()) == of => {}
+        _ => return INVALID_VALUE,
+    }
+    if !device::visible().contains(&(number as u32)) {
+        return INVALID_VALUE;
+    }
+    let Ok(file) = File::options().read(true).write(true).open(format!("/proc/{pid}/fd/{file}")) else {
+        return INVALID_VALUE;
+    };
+    if inode(file.as_raw_fd()) != ino {
+        return INVALID_VALUE;
+    }
+    let ctx = context::current().map_or(0, |c| c.name);
+    let Some(base) = memory::open(file.into(), len as usize, ctx, 0, number as u32) else {
+        return OUT_OF_MEMORY;
+    };
+    unsafe { *out = base as u64 };
+    SUCCESS
+}
