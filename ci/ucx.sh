@@ -88,7 +88,7 @@ part_death() {
             out=$logs/death-$host$mode.log status=0
             # shellcheck disable=SC2086
             timeout -k 5 300 "${run[@]}" "$WORK/ucx-death" $mode -n $((${FAST:-0} ? 2 : 10)) >"$out" 2>&1 || status=1
-            report $status "death $host${mode:+ $mode}: all ended within $(sed -n 's/.*all ended after \([0-9.]*\) ms.*/\1/p' "$out" |
+            report $status "death $host${mode:+ $mode}: all down within $(sed -n 's/.*down after \([0-9.]*\) ms.*/\1/p' "$out" |
                 sort -n | tail -n 1) ms"
         done
     done

@@ -7,18 +7,22 @@
  *   death [-w] [-n rounds] [operation...]     default: every operation, 4 rounds
  *     -w   sleep in the worker's event descriptor instead of polling
  *
- * operations: idle never tag rndv receive am put get user-put user-get flush
+ * operations: idle never tag rndv inside receive am put get user-put user-get flush
+ * inside: the victim dies while it reads the memory of a large message, which is then taken back.
  *
  * In odd rounds the victim makes progress until it is killed, in even ones it stands still.  The last
  * line of an operation that went well is "ok death-NAME"; before it stands how long it took, after
- * the kill, until the error was told and until everything had ended.
+ * the kill, until the error was told, until everything had ended, and until all was torn down.  More
+ * than a second is a failure.
  */
 #include "pair.h"
 
 #define FLIGHT 64
 #define BIG (1 << 20)
+#define LARGE (FLIGHT * BIG)
+#define LIMIT 1.0
 
-enum kind { IDLE, NEVER, TAG, RNDV, RECEIVE, AM, PUT, GET, USER_PUT, USER_GET, FLUSH };
+enum kind { IDLE, NEVER, TAG, RNDV, INSIDE, RECEIVE, AM, PUT, GET, USER_PUT, USER_GET, FLUSH };
 
 static enum kind kind;
 static int lively;
@@ -39,9 +43,11 @@ static void fall(int signal) {
 static ucs_status_ptr_t post(int i) {
     ucp_request_param_t p = {0};
     size_t header = 1;
+    ucs_status_ptr_t put;
     char *place = buffer + (size_t)i * BIG;
     switch (kind) {
     case TAG:      return ucp_tag_send_nbx(ep, place, 700, 1, &p);
+    case INSIDE:   return i > 0 ? NULL : ucp_tag_send_nbx(ep, buffer, LARGE, 1, &p);
     case RNDV:     return ucp_tag_send_nbx(ep, place, BIG, 1, &p);
     case RECEIVE:  return ucp_tag_recv_nbx(worker, place, BIG, 1, ~0ull, &p);
     case AM:       return ucp_am_send_nbx(ep, 5, &header, sizeof(header), place, 3000, &p);
@@ -50,7 +56,8 @@ static ucs_status_ptr_t post(int i) {
     case GET:
     case USER_GET: return ucp_get_nbx(ep, place, BIG, w.remote, w.rkey, &p);
     case FLUSH:
-        (void)ucp_put_nbx(ep, place, 8, w.remote, w.rkey, &p);
+        put = ucp_put_nbx(ep, place, 8, w.remote, w.rkey, &p);
+        if (UCS_PTR_IS_PTR(put)) ucp_request_free(put);
         return ucp_ep_flush_nbx(ep, &p);
     default:       return NULL;
     }
@@ -94,6 +101,7 @@ static void victim(unsigned delay) {
             out[i] = NULL;
             /* The other one receives; or what it sends is received. */
             if (kind == RECEIVE) out[i] = ucp_tag_send_nbx(ep, buffer, BIG, 1, &p);
+            if (kind == INSIDE && i == 0) out[i] = ucp_tag_recv_nbx(worker, buffer, LARGE, 1, ~0ull, &p);
             if (kind == TAG || kind == RNDV) out[i] = ucp_tag_recv_nbx(worker, buffer, BIG, 1, ~0ull, &p);
             if (UCS_PTR_IS_ERR(out[i])) out[i] = NULL;
         }
@@ -102,7 +110,7 @@ static void victim(unsigned delay) {
 
 static void survivor(void) {
     ucp_request_param_t p = {0};
-    double limit = now() + 10, told, ended;
+    double limit = now() + 10, told, ended, down;
     ucs_status_ptr_t r;
     while (!ep_error) {
         for (int i = 0; i < FLIGHT && !ep_error; i++) {
@@ -131,8 +139,6 @@ static void survivor(void) {
         r = post(0);
         if (r == NULL || (!UCS_PTR_IS_ERR(r) && finish(r, "a late operation") == UCS_OK)) die("a late operation succeeds");
     }
-    printf("  %s: told after %.1f ms, all ended after %.1f ms (%s)\n", lively ? "lively" : "still",
-           1e3 * (told - *killed_at), 1e3 * (ended - *killed_at), ucs_status_string(ep_error));
     if (remote_memory()) ucp_rkey_destroy(w.rkey);
     p.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     p.flags = UCP_EP_CLOSE_FLAG_FORCE;
@@ -140,6 +146,10 @@ static void survivor(void) {
     if (remote_memory()) check(ucp_mem_unmap(context, w.memh), "ucp_mem_unmap");
     ucp_worker_destroy(worker);
     ucp_cleanup(context);
+    down = now();
+    printf("  %s: told after %.1f ms, all ended after %.1f ms, down after %.1f ms (%s)\n", lively ? "lively" : "still",
+           1e3 * (told - *killed_at), 1e3 * (ended - *killed_at), 1e3 * (down - *killed_at), ucs_status_string(ep_error));
+    if (down - *killed_at > LIMIT) die("that is too long");
 }
 
 static unsigned delay;
@@ -166,7 +176,7 @@ static void body(void) {
 }
 
 static const char *const names[] = {
-    "idle", "never", "tag", "rndv", "receive", "am", "put", "get", "user-put", "user-get", "flush",
+    "idle", "never", "tag", "rndv", "inside", "receive", "am", "put", "get", "user-put", "user-get", "flush",
 };
 
 int main(int argc, char **argv) {

@@ -13,6 +13,7 @@
 //! | `shm::connect` | reaching a peer that was not reached yet, or no longer |
 //! | `shm::service` | what arrives on sockets: hellos, ends, wake-ups |
 //! | `shm::window` | memory made by one process and mapped by its peers |
+//! | `shm::hazard` | taking memory back from peers that reach it by themselves |
 //! | `cma` | reading and writing a peer's memory: process_vm_readv(2) |
 //! | `net` | which addresses are this host's |
 //!
@@ -29,4 +30,4 @@ mod shm;
 
 pub use cma::{cma_allowed, eager_size};
 pub use net::primary_ip;
-pub use shm::{DEFAULT_RING, MIN_RING, Mapping, OpenOptions, ShmFrame, ShmLink, WindowId, Windows};
+pub use shm::{DEFAULT_RING, Hazards, MIN_RING, Mapping, OpenOptions, ShmFrame, ShmLink, WindowId, Windows};

@@ -16,6 +16,7 @@ use crate::ep::{self, Ep};
 use crate::ffi::guard;
 use crate::md::Md;
 use crate::param;
+use crate::region::Seats;
 use crate::remote::Remote;
 use crate::rx::Buffers;
 use crate::tables::{PLACE, Served, int, place};
@@ -70,6 +71,8 @@ pub(crate) struct Iface {
     pub(crate) md: *const Md,
     /// Where bytes rest between a peer's memory and a callback.
     pub(crate) bounce: Vec<u8>,
+    /// On the boards of peers whose memory may be taken back.
+    pub(crate) seats: Seats,
 }
 
 /// UCX's worker serializes all calls, and interfaces belong to one.
@@ -152,6 +155,7 @@ pub(crate) unsafe extern "C" fn open(
             (&raw mut (*at).served).write(served);
             (&raw mut (*at).md).write(md.cast());
             (&raw mut (*at).bounce).write(Vec::new());
+            (&raw mut (*at).seats).write(Seats::new());
         }
         let iface: *mut Iface = Box::into_raw(iface).cast();
         let mut count = 1;

@@ -8,7 +8,7 @@ use ucx_sys::{self as ucx, DeregParams, MdBase, MdValues, Status};
 
 use crate::ffi::guard;
 use crate::param;
-use crate::region::{Regions, Slot, regions, words};
+use crate::region::{Regions, Seat, Seats, Slot, regions};
 use crate::tables::{self, Served};
 
 /// A memory domain as UCX holds it.
@@ -247,7 +247,7 @@ impl Key {
             self.base,
             self.len,
             u64::from(slot.board) << 32 | u64::from(slot.index),
-            slot.generation,
+            slot.generation.into(),
         ];
         let mut out = [0; KEY];
         for (to, word) in out.chunks_exact_mut(8).zip(words) {
@@ -259,7 +259,7 @@ impl Key {
     fn unpack(bytes: &[u8; KEY]) -> Key {
         let word = |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().expect("8 bytes"));
         let board = (word(4) >> 32) as u32;
-        let slot = Slot { board, index: word(4) as u32, generation: word(5) };
+        let slot = Slot { board, index: word(4) as u32, generation: word(5) as u32 };
         Key {
             id: WindowId { maker: word(0), number: word(1) },
             base: word(2),
@@ -333,7 +333,8 @@ pub(crate) struct Rkey {
     regions: Arc<Regions>,
     /// The window, once it is mapped here.
     mapping: Option<Arc<Mapping>>,
-    board: Option<Arc<Mapping>>,
+    /// On the board of its slot, if it has one.
+    seat: Option<Seat>,
 }
 
 /// How memory behind a key can be reached.
@@ -345,38 +346,55 @@ pub(crate) enum Reach {
     Want { id: WindowId, wait: bool },
     /// It is not mapped.
     Remote,
+    /// Only its owner may access it.
+    Ask,
     /// Not inside.
     Outside,
 }
 
 impl Rkey {
-    /// Where `addr..addr+len` of the peer is.
+    /// Where `addr..addr+len` of the peer is, for an interface with these seats.
     #[inline]
-    pub(crate) fn reach(&mut self, addr: u64, len: usize) -> Reach {
-        match &self.mapping {
-            Some(mapping) if self.key.slot.is_none() || self.board.is_some() => {
-                let off = addr.wrapping_sub(self.key.base) as usize;
-                match off.checked_add(len) {
-                    // SAFETY: inside the mapping.
-                    Some(end) if end <= mapping.len() => Reach::Mapped(unsafe { mapping.base().add(off) }),
-                    _ => Reach::Outside,
-                }
+    pub(crate) fn reach(&mut self, addr: u64, len: usize, seats: &mut Seats) -> Reach {
+        if self.key.slot.is_some() && !self.seat.as_ref().is_some_and(|s| seats.have(s)) {
+            if let Err(reach) = self.sit(seats) {
+                return reach;
             }
-            _ => self.reach_slow(addr, len),
+        }
+        self.mapped(addr, len)
+    }
+
+    /// Takes a seat on the board of the key's slot.
+    #[cold]
+    fn sit(&mut self, seats: &mut Seats) -> Result<(), Reach> {
+        let Some(slot) = self.key.slot else { return Ok(()) };
+        let id = WindowId { maker: self.key.id.maker, number: slot.board.into() };
+        let windows = &self.regions.windows;
+        self.seat = match seats.take(id, windows) {
+            Ok(Some(seat)) => Some(seat),
+            Ok(None) if windows.denied(id) => return Err(Reach::Outside),
+            Ok(None) => return Err(Reach::Want { id, wait: true }),
+            // Its owner does it for us.
+            Err(()) => return Err(Reach::Ask),
+        };
+        Ok(())
+    }
+
+    /// Where that is, the board aside.
+    #[inline]
+    fn mapped(&mut self, addr: u64, len: usize) -> Reach {
+        let Some(mapping) = &self.mapping else { return self.map(addr, len) };
+        let off = addr.wrapping_sub(self.key.base) as usize;
+        match off.checked_add(len) {
+            // SAFETY: inside the mapping.
+            Some(end) if end <= mapping.len() => Reach::Mapped(unsafe { mapping.base().add(off) }),
+            _ => Reach::Outside,
         }
     }
 
     #[cold]
-    fn reach_slow(&mut self, addr: u64, len: usize) -> Reach {
+    fn map(&mut self, addr: u64, len: usize) -> Reach {
         let windows = &self.regions.windows;
-        if let (Some(slot), None) = (self.key.slot, &self.board) {
-            let id = WindowId { maker: self.key.id.maker, number: slot.board.into() };
-            match windows.find(id) {
-                Some(board) => self.board = Some(board),
-                None if windows.denied(id) => return Reach::Outside,
-                None => return Reach::Want { id, wait: true },
-            }
-        }
         if self.key.id.maker == windows.maker() {
             // Our own memory: UCP registered it, so it is here.
             return Reach::Mapped(std::ptr::with_exposed_provenance_mut(addr as usize));
@@ -387,7 +405,7 @@ impl Rkey {
         match windows.find(self.key.id) {
             Some(mapping) if mapping.len() as u64 >= self.key.len => {
                 self.mapping = Some(mapping);
-                self.reach(addr, len)
+                self.mapped(addr, len)
             }
             Some(_) => Reach::Remote,
             None if windows.denied(self.key.id) => Reach::Remote,
@@ -395,17 +413,14 @@ impl Rkey {
         }
     }
 
-    /// Runs an access, unless the memory was taken back.
+    /// Runs an access that `reach` allowed, unless the memory was taken back.
     #[inline]
     pub(crate) fn access<T>(&self, f: impl FnOnce() -> T) -> Option<T> {
-        let Some(slot) = self.key.slot else { return Some(f()) };
-        let words = words(self.board.as_ref()?, slot.index)?;
-        if !words.enter(slot.generation) {
-            return None;
+        match (self.key.slot, &self.seat) {
+            (None, _) => Some(f()),
+            (Some(slot), Some(seat)) => seat.access(slot, f),
+            (Some(_), None) => None,
         }
-        let t = f();
-        words.leave();
-        Some(t)
     }
 }
 
@@ -416,7 +431,7 @@ unsafe fn unpack(buffer: *const [u8; KEY], rkey: *mut usize, handle: *mut *mut c
         let Ok(regions) = regions() else { return ucx::UCS_ERR_IO_ERROR };
         // SAFETY: the caller's promise.
         let key = Key::unpack(&unsafe { buffer.read() });
-        let made = Box::into_raw(Box::new(Rkey { key, regions, mapping: None, board: None }));
+        let made = Box::into_raw(Box::new(Rkey { key, regions, mapping: None, seat: None }));
         // SAFETY: the caller's promise.
         unsafe {
             *rkey = made as usize;
@@ -459,14 +474,14 @@ pub(crate) unsafe extern "C" fn rkey_ptr(
     guard(|| {
         // SAFETY: a key that `unpack` made.
         let rkey = unsafe { &mut *(rkey as *mut Rkey) };
-        match rkey.reach(remote, 1) {
+        match rkey.mapped(remote, 1) {
             Reach::Mapped(at) => {
                 // SAFETY: UCX gives a place for the answer.
                 unsafe { *local = at.cast() };
                 ucx::UCS_OK
             }
             Reach::Outside => ucx::UCS_ERR_INVALID_ADDR,
-            Reach::Want { .. } | Reach::Remote => ucx::UCS_ERR_UNREACHABLE,
+            Reach::Want { .. } | Reach::Remote | Reach::Ask => ucx::UCS_ERR_UNREACHABLE,
         }
     })
 }
@@ -479,9 +494,9 @@ pub(crate) unsafe extern "C" fn rkey_release(
     guard(|| {
         // SAFETY: a key that `unpack` made, given back once.
         let rkey = unsafe { Box::from_raw(rkey as *mut Rkey) };
-        let Rkey { key, regions, mapping, board } = *rkey;
+        let Rkey { key, regions, mapping, .. } = *rkey;
         let imported = mapping.is_some();
-        drop((mapping, board));
+        drop(mapping);
         if imported && key.id.maker != regions.windows.maker() {
             regions.windows.forget(key.id);
         }
@@ -518,7 +533,7 @@ mod tests {
     #[test]
     fn keys_survive_packing() {
         let id = WindowId { maker: 7, number: 3 };
-        for slot in [None, Some(Slot { board: 2, index: 9, generation: 1 << 40 })] {
+        for slot in [None, Some(Slot { board: 2, index: 9, generation: 1 << 30 })] {
             let key = Key { id, base: 0x1000, len: 99, slot };
             assert_eq!(Key::unpack(&key.pack()), key);
         }

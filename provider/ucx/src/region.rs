@@ -1,26 +1,18 @@
 //! What memory of this process its peers may name, and how that is taken back.
 //!
-//! A peer reaches registered memory by itself: through a mapping, or with CMA, which no kernel lets
-//! us revoke for one address. So for memory that may be invalidated (UCP asks for that when its
-//! peers may fail) the key names a slot on the *board*, a window all peers map: a generation and how
-//! many accesses are under way. Whoever accesses counts itself in, looks at the generation, and
-//! leaves the memory alone if it is another one. To invalidate is to change the generation and wait
-//! until nobody is in.
+//! A peer reaches registered memory by itself: through a mapping, or with CMA. So for memory that may
+//! be invalidated (UCP asks for that when its peers may fail) the key names a slot on a board
+//! ([`link::Hazards`]), and peers take a seat there before they access it.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use link::{Mapping, WindowId, Windows};
+use link::{Hazards, WindowId, Windows};
 
-/// Bytes of the board, and of a slot on it.
-const BOARD: usize = 64 << 10;
-const SLOT: usize = 16;
-
-/// Longest wait for accesses under way: somebody who died in one stays counted.
+/// Longest wait for accesses under way of those who live: the stopped, say.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A registration's place on a board.
@@ -28,60 +20,73 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Slot {
     pub(crate) board: u32,
     pub(crate) index: u32,
-    pub(crate) generation: u64,
+    pub(crate) generation: u32,
 }
 
-/// The words of a slot.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Words<'a> {
-    generation: &'a AtomicU64,
-    inside: &'a AtomicU64,
+/// An interface's seats on the boards of its peers.
+#[derive(Debug)]
+pub(crate) struct Seats {
+    /// Which interface's they are.
+    id: u64,
+    taken: Vec<(WindowId, Hazards, u32)>,
 }
 
-/// The words of this slot, if the board has it.
-pub(crate) fn words(board: &Mapping, index: u32) -> Option<Words<'_>> {
-    let at = index as usize * SLOT;
-    if at + SLOT > board.len() {
-        return None;
+/// A seat on the board of a peer.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    board: Hazards,
+    number: u32,
+    id: u64,
+}
+
+impl Seats {
+    pub(crate) fn new() -> Seats {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Seats { id: NEXT.fetch_add(1, Relaxed), taken: Vec::new() }
     }
-    // SAFETY: inside the mapping, which is page aligned; peers may change the words at any time,
-    // which is what atomics are for.
-    unsafe {
-        let word = board.base().add(at).cast::<AtomicU64>();
-        Some(Words { generation: &*word, inside: &*word.add(1) })
-    }
-}
 
-impl Words<'_> {
-    /// Whether memory of this generation may be accessed, until `leave`.
-    pub(crate) fn enter(self, generation: u64) -> bool {
-        self.inside.fetch_add(1, SeqCst);
-        let valid = self.generation.load(SeqCst) == generation;
-        if !valid {
-            self.leave();
+    /// Whether a seat is one of these.
+    #[inline]
+    pub(crate) fn have(&self, seat: &Seat) -> bool {
+        seat.id == self.id
+    }
+
+    /// A seat on the board in a window that is here. `Err`: there is none free; or it is no board.
+    pub(crate) fn take(&mut self, id: WindowId, windows: &Windows) -> Result<Option<Seat>, ()> {
+        let seat = |board: &Hazards, number| Seat { board: board.clone(), number, id: self.id };
+        if let Some((_, board, number)) = self.taken.iter().find(|(of, ..)| *of == id) {
+            return Ok(Some(seat(board, *number)));
         }
-        valid
+        let Some(window) = windows.find(id) else { return Ok(None) };
+        let board = Hazards::new(window).ok_or(())?;
+        let Some(number) = board.claim() else {
+            log::warn!("no seat is free on a peer's board: its memory is accessed by request");
+            return Err(());
+        };
+        let made = seat(&board, number);
+        self.taken.push((id, board, number));
+        Ok(Some(made))
     }
+}
 
-    pub(crate) fn leave(self) {
-        self.inside.fetch_sub(1, SeqCst);
-    }
-
-    /// Ends a generation, and waits until nobody is in; whether that came to pass.
-    fn end(self, generation: u64) -> bool {
-        self.generation.store(generation + 1, SeqCst);
-        let begin = Instant::now();
-        let mut turns = 0u32;
-        while self.inside.load(SeqCst) != 0 {
-            if begin.elapsed() > PATIENCE {
-                return false;
-            }
-            turns += 1;
-            if turns > 100 {
-                std::thread::yield_now();
-            }
+impl Drop for Seats {
+    fn drop(&mut self) {
+        for (_, board, number) in &self.taken {
+            board.release(*number);
         }
-        true
+    }
+}
+
+impl Seat {
+    /// Runs an access to memory with this slot, unless it was taken back.
+    #[inline]
+    pub(crate) fn access<T>(&self, slot: Slot, f: impl FnOnce() -> T) -> Option<T> {
+        if !self.board.enter(self.number, slot.index, slot.generation) {
+            return None;
+        }
+        let t = f();
+        self.board.leave(self.number);
+        Some(t)
     }
 }
 
@@ -90,9 +95,9 @@ struct Inner {
     /// Registered memory by address and a number; its length.
     regions: BTreeMap<(usize, u64), usize>,
     next: u64,
-    board: Option<(WindowId, Arc<Mapping>)>,
+    board: Option<(WindowId, Hazards)>,
     used: u32,
-    free: Vec<(u32, u64)>,
+    free: Vec<(u32, u32)>,
 }
 
 /// What a process has registered.
@@ -147,7 +152,8 @@ impl Regions {
     pub(crate) fn protect(&self) -> Option<Slot> {
         let mut inner = self.lock();
         if inner.board.is_none() {
-            inner.board = self.windows.create(BOARD, None).ok();
+            let (id, window) = self.windows.create(Hazards::SIZE.next_multiple_of(4096), None).ok()?;
+            inner.board = Hazards::new(window).map(|board| (id, board));
         }
         let (id, _) = inner.board.as_ref()?;
         let board = u32::try_from(id.number).ok()?;
@@ -155,7 +161,7 @@ impl Regions {
             return Some(Slot { board, index, generation });
         }
         let index = inner.used;
-        if (index as usize + 1) * SLOT > BOARD {
+        if index >= Hazards::SLOTS {
             return None;
         }
         inner.used += 1;
@@ -165,9 +171,8 @@ impl Regions {
     /// Takes memory back that has this slot.
     pub(crate) fn invalidate(&self, slot: Slot) {
         let Some((_, board)) = self.lock().board.clone() else { return };
-        let Some(words) = words(&board, slot.index) else { return };
-        if words.end(slot.generation) {
-            self.lock().free.push((slot.index, slot.generation + 1));
+        if board.end(slot.index, slot.generation, PATIENCE) {
+            self.lock().free.push((slot.index, slot.generation.wrapping_add(1)));
         } else {
             // The slot stays out of use, or its next user would wait as well.
             log::warn!("an access to invalidated memory did not end within {PATIENCE:?}");
@@ -196,19 +201,22 @@ mod tests {
     fn invalidated_memory_is_left_alone() {
         let r = Regions { pid: 0, windows: Arc::new(Windows::new().unwrap()), inner: Mutex::default() };
         let slot = r.protect().unwrap();
-        let board = r.lock().board.clone().unwrap().1;
-        let w = words(&board, slot.index).unwrap();
-        assert!(w.enter(slot.generation));
-        w.leave();
+        let board = r.lock().board.clone().unwrap().0;
+        let mut seats = Seats::new();
+        let seat = seats.take(board, &r.windows).unwrap().unwrap();
+        assert!(seats.have(&seat) && !Seats::new().have(&seat));
+        assert_eq!(seat.access(slot, || 7), Some(7));
         r.invalidate(slot);
-        assert!(!w.enter(slot.generation));
+        assert_eq!(seat.access(slot, || 7), None);
         // The next user of the slot has another generation.
         let next = r.protect().unwrap();
         assert_eq!((next.index, next.generation), (slot.index, slot.generation + 1));
-        assert!(w.enter(next.generation));
         // Somebody is inside: the wait ends all the same, and the slot is not used again.
-        r.invalidate(next);
+        seat.access(next, || r.invalidate(next)).unwrap();
         assert_ne!(r.protect().unwrap().index, slot.index);
-        assert!(words(&board, u32::MAX).is_none());
+        // No window, or none that is a board.
+        assert!(seats.take(WindowId { maker: 1, number: 2 }, &r.windows).unwrap().is_none());
+        let (small, _) = r.windows.create(4096, None).unwrap();
+        assert!(seats.take(small, &r.windows).is_err());
     }
 }

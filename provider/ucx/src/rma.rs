@@ -27,7 +27,9 @@ fn way(e: &mut Ep, rkey: usize, addr: u64, len: usize) -> Result<Way, Status> {
     e.open()?;
     // SAFETY: a key that was unpacked, and is not released while used.
     let key = unsafe { &mut *(rkey as *mut Rkey) };
-    match key.reach(addr, len) {
+    // SAFETY: an endpoint's interface outlives it.
+    let seats = unsafe { &mut (*e.iface()).seats };
+    match key.reach(addr, len, seats) {
         Reach::Mapped(at) => Ok(Way::Mapped(at)),
         other => far(e, other),
     }
@@ -49,7 +51,7 @@ fn far(e: &mut Ep, reach: Reach) -> Result<Way, Status> {
         }
         _ => {}
     }
-    if !e.no_cma {
+    if !e.no_cma && reach != Reach::Ask {
         if i.link.peer_pid(e.peer).is_none() {
             i.link.room(e.peer, 0).map_err(|why| e.refused(why))?;
         }

@@ -8,6 +8,7 @@ mod board;
 mod connect;
 mod control;
 mod device;
+mod hazard;
 mod open;
 mod pack;
 mod peer;
@@ -34,6 +35,7 @@ use peer::{Inbound, Outbound, Peer};
 use ring::Mem as _;
 use wake::Barrier;
 
+pub use hazard::Hazards;
 pub use open::{DEFAULT_RING, MIN_RING, OpenOptions};
 pub use window::{Mapping, WindowId, Windows};
 

@@ -257,8 +257,11 @@ impl ShmLink {
         if let Some(out) = &self.peers[from.0 as usize].out {
             if windows.ask(id) {
                 control::notify(&out.sock, &id.packet(WANT));
+                return Ok(());
             }
         }
+        // The answer may be here: who only puts and gets has no other reason to poll.
+        self.service();
         Ok(())
     }
 
