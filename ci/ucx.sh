@@ -4,7 +4,7 @@
 # for it to choose from:
 #
 #   ci/ucx.sh                 everything: the parts below
-#   ci/ucx.sh PART...         info client death perf mpi shmem wheels
+#   ci/ucx.sh PART...         info client death perf mpi shmem wheels nixl
 #   UCX_HOSTS="debian 1.22"   only these (default: all that ci/get-ucx gets)
 #   FAST=1                    a few sizes, fewer rounds
 #
@@ -190,9 +190,41 @@ part_wheels() {
     exchange mpich-ucx
 }
 
+# NIXL's wheel, with a UCX of its own inside, in peer error mode: 4 MiB written between two processes,
+# by its default and over Strait in turns.  Its CUDA parts find the stand-in for the driver.
+part_nixl() {
+    local dir=$UCX/nixl want="nixl-cu12==1.5.1 numpy==2.3.5" site settings status log round way
+    need_apt python3-venv python3-pip
+    if [ "$(cat "$dir/.done" 2>/dev/null)" != "$want" ]; then
+        rm -rf "$dir"
+        /usr/bin/python3 -m venv "$dir"
+        # shellcheck disable=SC2086
+        retry 3 quiet "$WORK/log/pip-nixl.log" "$dir/bin/pip" -q --disable-pip-version-check \
+            install --no-deps --only-binary :all: $want
+        echo "$want" > "$dir/.done"
+    fi
+    site=$(echo "$dir"/lib/python3*/site-packages)
+    quiet "$WORK/log/build-stand-in.log" cargo build --locked -p cuda-stand-in
+    mkdir -p "$WORK/nixl-cuda"
+    cp "${CARGO_TARGET_DIR:-target}/debug/libcuda_stand_in.so" "$WORK/nixl-cuda/libcuda.so.1"
+    settings=()
+    while read -r _ way; do settings+=("$way"); done < <("$STRAIT_LIB_DIR/bin/strait" ucx-env --ucx "$site/nixl_cu12.libs" | grep '^export')
+    for ((round = 1; round <= (${FAST:-0} ? 1 : 3); round++)); do
+        for way in default strait; do
+            log=$logs/nixl-$way.log status=0
+            run=(env UCX_WARN_UNUSED_ENV_VARS=n)
+            [ $way = default ] || run+=("${settings[@]}")
+            LD_LIBRARY_PATH=$WORK/nixl-cuda UCX_LOG_LEVEL=info timeout -k 5 200 \
+                "${run[@]}" "$dir/bin/python" tests/ucx/nixl.py >"$log" 2>&1 || status=1
+            [ $way = default ] || carried "$log" || status=1
+            report $status "nixl $way, $(sed -n 's/^ok nixl: //p' "$log")"
+        done
+    done
+}
+
 main() {
     [ -e "$so" ] || die "no $so (build it first: ci/build)"
-    (($#)) || set -- info client death perf mpi shmem wheels
+    (($#)) || set -- info client death perf mpi shmem wheels nixl
     # shellcheck disable=SC2086
     ci/get-ucx $hosts
     for part; do
