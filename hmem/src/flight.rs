@@ -25,6 +25,16 @@ pub struct Part {
 pub trait Flight: fmt::Debug + Send {
     /// Whether it is done: `Ok(false)` means not yet. An error is final.
     fn poll(&mut self) -> Result<bool, Error>;
+
+    /// The queue that it is in, if there is one: copies of one queue are done in the order in which
+    /// they were started. To ask a driver may take longer than to copy, so whoever has many in flight
+    /// asks for the first of a queue, and for the last.
+    fn queue(&self) -> Option<usize> {
+        None
+    }
+
+    /// One that was started later in the same queue is done, so this one is.
+    fn overtaken(&mut self) {}
 }
 
 /// Starts to copy all parts: each has memory of `local`'s kind on one side, and on the other memory of

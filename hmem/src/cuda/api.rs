@@ -98,6 +98,7 @@ pub(crate) mod attr {
     pub(crate) const LEGACY_IPC: u32 = 10;
     pub(crate) const RANGE_START: u32 = 11;
     pub(crate) const RANGE_SIZE: u32 = 12;
+    pub(crate) const HANDLE_TYPES: u32 = 14;
     pub(crate) const MEMPOOL: u32 = 17;
     pub(crate) const MAPPING_SIZE: u32 = 18;
     pub(crate) const MAPPING_BASE: u32 = 19;

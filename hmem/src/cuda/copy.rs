@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::api::{Api, Error, Handle, NOT_FOUND, NOT_READY};
-use super::lane::{Entered, Slot, context_for, give_back, slot};
-use super::{info, loaded};
+use super::lane::{Entered, Line, Slot, Way, context_for, give_back, slot};
+use super::{Sort, info, loaded};
 use crate::flight::{Flight, PIECE, Part};
 use crate::share::Opened;
 
@@ -16,7 +16,7 @@ pub(crate) fn copy_now(dst: usize, src: usize, len: usize) -> Result<(), Error> 
     }
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let entered = Entered::new(api, context_for(api, dst, src)?)?;
-    let slot = slot(api, &entered, true)?;
+    let slot = slot(api, &entered, Line::Waited)?;
     let stream = slot.stream as Handle;
     let copied = api.copy_async(dst as u64, src as u64, len, stream).and_then(|()| api.stream_wait(stream));
     give_back(api, &slot);
@@ -31,6 +31,8 @@ pub(super) struct Pending {
     todo: VecDeque<Part>,
     /// Between host memory that is not page-locked and a device.
     pageable: bool,
+    /// The device has let go of the memory.
+    over: bool,
     /// Other processes' memory that is in use.
     _keep: Vec<Opened>,
 }
@@ -54,12 +56,20 @@ pub(super) unsafe fn start(
         (0, None) => super::lane::any(api).unwrap_or(0),
         (ctx, _) => ctx,
     };
+    let is_host = |at| info(at).is_none_or(|i| i.sort == Sort::Host);
+    let way = match first {
+        Some(p) if host && is_host(p.src) => Way::In,
+        Some(p) if host && is_host(p.dst) => Way::Out,
+        _ => Way::Between,
+    };
     let pageable = host && first.is_some_and(|p| info(p.dst).is_none() || info(p.src).is_none());
+    let long = parts.iter().map(|p| p.len).sum::<usize>() > PIECE;
     let entered = Entered::new(api, ctx)?;
     let mut pending = Pending {
-        slot: slot(api, &entered, false)?,
+        slot: slot(api, &entered, Line::Flight(way, long))?,
         todo: parts.iter().copied().filter(|p| p.len > 0).collect(),
         pageable,
+        over: false,
         _keep: keep,
     };
     pending.issue(api)?;
@@ -70,7 +80,10 @@ impl Flight for Pending {
     fn poll(&mut self) -> Result<bool, crate::Error> {
         let api = loaded().ok_or(Error(NOT_FOUND))?;
         match api.event_query(self.slot.event as Handle) {
-            Ok(()) if self.todo.is_empty() => Ok(true),
+            Ok(()) if self.todo.is_empty() => {
+                self.over = true;
+                Ok(true)
+            }
             Ok(()) => {
                 let _entered = Entered::new(api, self.slot.ctx)?;
                 self.issue(api)?;
@@ -79,6 +92,15 @@ impl Flight for Pending {
             Err(Error(NOT_READY)) => Ok(false),
             Err(e) => Err(e.into()),
         }
+    }
+
+    fn queue(&self) -> Option<usize> {
+        // What is handed over bit by bit comes behind others that were started later.
+        (!self.pageable).then_some(self.slot.stream)
+    }
+
+    fn overtaken(&mut self) {
+        self.over = self.todo.is_empty();
     }
 }
 
@@ -109,7 +131,10 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         let Some(api) = loaded() else { return };
-        let _ = api.event_wait(self.slot.event as Handle);
+        // Not for nothing: to ask for an event that is known to be over takes a microsecond too.
+        if !self.over {
+            let _ = api.event_wait(self.slot.event as Handle);
+        }
         give_back(api, &self.slot);
     }
 }

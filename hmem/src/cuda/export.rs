@@ -44,9 +44,11 @@ fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), Error> {
         token: [0; 64],
     };
     api.device_uuid(&mut export.device, of.device.max(0))?;
-    // So that what the application does to it synchronously is done when the call is.
-    let on = 1u32;
-    let _ = api.pointer_set((&raw const on).cast(), attr::SYNC_MEMOPS, of.base);
+    if of.sort != Sort::Mapped {
+        // So that what the application does to it synchronously is done when the call is.
+        let on = 1u32;
+        let _ = api.pointer_set((&raw const on).cast(), attr::SYNC_MEMOPS, of.base);
+    }
     let fd = match of.sort {
         Sort::Plain => {
             let mut handle = IpcHandle([0; 64]);
@@ -61,6 +63,12 @@ fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), Error> {
             Some(fd)
         }
         Sort::Pool => {
+            // To try it with a pool that was not made for it is an error, which tools that look for errors report.
+            let allowed = super::ask(api, [attr::HANDLE_TYPES], of.base as usize)
+                .map_or(HANDLE_POSIX_FD, |[a]| a as u32);
+            if allowed & HANDLE_POSIX_FD == 0 {
+                return Err(Error(NOT_SUPPORTED));
+            }
             export.how = How::Pool;
             export.fd = super::pool::export(api, of, &mut export.token)?;
             None

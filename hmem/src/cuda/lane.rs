@@ -7,9 +7,38 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::api::{Api, EVENT_DISABLE_TIMING, Error, Handle, LOCK_PORTABLE, STREAM_NON_BLOCKING};
 use super::{Info, info};
 
-/// Streams of one context: the first for copies that are waited for, which must not come behind one
-/// in flight, the others for copies that are in flight together.
-const STREAMS: usize = 5;
+/// Which of a context's streams a copy is queued in. Copies in one stream come one behind the other
+/// with no gap, which for short ones is quicker than many streams side by side; but none is to wait
+/// for a long one, for one in the other direction, or, where somebody waits for it, for any.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Line {
+    /// Waited for.
+    Waited,
+    /// In flight; the second is whether it is long.
+    Flight(Way, bool),
+}
+
+/// Between what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// From host memory to a device.
+    In,
+    /// From a device to host memory.
+    Out,
+    /// Between devices.
+    Between,
+}
+
+impl Line {
+    const COUNT: usize = 7;
+
+    fn number(self) -> usize {
+        match self {
+            Line::Waited => 0,
+            Line::Flight(way, long) => 1 + 2 * way as usize + usize::from(long),
+        }
+    }
+}
 
 /// Most events kept for later, of one context.
 const EVENTS: usize = 64;
@@ -120,8 +149,8 @@ struct Lane {
     ctx: usize,
     /// Tells a context from one that came after it under the same name.
     id: u64,
-    streams: [usize; STREAMS],
-    turn: usize,
+    /// By the line's number.
+    streams: [usize; Line::COUNT],
     /// To be used again.
     events: Vec<usize>,
 }
@@ -141,8 +170,8 @@ fn lanes() -> MutexGuard<'static, Vec<Lane>> {
     LANES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A stream and an event of the context that is entered, for a copy that is waited for or not.
-pub(crate) fn slot(api: &Api, entered: &Entered<'_>, waited: bool) -> Result<Slot, Error> {
+/// A stream and an event of the context that is entered.
+pub(crate) fn slot(api: &Api, entered: &Entered<'_>, line: Line) -> Result<Slot, Error> {
     let mut id = 0;
     // A driver of before 12.0 cannot tell; its contexts then count as one for each name.
     let _ = api.ctx_id(entered.ctx as Handle, &mut id);
@@ -155,23 +184,18 @@ pub(crate) fn slot(api: &Api, entered: &Entered<'_>, waited: bool) -> Result<Slo
             if let Some(at) = stale {
                 lanes.swap_remove(at);
             }
-            let mut streams = [0; STREAMS];
+            let mut streams = [0; Line::COUNT];
             for s in &mut streams {
                 let mut stream = null_mut();
                 api.stream_create(&mut stream, STREAM_NON_BLOCKING)?;
                 *s = stream as usize;
             }
-            lanes.push(Lane { ctx: entered.ctx, id, streams, turn: 0, events: Vec::new() });
+            lanes.push(Lane { ctx: entered.ctx, id, streams, events: Vec::new() });
             lanes.len() - 1
         }
     };
     let lane = &mut lanes[at];
-    let stream = if waited {
-        lane.streams[0]
-    } else {
-        lane.turn = lane.turn % (STREAMS - 1) + 1;
-        lane.streams[lane.turn]
-    };
+    let stream = lane.streams[line.number()];
     let event = match lane.events.pop() {
         Some(event) => event,
         None => {

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::api::{
     ACCESS_READ_WRITE, AccessDesc, Api, Error, HANDLE_POSIX_FD, Handle, LOCATION_DEVICE, NOT_FOUND,
 };
-use super::lane::{Entered, give_back, slot};
+use super::lane::{Entered, Line, give_back, slot};
 use super::{Info, loaded};
 use crate::share::{Export, Hold, Mapped, fetch};
 
@@ -105,7 +105,7 @@ impl Drop for Pointer {
     fn drop(&mut self) {
         let Some(api) = loaded() else { return };
         let Ok(entered) = Entered::new(api, self.ctx) else { return };
-        let Ok(slot) = slot(api, &entered, true) else { return };
+        let Ok(slot) = slot(api, &entered, Line::Waited) else { return };
         let stream = slot.stream as Handle;
         // The owner may free it as soon as it hears that we are done.
         let _ = api.free_async(self.at, stream).and_then(|()| api.stream_wait(stream));

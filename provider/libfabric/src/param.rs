@@ -7,6 +7,8 @@ use libfabric_sys as fi;
 use link::OpenOptions;
 use wire::Addr;
 
+use crate::info::answer::INJECT_SIZE;
+
 /// What the user may tune.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Params {
@@ -17,6 +19,8 @@ pub(crate) struct Params {
     pub device_direct: bool,
     pub connect_timeout: Duration,
     pub unexpected_size: usize,
+    /// What is answered to whom has not said.
+    pub inject_size: usize,
 }
 
 /// Where nothing but frames is there to be compared with.
@@ -32,6 +36,7 @@ impl Default for Params {
             device_direct: link.device_direct,
             connect_timeout: link.connect_timeout,
             unexpected_size: 256 << 20,
+            inject_size: INJECT_SIZE,
         }
     }
 }
@@ -93,6 +98,14 @@ pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
               their senders keep them until they are wanted (default: 268435456)",
         ) {
             p.unexpected_size = n;
+        }
+        if let Some(n) = core.param_size(
+            provider,
+            c"inject_size",
+            c"Bytes of FI_INJECT that a program is offered which does not say what it needs (default: 4096, which is \
+              the most). 0 is for MPI programs whose short messages are on GPUs: injected they are copied twice",
+        ) {
+            p.inject_size = n.min(INJECT_SIZE);
         }
         if let Some(on) = core.param_bool(
             provider,

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 pub(crate) use stand_in::memory::*;
 
-use crate::{INVALID_VALUE, OUT_OF_MEMORY, Ptr, SUCCESS, context, enter, enter_in_context};
+use crate::{INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Ptr, SUCCESS, context, enter, enter_in_context};
 
 fn alloc(out: *mut u64, len: usize, sort: Sort) -> i32 {
     let Some(ctx) = context::current() else { return crate::INVALID_CONTEXT };
@@ -106,7 +106,11 @@ pub unsafe extern "C" fn cuMemGetAddressRange_v2(base: *mut u64, len: *mut usize
 #[unsafe(no_mangle)]
 pub extern "C" fn cuPointerSetAttribute(_value: *const c_void, _attribute: u32, at: u64) -> i32 {
     enter!("cuPointerSetAttribute");
-    find(at as usize).map_or(INVALID_VALUE, |_| SUCCESS)
+    match find(at as usize) {
+        Some(r) if r.sort != Sort::Mapped => SUCCESS,
+        Some(_) => NOT_SUPPORTED,
+        None => INVALID_VALUE,
+    }
 }
 
 /// Unlike the call for one attribute, this one does not fail for what is not the driver's.
@@ -132,7 +136,10 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
                 10 => *to.cast::<u8>() = of(|r| u64::from(r.sort == Sort::Plain)) as u8,
                 11 => *to.cast::<u64>() = of(|r| r.base as u64),
                 12 => *to.cast::<usize>() = of(|r| r.len as u64) as usize,
-                14 => *to.cast::<u64>() = of(|r| u64::from(r.sort == Sort::Mapped)),
+                14 => {
+                    *to.cast::<u64>() =
+                        of(|r| u64::from(r.sort == Sort::Mapped || crate::pool::is_shareable(r)))
+                }
                 17 => *to.cast::<u64>() = r.as_ref().map_or(0, crate::pool::of),
                 _ => return INVALID_VALUE,
             }

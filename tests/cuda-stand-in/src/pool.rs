@@ -35,6 +35,12 @@ pub(crate) fn of(r: &Region) -> u64 {
     }
 }
 
+/// Whether it is memory of a pool of this process that was made for sharing.
+pub(crate) fn is_shareable(r: &Region) -> bool {
+    let pool = of(r);
+    all().pools.get(&pool).is_some_and(|(fd, theirs)| fd.is_some() && !theirs)
+}
+
 fn add(fd: Option<OwnedFd>, theirs: bool) -> u64 {
     let mut all = all();
     all.made += 1;

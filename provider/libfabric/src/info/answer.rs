@@ -5,6 +5,7 @@ use libfabric_sys::*;
 
 use super::caps;
 use super::hints::{Hints, Object};
+use crate::param;
 
 /// The name of the fabric and of its one domain, whatever the addresses.
 pub(crate) const NAME: &str = "strait";
@@ -144,7 +145,7 @@ pub(crate) fn answer(hints: Option<&Hints>, api: u32) -> Result<Offer, Refusal> 
             op_flags: h.tx.op_flags,
             msg_order: order(h.tx.msg_order),
             comp_order: 0,
-            inject_size: INJECT_SIZE,
+            inject_size: if h.tx.inject_size == 0 { param::get().inject_size } else { INJECT_SIZE },
             size: either(h.tx.size, QUEUE_SIZE),
             iov_limit: segments(h.tx.iov_limit),
             rma_iov_limit: segments(h.tx.rma_iov_limit),

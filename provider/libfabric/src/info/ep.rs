@@ -5,6 +5,7 @@ use wire::Addr;
 
 use super::{addr, answer, caps};
 use crate::errno::Errno;
+use crate::param;
 
 /// Everything fi_endpoint needs of its info, defaults filled in.
 #[derive(Clone, Debug)]
@@ -74,7 +75,10 @@ pub(crate) unsafe fn ep_attrs(info: &fi::fi_info, api_version: u32) -> Result<Ep
         caps: if info.caps == 0 { caps::granted(0) } else { caps::expand(info.caps) },
         tx_op_flags: tx.op_flags,
         rx_op_flags: rx.op_flags,
-        inject_size: or(tx.inject_size, answer::INJECT_SIZE),
+        inject_size: match tx.inject_size {
+            0 => param::get().inject_size,
+            given => given.min(answer::INJECT_SIZE),
+        },
         tx_size: tx.size,
         rx_size: rx.size,
         shared_rx,

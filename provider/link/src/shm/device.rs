@@ -19,6 +19,9 @@ use super::{ShmFrame, ShmLink};
 /// is four times as much.
 const TOLD: usize = 4096;
 
+/// How often frames come first before a driver is asked for its copies.
+const PATIENCE: u32 = 8;
+
 /// Most allocations one buffer may lie in.
 const PIECES: usize = 256;
 
@@ -37,6 +40,8 @@ pub(super) struct Devices {
 pub(super) struct Flying {
     id: CopyId,
     pending: Box<dyn Flight>,
+    /// Known to be over.
+    over: bool,
 }
 
 fn to_wire(e: &Export) -> Handle {
@@ -170,26 +175,79 @@ impl ShmLink {
         })?;
         self.copies_started += 1;
         let id = CopyId(self.copies_started);
-        self.flying.push(Flying { id, pending });
+        self.flying.push(Flying { id, pending, over: false });
         Ok(id)
     }
 
-    /// A copy that is over, if there is one.
+    /// The next event while copies are in flight. A driver takes longer to tell whether one is over than
+    /// a peer's frame takes, so those come first, and the driver is asked when there is none or it was
+    /// not asked for a while.
     #[cold]
-    pub(super) fn landed(&mut self) -> Option<Event<ShmFrame>> {
-        for at in 0..self.flying.len() {
+    pub(super) fn poll_flying(&mut self) -> Option<Event<ShmFrame>> {
+        if let Some(at) = self.flying.iter().position(|f| f.over) {
+            let done = self.flying.remove(at);
+            return Some(Event::Copied(done.id, true));
+        }
+        self.unasked += 1;
+        if self.unasked < PATIENCE {
+            let frame = self.poll_frames();
+            if frame.is_some() {
+                return frame;
+            }
+        }
+        self.unasked = 0;
+        let landed = self.landed();
+        if landed.is_some() { landed } else { self.poll_frames() }
+    }
+
+    /// A copy that is over, if there is one.
+    fn landed(&mut self) -> Option<Event<ShmFrame>> {
+        // Queues whose first is not over.
+        let mut busy = [None; 8];
+        let mut at = 0;
+        while at < self.flying.len() {
+            let queue = self.flying[at].pending.queue();
+            if queue.is_some() && busy.contains(&queue) {
+                at += 1;
+                continue;
+            }
             let ok = match self.flying[at].pending.poll() {
-                Ok(false) => continue,
+                Ok(false) => {
+                    if let Some(free) = busy.iter_mut().find(|q| q.is_none()) {
+                        *free = queue;
+                    }
+                    at += 1;
+                    continue;
+                }
                 Ok(true) => true,
                 Err(why) => {
                     log::warn!("{}: a device's copy failed: {why}", self.addr);
                     false
                 }
             };
-            let done = self.flying.swap_remove(at);
+            if ok && queue.is_some() {
+                self.overtake(at, queue);
+            }
+            // In order, by which the first of a queue is found.
+            let done = self.flying.remove(at);
             return Some(Event::Copied(done.id, ok));
         }
         None
+    }
+
+    /// The copy at `at` of that queue is over: if the last one there is as well, so are those between.
+    fn overtake(&mut self, at: usize, queue: Option<usize>) {
+        let Some(last) = self.flying.iter().rposition(|f| f.pending.queue() == queue) else { return };
+        if last == at || !matches!(self.flying[last].pending.poll(), Ok(true)) {
+            return;
+        }
+        self.flying[last].over = true;
+        for f in &mut self.flying[at + 1..last] {
+            if f.pending.queue() == queue {
+                f.pending.overtaken();
+                f.over = true;
+            }
+        }
     }
 
     pub(super) fn cancel_copy(&mut self, copy: CopyId) {

@@ -122,6 +122,8 @@ pub struct ShmLink {
     pid: u32,
     /// Copies by a device, in flight.
     flying: Vec<device::Flying>,
+    /// Polls since a driver was last asked for them.
+    unasked: u32,
     copies_started: u64,
     warned_cma: bool,
     warned_uid: bool,
@@ -198,6 +200,25 @@ impl ShmLink {
             self.serviced = now;
             self.service();
         }
+    }
+
+    /// The next thing that came by a ring.
+    #[inline(always)]
+    fn poll_frames(&mut self) -> Option<Event<ShmFrame>> {
+        self.calls = self.calls.wrapping_add(1);
+        if self.calls % STRIDE == 0 || self.slow {
+            if let Some(event) = self.poll_slow() {
+                return Some(event);
+            }
+        }
+        for _ in 0..self.hot_len.min(LOOKS) {
+            let id = self.hot[self.hot_turn];
+            self.hot_turn = if self.hot_turn + 1 < self.hot_len { self.hot_turn + 1 } else { 0 };
+            if let Some(event) = self.next_of(id) {
+                return Some(event);
+            }
+        }
+        if self.ins.len() > self.hot_len && self.calls % REST == 0 { self.cold() } else { None }
     }
 
     /// What a poll has to do beyond looking at hot rings.
@@ -388,24 +409,9 @@ impl Link for ShmLink {
             self.advance(self.held);
         }
         if !self.flying.is_empty() {
-            if let Some(event) = self.landed() {
-                return Some(event);
-            }
+            return self.poll_flying();
         }
-        self.calls = self.calls.wrapping_add(1);
-        if self.calls % STRIDE == 0 || self.slow {
-            if let Some(event) = self.poll_slow() {
-                return Some(event);
-            }
-        }
-        for _ in 0..self.hot_len.min(LOOKS) {
-            let id = self.hot[self.hot_turn];
-            self.hot_turn = if self.hot_turn + 1 < self.hot_len { self.hot_turn + 1 } else { 0 };
-            if let Some(event) = self.next_of(id) {
-                return Some(event);
-            }
-        }
-        if self.ins.len() > self.hot_len && self.calls % REST == 0 { self.cold() } else { None }
+        self.poll_frames()
     }
 
     #[inline]

@@ -98,6 +98,7 @@ impl ShmLink {
             incarnation: control::random()?,
             pid: std::process::id(),
             flying: Vec::new(),
+            unasked: 0,
             copies_started: 0,
             warned_cma: false,
             warned_uid: false,
