@@ -18,6 +18,10 @@ pub enum Command {
         libfabric: Option<PathBuf>,
     },
     Perf(Options),
+    Plot {
+        results: Vec<PathBuf>,
+        picture: PathBuf,
+    },
     UcxEnv {
         ucx: Option<PathBuf>,
     },
@@ -44,6 +48,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String
         Short('V') | Long("version") => Ok(Command::Version),
         Value(name) if name == "info" => info(parser),
         Value(name) if name == "perf" => perf(parser),
+        Value(name) if name == "plot" => plot(parser),
         Value(name) if name == "ucx-env" => ucx_env(parser),
         Value(name) if name == "help" => Ok(Command::Help(crate::help::MAIN)),
         Value(name) => Err(format!("there is no command {:?}", name.to_string_lossy())),
@@ -74,6 +79,24 @@ fn ucx_env(mut parser: lexopt::Parser) -> Result<Command, String> {
         }
     }
     Ok(Command::UcxEnv { ucx })
+}
+
+fn plot(mut parser: lexopt::Parser) -> Result<Command, String> {
+    let mut files: Vec<PathBuf> = Vec::new();
+    while let Some(arg) = parser.next().map_err(words)? {
+        match arg {
+            Short('h') | Long("help") => return Ok(Command::Help(crate::help::PLOT)),
+            Value(path) => files.push(path.into()),
+            other => return Err(words(other.unexpected())),
+        }
+    }
+    let picture = files.pop().filter(|_| !files.is_empty());
+    let picture =
+        picture.ok_or("plot wants results (as of `strait perf --csv`), and the name of a picture")?;
+    if plot_format(&picture).is_none() {
+        return Err(format!("{} must end in .svg or .png", picture.display()));
+    }
+    Ok(Command::Plot { results: files, picture })
 }
 
 fn perf(mut parser: lexopt::Parser) -> Result<Command, String> {

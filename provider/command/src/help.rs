@@ -8,6 +8,7 @@ Usage: strait <command> [options]
 Commands:
   info      what Strait finds on this host: libfabric, the provider, links, limits
   perf      measures providers side by side between two processes of this host
+  plot      draws what perf measured
   ucx-env   the settings that turn Strait on under the UCX at hand
 
   strait <command> --help   tells more
@@ -27,6 +28,20 @@ Exits with 0 if libfabric offers the provider `strait`, else with 1.
 Examples:
   strait info
   FI_PROVIDER_PATH=/opt/strait/lib strait info --json
+";
+
+pub const PLOT: &str = "\
+strait plot - draws what was measured before
+
+Usage: strait plot RESULTS.csv... PICTURE
+
+RESULTS are of `strait perf --csv FILE`, or of other programs in that form: lines of
+test,bytes,provider,unit,median,min,max,values
+where test is one of `strait perf`, in its unit, and values are separated by blanks.
+PICTURE ends in .svg or .png.
+
+Example:
+  strait plot monday.csv ucx.csv both.svg
 ";
 
 pub const UCX_ENV: &str = "\

@@ -96,6 +96,73 @@ fn an_allocation_is_told_of_once() {
     assert_eq!(net.device_copies(), 3);
 }
 
+/// `n` messages from device to device in a row, all of them matched; where they go.
+fn row(net: &mut Net, n: usize) -> Span {
+    let (src, dst) = (net.device(5000), net.device(5000 * n));
+    hmem::write(&[src], 0, &pattern(5000, 1));
+    for i in 0..n {
+        net[1].recv(&from_any(&[dst.part(5000 * i, 5000).unwrap()], i)).unwrap();
+        net[0].send(&msg(1, &[src], i)).unwrap();
+    }
+    net[1].progress();
+    dst
+}
+
+fn check_row(net: &mut Net, n: usize, dst: Span) {
+    net.settle();
+    assert_eq!(net.device_copies(), n);
+    let sent: Vec<_> = net[0].tx().iter().map(|c| c.err).collect();
+    let got: Vec<_> = net[1].rx().iter().map(|c| (c.err, c.len)).collect();
+    assert_eq!((sent, got), (vec![None; n], vec![(None, 5000); n]));
+    assert_eq!(net[1].look(dst, 5000 * n), pattern(5000, 1).repeat(n));
+    net.assert_idle();
+}
+
+#[test]
+fn a_sender_of_many_that_is_there_puts_what_it_is_invited_to() {
+    for n in 2..6 {
+        let mut net = net();
+        let dst = row(&mut net, n);
+        for _ in 0..2 * n {
+            net[0].progress();
+        }
+        assert!(net.device_copies() >= n - 1, "before the receiver looks again");
+        check_row(&mut net, n, dst);
+    }
+}
+
+#[test]
+fn a_sender_that_is_elsewhere_is_not_waited_for_long() {
+    for n in 1..6 {
+        let mut net = net();
+        let dst = row(&mut net, n);
+        let mut polls = 0;
+        while net.device_copies() < n && polls < 1000 {
+            assert!(!net[1].arm(), "nobody may sleep on an invitation");
+            net[1].progress();
+            polls += 1;
+        }
+        assert!(polls < 200, "{polls}");
+        // The invitations come to a sender that is too late.
+        check_row(&mut net, n, dst);
+    }
+}
+
+#[test]
+fn a_sender_that_cannot_put_says_so() {
+    for (failures, late) in [(1, false), (1, true), (4, false), (4, true)] {
+        let mut net = net();
+        let dst = row(&mut net, 4);
+        net.fail_copies(failures, late);
+        net.settle();
+        let got: Vec<_> = net[1].rx().iter().map(|c| (c.err, c.len)).collect();
+        assert_eq!(got, [(None, 5000); 4], "{failures} {late}");
+        assert!(net[0].tx().iter().all(|c| c.err.is_none()));
+        assert_eq!(net[1].look(dst, 20_000), pattern(5000, 1).repeat(4));
+        net.assert_idle();
+    }
+}
+
 #[test]
 fn what_a_device_cannot_copy_comes_in_frames() {
     for late in [false, true] {

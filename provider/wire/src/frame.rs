@@ -43,6 +43,8 @@ pub enum Op {
     Hold = 15,
     /// A `Write` or `Atomic` that asked for no answer was refused.
     Refused = 16,
+    /// Where the bytes of an `Rts` of a device's memory may be put, unless their taker gets them first.
+    Invite = 17,
 }
 
 impl Op {
@@ -64,6 +66,7 @@ impl Op {
             14 => Op::Handle,
             15 => Op::Hold,
             16 => Op::Refused,
+            17 => Op::Invite,
             _ => return None,
         })
     }
@@ -368,6 +371,7 @@ mod tests {
             (Op::Handle, 14),
             (Op::Hold, 15),
             (Op::Refused, 16),
+            (Op::Invite, 17),
         ] {
             assert_eq!(op as u8, code);
             assert_eq!(Op::from_u8(code), Some(op));

@@ -23,13 +23,15 @@
 //! | `Refused` | – | 1: an atomic, 0: a write | [`Status`] | – |
 //! | `Shared` | the counter's owner's req | pieces put; the one that failed, plus 1, from bit 32 on | [`Status`] | – |
 //! | `Handle` | – | – | – | [`Handle`] |
+//! | `Invite` | sender's req | taker's req | segments | [`Pieces`], segments x [`Seg`] |
 //!
 //! `Write` and friends address memory as libfabric's `fi_rma_iov` does: an offset or address, a
 //! length, and the key of a registration of the target.
 //!
 //! With `DEVICE`, segments are of a device's memory, in allocations that the same sender's `Handle`
 //! frames have told of before. A `Cts` with it asks that the bytes be put into those segments; a `Fin`
-//! to the taker's request then says that they were.
+//! to the taker's request then says that they were. An `Invite` asks for that too, of a sender that takes the
+//! one piece of its counter; when the taker has taken it, it gets the bytes itself.
 
 #![forbid(unsafe_code)]
 
@@ -42,4 +44,4 @@ pub use frame::{
 };
 
 /// Version of everything in this crate; two endpoints of different versions refuse each other.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;

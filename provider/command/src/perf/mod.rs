@@ -12,7 +12,7 @@ mod worker;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use pair::{Pair, Plan};
@@ -113,12 +113,30 @@ pub fn run(options: &Options) -> Result<bool, Error> {
         std::fs::write(path, report.csv()).map_err(|error| format!("writing {}: {error}", path.display()))?;
     }
     if let Some(path) = &options.plot {
-        plot::draw(&report, path)?;
+        let note = format!(
+            "libfabric {}, cores {} and {}; median, least and most of {}",
+            report.libfabric_version, report.cpus.0, report.cpus.1, report.reps
+        );
+        plot::draw(&report, &note, path)?;
     }
     if report.rows.is_empty() && report.failed.is_empty() {
         return Err(Error::Failed("nothing could be measured".into()));
     }
     Ok(report.failed.is_empty() && (!explicit || absent.is_empty()))
+}
+
+/// Draws what was measured before.
+pub fn plot(results: &[PathBuf], picture: &Path) -> Result<(), Error> {
+    let mut rows = Vec::new();
+    for path in results {
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        rows.extend(report::read_csv(&text).map_err(|e| format!("{}: {e}", path.display()))?);
+    }
+    // The tests one after the other, each with its providers in the order in which they came.
+    rows.sort_by_key(|row| Test::ALL.iter().position(|t| *t == row.test));
+    let most = rows.iter().map(|row| row.values.len()).max().unwrap_or(0);
+    let note = format!("median, least and most of {most}");
+    plot::draw(&Report { rows, ..Report::default() }, &note, picture)
 }
 
 type Key = (String, Test, usize);

@@ -43,8 +43,8 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(100, 100, 100),
 ];
 
-/// Draws what was measured over more than one size.
-pub fn draw(report: &Report, path: &Path) -> Result<(), Error> {
+/// Draws what was measured over more than one size, with a note below.
+pub fn draw(report: &Report, note: &str, path: &Path) -> Result<(), Error> {
     // Text in a PNG is ours to draw, and in an SVG to measure; no font of the system is needed.
     static FONT: Once = Once::new();
     FONT.call_once(|| {
@@ -64,8 +64,8 @@ pub fn draw(report: &Report, path: &Path) -> Result<(), Error> {
     let rows = tests.len().div_ceil(columns);
     let size = (PANEL.0 * columns as u32, PANEL.1 * rows as u32 + FOOT);
     let result = match format_of(path) {
-        Some(Format::Svg) => draw_on(SVGBackend::new(path, size), report, &tests, (rows, columns)),
-        Some(Format::Png) => draw_on(BitMapBackend::new(path, size), report, &tests, (rows, columns)),
+        Some(Format::Svg) => draw_on(SVGBackend::new(path, size), report, note, &tests, (rows, columns)),
+        Some(Format::Png) => draw_on(BitMapBackend::new(path, size), report, note, &tests, (rows, columns)),
         None => Err("the name must end in .svg or .png".into()),
     };
     result.map_err(|error| Error::Failed(format!("plotting to {}: {error}", path.display())))
@@ -83,6 +83,7 @@ fn points(report: &Report, test: Test) -> Vec<usize> {
 fn draw_on<B: DrawingBackend>(
     backend: B,
     report: &Report,
+    note: &str,
     tests: &[Test],
     (rows, columns): (usize, usize),
 ) -> Result<(), String> {
@@ -108,12 +109,8 @@ fn draw_on<B: DrawingBackend>(
         let (width, _) = foot.estimate_text_size(name, &font).map_err(text)?;
         x += width as i32 + 64;
     }
-    let note = format!(
-        "libfabric {}, cores {} and {}; median, least and most of {}",
-        report.libfabric_version, report.cpus.0, report.cpus.1, report.reps
-    );
     let style = ("sans-serif", 15).into_font().color(&INK.mix(0.75));
-    foot.draw(&Text::new(note, (24, 34), style)).map_err(text)?;
+    foot.draw(&Text::new(note.to_owned(), (24, 34), style)).map_err(text)?;
     for (panel, test) in area.split_evenly((rows, columns)).iter().zip(tests) {
         draw_panel(panel, report, *test, &names)?;
     }

@@ -56,7 +56,7 @@ impl fmt::Display for Failure {
 }
 
 /// Everything.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Report {
     pub version: &'static str,
     pub libfabric: String,
@@ -216,6 +216,38 @@ impl Report {
     }
 }
 
+/// Rows of files that [`Report::csv`] wrote, or that somebody else wrote like it: of each line the test, the
+/// bytes, the provider and, at the end, the values count.
+pub fn read_csv(text: &str) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
+    for (n, line) in text.lines().enumerate() {
+        if line.is_empty() || line.starts_with("test,") {
+            continue;
+        }
+        let row = row_of(line).ok_or_else(|| {
+            format!("line {} is not \"test,bytes,provider,unit,median,min,max,values\": {line}", n + 1)
+        })?;
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+fn row_of(line: &str) -> Option<Row> {
+    let (test, rest) = line.split_once(',')?;
+    let (size, rest) = rest.split_once(',')?;
+    let (provider, rest) = match rest.strip_prefix('"') {
+        // Quotes in it are doubled.
+        Some(quoted) => {
+            let end = quoted.find("\",")?;
+            (quoted[..end].replace("\"\"", "\""), &quoted[end + 2..])
+        }
+        None => rest.split_once(',').map(|(name, rest)| (name.to_owned(), rest))?,
+    };
+    let values = rest.split(',').nth(4)?.split_whitespace();
+    let values: Vec<f64> = values.map(|v| v.parse().ok()).collect::<Option<_>>()?;
+    Row::new(Test::parse(test)?, size.parse().ok()?, &provider, &values)
+}
+
 fn quoted(text: &str) -> String {
     match text.contains(['"', ',', ';', '\n']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
@@ -284,6 +316,18 @@ mod tests {
         let lines: Vec<&str> = csv.lines().collect();
         assert_eq!(lines.len(), 4);
         assert_eq!(lines[2], "lat,8,\"tcp;ofi_rxm\",us,0.5000,0.4000,0.6000,0.5000 0.4000 0.6000");
+    }
+
+    #[test]
+    fn csv_can_be_read_back() {
+        let was = report();
+        assert_eq!(read_csv(&was.csv()).unwrap(), was.rows);
+        for bad in
+            ["lat", "lat,8,shm", "lat,x,shm,us,1,1,1,1", "late,8,shm,us,1,1,1,1", "lat,8,shm,us,1,1,1,"]
+        {
+            let why = read_csv(&format!("test,\n{bad}\n")).unwrap_err();
+            assert!(why.starts_with("line 2 "), "{why}");
+        }
     }
 
     #[test]

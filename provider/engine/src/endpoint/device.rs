@@ -4,13 +4,33 @@
 //! address is enough. Whoever can reach both sides has the device copy, in one go: the receiver from
 //! the sender's memory, or, asked by a `Cts` that says where to, the sender into the receiver's. Where
 //! neither can, the payload comes in frames. A copy takes its time, and meanwhile all else goes on.
+//!
+//! From device to device either side can. The receiver gets a message that comes alone, which takes one
+//! frame less. While more are behind it, or copies are in flight, it invites the sender to put it
+//! (`Invite`): so both sides call their drivers, which is what takes the time of short copies, and a device
+//! writes to another one faster than it reads from it. It gets the message itself if the sender is not there
+//! to do so: one of both takes the one piece of a counter ([`Link::share_open`]).
 
-use hmem::Span;
-use wire::{Flags, Head, Op as WireOp, Seg, Status, put, take};
+use arrayvec::ArrayVec;
+use hmem::{Span, total};
+use wire::{Flags, Head, MAX_SEGS, Op as WireOp, Pieces, Seg, Status, put, take, take_many};
 
-use super::{Endpoint, In, Out, Request, Serve};
+use super::{Endpoint, In, Out, Request, Serve, Then};
 use crate::core::Core;
-use crate::link::{CopyId, Link, NoDirect, PeerId, Refused, Way};
+use crate::link::{CopyId, Link, NoDirect, PeerId, Refused, Share, Way};
+use crate::types::What;
+
+/// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
+/// little beside a copy.
+const PATIENCE: u16 = 64;
+
+/// What is needed of a request whose sender was invited, should that not come to it.
+#[derive(Debug)]
+pub(super) struct Invited {
+    share: Share,
+    /// The sender's memory.
+    segs: ArrayVec<Seg, MAX_SEGS>,
+}
 
 /// Whether a device has any of it.
 pub(super) fn on_device(iov: &[Span]) -> bool {
@@ -84,6 +104,120 @@ impl<L: Link> Endpoint<L> {
             Request::In(request) => Some(request),
             _ => None,
         }
+    }
+
+    /// Invites the sender of one of many messages to put it into place, where both sides are devices'
+    /// memory. If that is not to be, the request comes back.
+    pub(super) fn invite(&mut self, segs: &[Seg], mut request: In) -> Option<In> {
+        let (peer, want, req) = (request.peer, request.want, request.req);
+        // Writes take effect in order, which those that others make do not.
+        let is_message = matches!(request.then, Then::Recv(_));
+        let is_busy = !self.copies.is_empty() || self.link.waiting(peer);
+        if want == 0 || !is_message || !is_busy || self.peer(peer).puts_not {
+            return Some(request);
+        }
+        let Some(share) = self.link.share_open(peer) else { return Some(request) };
+        let iov = request.iov.clone();
+        if !self.share_later(peer, &iov) {
+            self.link.share_close(peer, share);
+            return Some(request);
+        }
+        request.placed = true;
+        request.invited = Some(Box::new(Invited { share, segs: segs.iter().copied().collect() }));
+        let name = self.requests.insert(Request::In(request));
+        let mut frame = Vec::with_capacity(Head::LEN + size_of::<Pieces>() + size_of_val(&iov[..]));
+        put(&mut frame, &Head::new(WireOp::Invite, Flags::empty(), iov.len() as u16, req, name));
+        let len = (want as u64).into();
+        put(&mut frame, &Pieces { len, piece: len, slot: share.slot.into(), turn: share.turn.into() });
+        for s in iov.iter() {
+            put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
+        }
+        self.tell_peer(peer, &frame);
+        self.invited.push((name, PATIENCE));
+        None
+    }
+
+    /// The taker of a message of ours says where it goes.
+    pub(super) fn on_invite(&mut self, peer: PeerId, head: &Head, rest: &mut &[u8]) -> Option<()> {
+        let about: Pieces = take(rest)?;
+        let n = usize::from(head.aux.get());
+        (n <= MAX_SEGS).then_some(())?;
+        let segs = take_many::<Seg>(rest, n)?;
+        let share = Share { slot: about.slot.get(), turn: about.turn.get() };
+        if self.link.share_claim(peer, share, false, 1).is_none() {
+            // It did not wait, and may have what it wants.
+            return Some(());
+        }
+        let (name, theirs, want) = (head.tag.get(), head.data.get(), about.len.get());
+        match self.requests.get_mut(name)? {
+            Request::Out(out)
+                if out.peer == peer
+                    && out.asked.is_none()
+                    && out.shared.is_none()
+                    && want <= total(&out.iov) as u64
+                    && !out.done_as.what.intersects(What::RMA | What::ATOMIC) =>
+            {
+                out.asked = Some((theirs, want as usize));
+            }
+            _ => return None,
+        }
+        if !self.push_out(name, segs) {
+            if let Some(Request::Out(out)) = self.requests.get_mut(name) {
+                out.asked = None;
+            }
+            self.fin(peer, theirs, Status::Unsupported, 0);
+        }
+        Some(())
+    }
+
+    /// Gets what invited senders did not come to.
+    pub(super) fn wait_for_the_invited(&mut self) -> usize {
+        let mut n = 0;
+        let mut invited = std::mem::take(&mut self.invited);
+        invited.retain_mut(|(name, left)| {
+            *left -= 1;
+            if *left > 0 {
+                return true;
+            }
+            let Some(Request::In(In { peer, invited: Some(i), .. })) = self.requests.get_mut(*name) else {
+                return false;
+            };
+            let (peer, share) = (*peer, i.share);
+            let is_ours = self.link.share_claim(peer, share, true, 1).is_some();
+            self.link.share_close(peer, share);
+            if is_ours {
+                self.disinvite(*name);
+                n += 1;
+            }
+            false
+        });
+        // Nothing is invited while others are waited for.
+        self.invited = invited;
+        n
+    }
+
+    /// Gets what its sender will not put.
+    fn disinvite(&mut self, name: u64) {
+        let Some(Request::In(i)) = self.requests.get_mut(name) else { return };
+        let Some(invited) = i.invited.take() else { return };
+        i.placed = false;
+        let (peer, want, iov) = (i.peer, i.want, i.iov.clone());
+        if self.begin(name, Way::Get, peer, &invited.segs, &iov, want).is_err() {
+            self.ask(name, true);
+        }
+    }
+
+    /// A request whose sender may have been invited is over.
+    pub(super) fn uninvite(&mut self, name: u64, request: &In) {
+        if let Some(invited) = &request.invited {
+            self.link.share_close(request.peer, invited.share);
+            self.invited.retain(|(n, _)| *n != name);
+        }
+    }
+
+    /// Whether nobody else would see to it that a message comes in.
+    pub(crate) fn is_inviting(&self) -> bool {
+        !self.invited.is_empty()
     }
 
     /// Asks a peer for the bytes of a request that is in the pool: put into place, if the place is a
@@ -202,6 +336,16 @@ impl<L: Link> Endpoint<L> {
         }
         if self.is_copying(name) {
             return None;
+        }
+        if let Some(Request::In(In { invited: Some(invited), .. })) = self.requests.get_mut(name) {
+            let share = invited.share;
+            self.link.share_close(peer, share);
+            self.invited.retain(|(n, _)| *n != name);
+            if status == Status::Unsupported {
+                self.peer(peer).puts_not = true;
+                self.disinvite(name);
+                return Some(());
+            }
         }
         let Some(Request::In(i)) = self.requests.remove(name) else { return None };
         let (status, len) = if status == Status::Ok { (status, i.len) } else { (Status::Io, 0) };

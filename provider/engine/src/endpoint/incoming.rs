@@ -79,6 +79,7 @@ impl<L: Link> Endpoint<L> {
             WireOp::Share => self.on_share(core, peer, head, &mut rest),
             WireOp::Shared => self.on_shared(core, peer, head),
             WireOp::Lend => self.on_lend(core, peer, head, &mut rest),
+            WireOp::Invite => self.on_invite(peer, head, &mut rest),
             _ => None,
         }
     }

@@ -65,6 +65,8 @@ pub(crate) struct Peer {
     /// What it was given to copy whole, as far as it has not been seen to begin.
     given: ArrayVec<Share, { share::GIVEN }>,
     fetches: Fetches,
+    /// It could not put what it was invited to, so it is not asked again.
+    puts_not: bool,
     /// Its path has been told of in the log.
     told: bool,
 }
@@ -127,6 +129,8 @@ struct In {
     req: u64,
     /// The peer was told where to put the bytes, and may say that it has.
     placed: bool,
+    /// It was so only if it comes to it before we do.
+    invited: Option<Box<device::Invited>>,
     /// A device could not take them.
     failed: bool,
     then: Then,
@@ -185,6 +189,8 @@ pub(crate) struct Endpoint<L> {
     posting: bool,
     /// Copies in flight, and the request each is for.
     copies: Vec<(CopyId, u64)>,
+    /// Requests whose sender is invited, and for how many polls more it is left to that.
+    invited: Vec<(u64, u16)>,
     /// Peers with a backlog.
     lagging: Vec<PeerId>,
     /// A peer whose path is still to be told of.
@@ -230,6 +236,7 @@ impl<L: Link> Endpoint<L> {
             shares: VecDeque::new(),
             posting: false,
             copies: Vec::new(),
+            invited: Vec::new(),
             lagging: Vec::new(),
             untold: None,
             proto: Thresholds::new(eager, max_frame),
@@ -307,6 +314,7 @@ impl<L: Link> Endpoint<L> {
                 shares: share::Shares::Unknown,
                 given: ArrayVec::new(),
                 fetches: Fetches::Unknown,
+                puts_not: false,
                 told: false,
             });
         }
@@ -377,6 +385,9 @@ impl<L: Link> Endpoint<L> {
         }
         if !self.shares.is_empty() {
             n += self.share_on(core);
+        }
+        if !self.invited.is_empty() {
+            n += self.wait_for_the_invited();
         }
         if self.stopped > 0 && core.waiting <= core.waiting_most / 2 {
             self.let_go();
@@ -580,6 +591,7 @@ impl<L: Link> Endpoint<L> {
         state.holds = false;
         let stopped = std::mem::take(&mut state.stopped);
         state.fetches = Fetches::Unknown;
+        state.puts_not = false;
         state.frames_only = false;
         state.shares = share::Shares::Unknown;
         state.given.clear();
@@ -597,6 +609,7 @@ impl<L: Link> Endpoint<L> {
         });
         self.streams.retain(|name| !mine.contains(name));
         self.shares.retain(|name| !mine.contains(name));
+        self.invited.retain(|(name, _)| !mine.contains(name));
         for name in mine {
             self.stop_copy(name);
             self.kept.remove(&name);

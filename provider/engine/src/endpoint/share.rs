@@ -201,6 +201,7 @@ impl<L: Link> Endpoint<L> {
             got,
             req,
             placed,
+            invited: None,
             failed,
             then,
             shared,

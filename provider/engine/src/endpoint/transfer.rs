@@ -80,9 +80,13 @@ impl<L: Link> Endpoint<L> {
                 Err(NoDirect::Never) => self.peer(peer).frames_only = true,
             }
         }
-        let (got, placed, failed, shared) = (0, false, false, None);
-        let mut request = In { peer, iov, len, want, got, req, placed, failed, then, shared };
+        let (got, placed, invited, failed, shared) = (0, false, None, false, None);
+        let mut request = In { peer, iov, len, want, got, req, placed, invited, failed, then, shared };
         if direct == Reach::Device {
+            match self.invite(segs, request) {
+                None => return,
+                Some(back) => request = back,
+            }
             match self.pull(segs, request) {
                 None => return,
                 Some(back) => request = back,
@@ -275,6 +279,7 @@ impl<L: Link> Endpoint<L> {
         }
         match self.requests.remove(name)? {
             Request::In(i) => {
+                self.uninvite(name, &i);
                 // What did not fit was never asked for; the landing knows the message's length.
                 let status = if i.failed { Status::Io } else { Status::Ok };
                 self.fetched(core, peer, i.req, status, i.len, i.then);
