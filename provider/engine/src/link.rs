@@ -248,6 +248,12 @@ pub trait Link {
         None
     }
 
+    /// Whether the peer's memory and ours are on two devices, which can both copy at once. Two processes
+    /// that use one device have it in turns, and each change takes longer than many copies.
+    fn apart(&self, _peer: PeerId, _theirs: &[Seg], _ours: &[Span]) -> bool {
+        false
+    }
+
     /// The peer has been sent this.
     fn told(&mut self, to: PeerId, handle: &Handle) {
         let _ = (to, handle);

@@ -179,6 +179,11 @@ impl Net {
         self.hub.borrow_mut().fail_copies(copies, late);
     }
 
+    /// From now on all devices' memory is of the same one.
+    pub fn one_device(&mut self) {
+        self.hub.borrow_mut().one_device = true;
+    }
+
     /// How many copies devices made from node to node.
     pub fn device_copies(&self) -> usize {
         self.hub.borrow().copies

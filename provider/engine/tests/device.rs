@@ -149,6 +149,18 @@ fn a_sender_that_is_elsewhere_is_not_waited_for_long() {
 }
 
 #[test]
+fn of_two_that_share_a_device_only_the_receiver_uses_it() {
+    let mut net = net();
+    net.one_device();
+    let dst = row(&mut net, 4);
+    for _ in 0..4 {
+        net[1].progress();
+    }
+    assert_eq!(net.device_copies(), 4, "at once, since nobody is invited");
+    check_row(&mut net, 4, dst);
+}
+
+#[test]
 fn a_sender_that_cannot_put_says_so() {
     for (failures, late) in [(1, false), (1, true), (4, false), (4, true)] {
         let mut net = net();

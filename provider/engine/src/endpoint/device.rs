@@ -8,7 +8,7 @@
 //! From device to device either side can. The receiver gets a message that comes alone, which takes one
 //! frame less. While more are behind it, or copies are in flight, it invites the sender to put it
 //! (`Invite`): so both sides call their drivers, which is what takes the time of short copies, and a device
-//! writes to another one faster than it reads from it. It gets the message itself if the sender is not there
+//! writes to another one faster than it reads from it; not on one device, which the two would have in turns. It gets the message itself if the sender is not there
 //! to do so: one of both takes the one piece of a counter ([`Link::share_open`]).
 
 use arrayvec::ArrayVec;
@@ -116,8 +116,11 @@ impl<L: Link> Endpoint<L> {
         if want == 0 || !is_message || !is_busy || self.peer(peer).puts_not {
             return Some(request);
         }
-        let Some(share) = self.link.share_open(peer) else { return Some(request) };
         let iov = request.iov.clone();
+        if !self.link.apart(peer, segs, &iov) {
+            return Some(request);
+        }
+        let Some(share) = self.link.share_open(peer) else { return Some(request) };
         if !self.share_later(peer, &iov) {
             self.link.share_close(peer, share);
             return Some(request);

@@ -56,6 +56,8 @@ pub(super) struct Hub {
     peer_access: bool,
     /// All devices' memory.
     pub(super) devices: Vec<Span>,
+    /// They are all the memory of one.
+    pub(super) one_device: bool,
     /// Copies that devices made, and how many are to fail before and after they were started.
     pub(super) copies: usize,
     fail: (usize, usize),
@@ -85,6 +87,7 @@ impl Hub {
             accesses: 0,
             peer_access,
             devices: Vec::new(),
+            one_device: false,
             copies: 0,
             fail: (0, 0),
             chance: seed | 1,
@@ -532,6 +535,10 @@ impl Link for MemLink {
         if let Some(state) = self.hub.borrow_mut().shares.get_mut(&key) {
             state.1 = u16::MAX;
         }
+    }
+
+    fn apart(&self, _: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
+        !theirs.is_empty() && !ours.is_empty() && !self.hub.borrow().one_device
     }
 
     fn untold(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {

@@ -114,6 +114,21 @@ impl ShmLink {
         Some(out)
     }
 
+    /// Whether both sides' memory begins on devices that are known, and not the same.
+    pub(super) fn on_two_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
+        let (Some(there), Some(here)) = (theirs.first(), ours.first()) else { return false };
+        let there = self.peers[peer.0 as usize].devices.find(there.addr.get());
+        if here.kind().is_system() {
+            return false;
+        }
+        let here = registry::of(here.kind()).dma_map(here.addr() as usize, 1, 1);
+        match (there, here.as_deref()) {
+            // Other runtimes' handles do not say which device it is.
+            (Some(there), Ok([here])) if here.how.kind() == Kind::Cuda => there.device != here.device,
+            _ => false,
+        }
+    }
+
     pub(super) fn told_handle(&mut self, to: PeerId, h: &Handle) {
         let (base, len) = (h.base.get(), h.len.get());
         let told = &mut self.peers[to.0 as usize].devices.told;

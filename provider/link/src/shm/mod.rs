@@ -551,6 +551,10 @@ impl Link for ShmLink {
         peer.out.as_ref()?.board.as_ref()?.find(key)
     }
 
+    fn apart(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
+        self.on_two_devices(peer, theirs, ours)
+    }
+
     fn untold(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
         self.untold_handles(to, iov)
     }
