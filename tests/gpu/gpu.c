@@ -4,6 +4,7 @@
  *   gpu check [most]     bytes of every kind of memory and transfer, up to `most` bytes (default 1 MiB)
  *   gpu time [most [only]] time and bandwidth, each next to the raw copy, in turns; of those series whose
  *                        names contain `only`
+ *   gpu onesided [most [least]] MPI_Put and MPI_Get
  *   gpu host [nocuda]    8 bytes between host buffers, with a live CUDA context or without one
  *
  * CUDA's driver is loaded at run time, so that the same program runs over a stand-in for it.
@@ -396,6 +397,40 @@ static void series(const char *name, enum kind from, enum kind to, size_t least,
 	MPI_Barrier(MPI_COMM_WORLD);
 }
 
+/* MPI_Put and MPI_Get, of GPU memory into and from a window on GPU memory, between fences. */
+static void onesided(size_t most)
+{
+	static const size_t sizes[] = { 1, 8, 4096, 8193, 65537, 1 << 20, 16 << 20 };
+	struct mem there = make(PLAIN, most), here = make(PLAIN, most);
+	unsigned seed = 1;
+	size_t i;
+	MPI_Win win;
+	scratch = malloc(most + 64);
+	MPI_Win_create(there.at, (MPI_Aint)most, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &win);
+	for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && sizes[i] <= most; i++) {
+		int n = (int)sizes[i];
+		if (only && sizes[i] < strtoull(only, NULL, 0))
+			continue;
+		fill(here.at, sizes[i], ++seed + rank);
+		MPI_Win_fence(0, win);
+		MPI_Put(here.at, n, MPI_BYTE, !rank, 0, n, MPI_BYTE, win);
+		MPI_Win_fence(0, win);
+		same("put", there.at, sizes[i], seed + !rank);
+		fill(there.at, sizes[i], ++seed + rank);
+		MPI_Win_fence(0, win);
+		MPI_Get(here.at, n, MPI_BYTE, !rank, 0, n, MPI_BYTE, win);
+		MPI_Win_fence(0, win);
+		same("get", here.at, sizes[i], seed + !rank);
+		if (rank == 0)
+			printf("# put and get of %zu bytes: %s\n", sizes[i], failures ? "wrong" : "right");
+		fflush(stdout);
+	}
+	MPI_Win_free(&win);
+	MPI_Allreduce(MPI_IN_PLACE, &failures, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+	if (rank == 0)
+		printf(failures ? "gpu onesided FAILED\n" : "gpu onesided ok, up to %zu bytes\n", most);
+}
+
 static void times(size_t most)
 {
 	if (rank == 0)
@@ -436,6 +471,8 @@ int main(int argc, char **argv)
 		start_cuda();
 		if (!strcmp(mode, "time"))
 			times(most);
+		else if (!strcmp(mode, "onesided"))
+			onesided(most);
 		else
 			check(most);
 	}
