@@ -12,13 +12,12 @@
 //! to do so: one of both takes the one piece of a counter ([`Link::share_open`]).
 
 use arrayvec::ArrayVec;
-use hmem::{Span, total};
+use hmem::Span;
 use wire::{Flags, Head, MAX_SEGS, Op as WireOp, Pieces, Seg, Status, put, take, take_many};
 
 use super::{Endpoint, In, Out, Request, Serve, Then};
 use crate::core::Core;
 use crate::link::{CopyId, Link, NoDirect, PeerId, Refused, Share, Way};
-use crate::types::What;
 
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
 /// little beside a copy.
@@ -151,19 +150,8 @@ impl<L: Link> Endpoint<L> {
             // It did not wait, and may have what it wants.
             return Some(());
         }
-        let (name, theirs, want) = (head.tag.get(), head.data.get(), about.len.get());
-        match self.requests.get_mut(name)? {
-            Request::Out(out)
-                if out.peer == peer
-                    && out.asked.is_none()
-                    && out.shared.is_none()
-                    && want <= total(&out.iov) as u64
-                    && !out.done_as.what.intersects(What::RMA | What::ATOMIC) =>
-            {
-                out.asked = Some((theirs, want as usize));
-            }
-            _ => return None,
-        }
+        let (name, theirs) = (head.tag.get(), head.data.get());
+        self.ask_out(peer, name, theirs, about.len.get())?;
         if !self.push_out(name, segs) {
             if let Some(Request::Out(out)) = self.requests.get_mut(name) {
                 out.asked = None;

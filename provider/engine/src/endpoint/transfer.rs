@@ -124,23 +124,23 @@ impl<L: Link> Endpoint<L> {
         if !self.kept.is_empty() && self.give_kept(peer, name, head.data.get(), want).is_some() {
             return Some(());
         }
-        match self.requests.get_mut(name)? {
-            Request::Out(out)
-                if out.peer == peer
-                    && out.asked.is_none()
-                    && out.shared.is_none()
-                    && want <= total(&out.iov) as u64
-                    && !out.done_as.what.intersects(What::READ | What::ATOMIC) =>
-            {
-                out.asked = Some((head.data.get(), want as usize));
-            }
-            _ => return None,
-        }
+        self.ask_out(peer, name, head.data.get(), want)?;
         self.peer(peer).fetches = Fetches::ByFrames;
         if segs.is_empty() || !self.push_out(name, segs) {
             self.streams.push_back(name);
         }
         Some(())
+    }
+
+    /// Takes down what a peer wants of a request of ours; `None` if that is nonsense.
+    pub(super) fn ask_out(&mut self, peer: PeerId, name: u64, theirs: u64, want: u64) -> Option<()> {
+        let Request::Out(out) = self.requests.get_mut(name)? else { return None };
+        let ours = out.peer == peer
+            && out.asked.is_none()
+            && out.shared.is_none()
+            && want <= total(&out.iov) as u64
+            && !out.done_as.what.intersects(What::READ | What::ATOMIC);
+        ours.then(|| out.asked = Some((theirs, want as usize)))
     }
 
     /// Answers a read.
