@@ -61,9 +61,9 @@ part_client() {
         for mode in '' -w -e cma=n; do
             # UCX has no atomics in peer error mode since 1.16.
             case $mode in
-                -e)    want="tag am put get user core" ;;
+                -e)    want="tag am put get user core flood" ;;
                 -w)    want="tag am put get atomic" ;;
-                *)     want="tag am put get atomic user user-atomic core" ;;
+                *)     want="tag am put get atomic user user-atomic core flood" ;;
             esac
             if [ "${FAST:-0}" != 0 ] && [ "$mode" = -w ]; then continue; fi
             out=$logs/client-$host${mode:+-${mode#-}}.log status=0
