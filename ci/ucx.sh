@@ -4,7 +4,7 @@
 # for it to choose from:
 #
 #   ci/ucx.sh                 everything: the parts below
-#   ci/ucx.sh PART...         info client death perf mpi shmem wheels nixl
+#   ci/ucx.sh PART...         info client death uid perf mpi shmem wheels nixl
 #   UCX_HOSTS="debian 1.22"   only these (default: all that ci/get-ucx gets)
 #   FAST=1                    a few sizes, fewer rounds
 #
@@ -91,6 +91,27 @@ part_death() {
             report $status "death $host${mode:+ $mode}: all down within $(sed -n 's/.*down after \([0-9.]*\) ms.*/\1/p' "$out" |
                 sort -n | tail -n 1) ms"
         done
+    done
+}
+
+# Another user's process, with an honest address and with a forged one: refused, with one line on
+# either side.
+part_uid() {
+    local host out status line
+    gcc -O1 -Wno-unused-function -o "$WORK/ucx-uid" tests/ucx/uid.c -lucp -luct -lucs
+    for host in $hosts; do
+        use "$host"
+        out=$logs/uid-$host.log status=0
+        timeout -k 5 60 "${run[@]}" "$WORK/ucx-uid" >"$out" 2>&1 || status=$?
+        if [ $status = 77 ]; then
+            echo "   uid $host: left out, cannot become nobody here (not root?)"
+            continue
+        fi
+        [ "$(grep -c '^ok ' "$out")" = 2 ] || status=1
+        for line in 'WARN .* belongs to uid ' 'WARN .* refused a peer of uid '; do
+            [ "$(grep -c "$line" "$out")" = 2 ] || status=1
+        done
+        report $status "uid $host: $(sed -n 's/^the endpoint: //p' "$out" | sort -u)"
     done
 }
 
@@ -224,7 +245,7 @@ part_nixl() {
 
 main() {
     [ -e "$so" ] || die "no $so (build it first: ci/build)"
-    (($#)) || set -- info client death perf mpi shmem wheels nixl
+    (($#)) || set -- info client death uid perf mpi shmem wheels nixl
     # shellcheck disable=SC2086
     ci/get-ucx $hosts
     for part; do
