@@ -4,7 +4,7 @@
 # for it to choose from:
 #
 #   ci/ucx.sh                 everything: the parts below
-#   ci/ucx.sh PART...         info client death uid perf mpi shmem wheels nixl
+#   ci/ucx.sh PART...         info client death uid two perf mpi shmem wheels nixl
 #   UCX_HOSTS="debian 1.22"   only these (default: all that ci/get-ucx gets)
 #   FAST=1                    a few sizes, fewer rounds
 #
@@ -25,9 +25,16 @@ report() { # report STATUS NAME
     if [ "$1" = 0 ]; then echo "ok $2"; else echo "FAILED $2"; bad=1; fi
 }
 
-# use HOST: how its programs are started, in `run` and `bin`; with what `strait ucx-env` says.
+# settings [--ucx DIR]: adds what `strait ucx-env` says to `run`.
+settings() {
+    local text setting
+    text=$("$STRAIT_LIB_DIR/bin/strait" ucx-env "$@") || die "no settings for a UCX: $*"
+    while read -r _ setting; do run+=("$setting"); done < <(grep '^export' <<<"$text")
+}
+
+# use HOST: how its programs are started, in `run` and `bin`; with those settings.
 use() {
-    local lib=() settings
+    local lib=()
     run=(env UCX_WARN_UNUSED_ENV_VARS=n)
     bin=/usr/bin
     if [ "$1" != debian ]; then
@@ -35,8 +42,7 @@ use() {
         bin=$UCX/$1/libucx/bin lib=(--ucx "$UCX/$1/libucx/lib")
         run+=(LD_LIBRARY_PATH="$UCX/$1/libucx/lib")
     fi
-    settings=$("$STRAIT_LIB_DIR/bin/strait" ucx-env "${lib[@]}") || die "no settings for UCX $1"
-    while read -r _ setting; do run+=("$setting"); done < <(grep '^export' <<<"$settings")
+    settings "${lib[@]}"
 }
 
 # carried LOG: UCX says so itself, at its level info.
@@ -112,6 +118,46 @@ part_uid() {
             [ "$(grep -c "$line" "$out")" = 2 ] || status=1
         done
         report $status "uid $host: $(sed -n 's/^the endpoint: //p' "$out" | sort -u)"
+    done
+}
+
+# renamed HOST DIR: a copy of its libraries with names of their own, as wheels have them inside, so that
+# the dynamic linker does not take them for others of the same name.  The new names are as long as the
+# old ones, and only names of libraries are changed.
+renamed() {
+    local l
+    mkdir -p "$2"
+    for l in m p s t; do
+        sed 's/libuc\([mpst]\)\.so\.0/libuc\1-x.so/g' "$UCX/$1/libucx/lib/libuc$l.so.0" >"$2/libuc$l-x.so"
+    done
+}
+
+# Two copies of UCX in a process: Debian's and another one, either of them first.
+part_two() {
+    local host dir order out status release
+    gcc -O1 -o "$WORK/ucx-two" tests/ucx/two.c -ldl
+    gcc -O1 -shared -fPIC -Wno-unused-function -o "$WORK/ucx-side.so" tests/ucx/side.c -lucp -lucs
+    for host in $hosts; do
+        [ "$host" != debian ] || continue
+        dir=$WORK/ucx-two-$host
+        renamed "$host" "$dir"
+        gcc -O1 -shared -fPIC -Wno-unused-function -o "$dir/side.so" tests/ucx/side.c \
+            "$dir/libucp-x.so" "$dir/libucs-x.so" -Wl,--disable-new-dtags,-rpath,"$dir",--allow-shlib-undefined
+        use debian
+        settings --ucx "$dir"
+        for order in "$WORK/ucx-side.so $dir/side.so" "$dir/side.so $WORK/ucx-side.so"; do
+            out=$logs/two-$host-$(basename "${order%% *}").log status=0
+            # shellcheck disable=SC2086
+            STRAIT_UCX_LOG=debug UCX_LOG_LEVEL=info timeout -k 5 120 "${run[@]}" "$WORK/ucx-two" $order \
+                >"$out" 2>&1 || status=1
+            grep -q '^ok two$' "$out" || status=1
+            # Two processes, two copies.
+            [ "$(grep -c 'serving UCX ' "$out")" = 4 ] && [ "$(grep -c '[_ ]cfg.*(strait/host)' "$out")" = 4 ] || status=1
+            release=$(sed -n 's/^a worker of UCX //p' "$out" | paste -sd ' ')
+            [ "$(wc -w <<<"$release")" = 2 ] && [ "${release% *}" != "${release#* }" ] || status=1
+            report $status "two copies of UCX in a process: ${release/ /, then }"
+            if [ "${FAST:-0}" != 0 ]; then break; fi
+        done
     done
 }
 
@@ -214,7 +260,7 @@ part_wheels() {
 # NIXL's wheel, with a UCX of its own inside, in peer error mode: 4 MiB written between two processes,
 # by its default and over Strait in turns.  Its CUDA parts find the stand-in for the driver.
 part_nixl() {
-    local dir=$UCX/nixl want="nixl-cu12==1.5.1 numpy==2.3.5" site settings status log round way
+    local dir=$UCX/nixl want="nixl-cu12==1.5.1 numpy==2.3.5" site status log round way
     need_apt python3-venv python3-pip
     if [ "$(cat "$dir/.done" 2>/dev/null)" != "$want" ]; then
         rm -rf "$dir"
@@ -228,13 +274,11 @@ part_nixl() {
     quiet "$WORK/log/build-stand-in.log" cargo build --locked -p cuda-stand-in
     mkdir -p "$WORK/nixl-cuda"
     cp "${CARGO_TARGET_DIR:-target}/debug/libcuda_stand_in.so" "$WORK/nixl-cuda/libcuda.so.1"
-    settings=()
-    while read -r _ way; do settings+=("$way"); done < <("$STRAIT_LIB_DIR/bin/strait" ucx-env --ucx "$site/nixl_cu12.libs" | grep '^export')
     for ((round = 1; round <= (${FAST:-0} ? 1 : 3); round++)); do
         for way in default strait; do
             log=$logs/nixl-$way.log status=0
             run=(env UCX_WARN_UNUSED_ENV_VARS=n)
-            [ $way = default ] || run+=("${settings[@]}")
+            [ $way = default ] || settings --ucx "$site/nixl_cu12.libs"
             LD_LIBRARY_PATH=$WORK/nixl-cuda UCX_LOG_LEVEL=info timeout -k 5 200 \
                 "${run[@]}" "$dir/bin/python" tests/ucx/nixl.py >"$log" 2>&1 || status=1
             [ $way = default ] || carried "$log" || status=1
@@ -245,7 +289,7 @@ part_nixl() {
 
 main() {
     [ -e "$so" ] || die "no $so (build it first: ci/build)"
-    (($#)) || set -- info client death uid perf mpi shmem wheels nixl
+    (($#)) || set -- info client death uid two perf mpi shmem wheels nixl
     # shellcheck disable=SC2086
     ci/get-ucx $hosts
     for part; do

@@ -53,7 +53,7 @@ pub(crate) fn register_all() {
                 served.push(serve(host));
             }
             Err(why) => {
-                eprintln!("strait: not used with {path}: {why}");
+                crate::log::line(format_args!("strait: not used with {path}: {why}"));
                 refused.push(list);
             }
         }
