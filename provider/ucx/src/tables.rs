@@ -60,15 +60,6 @@ pub(crate) fn register_all() {
     }
 }
 
-/// The `uct_query_components` of the one UCX there is.
-pub(crate) fn only_query_components() -> Option<ucx::QueryComponents> {
-    let served = SERVED.lock().unwrap_or_else(|e| e.into_inner());
-    match served[..] {
-        [only] => Some(only.host.query_components),
-        _ => None,
-    }
-}
-
 /// Who is served with this component.
 pub(crate) fn of_component(component: *const c_void) -> Option<&'static Served> {
     let served = SERVED.lock().unwrap_or_else(|e| e.into_inner());
