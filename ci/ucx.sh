@@ -4,7 +4,7 @@
 # for it to choose from:
 #
 #   ci/ucx.sh                 everything: the parts below
-#   ci/ucx.sh PART...         info client death uid two perf mpi shmem wheels nixl
+#   ci/ucx.sh PART...         info client death uid two unknown perf mpi shmem wheels nixl
 #   UCX_HOSTS="debian 1.22"   only these (default: all that ci/get-ucx gets)
 #   FAST=1                    a few sizes, fewer rounds
 #
@@ -67,7 +67,7 @@ part_client() {
         for mode in '' -w -e cma=n; do
             # UCX has no atomics in peer error mode since 1.16.
             case $mode in
-                -e)    want="tag am put get user core flood" ;;
+                -e)    want="tag am put get user core" ;;
                 -w)    want="tag am put get atomic" ;;
                 *)     want="tag am put get atomic user user-atomic core flood" ;;
             esac
@@ -159,6 +159,52 @@ part_two() {
             if [ "${FAST:-0}" != 0 ]; then break; fi
         done
     done
+}
+
+# unknown NAME WANT LINES COMMAND...: it says "ok unknown" after WANT registrations, and LINES lines of
+# Strait's with the reason `why`.  `module`: loaded by the program, and not preloaded.
+unknown() {
+    local out="$logs/unknown-${1//[ ,]/-}.log" status=0
+    timeout -k 5 20 "${@:4}" "$2" ${module:+"$module"} >"$out" 2>&1 || status=1
+    grep -q '^ok unknown$' "$out" || status=1
+    [ "$(grep -c "^strait: not used with .*: $why$" "$out")" = "$3" ] || status=1
+    [ "$(wc -l <"$out")" = $(($3 + 1)) ] || status=1
+    report $status "unknown UCX: $1"
+}
+
+# no_settings DIR WHY: what the command says.
+no_settings() {
+    local out=$logs/unknown-env.log status=0
+    "$STRAIT_LIB_DIR/bin/strait" ucx-env --ucx "$1" >"$out" 2>&1 || status=$?
+    # The right one is 1.
+    [ "$(wc -l <"$out")" = 1 ] && grep -q "not with the UCX in $1.*: $2" "$out" || status=2
+    report $((status != 1)) "unknown UCX: no settings: $2"
+}
+
+# A libuct that is of no known release, or not as its release was: told once, and left alone.
+part_unknown() {
+    local whys=("it is older than 1.13" "it lacks uct_tl_register" "its list of components is not laid out as expected")
+    local kind why dir module preload
+    for kind in 0 1 2; do
+        why=${whys[kind]} dir=$WORK/ucx-unknown-$kind module=
+        mkdir -p "$dir"
+        gcc -O1 -shared -fPIC -DKIND=$kind -Wl,-soname,libuct.so.0 -o "$dir/libuct.so.0" tests/ucx/fake.c
+        gcc -O1 -o "$dir/unknown" tests/ucx/unknown.c "$dir/libuct.so.0" -ldl -Wl,-rpath,"$dir"
+        preload=(env LD_PRELOAD="$so")
+        unknown "$why" 0 1 "${preload[@]}" "$dir/unknown"
+        module=$so
+        unknown "$why, as a module" 0 1 "$dir/unknown"
+        module=
+        no_settings "$dir" "$why"
+    done
+    # It is the check that refused the last one.
+    unknown "served unchecked" 2 0 "${preload[@]}" STRAIT_UCX_CHECK=n "$dir/unknown"
+    # A real one that is taken for an older one.
+    [ -d "$UCX/1.16/libucx" ] || return 0
+    dir=$WORK/ucx-unknown-real
+    renamed 1.16 "$dir"
+    sed -i 's/uct_rkey_compare/uct_rkey_comparX/' "$dir/libuct-x.so"
+    no_settings "$dir" "${whys[2]}"
 }
 
 # listens PORT: within 10 seconds.
@@ -289,7 +335,7 @@ part_nixl() {
 
 main() {
     [ -e "$so" ] || die "no $so (build it first: ci/build)"
-    (($#)) || set -- info client death uid two perf mpi shmem wheels nixl
+    (($#)) || set -- info client death uid two unknown perf mpi shmem wheels nixl
     # shellcheck disable=SC2086
     ci/get-ucx $hosts
     for part; do
