@@ -20,6 +20,7 @@ void side_open(int who, int fd) {
     start();
     ucp_get_version(&major, &minor, &release);
     if (me == 0) printf("a worker of UCX %u.%u\n", major, minor);
+    fflush(stdout);
 }
 
 void side_work(void) {
@@ -28,4 +29,8 @@ void side_work(void) {
     put_get(1, 0);
 }
 
-void side_close(void) { stop(); }
+/* There may be a C library, and a buffer, for each. */
+void side_close(void) {
+    stop();
+    fflush(stdout);
+}

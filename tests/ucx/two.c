@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
  *
- *   two FIRST SECOND     libraries made of tests/ucx/side.c, each with a UCX of its own
+ *   two [-m] FIRST SECOND     libraries made of tests/ucx/side.c, each with a UCX of its own
+ *     -m   the second one in a namespace of its own (dlmopen)
  *
  * A process like this one, and this one, have both libraries loaded and a worker of each at the same time.
  * Each exchanges messages and accesses memory with its like, in turns; every byte is compared.  This
  * program itself has no UCX.  "ok two" at the end.
  */
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,8 +33,8 @@ static void *symbol(void *library, const char *name) {
     return address;
 }
 
-static struct side load(const char *path) {
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+static struct side load(const char *path, int apart) {
+    void *library = dlmopen(apart ? LM_ID_NEWLM : LM_ID_BASE, path, RTLD_NOW | RTLD_LOCAL);
     struct side s;
     if (library == NULL) {
         fprintf(stderr, "%s\n", dlerror());
@@ -43,12 +46,12 @@ static struct side load(const char *path) {
     return s;
 }
 
-static void both(int who, int fd, char **paths) {
+static void both(int who, int fd, char **paths, int apart) {
     struct side sides[SIDES];
     alarm(120);
     /* The second copy appears when the first one is served already, as it does under Python. */
     for (int i = 0; i < SIDES; i++) {
-        sides[i] = load(paths[i]);
+        sides[i] = load(paths[i], apart && i > 0);
         sides[i].open(who, fd);
     }
     for (int i = 0; i < SIDES; i++) sides[i].work();
@@ -58,13 +61,13 @@ static void both(int who, int fd, char **paths) {
 }
 
 int main(int argc, char **argv) {
-    int fds[2], status;
+    int fds[2], status, apart = argc > 1 && strcmp(argv[1], "-m") == 0;
     pid_t child;
-    if (argc != 1 + SIDES || socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0) return 2;
+    if (argc != 1 + apart + SIDES || socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0) return 2;
     setvbuf(stdout, NULL, _IOLBF, 0);
     child = fork();
     close(fds[child != 0]);
-    both(child == 0, fds[child == 0], argv + 1);
+    both(child == 0, fds[child == 0], argv + 1 + apart, apart);
     if (child == 0) {
         fflush(stdout);
         _exit(0);
