@@ -4,7 +4,7 @@
 # for it to choose from:
 #
 #   ci/ucx.sh                 everything: the parts below
-#   ci/ucx.sh PART...         info client death perf mpi shmem wheels nixl
+#   ci/ucx.sh PART...         info client death uid two unknown perf mpi shmem wheels nixl
 #   UCX_HOSTS="debian 1.22"   only these (default: all that ci/get-ucx gets)
 #   FAST=1                    a few sizes, fewer rounds
 #
@@ -25,9 +25,16 @@ report() { # report STATUS NAME
     if [ "$1" = 0 ]; then echo "ok $2"; else echo "FAILED $2"; bad=1; fi
 }
 
-# use HOST: how its programs are started, in `run` and `bin`; with what `strait ucx-env` says.
+# settings [--ucx DIR]: adds what `strait ucx-env` says to `run`.
+settings() {
+    local text setting
+    text=$("$STRAIT_LIB_DIR/bin/strait" ucx-env "$@") || die "no settings for a UCX: $*"
+    while read -r _ setting; do run+=("$setting"); done < <(grep '^export' <<<"$text")
+}
+
+# use HOST: how its programs are started, in `run` and `bin`; with those settings.
 use() {
-    local lib=() settings
+    local lib=()
     run=(env UCX_WARN_UNUSED_ENV_VARS=n)
     bin=/usr/bin
     if [ "$1" != debian ]; then
@@ -35,8 +42,7 @@ use() {
         bin=$UCX/$1/libucx/bin lib=(--ucx "$UCX/$1/libucx/lib")
         run+=(LD_LIBRARY_PATH="$UCX/$1/libucx/lib")
     fi
-    settings=$("$STRAIT_LIB_DIR/bin/strait" ucx-env "${lib[@]}") || die "no settings for UCX $1"
-    while read -r _ setting; do run+=("$setting"); done < <(grep '^export' <<<"$settings")
+    settings "${lib[@]}"
 }
 
 # carried LOG: UCX says so itself, at its level info.
@@ -63,7 +69,7 @@ part_client() {
             case $mode in
                 -e)    want="tag am put get user core" ;;
                 -w)    want="tag am put get atomic" ;;
-                *)     want="tag am put get atomic user user-atomic core" ;;
+                *)     want="tag am put get atomic user user-atomic core flood" ;;
             esac
             if [ "${FAST:-0}" != 0 ] && [ "$mode" = -w ]; then continue; fi
             out=$logs/client-$host${mode:+-${mode#-}}.log status=0
@@ -92,6 +98,119 @@ part_death() {
                 sort -n | tail -n 1) ms"
         done
     done
+}
+
+# Another user's process, with an honest address and with a forged one: refused, with one line on
+# either side.
+part_uid() {
+    local host out status line
+    gcc -O1 -Wno-unused-function -o "$WORK/ucx-uid" tests/ucx/uid.c -lucp -luct -lucs
+    for host in $hosts; do
+        use "$host"
+        out=$logs/uid-$host.log status=0
+        timeout -k 5 60 "${run[@]}" "$WORK/ucx-uid" >"$out" 2>&1 || status=$?
+        if [ $status = 77 ]; then
+            echo "   uid $host: left out, cannot become nobody here (not root?)"
+            continue
+        fi
+        [ "$(grep -c '^ok ' "$out")" = 2 ] || status=1
+        for line in 'WARN .* belongs to uid ' 'WARN .* refused a peer of uid '; do
+            [ "$(grep -c "$line" "$out")" = 2 ] || status=1
+        done
+        report $status "uid $host: $(sed -n 's/^the endpoint: //p' "$out" | sort -u)"
+    done
+}
+
+# renamed HOST DIR: a copy of its libraries with names of their own, as wheels have them inside, so that
+# the dynamic linker does not take them for others of the same name.  The new names are as long as the
+# old ones, and only names of libraries are changed.
+renamed() {
+    local l
+    mkdir -p "$2"
+    for l in m p s t; do
+        sed 's/libuc\([mpst]\)\.so\.0/libuc\1-x.so/g' "$UCX/$1/libucx/lib/libuc$l.so.0" >"$2/libuc$l-x.so"
+    done
+    # What the wheel brings for them.
+    for l in "$UCX/$1"/libucx_cu*.libs/*; do [ ! -e "$l" ] || cp "$l" "$2"; done
+}
+
+# Two copies of UCX in a process: Debian's and another one, either of them first; and the other one in a
+# namespace of the dynamic linker's, where a UCX finds Strait that loads it by itself.
+part_two() {
+    local host dir order orders out status release
+    gcc -O1 -o "$WORK/ucx-two" tests/ucx/two.c -ldl
+    gcc -O1 -shared -fPIC -Wno-unused-function -o "$WORK/ucx-side.so" tests/ucx/side.c -lucp -lucs
+    for host in $hosts; do
+        [ "$host" != debian ] || continue
+        dir=$WORK/ucx-two-$host
+        renamed "$host" "$dir"
+        gcc -O1 -shared -fPIC -Wno-unused-function -o "$dir/side.so" tests/ucx/side.c \
+            "$dir/libucp-x.so" "$dir/libucs-x.so" -Wl,--disable-new-dtags,-rpath,"$dir",--allow-shlib-undefined
+        use debian
+        settings --ucx "$dir"
+        orders=("$WORK/ucx-side.so $dir/side.so")
+        if [[ ${run[*]} == *UCX_PLUGIN_PATH=* ]]; then orders+=("-m ${orders[0]}"); fi
+        if [ "${FAST:-0}" = 0 ]; then orders+=("$dir/side.so $WORK/ucx-side.so"); fi
+        for order in "${orders[@]}"; do
+            out=$logs/two-$host-$(basename -- "${order%% *}").log status=0
+            # shellcheck disable=SC2086
+            STRAIT_UCX_LOG=debug UCX_LOG_LEVEL=info timeout -k 5 120 "${run[@]}" "$WORK/ucx-two" $order \
+                >"$out" 2>&1 || status=1
+            grep -q '^ok two$' "$out" || status=1
+            # Two processes, two copies.
+            [ "$(grep -c 'serving UCX ' "$out")" = 4 ] && [ "$(grep -c '[_ ]cfg.*(strait/host)' "$out")" = 4 ] || status=1
+            release=$(sed -n 's/^a worker of UCX //p' "$out" | paste -sd ' ')
+            [ "$(wc -w <<<"$release")" = 2 ] && [ "${release% *}" != "${release#* }" ] || status=1
+            [[ $order != -m* ]] || release+=" in a namespace"
+            report $status "two copies of UCX in a process: ${release/ /, then }"
+        done
+    done
+}
+
+# unknown NAME WANT LINES COMMAND...: it says "ok unknown" after WANT registrations, and LINES lines of
+# Strait's with the reason `why`.  `module`: loaded by the program, and not preloaded.
+unknown() {
+    local out="$logs/unknown-${1//[ ,]/-}.log" status=0
+    timeout -k 5 20 "${@:4}" "$2" ${module:+"$module"} >"$out" 2>&1 || status=1
+    grep -q '^ok unknown$' "$out" || status=1
+    [ "$(grep -c "^strait: not used with .*: $why$" "$out")" = "$3" ] || status=1
+    [ "$(wc -l <"$out")" = $(($3 + 1)) ] || status=1
+    report $status "unknown UCX: $1"
+}
+
+# no_settings DIR WHY: what the command says.
+no_settings() {
+    local out=$logs/unknown-env.log status=0
+    "$STRAIT_LIB_DIR/bin/strait" ucx-env --ucx "$1" >"$out" 2>&1 || status=$?
+    # The right one is 1.
+    [ "$(wc -l <"$out")" = 1 ] && grep -q "not with the UCX in $1.*: $2" "$out" || status=2
+    report $((status != 1)) "unknown UCX: no settings: $2"
+}
+
+# A libuct that is of no known release, or not as its release was: told once, and left alone.
+part_unknown() {
+    local whys=("it is older than 1.13" "it lacks uct_tl_register" "its list of components is not laid out as expected")
+    local kind why dir module preload
+    for kind in 0 1 2; do
+        why=${whys[kind]} dir=$WORK/ucx-unknown-$kind module=
+        mkdir -p "$dir"
+        gcc -O1 -shared -fPIC -DKIND=$kind -Wl,-soname,libuct.so.0 -o "$dir/libuct.so.0" tests/ucx/fake.c
+        gcc -O1 -o "$dir/unknown" tests/ucx/unknown.c "$dir/libuct.so.0" -ldl -Wl,-rpath,"$dir"
+        preload=(env LD_PRELOAD="$so")
+        unknown "$why" 0 1 "${preload[@]}" "$dir/unknown"
+        module=$so
+        unknown "$why, as a module" 0 1 "$dir/unknown"
+        module=
+        no_settings "$dir" "$why"
+    done
+    # It is the check that refused the last one.
+    unknown "served unchecked" 2 0 "${preload[@]}" STRAIT_UCX_CHECK=n "$dir/unknown"
+    # A real one that is taken for an older one.
+    [ -d "$UCX/1.16/libucx" ] || return 0
+    dir=$WORK/ucx-unknown-real
+    renamed 1.16 "$dir"
+    sed -i 's/uct_rkey_compare/uct_rkey_comparX/' "$dir/libuct-x.so"
+    no_settings "$dir" "${whys[2]}"
 }
 
 # listens PORT: within 10 seconds.
@@ -193,7 +312,7 @@ part_wheels() {
 # NIXL's wheel, with a UCX of its own inside, in peer error mode: 4 MiB written between two processes,
 # by its default and over Strait in turns.  Its CUDA parts find the stand-in for the driver.
 part_nixl() {
-    local dir=$UCX/nixl want="nixl-cu12==1.5.1 numpy==2.3.5" site settings status log round way
+    local dir=$UCX/nixl want="nixl-cu12==1.5.1 numpy==2.3.5" site status log round way
     need_apt python3-venv python3-pip
     if [ "$(cat "$dir/.done" 2>/dev/null)" != "$want" ]; then
         rm -rf "$dir"
@@ -207,13 +326,11 @@ part_nixl() {
     quiet "$WORK/log/build-stand-in.log" cargo build --locked -p cuda-stand-in
     mkdir -p "$WORK/nixl-cuda"
     cp "${CARGO_TARGET_DIR:-target}/debug/libcuda_stand_in.so" "$WORK/nixl-cuda/libcuda.so.1"
-    settings=()
-    while read -r _ way; do settings+=("$way"); done < <("$STRAIT_LIB_DIR/bin/strait" ucx-env --ucx "$site/nixl_cu12.libs" | grep '^export')
     for ((round = 1; round <= (${FAST:-0} ? 1 : 3); round++)); do
         for way in default strait; do
             log=$logs/nixl-$way.log status=0
             run=(env UCX_WARN_UNUSED_ENV_VARS=n)
-            [ $way = default ] || run+=("${settings[@]}")
+            [ $way = default ] || settings --ucx "$site/nixl_cu12.libs"
             LD_LIBRARY_PATH=$WORK/nixl-cuda UCX_LOG_LEVEL=info timeout -k 5 200 \
                 "${run[@]}" "$dir/bin/python" tests/ucx/nixl.py >"$log" 2>&1 || status=1
             [ $way = default ] || carried "$log" || status=1
@@ -224,7 +341,7 @@ part_nixl() {
 
 main() {
     [ -e "$so" ] || die "no $so (build it first: ci/build)"
-    (($#)) || set -- info client death perf mpi shmem wheels nixl
+    (($#)) || set -- info client death uid two unknown perf mpi shmem wheels nixl
     # shellcheck disable=SC2086
     ci/get-ucx $hosts
     for part; do

@@ -7,7 +7,7 @@
  *     -e   endpoints in peer error mode
  *     -w   sleep in the worker's event descriptor instead of polling
  *
- * tests: tag am put get atomic user user-atomic core
+ * tests: tag am put get atomic user user-atomic core flood
  * UCX has no atomics in peer error mode since 1.16.
  *
  * The last line of a test that went well is "ok NAME".
@@ -227,12 +227,77 @@ static void test_core(void) {
     }
 }
 
+/* Bytes of this process's memory that are here. */
+static long resident(void) {
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f == NULL || fscanf(f, "%*d %ld", &pages) != 1) die("/proc/self/statm");
+    fclose(f);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+/* One side sends `count` messages with one tag to the other, which sleeps for a second first.  So most
+ * find no room and are kept until there is some; all then arrive in order.  What it costs to keep them
+ * is limited, and is not needed a second time. */
+static void flood(size_t count, size_t size, double kept) {
+    ucp_request_param_t p = {0};
+    unsigned char *memory = malloc(count * size);
+    ucs_status_ptr_t *all = calloc(count, sizeof(*all));
+    long before = 0, grown[2] = {0};
+    /* The first bytes of a message are its number: the pattern alone recurs. */
+    for (size_t i = 0; i < count; i++) {
+        fill(memory + i * size, size, me == 0 ? i : 0);
+        if (me == 0) memcpy(memory + i * size, &i, sizeof(i));
+    }
+    for (int round = 0; round < 2; round++) {
+        size_t waits = 0;
+        meet();
+        if (me == 1) {
+            if (round == 0) sleep(1);
+            for (size_t i = 0; i < count; i++) {
+                unsigned char *in = memory + i * size;
+                size_t number;
+                memset(in, 0, size);
+                check(finish(ucp_tag_recv_nbx(worker, in, size, 3, ~0ull, &p), "receive"), "receive");
+                memcpy(&number, in, sizeof(number));
+                if (number != i) die("message %zu came as %zu", number, i);
+                for (size_t k = sizeof(i); k < size; k++)
+                    if (in[k] != pattern(k, i)) die("message %zu: byte %zu is wrong", i, k);
+            }
+        } else {
+            if (round == 0) before = resident();
+            for (size_t i = 0; i < count; i++) {
+                all[i] = ucp_tag_send_nbx(ep, memory + i * size, size, 3, &p);
+                if (UCS_PTR_IS_ERR(all[i])) die("send %zu: %s", i, ucs_status_string(UCS_PTR_STATUS(all[i])));
+                waits += all[i] != NULL && ucp_request_check_status(all[i]) == UCS_INPROGRESS;
+            }
+            if (round == 0 && waits < count * kept) die("only %zu of %zu messages had to wait", waits, count);
+            for (size_t i = 0; i < count; i++) check(finish(all[i], "send"), "send");
+            grown[round] = resident() - before;
+        }
+    }
+    if (me == 0) {
+        long limit = (1 << 20) + 1024 * (long)count;
+        printf("%zu messages of %zu bytes: %ld KiB more, then %ld\n", count, size, grown[0] >> 10, grown[1] >> 10);
+        if (grown[0] > limit || grown[1] > grown[0] + limit / 8) die("that is too much memory");
+    }
+    meet();
+    free(all);
+    free(memory);
+}
+
+static void test_flood(void) {
+    flood(100000, 24, 0.9);
+    flood(200, 65536, 0.9);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
 } tests[] = {
     {"tag", test_tag}, {"am", test_am}, {"put", test_put}, {"get", test_get},
     {"atomic", test_atomic}, {"user", test_user}, {"user-atomic", test_user_atomic}, {"core", test_core},
+    {"flood", test_flood},
 };
 
 int main(int argc, char **argv) {

@@ -104,31 +104,36 @@ static void failed(void *arg, ucp_ep_h failed_ep, ucs_status_t status) {
     ep_error = status;
 }
 
-static void connect_ep(void) {
+static void send_address(void) {
     ucp_address_t *address;
-    size_t length, theirs;
-    void *other;
-    ucp_ep_params_t p = {0};
-
+    size_t length;
     check(ucp_worker_get_address(worker, &address, &length), "ucp_worker_get_address");
     whole(1, &length, sizeof(length));
     whole(1, address, length);
-    whole(0, &theirs, sizeof(theirs));
-    other = malloc(theirs);
-    whole(0, other, theirs);
+    ucp_worker_release_address(worker, address);
+}
+
+static void *receive_address(size_t *length) {
+    void *address;
+    whole(0, length, sizeof(*length));
+    address = malloc(*length);
+    whole(0, address, *length);
+    return address;
+}
+
+static ucs_status_t create_ep(void *address) {
+    ucp_ep_params_t p = {0};
     p.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
-    p.address = other;
+    p.address = address;
     if (error_mode) {
         p.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
         p.err_mode = UCP_ERR_HANDLING_MODE_PEER;
         p.err_handler.cb = failed;
     }
-    check(ucp_ep_create(worker, &p, &ep), "ucp_ep_create");
-    ucp_worker_release_address(worker, address);
-    free(other);
+    return ucp_ep_create(worker, &p, &ep);
 }
 
-static void start(void) {
+static void open_worker(void) {
     ucp_params_t p = {0};
     ucp_worker_params_t w = {0};
     ucp_config_t *config;
@@ -142,7 +147,16 @@ static void start(void) {
     w.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     w.thread_mode = UCS_THREAD_MODE_SINGLE;
     check(ucp_worker_create(context, &w, &worker), "ucp_worker_create");
-    connect_ep();
+}
+
+static void start(void) {
+    size_t length;
+    void *address;
+    open_worker();
+    send_address();
+    address = receive_address(&length);
+    check(create_ep(address), "ucp_ep_create");
+    free(address);
 }
 
 static void flush(void) {

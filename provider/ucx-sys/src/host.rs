@@ -67,7 +67,6 @@ functions! {
     iface_config_table: *const c_void = c"uct_iface_config_table",
     md_config_table: *const c_void = c"uct_md_config_table",
     handle_ep_err: unsafe extern "C" fn(Iface, Ep, Status) -> Status = c"uct_iface_handle_ep_err",
-    query_components: QueryComponents = c"uct_query_components",
 }
 
 // SAFETY: the pointers are to functions and constant tables of a library that stays loaded.
@@ -136,8 +135,21 @@ pub fn libraries() -> Vec<Library> {
     Object::defining(c"uct_component_register").into_iter().map(Library).collect()
 }
 
-/// The `uct_query_components` that whoever calls us means: that of its own dependencies.
-pub fn caller_query_components() -> Option<QueryComponents> {
+/// The `uct_query_components` that whoever calls us means: that of its own dependencies. Else, and for
+/// the program itself, which the linker does not name: what it would find if we were not there, or that
+/// of the only UCX there is.
+pub fn query_components() -> Option<QueryComponents> {
+    caller_query_components()
+        // SAFETY: that function's type.
+        .or_else(|| unsafe { loaded::next(c"uct_query_components") })
+        .or_else(|| match &libraries()[..] {
+            // SAFETY: as above.
+            [only] => unsafe { only.0.symbol(c"uct_query_components") },
+            _ => None,
+        })
+}
+
+fn caller_query_components() -> Option<QueryComponents> {
     let library = Object::holding(loaded::caller()?)?;
     let address = library.lookup(c"uct_query_components");
     let own = loaded::place(caller_query_components as *const c_void)?.dli_fbase;

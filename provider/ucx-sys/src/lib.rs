@@ -40,4 +40,4 @@ pub use epoch::{
     ComponentOps, ConfigEntry, Epoch, InternalOps, Layout, MdAttr, MdOps, MdValues, SLOTS, Table,
     UNKNOWN_SYS_DEVICE, unsupported, zero,
 };
-pub use host::{Host, Library, QueryComponents, caller_query_components, libraries};
+pub use host::{Host, Library, QueryComponents, libraries, query_components};

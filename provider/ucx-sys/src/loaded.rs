@@ -74,10 +74,8 @@ impl Object {
     ///
     /// `F` is the type of that function's, or object's, pointer.
     pub(crate) unsafe fn symbol<F: Copy>(&self, name: &CStr) -> Option<F> {
-        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-        let address = self.lookup(name);
-        // SAFETY: equal sizes by the line above; not null, and of type F by the caller's promise.
-        (!address.is_null()).then(|| unsafe { core::mem::transmute_copy(&address) })
+        // SAFETY: the caller's promise.
+        unsafe { typed(self.lookup(name)) }
     }
 }
 
@@ -86,6 +84,25 @@ impl Drop for Object {
         // SAFETY: the handle is open and this is its one close.
         unsafe { libc::dlclose(self.handle.as_ptr()) };
     }
+}
+
+/// Where a symbol is that this object, preloaded, hides from the program.
+///
+/// # Safety
+///
+/// As for [`Object::symbol`].
+pub(crate) unsafe fn next<F: Copy>(name: &CStr) -> Option<F> {
+    // SAFETY: the name ends in NUL; the caller's promise.
+    unsafe { typed(libc::dlsym(libc::RTLD_NEXT, name.as_ptr())) }
+}
+
+/// # Safety
+///
+/// `F` is the type of what is at the address, if it is not null.
+unsafe fn typed<F: Copy>(address: *mut c_void) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: equal sizes by the line above; of type F by the caller's promise.
+    (!address.is_null()).then(|| unsafe { core::mem::transmute_copy(&address) })
 }
 
 pub(crate) fn place(address: *const c_void) -> Option<libc::Dl_info> {

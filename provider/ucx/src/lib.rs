@@ -60,8 +60,7 @@ pub extern "C" fn ucs_module_global_init() -> ucx::Status {
 pub unsafe extern "C" fn uct_query_components(components: *mut c_void, count: *mut c_uint) -> ucx::Status {
     let real = ffi::guard_or(None, || {
         tables::register_all();
-        // A caller that we cannot trace, in a process with one UCX.
-        ucx::caller_query_components().or_else(tables::only_query_components)
+        ucx::query_components()
     });
     match real {
         // SAFETY: the caller's arguments, passed on.

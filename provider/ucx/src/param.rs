@@ -41,7 +41,7 @@ fn read<T>(name: &str, default: T, parse: impl Fn(&str) -> Option<T>) -> T {
     match std::env::var(&name) {
         Err(_) => default,
         Ok(text) => parse(text.trim()).unwrap_or_else(|| {
-            eprintln!("strait: {name}={text} is not understood and ignored");
+            crate::log::line(format_args!("strait: {name}={text} is not understood and ignored"));
             default
         }),
     }

@@ -53,19 +53,10 @@ pub(crate) fn register_all() {
                 served.push(serve(host));
             }
             Err(why) => {
-                eprintln!("strait: not used with {path}: {why}");
+                crate::log::line(format_args!("strait: not used with {path}: {why}"));
                 refused.push(list);
             }
         }
-    }
-}
-
-/// The `uct_query_components` of the one UCX there is.
-pub(crate) fn only_query_components() -> Option<ucx::QueryComponents> {
-    let served = SERVED.lock().unwrap_or_else(|e| e.into_inner());
-    match served[..] {
-        [only] => Some(only.host.query_components),
-        _ => None,
     }
 }
 
