@@ -30,11 +30,12 @@ compile() {
     done
 }
 
-# clean command...: run it, and say what it left in /dev/shm and /tmp.  Runs inside in_ns.
+# clean PLACES command...: run it, and say what it left in these, which were empty.  Runs inside in_ns.
 clean() {
-    local left
+    local left places=$1; shift
     "$@" || return 1
-    left=$(find /dev/shm /tmp -mindepth 1 2>/dev/null | head)
+    # shellcheck disable=SC2086
+    left=$(find $places -mindepth 1 2>/dev/null)
     [ -z "$left" ] || { echo "left behind: $left"; return 1; }
 }
 
@@ -170,8 +171,12 @@ main() {
         --inside)
             shift
             # What is built may be below /tmp; then it stays visible, and only /dev/shm is empty.
-            case $REPO/$out/$STRAIT_LIB_DIR in */tmp/*) ;; *) mount -t tmpfs -o mode=1777 strait-tmp /tmp ;; esac
-            clean "$@"
+            local places=/dev/shm
+            case $REPO/$out/$STRAIT_LIB_DIR/ in
+                /tmp/*|*//tmp/*) ;;
+                *) mount -t tmpfs -o mode=1777 strait-tmp /tmp; places+=' /tmp' ;;
+            esac
+            clean "$places" "$@"
             exit ;;
     esac
     need_provider
