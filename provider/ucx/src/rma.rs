@@ -222,6 +222,23 @@ pub(crate) unsafe extern "C" fn put_short(
     rkey: usize,
 ) -> Status {
     let len = length as usize;
+    // SAFETY: UCX's arguments; an endpoint and a key of ours; `plain` found `len` bytes there. A peer may
+    // change them meanwhile: they are copied, and never borrowed.
+    unsafe {
+        if let (Ok(()), Some(at)) = (ep::of(ep).open(), (*(rkey as *const Rkey)).plain(addr, len)) {
+            (*ep::of(ep).iface()).empty = 0;
+            match len {
+                8 => at.cast::<u64>().write_unaligned(buffer.cast::<u64>().read_unaligned()),
+                _ => std::ptr::copy(buffer.cast(), at, len),
+            }
+            return ucx::UCS_OK;
+        }
+    }
+    put_short_further(ep, buffer, len, addr, rkey)
+}
+
+#[inline(never)]
+fn put_short_further(ep: ucx::Ep, buffer: *const c_void, len: usize, addr: u64, rkey: usize) -> Status {
     // SAFETY: UCX's arguments.
     guard(|| unsafe { put(ep, &[span(buffer, len)], len, addr, rkey, std::ptr::null_mut()) })
 }

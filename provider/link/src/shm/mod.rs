@@ -37,6 +37,7 @@ use wake::Barrier;
 
 pub use hazard::Hazards;
 pub use open::{DEFAULT_RING, MIN_RING, OpenOptions};
+pub use wake::full_fence;
 pub use window::{Mapping, WindowId, Windows};
 
 /// A frame in a peer's ring.
@@ -137,6 +138,28 @@ impl ShmLink {
     /// [`Link::arm`] returned true and [`Link::poll`] was not called since.
     pub fn wait_fd(&self) -> RawFd {
         self.poller.fd()
+    }
+
+    /// Whether a [`Link::poll`] would find nothing; then it need not be called, as this counts for one.
+    /// `false` says nothing.
+    #[inline]
+    pub fn quiet(&mut self) -> bool {
+        let calls = self.calls.wrapping_add(1);
+        let more = calls % STRIDE == 0 || self.ins.len() > self.hot_len && calls % REST == 0;
+        if more || self.slow || self.held != NOBODY || !self.flying.is_empty() {
+            return false;
+        }
+        let mut turn = self.hot_turn;
+        for _ in 0..self.hot_len.min(LOOKS) {
+            let peer = self.hot.get(turn).and_then(|id| self.peers.get(*id as usize));
+            if peer.and_then(|p| p.inb.as_ref()).is_none_or(|inb| inb.rx.ready()) {
+                return false;
+            }
+            turn = if turn + 1 < self.hot_len { turn + 1 } else { 0 };
+        }
+        self.hot_turn = turn;
+        self.calls = calls;
+        true
     }
 
     /// The next frame of this peer.
@@ -437,6 +460,7 @@ impl Link for ShmLink {
         self.peers[frame.from.0 as usize].inb.as_ref()?.rx.first()
     }
 
+    #[inline]
     fn read(&self, frame: &ShmFrame, off: usize, dst: &mut [u8]) -> usize {
         match &self.peers[frame.from.0 as usize].inb {
             Some(inb) => inb.rx.read(off, dst),
