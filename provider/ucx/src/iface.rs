@@ -54,7 +54,8 @@ pub(crate) struct Iface {
     rx: Buffers,
     /// How many frames the next call takes in at most.
     budget: u32,
-    /// How many calls in a row found nothing, since the last put to mapped memory.
+    /// How many calls in a row found nothing, since the last put to mapped memory: who puts does not wait
+    /// for long, even if what it waits for never comes by us but is put to its own memory.
     pub(crate) empty: u32,
     /// There is more to do than frames: `failed`, `waiting` or `remote`.
     pub(crate) busy: bool,
@@ -384,7 +385,16 @@ unsafe fn advance(this: *mut Iface) -> u32 {
         while done < budget {
             match (*this).link.poll() {
                 None => break,
-                Some(Event::Frame(frame)) => receive(this, frame),
+                Some(Event::Frame(frame)) => {
+                    let from = frame.from();
+                    receive(this, frame);
+                    // Most probably the next one is of the same peer's.
+                    while done + 1 < budget {
+                        let Some(frame) = (*this).link.more(from) else { break };
+                        receive(this, frame);
+                        done += 1;
+                    }
+                }
                 Some(Event::Closed(peer, why)) => closed(this, peer, why),
                 // Of copies by a device, of which there are none here.
                 Some(Event::Copied(..)) => {}
@@ -429,15 +439,13 @@ unsafe fn receive(this: *mut Iface, frame: ShmFrame) {
     // is nobody else's.
     unsafe {
         let i = &mut *this;
-        let n = len.wrapping_sub(HEAD);
-        let (Some([kind, id, ..]), true) = (i.link.first::<HEAD>(&frame), n <= i.rx.room()) else {
-            i.link.release(frame);
-            return log::warn!("dropped a frame of {len} bytes from {}", i.link.peer_addr(from));
-        };
         let buffer = i.rx.take();
         let data = i.rx.data(&buffer);
-        i.link.read(&frame, HEAD, std::slice::from_raw_parts_mut(data, n));
-        i.link.release(frame);
+        let Some([kind, id, ..]) = i.link.receive::<HEAD>(frame, data, i.rx.room()) else {
+            i.rx.give(buffer);
+            return log::warn!("dropped a frame of {len} bytes from {}", i.link.peer_addr(from));
+        };
+        let n = len - HEAD;
         if kind == AM && usize::from(id) < ucx::UCT_AM_ID_MAX {
             let handler = i.base.am[usize::from(id)];
             let flags = if n > INLINE { ucx::UCT_CB_PARAM_FLAG_DESC } else { 0 };

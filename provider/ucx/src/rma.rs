@@ -118,7 +118,11 @@ unsafe fn put(
     // SAFETY: the caller's promise; nothing calls back while it is borrowed.
     let e = unsafe { ep::of(ep) };
     let done = way(e, rkey, addr, len).and_then(|way| match way {
-        Way::Mapped(at) => access(rkey, || copy(at, local, len, true)).map(|()| ucx::UCS_OK),
+        Way::Mapped(at) => {
+            // SAFETY: an endpoint's interface outlives it.
+            unsafe { (*e.iface()).empty = 0 };
+            access(rkey, || copy(at, local, len, true)).map(|()| ucx::UCS_OK)
+        }
         Way::Cma if cma(e, rkey, true, addr, local, len)? => Ok(ucx::UCS_OK),
         _ => Ok(put_by_request(e, local, len, addr, comp)),
     });

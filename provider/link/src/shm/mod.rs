@@ -183,10 +183,8 @@ impl ShmLink {
     #[inline]
     fn advance(&mut self, id: u32) {
         self.held = NOBODY;
-        let Some(inb) = &mut self.peers[id as usize].inb else { return };
-        inb.budget = inb.budget.saturating_sub(inb.rx.frame_lines());
-        if inb.rx.advance() && wake::room_wanted(inb.rx.mem()) {
-            control::notify(&inb.sock, &[control::WAKE]);
+        if let Some(inb) = &mut self.peers[id as usize].inb {
+            inb.advance();
         }
     }
 

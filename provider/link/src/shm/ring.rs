@@ -273,7 +273,7 @@ impl<M: Mem> Consumer<M> {
     /// and one stretch.
     #[inline]
     pub(crate) fn straight(&self, off: usize, len: usize) -> Option<usize> {
-        if off + len > self.len {
+        if off.checked_add(len)? > self.len {
             return None;
         }
         straight(self.lines, self.line, off, len)

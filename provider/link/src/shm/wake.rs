@@ -112,3 +112,43 @@ pub(crate) fn room_wanted<M: Mem>(mem: &M) -> bool {
 #[cfg(all(test, loom))]
 #[path = "wake_loom.rs"]
 mod model;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::Ordering::Acquire;
+
+    use super::*;
+
+    /// Of two that store, and then look at what the other one stores, at least one sees it.
+    #[test]
+    fn a_full_fence_keeps_a_load_behind_a_store() {
+        const ROUNDS: u32 = 100_000;
+        #[repr(align(128))]
+        struct Line(AtomicU32);
+        let words = [Line(AtomicU32::new(0)), Line(AtomicU32::new(0))];
+        let side = |me: usize| {
+            let (mine, other) = (&words[me].0, &words[1 - me].0);
+            let seen = |round| {
+                for spins in 1.. {
+                    if other.load(Acquire) + 1 >= round {
+                        break;
+                    }
+                    if spins % 100 == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+                mine.store(round, Relaxed);
+                full_fence();
+                other.load(Relaxed) >= round
+            };
+            (1..=ROUNDS).map(seen).collect::<Vec<bool>>()
+        };
+        let (one, other) = std::thread::scope(|s| {
+            let one = s.spawn(|| side(0));
+            let other = side(1);
+            (one.join().unwrap(), other)
+        });
+        assert!(one.iter().zip(&other).all(|(a, b)| *a || *b));
+    }
+}
