@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use engine::{Event, Frame as _, Gone, Link, PeerId};
-use link::{OpenOptions, ShmFrame, ShmLink, full_fence};
+use link::{Glance, OpenOptions, ShmFrame, ShmLink, full_fence};
 use ucx_sys::{self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, IfaceParams, PerfAttr, Status};
 use wire::Addr;
 
@@ -344,19 +344,22 @@ pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
     // SAFETY: an interface of ours, which UCX does not close in its own callbacks.
     unsafe {
         // Most calls find nothing, and what such a call costs delays what comes meanwhile.
-        if !(*this).busy && (*this).link.quiet() {
-            nothing(this);
-            return 0;
+        match (*this).link.glance() {
+            Glance::Nothing if !(*this).busy => {
+                nothing(this);
+                0
+            }
+            Glance::Ready(from) => progress_further(this, Some(from)),
+            _ => progress_further(this, None),
         }
     }
-    progress_further(this)
 }
 
 /// Kept out of `progress`, which needs no registers of its caller's without it.
 #[inline(never)]
-fn progress_further(this: *mut Iface) -> u32 {
+fn progress_further(this: *mut Iface, ready: Option<PeerId>) -> u32 {
     // SAFETY: as in `progress`.
-    guard(|| unsafe { advance(this) })
+    guard(|| unsafe { advance(this, ready) })
 }
 
 /// Nothing has come.
@@ -375,25 +378,27 @@ unsafe fn nothing(this: *mut Iface) {
     }
 }
 
+/// Takes in what has come; `ready` is who is known to have sent something.
+///
 /// # Safety
 /// `this` must be an interface of ours. Nothing borrows from it while UCX's handlers run.
-unsafe fn advance(this: *mut Iface) -> u32 {
+unsafe fn advance(this: *mut Iface, mut ready: Option<PeerId>) -> u32 {
     let mut done = 0;
     // SAFETY: the caller's promise; each borrow ends before a handler is called.
     unsafe {
         let budget = (*this).budget;
         while done < budget {
+            if let Some(frame) = ready.and_then(|from| (*this).link.more(from)) {
+                receive(this, frame);
+                done += 1;
+                continue;
+            }
             match (*this).link.poll() {
                 None => break,
                 Some(Event::Frame(frame)) => {
-                    let from = frame.from();
-                    receive(this, frame);
                     // Most probably the next one is of the same peer's.
-                    while done + 1 < budget {
-                        let Some(frame) = (*this).link.more(from) else { break };
-                        receive(this, frame);
-                        done += 1;
-                    }
+                    ready = Some(frame.from());
+                    receive(this, frame);
                 }
                 Some(Event::Closed(peer, why)) => closed(this, peer, why),
                 // Of copies by a device, of which there are none here.

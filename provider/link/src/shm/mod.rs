@@ -57,6 +57,16 @@ impl engine::Frame for ShmFrame {
     }
 }
 
+/// What [`ShmLink::glance`] saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Glance {
+    Nothing,
+    /// Something of this peer's, for [`Link::more`] to take.
+    Ready(PeerId),
+    /// Only a poll can tell.
+    Unknown,
+}
+
 const HOT: usize = 4;
 /// Hot rings looked at in one poll that finds nothing, and such polls between two looks at a ring that
 /// is not hot: so that idle peers cost next to nothing.
@@ -140,26 +150,24 @@ impl ShmLink {
         self.poller.fd()
     }
 
-    /// Whether a [`Link::poll`] would find nothing; then it need not be called, as this counts for one.
-    /// `false` says nothing.
+    /// Looks at the rings that a [`Link::poll`] would look at first. Unless there may be more to do than that,
+    /// this counts for one, which then need not be called.
     #[inline]
-    pub fn quiet(&mut self) -> bool {
+    pub fn glance(&mut self) -> Glance {
         let calls = self.calls.wrapping_add(1);
         let more = calls % STRIDE == 0 || self.ins.len() > self.hot_len && calls % REST == 0;
         if more || self.slow || self.held != NOBODY || !self.flying.is_empty() {
-            return false;
+            return Glance::Unknown;
         }
-        let mut turn = self.hot_turn;
-        for _ in 0..self.hot_len.min(LOOKS) {
-            let peer = self.hot.get(turn).and_then(|id| self.peers.get(*id as usize));
-            if peer.and_then(|p| p.inb.as_ref()).is_none_or(|inb| inb.rx.ready()) {
-                return false;
-            }
-            turn = if turn + 1 < self.hot_len { turn + 1 } else { 0 };
-        }
-        self.hot_turn = turn;
         self.calls = calls;
-        true
+        for _ in 0..self.hot_len.min(LOOKS) {
+            let id = self.hot[self.hot_turn];
+            self.hot_turn = if self.hot_turn + 1 < self.hot_len { self.hot_turn + 1 } else { 0 };
+            if self.peers[id as usize].inb.as_ref().is_some_and(|inb| inb.rx.ready()) {
+                return Glance::Ready(PeerId(id));
+            }
+        }
+        Glance::Nothing
     }
 
     /// The next frame of this peer.
