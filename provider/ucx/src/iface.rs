@@ -349,7 +349,7 @@ pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
                 nothing(this);
                 0
             }
-            Glance::Ready(from) => progress_further(this, Some(from)),
+            Glance::Frame(frame) => progress_further(this, Some(frame)),
             _ => progress_further(this, None),
         }
     }
@@ -357,9 +357,9 @@ pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
 
 /// Kept out of `progress`, which needs no registers of its caller's without it.
 #[inline(never)]
-fn progress_further(this: *mut Iface, ready: Option<PeerId>) -> u32 {
+fn progress_further(this: *mut Iface, frame: Option<ShmFrame>) -> u32 {
     // SAFETY: as in `progress`.
-    guard(|| unsafe { advance(this, ready) })
+    guard(|| unsafe { advance(this, frame) })
 }
 
 /// Nothing has come.
@@ -378,27 +378,29 @@ unsafe fn nothing(this: *mut Iface) {
     }
 }
 
-/// Takes in what has come; `ready` is who is known to have sent something.
+/// Takes in what has come, `frame` first.
 ///
 /// # Safety
 /// `this` must be an interface of ours. Nothing borrows from it while UCX's handlers run.
-unsafe fn advance(this: *mut Iface, mut ready: Option<PeerId>) -> u32 {
+unsafe fn advance(this: *mut Iface, mut frame: Option<ShmFrame>) -> u32 {
     let mut done = 0;
     // SAFETY: the caller's promise; each borrow ends before a handler is called.
     unsafe {
         let budget = (*this).budget;
         while done < budget {
-            if let Some(frame) = ready.and_then(|from| (*this).link.more(from)) {
-                receive(this, frame);
-                done += 1;
-                continue;
-            }
-            match (*this).link.poll() {
+            let event = match frame.take() {
+                Some(frame) => Some(Event::Frame(frame)),
+                None => (*this).link.poll(),
+            };
+            match event {
                 None => break,
-                Some(Event::Frame(frame)) => {
+                Some(Event::Frame(first)) => {
+                    let from = first.from();
+                    receive(this, first);
                     // Most probably the next one is of the same peer's.
-                    ready = Some(frame.from());
-                    receive(this, frame);
+                    if done + 1 < budget {
+                        frame = (*this).link.more(from);
+                    }
                 }
                 Some(Event::Closed(peer, why)) => closed(this, peer, why),
                 // Of copies by a device, of which there are none here.

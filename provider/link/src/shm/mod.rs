@@ -58,11 +58,10 @@ impl engine::Frame for ShmFrame {
 }
 
 /// What [`ShmLink::glance`] saw.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Glance {
     Nothing,
-    /// Something of this peer's, for [`Link::more`] to take.
-    Ready(PeerId),
+    Frame(ShmFrame),
     /// Only a poll can tell.
     Unknown,
 }
@@ -163,8 +162,8 @@ impl ShmLink {
         for _ in 0..self.hot_len.min(LOOKS) {
             let id = self.hot[self.hot_turn];
             self.hot_turn = if self.hot_turn + 1 < self.hot_len { self.hot_turn + 1 } else { 0 };
-            if self.peers[id as usize].inb.as_ref().is_some_and(|inb| inb.rx.ready()) {
-                return Glance::Ready(PeerId(id));
+            if let Some(frame) = self.more(PeerId(id)) {
+                return Glance::Frame(frame);
             }
         }
         Glance::Nothing
