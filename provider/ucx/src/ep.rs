@@ -459,11 +459,17 @@ pub(crate) unsafe extern "C" fn flush(ep: ucx::Ep, flags: c_uint, comp: *mut Com
     full_fence();
     // SAFETY: an endpoint of ours.
     let done = unsafe { !(*ep.cast::<Ep>()).gate && (*ep.cast::<Ep>()).outstanding == 0 };
-    if done && flags & ucx::UCT_FLUSH_FLAG_CANCEL == 0 { ucx::UCS_OK } else { flush_further(ep, flags, comp) }
+    if done && flags & ucx::UCT_FLUSH_FLAG_CANCEL == 0 {
+        return ucx::UCS_OK;
+    }
+    // SAFETY: UCX's arguments.
+    unsafe { flush_further(ep, flags, comp) }
 }
 
+/// # Safety
+/// As for `flush`.
 #[inline(never)]
-fn flush_further(ep: ucx::Ep, flags: c_uint, comp: *mut Completion) -> Status {
+unsafe fn flush_further(ep: ucx::Ep, flags: c_uint, comp: *mut Completion) -> Status {
     guard(|| {
         // SAFETY: an endpoint of ours.
         unsafe {

@@ -342,24 +342,17 @@ pub(crate) unsafe extern "C" fn progress_disable(iface: ucx::Iface, flags: c_uin
 pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
     let this = iface.cast::<Iface>();
     // SAFETY: an interface of ours, which UCX does not close in its own callbacks.
-    unsafe {
+    guard(|| unsafe {
         // Most calls find nothing, and what such a call costs delays what comes meanwhile.
         match (*this).link.glance() {
             Glance::Nothing if !(*this).busy => {
                 nothing(this);
                 0
             }
-            Glance::Frame(frame) => progress_further(this, Some(frame)),
-            _ => progress_further(this, None),
+            Glance::Frame(frame) => advance(this, Some(frame)),
+            _ => advance(this, None),
         }
-    }
-}
-
-/// Kept out of `progress`, which needs no registers of its caller's without it.
-#[inline(never)]
-fn progress_further(this: *mut Iface, frame: Option<ShmFrame>) -> u32 {
-    // SAFETY: as in `progress`.
-    guard(|| unsafe { advance(this, frame) })
+    })
 }
 
 /// Nothing has come.
@@ -378,10 +371,11 @@ unsafe fn nothing(this: *mut Iface) {
     }
 }
 
-/// Takes in what has come, `frame` first.
+/// Takes in what has come, `frame` first. Not part of `progress`, which so has few registers to save.
 ///
 /// # Safety
 /// `this` must be an interface of ours. Nothing borrows from it while UCX's handlers run.
+#[inline(never)]
 unsafe fn advance(this: *mut Iface, mut frame: Option<ShmFrame>) -> u32 {
     let mut done = 0;
     // SAFETY: the caller's promise; each borrow ends before a handler is called.

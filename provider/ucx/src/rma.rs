@@ -237,12 +237,20 @@ pub(crate) unsafe extern "C" fn put_short(
             }
             return ucx::UCS_OK;
         }
+        put_short_further(ep, buffer, len, addr, rkey)
     }
-    put_short_further(ep, buffer, len, addr, rkey)
 }
 
+/// # Safety
+/// As for `put_short`.
 #[inline(never)]
-fn put_short_further(ep: ucx::Ep, buffer: *const c_void, len: usize, addr: u64, rkey: usize) -> Status {
+unsafe fn put_short_further(
+    ep: ucx::Ep,
+    buffer: *const c_void,
+    len: usize,
+    addr: u64,
+    rkey: usize,
+) -> Status {
     // SAFETY: UCX's arguments.
     guard(|| unsafe { put(ep, &[span(buffer, len)], len, addr, rkey, std::ptr::null_mut()) })
 }
