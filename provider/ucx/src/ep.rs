@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::{Ordering::SeqCst, fence as memory_fence};
 
 use arrayvec::ArrayVec;
 use engine::{Link, PeerId, Refused};
 use hmem::{Kind, Span};
+use link::full_fence;
 use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Iov, PackFn, PendingReq, PurgeFn, Status};
 
 use crate::attr::{MAX_HEADER, MAX_IOV, SEGMENT};
@@ -259,6 +259,13 @@ pub(crate) unsafe fn spans(iov: *const Iov, count: usize) -> Option<(ArrayVec<Sp
     Some((out, total))
 }
 
+/// The first bytes of an active message, [AM, id, 0, 0]: as one word, since one that is stored by bytes
+/// and loaded as a word has the load wait for all stores before it, those to the ring among them.
+#[inline]
+fn am(id: u8) -> [u8; HEAD] {
+    (u32::from(AM) | u32::from(id) << 8).to_le_bytes()
+}
+
 pub(crate) unsafe extern "C" fn am_short(
     ep: ucx::Ep,
     id: u8,
@@ -276,7 +283,8 @@ pub(crate) unsafe extern "C" fn am_short(
         if len + 8 > SEGMENT {
             return ucx::UCS_ERR_EXCEEDS_LIMIT;
         }
-        let mut head = [AM, id, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let mut head = [0; HEAD + 8];
+        head[..HEAD].copy_from_slice(&am(id));
         head[HEAD..].copy_from_slice(&header.to_ne_bytes());
         // SAFETY: UCX says that this memory is valid, which is all read before the return; the
         // interface outlives its endpoints.
@@ -294,7 +302,7 @@ pub(crate) unsafe extern "C" fn am_short(
 pub(crate) unsafe extern "C" fn am_short_iov(ep: ucx::Ep, id: u8, iov: *const Iov, count: usize) -> Status {
     guard(|| {
         // SAFETY: an endpoint of ours; nothing calls back; UCX's vector.
-        unsafe { send_parts(of(ep), &[AM, id, 0, 0], iov, count) }
+        unsafe { send_parts(of(ep), &am(id), iov, count) }
     })
 }
 
@@ -331,7 +339,7 @@ pub(crate) unsafe extern "C" fn am_bcopy(
             if let Err(status) = e.open() {
                 return status.into();
             }
-            (*e.iface).link.send_packed(e.peer, &[AM, id, 0, 0], SEGMENT, |to| pack(to.cast(), arg))
+            (*e.iface).link.send_packed(e.peer, &am(id), SEGMENT, |to| pack(to.cast(), arg))
         };
         match sent {
             Ok(n) => n as isize,
@@ -358,7 +366,7 @@ pub(crate) unsafe extern "C" fn am_zcopy(
             return ucx::UCS_ERR_EXCEEDS_LIMIT;
         }
         let mut head = [0; HEAD + MAX_HEADER];
-        head[..2].copy_from_slice(&[AM, id]);
+        head[..HEAD].copy_from_slice(&am(id));
         // SAFETY: UCX's header, which is not longer than the array; the rest as in `am_short_iov`.
         unsafe {
             head.as_mut_ptr().add(HEAD).copy_from_nonoverlapping(header.cast(), n);
@@ -447,8 +455,22 @@ pub(crate) unsafe fn dispatch(this: *mut Iface) -> u32 {
 }
 
 pub(crate) unsafe extern "C" fn flush(ep: ucx::Ep, flags: c_uint, comp: *mut Completion) -> Status {
+    // What was stored to mapped memory is there before anything that follows is loaded.
+    full_fence();
+    // SAFETY: an endpoint of ours.
+    let done = unsafe { !(*ep.cast::<Ep>()).gate && (*ep.cast::<Ep>()).outstanding == 0 };
+    if done && flags & ucx::UCT_FLUSH_FLAG_CANCEL == 0 {
+        return ucx::UCS_OK;
+    }
+    // SAFETY: UCX's arguments.
+    unsafe { flush_further(ep, flags, comp) }
+}
+
+/// # Safety
+/// As for `flush`.
+#[inline(never)]
+unsafe fn flush_further(ep: ucx::Ep, flags: c_uint, comp: *mut Completion) -> Status {
     guard(|| {
-        memory_fence(SeqCst);
         // SAFETY: an endpoint of ours.
         unsafe {
             let this = ep.cast::<Ep>();
@@ -481,7 +503,7 @@ pub(crate) unsafe extern "C" fn flush(ep: ucx::Ep, flags: c_uint, comp: *mut Com
 
 pub(crate) unsafe extern "C" fn fence(ep: ucx::Ep, _flags: c_uint) -> Status {
     guard(|| {
-        memory_fence(SeqCst);
+        full_fence();
         // SAFETY: an endpoint of ours.
         unsafe { of(ep) }.fence();
         ucx::UCS_OK

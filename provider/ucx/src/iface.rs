@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{Ordering::SeqCst, fence as memory_fence};
 use std::time::Duration;
 
 use engine::{Event, Frame as _, Gone, Link, PeerId};
-use link::{OpenOptions, ShmFrame, ShmLink};
+use link::{Glance, OpenOptions, ShmFrame, ShmLink, full_fence};
 use ucx_sys::{self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, IfaceParams, PerfAttr, Status};
 use wire::Addr;
 
@@ -55,8 +54,9 @@ pub(crate) struct Iface {
     rx: Buffers,
     /// How many frames the next call takes in at most.
     budget: u32,
-    /// How many calls in a row found nothing.
-    empty: u32,
+    /// How many calls in a row found nothing, since the last put to mapped memory: who puts does not wait
+    /// for long, even if what it waits for never comes by us but is put to its own memory.
+    pub(crate) empty: u32,
     /// There is more to do than frames: `failed`, `waiting` or `remote`.
     pub(crate) busy: bool,
     /// Endpoints with a pending queue.
@@ -143,7 +143,7 @@ pub(crate) unsafe extern "C" fn open(
         unsafe {
             (&raw mut (*at).base).write_bytes(0, 1);
             (&raw mut (*at).link).write(link);
-            (&raw mut (*at).rx).write(Buffers::new(headroom, HEAD, MAX_FRAME));
+            (&raw mut (*at).rx).write(Buffers::new(headroom, MAX_FRAME));
             (&raw mut (*at).budget).write(1);
             (&raw mut (*at).empty).write(0);
             (&raw mut (*at).busy).write(false);
@@ -310,7 +310,7 @@ pub(crate) unsafe extern "C" fn flush(iface: ucx::Iface, _flags: c_uint, comp: *
         if !comp.is_null() {
             return ucx::UCS_ERR_UNSUPPORTED;
         }
-        memory_fence(SeqCst);
+        full_fence();
         // SAFETY: an interface of ours.
         if unsafe { of(iface).remote.idle() } { ucx::UCS_OK } else { ucx::UCS_INPROGRESS }
     })
@@ -318,7 +318,7 @@ pub(crate) unsafe extern "C" fn flush(iface: ucx::Iface, _flags: c_uint, comp: *
 
 pub(crate) unsafe extern "C" fn fence(iface: ucx::Iface, _flags: c_uint) -> Status {
     guard(|| {
-        memory_fence(SeqCst);
+        full_fence();
         // SAFETY: an interface of ours, and its endpoints.
         unsafe {
             for ep in of(iface).eps.values().flatten() {
@@ -340,21 +340,62 @@ pub(crate) unsafe extern "C" fn progress_disable(iface: ucx::Iface, flags: c_uin
 }
 
 pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
+    let this = iface.cast::<Iface>();
     // SAFETY: an interface of ours, which UCX does not close in its own callbacks.
-    guard(|| unsafe { advance(iface.cast()) })
+    guard(|| unsafe {
+        // Most calls find nothing, and what such a call costs delays what comes meanwhile.
+        match (*this).link.glance() {
+            Glance::Nothing if !(*this).busy => {
+                nothing(this);
+                0
+            }
+            Glance::Frame(frame) => advance(this, Some(frame)),
+            _ => advance(this, None),
+        }
+    })
 }
 
+/// Nothing has come.
+///
+/// # Safety
+/// `this` must be an interface of ours.
+#[inline]
+unsafe fn nothing(this: *mut Iface) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*this).budget = ((*this).budget / 2).max(1);
+        (*this).empty += 1;
+        if (*this).empty == PATIENCE {
+            rest(this);
+        }
+    }
+}
+
+/// Takes in what has come, `frame` first. Not part of `progress`, which so has few registers to save.
+///
 /// # Safety
 /// `this` must be an interface of ours. Nothing borrows from it while UCX's handlers run.
-unsafe fn advance(this: *mut Iface) -> u32 {
+#[inline(never)]
+unsafe fn advance(this: *mut Iface, mut frame: Option<ShmFrame>) -> u32 {
     let mut done = 0;
     // SAFETY: the caller's promise; each borrow ends before a handler is called.
     unsafe {
         let budget = (*this).budget;
         while done < budget {
-            match (*this).link.poll() {
+            let event = match frame.take() {
+                Some(frame) => Some(Event::Frame(frame)),
+                None => (*this).link.poll(),
+            };
+            match event {
                 None => break,
-                Some(Event::Frame(frame)) => receive(this, frame),
+                Some(Event::Frame(first)) => {
+                    let from = first.from();
+                    receive(this, first);
+                    // Most probably the next one is of the same peer's.
+                    if done + 1 < budget {
+                        frame = (*this).link.more(from);
+                    }
+                }
                 Some(Event::Closed(peer, why)) => closed(this, peer, why),
                 // Of copies by a device, of which there are none here.
                 Some(Event::Copied(..)) => {}
@@ -366,14 +407,7 @@ unsafe fn advance(this: *mut Iface) -> u32 {
         if (*this).busy {
             done += attend(this);
         }
-        if done > 0 {
-            (*this).empty = 0;
-        } else {
-            (*this).empty += 1;
-            if (*this).empty == PATIENCE {
-                rest(this);
-            }
-        }
+        if done > 0 { (*this).empty = 0 } else { nothing(this) }
     }
     done
 }
@@ -402,20 +436,16 @@ unsafe fn rest(this: *mut Iface) {
 #[inline]
 unsafe fn receive(this: *mut Iface, frame: ShmFrame) {
     let (from, len) = (frame.from(), frame.len());
-    // SAFETY: the caller's promise; a buffer has `HEAD` bytes before its data and `MAX_FRAME` behind,
-    // zeroed when it was made, and is nobody else's.
+    // SAFETY: the caller's promise; a buffer has room for `MAX_FRAME` bytes, zeroed when it was made, and
+    // is nobody else's.
     unsafe {
         let i = &mut *this;
         let buffer = i.rx.take();
         let data = i.rx.data(&buffer);
-        if len < HEAD || len - HEAD > i.rx.room() {
-            i.link.release(frame);
+        let Some([kind, id, ..]) = i.link.receive::<HEAD>(frame, data, i.rx.room()) else {
             i.rx.give(buffer);
             return log::warn!("dropped a frame of {len} bytes from {}", i.link.peer_addr(from));
-        }
-        i.link.read(&frame, 0, std::slice::from_raw_parts_mut(data.sub(HEAD), len));
-        i.link.release(frame);
-        let [kind, id, ..] = data.sub(HEAD).cast::<[u8; HEAD]>().read();
+        };
         let n = len - HEAD;
         if kind == AM && usize::from(id) < ucx::UCT_AM_ID_MAX {
             let handler = i.base.am[usize::from(id)];

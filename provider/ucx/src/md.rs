@@ -364,6 +364,15 @@ impl Rkey {
         self.mapped(addr, len)
     }
 
+    /// Where that is, if it is mapped and is not going to be taken back: nothing else to look at.
+    #[inline]
+    pub(crate) fn plain(&self, addr: u64, len: usize) -> Option<*mut u8> {
+        let (None, Some(mapping)) = (self.key.slot, &self.mapping) else { return None };
+        let off = addr.wrapping_sub(self.key.base) as usize;
+        // SAFETY: inside the mapping.
+        (off.checked_add(len)? <= mapping.len()).then(|| unsafe { mapping.base().add(off) })
+    }
+
     /// Takes a seat on the board of the key's slot.
     #[cold]
     fn sit(&mut self, seats: &mut Seats) -> Result<(), Reach> {

@@ -118,7 +118,11 @@ unsafe fn put(
     // SAFETY: the caller's promise; nothing calls back while it is borrowed.
     let e = unsafe { ep::of(ep) };
     let done = way(e, rkey, addr, len).and_then(|way| match way {
-        Way::Mapped(at) => access(rkey, || copy(at, local, len, true)).map(|()| ucx::UCS_OK),
+        Way::Mapped(at) => {
+            // SAFETY: an endpoint's interface outlives it.
+            unsafe { (*e.iface()).empty = 0 };
+            access(rkey, || copy(at, local, len, true)).map(|()| ucx::UCS_OK)
+        }
         Way::Cma if cma(e, rkey, true, addr, local, len)? => Ok(ucx::UCS_OK),
         _ => Ok(put_by_request(e, local, len, addr, comp)),
     });
@@ -222,6 +226,31 @@ pub(crate) unsafe extern "C" fn put_short(
     rkey: usize,
 ) -> Status {
     let len = length as usize;
+    // SAFETY: UCX's arguments; an endpoint and a key of ours; `plain` found `len` bytes there. A peer may
+    // change them meanwhile: they are copied, and never borrowed.
+    unsafe {
+        if let (Ok(()), Some(at)) = (ep::of(ep).open(), (*(rkey as *const Rkey)).plain(addr, len)) {
+            (*ep::of(ep).iface()).empty = 0;
+            match len {
+                8 => at.cast::<u64>().write_unaligned(buffer.cast::<u64>().read_unaligned()),
+                _ => std::ptr::copy(buffer.cast(), at, len),
+            }
+            return ucx::UCS_OK;
+        }
+        put_short_further(ep, buffer, len, addr, rkey)
+    }
+}
+
+/// # Safety
+/// As for `put_short`.
+#[inline(never)]
+unsafe fn put_short_further(
+    ep: ucx::Ep,
+    buffer: *const c_void,
+    len: usize,
+    addr: u64,
+    rkey: usize,
+) -> Status {
     // SAFETY: UCX's arguments.
     guard(|| unsafe { put(ep, &[span(buffer, len)], len, addr, rkey, std::ptr::null_mut()) })
 }

@@ -96,10 +96,9 @@ pub(crate) struct Buffers {
 pub(crate) struct Buffer(*mut Block);
 
 impl Buffers {
-    /// Buffers for `room` bytes, with so much headroom of UCP's, and `head` bytes of ours right
-    /// before the data.
-    pub(crate) fn new(headroom: usize, head: usize, room: usize) -> Buffers {
-        let before = size_of::<Block>() + size_of::<*mut RecvDesc>() + headroom.max(head);
+    /// Buffers for `room` bytes, with so much headroom of UCP's.
+    pub(crate) fn new(headroom: usize, room: usize) -> Buffers {
+        let before = size_of::<Block>() + size_of::<*mut RecvDesc>() + headroom;
         let shape = Shape {
             headroom,
             data: before.next_multiple_of(ALIGN),
@@ -170,13 +169,13 @@ mod tests {
     #[test]
     fn a_buffer_that_ucp_keeps_comes_back() {
         for headroom in [0, 3, 40, 200] {
-            let mut buffers = Buffers::new(headroom, 4, 100);
+            let mut buffers = Buffers::new(headroom, 100);
             let b = buffers.take();
             let data = buffers.data(&b);
             assert_eq!(data as usize % 64, 0);
             // SAFETY: what a buffer has room for, before and behind.
             unsafe {
-                data.sub(headroom.max(4)).write_bytes(1, headroom.max(4));
+                data.sub(headroom).write_bytes(1, headroom);
                 data.write_bytes(2, buffers.room());
             }
             let block = b.0;

@@ -17,12 +17,13 @@
 //! or has its own user's memory changed.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU32, fence};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::ring::Word;
+use super::wake::full_fence;
 use super::window::Mapping;
 
 const LINE: usize = 64;
@@ -216,7 +217,7 @@ impl Words for Hazards {
         self.word(1 + SEATS, slot as usize)
     }
     fn fence(&self) {
-        fence(SeqCst);
+        full_fence();
     }
 }
 

@@ -1,5 +1,7 @@
 //! A board under loom: its owner takes memory back that a peer accesses. The twins lack an order.
 
+use std::sync::atomic::Ordering::SeqCst;
+
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;

@@ -1,9 +1,10 @@
-//! Sending what a callback writes: for callers whose payload is not in memory yet.
+//! Sending what a callback writes: for callers whose payload is not in memory yet. And taking in a whole
+//! frame in one go.
 
 use engine::{Gone, PeerId, Refused};
 
 use super::ring;
-use super::{ShmLink, control, wake};
+use super::{NOBODY, ShmFrame, ShmLink, control, wake};
 
 impl ShmLink {
     /// Whether a frame of `len` bytes would find room now. Connects if need be.
@@ -57,6 +58,34 @@ impl ShmLink {
             control::notify(&out.sock, &[control::WAKE]);
         }
         Ok(n)
+    }
+
+    /// Takes a frame in: gives its first `N` bytes, copies the rest to `to`, and releases it. `None` if
+    /// it is shorter than that, or the rest longer than `room`.
+    ///
+    /// # Safety
+    /// `to` must be initialized memory, valid for reads and writes of `room` bytes, and nobody else's.
+    #[inline]
+    pub unsafe fn receive<const N: usize>(
+        &mut self,
+        frame: ShmFrame,
+        to: *mut u8,
+        room: usize,
+    ) -> Option<[u8; N]> {
+        if self.held != frame.from.0 {
+            return None;
+        }
+        self.held = NOBODY;
+        let inb = self.peers[frame.from.0 as usize].inb.as_mut()?;
+        let rest = frame.len.wrapping_sub(N);
+        // A shorter frame has more of a rest than there is room for anywhere.
+        let head = if rest <= room { inb.rx.first() } else { None };
+        if head.is_some() {
+            // SAFETY: the caller's promise.
+            inb.rx.read(N, unsafe { std::slice::from_raw_parts_mut(to, rest) });
+        }
+        inb.advance();
+        head
     }
 
     /// The pid of a peer that is connected, 0 where it is not visible here.

@@ -12,6 +12,7 @@ use super::device::Devices;
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
 use super::share::Slots;
+use super::{control, wake};
 
 /// A channel to a peer.
 #[derive(Debug)]
@@ -71,6 +72,17 @@ pub(super) struct Inbound {
     pub(super) broken: bool,
     /// Lines still to be read once its sender is gone: no more than a ring can hold.
     pub(super) budget: u32,
+}
+
+impl Inbound {
+    /// Gives the frame at hand back.
+    #[inline]
+    pub(super) fn advance(&mut self) {
+        self.budget = self.budget.saturating_sub(self.rx.frame_lines());
+        if self.rx.advance() && wake::room_wanted(self.rx.mem()) {
+            control::notify(&self.sock, &[control::WAKE]);
+        }
+    }
 }
 
 /// A peer's process.

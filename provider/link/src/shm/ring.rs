@@ -273,7 +273,7 @@ impl<M: Mem> Consumer<M> {
     /// and one stretch.
     #[inline]
     pub(crate) fn straight(&self, off: usize, len: usize) -> Option<usize> {
-        if off + len > self.len {
+        if off.checked_add(len)? > self.len {
             return None;
         }
         straight(self.lines, self.line, off, len)
@@ -303,6 +303,12 @@ impl<M: Mem> Consumer<M> {
     /// Copies bytes of the frame at hand; returns how many there were.
     #[inline]
     pub(crate) fn read(&self, off: usize, dst: &mut [u8]) -> usize {
+        if let Some(at) = self.straight(off, dst.len()) {
+            // SAFETY: `dst` is a slice; `straight` stays inside the ring; a frame at hand is ours until
+            // `advance`.
+            unsafe { self.mem.get(at, dst.as_mut_ptr(), dst.len()) };
+            return dst.len();
+        }
         let [(at, n), (wrapped, rest)] = self.stretches(off, dst.len());
         // SAFETY: `n + rest` is at most `dst.len()`; `stretches` stays inside the ring; a frame at
         // hand is ours until `advance`.

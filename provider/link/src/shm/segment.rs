@@ -268,18 +268,20 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
             dst.add(last).cast::<T>().write_unaligned(second);
         }
     }
-    /// Copies the head of a frame, by its fields: so it never is in memory between the code that makes
-    /// or reads it and the ring, and no store is read back in other parts, which takes long.
+    /// Copies the head of a frame, by its fields, a short one and `N` long ones: so it never is in memory
+    /// between the code that makes or reads it and the ring, and no store is read back in other parts,
+    /// which takes long.
     ///
     /// # Safety
-    /// As above, for `HEAD_LEN` bytes.
+    /// As above, for `4 + 8 * N` bytes.
     #[inline(always)]
-    unsafe fn head(src: *const u8, dst: *mut u8) {
-        // SAFETY: 4 + 8 + 8 bytes.
+    unsafe fn head<const N: usize>(src: *const u8, dst: *mut u8) {
+        // SAFETY: inside `4 + 8 * N` bytes, which are valid by contract.
         unsafe {
             dst.cast::<u32>().write_unaligned(src.cast::<u32>().read_unaligned());
-            dst.add(4).cast::<u64>().write_unaligned(src.add(4).cast::<u64>().read_unaligned());
-            dst.add(12).cast::<u64>().write_unaligned(src.add(12).cast::<u64>().read_unaligned());
+            for at in (0..N).map(|n| 4 + 8 * n) {
+                dst.add(at).cast::<u64>().write_unaligned(src.add(at).cast::<u64>().read_unaligned());
+            }
         }
     }
     const HEAD_LEN: usize = wire::Head::LEN;
@@ -287,7 +289,9 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: by contract, each arm with a length in range.
     unsafe {
         match len {
-            HEAD_LEN => head(src, dst),
+            HEAD_LEN => head::<2>(src, dst),
+            // UCX's: a word, and the header of a short message.
+            12 => head::<1>(src, dst),
             4..8 => ends::<u32>(src, dst, len),
             8..=16 => ends::<u64>(src, dst, len),
             17..=32 => ends::<u128>(src, dst, len),
