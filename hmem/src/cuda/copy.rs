@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::api::{Api, Error, Handle, NOT_FOUND, NOT_READY};
 use super::lane::{Entered, Line, Slot, Way, context_for, give_back, slot};
-use super::{Sort, info, loaded};
+use super::{Info, Sort, info, loaded};
 use crate::flight::{Flight, PIECE, Part};
 use crate::share::Opened;
 
@@ -56,13 +56,19 @@ pub(super) unsafe fn start(
         (0, None) => super::lane::any(api).unwrap_or(0),
         (ctx, _) => ctx,
     };
-    let is_host = |at| info(at).is_none_or(|i| i.sort == Sort::Host);
-    let way = match first {
-        Some(p) if host && is_host(p.src) => Way::In,
-        Some(p) if host && is_host(p.dst) => Way::Out,
-        _ => Way::Between,
+    let (way, pageable) = match first {
+        Some(p) if host => {
+            let (dst, src) = (info(p.dst), info(p.src));
+            let is_host = |side: Option<Info>| side.is_none_or(|i| i.sort == Sort::Host);
+            let way = match (is_host(src), is_host(dst)) {
+                (true, _) => Way::In,
+                (false, true) => Way::Out,
+                (false, false) => Way::Between,
+            };
+            (way, dst.is_none() || src.is_none())
+        }
+        _ => (Way::Between, false),
     };
-    let pageable = host && first.is_some_and(|p| info(p.dst).is_none() || info(p.src).is_none());
     let long = parts.iter().map(|p| p.len).sum::<usize>() > PIECE;
     let entered = Entered::new(api, ctx)?;
     let mut pending = Pending {

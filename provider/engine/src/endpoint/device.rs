@@ -8,8 +8,9 @@
 //! From device to device either side can. The receiver gets a message that comes alone, which takes one
 //! frame less. While more are behind it, or copies are in flight, it invites the sender to put it
 //! (`Invite`): so both sides call their drivers, which is what takes the time of short copies, and a device
-//! writes to another one faster than it reads from it; not on one device, which the two would have in turns. It gets the message itself if the sender is not there
-//! to do so: one of both takes the one piece of a counter ([`Link::share_open`]).
+//! writes to another one faster than it reads from it. Not on one device, which the two would have in turns.
+//! The receiver gets the message itself if the sender is not there to put it: one of both takes the one
+//! piece of a counter ([`Link::share_open`]).
 
 use arrayvec::ArrayVec;
 use hmem::Span;
@@ -187,23 +188,26 @@ impl<L: Link> Endpoint<L> {
         n
     }
 
-    /// Gets what its sender will not put.
-    fn disinvite(&mut self, name: u64) {
-        let Some(Request::In(i)) = self.requests.get_mut(name) else { return };
-        let Some(invited) = i.invited.take() else { return };
+    /// Gets what its sender will not put; `false` if that was not invited.
+    fn disinvite(&mut self, name: u64) -> bool {
+        let Some(Request::In(i)) = self.requests.get_mut(name) else { return false };
+        let Some(invited) = i.invited.take() else { return false };
         i.placed = false;
         let (peer, want, iov) = (i.peer, i.want, i.iov.clone());
         if self.begin(name, Way::Get, peer, &invited.segs, &iov, want).is_err() {
             self.ask(name, true);
         }
+        true
     }
 
-    /// A request whose sender may have been invited is over.
-    pub(super) fn uninvite(&mut self, name: u64, request: &In) {
-        if let Some(invited) = &request.invited {
-            self.link.share_close(request.peer, invited.share);
-            self.invited.retain(|(n, _)| *n != name);
-        }
+    /// Nobody waits any more for the sender of this request to come to it, if it was invited.
+    pub(super) fn uninvite(&mut self, name: u64) {
+        let Some(Request::In(In { peer, invited: Some(i), .. })) = self.requests.get_mut(name) else {
+            return;
+        };
+        let (peer, share) = (*peer, i.share);
+        self.link.share_close(peer, share);
+        self.invited.retain(|(n, _)| *n != name);
     }
 
     /// Whether nobody else would see to it that a message comes in.
@@ -328,15 +332,10 @@ impl<L: Link> Endpoint<L> {
         if self.is_copying(name) {
             return None;
         }
-        if let Some(Request::In(In { invited: Some(invited), .. })) = self.requests.get_mut(name) {
-            let share = invited.share;
-            self.link.share_close(peer, share);
-            self.invited.retain(|(n, _)| *n != name);
-            if status == Status::Unsupported {
-                self.peer(peer).puts_not = true;
-                self.disinvite(name);
-                return Some(());
-            }
+        self.uninvite(name);
+        if status == Status::Unsupported && self.disinvite(name) {
+            self.peer(peer).puts_not = true;
+            return Some(());
         }
         let Some(Request::In(i)) = self.requests.remove(name) else { return None };
         let (status, len) = if status == Status::Ok { (status, i.len) } else { (Status::Io, 0) };

@@ -277,9 +277,9 @@ impl<L: Link> Endpoint<L> {
         if *got < want && !failed_here {
             return Some(());
         }
+        self.uninvite(name);
         match self.requests.remove(name)? {
             Request::In(i) => {
-                self.uninvite(name, &i);
                 // What did not fit was never asked for; the landing knows the message's length.
                 let status = if i.failed { Status::Io } else { Status::Ok };
                 self.fetched(core, peer, i.req, status, i.len, i.then);

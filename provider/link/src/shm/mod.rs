@@ -160,13 +160,20 @@ impl ShmLink {
         }
         self.calls = calls;
         for _ in 0..self.hot_len.min(LOOKS) {
-            let id = self.hot[self.hot_turn];
-            self.hot_turn = if self.hot_turn + 1 < self.hot_len { self.hot_turn + 1 } else { 0 };
+            let id = self.next_hot();
             if let Some(frame) = self.more(PeerId(id)) {
                 return Glance::Frame(frame);
             }
         }
         Glance::Nothing
+    }
+
+    /// Whose ring it is to be looked at, of those that are looked at first.
+    #[inline(always)]
+    fn next_hot(&mut self) -> u32 {
+        let id = self.hot[self.hot_turn];
+        self.hot_turn = if self.hot_turn + 1 < self.hot_len { self.hot_turn + 1 } else { 0 };
+        id
     }
 
     /// The next frame of this peer.
@@ -240,8 +247,7 @@ impl ShmLink {
             }
         }
         for _ in 0..self.hot_len.min(LOOKS) {
-            let id = self.hot[self.hot_turn];
-            self.hot_turn = if self.hot_turn + 1 < self.hot_len { self.hot_turn + 1 } else { 0 };
+            let id = self.next_hot();
             if let Some(event) = self.next_of(id) {
                 return Some(event);
             }
