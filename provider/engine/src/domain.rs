@@ -468,6 +468,22 @@ impl<L: Link> Domain<L> {
         !self.cq_is_empty(cq)
     }
 
+    /// A quick look for what that queue, which is empty, would have one entry of, as nearly every
+    /// message has.
+    #[inline(always)]
+    pub fn look_for(&mut self, cq: CqId) -> Look {
+        if !self.work.is_empty() {
+            return Look::Unknown;
+        }
+        for (_, ep) in self.eps.iter_mut() {
+            match ep.look(&mut self.core, cq) {
+                Look::Nothing => {}
+                found => return found,
+            }
+        }
+        Look::Nothing
+    }
+
     /// Registers memory; returns its name here and its key.
     pub fn mr_reg(&mut self, reg: &Reg<'_>) -> Result<(MrId, u64), Error> {
         let made = self.core.mr_reg(reg)?;

@@ -31,7 +31,8 @@ mod work;
 pub use crate::core::{Iov, RmaIov};
 pub use domain::{Cntrs, Config, Domain, EpConfig, MrId, Reg};
 pub use link::{
-    CopyId, Event, Exposed, Frame, Gone, Limits, Link, MAX_PIECES, NoDirect, PeerId, Refused, Share, Way,
+    CopyId, Event, Exposed, Frame, Glance, Gone, Limits, Link, MAX_PIECES, NoDirect, PeerId, Refused, Share,
+    Way,
 };
 pub use types::*;
 pub use work::{Work, WorkOp};

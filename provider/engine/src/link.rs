@@ -86,6 +86,17 @@ pub enum Event<F> {
     Copied(CopyId, bool),
 }
 
+/// What [`Link::glance`] saw.
+#[derive(Debug)]
+pub enum Glance<F> {
+    /// Nothing is there.
+    Nothing,
+    /// A frame, to be given back like one of [`Link::poll`].
+    Frame(F),
+    /// Only a poll can tell.
+    Unknown,
+}
+
 /// A copy in flight: given out by [`Link::start`], and never again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CopyId(pub u64);
@@ -146,6 +157,13 @@ pub trait Link {
 
     /// The next event, if there is one.
     fn poll(&mut self) -> Option<Event<Self::Frame>>;
+
+    /// A quick look at what a [`Link::poll`] would look at first. Unless it answers that only a poll can
+    /// tell, it counts for one, which then need not be called.
+    #[inline]
+    fn glance(&mut self) -> Glance<Self::Frame> {
+        Glance::Unknown
+    }
 
     /// Another frame of this peer, if one is there; to be given back like one of [`Link::poll`]. A
     /// quick look after one was given back: it may be over before all are taken.

@@ -201,6 +201,19 @@ impl Completion {
     };
 }
 
+/// What [`crate::Domain::look_for`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Nothing.
+    Nothing,
+    /// A message: this is what the queue would say.
+    Message(Completion),
+    /// Something else: the queue may have entries of it.
+    Other,
+    /// Only [`crate::Domain::progress_for`] can tell.
+    Unknown,
+}
+
 /// A message to post.
 #[derive(Clone, Copy, Debug)]
 pub struct Send<'a> {

@@ -96,7 +96,14 @@ fn peer() {
         let draw = &mut Draw(bytes);
         let how = draw.byte();
         let config = Config { eager: 256, virt_addr: how & 1 != 0, rma_order: how & 2 != 0 };
-        let setup = Setup { config, direct: how & 4 != 0, capacity: 16, cq_size: 1000, ..Setup::default() };
+        let setup = Setup {
+            config,
+            direct: how & 4 != 0,
+            looks: how & 32 != 0,
+            capacity: 16,
+            cq_size: 1000,
+            ..Setup::default()
+        };
         let mut net = Net::with(3, setup);
         net.set_boards(how & 8 != 0);
         net[0].set_unexpected_most(2000);

@@ -2,15 +2,15 @@
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use engine::{Completion, CqId};
+use engine::{Completion, CqId, Look};
 use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
 
-use crate::domain::{DomainFid, Engine, Shared, Watched};
+use crate::domain::{DomainFid, Guard, Shared, Watched};
 use crate::errno::{self, Errno};
-use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, obj, publish, put, reclaim};
+use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, obj, publish, put, reclaim, this};
 use crate::wait::{Deadline, Style, Wait};
 
 mod entry;
@@ -23,6 +23,8 @@ const DEFAULT_SIZE: usize = 8192;
 const SPINS: u32 = 100;
 /// After how many reads that found nothing one lets another process have the core.
 const PATIENCE: u32 = 4096;
+/// Most messages taken in by one read that finds the queue empty.
+const BATCH: usize = 32;
 
 /// `struct fid_cq`.
 #[repr(C)]
@@ -38,6 +40,8 @@ pub(crate) struct CqFid {
     threshold: bool,
     wait: Arc<Wait>,
     signalled: AtomicBool,
+    /// Messages that the next read takes in at most, if nothing stands in the queue.
+    batch: AtomicUsize,
     /// Counts reads that found nothing.
     empty: AtomicU32,
 }
@@ -94,30 +98,80 @@ impl CqFid {
     #[inline(always)]
     unsafe fn read(&self, buf: *mut c_void, count: usize, from: *mut fi::fi_addr_t) -> Result<usize, Errno> {
         let mut engine = self.shared.lock_to_poll();
-        let some = !engine.cq_is_empty(self.id) || engine.progress_for(self.id, count);
-        let read = if some {
-            let engine = &mut *engine;
-            // SAFETY: the caller's promise, and the entry type is the format's.
-            unsafe {
-                match self.format {
-                    fi::FI_CQ_FORMAT_TAGGED => {
-                        self.fill::<fi::fi_cq_tagged_entry>(engine, buf.cast(), count, from)
-                    }
-                    fi::FI_CQ_FORMAT_DATA => {
-                        self.fill::<fi::fi_cq_data_entry>(engine, buf.cast(), count, from)
-                    }
-                    fi::FI_CQ_FORMAT_MSG => self.fill::<fi::fi_cq_msg_entry>(engine, buf.cast(), count, from),
-                    _ => self.fill::<fi::fi_cq_entry>(engine, buf.cast(), count, from),
+        if !engine.cq_is_empty(self.id) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.read_any(engine, buf, count, from) };
+        }
+        // A stream of messages is read by batches; a single one is handed on at once.
+        let batch = self.batch.load(Ordering::Relaxed);
+        let (mut n, most) = (0, count.min(batch));
+        while n < most {
+            match engine.look_for(self.id) {
+                Look::Message(entry) => {
+                    // SAFETY: `n < count`, for which the caller promised room.
+                    unsafe { self.put(buf, from, n, &entry) };
+                    n += 1;
                 }
+                Look::Other | Look::Unknown if n == 0 => {
+                    // SAFETY: the caller's promise.
+                    return unsafe { self.read_any(engine, buf, count, from) };
+                }
+                _ => break,
             }
-        } else {
-            Err(Errno::AGAIN)
-        };
+        }
+        engine.leave();
+        if n == 0 {
+            self.batch.store(1, Ordering::Relaxed);
+            self.wait_a_little();
+            return Err(Errno::AGAIN);
+        }
+        self.batch.store(if n == batch { (2 * n).min(BATCH) } else { n }, Ordering::Relaxed);
+        Ok(n)
+    }
+
+    /// Likewise, whatever is there.
+    ///
+    /// # Safety
+    /// As for [`CqFid::read`].
+    #[inline(never)]
+    unsafe fn read_any(
+        &self,
+        mut engine: Guard<'_>,
+        buf: *mut c_void,
+        count: usize,
+        from: *mut fi::fi_addr_t,
+    ) -> Result<usize, Errno> {
+        let some = !engine.cq_is_empty(self.id) || engine.progress_for(self.id, count);
+        // SAFETY: `n < count`, for which the caller promised room.
+        let n = engine.cq_take(self.id, count, |n, c| unsafe { self.put(buf, from, n, c) });
         engine.leave();
         if !some {
             self.wait_a_little();
+            return Err(Errno::AGAIN);
         }
-        read
+        // Not one of those that are there: the first has failed.
+        if n == 0 && count > 0 { Err(Errno::AVAIL) } else { Ok(n) }
+    }
+
+    /// Writes entry `n`, and its source.
+    ///
+    /// # Safety
+    /// `buf` has room for more than `n` entries of the queue's format, `from` is NULL or has for as many
+    /// addresses.
+    #[inline(always)]
+    unsafe fn put(&self, buf: *mut c_void, from: *mut fi::fi_addr_t, n: usize, c: &Completion) {
+        // SAFETY: the caller's promise, and each entry type is its format's.
+        unsafe {
+            match self.format {
+                fi::FI_CQ_FORMAT_TAGGED => buf.cast::<fi::fi_cq_tagged_entry>().add(n).write(Entry::of(c)),
+                fi::FI_CQ_FORMAT_DATA => buf.cast::<fi::fi_cq_data_entry>().add(n).write(Entry::of(c)),
+                fi::FI_CQ_FORMAT_MSG => buf.cast::<fi::fi_cq_msg_entry>().add(n).write(Entry::of(c)),
+                _ => buf.cast::<fi::fi_cq_entry>().add(n).write(Entry::of(c)),
+            }
+            if !from.is_null() {
+                from.add(n).write(c.src);
+            }
+        }
     }
 
     /// Where there are more processes than cores, a peer may need this one.
@@ -128,31 +182,6 @@ impl CqFid {
         if n % PATIENCE == 0 {
             std::thread::yield_now();
         }
-    }
-
-    /// Takes what is there already, which is something.
-    ///
-    /// # Safety
-    /// As for [`CqFid::read`], `E` being the format's entry.
-    #[inline]
-    unsafe fn fill<E: Entry>(
-        &self,
-        engine: &mut Engine,
-        buf: *mut E,
-        count: usize,
-        from: *mut fi::fi_addr_t,
-    ) -> Result<usize, Errno> {
-        let n = engine.cq_take(self.id, count, |n, c| {
-            // SAFETY: `n < count`, for which the caller promised room.
-            unsafe {
-                buf.add(n).write(E::of(c));
-                if !from.is_null() {
-                    from.add(n).write(c.src);
-                }
-            }
-        });
-        // Not one of those that are there: the first has failed.
-        if n == 0 && count > 0 { Err(Errno::AVAIL) } else { Ok(n) }
     }
 
     /// Reads and, as long as there is too little, sleeps.
@@ -271,6 +300,7 @@ pub(crate) unsafe extern "C" fn open(
             threshold: cond == fi::FI_CQ_COND_THRESHOLD,
             wait,
             signalled: AtomicBool::new(false),
+            batch: AtomicUsize::new(1),
             empty: AtomicU32::new(0),
         }));
         // SAFETY: the application passes a place for the answer.
@@ -306,7 +336,7 @@ unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, arg: *mut c_void
 
 unsafe extern "C" fn read(cq: *mut fi::fid_cq, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: the application passes an open queue and room for `count` entries.
-    guard(|| unsafe { obj::<CqFid, _>(cq)?.read(buf, count, std::ptr::null_mut()) })
+    guard(|| unsafe { this::<CqFid, _>(cq)?.read(buf, count, std::ptr::null_mut()) })
 }
 
 unsafe extern "C" fn readfrom(

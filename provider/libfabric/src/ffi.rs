@@ -128,6 +128,26 @@ pub(crate) unsafe fn obj<'a, T: Fid, P>(p: *const P) -> Result<&'a T, Errno> {
     Ok(unsafe { &*p.cast::<T>() })
 }
 
+/// The object behind a `fid_*` pointer by whose own table of functions we were called: which it is
+/// need not be asked, and is asked only where that costs nobody time.
+///
+/// # Safety
+/// `p` is the first argument of a function that is in no table but `T`'s, and of a call made through the
+/// table of the object it points to; nobody closes that object during `'a`.
+#[inline(always)]
+pub(crate) unsafe fn this<'a, T: Fid, P>(p: *const P) -> Result<&'a T, Errno> {
+    if cfg!(debug_assertions) {
+        // SAFETY: the caller's promise says more than `obj` asks for.
+        return unsafe { obj(p) };
+    }
+    if p.is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: only objects of type `T` have such a table, by the caller's promise, and `Fid`'s says that
+    // the object begins there.
+    Ok(unsafe { &*p.cast::<T>() })
+}
+
 /// Whether the `fid` is one of ours of that type.
 ///
 /// # Safety

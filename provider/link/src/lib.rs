@@ -31,6 +31,5 @@ mod shm;
 pub use cma::{cma_allowed, eager_size};
 pub use net::primary_ip;
 pub use shm::{
-    DEFAULT_RING, Glance, Hazards, MIN_RING, Mapping, OpenOptions, ShmFrame, ShmLink, WindowId, Windows,
-    full_fence,
+    DEFAULT_RING, Hazards, MIN_RING, Mapping, OpenOptions, ShmFrame, ShmLink, WindowId, Windows, full_fence,
 };

@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use engine::{Event, Frame as _, Gone, Link, PeerId};
-use link::{Glance, OpenOptions, ShmFrame, ShmLink, full_fence};
+use engine::{Event, Frame as _, Glance, Gone, Link, PeerId};
+use link::{OpenOptions, ShmFrame, ShmLink, full_fence};
 use ucx_sys::{self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, IfaceParams, PerfAttr, Status};
 use wire::Addr;
 

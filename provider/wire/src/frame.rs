@@ -160,11 +160,13 @@ impl Head {
     }
 
     /// What the frame is for; `None` if this version knows no such op.
+    #[inline]
     pub fn op(&self) -> Option<Op> {
         Op::from_u8(self.op)
     }
 
     /// Its flags; `None` if one is unknown.
+    #[inline]
     pub fn flags(&self) -> Option<Flags> {
         Flags::from_bits(self.flags)
     }

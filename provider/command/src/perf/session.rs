@@ -245,8 +245,8 @@ impl Session {
         region.put_u64(self.cell(4), u64::MAX);
         region.put_u64(self.cell(5), 0);
         match (self.test.shape(), first) {
-            (Shape::PingPong, _) if self.test == Test::RmaWriteLat => {}
-            (Shape::PingPong, _) => self.receive(self.kind(), self.inn(run, 0), 0)?,
+            (Shape::PingPong, false) if self.test != Test::RmaWriteLat => self.receive_one(run, 0)?,
+            (Shape::PingPong, _) => {}
             (Shape::Stream, true) => self.receive(ANSWER, self.cell(0), LAST)?,
             (Shape::Stream, false) => self.receive_window(run)?,
             (Shape::Single | Shape::Window, _) => self.receive(Kind::Plain, self.cell(0), LAST)?,
@@ -264,6 +264,11 @@ impl Session {
         self.ep.recv(kind, part, slot)?;
         self.received += 1;
         Ok(())
+    }
+
+    #[inline]
+    fn receive_one(&mut self, run: Run, slot: Slot) -> Result<(), Error> {
+        self.receive(self.kind(), self.inn(run, 0), slot)
     }
 
     fn receive_window(&mut self, run: Run) -> Result<(), Error> {
@@ -376,20 +381,18 @@ impl Session {
             if !first {
                 self.settle("the peer's next message")?;
             }
-            if !writes && i + 1 < run.count {
-                // Before the peer can send the next one.
-                self.ep.recv(kind, self.inn(run, 0), 1 - slot)?;
-            }
             if writes {
                 self.sent += self.ep.write_data(self.out(run, 0), to, i, slot)?;
             } else {
                 self.send(kind, self.out(run, 0), slot)?;
+                // As MPI programs do, and the clients of other libraries that this is compared with: the
+                // receive is posted while the message is under way.
+                if first || i + 1 < run.count {
+                    self.receive_one(run, 1 - slot)?;
+                }
             }
             if first {
                 self.settle("the peer's answer")?;
-            }
-            if !writes && i + 1 < run.count {
-                self.received += 1;
             }
         }
         self.settle_sent("the completion of the last message")

@@ -100,12 +100,12 @@ impl<L: Link> Endpoint<L> {
         let matcher = core.rxs.get_mut(self.rx.at())?.matcher(meta.tagged);
         let at = matcher.find_posted(meta.src, meta.tag)?;
         // Taken out while the buffer is looked at; a multi-receive buffer with room left stays.
-        let is_multi = matcher.posted_mut(at)?.multi.is_some();
+        let is_multi = matcher.found_posted(at)?.multi.is_some();
         if !is_multi {
             let recv = matcher.unpost(at)?;
             return Some(self.landing(core, &recv, meta).0);
         }
-        let recv = matcher.posted_mut(at)?.clone();
+        let recv = matcher.found_posted(at)?.clone();
         let (landing, spent) = self.landing(core, &recv, meta);
         if spent {
             core.rxs.get_mut(self.rx.at())?.matcher(meta.tagged).unpost(at);

@@ -377,6 +377,21 @@ impl<L: Link> Endpoint<L> {
                 break;
             }
         }
+        n + self.attend(core)
+    }
+
+    /// Whether progress is more than to take in frames.
+    #[inline(always)]
+    fn has_chores(&self) -> bool {
+        // One question, since it is asked all the time.
+        let waiting = self.lagging.len() | self.streams.len() | self.shares.len();
+        (waiting | self.invited.len() | self.stopped as usize) != 0
+    }
+
+    /// Sends on what waits, and the like.
+    #[inline(always)]
+    fn attend(&mut self, core: &mut Core) -> usize {
+        let mut n = 0;
         if !self.lagging.is_empty() {
             n += self.catch_up();
         }

@@ -5,28 +5,50 @@
 //! is wrong with it: then the general way takes it, and finds out what.
 
 use hmem::Span;
-use wire::{Aux, Flags, Head, Offer, RmaSeg, Seg, Status, take};
+use wire::{Aux, Flags, Head, Offer, Op as WireOp, RmaSeg, Seg, Status, take};
 
 use super::Endpoint;
-use crate::core::{Core, Spans, Tally};
-use crate::link::{Frame, Link, PeerId};
+use crate::core::{Core, RecvOp, Spans, Tally};
+use crate::link::{Frame, Glance, Link, PeerId};
 use crate::matching::At;
 use crate::proto::Thresholds;
 use crate::types::*;
 
-/// The receive that a message is for.
+/// What counts of the receive that a plain message is for.
 struct Target {
-    at: At,
     span: Span,
     ctx: Ctx,
     tally: Tally,
     report: bool,
-    /// What the message's sender is called.
-    src: FiAddr,
+}
+
+impl Target {
+    /// Of a receive that a message of `len` bytes can go to without frills.
+    #[inline(always)]
+    fn of(recv: &RecvOp, len: usize) -> Option<Target> {
+        let (&Spans::One(span), None) = (&recv.iov, recv.multi) else { return None };
+        let (ctx, tally, report) = (recv.ctx, recv.tally, recv.flags.contains(OpFlags::COMPLETION));
+        let fits = len <= span.len() && span.kind().is_system();
+        fits.then_some(Target { span, ctx, tally, report })
+    }
+}
+
+/// What is told of a message that has been received.
+#[inline(always)]
+fn entry(target: &Target, head: &Head, flags: Flags, src: FiAddr, len: usize) -> Completion {
+    let mut what = What::RECV | if flags.contains(Flags::TAGGED) { What::TAGGED } else { What::MSG };
+    let mut data = 0;
+    if flags.contains(Flags::CQ_DATA) {
+        what |= What::REMOTE_CQ_DATA;
+        data = head.data.get();
+    }
+    let (ctx, buf, tag) = (target.ctx, target.span.addr(), head.tag.get());
+    Completion { ctx, what, len, buf, data, tag, src, err: None, olen: 0 }
 }
 
 impl<L: Link> Endpoint<L> {
-    /// The oldest receive that a message of `len` bytes fits, if it is plain and long enough.
+    /// The oldest receive that a message of `len` bytes fits, if it is plain and long enough, and what the
+    /// message's sender is called.
     #[inline(always)]
     fn target(
         &mut self,
@@ -35,37 +57,86 @@ impl<L: Link> Endpoint<L> {
         head: &Head,
         flags: Flags,
         len: usize,
-    ) -> Option<Target> {
-        let src = self.peer(from).src;
+    ) -> Option<(At, Target, FiAddr)> {
+        let src = self.peers.get(from.0 as usize)?.src;
         let matcher = core.rxs.get_mut(self.rx.at())?.matcher(flags.contains(Flags::TAGGED));
         let at = matcher.find_posted(src, head.tag.get())?;
-        let recv = matcher.posted_mut(at)?;
-        let (&Spans::One(span), None) = (&recv.iov, recv.multi) else { return None };
-        let (ctx, tally, report) = (recv.ctx, recv.tally, recv.flags.contains(OpFlags::COMPLETION));
-        let fits = len <= span.len() && span.kind().is_system();
-        fits.then_some(Target { at, span, ctx, tally, report, src })
+        Some((at, Target::of(matcher.found_posted(at)?, len)?, src))
     }
 
     /// Completes a receive whose bytes have come.
     #[inline(always)]
-    fn arrived(&mut self, core: &mut Core, target: Target, head: &Head, flags: Flags, len: usize) {
-        let Target { at, span, ctx, tally, report, src } = target;
-        let tagged = flags.contains(Flags::TAGGED);
+    fn arrived(
+        &mut self,
+        core: &mut Core,
+        (at, target, src): (At, Target, FiAddr),
+        head: &Head,
+        flags: Flags,
+        len: usize,
+    ) {
         if let Some(rx) = core.rxs.get_mut(self.rx.at()) {
-            rx.matcher(tagged).forget_posted(at);
+            rx.matcher(flags.contains(Flags::TAGGED)).forget_posted(at);
         }
-        core.tally(tally, self.cntrs.recv, false);
-        if report {
-            let mut what = What::RECV | if tagged { What::TAGGED } else { What::MSG };
-            let mut data = 0;
-            if flags.contains(Flags::CQ_DATA) {
-                what |= What::REMOTE_CQ_DATA;
-                data = head.data.get();
+        core.tally(target.tally, self.cntrs.recv, false);
+        if target.report {
+            core.complete_with(self.rx_cq, || entry(&target, head, flags, src, len));
+        }
+    }
+
+    /// What a call of progress does that finds nothing, or a message of the plainest sort: what there is
+    /// to tell of that does not go into the queue `cq`, which is empty.
+    #[inline(always)]
+    pub(crate) fn look(&mut self, core: &mut Core, cq: CqId) -> Look {
+        if self.has_chores() {
+            return Look::Unknown;
+        }
+        self.unheard = 0;
+        self.posting = false;
+        let frame = match self.link.glance() {
+            Glance::Nothing => return Look::Nothing,
+            Glance::Unknown => return Look::Unknown,
+            Glance::Frame(frame) => frame,
+        };
+        if self.rx_cq == Some(cq) {
+            if let Some(entry) = self.plainest(core, &frame) {
+                self.link.release(frame);
+                return Look::Message(entry);
             }
-            let (buf, tag) = (span.addr(), head.tag.get());
-            let entry = || Completion { ctx, what, len, buf, data, tag, src, err: None, olen: 0 };
-            core.complete_with(self.rx_cq, entry);
         }
+        self.take_in(core, frame);
+        Look::Other
+    }
+
+    #[inline(never)]
+    fn take_in(&mut self, core: &mut Core, frame: L::Frame) {
+        self.incoming(core, &frame);
+        self.link.release(frame);
+    }
+
+    /// Receives a message for the oldest receive, if it takes no more than to copy it and to tell of it.
+    #[inline(always)]
+    fn plainest(&mut self, core: &mut Core, frame: &L::Frame) -> Option<Completion> {
+        const WITH: Flags = Flags::TAGGED.union(Flags::CQ_DATA);
+        let head: Head = zerocopy::transmute!(self.link.first::<{ Head::LEN }>(frame)?);
+        let flags = head.flags()?;
+        if head.op() != Some(WireOp::Eager) || !WITH.contains(flags) {
+            return None;
+        }
+        let len = frame.len() - Head::LEN;
+        let src = self.peers.get(frame.from().0 as usize)?.src;
+        let matcher = core.rxs.get_mut(self.rx.at())?.matcher(flags.contains(Flags::TAGGED));
+        let recv = matcher.first_posted()?;
+        if !recv.pattern.fits(src, head.tag.get()) {
+            return None;
+        }
+        let target = Target::of(recv, len)?;
+        if !target.report {
+            return None;
+        }
+        matcher.forget_first();
+        self.link.copy_out(frame, Head::LEN, &[target.span], 0, len);
+        core.tally(target.tally, self.cntrs.recv, false);
+        Some(entry(&target, &head, flags, src, len))
     }
 
     #[inline]
@@ -81,7 +152,7 @@ impl<L: Link> Endpoint<L> {
         }
         let len = frame.len() - Head::LEN;
         let target = self.target(core, frame.from(), head, flags, len)?;
-        self.link.copy_out(frame, Head::LEN, &[target.span], 0, len);
+        self.link.copy_out(frame, Head::LEN, &[target.1.span], 0, len);
         self.arrived(core, target, head, flags, len);
         Some(())
     }
@@ -112,7 +183,7 @@ impl<L: Link> Endpoint<L> {
             return None;
         }
         let target = self.target(core, from, head, flags, len)?;
-        self.link.get(from, &[seg], 0, &[target.span], 0, len).ok()?;
+        self.link.get(from, &[seg], 0, &[target.1.span], 0, len).ok()?;
         self.peer(from).shares.may();
         self.fin(from, offer.req.get(), Status::Ok, len);
         self.arrived(core, target, head, flags, len);

@@ -13,12 +13,12 @@ use crate::types::{ADDR_UNSPEC, Ctx, FiAddr, Pattern};
 
 impl Pattern {
     /// Tag and mask: of an untagged pattern, a mask that ignores everything.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn key(&self) -> (u64, u64) {
         self.tag.unwrap_or((0, u64::MAX))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn fits(&self, src: FiAddr, tag: u64) -> bool {
         let (want, ignore) = self.key();
         (want ^ tag) & !ignore == 0 && (self.src == ADDR_UNSPEC || self.src == src)
@@ -62,7 +62,7 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
         self.waiting.len() == 0
     }
 
-    /// The receive a message is for. It stays posted: see [`Matcher::posted_mut`], [`Matcher::unpost`].
+    /// The receive a message is for. It stays posted: see [`Matcher::found_posted`], [`Matcher::unpost`].
     #[inline]
     pub(crate) fn find_posted(&mut self, src: FiAddr, tag: u64) -> Option<At> {
         self.by_own.find(&self.posted, tag, |r| r.pattern().key(), |r| r.pattern().fits(src, tag))
@@ -75,17 +75,30 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
         at
     }
 
-    #[inline]
-    pub(crate) fn posted_mut(&mut self, at: At) -> Option<&mut R> {
-        self.posted.get_mut(at)
-    }
-
     pub(crate) fn unpost(&mut self, at: At) -> Option<R> {
         self.posted.remove(at)
     }
 
-    /// Does away with a posted receive that owns nothing.
-    #[inline]
+    /// The oldest posted receive.
+    #[inline(always)]
+    pub(crate) fn first_posted(&self) -> Option<&R> {
+        self.posted.first().map(|(_, recv)| recv)
+    }
+
+    /// Does away with the oldest posted receive, which owns nothing.
+    #[inline(always)]
+    pub(crate) fn forget_first(&mut self) {
+        self.posted.forget_first();
+    }
+
+    /// A receive that was found just now.
+    #[inline(always)]
+    pub(crate) fn found_posted(&self, at: At) -> Option<&R> {
+        self.posted.found(at)
+    }
+
+    /// Does away with a receive that was found just now and owns nothing.
+    #[inline(always)]
     pub(crate) fn forget_posted(&mut self, at: At) {
         self.posted.forget(at);
     }

@@ -31,7 +31,8 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     nodes: Vec<Node<T>>,
-    free: Vec<u32>,
+    /// The first of those that hold nothing; `next` is the one after it.
+    free: u32,
     first: u32,
     last: u32,
     turn: u64,
@@ -40,7 +41,7 @@ pub(crate) struct Queue<T> {
 
 impl<T> Queue<T> {
     pub(crate) fn new() -> Self {
-        Queue { nodes: Vec::new(), free: Vec::new(), first: NONE, last: NONE, turn: 0, len: 0 }
+        Queue { nodes: Vec::new(), free: NONE, first: NONE, last: NONE, turn: 0, len: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -50,16 +51,14 @@ impl<T> Queue<T> {
     #[inline(always)]
     pub(crate) fn push(&mut self, make: impl FnOnce() -> T) -> At {
         self.turn += 1;
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None => {
-                self.nodes.push(Node { turn: 0, prev: NONE, next: NONE, value: None });
-                self.nodes.len() as u32 - 1
-            }
-        };
+        if self.free == NONE {
+            self.grow();
+        }
+        let slot = self.free;
         // Built in its place: on its way from the stack it would be read before it is written.
         let node = &mut self.nodes[slot as usize];
         debug_assert!(node.value.is_none());
+        self.free = node.next;
         std::mem::forget(node.value.replace(make()));
         (node.turn, node.prev, node.next) = (self.turn, self.last, NONE);
         match self.last {
@@ -69,6 +68,12 @@ impl<T> Queue<T> {
         self.last = slot;
         self.len += 1;
         At { slot, turn: self.turn }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        self.free = self.nodes.len() as u32;
+        self.nodes.push(Node { turn: 0, prev: NONE, next: NONE, value: None });
     }
 
     #[inline]
@@ -91,17 +96,36 @@ impl<T> Queue<T> {
         self.nodes[at.slot as usize].value.take()
     }
 
-    /// Like [`Queue::remove`], for an entry that owns nothing: it is forgotten, not moved or dropped.
+    /// Like [`Queue::get`], of an entry that was found just now.
+    #[inline(always)]
+    pub(crate) fn found(&self, at: At) -> Option<&T> {
+        debug_assert!(self.node(at).is_some());
+        self.nodes.get(at.slot as usize)?.value.as_ref()
+    }
+
+    /// Removes an entry that was found just now and owns nothing: it is forgotten, not moved or dropped.
     #[inline(always)]
     pub(crate) fn forget(&mut self, at: At) {
-        if self.unlink(at).is_some() {
-            std::mem::forget(self.nodes[at.slot as usize].value.take());
+        debug_assert!(self.node(at).is_some());
+        if let Some(node) = self.nodes.get_mut(at.slot as usize) {
+            std::mem::forget(node.value.take());
+            let (prev, next) = (node.prev, node.next);
+            node.next = std::mem::replace(&mut self.free, at.slot);
+            self.pass(prev, next);
         }
     }
 
     #[inline(always)]
     fn unlink(&mut self, at: At) -> Option<()> {
         let (prev, next) = self.node(at).map(|n| (n.prev, n.next))?;
+        self.pass(prev, next);
+        self.nodes[at.slot as usize].next = std::mem::replace(&mut self.free, at.slot);
+        Some(())
+    }
+
+    /// Links these two, between which an entry goes.
+    #[inline(always)]
+    fn pass(&mut self, prev: u32, next: u32) {
         match prev {
             NONE => self.first = next,
             p => self.nodes[p as usize].next = next,
@@ -111,15 +135,24 @@ impl<T> Queue<T> {
             n => self.nodes[n as usize].prev = prev,
         }
         self.len -= 1;
-        self.free.push(at.slot);
-        Some(())
     }
 
     /// The oldest entry.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn first(&self) -> Option<(At, &T)> {
         let node = self.nodes.get(self.first as usize)?;
         Some((At { slot: self.first, turn: node.turn }, node.value.as_ref()?))
+    }
+
+    /// Removes the oldest entry, which owns nothing: it is forgotten, not moved or dropped.
+    #[inline(always)]
+    pub(crate) fn forget_first(&mut self) {
+        if let Some(node) = self.nodes.get_mut(self.first as usize) {
+            std::mem::forget(node.value.take());
+            let next = std::mem::replace(&mut node.next, self.free);
+            self.free = self.first;
+            self.pass(NONE, next);
+        }
     }
 
     /// All entries, oldest first.

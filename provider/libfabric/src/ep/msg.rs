@@ -9,7 +9,7 @@ use super::iov::{span, span_again, spans};
 use super::post::{self, How, Receiver, cq_data, ctx};
 use super::srx::SrxFid;
 use crate::errno::Errno;
-use crate::ffi::{arg, guard, obj};
+use crate::ffi::{arg, guard, obj, this};
 
 pub(super) static OPS: fi::fi_ops_msg = fi::fi_ops_msg {
     recv: Some(recv::<EpFid>),
@@ -45,7 +45,7 @@ unsafe fn one(
     how: How,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
-    let (fid, span) = unsafe { (obj::<EpFid, _>(ep)?, span(buf, len)) };
+    let (fid, span) = unsafe { (this::<EpFid, _>(ep)?, span(buf, len)) };
     let op = Send { to, iov: &[], tag: None, data, ctx: ctx(context), flags: OpFlags::empty() };
     if post::send_plain(fid, span, op, how) {
         return Ok(());
@@ -160,7 +160,7 @@ unsafe extern "C" fn recv<R: Receiver>(
 ) -> isize {
     guard(|| {
         // SAFETY: fi_recv(3): a live receiver, and a buffer that stays until it completes.
-        let (to, span) = unsafe { (obj::<R, _>(ep)?, span(buf, len)) };
+        let (to, span) = unsafe { (this::<R, _>(ep)?, span(buf, len)) };
         match post::recv_one(to, src, None, span, ctx(context)) {
             Some(posted) => posted,
             None => {

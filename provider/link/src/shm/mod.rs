@@ -24,7 +24,7 @@ use std::fmt::Write as _;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use engine::{CopyId, Event, Exposed, Limits, Link, NoDirect, PeerId, Refused, Share, Way};
+use engine::{CopyId, Event, Exposed, Glance, Limits, Link, NoDirect, PeerId, Refused, Share, Way};
 use hmem::Span;
 use wire::{Addr, Handle, Seg};
 
@@ -57,15 +57,6 @@ impl engine::Frame for ShmFrame {
     }
 }
 
-/// What [`ShmLink::glance`] saw.
-#[derive(Debug)]
-pub enum Glance {
-    Nothing,
-    Frame(ShmFrame),
-    /// Only a poll can tell.
-    Unknown,
-}
-
 const HOT: usize = 4;
 /// Hot rings looked at in one poll that finds nothing, and such polls between two looks at a ring that
 /// is not hot: so that idle peers cost next to nothing.
@@ -73,9 +64,10 @@ const LOOKS: usize = 2;
 const REST: u32 = 4;
 const NOBODY: u32 = u32::MAX;
 
-/// Polls between two looks at a ring that is not hot, while hot ones have frames; between two looks
-/// at the clock it is twice as many.
+/// Polls between two looks at a ring that is not hot, while hot ones have frames.
 const STRIDE: u32 = 16;
+/// Polls between two looks at the clock, the less the longer they take: looking costs more than they do.
+const PACE: std::ops::RangeInclusive<u32> = 16..=128;
 /// Time between two looks at the sockets.
 const GAP: Duration = Duration::from_micros(50);
 /// The same while nobody has sent anything yet: the first peer should not wait.
@@ -98,13 +90,20 @@ pub struct ShmLink {
     ins_turn: usize,
     /// Whose frame was handed out, or `NOBODY`.
     held: u32,
+    /// Polls so far, at which one there is more to do than to look at hot rings, and at which to look at
+    /// the clock.
     calls: u32,
+    slow_at: u32,
+    clock_at: u32,
+    pace: u32,
     /// `armed`, or `dying` is not empty, or `ins` is.
     slow: bool,
     armed: bool,
     dying: VecDeque<u32>,
     barrier: Barrier,
     max_frame: usize,
+    /// When the clock, and when the sockets were last looked at.
+    looked: Instant,
     serviced: Instant,
 
     addr: Addr,
@@ -149,29 +148,10 @@ impl ShmLink {
         self.poller.fd()
     }
 
-    /// Looks at the rings that a [`Link::poll`] would look at first. Unless there may be more to do than that,
-    /// this counts for one, which then need not be called.
-    #[inline]
-    pub fn glance(&mut self) -> Glance {
-        let calls = self.calls.wrapping_add(1);
-        let more = calls % STRIDE == 0 || self.ins.len() > self.hot_len && calls % REST == 0;
-        if more || self.slow || self.held != NOBODY || !self.flying.is_empty() {
-            return Glance::Unknown;
-        }
-        self.calls = calls;
-        for _ in 0..self.hot_len.min(LOOKS) {
-            let id = self.next_hot();
-            if let Some(frame) = self.more(PeerId(id)) {
-                return Glance::Frame(frame);
-            }
-        }
-        Glance::Nothing
-    }
-
     /// Whose ring it is to be looked at, of those that are looked at first.
     #[inline(always)]
     fn next_hot(&mut self) -> u32 {
-        let id = self.hot[self.hot_turn];
+        let id = self.hot[self.hot_turn % HOT];
         self.hot_turn = if self.hot_turn + 1 < self.hot_len { self.hot_turn + 1 } else { 0 };
         id
     }
@@ -194,7 +174,7 @@ impl ShmLink {
     }
 
     /// Gives the frame at hand of this peer back.
-    #[inline]
+    #[inline(always)]
     fn advance(&mut self, id: u32) {
         self.held = NOBODY;
         if let Some(inb) = &mut self.peers[id as usize].inb {
@@ -231,6 +211,9 @@ impl ShmLink {
     fn tick(&mut self) {
         let gap = if self.ins.is_empty() { EAGER_GAP } else { GAP };
         let now = Instant::now();
+        let since = now.duration_since(std::mem::replace(&mut self.looked, now));
+        let pace = if since > GAP { self.pace / 2 } else { self.pace * 2 };
+        self.pace = pace.clamp(*PACE.start(), *PACE.end());
         if now.duration_since(self.serviced) >= gap {
             self.serviced = now;
             self.service();
@@ -241,7 +224,7 @@ impl ShmLink {
     #[inline(always)]
     fn poll_frames(&mut self) -> Option<Event<ShmFrame>> {
         self.calls = self.calls.wrapping_add(1);
-        if self.calls % STRIDE == 0 || self.slow {
+        if self.calls == self.slow_at || self.slow {
             if let Some(event) = self.poll_slow() {
                 return Some(event);
             }
@@ -266,18 +249,45 @@ impl ShmLink {
                 }
             }
             self.service();
-        } else if self.calls % (2 * STRIDE) == 0 || self.ins.is_empty() {
+        } else if self.calls == self.clock_at || self.ins.is_empty() {
             self.tick();
+        }
+        if self.calls == self.clock_at {
+            self.clock_at = self.calls.wrapping_add(self.pace);
         }
         let event = self.reap();
         self.slow = !self.dying.is_empty() || self.ins.is_empty();
         // Peers that are not hot get a turn also while the hot ones never stop.
-        event.or_else(|| self.cold())
+        let some_cold = self.ins.len() > self.hot_len;
+        let event = if some_cold { event.or_else(|| self.cold()) } else { event };
+        let left = self.clock_at.wrapping_sub(self.calls);
+        self.slow_at = self.calls.wrapping_add(if some_cold { left.min(STRIDE) } else { left });
+        event
     }
 
     /// Sends on an open channel.
     #[inline(always)]
     fn put_frame(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Option<Result<(), Refused>> {
+        let out = self.peers[to.0 as usize].out.as_mut()?;
+        if out.send_short(head, body, off, len).is_some() {
+            if wake::must_ring(out.tx.mem(), self.barrier.registered) {
+                control::notify(&out.sock, &[control::WAKE]);
+            }
+            return Some(Ok(()));
+        }
+        self.put_longer(to, head, body, off, len)
+    }
+
+    /// Likewise, of any length.
+    #[inline(never)]
+    fn put_longer(
         &mut self,
         to: PeerId,
         head: &[u8],
@@ -448,7 +458,27 @@ impl Link for ShmLink {
         self.poll_frames()
     }
 
-    #[inline]
+    #[inline(always)]
+    fn glance(&mut self) -> Glance<ShmFrame> {
+        let calls = self.calls.wrapping_add(1);
+        let more = calls == self.slow_at || self.ins.len() > self.hot_len && calls % REST == 0;
+        if more | self.slow | (self.held != NOBODY) | !self.flying.is_empty() {
+            return Glance::Unknown;
+        }
+        self.calls = calls;
+        if self.hot_len == 1 {
+            return self.more(PeerId(self.hot[0])).map_or(Glance::Nothing, Glance::Frame);
+        }
+        for _ in 0..self.hot_len.min(LOOKS) {
+            let id = self.next_hot();
+            if let Some(frame) = self.more(PeerId(id)) {
+                return Glance::Frame(frame);
+            }
+        }
+        Glance::Nothing
+    }
+
+    #[inline(always)]
     fn more(&mut self, from: PeerId) -> Option<ShmFrame> {
         match self.peers[from.0 as usize].inb.as_mut()?.rx.peek() {
             Ok(Some(len)) => {
@@ -500,7 +530,7 @@ impl Link for ShmLink {
         done
     }
 
-    #[inline]
+    #[inline(always)]
     fn release(&mut self, frame: ShmFrame) {
         if self.held == frame.from.0 {
             self.advance(frame.from.0);

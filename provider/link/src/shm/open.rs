@@ -12,7 +12,7 @@ use wire::Addr;
 use super::board::Board;
 use super::control::{self, Poller};
 use super::wake::Barrier;
-use super::{HOT, NOBODY, ShmLink, Windows, ring, segment, service};
+use super::{HOT, NOBODY, PACE, ShmLink, Windows, ring, segment, service};
 use crate::net;
 
 /// Bytes of a ring if nothing else is asked for. With the control page it makes 128 KiB, which take
@@ -77,11 +77,15 @@ impl ShmLink {
             ins_turn: 0,
             held: NOBODY,
             calls: 0,
+            slow_at: *PACE.start(),
+            clock_at: *PACE.start(),
+            pace: *PACE.start(),
             slow: true,
             armed: false,
             dying: VecDeque::new(),
             barrier: Barrier::probe(),
             max_frame: ring::max_frame((ring / ring::LINE) as u32),
+            looked: Instant::now(),
             serviced: Instant::now(),
             addr: Addr::new(name),
             ids: HashMap::new(),

@@ -12,7 +12,7 @@ use super::device::Devices;
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
 use super::share::Slots;
-use super::{control, wake};
+use super::{control, ring, wake};
 
 /// A channel to a peer.
 #[derive(Debug)]
@@ -31,6 +31,33 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
+    /// Sends a frame that a line has room for, of `head` and one stretch of memory that the processor may
+    /// read; `None` if it is another one, or there may be no room.
+    #[inline(always)]
+    pub(super) fn send_short(&mut self, head: &[u8], body: &[Span], off: usize, len: usize) -> Option<()> {
+        let total = head.len() + len;
+        if total > ring::SHORT {
+            return None;
+        }
+        let at = self.tx.reserve_short()?;
+        let part = match body {
+            [only] => only.part(off, len).filter(|p| p.kind().is_system())?,
+            [] if len == 0 => Span::EMPTY,
+            _ => return None,
+        };
+        let mem = self.tx.mem();
+        // SAFETY: `total` bytes from `at` on are reserved, for what `reserve_short` says; `head` is a slice,
+        // and the part is valid for reads by `Span`'s invariant.
+        unsafe {
+            mem.put(at, head.as_ptr(), head.len());
+            if len > 0 {
+                mem.put(at + head.len(), part.as_ptr(), len);
+            }
+        }
+        self.tx.publish_short(total);
+        Some(())
+    }
+
     /// Copies bytes `off..off+len` of `body` to byte `at` of the reserved frame; returns how many
     /// there were.
     #[inline(always)]
@@ -76,10 +103,19 @@ pub(super) struct Inbound {
 
 impl Inbound {
     /// Gives the frame at hand back.
-    #[inline]
+    #[inline(always)]
     pub(super) fn advance(&mut self) {
-        self.budget = self.budget.saturating_sub(self.rx.frame_lines());
-        if self.rx.advance() && wake::room_wanted(self.rx.mem()) {
+        let (lines, told) = self.rx.advance();
+        self.budget = self.budget.saturating_sub(lines);
+        if told {
+            self.told();
+        }
+    }
+
+    /// The sender was told how far we are: it may wait for that.
+    #[cold]
+    fn told(&self) {
+        if wake::room_wanted(self.rx.mem()) {
             control::notify(&self.sock, &[control::WAKE]);
         }
     }

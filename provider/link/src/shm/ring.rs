@@ -25,6 +25,9 @@ pub(crate) const LINE: usize = 64;
 /// Bytes of a commit word.
 const COMMIT: usize = 4;
 
+/// Longest frame that a line has room for. One that short is always in one stretch.
+pub(crate) const SHORT: usize = LINE - COMMIT;
+
 /// A shared word. Exists so that a test can put in a word that forgets an ordering.
 pub(crate) trait Word {
     fn load(&self, order: Ordering) -> u32;
@@ -125,7 +128,7 @@ impl<M: Mem> Producer<M> {
     }
 
     /// Whether a frame of `len` bytes, at most [`max_frame`], finds room.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reserve(&mut self, len: usize) -> Result<bool, Broken> {
         // One line more, for the commit word of the record after this one.
         let need = lines_of(len) + 1;
@@ -159,6 +162,14 @@ impl<M: Mem> Producer<M> {
         stretches(self.lines, self.line as usize * LINE + COMMIT + off, len)
     }
 
+    /// Where in the ring a frame of up to [`SHORT`] bytes goes; `None` if only [`Producer::reserve`] can tell
+    /// whether there is room.
+    #[inline(always)]
+    pub(crate) fn reserve_short(&self) -> Option<usize> {
+        let room = self.pos.wrapping_sub(self.head) + 2 <= self.lines;
+        room.then_some(self.line as usize * LINE + COMMIT)
+    }
+
     /// Writes bytes of the reserved frame.
     ///
     /// # Safety
@@ -181,9 +192,20 @@ impl<M: Mem> Producer<M> {
     }
 
     /// Publishes the reserved frame of `len` bytes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn publish(&mut self, len: usize) {
-        let n = lines_of(len);
+        self.publish_lines(len, lines_of(len));
+    }
+
+    /// Likewise, of [`Producer::reserve_short`].
+    #[inline(always)]
+    pub(crate) fn publish_short(&mut self, len: usize) {
+        debug_assert!(len <= SHORT);
+        self.publish_lines(len, 1);
+    }
+
+    #[inline(always)]
+    fn publish_lines(&mut self, len: usize, n: u32) {
         let next = self.after(self.line, n);
         let end = self.pos.wrapping_add(n);
         if self.clean != end {
@@ -203,7 +225,7 @@ impl<M: Mem> Producer<M> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn after(&self, line: u32, n: u32) -> u32 {
         let next = line + n;
         if next >= self.lines { next - self.lines } else { next }
@@ -221,6 +243,8 @@ pub(crate) struct Consumer<M> {
     told: u32,
     /// Length of the frame at hand.
     len: usize,
+    /// Longest frame there may be.
+    most: usize,
 }
 
 impl<M: Mem> Consumer<M> {
@@ -231,7 +255,7 @@ impl<M: Mem> Consumer<M> {
     /// As if `pos` lines had gone through already.
     pub(crate) fn starting_at(mem: M, pos: u32) -> Consumer<M> {
         let lines = mem.lines();
-        Consumer { mem, lines, pos, line: 0, told: pos, len: 0 }
+        Consumer { mem, lines, pos, line: 0, told: pos, len: 0, most: max_frame(lines) }
     }
 
     pub(crate) fn mem(&self) -> &M {
@@ -253,14 +277,14 @@ impl<M: Mem> Consumer<M> {
     }
 
     /// The length of the next frame, which is then at hand, if there is one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peek(&mut self) -> Result<Option<usize>, Broken> {
         // Acquire: the frame's bytes, and the zero behind it, come with the word.
         match self.mem.commit(self.line).load(Acquire) {
             0 => Ok(None),
             word => {
                 let len = word as usize - 1;
-                if len > max_frame(self.lines) {
+                if len > self.most {
                     return Err(Broken);
                 }
                 self.len = len;
@@ -271,10 +295,13 @@ impl<M: Mem> Consumer<M> {
 
     /// Where in the ring bytes `off..off+len` of the frame at hand are, if they are all of the frame
     /// and one stretch.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn straight(&self, off: usize, len: usize) -> Option<usize> {
         if off.checked_add(len)? > self.len {
             return None;
+        }
+        if self.len <= SHORT {
+            return Some(self.line as usize * LINE + COMMIT + off);
         }
         straight(self.lines, self.line, off, len)
     }
@@ -320,9 +347,9 @@ impl<M: Mem> Consumer<M> {
         n + rest
     }
 
-    /// Gives the frame at hand back; returns whether the producer was told.
-    #[inline]
-    pub(crate) fn advance(&mut self) -> bool {
+    /// Gives the frame at hand back; returns how many lines it took, and whether the producer was told.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self) -> (u32, bool) {
         let n = lines_of(self.len);
         self.len = 0;
         self.line += n;
@@ -331,17 +358,12 @@ impl<M: Mem> Consumer<M> {
         }
         self.pos = self.pos.wrapping_add(n);
         if self.pos.wrapping_sub(self.told) < self.lines / 4 {
-            return false;
+            return (n, false);
         }
         self.told = self.pos;
         // Release: our copies out of these lines come before.
         self.mem.head().store(self.pos, Release);
-        true
-    }
-
-    /// Lines taken up by the frame at hand.
-    pub(crate) fn frame_lines(&self) -> u32 {
-        lines_of(self.len)
+        (n, true)
     }
 }
 

@@ -81,7 +81,7 @@ pub(crate) fn arm<M: Mem>(mem: &M, barrier: Barrier) {
 }
 
 /// Producer, after it published: whether it must wake the consumer.
-#[inline]
+#[inline(always)]
 pub(crate) fn must_ring<M: Mem>(mem: &M, registered: bool) -> bool {
     if registered {
         compiler_fence(SeqCst);
@@ -92,6 +92,7 @@ pub(crate) fn must_ring<M: Mem>(mem: &M, registered: bool) -> bool {
     must_ring_fenced(mem)
 }
 
+#[cold]
 fn must_ring_fenced<M: Mem>(mem: &M) -> bool {
     mem.fence();
     mem.bell().load(Relaxed) & ARMED != 0 && mem.bell().fetch_and(!ARMED, Relaxed) & ARMED != 0
