@@ -216,6 +216,7 @@ impl ShmLink {
         self.pace = pace.clamp(*PACE.start(), *PACE.end());
         if now.duration_since(self.serviced) >= gap {
             self.serviced = now;
+            hmem::registry::check();
             self.service();
         }
     }

@@ -4,13 +4,15 @@
 //! A process that has not loaded a runtime's library has no memory of it. Libraries can be loaded at
 //! any time, so "not loaded" has to be asked again; but between loading one and holding a pointer of
 //! it lie an initialisation and the making of a context, hundreds of milliseconds (and `libstrait.so`
-//! waits that out before it has its first client). So the answer holds for a millisecond, by the
-//! processor's time stamp, and the question asked then is cheap too: has the linker loaded anything
-//! since.
+//! waits that out before it has its first client). So the answer holds for a millisecond by the processor's time
+//! stamp, or for one of the kernel's ticks (see `clock`), and the question asked then is cheap too: has the
+//! linker loaded anything since.
 //!
 //! The heap that malloc(3) grows with brk(2) and the main thread's stack are known not to be a
 //! device's: nothing else can be mapped there while they are. Those cost a comparison. For all other
 //! addresses the runtimes are asked, each time: what is not remembered cannot be out of date.
+
+mod clock;
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -19,12 +21,8 @@ use crate::Kind;
 
 /// A bit for each kind that there may be memory of.
 static STATE: AtomicU32 = AtomicU32::new(0);
-/// When the linker was last asked, and how many objects had been loaded by then.
-static ASKED: AtomicU64 = AtomicU64::new(0);
+/// How many objects the linker had loaded when it was last asked.
 static LOADED: AtomicU64 = AtomicU64::new(0);
-
-/// Ticks for which the answer holds: a millisecond at 2 GHz, less at more.
-const HOLDS: u64 = 2_000_000;
 
 /// Whether a kind is known to be in the process.
 #[inline]
@@ -41,27 +39,14 @@ pub(crate) const fn bit(kind: Kind) -> u32 {
     1 << kind as u8
 }
 
-/// A clock that costs no call where the processor has one.
-#[inline]
-fn ticks() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86_64 has the instruction.
-    return unsafe { std::arch::x86_64::_rdtsc() };
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: a valid place.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
-        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-    }
-}
-
 /// Waits until every copy of this crate in the process has to ask anew what is loaded.
 pub(crate) fn outlive_answers() {
-    let begin = ticks();
-    while ticks().wrapping_sub(begin) <= HOLDS {
-        std::thread::sleep(std::time::Duration::from_micros(200));
-    }
+    clock::outlive();
+}
+
+/// To be called now and then, by whoever looks at sockets, say.
+pub fn check() {
+    clock::check();
 }
 
 /// A bit for each kind that an application might have a pointer of by now, if `addr` could be one.
@@ -70,7 +55,7 @@ pub(crate) fn may_own(addr: usize) -> u32 {
     if is_never_a_device(addr) {
         return 0;
     }
-    if ticks().wrapping_sub(ASKED.load(Relaxed)) >= HOLDS {
+    if clock::is_old() {
         ask_again();
     }
     STATE.load(Relaxed)
@@ -84,7 +69,7 @@ pub fn look() {
 
 #[cold]
 fn ask_again() {
-    ASKED.store(ticks(), Relaxed);
+    clock::ask();
     static LEARNED: Once = Once::new();
     LEARNED.call_once(learn_host_ranges);
     let adds = objects_loaded();

@@ -1,0 +1,194 @@
+//! Whether an answer has become old, asked for every buffer.
+//!
+//! To read the processor's time stamp takes longer than all else that is done to find out what memory a buffer
+//! is: 25 to 40 cycles. So, where there is one, a word of the page is looked at in which Linux keeps the time for
+//! the vDSO's clock_gettime(2), mapped readable into every process as `[vvar]`: some of its words change with
+//! each tick of the kernel's, every 1 to 10 ms while the process runs. Which ones do is no interface, so
+//! nothing is taken for granted. A word is believed after it was seen to have changed every time that it was looked
+//! at, five times in a row, a tick or more apart; and no more once it stands still (a process can be moved to
+//! another namespace of time). Until then, after that, and where there is no such page, it is the time stamp.
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use std::time::Duration;
+
+/// Ticks for which an answer holds: a millisecond at 2 GHz, less at more.
+const HOLDS: u64 = 2_000_000;
+/// Longer than an answer holds by either clock: two of the kernel's ticks where these are slowest.
+const LONGEST: Duration = Duration::from_millis(25);
+/// From one look at the page to the next: longer than any tick, at 5 GHz too.
+const APART: u64 = 60_000_000;
+/// After so many a word that has not changed stands still.
+const STILL: u64 = 400_000_000;
+/// How often a word is to have changed.
+const ROUNDS: u32 = 5;
+const WORDS: usize = 4096 / 4;
+
+/// When it was last asked.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+/// The word, if one is known, and what it was then.
+static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+static SEEN: AtomicU32 = AtomicU32::new(0);
+/// What it was when it was last checked, and since when.
+static CHECKED: AtomicU32 = AtomicU32::new(0);
+static SINCE: AtomicU64 = AtomicU64::new(0);
+
+/// A clock that costs no call where the processor has one.
+#[inline]
+fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86_64 has the instruction.
+    return unsafe { std::arch::x86_64::_rdtsc() };
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a valid place.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    }
+}
+
+/// The word's value, if there is one.
+#[inline(always)]
+fn word() -> Option<u32> {
+    let word = WORD.load(Relaxed);
+    // SAFETY: NULL, or a word of a mapping that the kernel made for the life of the process (`Study::look`). The
+    // kernel writes to it at any time, which an atomic allows.
+    unsafe { word.as_ref() }.map(|word| word.load(Relaxed))
+}
+
+/// Whether it is time to ask again.
+#[inline(always)]
+pub(super) fn is_old() -> bool {
+    match word() {
+        Some(now) => now != SEEN.load(Relaxed),
+        None => ticks().wrapping_sub(ASKED.load(Relaxed)) >= HOLDS,
+    }
+}
+
+/// It is asked now.
+pub(super) fn ask() {
+    let now = ticks();
+    ASKED.store(now, Relaxed);
+    match word() {
+        Some(word) => SEEN.store(word, Relaxed),
+        None => {
+            if let Ok(mut study) = STUDY.try_lock() {
+                study.look(now);
+            }
+        }
+    }
+}
+
+/// Waits until whoever has an answer, in any copy of this crate, has to ask anew.
+pub(super) fn outlive() {
+    std::thread::sleep(LONGEST);
+}
+
+/// Does without a word that stands still. To be called now and then.
+pub(super) fn check() {
+    let Some(word) = word() else { return };
+    let now = ticks();
+    if CHECKED.swap(word, Relaxed) != word {
+        SINCE.store(now, Relaxed);
+    } else if now.wrapping_sub(SINCE.load(Relaxed)) > STILL {
+        WORD.store(std::ptr::null_mut(), Relaxed);
+    }
+}
+
+/// The search for a word.
+struct Study {
+    /// Where the page is; `None` before that was asked, 0 if there is none that serves.
+    page: Option<usize>,
+    last: u64,
+    rounds: u32,
+    before: [u32; WORDS],
+    /// Whether it has changed each time.
+    lively: [bool; WORDS],
+}
+
+static STUDY: Mutex<Study> =
+    Mutex::new(Study { page: None, last: 0, rounds: 0, before: [0; WORDS], lively: [true; WORDS] });
+
+impl Study {
+    fn look(&mut self, now: u64) {
+        let page = *self.page.get_or_insert_with(find_page);
+        if page == 0 || now.wrapping_sub(self.last) < APART {
+            return;
+        }
+        let first = std::mem::replace(&mut self.last, now) == 0;
+        let words = std::ptr::with_exposed_provenance_mut::<AtomicU32>(page);
+        for n in 0..WORDS {
+            // SAFETY: a word of the first page of a mapping that the kernel made readable for the life of the
+            // process, see `find_page`; an atomic may change at any time.
+            let value = unsafe { (*words.add(n)).load(Relaxed) };
+            self.lively[n] &= first || self.before[n] != value;
+            self.before[n] = value;
+        }
+        self.rounds += u32::from(!first);
+        match self.lively.iter().position(|lively| *lively) {
+            // It stands still where the time of another namespace is kept elsewhere.
+            None => self.page = Some(0),
+            Some(n) if self.rounds >= ROUNDS => {
+                SEEN.store(self.before[n], Relaxed);
+                SINCE.store(now, Relaxed);
+                // SAFETY: inside the page.
+                WORD.store(unsafe { words.add(n) }, Relaxed);
+                self.page = Some(0);
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// The address of the page, or 0.
+fn find_page() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let line = maps.lines().find(|line| line.ends_with(" [vvar]") && line.contains(" r--p "));
+    let from = line.and_then(|line| line.split_once('-')).map_or("", |(from, _)| from);
+    usize::from_str_radix(from, 16).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    /// As the search would go on in a process that posts buffers all the time.
+    #[test]
+    fn an_answer_becomes_old_by_either_clock_and_a_word_that_stands_still_is_dropped() {
+        ask();
+        let begin = Instant::now();
+        while WORD.load(Relaxed).is_null() && begin.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(1));
+            ask();
+        }
+        for _ in 0..3 {
+            ask();
+            let begin = Instant::now();
+            while !is_old() {
+                assert!(begin.elapsed() < Duration::from_secs(5), "the clock stands still");
+            }
+        }
+        if WORD.load(Relaxed).is_null() {
+            assert!(STUDY.lock().unwrap().page == Some(0), "gave up without a reason");
+            return;
+        }
+        check();
+        std::thread::sleep(LONGEST);
+        check();
+        assert!(word().is_some());
+        // One that nobody changes.
+        static DEAD: AtomicU32 = AtomicU32::new(7);
+        WORD.store((&raw const DEAD).cast_mut(), Relaxed);
+        ask();
+        assert!(!is_old());
+        let begin = Instant::now();
+        while word().is_some() {
+            check();
+            assert!(begin.elapsed() < Duration::from_secs(5), "still believed");
+        }
+        assert!(is_old());
+    }
+}
