@@ -58,18 +58,18 @@ impl engine::Frame for ShmFrame {
 }
 
 const HOT: usize = 4;
-/// Hot rings looked at in one poll that finds nothing, and such polls between two looks at a ring that
-/// is not hot: so that idle peers cost next to nothing.
+/// Hot rings looked at in one poll that finds nothing, and polls between two looks at a ring that is
+/// not hot: so that idle peers cost next to nothing, and get a turn also while the hot ones never stop.
 const LOOKS: usize = 2;
 const REST: u32 = 4;
 const NOBODY: u32 = u32::MAX;
 
-/// Polls between two looks at a ring that is not hot, while hot ones have frames.
-const STRIDE: u32 = 16;
 /// Polls between two looks at the clock, the less the longer they take: looking costs more than they do.
 const PACE: std::ops::RangeInclusive<u32> = 16..=128;
 /// Time between two looks at the sockets.
 const GAP: Duration = Duration::from_micros(50);
+/// Who has sent nothing for so long is not hot any more.
+const COOL: Duration = Duration::from_millis(1);
 /// The same while nobody has sent anything yet: the first peer should not wait.
 const EAGER_GAP: Duration = Duration::from_micros(2);
 
@@ -90,10 +90,8 @@ pub struct ShmLink {
     ins_turn: usize,
     /// Whose frame was handed out, or `NOBODY`.
     held: u32,
-    /// Polls so far, at which one there is more to do than to look at hot rings, and at which to look at
-    /// the clock.
+    /// Polls so far, and at which one to look at the clock.
     calls: u32,
-    slow_at: u32,
     clock_at: u32,
     pace: u32,
     /// `armed`, or `dying` is not empty, or `ins` is.
@@ -105,6 +103,8 @@ pub struct ShmLink {
     /// When the clock, and when the sockets were last looked at.
     looked: Instant,
     serviced: Instant,
+    /// When it was last looked which peers still send.
+    cooled: Instant,
 
     addr: Addr,
     ids: HashMap<Addr, PeerId>,
@@ -182,19 +182,27 @@ impl ShmLink {
         }
     }
 
-    /// Looks at the next one of all peers.
-    fn cold(&mut self) -> Option<Event<ShmFrame>> {
-        if self.ins_turn >= self.ins.len() {
-            self.ins_turn = 0;
+    /// The next one of all peers, if it is time to look at one that is not hot.
+    #[inline(always)]
+    fn next_cold(&mut self) -> Option<u32> {
+        if self.ins.len() <= self.hot_len || self.calls % REST != 0 {
+            return None;
         }
-        let id = *self.ins.get(self.ins_turn)?;
-        self.ins_turn += 1;
+        let turn = if self.ins_turn < self.ins.len() { self.ins_turn } else { 0 };
+        self.ins_turn = turn + 1;
+        self.ins.get(turn).copied()
+    }
+
+    /// Looks at one that is not hot.
+    #[inline(never)]
+    fn cold(&mut self, id: u32) -> Option<Event<ShmFrame>> {
         let event = self.next_of(id)?;
         self.warm(id);
         Some(event)
     }
 
     /// Puts a peer among those looked at in every poll.
+    #[inline(never)]
     fn warm(&mut self, id: u32) {
         if self.hot[..self.hot_len].contains(&id) {
             return;
@@ -214,6 +222,10 @@ impl ShmLink {
         let since = now.duration_since(std::mem::replace(&mut self.looked, now));
         let pace = if since > GAP { self.pace / 2 } else { self.pace * 2 };
         self.pace = pace.clamp(*PACE.start(), *PACE.end());
+        if self.hot_len > 1 && now.duration_since(self.cooled) >= COOL {
+            self.cooled = now;
+            self.cool();
+        }
         if now.duration_since(self.serviced) >= gap {
             self.serviced = now;
             hmem::registry::check();
@@ -225,10 +237,13 @@ impl ShmLink {
     #[inline(always)]
     fn poll_frames(&mut self) -> Option<Event<ShmFrame>> {
         self.calls = self.calls.wrapping_add(1);
-        if self.calls == self.slow_at || self.slow {
+        if self.calls == self.clock_at || self.slow {
             if let Some(event) = self.poll_slow() {
                 return Some(event);
             }
+        }
+        if let Some(event) = self.next_cold().and_then(|id| self.cold(id)) {
+            return Some(event);
         }
         for _ in 0..self.hot_len.min(LOOKS) {
             let id = self.next_hot();
@@ -236,7 +251,7 @@ impl ShmLink {
                 return Some(event);
             }
         }
-        if self.ins.len() > self.hot_len && self.calls % REST == 0 { self.cold() } else { None }
+        None
     }
 
     /// What a poll has to do beyond looking at hot rings.
@@ -258,11 +273,6 @@ impl ShmLink {
         }
         let event = self.reap();
         self.slow = !self.dying.is_empty() || self.ins.is_empty();
-        // Peers that are not hot get a turn also while the hot ones never stop.
-        let some_cold = self.ins.len() > self.hot_len;
-        let event = if some_cold { event.or_else(|| self.cold()) } else { event };
-        let left = self.clock_at.wrapping_sub(self.calls);
-        self.slow_at = self.calls.wrapping_add(if some_cold { left.min(STRIDE) } else { left });
         event
     }
 
@@ -462,11 +472,14 @@ impl Link for ShmLink {
     #[inline(always)]
     fn glance(&mut self) -> Glance<ShmFrame> {
         let calls = self.calls.wrapping_add(1);
-        let more = calls == self.slow_at || self.ins.len() > self.hot_len && calls % REST == 0;
-        if more | self.slow | (self.held != NOBODY) | !self.flying.is_empty() {
+        if (calls == self.clock_at) | self.slow | (self.held != NOBODY) | !self.flying.is_empty() {
             return Glance::Unknown;
         }
         self.calls = calls;
+        if let Some(frame) = self.next_cold().and_then(|id| self.more(PeerId(id))) {
+            self.warm(frame.from.0);
+            return Glance::Frame(frame);
+        }
         if self.hot_len == 1 {
             return self.more(PeerId(self.hot[0])).map_or(Glance::Nothing, Glance::Frame);
         }

@@ -97,6 +97,8 @@ pub(super) struct Inbound {
     pub(super) incarnation: u64,
     /// Nothing more is read from it.
     pub(super) broken: bool,
+    /// How far the ring was read when it was last asked whether it is in use.
+    pub(super) cooled_at: u32,
     /// Lines still to be read once its sender is gone: no more than a ring can hold.
     pub(super) budget: u32,
 }

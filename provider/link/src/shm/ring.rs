@@ -262,6 +262,11 @@ impl<M: Mem> Consumer<M> {
         &self.mem
     }
 
+    /// How many lines were read, wrapping.
+    pub(crate) fn pos(&self) -> u32 {
+        self.pos
+    }
+
     /// Whether anything, sound or not, is there.
     #[inline]
     pub(crate) fn ready(&self) -> bool {

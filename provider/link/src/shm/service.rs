@@ -108,6 +108,7 @@ impl ShmLink {
                     pid,
                     incarnation: hello.incarnation,
                     broken: false,
+                    cooled_at: 0,
                 },
             ),
             Err(why) => {
@@ -367,11 +368,29 @@ impl ShmLink {
     /// Looks at a peer's ring no more.
     fn forget(&mut self, id: u32) {
         self.ins.retain(|&i| i != id);
+        self.keep_hot(|_, i| i != id);
+    }
+
+    /// From now on only those are looked at in every poll that have sent something since this was last called;
+    /// one at least.
+    pub(super) fn cool(&mut self) {
+        let last = self.hot_len.saturating_sub(1);
+        let busy = self.hot.map(|id| {
+            let inb = self.peers.get_mut(id as usize).and_then(|peer| peer.inb.as_mut());
+            inb.is_some_and(|inb| std::mem::replace(&mut inb.cooled_at, inb.rx.pos()) != inb.rx.pos())
+        });
+        let any = busy[..self.hot_len].contains(&true);
+        self.keep_hot(|at, _| busy[at] || !any && at == last);
+    }
+
+    fn keep_hot(&mut self, keep: impl Fn(usize, u32) -> bool) {
         let mut kept = [NOBODY; super::HOT];
         let mut n = 0;
-        for &i in self.hot[..self.hot_len].iter().filter(|&&i| i != id) {
-            kept[n] = i;
-            n += 1;
+        for (at, &id) in self.hot[..self.hot_len].iter().enumerate() {
+            if keep(at, id) {
+                kept[n] = id;
+                n += 1;
+            }
         }
         (self.hot, self.hot_len, self.hot_turn) = (kept, n, 0);
     }

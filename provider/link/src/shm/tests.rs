@@ -177,6 +177,57 @@ fn many_peers_each_in_order() {
     assert_eq!(ends.iter().collect::<std::collections::HashSet<_>>().len(), PEERS);
 }
 
+/// The next frame, by quick looks where these can tell.
+fn glanced(link: &mut ShmLink) -> (PeerId, Vec<u8>) {
+    loop {
+        match link.glance() {
+            Glance::Frame(f) => {
+                let mut bytes = vec![0; f.len()];
+                assert_eq!(link.read(&f, 0, &mut bytes), f.len());
+                let from = f.from();
+                link.release(f);
+                return (from, bytes);
+            }
+            Glance::Nothing => {}
+            Glance::Unknown => return frame(link),
+        }
+    }
+}
+
+#[test]
+fn who_fell_silent_is_heard_again_and_nobody_is_talked_down() {
+    let mut hub = open();
+    let mut others: Vec<ShmLink> = (0..9).map(|_| open()).collect();
+    let to_hub: Vec<PeerId> = others.iter_mut().map(|o| o.peer(&hub.addr())).collect();
+    for round in 0..3u8 {
+        for (n, other) in others.iter_mut().enumerate() {
+            say(other, to_hub[n], &[round, n as u8]).unwrap();
+            assert_eq!(glanced(&mut hub).1, [round, n as u8]);
+        }
+        // Nobody sends.
+        let begin = Instant::now();
+        while hub.hot_len > 1 {
+            assert!(hub.poll().is_none() && begin.elapsed() < Duration::from_secs(5));
+        }
+        assert_eq!((hub.ins.len(), hub.hot_len), (9, 1));
+    }
+    // One never stops.
+    for late in 1..9 {
+        let mut before = 0;
+        say(&mut others[late], to_hub[late], b"me too").unwrap();
+        while before < 1000 {
+            say(&mut others[0], to_hub[0], b"again").unwrap();
+            let (_, said) = glanced(&mut hub);
+            if said == b"me too" {
+                break;
+            }
+            before += 1;
+        }
+        assert!(before < 100, "heard after {before} others");
+        while hub.poll().is_some() {}
+    }
+}
+
 #[test]
 fn the_last_frames_come_before_the_end() {
     let (mut a, to_b, mut b, to_a) = couple();
