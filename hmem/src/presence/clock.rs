@@ -144,6 +144,11 @@ impl Study {
 
 /// The address of the page, or 0.
 fn find_page() -> usize {
+    // Without a vDSO the page is not for us, though it may be there: so it is under valgrind.
+    // SAFETY: reads what the kernel told the process at its start.
+    if unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } == 0 {
+        return 0;
+    }
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let line = maps.lines().find(|line| line.ends_with(" [vvar]") && line.contains(" r--p "));
     let from = line.and_then(|line| line.split_once('-')).map_or("", |(from, _)| from);

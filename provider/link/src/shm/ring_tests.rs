@@ -32,7 +32,14 @@ fn length(state: &mut u64, max: usize) -> usize {
     }
 }
 
+/// As a link does it: what a line has room for by the short way, if that can tell.
 fn send(tx: &mut Producer<Segment>, bytes: &[u8]) -> bool {
+    if let (true, Some(at)) = (bytes.len() <= SHORT, tx.reserve_short()) {
+        // SAFETY: just reserved.
+        unsafe { tx.mem().put(at, bytes.as_ptr(), bytes.len()) };
+        tx.publish_short(bytes.len());
+        return true;
+    }
     if !tx.reserve(bytes.len()).unwrap() {
         return false;
     }

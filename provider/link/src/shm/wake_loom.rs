@@ -40,7 +40,7 @@ fn room(fence: Twin) {
         }
         let receiver = thread::spawn(move || {
             assert_eq!(rx.peek(), Ok(Some(8)));
-            assert!(rx.advance());
+            assert!(rx.advance().1);
             room_wanted(rx.mem())
         });
         want_room(tx.mem());
