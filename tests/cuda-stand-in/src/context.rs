@@ -167,3 +167,19 @@ pub unsafe extern "C" fn cuCtxGetId(ctx: Ptr, id: *mut u64) -> i32 {
     unsafe { *id = ctx.id };
     SUCCESS
 }
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxGetApiVersion(ctx: Ptr, version: *mut u32) -> i32 {
+    enter!("cuCtxGetApiVersion");
+    if find(ctx as usize).is_none() {
+        return INVALID_CONTEXT;
+    }
+    unsafe { *version = 13000 };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxSetFlags(_flags: u32) -> i32 {
+    crate::enter_in_context!("cuCtxSetFlags");
+    SUCCESS
+}

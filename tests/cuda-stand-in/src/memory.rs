@@ -133,7 +133,7 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
                 7 => *to.cast::<u64>() = of(|r| r.id),
                 8 => *to.cast::<u32>() = of(|r| u64::from(r.sort == Sort::Managed)) as u32,
                 9 => *to.cast::<i32>() = r.as_ref().map_or(-2, |r| r.device),
-                10 => *to.cast::<u8>() = of(|r| u64::from(r.sort == Sort::Plain)) as u8,
+                10 => *to.cast::<u32>() = of(|r| u64::from(r.sort == Sort::Plain)) as u32,
                 11 => *to.cast::<u64>() = of(|r| r.base as u64),
                 12 => *to.cast::<usize>() = of(|r| r.len as u64) as usize,
                 14 => {
@@ -146,4 +146,34 @@ pub unsafe extern "C" fn cuPointerGetAttributes(
         }
     }
     SUCCESS
+}
+
+/// For one attribute, and only of memory that is the driver's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuPointerGetAttribute(data: Ptr, attribute: u32, at: u64) -> i32 {
+    enter!("cuPointerGetAttribute");
+    if find(at as usize).is_none() {
+        return INVALID_VALUE;
+    }
+    unsafe { cuPointerGetAttributes(1, &attribute, &data, at) }
+}
+
+/// Of managed memory: it has no preferred location.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemRangeGetAttribute(
+    data: *mut i32,
+    len: usize,
+    _attribute: u32,
+    at: u64,
+    _n: usize,
+) -> i32 {
+    enter!("cuMemRangeGetAttribute");
+    match find(at as usize) {
+        Some(r) if r.sort == Sort::Managed && len == 4 => {
+            // CU_DEVICE_INVALID
+            unsafe { *data = -2 };
+            SUCCESS
+        }
+        _ => INVALID_VALUE,
+    }
 }
