@@ -163,7 +163,9 @@ pub unsafe extern "C" fn cuCtxGetDevice(device: *mut c_int) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetId(ctx: Ptr, id: *mut u64) -> i32 {
     enter!("cuCtxGetId");
-    let Some(ctx) = find(ctx as usize) else { return INVALID_CONTEXT };
+    // None: the current one.
+    let of = if ctx.is_null() { current() } else { find(ctx as usize) };
+    let Some(ctx) = of else { return INVALID_CONTEXT };
     unsafe { *id = ctx.id };
     SUCCESS
 }
