@@ -59,7 +59,7 @@ static void fail(const char *name, unsigned long long nth, int code) {
     f(name, nth, code);
 }
 
-enum kind { PLAIN, MAPPED, POOL, KINDS };
+enum kind { PLAIN, MAPPED, POOL, MANAGED, KINDS };
 static const char *const kinds[] = {"plain", "mapped", "pool"};
 enum { PIECE = 2 << 20 };
 
@@ -76,6 +76,8 @@ static struct memory make(enum kind kind, size_t size) {
     CALL(cuCtxGetDevice, &device);
     if (kind == PLAIN) {
         CALL(cuMemAlloc_v2, &m.at, size);
+    } else if (kind == MANAGED) {
+        CALL(cuMemAllocManaged, &m.at, size, 1u);
     } else if (kind == POOL) {
         /* CUmemPoolProps: pinned, POSIX descriptors, on a device. */
         int props[26] = {1, 1, 1, device};
@@ -233,7 +235,7 @@ static void cu_window(struct window *w, struct memory *m) {
     p.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
     p.length = m->size;
     p.address = (void *)m->at;
-    p.memory_type = UCS_MEMORY_TYPE_CUDA;
+    p.memory_type = m->kind == MANAGED ? UCS_MEMORY_TYPE_CUDA_MANAGED : UCS_MEMORY_TYPE_CUDA;
     w->memory = (void *)m->at;
     share_window(w, &p);
 }
@@ -373,7 +375,7 @@ static void with_device(void) {
     staging = malloc(LARGEST);
     body();
     meet();
-    for (int kind = 0; me == 0 && kind < KINDS; kind++) printf("opened %s %ld\n", kinds[kind], calls(ways[kind]));
+    for (int kind = 0; me == 0 && kind < MANAGED; kind++) printf("opened %s %ld\n", kinds[kind], calls(ways[kind]));
     free(staging);
 }
 

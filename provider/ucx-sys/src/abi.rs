@@ -59,6 +59,7 @@ pub const UCT_MD_MEM_DEREG_FLAG_INVALIDATE: c_uint = 1 << 0;
 
 pub const UCS_MEMORY_TYPE_HOST: c_int = 0;
 pub const UCS_MEMORY_TYPE_CUDA: c_int = 1;
+pub const UCS_MEMORY_TYPE_CUDA_MANAGED: c_int = 2;
 pub const UCT_DEVICE_TYPE_SHM: c_int = 1;
 
 pub const UCT_EP_PARAM_FIELD_IFACE: u64 = 1 << 0;

@@ -60,7 +60,7 @@ pub(crate) unsafe extern "C" fn query(md: *mut Md, attr: *mut c_void) -> Status 
     guard(|| {
         // SAFETY: a domain of ours.
         let md = unsafe { &*md };
-        let cuda = 1u64 << ucx::UCS_MEMORY_TYPE_CUDA;
+        let cuda = 1u64 << ucx::UCS_MEMORY_TYPE_CUDA | 1 << ucx::UCS_MEMORY_TYPE_CUDA_MANAGED;
         let mut flags = ucx::UCT_MD_FLAG_REG | ucx::UCT_MD_FLAG_NEED_RKEY | ucx::UCT_MD_FLAG_INVALIDATE;
         if md.served.host.epoch() >= ucx::Epoch::V1_15 {
             flags |= ucx::UCT_MD_FLAG_INVALIDATE_RMA | ucx::UCT_MD_FLAG_INVALIDATE_AMO;
