@@ -13,130 +13,7 @@
  * "refused" needs the stand-in. The last line of a test that went well is "ok NAME", and before that one side
  * says how many allocations of the other one it has opened, of each kind; -1 where that is not known.
  */
-#include "pair.h"
-#include <dlfcn.h>
-
-typedef unsigned long long ptr_t;
-
-static void *driver;
-static int second_device;
-
-/* A function of the driver's: NAME(result type is int) by its name. */
-#define CALL(name, ...) cu_check(((int (*)())function(#name))(__VA_ARGS__), #name)
-
-static void *function(const char *name) {
-    void *f = dlsym(driver, name);
-    if (f == NULL) die("the driver has no %s", name);
-    return f;
-}
-
-static void cu_check(int code, const char *what) {
-    if (code != 0) die("%s: %d", what, code);
-}
-
-static void start_device(void) {
-    int device = 0, count = 0;
-    void *ctx;
-    driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-    if (driver == NULL) die("%s", dlerror());
-    CALL(cuInit, 0);
-    CALL(cuDeviceGetCount, &count);
-    if (me == 1 && second_device && count > 1) device = 1;
-    CALL(cuDevicePrimaryCtxRetain, &ctx, device);
-    CALL(cuCtxSetCurrent, ctx);
-}
-
-/* How often the stand-in was called like this; -1 if it is the driver. */
-static long calls(const char *name) {
-    unsigned long long (*f)(const char *) = (unsigned long long (*)(const char *))dlsym(driver, "stand_in_calls");
-    return f == NULL ? -1 : (long)f(name);
-}
-
-static void fail(const char *name, unsigned long long nth, int code) {
-    void (*f)(const char *, unsigned long long, int) =
-        (void (*)(const char *, unsigned long long, int))dlsym(driver, "stand_in_fail");
-    if (f == NULL) die("this test needs the stand-in for the driver");
-    f(name, nth, code);
-}
-
-enum kind { PLAIN, MAPPED, POOL, MANAGED, KINDS };
-static const char *const kinds[] = {"plain", "mapped", "pool"};
-enum { PIECE = 2 << 20 };
-
-struct memory {
-    enum kind kind;
-    ptr_t at;
-    size_t size;
-    ptr_t pool;
-};
-
-static struct memory make(enum kind kind, size_t size) {
-    struct memory m = {.kind = kind, .size = size};
-    int device;
-    CALL(cuCtxGetDevice, &device);
-    if (kind == PLAIN) {
-        CALL(cuMemAlloc_v2, &m.at, size);
-    } else if (kind == MANAGED) {
-        CALL(cuMemAllocManaged, &m.at, size, 1u);
-    } else if (kind == POOL) {
-        /* CUmemPoolProps: pinned, POSIX descriptors, on a device. */
-        int props[26] = {1, 1, 1, device};
-        CALL(cuMemPoolCreate, &m.pool, props);
-        CALL(cuMemAllocFromPoolAsync, &m.at, size, m.pool, NULL);
-        CALL(cuCtxSynchronize);
-    } else {
-        /* CUmemAllocationProp likewise, CUmemAccessDesc: to read and to write. */
-        int prop[8] = {1, 1, 1, device}, access[3] = {1, device, 3};
-        m.size = (size + PIECE - 1) / PIECE * PIECE;
-        CALL(cuMemAddressReserve, &m.at, m.size, (size_t)0, (ptr_t)0, 0ull);
-        for (size_t off = 0; off < m.size; off += PIECE) {
-            ptr_t handle;
-            CALL(cuMemCreate, &handle, (size_t)PIECE, prop, 0ull);
-            CALL(cuMemMap, m.at + off, (size_t)PIECE, (size_t)0, handle, 0ull);
-            CALL(cuMemRelease, handle);
-        }
-        CALL(cuMemSetAccess, m.at, m.size, access, (size_t)1);
-    }
-    return m;
-}
-
-static void unmake(struct memory *m) {
-    if (m->kind == MAPPED) {
-        CALL(cuMemUnmap, m->at, m->size);
-        CALL(cuMemAddressFree, m->at, m->size);
-    } else if (m->kind == POOL) {
-        CALL(cuMemFreeAsync, m->at, NULL);
-        CALL(cuCtxSynchronize);
-        CALL(cuMemPoolDestroy, m->pool);
-    } else {
-        CALL(cuMemFree_v2, m->at);
-    }
-}
-
-/* The pattern of pair.h, by way of host memory. */
-static unsigned char *staging;
-
-static void cu_fill(ptr_t at, size_t n, size_t seed) {
-    if (n == 0) return;
-    fill(staging, n, seed);
-    CALL(cuMemcpyHtoD_v2, at, staging, n);
-    CALL(cuCtxSynchronize);
-}
-
-static void cu_clear(ptr_t at, size_t n) {
-    if (n == 0) return;
-    memset(staging, 0, n);
-    CALL(cuMemcpyHtoD_v2, at, staging, n);
-    CALL(cuCtxSynchronize);
-}
-
-static void cu_expect(ptr_t at, size_t n, size_t seed, const char *what) {
-    if (n == 0) return;
-    memset(staging, 0, n);
-    CALL(cuMemcpyDtoH_v2, staging, at, n);
-    expect(staging, n, seed, what);
-}
-
+#include "device.h"
 enum { LARGEST = 5 << 20 };
 static const size_t sizes[] = {1, 8, 100, 1000, 4096, 8193, 30001, 65536, 262145, 1000000, 2097152, 4194304, LARGEST - 8192};
 
@@ -170,11 +47,11 @@ static void exchange(struct memory *out, struct memory *in, size_t n, size_t off
 }
 
 static void test_tag(void) {
-    for (int from = 0; from < KINDS; from++) {
-        for (int to = 0; to < KINDS; to++) {
+    for (int from = 0; from < SORTS; from++) {
+        for (int to = 0; to < SORTS; to++) {
             struct memory out = make(from, LARGEST), in = make(to, LARGEST);
             for (size_t k = 0; k < LENGTH(sizes); k++)
-                exchange(&out, &in, sizes[k], k % 3 * 1234 + k % 2, 100 * (from * KINDS + to) + k, k % 2);
+                exchange(&out, &in, sizes[k], k % 3 * 1234 + k % 2, 100 * (from * SORTS + to) + k, k % 2);
             meet();
             unmake(&out);
             unmake(&in);
@@ -230,20 +107,10 @@ static void test_am(void) {
     unmake(&in);
 }
 
-static void cu_window(struct window *w, struct memory *m) {
-    ucp_mem_map_params_t p = {0};
-    p.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE;
-    p.length = m->size;
-    p.address = (void *)m->at;
-    p.memory_type = m->kind == MANAGED ? UCS_MEMORY_TYPE_CUDA_MANAGED : UCS_MEMORY_TYPE_CUDA;
-    w->memory = (void *)m->at;
-    share_window(w, &p);
-}
-
 static void put_get(int puts) {
     ucp_request_param_t p = {0};
-    for (int kind = 0; kind < KINDS; kind++) {
-        struct memory m = make(kind, LARGEST), local = make(kind, LARGEST);
+    for (int sort = 0; sort < SORTS; sort++) {
+        struct memory m = make(sort, LARGEST), local = make(sort, LARGEST);
         struct window w = {0};
         cu_window(&w, &m);
         for (size_t k = 0; k < LENGTH(sizes); k++) {
@@ -297,12 +164,12 @@ static void test_many(void) {
 static void test_again(void) {
     ptr_t last = 0;
     int same = 0;
-    for (int kind = 0; kind < KINDS; kind++) {
+    for (int sort = 0; sort < SORTS; sort++) {
         for (int round = 0; round < 8; round++) {
-            struct memory out = make(kind, 1 << 20), in = make(kind, 1 << 20);
+            struct memory out = make(sort, 1 << 20), in = make(sort, 1 << 20);
             same += out.at == last;
             last = out.at;
-            exchange(&out, &in, 1000000, round, 10 * kind + round, 0);
+            exchange(&out, &in, 1000000, round, 10 * sort + round, 0);
             meet();
             unmake(&in);
             unmake(&out);
@@ -375,7 +242,7 @@ static void with_device(void) {
     staging = malloc(LARGEST);
     body();
     meet();
-    for (int kind = 0; me == 0 && kind < MANAGED; kind++) printf("opened %s %ld\n", kinds[kind], calls(ways[kind]));
+    for (int sort = 0; me == 0 && sort < MANAGED; sort++) printf("opened %s %ld\n", sorts[sort], calls(ways[sort]));
     free(staging);
 }
 
