@@ -90,6 +90,11 @@ impl<T> Flights<T> {
         }
     }
 
+    /// The name of the first for which `which` says so.
+    pub fn find(&mut self, mut which: impl FnMut(&T) -> bool) -> Option<&mut T> {
+        self.0.iter_mut().map(|f| &mut f.name).find(|name| which(name))
+    }
+
     /// Waits for those for which `which` says so. They are told of as ever.
     pub fn wait(&mut self, mut which: impl FnMut(&T) -> bool) {
         for f in self.0.iter_mut().filter(|f| !f.over && which(&f.name)) {

@@ -3,10 +3,10 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use super::{Export, How, Owner, file};
+use super::{Export, FileAt, How, Owner};
 use crate::Error;
 
 impl Export {
@@ -49,18 +49,9 @@ const MOST: usize = 4096;
 /// A list of handles that another process can fetch.
 #[derive(Debug)]
 pub struct List {
-    fd: OwnedFd,
-    /// Which file that is.
-    file: [u64; 2],
-}
-
-/// Where a [`List`] is: the number of a descriptor of its owner's, and which file that is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListAt {
-    /// The descriptor's number.
-    pub fd: i32,
-    /// Device and inode.
-    pub file: [u64; 2],
+    /// Open as long as the list is to be fetched.
+    _fd: OwnedFd,
+    at: FileAt,
 }
 
 impl List {
@@ -77,25 +68,21 @@ impl List {
         let bytes: Vec<u8> = exports.iter().flat_map(Export::to_bytes).collect();
         to.write_all(&bytes).map_err(|_| Error::last_os())?;
         let fd = OwnedFd::from(to);
-        Ok(List { file: file::inode(fd.as_raw_fd())?, fd })
+        Ok(List { at: FileAt::of(&fd)?, _fd: fd })
     }
 
     /// Where it is, as long as it is not dropped.
-    pub fn at(&self) -> ListAt {
-        ListAt { fd: self.fd.as_raw_fd(), file: self.file }
+    pub fn at(&self) -> FileAt {
+        self.at
     }
 
     /// Fetches `count` handles of another process's. Nothing there is believed.
-    pub fn fetch(owner: Owner, at: ListAt, count: usize) -> Result<Vec<Export>, Error> {
+    pub fn fetch(owner: Owner, at: FileAt, count: usize) -> Result<Vec<Export>, Error> {
         let invalid = Error::os(libc::EINVAL);
         if count == 0 || count > MOST {
             return Err(invalid);
         }
-        let fd = file::fetch(owner.pid, at.fd)?;
-        // The number may be another file's by now.
-        if file::inode(fd.as_raw_fd())? != at.file {
-            return Err(Error::os(libc::ESTALE));
-        }
+        let fd = at.fetch(owner.pid)?;
         let mut bytes = vec![0; count * Export::LEN];
         File::from(fd).read_exact_at(&mut bytes, 0).map_err(|_| invalid)?;
         let all = bytes.chunks_exact(Export::LEN).map(|c| Export::from_bytes(c.try_into().expect("as long")));
@@ -133,7 +120,7 @@ mod tests {
         let errno = |at, count| List::fetch(me, at, count).map_err(Error::errno).unwrap_err();
         assert_eq!(errno(list.at(), all.len() + 1), libc::EINVAL);
         assert_eq!(errno(list.at(), 0), libc::EINVAL);
-        assert_eq!(errno(ListAt { file: [0; 2], ..list.at() }, 1), libc::ESTALE);
-        assert_eq!(errno(ListAt { fd: 9999, ..list.at() }, 1), libc::EBADF);
+        assert_eq!(errno(FileAt { file: [0; 2], ..list.at() }, 1), libc::ESTALE);
+        assert_eq!(errno(FileAt { fd: 9999, ..list.at() }, 1), libc::EBADF);
     }
 }

@@ -9,7 +9,8 @@ mod kept;
 mod opened;
 mod plan;
 
-pub use bytes::{List, ListAt};
+pub use bytes::List;
+pub use file::FileAt;
 pub(crate) use file::{File, describe as describe_file, fetch, inode};
 pub(crate) use kept::kept;
 pub use opened::{Opened, forget, open};

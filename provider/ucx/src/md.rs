@@ -44,7 +44,8 @@ pub(crate) unsafe extern "C" fn open(
         // SAFETY: UCX passes one of the names that `query_resources` told, and a place for the answer.
         unsafe {
             if !name.is_null() && CStr::from_ptr(name) == device::NAME {
-                md.cast::<*mut device::md::Md>().write(device::md::Md::new(served, component));
+                let Some(made) = device::md::Md::new(served, component) else { return ucx::UCS_ERR_IO_ERROR };
+                md.cast::<*mut device::md::Md>().write(made);
                 return ucx::UCS_OK;
             }
         }

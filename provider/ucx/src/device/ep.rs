@@ -10,6 +10,7 @@ use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Iov, PendingReq, Pu
 
 use super::iface::{self, Copy, Iface};
 use super::key::{self, Rkey};
+use super::seats::{NoSeat, Seat};
 use crate::attr::MAX_IOV;
 use crate::ep::complete;
 use crate::ffi::guard;
@@ -77,7 +78,13 @@ pub(crate) unsafe extern "C" fn destroy(ep: ucx::Ep) {
             let this = ep.cast::<Ep>();
             let i = &mut *(*this).iface;
             i.eps.retain(|e| *e != this);
-            // Waits for the device, should UCP not have.
+            // Should UCP not have.
+            i.flights.wait(|copy| copy.ep == this);
+            while let Some(seat) =
+                i.flights.find(|c| c.ep == this && c.seat.is_some()).and_then(|c| c.seat.take())
+            {
+                i.seats.leave(seat);
+            }
             i.flights.cancel(|copy| copy.ep == this);
             let owner = (*this).owner;
             drop(Box::from_raw(this));
@@ -122,19 +129,54 @@ unsafe fn copy(
         Err(NoPlan::Fault) => return ucx::UCS_ERR_INVALID_ADDR,
         Err(NoPlan::Open(why)) => return i.failed(e.owner, format_args!("memory cannot be opened: {why}")),
     };
+    let seat = match i.sit(key) {
+        Ok(seat) => seat,
+        Err(status) => return status,
+    };
     // SAFETY: local parts are valid until the operation is complete, which is after the copy is over or
     // cancelled; the others are in mappings that are kept.
     match unsafe { flight::start(&parts, keep, &local, put) } {
         Ok(flight) => {
-            i.flights.add(Copy { ep: e, comp }, flight);
+            i.flights.add(Copy { ep: e, comp, seat }, flight);
             e.outstanding += 1;
             ucx::UCS_INPROGRESS
         }
-        Err(why) => i.failed(e.owner, format_args!("the device does not copy: {why}")),
+        Err(why) => {
+            if let Some(seat) = seat {
+                i.seats.leave(seat);
+            }
+            i.failed(e.owner, format_args!("the device does not copy: {why}"))
+        }
     }
 }
 
 impl Iface {
+    /// A seat for an access by this key, if one is needed.
+    fn sit(&mut self, key: &Rkey) -> Result<Option<Seat>, Status> {
+        let Some((board, slot, hazards)) = &key.guard else { return Ok(None) };
+        loop {
+            match self.seats.enter(*board, hazards, *slot) {
+                Ok(seat) => return Ok(Some(seat)),
+                Err(NoSeat::Gone) => return Err(ucx::UCS_ERR_CANCELED),
+                Err(NoSeat::Full) => {}
+            }
+            // The next that comes free is one of our own.
+            let mut one = false;
+            self.flights.wait(|copy| {
+                !one && {
+                    one = copy.seat.is_some();
+                    one
+                }
+            });
+            let Some(seat) = self.flights.find(|copy| copy.seat.is_some()).and_then(|copy| copy.seat.take())
+            else {
+                log::warn!("no seat is free on a peer's board");
+                return Err(ucx::UCS_ERR_IO_ERROR);
+            };
+            self.seats.leave(seat);
+        }
+    }
+
     /// Says, the first time, why a copy cannot be done; what UCX is told.
     #[cold]
     fn failed(&mut self, of: Owner, why: std::fmt::Arguments<'_>) -> Status {

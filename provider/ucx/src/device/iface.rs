@@ -8,6 +8,7 @@ use hmem::share::Owner;
 use ucx_sys::{self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, PerfAttr, Status};
 
 use super::ep::{self, Ep};
+use super::seats::{Seat, Seats};
 use crate::attr;
 use crate::ffi::guard;
 use crate::iface::unreachable_because;
@@ -24,6 +25,8 @@ pub(super) const ADDRESS: usize = 16;
 pub(super) struct Copy {
     pub(super) ep: *mut Ep,
     pub(super) comp: *mut Completion,
+    /// Where the memory may be taken back.
+    pub(super) seat: Option<Seat>,
 }
 
 /// An interface as UCX holds it.
@@ -32,6 +35,7 @@ pub(super) struct Copy {
 pub(crate) struct Iface {
     pub(super) base: BaseIface,
     pub(super) flights: Flights<Copy>,
+    pub(super) seats: Seats,
     pub(super) eps: Vec<*mut Ep>,
     pub(super) served: &'static Served,
     /// Never rings: who would sleep while there are copies in flight is told not to.
@@ -62,6 +66,7 @@ pub(crate) fn new(served: &'static Served) -> Option<*mut Iface> {
     unsafe {
         (&raw mut (*at).base).write_bytes(0, 1);
         (&raw mut (*at).flights).write(Flights::new());
+        (&raw mut (*at).seats).write(Seats::default());
         (&raw mut (*at).eps).write(Vec::new());
         (&raw mut (*at).served).write(served);
         (&raw mut (*at).event).write(OwnedFd::from_raw_fd(fd));
@@ -280,10 +285,13 @@ impl Iface {
 
     /// A copy that is over, and how it ended.
     fn next(&mut self) -> Option<(Copy, Status)> {
-        if let Some(copy) = self.flights.over() {
-            return Some((copy, ucx::UCS_OK));
+        let (mut copy, how) = match self.flights.over() {
+            Some(copy) => (copy, Ok(())),
+            None => self.flights.landed()?,
+        };
+        if let Some(seat) = copy.seat.take() {
+            self.seats.leave(seat);
         }
-        let (copy, how) = self.flights.landed()?;
         let status = match how {
             Ok(()) => ucx::UCS_OK,
             Err(why) => {

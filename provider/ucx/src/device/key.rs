@@ -1,22 +1,26 @@
 //! Keys: what a peer is told of registered memory, and what that is here.
 //!
 //! ```text
-//! | owner: id, pid | pieces | first byte, bytes | slot | TAG | board | a handle, or where there are more |
+//! | owner: id, pid | pieces | first byte, bytes | guard: slot, descriptor, TAG, file, window | handle or list |
 //! ```
 //!
-//! A key of no pieces is one of memory that cannot be shared; UCP then takes another way.
+//! A key of no pieces is one of memory that cannot be shared; UCP then takes another way. One of memory that
+//! may be taken back names a slot on a board ([`crate::region`]); who has it fetches the board.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{LazyLock, Mutex, MutexGuard};
 
 use hmem::Error;
-use hmem::share::{self, Export, How, List, ListAt, Owner};
+use hmem::share::{self, Export, FileAt, How, List, Owner};
+use link::{Hazards, WindowId};
 use ucx_sys::{self as ucx, Status};
 
 use crate::md::{DEVICE, Head, TAG_AT};
+use crate::region::{Slot, regions};
 
 /// Bytes of a packed key.
-pub(crate) const KEY: usize = 56 + Export::LEN;
+pub(crate) const KEY: usize = HANDLE + Export::LEN;
+const HANDLE: usize = 80;
 
 /// What a key's memory is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +29,21 @@ pub(super) enum Pieces {
     None,
     One(Export),
     /// So many, which are in a list.
-    Many(u32, ListAt),
+    Many(u32, FileAt),
+}
+
+/// A slot on its owner's board, and where that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Guard {
+    pub(super) slot: Slot,
+    pub(super) maker: u64,
+    pub(super) board: FileAt,
+}
+
+impl Guard {
+    pub(super) fn window(&self) -> WindowId {
+        WindowId { maker: self.maker, number: self.slot.board.into() }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,29 +52,45 @@ pub(super) struct Key {
     pub(super) base: u64,
     pub(super) len: u64,
     pub(super) pieces: Pieces,
+    pub(super) guard: Option<Guard>,
 }
 
 impl Key {
     pub(super) fn pack(&self) -> [u8; KEY] {
         let mut out = [0; KEY];
-        let count = match self.pieces {
-            Pieces::None => 0,
-            Pieces::One(export) => {
-                out[56..].copy_from_slice(&export.to_bytes());
-                1
-            }
+        let mut half = |at: usize, v: u32| out[at..at + 4].copy_from_slice(&v.to_le_bytes());
+        half(8, self.owner.pid as u32);
+        match self.pieces {
+            Pieces::None => {}
+            Pieces::One(_) => half(12, 1),
             Pieces::Many(count, at) => {
-                out[56..60].copy_from_slice(&at.fd.to_le_bytes());
-                out[64..72].copy_from_slice(&at.file[0].to_le_bytes());
-                out[72..80].copy_from_slice(&at.file[1].to_le_bytes());
-                count
+                half(12, count);
+                half(HANDLE, at.fd as u32);
             }
-        };
-        out[..8].copy_from_slice(&self.owner.id.to_le_bytes());
-        out[8..12].copy_from_slice(&self.owner.pid.to_le_bytes());
-        out[12..16].copy_from_slice(&count.to_le_bytes());
-        out[16..24].copy_from_slice(&self.base.to_le_bytes());
-        out[24..32].copy_from_slice(&self.len.to_le_bytes());
+        }
+        if let Some(guard) = &self.guard {
+            half(32, guard.slot.index);
+            half(36, guard.slot.generation);
+            half(40, guard.board.fd as u32);
+            half(72, guard.slot.board);
+        }
+        let mut word = |at: usize, v: u64| out[at..at + 8].copy_from_slice(&v.to_le_bytes());
+        word(0, self.owner.id);
+        word(16, self.base);
+        word(24, self.len);
+        if let Some(guard) = &self.guard {
+            word(48, guard.board.file[0]);
+            word(56, guard.board.file[1]);
+            word(64, guard.maker);
+        }
+        match self.pieces {
+            Pieces::None => {}
+            Pieces::One(export) => out[HANDLE..].copy_from_slice(&export.to_bytes()),
+            Pieces::Many(_, at) => {
+                word(HANDLE + 8, at.file[0]);
+                word(HANDLE + 16, at.file[1]);
+            }
+        }
         out[TAG_AT..TAG_AT + 4].copy_from_slice(&DEVICE);
         out
     }
@@ -67,11 +101,20 @@ impl Key {
         let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         let pieces = match half(12) {
             0 => Pieces::None,
-            1 => Pieces::One(Export::from_bytes(bytes[56..].try_into().expect("as long"))?),
-            count => Pieces::Many(count, ListAt { fd: half(56) as i32, file: [word(64), word(72)] }),
+            1 => Pieces::One(Export::from_bytes(bytes[HANDLE..].try_into().expect("as long"))?),
+            count => {
+                let file = [word(HANDLE + 8), word(HANDLE + 16)];
+                Pieces::Many(count, FileAt { fd: half(HANDLE) as i32, file })
+            }
         };
+        let guard = Guard {
+            slot: Slot { board: half(72), index: half(32), generation: half(36) },
+            maker: word(64),
+            board: FileAt { fd: half(40) as i32, file: [word(48), word(56)] },
+        };
+        let guard = (guard.slot.board != 0).then_some(guard);
         let owner = Owner { pid: half(8) as i32, id: word(0) };
-        let key = Key { owner, base: word(16), len: word(24), pieces };
+        let key = Key { owner, base: word(16), len: word(24), pieces, guard };
         let sane =
             bytes[TAG_AT..TAG_AT + 4] == DEVICE && owner.pid > 0 && key.base.checked_add(key.len).is_some();
         sane.then_some(key)
@@ -87,6 +130,8 @@ pub(crate) struct Rkey {
     base: u64,
     len: u64,
     exports: Vec<Export>,
+    /// What has to be looked at before each access, where the memory may be taken back.
+    pub(super) guard: Option<(WindowId, Slot, Hazards)>,
     packed: [u8; KEY],
 }
 
@@ -155,6 +200,16 @@ fn opens(owner: Owner, export: &Export) -> Result<(), Error> {
     Ok(())
 }
 
+/// The board of a key.
+fn board(owner: Owner, guard: Guard) -> Result<Hazards, Status> {
+    let regions = regions().map_err(|_| ucx::UCS_ERR_IO_ERROR)?;
+    let window = regions.windows.fetch(guard.window(), owner.pid, guard.board).map_err(|why| {
+        log::debug!("pid {}: its board cannot be reached: {why}", owner.pid);
+        ucx::UCS_ERR_UNREACHABLE
+    })?;
+    Hazards::new(window).ok_or(ucx::UCS_ERR_INVALID_PARAM)
+}
+
 /// What `rkey_unpack` makes of a key.
 pub(crate) fn unpack(bytes: &[u8; KEY]) -> Result<Box<Rkey>, Status> {
     let key = Key::unpack(bytes).ok_or(ucx::UCS_ERR_INVALID_PARAM)?;
@@ -169,7 +224,7 @@ pub(crate) fn unpack(bytes: &[u8; KEY]) -> Result<Box<Rkey>, Status> {
             ucx::UCS_ERR_UNREACHABLE
         })?,
     };
-    // A stranger's word: of CUDA's memory, and of this process's no more than it is.
+    // A stranger's word.
     for export in &exports {
         if export.how.kind() != hmem::Kind::Cuda {
             return Err(ucx::UCS_ERR_INVALID_PARAM);
@@ -179,6 +234,77 @@ pub(crate) fn unpack(bytes: &[u8; KEY]) -> Result<Box<Rkey>, Status> {
             return Err(ucx::UCS_ERR_UNREACHABLE);
         }
     }
+    let guard = match key.guard {
+        None => None,
+        Some(guard) => Some((guard.window(), guard.slot, board(key.owner, guard)?)),
+    };
     let Key { owner, base, len, .. } = key;
-    Ok(Box::new(Rkey { head: Head::DEVICE, owner, base, len, exports, packed: *bytes }))
+    Ok(Box::new(Rkey { head: Head::DEVICE, owner, base, len, exports, guard, packed: *bytes }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(pieces: Pieces, guard: Option<Guard>) -> Key {
+        Key { owner: Owner { pid: 77, id: 1 << 60 }, base: 0x7000_0000, len: 12345, pieces, guard }
+    }
+
+    fn keys() -> Vec<Key> {
+        let (device, token) = ([3; 16], [4; 64]);
+        let one = Export { how: How::Legacy, id: 9, base: 0x7000_0000, len: 1 << 21, fd: -1, device, token };
+        let at = FileAt { fd: 12, file: [5, 6] };
+        let slot = Slot { board: 1, index: 2, generation: u32::MAX };
+        let guard = Guard { slot, maker: u64::MAX, board: FileAt { fd: 8, file: [7, 10] } };
+        let pieces = [Pieces::None, Pieces::One(one), Pieces::Many(3, at)];
+        pieces.into_iter().flat_map(|p| [key(p, None), key(p, Some(guard))]).collect()
+    }
+
+    #[test]
+    fn keys_survive_packing() {
+        for key in keys() {
+            assert_eq!(Key::unpack(&key.pack()), Some(key));
+        }
+    }
+
+    #[test]
+    fn garbage_is_no_key() {
+        let good = keys()[2].pack();
+        // The tag, the sort of handle, lengths that go beyond the end of all addresses, no pid.
+        for (at, n, value) in
+            [(TAG_AT, 4, 0), (HANDLE, 1, 0), (24, 8, 0xff), (HANDLE + 24, 8, 0xff), (8, 4, 0)]
+        {
+            let mut bad = good;
+            bad[at..at + n].fill(value);
+            assert_eq!(Key::unpack(&bad), None, "byte {at}");
+        }
+        assert!(Key::unpack(&good).is_some());
+    }
+
+    #[test]
+    fn a_key_is_good_for_its_memory_only() {
+        let key = keys()[2];
+        let Pieces::One(one) = key.pieces else { panic!() };
+        let Key { owner, base, len, .. } = key;
+        let rkey = Rkey {
+            head: Head::DEVICE,
+            owner,
+            base,
+            len,
+            exports: vec![one],
+            guard: None,
+            packed: key.pack(),
+        };
+        assert!(rkey.covers(base, 12345) && rkey.covers(base + 12345, 0) && rkey.covers(base + 12344, 1));
+        assert!(!rkey.covers(base - 1, 2) && !rkey.covers(base + 1, 12345) && !rkey.covers(base, usize::MAX));
+        assert!(rkey.find(base + (1 << 21) - 1).is_some() && rkey.find(base + (1 << 21)).is_none());
+    }
+
+    #[test]
+    fn nobody_reaches_what_is_not_there() {
+        // No driver in this process; nor is there such a process.
+        for key in keys() {
+            assert_eq!(unpack(&key.pack()).err(), Some(ucx::UCS_ERR_UNREACHABLE));
+        }
+    }
 }

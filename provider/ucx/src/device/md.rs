@@ -2,14 +2,16 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use hmem::share::{Export, List};
 use hmem::{Kind, registry};
 use ucx_sys::{self as ucx, DeregParams, MdBase, MdValues, Status};
 
-use super::key::{KEY, Key, Pieces};
+use super::key::{Guard, KEY, Key, Pieces};
 use crate::ffi::guard;
 use crate::md::{deregister, invalidates};
+use crate::region::{Regions, Slot, regions};
 use crate::tables::{self, Served};
 
 /// Most allocations that one piece of memory may lie in.
@@ -23,6 +25,7 @@ const LISTS: usize = 64;
 pub(crate) struct Md {
     base: MdBase,
     pub(crate) served: &'static Served,
+    regions: Arc<Regions>,
 }
 
 /// What stands for registered memory.
@@ -32,12 +35,14 @@ struct Memh {
     len: usize,
     /// Where parts of it lie in several allocations, the lists of those that peers fetch.
     lists: VecDeque<(Vec<Export>, List)>,
+    /// On our board, once there is a key that may be taken back.
+    slot: Option<Slot>,
 }
 
 impl Md {
-    pub(crate) fn new(served: &'static Served, component: *const c_void) -> *mut Md {
+    pub(crate) fn new(served: &'static Served, component: *const c_void) -> Option<*mut Md> {
         let base = MdBase { ops: served.device_md_ops.as_ptr().cast(), component };
-        Box::into_raw(Box::new(Md { base, served }))
+        Some(Box::into_raw(Box::new(Md { base, served, regions: regions().ok()? })))
     }
 }
 
@@ -90,19 +95,41 @@ pub(crate) unsafe extern "C" fn mem_reg(
     memh: *mut *mut c_void,
 ) -> Status {
     guard(|| {
-        let made = Box::new(Memh { addr: address.expose_provenance(), len: length, lists: VecDeque::new() });
+        let made = Box::new(Memh {
+            addr: address.expose_provenance(),
+            len: length,
+            lists: VecDeque::new(),
+            slot: None,
+        });
         // SAFETY: UCX gives a place for the answer.
         unsafe { *memh = Box::into_raw(made).cast() };
         ucx::UCS_OK
     })
 }
 
-pub(crate) unsafe extern "C" fn mem_dereg(_md: *mut Md, params: *const DeregParams) -> Status {
+pub(crate) unsafe extern "C" fn mem_dereg(md: *mut Md, params: *const DeregParams) -> Status {
     // SAFETY: UCX's arguments: a handle that this domain made, given back once.
-    unsafe { deregister(params, |memh| drop(Box::from_raw(memh.cast::<Memh>()))) }
+    unsafe {
+        deregister(params, |memh| {
+            let memh = Box::from_raw(memh.cast::<Memh>());
+            if let Some(slot) = memh.slot {
+                (*md).regions.invalidate(slot);
+            }
+        })
+    }
 }
 
 impl Memh {
+    /// What a peer has to look at before it accesses this.
+    fn guard(&mut self, regions: &Regions) -> Option<Guard> {
+        if self.slot.is_none() {
+            self.slot = regions.protect();
+        }
+        let slot = self.slot?;
+        let board = regions.windows.place(slot.board.into())?;
+        Some(Guard { slot, maker: regions.windows.maker(), board })
+    }
+
     fn pieces(&mut self, addr: usize, len: usize) -> Pieces {
         let exports = match registry::of(Kind::Cuda).dma_map(addr, len.max(1), PIECES) {
             Ok(exports) => exports,
@@ -134,9 +161,10 @@ impl Memh {
 }
 
 /// # Safety
-/// `memh` must be one of the domain's, `params` null or UCX's, `out` valid for a key. `part`: address and
+/// `md` and `memh` must be ours, `params` null or UCX's, `out` valid for a key. `part`: address and
 /// length of what is of interest, or else all of it.
 unsafe fn pack(
+    md: *mut Md,
     memh: *mut c_void,
     part: Option<(usize, usize)>,
     params: *const u64,
@@ -144,13 +172,16 @@ unsafe fn pack(
 ) -> Status {
     guard(|| {
         // SAFETY: the caller's promise.
-        let (memh, known) = unsafe { (&mut *memh.cast::<Memh>(), invalidates(params)) };
-        if known.is_none() {
-            return ucx::UCS_ERR_UNSUPPORTED;
+        let (md, memh) = unsafe { (&*md, &mut *memh.cast::<Memh>()) };
+        // SAFETY: likewise.
+        let Some(invalidates) = (unsafe { invalidates(params) }) else { return ucx::UCS_ERR_UNSUPPORTED };
+        let guard = if invalidates { memh.guard(&md.regions) } else { None };
+        if invalidates && guard.is_none() {
+            return ucx::UCS_ERR_NO_MEMORY;
         }
         let (addr, len) = part.unwrap_or((memh.addr, memh.len));
         let pieces = memh.pieces(addr, len);
-        let key = Key { owner: super::myself(), base: addr as u64, len: len as u64, pieces };
+        let key = Key { owner: super::myself(), base: addr as u64, len: len as u64, pieces, guard };
         // SAFETY: the caller's promise.
         unsafe { out.write(key.pack()) };
         ucx::UCS_OK
@@ -158,18 +189,18 @@ unsafe fn pack(
 }
 
 pub(crate) unsafe extern "C" fn mkey_pack(
-    _md: *mut Md,
+    md: *mut Md,
     memh: *mut c_void,
     params: *const u64,
     out: *mut [u8; KEY],
 ) -> Status {
     // SAFETY: UCX's arguments.
-    unsafe { pack(memh, None, params, out) }
+    unsafe { pack(md, memh, None, params, out) }
 }
 
 /// Since 1.16: the part of the memory that is of interest comes along.
 pub(crate) unsafe extern "C" fn mkey_pack_v2(
-    _md: *mut Md,
+    md: *mut Md,
     memh: *mut c_void,
     address: *mut c_void,
     length: usize,
@@ -177,5 +208,5 @@ pub(crate) unsafe extern "C" fn mkey_pack_v2(
     out: *mut [u8; KEY],
 ) -> Status {
     // SAFETY: UCX's arguments.
-    unsafe { pack(memh, Some((address.expose_provenance(), length)), params, out) }
+    unsafe { pack(md, memh, Some((address.expose_provenance(), length)), params, out) }
 }
