@@ -25,6 +25,7 @@ mod pool;
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub use api::Error;
 pub use export::{export, export_dmabuf};
@@ -185,10 +186,17 @@ pub fn info(addr: usize) -> Option<Info> {
         attr::RANGE_SIZE,
         attr::BUFFER_ID,
         attr::LEGACY_IPC,
+        attr::MEMPOOL,
     ];
-    let [kind, managed, context, device, mut base, mut len, id, legacy] = ask(api, most, addr).ok()?;
     // A driver of before 11.3 has no pools, and refuses to be asked about them.
-    let [pool] = ask(api, [attr::MEMPOOL], addr).unwrap_or_default();
+    static NO_POOLS: AtomicBool = AtomicBool::new(false);
+    let all = if NO_POOLS.load(Relaxed) { None } else { ask(api, most, addr).ok() };
+    let without = || {
+        let [a, b, c, d, e, f, g, h] = ask(api, *most.first_chunk::<8>()?, addr).ok()?;
+        NO_POOLS.store(true, Relaxed);
+        Some([a, b, c, d, e, f, g, h, 0])
+    };
+    let [kind, managed, context, device, mut base, mut len, id, legacy, pool] = all.or_else(without)?;
     let (kind, device, context) = (kind as u32, device as i32, context as usize);
     let sort = match kind {
         _ if managed != 0 => Sort::Managed,
