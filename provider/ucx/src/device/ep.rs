@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use arrayvec::ArrayVec;
 use hmem::share::{NoPlan, Owner, plan};
-use hmem::{Kind, Span, classify, flight};
+use hmem::{Kind, Span, flight};
 use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Iov, PendingReq, PurgeFn, Status};
 
 use super::iface::{self, Copy, Iface};
@@ -192,7 +192,8 @@ impl Iface {
     }
 }
 
-/// Parts of this process's memory, as far as they fit. What was registered with us is the device's.
+/// Parts of this process's memory, as far as they fit. UCP has found out that it is a device's, or else would
+/// not have come here.
 ///
 /// # Safety
 /// `iov` must be `count` parts that stay valid while the answer is used.
@@ -204,9 +205,8 @@ unsafe fn spans(iov: *const Iov, count: usize) -> Option<(ArrayVec<Span, MAX_IOV
         let len = if part.count == 0 { 0 } else { part.length };
         if len > 0 {
             let addr = part.buffer.expose_provenance();
-            let kind = if part.memh.is_null() { classify(addr, len) } else { Kind::Cuda };
             // SAFETY: the caller's promise: memory of that length.
-            out.try_push(unsafe { Span::new(addr, len, kind) }).ok()?;
+            out.try_push(unsafe { Span::new(addr, len, Kind::Cuda) }).ok()?;
             total = total.checked_add(len)?;
         }
     }
