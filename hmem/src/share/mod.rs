@@ -13,7 +13,7 @@ pub use bytes::List;
 pub use file::FileAt;
 pub(crate) use file::{File, describe as describe_file, fetch, inode};
 pub(crate) use kept::kept;
-pub use opened::{Opened, forget, open};
+pub use opened::{Opened, forget, is_open, open};
 pub use plan::{NoPlan, Owner, plan};
 
 use crate::Kind;

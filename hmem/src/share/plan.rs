@@ -53,7 +53,10 @@ pub fn plan<'a>(
                 (at, room) = (next.addr() as usize, next.len());
             }
             let export = find(addr).ok_or(NoPlan::Fault)?;
-            let opened = open(owner.pid, owner.id, export, at).map_err(NoPlan::Open)?;
+            // If not for where the local memory is, then for where the other is, or for any device.
+            let opened = open(owner.pid, owner.id, export, at)
+                .or_else(|why| open(owner.pid, owner.id, export, 0).map_err(|_| why))
+                .map_err(NoPlan::Open)?;
             let (there, follow) = opened.place(addr).ok_or(NoPlan::Fault)?;
             let step = left.min(room).min(follow).min(usize::try_from(n).unwrap_or(usize::MAX));
             let (dst, src) = if put { (there, at) } else { (at, there) };

@@ -137,7 +137,7 @@ pub(crate) unsafe extern "C" fn open(
             bind: Some((Ipv4Addr::LOCALHOST, 0).into()),
             ring: settings.ring,
             cma: owner.cma,
-            // UCX has its own transports for device memory, and gives us none.
+            // For device memory there is another interface.
             device_direct: false,
             // An address is only told by an interface that listens.
             connect_timeout: Duration::ZERO,
@@ -438,7 +438,7 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<ShmFrame>) -> u32 {
                     }
                 }
                 Some(Event::Closed(peer, why)) => closed(this, peer, why),
-                // Of copies by a device, of which there are none here.
+                // Of copies by a device, which another interface does.
                 Some(Event::Copied(..)) => {}
             }
             done += 1;

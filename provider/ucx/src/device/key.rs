@@ -9,6 +9,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{LazyLock, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use hmem::Error;
 use hmem::share::{self, Export, FileAt, How, List, Owner};
@@ -21,6 +22,11 @@ use crate::region::{Slot, regions};
 /// Bytes of a packed key.
 pub(crate) const KEY: usize = HANDLE + Export::LEN;
 const HANDLE: usize = 80;
+
+/// Before what did not open is tried again: an attempt may take a millisecond, and costs others their place.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Most of those remembered.
+const REFUSED: usize = 1024;
 
 /// What a key's memory is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,11 +158,14 @@ impl Rkey {
     }
 }
 
-/// Processes that keys have come from, and what of theirs was found to open.
+/// Processes that keys have come from, and what is known of their memory: those devices whose pools were found
+/// to open, and what did not open.
 #[derive(Debug, Default)]
 struct Known {
     owners: HashMap<i32, Owner>,
-    opens: HashSet<(u64, How, [u8; 16])>,
+    pools: HashSet<(u64, [u8; 16])>,
+    /// Allocations that were not opened, and when that was last tried.
+    refused: HashMap<(u64, u64), Instant>,
 }
 
 fn known() -> MutexGuard<'static, Known> {
@@ -168,7 +177,8 @@ fn known() -> MutexGuard<'static, Known> {
 pub(super) fn forget(owner: Owner) {
     let mut known = known();
     known.owners.remove(&owner.pid);
-    known.opens.retain(|(id, ..)| *id != owner.id);
+    known.pools.retain(|(id, _)| *id != owner.id);
+    known.refused.retain(|(id, _), _| *id != owner.id);
     drop(known);
     share::forget(owner.id);
 }
@@ -185,15 +195,29 @@ fn lives(owner: Owner) -> bool {
     yes
 }
 
-/// Whether memory of that kind and device can be opened here: tried once for each of a process's devices,
-/// since UCP takes another way only if it is told now.
+/// Whether this can be opened here: tried now, since UCP takes another way only if it is told now. What is
+/// not kept open is tried once for each of a process's devices.
 fn opens(owner: Owner, export: &Export) -> Result<(), Error> {
-    let what = (owner.id, export.how, export.device);
-    if known().opens.contains(&what) {
+    let what = (owner.id, export.device);
+    let pool = export.how == How::Pool;
+    if share::is_open(owner.id, export) || pool && known().pools.contains(&what) {
         return Ok(());
     }
-    share::open(owner.pid, owner.id, export, 0)?;
-    known().opens.insert(what);
+    let which = (owner.id, export.id);
+    if known().refused.get(&which).is_some_and(|when| when.elapsed() < AGAIN) {
+        return Err(Error::os(libc::EAGAIN));
+    }
+    if let Err(why) = share::open(owner.pid, owner.id, export, 0) {
+        let mut known = known();
+        if known.refused.len() >= REFUSED {
+            known.refused.clear();
+        }
+        known.refused.insert(which, Instant::now());
+        return Err(why);
+    }
+    if pool {
+        known().pools.insert(what);
+    }
     Ok(())
 }
 
