@@ -133,6 +133,7 @@ part_cuda() {
     local host mode option want out status kind more
     stand_in
     gcc -O1 -Wno-unused-function -o "$WORK/ucx-cuda/client" tests/ucx/cuda.c -lucp -lucs -ldl
+    gcc -O1 -o "$WORK/ucx-client" tests/ucx/client.c -lucp -lucs
     gcc -O1 -Wno-unused-function -o "$WORK/ucx-death" tests/ucx/death.c -lucp -lucs -ldl
     for host in $hosts; do
         # Debian's has no module for CUDA.
@@ -162,6 +163,11 @@ part_cuda() {
             done
             report $status "cuda $host${mode:+ $mode}: $want"
         done
+        # Host memory where there is a driver, without cuda_copy.
+        out=$logs/cuda-$host-alone.log status=0
+        UCX_LOG_LEVEL=info timeout -k 5 100 "${run[@]}" UCX_TLS=strait "$WORK/ucx-client" tag put >"$out" 2>&1 || status=1
+        carried "$out" || status=1
+        report $status "cuda $host without cuda_copy: host memory"
         more=(CUDA_STAND_IN_DELAY_US=1000)
         want="rndv inside receive user-put user-get flush"
         case $host in

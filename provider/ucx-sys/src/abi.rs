@@ -43,6 +43,7 @@ pub const UCT_IFACE_FLAG_EVENT_FD: u64 = 1 << 3;
 
 pub const UCT_MD_FLAG_ALLOC: u64 = 1 << 0;
 pub const UCT_MD_FLAG_REG: u64 = 1 << 1;
+pub const UCT_MD_FLAG_NEED_MEMH: u64 = 1 << 2;
 pub const UCT_MD_FLAG_NEED_RKEY: u64 = 1 << 3;
 pub const UCT_MD_FLAG_FIXED: u64 = 1 << 5;
 /// 1.15 and newer also know which operations can be invalidated.

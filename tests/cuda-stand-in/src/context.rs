@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{INVALID_CONTEXT, INVALID_DEVICE, Ptr, SUCCESS, device, enter};
@@ -180,8 +181,19 @@ pub unsafe extern "C" fn cuCtxGetApiVersion(ctx: Ptr, version: *mut u32) -> i32 
     SUCCESS
 }
 
+/// Of all contexts alike.
+static FLAGS: AtomicU32 = AtomicU32::new(0);
+
 #[unsafe(no_mangle)]
-pub extern "C" fn cuCtxSetFlags(_flags: u32) -> i32 {
+pub extern "C" fn cuCtxSetFlags(flags: u32) -> i32 {
     crate::enter_in_context!("cuCtxSetFlags");
+    FLAGS.store(flags, Ordering::Relaxed);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxGetFlags(flags: *mut u32) -> i32 {
+    crate::enter_in_context!("cuCtxGetFlags");
+    unsafe { *flags = FLAGS.load(Ordering::Relaxed) };
     SUCCESS
 }

@@ -66,7 +66,10 @@ pub(crate) unsafe extern "C" fn query(md: *mut Md, attr: *mut c_void) -> Status 
         // SAFETY: a domain of ours.
         let md = unsafe { &*md };
         let cuda = 1u64 << ucx::UCS_MEMORY_TYPE_CUDA | 1 << ucx::UCS_MEMORY_TYPE_CUDA_MANAGED;
-        let mut flags = ucx::UCT_MD_FLAG_REG | ucx::UCT_MD_FLAG_NEED_RKEY | ucx::UCT_MD_FLAG_INVALIDATE;
+        let mut flags = ucx::UCT_MD_FLAG_REG
+            | ucx::UCT_MD_FLAG_NEED_MEMH
+            | ucx::UCT_MD_FLAG_NEED_RKEY
+            | ucx::UCT_MD_FLAG_INVALIDATE;
         if md.served.host.epoch() >= ucx::Epoch::V1_15 {
             flags |= ucx::UCT_MD_FLAG_INVALIDATE_RMA | ucx::UCT_MD_FLAG_INVALIDATE_AMO;
         }
@@ -75,7 +78,9 @@ pub(crate) unsafe extern "C" fn query(md: *mut Md, attr: *mut c_void) -> Status 
             max_reg: u64::MAX,
             reg_mem_types: cuda,
             cache_mem_types: cuda,
-            access_mem_types: cuda,
+            // Only what is registered: or else UCP, which is then told that some transport has access to device
+            // memory, wants one that copies it within the process, and does not start without cuda_copy.
+            access_mem_types: 0,
             rkey_packed_size: KEY as u64,
             ..MdValues::default()
         };
