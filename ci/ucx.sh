@@ -4,7 +4,7 @@
 # for it to choose from:
 #
 #   ci/ucx.sh                 everything: the parts below
-#   ci/ucx.sh PART...         info client death uid two unknown perf mpi shmem wheels nixl
+#   ci/ucx.sh PART...         info client death cuda uid two unknown perf mpi shmem wheels nixl
 #   UCX_HOSTS="debian 1.22"   only these (default: all that ci/get-ucx gets)
 #   FAST=1                    a few sizes, fewer rounds
 #
@@ -86,7 +86,7 @@ part_client() {
 # A peer is killed in the middle of every kind of operation.
 part_death() {
     local host mode out status
-    gcc -O1 -Wno-unused-function -o "$WORK/ucx-death" tests/ucx/death.c -lucp -lucs
+    gcc -O1 -Wno-unused-function -o "$WORK/ucx-death" tests/ucx/death.c -lucp -lucs -ldl
     for host in $hosts; do
         use "$host"
         for mode in '' -w; do
@@ -97,6 +97,88 @@ part_death() {
             report $status "death $host${mode:+ $mode}: all down within $(sed -n 's/.*down after \([0-9.]*\) ms.*/\1/p' "$out" |
                 sort -n | tail -n 1) ms"
         done
+    done
+}
+
+# stand_in: a driver for CUDA, and what else UCX's modules for it need, in $WORK/ucx-cuda.  Optimised, or
+# else no UCX can put its hooks for allocations into it.
+stand_in() {
+    quiet "$WORK/log/build-stand-in.log" cargo build --release --locked -p cuda-stand-in
+    mkdir -p "$WORK/ucx-cuda"
+    install -m 755 "${CARGO_TARGET_DIR:-target}/release/libcuda_stand_in.so" "$WORK/ucx-cuda/libcuda.so.1.new"
+    mv -f "$WORK/ucx-cuda/libcuda.so.1.new" "$WORK/ucx-cuda/libcuda.so.1"
+    ln -sfn libcuda.so.1 "$WORK/ucx-cuda/libnvidia-ml.so.1"
+}
+
+# use_cuda HOST: as `use`, with the stand-in; what a wheel brings as CUDA's runtime is replaced too.
+use_cuda() {
+    local runtime release at setting preload=()
+    LD_LIBRARY_PATH=$WORK/ucx-cuda use "$1"
+    runtime=$(basename "$UCX/$1"/libucx_cu*.libs/libcudart*) at=$WORK/ucx-cuda/$1
+    release=${runtime#*.so.} release=${release%%.*}
+    mkdir -p "$at"
+    echo "libcudart.so.$release { global: *; };" >"$at/map"
+    gcc -O1 -shared -fPIC -Wl,-soname,"$runtime" -Wl,--version-script="$at/map" -o "$at/libcudart.so" \
+        tests/ucx/cudart.c "$WORK/ucx-cuda/libcuda.so.1"
+    [[ "${run[*]} " == *" UCX_TLS=strait,cuda_copy "* ]] || die "no settings for CUDA under $1"
+    for setting in "${run[@]}"; do
+        if [[ $setting == LD_PRELOAD=* ]]; then preload+=("${setting#*=}"); fi
+    done
+    run+=(LD_PRELOAD="$at/libcudart.so${preload[*]:+ ${preload[*]}}"
+        LD_LIBRARY_PATH="$WORK/ucx-cuda:$UCX/$1/libucx/lib")
+}
+
+# Device memory, over a stand-in for CUDA's driver, beside UCX's own cuda_copy.
+part_cuda() {
+    local host mode option want out status kind more
+    stand_in
+    gcc -O1 -Wno-unused-function -o "$WORK/ucx-cuda/client" tests/ucx/cuda.c -lucp -lucs -ldl
+    gcc -O1 -o "$WORK/ucx-client" tests/ucx/client.c -lucp -lucs
+    gcc -O1 -Wno-unused-function -o "$WORK/ucx-death" tests/ucx/death.c -lucp -lucs -ldl
+    for host in $hosts; do
+        # Debian's has no module for CUDA.
+        [ "$host" != debian ] || continue
+        use_cuda "$host"
+        for mode in '' -e -w -d slow hooks; do
+            if [ "${FAST:-0}" != 0 ] && [[ $mode == -[wd] ]]; then continue; fi
+            want="tag am put get many again pieces host refused" more=()
+            # UCX's own put and get are not for device memory before 1.16, unless its newer protocols are on.
+            case $host in 1.14|1.15) if [ -z "$mode" ]; then more+=(UCX_PROTO_ENABLE=y); else want=${want/put get /}; fi ;; esac
+            case $mode in
+                slow)  more+=(CUDA_STAND_IN_DELAY_US=300); want="tag many" ;;
+                # UCX does not hear of what is freed: the wrong allocation must not be taken for another.
+                hooks) more+=(UCX_MEM_CUDA_HOOK_MODE=reloc UCX_MEMTYPE_CACHE=n); want=again ;;
+            esac
+            out=$logs/cuda-$host${mode:+-${mode#-}}.log status=0
+            case $mode in -*) option=$mode ;; *) option= ;; esac
+            # shellcheck disable=SC2086
+            UCX_LOG_LEVEL=info timeout -k 5 300 "${run[@]}" "${more[@]}" "$WORK/ucx-cuda/client" $option $want \
+                >"$out" 2>&1 || status=1
+            [ "$(grep -c '^ok ' "$out")" = "$(wc -w <<<"$want")" ] || status=1
+            # These do not say it, when told to use their newer protocols.
+            [[ "${more[*]}" == *PROTO* ]] || grep -q '[_ ]cfg.*(.*strait/cuda' "$out" || status=1
+            # No other transport opens anybody's memory.
+            for kind in plain mapped pool; do
+                grep -q "^opened $kind [1-9]" "$out" || status=1
+            done
+            report $status "cuda $host${mode:+ $mode}: $want"
+        done
+        # Host memory where there is a driver, without cuda_copy.
+        out=$logs/cuda-$host-alone.log status=0
+        UCX_LOG_LEVEL=info timeout -k 5 100 "${run[@]}" UCX_TLS=strait "$WORK/ucx-client" tag put >"$out" 2>&1 || status=1
+        carried "$out" || status=1
+        report $status "cuda $host without cuda_copy: host memory"
+        more=(CUDA_STAND_IN_DELAY_US=1000)
+        want="rndv inside receive user-put user-get flush"
+        case $host in
+            1.14|1.15) want="rndv inside receive" ;;
+            # These have no cache for registrations then, and crash when one is to be invalidated.
+            1.16|1.17) more+=(UCX_MEM_CUDA_HOOK_MODE=reloc UCX_MEMTYPE_CACHE=n) ;;
+        esac
+        out=$logs/cuda-death-$host.log status=0
+        # shellcheck disable=SC2086
+        timeout -k 5 300 "${run[@]}" "${more[@]}" "$WORK/ucx-death" -d -n $((${FAST:-0} ? 2 : 6)) $want >"$out" 2>&1 || status=1
+        report $status "cuda death $host: $want"
     done
 }
 
@@ -323,15 +405,13 @@ part_nixl() {
         echo "$want" > "$dir/.done"
     fi
     site=$(echo "$dir"/lib/python3*/site-packages)
-    quiet "$WORK/log/build-stand-in.log" cargo build --locked -p cuda-stand-in
-    mkdir -p "$WORK/nixl-cuda"
-    cp "${CARGO_TARGET_DIR:-target}/debug/libcuda_stand_in.so" "$WORK/nixl-cuda/libcuda.so.1"
+    stand_in
     for ((round = 1; round <= (${FAST:-0} ? 1 : 3); round++)); do
         for way in default strait; do
             log=$logs/nixl-$way.log status=0
             run=(env UCX_WARN_UNUSED_ENV_VARS=n)
             [ $way = default ] || settings --ucx "$site/nixl_cu12.libs"
-            LD_LIBRARY_PATH=$WORK/nixl-cuda UCX_LOG_LEVEL=info timeout -k 5 200 \
+            LD_LIBRARY_PATH=$WORK/ucx-cuda UCX_LOG_LEVEL=info timeout -k 5 200 \
                 "${run[@]}" "$dir/bin/python" tests/ucx/nixl.py >"$log" 2>&1 || status=1
             [ $way = default ] || carried "$log" || status=1
             report $status "nixl $way, $(sed -n 's/^ok nixl: //p' "$log")"
@@ -341,7 +421,7 @@ part_nixl() {
 
 main() {
     [ -e "$so" ] || die "no $so (build it first: ci/build)"
-    (($#)) || set -- info client death uid two unknown perf mpi shmem wheels nixl
+    (($#)) || set -- info client death cuda uid two unknown perf mpi shmem wheels nixl
     # shellcheck disable=SC2086
     ci/get-ucx $hosts
     for part; do

@@ -4,8 +4,9 @@
  * these must end, the endpoint's error handler must be called, what is started afterwards must be
  * refused, and all must be torn down as usual.
  *
- *   death [-w] [-n rounds] [operation...]     default: every operation, 4 rounds
+ *   death [-w] [-d] [-n rounds] [operation...]     default: every operation, 4 rounds
  *     -w   sleep in the worker's event descriptor instead of polling
+ *     -d   with device memory; put and get then are to what the user allocated
  *
  * operations: idle never tag rndv inside receive am put get user-put user-get flush
  * inside: the victim dies while it reads the memory of a large message, which is then taken back.
@@ -15,7 +16,7 @@
  * the kill, until the error was told, until everything had ended, and until all was torn down.  More
  * than a second is a failure.
  */
-#include "pair.h"
+#include "device.h"
 
 #define FLIGHT 64
 #define BIG (1 << 20)
@@ -30,6 +31,9 @@ static volatile double *killed_at;
 static ucs_status_ptr_t flight[FLIGHT];
 static struct window w;
 static char *buffer;
+
+static int on_device;
+static struct memory device_buffer, device_window;
 
 static int remote_memory(void) { return kind >= PUT; }
 
@@ -156,12 +160,19 @@ static unsigned delay;
 
 static void body(void) {
     ucp_am_handler_param_t h = {0};
-    buffer = calloc(FLIGHT, BIG);
+    if (on_device) {
+        device_buffer = make(PLAIN, LARGE);
+        device_window = make(PLAIN, BIG);
+        buffer = (char *)device_buffer.at;
+    } else {
+        buffer = calloc(FLIGHT, BIG);
+    }
     h.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB;
     h.id = 5;
     h.cb = ignore;
     check(ucp_worker_set_am_recv_handler(worker, &h), "handler");
-    if (remote_memory()) open_window(&w, BIG, kind != PUT && kind != GET);
+    if (remote_memory() && on_device) cu_window(&w, &device_window);
+    else if (remote_memory()) open_window(&w, BIG, kind != PUT && kind != GET);
     if (kind != NEVER) {
         /* Both have heard of each other. */
         ucp_request_param_t p = {0};
@@ -185,13 +196,15 @@ int main(int argc, char **argv) {
     error_mode = 1;
     /* UCP asks after peers that were never sent to every 20 s. */
     setenv("UCX_KEEPALIVE_INTERVAL", "100ms", 0);
-    while ((option = getopt(argc, argv, "wn:")) != -1) {
+    while ((option = getopt(argc, argv, "dwn:")) != -1) {
         if (option == 'w') wakeup = 1;
+        else if (option == 'd') on_device = 1;
         else if (option == 'n') rounds = atoi(optarg);
         else return 2;
     }
     killed_at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     srand(time(NULL));
+    if (on_device) before_start = start_device;
     for (size_t t = 0; t < LENGTH(names); t++) {
         int wanted = optind == argc;
         char name[64];

@@ -197,28 +197,21 @@ struct window {
     ucp_rkey_h rkey;
 };
 
-static void open_window(struct window *w, size_t size, int user) {
-    ucp_mem_map_params_t m = {0};
+/* Maps memory as `p` says, and tells the other side, which does the same. */
+static void share_window(struct window *w, ucp_mem_map_params_t *p) {
     ucp_mem_attr_t attr = {0};
     void *packed, *theirs;
     size_t length;
     uint64_t address;
 
-    m.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH;
-    m.length = w->size = size;
-    if (user) {
-        void *place = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        m.field_mask |= UCP_MEM_MAP_PARAM_FIELD_ADDRESS;
-        m.address = place;
-    } else {
-        m.field_mask |= UCP_MEM_MAP_PARAM_FIELD_FLAGS;
-        m.flags = UCP_MEM_MAP_ALLOCATE;
+    w->size = p->length;
+    check(ucp_mem_map(context, p, &w->memh), "ucp_mem_map");
+    if (w->memory == NULL) {
+        attr.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS;
+        check(ucp_mem_query(w->memh, &attr), "ucp_mem_query");
+        w->memory = attr.address;
+        memset(w->memory, 0, w->size);
     }
-    check(ucp_mem_map(context, &m, &w->memh), "ucp_mem_map");
-    attr.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS;
-    check(ucp_mem_query(w->memh, &attr), "ucp_mem_query");
-    w->memory = attr.address;
-    memset(w->memory, 0, size);
     check(ucp_rkey_pack(context, w->memh, &packed, &length), "ucp_rkey_pack");
     address = (uint64_t)w->memory;
     whole(1, &address, sizeof(address));
@@ -234,14 +227,38 @@ static void open_window(struct window *w, size_t size, int user) {
     meet();
 }
 
-static void close_window(struct window *w, int user) {
+static void unshare_window(struct window *w) {
     flush();
     meet();
     ucp_rkey_destroy(w->rkey);
     meet();
     check(ucp_mem_unmap(context, w->memh), "ucp_mem_unmap");
+}
+
+__attribute__((unused)) static void open_window(struct window *w, size_t size, int user) {
+    ucp_mem_map_params_t m = {0};
+
+    w->memory = NULL;
+    m.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH;
+    m.length = size;
+    if (user) {
+        void *place = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        m.field_mask |= UCP_MEM_MAP_PARAM_FIELD_ADDRESS;
+        m.address = place;
+    } else {
+        m.field_mask |= UCP_MEM_MAP_PARAM_FIELD_FLAGS;
+        m.flags = UCP_MEM_MAP_ALLOCATE;
+    }
+    share_window(w, &m);
+}
+
+__attribute__((unused)) static void close_window(struct window *w, int user) {
+    unshare_window(w);
     if (user) munmap(w->memory, w->size);
 }
+
+/* What a test does in either process before there is a worker. */
+static void (*before_start)(void);
 
 static int run(const char *name, void (*body)(void), int dies) {
     int fds[2], status, bad = 0;
@@ -266,6 +283,7 @@ static int run(const char *name, void (*body)(void), int dies) {
         }
     }
     alarm(120);
+    if (before_start != NULL) before_start();
     start();
     body();
     if (!dies) stop();

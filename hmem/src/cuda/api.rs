@@ -121,6 +121,8 @@ functions! {
     ctx_id b"cuCtxGetId\0" (ctx: Handle, id: *mut u64);
     device_count b"cuDeviceGetCount\0" (count: *mut c_int);
     device_get b"cuDeviceGet\0" (device: *mut c_int, ordinal: c_int);
+    device_attr b"cuDeviceGetAttribute\0" (value: *mut c_int, which: c_int, device: c_int);
+    peer_attr b"cuDeviceGetP2PAttribute\0" (value: *mut c_int, which: c_int, from: c_int, to: c_int);
     device_uuid b"cuDeviceGetUuid_v2\0" (uuid: *mut [u8; 16], device: c_int);
     primary_state b"cuDevicePrimaryCtxGetState\0" (device: c_int, flags: *mut u32, active: *mut c_int);
     primary_retain b"cuDevicePrimaryCtxRetain\0" (ctx: *mut Handle, device: c_int);

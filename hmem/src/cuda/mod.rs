@@ -25,6 +25,7 @@ mod pool;
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub use api::Error;
 pub use export::{export, export_dmabuf};
@@ -185,10 +186,17 @@ pub fn info(addr: usize) -> Option<Info> {
         attr::RANGE_SIZE,
         attr::BUFFER_ID,
         attr::LEGACY_IPC,
+        attr::MEMPOOL,
     ];
-    let [kind, managed, context, device, mut base, mut len, id, legacy] = ask(api, most, addr).ok()?;
     // A driver of before 11.3 has no pools, and refuses to be asked about them.
-    let [pool] = ask(api, [attr::MEMPOOL], addr).unwrap_or_default();
+    static NO_POOLS: AtomicBool = AtomicBool::new(false);
+    let all = if NO_POOLS.load(Relaxed) { None } else { ask(api, most, addr).ok() };
+    let without = || {
+        let [a, b, c, d, e, f, g, h] = ask(api, *most.first_chunk::<8>()?, addr).ok()?;
+        NO_POOLS.store(true, Relaxed);
+        Some([a, b, c, d, e, f, g, h, 0])
+    };
+    let [kind, managed, context, device, mut base, mut len, id, legacy, pool] = all.or_else(without)?;
     let (kind, device, context) = (kind as u32, device as i32, context as usize);
     let sort = match kind {
         _ if managed != 0 => Sort::Managed,
@@ -222,4 +230,43 @@ pub fn describe() -> Result<String, String> {
     api.driver_version(&mut version).map_err(|e| e.to_string())?;
     api.device_count(&mut devices).map_err(|e| e.to_string())?;
     Ok(format!("driver API {}.{}, {devices} devices", version / 1000, version % 1000 / 10))
+}
+
+/// Bytes a second that a copy between two devices of this process is about to reach: what NVLink of the
+/// first one's generation carries in one direction, by NVIDIA's data sheets, if there is NVLink as far as can
+/// be told; else what PCIe does. For estimates.
+pub fn peer_bandwidth() -> f64 {
+    const PCIE: f64 = 12e9;
+    // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
+    const GENERATION: [i32; 2] = [75, 76];
+    const NATIVE_ATOMICS: i32 = 3;
+    if !look() {
+        return PCIE;
+    }
+    let Some(api) = loaded() else { return PCIE };
+    let device = |n: i32| {
+        let mut device = 0;
+        api.device_get(&mut device, n).ok().map(|()| device)
+    };
+    let Some(first) = device(0) else { return PCIE };
+    let mut generation = [0; 2];
+    for (to, which) in generation.iter_mut().zip(GENERATION) {
+        if api.device_attr(to, which, first).is_err() {
+            return PCIE;
+        }
+    }
+    // Over PCIe there are none. Who sees one device cannot ask.
+    let mut atomics = 0;
+    let linked = device(1).is_none_or(|other| {
+        api.peer_attr(&mut atomics, NATIVE_ATOMICS, first, other).is_err() || atomics != 0
+    });
+    match generation {
+        _ if !linked => PCIE,
+        [6, 0] => 80e9,
+        [7, 0] => 150e9,
+        [8, 0] => 300e9,
+        [9, 0] => 450e9,
+        [10, _] => 900e9,
+        _ => PCIE,
+    }
 }

@@ -1,6 +1,6 @@
 //! Memory that a descriptor stands for and the CPU may map: dma-bufs and memfds.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use super::{Export, Hold, How, Mapped};
@@ -67,6 +67,33 @@ pub(crate) fn fetch(pid: i32, fd: i32) -> Result<OwnedFd, Error> {
     }
 }
 
+/// A descriptor of some process's, as another process is told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileAt {
+    /// Its number there.
+    pub fd: i32,
+    /// Device and inode of what it is.
+    pub file: [u64; 2],
+}
+
+impl FileAt {
+    /// One of this process's, as long as that stays open.
+    pub fn of(fd: &impl AsFd) -> Result<FileAt, Error> {
+        let fd = fd.as_fd().as_raw_fd();
+        Ok(FileAt { fd, file: inode(fd)? })
+    }
+
+    /// A descriptor for the same, of the process `pid`. What is in there is that process's word.
+    pub fn fetch(self, pid: i32) -> Result<OwnedFd, Error> {
+        let fd = fetch(pid, self.fd)?;
+        // The number may be another file's by now.
+        if inode(fd.as_raw_fd())? != self.file {
+            return Err(Error::os(libc::ESTALE));
+        }
+        Ok(fd)
+    }
+}
+
 /// The handle of `len` bytes of a file from `off` on, which its owner knows as `base`. `fd` stays open
 /// as long as it is to be reached.
 pub(crate) fn describe(fd: i32, off: u64, id: u64, base: u64, len: u64) -> Result<Export, Error> {
@@ -81,17 +108,13 @@ pub(crate) fn describe(fd: i32, off: u64, id: u64, base: u64, len: u64) -> Resul
 
 /// Maps what another process described. Nothing in `export` is believed.
 pub(crate) fn import(pid: i32, export: &Export) -> Result<Mapped, Error> {
-    let fd = fetch(pid, export.fd)?;
     let word = |n: usize| {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&export.token[8 * n..8 * n + 8]);
         u64::from_ne_bytes(bytes)
     };
-    // The number may be another file's by now.
-    if inode(fd.as_raw_fd())? != [word(1), word(2)] {
-        return Err(Error::os(libc::ESTALE));
-    }
-    File::map(fd, word(0), export.len)
+    let at = FileAt { fd: export.fd, file: [word(1), word(2)] };
+    File::map(at.fetch(pid)?, word(0), export.len)
 }
 
 impl File {

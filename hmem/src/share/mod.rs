@@ -3,18 +3,23 @@
 //! An allocation's number never comes again, so what is remembered under it cannot be taken for a
 //! later allocation at the same address.
 
+mod bytes;
 mod file;
 mod kept;
 mod opened;
+mod plan;
 
+pub use bytes::List;
+pub use file::FileAt;
 pub(crate) use file::{File, describe as describe_file, fetch, inode};
 pub(crate) use kept::kept;
-pub use opened::{Opened, forget, open};
+pub use opened::{Opened, forget, is_open, open};
+pub use plan::{NoPlan, Owner, plan};
 
 use crate::Kind;
 
 /// What kind of handle it is. Numbers are part of the wire format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum How {
     /// `token` is a `CUipcMemHandle`.

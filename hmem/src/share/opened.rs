@@ -109,6 +109,11 @@ pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opene
     Ok(opened(map, ctx))
 }
 
+/// Whether that is mapped here already, for use with whatever memory of this process.
+pub fn is_open(owner: u64, export: &Export) -> bool {
+    entries().iter().any(|e| e.owner == owner && e.export == *export)
+}
+
 /// A mapping that nobody keeps but whoever uses it.
 struct Lent {
     owner: u64,

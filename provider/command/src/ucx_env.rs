@@ -11,8 +11,21 @@ const FILE: &str = "libuct_strait.so.0";
 pub fn run(ucx: Option<&Path>) -> Result<bool, String> {
     let plugins = plugins()?;
     let (path, epoch) = find(ucx)?;
-    print!("{}", settings(&plugins, &path, epoch));
+    print!("{}", settings(&plugins, &path, epoch, has_cuda(Path::new(&path))));
     Ok(true)
+}
+
+/// Whether this UCX can tell device memory from the host's (its own module does that), and there is a
+/// driver for CUDA.
+fn has_cuda(libuct: &Path) -> bool {
+    let modules = libuct.parent().map(|dir| dir.join("ucx")).and_then(|dir| std::fs::read_dir(dir).ok());
+    let module = modules.into_iter().flatten().flatten().any(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with("libuct_cuda") && name.contains(".so")
+    });
+    // SAFETY: a library like any program that uses CUDA loads; it does nothing until it is asked to.
+    module && unsafe { libloading::Library::new("libcuda.so.1") }.map(std::mem::forget).is_ok()
 }
 
 /// The directory with our transport: near this program.
@@ -60,15 +73,17 @@ fn find(ucx: Option<&Path>) -> Result<(String, Epoch), String> {
     Ok((path, host.epoch()))
 }
 
-fn settings(plugins: &Path, ucx: &str, epoch: Epoch) -> String {
+fn settings(plugins: &Path, ucx: &str, epoch: Epoch, cuda: bool) -> String {
     let plugins = plugins.display();
     let door = if epoch.has_plugin_path() {
         format!("export UCX_PLUGIN_PATH={plugins}")
     } else {
         format!("export LD_PRELOAD={plugins}/{FILE}")
     };
+    // What memory is a device's is found out by cuda_copy.
+    let tls = if cuda { "strait,cuda_copy" } else { "strait" };
     format!(
-        "# UCX {} in {ucx}\n{door}\nexport UCX_TLS=strait\n\
+        "# UCX {} in {ucx}\n{door}\nexport UCX_TLS={tls}\n\
          # Memory that UCP allocates, also of 2 MiB and more, is mapped into peers:\n\
          export UCX_ALLOC_PRIO=md:strait,thp,md:*,mmap,heap\n\
          # Open MPI, besides: --mca pml ucx --mca osc ucx --mca pml_ucx_tls any --mca pml_ucx_devices any\n",
@@ -82,10 +97,17 @@ mod tests {
 
     #[test]
     fn each_release_has_its_door() {
-        let text = |epoch| settings(Path::new("/opt/ucx"), "/lib/libuct.so.0", epoch);
+        let text = |epoch| settings(Path::new("/opt/ucx"), "/lib/libuct.so.0", epoch, false);
         assert!(text(Epoch::V1_22).contains("\nexport UCX_PLUGIN_PATH=/opt/ucx\n"));
         assert!(text(Epoch::V1_21).contains("\nexport LD_PRELOAD=/opt/ucx/libuct_strait.so.0\n"));
         assert!(text(Epoch::V1_13).contains("\nexport UCX_TLS=strait\n"));
+        let cuda = settings(Path::new("/opt/ucx"), "/lib/libuct.so.0", Epoch::V1_22, true);
+        assert!(cuda.contains("\nexport UCX_TLS=strait,cuda_copy\n"));
+    }
+
+    #[test]
+    fn no_cuda_where_ucx_has_no_module_for_it() {
+        assert!(!has_cuda(Path::new("/nonexistent/libuct.so.0")) && !has_cuda(Path::new("/")));
     }
 
     #[test]

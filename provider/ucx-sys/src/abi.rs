@@ -43,6 +43,7 @@ pub const UCT_IFACE_FLAG_EVENT_FD: u64 = 1 << 3;
 
 pub const UCT_MD_FLAG_ALLOC: u64 = 1 << 0;
 pub const UCT_MD_FLAG_REG: u64 = 1 << 1;
+pub const UCT_MD_FLAG_NEED_MEMH: u64 = 1 << 2;
 pub const UCT_MD_FLAG_NEED_RKEY: u64 = 1 << 3;
 pub const UCT_MD_FLAG_FIXED: u64 = 1 << 5;
 /// 1.15 and newer also know which operations can be invalidated.
@@ -58,6 +59,8 @@ pub const UCT_MD_MEM_DEREG_FIELD_COMPLETION: u64 = 1 << 2;
 pub const UCT_MD_MEM_DEREG_FLAG_INVALIDATE: c_uint = 1 << 0;
 
 pub const UCS_MEMORY_TYPE_HOST: c_int = 0;
+pub const UCS_MEMORY_TYPE_CUDA: c_int = 1;
+pub const UCS_MEMORY_TYPE_CUDA_MANAGED: c_int = 2;
 pub const UCT_DEVICE_TYPE_SHM: c_int = 1;
 
 pub const UCT_EP_PARAM_FIELD_IFACE: u64 = 1 << 0;
@@ -76,6 +79,8 @@ pub const UCT_ATOMIC_OP_SWAP: c_uint = 4;
 pub const UCT_ATOMIC_OP_CSWAP: c_uint = 5;
 
 pub const UCT_AM_ID_MAX: usize = 32;
+/// Longest name of a memory domain, with its end.
+pub const UCT_MD_NAME_MAX: usize = 16;
 /// Longest TL name, with its end.
 pub const UCT_TL_NAME_MAX: usize = 10;
 

@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use engine::{Event, Frame as _, Glance, Gone, Link, PeerId};
 use link::{OpenOptions, ShmFrame, ShmLink, full_fence};
-use ucx_sys::{self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, IfaceParams, PerfAttr, Status};
+use ucx_sys::{
+    self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, IfaceOps, IfaceParams, PerfAttr, Status, Table,
+};
 use wire::Addr;
 
 use crate::attr::{self, SEGMENT};
+use crate::device;
 use crate::ep::{self, Ep};
 use crate::ffi::guard;
 use crate::md::Md;
@@ -92,10 +95,13 @@ pub(crate) unsafe extern "C" fn query_devices(
     guard(|| {
         // SAFETY: UCX's arguments; a domain of ours; the function's own contract.
         unsafe {
-            let host = &(*md.cast::<Md>()).served.host;
+            let (host, name) = match device::md::is(md) {
+                true => (&(*md.cast::<device::md::Md>()).served.host, c"cuda"),
+                false => (&(*md.cast::<Md>()).served.host, c"host"),
+            };
             (host.single_device_resource)(
                 md,
-                c"host".as_ptr(),
+                name.as_ptr(),
                 ucx::UCT_DEVICE_TYPE_SHM,
                 ucx::UNKNOWN_SYS_DEVICE,
                 devices,
@@ -114,6 +120,15 @@ pub(crate) unsafe extern "C" fn open(
 ) -> Status {
     guard(|| {
         // SAFETY: a domain of ours; UCX's arguments.
+        if unsafe { device::md::is(md) } {
+            // SAFETY: likewise, a domain of that sort.
+            let served = unsafe { (*md.cast::<device::md::Md>()).served };
+            let Some(iface) = device::iface::new(served) else { return ucx::UCS_ERR_IO_ERROR };
+            let tables = (&served.device_iface_ops, &served.device_internal_ops);
+            // SAFETY: made just now, and begins with the base of an interface.
+            return unsafe { init(iface, served, tables, (md, worker, params, config), out) };
+        }
+        // SAFETY: likewise.
         let (owner, p) = unsafe { (&*md.cast::<Md>(), &*params) };
         let headroom =
             if p.field_mask & ucx::UCT_IFACE_PARAM_FIELD_RX_HEADROOM != 0 { p.rx_headroom } else { 0 };
@@ -122,7 +137,7 @@ pub(crate) unsafe extern "C" fn open(
             bind: Some((Ipv4Addr::LOCALHOST, 0).into()),
             ring: settings.ring,
             cma: owner.cma,
-            // UCX has its own transports for device memory, and gives us none.
+            // For device memory there is another interface.
             device_direct: false,
             // An address is only told by an interface that listens.
             connect_timeout: Duration::ZERO,
@@ -158,33 +173,51 @@ pub(crate) unsafe extern "C" fn open(
             (&raw mut (*at).seats).write(Seats::new());
         }
         let iface: *mut Iface = Box::into_raw(iface).cast();
-        let mut count = 1;
-        // SAFETY: a place larger than UCX's structure, tables that live for ever, UCX's own
-        // arguments passed on; two arguments more are for builds with statistics.
-        let status = unsafe {
-            (served.host.base_iface_init)(
-                iface.cast(),
-                served.host.base_iface_class,
-                &mut count,
-                (&raw const served.iface_ops).cast(),
-                served.internal_ops.as_ptr().cast(),
-                md,
-                worker,
-                params,
-                config,
-                std::ptr::null_mut(),
-                c"strait".as_ptr(),
-            )
-        };
+        let tables = (&served.iface_ops, &served.internal_ops);
+        // SAFETY: made just now, and begins with the base of an interface.
+        unsafe { init(iface, served, tables, (md, worker, params, config), out) }
+    })
+}
+
+/// What UCX calls `open` with.
+type Arguments = (ucx::Md, *mut c_void, *const IfaceParams, *const c_void);
+
+/// Has UCX initialise the base of an interface of sort `I`, and hands that over.
+///
+/// # Safety
+/// `iface` was boxed, is nobody else's, and begins with a `BaseIface`; UCX's arguments.
+unsafe fn init<I>(
+    iface: *mut I,
+    served: &'static Served,
+    (ops, internal): (&'static IfaceOps, &'static Table),
+    (md, worker, params, config): Arguments,
+    out: *mut ucx::Iface,
+) -> Status {
+    let mut count = 1;
+    // SAFETY: a place larger than UCX's structure, tables that live for ever, UCX's own
+    // arguments passed on; two arguments more are for builds with statistics.
+    unsafe {
+        let status = (served.host.base_iface_init)(
+            iface.cast(),
+            served.host.base_iface_class,
+            &mut count,
+            (&raw const *ops).cast(),
+            internal.as_ptr().cast(),
+            md,
+            worker,
+            params,
+            config,
+            std::ptr::null_mut(),
+            c"strait".as_ptr(),
+        );
         if status != ucx::UCS_OK {
-            // SAFETY: made above, and nobody has it. Of `base` nothing needs to be dropped.
-            drop(unsafe { Box::from_raw(iface) });
+            // Of the base nothing needs to be dropped.
+            drop(Box::from_raw(iface));
             return status;
         }
-        // SAFETY: UCX gives a place for the answer.
-        unsafe { out.write(iface.cast()) };
-        ucx::UCS_OK
-    })
+        out.write(iface.cast());
+    }
+    ucx::UCS_OK
 }
 
 pub(crate) unsafe extern "C" fn close(iface: ucx::Iface) {
@@ -279,27 +312,35 @@ pub(crate) unsafe extern "C" fn is_reachable(
     guard(|| int(unsafe { same_place(device) }))
 }
 
+/// Tells UCX why, if it wants to know; `text` ends in NUL.
+///
+/// # Safety
+/// `p` must be UCX's.
+pub(crate) unsafe fn unreachable_because(p: &AddrParams, text: &[u8]) {
+    let both = ucx::ADDR_PARAMS_INFO | ucx::ADDR_PARAMS_INFO_LENGTH;
+    let n = text.len().min(p.info_string_length);
+    if p.field_mask & both == both && n > 0 && !p.info_string.is_null() {
+        // SAFETY: UCX gives room for that many characters; the last one ends the text.
+        unsafe {
+            p.info_string.copy_from_nonoverlapping(text.as_ptr().cast::<c_char>(), n);
+            p.info_string.add(n - 1).write(0);
+        }
+    }
+}
+
 /// Since 1.15.
 pub(crate) unsafe extern "C" fn is_reachable_v2(_iface: ucx::Iface, params: *const AddrParams) -> c_int {
     guard(|| {
         // SAFETY: UCX's structure.
         let p = unsafe { &*params };
-        let given = |field| p.field_mask & field != 0;
-        if !given(ucx::ADDR_PARAMS_DEVICE) || p.device_addr.is_null() {
+        if p.field_mask & ucx::ADDR_PARAMS_DEVICE == 0 || p.device_addr.is_null() {
             return 0;
         }
         // SAFETY: UCX passes an address of this transport.
         let yes = unsafe { same_place(p.device_addr) };
-        if !yes && given(ucx::ADDR_PARAMS_INFO) && given(ucx::ADDR_PARAMS_INFO_LENGTH) {
-            let text = b"another host, network namespace or user\0";
-            let n = text.len().min(p.info_string_length);
-            if n > 0 && !p.info_string.is_null() {
-                // SAFETY: UCX gives room for that many characters; the last one ends the text.
-                unsafe {
-                    p.info_string.copy_from_nonoverlapping(text.as_ptr().cast::<c_char>(), n);
-                    p.info_string.add(n - 1).write(0);
-                }
-            }
+        if !yes {
+            // SAFETY: UCX's structure.
+            unsafe { unreachable_because(p, b"another host, network namespace or user\0") };
         }
         int(yes)
     })
@@ -397,7 +438,7 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<ShmFrame>) -> u32 {
                     }
                 }
                 Some(Event::Closed(peer, why)) => closed(this, peer, why),
-                // Of copies by a device, of which there are none here.
+                // Of copies by a device, which another interface does.
                 Some(Event::Copied(..)) => {}
             }
             done += 1;

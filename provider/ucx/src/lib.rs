@@ -14,6 +14,7 @@
 //! | `rma` | put, get and atomics: mapped, by CMA, or by request |
 //! | `remote` | requests to the peer's progress, and their replies |
 //! | `rx` | receive buffers |
+//! | `device` | device memory: a domain, an interface and endpoints of its own |
 //! | `log`, `param` | the log, `STRAIT_UCX_*` |
 //!
 //! No UCX is linked to. UCX calls in by one of two doors:
@@ -28,6 +29,7 @@ use std::ffi::{c_uint, c_void};
 use ucx_sys as ucx;
 
 mod attr;
+mod device;
 mod ep;
 mod ffi;
 mod iface;

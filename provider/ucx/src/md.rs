@@ -1,11 +1,12 @@
 //! The memory domain: windows that UCP allocates through us, registrations, remote keys.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use link::{Mapping, WindowId};
 use ucx_sys::{self as ucx, DeregParams, MdBase, MdValues, Status};
 
+use crate::device;
 use crate::ffi::guard;
 use crate::param;
 use crate::region::{Regions, Seat, Seats, Slot, regions};
@@ -34,17 +35,53 @@ struct Memh {
 
 pub(crate) unsafe extern "C" fn open(
     component: *const c_void,
-    _name: *const c_char,
+    name: *const c_char,
     _config: *const c_void,
     md: *mut *mut Md,
 ) -> Status {
     guard(|| {
         let Some(served) = tables::of_component(component) else { return ucx::UCS_ERR_INVALID_PARAM };
+        // SAFETY: UCX passes one of the names that `query_resources` told, and a place for the answer.
+        unsafe {
+            if !name.is_null() && CStr::from_ptr(name) == device::NAME {
+                let Some(made) = device::md::Md::new(served, component) else { return ucx::UCS_ERR_IO_ERROR };
+                md.cast::<*mut device::md::Md>().write(made);
+                return ucx::UCS_OK;
+            }
+        }
         let Ok(regions) = regions() else { return ucx::UCS_ERR_IO_ERROR };
         let base = MdBase { ops: served.md_ops.as_ptr().cast(), component };
         let cma = param::get().cma && link::cma_allowed().is_ok();
         // SAFETY: UCX gives a place for the answer.
         unsafe { md.write(Box::into_raw(Box::new(Md { base, served, regions, cma }))) };
+        ucx::UCS_OK
+    })
+}
+
+/// The names of the domains: the host's, and the device's where there can be any.
+pub(crate) unsafe extern "C" fn query_resources(
+    component: *mut c_void,
+    resources: *mut *mut c_void,
+    count: *mut c_uint,
+) -> Status {
+    guard(|| {
+        let Some(served) = tables::of_component(component) else { return ucx::UCS_ERR_INVALID_PARAM };
+        // SAFETY: UCX's arguments, passed on.
+        let status = unsafe { (served.host.query_single_md_resource)(component, resources.cast(), count) };
+        if status != ucx::UCS_OK || !device::is_here() {
+            return status;
+        }
+        // SAFETY: what UCX has made is of malloc(3), which it gives back to free(3), and of so many names
+        // of that many bytes.
+        unsafe {
+            let name = device::NAME.to_bytes_with_nul();
+            let more = libc::realloc((*resources).cast(), 2 * ucx::UCT_MD_NAME_MAX).cast::<u8>();
+            if !more.is_null() {
+                more.add(ucx::UCT_MD_NAME_MAX).copy_from_nonoverlapping(name.as_ptr(), name.len());
+                *resources = more.cast();
+                *count = 2;
+            }
+        }
         ucx::UCS_OK
     })
 }
@@ -190,9 +227,18 @@ pub(crate) unsafe extern "C" fn mem_reg(
 }
 
 pub(crate) unsafe extern "C" fn mem_dereg(md: *mut Md, params: *const DeregParams) -> Status {
+    // SAFETY: UCX's arguments: a handle that this domain made, given back once.
+    unsafe { deregister(params, |memh| (*md).release(*Box::from_raw(memh.cast::<Memh>()))) }
+}
+
+/// Gives a handle back, and tells UCX that nobody accesses its memory any more, if it wants to know.
+///
+/// # Safety
+/// UCX's parameters; `release` may trust the handle.
+pub(crate) unsafe fn deregister(params: *const DeregParams, release: impl FnOnce(*mut c_void)) -> Status {
     guard(|| {
-        // SAFETY: UCX's arguments.
-        let (md, params) = unsafe { (&*md, &*params) };
+        // SAFETY: the caller's promise.
+        let params = unsafe { &*params };
         if params.field_mask & ucx::UCT_MD_MEM_DEREG_FIELD_MEMH == 0 || params.memh.is_null() {
             return ucx::UCS_ERR_INVALID_PARAM;
         }
@@ -202,9 +248,7 @@ pub(crate) unsafe extern "C" fn mem_dereg(md: *mut Md, params: *const DeregParam
         if invalidate && (!given(ucx::UCT_MD_MEM_DEREG_FIELD_COMPLETION) || params.comp.is_null()) {
             return ucx::UCS_ERR_INVALID_PARAM;
         }
-        // SAFETY: a handle that this domain made, given back once.
-        let memh = unsafe { Box::from_raw(params.memh.cast::<Memh>()) };
-        md.release(*memh);
+        release(params.memh);
         if invalidate {
             // SAFETY: the completion that UCX gave, for this one event.
             unsafe { crate::ep::complete(params.comp, ucx::UCS_OK) };
@@ -227,6 +271,30 @@ impl Md {
 
 /// Bytes of a packed key.
 pub(crate) const KEY: usize = 48;
+
+/// Where in a packed key it is told what sort of key it is; bytes before that are in every key.
+pub(crate) const TAG_AT: usize = 44;
+const HOST: [u8; 4] = *b"st1h";
+/// Of [`crate::device`].
+pub(crate) const DEVICE: [u8; 4] = *b"st1d";
+
+/// How everything begins that an `uct_rkey_t` of ours points to: what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head([u8; 4]);
+
+impl Head {
+    const HOST: Head = Head(HOST);
+    pub(crate) const DEVICE: Head = Head(DEVICE);
+
+    /// What a key is.
+    ///
+    /// # Safety
+    /// It must be one that `unpack` made.
+    unsafe fn of(rkey: usize) -> Head {
+        // SAFETY: the caller's promise.
+        unsafe { *(rkey as *const Head) }
+    }
+}
 
 /// What a peer is told of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,20 +321,36 @@ impl Key {
         for (to, word) in out.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
         }
+        out[TAG_AT..].copy_from_slice(&HOST);
         out
     }
 
-    fn unpack(bytes: &[u8; KEY]) -> Key {
+    /// `None` for what is no such key.
+    fn unpack(bytes: &[u8; KEY]) -> Option<Key> {
         let word = |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().expect("8 bytes"));
         let board = (word(4) >> 32) as u32;
         let slot = Slot { board, index: word(4) as u32, generation: word(5) as u32 };
-        Key {
+        (bytes[TAG_AT..] == HOST).then_some(Key {
             id: WindowId { maker: word(0), number: word(1) },
             base: word(2),
             len: word(3),
             slot: (board != 0).then_some(slot),
-        }
+        })
     }
+}
+
+/// Whether accesses by a key are to be invalidated one day; `None` if more is asked for.
+///
+/// # Safety
+/// `params` must be null or UCX's.
+pub(crate) unsafe fn invalidates(params: *const u64) -> Option<bool> {
+    // Parameters are a mask of fields and, as bit 0 of it says, flags: which accesses. Bit 2 is for other
+    // processes than peers.
+    // SAFETY: the caller's promise.
+    let flags = unsafe {
+        if params.is_null() || params.read() & 1 == 0 { 0 } else { params.add(1).cast::<c_uint>().read() }
+    };
+    (flags & !0b11 == 0).then_some(flags != 0)
 }
 
 /// # Safety
@@ -275,16 +359,9 @@ unsafe fn pack(md: *mut Md, memh: *mut c_void, params: *const u64, out: *mut [u8
     guard(|| {
         // SAFETY: the caller's promise.
         let (md, memh) = unsafe { (&*md, &mut *memh.cast::<Memh>()) };
-        // Parameters are a mask of fields and, as bit 0 of it says, flags: which accesses are to be
-        // invalidated one day. Bit 2 is for other processes than peers.
         // SAFETY: the caller's promise.
-        let flags = unsafe {
-            if params.is_null() || params.read() & 1 == 0 { 0 } else { params.add(1).cast::<c_uint>().read() }
-        };
-        if flags & !0b11 != 0 {
-            return ucx::UCS_ERR_UNSUPPORTED;
-        }
-        if flags != 0 && memh.slot.is_none() {
+        let Some(invalidates) = (unsafe { invalidates(params) }) else { return ucx::UCS_ERR_UNSUPPORTED };
+        if invalidates && memh.slot.is_none() {
             memh.slot = md.regions.protect();
             if memh.slot.is_none() {
                 return ucx::UCS_ERR_NO_MEMORY;
@@ -295,7 +372,7 @@ unsafe fn pack(md: *mut Md, memh: *mut c_void, params: *const u64, out: *mut [u8
             id: memh.window.unwrap_or(WindowId { maker, number: 0 }),
             base: memh.addr as u64,
             len: memh.len as u64,
-            slot: memh.slot.filter(|_| flags != 0),
+            slot: memh.slot.filter(|_| invalidates),
         };
         // SAFETY: the caller's promise.
         unsafe { out.write(key.pack()) };
@@ -327,8 +404,10 @@ pub(crate) unsafe extern "C" fn mkey_pack_v2(
 }
 
 /// A peer's memory as `uct_rkey_t` stands for it.
+#[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Rkey {
+    head: Head,
     key: Key,
     regions: Arc<Regions>,
     /// The window, once it is mapped here.
@@ -434,17 +513,30 @@ impl Rkey {
 }
 
 /// # Safety
-/// `buffer` must be a packed key, `rkey` and `handle` valid for writes.
-unsafe fn unpack(buffer: *const [u8; KEY], rkey: *mut usize, handle: *mut *mut c_void) -> Status {
+/// `buffer` must be as long as the key that it begins like, `rkey` and `handle` valid for writes.
+unsafe fn unpack(buffer: *const u8, rkey: *mut usize, handle: *mut *mut c_void) -> Status {
     guard(|| {
-        let Ok(regions) = regions() else { return ucx::UCS_ERR_IO_ERROR };
-        // SAFETY: the caller's promise.
-        let key = Key::unpack(&unsafe { buffer.read() });
-        let made = Box::into_raw(Box::new(Rkey { key, regions, mapping: None, seat: None }));
+        // SAFETY: the caller's promise: every key is as long as this at least.
+        let begin = unsafe { buffer.cast::<[u8; KEY]>().read() };
+        let made = if begin[TAG_AT..] == DEVICE {
+            // SAFETY: likewise.
+            match device::key::unpack(&unsafe { buffer.cast::<[u8; device::key::KEY]>().read() }) {
+                Ok(key) => Box::into_raw(key) as usize,
+                Err(status) => return status,
+            }
+        } else {
+            let Some(key) = Key::unpack(&begin) else {
+                log::warn!("a remote key that is none of ours");
+                return ucx::UCS_ERR_INVALID_PARAM;
+            };
+            let Ok(regions) = regions() else { return ucx::UCS_ERR_IO_ERROR };
+            let head = Head::HOST;
+            Box::into_raw(Box::new(Rkey { head, key, regions, mapping: None, seat: None })) as usize
+        };
         // SAFETY: the caller's promise.
         unsafe {
-            *rkey = made as usize;
-            *handle = made.cast();
+            *rkey = made;
+            *handle = made as *mut c_void;
         }
         ucx::UCS_OK
     })
@@ -452,7 +544,7 @@ unsafe fn unpack(buffer: *const [u8; KEY], rkey: *mut usize, handle: *mut *mut c
 
 pub(crate) unsafe extern "C" fn rkey_unpack(
     _component: *const c_void,
-    buffer: *const [u8; KEY],
+    buffer: *const u8,
     rkey: *mut usize,
     handle: *mut *mut c_void,
 ) -> Status {
@@ -463,7 +555,7 @@ pub(crate) unsafe extern "C" fn rkey_unpack(
 /// Since 1.19.
 pub(crate) unsafe extern "C" fn rkey_unpack_v2(
     _component: *const c_void,
-    buffer: *const [u8; KEY],
+    buffer: *const u8,
     _params: *const c_void,
     rkey: *mut usize,
     handle: *mut *mut c_void,
@@ -482,6 +574,10 @@ pub(crate) unsafe extern "C" fn rkey_ptr(
 ) -> Status {
     guard(|| {
         // SAFETY: a key that `unpack` made.
+        if unsafe { Head::of(rkey) } != Head::HOST {
+            return ucx::UCS_ERR_UNSUPPORTED;
+        }
+        // SAFETY: likewise.
         let rkey = unsafe { &mut *(rkey as *mut Rkey) };
         match rkey.mapped(remote, 1) {
             Reach::Mapped(at) => {
@@ -502,6 +598,12 @@ pub(crate) unsafe extern "C" fn rkey_release(
 ) -> Status {
     guard(|| {
         // SAFETY: a key that `unpack` made, given back once.
+        if unsafe { Head::of(rkey) } == Head::DEVICE {
+            // SAFETY: likewise.
+            drop(unsafe { Box::from_raw(rkey as *mut device::key::Rkey) });
+            return ucx::UCS_OK;
+        }
+        // SAFETY: likewise.
         let rkey = unsafe { Box::from_raw(rkey as *mut Rkey) };
         let Rkey { key, regions, mapping, .. } = *rkey;
         let imported = mapping.is_some();
@@ -528,8 +630,11 @@ pub(crate) unsafe extern "C" fn rkey_compare(
         }
         // SAFETY: keys that `unpack` made, and a place for the answer.
         unsafe {
-            let (a, b) = (&*(a as *const Rkey), &*(b as *const Rkey));
-            *result = a.key.pack().cmp(&b.key.pack()) as c_int;
+            let packed = |rkey: usize| match Head::of(rkey) {
+                Head::DEVICE => (*(rkey as *const device::key::Rkey)).packed().to_vec(),
+                _ => (*(rkey as *const Rkey)).key.pack().to_vec(),
+            };
+            *result = packed(a).cmp(&packed(b)) as c_int;
         }
         ucx::UCS_OK
     })
@@ -544,7 +649,17 @@ mod tests {
         let id = WindowId { maker: 7, number: 3 };
         for slot in [None, Some(Slot { board: 2, index: 9, generation: 1 << 30 })] {
             let key = Key { id, base: 0x1000, len: 99, slot };
-            assert_eq!(Key::unpack(&key.pack()), key);
+            assert_eq!(Key::unpack(&key.pack()), Some(key));
+        }
+    }
+
+    #[test]
+    fn garbage_is_no_key() {
+        for garbage in [[0; 256], [0xff; 256], [b's'; 256]] {
+            let (mut rkey, mut handle) = (0, std::ptr::null_mut());
+            // SAFETY: more bytes than any key has, and places for the answer.
+            let status = unsafe { unpack(garbage.as_ptr(), &mut rkey, &mut handle) };
+            assert_eq!((status, rkey), (ucx::UCS_ERR_INVALID_PARAM, 0));
         }
     }
 }

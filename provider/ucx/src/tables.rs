@@ -8,7 +8,7 @@ use ucx_sys::{
     libraries,
 };
 
-use crate::{NAME, ep, iface, md, param, rma};
+use crate::{NAME, device, ep, iface, md, param, rma};
 
 /// A served copy of UCX. It lives for ever: UCX has pointers into it.
 #[derive(Debug)]
@@ -17,6 +17,10 @@ pub(crate) struct Served {
     pub(crate) md_ops: Table,
     pub(crate) internal_ops: Table,
     pub(crate) iface_ops: IfaceOps,
+    /// The same for device memory.
+    pub(crate) device_md_ops: Table,
+    pub(crate) device_internal_ops: Table,
+    pub(crate) device_iface_ops: IfaceOps,
     /// Owned by UCX since registration: it links them into lists.
     component: *mut c_void,
     tl: *mut c_void,
@@ -76,7 +80,7 @@ fn serve(host: Host) -> &'static Served {
     };
     let component = layout.component(
         NAME.as_bytes(),
-        &component_ops(layout.epoch, host.query_single_md_resource as *const c_void),
+        &component_ops(layout.epoch),
         &entry(c"Strait memory domain", host.md_config_table, 8),
     );
     let tl = layout.tl(
@@ -93,16 +97,27 @@ fn serve(host: Host) -> &'static Served {
         list.write(list as u64);
         list.add(1).write(list as u64);
     }
-    let query_v2 = host.query_v2();
+    let query_v2 = match host.query_v2() {
+        f if f.is_null() => ucx::unsupported as *const c_void,
+        f => f,
+    };
     let served = Box::leak(Box::new(Served {
         md_ops: layout.md_ops(&md_ops(layout.epoch)),
         internal_ops: layout.internal_ops(&InternalOps {
-            query_v2: if query_v2.is_null() { ucx::unsupported as *const c_void } else { query_v2 },
+            query_v2,
             estimate_perf: iface::estimate_perf as *const c_void,
             is_reachable_v2: iface::is_reachable_v2 as *const c_void,
             ep_is_connected: ep::is_connected as *const c_void,
         }),
         iface_ops: iface_ops(),
+        device_md_ops: layout.md_ops(&device_md_ops(layout.epoch)),
+        device_internal_ops: layout.internal_ops(&InternalOps {
+            query_v2,
+            estimate_perf: device::iface::estimate_perf as *const c_void,
+            is_reachable_v2: device::iface::is_reachable_v2 as *const c_void,
+            ep_is_connected: device::ep::is_connected as *const c_void,
+        }),
+        device_iface_ops: device_iface_ops(),
         component: component.cast(),
         tl: tl.cast(),
         host,
@@ -118,9 +133,9 @@ fn serve(host: Host) -> &'static Served {
 /// Bytes of `uct_iface_config_t`, the same in all releases.
 const IFACE_CONFIG: usize = 32;
 
-fn component_ops(epoch: Epoch, query_md_resources: *const c_void) -> ComponentOps {
+fn component_ops(epoch: Epoch) -> ComponentOps {
     ComponentOps {
-        query_md_resources,
+        query_md_resources: md::query_resources as *const c_void,
         md_open: md::open as *const c_void,
         rkey_unpack: if epoch >= Epoch::V1_19 {
             md::rkey_unpack_v2 as *const c_void
@@ -150,6 +165,54 @@ fn md_ops(epoch: Epoch) -> MdOps {
         } else {
             md::mkey_pack as *const c_void
         },
+    }
+}
+
+fn device_md_ops(epoch: Epoch) -> MdOps {
+    use device::md;
+    let none = ucx::unsupported as *const c_void;
+    MdOps {
+        close: md::close as *const c_void,
+        query: md::query as *const c_void,
+        mem_alloc: none,
+        mem_free: none,
+        mem_reg: md::mem_reg as *const c_void,
+        mem_dereg: md::mem_dereg as *const c_void,
+        mkey_pack: if epoch >= Epoch::V1_16 {
+            md::mkey_pack_v2 as *const c_void
+        } else {
+            md::mkey_pack as *const c_void
+        },
+    }
+}
+
+/// What is left as it is for host memory (short, bcopy, messages, atomics) is never called, by what the
+/// interface says of itself.
+fn device_iface_ops() -> IfaceOps {
+    use device::{ep, iface};
+    IfaceOps {
+        ep_put_zcopy: ep::put_zcopy,
+        ep_get_zcopy: ep::get_zcopy,
+        ep_pending_add: ep::pending_add,
+        ep_pending_purge: ep::pending_purge,
+        ep_flush: ep::flush,
+        ep_fence: ep::fence,
+        ep_check: ep::check,
+        ep_create: ep::create,
+        ep_destroy: ep::destroy,
+        iface_flush: iface::flush,
+        iface_fence: iface::fence,
+        iface_progress_enable: iface::progress_enable,
+        iface_progress_disable: iface::progress_disable,
+        iface_progress: iface::progress,
+        iface_event_fd_get: iface::event_fd_get,
+        iface_event_arm: iface::event_arm,
+        iface_close: iface::close,
+        iface_query: iface::query,
+        iface_get_device_address: iface::get_device_address,
+        iface_get_address: iface::get_address,
+        iface_is_reachable: iface::is_reachable,
+        ..iface_ops()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{INVALID_CONTEXT, INVALID_DEVICE, Ptr, SUCCESS, device, enter};
@@ -163,7 +164,36 @@ pub unsafe extern "C" fn cuCtxGetDevice(device: *mut c_int) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetId(ctx: Ptr, id: *mut u64) -> i32 {
     enter!("cuCtxGetId");
-    let Some(ctx) = find(ctx as usize) else { return INVALID_CONTEXT };
+    // None: the current one.
+    let of = if ctx.is_null() { current() } else { find(ctx as usize) };
+    let Some(ctx) = of else { return INVALID_CONTEXT };
     unsafe { *id = ctx.id };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxGetApiVersion(ctx: Ptr, version: *mut u32) -> i32 {
+    enter!("cuCtxGetApiVersion");
+    if find(ctx as usize).is_none() {
+        return INVALID_CONTEXT;
+    }
+    unsafe { *version = 13000 };
+    SUCCESS
+}
+
+/// Of all contexts alike.
+static FLAGS: AtomicU32 = AtomicU32::new(0);
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuCtxSetFlags(flags: u32) -> i32 {
+    crate::enter_in_context!("cuCtxSetFlags");
+    FLAGS.store(flags, Ordering::Relaxed);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxGetFlags(flags: *mut u32) -> i32 {
+    crate::enter_in_context!("cuCtxGetFlags");
+    unsafe { *flags = FLAGS.load(Ordering::Relaxed) };
     SUCCESS
 }

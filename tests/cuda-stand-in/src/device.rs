@@ -87,3 +87,77 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxGetState(
     }
     SUCCESS
 }
+
+/// The former name of the same.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetUuid(out: *mut [u8; 16], device: c_int) -> i32 {
+    unsafe { cuDeviceGetUuid_v2(out, device) }
+}
+
+/// Of those that programs base decisions on: where it is on the PCI bus, and its generation. All
+/// others are 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_int, device: c_int) -> i32 {
+    enter!("cuDeviceGetAttribute");
+    let Some(&number) = visible().get(device as usize) else { return INVALID_DEVICE };
+    unsafe {
+        *out = match attribute {
+            // PCI_BUS_ID
+            33 => 0x40 + number as c_int,
+            // UNIFIED_ADDRESSING
+            41 => 1,
+            // COMPUTE_CAPABILITY_MAJOR
+            75 => 9,
+            _ => 0,
+        }
+    };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceTotalMem_v2(out: *mut usize, device: c_int) -> i32 {
+    enter!("cuDeviceTotalMem_v2");
+    if device as usize >= visible().len() {
+        return INVALID_DEVICE;
+    }
+    unsafe { *out = 64 << 30 };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorString(code: c_int, text: *mut *const c_char) -> i32 {
+    let words = match code {
+        SUCCESS => c"no error",
+        INVALID_VALUE => c"invalid argument",
+        crate::INVALID_CONTEXT => c"invalid device context",
+        crate::NOT_SUPPORTED => c"operation not supported",
+        _ => c"stand-in: an error",
+    };
+    unsafe { *text = words.as_ptr() };
+    SUCCESS
+}
+
+/// By name, whatever the version: here is one of each.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    name: *const c_char,
+    to: *mut crate::Ptr,
+    _version: c_int,
+    _flags: u64,
+    how: *mut c_int,
+) -> i32 {
+    let mut own: libc::Dl_info = unsafe { std::mem::zeroed() };
+    let at = unsafe {
+        libc::dladdr(cuInit as *const std::ffi::c_void, &mut own);
+        let library = libc::dlopen(own.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        libc::dlsym(library, name)
+    };
+    unsafe {
+        *to = at;
+        if !how.is_null() {
+            // CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
+            *how = i32::from(at.is_null());
+        }
+    }
+    if at.is_null() { crate::NOT_FOUND } else { SUCCESS }
+}

@@ -27,6 +27,7 @@
 mod context;
 mod device;
 mod memory;
+mod nvml;
 mod pool;
 mod share;
 mod stream;
@@ -45,6 +46,7 @@ pub const NOT_INITIALIZED: i32 = 3;
 pub const INVALID_DEVICE: i32 = 101;
 pub const INVALID_CONTEXT: i32 = 201;
 pub const INVALID_HANDLE: i32 = 400;
+pub const NOT_FOUND: i32 = 500;
 pub const NOT_READY: i32 = 600;
 pub const NOT_SUPPORTED: i32 = 801;
 

@@ -248,3 +248,30 @@ pub extern "C" fn cuMemGetHandleForAddressRange(
     enter_in_context!("cuMemGetHandleForAddressRange");
     NOT_SUPPORTED
 }
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetAllocationGranularity(
+    out: *mut usize,
+    _prop: *const AllocationProp,
+    _option: u32,
+) -> i32 {
+    enter!("cuMemGetAllocationGranularity");
+    unsafe { *out = 2 << 20 };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
+    prop: *mut AllocationProp,
+    handle: u64,
+) -> i32 {
+    enter!("cuMemGetAllocationPropertiesFromHandle");
+    let Some(number) = handles().get(&handle).map(|(b, _)| b.device) else { return INVALID_VALUE };
+    let device = device::visible().iter().position(|n| *n == number).unwrap_or(0) as c_int;
+    unsafe {
+        // All of it, 32 bytes.
+        prop.cast::<[u64; 4]>().write([0; 4]);
+        *prop = AllocationProp { kind: 1, handle_types: 1, location: 1, device };
+    }
+    SUCCESS
+}

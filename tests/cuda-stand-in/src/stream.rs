@@ -181,3 +181,21 @@ pub extern "C" fn cuEventSynchronize(event: Ptr) -> i32 {
     enter!("cuEventSynchronize");
     look(event, true)
 }
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoDAsync_v2(dst: u64, src: u64, len: usize, stream: Ptr) -> i32 {
+    cuMemcpyAsync(dst, src, len, stream)
+}
+
+/// Called when what is queued there is done: at once, and so is that.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamAddCallback(
+    stream: Ptr,
+    callback: unsafe extern "C" fn(Ptr, i32, Ptr),
+    arg: Ptr,
+    _flags: u32,
+) -> i32 {
+    let code = cuStreamSynchronize(stream);
+    unsafe { callback(stream, code, arg) };
+    code
+}

@@ -8,9 +8,9 @@
 use std::collections::HashSet;
 
 use engine::{CopyId, Event, NoDirect, PeerId, Way};
-use hmem::flight::{self, Flight, Part};
-use hmem::share::{self, Export, How, Opened};
-use hmem::{Error, Kind, Span, registry};
+use hmem::flight;
+use hmem::share::{self, Export, How, NoPlan, Owner, plan};
+use hmem::{Kind, Span, registry};
 use wire::{Handle, Seg};
 
 use super::{ShmFrame, ShmLink};
@@ -31,17 +31,7 @@ pub(super) struct Devices {
     /// By number and place.
     told: HashSet<(u64, u64, u64)>,
     known: Vec<Export>,
-    /// The process, told from others that have or had its pid.
-    owner: Option<u64>,
-}
-
-/// A copy in flight.
-#[derive(Debug)]
-pub(super) struct Flying {
-    id: CopyId,
-    pending: Box<dyn Flight>,
-    /// Known to be over.
-    over: bool,
+    owner: Option<Owner>,
 }
 
 fn to_wire(e: &Export) -> Handle {
@@ -172,12 +162,12 @@ impl ShmLink {
         if !self.options.device_direct {
             return Err(NoDirect::Never);
         }
-        let owner = *peer.devices.owner.get_or_insert_with(|| process(pid));
-        let planned = plan(way, pid, owner, &peer.devices, remote, local, len);
-        let (parts, keep) = match planned {
+        let owner = *peer.devices.owner.get_or_insert_with(|| Owner::now(pid));
+        let segs = remote.iter().map(|s| (s.addr.get(), s.len.get()));
+        let (parts, keep) = match plan(way == Way::Put, owner, |at| peer.devices.find(at), segs, local, len) {
             Ok(plan) => plan,
-            Err(Failed::Fault) => return Err(NoDirect::Fault),
-            Err(Failed::Open(why)) => {
+            Err(NoPlan::Fault) => return Err(NoDirect::Fault),
+            Err(NoPlan::Open(why)) => {
                 self.tell_once(id, || format!("its device memory cannot be opened ({why}): it is staged"));
                 return Err(NoDirect::Never);
             }
@@ -190,7 +180,7 @@ impl ShmLink {
         })?;
         self.copies_started += 1;
         let id = CopyId(self.copies_started);
-        self.flying.push(Flying { id, pending, over: false });
+        self.flying.add(id, pending);
         Ok(id)
     }
 
@@ -199,9 +189,8 @@ impl ShmLink {
     /// not asked for a while.
     #[cold]
     pub(super) fn poll_flying(&mut self) -> Option<Event<ShmFrame>> {
-        if let Some(at) = self.flying.iter().position(|f| f.over) {
-            let done = self.flying.remove(at);
-            return Some(Event::Copied(done.id, true));
+        if let Some(done) = self.flying.over() {
+            return Some(Event::Copied(done, true));
         }
         self.unasked += 1;
         if self.unasked < PATIENCE {
@@ -217,116 +206,24 @@ impl ShmLink {
 
     /// A copy that is over, if there is one.
     fn landed(&mut self) -> Option<Event<ShmFrame>> {
-        // Queues whose first is not over.
-        let mut busy = [None; 8];
-        let mut at = 0;
-        while at < self.flying.len() {
-            let queue = self.flying[at].pending.queue();
-            if queue.is_some() && busy.contains(&queue) {
-                at += 1;
-                continue;
-            }
-            let ok = match self.flying[at].pending.poll() {
-                Ok(false) => {
-                    if let Some(free) = busy.iter_mut().find(|q| q.is_none()) {
-                        *free = queue;
-                    }
-                    at += 1;
-                    continue;
-                }
-                Ok(true) => true,
-                Err(why) => {
-                    log::warn!("{}: a device's copy failed: {why}", self.addr);
-                    false
-                }
-            };
-            if ok && queue.is_some() {
-                self.overtake(at, queue);
-            }
-            // In order, by which the first of a queue is found.
-            let done = self.flying.remove(at);
-            return Some(Event::Copied(done.id, ok));
+        let (done, how) = self.flying.landed()?;
+        if let Err(why) = &how {
+            log::warn!("{}: a device's copy failed: {why}", self.addr);
         }
-        None
-    }
-
-    /// The copy at `at` of that queue is over: if the last one there is as well, so are those between.
-    fn overtake(&mut self, at: usize, queue: Option<usize>) {
-        let Some(last) = self.flying.iter().rposition(|f| f.pending.queue() == queue) else { return };
-        if last == at || !matches!(self.flying[last].pending.poll(), Ok(true)) {
-            return;
-        }
-        self.flying[last].over = true;
-        for f in &mut self.flying[at + 1..last] {
-            if f.pending.queue() == queue {
-                f.pending.overtaken();
-                f.over = true;
-            }
-        }
+        Some(Event::Copied(done, how.is_ok()))
     }
 
     pub(super) fn cancel_copy(&mut self, copy: CopyId) {
-        // Dropping it waits for the device.
-        self.flying.retain(|f| f.id != copy);
+        self.flying.cancel(|name| *name == copy);
     }
 
     /// A peer is gone: nothing of it is reached any more.
     pub(super) fn forget_devices(&mut self, id: u32) {
         let peer = &mut self.peers[id as usize];
         if let Some(owner) = peer.devices.owner {
-            share::forget(owner);
+            share::forget(owner.id);
         }
         peer.devices = Devices::default();
         peer.no_device = None;
     }
-}
-
-/// A number for the process that has this pid now: the pid and when it started.
-fn process(pid: i32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name, in parentheses, may hold anything; the start is the 20th word behind it.
-    let start = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
-    (pid as u64) << 40 ^ start.unwrap_or(0u64)
-}
-
-enum Failed {
-    Fault,
-    Open(Error),
-}
-
-/// The parts of a copy of `len` bytes between the fronts of `remote` and `local`, and what has to stay
-/// open for it.
-fn plan(
-    way: Way,
-    pid: i32,
-    owner: u64,
-    devices: &Devices,
-    remote: &[Seg],
-    local: &[Span],
-    len: usize,
-) -> Result<(Vec<Part>, Vec<Opened>), Failed> {
-    let (mut parts, mut keep) = (Vec::new(), Vec::<Opened>::new());
-    let mut here = local.iter().filter(|s| !s.is_empty());
-    let (mut at, mut room) = (0, 0);
-    let mut left = len;
-    for seg in remote {
-        let (mut addr, mut n) = (seg.addr.get(), seg.len.get());
-        while n > 0 && left > 0 {
-            if room == 0 {
-                let next = here.next().ok_or(Failed::Fault)?;
-                (at, room) = (next.addr() as usize, next.len());
-            }
-            let export = devices.find(addr).ok_or(Failed::Fault)?;
-            let opened = share::open(pid, owner, export, at).map_err(Failed::Open)?;
-            let (there, follow) = opened.place(addr).ok_or(Failed::Fault)?;
-            let step = left.min(room).min(follow).min(usize::try_from(n).unwrap_or(usize::MAX));
-            let (dst, src) = if way == Way::Get { (at, there) } else { (there, at) };
-            parts.push(Part { dst, src, len: step });
-            keep.push(opened);
-            (at, room, left) = (at + step, room - step, left - step);
-            addr += step as u64;
-            n -= step as u64;
-        }
-    }
-    if left > 0 { Err(Failed::Fault) } else { Ok((parts, keep)) }
 }

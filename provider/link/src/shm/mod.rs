@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use engine::{CopyId, Event, Exposed, Glance, Limits, Link, NoDirect, PeerId, Refused, Share, Way};
 use hmem::Span;
+use hmem::flight::Flights;
 use wire::{Addr, Handle, Seg};
 
 use crate::cma;
@@ -130,7 +131,7 @@ pub struct ShmLink {
     incarnation: u64,
     pid: u32,
     /// Copies by a device, in flight.
-    flying: Vec<device::Flying>,
+    flying: Flights<CopyId>,
     /// Polls since a driver was last asked for them.
     unasked: u32,
     copies_started: u64,

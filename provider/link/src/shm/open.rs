@@ -101,7 +101,7 @@ impl ShmLink {
             scratch: Vec::new(),
             incarnation: control::random()?,
             pid: std::process::id(),
-            flying: Vec::new(),
+            flying: Default::default(),
             unasked: 0,
             copies_started: 0,
             warned_cma: false,

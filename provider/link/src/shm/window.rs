@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use engine::{PeerId, Refused};
+use hmem::share::FileAt;
 
 use super::ShmLink;
 use super::control::{self, cvt};
@@ -186,6 +187,23 @@ impl Windows {
             Import::Here(mapping) => Some(Arc::clone(mapping)),
             Import::Asked(_) | Import::Denied => None,
         }
+    }
+
+    /// How a peer that we have no channel to gets at a window of ours ([`Windows::fetch`]).
+    pub fn place(&self, number: u64) -> Option<FileAt> {
+        FileAt::of(&self.lock().ours.get(&number)?.0).ok()
+    }
+
+    /// The memory of a window, fetched from its maker, the process `pid`, if it is not here yet. The kernel
+    /// has to allow that (pidfd_getfd(2)); who is no peer has no such window.
+    pub fn fetch(&self, id: WindowId, pid: i32, at: FileAt) -> Result<Arc<Mapping>, String> {
+        if let Some(here) = self.find(id) {
+            return Ok(here);
+        }
+        let fd = at.fetch(pid).map_err(|e| e.to_string())?;
+        let mapping = Arc::new(adopt(&fd)?);
+        self.lock().theirs.insert(id, Import::Here(Arc::clone(&mapping)));
+        Ok(mapping)
     }
 
     /// Whether its maker said that there is no such window.

@@ -149,3 +149,25 @@ fn what_is_packed_arrives_also_over_the_end_of_the_ring() {
     assert!(direct > 100 && wrapped > 2, "{direct} {wrapped}");
     assert!(a.room(peer, 3000).is_ok());
 }
+
+#[test]
+fn a_window_is_fetched_without_a_channel() {
+    let (ours, theirs) = (Windows::new().unwrap(), Windows::new().unwrap());
+    let (id, mapping) = theirs.create(8192, None).unwrap();
+    let (at, pid) = (theirs.place(id.number).unwrap(), std::process::id() as i32);
+    assert_eq!(theirs.place(id.number + 1), None);
+    // Another file has the number by now; there is none.
+    assert!(ours.fetch(id, pid, FileAt { file: [0; 2], ..at }).is_err());
+    assert!(ours.fetch(id, pid, FileAt { fd: 9999, ..at }).is_err());
+    let here = ours.fetch(id, pid, at).unwrap();
+    // SAFETY: both are mappings of that many bytes.
+    unsafe {
+        mapping.base().add(8191).write_volatile(7);
+        assert_eq!((here.len(), here.base().add(8191).read_volatile()), (8192, 7));
+    }
+    assert!(ours.find(id).is_some() && ours.fetch(id, pid, FileAt { fd: -1, ..at }).is_ok());
+    // What is no window is refused.
+    let fd: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
+    let other = WindowId { number: 9, ..id };
+    assert!(ours.fetch(other, pid, FileAt::of(&fd).unwrap()).unwrap_err().contains("not sealed"));
+}

@@ -1,7 +1,11 @@
 //! Copies in flight.
 
+mod list;
+
 use std::collections::VecDeque;
 use std::fmt;
+
+pub use list::Flights;
 
 use crate::share::Opened;
 use crate::{Error, Kind, Span, registry, span};

@@ -1,0 +1,173 @@
+//! Copies in flight of one user, and which of them is asked for next.
+
+use super::Flight;
+use crate::Error;
+
+#[derive(Debug)]
+struct Flying<T> {
+    name: T,
+    flight: Box<dyn Flight>,
+    /// Known to be over.
+    over: bool,
+}
+
+/// Copies in flight, each under a name of its user's.
+#[derive(Debug)]
+pub struct Flights<T>(Vec<Flying<T>>);
+
+impl<T> Default for Flights<T> {
+    fn default() -> Self {
+        Flights(Vec::new())
+    }
+}
+
+impl<T> Flights<T> {
+    /// None yet.
+    pub const fn new() -> Flights<T> {
+        Flights(Vec::new())
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One more.
+    pub fn add(&mut self, name: T, flight: Box<dyn Flight>) {
+        self.0.push(Flying { name, flight, over: false });
+    }
+
+    /// One that is known to be over already. Asks no driver.
+    pub fn over(&mut self) -> Option<T> {
+        let at = self.0.iter().position(|f| f.over)?;
+        Some(self.0.remove(at).name)
+    }
+
+    /// One that is over, if there is one, and how it ended: asks for the first of each queue.
+    pub fn landed(&mut self) -> Option<(T, Result<(), Error>)> {
+        // Queues whose first is not over.
+        let mut busy = [None; 8];
+        let mut at = 0;
+        while at < self.0.len() {
+            let queue = self.0[at].flight.queue();
+            if queue.is_some() && busy.contains(&queue) {
+                at += 1;
+                continue;
+            }
+            let how = match self.0[at].flight.poll() {
+                Ok(false) => {
+                    if let Some(free) = busy.iter_mut().find(|q| q.is_none()) {
+                        *free = queue;
+                    }
+                    at += 1;
+                    continue;
+                }
+                Ok(true) => Ok(()),
+                Err(why) => Err(why),
+            };
+            if how.is_ok() && queue.is_some() {
+                self.overtake(at, queue);
+            }
+            // In order, by which the first of a queue is found.
+            return Some((self.0.remove(at).name, how));
+        }
+        None
+    }
+
+    /// The copy at `at` of that queue is over: if the last one there is as well, so are those between.
+    fn overtake(&mut self, at: usize, queue: Option<usize>) {
+        let Some(last) = self.0.iter().rposition(|f| f.flight.queue() == queue) else { return };
+        if last == at || !matches!(self.0[last].flight.poll(), Ok(true)) {
+            return;
+        }
+        self.0[last].over = true;
+        for f in &mut self.0[at + 1..last] {
+            if f.flight.queue() == queue {
+                f.flight.overtaken();
+                f.over = true;
+            }
+        }
+    }
+
+    /// The name of the first for which `which` says so.
+    pub fn find(&mut self, mut which: impl FnMut(&T) -> bool) -> Option<&mut T> {
+        self.0.iter_mut().map(|f| &mut f.name).find(|name| which(name))
+    }
+
+    /// Waits for those for which `which` says so. They are told of as ever.
+    pub fn wait(&mut self, mut which: impl FnMut(&T) -> bool) {
+        for f in self.0.iter_mut().filter(|f| !f.over && which(&f.name)) {
+            // An error is found again by whoever asks next.
+            while matches!(f.flight.poll(), Ok(false)) {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Ends those for which `which` says so, after waiting until the device has let go of the memory.
+    pub fn cancel(&mut self, mut which: impl FnMut(&T) -> bool) {
+        self.0.retain(|f| !which(&f.name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use super::*;
+
+    /// Of a queue that has done so many of its copies; counts how often it is asked.
+    #[derive(Debug)]
+    struct Numbered {
+        queue: usize,
+        number: u32,
+        done: Arc<AtomicU32>,
+        asked: Arc<AtomicU32>,
+    }
+
+    impl Flight for Numbered {
+        fn poll(&mut self) -> Result<bool, Error> {
+            self.asked.fetch_add(1, Relaxed);
+            match self.done.load(Relaxed) {
+                u32::MAX => Err(Error::FAULT),
+                done => Ok(self.number < done),
+            }
+        }
+
+        fn queue(&self) -> Option<usize> {
+            Some(self.queue)
+        }
+    }
+
+    #[test]
+    fn the_first_of_a_queue_is_asked_for_and_then_the_last() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let done = [0, 1].map(|_| Arc::new(AtomicU32::new(0)));
+        let mut all = Flights::new();
+        for number in 0..10 {
+            for queue in [0, 1] {
+                let (done, asked) = (done[queue].clone(), asked.clone());
+                all.add((queue, number), Box::new(Numbered { queue, number, done, asked }));
+            }
+        }
+        let questions = |all: &mut Flights<(usize, u32)>| (all.landed(), asked.swap(0, Relaxed));
+        assert_eq!(questions(&mut all), (None, 2));
+        // One of the second queue: it, and the last, which is not over.
+        done[1].store(1, Relaxed);
+        assert_eq!(questions(&mut all), (Some(((1, 0), Ok(()))), 3));
+        assert_eq!(all.over(), None);
+        // All of the first one: those between need not be asked for.
+        done[0].store(10, Relaxed);
+        assert_eq!(questions(&mut all), (Some(((0, 0), Ok(()))), 2));
+        let rest: Vec<_> = std::iter::from_fn(|| all.over()).collect();
+        assert_eq!(rest, (1..10).map(|n| (0, n)).collect::<Vec<_>>());
+        // An error ends one.
+        done[1].store(u32::MAX, Relaxed);
+        assert_eq!(questions(&mut all).0, Some(((1, 1), Err(Error::FAULT))));
+        all.cancel(|(_, number)| *number < 9);
+        assert_eq!(all.landed(), Some(((1, 9), Err(Error::FAULT))));
+        assert!(all.is_empty());
+    }
+}

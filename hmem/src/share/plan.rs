@@ -1,0 +1,71 @@
+//! How a copy between other processes' memory and this one's is made up.
+
+use super::{Export, Opened, open};
+use crate::flight::Part;
+use crate::{Error, Span};
+
+/// Another process: its pid, and what tells it from others that have or had that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// Its number here.
+    pub pid: i32,
+    /// The pid and the time at which it began.
+    pub id: u64,
+}
+
+impl Owner {
+    /// The process that has this pid now.
+    pub fn now(pid: i32) -> Owner {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name, in parentheses, may hold anything; the start is the 20th word behind it.
+        let start = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)?.parse().ok());
+        Owner { pid, id: (pid as u64) << 40 ^ start.unwrap_or(0u64) }
+    }
+}
+
+/// Why there is no copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPlan {
+    /// Some of the memory is not there.
+    Fault,
+    /// Some of it cannot be opened.
+    Open(Error),
+}
+
+/// The parts of a copy of `len` bytes between the fronts of `remote` (addresses and lengths; `find` knows the
+/// allocation that an address is in) and `local`, and what has to stay open for it. `put`: to `remote`.
+pub fn plan<'a>(
+    put: bool,
+    owner: Owner,
+    find: impl Fn(u64) -> Option<&'a Export>,
+    remote: impl IntoIterator<Item = (u64, u64)>,
+    local: &[Span],
+    len: usize,
+) -> Result<(Vec<Part>, Vec<Opened>), NoPlan> {
+    let (mut parts, mut keep) = (Vec::new(), Vec::<Opened>::new());
+    let mut here = local.iter().filter(|s| !s.is_empty());
+    let (mut at, mut room) = (0, 0);
+    let mut left = len;
+    for (mut addr, mut n) in remote {
+        while n > 0 && left > 0 {
+            if room == 0 {
+                let next = here.next().ok_or(NoPlan::Fault)?;
+                (at, room) = (next.addr() as usize, next.len());
+            }
+            let export = find(addr).ok_or(NoPlan::Fault)?;
+            // If not for where the local memory is, then for where the other is, or for any device.
+            let opened = open(owner.pid, owner.id, export, at)
+                .or_else(|why| open(owner.pid, owner.id, export, 0).map_err(|_| why))
+                .map_err(NoPlan::Open)?;
+            let (there, follow) = opened.place(addr).ok_or(NoPlan::Fault)?;
+            let step = left.min(room).min(follow).min(usize::try_from(n).unwrap_or(usize::MAX));
+            let (dst, src) = if put { (there, at) } else { (at, there) };
+            parts.push(Part { dst, src, len: step });
+            keep.push(opened);
+            (at, room, left) = (at + step, room - step, left - step);
+            addr += step as u64;
+            n -= step as u64;
+        }
+    }
+    if left > 0 { Err(NoPlan::Fault) } else { Ok((parts, keep)) }
+}

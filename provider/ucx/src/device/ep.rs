@@ -1,0 +1,308 @@
+//! Endpoints: put, get, flush. All is one copy by a device of this process, in flight until it is seen to
+//! be over.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use arrayvec::ArrayVec;
+use hmem::share::{NoPlan, Owner, plan};
+use hmem::{Kind, Span, flight};
+use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Iov, PendingReq, PurgeFn, Status};
+
+use super::iface::{self, Copy, Iface};
+use super::key::{self, Rkey};
+use super::seats::{NoSeat, Seat};
+use crate::attr::MAX_IOV;
+use crate::ep::complete;
+use crate::ffi::guard;
+
+/// An endpoint as UCX holds it: `uct_ep_t` is the first field.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Ep {
+    iface: *mut Iface,
+    owner: Owner,
+    /// Copies in flight.
+    outstanding: u32,
+    /// What comes next starts when all before it is done.
+    fenced: bool,
+    /// To be completed when `outstanding` is 0.
+    flushes: Vec<*mut Completion>,
+}
+
+/// # Safety
+/// `ep` must be one of these. The answer must be gone before UCX is called back.
+unsafe fn of<'a>(ep: ucx::Ep) -> &'a mut Ep {
+    // SAFETY: the caller's promise.
+    unsafe { &mut *ep.cast::<Ep>() }
+}
+
+impl Ep {
+    pub(super) fn fence(&mut self) {
+        self.fenced = self.outstanding > 0;
+    }
+}
+
+pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::Ep) -> Status {
+    guard(|| {
+        // SAFETY: UCX's structure.
+        let p = unsafe { &*params };
+        let needed = ucx::UCT_EP_PARAM_FIELD_IFACE
+            | ucx::UCT_EP_PARAM_FIELD_DEV_ADDR
+            | ucx::UCT_EP_PARAM_FIELD_IFACE_ADDR;
+        if p.field_mask & needed != needed {
+            return ucx::UCS_ERR_UNSUPPORTED;
+        }
+        // SAFETY: addresses of this transport; an interface of ours.
+        unsafe {
+            if !iface::same_place(p.dev_addr) {
+                return ucx::UCS_ERR_UNREACHABLE;
+            }
+            let ep = Box::into_raw(Box::new(Ep {
+                iface: p.iface.cast(),
+                owner: iface::owner(p.iface_addr),
+                outstanding: 0,
+                fenced: false,
+                flushes: Vec::new(),
+            }));
+            iface::of(p.iface).eps.push(ep);
+            out.write(ep.cast());
+        }
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn destroy(ep: ucx::Ep) {
+    guard(|| {
+        // SAFETY: an endpoint of ours, destroyed once, and its interface.
+        unsafe {
+            let this = ep.cast::<Ep>();
+            let i = &mut *(*this).iface;
+            i.eps.retain(|e| *e != this);
+            // Should UCP not have.
+            i.flights.wait(|copy| copy.ep == this);
+            while let Some(seat) =
+                i.flights.find(|c| c.ep == this && c.seat.is_some()).and_then(|c| c.seat.take())
+            {
+                i.seats.leave(seat);
+            }
+            i.flights.cancel(|copy| copy.ep == this);
+            let owner = (*this).owner;
+            drop(Box::from_raw(this));
+            // What stays open keeps the peer's memory from being freed.
+            if !i.eps.iter().any(|e| (**e).owner == owner) {
+                key::forget(owner);
+            }
+        }
+    });
+}
+
+/// Copies between `iov` and a peer's memory.
+///
+/// # Safety
+/// `ep` and `rkey` must be ours, `iov` `count` parts that stay valid until the operation is complete.
+unsafe fn copy(
+    ep: ucx::Ep,
+    (iov, count): (*const Iov, usize),
+    addr: u64,
+    rkey: usize,
+    comp: *mut Completion,
+    put: bool,
+) -> Status {
+    // SAFETY: the caller's promise; nothing calls back.
+    let (e, i, key) =
+        unsafe { (of(ep), iface::of((*ep.cast::<Ep>()).iface.cast()), &*(rkey as *const Rkey)) };
+    // SAFETY: the caller's promise.
+    let Some((local, len)) = (unsafe { spans(iov, count) }) else { return ucx::UCS_ERR_INVALID_PARAM };
+    if !key.covers(addr, len) {
+        return ucx::UCS_ERR_INVALID_ADDR;
+    }
+    if len == 0 {
+        return ucx::UCS_OK;
+    }
+    if std::mem::take(&mut e.fenced) {
+        let this: *const Ep = e;
+        i.flights.wait(|copy| std::ptr::eq(copy.ep, this));
+    }
+    let remote = [(addr, len as u64)];
+    let (parts, keep) = match plan(put, key.owner, |at| key.find(at), remote, &local, len) {
+        Ok(planned) => planned,
+        Err(NoPlan::Fault) => return ucx::UCS_ERR_INVALID_ADDR,
+        Err(NoPlan::Open(why)) => return i.failed(e.owner, format_args!("memory cannot be opened: {why}")),
+    };
+    let seat = match i.sit(key) {
+        Ok(seat) => seat,
+        Err(status) => return status,
+    };
+    // SAFETY: local parts are valid until the operation is complete, which is after the copy is over or
+    // cancelled; the others are in mappings that are kept.
+    match unsafe { flight::start(&parts, keep, &local, put) } {
+        Ok(flight) => {
+            i.flights.add(Copy { ep: e, comp, seat }, flight);
+            e.outstanding += 1;
+            ucx::UCS_INPROGRESS
+        }
+        Err(why) => {
+            if let Some(seat) = seat {
+                i.seats.leave(seat);
+            }
+            i.failed(e.owner, format_args!("the device does not copy: {why}"))
+        }
+    }
+}
+
+impl Iface {
+    /// A seat for an access by this key, if one is needed.
+    fn sit(&mut self, key: &Rkey) -> Result<Option<Seat>, Status> {
+        let Some((board, slot, hazards)) = &key.guard else { return Ok(None) };
+        loop {
+            match self.seats.enter(*board, hazards, *slot) {
+                Ok(seat) => return Ok(Some(seat)),
+                Err(NoSeat::Gone) => return Err(ucx::UCS_ERR_CANCELED),
+                Err(NoSeat::Full) => {}
+            }
+            // The next that comes free is one of our own.
+            let mut one = false;
+            self.flights.wait(|copy| {
+                !one && {
+                    one = copy.seat.is_some();
+                    one
+                }
+            });
+            let Some(seat) = self.flights.find(|copy| copy.seat.is_some()).and_then(|copy| copy.seat.take())
+            else {
+                log::warn!("no seat is free on a peer's board");
+                return Err(ucx::UCS_ERR_IO_ERROR);
+            };
+            self.seats.leave(seat);
+        }
+    }
+
+    /// Says, the first time, why a copy cannot be done; what UCX is told.
+    #[cold]
+    fn failed(&mut self, of: Owner, why: std::fmt::Arguments<'_>) -> Status {
+        let gone = Owner::now(of.pid) != of;
+        if gone {
+            log::debug!("pid {} is gone", of.pid);
+            return ucx::UCS_ERR_CONNECTION_RESET;
+        }
+        if !std::mem::replace(&mut self.told, true) {
+            log::warn!("pid {}: {why}", of.pid);
+        }
+        ucx::UCS_ERR_IO_ERROR
+    }
+}
+
+/// Parts of this process's memory, as far as they fit. UCP has found out that it is a device's, or else would
+/// not have come here.
+///
+/// # Safety
+/// `iov` must be `count` parts that stay valid while the answer is used.
+unsafe fn spans(iov: *const Iov, count: usize) -> Option<(ArrayVec<Span, MAX_IOV>, usize)> {
+    let (mut out, mut total) = (ArrayVec::new(), 0usize);
+    for n in 0..count {
+        // SAFETY: the caller's promise.
+        let part = unsafe { &*iov.add(n) };
+        let len = if part.count == 0 { 0 } else { part.length };
+        if len > 0 {
+            let addr = part.buffer.expose_provenance();
+            // SAFETY: the caller's promise: memory of that length.
+            out.try_push(unsafe { Span::new(addr, len, Kind::Cuda) }).ok()?;
+            total = total.checked_add(len)?;
+        }
+    }
+    Some((out, total))
+}
+
+/// A copy is over: tells whoever waits for that.
+///
+/// # Safety
+/// `this` must be an interface that no one borrows from. Calls UCX back.
+pub(super) unsafe fn over(this: *mut Iface, copy: Copy, status: Status) {
+    // SAFETY: the caller's promise; UCX may destroy the endpoint whenever it is called.
+    unsafe {
+        (*copy.ep).outstanding -= 1;
+        complete(copy.comp, status);
+        if !(*this).has(copy.ep) || (*copy.ep).outstanding > 0 {
+            return;
+        }
+        (*copy.ep).fenced = false;
+        for comp in std::mem::take(&mut (*copy.ep).flushes) {
+            complete(comp, ucx::UCS_OK);
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn put_zcopy(
+    ep: ucx::Ep,
+    iov: *const Iov,
+    count: usize,
+    addr: u64,
+    rkey: usize,
+    comp: *mut Completion,
+) -> Status {
+    // SAFETY: UCX's arguments.
+    guard(|| unsafe { copy(ep, (iov, count), addr, rkey, comp, true) })
+}
+
+pub(crate) unsafe extern "C" fn get_zcopy(
+    ep: ucx::Ep,
+    iov: *const Iov,
+    count: usize,
+    addr: u64,
+    rkey: usize,
+    comp: *mut Completion,
+) -> Status {
+    // SAFETY: UCX's arguments.
+    guard(|| unsafe { copy(ep, (iov, count), addr, rkey, comp, false) })
+}
+
+/// Nothing is ever refused for want of room, so nothing has to wait for that.
+pub(crate) unsafe extern "C" fn pending_add(_ep: ucx::Ep, _req: *mut PendingReq, _flags: c_uint) -> Status {
+    ucx::UCS_ERR_BUSY
+}
+
+pub(crate) unsafe extern "C" fn pending_purge(_ep: ucx::Ep, _callback: Option<PurgeFn>, _arg: *mut c_void) {}
+
+/// Copies are not taken back: they end by themselves, also if the peer is dead, whose memory stays as long
+/// as it is open here.
+pub(crate) unsafe extern "C" fn flush(ep: ucx::Ep, _flags: c_uint, comp: *mut Completion) -> Status {
+    guard(|| {
+        // SAFETY: an endpoint of ours; nothing calls back.
+        let e = unsafe { of(ep) };
+        if e.outstanding == 0 {
+            return ucx::UCS_OK;
+        }
+        if !comp.is_null() {
+            e.flushes.push(comp);
+        }
+        ucx::UCS_INPROGRESS
+    })
+}
+
+pub(crate) unsafe extern "C" fn fence(ep: ucx::Ep, _flags: c_uint) -> Status {
+    // SAFETY: an endpoint of ours.
+    guard(|| unsafe {
+        of(ep).fence();
+        ucx::UCS_OK
+    })
+}
+
+/// The endpoint for host memory looks after the peer.
+pub(crate) unsafe extern "C" fn check(_ep: ucx::Ep, _flags: c_uint, _comp: *mut Completion) -> Status {
+    ucx::UCS_ERR_UNSUPPORTED
+}
+
+/// Since 1.16: whether the endpoint leads to the interface with this address.
+pub(crate) unsafe extern "C" fn is_connected(ep: ucx::Ep, params: *const AddrParams) -> c_int {
+    guard(|| {
+        // SAFETY: an endpoint of ours; UCX's structure, whose first fields are these.
+        unsafe {
+            let p = &*params;
+            let both = ucx::ADDR_PARAMS_DEVICE | ucx::ADDR_PARAMS_IFACE;
+            let same = p.field_mask & both == both
+                && iface::same_place(p.device_addr)
+                && iface::owner(p.iface_addr) == of(ep).owner;
+            c_int::from(same)
+        }
+    })
+}

@@ -1,0 +1,304 @@
+//! The interface: opening, addresses, progress.
+
+use std::ffi::{c_int, c_uint};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use hmem::flight::Flights;
+use hmem::share::Owner;
+use ucx_sys::{self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, PerfAttr, Status};
+
+use super::ep::{self, Ep};
+use super::seats::{Seat, Seats};
+use crate::attr;
+use crate::ffi::guard;
+use crate::iface::unreachable_because;
+use crate::tables::{PLACE, Served, int, place};
+
+/// Most copies that one call of progress tells of.
+const BATCH: u32 = 16;
+
+/// Bytes of an interface's address: which process it is of.
+pub(super) const ADDRESS: usize = 16;
+
+/// A copy in flight: whose it is, and whom to tell.
+#[derive(Debug)]
+pub(super) struct Copy {
+    pub(super) ep: *mut Ep,
+    pub(super) comp: *mut Completion,
+    /// Where the memory may be taken back.
+    pub(super) seat: Option<Seat>,
+}
+
+/// An interface as UCX holds it.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Iface {
+    pub(super) base: BaseIface,
+    pub(super) flights: Flights<Copy>,
+    pub(super) seats: Seats,
+    pub(super) eps: Vec<*mut Ep>,
+    pub(super) served: &'static Served,
+    /// Never rings: who would sleep while there are copies in flight is told not to.
+    event: OwnedFd,
+    /// Bytes a second between two devices.
+    bandwidth: f64,
+    /// That a copy failed was told.
+    pub(super) told: bool,
+}
+
+/// # Safety
+/// `iface` must be one of these. The answer must be gone before UCX is called back.
+pub(super) unsafe fn of<'a>(iface: ucx::Iface) -> &'a mut Iface {
+    // SAFETY: the caller's promise.
+    unsafe { &mut *iface.cast::<Iface>() }
+}
+
+/// A new interface, which UCX has still to initialise the front of.
+pub(crate) fn new(served: &'static Served) -> Option<*mut Iface> {
+    // SAFETY: nothing but plain numbers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return None;
+    }
+    let mut iface: Box<std::mem::MaybeUninit<Iface>> = Box::new_uninit();
+    let at = iface.as_mut_ptr();
+    // SAFETY: every field is written once: `base` with zeros; a descriptor just made, for us.
+    unsafe {
+        (&raw mut (*at).base).write_bytes(0, 1);
+        (&raw mut (*at).flights).write(Flights::new());
+        (&raw mut (*at).seats).write(Seats::default());
+        (&raw mut (*at).eps).write(Vec::new());
+        (&raw mut (*at).served).write(served);
+        (&raw mut (*at).event).write(OwnedFd::from_raw_fd(fd));
+        (&raw mut (*at).bandwidth).write(hmem::cuda::peer_bandwidth());
+        (&raw mut (*at).told).write(false);
+    }
+    Some(Box::into_raw(iface).cast())
+}
+
+pub(crate) unsafe extern "C" fn close(iface: ucx::Iface) {
+    guard(|| {
+        // SAFETY: an interface of ours, closed once.
+        unsafe {
+            let host = &of(iface).served.host;
+            (host.progress_disable)(iface, !0);
+            (host.class_cleanup)(host.base_iface_class, iface, -1);
+            drop(Box::from_raw(iface.cast::<Iface>()));
+        }
+    });
+}
+
+pub(crate) unsafe extern "C" fn query(iface: ucx::Iface, out: *mut IfaceAttr) -> Status {
+    guard(|| {
+        // SAFETY: an interface of ours, and UCX's structure, which its function sets to defaults.
+        unsafe {
+            (of(iface).served.host.base_iface_query)(iface, out);
+            attr::fill_device(&mut *out, of(iface).bandwidth, PLACE, ADDRESS);
+        }
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn estimate_perf(iface: ucx::Iface, perf: *mut PerfAttr) -> Status {
+    guard(|| {
+        // SAFETY: an interface of ours, and UCX's structure of its release.
+        unsafe {
+            let status = (of(iface).served.host.base_iface_estimate_perf)(iface, perf.cast());
+            if status == ucx::UCS_OK && (*perf).field_mask & ucx::UCT_PERF_ATTR_FIELD_RECV_OVERHEAD != 0 {
+                // The peer has nothing to do.
+                (*perf).recv_overhead = 0.0;
+            }
+            status
+        }
+    })
+}
+
+/// Where this process's devices are reached from: as for the host's memory, and where a pid means the same.
+fn own_place() -> [u8; PLACE] {
+    let mut out = place();
+    let pids = std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m));
+    // Never that of an interface for host memory.
+    out[..8].iter_mut().for_each(|b| *b = !*b);
+    out[8..12].copy_from_slice(&(pids as u32).to_le_bytes());
+    out
+}
+
+/// # Safety
+/// `address` must be a device address of this transport.
+pub(super) unsafe fn same_place(address: *const u8) -> bool {
+    // SAFETY: the caller's promise.
+    own_place() == unsafe { address.cast::<[u8; PLACE]>().read() }
+}
+
+pub(crate) unsafe extern "C" fn get_device_address(_iface: ucx::Iface, out: *mut u8) -> Status {
+    // SAFETY: UCX gives as much room as `query` said.
+    guard(|| unsafe {
+        out.cast::<[u8; PLACE]>().write(own_place());
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn get_address(_iface: ucx::Iface, out: *mut u8) -> Status {
+    guard(|| {
+        let me = super::myself();
+        let mut address = [0; ADDRESS];
+        address[..8].copy_from_slice(&me.id.to_le_bytes());
+        address[8..12].copy_from_slice(&me.pid.to_le_bytes());
+        // SAFETY: UCX gives as much room as `query` said.
+        unsafe { out.cast::<[u8; ADDRESS]>().write(address) };
+        ucx::UCS_OK
+    })
+}
+
+/// The process that an interface's address is of.
+///
+/// # Safety
+/// `address` must be an interface's address.
+pub(super) unsafe fn owner(address: *const u8) -> Owner {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { address.cast::<[u8; ADDRESS]>().read() };
+    Owner {
+        id: u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")),
+        pid: i32::from_le_bytes(bytes[8..12].try_into().expect("4 bytes")),
+    }
+}
+
+/// Why an interface at these addresses cannot be reached; empty if it can. Within a process UCX has its own
+/// copies, and asks for some with no key at all.
+///
+/// # Safety
+/// They must be of this transport, or null where unknown.
+unsafe fn hindrance(device: *const u8, iface: *const u8) -> &'static [u8] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match () {
+            () if device.is_null() => b"no address\0",
+            () if !same_place(device) => b"another host, pid namespace or user, or host memory\0",
+            () if !iface.is_null() && owner(iface) == super::myself() => b"the same process\0",
+            () => b"",
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn is_reachable(
+    _iface: ucx::Iface,
+    device: *const u8,
+    iface_addr: *const u8,
+) -> c_int {
+    // SAFETY: UCX passes addresses of this transport.
+    guard(|| int(unsafe { hindrance(device, iface_addr) }.is_empty()))
+}
+
+/// Since 1.15.
+pub(crate) unsafe extern "C" fn is_reachable_v2(_iface: ucx::Iface, params: *const AddrParams) -> c_int {
+    guard(|| {
+        // SAFETY: UCX's structure, with addresses of this transport.
+        unsafe {
+            let p = &*params;
+            let given = |field, at| if p.field_mask & field != 0 { at } else { std::ptr::null() };
+            let device = given(ucx::ADDR_PARAMS_DEVICE, p.device_addr);
+            let why = hindrance(device, given(ucx::ADDR_PARAMS_IFACE, p.iface_addr));
+            if !why.is_empty() {
+                unreachable_because(p, why);
+            }
+            int(why.is_empty())
+        }
+    })
+}
+
+pub(crate) unsafe extern "C" fn flush(iface: ucx::Iface, _flags: c_uint, comp: *mut Completion) -> Status {
+    guard(|| {
+        if !comp.is_null() {
+            return ucx::UCS_ERR_UNSUPPORTED;
+        }
+        // SAFETY: an interface of ours.
+        if unsafe { of(iface).flights.is_empty() } { ucx::UCS_OK } else { ucx::UCS_INPROGRESS }
+    })
+}
+
+pub(crate) unsafe extern "C" fn fence(iface: ucx::Iface, _flags: c_uint) -> Status {
+    guard(|| {
+        // SAFETY: an interface of ours, and its endpoints.
+        unsafe {
+            for ep in &of(iface).eps {
+                (**ep).fence();
+            }
+        }
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn progress_enable(iface: ucx::Iface, flags: c_uint) {
+    // SAFETY: an interface of ours.
+    guard(|| unsafe { (of(iface).served.host.progress_enable)(iface, flags) });
+}
+
+pub(crate) unsafe extern "C" fn progress_disable(iface: ucx::Iface, flags: c_uint) {
+    // SAFETY: an interface of ours.
+    guard(|| unsafe { (of(iface).served.host.progress_disable)(iface, flags) });
+}
+
+/// Tells of copies that are over.
+pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
+    let this = iface.cast::<Iface>();
+    // SAFETY: an interface of ours, which UCX does not close in its own callbacks.
+    unsafe {
+        if (*this).flights.is_empty() {
+            return 0;
+        }
+    }
+    guard(|| {
+        let mut done = 0;
+        while done < BATCH {
+            // SAFETY: likewise; the borrow ends before the completion.
+            let next = unsafe { (*this).next() };
+            let Some((copy, status)) = next else { break };
+            // SAFETY: the completion waits for this copy.
+            unsafe { ep::over(this, copy, status) };
+            done += 1;
+        }
+        done
+    })
+}
+
+pub(crate) unsafe extern "C" fn event_fd_get(iface: ucx::Iface, fd: *mut c_int) -> Status {
+    guard(|| {
+        // SAFETY: an interface of ours, and a place for the answer.
+        unsafe { fd.write(of(iface).event.as_raw_fd()) };
+        ucx::UCS_OK
+    })
+}
+
+/// Nothing wakes who waits for a device, so nobody sleeps meanwhile.
+pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) -> Status {
+    guard(|| {
+        // SAFETY: an interface of ours.
+        if unsafe { of(iface).flights.is_empty() } { ucx::UCS_OK } else { ucx::UCS_ERR_BUSY }
+    })
+}
+
+impl Iface {
+    /// Whether an endpoint is (still) one of ours.
+    pub(super) fn has(&self, ep: *mut Ep) -> bool {
+        self.eps.contains(&ep)
+    }
+
+    /// A copy that is over, and how it ended.
+    fn next(&mut self) -> Option<(Copy, Status)> {
+        let (mut copy, how) = match self.flights.over() {
+            Some(copy) => (copy, Ok(())),
+            None => self.flights.landed()?,
+        };
+        if let Some(seat) = copy.seat.take() {
+            self.seats.leave(seat);
+        }
+        let status = match how {
+            Ok(()) => ucx::UCS_OK,
+            Err(why) => {
+                log::warn!("a device's copy failed: {why}");
+                ucx::UCS_ERR_IO_ERROR
+            }
+        };
+        Some((copy, status))
+    }
+}
