@@ -315,6 +315,17 @@ fn as_owner() {
                     .collect();
                 println!("answer {}", words.join(" "));
             }
+            "keep" => {
+                // One allocation of the pool that stays.
+                cuda::export(cu.alloc_from(*pool.get_or_insert_with(|| cu.pool()), 100), 100, 1).unwrap();
+                println!("answer");
+            }
+            "another-pool" => {
+                let old = pool.take().unwrap();
+                cu.drop_pool(old);
+                pool = Some(cu.pool());
+                println!("answer {}", u64::from(pool == Some(old)));
+            }
             "free" => {
                 if last.2 != "mapped" {
                     cu.free(last.0)
@@ -379,16 +390,18 @@ fn memory_of_a_pool_for_sharing_is_open_only_while_it_is_used() {
     let mut owner = Owner::start();
     let local = cu.alloc(100_000);
     let mut imports = 0;
+    owner.ask("keep");
     for seed in 1..5 {
         let e = owner.make("pool", 100_000, seed);
         assert_eq!((e.len(), e[0].how), (1, How::Pool));
+        let before = cu.calls(c"cuMemPoolImportFromShareableHandle");
         for _ in 0..2 {
             let frees = cu.calls(c"cuMemFreeAsync");
             fetch(&owner, &e, local, 100_000).unwrap();
             assert!(cu.read(local, 100_000) == pattern(100_000, seed));
             assert_eq!(cu.calls(c"cuMemFreeAsync"), frees + 1, "freed before the owner does");
         }
-        imports = cu.calls(c"cuMemPoolImportFromShareableHandle");
+        imports += cu.calls(c"cuMemPoolImportFromShareableHandle") - before;
         owner.ask("free");
         assert!(fetch(&owner, &e, local, 100_000).is_err(), "it is gone");
     }
@@ -409,7 +422,8 @@ fn memory_of_a_pool_for_sharing_is_open_only_while_it_is_used() {
     }
     fetch(&owner, &e, local, 100_000).unwrap();
     share::forget(owner.pid() as u64);
-    assert_eq!(cu.calls(c"cuMemPoolDestroy"), 1);
+    let imports = cu.calls(c"cuMemPoolImportFromShareableHandle");
+    assert_eq!(cu.calls(c"cuMemPoolDestroy"), imports, "none stays imported");
     // The process's own.
     let own = cu.alloc_from(cu.pool(), 100);
     assert_eq!(find(span(own, 100), false).path, Path::PeerMap);
@@ -419,6 +433,22 @@ fn memory_of_a_pool_for_sharing_is_open_only_while_it_is_used() {
     cu.fail(c"cuMemPoolExportPointer", 0, 0);
     cu.free(own);
     cu.free(other);
+    cu.free(local);
+}
+
+#[test]
+fn a_pool_that_came_under_the_name_of_another_is_not_taken_for_it() {
+    let (_alone, cu) = alone();
+    let mut owner = Owner::start();
+    let local = cu.alloc(100_000);
+    for seed in 1..5 {
+        let e = owner.make("pool", 100_000, seed);
+        fetch(&owner, &e, local, 100_000).unwrap();
+        assert!(cu.read(local, 100_000) == pattern(100_000, seed));
+        owner.ask("free");
+        assert_eq!(owner.ask("another-pool"), [1], "under the same name");
+    }
+    share::forget(owner.pid() as u64);
     cu.free(local);
 }
 

@@ -18,6 +18,8 @@ use crate::share::{Export, Hold, Mapped, fetch};
 
 /// Most pools kept, ours and others'.
 const BOUND: usize = 64;
+/// Allocations of a pool by which it is known again.
+const WITNESSES: usize = 4;
 
 /// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_INVALID_HANDLE`.
 const INVALID_VALUE: i32 = 1;
@@ -27,28 +29,51 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A pool of ours that was exported. Descriptors stay open, also of a pool that is gone or was exported anew:
+/// what has been told of its allocations names them.
+struct Ours {
+    pool: usize,
+    fd: OwnedFd,
+    /// Allocations of it: number and place.
+    witnesses: Vec<(u64, u64)>,
+}
+
+impl Ours {
+    /// Whether it is still the pool of that name. A pool made after another one was destroyed may have its name;
+    /// it has none of its allocations.
+    fn is_still(&self) -> bool {
+        let lives = |&(id, base): &(u64, u64)| {
+            super::info(base as usize).is_some_and(|i| (i.id, i.pool) == (id, self.pool))
+        };
+        self.witnesses.iter().any(lives)
+    }
+}
+
 /// The number of the descriptor of the allocation's pool, and in `token` its pointer. In a context.
 pub(super) fn export(api: &Api, of: &Info, token: &mut [u8; 64]) -> Result<i32, Error> {
-    static POOLS: Mutex<Vec<(usize, OwnedFd)>> = Mutex::new(Vec::new());
+    static POOLS: Mutex<Vec<Ours>> = Mutex::new(Vec::new());
     let mut pools = lock(&POOLS);
-    let known = pools.iter().find(|(pool, _)| *pool == of.pool).map(|(_, fd)| fd.as_raw_fd());
-    let fd = match known {
-        Some(fd) => fd,
+    api.pool_export_ptr(token, of.base)?;
+    let known = pools.iter().position(|p| p.pool == of.pool).filter(|&at| pools[at].is_still());
+    let at = match known {
+        Some(at) => at,
         None => {
             let mut fd = -1;
             api.pool_export(&mut fd, of.pool as Handle, HANDLE_POSIX_FD, 0)?;
             // SAFETY: the driver has just opened it, for us.
-            pools.insert(0, (of.pool, unsafe { OwnedFd::from_raw_fd(fd) }));
+            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+            pools.insert(0, Ours { pool: of.pool, fd, witnesses: Vec::new() });
             pools.truncate(BOUND);
-            fd
+            0
         }
     };
-    if let Err(e) = api.pool_export_ptr(token, of.base) {
-        // Perhaps another pool came under the name of one that is gone.
-        pools.retain(|(pool, _)| *pool != of.pool);
-        return Err(e);
+    let ours = &mut pools[at];
+    if ours.witnesses.len() == WITNESSES {
+        // The oldest is the most likely to stay; of the others, the youngest comes anew.
+        ours.witnesses.pop();
     }
-    Ok(fd)
+    ours.witnesses.push((of.id, of.base));
+    Ok(ours.fd.as_raw_fd())
 }
 
 /// A pool of another process.
@@ -117,9 +142,20 @@ impl Drop for Pointer {
 pub(super) fn import(pid: i32, owner: u64, export: &Export, ctx: usize) -> Result<Mapped, Error> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let entered = Entered::new(api, ctx)?;
-    let pool = pool_of(api, pid, owner, export, &entered)?;
     let mut at = 0;
-    api.pool_import_ptr(&mut at, pool as Handle, &export.token)?;
+    let mut take = || {
+        let pool = pool_of(api, pid, owner, export, &entered)?;
+        api.pool_import_ptr(&mut at, pool as Handle, &export.token)
+    };
+    match take() {
+        Ok(()) => {}
+        // The descriptor may have been another pool's before.
+        Err(Error(INVALID_VALUE)) => {
+            lock(&THEIRS).retain(|p| (p.owner, p.fd, p.ctx) != (owner, export.fd, ctx));
+            take()?;
+        }
+        Err(why) => return Err(why),
+    }
     let pointer = Pointer { ctx, at };
     // Its length is the owner's word until the driver confirms it.
     let (mut base, mut len) = (0, 0);

@@ -60,6 +60,11 @@ impl Driver {
         pool
     }
 
+    /// Does away with a pool.
+    pub fn drop_pool(&self, pool: u64) {
+        call!(self.0, "cuMemPoolDestroy"(u64)(pool));
+    }
+
     /// Memory of a pool.
     pub fn alloc_from(&self, pool: u64, len: usize) -> usize {
         let mut at = 0u64;

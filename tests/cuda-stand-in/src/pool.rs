@@ -19,7 +19,6 @@ struct All {
     pools: HashMap<u64, (Option<OwnedFd>, bool)>,
     /// Of allocations: by number.
     of: HashMap<u64, u64>,
-    made: u64,
 }
 
 fn all() -> MutexGuard<'static, All> {
@@ -43,8 +42,9 @@ pub(crate) fn is_shareable(r: &Region) -> bool {
 
 fn add(fd: Option<OwnedFd>, theirs: bool) -> u64 {
     let mut all = all();
-    all.made += 1;
-    let name = 0x9000 + 16 * all.made;
+    // As the driver's, the name of one that is gone comes again.
+    let name =
+        (1..).map(|n| 0x9000 + 16 * n).find(|name| !all.pools.contains_key(name)).expect("a free name");
     all.pools.insert(name, (fd, theirs));
     name
 }

@@ -158,12 +158,12 @@ impl Rkey {
     }
 }
 
-/// Processes that keys have come from, and what is known of their memory: those devices whose pools were found
+/// Processes that keys have come from, and what is known of their memory: those pools, and the devices they are on, that were found
 /// to open, and what did not open.
 #[derive(Debug, Default)]
 struct Known {
     owners: HashMap<i32, Owner>,
-    pools: HashSet<(u64, [u8; 16])>,
+    pools: HashSet<(u64, [u8; 16], i32)>,
     /// Allocations that were not opened, and when that was last tried.
     refused: HashMap<(u64, u64), Instant>,
 }
@@ -177,7 +177,7 @@ fn known() -> MutexGuard<'static, Known> {
 pub(super) fn forget(owner: Owner) {
     let mut known = known();
     known.owners.remove(&owner.pid);
-    known.pools.retain(|(id, _)| *id != owner.id);
+    known.pools.retain(|(id, ..)| *id != owner.id);
     known.refused.retain(|(id, _), _| *id != owner.id);
     drop(known);
     share::forget(owner.id);
@@ -196,9 +196,9 @@ fn lives(owner: Owner) -> bool {
 }
 
 /// Whether this can be opened here: tried now, since UCP takes another way only if it is told now. What is
-/// not kept open is tried once for each of a process's devices.
+/// not kept open is tried once for each of a process's pools and devices.
 fn opens(owner: Owner, export: &Export) -> Result<(), Error> {
-    let what = (owner.id, export.device);
+    let what = (owner.id, export.device, export.fd);
     let pool = export.how == How::Pool;
     if share::is_open(owner.id, export) || pool && known().pools.contains(&what) {
         return Ok(());
