@@ -310,8 +310,6 @@ pub(crate) struct Core {
     /// Bytes that waiting messages take up, and how many may before peers are told to hold back.
     pub(crate) waiting: usize,
     pub(crate) waiting_most: usize,
-    /// Most bytes of a message in a row of many that travel inside the frame, if more than of a single one.
-    pub(crate) in_row: usize,
 }
 
 impl Core {
@@ -328,7 +326,6 @@ impl Core {
             spare: Vec::new(),
             waiting: 0,
             waiting_most: 256 << 20,
-            in_row: 0,
         }
     }
 

@@ -271,7 +271,7 @@ impl<L: Link> Domain<L> {
     pub fn ep_open(&mut self, config: EpConfig<L>) -> EpId {
         let EpConfig { link, av, rx, tx_cq, rx_cq, cntrs } = config;
         let rx = rx.unwrap_or_else(|| RxId(self.core.rxs.insert(RxContext::new(false))));
-        let ep = Endpoint::new(link, av, rx, tx_cq, rx_cq, cntrs, (self.core.config.eager, self.core.in_row));
+        let ep = Endpoint::new(link, av, rx, tx_cq, rx_cq, cntrs, self.core.config.eager);
         let id = EpId(self.eps.insert(ep));
         if let Some(rx) = self.core.rxs.get_mut(rx.at()) {
             rx.eps.push(id);
@@ -322,12 +322,6 @@ impl<L: Link> Domain<L> {
     /// told to hold back (at first 256 MiB).
     pub fn set_unexpected_most(&mut self, bytes: usize) {
         self.core.waiting_most = bytes;
-    }
-
-    /// Sets how many bytes of a message travel inside its frame where it is one in a row of many (at first as
-    /// many as of a single one). Counts for endpoints opened from now on.
-    pub fn set_eager_in_row(&mut self, bytes: usize) {
-        self.core.in_row = bytes;
     }
 
     /// Bytes that messages take up which wait to be received.

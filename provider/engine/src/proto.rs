@@ -31,31 +31,22 @@ pub(crate) enum Proto {
 pub(crate) struct Thresholds {
     /// Most bytes of payload that travel eagerly.
     pub(crate) eager: usize,
-    /// The same for messages in a row, of which both sides copy at the same time.
-    pub(crate) in_row: usize,
     /// Most bytes of payload that fit a frame beside the longest header.
     pub(crate) fits: usize,
 }
 
 impl Thresholds {
     /// `eager` as configured, but no more than fits a frame beside the longest header.
-    pub(crate) fn new(eager: usize, in_row: usize, max_frame: usize) -> Self {
+    pub(crate) fn new(eager: usize, max_frame: usize) -> Self {
         let header = wire::Head::LEN + 8 + wire::MAX_SEGS * size_of::<wire::RmaSeg>();
         let fits = max_frame.saturating_sub(header);
-        let eager = eager.min(fits);
-        Thresholds { eager, in_row: in_row.clamp(eager, fits), fits }
+        Thresholds { eager: eager.min(fits), fits }
     }
 
-    /// For `len` bytes of a message or an RMA write, which may be one `in_row` of many. What is injected is
-    /// copied at once, whatever the threshold is set to, as long as it fits.
-    #[inline(always)]
-    pub(crate) fn choose(&self, len: usize, inject: bool, in_row: bool) -> Proto {
-        let most = match (inject, in_row) {
-            (true, _) => self.fits,
-            (false, true) => self.in_row,
-            (false, false) => self.eager,
-        };
-        if len <= most { Proto::Eager } else { Proto::Rendezvous }
+    /// For `len` bytes of a message or an RMA write. What is injected is copied at once, whatever
+    /// the threshold is set to, as long as it fits.
+    pub(crate) fn choose(&self, len: usize, inject: bool) -> Proto {
+        if len <= if inject { self.fits } else { self.eager } { Proto::Eager } else { Proto::Rendezvous }
     }
 
     /// Whether a half of `len` bytes may be left to the other side while there is more to do here.

@@ -56,8 +56,6 @@ pub struct Setup {
     pub seed: u64,
     /// Whether nodes make progress by a quick look where they can.
     pub looks: bool,
-    /// Most bytes inside a frame of messages in a row.
-    pub in_row: usize,
 }
 
 impl Default for Setup {
@@ -72,7 +70,6 @@ impl Default for Setup {
             acquainted: true,
             seed: 1,
             looks: true,
-            in_row: 0,
         }
     }
 }
@@ -317,7 +314,6 @@ impl DerefMut for Node {
 impl Node {
     fn new(setup: &Setup, link: MemLink) -> Node {
         let mut domain = Domain::new(setup.config);
-        domain.set_eager_in_row(setup.in_row);
         let (tx_cq, rx_cq) = (domain.cq_open(setup.cq_size), domain.cq_open(setup.cq_size));
         let av = domain.av_open();
         let ep = domain.ep_open(EpConfig {

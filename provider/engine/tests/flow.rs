@@ -287,35 +287,3 @@ fn what_is_injected_goes_at_once_whatever_the_threshold() {
     net.settle();
     assert_eq!((net[1].received().err, net[1].look(dst, 100)), (None, pattern(100, 1)));
 }
-
-#[test]
-fn of_messages_in_a_row_more_travels_inside_the_frame() {
-    const EAGER: u8 = 1;
-    const RTS: u8 = 2;
-    let mut net = Net::with(2, Setup { capacity: 3, max_frame: 1024, in_row: 400, ..Setup::default() });
-    net.hold(0, 1);
-    let (out, room) = (net.bytes(0, &pattern(400, 1)), net.memory(1, 400));
-    let kinds = |net: &mut Net| {
-        let mut kinds = Vec::new();
-        net.tamper(0, 1, |frame| kinds.push(frame[0]));
-        kinds
-    };
-    for round in 0..3 {
-        let mut done = 0;
-        // The first is not in a row yet, and for the fifth there is no room.
-        for n in 0..4 {
-            let sent = net[0].send(&msg(1, &[out], n));
-            assert_eq!(sent.err(), (n == 3).then_some(Error::Again), "message {n} of round {round}");
-        }
-        assert_eq!(kinds(&mut net), [RTS, EAGER, EAGER]);
-        net.let_pass(0, 1, 1000);
-        for n in 0..3 {
-            net[1].recv(&from_any(&[room], n)).unwrap();
-        }
-        net.settle();
-        done += net[0].tx().len();
-        assert_eq!((done, net[1].rx().len()), (3, 3), "round {round}");
-        assert_eq!(net[1].look(room, 400), pattern(400, 1));
-        net.hold(0, 1);
-    }
-}

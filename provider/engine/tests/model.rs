@@ -46,13 +46,11 @@ fn step(nodes: usize) -> impl Strategy<Value = Step> {
 }
 
 fn program() -> impl Strategy<Value = Program> {
-    let setup =
-        (1..6usize, any::<bool>(), any::<bool>(), prop_oneof![Just(0), Just(40), Just(256)], any::<bool>())
-            .prop_map(|(capacity, direct, looks, eager, in_row)| {
-                let in_row = if in_row { 2 * eager } else { 0 };
-                let config = Config { eager, virt_addr: false, rma_order: false };
-                Setup { config, capacity, direct, looks, in_row, cq_size: 1 << 20, ..Setup::default() }
-            });
+    let setup = (1..6usize, any::<bool>(), any::<bool>(), prop_oneof![Just(0), Just(40), Just(256)])
+        .prop_map(|(capacity, direct, looks, eager)| {
+            let config = Config { eager, virt_addr: false, rma_order: false };
+            Setup { config, capacity, direct, looks, cq_size: 1 << 20, ..Setup::default() }
+        });
     let waits = prop_oneof![Just(0), Just(700), Just(usize::MAX)];
     (2..4usize, setup, waits).prop_flat_map(|(nodes, setup, waits)| {
         let steps = prop::collection::vec(step(nodes), 0..150);

@@ -311,7 +311,6 @@ impl Wanted {
             virt_addr,
             rma_order: self.orders & answer::RMA_ORDERS != 0,
         });
-        engine.set_eager_in_row(param::get().eager_in_row());
         engine.set_unexpected_most(param::get().unexpected_size);
         // The one model in which the application keeps calls on a domain apart itself, and no
         // thread of ours is there to disturb it.

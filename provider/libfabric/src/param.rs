@@ -47,12 +47,6 @@ impl Params {
         self.eager_size.unwrap_or_else(|| if self.cma { link::eager_size() } else { EAGER_SIZE })
     }
 
-    /// The same where the message is one in a row of many.
-    pub(crate) fn eager_in_row(&self) -> usize {
-        let measured = self.eager_size.is_none() && self.cma;
-        if measured { link::eager_in_row() } else { self.eager_size() }
-    }
-
     /// How to open an endpoint's link.
     pub(crate) fn link(&self, bind: Addr) -> OpenOptions {
         OpenOptions {

@@ -192,24 +192,10 @@ pub fn cma_allowed() -> Result<String, String> {
 /// Measured on two machines: where a page takes 1 us, 8 KiB take as long either way; where it takes
 /// 0.4 us, they take half as long by the call.
 pub fn eager_size() -> usize {
-    if is_quick() { PAGE } else { 2 * PAGE }
-}
-
-/// The same of messages in a row, which one side copies into the ring while the other one copies those before
-/// out of it.
-///
-/// Measured where a page takes 1 us: of 16 KiB each the ring carries 1.3 times the bytes in a second, of
-/// 32 KiB no more; one message alone takes 1.05 times as long.
-pub fn eager_in_row() -> usize {
-    if is_quick() { PAGE } else { 4 * PAGE }
-}
-
-const PAGE: usize = 4096;
-
-fn is_quick() -> bool {
+    const PAGE: usize = 4096;
     const QUICK: Duration = Duration::from_nanos(700);
-    static IS_QUICK: OnceLock<bool> = OnceLock::new();
-    *IS_QUICK.get_or_init(|| {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    *SIZE.get_or_init(|| {
         let (from, mut to) = (vec![1u8; PAGE], vec![0u8; PAGE]);
         let there = [libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: PAGE }];
         let pid = std::process::id() as i32;
@@ -221,7 +207,7 @@ fn is_quick() -> bool {
         };
         // The least of them: the others were disturbed.
         let least = std::iter::repeat_with(&mut once).take(16).flatten().min();
-        least.is_some_and(|t| t < QUICK)
+        if least.is_some_and(|t| t < QUICK) { PAGE } else { 2 * PAGE }
     })
 }
 
@@ -285,7 +271,7 @@ mod tests {
     #[test]
     fn the_eager_size_is_one_of_two_and_stays() {
         let size = eager_size();
-        assert!([4096, 8192].contains(&size) && eager_in_row() == size / 4096 * size, "{size}");
+        assert!([4096, 8192].contains(&size), "{size}");
         assert!((0..100).all(|_| eager_size() == size));
     }
 

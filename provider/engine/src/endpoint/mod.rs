@@ -218,7 +218,7 @@ impl<L: Link> Endpoint<L> {
         tx_cq: Option<CqId>,
         rx_cq: Option<CqId>,
         cntrs: Cntrs,
-        (eager, in_row): (usize, usize),
+        eager: usize,
     ) -> Self {
         let max_frame = link.limits().max_frame;
         Endpoint {
@@ -239,7 +239,7 @@ impl<L: Link> Endpoint<L> {
             invited: Vec::new(),
             lagging: Vec::new(),
             untold: None,
-            proto: Thresholds::new(eager, in_row, max_frame),
+            proto: Thresholds::new(eager, max_frame),
             max_frame,
             depth: bound::DEPTH,
             unheard: 0,

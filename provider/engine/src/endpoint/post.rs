@@ -38,7 +38,7 @@ impl<L: Link> Endpoint<L> {
     #[inline(always)]
     pub(crate) fn send_plain(&mut self, core: &mut Core, span: Span, op: &Send<'_>) -> bool {
         let len = span.len();
-        if (len > self.proto.eager && self.proto.choose(len, false, self.in_row()) != Proto::Eager)
+        if len > self.proto.eager
             || op.flags.intersects(OpFlags::DELIVERY | OpFlags::FENCE)
             || !span.kind().is_system()
         {
@@ -168,7 +168,7 @@ impl<L: Link> Endpoint<L> {
         let report = op.flags.contains(OpFlags::COMPLETION);
         let done_as = Done { ctx: op.ctx, what, report, tag, data, tally };
         let device = on_device(op.iov) && self.shares(peer, op.iov, len, op.flags)?;
-        let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT), self.in_row());
+        let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT));
         let mut proto = if device { Proto::Rendezvous } else { proto };
         if proto == Proto::Eager && self.peer(peer).holds {
             if op.flags.contains(OpFlags::INJECT) {
@@ -179,18 +179,10 @@ impl<L: Link> Endpoint<L> {
         let acked = op.flags.contains(OpFlags::DELIVERY) && self.is_watched(self.cntrs.send, op.flags, tally);
         if proto == Proto::Eager && !acked {
             let head = Head::new(WireOp::Eager, flags, 0, tag, data);
-            match self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len) {
-                Ok(()) => {
-                    self.unheard += len + EACH;
-                    self.finish(core, &done_as, len, None);
-                    return Ok(());
-                }
-                // There is room to tell where it is.
-                Err(Refused::Busy) if len > self.proto.eager && !op.flags.contains(OpFlags::INJECT) => {
-                    proto = Proto::Rendezvous;
-                }
-                Err(why) => return Err(why.into()),
-            }
+            self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len)?;
+            self.unheard += len + EACH;
+            self.finish(core, &done_as, len, None);
+            return Ok(());
         }
         let out = |iov| Out::new(peer, iov, len, done_as);
         if proto == Proto::Eager {
@@ -211,15 +203,7 @@ impl<L: Link> Endpoint<L> {
             push(h, &Offer { req: req.into(), len: (len as u64).into() });
             push(h, &segs[..]);
         };
-        self.launch(out(op.iov.into()), header, &[], 0)?;
-        self.unheard += EACH;
-        Ok(())
-    }
-
-    /// Whether a message was sent, and nobody waited for anything since.
-    #[inline(always)]
-    fn in_row(&self) -> bool {
-        self.unheard > 0
+        self.launch(out(op.iov.into()), header, &[], 0)
     }
 
     /// Whether the peer is to fetch these bytes from a device, or put them there, itself.
@@ -254,7 +238,7 @@ impl<L: Link> Endpoint<L> {
         };
         let out = |iov, large| Out { large, ..Out::new(peer, iov, len, done_as) };
         let device = on_device(op.iov) && self.shares(peer, op.iov, len, op.flags)?;
-        let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT), false);
+        let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT));
         if op.write && !device && proto == Proto::Eager {
             if !watched {
                 let mut header = Header::new();
