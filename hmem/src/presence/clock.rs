@@ -1,28 +1,28 @@
 //! Whether an answer has become old, asked for every buffer.
 //!
 //! To read the processor's time stamp takes longer than all else that is done to find out what memory a buffer
-//! is: 25 to 40 cycles. So, where there is one, a word of the page is looked at in which Linux keeps the time for
+//! is: 10 to 13 ns on one machine, 20 to 60 on another. So, where there is one, a word of the page is looked at in which Linux keeps the time for
 //! the vDSO's clock_gettime(2), mapped readable into every process as `[vvar]`: some of its words change with
 //! each tick of the kernel's, every 1 to 10 ms while the process runs. Which ones do is no interface, so
 //! nothing is taken for granted. A word is believed after it was seen to have changed every time that it was looked
-//! at, five times in a row, a tick or more apart; and no more once it stands still (a process can be moved to
+//! at, four times in a row, a tick or more apart; and no more once it stands still (a process can be moved to
 //! another namespace of time). Until then, after that, and where there is no such page, it is the time stamp.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Ticks for which an answer holds: a millisecond at 2 GHz, less at more.
 const HOLDS: u64 = 2_000_000;
 /// Longer than an answer holds by either clock: two of the kernel's ticks where these are slowest.
 const LONGEST: Duration = Duration::from_millis(25);
-/// From one look at the page to the next: longer than any tick, at 5 GHz too.
-const APART: u64 = 60_000_000;
+/// From one look at the page to the next: longer than any tick.
+const APART: Duration = Duration::from_millis(12);
 /// After so many a word that has not changed stands still.
 const STILL: u64 = 400_000_000;
 /// How often a word is to have changed.
-const ROUNDS: u32 = 5;
+const ROUNDS: u32 = 4;
 const WORDS: usize = 4096 / 4;
 
 /// When it was last asked.
@@ -69,15 +69,17 @@ pub(super) fn is_old() -> bool {
 
 /// It is asked now.
 pub(super) fn ask() {
-    let now = ticks();
-    ASKED.store(now, Relaxed);
+    ASKED.store(ticks(), Relaxed);
     match word() {
         Some(word) => SEEN.store(word, Relaxed),
-        None => {
-            if let Ok(mut study) = STUDY.try_lock() {
-                study.look(now);
-            }
-        }
+        None => study(),
+    }
+}
+
+/// Goes on with the search for a word.
+fn study() {
+    if let Ok(mut study) = STUDY.try_lock() {
+        study.look();
     }
 }
 
@@ -86,9 +88,9 @@ pub(super) fn outlive() {
     std::thread::sleep(LONGEST);
 }
 
-/// Does without a word that stands still. To be called now and then.
+/// Looks for a word, and does without one that stands still. To be called now and then.
 pub(super) fn check() {
-    let Some(word) = word() else { return };
+    let Some(word) = word() else { return study() };
     let now = ticks();
     if CHECKED.swap(word, Relaxed) != word {
         SINCE.store(now, Relaxed);
@@ -101,7 +103,7 @@ pub(super) fn check() {
 struct Study {
     /// Where the page is; `None` before that was asked, 0 if there is none that serves.
     page: Option<usize>,
-    last: u64,
+    last: Option<Instant>,
     rounds: u32,
     before: [u32; WORDS],
     /// Whether it has changed each time.
@@ -109,15 +111,15 @@ struct Study {
 }
 
 static STUDY: Mutex<Study> =
-    Mutex::new(Study { page: None, last: 0, rounds: 0, before: [0; WORDS], lively: [true; WORDS] });
+    Mutex::new(Study { page: None, last: None, rounds: 0, before: [0; WORDS], lively: [true; WORDS] });
 
 impl Study {
-    fn look(&mut self, now: u64) {
+    fn look(&mut self) {
         let page = *self.page.get_or_insert_with(find_page);
-        if page == 0 || now.wrapping_sub(self.last) < APART {
+        if page == 0 || self.last.is_some_and(|last| last.elapsed() < APART) {
             return;
         }
-        let first = std::mem::replace(&mut self.last, now) == 0;
+        let first = self.last.replace(Instant::now()).is_none();
         let words = std::ptr::with_exposed_provenance_mut::<AtomicU32>(page);
         for n in 0..WORDS {
             // SAFETY: a word of the first page of a mapping that the kernel made readable for the life of the
@@ -132,7 +134,7 @@ impl Study {
             None => self.page = Some(0),
             Some(n) if self.rounds >= ROUNDS => {
                 SEEN.store(self.before[n], Relaxed);
-                SINCE.store(now, Relaxed);
+                SINCE.store(ticks(), Relaxed);
                 // SAFETY: inside the page.
                 WORD.store(unsafe { words.add(n) }, Relaxed);
                 self.page = Some(0);
