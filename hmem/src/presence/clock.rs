@@ -83,13 +83,14 @@ fn study() {
     }
 }
 
-/// Waits until whoever has an answer, in any copy of this crate, has to ask anew.
-pub(super) fn outlive() {
+/// Waits until whoever has an answer, in any copy of this crate in the process, has to ask anew.
+pub(crate) fn outlive_answers() {
     std::thread::sleep(LONGEST);
 }
 
-/// Looks for a word, and does without one that stands still. To be called now and then.
-pub(super) fn check() {
+/// Looks for a word, and does without one that stands still. To be called now and then, by
+/// whoever looks at sockets, say.
+pub(crate) fn check() {
     let Some(word) = word() else { return study() };
     let now = ticks();
     if CHECKED.swap(word, Relaxed) != word {

@@ -18,6 +18,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::Kind;
+pub(crate) use clock::{check, outlive_answers};
 
 /// A bit for each kind that there may be memory of.
 static STATE: AtomicU32 = AtomicU32::new(0);
@@ -37,16 +38,6 @@ pub(crate) fn is_here_now(kind: Kind) {
 
 pub(crate) const fn bit(kind: Kind) -> u32 {
     1 << kind as u8
-}
-
-/// Waits until every copy of this crate in the process has to ask anew what is loaded.
-pub(crate) fn outlive_answers() {
-    clock::outlive();
-}
-
-/// To be called now and then, by whoever looks at sockets, say.
-pub fn check() {
-    clock::check();
 }
 
 /// A bit for each kind that an application might have a pointer of by now, if `addr` could be one.

@@ -107,10 +107,15 @@ impl<T> Queue<T> {
     #[inline(always)]
     pub(crate) fn forget(&mut self, at: At) {
         debug_assert!(self.node(at).is_some());
-        if let Some(node) = self.nodes.get_mut(at.slot as usize) {
+        self.forget_slot(at.slot);
+    }
+
+    #[inline(always)]
+    fn forget_slot(&mut self, slot: u32) {
+        if let Some(node) = self.nodes.get_mut(slot as usize) {
             std::mem::forget(node.value.take());
             let (prev, next) = (node.prev, node.next);
-            node.next = std::mem::replace(&mut self.free, at.slot);
+            node.next = std::mem::replace(&mut self.free, slot);
             self.pass(prev, next);
         }
     }
@@ -147,12 +152,7 @@ impl<T> Queue<T> {
     /// Removes the oldest entry, which owns nothing: it is forgotten, not moved or dropped.
     #[inline(always)]
     pub(crate) fn forget_first(&mut self) {
-        if let Some(node) = self.nodes.get_mut(self.first as usize) {
-            std::mem::forget(node.value.take());
-            let next = std::mem::replace(&mut node.next, self.free);
-            self.free = self.first;
-            self.pass(NONE, next);
-        }
+        self.forget_slot(self.first);
     }
 
     /// All entries, oldest first.

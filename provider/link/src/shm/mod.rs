@@ -289,9 +289,7 @@ impl ShmLink {
     ) -> Option<Result<(), Refused>> {
         let out = self.peers[to.0 as usize].out.as_mut()?;
         if out.send_short(head, body, off, len).is_some() {
-            if wake::must_ring(out.tx.mem(), self.barrier.registered) {
-                control::notify(&out.sock, &[control::WAKE]);
-            }
+            out.ring(self.barrier.registered);
             return Some(Ok(()));
         }
         self.put_longer(to, head, body, off, len)
@@ -325,9 +323,7 @@ impl ShmLink {
             }
         }
         out.tx.publish(total);
-        if wake::must_ring(out.tx.mem(), self.barrier.registered) {
-            control::notify(&out.sock, &[control::WAKE]);
-        }
+        out.ring(self.barrier.registered);
         Some(Ok(()))
     }
 

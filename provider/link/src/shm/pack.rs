@@ -4,7 +4,7 @@
 use engine::{Gone, PeerId, Refused};
 
 use super::ring;
-use super::{NOBODY, ShmFrame, ShmLink, control, wake};
+use super::{NOBODY, ShmFrame, ShmLink};
 
 impl ShmLink {
     /// Whether a frame of `len` bytes would find room now. Connects if need be.
@@ -54,9 +54,7 @@ impl ShmLink {
         // SAFETY: as above.
         unsafe { out.tx.write(0, head) };
         out.tx.publish(head.len() + n);
-        if wake::must_ring(out.tx.mem(), self.barrier.registered) {
-            control::notify(&out.sock, &[control::WAKE]);
-        }
+        out.ring(self.barrier.registered);
         Ok(n)
     }
 

@@ -31,6 +31,14 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
+    /// Wakes the peer if it sleeps; to be called after a frame was published.
+    #[inline(always)]
+    pub(super) fn ring(&self, registered: bool) {
+        if wake::must_ring(self.tx.mem(), registered) {
+            control::notify(&self.sock, &[control::WAKE]);
+        }
+    }
+
     /// Sends a frame that a line has room for, of `head` and one stretch of memory that the processor may
     /// read; `None` if it is another one, or there may be no room.
     #[inline(always)]
