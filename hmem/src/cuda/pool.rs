@@ -53,7 +53,6 @@ impl Ours {
 pub(super) fn export(api: &Api, of: &Info, token: &mut [u8; 64]) -> Result<i32, Error> {
     static POOLS: Mutex<Vec<Ours>> = Mutex::new(Vec::new());
     let mut pools = lock(&POOLS);
-    api.pool_export_ptr(token, of.base)?;
     let known = pools.iter().position(|p| p.pool == of.pool).filter(|&at| pools[at].is_still());
     let at = match known {
         Some(at) => at,
@@ -67,6 +66,8 @@ pub(super) fn export(api: &Api, of: &Info, token: &mut [u8; 64]) -> Result<i32, 
             0
         }
     };
+    // The driver refuses pointers of a pool that was not exported before.
+    api.pool_export_ptr(token, of.base)?;
     let ours = &mut pools[at];
     if ours.witnesses.len() == WITNESSES {
         // The oldest is the most likely to stay; of the others, the youngest comes anew.

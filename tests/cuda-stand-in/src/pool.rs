@@ -13,10 +13,26 @@ use crate::{enter, enter_in_context};
 /// The name of the pool there always is, which cannot be shared.
 const DEFAULT: u64 = 1;
 
+struct Pool {
+    /// What stands for it in other processes, if it can be shared.
+    file: Option<OwnedFd>,
+    /// It came from another process.
+    theirs: bool,
+    /// Its handle was asked for: before that, the driver refuses to export pointers of it.
+    exported: bool,
+}
+
+impl Pool {
+    /// A pool of this process that was made for sharing.
+    fn to_share(&self) -> Option<&OwnedFd> {
+        self.file.as_ref().filter(|_| !self.theirs)
+    }
+}
+
 #[derive(Default)]
 struct All {
-    /// By name: what stands for the pool in other processes, and whether it came from one.
-    pools: HashMap<u64, (Option<OwnedFd>, bool)>,
+    /// By name.
+    pools: HashMap<u64, Pool>,
     /// Of allocations: by number.
     of: HashMap<u64, u64>,
 }
@@ -37,15 +53,15 @@ pub(crate) fn of(r: &Region) -> u64 {
 /// Whether it is memory of a pool of this process that was made for sharing.
 pub(crate) fn is_shareable(r: &Region) -> bool {
     let pool = of(r);
-    all().pools.get(&pool).is_some_and(|(fd, theirs)| fd.is_some() && !theirs)
+    all().pools.get(&pool).is_some_and(|p| p.to_share().is_some())
 }
 
-fn add(fd: Option<OwnedFd>, theirs: bool) -> u64 {
+fn add(file: Option<OwnedFd>, theirs: bool) -> u64 {
     let mut all = all();
     // As the driver's, the name of one that is gone comes again.
     let name =
         (1..).map(|n| 0x9000 + 16 * n).find(|name| !all.pools.contains_key(name)).expect("a free name");
-    all.pools.insert(name, (fd, theirs));
+    all.pools.insert(name, Pool { file, theirs, exported: false });
     name
 }
 
@@ -81,7 +97,7 @@ pub extern "C" fn cuMemPoolDestroy(pool: u64) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocFromPoolAsync(out: *mut u64, len: usize, pool: u64, _stream: Ptr) -> i32 {
     enter_in_context!("cuMemAllocFromPoolAsync");
-    if all().pools.get(&pool).is_none_or(|(_, theirs)| *theirs) {
+    if all().pools.get(&pool).is_none_or(|p| p.theirs) {
         return INVALID_HANDLE;
     }
     let code = memory::alloc_in_pool(out, len);
@@ -101,9 +117,10 @@ pub unsafe extern "C" fn cuMemPoolExportToShareableHandle(
     _flags: u64,
 ) -> i32 {
     enter!("cuMemPoolExportToShareableHandle");
-    let all = all();
-    let fd = all.pools.get(&pool).and_then(|(fd, theirs)| fd.as_ref().filter(|_| !theirs));
-    let Some(fd) = fd.filter(|_| kind == 1).and_then(|fd| fd.try_clone().ok()) else { return NOT_SUPPORTED };
+    let mut all = all();
+    let Some(p) = all.pools.get_mut(&pool).filter(|_| kind == 1) else { return NOT_SUPPORTED };
+    let Some(fd) = p.to_share().and_then(|fd| fd.try_clone().ok()) else { return NOT_SUPPORTED };
+    p.exported = true;
     unsafe { *out = fd.into_raw_fd() };
     SUCCESS
 }
@@ -140,7 +157,9 @@ pub unsafe extern "C" fn cuMemPoolExportPointer(out: *mut Words, at: u64) -> i32
     let Some(r) = find(at as usize).filter(|r| r.base == at as usize) else { return INVALID_VALUE };
     let pool = of(&r);
     let all = all();
-    let Some((Some(fd), false)) = all.pools.get(&pool) else { return INVALID_VALUE };
+    let Some(fd) = all.pools.get(&pool).filter(|p| p.exported).and_then(Pool::to_share) else {
+        return INVALID_VALUE;
+    };
     let Some(b) = &r.backing else { return INVALID_VALUE };
     let (pid, file) = (u64::from(std::process::id()), b.fd.as_raw_fd());
     let (pool, ino) = (inode(fd.as_raw_fd()), inode(file));
@@ -152,9 +171,9 @@ pub unsafe extern "C" fn cuMemPoolExportPointer(out: *mut Words, at: u64) -> i32
 pub unsafe extern "C" fn cuMemPoolImportPointer(out: *mut u64, pool: u64, from: *const Words) -> i32 {
     enter_in_context!("cuMemPoolImportPointer");
     let [of, pid, file, ino, len, number, ..] = unsafe { *from };
-    match all().pools.get(&pool) {
-        Some((Some(fd), true)) if inode(fd.as_raw_fd()) == of => {}
-        _ => return INVALID_VALUE,
+    let is_it = |p: &Pool| p.theirs && p.file.as_ref().is_some_and(|fd| inode(fd.as_raw_fd()) == of);
+    if !all().pools.get(&pool).is_some_and(is_it) {
+        return INVALID_VALUE;
     }
     if !device::visible().contains(&(number as u32)) {
         return INVALID_VALUE;
