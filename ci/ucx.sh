@@ -60,16 +60,17 @@ part_info() {
 }
 
 part_client() {
-    local host mode want out status
+    local host mode want out status setting preload
     gcc -O1 -o "$WORK/ucx-client" tests/ucx/client.c -lucp -lucs
+    gcc -O1 -shared -fPIC -o "$WORK/ucx-nowrite.so" tests/ucx/nowrite.c
     for host in $hosts; do
         use "$host"
         for mode in '' -w -e cma=n; do
             # UCX has no atomics in peer error mode since 1.16.
             case $mode in
-                -e)    want="tag am put get user core" ;;
-                -w)    want="tag am put get atomic" ;;
-                *)     want="tag am put get atomic user user-atomic core flood" ;;
+                -e)    want="tag am put get user core oneway cancel" ;;
+                -w)    want="tag am put get atomic oneway" ;;
+                *)     want="tag am put get atomic user user-atomic core flood oneway" ;;
             esac
             if [ "${FAST:-0}" != 0 ] && [ "$mode" = -w ]; then continue; fi
             out=$logs/client-$host${mode:+-${mode#-}}.log status=0
@@ -80,6 +81,17 @@ part_client() {
             carried "$out" || status=1
             report $status "client $host${mode:+ $mode}: $want"
         done
+        # Large messages and gets are copied by both sides: of most, either side has something to copy.
+        out=$logs/client-$host-shared.log status=0
+        STRAIT_UCX_LOG=trace timeout -k 5 100 "${run[@]}" "$WORK/ucx-client" oneway >"$out" 2>&1 || status=1
+        (($(grep -c 'copies [1-9][0-9]* pieces of' "$out") > 10)) || status=1
+        report $status "client $host: both sides copied $(grep -c 'copies [1-9][0-9]* pieces of' "$out") of $(grep -c 'copies [0-9]* pieces of' "$out")"
+        # And if the other side finds that it cannot.
+        out=$logs/client-$host-nowrite.log status=0 preload=$WORK/ucx-nowrite.so
+        for setting in "${run[@]}"; do [[ $setting != LD_PRELOAD=* ]] || preload+=" ${setting#*=}"; done
+        STRAIT_UCX_LOG=trace timeout -k 5 100 "${run[@]}" LD_PRELOAD="$preload" "$WORK/ucx-client" oneway >"$out" 2>&1 || status=1
+        grep -q 'copies 1 pieces of' "$out" && grep -q 'process_vm_readv refused: EPERM' "$out" || status=1
+        report $status "client $host: a side that cannot copy its part"
     done
 }
 

@@ -3,12 +3,12 @@
  * Two processes exchange messages and access each other's memory through UCP, and check what
  * arrives.
  *
- *   client [-e] [-w] [test...]     default: every test
+ *   client [-e] [-w] [test...]     default: every test that this mode has
  *     -e   endpoints in peer error mode
  *     -w   sleep in the worker's event descriptor instead of polling
  *
- * tests: tag am put get atomic user user-atomic core flood
- * UCX has no atomics in peer error mode since 1.16.
+ * tests: tag am put get atomic user user-atomic core flood oneway cancel
+ * UCX has no atomics in peer error mode since 1.16; cancel needs that mode.
  *
  * The last line of a test that went well is "ok NAME".
  */
@@ -291,13 +291,122 @@ static void test_flood(void) {
     flood(200, 65536, 0.9);
 }
 
+/* One side moves large things, and the other one has nothing to do but progress: it may help. */
+static void test_oneway(void) {
+    static const size_t large[] = {32768, 40001, 65536, 100001, 262144, 1000000, 1048576, 1048577, 4194304, 7000000};
+    enum { MOST = 8 << 20, TIMES = 3 };
+    ucp_request_param_t p = {0};
+    struct window w;
+    unsigned char *local = malloc(MOST);
+    open_window(&w, MOST, 1);
+    /* Gets first: who may not write to the other one's memory finds that out by helping. */
+    for (size_t k = 0; k < 3 * LENGTH(large) * TIMES; k++) {
+        enum { GET, PUT, MESSAGE } kind = k / (LENGTH(large) * TIMES);
+        size_t n = large[k / TIMES % LENGTH(large)], off = k % 2 ? 1 : 4097;
+        for (int active = 0; active < 2; active++) {
+            unsigned char *from = kind == GET ? w.memory + off : local, *to = kind == PUT ? w.memory + off : local;
+            if (me != (kind == GET ? active : !active)) fill(from, n, k); else memset(to - (kind == PUT), 0, n + 2);
+            meet();
+            if (kind == MESSAGE && me != active) {
+                check(finish(ucp_tag_recv_nbx(worker, local, n, k, ~0ull, &p), "receive"), "receive");
+            } else if (me == active) {
+                switch (kind) {
+                case GET: check(finish(ucp_get_nbx(ep, local, n, w.remote + off, w.rkey, &p), "get"), "get"); break;
+                case PUT: check(finish(ucp_put_nbx(ep, local, n, w.remote + off, w.rkey, &p), "put"), "put"); break;
+                case MESSAGE: check(finish(ucp_tag_send_nbx(ep, local, n, k, &p), "send"), "send"); break;
+                }
+                if (kind == PUT) flush();
+            }
+            meet();
+            if (me == (kind == GET ? active : !active)) {
+                expect(to, n, k, kind == GET ? "get" : kind == PUT ? "put" : "message");
+                if (to[n] != 0 || (kind == PUT && to[-1] != 0)) die("more than %zu bytes were written", n);
+            }
+            meet();
+        }
+    }
+    close_window(&w, 1);
+    free(local);
+}
+
+/* Gets that are cut off amid a copy, with a peer that lives: nobody writes to their memory once they have ended. Once more
+ * than not the peer has a part of one by then. */
+static void test_cancel(void) {
+    enum { EACH = 1 << 20, GETS = 4, PAGE = 4096, TRIALS = 100 };
+    static unsigned char before[GETS * EACH / PAGE];
+    ucp_request_param_t p = {0}, force = {0};
+    unsigned char *place = NULL;
+    ucp_ep_h first = ep;
+    struct window w;
+    ucp_mem_map_params_t m = {0};
+    void *packed;
+    size_t length;
+    int late = 0;
+
+    if (!error_mode) die("this needs endpoints in peer error mode");
+    open_window(&w, GETS * EACH, 1);
+    memset(w.memory, 0x11, w.size);
+    check(ucp_rkey_pack(context, w.memh, &packed, &length), "ucp_rkey_pack");
+    send_address();
+    whole(1, &length, sizeof(length));
+    whole(1, packed, length);
+    ucp_rkey_buffer_release(packed);
+    void *address = receive_address(&length);
+    whole(0, &length, sizeof(length));
+    packed = malloc(length);
+    whole(0, packed, length);
+    meet();
+    force.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    force.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    m.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
+    for (int trial = 0; me == 0 && trial < TRIALS; trial++) {
+        ucs_status_ptr_t get[GETS], closing;
+        ucp_rkey_h rkey;
+        ucp_mem_h memh;
+        size_t page;
+        place = mmap(NULL, w.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memset(place, 0, w.size);
+        m.address = place;
+        m.length = w.size;
+        check(ucp_mem_map(context, &m, &memh), "ucp_mem_map");
+        check(create_ep(address), "ucp_ep_create");
+        check(ucp_ep_rkey_unpack(ep, packed, &rkey), "ucp_ep_rkey_unpack");
+        /* The first one finds out that it can be done directly. */
+        check(finish(ucp_get_nbx(ep, place, EACH, w.remote, rkey, &p), "get"), "get");
+        memset(place, 0, EACH);
+        for (int i = 0; i < GETS; i++) get[i] = ucp_get_nbx(ep, place + i * EACH, EACH, w.remote + i * EACH, rkey, &p);
+        closing = ucp_ep_close_nbx(ep, &force);
+        for (int i = 0; i < GETS; i++) {
+            if (UCS_PTR_IS_PTR(get[i])) {
+                late++;
+                (void)finish(get[i], "a get that was cut off");
+            }
+        }
+        for (page = 0; page < sizeof(before); page++) before[page] = place[page * PAGE + PAGE - 1];
+        usleep(500);
+        for (page = 0; page < sizeof(before); page++) {
+            if (before[page] != place[page * PAGE + PAGE - 1]) die("trial %d: page %zu was written late", trial, page);
+        }
+        (void)finish(closing, "close");
+        ucp_rkey_destroy(rkey);
+        check(ucp_mem_unmap(context, memh), "ucp_mem_unmap");
+        munmap(place, w.size);
+    }
+    ep = first;
+    meet();
+    printf("  %d gets were cut off\n", late);
+    free(packed);
+    free(address);
+    close_window(&w, 1);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
 } tests[] = {
     {"tag", test_tag}, {"am", test_am}, {"put", test_put}, {"get", test_get},
     {"atomic", test_atomic}, {"user", test_user}, {"user-atomic", test_user_atomic}, {"core", test_core},
-    {"flood", test_flood},
+    {"flood", test_flood}, {"oneway", test_oneway}, {"cancel", test_cancel},
 };
 
 int main(int argc, char **argv) {
@@ -309,7 +418,7 @@ int main(int argc, char **argv) {
         else return 2;
     }
     for (size_t t = 0; t < LENGTH(tests); t++) {
-        int wanted = optind == argc;
+        int wanted = optind == argc && (error_mode || tests[t].run != test_cancel);
         for (int i = optind; i < argc; i++) wanted |= strcmp(argv[i], tests[t].name) == 0;
         if (wanted) {
             any = 1;

@@ -71,7 +71,7 @@ pub struct Share {
 }
 
 /// Most pieces of a shared transfer.
-pub const MAX_PIECES: u16 = u16::MAX - 1;
+pub const MAX_PIECES: u16 = i16::MAX as u16;
 
 /// What happened on a link.
 #[derive(Debug)]

@@ -35,6 +35,17 @@ pub(crate) struct Thresholds {
     pub(crate) fits: usize,
 }
 
+/// How a transfer of `len` bytes that one side could copy alone is cut so that both sides copy it: bytes of a
+/// piece, and how many there are.
+pub fn pieces(len: usize) -> (usize, u16) {
+    if len <= HALVES {
+        return Thresholds::halves(len);
+    }
+    let piece = (len / PIECES).clamp(*PIECE.start(), *PIECE.end()).max(len.div_ceil(MAX_PIECES.into()));
+    let piece = piece.next_multiple_of(4096);
+    (piece, len.div_ceil(piece) as u16)
+}
+
 impl Thresholds {
     /// `eager` as configured, but no more than fits a frame beside the longest header.
     pub(crate) fn new(eager: usize, max_frame: usize) -> Self {
@@ -63,15 +74,7 @@ impl Thresholds {
     /// For `len` bytes that one side could copy alone: bytes of a piece, and how many there are, if
     /// both sides had better copy.
     pub(crate) fn pieces(len: usize) -> Option<(usize, u16)> {
-        if len < SHARED {
-            return None;
-        }
-        if len <= HALVES {
-            return Some(Self::halves(len));
-        }
-        let piece = (len / PIECES).clamp(*PIECE.start(), *PIECE.end()).max(len.div_ceil(MAX_PIECES.into()));
-        let piece = piece.next_multiple_of(4096);
-        Some((piece, len.div_ceil(piece) as u16))
+        (len >= SHARED).then(|| pieces(len))
     }
 }
 

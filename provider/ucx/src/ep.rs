@@ -13,6 +13,7 @@ use crate::attr::{MAX_HEADER, MAX_IOV, SEGMENT};
 use crate::ffi::guard;
 use crate::iface::{self, AM, HEAD, Iface};
 use crate::remote::MAX_REQUEST;
+use crate::share::Help;
 
 /// An endpoint as UCX holds it: `uct_ep_t` is the first field.
 #[repr(C)]
@@ -34,6 +35,7 @@ pub(crate) struct Ep {
     pub(crate) no_cma: bool,
     /// The last access was refused for want of a window.
     pub(crate) awaits: bool,
+    pub(crate) help: Help,
 }
 
 /// # Safety
@@ -91,6 +93,7 @@ pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::E
                 flushes: Vec::new(),
                 no_cma: !(*i.md).cma,
                 awaits: false,
+                help: Help::default(),
             }));
             i.eps.entry(peer).or_default().push(ep);
             out.write(ep.cast());
@@ -113,7 +116,7 @@ pub(crate) unsafe extern "C" fn destroy(ep: ucx::Ep) {
             }
             i.waiting.retain(|e| *e != this);
             i.failed.retain(|e| *e != this);
-            i.remote.abandon(this);
+            i.abandon(this);
             drop(Box::from_raw(this));
         }
     });
@@ -222,7 +225,7 @@ pub(crate) unsafe fn report(this: *mut Iface, ep: *mut Ep) {
             return;
         }
         let status = (*ep).dead.unwrap_or(ucx::UCS_ERR_CONNECTION_RESET);
-        for comp in (*this).remote.abandon(ep) {
+        for comp in (*this).abandon(ep) {
             complete(comp, status);
         }
         if !(*this).has(ep) {
@@ -476,7 +479,7 @@ unsafe fn flush_further(ep: ucx::Ep, flags: c_uint, comp: *mut Completion) -> St
             let this = ep.cast::<Ep>();
             if flags & ucx::UCT_FLUSH_FLAG_CANCEL != 0 {
                 let i = (*this).iface;
-                for comp in (*i).remote.abandon(this) {
+                for comp in (*i).abandon(this) {
                     complete(comp, ucx::UCS_ERR_CANCELED);
                 }
                 (*this).outstanding = 0;

@@ -21,10 +21,11 @@ use crate::param;
 use crate::region::Seats;
 use crate::remote::Remote;
 use crate::rx::Buffers;
+use crate::share::{self, Shared};
 use crate::tables::{PLACE, Served, int, place};
 
 /// What this door's peers speak; nothing that the engine does.
-const VERSION: u16 = 0x5501;
+const VERSION: u16 = 0x5502;
 
 /// Bytes before the payload of a frame: what it is, an active message's id, and two zeros.
 pub(crate) const HEAD: usize = 4;
@@ -60,7 +61,7 @@ pub(crate) struct Iface {
     /// How many calls in a row found nothing, since the last put to mapped memory: who puts does not wait
     /// for long, even if what it waits for never comes by us but is put to its own memory.
     pub(crate) empty: u32,
-    /// There is more to do than frames: `failed`, `waiting` or `remote`.
+    /// There is more to do than frames: `failed`, `waiting`, `remote` or `shared`.
     pub(crate) busy: bool,
     /// Endpoints with a pending queue.
     pub(crate) waiting: Vec<*mut Ep>,
@@ -70,6 +71,8 @@ pub(crate) struct Iface {
     pub(crate) failed: Vec<*mut Ep>,
     pub(crate) eps: HashMap<PeerId, Vec<*mut Ep>>,
     pub(crate) remote: Remote,
+    /// Puts and gets of which the owner of the memory copies a part.
+    pub(crate) shared: Vec<Shared>,
     pub(crate) served: &'static Served,
     pub(crate) md: *const Md,
     /// Where bytes rest between a peer's memory and a callback.
@@ -167,6 +170,7 @@ pub(crate) unsafe extern "C" fn open(
             (&raw mut (*at).failed).write(Vec::new());
             (&raw mut (*at).eps).write(HashMap::new());
             (&raw mut (*at).remote).write(Remote::default());
+            (&raw mut (*at).shared).write(Vec::new());
             (&raw mut (*at).served).write(served);
             (&raw mut (*at).md).write(md.cast());
             (&raw mut (*at).bounce).write(Vec::new());
@@ -353,7 +357,8 @@ pub(crate) unsafe extern "C" fn flush(iface: ucx::Iface, _flags: c_uint, comp: *
         }
         full_fence();
         // SAFETY: an interface of ours.
-        if unsafe { of(iface).remote.idle() } { ucx::UCS_OK } else { ucx::UCS_INPROGRESS }
+        let i = unsafe { of(iface) };
+        if i.remote.idle() && i.shared.is_empty() { ucx::UCS_OK } else { ucx::UCS_INPROGRESS }
     })
 }
 
@@ -533,13 +538,14 @@ unsafe fn attend(this: *mut Iface) -> u32 {
     // asks whether they are still there.
     unsafe {
         (*this).flush_remote();
+        done += share::progress(this);
         while let Some(ep) = (*this).failed.pop() {
             done += 1;
             ep::report(this, ep);
         }
         done += ep::dispatch(this);
         let i = &mut *this;
-        i.busy = !i.failed.is_empty() || !i.waiting.is_empty() || !i.remote.sent();
+        i.busy = !i.failed.is_empty() || !i.waiting.is_empty() || !i.remote.sent() || !i.shared.is_empty();
     }
     done
 }
@@ -556,7 +562,8 @@ pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) ->
     guard(|| {
         // SAFETY: an interface of ours.
         let i = unsafe { of(iface) };
-        if !i.failed.is_empty() {
+        // Who shares a copy tells it by no ring.
+        if !i.failed.is_empty() || !i.shared.is_empty() {
             return ucx::UCS_ERR_BUSY;
         }
         if i.link.arm() { ucx::UCS_OK } else { ucx::UCS_ERR_BUSY }
@@ -567,5 +574,12 @@ impl Iface {
     /// Whether an endpoint is (still) one of ours.
     pub(crate) fn has(&self, ep: *mut Ep) -> bool {
         self.eps.values().flatten().any(|e| *e == ep)
+    }
+
+    /// Forgets what an endpoint has under way; the completions.
+    pub(crate) fn abandon(&mut self, ep: *mut Ep) -> Vec<*mut Completion> {
+        let mut out = self.remote.abandon(ep);
+        out.extend(share::abandon(self, ep));
+        out
     }
 }

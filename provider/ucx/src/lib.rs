@@ -12,6 +12,7 @@
 //! | `attr` | what the interface says of itself |
 //! | `ep` | endpoints: active messages, the pending queue, flush |
 //! | `rma` | put, get and atomics: mapped, by CMA, or by request |
+//! | `share` | large ones by CMA, which both sides copy |
 //! | `remote` | requests to the peer's progress, and their replies |
 //! | `rx` | receive buffers |
 //! | `device` | device memory: a domain, an interface and endpoints of its own |
@@ -40,6 +41,7 @@ mod region;
 mod remote;
 mod rma;
 mod rx;
+mod share;
 mod tables;
 
 /// The name of transport, component and memory domain.

@@ -17,10 +17,11 @@ use ucx_sys::{self as ucx, Completion, Status, UnpackFn};
 use crate::attr::SEGMENT;
 use crate::ep::{self, Ep};
 use crate::iface::{HEAD, Iface};
-use crate::rma;
+use crate::{rma, share};
 
 pub(crate) const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
+// 3: `share`
 
 /// Bytes of a request before what is to be put.
 pub(crate) const FIXED: usize = 32;
@@ -205,6 +206,7 @@ pub(crate) unsafe fn hear(this: *mut Iface, from: PeerId, [kind, second]: [u8; 2
         let known = match kind {
             REQUEST => serve(&mut *this, from, second, body),
             REPLY => answered(this, from, second as Status, body),
+            share::SHARE => share::help(&mut *this, from, second, body),
             _ => None,
         };
         if known.is_none() {
@@ -213,7 +215,7 @@ pub(crate) unsafe fn hear(this: *mut Iface, from: PeerId, [kind, second]: [u8; 2
     }
 }
 
-fn word(body: &[u8], at: usize) -> Option<u64> {
+pub(crate) fn word(body: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(body.get(8 * at..8 * at + 8)?.try_into().ok()?))
 }
 

@@ -13,6 +13,7 @@ use crate::ep::{self, Ep};
 use crate::ffi::guard;
 use crate::md::{Reach, Rkey};
 use crate::remote::{Ask, Into_, Operation, What};
+use crate::share::{self, Access};
 
 /// How an access goes.
 enum Way {
@@ -62,7 +63,7 @@ fn far(e: &mut Ep, reach: Reach) -> Result<Way, Status> {
 
 /// Runs an access to a key's memory, unless that was taken back.
 #[inline]
-fn access<T>(rkey: usize, f: impl FnOnce() -> T) -> Result<T, Status> {
+pub(crate) fn access<T>(rkey: usize, f: impl FnOnce() -> T) -> Result<T, Status> {
     // SAFETY: as in `way`.
     let key = unsafe { &*(rkey as *const Rkey) };
     key.access(f).ok_or(ucx::UCS_ERR_CANCELED)
@@ -82,7 +83,10 @@ fn cma(e: &mut Ep, rkey: usize, put: bool, addr: u64, local: &[Span], len: usize
         }
     })?;
     match done {
-        Ok(()) => Ok(true),
+        Ok(()) => {
+            e.help.can = true;
+            Ok(true)
+        }
         Err(NoDirect::Never) => {
             e.no_cma = true;
             Ok(false)
@@ -92,6 +96,23 @@ fn cma(e: &mut Ep, rkey: usize, put: bool, addr: u64, local: &[Span], len: usize
             Err(why @ Refused::Gone(_)) => Err(e.refused(why)),
             _ => Err(ucx::UCS_ERR_IO_ERROR),
         },
+    }
+}
+
+/// By CMA or by request, whatever works with this peer.
+pub(crate) fn transfer(e: &mut Ep, a: &Access) -> Result<Status, Status> {
+    if !e.no_cma && cma(e, a.rkey, a.put, a.addr, &a.local, a.len)? {
+        return Ok(ucx::UCS_OK);
+    }
+    Ok(if a.put { put_by_request(e, a) } else { get_by_request(e, a) })
+}
+
+/// To or from memory that is not mapped here: by CMA, large ones together with the owner, or by request.
+fn reach_out(e: &mut Ep, way: &Way, a: &Access) -> Result<Status, Status> {
+    match way {
+        Way::Cma => share::start(e, a).map_or_else(|| transfer(e, a), Ok),
+        _ if a.put => Ok(put_by_request(e, a)),
+        _ => Ok(get_by_request(e, a)),
     }
 }
 
@@ -123,8 +144,10 @@ unsafe fn put(
             unsafe { (*e.iface()).empty = 0 };
             access(rkey, || copy(at, local, len, true)).map(|()| ucx::UCS_OK)
         }
-        Way::Cma if cma(e, rkey, true, addr, local, len)? => Ok(ucx::UCS_OK),
-        _ => Ok(put_by_request(e, local, len, addr, comp)),
+        way => {
+            let local = local.iter().copied().collect();
+            reach_out(e, &way, &Access { put: true, addr, rkey, local, len, comp })
+        }
     });
     done.unwrap_or_else(|status| status)
 }
@@ -149,7 +172,8 @@ fn copy(at: *mut u8, local: &[Span], len: usize, to_mapped: bool) {
 }
 
 #[cold]
-fn put_by_request(e: &mut Ep, local: &[Span], len: usize, addr: u64, comp: *mut Completion) -> Status {
+fn put_by_request(e: &mut Ep, a: &Access) -> Status {
+    let (len, addr, comp) = (a.len, a.addr, a.comp);
     let requests = len.div_ceil(SEGMENT);
     if requests == 0 {
         return ucx::UCS_OK;
@@ -161,7 +185,7 @@ fn put_by_request(e: &mut Ep, local: &[Span], len: usize, addr: u64, comp: *mut 
     for k in 0..requests {
         let off = k * SEGMENT;
         let n = SEGMENT.min(len - off);
-        hmem::read(local, off, &mut bytes[..n]);
+        hmem::read(&a.local, off, &mut bytes[..n]);
         let ask = Ask { what: What::Put, addr: addr + off as u64, a: 0, b: 0 };
         i.ask(e, ask, &bytes[..n], Into_::Nowhere, &operation);
     }
@@ -185,18 +209,21 @@ unsafe fn get(
     let e = unsafe { ep::of(ep) };
     let done = way(e, rkey, addr, len).and_then(|way| match way {
         Way::Mapped(at) => access(rkey, || copy(at, local, len, false)).map(|()| ucx::UCS_OK),
-        Way::Cma if cma(e, rkey, false, addr, local, len)? => Ok(ucx::UCS_OK),
-        _ => Ok(get_by_request(e, local, len, addr, comp)),
+        way => {
+            let local = local.iter().copied().collect();
+            reach_out(e, &way, &Access { put: false, addr, rkey, local, len, comp })
+        }
     });
     done.unwrap_or_else(|status| status)
 }
 
 #[cold]
-fn get_by_request(e: &mut Ep, local: &[Span], len: usize, addr: u64, comp: *mut Completion) -> Status {
+fn get_by_request(e: &mut Ep, a: &Access) -> Status {
+    let (len, addr, comp) = (a.len, a.addr, a.comp);
     // Pieces that end where a part or a segment does.
     let mut pieces = Vec::new();
     let mut off = 0;
-    for part in local {
+    for part in &a.local {
         let mut at = 0;
         while at < part.len() && off < len {
             let n = SEGMENT.min(part.len() - at).min(len - off);

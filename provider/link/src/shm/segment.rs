@@ -180,6 +180,11 @@ impl Segment {
         self.word(SHARES + usize::from(slot % SLOTS) * SHARE)
     }
 
+    /// What the side that did not open that counter reports.
+    pub(crate) fn report(&self, slot: u16) -> &AtomicU32 {
+        self.word(SHARES + usize::from(slot % SLOTS) * SHARE + size_of::<u32>())
+    }
+
     /// A device copies from or to here, if one of `iov` is a device's: then the memory is page-locked, once,
     /// so that it need not be copied twice.
     pub(crate) fn lock_for(&self, iov: &[Span]) {

@@ -3,14 +3,19 @@
 //! One word each, in the control page of the channel from the side that opens it: the number of the
 //! transfer it serves (`turn`) in its upper half, the next piece in its lower. A piece is claimed by
 //! a compare-exchange of the whole word, so that nobody gets one of a later transfer by a name of an
-//! earlier, and nobody gets one twice. What is copied changes hands by frames, so that no order is
-//! asked for here.
+//! earlier, and nobody gets one twice. Claims ask for no order.
+//!
+//! What is copied changes hands by a frame, or by the word behind the counter: there the side that did not
+//! open it reports, once, how many pieces it has done.
 //!
 //! The other side may write what it likes there: it only spoils its own transfers, and each side
 //! stops at as many pieces as there are.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use engine::{PeerId, Share};
+
+use super::ShmLink;
 use super::ring::Word;
 
 /// Counters of a channel.
@@ -75,6 +80,49 @@ pub(crate) fn claim<W: Word>(word: &W, turn: u16, of: u16) -> Option<u16> {
     }
 }
 
+/// In a report: not all of these pieces could be copied.
+const FAILED: u32 = 1 << 15;
+
+/// Forgets what was reported of earlier turns, since their numbers come again.
+fn forget<W: Word>(word: &W, turn: u16) {
+    word.store(u32::from(turn.wrapping_sub(1)) << 16, Relaxed);
+}
+
+/// Reports so many pieces as done.
+pub(crate) fn report<W: Word>(word: &W, turn: u16, done: u16, failed: bool) {
+    let done = u32::from(done) & (FAILED - 1);
+    word.store(u32::from(turn) << 16 | if failed { FAILED } else { 0 } | done, Release);
+}
+
+/// What was reported for that turn: how many pieces, and whether all could be copied.
+pub(crate) fn reported<W: Word>(word: &W, turn: u16) -> Option<(u16, bool)> {
+    let seen = word.load(Acquire);
+    (seen >> 16 == u32::from(turn)).then_some(((seen & (FAILED - 1)) as u16, seen & FAILED == 0))
+}
+
+/// The other way for pieces to change hands.
+impl ShmLink {
+    /// Has this transfer, whose counter we have just opened, be reported on.
+    pub fn share_expect(&mut self, with: PeerId, share: Share) {
+        if let Some(out) = &self.peers[with.0 as usize].out {
+            forget(out.tx.mem().report(share.slot), share.turn);
+        }
+    }
+
+    /// Reports that all pieces which we took of a peer's transfer are done with, so many.
+    pub fn share_report(&mut self, to: PeerId, share: Share, done: u16, failed: bool) {
+        if let Some(inb) = &self.peers[to.0 as usize].inb {
+            report(inb.rx.mem().report(share.slot), share.turn, done, failed);
+        }
+    }
+
+    /// What the peer reports: how many pieces it did, and whether all could be copied.
+    pub fn share_reported(&self, by: PeerId, share: Share) -> Option<(u16, bool)> {
+        let out = self.peers[by.0 as usize].out.as_ref()?;
+        reported(out.tx.mem().report(share.slot), share.turn)
+    }
+}
+
 #[cfg(all(test, loom))]
 #[path = "share_loom.rs"]
 mod model;
@@ -101,6 +149,19 @@ mod tests {
         assert_eq!(claim(word(slot), later, 2), Some(0));
         let more = std::iter::from_fn(|| slots.open(word)).count();
         assert_eq!(more, usize::from(SLOTS) - 1);
+    }
+
+    #[test]
+    fn a_report_is_of_one_turn() {
+        let word = AtomicU32::new(0);
+        report(&word, 7, 3, false);
+        assert_eq!((reported(&word, 7), reported(&word, 8)), (Some((3, true)), None));
+        report(&word, 7, i16::MAX as u16, true);
+        assert_eq!(reported(&word, 7), Some((i16::MAX as u16, false)));
+        forget(&word, 7);
+        assert_eq!(reported(&word, 7), None);
+        forget(&word, 0);
+        assert_eq!(reported(&word, 0), None);
     }
 
     #[test]

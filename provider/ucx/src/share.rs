@@ -1,0 +1,297 @@
+//! Large puts and gets by CMA, which both sides copy.
+//!
+//! One core's copy is far from what the memory can do. So whoever puts or gets opens a counter that both sides can
+//! reach, says where its memory is, and copies piece after piece, each taken from the counter. The owner of the
+//! remote memory, if its progress comes to it meanwhile, takes pieces too and copies them the other way round. If
+//! not, it takes none, and all is copied here as it would have been anyway: nobody waits for the other to begin.
+//!
+//! ```text
+//! | SHARE, put?, parts, 0 | address | length | bytes of a piece | slot, turn | parts: address, length; ... |
+//! ```
+//!
+//! When there are no more pieces, the owner reports in shared memory how many it has done. Until then an operation of
+//! which it took any is in flight: also if it is cancelled or its endpoint destroyed, which wait for that, so that
+//! nobody writes to memory that UCX has back.
+
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use engine::{Link, NoDirect, PeerId, Share};
+use hmem::{Kind, Span};
+use ucx_sys::{self as ucx, Completion, Status};
+use wire::Seg;
+
+use crate::attr::MAX_IOV;
+use crate::ep::{self, Ep};
+use crate::iface::{HEAD, Iface};
+use crate::remote::word;
+use crate::rma;
+
+/// The first byte of such a frame.
+pub(crate) const SHARE: u8 = 3;
+/// Words before the parts.
+const WORDS: usize = 4;
+/// Longest frame.
+const MAX: usize = HEAD + 8 * (WORDS + 2 * MAX_IOV);
+const _: () = assert!(MAX <= crate::iface::MAX_FRAME);
+
+/// Bytes from which on it is worth a frame.
+const LEAST: usize = 32 << 10;
+
+/// After so many in a row of which the owner took nothing, it is told of one in `RARELY` only: it is busy elsewhere.
+const PATIENCE: u32 = 4;
+const RARELY: u32 = 32;
+
+/// How long is waited for an owner that has begun and does not go on, before its operation is taken from it.
+const STUCK: Duration = Duration::from_secs(1);
+
+/// What an endpoint knows of its peer's help.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Help {
+    /// CMA works with this peer.
+    pub(crate) can: bool,
+    /// It tried, and could not.
+    cannot: bool,
+    /// How many in a row it took nothing of.
+    missed: u32,
+}
+
+impl Help {
+    /// Whether the owner is told of the next one.
+    fn is_worth_asking(&mut self) -> bool {
+        if !self.can || self.cannot {
+            return false;
+        }
+        let told = self.missed < PATIENCE || self.missed % RARELY == 0;
+        if !told {
+            self.missed += 1;
+        }
+        told
+    }
+
+    fn took(&mut self, pieces: u16) {
+        self.missed = if pieces > 0 { 0 } else { self.missed.saturating_add(1) };
+    }
+}
+
+/// A put or get of a peer's memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Access {
+    pub(crate) put: bool,
+    pub(crate) addr: u64,
+    pub(crate) rkey: usize,
+    pub(crate) local: ArrayVec<Span, MAX_IOV>,
+    pub(crate) len: usize,
+    pub(crate) comp: *mut Completion,
+}
+
+/// One of which the owner has pieces.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    ep: *mut Ep,
+    peer: PeerId,
+    share: Share,
+    /// How many the owner has.
+    theirs: u16,
+    /// Whether all of ours could be copied.
+    good: bool,
+    access: Access,
+}
+
+impl Shared {
+    /// Whether the owner is done, and all is there.
+    fn over(&self, i: &Iface) -> Option<bool> {
+        let (done, good) = i.link.share_reported(self.peer, self.share)?;
+        Some(self.good && good && done == self.theirs)
+    }
+}
+
+/// Copies together with the owner, if that is worth it. `None`: it is not, and nothing was done.
+pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
+    if access.len < LEAST || access.comp.is_null() || !e.help.is_worth_asking() {
+        return None;
+    }
+    let (piece, pieces) = engine::pieces(access.len);
+    // SAFETY: an endpoint's interface outlives it.
+    let i = unsafe { &mut *e.iface() };
+    let share = i.link.share_open(e.peer)?;
+    i.link.share_expect(e.peer, share);
+    let mut frame = ArrayVec::<u8, MAX>::new();
+    let mut say = |bytes: &[u8]| frame.try_extend_from_slice(bytes);
+    let name = u64::from(share.slot) << 16 | u64::from(share.turn);
+    let head = [SHARE, access.put.into(), access.local.len() as u8, 0];
+    let mut said = say(&head);
+    for word in [access.addr, access.len as u64, piece as u64, name] {
+        said = said.and_then(|()| say(&word.to_ne_bytes()));
+    }
+    for part in &access.local {
+        said = said.and_then(|()| say(&part.addr().to_ne_bytes()));
+        said = said.and_then(|()| say(&(part.len() as u64).to_ne_bytes()));
+    }
+    let peer = e.peer;
+    let remote = [Seg { addr: access.addr.into(), len: (access.len as u64).into() }];
+    let copied = rma::access(access.rkey, || {
+        if said.is_err() || i.link.send(peer, &frame, &[], 0, 0).is_err() {
+            return None;
+        }
+        let (mut mine, mut good) = (0, true);
+        while let Some(n) = i.link.share_claim(peer, share, true, pieces).filter(|_| mine < pieces) {
+            mine += 1;
+            let (off, len) = bytes(access.len, piece, n);
+            // What is left after a failure is taken only so that the owner does not.
+            let local = &access.local;
+            good = good
+                && match access.put {
+                    true => i.link.put(peer, &remote, off, local, off, len).is_ok(),
+                    false => i.link.get(peer, &remote, off, local, off, len).is_ok(),
+                };
+        }
+        Some((mine, good))
+    });
+    let (mine, good) = match copied {
+        Ok(Some(copied)) => copied,
+        refused => {
+            i.link.share_close(peer, share);
+            return refused.err();
+        }
+    };
+    let theirs = pieces - mine;
+    e.help.took(theirs);
+    log::trace!("{} copies {theirs} pieces of {pieces}, {} bytes", i.link.peer_addr(peer), access.len);
+    let shared = Shared { ep: e, peer, share, theirs, good, access: access.clone() };
+    let over = if theirs == 0 { Some(good) } else { shared.over(i) };
+    let Some(good) = over else {
+        e.outstanding += 1;
+        i.shared.push(shared);
+        i.busy = true;
+        return Some(ucx::UCS_INPROGRESS);
+    };
+    i.link.share_close(peer, share);
+    Some(if good { ucx::UCS_OK } else { alone(e, access) })
+}
+
+/// Place and length of a piece.
+fn bytes(len: usize, piece: usize, n: u16) -> (usize, usize) {
+    let off = usize::from(n) * piece;
+    (off, piece.min(len - off))
+}
+
+/// Some piece could not be copied: all of it again, without the owner's help.
+#[cold]
+fn alone(e: &mut Ep, access: &Access) -> Status {
+    e.help.cannot = true;
+    rma::transfer(e, access).unwrap_or_else(|status| status)
+}
+
+/// Completes what owners are done with; how many.
+///
+/// # Safety
+/// `this` must be an interface that no one borrows from. Calls UCX back.
+pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
+    let mut n = 0;
+    // SAFETY: the caller's promise; an endpoint that goes takes what it has here along.
+    unsafe {
+        while let Some((at, good)) =
+            (*this).shared.iter().enumerate().find_map(|(at, s)| Some((at, s.over(&*this)?)))
+        {
+            let Shared { ep, peer, share, access, .. } = (*this).shared.swap_remove(at);
+            (*this).link.share_close(peer, share);
+            let status = if good { ucx::UCS_OK } else { alone(&mut *ep, &access) };
+            if status != ucx::UCS_INPROGRESS {
+                ep::complete(access.comp, status);
+            }
+            if (*this).has(ep) {
+                Ep::answered(ep);
+            }
+            n += 1;
+        }
+    }
+    n
+}
+
+/// Forgets an endpoint's operations, whose owners write to no memory of theirs any more when this returns; their
+/// completions.
+pub(crate) fn abandon(i: &mut Iface, ep: *mut Ep) -> Vec<*mut Completion> {
+    let mut out = Vec::new();
+    let begin = Instant::now();
+    while let Some(at) = i.shared.iter().position(|s| s.ep == ep) {
+        let s = i.shared.swap_remove(at);
+        // Who is gone, or was let go of already, writes no more.
+        let is_here = |i: &Iface| !i.link.is_gone(s.peer) && i.link.peer_pid(s.peer).is_some();
+        while s.over(i).is_none() && is_here(i) {
+            if begin.elapsed() > STUCK {
+                log::warn!("{} stands still in the middle of a copy", i.link.peer_addr(s.peer));
+                break;
+            }
+            std::thread::yield_now();
+        }
+        i.link.share_close(s.peer, s.share);
+        out.push(s.access.comp);
+    }
+    out
+}
+
+/// A peer accesses memory of ours, and we may help.
+pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<()> {
+    let (addr, len) = (word(body, 0)?, usize::try_from(word(body, 1)?).ok()?);
+    let (piece, name) = (usize::try_from(word(body, 2)?).ok()?, word(body, 3)?);
+    let share = Share { slot: (name >> 16) as u16, turn: name as u16 };
+    let parts = body.get(8 * WORDS..)?.chunks_exact(16);
+    let parts: ArrayVec<Seg, MAX_IOV> = parts
+        .map(|part| Some(Seg { addr: word(part, 0)?.into(), len: word(part, 1)?.into() }))
+        .collect::<Option<_>>()?;
+    let there = parts.iter().try_fold(0u64, |n, part| n.checked_add(part.len.get()))?;
+    // Many small ones would keep us for long.
+    if piece == 0 || piece % 4096 != 0 || len == 0 || there < len as u64 {
+        return None;
+    }
+    let pieces = u16::try_from(len.div_ceil(piece)).ok().filter(|n| *n <= engine::MAX_PIECES)?;
+    // SAFETY: the domain outlives its interfaces.
+    let md = unsafe { &*i.md };
+    // It finds that out by itself.
+    if !md.cma || !md.regions.contains(addr as usize, len) {
+        return Some(());
+    }
+    // SAFETY: memory that UCP registered with us for its peers to access, valid until it is deregistered, which
+    // does not happen meanwhile: this is progress.
+    let ours = [unsafe { Span::new(addr as usize, len, Kind::System) }];
+    let (mut done, mut failed) = (0, None::<NoDirect>);
+    while let Some(n) = i.link.share_claim(from, share, false, pieces).filter(|_| done < pieces) {
+        done += 1;
+        if failed.is_none() {
+            let (off, n) = bytes(len, piece, n);
+            failed = match put {
+                0 => i.link.put(from, &parts, off, &ours, off, n).err(),
+                _ => i.link.get(from, &parts, off, &ours, off, n).err(),
+            };
+        }
+    }
+    if done > 0 {
+        i.link.share_report(from, share, done, failed.is_some());
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_never_helps_is_asked_rarely_and_who_does_again_each_time() {
+        let mut help = Help::default();
+        assert!(!help.is_worth_asking(), "whether CMA works is not known");
+        help.can = true;
+        let mut ask = |took: u16| {
+            let asked = help.is_worth_asking();
+            if asked {
+                help.took(took);
+            }
+            asked
+        };
+        assert_eq!((0..1000).filter(|_| ask(0)).count(), PATIENCE as usize + 1000 / RARELY as usize);
+        while !ask(1) {}
+        assert!((0..100).all(|_| ask(1)));
+        help.cannot = true;
+        assert!(!help.is_worth_asking());
+    }
+}
