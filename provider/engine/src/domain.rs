@@ -18,6 +18,8 @@ use crate::work::{Work, WorkOp};
 pub struct Config {
     /// Messages and RMA up to this many bytes travel inside a frame.
     pub eager: usize,
+    /// Up to this many do if more were posted before them and nobody has waited since; no less than `eager`.
+    pub eager_in_a_row: usize,
     /// Registrations are addressed by virtual address (else by offset).
     pub virt_addr: bool,
     /// RMA and atomics to one peer take effect in the order they were posted.
@@ -271,7 +273,7 @@ impl<L: Link> Domain<L> {
     pub fn ep_open(&mut self, config: EpConfig<L>) -> EpId {
         let EpConfig { link, av, rx, tx_cq, rx_cq, cntrs } = config;
         let rx = rx.unwrap_or_else(|| RxId(self.core.rxs.insert(RxContext::new(false))));
-        let ep = Endpoint::new(link, av, rx, tx_cq, rx_cq, cntrs, self.core.config.eager);
+        let ep = Endpoint::new(link, av, rx, tx_cq, rx_cq, cntrs, self.core.config);
         let id = EpId(self.eps.insert(ep));
         if let Some(rx) = self.core.rxs.get_mut(rx.at()) {
             rx.eps.push(id);

@@ -31,6 +31,8 @@ pub(crate) enum Proto {
 pub(crate) struct Thresholds {
     /// Most bytes of payload that travel eagerly.
     pub(crate) eager: usize,
+    /// Most that do, of many in a row: one side then copies while the other does, which one alone would not gain by.
+    pub(crate) in_a_row: usize,
     /// Most bytes of payload that fit a frame beside the longest header.
     pub(crate) fits: usize,
 }
@@ -47,17 +49,25 @@ pub fn pieces(len: usize) -> (usize, u16) {
 }
 
 impl Thresholds {
-    /// `eager` as configured, but no more than fits a frame beside the longest header.
-    pub(crate) fn new(eager: usize, max_frame: usize) -> Self {
+    /// `eager` and `in_a_row` as configured, but no more than fits a frame beside the longest header.
+    pub(crate) fn new(eager: usize, in_a_row: usize, max_frame: usize) -> Self {
         let header = wire::Head::LEN + 8 + wire::MAX_SEGS * size_of::<wire::RmaSeg>();
         let fits = max_frame.saturating_sub(header);
-        Thresholds { eager: eager.min(fits), fits }
+        Thresholds { eager: eager.min(fits), in_a_row: in_a_row.max(eager).min(fits), fits }
     }
 
     /// For `len` bytes of a message or an RMA write. What is injected is copied at once, whatever
-    /// the threshold is set to, as long as it fits.
-    pub(crate) fn choose(&self, len: usize, inject: bool) -> Proto {
-        if len <= if inject { self.fits } else { self.eager } { Proto::Eager } else { Proto::Rendezvous }
+    /// the threshold is set to, as long as it fits. `posting`: whether this is one of many in a row, which is noted of
+    /// what is large.
+    #[inline]
+    pub(crate) fn choose(&self, len: usize, inject: bool, posting: &mut bool) -> Proto {
+        let most = match inject {
+            true => self.fits,
+            false if len <= self.eager => self.eager,
+            false if std::mem::replace(posting, true) => self.in_a_row,
+            false => 0,
+        };
+        if len <= most { Proto::Eager } else { Proto::Rendezvous }
     }
 
     /// Whether a half of `len` bytes may be left to the other side while there is more to do here.

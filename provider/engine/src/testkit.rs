@@ -61,7 +61,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Setup {
-            config: Config { eager: 256, virt_addr: false, rma_order: false },
+            config: Config { eager: 256, eager_in_a_row: 600, virt_addr: false, rma_order: false },
             max_frame: 512,
             capacity: 64,
             direct: true,

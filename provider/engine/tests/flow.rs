@@ -253,7 +253,10 @@ fn many_large_messages_share_the_way() {
 fn what_is_in_use_is_not_closed() {
     let mut net = Net::with(
         1,
-        Setup { config: Config { eager: 0, virt_addr: true, rma_order: true }, ..Setup::default() },
+        Setup {
+            config: Config { eager: 0, eager_in_a_row: 0, virt_addr: true, rma_order: true },
+            ..Setup::default()
+        },
     );
     let cntr = net[0].cntr_open();
     let (ep, av, tx_cq, rx) = (net[0].ep, net[0].av, net[0].tx_cq, net[0].rx);

@@ -98,7 +98,7 @@ fn involve(net: &mut Net, to: usize, base: usize, memory: Span) -> (usize, usize
 }
 
 fn attack(direct: bool, rma_order: bool, deeds: &[Evil]) {
-    let config = Config { eager: 256, virt_addr: false, rma_order };
+    let config = Config { eager: 256, eager_in_a_row: 600, virt_addr: false, rma_order };
     let mut net = Net::with(3, Setup { config, direct, capacity: 16, cq_size: 1000, ..Setup::default() });
     let shared: Vec<Span> = (0..3).map(|at| net.bytes(at, &[at as u8; 3000])).collect();
     for (at, span) in shared.iter().enumerate() {

@@ -224,7 +224,7 @@ fn an_iov_of_more_spans_than_a_frame_names_is_refused_where_it_matters() {
 
 #[test]
 fn the_eager_threshold_gives_way_to_the_frame() {
-    let config = Config { eager: 1 << 20, virt_addr: false, rma_order: false };
+    let config = Config { eager: 1 << 20, eager_in_a_row: 0, virt_addr: false, rma_order: false };
     let mut net = Net::with(2, Setup { config, ..Setup::default() });
     for len in [250, 292, 293, 511, 512, 4096] {
         let (src, dst) = (net.bytes(0, &pattern(len, 3)), net.memory(1, len));
@@ -233,6 +233,40 @@ fn the_eager_threshold_gives_way_to_the_frame() {
         net.settle();
         assert_eq!((net[0].sent().err, net[1].received().len), (None, len));
         assert_eq!(net[1].look(dst, len), pattern(len, 3));
+    }
+}
+
+#[test]
+fn many_in_a_row_travel_in_their_frames_up_to_more() {
+    let mut net = Net::with(2, Setup { max_frame: 2048, ..Setup::default() });
+    let dst: Vec<Span> = (0..8).map(|_| net.memory(1, 700)).collect();
+    for (ctx, dst) in dst.iter().enumerate() {
+        net[1].recv(&from_any(std::slice::from_ref(dst), ctx)).unwrap();
+    }
+    let mut sent = 0;
+    for (len, inside) in [(500, [false, true, true]), (601, [false; 3])] {
+        // What came before was waited for.
+        assert!(net[0].tx().is_empty());
+        let src = net.bytes(0, &pattern(len, sent));
+        let posted = inside.map(|inside| {
+            net.hold(0, 1);
+            let before = net.in_flight(0, 1);
+            net[0].send(&msg(1, &[src], sent)).unwrap();
+            assert_eq!(net.in_flight(0, 1), before + 1);
+            sent += 1;
+            inside
+        });
+        net.settle();
+        let done: Vec<usize> = net[0].tx().iter().map(|c| c.ctx.0).collect();
+        let whole: Vec<usize> = (0..3).filter(|i| posted[*i]).map(|i| sent - 3 + i).collect();
+        assert_eq!(done, whole, "a message of {len} bytes that is inside its frame completes at once");
+        net.let_pass(0, 1, usize::MAX);
+        net.settle();
+        assert_eq!(net[0].tx().len(), 3 - whole.len());
+        for c in net[1].rx() {
+            assert_eq!((c.len, c.err), (len, None));
+            assert_eq!(net[1].look(dst[c.ctx.0], len), pattern(len, sent - 3));
+        }
     }
 }
 

@@ -48,7 +48,7 @@ fn step(nodes: usize) -> impl Strategy<Value = Step> {
 fn program() -> impl Strategy<Value = Program> {
     let setup = (1..6usize, any::<bool>(), any::<bool>(), prop_oneof![Just(0), Just(40), Just(256)])
         .prop_map(|(capacity, direct, looks, eager)| {
-            let config = Config { eager, virt_addr: false, rma_order: false };
+            let config = Config { eager, eager_in_a_row: 3 * eager, virt_addr: false, rma_order: false };
             Setup { config, capacity, direct, looks, cq_size: 1 << 20, ..Setup::default() }
         });
     let waits = prop_oneof![Just(0), Just(700), Just(usize::MAX)];

@@ -308,6 +308,7 @@ impl Wanted {
         let auto_progress = self.data_progress == fi::FI_PROGRESS_AUTO;
         let mut engine = Engine::new(Config {
             eager: param::get().eager_size(),
+            eager_in_a_row: param::get().eager_in_a_row(),
             virt_addr,
             rma_order: self.orders & answer::RMA_ORDERS != 0,
         });

@@ -17,7 +17,7 @@ use wire::{Addr, Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
 use crate::core::{Core, RecvOp, Spans, Tally, failure};
-use crate::domain::{Cntrs, MrId};
+use crate::domain::{Cntrs, Config, MrId};
 use crate::hash::Map;
 use crate::link::{CopyId, Event, Frame, Gone, Link, PeerId, Refused, Share};
 use crate::pool::Pool;
@@ -185,7 +185,7 @@ pub(crate) struct Endpoint<L> {
     streams: VecDeque<u64>,
     /// Requests of which we have pieces to copy.
     shares: VecDeque<u64>,
-    /// A large read or write was begun, and nobody waited for anything since.
+    /// Something large was begun, and nobody waited for anything since.
     posting: bool,
     /// Copies in flight, and the request each is for.
     copies: Vec<(CopyId, u64)>,
@@ -218,7 +218,7 @@ impl<L: Link> Endpoint<L> {
         tx_cq: Option<CqId>,
         rx_cq: Option<CqId>,
         cntrs: Cntrs,
-        eager: usize,
+        config: Config,
     ) -> Self {
         let max_frame = link.limits().max_frame;
         Endpoint {
@@ -239,7 +239,7 @@ impl<L: Link> Endpoint<L> {
             invited: Vec::new(),
             lagging: Vec::new(),
             untold: None,
-            proto: Thresholds::new(eager, max_frame),
+            proto: Thresholds::new(config.eager, config.eager_in_a_row, max_frame),
             max_frame,
             depth: bound::DEPTH,
             unheard: 0,

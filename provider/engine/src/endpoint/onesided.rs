@@ -19,6 +19,7 @@ use zerocopy::IntoBytes;
 use super::{Done, Endpoint};
 use crate::core::Core;
 use crate::link::{Exposed, Link, PeerId};
+use crate::proto::Proto;
 use crate::types::*;
 
 /// The place that an operation names, if the peer exposes it for that.
@@ -32,7 +33,14 @@ fn place(memory: &Exposed, addr: u64, len: u64, write: bool) -> Option<Seg> {
 
 impl<L: Link> Endpoint<L> {
     /// Does the operation here and now. `false`: nothing has happened, and the target has to help.
-    pub(super) fn alone(&mut self, core: &mut Core, peer: PeerId, op: &Rma<'_>, done: &Done) -> bool {
+    pub(super) fn alone(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        op: &Rma<'_>,
+        (proto, in_a_row): (Proto, bool),
+        done: &Done,
+    ) -> bool {
         let [seg] = op.remote else { return false };
         let len = total(op.iov);
         let state = self.peer(peer);
@@ -45,13 +53,13 @@ impl<L: Link> Endpoint<L> {
             return false;
         }
         let late = state.loose > 0;
-        let small = op.write && len <= self.proto.eager && !op.flags.contains(OpFlags::DELIVERY);
+        let small = op.write && proto == Proto::Eager && !op.flags.contains(OpFlags::DELIVERY);
         if (late && !small) || !op.iov.iter().all(|s| s.kind().is_system()) {
             return false;
         }
         let Some(memory) = self.link.exposed(peer, seg.key.get()) else { return false };
         let Some(there) = place(&memory, seg.addr.get(), len as u64, op.write) else { return false };
-        if !small && self.share_rma(core, peer, op, there, *done) {
+        if !small && self.share_rma(core, peer, op, there, in_a_row, *done) {
             return true;
         }
         let copied = if small {

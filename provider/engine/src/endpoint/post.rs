@@ -168,7 +168,7 @@ impl<L: Link> Endpoint<L> {
         let report = op.flags.contains(OpFlags::COMPLETION);
         let done_as = Done { ctx: op.ctx, what, report, tag, data, tally };
         let device = on_device(op.iov) && self.shares(peer, op.iov, len, op.flags)?;
-        let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT));
+        let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT), &mut self.posting);
         let mut proto = if device { Proto::Rendezvous } else { proto };
         if proto == Proto::Eager && self.peer(peer).holds {
             if op.flags.contains(OpFlags::INJECT) {
@@ -227,7 +227,9 @@ impl<L: Link> Endpoint<L> {
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, tally };
         let watched =
             self.is_watched(if op.write { self.cntrs.write } else { self.cntrs.read }, op.flags, tally);
-        if watched && self.alone(core, peer, op, &done_as) {
+        let in_a_row = self.posting;
+        let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT), &mut self.posting);
+        if watched && self.alone(core, peer, op, (proto, in_a_row), &done_as) {
             return Ok(());
         }
         let mut flags = if op.data.is_some() { Flags::CQ_DATA } else { Flags::empty() };
@@ -238,7 +240,6 @@ impl<L: Link> Endpoint<L> {
         };
         let out = |iov, large| Out { large, ..Out::new(peer, iov, len, done_as) };
         let device = on_device(op.iov) && self.shares(peer, op.iov, len, op.flags)?;
-        let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT));
         if op.write && !device && proto == Proto::Eager {
             if !watched {
                 let mut header = Header::new();

@@ -364,6 +364,7 @@ impl<L: Link> Endpoint<L> {
         peer: PeerId,
         op: &Rma<'_>,
         there: Seg,
+        in_a_row: bool,
         done_as: Done,
     ) -> bool {
         let len = total(op.iov);
@@ -372,7 +373,6 @@ impl<L: Link> Endpoint<L> {
             return false;
         }
         // One of many: half of it is left to the target, until we come to wait for them.
-        let in_a_row = std::mem::replace(&mut self.posting, true);
         let how = match Thresholds::pieces(len) {
             _ if in_a_row && Thresholds::may_give(len) && self.is_idle(peer) => How::Given,
             Some(pieces) => How::Both(pieces),
