@@ -15,6 +15,8 @@ pub(crate) struct Params {
     /// What the user chose.
     eager_size: Option<usize>,
     pub ring_size: usize,
+    /// To the first few peers.
+    pub long_ring_size: usize,
     pub cma: bool,
     pub device_direct: bool,
     pub connect_timeout: Duration,
@@ -32,6 +34,7 @@ impl Default for Params {
         Params {
             eager_size: None,
             ring_size: link.ring,
+            long_ring_size: link.long_ring,
             cma: link.cma,
             device_direct: link.device_direct,
             connect_timeout: link.connect_timeout,
@@ -57,6 +60,7 @@ impl Params {
         OpenOptions {
             bind: Some(bind.sock()),
             ring: self.ring_size,
+            long_ring: self.long_ring_size,
             cma: self.cma,
             device_direct: self.device_direct,
             connect_timeout: self.connect_timeout,
@@ -92,9 +96,10 @@ pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
         if let Some(n) = core.param_size(
             provider,
             c"ring_size",
-            c"Bytes of the shared memory ring from one endpoint to another (default: 126976, least: 24576)",
+            c"Bytes of the shared memory ring from one endpoint to another (default: 520192 to the first 16, 126976 to more; least: 24576)",
         ) {
             p.ring_size = n.max(link::MIN_RING);
+            p.long_ring_size = p.ring_size;
         }
         if let Some(n) = core.param_size(
             provider,

@@ -31,5 +31,6 @@ mod shm;
 pub use cma::{cma_allowed, eager_in_a_row, eager_size};
 pub use net::primary_ip;
 pub use shm::{
-    DEFAULT_RING, Hazards, MIN_RING, Mapping, OpenOptions, ShmFrame, ShmLink, WindowId, Windows, full_fence,
+    DEFAULT_RING, FEW, Hazards, LONG_RING, MIN_RING, Mapping, OpenOptions, ShmFrame, ShmLink, WindowId,
+    Windows, full_fence,
 };

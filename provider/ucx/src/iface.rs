@@ -138,7 +138,8 @@ pub(crate) unsafe extern "C" fn open(
         let settings = param::get();
         let options = OpenOptions {
             bind: Some((Ipv4Addr::LOCALHOST, 0).into()),
-            ring: settings.ring,
+            ring: settings.rings.0,
+            long_ring: settings.rings.1,
             cma: owner.cma,
             // For device memory there is another interface.
             device_direct: false,

@@ -3,7 +3,7 @@
 //! | variable | default | |
 //! |---|---|---|
 //! | `STRAIT_UCX_LOG` | warn | off, error, warn, info, debug, trace |
-//! | `STRAIT_UCX_RING` | 64K | bytes of the ring to each peer, with K or M |
+//! | `STRAIT_UCX_RING` | 508K to the first 16 peers, 64K to more | bytes of the ring to each, with K or M |
 //! | `STRAIT_UCX_CMA` | y | n: never process_vm_readv(2) |
 //! | `STRAIT_UCX_CHECK` | y | n: serve a UCX also if its tables look different from what its release has |
 
@@ -14,7 +14,8 @@ use ::log::LevelFilter;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Params {
     pub(crate) log: LevelFilter,
-    pub(crate) ring: usize,
+    /// Bytes of the ring to any peer, and to the first few.
+    pub(crate) rings: (usize, usize),
     pub(crate) cma: bool,
     pub(crate) check: bool,
 }
@@ -27,7 +28,10 @@ pub(crate) fn get() -> &'static Params {
     PARAMS.get_or_init(|| {
         let params = Params {
             log: read("LOG", LevelFilter::Warn, |v| v.parse().ok()),
-            ring: read("RING", RING, size).clamp(link::MIN_RING.max(32 << 10), 16 << 20),
+            rings: read("RING", (RING, link::LONG_RING), |text| {
+                let ring = size(text)?.clamp(link::MIN_RING.max(32 << 10), 16 << 20);
+                Some((ring, ring))
+            }),
             cma: read("CMA", true, flag),
             check: read("CHECK", true, flag),
         };

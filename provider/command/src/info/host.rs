@@ -8,9 +8,11 @@ use crate::os;
 
 pub fn links() -> Vec<Link> {
     let text = format!(
-        "processes of the same user on this host: a ring of {} KiB from each to each (or \
+        "processes of the same user on this host: a ring of {} KiB from each to {} others, and of {} KiB to more (or \
          FI_STRAIT_RING_SIZE), in memory of its own (memfd, not /dev/shm); long messages straight from \
          one process to the other, where that is allowed",
+        link::LONG_RING >> 10,
+        link::FEW,
         link::DEFAULT_RING >> 10
     );
     let finding = match os::memfd_works() {

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use engine::{Gone, Refused};
 
 use super::control::{self, Cred, Hello};
-use super::peer::Outbound;
+use super::peer::{Outbound, Peer};
 use super::ring::Producer;
 use super::segment::Segment;
 use super::share::Slots;
-use super::{ShmLink, service};
+use super::{FEW, ShmLink, service};
 use crate::net;
 
 /// Between two attempts.
@@ -95,10 +95,11 @@ impl ShmLink {
         }
         // A process forked from one that was killed may hold its listener, and never take anything.
         self.watch(id, cred.pid, &sock).map_err(|_| Failed::Nobody)?;
-        let (segment, fd) = Segment::create(self.options.ring).map_err(|e| self.lacking("a segment", &e))?;
+        let ring = self.ring_size();
+        let (segment, fd) = Segment::create(ring).map_err(|e| self.lacking("a segment", &e))?;
         let hello = Hello {
             version: self.options.version,
-            ring: self.options.ring as u32,
+            ring: ring as u32,
             incarnation: self.incarnation,
             from: *self.peers[id as usize].name.get_or_insert(self.addr),
             to: addr,
@@ -120,6 +121,13 @@ impl ShmLink {
             board: None,
             shares: Slots::default(),
         })
+    }
+
+    /// Bytes of the ring to one more peer.
+    fn ring_size(&self) -> usize {
+        let (short, long) = (self.options.ring, self.options.long_ring);
+        let has_long = |p: &&Peer| p.out.as_ref().is_some_and(|out| out.tx.mem().ring() > short);
+        if self.peers.iter().filter(has_long).count() < FEW { long } else { short }
     }
 
     fn lacking(&mut self, what: &str, e: &std::io::Error) -> Failed {

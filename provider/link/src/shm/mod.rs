@@ -37,7 +37,7 @@ use ring::Mem as _;
 use wake::Barrier;
 
 pub use hazard::Hazards;
-pub use open::{DEFAULT_RING, MIN_RING, OpenOptions};
+pub use open::{DEFAULT_RING, FEW, LONG_RING, MIN_RING, OpenOptions};
 pub use wake::full_fence;
 pub use window::{Mapping, WindowId, Windows};
 
@@ -686,7 +686,8 @@ impl Link for ShmLink {
 
     fn describe(&self, peer: PeerId) -> String {
         let peer = &self.peers[peer.0 as usize];
-        let mut line = format!("shm {} KiB ring, ", self.options.ring >> 10);
+        let ring = peer.out.as_ref().map_or(self.options.ring, |out| out.tx.mem().ring());
+        let mut line = format!("shm {} KiB ring, ", ring >> 10);
         let pid = peer.inb.as_ref().map(|i| i.pid).or(peer.out.as_ref().map(|o| o.pid));
         let _ = match (&peer.no_cma, pid) {
             _ if !self.options.cma => write!(line, "frames only: cma is switched off"),

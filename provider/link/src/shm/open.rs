@@ -19,6 +19,14 @@ use crate::net;
 /// memory only where they were touched.
 pub const DEFAULT_RING: usize = 124 << 10;
 
+/// Bytes of a ring to one of the first [`FEW`] peers, if nothing else is asked for. Between cores that share no
+/// cache a long ring moves up to twice the bytes, since who is ahead seldom has to wait; between many, such rings
+/// would take too much memory.
+pub const LONG_RING: usize = 508 << 10;
+
+/// How many peers at a time have a long ring.
+pub const FEW: usize = 16;
+
 /// Least bytes of a ring: enough for frames of 10 KiB.
 pub const MIN_RING: usize = 24 << 10;
 
@@ -30,6 +38,8 @@ pub struct OpenOptions {
     pub bind: Option<SocketAddr>,
     /// Bytes of the ring to each peer; rounded up to pages, and to [`MIN_RING`].
     pub ring: usize,
+    /// Likewise, to the first [`FEW`] peers; no less than `ring`.
+    pub long_ring: usize,
     /// Whether to reach peers' memory directly where the kernel allows it.
     pub cma: bool,
     /// Whether a device copies from or to a peer's device memory where the driver allows it.
@@ -47,6 +57,7 @@ impl Default for OpenOptions {
         OpenOptions {
             bind: None,
             ring: DEFAULT_RING,
+            long_ring: LONG_RING,
             cma: true,
             device_direct: true,
             connect_timeout: Duration::from_secs(3),
@@ -67,7 +78,9 @@ impl ShmLink {
         }
         let poller = Poller::new()?;
         poller.add(&listener, service::LISTENER)?;
-        let ring = options.ring.clamp(MIN_RING, segment::MAX_RING).next_multiple_of(4096);
+        let size = |ring: usize| ring.clamp(MIN_RING, segment::MAX_RING).next_multiple_of(4096);
+        let ring = size(options.ring);
+        let long_ring = size(options.long_ring).max(ring);
         let link = ShmLink {
             peers: Vec::new(),
             hot: [NOBODY; HOT],
@@ -97,7 +110,7 @@ impl ShmLink {
             board: Board::create()?,
             starved: Vec::new(),
             connecting: false,
-            options: OpenOptions { ring, ..options },
+            options: OpenOptions { ring, long_ring, ..options },
             scratch: Vec::new(),
             incarnation: control::random()?,
             pid: std::process::id(),

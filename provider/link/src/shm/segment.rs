@@ -175,6 +175,11 @@ impl Segment {
         self.shared.resident()
     }
 
+    /// Bytes of the ring.
+    pub(crate) fn ring(&self) -> usize {
+        self.lines as usize * LINE
+    }
+
     /// A counter of shared transfers; `slot` is below [`SLOTS`].
     pub(crate) fn share(&self, slot: u16) -> &AtomicU32 {
         self.word(SHARES + usize::from(slot % SLOTS) * SHARE)

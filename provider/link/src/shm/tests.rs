@@ -383,7 +383,7 @@ fn a_sleeper_is_woken_by_each_thing_that_may_happen() {
     while say(&mut a, to_b, &[3; 5000]).is_ok() {}
     assert!(a.arm() && !readable(&a, 0));
     // A quarter of the ring, which is when the sender is told.
-    (0..DEFAULT_RING / 4 / 5000 + 2).for_each(|_| drop(frame(&mut b)));
+    (0..LONG_RING / 4 / 5000 + 2).for_each(|_| drop(frame(&mut b)));
     assert!(readable(&a, 1000));
     assert!(a.poll().is_none());
     say(&mut a, to_b, &[3; 5000]).unwrap();
@@ -463,6 +463,27 @@ fn nothing_is_left_open() {
 }
 
 #[test]
+fn a_few_peers_get_a_long_ring_and_more_a_short_one() {
+    let mut a = open();
+    let others: Vec<ShmLink> = (0..FEW + 2).map(|_| open()).collect();
+    let ids: Vec<PeerId> = others.iter().map(|b| a.peer(&b.addr())).collect();
+    let ring = |a: &ShmLink, id: PeerId| a.peers[id.0 as usize].out.as_ref().map(|o| o.tx.mem().ring());
+    let mut most = vec![0; a.limits().max_frame];
+    for (n, id) in ids.iter().enumerate() {
+        // The longest frame fits either.
+        say(&mut a, *id, &most).unwrap();
+        assert_eq!(ring(&a, *id), Some(if n < FEW { LONG_RING } else { DEFAULT_RING }));
+    }
+    most.clear();
+    // A place that comes free is given away again.
+    let late = open();
+    let id = a.peer(&late.addr());
+    a.peers[ids[3].0 as usize].out = None;
+    say(&mut a, id, &most).unwrap();
+    assert_eq!(ring(&a, id), Some(LONG_RING));
+}
+
+#[test]
 fn an_idle_peer_takes_no_more_than_64_kib() {
     let (mut a, to_b, mut b, to_a) = couple();
     for n in 0..100u8 {
@@ -495,7 +516,7 @@ fn direct_access_and_its_description() {
     let bad = [Seg { addr: 4096.into(), len: 32.into() }];
     assert_eq!(a.get(to_b, &bad, 0, &mine, 0, 8), Err(NoDirect::Fault));
     let pid = std::process::id();
-    assert_eq!(a.describe(to_b), format!("shm 124 KiB ring, cma (process_vm_readv) with pid {pid}"));
+    assert_eq!(a.describe(to_b), format!("shm 508 KiB ring, cma (process_vm_readv) with pid {pid}"));
     let nobody = a.peer(&Addr::new("127.0.0.1:3".parse().unwrap()));
     assert_eq!(a.get(nobody, &seg, 0, &mine, 0, 8), Err(NoDirect::Fault));
     assert_eq!(a.describe(nobody), "shm 124 KiB ring, not connected");

@@ -125,7 +125,7 @@ fn what_is_packed_arrives_also_over_the_end_of_the_ring() {
     let (mut a, _, mut b, _) = pair();
     let peer = a.peer(&b.addr());
     let (mut direct, mut wrapped) = (0, 0);
-    for i in 0..200usize {
+    for i in 0..2000usize {
         let n = 1 + i * 37 % 3000;
         let scratch = a.scratch.capacity();
         let at = a.scratch.as_ptr() as usize;
