@@ -360,8 +360,8 @@ static void exhausted(void)
 /* Who has no descriptor to meet a peer with meets it once there is one; nothing is lost meanwhile. */
 static void acceptor(void)
 {
-	static struct op ops[1 << 12];
-	static uint64_t words[1 << 12];
+	static struct op ops[1 << 15];
+	static uint64_t words[1 << 15];
 	uint64_t n = 0, start = now_ns();
 	struct fab f;
 	fi_addr_t to;
@@ -371,7 +371,7 @@ static void acceptor(void)
 	order(STARVE, 0);
 	while (!sh->starving)
 		usleep(100);
-	while (now_ns() - start < 500000000u && n < 1 << 12) {
+	while (now_ns() - start < 500000000u && n < 1 << 15) {
 		long ret;
 
 		words[n] = n;
@@ -385,7 +385,7 @@ static void acceptor(void)
 		ops[n].state = FREE;
 		fab_poll(&f);
 	}
-	CHECK(n < 1 << 12, "a peer that cannot be met took %lu messages", n);
+	CHECK(n < 1 << 15, "a peer that cannot be met took %lu messages", n);
 	sh->sent = n;
 	sh->fed = 1;
 	for (uint64_t i = 0; i < n; i++)
