@@ -393,16 +393,13 @@ static void test_cancel(void) {
         munmap(place, w.size);
     }
     ep = first;
-    /* Some UCX asks the other side's progress for what is got: behind this message none of that is left, and the memory
-     * may go. */
-    char last = 0;
-    if (me == 0) check(finish(ucp_tag_send_nbx(ep, &last, 1, 3, &p), "send"), "send");
-    else check(finish(ucp_tag_recv_nbx(worker, &last, 1, 3, ~0ull, &p), "receive"), "receive");
     meet();
     if (me == 0) printf("  %d gets were cut off\n", late);
     free(packed);
     free(address);
-    close_window(&w, 1);
+    /* Some UCX has the other side's progress send what is got, which goes on when nobody wants it any more: the
+     * memory has to stay. */
+    unshare_window(&w);
 }
 
 static const struct {
