@@ -48,6 +48,14 @@ use() {
 # carried LOG: UCX says so itself, at its level info.
 carried() { grep -q '[_ ]cfg.*(strait/host)' "$1"; }
 
+# preloaded: what `run` preloads, with a blank before each.
+preloaded() {
+    local setting
+    for setting in "${run[@]}"; do
+        if [[ $setting == LD_PRELOAD=* ]]; then printf ' %s' "${setting#*=}"; fi
+    done
+}
+
 part_info() {
     local host status
     for host in $hosts; do
@@ -73,7 +81,7 @@ helped() {
 }
 
 part_client() {
-    local host mode want out status setting preload
+    local host mode want out status
     gcc -O1 -o "$WORK/ucx-client" tests/ucx/client.c -lucp -lucs
     gcc -O1 -shared -fPIC -o "$WORK/ucx-nowrite.so" tests/ucx/nowrite.c
     for host in $hosts; do
@@ -99,9 +107,8 @@ part_client() {
         helped "$out" "${run[@]}" "$WORK/ucx-client" oneway || status=1
         report $status "client $host: both sides copied $(grep -c 'copies [1-9][0-9]* pieces of' "$out") of $(grep -c 'copies [0-9]* pieces of' "$out")"
         # And if the other side finds that it cannot.
-        out=$logs/client-$host-nowrite.log status=0 preload=$WORK/ucx-nowrite.so
-        for setting in "${run[@]}"; do [[ $setting != LD_PRELOAD=* ]] || preload+=" ${setting#*=}"; done
-        helped "$out" "${run[@]}" LD_PRELOAD="$preload" "$WORK/ucx-client" oneway || status=1
+        out=$logs/client-$host-nowrite.log status=0
+        helped "$out" "${run[@]}" LD_PRELOAD="$WORK/ucx-nowrite.so$(preloaded)" "$WORK/ucx-client" oneway || status=1
         grep -q 'process_vm_readv refused: EPERM' "$out" || status=1
         report $status "client $host: a side that cannot copy its part"
     done
@@ -136,7 +143,7 @@ stand_in() {
 
 # use_cuda HOST: as `use`, with the stand-in; what a wheel brings as CUDA's runtime is replaced too.
 use_cuda() {
-    local runtime release at setting preload=()
+    local runtime release at
     LD_LIBRARY_PATH=$WORK/ucx-cuda use "$1"
     runtime=$(basename "$UCX/$1"/libucx_cu*.libs/libcudart*) at=$WORK/ucx-cuda/$1
     release=${runtime#*.so.} release=${release%%.*}
@@ -145,10 +152,7 @@ use_cuda() {
     gcc -O1 -shared -fPIC -Wl,-soname,"$runtime" -Wl,--version-script="$at/map" -o "$at/libcudart.so" \
         tests/ucx/cudart.c "$WORK/ucx-cuda/libcuda.so.1"
     [[ "${run[*]} " == *" UCX_TLS=strait,cuda_copy "* ]] || die "no settings for CUDA under $1"
-    for setting in "${run[@]}"; do
-        if [[ $setting == LD_PRELOAD=* ]]; then preload+=("${setting#*=}"); fi
-    done
-    run+=(LD_PRELOAD="$at/libcudart.so${preload[*]:+ ${preload[*]}}"
+    run+=(LD_PRELOAD="$at/libcudart.so$(preloaded)"
         LD_LIBRARY_PATH="$WORK/ucx-cuda:$UCX/$1/libucx/lib")
 }
 

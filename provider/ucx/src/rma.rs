@@ -104,15 +104,18 @@ pub(crate) fn transfer(e: &mut Ep, a: &Access) -> Result<Status, Status> {
     if !e.no_cma && cma(e, a.rkey, a.put, a.addr, &a.local, a.len)? {
         return Ok(ucx::UCS_OK);
     }
-    Ok(if a.put { put_by_request(e, a) } else { get_by_request(e, a) })
+    Ok(by_request(e, a))
+}
+
+fn by_request(e: &mut Ep, a: &Access) -> Status {
+    if a.put { put_by_request(e, a) } else { get_by_request(e, a) }
 }
 
 /// To or from memory that is not mapped here: by CMA, large ones together with the owner, or by request.
 fn reach_out(e: &mut Ep, way: &Way, a: &Access) -> Result<Status, Status> {
     match way {
         Way::Cma => share::start(e, a).map_or_else(|| transfer(e, a), Ok),
-        _ if a.put => Ok(put_by_request(e, a)),
-        _ => Ok(get_by_request(e, a)),
+        _ => Ok(by_request(e, a)),
     }
 }
 
@@ -121,6 +124,38 @@ fn reach_out(e: &mut Ep, way: &Way, a: &Access) -> Result<Status, Status> {
 unsafe fn span(at: *const c_void, len: usize) -> Span {
     // SAFETY: the caller's promise.
     unsafe { Span::new(at.expose_provenance(), len, Kind::System) }
+}
+
+/// Copies between `local` and a peer's memory, by the way that there is.
+///
+/// # Safety
+/// `ep` and `rkey` must be ours.
+#[inline(always)]
+unsafe fn put_or_get(
+    put: bool,
+    ep: ucx::Ep,
+    local: &[Span],
+    len: usize,
+    addr: u64,
+    rkey: usize,
+    comp: *mut Completion,
+) -> Status {
+    // SAFETY: the caller's promise; nothing calls back while it is borrowed.
+    let e = unsafe { ep::of(ep) };
+    let done = way(e, rkey, addr, len).and_then(|way| match way {
+        Way::Mapped(at) => {
+            if put {
+                // SAFETY: an endpoint's interface outlives it.
+                unsafe { (*e.iface()).empty = 0 };
+            }
+            access(rkey, || copy(at, local, len, put)).map(|()| ucx::UCS_OK)
+        }
+        way => {
+            let local = local.iter().copied().collect();
+            reach_out(e, &way, &Access { put, addr, rkey, local, len, comp })
+        }
+    });
+    done.unwrap_or_else(|status| status)
 }
 
 /// Writes `local` to a peer's memory.
@@ -136,20 +171,24 @@ unsafe fn put(
     rkey: usize,
     comp: *mut Completion,
 ) -> Status {
-    // SAFETY: the caller's promise; nothing calls back while it is borrowed.
-    let e = unsafe { ep::of(ep) };
-    let done = way(e, rkey, addr, len).and_then(|way| match way {
-        Way::Mapped(at) => {
-            // SAFETY: an endpoint's interface outlives it.
-            unsafe { (*e.iface()).empty = 0 };
-            access(rkey, || copy(at, local, len, true)).map(|()| ucx::UCS_OK)
-        }
-        way => {
-            let local = local.iter().copied().collect();
-            reach_out(e, &way, &Access { put: true, addr, rkey, local, len, comp })
-        }
-    });
-    done.unwrap_or_else(|status| status)
+    // SAFETY: the caller's promise.
+    unsafe { put_or_get(true, ep, local, len, addr, rkey, comp) }
+}
+
+/// Reads a peer's memory to `local`.
+///
+/// # Safety
+/// As for `put`.
+unsafe fn get(
+    ep: ucx::Ep,
+    local: &[Span],
+    len: usize,
+    addr: u64,
+    rkey: usize,
+    comp: *mut Completion,
+) -> Status {
+    // SAFETY: the caller's promise.
+    unsafe { put_or_get(false, ep, local, len, addr, rkey, comp) }
 }
 
 /// Copies between mapped memory and local parts.
@@ -191,30 +230,6 @@ fn put_by_request(e: &mut Ep, a: &Access) -> Status {
     }
     // Without a completion (short, bcopy) a flush tells when it has arrived.
     if comp.is_null() { ucx::UCS_OK } else { ucx::UCS_INPROGRESS }
-}
-
-/// Reads a peer's memory to `local`.
-///
-/// # Safety
-/// As for `put`.
-unsafe fn get(
-    ep: ucx::Ep,
-    local: &[Span],
-    len: usize,
-    addr: u64,
-    rkey: usize,
-    comp: *mut Completion,
-) -> Status {
-    // SAFETY: the caller's promise; nothing calls back while it is borrowed.
-    let e = unsafe { ep::of(ep) };
-    let done = way(e, rkey, addr, len).and_then(|way| match way {
-        Way::Mapped(at) => access(rkey, || copy(at, local, len, false)).map(|()| ucx::UCS_OK),
-        way => {
-            let local = local.iter().copied().collect();
-            reach_out(e, &way, &Access { put: false, addr, rkey, local, len, comp })
-        }
-    });
-    done.unwrap_or_else(|status| status)
 }
 
 #[cold]

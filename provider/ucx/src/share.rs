@@ -16,8 +16,9 @@
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use engine::{Link, NoDirect, PeerId, Share};
+use engine::{Link, PeerId, Share};
 use hmem::{Kind, Span};
+use link::ShmLink;
 use ucx_sys::{self as ucx, Completion, Status};
 use wire::Seg;
 
@@ -115,7 +116,7 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     // SAFETY: an endpoint's interface outlives it.
     let i = unsafe { &mut *e.iface() };
     let share = i.link.share_open(e.peer)?;
-    i.link.share_expect(e.peer, share);
+    let part = Part { peer: e.peer, share, len: access.len, piece, pieces };
     let mut frame = ArrayVec::<u8, MAX>::new();
     let mut say = |bytes: &[u8]| frame.try_extend_from_slice(bytes);
     let name = u64::from(share.slot) << 16 | u64::from(share.turn);
@@ -134,19 +135,7 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
         if said.is_err() || i.link.send(peer, &frame, &[], 0, 0).is_err() {
             return None;
         }
-        let (mut mine, mut good) = (0, true);
-        while let Some(n) = i.link.share_claim(peer, share, true, pieces).filter(|_| mine < pieces) {
-            mine += 1;
-            let (off, len) = bytes(access.len, piece, n);
-            // What is left after a failure is taken only so that the owner does not.
-            let local = &access.local;
-            good = good
-                && match access.put {
-                    true => i.link.put(peer, &remote, off, local, off, len).is_ok(),
-                    false => i.link.get(peer, &remote, off, local, off, len).is_ok(),
-                };
-        }
-        Some((mine, good))
+        Some(part.copy(&mut i.link, true, &access.local, &remote, access.put))
     });
     let (mine, good) = match copied {
         Ok(Some(copied)) => copied,
@@ -170,10 +159,35 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     Some(if good { ucx::UCS_OK } else { alone(e, access) })
 }
 
-/// Place and length of a piece.
-fn bytes(len: usize, piece: usize, n: u16) -> (usize, usize) {
-    let off = usize::from(n) * piece;
-    (off, piece.min(len - off))
+/// What is shared: bytes in all and of a piece, and how many of these there are.
+struct Part {
+    peer: PeerId,
+    share: Share,
+    len: usize,
+    piece: usize,
+    pieces: u16,
+}
+
+impl Part {
+    /// Copies pieces until there are none, on the side that opened the counter (`mine`) or on the other: how many,
+    /// and whether all could be copied.
+    fn copy(&self, link: &mut ShmLink, mine: bool, here: &[Span], there: &[Seg], put: bool) -> (u16, bool) {
+        let (mut done, mut good) = (0, true);
+        // A side that turns the counter back gets no more out of us than there is.
+        while done < self.pieces {
+            let Some(n) = link.share_claim(self.peer, self.share, mine, self.pieces) else { break };
+            done += 1;
+            let off = usize::from(n) * self.piece;
+            let len = self.piece.min(self.len - off);
+            // What is left after a failure is taken only so that the other side does not.
+            good = good
+                && match put {
+                    true => link.put(self.peer, there, off, here, off, len).is_ok(),
+                    false => link.get(self.peer, there, off, here, off, len).is_ok(),
+                };
+        }
+        (done, good)
+    }
 }
 
 /// Some piece could not be copied: all of it again, without the owner's help.
@@ -255,19 +269,11 @@ pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<
     // SAFETY: memory that UCP registered with us for its peers to access, valid until it is deregistered, which
     // does not happen meanwhile: this is progress.
     let ours = [unsafe { Span::new(addr as usize, len, Kind::System) }];
-    let (mut done, mut failed) = (0, None::<NoDirect>);
-    while let Some(n) = i.link.share_claim(from, share, false, pieces).filter(|_| done < pieces) {
-        done += 1;
-        if failed.is_none() {
-            let (off, n) = bytes(len, piece, n);
-            failed = match put {
-                0 => i.link.put(from, &parts, off, &ours, off, n).err(),
-                _ => i.link.get(from, &parts, off, &ours, off, n).err(),
-            };
-        }
-    }
+    let part = Part { peer: from, share, len, piece, pieces };
+    // The other way round: what the peer gets is put there.
+    let (done, good) = part.copy(&mut i.link, false, &ours, &parts, put == 0);
     if done > 0 {
-        i.link.share_report(from, share, done, failed.is_some());
+        i.link.share_report(from, share, done, good);
     }
     Some(())
 }

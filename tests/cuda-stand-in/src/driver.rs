@@ -18,10 +18,18 @@ impl Driver {
 
     /// Loads and initialises it, and makes device 0's primary context current in this thread.
     pub fn start() -> Driver {
-        let driver = Driver::load();
-        call!(driver.0, "cuInit"(u32)(0));
-        driver.enter(0);
-        driver
+        Driver::load().begin()
+    }
+
+    /// Likewise with the driver that this machine has.
+    pub fn start_real() -> Driver {
+        Driver(Program::open("libcuda.so.1".into())).begin()
+    }
+
+    fn begin(self) -> Driver {
+        call!(self.0, "cuInit"(u32)(0));
+        self.enter(0);
+        self
     }
 
     /// Makes a device's primary context current in this thread.

@@ -41,7 +41,12 @@ macro_rules! call {
 impl Program {
     /// Loads it, for good.
     pub fn load(name: &str) -> Program {
-        let path = CString::new(path(name).into_os_string().into_encoded_bytes()).expect("a path");
+        Program::open(path(name))
+    }
+
+    /// Loads a library by its path, or one that the linker finds by its name.
+    pub fn open(path: PathBuf) -> Program {
+        let path = CString::new(path.into_os_string().into_encoded_bytes()).expect("a path");
         let lib = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!lib.is_null(), "{path:?} cannot be loaded");
         Program(lib)

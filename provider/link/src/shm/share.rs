@@ -84,14 +84,14 @@ pub(crate) fn claim<W: Word>(word: &W, turn: u16, of: u16) -> Option<u16> {
 const FAILED: u32 = 1 << 15;
 
 /// Forgets what was reported of earlier turns, since their numbers come again.
-fn forget<W: Word>(word: &W, turn: u16) {
+pub(super) fn forget<W: Word>(word: &W, turn: u16) {
     word.store(u32::from(turn.wrapping_sub(1)) << 16, Relaxed);
 }
 
-/// Reports so many pieces as done.
-pub(crate) fn report<W: Word>(word: &W, turn: u16, done: u16, failed: bool) {
+/// Reports so many pieces as done, and whether all could be copied.
+pub(crate) fn report<W: Word>(word: &W, turn: u16, done: u16, good: bool) {
     let done = u32::from(done) & (FAILED - 1);
-    word.store(u32::from(turn) << 16 | if failed { FAILED } else { 0 } | done, Release);
+    word.store(u32::from(turn) << 16 | if good { 0 } else { FAILED } | done, Release);
 }
 
 /// What was reported for that turn: how many pieces, and whether all could be copied.
@@ -102,17 +102,11 @@ pub(crate) fn reported<W: Word>(word: &W, turn: u16) -> Option<(u16, bool)> {
 
 /// The other way for pieces to change hands.
 impl ShmLink {
-    /// Has this transfer, whose counter we have just opened, be reported on.
-    pub fn share_expect(&mut self, with: PeerId, share: Share) {
-        if let Some(out) = &self.peers[with.0 as usize].out {
-            forget(out.tx.mem().report(share.slot), share.turn);
-        }
-    }
-
-    /// Reports that all pieces which we took of a peer's transfer are done with, so many.
-    pub fn share_report(&mut self, to: PeerId, share: Share, done: u16, failed: bool) {
+    /// Reports that all pieces which we took of a peer's transfer are done with: how many, and whether all could be
+    /// copied.
+    pub fn share_report(&mut self, to: PeerId, share: Share, done: u16, good: bool) {
         if let Some(inb) = &self.peers[to.0 as usize].inb {
-            report(inb.rx.mem().report(share.slot), share.turn, done, failed);
+            report(inb.rx.mem().report(share.slot), share.turn, done, good);
         }
     }
 
@@ -154,9 +148,9 @@ mod tests {
     #[test]
     fn a_report_is_of_one_turn() {
         let word = AtomicU32::new(0);
-        report(&word, 7, 3, false);
+        report(&word, 7, 3, true);
         assert_eq!((reported(&word, 7), reported(&word, 8)), (Some((3, true)), None));
-        report(&word, 7, i16::MAX as u16, true);
+        report(&word, 7, i16::MAX as u16, false);
         assert_eq!(reported(&word, 7), Some((i16::MAX as u16, false)));
         forget(&word, 7);
         assert_eq!(reported(&word, 7), None);

@@ -47,7 +47,7 @@ fn told(twin: Twin) {
         let other = thread::spawn(move || {
             // SAFETY: a piece that this side has claimed.
             theirs.1.with_mut(|piece| unsafe { *piece = 7 });
-            report(&theirs.0, 1, 1, false);
+            report(&theirs.0, 1, 1, true);
         });
         if let Some(told) = reported(&word.0, 1) {
             assert_eq!(told, (1, true));
