@@ -277,6 +277,16 @@ impl RxContext {
         self.waiting().filter(|m| m.ep == ep && m.peer == peer).map(Message::weight).sum()
     }
 
+    /// The message that a peer offered under that name, if it waits.
+    pub(crate) fn offered(&mut self, ep: EpId, peer: PeerId, name: u64) -> Option<&mut Message> {
+        let is_it = |m: &Message| {
+            m.ep == ep && m.peer == peer && matches!(m.body, Body::Offered { req, .. } if req == name)
+        };
+        let (tagged, plain) = (&mut self.tagged, &mut self.plain);
+        let waiting = tagged.latest_waiting(is_it).or_else(|| plain.latest_waiting(is_it));
+        waiting.or_else(|| self.claimed.iter_mut().map(|(_, m)| m).find(|m| is_it(m)))
+    }
+
     #[inline]
     pub(crate) fn matcher(&mut self, tagged: bool) -> &mut Matcher<RecvOp, Message> {
         if tagged { &mut self.tagged } else { &mut self.plain }

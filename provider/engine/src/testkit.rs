@@ -180,6 +180,22 @@ impl Net {
         panic!("the net does not come to rest");
     }
 
+    /// Runs `work` at a node, while another, of a higher number, makes progress whenever that one finds
+    /// nothing to do.
+    pub fn while_answered(&mut self, at: Place, by: Place, work: impl FnOnce(&mut Node)) {
+        assert!(at < by, "the places below do not move");
+        let other = Rc::new(RefCell::new(self.nodes.remove(by)));
+        let answer = Rc::clone(&other);
+        let answer = Box::new(move || {
+            answer.borrow_mut().progress();
+        });
+        self.hub.borrow_mut().meanwhile = Some(link::Meanwhile { at, work: answer });
+        work(&mut self.nodes[at]);
+        self.hub.borrow_mut().meanwhile = None;
+        let other = Rc::into_inner(other).expect("nobody else has it");
+        self.nodes.insert(by, other.into_inner());
+    }
+
     /// Has the next copies by a device fail, before or (`late`) while they are in flight.
     pub fn fail_copies(&mut self, copies: usize, late: bool) {
         self.hub.borrow_mut().fail_copies(copies, late);

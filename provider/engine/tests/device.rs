@@ -1,7 +1,7 @@
 //! Devices' memory that the other side's device reaches: one copy, and what becomes of it.
 
 use engine::testkit::*;
-use engine::{Config, Error, OpFlags, Send, What};
+use engine::{ADDR_UNSPEC, Config, Ctx, Error, OpFlags, Pattern, Peek, Send, What};
 use hmem::Span;
 
 fn net() -> Net {
@@ -260,16 +260,196 @@ fn a_peer_that_dies_takes_its_copies_with_it() {
     }
 }
 
-#[test]
-fn an_injected_buffer_is_copied_at_once() {
-    let mut net = net();
-    let (src, dst) = (net.device(100), net.device(100));
-    hmem::write(&[src], 0, &pattern(100, 1));
-    net[1].recv(&from_any(&[dst], 1)).unwrap();
-    net[0].send(&Send { flags: OpFlags::INJECT, ..msg(1, &[src], 1) }).unwrap();
-    hmem::write(&[src], 0, &pattern(100, 2));
+/// Injects a message and spoils the buffer at once.
+fn inject(node: &mut Node, src: Span, len: usize) {
+    hmem::write(&[src], 0, &pattern(len, 1));
+    node.send(&Send { flags: OpFlags::INJECT, ..msg(1, &[src.part(0, len).unwrap()], 1) }).unwrap();
+    hmem::write(&[src], 0, &pattern(len, 2));
+}
+
+/// That it came, in that many copies by a device from buffer to buffer.
+fn check_injected(net: &mut Net, dst: Span, len: usize, copies: usize) {
+    let case = (len, copies);
     net.settle();
+    let (got, room) = (net[1].received(), dst.len());
+    assert_eq!((got.err, got.len), ((len > room).then_some(Error::Truncated), len.min(room)), "{case:?}");
+    assert_eq!(net[1].look(dst, len.min(room)), pattern(len, 1)[..len.min(room)], "{case:?}");
+    assert_eq!(net.device_copies(), copies, "{case:?}");
+    net.assert_idle();
+}
+
+#[test]
+fn what_is_injected_for_one_who_answers_is_put_in_place() {
+    for (to, len, room) in
+        [(true, 1, 1), (true, 256, 300), (true, 100, 10), (true, 100, 0), (false, 100, 100)]
+    {
+        let mut net = net();
+        let (src, dst) = (net.device(256), place(&mut net, to, 1, room.max(1)).part(0, room).unwrap());
+        net[1].recv(&from_any(&[dst], 1)).unwrap();
+        net.while_answered(0, 1, |node| inject(node, src, len));
+        check_injected(&mut net, dst, len, usize::from(to && room > 0));
+    }
+}
+
+#[test]
+fn what_is_injected_for_one_who_is_elsewhere_follows_the_offer() {
+    for to in [true, false] {
+        for (len, room) in [(1, 1), (256, 300), (100, 10), (100, 0)] {
+            for posted in [true, false] {
+                let mut net = net();
+                let (src, dst) =
+                    (net.device(256), place(&mut net, to, 1, room.max(1)).part(0, room).unwrap());
+                if posted {
+                    net[1].recv(&from_any(&[dst], 1)).unwrap();
+                }
+                inject(&mut net[0], src, len);
+                net[1].progress();
+                if !posted {
+                    net[1].recv(&from_any(&[dst], 1)).unwrap();
+                }
+                // Without the sender.
+                net[1].progress();
+                assert_eq!(net[1].look(dst, len.min(room)), pattern(len, 1)[..len.min(room)]);
+                check_injected(&mut net, dst, len, 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_injected_message_that_was_set_aside_gets_its_bytes() {
+    for follows_first in [false, true] {
+        for discard in [false, true] {
+            let mut net = net();
+            let (src, dst) = (net.device(100), net.device(100));
+            hmem::write(&[src], 0, &pattern(100, 1));
+            if !follows_first {
+                net.hold(0, 1);
+                net.let_pass(0, 1, 1);
+            }
+            net[0].send(&Send { flags: OpFlags::INJECT, ..tagged(1, &[src], 7, 1) }).unwrap();
+            net.settle();
+            let rx = net[1].rx;
+            let all = Pattern { src: ADDR_UNSPEC, tag: Some((7, 0)) };
+            net[1].peek(rx, all, Peek::Claim, Ctx(5), OpFlags::COMPLETION).unwrap();
+            assert_eq!(net[1].received().len, 100);
+            if discard {
+                net[1].claim_discard(rx, Ctx(5), true, OpFlags::COMPLETION).unwrap();
+            } else {
+                net[1].claim(rx, &with_tag(&[dst], 7, 5)).unwrap();
+            }
+            net.let_pass(0, 1, usize::MAX);
+            net.settle();
+            assert_eq!((net[1].received().err, discard, follows_first), (None, discard, follows_first));
+            assert!(discard || net[1].look(dst, 100) == pattern(100, 1));
+            net.assert_idle();
+        }
+    }
+}
+
+#[test]
+fn a_failed_copy_of_an_injected_message_is_made_up_for() {
+    for late in [false, true] {
+        let mut net = net();
+        let (src, dst) = (net.device(256), net.device(256));
+        net[1].recv(&from_any(&[dst], 1)).unwrap();
+        net.fail_copies(1, late);
+        net.while_answered(0, 1, |node| inject(node, src, 200));
+        check_injected(&mut net, dst, 200, 0);
+    }
+}
+
+#[test]
+fn who_is_waited_for_in_vain_is_not_the_next_time() {
+    let mut net = net();
+    let (src, dst) = (net.device(256), net.device(256));
+    // The offer and what follows, all at once, the offer again.
+    for frames in [2, 1, 2, 1, 1, 1, 2] {
+        inject(&mut net[0], src, 9);
+        assert_eq!(net.in_flight(0, 1), frames);
+        net[1].recv(&from_any(&[dst], 1)).unwrap();
+        check_injected(&mut net, dst, 9, 0);
+    }
+}
+
+#[test]
+fn injected_bytes_that_cannot_be_read_fail_both_sides() {
+    for posted in [true, false] {
+        for answered in [true, false] {
+            let mut net = net();
+            let dst = net.device(8);
+            // SAFETY: of the memory of a device that there is not, nothing is touched.
+            let src = unsafe { Span::new(4096, 8, hmem::Kind::Ze) };
+            if posted {
+                net[1].recv(&from_any(&[dst], 1)).unwrap();
+            }
+            let src = [src];
+            let op = Send { flags: OpFlags::INJECT, ..msg(1, &src, 1) };
+            if answered {
+                net.while_answered(0, 1, |node| node.send(&op).unwrap());
+            } else {
+                net[0].send(&op).unwrap();
+            }
+            net.settle();
+            if !posted {
+                net[1].recv(&from_any(&[dst], 1)).unwrap();
+                net.settle();
+            }
+            let errs = (net[0].sent().err, net[1].received().err);
+            assert_eq!(errs, (Some(Error::Io), Some(Error::Io)), "{posted} {answered}");
+            net.assert_idle();
+        }
+    }
+}
+
+#[test]
+fn who_dies_while_an_injected_message_waits_for_it_ends_it() {
+    for items in 0..4 {
+        let mut net = net();
+        let (src, dst) = (net.device(256), net.device(256));
+        net[1].recv(&from_any(&[dst], 1)).unwrap();
+        net.hold(1, 0);
+        net.let_pass(1, 0, items);
+        net.while_answered(0, 1, |node| inject(node, src, 200));
+        net.kill(1);
+        net.let_pass(1, 0, usize::MAX);
+        net.settle();
+        assert_eq!(net[0].ep_under_way(net[0].ep), 0, "{items}");
+    }
+}
+
+#[test]
+fn nobody_is_made_to_take_bytes_that_it_did_not_wait_for() {
+    // A peer's inventions: for a message of another length, for one that comes otherwise, for none.
+    let body = |name: u64, len: usize| {
+        let mut frame = vec![18, 0, 0, 0];
+        frame.extend_from_slice(&name.to_le_bytes());
+        frame.extend_from_slice(&[0; 8]);
+        frame.extend(vec![9; len]);
+        frame
+    };
+    let rts = |name: u64, len: u64| {
+        let mut frame = vec![2, 0, 1, 0];
+        frame.extend_from_slice(&[0; 16]);
+        for v in [name, len, 0, len] {
+            frame.extend_from_slice(&v.to_le_bytes());
+        }
+        frame
+    };
+    let mut net = net();
+    let dst = net.device(100);
+    net[0].send(&msg(1, &[], 1)).unwrap();
+    net.inject(0, 1, body(77, 10));
+    net.inject(0, 1, rts(77, 100));
+    net.inject(0, 1, body(77, 99));
+    net.inject(0, 1, body(77, 100));
+    net.inject(0, 1, body(77, 100));
+    net[1].recv(&from_any(&[], 1)).unwrap();
+    net.settle();
+    net[0].sent();
     net[1].received();
-    assert_eq!(net[1].look(dst, 100), pattern(100, 1));
-    assert_eq!(net.device_copies(), 0);
+    net[1].recv(&from_any(&[dst], 1)).unwrap();
+    net.settle();
+    assert_eq!((net[1].received().err, net[1].look(dst, 100)), (None, vec![9; 100]));
+    net.assert_idle();
 }

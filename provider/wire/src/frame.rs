@@ -45,6 +45,8 @@ pub enum Op {
     Refused = 16,
     /// Where the bytes of an `Rts` of a device's memory may be put, unless their taker gets them first.
     Invite = 17,
+    /// The payload of an `Rts` that nobody asked for.
+    Body = 18,
 }
 
 impl Op {
@@ -67,6 +69,7 @@ impl Op {
             15 => Op::Hold,
             16 => Op::Refused,
             17 => Op::Invite,
+            18 => Op::Body,
             _ => return None,
         })
     }
@@ -374,6 +377,7 @@ mod tests {
             (Op::Hold, 15),
             (Op::Refused, 16),
             (Op::Invite, 17),
+            (Op::Body, 18),
         ] {
             assert_eq!(op as u8, code);
             assert_eq!(Op::from_u8(code), Some(op));

@@ -24,6 +24,7 @@
 //! | `Shared` | the counter's owner's req | pieces put; the one that failed, plus 1, from bit 32 on | [`Status`] | – |
 //! | `Handle` | – | – | – | [`Handle`] |
 //! | `Invite` | sender's req | taker's req | segments | [`Pieces`], segments x [`Seg`] |
+//! | `Body` | sender's req | – | – | payload |
 //!
 //! `Write` and friends address memory as libfabric's `fi_rma_iov` does: an offset or address, a
 //! length, and the key of a registration of the target.
@@ -32,6 +33,9 @@
 //! frames have told of before. A `Cts` with it asks that the bytes be put into those segments; a `Fin`
 //! to the taker's request then says that they were. An `Invite` asks for that too, of a sender that takes the
 //! one piece of its counter; when the taker has taken it, it gets the bytes itself.
+//!
+//! A `Body` is for an `Rts` of the same sender that was not, or not in time, answered by a `Cts`; one that comes after
+//! it is void.
 
 #![forbid(unsafe_code)]
 
@@ -44,4 +48,4 @@ pub use frame::{
 };
 
 /// Version of everything in this crate; two endpoints of different versions refuse each other.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;

@@ -57,6 +57,11 @@ impl<L: Link> Endpoint<L> {
         let message = Message { ep: self.id, peer, src, tagged, tag, data, len, ack, body };
         let weight = message.weight();
         rx.matcher(tagged).wait(message);
+        self.weighs_more(core, peer, weight);
+    }
+
+    /// What waits takes up so much more.
+    pub(super) fn weighs_more(&mut self, core: &mut Core, peer: PeerId, weight: usize) {
         core.waiting += weight;
         self.peer(peer).waiting += weight;
         if core.waiting > core.waiting_most {

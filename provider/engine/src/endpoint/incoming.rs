@@ -32,6 +32,7 @@ impl<L: Link> Endpoint<L> {
                     .on_plain_write(core, frame, &head, flags)
                     .or_else(|| self.on_long(core, frame, &head, op, flags)),
                 WireOp::Data => self.on_data(core, frame, &head),
+                WireOp::Body => self.on_body(core, frame, &head),
                 WireOp::Fin => self.on_fin(core, peer, &head),
                 WireOp::Hold => self.on_hold(peer, &head),
                 WireOp::Refused => self.on_refused(core, peer, &head),

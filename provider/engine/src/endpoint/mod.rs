@@ -3,6 +3,7 @@
 mod bound;
 mod device;
 mod incoming;
+mod inject;
 mod onesided;
 mod plain;
 mod post;
@@ -67,6 +68,8 @@ pub(crate) struct Peer {
     fetches: Fetches,
     /// It could not put what it was invited to, so it is not asked again.
     puts_not: bool,
+    /// Whether it is worth while to wait for it.
+    promptness: inject::Promptness,
     /// Its path has been told of in the log.
     told: bool,
 }
@@ -92,6 +95,7 @@ struct Out {
     /// Bytes sent or received in frames.
     done: usize,
     large: bool,
+    followed: inject::Followed,
     /// The peer asked for frames: its request, and how many bytes it wants.
     asked: Option<(u64, usize)>,
     /// We and the peer copy it.
@@ -101,7 +105,8 @@ struct Out {
 
 impl Out {
     fn new(peer: PeerId, iov: Spans, len: usize, done_as: Done) -> Out {
-        Out { peer, turn: 0, iov, len, done: 0, large: false, asked: None, shared: None, done_as }
+        let followed = inject::Followed::No;
+        Out { peer, turn: 0, iov, len, done: 0, large: false, followed, asked: None, shared: None, done_as }
     }
 }
 
@@ -315,6 +320,7 @@ impl<L: Link> Endpoint<L> {
                 given: ArrayVec::new(),
                 fetches: Fetches::Unknown,
                 puts_not: false,
+                promptness: inject::Promptness::default(),
                 told: false,
             });
         }
@@ -607,6 +613,7 @@ impl<L: Link> Endpoint<L> {
         let stopped = std::mem::take(&mut state.stopped);
         state.fetches = Fetches::Unknown;
         state.puts_not = false;
+        state.promptness = inject::Promptness::default();
         state.frames_only = false;
         state.shares = share::Shares::Unknown;
         state.given.clear();

@@ -176,6 +176,9 @@ impl<L: Link> Endpoint<L> {
             }
             proto = Proto::Rendezvous;
         }
+        if proto == Proto::Eager && self.waits_to_inject(peer, op, len) {
+            return self.inject_from_device(core, peer, op, flags, done_as);
+        }
         let acked = op.flags.contains(OpFlags::DELIVERY) && self.is_watched(self.cntrs.send, op.flags, tally);
         if proto == Proto::Eager && !acked {
             let head = Head::new(WireOp::Eager, flags, 0, tag, data);

@@ -124,6 +124,9 @@ impl<L: Link> Endpoint<L> {
         if !self.kept.is_empty() && self.give_kept(peer, name, head.data.get(), want).is_some() {
             return Some(());
         }
+        if self.asks_late(peer, name, head.data.get()) {
+            return Some(());
+        }
         self.ask_out(peer, name, head.data.get(), want)?;
         self.peer(peer).fetches = Fetches::ByFrames;
         if segs.is_empty() || !self.push_out(name, segs) {

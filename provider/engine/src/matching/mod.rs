@@ -134,6 +134,11 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
         self.waiting.iter().map(|(_, m)| m)
     }
 
+    /// The waiting message that came last of those that `pick` picks.
+    pub(crate) fn latest_waiting(&mut self, pick: impl Fn(&M) -> bool) -> Option<&mut M> {
+        self.waiting.latest_mut(pick)
+    }
+
     pub(crate) fn take(&mut self, at: At) -> Option<M> {
         self.waiting.remove(at)
     }

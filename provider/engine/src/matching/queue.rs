@@ -166,6 +166,18 @@ impl<T> Queue<T> {
         })
     }
 
+    /// The latest entry that `pick` picks.
+    pub(crate) fn latest_mut(&mut self, pick: impl Fn(&T) -> bool) -> Option<&mut T> {
+        let mut slot = self.last;
+        while let Some(node) = self.nodes.get(slot as usize) {
+            if node.value.as_ref().is_some_and(&pick) {
+                return self.nodes[slot as usize].value.as_mut();
+            }
+            slot = node.prev;
+        }
+        None
+    }
+
     /// The places of all entries that `pick` picks, oldest first.
     pub(crate) fn places(&self, pick: impl Fn(&T) -> bool) -> Vec<At> {
         self.iter().filter(|(_, v)| pick(v)).map(|(at, _)| at).collect()

@@ -75,6 +75,20 @@ pub(super) struct Hub {
     exposed: BTreeMap<(Place, u64), Exposed>,
     /// Who may not write to others' memory.
     barred: Option<Place>,
+    /// What happens when a node finds nothing to do.
+    pub(super) meanwhile: Option<Meanwhile>,
+}
+
+/// What others do while a node waits.
+pub(super) struct Meanwhile {
+    pub(super) at: Place,
+    pub(super) work: Box<dyn FnMut()>,
+}
+
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "while {} waits", self.at)
+    }
 }
 
 impl Hub {
@@ -99,6 +113,7 @@ impl Hub {
             exposed: BTreeMap::new(),
             boards: false,
             barred: None,
+            meanwhile: None,
         };
         Rc::new(RefCell::new(hub))
     }
@@ -403,7 +418,9 @@ impl Link for MemLink {
         }
         let mut bytes = vec![0; head.len() + len];
         bytes[..head.len()].copy_from_slice(head);
-        hmem::read(body, off, &mut bytes[head.len()..]);
+        if hmem::read(body, off, &mut bytes[head.len()..]) != len {
+            return Err(Refused::Fault);
+        }
         way.used = true;
         way.items.push_back(Item::Frame(bytes));
         Ok(())
@@ -412,7 +429,14 @@ impl Link for MemLink {
     fn poll(&mut self) -> Option<Event<MemFrame>> {
         assert!(!self.held, "polled before the last frame was released");
         let next = self.hub.borrow_mut().next(self.at);
-        let Some((from, item)) = next else { return self.land() };
+        let Some((from, item)) = next else {
+            let work = self.hub.borrow_mut().meanwhile.take_if(|m| m.at == self.at);
+            if let Some(mut meanwhile) = work {
+                (meanwhile.work)();
+                self.hub.borrow_mut().meanwhile = Some(meanwhile);
+            }
+            return self.land();
+        };
         let from = self.peer_at(from);
         Some(match item {
             Item::Frame(bytes) => {

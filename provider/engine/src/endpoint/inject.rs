@@ -1,0 +1,234 @@
+//! Messages injected from a device's memory.
+//!
+//! Who injects may change the buffer at once, so that the bytes have to leave it before the call returns,
+//! and to bring them to the host for that is one copy too many where the message goes to a device. So it is
+//! offered (`Rts`), and the call waits for as long as it takes a receiver that polls to say where the
+//! message goes: then our device puts it there, and the call returns when that is over, which is in nobody
+//! else's hands. If nobody says so, the bytes follow unasked (`Body`), and the receiver can take them
+//! without us, as it can what was injected from the host. A peer that did not answer in time, or whose
+//! buffers are not on a device, is not waited for again too soon.
+
+use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status, put};
+
+use super::device::on_device;
+use super::post::{Header, push};
+use super::{Done, Endpoint, In, Out, Peer, Request};
+use crate::core::{Body, Core};
+use crate::link::{Frame, Link, PeerId};
+use crate::types::*;
+
+/// Polls for which the receiver is waited for: a few microseconds, a third of what the copy takes that its
+/// answer saves.
+const PATIENCE: u32 = 256;
+/// Most messages after one that was waited for in vain that are not.
+const WARY: u8 = 63;
+
+/// Whether the bytes of a message that was offered followed it unasked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Followed {
+    No,
+    Yes,
+    /// They could not be read.
+    Lost,
+}
+
+/// How promising it is to wait for a peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Promptness {
+    /// How many messages are still not to be waited for, and how many that were to be after the last that
+    /// was in vain.
+    skip: u8,
+    skipped: u8,
+}
+
+impl Promptness {
+    fn is_likely(&mut self) -> bool {
+        let likely = self.skip == 0;
+        self.skip = self.skip.saturating_sub(1);
+        likely
+    }
+
+    fn was(&mut self, prompt: bool) {
+        self.skipped = if prompt { 0 } else { (2 * self.skipped + 1).min(WARY) };
+        self.skip = self.skipped;
+    }
+}
+
+impl Peer {
+    /// Whether a message injected from a device's memory is to wait for it.
+    fn may_be_prompt(&mut self) -> bool {
+        !self.holds && self.promptness.is_likely()
+    }
+}
+
+impl<L: Link> Endpoint<L> {
+    /// Whether a message is better offered and waited for than read into its frame.
+    pub(super) fn waits_to_inject(&mut self, peer: PeerId, op: &Send<'_>, len: usize) -> bool {
+        op.flags.contains(OpFlags::INJECT)
+            && !op.flags.contains(OpFlags::DELIVERY)
+            && len > 0
+            && on_device(op.iov)
+            && self.peer(peer).may_be_prompt()
+    }
+
+    /// Injects a message that is not longer than any frame.
+    pub(super) fn inject_from_device(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        op: &Send<'_>,
+        flags: Flags,
+        done_as: Done,
+    ) -> Result<(), Error> {
+        let len = hmem::total(op.iov);
+        let (tag, data) = (op.tag.unwrap_or(0), op.data.unwrap_or(0));
+        let mut name = 0;
+        let header = |req: u64, h: &mut Header| {
+            name = req;
+            let seg = Seg { addr: 0.into(), len: (len as u64).into() };
+            push(h, &Head::new(WireOp::Rts, flags, 1, tag, data));
+            push(h, &Offer { req: req.into(), len: seg.len });
+            push(h, &seg);
+        };
+        self.launch(Out::new(peer, op.iov.into(), len, done_as), header, &[], 0)?;
+        let prompt = self.wait_until_put(core, name);
+        self.peer(peer).promptness.was(prompt);
+        self.let_follow(peer, name);
+        Ok(())
+    }
+
+    /// Waits until our device has put the message where its receiver said: `false` if that is not to be.
+    fn wait_until_put(&mut self, core: &mut Core, name: u64) -> bool {
+        let mut patience = PATIENCE;
+        loop {
+            self.progress(core, None);
+            let Some(Request::Out(out)) = self.requests.get_mut(name) else {
+                // Received, or the peer is gone.
+                return true;
+            };
+            let (asked, done) = (out.asked, out.done);
+            match asked {
+                Some(_) if done > 0 || self.streams.contains(&name) => return false,
+                Some(_) if !self.is_copying(name) => return true,
+                Some(_) => {}
+                None if patience == 0 => return false,
+                None => patience -= 1,
+            }
+        }
+    }
+
+    /// Lets go of the memory of an injected message: what of it has not been put or sent follows now.
+    fn let_follow(&mut self, peer: PeerId, name: u64) {
+        let is_streamed = self.streams.contains(&name);
+        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return };
+        let iov = std::mem::replace(&mut out.iov, crate::core::Spans::NONE);
+        let (from, to) = match out.asked {
+            None => (0, out.len),
+            Some((_, want)) if is_streamed => (out.done, want),
+            // It is where it belongs.
+            Some(_) => return,
+        };
+        let mut bytes = vec![0; to - from];
+        let is_read = hmem::read(&iov, from, &mut bytes) == bytes.len();
+        out.followed = if is_read { Followed::Yes } else { Followed::Lost };
+        let asked = out.asked;
+        self.streams.retain(|s| *s != name);
+        match asked {
+            _ if !is_read => {
+                log::warn!("{}: a device's memory cannot be read", self.link.addr());
+                if let Some((theirs, _)) = asked {
+                    self.fin(peer, theirs, Status::Io, 0);
+                }
+            }
+            None => {
+                let mut frame = Vec::with_capacity(Head::LEN + bytes.len());
+                put(&mut frame, &Head::new(WireOp::Body, Flags::empty(), 0, name, 0));
+                frame.extend_from_slice(&bytes);
+                self.tell_peer(peer, &frame);
+            }
+            Some((theirs, _)) => {
+                let most = self.max_frame - Head::LEN;
+                for (at, part) in (from..).step_by(most).zip(bytes.chunks(most)) {
+                    let mut frame = Vec::with_capacity(Head::LEN + part.len());
+                    put(&mut frame, &Head::new(WireOp::Data, Flags::empty(), 0, theirs, at as u64));
+                    frame.extend_from_slice(part);
+                    self.tell_peer(peer, &frame);
+                }
+            }
+        }
+    }
+
+    /// A peer asks for a message of ours whose bytes have followed it, or never will.
+    pub(super) fn asks_late(&mut self, peer: PeerId, name: u64, theirs: u64) -> bool {
+        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return false };
+        let followed = out.followed;
+        if out.peer != peer || followed == Followed::No {
+            return false;
+        }
+        if followed == Followed::Lost {
+            self.fin(peer, theirs, Status::Io, 0);
+        }
+        true
+    }
+
+    /// The bytes of a message that was offered before.
+    pub(super) fn on_body(&mut self, core: &mut Core, frame: &L::Frame, head: &Head) -> Option<()> {
+        let (peer, theirs) = (frame.from(), head.tag.get());
+        let len = frame.len() - Head::LEN;
+        let waits = |r: &Request| matches!(r, Request::In(i) if i.peer == peer && i.req == theirs);
+        if let Some(&name) = self.requests.names(waits).first() {
+            return self.take_body(core, frame, name, len);
+        }
+        // The latest is looked at first: it was offered just now.
+        let ep = self.id;
+        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return Some(()) };
+        let mut bytes = None;
+        let message = rx.offered(ep, peer, theirs);
+        if let Some(message) = message {
+            (message.len == len).then_some(())?;
+            let mut held = vec![0; len];
+            self.link.read(frame, Head::LEN, &mut held);
+            bytes = Some(held.len());
+            message.body = Body::Held(held);
+            message.ack = Some(theirs);
+        }
+        // One that is not found has been thrown away meanwhile, and its sender was told.
+        if let Some(more) = bytes {
+            self.weighs_more(core, peer, more);
+        }
+        Some(())
+    }
+
+    /// Into the buffer that was found for it while they were on their way.
+    fn take_body(&mut self, core: &mut Core, frame: &L::Frame, name: u64, len: usize) -> Option<()> {
+        if self.is_copying(name) {
+            return None;
+        }
+        let Some(Request::In(i)) = self.requests.get_mut(name) else { return None };
+        let is_apt = i.len == len && i.got == 0 && i.shared.is_none() && i.invited.is_none();
+        (is_apt && matches!(i.then, super::Then::Recv(_))).then_some(())?;
+        let ok = self.link.copy_out(frame, Head::LEN, &i.iov, 0, i.want) == i.want;
+        let Some(Request::In(In { peer, req, then, .. })) = self.requests.remove(name) else { return None };
+        self.fetched(core, peer, req, if ok { Status::Ok } else { Status::Io }, len, then);
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_late_is_waited_for_less_and_less_and_never_not_at_all() {
+        let mut promptness = Promptness::default();
+        let mut gaps = Vec::new();
+        for _ in 0..9 {
+            gaps.push((0..).find(|_| promptness.is_likely()).unwrap());
+            promptness.was(false);
+        }
+        assert_eq!(gaps, [0, 1, 3, 7, 15, 31, 63, 63, 63]);
+        while !promptness.is_likely() {}
+        promptness.was(true);
+        assert!(promptness.is_likely() && promptness.is_likely());
+    }
+}
