@@ -48,6 +48,13 @@ pub trait Memory: Sync {
         Err(Error::UNSUPPORTED)
     }
 
+    /// The number of the allocation that `addr` is in, if no other ever has it: that of its handle. Quicker than to
+    /// ask for the handle.
+    fn number(&self, addr: usize) -> Option<u64> {
+        let _ = addr;
+        None
+    }
+
     /// A dma-buf for a device, and where in it `addr` is. With `pcie`, one that is sure to be reachable
     /// over PCIe.
     fn export_dmabuf(&self, addr: usize, len: usize, pcie: bool) -> Result<(OwnedFd, u64), Error> {

@@ -166,11 +166,14 @@ fn an_address_that_is_used_again_is_another_allocation() {
         assert_eq!(e.len(), 1);
         assert_eq!((e[0].how, e[0].base, e[0].len), (How::Legacy, a as u64, 8192));
         assert_eq!(cuda::export(a, 8192, 8).unwrap(), e, "remembered");
+        let number = hmem::registry::of(Kind::Cuda).number(a + 100);
+        assert_eq!(number, e.first().map(|e| e.id), "is what tells it");
         again |= seen.iter().any(|s| s.base == a as u64);
         assert!(seen.iter().all(|s| s.id != e[0].id && s.token != e[0].token));
         seen.push(e[0]);
         cu.free(a);
         assert!(cuda::export(a, 1, 8).is_err());
+        assert_eq!(hmem::registry::of(Kind::Cuda).number(a), None);
     }
     assert!(again, "the kernel gave no address out twice: the test tests nothing");
 }

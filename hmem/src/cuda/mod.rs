@@ -115,6 +115,11 @@ impl Memory for Cuda {
         Ok(export(addr, len, most)?)
     }
 
+    fn number(&self, addr: usize) -> Option<u64> {
+        let [id] = ask(loaded()?, [attr::BUFFER_ID], addr).ok()?;
+        Some(id).filter(|id| *id != 0)
+    }
+
     fn export_dmabuf(&self, addr: usize, len: usize, pcie: bool) -> Result<(OwnedFd, u64), crate::Error> {
         Ok((export_dmabuf(addr, len, pcie)?, 0))
     }

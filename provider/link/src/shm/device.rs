@@ -19,6 +19,9 @@ use super::{ShmFrame, ShmLink};
 /// is four times as much.
 const TOLD: usize = 4096;
 
+/// How many allocations a peer was told of are known at a glance.
+const LATELY: usize = 4;
+
 /// How often frames come first before a driver is asked for its copies.
 const PATIENCE: u32 = 8;
 
@@ -30,6 +33,9 @@ const PIECES: usize = 256;
 pub(super) struct Devices {
     /// By number and place.
     told: HashSet<(u64, u64, u64)>,
+    /// The last of them that their number alone tells, for which a driver is quick to be asked: number, and from
+    /// where to where.
+    lately: Vec<(u64, u64, u64)>,
     known: Vec<Export>,
     owner: Option<Owner>,
 }
@@ -65,6 +71,24 @@ impl Devices {
         self.known.iter().rev().find(|e| addr.wrapping_sub(e.base) < e.len)
     }
 
+    /// Whether the peer was told of the memory, as far as that can be said quickly.
+    fn knows(&self, s: &Span) -> bool {
+        let end = s.addr().saturating_add(s.len() as u64);
+        let inside = |&&(_, from, to): &&(u64, u64, u64)| from <= s.addr() && end <= to;
+        let Some((id, ..)) = self.lately.iter().find(inside) else { return false };
+        registry::of(s.kind()).number(s.addr() as usize) == Some(*id)
+    }
+
+    /// That it is told of memory, all of which is in these allocations.
+    fn note(&mut self, s: &Span, exports: &[Export]) {
+        // Pieces of one mapping may share their number.
+        let &[Export { how: How::Legacy, id, base, len, .. }] = exports else { return };
+        if self.told.contains(&(id, base, len)) && registry::of(s.kind()).number(base as usize) == Some(id) {
+            self.lately.truncate(LATELY - 1);
+            self.lately.insert(0, (id, base, base.saturating_add(len)));
+        }
+    }
+
     fn learn(&mut self, new: Export) {
         let end = new.base.saturating_add(new.len);
         self.known.retain(|e| e.base.saturating_add(e.len) <= new.base || end <= e.base);
@@ -87,6 +111,9 @@ impl ShmLink {
         }
         let mut out = Vec::new();
         for s in iov {
+            if self.peers[to.0 as usize].devices.knows(s) {
+                continue;
+            }
             let exports = match registry::of(s.kind()).dma_map(s.addr() as usize, s.len(), PIECES) {
                 Ok(exports) => exports,
                 Err(why) => {
@@ -97,7 +124,9 @@ impl ShmLink {
             let devices = &mut self.peers[to.0 as usize].devices;
             if devices.told.len() > TOLD {
                 devices.told.clear();
+                devices.lately.clear();
             }
+            devices.note(s, &exports);
             let new = |e: &&Export| !devices.told.contains(&(e.id, e.base, e.len));
             out.extend(exports.iter().filter(new).map(to_wire));
         }
