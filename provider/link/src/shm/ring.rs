@@ -53,6 +53,8 @@ pub(crate) trait Mem {
     fn want(&self) -> &Self::Word;
     /// A sequentially consistent fence.
     fn fence(&self);
+    /// Has the processor fetch a line, which is below `lines`, to write it. Nothing depends on it.
+    fn will_write(&self, line: u32);
     /// Copies to bytes `at..at+len` of the ring, which are inside it.
     ///
     /// # Safety
@@ -64,6 +66,11 @@ pub(crate) trait Mem {
     /// `dst` must be valid for writes of `len` bytes, and the bytes the consumer's own.
     unsafe fn get(&self, at: usize, dst: *mut u8, len: usize);
 }
+
+/// How many lines further on the producer has one fetched, and for frames of how many lines: of longer ones
+/// the processor itself sees what comes next.
+const AHEAD: u32 = 4;
+const FEW: u32 = 2;
 
 /// The other side broke the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,6 +229,13 @@ impl<M: Mem> Producer<M> {
         if end.wrapping_add(1).wrapping_sub(self.head) < self.lines {
             self.mem.commit(self.after(next, 1)).store(0, Relaxed);
             self.clean = end.wrapping_add(1);
+        }
+        // The consumer has these lines from the lap before. Stores wait in a queue for one after the other to come
+        // from there, and whoever sends many short frames would wait for that queue.
+        if n <= FEW {
+            for further in 0..n {
+                self.mem.will_write(self.after(next, AHEAD + further));
+            }
         }
     }
 

@@ -125,6 +125,7 @@ impl Mem for Arc<LoomMem> {
             loom::sync::atomic::fence(Ordering::SeqCst);
         }
     }
+    fn will_write(&self, _: u32) {}
     unsafe fn put(&self, at: usize, src: *const u8, len: usize) {
         LoomMem::each(at, len, |line, word, i| {
             // SAFETY: `i < len`, and `src` is valid for that by contract.
