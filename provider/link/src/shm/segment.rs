@@ -248,7 +248,7 @@ impl Mem for Segment {
         // SAFETY: it changes nothing and never faults, and to 64-bit processors of before 2014 that do not have it
         // it is no operation.
         unsafe {
-            std::arch::asm!("prefetchw byte ptr [{}]", in(reg) at, options(nomem, nostack, preserves_flags));
+            std::arch::asm!("prefetchw byte ptr [{}]", in(reg) at.addr(), options(nomem, nostack, preserves_flags));
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = at;
