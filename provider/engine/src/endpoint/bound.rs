@@ -10,9 +10,10 @@
 //! The same depth bounds what an honest peer can have us keep of answers that found no room, and of
 //! requests we serve. One that goes far beyond is cut off.
 
-use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status, put};
+use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;
 
+use super::inject::frame;
 use super::post::{Header, push};
 use super::{Done, Endpoint, In, Meta, Out, Request, Serve};
 use crate::core::{Body, Core, Message, Spans, Tally, failure};
@@ -141,18 +142,24 @@ impl<L: Link> Endpoint<L> {
         if hmem::read(op.iov, 0, &mut bytes) != len {
             return Err(Error::Io);
         }
-        let (tag, data) = (op.tag.unwrap_or(0), op.data.unwrap_or(0));
+        let name = self.offer(Out::new(peer, Spans::NONE, len, done_as), op, flags)?;
+        self.kept.insert(name, bytes);
+        Ok(())
+    }
+
+    /// Offers a message whose bytes the peer has to ask for: it is not told where they are.
+    pub(super) fn offer(&mut self, out: Out, op: &Send<'_>, flags: Flags) -> Result<u64, Error> {
+        let (tag, data, len) = (op.tag.unwrap_or(0), op.data.unwrap_or(0), out.len as u64);
         let mut name = 0;
         let header = |req: u64, h: &mut Header| {
             name = req;
-            let seg = Seg { addr: 0.into(), len: (len as u64).into() };
+            let seg = Seg { addr: 0.into(), len: len.into() };
             push(h, &Head::new(WireOp::Rts, flags, 1, tag, data));
             push(h, &Offer { req: req.into(), len: seg.len });
             push(h, &seg);
         };
-        self.launch(Out::new(peer, Spans::NONE, len, done_as), header, &[], 0)?;
-        self.kept.insert(name, bytes);
-        Ok(())
+        self.launch(out, header, &[], 0)?;
+        Ok(name)
     }
 
     /// Sends the bytes of such a message, if that is what was asked for. `None`: it is not.
@@ -161,10 +168,8 @@ impl<L: Link> Endpoint<L> {
         let ours = matches!(self.requests.get_mut(name), Some(Request::Out(out)) if out.peer == peer);
         (ours && want <= kept.len() as u64).then_some(())?;
         let kept = self.kept.remove(&name)?;
-        let mut frame = Vec::with_capacity(Head::LEN + kept.len());
-        put(&mut frame, &Head::new(WireOp::Data, Flags::empty(), 0, theirs, 0));
-        frame.extend_from_slice(&kept[..want as usize]);
-        self.tell_peer(peer, &frame);
+        let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, 0);
+        self.tell_peer(peer, &frame(&head, &kept[..want as usize]));
         Some(())
     }
 

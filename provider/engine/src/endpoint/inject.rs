@@ -8,10 +8,9 @@
 //! without us, as it can what was injected from the host. A peer that did not answer in time, or whose
 //! buffers are not on a device, is not waited for again too soon.
 
-use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status, put};
+use wire::{Flags, Head, Op as WireOp, Status, put};
 
 use super::device::on_device;
-use super::post::{Header, push};
 use super::{Done, Endpoint, In, Out, Peer, Request};
 use crate::core::{Body, Core};
 use crate::link::{Frame, Link, PeerId};
@@ -54,6 +53,14 @@ impl Promptness {
     }
 }
 
+/// A frame that is kept: its bytes are no application's.
+pub(super) fn frame(head: &Head, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(Head::LEN + payload.len());
+    put(&mut frame, head);
+    frame.extend_from_slice(payload);
+    frame
+}
+
 impl Peer {
     /// Whether a message injected from a device's memory is to wait for it.
     fn may_be_prompt(&mut self) -> bool {
@@ -81,16 +88,7 @@ impl<L: Link> Endpoint<L> {
         done_as: Done,
     ) -> Result<(), Error> {
         let len = hmem::total(op.iov);
-        let (tag, data) = (op.tag.unwrap_or(0), op.data.unwrap_or(0));
-        let mut name = 0;
-        let header = |req: u64, h: &mut Header| {
-            name = req;
-            let seg = Seg { addr: 0.into(), len: (len as u64).into() };
-            push(h, &Head::new(WireOp::Rts, flags, 1, tag, data));
-            push(h, &Offer { req: req.into(), len: seg.len });
-            push(h, &seg);
-        };
-        self.launch(Out::new(peer, op.iov.into(), len, done_as), header, &[], 0)?;
+        let name = self.offer(Out::new(peer, op.iov.into(), len, done_as), op, flags)?;
         let prompt = self.wait_until_put(core, name);
         self.peer(peer).promptness.was(prompt);
         self.let_follow(peer, name);
@@ -141,18 +139,13 @@ impl<L: Link> Endpoint<L> {
                 }
             }
             None => {
-                let mut frame = Vec::with_capacity(Head::LEN + bytes.len());
-                put(&mut frame, &Head::new(WireOp::Body, Flags::empty(), 0, name, 0));
-                frame.extend_from_slice(&bytes);
-                self.tell_peer(peer, &frame);
+                self.tell_peer(peer, &frame(&Head::new(WireOp::Body, Flags::empty(), 0, name, 0), &bytes))
             }
             Some((theirs, _)) => {
                 let most = self.max_frame - Head::LEN;
                 for (at, part) in (from..).step_by(most).zip(bytes.chunks(most)) {
-                    let mut frame = Vec::with_capacity(Head::LEN + part.len());
-                    put(&mut frame, &Head::new(WireOp::Data, Flags::empty(), 0, theirs, at as u64));
-                    frame.extend_from_slice(part);
-                    self.tell_peer(peer, &frame);
+                    let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, at as u64);
+                    self.tell_peer(peer, &frame(&head, part));
                 }
             }
         }
