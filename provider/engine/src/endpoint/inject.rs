@@ -11,8 +11,8 @@
 use wire::{Flags, Head, Op as WireOp, Status, put};
 
 use super::device::on_device;
-use super::{Done, Endpoint, In, Out, Peer, Request};
-use crate::core::{Body, Core};
+use super::{Done, Endpoint, In, Out, Request, Then};
+use crate::core::{Body, Core, Spans};
 use crate::link::{Frame, Link, PeerId};
 use crate::types::*;
 
@@ -61,13 +61,6 @@ pub(super) fn frame(head: &Head, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-impl Peer {
-    /// Whether a message injected from a device's memory is to wait for it.
-    fn may_be_prompt(&mut self) -> bool {
-        !self.holds && self.promptness.is_likely()
-    }
-}
-
 impl<L: Link> Endpoint<L> {
     /// Whether a message is better offered and waited for than read into its frame.
     pub(super) fn waits_to_inject(&mut self, peer: PeerId, op: &Send<'_>, len: usize) -> bool {
@@ -75,7 +68,7 @@ impl<L: Link> Endpoint<L> {
             && !op.flags.contains(OpFlags::DELIVERY)
             && len > 0
             && on_device(op.iov)
-            && self.peer(peer).may_be_prompt()
+            && self.peer(peer).promptness.is_likely()
     }
 
     /// Injects a message that is not longer than any frame.
@@ -119,7 +112,7 @@ impl<L: Link> Endpoint<L> {
     fn let_follow(&mut self, peer: PeerId, name: u64) {
         let is_streamed = self.streams.contains(&name);
         let Some(Request::Out(out)) = self.requests.get_mut(name) else { return };
-        let iov = std::mem::replace(&mut out.iov, crate::core::Spans::NONE);
+        let iov = std::mem::replace(&mut out.iov, Spans::NONE);
         let (from, to) = match out.asked {
             None => (0, out.len),
             Some((_, want)) if is_streamed => (out.done, want),
@@ -172,23 +165,17 @@ impl<L: Link> Endpoint<L> {
         if let Some(&name) = self.requests.names(waits).first() {
             return self.take_body(core, frame, name, len);
         }
-        // The latest is looked at first: it was offered just now.
         let ep = self.id;
-        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return Some(()) };
-        let mut bytes = None;
-        let message = rx.offered(ep, peer, theirs);
-        if let Some(message) = message {
-            (message.len == len).then_some(())?;
-            let mut held = vec![0; len];
-            self.link.read(frame, Head::LEN, &mut held);
-            bytes = Some(held.len());
-            message.body = Body::Held(held);
-            message.ack = Some(theirs);
-        }
-        // One that is not found has been thrown away meanwhile, and its sender was told.
-        if let Some(more) = bytes {
-            self.weighs_more(core, peer, more);
-        }
+        let Some(message) = core.rxs.get_mut(self.rx.at()).and_then(|rx| rx.offered(ep, peer, theirs)) else {
+            // It has been thrown away meanwhile, and its sender was told.
+            return Some(());
+        };
+        (message.len == len).then_some(())?;
+        let mut held = vec![0; len];
+        self.link.read(frame, Head::LEN, &mut held);
+        message.body = Body::Held(held);
+        message.ack = Some(theirs);
+        self.weighs_more(core, peer, len);
         Some(())
     }
 
@@ -199,7 +186,7 @@ impl<L: Link> Endpoint<L> {
         }
         let Some(Request::In(i)) = self.requests.get_mut(name) else { return None };
         let is_apt = i.len == len && i.got == 0 && i.shared.is_none() && i.invited.is_none();
-        (is_apt && matches!(i.then, super::Then::Recv(_))).then_some(())?;
+        (is_apt && matches!(i.then, Then::Recv(_))).then_some(())?;
         let ok = self.link.copy_out(frame, Head::LEN, &i.iov, 0, i.want) == i.want;
         let Some(Request::In(In { peer, req, then, .. })) = self.requests.remove(name) else { return None };
         self.fetched(core, peer, req, if ok { Status::Ok } else { Status::Io }, len, then);
