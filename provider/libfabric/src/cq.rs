@@ -174,9 +174,10 @@ impl CqFid {
         }
     }
 
-    /// Where there are more processes than cores, a peer may need this one.
+    /// Nothing was found. Where there are more processes than cores, a peer may need this one.
     #[inline]
     fn wait_a_little(&self) {
+        link::look_no_further();
         let n = self.empty.load(Ordering::Relaxed).wrapping_add(1);
         self.empty.store(n, Ordering::Relaxed);
         if n % PATIENCE == 0 {

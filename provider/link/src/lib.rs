@@ -7,6 +7,7 @@
 //! | `shm::peer` | what an endpoint has of a peer: a channel either way |
 //! | `shm::ring` | the byte ring, written over an abstract memory so that loom can drive it |
 //! | `shm::pack` | sending what a callback writes |
+//! | `shm::ahead` | what the processor does ahead of the program |
 //! | `shm::segment` | that memory for real: a sealed memfd, mapped |
 //! | `shm::wake` | who rings whose bell when one side sleeps, and why no ring is lost |
 //! | `shm::control` | names, sockets and the hello by which a segment changes hands |
@@ -32,5 +33,5 @@ pub use cma::{cma_allowed, eager_in_a_row, eager_size};
 pub use net::primary_ip;
 pub use shm::{
     DEFAULT_RING, FEW, Hazards, LONG_RING, MIN_RING, Mapping, OpenOptions, ShmFrame, ShmLink, WindowId,
-    Windows, full_fence,
+    Windows, full_fence, look_no_further,
 };

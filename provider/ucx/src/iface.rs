@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use engine::{Event, Frame as _, Glance, Gone, Link, PeerId};
-use link::{OpenOptions, ShmFrame, ShmLink, full_fence};
+use link::{OpenOptions, ShmFrame, ShmLink, full_fence, look_no_further};
 use ucx_sys::{
     self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, IfaceOps, IfaceParams, PerfAttr, Status, Table,
 };
@@ -25,7 +25,7 @@ use crate::share::{self, Shared};
 use crate::tables::{PLACE, Served, int, place};
 
 /// What this door's peers speak; nothing that the engine does.
-const VERSION: u16 = 0x5502;
+const VERSION: u16 = 0x5503;
 
 /// Bytes before the payload of a frame: what it is, an active message's id, and two zeros.
 pub(crate) const HEAD: usize = 4;
@@ -393,6 +393,7 @@ pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
         // Most calls find nothing, and what such a call costs delays what comes meanwhile.
         match (*this).link.glance() {
             Glance::Nothing if !(*this).busy => {
+                look_no_further();
                 nothing(this);
                 0
             }

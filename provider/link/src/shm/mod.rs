@@ -4,6 +4,7 @@
 //! receiver has noticed. Two peers that talk both ways have two channels, each a ring in a segment
 //! of its own and a socket which says that the other end is alive, and which wakes it.
 
+mod ahead;
 mod board;
 mod connect;
 mod control;
@@ -36,6 +37,7 @@ use peer::{Inbound, Outbound, Peer};
 use ring::Mem as _;
 use wake::Barrier;
 
+pub use ahead::look_no_further;
 pub use hazard::Hazards;
 pub use open::{DEFAULT_RING, FEW, LONG_RING, MIN_RING, OpenOptions};
 pub use wake::full_fence;
@@ -91,6 +93,8 @@ pub struct ShmLink {
     ins_turn: usize,
     /// Whose frame was handed out, or `NOBODY`.
     held: u32,
+    /// The last glance saw nothing.
+    idle: bool,
     /// Polls so far, and at which one to look at the clock.
     calls: u32,
     clock_at: u32,
@@ -231,6 +235,14 @@ impl ShmLink {
             self.serviced = now;
             hmem::registry::check();
             self.service();
+        }
+    }
+
+    /// A frame has come after a look that found none: it may be answered.
+    #[inline(always)]
+    fn expect_answer(&self, frame: &ShmFrame) {
+        if let Some(out) = &self.peers[frame.from.0 as usize].out {
+            out.tx.expect(frame.len);
         }
     }
 
@@ -477,16 +489,19 @@ impl Link for ShmLink {
             self.warm(frame.from.0);
             return Glance::Frame(frame);
         }
-        if self.hot_len == 1 {
-            return self.more(PeerId(self.hot[0])).map_or(Glance::Nothing, Glance::Frame);
+        let found = match self.hot_len {
+            1 => self.more(PeerId(self.hot[0])),
+            n => (0..n.min(LOOKS)).find_map(|_| {
+                let id = self.next_hot();
+                self.more(PeerId(id))
+            }),
+        };
+        let idle = std::mem::replace(&mut self.idle, found.is_none());
+        let Some(frame) = found else { return Glance::Nothing };
+        if idle {
+            self.expect_answer(&frame);
         }
-        for _ in 0..self.hot_len.min(LOOKS) {
-            let id = self.next_hot();
-            if let Some(frame) = self.more(PeerId(id)) {
-                return Glance::Frame(frame);
-            }
-        }
-        Glance::Nothing
+        Glance::Frame(frame)
     }
 
     #[inline(always)]

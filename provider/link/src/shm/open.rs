@@ -89,6 +89,7 @@ impl ShmLink {
             ins: Vec::new(),
             ins_turn: 0,
             held: NOBODY,
+            idle: false,
             calls: 0,
             clock_at: *PACE.start(),
             pace: *PACE.start(),

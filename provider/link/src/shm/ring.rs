@@ -1,6 +1,7 @@
 //! A byte ring from one producer to one consumer.
 //!
-//! The ring is made of 64-byte lines. A record starts on a line and may run over the ring's end:
+//! The ring is made of lines of 128 bytes, each a pair of cache lines, since hardware fetches those in pairs.
+//! A record starts on a line and may run over the ring's end:
 //!
 //! ```text
 //! | commit: u32 | frame ... (padding to whole lines) | commit of the next record = 0 | ...
@@ -8,9 +9,10 @@
 //!
 //! A commit word is 0 while there is no record, else the frame's length plus one. Before the
 //! producer publishes a record it stores 0 to the commit word behind it, so the consumer never
-//! takes stale bytes of an earlier lap for a record. A frame that fits one line thus changes hands
-//! by one cache line. The consumer tells how far it is (`head`, in lines, wrapping) only once per
-//! quarter of the ring, and the producer looks only when it seems short of room.
+//! takes stale bytes of an earlier lap for a record. A frame that fits one cache line thus changes hands
+//! by one cache line, and one that fits the pair by the two at once. The consumer tells how far it is
+//! (`head`, in lines, wrapping) only once per quarter of the ring, and the producer looks only when it
+//! seems short of room.
 //!
 //! Both positions are private; what the other side writes is checked against them.
 //!
@@ -20,13 +22,19 @@
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 /// Bytes of a line.
-pub(crate) const LINE: usize = 64;
+pub(crate) const LINE: usize = 128;
+
+/// Bytes of a cache line.
+const CACHE_LINE: usize = 64;
 
 /// Bytes of a commit word.
 const COMMIT: usize = 4;
 
 /// Longest frame that a line has room for. One that short is always in one stretch.
 pub(crate) const SHORT: usize = LINE - COMMIT;
+
+/// Likewise a cache line.
+pub(crate) const SHORTEST: usize = CACHE_LINE - COMMIT;
 
 /// A shared word. Exists so that a test can put in a word that forgets an ordering.
 pub(crate) trait Word {
@@ -53,8 +61,10 @@ pub(crate) trait Mem {
     fn want(&self) -> &Self::Word;
     /// A sequentially consistent fence.
     fn fence(&self);
-    /// Has the processor fetch a line, which is below `lines`, to write it. Nothing depends on it.
-    fn will_write(&self, line: u32);
+    /// Has the processor fetch the cache line of byte `at` of the ring to read it. Nothing depends on it.
+    fn will_read(&self, at: usize);
+    /// Likewise, to write it.
+    fn will_write(&self, at: usize);
     /// Copies to bytes `at..at+len` of the ring, which are inside it.
     ///
     /// # Safety
@@ -67,10 +77,12 @@ pub(crate) trait Mem {
     unsafe fn get(&self, at: usize, dst: *mut u8, len: usize);
 }
 
-/// How many lines further on the producer has one fetched, and for frames of how many lines: of longer ones
-/// the processor itself sees what comes next.
-const AHEAD: u32 = 4;
-const FEW: u32 = 2;
+/// How many lines further on the producer has one fetched, after a frame of one cache line and of two: of
+/// longer frames the processor itself sees what comes next.
+const AHEAD: [u32; 2] = [4, 3];
+
+/// Most lines that are fetched for an answer.
+const ANSWER: u32 = 8;
 
 /// The other side broke the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,10 +244,28 @@ impl<M: Mem> Producer<M> {
         }
         // The consumer has these lines from the lap before. Stores wait in a queue for one after the other to come
         // from there, and whoever sends many short frames would wait for that queue.
-        if n <= FEW {
-            for further in 0..n {
-                self.mem.will_write(self.after(next, AHEAD + further));
-            }
+        if n == 1 {
+            let further = AHEAD[usize::from(len > SHORTEST)];
+            self.fetch(self.after(next, further), len);
+        }
+    }
+
+    /// Something of `len` bytes has come that will perhaps be answered by as much. The lines which that takes
+    /// are on their way here while the program deals with what came: it would wait for them at its end.
+    #[inline(always)]
+    pub(crate) fn expect(&self, len: usize) {
+        for n in 0..lines_of(len).min(ANSWER) {
+            self.fetch(self.after(self.line, n), len);
+        }
+    }
+
+    /// Has a line fetched, as much of it as a frame of `len` bytes may take.
+    #[inline(always)]
+    fn fetch(&self, line: u32, len: usize) {
+        let at = line as usize * LINE;
+        self.mem.will_write(at);
+        if len > SHORTEST {
+            self.mem.will_write(at + CACHE_LINE);
         }
     }
 
@@ -307,6 +337,11 @@ impl<M: Mem> Consumer<M> {
                     return Err(Broken);
                 }
                 self.len = len;
+                if (SHORTEST + 1..=SHORT).contains(&len) {
+                    // So it comes while the first is looked at. Of longer frames the processor fetches more by
+                    // itself.
+                    self.mem.will_read(self.line as usize * LINE + CACHE_LINE);
+                }
                 Ok(Some(len))
             }
         }

@@ -125,7 +125,8 @@ impl Mem for Arc<LoomMem> {
             loom::sync::atomic::fence(Ordering::SeqCst);
         }
     }
-    fn will_write(&self, _: u32) {}
+    fn will_read(&self, _: usize) {}
+    fn will_write(&self, _: usize) {}
     unsafe fn put(&self, at: usize, src: *const u8, len: usize) {
         LoomMem::each(at, len, |line, word, i| {
             // SAFETY: `i < len`, and `src` is valid for that by contract.
@@ -182,7 +183,7 @@ fn cross(data: Twin, head: Twin, lens: &'static [usize]) {
                 }
             };
             assert_eq!(got, len, "the length of frame {i}");
-            let mut bytes = [0; 64];
+            let mut bytes = [0; LINE];
             rx.read(0, &mut bytes);
             assert_eq!(bytes[0], i as u8 + 1);
             if len > LINE - COMMIT {
@@ -198,12 +199,12 @@ fn cross(data: Twin, head: Twin, lens: &'static [usize]) {
 }
 
 /// The long frame leaves payload where later, on the next lap, a commit word is looked for.
-const LAP: &[usize] = &[64, 8, 8, 8, 8];
+const LAP: &[usize] = &[LINE, 8, 8, 8, 8];
 
 #[test]
 fn frames_arrive_whole_and_in_order() {
     cross(Twin::Sound, Twin::Sound, LAP);
-    cross(Twin::Sound, Twin::Sound, &[8, 64, 64]);
+    cross(Twin::Sound, Twin::Sound, &[8, LINE, LINE]);
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn length(state: &mut u64, max: usize) -> usize {
         0 => r >> 3 & 1,
         1..=4 => (r >> 3) % 200,
         5 => (r >> 3) % (max + 1),
-        6 => LINE * ((r >> 3) % (max / LINE)) + 60,
+        6 => LINE * ((r >> 3) % (max / LINE)) + [SHORTEST, SHORT][r >> 40 & 1],
         _ => max,
     }
 }

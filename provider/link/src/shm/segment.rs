@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use hmem::registry::{self, Pages};
 use hmem::{Kind, Span};
 
+use super::ahead;
 use super::control::cvt;
 use super::ring::{LINE, Mem, Word};
 use super::share::SLOTS;
@@ -242,16 +243,13 @@ impl Mem for Segment {
     }
 
     #[inline(always)]
-    fn will_write(&self, line: u32) {
-        let at = self.shared.base.as_ptr().wrapping_add(CONTROL + line as usize * LINE);
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: it changes nothing and never faults, and to 64-bit processors of before 2014 that do not have it
-        // it is no operation.
-        unsafe {
-            std::arch::asm!("prefetchw byte ptr [{}]", in(reg) at.addr(), options(nomem, nostack, preserves_flags));
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
+    fn will_read(&self, at: usize) {
+        ahead::will_read(self.shared.base.as_ptr().wrapping_add(CONTROL + at));
+    }
+
+    #[inline(always)]
+    fn will_write(&self, at: usize) {
+        ahead::will_write(self.shared.base.as_ptr().wrapping_add(CONTROL + at));
     }
 
     #[inline]
@@ -318,6 +316,7 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
             4..8 => ends::<u32>(src, dst, len),
             8..=16 => ends::<u64>(src, dst, len),
             17..=32 => ends::<u128>(src, dst, len),
+            33..=64 => ends::<[u128; 2]>(src, dst, len),
             _ => std::ptr::copy_nonoverlapping(src, dst, len),
         }
     }

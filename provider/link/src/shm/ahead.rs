@@ -1,0 +1,42 @@
+//! What the processor does ahead of the program: what it is asked to fetch, and what it is kept from.
+//!
+//! None of it changes what a program does. Where it has no instruction for it, nothing is done.
+
+/// Has a cache line fetched to be read.
+#[inline(always)]
+pub(crate) fn will_read(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: it changes nothing, and never faults.
+    unsafe {
+        std::arch::asm!("prefetcht0 byte ptr [{}]", in(reg) at.addr(), options(nomem, nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Has a cache line fetched to be written.
+#[inline(always)]
+pub(crate) fn will_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: it changes nothing and never faults, and to 64-bit processors of before 2014 that do not have it
+    // it is no operation.
+    unsafe {
+        std::arch::asm!("prefetchw byte ptr [{}]", in(reg) at.addr(), options(nomem, nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Called by who has looked for a frame and found none, and most probably looks again at once.
+///
+/// A processor that takes for granted that nothing comes runs through many such looks ahead of time. What
+/// it read is thrown away when the line changes hands, and it asks for the line again at once: before the
+/// sender, which has it to write several words to it, is done. So the next look waits for this one.
+#[inline(always)]
+pub fn look_no_further() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: it changes nothing.
+    unsafe {
+        std::arch::asm!("lfence", options(nostack, preserves_flags));
+    }
+}
