@@ -36,8 +36,10 @@ const WORDS: usize = 4;
 const MAX: usize = HEAD + 8 * (WORDS + 2 * MAX_IOV);
 const _: () = assert!(MAX <= crate::iface::MAX_FRAME);
 
-/// Bytes from which on it is worth a frame.
+/// Bytes from which on it is worth a frame, and from which on also where more of the peer's frames wait: of many
+/// short ones in a row each side has enough to do.
 const LEAST: usize = 32 << 10;
+const LEAST_IN_A_ROW: usize = 128 << 10;
 
 /// After so many in a row of which the owner took nothing, it is told of one in `RARELY` only: it is busy elsewhere.
 const PATIENCE: u32 = 4;
@@ -112,9 +114,12 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     if access.len < LEAST || access.comp.is_null() || !e.help.is_worth_asking() {
         return None;
     }
-    let (piece, pieces) = engine::pieces(access.len);
     // SAFETY: an endpoint's interface outlives it.
     let i = unsafe { &mut *e.iface() };
+    if access.len < LEAST_IN_A_ROW && i.link.waiting(e.peer) {
+        return None;
+    }
+    let (piece, pieces) = engine::pieces(access.len);
     let share = i.link.share_open(e.peer)?;
     let part = Part { peer: e.peer, share, len: access.len, piece, pieces };
     let mut frame = ArrayVec::<u8, MAX>::new();
