@@ -76,10 +76,6 @@ const COOL: Duration = Duration::from_millis(1);
 /// The same while nobody has sent anything yet: the first peer should not wait.
 const EAGER_GAP: Duration = Duration::from_micros(2);
 
-/// A process that lived so long ago has not ended and left its number to another one since: that takes
-/// as many new processes as there are numbers.
-const SURE: Duration = Duration::from_millis(10);
-
 /// One endpoint's link to all peers on this host.
 #[derive(Debug)]
 pub struct ShmLink {
@@ -404,14 +400,8 @@ impl ShmLink {
             return Err(NoDirect::Never);
         }
         // By its number a process is reached long after it was watched last: it may be another's.
-        if let Some(life) = &mut peer.life {
-            let now = Instant::now();
-            if now.duration_since(life.seen) > SURE {
-                if control::has_ended(&life.fd) {
-                    return Err(NoDirect::Fault);
-                }
-                life.seen = now;
-            }
+        if peer.life.as_mut().is_some_and(|life| !life.lasts()) {
+            return Err(NoDirect::Fault);
         }
         cma::transfer(way, pid, remote, roff, local, loff, len).map_err(|fault| {
             self.peers[id.0 as usize].lost |= matches!(fault, cma::Fault::Gone);

@@ -2,7 +2,6 @@
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
 
 use engine::{Event, Gone, Link, PeerId, Refused};
 
@@ -274,7 +273,7 @@ impl ShmLink {
         if pid > 0 && peer.life.as_ref().is_some_and(|life| life.pid == pid) {
             return Ok(());
         }
-        let life = control::watch(sock, pid)?.map(|fd| Life { pid, fd, seen: Instant::now() });
+        let life = control::watch(sock, pid)?.map(|fd| Life::new(pid, fd));
         if let Some(old) = std::mem::replace(&mut peer.life, life) {
             self.poller.remove(&old.fd);
         }
