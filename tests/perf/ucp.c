@@ -9,7 +9,8 @@
  *                           put-lat: put and flush, microseconds
  *                           put-ping: puts back and forth that the target polls for, microseconds one way
  *
- * Prints "test bytes value" for each.  The two run on the first two cores that are allowed.
+ * Prints "test bytes value" for each.  The two run on the first two cores that are allowed.  PAUSE=64: lat with
+ * pauses, see pause.h.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -23,6 +24,8 @@
 #include <time.h>
 #include <unistd.h>
 #include <ucp/api/ucp.h>
+
+#include "pause.h"
 
 #define WINDOW 64
 
@@ -88,6 +91,7 @@ static ucs_status_ptr_t post_receive(size_t bytes) {
 static void ping_pong(size_t bytes, int n) {
     while (n--) {
         if (me) finish(post_receive(bytes), "receive");
+        pause_a_little();
         finish(post_send(bytes), "send");
         if (!me) finish(post_receive(bytes), "receive");
     }
