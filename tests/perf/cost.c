@@ -22,14 +22,7 @@
 #include <string.h>
 #include <time.h>
 
-#define CHECK(call)                                                                \
-	do {                                                                       \
-		long rc_ = (call);                                                 \
-		if (rc_ < 0) {                                                     \
-			fprintf(stderr, "%s: %s\n", #call, fi_strerror((int)-rc_)); \
-			exit(1);                                                   \
-		}                                                                  \
-	} while (0)
+#include "check.h"
 
 struct end {
 	struct fid_domain *domain;

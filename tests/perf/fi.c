@@ -21,16 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "pause.h"
-
-#define CHECK(call)                                                                 \
-	do {                                                                        \
-		long rc_ = (call);                                                  \
-		if (rc_ < 0) {                                                      \
-			fprintf(stderr, "%s: %s\n", #call, fi_strerror((int)-rc_)); \
-			exit(1);                                                    \
-		}                                                                   \
-	} while (0)
 
 enum { ROUNDS = 50000, WARM = 5000, TAG = 5 };
 
