@@ -116,6 +116,8 @@ pub enum Status {
     Discarded = 6,
     /// The frame made no sense.
     Malformed = 7,
+    /// The registered memory is not mapped, or not for that.
+    Fault = 8,
 }
 
 impl Status {
@@ -129,6 +131,7 @@ impl Status {
             4 => Status::Unsupported,
             5 => Status::Io,
             6 => Status::Discarded,
+            8 => Status::Fault,
             _ => Status::Malformed,
         }
     }

@@ -8,7 +8,7 @@ use super::bound::OWED_MUCH;
 use super::device::on_device;
 use super::share::How;
 use super::{Endpoint, Fetches, In, Request, Serve, Then};
-use crate::core::{Core, Reach, Reached, Spans};
+use crate::core::{Core, Reach, Reached, Spans, unmoved};
 use crate::link::{Frame, Link, NoDirect, PeerId, Refused};
 use crate::proto::Thresholds;
 use crate::types::*;
@@ -180,7 +180,9 @@ impl<L: Link> Endpoint<L> {
             // Read now, before a later write can change it.
             let head = Head::new(WireOp::Data, Flags::empty(), 0, req, 0);
             if !self.tell_peer_of(peer, head.as_bytes(), &serve.iov, len) {
-                return self.fin(peer, req, Status::Io, 0);
+                let status = unmoved(&serve.iov);
+                self.warn_of(peer, status);
+                return self.fin(peer, req, status, 0);
             }
             return self.was_read(core, cntr);
         }
@@ -284,7 +286,7 @@ impl<L: Link> Endpoint<L> {
         match self.requests.remove(name)? {
             Request::In(i) => {
                 // What did not fit was never asked for; the landing knows the message's length.
-                let status = if i.failed { Status::Io } else { Status::Ok };
+                let status = if i.failed { unmoved(&i.iov) } else { Status::Ok };
                 self.fetched(core, peer, i.req, status, i.len, i.then);
             }
             Request::Out(out) if failed_here => self.finish_out(core, &out, Some(Error::Io)),

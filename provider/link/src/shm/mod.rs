@@ -529,11 +529,18 @@ impl Link for ShmLink {
     fn copy_out(&self, frame: &ShmFrame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
         let Some(inb) = &self.peers[frame.from.0 as usize].inb else { return 0 };
         if let ([only], Some(at)) = (dst, inb.rx.straight(off, len)) {
-            if let Some(part) = only.part(doff, len).filter(|p| p.kind().is_system()) {
+            let part = only.part(doff, len);
+            if let Some(part) = part.filter(|p| p.is_plain()) {
                 // SAFETY: the part is valid for writes by `Span`'s invariant; its place in the ring
                 // was found by `straight`, and the frame is ours until it is released.
                 unsafe { inb.rx.mem().get(at, part.as_ptr(), len) };
                 return len;
+            }
+            if let Some(part) = part.filter(|p| p.may_vanish()) {
+                let from = inb.rx.mem().span(at, len);
+                // SAFETY: what is mapped of the part may be written by `Span`'s invariant, and the frame is ours.
+                let done = unsafe { hmem::guard::copy(part.as_ptr(), from.as_ptr(), len) };
+                return if done.is_ok() { len } else { 0 };
             }
         }
         inb.rx.mem().lock_for(dst);

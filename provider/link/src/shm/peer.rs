@@ -41,7 +41,7 @@ impl Outbound {
     }
 
     /// Sends a frame that a line has room for, of `head` and one stretch of memory that the processor may
-    /// read; `None` if it is another one, or there may be no room.
+    /// just read; `None` if it is another one, or there may be no room.
     #[inline(always)]
     pub(super) fn send_short(&mut self, head: &[u8], body: &[Span], off: usize, len: usize) -> Option<()> {
         let total = head.len() + len;
@@ -50,7 +50,7 @@ impl Outbound {
         }
         let at = self.tx.reserve_short()?;
         let part = match body {
-            [only] => only.part(off, len).filter(|p| p.kind().is_system())?,
+            [only] => only.part(off, len).filter(|p| p.is_plain())?,
             [] if len == 0 => Span::EMPTY,
             _ => return None,
         };
@@ -77,12 +77,12 @@ impl Outbound {
     }
 
     /// Copies bytes `off..off+len` of `body` to byte `at` of the reserved frame; returns how many
-    /// there were.
+    /// there were, or fewer where they could not be read.
     #[inline(always)]
     pub(super) fn copy_in(&mut self, at: usize, body: &[Span], off: usize, len: usize) -> usize {
         let mem = self.tx.mem();
         if let ([only], Some(at)) = (body, self.tx.straight(at, len)) {
-            if let Some(part) = only.part(off, len).filter(|p| p.kind().is_system()) {
+            if let Some(part) = only.part(off, len).filter(|p| p.is_plain()) {
                 // SAFETY: the part is valid for reads by `Span`'s invariant; its place in the ring
                 // was found by `straight`, and is reserved.
                 unsafe { mem.put(at, part.as_ptr(), len) };
