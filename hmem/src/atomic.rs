@@ -385,6 +385,9 @@ fn guarded<V: Value>(cell: Span, op: AtomicOp, operand: V, compare: V) -> Option
             let was = unsafe {
                 match op {
                     AtomicOp::Sum if V::INTEGER => <$bits>::add(at, bits(operand)),
+                    AtomicOp::Bor => <$bits>::or(at, bits(operand)),
+                    AtomicOp::Band => <$bits>::and(at, bits(operand)),
+                    AtomicOp::Bxor => <$bits>::xor(at, bits(operand)),
                     AtomicOp::AtomicRead => <$bits>::load(at),
                     AtomicOp::AtomicWrite => <$bits>::swap(at, bits(operand)),
                     _ => <$bits>::load(at).and_then(|mut was| {
