@@ -493,6 +493,18 @@ fn in_a_child() {
             set(SEGV, libc::SIG_DFL, 0, None);
             ours();
         }
+        // What no handler can help: the kernel does not call one for a thread that blocks the signal.
+        "blocked" => {
+            hold(true);
+            ours();
+            // SAFETY: a set of our own.
+            unsafe {
+                let mut all: libc::sigset_t = std::mem::zeroed();
+                libc::sigfillset(&raw mut all);
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut());
+            }
+            ours();
+        }
         // Set behind our back, and it does not pass on: found at the next registration.
         "replaced" => {
             set(SEGV, cure as Handler as usize, info, None);
@@ -620,6 +632,7 @@ fn what_was_the_default_still_is() {
 #[test]
 fn without_the_handler_the_process_dies() {
     killed("twin", libc::SIGSEGV);
+    killed("blocked", libc::SIGSEGV);
 }
 
 #[test]
