@@ -289,6 +289,11 @@ impl Net {
         self.acquaint(at);
     }
 
+    /// A peer is inside an access for as many of the next calls that take memory back.
+    pub fn keep_inside(&mut self, calls: usize) {
+        self.hub.borrow_mut().stuck = calls;
+    }
+
     /// That no node has an operation under way, or a completion that nobody looked at.
     ///
     /// # Panics
