@@ -222,6 +222,16 @@ pub trait Link {
         false
     }
 
+    /// Whether there is a channel to or from this peer, so that [`Event::Closed`] will tell of its end.
+    fn is_met(&self, _peer: PeerId) -> bool {
+        true
+    }
+
+    /// Has [`Event::Closed`] tell of this peer's end from now on, connecting if need be, as a send would.
+    fn meet(&mut self, _peer: PeerId) -> Result<(), Refused> {
+        Ok(())
+    }
+
     /// Cuts a peer off that takes more of us than any peer may; [`Event::Closed`] follows.
     fn cut(&mut self, _peer: PeerId) {}
 

@@ -276,6 +276,16 @@ impl Net {
         self.hub.borrow_mut().refuse(from, to, Some(why));
     }
 
+    /// Whether new connections take a while from now on.
+    pub fn set_slow(&mut self, on: bool) {
+        self.hub.borrow_mut().slow = on;
+    }
+
+    /// Sends are not refused any more.
+    pub fn admit(&mut self, from: Place, to: Place) {
+        self.hub.borrow_mut().refuse(from, to, None);
+    }
+
     /// Ends a node. What it has sent still arrives; then all whom it met hear that it is gone.
     pub fn kill(&mut self, at: Place) {
         // Nothing reaches or leaves what takes the node's place for now.

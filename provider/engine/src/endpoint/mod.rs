@@ -2,6 +2,7 @@
 
 mod bound;
 mod device;
+mod gone;
 mod incoming;
 mod inject;
 mod onesided;
@@ -72,6 +73,10 @@ pub(crate) struct Peer {
     promptness: inject::Promptness,
     /// Its path has been told of in the log.
     told: bool,
+    /// It ended, or could not be reached, when that was last known; it may have come back since.
+    gone: Option<Gone>,
+    /// It is tried to reach it, for the receives posted that name it.
+    sought: bool,
 }
 
 /// A request that a peer has yet to answer or to feed.
@@ -322,6 +327,8 @@ impl<L: Link> Endpoint<L> {
                 puts_not: false,
                 promptness: inject::Promptness::default(),
                 told: false,
+                gone: None,
+                sought: false,
             });
         }
     }
@@ -399,7 +406,7 @@ impl<L: Link> Endpoint<L> {
     fn attend(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
         if !self.lagging.is_empty() {
-            n += self.catch_up();
+            n += self.catch_up(core);
         }
         if !self.streams.is_empty() {
             n += self.stream(core);
@@ -469,7 +476,7 @@ impl<L: Link> Endpoint<L> {
         self.tell_peer(peer, head.as_bytes());
     }
 
-    fn catch_up(&mut self) -> usize {
+    fn catch_up(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
         let mut lagging = std::mem::take(&mut self.lagging);
         lagging.retain(|&peer| {
@@ -482,10 +489,10 @@ impl<L: Link> Endpoint<L> {
                 state.owed = state.owed.saturating_sub(gone.as_deref().map_or(0, bound::cost));
                 n += 1;
             }
-            false
+            state.sought
         });
         self.lagging.append(&mut lagging);
-        n
+        n + self.seek(core)
     }
 
     /// Completes an operation that was started here.
@@ -619,7 +626,8 @@ impl<L: Link> Endpoint<L> {
         state.given.clear();
         state.loose = 0;
         state.unanswered = 0;
-        let src = state.src;
+        state.gone = Some(why);
+        state.sought = false;
         self.stopped -= u32::from(stopped);
         log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
         self.lagging.retain(|p| *p != peer);
@@ -650,21 +658,15 @@ impl<L: Link> Endpoint<L> {
         for (_, m) in rx.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
             m.ack = None;
         }
-        let mut failed = Vec::new();
         for tagged in [true, false] {
             let m = rx.matcher(tagged);
             m.drop_waiting(|m| m.ep == ep && m.peer == peer && m.is_offered());
             m.edit_waiting(|m| m.ep == ep && m.peer == peer, |m| m.ack = None);
-            if src != ADDR_UNSPEC {
-                failed.extend(m.unpost_all(|r| r.pattern.src == src));
-            }
         }
         let left = rx.weight_of(ep, peer);
         self.peer(peer).waiting = left;
         core.weigh();
-        for recv in failed {
-            self.fail_recv(core, recv, err);
-        }
+        self.fail_directed(core, peer, why);
     }
 
     /// Gives a posted receive back unfilled.

@@ -75,6 +75,8 @@ pub(super) struct Hub {
     exposed: BTreeMap<(Place, u64), Exposed>,
     /// Who may not write to others' memory.
     barred: Option<Place>,
+    /// It takes a while to connect.
+    pub(super) slow: bool,
     /// What happens when a node finds nothing to do.
     pub(super) meanwhile: Option<Meanwhile>,
 }
@@ -113,6 +115,7 @@ impl Hub {
             exposed: BTreeMap::new(),
             boards: false,
             barred: None,
+            slow: false,
             meanwhile: None,
         };
         Rc::new(RefCell::new(hub))
@@ -526,6 +529,34 @@ impl Link for MemLink {
         let hub = self.hub.borrow();
         let known = hub.direct && hub.boards;
         hub.exposed.get(&(self.place_of(by), key)).filter(|_| known).copied()
+    }
+
+    fn is_met(&self, peer: PeerId) -> bool {
+        let (here, there) = (self.at, self.place_of(peer));
+        let hub = self.hub.borrow();
+        let way = |from, to| hub.ways.get(&(from, to));
+        way(here, there).is_some_and(|w| w.used)
+            || way(there, here).is_some_and(|w| w.used || !w.items.is_empty())
+    }
+
+    fn meet(&mut self, peer: PeerId) -> Result<(), Refused> {
+        if self.is_met(peer) {
+            return Ok(());
+        }
+        let there = self.place_of(peer);
+        let mut hub = self.hub.borrow_mut();
+        let alive = hub.stations[there].alive;
+        let slow = hub.slow;
+        let way = hub.way(self.at, there);
+        match way.refuse {
+            _ if slow => Err(Refused::Busy),
+            Some(why) => Err(Refused::Gone(why)),
+            None if !alive => Err(Refused::Gone(Gone::Refused)),
+            None => {
+                way.used = true;
+                Ok(())
+            }
+        }
     }
 
     fn cut(&mut self, peer: PeerId) {

@@ -577,6 +577,15 @@ impl Link for ShmLink {
         self.direct(cma::Way::Put, to, remote, roff, (local, loff), len)
     }
 
+    fn is_met(&self, peer: PeerId) -> bool {
+        let peer = &self.peers[peer.0 as usize];
+        peer.out.is_some() || peer.inb.is_some() || peer.dying.is_some()
+    }
+
+    fn meet(&mut self, peer: PeerId) -> Result<(), Refused> {
+        if self.is_met(peer) { Ok(()) } else { self.connect(peer.0) }
+    }
+
     fn cut(&mut self, peer: PeerId) {
         self.refuse(peer.0);
     }
