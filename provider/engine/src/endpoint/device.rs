@@ -278,7 +278,7 @@ impl<L: Link> Endpoint<L> {
             Some(Request::Serve(_)) if !ok => self.streams.push_back(name),
             Some(Request::Serve(_)) => {
                 if let Some(Request::Serve(s)) = self.requests.remove(name) {
-                    self.was_read(core, s.cntr);
+                    self.was_read(core, s.cntrs);
                     self.fin(s.peer, s.req, Status::Ok, s.len);
                 }
             }

@@ -18,7 +18,7 @@ use hmem::Span;
 use wire::{Addr, Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
-use crate::core::{Core, RecvOp, Spans, Tally, failure};
+use crate::core::{Bound, Core, RecvOp, Spans, Tally, failure};
 use crate::domain::{Cntrs, Config, MrId};
 use crate::hash::Map;
 use crate::link::{CopyId, Event, Frame, Gone, Link, PeerId, Refused, Share};
@@ -152,7 +152,7 @@ struct In {
 #[derive(Debug)]
 enum Then {
     Recv(Landing),
-    Write { data: Option<u64>, cntr: Option<CntrId> },
+    Write { data: Option<u64>, cntrs: Bound },
 }
 
 /// Memory that a peer reads, in frames.
@@ -163,8 +163,8 @@ struct Serve {
     len: usize,
     done: usize,
     req: u64,
-    /// Counts the read.
-    cntr: Option<CntrId>,
+    /// They count the read.
+    cntrs: Bound,
 }
 
 /// A message on its way into a posted buffer.
