@@ -232,6 +232,12 @@ pub trait Link {
         Ok(())
     }
 
+    /// Whether there is room for a frame that the peer can do without: those that it has not taken are far
+    /// fewer than there may be, and fewer than transfers that a [`Share`] can tell apart.
+    fn has_room_to_spare(&mut self, _to: PeerId) -> bool {
+        true
+    }
+
     /// Cuts a peer off that takes more of us than any peer may; [`Event::Closed`] follows.
     fn cut(&mut self, _peer: PeerId) {}
 

@@ -3,8 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use engine::testkit::{from, msg};
-use engine::{AvId, Cntrs, Completion, Config, CqId, Domain, EpConfig, EpId, Error, Link as _, RxId};
+use engine::testkit::{from, msg, pattern, there, write};
+use engine::{
+    Access, AvId, Cntrs, Completion, Config, CqId, Domain, EpConfig, EpId, Error, Link as _, Reg, RxId,
+};
+use hmem::Span;
 use link::{OpenOptions, ShmLink};
 use wire::Addr;
 
@@ -131,4 +134,54 @@ fn receives_from_one_that_died_fail_and_those_from_its_successor_wait() {
     drop(b);
     let c = a.wait();
     assert_eq!((c.ctx.0, c.err), (5, Some(Error::Reset)));
+}
+
+#[test]
+fn a_target_that_does_not_look_is_written_without_end() {
+    const LEN: usize = 64 << 10;
+    let (mut a, mut b) = (Node::new(), Node::new());
+    let (to_b, to_a) = (a.knows(b.addr), b.knows(a.addr));
+    let (local, target) = (Span::leak(LEN), Span::leak(LEN));
+    let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    b.domain.mr_reg(&Reg { iov: &[target], access, key: Some(7) }).unwrap();
+    // Both know each other from here on, and what is registered.
+    a.recv(to_b, 1);
+    b.recv(to_a, 1);
+    a.send(to_b, 2).unwrap();
+    b.send(to_a, 2).unwrap();
+    for node in [&mut b, &mut a] {
+        assert_eq!((node.wait().err, node.wait().err), (None, None));
+    }
+    std::thread::sleep(Duration::from_millis(5));
+    for _ in 0..10_000 {
+        assert!(a.next().is_none());
+    }
+    let remote = [there(0, LEN, 7)];
+    let mut done = 0;
+    for i in 0..20_000 {
+        if i == 19_000 {
+            hmem::write(&[local], 0, &pattern(LEN, 5));
+        }
+        let posted = a.domain.rma(a.ep, &write(to_b, &[local], &remote, i));
+        assert_eq!(posted, Ok(()), "write {i}");
+        while i % 3 == 0 && done <= i {
+            assert_eq!(a.wait().err, None);
+            done += 1;
+        }
+    }
+    while done < 20_000 {
+        assert_eq!(a.wait().err, None);
+        done += 1;
+    }
+    let mut bytes = vec![0; LEN];
+    hmem::read(&[target], 0, &mut bytes);
+    assert!(bytes == pattern(LEN, 5));
+    // There is room for what it has to see.
+    for i in 0..100 {
+        a.domain.send(a.ep, &msg(to_b, &[], i)).unwrap();
+    }
+    for i in 0..100 {
+        b.recv(to_a, i);
+        assert_eq!(b.wait().err, None);
+    }
 }

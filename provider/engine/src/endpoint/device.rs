@@ -117,7 +117,7 @@ impl<L: Link> Endpoint<L> {
             return Some(request);
         }
         let iov = request.iov.clone();
-        if !self.link.apart(peer, segs, &iov) {
+        if !self.link.apart(peer, segs, &iov) || !self.may_advise(peer) {
             return Some(request);
         }
         let Some(share) = self.link.share_open(peer) else { return Some(request) };

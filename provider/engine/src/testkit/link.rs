@@ -559,6 +559,13 @@ impl Link for MemLink {
         }
     }
 
+    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+        let to = self.place_of(to);
+        let mut hub = self.hub.borrow_mut();
+        let capacity = hub.capacity;
+        2 * hub.way(self.at, to).items.len() < capacity
+    }
+
     fn cut(&mut self, peer: PeerId) {
         let place = self.place_of(peer);
         let mut hub = self.hub.borrow_mut();

@@ -586,6 +586,10 @@ impl Link for ShmLink {
         if self.is_met(peer) { Ok(()) } else { self.connect(peer.0) }
     }
 
+    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+        self.peers[to.0 as usize].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare())
+    }
+
     fn cut(&mut self, peer: PeerId) {
         self.refuse(peer.0);
     }
