@@ -390,6 +390,11 @@ impl<L: Link> Domain<L> {
         self.eps.get(ep.at()).map_or(0, Endpoint::under_way)
     }
 
+    /// Peers that an endpoint has room to keep something of: as many as there were at a time.
+    pub fn ep_peers(&self, ep: EpId) -> usize {
+        self.eps.get(ep.at()).map_or(0, Endpoint::peers)
+    }
+
     /// The link of an endpoint.
     pub fn link(&self, ep: EpId) -> Option<&L> {
         Some(&self.eps.get(ep.at())?.link)

@@ -3,8 +3,8 @@ use std::fmt;
 use hmem::Span;
 use wire::{Addr, Handle, Seg};
 
-/// A peer of one link: small, dense, given out by [`Link::peer`] and never used again for another
-/// address.
+/// A peer of one link: small, dense, given out by [`Link::peer`] and not used again for another
+/// address until [`Link::forget`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PeerId(pub u32);
 
@@ -237,6 +237,11 @@ pub trait Link {
     fn has_room_to_spare(&mut self, _to: PeerId) -> bool {
         true
     }
+
+    /// Nothing is held of this peer any more: no operation, no message of its, no address that leads to it.
+    /// If the link has no channel to or from it either, its number may be given to another peer from now on;
+    /// else this is to be called again after its next [`Event::Closed`].
+    fn forget(&mut self, _peer: PeerId) {}
 
     /// Cuts a peer off that takes more of us than any peer may; [`Event::Closed`] follows.
     fn cut(&mut self, _peer: PeerId) {}

@@ -293,6 +293,11 @@ impl Net {
         self.hub.borrow_mut().kill(at);
     }
 
+    /// Ends an endpoint that is not a node's only one, for its peers; the test closes it.
+    pub fn part(&mut self, at: Place) {
+        self.hub.borrow_mut().kill(at);
+    }
+
     /// Starts another process in the place, and under the name, of one that was killed.
     pub fn revive(&mut self, at: Place) {
         self.nodes[at] = Node::new(&self.setup, Hub::rejoin(&self.hub, at));
@@ -379,6 +384,11 @@ impl Node {
     /// Sends from the node's endpoint.
     pub fn send(&mut self, op: &Send<'_>) -> Result<(), Error> {
         self.domain.send(self.ep, op)
+    }
+
+    /// Sends from another endpoint of the node.
+    pub fn send_from(&mut self, ep: EpId, op: &Send<'_>) -> Result<(), Error> {
+        self.domain.send(ep, op)
     }
 
     /// Posts a receive to the node's endpoint.

@@ -77,6 +77,37 @@ pub(crate) struct Peer {
     gone: Option<Gone>,
     /// It is tried to reach it, for the receives posted that name it.
     sought: bool,
+    /// Entries of the address vector that lead to it.
+    routes: u32,
+}
+
+impl Peer {
+    /// One of which nothing is known.
+    fn new() -> Peer {
+        Peer {
+            src: ADDR_UNSPEC,
+            backlog: VecDeque::new(),
+            owed: 0,
+            waiting: 0,
+            stopped: false,
+            holds: false,
+            outstanding: 0,
+            posted: 0,
+            loose: 0,
+            unanswered: 0,
+            large: 0,
+            frames_only: false,
+            shares: share::Shares::Unknown,
+            given: ArrayVec::new(),
+            fetches: Fetches::Unknown,
+            puts_not: false,
+            promptness: inject::Promptness::default(),
+            told: false,
+            gone: None,
+            sought: false,
+            routes: 0,
+        }
+    }
 }
 
 /// A request that a peer has yet to answer or to feed.
@@ -86,6 +117,17 @@ enum Request {
     In(In),
     Serve(Serve),
     Lent(share::Lent),
+}
+
+impl Request {
+    fn peer(&self) -> PeerId {
+        match self {
+            Request::Out(o) => o.peer,
+            Request::In(i) => i.peer,
+            Request::Serve(s) => s.peer,
+            Request::Lent(l) => l.peer,
+        }
+    }
 }
 
 /// Started here.
@@ -267,6 +309,7 @@ impl<L: Link> Endpoint<L> {
             self.route.resize(slot + 1, None);
         }
         self.route[slot] = Some(peer);
+        self.peer(peer).routes += 1;
         self.relabel(core, peer, first);
     }
 
@@ -274,6 +317,9 @@ impl<L: Link> Endpoint<L> {
     pub(crate) fn forget(&mut self, core: &mut Core, at: FiAddr, next: FiAddr) {
         if let Some(peer) = self.route.get_mut(at as usize).and_then(Option::take) {
             self.relabel(core, peer, next);
+            let state = self.peer(peer);
+            state.routes = state.routes.saturating_sub(1);
+            self.release(peer);
         }
     }
 
@@ -308,28 +354,7 @@ impl<L: Link> Endpoint<L> {
     #[cold]
     fn meet(&mut self, at: usize) {
         while self.peers.len() <= at {
-            self.peers.push(Peer {
-                src: ADDR_UNSPEC,
-                backlog: VecDeque::new(),
-                owed: 0,
-                waiting: 0,
-                stopped: false,
-                holds: false,
-                outstanding: 0,
-                posted: 0,
-                loose: 0,
-                unanswered: 0,
-                large: 0,
-                frames_only: false,
-                shares: share::Shares::Unknown,
-                given: ArrayVec::new(),
-                fetches: Fetches::Unknown,
-                puts_not: false,
-                promptness: inject::Promptness::default(),
-                told: false,
-                gone: None,
-                sought: false,
-            });
+            self.peers.push(Peer::new());
         }
     }
 
@@ -631,12 +656,7 @@ impl<L: Link> Endpoint<L> {
         self.stopped -= u32::from(stopped);
         log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
         self.lagging.retain(|p| *p != peer);
-        let mine = self.requests.names(|r| match r {
-            Request::Out(o) => o.peer == peer,
-            Request::In(i) => i.peer == peer,
-            Request::Serve(s) => s.peer == peer,
-            Request::Lent(l) => l.peer == peer,
-        });
+        let mine = self.requests.names(|r| r.peer() == peer);
         self.streams.retain(|name| !mine.contains(name));
         self.shares.retain(|name| !mine.contains(name));
         self.invited.retain(|(name, _)| !mine.contains(name));
@@ -667,6 +687,27 @@ impl<L: Link> Endpoint<L> {
         self.peer(peer).waiting = left;
         core.weigh();
         self.fail_directed(core, peer, why);
+        self.release(peer);
+    }
+
+    /// Keeps nothing of a peer that nothing here is about any more: its number may be another's next.
+    #[cold]
+    fn release(&mut self, peer: PeerId) {
+        let state = self.peer(peer);
+        let needed = state.routes > 0 || state.waiting > 0 || state.outstanding > 0;
+        if needed || !state.backlog.is_empty() || self.link.is_met(peer) {
+            return;
+        }
+        if !self.requests.any(|r| r.peer() == peer) {
+            self.lagging.retain(|p| *p != peer);
+            *self.peer(peer) = Peer::new();
+            self.link.forget(peer);
+        }
+    }
+
+    /// How many peers there is room for that something is kept of.
+    pub(crate) fn peers(&self) -> usize {
+        self.peers.len()
     }
 
     /// Gives a posted receive back unfilled.

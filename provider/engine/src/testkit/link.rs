@@ -306,7 +306,8 @@ impl Frame for MemFrame {
 pub struct MemLink {
     hub: Rc<RefCell<Hub>>,
     at: Place,
-    peers: Vec<Place>,
+    /// By number; `None`: it was given back.
+    peers: Vec<Option<Place>>,
     held: bool,
     /// What peers were told of, and told us, of devices' memory.
     told: Vec<(Place, u64)>,
@@ -346,15 +347,17 @@ impl MemLink {
     }
 
     fn peer_at(&mut self, place: Place) -> PeerId {
-        let known = self.peers.iter().position(|p| *p == place);
-        PeerId(known.unwrap_or_else(|| {
-            self.peers.push(place);
+        let at = |peers: &[Option<Place>], place| peers.iter().position(|p| *p == place);
+        let known = at(&self.peers, Some(place)).or_else(|| at(&self.peers, None)).unwrap_or_else(|| {
+            self.peers.push(None);
             self.peers.len() - 1
-        }) as u32)
+        });
+        self.peers[known] = Some(place);
+        PeerId(known as u32)
     }
 
     fn place_of(&self, peer: PeerId) -> Place {
-        self.peers[peer.0 as usize]
+        self.peers[peer.0 as usize].expect("the number of a peer that was not given back")
     }
 
     fn copy(&self, dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) -> Result<(), NoDirect> {
@@ -564,6 +567,12 @@ impl Link for MemLink {
         let mut hub = self.hub.borrow_mut();
         let capacity = hub.capacity;
         2 * hub.way(self.at, to).items.len() < capacity
+    }
+
+    fn forget(&mut self, peer: PeerId) {
+        if !self.is_met(peer) {
+            self.peers[peer.0 as usize] = None;
+        }
     }
 
     fn cut(&mut self, peer: PeerId) {

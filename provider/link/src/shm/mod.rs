@@ -579,7 +579,7 @@ impl Link for ShmLink {
 
     fn is_met(&self, peer: PeerId) -> bool {
         let peer = &self.peers[peer.0 as usize];
-        peer.out.is_some() || peer.inb.is_some() || peer.dying.is_some()
+        peer.out.is_some() || peer.inb.is_some() || peer.dying.is_some() || !peer.waiting.is_empty()
     }
 
     fn meet(&mut self, peer: PeerId) -> Result<(), Refused> {
