@@ -45,16 +45,6 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    #[cold]
-    fn malformed(&self, frame: &L::Frame) {
-        log::warn!(
-            "{}: dropped a malformed frame of {} bytes from {}",
-            self.link.addr(),
-            frame.len(),
-            self.link.peer_addr(frame.from())
-        );
-    }
-
     /// A frame that names memory: its header goes on.
     #[inline(never)]
     fn on_long(

@@ -5,6 +5,7 @@ mod device;
 mod gone;
 mod incoming;
 mod inject;
+mod malformed;
 mod onesided;
 mod plain;
 mod post;
