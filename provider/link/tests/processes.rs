@@ -396,28 +396,33 @@ fn a_program_that_was_executed_meanwhile_is_left_alone() {
     if let Err(why) = link::cma_allowed() {
         return eprintln!("skipped: {why}");
     }
-    let mut link = open();
-    let mut child = command("before exec", link.addr());
-    let mut child = child.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn().unwrap();
-    let (from, addr) = frame(&mut link);
-    let addr = u64::from_le_bytes(addr.try_into().unwrap());
-    let remote = [Seg { addr: addr.into(), len: (1 << 20).into() }];
-    let local = [Span::leak(1 << 20)];
-    link.get(from, Grant::Agreed, &remote, 0, &local, 0, 1 << 20).unwrap();
-    let mut bytes = vec![0; 1 << 20];
-    hmem::read(&local, 0, &mut bytes);
-    assert!(bytes.iter().all(|&b| b == 7));
-    say(&mut link, from, b"go");
-    let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    said.find(|line| line.ends_with("!ready")).expect("the program was executed");
-    // Nothing tells of it: the process lives, and so do its sockets.
-    for len in [8, 4096, 32 << 10, 512 << 10, 1 << 20] {
-        let put = link.put(from, Grant::Agreed, &remote, 0, &local, 0, len);
-        let get = link.get(from, Grant::Agreed, &remote, 0, &local, 0, len);
-        assert_eq!((put, get), (Err(NoDirect::Fault), Err(NoDirect::Fault)), "{len}");
+    for round in 0..20 {
+        let mut link = open();
+        let mut child = command("before exec", link.addr());
+        let mut child = child.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn().unwrap();
+        let (from, addr) = frame(&mut link);
+        let addr = u64::from_le_bytes(addr.try_into().unwrap());
+        let remote = [Seg { addr: addr.into(), len: (1 << 20).into() }];
+        let local = [Span::leak(1 << 20)];
+        link.get(from, Grant::Agreed, &remote, 0, &local, 0, 1 << 20).unwrap();
+        let mut bytes = vec![0; 1 << 20];
+        hmem::read(&local, 0, &mut bytes);
+        assert!(bytes.iter().all(|&b| b == 7));
+        say(&mut link, from, b"go");
+        // Written to until it is not there any more, in most rounds: then the new program is.
+        let mut put = || link.put(from, Grant::Agreed, &remote, 0, &local, 0, 8192);
+        while round % 4 > 0 && put() != Err(NoDirect::Fault) {}
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        said.find(|line| line.ends_with("!ready")).expect("the program was executed");
+        // Nothing tells of it: the process lives, and so do its sockets.
+        for len in [8, 4096, 32 << 10, 512 << 10, 1 << 20] {
+            let put = link.put(from, Grant::Agreed, &remote, 0, &local, 0, len);
+            let get = link.get(from, Grant::Agreed, &remote, 0, &local, 0, len);
+            assert_eq!((put, get), (Err(NoDirect::Fault), Err(NoDirect::Fault)), "{len}");
+        }
+        drop(child.stdin.take());
+        finish(child);
     }
-    drop(child.stdin.take());
-    finish(child);
 }
 
 #[test]
