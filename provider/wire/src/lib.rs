@@ -48,4 +48,4 @@ pub use frame::{
 };
 
 /// Version of everything in this crate; two endpoints of different versions refuse each other.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
