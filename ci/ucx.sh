@@ -76,9 +76,12 @@ part_uct() {
         for test in zero align fixed pending replies; do
             out=$logs/uct-$host-$test.log status=0
             # Replies are of requests, which there are where there is no CMA.
-            STRAIT_UCX_CMA=$([ $test = replies ] && echo n || echo y) \
+            STRAIT_UCX_CMA=$([ $test = replies ] && echo n || echo y) STRAIT_UCX_LOG=info \
                 timeout -k 5 100 "${run[@]}" "$WORK/ucx-uct" $test >"$out" 2>&1 || status=1
             grep -q "^ok $test$" "$out" || status=1
+            # The log says which way memory goes.
+            grep -q "memory of peers: $([ $test = replies ] && echo 'rings and windows only: STRAIT_UCX_CMA=n' ||
+                echo CMA)" "$out" || status=1
             report $status "uct $host: $test"
         done
     done

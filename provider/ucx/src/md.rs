@@ -51,7 +51,15 @@ pub(crate) unsafe extern "C" fn open(
         }
         let Ok(regions) = regions() else { return ucx::UCS_ERR_IO_ERROR };
         let base = MdBase { ops: served.md_ops.as_ptr().cast(), component };
-        let cma = param::get().cma && link::cma_allowed().is_ok();
+        let cma = match param::get().cma {
+            true => link::cma_allowed(),
+            false => Err("STRAIT_UCX_CMA=n".into()),
+        };
+        match &cma {
+            Ok(how) => log::info!("large messages and memory of peers: CMA ({how}), else rings"),
+            Err(why) => log::info!("large messages and memory of peers: rings and windows only: {why}"),
+        }
+        let cma = cma.is_ok();
         // SAFETY: UCX gives a place for the answer.
         unsafe { md.write(Box::into_raw(Box::new(Md { base, served, regions, cma }))) };
         ucx::UCS_OK

@@ -89,11 +89,14 @@ fn cma(e: &mut Ep, rkey: usize, put: bool, addr: u64, local: &[Span], len: usize
     })?;
     match done {
         Ok(()) => {
-            e.help.can = true;
+            if !std::mem::replace(&mut e.help.can, true) {
+                log::info!("{}: CMA works", link.peer_addr(peer));
+            }
             Ok(true)
         }
         Err(NoDirect::Never) => {
             e.no_cma = true;
+            log::info!("{}: no CMA: its memory is reached through the ring", link.peer_addr(peer));
             Ok(false)
         }
         Err(NoDirect::Fault) => match link.room(peer, 0) {
