@@ -14,7 +14,7 @@ use crate::ffi::guard;
 use crate::iface::{self, AM, HEAD, Iface};
 use crate::queue::Queue;
 use crate::remote::MAX_REQUEST;
-use crate::share::Help;
+use crate::share::{self, Help};
 
 /// An endpoint as UCX holds it: `uct_ep_t` is the first field.
 #[repr(C)]
@@ -310,7 +310,7 @@ pub(crate) unsafe fn report(this: *mut Iface, ep: *mut Ep) {
         if !(*this).has(ep) {
             return;
         }
-        (*ep).outstanding = 0;
+        (*ep).outstanding = share::stuck(&*this, ep);
         for comp in std::mem::take(&mut (*ep).flushes) {
             complete(comp, status);
         }
@@ -568,10 +568,16 @@ unsafe fn flush_further(ep: ucx::Ep, flags: c_uint, comp: *mut Completion) -> St
                 for comp in (*i).abandon(this) {
                     complete(comp, ucx::UCS_ERR_CANCELED);
                 }
-                (*this).outstanding = 0;
+                (*this).outstanding = share::stuck(&*i, this);
                 (*this).fenced = false;
                 (*this).set_gate();
-                return ucx::UCS_OK;
+                if (*this).outstanding == 0 {
+                    return ucx::UCS_OK;
+                }
+                if !comp.is_null() {
+                    (*this).flushes.push(comp);
+                }
+                return ucx::UCS_INPROGRESS;
             }
             let e = of(ep);
             if !e.fenced {

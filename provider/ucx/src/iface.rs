@@ -74,6 +74,8 @@ pub(crate) struct Iface {
     pub(crate) remote: Remote,
     /// Puts and gets of which the owner of the memory copies a part.
     pub(crate) shared: Vec<Shared>,
+    /// Those that were given up, and whose owners are stopped inside a copy.
+    pub(crate) stuck: Vec<Shared>,
     pub(crate) served: &'static Served,
     pub(crate) md: *const Md,
     /// Where bytes rest between a peer's memory and a callback.
@@ -183,6 +185,7 @@ pub(crate) unsafe extern "C" fn open(
             (&raw mut (*at).live).write(HashSet::new());
             (&raw mut (*at).remote).write(Remote::default());
             (&raw mut (*at).shared).write(Vec::new());
+            (&raw mut (*at).stuck).write(Vec::new());
             (&raw mut (*at).served).write(served);
             (&raw mut (*at).md).write(md.cast());
             (&raw mut (*at).bounce).write(Vec::new());
@@ -558,7 +561,11 @@ unsafe fn attend(this: *mut Iface) -> u32 {
         }
         done += ep::dispatch(this);
         let i = &mut *this;
-        i.busy = !i.failed.is_empty() || !i.waiting.is_empty() || !i.remote.sent() || !i.shared.is_empty();
+        i.busy = !i.failed.is_empty()
+            || !i.waiting.is_empty()
+            || !i.remote.sent()
+            || !i.shared.is_empty()
+            || !i.stuck.is_empty();
     }
     done
 }
@@ -576,7 +583,7 @@ pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) ->
         // SAFETY: an interface of ours.
         let i = unsafe { of(iface) };
         // Who shares a copy tells it by no ring.
-        if !i.failed.is_empty() || !i.shared.is_empty() {
+        if !i.failed.is_empty() || !i.shared.is_empty() || !i.stuck.is_empty() {
             return ucx::UCS_ERR_BUSY;
         }
         if i.link.arm() { ucx::UCS_OK } else { ucx::UCS_ERR_BUSY }

@@ -10,10 +10,8 @@
 //! ```
 //!
 //! When there are no more pieces, the owner reports in shared memory how many it has done. Until then an operation of
-//! which it took any is in flight: also if it is cancelled or its endpoint destroyed, which wait for that, so that
-//! nobody writes to memory that UCX has back.
-
-use std::time::{Duration, Instant};
+//! which it took any is in flight. If it is cancelled or its endpoint destroyed, the owner's permission ends
+//! ([`Link::revoke`]), so that UCX's memory is not accessed once it was given back.
 
 use arrayvec::ArrayVec;
 use engine::{Grant, Link, PeerId, Share};
@@ -47,8 +45,10 @@ const LEAST_IN_A_ROW: usize = 128 << 10;
 const PATIENCE: u32 = 4;
 const RARELY: u32 = 32;
 
-/// How long is waited for an owner that has begun and does not go on, before its operation is taken from it.
-const STUCK: Duration = Duration::from_secs(1);
+/// The name under which an owner accesses memory here, so that it can be taken back.
+fn request(share: Share) -> u64 {
+    u64::from((share.turn as u32).max(1)) << 32 | u64::from(share.slot)
+}
 
 /// What an endpoint knows of its peer's help.
 #[derive(Clone, Copy, Debug, Default)]
@@ -179,6 +179,8 @@ impl Part {
     /// Copies pieces until there are none, on the side that opened the counter (`mine`) or on the other: how many,
     /// and whether all could be copied.
     fn copy(&self, link: &mut ShmLink, mine: bool, here: &[Span], there: &[Seg], put: bool) -> (u16, bool) {
+        // The owner's memory is allowed by its key, that of the other side by its offer.
+        let grant = if mine { Grant::Agreed } else { Grant::Request(request(self.share)) };
         let (mut done, mut good) = (0, true);
         // A side that turns the counter back gets no more out of us than there is.
         while done < self.pieces {
@@ -189,8 +191,8 @@ impl Part {
             // What is left after a failure is taken only so that the other side does not.
             good = good
                 && match put {
-                    true => link.put(self.peer, Grant::Agreed, there, off, here, off, len).is_ok(),
-                    false => link.get(self.peer, Grant::Agreed, there, off, here, off, len).is_ok(),
+                    true => link.put(self.peer, grant, there, off, here, off, len).is_ok(),
+                    false => link.get(self.peer, grant, there, off, here, off, len).is_ok(),
                 };
         }
         (done, good)
@@ -209,7 +211,8 @@ fn alone(e: &mut Ep, access: &Access) -> Status {
 /// # Safety
 /// `this` must be an interface that no one borrows from. Calls UCX back.
 pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
-    let mut n = 0;
+    // SAFETY: the caller's promise.
+    let mut n = unsafe { progress_stuck(this) };
     // SAFETY: the caller's promise; an endpoint that goes takes what it has here along.
     unsafe {
         while let Some((at, good)) =
@@ -230,26 +233,50 @@ pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
     n
 }
 
-/// Forgets an endpoint's operations, whose owners write to no memory of theirs any more when this returns; their
-/// completions.
+/// Forgets an endpoint's operations, whose owners access no memory of theirs any more when this returns; their
+/// completions. One whose owner is stopped inside a copy completes when the owner has left it, or has ended:
+/// see [`stuck`].
 pub(crate) fn abandon(i: &mut Iface, ep: *mut Ep) -> Vec<*mut Completion> {
     let mut out = Vec::new();
-    let begin = Instant::now();
     while let Some(at) = i.shared.iter().position(|s| s.ep == ep) {
         let s = i.shared.swap_remove(at);
-        // Who is gone, or was let go of already, writes no more.
-        let is_here = |i: &Iface| !i.link.is_gone(s.peer) && i.link.peer_pid(s.peer).is_some();
-        while s.over(i).is_none() && is_here(i) {
-            if begin.elapsed() > STUCK {
-                log::warn!("{} stands still in the middle of a copy", i.link.peer_addr(s.peer));
-                break;
-            }
-            std::thread::yield_now();
-        }
+        // No piece is taken any more, and none that was taken is copied any more.
         i.link.share_close(s.peer, s.share);
-        out.push(s.access.comp);
+        let left = s.over(i).is_some() || i.link.revoke(s.peer, request(s.share)).is_ok();
+        match left {
+            true => out.push(s.access.comp),
+            false => i.stuck.push(s),
+        }
     }
     out
+}
+
+/// How many operations of an endpoint were given up while their owners were inside a copy.
+pub(crate) fn stuck(i: &Iface, ep: *mut Ep) -> u32 {
+    i.stuck.iter().filter(|s| s.ep == ep).count() as u32
+}
+
+/// Completes those of them whose owners have left or ended; how many.
+///
+/// # Safety
+/// As for `progress`.
+unsafe fn progress_stuck(this: *mut Iface) -> u32 {
+    let mut n = 0;
+    let has_left = |i: &Iface, s: &Shared| {
+        s.over(i).is_some() || !i.link.is_inside(s.peer, request(s.share)) || i.link.is_gone(s.peer)
+    };
+    // SAFETY: the caller's promise; an endpoint is only looked at if it is still there.
+    unsafe {
+        while let Some(at) = (*this).stuck.iter().position(|s| has_left(&*this, s)) {
+            let Shared { ep, access, .. } = (*this).stuck.swap_remove(at);
+            ep::complete(access.comp, ucx::UCS_ERR_CANCELED);
+            if (*this).has(ep) {
+                Ep::answered(ep);
+            }
+            n += 1;
+        }
+    }
+    n
 }
 
 /// A peer accesses memory of ours, and we may help.

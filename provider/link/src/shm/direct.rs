@@ -273,6 +273,15 @@ impl ShmLink {
         self.wait_for_parted(until)
     }
 
+    /// Whether a peer is inside an access by a request of ours.
+    pub fn is_inside(&self, peer: PeerId, request: u64) -> bool {
+        let Some((slot, _)) = place(request) else { return false };
+        let is_it = |mem: &Segment| access::is_inside(mem.rx_inside(), Some(slot + 1));
+        let parted = |p: &Parted| p.peer == peer.0 && p.receiver && is_it(&p.mem);
+        self.peers[peer.0 as usize].out.as_ref().is_some_and(|out| is_it(out.tx.mem()))
+            || self.parted.iter().any(parted)
+    }
+
     pub(super) fn renew_request(&mut self, to: PeerId, request: u64) {
         let (Some((slot, generation)), Some(out)) = (place(request), &self.peers[to.0 as usize].out) else {
             return;
