@@ -11,7 +11,8 @@ const FILE: &str = "libuct_strait.so.0";
 pub fn run(ucx: Option<&Path>) -> Result<bool, String> {
     let plugins = plugins()?;
     let (path, epoch) = find(ucx)?;
-    print!("{}", settings(&plugins, &path, epoch, has_cuda(Path::new(&path))));
+    let text = settings(&plugins, &path, epoch, has_cuda(Path::new(&path)));
+    crate::out::print(&text).map_err(|error| error.text().to_owned())?;
     Ok(true)
 }
 

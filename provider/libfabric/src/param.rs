@@ -101,32 +101,26 @@ pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
 
 /// The parameters where `text` says what each was set to, and what there is to complain of.
 fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>) {
+    const ANY: usize = usize::MAX;
     let mut complaints = Vec::new();
-    let mut read = |setting: Setting| {
-        let reading = text(&setting).map(|t| setting.read(&t)).unwrap_or_default();
+    let mut read = |setting: Setting, fits: usize| {
+        let mut reading = text(&setting).map(|t| setting.read(&t)).unwrap_or_default();
+        reading.fit(&setting, fits as u64);
         complaints.extend(reading.complaint.clone());
         reading
     };
     let size = |reading: Reading| reading.number().map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-    let mut p = Params { eager_size: size(read(settings::EAGER_SIZE)), ..Params::default() };
-    if let Some(n) = size(read(settings::RING_SIZE)) {
+    let mut p = Params::default();
+    if let Some(n) = size(read(settings::RING_SIZE, ANY)) {
         (p.ring_size, p.long_ring_size) = (n, n);
     }
-    p.inject_size = size(read(settings::INJECT_SIZE)).unwrap_or(p.inject_size);
-    p.unexpected_size = size(read(settings::UNEXPECTED_SIZE)).unwrap_or(p.unexpected_size);
-    p.cma = read(settings::CMA).switch().unwrap_or(p.cma);
-    p.device_direct = read(settings::DEVICE_DIRECT).switch().unwrap_or(p.device_direct);
-    if let Some(ms) = read(settings::CONNECT_TIMEOUT).number() {
+    p.eager_size = size(read(settings::EAGER_SIZE, link::eager_most(p.ring_size)));
+    p.inject_size = size(read(settings::INJECT_SIZE, ANY)).unwrap_or(p.inject_size);
+    p.unexpected_size = size(read(settings::UNEXPECTED_SIZE, ANY)).unwrap_or(p.unexpected_size);
+    p.cma = read(settings::CMA, ANY).switch().unwrap_or(p.cma);
+    p.device_direct = read(settings::DEVICE_DIRECT, ANY).switch().unwrap_or(p.device_direct);
+    if let Some(ms) = read(settings::CONNECT_TIMEOUT, ANY).number() {
         p.connect_timeout = Duration::from_millis(ms);
-    }
-    let fits = link::eager_most(p.ring_size);
-    if let Some(asked) = p.eager_size.filter(|n| *n > fits) {
-        complaints.push(format!(
-            "{}={asked} is more than fits a frame of the ring, and {fits} is used; a longer ring ({}) has longer frames",
-            settings::EAGER_SIZE.variable(),
-            settings::RING_SIZE.variable()
-        ));
-        p.eager_size = Some(fits);
     }
     (p, complaints)
 }

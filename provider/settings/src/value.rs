@@ -31,6 +31,17 @@ impl Reading {
         }
     }
 
+    /// Cuts a number to what fits a frame of the ring.
+    pub fn fit(&mut self, setting: &Setting, fits: u64) {
+        let Some(asked) = self.number().filter(|n| *n > fits) else { return };
+        let (variable, ring) = (setting.variable(), crate::RING_SIZE.variable());
+        self.value = Some(Value::Number(fits));
+        self.complaint = Some(format!(
+            "{variable}={asked} is more than fits a frame of the ring, and {fits} is used; a longer ring ({ring}) has \
+             longer frames"
+        ));
+    }
+
     /// Yes or no, of a parameter that takes that.
     pub fn switch(&self) -> Option<bool> {
         match self.value {
