@@ -21,6 +21,7 @@ pub(crate) struct Params {
     pub long_ring_size: usize,
     pub cma: bool,
     pub device_direct: bool,
+    pub fault_handler: bool,
     pub connect_timeout: Duration,
     pub unexpected_size: usize,
     /// What is answered to whom has not said.
@@ -39,6 +40,7 @@ impl Default for Params {
             long_ring_size: link.long_ring,
             cma: link.cma,
             device_direct: link.device_direct,
+            fault_handler: true,
             connect_timeout: link.connect_timeout,
             unexpected_size: 256 << 20,
             inject_size: INJECT_SIZE,
@@ -119,6 +121,7 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
     p.unexpected_size = size(read(settings::UNEXPECTED_SIZE, ANY)).unwrap_or(p.unexpected_size);
     p.cma = read(settings::CMA, ANY).switch().unwrap_or(p.cma);
     p.device_direct = read(settings::DEVICE_DIRECT, ANY).switch().unwrap_or(p.device_direct);
+    p.fault_handler = read(settings::FAULT_HANDLER, ANY).switch().unwrap_or(p.fault_handler);
     if let Some(ms) = read(settings::CONNECT_TIMEOUT, ANY).number() {
         p.connect_timeout = Duration::from_millis(ms);
     }
@@ -146,7 +149,12 @@ mod tests {
         says(settings::INJECT_SIZE, p.inject_size);
         says(settings::UNEXPECTED_SIZE, p.unexpected_size);
         says(settings::CONNECT_TIMEOUT, p.connect_timeout.as_millis() as usize);
-        for (s, on) in [(settings::CMA, p.cma), (settings::DEVICE_DIRECT, p.device_direct)] {
+        let switches = [
+            (settings::CMA, p.cma),
+            (settings::DEVICE_DIRECT, p.device_direct),
+            (settings::FAULT_HANDLER, p.fault_handler),
+        ];
+        for (s, on) in switches {
             assert_eq!(first(s), if on { "yes" } else { "no" });
         }
         let (least, most) = (link::MIN_RING as u64, link::MAX_RING as u64);
@@ -164,13 +172,14 @@ mod tests {
             ("unexpected_size", "2G"),
             ("cma", "off"),
             ("device_direct", "0"),
+            ("fault_handler", "no"),
             ("connect_timeout", "50"),
         ]);
         assert_eq!(complaints, Vec::<String>::new());
         assert_eq!((p.eager_size(), p.eager_in_a_row()), (16 << 10, 16 << 10));
         assert_eq!((p.ring_size, p.long_ring_size), (1 << 20, 1 << 20));
         assert_eq!((p.inject_size, p.unexpected_size), (64, 2 << 30));
-        assert_eq!((p.cma, p.device_direct), (false, false));
+        assert_eq!((p.cma, p.device_direct, p.fault_handler), (false, false, false));
         assert_eq!(p.connect_timeout, Duration::from_millis(50));
     }
 

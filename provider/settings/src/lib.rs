@@ -81,6 +81,15 @@ pub const DEVICE_DIRECT: Setting = Setting {
            through the ring",
 };
 
+pub const FAULT_HANDLER: Setting = Setting {
+    name: "fault_handler",
+    kind: Kind::Switch,
+    default: "yes",
+    help: "Handle SIGSEGV and SIGBUS of accesses by peers to memory that is registered but not mapped, so that they are \
+           errors to the peer; other faults go to the handlers there were before. If not, the kernel makes these accesses, \
+           which takes longer",
+};
+
 pub const CONNECT_TIMEOUT: Setting = Setting {
     name: "connect_timeout",
     kind: Kind::Millis { least: 0, most: 24 * 3600 * 1000 },
@@ -89,8 +98,8 @@ pub const CONNECT_TIMEOUT: Setting = Setting {
 };
 
 /// All of them.
-pub const ALL: [Setting; 7] =
-    [EAGER_SIZE, RING_SIZE, INJECT_SIZE, UNEXPECTED_SIZE, CMA, DEVICE_DIRECT, CONNECT_TIMEOUT];
+pub const ALL: [Setting; 8] =
+    [EAGER_SIZE, RING_SIZE, INJECT_SIZE, UNEXPECTED_SIZE, CMA, DEVICE_DIRECT, FAULT_HANDLER, CONNECT_TIMEOUT];
 
 impl Setting {
     /// The environment variable.
