@@ -46,16 +46,30 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String
         return Err("no command".into());
     };
     match first {
-        Short('h') | Long("help") => Ok(Command::Help(crate::help::MAIN)),
+        Short('h') | Long("help") => help(parser),
         Short('V') | Long("version") => Ok(Command::Version),
         Value(name) if name == "info" => info(parser),
         Value(name) if name == "perf" => perf(parser),
         Value(name) if name == "plot" => plot(parser),
         Value(name) if name == "ucx-env" => ucx_env(parser),
-        Value(name) if name == "help" => Ok(Command::Help(crate::help::MAIN)),
+        Value(name) if name == "help" => help(parser),
         Value(name) => Err(format!("there is no command {:?}", name.to_string_lossy())),
         other => Err(words(other.unexpected())),
     }
+}
+
+/// Of a command, if one is named.
+fn help(mut parser: lexopt::Parser) -> Result<Command, String> {
+    let text = match parser.next().map_err(words)? {
+        None => crate::help::MAIN,
+        Some(Value(name)) if name == "info" => crate::help::INFO,
+        Some(Value(name)) if name == "perf" => crate::help::PERF,
+        Some(Value(name)) if name == "plot" => crate::help::PLOT,
+        Some(Value(name)) if name == "ucx-env" => crate::help::UCX_ENV,
+        Some(Value(name)) => return Err(format!("there is no command {:?}", name.to_string_lossy())),
+        Some(other) => return Err(words(other.unexpected())),
+    };
+    Ok(Command::Help(text))
 }
 
 fn info(mut parser: lexopt::Parser) -> Result<Command, String> {
@@ -284,7 +298,22 @@ mod tests {
             parsed("info --json --libfabric=/x"),
             Ok(Command::Info { json: true, libfabric: Some("/x".into()) })
         );
-        assert_eq!(parsed("info --help"), Ok(Command::Help(crate::help::INFO)));
+        for (name, text) in [
+            ("info", crate::help::INFO),
+            ("perf", crate::help::PERF),
+            ("plot", crate::help::PLOT),
+            ("ucx-env", crate::help::UCX_ENV),
+        ] {
+            for line in [
+                format!("{name} --help"),
+                format!("{name} -h"),
+                format!("help {name}"),
+                format!("--help {name}"),
+            ] {
+                assert_eq!(parsed(&line), Ok(Command::Help(text)), "{line}");
+            }
+        }
+        assert_eq!(parsed("help"), Ok(Command::Help(crate::help::MAIN)));
         assert_eq!(parsed("ucx-env --ucx /x"), Ok(ucx_env(Some("/x".into()), false, false)));
         assert_eq!(parsed("ucx-env --sockaddr"), Ok(ucx_env(None, true, false)));
         assert_eq!(parsed("ucx-env --undo"), Ok(ucx_env(None, false, true)));
@@ -296,6 +325,7 @@ mod tests {
         for (line, part) in [
             ("", "no command"),
             ("measure", "\"measure\""),
+            ("help measure", "\"measure\""),
             ("--nonsense", "--nonsense"),
             ("info --nonsense", "--nonsense"),
             ("info more", "more"),

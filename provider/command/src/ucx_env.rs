@@ -12,7 +12,8 @@ pub fn run(ucx: Option<&Path>, sockaddr: bool) -> Result<bool, String> {
     let plugins = plugins()?;
     let (path, epoch) = find(ucx)?;
     let cuda = has_cuda(Path::new(&path));
-    print!("{}", settings(&plugins, &path, epoch, Wanted { cuda, sockaddr }, &from_env));
+    let text = settings(&plugins, &path, epoch, Wanted { cuda, sockaddr }, &from_env);
+    crate::out::print(&text).map_err(|error| error.text().to_owned())?;
     Ok(true)
 }
 

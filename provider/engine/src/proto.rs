@@ -61,8 +61,7 @@ pub fn pieces_by(len: usize, piece: usize) -> Option<u16> {
 impl Thresholds {
     /// `eager` and `in_a_row` as configured, but no more than fits a frame beside the longest header.
     pub(crate) fn new(eager: usize, in_a_row: usize, max_frame: usize) -> Self {
-        let header = wire::Head::LEN + 8 + wire::MAX_SEGS * size_of::<wire::RmaSeg>();
-        let fits = max_frame.saturating_sub(header);
+        let fits = max_frame.saturating_sub(wire::EAGER_HEAD);
         Thresholds { eager: eager.min(fits), in_a_row: in_a_row.max(eager).min(fits), fits }
     }
 

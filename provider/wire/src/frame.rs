@@ -4,6 +4,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Most segments of either sort that a frame may name.
 pub const MAX_SEGS: usize = 8;
 
+/// Most bytes of a frame before a payload that travels in it.
+pub const EAGER_HEAD: usize = Head::LEN + 8 + MAX_SEGS * size_of::<RmaSeg>();
+
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

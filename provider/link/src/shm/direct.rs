@@ -138,7 +138,7 @@ impl ShmLink {
             (None, None) => return Err(NoDirect::Fault),
         };
         if pid <= 0 {
-            self.frames_only(id, "its pid is not visible here (another pid namespace)".into());
+            self.frames_only(id, super::NO_PID.into());
             return Err(NoDirect::Never);
         }
         let now = tick();

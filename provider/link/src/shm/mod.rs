@@ -46,9 +46,12 @@ use wake::Barrier;
 
 pub use ahead::look_no_further;
 pub use hazard::Hazards;
-pub use open::{DEFAULT_RING, FEW, LONG_RING, MIN_RING, OpenOptions};
+pub use open::{DEFAULT_RING, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, eager_most};
 pub use wake::full_fence;
 pub use window::{Mapping, WindowId, Windows};
+
+/// Why the memory of a process in another pid namespace is not reached directly.
+const NO_PID: &str = "its pid is not visible here (another pid namespace)";
 
 /// A frame in a peer's ring.
 #[derive(Debug)]
@@ -700,6 +703,7 @@ impl Link for ShmLink {
         let _ = match (&peer.no_cma, pid) {
             _ if !self.options.cma => write!(line, "frames only: cma is switched off"),
             (Some(why), _) => write!(line, "frames only: {why}"),
+            (None, Some(pid)) if pid <= 0 => write!(line, "frames only: {NO_PID}"),
             (None, Some(pid)) => write!(line, "cma (process_vm_readv) with pid {pid}"),
             (None, None) => write!(line, "not connected"),
         };
