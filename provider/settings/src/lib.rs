@@ -22,6 +22,8 @@ pub enum Kind {
     Millis { least: u64, most: u64 },
     /// Yes or no.
     Switch,
+    /// Text, which the provider itself reads; what it may be, in words.
+    Text(&'static str),
 }
 
 /// A parameter.
@@ -97,9 +99,37 @@ pub const CONNECT_TIMEOUT: Setting = Setting {
     help: "How many milliseconds a peer that was never reached may take to appear before operations to it fail",
 };
 
+pub const NIC: Setting = Setting {
+    name: "nic",
+    kind: Kind::Text(
+        "auto, no, a PCI address (0000:3b:00.0), or a name below /sys/class/infiniband, /sys/class/net or /sys/class/cxi",
+    ),
+    default: "auto where the hints carry a nic, else no",
+    help: "The network device that fi_getinfo names in fi_info.nic, for programs that need one; auto is a network card, else \
+           an accelerator",
+};
+
+pub const ALIAS: Setting = Setting {
+    name: "alias",
+    kind: Kind::Text("a name such as efa or cxi"),
+    default: "none",
+    help: "The provider goes by this name instead of strait, for programs that take none but those they list. A provider \
+           of libfabric's own with that name keeps it, unless FI_PROVIDER_PATH says +/path/to/libstrait-fi.so",
+};
+
 /// All of them.
-pub const ALL: [Setting; 8] =
-    [EAGER_SIZE, RING_SIZE, INJECT_SIZE, UNEXPECTED_SIZE, CMA, DEVICE_DIRECT, FAULT_HANDLER, CONNECT_TIMEOUT];
+pub const ALL: [Setting; 10] = [
+    EAGER_SIZE,
+    RING_SIZE,
+    INJECT_SIZE,
+    UNEXPECTED_SIZE,
+    CMA,
+    DEVICE_DIRECT,
+    FAULT_HANDLER,
+    CONNECT_TIMEOUT,
+    NIC,
+    ALIAS,
+];
 
 impl Setting {
     /// The environment variable.
@@ -125,6 +155,7 @@ impl fmt::Display for Kind {
             }
             Kind::Millis { least, most } => write!(f, "milliseconds from {least} to {most}"),
             Kind::Switch => f.write_str("yes or no"),
+            Kind::Text(what) => f.write_str(what),
         }
     }
 }

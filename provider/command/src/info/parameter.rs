@@ -1,7 +1,7 @@
 //! The provider's parameters as they hold here.
 
 use serde::Serialize;
-use settings::{Setting, Value};
+use settings::{Kind, Setting, Value};
 
 use crate::fabric::Param;
 
@@ -59,8 +59,11 @@ fn read(set: impl Fn(&Setting) -> Option<(String, Source)>) -> Vec<Parameter> {
             if is_eager {
                 reading.fit(setting, fits);
             }
+            let text = given.as_ref().map(|(text, _)| text.trim()).filter(|t| !t.is_empty());
+            let text = text.filter(|_| matches!(setting.kind, Kind::Text(_)));
             let value = match reading.value {
                 Some(value) => value.to_string(),
+                None if text.is_some() => text.unwrap_or_default().into(),
                 // It goes by how quick copies between processes are here.
                 None if is_eager && cma => Value::Number(link::eager_size() as u64).to_string(),
                 None if is_eager => "8192".into(),
@@ -68,6 +71,7 @@ fn read(set: impl Fn(&Setting) -> Option<(String, Source)>) -> Vec<Parameter> {
             };
             let source = match (&given, reading.value) {
                 (Some((_, source)), Some(_)) => *source,
+                (Some((_, source)), None) if text.is_some() => *source,
                 _ => Source::Default,
             };
             Parameter {
@@ -103,6 +107,14 @@ mod tests {
 
     fn of<'a>(all: &'a [Parameter], name: &str) -> &'a Parameter {
         all.iter().find(|p| p.name == name).unwrap()
+    }
+
+    #[test]
+    fn text_holds_as_it_was_given() {
+        let all = with(&[("nic", " eth0 "), ("alias", "")]);
+        let (nic, alias) = (of(&all, "FI_STRAIT_NIC"), of(&all, "FI_STRAIT_ALIAS"));
+        assert_eq!((nic.value.as_str(), nic.source), ("eth0", Source::Environment));
+        assert_eq!((alias.value.as_str(), alias.source), ("none", Source::Default));
     }
 
     #[test]
