@@ -108,8 +108,6 @@ fn a_copy_that_fails_is_not_taken_for_done() {
     let (_alone, cu) = alone();
     let a = cu.alloc(100);
     let (dev, host) = (span(a, 100), Span::leak(100));
-    // What a context's first copy brings with it is not to be what fails.
-    drop(registry::get_pages(dev, true).unwrap());
     cu.fail(c"cuMemcpyAsync", 1, 700);
     assert_eq!(copy(&[dev], 0, &[host], 0, 100), 0);
     assert_eq!(copy(&[dev], 0, &[host], 0, 100), 100);
@@ -537,41 +535,4 @@ fn nothing_is_initialised_and_no_context_is_made() {
     let after = (cu.calls(c"cuInit"), cu.calls(c"cuCtxCreate_v2"), cu.calls(c"cuDevicePrimaryCtxRetain"));
     assert_eq!((after.0, after.1), (before.0, before.1));
     assert!(after.2 <= before.2 + 1, "held once, being active already");
-}
-
-/// Whether a copy in flight comes to its end while it is asked for some time.
-fn comes(flight: &mut dyn Flight) -> bool {
-    (0..1000).any(|_| flight.poll().unwrap())
-}
-
-#[test]
-fn copies_behind_a_spinning_kernel_need_nothing_loaded() {
-    let (_alone, cu) = alone();
-    let (a, b, host) = (cu.alloc(400_000), cu.alloc(400_000), vec![0u8; 400_000]);
-    let at = host.as_ptr().addr();
-    // What a program registers is ready for every sort of copy.
-    let pages = registry::get_pages(span(a, 400_000), true).unwrap();
-    cu.spin(true);
-    let mut late = Vec::new();
-    for len in [1, 8, 5000, 100_000, 300_000] {
-        for odd in [0, 1] {
-            for (name, dst, src) in [("in", a, at), ("out", at, a), ("between", b, a)] {
-                let parts = [Part { dst: dst + odd, src, len }];
-                // SAFETY: all of it is valid until the copy is done, which is waited for below.
-                let mut flight =
-                    unsafe { registry::of(Kind::Cuda).start(&parts, Vec::new(), name != "between") }.unwrap();
-                if !comes(&mut *flight) {
-                    late.push((name, len, odd));
-                    cu.spin(false);
-                }
-                drop(flight);
-                cu.spin(true);
-            }
-        }
-    }
-    cu.spin(false);
-    assert_eq!(late, [], "copies that waited for the kernel");
-    drop(pages);
-    cu.free(a);
-    cu.free(b);
 }

@@ -133,7 +133,6 @@ functions! {
     event_query b"cuEventQuery\0" (event: Handle);
     event_wait b"cuEventSynchronize\0" (event: Handle);
     event_destroy b"cuEventDestroy_v2\0" (event: Handle);
-    mem_alloc b"cuMemAlloc_v2\0" (at: *mut DevicePtr, len: usize);
     copy_async b"cuMemcpyAsync\0" (dst: DevicePtr, src: DevicePtr, len: usize, stream: Handle);
     host_lock b"cuMemHostRegister_v2\0" (at: *mut c_void, len: usize, flags: u32);
     host_unlock b"cuMemHostUnregister\0" (at: *mut c_void);

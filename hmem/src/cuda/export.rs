@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::api::{Api, DMA_BUF_PCIE, Error, HANDLE_POSIX_FD, IpcHandle, NOT_FOUND, RANGE_DMA_BUF, attr};
-use super::lane::{Entered, context_of, prepare};
+use super::lane::{Entered, context_of};
 use super::{Info, Sort, info, loaded};
 use crate::Kind;
 use crate::share::{Export, How, kept};
@@ -33,7 +33,6 @@ pub(super) fn is_still(e: &Export) -> bool {
 }
 
 fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), Error> {
-    prepare(api, of);
     let entered = Entered::new(api, context_of(api, of)?)?;
     let mut export = Export {
         how: How::Legacy,

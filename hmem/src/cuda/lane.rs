@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::api::{Api, EVENT_DISABLE_TIMING, Error, Handle, LOCK_PORTABLE, STREAM_NON_BLOCKING};
-use super::{Info, info, warm};
+use super::{Info, info};
 
 /// Which of a context's streams a copy is queued in. Copies in one stream come one behind the other
 /// with no gap, which for short ones is quicker than many streams side by side; but none is to wait
@@ -153,8 +153,6 @@ struct Lane {
     streams: [usize; Line::COUNT],
     /// To be used again.
     events: Vec<usize>,
-    /// Device memory of ours (`warm`); 0 if there is none.
-    memory: u64,
 }
 
 /// Where a copy is queued, and the event that comes behind it.
@@ -192,13 +190,8 @@ pub(crate) fn slot(api: &Api, entered: &Entered<'_>, line: Line) -> Result<Slot,
                 api.stream_create(&mut stream, STREAM_NON_BLOCKING)?;
                 *s = stream as usize;
             }
-            let memory = warm::memory(api);
-            let others: Vec<u64> = lanes.iter().map(|l| l.memory).filter(|m| *m != 0).collect();
-            lanes.push(Lane { ctx: entered.ctx, id, streams, events: Vec::new(), memory });
-            // It may take until kernels end, and other threads have lanes already.
-            drop(lanes);
-            warm::load(api, &streams, memory, &others);
-            return slot(api, entered, line);
+            lanes.push(Lane { ctx: entered.ctx, id, streams, events: Vec::new() });
+            lanes.len() - 1
         }
     };
     let lane = &mut lanes[at];
@@ -212,14 +205,6 @@ pub(crate) fn slot(api: &Api, entered: &Entered<'_>, line: Line) -> Result<Slot,
         }
     };
     Ok(Slot { ctx: entered.ctx, id, stream, event })
-}
-
-/// Makes the context of that memory ready for copies, as the first of them does otherwise.
-pub(crate) fn prepare(api: &Api, of: &Info) {
-    let entered = context_of(api, of).and_then(|ctx| Entered::new(api, ctx));
-    if let Ok(slot) = entered.and_then(|entered| slot(api, &entered, Line::Waited)) {
-        give_back(api, &slot);
-    }
 }
 
 /// Gives a slot back whose work is over.

@@ -14,7 +14,6 @@
 //! | `export` | handles by which another process reaches the memory |
 //! | `import` | memory of other processes |
 //! | `pool` | the same for pools |
-//! | `warm` | what the driver would load later, loaded when a context is first used |
 
 mod api;
 mod copy;
@@ -22,7 +21,6 @@ mod export;
 mod import;
 mod lane;
 mod pool;
-mod warm;
 
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
@@ -109,8 +107,7 @@ impl Memory for Cuda {
     }
 
     fn get_pages(&self, addr: usize, _len: usize, _write: bool) -> Result<Pages, crate::Error> {
-        let of = info(addr).ok_or(Error(api::NOT_FOUND))?;
-        lane::prepare(loaded().ok_or(Error(api::NOT_FOUND))?, &of);
+        info(addr).ok_or(Error(api::NOT_FOUND))?;
         Ok(Box::new(()))
     }
 

@@ -138,11 +138,6 @@ impl Driver {
         self.0.fail(name, nth, code);
     }
 
-    /// Has a kernel start that ends when it is told to, or end.
-    pub fn spin(&self, on: bool) {
-        call!(self.0, "stand_in_spin"(c_int)(c_int::from(on)));
-    }
-
     /// How often `name` was called.
     pub fn calls(&self, name: &CStr) -> u64 {
         self.0.calls(name)

@@ -4,9 +4,7 @@
 //! (CUDA Driver API reference manual), and is as strict: a call before `cuInit`, or without a current
 //! context where one is needed, fails. Memory and handles are those of the crate `stand-in`.
 //!
-//! What is queued in a stream is done when somebody asks for it, and not before its time has come. Code for a sort of
-//! copy is loaded when a context first does one, as the driver does by default: if a kernel runs by then
-//! (`stand_in_spin`), such a copy comes when that has ended.
+//! What is queued in a stream is done when somebody asks for it, and not before its time has come.
 //!
 //! | variable | |
 //! |---|---|
@@ -15,7 +13,7 @@
 //! | `CUDA_STAND_IN_FAIL` | `name=code` or `name@n=code`, with commas: calls that fail, always or the n-th time |
 //! | `CUDA_VISIBLE_DEVICES` | numbers, with commas: as for the driver |
 //!
-//! A test in the same process calls `stand_in_fail`, `stand_in_calls` and `stand_in_spin`.
+//! A test in the same process calls `stand_in_fail` and `stand_in_calls`.
 #![allow(
     non_snake_case,
     clippy::missing_safety_doc,

@@ -1,8 +1,6 @@
 //! Streams and events: work that is done in order, when its time has come and somebody asks.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use stand_in::Work;
@@ -11,37 +9,10 @@ use crate::{
     INVALID_HANDLE, INVALID_VALUE, NOT_READY, Ptr, SUCCESS, context, enter, enter_in_context, memory,
 };
 
-/// A kernel runs that ends when somebody tells it to.
-static SPINS: AtomicBool = AtomicBool::new(false);
-
-/// Has such a kernel start or end.
-#[unsafe(no_mangle)]
-pub extern "C" fn stand_in_spin(on: c_int) -> i32 {
-    SPINS.store(on != 0, Ordering::SeqCst);
-    SUCCESS
-}
-
-/// A sort of copy, for which the driver has code of its own: from a device, to a device, long, at an odd address.
-type Kind = (bool, bool, bool, bool);
-
-fn kind(dst: u64, src: u64, len: usize) -> Kind {
-    let device = |at: u64| {
-        let found = stand_in::memory::find(at as usize);
-        found.is_some_and(|r| r.sort != stand_in::memory::Sort::Host)
-    };
-    (device(src), device(dst), len > 65_536, (dst | src) % 4 != 0)
-}
-
-struct Queued {
-    work: Work,
-    /// Its code had to be loaded while a kernel ran: it comes when that has ended.
-    late: bool,
-}
-
 #[derive(Default)]
 struct Stream {
     ctx: u64,
-    todo: VecDeque<Queued>,
+    todo: VecDeque<Work>,
     /// How much work was ever queued, and how much is done.
     queued: u64,
     done: u64,
@@ -54,8 +25,6 @@ struct All {
     /// After how much work of which stream an event comes.
     events: HashMap<usize, (usize, u64)>,
     made: usize,
-    /// Of which context what is loaded.
-    loaded: HashSet<(u64, Kind)>,
 }
 
 fn all() -> MutexGuard<'static, All> {
@@ -65,13 +34,7 @@ fn all() -> MutexGuard<'static, All> {
 
 impl Stream {
     fn run(&mut self, wait: bool) {
-        while let Some(Queued { work, late }) = self.todo.front() {
-            while *late && SPINS.load(Ordering::SeqCst) {
-                if !wait {
-                    return;
-                }
-                std::thread::yield_now();
-            }
+        while let Some(work) = self.todo.front() {
             match work.run(wait) {
                 None => return,
                 Some(true) => {}
@@ -124,18 +87,12 @@ pub extern "C" fn cuMemcpyAsync(dst: u64, src: u64, len: usize, stream: Ptr) -> 
     enter_in_context!("cuMemcpyAsync");
     let ctx = context::current().map_or(0, |c| c.id);
     let mut all = all();
-    let all = &mut *all;
     let Some(s) = all.streams.get_mut(&(stream as usize)) else { return INVALID_HANDLE };
     if s.ctx != ctx {
         return INVALID_HANDLE;
     }
-    let which = (ctx, kind(dst, src, len));
-    let late = SPINS.load(Ordering::SeqCst) && !all.loaded.contains(&which);
-    if !late {
-        all.loaded.insert(which);
-    }
     s.queued += 1;
-    s.todo.push_back(Queued { work: Work::new("CUDA", dst as usize, src as usize, len), late });
+    s.todo.push_back(Work::new("CUDA", dst as usize, src as usize, len));
     SUCCESS
 }
 
