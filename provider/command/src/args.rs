@@ -24,6 +24,8 @@ pub enum Command {
     },
     UcxEnv {
         ucx: Option<PathBuf>,
+        sockaddr: bool,
+        undo: bool,
     },
     /// A process that `strait perf` starts.
     Peer(Start),
@@ -84,15 +86,20 @@ fn info(mut parser: lexopt::Parser) -> Result<Command, String> {
 }
 
 fn ucx_env(mut parser: lexopt::Parser) -> Result<Command, String> {
-    let mut ucx = None;
+    let (mut ucx, mut sockaddr, mut undo) = (None, false, false);
     while let Some(arg) = parser.next().map_err(words)? {
         match arg {
             Short('h') | Long("help") => return Ok(Command::Help(crate::help::UCX_ENV)),
             Long("ucx") => ucx = Some(parser.value().map_err(words)?.into()),
+            Long("sockaddr") => sockaddr = true,
+            Long("undo") => undo = true,
             other => return Err(words(other.unexpected())),
         }
     }
-    Ok(Command::UcxEnv { ucx })
+    if undo && (sockaddr || ucx.is_some()) {
+        return Err("--undo goes with no other option".into());
+    }
+    Ok(Command::UcxEnv { ucx, sockaddr, undo })
 }
 
 fn plot(mut parser: lexopt::Parser) -> Result<Command, String> {
@@ -284,6 +291,7 @@ mod tests {
 
     #[test]
     fn commands() {
+        let ucx_env = |ucx, sockaddr, undo| Command::UcxEnv { ucx, sockaddr, undo };
         assert_eq!(parsed("--version"), Ok(Command::Version));
         assert_eq!(parsed("info"), Ok(Command::Info { json: false, libfabric: None }));
         assert_eq!(
@@ -306,7 +314,9 @@ mod tests {
             }
         }
         assert_eq!(parsed("help"), Ok(Command::Help(crate::help::MAIN)));
-        assert_eq!(parsed("ucx-env --ucx /x"), Ok(Command::UcxEnv { ucx: Some("/x".into()) }));
+        assert_eq!(parsed("ucx-env --ucx /x"), Ok(ucx_env(Some("/x".into()), false, false)));
+        assert_eq!(parsed("ucx-env --sockaddr"), Ok(ucx_env(None, true, false)));
+        assert_eq!(parsed("ucx-env --undo"), Ok(ucx_env(None, false, true)));
         assert_eq!(parsed("perf -h"), Ok(Command::Help(crate::help::PERF)));
     }
 
@@ -321,6 +331,7 @@ mod tests {
             ("info more", "more"),
             ("info --json=yes", "json"),
             ("ucx-env /x", "/x"),
+            ("ucx-env --undo --ucx /x", "--undo"),
             ("perf --reps 0", "--reps"),
             ("perf --reps", "--reps"),
             ("perf --tests lat,foo", "\"foo\""),

@@ -47,14 +47,20 @@ Example:
 pub const UCX_ENV: &str = "\
 strait ucx-env - the settings that turn Strait on under a UCX
 
-Usage: strait ucx-env [--ucx PATH]
+Usage: strait ucx-env [--ucx PATH] [--sockaddr]
+       strait ucx-env --undo
 
   --ucx PATH   this UCX (libuct, or a directory with it) instead of the one that programs find
+  --sockaddr   for programs that connect by the address of a socket (ucp_listener_create, UCXX):
+               with tcp, by which UCX makes such connections
+  --undo       the settings that turn it off again; what was set before comes back
 
-Prints lines for a shell, or says on standard error why there are none, and exits with 1.
+Prints lines for a shell, or says on standard error why there are none, and exits with 1. What else is in
+LD_PRELOAD and UCX_PLUGIN_PATH stays there.
 
 Examples:
   eval \"$(strait ucx-env)\"
+  eval \"$(strait ucx-env --undo)\"
   eval \"$(strait ucx-env --ucx venv/lib/python3.11/site-packages/libucx/lib)\"
 ";
 

@@ -36,7 +36,8 @@ fn main() -> ExitCode {
         Command::Info { json, libfabric } => info::run(json, libfabric.as_deref()),
         Command::Perf(options) => perf::run(&options),
         Command::Plot { results, picture } => perf::plot(&results, &picture).map(|()| true),
-        Command::UcxEnv { ucx } => ucx_env::run(ucx.as_deref()).map_err(Into::into),
+        Command::UcxEnv { undo: true, .. } => ucx_env::undo().map_err(Into::into),
+        Command::UcxEnv { ucx, sockaddr, .. } => ucx_env::run(ucx.as_deref(), sockaddr).map_err(Into::into),
         Command::Peer(start) => perf::peer(&start).map(|()| true),
     };
     match done {

@@ -30,6 +30,8 @@ use crate::rma;
 
 /// The first byte of such a frame.
 pub(crate) const SHARE: u8 = 3;
+/// Bits of a share's name that tell its turn.
+const TURN: u32 = 48;
 /// Words before the parts.
 const WORDS: usize = 4;
 /// Longest frame.
@@ -124,7 +126,7 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     let part = Part { peer: e.peer, share, len: access.len, piece, pieces };
     let mut frame = ArrayVec::<u8, MAX>::new();
     let mut say = |bytes: &[u8]| frame.try_extend_from_slice(bytes);
-    let name = u64::from(share.slot) << 16 | u64::from(share.turn);
+    let name = u64::from(share.slot) << TURN | share.turn;
     let head = [SHARE, access.put.into(), access.local.len() as u8, 0];
     let mut said = say(&head);
     for word in [access.addr, access.len as u64, piece as u64, name] {
@@ -254,17 +256,16 @@ pub(crate) fn abandon(i: &mut Iface, ep: *mut Ep) -> Vec<*mut Completion> {
 pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<()> {
     let (addr, len) = (word(body, 0)?, usize::try_from(word(body, 1)?).ok()?);
     let (piece, name) = (usize::try_from(word(body, 2)?).ok()?, word(body, 3)?);
-    let share = Share { slot: (name >> 16) as u16, turn: name as u16 };
+    let share = Share { slot: (name >> TURN) as u16, turn: name & ((1 << TURN) - 1) };
     let parts = body.get(8 * WORDS..)?.chunks_exact(16);
     let parts: ArrayVec<Seg, MAX_IOV> = parts
         .map(|part| Some(Seg { addr: word(part, 0)?.into(), len: word(part, 1)?.into() }))
         .collect::<Option<_>>()?;
     let there = parts.iter().try_fold(0u64, |n, part| n.checked_add(part.len.get()))?;
-    // Many small ones would keep us for long.
-    if piece == 0 || piece % 4096 != 0 || len == 0 || there < len as u64 {
+    if there < len as u64 {
         return None;
     }
-    let pieces = u16::try_from(len.div_ceil(piece)).ok().filter(|n| *n <= engine::MAX_PIECES)?;
+    let pieces = engine::pieces_by(len, piece)?;
     // SAFETY: the domain outlives its interfaces.
     let md = unsafe { &*i.md };
     // It finds that out by itself.

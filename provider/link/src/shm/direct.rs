@@ -159,6 +159,7 @@ impl ShmLink {
         (self.options.cma && peer.no_cma.is_none()).then_some(known)
     }
 
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn direct(
         &mut self,
         way: cma::Way,
