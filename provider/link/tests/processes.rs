@@ -3,7 +3,7 @@
 //! A child is this very program, started anew with a role.
 #![cfg(not(loom))]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -155,6 +155,29 @@ fn child() {
             // Until the parent has tried.
             let _ = std::io::stdin().read_line(&mut String::new());
             assert!(link.poll().is_none());
+        }
+        "owner" => {
+            println!("!{}", link.addr());
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                std::io::stdin().lines().map_while(Result::ok).for_each(|l| drop(tell.send(l)))
+            });
+            let other = loop {
+                assert!(link.poll().is_none(), "heard of another user");
+                match told.recv_timeout(Duration::from_millis(1)) {
+                    Ok(line) => break link.peer(&Addr::new(line.parse().unwrap())),
+                    Err(e) => assert_eq!(e, std::sync::mpsc::RecvTimeoutError::Timeout),
+                }
+            };
+            assert_eq!(link.send(other, b"x", &[], 0, 0), Err(Refused::Gone(Gone::Denied)));
+        }
+        "kin" => {
+            let mut child = start("echo", link.addr());
+            let (from, _) = frame(&mut link);
+            say(&mut link, from, b"ping");
+            assert_eq!(frame(&mut link), (from, b"ping".to_vec()));
+            drop(link);
+            child.wait().unwrap();
         }
         "refused" => {
             let mut hidden = start("hidden", link.addr());
@@ -353,6 +376,69 @@ fn other_users_are_refused_both_ways() {
     assert_eq!(link.send(to, b"x", &[], 0, 0), Err(Refused::Gone(Gone::Denied)));
     drop(child.stdin.take());
     finish(child);
+}
+
+/// Has a child be in a user namespace of its own, without a mapping.
+fn unmapped(command: &mut Command) -> &mut Command {
+    // SAFETY: unshare(2) takes a number.
+    let leave = || match unsafe { libc::unshare(libc::CLONE_NEWUSER) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    };
+    // SAFETY: the closure makes one system call.
+    unsafe { command.pre_exec(leave) }
+}
+
+/// The address that a child prints.
+fn told(child: &mut Child) -> Addr {
+    let out = BufReader::new(child.stdout.as_mut().unwrap());
+    let line =
+        out.lines().map_while(Result::ok).find_map(|l| l.split_once('!').map(|(_, addr)| addr.to_owned()));
+    Addr::new(line.expect("an address").parse().unwrap())
+}
+
+/// Without a mapping each user is seen as the same uid, and sees all others as that.
+#[test]
+fn users_without_a_mapping_are_not_taken_for_each_other() {
+    if !is_root() {
+        return eprintln!("skipped: only root can start processes of other users");
+    }
+    for (here, there) in [(true, true), (true, false), (false, true)] {
+        let command = |role, addr, uid, apart| {
+            let mut c = command(role, addr);
+            c.uid(uid).stdout(Stdio::piped()).stdin(Stdio::piped());
+            if apart {
+                unmapped(&mut c);
+            }
+            c
+        };
+        // The one that is not mapped takes nobody of uid 65534 for its own, either.
+        let mut owner = match command("owner", open().addr(), NOBODY - u32::from(here), here).spawn() {
+            Ok(child) => child,
+            Err(e) => return eprintln!("skipped: no user namespaces, or not this program: {e}"),
+        };
+        let mut other =
+            command("foreign", told(&mut owner), NOBODY - 2 * u32::from(there), there).spawn().unwrap();
+        let addr = told(&mut other);
+        writeln!(owner.stdin.as_mut().unwrap(), "{addr}").unwrap();
+        finish(owner);
+        drop(other.stdin.take());
+        finish(other);
+    }
+}
+
+#[test]
+fn processes_of_one_user_without_a_mapping_talk() {
+    if !is_root() {
+        return eprintln!("skipped: only root can start processes of other users");
+    }
+    for uid in [NOBODY, NOBODY - 1] {
+        let mut c = command("kin", open().addr());
+        match unmapped(c.uid(uid)).spawn() {
+            Ok(child) => finish(child),
+            Err(e) => eprintln!("skipped: no user namespaces, or not this program: {e}"),
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use engine::{Gone, Refused};
 
-use super::control::{self, Cred, Hello};
+use super::control::{self, Cred, Hello, User};
 use super::peer::{Outbound, Peer};
 use super::ring::Producer;
 use super::segment::Segment;
@@ -87,10 +87,9 @@ impl ShmLink {
             _ => self.lacking("a socket", &e),
         })?;
         let cred = Cred::of(&sock).map_err(|_| Failed::Nobody)?;
-        if !cred.ours() {
-            let level = if self.warned_uid { log::Level::Debug } else { log::Level::Warn };
-            self.warned_uid = true;
-            log::log!(level, "{}: {addr} belongs to uid {}", self.addr, cred.uid);
+        let user = cred.user(&sock);
+        if user != User::Ours {
+            self.stranger(&format!("{addr} is"), cred, user);
             return Err(Failed::Gone(Gone::Denied));
         }
         // A process forked from one that was killed may hold its listener, and never take anything.

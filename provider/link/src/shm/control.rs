@@ -93,38 +93,90 @@ impl Cred {
         Ok(Cred { uid: cred.uid, pid: cred.pid })
     }
 
-    /// Whether it is the same user as us.
-    pub(crate) fn ours(&self) -> bool {
+    /// Whose it is: `sock` is where these come from.
+    ///
+    /// The kernel tells a uid as this user namespace maps it, and each uid without a mapping as the
+    /// overflow uid. So that one may stand for any user, and is ours only if the kernel, which compares
+    /// users themselves, lets us signal the process.
+    pub(crate) fn user(&self, sock: &OwnedFd) -> User {
         // SAFETY: geteuid(2) cannot fail and touches no memory.
-        self.uid == unsafe { libc::geteuid() }
+        let me = unsafe { libc::geteuid() };
+        match self.uid == me {
+            false => User::Other,
+            true if me != overflow_uid() || every_uid_is_mapped() || may_signal(sock) => User::Ours,
+            true => User::Unknown,
+        }
     }
+}
+
+/// Whose a peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum User {
+    Ours,
+    Other,
+    /// This user namespace shows it with the same uid, and others too.
+    Unknown,
+}
+
+/// What to do about [`User::Unknown`].
+pub(crate) const UNMAPPED: &str = "in this user namespace that uid stands for every user without a mapping: \
+    map the user (unshare --map-current-user, --map-root-user or --map-user; /etc/subuid)";
+
+/// What stands for a uid without a mapping.
+fn overflow_uid() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+    text.ok().and_then(|t| t.trim().parse().ok()).unwrap_or(65534)
+}
+
+/// Whether this user namespace maps every uid there is, as the first one does; no if that is not known.
+fn every_uid_is_mapped() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let count = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
+    map.lines().filter_map(count).sum::<u64>() >= u64::from(u32::MAX)
+}
+
+/// Whether we may signal the process at the other end of a socket; no if it is not known which that is.
+///
+/// kill(2): its real or saved uid has to be our real or effective one, in the kernel's own terms. A
+/// capability serves instead only inside our own user namespace.
+fn may_signal(sock: &OwnedFd) -> bool {
+    // Its number would not do: it may be another process's by now.
+    let Ok(life) = peer_pidfd(sock) else { return false };
+    let (fd, info) = (life.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
+    // SAFETY: signal 0 sends none, and nothing is read from the null pointer.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, 0, info, 0) == 0 }
+}
+
+/// A descriptor of the process at the other end of a socket, with Linux 6.5 or later.
+fn peer_pidfd(sock: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut raw: RawFd = -1;
+    let mut len = size_of::<RawFd>() as libc::socklen_t;
+    let place = (&raw mut raw).cast();
+    // SAFETY: `raw` is a valid place of `len` bytes.
+    cvt(unsafe {
+        libc::getsockopt(sock.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERPIDFD, place, &mut len)
+    })?;
+    // SAFETY: a descriptor just made, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
 /// Watches the process at the other end of a socket: a descriptor that is readable once all of it has
 /// ended, whoever else holds the socket by then. `Err`: it has ended. `None`: the kernel cannot (it
 /// came with Linux 5.3, and with 6.5 for processes of other pid namespaces), or lacks descriptors.
 pub(crate) fn watch(sock: &OwnedFd, pid: i32) -> Result<Option<OwnedFd>, Ended> {
-    let mut raw: RawFd = -1;
-    let mut len = size_of::<RawFd>() as libc::socklen_t;
-    let place = (&raw mut raw).cast();
-    // SAFETY: `raw` is a valid place of `len` bytes.
-    let got = cvt(unsafe {
-        libc::getsockopt(sock.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERPIDFD, place, &mut len)
-    });
-    let got = match got {
-        Ok(_) => Ok(raw),
+    let got = match peer_pidfd(sock) {
         Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) && pid > 0 => {
-            // SAFETY: pidfd_open(2) touches no memory of ours.
-            cvt(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as libc::c_int)
+            // SAFETY: pidfd_open(2) touches no memory of ours; the descriptor is new.
+            unsafe {
+                cvt(libc::syscall(libc::SYS_pidfd_open, pid, 0) as libc::c_int)
+                    .map(|raw| OwnedFd::from_raw_fd(raw))
+            }
         }
-        Err(e) => Err(e),
+        other => other,
     };
     match got {
-        Ok(raw) => {
-            // SAFETY: a descriptor just made, and nobody else's.
-            let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-            if has_ended(&fd) { Err(Ended) } else { Ok(Some(fd)) }
-        }
+        Ok(fd) if has_ended(&fd) => Err(Ended),
+        Ok(fd) => Ok(Some(fd)),
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Err(Ended),
         Err(_) => Ok(None),
     }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use engine::{Event, Gone, Link, PeerId, Refused};
 
 use super::board::View;
-use super::control::{self, Cred, Ended, Hello};
+use super::control::{self, Cred, Ended, Hello, UNMAPPED, User};
 use super::peer::{Inbound, Life};
 use super::ring::{Consumer, Mem};
 use super::segment::Segment;
@@ -71,15 +71,20 @@ impl ShmLink {
                     return;
                 }
             };
-            match Cred::of(&sock) {
-                Ok(cred) if cred.ours() => self.greet(Guest { sock, pid: cred.pid }, None),
-                Ok(cred) if !self.warned_uid => {
-                    self.warned_uid = true;
-                    log::warn!("{}: refused a peer of uid {} (pid {})", self.addr, cred.uid, cred.pid);
-                }
-                _ => {}
+            let Ok(cred) = Cred::of(&sock) else { continue };
+            match cred.user(&sock) {
+                User::Ours => self.greet(Guest { sock, pid: cred.pid }, None),
+                user => self.stranger("refused a peer", cred, user),
             }
         }
+    }
+
+    /// Says once that a peer is not of our user.
+    pub(super) fn stranger(&mut self, what: &str, cred: Cred, user: User) {
+        let level = if self.warned_uid { log::Level::Debug } else { log::Level::Warn };
+        self.warned_uid = true;
+        let why = if user == User::Unknown { UNMAPPED } else { "another user" };
+        log::log!(level, "{}: {what} of uid {} (pid {}): {why}", self.addr, cred.uid, cred.pid);
     }
 
     /// Reads a guest's hello; `slot` says where among the guests it was.
