@@ -89,7 +89,7 @@ impl ShmLink {
         let cred = Cred::of(&sock).map_err(|_| Failed::Nobody)?;
         let user = cred.user(&sock);
         if user != User::Ours {
-            self.stranger(&format!("{addr} is"), cred, user);
+            self.stranger(&format!("{addr} belongs to"), cred, user);
             return Err(Failed::Gone(Gone::Denied));
         }
         // A process forked from one that was killed may hold its listener, and never take anything.

@@ -103,7 +103,7 @@ impl Cred {
         let me = unsafe { libc::geteuid() };
         match self.uid == me {
             false => User::Other,
-            true if me != overflow_uid() || every_uid_is_mapped() || may_signal(sock) => User::Ours,
+            true if !others_look_alike() || may_signal(sock) => User::Ours,
             true => User::Unknown,
         }
     }
@@ -121,6 +121,12 @@ pub(crate) enum User {
 /// What to do about [`User::Unknown`].
 pub(crate) const UNMAPPED: &str = "in this user namespace that uid stands for every user without a mapping: \
     map the user (unshare --map-current-user, --map-root-user or --map-user; /etc/subuid)";
+
+/// Whether other users than ours have our uid, as this user namespace shows them.
+pub fn others_look_alike() -> bool {
+    // SAFETY: geteuid(2) cannot fail and touches no memory.
+    unsafe { libc::geteuid() == overflow_uid() && !every_uid_is_mapped() }
+}
 
 /// What stands for a uid without a mapping.
 fn overflow_uid() -> u32 {

@@ -38,6 +38,7 @@ use ring::Mem as _;
 use wake::Barrier;
 
 pub use ahead::look_no_further;
+pub use control::others_look_alike;
 pub use hazard::Hazards;
 pub use open::{DEFAULT_RING, FEW, LONG_RING, MIN_RING, OpenOptions};
 pub use wake::full_fence;

@@ -74,7 +74,7 @@ impl ShmLink {
             let Ok(cred) = Cred::of(&sock) else { continue };
             match cred.user(&sock) {
                 User::Ours => self.greet(Guest { sock, pid: cred.pid }, None),
-                user => self.stranger("refused a peer", cred, user),
+                user => self.stranger("refused a peer of", cred, user),
             }
         }
     }
@@ -84,7 +84,7 @@ impl ShmLink {
         let level = if self.warned_uid { log::Level::Debug } else { log::Level::Warn };
         self.warned_uid = true;
         let why = if user == User::Unknown { UNMAPPED } else { "another user" };
-        log::log!(level, "{}: {what} of uid {} (pid {}): {why}", self.addr, cred.uid, cred.pid);
+        log::log!(level, "{}: {what} uid {} (pid {}): {why}", self.addr, cred.uid, cred.pid);
     }
 
     /// Reads a guest's hello; `slot` says where among the guests it was.
