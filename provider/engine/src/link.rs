@@ -3,8 +3,8 @@ use std::fmt;
 use hmem::Span;
 use wire::{Addr, Handle, Seg};
 
-/// A peer of one link: small, dense, given out by [`Link::peer`] and never used again for another
-/// address.
+/// A peer of one link: small, dense, given out by [`Link::peer`] and not used again for another
+/// address until [`Link::forget`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PeerId(pub u32);
 
@@ -31,6 +31,8 @@ pub enum Gone {
     Unreachable,
     /// It is another user's, or speaks another version.
     Denied,
+    /// There were no descriptors, or no memory, for a channel to it, here or there, for too long.
+    Exhausted,
 }
 
 /// Why memory of a peer could not be reached directly.
@@ -221,6 +223,11 @@ pub trait Link {
     fn is_gone(&self, _peer: PeerId) -> bool {
         false
     }
+
+    /// Nothing is held of this peer any more: no operation, no message of its, no address that leads to it.
+    /// If the link has no channel to or from it either, its number may be given to another peer from now on;
+    /// else this is to be called again after its next [`Event::Closed`].
+    fn forget(&mut self, _peer: PeerId) {}
 
     /// Cuts a peer off that takes more of us than any peer may; [`Event::Closed`] follows.
     fn cut(&mut self, _peer: PeerId) {}

@@ -58,6 +58,7 @@ impl From<Error> for Errno {
             Error::Reset => fi::FI_ECONNRESET,
             Error::Unreachable => fi::FI_EHOSTUNREACH,
             Error::Denied => fi::FI_EACCES,
+            Error::Exhausted => fi::FI_EMFILE,
             Error::BadKey => fi::FI_ENOKEY,
             Error::Access => fi::FI_EACCES,
             Error::Range => fi::FI_EINVAL,
@@ -72,7 +73,7 @@ impl From<Error> for Errno {
 }
 
 /// Every error of the engine; a provider errno is its place here.
-const DETAILS: [Error; 20] = [
+const DETAILS: [Error; 21] = [
     Error::Again,
     Error::Invalid,
     Error::NoAddr,
@@ -93,6 +94,7 @@ const DETAILS: [Error; 20] = [
     Error::KeyInUse,
     Error::NotFound,
     Error::Overrun,
+    Error::Exhausted,
 ];
 /// Where the places start: above every number of libfabric's, so that those can be told apart.
 const FIRST_DETAIL: c_int = 4096;
@@ -167,6 +169,7 @@ mod tests {
             (Error::Reset, 104),
             (Error::Unreachable, 113),
             (Error::NotFound, 2),
+            (Error::Exhausted, 24),
         ] {
             assert_eq!(Errno::from(e), Errno(n), "{e}");
         }

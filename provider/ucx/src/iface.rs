@@ -147,6 +147,7 @@ pub(crate) unsafe extern "C" fn open(
             connect_timeout: Duration::ZERO,
             version: VERSION,
             windows: Some(owner.regions.windows.clone()),
+            ..OpenOptions::default()
         };
         let link = match ShmLink::open(options) {
             Ok(link) => link,

@@ -713,6 +713,7 @@ impl From<Gone> for Error {
             Gone::Reset => Error::Reset,
             Gone::Unreachable => Error::Unreachable,
             Gone::Denied => Error::Denied,
+            Gone::Exhausted => Error::Exhausted,
         }
     }
 }

@@ -18,6 +18,8 @@ pub(crate) const WAKE: u8 = 0;
 pub(crate) const WELCOME: u8 = 1;
 /// Refused; the connection ends.
 pub(crate) const REFUSED: u8 = 2;
+/// Likewise, for want of descriptors or memory.
+pub(crate) const EXHAUSTED: u8 = 6;
 
 /// The answer of a system call, or errno.
 pub(crate) fn cvt(ret: libc::c_int) -> io::Result<libc::c_int> {
@@ -312,7 +314,20 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Room for one descriptor in a control message, aligned as it must be.
+/// Whether a system call failed because there are no descriptors, or no memory, to be had.
+pub(crate) fn is_lack(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
+}
+
+/// How many descriptors there may be.
+pub(crate) fn descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place for the answer.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur
+}
+
+/// Room for a few descriptors in a control message, aligned as it must be.
 #[repr(C, align(8))]
 struct Ancillary([u8; 64]);
 
@@ -340,8 +355,43 @@ pub(crate) fn send_fd(sock: &OwnedFd, bytes: &[u8], fd: BorrowedFd<'_>) -> io::R
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Receives a packet and the descriptor with it, if there is one; 0 bytes is the end.
+/// Receives a packet and the descriptor with it, if there is one; 0 bytes is the end. Where there is no
+/// place for the descriptor (EMFILE) the packet stays, to be received later.
 pub(crate) fn recv_fd(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    // What is received is gone, and a descriptor that finds no place with it: so it is looked at first,
+    // for which the kernel makes the descriptor all the same.
+    let seen = peek(sock, bytes)?;
+    if seen.len == 0 {
+        return Ok((0, None));
+    }
+    if seen.cut && !seen.full {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
+    // All descriptors but the first are closed again.
+    Ok((receive(sock, bytes)?, seen.fds.into_iter().next()))
+}
+
+/// The incarnation that a welcome tells, if that is the next packet; it stays.
+pub(crate) fn peek_welcome(sock: &OwnedFd) -> Option<u64> {
+    let mut bytes = [0; 9];
+    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_TRUNC;
+    // SAFETY: `bytes` is a valid place of its length.
+    let n = unsafe { libc::recv(sock.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), flags) };
+    let [WELCOME, number @ ..] = bytes else { return None };
+    (n == 9).then_some(u64::from_le_bytes(number))
+}
+
+/// The next packet, which stays.
+struct Seen {
+    len: usize,
+    fds: Vec<OwnedFd>,
+    /// Not all of its descriptors are in `fds`.
+    cut: bool,
+    /// As many as there was room for are.
+    full: bool,
+}
+
+fn peek(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<Seen> {
     let mut room = Ancillary([0; 64]);
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: a `msghdr` is plain data, for which zeros are a value.
@@ -350,7 +400,7 @@ pub(crate) fn recv_fd(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Op
     msg.msg_iovlen = 1;
     msg.msg_control = room.0.as_mut_ptr().cast();
     msg.msg_controllen = room.0.len() as _;
-    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
+    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT | libc::MSG_PEEK;
     // SAFETY: `msg` points to `bytes` and `room`, with their lengths.
     let n = unsafe { libc::recvmsg(sock.as_raw_fd(), &mut msg, flags) };
     if n < 0 {
@@ -373,8 +423,10 @@ pub(crate) fn recv_fd(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Op
             cmsg = libc::CMSG_NXTHDR(&msg, cmsg);
         }
     }
-    // All but the first are closed again.
-    Ok((n as usize, fds.into_iter().next()))
+    // SAFETY: this computes a number.
+    let most = (room.0.len() - unsafe { libc::CMSG_LEN(0) } as usize) / size_of::<RawFd>();
+    let (cut, full) = (msg.msg_flags & libc::MSG_CTRUNC != 0, fds.len() == most);
+    Ok(Seen { len: n as usize, fds, cut, full })
 }
 
 /// Sends a packet; whether that worked is of no interest, since a full or dead socket will say so.
@@ -395,6 +447,11 @@ pub(crate) fn receive(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
 /// Whether the other end of a socket is closed.
 pub(crate) fn hung_up(sock: &OwnedFd) -> bool {
     readable(sock, libc::POLLRDHUP)
+}
+
+/// Whether somebody has connected to a listener.
+pub(crate) fn calls(listener: &OwnedFd) -> bool {
+    readable(listener, libc::POLLIN)
 }
 
 /// Ends a connection, or listening, also for processes that hold a copy of the descriptor.

@@ -46,6 +46,9 @@ pub struct OpenOptions {
     pub device_direct: bool,
     /// How long a peer that was never reached may take to appear.
     pub connect_timeout: Duration,
+    /// How long a peer waits for descriptors or memory that a channel to or from it needs and that this
+    /// process lacks.
+    pub patience: Duration,
     /// What peers have to speak, told by a number: [`wire::VERSION`] for the engine's frames.
     pub version: u16,
     /// Windows that peers may ask this endpoint for, and where those of peers go.
@@ -61,6 +64,7 @@ impl Default for OpenOptions {
             cma: true,
             device_direct: true,
             connect_timeout: Duration::from_secs(3),
+            patience: Duration::from_secs(3),
             version: wire::VERSION,
             windows: None,
         }
@@ -81,6 +85,7 @@ impl ShmLink {
         let size = |ring: usize| ring.clamp(MIN_RING, segment::MAX_RING).next_multiple_of(4096);
         let ring = size(options.ring);
         let long_ring = size(options.long_ring).max(ring);
+        let board = Board::create()?;
         let link = ShmLink {
             peers: Vec::new(),
             hot: [NOBODY; HOT],
@@ -108,7 +113,13 @@ impl ShmLink {
             poller,
             listener,
             guests: Vec::new(),
-            board: Board::create()?,
+            contested: Vec::new(),
+            behind: None,
+            crowded: false,
+            free: Vec::new(),
+            spare: Some(board.fd().try_clone_to_owned()?),
+            board,
+            lacking: None,
             starved: Vec::new(),
             connecting: false,
             options: OpenOptions { ring, long_ring, ..options },
