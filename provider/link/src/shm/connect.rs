@@ -94,11 +94,21 @@ impl ShmLink {
             _ => self.lacking("a socket", &e),
         })?;
         let cred = Cred::of(&sock).map_err(|_| Failed::Nobody)?;
-        let user = cred.user(&sock);
-        if user != User::Ours {
-            self.stranger(&format!("{addr} belongs to"), cred, user);
-            return Err(Failed::Gone(Gone::Denied));
-        }
+        let (sock, cred) = match cred.user(&sock) {
+            User::Ours => (sock, cred),
+            user => {
+                // Another user may have taken the name of one address, of an endpoint that serves all.
+                let wide = control::connect(None, addr.port()).and_then(|sock| {
+                    let cred = Cred::of(&sock)?;
+                    Ok((cred.user(&sock) == User::Ours).then_some((sock, cred)))
+                });
+                let Ok(Some(ours)) = wide else {
+                    self.stranger(&format!("{addr} belongs to"), cred, user);
+                    return Err(Failed::Gone(Gone::Denied));
+                };
+                ours
+            }
+        };
         let ring = self.ring_size();
         let (segment, fd) = Segment::create(ring).map_err(|e| self.lacking("a segment", &e))?;
         // A process forked from one that was killed may hold its listener, and never take anything. This

@@ -290,6 +290,13 @@ pub(crate) fn listen(bound: SocketAddr) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Who listens under an endpoint's name.
+pub(crate) fn listener(bound: SocketAddr) -> Option<Cred> {
+    let ip = Addr::new(bound).ip();
+    let sock = connect((!ip.is_unspecified()).then_some(ip), bound.port()).ok()?;
+    Cred::of(&sock).ok()
+}
+
 /// Connects to the endpoint listening at one address, or at every address (`None`).
 pub(crate) fn connect(ip: Option<IpAddr>, port: u16) -> io::Result<OwnedFd> {
     let (name, len) = unix_name(ip, port);

@@ -148,7 +148,18 @@ fn claim(bind: SocketAddr) -> io::Result<(OwnedFd, SocketAddr, OwnedFd)> {
             Ok(listener) => return Ok((port, bound, listener)),
             // A free port whose unix name somebody sits on: another one will do.
             Err(e) if e.kind() == io::ErrorKind::AddrInUse && bind.port() == 0 && tries < 16 => tries += 1,
-            Err(e) => return Err(e),
+            Err(e) => {
+                if e.kind() == io::ErrorKind::AddrInUse {
+                    let who = control::listener(bound).map_or_else(
+                        || "a process that does not listen".into(),
+                        |cred| format!("pid {} of uid {}", cred.pid, cred.uid),
+                    );
+                    log::warn!(
+                        "{bound} cannot be opened: {who} has its abstract unix socket; end it, or take another port"
+                    );
+                }
+                return Err(e);
+            }
         }
     }
 }

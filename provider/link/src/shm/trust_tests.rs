@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use engine::{Frame as _, Gone};
 
 use super::control::Hello;
-use super::ring::Mem as _;
+use super::ring::{Mem as _, Producer};
 use super::segment::Segment;
-use super::tests::{closed, couple, event_none, open, say};
+use super::tests::{closed, couple, event_none, frame, open, say};
 use super::*;
 
 /// A connection to `link` made by hand.
@@ -170,4 +170,143 @@ fn a_peer_that_is_cut_off_is_not_heard_any_more() {
     b.cut(from);
     assert_eq!(closed(&mut b), (from, Gone::Denied), "and no frame before");
     assert_eq!(closed(&mut a), (to_b, Gone::Reset));
+}
+
+/// One that calls itself `from`: its segment and its socket.
+fn call(link: &ShmLink, from: Addr, incarnation: u64) -> (Producer<Segment>, OwnedFd) {
+    let (mem, fd) = Segment::create(MIN_RING).unwrap();
+    let sock = raw(link);
+    let hello = Hello { incarnation, from, ..hello_to(link, "127.0.0.1:9") };
+    control::send_fd(&sock, &hello.encode(), fd.as_fd()).unwrap();
+    (Producer::new(mem), sock)
+}
+
+fn answer(sock: &OwnedFd) -> Option<u8> {
+    let mut bytes = [0; 16];
+    control::receive(sock, &mut bytes).ok().filter(|n| *n > 0).map(|_| bytes[0])
+}
+
+/// Another process may not take the name of a peer that lives: `link` is asked whose it is.
+#[test]
+fn a_name_that_a_peer_has_is_not_taken_from_it() {
+    // All are of one process here, so none can be told to be another: the newcomer waits, and is refused.
+    let (mut a, to_b, mut b, to_a) = couple();
+    let (_ring, forged) = call(&b, a.addr(), 7);
+    let start = Instant::now();
+    let mut n = 0u32;
+    let said = loop {
+        say(&mut a, to_b, &n.to_le_bytes()).unwrap();
+        assert_eq!(frame(&mut b), (to_a, n.to_le_bytes().to_vec()), "the peer is cut off");
+        n += 1;
+        if let Some(said) = answer(&forged) {
+            break said;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20));
+    };
+    assert_eq!((said, b.contested.len()), (control::REFUSED, 0));
+    // One with our own name.
+    let own = b.addr();
+    let (_ring, forged) = call(&b, own, 7);
+    assert!(event_none(&mut b));
+    assert_eq!(answer(&forged), Some(control::REFUSED));
+    // Many at once are no more than are kept.
+    let many: Vec<_> = (0..100).map(|n| call(&b, a.addr(), n)).collect();
+    assert!(event_none(&mut b));
+    assert!(b.contested.len() <= 16 && many.iter().any(|(_, sock)| answer(sock) == Some(control::REFUSED)));
+    say(&mut a, to_b, b"still here").unwrap();
+    assert_eq!(frame(&mut b), (to_a, b"still here".to_vec()));
+}
+
+#[test]
+fn a_successor_is_let_in_once_the_former_has_ended() {
+    let mut b = open();
+    let name = Addr::new("127.0.0.1:9".parse().unwrap());
+    let (_former, first) = call(&b, name, 1);
+    assert!(event_none(&mut b));
+    // Its socket is still open, as while a process ends.
+    let (mut ring, second) = call(&b, name, 2);
+    assert!(event_none(&mut b));
+    assert_eq!((answer(&second), b.contested.len()), (None, 1));
+    drop(first);
+    let id = b.peer(&name);
+    assert_eq!(closed(&mut b), (id, Gone::Reset));
+    assert!(ring.reserve(3) == Ok(true));
+    // SAFETY: room for it was found just now.
+    unsafe { ring.write(0, b"new") };
+    ring.publish(3);
+    assert_eq!(frame(&mut b), (id, b"new".to_vec()));
+    assert_eq!(answer(&second), Some(control::WELCOME));
+}
+
+#[test]
+fn connections_that_say_nothing_are_not_kept_without_end() {
+    let mut b = open();
+    let mute: Vec<OwnedFd> = (0..200).map(|_| raw(&b)).collect();
+    assert!(event_none(&mut b));
+    assert!(b.guests.iter().flatten().count() <= 64);
+    let (mut a, to_b) = (open(), b.addr());
+    let to_b = a.peer(&to_b);
+    say(&mut a, to_b, b"1").unwrap();
+    assert_eq!(frame(&mut b).1, b"1");
+    for guest in b.guests.iter_mut().flatten() {
+        guest.age(Duration::from_secs(4));
+    }
+    assert!(event_none(&mut b));
+    assert!(b.guests.is_empty());
+    drop(mute);
+}
+
+#[test]
+fn what_is_forgotten_of_a_peer_is_used_for_another() {
+    let mut b = open();
+    let addr = b.addr();
+    let mut ids = std::collections::HashSet::new();
+    for round in 0..300u32 {
+        let mut a = open();
+        let to = a.peer(&addr);
+        say(&mut a, to, &round.to_le_bytes()).unwrap();
+        let (from, said) = frame(&mut b);
+        assert_eq!(said, round.to_le_bytes());
+        assert_eq!(b.peer_addr(from), a.addr());
+        // One that is here is not forgotten.
+        b.forget(from);
+        assert_eq!(b.peer(&a.addr()), from);
+        drop(a);
+        assert_eq!(closed(&mut b), (from, Gone::Reset));
+        b.forget(from);
+        b.forget(from);
+        ids.insert(from);
+    }
+    assert!((b.peers.len(), ids.len(), b.ids.len()) == (1, 1, 0), "{} peers", b.peers.len());
+    // Those that call it by another of its names, as well.
+    let mut all = ShmLink::open(OpenOptions::default()).unwrap();
+    let port = all.addr().port();
+    for name in [all.addr(), Addr::new(([127, 0, 0, 1], port).into())].into_iter().cycle().take(50) {
+        let mut a = open();
+        for name in [name, Addr::new(([127, 0, 0, 1], port).into())] {
+            let to = a.peer(&name);
+            say(&mut a, to, b"x").unwrap();
+            frame(&mut all);
+        }
+        drop(a);
+        while all.peers.iter().any(|p| p.inb.is_some()) {
+            if let Some(Event::Closed(peer, _)) = all.poll() {
+                all.forget(peer);
+            }
+        }
+    }
+    assert!(all.peers.len() <= 2 && all.callers.is_empty() && all.ids.is_empty());
+}
+
+#[test]
+fn a_name_that_is_sat_on_is_no_name_to_open() {
+    let taken = "127.0.0.1:0".parse().unwrap();
+    let (port, bound) = control::reserve(taken).unwrap();
+    drop(port);
+    let squatter = control::listen(bound).unwrap();
+    let open = |bind| ShmLink::open(OpenOptions { bind: Some(bind), ..OpenOptions::default() });
+    assert_eq!(open(bound).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+    assert!(open(taken).is_ok());
+    drop(squatter);
+    assert!(open(bound).is_ok());
 }
