@@ -541,6 +541,7 @@ impl ShmLink {
                     out.incarnation = Some(u64::from_le_bytes(number));
                     // Without it, or with one that is not right, memory is reached by asking.
                     out.board = fd.and_then(|fd| View::adopt(&fd).ok());
+                    self.part(id, false);
                 }
                 Ok(1) if bytes[0] == control::REFUSED => {
                     log::warn!("{}: {} refused us", self.addr, self.peers[id as usize].addr);

@@ -310,3 +310,110 @@ fn a_name_that_is_sat_on_is_no_name_to_open() {
     drop(squatter);
     assert!(open(bound).is_ok());
 }
+
+/// Not a test: a process that calls itself by another's name.
+#[test]
+fn forger_child() {
+    let Ok(victim) = std::env::var("STRAIT_VICTIM") else { return };
+    // SAFETY: prctl(PR_SET_PDEATHSIG) takes a number: it ends with the process that started it.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let addr = |text: String| Addr::new(text.parse().unwrap());
+    let (to, from) = (addr(victim), addr(std::env::var("STRAIT_NAME").unwrap()));
+    let (_mem, fd) = Segment::create(MIN_RING).unwrap();
+    let sock = control::connect(Some(to.ip()), to.port()).unwrap();
+    let hello = Hello { from, to, ..hello("127.0.0.1:9", MIN_RING as u32) };
+    control::send_fd(&sock, &hello.encode(), fd.as_fd()).unwrap();
+    loop {
+        if let Some(said) = answer(&sock) {
+            // On a channel that is open nothing more is said until its end.
+            println!("!{said}");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+struct Forger(std::process::Child, std::sync::mpsc::Receiver<u8>);
+
+impl Forger {
+    fn start(victim: &ShmLink, name: Addr) -> Forger {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "shm::trust_tests::forger_child", "--nocapture", "--test-threads=1"])
+            .env("STRAIT_VICTIM", victim.addr().to_string())
+            .env("STRAIT_NAME", name.to_string())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let out = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in std::io::BufRead::lines(out).map_while(Result::ok) {
+                if let Some((_, said)) = line.split_once('!') {
+                    let _ = tell.send(said.parse().unwrap());
+                }
+            }
+        });
+        Forger(child, told)
+    }
+
+    /// What the victim, which hears nothing else, says to it.
+    fn hears(&self, victim: &mut ShmLink) -> u8 {
+        let start = Instant::now();
+        loop {
+            if let Ok(said) = self.1.try_recv() {
+                return said;
+            }
+            assert!(victim.poll().is_none());
+            assert!(start.elapsed() < Duration::from_secs(20));
+        }
+    }
+}
+
+impl Drop for Forger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_process_under_the_name_of_another_one_is_refused() {
+    let (mut a, to_b, mut b, to_a) = couple();
+    let forger = Forger::start(&b, a.addr());
+    assert_eq!(forger.hears(&mut b), control::REFUSED);
+    // Only the channel to the name is there.
+    let (mut c, mut d) = (open(), open());
+    let to_d = c.peer(&d.addr());
+    say(&mut c, to_d, b"hello").unwrap();
+    frame(&mut d);
+    let forger = Forger::start(&c, d.addr());
+    assert_eq!(forger.hears(&mut c), control::REFUSED);
+    for (from, to, link, other) in [(to_a, to_b, &mut a, &mut b), (d.peer(&c.addr()), to_d, &mut c, &mut d)] {
+        say(link, to, b"still here").unwrap();
+        assert_eq!(frame(other), (from, b"still here".to_vec()));
+    }
+}
+
+#[test]
+fn the_owner_of_a_name_takes_it_from_a_process_that_was_first() {
+    let (mut a, mut b) = (open(), open());
+    let forger = Forger::start(&b, a.addr());
+    assert_eq!(forger.hears(&mut b), control::WELCOME);
+    let (to_a, to_b) = (b.peer(&a.addr()), a.peer(&b.addr()));
+    say(&mut a, to_b, b"me").unwrap();
+    assert_eq!(closed(&mut b), (to_a, Gone::Reset));
+    assert_eq!(frame(&mut b), (to_a, b"me".to_vec()));
+    // If it is called before it calls, likewise.
+    let (mut a, mut b) = (open(), open());
+    let forger = Forger::start(&b, a.addr());
+    assert_eq!(forger.hears(&mut b), control::WELCOME);
+    let (to_a, to_b) = (b.peer(&a.addr()), a.peer(&b.addr()));
+    say(&mut b, to_a, b"you").unwrap();
+    assert_eq!(frame(&mut a), (to_b, b"you".to_vec()));
+    assert_eq!(closed(&mut b), (to_a, Gone::Reset));
+    assert_eq!(closed(&mut a), (to_b, Gone::Reset));
+    say(&mut b, to_a, b"again").unwrap();
+    assert_eq!(frame(&mut a), (to_b, b"again".to_vec()));
+    say(&mut a, to_b, b"back").unwrap();
+    assert_eq!(frame(&mut b), (to_a, b"back".to_vec()));
+    assert!(event_none(&mut a) && event_none(&mut b));
+}
