@@ -526,6 +526,7 @@ unsafe fn closed(this: *mut Iface, peer: PeerId, why: Gone) {
         for ep in (*this).eps.get(&peer).cloned().unwrap_or_default() {
             ep::fail(ep, ucx::UCS_ERR_CONNECTION_RESET);
         }
+        (*this).let_go(peer);
         attend(this);
     }
 }
@@ -577,6 +578,14 @@ impl Iface {
     /// Whether an endpoint is (still) one of ours.
     pub(crate) fn has(&self, ep: *mut Ep) -> bool {
         self.eps.values().flatten().any(|e| *e == ep)
+    }
+
+    /// The link need not remember a peer that is gone, unless something here still names it.
+    pub(crate) fn let_go(&mut self, peer: PeerId) {
+        let shared = self.shared.iter().any(|s| s.peer == peer);
+        if !shared && !self.eps.contains_key(&peer) && !self.remote.names(peer) {
+            self.link.forget(peer);
+        }
     }
 
     /// Forgets what an endpoint has under way; the completions.

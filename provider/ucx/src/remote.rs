@@ -137,6 +137,11 @@ impl Remote {
         out
     }
 
+    /// Whether frames wait that are for this peer.
+    pub(crate) fn names(&self, peer: PeerId) -> bool {
+        self.queue.iter().any(|(to, _)| *to == peer)
+    }
+
     /// Drops frames to a peer that is gone.
     pub(crate) fn forget(&mut self, peer: PeerId) {
         self.queue.retain(|(to, _)| *to != peer);
