@@ -156,6 +156,7 @@ fn child() {
             let _ = std::io::stdin().read_line(&mut String::new());
             assert!(link.poll().is_none());
         }
+        "short of memory" => short_of_memory(link),
         "short of descriptors" => short_of_descriptors(to, parent),
         "owner" => {
             println!("!{}", link.addr());
@@ -479,6 +480,42 @@ fn nothing_is_lost_on_a_peer_that_is_short_of_descriptors() {
         assert!(room == 0 || start.elapsed() < Duration::from_secs(1), "{room} were not enough");
         assert_eq!(closed(&mut link), (to, Gone::Reset));
     }
+}
+
+/// Not a test's peer but one that has no room to map anything for a while.
+fn short_of_memory(mut link: ShmLink) {
+    println!("!{}", link.addr());
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    let limit = |now| {
+        let limit = libc::rlimit { rlim_cur: now, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: a local structure.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+    };
+    limit(1 << 20);
+    let (start, mut heard) = (Instant::now(), false);
+    while start.elapsed() < Duration::from_millis(300) {
+        heard |= link.poll().is_some();
+    }
+    limit(libc::RLIM_INFINITY);
+    assert!(!heard && !link.arm());
+    for n in 0..100 {
+        assert_eq!(frame(&mut link).1, [n]);
+    }
+}
+
+#[test]
+fn nothing_is_lost_on_a_peer_that_is_short_of_memory() {
+    let mut c = command("short of memory", open().addr());
+    let mut child = c.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn().unwrap();
+    let addr = told(&mut child);
+    let mut link = open();
+    let to = link.peer(&addr);
+    for n in 0..100 {
+        say(&mut link, to, &[n]);
+    }
+    drop(child.stdin.take());
+    finish(child);
+    assert_eq!(closed(&mut link), (to, Gone::Reset));
 }
 
 #[test]

@@ -737,6 +737,8 @@ impl Drop for ShmLink {
         }
         // The listener first: who sees its channel end finds nobody to connect to.
         control::shutdown(&self.listener);
+        let others = self.contested.iter().map(service::Contested::sock);
+        others.chain(self.guests.iter().flatten().map(service::Guest::sock)).for_each(control::shutdown);
         for peer in &self.peers {
             let ins = peer.inb.iter().chain(&peer.waiting).map(|i| &i.sock);
             ins.chain(peer.out.as_ref().map(|o| &o.sock)).for_each(control::shutdown);

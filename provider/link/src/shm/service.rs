@@ -53,6 +53,10 @@ pub(super) struct Guest {
 }
 
 impl Guest {
+    pub(super) fn sock(&self) -> &OwnedFd {
+        &self.sock
+    }
+
     #[cfg(all(test, not(loom)))]
     pub(super) fn age(&mut self, by: Duration) {
         self.since -= by;
@@ -66,6 +70,12 @@ pub(super) struct Contested {
     inb: Inbound,
     since: Instant,
     next: Instant,
+}
+
+impl Contested {
+    pub(super) fn sock(&self) -> &OwnedFd {
+        &self.inb.sock
+    }
 }
 
 /// Whether a channel is of the peer that it names.
@@ -222,6 +232,8 @@ impl ShmLink {
                 self.dismiss(guest, waits);
             }
         }
+        // No descriptor tells when there is memory.
+        self.connecting |= self.guests.iter().flatten().any(|g| g.said.is_some());
         let used = self.guests.iter().rposition(Option::is_some).map_or(0, |at| at + 1);
         self.guests.truncate(used);
         let now = Instant::now();
