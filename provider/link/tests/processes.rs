@@ -156,6 +156,29 @@ fn child() {
             let _ = std::io::stdin().read_line(&mut String::new());
             assert!(link.poll().is_none());
         }
+        "without its first thread" => {
+            drop(link);
+            // SAFETY: this process runs one test, which is waiting here; the child starts a thread of its own.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                std::thread::spawn(move || {
+                    let mut link = open();
+                    let to = link.peer(&parent);
+                    say(&mut link, to, b"here");
+                    while let Event::Frame(f) = event(&mut link) {
+                        link.release(f);
+                        say(&mut link, to, b"yes");
+                    }
+                    std::process::exit(0);
+                });
+                // SAFETY: ends this thread alone, as pthread_exit(3) does in the end.
+                unsafe { libc::syscall(libc::SYS_exit, 0) };
+            }
+            let mut status = 0;
+            // SAFETY: a child of ours, and a place for what became of it.
+            unsafe { libc::waitpid(child, &mut status, 0) };
+            assert_eq!(status, 0);
+        }
         "short of memory" => short_of_memory(link),
         "short of descriptors" => short_of_descriptors(to, parent),
         "owner" => {
@@ -501,6 +524,23 @@ fn short_of_memory(mut link: ShmLink) {
     for n in 0..100 {
         assert_eq!(frame(&mut link).1, [n]);
     }
+}
+
+/// Its first thread has ended and is a zombie: the process goes on.
+#[test]
+fn a_peer_lives_without_its_first_thread() {
+    let mut link = open();
+    let child = start("without its first thread", link.addr());
+    let (from, said) = frame(&mut link);
+    assert_eq!(said, b"here");
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(5));
+        say(&mut link, from, b"are you there?");
+        assert_eq!(frame(&mut link), (from, b"yes".to_vec()));
+        assert!(!link.is_gone(from));
+    }
+    drop(link);
+    finish(child);
 }
 
 #[test]
