@@ -64,6 +64,7 @@ impl From<Error> for Errno {
             Error::Range => fi::FI_EINVAL,
             Error::Unsupported => fi::FI_EOPNOTSUPP,
             Error::Io => fi::FI_EIO,
+            Error::Fault => fi::FI_EFAULT,
             Error::KeyInUse => fi::FI_ENOKEY,
             Error::NotFound => fi::FI_ENOENT,
             Error::Overrun => fi::FI_EOVERRUN,
@@ -73,7 +74,7 @@ impl From<Error> for Errno {
 }
 
 /// Every error of the engine; a provider errno is its place here.
-const DETAILS: [Error; 21] = [
+const DETAILS: [Error; 22] = [
     Error::Again,
     Error::Invalid,
     Error::NoAddr,
@@ -94,6 +95,7 @@ const DETAILS: [Error; 21] = [
     Error::KeyInUse,
     Error::NotFound,
     Error::Overrun,
+    Error::Fault,
     Error::Exhausted,
 ];
 /// Where the places start: above every number of libfabric's, so that those can be told apart.
@@ -169,6 +171,7 @@ mod tests {
             (Error::Reset, 104),
             (Error::Unreachable, 113),
             (Error::NotFound, 2),
+            (Error::Fault, 14),
             (Error::Exhausted, 24),
         ] {
             assert_eq!(Errno::from(e), Errno(n), "{e}");

@@ -123,6 +123,7 @@ impl ShmLink {
             incarnation: self.incarnation,
             from: *self.peers[id as usize].name.get_or_insert(self.addr),
             to: addr,
+            space: self.space,
         };
         if let Err(e) = control::send_fd(&sock, &hello.encode(), fd.as_fd()) {
             self.poller.remove(&sock);
@@ -136,6 +137,7 @@ impl ShmLink {
             tx: Producer::new(segment),
             sock,
             pid: cred.pid,
+            space: None,
             incarnation: None,
             lacks: None,
             starved: None,

@@ -19,6 +19,7 @@ use super::ring::{Consumer, Mem as _, Producer};
 use super::segment::{Segment, Shared};
 use super::tests::open;
 use super::*;
+use crate::space::Space;
 
 struct Noise(u64);
 
@@ -98,6 +99,10 @@ fn attack(noise: &mut Noise, victim: Addr, name: Addr, listener: &OwnedFd) {
         incarnation: noise.number(&[]),
         from: name,
         to: victim,
+        space: match noise.below(2) {
+            0 => Space::own().unwrap(),
+            _ => Space::decode(&std::array::from_fn(|_| noise.number(&[]) as u8)),
+        },
     };
     if control::send_fd(&sock, &hello.encode(), fd.as_fd()).is_err() {
         return;
@@ -338,8 +343,14 @@ fn hellos_without_end_leave_time_for_others() {
             let (mut noise, mut n) = (Noise(7), 0u32);
             while !stop.load(Relaxed) {
                 let from = Addr::new(([127, 0, 0, 1], 10 + (n % 60_000) as u16).into());
-                let hello =
-                    Hello { version: wire::VERSION, ring: MIN_RING as u32, incarnation: n.into(), from, to };
+                let hello = Hello {
+                    version: wire::VERSION,
+                    ring: MIN_RING as u32,
+                    incarnation: n.into(),
+                    space: Space::own().unwrap(),
+                    from,
+                    to,
+                };
                 let (mem, fd) = Segment::create(MIN_RING).unwrap();
                 let Ok(sock) = control::connect(Some(to.ip()), to.port()) else { continue };
                 let mut tx = Producer::new(mem);

@@ -14,6 +14,7 @@ use super::peer::{Inbound, Life, Outbound};
 use super::ring::{Consumer, Mem};
 use super::segment::{Segment, Unfit};
 use super::{NOBODY, ShmFrame, ShmLink, wake};
+use crate::space::Space;
 
 // What a descriptor is in the epoll set; the lower half says which.
 pub(super) const LISTENER: u64 = u64::MAX;
@@ -289,6 +290,7 @@ impl ShmLink {
                     rx: Consumer::new(segment),
                     sock,
                     pid,
+                    space: hello.space,
                     incarnation: hello.incarnation,
                     broken: false,
                     cooled_at: 0,
@@ -423,8 +425,9 @@ impl ShmLink {
 
     /// A channel from a peer is there.
     fn welcome(&mut self, id: u32, inb: Inbound) {
-        let mut welcome = [control::WELCOME; 9];
-        welcome[1..].copy_from_slice(&self.incarnation.to_le_bytes());
+        let mut welcome = [control::WELCOME; control::WELCOME_LEN];
+        welcome[1..9].copy_from_slice(&self.incarnation.to_le_bytes());
+        welcome[9..].copy_from_slice(&self.space.encode());
         // Like any other packet: if it cannot be sent, the peer does without.
         let _ = control::send_fd(&inb.sock, &welcome, self.board.fd());
         if self.peers[id as usize].inb.is_some() {
@@ -473,11 +476,11 @@ impl ShmLink {
         let forged =
             out.pid != inb.pid && !ended && !control::hung_up(&out.sock) && !control::hung_up(&inb.sock);
         self.poller.remove(&inb.sock);
-        let inb = peer.inb.take();
         if forged {
-            let pid = inb.map(|inb| inb.pid);
-            log::warn!("{}: cut off pid {pid:?}, which called itself {}", self.addr, peer.addr);
+            log::warn!("{}: cut off pid {}, which called itself {}", self.addr, inb.pid, peer.addr);
+            self.part_inbound(id);
         } else {
+            let inb = peer.inb.take();
             peer.waiting.extend(inb);
         }
         self.unlist(id);
@@ -492,6 +495,7 @@ impl ShmLink {
         log::debug!("{}: connected from {} (pid {})", self.addr, peer.addr, inb.pid);
         peer.inb = Some(inb);
         peer.no_cma = None;
+        peer.target = None;
         self.ins.push(id);
         self.warm(id);
         if let Err(e) = added {
@@ -517,11 +521,11 @@ impl ShmLink {
     }
 
     /// Reads what the receiver of a channel says: a welcome, a refusal, wake-ups, and its end.
-    fn hear_outbound(&mut self, id: u32) {
+    pub(super) fn hear_outbound(&mut self, id: u32) {
         let mut errors = 0;
         for _ in 0..BATCH {
             let Some(out) = &mut self.peers[id as usize].out else { return };
-            let mut bytes = [0; 32];
+            let mut bytes = [0; control::WELCOME_LEN + 1];
             // Only a welcome and a window come with a descriptor.
             let with_fd = out.incarnation.is_none() || self.options.windows.is_some();
             let got = match with_fd {
@@ -548,11 +552,14 @@ impl ShmLink {
             };
             let Some(out) = &mut self.peers[id as usize].out else { return };
             match n {
-                Ok(9) if bytes[0] == control::WELCOME => {
-                    let [_, number @ ..] = *bytes.first_chunk::<9>().expect("32 bytes");
+                Ok(control::WELCOME_LEN) if bytes[0] == control::WELCOME => {
+                    let [_, number @ ..] = *bytes.first_chunk::<9>().expect("more than 9 bytes");
                     out.incarnation = Some(u64::from_le_bytes(number));
+                    let space = bytes[9..].first_chunk().expect("a space has so many bytes");
+                    out.space = Some(Space::decode(space));
                     // Without it, or with one that is not right, memory is reached by asking.
                     out.board = fd.and_then(|fd| View::adopt(&fd).ok());
+                    self.peers[id as usize].target = None;
                     self.part(id, false);
                 }
                 Ok(1) if bytes[0] == control::REFUSED => {
@@ -586,7 +593,7 @@ impl ShmLink {
         if pid > 0 && peer.life.as_ref().is_some_and(|life| life.pid == pid) {
             return Ok(());
         }
-        let life = control::watch(sock, pid)?.map(|fd| Life::new(pid, fd));
+        let life = control::watch(sock, pid)?.map(|fd| Life { pid, fd });
         if let Some(old) = std::mem::replace(&mut peer.life, life) {
             self.poller.remove(&old.fd);
         }
@@ -631,10 +638,15 @@ impl ShmLink {
             return;
         }
         peer.dying = Some(why);
-        let out = peer.out.take().map(|out| out.sock);
-        for fd in out.iter().chain(peer.life.take().as_ref().map(|life| &life.fd)) {
-            self.poller.remove(fd);
+        peer.target = None;
+        if let Some(out) = &peer.out {
+            self.poller.remove(&out.sock);
         }
+        if let Some(life) = peer.life.take() {
+            self.poller.remove(&life.fd);
+        }
+        self.part_outbound(id);
+        let peer = &mut self.peers[id as usize];
         if let Some(inb) = &mut peer.inb {
             self.poller.remove(&inb.sock);
             inb.budget = inb.rx.mem().lines();
@@ -646,6 +658,11 @@ impl ShmLink {
     /// What the peers that ended have left: their last frames, then word of their end.
     pub(super) fn reap(&mut self) -> Option<Event<ShmFrame>> {
         let id = *self.dying.front()?;
+        if self.is_inside_still(id) {
+            // What depended on it may only be given up once it has left our memory.
+            self.dying.rotate_left(1);
+            return None;
+        }
         let peer = &mut self.peers[id as usize];
         if let Some(inb) = &mut peer.inb {
             if !inb.broken && inb.budget > 0 {
@@ -662,7 +679,7 @@ impl ShmLink {
         peer.no_cma = None;
         peer.lost = false;
         log::debug!("{}: {} ended: {why:?}", self.addr, peer.addr);
-        if peer.inb.take().is_some() {
+        if self.part_inbound(id) {
             self.unlist(id);
         }
         let peer = &mut self.peers[id as usize];
@@ -682,7 +699,11 @@ impl ShmLink {
         let Some(peer) = self.peers.get_mut(id as usize) else { return };
         let idle =
             peer.out.is_none() && peer.inb.is_none() && peer.waiting.is_empty() && peer.dying.is_none();
-        if !idle || self.held == id || self.contested.iter().any(|c| c.id == id) {
+        if !idle
+            || self.held == id
+            || self.contested.iter().any(|c| c.id == id)
+            || self.parted.iter().any(|p| p.peer == id)
+        {
             return;
         }
         let own = |known: &PeerId| known.0 == id;
