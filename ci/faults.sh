@@ -125,8 +125,8 @@ part_crowd() {
 part_users() {
     local mode said
     compile users
-    for mode in other same seccomp enosys undumpable pidns; do
-        case $mode in other) said='' ;; same) said=0 ;; pidns) said=1 ;; *) said=2 ;; esac
+    for mode in other unmapped-both unmapped-one same unmapped-same seccomp enosys undumpable pidns; do
+        case $mode in other|unmapped-*) said='' ;; same) said=0 ;; pidns) said=1 ;; *) said=2 ;; esac
         # Where Yama forbids it, that is what is said.
         if [ "$mode" = same ] && ! grep -qs '^0$' /proc/sys/kernel/yama/ptrace_scope; then
             [ ! -e /proc/sys/kernel/yama/ptrace_scope ] || said=2

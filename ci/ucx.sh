@@ -244,9 +244,9 @@ part_uid() {
             echo "   uid $host: left out, cannot become nobody here (not root?)"
             continue
         fi
-        [ "$(grep -c '^ok ' "$out")" = 2 ] || status=1
+        [ "$(grep -c '^ok ' "$out")" = 3 ] || status=1
         for line in 'WARN .* belongs to uid ' 'WARN .* refused a peer of uid '; do
-            [ "$(grep -c "$line" "$out")" = 2 ] || status=1
+            [ "$(grep -c "$line" "$out")" = 3 ] || status=1
         done
         report $status "uid $host: $(sed -n 's/^the endpoint: //p' "$out" | sort -u)"
     done

@@ -3,7 +3,11 @@
  * Other users, and containers without the permission to copy from process to process.
  *
  *   users other                   another uid cannot talk to an endpoint, nor get at its memory (as root)
+ *   users unmapped-both|unmapped-one
+ *                                 neither can it if both, or the other alone, are in a user namespace
+ *                                 without a mapping, in which every user looks the same (as root)
  *   users same                    two processes of one ordinary user can
+ *   users unmapped-same           so can they if each is in such a namespace of its own
  *   users seccomp|enosys|undumpable|pidns
  *                                 the same two, of which the kernel lets neither reach the other: all
  *                                 goes through the ring (pidns as root; the others become `nobody` first)
@@ -35,14 +39,28 @@ static struct shared {
 
 static struct fab f;
 
-static void become_nobody(void)
+static void become(uid_t uid)
 {
 	if (getuid())
 		return;
-	CHECK(!setgroups(0, NULL) && !setresgid(NOBODY, NOBODY, NOBODY) && !setresuid(NOBODY, NOBODY, NOBODY), "setuid: %s",
-	      strerror(errno));
+	CHECK(!setgroups(0, NULL) && !setresgid(uid, uid, uid) && !setresuid(uid, uid, uid), "setuid: %s", strerror(errno));
 	/* As a program has it that was started by that user. */
 	prctl(PR_SET_DUMPABLE, 1);
+}
+
+static void become_nobody(void)
+{
+	become(NOBODY);
+}
+
+/* A user namespace without a mapping. */
+static void unmap(void)
+{
+	if (unshare(CLONE_NEWUSER)) {
+		printf("no user namespaces: %s\n", strerror(errno));
+		exit(77);
+	}
+	CHECK(geteuid() == NOBODY, "uid %d", geteuid());
 }
 
 /* process_vm_readv(2) and its twin answer with this errno. */
@@ -65,6 +83,8 @@ static void restrict_self(const char *mode)
 {
 	if (strcmp(mode, "pidns"))
 		become_nobody();
+	if (!strcmp(mode, "unmapped-same"))
+		unmap();
 	if (!strcmp(mode, "seccomp"))
 		forbid(EPERM);
 	if (!strcmp(mode, "enosys"))
@@ -127,7 +147,7 @@ static void pair(int me, const char *mode)
 	exit(0);
 }
 
-static void owner(void)
+static void owner(const char *mode)
 {
 	unsigned char *memory = malloc(4096);
 	struct fid_mr *mr;
@@ -137,6 +157,12 @@ static void owner(void)
 
 	fab_who = "owner";
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (!strcmp(mode, "unmapped-both")) {
+		become(1001);
+		unmap();
+	} else if (!strcmp(mode, "unmapped-one")) {
+		become_nobody();
+	}
 	fab_open(&f, (struct fab_options){0});
 	OK(fi_mr_reg(f.domain, memory, 4096, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, KEY, 0, &mr, NULL));
 	memset(memory, 0x5a, 4096);
@@ -202,7 +228,7 @@ static void knock(const struct name *name_of)
 	CHECK(found, "no socket of an endpoint found");
 }
 
-static void stranger(void)
+static void stranger(const char *mode)
 {
 	char path[64], byte;
 	struct iovec here = {&byte, 1}, there = {(void *)sh->secret_at, 1};
@@ -214,7 +240,12 @@ static void stranger(void)
 	fab_who = "stranger";
 	while (!sh->ready)
 		usleep(100);
-	become_nobody();
+	if (strcmp(mode, "other")) {
+		become(1002);
+		unmap();
+	} else {
+		become_nobody();
+	}
 	fab_open(&f, (struct fab_options){0});
 	to = fab_insert(&f, &sh->names[0]);
 	for (int i = 0; i < 2; i++) {
@@ -243,7 +274,8 @@ static void stranger(void)
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "same";
-	int other = !strcmp(mode, "other"), pidns = !strcmp(mode, "pidns");
+	int other = !strcmp(mode, "other") || !strcmp(mode, "unmapped-both") || !strcmp(mode, "unmapped-one");
+	int pidns = !strcmp(mode, "pidns");
 	pid_t pids[2];
 
 	if ((other || pidns) && getuid()) {
@@ -262,13 +294,18 @@ int main(int argc, char **argv)
 		if (pids[i])
 			continue;
 		if (other)
-			(i ? stranger : owner)();
+			(i ? stranger : owner)(mode);
 		pair(i, mode);
 	}
 	for (int i = 0; i < 2; i++) {
 		int status;
 
-		CHECK(waitpid(pids[i], &status, 0) == pids[i] && !status, "process %d: status %x", i, status);
+		CHECK(waitpid(pids[i], &status, 0) == pids[i], "waitpid");
+		if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+			kill(pids[!i], SIGKILL);
+			return 77;
+		}
+		CHECK(!status, "process %d: status %x", i, status);
 	}
 	printf("users %s ok\n", mode);
 	return 0;

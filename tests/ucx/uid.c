@@ -5,10 +5,13 @@
  * like one of its own user's: that endpoint has to fail, what was sent with it has to end, and none of it
  * may arrive.  The two then go on.
  *
- * Each is tried with root approached by nobody, and the other way round.  The last line of what went well
- * is "ok NAME".  The exit status is 77 where this process cannot become nobody.
+ * Each is tried with root approached by nobody, and the other way round; and with two users each in a user
+ * namespace without a mapping, where both are seen as nobody.  The last line of what went well is "ok NAME".
+ * The exit status is 77 where this process cannot become nobody, or there are no user namespaces.
  */
 #include "pair.h"
+#include <sched.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <uct/api/uct.h>
 
@@ -16,19 +19,37 @@
 #define INTRUDED 99 /* the intruder's tag */
 
 static int to_intruder;
+static int unmapped;
+static uint64_t *home; /* the owner's user namespace */
 
-static int become(uid_t uid) { return setresgid(uid, uid, uid) != 0 || setresuid(uid, uid, uid) != 0; }
+static uint64_t user_namespace(void) {
+    struct stat st;
+    if (stat("/proc/self/ns/user", &st) != 0) die("/proc/self/ns/user");
+    return st.st_ino;
+}
 
-/* In a device address the number of the network namespace stands before that of the user. */
+static int become(uid_t uid) {
+    if (setresgid(uid, uid, uid) != 0 || setresuid(uid, uid, uid) != 0) return 1;
+    return unmapped && unshare(CLONE_NEWUSER) != 0;
+}
+
+/* In a device address the number of the network namespace stands before that of the user, and before it a
+ * number that the user namespace is part of if that has no mapping. */
 static void forge(unsigned char *address, size_t length, uint32_t from, uint32_t to) {
     struct stat net;
     uint32_t place[2];
+    uint64_t before;
     unsigned char *at;
     if (stat("/proc/self/ns/net", &net) != 0) die("/proc/self/ns/net");
     place[0] = (uint32_t)net.st_ino;
     place[1] = from;
     at = memmem(address, length, place, sizeof(place));
-    if (at == NULL) die("no user in the address");
+    if (at == NULL || at - address < 8) die("no user in the address");
+    if (unmapped) {
+        memcpy(&before, at - 8, 8);
+        before ^= *home ^ user_namespace();
+        memcpy(at - 8, &before, 8);
+    }
     memcpy(at + sizeof(*place), &to, sizeof(to));
 }
 
@@ -45,6 +66,7 @@ static void intrude(uid_t own, uid_t theirs) {
     address = receive_address(&length);
     status = create_ep(address);
     if (status != UCS_ERR_UNREACHABLE) die("an endpoint to another user's: %s", ucs_status_string(status));
+    if (unmapped) own = theirs = NOBODY;
     forge(address, length, theirs, own);
     for (int attempt = 0; attempt < 2; attempt++) {
         char text[] = "let me in";
@@ -117,7 +139,12 @@ static int approach(const char *name, uid_t own, uid_t intruder) {
     }
     close(fds[1]);
     to_intruder = fds[0];
-    if (become(own)) return 77;
+    if (become(own)) {
+        kill(child, SIGKILL);
+        waitpid(child, &status, 0);
+        return 77;
+    }
+    *home = user_namespace();
     status = run(name, body, 0);
     close(fds[0]);
     if (status != 0) kill(child, SIGKILL);
@@ -125,8 +152,8 @@ static int approach(const char *name, uid_t own, uid_t intruder) {
 }
 
 int main(void) {
-    static const uid_t users[] = {0, NOBODY};
-    static const char *const names[] = {"root approached", "nobody approached"};
+    static const uid_t users[][2] = {{0, NOBODY}, {NOBODY, 0}, {1001, 1002}};
+    static const char *const names[] = {"root approached", "nobody approached", "one without a mapping approached"};
     uct_component_h *components;
     unsigned count;
     int bad = 0, status;
@@ -134,10 +161,13 @@ int main(void) {
     /* Loads UCX's modules, and Strait, while this process may read their directories. */
     check(uct_query_components(&components, &count), "uct_query_components");
     uct_release_component_list(components);
-    for (int t = 0; t < 2; t++) {
+    home = mmap(NULL, sizeof(*home), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (home == MAP_FAILED) die("mmap");
+    for (int t = 0; t < 3; t++) {
+        unmapped = t == 2;
         pid_t child = fork();
         if (child == 0) {
-            status = approach(names[t], users[t], users[!t]);
+            status = approach(names[t], users[t][0], users[t][1]);
             fflush(stdout);
             _exit(status);
         }

@@ -32,6 +32,8 @@ pub enum Gone {
     Unreachable,
     /// It is another user's, or speaks another version.
     Denied,
+    /// There were no descriptors, or no memory, for a channel to it, here or there, for too long.
+    Exhausted,
 }
 
 /// Why memory of a peer could not be reached directly.

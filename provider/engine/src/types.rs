@@ -116,6 +116,8 @@ pub enum Error {
     Unreachable,
     /// The peer belongs to another user or speaks another version.
     Denied,
+    /// There are no descriptors or no memory to meet the peer with.
+    Exhausted,
     /// The target knows no such key.
     BadKey,
     /// The registration does not allow it.
@@ -151,6 +153,9 @@ impl fmt::Display for Error {
             Error::Reset => "the peer process ended, or closed its endpoint",
             Error::Unreachable => "the peer is on another host, and Strait has no link there yet",
             Error::Denied => "the peer belongs to another user, or runs another version of Strait",
+            Error::Exhausted => {
+                "no descriptors or memory, here or at the peer, for a channel to it; raise RLIMIT_NOFILE (ulimit -n)"
+            }
             Error::BadKey => "the target has no registration with that key",
             Error::Access => "the target's registration does not allow this access",
             Error::Range => "the range is not inside the target's registration",

@@ -274,6 +274,7 @@ fn why_a_peer_cannot_be_reached_is_told_by_the_completion() {
         (Gone::Reset, Error::Reset),
         (Gone::Unreachable, Error::Unreachable),
         (Gone::Denied, Error::Denied),
+        (Gone::Exhausted, Error::Exhausted),
     ];
     for (gone, err) in why {
         net.refuse(0, 1, gone);

@@ -58,6 +58,7 @@ impl From<Error> for Errno {
             Error::Reset => fi::FI_ECONNRESET,
             Error::Unreachable => fi::FI_EHOSTUNREACH,
             Error::Denied => fi::FI_EACCES,
+            Error::Exhausted => fi::FI_EMFILE,
             Error::BadKey => fi::FI_ENOKEY,
             Error::Access => fi::FI_EACCES,
             Error::Range => fi::FI_EINVAL,
@@ -73,7 +74,7 @@ impl From<Error> for Errno {
 }
 
 /// Every error of the engine; where several have one `FI_E*`, a provider errno is the place here.
-const DETAILS: [Error; 21] = [
+const DETAILS: [Error; 22] = [
     Error::Again,
     Error::Invalid,
     Error::NoAddr,
@@ -95,6 +96,7 @@ const DETAILS: [Error; 21] = [
     Error::NotFound,
     Error::Overrun,
     Error::Fault,
+    Error::Exhausted,
 ];
 /// Where the places start: above every number of libfabric's, so that those can be told apart.
 const FIRST_DETAIL: c_int = 4096;
@@ -186,6 +188,7 @@ mod tests {
             (Error::Unreachable, 113),
             (Error::NotFound, 2),
             (Error::Fault, 14),
+            (Error::Exhausted, 24),
         ] {
             assert_eq!(Errno::from(e), Errno(n), "{e}");
         }

@@ -68,6 +68,7 @@ impl Params {
             cma: self.cma,
             device_direct: self.device_direct,
             connect_timeout: self.connect_timeout,
+            patience: self.connect_timeout,
             ..OpenOptions::default()
         }
     }

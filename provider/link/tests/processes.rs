@@ -3,7 +3,7 @@
 //! A child is this very program, started anew with a role.
 #![cfg(not(loom))]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -213,6 +213,54 @@ fn child() {
             let _ = std::io::stdin().read_line(&mut String::new());
             assert!(link.poll().is_none());
         }
+        "without its first thread" => {
+            drop(link);
+            // SAFETY: this process runs one test, which is waiting here; the child starts a thread of its own.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                std::thread::spawn(move || {
+                    let mut link = open();
+                    let to = link.peer(&parent);
+                    say(&mut link, to, b"here");
+                    while let Event::Frame(f) = event(&mut link) {
+                        link.release(f);
+                        say(&mut link, to, b"yes");
+                    }
+                    std::process::exit(0);
+                });
+                // SAFETY: ends this thread alone, as pthread_exit(3) does in the end.
+                unsafe { libc::syscall(libc::SYS_exit, 0) };
+            }
+            let mut status = 0;
+            // SAFETY: a child of ours, and a place for what became of it.
+            unsafe { libc::waitpid(child, &mut status, 0) };
+            assert_eq!(status, 0);
+        }
+        "short of memory" => short_of_memory(link),
+        "short of descriptors" => short_of_descriptors(to, parent),
+        "owner" => {
+            println!("!{}", link.addr());
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                std::io::stdin().lines().map_while(Result::ok).for_each(|l| drop(tell.send(l)))
+            });
+            let other = loop {
+                assert!(link.poll().is_none(), "heard of another user");
+                match told.recv_timeout(Duration::from_millis(1)) {
+                    Ok(line) => break link.peer(&Addr::new(line.parse().unwrap())),
+                    Err(e) => assert_eq!(e, std::sync::mpsc::RecvTimeoutError::Timeout),
+                }
+            };
+            assert_eq!(link.send(other, b"x", &[], 0, 0), Err(Refused::Gone(Gone::Denied)));
+        }
+        "kin" => {
+            let mut child = start("echo", link.addr());
+            let (from, _) = frame(&mut link);
+            say(&mut link, from, b"ping");
+            assert_eq!(frame(&mut link), (from, b"ping".to_vec()));
+            drop(link);
+            child.wait().unwrap();
+        }
         "refused" => {
             let mut hidden = start("hidden", link.addr());
             let (from, _) = frame(&mut link);
@@ -233,6 +281,80 @@ fn child() {
         }
         other => panic!("no role {other}"),
     }
+}
+
+/// Leaves this process so many descriptors, no matter what it has open; the limit that there was.
+fn leave_descriptors(n: u64) -> u64 {
+    // SAFETY: system calls on a copy of a descriptor of our own, and on a local structure.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        let first = libc::dup(0);
+        libc::close(first);
+        let old = std::mem::replace(&mut limit.rlim_cur, first as u64 + n);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+        old
+    }
+}
+
+fn descriptor_limit(n: u64) {
+    let limit = libc::rlimit { rlim_cur: n, rlim_max: n };
+    // SAFETY: a local structure.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+}
+
+/// Meets a peer with few descriptors to spare: the peer calls, or is called.
+fn short_of_descriptors(_: PeerId, _: Addr) {
+    let number = |name: &str| std::env::var(name).unwrap().parse::<u64>().unwrap();
+    let patience = Duration::from_millis(number("STRAIT_PATIENCE"));
+    let bind = Some("127.0.0.1:0".parse().unwrap());
+    let mut link = ShmLink::open(OpenOptions { bind, patience, ..OpenOptions::default() }).unwrap();
+    let mut line = String::new();
+    let old = leave_descriptors(number("STRAIT_ROOM"));
+    println!("!{}", link.addr());
+    std::io::stdin().read_line(&mut line).unwrap();
+    let start = Instant::now();
+    let more = Duration::from_millis(number("STRAIT_LATER"));
+    if let Ok(peer) = line.trim().parse() {
+        let peer = link.peer(&Addr::new(peer));
+        loop {
+            match link.send(peer, b"0", &[], 0, 0) {
+                Ok(()) => break,
+                Err(Refused::Busy) if start.elapsed() > more => descriptor_limit(old),
+                Err(Refused::Busy) => assert!(start.elapsed() < Duration::from_secs(20)),
+                Err(e) => {
+                    assert_eq!(e, Refused::Gone(Gone::Exhausted));
+                    assert!(start.elapsed() >= patience && more > patience);
+                    return;
+                }
+            }
+            assert!(link.poll().is_none());
+        }
+        assert!(more <= patience);
+        assert!(matches!(event(&mut link), Event::Closed(..)));
+        return;
+    }
+    // Frames that were sent before we looked.
+    let mut next = 0;
+    while next < 100 {
+        assert!(start.elapsed() < Duration::from_secs(20), "frame {next} never comes");
+        if start.elapsed() > more {
+            descriptor_limit(old);
+        }
+        match link.poll() {
+            Some(Event::Frame(f)) => {
+                let mut byte = [0];
+                link.read(&f, 0, &mut byte);
+                assert_eq!(byte[0], next);
+                link.release(f);
+                next += 1;
+            }
+            Some(e) => panic!("{e:?}"),
+            None if more > patience && start.elapsed() > patience * 3 => return,
+            None => {}
+        }
+    }
+    assert!(more <= patience);
 }
 
 /// A connection to the endpoint's socket, made by hand.
@@ -488,6 +610,179 @@ fn other_users_are_refused_both_ways() {
     assert_eq!(link.send(to, b"x", &[], 0, 0), Err(Refused::Gone(Gone::Denied)));
     drop(child.stdin.take());
     finish(child);
+}
+
+/// A child that has `room` descriptors, and more `later`.
+fn short(room: u64, later: u64, patience: u64) -> (Child, Addr) {
+    let mut c = command("short of descriptors", open().addr());
+    c.env("STRAIT_ROOM", room.to_string()).env("STRAIT_LATER", later.to_string());
+    c.env("STRAIT_PATIENCE", patience.to_string()).stdout(Stdio::piped()).stdin(Stdio::piped());
+    let mut child = c.spawn().unwrap();
+    let addr = told(&mut child);
+    (child, addr)
+}
+
+#[test]
+fn nothing_is_lost_on_a_peer_that_is_short_of_descriptors() {
+    for (room, later) in [(0, 200), (1, 2000), (2, 2000), (3, 2000)] {
+        let (mut child, addr) = short(room, later, 2000);
+        let mut link = open();
+        let to = link.peer(&addr);
+        for n in 0..100 {
+            say(&mut link, to, &[n]);
+        }
+        drop(child.stdin.take());
+        // All has been received, with no more descriptors than there were.
+        let start = Instant::now();
+        finish(child);
+        assert!(room == 0 || start.elapsed() < Duration::from_secs(1), "{room} were not enough");
+        assert_eq!(closed(&mut link), (to, Gone::Reset));
+    }
+}
+
+/// Not a test's peer but one that has no room to map anything for a while.
+fn short_of_memory(mut link: ShmLink) {
+    println!("!{}", link.addr());
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    let limit = |now| {
+        let limit = libc::rlimit { rlim_cur: now, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: a local structure.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+    };
+    limit(1 << 20);
+    let (start, mut heard) = (Instant::now(), false);
+    while start.elapsed() < Duration::from_millis(300) {
+        heard |= link.poll().is_some();
+    }
+    limit(libc::RLIM_INFINITY);
+    assert!(!heard && !link.arm());
+    for n in 0..100 {
+        assert_eq!(frame(&mut link).1, [n]);
+    }
+}
+
+/// Its first thread has ended and is a zombie: the process goes on.
+#[test]
+fn a_peer_lives_without_its_first_thread() {
+    let mut link = open();
+    let child = start("without its first thread", link.addr());
+    let (from, said) = frame(&mut link);
+    assert_eq!(said, b"here");
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(5));
+        say(&mut link, from, b"are you there?");
+        assert_eq!(frame(&mut link), (from, b"yes".to_vec()));
+        assert!(!link.is_gone(from));
+    }
+    drop(link);
+    finish(child);
+}
+
+#[test]
+fn nothing_is_lost_on_a_peer_that_is_short_of_memory() {
+    let mut c = command("short of memory", open().addr());
+    let mut child = c.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn().unwrap();
+    let addr = told(&mut child);
+    let mut link = open();
+    let to = link.peer(&addr);
+    for n in 0..100 {
+        say(&mut link, to, &[n]);
+    }
+    drop(child.stdin.take());
+    finish(child);
+    assert_eq!(closed(&mut link), (to, Gone::Reset));
+}
+
+#[test]
+fn a_peer_that_stays_without_descriptors_is_given_up() {
+    let (mut child, addr) = short(0, 100_000, 300);
+    let mut link = open();
+    let to = link.peer(&addr);
+    say(&mut link, to, &[0]);
+    drop(child.stdin.take());
+    let start = Instant::now();
+    assert_eq!(closed(&mut link), (to, Gone::Exhausted));
+    assert!((250..5000).contains(&start.elapsed().as_millis()));
+    finish(child);
+}
+
+#[test]
+fn a_process_without_descriptors_calls_for_a_while() {
+    for (room, later, patience) in
+        [(0, 100, 2000), (1, 100, 2000), (2, 2000, 2000), (0, 100_000, 200), (1, 100_000, 200)]
+    {
+        let (mut child, _) = short(room, later, patience);
+        let mut link = open();
+        writeln!(child.stdin.as_mut().unwrap(), "{}", link.addr()).unwrap();
+        if later <= patience {
+            assert_eq!(frame(&mut link).1, b"0");
+            drop(link);
+        }
+        finish(child);
+    }
+}
+
+/// Has a child be in a user namespace of its own, without a mapping.
+fn unmapped(command: &mut Command) -> &mut Command {
+    // SAFETY: unshare(2) takes a number.
+    let leave = || match unsafe { libc::unshare(libc::CLONE_NEWUSER) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    };
+    // SAFETY: the closure makes one system call.
+    unsafe { command.pre_exec(leave) }
+}
+
+/// The address that a child prints.
+fn told(child: &mut Child) -> Addr {
+    let out = BufReader::new(child.stdout.as_mut().unwrap());
+    let line =
+        out.lines().map_while(Result::ok).find_map(|l| l.split_once('!').map(|(_, addr)| addr.to_owned()));
+    Addr::new(line.expect("an address").parse().unwrap())
+}
+
+/// Without a mapping each user is seen as the same uid, and sees all others as that.
+#[test]
+fn users_without_a_mapping_are_not_taken_for_each_other() {
+    if !is_root() {
+        return eprintln!("skipped: only root can start processes of other users");
+    }
+    for (here, there) in [(true, true), (true, false), (false, true)] {
+        let command = |role, addr, uid, apart| {
+            let mut c = command(role, addr);
+            c.uid(uid).stdout(Stdio::piped()).stdin(Stdio::piped());
+            if apart {
+                unmapped(&mut c);
+            }
+            c
+        };
+        // The one that is not mapped takes nobody of uid 65534 for its own, either.
+        let mut owner = match command("owner", open().addr(), NOBODY - u32::from(here), here).spawn() {
+            Ok(child) => child,
+            Err(e) => return eprintln!("skipped: no user namespaces, or not this program: {e}"),
+        };
+        let mut other =
+            command("foreign", told(&mut owner), NOBODY - 2 * u32::from(there), there).spawn().unwrap();
+        let addr = told(&mut other);
+        writeln!(owner.stdin.as_mut().unwrap(), "{addr}").unwrap();
+        finish(owner);
+        drop(other.stdin.take());
+        finish(other);
+    }
+}
+
+#[test]
+fn processes_of_one_user_without_a_mapping_talk() {
+    if !is_root() {
+        return eprintln!("skipped: only root can start processes of other users");
+    }
+    for uid in [NOBODY, NOBODY - 1] {
+        let mut c = command("kin", open().addr());
+        match unmapped(c.uid(uid)).spawn() {
+            Ok(child) => finish(child),
+            Err(e) => eprintln!("skipped: no user namespaces, or not this program: {e}"),
+        }
+    }
 }
 
 #[test]

@@ -159,6 +159,7 @@ pub(crate) unsafe extern "C" fn open(
             connect_timeout: Duration::ZERO,
             version: VERSION,
             windows: Some(owner.regions.windows.clone()),
+            ..OpenOptions::default()
         };
         let link = match ShmLink::open(options) {
             Ok(link) => link,
@@ -539,6 +540,7 @@ unsafe fn closed(this: *mut Iface, peer: PeerId, why: Gone) {
         for ep in (*this).eps.get(&peer).cloned().unwrap_or_default() {
             ep::fail(ep, ucx::UCS_ERR_CONNECTION_RESET);
         }
+        (*this).let_go(peer);
         attend(this);
     }
 }
@@ -594,6 +596,14 @@ impl Iface {
     /// Whether an endpoint is (still) one of ours.
     pub(crate) fn has(&self, ep: *mut Ep) -> bool {
         self.live.contains(&ep)
+    }
+
+    /// The link need not remember a peer that is gone, unless something here still names it.
+    pub(crate) fn let_go(&mut self, peer: PeerId) {
+        let shared = self.shared.iter().chain(&self.stuck).any(|s| s.peer == peer);
+        if !shared && !self.eps.contains_key(&peer) && !self.remote.names(peer) {
+            self.link.forget(peer);
+        }
     }
 
     /// Forgets what an endpoint has under way; the completions.

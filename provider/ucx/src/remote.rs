@@ -230,6 +230,12 @@ impl Remote {
         out
     }
 
+    /// Whether frames wait that are for this peer, or answers of it.
+    pub(crate) fn names(&self, peer: PeerId) -> bool {
+        let busy = |flow: &Flow| flow.unanswered > 0 || !flow.asks.is_empty() || !flow.replies.is_empty();
+        self.flows.get(&peer).is_some_and(busy)
+    }
+
     /// Drops frames to a peer that is gone.
     pub(crate) fn forget(&mut self, peer: PeerId) {
         self.flows.remove(&peer);

@@ -94,7 +94,7 @@ pub(crate) struct Access {
 #[derive(Debug)]
 pub(crate) struct Shared {
     ep: *mut Ep,
-    peer: PeerId,
+    pub(crate) peer: PeerId,
     share: Share,
     /// How many the owner has.
     theirs: u16,

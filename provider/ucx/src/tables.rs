@@ -283,8 +283,13 @@ pub(crate) fn place() -> [u8; PLACE] {
             .trim()
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-        let net =
-            std::fs::metadata("/proc/self/ns/net").map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m));
+        let namespace = |name: &str| {
+            std::fs::metadata(format!("/proc/self/ns/{name}"))
+                .map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m))
+        };
+        let net = namespace("net");
+        // Where the uid does not tell users apart, another user namespace may be another user's.
+        let hash = if link::others_look_alike() { hash ^ namespace("user") } else { hash };
         // SAFETY: geteuid(2) cannot fail and touches no memory.
         let uid = unsafe { libc::geteuid() };
         let mut out = [0; PLACE];

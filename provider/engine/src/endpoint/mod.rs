@@ -773,6 +773,7 @@ impl From<Gone> for Error {
             Gone::Reset => Error::Reset,
             Gone::Unreachable => Error::Unreachable,
             Gone::Denied => Error::Denied,
+            Gone::Exhausted => Error::Exhausted,
         }
     }
 }

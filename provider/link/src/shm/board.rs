@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use engine::{Exposed, Ticket};
 
 use super::ring::Word;
-use super::segment::Shared;
+use super::segment::{Shared, Unfit};
 
 /// Entries of a board, a power of two.
 const ENTRIES: u32 = 1024;
@@ -166,7 +166,7 @@ impl Board {
 pub(super) struct View(Shared);
 
 impl View {
-    pub(super) fn adopt(fd: &OwnedFd) -> Result<View, &'static str> {
+    pub(super) fn adopt(fd: &OwnedFd) -> Result<View, Unfit> {
         Shared::adopt(fd.as_fd(), SIZE).map(View)
     }
 

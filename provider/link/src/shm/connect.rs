@@ -1,12 +1,13 @@
 //! Reaching a peer: at the first send, and again after it ended.
 
+use std::fmt;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use engine::{Gone, Refused};
 
-use super::control::{self, Cred, Hello};
+use super::control::{self, Cred, Hello, User};
 use super::peer::{Outbound, Peer};
 use super::ring::Producer;
 use super::segment::Segment;
@@ -21,8 +22,10 @@ const RETRY: Duration = Duration::from_millis(1);
 enum Failed {
     /// Nobody listens.
     Nobody,
-    /// Somebody does, but has no time for us yet; or we lack something for now.
+    /// Somebody does, but has no time for us yet.
     Full,
+    /// We lack something for now.
+    Lack,
     /// For good.
     Gone(Gone),
 }
@@ -57,7 +60,11 @@ impl ShmLink {
         let gone = match failed {
             Failed::Gone(gone) => Some(gone),
             Failed::Nobody if peer.reached || since >= self.options.connect_timeout => Some(Gone::Refused),
-            Failed::Nobody | Failed::Full => None,
+            Failed::Lack if since >= self.options.patience => {
+                log::warn!("{}: gave up {}: {}", self.addr, peer.addr, Lack(since));
+                Some(Gone::Exhausted)
+            }
+            Failed::Nobody | Failed::Full | Failed::Lack => None,
         };
         if let Some(gone) = gone {
             peer.first_try = None;
@@ -88,16 +95,29 @@ impl ShmLink {
             _ => self.lacking("a socket", &e),
         })?;
         let cred = Cred::of(&sock).map_err(|_| Failed::Nobody)?;
-        if !cred.ours() {
-            let level = if self.warned_uid { log::Level::Debug } else { log::Level::Warn };
-            self.warned_uid = true;
-            log::log!(level, "{}: {addr} belongs to uid {}", self.addr, cred.uid);
-            return Err(Failed::Gone(Gone::Denied));
-        }
-        // A process forked from one that was killed may hold its listener, and never take anything.
-        self.watch(id, cred.pid, &sock).map_err(|_| Failed::Nobody)?;
+        let (sock, cred) = match cred.user(&sock) {
+            User::Ours => (sock, cred),
+            user => {
+                // Another user may have taken the name of one address, of an endpoint that serves all.
+                let wide = control::connect(None, addr.port()).and_then(|sock| {
+                    let cred = Cred::of(&sock)?;
+                    Ok((cred.user(&sock) == User::Ours).then_some((sock, cred)))
+                });
+                let Ok(Some(ours)) = wide else {
+                    self.stranger(&format!("{addr} belongs to"), cred, user);
+                    return Err(Failed::Gone(Gone::Denied));
+                };
+                ours
+            }
+        };
         let ring = self.ring_size();
         let (segment, fd) = Segment::create(ring).map_err(|e| self.lacking("a segment", &e))?;
+        // A process forked from one that was killed may hold its listener, and never take anything. This
+        // may take the last descriptor, and can do without.
+        self.watch(id, cred.pid, &sock).map_err(|_| Failed::Nobody)?;
+        self.poller
+            .add(&sock, service::OUT | u64::from(id))
+            .map_err(|e| self.lacking("a place in epoll", &e))?;
         let hello = Hello {
             version: self.options.version,
             ring: ring as u32,
@@ -106,20 +126,21 @@ impl ShmLink {
             to: addr,
             space: self.space,
         };
-        control::send_fd(&sock, &hello.encode(), fd.as_fd()).map_err(|e| match e.kind() {
-            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Failed::Nobody,
-            ErrorKind::WouldBlock => Failed::Full,
-            _ => self.lacking("a descriptor in flight", &e),
-        })?;
-        self.poller
-            .add(&sock, service::OUT | u64::from(id))
-            .map_err(|e| self.lacking("a place in epoll", &e))?;
+        if let Err(e) = control::send_fd(&sock, &hello.encode(), fd.as_fd()) {
+            self.poller.remove(&sock);
+            return Err(match e.kind() {
+                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Failed::Nobody,
+                ErrorKind::WouldBlock => Failed::Full,
+                _ => self.lacking("a place for a descriptor in flight", &e),
+            });
+        }
         Ok(Outbound {
             tx: Producer::new(segment),
             sock,
             pid: cred.pid,
             space: None,
             incarnation: None,
+            lacks: None,
             starved: None,
             board: None,
             shares: Slots::default(),
@@ -150,7 +171,29 @@ impl ShmLink {
     fn lacking(&mut self, what: &str, e: &std::io::Error) -> Failed {
         let level = if self.warned_fds { log::Level::Debug } else { log::Level::Warn };
         self.warned_fds = true;
-        log::log!(level, "{}: no {what}: {e}", self.addr);
-        Failed::Full
+        log::log!(level, "{}: could not make {what} to reach a peer: {e}; {}", self.addr, Cure);
+        Failed::Lack
+    }
+}
+
+/// What to do about a lack.
+pub(super) struct Cure;
+
+impl fmt::Display for Cure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limit = control::descriptor_limit();
+        write!(
+            f,
+            "a peer takes up to 3 descriptors, of which this process may have {limit}: raise RLIMIT_NOFILE (ulimit -n)"
+        )
+    }
+}
+
+/// That a lack lasted too long.
+pub(super) struct Lack(pub(super) Duration);
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no descriptors or no memory for a channel for {} ms; {Cure}", self.0.as_millis())
     }
 }

@@ -22,6 +22,8 @@ pub(crate) const WELCOME: u8 = 1;
 pub(crate) const WELCOME_LEN: usize = 9 + Space::LEN;
 /// Refused; the connection ends.
 pub(crate) const REFUSED: u8 = 2;
+/// Likewise, for want of descriptors or memory.
+pub(crate) const EXHAUSTED: u8 = 6;
 
 /// The answer of a system call, or errno.
 pub(crate) fn cvt(ret: libc::c_int) -> io::Result<libc::c_int> {
@@ -101,38 +103,96 @@ impl Cred {
         Ok(Cred { uid: cred.uid, pid: cred.pid })
     }
 
-    /// Whether it is the same user as us.
-    pub(crate) fn ours(&self) -> bool {
+    /// Whose it is: `sock` is where these come from.
+    ///
+    /// The kernel tells a uid as this user namespace maps it, and each uid without a mapping as the
+    /// overflow uid. So that one may stand for any user, and is ours only if the kernel, which compares
+    /// users themselves, lets us signal the process.
+    pub(crate) fn user(&self, sock: &OwnedFd) -> User {
         // SAFETY: geteuid(2) cannot fail and touches no memory.
-        self.uid == unsafe { libc::geteuid() }
+        let me = unsafe { libc::geteuid() };
+        match self.uid == me {
+            false => User::Other,
+            true if !others_look_alike() || may_signal(sock) => User::Ours,
+            true => User::Unknown,
+        }
     }
+}
+
+/// Whose a peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum User {
+    Ours,
+    Other,
+    /// This user namespace shows it with the same uid, and others too.
+    Unknown,
+}
+
+/// What to do about [`User::Unknown`].
+pub(crate) const UNMAPPED: &str = "in this user namespace that uid stands for every user without a mapping: \
+    map the user (unshare --map-current-user, --map-root-user or --map-user; /etc/subuid)";
+
+/// Whether other users than ours have our uid, as this user namespace shows them.
+pub fn others_look_alike() -> bool {
+    // SAFETY: geteuid(2) cannot fail and touches no memory.
+    unsafe { libc::geteuid() == overflow_uid() && !every_uid_is_mapped() }
+}
+
+/// What stands for a uid without a mapping.
+fn overflow_uid() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+    text.ok().and_then(|t| t.trim().parse().ok()).unwrap_or(65534)
+}
+
+/// Whether this user namespace maps every uid there is, as the first one does; no if that is not known.
+fn every_uid_is_mapped() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let count = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
+    map.lines().filter_map(count).sum::<u64>() >= u64::from(u32::MAX)
+}
+
+/// Whether we may signal the process at the other end of a socket; no if it is not known which that is.
+///
+/// kill(2): its real or saved uid has to be our real or effective one, in the kernel's own terms. A
+/// capability serves instead only inside our own user namespace.
+fn may_signal(sock: &OwnedFd) -> bool {
+    // Its number would not do: it may be another process's by now.
+    let Ok(life) = peer_pidfd(sock) else { return false };
+    let (fd, info) = (life.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
+    // SAFETY: signal 0 sends none, and nothing is read from the null pointer.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, 0, info, 0) == 0 }
+}
+
+/// A descriptor of the process at the other end of a socket, with Linux 6.5 or later.
+fn peer_pidfd(sock: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut raw: RawFd = -1;
+    let mut len = size_of::<RawFd>() as libc::socklen_t;
+    let place = (&raw mut raw).cast();
+    // SAFETY: `raw` is a valid place of `len` bytes.
+    cvt(unsafe {
+        libc::getsockopt(sock.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERPIDFD, place, &mut len)
+    })?;
+    // SAFETY: a descriptor just made, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
 /// Watches the process at the other end of a socket: a descriptor that is readable once all of it has
 /// ended, whoever else holds the socket by then. `Err`: it has ended. `None`: the kernel cannot (it
 /// came with Linux 5.3, and with 6.5 for processes of other pid namespaces), or lacks descriptors.
 pub(crate) fn watch(sock: &OwnedFd, pid: i32) -> Result<Option<OwnedFd>, Ended> {
-    let mut raw: RawFd = -1;
-    let mut len = size_of::<RawFd>() as libc::socklen_t;
-    let place = (&raw mut raw).cast();
-    // SAFETY: `raw` is a valid place of `len` bytes.
-    let got = cvt(unsafe {
-        libc::getsockopt(sock.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERPIDFD, place, &mut len)
-    });
-    let got = match got {
-        Ok(_) => Ok(raw),
+    let got = match peer_pidfd(sock) {
         Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) && pid > 0 => {
-            // SAFETY: pidfd_open(2) touches no memory of ours.
-            cvt(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as libc::c_int)
+            // SAFETY: pidfd_open(2) touches no memory of ours; the descriptor is new.
+            unsafe {
+                cvt(libc::syscall(libc::SYS_pidfd_open, pid, 0) as libc::c_int)
+                    .map(|raw| OwnedFd::from_raw_fd(raw))
+            }
         }
-        Err(e) => Err(e),
+        other => other,
     };
     match got {
-        Ok(raw) => {
-            // SAFETY: a descriptor just made, and nobody else's.
-            let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-            if has_ended(&fd) { Err(Ended) } else { Ok(Some(fd)) }
-        }
+        Ok(fd) if has_ended(&fd) => Err(Ended),
+        Ok(fd) => Ok(Some(fd)),
         Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Err(Ended),
         Err(_) => Ok(None),
     }
@@ -238,6 +298,13 @@ pub(crate) fn listen(bound: SocketAddr) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Who listens under an endpoint's name.
+pub(crate) fn listener(bound: SocketAddr) -> Option<Cred> {
+    let ip = Addr::new(bound).ip();
+    let sock = connect((!ip.is_unspecified()).then_some(ip), bound.port()).ok()?;
+    Cred::of(&sock).ok()
+}
+
 /// Connects to the endpoint listening at one address, or at every address (`None`).
 pub(crate) fn connect(ip: Option<IpAddr>, port: u16) -> io::Result<OwnedFd> {
     let (name, len) = unix_name(ip, port);
@@ -262,7 +329,20 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Room for one descriptor in a control message, aligned as it must be.
+/// Whether a system call failed because there are no descriptors, or no memory, to be had.
+pub(crate) fn is_lack(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
+}
+
+/// How many descriptors there may be.
+pub(crate) fn descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place for the answer.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur
+}
+
+/// Room for a few descriptors in a control message, aligned as it must be.
 #[repr(C, align(8))]
 struct Ancillary([u8; 64]);
 
@@ -290,8 +370,43 @@ pub(crate) fn send_fd(sock: &OwnedFd, bytes: &[u8], fd: BorrowedFd<'_>) -> io::R
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Receives a packet and the descriptor with it, if there is one; 0 bytes is the end.
+/// Receives a packet and the descriptor with it, if there is one; 0 bytes is the end. Where there is no
+/// place for the descriptor (EMFILE) the packet stays, to be received later.
 pub(crate) fn recv_fd(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+    // What is received is gone, and a descriptor that finds no place with it: so it is looked at first,
+    // for which the kernel makes the descriptor all the same.
+    let seen = peek(sock, bytes)?;
+    if seen.len == 0 {
+        return Ok((0, None));
+    }
+    if seen.cut && !seen.full {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
+    // All descriptors but the first are closed again.
+    Ok((receive(sock, bytes)?, seen.fds.into_iter().next()))
+}
+
+/// The incarnation that a welcome tells, if that is the next packet; it stays.
+pub(crate) fn peek_welcome(sock: &OwnedFd) -> Option<u64> {
+    let mut bytes = [0; WELCOME_LEN];
+    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_TRUNC;
+    // SAFETY: `bytes` is a valid place of its length.
+    let n = unsafe { libc::recv(sock.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), flags) };
+    let [WELCOME, number @ ..] = *bytes.first_chunk::<9>()? else { return None };
+    (n == WELCOME_LEN as isize).then_some(u64::from_le_bytes(number))
+}
+
+/// The next packet, which stays.
+struct Seen {
+    len: usize,
+    fds: Vec<OwnedFd>,
+    /// Not all of its descriptors are in `fds`.
+    cut: bool,
+    /// As many as there was room for are.
+    full: bool,
+}
+
+fn peek(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<Seen> {
     let mut room = Ancillary([0; 64]);
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: a `msghdr` is plain data, for which zeros are a value.
@@ -300,7 +415,7 @@ pub(crate) fn recv_fd(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Op
     msg.msg_iovlen = 1;
     msg.msg_control = room.0.as_mut_ptr().cast();
     msg.msg_controllen = room.0.len() as _;
-    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
+    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT | libc::MSG_PEEK;
     // SAFETY: `msg` points to `bytes` and `room`, with their lengths.
     let n = unsafe { libc::recvmsg(sock.as_raw_fd(), &mut msg, flags) };
     if n < 0 {
@@ -323,8 +438,10 @@ pub(crate) fn recv_fd(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Op
             cmsg = libc::CMSG_NXTHDR(&msg, cmsg);
         }
     }
-    // All but the first are closed again.
-    Ok((n as usize, fds.into_iter().next()))
+    // SAFETY: this computes a number.
+    let most = (room.0.len() - unsafe { libc::CMSG_LEN(0) } as usize) / size_of::<RawFd>();
+    let (cut, full) = (msg.msg_flags & libc::MSG_CTRUNC != 0, fds.len() == most);
+    Ok(Seen { len: n as usize, fds, cut, full })
 }
 
 /// Sends a packet; whether that worked is of no interest, since a full or dead socket will say so.
@@ -345,6 +462,11 @@ pub(crate) fn receive(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
 /// Whether the other end of a socket is closed.
 pub(crate) fn hung_up(sock: &OwnedFd) -> bool {
     readable(sock, libc::POLLRDHUP)
+}
+
+/// Whether somebody has connected to a listener.
+pub(crate) fn calls(listener: &OwnedFd) -> bool {
+    readable(listener, libc::POLLIN)
 }
 
 /// Ends a connection, or listening, also for processes that hold a copy of the descriptor.

@@ -46,7 +46,7 @@ const AGREED: u32 = 1 << 30;
 /// A channel that was given up while the peer was inside an access.
 #[derive(Debug)]
 pub(super) struct Parted {
-    peer: u32,
+    pub(super) peer: u32,
     since: Instant,
     /// Its receiver was, else its sender.
     receiver: bool,

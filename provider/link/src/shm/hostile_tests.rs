@@ -330,3 +330,71 @@ fn a_hostile_peer_harms_only_what_is_done_with_it() {
     println!("{rounds} rounds; {ended} operations with the hostile peer ended, {failed} failed");
     drop(port);
 }
+
+/// Hellos under ever new names, as fast as one thread says them, each with a ring full of frames.
+#[test]
+fn hellos_without_end_leave_time_for_others() {
+    let (mut victim, mut honest) = (Node::new(), Node::new());
+    let (friend, back) = (victim.insert(honest.addr), honest.insert(victim.addr));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let to = victim.addr;
+    std::thread::scope(|s| {
+        let said = s.spawn(|| {
+            let (mut noise, mut n) = (Noise(7), 0u32);
+            while !stop.load(Relaxed) {
+                let from = Addr::new(([127, 0, 0, 1], 10 + (n % 60_000) as u16).into());
+                let hello = Hello {
+                    version: wire::VERSION,
+                    ring: MIN_RING as u32,
+                    incarnation: n.into(),
+                    space: Space::own().unwrap(),
+                    from,
+                    to,
+                };
+                let (mem, fd) = Segment::create(MIN_RING).unwrap();
+                let Ok(sock) = control::connect(Some(to.ip()), to.port()) else { continue };
+                let mut tx = Producer::new(mem);
+                loop {
+                    let frame = noise.frame(&[]);
+                    if tx.reserve(frame.len()) != Ok(true) {
+                        break;
+                    }
+                    // SAFETY: room for it was found just now.
+                    unsafe { tx.write(0, &frame) };
+                    tx.publish(frame.len());
+                }
+                n += u32::from(control::send_fd(&sock, &hello.encode(), fd.as_fd()).is_ok());
+            }
+            n
+        });
+        let [ping, pong, echo] = [(); 3].map(|()| Span::leak(8));
+        let (start, mut rounds, mut waiting, mut worst) = (Instant::now(), 0u32, 0, Duration::ZERO);
+        while start.elapsed() < Duration::from_secs(2) {
+            if waiting == 0 {
+                victim.recv(friend, 2, &[pong], 1);
+                honest.recv(back, 1, &[echo], 2);
+                while victim.send(friend, 1, &[ping], 3) == Err(Error::Again) {
+                    honest.take();
+                }
+                waiting = 2;
+                rounds += 1;
+            }
+            for c in honest.take() {
+                assert_eq!(c.err, None, "{c:?}");
+                if c.ctx.0 == 2 {
+                    honest.send(back, 2, &[echo], 4).unwrap();
+                }
+            }
+            let begin = Instant::now();
+            for c in victim.take().iter().filter(|c| [1, 3].contains(&c.ctx.0)) {
+                assert_eq!(c.err, None, "{c:?}");
+                waiting -= 1;
+            }
+            worst = worst.max(begin.elapsed());
+        }
+        stop.store(true, Relaxed);
+        let said = said.join().unwrap();
+        println!("{rounds} rounds beside {said} hellos; the longest look took {worst:?}");
+        assert!(rounds > 100 && said > 100, "{rounds} rounds beside {said} hellos");
+    });
+}

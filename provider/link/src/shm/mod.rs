@@ -45,6 +45,7 @@ use ring::Mem as _;
 use wake::Barrier;
 
 pub use ahead::look_no_further;
+pub use control::others_look_alike;
 pub use hazard::Hazards;
 pub use open::{DEFAULT_RING, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, eager_most};
 pub use wake::full_fence;
@@ -90,6 +91,8 @@ const EAGER_GAP: Duration = Duration::from_micros(2);
 #[derive(Debug)]
 pub struct ShmLink {
     peers: Vec<Peer>,
+    /// Those that were forgotten, to be used again.
+    free: Vec<u32>,
     /// Peers that sent lately, the first `hot_len` of them, and whose turn it is.
     hot: [u32; HOT],
     hot_len: usize,
@@ -126,10 +129,20 @@ pub struct ShmLink {
     everywhere: bool,
     poller: Poller,
     listener: OwnedFd,
-    /// Accepted, but no hello yet.
+    /// Accepted, but no hello yet, or no room for what it is about.
     guests: Vec<Option<service::Guest>>,
+    /// Channels under the name of a peer that has one, and lives as far as can be seen.
+    contested: Vec<service::Contested>,
+    /// Since when there are connections that wait to be accepted, as far as is known.
+    behind: Option<Instant>,
+    /// A peer has many successors that wait for its end.
+    crowded: bool,
     /// What peers may reach without our help.
     board: Board,
+    /// A descriptor that gives its place away where one is needed for a moment.
+    spare: Option<OwnedFd>,
+    /// Since when there are no descriptors, or no memory, for peers that call.
+    lacking: Option<Instant>,
     /// Peers whose ring had no room lately.
     starved: Vec<u32>,
     /// A peer could not be reached just yet, so the next `arm` refuses to sleep: nobody would wake
@@ -406,7 +419,8 @@ impl Link for ShmLink {
     }
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
-        *self.ids.entry(*addr).or_insert_with(|| peer::meet(&mut self.peers, *addr))
+        let (peers, free) = (&mut self.peers, &mut self.free);
+        *self.ids.entry(*addr).or_insert_with(|| peer::meet(peers, free, *addr))
     }
 
     fn peer_addr(&self, peer: PeerId) -> Addr {
@@ -574,6 +588,10 @@ impl Link for ShmLink {
         self.refuse(peer.0);
     }
 
+    fn forget(&mut self, peer: PeerId) {
+        self.let_go(peer.0);
+    }
+
     fn is_gone(&self, peer: PeerId) -> bool {
         let peer = &self.peers[peer.0 as usize];
         let socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
@@ -730,6 +748,8 @@ impl Drop for ShmLink {
         }
         // The listener first: who sees its channel end finds nobody to connect to.
         control::shutdown(&self.listener);
+        let others = self.contested.iter().map(service::Contested::sock);
+        others.chain(self.guests.iter().flatten().map(service::Guest::sock)).for_each(control::shutdown);
         for peer in &self.peers {
             let ins = peer.inb.iter().chain(&peer.waiting).map(|i| &i.sock);
             ins.chain(peer.out.as_ref().map(|o| &o.sock)).for_each(control::shutdown);

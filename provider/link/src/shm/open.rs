@@ -60,6 +60,9 @@ pub struct OpenOptions {
     pub device_direct: bool,
     /// How long a peer that was never reached may take to appear.
     pub connect_timeout: Duration,
+    /// How long a peer waits for descriptors or memory that a channel to or from it needs and that this
+    /// process lacks.
+    pub patience: Duration,
     /// What peers have to speak, told by a number: [`wire::VERSION`] for the engine's frames.
     pub version: u16,
     /// Windows that peers may ask this endpoint for, and where those of peers go.
@@ -75,6 +78,7 @@ impl Default for OpenOptions {
             cma: true,
             device_direct: true,
             connect_timeout: Duration::from_secs(3),
+            patience: Duration::from_secs(3),
             version: wire::VERSION,
             windows: None,
         }
@@ -94,6 +98,7 @@ impl ShmLink {
         poller.add(&listener, service::LISTENER)?;
         let ring = size(options.ring);
         let long_ring = size(options.long_ring).max(ring);
+        let board = Board::create()?;
         let link = ShmLink {
             peers: Vec::new(),
             hot: [NOBODY; HOT],
@@ -121,7 +126,13 @@ impl ShmLink {
             poller,
             listener,
             guests: Vec::new(),
-            board: Board::create()?,
+            contested: Vec::new(),
+            behind: None,
+            crowded: false,
+            free: Vec::new(),
+            spare: Some(board.fd().try_clone_to_owned()?),
+            board,
+            lacking: None,
             starved: Vec::new(),
             connecting: false,
             options: OpenOptions { ring, long_ring, ..options },
@@ -154,7 +165,18 @@ fn claim(bind: SocketAddr) -> io::Result<(OwnedFd, SocketAddr, OwnedFd)> {
             Ok(listener) => return Ok((port, bound, listener)),
             // A free port whose unix name somebody sits on: another one will do.
             Err(e) if e.kind() == io::ErrorKind::AddrInUse && bind.port() == 0 && tries < 16 => tries += 1,
-            Err(e) => return Err(e),
+            Err(e) => {
+                if e.kind() == io::ErrorKind::AddrInUse {
+                    let who = control::listener(bound).map_or_else(
+                        || "a process that does not listen".into(),
+                        |cred| format!("pid {} of uid {}", cred.pid, cred.uid),
+                    );
+                    log::warn!(
+                        "{bound} cannot be opened: {who} has its abstract unix socket; end it, or take another port"
+                    );
+                }
+                return Err(e);
+            }
         }
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Outbound {
     pub(super) space: Option<Space>,
     /// Whose it is, once the peer has welcomed it.
     pub(super) incarnation: Option<u64>,
+    /// Since when a packet of it waits that comes with a descriptor, for which there is no place.
+    pub(super) lacks: Option<Instant>,
     /// Length of a frame that found no room.
     pub(super) starved: Option<usize>,
     /// What the peer lets us reach, once it has welcomed us.
@@ -221,8 +223,12 @@ impl Peer {
     }
 }
 
-/// Makes a new peer known.
-pub(super) fn meet(peers: &mut Vec<Peer>, addr: Addr) -> PeerId {
+/// Makes a new peer known, under a number that is free or new.
+pub(super) fn meet(peers: &mut Vec<Peer>, free: &mut Vec<u32>, addr: Addr) -> PeerId {
+    if let Some(id) = free.pop() {
+        peers[id as usize] = Peer::new(addr);
+        return PeerId(id);
+    }
     peers.push(Peer::new(addr));
     PeerId(peers.len() as u32 - 1)
 }

@@ -47,6 +47,15 @@ const SIZE_SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 /// Largest ring taken from a peer.
 pub(crate) const MAX_RING: usize = 16 << 20;
 
+/// Why a peer's memory was not taken.
+#[derive(Debug)]
+pub(crate) enum Unfit {
+    /// It is not as agreed.
+    Wrong(&'static str),
+    /// It cannot be mapped here, now.
+    NoRoom(io::Error),
+}
+
 /// A sealed memfd that one process made, mapped; unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -87,29 +96,29 @@ impl Shared {
     }
 
     /// What a peer made, to be read; the reason if it is not as agreed.
-    pub(crate) fn adopt(fd: BorrowedFd<'_>, len: usize) -> Result<Shared, &'static str> {
+    pub(crate) fn adopt(fd: BorrowedFd<'_>, len: usize) -> Result<Shared, Unfit> {
         Shared::adopt_as(fd, len, libc::PROT_READ)
     }
 
-    fn adopt_as(fd: BorrowedFd<'_>, len: usize, prot: libc::c_int) -> Result<Shared, &'static str> {
+    fn adopt_as(fd: BorrowedFd<'_>, len: usize, prot: libc::c_int) -> Result<Shared, Unfit> {
         let raw = fd.as_raw_fd();
         // SAFETY: F_GET_SEALS touches no memory of ours.
         let seals = unsafe { libc::fcntl(raw, libc::F_GET_SEALS) };
         if seals < 0 || seals & SEALS != SEALS {
-            return Err("its segment is not sealed");
+            return Err(Unfit::Wrong("its segment is not sealed"));
         }
         // SAFETY: both structs are plain data, for which zeros are a value.
         let (mut stat, mut fs): (libc::stat, libc::statfs) = unsafe { std::mem::zeroed() };
         // SAFETY: `stat` and `fs` are valid places for the answers.
         let ok = unsafe { libc::fstat(raw, &mut stat) == 0 && libc::fstatfs(raw, &mut fs) == 0 };
         if !ok || stat.st_size != len as libc::off_t {
-            return Err("its segment has another size than it says");
+            return Err(Unfit::Wrong("its segment has another size than it says"));
         }
         // Huge pages can run out at a touch (SIGBUS), also when sealed.
         if fs.f_type != libc::TMPFS_MAGIC {
-            return Err("its segment is no ordinary memfd");
+            return Err(Unfit::Wrong("its segment is no ordinary memfd"));
         }
-        Shared::map(raw, len, prot).map_err(|_| "its segment cannot be mapped")
+        Shared::map(raw, len, prot).map_err(Unfit::NoRoom)
     }
 
     fn map(fd: libc::c_int, len: usize, prot: libc::c_int) -> io::Result<Shared> {
@@ -177,9 +186,9 @@ impl Segment {
     }
 
     /// A segment a peer made; the reason if it is not one as agreed.
-    pub(crate) fn adopt(fd: BorrowedFd<'_>, ring: usize) -> Result<Segment, &'static str> {
+    pub(crate) fn adopt(fd: BorrowedFd<'_>, ring: usize) -> Result<Segment, Unfit> {
         if !(super::MIN_RING..=MAX_RING).contains(&ring) || ring % 4096 != 0 {
-            return Err("its ring has a strange size");
+            return Err(Unfit::Wrong("its ring has a strange size"));
         }
         let shared = Shared::adopt_as(fd, CONTROL + ring, WRITABLE)?;
         Ok(Segment { locked: OnceLock::new(), shared, lines: (ring / LINE) as u32 })

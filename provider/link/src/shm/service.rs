@@ -1,15 +1,18 @@
 //! What arrives on sockets: hellos, ends, wake-ups. And what follows from an end.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use engine::{Event, Gone, Link, PeerId, Refused};
+use wire::Addr;
 
 use super::board::View;
-use super::control::{self, Cred, Ended, Hello};
-use super::peer::{Inbound, Life};
+use super::connect::{Cure, Lack};
+use super::control::{self, Cred, Ended, Hello, UNMAPPED, User};
+use super::peer::{Inbound, Life, Outbound};
 use super::ring::{Consumer, Mem};
-use super::segment::Segment;
+use super::segment::{Segment, Unfit};
 use super::{NOBODY, ShmFrame, ShmLink, wake};
 use crate::space::Space;
 
@@ -23,12 +26,82 @@ const KIND: u64 = !0 << 32;
 
 /// Most connections taken, and most packets read from one socket, at a time.
 const BATCH: usize = 64;
+/// Most hellos taken in at a time: each maps memory, and those that are here already wait meanwhile.
+const HELLOS: usize = 4;
+/// Most connections that are kept without a hello.
+const GUESTS: usize = 64;
+/// How long one is, at least.
+const GRACE: Duration = Duration::from_secs(3);
+/// Most channels kept whose name another peer has.
+const CONTESTED: usize = 16;
+/// Between two looks whose that name is.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// As many successors of one peer wait for its end before no more are met.
+const SUCCESSORS: usize = 8;
+/// How long the end of a peer is not taken note of while its own channel may still wait to be accepted.
+const BEHIND: Duration = Duration::from_millis(100);
 
-/// A connection whose hello is still to come.
+/// A connection whose hello is still to come, or waits for descriptors or memory.
 #[derive(Debug)]
 pub(super) struct Guest {
     sock: OwnedFd,
     pid: i32,
+    since: Instant,
+    /// It has said hello, and waits for us.
+    kept: bool,
+    /// What it said, if it was received.
+    said: Option<(Vec<u8>, Option<OwnedFd>)>,
+}
+
+impl Guest {
+    pub(super) fn sock(&self) -> &OwnedFd {
+        &self.sock
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn age(&mut self, by: Duration) {
+        self.since -= by;
+    }
+}
+
+/// A channel under a name that a living peer has.
+#[derive(Debug)]
+pub(super) struct Contested {
+    pub(super) id: u32,
+    inb: Inbound,
+    since: Instant,
+    next: Instant,
+}
+
+impl Contested {
+    pub(super) fn sock(&self) -> &OwnedFd {
+        &self.inb.sock
+    }
+}
+
+/// Whether a channel is of the peer that it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Real,
+    Forged,
+    /// Not to be told yet.
+    Open,
+}
+
+/// Why a hello was not taken.
+enum Declined {
+    Wrong(String),
+    /// Not now.
+    Lack(io::Error),
+}
+
+impl From<Unfit> for Declined {
+    fn from(why: Unfit) -> Declined {
+        match why {
+            Unfit::Wrong(why) => Declined::Wrong(why.into()),
+            Unfit::NoRoom(e) => Declined::Lack(e),
+        }
+    }
 }
 
 impl ShmLink {
@@ -36,15 +109,23 @@ impl ShmLink {
     pub(super) fn service(&mut self) {
         let mut room = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
         let events = self.poller.ready(&mut room);
+        if !self.guests.is_empty() || !self.contested.is_empty() {
+            self.tend();
+        }
         if events.is_empty() {
             return;
         }
         // First of all hellos: frames of a peer that has since ended must come before its end.
-        self.accept();
+        self.behind = match self.accept() {
+            true => self.behind.or_else(|| Some(Instant::now())),
+            false => None,
+        };
+        let behind = self.behind.is_some_and(|since| since.elapsed() < BEHIND);
         for event in events {
             // A descriptor may have changed its role since, so each of these asks it anew.
             let (token, which) = (event.u64, event.u64 as u32);
             match token & KIND {
+                OUT | LIFE if behind && self.may_have_called(which) => {}
                 OUT => self.hear_outbound(which),
                 IN => self.hear_inbound(which),
                 LIFE => self.hear_life(which),
@@ -57,51 +138,154 @@ impl ShmLink {
                 _ => {}
             }
         }
+        if self.spare.is_none() {
+            self.spare = self.board.fd().try_clone_to_owned().ok();
+        }
     }
 
-    fn accept(&mut self) {
+    /// Whether a peer has ended that may have sent us something before, by a channel that is not accepted yet.
+    fn may_have_called(&self, id: u32) -> bool {
+        let peer = &self.peers[id as usize];
+        let ended = peer.out.as_ref().is_none_or(|out| control::hung_up(&out.sock));
+        peer.inb.is_none() && (ended || peer.life.as_ref().is_some_and(|life| control::has_ended(&life.fd)))
+    }
+
+    /// Meets those who call; whether there may be more of them.
+    fn accept(&mut self) -> bool {
+        self.crowded &= !self.dying.is_empty();
+        let mut hellos = 0;
         for _ in 0..BATCH {
+            // Who waits for descriptors is the first to have some.
+            if hellos == HELLOS || self.crowded || self.guests.iter().flatten().any(|g| g.kept) {
+                return true;
+            }
             let sock = match control::accept(&self.listener) {
                 Ok(sock) => sock,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 Err(e) if e.kind() == ErrorKind::ConnectionAborted => continue,
+                // The kernel looks for a descriptor before it looks for a connection.
+                Err(_) if !control::calls(&self.listener) => {
+                    self.lacking = None;
+                    return false;
+                }
                 Err(e) => {
-                    if !std::mem::replace(&mut self.warned_fds, true) {
-                        log::warn!("{}: cannot accept a peer: {e}", self.addr);
+                    if self.lack(&e) >= self.options.patience {
+                        self.turn_away();
                     }
-                    return;
+                    return true;
                 }
             };
-            match Cred::of(&sock) {
-                Ok(cred) if cred.ours() => self.greet(Guest { sock, pid: cred.pid }, None),
-                Ok(cred) if !self.warned_uid => {
-                    self.warned_uid = true;
-                    log::warn!("{}: refused a peer of uid {} (pid {})", self.addr, cred.uid, cred.pid);
+            let Ok(cred) = Cred::of(&sock) else { continue };
+            match cred.user(&sock) {
+                User::Ours => {
+                    hellos += 1;
+                    let since = Instant::now();
+                    self.greet(Guest { sock, pid: cred.pid, since, kept: false, said: None }, None);
                 }
-                _ => {}
+                user => self.stranger("refused a peer of", cred, user),
+            }
+        }
+        true
+    }
+
+    /// Says once that a peer is not of our user.
+    pub(super) fn stranger(&mut self, what: &str, cred: Cred, user: User) {
+        let level = if self.warned_uid { log::Level::Debug } else { log::Level::Warn };
+        self.warned_uid = true;
+        let why = if user == User::Unknown { UNMAPPED } else { "another user" };
+        log::log!(level, "{}: {what} uid {} (pid {}): {why}", self.addr, cred.uid, cred.pid);
+    }
+
+    /// A peer cannot be met for want of descriptors or memory; for how long that has been so.
+    fn lack(&mut self, e: &io::Error) -> Duration {
+        let level = if self.warned_fds { log::Level::Debug } else { log::Level::Warn };
+        self.warned_fds = true;
+        log::log!(level, "{}: cannot accept a peer yet: {e}; {Cure}", self.addr);
+        self.lacking.get_or_insert_with(Instant::now).elapsed()
+    }
+
+    /// Has those who call hear that they cannot be met: without a word they would wait for ever.
+    fn turn_away(&mut self) {
+        let since = self.lacking.take().map_or(Duration::ZERO, |since| since.elapsed());
+        self.spare = None;
+        let mut n = 0;
+        while let (Ok(sock), true) = (control::accept(&self.listener), n < BATCH) {
+            control::notify(&sock, &[control::EXHAUSTED]);
+            n += 1;
+        }
+        log::warn!("{}: refused {n} peers: {}", self.addr, Lack(since));
+    }
+
+    /// Looks after those who wait.
+    #[cold]
+    fn tend(&mut self) {
+        for at in 0..self.guests.len() {
+            let Some(guest) = &self.guests[at] else { continue };
+            let waits = guest.since.elapsed();
+            let late =
+                waits >= if guest.kept { self.options.patience } else { self.options.patience.max(GRACE) };
+            if !guest.kept && !late {
+                continue;
+            }
+            if let Some(guest) = self.guests[at].take() {
+                self.greet(guest, Some(at as u32));
+            }
+            if let Some(guest) = self.guests[at].take_if(|_| late) {
+                self.dismiss(guest, waits);
+            }
+        }
+        // No descriptor tells when there is memory.
+        self.connecting |= self.guests.iter().flatten().any(|g| g.said.is_some());
+        let used = self.guests.iter().rposition(Option::is_some).map_or(0, |at| at + 1);
+        self.guests.truncate(used);
+        let now = Instant::now();
+        for c in std::mem::take(&mut self.contested) {
+            if c.next <= now {
+                self.decide(c);
+            } else {
+                self.contested.push(c);
             }
         }
     }
 
+    fn dismiss(&mut self, guest: Guest, waited: Duration) {
+        self.poller.remove(&guest.sock);
+        if guest.kept {
+            log::warn!("{}: refused a peer (pid {}): {}", self.addr, guest.pid, Lack(waited));
+            control::notify(&guest.sock, &[control::EXHAUSTED]);
+        } else {
+            log::debug!("{}: pid {} connected and says nothing", self.addr, guest.pid);
+        }
+    }
+
     /// Reads a guest's hello; `slot` says where among the guests it was.
-    fn greet(&mut self, guest: Guest, slot: Option<u32>) {
-        let mut bytes = [0; Hello::LEN + 1];
-        let (n, fd) = match control::recv_fd(&guest.sock, &mut bytes) {
+    fn greet(&mut self, mut guest: Guest, slot: Option<u32>) {
+        let said = guest.said.take().map_or_else(|| self.receive_hello(&guest.sock), Ok);
+        let (bytes, fd) = match said {
             Err(e) if e.kind() == ErrorKind::WouldBlock => return self.seat(guest, slot),
-            Ok((n, fd)) if n > 0 => (n, fd),
-            _ => (0, None),
+            Err(e) if control::is_lack(&e) => {
+                self.lack(&e);
+                guest.kept = true;
+                return self.seat(guest, slot);
+            }
+            Ok(said) => said,
+            Err(_) => (Vec::new(), None),
         };
+        let answer = if bytes.is_empty() { None } else { Some(self.admit(&bytes, fd.as_ref())) };
+        if let Some(Err(Declined::Lack(e))) = &answer {
+            self.lack(e);
+            guest.kept = true;
+            guest.said = Some((bytes, fd));
+            return self.seat(guest, slot);
+        }
         if slot.is_some() {
             self.poller.remove(&guest.sock);
         }
-        if n == 0 {
-            return;
-        }
-        let Guest { sock, pid } = guest;
-        let inb = match self.admit(&bytes[..n], fd) {
-            Ok((hello, segment)) => (
-                hello,
-                Inbound {
+        let Guest { sock, pid, .. } = guest;
+        match answer {
+            None => {}
+            Some(Ok((hello, segment))) => {
+                self.lacking = None;
+                let inb = Inbound {
                     budget: segment.lines(),
                     rx: Consumer::new(segment),
                     sock,
@@ -110,34 +294,59 @@ impl ShmLink {
                     incarnation: hello.incarnation,
                     broken: false,
                     cooled_at: 0,
-                },
-            ),
-            Err(why) => {
-                log::warn!("{}: refused a peer (pid {pid}): {why}", self.addr);
-                return control::notify(&sock, &[control::REFUSED]);
+                };
+                self.arrive(&hello, inb);
             }
-        };
-        self.arrive(inb.0, inb.1);
+            Some(Err(Declined::Wrong(why))) => {
+                log::warn!("{}: refused a peer (pid {pid}): {why}", self.addr);
+                control::notify(&sock, &[control::REFUSED]);
+            }
+            Some(Err(Declined::Lack(_))) => {}
+        }
     }
 
-    fn admit(&self, bytes: &[u8], fd: Option<OwnedFd>) -> Result<(Hello, Segment), String> {
-        let hello = Hello::decode(bytes).ok_or("it does not speak our language")?;
+    fn receive_hello(&mut self, sock: &OwnedFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+        let mut bytes = [0; Hello::LEN + 1];
+        let (n, fd) = self.receive_fd(sock, &mut bytes)?;
+        Ok((bytes[..n].to_vec(), fd))
+    }
+
+    /// Receives a packet and a descriptor, for which the spare one makes place if there is no other.
+    fn receive_fd(&mut self, sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+        match control::recv_fd(sock, bytes) {
+            Err(e) if control::is_lack(&e) && self.spare.take().is_some() => control::recv_fd(sock, bytes),
+            other => other,
+        }
+    }
+
+    fn admit(&self, bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(Hello, Segment), Declined> {
+        let wrong = |why: String| Err(Declined::Wrong(why));
+        let Some(hello) = Hello::decode(bytes) else { return wrong("it does not speak our language".into()) };
         let ours = self.options.version;
         if hello.version != ours {
-            return Err(format!("{} speaks version {}, not {ours}", hello.from, hello.version));
+            return wrong(format!("{} speaks version {}, not {ours}", hello.from, hello.version));
         }
-        let fd = fd.ok_or("it sent no segment")?;
+        let Some(fd) = fd else { return wrong("it sent no segment".into()) };
         if hello.to != self.addr && !(self.everywhere && hello.to.port() == self.addr.port()) {
-            return Err(format!("{} takes us for {}", hello.from, hello.to));
+            return wrong(format!("{} takes us for {}", hello.from, hello.to));
         }
         Ok((hello, Segment::adopt(fd.as_fd(), hello.ring as usize)?))
     }
 
-    /// Keeps a guest until its hello comes.
+    /// Keeps a guest until its hello comes, or there is what it takes.
     fn seat(&mut self, guest: Guest, slot: Option<u32>) {
         let at = match slot {
             Some(at) => at as usize,
             None => {
+                if self.guests.iter().flatten().count() >= GUESTS {
+                    let waits = |g: &&mut Option<Guest>| g.as_ref().is_some_and(|g| !g.kept);
+                    let first = |g: &&mut Option<Guest>| g.as_ref().map(|g| g.since);
+                    let oldest =
+                        self.guests.iter_mut().filter(waits).min_by_key(first).and_then(Option::take);
+                    if let Some(oldest) = oldest {
+                        self.dismiss(oldest, Duration::ZERO);
+                    }
+                }
                 let at = self.guests.iter().position(Option::is_none).unwrap_or_else(|| {
                     self.guests.push(None);
                     self.guests.len() - 1
@@ -151,19 +360,82 @@ impl ShmLink {
         self.guests[at] = Some(guest);
     }
 
+    /// A channel from a peer is there, by its own word.
+    fn arrive(&mut self, hello: &Hello, inb: Inbound) {
+        let id = self.caller(hello);
+        let now = Instant::now();
+        self.decide(Contested { id, inb, since: now, next: now });
+    }
+
+    fn decide(&mut self, mut c: Contested) {
+        let (addr, pid) = (self.peers[c.id as usize].addr, c.inb.pid);
+        let why = match self.judge(c.id, &c.inb) {
+            Verdict::Real => return self.welcome(c.id, c.inb),
+            Verdict::Open if c.since.elapsed() < GRACE && self.contested.len() < CONTESTED => {
+                c.next = Instant::now() + LOOK_AGAIN;
+                return self.contested.push(c);
+            }
+            Verdict::Open => "a living peer has that name, and neither can be told to be its owner",
+            Verdict::Forged => "another process has that name",
+        };
+        log::warn!("{}: refused a peer (pid {pid}) that calls itself {addr}: {why}", self.addr);
+        control::notify(&c.inb.sock, &[control::REFUSED]);
+    }
+
+    /// Whether a channel is of the peer whose name it has. Under one name there is one endpoint at a time: if
+    /// another lives, as its sockets and its process tell, the one that listens under that name is right.
+    fn judge(&self, id: u32, inb: &Inbound) -> Verdict {
+        let peer = &self.peers[id as usize];
+        if peer.addr == self.addr && inb.incarnation != self.incarnation {
+            return Verdict::Forged;
+        }
+        if peer.dying.is_some() {
+            return Verdict::Real;
+        }
+        let lives = |sock: &OwnedFd, pid: i32| {
+            !control::hung_up(sock)
+                && !peer.life.as_ref().is_some_and(|life| life.pid == pid && control::has_ended(&life.fd))
+        };
+        let another = |out: &&Outbound| match out.incarnation.or_else(|| control::peek_welcome(&out.sock)) {
+            Some(known) => known != inb.incarnation,
+            None => out.pid != inb.pid,
+        };
+        let before = peer.inb.as_ref().filter(|old| lives(&old.sock, old.pid)).map(|old| old.pid);
+        let called =
+            peer.out.as_ref().filter(|out| lives(&out.sock, out.pid)).filter(another).map(|out| out.pid);
+        if before.is_none() && called.is_none() {
+            return Verdict::Real;
+        }
+        match self.owner(&peer.addr) {
+            Some(pid) if pid == inb.pid && before != Some(pid) && called != Some(pid) => Verdict::Real,
+            Some(pid) if pid != inb.pid && inb.pid > 0 => Verdict::Forged,
+            _ => Verdict::Open,
+        }
+    }
+
+    /// The process that listens under a name, if it is ours and its pid is visible here.
+    fn owner(&self, addr: &Addr) -> Option<i32> {
+        let pid = |ip| {
+            let sock = control::connect(ip, addr.port()).ok()?;
+            let cred = Cred::of(&sock).ok()?;
+            (cred.user(&sock) == User::Ours && cred.pid > 0).then_some(cred.pid)
+        };
+        pid(Some(addr.ip())).or_else(|| pid(None))
+    }
+
     /// A channel from a peer is there.
-    fn arrive(&mut self, hello: Hello, inb: Inbound) {
+    fn welcome(&mut self, id: u32, inb: Inbound) {
         let mut welcome = [control::WELCOME; control::WELCOME_LEN];
         welcome[1..9].copy_from_slice(&self.incarnation.to_le_bytes());
         welcome[9..].copy_from_slice(&self.space.encode());
         // Like any other packet: if it cannot be sent, the peer does without.
         let _ = control::send_fd(&inb.sock, &welcome, self.board.fd());
-        let id = self.caller(&hello);
         if self.peers[id as usize].inb.is_some() {
             self.end(id, Gone::Reset);
         }
         let peer = &mut self.peers[id as usize];
         if peer.dying.is_some() {
+            self.crowded |= peer.waiting.len() + 1 >= SUCCESSORS;
             return peer.waiting.push(inb);
         }
         self.adopt(id, inb);
@@ -180,7 +452,8 @@ impl ShmLink {
             return id.0;
         }
         let key = (hello.from, hello.to);
-        let id = *self.callers.entry(key).or_insert_with(|| super::peer::meet(&mut self.peers, hello.from));
+        let (peers, free) = (&mut self.peers, &mut self.free);
+        let id = *self.callers.entry(key).or_insert_with(|| super::peer::meet(peers, free, hello.from));
         self.peers[id.0 as usize].name = Some(hello.to);
         id.0
     }
@@ -199,9 +472,18 @@ impl ShmLink {
         if !successor {
             return;
         }
+        // The channel to it leads to the name's owner. Another process that lives is no successor.
+        let forged =
+            out.pid != inb.pid && !ended && !control::hung_up(&out.sock) && !control::hung_up(&inb.sock);
         self.poller.remove(&inb.sock);
-        peer.waiting.extend(peer.inb.take());
-        self.forget(id);
+        if forged {
+            log::warn!("{}: cut off pid {}, which called itself {}", self.addr, inb.pid, peer.addr);
+            self.part_inbound(id);
+        } else {
+            let inb = peer.inb.take();
+            peer.waiting.extend(inb);
+        }
+        self.unlist(id);
         self.end(id, Gone::Reset);
     }
 
@@ -244,10 +526,31 @@ impl ShmLink {
         for _ in 0..BATCH {
             let Some(out) = &mut self.peers[id as usize].out else { return };
             let mut bytes = [0; control::WELCOME_LEN + 1];
-            let (n, fd) = match control::recv_fd(&out.sock, &mut bytes) {
+            // Only a welcome and a window come with a descriptor.
+            let with_fd = out.incarnation.is_none() || self.options.windows.is_some();
+            let got = match with_fd {
+                true => control::recv_fd(&out.sock, &mut bytes),
+                false => control::receive(&out.sock, &mut bytes).map(|n| (n, None)),
+            };
+            let got = match got {
+                Err(e) if control::is_lack(&e) => {
+                    if self.spare.take().is_some() {
+                        continue;
+                    }
+                    self.lack(&e);
+                    let Some(out) = &mut self.peers[id as usize].out else { return };
+                    if out.lacks.get_or_insert_with(Instant::now).elapsed() < self.options.patience {
+                        return;
+                    }
+                    control::receive(&out.sock, &mut bytes).map(|n| (n, None))
+                }
+                other => other,
+            };
+            let (n, fd) = match got {
                 Ok((n, fd)) => (Ok(n), fd),
                 Err(e) => (Err(e), None),
             };
+            let Some(out) = &mut self.peers[id as usize].out else { return };
             match n {
                 Ok(control::WELCOME_LEN) if bytes[0] == control::WELCOME => {
                     let [_, number @ ..] = *bytes.first_chunk::<9>().expect("more than 9 bytes");
@@ -257,10 +560,20 @@ impl ShmLink {
                     // Without it, or with one that is not right, memory is reached by asking.
                     out.board = fd.and_then(|fd| View::adopt(&fd).ok());
                     self.peers[id as usize].target = None;
+                    self.part(id, false);
                 }
                 Ok(1) if bytes[0] == control::REFUSED => {
                     log::warn!("{}: {} refused us", self.addr, self.peers[id as usize].addr);
                     return self.end(id, Gone::Denied);
+                }
+                Ok(1) if bytes[0] == control::EXHAUSTED => {
+                    let peer = self.peers[id as usize].addr;
+                    log::warn!(
+                        "{}: {peer} has no descriptors or no memory for us: raise its RLIMIT_NOFILE (ulimit -n); \
+                        what was sent to it and not received is lost",
+                        self.addr
+                    );
+                    return self.end(id, Gone::Exhausted);
                 }
                 Ok(n @ 1..) => self.hear_window(id, &bytes[..n], fd),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
@@ -367,7 +680,7 @@ impl ShmLink {
         peer.lost = false;
         log::debug!("{}: {} ended: {why:?}", self.addr, peer.addr);
         if self.part_inbound(id) {
-            self.forget(id);
+            self.unlist(id);
         }
         let peer = &mut self.peers[id as usize];
         if !peer.waiting.is_empty() {
@@ -381,8 +694,38 @@ impl ShmLink {
         Some(Event::Closed(PeerId(id), why))
     }
 
+    /// Nobody above has the number of this peer any more: unless it is here again, it is free for another.
+    pub(super) fn let_go(&mut self, id: u32) {
+        let Some(peer) = self.peers.get_mut(id as usize) else { return };
+        let idle =
+            peer.out.is_none() && peer.inb.is_none() && peer.waiting.is_empty() && peer.dying.is_none();
+        if !idle
+            || self.held == id
+            || self.contested.iter().any(|c| c.id == id)
+            || self.parted.iter().any(|p| p.peer == id)
+        {
+            return;
+        }
+        let own = |known: &PeerId| known.0 == id;
+        let known = self.ids.get(&peer.addr).is_some_and(own);
+        let called =
+            peer.name.map(|name| (peer.addr, name)).filter(|key| self.callers.get(key).is_some_and(own));
+        if known {
+            self.ids.remove(&peer.addr);
+        } else if called.and_then(|key| self.callers.remove(&key)).is_none() {
+            // It is free already.
+            return;
+        }
+        self.starved.retain(|&i| i != id);
+        if let Some(life) = peer.life.take() {
+            self.poller.remove(&life.fd);
+        }
+        *peer = super::peer::Peer::new(peer.addr);
+        self.free.push(id);
+    }
+
     /// Looks at a peer's ring no more.
-    fn forget(&mut self, id: u32) {
+    fn unlist(&mut self, id: u32) {
         self.ins.retain(|&i| i != id);
         self.keep_hot(|_, i| i != id);
     }

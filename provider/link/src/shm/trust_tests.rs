@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use engine::{Frame as _, Gone};
 
 use super::control::Hello;
-use super::ring::Mem as _;
+use super::ring::{Mem as _, Producer};
 use super::segment::Segment;
-use super::tests::{closed, couple, event_none, open, say};
+use super::tests::{closed, couple, event_none, frame, open, say};
 use super::*;
 use crate::space::Space;
 
@@ -178,4 +178,250 @@ fn a_peer_that_is_cut_off_is_not_heard_any_more() {
     b.cut(from);
     assert_eq!(closed(&mut b), (from, Gone::Denied), "and no frame before");
     assert_eq!(closed(&mut a), (to_b, Gone::Reset));
+}
+
+/// One that calls itself `from`: its segment and its socket.
+fn call(link: &ShmLink, from: Addr, incarnation: u64) -> (Producer<Segment>, OwnedFd) {
+    let (mem, fd) = Segment::create(MIN_RING).unwrap();
+    let sock = raw(link);
+    let hello = Hello { incarnation, from, ..hello_to(link, "127.0.0.1:9") };
+    control::send_fd(&sock, &hello.encode(), fd.as_fd()).unwrap();
+    (Producer::new(mem), sock)
+}
+
+fn answer(sock: &OwnedFd) -> Option<u8> {
+    let mut bytes = [0; 16];
+    control::receive(sock, &mut bytes).ok().filter(|n| *n > 0).map(|_| bytes[0])
+}
+
+/// Another process may not take the name of a peer that lives: `link` is asked whose it is.
+#[test]
+fn a_name_that_a_peer_has_is_not_taken_from_it() {
+    // All are of one process here, so none can be told to be another: the newcomer waits, and is refused.
+    let (mut a, to_b, mut b, to_a) = couple();
+    let (_ring, forged) = call(&b, a.addr(), 7);
+    let start = Instant::now();
+    let mut n = 0u32;
+    let said = loop {
+        say(&mut a, to_b, &n.to_le_bytes()).unwrap();
+        assert_eq!(frame(&mut b), (to_a, n.to_le_bytes().to_vec()), "the peer is cut off");
+        n += 1;
+        if let Some(said) = answer(&forged) {
+            break said;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20));
+    };
+    assert_eq!((said, b.contested.len()), (control::REFUSED, 0));
+    // One with our own name.
+    let own = b.addr();
+    let (_ring, forged) = call(&b, own, 7);
+    assert!(event_none(&mut b));
+    assert_eq!(answer(&forged), Some(control::REFUSED));
+    // Many at once are no more than are kept.
+    let many: Vec<_> = (0..100).map(|n| call(&b, a.addr(), n)).collect();
+    assert!(event_none(&mut b));
+    assert!(b.contested.len() <= 16 && many.iter().any(|(_, sock)| answer(sock) == Some(control::REFUSED)));
+    say(&mut a, to_b, b"still here").unwrap();
+    assert_eq!(frame(&mut b), (to_a, b"still here".to_vec()));
+}
+
+#[test]
+fn a_successor_is_let_in_once_the_former_has_ended() {
+    let mut b = open();
+    let name = Addr::new("127.0.0.1:9".parse().unwrap());
+    let (_former, first) = call(&b, name, 1);
+    assert!(event_none(&mut b));
+    // Its socket is still open, as while a process ends.
+    let (mut ring, second) = call(&b, name, 2);
+    assert!(event_none(&mut b));
+    assert_eq!((answer(&second), b.contested.len()), (None, 1));
+    drop(first);
+    let id = b.peer(&name);
+    assert_eq!(closed(&mut b), (id, Gone::Reset));
+    assert!(ring.reserve(3) == Ok(true));
+    // SAFETY: room for it was found just now.
+    unsafe { ring.write(0, b"new") };
+    ring.publish(3);
+    assert_eq!(frame(&mut b), (id, b"new".to_vec()));
+    assert_eq!(answer(&second), Some(control::WELCOME));
+}
+
+#[test]
+fn connections_that_say_nothing_are_not_kept_without_end() {
+    let mut b = open();
+    let mute: Vec<OwnedFd> = (0..200).map(|_| raw(&b)).collect();
+    assert!(event_none(&mut b));
+    assert!(b.guests.iter().flatten().count() <= 64);
+    let (mut a, to_b) = (open(), b.addr());
+    let to_b = a.peer(&to_b);
+    say(&mut a, to_b, b"1").unwrap();
+    assert_eq!(frame(&mut b).1, b"1");
+    for guest in b.guests.iter_mut().flatten() {
+        guest.age(Duration::from_secs(4));
+    }
+    assert!(event_none(&mut b));
+    assert!(b.guests.is_empty());
+    drop(mute);
+}
+
+#[test]
+fn what_is_forgotten_of_a_peer_is_used_for_another() {
+    let mut b = open();
+    let addr = b.addr();
+    let mut ids = std::collections::HashSet::new();
+    for round in 0..300u32 {
+        let mut a = open();
+        let to = a.peer(&addr);
+        say(&mut a, to, &round.to_le_bytes()).unwrap();
+        let (from, said) = frame(&mut b);
+        assert_eq!(said, round.to_le_bytes());
+        assert_eq!(b.peer_addr(from), a.addr());
+        // One that is here is not forgotten.
+        b.forget(from);
+        assert_eq!(b.peer(&a.addr()), from);
+        drop(a);
+        assert_eq!(closed(&mut b), (from, Gone::Reset));
+        b.forget(from);
+        b.forget(from);
+        ids.insert(from);
+    }
+    assert!((b.peers.len(), ids.len(), b.ids.len()) == (1, 1, 0), "{} peers", b.peers.len());
+    // Those that call it by another of its names, as well.
+    let mut all = ShmLink::open(OpenOptions::default()).unwrap();
+    let port = all.addr().port();
+    for name in [all.addr(), Addr::new(([127, 0, 0, 1], port).into())].into_iter().cycle().take(50) {
+        let mut a = open();
+        for name in [name, Addr::new(([127, 0, 0, 1], port).into())] {
+            let to = a.peer(&name);
+            say(&mut a, to, b"x").unwrap();
+            frame(&mut all);
+        }
+        drop(a);
+        while all.peers.iter().any(|p| p.inb.is_some()) {
+            if let Some(Event::Closed(peer, _)) = all.poll() {
+                all.forget(peer);
+            }
+        }
+    }
+    assert!(all.peers.len() <= 2 && all.callers.is_empty() && all.ids.is_empty());
+}
+
+#[test]
+fn a_name_that_is_sat_on_is_no_name_to_open() {
+    let taken = "127.0.0.1:0".parse().unwrap();
+    let (port, bound) = control::reserve(taken).unwrap();
+    drop(port);
+    let squatter = control::listen(bound).unwrap();
+    let open = |bind| ShmLink::open(OpenOptions { bind: Some(bind), ..OpenOptions::default() });
+    assert_eq!(open(bound).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+    assert!(open(taken).is_ok());
+    drop(squatter);
+    assert!(open(bound).is_ok());
+}
+
+/// Not a test: a process that calls itself by another's name.
+#[test]
+fn forger_child() {
+    let Ok(victim) = std::env::var("STRAIT_VICTIM") else { return };
+    // SAFETY: prctl(PR_SET_PDEATHSIG) takes a number: it ends with the process that started it.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let addr = |text: String| Addr::new(text.parse().unwrap());
+    let (to, from) = (addr(victim), addr(std::env::var("STRAIT_NAME").unwrap()));
+    let (_mem, fd) = Segment::create(MIN_RING).unwrap();
+    let sock = control::connect(Some(to.ip()), to.port()).unwrap();
+    let hello = Hello { from, to, ..hello("127.0.0.1:9", MIN_RING as u32) };
+    control::send_fd(&sock, &hello.encode(), fd.as_fd()).unwrap();
+    loop {
+        if let Some(said) = answer(&sock) {
+            // On a channel that is open nothing more is said until its end.
+            println!("!{said}");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+struct Forger(std::process::Child, std::sync::mpsc::Receiver<u8>);
+
+impl Forger {
+    fn start(victim: &ShmLink, name: Addr) -> Forger {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "shm::trust_tests::forger_child", "--nocapture", "--test-threads=1"])
+            .env("STRAIT_VICTIM", victim.addr().to_string())
+            .env("STRAIT_NAME", name.to_string())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let out = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in std::io::BufRead::lines(out).map_while(Result::ok) {
+                if let Some((_, said)) = line.split_once('!') {
+                    let _ = tell.send(said.parse().unwrap());
+                }
+            }
+        });
+        Forger(child, told)
+    }
+
+    /// What the victim, which hears nothing else, says to it.
+    fn hears(&self, victim: &mut ShmLink) -> u8 {
+        let start = Instant::now();
+        loop {
+            if let Ok(said) = self.1.try_recv() {
+                return said;
+            }
+            assert!(victim.poll().is_none());
+            assert!(start.elapsed() < Duration::from_secs(20));
+        }
+    }
+}
+
+impl Drop for Forger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_process_under_the_name_of_another_one_is_refused() {
+    let (mut a, to_b, mut b, to_a) = couple();
+    let forger = Forger::start(&b, a.addr());
+    assert_eq!(forger.hears(&mut b), control::REFUSED);
+    // Only the channel to the name is there.
+    let (mut c, mut d) = (open(), open());
+    let to_d = c.peer(&d.addr());
+    say(&mut c, to_d, b"hello").unwrap();
+    frame(&mut d);
+    let forger = Forger::start(&c, d.addr());
+    assert_eq!(forger.hears(&mut c), control::REFUSED);
+    for (from, to, link, other) in [(to_a, to_b, &mut a, &mut b), (d.peer(&c.addr()), to_d, &mut c, &mut d)] {
+        say(link, to, b"still here").unwrap();
+        assert_eq!(frame(other), (from, b"still here".to_vec()));
+    }
+}
+
+#[test]
+fn the_owner_of_a_name_takes_it_from_a_process_that_was_first() {
+    let (mut a, mut b) = (open(), open());
+    let forger = Forger::start(&b, a.addr());
+    assert_eq!(forger.hears(&mut b), control::WELCOME);
+    let (to_a, to_b) = (b.peer(&a.addr()), a.peer(&b.addr()));
+    say(&mut a, to_b, b"me").unwrap();
+    assert_eq!(closed(&mut b), (to_a, Gone::Reset));
+    assert_eq!(frame(&mut b), (to_a, b"me".to_vec()));
+    // If it is called before it calls, likewise.
+    let (mut a, mut b) = (open(), open());
+    let forger = Forger::start(&b, a.addr());
+    assert_eq!(forger.hears(&mut b), control::WELCOME);
+    let (to_a, to_b) = (b.peer(&a.addr()), a.peer(&b.addr()));
+    say(&mut b, to_a, b"you").unwrap();
+    assert_eq!(frame(&mut a), (to_b, b"you".to_vec()));
+    assert_eq!(closed(&mut b), (to_a, Gone::Reset));
+    assert_eq!(closed(&mut a), (to_b, Gone::Reset));
+    say(&mut b, to_a, b"again").unwrap();
+    assert_eq!(frame(&mut a), (to_b, b"again".to_vec()));
+    say(&mut a, to_b, b"back").unwrap();
+    assert_eq!(frame(&mut b), (to_a, b"back".to_vec()));
+    assert!(event_none(&mut a) && event_none(&mut b));
 }
