@@ -528,3 +528,6 @@ pub(crate) fn failure(status: Status) -> Option<Error> {
         Status::Discarded => Some(Error::Cancelled),
     }
 }
+
+#[cfg(test)]
+mod bounds_tests;
