@@ -287,6 +287,15 @@ impl RxContext {
         waiting.or_else(|| self.claimed.iter_mut().map(|(_, m)| m).find(|m| is_it(m)))
     }
 
+    /// Forgets the message that a peer offered under that name, unless the application has claimed it.
+    pub(crate) fn drop_offered(&mut self, ep: EpId, peer: PeerId, name: u64) {
+        for matcher in [&mut self.tagged, &mut self.plain] {
+            matcher.drop_waiting(|m| {
+                m.ep == ep && m.peer == peer && matches!(m.body, Body::Offered { req, .. } if req == name)
+            });
+        }
+    }
+
     #[inline]
     pub(crate) fn matcher(&mut self, tagged: bool) -> &mut Matcher<RecvOp, Message> {
         if tagged { &mut self.tagged } else { &mut self.plain }
@@ -441,6 +450,12 @@ impl Core {
         })
     }
 
+    /// The key of a registration, if it is known by that.
+    pub(crate) fn mr_key(&self, id: MrId) -> Option<u64> {
+        let key = self.mrs.get(&id)?.key;
+        (self.keys.get(&key) == Some(&id)).then_some(key)
+    }
+
     /// The names of all registrations.
     pub(crate) fn mr_ids(&self) -> Vec<MrId> {
         self.mrs.keys().copied().collect()
@@ -472,7 +487,11 @@ impl Core {
     pub(crate) fn reach(&self, segs: &[RmaSeg], want: Access) -> Result<Reached, Status> {
         let mut reached = Reached::default();
         for seg in segs {
-            let mr = self.keys.get(&seg.key.get()).and_then(|id| self.mrs.get(id)).ok_or(Status::BadKey)?;
+            let id = *self.keys.get(&seg.key.get()).ok_or(Status::BadKey)?;
+            let mr = self.mrs.get(&id).ok_or(Status::BadKey)?;
+            if !reached.mrs.contains(&id) {
+                reached.mrs.try_push(id).map_err(|_| Status::Malformed)?;
+            }
             if !mr.access.contains(want) {
                 return Err(Status::Access);
             }
@@ -508,12 +527,16 @@ impl Core {
     }
 }
 
+/// The registrations that an access of a peer's is to.
+pub(crate) type Mrs = ArrayVec<MrId, MAX_SEGS>;
+
 /// Memory a peer may reach.
 #[derive(Debug, Default)]
 pub(crate) struct Reached {
     pub(crate) iov: Iov,
     pub(crate) len: usize,
     pub(crate) cntr: Option<CntrId>,
+    pub(crate) mrs: Mrs,
 }
 
 /// What a peer's status means to the one who asked.

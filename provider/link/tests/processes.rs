@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use engine::{Event, Frame, Gone, Link, NoDirect, PeerId, Refused};
+use engine::{Event, Frame, Gone, Grant, Link, NoDirect, PeerId, Refused};
 use hmem::Span;
 use link::{OpenOptions, ShmFrame, ShmLink};
 use wire::{Addr, Seg};
@@ -161,8 +161,8 @@ fn child() {
             let (from, _) = frame(&mut link);
             let local = [Span::leak(8)];
             let remote = [Seg { addr: local[0].addr().into(), len: 8.into() }];
-            assert_eq!(link.get(from, &remote, 0, &local, 0, 8), Err(NoDirect::Never));
-            assert_eq!(link.put(from, &remote, 0, &local, 0, 8), Err(NoDirect::Never));
+            assert_eq!(link.get(from, Grant::Agreed, &remote, 0, &local, 0, 8), Err(NoDirect::Never));
+            assert_eq!(link.put(from, Grant::Agreed, &remote, 0, &local, 0, 8), Err(NoDirect::Never));
             let text = link.describe(from);
             assert!(text.contains("frames only: process_vm_readv refused: EPERM"), "{text}");
             say(&mut link, from, b"enough");
@@ -302,21 +302,21 @@ fn the_memory_of_another_process() {
         Seg { addr: (addr + 600_000).into(), len: ((1 << 20) - 600_000).into() },
     ];
     let local = [Span::leak(333_333), Span::leak(1 << 20)];
-    link.get(from, &remote, 0, &local, 0, 1 << 20).unwrap();
+    link.get(from, Grant::Agreed, &remote, 0, &local, 0, 1 << 20).unwrap();
     let mut bytes = vec![0; 1 << 20];
     hmem::read(&local, 0, &mut bytes);
     assert!(bytes.iter().all(|&b| b == 7));
     hmem::write(&local, 0, &vec![9; 1 << 20]);
-    link.put(from, &remote, 1000, &local, 77, 499_000).unwrap();
+    link.put(from, Grant::Agreed, &remote, 1000, &local, 77, 499_000).unwrap();
     assert!(link.describe(from).ends_with(&format!("with pid {}", child.id())));
     // Addresses that are none there; a good start does not help.
     let bad = [remote[0], Seg { addr: 64.into(), len: 100.into() }];
-    assert_eq!(link.get(from, &bad, 599_990, &local, 0, 100), Err(NoDirect::Fault));
-    assert_eq!(link.put(from, &bad[1..], 0, &local, 0, 100), Err(NoDirect::Fault));
+    assert_eq!(link.get(from, Grant::Agreed, &bad, 599_990, &local, 0, 100), Err(NoDirect::Memory));
+    assert_eq!(link.put(from, Grant::Agreed, &bad[1..], 0, &local, 0, 100), Err(NoDirect::Memory));
     say(&mut link, from, b"look");
     finish(child);
     // The process is gone, though we have not taken note of it.
-    assert_eq!(link.get(from, &remote, 0, &local, 0, 8), Err(NoDirect::Fault));
+    assert_eq!(link.get(from, Grant::Agreed, &remote, 0, &local, 0, 8), Err(NoDirect::Fault));
     assert_eq!(closed(&mut link), (from, Gone::Reset));
 }
 

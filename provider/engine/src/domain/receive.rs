@@ -212,6 +212,22 @@ impl<L: Link> Domain<L> {
         Ok(())
     }
 
+    /// Cancels what was posted to an endpoint under that context: a receive, or a send whose bytes are still
+    /// here. It fails with [`Error::Cancelled`].
+    pub fn ep_cancel(&mut self, ep: EpId, ctx: Ctx) -> Result<(), Error> {
+        let rx = self.ep_rx(ep).ok_or(Error::NotFound)?;
+        match self.cancel(rx, ctx) {
+            Err(Error::NotFound) => {}
+            other => return other,
+        }
+        let e = self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?;
+        e.cancel(&mut self.core, ctx)?;
+        if self.core.counted && !self.work.is_empty() {
+            self.run_work();
+        }
+        Ok(())
+    }
+
     /// Takes a posted receive back: it fails with [`Error::Cancelled`].
     pub fn cancel(&mut self, rx: RxId, ctx: Ctx) -> Result<(), Error> {
         let context = self.core.rxs.get_mut(rx.at()).ok_or(Error::NotFound)?;

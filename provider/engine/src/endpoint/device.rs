@@ -78,26 +78,28 @@ impl<L: Link> Endpoint<L> {
         Some(())
     }
 
-    /// Begins to copy, on behalf of the request `name`.
+    /// Begins to copy, on behalf of the request `name`, what the peer told of under the name of its `request`.
+    #[allow(clippy::too_many_arguments)]
     fn begin(
         &mut self,
         name: u64,
         way: Way,
         peer: PeerId,
+        request: u64,
         segs: &[Seg],
         iov: &[Span],
         len: usize,
     ) -> Result<(), NoDirect> {
-        let copy = self.link.start(way, peer, segs, iov, len)?;
+        let copy = self.link.start(way, peer, request, segs, iov, len)?;
         self.copies.push((copy, name));
         Ok(())
     }
 
     /// Gets bytes from a peer's device. If that cannot be, the request comes back.
     pub(super) fn pull(&mut self, segs: &[Seg], request: In) -> Option<In> {
-        let (peer, want, iov) = (request.peer, request.want, request.iov.clone());
+        let (peer, want, iov, theirs) = (request.peer, request.want, request.iov.clone(), request.req);
         let name = self.requests.insert(Request::In(request));
-        if self.begin(name, Way::Get, peer, segs, &iov, want).is_ok() {
+        if self.begin(name, Way::Get, peer, theirs, segs, &iov, want).is_ok() {
             return None;
         }
         match self.requests.remove(name)? {
@@ -152,6 +154,10 @@ impl<L: Link> Endpoint<L> {
             return Some(());
         }
         let (name, theirs) = (head.tag.get(), head.data.get());
+        if self.is_withdrawn(peer, name) {
+            self.fin(peer, theirs, Status::Discarded, 0);
+            return Some(());
+        }
         self.ask_out(peer, name, theirs, about.len.get())?;
         if !self.push_out(name, segs) {
             if let Some(Request::Out(out)) = self.requests.get_mut(name) {
@@ -193,8 +199,8 @@ impl<L: Link> Endpoint<L> {
         let Some(Request::In(i)) = self.requests.get_mut(name) else { return false };
         let Some(invited) = i.invited.take() else { return false };
         i.placed = false;
-        let (peer, want, iov) = (i.peer, i.want, i.iov.clone());
-        if self.begin(name, Way::Get, peer, &invited.segs, &iov, want).is_err() {
+        let (peer, want, iov, theirs) = (i.peer, i.want, i.iov.clone(), i.req);
+        if self.begin(name, Way::Get, peer, theirs, &invited.segs, &iov, want).is_err() {
             self.ask(name, true);
         }
         true
@@ -239,16 +245,16 @@ impl<L: Link> Endpoint<L> {
     /// Puts the payload of a request of ours where its taker says, if that can be.
     pub(super) fn push_out(&mut self, name: u64, segs: &[Seg]) -> bool {
         let Some(Request::Out(out)) = self.requests.get_mut(name) else { return false };
-        let Some((_, want)) = out.asked else { return false };
+        let Some((theirs, want)) = out.asked else { return false };
         let (peer, iov) = (out.peer, out.iov.clone());
-        self.begin(name, Way::Put, peer, segs, &iov, want).is_ok()
+        self.begin(name, Way::Put, peer, theirs, segs, &iov, want).is_ok()
     }
 
     /// Answers a read by putting the bytes where they are wanted, if that can be.
     pub(super) fn push_read(&mut self, segs: &[Seg], request: Serve) -> Option<Serve> {
-        let (peer, len, iov) = (request.peer, request.len, request.iov.clone());
+        let (peer, len, iov, theirs) = (request.peer, request.len, request.iov.clone(), request.req);
         let name = self.requests.insert(Request::Serve(request));
-        if self.begin(name, Way::Put, peer, segs, &iov, len).is_ok() {
+        if self.begin(name, Way::Put, peer, theirs, segs, &iov, len).is_ok() {
             return None;
         }
         match self.requests.remove(name)? {
@@ -283,7 +289,7 @@ impl<L: Link> Endpoint<L> {
                 }
             }
             // No device has a part in it.
-            Some(Request::Lent(_)) | None => {}
+            Some(Request::Lent(_) | Request::Withdrawn(_)) | None => {}
         }
     }
 
@@ -338,7 +344,11 @@ impl<L: Link> Endpoint<L> {
             return Some(());
         }
         let Some(Request::In(i)) = self.requests.remove(name) else { return None };
-        let (status, len) = if status == Status::Ok { (status, i.len) } else { (Status::Io, 0) };
+        let (status, len) = match i.failed.unwrap_or(status) {
+            Status::Ok => (Status::Ok, i.len),
+            status @ (Status::Discarded | Status::BadKey) => (status, 0),
+            _ => (Status::Io, 0),
+        };
         self.fetched(core, peer, i.req, status, len, i.then);
         Some(())
     }

@@ -36,6 +36,7 @@ impl<L: Link> Endpoint<L> {
                 WireOp::Fin => self.on_fin(core, peer, &head),
                 WireOp::Hold => self.on_hold(peer, &head),
                 WireOp::Refused => self.on_refused(core, peer, &head),
+                WireOp::Withdrawn => self.on_withdrawn(core, peer, &head),
                 WireOp::Result => self.on_result(core, frame, &head),
                 _ => self.on_long(core, frame, &head, op, flags),
             }
@@ -213,6 +214,9 @@ impl<L: Link> Endpoint<L> {
 
     fn on_fin(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
         let name = head.tag.get();
+        if self.is_past(peer, name) || self.forget_withdrawn(peer, name) {
+            return Some(());
+        }
         match self.requests.get_mut(name)? {
             // What we share ourselves is done when we say so.
             Request::Out(out) if out.peer == peer && out.shared.as_ref().is_none_or(|p| !p.is_owner()) => {}
@@ -253,7 +257,7 @@ impl<L: Link> Endpoint<L> {
         let off = Head::LEN + size_of_val(segs);
         let len = frame.len().checked_sub(off)?;
         let (status, cntr) = match core.reach(segs, Access::REMOTE_WRITE) {
-            Ok(Reached { iov, len: n, cntr }) if n == len => {
+            Ok(Reached { iov, len: n, cntr, .. }) if n == len => {
                 let ok = self.link.copy_out(frame, off, &iov, 0, len) == len;
                 (if ok { Status::Ok } else { Status::Io }, cntr)
             }
@@ -330,7 +334,7 @@ impl<L: Link> Endpoint<L> {
         let req = head.tag.get();
         match core.reach(rma, Access::REMOTE_WRITE) {
             Ok(reached) if reached.len as u64 == there => {
-                let then = Then::Write { data, cntr: reached.cntr };
+                let then = Then::Write { data, cntr: reached.cntr, mrs: reached.mrs };
                 let iov = (&reached.iov[..]).into();
                 self.fetch_into(core, peer, req, segs, Reach::of(flags), iov, reached.len, then);
             }

@@ -7,6 +7,7 @@ mod inject;
 mod onesided;
 mod plain;
 mod post;
+mod revoke;
 mod share;
 mod transfer;
 
@@ -17,7 +18,7 @@ use hmem::Span;
 use wire::{Addr, Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
-use crate::core::{Core, RecvOp, Spans, Tally, failure};
+use crate::core::{Core, Mrs, RecvOp, Spans, Tally, failure};
 use crate::domain::{Cntrs, Config, MrId};
 use crate::hash::Map;
 use crate::link::{CopyId, Event, Frame, Gone, Link, PeerId, Refused, Share};
@@ -81,6 +82,8 @@ enum Request {
     In(In),
     Serve(Serve),
     Lent(share::Lent),
+    /// A send that was cancelled, and that its receiver has not answered yet.
+    Withdrawn(PeerId),
 }
 
 /// Started here.
@@ -136,8 +139,8 @@ struct In {
     placed: bool,
     /// It was so only if it comes to it before we do.
     invited: Option<Box<device::Invited>>,
-    /// A device could not take them.
-    failed: bool,
+    /// Why they are not kept: a device could not take them, or the memory was taken back.
+    failed: Option<Status>,
     then: Then,
     /// We and the peer copy it, instead of frames.
     shared: Option<Box<share::Part>>,
@@ -147,7 +150,7 @@ struct In {
 #[derive(Debug)]
 enum Then {
     Recv(Landing),
-    Write { data: Option<u64>, cntr: Option<CntrId> },
+    Write { data: Option<u64>, cntr: Option<CntrId>, mrs: Mrs },
 }
 
 /// Memory that a peer reads, in frames.
@@ -160,6 +163,7 @@ struct Serve {
     req: u64,
     /// Counts the read.
     cntr: Option<CntrId>,
+    mrs: Mrs,
 }
 
 /// A message on its way into a posted buffer.
@@ -212,6 +216,8 @@ pub(crate) struct Endpoint<L> {
     stopped: u32,
     /// Requests from which on it is looked whose they are.
     many: usize,
+    /// Requests whose memory was taken back, and from which peer.
+    revoked: Vec<(u64, PeerId)>,
 }
 
 impl<L: Link> Endpoint<L> {
@@ -251,6 +257,7 @@ impl<L: Link> Endpoint<L> {
             kept: Map::default(),
             stopped: 0,
             many: bound::MANY,
+            revoked: Vec::new(),
         }
     }
 
@@ -390,7 +397,7 @@ impl<L: Link> Endpoint<L> {
     #[inline(always)]
     fn has_chores(&self) -> bool {
         // One question, since it is asked all the time.
-        let waiting = self.lagging.len() | self.streams.len() | self.shares.len();
+        let waiting = self.lagging.len() | self.streams.len() | self.shares.len() | self.revoked.len();
         (waiting | self.invited.len() | self.stopped as usize) != 0
     }
 
@@ -415,6 +422,9 @@ impl<L: Link> Endpoint<L> {
         }
         if self.requests.len() > self.many {
             self.count_requests();
+        }
+        if !self.revoked.is_empty() {
+            self.renew();
         }
         n
     }
@@ -628,6 +638,7 @@ impl<L: Link> Endpoint<L> {
             Request::In(i) => i.peer == peer,
             Request::Serve(s) => s.peer == peer,
             Request::Lent(l) => l.peer == peer,
+            Request::Withdrawn(p) => *p == peer,
         });
         self.streams.retain(|name| !mine.contains(name));
         self.shares.retain(|name| !mine.contains(name));

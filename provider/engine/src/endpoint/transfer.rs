@@ -9,7 +9,7 @@ use super::device::on_device;
 use super::share::How;
 use super::{Endpoint, Fetches, In, Request, Serve, Then};
 use crate::core::{Core, Reach, Reached, Spans};
-use crate::link::{Frame, Link, NoDirect, PeerId, Refused};
+use crate::link::{Frame, Grant, Link, NoDirect, PeerId, Refused};
 use crate::proto::Thresholds;
 use crate::types::*;
 
@@ -70,17 +70,21 @@ impl<L: Link> Endpoint<L> {
             None => then,
         };
         if on_cpu || want == 0 {
-            let got = if want == 0 { Ok(()) } else { self.link.get(peer, segs, 0, &iov, 0, want) };
+            let grant = Grant::Request(req);
+            let got = if want == 0 { Ok(()) } else { self.link.get(peer, grant, segs, 0, &iov, 0, want) };
             match got {
                 Ok(()) => {
                     self.peer(peer).shares.may();
                     return self.fetched(core, peer, req, Status::Ok, len, then);
                 }
                 Err(NoDirect::Fault) => return self.fetched(core, peer, req, Status::Io, 0, then),
+                Err(NoDirect::Revoked) => return self.fetched(core, peer, req, Status::Discarded, 0, then),
                 Err(NoDirect::Never) => self.peer(peer).frames_only = true,
+                // This memory, perhaps: frames will tell.
+                Err(NoDirect::Memory) => {}
             }
         }
-        let (got, placed, invited, failed, shared) = (0, false, None, false, None);
+        let (got, placed, invited, failed, shared) = (0, false, None, None, None);
         let mut request = In { peer, iov, len, want, got, req, placed, invited, failed, then, shared };
         if direct == Reach::Device {
             match self.invite(segs, request) {
@@ -112,7 +116,7 @@ impl<L: Link> Endpoint<L> {
                 let err = self.failure(peer, status);
                 self.land(core, landing, len, err);
             }
-            Then::Write { data, cntr } => self.written(core, peer, status, What::RMA, len, data, cntr),
+            Then::Write { data, cntr, .. } => self.written(core, peer, status, What::RMA, len, data, cntr),
         }
     }
 
@@ -125,6 +129,10 @@ impl<L: Link> Endpoint<L> {
             return Some(());
         }
         if self.asks_late(peer, name, head.data.get()) {
+            return Some(());
+        }
+        if self.is_withdrawn(peer, name) {
+            self.fin(peer, head.data.get(), Status::Discarded, 0);
             return Some(());
         }
         self.ask_out(peer, name, head.data.get(), want)?;
@@ -159,17 +167,20 @@ impl<L: Link> Endpoint<L> {
         let (iov, len, cntr) = (Spans::from(&reached.iov[..]), reached.len, reached.cntr);
         let on_cpu = direct == Reach::Cpu && !self.peer(peer).frames_only && !on_device(&iov);
         if len == 0 || (on_cpu && len > self.proto.eager) {
-            let put = if len == 0 { Ok(()) } else { self.link.put(peer, segs, 0, &iov, 0, len) };
+            let grant = Grant::Request(req);
+            let put = if len == 0 { Ok(()) } else { self.link.put(peer, grant, segs, 0, &iov, 0, len) };
             match put {
                 Ok(()) => {
                     self.was_read(core, cntr);
                     return self.fin(peer, req, Status::Ok, len);
                 }
                 Err(NoDirect::Fault) => return self.fin(peer, req, Status::Io, 0),
+                Err(NoDirect::Revoked) => return self.fin(peer, req, Status::Discarded, 0),
                 Err(NoDirect::Never) => self.peer(peer).frames_only = true,
+                Err(NoDirect::Memory) => {}
             }
         }
-        let mut serve = Serve { peer, iov, len, done: 0, req, cntr };
+        let mut serve = Serve { peer, iov, len, done: 0, req, cntr, mrs: reached.mrs.clone() };
         if direct == Reach::Device {
             match self.push_read(segs, serve) {
                 None => return,
@@ -255,7 +266,10 @@ impl<L: Link> Endpoint<L> {
         if self.is_copying(name) {
             return None;
         }
-        let mut failed = false;
+        let mut failed = None;
+        if self.is_past(peer, name) {
+            return Some(());
+        }
         let (iov, want, got, spoilt) = match self.requests.get_mut(name)? {
             Request::In(i) if i.peer == peer && i.shared.is_none() => {
                 (&i.iov, i.want, &mut i.got, &mut i.failed)
@@ -273,10 +287,12 @@ impl<L: Link> Endpoint<L> {
         if off != *got || len > want - *got || len == 0 {
             return None;
         }
-        *spoilt |= self.link.copy_out(frame, Head::LEN, iov, off, len) != len;
+        if spoilt.is_none() && self.link.copy_out(frame, Head::LEN, iov, off, len) != len {
+            *spoilt = Some(Status::Io);
+        }
         *got += len;
         // What failed here for a read is over; a peer that asked is told when it has sent all.
-        let failed_here = failed;
+        let failed_here = failed.is_some();
         if *got < want && !failed_here {
             return Some(());
         }
@@ -284,7 +300,7 @@ impl<L: Link> Endpoint<L> {
         match self.requests.remove(name)? {
             Request::In(i) => {
                 // What did not fit was never asked for; the landing knows the message's length.
-                let status = if i.failed { Status::Io } else { Status::Ok };
+                let status = i.failed.unwrap_or(Status::Ok);
                 self.fetched(core, peer, i.req, status, i.len, i.then);
             }
             Request::Out(out) if failed_here => self.finish_out(core, &out, Some(Error::Io)),
@@ -294,7 +310,7 @@ impl<L: Link> Endpoint<L> {
                 }
                 self.finish_out(core, &out, None);
             }
-            Request::Serve(_) | Request::Lent(_) => {}
+            Request::Serve(_) | Request::Lent(_) | Request::Withdrawn(_) => {}
         }
         Some(())
     }

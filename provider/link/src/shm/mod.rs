@@ -4,11 +4,13 @@
 //! receiver has noticed. Two peers that talk both ways have two channels, each a ring in a segment
 //! of its own and a socket which says that the other end is alive, and which wakes it.
 
+mod access;
 mod ahead;
 mod board;
 mod connect;
 mod control;
 mod device;
+mod direct;
 mod hazard;
 mod open;
 mod pack;
@@ -25,15 +27,20 @@ use std::fmt::Write as _;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use engine::{CopyId, Event, Exposed, Glance, Limits, Link, NoDirect, PeerId, Refused, Share, Way};
+use engine::{
+    CopyId, Event, Exposed, Glance, Grant, Inside, Limits, Link, NoDirect, PeerId, Refused, Share, Ticket,
+    Way,
+};
 use hmem::Span;
 use hmem::flight::Flights;
 use wire::{Addr, Handle, Seg};
 
 use crate::cma;
+use crate::space::Space;
 use board::Board;
 use control::Poller;
-use peer::{Inbound, Outbound, Peer};
+use direct::Parted;
+use peer::Peer;
 use ring::Mem as _;
 use wake::Barrier;
 
@@ -130,8 +137,14 @@ pub struct ShmLink {
     scratch: Vec<u8>,
     incarnation: u64,
     pid: u32,
-    /// Copies by a device, in flight.
+    space: Space,
+    /// Channels that were given up while a peer was inside an access.
+    parted: Vec<Parted>,
+    /// Peers have been told that nothing here is accessed any more.
+    closed: bool,
+    /// Copies by a device, in flight, and from or to which peers' memory.
     flying: Flights<CopyId>,
+    flown: Vec<(CopyId, PeerId)>,
     /// Polls since a driver was last asked for them.
     unasked: u32,
     copies_started: u64,
@@ -376,51 +389,6 @@ impl ShmLink {
         });
         fed
     }
-
-    fn direct(
-        &mut self,
-        way: cma::Way,
-        id: PeerId,
-        remote: &[Seg],
-        roff: usize,
-        (local, loff): (&[Span], usize),
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        let peer = &mut self.peers[id.0 as usize];
-        if !self.options.cma || peer.no_cma.is_some() {
-            return Err(NoDirect::Never);
-        }
-        let pid = match (&peer.inb, &peer.out) {
-            _ if peer.dying.is_some() => return Err(NoDirect::Fault),
-            (Some(Inbound { pid, .. }), _) | (None, Some(Outbound { pid, .. })) => *pid,
-            (None, None) => return Err(NoDirect::Fault),
-        };
-        if pid <= 0 {
-            self.frames_only(id, "its pid is not visible here (another pid namespace)".into());
-            return Err(NoDirect::Never);
-        }
-        // By its number a process is reached long after it was watched last: it may be another's.
-        if peer.life.as_mut().is_some_and(|life| !life.lasts()) {
-            return Err(NoDirect::Fault);
-        }
-        cma::transfer(way, pid, remote, roff, local, loff, len).map_err(|fault| {
-            self.peers[id.0 as usize].lost |= matches!(fault, cma::Fault::Gone);
-            if let cma::Fault::Forbidden(e) = &fault {
-                self.frames_only(id, cma::why_not(e));
-            }
-            fault.into()
-        })
-    }
-
-    /// A peer's memory cannot be reached directly. Said aloud once, since it is mostly so of all.
-    #[cold]
-    fn frames_only(&mut self, id: PeerId, why: String) {
-        let peer = &mut self.peers[id.0 as usize];
-        let level = if self.warned_cma { log::Level::Debug } else { log::Level::Warn };
-        self.warned_cma = true;
-        log::log!(level, "{}: frames only to {}: {why}", self.addr, peer.addr);
-        peer.no_cma = Some(why);
-    }
 }
 
 impl Link for ShmLink {
@@ -556,25 +524,27 @@ impl Link for ShmLink {
     fn get(
         &mut self,
         from: PeerId,
+        grant: Grant,
         remote: &[Seg],
         roff: usize,
         local: &[Span],
         loff: usize,
         len: usize,
     ) -> Result<(), NoDirect> {
-        self.direct(cma::Way::Get, from, remote, roff, (local, loff), len)
+        self.direct(cma::Way::Get, from, grant, remote, roff, (local, loff), len)
     }
 
     fn put(
         &mut self,
         to: PeerId,
+        grant: Grant,
         remote: &[Seg],
         roff: usize,
         local: &[Span],
         loff: usize,
         len: usize,
     ) -> Result<(), NoDirect> {
-        self.direct(cma::Way::Put, to, remote, roff, (local, loff), len)
+        self.direct(cma::Way::Put, to, grant, remote, roff, (local, loff), len)
     }
 
     fn cut(&mut self, peer: PeerId) {
@@ -621,11 +591,23 @@ impl Link for ShmLink {
         self.board.show(memory);
     }
 
-    fn conceal(&mut self, key: u64) {
-        self.board.hide(key);
+    fn conceal(&mut self, key: u64) -> Result<(), Inside> {
+        self.conceal_region(key)
     }
 
-    fn exposed(&self, by: PeerId, key: u64) -> Option<Exposed> {
+    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), Inside> {
+        self.revoke_request(from, request)
+    }
+
+    fn renew(&mut self, to: PeerId, request: u64) {
+        self.renew_request(to, request);
+    }
+
+    fn close(&mut self) -> Result<(), Inside> {
+        self.close_to_all()
+    }
+
+    fn exposed(&self, by: PeerId, key: u64) -> Option<(Exposed, Ticket)> {
         let peer = &self.peers[by.0 as usize];
         if !self.options.cma || peer.no_cma.is_some() {
             return None;
@@ -653,11 +635,12 @@ impl Link for ShmLink {
         &mut self,
         way: Way,
         peer: PeerId,
+        request: u64,
         remote: &[Seg],
         local: &[Span],
         len: usize,
     ) -> Result<CopyId, NoDirect> {
-        self.start_copy(way, peer, remote, local, len)
+        self.start_copy(way, peer, request, remote, local, len)
     }
 
     fn cancel(&mut self, copy: CopyId) {
@@ -716,6 +699,11 @@ impl Drop for ShmLink {
         // for good, even while a child still holds copies.
         if std::process::id() != self.pid {
             return;
+        }
+        // Copies in flight are from or to peers' memory: before these see the end of the connection.
+        self.flying.cancel(|_| true);
+        if !self.closed {
+            let _ = self.close_to_all();
         }
         // The listener first: who sees its channel end finds nobody to connect to.
         control::shutdown(&self.listener);

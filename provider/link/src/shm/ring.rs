@@ -146,6 +146,10 @@ impl<M: Mem> Producer<M> {
         &self.mem
     }
 
+    pub(crate) fn into_mem(self) -> M {
+        self.mem
+    }
+
     /// Whether a frame of `len` bytes, at most [`max_frame`], finds room.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, len: usize) -> Result<bool, Broken> {
@@ -304,6 +308,10 @@ impl<M: Mem> Consumer<M> {
 
     pub(crate) fn mem(&self) -> &M {
         &self.mem
+    }
+
+    pub(crate) fn into_mem(self) -> M {
+        self.mem
     }
 
     /// How many lines were read, wrapping.
