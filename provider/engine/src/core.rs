@@ -520,8 +520,13 @@ impl Core {
                 off = 0;
             }
             reached.len = reached.len.checked_add(n).ok_or(Status::Range)?;
-            let cntr = if want.contains(Access::REMOTE_READ) { mr.remote_read } else { mr.remote_write };
-            reached.cntr = reached.cntr.or(cntr);
+            let reads = mr.remote_read.filter(|_| want.contains(Access::REMOTE_READ));
+            let writes = mr.remote_write.filter(|_| want.contains(Access::REMOTE_WRITE));
+            for cntr in reads.into_iter().chain(writes) {
+                if !reached.cntrs.contains(&cntr) {
+                    reached.cntrs.try_push(cntr).map_err(|_| Status::Unsupported)?;
+                }
+            }
         }
         Ok(reached)
     }
@@ -530,12 +535,15 @@ impl Core {
 /// The registrations that an access of a peer's is to.
 pub(crate) type Mrs = ArrayVec<MrId, MAX_SEGS>;
 
+/// Counters of the registrations that one operation reaches, each once.
+pub(crate) type Bound = ArrayVec<CntrId, { 2 * MAX_SEGS }>;
+
 /// Memory a peer may reach.
 #[derive(Debug, Default)]
 pub(crate) struct Reached {
     pub(crate) iov: Iov,
     pub(crate) len: usize,
-    pub(crate) cntr: Option<CntrId>,
+    pub(crate) cntrs: Bound,
     pub(crate) mrs: Mrs,
 }
 

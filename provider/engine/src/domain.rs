@@ -378,6 +378,11 @@ impl<L: Link> Domain<L> {
         self.eps.get(ep.at()).map_or(0, Endpoint::under_way)
     }
 
+    /// Peers that an endpoint has room to keep something of: as many as there were at a time.
+    pub fn ep_peers(&self, ep: EpId) -> usize {
+        self.eps.get(ep.at()).map_or(0, Endpoint::peers)
+    }
+
     /// The link of an endpoint.
     pub fn link(&self, ep: EpId) -> Option<&L> {
         Some(&self.eps.get(ep.at())?.link)
@@ -388,12 +393,16 @@ impl<L: Link> Domain<L> {
     fn post(
         &mut self,
         ep: EpId,
+        to: FiAddr,
         run: impl Fn(&mut Endpoint<L>, &mut Core) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let e = self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?;
         let mut result = run(e, &mut self.core);
         if result == Err(Error::Again) && e.progress(&mut self.core, None) > 0 {
             result = run(e, &mut self.core);
+        }
+        if let Err(err) = result {
+            e.not_started(&mut self.core, to, err);
         }
         if let (Some(peer), Ok(())) = (e.untold, result) {
             e.untold = None;
@@ -407,7 +416,7 @@ impl<L: Link> Domain<L> {
 
     /// Sends a message.
     pub fn send(&mut self, ep: EpId, op: &Send<'_>) -> Result<(), Error> {
-        self.post(ep, |e, core| e.send(core, op, Tally::PLAIN))
+        self.post(ep, op.to, |e, core| e.send(core, op, Tally::PLAIN))
     }
 
     /// Sends a message of one buffer, `span` in the place of `op.iov`, if that can be done in no time.
@@ -424,12 +433,12 @@ impl<L: Link> Domain<L> {
 
     /// Reads or writes a peer's memory.
     pub fn rma(&mut self, ep: EpId, op: &Rma<'_>) -> Result<(), Error> {
-        self.post(ep, |e, core| e.rma(core, op, Tally::PLAIN))
+        self.post(ep, op.to, |e, core| e.rma(core, op, Tally::PLAIN))
     }
 
     /// Changes a peer's memory.
     pub fn atomic(&mut self, ep: EpId, op: &Atomic<'_>) -> Result<(), Error> {
-        self.post(ep, |e, core| e.atomic(core, op, Tally::PLAIN))
+        self.post(ep, op.to, |e, core| e.atomic(core, op, Tally::PLAIN))
     }
 
     /// Takes in what has arrived at any endpoint, and sends on what waits. Returns how much was

@@ -3,8 +3,8 @@ use std::fmt;
 use hmem::Span;
 use wire::{Addr, Handle, Seg};
 
-/// A peer of one link: small, dense, given out by [`Link::peer`] and never used again for another
-/// address.
+/// A peer of one link: small, dense, given out by [`Link::peer`] and not used again for another
+/// address until [`Link::forget`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PeerId(pub u32);
 
@@ -256,6 +256,27 @@ pub trait Link {
     fn is_gone(&self, _peer: PeerId) -> bool {
         false
     }
+
+    /// Whether there is a channel to or from this peer, so that [`Event::Closed`] will tell of its end.
+    fn is_met(&self, _peer: PeerId) -> bool {
+        true
+    }
+
+    /// Has [`Event::Closed`] tell of this peer's end from now on, connecting if need be, as a send would.
+    fn meet(&mut self, _peer: PeerId) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    /// Whether there is room for a frame that the peer can do without: those that it has not taken are far
+    /// fewer than there may be, and fewer than transfers that a [`Share`] can tell apart.
+    fn has_room_to_spare(&mut self, _to: PeerId) -> bool {
+        true
+    }
+
+    /// Nothing is held of this peer any more: no operation, no message of its, no address that leads to it.
+    /// If the link has no channel to or from it either, its number may be given to another peer from now on;
+    /// else this is to be called again after its next [`Event::Closed`].
+    fn forget(&mut self, _peer: PeerId) {}
 
     /// Cuts a peer off that takes more of us than any peer may; [`Event::Closed`] follows.
     fn cut(&mut self, _peer: PeerId) {}

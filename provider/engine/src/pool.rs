@@ -71,6 +71,11 @@ impl<T> Pool<T> {
             .collect()
     }
 
+    /// Whether `pick` picks any.
+    pub(crate) fn any(&self, pick: impl Fn(&T) -> bool) -> bool {
+        self.slots.iter().filter_map(|s| s.value.as_ref()).any(pick)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

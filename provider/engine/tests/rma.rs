@@ -191,6 +191,34 @@ fn each_access_counts_once_at_the_endpoint_and_once_at_the_registration() {
     }
 }
 
+#[test]
+fn every_registration_of_one_operation_counts() {
+    for (len, direct) in [(60, true), (3000, true), (3000, false)] {
+        for is_write in [true, false] {
+            let mut net = Net::with(2, Setup { direct, ..Setup::default() });
+            let local = net.memory(0, 3 * len);
+            let mut cntrs = Vec::new();
+            for key in 1..=3 {
+                let target = net.memory(1, len);
+                let mr = net[1].share(target, key);
+                let [r, w] = [net[1].cntr_open(), net[1].cntr_open()];
+                net[1].mr_bind_cntr(mr, Some(r), Some(w));
+                cntrs.push((r, w));
+            }
+            // The first one twice.
+            let remote = [there(0, len, 1), there(0, len, 2), there(0, len / 2, 3), there(0, len / 2, 1)];
+            net[0].rma(&Rma { write: is_write, ..write(1, &[local], &remote, 1) }).unwrap();
+            net.settle();
+            assert_eq!(net[0].sent().err, None);
+            for &(r, w) in &cntrs {
+                let counted = (net[1].cntr_read(r), net[1].cntr_read(w));
+                assert_eq!(counted, if is_write { (0, 1) } else { (1, 0) }, "{len} {direct}");
+            }
+            net.assert_idle();
+        }
+    }
+}
+
 /// The owner may change memory as soon as the read is counted.
 #[test]
 fn a_read_counts_when_the_bytes_have_been_read() {

@@ -74,12 +74,26 @@ impl<L: Link> Domain<L> {
             let matcher = context.matcher(pattern.tag.is_some());
             let Some(message) = matcher.find_waiting(&pattern).and_then(|at| matcher.take(at)) else {
                 matcher.post(|| recv);
+                if pattern.src != ADDR_UNSPEC {
+                    self.look_for_peer(rx, pattern.src);
+                }
                 return Ok(());
             };
             let Some(ep) = self.eps.get_mut(message.ep.at()) else { continue };
             if ep.accept(&mut self.core, message, &recv) {
                 return Ok(());
             }
+        }
+    }
+
+    /// Looks for a peer that is gone as far as is known, for a receive that was posted just now.
+    fn look_for_peer(&mut self, rx: RxId, src: FiAddr) {
+        let mut at = 0;
+        while let Some(&id) = self.core.rxs.get(rx.at()).and_then(|rx| rx.eps.get(at)) {
+            if let Some(ep) = self.eps.get_mut(id.at()).filter(|ep| ep.is_gone(src)) {
+                ep.look_again(&mut self.core, src);
+            }
+            at += 1;
         }
     }
 

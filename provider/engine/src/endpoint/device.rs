@@ -119,7 +119,7 @@ impl<L: Link> Endpoint<L> {
             return Some(request);
         }
         let iov = request.iov.clone();
-        if !self.link.apart(peer, segs, &iov) {
+        if !self.link.apart(peer, segs, &iov) || !self.may_advise(peer) {
             return Some(request);
         }
         let Some(share) = self.link.share_open(peer) else { return Some(request) };
@@ -284,7 +284,7 @@ impl<L: Link> Endpoint<L> {
             Some(Request::Serve(_)) if !ok => self.streams.push_back(name),
             Some(Request::Serve(_)) => {
                 if let Some(Request::Serve(s)) = self.requests.remove(name) {
-                    self.was_read(core, s.cntr);
+                    self.was_read(core, s.cntrs);
                     self.fin(s.peer, s.req, Status::Ok, s.len);
                 }
             }

@@ -5,7 +5,7 @@ use hmem::{AtomicOp, Datatype, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status, put, take, take_many};
 
 use super::{Endpoint, Fetches, Landing, Meta, Request, Then};
-use crate::core::{Body, Core, Message, Reach, Reached, RecvOp};
+use crate::core::{Body, Bound, Core, Message, Reach, Reached, RecvOp};
 use crate::link::{Frame, Link, PeerId};
 use crate::types::*;
 
@@ -44,16 +44,6 @@ impl<L: Link> Endpoint<L> {
         if handled.is_none() {
             self.malformed(frame);
         }
-    }
-
-    #[cold]
-    fn malformed(&self, frame: &L::Frame) {
-        log::warn!(
-            "{}: dropped a malformed frame of {} bytes from {}",
-            self.link.addr(),
-            frame.len(),
-            self.link.peer_addr(frame.from())
-        );
     }
 
     /// A frame that names memory: its header goes on.
@@ -256,16 +246,16 @@ impl<L: Link> Endpoint<L> {
         let segs = take_many::<RmaSeg>(rest, n)?;
         let off = Head::LEN + size_of_val(segs);
         let len = frame.len().checked_sub(off)?;
-        let (status, cntr) = match core.reach(segs, Access::REMOTE_WRITE) {
-            Ok(Reached { iov, len: n, cntr, .. }) if n == len => {
+        let (status, cntrs) = match core.reach(segs, Access::REMOTE_WRITE) {
+            Ok(Reached { iov, len: n, cntrs, .. }) if n == len => {
                 let ok = self.link.copy_out(frame, off, &iov, 0, len) == len;
-                (if ok { Status::Ok } else { Status::Io }, cntr)
+                (if ok { Status::Ok } else { Status::Io }, cntrs)
             }
-            Ok(_) => (Status::Malformed, None),
-            Err(status) => (status, None),
+            Ok(_) => (Status::Malformed, Bound::new()),
+            Err(status) => (status, Bound::new()),
         };
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
-        self.written(core, frame.from(), status, What::RMA, len, data, cntr);
+        self.written(core, frame.from(), status, What::RMA, len, data, cntrs);
         if flags.contains(Flags::ACK) {
             self.fin(frame.from(), head.tag.get(), status, len);
         } else if status != Status::Ok {
@@ -284,15 +274,17 @@ impl<L: Link> Endpoint<L> {
         what: What,
         len: usize,
         data: Option<u64>,
-        cntr: Option<CntrId>,
+        cntrs: impl IntoIterator<Item = CntrId>,
     ) {
         if status != Status::Ok {
             log::warn!("{}: refused access by {}: {status:?}", self.link.addr(), self.link.peer_addr(peer));
             return;
         }
         core.count(self.cntrs.remote_write, false);
-        if cntr != self.cntrs.remote_write {
-            core.count(cntr, false);
+        for cntr in cntrs {
+            if Some(cntr) != self.cntrs.remote_write {
+                core.count(Some(cntr), false);
+            }
         }
         if let Some(data) = data {
             let entry = Completion {
@@ -310,11 +302,13 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    /// A peer has read memory here.
-    pub(super) fn was_read(&self, core: &mut Core, cntr: Option<CntrId>) {
+    /// A peer has read memory here, or changed it and been told what was there.
+    pub(super) fn was_read(&self, core: &mut Core, cntrs: Bound) {
         core.count(self.cntrs.remote_read, false);
-        if cntr != self.cntrs.remote_read {
-            core.count(cntr, false);
+        for cntr in cntrs {
+            if Some(cntr) != self.cntrs.remote_read {
+                core.count(Some(cntr), false);
+            }
         }
     }
 
@@ -334,13 +328,13 @@ impl<L: Link> Endpoint<L> {
         let req = head.tag.get();
         match core.reach(rma, Access::REMOTE_WRITE) {
             Ok(reached) if reached.len as u64 == there => {
-                let then = Then::Write { data, cntr: reached.cntr, mrs: reached.mrs };
+                let then = Then::Write { data, cntrs: reached.cntrs, mrs: reached.mrs };
                 let iov = (&reached.iov[..]).into();
                 self.fetch_into(core, peer, req, segs, Reach::of(flags), iov, reached.len, then);
             }
             other => {
                 let status = other.err().unwrap_or(Status::Malformed);
-                self.written(core, peer, status, What::RMA, 0, None, None);
+                self.written(core, peer, status, What::RMA, 0, None, None::<CntrId>);
                 self.fin(peer, req, status, 0);
             }
         }
@@ -362,7 +356,7 @@ impl<L: Link> Endpoint<L> {
         let req = head.tag.get();
         match core.reach(rma, Access::REMOTE_READ) {
             Ok(reached) if reached.len as u64 == there => {
-                self.serve(core, peer, req, segs, Reach::of(flags), &reached);
+                self.serve(core, peer, req, segs, Reach::of(flags), reached);
             }
             other => {
                 let status = other.err().unwrap_or(Status::Malformed);
@@ -398,7 +392,7 @@ impl<L: Link> Endpoint<L> {
             want |= Access::REMOTE_READ;
         }
         let mut old = Vec::new();
-        let mut cntr = None;
+        let mut cntrs = Bound::new();
         let most = self.max_frame - Head::LEN;
         let outcome = core.reach(segs, want).and_then(|reached| {
             let (op, datatype) = (
@@ -413,7 +407,7 @@ impl<L: Link> Endpoint<L> {
             if fetch && reached.len > most {
                 return Err(Status::Unsupported);
             }
-            cntr = reached.cntr;
+            cntrs = reached.cntrs;
             let (operand, compare) = payload.split_at(operand);
             if fetch {
                 old.resize(reached.len, 0);
@@ -426,10 +420,10 @@ impl<L: Link> Endpoint<L> {
         let status = outcome.err().unwrap_or(Status::Ok);
         let peer = frame.from();
         if fetch && status == Status::Ok {
-            self.was_read(core, cntr);
+            self.was_read(core, cntrs);
         } else {
             let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
-            self.written(core, peer, status, What::ATOMIC, outcome.unwrap_or(0), data, cntr);
+            self.written(core, peer, status, What::ATOMIC, outcome.unwrap_or(0), data, cntrs);
         }
         if !flags.contains(Flags::ACK) {
             if status != Status::Ok {

@@ -172,6 +172,12 @@ impl<L: Link> Endpoint<L> {
         !given.is_full()
     }
 
+    /// Whether a peer may be told what it can do without. While it does not look, such frames add up, and
+    /// must not be in the way of others.
+    pub(super) fn may_advise(&mut self, peer: PeerId) -> bool {
+        self.peer(peer).backlog.is_empty() && self.link.has_room_to_spare(peer)
+    }
+
     /// Starts to fetch a payload together with its sender. Gives `then` back if that is not to be.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn share_out(
@@ -187,7 +193,7 @@ impl<L: Link> Endpoint<L> {
     ) -> Option<Then> {
         // A write that takes effect late would be overtaken by the operations behind it.
         let in_order = core.config.rma_order && matches!(then, Then::Write { .. });
-        if in_order || self.peer(peer).shares != Shares::May {
+        if in_order || self.peer(peer).shares != Shares::May || !self.may_advise(peer) {
             return Some(then);
         }
         let Some(share) = self.link.share_open(peer) else { return Some(then) };
@@ -440,7 +446,7 @@ impl<L: Link> Endpoint<L> {
     ) -> bool {
         let len = total(op.iov);
         let [named] = op.remote else { return false };
-        if self.peer(peer).shares != Shares::May {
+        if self.peer(peer).shares != Shares::May || !self.may_advise(peer) {
             return false;
         }
         // One of many: half of it is left to the target, until we come to wait for them.

@@ -116,7 +116,7 @@ impl<L: Link> Endpoint<L> {
                 let err = self.failure(peer, status);
                 self.land(core, landing, len, err);
             }
-            Then::Write { data, cntr, .. } => self.written(core, peer, status, What::RMA, len, data, cntr),
+            Then::Write { data, cntrs, .. } => self.written(core, peer, status, What::RMA, len, data, cntrs),
         }
     }
 
@@ -162,16 +162,16 @@ impl<L: Link> Endpoint<L> {
         req: u64,
         segs: &[Seg],
         direct: Reach,
-        reached: &Reached,
+        reached: Reached,
     ) {
-        let (iov, len, cntr) = (Spans::from(&reached.iov[..]), reached.len, reached.cntr);
+        let (iov, len, cntrs) = (Spans::from(&reached.iov[..]), reached.len, reached.cntrs);
         let on_cpu = direct == Reach::Cpu && !self.peer(peer).frames_only && !on_device(&iov);
         if len == 0 || (on_cpu && len > self.proto.eager) {
             let grant = Grant::Request(req);
             let put = if len == 0 { Ok(()) } else { self.link.put(peer, grant, segs, 0, &iov, 0, len) };
             match put {
                 Ok(()) => {
-                    self.was_read(core, cntr);
+                    self.was_read(core, cntrs);
                     return self.fin(peer, req, Status::Ok, len);
                 }
                 Err(NoDirect::Fault) => return self.fin(peer, req, Status::Io, 0),
@@ -180,7 +180,7 @@ impl<L: Link> Endpoint<L> {
                 Err(NoDirect::Memory) => {}
             }
         }
-        let mut serve = Serve { peer, iov, len, done: 0, req, cntr, mrs: reached.mrs.clone() };
+        let mut serve = Serve { peer, iov, len, done: 0, req, cntrs, mrs: reached.mrs };
         if direct == Reach::Device {
             match self.push_read(segs, serve) {
                 None => return,
@@ -193,7 +193,7 @@ impl<L: Link> Endpoint<L> {
             if !self.tell_peer_of(peer, head.as_bytes(), &serve.iov, len) {
                 return self.fin(peer, req, Status::Io, 0);
             }
-            return self.was_read(core, cntr);
+            return self.was_read(core, serve.cntrs);
         }
         let name = self.requests.insert(Request::Serve(serve));
         self.streams.push_front(name);
@@ -251,9 +251,10 @@ impl<L: Link> Endpoint<L> {
                 true => drop(self.streams.pop_back()),
                 false => self.streams.retain(|s| *s != name),
             }
-            if let Some(&mut Request::Serve(Serve { cntr, .. })) = self.requests.get_mut(name) {
+            if let Some(Request::Serve(Serve { cntrs, .. })) = self.requests.get_mut(name) {
+                let cntrs = std::mem::take(cntrs);
                 self.requests.remove(name);
-                self.was_read(core, cntr);
+                self.was_read(core, cntrs);
             }
         }
         n

@@ -82,6 +82,8 @@ pub(super) struct Hub {
     pub(super) stuck: usize,
     /// Who may not write to others' memory.
     barred: Option<Place>,
+    /// It takes a while to connect.
+    pub(super) slow: bool,
     /// What happens when a node finds nothing to do.
     pub(super) meanwhile: Option<Meanwhile>,
 }
@@ -124,6 +126,7 @@ impl Hub {
             closed: BTreeSet::new(),
             stuck: 0,
             barred: None,
+            slow: false,
             meanwhile: None,
         };
         Rc::new(RefCell::new(hub))
@@ -343,7 +346,8 @@ impl Frame for MemFrame {
 pub struct MemLink {
     hub: Rc<RefCell<Hub>>,
     at: Place,
-    peers: Vec<Place>,
+    /// By number; `None`: it was given back.
+    peers: Vec<Option<Place>>,
     held: bool,
     /// What peers were told of, and told us, of devices' memory.
     told: Vec<(Place, u64)>,
@@ -383,15 +387,17 @@ impl MemLink {
     }
 
     fn peer_at(&mut self, place: Place) -> PeerId {
-        let known = self.peers.iter().position(|p| *p == place);
-        PeerId(known.unwrap_or_else(|| {
-            self.peers.push(place);
+        let at = |peers: &[Option<Place>], place| peers.iter().position(|p| *p == place);
+        let known = at(&self.peers, Some(place)).or_else(|| at(&self.peers, None)).unwrap_or_else(|| {
+            self.peers.push(None);
             self.peers.len() - 1
-        }) as u32)
+        });
+        self.peers[known] = Some(place);
+        PeerId(known as u32)
     }
 
     fn place_of(&self, peer: PeerId) -> Place {
-        self.peers[peer.0 as usize]
+        self.peers[peer.0 as usize].expect("the number of a peer that was not given back")
     }
 
     fn copy(&self, dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) -> Result<(), NoDirect> {
@@ -591,6 +597,47 @@ impl Link for MemLink {
         let mut hub = self.hub.borrow_mut();
         hub.closed.insert(self.at);
         hub.leave()
+    }
+
+    fn is_met(&self, peer: PeerId) -> bool {
+        let (here, there) = (self.at, self.place_of(peer));
+        let hub = self.hub.borrow();
+        let way = |from, to| hub.ways.get(&(from, to));
+        way(here, there).is_some_and(|w| w.used)
+            || way(there, here).is_some_and(|w| w.used || !w.items.is_empty())
+    }
+
+    fn meet(&mut self, peer: PeerId) -> Result<(), Refused> {
+        if self.is_met(peer) {
+            return Ok(());
+        }
+        let there = self.place_of(peer);
+        let mut hub = self.hub.borrow_mut();
+        let alive = hub.stations[there].alive;
+        let slow = hub.slow;
+        let way = hub.way(self.at, there);
+        match way.refuse {
+            _ if slow => Err(Refused::Busy),
+            Some(why) => Err(Refused::Gone(why)),
+            None if !alive => Err(Refused::Gone(Gone::Refused)),
+            None => {
+                way.used = true;
+                Ok(())
+            }
+        }
+    }
+
+    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+        let to = self.place_of(to);
+        let mut hub = self.hub.borrow_mut();
+        let capacity = hub.capacity;
+        2 * hub.way(self.at, to).items.len() < capacity
+    }
+
+    fn forget(&mut self, peer: PeerId) {
+        if !self.is_met(peer) {
+            self.peers[peer.0 as usize] = None;
+        }
     }
 
     fn cut(&mut self, peer: PeerId) {

@@ -547,6 +547,19 @@ impl Link for ShmLink {
         self.direct(cma::Way::Put, to, grant, remote, roff, (local, loff), len)
     }
 
+    fn is_met(&self, peer: PeerId) -> bool {
+        let peer = &self.peers[peer.0 as usize];
+        peer.out.is_some() || peer.inb.is_some() || peer.dying.is_some() || !peer.waiting.is_empty()
+    }
+
+    fn meet(&mut self, peer: PeerId) -> Result<(), Refused> {
+        if self.is_met(peer) { Ok(()) } else { self.connect(peer.0) }
+    }
+
+    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+        self.peers[to.0 as usize].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare())
+    }
+
     fn cut(&mut self, peer: PeerId) {
         self.refuse(peer.0);
     }
