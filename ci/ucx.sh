@@ -111,7 +111,8 @@ part_client() {
             case $mode in
                 -e)    want="tag am put get user core oneway cancel" ;;
                 -w)    want="tag am put get atomic oneway" ;;
-                *)     want="tag am put get atomic user user-atomic core flood oneway" ;;
+                cma=n) want="tag am put get atomic user user-atomic core flood oneway" ;;
+                *)     want="tag am put get atomic user user-atomic gone core flood oneway" ;;
             esac
             if [ "${FAST:-0}" != 0 ] && [ "$mode" = -w ]; then continue; fi
             out=$logs/client-$host${mode:+-${mode#-}}.log status=0

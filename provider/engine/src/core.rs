@@ -287,6 +287,15 @@ impl RxContext {
         waiting.or_else(|| self.claimed.iter_mut().map(|(_, m)| m).find(|m| is_it(m)))
     }
 
+    /// Forgets the message that a peer offered under that name, unless the application has claimed it.
+    pub(crate) fn drop_offered(&mut self, ep: EpId, peer: PeerId, name: u64) {
+        for matcher in [&mut self.tagged, &mut self.plain] {
+            matcher.drop_waiting(|m| {
+                m.ep == ep && m.peer == peer && matches!(m.body, Body::Offered { req, .. } if req == name)
+            });
+        }
+    }
+
     #[inline]
     pub(crate) fn matcher(&mut self, tagged: bool) -> &mut Matcher<RecvOp, Message> {
         if tagged { &mut self.tagged } else { &mut self.plain }
@@ -404,7 +413,8 @@ impl Core {
     }
 
     pub(crate) fn mr_reg(&mut self, reg: &Reg<'_>) -> Result<(MrId, u64), Error> {
-        let iov: Iov = reg.iov.try_into().map_err(|_| Error::Invalid)?;
+        let mut iov: Iov = reg.iov.try_into().map_err(|_| Error::Invalid)?;
+        iov.iter_mut().for_each(|s| *s = s.for_peers());
         let len = iov.iter().try_fold(0usize, |n, s| n.checked_add(s.len())).ok_or(Error::Invalid)?;
         let id = MrId(self.next_mr);
         let key = reg.key.unwrap_or(self.next_mr);
@@ -441,6 +451,12 @@ impl Core {
         })
     }
 
+    /// The key of a registration, if it is known by that.
+    pub(crate) fn mr_key(&self, id: MrId) -> Option<u64> {
+        let key = self.mrs.get(&id)?.key;
+        (self.keys.get(&key) == Some(&id)).then_some(key)
+    }
+
     /// The names of all registrations.
     pub(crate) fn mr_ids(&self) -> Vec<MrId> {
         self.mrs.keys().copied().collect()
@@ -472,7 +488,11 @@ impl Core {
     pub(crate) fn reach(&self, segs: &[RmaSeg], want: Access) -> Result<Reached, Status> {
         let mut reached = Reached::default();
         for seg in segs {
-            let mr = self.keys.get(&seg.key.get()).and_then(|id| self.mrs.get(id)).ok_or(Status::BadKey)?;
+            let id = *self.keys.get(&seg.key.get()).ok_or(Status::BadKey)?;
+            let mr = self.mrs.get(&id).ok_or(Status::BadKey)?;
+            if !reached.mrs.contains(&id) {
+                reached.mrs.try_push(id).map_err(|_| Status::Malformed)?;
+            }
             if !mr.access.contains(want) {
                 return Err(Status::Access);
             }
@@ -501,19 +521,31 @@ impl Core {
                 off = 0;
             }
             reached.len = reached.len.checked_add(n).ok_or(Status::Range)?;
-            let cntr = if want.contains(Access::REMOTE_READ) { mr.remote_read } else { mr.remote_write };
-            reached.cntr = reached.cntr.or(cntr);
+            let reads = mr.remote_read.filter(|_| want.contains(Access::REMOTE_READ));
+            let writes = mr.remote_write.filter(|_| want.contains(Access::REMOTE_WRITE));
+            for cntr in reads.into_iter().chain(writes) {
+                if !reached.cntrs.contains(&cntr) {
+                    reached.cntrs.try_push(cntr).map_err(|_| Status::Unsupported)?;
+                }
+            }
         }
         Ok(reached)
     }
 }
+
+/// The registrations that an access of a peer's is to.
+pub(crate) type Mrs = ArrayVec<MrId, MAX_SEGS>;
+
+/// Counters of the registrations that one operation reaches, each once.
+pub(crate) type Bound = ArrayVec<CntrId, { 2 * MAX_SEGS }>;
 
 /// Memory a peer may reach.
 #[derive(Debug, Default)]
 pub(crate) struct Reached {
     pub(crate) iov: Iov,
     pub(crate) len: usize,
-    pub(crate) cntr: Option<CntrId>,
+    pub(crate) cntrs: Bound,
+    pub(crate) mrs: Mrs,
 }
 
 /// What a peer's status means to the one who asked.
@@ -526,5 +558,12 @@ pub(crate) fn failure(status: Status) -> Option<Error> {
         Status::Unsupported => Some(Error::Unsupported),
         Status::Io | Status::Malformed => Some(Error::Io),
         Status::Discarded => Some(Error::Cancelled),
+        Status::Fault => Some(Error::Fault),
     }
+}
+
+/// What the one who asked is told where bytes could not be moved from or to this memory.
+#[cold]
+pub(crate) fn unmoved(iov: &[Span]) -> Status {
+    if iov.iter().any(|s| s.may_vanish()) { Status::Fault } else { Status::Io }
 }

@@ -9,7 +9,7 @@ use wire::Addr;
 use crate::av::Av;
 use crate::core::{Cntr, Core, Cq, RxContext, Slab, Tally};
 use crate::endpoint::Endpoint;
-use crate::link::Link;
+use crate::link::{Inside, Link};
 use crate::types::*;
 use crate::work::{Work, WorkOp};
 
@@ -342,10 +342,13 @@ impl<L: Link> Domain<L> {
         self.hold_ep(None, None, &cntrs, true);
     }
 
-    /// Closes an endpoint. What was under way or posted is forgotten without a completion.
-    pub fn ep_close(&mut self, id: EpId) {
-        self.end_shares(id);
-        let Some(ep) = self.eps.remove(id.at()) else { return };
+    /// Closes an endpoint. What was under way or posted is forgotten without a completion. When it returns
+    /// `Ok`, no peer accesses memory of ours any more on account of it. [`Error::Busy`]: a peer is stopped
+    /// while it does; nothing may be posted any more, and the call is to be made again.
+    pub fn ep_close(&mut self, id: EpId) -> Result<(), Error> {
+        let Some(ep) = self.eps.get_mut(id.at()) else { return Err(Error::NotFound) };
+        ep.link.close().map_err(|Inside| Error::Busy)?;
+        let Some(ep) = self.eps.remove(id.at()) else { return Err(Error::NotFound) };
         self.hold_ep(ep.tx_cq, ep.rx_cq, &ep.cntrs, false);
         if let Some(vector) = self.avs.get_mut(ep.av.at()) {
             vector.users = vector.users.saturating_sub(1);
@@ -355,7 +358,7 @@ impl<L: Link> Domain<L> {
             WorkOp::Recv { rx, .. } => shared || *rx != ep.rx,
             op => op.ep() != Some(id),
         });
-        let Some(rx) = self.core.rxs.get_mut(ep.rx.at()) else { return };
+        let Some(rx) = self.core.rxs.get_mut(ep.rx.at()) else { return Ok(()) };
         rx.eps.retain(|e| *e != id);
         if !rx.shared {
             self.core.rxs.remove(ep.rx.at());
@@ -366,28 +369,18 @@ impl<L: Link> Domain<L> {
             }
         }
         self.core.weigh();
-    }
-
-    /// Waits, not for ever, until no peer copies to or from memory that is about to be given back:
-    /// each has a piece or two to finish.
-    fn end_shares(&mut self, id: EpId) {
-        const LONG: usize = 1 << 20;
-        let Some(ep) = self.eps.get_mut(id.at()) else { return };
-        for turn in 0..LONG {
-            if !ep.is_sharing() {
-                return;
-            }
-            if ep.progress(&mut self.core, None) == 0 && turn > 1000 {
-                std::thread::yield_now();
-            }
-        }
-        log::warn!("{}: closed while a peer may still be copying", ep.link.addr());
+        Ok(())
     }
 
     /// How many operations an endpoint has under way, its own and those of peers. Zero once all
     /// have completed.
     pub fn ep_under_way(&self, ep: EpId) -> usize {
         self.eps.get(ep.at()).map_or(0, Endpoint::under_way)
+    }
+
+    /// Peers that an endpoint has room to keep something of: as many as there were at a time.
+    pub fn ep_peers(&self, ep: EpId) -> usize {
+        self.eps.get(ep.at()).map_or(0, Endpoint::peers)
     }
 
     /// The link of an endpoint.
@@ -400,12 +393,16 @@ impl<L: Link> Domain<L> {
     fn post(
         &mut self,
         ep: EpId,
+        to: FiAddr,
         run: impl Fn(&mut Endpoint<L>, &mut Core) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let e = self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?;
         let mut result = run(e, &mut self.core);
         if result == Err(Error::Again) && e.progress(&mut self.core, None) > 0 {
             result = run(e, &mut self.core);
+        }
+        if let Err(err) = result {
+            e.not_started(&mut self.core, to, err);
         }
         if let (Some(peer), Ok(())) = (e.untold, result) {
             e.untold = None;
@@ -419,7 +416,7 @@ impl<L: Link> Domain<L> {
 
     /// Sends a message.
     pub fn send(&mut self, ep: EpId, op: &Send<'_>) -> Result<(), Error> {
-        self.post(ep, |e, core| e.send(core, op, Tally::PLAIN))
+        self.post(ep, op.to, |e, core| e.send(core, op, Tally::PLAIN))
     }
 
     /// Sends a message of one buffer, `span` in the place of `op.iov`, if that can be done in no time.
@@ -436,12 +433,12 @@ impl<L: Link> Domain<L> {
 
     /// Reads or writes a peer's memory.
     pub fn rma(&mut self, ep: EpId, op: &Rma<'_>) -> Result<(), Error> {
-        self.post(ep, |e, core| e.rma(core, op, Tally::PLAIN))
+        self.post(ep, op.to, |e, core| e.rma(core, op, Tally::PLAIN))
     }
 
     /// Changes a peer's memory.
     pub fn atomic(&mut self, ep: EpId, op: &Atomic<'_>) -> Result<(), Error> {
-        self.post(ep, |e, core| e.atomic(core, op, Tally::PLAIN))
+        self.post(ep, op.to, |e, core| e.atomic(core, op, Tally::PLAIN))
     }
 
     /// Takes in what has arrived at any endpoint, and sends on what waits. Returns how much was
@@ -508,14 +505,19 @@ impl<L: Link> Domain<L> {
         self.expose(mr);
     }
 
-    /// Ends a registration: from now on its key is unknown.
+    /// Ends a registration: from now on its key is unknown, and what peers had under way with it fails on
+    /// both sides. When it returns `Ok`, the memory is not accessed any more on account of it.
+    /// [`Error::Busy`]: a peer is stopped while it accesses it, so that the call is to be made again.
     pub fn mr_close(&mut self, mr: MrId) -> Result<(), Error> {
-        if let Some(key) = self.core.mr_close(mr)? {
-            for (_, ep) in self.eps.iter_mut() {
-                ep.link.conceal(key);
-            }
+        let key = self.core.mr_key(mr);
+        let mut outcome = Ok(());
+        for (_, ep) in self.eps.iter_mut() {
+            let concealed = key.map_or(Ok(()), |key| ep.link.conceal(key));
+            let ended = ep.end_accesses(&mut self.core, mr);
+            outcome = outcome.and(concealed).and(ended);
         }
-        Ok(())
+        outcome.map_err(|Inside| Error::Busy)?;
+        self.core.mr_close(mr).map(|_| ())
     }
 
     /// Has every peer wake us when it sends. `true`: nothing is there now, and all links' wait

@@ -31,8 +31,8 @@ mod work;
 pub use crate::core::{Iov, RmaIov};
 pub use domain::{Cntrs, Config, Domain, EpConfig, MrId, Reg};
 pub use link::{
-    CopyId, Event, Exposed, Frame, Glance, Gone, Limits, Link, MAX_PIECES, NoDirect, PeerId, Refused, Share,
-    Way,
+    CopyId, Event, Exposed, Frame, Glance, Gone, Grant, Inside, Limits, Link, MAX_PIECES, NoDirect, PeerId,
+    Refused, Share, Ticket, Way,
 };
 pub use proto::{pieces, pieces_by};
 pub use types::*;

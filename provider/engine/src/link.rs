@@ -3,8 +3,8 @@ use std::fmt;
 use hmem::Span;
 use wire::{Addr, Handle, Seg};
 
-/// A peer of one link: small, dense, given out by [`Link::peer`] and never used again for another
-/// address.
+/// A peer of one link: small, dense, given out by [`Link::peer`] and not used again for another
+/// address until [`Link::forget`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PeerId(pub u32);
 
@@ -16,7 +16,8 @@ pub enum Refused {
     Busy,
     /// The peer is not there: nobody listens, or it died, or it refused us. Nothing was sent.
     Gone(Gone),
-    /// The body could not be read: the device that has it failed. Nothing was sent.
+    /// The body could not be read: the device that has it failed, or it is registered memory that is gone. Nothing
+    /// was sent.
     Fault,
 }
 
@@ -38,9 +39,38 @@ pub enum Gone {
 pub enum NoDirect {
     /// Not with this peer, ever: other means must be used (frames).
     Never,
-    /// The address was bad, or the peer is gone.
+    /// Not this memory, or not any more: other means may reach it, or will tell why not.
+    Memory,
+    /// The peer has taken it back, with what it was for.
+    Revoked,
+    /// The peer is gone.
     Fault,
 }
+
+/// What allows an access to a peer's memory. The peer may end it at any time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Grant {
+    /// A request of the peer's, by the name in the frame that told of the memory ([`Link::revoke`]).
+    Request(u64),
+    /// A registration that the peer exposes ([`Link::conceal`]).
+    Region(Ticket),
+    /// What a caller has agreed on with the peer by means of its own. It ends with the channel.
+    Agreed,
+}
+
+/// A registration as it was exposed when it was looked up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    /// Its place among those of its owner.
+    pub place: u32,
+    /// Which version of what was exposed there.
+    pub number: u32,
+}
+
+/// A peer is inside an access to memory that is to be given back, and does not go on: it is stopped, say.
+/// Nothing new is accessed, but the memory must be kept until the same call succeeds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Inside;
 
 /// Memory that peers may reach, as they can learn without asking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,16 +219,19 @@ pub trait Link {
     fn read(&self, frame: &Self::Frame, off: usize, dst: &mut [u8]) -> usize;
 
     /// Copies up to `len` bytes from `off` on out of the frame to byte `doff` of `dst`; returns how
-    /// many there were.
+    /// many there were, or fewer where memory of `dst` is gone or its device failed.
     fn copy_out(&self, frame: &Self::Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize;
 
     /// Gives a frame back.
     fn release(&mut self, frame: Self::Frame);
 
-    /// Copies `len` bytes at `roff` of the peer's memory `remote` to byte `loff` of `local`.
+    /// Copies `len` bytes at `roff` of the peer's memory `remote`, as `grant` allows, to byte `loff` of
+    /// `local`.
+    #[allow(clippy::too_many_arguments)]
     fn get(
         &mut self,
         from: PeerId,
+        grant: Grant,
         remote: &[Seg],
         roff: usize,
         local: &[Span],
@@ -206,10 +239,13 @@ pub trait Link {
         len: usize,
     ) -> Result<(), NoDirect>;
 
-    /// Copies `len` bytes at `loff` of `local` to byte `roff` of the peer's memory `remote`.
+    /// Copies `len` bytes at `loff` of `local` to byte `roff` of the peer's memory `remote`, as `grant`
+    /// allows.
+    #[allow(clippy::too_many_arguments)]
     fn put(
         &mut self,
         to: PeerId,
+        grant: Grant,
         remote: &[Seg],
         roff: usize,
         local: &[Span],
@@ -222,6 +258,27 @@ pub trait Link {
     fn is_gone(&self, _peer: PeerId) -> bool {
         false
     }
+
+    /// Whether there is a channel to or from this peer, so that [`Event::Closed`] will tell of its end.
+    fn is_met(&self, _peer: PeerId) -> bool {
+        true
+    }
+
+    /// Has [`Event::Closed`] tell of this peer's end from now on, connecting if need be, as a send would.
+    fn meet(&mut self, _peer: PeerId) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    /// Whether there is room for a frame that the peer can do without: those that it has not taken are far
+    /// fewer than there may be, and fewer than transfers that a [`Share`] can tell apart.
+    fn has_room_to_spare(&mut self, _to: PeerId) -> bool {
+        true
+    }
+
+    /// Nothing is held of this peer any more: no operation, no message of its, no address that leads to it.
+    /// If the link has no channel to or from it either, its number may be given to another peer from now on;
+    /// else this is to be called again after its next [`Event::Closed`].
+    fn forget(&mut self, _peer: PeerId) {}
 
     /// Cuts a peer off that takes more of us than any peer may; [`Event::Closed`] follows.
     fn cut(&mut self, _peer: PeerId) {}
@@ -251,12 +308,29 @@ pub trait Link {
     /// Lets peers see a registration, or a change of it.
     fn expose(&mut self, _memory: &Exposed) {}
 
-    /// Lets them see it no more.
-    fn conceal(&mut self, _key: u64) {}
+    /// Lets them see it no more. When it returns `Ok`, no peer accesses it any more on account of that.
+    fn conceal(&mut self, _key: u64) -> Result<(), Inside> {
+        Ok(())
+    }
 
     /// What this peer exposes under a key, as far as is known here: none of it is to be believed.
-    fn exposed(&self, _by: PeerId, _key: u64) -> Option<Exposed> {
+    fn exposed(&self, _by: PeerId, _key: u64) -> Option<(Exposed, Ticket)> {
         None
+    }
+
+    /// Takes back what frames to this peer allowed under the name of this request of ours: accesses by
+    /// it end with [`NoDirect::Revoked`]. When it returns `Ok`, the peer is in none any more.
+    fn revoke(&mut self, _from: PeerId, _request: u64) -> Result<(), Inside> {
+        Ok(())
+    }
+
+    /// The peer is done with a request that was taken back: the same name may be used again.
+    fn renew(&mut self, _to: PeerId, _request: u64) {}
+
+    /// Takes back all that peers may access, for good. When it returns `Ok`, none accesses memory of ours any
+    /// more; nothing is to be posted any more in either case.
+    fn close(&mut self) -> Result<(), Inside> {
+        Ok(())
     }
 
     /// The allocations of a device that `iov` is of and that this peer has not been told of, so that
@@ -284,17 +358,18 @@ pub trait Link {
     }
 
     /// Starts to copy `len` bytes between the front of `local` and that of the peer's `remote`, which
-    /// is a device's memory that it told of. [`Event::Copied`] says when it is over. Copies may end
+    /// is a device's memory that it told of, and told of under the name of this `request` of its own. [`Event::Copied`] says when it is over. Copies may end
     /// in any order, and nothing else waits for them.
     fn start(
         &mut self,
         way: Way,
         peer: PeerId,
+        request: u64,
         remote: &[Seg],
         local: &[Span],
         len: usize,
     ) -> Result<CopyId, NoDirect> {
-        let _ = (way, peer, remote, local, len);
+        let _ = (way, peer, request, remote, local, len);
         Err(NoDirect::Never)
     }
 

@@ -50,6 +50,18 @@ impl<T> Pool<T> {
         Some(value)
     }
 
+    /// Exchanges what has this name.
+    pub(crate) fn replace(&mut self, name: u64, value: T) -> Option<T> {
+        self.slot(name)?.value.as_mut().map(|old| std::mem::replace(old, value))
+    }
+
+    /// Whether something had this name before, and has it no more.
+    pub(crate) fn is_past(&self, name: u64) -> bool {
+        let Some(slot) = self.slots.get(name as u32 as usize) else { return false };
+        let (turn, now) = ((name >> 32) as u32, slot.turn);
+        turn != 0 && now.wrapping_sub(turn) as i32 > 0
+    }
+
     /// The names of all that `keep` picks.
     pub(crate) fn names(&self, keep: impl Fn(&T) -> bool) -> Vec<u64> {
         (0u64..)

@@ -286,6 +286,16 @@ impl Net {
         self.hub.borrow_mut().refuse(from, to, Some(why));
     }
 
+    /// Whether new connections take a while from now on.
+    pub fn set_slow(&mut self, on: bool) {
+        self.hub.borrow_mut().slow = on;
+    }
+
+    /// Sends are not refused any more.
+    pub fn admit(&mut self, from: Place, to: Place) {
+        self.hub.borrow_mut().refuse(from, to, None);
+    }
+
     /// Ends a node. What it has sent still arrives; then all whom it met hear that it is gone.
     pub fn kill(&mut self, at: Place) {
         // Nothing reaches or leaves what takes the node's place for now.
@@ -293,10 +303,20 @@ impl Net {
         self.hub.borrow_mut().kill(at);
     }
 
+    /// Ends an endpoint that is not a node's only one, for its peers; the test closes it.
+    pub fn part(&mut self, at: Place) {
+        self.hub.borrow_mut().kill(at);
+    }
+
     /// Starts another process in the place, and under the name, of one that was killed.
     pub fn revive(&mut self, at: Place) {
         self.nodes[at] = Node::new(&self.setup, Hub::rejoin(&self.hub, at));
         self.acquaint(at);
+    }
+
+    /// A peer is inside an access for as many of the next calls that take memory back.
+    pub fn keep_inside(&mut self, calls: usize) {
+        self.hub.borrow_mut().stuck = calls;
     }
 
     /// That no node has an operation under way, or a completion that nobody looked at.
@@ -379,6 +399,11 @@ impl Node {
     /// Sends from the node's endpoint.
     pub fn send(&mut self, op: &Send<'_>) -> Result<(), Error> {
         self.domain.send(self.ep, op)
+    }
+
+    /// Sends from another endpoint of the node.
+    pub fn send_from(&mut self, ep: EpId, op: &Send<'_>) -> Result<(), Error> {
+        self.domain.send(ep, op)
     }
 
     /// Posts a receive to the node's endpoint.

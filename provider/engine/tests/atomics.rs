@@ -146,7 +146,7 @@ fn the_target_refuses_what_it_cannot_do_or_has_not_allowed() {
 }
 
 #[test]
-fn an_atomic_counts_as_a_write_and_one_that_fetches_as_a_read() {
+fn atomics_count_at_the_endpoint_by_what_they_return_and_at_the_registration_by_what_they_do() {
     let (mut net, _) = net_with(false, &[0]);
     let [w, r] = [net[0].cntr_open(), net[0].cntr_open()];
     let [rw, rr, mr_w, mr_r] = [(); 4].map(|()| net[1].cntr_open());
@@ -158,13 +158,31 @@ fn an_atomic_counts_as_a_write_and_one_that_fetches_as_a_read() {
     net[1].mr_bind_cntr(mr, Some(mr_r), Some(mr_w));
     let (operand, result, remote) = ([net.memory(0, 8)], [net.memory(0, 8)], [there(0, 8, 2)]);
     let sum = Atomic { flags: OpFlags::empty(), ..atomic(AtomicOp::Sum, &operand, &remote, 1) };
-    for op in [sum, sum, Atomic { result: &result, ..sum }] {
+    let swap = Atomic { op: AtomicOp::AtomicWrite, result: &result, ..sum };
+    let cswap = Atomic { op: AtomicOp::Cswap, compare: &operand, result: &result, ..sum };
+    let fetch = Atomic { op: AtomicOp::AtomicRead, operand: &[], result: &result, ..sum };
+    let all = [
+        (sum, [1, 0, 1, 0]),
+        (Atomic { result: &result, ..sum }, [0, 1, 1, 1]),
+        (swap, [0, 1, 1, 1]),
+        (cswap, [0, 1, 1, 1]),
+        (fetch, [0, 1, 0, 1]),
+    ];
+    let mut counted = [0; 4];
+    for (op, more) in all {
         net[0].atomic(&op).unwrap();
         net.settle();
+        counted = std::array::from_fn(|i| counted[i] + more[i]);
+        assert_eq!([rw, rr, mr_w, mr_r].map(|c| net[1].cntr_read(c)), counted, "{:?}", op.op);
+        // Of the two at the initiator, the same one as of the target's endpoint.
+        assert_eq!((net[0].cntr_read(w), net[0].cntr_read(r)), (counted[0], counted[1]));
     }
-    assert_eq!((net[0].cntr_read(w), net[0].cntr_read(r)), (2, 1));
-    let counted = [rw, rr, mr_w, mr_r].map(|c| net[1].cntr_read(c));
-    assert_eq!(counted, [2, 1, 2, 1]);
+    // One counter for both sorts of access counts each operation once.
+    let both = net[1].cntr_open();
+    net[1].mr_bind_cntr(mr, Some(both), Some(both));
+    net[0].atomic(&swap).unwrap();
+    net.settle();
+    assert_eq!(net[1].cntr_read(both), 1);
     net.assert_idle();
 }
 
@@ -179,4 +197,32 @@ fn an_atomic_may_bear_cq_data() {
     let c = net[1].received();
     assert_eq!((c.data, c.len, c.what), (3, 8, What::ATOMIC | What::REMOTE_WRITE | What::REMOTE_CQ_DATA));
     assert_eq!(net[0].sent().err, None);
+}
+
+#[test]
+fn registered_memory_that_is_not_mapped_is_an_error_to_the_initiator_alone() {
+    let (mut net, target) = net_with(false, &[10, 20]);
+    // SAFETY: nothing is ever mapped there; it is registered only, and what is registered may not be there.
+    let hole = unsafe { Span::new(16, 64, hmem::Kind::System) };
+    net[1].share(hole, 2);
+    let (operand, result) = (net.bytes(0, &words(&[1, 2])), net.memory(0, 16));
+    let (operand, old) = ([operand], [result]);
+    for fetch in [true, false] {
+        for flags in [OpFlags::COMPLETION, OpFlags::COMPLETION | OpFlags::DELIVERY] {
+            for at in [0, 3] {
+                let bad = [there(at, 16, 2)];
+                let op = Atomic { flags, ..atomic(AtomicOp::Sum, &operand, &bad, 1) };
+                let op = if fetch { Atomic { result: &old, ..op } } else { op };
+                net[0].atomic(&op).unwrap();
+                net.settle();
+                let errs: Vec<_> = net[0].tx().into_iter().filter_map(|c| c.err).collect();
+                assert_eq!(errs, [Error::Fault], "fetch: {fetch}, {flags:?}");
+            }
+        }
+    }
+    net[0].atomic(&atomic(AtomicOp::Sum, &operand, &[there(0, 16, 1)], 2)).unwrap();
+    net.settle();
+    assert_eq!(net[0].sent().err, None);
+    assert_eq!(net[1].look(target, 16), words(&[11, 22]));
+    net.assert_idle();
 }

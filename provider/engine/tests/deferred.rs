@@ -197,7 +197,7 @@ fn work_of_a_closed_endpoint_is_forgotten() {
     net[0].queue_work(work(1, go, 1, None, op));
     let op = sending(&net, &[], 2);
     net[0].queue_work(work(2, go, 1, None, op));
-    net[0].ep_close(ep);
+    net[0].ep_close(ep).unwrap();
     let link = net.link();
     net[0].open(link, None);
     assert_eq!(net[0].cntr_close(go), Ok(()));

@@ -265,7 +265,7 @@ fn what_is_in_use_is_not_closed() {
     assert_eq!(net[0].cntr_close(cntr), Err(Error::Busy));
     assert_eq!(net[0].av_close(av), Err(Error::Busy));
     assert_eq!(net[0].srx_close(rx), Err(Error::Invalid));
-    net[0].ep_close(ep);
+    net[0].ep_close(ep).unwrap();
     assert_eq!(net[0].send(&msg(0, &[], 0)), Err(Error::NotFound));
     assert_eq!(net[0].recv(&from_any(&[], 0)), Err(Error::NotFound));
     assert_eq!(net[0].cq_close(tx_cq), Ok(()));

@@ -360,13 +360,13 @@ fn closing_one_of_two_that_share_leaves_the_other_its_receives() {
     net[0].send(&msg(to[0], &[src], 0)).unwrap();
     net.settle();
     assert_eq!(net[1].srx_close(rx), Err(Error::Busy));
-    net[1].ep_close(eps[0]);
+    net[1].ep_close(eps[0]).unwrap();
     // What came in at the closed one went with it.
     net[1].recv_at(rx, &from_any(&[room], 1)).unwrap();
     assert_eq!(net[1].rx(), []);
     net[0].send(&msg(to[1], &[src], 0)).unwrap();
     net.settle();
     assert_eq!(net[1].received().ctx.0, 1);
-    net[1].ep_close(eps[1]);
+    net[1].ep_close(eps[1]).unwrap();
     assert_eq!(net[1].srx_close(rx), Ok(()));
 }

@@ -191,6 +191,34 @@ fn each_access_counts_once_at_the_endpoint_and_once_at_the_registration() {
     }
 }
 
+#[test]
+fn every_registration_of_one_operation_counts() {
+    for (len, direct) in [(60, true), (3000, true), (3000, false)] {
+        for is_write in [true, false] {
+            let mut net = Net::with(2, Setup { direct, ..Setup::default() });
+            let local = net.memory(0, 3 * len);
+            let mut cntrs = Vec::new();
+            for key in 1..=3 {
+                let target = net.memory(1, len);
+                let mr = net[1].share(target, key);
+                let [r, w] = [net[1].cntr_open(), net[1].cntr_open()];
+                net[1].mr_bind_cntr(mr, Some(r), Some(w));
+                cntrs.push((r, w));
+            }
+            // The first one twice.
+            let remote = [there(0, len, 1), there(0, len, 2), there(0, len / 2, 3), there(0, len / 2, 1)];
+            net[0].rma(&Rma { write: is_write, ..write(1, &[local], &remote, 1) }).unwrap();
+            net.settle();
+            assert_eq!(net[0].sent().err, None);
+            for &(r, w) in &cntrs {
+                let counted = (net[1].cntr_read(r), net[1].cntr_read(w));
+                assert_eq!(counted, if is_write { (0, 1) } else { (1, 0) }, "{len} {direct}");
+            }
+            net.assert_idle();
+        }
+    }
+}
+
 /// The owner may change memory as soon as the read is counted.
 #[test]
 fn a_read_counts_when_the_bytes_have_been_read() {
@@ -376,6 +404,60 @@ fn a_fault_at_the_target_is_told_to_the_initiator() {
             .unwrap();
         net.settle();
         assert_eq!(net[0].sent().err, Some(Error::Io));
+        net.assert_idle();
+    }
+}
+
+/// Registered, and not mapped: nothing ever is at the first page.
+fn unmapped(len: usize) -> Span {
+    // SAFETY: it is registered only, and what is registered may not be there.
+    unsafe { Span::new(16, len, Kind::System) }
+}
+
+#[test]
+fn registered_memory_that_is_not_mapped_is_an_error_to_the_initiator_alone() {
+    for (rma_order, answered, len) in [false, true]
+        .into_iter()
+        .flat_map(|o| [false, true].map(|a| (o, a)))
+        .flat_map(|(o, a)| LENS.into_iter().filter(|len| *len > 0).map(move |len| (o, a, len)))
+    {
+        let case = (rma_order, answered, len);
+        let config = Config { rma_order, ..Setup::default().config };
+        let mut net = Net::with(2, Setup { direct: false, config, ..Setup::default() });
+        let (local, good) = (net.memory(0, len), net.memory(1, len));
+        let hole = unmapped(3000);
+        net[1].share(hole, 1);
+        net[1].share(good, 2);
+        hmem::write(&[local], 0, &pattern(len, 3));
+        let flags = OpFlags::COMPLETION | if answered { OpFlags::DELIVERY } else { OpFlags::empty() };
+        let at_hole = [there(0, len.min(3000), 1)];
+        let part = [local.part(0, len.min(3000)).unwrap()];
+        let remote = [there(0, len, 2)];
+        for is_write in [true, false, true] {
+            let bad = Rma { write: is_write, flags, ..write(1, &part, &at_hole, 1) };
+            net[0].rma(&bad).unwrap();
+            net.settle();
+            // What is not answered has its end at once, and its error after that.
+            let errs: Vec<_> = net[0].tx().into_iter().filter_map(|c| c.err).collect();
+            assert_eq!(errs, [Error::Fault], "{case:?} write: {is_write}");
+            // Right ones go on.
+            net[0].rma(&Rma { flags, ..write(1, &[local], &remote, 2) }).unwrap();
+            net.settle();
+            assert_eq!(net[0].sent().err, None, "{case:?}");
+            assert_eq!(net[1].look(good, len), pattern(len, 3), "{case:?}");
+        }
+        // One of two places is there.
+        let half = len / 2;
+        if (1..3000).contains(&half) {
+            let both = [there(0, half, 2), there(0, half, 1)];
+            let part = [local.part(0, 2 * half).unwrap()];
+            for is_write in [true, false] {
+                net[0].rma(&Rma { write: is_write, flags, ..write(1, &part, &both, 3) }).unwrap();
+                net.settle();
+                let errs: Vec<_> = net[0].tx().into_iter().filter_map(|c| c.err).collect();
+                assert_eq!(errs, [Error::Fault], "{case:?} write: {is_write}");
+            }
+        }
         net.assert_idle();
     }
 }

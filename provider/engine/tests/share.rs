@@ -382,6 +382,71 @@ fn either_end_of_a_lent_transfer_may_die() {
     }
 }
 
+#[test]
+fn a_target_that_does_not_look_is_written_and_read_without_end() {
+    let len = 64 << 10;
+    for is_write in [true, false] {
+        let (mut net, target) = seeing(len);
+        let local = net.bytes(0, &pattern(len, 2));
+        let remote = [there(0, len, 7)];
+        let more = |net: &mut Net, n: usize| {
+            for i in 0..n {
+                net[0].rma(&engine::Rma { write: is_write, ..write(1, &[local], &remote, i) }).unwrap();
+                // Now one after the other, now many in a row.
+                while i % 3 == 0 && net[0].progress() > 0 {}
+                assert!(net[0].tx().iter().all(|c| c.err.is_none()));
+            }
+        };
+        more(&mut net, 20_000);
+        for _ in 0..10 {
+            net[0].progress();
+        }
+        net[0].tx();
+        assert!(net.in_flight(0, 1) <= 32, "{} frames that nobody needs", net.in_flight(0, 1));
+        let seed = if is_write { 2 } else { 1 };
+        assert!(
+            net[1].look(target, len) == pattern(len, seed) && net[0].look(local, len) == pattern(len, seed)
+        );
+        net.settle();
+        net[0].tx();
+        assert_eq!(net.pieces_helped(), 0);
+        // Once it looks it is asked to help again.
+        more(&mut net, 3);
+        net[1].progress();
+        assert!(net.pieces_helped() > 0);
+        net.settle();
+        net[0].tx();
+        net.assert_idle();
+    }
+}
+
+#[test]
+fn a_sender_that_does_not_look_is_not_told_to_share_without_end() {
+    let len = 64 << 10;
+    let mut net = warm(Setup { capacity: 16, ..Setup::default() });
+    let (src, dst) = (net.memory(0, len), net.memory(1, len));
+    let mut told = 0;
+    for i in 0..400 {
+        net[1].recv(&with_tag(&[dst], 0, i)).unwrap();
+        if net[0].send(&Send { tag: Some(0), ..msg(1, &[src], i) }).is_err() {
+            break;
+        }
+        for _ in 0..3 {
+            net[1].progress();
+        }
+        let sharing = std::cell::Cell::new(0);
+        net.tamper(1, 0, |frame| {
+            sharing.set(sharing.get() + usize::from(Head::of(frame).unwrap().op() == Some(Op::Share)));
+        });
+        told = sharing.get();
+        net[0].tx();
+        net[1].rx();
+        // With as many answers they are half of what there is room for.
+        assert!(told <= 4, "{told} frames that nobody needs");
+    }
+    assert!(told > 0);
+}
+
 /// A node that says it has begun to read or write `len` bytes of key 7 by pieces of `piece`.
 fn lend(net: &mut Net, share: engine::Share, len: usize, piece: usize, theirs: hmem::Span) {
     let mut frame = Vec::new();

@@ -63,6 +63,7 @@ impl From<Error> for Errno {
             Error::Range => fi::FI_EINVAL,
             Error::Unsupported => fi::FI_EOPNOTSUPP,
             Error::Io => fi::FI_EIO,
+            Error::Fault => fi::FI_EFAULT,
             Error::KeyInUse => fi::FI_ENOKEY,
             Error::NotFound => fi::FI_ENOENT,
             Error::Overrun => fi::FI_EOVERRUN,
@@ -72,7 +73,7 @@ impl From<Error> for Errno {
 }
 
 /// Every error of the engine; a provider errno is its place here.
-const DETAILS: [Error; 20] = [
+const DETAILS: [Error; 21] = [
     Error::Again,
     Error::Invalid,
     Error::NoAddr,
@@ -93,6 +94,7 @@ const DETAILS: [Error; 20] = [
     Error::KeyInUse,
     Error::NotFound,
     Error::Overrun,
+    Error::Fault,
 ];
 /// Where the places start: above every number of libfabric's, so that those can be told apart.
 const FIRST_DETAIL: c_int = 4096;
@@ -167,6 +169,7 @@ mod tests {
             (Error::Reset, 104),
             (Error::Unreachable, 113),
             (Error::NotFound, 2),
+            (Error::Fault, 14),
         ] {
             assert_eq!(Errno::from(e), Errno(n), "{e}");
         }

@@ -19,6 +19,7 @@ pub(crate) struct Params {
     pub long_ring_size: usize,
     pub cma: bool,
     pub device_direct: bool,
+    pub fault_handler: bool,
     pub connect_timeout: Duration,
     pub unexpected_size: usize,
     /// What is answered to whom has not said.
@@ -37,6 +38,7 @@ impl Default for Params {
             long_ring_size: link.long_ring,
             cma: link.cma,
             device_direct: link.device_direct,
+            fault_handler: true,
             connect_timeout: link.connect_timeout,
             unexpected_size: 256 << 20,
             inject_size: INJECT_SIZE,
@@ -132,6 +134,15 @@ pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
               such memory goes through the ring (default: yes)",
         ) {
             p.device_direct = on;
+        }
+        if let Some(on) = core.param_bool(
+            provider,
+            c"fault_handler",
+            c"Handle SIGSEGV and SIGBUS of accesses by peers to memory that is registered but not mapped, so that they \
+              are errors to the peer; other faults go to the handlers there were before. If not, the kernel makes \
+              these accesses, which takes longer (default: yes)",
+        ) {
+            p.fault_handler = on;
         }
         if let Some(ms) = core.param_int(
             provider,

@@ -8,6 +8,8 @@ use engine::NoDirect;
 use hmem::Span;
 use wire::Seg;
 
+use crate::space::Target;
+
 /// Most parts of either side per call; the kernel's limit (IOV_MAX) is 1024.
 const PARTS: usize = 64;
 
@@ -28,27 +30,32 @@ pub(crate) enum Way {
 pub(crate) enum Fault {
     /// The kernel does not let us, and will not.
     Forbidden(io::Error),
-    /// Not with this memory.
-    Kind,
-    /// There is no such process, or its memory is gone already.
+    /// Not with this memory: it is a device's, or not mapped, or of a sort that the call cannot reach.
+    Memory,
+    /// The address space is gone.
     Gone,
-    /// A bad address or a bad length.
-    Bad,
 }
 
 impl From<Fault> for NoDirect {
     fn from(f: Fault) -> NoDirect {
         match f {
-            Fault::Forbidden(_) | Fault::Kind => NoDirect::Never,
-            Fault::Gone | Fault::Bad => NoDirect::Fault,
+            Fault::Forbidden(_) => NoDirect::Never,
+            Fault::Memory => NoDirect::Memory,
+            Fault::Gone => NoDirect::Fault,
         }
     }
 }
 
-/// Moves `len` bytes between byte `roff` of `remote` in process `pid` and byte `loff` of `local`.
+/// Finds out whether the target's id still leads to its address space.
+pub(crate) fn verify(target: &Target) -> Result<(), Fault> {
+    let (here, there) = ([NOTHING], [NOTHING]);
+    call(Way::Get, &Target { guarded: true, ..*target }, &here[..0], &there[..0]).map(|_| ())
+}
+
+/// Moves `len` bytes between byte `roff` of `remote` in an address space and byte `loff` of `local`.
 pub(crate) fn transfer(
     way: Way,
-    pid: i32,
+    target: &Target,
     remote: &[Seg],
     roff: usize,
     local: &[Span],
@@ -56,7 +63,7 @@ pub(crate) fn transfer(
     len: usize,
 ) -> Result<(), Fault> {
     if !local.iter().all(|s| s.kind().is_system()) {
-        return Err(Fault::Kind);
+        return Err(Fault::Memory);
     }
     if let ([ours], [theirs]) = (local, remote) {
         // One piece each, all inside: what nearly every transfer is.
@@ -68,7 +75,7 @@ pub(crate) fn transfer(
             let here = libc::iovec { iov_base: part.as_ptr().cast(), iov_len: len };
             let base = std::ptr::without_provenance_mut((theirs.addr.get() as usize).wrapping_add(roff));
             let there = libc::iovec { iov_base: base, iov_len: len };
-            if call(way, pid, &[here], &[there])? == len {
+            if call(way, target, &[here], &[there])? == len {
                 return Ok(());
             }
             // Cut short: whatever that was, the loop finds it.
@@ -77,7 +84,7 @@ pub(crate) fn transfer(
     let mut done = 0;
     while done < len {
         let want = (len - done).min(CHUNK);
-        let mut here = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS];
+        let mut here = [NOTHING; PARTS];
         let mut there = here;
         let ours = local.iter().map(|s| (s.as_ptr().cast(), s.len() as u64));
         let theirs =
@@ -87,36 +94,86 @@ pub(crate) fn transfer(
         let ask = got_here.min(got_there);
         if ask == 0 {
             // One side is shorter than `len` says.
-            return Err(Fault::Bad);
+            return Err(Fault::Memory);
         }
         let n_here = trim(&mut here[..n_here], ask);
         let n_there = trim(&mut there[..n_there], ask);
-        done += call(way, pid, &here[..n_here], &there[..n_there])?;
+        match call(way, target, &here[..n_here], &there[..n_there])? {
+            0 => return Err(Fault::Memory),
+            n => done += n,
+        }
     }
     Ok(())
 }
 
-/// One system call; how many bytes it moved, which is more than none. `here` are parts of spans.
-fn call(way: Way, pid: i32, here: &[libc::iovec], there: &[libc::iovec]) -> Result<usize, Fault> {
+const NOTHING: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+/// One system call; how many bytes it moved. `here` are parts of spans.
+#[inline]
+fn call(way: Way, target: &Target, here: &[libc::iovec], there: &[libc::iovec]) -> Result<usize, Fault> {
+    if target.guarded {
+        return call_guarded(way, target, here, there);
+    }
+    vm_call(way, target.id, here, there).map_err(|e| fault(e, Fault::Memory))
+}
+
+/// Likewise, with the guard named first.
+#[cold]
+fn call_guarded(
+    way: Way,
+    target: &Target,
+    here: &[libc::iovec],
+    there: &[libc::iovec],
+) -> Result<usize, Fault> {
+    const WORD: usize = size_of::<u64>();
+    let mut word = [0u8; WORD];
+    let at = match way {
+        Way::Get => target.token_at(),
+        Way::Put => target.word_at(),
+    };
+    let guard = std::ptr::without_provenance_mut(at as usize);
+    let (mut ours, mut theirs) = ([NOTHING; PARTS + 1], [NOTHING; PARTS + 1]);
+    ours[0] = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: WORD };
+    theirs[0] = libc::iovec { iov_base: guard, iov_len: WORD };
+    ours[1..=here.len()].copy_from_slice(here);
+    theirs[1..=there.len()].copy_from_slice(there);
+    // An address that is not mapped in the first place: the guard's.
+    let n = vm_call(way, target.id, &ours[..=here.len()], &theirs[..=there.len()])
+        .map_err(|e| fault(e, Fault::Gone))?;
+    match n.checked_sub(WORD) {
+        Some(n) if way == Way::Put || target.has_token(word) => Ok(n),
+        _ => Err(Fault::Gone),
+    }
+}
+
+/// Whether there is a process of that pid.
+pub(crate) fn lives(pid: i32) -> bool {
+    // SAFETY: kill(2) with signal 0 sends none.
+    unsafe { libc::kill(pid, 0) == 0 }
+}
+
+/// What an error of the call means; `bad`: that an address is not mapped.
+#[cold]
+fn fault(e: io::Error, bad: Fault) -> Fault {
+    match e.raw_os_error() {
+        Some(libc::EPERM | libc::ENOSYS | libc::EACCES) => Fault::Forbidden(e),
+        Some(libc::ESRCH) => Fault::Gone,
+        Some(libc::EFAULT) => bad,
+        _ => Fault::Memory,
+    }
+}
+
+/// The call itself.
+#[inline]
+fn vm_call(way: Way, id: i32, here: &[libc::iovec], there: &[libc::iovec]) -> io::Result<usize> {
     let call = match way {
         Way::Get => libc::process_vm_readv,
         Way::Put => libc::process_vm_writev,
     };
-    // SAFETY: `here` holds parts of spans, which are valid for the access by `Span`'s invariant; the
-    // kernel checks `there` in the other process and answers EFAULT.
-    let n = unsafe { call(pid, here.as_ptr(), here.len() as u64, there.as_ptr(), there.len() as u64, 0) };
-    match n {
-        1.. => Ok(n as usize),
-        0 => Err(Fault::Bad),
-        _ => {
-            let e = io::Error::last_os_error();
-            Err(match e.raw_os_error() {
-                Some(libc::EPERM | libc::ENOSYS | libc::EACCES) => Fault::Forbidden(e),
-                Some(libc::ESRCH) => Fault::Gone,
-                _ => Fault::Bad,
-            })
-        }
-    }
+    // SAFETY: `here` holds parts of spans, which are valid for the access by `Span`'s invariant, or a word of
+    // the caller's; the kernel checks `there` in the other address space and answers EFAULT.
+    let n = unsafe { call(id, here.as_ptr(), here.len() as u64, there.as_ptr(), there.len() as u64, 0) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
 /// Writes the parts of `iov` that make up `off..off+len` to `out`; returns how many parts and bytes
@@ -203,7 +260,7 @@ pub fn eager_size() -> usize {
         let mut once = || {
             let here = [libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: PAGE }];
             let begin = Instant::now();
-            let done = call(Way::Get, pid, &here, &there);
+            let done = vm_call(Way::Get, pid, &here, &there);
             done.ok().map(|_| begin.elapsed())
         };
         // The least of them: the others were disturbed.
@@ -250,6 +307,7 @@ fn capable_ptrace() -> bool {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::space::Space;
 
     fn seg(s: Span) -> Seg {
         Seg { addr: s.addr().into(), len: (s.len() as u64).into() }
@@ -257,19 +315,19 @@ mod tests {
 
     #[test]
     fn iovs_of_other_shapes_and_more_parts_than_a_call_takes() {
-        let pid = std::process::id() as i32;
+        let own = own();
         let remote: Vec<Span> = (0..300).map(|i| Span::leak(i % 7)).collect();
         let local: Vec<Span> = (0..100).map(|_| Span::leak(9)).collect();
         let total = hmem::total(&remote);
         let text: Vec<u8> = (0..total).map(|i| (i * 31) as u8).collect();
         hmem::write(&remote, 0, &text);
         let segs: Vec<Seg> = remote.iter().map(|s| seg(*s)).collect();
-        transfer(Way::Get, pid, &segs, 5, &local, 3, total - 5).unwrap();
+        transfer(Way::Get, &own, &segs, 5, &local, 3, total - 5).unwrap();
         let mut back = vec![0; total - 5];
         hmem::read(&local, 3, &mut back);
         assert!(back == text[5..]);
         hmem::write(&local, 3, &[7; 40]);
-        transfer(Way::Put, pid, &segs, 50, &local, 3, 40).unwrap();
+        transfer(Way::Put, &own, &segs, 50, &local, 3, 40).unwrap();
         let mut back = vec![0; total];
         hmem::read(&remote, 0, &mut back);
         assert!(back[..50] == text[..50] && back[50..90] == [7; 40] && back[90..] == text[90..]);
@@ -282,18 +340,52 @@ mod tests {
         assert!((0..100).all(|_| eager_size() == size));
     }
 
+    /// This process, by its keeper.
+    fn own() -> Target {
+        Target::new(std::process::id() as i32, Space::own().unwrap())
+    }
+
     #[test]
     fn what_is_not_there_is_a_fault() {
-        let pid = std::process::id() as i32;
         let local = [Span::leak(8)];
         let bad = [Seg { addr: 16.into(), len: 8.into() }];
-        assert!(matches!(transfer(Way::Get, pid, &bad, 0, &local, 0, 8), Err(Fault::Bad)));
         let high = [Seg { addr: u64::MAX.into(), len: u64::MAX.into() }];
-        assert!(matches!(transfer(Way::Put, pid, &high, 9, &local, 0, 8), Err(Fault::Bad)));
         let good = [seg(Span::leak(8))];
-        assert!(matches!(transfer(Way::Get, pid, &good, 0, &local, 4, 8), Err(Fault::Bad)));
-        assert!(matches!(transfer(Way::Get, pid, &good, usize::MAX, &local, 0, 8), Err(Fault::Bad)));
-        assert!(matches!(transfer(Way::Get, i32::MAX, &good, 0, &local, 0, 8), Err(Fault::Gone)));
-        transfer(Way::Get, pid, &good, 8, &local, 8, 0).unwrap();
+        for target in [own(), Target { guarded: true, id: std::process::id() as i32, ..own() }] {
+            let get = |segs: &[Seg], roff, loff| transfer(Way::Get, &target, segs, roff, &local, loff, 8);
+            assert!(matches!(get(&bad, 0, 0), Err(Fault::Memory)));
+            assert!(matches!(transfer(Way::Put, &target, &high, 9, &local, 0, 8), Err(Fault::Memory)));
+            assert!(matches!(get(&good, 0, 4), Err(Fault::Memory)));
+            assert!(matches!(get(&good, usize::MAX, 0), Err(Fault::Memory)));
+            get(&good, 0, 0).unwrap();
+            transfer(Way::Get, &target, &good, 8, &local, 8, 0).unwrap();
+            let gone = Target { id: i32::MAX, ..target };
+            assert!(matches!(transfer(Way::Get, &gone, &good, 0, &local, 0, 8), Err(Fault::Gone)));
+            assert!(matches!(verify(&gone), Err(Fault::Gone)));
+            verify(&target).unwrap();
+        }
+    }
+
+    /// Another address space under the same id: neither is read nor written.
+    #[test]
+    fn another_address_space_is_left_alone() {
+        let memory = Span::leak(8);
+        hmem::write(&[memory], 0, &[1; 8]);
+        let local = [Span::leak(8)];
+        let (there, pid) = ([seg(memory)], std::process::id() as i32);
+        let mut packet = Space::own().unwrap().encode();
+        // Another token; a guard that is not mapped.
+        for at in [15, 1] {
+            packet[at] ^= 0x40;
+            let other = Target::new(pid, Space::decode(&packet));
+            let guarded = Target { guarded: true, ..other };
+            assert!(matches!(verify(&other), Err(Fault::Gone)));
+            assert!(matches!(transfer(Way::Get, &guarded, &there, 0, &local, 0, 8), Err(Fault::Gone)));
+        }
+        let other = Target { guarded: true, ..Target::new(pid, Space::decode(&packet)) };
+        assert!(matches!(transfer(Way::Put, &other, &there, 0, &local, 0, 8), Err(Fault::Gone)));
+        let mut now = [0; 8];
+        hmem::read(&[memory], 0, &mut now);
+        assert_eq!(now, [1; 8], "written");
     }
 }

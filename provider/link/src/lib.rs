@@ -14,7 +14,10 @@
 //! | `shm::connect` | reaching a peer that was not reached yet, or no longer |
 //! | `shm::service` | what arrives on sockets: hellos, ends, wake-ups |
 //! | `shm::window` | memory made by one process and mapped by its peers |
-//! | `shm::hazard` | taking memory back from peers that reach it by themselves |
+//! | `shm::access` | accesses to others' memory, and the barrier by which it is taken back |
+//! | `shm::direct` | the same for a channel: what allows an access, and what ends that |
+//! | `shm::hazard` | the same for memory that UCX's keys name |
+//! | `space` | an identity of an address space, which execve(2) ends |
 //! | `cma` | reading and writing a peer's memory: process_vm_readv(2) |
 //! | `net` | which addresses are this host's |
 //!
@@ -28,6 +31,7 @@
 mod cma;
 mod net;
 mod shm;
+mod space;
 
 pub use cma::{cma_allowed, eager_in_a_row, eager_size};
 pub use net::primary_ip;
@@ -35,3 +39,11 @@ pub use shm::{
     DEFAULT_RING, FEW, Hazards, LONG_RING, MIN_RING, Mapping, OpenOptions, ShmFrame, ShmLink, WindowId,
     Windows, full_fence, look_no_further,
 };
+
+/// A random number.
+pub(crate) fn random() -> std::io::Result<u64> {
+    let mut b = [0u8; 8];
+    // SAFETY: `b` is a valid place of 8 bytes.
+    let n = unsafe { libc::getrandom(b.as_mut_ptr().cast(), b.len(), 0) };
+    if n == 8 { Ok(u64::from_ne_bytes(b)) } else { Err(std::io::Error::last_os_error()) }
+}

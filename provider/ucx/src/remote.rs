@@ -15,14 +15,17 @@ use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use engine::{Link, PeerId, Refused};
+use hmem::guard::Guard;
+use hmem::{AtomicOp, Datatype, Kind, NotApplied, Span};
 use ucx_sys::{self as ucx, Completion, Status, UnpackFn};
 
 use crate::attr::SEGMENT;
 use crate::ep::{self, Ep};
 use crate::iface::{HEAD, Iface};
-use crate::{rma, share};
+use crate::{param, share};
 
 pub(crate) const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
@@ -340,36 +343,101 @@ fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Option<()> {
     if len > SEGMENT {
         return None;
     }
-    let at = addr as usize as *mut u8;
     let aligned = what < 2 || addr as usize % len == 0;
     let mut reply = vec![REPLY, ucx::UCS_OK as u8, 0, 0];
     reply.extend_from_slice(&token.to_ne_bytes());
     if !regions.contains(addr as usize, len) || !aligned {
         reply[1] = ucx::UCS_ERR_INVALID_ADDR as u8;
     } else {
-        // SAFETY: memory that UCP registered with us, or had us allocate, for its peers to access,
-        // valid until it is deregistered.
-        unsafe {
-            match what {
-                0 => at.copy_from_nonoverlapping(put.as_ptr(), len),
-                1 => {
-                    reply.resize(HEAD + 8 + len, 0);
-                    reply.as_mut_ptr().add(HEAD + 8).copy_from_nonoverlapping(at, len);
-                }
-                2 => match rma::atomic32(at, op, a as u32, b as u32) {
-                    Some(old) => reply.extend_from_slice(&old.to_ne_bytes()),
-                    None => reply[1] = ucx::UCS_ERR_UNSUPPORTED as u8,
-                },
-                _ => match rma::atomic64(at, op, a, b) {
-                    Some(old) => reply.extend_from_slice(&old.to_ne_bytes()),
-                    None => reply[1] = ucx::UCS_ERR_UNSUPPORTED as u8,
-                },
+        guard_memory();
+        // SAFETY: memory that UCP registered with us, or had us allocate, for its peers to access, until it is
+        // deregistered; if the application has unmapped it before, that is found out.
+        let memory = [unsafe { Span::new(addr as usize, len, Kind::System) }.for_peers()];
+        let done = match what {
+            0 => Ok(hmem::write(&memory, 0, put) == len),
+            1 => {
+                reply.resize(HEAD + 8 + len, 0);
+                Ok(hmem::read(&memory, 0, &mut reply[HEAD + 8..]) == len)
             }
+            2 => atomic(
+                &memory,
+                Datatype::Uint32,
+                op,
+                &(a as u32).to_ne_bytes(),
+                &(b as u32).to_ne_bytes(),
+                &mut reply,
+            ),
+            _ => atomic(&memory, Datatype::Uint64, op, &a.to_ne_bytes(), &b.to_ne_bytes(), &mut reply),
+        };
+        match done {
+            Ok(true) => {}
+            Ok(false) => {
+                log::warn!(
+                    "{} accesses registered memory that is not mapped, or not for that: deregister memory before it \
+                     is unmapped",
+                    i.link.peer_addr(from)
+                );
+                reply.truncate(HEAD + 8);
+                reply[1] = ucx::UCS_ERR_INVALID_ADDR as u8;
+            }
+            Err(status) => reply[1] = status as u8,
         }
     }
     // Who is gone needs none.
     let _ = i.post(from, reply, true);
     Some(())
+}
+
+/// Sees to it that memory which the application has unmapped is an error to the peer that accesses it; now and
+/// then, since another library may have set handlers of its own meanwhile.
+fn guard_memory() {
+    const SELDOM: u32 = 64;
+    static SERVED: AtomicU32 = AtomicU32::new(0);
+    if SERVED.fetch_add(1, Relaxed) % SELDOM != 0 {
+        return;
+    }
+    let asked = param::get().fault_handler;
+    match hmem::guard::hold(asked) {
+        None | Some(Guard::Handler) => {}
+        Some(Guard::Call) if !asked => log::info!("peers' requests are carried out by process_vm_readv(2)"),
+        Some(Guard::Call) => log::warn!(
+            "no handler of SIGSEGV can be kept here (replaced by another library's, or not possible): peers' requests \
+             are carried out by process_vm_readv(2), which takes longer"
+        ),
+        Some(Guard::None) => log::warn!(
+            "neither a handler of SIGSEGV nor process_vm_readv(2) is allowed: a peer's request for memory that is \
+             registered but not mapped ends this process; set STRAIT_UCX_FAULT_HANDLER=y, or have the seccomp filter \
+             allow rt_sigaction(2)"
+        ),
+    }
+}
+
+/// Applies an atomic operation, and adds the value from before to the reply; whether the memory was there.
+fn atomic(
+    memory: &[Span],
+    datatype: Datatype,
+    op: u32,
+    value: &[u8],
+    compare: &[u8],
+    reply: &mut Vec<u8>,
+) -> Result<bool, Status> {
+    let (op, compare) = match op {
+        ucx::UCT_ATOMIC_OP_ADD => (AtomicOp::Sum, &[][..]),
+        ucx::UCT_ATOMIC_OP_AND => (AtomicOp::Band, &[][..]),
+        ucx::UCT_ATOMIC_OP_OR => (AtomicOp::Bor, &[][..]),
+        ucx::UCT_ATOMIC_OP_XOR => (AtomicOp::Bxor, &[][..]),
+        ucx::UCT_ATOMIC_OP_SWAP => (AtomicOp::AtomicWrite, &[][..]),
+        ucx::UCT_ATOMIC_OP_CSWAP => (AtomicOp::Cswap, compare),
+        _ => return Err(ucx::UCS_ERR_UNSUPPORTED),
+    };
+    let mut old = [0; 8];
+    let old = &mut old[..datatype.size()];
+    match hmem::apply(memory, op, datatype, value, compare, Some(&mut *old)) {
+        Ok(()) => reply.extend_from_slice(old),
+        Err(NotApplied::Fault) => return Ok(false),
+        Err(NotApplied::Unsupported) => return Err(ucx::UCS_ERR_UNSUPPORTED),
+    }
+    Ok(true)
 }
 
 /// The atomic operation: an atomic request carries it as its one byte to put.
@@ -477,5 +545,36 @@ mod tests {
         assert!(remote.is_greedy(peer) && !remote.is_greedy(PeerId(4)));
         remote.forget(peer);
         assert!(remote.sent() && !remote.is_greedy(peer));
+    }
+
+    #[test]
+    fn what_requested_atomics_do() {
+        let memory = [Span::leak(8).for_peers()];
+        let run = |datatype: Datatype, op, value: u64, compare: u64| {
+            let mut reply = vec![];
+            let size = datatype.size();
+            let (value, compare) = (value.to_ne_bytes(), compare.to_ne_bytes());
+            let part = [memory[0].part(0, size).unwrap()];
+            let done = atomic(&part, datatype, op, &value[..size], &compare[..size], &mut reply);
+            let mut now = [0; 8];
+            hmem::read(&part, 0, &mut now[..size]);
+            reply.resize(8, 0);
+            done.map(|is_there| {
+                (is_there, u64::from_ne_bytes(reply.try_into().unwrap()), u64::from_ne_bytes(now))
+            })
+        };
+        for width in [Datatype::Uint64, Datatype::Uint32] {
+            assert_eq!(
+                run(width, ucx::UCT_ATOMIC_OP_SWAP, 12, 0).map(|(is, _, now)| (is, now)),
+                Ok((true, 12))
+            );
+            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_ADD, 3, 0), Ok((true, 12, 15)));
+            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_AND, 6, 0), Ok((true, 15, 6)));
+            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_OR, 9, 0), Ok((true, 6, 15)));
+            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_XOR, 10, 0), Ok((true, 15, 5)));
+            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_CSWAP, 7, 4), Ok((true, 5, 5)));
+            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_CSWAP, 7, 5), Ok((true, 5, 7)));
+            assert_eq!(run(width, 6, 0, 0), Err(ucx::UCS_ERR_UNSUPPORTED));
+        }
     }
 }

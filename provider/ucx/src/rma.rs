@@ -5,7 +5,7 @@
 use std::ffi::{c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
-use engine::{Link, NoDirect, Refused};
+use engine::{Grant, Link, NoDirect, Refused};
 use hmem::{Kind, Span};
 use ucx_sys::{self as ucx, Completion, Iov, PackFn, Status, UnpackFn};
 use wire::Seg;
@@ -61,7 +61,15 @@ fn far(e: &mut Ep, reach: Reach) -> Result<Way, Status> {
         if i.link.peer_pid(e.peer).is_none() {
             i.link.room(e.peer, 0).map_err(|why| e.refused(why))?;
         }
-        return Ok(Way::Cma);
+        match i.link.knows_space(e.peer) {
+            Some(true) => return Ok(Way::Cma),
+            // Its welcome is on the way.
+            Some(false) => {
+                e.awaits = true;
+                return Err(ucx::UCS_ERR_NO_RESOURCE);
+            }
+            None => e.no_cma = true,
+        }
     }
     if i.remote.full(e.peer) { Err(ucx::UCS_ERR_NO_RESOURCE) } else { Ok(Way::Request) }
 }
@@ -82,9 +90,9 @@ fn cma(e: &mut Ep, rkey: usize, put: bool, addr: u64, local: &[Span], len: usize
     let peer = e.peer;
     let done = access(rkey, || {
         if put {
-            link.put(peer, &remote, 0, local, 0, len)
+            link.put(peer, Grant::Agreed, &remote, 0, local, 0, len)
         } else {
-            link.get(peer, &remote, 0, local, 0, len)
+            link.get(peer, Grant::Agreed, &remote, 0, local, 0, len)
         }
     })?;
     match done {
@@ -99,7 +107,9 @@ fn cma(e: &mut Ep, rkey: usize, put: bool, addr: u64, local: &[Span], len: usize
             log::info!("{}: no CMA: its memory is reached through the ring", link.peer_addr(peer));
             Ok(false)
         }
-        Err(NoDirect::Fault) => match link.room(peer, 0) {
+        // Not this memory: the owner's answer to a request tells.
+        Err(NoDirect::Memory) => Ok(false),
+        Err(NoDirect::Revoked | NoDirect::Fault) => match link.room(peer, 0) {
             // Dead, but not yet buried.
             Err(why @ Refused::Gone(_)) => Err(e.refused(why)),
             _ => Err(ucx::UCS_ERR_IO_ERROR),

@@ -16,7 +16,7 @@
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use engine::{Link, PeerId, Share};
+use engine::{Grant, Link, PeerId, Share};
 use hmem::{Kind, Span};
 use link::ShmLink;
 use ucx_sys::{self as ucx, Completion, Status};
@@ -189,8 +189,8 @@ impl Part {
             // What is left after a failure is taken only so that the other side does not.
             good = good
                 && match put {
-                    true => link.put(self.peer, there, off, here, off, len).is_ok(),
-                    false => link.get(self.peer, there, off, here, off, len).is_ok(),
+                    true => link.put(self.peer, Grant::Agreed, there, off, here, off, len).is_ok(),
+                    false => link.get(self.peer, Grant::Agreed, there, off, here, off, len).is_ok(),
                 };
         }
         (done, good)

@@ -47,6 +47,8 @@ pub enum Op {
     Invite = 17,
     /// The payload of an `Rts` that nobody asked for.
     Body = 18,
+    /// The sender of an `Rts` has taken it back: its payload is not to be had any more.
+    Withdrawn = 19,
 }
 
 impl Op {
@@ -70,6 +72,7 @@ impl Op {
             16 => Op::Refused,
             17 => Op::Invite,
             18 => Op::Body,
+            19 => Op::Withdrawn,
             _ => return None,
         })
     }
@@ -116,6 +119,8 @@ pub enum Status {
     Discarded = 6,
     /// The frame made no sense.
     Malformed = 7,
+    /// The registered memory is not mapped, or not for that.
+    Fault = 8,
 }
 
 impl Status {
@@ -129,6 +134,7 @@ impl Status {
             4 => Status::Unsupported,
             5 => Status::Io,
             6 => Status::Discarded,
+            8 => Status::Fault,
             _ => Status::Malformed,
         }
     }
@@ -378,6 +384,7 @@ mod tests {
             (Op::Refused, 16),
             (Op::Invite, 17),
             (Op::Body, 18),
+            (Op::Withdrawn, 19),
         ] {
             assert_eq!(op as u8, code);
             assert_eq!(Op::from_u8(code), Some(op));

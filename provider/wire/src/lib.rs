@@ -25,6 +25,7 @@
 //! | `Handle` | – | – | – | [`Handle`] |
 //! | `Invite` | sender's req | taker's req | segments | [`Pieces`], segments x [`Seg`] |
 //! | `Body` | sender's req | – | – | payload |
+//! | `Withdrawn` | sender's req | – | – | – |
 //!
 //! `Write` and friends address memory as libfabric's `fi_rma_iov` does: an offset or address, a
 //! length, and the key of a registration of the target.
@@ -36,6 +37,10 @@
 //!
 //! A `Body` is for an `Rts` of the same sender that was not, or not in time, answered by a `Cts`; one that comes after
 //! it is void.
+//!
+//! A sender that has cancelled a message says so by `Withdrawn`, or by a `Fin` with [`Status::Discarded`] if the
+//! payload was asked for already. The receiver answers the sender's request by a `Fin` in either case, and until
+//! then that request's number is not used again.
 
 #![forbid(unsafe_code)]
 
@@ -48,4 +53,4 @@ pub use frame::{
 };
 
 /// Version of everything in this crate; two endpoints of different versions refuse each other.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;

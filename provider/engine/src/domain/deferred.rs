@@ -60,23 +60,25 @@ impl<L: Link> Domain<L> {
 
     /// Completes an operation that could not be started: nobody else is there to be told.
     fn fail_work(&mut self, work: &Work, err: Error) {
-        let (ep, ctx, what, tag) = match &work.op {
-            WorkOp::Send { ep, ctx, tag, .. } => (
+        let (ep, to, ctx, what, tag) = match &work.op {
+            WorkOp::Send { ep, to, ctx, tag, .. } => (
                 ep,
+                *to,
                 *ctx,
                 What::SEND | if tag.is_some() { What::TAGGED } else { What::MSG },
                 tag.unwrap_or(0),
             ),
-            WorkOp::Rma { ep, ctx, write, .. } => {
-                (ep, *ctx, What::RMA | if *write { What::WRITE } else { What::READ }, 0)
+            WorkOp::Rma { ep, to, ctx, write, .. } => {
+                (ep, *to, *ctx, What::RMA | if *write { What::WRITE } else { What::READ }, 0)
             }
-            WorkOp::Atomic { ep, ctx, result, .. } => {
-                (ep, *ctx, What::ATOMIC | if result.is_empty() { What::WRITE } else { What::READ }, 0)
+            WorkOp::Atomic { ep, to, ctx, result, .. } => {
+                (ep, *to, *ctx, What::ATOMIC | if result.is_empty() { What::WRITE } else { What::READ }, 0)
             }
             _ => return self.core.count(work.completion, true),
         };
         if let Some(ep) = self.eps.get_mut(ep.at()) {
             ep.fail_start(&mut self.core, ctx, what, tag, work.tally(), err);
+            ep.not_started(&mut self.core, to, err);
         }
     }
 

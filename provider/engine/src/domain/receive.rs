@@ -74,12 +74,26 @@ impl<L: Link> Domain<L> {
             let matcher = context.matcher(pattern.tag.is_some());
             let Some(message) = matcher.find_waiting(&pattern).and_then(|at| matcher.take(at)) else {
                 matcher.post(|| recv);
+                if pattern.src != ADDR_UNSPEC {
+                    self.look_for_peer(rx, pattern.src);
+                }
                 return Ok(());
             };
             let Some(ep) = self.eps.get_mut(message.ep.at()) else { continue };
             if ep.accept(&mut self.core, message, &recv) {
                 return Ok(());
             }
+        }
+    }
+
+    /// Looks for a peer that is gone as far as is known, for a receive that was posted just now.
+    fn look_for_peer(&mut self, rx: RxId, src: FiAddr) {
+        let mut at = 0;
+        while let Some(&id) = self.core.rxs.get(rx.at()).and_then(|rx| rx.eps.get(at)) {
+            if let Some(ep) = self.eps.get_mut(id.at()).filter(|ep| ep.is_gone(src)) {
+                ep.look_again(&mut self.core, src);
+            }
+            at += 1;
         }
     }
 
@@ -208,6 +222,22 @@ impl<L: Link> Domain<L> {
         if flags.contains(OpFlags::COMPLETION) {
             let cq = ep.rx_cq;
             self.core.complete(cq, entry);
+        }
+        Ok(())
+    }
+
+    /// Cancels what was posted to an endpoint under that context: a receive, or a send whose bytes are still
+    /// here. It fails with [`Error::Cancelled`].
+    pub fn ep_cancel(&mut self, ep: EpId, ctx: Ctx) -> Result<(), Error> {
+        let rx = self.ep_rx(ep).ok_or(Error::NotFound)?;
+        match self.cancel(rx, ctx) {
+            Err(Error::NotFound) => {}
+            other => return other,
+        }
+        let e = self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?;
+        e.cancel(&mut self.core, ctx)?;
+        if self.core.counted && !self.work.is_empty() {
+            self.run_work();
         }
         Ok(())
     }

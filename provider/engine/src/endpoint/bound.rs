@@ -76,6 +76,9 @@ impl<L: Link> Endpoint<L> {
         core.waiting = core.waiting.saturating_sub(weight);
         let state = self.peer(message.peer);
         state.waiting = state.waiting.saturating_sub(weight);
+        if state.waiting == 0 && state.gone.is_some() {
+            self.release(message.peer);
+        }
     }
 
     #[cold]

@@ -17,7 +17,7 @@ use hmem::Span;
 use wire::{Flags, Head, MAX_SEGS, Op as WireOp, Pieces, Seg, Status, put, take, take_many};
 
 use super::{Endpoint, In, Out, Request, Serve, Then};
-use crate::core::Core;
+use crate::core::{Core, unmoved};
 use crate::link::{CopyId, Link, NoDirect, PeerId, Refused, Share, Way};
 
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
@@ -78,26 +78,28 @@ impl<L: Link> Endpoint<L> {
         Some(())
     }
 
-    /// Begins to copy, on behalf of the request `name`.
+    /// Begins to copy, on behalf of the request `name`, what the peer told of under the name of its `request`.
+    #[allow(clippy::too_many_arguments)]
     fn begin(
         &mut self,
         name: u64,
         way: Way,
         peer: PeerId,
+        request: u64,
         segs: &[Seg],
         iov: &[Span],
         len: usize,
     ) -> Result<(), NoDirect> {
-        let copy = self.link.start(way, peer, segs, iov, len)?;
+        let copy = self.link.start(way, peer, request, segs, iov, len)?;
         self.copies.push((copy, name));
         Ok(())
     }
 
     /// Gets bytes from a peer's device. If that cannot be, the request comes back.
     pub(super) fn pull(&mut self, segs: &[Seg], request: In) -> Option<In> {
-        let (peer, want, iov) = (request.peer, request.want, request.iov.clone());
+        let (peer, want, iov, theirs) = (request.peer, request.want, request.iov.clone(), request.req);
         let name = self.requests.insert(Request::In(request));
-        if self.begin(name, Way::Get, peer, segs, &iov, want).is_ok() {
+        if self.begin(name, Way::Get, peer, theirs, segs, &iov, want).is_ok() {
             return None;
         }
         match self.requests.remove(name)? {
@@ -117,7 +119,7 @@ impl<L: Link> Endpoint<L> {
             return Some(request);
         }
         let iov = request.iov.clone();
-        if !self.link.apart(peer, segs, &iov) {
+        if !self.link.apart(peer, segs, &iov) || !self.may_advise(peer) {
             return Some(request);
         }
         let Some(share) = self.link.share_open(peer) else { return Some(request) };
@@ -152,6 +154,10 @@ impl<L: Link> Endpoint<L> {
             return Some(());
         }
         let (name, theirs) = (head.tag.get(), head.data.get());
+        if self.is_withdrawn(peer, name) {
+            self.fin(peer, theirs, Status::Discarded, 0);
+            return Some(());
+        }
         self.ask_out(peer, name, theirs, about.len.get())?;
         if !self.push_out(name, segs) {
             if let Some(Request::Out(out)) = self.requests.get_mut(name) {
@@ -193,8 +199,8 @@ impl<L: Link> Endpoint<L> {
         let Some(Request::In(i)) = self.requests.get_mut(name) else { return false };
         let Some(invited) = i.invited.take() else { return false };
         i.placed = false;
-        let (peer, want, iov) = (i.peer, i.want, i.iov.clone());
-        if self.begin(name, Way::Get, peer, &invited.segs, &iov, want).is_err() {
+        let (peer, want, iov, theirs) = (i.peer, i.want, i.iov.clone(), i.req);
+        if self.begin(name, Way::Get, peer, theirs, &invited.segs, &iov, want).is_err() {
             self.ask(name, true);
         }
         true
@@ -239,16 +245,16 @@ impl<L: Link> Endpoint<L> {
     /// Puts the payload of a request of ours where its taker says, if that can be.
     pub(super) fn push_out(&mut self, name: u64, segs: &[Seg]) -> bool {
         let Some(Request::Out(out)) = self.requests.get_mut(name) else { return false };
-        let Some((_, want)) = out.asked else { return false };
+        let Some((theirs, want)) = out.asked else { return false };
         let (peer, iov) = (out.peer, out.iov.clone());
-        self.begin(name, Way::Put, peer, segs, &iov, want).is_ok()
+        self.begin(name, Way::Put, peer, theirs, segs, &iov, want).is_ok()
     }
 
     /// Answers a read by putting the bytes where they are wanted, if that can be.
     pub(super) fn push_read(&mut self, segs: &[Seg], request: Serve) -> Option<Serve> {
-        let (peer, len, iov) = (request.peer, request.len, request.iov.clone());
+        let (peer, len, iov, theirs) = (request.peer, request.len, request.iov.clone(), request.req);
         let name = self.requests.insert(Request::Serve(request));
-        if self.begin(name, Way::Put, peer, segs, &iov, len).is_ok() {
+        if self.begin(name, Way::Put, peer, theirs, segs, &iov, len).is_ok() {
             return None;
         }
         match self.requests.remove(name)? {
@@ -278,12 +284,12 @@ impl<L: Link> Endpoint<L> {
             Some(Request::Serve(_)) if !ok => self.streams.push_back(name),
             Some(Request::Serve(_)) => {
                 if let Some(Request::Serve(s)) = self.requests.remove(name) {
-                    self.was_read(core, s.cntr);
+                    self.was_read(core, s.cntrs);
                     self.fin(s.peer, s.req, Status::Ok, s.len);
                 }
             }
             // No device has a part in it.
-            Some(Request::Lent(_)) | None => {}
+            Some(Request::Lent(_) | Request::Withdrawn(_)) | None => {}
         }
     }
 
@@ -306,16 +312,22 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    /// The device that a stream reads from has failed: whoever waits for it hears of it.
+    /// The memory that a stream reads from cannot be read: whoever waits for it hears of it.
     pub(super) fn stream_failed(&mut self, name: u64) {
         self.streams.retain(|s| *s != name);
-        let (peer, theirs) = match self.requests.get_mut(name) {
-            Some(Request::Out(Out { peer, asked: Some((theirs, _)), .. })) => (*peer, *theirs),
-            Some(Request::Serve(s)) => (s.peer, s.req),
+        let (peer, theirs, status) = match self.requests.get_mut(name) {
+            Some(Request::Out(Out { peer, asked: Some((theirs, _)), iov, .. })) => {
+                (*peer, *theirs, unmoved(iov))
+            }
+            Some(Request::Serve(s)) => (s.peer, s.req, unmoved(&s.iov)),
             _ => return,
         };
-        log::warn!("{}: a device's memory cannot be read", self.link.addr());
-        self.fin(peer, theirs, Status::Io, 0);
+        if status == Status::Fault {
+            self.warn_of(peer, status);
+        } else {
+            log::warn!("{}: a device's memory cannot be read", self.link.addr());
+        }
+        self.fin(peer, theirs, status, 0);
         if matches!(self.requests.get_mut(name), Some(Request::Serve(_))) {
             self.requests.remove(name);
         }
@@ -338,7 +350,11 @@ impl<L: Link> Endpoint<L> {
             return Some(());
         }
         let Some(Request::In(i)) = self.requests.remove(name) else { return None };
-        let (status, len) = if status == Status::Ok { (status, i.len) } else { (Status::Io, 0) };
+        let (status, len) = match i.failed.unwrap_or(status) {
+            Status::Ok => (Status::Ok, i.len),
+            status @ (Status::Discarded | Status::BadKey) => (status, 0),
+            _ => (Status::Io, 0),
+        };
         self.fetched(core, peer, i.req, status, len, i.then);
         Some(())
     }

@@ -1,11 +1,11 @@
 //! Frames that peers send. Nothing in them is believed.
 
 use arrayvec::ArrayVec;
-use hmem::{AtomicOp, Datatype, total};
+use hmem::{AtomicOp, Datatype, NotApplied, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status, put, take, take_many};
 
 use super::{Endpoint, Fetches, Landing, Meta, Request, Then};
-use crate::core::{Body, Core, Message, Reach, Reached, RecvOp};
+use crate::core::{Body, Bound, Core, Message, Reach, Reached, RecvOp, unmoved};
 use crate::link::{Frame, Link, PeerId};
 use crate::types::*;
 
@@ -36,6 +36,7 @@ impl<L: Link> Endpoint<L> {
                 WireOp::Fin => self.on_fin(core, peer, &head),
                 WireOp::Hold => self.on_hold(peer, &head),
                 WireOp::Refused => self.on_refused(core, peer, &head),
+                WireOp::Withdrawn => self.on_withdrawn(core, peer, &head),
                 WireOp::Result => self.on_result(core, frame, &head),
                 _ => self.on_long(core, frame, &head, op, flags),
             }
@@ -43,16 +44,6 @@ impl<L: Link> Endpoint<L> {
         if handled.is_none() {
             self.malformed(frame);
         }
-    }
-
-    #[cold]
-    fn malformed(&self, frame: &L::Frame) {
-        log::warn!(
-            "{}: dropped a malformed frame of {} bytes from {}",
-            self.link.addr(),
-            frame.len(),
-            self.link.peer_addr(frame.from())
-        );
     }
 
     /// A frame that names memory: its header goes on.
@@ -213,6 +204,9 @@ impl<L: Link> Endpoint<L> {
 
     fn on_fin(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
         let name = head.tag.get();
+        if self.is_past(peer, name) || self.forget_withdrawn(peer, name) {
+            return Some(());
+        }
         match self.requests.get_mut(name)? {
             // What we share ourselves is done when we say so.
             Request::Out(out) if out.peer == peer && out.shared.as_ref().is_none_or(|p| !p.is_owner()) => {}
@@ -252,16 +246,16 @@ impl<L: Link> Endpoint<L> {
         let segs = take_many::<RmaSeg>(rest, n)?;
         let off = Head::LEN + size_of_val(segs);
         let len = frame.len().checked_sub(off)?;
-        let (status, cntr) = match core.reach(segs, Access::REMOTE_WRITE) {
-            Ok(Reached { iov, len: n, cntr }) if n == len => {
+        let (status, cntrs) = match core.reach(segs, Access::REMOTE_WRITE) {
+            Ok(Reached { iov, len: n, cntrs, .. }) if n == len => {
                 let ok = self.link.copy_out(frame, off, &iov, 0, len) == len;
-                (if ok { Status::Ok } else { Status::Io }, cntr)
+                (if ok { Status::Ok } else { unmoved(&iov) }, cntrs)
             }
-            Ok(_) => (Status::Malformed, None),
-            Err(status) => (status, None),
+            Ok(_) => (Status::Malformed, Bound::new()),
+            Err(status) => (status, Bound::new()),
         };
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
-        self.written(core, frame.from(), status, What::RMA, len, data, cntr);
+        self.written(core, frame.from(), status, What::RMA, len, data, cntrs);
         if flags.contains(Flags::ACK) {
             self.fin(frame.from(), head.tag.get(), status, len);
         } else if status != Status::Ok {
@@ -280,15 +274,16 @@ impl<L: Link> Endpoint<L> {
         what: What,
         len: usize,
         data: Option<u64>,
-        cntr: Option<CntrId>,
+        cntrs: impl IntoIterator<Item = CntrId>,
     ) {
         if status != Status::Ok {
-            log::warn!("{}: refused access by {}: {status:?}", self.link.addr(), self.link.peer_addr(peer));
-            return;
+            return self.warn_of(peer, status);
         }
         core.count(self.cntrs.remote_write, false);
-        if cntr != self.cntrs.remote_write {
-            core.count(cntr, false);
+        for cntr in cntrs {
+            if Some(cntr) != self.cntrs.remote_write {
+                core.count(Some(cntr), false);
+            }
         }
         if let Some(data) = data {
             let entry = Completion {
@@ -306,11 +301,27 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    /// A peer has read memory here.
-    pub(super) fn was_read(&self, core: &mut Core, cntr: Option<CntrId>) {
+    /// A peer did not get at memory here.
+    #[cold]
+    pub(super) fn warn_of(&self, peer: PeerId, status: Status) {
+        let (here, there) = (self.link.addr(), self.link.peer_addr(peer));
+        if status == Status::Fault {
+            log::warn!(
+                "{here}: {there} accesses registered memory that is not mapped, or not for that: close a registration \
+                 before its memory is unmapped, and address within what is mapped"
+            );
+        } else {
+            log::warn!("{here}: refused access by {there}: {status:?}");
+        }
+    }
+
+    /// A peer has read memory here, or changed it and been told what was there.
+    pub(super) fn was_read(&self, core: &mut Core, cntrs: Bound) {
         core.count(self.cntrs.remote_read, false);
-        if cntr != self.cntrs.remote_read {
-            core.count(cntr, false);
+        for cntr in cntrs {
+            if Some(cntr) != self.cntrs.remote_read {
+                core.count(Some(cntr), false);
+            }
         }
     }
 
@@ -330,13 +341,13 @@ impl<L: Link> Endpoint<L> {
         let req = head.tag.get();
         match core.reach(rma, Access::REMOTE_WRITE) {
             Ok(reached) if reached.len as u64 == there => {
-                let then = Then::Write { data, cntr: reached.cntr };
+                let then = Then::Write { data, cntrs: reached.cntrs, mrs: reached.mrs };
                 let iov = (&reached.iov[..]).into();
                 self.fetch_into(core, peer, req, segs, Reach::of(flags), iov, reached.len, then);
             }
             other => {
                 let status = other.err().unwrap_or(Status::Malformed);
-                self.written(core, peer, status, What::RMA, 0, None, None);
+                self.written(core, peer, status, What::RMA, 0, None, None::<CntrId>);
                 self.fin(peer, req, status, 0);
             }
         }
@@ -358,7 +369,7 @@ impl<L: Link> Endpoint<L> {
         let req = head.tag.get();
         match core.reach(rma, Access::REMOTE_READ) {
             Ok(reached) if reached.len as u64 == there => {
-                self.serve(core, peer, req, segs, Reach::of(flags), &reached);
+                self.serve(core, peer, req, segs, Reach::of(flags), reached);
             }
             other => {
                 let status = other.err().unwrap_or(Status::Malformed);
@@ -394,7 +405,7 @@ impl<L: Link> Endpoint<L> {
             want |= Access::REMOTE_READ;
         }
         let mut old = Vec::new();
-        let mut cntr = None;
+        let mut cntrs = Bound::new();
         let most = self.max_frame - Head::LEN;
         let outcome = core.reach(segs, want).and_then(|reached| {
             let (op, datatype) = (
@@ -409,23 +420,26 @@ impl<L: Link> Endpoint<L> {
             if fetch && reached.len > most {
                 return Err(Status::Unsupported);
             }
-            cntr = reached.cntr;
+            cntrs = reached.cntrs;
             let (operand, compare) = payload.split_at(operand);
             if fetch {
                 old.resize(reached.len, 0);
             }
             hmem::apply(&reached.iov, op, datatype, operand, compare, fetch.then_some(&mut old[..]))
-                .map_err(|_| Status::Unsupported)?;
+                .map_err(|why| match why {
+                    NotApplied::Unsupported => Status::Unsupported,
+                    NotApplied::Fault => unmoved(&reached.iov),
+                })?;
             Ok(total(&reached.iov))
         });
         core.give_back(payload);
         let status = outcome.err().unwrap_or(Status::Ok);
         let peer = frame.from();
         if fetch && status == Status::Ok {
-            self.was_read(core, cntr);
+            self.was_read(core, cntrs);
         } else {
             let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
-            self.written(core, peer, status, What::ATOMIC, outcome.unwrap_or(0), data, cntr);
+            self.written(core, peer, status, What::ATOMIC, outcome.unwrap_or(0), data, cntrs);
         }
         if !flags.contains(Flags::ACK) {
             if status != Status::Ok {

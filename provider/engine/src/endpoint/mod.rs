@@ -2,11 +2,14 @@
 
 mod bound;
 mod device;
+mod gone;
 mod incoming;
 mod inject;
+mod malformed;
 mod onesided;
 mod plain;
 mod post;
+mod revoke;
 mod share;
 mod transfer;
 
@@ -17,7 +20,7 @@ use hmem::Span;
 use wire::{Addr, Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
-use crate::core::{Core, RecvOp, Spans, Tally, failure};
+use crate::core::{Bound, Core, Mrs, RecvOp, Spans, Tally, failure};
 use crate::domain::{Cntrs, Config, MrId};
 use crate::hash::Map;
 use crate::link::{CopyId, Event, Frame, Gone, Link, PeerId, Refused, Share};
@@ -72,6 +75,41 @@ pub(crate) struct Peer {
     promptness: inject::Promptness,
     /// Its path has been told of in the log.
     told: bool,
+    /// It ended, or could not be reached, when that was last known; it may have come back since.
+    gone: Option<Gone>,
+    /// It is tried to reach it, for the receives posted that name it.
+    sought: bool,
+    /// Entries of the address vector that lead to it.
+    routes: u32,
+}
+
+impl Peer {
+    /// One of which nothing is known.
+    fn new() -> Peer {
+        Peer {
+            src: ADDR_UNSPEC,
+            backlog: VecDeque::new(),
+            owed: 0,
+            waiting: 0,
+            stopped: false,
+            holds: false,
+            outstanding: 0,
+            posted: 0,
+            loose: 0,
+            unanswered: 0,
+            large: 0,
+            frames_only: false,
+            shares: share::Shares::Unknown,
+            given: ArrayVec::new(),
+            fetches: Fetches::Unknown,
+            puts_not: false,
+            promptness: inject::Promptness::default(),
+            told: false,
+            gone: None,
+            sought: false,
+            routes: 0,
+        }
+    }
 }
 
 /// A request that a peer has yet to answer or to feed.
@@ -81,6 +119,20 @@ enum Request {
     In(In),
     Serve(Serve),
     Lent(share::Lent),
+    /// A send that was cancelled, and that its receiver has not answered yet.
+    Withdrawn(PeerId),
+}
+
+impl Request {
+    fn peer(&self) -> PeerId {
+        match self {
+            Request::Out(o) => o.peer,
+            Request::In(i) => i.peer,
+            Request::Serve(s) => s.peer,
+            Request::Lent(l) => l.peer,
+            Request::Withdrawn(peer) => *peer,
+        }
+    }
 }
 
 /// Started here.
@@ -136,8 +188,8 @@ struct In {
     placed: bool,
     /// It was so only if it comes to it before we do.
     invited: Option<Box<device::Invited>>,
-    /// A device could not take them.
-    failed: bool,
+    /// Why they are not kept: a device could not take them, or the memory was taken back.
+    failed: Option<Status>,
     then: Then,
     /// We and the peer copy it, instead of frames.
     shared: Option<Box<share::Part>>,
@@ -147,7 +199,7 @@ struct In {
 #[derive(Debug)]
 enum Then {
     Recv(Landing),
-    Write { data: Option<u64>, cntr: Option<CntrId> },
+    Write { data: Option<u64>, cntrs: Bound, mrs: Mrs },
 }
 
 /// Memory that a peer reads, in frames.
@@ -158,8 +210,9 @@ struct Serve {
     len: usize,
     done: usize,
     req: u64,
-    /// Counts the read.
-    cntr: Option<CntrId>,
+    /// They count the read.
+    cntrs: Bound,
+    mrs: Mrs,
 }
 
 /// A message on its way into a posted buffer.
@@ -214,6 +267,8 @@ pub(crate) struct Endpoint<L> {
     stopped: u32,
     /// Requests from which on it is looked whose they are.
     many: usize,
+    /// Requests whose memory was taken back, and from which peer.
+    revoked: Vec<(u64, PeerId)>,
 }
 
 impl<L: Link> Endpoint<L> {
@@ -254,6 +309,7 @@ impl<L: Link> Endpoint<L> {
             kept: Map::default(),
             stopped: 0,
             many: bound::MANY,
+            revoked: Vec::new(),
         }
     }
 
@@ -265,6 +321,7 @@ impl<L: Link> Endpoint<L> {
             self.route.resize(slot + 1, None);
         }
         self.route[slot] = Some(peer);
+        self.peer(peer).routes += 1;
         self.relabel(core, peer, first);
     }
 
@@ -272,6 +329,9 @@ impl<L: Link> Endpoint<L> {
     pub(crate) fn forget(&mut self, core: &mut Core, at: FiAddr, next: FiAddr) {
         if let Some(peer) = self.route.get_mut(at as usize).and_then(Option::take) {
             self.relabel(core, peer, next);
+            let state = self.peer(peer);
+            state.routes = state.routes.saturating_sub(1);
+            self.release(peer);
         }
     }
 
@@ -306,26 +366,7 @@ impl<L: Link> Endpoint<L> {
     #[cold]
     fn meet(&mut self, at: usize) {
         while self.peers.len() <= at {
-            self.peers.push(Peer {
-                src: ADDR_UNSPEC,
-                backlog: VecDeque::new(),
-                owed: 0,
-                waiting: 0,
-                stopped: false,
-                holds: false,
-                outstanding: 0,
-                posted: 0,
-                loose: 0,
-                unanswered: 0,
-                large: 0,
-                frames_only: false,
-                shares: share::Shares::Unknown,
-                given: ArrayVec::new(),
-                fetches: Fetches::Unknown,
-                puts_not: false,
-                promptness: inject::Promptness::default(),
-                told: false,
-            });
+            self.peers.push(Peer::new());
         }
     }
 
@@ -394,7 +435,7 @@ impl<L: Link> Endpoint<L> {
     #[inline(always)]
     fn has_chores(&self) -> bool {
         // One question, since it is asked all the time.
-        let waiting = self.lagging.len() | self.streams.len() | self.shares.len();
+        let waiting = self.lagging.len() | self.streams.len() | self.shares.len() | self.revoked.len();
         (waiting | self.invited.len() | self.stopped as usize) != 0
     }
 
@@ -403,7 +444,7 @@ impl<L: Link> Endpoint<L> {
     fn attend(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
         if !self.lagging.is_empty() {
-            n += self.catch_up();
+            n += self.catch_up(core);
         }
         if !self.streams.is_empty() {
             n += self.stream(core);
@@ -419,6 +460,9 @@ impl<L: Link> Endpoint<L> {
         }
         if self.requests.len() > self.many {
             self.count_requests();
+        }
+        if !self.revoked.is_empty() {
+            self.renew();
         }
         n
     }
@@ -473,7 +517,7 @@ impl<L: Link> Endpoint<L> {
         self.tell_peer(peer, head.as_bytes());
     }
 
-    fn catch_up(&mut self) -> usize {
+    fn catch_up(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
         let mut lagging = std::mem::take(&mut self.lagging);
         lagging.retain(|&peer| {
@@ -486,10 +530,10 @@ impl<L: Link> Endpoint<L> {
                 state.owed = state.owed.saturating_sub(gone.as_deref().map_or(0, bound::cost));
                 n += 1;
             }
-            false
+            state.sought
         });
         self.lagging.append(&mut lagging);
-        n
+        n + self.seek(core)
     }
 
     /// Completes an operation that was started here.
@@ -623,16 +667,12 @@ impl<L: Link> Endpoint<L> {
         state.given.clear();
         state.loose = 0;
         state.unanswered = 0;
-        let src = state.src;
+        state.gone = Some(why);
+        state.sought = false;
         self.stopped -= u32::from(stopped);
         log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
         self.lagging.retain(|p| *p != peer);
-        let mine = self.requests.names(|r| match r {
-            Request::Out(o) => o.peer == peer,
-            Request::In(i) => i.peer == peer,
-            Request::Serve(s) => s.peer == peer,
-            Request::Lent(l) => l.peer == peer,
-        });
+        let mine = self.requests.names(|r| r.peer() == peer);
         self.streams.retain(|name| !mine.contains(name));
         self.shares.retain(|name| !mine.contains(name));
         self.invited.retain(|(name, _)| !mine.contains(name));
@@ -654,21 +694,37 @@ impl<L: Link> Endpoint<L> {
         for (_, m) in rx.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
             m.ack = None;
         }
-        let mut failed = Vec::new();
         for tagged in [true, false] {
             let m = rx.matcher(tagged);
             m.drop_waiting(|m| m.ep == ep && m.peer == peer && m.is_offered());
             m.edit_waiting(|m| m.ep == ep && m.peer == peer, |m| m.ack = None);
-            if src != ADDR_UNSPEC {
-                failed.extend(m.unpost_all(|r| r.pattern.src == src));
-            }
         }
         let left = rx.weight_of(ep, peer);
         self.peer(peer).waiting = left;
         core.weigh();
-        for recv in failed {
-            self.fail_recv(core, recv, err);
+        self.fail_directed(core, peer, why);
+        self.release(peer);
+    }
+
+    /// Keeps nothing of a peer that nothing here is about any more: its number may be another's next.
+    #[cold]
+    fn release(&mut self, peer: PeerId) {
+        let state = self.peer(peer);
+        let needed = state.routes > 0 || state.waiting > 0 || state.outstanding > 0;
+        if needed || !state.backlog.is_empty() || self.link.is_met(peer) {
+            return;
         }
+        if !self.requests.any(|r| r.peer() == peer) {
+            self.lagging.retain(|p| *p != peer);
+            self.revoked.retain(|(_, p)| *p != peer);
+            *self.peer(peer) = Peer::new();
+            self.link.forget(peer);
+        }
+    }
+
+    /// How many peers there is room for that something is kept of.
+    pub(crate) fn peers(&self) -> usize {
+        self.peers.len()
     }
 
     /// Gives a posted receive back unfilled.

@@ -18,7 +18,7 @@ use zerocopy::IntoBytes;
 
 use super::{Done, Endpoint};
 use crate::core::Core;
-use crate::link::{Exposed, Link, PeerId};
+use crate::link::{Exposed, Grant, Link, PeerId};
 use crate::proto::Proto;
 use crate::types::*;
 
@@ -57,9 +57,9 @@ impl<L: Link> Endpoint<L> {
         if (late && !small) || !op.iov.iter().all(|s| s.kind().is_system()) {
             return false;
         }
-        let Some(memory) = self.link.exposed(peer, seg.key.get()) else { return false };
+        let Some((memory, ticket)) = self.link.exposed(peer, seg.key.get()) else { return false };
         let Some(there) = place(&memory, seg.addr.get(), len as u64, op.write) else { return false };
-        if !small && self.share_rma(core, peer, op, there, in_a_row, *done) {
+        if !small && self.share_rma(core, peer, op, (there, ticket), in_a_row, *done) {
             return true;
         }
         let copied = if small {
@@ -74,9 +74,9 @@ impl<L: Link> Endpoint<L> {
             }
             sent
         } else if op.write {
-            self.link.put(peer, &[there], 0, op.iov, 0, len).is_ok()
+            self.link.put(peer, Grant::Region(ticket), &[there], 0, op.iov, 0, len).is_ok()
         } else {
-            self.link.get(peer, &[there], 0, op.iov, 0, len).is_ok()
+            self.link.get(peer, Grant::Region(ticket), &[there], 0, op.iov, 0, len).is_ok()
         };
         if copied {
             if !small {

@@ -9,7 +9,7 @@ use wire::{Aux, Flags, Head, Offer, Op as WireOp, RmaSeg, Seg, Status, take};
 
 use super::Endpoint;
 use crate::core::{Core, RecvOp, Spans, Tally};
-use crate::link::{Frame, Glance, Link, PeerId};
+use crate::link::{Frame, Glance, Grant, Link, PeerId};
 use crate::matching::At;
 use crate::proto::Thresholds;
 use crate::types::*;
@@ -183,7 +183,8 @@ impl<L: Link> Endpoint<L> {
             return None;
         }
         let target = self.target(core, from, head, flags, len)?;
-        self.link.get(from, &[seg], 0, &[target.1.span], 0, len).ok()?;
+        let grant = Grant::Request(offer.req.get());
+        self.link.get(from, grant, &[seg], 0, &[target.1.span], 0, len).ok()?;
         self.peer(from).shares.may();
         self.fin(from, offer.req.get(), Status::Ok, len);
         self.arrived(core, target, head, flags, len);
@@ -209,7 +210,9 @@ impl<L: Link> Endpoint<L> {
         if span.len() != len || !span.kind().is_system() {
             return None;
         }
-        self.link.copy_out(frame, HEADERS, &[span], 0, len);
+        if self.link.copy_out(frame, HEADERS, &[span], 0, len) != len {
+            return None;
+        }
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
         self.written(core, frame.from(), Status::Ok, What::RMA, len, data, cntr);
         if flags.contains(Flags::ACK) {

@@ -18,12 +18,12 @@
 
 use arrayvec::ArrayVec;
 use hmem::total;
-use wire::{Flags, Head, MAX_SEGS, Op as WireOp, Pieces, RmaSeg, Seg, Status, put, take, take_many};
+use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, Pieces, RmaSeg, Seg, Status, put, take, take_many};
 use zerocopy::IntoBytes;
 
-use super::{Done, Endpoint, In, Out, Request, Then};
-use crate::core::{Core, Spans};
-use crate::link::{Link, NoDirect, PeerId, Share};
+use super::{Done, Endpoint, Fetches, In, Out, Request, Then};
+use crate::core::{Core, Mrs, Spans};
+use crate::link::{Grant, Link, NoDirect, PeerId, Share, Ticket};
 use crate::proto::{Thresholds, pieces_by};
 use crate::types::{Access, Rma, What};
 
@@ -86,8 +86,10 @@ pub(super) struct Part {
     len: usize,
     piece: usize,
     pieces: u16,
-    /// The other side's memory.
+    /// The other side's memory, what allows to access it, and how an initiator names it.
     segs: ArrayVec<Seg, MAX_SEGS>,
+    grant: Grant,
+    named: Option<RmaSeg>,
     /// Pieces copied, or given up, on this side.
     mine: u16,
     /// Why a piece could not be copied here, and which.
@@ -109,6 +111,7 @@ pub(super) struct Lent {
     pub(super) peer: PeerId,
     iov: Spans,
     part: Box<Part>,
+    pub(super) mrs: Mrs,
 }
 
 impl Part {
@@ -121,12 +124,33 @@ impl Part {
         let pieces = pieces_by(len, piece)?;
         let share = Share { slot: about.slot.get(), turn: about.turn.get() };
         let (mine, failed, owner, left, said) = (0, None, false, 0, None);
-        Some(Part { share, len, piece, pieces, segs, mine, failed, owner, gets, left, theirs, said })
+        let (grant, named) = (Grant::Request(theirs), None);
+        Some(Part {
+            share,
+            len,
+            piece,
+            pieces,
+            segs,
+            grant,
+            named,
+            mine,
+            failed,
+            owner,
+            gets,
+            left,
+            theirs,
+            said,
+        })
     }
 
     /// Whether this side opened the counter.
     pub(super) fn is_owner(&self) -> bool {
         self.owner
+    }
+
+    /// No more is copied here.
+    pub(super) fn give_up(&mut self) {
+        self.failed.get_or_insert((NoDirect::Revoked, 0));
     }
 
     /// Place and length of a piece.
@@ -153,6 +177,12 @@ impl<L: Link> Endpoint<L> {
         !given.is_full()
     }
 
+    /// Whether a peer may be told what it can do without. While it does not look, such frames add up, and
+    /// must not be in the way of others.
+    pub(super) fn may_advise(&mut self, peer: PeerId) -> bool {
+        self.peer(peer).backlog.is_empty() && self.link.has_room_to_spare(peer)
+    }
+
     /// Starts to fetch a payload together with its sender. Gives `then` back if that is not to be.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn share_out(
@@ -168,7 +198,7 @@ impl<L: Link> Endpoint<L> {
     ) -> Option<Then> {
         // A write that takes effect late would be overtaken by the operations behind it.
         let in_order = core.config.rma_order && matches!(then, Then::Write { .. });
-        if in_order || self.peer(peer).shares != Shares::May {
+        if in_order || self.peer(peer).shares != Shares::May || !self.may_advise(peer) {
             return Some(then);
         }
         let Some(share) = self.link.share_open(peer) else { return Some(then) };
@@ -188,6 +218,8 @@ impl<L: Link> Endpoint<L> {
             piece,
             pieces,
             segs,
+            grant: Grant::Request(req),
+            named: None,
             owner: true,
             gets: true,
             left,
@@ -197,7 +229,7 @@ impl<L: Link> Endpoint<L> {
             said: None,
         };
         let shared = Some(Box::new(part));
-        let (iov_of, got, placed, failed) = (iov.clone(), 0, false, false);
+        let (iov_of, got, placed, failed) = (iov.clone(), 0, false, None);
         let name = self.requests.insert(Request::In(In {
             peer,
             iov: iov_of,
@@ -254,7 +286,7 @@ impl<L: Link> Endpoint<L> {
         let (peer, iov, part) = match self.requests.get_mut(name) {
             Some(Request::In(In { peer, iov, shared: Some(part), .. })) => (*peer, &*iov, part),
             Some(Request::Out(Out { peer, iov, shared: Some(part), .. })) => (*peer, &*iov, part),
-            Some(Request::Lent(Lent { peer, iov, part })) => (*peer, &*iov, part),
+            Some(Request::Lent(Lent { peer, iov, part, .. })) => (*peer, &*iov, part),
             _ => {
                 self.shares.retain(|s| *s != name);
                 return 0;
@@ -285,9 +317,9 @@ impl<L: Link> Endpoint<L> {
             if part.failed.is_none() {
                 let (off, len) = part.bytes(piece);
                 let copied = if part.gets {
-                    self.link.get(peer, &part.segs, off, iov, off, len)
+                    self.link.get(peer, part.grant, &part.segs, off, iov, off, len)
                 } else {
-                    self.link.put(peer, &part.segs, off, iov, off, len)
+                    self.link.put(peer, part.grant, &part.segs, off, iov, off, len)
                 };
                 if let Err(why) = copied {
                     part.failed = Some((why, piece));
@@ -315,7 +347,16 @@ impl<L: Link> Endpoint<L> {
             _ => return,
         };
         let theirs = part.pieces - part.mine;
-        let mut status = if part.failed.is_some() { Status::Io } else { Status::Ok };
+        let mut by_frames = false;
+        let mut status = match part.failed {
+            None => Status::Ok,
+            Some((NoDirect::Revoked, _)) => Status::Discarded,
+            Some((NoDirect::Fault, _)) => Status::Io,
+            Some((NoDirect::Memory | NoDirect::Never, _)) => {
+                by_frames = true;
+                Status::Io
+            }
+        };
         if theirs > 0 {
             let Some((said, data)) = part.said else { return };
             let (copied, failed) = (data as u32, (data >> 32) as u32);
@@ -326,11 +367,12 @@ impl<L: Link> Endpoint<L> {
                 let piece = u16::try_from(failed.wrapping_sub(1)).ok().filter(|p| *p < part.pieces);
                 if let Some((off, len)) = piece.map(|p| part.bytes(p)) {
                     let copied = match part.gets {
-                        true => self.link.get(peer, &part.segs, off, iov, off, len),
-                        false => self.link.put(peer, &part.segs, off, iov, off, len),
+                        true => self.link.get(peer, part.grant, &part.segs, off, iov, off, len),
+                        false => self.link.put(peer, part.grant, &part.segs, off, iov, off, len),
                     };
-                    if copied == Ok(()) {
-                        status = Status::Ok;
+                    match copied {
+                        Ok(()) => status = Status::Ok,
+                        Err(why) => by_frames = matches!(why, NoDirect::Memory | NoDirect::Never),
                     }
                 }
             }
@@ -340,8 +382,12 @@ impl<L: Link> Endpoint<L> {
             self.peer(peer).shares = Shares::Not;
         }
         self.link.share_close(peer, share);
+        if status == Status::Io && by_frames && self.begin_anew(name) {
+            return;
+        }
         match self.requests.remove(name) {
             Some(Request::In(i)) => {
+                let status = i.failed.unwrap_or(status);
                 let len = if status == Status::Ok { i.len } else { 0 };
                 self.fetched(core, i.peer, i.req, status, len, i.then);
             }
@@ -353,8 +399,38 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
+    /// Memory that cannot be accessed directly: all of it again, in frames. `false`: it cannot be.
+    #[cold]
+    fn begin_anew(&mut self, name: u64) -> bool {
+        match self.requests.get_mut(name) {
+            Some(Request::In(i)) if i.failed.is_none() => {
+                i.shared = None;
+                self.ask(name, true);
+                true
+            }
+            Some(Request::Out(out)) => {
+                let Some(named) = out.shared.take().and_then(|part| part.named) else { return false };
+                let (peer, write) = (out.peer, out.done_as.what.contains(What::WRITE));
+                out.large = true;
+                let op = if write { WireOp::WriteRts } else { WireOp::Read };
+                let mut frame = Vec::new();
+                put(&mut frame, &Head::new(op, Flags::empty(), Aux::rma(1, out.iov.len()), name, 0));
+                put(&mut frame, &named);
+                for s in out.iov.iter() {
+                    put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
+                }
+                let state = self.peer(peer);
+                state.large += 1;
+                state.fetches = Fetches::ByFrames;
+                self.tell_peer(peer, &frame);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// The other side has taken its last piece: says so, if it took any.
-    fn share_tell(&mut self, name: u64) {
+    pub(super) fn share_tell(&mut self, name: u64) {
         let (peer, part) = match self.requests.get_mut(name) {
             Some(Request::Out(Out { peer, shared, .. })) => (*peer, shared.take()),
             Some(Request::Lent(_)) => match self.requests.remove(name) {
@@ -366,7 +442,8 @@ impl<L: Link> Endpoint<L> {
         let Some(part) = part.filter(|p| p.mine > 0) else { return };
         let (status, failed) = match part.failed {
             None => (Status::Ok, 0),
-            Some((NoDirect::Never, piece)) => (Status::Unsupported, u64::from(piece) + 1),
+            Some((NoDirect::Never | NoDirect::Memory, piece)) => (Status::Unsupported, u64::from(piece) + 1),
+            Some((NoDirect::Revoked, piece)) => (Status::Discarded, u64::from(piece) + 1),
             Some((NoDirect::Fault, piece)) => (Status::Io, u64::from(piece) + 1),
         };
         let data = u64::from(part.mine) | failed << 32;
@@ -381,13 +458,13 @@ impl<L: Link> Endpoint<L> {
         core: &mut Core,
         peer: PeerId,
         op: &Rma<'_>,
-        there: Seg,
+        (there, ticket): (Seg, Ticket),
         in_a_row: bool,
         done_as: Done,
     ) -> bool {
         let len = total(op.iov);
         let [named] = op.remote else { return false };
-        if self.peer(peer).shares != Shares::May {
+        if self.peer(peer).shares != Shares::May || !self.may_advise(peer) {
             return false;
         }
         // One of many: half of it is left to the target, until we come to wait for them.
@@ -406,6 +483,8 @@ impl<L: Link> Endpoint<L> {
             piece,
             pieces,
             segs,
+            grant: Grant::Region(ticket),
+            named: Some(*named),
             mine: 0,
             failed: None,
             owner: true,
@@ -475,7 +554,8 @@ impl<L: Link> Endpoint<L> {
         if self.shares.iter().filter(|name| is_theirs(name)).count() >= LENT {
             return Some(());
         }
-        let name = self.requests.insert(Request::Lent(Lent { peer, iov, part: Box::new(part) }));
+        let name =
+            self.requests.insert(Request::Lent(Lent { peer, iov, part: Box::new(part), mrs: reached.mrs }));
         self.share_in(core, name);
         Some(())
     }
@@ -496,6 +576,9 @@ impl<L: Link> Endpoint<L> {
         let name = head.tag.get();
         let frames_only = self.peer(peer).frames_only;
         let in_order = core.config.rma_order;
+        if self.is_withdrawn(peer, name) {
+            return Some(());
+        }
         let Request::Out(out) = self.requests.get_mut(name)? else { return None };
         let ours = out.peer == peer
             && out.asked.is_none()
@@ -529,15 +612,5 @@ impl<L: Link> Endpoint<L> {
             self.share_end(core, name);
         }
         Some(())
-    }
-
-    /// Whether a peer may still be writing to memory of ours, or we to a peer's.
-    pub(crate) fn is_sharing(&self) -> bool {
-        self.requests.any(|r| match r {
-            Request::In(i) => i.shared.is_some(),
-            Request::Out(o) => o.shared.is_some(),
-            Request::Lent(_) => true,
-            Request::Serve(_) => false,
-        })
     }
 }

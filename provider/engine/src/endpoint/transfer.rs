@@ -8,8 +8,8 @@ use super::bound::OWED_MUCH;
 use super::device::on_device;
 use super::share::How;
 use super::{Endpoint, Fetches, In, Request, Serve, Then};
-use crate::core::{Core, Reach, Reached, Spans};
-use crate::link::{Frame, Link, NoDirect, PeerId, Refused};
+use crate::core::{Core, Reach, Reached, Spans, unmoved};
+use crate::link::{Frame, Grant, Link, NoDirect, PeerId, Refused};
 use crate::proto::Thresholds;
 use crate::types::*;
 
@@ -70,17 +70,21 @@ impl<L: Link> Endpoint<L> {
             None => then,
         };
         if on_cpu || want == 0 {
-            let got = if want == 0 { Ok(()) } else { self.link.get(peer, segs, 0, &iov, 0, want) };
+            let grant = Grant::Request(req);
+            let got = if want == 0 { Ok(()) } else { self.link.get(peer, grant, segs, 0, &iov, 0, want) };
             match got {
                 Ok(()) => {
                     self.peer(peer).shares.may();
                     return self.fetched(core, peer, req, Status::Ok, len, then);
                 }
                 Err(NoDirect::Fault) => return self.fetched(core, peer, req, Status::Io, 0, then),
+                Err(NoDirect::Revoked) => return self.fetched(core, peer, req, Status::Discarded, 0, then),
                 Err(NoDirect::Never) => self.peer(peer).frames_only = true,
+                // This memory, perhaps: frames will tell.
+                Err(NoDirect::Memory) => {}
             }
         }
-        let (got, placed, invited, failed, shared) = (0, false, None, false, None);
+        let (got, placed, invited, failed, shared) = (0, false, None, None, None);
         let mut request = In { peer, iov, len, want, got, req, placed, invited, failed, then, shared };
         if direct == Reach::Device {
             match self.invite(segs, request) {
@@ -112,7 +116,7 @@ impl<L: Link> Endpoint<L> {
                 let err = self.failure(peer, status);
                 self.land(core, landing, len, err);
             }
-            Then::Write { data, cntr } => self.written(core, peer, status, What::RMA, len, data, cntr),
+            Then::Write { data, cntrs, .. } => self.written(core, peer, status, What::RMA, len, data, cntrs),
         }
     }
 
@@ -125,6 +129,10 @@ impl<L: Link> Endpoint<L> {
             return Some(());
         }
         if self.asks_late(peer, name, head.data.get()) {
+            return Some(());
+        }
+        if self.is_withdrawn(peer, name) {
+            self.fin(peer, head.data.get(), Status::Discarded, 0);
             return Some(());
         }
         self.ask_out(peer, name, head.data.get(), want)?;
@@ -154,22 +162,25 @@ impl<L: Link> Endpoint<L> {
         req: u64,
         segs: &[Seg],
         direct: Reach,
-        reached: &Reached,
+        reached: Reached,
     ) {
-        let (iov, len, cntr) = (Spans::from(&reached.iov[..]), reached.len, reached.cntr);
+        let (iov, len, cntrs) = (Spans::from(&reached.iov[..]), reached.len, reached.cntrs);
         let on_cpu = direct == Reach::Cpu && !self.peer(peer).frames_only && !on_device(&iov);
         if len == 0 || (on_cpu && len > self.proto.eager) {
-            let put = if len == 0 { Ok(()) } else { self.link.put(peer, segs, 0, &iov, 0, len) };
+            let grant = Grant::Request(req);
+            let put = if len == 0 { Ok(()) } else { self.link.put(peer, grant, segs, 0, &iov, 0, len) };
             match put {
                 Ok(()) => {
-                    self.was_read(core, cntr);
+                    self.was_read(core, cntrs);
                     return self.fin(peer, req, Status::Ok, len);
                 }
                 Err(NoDirect::Fault) => return self.fin(peer, req, Status::Io, 0),
+                Err(NoDirect::Revoked) => return self.fin(peer, req, Status::Discarded, 0),
                 Err(NoDirect::Never) => self.peer(peer).frames_only = true,
+                Err(NoDirect::Memory) => {}
             }
         }
-        let mut serve = Serve { peer, iov, len, done: 0, req, cntr };
+        let mut serve = Serve { peer, iov, len, done: 0, req, cntrs, mrs: reached.mrs };
         if direct == Reach::Device {
             match self.push_read(segs, serve) {
                 None => return,
@@ -180,9 +191,11 @@ impl<L: Link> Endpoint<L> {
             // Read now, before a later write can change it.
             let head = Head::new(WireOp::Data, Flags::empty(), 0, req, 0);
             if !self.tell_peer_of(peer, head.as_bytes(), &serve.iov, len) {
-                return self.fin(peer, req, Status::Io, 0);
+                let status = unmoved(&serve.iov);
+                self.warn_of(peer, status);
+                return self.fin(peer, req, status, 0);
             }
-            return self.was_read(core, cntr);
+            return self.was_read(core, serve.cntrs);
         }
         let name = self.requests.insert(Request::Serve(serve));
         self.streams.push_front(name);
@@ -240,9 +253,10 @@ impl<L: Link> Endpoint<L> {
                 true => drop(self.streams.pop_back()),
                 false => self.streams.retain(|s| *s != name),
             }
-            if let Some(&mut Request::Serve(Serve { cntr, .. })) = self.requests.get_mut(name) {
+            if let Some(Request::Serve(Serve { cntrs, .. })) = self.requests.get_mut(name) {
+                let cntrs = std::mem::take(cntrs);
                 self.requests.remove(name);
-                self.was_read(core, cntr);
+                self.was_read(core, cntrs);
             }
         }
         n
@@ -255,7 +269,10 @@ impl<L: Link> Endpoint<L> {
         if self.is_copying(name) {
             return None;
         }
-        let mut failed = false;
+        let mut failed = None;
+        if self.is_past(peer, name) {
+            return Some(());
+        }
         let (iov, want, got, spoilt) = match self.requests.get_mut(name)? {
             Request::In(i) if i.peer == peer && i.shared.is_none() => {
                 (&i.iov, i.want, &mut i.got, &mut i.failed)
@@ -273,10 +290,12 @@ impl<L: Link> Endpoint<L> {
         if off != *got || len > want - *got || len == 0 {
             return None;
         }
-        *spoilt |= self.link.copy_out(frame, Head::LEN, iov, off, len) != len;
+        if spoilt.is_none() && self.link.copy_out(frame, Head::LEN, iov, off, len) != len {
+            *spoilt = Some(unmoved(iov));
+        }
         *got += len;
         // What failed here for a read is over; a peer that asked is told when it has sent all.
-        let failed_here = failed;
+        let failed_here = failed.is_some();
         if *got < want && !failed_here {
             return Some(());
         }
@@ -284,7 +303,7 @@ impl<L: Link> Endpoint<L> {
         match self.requests.remove(name)? {
             Request::In(i) => {
                 // What did not fit was never asked for; the landing knows the message's length.
-                let status = if i.failed { Status::Io } else { Status::Ok };
+                let status = i.failed.unwrap_or(Status::Ok);
                 self.fetched(core, peer, i.req, status, i.len, i.then);
             }
             Request::Out(out) if failed_here => self.finish_out(core, &out, Some(Error::Io)),
@@ -294,7 +313,7 @@ impl<L: Link> Endpoint<L> {
                 }
                 self.finish_out(core, &out, None);
             }
-            Request::Serve(_) | Request::Lent(_) => {}
+            Request::Serve(_) | Request::Lent(_) | Request::Withdrawn(_) => {}
         }
         Some(())
     }

@@ -1,7 +1,7 @@
 //! The link of the kit, and the hub that all links of one [`super::Net`] meet at.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use hmem::{Span, total};
@@ -9,8 +9,8 @@ use wire::{Addr, Handle, Seg};
 
 use super::Setup;
 use crate::link::{
-    CopyId, Event, Exposed, Frame, Glance, Gone, Limits, Link, NoDirect, PeerId, Refused, Share,
-    Way as CopyWay,
+    CopyId, Event, Exposed, Frame, Glance, Gone, Grant, Inside, Limits, Link, NoDirect, PeerId, Refused,
+    Share, Ticket, Way as CopyWay,
 };
 
 /// A link's place at the hub.
@@ -73,8 +73,17 @@ pub(super) struct Hub {
     boards: bool,
     /// What each station lets others reach, by its key.
     exposed: BTreeMap<(Place, u64), Exposed>,
+    /// How often something was exposed or concealed: what tickets say.
+    versions: BTreeMap<(Place, u64), u32>,
+    /// Requests that their owners took back.
+    revoked: BTreeSet<(Place, u64)>,
+    /// Whose memory is not accessed any more, and who is inside an access for as long as that.
+    closed: BTreeSet<Place>,
+    pub(super) stuck: usize,
     /// Who may not write to others' memory.
     barred: Option<Place>,
+    /// It takes a while to connect.
+    pub(super) slow: bool,
     /// What happens when a node finds nothing to do.
     pub(super) meanwhile: Option<Meanwhile>,
 }
@@ -112,7 +121,12 @@ impl Hub {
             helped: 0,
             exposed: BTreeMap::new(),
             boards: false,
+            versions: BTreeMap::new(),
+            revoked: BTreeSet::new(),
+            closed: BTreeSet::new(),
+            stuck: 0,
             barred: None,
+            slow: false,
             meanwhile: None,
         };
         Rc::new(RefCell::new(hub))
@@ -217,6 +231,7 @@ impl Hub {
     /// `at` ends: what it sent still arrives, then everyone it ever met hears of it.
     pub(super) fn kill(&mut self, at: Place) {
         self.stations[at].alive = false;
+        self.revoked.retain(|(place, _)| *place != at);
         self.exposed.retain(|(place, _), _| *place != at);
         self.stations[at].memory.clear();
         for other in 0..self.stations.len() {
@@ -237,6 +252,7 @@ impl Hub {
     /// Another process at the place of one that ended.
     pub(super) fn rejoin(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
         hub.borrow_mut().stations[at].alive = true;
+        hub.borrow_mut().closed.remove(&at);
         MemLink::new(hub, at)
     }
 
@@ -280,16 +296,43 @@ impl Hub {
         span.part(usize::try_from(addr - start).ok()?, len)
     }
 
-    fn reach(&mut self, at: Place, segs: &[Seg]) -> Result<Vec<Span>, NoDirect> {
+    fn is_allowed(&self, at: Place, grant: Grant) -> Result<(), NoDirect> {
+        match grant {
+            _ if self.closed.contains(&at) => Err(NoDirect::Revoked),
+            Grant::Request(name) if self.revoked.contains(&(at, name)) => Err(NoDirect::Revoked),
+            Grant::Region(Ticket { place, number })
+                if self.versions.get(&(at, place.into())) != Some(&number) =>
+            {
+                Err(NoDirect::Memory)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A peer is inside an access, as often as the test says.
+    fn leave(&mut self) -> Result<(), Inside> {
+        if self.stuck == 0 {
+            return Ok(());
+        }
+        self.stuck -= 1;
+        Err(Inside)
+    }
+
+    fn version(&mut self, at: Place, key: u64) {
+        *self.versions.entry((at, u64::from(key as u32))).or_default() += 1;
+    }
+
+    fn reach(&mut self, at: Place, grant: Grant, segs: &[Seg]) -> Result<Vec<Span>, NoDirect> {
         if !self.direct {
             return Err(NoDirect::Never);
         }
+        self.is_allowed(at, grant)?;
         if self.faults > 0 || !self.stations[at].alive {
             self.faults = self.faults.saturating_sub(1);
             return Err(NoDirect::Fault);
         }
         let all: Option<Vec<Span>> = segs.iter().map(|s| self.memory(at, s)).collect();
-        all.ok_or(NoDirect::Fault)
+        all.ok_or(NoDirect::Memory)
     }
 }
 
@@ -316,7 +359,8 @@ impl Frame for MemFrame {
 pub struct MemLink {
     hub: Rc<RefCell<Hub>>,
     at: Place,
-    peers: Vec<Place>,
+    /// By number; `None`: it was given back.
+    peers: Vec<Option<Place>>,
     held: bool,
     /// What peers were told of, and told us, of devices' memory.
     told: Vec<(Place, u64)>,
@@ -356,15 +400,17 @@ impl MemLink {
     }
 
     fn peer_at(&mut self, place: Place) -> PeerId {
-        let known = self.peers.iter().position(|p| *p == place);
-        PeerId(known.unwrap_or_else(|| {
-            self.peers.push(place);
+        let at = |peers: &[Option<Place>], place| peers.iter().position(|p| *p == place);
+        let known = at(&self.peers, Some(place)).or_else(|| at(&self.peers, None)).unwrap_or_else(|| {
+            self.peers.push(None);
             self.peers.len() - 1
-        }) as u32)
+        });
+        self.peers[known] = Some(place);
+        PeerId(known as u32)
     }
 
     fn place_of(&self, peer: PeerId) -> Place {
-        self.peers[peer.0 as usize]
+        self.peers[peer.0 as usize].expect("the number of a peer that was not given back")
     }
 
     fn copy(&self, dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) -> Result<(), NoDirect> {
@@ -501,19 +547,21 @@ impl Link for MemLink {
     fn get(
         &mut self,
         from: PeerId,
+        grant: Grant,
         remote: &[Seg],
         roff: usize,
         local: &[Span],
         loff: usize,
         len: usize,
     ) -> Result<(), NoDirect> {
-        let there = self.hub.borrow_mut().reach(self.place_of(from), remote)?;
+        let there = self.hub.borrow_mut().reach(self.place_of(from), grant, remote)?;
         self.copy(local, loff, &there, roff, len)
     }
 
     fn put(
         &mut self,
         to: PeerId,
+        grant: Grant,
         remote: &[Seg],
         roff: usize,
         local: &[Span],
@@ -523,22 +571,86 @@ impl Link for MemLink {
         if self.hub.borrow().barred == Some(self.at) {
             return Err(NoDirect::Never);
         }
-        let there = self.hub.borrow_mut().reach(self.place_of(to), remote)?;
+        let there = self.hub.borrow_mut().reach(self.place_of(to), grant, remote)?;
         self.copy(&there, roff, local, loff, len)
     }
 
     fn expose(&mut self, memory: &Exposed) {
-        self.hub.borrow_mut().exposed.insert((self.at, memory.key), *memory);
+        let mut hub = self.hub.borrow_mut();
+        hub.exposed.insert((self.at, memory.key), *memory);
+        hub.version(self.at, memory.key);
     }
 
-    fn conceal(&mut self, key: u64) {
-        self.hub.borrow_mut().exposed.remove(&(self.at, key));
+    fn conceal(&mut self, key: u64) -> Result<(), Inside> {
+        let mut hub = self.hub.borrow_mut();
+        hub.exposed.remove(&(self.at, key));
+        hub.version(self.at, key);
+        hub.leave()
     }
 
-    fn exposed(&self, by: PeerId, key: u64) -> Option<Exposed> {
-        let hub = self.hub.borrow();
+    fn exposed(&self, by: PeerId, key: u64) -> Option<(Exposed, Ticket)> {
+        let (hub, by) = (self.hub.borrow(), self.place_of(by));
         let known = hub.direct && hub.boards;
-        hub.exposed.get(&(self.place_of(by), key)).filter(|_| known).copied()
+        let exposed = *hub.exposed.get(&(by, key)).filter(|_| known)?;
+        let place = key as u32;
+        Some((exposed, Ticket { place, number: *hub.versions.get(&(by, place.into()))? }))
+    }
+
+    fn revoke(&mut self, _: PeerId, request: u64) -> Result<(), Inside> {
+        let mut hub = self.hub.borrow_mut();
+        hub.revoked.insert((self.at, request));
+        hub.leave()
+    }
+
+    fn renew(&mut self, _: PeerId, request: u64) {
+        assert!(self.hub.borrow_mut().revoked.remove(&(self.at, request)), "it was not taken back");
+    }
+
+    fn close(&mut self) -> Result<(), Inside> {
+        let mut hub = self.hub.borrow_mut();
+        hub.closed.insert(self.at);
+        hub.leave()
+    }
+
+    fn is_met(&self, peer: PeerId) -> bool {
+        let (here, there) = (self.at, self.place_of(peer));
+        let hub = self.hub.borrow();
+        let way = |from, to| hub.ways.get(&(from, to));
+        way(here, there).is_some_and(|w| w.used)
+            || way(there, here).is_some_and(|w| w.used || !w.items.is_empty())
+    }
+
+    fn meet(&mut self, peer: PeerId) -> Result<(), Refused> {
+        if self.is_met(peer) {
+            return Ok(());
+        }
+        let there = self.place_of(peer);
+        let mut hub = self.hub.borrow_mut();
+        let alive = hub.stations[there].alive;
+        let slow = hub.slow;
+        let way = hub.way(self.at, there);
+        match way.refuse {
+            _ if slow => Err(Refused::Busy),
+            Some(why) => Err(Refused::Gone(why)),
+            None if !alive => Err(Refused::Gone(Gone::Refused)),
+            None => {
+                way.used = true;
+                Ok(())
+            }
+        }
+    }
+
+    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+        let to = self.place_of(to);
+        let mut hub = self.hub.borrow_mut();
+        let capacity = hub.capacity;
+        2 * hub.way(self.at, to).items.len() < capacity
+    }
+
+    fn forget(&mut self, peer: PeerId) {
+        if !self.is_met(peer) {
+            self.peers[peer.0 as usize] = None;
+        }
     }
 
     fn cut(&mut self, peer: PeerId) {
@@ -624,12 +736,14 @@ impl Link for MemLink {
         &mut self,
         way: CopyWay,
         peer: PeerId,
+        request: u64,
         remote: &[Seg],
         local: &[Span],
         len: usize,
     ) -> Result<CopyId, NoDirect> {
         let place = self.place_of(peer);
         let mut hub = self.hub.borrow_mut();
+        hub.is_allowed(place, Grant::Request(request))?;
         if hub.fail.0 > 0 {
             hub.fail.0 -= 1;
             return Err(NoDirect::Never);

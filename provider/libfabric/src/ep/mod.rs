@@ -166,6 +166,21 @@ impl Endpoint {
         // Each change to it is whole, or was not made.
         self.setup.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Ends it in the engine. FI_EBUSY: a peer is stopped while it accesses memory of ours, so that this
+    /// has to be tried again.
+    fn shut(&self) -> Result<(), Errno> {
+        // Sleepers let go of the link's descriptor before the engine closes it.
+        self.setup().sleep_no_more();
+        if let Some(live) = self.live.get() {
+            match self.shared.lock().ep_close(live.ep) {
+                // It was closed before.
+                Err(engine::Error::NotFound) => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
 }
 
 const _: () = {
@@ -175,13 +190,9 @@ const _: () = {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // Sleepers let go of the link's descriptor before the engine closes it. What the endpoint
-        // was bound to may be closed only after that: `setup` is dropped behind this.
-        self.setup().sleep_no_more();
+        // What the endpoint was bound to may be closed only after that: `setup` is dropped behind this.
+        let _ = self.shut();
         self.shared.children.dec();
-        if let Some(live) = self.live.get() {
-            self.shared.lock().ep_close(live.ep);
-        }
     }
 }
 
@@ -190,7 +201,10 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // SAFETY: fi_close(3): a live fid, which nobody uses from now on. The pointer the
         // application holds is the one the object was published as.
         unsafe {
-            obj::<EpFid, _>(fid)?;
+            let ep = obj::<EpFid, _>(fid)?;
+            if Arc::strong_count(&ep.endpoint) == 1 {
+                ep.endpoint.shut()?;
+            }
             drop(reclaim::<EpFid>(fid.cast()));
         }
         Ok(())

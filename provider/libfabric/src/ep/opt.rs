@@ -12,7 +12,7 @@ use crate::ffi::{arg, guard, obj};
 use crate::info::ep::EpAttrs;
 
 pub(super) static EP_OPS: fi::fi_ops_ep = fi::fi_ops_ep {
-    cancel: Some(cancel::<EpFid>),
+    cancel: Some(cancel_of_endpoint),
     getopt: Some(getopt::<EpFid>),
     setopt: Some(setopt::<EpFid>),
     rx_size_left: Some(rx_size_left),
@@ -21,7 +21,7 @@ pub(super) static EP_OPS: fi::fi_ops_ep = fi::fi_ops_ep {
 };
 
 pub(super) static SRX_OPS: fi::fi_ops_ep = fi::fi_ops_ep {
-    cancel: Some(cancel::<SrxFid>),
+    cancel: Some(cancel_of_context),
     getopt: Some(getopt::<SrxFid>),
     setopt: Some(setopt::<SrxFid>),
     ..fi::NO_OPS_EP
@@ -265,10 +265,19 @@ unsafe extern "C" fn setopt<T: HasOptions + crate::ffi::Fid>(
     })
 }
 
-unsafe extern "C" fn cancel<R: Receiver>(fid: fi::fid_t, context: *mut c_void) -> isize {
+unsafe extern "C" fn cancel_of_endpoint(fid: fi::fid_t, context: *mut c_void) -> isize {
     guard(|| {
         // SAFETY: fi_cancel(3): a live fid.
-        let rx = unsafe { obj::<R, _>(fid) }?.rx()?;
+        let ep = unsafe { obj::<EpFid, _>(fid) }?;
+        let live = ep.live()?.ep;
+        Ok(ep.endpoint.shared.lock().ep_cancel(live, ctx(context))?)
+    })
+}
+
+unsafe extern "C" fn cancel_of_context(fid: fi::fid_t, context: *mut c_void) -> isize {
+    guard(|| {
+        // SAFETY: fi_cancel(3): a live fid.
+        let rx = unsafe { obj::<SrxFid, _>(fid) }?.rx()?;
         Ok(rx.shared.lock().cancel(rx.id, ctx(context))?)
     })
 }

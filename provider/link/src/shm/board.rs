@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use engine::Exposed;
+use engine::{Exposed, Ticket};
 
 use super::ring::Word;
 use super::segment::Shared;
@@ -58,9 +58,9 @@ fn write<E: Entry, const N: usize>(entry: &E, body: [u32; N]) {
     entry.word(0).store(number.wrapping_add(2), Release);
 }
 
-/// Reads an entry: all of it as it was at one time. `None`: it did not stand still for any of so many
-/// looks.
-fn read<E: Entry, const N: usize>(entry: &E, looks: u32) -> Option<[u32; N]> {
+/// Reads an entry: all of it as it was at one time, and its number then. `None`: it did not stand still for
+/// any of so many looks.
+fn read<E: Entry, const N: usize>(entry: &E, looks: u32) -> Option<([u32; N], u32)> {
     for _ in 0..looks {
         let number = entry.word(0).load(Acquire);
         if number % 2 == 0 {
@@ -69,7 +69,7 @@ fn read<E: Entry, const N: usize>(entry: &E, looks: u32) -> Option<[u32; N]> {
                 *v = entry.word(at).load(Acquire);
             }
             if entry.word(0).load(Relaxed) == number {
-                return Some(body);
+                return Some((body, number));
             }
         }
         std::hint::spin_loop();
@@ -139,11 +139,24 @@ impl Board {
         write(&Mapped(&self.memory, at), body(state, e.key, e.addr, e.len));
     }
 
-    /// Shows it no more.
-    pub(super) fn hide(&mut self, key: u64) {
+    /// Shows it no more; where it was. Its place is not used again before it was given back.
+    pub(super) fn hide(&mut self, key: u64) -> Option<u32> {
+        let at = *self.at.get(&key)?;
+        write(&Mapped(&self.memory, at), body(USED, 0, 0, 0));
+        Some(at)
+    }
+
+    /// Gives back the place of a registration that is hidden, and that no peer accesses any more.
+    pub(super) fn give_back(&mut self, key: u64) {
         if let Some(at) = self.at.remove(&key) {
             self.taken[at as usize] = false;
-            write(&Mapped(&self.memory, at), body(USED, 0, 0, 0));
+        }
+    }
+
+    /// Shows nothing any more.
+    pub(super) fn hide_all(&mut self) {
+        for at in self.at.values() {
+            write(&Mapped(&self.memory, *at), body(USED, 0, 0, 0));
         }
     }
 }
@@ -157,16 +170,23 @@ impl View {
         Shared::adopt(fd.as_fd(), SIZE).map(View)
     }
 
+    /// Whether the registration of a ticket is shown, and as it was.
+    #[inline]
+    pub(super) fn shows(&self, ticket: Ticket) -> bool {
+        // A ticket comes from `find`, so its place is one of the board's.
+        Mapped(&self.0, ticket.place % ENTRIES).word(0).load(Acquire) == ticket.number
+    }
+
     /// What the peer shows under a key.
-    pub(super) fn find(&self, key: u64) -> Option<Exposed> {
+    pub(super) fn find(&self, key: u64) -> Option<(Exposed, Ticket)> {
         for at in places(key) {
-            let [state, a, b, c, d, e, f] = read(&Mapped(&self.0, at), LOOKS)?;
+            let ([state, a, b, c, d, e, f], number) = read(&Mapped(&self.0, at), LOOKS)?;
             let whole = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
             if state & USED == 0 {
                 return None;
             }
             if state & LIVE != 0 && whole(a, b) == key {
-                return Some(Exposed {
+                let exposed = Exposed {
                     key,
                     addr: whole(c, d),
                     len: whole(e, f),
@@ -174,7 +194,8 @@ impl View {
                     write: state & WRITE != 0,
                     virt_addr: state & VIRT != 0,
                     noted: state & NOTED != 0,
-                });
+                };
+                return Some((exposed, Ticket { place: at, number }));
             }
         }
         None
@@ -204,14 +225,24 @@ mod tests {
         keys.iter().for_each(|k| board.show(&exposed(*k)));
         let shown: Vec<u64> = keys.iter().copied().filter(|k| view.find(*k).is_some()).collect();
         assert!(shown.len() > 900, "{}", shown.len());
-        shown.iter().for_each(|k| assert_eq!(view.find(*k), Some(exposed(*k))));
+        let found = |k: u64| view.find(k).map(|(e, _)| e);
+        shown.iter().for_each(|k| assert_eq!(found(*k), Some(exposed(*k))));
         let other = Exposed { noted: true, ..exposed(shown[3]) };
+        let (_, before) = view.find(shown[3]).unwrap();
+        assert!(view.shows(before));
         board.show(&other);
-        assert_eq!(view.find(shown[3]), Some(other));
-        keys.iter().for_each(|k| board.hide(*k));
-        assert!(keys.iter().all(|k| view.find(*k).is_none()));
+        let (now, after) = view.find(shown[3]).unwrap();
+        assert_eq!(now, other);
+        assert!(!view.shows(before) && view.shows(after), "a ticket is of one version");
+        for k in &keys {
+            board.hide(*k);
+            board.give_back(*k);
+        }
+        assert!(keys.iter().all(|k| view.find(*k).is_none()) && !view.shows(after));
         board.show(&exposed(1));
-        assert_eq!(view.find(1), Some(exposed(1)));
+        assert_eq!(found(1), Some(exposed(1)));
+        board.hide_all();
+        assert_eq!(found(1), None);
     }
 
     #[test]

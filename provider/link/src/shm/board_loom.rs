@@ -23,7 +23,7 @@ fn change(twin: Twin) {
             write(&*owner, [1, 1]);
             write(&*owner, [2, 2]);
         });
-        if let Some([a, b]) = read(&*entry, 2) {
+        if let Some(([a, b], _)) = read(&*entry, 2) {
             assert_eq!(a, b, "an entry was torn");
         }
         writer.join().unwrap();

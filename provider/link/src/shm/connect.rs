@@ -103,6 +103,7 @@ impl ShmLink {
             incarnation: self.incarnation,
             from: *self.peers[id as usize].name.get_or_insert(self.addr),
             to: addr,
+            space: self.space,
         };
         control::send_fd(&sock, &hello.encode(), fd.as_fd()).map_err(|e| match e.kind() {
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Failed::Nobody,
@@ -116,6 +117,7 @@ impl ShmLink {
             tx: Producer::new(segment),
             sock,
             pid: cred.pid,
+            space: None,
             incarnation: None,
             starved: None,
             board: None,

@@ -4,7 +4,7 @@
 //! the port among all programs) and listens on the abstract unix socket `strait/ip:port`, or
 //! `strait/*:port` if it serves every address. Whoever wants to send connects there and sends one
 //! packet, the hello, with the descriptor of the segment it made. Then packets of the acceptor are
-//! one byte (`WELCOME`: and eight more), those of the connector are wake-ups.
+//! one byte (`WELCOME`: and more), those of the connector are wake-ups.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,10 +12,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use wire::Addr;
 
+use crate::space::Space;
+
 /// First byte of a packet after the hello: wake up.
 pub(crate) const WAKE: u8 = 0;
-/// Accepted; the acceptor's incarnation follows.
+/// Accepted; the acceptor's incarnation and address space follow.
 pub(crate) const WELCOME: u8 = 1;
+/// Bytes of such a packet.
+pub(crate) const WELCOME_LEN: usize = 9 + Space::LEN;
 /// Refused; the connection ends.
 pub(crate) const REFUSED: u8 = 2;
 
@@ -36,10 +40,12 @@ pub(crate) struct Hello {
     /// The name it knows the acceptor by. One that serves every address has several, and answers
     /// under the one it was called by.
     pub(crate) to: Addr,
+    /// Its address space.
+    pub(crate) space: Space,
 }
 
 impl Hello {
-    pub(crate) const LEN: usize = 72;
+    pub(crate) const LEN: usize = 72 + Space::LEN;
     const MAGIC: [u8; 8] = *b"straitS\x01";
 
     pub(crate) fn encode(&self) -> [u8; Hello::LEN] {
@@ -49,7 +55,8 @@ impl Hello {
         out[16..20].copy_from_slice(&self.ring.to_le_bytes());
         out[20..22].copy_from_slice(&self.version.to_le_bytes());
         out[24..48].copy_from_slice(&self.from.encode());
-        out[48..].copy_from_slice(&self.to.encode());
+        out[48..72].copy_from_slice(&self.to.encode());
+        out[72..].copy_from_slice(&self.space.encode());
         out
     }
 
@@ -63,7 +70,8 @@ impl Hello {
             ring: u32::from_le_bytes(b[16..20].try_into().ok()?),
             version: u16::from_le_bytes(b[20..22].try_into().ok()?),
             from: Addr::decode(b[24..48].try_into().ok()?)?,
-            to: Addr::decode(b[48..].try_into().ok()?)?,
+            to: Addr::decode(b[48..72].try_into().ok()?)?,
+            space: Space::decode(b[72..].try_into().ok()?),
         })
     }
 }
@@ -343,14 +351,6 @@ pub(crate) fn hung_up(sock: &OwnedFd) -> bool {
 pub(crate) fn shutdown(sock: &OwnedFd) {
     // SAFETY: shutdown(2) touches no memory.
     unsafe { libc::shutdown(sock.as_raw_fd(), libc::SHUT_RDWR) };
-}
-
-/// A random number.
-pub(crate) fn random() -> io::Result<u64> {
-    let mut b = [0u8; 8];
-    // SAFETY: `b` is a valid place of 8 bytes.
-    let n = unsafe { libc::getrandom(b.as_mut_ptr().cast(), b.len(), 0) };
-    if n == 8 { Ok(u64::from_ne_bytes(b)) } else { Err(io::Error::last_os_error()) }
 }
 
 /// An epoll set, whose members are named by numbers.

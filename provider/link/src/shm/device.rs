@@ -177,6 +177,7 @@ impl ShmLink {
         &mut self,
         way: Way,
         id: PeerId,
+        request: u64,
         remote: &[Seg],
         local: &[Span],
         len: usize,
@@ -201,16 +202,19 @@ impl ShmLink {
                 return Err(NoDirect::Never);
             }
         };
+        self.enter_flight(id, request)?;
         // SAFETY: local parts are of spans, valid until the operation completes, which is after the
         // copy is over or cancelled; remote ones are in mappings that are kept.
         let pending = unsafe { flight::start(&parts, keep, local, way == Way::Put) }.map_err(|why| {
+            self.leave_flight(id);
             self.tell_once(id, || format!("the device does not copy ({why}): it is staged"));
             NoDirect::Never
         })?;
         self.copies_started += 1;
-        let id = CopyId(self.copies_started);
-        self.flying.add(id, pending);
-        Ok(id)
+        let copy = CopyId(self.copies_started);
+        self.flying.add(copy, pending);
+        self.flown.push((copy, id));
+        Ok(copy)
     }
 
     /// The next event while copies are in flight. A driver takes longer to tell whether one is over than
@@ -219,6 +223,7 @@ impl ShmLink {
     #[cold]
     pub(super) fn poll_flying(&mut self) -> Option<Event<ShmFrame>> {
         if let Some(done) = self.flying.over() {
+            self.has_flown(done);
             return Some(Event::Copied(done, true));
         }
         self.unasked += 1;
@@ -236,6 +241,7 @@ impl ShmLink {
     /// A copy that is over, if there is one.
     fn landed(&mut self) -> Option<Event<ShmFrame>> {
         let (done, how) = self.flying.landed()?;
+        self.has_flown(done);
         if let Err(why) = &how {
             log::warn!("{}: a device's copy failed: {why}", self.addr);
         }
@@ -244,6 +250,15 @@ impl ShmLink {
 
     pub(super) fn cancel_copy(&mut self, copy: CopyId) {
         self.flying.cancel(|name| *name == copy);
+        self.has_flown(copy);
+    }
+
+    /// A copy is over: its peer may have its memory back.
+    fn has_flown(&mut self, copy: CopyId) {
+        if let Some(at) = self.flown.iter().position(|(c, _)| *c == copy) {
+            let (_, peer) = self.flown.swap_remove(at);
+            self.leave_flight(peer);
+        }
     }
 
     /// A peer is gone: nothing of it is reached any more.

@@ -9,6 +9,7 @@ use super::control::Hello;
 use super::ring::{Broken, Consumer, LINE, Mem as _, Producer, max_frame};
 use super::segment::{CONTROL, Segment, Shared};
 use super::{MIN_RING, share};
+use crate::space::Space;
 
 thread_local! {
     static SEGMENT: (Segment, OwnedFd) = Segment::create(MIN_RING).unwrap();
@@ -122,14 +123,14 @@ fn board() {
             }
             let view = View::adopt(fd).unwrap();
             for key in keys {
-                let Some(found) = view.find(key) else { continue };
+                let Some((found, ticket)) = view.find(key) else { continue };
                 let halves = |v: u64| [v as u32, (v >> 32) as u32];
                 let want = [halves(key), halves(found.addr), halves(found.len)].concat();
                 let shown = |place: u32| {
                     let now: Vec<u32> = entry(place).map(|w| w.load(Relaxed)).collect();
                     now[0] % 2 == 0 && now[1] & 3 == 3 && now[2..] == want
                 };
-                assert!(found.key == key && places(key).any(shown), "{found:?}");
+                assert!(found.key == key && places(key).any(shown) && view.shows(ticket), "{found:?}");
             }
         });
     });
@@ -158,8 +159,9 @@ fn hellos() {
         incarnation: 7,
         from: name("10.0.0.1:5"),
         to: name("[fe80::1%3]:6"),
+        space: Space::decode(&std::array::from_fn(|at| at as u8)),
     };
-    bolero::check!().with_max_len(80).for_each(|bytes: &[u8]| {
+    bolero::check!().with_max_len(128).for_each(|bytes: &[u8]| {
         // As they are, and as changes to one that is sound.
         let mut near = hello.encode();
         for change in bytes.chunks_exact(2).take(3) {

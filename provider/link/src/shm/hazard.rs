@@ -2,12 +2,11 @@
 //!
 //! A peer copies to registered memory through a mapping or with CMA, and no kernel lets us revoke that
 //! for one address. So memory that may be taken back has a *slot* on a board, a window that all peers
-//! map, and each user of the board has a *seat* there. A slot is a generation. Who accesses writes the
+//! map, and each user of the board has a *seat* there. A slot is a generation. An access writes the
 //! slot's number to its seat, then looks at the generation, and leaves the memory alone if it is
-//! another one. To take memory back is to change the generation, then to look at all seats, and to
-//! wait for those that hold the slot. A seat has its user's name, so nobody waits for the dead.
-//!
-//! One of the two looks must see the other's store: between store and look each side fences.
+//! another one (`access`). To take memory back is to change the generation, then to look at all seats,
+//! and to wait for those that hold the slot. A seat has its user's name, so that seats of processes that
+//! have ended are skipped.
 //!
 //! ```text
 //! | seats used | seat: who, pid namespace, slot + 1 | ... | generation | ... |
@@ -22,6 +21,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use super::access;
 use super::ring::Word;
 use super::wake::full_fence;
 use super::window::Mapping;
@@ -77,18 +77,13 @@ fn release<W: Words>(words: &W, seat: u32) {
 /// Whether memory with this slot and generation may be accessed, until `leave`.
 #[inline]
 fn enter<W: Words>(words: &W, seat: u32, slot: u32, generation: u32) -> bool {
-    words.holds(seat).store(slot + 1, Release);
-    words.fence();
-    let valid = words.generation(slot).load(Acquire) == generation;
-    if !valid {
-        leave(words, seat);
-    }
-    valid
+    let is_current = || words.generation(slot).load(Acquire) == generation;
+    access::enter(words.holds(seat), slot + 1, || words.fence(), is_current)
 }
 
 #[inline]
 fn leave<W: Words>(words: &W, seat: u32) {
-    words.holds(seat).store(0, Release);
+    access::leave(words.holds(seat));
 }
 
 /// Ends a generation, and waits until nobody is inside; whether that came to pass before `wait`, which
@@ -97,7 +92,7 @@ fn end<W: Words>(words: &W, slot: u32, generation: u32, mut wait: impl FnMut(u32
     words.generation(slot).store(generation.wrapping_add(1), Release);
     words.fence();
     for seat in 0..words.used().load(Relaxed).min(words.seats()) {
-        while words.holds(seat).load(Acquire) == slot + 1 {
+        while access::is_inside(words.holds(seat), Some(slot + 1)) {
             let who = words.who(seat).load(Acquire);
             match wait(who, words.space(seat).load(Relaxed)) {
                 Waits::On => {}

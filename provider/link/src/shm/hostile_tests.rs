@@ -19,6 +19,7 @@ use super::ring::{Consumer, Mem as _, Producer};
 use super::segment::{Segment, Shared};
 use super::tests::open;
 use super::*;
+use crate::space::Space;
 
 struct Noise(u64);
 
@@ -98,6 +99,10 @@ fn attack(noise: &mut Noise, victim: Addr, name: Addr, listener: &OwnedFd) {
         incarnation: noise.number(&[]),
         from: name,
         to: victim,
+        space: match noise.below(2) {
+            0 => Space::own().unwrap(),
+            _ => Space::decode(&std::array::from_fn(|_| noise.number(&[]) as u8)),
+        },
     };
     if control::send_fd(&sock, &hello.encode(), fd.as_fd()).is_err() {
         return;

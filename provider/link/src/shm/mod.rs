@@ -4,11 +4,13 @@
 //! receiver has noticed. Two peers that talk both ways have two channels, each a ring in a segment
 //! of its own and a socket which says that the other end is alive, and which wakes it.
 
+mod access;
 mod ahead;
 mod board;
 mod connect;
 mod control;
 mod device;
+mod direct;
 mod hazard;
 mod open;
 mod pack;
@@ -25,15 +27,20 @@ use std::fmt::Write as _;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use engine::{CopyId, Event, Exposed, Glance, Limits, Link, NoDirect, PeerId, Refused, Share, Way};
+use engine::{
+    CopyId, Event, Exposed, Glance, Grant, Inside, Limits, Link, NoDirect, PeerId, Refused, Share, Ticket,
+    Way,
+};
 use hmem::Span;
 use hmem::flight::Flights;
 use wire::{Addr, Handle, Seg};
 
 use crate::cma;
+use crate::space::Space;
 use board::Board;
 use control::Poller;
-use peer::{Inbound, Outbound, Peer};
+use direct::Parted;
+use peer::Peer;
 use ring::Mem as _;
 use wake::Barrier;
 
@@ -130,8 +137,14 @@ pub struct ShmLink {
     scratch: Vec<u8>,
     incarnation: u64,
     pid: u32,
-    /// Copies by a device, in flight.
+    space: Space,
+    /// Channels that were given up while a peer was inside an access.
+    parted: Vec<Parted>,
+    /// Peers have been told that nothing here is accessed any more.
+    closed: bool,
+    /// Copies by a device, in flight, and from or to which peers' memory.
     flying: Flights<CopyId>,
+    flown: Vec<(CopyId, PeerId)>,
     /// Polls since a driver was last asked for them.
     unasked: u32,
     copies_started: u64,
@@ -376,51 +389,6 @@ impl ShmLink {
         });
         fed
     }
-
-    fn direct(
-        &mut self,
-        way: cma::Way,
-        id: PeerId,
-        remote: &[Seg],
-        roff: usize,
-        (local, loff): (&[Span], usize),
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        let peer = &mut self.peers[id.0 as usize];
-        if !self.options.cma || peer.no_cma.is_some() {
-            return Err(NoDirect::Never);
-        }
-        let pid = match (&peer.inb, &peer.out) {
-            _ if peer.dying.is_some() => return Err(NoDirect::Fault),
-            (Some(Inbound { pid, .. }), _) | (None, Some(Outbound { pid, .. })) => *pid,
-            (None, None) => return Err(NoDirect::Fault),
-        };
-        if pid <= 0 {
-            self.frames_only(id, "its pid is not visible here (another pid namespace)".into());
-            return Err(NoDirect::Never);
-        }
-        // By its number a process is reached long after it was watched last: it may be another's.
-        if peer.life.as_mut().is_some_and(|life| !life.lasts()) {
-            return Err(NoDirect::Fault);
-        }
-        cma::transfer(way, pid, remote, roff, local, loff, len).map_err(|fault| {
-            self.peers[id.0 as usize].lost |= matches!(fault, cma::Fault::Gone);
-            if let cma::Fault::Forbidden(e) = &fault {
-                self.frames_only(id, cma::why_not(e));
-            }
-            fault.into()
-        })
-    }
-
-    /// A peer's memory cannot be reached directly. Said aloud once, since it is mostly so of all.
-    #[cold]
-    fn frames_only(&mut self, id: PeerId, why: String) {
-        let peer = &mut self.peers[id.0 as usize];
-        let level = if self.warned_cma { log::Level::Debug } else { log::Level::Warn };
-        self.warned_cma = true;
-        log::log!(level, "{}: frames only to {}: {why}", self.addr, peer.addr);
-        peer.no_cma = Some(why);
-    }
 }
 
 impl Link for ShmLink {
@@ -529,11 +497,18 @@ impl Link for ShmLink {
     fn copy_out(&self, frame: &ShmFrame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
         let Some(inb) = &self.peers[frame.from.0 as usize].inb else { return 0 };
         if let ([only], Some(at)) = (dst, inb.rx.straight(off, len)) {
-            if let Some(part) = only.part(doff, len).filter(|p| p.kind().is_system()) {
+            let part = only.part(doff, len);
+            if let Some(part) = part.filter(|p| p.is_plain()) {
                 // SAFETY: the part is valid for writes by `Span`'s invariant; its place in the ring
                 // was found by `straight`, and the frame is ours until it is released.
                 unsafe { inb.rx.mem().get(at, part.as_ptr(), len) };
                 return len;
+            }
+            if let Some(part) = part.filter(|p| p.may_vanish()) {
+                let from = inb.rx.mem().span(at, len);
+                // SAFETY: what is mapped of the part may be written by `Span`'s invariant, and the frame is ours.
+                let done = unsafe { hmem::guard::copy(part.as_ptr(), from.as_ptr(), len) };
+                return if done.is_ok() { len } else { 0 };
             }
         }
         inb.rx.mem().lock_for(dst);
@@ -556,25 +531,40 @@ impl Link for ShmLink {
     fn get(
         &mut self,
         from: PeerId,
+        grant: Grant,
         remote: &[Seg],
         roff: usize,
         local: &[Span],
         loff: usize,
         len: usize,
     ) -> Result<(), NoDirect> {
-        self.direct(cma::Way::Get, from, remote, roff, (local, loff), len)
+        self.direct(cma::Way::Get, from, grant, remote, roff, (local, loff), len)
     }
 
     fn put(
         &mut self,
         to: PeerId,
+        grant: Grant,
         remote: &[Seg],
         roff: usize,
         local: &[Span],
         loff: usize,
         len: usize,
     ) -> Result<(), NoDirect> {
-        self.direct(cma::Way::Put, to, remote, roff, (local, loff), len)
+        self.direct(cma::Way::Put, to, grant, remote, roff, (local, loff), len)
+    }
+
+    fn is_met(&self, peer: PeerId) -> bool {
+        let peer = &self.peers[peer.0 as usize];
+        peer.out.is_some() || peer.inb.is_some() || peer.dying.is_some() || !peer.waiting.is_empty()
+    }
+
+    fn meet(&mut self, peer: PeerId) -> Result<(), Refused> {
+        if self.is_met(peer) { Ok(()) } else { self.connect(peer.0) }
+    }
+
+    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+        self.peers[to.0 as usize].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare())
     }
 
     fn cut(&mut self, peer: PeerId) {
@@ -620,11 +610,23 @@ impl Link for ShmLink {
         self.board.show(memory);
     }
 
-    fn conceal(&mut self, key: u64) {
-        self.board.hide(key);
+    fn conceal(&mut self, key: u64) -> Result<(), Inside> {
+        self.conceal_region(key)
     }
 
-    fn exposed(&self, by: PeerId, key: u64) -> Option<Exposed> {
+    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), Inside> {
+        self.revoke_request(from, request)
+    }
+
+    fn renew(&mut self, to: PeerId, request: u64) {
+        self.renew_request(to, request);
+    }
+
+    fn close(&mut self) -> Result<(), Inside> {
+        self.close_to_all()
+    }
+
+    fn exposed(&self, by: PeerId, key: u64) -> Option<(Exposed, Ticket)> {
         let peer = &self.peers[by.0 as usize];
         if !self.options.cma || peer.no_cma.is_some() {
             return None;
@@ -652,11 +654,12 @@ impl Link for ShmLink {
         &mut self,
         way: Way,
         peer: PeerId,
+        request: u64,
         remote: &[Seg],
         local: &[Span],
         len: usize,
     ) -> Result<CopyId, NoDirect> {
-        self.start_copy(way, peer, remote, local, len)
+        self.start_copy(way, peer, request, remote, local, len)
     }
 
     fn cancel(&mut self, copy: CopyId) {
@@ -715,6 +718,11 @@ impl Drop for ShmLink {
         // for good, even while a child still holds copies.
         if std::process::id() != self.pid {
             return;
+        }
+        // Copies in flight are from or to peers' memory: before these see the end of the connection.
+        self.flying.cancel(|_| true);
+        if !self.closed {
+            let _ = self.close_to_all();
         }
         // The listener first: who sees its channel end finds nobody to connect to.
         control::shutdown(&self.listener);

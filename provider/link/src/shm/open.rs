@@ -14,6 +14,7 @@ use super::control::{self, Poller};
 use super::wake::Barrier;
 use super::{HOT, NOBODY, PACE, ShmLink, Windows, ring, segment, service};
 use crate::net;
+use crate::space::Space;
 
 /// Bytes of a ring if nothing else is asked for. With the control page it makes 128 KiB, which take
 /// memory only where they were touched.
@@ -113,9 +114,13 @@ impl ShmLink {
             connecting: false,
             options: OpenOptions { ring, long_ring, ..options },
             scratch: Vec::new(),
-            incarnation: control::random()?,
+            incarnation: crate::random()?,
             pid: std::process::id(),
+            space: Space::own()?,
+            parted: Vec::new(),
+            closed: false,
             flying: Default::default(),
+            flown: Vec::new(),
             unasked: 0,
             copies_started: 0,
             warned_cma: false,

@@ -14,6 +14,7 @@ use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
 use super::share::Slots;
 use super::{control, ring, wake};
+use crate::space::{Space, Target};
 
 /// A channel to a peer.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(super) struct Outbound {
     pub(super) tx: Producer<Segment>,
     pub(super) sock: OwnedFd,
     pub(super) pid: i32,
+    /// The peer's address space, once it has welcomed us.
+    pub(super) space: Option<Space>,
     /// Whose it is, once the peer has welcomed it.
     pub(super) incarnation: Option<u64>,
     /// Length of a frame that found no room.
@@ -41,7 +44,7 @@ impl Outbound {
     }
 
     /// Sends a frame that a line has room for, of `head` and one stretch of memory that the processor may
-    /// read; `None` if it is another one, or there may be no room.
+    /// just read; `None` if it is another one, or there may be no room.
     #[inline(always)]
     pub(super) fn send_short(&mut self, head: &[u8], body: &[Span], off: usize, len: usize) -> Option<()> {
         let total = head.len() + len;
@@ -50,7 +53,7 @@ impl Outbound {
         }
         let at = self.tx.reserve_short()?;
         let part = match body {
-            [only] => only.part(off, len).filter(|p| p.kind().is_system())?,
+            [only] => only.part(off, len).filter(|p| p.is_plain())?,
             [] if len == 0 => Span::EMPTY,
             _ => return None,
         };
@@ -77,12 +80,12 @@ impl Outbound {
     }
 
     /// Copies bytes `off..off+len` of `body` to byte `at` of the reserved frame; returns how many
-    /// there were.
+    /// there were, or fewer where they could not be read.
     #[inline(always)]
     pub(super) fn copy_in(&mut self, at: usize, body: &[Span], off: usize, len: usize) -> usize {
         let mem = self.tx.mem();
         if let ([only], Some(at)) = (body, self.tx.straight(at, len)) {
-            if let Some(part) = only.part(off, len).filter(|p| p.kind().is_system()) {
+            if let Some(part) = only.part(off, len).filter(|p| p.is_plain()) {
                 // SAFETY: the part is valid for reads by `Span`'s invariant; its place in the ring
                 // was found by `straight`, and is reserved.
                 unsafe { mem.put(at, part.as_ptr(), len) };
@@ -112,6 +115,7 @@ pub(super) struct Inbound {
     pub(super) rx: Consumer<Segment>,
     pub(super) sock: OwnedFd,
     pub(super) pid: i32,
+    pub(super) space: Space,
     pub(super) incarnation: u64,
     /// Nothing more is read from it.
     pub(super) broken: bool,
@@ -146,34 +150,14 @@ impl Inbound {
 pub(super) struct Life {
     pub(super) pid: i32,
     pub(super) fd: OwnedFd,
-    /// When it was last known to live.
-    seen: Duration,
 }
 
-/// A process that lived so long ago has not ended and left its number to another one since: that takes
-/// as many new processes as there are numbers.
-const SURE: Duration = Duration::from_millis(10);
-
-impl Life {
-    pub(super) fn new(pid: i32, fd: OwnedFd) -> Life {
-        Life { pid, fd, seen: tick() }
-    }
-
-    /// Whether the process lives, or did a moment ago.
-    pub(super) fn lasts(&mut self) -> bool {
-        let now = tick();
-        if now.saturating_sub(self.seen) > SURE {
-            if control::has_ended(&self.fd) {
-                return false;
-            }
-            self.seen = now;
-        }
-        true
-    }
-}
+/// An address space that a tid led to so long ago is still there under that tid, or nothing is: to use a
+/// tid again takes as many new tasks as there are numbers.
+pub(super) const SURE: Duration = Duration::from_millis(10);
 
 /// The time of the kernel's last tick, which costs a fraction of what the time does.
-fn tick() -> Duration {
+pub(super) fn tick() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a valid place for the answer.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
@@ -192,6 +176,8 @@ pub(super) struct Peer {
     /// Readable once the process that has this pid has ended. Its sockets tell that too, but not
     /// while a process forked from it holds copies of them.
     pub(super) life: Option<Life>,
+    /// Its address space, and when it was last found to be that.
+    pub(super) target: Option<(Target, Duration)>,
     /// Its memory was gone when we wanted some. That is before its end can be seen by any descriptor.
     pub(super) lost: bool,
     /// Channels of its successors under the same name.
@@ -219,6 +205,7 @@ impl Peer {
             name: None,
             dying: None,
             life: None,
+            target: None,
             lost: false,
             waiting: Vec::new(),
             reached: false,

@@ -81,6 +81,10 @@ pub(crate) trait Mem {
 /// longer frames the processor itself sees what comes next.
 const AHEAD: [u32; 2] = [4, 3];
 
+/// Most lines that frames which the consumer can do without may find taken: more than a quarter of the longest
+/// ring, and fewer than turns of a shared transfer.
+const SPARE: u32 = 48 << 10;
+
 /// Most lines that are fetched for an answer.
 const ANSWER: u32 = 8;
 
@@ -146,6 +150,10 @@ impl<M: Mem> Producer<M> {
         &self.mem
     }
 
+    pub(crate) fn into_mem(self) -> M {
+        self.mem
+    }
+
     /// Whether a frame of `len` bytes, at most [`max_frame`], finds room.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, len: usize) -> Result<bool, Broken> {
@@ -167,6 +175,17 @@ impl<M: Mem> Producer<M> {
         }
         self.head = head;
         Ok(())
+    }
+
+    /// Whether half of the ring is free, and fewer lines are taken than a shared transfer has turns: the
+    /// consumer, which tells how far it is at every quarter, then looks at the ring.
+    pub(crate) fn has_room_to_spare(&mut self) -> bool {
+        let most = (self.lines / 2).min(SPARE);
+        if self.pos.wrapping_sub(self.head) < most {
+            return true;
+        }
+        // What is wrong with the ring is found when it is used.
+        self.look().is_ok() && self.pos.wrapping_sub(self.head) < most
     }
 
     /// Where in the ring bytes `off..off+len` of the reserved frame go, if that is one stretch.
@@ -304,6 +323,10 @@ impl<M: Mem> Consumer<M> {
 
     pub(crate) fn mem(&self) -> &M {
         &self.mem
+    }
+
+    pub(crate) fn into_mem(self) -> M {
+        self.mem
     }
 
     /// How many lines were read, wrapping.

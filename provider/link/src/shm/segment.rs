@@ -1,4 +1,5 @@
-//! The memory of a channel: one page of control words, then the ring, in a sealed memfd.
+//! The memory of a channel: one page of control words, a table of requests whose memory was taken back,
+//! then the ring, in a sealed memfd.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -14,8 +15,12 @@ use super::control::cvt;
 use super::ring::{LINE, Mem, Word};
 use super::share::SLOTS;
 
+/// Requests of the sender's that it can take back, by their place in its pool: a word each.
+pub(crate) const REVOCABLE: u32 = 16 << 10;
+/// Where the table of these is. A page of it takes memory once it was looked at.
+const REVOKED: usize = 4096;
 /// Bytes before the ring.
-pub(crate) const CONTROL: usize = 4096;
+pub(crate) const CONTROL: usize = REVOKED + REVOCABLE as usize * 4;
 
 // Where the control words are: those that different sides write have cache lines of their own, two
 // apart since hardware fetches lines in pairs.
@@ -25,7 +30,15 @@ const WANT: usize = 256;
 const SHARES: usize = 512;
 /// From one counter of shared transfers to the next.
 const SHARE: usize = 64;
-const _: () = assert!(SHARES + SLOTS as usize * SHARE <= CONTROL);
+/// What the sender, and what the receiver accesses of the other's memory (`access`).
+const TX_INSIDE: usize = 3584;
+const RX_INSIDE: usize = 3712;
+/// Copies between devices that the receiver has in flight, beside the latter.
+const RX_FLIGHTS: usize = RX_INSIDE + 4;
+/// Set for good: the sender's memory, and the receiver's, is not accessed any more.
+const TX_CLOSED: usize = 3840;
+const RX_CLOSED: usize = 3968;
+const _: () = assert!(SHARES + SLOTS as usize * SHARE <= TX_INSIDE && RX_CLOSED + 4 <= REVOKED);
 
 /// Seals a segment must have: without them the peer could cut it off under us (SIGBUS).
 const SEALS: libc::c_int = SIZE_SEALS | libc::F_SEAL_SEAL;
@@ -198,14 +211,45 @@ impl Segment {
         self.shared.wide(SHARES + usize::from(slot % SLOTS) * SHARE + size_of::<u64>())
     }
 
+    /// What the sender accesses of the receiver's memory.
+    pub(crate) fn tx_inside(&self) -> &AtomicU32 {
+        self.word(TX_INSIDE)
+    }
+
+    /// What the receiver accesses of the sender's.
+    pub(crate) fn rx_inside(&self) -> &AtomicU32 {
+        self.word(RX_INSIDE)
+    }
+
+    /// How many copies the receiver has in flight that a device makes, from or to the sender's memory.
+    pub(crate) fn rx_flights(&self) -> &AtomicU32 {
+        self.word(RX_FLIGHTS)
+    }
+
+    /// Not 0: the sender's memory is not accessed any more.
+    pub(crate) fn tx_closed(&self) -> &AtomicU32 {
+        self.word(TX_CLOSED)
+    }
+
+    /// Not 0: the receiver's memory is not accessed any more.
+    pub(crate) fn rx_closed(&self) -> &AtomicU32 {
+        self.word(RX_CLOSED)
+    }
+
+    /// Which request at that place of the sender's pool was taken back, by its generation; `slot` is below
+    /// [`REVOCABLE`].
+    pub(crate) fn revoked(&self, slot: u32) -> &AtomicU32 {
+        self.word(REVOKED + (slot % REVOCABLE) as usize * 4)
+    }
+
     /// A device copies from or to here, if one of `iov` is a device's: then the memory is page-locked, once,
     /// so that it need not be copied twice.
     pub(crate) fn lock_for(&self, iov: &[Span]) {
         let device = iov.iter().map(|s| s.kind()).find(|k| !k.is_system());
         if let (Some(kind), None) = (device, self.locked.get()) {
-            let base = self.shared.base.as_ptr() as usize;
-            // SAFETY: the mapping is whole, and lives longer than what is remembered of it.
-            let _ = self.locked.set(unsafe { registry::of(kind).lock_host(base, self.shared.len) });
+            let base = self.shared.base.as_ptr() as usize + CONTROL;
+            // SAFETY: the ring, which ends with the mapping, and lives longer than what is remembered of it.
+            let _ = self.locked.set(unsafe { registry::of(kind).lock_host(base, self.shared.len - CONTROL) });
         }
     }
 

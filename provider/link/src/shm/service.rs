@@ -11,6 +11,7 @@ use super::peer::{Inbound, Life};
 use super::ring::{Consumer, Mem};
 use super::segment::Segment;
 use super::{NOBODY, ShmFrame, ShmLink, wake};
+use crate::space::Space;
 
 // What a descriptor is in the epoll set; the lower half says which.
 pub(super) const LISTENER: u64 = u64::MAX;
@@ -105,6 +106,7 @@ impl ShmLink {
                     rx: Consumer::new(segment),
                     sock,
                     pid,
+                    space: hello.space,
                     incarnation: hello.incarnation,
                     broken: false,
                     cooled_at: 0,
@@ -151,8 +153,9 @@ impl ShmLink {
 
     /// A channel from a peer is there.
     fn arrive(&mut self, hello: Hello, inb: Inbound) {
-        let mut welcome = [control::WELCOME; 9];
-        welcome[1..].copy_from_slice(&self.incarnation.to_le_bytes());
+        let mut welcome = [control::WELCOME; control::WELCOME_LEN];
+        welcome[1..9].copy_from_slice(&self.incarnation.to_le_bytes());
+        welcome[9..].copy_from_slice(&self.space.encode());
         // Like any other packet: if it cannot be sent, the peer does without.
         let _ = control::send_fd(&inb.sock, &welcome, self.board.fd());
         let id = self.caller(&hello);
@@ -210,6 +213,7 @@ impl ShmLink {
         log::debug!("{}: connected from {} (pid {})", self.addr, peer.addr, inb.pid);
         peer.inb = Some(inb);
         peer.no_cma = None;
+        peer.target = None;
         self.ins.push(id);
         self.warm(id);
         if let Err(e) = added {
@@ -235,21 +239,24 @@ impl ShmLink {
     }
 
     /// Reads what the receiver of a channel says: a welcome, a refusal, wake-ups, and its end.
-    fn hear_outbound(&mut self, id: u32) {
+    pub(super) fn hear_outbound(&mut self, id: u32) {
         let mut errors = 0;
         for _ in 0..BATCH {
             let Some(out) = &mut self.peers[id as usize].out else { return };
-            let mut bytes = [0; 32];
+            let mut bytes = [0; control::WELCOME_LEN + 1];
             let (n, fd) = match control::recv_fd(&out.sock, &mut bytes) {
                 Ok((n, fd)) => (Ok(n), fd),
                 Err(e) => (Err(e), None),
             };
             match n {
-                Ok(9) if bytes[0] == control::WELCOME => {
-                    let [_, number @ ..] = *bytes.first_chunk::<9>().expect("32 bytes");
+                Ok(control::WELCOME_LEN) if bytes[0] == control::WELCOME => {
+                    let [_, number @ ..] = *bytes.first_chunk::<9>().expect("more than 9 bytes");
                     out.incarnation = Some(u64::from_le_bytes(number));
+                    let space = bytes[9..].first_chunk().expect("a space has so many bytes");
+                    out.space = Some(Space::decode(space));
                     // Without it, or with one that is not right, memory is reached by asking.
                     out.board = fd.and_then(|fd| View::adopt(&fd).ok());
+                    self.peers[id as usize].target = None;
                 }
                 Ok(1) if bytes[0] == control::REFUSED => {
                     log::warn!("{}: {} refused us", self.addr, self.peers[id as usize].addr);
@@ -273,7 +280,7 @@ impl ShmLink {
         if pid > 0 && peer.life.as_ref().is_some_and(|life| life.pid == pid) {
             return Ok(());
         }
-        let life = control::watch(sock, pid)?.map(|fd| Life::new(pid, fd));
+        let life = control::watch(sock, pid)?.map(|fd| Life { pid, fd });
         if let Some(old) = std::mem::replace(&mut peer.life, life) {
             self.poller.remove(&old.fd);
         }
@@ -318,10 +325,15 @@ impl ShmLink {
             return;
         }
         peer.dying = Some(why);
-        let out = peer.out.take().map(|out| out.sock);
-        for fd in out.iter().chain(peer.life.take().as_ref().map(|life| &life.fd)) {
-            self.poller.remove(fd);
+        peer.target = None;
+        if let Some(out) = &peer.out {
+            self.poller.remove(&out.sock);
         }
+        if let Some(life) = peer.life.take() {
+            self.poller.remove(&life.fd);
+        }
+        self.part_outbound(id);
+        let peer = &mut self.peers[id as usize];
         if let Some(inb) = &mut peer.inb {
             self.poller.remove(&inb.sock);
             inb.budget = inb.rx.mem().lines();
@@ -333,6 +345,11 @@ impl ShmLink {
     /// What the peers that ended have left: their last frames, then word of their end.
     pub(super) fn reap(&mut self) -> Option<Event<ShmFrame>> {
         let id = *self.dying.front()?;
+        if self.is_inside_still(id) {
+            // What depended on it may only be given up once it has left our memory.
+            self.dying.rotate_left(1);
+            return None;
+        }
         let peer = &mut self.peers[id as usize];
         if let Some(inb) = &mut peer.inb {
             if !inb.broken && inb.budget > 0 {
@@ -349,7 +366,7 @@ impl ShmLink {
         peer.no_cma = None;
         peer.lost = false;
         log::debug!("{}: {} ended: {why:?}", self.addr, peer.addr);
-        if peer.inb.take().is_some() {
+        if self.part_inbound(id) {
             self.forget(id);
         }
         let peer = &mut self.peers[id as usize];

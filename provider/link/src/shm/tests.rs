@@ -5,6 +5,7 @@ use engine::{Frame as _, Gone};
 
 use super::peer::Peer;
 use super::*;
+use engine::Grant;
 
 pub(super) fn open() -> ShmLink {
     ShmLink::open(OpenOptions {
@@ -505,22 +506,22 @@ fn direct_access_and_its_description() {
     hmem::write(&[theirs], 0, b"0123456789abcdefghijklmnopqrstuv");
     let seg = [Seg { addr: theirs.addr().into(), len: 32.into() }];
     let mine = [Span::leak(16)];
-    a.get(to_b, &seg, 10, &mine, 2, 6).unwrap();
+    a.get(to_b, Grant::Agreed, &seg, 10, &mine, 2, 6).unwrap();
     let mut back = [0; 16];
     hmem::read(&mine, 0, &mut back);
     assert_eq!(&back, b"\0\0abcdef\0\0\0\0\0\0\0\0");
-    a.put(to_b, &seg, 0, &mine, 2, 6).unwrap();
+    a.put(to_b, Grant::Agreed, &seg, 0, &mine, 2, 6).unwrap();
     let mut back = [0; 12];
     hmem::read(&[theirs], 0, &mut back);
     assert_eq!(&back, b"abcdef6789ab");
     let bad = [Seg { addr: 4096.into(), len: 32.into() }];
-    assert_eq!(a.get(to_b, &bad, 0, &mine, 0, 8), Err(NoDirect::Fault));
+    assert_eq!(a.get(to_b, Grant::Agreed, &bad, 0, &mine, 0, 8), Err(NoDirect::Memory));
     let pid = std::process::id();
     assert_eq!(a.describe(to_b), format!("shm 508 KiB ring, cma (process_vm_readv) with pid {pid}"));
     let nobody = a.peer(&Addr::new("127.0.0.1:3".parse().unwrap()));
-    assert_eq!(a.get(nobody, &seg, 0, &mine, 0, 8), Err(NoDirect::Fault));
+    assert_eq!(a.get(nobody, Grant::Agreed, &seg, 0, &mine, 0, 8), Err(NoDirect::Fault));
     assert_eq!(a.describe(nobody), "shm 124 KiB ring, not connected");
     a.options.cma = false;
-    assert_eq!(a.get(to_b, &seg, 0, &mine, 0, 8), Err(NoDirect::Never));
+    assert_eq!(a.get(to_b, Grant::Agreed, &seg, 0, &mine, 0, 8), Err(NoDirect::Never));
     assert!(a.describe(to_b).contains("frames only"));
 }

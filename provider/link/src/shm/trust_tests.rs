@@ -10,6 +10,7 @@ use super::ring::Mem as _;
 use super::segment::Segment;
 use super::tests::{closed, couple, event_none, open, say};
 use super::*;
+use crate::space::Space;
 
 /// A connection to `link` made by hand.
 fn raw(link: &ShmLink) -> OwnedFd {
@@ -18,7 +19,14 @@ fn raw(link: &ShmLink) -> OwnedFd {
 
 fn hello(addr: &str, ring: u32) -> Hello {
     let to = Addr::new("127.0.0.1:9".parse().unwrap());
-    Hello { version: wire::VERSION, ring, incarnation: 1, from: Addr::new(addr.parse().unwrap()), to }
+    Hello {
+        version: wire::VERSION,
+        ring,
+        incarnation: 1,
+        from: Addr::new(addr.parse().unwrap()),
+        to,
+        space: Space::own().unwrap(),
+    }
 }
 
 fn hello_to(link: &ShmLink, from: &str) -> Hello {
@@ -105,8 +113,8 @@ fn a_peer_that_writes_nonsense_is_closed() {
         mem.commit(0).store(word, Relaxed);
         let id = b.peer(&hello.from);
         assert_eq!(closed(&mut b), (id, Gone::Denied), "{word}");
-        let mut answer = [0; 16];
-        assert_eq!(control::receive(&sock, &mut answer).unwrap(), 9, "welcomed at first");
+        let mut answer = [0; 64];
+        assert_eq!(control::receive(&sock, &mut answer).unwrap(), control::WELCOME_LEN, "welcomed at first");
         assert_eq!(control::receive(&sock, &mut answer).unwrap(), 0);
     }
     // The other direction: a receiver that has read more than was sent.

@@ -143,7 +143,7 @@ pub struct Windows {
 impl Windows {
     /// None yet.
     pub fn new() -> io::Result<Windows> {
-        Ok(Windows { maker: control::random()?, inner: Mutex::default() })
+        Ok(Windows { maker: crate::random()?, inner: Mutex::default() })
     }
 
     /// The number of this maker, random.

@@ -1,0 +1,101 @@
+//! Receives that name a peer which ended, or cannot be reached.
+//!
+//! A receive waits for a peer of which nothing is known: it may not have started yet. It fails when the
+//! peer's end is told of ([`Event::Closed`](crate::Event::Closed)) and when a post to it is refused for
+//! good. One that is posted after that looks for the peer again, since another process may have its name by
+//! now: it waits if there is a channel or one can be made, and fails if not.
+
+use super::Endpoint;
+use crate::core::{Core, RecvOp};
+use crate::link::{Gone, Link, PeerId, Refused};
+use crate::types::*;
+
+impl Error {
+    /// Whether it says that a peer is not there, and why.
+    fn gone(self) -> Option<Gone> {
+        Some(match self {
+            Error::Refused => Gone::Refused,
+            Error::Reset => Gone::Reset,
+            Error::Unreachable => Gone::Unreachable,
+            Error::Denied => Gone::Denied,
+            _ => return None,
+        })
+    }
+}
+
+impl<L: Link> Endpoint<L> {
+    fn routed(&self, at: FiAddr) -> Option<PeerId> {
+        usize::try_from(at).ok().and_then(|at| self.route.get(at).copied().flatten())
+    }
+
+    /// An operation to this peer could not be started.
+    #[cold]
+    pub(crate) fn not_started(&mut self, core: &mut Core, to: FiAddr, err: Error) {
+        if let (Some(peer), Some(why)) = (self.routed(to), err.gone()) {
+            self.not_there(core, peer, why);
+        }
+    }
+
+    /// A peer was not there, unless it has a channel: then its frames come first, and its end will be told of.
+    fn not_there(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
+        if self.link.is_met(peer) {
+            return;
+        }
+        let state = self.peer(peer);
+        state.gone = Some(why);
+        state.sought = false;
+        self.fail_directed(core, peer, why);
+    }
+
+    /// Fails the receives that name this peer.
+    pub(super) fn fail_directed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
+        let src = self.peer(peer).src;
+        let Some(rx) = core.rxs.get_mut(self.rx.at()).filter(|_| src != ADDR_UNSPEC) else { return };
+        let named = |r: &RecvOp| r.pattern.src == src;
+        let failed = [true, false].map(|tagged| rx.matcher(tagged).unpost_all(named));
+        for recv in failed.into_iter().flatten() {
+            self.fail_recv(core, recv, why.into());
+        }
+    }
+
+    /// Whether a peer is gone as far as is known, so that a receive that names it needs a closer look.
+    #[inline]
+    pub(crate) fn is_gone(&self, from: FiAddr) -> bool {
+        self.routed(from).and_then(|p| self.peers.get(p.0 as usize)).is_some_and(|p| p.gone.is_some())
+    }
+
+    /// Looks for the peer that receives which are posted name.
+    #[cold]
+    pub(crate) fn look_again(&mut self, core: &mut Core, from: FiAddr) {
+        let Some(peer) = self.routed(from) else { return };
+        match self.link.meet(peer) {
+            Ok(()) => self.peer(peer).gone = None,
+            Err(Refused::Gone(why)) => self.not_there(core, peer, why),
+            Err(_) => {
+                if !std::mem::replace(&mut self.peer(peer).sought, true) {
+                    self.lagging.push(peer);
+                }
+            }
+        }
+    }
+
+    /// Looks again for those that could not be reached just yet.
+    pub(super) fn seek(&mut self, core: &mut Core) -> usize {
+        let sought: Vec<PeerId> =
+            self.lagging.iter().copied().filter(|p| self.peers[p.0 as usize].sought).collect();
+        let mut n = 0;
+        for peer in sought {
+            let found = self.link.meet(peer);
+            if found == Err(Refused::Busy) {
+                continue;
+            }
+            n += 1;
+            self.peer(peer).sought = false;
+            match found {
+                Err(Refused::Gone(why)) => self.not_there(core, peer, why),
+                _ => self.peer(peer).gone = None,
+            }
+        }
+        n
+    }
+}

@@ -1,0 +1,170 @@
+//! Memory that is given back although operations on it are under way: a send that is cancelled, a
+//! registration that is closed.
+//!
+//! What a frame told a peer of, the peer may access by itself, until the request that the frame named is
+//! answered. So the link ends that first ([`Link::revoke`]); then the request is given up, and both sides
+//! complete with an error. A name stays taken until the peer has answered it, so that no later request
+//! is taken for it.
+
+use wire::{Flags, Head, Op as WireOp, Status};
+use zerocopy::IntoBytes;
+
+use super::{Endpoint, In, Request, Serve, Then};
+use crate::core::{Core, Spans};
+use crate::domain::MrId;
+use crate::link::{Inside, Link, PeerId};
+use crate::types::*;
+
+impl<L: Link> Endpoint<L> {
+    fn take_back(&mut self, peer: PeerId, name: u64) -> Result<(), Inside> {
+        self.revoked.push((name, peer));
+        self.link.revoke(peer, name)
+    }
+
+    /// Names whose requests are over may be used again.
+    #[cold]
+    pub(super) fn renew(&mut self) {
+        let (requests, link) = (&mut self.requests, &mut self.link);
+        self.revoked.retain(|&(name, peer)| {
+            let stays = requests.get_mut(name).is_some();
+            if !stays {
+                link.renew(peer, name);
+            }
+            stays
+        });
+    }
+
+    /// Cancels the oldest send of that context whose bytes are still here: it completes with
+    /// [`Error::Cancelled`], and so does the receive that it met.
+    pub(crate) fn cancel(&mut self, core: &mut Core, ctx: Ctx) -> Result<(), Error> {
+        let is_it = |r: &Request| {
+            matches!(r, Request::Out(out) if out.done_as.ctx == ctx
+                && out.done_as.what.contains(What::SEND)
+                && !out.iov.is_empty())
+        };
+        let mut found = None;
+        for name in self.requests.names(is_it) {
+            let Some(Request::Out(out)) = self.requests.get_mut(name) else { continue };
+            if !self.kept.contains_key(&name) && found.is_none_or(|(turn, _)| out.turn < turn) {
+                found = Some((out.turn, name));
+            }
+        }
+        let (_, name) = found.ok_or(Error::NotFound)?;
+        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return Err(Error::NotFound) };
+        let peer = out.peer;
+        if self.take_back(peer, name).is_err() {
+            // The receiver is stopped inside a copy: the send completes when the receiver answers.
+            return Ok(());
+        }
+        self.stop_copy(name);
+        // Pieces that were copied here are accounted for.
+        self.share_tell(name);
+        self.shares.retain(|s| *s != name);
+        self.streams.retain(|s| *s != name);
+        let Some(Request::Out(out)) = self.requests.replace(name, Request::Withdrawn(peer)) else {
+            return Err(Error::NotFound);
+        };
+        match out.asked {
+            Some((theirs, _)) => self.fin(peer, theirs, Status::Discarded, 0),
+            None => {
+                let head = Head::new(WireOp::Withdrawn, Flags::empty(), 0, name, 0);
+                self.tell_peer(peer, head.as_bytes());
+            }
+        }
+        self.finish_out(core, &out, Some(Error::Cancelled));
+        Ok(())
+    }
+
+    /// Whether a peer asks for a send that was cancelled.
+    pub(super) fn is_withdrawn(&mut self, peer: PeerId, name: u64) -> bool {
+        matches!(self.requests.get_mut(name), Some(Request::Withdrawn(p)) if *p == peer)
+    }
+
+    /// The receiver has answered a send that was cancelled.
+    pub(super) fn forget_withdrawn(&mut self, peer: PeerId, name: u64) -> bool {
+        self.is_withdrawn(peer, name) && self.requests.remove(name).is_some()
+    }
+
+    /// Whether a frame names a request that is over: it was given up when the frame was on its way.
+    pub(super) fn is_past(&self, peer: PeerId, name: u64) -> bool {
+        let past = self.requests.is_past(name);
+        if past {
+            log::debug!(
+                "{}: an answer to what is over, from {}",
+                self.link.addr(),
+                self.link.peer_addr(peer)
+            );
+        }
+        past
+    }
+
+    /// The sender of a message has cancelled it: it is matched no more.
+    pub(super) fn on_withdrawn(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
+        let (ep, theirs) = (self.id, head.tag.get());
+        let rx = core.rxs.get_mut(self.rx.at())?;
+        if rx.offered(ep, peer, theirs).is_none() {
+            // It is being received, which fails by itself.
+            return Some(());
+        }
+        rx.drop_offered(ep, peer, theirs);
+        self.peer(peer).waiting = rx.weight_of(ep, peer);
+        core.weigh();
+        self.fin(peer, theirs, Status::Discarded, 0);
+        Some(())
+    }
+
+    /// Ends what peers have under way with a registration that is closed: it fails on both sides.
+    /// When it returns `Ok`, none of it is accessed any more.
+    pub(crate) fn end_accesses(&mut self, core: &mut Core, mr: MrId) -> Result<(), Inside> {
+        let names = self.requests.names(|r| match r {
+            Request::In(In { then: Then::Write { mrs, .. }, .. }) => mrs.contains(&mr),
+            Request::Serve(s) => s.mrs.contains(&mr),
+            Request::Lent(l) => l.mrs.contains(&mr),
+            _ => false,
+        });
+        let mut outcome = Ok(());
+        for name in names {
+            match self.requests.get_mut(name) {
+                Some(Request::In(i)) => {
+                    let peer = i.peer;
+                    if self.take_back(peer, name).is_err() {
+                        outcome = Err(Inside);
+                    }
+                    self.end_write(core, name);
+                }
+                Some(&mut Request::Serve(Serve { peer, req, .. })) => {
+                    self.stop_copy(name);
+                    self.streams.retain(|s| *s != name);
+                    self.requests.remove(name);
+                    self.fin(peer, req, Status::BadKey, 0);
+                }
+                Some(Request::Lent(_)) => {
+                    self.shares.retain(|s| *s != name);
+                    self.share_tell(name);
+                }
+                _ => {}
+            }
+        }
+        outcome
+    }
+
+    /// A write of a peer's whose memory here was taken back. What is still on its way is thrown away.
+    fn end_write(&mut self, core: &mut Core, name: u64) {
+        let copying = self.is_copying(name);
+        self.stop_copy(name);
+        self.uninvite(name);
+        let Some(Request::In(i)) = self.requests.get_mut(name) else { return };
+        i.iov = Spans::NONE;
+        i.failed = Some(Status::BadKey);
+        if copying {
+            // Nothing comes any more.
+            if let Some(Request::In(i)) = self.requests.remove(name) {
+                self.fetched(core, i.peer, i.req, Status::BadKey, 0, i.then);
+            }
+        } else if let Some(part) = &mut i.shared {
+            // Pieces that the peer has not taken are taken here, and not copied.
+            part.give_up();
+            self.share_on(core);
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! Direct access to peers' memory, and taking our own back from them.
+//!
+//! Each access is by process_vm_readv(2) or process_vm_writev(2) to an address space that was proved to be
+//! the peer's (`space`), and between two stores of a word that the peer can read (`access`). What allows
+//! it, a [`Grant`], can be ended by the peer at any time:
+//!
+//! | grant | the owner ends it by | and waits for |
+//! |---|---|---|
+//! | a request of the owner's | its generation in the table of the owner's channel | the word of the receiver |
+//! | a registration | its entry in the table that the owner shows | the word of the sender in each channel |
+//! | any | a word for each direction of a channel, set for good | both words |
+//!
+//! After that, nothing of the owner's is accessed any more. Memory that a device copies is waited for by a
+//! count of copies in flight.
+//!
+//! No wait is longer than [`PATIENCE`]: a peer that was stopped inside an access is told of by [`Inside`],
+//! and memory stays the library's until it has left. A peer that has ended, or whose address space has, is
+//! not waited for.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+use engine::{Grant, Inside, NoDirect, PeerId};
+use hmem::Span;
+use wire::Seg;
+
+use super::peer::{Inbound, Outbound, Peer, SURE, tick};
+use super::segment::{REVOCABLE, Segment};
+use super::wake::full_fence;
+use super::{ShmLink, access, control};
+use crate::cma;
+use crate::space::Target;
+
+/// Longest wait for a peer that is inside an access.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Bytes accessed before it is looked again whether that is still allowed.
+const STRETCH: usize = 2 << 20;
+
+/// In the word of an access: to a registration at that place of the owner's table.
+const REGION: u32 = 1 << 31;
+/// To memory that the caller has agreed on with the peer by other means.
+const AGREED: u32 = 1 << 30;
+
+/// A channel that was given up while the peer was inside an access.
+#[derive(Debug)]
+pub(super) struct Parted {
+    peer: u32,
+    since: Instant,
+    /// Its receiver was, else its sender.
+    receiver: bool,
+    mem: Segment,
+    sock: OwnedFd,
+}
+
+impl Parted {
+    fn is_inside(&self) -> bool {
+        match self.receiver {
+            true => receiver_is_inside(&self.mem),
+            false => access::is_inside(self.mem.tx_inside(), None),
+        }
+    }
+}
+
+fn receiver_is_inside(mem: &Segment) -> bool {
+    access::is_inside(mem.rx_inside(), None) || mem.rx_flights().load(Acquire) != 0
+}
+
+/// Place and generation of a request in its owner's pool, if it can be taken back.
+fn place(request: u64) -> Option<(u32, u32)> {
+    let (slot, generation) = (request as u32, (request >> 32) as u32);
+    (slot < REVOCABLE).then_some((slot, generation))
+}
+
+impl Peer {
+    /// Begins an access; the word that says so, to be left. Or why there is none to be.
+    #[inline]
+    fn enter(&self, grant: Grant) -> Result<&AtomicU32, NoDirect> {
+        let (inside, allowed) = match grant {
+            Grant::Request(name) => {
+                let mem = self.inb.as_ref().ok_or(NoDirect::Fault)?.rx.mem();
+                let (slot, generation) = place(name).ok_or(NoDirect::Memory)?;
+                let inside = mem.rx_inside();
+                let allowed =
+                    || mem.tx_closed().load(Acquire) == 0 && mem.revoked(slot).load(Acquire) != generation;
+                (inside, access::enter(inside, slot + 1, full_fence, allowed))
+            }
+            Grant::Region(ticket) => {
+                let out = self.out.as_ref().ok_or(NoDirect::Fault)?;
+                let board = out.board.as_ref().ok_or(NoDirect::Memory)?;
+                let (mem, inside) = (out.tx.mem(), out.tx.mem().tx_inside());
+                let allowed = || mem.rx_closed().load(Acquire) == 0 && board.shows(ticket);
+                if !access::enter(inside, REGION | ticket.place, full_fence, allowed) {
+                    // It may only have changed: the owner knows.
+                    return Err(NoDirect::Memory);
+                }
+                (inside, true)
+            }
+            Grant::Agreed => {
+                let (inside, closed) = match (&self.inb, &self.out) {
+                    (Some(inb), _) => (inb.rx.mem().rx_inside(), inb.rx.mem().tx_closed()),
+                    (None, Some(out)) => (out.tx.mem().tx_inside(), out.tx.mem().rx_closed()),
+                    (None, None) => return Err(NoDirect::Fault),
+                };
+                (inside, access::enter(inside, AGREED, full_fence, || closed.load(Acquire) == 0))
+            }
+        };
+        if allowed { Ok(inside) } else { Err(NoDirect::Revoked) }
+    }
+}
+
+impl ShmLink {
+    /// How a peer's memory is reached. The proof that it is the peer's is not older than some milliseconds.
+    #[inline]
+    fn target(&mut self, id: PeerId) -> Result<Target, NoDirect> {
+        let peer = &mut self.peers[id.0 as usize];
+        if !self.options.cma || peer.no_cma.is_some() {
+            return Err(NoDirect::Never);
+        }
+        if peer.dying.is_some() {
+            return Err(NoDirect::Fault);
+        }
+        match peer.target {
+            Some((target, seen)) if target.guarded || tick().saturating_sub(seen) <= SURE => Ok(target),
+            _ => self.find_target(id),
+        }
+    }
+
+    #[cold]
+    fn find_target(&mut self, id: PeerId) -> Result<Target, NoDirect> {
+        let peer = &mut self.peers[id.0 as usize];
+        let (pid, space) = match (&peer.inb, &peer.out) {
+            (Some(Inbound { pid, space, .. }), _) => (*pid, *space),
+            (None, Some(Outbound { pid, space: Some(space), .. })) => (*pid, *space),
+            // It has not said yet which address space is its own.
+            (None, Some(_)) => return Err(NoDirect::Memory),
+            (None, None) => return Err(NoDirect::Fault),
+        };
+        if pid <= 0 {
+            self.frames_only(id, "its pid is not visible here (another pid namespace)".into());
+            return Err(NoDirect::Never);
+        }
+        let now = tick();
+        let target = peer.target.map_or_else(|| Target::new(pid, space), |(target, _)| target);
+        cma::verify(&target).map_err(|fault| self.not_moved(id, &target, fault))?;
+        self.peers[id.0 as usize].target = Some((target, now));
+        Ok(target)
+    }
+
+    /// Whether the address space of a peer is known, so that it may be accessed directly; `None` if it is
+    /// not to be.
+    pub fn knows_space(&mut self, id: PeerId) -> Option<bool> {
+        if self.peers[id.0 as usize].inb.is_none() {
+            self.hear_outbound(id.0);
+        }
+        let peer = &self.peers[id.0 as usize];
+        let known = peer.inb.is_some() || peer.out.as_ref().is_some_and(|out| out.space.is_some());
+        (self.options.cma && peer.no_cma.is_none()).then_some(known)
+    }
+
+    pub(super) fn direct(
+        &mut self,
+        way: cma::Way,
+        id: PeerId,
+        grant: Grant,
+        remote: &[Seg],
+        roff: usize,
+        (local, loff): (&[Span], usize),
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        let target = self.target(id)?;
+        let mut done = 0;
+        loop {
+            let n = (len - done).min(STRETCH);
+            let inside = self.peers[id.0 as usize].enter(grant)?;
+            let moved = cma::transfer(way, &target, remote, roff.saturating_add(done), local, loff + done, n);
+            access::leave(inside);
+            moved.map_err(|fault| self.not_moved(id, &target, fault))?;
+            done += n;
+            if done >= len {
+                return Ok(());
+            }
+        }
+    }
+
+    #[cold]
+    fn not_moved(&mut self, id: PeerId, target: &Target, fault: cma::Fault) -> NoDirect {
+        match &fault {
+            cma::Fault::Forbidden(e) => self.frames_only(id, cma::why_not(e)),
+            // By its pid a process is not found any more once its main thread has ended.
+            cma::Fault::Gone if target.guarded && !self.has_ended(id.0) && cma::lives(target.id) => {
+                self.frames_only(id, "its main thread has ended".into());
+                return NoDirect::Never;
+            }
+            cma::Fault::Gone => self.peers[id.0 as usize].lost = true,
+            cma::Fault::Memory => {}
+        }
+        fault.into()
+    }
+
+    /// A peer's memory cannot be reached directly. Said aloud once, since it is mostly so of all.
+    #[cold]
+    fn frames_only(&mut self, id: PeerId, why: String) {
+        let peer = &mut self.peers[id.0 as usize];
+        let level = if self.warned_cma { log::Level::Debug } else { log::Level::Warn };
+        self.warned_cma = true;
+        log::log!(level, "{}: frames only to {}: {why}", self.addr, peer.addr);
+        peer.no_cma = Some(why);
+    }
+
+    /// Whether a peer accesses nothing any more for certain: its process has ended, or closed its sockets.
+    fn has_ended(&self, id: u32) -> bool {
+        let peer = &self.peers[id as usize];
+        let socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
+        peer.lost
+            || peer.life.as_ref().is_some_and(|life| control::has_ended(&life.fd))
+            || socks.into_iter().any(control::hung_up)
+    }
+
+    /// Waits until a peer has left.
+    fn wait_for(&self, id: u32, until: Instant, is_inside: impl Fn(&Peer) -> bool) -> Result<(), Inside> {
+        let peer = &self.peers[id as usize];
+        let mut turns = 0u32;
+        while is_inside(peer) {
+            turns += 1;
+            if turns < 100 {
+                std::hint::spin_loop();
+                continue;
+            }
+            if self.has_ended(id) {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                log::warn!(
+                    "{}: {} is stopped in the middle of a copy from or to memory here: that memory cannot be \
+                     given back before the process goes on or ends",
+                    self.addr,
+                    peer.addr
+                );
+                return Err(Inside);
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Likewise, for channels that were given up.
+    fn wait_for_parted(&mut self, until: Instant) -> Result<(), Inside> {
+        while self.parted.iter().any(|p| p.is_inside() && !control::hung_up(&p.sock)) {
+            if Instant::now() >= until {
+                return Err(Inside);
+            }
+            std::thread::yield_now();
+        }
+        self.parted.clear();
+        Ok(())
+    }
+
+    pub(super) fn revoke_request(&mut self, to: PeerId, request: u64) -> Result<(), Inside> {
+        let Some((slot, generation)) = place(request) else { return Ok(()) };
+        if let Some(out) = &self.peers[to.0 as usize].out {
+            out.tx.mem().revoked(slot).store(generation, Release);
+            full_fence();
+        }
+        let until = Instant::now() + PATIENCE;
+        self.wait_for(to.0, until, |peer| {
+            let Some(mem) = peer.out.as_ref().map(|out| out.tx.mem()) else { return false };
+            // Which request's a device's copies are is not said.
+            access::is_inside(mem.rx_inside(), Some(slot + 1)) || mem.rx_flights().load(Acquire) != 0
+        })?;
+        self.wait_for_parted(until)
+    }
+
+    pub(super) fn renew_request(&mut self, to: PeerId, request: u64) {
+        let (Some((slot, generation)), Some(out)) = (place(request), &self.peers[to.0 as usize].out) else {
+            return;
+        };
+        let word = out.tx.mem().revoked(slot);
+        if word.load(Relaxed) == generation {
+            word.store(0, Release);
+        }
+    }
+
+    pub(super) fn conceal_region(&mut self, key: u64) -> Result<(), Inside> {
+        let Some(place) = self.board.hide(key) else { return Ok(()) };
+        full_fence();
+        let until = Instant::now() + PATIENCE;
+        let what = Some(REGION | place);
+        let inside = |inb: &Inbound| access::is_inside(inb.rx.mem().tx_inside(), what);
+        for id in 0..self.peers.len() as u32 {
+            self.wait_for(id, until, |peer| peer.inb.iter().chain(&peer.waiting).any(inside))?;
+        }
+        self.wait_for_parted(until)?;
+        self.board.give_back(key);
+        Ok(())
+    }
+
+    /// No peer accesses memory of this process any more on account of this endpoint.
+    pub(super) fn close_to_all(&mut self) -> Result<(), Inside> {
+        self.closed = true;
+        self.board.hide_all();
+        for peer in &self.peers {
+            peer.out.iter().for_each(|out| out.tx.mem().tx_closed().store(1, Release));
+            let ins = peer.inb.iter().chain(&peer.waiting);
+            ins.for_each(|inb| inb.rx.mem().rx_closed().store(1, Release));
+        }
+        full_fence();
+        let until = Instant::now() + PATIENCE;
+        for id in 0..self.peers.len() as u32 {
+            self.wait_for(id, until, |peer| {
+                peer.out.as_ref().is_some_and(|out| receiver_is_inside(out.tx.mem()))
+                    || peer
+                        .inb
+                        .iter()
+                        .chain(&peer.waiting)
+                        .any(|inb| access::is_inside(inb.rx.mem().tx_inside(), None))
+            })?;
+        }
+        self.wait_for_parted(until)
+    }
+
+    /// Gives up the channel to a peer, for which it may access nothing any more.
+    pub(super) fn part_outbound(&mut self, id: u32) {
+        let Some(Outbound { tx, sock, .. }) = self.peers[id as usize].out.take() else { return };
+        let mem = tx.into_mem();
+        mem.tx_closed().store(1, Release);
+        full_fence();
+        if receiver_is_inside(&mem) && !control::hung_up(&sock) {
+            self.parted.push(Parted { peer: id, since: Instant::now(), receiver: true, mem, sock });
+        }
+    }
+
+    /// Gives up the channel from a peer; whether there was one.
+    pub(super) fn part_inbound(&mut self, id: u32) -> bool {
+        let Some(Inbound { rx, sock, .. }) = self.peers[id as usize].inb.take() else { return false };
+        let mem = rx.into_mem();
+        mem.rx_closed().store(1, Release);
+        full_fence();
+        if access::is_inside(mem.tx_inside(), None) && !control::hung_up(&sock) {
+            self.parted.push(Parted { peer: id, since: Instant::now(), receiver: false, mem, sock });
+        }
+        true
+    }
+
+    /// Whether a peer that was given up is still inside an access, and is waited for.
+    pub(super) fn is_inside_still(&mut self, id: u32) -> bool {
+        if self.parted.is_empty() {
+            return false;
+        }
+        self.parted.retain(|p| p.is_inside() && !control::hung_up(&p.sock));
+        self.parted.iter().any(|p| p.peer == id && p.since.elapsed() < PATIENCE)
+    }
+
+    /// A device begins a copy that a frame of the peer's allows.
+    pub(super) fn enter_flight(&mut self, id: PeerId, request: u64) -> Result<(), NoDirect> {
+        let peer = &self.peers[id.0 as usize];
+        let mem = peer.inb.as_ref().ok_or(NoDirect::Fault)?.rx.mem();
+        let (slot, generation) = place(request).ok_or(NoDirect::Never)?;
+        let flights = mem.rx_flights();
+        flights.store(flights.load(Relaxed).wrapping_add(1), Release);
+        full_fence();
+        if mem.tx_closed().load(Acquire) != 0 || mem.revoked(slot).load(Acquire) == generation {
+            self.leave_flight(id);
+            return Err(NoDirect::Revoked);
+        }
+        Ok(())
+    }
+
+    /// Such a copy is over.
+    pub(super) fn leave_flight(&mut self, id: PeerId) {
+        if let Some(inb) = &self.peers[id.0 as usize].inb {
+            let flights = inb.rx.mem().rx_flights();
+            flights.store(flights.load(Relaxed).saturating_sub(1), Release);
+        }
+    }
+}
