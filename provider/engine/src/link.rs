@@ -98,8 +98,9 @@ pub struct Exposed {
 pub struct Share {
     /// Which counter of those between the two.
     pub slot: u16,
-    /// The how manyth transfer it serves; wraps.
-    pub turn: u16,
+    /// The how manyth transfer it serves. It does not come again: an offer may lie unread in a peer's ring for as long
+    /// as the peer is stopped.
+    pub turn: u64,
 }
 
 /// Most pieces of a shared transfer.

@@ -47,9 +47,12 @@ use wake::Barrier;
 pub use ahead::look_no_further;
 pub use control::others_look_alike;
 pub use hazard::Hazards;
-pub use open::{DEFAULT_RING, FEW, LONG_RING, MIN_RING, OpenOptions};
+pub use open::{DEFAULT_RING, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, eager_most};
 pub use wake::full_fence;
 pub use window::{Mapping, WindowId, Windows};
+
+/// Why the memory of a process in another pid namespace is not reached directly.
+const NO_PID: &str = "its pid is not visible here (another pid namespace)";
 
 /// A frame in a peer's ring.
 #[derive(Debug)]
@@ -601,7 +604,6 @@ impl Link for ShmLink {
     fn share_open(&mut self, with: PeerId) -> Option<Share> {
         let out = self.peers[with.0 as usize].out.as_mut()?;
         let (slot, turn) = out.shares.open(|slot| out.tx.mem().share(slot))?;
-        share::forget(out.tx.mem().report(slot), turn);
         Some(Share { slot, turn })
     }
 
@@ -719,6 +721,7 @@ impl Link for ShmLink {
         let _ = match (&peer.no_cma, pid) {
             _ if !self.options.cma => write!(line, "frames only: cma is switched off"),
             (Some(why), _) => write!(line, "frames only: {why}"),
+            (None, Some(pid)) if pid <= 0 => write!(line, "frames only: {NO_PID}"),
             (None, Some(pid)) => write!(line, "cma (process_vm_readv) with pid {pid}"),
             (None, None) => write!(line, "not connected"),
         };

@@ -186,6 +186,8 @@ pub(super) struct Peer {
     pub(super) waiting: Vec<Inbound>,
     /// It was connected to before.
     pub(super) reached: bool,
+    /// Its address is not this host's, and that was told.
+    pub(super) far: bool,
     /// Since when, and from when on again, it is tried to connect.
     pub(super) first_try: Option<Instant>,
     pub(super) next_try: Option<Instant>,
@@ -211,6 +213,7 @@ impl Peer {
             lost: false,
             waiting: Vec::new(),
             reached: false,
+            far: false,
             first_try: None,
             next_try: None,
             no_cma: None,
