@@ -5,7 +5,8 @@
 #
 #   ci/faults.sh [part...]           default: all of them; ci/faults.sh --list names them
 #
-#   LONG=1                           the long forms (an hour or two)
+#   LONG=1                           the long forms (two or three hours)
+#   STORM_SECONDS=n                  how long the storms take in all (48; with LONG=1 3600)
 #   STRAIT_LIB_DIR=dir               where libstrait-fi.so is
 #
 # The programs run in namespaces of their own with an empty /dev/shm and /tmp, in which nothing may be
@@ -13,7 +14,7 @@
 # anything failed.
 . "$(dirname "$0")/lib.sh"
 
-parts='kill errors unmapped hostile progress crowd users soak leaks'
+parts='kill errors unmapped given storm hostile progress crowd users soak leaks'
 out=$WORK/faults
 bin=$out/bin
 long=${LONG:-0}
@@ -92,13 +93,43 @@ part_unmapped() {
     check "unmapped cma" 120 "$bin/unmapped" any
 }
 
+# direct: whether the kernel lets a process copy from another one that is no child of it.
+direct() { grep -qs '^0$' /proc/sys/kernel/yama/ptrace_scope || [ "$(id -u)" = 0 ]; }
+
+# Memory that is given back: by close, cancel, fi_close of a region, exec.
+part_given() {
+    local mode cma
+    compile given
+    for cma in 1 0; do
+        for mode in close cancel exec dereg; do
+            check "given $mode cma=$cma" 300 env FI_STRAIT_CMA=$cma "$bin/given" $mode
+        done
+    done
+    # An initiator that copies by itself.
+    if direct; then check "given stop" 300 "$bin/given" stop; fi
+}
+
+# All of that, kills, stops and forks, at random microseconds.
+part_storm() {
+    local cma mode seconds
+    seconds=$((${STORM_SECONDS:-$(pick 48 3600)} / 4))
+    compile storm
+    for cma in 1 0; do
+        for mode in '' auto; do
+            # shellcheck disable=SC2086
+            check "storm cma=$cma${mode:+ $mode}" $((seconds + 60)) env FI_STRAIT_CMA=$cma "$bin/storm" $seconds $RANDOM \
+                $((RANDOM % 4 + 3)) $mode
+        done
+    done
+}
+
 # A target that makes no call, and peers that go on all the same.
 part_progress() {
     compile progress
     check "progress auto" 60 "$bin/progress" auto
     check "progress auto cma=0" 60 env FI_STRAIT_CMA=0 "$bin/progress" auto
     # With manual progress there is no way but the direct one.
-    if grep -qs '^0$' /proc/sys/kernel/yama/ptrace_scope || [ "$(id -u)" = 0 ]; then
+    if direct; then
         check "progress manual" 60 "$bin/progress" manual
     fi
 }

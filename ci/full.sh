@@ -8,7 +8,8 @@
 #   FABTESTS="quick standard ..."                sets of ci/fabtests.sh; default: all of them
 #   PEERS="default"                              what each client is compared with; default: its own
 #                                                transport, but tcp for ompi4-mtl (see peers_of)
-#   SKIP="test faults ucx fabtests exchange mpi" parts to leave out
+#   SKIP="test faults asan miri coverage ucx fabtests exchange mpi" parts to leave out
+#   STORM_SECONDS=3600 ASAN_SECONDS=3600         how long the storms and the hostile peers take
 #
 # Exits 1 if anything failed over strait that passes with a peer.
 . "$(dirname "$0")/lib.sh"
@@ -30,12 +31,12 @@ peers_of() {
 
 part() { [[ $skip != *" $1 "* ]]; }
 
-# item NAME command...: its output to a log, its last words to the report.
+# item NAME command...: its output to a log, its last words to the report.  Status 77: it cannot run here.
 item() {
     local name=$1 file=$logs/${1//[^a-z0-9-]/_}.log status=0 begin=$SECONDS; shift
     log "$name"
     "$@" >"$file" 2>&1 || status=$?
-    if [ $status = 0 ]; then result=ok; else result="**failed** ($status)"; bad=1; fi
+    if [ $status = 0 ]; then result=ok; elif [ $status = 77 ]; then result=skipped; else result="**failed** ($status)"; bad=1; fi
     log "$name: $result ($((SECONDS - begin)) s)"
     took=$((SECONDS - begin)) last=$file
 }
@@ -61,6 +62,21 @@ main() {
     if part faults; then
         item faults env LONG=1 ci/faults.sh
         { echo "## Faults"; echo; echo '```'; cat "$last"; echo '```'; echo; } >>"$summary"
+    fi
+
+    if part asan; then
+        item asan env ASAN_SECONDS="${ASAN_SECONDS:-3600}" ci/asan
+        { echo "## Hostile peers under AddressSanitizer"; echo; echo '```'; grep -E '^(ok|FAILED|skipped)' "$last" || true; echo '```'; echo; } >>"$summary"
+    fi
+
+    if part miri; then
+        item miri ci/miri
+        { echo "## Miri"; echo; echo '```'; grep -E '^(ok|FAILED|skipped)' "$last" || true; echo '```'; echo; } >>"$summary"
+    fi
+
+    if part coverage; then
+        item coverage ci/coverage
+        { echo "## Coverage"; echo; grep -E '^(\||skipped)' "$last" || true; echo; } >>"$summary"
     fi
 
     if part ucx; then

@@ -152,6 +152,7 @@ struct fab_options {
 	size_t cq_size, tx_size;
 	int sleeps; /* sread instead of read */
 	uint64_t caps;
+	uint64_t order;
 };
 
 #define FAB_CAPS (FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_SOURCE)
@@ -176,6 +177,7 @@ static inline int fab_try_open(struct fab *f, struct fab_options o)
 	hints->domain_attr->threading = o.threading;
 	hints->domain_attr->av_type = FI_AV_TABLE;
 	hints->tx_attr->size = o.tx_size;
+	hints->tx_attr->msg_order = hints->rx_attr->msg_order = o.order;
 	hints->fabric_attr->prov_name = strdup(o.provider ? o.provider : "strait");
 	ret = fi_getinfo(FI_VERSION(1, 20), NULL, NULL, 0, hints, &f->info);
 	fi_freeinfo(hints);

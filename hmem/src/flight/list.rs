@@ -1,7 +1,14 @@
 //! Copies in flight of one user, and which of them is asked for next.
 
+use std::time::{Duration, Instant};
+
 use super::Flight;
 use crate::Error;
+
+/// After how long without one that lands it is said that copies are held.
+const LONG: Duration = Duration::from_secs(10);
+/// How many questions in vain there are between two looks at the clock.
+const GLANCE: u32 = 256;
 
 #[derive(Debug)]
 struct Flying<T> {
@@ -13,35 +20,43 @@ struct Flying<T> {
 
 /// Copies in flight, each under a name of its user's.
 #[derive(Debug)]
-pub struct Flights<T>(Vec<Flying<T>>);
+pub struct Flights<T> {
+    all: Vec<Flying<T>>,
+    /// Questions in vain since one landed.
+    vain: u32,
+    /// When the first of these was noticed.
+    since: Option<Instant>,
+    /// It has been said that they are held.
+    told: bool,
+}
 
 impl<T> Default for Flights<T> {
     fn default() -> Self {
-        Flights(Vec::new())
+        Flights::new()
     }
 }
 
 impl<T> Flights<T> {
     /// None yet.
     pub const fn new() -> Flights<T> {
-        Flights(Vec::new())
+        Flights { all: Vec::new(), vain: 0, since: None, told: false }
     }
 
     /// Whether there are none.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
     }
 
     /// One more.
     pub fn add(&mut self, name: T, flight: Box<dyn Flight>) {
-        self.0.push(Flying { name, flight, over: false });
+        self.all.push(Flying { name, flight, over: false });
     }
 
     /// One that is known to be over already. Asks no driver.
     pub fn over(&mut self) -> Option<T> {
-        let at = self.0.iter().position(|f| f.over)?;
-        Some(self.0.remove(at).name)
+        let at = self.all.iter().position(|f| f.over)?;
+        Some(self.all.remove(at).name)
     }
 
     /// One that is over, if there is one, and how it ended: asks for the first of each queue.
@@ -49,13 +64,13 @@ impl<T> Flights<T> {
         // Queues whose first is not over.
         let mut busy = [None; 8];
         let mut at = 0;
-        while at < self.0.len() {
-            let queue = self.0[at].flight.queue();
+        while at < self.all.len() {
+            let queue = self.all[at].flight.queue();
             if queue.is_some() && busy.contains(&queue) {
                 at += 1;
                 continue;
             }
-            let how = match self.0[at].flight.poll() {
+            let how = match self.all[at].flight.poll() {
                 Ok(false) => {
                     if let Some(free) = busy.iter_mut().find(|q| q.is_none()) {
                         *free = queue;
@@ -69,20 +84,37 @@ impl<T> Flights<T> {
             if how.is_ok() && queue.is_some() {
                 self.overtake(at, queue);
             }
+            (self.vain, self.since) = (0, None);
             // In order, by which the first of a queue is found.
-            return Some((self.0.remove(at).name, how));
+            return Some((self.all.remove(at).name, how));
         }
         None
     }
 
+    /// Whether none has landed for long, though they were asked for; said once. To be called after
+    /// [`Flights::landed`] has found none.
+    pub fn held(&mut self) -> bool {
+        self.held_for(LONG)
+    }
+
+    fn held_for(&mut self, long: Duration) -> bool {
+        self.vain = self.vain.wrapping_add(1);
+        if self.told || self.all.is_empty() || self.vain % GLANCE != 0 {
+            return false;
+        }
+        let now = Instant::now();
+        self.told = now.duration_since(*self.since.get_or_insert(now)) > long;
+        self.told
+    }
+
     /// The copy at `at` of that queue is over: if the last one there is as well, so are those between.
     fn overtake(&mut self, at: usize, queue: Option<usize>) {
-        let Some(last) = self.0.iter().rposition(|f| f.flight.queue() == queue) else { return };
-        if last == at || !matches!(self.0[last].flight.poll(), Ok(true)) {
+        let Some(last) = self.all.iter().rposition(|f| f.flight.queue() == queue) else { return };
+        if last == at || !matches!(self.all[last].flight.poll(), Ok(true)) {
             return;
         }
-        self.0[last].over = true;
-        for f in &mut self.0[at + 1..last] {
+        self.all[last].over = true;
+        for f in &mut self.all[at + 1..last] {
             if f.flight.queue() == queue {
                 f.flight.overtaken();
                 f.over = true;
@@ -92,12 +124,12 @@ impl<T> Flights<T> {
 
     /// The name of the first for which `which` says so.
     pub fn find(&mut self, mut which: impl FnMut(&T) -> bool) -> Option<&mut T> {
-        self.0.iter_mut().map(|f| &mut f.name).find(|name| which(name))
+        self.all.iter_mut().map(|f| &mut f.name).find(|name| which(name))
     }
 
     /// Waits for those for which `which` says so. They are told of as ever.
     pub fn wait(&mut self, mut which: impl FnMut(&T) -> bool) {
-        for f in self.0.iter_mut().filter(|f| !f.over && which(&f.name)) {
+        for f in self.all.iter_mut().filter(|f| !f.over && which(&f.name)) {
             // An error is found again by whoever asks next.
             while matches!(f.flight.poll(), Ok(false)) {
                 std::hint::spin_loop();
@@ -107,7 +139,7 @@ impl<T> Flights<T> {
 
     /// Ends those for which `which` says so, after waiting until the device has let go of the memory.
     pub fn cancel(&mut self, mut which: impl FnMut(&T) -> bool) {
-        self.0.retain(|f| !which(&f.name));
+        self.all.retain(|f| !which(&f.name));
     }
 }
 
@@ -139,6 +171,34 @@ mod tests {
         fn queue(&self) -> Option<usize> {
             Some(self.queue)
         }
+    }
+
+    #[test]
+    fn copies_that_are_held_are_told_of_once() {
+        let (done, asked) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let mut all = Flights::new();
+        let said = |all: &mut Flights<u32>, long| {
+            let end = Instant::now() + Duration::from_millis(50);
+            let mut said = 0;
+            while Instant::now() < end {
+                assert_eq!(all.landed(), None);
+                said += u32::from(all.held_for(long));
+            }
+            said
+        };
+        assert_eq!(said(&mut all, Duration::ZERO), 0, "there is none");
+        for number in [0, 1] {
+            all.add(
+                number,
+                Box::new(Numbered { queue: 0, number, done: done.clone(), asked: asked.clone() }),
+            );
+        }
+        assert_eq!(said(&mut all, Duration::from_secs(60)), 0, "not for long");
+        done.store(1, Relaxed);
+        assert_eq!(all.landed(), Some((0, Ok(()))));
+        assert_eq!((all.vain, all.since), (0, None), "one that lands is a new beginning");
+        assert_eq!(said(&mut all, Duration::from_millis(10)), 1);
+        assert_eq!(said(&mut all, Duration::ZERO), 0, "once");
     }
 
     #[test]

@@ -14,6 +14,10 @@ use crate::{Error, Kind, Span, registry, span};
 /// their turn.
 pub(crate) const PIECE: usize = 1 << 20;
 
+/// What a user is told when [`Flights::held`] says so.
+pub const HELD: &str = "a device's copy has been asked for in vain for more than 10 s. If it does not end, a kernel that waits for a \
+                        transfer may hold it: set CUDA_MODULE_LOADING=EAGER (docs/gpu.md, A kernel that waits for a transfer)";
+
 /// One stretch of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {

@@ -19,7 +19,7 @@ pub fn run(ucx: Option<&Path>, sockaddr: bool) -> Result<bool, String> {
 
 /// Prints what takes the settings back.
 pub fn undo() -> Result<bool, String> {
-    print!("{}", undoing(&from_env));
+    crate::out::print(&undoing(&from_env)).map_err(|error| error.text().to_owned())?;
     Ok(true)
 }
 

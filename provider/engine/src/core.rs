@@ -567,3 +567,6 @@ pub(crate) fn failure(status: Status) -> Option<Error> {
 pub(crate) fn unmoved(iov: &[Span]) -> Status {
     if iov.iter().any(|s| s.may_vanish()) { Status::Fault } else { Status::Io }
 }
+
+#[cfg(test)]
+mod bounds_tests;

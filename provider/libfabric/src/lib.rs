@@ -8,6 +8,7 @@
 //! | `ffi` | the boundary: panics, pointers, references |
 //! | `errno`, `log`, `param` | errors, the log, `FI_STRAIT_*` |
 //! | `info` | fi_getinfo and what an info means |
+//! | `alias` | another name for the provider |
 //! | `fabric`, `domain`, `ep` | the objects of those names |
 //! | `lock`, `auto` | who may enter a domain, and who makes progress |
 //! | `av`, `cq`, `cntr`, `eq`, `mr` | the objects of those names |
@@ -23,6 +24,7 @@ use std::ptr;
 
 use libfabric_sys as fi;
 
+mod alias;
 mod atomic;
 mod auto;
 mod av;
@@ -47,6 +49,9 @@ mod wait;
 /// This provider's version as libfabric encodes it.
 pub(crate) const VERSION: u32 = fi::FI_VERSION(0, 1);
 
+/// What it goes by, unless FI_STRAIT_ALIAS says otherwise.
+const NAME: &std::ffi::CStr = c"strait";
+
 /// The oldest core whose structures this code relies on.
 const OLDEST_CORE: (u32, u32) = (1, 17);
 
@@ -60,7 +65,7 @@ static PROVIDER: Provider = Provider(UnsafeCell::new(fi::fi_provider {
     version: VERSION,
     fi_version: 0,
     context: fi::fi_context { internal: [ptr::null_mut(); 4] },
-    name: c"strait".as_ptr(),
+    name: NAME.as_ptr(),
     getinfo: Some(info::getinfo),
     fabric: Some(fabric::open),
     cleanup: Some(cleanup),
@@ -80,8 +85,14 @@ pub extern "C" fn fi_prov_ini() -> *mut fi::fi_provider {
         // SAFETY: the core calls this once, before it uses the structure.
         unsafe { (*provider).fi_version = core.version() };
         log::open(core, provider);
-        // SAFETY: the structure that is returned, with its name.
-        unsafe { param::read(&core, provider) };
+        // SAFETY: the structure that is returned, with its name, which the core has not read yet.
+        unsafe {
+            // The core names variables after it, and may have it from a former call.
+            (*provider).name = NAME.as_ptr();
+            param::read(&core, provider);
+            info::nic::read_param(&core, provider);
+            alias::read(&core, provider);
+        }
         provider
     })
 }

@@ -230,9 +230,10 @@ impl Remote {
         out
     }
 
-    /// Whether frames wait that are for this peer.
+    /// Whether frames wait that are for this peer, or answers of it.
     pub(crate) fn names(&self, peer: PeerId) -> bool {
-        self.queued.contains(&peer)
+        let busy = |flow: &Flow| flow.unanswered > 0 || !flow.asks.is_empty() || !flow.replies.is_empty();
+        self.flows.get(&peer).is_some_and(busy)
     }
 
     /// Drops frames to a peer that is gone.

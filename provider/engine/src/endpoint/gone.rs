@@ -18,6 +18,7 @@ impl Error {
             Error::Reset => Gone::Reset,
             Error::Unreachable => Gone::Unreachable,
             Error::Denied => Gone::Denied,
+            Error::Exhausted => Gone::Exhausted,
             _ => return None,
         })
     }

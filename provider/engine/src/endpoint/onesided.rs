@@ -95,3 +95,6 @@ impl<L: Link> Endpoint<L> {
         state.unanswered += 1;
     }
 }
+
+#[cfg(test)]
+mod bounds_tests;

@@ -8,6 +8,7 @@ use wire::Addr;
 
 use super::answer::{self, Offer};
 use super::hints::{Hints, Object};
+use super::nic::{self, Device};
 use super::{Ends, addr};
 use crate::errno::Errno;
 
@@ -16,6 +17,7 @@ pub(super) fn fill(
     offer: &Offer,
     ends: Ends,
     hints: Option<&Hints>,
+    device: Option<&Device>,
 ) -> Result<*mut fi::fi_info, Errno> {
     // Zeroed, and in the layout and from the heap of the core, who will free it.
     let info = core.allocinfo();
@@ -23,7 +25,7 @@ pub(super) fn fill(
         return Err(Errno::NOMEM);
     }
     // SAFETY: a complete `fi_info` with all its attributes that nobody else knows of yet.
-    let filled = unsafe { write(core, &mut *info, offer, ends, hints) };
+    let filled = unsafe { write(core, &mut *info, offer, ends, hints, device) };
     filled.map(|()| info).inspect_err(|_| {
         // SAFETY: it came from `allocinfo` just now, and its strings from malloc.
         unsafe { core.freeinfo(info) }
@@ -38,6 +40,7 @@ unsafe fn write(
     offer: &Offer,
     ends: Ends,
     hints: Option<&Hints>,
+    device: Option<&Device>,
 ) -> Result<(), Errno> {
     info.caps = offer.caps;
     info.mode = 0;
@@ -45,6 +48,10 @@ unsafe fn write(
     (info.src_addr, info.src_addrlen) = heap_address(ends.src, ends.format)?;
     if let Some(dest) = ends.dest {
         (info.dest_addr, info.dest_addrlen) = heap_address(dest, ends.format)?;
+    }
+    if let Some(device) = device {
+        // The core has it copied and freed by its own table.
+        info.nic = nic::make(device)?;
     }
     // SAFETY: all five attribute structures are there, in the core's layout. The places below are
     // fields that 1.17 has, but for those behind a question for the core's version.

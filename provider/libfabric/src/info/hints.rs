@@ -24,6 +24,8 @@ pub(crate) struct Hints {
     pub ep: EpHints,
     pub domain: DomainHints,
     pub fabric: FabricHints,
+    /// If they carry a `nic`; and its device's name, if it has one.
+    pub nic: Option<Option<String>>,
 }
 
 /// Of `fi_ep_attr`.
@@ -107,6 +109,10 @@ impl Hints {
             }
             if !h.fabric_attr.is_null() {
                 hints.fabric = FabricHints::read(h.fabric_attr);
+            }
+            if let Some(nic) = h.nic.as_ref() {
+                hints.nic =
+                    Some(nic.device_attr.as_ref().and_then(|d| name(d.name)).filter(|n| !n.is_empty()));
             }
         }
         Ok(hints)

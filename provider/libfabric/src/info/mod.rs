@@ -6,6 +6,7 @@
 //! | `answer` | decides; knows no pointers |
 //! | `caps` | capabilities and what implies what |
 //! | `addr` | sockaddrs and names |
+//! | `nic` | the network device an answer names, if it is to name one |
 //! | `fill` | writes the answer into the core's structures |
 //! | `ep` | reads an info back when an endpoint is opened with it |
 
@@ -17,6 +18,7 @@ mod fill;
 #[cfg(test)]
 mod fuzz_tests;
 mod hints;
+pub(crate) mod nic;
 mod refusal;
 #[cfg(test)]
 mod tests;
@@ -68,8 +70,9 @@ pub(crate) unsafe extern "C" fn getinfo(
         })?;
         // SAFETY: the core passes the application's strings.
         let ends = unsafe { endpoints(node, service, flags, hints.as_ref()) }?;
+        let nic = nic::wanted(hints.as_ref().and_then(|h| h.nic.as_ref()));
         // SAFETY: `info` is the core's, valid for a write.
-        unsafe { put(info, fill::fill(&core, &offer, ends, hints.as_ref())?) }
+        unsafe { put(info, fill::fill(&core, &offer, ends, hints.as_ref(), nic.as_ref())?) }
     })
 }
 

@@ -240,7 +240,12 @@ impl ShmLink {
 
     /// A copy that is over, if there is one.
     fn landed(&mut self) -> Option<Event<ShmFrame>> {
-        let (done, how) = self.flying.landed()?;
+        let Some((done, how)) = self.flying.landed() else {
+            if self.flying.held() {
+                log::warn!("{}: {}", self.addr, flight::HELD);
+            }
+            return None;
+        };
         self.has_flown(done);
         if let Err(why) = &how {
             log::warn!("{}: a device's copy failed: {why}", self.addr);

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use hmem::flight::Flights;
+use hmem::flight::{self, Flights};
 use hmem::share::Owner;
 use ucx_sys::{self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, PerfAttr, Status};
 
@@ -287,7 +287,15 @@ impl Iface {
     fn next(&mut self) -> Option<(Copy, Status)> {
         let (mut copy, how) = match self.flights.over() {
             Some(copy) => (copy, Ok(())),
-            None => self.flights.landed()?,
+            None => match self.flights.landed() {
+                Some(landed) => landed,
+                None => {
+                    if self.flights.held() {
+                        log::warn!("{}", flight::HELD);
+                    }
+                    return None;
+                }
+            },
         };
         if let Some(seat) = copy.seat.take() {
             self.seats.leave(seat);
