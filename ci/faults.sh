@@ -14,7 +14,7 @@
 # anything failed.
 . "$(dirname "$0")/lib.sh"
 
-parts='kill errors given storm hostile progress crowd users soak leaks'
+parts='kill errors unmapped given storm hostile progress crowd users soak leaks'
 out=$WORK/faults
 bin=$out/bin
 long=${LONG:-0}
@@ -104,6 +104,23 @@ part_storm() {
                 $((RANDOM % 4 + 3)) $mode
         done
     done
+}
+
+# Memory that is registered and not mapped: an error to the peer, and a word about it at the target.
+part_unmapped() {
+    local handler mode
+    compile unmapped
+    for handler in 1 0; do
+        for mode in manual auto; do
+            check "unmapped $mode handler=$handler" 120 env FI_STRAIT_CMA=0 FI_STRAIT_FAULT_HANDLER=$handler bash -c '
+                FI_LOG_LEVEL=warn FI_LOG_PROV=strait "$@" >/dev/shm/log 2>&1; status=$?
+                n=$(grep -c "registered memory that is not mapped" /dev/shm/log)
+                grep -v "registered memory that is not mapped" /dev/shm/log; rm /dev/shm/log
+                [ $status = 0 ] || exit $status
+                [ "$n" -ge 100 ] || { echo "told of $n times"; exit 1; }' unmapped "$bin/unmapped" frames $mode
+        done
+    done
+    check "unmapped cma" 120 "$bin/unmapped" any
 }
 
 # A target that makes no call, and peers that go on all the same.

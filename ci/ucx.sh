@@ -4,7 +4,7 @@
 # for it to choose from:
 #
 #   ci/ucx.sh                 everything: the parts below
-#   ci/ucx.sh PART...         info client death cuda uid two unknown perf mpi shmem wheels nixl
+#   ci/ucx.sh PART...         info uct client death cuda uid two unknown perf mpi shmem wheels nixl
 #   UCX_HOSTS="debian 1.22"   only these (default: all that ci/get-ucx gets)
 #   FAST=1                    a few sizes, fewer rounds
 #
@@ -67,6 +67,26 @@ part_info() {
     done
 }
 
+# What UCT's headers demand, and UCP seldom asks for.
+part_uct() {
+    local host test out status
+    gcc -O1 -o "$WORK/ucx-uct" tests/ucx/uct.c -luct -lucs
+    for host in $hosts; do
+        use "$host"
+        for test in zero align fixed pending replies; do
+            out=$logs/uct-$host-$test.log status=0
+            # Replies are of requests, which there are where there is no CMA.
+            STRAIT_UCX_CMA=$([ $test = replies ] && echo n || echo y) STRAIT_UCX_LOG=info \
+                timeout -k 5 100 "${run[@]}" "$WORK/ucx-uct" $test >"$out" 2>&1 || status=1
+            grep -q "^ok $test$" "$out" || status=1
+            # The log says which way memory goes.
+            grep -q "memory of peers: $([ $test = replies ] && echo 'rings and windows only: STRAIT_UCX_CMA=n' ||
+                echo CMA)" "$out" || status=1
+            report $status "uct $host: $test"
+        done
+    done
+}
+
 # helped OUT COMMAND...: a run that ends well, in which the other side had a part of some copy. Where others use
 # the cores it may not come to that, so that it is tried again.
 helped() {
@@ -91,7 +111,8 @@ part_client() {
             case $mode in
                 -e)    want="tag am put get user core oneway cancel" ;;
                 -w)    want="tag am put get atomic oneway" ;;
-                *)     want="tag am put get atomic user user-atomic core flood oneway" ;;
+                cma=n) want="tag am put get atomic user user-atomic core flood oneway" ;;
+                *)     want="tag am put get atomic user user-atomic gone core flood oneway" ;;
             esac
             if [ "${FAST:-0}" != 0 ] && [ "$mode" = -w ]; then continue; fi
             out=$logs/client-$host${mode:+-${mode#-}}.log status=0
@@ -449,7 +470,7 @@ part_nixl() {
 
 main() {
     [ -e "$so" ] || die "no $so (build it first: ci/build)"
-    (($#)) || set -- info client death cuda uid two unknown perf mpi shmem wheels nixl
+    (($#)) || set -- info uct client death cuda uid two unknown perf mpi shmem wheels nixl
     # shellcheck disable=SC2086
     ci/get-ucx $hosts
     for part; do

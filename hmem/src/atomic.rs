@@ -5,7 +5,11 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+use crate::guard::Cell;
+use crate::guard::{self, Fault, Guard};
 use crate::value::{Complex, Value};
 use crate::{Span, read, total, write};
 
@@ -170,27 +174,36 @@ pub const fn valid(op: AtomicOp, datatype: Datatype, class: Class) -> bool {
     family && types >> datatype as u8 & 1 != 0
 }
 
-/// The operation is not one for this datatype, or the lengths do not fit together.
+/// Why an operation was not applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unsupported;
+pub enum NotApplied {
+    /// It is not one for this datatype, or the lengths do not fit together.
+    Unsupported,
+    /// The memory is not there, or not for that, or its device failed.
+    Fault,
+}
 
-impl fmt::Display for Unsupported {
+impl fmt::Display for NotApplied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no such atomic operation on this datatype and length")
+        f.write_str(match self {
+            NotApplied::Unsupported => "no such atomic operation on this datatype and length",
+            NotApplied::Fault => "the memory cannot be accessed",
+        })
     }
 }
 
-impl std::error::Error for Unsupported {}
+impl std::error::Error for NotApplied {}
 
 /// Does `op` on every element of `dst`, `operand` and `compare` holding as many: puts the values
 /// from before into `old` and the new ones into `dst`.
 ///
 /// `operand` is empty for [`AtomicOp::AtomicRead`], `compare` unless the operation compares.
-/// Nothing is touched if the answer is [`Unsupported`].
+/// Nothing is touched if the answer is [`NotApplied::Unsupported`]; elements before the one that could not be accessed
+/// have been updated if it is [`NotApplied::Fault`].
 ///
 /// An element of up to 8 bytes in system memory, aligned to its size, is updated by one
-/// sequentially consistent atomic of the CPU: whole for any thread of any process. All others
-/// (wider, misaligned, lying across two spans, in device memory) are read, changed and written:
+/// sequentially consistent atomic of the CPU: whole for any thread of any process; of memory that may vanish, where
+/// [`guard`] is a handler. All others (wider, misaligned, lying across two spans, in device memory) are read, changed and written:
 /// only a lock of the caller's keeps two of those apart.
 ///
 /// As in shm, [`AtomicOp::Cswap`] compares representations in types of up to 8 bytes (so -0.0
@@ -202,7 +215,7 @@ pub fn apply(
     operand: &[u8],
     compare: &[u8],
     old: Option<&mut [u8]>,
-) -> Result<(), Unsupported> {
+) -> Result<(), NotApplied> {
     let class = match &old {
         _ if op.compares() => Class::Compare,
         Some(_) => Class::Fetch,
@@ -216,7 +229,7 @@ pub fn apply(
         && compare.len() == compares
         && old.as_ref().is_none_or(|o| o.len() == len);
     if !fits || !valid(op, datatype, class) {
-        return Err(Unsupported);
+        return Err(NotApplied::Unsupported);
     }
     let run = match datatype {
         Datatype::Int8 => run::<i8>,
@@ -236,13 +249,18 @@ pub fn apply(
         #[cfg(target_arch = "x86_64")]
         Datatype::LongDoubleComplex => run::<Complex<crate::long_double::F80>>,
         #[cfg(not(target_arch = "x86_64"))]
-        Datatype::LongDouble | Datatype::LongDoubleComplex => return Err(Unsupported),
+        Datatype::LongDouble | Datatype::LongDoubleComplex => return Err(NotApplied::Unsupported),
     };
-    run(dst, op, operand, compare, old);
-    Ok(())
+    run(dst, op, operand, compare, old).map_err(|Fault| NotApplied::Fault)
 }
 
-fn run<V: Value>(dst: &[Span], op: AtomicOp, operand: &[u8], compare: &[u8], mut old: Option<&mut [u8]>) {
+fn run<V: Value>(
+    dst: &[Span],
+    op: AtomicOp,
+    operand: &[u8],
+    compare: &[u8],
+    mut old: Option<&mut [u8]>,
+) -> Result<(), Fault> {
     let size = size_of::<V>();
     let (mut rest, mut at) = (dst, 0);
     for off in (0..total(dst)).step_by(size) {
@@ -260,14 +278,15 @@ fn run<V: Value>(dst: &[Span], op: AtomicOp, operand: &[u8], compare: &[u8], mut
         let (a, c) = (pick(operand), pick(compare));
         let here = rest.first().and_then(|s| s.part(at, size));
         let was = match here.and_then(|s| at_once::<V>(s, op, a, c)) {
-            Some(was) => was,
-            None => in_steps::<V>(rest, at, op, a, c),
+            Some(was) => was?,
+            None => in_steps::<V>(rest, at, op, a, c)?,
         };
         if let Some(old) = &mut old {
             was.put(&mut old[off..off + size]);
         }
         at += size;
     }
+    Ok(())
 }
 
 /// What `old` becomes; `None` if it stays.
@@ -302,14 +321,23 @@ fn next<V: Value>(op: AtomicOp, old: V, operand: V, compare: V) -> Option<V> {
 
 /// By an atomic of the CPU: the value from before, or `None` where there is no such atomic.
 #[inline]
-fn at_once<V: Value>(cell: Span, op: AtomicOp, operand: V, compare: V) -> Option<V> {
+fn at_once<V: Value>(cell: Span, op: AtomicOp, operand: V, compare: V) -> Option<Result<V, Fault>> {
     if !cell.kind().is_system() || cell.addr() % size_of::<V>() as u64 != 0 {
         return None;
+    }
+    if cell.may_vanish() {
+        #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+        if guard::is_by_handler() || guard::current() == Guard::Handler {
+            return guarded(cell, op, operand, compare);
+        }
+        if guard::current() == Guard::Call {
+            return None;
+        }
     }
     macro_rules! with {
         ($atomic:ty, $bits:ty) => {{
             // SAFETY: `Span`'s invariant makes the cell valid for the reads and writes of this
-            // operation, it is as long as `V` and so as `$bits`, and was found to be aligned to
+            // operation, or there is no way to find out whether it is; it is as long as `V` and so as `$bits`, and was found to be aligned to
             // that. Whoever else touches it meanwhile does so by atomics, or races by itself.
             let cell = unsafe { <$atomic>::from_ptr(cell.as_ptr().cast()) };
             let value = |bits: $bits| V::get(&bits.to_ne_bytes());
@@ -329,7 +357,7 @@ fn at_once<V: Value>(cell: Span, op: AtomicOp, operand: V, compare: V) -> Option
                     .fetch_update(SeqCst, SeqCst, |was| next(op, value(was), operand, compare).map(bits))
                     .unwrap_or_else(|was| was),
             };
-            Some(value(was))
+            Some(Ok(value(was)))
         }};
     }
     match size_of::<V>() {
@@ -341,18 +369,71 @@ fn at_once<V: Value>(cell: Span, op: AtomicOp, operand: V, compare: V) -> Option
     }
 }
 
+/// Likewise, of a cell that may not be there.
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+fn guarded<V: Value>(cell: Span, op: AtomicOp, operand: V, compare: V) -> Option<Result<V, Fault>> {
+    let at = cell.as_ptr();
+    macro_rules! with {
+        ($bits:ty) => {{
+            let value = |bits: $bits| V::get(&bits.to_ne_bytes());
+            let bits = |value: V| {
+                let mut bytes = [0; size_of::<$bits>()];
+                value.put(&mut bytes);
+                <$bits>::from_ne_bytes(bytes)
+            };
+            // SAFETY: if the cell is mapped, it may be accessed by `Span`'s invariant; it was found to be aligned.
+            let was = unsafe {
+                match op {
+                    AtomicOp::Sum if V::INTEGER => <$bits>::add(at, bits(operand)),
+                    AtomicOp::Bor => <$bits>::or(at, bits(operand)),
+                    AtomicOp::Band => <$bits>::and(at, bits(operand)),
+                    AtomicOp::Bxor => <$bits>::xor(at, bits(operand)),
+                    AtomicOp::AtomicRead => <$bits>::load(at),
+                    AtomicOp::AtomicWrite => <$bits>::swap(at, bits(operand)),
+                    _ => <$bits>::load(at).and_then(|mut was| {
+                        while let Some(new) = next(op, value(was), operand, compare) {
+                            let seen = <$bits>::cas(at, was, bits(new))?;
+                            if seen == was {
+                                break;
+                            }
+                            was = seen;
+                        }
+                        Ok(was)
+                    }),
+                }
+            };
+            Some(was.map(value))
+        }};
+    }
+    match size_of::<V>() {
+        1 => with!(u8),
+        2 => with!(u16),
+        4 => with!(u32),
+        8 => with!(u64),
+        _ => None,
+    }
+}
+
 /// By reading and writing the element that begins `at` bytes into `dst`.
 #[cold]
-fn in_steps<V: Value>(dst: &[Span], at: usize, op: AtomicOp, operand: V, compare: V) -> V {
+fn in_steps<V: Value>(dst: &[Span], at: usize, op: AtomicOp, operand: V, compare: V) -> Result<V, Fault> {
+    // Where the kernel copies, so are elements that the CPU would update at once: one at a time.
+    static LOCK: Mutex<()> = Mutex::new(());
+    let one_at_a_time = dst.iter().any(|s| s.may_vanish()) && guard::current() == Guard::Call;
+    let _lock = one_at_a_time.then(|| LOCK.lock().unwrap_or_else(PoisonError::into_inner));
     let mut bytes = [0; 32];
     let bytes = &mut bytes[..size_of::<V>()];
-    read(dst, at, bytes);
+    if read(dst, at, bytes) < bytes.len() {
+        return Err(Fault);
+    }
     let was = V::get(bytes);
     if let Some(new) = next(op, was, operand, compare) {
         new.put(bytes);
-        write(dst, at, bytes);
+        if write(dst, at, bytes) < bytes.len() {
+            return Err(Fault);
+        }
     }
-    was
+    Ok(was)
 }
 
 #[cfg(test)]
@@ -397,12 +478,15 @@ mod tests {
         let sum = |len: usize, old: Option<&mut [u8]>| {
             apply(&s, AtomicOp::Sum, Datatype::Int16, &[1; 8][..len], &[], old)
         };
-        assert_eq!(sum(5, None), Err(Unsupported));
-        assert_eq!(sum(6, Some(&mut [0; 4])), Err(Unsupported));
+        assert_eq!(sum(5, None), Err(NotApplied::Unsupported));
+        assert_eq!(sum(6, Some(&mut [0; 4])), Err(NotApplied::Unsupported));
         let by = |op, datatype| apply(&s, op, datatype, &[1; 6], &[], None);
-        assert_eq!(by(AtomicOp::Sum, Datatype::Int32), Err(Unsupported));
-        assert_eq!(by(AtomicOp::Cswap, Datatype::Int16), Err(Unsupported));
-        assert_eq!(apply(&s, AtomicOp::AtomicRead, Datatype::Int16, &[], &[], None), Err(Unsupported));
+        assert_eq!(by(AtomicOp::Sum, Datatype::Int32), Err(NotApplied::Unsupported));
+        assert_eq!(by(AtomicOp::Cswap, Datatype::Int16), Err(NotApplied::Unsupported));
+        assert_eq!(
+            apply(&s, AtomicOp::AtomicRead, Datatype::Int16, &[], &[], None),
+            Err(NotApplied::Unsupported)
+        );
         let mut now = [9; 6];
         read(&s, 0, &mut now);
         assert_eq!(now, [0; 6]);

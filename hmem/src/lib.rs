@@ -15,6 +15,7 @@ pub mod client;
 pub mod cuda;
 pub mod fake;
 pub mod flight;
+pub mod guard;
 pub mod path;
 mod presence;
 pub mod registry;
@@ -24,7 +25,7 @@ pub mod share;
 pub mod ze;
 
 mod atomic;
-pub use atomic::{AtomicOp, Class, Datatype, Unsupported, apply, valid};
+pub use atomic::{AtomicOp, Class, Datatype, NotApplied, apply, valid};
 
 #[cfg(target_arch = "x86_64")]
 mod long_double;

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::{fake, registry};
+use crate::{fake, guard, registry};
 
 /// What memory an address belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -36,29 +36,33 @@ impl Kind {
 /// The type's invariant, promised by whoever calls [`Span::new`]: until the operation it was made
 /// for completes, `addr..addr+len` stays valid for reads and, where the operation writes, for
 /// writes. The bytes may change at any time under us, so nothing ever forms a reference to them.
+///
+/// Of one that [`Span::may_vanish`] less is promised: host memory of it may not be mapped, or not for reads or for
+/// writes; but what is mapped there may be accessed. It is followed by [`crate::guard`] alone, or by the kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     addr: usize,
     len: usize,
     kind: Kind,
+    vanishes: bool,
 }
 
 impl Span {
     /// A span of no bytes.
-    pub const EMPTY: Span = Span { addr: 0, len: 0, kind: Kind::System };
+    pub const EMPTY: Span = Span { addr: 0, len: 0, kind: Kind::System, vanishes: false };
 
     /// # Safety
     /// `addr..addr+len` must be memory of `kind`, valid as the type's documentation says, until the
     /// last operation that was given this span, or a part of it, has completed.
     #[inline]
     pub const unsafe fn new(addr: usize, len: usize, kind: Kind) -> Self {
-        Span { addr, len, kind }
+        Span { addr, len, kind, vanishes: false }
     }
 
     /// Zeroed host memory that is never freed: what a test posts without any `unsafe`.
     pub fn leak(len: usize) -> Self {
         let mem = Box::leak(vec![0u8; len].into_boxed_slice());
-        Span { addr: mem.as_mut_ptr().expose_provenance(), len, kind: Kind::System }
+        Span { addr: mem.as_mut_ptr().expose_provenance(), len, kind: Kind::System, vanishes: false }
     }
 
     /// First byte, as a number: what a peer is told, and what completions carry.
@@ -91,11 +95,30 @@ impl Span {
         self.kind
     }
 
+    /// The same memory, as a registration hands it out to peers: the application may unmap it before they come to
+    /// it, and a registration of (NULL, SIZE_MAX) was never mapped as a whole.
+    #[inline]
+    pub fn for_peers(self) -> Span {
+        Span { vanishes: self.kind.is_system(), ..self }
+    }
+
+    /// Whether it is host memory that may not be there when it is accessed.
+    #[inline]
+    pub fn may_vanish(self) -> bool {
+        self.vanishes
+    }
+
+    /// Whether the CPU may just follow the address.
+    #[inline]
+    pub fn is_plain(self) -> bool {
+        self.kind.is_system() & !self.vanishes
+    }
+
     /// The part `off..off+len`, or `None` where that is not inside.
     #[inline]
     pub fn part(self, off: usize, len: usize) -> Option<Span> {
         let end = off.checked_add(len)?;
-        (end <= self.len).then(|| Span { addr: self.addr + off, len, kind: self.kind })
+        (end <= self.len).then(|| Span { addr: self.addr + off, len, ..self })
     }
 }
 
@@ -127,7 +150,7 @@ fn walk(iov: &[Span], mut off: usize, len: usize, mut each: impl FnMut(Span, usi
             continue;
         }
         let n = (s.len - off).min(len - done);
-        if !each(Span { addr: s.addr + off, len: n, kind: s.kind }, done) {
+        if !each(Span { addr: s.addr + off, len: n, ..*s }, done) {
             break;
         }
         done += n;
@@ -136,21 +159,41 @@ fn walk(iov: &[Span], mut off: usize, len: usize, mut each: impl FnMut(Span, usi
     done
 }
 
-/// Copies all of `src` into `dst`, which is as long; `false` if the device could not.
+/// Copies all of `src` into `dst`, which is as long; `false` if the device could not, or the memory is gone.
 #[inline]
 fn copy_span(dst: Span, src: Span) -> bool {
-    if dst.kind.is_system() && src.kind.is_system() {
+    if dst.is_plain() && src.is_plain() {
         // SAFETY: both sides are valid by `Span`'s invariant, for the length they share.
         // `ptr::copy` allows any overlap.
         unsafe { std::ptr::copy(src.as_ptr(), dst.as_ptr(), src.len) }
         return true;
     }
+    if dst.kind.is_system() && src.kind.is_system() {
+        // SAFETY: what is mapped of both sides may be accessed by `Span`'s invariant, for the length they share.
+        return unsafe { guard::copy(dst.as_ptr(), src.as_ptr(), src.len) }.is_ok();
+    }
     copy_device(dst, src)
+}
+
+/// Copies by way of memory of our own.
+fn copy_in_pieces(dst: Span, src: Span) -> bool {
+    let mut bytes = vec![0u8; src.len.min(crate::flight::PIECE)];
+    let at = bytes.as_mut_ptr();
+    (0..src.len).step_by(bytes.len().max(1)).all(|off| {
+        let n = bytes.len().min(src.len - off);
+        let (to, from) =
+            (Span { addr: dst.addr + off, len: n, ..dst }, Span { addr: src.addr + off, len: n, ..src });
+        copy_span(raw(at, n), from) && copy_span(to, raw(at, n))
+    })
 }
 
 #[cold]
 fn copy_device(dst: Span, src: Span) -> bool {
     let (to, from) = (dst.kind, src.kind);
+    if dst.vanishes || src.vanishes {
+        // No driver is given memory that may be gone.
+        return copy_in_pieces(dst, src);
+    }
     if to == Kind::Fake || from == Kind::Fake {
         // No program has another kind as well: this one is for tests.
         let both = |k: Kind| k.is_system() || k == Kind::Fake;
@@ -163,18 +206,12 @@ fn copy_device(dst: Span, src: Span) -> bool {
         let of = if to.is_system() { from } else { to };
         return registry::of(of).copy_now(dst.addr, src.addr, src.len).is_ok();
     }
-    // Two kinds, neither of which knows the other: through host memory.
-    let mut bytes = vec![0u8; src.len.min(crate::flight::PIECE)];
-    let at = bytes.as_mut_ptr().expose_provenance();
-    (0..src.len).step_by(bytes.len().max(1)).all(|off| {
-        let n = bytes.len().min(src.len - off);
-        registry::of(from).copy_now(at, src.addr + off, n).is_ok()
-            && registry::of(to).copy_now(dst.addr + off, at, n).is_ok()
-    })
+    // Two kinds, neither of which knows the other.
+    copy_in_pieces(dst, src)
 }
 
 /// Copies `n` bytes at `src`, which the CPU may touch, to the front of `dst`; `false` if the device
-/// could not.
+/// could not, or the memory is gone.
 ///
 /// # Safety
 /// `src` must be valid for reads of `n` bytes; `n` is at most `dst.len()`. They may overlap.
@@ -186,7 +223,7 @@ pub unsafe fn copy_in(dst: Span, src: *const u8, n: usize) -> bool {
 }
 
 /// Copies `n` bytes from the front of `src` to `dst`, which the CPU may touch; `false` if the device
-/// could not.
+/// could not, or the memory is gone.
 ///
 /// # Safety
 /// `dst` must be valid for writes of `n` bytes; `n` is at most `src.len()`. They may overlap.
@@ -199,11 +236,11 @@ pub unsafe fn copy_out(src: Span, dst: *mut u8, n: usize) -> bool {
 
 /// For one copy: memory the caller promised to be valid as long as that takes.
 fn raw(at: *const u8, len: usize) -> Span {
-    Span { addr: at.expose_provenance(), len, kind: Kind::System }
+    Span { addr: at.expose_provenance(), len, kind: Kind::System, vanishes: false }
 }
 
 /// Writes `src` into `dst` from byte `off` of it on; returns how many bytes found room (fewer where a
-/// device failed).
+/// device failed, or memory is gone).
 pub fn write(dst: &[Span], off: usize, src: &[u8]) -> usize {
     walk(dst, off, src.len(), |s, done| {
         // SAFETY: `walk` never hands out more than `src` holds from `done` on.
@@ -212,7 +249,7 @@ pub fn write(dst: &[Span], off: usize, src: &[u8]) -> usize {
 }
 
 /// Reads into `dst` from byte `off` of `src` on; returns how many bytes there were (fewer where a
-/// device failed).
+/// device failed, or memory is gone).
 pub fn read(src: &[Span], off: usize, dst: &mut [u8]) -> usize {
     let out = dst.as_mut_ptr();
     walk(src, off, dst.len(), |s, done| {
@@ -222,7 +259,7 @@ pub fn read(src: &[Span], off: usize, dst: &mut [u8]) -> usize {
 }
 
 /// Copies up to `len` bytes from byte `soff` of `src` to byte `doff` of `dst`; returns how many (fewer
-/// where a device failed).
+/// where a device failed, or memory is gone).
 #[inline]
 pub fn copy(dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) -> usize {
     // One span each, all inside: what nearly every message is.
@@ -238,7 +275,7 @@ fn copy_parts(dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) 
     let mut moved = 0;
     walk(src, soff, len, |s, done| {
         let n = walk(dst, doff + done, s.len, |d, inner| {
-            let part = Span { addr: s.addr + inner, len: d.len, kind: s.kind };
+            let part = Span { addr: s.addr + inner, len: d.len, ..s };
             copy_span(d, part)
         });
         moved += n;

@@ -199,6 +199,29 @@ static void test_user(void) {
 
 static void test_user_atomic(void) { atomics(1); }
 
+/* Memory that the user allocated, and unmapped while the other side had its key: who accesses it gets an error,
+ * and whose it was goes on. */
+static void test_gone(void) {
+    ucp_request_param_t p = {0};
+    uint64_t one = 1, reply = 0;
+    struct window w;
+    p.op_attr_mask = UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_REPLY_BUFFER;
+    p.datatype = ucp_dt_make_contig(8);
+    p.reply_buffer = &reply;
+    open_window(&w, 3 * 4096, 1);
+    equal(fetch(&w, UCP_ATOMIC_OP_ADD, 5, 0, 8, 4096), 0, "before");
+    meet();
+    if (mprotect(w.memory + 4096, 4096, PROT_NONE) != 0 || munmap(w.memory + 2 * 4096, 4096) != 0) die("munmap");
+    meet();
+    for (int i = 0; i < 100; i++) {
+        uint64_t at = w.remote + (i % 2 ? 4096 : 2 * 4096);
+        ucs_status_t status = finish(ucp_atomic_op_nbx(ep, UCP_ATOMIC_OP_ADD, &one, 1, at, w.rkey, &p), "atomic");
+        if (status != UCS_ERR_INVALID_ADDR) die("memory that is gone: %s", ucs_status_string(status));
+        equal(fetch(&w, UCP_ATOMIC_OP_ADD, 1, 0, 8, 64), i, "what is there");
+    }
+    close_window(&w, 1);
+}
+
 /* Both have one core: who waits has to let the other one work, or every message takes two slices of
  * the scheduler, several milliseconds.  That would not end in time. */
 static void test_core(void) {
@@ -407,7 +430,8 @@ static const struct {
     void (*run)(void);
 } tests[] = {
     {"tag", test_tag}, {"am", test_am}, {"put", test_put}, {"get", test_get},
-    {"atomic", test_atomic}, {"user", test_user}, {"user-atomic", test_user_atomic}, {"core", test_core},
+    {"atomic", test_atomic}, {"user", test_user}, {"user-atomic", test_user_atomic}, {"gone", test_gone},
+    {"core", test_core},
     {"flood", test_flood}, {"oneway", test_oneway}, {"cancel", test_cancel},
 };
 

@@ -61,7 +61,7 @@ pub unsafe fn start(
         let local = |part: &Part| {
             let at = if into { part.src } else { part.dst };
             let inside = |s: &&Span| (at as u64).wrapping_sub(s.addr()) < s.len() as u64;
-            locals.iter().find(inside).map_or(Kind::System, |s| s.kind())
+            locals.iter().find(inside).map_or((Kind::System, false), |s| (s.kind(), s.may_vanish()))
         };
         let todo = parts.iter().filter(|p| p.len > 0).map(|p| (*p, local(p))).collect();
         return Ok(Box::new(ByCpu { todo, into, keep }));
@@ -77,25 +77,30 @@ pub unsafe fn start(
 /// A copy from or to memory that is mapped here: a piece whenever somebody asks.
 #[derive(Debug)]
 struct ByCpu {
-    todo: VecDeque<(Part, Kind)>,
+    /// Each with the kind of the local memory, and whether that may vanish.
+    todo: VecDeque<(Part, (Kind, bool))>,
     into: bool,
     keep: Vec<Opened>,
 }
 
 impl Flight for ByCpu {
     fn poll(&mut self) -> Result<bool, Error> {
-        let Some((part, kind)) = self.todo.pop_front() else { return Ok(true) };
+        let Some((part, (kind, vanishes))) = self.todo.pop_front() else { return Ok(true) };
         let n = part.len.min(PIECE);
         let (dst, src) = if self.into { (Kind::System, kind) } else { (kind, Kind::System) };
         let _access = self.keep.iter().map(|k| k.cpu_access(self.into)).collect::<Result<Vec<_>, _>>()?;
         // SAFETY: by the promise of `start`.
-        let (dst, src) = unsafe { (Span::new(part.dst, n, dst), Span::new(part.src, n, src)) };
+        let (mut dst, mut src) = unsafe { (Span::new(part.dst, n, dst), Span::new(part.src, n, src)) };
+        if vanishes {
+            let local = if self.into { &mut src } else { &mut dst };
+            *local = local.for_peers();
+        }
         if span::copy(&[dst], 0, &[src], 0, n) != n {
             return Err(Error::os(libc::EIO));
         }
         if n < part.len {
             let rest = Part { dst: part.dst + n, src: part.src + n, len: part.len - n };
-            self.todo.push_front((rest, kind));
+            self.todo.push_front((rest, (kind, vanishes)));
         }
         Ok(self.todo.is_empty())
     }

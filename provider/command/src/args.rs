@@ -24,6 +24,8 @@ pub enum Command {
     },
     UcxEnv {
         ucx: Option<PathBuf>,
+        sockaddr: bool,
+        undo: bool,
     },
     /// A process that `strait perf` starts.
     Peer(Start),
@@ -44,16 +46,30 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String
         return Err("no command".into());
     };
     match first {
-        Short('h') | Long("help") => Ok(Command::Help(crate::help::MAIN)),
+        Short('h') | Long("help") => help(parser),
         Short('V') | Long("version") => Ok(Command::Version),
         Value(name) if name == "info" => info(parser),
         Value(name) if name == "perf" => perf(parser),
         Value(name) if name == "plot" => plot(parser),
         Value(name) if name == "ucx-env" => ucx_env(parser),
-        Value(name) if name == "help" => Ok(Command::Help(crate::help::MAIN)),
+        Value(name) if name == "help" => help(parser),
         Value(name) => Err(format!("there is no command {:?}", name.to_string_lossy())),
         other => Err(words(other.unexpected())),
     }
+}
+
+/// Of a command, if one is named.
+fn help(mut parser: lexopt::Parser) -> Result<Command, String> {
+    let text = match parser.next().map_err(words)? {
+        None => crate::help::MAIN,
+        Some(Value(name)) if name == "info" => crate::help::INFO,
+        Some(Value(name)) if name == "perf" => crate::help::PERF,
+        Some(Value(name)) if name == "plot" => crate::help::PLOT,
+        Some(Value(name)) if name == "ucx-env" => crate::help::UCX_ENV,
+        Some(Value(name)) => return Err(format!("there is no command {:?}", name.to_string_lossy())),
+        Some(other) => return Err(words(other.unexpected())),
+    };
+    Ok(Command::Help(text))
 }
 
 fn info(mut parser: lexopt::Parser) -> Result<Command, String> {
@@ -70,15 +86,20 @@ fn info(mut parser: lexopt::Parser) -> Result<Command, String> {
 }
 
 fn ucx_env(mut parser: lexopt::Parser) -> Result<Command, String> {
-    let mut ucx = None;
+    let (mut ucx, mut sockaddr, mut undo) = (None, false, false);
     while let Some(arg) = parser.next().map_err(words)? {
         match arg {
             Short('h') | Long("help") => return Ok(Command::Help(crate::help::UCX_ENV)),
             Long("ucx") => ucx = Some(parser.value().map_err(words)?.into()),
+            Long("sockaddr") => sockaddr = true,
+            Long("undo") => undo = true,
             other => return Err(words(other.unexpected())),
         }
     }
-    Ok(Command::UcxEnv { ucx })
+    if undo && (sockaddr || ucx.is_some()) {
+        return Err("--undo goes with no other option".into());
+    }
+    Ok(Command::UcxEnv { ucx, sockaddr, undo })
 }
 
 fn plot(mut parser: lexopt::Parser) -> Result<Command, String> {
@@ -270,14 +291,32 @@ mod tests {
 
     #[test]
     fn commands() {
+        let ucx_env = |ucx, sockaddr, undo| Command::UcxEnv { ucx, sockaddr, undo };
         assert_eq!(parsed("--version"), Ok(Command::Version));
         assert_eq!(parsed("info"), Ok(Command::Info { json: false, libfabric: None }));
         assert_eq!(
             parsed("info --json --libfabric=/x"),
             Ok(Command::Info { json: true, libfabric: Some("/x".into()) })
         );
-        assert_eq!(parsed("info --help"), Ok(Command::Help(crate::help::INFO)));
-        assert_eq!(parsed("ucx-env --ucx /x"), Ok(Command::UcxEnv { ucx: Some("/x".into()) }));
+        for (name, text) in [
+            ("info", crate::help::INFO),
+            ("perf", crate::help::PERF),
+            ("plot", crate::help::PLOT),
+            ("ucx-env", crate::help::UCX_ENV),
+        ] {
+            for line in [
+                format!("{name} --help"),
+                format!("{name} -h"),
+                format!("help {name}"),
+                format!("--help {name}"),
+            ] {
+                assert_eq!(parsed(&line), Ok(Command::Help(text)), "{line}");
+            }
+        }
+        assert_eq!(parsed("help"), Ok(Command::Help(crate::help::MAIN)));
+        assert_eq!(parsed("ucx-env --ucx /x"), Ok(ucx_env(Some("/x".into()), false, false)));
+        assert_eq!(parsed("ucx-env --sockaddr"), Ok(ucx_env(None, true, false)));
+        assert_eq!(parsed("ucx-env --undo"), Ok(ucx_env(None, false, true)));
         assert_eq!(parsed("perf -h"), Ok(Command::Help(crate::help::PERF)));
     }
 
@@ -286,11 +325,13 @@ mod tests {
         for (line, part) in [
             ("", "no command"),
             ("measure", "\"measure\""),
+            ("help measure", "\"measure\""),
             ("--nonsense", "--nonsense"),
             ("info --nonsense", "--nonsense"),
             ("info more", "more"),
             ("info --json=yes", "json"),
             ("ucx-env /x", "/x"),
+            ("ucx-env --undo --ucx /x", "--undo"),
             ("perf --reps 0", "--reps"),
             ("perf --reps", "--reps"),
             ("perf --tests lat,foo", "\"foo\""),

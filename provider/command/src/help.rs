@@ -47,14 +47,20 @@ Example:
 pub const UCX_ENV: &str = "\
 strait ucx-env - the settings that turn Strait on under a UCX
 
-Usage: strait ucx-env [--ucx PATH]
+Usage: strait ucx-env [--ucx PATH] [--sockaddr]
+       strait ucx-env --undo
 
   --ucx PATH   this UCX (libuct, or a directory with it) instead of the one that programs find
+  --sockaddr   for programs that connect by the address of a socket (ucp_listener_create, UCXX):
+               with tcp, by which UCX makes such connections
+  --undo       the settings that turn it off again; what was set before comes back
 
-Prints lines for a shell, or says on standard error why there are none, and exits with 1.
+Prints lines for a shell, or says on standard error why there are none, and exits with 1. What else is in
+LD_PRELOAD and UCX_PLUGIN_PATH stays there.
 
 Examples:
   eval \"$(strait ucx-env)\"
+  eval \"$(strait ucx-env --undo)\"
   eval \"$(strait ucx-env --ucx venv/lib/python3.11/site-packages/libucx/lib)\"
 ";
 
@@ -67,7 +73,8 @@ Two processes, bound to one core each, talk through each provider in turn. A res
 repetitions, with the least and the most; providers take turns within each repetition. Contents are
 checked outside of the measured time. Messages and writes up to the provider's own limit are injected.
 
-  --providers LIST   names as in fi_info; default: those of strait,shm,tcp that are there
+  --providers LIST   names as in fi_info; default: those of strait,shm,tcp that are there (before
+                     libfabric 1.18, tcp;ofi_rxm for tcp)
   --tests LIST       default: lat,bw,rate,rma-write-lat,rma-write,rma-read,fetch-atomic; `all` for all:
       lat             tagged ping-pong, half a round trip        msg-lat   untagged
       bw              tagged messages one way, window of 64      rate      of 8 bytes, messages/s
@@ -89,8 +96,8 @@ checked outside of the measured time. Messages and writes up to the provider's o
   --quiet            no progress on standard error
 
 Exits with 0 if everything asked for was measured, with 1 if something failed, with 2 for wrong usage.
-A provider outside of libfabric is found through FI_PROVIDER_PATH. On a host with other work,
-`chrt -f 1 strait perf` (as root) keeps that off the two cores.
+A provider outside of libfabric is found through FI_PROVIDER_PATH; without it, `strait` is the one of this
+installation. On a host with other work, `chrt -f 1 strait perf` (as root) keeps that off the two cores.
 
 Examples:
   strait perf

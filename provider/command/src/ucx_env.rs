@@ -8,11 +8,61 @@ use ucx_sys::{Epoch, Host, libraries, posix_agrees};
 const FILE: &str = "libuct_strait.so.0";
 
 /// Prints the settings.
-pub fn run(ucx: Option<&Path>) -> Result<bool, String> {
+pub fn run(ucx: Option<&Path>, sockaddr: bool) -> Result<bool, String> {
     let plugins = plugins()?;
     let (path, epoch) = find(ucx)?;
-    print!("{}", settings(&plugins, &path, epoch, has_cuda(Path::new(&path))));
+    let cuda = has_cuda(Path::new(&path));
+    let text = settings(&plugins, &path, epoch, Wanted { cuda, sockaddr }, &from_env);
+    crate::out::print(&text).map_err(|error| error.text().to_owned())?;
     Ok(true)
+}
+
+/// Prints what takes the settings back.
+pub fn undo() -> Result<bool, String> {
+    print!("{}", undoing(&from_env));
+    Ok(true)
+}
+
+fn from_env(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
+}
+
+/// What `settings` sets besides the door, and where the value from before is kept.
+const KEPT: [(&str, &str); 2] =
+    [("UCX_TLS", "STRAIT_WAS_UCX_TLS"), ("UCX_ALLOC_PRIO", "STRAIT_WAS_UCX_ALLOC_PRIO")];
+
+/// Memory that UCP allocates, of 2 MiB and more too, is mapped into peers.
+const ALLOC_PRIO: &str = "md:strait,thp,md:*,mmap,heap";
+
+/// Whether an entry of LD_PRELOAD or UCX_PLUGIN_PATH is of ours, in this place or another.
+fn is_ours(entry: &str) -> bool {
+    let path = Path::new(entry);
+    path.file_name().is_some_and(|name| name == FILE) || path.join(FILE).exists()
+}
+
+/// A list that begins with `ours`, and goes on with what else is in it by now.
+fn first(ours: Option<&str>, now: Option<String>, separators: &[char]) -> String {
+    let now = now.unwrap_or_default();
+    let others = now.split(separators).filter(|entry| !entry.is_empty() && !is_ours(entry));
+    ours.into_iter().chain(others).collect::<Vec<_>>().join(":")
+}
+
+/// A word of a shell's.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:*@%=".contains(c);
+    // No shell takes the asterisk of an assignment for a pattern.
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.into()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+fn set(name: &str, value: &str) -> String {
+    match value {
+        "" => format!("unset {name}\n"),
+        _ => format!("export {name}={}\n", quoted(value)),
+    }
 }
 
 /// Whether this UCX can tell device memory from the host's (its own module does that), and there is a
@@ -73,22 +123,65 @@ fn find(ucx: Option<&Path>) -> Result<(String, Epoch), String> {
     Ok((path, host.epoch()))
 }
 
-fn settings(plugins: &Path, ucx: &str, epoch: Epoch, cuda: bool) -> String {
+/// What a program needs besides.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wanted {
+    /// Device memory.
+    cuda: bool,
+    /// Connections by the address of a socket.
+    sockaddr: bool,
+}
+
+fn settings(
+    plugins: &Path,
+    ucx: &str,
+    epoch: Epoch,
+    wanted: Wanted,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> String {
     let plugins = plugins.display();
     let door = if epoch.has_plugin_path() {
-        format!("export UCX_PLUGIN_PATH={plugins}")
+        set("UCX_PLUGIN_PATH", &first(Some(&plugins.to_string()), env("UCX_PLUGIN_PATH"), &[':']))
     } else {
-        format!("export LD_PRELOAD={plugins}/{FILE}")
+        let file = format!("{plugins}/{FILE}");
+        set("LD_PRELOAD", &first(Some(&file), env("LD_PRELOAD"), &[':', ' ']))
     };
+    let mut tls = String::from("strait");
+    if wanted.sockaddr {
+        tls += ",tcp";
+    }
     // What memory is a device's is found out by cuda_copy.
-    let tls = if cuda { "strait,cuda_copy" } else { "strait" };
-    format!(
-        "# UCX {} in {ucx}\n{door}\nexport UCX_TLS={tls}\n\
-         # Memory that UCP allocates, also of 2 MiB and more, is mapped into peers:\n\
-         export UCX_ALLOC_PRIO=md:strait,thp,md:*,mmap,heap\n\
-         # Open MPI, besides: --mca pml ucx --mca osc ucx --mca pml_ucx_tls any --mca pml_ucx_devices any\n",
-        epoch.name()
-    )
+    if wanted.cuda {
+        tls += ",cuda_copy";
+    }
+    let mut out = format!("# UCX {} in {ucx}\n{door}", epoch.name());
+    for ((name, kept), ours) in KEPT.into_iter().zip([tls.as_str(), ALLOC_PRIO]) {
+        // A second time the value is of ours, and the one from before is kept already.
+        let is_ours = |value: &String| value == ALLOC_PRIO || value.split(',').next() == Some("strait");
+        if let Some(was) = env(name).filter(|value| !is_ours(value)) {
+            out += &set(kept, &was);
+        }
+        out += &set(name, ours);
+    }
+    if !wanted.sockaddr {
+        out += "# For programs that connect by the address of a socket, besides: strait ucx-env --sockaddr\n";
+    }
+    out + "# Open MPI, besides: --mca pml ucx --mca osc ucx --mca pml_ucx_tls any --mca pml_ucx_devices any\n\
+           # To take it back: eval \"$(strait ucx-env --undo)\"\n"
+}
+
+fn undoing(env: &dyn Fn(&str) -> Option<String>) -> String {
+    let mut out = String::new();
+    for (name, separators) in [("LD_PRELOAD", &[':', ' '][..]), ("UCX_PLUGIN_PATH", &[':'][..])] {
+        if let Some(now) = env(name) {
+            out += &set(name, &first(None, Some(now), separators));
+        }
+    }
+    for (name, kept) in KEPT {
+        out += &set(name, &env(kept).unwrap_or_default());
+        out += &set(kept, "");
+    }
+    out
 }
 
 #[cfg(test)]
@@ -97,12 +190,58 @@ mod tests {
 
     #[test]
     fn each_release_has_its_door() {
-        let text = |epoch| settings(Path::new("/opt/ucx"), "/lib/libuct.so.0", epoch, false);
+        let text = |epoch| text_for(epoch, Wanted::default(), &[]);
         assert!(text(Epoch::V1_22).contains("\nexport UCX_PLUGIN_PATH=/opt/ucx\n"));
         assert!(text(Epoch::V1_21).contains("\nexport LD_PRELOAD=/opt/ucx/libuct_strait.so.0\n"));
         assert!(text(Epoch::V1_13).contains("\nexport UCX_TLS=strait\n"));
-        let cuda = settings(Path::new("/opt/ucx"), "/lib/libuct.so.0", Epoch::V1_22, true);
-        assert!(cuda.contains("\nexport UCX_TLS=strait,cuda_copy\n"));
+        let with = |cuda, sockaddr| text_for(Epoch::V1_22, Wanted { cuda, sockaddr }, &[]);
+        assert!(with(true, false).contains("\nexport UCX_TLS=strait,cuda_copy\n"));
+        assert!(with(false, true).contains("\nexport UCX_TLS=strait,tcp\n"));
+        assert!(with(true, true).contains("\nexport UCX_TLS=strait,tcp,cuda_copy\n"));
+    }
+
+    type Env<'a> = &'a [(&'a str, &'a str)];
+
+    fn text_for(epoch: Epoch, wanted: Wanted, env: Env<'_>) -> String {
+        settings(Path::new("/opt/ucx"), "/lib/libuct.so.0", epoch, wanted, &in_env(env))
+    }
+
+    fn in_env<'a>(env: Env<'a>) -> impl Fn(&str) -> Option<String> + 'a {
+        |name| env.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).into())
+    }
+
+    #[test]
+    fn what_else_is_set_stays_and_comes_back() {
+        let env = [
+            ("LD_PRELOAD", "/usr/lib/liba.so /old/libuct_strait.so.0:libb.so"),
+            ("UCX_PLUGIN_PATH", "/opt/mine:/opt/other"),
+            ("UCX_TLS", "rc,x y"),
+        ];
+        let old = text_for(Epoch::V1_21, Wanted::default(), &env);
+        assert!(
+            old.contains("\nexport LD_PRELOAD=/opt/ucx/libuct_strait.so.0:/usr/lib/liba.so:libb.so\n"),
+            "{old}"
+        );
+        assert!(old.contains("\nexport STRAIT_WAS_UCX_TLS='rc,x y'\nexport UCX_TLS=strait\n"), "{old}");
+        assert!(!old.contains("WAS_UCX_ALLOC") && !old.contains("UCX_PLUGIN_PATH"));
+        let new = text_for(Epoch::V1_22, Wanted::default(), &env);
+        assert!(new.contains("\nexport UCX_PLUGIN_PATH=/opt/ucx:/opt/mine:/opt/other\n"), "{new}");
+        // Again: nothing comes twice, and what was before is not forgotten.
+        let again = [("UCX_TLS", "strait"), ("UCX_ALLOC_PRIO", ALLOC_PRIO), ("STRAIT_WAS_UCX_TLS", "rc")];
+        assert!(!text_for(Epoch::V1_22, Wanted::default(), &again).contains("WAS"));
+        assert_eq!(
+            undoing(&in_env(&[
+                ("LD_PRELOAD", "/opt/ucx/libuct_strait.so.0:/usr/lib/liba.so"),
+                again[0],
+                again[2]
+            ])),
+            "export LD_PRELOAD=/usr/lib/liba.so\nexport UCX_TLS=rc\nunset STRAIT_WAS_UCX_TLS\n\
+             unset UCX_ALLOC_PRIO\nunset STRAIT_WAS_UCX_ALLOC_PRIO\n"
+        );
+        assert!(
+            undoing(&in_env(&[("LD_PRELOAD", "/x/libuct_strait.so.0")])).starts_with("unset LD_PRELOAD\n")
+        );
+        assert_eq!(quoted("it's"), r"'it'\''s'");
     }
 
     #[test]

@@ -76,6 +76,74 @@ fn help_and_wrong_usage() {
     }
 }
 
+/// A command whose output is not wanted any more, or has no room, ends with a word at most.
+#[test]
+fn output_that_cannot_be_written_is_no_panic() {
+    for args in [&["info"][..], &["info", "--json"], &["--help"], &["--version"], &["help", "perf"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = strait(args).stdout(full.try_clone().unwrap()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let errors = text(&output.stderr);
+        assert!(errors.starts_with("strait: cannot write to standard output: "), "{args:?}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{args:?}: {errors}");
+        // Not even that can be told.
+        let status = strait(args).stdout(full.try_clone().unwrap()).stderr(full).status().unwrap();
+        assert_eq!(status.code(), Some(1), "{args:?}");
+        // The reader has gone.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = strait(args).stdout(writer).output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), String::new()), "{args:?}");
+    }
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    assert_eq!(strait(&["nonsense"]).stderr(full).status().unwrap().code(), Some(2));
+}
+
+#[test]
+fn info_shows_what_parameters_hold() {
+    let set = [("FI_STRAIT_RING_SIZE", "1M"), ("FI_STRAIT_INJECT_SIZE", "abc"), ("FI_STRAIT_RNG_SIZE", "1")];
+    let words = text(&strait(&["info"]).envs(set).output().unwrap().stdout);
+    for part in [
+        "FI_STRAIT_RING_SIZE = 1048576 (environment: 1M)",
+        "FI_STRAIT_INJECT_SIZE = 4096 (default)",
+        "FI_STRAIT_CMA = yes (default)",
+        "WRONG: FI_STRAIT_INJECT_SIZE=abc",
+        "WRONG: FI_STRAIT_RNG_SIZE is no parameter",
+    ] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    let output = strait(&["info", "--json"]).envs(set).output().unwrap();
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let parameters = value["parameters"].as_array().unwrap();
+    assert_eq!(parameters.iter().filter(|p| p["source"] == "environment").count(), 1, "{parameters:?}");
+    assert_eq!(value["unknown"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn perf_finds_out_first_what_cannot_be_done() {
+    if info().is_none() {
+        return;
+    }
+    for (more, word) in [
+        (["--cpus", "0,9999"], "core 9999"),
+        (["--csv", "/nonexistent/a.csv"], "/nonexistent/a.csv"),
+        (["--plot", "/nonexistent/a.svg"], "/nonexistent/a.svg"),
+    ] {
+        let output = strait(&["perf", "--tests", "lat", "--quiet"]).args(more).output().unwrap();
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{more:?}");
+        assert!(errors.contains(word) && errors.lines().count() == 1, "{more:?}: {errors}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn the_version_is_one_line() {
+    let version = text(&run(&["--version"]).stdout);
+    assert!(version.starts_with(&format!("strait {}", env!("CARGO_PKG_VERSION"))), "{version}");
+    assert_eq!(version.lines().count(), 1);
+}
+
 #[test]
 fn info_tells_what_there_is() {
     let words = text(&run(&["info"]).stdout);

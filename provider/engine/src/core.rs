@@ -413,7 +413,8 @@ impl Core {
     }
 
     pub(crate) fn mr_reg(&mut self, reg: &Reg<'_>) -> Result<(MrId, u64), Error> {
-        let iov: Iov = reg.iov.try_into().map_err(|_| Error::Invalid)?;
+        let mut iov: Iov = reg.iov.try_into().map_err(|_| Error::Invalid)?;
+        iov.iter_mut().for_each(|s| *s = s.for_peers());
         let len = iov.iter().try_fold(0usize, |n, s| n.checked_add(s.len())).ok_or(Error::Invalid)?;
         let id = MrId(self.next_mr);
         let key = reg.key.unwrap_or(self.next_mr);
@@ -557,7 +558,14 @@ pub(crate) fn failure(status: Status) -> Option<Error> {
         Status::Unsupported => Some(Error::Unsupported),
         Status::Io | Status::Malformed => Some(Error::Io),
         Status::Discarded => Some(Error::Cancelled),
+        Status::Fault => Some(Error::Fault),
     }
+}
+
+/// What the one who asked is told where bytes could not be moved from or to this memory.
+#[cold]
+pub(crate) fn unmoved(iov: &[Span]) -> Status {
+    if iov.iter().any(|s| s.may_vanish()) { Status::Fault } else { Status::Io }
 }
 
 #[cfg(test)]

@@ -75,6 +75,13 @@ pub struct Reg<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MrId(pub(crate) u64);
 
+/// An operation that could not start, as its completion names it.
+struct Failed {
+    ctx: Ctx,
+    what: What,
+    tag: u64,
+}
+
 /// Endpoints and all that they share. It is driven by one thread at a time: a door puts its lock
 /// around it.
 #[derive(Debug)]
@@ -414,9 +421,26 @@ impl<L: Link> Domain<L> {
         result
     }
 
+    /// How a post ends whose peer cannot be reached: one that asked for a completion has one, with the
+    /// error. There are clients that try again for ever what a post refuses.
+    #[cold]
+    fn fail_post(&mut self, ep: EpId, err: Error, flags: OpFlags, failed: Failed) -> Result<(), Error> {
+        let gone = matches!(err, Error::Refused | Error::Reset | Error::Unreachable | Error::Denied);
+        match self.eps.get(ep.at()) {
+            Some(e) if gone && flags.contains(OpFlags::COMPLETION) && e.tx_cq.is_some() => {
+                e.fail_start(&mut self.core, failed.ctx, failed.what, failed.tag, Tally::PLAIN, err);
+                Ok(())
+            }
+            _ => Err(err),
+        }
+    }
+
     /// Sends a message.
     pub fn send(&mut self, ep: EpId, op: &Send<'_>) -> Result<(), Error> {
-        self.post(ep, op.to, |e, core| e.send(core, op, Tally::PLAIN))
+        self.post(ep, op.to, |e, core| e.send(core, op, Tally::PLAIN)).or_else(|err| {
+            let what = What::SEND | if op.tag.is_some() { What::TAGGED } else { What::MSG };
+            self.fail_post(ep, err, op.flags, Failed { ctx: op.ctx, what, tag: op.tag.unwrap_or(0) })
+        })
     }
 
     /// Sends a message of one buffer, `span` in the place of `op.iov`, if that can be done in no time.
@@ -433,12 +457,19 @@ impl<L: Link> Domain<L> {
 
     /// Reads or writes a peer's memory.
     pub fn rma(&mut self, ep: EpId, op: &Rma<'_>) -> Result<(), Error> {
-        self.post(ep, op.to, |e, core| e.rma(core, op, Tally::PLAIN))
+        self.post(ep, op.to, |e, core| e.rma(core, op, Tally::PLAIN)).or_else(|err| {
+            let what = What::RMA | if op.write { What::WRITE } else { What::READ };
+            self.fail_post(ep, err, op.flags, Failed { ctx: op.ctx, what, tag: 0 })
+        })
     }
 
     /// Changes a peer's memory.
     pub fn atomic(&mut self, ep: EpId, op: &Atomic<'_>) -> Result<(), Error> {
-        self.post(ep, op.to, |e, core| e.atomic(core, op, Tally::PLAIN))
+        self.post(ep, op.to, |e, core| e.atomic(core, op, Tally::PLAIN)).or_else(|err| {
+            let fetches = hmem::total(op.result) > 0;
+            let what = What::ATOMIC | if fetches { What::READ } else { What::WRITE };
+            self.fail_post(ep, err, op.flags, Failed { ctx: op.ctx, what, tag: 0 })
+        })
     }
 
     /// Takes in what has arrived at any endpoint, and sends on what waits. Returns how much was

@@ -34,6 +34,6 @@ pub use link::{
     CopyId, Event, Exposed, Frame, Glance, Gone, Grant, Inside, Limits, Link, MAX_PIECES, NoDirect, PeerId,
     Refused, Share, Ticket, Way,
 };
-pub use proto::pieces;
+pub use proto::{pieces, pieces_by};
 pub use types::*;
 pub use work::{Work, WorkOp};

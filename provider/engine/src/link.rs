@@ -16,7 +16,8 @@ pub enum Refused {
     Busy,
     /// The peer is not there: nobody listens, or it died, or it refused us. Nothing was sent.
     Gone(Gone),
-    /// The body could not be read: the device that has it failed. Nothing was sent.
+    /// The body could not be read: the device that has it failed, or it is registered memory that is gone. Nothing
+    /// was sent.
     Fault,
 }
 
@@ -95,8 +96,9 @@ pub struct Exposed {
 pub struct Share {
     /// Which counter of those between the two.
     pub slot: u16,
-    /// The how manyth transfer it serves; wraps.
-    pub turn: u16,
+    /// The how manyth transfer it serves. It does not come again: an offer may lie unread in a peer's ring for as long
+    /// as the peer is stopped.
+    pub turn: u64,
 }
 
 /// Most pieces of a shared transfer.
@@ -217,7 +219,7 @@ pub trait Link {
     fn read(&self, frame: &Self::Frame, off: usize, dst: &mut [u8]) -> usize;
 
     /// Copies up to `len` bytes from `off` on out of the frame to byte `doff` of `dst`; returns how
-    /// many there were.
+    /// many there were, or fewer where memory of `dst` is gone or its device failed.
     fn copy_out(&self, frame: &Self::Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize;
 
     /// Gives a frame back.

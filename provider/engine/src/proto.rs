@@ -48,11 +48,20 @@ pub fn pieces(len: usize) -> (usize, u16) {
     (piece, len.div_ceil(piece) as u16)
 }
 
+/// How many pieces a peer makes of `len` bytes by `piece` each. `None`: none of ours would, since they are no whole
+/// pages, or so small that copying them would take us much longer than to copy it all at once.
+pub fn pieces_by(len: usize, piece: usize) -> Option<u16> {
+    if piece == 0 || piece % 4096 != 0 || len == 0 {
+        return None;
+    }
+    let pieces = u16::try_from(len.div_ceil(piece)).ok().filter(|n| *n <= MAX_PIECES)?;
+    (pieces <= 2 || piece >= *PIECE.start()).then_some(pieces)
+}
+
 impl Thresholds {
     /// `eager` and `in_a_row` as configured, but no more than fits a frame beside the longest header.
     pub(crate) fn new(eager: usize, in_a_row: usize, max_frame: usize) -> Self {
-        let header = wire::Head::LEN + 8 + wire::MAX_SEGS * size_of::<wire::RmaSeg>();
-        let fits = max_frame.saturating_sub(header);
+        let fits = max_frame.saturating_sub(wire::EAGER_HEAD);
         Thresholds { eager: eager.min(fits), in_a_row: in_a_row.max(eager).min(fits), fits }
     }
 
@@ -93,11 +102,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_peers_pieces_are_pages_and_not_many() {
+        for (len, piece) in [(60_000, 1), (0, 4096), (8192, 0), (1 << 20, 4096), (1 << 20, (1 << 19) - 1)] {
+            assert_eq!(pieces_by(len, piece), None, "{len} by {piece}");
+        }
+        assert_eq!(pieces_by(usize::MAX, 1 << 17), None);
+        assert_eq!((pieces_by(8192, 4096), pieces_by(1, 4096)), (Some(2), Some(1)));
+    }
+
+    #[test]
     fn pieces_are_all_of_it_and_none_is_empty() {
         let near = |at: usize| (-2..=2).map(move |by| at.saturating_add_signed(by));
         for len in (1..=20_000).flat_map(|n| near(n * 4096)).filter(|len| *len >= SHARED) {
             for (piece, pieces) in [Thresholds::halves(len)].into_iter().chain(Thresholds::pieces(len)) {
                 assert_eq!(len.div_ceil(piece), usize::from(pieces), "{len} bytes by {piece}");
+                assert_eq!(pieces_by(len, piece), Some(pieces), "{len} bytes by {piece}");
             }
         }
     }

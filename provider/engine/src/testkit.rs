@@ -266,6 +266,16 @@ impl Net {
         self.hub.borrow_mut().bar(at);
     }
 
+    /// Opens a counter of one node's to another one, for pieces of a transfer.
+    pub fn open_share(&mut self, from: Place, to: Place) -> crate::link::Share {
+        self.hub.borrow_mut().open_share(from, to).expect("a counter is free")
+    }
+
+    /// Turns all such counters back, as a hostile node may.
+    pub fn rewind_shares(&mut self) {
+        self.hub.borrow_mut().rewind_shares();
+    }
+
     /// How many pieces of shared transfers their senders took.
     pub fn pieces_helped(&self) -> usize {
         self.hub.borrow().helped()

@@ -126,6 +126,8 @@ pub enum Error {
     Unsupported,
     /// The bytes could not be moved.
     Io,
+    /// The target's registered memory is not mapped.
+    Fault,
     /// A key is taken.
     KeyInUse,
     /// Nothing of that name or number.
@@ -154,6 +156,9 @@ impl fmt::Display for Error {
             Error::Range => "the range is not inside the target's registration",
             Error::Unsupported => "the target does not support this operation",
             Error::Io => "the bytes could not be moved",
+            Error::Fault => {
+                "the target has registered this memory, but it is not mapped there, or not for this access"
+            }
             Error::KeyInUse => "another registration has that key",
             Error::NotFound => "nothing of that name",
             Error::Overrun => "the completion queue was too small and lost an entry",

@@ -198,3 +198,31 @@ fn an_atomic_may_bear_cq_data() {
     assert_eq!((c.data, c.len, c.what), (3, 8, What::ATOMIC | What::REMOTE_WRITE | What::REMOTE_CQ_DATA));
     assert_eq!(net[0].sent().err, None);
 }
+
+#[test]
+fn registered_memory_that_is_not_mapped_is_an_error_to_the_initiator_alone() {
+    let (mut net, target) = net_with(false, &[10, 20]);
+    // SAFETY: nothing is ever mapped there; it is registered only, and what is registered may not be there.
+    let hole = unsafe { Span::new(16, 64, hmem::Kind::System) };
+    net[1].share(hole, 2);
+    let (operand, result) = (net.bytes(0, &words(&[1, 2])), net.memory(0, 16));
+    let (operand, old) = ([operand], [result]);
+    for fetch in [true, false] {
+        for flags in [OpFlags::COMPLETION, OpFlags::COMPLETION | OpFlags::DELIVERY] {
+            for at in [0, 3] {
+                let bad = [there(at, 16, 2)];
+                let op = Atomic { flags, ..atomic(AtomicOp::Sum, &operand, &bad, 1) };
+                let op = if fetch { Atomic { result: &old, ..op } } else { op };
+                net[0].atomic(&op).unwrap();
+                net.settle();
+                let errs: Vec<_> = net[0].tx().into_iter().filter_map(|c| c.err).collect();
+                assert_eq!(errs, [Error::Fault], "fetch: {fetch}, {flags:?}");
+            }
+        }
+    }
+    net[0].atomic(&atomic(AtomicOp::Sum, &operand, &[there(0, 16, 1)], 2)).unwrap();
+    net.settle();
+    assert_eq!(net[0].sent().err, None);
+    assert_eq!(net[1].look(target, 16), words(&[11, 22]));
+    net.assert_idle();
+}

@@ -136,7 +136,8 @@ fn die_after(deed: Deed, direct: bool, capacity: usize, steps: usize) -> bool {
         assert_eq!(rx.len(), recvs, "{case:?} {rx:?}");
     }
     // Whoever arrives under that name is heard, and the third was never bothered.
-    assert_eq!(net[0].send(&msg(1, &[], 9)), Err(Error::Refused), "{case:?}");
+    let late = Send { flags: OpFlags::INJECT, ..msg(1, &[], 9) };
+    assert_eq!(net[0].send(&late), Err(Error::Refused), "{case:?}");
     let (src, dst) = (net.bytes(2, &pattern(3000, 1)), net.memory(0, 3000));
     net[0].recv(&from(2, &[dst], 5)).unwrap();
     net[2].send(&msg(0, &[src], 6)).unwrap();
@@ -265,7 +266,7 @@ fn a_successor_is_talked_to_like_anyone() {
 }
 
 #[test]
-fn why_a_peer_cannot_be_reached_is_told_by_the_post() {
+fn why_a_peer_cannot_be_reached_is_told_by_the_completion() {
     let mut net = Net::new(2);
     let (large, remote) = (net.memory(0, 3000), [there(0, 3000, 1)]);
     let why = [
@@ -277,9 +278,18 @@ fn why_a_peer_cannot_be_reached_is_told_by_the_post() {
     for (gone, err) in why {
         net.refuse(0, 1, gone);
         for iov in [Span::EMPTY, large] {
-            assert_eq!(net[0].send(&msg(1, &[iov], 1)), Err(err));
+            net[0].send(&tagged(1, &[iov], 7, 1)).unwrap();
+            let c = net[0].sent();
+            assert_eq!((c.ctx.0, c.err, c.tag, c.what), (1, Some(err), 7, What::SEND | What::TAGGED));
         }
-        assert_eq!(net[0].rma(&read(1, &[large], &remote, 1)), Err(err));
+        net[0].rma(&read(1, &[large], &remote, 2)).unwrap();
+        let c = net[0].sent();
+        assert_eq!((c.ctx.0, c.err, c.what), (2, Some(err), What::RMA | What::READ));
+        // What wants no completion has only the post to be told by.
+        for flags in [OpFlags::empty(), OpFlags::INJECT] {
+            assert_eq!(net[0].send(&Send { flags, ..msg(1, &[], 3) }), Err(err));
+        }
+        assert_eq!(net[0].tx(), vec![]);
     }
     net.assert_idle();
 }

@@ -114,6 +114,29 @@ fn a_full_queue_refuses_posts_and_loses_nothing() {
 }
 
 #[test]
+fn what_is_injected_does_not_wait_for_a_full_queue() {
+    const MANY: usize = 100;
+    let mut net = Net::with(2, Setup { cq_size: 3, ..Setup::default() });
+    let (src, dst) = (net.bytes(0, b"bytes"), net.memory(1, 5));
+    let reg = engine::Reg { iov: &[dst], access: engine::Access::REMOTE_WRITE, key: Some(1) };
+    net[1].mr_reg(&reg).unwrap();
+    let (iov, remote) = ([src], [there(0, 5, 1)]);
+    let flags = INJECT | engine::OpFlags::COMPLETION;
+    for i in 0..MANY {
+        if i % 2 == 0 {
+            net[0].rma(&engine::Rma { flags, ..write(1, &iov, &remote, i) }).unwrap();
+        } else {
+            net[0].send(&Send { flags, ..msg(1, &[], i) }).unwrap();
+        }
+        net.settle();
+    }
+    assert_eq!(net[0].send(&msg(1, &[], 0)), Err(Error::Again));
+    let mut all: Vec<_> = net[0].tx().iter().map(|c| c.ctx.0).collect();
+    all.sort_unstable();
+    assert_eq!(all, (0..MANY).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_failure_stays_at_the_head_of_its_queue_until_it_is_taken() {
     let mut net = Net::new(2);
     let (src, rx_cq) = (net.memory(0, 4), net[1].rx_cq);

@@ -17,7 +17,7 @@ fn nets() -> impl Iterator<Item = (String, Net)> {
                 net[1].recv(&from_any(&[dst], 1)).unwrap();
                 net[0].send(&msg(1, &[src], 0)).unwrap();
                 net.settle();
-                (net[0].sent(), net[1].received());
+                assert_eq!((net[0].sent().err, net[1].received().err), (None, None));
             }
             (format!("direct {direct}, warm {warm}, {capacity} frames"), net)
         })

@@ -407,3 +407,57 @@ fn a_fault_at_the_target_is_told_to_the_initiator() {
         net.assert_idle();
     }
 }
+
+/// Registered, and not mapped: nothing ever is at the first page.
+fn unmapped(len: usize) -> Span {
+    // SAFETY: it is registered only, and what is registered may not be there.
+    unsafe { Span::new(16, len, Kind::System) }
+}
+
+#[test]
+fn registered_memory_that_is_not_mapped_is_an_error_to_the_initiator_alone() {
+    for (rma_order, answered, len) in [false, true]
+        .into_iter()
+        .flat_map(|o| [false, true].map(|a| (o, a)))
+        .flat_map(|(o, a)| LENS.into_iter().filter(|len| *len > 0).map(move |len| (o, a, len)))
+    {
+        let case = (rma_order, answered, len);
+        let config = Config { rma_order, ..Setup::default().config };
+        let mut net = Net::with(2, Setup { direct: false, config, ..Setup::default() });
+        let (local, good) = (net.memory(0, len), net.memory(1, len));
+        let hole = unmapped(3000);
+        net[1].share(hole, 1);
+        net[1].share(good, 2);
+        hmem::write(&[local], 0, &pattern(len, 3));
+        let flags = OpFlags::COMPLETION | if answered { OpFlags::DELIVERY } else { OpFlags::empty() };
+        let at_hole = [there(0, len.min(3000), 1)];
+        let part = [local.part(0, len.min(3000)).unwrap()];
+        let remote = [there(0, len, 2)];
+        for is_write in [true, false, true] {
+            let bad = Rma { write: is_write, flags, ..write(1, &part, &at_hole, 1) };
+            net[0].rma(&bad).unwrap();
+            net.settle();
+            // What is not answered has its end at once, and its error after that.
+            let errs: Vec<_> = net[0].tx().into_iter().filter_map(|c| c.err).collect();
+            assert_eq!(errs, [Error::Fault], "{case:?} write: {is_write}");
+            // Right ones go on.
+            net[0].rma(&Rma { flags, ..write(1, &[local], &remote, 2) }).unwrap();
+            net.settle();
+            assert_eq!(net[0].sent().err, None, "{case:?}");
+            assert_eq!(net[1].look(good, len), pattern(len, 3), "{case:?}");
+        }
+        // One of two places is there.
+        let half = len / 2;
+        if (1..3000).contains(&half) {
+            let both = [there(0, half, 2), there(0, half, 1)];
+            let part = [local.part(0, 2 * half).unwrap()];
+            for is_write in [true, false] {
+                net[0].rma(&Rma { write: is_write, flags, ..write(1, &part, &both, 3) }).unwrap();
+                net.settle();
+                let errs: Vec<_> = net[0].tx().into_iter().filter_map(|c| c.err).collect();
+                assert_eq!(errs, [Error::Fault], "{case:?} write: {is_write}");
+            }
+        }
+        net.assert_idle();
+    }
+}

@@ -446,3 +446,59 @@ fn a_sender_that_does_not_look_is_not_told_to_share_without_end() {
     }
     assert!(told > 0);
 }
+
+/// A node that says it has begun to read or write `len` bytes of key 7 by pieces of `piece`.
+fn lend(net: &mut Net, share: engine::Share, len: usize, piece: usize, theirs: hmem::Span) {
+    let mut frame = Vec::new();
+    put(&mut frame, &Head::new(Op::Lend, Flags::empty(), 1, 1, 1));
+    let (len, piece) = ((len as u64).into(), (piece as u64).into());
+    put(&mut frame, &Pieces { len, piece, slot: share.slot.into(), turn: share.turn.into() });
+    put(&mut frame, &there(0, len.get() as usize, 7));
+    put(&mut frame, &Seg { addr: theirs.addr().into(), len });
+    net.inject(0, 1, frame);
+}
+
+#[test]
+fn a_node_is_not_kept_by_many_small_pieces() {
+    for (len, piece) in
+        [(60_000, 1), (65_535, 1), (20 * MIB, 4096), (20 * MIB, 64 << 10), (20 * MIB, 333_333)]
+    {
+        let (mut net, _) = seeing(len);
+        let theirs = net.memory(0, len);
+        let share = net.open_share(0, 1);
+        let before = net.direct_accesses();
+        lend(&mut net, share, len, piece, theirs);
+        net[1].progress();
+        assert_eq!(net.direct_accesses(), before, "{len} bytes by {piece}");
+        net.settle();
+    }
+}
+
+#[test]
+fn a_progress_call_takes_so_many_pieces_and_no_more() {
+    let len = 20 * MIB;
+    let (mut net, _) = seeing(len);
+    let theirs = net.memory(0, len);
+    let share = net.open_share(0, 1);
+    // It never comes to an end of the pieces, and begins more than any node does.
+    for _ in 0..500 {
+        lend(&mut net, share, len, 128 << 10, theirs);
+    }
+    let mut calls = 0;
+    let mut most = 0;
+    loop {
+        net.rewind_shares();
+        let before = net.direct_accesses();
+        let n = net[1].progress();
+        most = most.max(net.direct_accesses() - before);
+        calls += 1;
+        if n == 0 || calls > 10_000 {
+            break;
+        }
+    }
+    // With a go of 4 MiB each that is begun by a frame and that is gone on with before it is counted.
+    assert!(most <= 64 + 2 * 32, "{most} accesses in one call");
+    assert!(net.direct_accesses() < 200 * len.div_ceil(128 << 10), "it takes part in too many");
+    assert!(calls < 10_000, "it does not end");
+    net.settle();
+}

@@ -8,8 +8,7 @@
 //! which is the one for the layout the core itself uses.
 
 use crate::bindings::{
-    FI_PARAM_BOOL, FI_PARAM_INT, FI_PARAM_SIZE_T, FI_PARAM_STRING, fi_info, fi_log_level, fi_log_subsys,
-    fi_param_type, fi_provider, fi_type,
+    FI_PARAM_STRING, fi_info, fi_log_level, fi_log_subsys, fi_param_type, fi_provider, fi_type,
 };
 use crate::consts::FI_VERSION;
 use crate::loaded::{Object, callers};
@@ -198,7 +197,7 @@ impl Core {
         unsafe { (self.param_get)(provider, name.as_ptr(), value) }
     }
 
-    /// Defines a string parameter and reads it.
+    /// Defines a parameter and reads it, as text: of a number the core takes what it can read for all of it.
     ///
     /// # Safety
     ///
@@ -217,48 +216,6 @@ impl Core {
             let out = (&raw mut value).cast();
             (self.param_get(provider, name, out) == 0 && !value.is_null())
                 .then(|| CStr::from_ptr(value).to_owned())
-        }
-    }
-
-    /// Defines an integer parameter and reads it.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Core::param_string`].
-    pub unsafe fn param_int(&self, provider: *mut fi_provider, name: &CStr, help: &CStr) -> Option<c_int> {
-        let mut value: c_int = 0;
-        // SAFETY: the caller's promise; an integer parameter writes an `int`.
-        unsafe {
-            self.param_define(provider, name, FI_PARAM_INT, help);
-            (self.param_get(provider, name, (&raw mut value).cast()) == 0).then_some(value)
-        }
-    }
-
-    /// Defines a yes-or-no parameter and reads it.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Core::param_string`].
-    pub unsafe fn param_bool(&self, provider: *mut fi_provider, name: &CStr, help: &CStr) -> Option<bool> {
-        let mut value: c_int = 0;
-        // SAFETY: the caller's promise; a boolean parameter writes an `int`.
-        unsafe {
-            self.param_define(provider, name, FI_PARAM_BOOL, help);
-            (self.param_get(provider, name, (&raw mut value).cast()) == 0).then_some(value != 0)
-        }
-    }
-
-    /// Defines a size parameter and reads it.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Core::param_string`].
-    pub unsafe fn param_size(&self, provider: *mut fi_provider, name: &CStr, help: &CStr) -> Option<usize> {
-        let mut value: usize = 0;
-        // SAFETY: the caller's promise; a size parameter writes a `size_t`.
-        unsafe {
-            self.param_define(provider, name, FI_PARAM_SIZE_T, help);
-            (self.param_get(provider, name, (&raw mut value).cast()) == 0).then_some(value)
         }
     }
 

@@ -105,7 +105,8 @@ fn run(shared: &Shared) {
     }
 }
 
-/// All signals blocked, as long as this lives: they are for the application's threads.
+/// All signals blocked, as long as this lives: they are for the application's threads. But for those of a fault,
+/// which `hmem::guard` handles in the thread that has it; blocked, they would end the process.
 struct Signals(libc::sigset_t);
 
 impl Signals {
@@ -114,6 +115,8 @@ impl Signals {
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&raw mut all);
+            libc::sigdelset(&raw mut all, libc::SIGSEGV);
+            libc::sigdelset(&raw mut all, libc::SIGBUS);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
             Signals(before)
         }

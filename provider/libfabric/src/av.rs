@@ -269,7 +269,9 @@ unsafe extern "C" fn remove(
         let mut engine = av.shared.lock();
         for i in 0..count {
             // SAFETY: the application passes `count` addresses.
-            engine.av_remove(av.id, unsafe { *fi_addr.add(i) })?;
+            let at = unsafe { *fi_addr.add(i) };
+            // FI_EINVAL is fi_av(3)'s word for it since libfabric 2.5; before, it had none.
+            engine.av_remove(av.id, at).map_err(|_| Errno::INVAL)?;
         }
         Ok(())
     })

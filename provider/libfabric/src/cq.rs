@@ -105,6 +105,10 @@ impl CqFid {
         // A stream of messages is read by batches; a single one is handed on at once.
         let batch = self.batch.load(Ordering::Relaxed);
         let (mut n, most) = (0, count.min(batch));
+        if most == 0 {
+            // SAFETY: the caller's promise.
+            return unsafe { self.read_any(engine, buf, count, from) };
+        }
         while n < most {
             match engine.look_for(self.id) {
                 Look::Message(entry) => {
@@ -129,7 +133,8 @@ impl CqFid {
         Ok(n)
     }
 
-    /// Likewise, whatever is there.
+    /// Likewise, whatever is there. With room for none it makes progress all the same, whatever stands
+    /// in the queue: fi_cq(3) has that for applications which only want to drive their endpoints.
     ///
     /// # Safety
     /// As for [`CqFid::read`].
@@ -141,7 +146,10 @@ impl CqFid {
         count: usize,
         from: *mut fi::fi_addr_t,
     ) -> Result<usize, Errno> {
-        let some = !engine.cq_is_empty(self.id) || engine.progress_for(self.id, count);
+        if count == 0 {
+            engine.progress();
+        }
+        let some = !engine.cq_is_empty(self.id) || (count > 0 && engine.progress_for(self.id, count));
         // SAFETY: `n < count`, for which the caller promised room.
         let n = engine.cq_take(self.id, count, |n, c| unsafe { self.put(buf, from, n, c) });
         engine.leave();

@@ -63,6 +63,7 @@ impl From<Error> for Errno {
             Error::Range => fi::FI_EINVAL,
             Error::Unsupported => fi::FI_EOPNOTSUPP,
             Error::Io => fi::FI_EIO,
+            Error::Fault => fi::FI_EFAULT,
             Error::KeyInUse => fi::FI_ENOKEY,
             Error::NotFound => fi::FI_ENOENT,
             Error::Overrun => fi::FI_EOVERRUN,
@@ -71,8 +72,8 @@ impl From<Error> for Errno {
     }
 }
 
-/// Every error of the engine; a provider errno is its place here.
-const DETAILS: [Error; 20] = [
+/// Every error of the engine; where several have one `FI_E*`, a provider errno is the place here.
+const DETAILS: [Error; 21] = [
     Error::Again,
     Error::Invalid,
     Error::NoAddr,
@@ -93,14 +94,26 @@ const DETAILS: [Error; 20] = [
     Error::KeyInUse,
     Error::NotFound,
     Error::Overrun,
+    Error::Fault,
 ];
 /// Where the places start: above every number of libfabric's, so that those can be told apart.
 const FIRST_DETAIL: c_int = 4096;
 
-/// The provider errno of an error: more exact than its `FI_E*`.
+/// The provider errno of an error: more exact than its `FI_E*`, or that number where it is the error's
+/// alone, since there are clients that show nothing else (Open MPI's BTL).
 pub(crate) fn detail(e: Error) -> c_int {
+    let number = Errno::from(e);
+    if alone(number) == Some(e) {
+        return number.0;
+    }
     let at = DETAILS.iter().position(|d| *d == e);
     at.map_or(0, |at| FIRST_DETAIL + at as c_int)
+}
+
+/// The one error that has this number, if it is one.
+fn alone(number: Errno) -> Option<Error> {
+    let mut of = DETAILS.iter().filter(|d| Errno::from(**d) == number);
+    of.next().filter(|_| of.next().is_none()).copied()
 }
 
 /// The text of a provider errno, or of a plain `FI_E*`, in `buf` if there is one. What it returns
@@ -113,7 +126,12 @@ pub(crate) unsafe fn strerror(number: c_int, buf: *mut c_char, len: usize) -> *c
         let text = |e: &Error| CString::new(e.to_string()).unwrap_or_default();
         DETAILS.iter().map(text).collect()
     });
-    let own = usize::try_from(number.abs().wrapping_sub(FIRST_DETAIL)).ok().and_then(|n| TEXTS.get(n));
+    let number = number.wrapping_abs();
+    let at = match alone(Errno(number)) {
+        Some(e) => DETAILS.iter().position(|d| *d == e),
+        None => usize::try_from(number.wrapping_sub(FIRST_DETAIL)).ok(),
+    };
+    let own = at.and_then(|n| TEXTS.get(n));
     let plain;
     let text = match (own, crate::log::core()) {
         (Some(text), _) => text.as_c_str(),
@@ -167,8 +185,22 @@ mod tests {
             (Error::Reset, 104),
             (Error::Unreachable, 113),
             (Error::NotFound, 2),
+            (Error::Fault, 14),
         ] {
             assert_eq!(Errno::from(e), Errno(n), "{e}");
+        }
+        // What a client shows that has words for nothing but the provider's number.
+        for (e, n) in [(Error::Unreachable, 113), (Error::Refused, 111), (Error::Reset, 104)] {
+            assert_eq!(detail(e), n);
+        }
+        let mut all: Vec<_> = DETAILS.iter().map(|e| detail(*e)).collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), DETAILS.len());
+        for e in DETAILS {
+            // SAFETY: without a buffer nothing is written; what is returned lives for ever.
+            let text = unsafe { std::ffi::CStr::from_ptr(strerror(detail(e), std::ptr::null_mut(), 0)) };
+            assert_eq!(text.to_str(), Ok(&*e.to_string()));
         }
         let e = std::io::Error::from_raw_os_error(libc::EADDRINUSE);
         assert_eq!(Errno::from(e), Errno(fi::FI_EADDRINUSE));

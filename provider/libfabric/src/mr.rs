@@ -75,6 +75,9 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         return Err(Errno::INVAL);
     }
     hmem::registry::look();
+    if w.access & (fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE) != 0 {
+        guard_memory();
+    }
     let mut spans = ArrayVec::<Span, IOV_LIMIT>::new();
     let mut pages = ArrayVec::new();
     let write = w.access & (fi::FI_RECV | fi::FI_READ | fi::FI_REMOTE_WRITE) != 0;
@@ -121,6 +124,27 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         eq.post(fi::FI_MR_COMPLETE, fid.cast(), w.context, 0);
     }
     Ok(())
+}
+
+/// Peers may come to memory that is unmapped by then: sees to it that they get an error. Says so once where that
+/// cannot be done as it should.
+fn guard_memory() {
+    use hmem::guard::Guard;
+    let asked = crate::param::get().fault_handler;
+    match hmem::guard::hold(asked) {
+        None | Some(Guard::Handler) => {}
+        Some(Guard::Call) if !asked => log::info!("fault_handler=no: peers' accesses are made by the kernel"),
+        Some(Guard::Call) => log::warn!(
+            "no handler of SIGSEGV can be kept here (replaced by another library's, or not possible): small RMA and \
+             atomics of peers are carried out by process_vm_readv(2), which takes longer; set libraries' own handlers \
+             of SIGSEGV before the first memory is registered"
+        ),
+        Some(Guard::None) => log::warn!(
+            "neither a handler of SIGSEGV nor process_vm_readv(2) is allowed: a peer's access to memory that is \
+             registered but not mapped ends this process; set FI_STRAIT_FAULT_HANDLER=yes, or have the seccomp filter \
+             allow rt_sigaction(2)"
+        ),
+    }
 }
 
 #[allow(clippy::too_many_arguments, reason = "libfabric's signature")]

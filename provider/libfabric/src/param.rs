@@ -1,10 +1,12 @@
 //! Parameters: environment variables `FI_STRAIT_*`, listed by `fi_info -e`.
 
+use std::ffi::CString;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use libfabric_sys as fi;
 use link::OpenOptions;
+use settings::{Reading, Setting};
 use wire::Addr;
 
 use crate::info::answer::INJECT_SIZE;
@@ -19,6 +21,7 @@ pub(crate) struct Params {
     pub long_ring_size: usize,
     pub cma: bool,
     pub device_direct: bool,
+    pub fault_handler: bool,
     pub connect_timeout: Duration,
     pub unexpected_size: usize,
     /// What is answered to whom has not said.
@@ -37,6 +40,7 @@ impl Default for Params {
             long_ring_size: link.long_ring,
             cma: link.cma,
             device_direct: link.device_direct,
+            fault_handler: true,
             connect_timeout: link.connect_timeout,
             unexpected_size: 256 << 20,
             inject_size: INJECT_SIZE,
@@ -76,71 +80,119 @@ pub(crate) fn get() -> Params {
     PARAMS.get().copied().unwrap_or_default()
 }
 
-/// Declares and reads them.
+/// Declares and reads them; what is wrong with their values is told in the log.
 ///
 /// # Safety
 /// `provider` is the structure returned from `fi_prov_ini`, with its name set.
 pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
-    let mut p = Params::default();
-    // SAFETY: the caller's promise; every name is defined with one type only.
-    unsafe {
-        if let Some(n) = core.param_size(
-            provider,
-            c"eager_size",
-            c"Messages and RMA of up to this many bytes travel inside a frame of the ring; longer ones \
-              are copied straight between the two processes where the kernel allows it (default: 8192, or 4096 where \
-              such a copy is quick)",
-        ) {
-            p.eager_size = Some(n);
-        }
-        if let Some(n) = core.param_size(
-            provider,
-            c"ring_size",
-            c"Bytes of the shared memory ring from one endpoint to another (default: 520192 to the first 16, 126976 to more; least: 24576)",
-        ) {
-            p.ring_size = n.max(link::MIN_RING);
-            p.long_ring_size = p.ring_size;
-        }
-        if let Some(n) = core.param_size(
-            provider,
-            c"unexpected_size",
-            c"Bytes that messages may take up which arrived before they were asked for; beyond that \
-              their senders keep them until they are wanted (default: 268435456)",
-        ) {
-            p.unexpected_size = n;
-        }
-        if let Some(n) = core.param_size(
-            provider,
-            c"inject_size",
-            c"Bytes of FI_INJECT that a program is offered which does not say what it needs (default: 4096, which is \
-              the most). 0 is for MPI programs whose short messages are on GPUs: injected they are copied twice",
-        ) {
-            p.inject_size = n.min(INJECT_SIZE);
-        }
-        if let Some(on) = core.param_bool(
-            provider,
-            c"cma",
-            c"Copy long messages straight from one process to the other by process_vm_readv(2) where \
-              the kernel allows it (default: yes)",
-        ) {
-            p.cma = on;
-        }
-        if let Some(on) = core.param_bool(
-            provider,
-            c"device_direct",
-            c"Have a GPU copy straight from or to a peer's GPU memory where its driver allows it; else \
-              such memory goes through the ring (default: yes)",
-        ) {
-            p.device_direct = on;
-        }
-        if let Some(ms) = core.param_int(
-            provider,
-            c"connect_timeout",
-            c"How many milliseconds a peer that was never reached may take to appear before operations \
-              to it fail (default: 3000)",
-        ) {
-            p.connect_timeout = Duration::from_millis(ms.max(0).unsigned_abs().into());
-        }
+    let (params, complaints) = interpret(|setting| {
+        let text = |s: String| CString::new(s).unwrap_or_default();
+        // As a string, whatever it is: of a number the core would take what it can read for all of it.
+        // SAFETY: the caller's promise; every name is defined with this one type.
+        let value = unsafe {
+            core.param_string(provider, &text(setting.name.to_owned()), &text(setting.description()))
+        };
+        value.map(|v| v.to_string_lossy().into_owned())
+    });
+    let names: Vec<String> = std::env::vars_os().map(|(k, _)| k.to_string_lossy().into_owned()).collect();
+    for line in complaints.into_iter().chain(settings::unknown(names.iter().map(String::as_str))) {
+        log::warn!("{line}");
     }
-    let _ = PARAMS.set(p);
+    let _ = PARAMS.set(params);
+}
+
+/// The parameters where `text` says what each was set to, and what there is to complain of.
+fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>) {
+    const ANY: usize = usize::MAX;
+    let mut complaints = Vec::new();
+    let mut read = |setting: Setting, fits: usize| {
+        let mut reading = text(&setting).map(|t| setting.read(&t)).unwrap_or_default();
+        reading.fit(&setting, fits as u64);
+        complaints.extend(reading.complaint.clone());
+        reading
+    };
+    let size = |reading: Reading| reading.number().map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+    let mut p = Params::default();
+    if let Some(n) = size(read(settings::RING_SIZE, ANY)) {
+        (p.ring_size, p.long_ring_size) = (n, n);
+    }
+    p.eager_size = size(read(settings::EAGER_SIZE, link::eager_most(p.ring_size)));
+    p.inject_size = size(read(settings::INJECT_SIZE, ANY)).unwrap_or(p.inject_size);
+    p.unexpected_size = size(read(settings::UNEXPECTED_SIZE, ANY)).unwrap_or(p.unexpected_size);
+    p.cma = read(settings::CMA, ANY).switch().unwrap_or(p.cma);
+    p.device_direct = read(settings::DEVICE_DIRECT, ANY).switch().unwrap_or(p.device_direct);
+    p.fault_handler = read(settings::FAULT_HANDLER, ANY).switch().unwrap_or(p.fault_handler);
+    if let Some(ms) = read(settings::CONNECT_TIMEOUT, ANY).number() {
+        p.connect_timeout = Duration::from_millis(ms);
+    }
+    (p, complaints)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(set: &[(&str, &str)]) -> (Params, Vec<String>) {
+        interpret(|s| set.iter().find(|(name, _)| *name == s.name).map(|(_, text)| (*text).to_owned()))
+    }
+
+    #[test]
+    fn the_table_says_what_holds_by_default() {
+        let (p, complaints) = with(&[]);
+        assert_eq!(complaints, Vec::<String>::new());
+        let first = |s: Setting| s.default.split([' ', ',']).next().unwrap_or_default().to_owned();
+        let says = |s: Setting, n: usize| assert_eq!(first(s), n.to_string(), "{}", s.name);
+        says(settings::EAGER_SIZE, EAGER_SIZE);
+        says(settings::RING_SIZE, p.long_ring_size);
+        assert!(settings::RING_SIZE.default.contains(&p.ring_size.to_string()));
+        assert!(settings::RING_SIZE.default.contains(&format!("first {} peers", link::FEW)));
+        says(settings::INJECT_SIZE, p.inject_size);
+        says(settings::UNEXPECTED_SIZE, p.unexpected_size);
+        says(settings::CONNECT_TIMEOUT, p.connect_timeout.as_millis() as usize);
+        let switches = [
+            (settings::CMA, p.cma),
+            (settings::DEVICE_DIRECT, p.device_direct),
+            (settings::FAULT_HANDLER, p.fault_handler),
+        ];
+        for (s, on) in switches {
+            assert_eq!(first(s), if on { "yes" } else { "no" });
+        }
+        let (least, most) = (link::MIN_RING as u64, link::MAX_RING as u64);
+        assert_eq!(settings::RING_SIZE.kind, settings::Kind::Bytes { least, most });
+        let most = INJECT_SIZE as u64;
+        assert_eq!(settings::INJECT_SIZE.kind, settings::Kind::Bytes { least: 0, most });
+    }
+
+    #[test]
+    fn values_arrive_where_they_are_used() {
+        let (p, complaints) = with(&[
+            ("eager_size", "16K"),
+            ("ring_size", "1M"),
+            ("inject_size", "64"),
+            ("unexpected_size", "2G"),
+            ("cma", "off"),
+            ("device_direct", "0"),
+            ("fault_handler", "no"),
+            ("connect_timeout", "50"),
+        ]);
+        assert_eq!(complaints, Vec::<String>::new());
+        assert_eq!((p.eager_size(), p.eager_in_a_row()), (16 << 10, 16 << 10));
+        assert_eq!((p.ring_size, p.long_ring_size), (1 << 20, 1 << 20));
+        assert_eq!((p.inject_size, p.unexpected_size), (64, 2 << 30));
+        assert_eq!((p.cma, p.device_direct, p.fault_handler), (false, false, false));
+        assert_eq!(p.connect_timeout, Duration::from_millis(50));
+    }
+
+    #[test]
+    fn each_value_that_does_not_hold_is_told_once() {
+        let (p, complaints) = with(&[("ring_size", "abc"), ("connect_timeout", "-5"), ("inject_size", "1M")]);
+        assert_eq!((p.ring_size, p.inject_size), (link::DEFAULT_RING, INJECT_SIZE));
+        assert_eq!(p.connect_timeout, Params::default().connect_timeout);
+        assert_eq!(complaints.len(), 3, "{complaints:?}");
+        // What no frame of the ring has room for.
+        let (p, complaints) = with(&[("ring_size", "24K"), ("eager_size", "64K")]);
+        assert_eq!(p.eager_size(), link::eager_most(24 << 10));
+        assert!(complaints[0].contains("FI_STRAIT_EAGER_SIZE=65536"), "{complaints:?}");
+        assert!(complaints[0].contains(&p.eager_size().to_string()), "{complaints:?}");
+    }
 }

@@ -36,8 +36,8 @@ mod space;
 pub use cma::{cma_allowed, eager_in_a_row, eager_size};
 pub use net::primary_ip;
 pub use shm::{
-    DEFAULT_RING, FEW, Hazards, LONG_RING, MIN_RING, Mapping, OpenOptions, ShmFrame, ShmLink, WindowId,
-    Windows, full_fence, look_no_further,
+    DEFAULT_RING, FEW, Hazards, LONG_RING, MAX_RING, MIN_RING, Mapping, OpenOptions, ShmFrame, ShmLink,
+    WindowId, Windows, eager_most, full_fence, look_no_further,
 };
 
 /// A random number.

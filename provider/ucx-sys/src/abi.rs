@@ -67,6 +67,14 @@ pub const UCT_EP_PARAM_FIELD_IFACE: u64 = 1 << 0;
 pub const UCT_EP_PARAM_FIELD_DEV_ADDR: u64 = 1 << 2;
 pub const UCT_EP_PARAM_FIELD_IFACE_ADDR: u64 = 1 << 3;
 pub const UCT_IFACE_PARAM_FIELD_RX_HEADROOM: u64 = 1 << 5;
+pub const UCT_IFACE_PARAM_FIELD_AM_ALIGNMENT: u64 = 1 << 16;
+pub const UCT_IFACE_PARAM_FIELD_AM_ALIGN_OFFSET: u64 = 1 << 17;
+
+/// Progress of both sends and receives. With further bits it is the thread-safe form that is asked for, which
+/// takes effect later.
+pub const UCT_PROGRESS_BOTH: c_uint = 0b11;
+/// What stands for no key.
+pub const UCT_INVALID_RKEY: usize = usize::MAX;
 
 pub const UCT_FLUSH_FLAG_CANCEL: c_uint = 1 << 0;
 pub const UCT_CB_PARAM_FLAG_DESC: c_uint = 1 << 0;
@@ -180,6 +188,10 @@ pub struct IfaceParams {
     pub mode: [u64; 5],
     pub stats_root: *mut c_void,
     pub rx_headroom: usize,
+    /// Handlers of errors, tags and events, and the interval of keepalive messages.
+    pub others: [u64; 10],
+    pub am_alignment: usize,
+    pub am_align_offset: usize,
 }
 
 /// The beginning of `uct_iface_is_reachable_params_t` and of `uct_ep_is_connected_params_t`.
@@ -422,4 +434,5 @@ const _: () = {
     assert!(offset_of!(IfaceParams, open_mode) == 136);
     assert!(offset_of!(IfaceParams, stats_root) == 184);
     assert!(offset_of!(IfaceParams, rx_headroom) == 192);
+    assert!(offset_of!(IfaceParams, am_alignment) == 280);
 };

@@ -12,8 +12,9 @@ use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Iov, PackFn, Pendin
 use crate::attr::{MAX_HEADER, MAX_IOV, SEGMENT};
 use crate::ffi::guard;
 use crate::iface::{self, AM, HEAD, Iface};
+use crate::queue::Queue;
 use crate::remote::MAX_REQUEST;
-use crate::share::Help;
+use crate::share::{self, Help};
 
 /// An endpoint as UCX holds it: `uct_ep_t` is the first field.
 #[repr(C)]
@@ -27,6 +28,12 @@ pub(crate) struct Ep {
     /// Nothing starts before `outstanding` is 0.
     fenced: bool,
     pending: VecDeque<*mut PendingReq>,
+    /// Where it is among those whose pending requests wait for their turn.
+    place: Option<Place>,
+    /// Whether there was no room in the ring when that was looked at last; and whether the pending requests wait for
+    /// something else.
+    no_room: bool,
+    elsewhere: bool,
     /// Requests without a reply.
     pub(crate) outstanding: u32,
     /// To be completed when `outstanding` is 0.
@@ -36,6 +43,65 @@ pub(crate) struct Ep {
     /// The last access was refused for want of a window.
     pub(crate) awaits: bool,
     pub(crate) help: Help,
+}
+
+/// The endpoints with pending requests: those whose turn is to come, and those that have to wait for the next call.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    queues: [Queue<*mut Ep>; 2],
+    /// Which of the two is the former.
+    now: usize,
+    /// The how manyth call of `dispatch` this is, and in which there was last no room for a peer.
+    call: u64,
+    no_room: Vec<u64>,
+}
+
+/// One of the two queues, and the ticket there.
+type Place = (usize, u64);
+
+impl Default for Waiting {
+    fn default() -> Waiting {
+        Waiting { queues: Default::default(), now: 0, call: 1, no_room: Vec::new() }
+    }
+}
+
+impl Waiting {
+    /// Whether no endpoint waits, between two calls of `dispatch`.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queues[self.now].is_empty()
+    }
+
+    fn push(&mut self, ep: *mut Ep, next_call: bool) -> Place {
+        let which = self.now ^ usize::from(next_call);
+        (which, self.queues[which].push(ep))
+    }
+
+    /// A request found no room in the ring to this peer.
+    fn set_no_room(&mut self, peer: PeerId) {
+        let at = peer.0 as usize;
+        self.no_room.resize(self.no_room.len().max(at + 1), 0);
+        self.no_room[at] = self.call;
+    }
+
+    /// Whether one has found none in this call.
+    fn has_no_room(&self, peer: PeerId) -> bool {
+        self.no_room.get(peer.0 as usize) == Some(&self.call)
+    }
+
+    fn remove(&mut self, (which, ticket): Place) {
+        self.queues[which].remove(ticket);
+    }
+
+    /// The next whose turn it is.
+    fn pop(&mut self) -> Option<*mut Ep> {
+        self.queues[self.now].pop()
+    }
+
+    /// All have had their turn.
+    fn turn_over(&mut self) {
+        self.now ^= 1;
+        self.call += 1;
+    }
 }
 
 /// # Safety
@@ -89,6 +155,9 @@ pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::E
                 dead: None,
                 fenced: false,
                 pending: VecDeque::new(),
+                place: None,
+                no_room: false,
+                elsewhere: false,
                 outstanding: 0,
                 flushes: Vec::new(),
                 no_cma: !(*i.md).cma,
@@ -96,6 +165,7 @@ pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::E
                 help: Help::default(),
             }));
             i.eps.entry(peer).or_default().push(ep);
+            i.live.insert(ep);
             out.write(ep.cast());
         }
         ucx::UCS_OK
@@ -114,7 +184,13 @@ pub(crate) unsafe extern "C" fn destroy(ep: ucx::Ep) {
                     i.eps.remove(&(*this).peer);
                 }
             }
-            i.waiting.retain(|e| *e != this);
+            i.live.remove(&this);
+            if let Some(place) = (*this).place.take() {
+                i.waiting.remove(place);
+            }
+            if i.dispatching == this {
+                i.dispatching = std::ptr::null_mut();
+            }
             i.failed.retain(|e| *e != this);
             i.abandon(this);
             drop(Box::from_raw(this));
@@ -180,7 +256,10 @@ impl Ep {
     #[cold]
     pub(crate) fn refused(&mut self, why: Refused) -> Status {
         match why {
-            Refused::Busy => ucx::UCS_ERR_NO_RESOURCE,
+            Refused::Busy => {
+                self.no_room = true;
+                ucx::UCS_ERR_NO_RESOURCE
+            }
             Refused::Fault => ucx::UCS_ERR_IO_ERROR,
             Refused::Gone(why) => {
                 let status = ucx::UCS_ERR_CONNECTION_RESET;
@@ -231,7 +310,7 @@ pub(crate) unsafe fn report(this: *mut Iface, ep: *mut Ep) {
         if !(*this).has(ep) {
             return;
         }
-        (*ep).outstanding = 0;
+        (*ep).outstanding = share::stuck(&*this, ep);
         for comp in std::mem::take(&mut (*ep).flushes) {
             complete(comp, status);
         }
@@ -385,11 +464,12 @@ pub(crate) unsafe extern "C" fn pending_add(ep: ucx::Ep, req: *mut PendingReq, _
         if e.pending.is_empty() {
             // If there is room by now the request is not ours to keep.
             let room = i.link.room(e.peer, MAX_REQUEST);
-            let waits = e.fenced || e.awaits || i.remote.full() || matches!(room, Err(Refused::Busy));
-            if e.dead.is_some() || !waits {
+            let no_room = matches!(room, Err(Refused::Busy));
+            e.elsewhere = e.fenced || e.awaits || i.remote.full(e.peer);
+            if e.dead.is_some() || !(no_room || e.elsewhere) {
                 return ucx::UCS_ERR_BUSY;
             }
-            i.waiting.push(e);
+            e.place = Some(i.waiting.push(e, false));
             i.busy = true;
         }
         e.pending.push_back(req);
@@ -405,8 +485,9 @@ pub(crate) unsafe extern "C" fn pending_purge(ep: ucx::Ep, callback: Option<Purg
             let e = of(ep);
             let requests = std::mem::take(&mut e.pending);
             e.set_gate();
-            let this = ep.cast::<Ep>();
-            (*e.iface).waiting.retain(|w| *w != this);
+            if let Some(place) = e.place.take() {
+                (*e.iface).waiting.remove(place);
+            }
             for req in requests {
                 if let Some(callback) = callback {
                     callback(req, arg);
@@ -416,43 +497,48 @@ pub(crate) unsafe extern "C" fn pending_purge(ep: ucx::Ep, callback: Option<Purg
     });
 }
 
-/// Offers pending requests their turn; how many were done.
+/// Offers pending requests their turn, one of each endpoint and round after round, until none finds room; how many
+/// were done. Room in the ring to a peer is given to the endpoints that wait for it in the order in which they are queued:
+/// from the first that finds none on the others have to wait for the next call, in which that one is the first.
 ///
 /// # Safety
 /// `this` must be an interface that no one borrows from.
 pub(crate) unsafe fn dispatch(this: *mut Iface) -> u32 {
     let mut done = 0;
     // SAFETY: the caller's promise; a request belongs to UCX while its function runs, which may
-    // free it, destroy endpoints, or add to any queue.
+    // free it, destroy endpoints, or add to any queue. An endpoint that is destroyed leaves the queues, and
+    // `dispatching` if it is that one.
     unsafe {
-        let round = (*this).waiting.clone();
-        for ep in round {
-            loop {
-                if !(*this).waiting.contains(&ep) {
-                    break;
-                }
-                let Some(req) = (*ep).pending.pop_front() else { break };
-                (*this).dispatching = ep;
-                (*ep).gate = true;
-                let status = ((*req).func)(req);
-                (*this).dispatching = std::ptr::null_mut();
-                let again = status == ucx::UCS_ERR_NO_RESOURCE || status == ucx::UCS_INPROGRESS;
-                if !(*this).has(ep) {
-                    break;
-                }
-                if again {
-                    (*ep).pending.push_front(req);
-                }
-                (*ep).set_gate();
-                if status == ucx::UCS_ERR_NO_RESOURCE {
-                    break;
-                }
-                done += 1;
+        while let Some(ep) = (*this).waiting.pop() {
+            if !(*ep).elsewhere && (*this).waiting.has_no_room((*ep).peer) {
+                (*ep).place = Some((*this).waiting.push(ep, true));
+                continue;
             }
-            if (*this).has(ep) && (*ep).pending.is_empty() {
-                (*this).waiting.retain(|w| *w != ep);
+            (*ep).place = None;
+            let Some(req) = (*ep).pending.pop_front() else { continue };
+            (*ep).no_room = false;
+            (*this).dispatching = ep;
+            (*ep).gate = true;
+            let status = ((*req).func)(req);
+            if std::mem::replace(&mut (*this).dispatching, std::ptr::null_mut()).is_null() {
+                done += 1;
+                continue;
+            }
+            let stuck = status == ucx::UCS_ERR_NO_RESOURCE;
+            if stuck || status == ucx::UCS_INPROGRESS {
+                (*ep).pending.push_front(req);
+            }
+            done += u32::from(!stuck);
+            (*ep).set_gate();
+            (*ep).elsewhere = stuck && !(*ep).no_room;
+            if stuck && (*ep).no_room {
+                (*this).waiting.set_no_room((*ep).peer);
+            }
+            if !(*ep).pending.is_empty() && (*ep).place.is_none() {
+                (*ep).place = Some((*this).waiting.push(ep, stuck));
             }
         }
+        (*this).waiting.turn_over();
     }
     done
 }
@@ -482,10 +568,16 @@ unsafe fn flush_further(ep: ucx::Ep, flags: c_uint, comp: *mut Completion) -> St
                 for comp in (*i).abandon(this) {
                     complete(comp, ucx::UCS_ERR_CANCELED);
                 }
-                (*this).outstanding = 0;
+                (*this).outstanding = share::stuck(&*i, this);
                 (*this).fenced = false;
                 (*this).set_gate();
-                return ucx::UCS_OK;
+                if (*this).outstanding == 0 {
+                    return ucx::UCS_OK;
+                }
+                if !comp.is_null() {
+                    (*this).flushes.push(comp);
+                }
+                return ucx::UCS_INPROGRESS;
             }
             let e = of(ep);
             if !e.fenced {

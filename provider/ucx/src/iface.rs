@@ -1,6 +1,6 @@
 //! The interface: opening, addresses, progress, events, failures.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::share::{self, Shared};
 use crate::tables::{PLACE, Served, int, place};
 
 /// What this door's peers speak; nothing that the engine does.
-const VERSION: u16 = 0x5503;
+const VERSION: u16 = 0x5504;
 
 /// Bytes before the payload of a frame: what it is, an active message's id, and two zeros.
 pub(crate) const HEAD: usize = 4;
@@ -63,16 +63,19 @@ pub(crate) struct Iface {
     pub(crate) empty: u32,
     /// There is more to do than frames: `failed`, `waiting`, `remote` or `shared`.
     pub(crate) busy: bool,
-    /// Endpoints with a pending queue.
-    pub(crate) waiting: Vec<*mut Ep>,
-    /// The endpoint whose pending queue is being worked on.
+    /// Endpoints with pending requests.
+    pub(crate) waiting: ep::Waiting,
+    /// The endpoint whose pending request has its turn, while that exists.
     pub(crate) dispatching: *mut Ep,
     /// Endpoints whose failure is still to be told.
     pub(crate) failed: Vec<*mut Ep>,
     pub(crate) eps: HashMap<PeerId, Vec<*mut Ep>>,
+    pub(crate) live: HashSet<*mut Ep>,
     pub(crate) remote: Remote,
     /// Puts and gets of which the owner of the memory copies a part.
     pub(crate) shared: Vec<Shared>,
+    /// Those that were given up, and whose owners are stopped inside a copy.
+    pub(crate) stuck: Vec<Shared>,
     pub(crate) served: &'static Served,
     pub(crate) md: *const Md,
     /// Where bytes rest between a peer's memory and a callback.
@@ -135,6 +138,15 @@ pub(crate) unsafe extern "C" fn open(
         let (owner, p) = unsafe { (&*md.cast::<Md>(), &*params) };
         let headroom =
             if p.field_mask & ucx::UCT_IFACE_PARAM_FIELD_RX_HEADROOM != 0 { p.rx_headroom } else { 0 };
+        let given = |field, value| if p.field_mask & field != 0 { Some(value) } else { None };
+        let align = (
+            given(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGNMENT, p.am_alignment).unwrap_or(1),
+            given(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGN_OFFSET, p.am_align_offset).unwrap_or(0),
+        );
+        let Some(rx) = Buffers::new(headroom, MAX_FRAME, align) else {
+            log::error!("an alignment of {} bytes is none that messages can have", align.0);
+            return ucx::UCS_ERR_INVALID_PARAM;
+        };
         let settings = param::get();
         let options = OpenOptions {
             bind: Some((Ipv4Addr::LOCALHOST, 0).into()),
@@ -162,16 +174,18 @@ pub(crate) unsafe extern "C" fn open(
         unsafe {
             (&raw mut (*at).base).write_bytes(0, 1);
             (&raw mut (*at).link).write(link);
-            (&raw mut (*at).rx).write(Buffers::new(headroom, MAX_FRAME));
+            (&raw mut (*at).rx).write(rx);
             (&raw mut (*at).budget).write(1);
             (&raw mut (*at).empty).write(0);
             (&raw mut (*at).busy).write(false);
-            (&raw mut (*at).waiting).write(Vec::new());
+            (&raw mut (*at).waiting).write(ep::Waiting::default());
             (&raw mut (*at).dispatching).write(std::ptr::null_mut());
             (&raw mut (*at).failed).write(Vec::new());
             (&raw mut (*at).eps).write(HashMap::new());
+            (&raw mut (*at).live).write(HashSet::new());
             (&raw mut (*at).remote).write(Remote::default());
             (&raw mut (*at).shared).write(Vec::new());
+            (&raw mut (*at).stuck).write(Vec::new());
             (&raw mut (*at).served).write(served);
             (&raw mut (*at).md).write(md.cast());
             (&raw mut (*at).bounce).write(Vec::new());
@@ -230,7 +244,7 @@ pub(crate) unsafe extern "C" fn close(iface: ucx::Iface) {
         // SAFETY: an interface of ours, closed once.
         unsafe {
             let host = &of(iface).served.host;
-            (host.progress_disable)(iface, !0);
+            (host.progress_disable)(iface, ucx::UCT_PROGRESS_BOTH);
             (host.class_cleanup)(host.base_iface_class, iface, -1);
             drop(Box::from_raw(iface.cast::<Iface>()));
         }
@@ -547,7 +561,11 @@ unsafe fn attend(this: *mut Iface) -> u32 {
         }
         done += ep::dispatch(this);
         let i = &mut *this;
-        i.busy = !i.failed.is_empty() || !i.waiting.is_empty() || !i.remote.sent() || !i.shared.is_empty();
+        i.busy = !i.failed.is_empty()
+            || !i.waiting.is_empty()
+            || !i.remote.sent()
+            || !i.shared.is_empty()
+            || !i.stuck.is_empty();
     }
     done
 }
@@ -565,7 +583,7 @@ pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) ->
         // SAFETY: an interface of ours.
         let i = unsafe { of(iface) };
         // Who shares a copy tells it by no ring.
-        if !i.failed.is_empty() || !i.shared.is_empty() {
+        if !i.failed.is_empty() || !i.shared.is_empty() || !i.stuck.is_empty() {
             return ucx::UCS_ERR_BUSY;
         }
         if i.link.arm() { ucx::UCS_OK } else { ucx::UCS_ERR_BUSY }
@@ -575,7 +593,7 @@ pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) ->
 impl Iface {
     /// Whether an endpoint is (still) one of ours.
     pub(crate) fn has(&self, ep: *mut Ep) -> bool {
-        self.eps.values().flatten().any(|e| *e == ep)
+        self.live.contains(&ep)
     }
 
     /// Forgets what an endpoint has under way; the completions.

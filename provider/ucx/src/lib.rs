@@ -10,7 +10,8 @@
 //! | `region` | what memory of ours peers may name, and how that is taken back |
 //! | `iface` | the interface: opening, addresses, progress, events, failures |
 //! | `attr` | what the interface says of itself |
-//! | `ep` | endpoints: active messages, the pending queue, flush |
+//! | `ep` | endpoints: active messages, pending requests, flush |
+//! | `queue` | the queue of endpoints with pending requests |
 //! | `rma` | put, get and atomics: mapped, by CMA, or by request |
 //! | `share` | large ones by CMA, which both sides copy |
 //! | `remote` | requests to the peer's progress, and their replies |
@@ -37,6 +38,7 @@ mod iface;
 mod log;
 mod md;
 mod param;
+mod queue;
 mod region;
 mod remote;
 mod rma;

@@ -51,7 +51,15 @@ pub(crate) unsafe extern "C" fn open(
         }
         let Ok(regions) = regions() else { return ucx::UCS_ERR_IO_ERROR };
         let base = MdBase { ops: served.md_ops.as_ptr().cast(), component };
-        let cma = param::get().cma && link::cma_allowed().is_ok();
+        let cma = match param::get().cma {
+            true => link::cma_allowed(),
+            false => Err("STRAIT_UCX_CMA=n".into()),
+        };
+        match &cma {
+            Ok(how) => log::info!("large messages and memory of peers: CMA ({how}), else rings"),
+            Err(why) => log::info!("large messages and memory of peers: rings and windows only: {why}"),
+        }
+        let cma = cma.is_ok();
         // SAFETY: UCX gives a place for the answer.
         unsafe { md.write(Box::into_raw(Box::new(Md { base, served, regions, cma }))) };
         ucx::UCS_OK
@@ -126,7 +134,7 @@ pub(crate) unsafe extern "C" fn query(md: *mut Md, attr: *mut c_void) -> Status 
 }
 
 /// # Safety
-/// `length`, `address` and `memh` must be valid; `md` one of ours.
+/// `length`, `address` and `memh` must be valid; `md` one of ours; memory at a fixed address the caller's.
 unsafe fn allocate(
     md: *mut Md,
     length: *mut usize,
@@ -148,7 +156,14 @@ unsafe fn allocate(
         if fixed && (at == 0 || at % 4096 != 0) {
             return ucx::UCS_ERR_INVALID_PARAM;
         }
-        let (window, mapping) = match md.regions.windows.create(len, fixed.then_some(at)) {
+        // The range is the caller's, whatever is mapped there, as with UCX's own transports.
+        let made = if fixed {
+            // SAFETY: the caller's promise.
+            unsafe { md.regions.windows.create_over(len, at) }
+        } else {
+            md.regions.windows.create(len, None)
+        };
+        let (window, mapping) = match made {
             Ok(made) => made,
             Err(e) => {
                 log::debug!("no window of {len} bytes: {e}");

@@ -5,6 +5,7 @@
 //! | `STRAIT_UCX_LOG` | warn | off, error, warn, info, debug, trace |
 //! | `STRAIT_UCX_RING` | 508K to the first 16 peers, 64K to more | bytes of the ring to each, with K or M |
 //! | `STRAIT_UCX_CMA` | y | n: never process_vm_readv(2) |
+//! | `STRAIT_UCX_FAULT_HANDLER` | y | n: no handler of SIGSEGV and SIGBUS; the kernel carries out what peers request |
 //! | `STRAIT_UCX_CHECK` | y | n: serve a UCX also if its tables look different from what its release has |
 
 use std::sync::OnceLock;
@@ -17,6 +18,7 @@ pub(crate) struct Params {
     /// Bytes of the ring to any peer, and to the first few.
     pub(crate) rings: (usize, usize),
     pub(crate) cma: bool,
+    pub(crate) fault_handler: bool,
     pub(crate) check: bool,
 }
 
@@ -33,6 +35,7 @@ pub(crate) fn get() -> &'static Params {
                 Some((ring, ring))
             }),
             cma: read("CMA", true, flag),
+            fault_handler: read("FAULT_HANDLER", true, flag),
             check: read("CHECK", true, flag),
         };
         crate::log::open(params.log);

@@ -5,19 +5,27 @@
 //! request:  | REQUEST, what, 0, 0 | token | address | a | b | bytes to put, or the atomic's code |
 //! reply:    | REPLY, status, 0, 0 | token | bytes ... |
 //! ```
+//!
+//! Who asks has at most [`WINDOW`] requests unanswered by a peer; further ones wait here. So for a peer that does not
+//! read its replies, because it is stopped, say, no more than that many are kept. A peer that asks for more is cut off:
+//! not to read its frames any more would do as well against one, but two that wait for each other's replies would
+//! then wait for ever.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use engine::{Link, PeerId, Refused};
+use hmem::guard::Guard;
+use hmem::{AtomicOp, Datatype, Kind, NotApplied, Span};
 use ucx_sys::{self as ucx, Completion, Status, UnpackFn};
 
 use crate::attr::SEGMENT;
 use crate::ep::{self, Ep};
 use crate::iface::{HEAD, Iface};
-use crate::{rma, share};
+use crate::{param, share};
 
 pub(crate) const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
@@ -28,8 +36,10 @@ pub(crate) const FIXED: usize = 32;
 /// Longest frame of any sort.
 pub(crate) const MAX_REQUEST: usize = HEAD + SEGMENT;
 
-/// Frames that may wait for room before requests are refused.
+/// Requests to a peer that may wait before more are refused.
 const QUEUE: usize = 64;
+/// Most requests that a peer has not answered.
+const WINDOW: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -76,7 +86,43 @@ pub(crate) struct Remote {
     slots: Vec<(u32, Option<Request>)>,
     free: Vec<u32>,
     active: usize,
-    queue: VecDeque<(PeerId, Vec<u8>)>,
+    flows: HashMap<PeerId, Flow>,
+    /// Peers that frames wait for.
+    queued: Vec<PeerId>,
+}
+
+/// What goes to a peer, and has to wait.
+#[derive(Debug, Default)]
+struct Flow {
+    /// Requests that were sent and are not answered.
+    unanswered: usize,
+    /// Requests, which wait for room or for answers.
+    asks: VecDeque<Vec<u8>>,
+    /// Replies, which wait for room.
+    replies: VecDeque<Vec<u8>>,
+    /// Whether it is in `queued`.
+    queued: bool,
+}
+
+impl Flow {
+    /// Sends what can be sent; whether anything is left.
+    fn send(&mut self, mut send: impl FnMut(&[u8]) -> Result<(), Refused>) -> bool {
+        // What goes to a peer that is gone goes nowhere.
+        while let Some(frame) = self.replies.front() {
+            if send(frame) == Err(Refused::Busy) {
+                return true;
+            }
+            self.replies.pop_front();
+        }
+        while let Some(frame) = self.asks.front().filter(|_| self.unanswered < WINDOW) {
+            if send(frame) == Err(Refused::Busy) {
+                return true;
+            }
+            self.unanswered += 1;
+            self.asks.pop_front();
+        }
+        !self.asks.is_empty()
+    }
 }
 
 impl Remote {
@@ -85,14 +131,61 @@ impl Remote {
         self.active == 0
     }
 
-    /// Whether no frame waits for room.
+    /// Whether no frame waits.
     pub(crate) fn sent(&self) -> bool {
-        self.queue.is_empty()
+        self.queued.is_empty()
     }
 
-    /// Whether an endpoint's next request would be refused.
-    pub(crate) fn full(&self) -> bool {
-        self.queue.len() >= QUEUE
+    /// Whether the next request to this peer would be refused.
+    pub(crate) fn full(&self, to: PeerId) -> bool {
+        self.flows.get(&to).is_some_and(|flow| flow.asks.len() >= QUEUE)
+    }
+
+    /// Whether a peer has asked for more than it may before it reads the answers.
+    fn is_greedy(&self, from: PeerId) -> bool {
+        self.flows.get(&from).is_some_and(|flow| flow.replies.len() >= WINDOW)
+    }
+
+    /// A peer has answered a request.
+    fn heard(&mut self, from: PeerId) {
+        if let Some(flow) = self.flows.get_mut(&from) {
+            flow.unanswered = flow.unanswered.saturating_sub(1);
+        }
+    }
+
+    /// Sends a frame, now or later; whether it has to wait.
+    fn post(
+        &mut self,
+        to: PeerId,
+        frame: Vec<u8>,
+        reply: bool,
+        send: impl FnMut(&[u8]) -> Result<(), Refused>,
+    ) -> bool {
+        let flow = self.flows.entry(to).or_default();
+        if reply {
+            flow.replies.push_back(frame)
+        } else {
+            flow.asks.push_back(frame)
+        }
+        // Those before it wait for the next progress.
+        if flow.queued {
+            return true;
+        }
+        flow.queued = flow.send(send);
+        if flow.queued {
+            self.queued.push(to);
+        }
+        flow.queued
+    }
+
+    /// Sends what can be sent of what waits.
+    fn flush(&mut self, mut send: impl FnMut(PeerId, &[u8]) -> Result<(), Refused>) {
+        let flows = &mut self.flows;
+        self.queued.retain(|to| {
+            let Some(flow) = flows.get_mut(to) else { return false };
+            flow.queued = flow.send(|frame| send(*to, frame));
+            flow.queued
+        });
     }
 
     fn insert(&mut self, request: Request) -> u64 {
@@ -139,7 +232,8 @@ impl Remote {
 
     /// Drops frames to a peer that is gone.
     pub(crate) fn forget(&mut self, peer: PeerId) {
-        self.queue.retain(|(to, _)| *to != peer);
+        self.flows.remove(&peer);
+        self.queued.retain(|to| *to != peer);
     }
 }
 
@@ -166,32 +260,36 @@ impl Iface {
             frame.extend_from_slice(&word.to_ne_bytes());
         }
         frame.extend_from_slice(put);
-        self.post(ep.peer, frame);
-    }
-
-    /// Sends a frame, now or later.
-    fn post(&mut self, to: PeerId, frame: Vec<u8>) {
-        let waits = self.remote.queue.iter().any(|(peer, _)| *peer == to);
-        if waits || self.link.send(to, &frame, &[], 0, 0) == Err(Refused::Busy) {
-            self.remote.queue.push_back((to, frame));
-            self.busy = true;
+        if let Err(why) = self.post(ep.peer, frame, false) {
+            ep.refused(why);
         }
     }
 
-    /// Sends what waits for room.
-    pub(crate) fn flush_remote(&mut self) {
-        let mut stuck: Vec<PeerId> = Vec::new();
-        let (queue, link) = (&mut self.remote.queue, &mut self.link);
-        queue.retain(|(to, frame)| {
-            if stuck.contains(to) {
-                return true;
-            }
-            let busy = link.send(*to, frame, &[], 0, 0) == Err(Refused::Busy);
-            if busy {
-                stuck.push(*to);
-            }
-            busy
+    /// Sends a frame, now or later; an error if the peer is gone.
+    fn post(&mut self, to: PeerId, frame: Vec<u8>, reply: bool) -> Result<(), Refused> {
+        let (link, mut sent) = (&mut self.link, Ok(()));
+        let waits = self.remote.post(to, frame, reply, |frame| {
+            sent = link.send(to, frame, &[], 0, 0);
+            sent
         });
+        self.busy |= waits;
+        if waits { Ok(()) } else { sent }
+    }
+
+    /// Sends what waits.
+    pub(crate) fn flush_remote(&mut self) {
+        let (link, mut gone) = (&mut self.link, Vec::new());
+        self.remote.flush(|to, frame| {
+            let sent = link.send(to, frame, &[], 0, 0);
+            if let (Err(Refused::Gone(_)), false) = (sent, gone.contains(&to)) {
+                gone.push(to);
+            }
+            sent
+        });
+        for ep in gone.iter().filter_map(|peer| self.eps.get(peer)).flatten() {
+            // SAFETY: endpoints live as long as they are listed.
+            unsafe { ep::fail(*ep, ucx::UCS_ERR_CONNECTION_RESET) };
+        }
     }
 }
 
@@ -221,6 +319,15 @@ pub(crate) fn word(body: &[u8], at: usize) -> Option<u64> {
 
 /// Carries a request of a peer out, and replies.
 fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Option<()> {
+    if i.remote.is_greedy(from) {
+        let addr = i.link.peer_addr(from);
+        log::warn!(
+            "{addr} is cut off: it asks for more than {WINDOW} accesses and does not read the replies"
+        );
+        i.link.cut(from);
+        i.busy = true;
+        return Some(());
+    }
     let (token, addr, a, b) = (word(body, 0)?, word(body, 1)?, word(body, 2)?, word(body, 3)?);
     let put = &body[FIXED..];
     let op = atomic_op(put, what)?;
@@ -236,35 +343,101 @@ fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Option<()> {
     if len > SEGMENT {
         return None;
     }
-    let at = addr as usize as *mut u8;
     let aligned = what < 2 || addr as usize % len == 0;
     let mut reply = vec![REPLY, ucx::UCS_OK as u8, 0, 0];
     reply.extend_from_slice(&token.to_ne_bytes());
     if !regions.contains(addr as usize, len) || !aligned {
         reply[1] = ucx::UCS_ERR_INVALID_ADDR as u8;
     } else {
-        // SAFETY: memory that UCP registered with us, or had us allocate, for its peers to access,
-        // valid until it is deregistered.
-        unsafe {
-            match what {
-                0 => at.copy_from_nonoverlapping(put.as_ptr(), len),
-                1 => {
-                    reply.resize(HEAD + 8 + len, 0);
-                    reply.as_mut_ptr().add(HEAD + 8).copy_from_nonoverlapping(at, len);
-                }
-                2 => match rma::atomic32(at, op, a as u32, b as u32) {
-                    Some(old) => reply.extend_from_slice(&old.to_ne_bytes()),
-                    None => reply[1] = ucx::UCS_ERR_UNSUPPORTED as u8,
-                },
-                _ => match rma::atomic64(at, op, a, b) {
-                    Some(old) => reply.extend_from_slice(&old.to_ne_bytes()),
-                    None => reply[1] = ucx::UCS_ERR_UNSUPPORTED as u8,
-                },
+        guard_memory();
+        // SAFETY: memory that UCP registered with us, or had us allocate, for its peers to access, until it is
+        // deregistered; if the application has unmapped it before, that is found out.
+        let memory = [unsafe { Span::new(addr as usize, len, Kind::System) }.for_peers()];
+        let done = match what {
+            0 => Ok(hmem::write(&memory, 0, put) == len),
+            1 => {
+                reply.resize(HEAD + 8 + len, 0);
+                Ok(hmem::read(&memory, 0, &mut reply[HEAD + 8..]) == len)
             }
+            2 => atomic(
+                &memory,
+                Datatype::Uint32,
+                op,
+                &(a as u32).to_ne_bytes(),
+                &(b as u32).to_ne_bytes(),
+                &mut reply,
+            ),
+            _ => atomic(&memory, Datatype::Uint64, op, &a.to_ne_bytes(), &b.to_ne_bytes(), &mut reply),
+        };
+        match done {
+            Ok(true) => {}
+            Ok(false) => {
+                log::warn!(
+                    "{} accesses registered memory that is not mapped, or not for that: deregister memory before it \
+                     is unmapped",
+                    i.link.peer_addr(from)
+                );
+                reply.truncate(HEAD + 8);
+                reply[1] = ucx::UCS_ERR_INVALID_ADDR as u8;
+            }
+            Err(status) => reply[1] = status as u8,
         }
     }
-    i.post(from, reply);
+    // Who is gone needs none.
+    let _ = i.post(from, reply, true);
     Some(())
+}
+
+/// Sees to it that memory which the application has unmapped is an error to the peer that accesses it; now and
+/// then, since another library may have set handlers of its own meanwhile.
+fn guard_memory() {
+    const SELDOM: u32 = 64;
+    static SERVED: AtomicU32 = AtomicU32::new(0);
+    if SERVED.fetch_add(1, Relaxed) % SELDOM != 0 {
+        return;
+    }
+    let asked = param::get().fault_handler;
+    match hmem::guard::hold(asked) {
+        None | Some(Guard::Handler) => {}
+        Some(Guard::Call) if !asked => log::info!("peers' requests are carried out by process_vm_readv(2)"),
+        Some(Guard::Call) => log::warn!(
+            "no handler of SIGSEGV can be kept here (replaced by another library's, or not possible): peers' requests \
+             are carried out by process_vm_readv(2), which takes longer"
+        ),
+        Some(Guard::None) => log::warn!(
+            "neither a handler of SIGSEGV nor process_vm_readv(2) is allowed: a peer's request for memory that is \
+             registered but not mapped ends this process; set STRAIT_UCX_FAULT_HANDLER=y, or have the seccomp filter \
+             allow rt_sigaction(2)"
+        ),
+    }
+}
+
+/// Applies an atomic operation, and adds the value from before to the reply; whether the memory was there.
+fn atomic(
+    memory: &[Span],
+    datatype: Datatype,
+    op: u32,
+    value: &[u8],
+    compare: &[u8],
+    reply: &mut Vec<u8>,
+) -> Result<bool, Status> {
+    let (op, compare) = match op {
+        ucx::UCT_ATOMIC_OP_ADD => (AtomicOp::Sum, &[][..]),
+        ucx::UCT_ATOMIC_OP_AND => (AtomicOp::Band, &[][..]),
+        ucx::UCT_ATOMIC_OP_OR => (AtomicOp::Bor, &[][..]),
+        ucx::UCT_ATOMIC_OP_XOR => (AtomicOp::Bxor, &[][..]),
+        ucx::UCT_ATOMIC_OP_SWAP => (AtomicOp::AtomicWrite, &[][..]),
+        ucx::UCT_ATOMIC_OP_CSWAP => (AtomicOp::Cswap, compare),
+        _ => return Err(ucx::UCS_ERR_UNSUPPORTED),
+    };
+    let mut old = [0; 8];
+    let old = &mut old[..datatype.size()];
+    match hmem::apply(memory, op, datatype, value, compare, Some(&mut *old)) {
+        Ok(()) => reply.extend_from_slice(old),
+        Err(NotApplied::Fault) => return Ok(false),
+        Err(NotApplied::Unsupported) => return Err(ucx::UCS_ERR_UNSUPPORTED),
+    }
+    Ok(true)
 }
 
 /// The atomic operation: an atomic request carries it as its one byte to put.
@@ -279,6 +452,7 @@ fn atomic_op(put: &[u8], what: u8) -> Option<u32> {
 unsafe fn answered(this: *mut Iface, from: PeerId, status: Status, body: &[u8]) -> Option<()> {
     // SAFETY: the caller's promise; destinations are valid until their operation is complete.
     unsafe {
+        (*this).remote.heard(from);
         let Some(request) = (*this).remote.take(word(body, 0)?, from) else { return Some(()) };
         let bytes = &body[8..];
         let mut status = status.min(ucx::UCS_OK);
@@ -310,5 +484,97 @@ unsafe fn answered(this: *mut Iface, from: PeerId, status: Status, body: &[u8]) 
             Ep::answered(ep);
         }
         Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_requested_atomics_do() {
+        let memory = [Span::leak(8).for_peers()];
+        let run = |datatype: Datatype, op, value: u64, compare: u64| {
+            let mut reply = vec![];
+            let size = datatype.size();
+            let (value, compare) = (value.to_ne_bytes(), compare.to_ne_bytes());
+            let part = [memory[0].part(0, size).unwrap()];
+            let done = atomic(&part, datatype, op, &value[..size], &compare[..size], &mut reply);
+            let mut now = [0; 8];
+            hmem::read(&part, 0, &mut now[..size]);
+            reply.resize(8, 0);
+            done.map(|is_there| {
+                (is_there, u64::from_ne_bytes(reply.try_into().unwrap()), u64::from_ne_bytes(now))
+            })
+        };
+        for width in [Datatype::Uint64, Datatype::Uint32] {
+            assert_eq!(
+                run(width, ucx::UCT_ATOMIC_OP_SWAP, 12, 0).map(|(is, _, now)| (is, now)),
+                Ok((true, 12))
+            );
+            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_ADD, 3, 0), Ok((true, 12, 15)));
+            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_AND, 6, 0), Ok((true, 15, 6)));
+            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_OR, 9, 0), Ok((true, 6, 15)));
+            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_XOR, 10, 0), Ok((true, 15, 5)));
+            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_CSWAP, 7, 4), Ok((true, 5, 5)));
+            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_CSWAP, 7, 5), Ok((true, 5, 7)));
+            assert_eq!(run(width, 6, 0, 0), Err(ucx::UCS_ERR_UNSUPPORTED));
+        }
+    }
+
+    /// A peer whose ring has room for so many frames.
+    fn ring(sent: &mut Vec<u8>, room: usize) -> impl FnMut(&[u8]) -> Result<(), Refused> {
+        move |frame| {
+            if sent.len() >= room {
+                return Err(Refused::Busy);
+            }
+            sent.push(frame[0]);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn no_more_than_a_window_is_unanswered() {
+        let (mut remote, peer, mut sent) = (Remote::default(), PeerId(3), Vec::new());
+        for n in 0..WINDOW + QUEUE {
+            assert!(!remote.full(peer));
+            assert_eq!(remote.post(peer, vec![n as u8], false, ring(&mut sent, 1000)), n >= WINDOW);
+        }
+        assert!(remote.full(peer) && !remote.full(PeerId(4)) && !remote.sent());
+        remote.flush(|_, frame| ring(&mut sent, 1000)(frame));
+        assert_eq!(sent.len(), WINDOW);
+        // An answer of a peer, asked for or not, makes room for one of its own.
+        remote.heard(PeerId(4));
+        remote.heard(peer);
+        remote.flush(|_, frame| ring(&mut sent, 1000)(frame));
+        assert_eq!(sent.len(), WINDOW + 1);
+        assert!(!remote.full(peer));
+        (0..1000).for_each(|_| remote.heard(peer));
+        remote.flush(|_, frame| ring(&mut sent, 1000)(frame));
+        assert!(remote.sent());
+        assert!(sent.iter().enumerate().all(|(n, frame)| *frame == n as u8), "out of order");
+    }
+
+    #[test]
+    fn replies_go_although_requests_wait_for_answers() {
+        let (mut remote, peer, mut sent) = (Remote::default(), PeerId(3), Vec::new());
+        for _ in 0..WINDOW + 1 {
+            remote.post(peer, vec![0], false, ring(&mut sent, 1000));
+        }
+        remote.post(peer, vec![1], true, ring(&mut sent, 1000));
+        remote.flush(|_, frame| ring(&mut sent, 1000)(frame));
+        assert_eq!(sent[WINDOW..], [1]);
+    }
+
+    #[test]
+    fn who_does_not_read_its_replies_is_greedy() {
+        let (mut remote, peer, mut sent) = (Remote::default(), PeerId(3), Vec::new());
+        for n in 0..2 * WINDOW {
+            assert_eq!(remote.is_greedy(peer), n == 2 * WINDOW);
+            remote.post(peer, vec![1], true, ring(&mut sent, WINDOW));
+        }
+        assert!(remote.is_greedy(peer) && !remote.is_greedy(PeerId(4)));
+        remote.forget(peer);
+        assert!(remote.sent() && !remote.is_greedy(peer));
     }
 }

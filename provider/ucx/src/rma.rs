@@ -1,4 +1,6 @@
 //! Put, get and atomics: in mapped memory by the CPU, else by CMA (put and get), else by request.
+//!
+//! A put or get of no bytes is done at once, and looks at nothing: its buffer, address and key may be none.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -25,6 +27,9 @@ enum Way {
 /// Chooses for memory behind a key.
 #[inline]
 fn way(e: &mut Ep, rkey: usize, addr: u64, len: usize) -> Result<Way, Status> {
+    if rkey == ucx::UCT_INVALID_RKEY {
+        return Err(ucx::UCS_ERR_INVALID_PARAM);
+    }
     e.open()?;
     // SAFETY: a key that was unpacked, and is not released while used.
     let key = unsafe { &mut *(rkey as *mut Rkey) };
@@ -66,7 +71,7 @@ fn far(e: &mut Ep, reach: Reach) -> Result<Way, Status> {
             None => e.no_cma = true,
         }
     }
-    if i.remote.full() { Err(ucx::UCS_ERR_NO_RESOURCE) } else { Ok(Way::Request) }
+    if i.remote.full(e.peer) { Err(ucx::UCS_ERR_NO_RESOURCE) } else { Ok(Way::Request) }
 }
 
 /// Runs an access to a key's memory, unless that was taken back.
@@ -92,11 +97,14 @@ fn cma(e: &mut Ep, rkey: usize, put: bool, addr: u64, local: &[Span], len: usize
     })?;
     match done {
         Ok(()) => {
-            e.help.can = true;
+            if !std::mem::replace(&mut e.help.can, true) {
+                log::info!("{}: CMA works", link.peer_addr(peer));
+            }
             Ok(true)
         }
         Err(NoDirect::Never) => {
             e.no_cma = true;
+            log::info!("{}: no CMA: its memory is reached through the ring", link.peer_addr(peer));
             Ok(false)
         }
         // Not this memory: the owner's answer to a request tells.
@@ -150,6 +158,9 @@ unsafe fn put_or_get(
     rkey: usize,
     comp: *mut Completion,
 ) -> Status {
+    if len == 0 {
+        return ucx::UCS_OK;
+    }
     // SAFETY: the caller's promise; nothing calls back while it is borrowed.
     let e = unsafe { ep::of(ep) };
     let done = way(e, rkey, addr, len).and_then(|way| match way {
@@ -278,6 +289,9 @@ pub(crate) unsafe extern "C" fn put_short(
     rkey: usize,
 ) -> Status {
     let len = length as usize;
+    if len == 0 || rkey == ucx::UCT_INVALID_RKEY {
+        return if len == 0 { ucx::UCS_OK } else { ucx::UCS_ERR_INVALID_PARAM };
+    }
     // SAFETY: UCX's arguments; an endpoint and a key of ours; `plain` found `len` bytes there. A peer may
     // change them meanwhile: they are copied, and never borrowed.
     unsafe {
@@ -320,12 +334,18 @@ pub(crate) unsafe extern "C" fn put_bcopy(
         unsafe {
             let e = ep::of(ep);
             let i = &mut *e.iface();
-            // Pack only what can go: packing twice is not the same for every kind of data.
-            if let Err(status) = way(e, rkey, addr, 0) {
+            // Pack only what can go: packing twice is not the same for every kind of data. What is refused for
+            // good may still be nothing.
+            let refused = way(e, rkey, addr, 0).err();
+            let for_good = [ucx::UCS_ERR_INVALID_PARAM, ucx::UCS_ERR_INVALID_ADDR];
+            if let Some(status) = refused.filter(|status| !for_good.contains(status)) {
                 return status.into();
             }
             i.bounce.resize(SEGMENT, 0);
             let n = pack(i.bounce.as_mut_ptr().cast(), arg).min(SEGMENT);
+            if let (1.., Some(status)) = (n, refused) {
+                return status.into();
+            }
             let local = [span(i.bounce.as_ptr().cast(), n)];
             match put(ep, &local, n, addr, rkey, std::ptr::null_mut()) {
                 ucx::UCS_OK => n as isize,
@@ -360,6 +380,9 @@ pub(crate) unsafe extern "C" fn get_short(
     rkey: usize,
 ) -> Status {
     guard(|| {
+        if length == 0 {
+            return ucx::UCS_OK;
+        }
         // SAFETY: UCX's arguments. Only what is done at once is offered: nobody would wait for it.
         unsafe {
             match way(ep::of(ep), rkey, addr, length as usize) {
@@ -392,6 +415,10 @@ pub(crate) unsafe extern "C" fn get_bcopy(
         unsafe {
             let e = ep::of(ep);
             let i = &mut *e.iface();
+            if length == 0 {
+                unpack(arg, i.bounce.as_ptr().cast(), 0);
+                return ucx::UCS_OK;
+            }
             let way = match way(e, rkey, addr, length) {
                 Ok(way) => way,
                 Err(status) => return status,
@@ -494,7 +521,7 @@ macro_rules! width {
                     // CMA has no atomics.
                     Ok(Way::Cma | Way::Request) => {
                         let i = &mut *e.iface();
-                        if i.remote.full() {
+                        if i.remote.full(e.peer) {
                             return ucx::UCS_ERR_NO_RESOURCE;
                         }
                         let operation = Operation::new(1, comp);

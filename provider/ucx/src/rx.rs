@@ -20,6 +20,9 @@ const SPARE: usize = 64;
 
 const ALIGN: usize = 64;
 
+/// Largest alignment of data.
+const MAX_ALIGN: usize = 1 << 20;
+
 /// The head of a buffer. UCX holds a pointer to its first field.
 #[repr(C)]
 #[derive(Debug)]
@@ -32,6 +35,8 @@ struct Block {
 #[derive(Debug)]
 struct Shape {
     headroom: usize,
+    /// Alignment of a block.
+    align: usize,
     /// Where data begins, and how much there may be.
     data: usize,
     room: usize,
@@ -40,7 +45,7 @@ struct Shape {
 
 impl Shape {
     fn layout(&self) -> Layout {
-        Layout::from_size_align(self.data + self.room, ALIGN).expect("a size in reason")
+        Layout::from_size_align(self.data + self.room, self.align).expect("a size in reason")
     }
 
     fn make(&self) -> *mut Block {
@@ -96,16 +101,25 @@ pub(crate) struct Buffers {
 pub(crate) struct Buffer(*mut Block);
 
 impl Buffers {
-    /// Buffers for `room` bytes, with so much headroom of UCP's.
-    pub(crate) fn new(headroom: usize, room: usize) -> Buffers {
-        let before = size_of::<Block>() + size_of::<*mut RecvDesc>() + headroom;
+    /// Buffers for `room` bytes, with so much headroom of UCP's. Byte `offset` of the data is aligned to `align`.
+    /// `None` if that is no alignment, or too large a one.
+    pub(crate) fn new(headroom: usize, room: usize, (align, offset): (usize, usize)) -> Option<Buffers> {
+        if !align.is_power_of_two() || align > MAX_ALIGN {
+            return None;
+        }
+        let before = (size_of::<Block>() + size_of::<*mut RecvDesc>()).checked_add(headroom)?;
+        // Where no more is asked for data begins with a cache line.
+        let offset = offset % align;
+        let align = align.max(ALIGN);
         let shape = Shape {
             headroom,
-            data: before.next_multiple_of(ALIGN),
+            align,
+            data: before.checked_add(offset)?.checked_next_multiple_of(align)? - offset,
             room: room.next_multiple_of(ALIGN),
             spare: RefCell::default(),
         };
-        Buffers { shape: Rc::new(shape), at_hand: std::ptr::null_mut() }
+        let fits = Layout::from_size_align(shape.data.checked_add(shape.room)?, align).is_ok();
+        fits.then(|| Buffers { shape: Rc::new(shape), at_hand: std::ptr::null_mut() })
     }
 
     pub(crate) fn room(&self) -> usize {
@@ -167,12 +181,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn alignments() {
+        for (headroom, bad) in
+            [(0, 0), (0, 3), (0, 48), (0, MAX_ALIGN * 2), (0, 1 << 63), (usize::MAX - 40, 8)]
+        {
+            assert!(Buffers::new(headroom, 100, (bad, 0)).is_none(), "{bad}");
+        }
+        let unasked = Buffers::new(24, 100, (1, 0)).unwrap();
+        assert_eq!((unasked.shape.data % 64, unasked.shape.align), (0, 64));
+    }
+
+    #[test]
     fn a_buffer_that_ucp_keeps_comes_back() {
-        for headroom in [0, 3, 40, 200] {
-            let mut buffers = Buffers::new(headroom, 100);
+        for (headroom, align) in [(0, (1, 0)), (3, (8, 4)), (40, (64, 0)), (200, (4096, 33)), (24, (4, 8))] {
+            let mut buffers = Buffers::new(headroom, 100, align).unwrap();
             let b = buffers.take();
             let data = buffers.data(&b);
-            assert_eq!(data as usize % 64, 0);
+            assert_eq!((data as usize + align.1) % align.0, 0);
             // SAFETY: what a buffer has room for, before and behind.
             unsafe {
                 data.sub(headroom).write_bytes(1, headroom);

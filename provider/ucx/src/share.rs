@@ -10,10 +10,8 @@
 //! ```
 //!
 //! When there are no more pieces, the owner reports in shared memory how many it has done. Until then an operation of
-//! which it took any is in flight: also if it is cancelled or its endpoint destroyed, which wait for that, so that
-//! nobody writes to memory that UCX has back.
-
-use std::time::{Duration, Instant};
+//! which it took any is in flight. If it is cancelled or its endpoint destroyed, the owner's permission ends
+//! ([`Link::revoke`]), so that UCX's memory is not accessed once it was given back.
 
 use arrayvec::ArrayVec;
 use engine::{Grant, Link, PeerId, Share};
@@ -30,6 +28,8 @@ use crate::rma;
 
 /// The first byte of such a frame.
 pub(crate) const SHARE: u8 = 3;
+/// Bits of a share's name that tell its turn.
+const TURN: u32 = 48;
 /// Words before the parts.
 const WORDS: usize = 4;
 /// Longest frame.
@@ -45,8 +45,10 @@ const LEAST_IN_A_ROW: usize = 128 << 10;
 const PATIENCE: u32 = 4;
 const RARELY: u32 = 32;
 
-/// How long is waited for an owner that has begun and does not go on, before its operation is taken from it.
-const STUCK: Duration = Duration::from_secs(1);
+/// The name under which an owner accesses memory here, so that it can be taken back.
+fn request(share: Share) -> u64 {
+    u64::from((share.turn as u32).max(1)) << 32 | u64::from(share.slot)
+}
 
 /// What an endpoint knows of its peer's help.
 #[derive(Clone, Copy, Debug, Default)]
@@ -124,7 +126,7 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     let part = Part { peer: e.peer, share, len: access.len, piece, pieces };
     let mut frame = ArrayVec::<u8, MAX>::new();
     let mut say = |bytes: &[u8]| frame.try_extend_from_slice(bytes);
-    let name = u64::from(share.slot) << 16 | u64::from(share.turn);
+    let name = u64::from(share.slot) << TURN | share.turn;
     let head = [SHARE, access.put.into(), access.local.len() as u8, 0];
     let mut said = say(&head);
     for word in [access.addr, access.len as u64, piece as u64, name] {
@@ -177,6 +179,8 @@ impl Part {
     /// Copies pieces until there are none, on the side that opened the counter (`mine`) or on the other: how many,
     /// and whether all could be copied.
     fn copy(&self, link: &mut ShmLink, mine: bool, here: &[Span], there: &[Seg], put: bool) -> (u16, bool) {
+        // The owner's memory is allowed by its key, that of the other side by its offer.
+        let grant = if mine { Grant::Agreed } else { Grant::Request(request(self.share)) };
         let (mut done, mut good) = (0, true);
         // A side that turns the counter back gets no more out of us than there is.
         while done < self.pieces {
@@ -187,8 +191,8 @@ impl Part {
             // What is left after a failure is taken only so that the other side does not.
             good = good
                 && match put {
-                    true => link.put(self.peer, Grant::Agreed, there, off, here, off, len).is_ok(),
-                    false => link.get(self.peer, Grant::Agreed, there, off, here, off, len).is_ok(),
+                    true => link.put(self.peer, grant, there, off, here, off, len).is_ok(),
+                    false => link.get(self.peer, grant, there, off, here, off, len).is_ok(),
                 };
         }
         (done, good)
@@ -207,7 +211,8 @@ fn alone(e: &mut Ep, access: &Access) -> Status {
 /// # Safety
 /// `this` must be an interface that no one borrows from. Calls UCX back.
 pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
-    let mut n = 0;
+    // SAFETY: the caller's promise.
+    let mut n = unsafe { progress_stuck(this) };
     // SAFETY: the caller's promise; an endpoint that goes takes what it has here along.
     unsafe {
         while let Some((at, good)) =
@@ -228,43 +233,66 @@ pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
     n
 }
 
-/// Forgets an endpoint's operations, whose owners write to no memory of theirs any more when this returns; their
-/// completions.
+/// Forgets an endpoint's operations, whose owners access no memory of theirs any more when this returns; their
+/// completions. One whose owner is stopped inside a copy completes when the owner has left it, or has ended:
+/// see [`stuck`].
 pub(crate) fn abandon(i: &mut Iface, ep: *mut Ep) -> Vec<*mut Completion> {
     let mut out = Vec::new();
-    let begin = Instant::now();
     while let Some(at) = i.shared.iter().position(|s| s.ep == ep) {
         let s = i.shared.swap_remove(at);
-        // Who is gone, or was let go of already, writes no more.
-        let is_here = |i: &Iface| !i.link.is_gone(s.peer) && i.link.peer_pid(s.peer).is_some();
-        while s.over(i).is_none() && is_here(i) {
-            if begin.elapsed() > STUCK {
-                log::warn!("{} stands still in the middle of a copy", i.link.peer_addr(s.peer));
-                break;
-            }
-            std::thread::yield_now();
-        }
+        // No piece is taken any more, and none that was taken is copied any more.
         i.link.share_close(s.peer, s.share);
-        out.push(s.access.comp);
+        let left = s.over(i).is_some() || i.link.revoke(s.peer, request(s.share)).is_ok();
+        match left {
+            true => out.push(s.access.comp),
+            false => i.stuck.push(s),
+        }
     }
     out
+}
+
+/// How many operations of an endpoint were given up while their owners were inside a copy.
+pub(crate) fn stuck(i: &Iface, ep: *mut Ep) -> u32 {
+    i.stuck.iter().filter(|s| s.ep == ep).count() as u32
+}
+
+/// Completes those of them whose owners have left or ended; how many.
+///
+/// # Safety
+/// As for `progress`.
+unsafe fn progress_stuck(this: *mut Iface) -> u32 {
+    let mut n = 0;
+    let has_left = |i: &Iface, s: &Shared| {
+        s.over(i).is_some() || !i.link.is_inside(s.peer, request(s.share)) || i.link.is_gone(s.peer)
+    };
+    // SAFETY: the caller's promise; an endpoint is only looked at if it is still there.
+    unsafe {
+        while let Some(at) = (*this).stuck.iter().position(|s| has_left(&*this, s)) {
+            let Shared { ep, access, .. } = (*this).stuck.swap_remove(at);
+            ep::complete(access.comp, ucx::UCS_ERR_CANCELED);
+            if (*this).has(ep) {
+                Ep::answered(ep);
+            }
+            n += 1;
+        }
+    }
+    n
 }
 
 /// A peer accesses memory of ours, and we may help.
 pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<()> {
     let (addr, len) = (word(body, 0)?, usize::try_from(word(body, 1)?).ok()?);
     let (piece, name) = (usize::try_from(word(body, 2)?).ok()?, word(body, 3)?);
-    let share = Share { slot: (name >> 16) as u16, turn: name as u16 };
+    let share = Share { slot: (name >> TURN) as u16, turn: name & ((1 << TURN) - 1) };
     let parts = body.get(8 * WORDS..)?.chunks_exact(16);
     let parts: ArrayVec<Seg, MAX_IOV> = parts
         .map(|part| Some(Seg { addr: word(part, 0)?.into(), len: word(part, 1)?.into() }))
         .collect::<Option<_>>()?;
     let there = parts.iter().try_fold(0u64, |n, part| n.checked_add(part.len.get()))?;
-    // Many small ones would keep us for long.
-    if piece == 0 || piece % 4096 != 0 || len == 0 || there < len as u64 {
+    if there < len as u64 {
         return None;
     }
-    let pieces = u16::try_from(len.div_ceil(piece)).ok().filter(|n| *n <= engine::MAX_PIECES)?;
+    let pieces = engine::pieces_by(len, piece)?;
     // SAFETY: the domain outlives its interfaces.
     let md = unsafe { &*i.md };
     // It finds that out by itself.

@@ -4,6 +4,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Most segments of either sort that a frame may name.
 pub const MAX_SEGS: usize = 8;
 
+/// Most bytes of a frame before a payload that travels in it.
+pub const EAGER_HEAD: usize = Head::LEN + 8 + MAX_SEGS * size_of::<RmaSeg>();
+
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -119,6 +122,8 @@ pub enum Status {
     Discarded = 6,
     /// The frame made no sense.
     Malformed = 7,
+    /// The registered memory is not mapped, or not for that.
+    Fault = 8,
 }
 
 impl Status {
@@ -132,6 +137,7 @@ impl Status {
             4 => Status::Unsupported,
             5 => Status::Io,
             6 => Status::Discarded,
+            8 => Status::Fault,
             _ => Status::Malformed,
         }
     }
@@ -274,7 +280,7 @@ pub struct Pieces {
     /// Which of the link's counters hands the pieces out, and for the how manyth time.
     pub slot: U16,
     /// See `slot`.
-    pub turn: U16,
+    pub turn: U64,
 }
 
 /// An allocation of a device's memory, as the one who owns it tells others. What `how`, `fd` and
@@ -344,7 +350,7 @@ mod tests {
                 "07000000000000007011010000000000",
                 "bc0a0000000000000900000000000000",
                 "010000000000000002000000000000000300000000000000",
-                "0500000000000000040000000000000003000102",
+                "0500000000000000040000000000000003000102000000000000",
             )
         );
         let handle = Handle {

@@ -49,7 +49,8 @@ mod frame;
 
 pub use addr::Addr;
 pub use frame::{
-    Aux, Flags, Handle, Head, MAX_SEGS, Offer, Op, Pieces, RmaSeg, Seg, Status, put, take, take_many,
+    Aux, EAGER_HEAD, Flags, Handle, Head, MAX_SEGS, Offer, Op, Pieces, RmaSeg, Seg, Status, put, take,
+    take_many,
 };
 
 /// Version of everything in this crate; two endpoints of different versions refuse each other.

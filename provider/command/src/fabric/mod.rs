@@ -13,6 +13,6 @@ mod region;
 
 pub use endpoint::{Endpoint, Remote};
 pub use error::Error;
-pub use library::{Info, Library, Want, version_text};
+pub use library::{Info, Library, Param, Want, version_text};
 pub use post::{AtomicKind, Kind, Operands, Slot};
 pub use region::{Part, Region};

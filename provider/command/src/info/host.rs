@@ -186,7 +186,12 @@ pub fn environment() -> BTreeMap<String, String> {
         .filter(|(name, _)| {
             matches!(
                 name.as_str(),
-                "FI_PROVIDER" | "FI_PROVIDER_PATH" | "FI_HOOK" | "FI_LOG_LEVEL" | "FI_LOG_PROV"
+                "FI_PROVIDER"
+                    | "FI_PROVIDER_PATH"
+                    | "FI_HOOK"
+                    | "FI_LOG_LEVEL"
+                    | "FI_LOG_PROV"
+                    | "FI_LOG_SUBSYS"
             ) || name.starts_with("FI_STRAIT_")
                 || name.starts_with("FI_HMEM")
         })

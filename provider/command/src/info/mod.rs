@@ -1,13 +1,17 @@
 //! `strait info`: what Strait finds on this host.
 
 mod host;
+mod parameter;
 mod provider;
 mod text;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+pub use parameter::Parameter;
+pub use provider::{NAME, own as own_provider};
 use serde::Serialize;
+pub use text::ranges;
 
 use crate::fabric::{Error, Library, version_text};
 
@@ -26,7 +30,7 @@ impl Finding {
 
 #[derive(Debug, Serialize)]
 pub struct Found {
-    pub strait: &'static str,
+    pub strait: String,
     pub libfabric: Libfabric,
     pub provider: Provider,
     pub links: Vec<Link>,
@@ -38,6 +42,8 @@ pub struct Found {
     pub cpus: Vec<usize>,
     pub environment: BTreeMap<String, String>,
     pub parameters: Vec<Parameter>,
+    /// What is wrong with variables that are named like parameters and are none.
+    pub unknown: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -83,31 +89,20 @@ pub struct Limit {
     pub means: &'static str,
 }
 
-#[derive(Debug, Serialize)]
-pub struct Parameter {
-    pub name: String,
-    pub help: String,
-    pub value: Option<String>,
-}
-
 /// Looks around and prints; whether the provider is offered.
 pub fn run(json: bool, path: Option<&Path>) -> Result<bool, Error> {
     let library = Library::load(path);
-    let (libfabric, provider, parameters) = match &library {
+    let (libfabric, provider, known) = match &library {
         Ok(library) => {
             let provider = provider::look(library);
-            let parameters = library
-                .params("FI_STRAIT_")
-                .into_iter()
-                .map(|p| Parameter { name: p.name, help: p.help, value: p.value })
-                .collect();
+            let known = library.params(settings::PREFIX);
             let libfabric = Libfabric {
                 found: true,
                 path: Some(library.path().display().to_string()),
                 version: Some(version_text(library.version())),
                 error: None,
             };
-            (libfabric, provider, parameters)
+            (libfabric, provider, known)
         }
         Err(error) => {
             let libfabric =
@@ -116,7 +111,7 @@ pub fn run(json: bool, path: Option<&Path>) -> Result<bool, Error> {
         }
     };
     let found = Found {
-        strait: env!("CARGO_PKG_VERSION"),
+        strait: crate::version(),
         libfabric,
         provider,
         links: host::links(),
@@ -127,12 +122,14 @@ pub fn run(json: bool, path: Option<&Path>) -> Result<bool, Error> {
         limits: host::limits(),
         cpus: crate::os::allowed_cpus(),
         environment: host::environment(),
-        parameters,
+        parameters: parameter::all(&known),
+        unknown: parameter::unknown(),
     };
     if json {
-        println!("{}", serde_json::to_string_pretty(&found).map_err(|e| e.to_string())?);
+        let text = serde_json::to_string_pretty(&found).map_err(|e| e.to_string())?;
+        crate::out::print(&(text + "\n"))?;
     } else {
-        print!("{}", text::render(&found));
+        crate::out::print(&text::render(&found))?;
     }
     Ok(found.provider.offered)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Provider;
 use crate::fabric::{Library, Want, version_text};
 
-const NAME: &str = "strait";
+pub const NAME: &str = "strait";
 const FILE: &str = "libstrait-fi.so";
 
 pub fn look(library: &Arc<Library>) -> Provider {
@@ -88,6 +88,12 @@ fn filtered_out(filter: &str) -> bool {
     };
     let named = names.split([',', ';']).any(|name| name.trim() == NAME);
     !filter.is_empty() && named == negated
+}
+
+/// The directory of the provider that this program was installed or built with, unless FI_PROVIDER_PATH names one.
+pub fn own() -> Option<PathBuf> {
+    let told = std::env::var_os("FI_PROVIDER_PATH").is_some_and(|path| !path.is_empty());
+    if told { None } else { nearby() }
 }
 
 /// Where an installation or a build would have the provider, seen from this program.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::parameter::Source;
 use super::{Finding, Found};
 
 pub fn render(found: &Found) -> String {
@@ -13,7 +14,7 @@ pub fn render(found: &Found) -> String {
             let _ = writeln!(out, "{name:<14} {part}");
         }
     };
-    line("strait", found.strait);
+    line("strait", &found.strait);
     let libfabric = &found.libfabric;
     match (&libfabric.version, &libfabric.path, &libfabric.error) {
         (Some(version), Some(path), _) => line("libfabric", &format!("{version}, {path}")),
@@ -72,9 +73,19 @@ pub fn render(found: &Found) -> String {
         line(if k == 0 { "environment" } else { "" }, &format!("{name}={value}"));
     }
     for (k, parameter) in found.parameters.iter().enumerate() {
-        let value = parameter.value.as_deref().map(|v| format!("={v}")).unwrap_or_default();
-        let help = parameter.help.trim();
-        line(if k == 0 { "parameters" } else { "" }, &format!("{}{value}: {help}", parameter.name));
+        let source = match (parameter.source, &parameter.set) {
+            (Source::Default, _) => "default".to_owned(),
+            (Source::Environment, Some(set)) => format!("environment: {set}"),
+            (_, set) => format!("libfabric: {}", set.as_deref().unwrap_or_default()),
+        };
+        let text = format!("{} = {} ({source}): {}", parameter.name, parameter.value, parameter.help);
+        line(if k == 0 { "parameters" } else { "" }, &text);
+        if let Some(problem) = &parameter.problem {
+            line("", &format!("WRONG: {problem}"));
+        }
+    }
+    for name in &found.unknown {
+        line("", &format!("WRONG: {name}"));
     }
     out
 }
@@ -87,7 +98,7 @@ fn told(finding: &Finding) -> String {
 }
 
 /// `0-3,8` of sorted numbers.
-fn ranges(numbers: &[usize]) -> String {
+pub fn ranges(numbers: &[usize]) -> String {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     for &n in numbers {
         match parts.last_mut() {

@@ -15,6 +15,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use libfabric_sys::FI_VERSION;
 use pair::{Pair, Plan};
 pub use plot::format_of as plot_format;
 use report::{Failure, Report, Row};
@@ -23,7 +24,8 @@ use wire::About;
 pub use worker::Start;
 
 use crate::fabric::{Error, Library, version_text};
-use crate::os;
+use crate::out::{self, say};
+use crate::{info, os};
 
 /// Who stands in the provider's place for floors.
 const MACHINE: &str = "machine";
@@ -55,10 +57,14 @@ pub fn peer(start: &Start) -> Result<(), Error> {
 
 /// Measures and prints; whether everything asked for was measured.
 pub fn run(options: &Options) -> Result<bool, Error> {
+    // What is known to fail is not found out after all is measured.
+    for file in options.csv.iter().chain(&options.plot) {
+        writable(file)?;
+    }
     let library = Library::load(options.libfabric.as_deref())?;
-    let mut runner = Runner::new(options);
+    let mut runner = Runner::new(options)?;
     let explicit = !options.providers.is_empty();
-    let usual = ["strait", "shm", "tcp"].map(str::to_owned);
+    let usual = ["strait", "shm", tcp(library.version())].map(str::to_owned);
     let providers = if explicit { &options.providers[..] } else { &usual[..] };
 
     let mut tests = options.tests.clone();
@@ -78,7 +84,7 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     }
 
     let mut report = Report {
-        version: env!("CARGO_PKG_VERSION"),
+        version: crate::version(),
         libfabric: library.path().display().to_string(),
         libfabric_version: version_text(library.version()),
         cpus: runner.plan.cpus,
@@ -98,16 +104,17 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     report.unsupported.retain(|one| !absent.contains(&one.provider) || explicit);
 
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?);
+        let text = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;
+        out::print(&(text + "\n"))?;
     } else {
-        print!("{}", report.text());
+        out::print(&report.text())?;
     }
     for provider in &absent {
         let hint = match provider.as_str() {
             "strait" => "; `strait info` tells why",
             _ => "",
         };
-        eprintln!("strait perf: provider {provider} measured nothing: not available for this{hint}");
+        say!("strait perf: provider {provider} measured nothing: not available for this{hint}");
     }
     if let Some(path) = &options.csv {
         std::fs::write(path, report.csv()).map_err(|error| format!("writing {}: {error}", path.display()))?;
@@ -123,6 +130,25 @@ pub fn run(options: &Options) -> Result<bool, Error> {
         return Err(Error::Failed("nothing could be measured".into()));
     }
     Ok(report.failed.is_empty() && (!explicit || absent.is_empty()))
+}
+
+/// The provider for TCP that has endpoints of the sort measured: before 1.18 it is a layered one.
+fn tcp(libfabric: u32) -> &'static str {
+    if libfabric < FI_VERSION(1, 18) { "tcp;ofi_rxm" } else { "tcp" }
+}
+
+/// Whether a file can be written; one that was not there is not left behind.
+fn writable(path: &Path) -> Result<(), Error> {
+    let new = !path.exists();
+    std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .map_err(|error| Error::Failed(format!("cannot write {}: {error}", path.display())))?;
+    if new {
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(())
 }
 
 /// Draws what was measured before.
@@ -156,13 +182,20 @@ struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    fn new(options: &'a Options) -> Runner<'a> {
+    fn new(options: &'a Options) -> Result<Runner<'a>, Error> {
         let now = Instant::now();
-        Runner {
+        let cpus = options.cpus.unwrap_or_else(os::pair_of_cpus);
+        let allowed = os::allowed_cpus();
+        if let Some(cpu) = [cpus.0, cpus.1].into_iter().find(|cpu| !allowed.contains(cpu)) {
+            let those = info::ranges(&allowed);
+            return Err(Error::Failed(format!("--cpus: this process may not use core {cpu}, but {those}")));
+        }
+        Ok(Runner {
             options,
             plan: Plan {
                 libfabric: options.libfabric.clone(),
-                cpus: options.cpus.unwrap_or_else(os::pair_of_cpus),
+                cpus,
+                strait: info::own_provider(),
                 // A measurement must not look like a hang.
                 timeout: options.timeout.max(Duration::from_secs_f64(options.seconds * 4.0)),
             },
@@ -174,7 +207,7 @@ impl<'a> Runner<'a> {
             failed: Vec::new(),
             begin: now,
             told: now,
-        }
+        })
     }
 
     /// All sizes of a test over a provider, once.
@@ -198,7 +231,7 @@ impl<'a> Runner<'a> {
         match error {
             Error::Unsupported(_) => self.unsupported.push(failure),
             Error::Failed(_) => {
-                eprintln!("strait perf: FAILED: {failure}");
+                say!("strait perf: FAILED: {failure}");
                 self.failed.push(failure);
                 self.pairs.remove(provider);
             }
@@ -239,7 +272,7 @@ impl<'a> Runner<'a> {
             return;
         }
         self.told = Instant::now();
-        eprintln!(
+        say!(
             "strait perf: {:.0} s: repetition {rep} of {}: {} over {provider}",
             self.begin.elapsed().as_secs_f64(),
             self.options.reps,

@@ -12,12 +12,15 @@ use super::test::Test;
 use super::wire::{About, Channel, Order, Reply};
 use super::worker::Start;
 use crate::fabric::Error;
+use crate::info;
 
 /// What a pair is started for.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub libfabric: Option<std::path::PathBuf>,
     pub cpus: (usize, usize),
+    /// The directory of this installation's provider, if libfabric is told of no other.
+    pub strait: Option<std::path::PathBuf>,
     pub timeout: Duration,
 }
 
@@ -177,6 +180,10 @@ fn worker(
     command.stdout(Stdio::from(std::io::stderr()));
     if let Some(provider) = provider {
         command.env("FI_PROVIDER", provider);
+        // For this one alone: the variable takes the place of libfabric's own directory.
+        if let (info::NAME, Some(dir)) = (provider, &plan.strait) {
+            command.env("FI_PROVIDER_PATH", dir);
+        }
     }
     let fd = aside.as_raw_fd();
     let parent = std::process::id();

@@ -58,7 +58,7 @@ impl fmt::Display for Failure {
 /// Everything.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    pub version: &'static str,
+    pub version: String,
     pub libfabric: String,
     pub libfabric_version: String,
     pub cpus: (usize, usize),
@@ -277,7 +277,7 @@ mod tests {
     fn report() -> Report {
         let row = |size, provider, values: &[f64]| Row::new(Test::Lat, size, provider, values);
         Report {
-            version: "0",
+            version: "0".into(),
             libfabric: "x".into(),
             libfabric_version: "2.1".into(),
             cpus: (0, 1),

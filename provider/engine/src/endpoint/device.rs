@@ -17,7 +17,7 @@ use hmem::Span;
 use wire::{Flags, Head, MAX_SEGS, Op as WireOp, Pieces, Seg, Status, put, take, take_many};
 
 use super::{Endpoint, In, Out, Request, Serve, Then};
-use crate::core::Core;
+use crate::core::{Core, unmoved};
 use crate::link::{CopyId, Link, NoDirect, PeerId, Refused, Share, Way};
 
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
@@ -312,16 +312,22 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    /// The device that a stream reads from has failed: whoever waits for it hears of it.
+    /// The memory that a stream reads from cannot be read: whoever waits for it hears of it.
     pub(super) fn stream_failed(&mut self, name: u64) {
         self.streams.retain(|s| *s != name);
-        let (peer, theirs) = match self.requests.get_mut(name) {
-            Some(Request::Out(Out { peer, asked: Some((theirs, _)), .. })) => (*peer, *theirs),
-            Some(Request::Serve(s)) => (s.peer, s.req),
+        let (peer, theirs, status) = match self.requests.get_mut(name) {
+            Some(Request::Out(Out { peer, asked: Some((theirs, _)), iov, .. })) => {
+                (*peer, *theirs, unmoved(iov))
+            }
+            Some(Request::Serve(s)) => (s.peer, s.req, unmoved(&s.iov)),
             _ => return,
         };
-        log::warn!("{}: a device's memory cannot be read", self.link.addr());
-        self.fin(peer, theirs, Status::Io, 0);
+        if status == Status::Fault {
+            self.warn_of(peer, status);
+        } else {
+            log::warn!("{}: a device's memory cannot be read", self.link.addr());
+        }
+        self.fin(peer, theirs, status, 0);
         if matches!(self.requests.get_mut(name), Some(Request::Serve(_))) {
             self.requests.remove(name);
         }

@@ -1,11 +1,11 @@
 //! Frames that peers send. Nothing in them is believed.
 
 use arrayvec::ArrayVec;
-use hmem::{AtomicOp, Datatype, total};
+use hmem::{AtomicOp, Datatype, NotApplied, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status, put, take, take_many};
 
 use super::{Endpoint, Fetches, Landing, Meta, Request, Then};
-use crate::core::{Body, Bound, Core, Message, Reach, Reached, RecvOp};
+use crate::core::{Body, Bound, Core, Message, Reach, Reached, RecvOp, unmoved};
 use crate::link::{Frame, Link, PeerId};
 use crate::types::*;
 
@@ -249,7 +249,7 @@ impl<L: Link> Endpoint<L> {
         let (status, cntrs) = match core.reach(segs, Access::REMOTE_WRITE) {
             Ok(Reached { iov, len: n, cntrs, .. }) if n == len => {
                 let ok = self.link.copy_out(frame, off, &iov, 0, len) == len;
-                (if ok { Status::Ok } else { Status::Io }, cntrs)
+                (if ok { Status::Ok } else { unmoved(&iov) }, cntrs)
             }
             Ok(_) => (Status::Malformed, Bound::new()),
             Err(status) => (status, Bound::new()),
@@ -277,8 +277,7 @@ impl<L: Link> Endpoint<L> {
         cntrs: impl IntoIterator<Item = CntrId>,
     ) {
         if status != Status::Ok {
-            log::warn!("{}: refused access by {}: {status:?}", self.link.addr(), self.link.peer_addr(peer));
-            return;
+            return self.warn_of(peer, status);
         }
         core.count(self.cntrs.remote_write, false);
         for cntr in cntrs {
@@ -299,6 +298,20 @@ impl<L: Link> Endpoint<L> {
                 olen: 0,
             };
             core.complete(self.rx_cq, entry);
+        }
+    }
+
+    /// A peer did not get at memory here.
+    #[cold]
+    pub(super) fn warn_of(&self, peer: PeerId, status: Status) {
+        let (here, there) = (self.link.addr(), self.link.peer_addr(peer));
+        if status == Status::Fault {
+            log::warn!(
+                "{here}: {there} accesses registered memory that is not mapped, or not for that: close a registration \
+                 before its memory is unmapped, and address within what is mapped"
+            );
+        } else {
+            log::warn!("{here}: refused access by {there}: {status:?}");
         }
     }
 
@@ -413,7 +426,10 @@ impl<L: Link> Endpoint<L> {
                 old.resize(reached.len, 0);
             }
             hmem::apply(&reached.iov, op, datatype, operand, compare, fetch.then_some(&mut old[..]))
-                .map_err(|_| Status::Unsupported)?;
+                .map_err(|why| match why {
+                    NotApplied::Unsupported => Status::Unsupported,
+                    NotApplied::Fault => unmoved(&reached.iov),
+                })?;
             Ok(total(&reached.iov))
         });
         core.give_back(payload);

@@ -243,6 +243,8 @@ pub(crate) struct Endpoint<L> {
     streams: VecDeque<u64>,
     /// Requests of which we have pieces to copy.
     shares: VecDeque<u64>,
+    /// Pieces of shared transfers taken in this progress call.
+    taken: usize,
     /// Something large was begun, and nobody waited for anything since.
     posting: bool,
     /// Copies in flight, and the request each is for.
@@ -294,6 +296,7 @@ impl<L: Link> Endpoint<L> {
             requests: Pool::with_capacity(64),
             streams: VecDeque::new(),
             shares: VecDeque::new(),
+            taken: 0,
             posting: false,
             copies: Vec::new(),
             invited: Vec::new(),
@@ -389,6 +392,7 @@ impl<L: Link> Endpoint<L> {
         let mut n = 0;
         self.unheard = 0;
         self.posting = false;
+        self.taken = 0;
         let standing = |core: &Core| enough.map_or(0, |(cq, _)| core.standing(cq));
         let most = enough.map_or(usize::MAX, |(_, most)| most);
         while n < BUDGET {

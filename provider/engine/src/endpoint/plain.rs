@@ -210,7 +210,9 @@ impl<L: Link> Endpoint<L> {
         if span.len() != len || !span.kind().is_system() {
             return None;
         }
-        self.link.copy_out(frame, HEADERS, &[span], 0, len);
+        if self.link.copy_out(frame, HEADERS, &[span], 0, len) != len {
+            return None;
+        }
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
         self.written(core, frame.from(), Status::Ok, What::RMA, len, data, cntr);
         if flags.contains(Flags::ACK) {

@@ -76,7 +76,9 @@ impl<L: Link> Endpoint<L> {
     fn gate(&mut self, core: &Core, to: FiAddr, flags: OpFlags) -> Result<PeerId, Error> {
         let peer = usize::try_from(to).ok().and_then(|at| self.route.get(at).copied().flatten());
         let peer = peer.ok_or(Error::NoAddr)?;
-        if flags.contains(OpFlags::COMPLETION) && core.is_full(self.tx_cq) {
+        // What is injected is done when the call returns: clients post it without ever reading the queue.
+        let waits = flags & (OpFlags::COMPLETION | OpFlags::INJECT) == OpFlags::COMPLETION;
+        if waits && core.is_full(self.tx_cq) {
             return Err(Error::Again);
         }
         let depth = self.depth;

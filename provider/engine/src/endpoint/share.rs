@@ -24,11 +24,16 @@ use zerocopy::IntoBytes;
 use super::{Done, Endpoint, Fetches, In, Out, Request, Then};
 use crate::core::{Core, Mrs, Spans};
 use crate::link::{Grant, Link, NoDirect, PeerId, Share, Ticket};
-use crate::proto::Thresholds;
+use crate::proto::{Thresholds, pieces_by};
 use crate::types::{Access, Rma, What};
 
 /// Bytes copied in a row, so that nothing else waits long.
 const GO: usize = 4 << 20;
+
+/// Pieces taken by one progress call, after which the next call goes on.
+const TAKEN: usize = 64;
+/// Reads and writes of one peer that we take part in at a time: more than a peer of ours begins.
+const LENT: usize = 64;
 
 /// Messages a sender is given ahead: one to copy, and one to go on with.
 pub(super) const GIVEN: usize = 2;
@@ -115,8 +120,8 @@ impl Part {
         let len = usize::try_from(about.len.get()).ok()?;
         let piece = usize::try_from(about.piece.get()).ok()?;
         let there = segs.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()))?;
-        (piece > 0 && len > 0 && there >= len as u64).then_some(())?;
-        let pieces = u16::try_from(len.div_ceil(piece)).ok()?;
+        (there >= len as u64).then_some(())?;
+        let pieces = pieces_by(len, piece)?;
         let share = Share { slot: about.slot.get(), turn: about.turn.get() };
         let (mine, failed, owner, left, said) = (0, None, false, 0, None);
         let (grant, named) = (Grant::Request(theirs), None);
@@ -258,9 +263,22 @@ impl<L: Link> Endpoint<L> {
         for _ in 0..self.shares.len() {
             let Some(&name) = self.shares.front() else { break };
             self.shares.rotate_left(1);
-            n += self.share_one(core, name);
+            let taken = self.share_one(core, name);
+            n += taken;
+            self.taken += taken;
+            if self.taken >= TAKEN {
+                break;
+            }
         }
         n
+    }
+
+    /// Begins with what is the other side's, unless much was done in this progress call: then the next one does.
+    fn share_in(&mut self, core: &mut Core, name: u64) {
+        self.shares.push_back(name);
+        if self.taken < TAKEN {
+            self.taken += self.share_one(core, name);
+        }
     }
 
     /// Copies pieces until there are none, or enough for one go.
@@ -530,10 +548,15 @@ impl<L: Link> Endpoint<L> {
             return Some(());
         }
         let iov = Spans::from(&reached.iov[..]);
+        let requests = &mut self.requests;
+        let mut is_theirs =
+            |name: &u64| matches!(requests.get_mut(*name), Some(Request::Lent(l)) if l.peer == peer);
+        if self.shares.iter().filter(|name| is_theirs(name)).count() >= LENT {
+            return Some(());
+        }
         let lent = Lent { peer, iov, part: Box::new(part), mrs: reached.mrs };
         let name = self.requests.insert(Request::Lent(lent));
-        self.shares.push_back(name);
-        self.share_one(core, name);
+        self.share_in(core, name);
         Some(())
     }
 
@@ -570,8 +593,7 @@ impl<L: Link> Endpoint<L> {
             return Some(());
         }
         out.shared = Some(Box::new(part));
-        self.shares.push_back(name);
-        self.share_one(core, name);
+        self.share_in(core, name);
         Some(())
     }
 

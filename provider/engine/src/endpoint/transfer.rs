@@ -8,7 +8,7 @@ use super::bound::OWED_MUCH;
 use super::device::on_device;
 use super::share::How;
 use super::{Endpoint, Fetches, In, Request, Serve, Then};
-use crate::core::{Core, Reach, Reached, Spans};
+use crate::core::{Core, Reach, Reached, Spans, unmoved};
 use crate::link::{Frame, Grant, Link, NoDirect, PeerId, Refused};
 use crate::proto::Thresholds;
 use crate::types::*;
@@ -191,7 +191,9 @@ impl<L: Link> Endpoint<L> {
             // Read now, before a later write can change it.
             let head = Head::new(WireOp::Data, Flags::empty(), 0, req, 0);
             if !self.tell_peer_of(peer, head.as_bytes(), &serve.iov, len) {
-                return self.fin(peer, req, Status::Io, 0);
+                let status = unmoved(&serve.iov);
+                self.warn_of(peer, status);
+                return self.fin(peer, req, status, 0);
             }
             return self.was_read(core, serve.cntrs);
         }
@@ -289,7 +291,7 @@ impl<L: Link> Endpoint<L> {
             return None;
         }
         if spoilt.is_none() && self.link.copy_out(frame, Head::LEN, iov, off, len) != len {
-            *spoilt = Some(Status::Io);
+            *spoilt = Some(unmoved(iov));
         }
         *got += len;
         // What failed here for a read is over; a peer that asked is told when it has sent all.

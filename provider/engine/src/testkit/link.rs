@@ -66,7 +66,7 @@ pub(super) struct Hub {
     stations: Vec<Station>,
     ways: BTreeMap<(Place, Place), Way>,
     /// By owner, other side and slot: turn, and the next piece.
-    shares: BTreeMap<(Place, Place, u16), (u16, u16)>,
+    shares: BTreeMap<(Place, Place, u16), (u64, u16)>,
     /// How many pieces the side that did not open the counter took.
     helped: usize,
     /// Whether they can learn that.
@@ -175,6 +175,19 @@ impl Hub {
 
     pub(super) fn bar(&mut self, at: Place) {
         self.barred = Some(at);
+    }
+
+    /// Opens a counter of the node at `at` to another one.
+    pub(super) fn open_share(&mut self, at: Place, with: Place) -> Option<Share> {
+        let slot = (0..4).find(|slot| self.shares.get(&(at, with, *slot)).is_none_or(|s| s.1 == u16::MAX))?;
+        let state = self.shares.entry((at, with, slot)).or_insert((0, 0));
+        *state = (state.0 + 1, 0);
+        Some(Share { slot, turn: state.0 })
+    }
+
+    /// Has all pieces of all counters handed out once more.
+    pub(super) fn rewind_shares(&mut self) {
+        self.shares.values_mut().for_each(|state| state.1 = 0);
     }
 
     pub(super) fn helped(&self) -> usize {
@@ -657,12 +670,7 @@ impl Link for MemLink {
 
     fn share_open(&mut self, with: PeerId) -> Option<Share> {
         let with = self.place_of(with);
-        let mut hub = self.hub.borrow_mut();
-        let slot =
-            (0..4).find(|slot| hub.shares.get(&(self.at, with, *slot)).is_none_or(|s| s.1 == u16::MAX))?;
-        let state = hub.shares.entry((self.at, with, slot)).or_insert((0, 0));
-        *state = (state.0.wrapping_add(1), 0);
-        Some(Share { slot, turn: state.0 })
+        self.hub.borrow_mut().open_share(self.at, with)
     }
 
     fn share_claim(&mut self, with: PeerId, share: Share, mine: bool, of: u16) -> Option<u16> {

@@ -5,6 +5,7 @@ use libfabric_sys::*;
 
 use super::caps;
 use super::hints::{Hints, Object};
+use super::refusal::{Kind, Refusal};
 use crate::param;
 
 /// The name of the fabric and of its one domain, whatever the addresses.
@@ -89,25 +90,23 @@ pub(crate) struct Offer {
     pub count: usize,
 }
 
-/// Why there is no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
-    pub what: &'static str,
-    pub asked: u64,
-    pub offered: u64,
-}
-
+/// A value that is not the one offered.
 fn refuse<T>(what: &'static str, asked: impl TryInto<u64>, offered: impl TryInto<u64>) -> Result<T, Refusal> {
     let (asked, offered) = (asked.try_into().unwrap_or(0), offered.try_into().unwrap_or(0));
-    Err(Refusal { what, asked, offered })
+    Err(Refusal { what, asked, offered, kind: Kind::Code })
+}
+
+fn word<T>(what: &'static str) -> Result<T, Refusal> {
+    Err(Refusal { what, asked: 0, offered: 0, kind: Kind::Word })
 }
 
 fn within(what: &'static str, asked: usize, limit: usize) -> Result<(), Refusal> {
-    if asked > limit { refuse(what, asked, limit) } else { Ok(()) }
+    let (asked, offered) = (asked as u64, limit as u64);
+    if asked > offered { Err(Refusal { what, asked, offered, kind: Kind::Most }) } else { Ok(()) }
 }
 
-fn subset(what: &'static str, asked: u64, offered: u64) -> Result<(), Refusal> {
-    if asked & !offered != 0 { refuse(what, asked, offered) } else { Ok(()) }
+fn subset(what: &'static str, asked: u64, offered: u64, kind: Kind) -> Result<(), Refusal> {
+    if asked & !offered != 0 { Err(Refusal { what, asked, offered, kind }) } else { Ok(()) }
 }
 
 /// Whether the endpoint type is ours: the first question, for layered providers ask often.
@@ -124,7 +123,7 @@ pub(crate) fn answer(hints: Option<&Hints>, api: u32) -> Result<Offer, Refusal> 
     let h = hints.unwrap_or(&none);
     endpoint_type(h.ep.kind)?;
     check_names(h)?;
-    subset("capabilities", h.caps, if h.devices { caps::ALL } else { caps::ALL & !FI_HMEM })?;
+    subset("capabilities", h.caps, if h.devices { caps::ALL } else { caps::ALL & !FI_HMEM }, Kind::Flags)?;
     check_endpoint(h)?;
     check_queues(h)?;
     check_domain(h)?;
@@ -197,11 +196,11 @@ pub(crate) fn answer(hints: Option<&Hints>, api: u32) -> Result<Offer, Refusal> 
 
 fn check_names(h: &Hints) -> Result<(), Refusal> {
     if h.fabric.object == Object::Foreign || h.domain.object == Object::Foreign {
-        return refuse("an open object (it is another provider's)", 0u64, 0u64);
+        return word("the hints name an open object, and it is another provider's");
     }
     let other = |n: &Option<String>| n.as_deref().is_some_and(|n| !n.eq_ignore_ascii_case(NAME));
     if other(&h.fabric.name) || other(&h.domain.name) {
-        return refuse("fabric or domain name (both are \"strait\")", 0u64, 0u64);
+        return word("the hints name another fabric or domain (both are called \"strait\")");
     }
     if h.fabric.prov_version > crate::VERSION {
         return refuse("provider version", h.fabric.prov_version, crate::VERSION);
@@ -232,14 +231,14 @@ fn check_endpoint(h: &Hints) -> Result<(), Refusal> {
 
 fn check_queues(h: &Hints) -> Result<(), Refusal> {
     // What belongs to the other direction, or only to the whole, does no harm here.
-    subset("transmit capabilities", h.tx.caps, caps::ALL)?;
-    subset("receive capabilities", h.rx.caps, caps::ALL)?;
-    subset("transmit op_flags", h.tx.op_flags, OP_FLAGS)?;
-    subset("receive op_flags", h.rx.op_flags, OP_FLAGS)?;
-    subset("transmit msg_order", h.tx.msg_order, ORDERS)?;
-    subset("receive msg_order", h.rx.msg_order, ORDERS)?;
-    subset("transmit comp_order", h.tx.comp_order, 0)?;
-    subset("receive comp_order", h.rx.comp_order, 0)?;
+    subset("transmit capabilities", h.tx.caps, caps::ALL, Kind::Flags)?;
+    subset("receive capabilities", h.rx.caps, caps::ALL, Kind::Flags)?;
+    subset("transmit op_flags", h.tx.op_flags, OP_FLAGS, Kind::Flags)?;
+    subset("receive op_flags", h.rx.op_flags, OP_FLAGS, Kind::Flags)?;
+    subset("transmit msg_order", h.tx.msg_order, ORDERS, Kind::Orders)?;
+    subset("receive msg_order", h.rx.msg_order, ORDERS, Kind::Orders)?;
+    subset("transmit comp_order", h.tx.comp_order, 0, Kind::Code)?;
+    subset("receive comp_order", h.rx.comp_order, 0, Kind::Code)?;
     within("inject_size", h.tx.inject_size, INJECT_SIZE)?;
     within("transmit size", h.tx.size, MAX_QUEUE_SIZE)?;
     within("receive size", h.rx.size, MAX_QUEUE_SIZE)?;
@@ -270,7 +269,7 @@ fn check_domain(h: &Hints) -> Result<(), Refusal> {
     within("max_err_data", d.max_err_data, 0)?;
     within("domain's auth_key_size", d.auth_key_size, 0)?;
     within("max_ep_auth_key", d.max_ep_auth_key, 0)?;
-    subset("domain capabilities", d.caps, caps::DOMAIN)
+    subset("domain capabilities", d.caps, caps::DOMAIN, Kind::Flags)
 }
 
 /// Registration modes: none is needed. The values from before API 1.5, alone, are answered in kind.

@@ -17,6 +17,7 @@ mod fill;
 #[cfg(test)]
 mod fuzz_tests;
 mod hints;
+mod refusal;
 #[cfg(test)]
 mod tests;
 
@@ -62,7 +63,7 @@ pub(crate) unsafe extern "C" fn getinfo(
         };
         let hints = hints.map(|h| Hints { devices: h.caps & fi::FI_HMEM != 0 && devices(), ..h });
         let offer = answer::answer(hints.as_ref(), version).map_err(|r| {
-            log::info!("fi_getinfo: {} {:#x} asked, {:#x} offered", r.what, r.asked, r.offered);
+            log::info!("fi_getinfo: {r}");
             Errno::NODATA
         })?;
         // SAFETY: the core passes the application's strings.

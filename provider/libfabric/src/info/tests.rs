@@ -2,9 +2,10 @@
 
 use libfabric_sys::*;
 
-use super::answer::{Offer, PROTOCOL, Refusal, answer, mr_semantics};
+use super::answer::{Offer, PROTOCOL, answer, mr_semantics};
 use super::caps::PRIMARY;
 use super::hints::{Hints, Object};
+use super::refusal::Refusal;
 
 const BASIC_MAP: i32 = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 const ATOMIC_ORDERS: u64 =
@@ -265,7 +266,10 @@ fn what_is_not_there_is_refused() {
     assert_eq!(with(&|h| h.ep.rx_ctx_cnt = 2), "rx_ctx_cnt");
     assert_eq!(with(&|h| h.domain.caps = FI_SHARED_AV), "domain capabilities");
     assert_eq!(with(&|h| h.domain.cq_data_size = 9), "cq_data_size");
-    assert_eq!(with(&|h| h.domain.name = Some("lo".into())), "fabric or domain name (both are \"strait\")");
+    assert_eq!(
+        with(&|h| h.domain.name = Some("lo".into())),
+        "the hints name another fabric or domain (both are called \"strait\")"
+    );
     assert!(with(&|h| h.domain.object = Object::Foreign).contains("another provider's"));
     assert_eq!(with(&|h| h.fabric.prov_version = crate::VERSION + 1), "provider version");
     let mut h = hints(FI_MSG);

@@ -96,9 +96,11 @@ fn an_address_comes_back_as_it_went_in() {
     // SAFETY: `straddr` ends what it writes with NUL.
     let text = unsafe { std::ffi::CStr::from_ptr(text.as_ptr()) }.to_str().unwrap();
     assert!(text.starts_with("fi_sockaddr_in://") && text.len() + 1 == len, "{text} {len}");
-    let mut gone = [addr];
-    assert_eq!(call!(w.av, ops.remove(gone.as_mut_ptr(), 1, 0)), 0);
-    assert!(call!(w.av, ops.remove(gone.as_mut_ptr(), 1, 0)) < 0);
+    let remove = |at| call!(w.av, ops.remove([at].as_mut_ptr(), 1, 0));
+    assert_eq!(remove(addr), 0);
+    for none in [addr, 2, 1 << 40, fi::FI_ADDR_UNSPEC] {
+        assert_eq!(remove(none), -fi::FI_EINVAL, "{none}");
+    }
     assert_eq!(close(ep), 0);
     w.end();
 }

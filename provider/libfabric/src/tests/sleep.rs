@@ -167,3 +167,45 @@ fn a_target_that_never_calls_is_served() {
     assert_eq!(close(mr), 0);
     two.end();
 }
+
+/// Calls again and again, for a time, until it is enough.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(10), "{what}");
+    }
+}
+
+#[test]
+fn a_read_of_no_entries_makes_progress() {
+    type Call = fn(*mut fi::fid_cq) -> isize;
+    let calls: [(&str, Call); 3] = [
+        ("fi_cq_read", |cq| call!(cq, ops.read(NO, 0))),
+        ("fi_cq_readfrom", |cq| call!(cq, ops.readfrom(NO, 0, ptr::null_mut()))),
+        ("fi_cq_sread", |cq| call!(cq, ops.sread(NO, 0, ptr::null(), 1))),
+    ];
+    let two = Two::new(Setting::default(), Setting::default());
+    for (name, call) in calls {
+        two.recv();
+        two.recv();
+        assert_eq!(call(two.there.cq), AGAIN, "{name}");
+        two.send();
+        until(name, || call(two.there.cq) == 0);
+        // One entry is unread from here on, and a message that completes where it is received follows.
+        let iov = libc::iovec { iov_base: leak([7u8; 8]).cast(), iov_len: 8 };
+        let msg = fi::fi_msg { msg_iov: &raw const iov, iov_count: 1, addr: two.to, ..Default::default() };
+        until(name, || {
+            let rc = call!(two.ep, msg.sendmsg(&raw const msg, fi::FI_DELIVERY_COMPLETE));
+            rc != AGAIN || two.here.read().is_ok()
+        });
+        until(name, || {
+            assert_eq!(call(two.there.cq), 0, "{name}");
+            two.here.read().is_ok()
+        });
+        for _ in 0..2 {
+            assert!(two.there.read().is_ok(), "{name}");
+        }
+        assert_eq!(call(two.there.cq), AGAIN, "{name}");
+    }
+    two.end();
+}

@@ -74,6 +74,7 @@ impl ShmLink {
         let sock = match control::connect(Some(addr.ip()), addr.port()) {
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
                 if !net::is_local(addr.ip()) {
+                    self.tell_far(id);
                     return Err(Failed::Gone(Gone::Unreachable));
                 }
                 control::connect(None, addr.port())
@@ -123,6 +124,20 @@ impl ShmLink {
             board: None,
             shares: Slots::default(),
         })
+    }
+
+    /// A peer's address is not this host's: said once, since each operation to it fails.
+    fn tell_far(&mut self, id: u32) {
+        let peer = &mut self.peers[id as usize];
+        if !std::mem::replace(&mut peer.far, true) {
+            log::warn!(
+                "{}: peer {} is on another host, or in another network namespace (no interface here has its address); \
+                 strait connects processes of one host, so operations to this peer fail: run all processes on one \
+                 host, or choose a transport that reaches both, such as tcp",
+                self.addr,
+                peer.addr
+            );
+        }
     }
 
     /// Bytes of the ring to one more peer.

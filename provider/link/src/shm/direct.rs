@@ -138,7 +138,7 @@ impl ShmLink {
             (None, None) => return Err(NoDirect::Fault),
         };
         if pid <= 0 {
-            self.frames_only(id, "its pid is not visible here (another pid namespace)".into());
+            self.frames_only(id, super::NO_PID.into());
             return Err(NoDirect::Never);
         }
         let now = tick();
@@ -159,6 +159,7 @@ impl ShmLink {
         (self.options.cma && peer.no_cma.is_none()).then_some(known)
     }
 
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn direct(
         &mut self,
         way: cma::Way,
@@ -270,6 +271,15 @@ impl ShmLink {
             access::is_inside(mem.rx_inside(), Some(slot + 1)) || mem.rx_flights().load(Acquire) != 0
         })?;
         self.wait_for_parted(until)
+    }
+
+    /// Whether a peer is inside an access by a request of ours.
+    pub fn is_inside(&self, peer: PeerId, request: u64) -> bool {
+        let Some((slot, _)) = place(request) else { return false };
+        let is_it = |mem: &Segment| access::is_inside(mem.rx_inside(), Some(slot + 1));
+        let parted = |p: &Parted| p.peer == peer.0 && p.receiver && is_it(&p.mem);
+        self.peers[peer.0 as usize].out.as_ref().is_some_and(|out| is_it(out.tx.mem()))
+            || self.parted.iter().any(parted)
     }
 
     pub(super) fn renew_request(&mut self, to: PeerId, request: u64) {

@@ -46,9 +46,12 @@ use wake::Barrier;
 
 pub use ahead::look_no_further;
 pub use hazard::Hazards;
-pub use open::{DEFAULT_RING, FEW, LONG_RING, MIN_RING, OpenOptions};
+pub use open::{DEFAULT_RING, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, eager_most};
 pub use wake::full_fence;
 pub use window::{Mapping, WindowId, Windows};
+
+/// Why the memory of a process in another pid namespace is not reached directly.
+const NO_PID: &str = "its pid is not visible here (another pid namespace)";
 
 /// A frame in a peer's ring.
 #[derive(Debug)]
@@ -497,11 +500,18 @@ impl Link for ShmLink {
     fn copy_out(&self, frame: &ShmFrame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
         let Some(inb) = &self.peers[frame.from.0 as usize].inb else { return 0 };
         if let ([only], Some(at)) = (dst, inb.rx.straight(off, len)) {
-            if let Some(part) = only.part(doff, len).filter(|p| p.kind().is_system()) {
+            let part = only.part(doff, len);
+            if let Some(part) = part.filter(|p| p.is_plain()) {
                 // SAFETY: the part is valid for writes by `Span`'s invariant; its place in the ring
                 // was found by `straight`, and the frame is ours until it is released.
                 unsafe { inb.rx.mem().get(at, part.as_ptr(), len) };
                 return len;
+            }
+            if let Some(part) = part.filter(|p| p.may_vanish()) {
+                let from = inb.rx.mem().span(at, len);
+                // SAFETY: what is mapped of the part may be written by `Span`'s invariant, and the frame is ours.
+                let done = unsafe { hmem::guard::copy(part.as_ptr(), from.as_ptr(), len) };
+                return if done.is_ok() { len } else { 0 };
             }
         }
         inb.rx.mem().lock_for(dst);
@@ -576,7 +586,6 @@ impl Link for ShmLink {
     fn share_open(&mut self, with: PeerId) -> Option<Share> {
         let out = self.peers[with.0 as usize].out.as_mut()?;
         let (slot, turn) = out.shares.open(|slot| out.tx.mem().share(slot))?;
-        share::forget(out.tx.mem().report(slot), turn);
         Some(Share { slot, turn })
     }
 
@@ -694,6 +703,7 @@ impl Link for ShmLink {
         let _ = match (&peer.no_cma, pid) {
             _ if !self.options.cma => write!(line, "frames only: cma is switched off"),
             (Some(why), _) => write!(line, "frames only: {why}"),
+            (None, Some(pid)) if pid <= 0 => write!(line, "frames only: {NO_PID}"),
             (None, Some(pid)) => write!(line, "cma (process_vm_readv) with pid {pid}"),
             (None, None) => write!(line, "not connected"),
         };

@@ -31,6 +31,19 @@ pub const FEW: usize = 16;
 /// Least bytes of a ring: enough for frames of 10 KiB.
 pub const MIN_RING: usize = 24 << 10;
 
+/// Most bytes of a ring.
+pub const MAX_RING: usize = segment::MAX_RING;
+
+/// The ring that is made where one of so many bytes is asked for.
+fn size(ring: usize) -> usize {
+    ring.clamp(MIN_RING, MAX_RING).next_multiple_of(4096)
+}
+
+/// Most bytes of payload that travel inside a frame of a ring for which so many bytes were asked.
+pub fn eager_most(ring: usize) -> usize {
+    ring::max_frame((size(ring) / ring::LINE) as u32) - wire::EAGER_HEAD
+}
+
 /// How to open a [`ShmLink`].
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -79,7 +92,6 @@ impl ShmLink {
         }
         let poller = Poller::new()?;
         poller.add(&listener, service::LISTENER)?;
-        let size = |ring: usize| ring.clamp(MIN_RING, segment::MAX_RING).next_multiple_of(4096);
         let ring = size(options.ring);
         let long_ring = size(options.long_ring).max(ring);
         let link = ShmLink {

@@ -44,7 +44,7 @@ impl Outbound {
     }
 
     /// Sends a frame that a line has room for, of `head` and one stretch of memory that the processor may
-    /// read; `None` if it is another one, or there may be no room.
+    /// just read; `None` if it is another one, or there may be no room.
     #[inline(always)]
     pub(super) fn send_short(&mut self, head: &[u8], body: &[Span], off: usize, len: usize) -> Option<()> {
         let total = head.len() + len;
@@ -53,7 +53,7 @@ impl Outbound {
         }
         let at = self.tx.reserve_short()?;
         let part = match body {
-            [only] => only.part(off, len).filter(|p| p.kind().is_system())?,
+            [only] => only.part(off, len).filter(|p| p.is_plain())?,
             [] if len == 0 => Span::EMPTY,
             _ => return None,
         };
@@ -80,12 +80,12 @@ impl Outbound {
     }
 
     /// Copies bytes `off..off+len` of `body` to byte `at` of the reserved frame; returns how many
-    /// there were.
+    /// there were, or fewer where they could not be read.
     #[inline(always)]
     pub(super) fn copy_in(&mut self, at: usize, body: &[Span], off: usize, len: usize) -> usize {
         let mem = self.tx.mem();
         if let ([only], Some(at)) = (body, self.tx.straight(at, len)) {
-            if let Some(part) = only.part(off, len).filter(|p| p.kind().is_system()) {
+            if let Some(part) = only.part(off, len).filter(|p| p.is_plain()) {
                 // SAFETY: the part is valid for reads by `Span`'s invariant; its place in the ring
                 // was found by `straight`, and is reserved.
                 unsafe { mem.put(at, part.as_ptr(), len) };
@@ -184,6 +184,8 @@ pub(super) struct Peer {
     pub(super) waiting: Vec<Inbound>,
     /// It was connected to before.
     pub(super) reached: bool,
+    /// Its address is not this host's, and that was told.
+    pub(super) far: bool,
     /// Since when, and from when on again, it is tried to connect.
     pub(super) first_try: Option<Instant>,
     pub(super) next_try: Option<Instant>,
@@ -209,6 +211,7 @@ impl Peer {
             lost: false,
             waiting: Vec::new(),
             reached: false,
+            far: false,
             first_try: None,
             next_try: None,
             no_cma: None,

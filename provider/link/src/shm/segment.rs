@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use hmem::registry::{self, Pages};
 use hmem::{Kind, Span};
@@ -134,6 +134,13 @@ impl Shared {
         unsafe { self.base.add(at).cast::<AtomicU32>().as_ref() }
     }
 
+    /// The word of 64 bits at byte `at`, which is inside and aligned to 8; else as [`Shared::word`].
+    fn wide(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at + 8 <= self.len && at % 8 == 0);
+        // SAFETY: as in `word`: inside the mapping, aligned, and any value is one.
+        unsafe { self.base.add(at).cast::<AtomicU64>().as_ref() }
+    }
+
     /// Bytes that take memory.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn resident(&self) -> usize {
@@ -195,13 +202,13 @@ impl Segment {
     }
 
     /// A counter of shared transfers; `slot` is below [`SLOTS`].
-    pub(crate) fn share(&self, slot: u16) -> &AtomicU32 {
-        self.word(SHARES + usize::from(slot % SLOTS) * SHARE)
+    pub(crate) fn share(&self, slot: u16) -> &AtomicU64 {
+        self.shared.wide(SHARES + usize::from(slot % SLOTS) * SHARE)
     }
 
     /// What the side that did not open that counter reports.
-    pub(crate) fn report(&self, slot: u16) -> &AtomicU32 {
-        self.word(SHARES + usize::from(slot % SLOTS) * SHARE + size_of::<u32>())
+    pub(crate) fn report(&self, slot: u16) -> &AtomicU64 {
+        self.shared.wide(SHARES + usize::from(slot % SLOTS) * SHARE + size_of::<u64>())
     }
 
     /// What the sender accesses of the receiver's memory.

@@ -1,9 +1,10 @@
 //! Counters that hand out the pieces of transfers which two sides share.
 //!
 //! One word each, in the control page of the channel from the side that opens it: the number of the
-//! transfer it serves (`turn`) in its upper half, the next piece in its lower. A piece is claimed by
+//! transfer it serves (`turn`) in its upper 48 bits, the next piece in its lower 16. A piece is claimed by
 //! a compare-exchange of the whole word, so that nobody gets one of a later transfer by a name of an
-//! earlier, and nobody gets one twice. Claims ask for no order.
+//! earlier, and nobody gets one twice. Claims ask for no order. Turns are so many that none comes again,
+//! however long the name of an earlier one lies unread.
 //!
 //! What is copied changes hands by a frame, or by the word behind the counter: there the side that did not
 //! open it reports, once, how many pieces it has done.
@@ -11,24 +12,46 @@
 //! The other side may write what it likes there: it only spoils its own transfers, and each side
 //! stops at as many pieces as there are.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 use engine::{PeerId, Share};
 
 use super::ShmLink;
-use super::ring::Word;
+
+/// A word of 64 bits. Exists so that a test can put in one that forgets an ordering.
+pub(crate) trait Wide {
+    fn load(&self, order: Ordering) -> u64;
+    fn store(&self, v: u64, order: Ordering);
+    /// Stores `to` if the word is `from`, else answers what it is. No order.
+    fn compare_exchange(&self, from: u64, to: u64) -> Result<(), u64>;
+}
+
+impl Wide for AtomicU64 {
+    fn load(&self, order: Ordering) -> u64 {
+        AtomicU64::load(self, order)
+    }
+    fn store(&self, v: u64, order: Ordering) {
+        AtomicU64::store(self, v, order);
+    }
+    fn compare_exchange(&self, from: u64, to: u64) -> Result<(), u64> {
+        AtomicU64::compare_exchange(self, from, to, Relaxed, Relaxed).map(drop)
+    }
+}
 
 /// Counters of a channel.
 pub(crate) const SLOTS: u16 = 48;
 /// In the place of the next piece: there is none, the counter is free.
-const CLOSED: u32 = 0xffff;
+const CLOSED: u64 = 0xffff;
+/// Bits of a word for the piece; the others are the turn's.
+const PIECE: u32 = 16;
 
 /// What the opener knows of its counters.
 #[derive(Debug)]
 pub(crate) struct Slots {
     /// Bit by bit: which are in use.
     used: u64,
-    turns: [u16; SLOTS as usize],
+    turns: [u64; SLOTS as usize],
 }
 
 impl Default for Slots {
@@ -39,38 +62,38 @@ impl Default for Slots {
 
 impl Slots {
     /// Opens a counter; its slot and turn.
-    pub(crate) fn open<'a, W: Word + 'a>(&mut self, word: impl Fn(u16) -> &'a W) -> Option<(u16, u16)> {
+    pub(crate) fn open<'a, W: Wide + 'a>(&mut self, word: impl Fn(u16) -> &'a W) -> Option<(u16, u64)> {
         let slot = self.used.trailing_ones() as u16;
         if slot >= SLOTS {
             return None;
         }
         self.used |= 1 << slot;
         let turn = &mut self.turns[usize::from(slot)];
-        *turn = turn.wrapping_add(1);
-        word(slot).store(u32::from(*turn) << 16, Relaxed);
+        *turn += 1;
+        word(slot).store(*turn << PIECE, Relaxed);
         Some((slot, *turn))
     }
 
     /// Closes one that is open for that turn.
-    pub(crate) fn close<'a, W: Word + 'a>(&mut self, slot: u16, turn: u16, word: impl Fn(u16) -> &'a W) {
+    pub(crate) fn close<'a, W: Wide + 'a>(&mut self, slot: u16, turn: u64, word: impl Fn(u16) -> &'a W) {
         if slot < SLOTS && self.used & 1 << slot != 0 && self.turns[usize::from(slot)] == turn {
             self.used &= !(1 << slot);
-            word(slot).store(u32::from(turn) << 16 | CLOSED, Relaxed);
+            word(slot).store(turn << PIECE | CLOSED, Relaxed);
         }
     }
 }
 
 /// Whether a piece was claimed since the counter was opened for that turn.
-pub(crate) fn is_begun<W: Word>(word: &W, turn: u16) -> bool {
-    word.load(Relaxed) != u32::from(turn) << 16 | 1
+pub(crate) fn is_begun<W: Wide>(word: &W, turn: u64) -> bool {
+    word.load(Relaxed) != turn << PIECE | 1
 }
 
 /// Claims the next of `of` pieces.
-pub(crate) fn claim<W: Word>(word: &W, turn: u16, of: u16) -> Option<u16> {
+pub(crate) fn claim<W: Wide>(word: &W, turn: u64, of: u16) -> Option<u16> {
     let mut seen = word.load(Relaxed);
     loop {
-        let next = seen & 0xffff;
-        if seen >> 16 != u32::from(turn) || next >= u32::from(of) {
+        let next = seen & CLOSED;
+        if seen >> PIECE != turn || next >= u64::from(of) {
             return None;
         }
         match word.compare_exchange(seen, seen + 1) {
@@ -81,23 +104,18 @@ pub(crate) fn claim<W: Word>(word: &W, turn: u16, of: u16) -> Option<u16> {
 }
 
 /// In a report: not all of these pieces could be copied.
-const FAILED: u32 = 1 << 15;
-
-/// Forgets what was reported of earlier turns, since their numbers come again.
-pub(super) fn forget<W: Word>(word: &W, turn: u16) {
-    word.store(u32::from(turn.wrapping_sub(1)) << 16, Relaxed);
-}
+const FAILED: u64 = 1 << 15;
 
 /// Reports so many pieces as done, and whether all could be copied.
-pub(crate) fn report<W: Word>(word: &W, turn: u16, done: u16, good: bool) {
-    let done = u32::from(done) & (FAILED - 1);
-    word.store(u32::from(turn) << 16 | if good { 0 } else { FAILED } | done, Release);
+pub(crate) fn report<W: Wide>(word: &W, turn: u64, done: u16, good: bool) {
+    let done = u64::from(done) & (FAILED - 1);
+    word.store(turn << PIECE | if good { 0 } else { FAILED } | done, Release);
 }
 
 /// What was reported for that turn: how many pieces, and whether all could be copied.
-pub(crate) fn reported<W: Word>(word: &W, turn: u16) -> Option<(u16, bool)> {
+pub(crate) fn reported<W: Wide>(word: &W, turn: u64) -> Option<(u16, bool)> {
     let seen = word.load(Acquire);
-    (seen >> 16 == u32::from(turn)).then_some(((seen & (FAILED - 1)) as u16, seen & FAILED == 0))
+    (seen >> PIECE == turn).then_some(((seen & (FAILED - 1)) as u16, seen & FAILED == 0))
 }
 
 /// The other way for pieces to change hands.
@@ -124,11 +142,10 @@ mod model;
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU32;
 
     #[test]
     fn a_turn_that_is_over_gives_nothing() {
-        let words: Vec<AtomicU32> = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
+        let words: Vec<AtomicU64> = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
         let word = |slot: u16| &words[usize::from(slot)];
         let mut slots = Slots::default();
         let (slot, turn) = slots.open(word).unwrap();
@@ -146,25 +163,40 @@ mod tests {
     }
 
     #[test]
+    fn no_turn_comes_again_while_its_name_lies_unread() {
+        let words: Vec<AtomicU64> = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
+        let word = |slot: u16| &words[usize::from(slot)];
+        let mut slots = Slots::default();
+        let (slot, first) = slots.open(word).unwrap();
+        slots.close(slot, first, word);
+        // As many as fit in less time than a peer may be stopped.
+        for n in 0..200_000 {
+            let (again, turn) = slots.open(word).unwrap();
+            assert_eq!(again, slot);
+            assert_eq!(claim(word(slot), first, 2), None, "after {n}");
+            slots.close(slot, turn, word);
+        }
+    }
+
+    #[test]
     fn a_report_is_of_one_turn() {
-        let word = AtomicU32::new(0);
+        let word = AtomicU64::new(0);
         report(&word, 7, 3, true);
         assert_eq!((reported(&word, 7), reported(&word, 8)), (Some((3, true)), None));
         report(&word, 7, i16::MAX as u16, false);
         assert_eq!(reported(&word, 7), Some((i16::MAX as u16, false)));
-        forget(&word, 7);
-        assert_eq!(reported(&word, 7), None);
-        forget(&word, 0);
-        assert_eq!(reported(&word, 0), None);
+        assert_eq!((reported(&word, 6), reported(&word, 7 + (1 << 16))), (None, None));
     }
 
     #[test]
     fn whatever_the_word_says_a_claim_is_a_piece_or_none() {
-        let word = AtomicU32::new(0);
-        for seen in [0, 0xffff, 0x1_0000, 0x1_fffe, 0x1_ffff, u32::MAX] {
-            word.store(seen, Relaxed);
-            let got = claim(&word, 1, u16::MAX - 1);
-            assert!(got.is_none_or(|p| p < u16::MAX - 1), "{seen:x}: {got:?}");
+        let word = AtomicU64::new(0);
+        for seen in [0, 0xffff, 0x1_0000, 0x1_fffe, 0x1_ffff, u64::MAX] {
+            for turn in [0, 1, (1 << 48) - 1, 1 << 48, u64::MAX] {
+                word.store(seen, Relaxed);
+                let got = claim(&word, turn, u16::MAX - 1);
+                assert!(got.is_none_or(|p| p < u16::MAX - 1), "{seen:x}: {got:?}");
+            }
         }
     }
 }

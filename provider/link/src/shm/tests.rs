@@ -520,6 +520,12 @@ fn direct_access_and_its_description() {
     assert_eq!(a.describe(to_b), format!("shm 508 KiB ring, cma (process_vm_readv) with pid {pid}"));
     let nobody = a.peer(&Addr::new("127.0.0.1:3".parse().unwrap()));
     assert_eq!(a.get(nobody, Grant::Agreed, &seg, 0, &mine, 0, 8), Err(NoDirect::Fault));
+    // The kernel gives 0 for a process of another pid namespace.
+    if let Some(out) = a.peers[to_b.0 as usize].out.as_mut() {
+        out.pid = 0;
+    }
+    a.peers[to_b.0 as usize].inb = None;
+    assert!(a.describe(to_b).contains("frames only: its pid is not visible"), "{}", a.describe(to_b));
     assert_eq!(a.describe(nobody), "shm 124 KiB ring, not connected");
     a.options.cma = false;
     assert_eq!(a.get(to_b, Grant::Agreed, &seg, 0, &mine, 0, 8), Err(NoDirect::Never));

@@ -45,9 +45,16 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `len` bytes of a memfd, at `at` if that is given and free.
     fn new(fd: &OwnedFd, len: usize, at: Option<usize>) -> io::Result<Mapping> {
-        let place = std::ptr::without_provenance_mut(at.unwrap_or(0));
         let fixed = if at.is_some() { libc::MAP_FIXED_NOREPLACE } else { 0 };
-        // SAFETY: a new mapping; MAP_FIXED_NOREPLACE replaces none.
+        // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping.
+        unsafe { Mapping::with(fd, len, at, fixed) }
+    }
+
+    /// # Safety
+    /// With MAP_FIXED the memory at `at` must be the caller's, and no longer in use.
+    unsafe fn with(fd: &OwnedFd, len: usize, at: Option<usize>, fixed: libc::c_int) -> io::Result<Mapping> {
+        let place = std::ptr::without_provenance_mut(at.unwrap_or(0));
+        // SAFETY: a new mapping; what it replaces is the caller's.
         let base = unsafe {
             libc::mmap(
                 place,
@@ -149,8 +156,25 @@ impl Windows {
     }
 
     /// Makes a window of `len` bytes, a multiple of the page size, all zero; at the address `at` if
-    /// that is given, else where the kernel likes.
+    /// that is given, where nothing may be mapped yet, else where the kernel likes.
     pub fn create(&self, len: usize, at: Option<usize>) -> io::Result<(WindowId, Arc<Mapping>)> {
+        self.add(len, |fd| Mapping::new(fd, len, at))
+    }
+
+    /// The same at the address `at`, in place of what is mapped there.
+    ///
+    /// # Safety
+    /// `at..at+len` must be the caller's memory, or unmapped, and no longer in use.
+    pub unsafe fn create_over(&self, len: usize, at: usize) -> io::Result<(WindowId, Arc<Mapping>)> {
+        // SAFETY: the caller's promise.
+        self.add(len, |fd| unsafe { Mapping::with(fd, len, Some(at), libc::MAP_FIXED) })
+    }
+
+    fn add(
+        &self,
+        len: usize,
+        map: impl FnOnce(&OwnedFd) -> io::Result<Mapping>,
+    ) -> io::Result<(WindowId, Arc<Mapping>)> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a C string; memfd_create(2) takes nothing else from memory.
         let fd = unsafe { libc::memfd_create(c"strait-window".as_ptr(), flags) };
@@ -162,7 +186,7 @@ impl Windows {
             cvt(libc::ftruncate(fd.as_raw_fd(), size))?;
             cvt(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS))?;
         }
-        let mapping = Arc::new(Mapping::new(&fd, len, at)?);
+        let mapping = Arc::new(map(&fd)?);
         let mut inner = self.lock();
         inner.next += 1;
         let number = inner.next;

@@ -88,6 +88,19 @@ fn a_window_at_an_address_takes_no_other_memory() {
     windows.remove(id);
     drop(free);
     assert_eq!(windows.create(4096, Some(at)).unwrap().1.base() as usize, at);
+    // Over what is mapped, if that is what is asked for, and no more than that.
+    let (_, pages) = windows.create(3 * 4096, None).unwrap();
+    let at = pages.base() as usize + 4096;
+    let byte = |n: usize| pages.base().wrapping_add(n * 4096);
+    // SAFETY: the middle page is replaced by what goes before `pages`; all are mapped and nobody else's.
+    unsafe {
+        (0..3).for_each(|n| byte(n).write_volatile(7));
+        let (_, over) = windows.create_over(4096, at).unwrap();
+        assert_eq!(over.base() as usize, at);
+        assert_eq!((0..3).map(|n| byte(n).read_volatile()).collect::<Vec<_>>(), [7, 0, 7]);
+        assert!(windows.create_over(4096, at + 1).is_err());
+        assert_eq!(byte(1).read_volatile(), 0);
+    }
 }
 
 #[test]

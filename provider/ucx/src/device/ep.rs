@@ -108,16 +108,20 @@ unsafe fn copy(
     comp: *mut Completion,
     put: bool,
 ) -> Status {
+    // SAFETY: the caller's promise.
+    let Some((local, len)) = (unsafe { spans(iov, count) }) else { return ucx::UCS_ERR_INVALID_PARAM };
+    // Nothing is looked at for no bytes: there need not be a key.
+    if len == 0 {
+        return ucx::UCS_OK;
+    }
+    if rkey == ucx::UCT_INVALID_RKEY {
+        return ucx::UCS_ERR_INVALID_PARAM;
+    }
     // SAFETY: the caller's promise; nothing calls back.
     let (e, i, key) =
         unsafe { (of(ep), iface::of((*ep.cast::<Ep>()).iface.cast()), &*(rkey as *const Rkey)) };
-    // SAFETY: the caller's promise.
-    let Some((local, len)) = (unsafe { spans(iov, count) }) else { return ucx::UCS_ERR_INVALID_PARAM };
     if !key.covers(addr, len) {
         return ucx::UCS_ERR_INVALID_ADDR;
-    }
-    if len == 0 {
-        return ucx::UCS_OK;
     }
     if std::mem::take(&mut e.fenced) {
         let this: *const Ep = e;

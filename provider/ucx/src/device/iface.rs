@@ -81,7 +81,7 @@ pub(crate) unsafe extern "C" fn close(iface: ucx::Iface) {
         // SAFETY: an interface of ours, closed once.
         unsafe {
             let host = &of(iface).served.host;
-            (host.progress_disable)(iface, !0);
+            (host.progress_disable)(iface, ucx::UCT_PROGRESS_BOTH);
             (host.class_cleanup)(host.base_iface_class, iface, -1);
             drop(Box::from_raw(iface.cast::<Iface>()));
         }

@@ -1,0 +1,187 @@
+//! The handler of SIGSEGV and SIGBUS: a fault of [`super::routine`]'s goes on there, everything else is passed on
+//! to the handler that was there before, as the kernel would have called it.
+//!
+//! It is set by the system call, not by sigaction(3): UCX, sanitizers and the JVM's libjsig have functions of
+//! that name which do something else for these two signals.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{
+    AtomicPtr,
+    Ordering::{Acquire, Release},
+};
+use std::sync::{Mutex, PoisonError};
+
+use super::routine;
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Action {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+const SA_RESTORER: u64 = 0x0400_0000;
+const SA_NODEFER: u64 = libc::SA_NODEFER as u64;
+const SA_RESETHAND: u64 = libc::SA_RESETHAND as u64;
+/// What the handler before chose and this one keeps.
+const KEPT: u64 = (libc::SA_ONSTACK | libc::SA_RESTART) as u64;
+/// SIGBUS: a page was found broken which this thread did not touch.
+const BUS_MCEERR_AO: c_int = 5;
+
+static DEFAULT: Action = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+
+const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// Those before us, by signal: when we came first, and when another one had taken our place. Both are null or
+/// live for ever.
+static FIRST: [AtomicPtr<Action>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
+static SECOND: [AtomicPtr<Action>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
+
+/// Why there is no handler of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum No {
+    /// The kernel does not let us.
+    Forbidden(i32),
+    /// Another one has taken our place twice.
+    Replaced,
+}
+
+/// Reads, and with `new` sets, what is done on a signal.
+fn action(signal: c_int, new: Option<&Action>) -> Result<Action, No> {
+    let mut old = DEFAULT;
+    let new = new.map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: both are of the kernel's layout or null; a new handler is ours, or was there before.
+    let ret = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new, &raw mut old, 8usize) };
+    match ret {
+        0 => Ok(old),
+        _ => Err(No::Forbidden(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::ENOSYS))),
+    }
+}
+
+/// Sees to it that a fault of ours comes to our handler: to be asked at every registration, since others may have
+/// taken its place. Whoever did so has its turn before those that we came after, once; after the second time
+/// there is no end to be seen.
+pub(super) fn hold() -> Result<(), No> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    let _lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    for (i, signal) in SIGNALS.into_iter().enumerate() {
+        let now = action(signal, None)?;
+        if now.handler == routine::entry().0 {
+            continue;
+        }
+        let before = match (FIRST[i].load(Acquire).is_null(), SECOND[i].load(Acquire).is_null()) {
+            (true, _) => &FIRST[i],
+            // Another copy of this code came after us, and passes on to us.
+            (false, _) if is_like_us(now.handler) => continue,
+            (false, true) => &SECOND[i],
+            (false, false) => return Err(No::Replaced),
+        };
+        // It may be called at once.
+        before.store(Box::into_raw(Box::new(now)), Release);
+        let (handler, restorer) = routine::entry();
+        let is_default = now.handler == libc::SIG_DFL || now.handler == libc::SIG_IGN;
+        let kept = if is_default { libc::SA_ONSTACK as u64 } else { now.flags & KEPT };
+        let flags = libc::SA_SIGINFO as u64 | SA_NODEFER | SA_RESTORER | kept;
+        let replaced = action(signal, Some(&Action { handler, flags, restorer, mask: 0 }))?;
+        if replaced.handler != now.handler {
+            // Set by another thread in between.
+            before.store(Box::into_raw(Box::new(replaced)), Release);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a handler is that of another library with this code in it.
+fn is_like_us(handler: usize) -> bool {
+    let mut found = [0u8; 16];
+    let at = handler.wrapping_sub(found.len());
+    super::by_call(found.as_mut_ptr(), ptr::without_provenance(at), found.len()).is_ok()
+        && found == *routine::SIGNATURE
+}
+
+/// What the handler does. `above` is the place above its return address: there the kernel puts the context, and no
+/// other handler does that calls this one.
+///
+/// # Safety
+/// To be called for one of [`SIGNALS`], with what the kernel tells a handler with SA_SIGINFO.
+pub(super) unsafe extern "C" fn on_fault(
+    signal: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+    above: usize,
+) {
+    // SAFETY: the caller's promise.
+    let code = unsafe { (*info).si_code };
+    // Otherwise it was sent, and where the thread was has nothing to do with it.
+    let is_fault = code > 0 && !(signal == libc::SIGBUS && code == BUS_MCEERR_AO);
+    if is_fault {
+        // SAFETY: the caller's promise.
+        let at =
+            unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] };
+        if routine::instructions().contains(&(*at as usize)) {
+            *at = routine::fix_up() as i64;
+            return;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { pass_on(signal, info, context, is_fault, above == context as usize) }
+}
+
+/// Does what would have been done without us.
+///
+/// # Safety
+/// As for [`on_fault`].
+#[cold]
+unsafe fn pass_on(
+    signal: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+    is_fault: bool,
+    by_kernel: bool,
+) {
+    let i = usize::from(signal == libc::SIGBUS);
+    let (first, second) = (FIRST[i].load(Acquire), SECOND[i].load(Acquire));
+    // The one that came after us passes on to us what it does not want: then it is the turn of those before.
+    let (place, before) =
+        if by_kernel && !second.is_null() { (&SECOND[i], second) } else { (&FIRST[i], first) };
+    // SAFETY: null, or it lives for ever.
+    let before = unsafe { before.as_ref() }.copied().unwrap_or(DEFAULT);
+    match before.handler {
+        // The kernel ignores what was sent, but no fault.
+        libc::SIG_IGN if !is_fault => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            let _ = action(signal, Some(&DEFAULT));
+            if !is_fault {
+                // SAFETY: a signal to this thread.
+                unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), signal) };
+            }
+            // A fault comes again on return, and ends the process where it happened.
+        }
+        handler => {
+            if before.flags & SA_RESETHAND != 0 {
+                place.store((&raw const DEFAULT).cast_mut(), Release);
+            }
+            let own = if before.flags & SA_NODEFER == 0 { 1u64 << (signal - 1) } else { 0 };
+            let mask = before.mask | own;
+            // The mask of before comes back with the context.
+            // SAFETY: a mask of 8 bytes, as the kernel has it; it was a handler of the program's, and is called as
+            // the kernel does, with all three arguments in either case.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_rt_sigprocmask,
+                    libc::SIG_BLOCK,
+                    &raw const mask,
+                    ptr::null_mut::<u64>(),
+                    8usize,
+                );
+                let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                    std::mem::transmute(handler);
+                handler(signal, info, context);
+            }
+        }
+    }
+}

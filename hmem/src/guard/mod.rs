@@ -1,0 +1,170 @@
+//! Access to memory that may not be there.
+//!
+//! What a program has registered for its peers it may have unmapped by the time one of them comes to it, and
+//! (NULL, SIZE_MAX) was never all there. A peer's access must then be an error to that peer, not the end of this
+//! process. So such memory is touched by a few instructions only ([`routine`]), and a handler of SIGSEGV and
+//! SIGBUS ([`handler`]) has a fault at one of them go on where the routine returns an error: that costs nothing as
+//! long as there is no fault.
+//!
+//! Where there is no such handler the kernel copies, process_vm_readv(2) on this process, which finds out too; and
+//! where that is not allowed either, a fault is a fault.
+//!
+//! The handler cannot help a thread that blocks SIGSEGV or SIGBUS: the kernel ends the process then.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+mod handler;
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+mod routine;
+
+/// The memory was not there, or not for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault;
+
+/// How such memory is accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Guard {
+    /// A signal handler turns faults into errors.
+    Handler = 1,
+    /// The kernel copies.
+    Call = 2,
+    /// Not guarded: a fault ends the process.
+    None = 3,
+}
+
+/// The [`Guard`] there is, 0 before it was asked for.
+static GUARD: AtomicU8 = AtomicU8::new(0);
+
+/// Sees to it that there is a guard, by a signal handler if `handlers` and that is possible. To be called when memory is
+/// registered for peers; again and again, since another library may have set handlers of its own. Says how
+/// memory is accessed from now on if that has changed.
+pub fn hold(handlers: bool) -> Option<Guard> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    let _lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = GUARD.load(Relaxed);
+    if before > Guard::Handler as u8 {
+        return None;
+    }
+    let now = match handlers && has_handler() {
+        true => Guard::Handler,
+        false if calls() => Guard::Call,
+        false => Guard::None,
+    };
+    GUARD.store(now as u8, Relaxed);
+    (before != now as u8).then_some(now)
+}
+
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+fn has_handler() -> bool {
+    handler::hold().is_ok()
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64")))]
+fn has_handler() -> bool {
+    false
+}
+
+/// Whether the kernel copies within this process.
+fn calls() -> bool {
+    let (from, mut to) = (7u8, 0u8);
+    by_call(&raw mut to, &raw const from, 1).is_ok() && to == 7
+}
+
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+#[inline]
+pub(crate) fn is_by_handler() -> bool {
+    GUARD.load(Relaxed) == Guard::Handler as u8
+}
+
+/// The guard there is, from now on at the latest.
+#[cold]
+pub(crate) fn current() -> Guard {
+    loop {
+        match GUARD.load(Relaxed) {
+            1 => return Guard::Handler,
+            2 => return Guard::Call,
+            3 => return Guard::None,
+            _ => drop(hold(true)),
+        }
+    }
+}
+
+/// Copies `len` bytes, which may overlap; some of them may have been copied before a fault.
+///
+/// # Safety
+/// What is mapped of `to..to+len` must be memory that the caller may write, of `from..from+len` such as it may
+/// read; the rest may be anything.
+#[inline]
+pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
+    #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+    if is_by_handler() {
+        // SAFETY: the caller's promise; what is not mapped is a fault, which the handler turns into the answer.
+        return match unsafe { routine::strait_guard_copy(to, from, len) } {
+            0 => Ok(()),
+            _ => Err(Fault),
+        };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { copy_otherwise(to, from, len) }
+}
+
+/// # Safety
+/// As for [`copy`].
+#[cold]
+unsafe fn copy_otherwise(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
+    match current() {
+        // SAFETY: the caller's promise.
+        Guard::Handler => unsafe { copy(to, from, len) },
+        Guard::Call => by_call(to, from, len),
+        Guard::None => {
+            // SAFETY: the caller's promise. Nothing better is to be had here, which was said.
+            unsafe { std::ptr::copy(from, to, len) };
+            Ok(())
+        }
+    }
+}
+
+/// Has the kernel copy.
+fn by_call(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
+    let mut done = 0;
+    while done < len {
+        let part = |base: *mut u8| libc::iovec {
+            iov_base: base.wrapping_add(done).cast(),
+            iov_len: (len - done).min(1 << 30),
+        };
+        let (here, there) = (part(to), part(from.cast_mut()));
+        // SAFETY: the kernel checks both; our callers may write the one and read the other.
+        let n = unsafe { libc::process_vm_readv(libc::getpid(), &here, 1, &there, 1, 0) };
+        match usize::try_from(n) {
+            Ok(n @ 1..) => done += n,
+            _ => return Err(Fault),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+/// An integer in memory that may not be there: the value from before, sequentially consistent.
+///
+/// # Safety
+/// For each function: if the cell is mapped, it must be memory that the caller may access in this way, aligned.
+pub(crate) trait Cell: Copy {
+    /// Reads it.
+    unsafe fn load(cell: *mut u8) -> Result<Self, Fault>;
+    /// Puts a value there.
+    unsafe fn swap(cell: *mut u8, value: Self) -> Result<Self, Fault>;
+    /// Adds a value.
+    unsafe fn add(cell: *mut u8, value: Self) -> Result<Self, Fault>;
+    /// Combines it with a value.
+    unsafe fn and(cell: *mut u8, value: Self) -> Result<Self, Fault>;
+    /// Likewise.
+    unsafe fn or(cell: *mut u8, value: Self) -> Result<Self, Fault>;
+    /// Likewise.
+    unsafe fn xor(cell: *mut u8, value: Self) -> Result<Self, Fault>;
+    /// Puts a value there if it is as expected.
+    unsafe fn cas(cell: *mut u8, expected: Self, value: Self) -> Result<Self, Fault>;
+}

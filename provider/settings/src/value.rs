@@ -1,0 +1,216 @@
+//! Values as text, and what is said of those that are none.
+
+use std::fmt;
+
+use crate::{Kind, Setting};
+
+/// What a parameter was set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Bytes or milliseconds.
+    Number(u64),
+    /// Yes or no.
+    Switch(bool),
+}
+
+/// What came of a variable's text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// What holds; `None`: the default.
+    pub value: Option<Value>,
+    /// What is wrong with the text, what holds instead, and what may be given.
+    pub complaint: Option<String>,
+}
+
+impl Reading {
+    /// The number, of a parameter that takes one.
+    pub fn number(&self) -> Option<u64> {
+        match self.value {
+            Some(Value::Number(n)) => Some(n),
+            _ => None,
+        }
+    }
+
+    /// Cuts a number to what fits a frame of the ring.
+    pub fn fit(&mut self, setting: &Setting, fits: u64) {
+        let Some(asked) = self.number().filter(|n| *n > fits) else { return };
+        let (variable, ring) = (setting.variable(), crate::RING_SIZE.variable());
+        self.value = Some(Value::Number(fits));
+        self.complaint = Some(format!(
+            "{variable}={asked} is more than fits a frame of the ring, and {fits} is used; a longer ring ({ring}) has \
+             longer frames"
+        ));
+    }
+
+    /// Yes or no, of a parameter that takes that.
+    pub fn switch(&self) -> Option<bool> {
+        match self.value {
+            Some(Value::Switch(on)) => Some(on),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Number(n) => n.fmt(f),
+            Value::Switch(on) => f.write_str(if *on { "yes" } else { "no" }),
+        }
+    }
+}
+
+impl Setting {
+    /// Reads the variable's text. Nothing in it is as if it were not set.
+    pub fn read(&self, text: &str) -> Reading {
+        let trimmed = text.trim();
+        if trimmed.is_empty() {
+            return Reading::default();
+        }
+        let (range, units): (_, fn(&str) -> Option<u64>) = match self.kind {
+            Kind::Switch => return self.read_switch(text, trimmed),
+            // What is wrong with it only the provider can tell.
+            Kind::Text(_) => return Reading::default(),
+            Kind::Bytes { least, most } => (least..=most, bytes),
+            Kind::Millis { least, most } => (least..=most, digits),
+        };
+        let Some(n) = units(trimmed) else { return self.not_understood(text) };
+        let used = n.clamp(*range.start(), *range.end());
+        let complaint = (used != n).then(|| {
+            let how = if used < n { "more than" } else { "less than" };
+            let limit = if used < n { "the most" } else { "the least" };
+            format!("{}={text} is {how} {limit}, and {used} is used; it takes {}", self.variable(), self.kind)
+        });
+        Reading { value: Some(Value::Number(used)), complaint }
+    }
+
+    fn read_switch(&self, text: &str, trimmed: &str) -> Reading {
+        let on = match trimmed.to_ascii_lowercase().as_str() {
+            "1" | "y" | "yes" | "on" | "true" => true,
+            "0" | "n" | "no" | "off" | "false" => false,
+            _ => return self.not_understood(text),
+        };
+        Reading { value: Some(Value::Switch(on)), complaint: None }
+    }
+
+    fn not_understood(&self, text: &str) -> Reading {
+        let (variable, default, kind) = (self.variable(), self.default, self.kind);
+        let complaint = format!(
+            "{variable}={text} is not understood, and the default is used ({default}); it takes {kind}"
+        );
+        Reading { value: None, complaint: Some(complaint) }
+    }
+}
+
+/// A number of digits alone; more than fits is the most.
+fn digits(text: &str) -> Option<u64> {
+    let all = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    all.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+/// A number of bytes: `65536`, `64K`, `64k`, `64KiB`.
+fn bytes(text: &str) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let shift = match unit.trim_start().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return None,
+    };
+    Some(digits(number)?.saturating_mul(1 << shift))
+}
+
+/// `24K` of a number of bytes, where it is a round one.
+pub fn bytes_text(n: u64) -> String {
+    for (shift, unit) in [(30, "G"), (20, "M"), (10, "K")] {
+        if n > 0 && n.trailing_zeros() >= shift {
+            return format!("{}{unit}", n >> shift);
+        }
+    }
+    n.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ALL, CMA, CONNECT_TIMEOUT, EAGER_SIZE, RING_SIZE, UNEXPECTED_SIZE};
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, n) in [
+            ("65536", 65536),
+            ("1M", 1 << 20),
+            ("1m", 1 << 20),
+            ("64K", 65536),
+            (" 64KiB ", 65536),
+            ("64 kib", 65536),
+            ("2MiB", 2 << 20),
+        ] {
+            assert_eq!(
+                RING_SIZE.read(text),
+                Reading { value: Some(Value::Number(n)), complaint: None },
+                "{text}"
+            );
+        }
+        assert_eq!(UNEXPECTED_SIZE.read("4G").number(), Some(4 << 30));
+        assert_eq!(EAGER_SIZE.read("0").number(), Some(0));
+        assert_eq!(RING_SIZE.read("").value, None);
+        assert_eq!(RING_SIZE.read(" ").complaint, None);
+    }
+
+    #[test]
+    fn what_is_no_value_is_told_and_ignored() {
+        let bad = ["abc", "-5", "1.5M", "K", "1KB", "0x10", "1 M M", "+1", "1T", "١"];
+        for text in bad {
+            let r = RING_SIZE.read(text);
+            let told = r.complaint.unwrap();
+            assert_eq!(r.value, None, "{text}");
+            assert!(told.contains(&format!("FI_STRAIT_RING_SIZE={text} ")), "{told}");
+            assert!(told.contains("520192") && told.contains("24K to 16M"), "{told}");
+        }
+        assert!(CONNECT_TIMEOUT.read("3s").complaint.unwrap().contains("milliseconds from 0"));
+        let told = CMA.read("maybe").complaint.unwrap();
+        assert!(told.contains("default is used (yes)") && told.contains("yes or no"), "{told}");
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_cut_and_told() {
+        for (text, used, how) in [
+            ("1K", 24576, "less than the least"),
+            ("99999999999", 16 << 20, "more than the most"),
+            ("99999999999999999999999", 16 << 20, "more than the most"),
+            ("99999999999999999G", 16 << 20, "more than the most"),
+        ] {
+            let r = RING_SIZE.read(text);
+            let told = r.complaint.clone().unwrap();
+            assert_eq!(r.number(), Some(used));
+            assert!(
+                told.contains(how) && told.contains(&used.to_string()) && told.contains("24K to 16M"),
+                "{told}"
+            );
+        }
+    }
+
+    #[test]
+    fn switches() {
+        for (text, on) in
+            [("yes", true), ("1", true), ("On", true), ("no", false), ("0", false), ("FALSE", false)]
+        {
+            assert_eq!(CMA.read(text).switch(), Some(on));
+            assert_eq!(CMA.read(text).complaint, None);
+        }
+    }
+
+    #[test]
+    fn nothing_that_is_given_is_lost_in_silence() {
+        // What is text is for the provider to judge.
+        for s in ALL.iter().filter(|s| !matches!(s.kind, Kind::Text(_))) {
+            for text in ["abc", "-1", "1e3", "99999999999999999999999999"] {
+                let r = s.read(text);
+                assert!(r.complaint.is_some(), "{}={text}: {:?}", s.name, r.value);
+            }
+        }
+    }
+}
