@@ -103,7 +103,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault
     #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
     if is_by_handler() {
         // SAFETY: the caller's promise; what is not mapped is a fault, which the handler turns into the answer.
-        return match unsafe { routine::strait_guard_copy(to, from, len) } {
+        return match unsafe { routine::copy(to, from, len) } {
             0 => Ok(()),
             _ => Err(Fault),
         };

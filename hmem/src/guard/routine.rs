@@ -7,7 +7,7 @@ use std::arch::global_asm;
 use super::handler;
 
 /// From how many bytes on the processor's own loop is used. Below that its start costs more than it saves.
-const LONG: usize = 1024;
+const LONG: usize = 4096;
 
 /// What a routine says: rax and rdx.
 #[repr(C)]
@@ -138,6 +138,38 @@ global_asm!(
     "ret",
     ".cfi_endproc",
     ".size strait_guard_copy, . - strait_guard_copy",
+    // The same for 65 bytes and more where the processor has AVX.
+    ".hidden strait_guard_copy_wide",
+    ".globl strait_guard_copy_wide",
+    ".type strait_guard_copy_wide, @function",
+    ".p2align 5",
+    "strait_guard_copy_wide:",
+    ".cfi_startproc",
+    "mov rax, rdi",
+    "sub rax, rsi",
+    "cmp rax, rdx",
+    "jb .Lstrait_guard_backwards",
+    "cmp rdx, {long}",
+    "jae .Lstrait_guard_long",
+    "vmovdqu ymm2, [rsi + rdx - 64]",
+    "vmovdqu ymm3, [rsi + rdx - 32]",
+    "lea r8, [rdi + rdx - 64]",
+    ".Lstrait_guard_wide_loop:",
+    "vmovdqu ymm0, [rsi]",
+    "vmovdqu ymm1, [rsi + 32]",
+    "vmovdqu [rdi], ymm0",
+    "vmovdqu [rdi + 32], ymm1",
+    "add rsi, 64",
+    "add rdi, 64",
+    "cmp rdi, r8",
+    "jb .Lstrait_guard_wide_loop",
+    "vmovdqu [r8], ymm2",
+    "vmovdqu [r8 + 32], ymm3",
+    "vzeroupper",
+    "xor eax, eax",
+    "ret",
+    ".cfi_endproc",
+    ".size strait_guard_copy_wide, . - strait_guard_copy_wide",
     // The atomics: cell in rdi, what was there before in rax, 0 in rdx.
     ".macro strait_guard_cell bits, size, a, b, c",
     ".hidden strait_guard_load\\bits",
@@ -272,7 +304,24 @@ unsafe extern "C" {
     static strait_guard_entry: u8;
     static strait_guard_return: u8;
 
-    pub(super) fn strait_guard_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
+    fn strait_guard_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
+    fn strait_guard_copy_wide(to: *mut u8, from: *const u8, len: usize) -> usize;
+}
+
+/// Copies; 0, or 1 after a fault.
+///
+/// # Safety
+/// As for [`super::copy`], with the handler installed.
+#[inline]
+pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if len > 64 && std::arch::is_x86_feature_detected!("avx") {
+            strait_guard_copy_wide(to, from, len)
+        } else {
+            strait_guard_copy(to, from, len)
+        }
+    }
 }
 
 /// The addresses of the instructions that may fault.
