@@ -271,6 +271,10 @@ pub trait Link {
         Ok(())
     }
 
+    /// A receive waits for this peer, to which there is no channel. If none comes to be, and after some seconds
+    /// none can be made, [`Event::Closed`] says so. A peer that is slow to start costs nothing meanwhile.
+    fn expect(&mut self, _peer: PeerId) {}
+
     /// Whether there is room for a frame that the peer can do without: those that it has not taken are far
     /// fewer than there may be, and fewer than transfers that a [`Share`] can tell apart.
     fn has_room_to_spare(&mut self, _to: PeerId) -> bool {

@@ -319,6 +319,11 @@ impl Net {
         self.hub.borrow_mut().stuck = calls;
     }
 
+    /// So much time goes by that peers which receives name, and which are not there, are given up.
+    pub fn give_up_expected(&mut self) {
+        self.hub.borrow_mut().give_up_expected();
+    }
+
     /// That no node has an operation under way, or a completion that nobody looked at.
     ///
     /// # Panics

@@ -486,3 +486,30 @@ fn nothing_is_kept_of_those_that_came_and_went() {
         net.assert_idle();
     }
 }
+
+#[test]
+fn receives_that_name_a_peer_which_never_comes_fail_in_time() {
+    let mut net = Net::new(3);
+    net.kill(1);
+    net[0].recv(&from(1, &[], 1)).unwrap();
+    net[0].recv(&from(1, &[], 2)).unwrap();
+    net[0].recv(&from(2, &[], 3)).unwrap();
+    net.settle();
+    assert_eq!(net[0].rx(), vec![], "it may come yet");
+    net.give_up_expected();
+    net.settle();
+    let failed: Vec<_> = net[0].rx().iter().map(|c| (c.ctx.0, c.err)).collect();
+    assert_eq!(failed, [(1, Some(Error::Refused)), (2, Some(Error::Refused))]);
+    // The other one is there, and only has not said anything.
+    net[2].send(&msg(0, &[], 4)).unwrap();
+    net.settle();
+    assert_eq!((net[0].received().ctx.0, net[2].sent().err), (3, None));
+    // It comes after all.
+    net.revive(1);
+    net[1].send(&msg(0, &[], 5)).unwrap();
+    net.settle();
+    net[0].recv(&from(1, &[], 6)).unwrap();
+    net.settle();
+    assert_eq!((net[0].received().ctx.0, net[1].sent().err), (6, None));
+    net.assert_idle();
+}

@@ -12,6 +12,7 @@
 //! | `shm::wake` | who rings whose bell when one side sleeps, and why no ring is lost |
 //! | `shm::control` | names, sockets and the hello by which a segment changes hands |
 //! | `shm::connect` | reaching a peer that was not reached yet, or no longer |
+//! | `shm::expected` | peers that receives wait for, and that never came |
 //! | `shm::service` | what arrives on sockets: hellos, ends, wake-ups |
 //! | `shm::window` | memory made by one process and mapped by its peers |
 //! | `shm::access` | accesses to others' memory, and the barrier by which it is taken back |

@@ -90,8 +90,11 @@ impl<L: Link> Domain<L> {
     fn look_for_peer(&mut self, rx: RxId, src: FiAddr) {
         let mut at = 0;
         while let Some(&id) = self.core.rxs.get(rx.at()).and_then(|rx| rx.eps.get(at)) {
-            if let Some(ep) = self.eps.get_mut(id.at()).filter(|ep| ep.is_gone(src)) {
-                ep.look_again(&mut self.core, src);
+            if let Some(ep) = self.eps.get_mut(id.at()) {
+                match ep.is_gone(src) {
+                    true => ep.look_again(&mut self.core, src),
+                    false => ep.expect(src),
+                }
             }
             at += 1;
         }

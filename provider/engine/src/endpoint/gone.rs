@@ -1,8 +1,8 @@
 //! Receives that name a peer which ended, or cannot be reached.
 //!
-//! A receive waits for a peer of which nothing is known: it may not have started yet. It fails when the
-//! peer's end is told of ([`Event::Closed`](crate::Event::Closed)) and when a post to it is refused for
-//! good. One that is posted after that looks for the peer again, since another process may have its name by
+//! A receive waits for a peer of which nothing is known, as a send would: it may not have started yet
+//! ([`Link::expect`]). It fails when the peer's end is told of ([`Event::Closed`](crate::Event::Closed)) and
+//! when a post to it is refused for good. One that is posted after that looks for the peer again, since another process may have its name by
 //! now: it waits if there is a channel or one can be made, and fails if not.
 
 use super::Endpoint;
@@ -12,7 +12,7 @@ use crate::types::*;
 
 impl Error {
     /// Whether it says that a peer is not there, and why.
-    fn gone(self) -> Option<Gone> {
+    pub(crate) fn gone(self) -> Option<Gone> {
         Some(match self {
             Error::Refused => Gone::Refused,
             Error::Reset => Gone::Reset,
@@ -63,6 +63,18 @@ impl<L: Link> Endpoint<L> {
     #[inline]
     pub(crate) fn is_gone(&self, from: FiAddr) -> bool {
         self.routed(from).and_then(|p| self.peers.get(p.0 as usize)).is_some_and(|p| p.gone.is_some())
+    }
+
+    /// A receive names this peer: it may have to be told that the peer never came.
+    #[inline]
+    pub(crate) fn expect(&mut self, from: FiAddr) {
+        let Some(peer) = self.routed(from) else { return };
+        if !self.peer(peer).expected {
+            self.peer(peer).expected = true;
+            if !self.link.is_met(peer) {
+                self.link.expect(peer);
+            }
+        }
     }
 
     /// Looks for the peer that receives which are posted name.

@@ -79,6 +79,8 @@ pub(crate) struct Peer {
     gone: Option<Gone>,
     /// It is tried to reach it, for the receives posted that name it.
     sought: bool,
+    /// The link knows that receives wait for it, or that it was there.
+    expected: bool,
     /// Entries of the address vector that lead to it.
     routes: u32,
 }
@@ -107,6 +109,7 @@ impl Peer {
             told: false,
             gone: None,
             sought: false,
+            expected: false,
             routes: 0,
         }
     }
@@ -669,6 +672,7 @@ impl<L: Link> Endpoint<L> {
         state.unanswered = 0;
         state.gone = Some(why);
         state.sought = false;
+        state.expected = false;
         self.stopped -= u32::from(stopped);
         log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
         self.lagging.retain(|p| *p != peer);

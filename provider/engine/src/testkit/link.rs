@@ -77,6 +77,8 @@ pub(super) struct Hub {
     versions: BTreeMap<(Place, u64), u32>,
     /// Requests that their owners took back.
     revoked: BTreeSet<(Place, u64)>,
+    /// Who waits for whom.
+    expected: Vec<(Place, Place)>,
     /// Whose memory is not accessed any more, and who is inside an access for as long as that.
     closed: BTreeSet<Place>,
     pub(super) stuck: usize,
@@ -123,6 +125,7 @@ impl Hub {
             boards: false,
             versions: BTreeMap::new(),
             revoked: BTreeSet::new(),
+            expected: Vec::new(),
             closed: BTreeSet::new(),
             stuck: 0,
             barred: None,
@@ -245,6 +248,15 @@ impl Hub {
             way.used = false;
             if met {
                 way.items.push_back(Item::Closed(Gone::Reset));
+            }
+        }
+    }
+
+    /// So much time goes by that those who are expected and not there are given up.
+    pub(super) fn give_up_expected(&mut self) {
+        for (at, of) in std::mem::take(&mut self.expected) {
+            if !self.stations[of].alive && !self.way(of, at).used {
+                self.way(of, at).items.push_back(Item::Closed(Gone::Refused));
             }
         }
     }
@@ -618,6 +630,12 @@ impl Link for MemLink {
         let way = |from, to| hub.ways.get(&(from, to));
         way(here, there).is_some_and(|w| w.used)
             || way(there, here).is_some_and(|w| w.used || !w.items.is_empty())
+    }
+
+    fn expect(&mut self, peer: PeerId) {
+        assert!(!self.is_met(peer), "a peer that is there is expected");
+        let place = self.place_of(peer);
+        self.hub.borrow_mut().expected.push((self.at, place));
     }
 
     fn meet(&mut self, peer: PeerId) -> Result<(), Refused> {

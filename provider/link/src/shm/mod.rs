@@ -11,6 +11,7 @@ mod connect;
 mod control;
 mod device;
 mod direct;
+mod expected;
 mod hazard;
 mod open;
 mod pack;
@@ -40,6 +41,7 @@ use crate::space::Space;
 use board::Board;
 use control::Poller;
 use direct::Parted;
+use expected::Expected;
 use peer::Peer;
 use ring::Mem as _;
 use wake::Barrier;
@@ -156,6 +158,8 @@ pub struct ShmLink {
     space: Space,
     /// Channels that were given up while a peer was inside an access.
     parted: Vec<Parted>,
+    /// Peers that receives wait for, and that were not met.
+    expected: Expected,
     /// Peers have been told that nothing here is accessed any more.
     closed: bool,
     /// Copies by a device, in flight, and from or to which peers' memory.
@@ -578,6 +582,10 @@ impl Link for ShmLink {
 
     fn meet(&mut self, peer: PeerId) -> Result<(), Refused> {
         if self.is_met(peer) { Ok(()) } else { self.connect(peer.0) }
+    }
+
+    fn expect(&mut self, peer: PeerId) {
+        self.expect_peer(peer);
     }
 
     fn has_room_to_spare(&mut self, to: PeerId) -> bool {

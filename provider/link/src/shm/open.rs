@@ -141,6 +141,7 @@ impl ShmLink {
             pid: std::process::id(),
             space: Space::own()?,
             parted: Vec::new(),
+            expected: Default::default(),
             closed: false,
             flying: Default::default(),
             flown: Vec::new(),

@@ -22,6 +22,7 @@ pub(super) const OUT: u64 = 1 << 32;
 const IN: u64 = 2 << 32;
 const GUEST: u64 = 3 << 32;
 const LIFE: u64 = 4 << 32;
+pub(super) const TIMER: u64 = 5 << 32;
 const KIND: u64 = !0 << 32;
 
 /// Most connections taken, and most packets read from one socket, at a time.
@@ -111,6 +112,9 @@ impl ShmLink {
         let events = self.poller.ready(&mut room);
         if !self.guests.is_empty() || !self.contested.is_empty() {
             self.tend();
+        }
+        if !self.expected.is_empty() {
+            self.look_for_expected();
         }
         if events.is_empty() {
             return;
@@ -717,6 +721,7 @@ impl ShmLink {
             return;
         }
         self.starved.retain(|&i| i != id);
+        self.expected.forget(id);
         if let Some(life) = peer.life.take() {
             self.poller.remove(&life.fd);
         }
