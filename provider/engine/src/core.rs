@@ -180,6 +180,8 @@ pub(crate) enum Body {
     Held(Vec<u8>),
     /// The sender keeps them.
     Offered { req: u64, segs: ArrayVec<Seg, MAX_SEGS>, direct: Reach },
+    /// The sender has cancelled it, after the application had claimed it here.
+    Withdrawn,
 }
 
 /// How a peer says that segments of its memory may be reached.
@@ -287,8 +289,14 @@ impl RxContext {
         waiting.or_else(|| self.claimed.iter_mut().map(|(_, m)| m).find(|m| is_it(m)))
     }
 
-    /// Forgets the message that a peer offered under that name, unless the application has claimed it.
+    /// Forgets the message that a peer offered under that name. One that the application has claimed stays, and
+    /// cannot be had any more.
     pub(crate) fn drop_offered(&mut self, ep: EpId, peer: PeerId, name: u64) {
+        for (_, m) in self.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
+            if matches!(m.body, Body::Offered { req, .. } if req == name) {
+                m.body = Body::Withdrawn;
+            }
+        }
         for matcher in [&mut self.tagged, &mut self.plain] {
             matcher.drop_waiting(|m| {
                 m.ep == ep && m.peer == peer && matches!(m.body, Body::Offered { req, .. } if req == name)
