@@ -54,4 +54,4 @@ pub use frame::{
 };
 
 /// Version of everything in this crate; two endpoints of different versions refuse each other.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
