@@ -425,7 +425,10 @@ impl<L: Link> Domain<L> {
     /// error. There are clients that try again for ever what a post refuses.
     #[cold]
     fn fail_post(&mut self, ep: EpId, err: Error, flags: OpFlags, failed: Failed) -> Result<(), Error> {
-        let gone = matches!(err, Error::Refused | Error::Reset | Error::Unreachable | Error::Denied);
+        let gone = matches!(
+            err,
+            Error::Refused | Error::Reset | Error::Unreachable | Error::Denied | Error::Exhausted
+        );
         match self.eps.get(ep.at()) {
             Some(e) if gone && flags.contains(OpFlags::COMPLETION) && e.tx_cq.is_some() => {
                 e.fail_start(&mut self.core, failed.ctx, failed.what, failed.tag, Tally::PLAIN, err);
