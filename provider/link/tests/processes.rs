@@ -876,7 +876,10 @@ fn a_forked_child_does_no_harm() {
         let get = b.get(from, Grant::Request(1 << 32), &remote, 0, &[here], 0, 8);
         assert!(!reads || get == Ok(()), "{get:?}");
     }
-    // A child that lives on does not keep the end from the peers.
+    // A child that lives on does not keep the end from the peers, neither from those that were not met yet.
+    let mut c = open();
+    let to = c.peer(&a.addr());
+    say(&mut c, to, b"3");
     // SAFETY: the child only sleeps.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -888,6 +891,7 @@ fn a_forked_child_does_no_harm() {
     }
     drop(a);
     assert_eq!(closed(&mut b).1, Gone::Reset);
+    assert_eq!(closed(&mut c).1, Gone::Reset);
     // SAFETY: our own child.
     unsafe {
         libc::kill(pid, libc::SIGKILL);
