@@ -289,19 +289,21 @@ impl RxContext {
         waiting.or_else(|| self.claimed.iter_mut().map(|(_, m)| m).find(|m| is_it(m)))
     }
 
-    /// Forgets the message that a peer offered under that name. One that the application has claimed stays, and
-    /// cannot be had any more.
-    pub(crate) fn drop_offered(&mut self, ep: EpId, peer: PeerId, name: u64) {
-        for (_, m) in self.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
-            if matches!(m.body, Body::Offered { req, .. } if req == name) {
-                m.body = Body::Withdrawn;
+    /// The message that a peer offered under that name is not to be had any more: taken out if it waits, and
+    /// `Some(None)` if the application has claimed it. `None`: it neither waits nor was claimed.
+    pub(crate) fn withdraw(&mut self, ep: EpId, peer: PeerId, name: u64) -> Option<Option<Message>> {
+        let is_it = |m: &Message| {
+            m.ep == ep && m.peer == peer && matches!(m.body, Body::Offered { req, .. } if req == name)
+        };
+        for matcher in [&mut self.tagged, &mut self.plain] {
+            let taken = matcher.take_oldest(is_it);
+            if taken.is_some() {
+                return Some(taken);
             }
         }
-        for matcher in [&mut self.tagged, &mut self.plain] {
-            matcher.drop_waiting(|m| {
-                m.ep == ep && m.peer == peer && matches!(m.body, Body::Offered { req, .. } if req == name)
-            });
-        }
+        let (_, claimed) = self.claimed.iter_mut().find(|(_, m)| is_it(m))?;
+        claimed.body = Body::Withdrawn;
+        Some(None)
     }
 
     #[inline]

@@ -105,13 +105,12 @@ impl<L: Link> Endpoint<L> {
     pub(super) fn on_withdrawn(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
         let (ep, theirs) = (self.id, head.tag.get());
         let rx = core.rxs.get_mut(self.rx.at())?;
-        if rx.offered(ep, peer, theirs).is_none() {
+        match rx.withdraw(ep, peer, theirs) {
             // It is being received, which fails by itself.
-            return Some(());
+            None => return Some(()),
+            Some(Some(message)) => self.unhold(core, &message),
+            Some(None) => {}
         }
-        rx.drop_offered(ep, peer, theirs);
-        self.peer(peer).waiting = rx.weight_of(ep, peer);
-        core.weigh();
         self.fin(peer, theirs, Status::Discarded, 0);
         Some(())
     }
