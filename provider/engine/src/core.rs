@@ -180,6 +180,8 @@ pub(crate) enum Body {
     Held(Vec<u8>),
     /// The sender keeps them.
     Offered { req: u64, segs: ArrayVec<Seg, MAX_SEGS>, direct: Reach },
+    /// The sender has cancelled it, after the application had claimed it here.
+    Withdrawn,
 }
 
 /// How a peer says that segments of its memory may be reached.
@@ -287,13 +289,21 @@ impl RxContext {
         waiting.or_else(|| self.claimed.iter_mut().map(|(_, m)| m).find(|m| is_it(m)))
     }
 
-    /// Forgets the message that a peer offered under that name, unless the application has claimed it.
-    pub(crate) fn drop_offered(&mut self, ep: EpId, peer: PeerId, name: u64) {
+    /// The message that a peer offered under that name is not to be had any more: taken out if it waits, and
+    /// `Some(None)` if the application has claimed it. `None`: it neither waits nor was claimed.
+    pub(crate) fn withdraw(&mut self, ep: EpId, peer: PeerId, name: u64) -> Option<Option<Message>> {
+        let is_it = |m: &Message| {
+            m.ep == ep && m.peer == peer && matches!(m.body, Body::Offered { req, .. } if req == name)
+        };
         for matcher in [&mut self.tagged, &mut self.plain] {
-            matcher.drop_waiting(|m| {
-                m.ep == ep && m.peer == peer && matches!(m.body, Body::Offered { req, .. } if req == name)
-            });
+            let taken = matcher.take_oldest(is_it);
+            if taken.is_some() {
+                return Some(taken);
+            }
         }
+        let (_, claimed) = self.claimed.iter_mut().find(|(_, m)| is_it(m))?;
+        claimed.body = Body::Withdrawn;
+        Some(None)
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! Memory that is given back although operations on it are under way.
 
 use engine::testkit::*;
-use engine::{Access, Ctx, Error, Recv, Reg};
+use engine::{ADDR_UNSPEC, Access, Ctx, Error, OpFlags, Pattern, Peek, Recv, Reg, Send};
 
 const LENS: [usize; 3] = [3000, 40_000, 700_000];
 
@@ -212,4 +212,69 @@ fn nothing_of_a_closed_registration_is_accessed() {
             }
         }
     }
+}
+
+/// A peek has set it aside, so that it stays until the receiver asks for it.
+#[test]
+fn a_claimed_message_that_its_sender_cancelled_fails_and_its_memory_is_left_alone() {
+    for len in LENS {
+        for discard in [false, true] {
+            for (case, mut net) in nets() {
+                let case = format!("{len} bytes, discard {discard}, {case}");
+                let (src, dst, rx) = (net.bytes(0, &pattern(len, 2)), net.memory(1, len), net[1].rx);
+                net[0].send(&tagged(1, &[src], 7, 1)).unwrap();
+                net.settle();
+                let which = Pattern { src: ADDR_UNSPEC, tag: Some((7, 0)) };
+                net[1].peek(rx, which, Peek::Claim, Ctx(9), OpFlags::empty()).unwrap();
+                let ep = net[0].ep;
+                net[0].ep_cancel(ep, Ctx(1)).unwrap();
+                assert_eq!(net[0].sent().err, Some(Error::Cancelled), "{case}");
+                hmem::write(&[src], 0, &vec![0xee; len]);
+                net.settle();
+                if discard {
+                    net[1].claim_discard(rx, Ctx(9), true, OpFlags::COMPLETION).unwrap();
+                    assert_eq!(net[1].received().len, len, "{case}");
+                } else {
+                    net[1].claim(rx, &with_tag(&[dst], 7, 9)).unwrap();
+                    net.settle();
+                    assert_eq!(net[1].received().err, Some(Error::Cancelled), "{case}");
+                    assert!(net[1].look(dst, len).iter().all(|b| *b == 0), "{case}: read after the cancel");
+                }
+                net.settle();
+                net.assert_idle();
+            }
+        }
+    }
+}
+
+/// Its bytes have left with the frame, so that it will be received.
+#[test]
+fn a_short_send_that_waits_for_its_delivery_is_not_cancelled() {
+    for len in [0, 100] {
+        let mut net = Net::new(2);
+        let (src, dst) = (net.bytes(0, &pattern(len, 1)), net.memory(1, len));
+        let flags = OpFlags::COMPLETION | OpFlags::DELIVERY;
+        net[0].send(&Send { flags, ..msg(1, &[src], 1) }).unwrap();
+        let ep = net[0].ep;
+        assert_eq!(net[0].ep_cancel(ep, Ctx(1)), Err(Error::NotFound), "{len}");
+        net[1].recv(&from_any(&[dst], 2)).unwrap();
+        net.settle();
+        assert_eq!((net[0].sent().err, net[1].received().err), (None, None), "{len}");
+        net.assert_idle();
+    }
+}
+
+/// Something else of ours is being accessed, of which is not said what: the receiver hears of it all the same.
+#[test]
+fn a_send_that_is_cancelled_while_the_receiver_is_inside_ends_before_it_is_received() {
+    let mut net = Net::new(2);
+    let src = net.bytes(0, &pattern(3000, 1));
+    net[0].send(&msg(1, &[src], 1)).unwrap();
+    net[1].progress();
+    net.keep_inside(1);
+    let ep = net[0].ep;
+    net[0].ep_cancel(ep, Ctx(1)).unwrap();
+    net.settle();
+    assert_eq!(net[0].sent().err, Some(Error::Cancelled));
+    net.assert_idle();
 }

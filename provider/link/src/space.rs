@@ -67,6 +67,19 @@ impl Space {
         }
     }
 
+    /// As the process `pid`, by the kernel's word, says it of itself: without a keeper that is no thread of it.
+    pub(crate) fn of(self, pid: i32) -> Space {
+        let kept = pid > 0 && self.pid == pid && self.keeper > 0 && self.keeper != pid;
+        let keeper = if kept && is_thread(pid, self.keeper).is_ok() { self.keeper } else { 0 };
+        Space { keeper, ..self }
+    }
+
+    /// Whether this address space of the process `pid` is gone for certain: its keeper, which was there, is.
+    pub(crate) fn is_gone(&self, pid: i32) -> bool {
+        let is_gone = |e: io::Error| e.raw_os_error() == Some(libc::ESRCH);
+        self.keeper > 0 && is_thread(pid, self.keeper).is_err_and(is_gone)
+    }
+
     pub(crate) fn encode(&self) -> [u8; Space::LEN] {
         let mut out = [0; Space::LEN];
         out[..8].copy_from_slice(&self.guard.to_le_bytes());
@@ -100,12 +113,10 @@ impl Target {
     /// The process `pid`, by the kernel's word, which says this of itself. One that lies about its guard
     /// has a word of its own memory changed; a keeper has to be a thread of it.
     pub(crate) fn new(pid: i32, space: Space) -> Target {
-        // SAFETY: tgkill(2) with signal 0 sends none.
-        let kept = |tid: i32| unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0;
-        if pid > 0 && space.pid == pid && space.keeper > 0 && space.keeper != pid && kept(space.keeper) {
-            return Target { id: space.keeper, guarded: false, space };
+        match space.of(pid).keeper {
+            0 => Target { id: pid, guarded: true, space },
+            keeper => Target { id: keeper, guarded: false, space },
         }
-        Target { id: pid, guarded: true, space }
     }
 
     /// Where its token is.
@@ -122,6 +133,13 @@ impl Target {
     pub(crate) fn word_at(&self) -> u64 {
         self.space.guard.wrapping_add((1 + u64::from(std::process::id()) % LINES) * 64)
     }
+}
+
+/// Whether a process has a thread of that tid.
+fn is_thread(pid: i32, tid: i32) -> io::Result<()> {
+    // SAFETY: tgkill(2) with signal 0 sends none.
+    let found = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0;
+    if found { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Starts a keeper: its tid, 0 if that cannot be.

@@ -197,6 +197,28 @@ fn child() {
             say(&mut link, from, b"revoked");
             closed(&mut link);
         }
+        "killed inside" => {
+            // A child that holds copies of the sockets, so that none of them is seen to end.
+            say(&mut link, to, b"here");
+            let (from, addr) = frame(&mut link);
+            // SAFETY: the child only sleeps.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: system calls that touch no memory.
+                unsafe {
+                    libc::sleep(20);
+                    libc::_exit(0);
+                }
+            }
+            say(&mut link, from, &child.to_le_bytes());
+            const LEN: usize = 64 << 20;
+            let addr = u64::from_le_bytes(addr.try_into().unwrap());
+            let remote = [Seg { addr: addr.into(), len: (LEN as u64).into() }];
+            let local = [Span::leak(LEN)];
+            loop {
+                link.put(from, Grant::Request(5 << 32 | 9), &remote, 0, &local, 0, LEN).unwrap();
+            }
+        }
         "foreign" => {
             // The parent's listener is another user's.
             assert_eq!(link.send(to, b"x", &[], 0, 0), Err(Refused::Gone(Gone::Denied)));
@@ -578,6 +600,33 @@ fn memory_that_was_taken_back_is_not_written_any_more() {
 }
 
 #[test]
+fn a_peer_that_was_killed_inside_is_not_waited_for_while_a_child_of_its_lives() {
+    if let Err(why) = link::cma_allowed() {
+        return eprintln!("skipped: {why}");
+    }
+    // Not each time it is killed between its two stores.
+    for round in 0..5 {
+        let mut link = open();
+        let mut child = start("killed inside", link.addr());
+        let (from, _) = frame(&mut link);
+        let memory = Span::leak(64 << 20);
+        say(&mut link, from, &memory.addr().to_le_bytes());
+        let sleeper = i32::from_le_bytes(frame(&mut link).1.try_into().unwrap());
+        while !link.is_inside(from, 5 << 32 | 9) {}
+        child.kill().unwrap();
+        let inside = link.is_inside(from, 5 << 32 | 9);
+        child.wait().unwrap();
+        assert_eq!(closed(&mut link), (from, Gone::Reset));
+        let begin = Instant::now();
+        assert_eq!(link.revoke(from, 5 << 32 | 9), Ok(()), "round {round}, inside {inside}");
+        assert_eq!(link.close(), Ok(()), "round {round}, inside {inside}");
+        assert!(begin.elapsed() < Duration::from_millis(500), "took {:?}", begin.elapsed());
+        // SAFETY: kill(2) touches no memory.
+        unsafe { libc::kill(sleeper, libc::SIGKILL) };
+    }
+}
+
+#[test]
 fn other_users_are_refused_both_ways() {
     if !is_root() {
         return eprintln!("skipped: only root can start a process of another user");
@@ -802,11 +851,16 @@ fn a_forked_child_does_no_harm() {
     let (mut a, mut b) = (open(), open());
     let to = a.peer(&b.addr());
     say(&mut a, to, b"1");
-    frame(&mut b);
+    let (from, _) = frame(&mut b);
+    let (there, here) = (Span::leak(8), Span::leak(8));
+    let remote = [Seg { addr: there.addr().into(), len: 8.into() }];
+    let reads = link::cma_allowed().is_ok();
     for _ in 0..3 {
         // SAFETY: the child only drops, which frees memory and makes system calls.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
+            // As an application does that closes all it has inherited.
+            assert_eq!((a.close(), a.conceal(7)), (Ok(()), Ok(())));
             drop(a);
             drop(b);
             // SAFETY: ends the child without running anything of the parent's.
@@ -818,8 +872,14 @@ fn a_forked_child_does_no_harm() {
         assert_eq!(status, 0);
         say(&mut a, to, b"2");
         assert_eq!(frame(&mut b).1, b"2");
+        // What its owner allows is still allowed.
+        let get = b.get(from, Grant::Request(1 << 32), &remote, 0, &[here], 0, 8);
+        assert!(!reads || get == Ok(()), "{get:?}");
     }
-    // A child that lives on does not keep the end from the peers.
+    // A child that lives on does not keep the end from the peers, neither from those that were not met yet.
+    let mut c = open();
+    let to = c.peer(&a.addr());
+    say(&mut c, to, b"3");
     // SAFETY: the child only sleeps.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -831,6 +891,7 @@ fn a_forked_child_does_no_harm() {
     }
     drop(a);
     assert_eq!(closed(&mut b).1, Gone::Reset);
+    assert_eq!(closed(&mut c).1, Gone::Reset);
     // SAFETY: our own child.
     unsafe {
         libc::kill(pid, libc::SIGKILL);

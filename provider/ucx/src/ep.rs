@@ -193,6 +193,7 @@ pub(crate) unsafe extern "C" fn destroy(ep: ucx::Ep) {
             }
             i.failed.retain(|e| *e != this);
             i.abandon(this);
+            share::orphan(i, this);
             i.let_go((*this).peer);
             drop(Box::from_raw(this));
         }

@@ -256,6 +256,14 @@ pub(crate) fn stuck(i: &Iface, ep: *mut Ep) -> u32 {
     i.stuck.iter().filter(|s| s.ep == ep).count() as u32
 }
 
+/// An endpoint is gone: the operations that were given up are nobody's, also if another endpoint has its place.
+pub(crate) fn orphan(i: &mut Iface, ep: *mut Ep) {
+    for s in i.stuck.iter_mut().filter(|s| s.ep == ep) {
+        s.ep = std::ptr::null_mut();
+        s.access.comp = std::ptr::null_mut();
+    }
+}
+
 /// Completes those of them whose owners have left or ended; how many.
 ///
 /// # Safety

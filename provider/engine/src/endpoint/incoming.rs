@@ -184,6 +184,7 @@ impl<L: Link> Endpoint<L> {
             Body::Offered { req, segs, direct } => {
                 self.fetch(core, peer, req, &segs, direct, len, Then::Recv(landing));
             }
+            Body::Withdrawn => self.land(core, landing, 0, Some(Error::Cancelled)),
         }
         spent
     }
@@ -199,6 +200,7 @@ impl<L: Link> Endpoint<L> {
                 }
             }
             Body::Offered { req, .. } => self.fin(message.peer, req, Status::Ok, 0),
+            Body::Withdrawn => {}
         }
     }
 

@@ -6,6 +6,7 @@
 //! complete with an error. A name stays taken until the peer has answered it, so that no later request
 //! is taken for it.
 
+use hmem::total;
 use wire::{Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
@@ -40,7 +41,7 @@ impl<L: Link> Endpoint<L> {
         let is_it = |r: &Request| {
             matches!(r, Request::Out(out) if out.done_as.ctx == ctx
                 && out.done_as.what.contains(What::SEND)
-                && !out.iov.is_empty())
+                && total(&out.iov) > 0)
         };
         let mut found = None;
         for name in self.requests.names(is_it) {
@@ -51,9 +52,23 @@ impl<L: Link> Endpoint<L> {
         }
         let (_, name) = found.ok_or(Error::NotFound)?;
         let Some(Request::Out(out)) = self.requests.get_mut(name) else { return Err(Error::NotFound) };
-        let peer = out.peer;
+        if out.asked.is_some_and(|(_, want)| out.done >= want) {
+            // All of it is on its way.
+            return Err(Error::NotFound);
+        }
+        let (peer, unasked) = (out.peer, out.asked.is_none());
+        let withdrawn = Head::new(WireOp::Withdrawn, Flags::empty(), 0, name, 0);
         if self.take_back(peer, name).is_err() {
-            // The receiver is stopped inside a copy: the send completes when the receiver answers.
+            // The receiver is stopped inside a copy, perhaps of something else: the send completes when the
+            // receiver answers, which it does also if it has not received it.
+            if unasked {
+                self.tell_peer(peer, withdrawn.as_bytes());
+            }
+            return Ok(());
+        }
+        // A receiver that was done before says so by now: then it was sent.
+        self.progress(core, None);
+        if !matches!(self.requests.get_mut(name), Some(Request::Out(_))) {
             return Ok(());
         }
         self.stop_copy(name);
@@ -66,10 +81,7 @@ impl<L: Link> Endpoint<L> {
         };
         match out.asked {
             Some((theirs, _)) => self.fin(peer, theirs, Status::Discarded, 0),
-            None => {
-                let head = Head::new(WireOp::Withdrawn, Flags::empty(), 0, name, 0);
-                self.tell_peer(peer, head.as_bytes());
-            }
+            None => self.tell_peer(peer, withdrawn.as_bytes()),
         }
         self.finish_out(core, &out, Some(Error::Cancelled));
         Ok(())
@@ -102,13 +114,12 @@ impl<L: Link> Endpoint<L> {
     pub(super) fn on_withdrawn(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
         let (ep, theirs) = (self.id, head.tag.get());
         let rx = core.rxs.get_mut(self.rx.at())?;
-        if rx.offered(ep, peer, theirs).is_none() {
+        match rx.withdraw(ep, peer, theirs) {
             // It is being received, which fails by itself.
-            return Some(());
+            None => return Some(()),
+            Some(Some(message)) => self.unhold(core, &message),
+            Some(None) => {}
         }
-        rx.drop_offered(ep, peer, theirs);
-        self.peer(peer).waiting = rx.weight_of(ep, peer);
-        core.weigh();
         self.fin(peer, theirs, Status::Discarded, 0);
         Some(())
     }

@@ -143,6 +143,12 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
         self.waiting.remove(at)
     }
 
+    /// Takes the oldest waiting message that `pick` picks, whatever it fits.
+    pub(crate) fn take_oldest(&mut self, pick: impl Fn(&M) -> bool) -> Option<M> {
+        let at = self.waiting.oldest(pick)?;
+        self.waiting.remove(at)
+    }
+
     /// Drops every waiting message that `pick` picks.
     pub(crate) fn drop_waiting(&mut self, pick: impl Fn(&M) -> bool) {
         for at in self.waiting.places(pick) {

@@ -178,6 +178,11 @@ impl<T> Queue<T> {
         None
     }
 
+    /// The place of the oldest entry that `pick` picks.
+    pub(crate) fn oldest(&self, pick: impl Fn(&T) -> bool) -> Option<At> {
+        self.iter().find(|(_, v)| pick(v)).map(|(at, _)| at)
+    }
+
     /// The places of all entries that `pick` picks, oldest first.
     pub(crate) fn places(&self, pick: impl Fn(&T) -> bool) -> Vec<At> {
         self.iter().filter(|(_, v)| pick(v)).map(|(at, _)| at).collect()

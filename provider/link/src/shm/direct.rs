@@ -31,7 +31,7 @@ use super::segment::{REVOCABLE, Segment};
 use super::wake::full_fence;
 use super::{ShmLink, access, control};
 use crate::cma;
-use crate::space::Target;
+use crate::space::{Space, Target};
 
 /// Longest wait for a peer that is inside an access.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -52,6 +52,10 @@ pub(super) struct Parted {
     receiver: bool,
     mem: Segment,
     sock: OwnedFd,
+    /// By which the peer's end is found out while a process forked from it holds its sockets.
+    life: Option<OwnedFd>,
+    pid: i32,
+    space: Option<Space>,
 }
 
 impl Parted {
@@ -60,6 +64,14 @@ impl Parted {
             true => receiver_is_inside(&self.mem),
             false => access::is_inside(self.mem.tx_inside(), None),
         }
+    }
+
+    /// Whether it accesses nothing any more.
+    fn is_over(&self) -> bool {
+        !self.is_inside()
+            || control::hung_up(&self.sock)
+            || self.life.as_ref().is_some_and(control::has_ended)
+            || self.space.is_some_and(|space| space.is_gone(self.pid))
     }
 }
 
@@ -170,9 +182,10 @@ impl ShmLink {
         (local, loff): (&[Span], usize),
         len: usize,
     ) -> Result<(), NoDirect> {
-        let target = self.target(id)?;
         let mut done = 0;
         loop {
+            // Each time, since a proof that it is the peer's address space is not good for long.
+            let target = self.target(id)?;
             let n = (len - done).min(STRETCH);
             let inside = self.peers[id.0 as usize].enter(grant)?;
             let moved = cma::transfer(way, &target, remote, roff.saturating_add(done), local, loff + done, n);
@@ -214,8 +227,11 @@ impl ShmLink {
     fn has_ended(&self, id: u32) -> bool {
         let peer = &self.peers[id as usize];
         let socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
+        let of_out = peer.out.as_ref().and_then(|o| Some((o.pid, o.space?)));
+        let mut spaces = peer.inb.iter().map(|i| (i.pid, i.space)).chain(of_out);
         peer.lost
             || peer.life.as_ref().is_some_and(|life| control::has_ended(&life.fd))
+            || spaces.any(|(pid, space)| space.is_gone(pid))
             || socks.into_iter().any(control::hung_up)
     }
 
@@ -246,31 +262,36 @@ impl ShmLink {
         Ok(())
     }
 
-    /// Likewise, for channels that were given up.
-    fn wait_for_parted(&mut self, until: Instant) -> Result<(), Inside> {
-        while self.parted.iter().any(|p| p.is_inside() && !control::hung_up(&p.sock)) {
+    /// Likewise, for those channels that were given up of which `is_inside` says so.
+    fn wait_for_parted(&mut self, until: Instant, is_inside: impl Fn(&Parted) -> bool) -> Result<(), Inside> {
+        while self.parted.iter().any(|p| is_inside(p) && !p.is_over()) {
             if Instant::now() >= until {
                 return Err(Inside);
             }
             std::thread::yield_now();
         }
-        self.parted.clear();
+        self.parted.retain(|p| !p.is_over());
         Ok(())
     }
 
+    /// Whether this is a process forked from the link's, which has the same channels mapped.
+    fn is_forked(&self) -> bool {
+        std::process::id() != self.pid
+    }
+
     pub(super) fn revoke_request(&mut self, to: PeerId, request: u64) -> Result<(), Inside> {
-        let Some((slot, generation)) = place(request) else { return Ok(()) };
+        let Some((slot, generation)) = place(request).filter(|_| !self.is_forked()) else { return Ok(()) };
         if let Some(out) = &self.peers[to.0 as usize].out {
             out.tx.mem().revoked(slot).store(generation, Release);
             full_fence();
         }
         let until = Instant::now() + PATIENCE;
-        self.wait_for(to.0, until, |peer| {
-            let Some(mem) = peer.out.as_ref().map(|out| out.tx.mem()) else { return false };
-            // Which request's a device's copies are is not said.
+        // Which request's a device's copies are is not said.
+        let inside = |mem: &Segment| {
             access::is_inside(mem.rx_inside(), Some(slot + 1)) || mem.rx_flights().load(Acquire) != 0
-        })?;
-        self.wait_for_parted(until)
+        };
+        self.wait_for(to.0, until, |peer| peer.out.as_ref().is_some_and(|out| inside(out.tx.mem())))?;
+        self.wait_for_parted(until, |p| p.peer == to.0 && p.receiver && inside(&p.mem))
     }
 
     /// Whether a peer is inside an access by a request of ours.
@@ -293,6 +314,10 @@ impl ShmLink {
     }
 
     pub(super) fn conceal_region(&mut self, key: u64) -> Result<(), Inside> {
+        // A forked child's table is that of its parent.
+        if self.is_forked() {
+            return Ok(());
+        }
         let Some(place) = self.board.hide(key) else { return Ok(()) };
         full_fence();
         let until = Instant::now() + PATIENCE;
@@ -301,13 +326,16 @@ impl ShmLink {
         for id in 0..self.peers.len() as u32 {
             self.wait_for(id, until, |peer| peer.inb.iter().chain(&peer.waiting).any(inside))?;
         }
-        self.wait_for_parted(until)?;
+        self.wait_for_parted(until, |p| !p.receiver && access::is_inside(p.mem.tx_inside(), what))?;
         self.board.give_back(key);
         Ok(())
     }
 
     /// No peer accesses memory of this process any more on account of this endpoint.
     pub(super) fn close_to_all(&mut self) -> Result<(), Inside> {
+        if self.is_forked() {
+            return Ok(());
+        }
         self.closed = true;
         self.board.hide_all();
         for peer in &self.peers {
@@ -327,29 +355,49 @@ impl ShmLink {
                         .any(|inb| access::is_inside(inb.rx.mem().tx_inside(), None))
             })?;
         }
-        self.wait_for_parted(until)
+        self.wait_for_parted(until, |_| true)
     }
 
     /// Gives up the channel to a peer, for which it may access nothing any more.
     pub(super) fn part_outbound(&mut self, id: u32) {
-        let Some(Outbound { tx, sock, .. }) = self.peers[id as usize].out.take() else { return };
+        let life = self.life_of(id);
+        let Some(Outbound { tx, sock, pid, space, .. }) = self.peers[id as usize].out.take() else { return };
         let mem = tx.into_mem();
         mem.tx_closed().store(1, Release);
         full_fence();
-        if receiver_is_inside(&mem) && !control::hung_up(&sock) {
-            self.parted.push(Parted { peer: id, since: Instant::now(), receiver: true, mem, sock });
+        self.wait_later(Parted {
+            peer: id,
+            since: Instant::now(),
+            receiver: true,
+            mem,
+            sock,
+            life,
+            pid,
+            space,
+        });
+    }
+
+    fn wait_later(&mut self, parted: Parted) {
+        if !parted.is_over() {
+            self.parted.push(parted);
         }
+    }
+
+    fn life_of(&self, id: u32) -> Option<OwnedFd> {
+        self.peers[id as usize].life.as_ref().and_then(|life| life.fd.try_clone().ok())
     }
 
     /// Gives up the channel from a peer; whether there was one.
     pub(super) fn part_inbound(&mut self, id: u32) -> bool {
-        let Some(Inbound { rx, sock, .. }) = self.peers[id as usize].inb.take() else { return false };
+        let life = self.life_of(id);
+        let Some(Inbound { rx, sock, pid, space, .. }) = self.peers[id as usize].inb.take() else {
+            return false;
+        };
+        let (since, space, receiver) = (Instant::now(), Some(space), false);
         let mem = rx.into_mem();
         mem.rx_closed().store(1, Release);
         full_fence();
-        if access::is_inside(mem.tx_inside(), None) && !control::hung_up(&sock) {
-            self.parted.push(Parted { peer: id, since: Instant::now(), receiver: false, mem, sock });
-        }
+        self.wait_later(Parted { peer: id, since, receiver, mem, sock, life, pid, space });
         true
     }
 
@@ -358,7 +406,7 @@ impl ShmLink {
         if self.parted.is_empty() {
             return false;
         }
-        self.parted.retain(|p| p.is_inside() && !control::hung_up(&p.sock));
+        self.parted.retain(|p| !p.is_over());
         self.parted.iter().any(|p| p.peer == id && p.since.elapsed() < PATIENCE)
     }
 

@@ -756,6 +756,11 @@ impl Drop for ShmLink {
         }
         // The listener first: who sees its channel end finds nobody to connect to.
         control::shutdown(&self.listener);
+        // Those that were not met yet, which a child's copy of the listener would keep; each takes a descriptor.
+        self.spare = None;
+        while let Ok(sock) = control::accept(&self.listener) {
+            control::shutdown(&sock);
+        }
         let others = self.contested.iter().map(service::Contested::sock);
         others.chain(self.guests.iter().flatten().map(service::Guest::sock)).for_each(control::shutdown);
         for peer in &self.peers {

@@ -294,7 +294,7 @@ impl ShmLink {
                     rx: Consumer::new(segment),
                     sock,
                     pid,
-                    space: hello.space,
+                    space: hello.space.of(pid),
                     incarnation: hello.incarnation,
                     broken: false,
                     cooled_at: 0,
@@ -560,7 +560,7 @@ impl ShmLink {
                     let [_, number @ ..] = *bytes.first_chunk::<9>().expect("more than 9 bytes");
                     out.incarnation = Some(u64::from_le_bytes(number));
                     let space = bytes[9..].first_chunk().expect("a space has so many bytes");
-                    out.space = Some(Space::decode(space));
+                    out.space = Some(Space::decode(space).of(out.pid));
                     // Without it, or with one that is not right, memory is reached by asking.
                     out.board = fd.and_then(|fd| View::adopt(&fd).ok());
                     self.peers[id as usize].target = None;
@@ -646,7 +646,8 @@ impl ShmLink {
         if let Some(out) = &peer.out {
             self.poller.remove(&out.sock);
         }
-        if let Some(life) = peer.life.take() {
+        // It tells whether the peer is waited for until its last frames have been read.
+        if let Some(life) = &peer.life {
             self.poller.remove(&life.fd);
         }
         self.part_outbound(id);
@@ -687,6 +688,7 @@ impl ShmLink {
             self.unlist(id);
         }
         let peer = &mut self.peers[id as usize];
+        peer.life = None;
         if !peer.waiting.is_empty() {
             let next = peer.waiting.remove(0);
             self.adopt(id, next);
