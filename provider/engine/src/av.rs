@@ -11,6 +11,8 @@ use crate::types::{ADDR_UNSPEC, FiAddr};
 #[derive(Debug, Default)]
 pub(crate) struct Av {
     entries: Vec<Option<Addr>>,
+    /// What each index is known by: the oldest of its address. Itself where there is no address.
+    known: Vec<FiAddr>,
     /// Indices of each address, oldest first: the oldest is the one completions report.
     by_addr: HashMap<Addr, Vec<FiAddr>>,
     pub(crate) users: usize,
@@ -23,6 +25,7 @@ impl Av {
         self.entries.push(Some(addr));
         let all = self.by_addr.entry(addr).or_default();
         all.push(at);
+        self.known.push(all[0]);
         (at, all[0])
     }
 
@@ -32,6 +35,10 @@ impl Av {
         let all = self.by_addr.get_mut(&addr)?;
         all.retain(|i| *i != at);
         let next = all.first().copied();
+        self.known[at as usize] = at;
+        for other in all.iter() {
+            self.known[*other as usize] = all[0];
+        }
         if next.is_none() {
             self.by_addr.remove(&addr);
         }
@@ -43,13 +50,31 @@ impl Av {
     }
 
     /// What completions and receives call the peer that `at` names.
+    #[inline]
     pub(crate) fn canonical(&self, at: FiAddr) -> FiAddr {
-        let addr = self.lookup(at);
-        addr.and_then(|a| self.by_addr.get(&a)?.first().copied()).unwrap_or(at)
+        usize::try_from(at).ok().and_then(|i| self.known.get(i).copied()).unwrap_or(at)
     }
 
     /// Every entry: index, address, what it is known by.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (FiAddr, Addr, FiAddr)> {
         (0..).zip(&self.entries).filter_map(|(at, a)| Some((at, (*a)?, self.canonical(at))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_known_by_its_oldest_index() {
+        let (mut av, addr) = (Av::default(), |n: u16| Addr::new(([127, 0, 0, 1], n).into()));
+        let at = [addr(1), addr(2), addr(1), addr(1)].map(|a| av.insert(a).0);
+        assert_eq!(at.map(|i| av.canonical(i)), [0, 1, 0, 0]);
+        assert_eq!(av.remove(0), Some((addr(1), 2)));
+        assert_eq!(at.map(|i| av.canonical(i)), [0, 1, 2, 2]);
+        assert_eq!(av.remove(3), Some((addr(1), 2)));
+        assert_eq!(av.remove(2), Some((addr(1), ADDR_UNSPEC)));
+        assert_eq!(at.map(|i| av.canonical(i)), [0, 1, 2, 3]);
+        assert_eq!((av.remove(2), av.canonical(99), av.canonical(ADDR_UNSPEC)), (None, 99, ADDR_UNSPEC));
     }
 }

@@ -86,15 +86,12 @@ impl<L: Link> Domain<L> {
         }
     }
 
-    /// Looks for a peer that is gone as far as is known, for a receive that was posted just now.
+    /// Has endpoints attend to the peer that a receive names, which was posted just now.
     fn look_for_peer(&mut self, rx: RxId, src: FiAddr) {
         let mut at = 0;
         while let Some(&id) = self.core.rxs.get(rx.at()).and_then(|rx| rx.eps.get(at)) {
             if let Some(ep) = self.eps.get_mut(id.at()) {
-                match ep.is_gone(src) {
-                    true => ep.look_again(&mut self.core, src),
-                    false => ep.expect(src),
-                }
+                ep.attend_to(&mut self.core, src);
             }
             at += 1;
         }

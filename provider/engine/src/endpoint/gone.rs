@@ -59,28 +59,25 @@ impl<L: Link> Endpoint<L> {
         }
     }
 
-    /// Whether a peer is gone as far as is known, so that a receive that names it needs a closer look.
+    /// A receive that was posted names this peer, which may never come, or be gone as far as is known.
     #[inline]
-    pub(crate) fn is_gone(&self, from: FiAddr) -> bool {
-        self.routed(from).and_then(|p| self.peers.get(p.0 as usize)).is_some_and(|p| p.gone.is_some())
+    pub(crate) fn attend_to(&mut self, core: &mut Core, from: FiAddr) {
+        let Some(peer) = self.routed(from) else { return };
+        match self.peers.get(peer.0 as usize) {
+            Some(p) if p.expected & p.gone.is_none() => {}
+            _ => self.look_again(core, peer),
+        }
     }
 
-    /// A receive names this peer: it may have to be told that the peer never came.
-    #[inline]
-    pub(crate) fn expect(&mut self, from: FiAddr) {
-        let Some(peer) = self.routed(from) else { return };
-        if !self.peer(peer).expected {
+    #[cold]
+    fn look_again(&mut self, core: &mut Core, peer: PeerId) {
+        if self.peer(peer).gone.is_none() {
             self.peer(peer).expected = true;
             if !self.link.is_met(peer) {
                 self.link.expect(peer);
             }
+            return;
         }
-    }
-
-    /// Looks for the peer that receives which are posted name.
-    #[cold]
-    pub(crate) fn look_again(&mut self, core: &mut Core, from: FiAddr) {
-        let Some(peer) = self.routed(from) else { return };
         match self.link.meet(peer) {
             Ok(()) => self.peer(peer).gone = None,
             Err(Refused::Gone(why)) => self.not_there(core, peer, why),
