@@ -374,7 +374,9 @@ pub(crate) unsafe extern "C" fn flush(iface: ucx::Iface, _flags: c_uint, comp: *
         full_fence();
         // SAFETY: an interface of ours.
         let i = unsafe { of(iface) };
-        if i.remote.idle() && i.shared.is_empty() { ucx::UCS_OK } else { ucx::UCS_INPROGRESS }
+        // What waits for its turn was posted before, too.
+        let done = i.remote.idle() && i.shared.is_empty() && i.stuck.is_empty() && i.waiting.is_empty();
+        if done { ucx::UCS_OK } else { ucx::UCS_INPROGRESS }
     })
 }
 
