@@ -91,6 +91,9 @@ part_unmapped() {
         done
     done
     check "unmapped cma" 120 "$bin/unmapped" any
+    # Memory that only its own process reaches, where the kernel has such.
+    compile secret
+    check secret 60 bash -c '"$1" || [ $? = 77 ]' secret "$bin/secret"
 }
 
 # direct: whether the kernel lets a process copy from another one that is no child of it.
