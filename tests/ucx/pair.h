@@ -19,35 +19,15 @@
 #include <unistd.h>
 #include <ucp/api/ucp.h>
 
+#include "sides.h"
+
 #define LENGTH(a) (sizeof(a) / sizeof(*(a)))
 
-static int me;              /* 0 or 1 */
-static int out_of_band;     /* a socket to the other one */
 static int error_mode, wakeup;
 static ucp_context_h context;
 static ucp_worker_h worker;
 static ucp_ep_h ep;
 static volatile int ep_error;
-
-static void die(const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    fprintf(stderr, "client %d: ", me);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-    _exit(1);
-}
-
-static void check(ucs_status_t status, const char *what) {
-    if (status != UCS_OK) die("%s: %s", what, ucs_status_string(status));
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
 
 /* One step: progress, or a sleep until there is something to do. */
 static void step(void) {

@@ -22,8 +22,8 @@
 #include <unistd.h>
 #include <uct/api/uct.h>
 
-static int me;          /* 0 or 1 */
-static int out_of_band; /* a socket to the other one */
+#include "sides.h"
+
 static ucs_async_context_t *async;
 static uct_worker_h worker;
 static uct_md_h md;
@@ -31,26 +31,6 @@ static uct_component_h component;
 static uct_iface_h iface;
 static uct_ep_h ep;
 static void *peer_device, *peer_iface;
-
-static void die(const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    fprintf(stderr, "uct %d: ", me);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-    _exit(1);
-}
-
-static void check(ucs_status_t status, const char *what) {
-    if (status != UCS_OK) die("%s: %s", what, ucs_status_string(status));
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
 
 /* By the worker, as UCP does it; its header has that inline, for the releases before 1.16. */
 static void progress(void) {
