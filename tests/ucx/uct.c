@@ -379,10 +379,12 @@ static ucs_status_t send_waiting(uct_pending_req_t *req) {
     return UCS_OK;
 }
 
+enum { LOOKS = 20 };
+
 /* Microseconds a call of progress takes while `count` endpoints wait, and nothing can be sent. */
 static double progress_time(void) {
     double best = 1e9;
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < LOOKS; i++) {
         double begin = now();
         progress();
         double t = (now() - begin) * 1e6;
@@ -420,7 +422,8 @@ static void test_pending(void) {
             }
             calls = total = 0;
             each[k] = progress_time() / n;
-            if (calls == 0 || total != 0) die("%lu calls, %u sent", calls, total);
+            /* One of them finds that there is no room, for all. */
+            if (calls == 0 || calls > 2 * LOOKS || total != 0) die("%lu calls, %u sent", calls, total);
             /* The other one reads on; half of them go. */
             meet_idle();
             double limit = now() + 60;
@@ -457,7 +460,6 @@ static void test_pending(void) {
     }
     if (me == 0) {
         printf("%.3f us an endpoint of %u, %.3f of %u\n", each[0], counts[0], each[1], counts[1]);
-        if (each[1] > 4 * each[0]) die("it is not linear");
     }
 }
 
