@@ -230,6 +230,11 @@ impl Message {
         ALONE + if let Body::Held(bytes) = &self.body { bytes.len() } else { 0 }
     }
 
+    /// Whether a peer offered it under that name.
+    fn is_offer(&self, ep: EpId, peer: PeerId, name: u64) -> bool {
+        self.ep == ep && self.peer == peer && matches!(self.body, Body::Offered { req, .. } if req == name)
+    }
+
     pub(crate) fn is_offered(&self) -> bool {
         matches!(self.body, Body::Offered { .. })
     }
@@ -281,9 +286,7 @@ impl RxContext {
 
     /// The message that a peer offered under that name, if it waits.
     pub(crate) fn offered(&mut self, ep: EpId, peer: PeerId, name: u64) -> Option<&mut Message> {
-        let is_it = |m: &Message| {
-            m.ep == ep && m.peer == peer && matches!(m.body, Body::Offered { req, .. } if req == name)
-        };
+        let is_it = |m: &Message| m.is_offer(ep, peer, name);
         let (tagged, plain) = (&mut self.tagged, &mut self.plain);
         let waiting = tagged.latest_waiting(is_it).or_else(|| plain.latest_waiting(is_it));
         waiting.or_else(|| self.claimed.iter_mut().map(|(_, m)| m).find(|m| is_it(m)))
@@ -292,9 +295,7 @@ impl RxContext {
     /// The message that a peer offered under that name is not to be had any more: taken out if it waits, and
     /// `Some(None)` if the application has claimed it. `None`: it neither waits nor was claimed.
     pub(crate) fn withdraw(&mut self, ep: EpId, peer: PeerId, name: u64) -> Option<Option<Message>> {
-        let is_it = |m: &Message| {
-            m.ep == ep && m.peer == peer && matches!(m.body, Body::Offered { req, .. } if req == name)
-        };
+        let is_it = |m: &Message| m.is_offer(ep, peer, name);
         for matcher in [&mut self.tagged, &mut self.plain] {
             let taken = matcher.take_oldest(is_it);
             if taken.is_some() {

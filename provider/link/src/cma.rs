@@ -48,8 +48,7 @@ impl From<Fault> for NoDirect {
 
 /// Finds out whether the target's id still leads to its address space.
 pub(crate) fn verify(target: &Target) -> Result<(), Fault> {
-    let (here, there) = ([NOTHING], [NOTHING]);
-    call(Way::Get, &Target { guarded: true, ..*target }, &here[..0], &there[..0]).map(|_| ())
+    call_guarded(Way::Get, target, &[], &[]).map(drop)
 }
 
 /// Moves `len` bytes between byte `roff` of `remote` in an address space and byte `loff` of `local`.

@@ -223,8 +223,9 @@ impl ShmLink {
         peer.no_cma = Some(why);
     }
 
-    /// Whether a peer accesses nothing any more for certain: its process has ended, or closed its sockets.
-    fn has_ended(&self, id: u32) -> bool {
+    /// Whether a peer accesses nothing any more for certain: its process or address space has ended, or it
+    /// closed its sockets.
+    pub(super) fn has_ended(&self, id: u32) -> bool {
         let peer = &self.peers[id as usize];
         let socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
         let of_out = peer.out.as_ref().and_then(|o| Some((o.pid, o.space?)));

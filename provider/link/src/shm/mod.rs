@@ -601,12 +601,7 @@ impl Link for ShmLink {
     }
 
     fn is_gone(&self, peer: PeerId) -> bool {
-        let peer = &self.peers[peer.0 as usize];
-        let socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
-        peer.lost
-            || peer.dying.is_some()
-            || peer.life.as_ref().is_some_and(|life| control::has_ended(&life.fd))
-            || socks.into_iter().any(control::hung_up)
+        self.peers[peer.0 as usize].dying.is_some() || self.has_ended(peer.0)
     }
 
     fn share_open(&mut self, with: PeerId) -> Option<Share> {
