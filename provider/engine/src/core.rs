@@ -7,9 +7,9 @@ use wire::{MAX_SEGS, RmaSeg, Seg, Status};
 use crate::domain::{Config, MrId, Reg};
 use crate::entries::Entries;
 use crate::hash::Map;
-use crate::link::{Exposed, PeerId};
 use crate::matching::{Matcher, Posted, Waiting};
 use crate::types::*;
+use link_api::{PeerId, Region};
 
 /// Spans of one operation, as a door hands them over for later.
 pub type Iov = ArrayVec<Span, MAX_SEGS>;
@@ -447,18 +447,18 @@ impl Core {
     }
 
     /// A registration as peers may see it, if they may.
-    pub(crate) fn exposed(&self, id: MrId) -> Option<Exposed> {
+    pub(crate) fn exposed(&self, id: MrId) -> Option<Region> {
         let mr = self.mrs.get(&id)?;
         let [span] = mr.iov[..] else { return None };
         let named = self.keys.get(&mr.key) == Some(&id);
-        (named && span.kind().is_system() && !mr.access.is_empty()).then_some(Exposed {
+        (named && span.kind().is_system() && !mr.access.is_empty()).then_some(Region {
             key: mr.key,
             addr: span.addr(),
             len: span.len() as u64,
             read: mr.access.contains(Access::REMOTE_READ),
             write: mr.access.contains(Access::REMOTE_WRITE),
             virt_addr: self.config.virt_addr,
-            noted: mr.remote_read.is_some() || mr.remote_write.is_some(),
+            target_must_observe: mr.remote_read.is_some() || mr.remote_write.is_some(),
         })
     }
 

@@ -9,17 +9,13 @@ use wire::Addr;
 use crate::av::Av;
 use crate::core::{Cntr, Core, Cq, RxContext, Slab, Tally};
 use crate::endpoint::Endpoint;
-use crate::link::{Inside, Link};
 use crate::types::*;
 use crate::work::{Work, WorkOp};
+use link_api::{InUse, RmaLink};
 
 /// How a domain is tuned; fixed when it is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Messages and RMA up to this many bytes travel inside a frame.
-    pub eager: usize,
-    /// Up to this many do if more were posted before them and nobody has waited since; no less than `eager`.
-    pub eager_in_a_row: usize,
     /// Registrations are addressed by virtual address (else by offset).
     pub virt_addr: bool,
     /// RMA and atomics to one peer take effect in the order they were posted.
@@ -92,7 +88,7 @@ pub struct Domain<L> {
     work: Vec<Work>,
 }
 
-impl<L: Link> Domain<L> {
+impl<L: RmaLink> Domain<L> {
     /// A domain without anything in it.
     pub fn new(config: Config) -> Self {
         Domain { core: Core::new(config), avs: Slab::default(), eps: Slab::default(), work: Vec::new() }
@@ -280,7 +276,7 @@ impl<L: Link> Domain<L> {
     pub fn ep_open(&mut self, config: EpConfig<L>) -> EpId {
         let EpConfig { link, av, rx, tx_cq, rx_cq, cntrs } = config;
         let rx = rx.unwrap_or_else(|| RxId(self.core.rxs.insert(RxContext::new(false))));
-        let ep = Endpoint::new(link, av, rx, tx_cq, rx_cq, cntrs, self.core.config);
+        let ep = Endpoint::new(link, av, rx, tx_cq, rx_cq, cntrs);
         let id = EpId(self.eps.insert(ep));
         if let Some(rx) = self.core.rxs.get_mut(rx.at()) {
             rx.eps.push(id);
@@ -354,7 +350,7 @@ impl<L: Link> Domain<L> {
     /// while it does; nothing may be posted any more, and the call is to be made again.
     pub fn ep_close(&mut self, id: EpId) -> Result<(), Error> {
         let Some(ep) = self.eps.get_mut(id.at()) else { return Err(Error::NotFound) };
-        ep.link.close().map_err(|Inside| Error::Busy)?;
+        ep.link.close().map_err(|InUse| Error::Busy)?;
         let Some(ep) = self.eps.remove(id.at()) else { return Err(Error::NotFound) };
         self.hold_ep(ep.tx_cq, ep.rx_cq, &ep.cntrs, false);
         if let Some(vector) = self.avs.get_mut(ep.av.at()) {
@@ -411,8 +407,8 @@ impl<L: Link> Domain<L> {
         if let Err(err) = result {
             e.not_started(&mut self.core, to, err);
         }
-        if let (Some(peer), Ok(())) = (e.untold, result) {
-            e.untold = None;
+        if let (Some(peer), Ok(())) = (e.unlogged_path, result) {
+            e.unlogged_path = None;
             e.tell(peer);
         }
         if self.core.counted && !self.work.is_empty() {
@@ -543,11 +539,11 @@ impl<L: Link> Domain<L> {
         let key = self.core.mr_key(mr);
         let mut outcome = Ok(());
         for (_, ep) in self.eps.iter_mut() {
-            let concealed = key.map_or(Ok(()), |key| ep.link.conceal(key));
+            let concealed = key.map_or(Ok(()), |key| ep.link.unpublish(key));
             let ended = ep.end_accesses(&mut self.core, mr);
             outcome = outcome.and(concealed).and(ended);
         }
-        outcome.map_err(|Inside| Error::Busy)?;
+        outcome.map_err(|InUse| Error::Busy)?;
         self.core.mr_close(mr).map(|_| ())
     }
 

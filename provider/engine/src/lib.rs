@@ -20,7 +20,6 @@ mod domain;
 mod endpoint;
 mod entries;
 mod hash;
-mod link;
 mod matching;
 mod pool;
 mod proto;
@@ -30,10 +29,7 @@ mod work;
 
 pub use crate::core::{Iov, RmaIov};
 pub use domain::{Cntrs, Config, Domain, EpConfig, MrId, Reg};
-pub use link::{
-    CopyId, Event, Exposed, Frame, Glance, Gone, Grant, Inside, Limits, Link, MAX_PIECES, NoDirect, PeerId,
-    Refused, Share, Ticket, Way,
-};
+pub use link_api;
 pub use proto::{pieces, pieces_by};
 pub use types::*;
 pub use work::{Work, WorkOp};

@@ -10,7 +10,7 @@ pub(crate) struct Pool<T> {
 
 #[derive(Debug)]
 struct Slot<T> {
-    turn: u32,
+    generation: u32,
     value: Option<T>,
 }
 
@@ -24,18 +24,18 @@ impl<T> Pool<T> {
             Some(at) => at,
             None => {
                 let at = u32::try_from(self.slots.len()).expect("fewer than 2^32 requests at once");
-                self.slots.push(Slot { turn: 1, value: None });
+                self.slots.push(Slot { generation: 1, value: None });
                 at
             }
         };
         let slot = &mut self.slots[at as usize];
         slot.value = Some(value);
-        u64::from(slot.turn) << 32 | u64::from(at)
+        u64::from(slot.generation) << 32 | u64::from(at)
     }
 
     fn slot(&mut self, name: u64) -> Option<&mut Slot<T>> {
         let slot = self.slots.get_mut(name as u32 as usize)?;
-        (slot.turn == (name >> 32) as u32).then_some(slot)
+        (slot.generation == (name >> 32) as u32).then_some(slot)
     }
 
     pub(crate) fn get_mut(&mut self, name: u64) -> Option<&mut T> {
@@ -45,7 +45,7 @@ impl<T> Pool<T> {
     pub(crate) fn remove(&mut self, name: u64) -> Option<T> {
         let slot = self.slot(name)?;
         let value = slot.value.take()?;
-        slot.turn = slot.turn.wrapping_add(1).max(1);
+        slot.generation = slot.generation.wrapping_add(1).max(1);
         self.free.push(name as u32);
         Some(value)
     }
@@ -58,8 +58,8 @@ impl<T> Pool<T> {
     /// Whether something had this name before, and has it no more.
     pub(crate) fn is_past(&self, name: u64) -> bool {
         let Some(slot) = self.slots.get(name as u32 as usize) else { return false };
-        let (turn, now) = ((name >> 32) as u32, slot.turn);
-        turn != 0 && now.wrapping_sub(turn) as i32 > 0
+        let (generation, now) = ((name >> 32) as u32, slot.generation);
+        generation != 0 && now.wrapping_sub(generation) as i32 > 0
     }
 
     /// The names of all that `keep` picks.
@@ -67,7 +67,7 @@ impl<T> Pool<T> {
         (0u64..)
             .zip(&self.slots)
             .filter(|(_, s)| s.value.as_ref().is_some_and(&keep))
-            .map(|(at, s)| u64::from(s.turn) << 32 | at)
+            .map(|(at, s)| u64::from(s.generation) << 32 | at)
             .collect()
     }
 

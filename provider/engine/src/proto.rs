@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::link::MAX_PIECES;
+use link_api::{MAX_PIECES, Path};
 
 /// Bytes from which on it is worth a message to the other side that both copy.
 const SHARED: usize = 64 << 10;
@@ -20,13 +20,13 @@ const GIVEN: usize = 8 << 20;
 /// How the bytes of an operation get to the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proto {
-    /// Inside the frame that tells of them.
+    /// InUse the frame that tells of them.
     Eager,
     /// The frame says where they are; the other side fetches them (directly, or asks for frames).
     Rendezvous,
 }
 
-/// What the choice depends on, fixed when an endpoint is opened.
+/// What the choice depends on: a peer's path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Thresholds {
     /// Most bytes of payload that travel eagerly.
@@ -35,6 +35,8 @@ pub(crate) struct Thresholds {
     pub(crate) in_a_row: usize,
     /// Most bytes of payload that fit a frame beside the longest header.
     pub(crate) fits: usize,
+    /// Longest frame.
+    pub(crate) max_frame: usize,
 }
 
 /// How a transfer of `len` bytes that one side could copy alone is cut so that both sides copy it: bytes of a
@@ -59,10 +61,12 @@ pub fn pieces_by(len: usize, piece: usize) -> Option<u16> {
 }
 
 impl Thresholds {
-    /// `eager` and `in_a_row` as configured, but no more than fits a frame beside the longest header.
-    pub(crate) fn new(eager: usize, in_a_row: usize, max_frame: usize) -> Self {
+    /// The path's, but no more than fits a frame beside the longest header.
+    pub(crate) fn new(path: &Path) -> Self {
+        let &Path { max_frame, eager, eager_in_a_row, .. } = path;
         let fits = max_frame.saturating_sub(wire::EAGER_HEAD);
-        Thresholds { eager: eager.min(fits), in_a_row: in_a_row.max(eager).min(fits), fits }
+        let in_a_row = eager_in_a_row.max(eager).min(fits);
+        Thresholds { eager: eager.min(fits), in_a_row, fits, max_frame }
     }
 
     /// For `len` bytes of a message or an RMA write. What is injected is copied at once, whatever

@@ -18,6 +18,7 @@
 //! assert_eq!(net[1].look(room, 5), b"hello");
 //! ```
 
+mod hub;
 mod link;
 
 use std::cell::RefCell;
@@ -29,17 +30,22 @@ use hmem::Span;
 use hmem::fake::FakeMem;
 use wire::RmaSeg;
 
-use self::link::Hub;
-pub use self::link::{MemFrame, MemLink, Place};
+use self::hub::Hub;
+pub use self::hub::Place;
+pub use self::link::MemLink;
 use crate::domain::{Cntrs, Config, Domain, EpConfig, Reg};
-use crate::link::Gone;
 use crate::types::*;
+use link_api::Gone;
 
 /// What a [`Net`] is like.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// Of every domain.
     pub config: Config,
+    /// Bytes of a payload that travel inside a frame, and of many in a row.
+    pub eager: usize,
+    /// See [`link_api::Path::eager_in_a_row`].
+    pub eager_in_a_row: usize,
     /// Longest frame.
     pub max_frame: usize,
     /// Frames that fit between two nodes, each way.
@@ -61,7 +67,9 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Setup {
-            config: Config { eager: 256, eager_in_a_row: 600, virt_addr: false, rma_order: false },
+            config: Config { virt_addr: false, rma_order: false },
+            eager: 256,
+            eager_in_a_row: 600,
             max_frame: 512,
             capacity: 64,
             direct: true,
@@ -189,7 +197,7 @@ impl Net {
         let answer = Box::new(move || {
             answer.borrow_mut().progress();
         });
-        self.hub.borrow_mut().meanwhile = Some(link::Meanwhile { at, work: answer });
+        self.hub.borrow_mut().meanwhile = Some(hub::Meanwhile { at, work: answer });
         work(&mut self.nodes[at]);
         self.hub.borrow_mut().meanwhile = None;
         let other = Rc::into_inner(other).expect("nobody else has it");
@@ -267,7 +275,7 @@ impl Net {
     }
 
     /// Opens a counter of one node's to another one, for pieces of a transfer.
-    pub fn open_share(&mut self, from: Place, to: Place) -> crate::link::Share {
+    pub fn open_share(&mut self, from: Place, to: Place) -> link_api::PieceCounter {
         self.hub.borrow_mut().open_share(from, to).expect("a counter is free")
     }
 

@@ -1,8 +1,9 @@
 //! Peers that die, at every step of everything.
 
 use engine::testkit::*;
-use engine::{Atomic, Completion, Ctx, Error, Gone, OpFlags, Pattern, Peek, Recv, Rma, Send, What};
+use engine::{Atomic, Completion, Ctx, Error, OpFlags, Pattern, Peek, Recv, Rma, Send, What};
 use hmem::{AtomicOp, Datatype, Span};
+use link_api::Gone;
 
 /// What node 0 has going with node 1.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -224,7 +224,7 @@ fn other_messages_overtake_a_copy() {
 
 #[test]
 fn rma_in_order_waits_for_copies() {
-    let config = Config { eager: 256, eager_in_a_row: 600, virt_addr: false, rma_order: true };
+    let config = Config { virt_addr: false, rma_order: true };
     let mut net = Net::with(2, Setup { peer_access: true, config, ..Setup::default() });
     let (first, second, target) = (net.device(8), net.bytes(0, &[2; 8]), net.device(8));
     hmem::write(&[first], 0, &[1; 8]);

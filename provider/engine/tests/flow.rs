@@ -1,8 +1,9 @@
 //! When operations complete, when they may start, and what happens where there is no room.
 
 use engine::testkit::*;
-use engine::{Cntrs, Config, Error, Gone, OpFlags, Send};
+use engine::{Cntrs, Config, Error, OpFlags, Send};
 use hmem::Span;
+use link_api::Gone;
 
 const DELIVERY: OpFlags = OpFlags::COMPLETION.union(OpFlags::DELIVERY);
 const FENCE: OpFlags = OpFlags::COMPLETION.union(OpFlags::FENCE);
@@ -277,7 +278,9 @@ fn what_is_in_use_is_not_closed() {
     let mut net = Net::with(
         1,
         Setup {
-            config: Config { eager: 0, eager_in_a_row: 0, virt_addr: true, rma_order: true },
+            config: Config { virt_addr: true, rma_order: true },
+            eager: 0,
+            eager_in_a_row: 0,
             ..Setup::default()
         },
     );
@@ -304,7 +307,7 @@ fn what_is_in_use_is_not_closed() {
 #[test]
 fn what_is_injected_goes_at_once_whatever_the_threshold() {
     let setup = Setup::default();
-    let mut net = Net::with(2, Setup { config: Config { eager: 16, ..setup.config }, ..setup });
+    let mut net = Net::with(2, Setup { eager: 16, ..setup });
     let src = net.bytes(0, &pattern(100, 1));
     let dst = net.memory(1, 100);
     net[1].recv(&from_any(&[dst], 1)).unwrap();

@@ -95,8 +95,7 @@ fn peer() {
     bolero::check!().with_iterations(3000).for_each(|bytes: &[u8]| {
         let draw = &mut Draw(bytes);
         let how = draw.byte();
-        let config =
-            Config { eager: 256, eager_in_a_row: 600, virt_addr: how & 1 != 0, rma_order: how & 2 != 0 };
+        let config = Config { virt_addr: how & 1 != 0, rma_order: how & 2 != 0 };
         let setup = Setup {
             config,
             direct: how & 4 != 0,

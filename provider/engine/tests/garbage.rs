@@ -37,7 +37,7 @@ enum Word {
 fn word() -> impl Strategy<Value = Word> {
     prop_oneof![
         4 => prop_oneof![0..4u64, Just(8), Just(100), Just(3000), 0..4000u64].prop_map(Word::Small),
-        3 => (1..3u64, 0..16u64).prop_map(|(turn, slot)| Word::Request(turn, slot)),
+        3 => (1..3u64, 0..16u64).prop_map(|(generation, slot)| Word::Request(generation, slot)),
         2 => (0..3000u64).prop_map(Word::Address),
         1 => prop_oneof![Just(u64::MAX), Just(u64::MAX - 1), Just(1 << 63), any::<u64>()].prop_map(Word::Any),
     ]
@@ -59,7 +59,7 @@ fn evil() -> impl Strategy<Value = Evil> {
 fn number(w: Word, shared: Span) -> u64 {
     match w {
         Word::Small(v) | Word::Any(v) => v,
-        Word::Request(turn, slot) => turn << 32 | slot,
+        Word::Request(generation, slot) => generation << 32 | slot,
         Word::Address(off) => shared.addr() + off,
     }
 }
@@ -98,7 +98,7 @@ fn involve(net: &mut Net, to: usize, base: usize, memory: Span) -> (usize, usize
 }
 
 fn attack(direct: bool, rma_order: bool, deeds: &[Evil]) {
-    let config = Config { eager: 256, eager_in_a_row: 600, virt_addr: false, rma_order };
+    let config = Config { virt_addr: false, rma_order };
     let mut net = Net::with(3, Setup { config, direct, capacity: 16, cq_size: 1000, ..Setup::default() });
     let shared: Vec<Span> = (0..3).map(|at| net.bytes(at, &[at as u8; 3000])).collect();
     for (at, span) in shared.iter().enumerate() {

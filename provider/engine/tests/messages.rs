@@ -1,7 +1,7 @@
 //! Messages, whichever way they travel.
 
 use engine::testkit::*;
-use engine::{Completion, Config, Error, OpFlags, Send, What};
+use engine::{Completion, Error, OpFlags, Send, What};
 use hmem::Span;
 
 /// How a message gets across.
@@ -224,8 +224,7 @@ fn an_iov_of_more_spans_than_a_frame_names_is_refused_where_it_matters() {
 
 #[test]
 fn the_eager_threshold_gives_way_to_the_frame() {
-    let config = Config { eager: 1 << 20, eager_in_a_row: 0, virt_addr: false, rma_order: false };
-    let mut net = Net::with(2, Setup { config, ..Setup::default() });
+    let mut net = Net::with(2, Setup { eager: 1 << 20, eager_in_a_row: 0, ..Setup::default() });
     for len in [250, 292, 293, 511, 512, 4096] {
         let (src, dst) = (net.bytes(0, &pattern(len, 3)), net.memory(1, len));
         net[1].recv(&from_any(&[dst], 0)).unwrap();

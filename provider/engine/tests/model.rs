@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use engine::testkit::*;
-use engine::{ADDR_UNSPEC, Completion, Config, Ctx, Error, OpFlags, Pattern, Recv, Send, What};
+use engine::{ADDR_UNSPEC, Completion, Ctx, Error, OpFlags, Pattern, Recv, Send, What};
 use hmem::Span;
 use proptest::prelude::*;
 
@@ -47,9 +47,14 @@ fn step(nodes: usize) -> impl Strategy<Value = Step> {
 
 fn program() -> impl Strategy<Value = Program> {
     let setup = (1..6usize, any::<bool>(), any::<bool>(), prop_oneof![Just(0), Just(40), Just(256)])
-        .prop_map(|(capacity, direct, looks, eager)| {
-            let config = Config { eager, eager_in_a_row: 3 * eager, virt_addr: false, rma_order: false };
-            Setup { config, capacity, direct, looks, cq_size: 1 << 20, ..Setup::default() }
+        .prop_map(|(capacity, direct, looks, eager)| Setup {
+            eager,
+            eager_in_a_row: 3 * eager,
+            capacity,
+            direct,
+            looks,
+            cq_size: 1 << 20,
+            ..Setup::default()
         });
     let waits = prop_oneof![Just(0), Just(700), Just(usize::MAX)];
     (2..4usize, setup, waits).prop_flat_map(|(nodes, setup, waits)| {

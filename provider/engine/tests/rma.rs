@@ -265,7 +265,7 @@ fn a_key_is_taken_once_unless_nobody_can_name_it() {
 
 #[test]
 fn memory_may_be_named_by_its_address() {
-    let config = Config { eager: 256, eager_in_a_row: 600, virt_addr: true, rma_order: false };
+    let config = Config { virt_addr: true, rma_order: false };
     let mut net = Net::with(2, Setup { config, ..Setup::default() });
     let (local, target) = (net.bytes(0, b"abcd"), net.memory(1, 8));
     net[1].share(target, 1);
@@ -282,7 +282,7 @@ fn memory_may_be_named_by_its_address() {
 #[test]
 fn all_memory_may_be_registered_at_once() {
     for virt_addr in [true, false] {
-        let config = Config { eager: 256, eager_in_a_row: 600, virt_addr, rma_order: false };
+        let config = Config { virt_addr, rma_order: false };
         let mut net = Net::with(2, Setup { config, ..Setup::default() });
         // SAFETY: only what `memory` returned is reached through it.
         let everything = unsafe { Span::new(0, usize::MAX, Kind::System) };
@@ -315,7 +315,7 @@ fn insist(net: &mut Net, op: &Rma<'_>) -> usize {
 
 #[test]
 fn rma_takes_effect_in_the_order_it_was_posted() {
-    let config = Config { eager: 256, eager_in_a_row: 600, virt_addr: false, rma_order: true };
+    let config = Config { virt_addr: false, rma_order: true };
     for direct in [true, false] {
         for capacity in [1, 3, 64] {
             for device_here in [false, true] {
@@ -358,7 +358,7 @@ fn rma_takes_effect_in_the_order_it_was_posted() {
 /// A small read answers with what was there when it arrived, even if the answer has to wait.
 #[test]
 fn a_read_that_finds_no_room_for_its_answer_does_not_see_later_writes() {
-    let config = Config { eager: 256, eager_in_a_row: 600, virt_addr: false, rma_order: true };
+    let config = Config { virt_addr: false, rma_order: true };
     let mut net = Net::with(2, Setup { config, ..Setup::default() });
     let (target, old, new) = (net.bytes(1, b"old"), net.memory(0, 3), net.bytes(0, b"new"));
     net[1].share(target, 1);
@@ -378,7 +378,7 @@ fn a_read_that_finds_no_room_for_its_answer_does_not_see_later_writes() {
 /// A refusal says nothing about how the peer fetches.
 #[test]
 fn a_refused_write_does_not_loosen_the_order() {
-    let config = Config { eager: 256, eager_in_a_row: 600, virt_addr: false, rma_order: true };
+    let config = Config { virt_addr: false, rma_order: true };
     let mut net = Net::with(2, Setup { config, direct: false, ..Setup::default() });
     let (target, large, small) = (net.memory(1, 3000), net.bytes(0, &[1; 3000]), net.bytes(0, &[2; 3000]));
     net[1].share(target, 1);

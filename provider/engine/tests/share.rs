@@ -287,7 +287,10 @@ fn nonsense_about_sharing_is_dropped() {
     let share = |req: u64, len: u64, piece: u64, segs: &[Seg]| {
         let mut frame = Vec::new();
         put(&mut frame, &Head::new(Op::Share, Flags::empty(), segs.len() as u16, req, 1));
-        put(&mut frame, &Pieces { len: len.into(), piece: piece.into(), slot: 77.into(), turn: 1.into() });
+        put(
+            &mut frame,
+            &Pieces { len: len.into(), piece: piece.into(), slot: 77.into(), generation: 1.into() },
+        );
         put(&mut frame, segs);
         frame
     };
@@ -448,11 +451,11 @@ fn a_sender_that_does_not_look_is_not_told_to_share_without_end() {
 }
 
 /// A node that says it has begun to read or write `len` bytes of key 7 by pieces of `piece`.
-fn lend(net: &mut Net, share: engine::Share, len: usize, piece: usize, theirs: hmem::Span) {
+fn lend(net: &mut Net, share: link_api::PieceCounter, len: usize, piece: usize, theirs: hmem::Span) {
     let mut frame = Vec::new();
     put(&mut frame, &Head::new(Op::Lend, Flags::empty(), 1, 1, 1));
     let (len, piece) = ((len as u64).into(), (piece as u64).into());
-    put(&mut frame, &Pieces { len, piece, slot: share.slot.into(), turn: share.turn.into() });
+    put(&mut frame, &Pieces { len, piece, slot: share.slot.into(), generation: share.generation.into() });
     put(&mut frame, &there(0, len.get() as usize, 7));
     put(&mut frame, &Seg { addr: theirs.addr().into(), len });
     net.inject(0, 1, frame);

@@ -45,7 +45,7 @@ fn a_line_says_which_frame_it_was_and_what_is_wrong_with_it() {
     put(&mut rts, &wire::Offer { req: 1.into(), len: 7.into() });
     put(&mut rts, &Seg { addr: 0.into(), len: 8.into() });
     let mut share = head(Op::Share, none, 0, other, 1);
-    put(&mut share, &Pieces { len: 1.into(), piece: 1.into(), slot: 0.into(), turn: 0.into() });
+    put(&mut share, &Pieces { len: 1.into(), piece: 1.into(), slot: 0.into(), generation: 0.into() });
     let cases = [
         (vec![1; 7], "7 bytes from 10.0.0.1:2: shorter than a head of 20 bytes"),
         (odd, "op 99 is unknown"),

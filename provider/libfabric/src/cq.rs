@@ -185,7 +185,7 @@ impl CqFid {
     /// Nothing was found. Where there are more processes than cores, a peer may need this one.
     #[inline]
     fn wait_a_little(&self) {
-        link::look_no_further();
+        link::speculation_barrier();
         let n = self.empty.load(Ordering::Relaxed).wrapping_add(1);
         self.empty.store(n, Ordering::Relaxed);
         if n % PATIENCE == 0 {

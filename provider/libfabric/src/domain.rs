@@ -306,12 +306,7 @@ impl Wanted {
     fn open(&self, api_version: u32) -> Result<Arc<Shared>, Errno> {
         let (virt_addr, prov_key) = answer::mr_semantics(self.mr_mode);
         let auto_progress = self.data_progress == fi::FI_PROGRESS_AUTO;
-        let mut engine = Engine::new(Config {
-            eager: param::get().eager_size(),
-            eager_in_a_row: param::get().eager_in_a_row(),
-            virt_addr,
-            rma_order: self.orders & answer::RMA_ORDERS != 0,
-        });
+        let mut engine = Engine::new(Config { virt_addr, rma_order: self.orders & answer::RMA_ORDERS != 0 });
         engine.set_unexpected_most(param::get().unexpected_size);
         // The one model in which the application keeps calls on a domain apart itself, and no
         // thread of ours is there to disturb it.

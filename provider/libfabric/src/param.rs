@@ -65,6 +65,8 @@ impl Params {
             bind: Some(bind.sock()),
             ring: self.ring_size,
             long_ring: self.long_ring_size,
+            eager: self.eager_size(),
+            eager_in_a_row: self.eager_in_a_row(),
             cma: self.cma,
             device_direct: self.device_direct,
             connect_timeout: self.connect_timeout,

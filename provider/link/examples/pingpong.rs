@@ -7,9 +7,9 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use engine::{Event, Link, PeerId};
 use hmem::Span;
 use link::{OpenOptions, ShmLink};
+use link_api::{Event, Link, PeerId};
 
 fn main() {
     let mut args = std::env::args().skip(1).map(|a| a.parse().expect("a number"));
@@ -117,12 +117,12 @@ fn receive(link: &mut ShmLink) -> PeerId {
             Some(Event::Frame(frame)) => {
                 let mut bytes = [0; 28];
                 assert_eq!(link.read(&frame, 0, &mut bytes), 28);
-                let from = engine::Frame::from(&frame);
+                let from = frame.from;
                 link.release(frame);
                 return from;
             }
             Some(Event::Closed(..)) => panic!("closed"),
-            Some(Event::Copied(..)) => panic!("no copy was started"),
+            Some(Event::Done(..)) => panic!("no copy was started"),
             None => spin_loop(),
         }
     }

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use engine::NoDirect;
 use hmem::Span;
+use link_api::NoDirect;
 use wire::Seg;
 
 use crate::space::Target;

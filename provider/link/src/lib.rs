@@ -1,4 +1,4 @@
-//! Ways from one endpoint to another: implementations of [`engine::Link`].
+//! Ways from one endpoint to another: implementations of [`link_api::Link`].
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -37,8 +37,8 @@ mod space;
 pub use cma::{cma_allowed, eager_in_a_row, eager_size};
 pub use net::primary_ip;
 pub use shm::{
-    DEFAULT_RING, FEW, Hazards, LONG_RING, MAX_RING, MIN_RING, Mapping, OpenOptions, ShmFrame, ShmLink,
-    WindowId, Windows, eager_most, full_fence, look_no_further, others_look_alike,
+    DEFAULT_RING, FEW, Hazards, LONG_RING, MAX_RING, MIN_RING, Mapping, OpenOptions, ShmLink, WindowId,
+    Windows, eager_most, full_fence, others_look_alike, speculation_barrier,
 };
 
 /// A random number.

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use engine::testkit::{from, msg, pattern, there, write};
 use engine::{Access, AvId, Cntrs, Completion, Config, CqId, Domain, EpConfig, EpId, Error};
-use engine::{Link as _, OpFlags, Reg, RxId, Send};
+use engine::{OpFlags, Reg, RxId, Send};
 use hmem::Span;
 use link::{OpenOptions, ShmLink};
+use link_api::Link as _;
 use wire::Addr;
 
 const TIMEOUT: Duration = Duration::from_millis(60);
@@ -28,7 +29,7 @@ impl Node {
         let link =
             ShmLink::open(OpenOptions { bind, connect_timeout: TIMEOUT, ..OpenOptions::default() }).unwrap();
         let addr = link.addr();
-        let config = Config { eager: 8192, eager_in_a_row: 16384, virt_addr: false, rma_order: false };
+        let config = Config { virt_addr: false, rma_order: false };
         let mut domain = Domain::new(config);
         let (av, cq) = (domain.av_open(), domain.cq_open(1024));
         let (tx_cq, rx_cq, cntrs) = (Some(cq), Some(cq), Cntrs::default());

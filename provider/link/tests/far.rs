@@ -3,8 +3,8 @@
 
 use std::sync::Mutex;
 
-use engine::{Gone, Link, Refused};
 use link::{OpenOptions, ShmLink};
+use link_api::{Gone, Link, Refused};
 use wire::Addr;
 
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());

@@ -8,9 +8,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use engine::{Event, Frame, Gone, Grant, Link, NoDirect, PeerId, Refused};
 use hmem::Span;
-use link::{OpenOptions, ShmFrame, ShmLink};
+use link::{OpenOptions, ShmLink};
+use link_api::{Event, Gone, Grant, Link, NoDirect, PeerId, Refused, RmaLink as _};
 use wire::{Addr, Seg};
 
 const NOBODY: u32 = 65534;
@@ -40,7 +40,7 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-fn event(link: &mut ShmLink) -> Event<ShmFrame> {
+fn event(link: &mut ShmLink) -> Event {
     let start = Instant::now();
     loop {
         if let Some(event) = link.poll() {
@@ -54,7 +54,7 @@ fn event(link: &mut ShmLink) -> Event<ShmFrame> {
 }
 
 fn wait(link: &ShmLink, ms: i32) -> bool {
-    let mut p = libc::pollfd { fd: link.wait_fd(), events: libc::POLLIN, revents: 0 };
+    let mut p = libc::pollfd { fd: link.wait_fd().unwrap(), events: libc::POLLIN, revents: 0 };
     // SAFETY: `p` is one valid pollfd.
     unsafe { libc::poll(&mut p, 1, ms) == 1 }
 }
@@ -62,9 +62,9 @@ fn wait(link: &ShmLink, ms: i32) -> bool {
 fn frame(link: &mut ShmLink) -> (PeerId, Vec<u8>) {
     match event(link) {
         Event::Frame(f) => {
-            let mut bytes = vec![0; f.len()];
+            let mut bytes = vec![0; f.len];
             link.read(&f, 0, &mut bytes);
-            let from = f.from();
+            let from = f.from;
             link.release(f);
             (from, bytes)
         }
@@ -99,7 +99,7 @@ fn child() {
         "echo" => {
             say(&mut link, to, b"here");
             while let Event::Frame(f) = event(&mut link) {
-                let mut bytes = vec![0; f.len()];
+                let mut bytes = vec![0; f.len];
                 link.read(&f, 0, &mut bytes);
                 link.release(f);
                 while link.send(to, &bytes, &[], 0, 0) == Err(Refused::Busy) {}
@@ -862,7 +862,7 @@ fn a_forked_child_does_no_harm() {
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // As an application does that closes all it has inherited.
-            assert_eq!((a.close(), a.conceal(7)), (Ok(()), Ok(())));
+            assert_eq!((a.close(), a.unpublish(7)), (Ok(()), Ok(())));
             drop(a);
             drop(b);
             // SAFETY: ends the child without running anything of the parent's.

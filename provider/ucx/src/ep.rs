@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
 
 use arrayvec::ArrayVec;
-use engine::{Link, PeerId, Refused};
 use hmem::{Kind, Span};
 use link::full_fence;
+use link_api::{Link, PeerId, Refused};
 use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Iov, PackFn, PendingReq, PurgeFn, Status};
 
 use crate::attr::{MAX_HEADER, MAX_IOV, SEGMENT};

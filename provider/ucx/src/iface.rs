@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use engine::{Event, Frame as _, Glance, Gone, Link, PeerId};
-use link::{OpenOptions, ShmFrame, ShmLink, full_fence, look_no_further};
+use link::{OpenOptions, ShmLink, full_fence, speculation_barrier};
+use link_api::{Event, Frame, Gone, Link, PeerId, PollFrame};
 use ucx_sys::{
     self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, IfaceOps, IfaceParams, PerfAttr, Status, Table,
 };
@@ -408,13 +408,13 @@ pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
     // SAFETY: an interface of ours, which UCX does not close in its own callbacks.
     guard(|| unsafe {
         // Most calls find nothing, and what such a call costs delays what comes meanwhile.
-        match (*this).link.glance() {
-            Glance::Nothing if !(*this).busy => {
-                look_no_further();
+        match (*this).link.poll_frame() {
+            PollFrame::Nothing if !(*this).busy => {
+                speculation_barrier();
                 nothing(this);
                 0
             }
-            Glance::Frame(frame) => advance(this, Some(frame)),
+            PollFrame::Frame(frame) => advance(this, Some(frame)),
             _ => advance(this, None),
         }
     })
@@ -441,7 +441,7 @@ unsafe fn nothing(this: *mut Iface) {
 /// # Safety
 /// `this` must be an interface of ours. Nothing borrows from it while UCX's handlers run.
 #[inline(never)]
-unsafe fn advance(this: *mut Iface, mut frame: Option<ShmFrame>) -> u32 {
+unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
     let mut done = 0;
     // SAFETY: the caller's promise; each borrow ends before a handler is called.
     unsafe {
@@ -454,16 +454,16 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<ShmFrame>) -> u32 {
             match event {
                 None => break,
                 Some(Event::Frame(first)) => {
-                    let from = first.from();
+                    let from = first.from;
                     receive(this, first);
                     // Most probably the next one is of the same peer's.
                     if done + 1 < budget {
-                        frame = (*this).link.more(from);
+                        frame = (*this).link.poll_frame_from(from);
                     }
                 }
                 Some(Event::Closed(peer, why)) => closed(this, peer, why),
                 // Of copies by a device, which another interface does.
-                Some(Event::Copied(..)) => {}
+                Some(Event::Done(..)) => {}
             }
             done += 1;
         }
@@ -499,8 +499,8 @@ unsafe fn rest(this: *mut Iface) {
 /// # Safety
 /// As for `advance`.
 #[inline]
-unsafe fn receive(this: *mut Iface, frame: ShmFrame) {
-    let (from, len) = (frame.from(), frame.len());
+unsafe fn receive(this: *mut Iface, frame: Frame) {
+    let (from, len) = (frame.from, frame.len);
     // SAFETY: the caller's promise; a buffer has room for `MAX_FRAME` bytes, zeroed when it was made, and
     // is nobody else's.
     unsafe {
@@ -577,7 +577,7 @@ unsafe fn attend(this: *mut Iface) -> u32 {
 pub(crate) unsafe extern "C" fn event_fd_get(iface: ucx::Iface, fd: *mut c_int) -> Status {
     guard(|| {
         // SAFETY: an interface of ours, and a place for the answer.
-        unsafe { fd.write(of(iface).link.wait_fd()) };
+        unsafe { fd.write(of(iface).link.wait_fd().unwrap_or(-1)) };
         ucx::UCS_OK
     })
 }
@@ -604,7 +604,7 @@ impl Iface {
     pub(crate) fn let_go(&mut self, peer: PeerId) {
         let shared = self.shared.iter().chain(&self.stuck).any(|s| s.peer == peer);
         let named = shared || self.eps.contains_key(&peer) || self.remote.names(peer);
-        if !named && !self.link.is_met(peer) {
+        if !named && !self.link.is_connected(peer) {
             self.remote.forget(peer);
             self.link.forget(peer);
         }

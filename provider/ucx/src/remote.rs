@@ -17,9 +17,9 @@ use std::ffi::c_void;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use engine::{Link, PeerId, Refused};
 use hmem::guard::Guard;
 use hmem::{AtomicOp, Datatype, Kind, NotApplied, Span};
+use link_api::{Link, PeerId, Refused};
 use ucx_sys::{self as ucx, Completion, Status, UnpackFn};
 
 use crate::attr::SEGMENT;
@@ -330,7 +330,7 @@ fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Option<()> {
         log::warn!(
             "{addr} is cut off: it asks for more than {WINDOW} accesses and does not read the replies"
         );
-        i.link.cut(from);
+        i.link.disconnect(from);
         i.busy = true;
         return Some(());
     }

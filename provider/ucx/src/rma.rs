@@ -5,8 +5,8 @@
 use std::ffi::{c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
-use engine::{Grant, Link, NoDirect, Refused};
 use hmem::{Kind, Span};
+use link_api::{Grant, Link, NoDirect, Refused, RmaLink};
 use ucx_sys::{self as ucx, Completion, Iov, PackFn, Status, UnpackFn};
 use wire::Seg;
 

@@ -11,12 +11,12 @@
 //!
 //! When there are no more pieces, the owner reports in shared memory how many it has done. Until then an operation of
 //! which it took any is in flight. If it is cancelled or its endpoint destroyed, the owner's permission ends
-//! ([`Link::revoke`]), so that UCX's memory is not accessed once it was given back.
+//! ([`RmaLink::revoke`]), so that UCX's memory is not accessed once it was given back.
 
 use arrayvec::ArrayVec;
-use engine::{Grant, Link, PeerId, Share};
 use hmem::{Kind, Span};
 use link::ShmLink;
+use link_api::{Grant, Link, PeerId, PieceCounter, RmaLink};
 use ucx_sys::{self as ucx, Completion, Status};
 use wire::Seg;
 
@@ -46,8 +46,8 @@ const PATIENCE: u32 = 4;
 const RARELY: u32 = 32;
 
 /// The name under which an owner accesses memory here, so that it can be taken back.
-fn request(share: Share) -> u64 {
-    u64::from((share.turn as u32).max(1)) << 32 | u64::from(share.slot)
+fn request(share: PieceCounter) -> u64 {
+    u64::from((share.generation as u32).max(1)) << 32 | u64::from(share.slot)
 }
 
 /// What an endpoint knows of its peer's help.
@@ -95,7 +95,7 @@ pub(crate) struct Access {
 pub(crate) struct Shared {
     ep: *mut Ep,
     pub(crate) peer: PeerId,
-    share: Share,
+    share: PieceCounter,
     /// How many the owner has.
     theirs: u16,
     /// Whether all of ours could be copied.
@@ -106,7 +106,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Whether the owner is done, and all is there.
     fn over(&self, i: &Iface) -> Option<bool> {
-        let (done, good) = i.link.share_reported(self.peer, self.share)?;
+        let (done, good) = i.link.pieces_reported(self.peer, self.share)?;
         Some(self.good && good && done == self.theirs)
     }
 }
@@ -118,15 +118,15 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     }
     // SAFETY: an endpoint's interface outlives it.
     let i = unsafe { &mut *e.iface() };
-    if access.len < LEAST_IN_A_ROW && i.link.waiting(e.peer) {
+    if access.len < LEAST_IN_A_ROW && i.link.has_frames_of(e.peer) {
         return None;
     }
     let (piece, pieces) = engine::pieces(access.len);
-    let share = i.link.share_open(e.peer)?;
+    let share = i.link.pieces_open(e.peer)?;
     let part = Part { peer: e.peer, share, len: access.len, piece, pieces };
     let mut frame = ArrayVec::<u8, MAX>::new();
     let mut say = |bytes: &[u8]| frame.try_extend_from_slice(bytes);
-    let name = u64::from(share.slot) << TURN | share.turn;
+    let name = u64::from(share.slot) << TURN | share.generation;
     let head = [SHARE, access.put.into(), access.local.len() as u8, 0];
     let mut said = say(&head);
     for word in [access.addr, access.len as u64, piece as u64, name] {
@@ -147,7 +147,7 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     let (mine, good) = match copied {
         Ok(Some(copied)) => copied,
         refused => {
-            i.link.share_close(peer, share);
+            i.link.pieces_close(peer, share);
             return refused.err();
         }
     };
@@ -162,14 +162,14 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
         i.busy = true;
         return Some(ucx::UCS_INPROGRESS);
     };
-    i.link.share_close(peer, share);
+    i.link.pieces_close(peer, share);
     Some(if good { ucx::UCS_OK } else { alone(e, access) })
 }
 
 /// What is shared: bytes in all and of a piece, and how many of these there are.
 struct Part {
     peer: PeerId,
-    share: Share,
+    share: PieceCounter,
     len: usize,
     piece: usize,
     pieces: u16,
@@ -184,7 +184,7 @@ impl Part {
         let (mut done, mut good) = (0, true);
         // A side that turns the counter back gets no more out of us than there is.
         while done < self.pieces {
-            let Some(n) = link.share_claim(self.peer, self.share, mine, self.pieces) else { break };
+            let Some(n) = link.pieces_claim(self.peer, self.share, mine, self.pieces) else { break };
             done += 1;
             let off = usize::from(n) * self.piece;
             let len = self.piece.min(self.len - off);
@@ -219,7 +219,7 @@ pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
             (*this).shared.iter().enumerate().find_map(|(at, s)| Some((at, s.over(&*this)?)))
         {
             let Shared { ep, peer, share, access, .. } = (*this).shared.swap_remove(at);
-            (*this).link.share_close(peer, share);
+            (*this).link.pieces_close(peer, share);
             let status = if good { ucx::UCS_OK } else { alone(&mut *ep, &access) };
             if status != ucx::UCS_INPROGRESS {
                 ep::complete(access.comp, status);
@@ -241,7 +241,7 @@ pub(crate) fn abandon(i: &mut Iface, ep: *mut Ep) -> Vec<*mut Completion> {
     while let Some(at) = i.shared.iter().position(|s| s.ep == ep) {
         let s = i.shared.swap_remove(at);
         // No piece is taken any more, and none that was taken is copied any more.
-        i.link.share_close(s.peer, s.share);
+        i.link.pieces_close(s.peer, s.share);
         let left = s.over(i).is_some() || i.link.revoke(s.peer, request(s.share)).is_ok();
         match left {
             true => out.push(s.access.comp),
@@ -291,7 +291,7 @@ unsafe fn progress_stuck(this: *mut Iface) -> u32 {
 pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<()> {
     let (addr, len) = (word(body, 0)?, usize::try_from(word(body, 1)?).ok()?);
     let (piece, name) = (usize::try_from(word(body, 2)?).ok()?, word(body, 3)?);
-    let share = Share { slot: (name >> TURN) as u16, turn: name & ((1 << TURN) - 1) };
+    let share = PieceCounter { slot: (name >> TURN) as u16, generation: name & ((1 << TURN) - 1) };
     let parts = body.get(8 * WORDS..)?.chunks_exact(16);
     let parts: ArrayVec<Seg, MAX_IOV> = parts
         .map(|part| Some(Seg { addr: word(part, 0)?.into(), len: word(part, 1)?.into() }))
@@ -314,7 +314,7 @@ pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<
     // The other way round: what the peer gets is put there.
     let (done, good) = part.copy(&mut i.link, false, &ours, &parts, put == 0);
     if done > 0 {
-        i.link.share_report(from, share, done, good);
+        i.link.pieces_report(from, share, done, good);
     }
     Some(())
 }

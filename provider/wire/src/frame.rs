@@ -280,7 +280,7 @@ pub struct Pieces {
     /// Which of the link's counters hands the pieces out, and for the how manyth time.
     pub slot: U16,
     /// See `slot`.
-    pub turn: U64,
+    pub generation: U64,
 }
 
 /// An allocation of a device's memory, as the one who owns it tells others. What `how`, `fd` and
@@ -341,7 +341,7 @@ mod tests {
         put(&mut frame, &Offer { req: 7.into(), len: 70_000.into() });
         put(&mut frame, &Seg { addr: 0xabc.into(), len: 9.into() });
         put(&mut frame, &RmaSeg { addr: 1.into(), len: 2.into(), key: 3.into() });
-        put(&mut frame, &Pieces { len: 5.into(), piece: 4.into(), slot: 3.into(), turn: 0x201.into() });
+        put(&mut frame, &Pieces { len: 5.into(), piece: 4.into(), slot: 3.into(), generation: 0x201.into() });
         let hex: String = frame.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,

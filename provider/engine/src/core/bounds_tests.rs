@@ -3,7 +3,7 @@
 use super::*;
 
 fn config(virt_addr: bool) -> Config {
-    Config { eager: 4096, eager_in_a_row: 4096, virt_addr, rma_order: false }
+    Config { virt_addr, rma_order: false }
 }
 
 /// Numbers at which bounds go wrong: around those given, and at either end.

@@ -1,11 +1,11 @@
 //! Operations that wait for a counter.
 
 use super::Domain;
-use crate::link::Link;
 use crate::types::*;
 use crate::work::{Work, WorkOp};
+use link_api::RmaLink;
 
-impl<L: Link> Domain<L> {
+impl<L: RmaLink> Domain<L> {
     /// Queues an operation for when its counter is there, which may be now.
     pub fn queue_work(&mut self, work: Work) {
         self.work.push(work);

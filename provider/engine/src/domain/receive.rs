@@ -4,11 +4,11 @@ use hmem::{Span, total};
 
 use super::Domain;
 use crate::core::{Message, Multi, RecvOp, Spans, Tally};
-use crate::link::Link;
 use crate::matching::At;
 use crate::types::*;
+use link_api::RmaLink;
 
-impl<L: Link> Domain<L> {
+impl<L: RmaLink> Domain<L> {
     /// Posts a receive of one buffer, `span` in the place of `op.iov`, or completes it with a message
     /// that waits.
     ///

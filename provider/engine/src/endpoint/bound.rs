@@ -17,8 +17,8 @@ use super::inject::frame;
 use super::post::{Header, push};
 use super::{Done, Endpoint, In, Meta, Out, Request, Serve};
 use crate::core::{Body, Core, Message, Spans, Tally, failure};
-use crate::link::{Link, PeerId};
 use crate::types::*;
+use link_api::{PeerId, RmaLink};
 
 /// Operations under way to one peer, unless the door knows better; and the most it may say.
 pub(super) const DEPTH: u32 = 4096;
@@ -45,7 +45,7 @@ pub(super) fn cost(frame: &[u8]) -> usize {
     frame.len() + 64
 }
 
-impl<L: Link> Endpoint<L> {
+impl<L: RmaLink> Endpoint<L> {
     /// Sets how many operations to one peer may be under way.
     pub(crate) fn set_depth(&mut self, depth: usize) {
         self.depth = u32::try_from(depth).unwrap_or(u32::MAX).clamp(1, DEPTH_MOST);
@@ -124,11 +124,12 @@ impl<L: Link> Endpoint<L> {
     }
 
     pub(super) fn on_hold(&mut self, peer: PeerId, head: &Head) -> Option<()> {
-        self.peer(peer).holds = match head.data.get() {
+        let on = match head.data.get() {
             0 => false,
             1 => true,
             _ => return None,
         };
+        self.peer(peer).set_holds(on);
         Some(())
     }
 
@@ -222,6 +223,6 @@ impl<L: Link> Endpoint<L> {
 
     fn cut_off(&mut self, peer: PeerId, what: &str) {
         log::warn!("{}: cut {} off: too many {what}", self.link.addr(), self.link.peer_addr(peer));
-        self.link.cut(peer);
+        self.link.disconnect(peer);
     }
 }

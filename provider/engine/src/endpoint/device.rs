@@ -10,7 +10,7 @@
 //! (`Invite`): so both sides call their drivers, which is what takes the time of short copies, and a device
 //! writes to another one faster than it reads from it. Not on one device, which the two would have in turns.
 //! The receiver gets the message itself if the sender is not there to put it: one of both takes the one
-//! piece of a counter ([`Link::share_open`]).
+//! piece of a counter ([`RmaLink::pieces_open`]).
 
 use arrayvec::ArrayVec;
 use hmem::Span;
@@ -18,7 +18,7 @@ use wire::{Flags, Head, MAX_SEGS, Op as WireOp, Pieces, Seg, Status, put, take, 
 
 use super::{Endpoint, In, Out, Request, Serve, Then};
 use crate::core::{Core, unmoved};
-use crate::link::{CopyId, Link, NoDirect, PeerId, Refused, Share, Way};
+use link_api::{NoDirect, OpId, PeerId, PieceCounter, Refused, RmaLink, Way};
 
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
 /// little beside a copy.
@@ -27,7 +27,7 @@ const PATIENCE: u16 = 64;
 /// What is needed of a request whose sender was invited, should that not come to it.
 #[derive(Debug)]
 pub(super) struct Invited {
-    share: Share,
+    share: PieceCounter,
     /// The sender's memory.
     segs: ArrayVec<Seg, MAX_SEGS>,
 }
@@ -44,17 +44,17 @@ fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
     frame
 }
 
-impl<L: Link> Endpoint<L> {
+impl<L: RmaLink> Endpoint<L> {
     /// Makes sure that the peer knows how to reach `iov`, all of which is a device's. `false`: it
     /// cannot.
     pub(super) fn share(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
         if iov.iter().any(|s| s.kind().is_system()) {
             return Ok(false);
         }
-        let Some(untold) = self.link.untold(peer, iov) else { return Ok(false) };
+        let Some(untold) = self.link.export_handles(peer, iov) else { return Ok(false) };
         for handle in &untold {
             self.link.send(peer, &handle_frame(handle), &[], 0, 0)?;
-            self.link.told(peer, handle);
+            self.link.mark_exported(peer, handle);
         }
         Ok(true)
     }
@@ -64,17 +64,17 @@ impl<L: Link> Endpoint<L> {
         if iov.iter().any(|s| s.kind().is_system()) {
             return false;
         }
-        let Some(untold) = self.link.untold(peer, iov) else { return false };
+        let Some(untold) = self.link.export_handles(peer, iov) else { return false };
         for handle in &untold {
             self.tell_peer(peer, &handle_frame(handle));
-            self.link.told(peer, handle);
+            self.link.mark_exported(peer, handle);
         }
         true
     }
 
     pub(super) fn on_handle(&mut self, peer: PeerId, rest: &mut &[u8]) -> Option<()> {
         let handle: wire::Handle = take(rest)?;
-        self.link.learn(peer, &handle);
+        self.link.import_handle(peer, &handle);
         Some(())
     }
 
@@ -114,17 +114,17 @@ impl<L: Link> Endpoint<L> {
         let (peer, want, req) = (request.peer, request.want, request.req);
         // Writes take effect in order, which those that others make do not.
         let is_message = matches!(request.then, Then::Recv(_));
-        let is_busy = !self.copies.is_empty() || self.link.waiting(peer);
+        let is_busy = !self.copies.is_empty() || self.link.has_frames_of(peer);
         if want == 0 || !is_message || !is_busy || self.peer(peer).puts_not {
             return Some(request);
         }
         let iov = request.iov.clone();
-        if !self.link.apart(peer, segs, &iov) || !self.may_advise(peer) {
+        if !self.link.on_distinct_devices(peer, segs, &iov) || !self.may_advise(peer) {
             return Some(request);
         }
-        let Some(share) = self.link.share_open(peer) else { return Some(request) };
+        let Some(share) = self.link.pieces_open(peer) else { return Some(request) };
         if !self.share_later(peer, &iov) {
-            self.link.share_close(peer, share);
+            self.link.pieces_close(peer, share);
             return Some(request);
         }
         request.placed = true;
@@ -133,7 +133,10 @@ impl<L: Link> Endpoint<L> {
         let mut frame = Vec::with_capacity(Head::LEN + size_of::<Pieces>() + size_of_val(&iov[..]));
         put(&mut frame, &Head::new(WireOp::Invite, Flags::empty(), iov.len() as u16, req, name));
         let len = (want as u64).into();
-        put(&mut frame, &Pieces { len, piece: len, slot: share.slot.into(), turn: share.turn.into() });
+        put(
+            &mut frame,
+            &Pieces { len, piece: len, slot: share.slot.into(), generation: share.generation.into() },
+        );
         for s in iov.iter() {
             put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
         }
@@ -148,8 +151,8 @@ impl<L: Link> Endpoint<L> {
         let n = usize::from(head.aux.get());
         (n <= MAX_SEGS).then_some(())?;
         let segs = take_many::<Seg>(rest, n)?;
-        let share = Share { slot: about.slot.get(), turn: about.turn.get() };
-        if self.link.share_claim(peer, share, false, 1).is_none() {
+        let share = PieceCounter { slot: about.slot.get(), generation: about.generation.get() };
+        if self.link.pieces_claim(peer, share, false, 1).is_none() {
             // It did not wait, and may have what it wants.
             return Some(());
         }
@@ -181,8 +184,8 @@ impl<L: Link> Endpoint<L> {
                 return false;
             };
             let (peer, share) = (*peer, i.share);
-            let is_ours = self.link.share_claim(peer, share, true, 1).is_some();
-            self.link.share_close(peer, share);
+            let is_ours = self.link.pieces_claim(peer, share, true, 1).is_some();
+            self.link.pieces_close(peer, share);
             if is_ours {
                 self.disinvite(*name);
                 n += 1;
@@ -212,7 +215,7 @@ impl<L: Link> Endpoint<L> {
             return;
         };
         let (peer, share) = (*peer, i.share);
-        self.link.share_close(peer, share);
+        self.link.pieces_close(peer, share);
         self.invited.retain(|(n, _)| *n != name);
     }
 
@@ -264,7 +267,7 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// A copy is over. One that failed is made up for by frames.
-    pub(super) fn copied(&mut self, core: &mut Core, copy: CopyId, ok: bool) {
+    pub(super) fn copied(&mut self, core: &mut Core, copy: OpId, ok: bool) {
         let Some(at) = self.copies.iter().position(|(c, _)| *c == copy) else { return };
         let (_, name) = self.copies.swap_remove(at);
         match self.requests.get_mut(name) {

@@ -8,8 +8,8 @@
 
 use super::Endpoint;
 use crate::core::{Core, RecvOp};
-use crate::link::{Gone, Link, PeerId, Refused};
 use crate::types::*;
+use link_api::{Gone, PeerId, Refused, RmaLink};
 
 impl Error {
     /// Whether it says that a peer is not there, and why.
@@ -25,7 +25,7 @@ impl Error {
     }
 }
 
-impl<L: Link> Endpoint<L> {
+impl<L: RmaLink> Endpoint<L> {
     fn routed(&self, at: FiAddr) -> Option<PeerId> {
         usize::try_from(at).ok().and_then(|at| self.route.get(at).copied().flatten())
     }
@@ -40,7 +40,7 @@ impl<L: Link> Endpoint<L> {
 
     /// A peer was not there, unless it has a channel: then its frames come first, and its end will be told of.
     fn not_there(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
-        if self.link.is_met(peer) {
+        if self.link.is_connected(peer) {
             return;
         }
         let state = self.peer(peer);
@@ -74,12 +74,12 @@ impl<L: Link> Endpoint<L> {
     fn look_again(&mut self, core: &mut Core, peer: PeerId) {
         if self.peer(peer).gone.is_none() {
             self.peer(peer).expected = true;
-            if !self.link.is_met(peer) {
+            if !self.link.is_connected(peer) {
                 self.link.expect(peer);
             }
             return;
         }
-        match self.link.meet(peer) {
+        match self.link.connect(peer) {
             Ok(()) => self.peer(peer).gone = None,
             Err(Refused::Gone(why)) => self.not_there(core, peer, why),
             Err(_) => {
@@ -96,7 +96,7 @@ impl<L: Link> Endpoint<L> {
             self.lagging.iter().copied().filter(|p| self.peers[p.0 as usize].sought).collect();
         let mut n = 0;
         for peer in sought {
-            let found = self.link.meet(peer);
+            let found = self.link.connect(peer);
             if found == Err(Refused::Busy) {
                 continue;
             }

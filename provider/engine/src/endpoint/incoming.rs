@@ -6,18 +6,18 @@ use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status,
 
 use super::{Endpoint, Fetches, Landing, Meta, Request, Then};
 use crate::core::{Body, Bound, Core, Message, Reach, Reached, RecvOp, unmoved};
-use crate::link::{Frame, Link, PeerId};
 use crate::types::*;
+use link_api::{Frame, PeerId, RmaLink};
 
 /// Most bytes of headers.
 const HEADERS: usize = Head::LEN + 8 + MAX_SEGS * (size_of::<RmaSeg>() + size_of::<Seg>());
 
-impl<L: Link> Endpoint<L> {
+impl<L: RmaLink> Endpoint<L> {
     #[inline]
-    pub(super) fn incoming(&mut self, core: &mut Core, frame: &L::Frame) {
-        let peer = frame.from();
+    pub(super) fn incoming(&mut self, core: &mut Core, frame: &Frame) {
+        let peer = frame.from;
         self.peer(peer);
-        let head: Option<[u8; Head::LEN]> = self.link.first(frame);
+        let head: Option<[u8; Head::LEN]> = self.link.peek(frame);
         let handled = head.and_then(|bytes| {
             let head: Head = zerocopy::transmute!(bytes);
             let (op, flags) = (head.op()?, head.flags()?);
@@ -51,7 +51,7 @@ impl<L: Link> Endpoint<L> {
     fn on_long(
         &mut self,
         core: &mut Core,
-        frame: &L::Frame,
+        frame: &Frame,
         head: &Head,
         op: WireOp,
         flags: Flags,
@@ -59,7 +59,7 @@ impl<L: Link> Endpoint<L> {
         let mut bytes = [0u8; HEADERS - Head::LEN];
         let n = self.link.read(frame, Head::LEN, &mut bytes);
         let mut rest = &bytes[..n];
-        let peer = frame.from();
+        let peer = frame.from;
         match op {
             WireOp::Rts => self.on_rts(core, peer, head, flags, &mut rest),
             WireOp::Cts => self.on_cts(peer, head, flags, &mut rest),
@@ -105,7 +105,7 @@ impl<L: Link> Endpoint<L> {
         Some(landing)
     }
 
-    fn on_eager(&mut self, core: &mut Core, frame: &L::Frame, head: &Head, flags: Flags) -> Option<()> {
+    fn on_eager(&mut self, core: &mut Core, frame: &Frame, head: &Head, flags: Flags) -> Option<()> {
         let mut off = Head::LEN;
         let mut ack = None;
         if flags.contains(Flags::ACK) {
@@ -114,8 +114,8 @@ impl<L: Link> Endpoint<L> {
             ack = Some(u64::from_le_bytes(req));
             off += 8;
         }
-        let len = frame.len().checked_sub(off)?;
-        let meta = self.meta(frame.from(), head, flags, len);
+        let len = frame.len.checked_sub(off)?;
+        let meta = self.meta(frame.from, head, flags, len);
         if let Some(landing) = self.matched(core, &meta) {
             let want = len.min(landing.room);
             let ok = self.link.copy_out(frame, off, &landing.iov, 0, want) == want;
@@ -239,7 +239,7 @@ impl<L: Link> Endpoint<L> {
     fn on_write(
         &mut self,
         core: &mut Core,
-        frame: &L::Frame,
+        frame: &Frame,
         head: &Head,
         flags: Flags,
         rest: &mut &[u8],
@@ -247,7 +247,7 @@ impl<L: Link> Endpoint<L> {
         let n = usize::from(Aux::parse_rma(head.aux.get())?.rma);
         let segs = take_many::<RmaSeg>(rest, n)?;
         let off = Head::LEN + size_of_val(segs);
-        let len = frame.len().checked_sub(off)?;
+        let len = frame.len.checked_sub(off)?;
         let (status, cntrs) = match core.reach(segs, Access::REMOTE_WRITE) {
             Ok(Reached { iov, len: n, cntrs, .. }) if n == len => {
                 let ok = self.link.copy_out(frame, off, &iov, 0, len) == len;
@@ -257,11 +257,11 @@ impl<L: Link> Endpoint<L> {
             Err(status) => (status, Bound::new()),
         };
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
-        self.written(core, frame.from(), status, What::RMA, len, data, cntrs);
+        self.written(core, frame.from, status, What::RMA, len, data, cntrs);
         if flags.contains(Flags::ACK) {
-            self.fin(frame.from(), head.tag.get(), status, len);
+            self.fin(frame.from, head.tag.get(), status, len);
         } else if status != Status::Ok {
-            self.refuse(frame.from(), status, false);
+            self.refuse(frame.from, status, false);
         }
         Some(())
     }
@@ -389,7 +389,7 @@ impl<L: Link> Endpoint<L> {
     fn on_atomic(
         &mut self,
         core: &mut Core,
-        frame: &L::Frame,
+        frame: &Frame,
         head: &Head,
         flags: Flags,
         rest: &mut &[u8],
@@ -397,7 +397,7 @@ impl<L: Link> Endpoint<L> {
         let aux = Aux::parse_atomic(head.aux.get())?;
         let segs = take_many::<RmaSeg>(rest, aux.rma.into())?;
         let off = Head::LEN + size_of_val(segs);
-        let mut payload = core.buffer(frame.len().checked_sub(off)?);
+        let mut payload = core.buffer(frame.len.checked_sub(off)?);
         self.link.read(frame, off, &mut payload);
         let op = AtomicOp::from_code(aux.op);
         let (fetch, compare) = (flags.contains(Flags::FETCH), flags.contains(Flags::COMPARE));
@@ -408,7 +408,7 @@ impl<L: Link> Endpoint<L> {
         }
         let mut old = Vec::new();
         let mut cntrs = Bound::new();
-        let most = self.max_frame - Head::LEN;
+        let most = self.peer(frame.from).limits.max_frame - Head::LEN;
         let outcome = core.reach(segs, want).and_then(|reached| {
             let (op, datatype) = (
                 op.ok_or(Status::Unsupported)?,
@@ -436,7 +436,7 @@ impl<L: Link> Endpoint<L> {
         });
         core.give_back(payload);
         let status = outcome.err().unwrap_or(Status::Ok);
-        let peer = frame.from();
+        let peer = frame.from;
         if fetch && status == Status::Ok {
             self.was_read(core, cntrs);
         } else {
@@ -460,9 +460,9 @@ impl<L: Link> Endpoint<L> {
         Some(())
     }
 
-    fn on_result(&mut self, core: &mut Core, frame: &L::Frame, head: &Head) -> Option<()> {
-        let (peer, name) = (frame.from(), head.tag.get());
-        let len = frame.len() - Head::LEN;
+    fn on_result(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Option<()> {
+        let (peer, name) = (frame.from, head.tag.get());
+        let len = frame.len - Head::LEN;
         match self.requests.get_mut(name)? {
             Request::Out(out) if out.peer == peer && out.done_as.what.contains(What::ATOMIC | What::READ) => {
             }

@@ -13,8 +13,8 @@ use wire::{Flags, Head, Op as WireOp, Status, put};
 use super::device::on_device;
 use super::{Done, Endpoint, In, Out, Request, Then};
 use crate::core::{Body, Core, Spans};
-use crate::link::{Frame, Link, PeerId};
 use crate::types::*;
+use link_api::{Frame, PeerId, RmaLink};
 
 /// Polls for which the receiver is waited for: a few microseconds, a third of what the copy takes that its
 /// answer saves.
@@ -61,7 +61,7 @@ pub(super) fn frame(head: &Head, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-impl<L: Link> Endpoint<L> {
+impl<L: RmaLink> Endpoint<L> {
     /// Whether a message is better offered and waited for than read into its frame.
     pub(super) fn waits_to_inject(&mut self, peer: PeerId, op: &Send<'_>, len: usize) -> bool {
         op.flags.contains(OpFlags::INJECT)
@@ -135,7 +135,7 @@ impl<L: Link> Endpoint<L> {
                 self.tell_peer(peer, &frame(&Head::new(WireOp::Body, Flags::empty(), 0, name, 0), &bytes))
             }
             Some((theirs, _)) => {
-                let most = self.max_frame - Head::LEN;
+                let most = self.peer(peer).limits.max_frame - Head::LEN;
                 for (at, part) in (from..).step_by(most).zip(bytes.chunks(most)) {
                     let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, at as u64);
                     self.tell_peer(peer, &frame(&head, part));
@@ -158,9 +158,9 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// The bytes of a message that was offered before.
-    pub(super) fn on_body(&mut self, core: &mut Core, frame: &L::Frame, head: &Head) -> Option<()> {
-        let (peer, theirs) = (frame.from(), head.tag.get());
-        let len = frame.len() - Head::LEN;
+    pub(super) fn on_body(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Option<()> {
+        let (peer, theirs) = (frame.from, head.tag.get());
+        let len = frame.len - Head::LEN;
         let waits = |r: &Request| matches!(r, Request::In(i) if i.peer == peer && i.req == theirs);
         if let Some(&name) = self.requests.names(waits).first() {
             return self.take_body(core, frame, name, len);
@@ -180,7 +180,7 @@ impl<L: Link> Endpoint<L> {
     }
 
     /// Into the buffer that was found for it while they were on their way.
-    fn take_body(&mut self, core: &mut Core, frame: &L::Frame, name: u64, len: usize) -> Option<()> {
+    fn take_body(&mut self, core: &mut Core, frame: &Frame, name: u64, len: usize) -> Option<()> {
         if self.is_copying(name) {
             return None;
         }

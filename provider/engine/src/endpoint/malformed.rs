@@ -4,7 +4,7 @@
 use wire::{Aux, Flags, Handle, Head, MAX_SEGS, Offer, Op, Pieces, RmaSeg, Seg};
 
 use super::Endpoint;
-use crate::link::{Frame, Link};
+use link_api::{Frame, RmaLink};
 
 /// Bytes behind the head that a frame has to have; `None` if it counts more segments than there may be.
 fn least(op: Op, flags: Flags, aux: u16) -> Option<usize> {
@@ -26,28 +26,28 @@ fn least(op: Op, flags: Flags, aux: u16) -> Option<usize> {
     })
 }
 
-impl<L: Link> Endpoint<L> {
+impl<L: RmaLink> Endpoint<L> {
     #[cold]
-    pub(super) fn malformed(&mut self, frame: &L::Frame) {
+    pub(super) fn malformed(&mut self, frame: &Frame) {
         let why = self.diagnose(frame);
         log::warn!(
             "{}: dropped a malformed frame of {} bytes from {}: {why}; that peer has a defect or is no \
              Strait: please report this line",
             self.link.addr(),
-            frame.len(),
-            self.link.peer_addr(frame.from())
+            frame.len,
+            self.link.peer_addr(frame.from)
         );
     }
 
-    fn diagnose(&mut self, frame: &L::Frame) -> String {
-        let Some(bytes) = self.link.first::<{ Head::LEN }>(frame) else {
+    fn diagnose(&mut self, frame: &Frame) -> String {
+        let Some(bytes) = self.link.peek::<{ Head::LEN }>(frame) else {
             return format!("shorter than a head of {} bytes", Head::LEN);
         };
         let head: Head = zerocopy::transmute!(bytes);
         let Some(op) = head.op() else { return format!("op {} is unknown", bytes[0]) };
         let Some(flags) = head.flags() else { return format!("{op:?}: unknown flags in {:#x}", bytes[1]) };
         let (aux, tag, data) = (head.aux.get(), head.tag.get(), head.data.get());
-        let body = frame.len() - Head::LEN;
+        let body = frame.len - Head::LEN;
         let why = match least(op, flags, aux) {
             None => format!("aux {aux:#x} counts more than {MAX_SEGS} segments"),
             Some(least) if body < least => {
@@ -59,7 +59,7 @@ impl<L: Link> Endpoint<L> {
                 Op::Cts | Op::Data | Op::Fin | Op::Result | Op::Share | Op::Shared | Op::Invite => {
                     match self.requests.get_mut(tag).map(|r| r.peer()) {
                         None => format!("tag {tag:#x} names no operation under way"),
-                        Some(peer) if peer != frame.from() => {
+                        Some(peer) if peer != frame.from => {
                             format!("tag {tag:#x} names an operation with another peer")
                         }
                         Some(_) => {

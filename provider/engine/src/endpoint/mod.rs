@@ -7,6 +7,7 @@ mod incoming;
 mod inject;
 mod malformed;
 mod onesided;
+mod peer;
 mod plain;
 mod post;
 mod revoke;
@@ -15,105 +16,20 @@ mod transfer;
 
 use std::collections::VecDeque;
 
-use arrayvec::ArrayVec;
 use hmem::Span;
 use wire::{Addr, Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
 use crate::core::{Bound, Core, Mrs, RecvOp, Spans, Tally, failure};
-use crate::domain::{Cntrs, Config, MrId};
+use crate::domain::{Cntrs, MrId};
 use crate::hash::Map;
-use crate::link::{CopyId, Event, Frame, Gone, Link, PeerId, Refused, Share};
 use crate::pool::Pool;
-use crate::proto::Thresholds;
 use crate::types::*;
+use link_api::{Event, Gone, OpId, PeerId, Refused, RmaLink};
+use peer::{Fetches, Peer};
 
 /// Frames taken in one call of progress, so that the application gets to see what arrived.
 const BUDGET: usize = 32;
-
-/// Whether the peer fetches our rendezvous payloads directly, as far as we have seen. Once it did
-/// not, that is what counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fetches {
-    Unknown,
-    Directly,
-    ByFrames,
-}
-
-#[derive(Debug)]
-pub(crate) struct Peer {
-    /// What the address vector calls it.
-    pub(crate) src: FiAddr,
-    /// Frames that found no room; they must go before anything else. And how much that is.
-    backlog: VecDeque<Vec<u8>>,
-    owed: usize,
-    /// Bytes that messages of it take up which wait to be received; and whether it was told to hold
-    /// back, or has told us.
-    waiting: usize,
-    stopped: bool,
-    holds: bool,
-    /// Operations started here that it has yet to answer.
-    outstanding: u32,
-    /// Frames sent to it that it answers, or that change its memory; and which of these was the last
-    /// that it does not answer, unless one behind it has been answered.
-    posted: u64,
-    loose: u64,
-    /// How many it was not to answer, and has not refused.
-    unanswered: u64,
-    /// Those of them that are RMA by rendezvous.
-    large: u32,
-    /// Its memory can't be reached directly from here.
-    frames_only: bool,
-    /// Whether it is worth while to have it copy its part of large transfers.
-    shares: share::Shares,
-    /// What it was given to copy whole, as far as it has not been seen to begin.
-    given: ArrayVec<Share, { share::GIVEN }>,
-    fetches: Fetches,
-    /// It could not put what it was invited to, so it is not asked again.
-    puts_not: bool,
-    /// Whether it is worth while to wait for it.
-    promptness: inject::Promptness,
-    /// Its path has been told of in the log.
-    told: bool,
-    /// It ended, or could not be reached, when that was last known; it may have come back since.
-    gone: Option<Gone>,
-    /// It is tried to reach it, for the receives posted that name it.
-    sought: bool,
-    /// The link knows that receives wait for it, or that it was there.
-    expected: bool,
-    /// Entries of the address vector that lead to it.
-    routes: u32,
-}
-
-impl Peer {
-    /// One of which nothing is known.
-    fn new() -> Peer {
-        Peer {
-            src: ADDR_UNSPEC,
-            backlog: VecDeque::new(),
-            owed: 0,
-            waiting: 0,
-            stopped: false,
-            holds: false,
-            outstanding: 0,
-            posted: 0,
-            loose: 0,
-            unanswered: 0,
-            large: 0,
-            frames_only: false,
-            shares: share::Shares::Unknown,
-            given: ArrayVec::new(),
-            fetches: Fetches::Unknown,
-            puts_not: false,
-            promptness: inject::Promptness::default(),
-            told: false,
-            gone: None,
-            sought: false,
-            expected: false,
-            routes: 0,
-        }
-    }
-}
 
 /// A request that a peer has yet to answer or to feed.
 #[derive(Debug)]
@@ -143,7 +59,7 @@ impl Request {
 struct Out {
     peer: PeerId,
     /// The how manyth it is, see [`Peer::posted`].
-    turn: u64,
+    seq: u64,
     /// Source of a send or write, destination of a read or of what an atomic fetches.
     iov: Spans,
     len: usize,
@@ -161,7 +77,7 @@ struct Out {
 impl Out {
     fn new(peer: PeerId, iov: Spans, len: usize, done_as: Done) -> Out {
         let followed = inject::Followed::No;
-        Out { peer, turn: 0, iov, len, done: 0, large: false, followed, asked: None, shared: None, done_as }
+        Out { peer, seq: 0, iov, len, done: 0, large: false, followed, asked: None, shared: None, done_as }
     }
 }
 
@@ -251,15 +167,13 @@ pub(crate) struct Endpoint<L> {
     /// Something large was begun, and nobody waited for anything since.
     posting: bool,
     /// Copies in flight, and the request each is for.
-    copies: Vec<(CopyId, u64)>,
+    copies: Vec<(OpId, u64)>,
     /// Requests whose sender is invited, and for how many polls more it is left to that.
     invited: Vec<(u64, u16)>,
     /// Peers with a backlog.
     lagging: Vec<PeerId>,
-    /// A peer whose path is still to be told of.
-    pub(crate) untold: Option<PeerId>,
-    proto: Thresholds,
-    max_frame: usize,
+    /// A peer whose path is to be logged.
+    pub(crate) unlogged_path: Option<PeerId>,
     /// Operations that may be under way to one peer.
     depth: u32,
     /// Bytes of messages sent since the last progress, see `bound`.
@@ -274,7 +188,7 @@ pub(crate) struct Endpoint<L> {
     revoked: Vec<(u64, PeerId)>,
 }
 
-impl<L: Link> Endpoint<L> {
+impl<L: RmaLink> Endpoint<L> {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
         link: L,
@@ -283,9 +197,7 @@ impl<L: Link> Endpoint<L> {
         tx_cq: Option<CqId>,
         rx_cq: Option<CqId>,
         cntrs: Cntrs,
-        config: Config,
     ) -> Self {
-        let max_frame = link.limits().max_frame;
         Endpoint {
             id: EpId(u32::MAX),
             link,
@@ -304,9 +216,7 @@ impl<L: Link> Endpoint<L> {
             copies: Vec::new(),
             invited: Vec::new(),
             lagging: Vec::new(),
-            untold: None,
-            proto: Thresholds::new(config.eager, config.eager_in_a_row, max_frame),
-            max_frame,
+            unlogged_path: None,
             depth: bound::DEPTH,
             unheard: 0,
             kept: Map::default(),
@@ -369,22 +279,24 @@ impl<L: Link> Endpoint<L> {
     #[cold]
     fn meet(&mut self, at: usize) {
         while self.peers.len() <= at {
-            self.peers.push(Peer::new());
+            let path = self.link.path(PeerId(self.peers.len() as u32));
+            self.peers.push(Peer::new(&path));
         }
     }
 
     /// Writes a line on the path to a peer, once there is one.
     pub(crate) fn tell(&mut self, peer: PeerId) {
-        if std::mem::replace(&mut self.peer(peer).told, true) || !log::log_enabled!(log::Level::Info) {
+        if !self.peer(peer).mark_path_logged() || !log::log_enabled!(log::Level::Info) {
             return;
         }
+        let limits = self.peer(peer).limits;
         log::info!(
             "{} -> {}: {}; up to {} bytes inside the frame, more fetched by the other side, or sent in frames of {} where it can't",
             self.link.addr(),
             self.link.peer_addr(peer),
             self.link.describe(peer),
-            self.proto.eager,
-            self.max_frame
+            limits.eager,
+            limits.max_frame
         );
     }
 
@@ -407,21 +319,21 @@ impl<L: Link> Endpoint<L> {
                     n += 1;
                     continue;
                 }
-                Some(Event::Copied(copy, ok)) => {
+                Some(Event::Done(copy, ok)) => {
                     self.copied(core, copy, ok);
                     n += 1;
                     continue;
                 }
             };
             loop {
-                let from = frame.from();
+                let from = frame.from;
                 self.incoming(core, &frame);
                 self.link.release(frame);
                 n += 1;
                 if n >= BUDGET || standing(core) >= most {
                     break;
                 }
-                match self.link.more(from) {
+                match self.link.poll_frame_from(from) {
                     Some(next) => frame = next,
                     None => break,
                 }
@@ -488,15 +400,16 @@ impl<L: Link> Endpoint<L> {
     /// Lets peers see a registration, if it is plain memory under a key of its own.
     pub(crate) fn expose(&mut self, core: &Core, mr: MrId) {
         if let Some(mut memory) = core.exposed(mr) {
-            memory.noted |= self.cntrs.remote_read.is_some() || self.cntrs.remote_write.is_some();
-            self.link.expose(&memory);
+            memory.target_must_observe |=
+                self.cntrs.remote_read.is_some() || self.cntrs.remote_write.is_some();
+            self.link.publish(&memory);
         }
     }
 
     /// Likewise, with the first `len` bytes of `body` behind it, as they are now; `false` if a device
     /// could not read them.
     fn tell_peer_of(&mut self, peer: PeerId, head: &[u8], body: &[Span], len: usize) -> bool {
-        if self.peer(peer).backlog.is_empty() {
+        if !self.peer(peer).has_backlog() {
             match self.link.send(peer, head, body, 0, len) {
                 // To one who is gone nothing need be said: the link tells of it, or told already.
                 Ok(()) | Err(Refused::Gone(_)) => return true,
@@ -509,7 +422,7 @@ impl<L: Link> Endpoint<L> {
         let read = hmem::read(body, 0, &mut frame[head.len()..]);
         if read == len {
             let size = bound::cost(&frame);
-            self.peer(peer).backlog.push_back(frame);
+            self.peer(peer).push_backlog(frame);
             self.owe(peer, size);
         }
         read == len
@@ -525,12 +438,12 @@ impl<L: Link> Endpoint<L> {
         let mut lagging = std::mem::take(&mut self.lagging);
         lagging.retain(|&peer| {
             let state = &mut self.peers[peer.0 as usize];
-            while let Some(frame) = state.backlog.front() {
+            while let Some(frame) = state.next_in_backlog() {
                 if self.link.send(peer, frame, &[], 0, 0) == Err(Refused::Busy) {
                     return true;
                 }
-                let gone = state.backlog.pop_front();
-                state.owed = state.owed.saturating_sub(gone.as_deref().map_or(0, bound::cost));
+                let sent = state.pop_backlog();
+                state.owed = state.owed.saturating_sub(sent.as_deref().map_or(0, bound::cost));
                 n += 1;
             }
             state.sought
@@ -570,7 +483,7 @@ impl<L: Link> Endpoint<L> {
     fn finish_out(&mut self, core: &mut Core, out: &Out, err: Option<Error>) {
         let peer = self.peer(out.peer);
         peer.outstanding = peer.outstanding.saturating_sub(1);
-        if out.turn > peer.loose {
+        if out.seq > peer.loose {
             peer.loose = 0;
         }
         if out.large {
@@ -657,10 +570,9 @@ impl<L: Link> Endpoint<L> {
     #[cold]
     fn closed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
         let err = Error::from(why);
+        let path = self.link.path(peer);
         let state = self.peer(peer);
-        state.backlog.clear();
-        state.owed = 0;
-        state.holds = false;
+        state.reset_channel(&path);
         let stopped = std::mem::take(&mut state.stopped);
         state.fetches = Fetches::Unknown;
         state.puts_not = false;
@@ -715,14 +627,15 @@ impl<L: Link> Endpoint<L> {
     fn release(&mut self, peer: PeerId) {
         let state = self.peer(peer);
         let needed = state.routes > 0 || state.waiting > 0 || state.outstanding > 0;
-        if needed || !state.backlog.is_empty() || self.link.is_met(peer) {
+        if needed || state.has_backlog() || self.link.is_connected(peer) {
             return;
         }
         if !self.requests.any(|r| r.peer() == peer) {
             self.lagging.retain(|p| *p != peer);
             self.revoked.retain(|(_, p)| *p != peer);
-            *self.peer(peer) = Peer::new();
             self.link.forget(peer);
+            let path = self.link.path(peer);
+            *self.peer(peer) = Peer::new(&path);
         }
     }
 

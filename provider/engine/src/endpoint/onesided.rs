@@ -18,20 +18,20 @@ use zerocopy::IntoBytes;
 
 use super::{Done, Endpoint};
 use crate::core::Core;
-use crate::link::{Exposed, Grant, Link, PeerId};
 use crate::proto::Proto;
 use crate::types::*;
+use link_api::{Grant, PeerId, Region, RmaLink};
 
 /// The place that an operation names, if the peer exposes it for that.
-fn place(memory: &Exposed, addr: u64, len: u64, write: bool) -> Option<Seg> {
+fn place(memory: &Region, addr: u64, len: u64, write: bool) -> Option<Seg> {
     let allowed = if write { memory.write } else { memory.read };
     let off = addr.checked_sub(if memory.virt_addr { memory.addr } else { 0 })?;
     let inside = off.checked_add(len).is_some_and(|end| end <= memory.len);
     let first = memory.addr.checked_add(off)?;
-    (allowed && !memory.noted && inside).then_some(Seg { addr: first.into(), len: len.into() })
+    (allowed && !memory.target_must_observe && inside).then_some(Seg { addr: first.into(), len: len.into() })
 }
 
-impl<L: Link> Endpoint<L> {
+impl<L: RmaLink> Endpoint<L> {
     /// Does the operation here and now. `false`: nothing has happened, and the target has to help.
     pub(super) fn alone(
         &mut self,
@@ -57,7 +57,7 @@ impl<L: Link> Endpoint<L> {
         if (late && !small) || !op.iov.iter().all(|s| s.kind().is_system()) {
             return false;
         }
-        let Some((memory, ticket)) = self.link.exposed(peer, seg.key.get()) else { return false };
+        let Some((memory, ticket)) = self.link.published(peer, seg.key.get()) else { return false };
         let Some(there) = place(&memory, seg.addr.get(), len as u64, op.write) else { return false };
         if !small && self.share_rma(core, peer, op, (there, ticket), in_a_row, *done) {
             return true;

@@ -9,10 +9,10 @@ use wire::{Aux, Flags, Head, Offer, Op as WireOp, RmaSeg, Seg, Status, take};
 
 use super::Endpoint;
 use crate::core::{Core, RecvOp, Spans, Tally};
-use crate::link::{Frame, Glance, Grant, Link, PeerId};
 use crate::matching::At;
 use crate::proto::Thresholds;
 use crate::types::*;
+use link_api::{Frame, Grant, PeerId, PollFrame, RmaLink};
 
 /// What counts of the receive that a plain message is for.
 struct Target {
@@ -46,7 +46,7 @@ fn entry(target: &Target, head: &Head, flags: Flags, src: FiAddr, len: usize) ->
     Completion { ctx, what, len, buf, data, tag, src, err: None, olen: 0 }
 }
 
-impl<L: Link> Endpoint<L> {
+impl<L: RmaLink> Endpoint<L> {
     /// The oldest receive that a message of `len` bytes fits, if it is plain and long enough, and what the
     /// message's sender is called.
     #[inline(always)]
@@ -92,10 +92,10 @@ impl<L: Link> Endpoint<L> {
         }
         self.unheard = 0;
         self.posting = false;
-        let frame = match self.link.glance() {
-            Glance::Nothing => return Look::Nothing,
-            Glance::Unknown => return Look::Unknown,
-            Glance::Frame(frame) => frame,
+        let frame = match self.link.poll_frame() {
+            PollFrame::Nothing => return Look::Nothing,
+            PollFrame::Unknown => return Look::Unknown,
+            PollFrame::Frame(frame) => frame,
         };
         if self.rx_cq == Some(cq) {
             if let Some(entry) = self.plainest(core, &frame) {
@@ -108,22 +108,22 @@ impl<L: Link> Endpoint<L> {
     }
 
     #[inline(never)]
-    fn take_in(&mut self, core: &mut Core, frame: L::Frame) {
+    fn take_in(&mut self, core: &mut Core, frame: Frame) {
         self.incoming(core, &frame);
         self.link.release(frame);
     }
 
     /// Receives a message for the oldest receive, if it takes no more than to copy it and to tell of it.
     #[inline(always)]
-    fn plainest(&mut self, core: &mut Core, frame: &L::Frame) -> Option<Completion> {
+    fn plainest(&mut self, core: &mut Core, frame: &Frame) -> Option<Completion> {
         const WITH: Flags = Flags::TAGGED.union(Flags::CQ_DATA);
-        let head: Head = zerocopy::transmute!(self.link.first::<{ Head::LEN }>(frame)?);
+        let head: Head = zerocopy::transmute!(self.link.peek::<{ Head::LEN }>(frame)?);
         let flags = head.flags()?;
         if head.op() != Some(WireOp::Eager) || !WITH.contains(flags) {
             return None;
         }
-        let len = frame.len() - Head::LEN;
-        let src = self.peers.get(frame.from().0 as usize)?.src;
+        let len = frame.len - Head::LEN;
+        let src = self.peers.get(frame.from.0 as usize)?.src;
         let matcher = core.rxs.get_mut(self.rx.at())?.matcher(flags.contains(Flags::TAGGED));
         let recv = matcher.first_posted()?;
         if !recv.pattern.fits(src, head.tag.get()) {
@@ -143,15 +143,15 @@ impl<L: Link> Endpoint<L> {
     pub(super) fn on_plain_eager(
         &mut self,
         core: &mut Core,
-        frame: &L::Frame,
+        frame: &Frame,
         head: &Head,
         flags: Flags,
     ) -> Option<()> {
         if flags.contains(Flags::ACK) {
             return None;
         }
-        let len = frame.len() - Head::LEN;
-        let target = self.target(core, frame.from(), head, flags, len)?;
+        let len = frame.len - Head::LEN;
+        let target = self.target(core, frame.from, head, flags, len)?;
         self.link.copy_out(frame, Head::LEN, &[target.1.span], 0, len);
         self.arrived(core, target, head, flags, len);
         Some(())
@@ -162,19 +162,19 @@ impl<L: Link> Endpoint<L> {
     pub(super) fn on_plain_rts(
         &mut self,
         core: &mut Core,
-        frame: &L::Frame,
+        frame: &Frame,
         head: &Head,
         flags: Flags,
     ) -> Option<()> {
         const HEADERS: usize = Head::LEN + size_of::<Offer>() + size_of::<Seg>();
-        if head.aux.get() != 1 || frame.len() != HEADERS || !flags.contains(Flags::DIRECT) {
+        if head.aux.get() != 1 || frame.len != HEADERS || !flags.contains(Flags::DIRECT) {
             return None;
         }
-        let bytes: [u8; HEADERS] = self.link.first(frame)?;
+        let bytes: [u8; HEADERS] = self.link.peek(frame)?;
         let mut rest = &bytes[Head::LEN..];
         let (offer, seg): (Offer, Seg) = (take(&mut rest)?, take(&mut rest)?);
         let len = usize::try_from(offer.len.get()).ok().filter(|len| *len > 0)?;
-        let from = frame.from();
+        let from = frame.from;
         // Both sides copy what is large.
         if seg.len.get() != offer.len.get()
             || self.peer(from).frames_only
@@ -195,7 +195,7 @@ impl<L: Link> Endpoint<L> {
     pub(super) fn on_plain_write(
         &mut self,
         core: &mut Core,
-        frame: &L::Frame,
+        frame: &Frame,
         head: &Head,
         flags: Flags,
     ) -> Option<()> {
@@ -203,9 +203,9 @@ impl<L: Link> Endpoint<L> {
         if head.aux.get() != Aux::rma(1, 0) {
             return None;
         }
-        let bytes: [u8; HEADERS] = self.link.first(frame)?;
+        let bytes: [u8; HEADERS] = self.link.peek(frame)?;
         let seg: RmaSeg = take(&mut &bytes[Head::LEN..])?;
-        let len = frame.len() - HEADERS;
+        let len = frame.len - HEADERS;
         let (span, cntr) = core.reach_plain(&seg)?;
         if span.len() != len || !span.kind().is_system() {
             return None;
@@ -214,9 +214,9 @@ impl<L: Link> Endpoint<L> {
             return None;
         }
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
-        self.written(core, frame.from(), Status::Ok, What::RMA, len, data, cntr);
+        self.written(core, frame.from, Status::Ok, What::RMA, len, data, cntr);
         if flags.contains(Flags::ACK) {
-            self.fin(frame.from(), head.tag.get(), Status::Ok, len);
+            self.fin(frame.from, head.tag.get(), Status::Ok, len);
         }
         Some(())
     }

@@ -7,9 +7,9 @@ use super::bound::{EACH, UNHEARD};
 use super::device::on_device;
 use super::{Done, Endpoint, Fetches, Out, Request};
 use crate::core::{Core, Spans, Tally};
-use crate::link::{Link, PeerId, Refused};
 use crate::proto::Proto;
 use crate::types::*;
+use link_api::{PeerId, Refused, RmaLink};
 
 impl From<Refused> for Error {
     fn from(why: Refused) -> Error {
@@ -31,22 +31,18 @@ pub(super) fn push<T: zerocopy::IntoBytes + zerocopy::Immutable + ?Sized>(h: &mu
     debug_assert!(fits.is_ok(), "a header longer than any");
 }
 
-impl<L: Link> Endpoint<L> {
+impl<L: RmaLink> Endpoint<L> {
     /// Sends a message without frills: one buffer that fits its frame, which nobody waits to hear
     /// of, to a peer that nothing else waits for. What nearly every message is. `false`: it is
     /// another sort, or did not find room.
     #[inline(always)]
     pub(crate) fn send_plain(&mut self, core: &mut Core, span: Span, op: &Send<'_>) -> bool {
         let len = span.len();
-        if len > self.proto.eager
-            || op.flags.intersects(OpFlags::DELIVERY | OpFlags::FENCE)
-            || !span.kind().is_system()
-        {
+        if op.flags.intersects(OpFlags::DELIVERY | OpFlags::FENCE) || !span.kind().is_system() {
             return false;
         }
         let Some(&Some(peer)) = self.route.get(op.to as usize) else { return false };
-        let clear =
-            self.peers.get(peer.0 as usize).is_some_and(|p| p.told && !p.holds && p.backlog.is_empty());
+        let clear = self.peers.get(peer.0 as usize).is_some_and(|p| p.takes_plain(len));
         let report = op.flags.contains(OpFlags::COMPLETION);
         if !clear || self.unheard >= UNHEARD || (report && core.is_full(self.tx_cq)) {
             return false;
@@ -83,14 +79,14 @@ impl<L: Link> Endpoint<L> {
         }
         let depth = self.depth;
         let state = self.peer(peer);
-        if !state.backlog.is_empty()
+        if state.has_backlog()
             || state.outstanding >= depth
             || (flags.contains(OpFlags::FENCE) && state.outstanding > 0)
         {
             return Err(Error::Again);
         }
-        if !state.told {
-            self.untold = Some(peer);
+        if !state.is_path_logged() {
+            self.unlogged_path = Some(peer);
         }
         Ok(peer)
     }
@@ -135,7 +131,7 @@ impl<L: Link> Endpoint<L> {
         let (peer, large) = (out.peer, out.large);
         let state = self.peer(peer);
         state.posted += 1;
-        out.turn = state.posted;
+        out.seq = state.posted;
         let name = self.requests.insert(Request::Out(out));
         let mut header = Header::new();
         head(name, &mut header);
@@ -170,9 +166,10 @@ impl<L: Link> Endpoint<L> {
         let report = op.flags.contains(OpFlags::COMPLETION);
         let done_as = Done { ctx: op.ctx, what, report, tag, data, tally };
         let device = on_device(op.iov) && self.shares(peer, op.iov, len, op.flags)?;
-        let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT), &mut self.posting);
+        let limits = self.peer(peer).limits;
+        let proto = limits.choose(len, op.flags.contains(OpFlags::INJECT), &mut self.posting);
         let mut proto = if device { Proto::Rendezvous } else { proto };
-        if proto == Proto::Eager && self.peer(peer).holds {
+        if proto == Proto::Eager && self.peer(peer).holds() {
             if op.flags.contains(OpFlags::INJECT) {
                 return self.offer_kept(peer, op, flags, done_as);
             }
@@ -233,7 +230,8 @@ impl<L: Link> Endpoint<L> {
         let watched =
             self.is_watched(if op.write { self.cntrs.write } else { self.cntrs.read }, op.flags, tally);
         let in_a_row = self.posting;
-        let proto = self.proto.choose(len, op.flags.contains(OpFlags::INJECT), &mut self.posting);
+        let limits = self.peer(peer).limits;
+        let proto = limits.choose(len, op.flags.contains(OpFlags::INJECT), &mut self.posting);
         if watched && self.alone(core, peer, op, (proto, in_a_row), &done_as) {
             return Ok(());
         }
@@ -263,7 +261,7 @@ impl<L: Link> Endpoint<L> {
         flags.set(Flags::DIRECT, direct);
         flags.set(Flags::DEVICE, device);
         let wire_op = if op.write { WireOp::WriteRts } else { WireOp::Read };
-        let large = device || len > self.proto.eager;
+        let large = device || len > limits.eager;
         self.launch(out(op.iov.into(), large), |req, h| head(wire_op, flags, &segs, req, h), &[], 0)?;
         if large && !direct {
             self.peer(peer).fetches = Fetches::ByFrames;
@@ -293,7 +291,7 @@ impl<L: Link> Endpoint<L> {
         }
         let body_len = total(&body);
         // The values come back in one frame, too, even if none went there.
-        if body_len.max(len) + Head::LEN + size_of_val(op.remote) > self.max_frame {
+        if body_len.max(len) + Head::LEN + size_of_val(op.remote) > self.peer(peer).limits.max_frame {
             return Err(Error::TooBig);
         }
         let report = op.flags.contains(OpFlags::COMPLETION);

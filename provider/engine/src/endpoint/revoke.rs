@@ -2,7 +2,7 @@
 //! registration that is closed.
 //!
 //! What a frame told a peer of, the peer may access by itself, until the request that the frame named is
-//! answered. So the link ends that first ([`Link::revoke`]); then the request is given up, and both sides
+//! answered. So the link ends that first ([`RmaLink::revoke`]); then the request is given up, and both sides
 //! complete with an error. A name stays taken until the peer has answered it, so that no later request
 //! is taken for it.
 
@@ -13,11 +13,11 @@ use zerocopy::IntoBytes;
 use super::{Endpoint, In, Request, Serve, Then};
 use crate::core::{Core, Spans};
 use crate::domain::MrId;
-use crate::link::{Inside, Link, PeerId};
 use crate::types::*;
+use link_api::{InUse, PeerId, RmaLink};
 
-impl<L: Link> Endpoint<L> {
-    fn take_back(&mut self, peer: PeerId, name: u64) -> Result<(), Inside> {
+impl<L: RmaLink> Endpoint<L> {
+    fn take_back(&mut self, peer: PeerId, name: u64) -> Result<(), InUse> {
         self.revoked.push((name, peer));
         self.link.revoke(peer, name)
     }
@@ -46,8 +46,8 @@ impl<L: Link> Endpoint<L> {
         let mut found = None;
         for name in self.requests.names(is_it) {
             let Some(Request::Out(out)) = self.requests.get_mut(name) else { continue };
-            if !self.kept.contains_key(&name) && found.is_none_or(|(turn, _)| out.turn < turn) {
-                found = Some((out.turn, name));
+            if !self.kept.contains_key(&name) && found.is_none_or(|(seq, _)| out.seq < seq) {
+                found = Some((out.seq, name));
             }
         }
         let (_, name) = found.ok_or(Error::NotFound)?;
@@ -126,7 +126,7 @@ impl<L: Link> Endpoint<L> {
 
     /// Ends what peers have under way with a registration that is closed: it fails on both sides.
     /// When it returns `Ok`, none of it is accessed any more.
-    pub(crate) fn end_accesses(&mut self, core: &mut Core, mr: MrId) -> Result<(), Inside> {
+    pub(crate) fn end_accesses(&mut self, core: &mut Core, mr: MrId) -> Result<(), InUse> {
         let names = self.requests.names(|r| match r {
             Request::In(In { then: Then::Write { mrs, .. }, .. }) => mrs.contains(&mr),
             Request::Serve(s) => s.mrs.contains(&mr),
@@ -139,7 +139,7 @@ impl<L: Link> Endpoint<L> {
                 Some(Request::In(i)) => {
                     let peer = i.peer;
                     if self.take_back(peer, name).is_err() {
-                        outcome = Err(Inside);
+                        outcome = Err(InUse);
                     }
                     self.end_write(core, name);
                 }

@@ -1,7 +1,7 @@
 //! Large transfers that both sides copy.
 //!
 //! One core's copy of host memory is far from what the memory can do. So the taker of a large
-//! payload opens a counter that both sides can reach ([`Link::share_open`]), tells the sender where
+//! payload opens a counter that both sides can reach ([`RmaLink::pieces_open`]), tells the sender where
 //! its buffer is (`Share`), and fetches piece after piece, each taken from the counter. The sender,
 //! if it is inside the library, takes pieces too, and puts them. If it is not, it takes none, and the
 //! taker fetches them all as it would have done anyway: nobody ever waits for the other to begin.
@@ -23,9 +23,9 @@ use zerocopy::IntoBytes;
 
 use super::{Done, Endpoint, Fetches, In, Out, Request, Then};
 use crate::core::{Core, Mrs, Spans};
-use crate::link::{Grant, Link, NoDirect, PeerId, Share, Ticket};
 use crate::proto::{Thresholds, pieces_by};
 use crate::types::{Access, Rma, What};
+use link_api::{Grant, NoDirect, PeerId, PieceCounter, RegionVersion, RmaLink};
 
 /// Bytes copied in a row, so that nothing else waits long.
 const GO: usize = 4 << 20;
@@ -81,7 +81,7 @@ impl Shares {
 /// A shared transfer, as either side sees it.
 #[derive(Debug)]
 pub(super) struct Part {
-    share: Share,
+    share: PieceCounter,
     /// Bytes in all, bytes of a piece, and how many of these there are.
     len: usize,
     piece: usize,
@@ -122,7 +122,7 @@ impl Part {
         let there = segs.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()))?;
         (there >= len as u64).then_some(())?;
         let pieces = pieces_by(len, piece)?;
-        let share = Share { slot: about.slot.get(), turn: about.turn.get() };
+        let share = PieceCounter { slot: about.slot.get(), generation: about.generation.get() };
         let (mine, failed, owner, left, said) = (0, None, false, 0, None);
         let (grant, named) = (Grant::Request(theirs), None);
         Some(Part {
@@ -160,27 +160,27 @@ impl Part {
     }
 }
 
-impl<L: Link> Endpoint<L> {
+impl<L: RmaLink> Endpoint<L> {
     /// Whether a payload is better left to its sender: we are busy with those behind it.
     #[inline]
     pub(super) fn gives(&mut self, peer: PeerId, len: usize) -> bool {
         Thresholds::may_give(len)
             && self.peer(peer).shares == Shares::May
-            && self.link.waiting(peer)
+            && self.link.has_frames_of(peer)
             && self.is_idle(peer)
     }
 
     /// Whether a peer has begun with most of what it was given.
     fn is_idle(&mut self, peer: PeerId) -> bool {
         let (link, given) = (&self.link, &mut self.peers[peer.0 as usize].given);
-        given.retain(|share| !link.share_begun(peer, *share));
+        given.retain(|share| !link.pieces_begun(peer, *share));
         !given.is_full()
     }
 
     /// Whether a peer may be told what it can do without. While it does not look, such frames add up, and
     /// must not be in the way of others.
     pub(super) fn may_advise(&mut self, peer: PeerId) -> bool {
-        self.peer(peer).backlog.is_empty() && self.link.has_room_to_spare(peer)
+        !self.peer(peer).has_backlog() && self.link.has_room_to_spare(peer)
     }
 
     /// Starts to fetch a payload together with its sender. Gives `then` back if that is not to be.
@@ -201,7 +201,7 @@ impl<L: Link> Endpoint<L> {
         if in_order || self.peer(peer).shares != Shares::May || !self.may_advise(peer) {
             return Some(then);
         }
-        let Some(share) = self.link.share_open(peer) else { return Some(then) };
+        let Some(share) = self.link.pieces_open(peer) else { return Some(then) };
         let want = len.min(total(iov));
         let ((piece, pieces), left) = how.cut(want);
         let mut frame = Vec::with_capacity(Head::LEN + size_of::<Pieces>() + iov.len() * size_of::<Seg>());
@@ -209,7 +209,7 @@ impl<L: Link> Endpoint<L> {
             len: (want as u64).into(),
             piece: (piece as u64).into(),
             slot: share.slot.into(),
-            turn: share.turn.into(),
+            generation: share.generation.into(),
         };
         let segs = segs.iter().copied().collect();
         let part = Part {
@@ -297,13 +297,13 @@ impl<L: Link> Endpoint<L> {
         let mut over = false;
         while left > 0 {
             // The other half is the other side's, unless there is nothing else to do.
-            if part.left > 0 && part.mine > 0 && (self.posting || self.link.waiting(peer)) {
+            if part.left > 0 && part.mine > 0 && (self.posting || self.link.has_frames_of(peer)) {
                 part.left -= 1;
                 break;
             }
             // A peer that turns the counter back gets no more out of us than there is.
             let next = if part.mine < part.pieces {
-                self.link.share_claim(peer, part.share, owner, part.pieces)
+                self.link.pieces_claim(peer, part.share, owner, part.pieces)
             } else {
                 None
             };
@@ -381,7 +381,7 @@ impl<L: Link> Endpoint<L> {
         if let Some((Status::Unsupported, _)) = said {
             self.peer(peer).shares = Shares::Not;
         }
-        self.link.share_close(peer, share);
+        self.link.pieces_close(peer, share);
         if status == Status::Io && by_frames && self.begin_anew(name) {
             return;
         }
@@ -458,7 +458,7 @@ impl<L: Link> Endpoint<L> {
         core: &mut Core,
         peer: PeerId,
         op: &Rma<'_>,
-        (there, ticket): (Seg, Ticket),
+        (there, ticket): (Seg, RegionVersion),
         in_a_row: bool,
         done_as: Done,
     ) -> bool {
@@ -474,7 +474,7 @@ impl<L: Link> Endpoint<L> {
             None => return false,
         };
         let ((piece, pieces), left) = how.cut(len);
-        let Some(share) = self.link.share_open(peer) else { return false };
+        let Some(share) = self.link.pieces_open(peer) else { return false };
         let mut segs = ArrayVec::new();
         segs.push(there);
         let part = Part {
@@ -498,15 +498,15 @@ impl<L: Link> Endpoint<L> {
             len: (len as u64).into(),
             piece: (piece as u64).into(),
             slot: share.slot.into(),
-            turn: share.turn.into(),
+            generation: share.generation.into(),
         };
         let shared = Some(Box::new(part));
         let state = self.peer(peer);
         state.posted += 1;
         state.outstanding += 1;
-        let turn = state.posted;
+        let seq = state.posted;
         let iov = Spans::from(op.iov);
-        let out = Out { turn, shared, ..Out::new(peer, iov, len, done_as) };
+        let out = Out { seq, shared, ..Out::new(peer, iov, len, done_as) };
         let name = self.requests.insert(Request::Out(out));
         put(&mut frame, &Head::new(WireOp::Lend, Flags::empty(), op.iov.len() as u16, name, op.write.into()));
         put(&mut frame, &about);

@@ -9,9 +9,9 @@ use super::device::on_device;
 use super::share::How;
 use super::{Endpoint, Fetches, In, Request, Serve, Then};
 use crate::core::{Core, Reach, Reached, Spans, unmoved};
-use crate::link::{Frame, Grant, Link, NoDirect, PeerId, Refused};
 use crate::proto::Thresholds;
 use crate::types::*;
+use link_api::{Frame, Grant, NoDirect, PeerId, Refused, RmaLink};
 
 /// Frames one stream sends in a row, so that no other waits long.
 const TURN: usize = 8;
@@ -20,7 +20,7 @@ const PIPELINED: usize = 256 << 10;
 /// Streams that get a turn in one call of progress.
 const STREAMS: usize = 64;
 
-impl<L: Link> Endpoint<L> {
+impl<L: RmaLink> Endpoint<L> {
     /// Gets the bytes of a message to where it lands.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn fetch(
@@ -166,7 +166,7 @@ impl<L: Link> Endpoint<L> {
     ) {
         let (iov, len, cntrs) = (Spans::from(&reached.iov[..]), reached.len, reached.cntrs);
         let on_cpu = direct == Reach::Cpu && !self.peer(peer).frames_only && !on_device(&iov);
-        if len == 0 || (on_cpu && len > self.proto.eager) {
+        if len == 0 || (on_cpu && len > self.peer(peer).limits.eager) {
             let grant = Grant::Request(req);
             let put = if len == 0 { Ok(()) } else { self.link.put(peer, grant, segs, 0, &iov, 0, len) };
             match put {
@@ -187,7 +187,8 @@ impl<L: Link> Endpoint<L> {
                 Some(back) => serve = back,
             }
         }
-        if len <= self.proto.eager && (core.config.rma_order || self.peer(peer).owed < OWED_MUCH) {
+        if len <= self.peer(peer).limits.eager && (core.config.rma_order || self.peer(peer).owed < OWED_MUCH)
+        {
             // Read now, before a later write can change it.
             let head = Head::new(WireOp::Data, Flags::empty(), 0, req, 0);
             if !self.tell_peer_of(peer, head.as_bytes(), &serve.iov, len) {
@@ -226,13 +227,14 @@ impl<L: Link> Endpoint<L> {
                     return 0;
                 }
             };
-        let mut most = self.max_frame - Head::LEN;
+        let state = &self.peers[peer.0 as usize];
+        let mut most = state.limits.max_frame - Head::LEN;
         if on_device(iov) {
             // So that one device copies into one frame while the other copies out of the one before.
             most = most.min((most / 3).max(PIPELINED));
         }
         let mut n = 0;
-        if self.peers[peer.0 as usize].backlog.is_empty() {
+        if !state.has_backlog() {
             while *done < want && n < TURN {
                 let part = most.min(want - *done);
                 let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, *done as u64);
@@ -262,9 +264,9 @@ impl<L: Link> Endpoint<L> {
         n
     }
 
-    pub(super) fn on_data(&mut self, core: &mut Core, frame: &L::Frame, head: &Head) -> Option<()> {
-        let (peer, name) = (frame.from(), head.tag.get());
-        let len = frame.len() - Head::LEN;
+    pub(super) fn on_data(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Option<()> {
+        let (peer, name) = (frame.from, head.tag.get());
+        let len = frame.len - Head::LEN;
         let off = usize::try_from(head.data.get()).ok()?;
         if self.is_copying(name) {
             return None;

@@ -15,12 +15,12 @@ const CLASSES: usize = 8;
 pub(crate) struct At {
     slot: u32,
     /// Grows with every entry: order of arrival, and what tells an entry from the slot's next one.
-    turn: u64,
+    seq: u64,
 }
 
 #[derive(Debug)]
 struct Node<T> {
-    turn: u64,
+    seq: u64,
     prev: u32,
     next: u32,
     value: Option<T>,
@@ -35,13 +35,13 @@ pub(crate) struct Queue<T> {
     free: u32,
     first: u32,
     last: u32,
-    turn: u64,
+    seq: u64,
     len: usize,
 }
 
 impl<T> Queue<T> {
     pub(crate) fn new() -> Self {
-        Queue { nodes: Vec::new(), free: NONE, first: NONE, last: NONE, turn: 0, len: 0 }
+        Queue { nodes: Vec::new(), free: NONE, first: NONE, last: NONE, seq: 0, len: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -50,7 +50,7 @@ impl<T> Queue<T> {
 
     #[inline(always)]
     pub(crate) fn push(&mut self, make: impl FnOnce() -> T) -> At {
-        self.turn += 1;
+        self.seq += 1;
         if self.free == NONE {
             self.grow();
         }
@@ -60,25 +60,25 @@ impl<T> Queue<T> {
         debug_assert!(node.value.is_none());
         self.free = node.next;
         std::mem::forget(node.value.replace(make()));
-        (node.turn, node.prev, node.next) = (self.turn, self.last, NONE);
+        (node.seq, node.prev, node.next) = (self.seq, self.last, NONE);
         match self.last {
             NONE => self.first = slot,
             last => self.nodes[last as usize].next = slot,
         }
         self.last = slot;
         self.len += 1;
-        At { slot, turn: self.turn }
+        At { slot, seq: self.seq }
     }
 
     #[cold]
     fn grow(&mut self) {
         self.free = self.nodes.len() as u32;
-        self.nodes.push(Node { turn: 0, prev: NONE, next: NONE, value: None });
+        self.nodes.push(Node { seq: 0, prev: NONE, next: NONE, value: None });
     }
 
     #[inline]
     fn node(&self, at: At) -> Option<&Node<T>> {
-        self.nodes.get(at.slot as usize).filter(|n| n.turn == at.turn && n.value.is_some())
+        self.nodes.get(at.slot as usize).filter(|n| n.seq == at.seq && n.value.is_some())
     }
 
     pub(crate) fn get(&self, at: At) -> Option<&T> {
@@ -146,7 +146,7 @@ impl<T> Queue<T> {
     #[inline(always)]
     pub(crate) fn first(&self) -> Option<(At, &T)> {
         let node = self.nodes.get(self.first as usize)?;
-        Some((At { slot: self.first, turn: node.turn }, node.value.as_ref()?))
+        Some((At { slot: self.first, seq: node.seq }, node.value.as_ref()?))
     }
 
     /// Removes the oldest entry, which owns nothing: it is forgotten, not moved or dropped.
@@ -160,7 +160,7 @@ impl<T> Queue<T> {
         let mut slot = self.first;
         std::iter::from_fn(move || {
             let node = self.nodes.get(slot as usize)?;
-            let at = At { slot, turn: node.turn };
+            let at = At { slot, seq: node.seq };
             slot = node.next;
             Some((at, node.value.as_ref()?))
         })
@@ -319,7 +319,7 @@ impl ByOwnMask {
         if self.crowded {
             return queue.iter().find(|(_, v)| fits(v)).map(|(at, _)| at);
         }
-        self.classes.iter_mut().filter_map(|c| c.find(tag, queue, &fits)).min_by_key(|at| at.turn)
+        self.classes.iter_mut().filter_map(|c| c.find(tag, queue, &fits)).min_by_key(|at| at.seq)
     }
 }
 

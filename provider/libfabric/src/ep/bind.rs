@@ -3,9 +3,10 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use engine::{Cntrs, EpConfig, Link};
+use engine::{Cntrs, EpConfig};
 use libfabric_sys as fi;
 use link::ShmLink;
+use link_api::Link;
 use wire::Addr;
 
 use super::srx::SrxFid;
@@ -96,7 +97,7 @@ impl Setup {
         let link = open_link(attrs.bind)?;
         Ok(Setup {
             name: link.addr(),
-            wait_fd: link.wait_fd(),
+            wait_fd: link.wait_fd().ok_or(Errno::NOSYS)?,
             link: Some(link),
             av: None,
             eq: None,
@@ -116,7 +117,7 @@ impl Setup {
         }
         let link = open_link(name)?;
         self.name = link.addr();
-        self.wait_fd = link.wait_fd();
+        self.wait_fd = link.wait_fd().ok_or(Errno::NOSYS)?;
         self.link = Some(link);
         Ok(())
     }

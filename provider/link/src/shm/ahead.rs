@@ -33,7 +33,7 @@ pub(crate) fn will_write(at: *const u8) {
 /// it read is thrown away when the line changes hands, and it asks for the line again at once: before the
 /// sender, which has it to write several words to it, is done. So the next look waits for this one.
 #[inline(always)]
-pub fn look_no_further() {
+pub fn speculation_barrier() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: it changes nothing.
     unsafe {

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use engine::{Exposed, Ticket};
+use link_api::{Region, RegionVersion};
 
 use super::ring::Word;
 use super::segment::{Shared, Unfit};
@@ -124,7 +124,7 @@ impl Board {
 
     /// Shows a registration, or what has become of it. Where there is no room peers do not see it,
     /// and ask by frames.
-    pub(super) fn show(&mut self, e: &Exposed) {
+    pub(super) fn show(&mut self, e: &Region) {
         let free = || places(e.key).find(|at| !self.taken[*at as usize]);
         let Some(at) = self.at.get(&e.key).copied().or_else(free) else { return };
         self.taken[at as usize] = true;
@@ -135,7 +135,7 @@ impl Board {
             | bit(e.read, READ)
             | bit(e.write, WRITE)
             | bit(e.virt_addr, VIRT)
-            | bit(e.noted, NOTED);
+            | bit(e.target_must_observe, NOTED);
         write(&Mapped(&self.memory, at), body(state, e.key, e.addr, e.len));
     }
 
@@ -172,13 +172,13 @@ impl View {
 
     /// Whether the registration of a ticket is shown, and as it was.
     #[inline]
-    pub(super) fn shows(&self, ticket: Ticket) -> bool {
+    pub(super) fn shows(&self, ticket: RegionVersion) -> bool {
         // A ticket comes from `find`, so its place is one of the board's.
         Mapped(&self.0, ticket.place % ENTRIES).word(0).load(Acquire) == ticket.number
     }
 
     /// What the peer shows under a key.
-    pub(super) fn find(&self, key: u64) -> Option<(Exposed, Ticket)> {
+    pub(super) fn find(&self, key: u64) -> Option<(Region, RegionVersion)> {
         for at in places(key) {
             let ([state, a, b, c, d, e, f], number) = read(&Mapped(&self.0, at), LOOKS)?;
             let whole = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
@@ -186,16 +186,16 @@ impl View {
                 return None;
             }
             if state & LIVE != 0 && whole(a, b) == key {
-                let exposed = Exposed {
+                let exposed = Region {
                     key,
                     addr: whole(c, d),
                     len: whole(e, f),
                     read: state & READ != 0,
                     write: state & WRITE != 0,
                     virt_addr: state & VIRT != 0,
-                    noted: state & NOTED != 0,
+                    target_must_observe: state & NOTED != 0,
                 };
-                return Some((exposed, Ticket { place: at, number }));
+                return Some((exposed, RegionVersion { place: at, number }));
             }
         }
         None
@@ -210,9 +210,17 @@ mod model;
 mod tests {
     use super::*;
 
-    fn exposed(key: u64) -> Exposed {
+    fn exposed(key: u64) -> Region {
         let (addr, len) = (key.wrapping_mul(3), key ^ u64::MAX);
-        Exposed { key, addr, len, read: key % 2 == 0, write: key % 3 == 0, virt_addr: true, noted: false }
+        Region {
+            key,
+            addr,
+            len,
+            read: key % 2 == 0,
+            write: key % 3 == 0,
+            virt_addr: true,
+            target_must_observe: false,
+        }
     }
 
     #[test]
@@ -227,7 +235,7 @@ mod tests {
         assert!(shown.len() > 900, "{}", shown.len());
         let found = |k: u64| view.find(k).map(|(e, _)| e);
         shown.iter().for_each(|k| assert_eq!(found(*k), Some(exposed(*k))));
-        let other = Exposed { noted: true, ..exposed(shown[3]) };
+        let other = Region { target_must_observe: true, ..exposed(shown[3]) };
         let (_, before) = view.find(shown[3]).unwrap();
         assert!(view.shows(before));
         board.show(&other);

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use engine::{Gone, Refused};
+use link_api::{Gone, Refused};
 
 use super::control::{self, Cred, Hello, User};
 use super::peer::{Outbound, Peer};
@@ -33,7 +33,7 @@ enum Failed {
 impl ShmLink {
     /// Makes a channel to this peer, which has none.
     #[cold]
-    pub(super) fn connect(&mut self, id: u32) -> Result<(), Refused> {
+    pub(super) fn open_channel(&mut self, id: u32) -> Result<(), Refused> {
         let peer = &mut self.peers[id as usize];
         if peer.dying.is_some() {
             return Err(Refused::Gone(Gone::Reset));

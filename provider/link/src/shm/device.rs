@@ -7,13 +7,13 @@
 
 use std::collections::HashSet;
 
-use engine::{CopyId, Event, NoDirect, PeerId, Way};
 use hmem::flight;
 use hmem::share::{self, Export, How, NoPlan, Owner, plan};
 use hmem::{Kind, Span, registry};
+use link_api::{Event, NoDirect, OpId, PeerId, Way};
 use wire::{Handle, Seg};
 
-use super::{ShmFrame, ShmLink};
+use super::ShmLink;
 
 /// Most allocations a peer is told of before all of them are told anew; what is remembered of a peer
 /// is four times as much.
@@ -181,7 +181,7 @@ impl ShmLink {
         remote: &[Seg],
         local: &[Span],
         len: usize,
-    ) -> Result<CopyId, NoDirect> {
+    ) -> Result<OpId, NoDirect> {
         let peer = &mut self.peers[id.0 as usize];
         let pid = match (&peer.inb, &peer.out) {
             _ if peer.dying.is_some() => return Err(NoDirect::Fault),
@@ -211,7 +211,7 @@ impl ShmLink {
             NoDirect::Never
         })?;
         self.copies_started += 1;
-        let copy = CopyId(self.copies_started);
+        let copy = OpId(self.copies_started);
         self.flying.add(copy, pending);
         self.flown.push((copy, id));
         Ok(copy)
@@ -221,10 +221,10 @@ impl ShmLink {
     /// a peer's frame takes, so those come first, and the driver is asked when there is none or it was
     /// not asked for a while.
     #[cold]
-    pub(super) fn poll_flying(&mut self) -> Option<Event<ShmFrame>> {
+    pub(super) fn poll_flying(&mut self) -> Option<Event> {
         if let Some(done) = self.flying.over() {
             self.has_flown(done);
-            return Some(Event::Copied(done, true));
+            return Some(Event::Done(done, true));
         }
         self.unasked += 1;
         if self.unasked < PATIENCE {
@@ -239,7 +239,7 @@ impl ShmLink {
     }
 
     /// A copy that is over, if there is one.
-    fn landed(&mut self) -> Option<Event<ShmFrame>> {
+    fn landed(&mut self) -> Option<Event> {
         let Some((done, how)) = self.flying.landed() else {
             if self.flying.held() {
                 log::warn!("{}: {}", self.addr, flight::HELD);
@@ -250,16 +250,16 @@ impl ShmLink {
         if let Err(why) = &how {
             log::warn!("{}: a device's copy failed: {why}", self.addr);
         }
-        Some(Event::Copied(done, how.is_ok()))
+        Some(Event::Done(done, how.is_ok()))
     }
 
-    pub(super) fn cancel_copy(&mut self, copy: CopyId) {
+    pub(super) fn cancel_copy(&mut self, copy: OpId) {
         self.flying.cancel(|name| *name == copy);
         self.has_flown(copy);
     }
 
     /// A copy is over: its peer may have its memory back.
-    fn has_flown(&mut self, copy: CopyId) {
+    fn has_flown(&mut self, copy: OpId) {
         if let Some(at) = self.flown.iter().position(|(c, _)| *c == copy) {
             let (_, peer) = self.flown.swap_remove(at);
             self.leave_flight(peer);

@@ -13,7 +13,7 @@
 //! After that, nothing of the owner's is accessed any more. Memory that a device copies is waited for by a
 //! count of copies in flight.
 //!
-//! No wait is longer than [`PATIENCE`]: a peer that was stopped inside an access is told of by [`Inside`],
+//! No wait is longer than [`PATIENCE`]: a peer that was stopped inside an access is told of by [`InUse`],
 //! and memory stays the library's until it has left. A peer that has ended, or whose address space has, is
 //! not waited for.
 
@@ -22,8 +22,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use engine::{Grant, Inside, NoDirect, PeerId};
 use hmem::Span;
+use link_api::{Grant, InUse, NoDirect, PeerId};
 use wire::Seg;
 
 use super::peer::{Inbound, Outbound, Peer, SURE, tick};
@@ -237,7 +237,7 @@ impl ShmLink {
     }
 
     /// Waits until a peer has left.
-    fn wait_for(&self, id: u32, until: Instant, is_inside: impl Fn(&Peer) -> bool) -> Result<(), Inside> {
+    fn wait_for(&self, id: u32, until: Instant, is_inside: impl Fn(&Peer) -> bool) -> Result<(), InUse> {
         let peer = &self.peers[id as usize];
         let mut turns = 0u32;
         while is_inside(peer) {
@@ -256,7 +256,7 @@ impl ShmLink {
                     self.addr,
                     peer.addr
                 );
-                return Err(Inside);
+                return Err(InUse);
             }
             std::thread::yield_now();
         }
@@ -264,10 +264,10 @@ impl ShmLink {
     }
 
     /// Likewise, for those channels that were given up of which `is_inside` says so.
-    fn wait_for_parted(&mut self, until: Instant, is_inside: impl Fn(&Parted) -> bool) -> Result<(), Inside> {
+    fn wait_for_parted(&mut self, until: Instant, is_inside: impl Fn(&Parted) -> bool) -> Result<(), InUse> {
         while self.parted.iter().any(|p| is_inside(p) && !p.is_over()) {
             if Instant::now() >= until {
-                return Err(Inside);
+                return Err(InUse);
             }
             std::thread::yield_now();
         }
@@ -280,7 +280,7 @@ impl ShmLink {
         std::process::id() != self.pid
     }
 
-    pub(super) fn revoke_request(&mut self, to: PeerId, request: u64) -> Result<(), Inside> {
+    pub(super) fn revoke_request(&mut self, to: PeerId, request: u64) -> Result<(), InUse> {
         let Some((slot, generation)) = place(request).filter(|_| !self.is_forked()) else { return Ok(()) };
         if let Some(out) = &self.peers[to.0 as usize].out {
             out.tx.mem().revoked(slot).store(generation, Release);
@@ -314,7 +314,7 @@ impl ShmLink {
         }
     }
 
-    pub(super) fn conceal_region(&mut self, key: u64) -> Result<(), Inside> {
+    pub(super) fn conceal_region(&mut self, key: u64) -> Result<(), InUse> {
         // A forked child's table is that of its parent.
         if self.is_forked() {
             return Ok(());
@@ -333,7 +333,7 @@ impl ShmLink {
     }
 
     /// No peer accesses memory of this process any more on account of this endpoint.
-    pub(super) fn close_to_all(&mut self) -> Result<(), Inside> {
+    pub(super) fn close_to_all(&mut self) -> Result<(), InUse> {
         if self.is_forked() {
             return Ok(());
         }

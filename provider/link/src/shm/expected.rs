@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use std::{io, mem, ptr};
 
-use engine::{Link as _, PeerId, Refused};
+use link_api::{Link as _, PeerId, Refused};
 
 use super::control::cvt;
 use super::{ShmLink, service};
@@ -73,13 +73,13 @@ impl ShmLink {
         let now = Instant::now();
         let mut peers = mem::take(&mut self.expected.peers);
         peers.retain(|&(id, since)| {
-            if self.is_met(PeerId(id)) {
+            if self.is_connected(PeerId(id)) {
                 return false;
             }
             if now.duration_since(since) < GRACE {
                 return true;
             }
-            match self.connect(id) {
+            match self.open_channel(id) {
                 Ok(()) => false,
                 Err(Refused::Gone(why)) => {
                     self.end(id, why);

@@ -141,11 +141,11 @@ fn pieces() {
     bolero::check!().for_each(|bytes: &[u8]| {
         let segment = adopted(&[]);
         let wide = |at| u64::from(word(bytes, at)) << 32 | u64::from(word(bytes, at + 1));
-        let (slot, turn, of) = (word(bytes, 0) as u16, wide(0) >> 16, word(bytes, 2) as u16);
+        let (slot, generation, of) = (word(bytes, 0) as u16, wide(0) >> 16, word(bytes, 2) as u16);
         let counter = segment.share(slot);
         for step in 0..20 {
             counter.store(wide(step), Relaxed);
-            assert!(share::claim(counter, turn, of).is_none_or(|piece| piece < of));
+            assert!(share::claim(counter, generation, of).is_none_or(|piece| piece < of));
         }
     });
 }

@@ -294,11 +294,11 @@ mod tests {
         assert_ne!(one, other);
         assert!(b.enter(one, 5, 0));
         b.leave(one);
-        // Inside another one.
+        // InUse another one.
         assert!(b.enter(other, 6, 0));
         assert!(b.end(5, 0, SHORT));
         assert!(!b.enter(one, 5, 0) && b.enter(one, 5, 1));
-        // Inside this one: the wait ends all the same.
+        // InUse this one: the wait ends all the same.
         assert!(!b.end(5, 1, SHORT));
         b.release(one);
         assert_eq!(b.claim(), Some(one));

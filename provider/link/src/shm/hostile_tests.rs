@@ -178,8 +178,7 @@ impl Node {
     fn new() -> Node {
         let link = open();
         let addr = link.addr();
-        let mut domain =
-            Domain::new(Config { eager: 8192, eager_in_a_row: 8192, virt_addr: false, rma_order: false });
+        let mut domain = Domain::new(Config { virt_addr: false, rma_order: false });
         let (cq, av) = (domain.cq_open(100_000), domain.av_open());
         let queue = Some(cq);
         let config = EpConfig { link, av, rx: None, tx_cq: queue, rx_cq: queue, cntrs: Cntrs::default() };

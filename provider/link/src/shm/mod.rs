@@ -17,6 +17,7 @@ mod open;
 mod pack;
 mod peer;
 mod ring;
+mod rma;
 mod segment;
 mod service;
 mod share;
@@ -28,15 +29,11 @@ use std::fmt::Write as _;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use engine::{
-    CopyId, Event, Exposed, Glance, Grant, Inside, Limits, Link, NoDirect, PeerId, Refused, Share, Ticket,
-    Way,
-};
 use hmem::Span;
 use hmem::flight::Flights;
-use wire::{Addr, Handle, Seg};
+use link_api::{Event, Frame, Link, OpId, Path, PeerId, PollFrame, Refused, RmaCaps};
+use wire::Addr;
 
-use crate::cma;
 use crate::space::Space;
 use board::Board;
 use control::Poller;
@@ -46,7 +43,7 @@ use peer::Peer;
 use ring::Mem as _;
 use wake::Barrier;
 
-pub use ahead::look_no_further;
+pub use ahead::speculation_barrier;
 pub use control::others_look_alike;
 pub use hazard::Hazards;
 pub use open::{DEFAULT_RING, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, eager_most};
@@ -55,23 +52,6 @@ pub use window::{Mapping, WindowId, Windows};
 
 /// Why the memory of a process in another pid namespace is not reached directly.
 const NO_PID: &str = "its pid is not visible here (another pid namespace)";
-
-/// A frame in a peer's ring.
-#[derive(Debug)]
-pub struct ShmFrame {
-    from: PeerId,
-    len: usize,
-}
-
-impl engine::Frame for ShmFrame {
-    fn from(&self) -> PeerId {
-        self.from
-    }
-
-    fn len(&self) -> usize {
-        self.len
-    }
-}
 
 const HOT: usize = 4;
 /// Hot rings looked at in one poll that finds nothing, and polls between two looks at a ring that is
@@ -163,8 +143,8 @@ pub struct ShmLink {
     /// Peers have been told that nothing here is accessed any more.
     closed: bool,
     /// Copies by a device, in flight, and from or to which peers' memory.
-    flying: Flights<CopyId>,
-    flown: Vec<(CopyId, PeerId)>,
+    flying: Flights<OpId>,
+    flown: Vec<(OpId, PeerId)>,
     /// Polls since a driver was last asked for them.
     unasked: u32,
     copies_started: u64,
@@ -176,12 +156,6 @@ pub struct ShmLink {
 }
 
 impl ShmLink {
-    /// A descriptor that poll(2) finds readable when there is something to do, provided that
-    /// [`Link::arm`] returned true and [`Link::poll`] was not called since.
-    pub fn wait_fd(&self) -> RawFd {
-        self.poller.fd()
-    }
-
     /// Whose ring it is to be looked at, of those that are looked at first.
     #[inline(always)]
     fn next_hot(&mut self) -> u32 {
@@ -192,13 +166,13 @@ impl ShmLink {
 
     /// The next frame of this peer.
     #[inline]
-    fn next_of(&mut self, id: u32) -> Option<Event<ShmFrame>> {
+    fn next_of(&mut self, id: u32) -> Option<Event> {
         let inb = self.peers[id as usize].inb.as_mut()?;
         match inb.rx.peek() {
             Ok(None) => None,
             Ok(Some(len)) => {
                 self.held = id;
-                Some(Event::Frame(ShmFrame { from: PeerId(id), len }))
+                Some(Event::Frame(Frame { from: PeerId(id), len, slot: 0 }))
             }
             Err(ring::Broken) => {
                 self.broke(id);
@@ -222,14 +196,14 @@ impl ShmLink {
         if self.ins.len() <= self.hot_len || self.calls % REST != 0 {
             return None;
         }
-        let turn = if self.ins_turn < self.ins.len() { self.ins_turn } else { 0 };
-        self.ins_turn = turn + 1;
-        self.ins.get(turn).copied()
+        let generation = if self.ins_turn < self.ins.len() { self.ins_turn } else { 0 };
+        self.ins_turn = generation + 1;
+        self.ins.get(generation).copied()
     }
 
     /// Looks at one that is not hot.
     #[inline(never)]
-    fn cold(&mut self, id: u32) -> Option<Event<ShmFrame>> {
+    fn cold(&mut self, id: u32) -> Option<Event> {
         let event = self.next_of(id)?;
         self.warm(id);
         Some(event)
@@ -269,7 +243,7 @@ impl ShmLink {
 
     /// A frame has come after a look that found none: it may be answered.
     #[inline(always)]
-    fn expect_answer(&self, frame: &ShmFrame) {
+    fn expect_answer(&self, frame: &Frame) {
         if let Some(out) = &self.peers[frame.from.0 as usize].out {
             out.tx.expect(frame.len);
         }
@@ -277,7 +251,7 @@ impl ShmLink {
 
     /// The next thing that came by a ring.
     #[inline(always)]
-    fn poll_frames(&mut self) -> Option<Event<ShmFrame>> {
+    fn poll_frames(&mut self) -> Option<Event> {
         self.calls = self.calls.wrapping_add(1);
         if self.calls == self.clock_at || self.slow {
             if let Some(event) = self.poll_slow() {
@@ -298,7 +272,7 @@ impl ShmLink {
 
     /// What a poll has to do beyond looking at hot rings.
     #[cold]
-    fn poll_slow(&mut self) -> Option<Event<ShmFrame>> {
+    fn poll_slow(&mut self) -> Option<Event> {
         if self.armed {
             self.armed = false;
             for &id in &self.ins {
@@ -348,7 +322,7 @@ impl ShmLink {
     ) -> Option<Result<(), Refused>> {
         let out = self.peers[to.0 as usize].out.as_mut()?;
         let total = head.len() + len;
-        assert!(total <= self.max_frame, "frame longer than Limits::max_frame");
+        assert!(total <= self.max_frame, "frame longer than Path::max_frame");
         match out.tx.reserve(total) {
             Ok(true) => {}
             Ok(false) => return Some(Err(self.starve(to.0, total))),
@@ -378,7 +352,7 @@ impl ShmLink {
         off: usize,
         len: usize,
     ) -> Result<(), Refused> {
-        self.connect(to.0)?;
+        self.open_channel(to.0)?;
         self.put_frame(to, head, body, off, len).unwrap_or(Err(Refused::Busy))
     }
 
@@ -412,14 +386,19 @@ impl ShmLink {
 }
 
 impl Link for ShmLink {
-    type Frame = ShmFrame;
-
     fn addr(&self) -> Addr {
         self.addr
     }
 
-    fn limits(&self) -> Limits {
-        Limits { max_frame: self.max_frame }
+    fn path(&self, _peer: PeerId) -> Path {
+        let OpenOptions { eager, eager_in_a_row, .. } = self.options;
+        Path {
+            link: "shm",
+            max_frame: self.max_frame,
+            eager,
+            eager_in_a_row,
+            rma: RmaCaps::SYNC | RmaCaps::DEVICE_HANDLES,
+        }
     }
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
@@ -447,7 +426,7 @@ impl Link for ShmLink {
     }
 
     #[inline]
-    fn poll(&mut self) -> Option<Event<ShmFrame>> {
+    fn poll(&mut self) -> Option<Event> {
         if self.held != NOBODY {
             self.advance(self.held);
         }
@@ -458,37 +437,37 @@ impl Link for ShmLink {
     }
 
     #[inline(always)]
-    fn glance(&mut self) -> Glance<ShmFrame> {
+    fn poll_frame(&mut self) -> PollFrame {
         let calls = self.calls.wrapping_add(1);
         if (calls == self.clock_at) | self.slow | (self.held != NOBODY) | !self.flying.is_empty() {
-            return Glance::Unknown;
+            return PollFrame::Unknown;
         }
         self.calls = calls;
-        if let Some(frame) = self.next_cold().and_then(|id| self.more(PeerId(id))) {
+        if let Some(frame) = self.next_cold().and_then(|id| self.poll_frame_from(PeerId(id))) {
             self.warm(frame.from.0);
-            return Glance::Frame(frame);
+            return PollFrame::Frame(frame);
         }
         let found = match self.hot_len {
-            1 => self.more(PeerId(self.hot[0])),
+            1 => self.poll_frame_from(PeerId(self.hot[0])),
             n => (0..n.min(LOOKS)).find_map(|_| {
                 let id = self.next_hot();
-                self.more(PeerId(id))
+                self.poll_frame_from(PeerId(id))
             }),
         };
         let idle = std::mem::replace(&mut self.idle, found.is_none());
-        let Some(frame) = found else { return Glance::Nothing };
+        let Some(frame) = found else { return PollFrame::Nothing };
         if idle {
             self.expect_answer(&frame);
         }
-        Glance::Frame(frame)
+        PollFrame::Frame(frame)
     }
 
     #[inline(always)]
-    fn more(&mut self, from: PeerId) -> Option<ShmFrame> {
+    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
         match self.peers[from.0 as usize].inb.as_mut()?.rx.peek() {
             Ok(Some(len)) => {
                 self.held = from.0;
-                Some(ShmFrame { from, len })
+                Some(Frame { from, len, slot: 0 })
             }
             // Whatever is wrong, the next poll finds it too.
             _ => None,
@@ -496,18 +475,18 @@ impl Link for ShmLink {
     }
 
     #[inline]
-    fn waiting(&self, from: PeerId) -> bool {
+    fn has_frames_of(&self, from: PeerId) -> bool {
         let Some(inb) = &self.peers[from.0 as usize].inb else { return false };
         if self.held == from.0 { inb.rx.followed() } else { inb.rx.ready() }
     }
 
     #[inline]
-    fn first<const N: usize>(&self, frame: &ShmFrame) -> Option<[u8; N]> {
+    fn peek<const N: usize>(&self, frame: &Frame) -> Option<[u8; N]> {
         self.peers[frame.from.0 as usize].inb.as_ref()?.rx.first()
     }
 
     #[inline]
-    fn read(&self, frame: &ShmFrame, off: usize, dst: &mut [u8]) -> usize {
+    fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
         match &self.peers[frame.from.0 as usize].inb {
             Some(inb) => inb.rx.read(off, dst),
             None => 0,
@@ -515,7 +494,7 @@ impl Link for ShmLink {
     }
 
     #[inline(always)]
-    fn copy_out(&self, frame: &ShmFrame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+    fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
         let Some(inb) = &self.peers[frame.from.0 as usize].inb else { return 0 };
         if let ([only], Some(at)) = (dst, inb.rx.straight(off, len)) {
             let part = only.part(doff, len);
@@ -543,45 +522,19 @@ impl Link for ShmLink {
     }
 
     #[inline(always)]
-    fn release(&mut self, frame: ShmFrame) {
+    fn release(&mut self, frame: Frame) {
         if self.held == frame.from.0 {
             self.advance(frame.from.0);
         }
     }
 
-    fn get(
-        &mut self,
-        from: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        self.direct(cma::Way::Get, from, grant, remote, roff, (local, loff), len)
-    }
-
-    fn put(
-        &mut self,
-        to: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        self.direct(cma::Way::Put, to, grant, remote, roff, (local, loff), len)
-    }
-
-    fn is_met(&self, peer: PeerId) -> bool {
+    fn is_connected(&self, peer: PeerId) -> bool {
         let peer = &self.peers[peer.0 as usize];
         peer.out.is_some() || peer.inb.is_some() || peer.dying.is_some() || !peer.waiting.is_empty()
     }
 
-    fn meet(&mut self, peer: PeerId) -> Result<(), Refused> {
-        if self.is_met(peer) { Ok(()) } else { self.connect(peer.0) }
+    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
+        if self.is_connected(peer) { Ok(()) } else { self.open_channel(peer.0) }
     }
 
     fn expect(&mut self, peer: PeerId) {
@@ -592,7 +545,7 @@ impl Link for ShmLink {
         self.peers[to.0 as usize].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare())
     }
 
-    fn cut(&mut self, peer: PeerId) {
+    fn disconnect(&mut self, peer: PeerId) {
         self.refuse(peer.0);
     }
 
@@ -602,92 +555,6 @@ impl Link for ShmLink {
 
     fn is_gone(&self, peer: PeerId) -> bool {
         self.peers[peer.0 as usize].dying.is_some() || self.has_ended(peer.0)
-    }
-
-    fn share_open(&mut self, with: PeerId) -> Option<Share> {
-        let out = self.peers[with.0 as usize].out.as_mut()?;
-        let (slot, turn) = out.shares.open(|slot| out.tx.mem().share(slot))?;
-        Some(Share { slot, turn })
-    }
-
-    fn share_claim(&mut self, with: PeerId, share: Share, mine: bool, of: u16) -> Option<u16> {
-        let peer = &self.peers[with.0 as usize];
-        let mem = match mine {
-            true => peer.out.as_ref()?.tx.mem(),
-            false => peer.inb.as_ref()?.rx.mem(),
-        };
-        share::claim(mem.share(share.slot), share.turn, of)
-    }
-
-    fn share_begun(&self, with: PeerId, share: Share) -> bool {
-        let out = self.peers[with.0 as usize].out.as_ref();
-        out.is_none_or(|out| share::is_begun(out.tx.mem().share(share.slot), share.turn))
-    }
-
-    fn share_close(&mut self, with: PeerId, share: Share) {
-        if let Some(out) = &mut self.peers[with.0 as usize].out {
-            out.shares.close(share.slot, share.turn, |slot| out.tx.mem().share(slot));
-        }
-    }
-
-    fn expose(&mut self, memory: &Exposed) {
-        self.board.show(memory);
-    }
-
-    fn conceal(&mut self, key: u64) -> Result<(), Inside> {
-        self.conceal_region(key)
-    }
-
-    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), Inside> {
-        self.revoke_request(from, request)
-    }
-
-    fn renew(&mut self, to: PeerId, request: u64) {
-        self.renew_request(to, request);
-    }
-
-    fn close(&mut self) -> Result<(), Inside> {
-        self.close_to_all()
-    }
-
-    fn exposed(&self, by: PeerId, key: u64) -> Option<(Exposed, Ticket)> {
-        let peer = &self.peers[by.0 as usize];
-        if !self.options.cma || peer.no_cma.is_some() {
-            return None;
-        }
-        peer.out.as_ref()?.board.as_ref()?.find(key)
-    }
-
-    fn apart(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        self.on_two_devices(peer, theirs, ours)
-    }
-
-    fn untold(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        self.untold_handles(to, iov)
-    }
-
-    fn told(&mut self, to: PeerId, handle: &Handle) {
-        self.told_handle(to, handle);
-    }
-
-    fn learn(&mut self, from: PeerId, handle: &Handle) {
-        self.learn_handle(from, handle);
-    }
-
-    fn start(
-        &mut self,
-        way: Way,
-        peer: PeerId,
-        request: u64,
-        remote: &[Seg],
-        local: &[Span],
-        len: usize,
-    ) -> Result<CopyId, NoDirect> {
-        self.start_copy(way, peer, request, remote, local, len)
-    }
-
-    fn cancel(&mut self, copy: CopyId) {
-        self.cancel_copy(copy);
     }
 
     fn arm(&mut self) -> bool {
@@ -714,6 +581,10 @@ impl Link for ShmLink {
         }
         let mut room = [libc::epoll_event { events: 0, u64: 0 }];
         self.poller.ready(&mut room).is_empty()
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        Some(self.poller.fd())
     }
 
     fn describe(&self, peer: PeerId) -> String {

@@ -54,6 +54,10 @@ pub struct OpenOptions {
     pub ring: usize,
     /// Likewise, to the first [`FEW`] peers; no less than `ring`.
     pub long_ring: usize,
+    /// See [`link_api::Path::eager`]: what paths say, which the link itself makes no use of.
+    pub eager: usize,
+    /// See [`link_api::Path::eager_in_a_row`].
+    pub eager_in_a_row: usize,
     /// Whether to reach peers' memory directly where the kernel allows it.
     pub cma: bool,
     /// Whether a device copies from or to a peer's device memory where the driver allows it.
@@ -75,6 +79,8 @@ impl Default for OpenOptions {
             bind: None,
             ring: DEFAULT_RING,
             long_ring: LONG_RING,
+            eager: 8 << 10,
+            eager_in_a_row: 8 << 10,
             cma: true,
             device_direct: true,
             connect_timeout: Duration::from_secs(3),

@@ -1,17 +1,17 @@
 //! Sending what a callback writes: for callers whose payload is not in memory yet. And taking in a whole
 //! frame in one go.
 
-use engine::{Gone, PeerId, Refused};
+use link_api::{Frame, Gone, PeerId, Refused};
 
 use super::ring;
-use super::{NOBODY, ShmFrame, ShmLink};
+use super::{NOBODY, ShmLink};
 
 impl ShmLink {
     /// Whether a frame of `len` bytes would find room now. Connects if need be.
     #[inline]
     pub fn room(&mut self, to: PeerId, len: usize) -> Result<(), Refused> {
         if self.peers[to.0 as usize].out.is_none() {
-            self.connect(to.0)?;
+            self.open_channel(to.0)?;
         }
         let Some(out) = self.peers[to.0 as usize].out.as_mut() else { return Err(Refused::Busy) };
         match out.tx.reserve(len) {
@@ -35,7 +35,7 @@ impl ShmLink {
         max: usize,
         pack: impl FnOnce(*mut u8) -> usize,
     ) -> Result<usize, Refused> {
-        assert!(head.len() + max <= self.max_frame, "frame longer than Limits::max_frame");
+        assert!(head.len() + max <= self.max_frame, "frame longer than Path::max_frame");
         self.room(to, head.len() + max)?;
         let out = self.peers[to.0 as usize].out.as_mut().ok_or(Refused::Gone(Gone::Reset))?;
         let n = match out.tx.stretches(head.len(), max) {
@@ -66,7 +66,7 @@ impl ShmLink {
     #[inline]
     pub unsafe fn receive<const N: usize>(
         &mut self,
-        frame: ShmFrame,
+        frame: Frame,
         to: *mut u8,
         room: usize,
     ) -> Option<[u8; N]> {

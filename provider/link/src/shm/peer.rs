@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
-use engine::{Gone, PeerId};
 use hmem::Span;
+use link_api::{Gone, PeerId};
 use wire::Addr;
 
 use super::board::View;

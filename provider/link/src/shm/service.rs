@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use engine::{Event, Gone, Link, PeerId, Refused};
+use link_api::{Event, Frame, Gone, Link, PeerId, Refused};
 use wire::Addr;
 
 use super::board::View;
@@ -13,7 +13,7 @@ use super::control::{self, Cred, Ended, Hello, UNMAPPED, User};
 use super::peer::{Inbound, Life, Outbound};
 use super::ring::{Consumer, Mem};
 use super::segment::{Segment, Unfit};
-use super::{NOBODY, ShmFrame, ShmLink, wake};
+use super::{NOBODY, ShmLink, wake};
 use crate::space::Space;
 
 // What a descriptor is in the epoll set; the lower half says which.
@@ -661,7 +661,7 @@ impl ShmLink {
     }
 
     /// What the peers that ended have left: their last frames, then word of their end.
-    pub(super) fn reap(&mut self) -> Option<Event<ShmFrame>> {
+    pub(super) fn reap(&mut self) -> Option<Event> {
         let id = *self.dying.front()?;
         if self.is_inside_still(id) {
             // What depended on it may only be given up once it has left our memory.
@@ -673,7 +673,7 @@ impl ShmLink {
             if !inb.broken && inb.budget > 0 {
                 if let Ok(Some(len)) = inb.rx.peek() {
                     self.held = id;
-                    return Some(Event::Frame(ShmFrame { from: PeerId(id), len }));
+                    return Some(Event::Frame(Frame { from: PeerId(id), len, slot: 0 }));
                 }
             }
         }

@@ -15,7 +15,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
-use engine::{PeerId, Share};
+use link_api::{PeerId, PieceCounter};
 
 use super::ShmLink;
 
@@ -68,32 +68,37 @@ impl Slots {
             return None;
         }
         self.used |= 1 << slot;
-        let turn = &mut self.turns[usize::from(slot)];
-        *turn += 1;
-        word(slot).store(*turn << PIECE, Relaxed);
-        Some((slot, *turn))
+        let generation = &mut self.turns[usize::from(slot)];
+        *generation += 1;
+        word(slot).store(*generation << PIECE, Relaxed);
+        Some((slot, *generation))
     }
 
     /// Closes one that is open for that turn.
-    pub(crate) fn close<'a, W: Wide + 'a>(&mut self, slot: u16, turn: u64, word: impl Fn(u16) -> &'a W) {
-        if slot < SLOTS && self.used & 1 << slot != 0 && self.turns[usize::from(slot)] == turn {
+    pub(crate) fn close<'a, W: Wide + 'a>(
+        &mut self,
+        slot: u16,
+        generation: u64,
+        word: impl Fn(u16) -> &'a W,
+    ) {
+        if slot < SLOTS && self.used & 1 << slot != 0 && self.turns[usize::from(slot)] == generation {
             self.used &= !(1 << slot);
-            word(slot).store(turn << PIECE | CLOSED, Relaxed);
+            word(slot).store(generation << PIECE | CLOSED, Relaxed);
         }
     }
 }
 
 /// Whether a piece was claimed since the counter was opened for that turn.
-pub(crate) fn is_begun<W: Wide>(word: &W, turn: u64) -> bool {
-    word.load(Relaxed) != turn << PIECE | 1
+pub(crate) fn is_begun<W: Wide>(word: &W, generation: u64) -> bool {
+    word.load(Relaxed) != generation << PIECE | 1
 }
 
 /// Claims the next of `of` pieces.
-pub(crate) fn claim<W: Wide>(word: &W, turn: u64, of: u16) -> Option<u16> {
+pub(crate) fn claim<W: Wide>(word: &W, generation: u64, of: u16) -> Option<u16> {
     let mut seen = word.load(Relaxed);
     loop {
         let next = seen & CLOSED;
-        if seen >> PIECE != turn || next >= u64::from(of) {
+        if seen >> PIECE != generation || next >= u64::from(of) {
             return None;
         }
         match word.compare_exchange(seen, seen + 1) {
@@ -107,31 +112,31 @@ pub(crate) fn claim<W: Wide>(word: &W, turn: u64, of: u16) -> Option<u16> {
 const FAILED: u64 = 1 << 15;
 
 /// Reports so many pieces as done, and whether all could be copied.
-pub(crate) fn report<W: Wide>(word: &W, turn: u64, done: u16, good: bool) {
+pub(crate) fn report<W: Wide>(word: &W, generation: u64, done: u16, good: bool) {
     let done = u64::from(done) & (FAILED - 1);
-    word.store(turn << PIECE | if good { 0 } else { FAILED } | done, Release);
+    word.store(generation << PIECE | if good { 0 } else { FAILED } | done, Release);
 }
 
 /// What was reported for that turn: how many pieces, and whether all could be copied.
-pub(crate) fn reported<W: Wide>(word: &W, turn: u64) -> Option<(u16, bool)> {
+pub(crate) fn reported<W: Wide>(word: &W, generation: u64) -> Option<(u16, bool)> {
     let seen = word.load(Acquire);
-    (seen >> PIECE == turn).then_some(((seen & (FAILED - 1)) as u16, seen & FAILED == 0))
+    (seen >> PIECE == generation).then_some(((seen & (FAILED - 1)) as u16, seen & FAILED == 0))
 }
 
 /// The other way for pieces to change hands.
 impl ShmLink {
     /// Reports that all pieces which we took of a peer's transfer are done with: how many, and whether all could be
     /// copied.
-    pub fn share_report(&mut self, to: PeerId, share: Share, done: u16, good: bool) {
+    pub fn pieces_report(&mut self, to: PeerId, share: PieceCounter, done: u16, good: bool) {
         if let Some(inb) = &self.peers[to.0 as usize].inb {
-            report(inb.rx.mem().report(share.slot), share.turn, done, good);
+            report(inb.rx.mem().report(share.slot), share.generation, done, good);
         }
     }
 
     /// What the peer reports: how many pieces it did, and whether all could be copied.
-    pub fn share_reported(&self, by: PeerId, share: Share) -> Option<(u16, bool)> {
+    pub fn pieces_reported(&self, by: PeerId, share: PieceCounter) -> Option<(u16, bool)> {
         let out = self.peers[by.0 as usize].out.as_ref()?;
-        reported(out.tx.mem().report(share.slot), share.turn)
+        reported(out.tx.mem().report(share.slot), share.generation)
     }
 }
 
@@ -148,15 +153,18 @@ mod tests {
         let words: Vec<AtomicU64> = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
         let word = |slot: u16| &words[usize::from(slot)];
         let mut slots = Slots::default();
-        let (slot, turn) = slots.open(word).unwrap();
-        assert_eq!((0..3).map(|_| claim(word(slot), turn, 2)).collect::<Vec<_>>(), [Some(0), Some(1), None]);
-        slots.close(slot, turn, word);
-        assert_eq!(claim(word(slot), turn, u16::MAX), None);
+        let (slot, generation) = slots.open(word).unwrap();
+        assert_eq!(
+            (0..3).map(|_| claim(word(slot), generation, 2)).collect::<Vec<_>>(),
+            [Some(0), Some(1), None]
+        );
+        slots.close(slot, generation, word);
+        assert_eq!(claim(word(slot), generation, u16::MAX), None);
         let (again, later) = slots.open(word).unwrap();
         assert_eq!(again, slot);
-        assert_eq!(claim(word(slot), turn, 2), None);
+        assert_eq!(claim(word(slot), generation, 2), None);
         // Closing by the old name does nothing.
-        slots.close(slot, turn, word);
+        slots.close(slot, generation, word);
         assert_eq!(claim(word(slot), later, 2), Some(0));
         let more = std::iter::from_fn(|| slots.open(word)).count();
         assert_eq!(more, usize::from(SLOTS) - 1);
@@ -171,10 +179,10 @@ mod tests {
         slots.close(slot, first, word);
         // As many as fit in less time than a peer may be stopped.
         for n in 0..200_000 {
-            let (again, turn) = slots.open(word).unwrap();
+            let (again, generation) = slots.open(word).unwrap();
             assert_eq!(again, slot);
             assert_eq!(claim(word(slot), first, 2), None, "after {n}");
-            slots.close(slot, turn, word);
+            slots.close(slot, generation, word);
         }
     }
 
@@ -192,9 +200,9 @@ mod tests {
     fn whatever_the_word_says_a_claim_is_a_piece_or_none() {
         let word = AtomicU64::new(0);
         for seen in [0, 0xffff, 0x1_0000, 0x1_fffe, 0x1_ffff, u64::MAX] {
-            for turn in [0, 1, (1 << 48) - 1, 1 << 48, u64::MAX] {
+            for generation in [0, 1, (1 << 48) - 1, 1 << 48, u64::MAX] {
                 word.store(seen, Relaxed);
-                let got = claim(&word, turn, u16::MAX - 1);
+                let got = claim(&word, generation, u16::MAX - 1);
                 assert!(got.is_none_or(|p| p < u16::MAX - 1), "{seen:x}: {got:?}");
             }
         }

@@ -43,13 +43,13 @@ fn both(twin: Twin) {
     loom::model(move || {
         let word = Arc::new(TwinWord::new(twin));
         let mut slots = Slots::default();
-        let (slot, turn) = slots.open(|_| &*word).unwrap();
+        let (slot, generation) = slots.open(|_| &*word).unwrap();
         let theirs = word.clone();
         let other =
-            thread::spawn(move || std::iter::from_fn(|| claim(&*theirs, turn, 2)).collect::<Vec<_>>());
-        let mut all: Vec<u16> = std::iter::from_fn(|| claim(&*word, turn, 2)).collect();
+            thread::spawn(move || std::iter::from_fn(|| claim(&*theirs, generation, 2)).collect::<Vec<_>>());
+        let mut all: Vec<u16> = std::iter::from_fn(|| claim(&*word, generation, 2)).collect();
         // The owner is done with its own; the other may still be at it while the counter moves on.
-        slots.close(slot, turn, |_| &*word);
+        slots.close(slot, generation, |_| &*word);
         let (_, next) = slots.open(|_| &*word).unwrap();
         let later = claim(&*word, next, 1);
         all.extend(other.join().unwrap());

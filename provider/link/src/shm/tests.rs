@@ -1,11 +1,11 @@
 use std::collections::HashMap;
 use std::io;
 
-use engine::{Frame as _, Gone};
+use link_api::{Gone, Grant, NoDirect, RmaLink as _};
+use wire::Seg;
 
 use super::peer::Peer;
 use super::*;
-use engine::Grant;
 
 pub(super) fn open() -> ShmLink {
     ShmLink::open(OpenOptions {
@@ -17,7 +17,7 @@ pub(super) fn open() -> ShmLink {
 }
 
 /// The next event, waited for a while.
-pub(super) fn event(link: &mut ShmLink) -> Option<Event<ShmFrame>> {
+pub(super) fn event(link: &mut ShmLink) -> Option<Event> {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(2) {
         if let Some(event) = link.poll() {
@@ -30,9 +30,9 @@ pub(super) fn event(link: &mut ShmLink) -> Option<Event<ShmFrame>> {
 pub(super) fn frame(link: &mut ShmLink) -> (PeerId, Vec<u8>) {
     match event(link) {
         Some(Event::Frame(f)) => {
-            let mut bytes = vec![0; f.len()];
-            assert_eq!(link.read(&f, 0, &mut bytes), f.len());
-            let from = f.from();
+            let mut bytes = vec![0; f.len];
+            assert_eq!(link.read(&f, 0, &mut bytes), f.len);
+            let from = f.from;
             link.release(f);
             (from, bytes)
         }
@@ -52,7 +52,7 @@ pub(super) fn say(link: &mut ShmLink, to: PeerId, bytes: &[u8]) -> Result<(), Re
 }
 
 fn readable(link: &ShmLink, ms: i32) -> bool {
-    let mut p = libc::pollfd { fd: link.wait_fd(), events: libc::POLLIN, revents: 0 };
+    let mut p = libc::pollfd { fd: link.wait_fd().unwrap(), events: libc::POLLIN, revents: 0 };
     // SAFETY: `p` is one valid pollfd.
     unsafe { libc::poll(&mut p, 1, ms) == 1 }
 }
@@ -80,7 +80,7 @@ fn a_frame_is_its_head_and_the_right_part_of_its_body() {
         let (off, len) = (i * 3, 8500 - i * 7);
         a.send(to_b, b"01234567890123456789", &body, off, len).unwrap();
         let Some(Event::Frame(f)) = event(&mut b) else { panic!("no frame") };
-        assert_eq!((f.from(), f.len()), (to_a, 20 + len));
+        assert_eq!((f.from, f.len), (to_a, 20 + len));
         let mut head = [0; 20];
         assert_eq!(b.read(&f, 0, &mut head), 20);
         assert_eq!(&head, b"01234567890123456789");
@@ -91,7 +91,7 @@ fn a_frame_is_its_head_and_the_right_part_of_its_body() {
         assert_eq!(b.copy_out(&f, 20 + len, &into, 0, 1), 0);
         b.release(f);
     }
-    let longest = vec![1; a.limits().max_frame];
+    let longest = vec![1; a.path(PeerId(0)).max_frame];
     say(&mut a, to_b, &longest).unwrap();
     assert_eq!(frame(&mut b).1, longest);
     assert!(longest.len() >= 10 << 10);
@@ -181,16 +181,16 @@ fn many_peers_each_in_order() {
 /// The next frame, by quick looks where these can tell.
 fn glanced(link: &mut ShmLink) -> (PeerId, Vec<u8>) {
     loop {
-        match link.glance() {
-            Glance::Frame(f) => {
-                let mut bytes = vec![0; f.len()];
-                assert_eq!(link.read(&f, 0, &mut bytes), f.len());
-                let from = f.from();
+        match link.poll_frame() {
+            PollFrame::Frame(f) => {
+                let mut bytes = vec![0; f.len];
+                assert_eq!(link.read(&f, 0, &mut bytes), f.len);
+                let from = f.from;
                 link.release(f);
                 return (from, bytes);
             }
-            Glance::Nothing => {}
-            Glance::Unknown => return frame(link),
+            PollFrame::Nothing => {}
+            PollFrame::Unknown => return frame(link),
         }
     }
 }
@@ -469,7 +469,7 @@ fn a_few_peers_get_a_long_ring_and_more_a_short_one() {
     let others: Vec<ShmLink> = (0..FEW + 2).map(|_| open()).collect();
     let ids: Vec<PeerId> = others.iter().map(|b| a.peer(&b.addr())).collect();
     let ring = |a: &ShmLink, id: PeerId| a.peers[id.0 as usize].out.as_ref().map(|o| o.tx.mem().ring());
-    let mut most = vec![0; a.limits().max_frame];
+    let mut most = vec![0; a.path(PeerId(0)).max_frame];
     for (n, id) in ids.iter().enumerate() {
         // The longest frame fits either.
         say(&mut a, *id, &most).unwrap();

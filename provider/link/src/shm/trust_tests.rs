@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::Ordering::Relaxed;
 
-use engine::{Frame as _, Gone};
+use link_api::Gone;
 
 use super::control::Hello;
 use super::ring::{Mem as _, Producer};
@@ -154,13 +154,13 @@ fn a_peer_that_scribbles_ends_in_frames_or_in_an_end() {
             mem.commit(noise() % mem.lines()).store(noise() % 60, Relaxed);
             match b.poll() {
                 Some(Event::Frame(f)) => {
-                    let mut bytes = vec![0; f.len() + 9];
-                    assert_eq!(b.read(&f, 0, &mut bytes), f.len());
+                    let mut bytes = vec![0; f.len + 9];
+                    assert_eq!(b.read(&f, 0, &mut bytes), f.len);
                     b.release(f);
                     frames += 1;
                 }
                 Some(Event::Closed(..)) => ends += 1,
-                Some(Event::Copied(..)) => panic!("no copy was started"),
+                Some(Event::Done(..)) => panic!("no copy was started"),
                 None => {
                     b.arm();
                 }
@@ -175,7 +175,7 @@ fn a_peer_that_is_cut_off_is_not_heard_any_more() {
     let (mut a, to_b, mut b, _) = couple();
     while say(&mut a, to_b, &[1; 60]).is_ok() {}
     let from = b.peer(&a.addr());
-    b.cut(from);
+    b.disconnect(from);
     assert_eq!(closed(&mut b), (from, Gone::Denied), "and no frame before");
     assert_eq!(closed(&mut a), (to_b, Gone::Reset));
 }

@@ -12,8 +12,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use engine::{PeerId, Refused};
 use hmem::share::FileAt;
+use link_api::{PeerId, Refused};
 
 use super::ShmLink;
 use super::control::{self, cvt};
@@ -293,7 +293,7 @@ impl ShmLink {
     /// until then it may be called again at any time.
     pub fn want(&mut self, from: PeerId, id: WindowId) -> Result<(), Refused> {
         if self.peers[from.0 as usize].out.is_none() {
-            self.connect(from.0)?;
+            self.open_channel(from.0)?;
         }
         let Some(windows) = &self.options.windows else { return Ok(()) };
         if let Some(out) = &self.peers[from.0 as usize].out {

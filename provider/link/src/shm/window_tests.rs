@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::{Link, Refused};
+use link_api::{Link, Refused};
 
 use super::super::ShmLink;
 use super::super::open::OpenOptions;

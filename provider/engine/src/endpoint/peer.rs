@@ -1,0 +1,165 @@
+//! What an endpoint knows of a peer.
+
+use std::collections::VecDeque;
+
+use arrayvec::ArrayVec;
+use link_api::{Gone, Path, PieceCounter};
+
+use super::inject::Promptness;
+use super::share::{GIVEN, Shares};
+use crate::proto::Thresholds;
+use crate::types::*;
+
+/// Whether the peer fetches our rendezvous payloads directly, as far as we have seen. Once it did
+/// not, that is what counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fetches {
+    Unknown,
+    Directly,
+    ByFrames,
+}
+
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// What the address vector calls it.
+    pub(crate) src: FiAddr,
+    /// What the way to it can do.
+    pub(super) limits: Thresholds,
+    /// A message of fewer bytes may be sent eagerly with nothing else to look at: none while frames wait in the
+    /// backlog, while the peer holds back, or before its path is in the log.
+    plain_below: usize,
+    /// Frames that found no room; they must go before anything else. And how much that is.
+    backlog: VecDeque<Vec<u8>>,
+    pub(super) owed: usize,
+    /// Bytes that messages of it take up which wait to be received; and whether it was told to hold
+    /// back, or has told us.
+    pub(super) waiting: usize,
+    pub(super) stopped: bool,
+    holds: bool,
+    /// Operations started here that it has yet to answer.
+    pub(super) outstanding: u32,
+    /// Frames sent to it that it answers, or that change its memory; and which of these was the last
+    /// that it does not answer, unless one behind it has been answered.
+    pub(super) posted: u64,
+    pub(super) loose: u64,
+    /// How many it was not to answer, and has not refused.
+    pub(super) unanswered: u64,
+    /// Those of them that are RMA by rendezvous.
+    pub(super) large: u32,
+    /// Its memory can't be reached directly from here.
+    pub(super) frames_only: bool,
+    /// Whether it is worth while to have it copy its part of large transfers.
+    pub(super) shares: Shares,
+    /// What it was given to copy whole, as far as it has not been seen to begin.
+    pub(super) given: ArrayVec<PieceCounter, GIVEN>,
+    pub(super) fetches: Fetches,
+    /// It could not put what it was invited to, so it is not asked again.
+    pub(super) puts_not: bool,
+    /// Whether it is worth while to wait for it.
+    pub(super) promptness: Promptness,
+    /// Its path is in the log.
+    path_logged: bool,
+    /// It ended, or could not be reached, when that was last known; it may have come back since.
+    pub(super) gone: Option<Gone>,
+    /// It is tried to reach it, for the receives posted that name it.
+    pub(super) sought: bool,
+    /// The link knows that receives wait for it, or that it was there.
+    pub(super) expected: bool,
+    /// Entries of the address vector that lead to it.
+    pub(super) routes: u32,
+}
+
+impl Peer {
+    /// One of which nothing is known.
+    pub(super) fn new(path: &Path) -> Peer {
+        Peer {
+            src: ADDR_UNSPEC,
+            limits: Thresholds::new(path),
+            plain_below: 0,
+            backlog: VecDeque::new(),
+            owed: 0,
+            waiting: 0,
+            stopped: false,
+            holds: false,
+            outstanding: 0,
+            posted: 0,
+            loose: 0,
+            unanswered: 0,
+            large: 0,
+            frames_only: false,
+            shares: Shares::Unknown,
+            given: ArrayVec::new(),
+            fetches: Fetches::Unknown,
+            puts_not: false,
+            promptness: Promptness::default(),
+            path_logged: false,
+            gone: None,
+            sought: false,
+            expected: false,
+            routes: 0,
+        }
+    }
+
+    /// Whether a message of so many bytes may be sent eagerly, whatever else there is.
+    #[inline(always)]
+    pub(super) fn takes_plain(&self, len: usize) -> bool {
+        len < self.plain_below
+    }
+
+    /// To be called after each change of what `plain_below` depends on.
+    fn update_plain(&mut self) {
+        let clear = self.path_logged && !self.holds && self.backlog.is_empty();
+        self.plain_below = if clear { self.limits.eager.saturating_add(1) } else { 0 };
+    }
+
+    /// Whether frames wait for room.
+    pub(super) fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// The oldest frame that waits for room.
+    pub(super) fn next_in_backlog(&self) -> Option<&[u8]> {
+        self.backlog.front().map(Vec::as_slice)
+    }
+
+    pub(super) fn push_backlog(&mut self, frame: Vec<u8>) {
+        self.backlog.push_back(frame);
+        self.update_plain();
+    }
+
+    pub(super) fn pop_backlog(&mut self) -> Option<Vec<u8>> {
+        let frame = self.backlog.pop_front();
+        self.update_plain();
+        frame
+    }
+
+    /// Whether the peer has said that messages had better not be sent for now.
+    pub(super) fn holds(&self) -> bool {
+        self.holds
+    }
+
+    pub(super) fn set_holds(&mut self, on: bool) {
+        self.holds = on;
+        self.update_plain();
+    }
+
+    pub(super) fn is_path_logged(&self) -> bool {
+        self.path_logged
+    }
+
+    /// Whether this is the first time.
+    pub(super) fn mark_path_logged(&mut self) -> bool {
+        let first = !std::mem::replace(&mut self.path_logged, true);
+        self.update_plain();
+        first
+    }
+
+    /// Its channel is gone: what was on its way is, too, and another path may follow.
+    pub(super) fn reset_channel(&mut self, path: &Path) {
+        self.backlog.clear();
+        self.owed = 0;
+        self.holds = false;
+        self.limits = Thresholds::new(path);
+        self.update_plain();
+    }
+}

@@ -1,0 +1,354 @@
+//! The hub at which all links of one [`super::Net`] meet.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use hmem::Span;
+use link_api::{Gone, Grant, InUse, NoDirect, Path, PieceCounter, Region, RegionVersion, RmaCaps};
+use wire::{Addr, Seg};
+
+use super::Setup;
+use super::link::MemLink;
+
+/// A link's place at the hub.
+pub type Place = usize;
+
+/// What is on its way from one link to another.
+#[derive(Debug)]
+pub(super) enum Item {
+    Frame(Vec<u8>),
+    Closed(Gone),
+}
+
+/// One direction between two links.
+#[derive(Debug)]
+pub(super) struct Way {
+    pub(super) items: VecDeque<Item>,
+    /// How many more items may come out.
+    pub(super) open: usize,
+    /// What sends are answered with.
+    pub(super) refuse: Option<Gone>,
+    /// Whether anything ever went in.
+    pub(super) used: bool,
+    /// Its receiver wants no more.
+    pub(super) cut: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Station {
+    pub(super) addr: Addr,
+    pub(super) alive: bool,
+    /// Memory others may reach directly, by address.
+    pub(super) memory: BTreeMap<u64, Span>,
+}
+
+#[derive(Debug)]
+pub(super) struct Hub {
+    pub(super) path: Path,
+    pub(super) capacity: usize,
+    pub(super) direct: bool,
+    /// How many direct accesses are to fail.
+    pub(super) faults: usize,
+    /// How many succeeded.
+    pub(super) accesses: usize,
+    pub(super) peer_access: bool,
+    /// All devices' memory.
+    pub(super) devices: Vec<Span>,
+    /// They are all the memory of one.
+    pub(super) one_device: bool,
+    /// Copies that devices made, and how many are to fail before and after they were started.
+    pub(super) copies: usize,
+    pub(super) fail: (usize, usize),
+    pub(super) chance: u64,
+    pub(super) stations: Vec<Station>,
+    pub(super) ways: BTreeMap<(Place, Place), Way>,
+    /// By owner, other side and slot: turn, and the next piece.
+    pub(super) shares: BTreeMap<(Place, Place, u16), (u64, u16)>,
+    /// How many pieces the side that did not open the counter took.
+    pub(super) helped: usize,
+    /// Whether they can learn that.
+    pub(super) boards: bool,
+    /// What each station lets others reach, by its key.
+    pub(super) exposed: BTreeMap<(Place, u64), Region>,
+    /// How often something was exposed or concealed: what tickets say.
+    pub(super) versions: BTreeMap<(Place, u64), u32>,
+    /// Requests that their owners took back.
+    pub(super) revoked: BTreeSet<(Place, u64)>,
+    /// Who waits for whom.
+    pub(super) expected: Vec<(Place, Place)>,
+    /// Whose memory is not accessed any more, and who is inside an access for as long as that.
+    pub(super) closed: BTreeSet<Place>,
+    pub(super) stuck: usize,
+    /// Who may not write to others' memory.
+    pub(super) barred: Option<Place>,
+    /// It takes a while to connect.
+    pub(super) slow: bool,
+    /// What happens when a node finds nothing to do.
+    pub(super) meanwhile: Option<Meanwhile>,
+}
+
+/// What others do while a node waits.
+pub(super) struct Meanwhile {
+    pub(super) at: Place,
+    pub(super) work: Box<dyn FnMut()>,
+}
+
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "while {} waits", self.at)
+    }
+}
+
+impl Hub {
+    pub(super) fn new(setup: &Setup) -> Rc<RefCell<Hub>> {
+        let &Setup { max_frame, eager, eager_in_a_row, capacity, direct, peer_access, seed, .. } = setup;
+        let path = Path {
+            link: "memory",
+            max_frame,
+            eager,
+            eager_in_a_row,
+            rma: RmaCaps::SYNC | RmaCaps::DEVICE_HANDLES,
+        };
+        let hub = Hub {
+            path,
+            capacity,
+            direct,
+            faults: 0,
+            accesses: 0,
+            peer_access,
+            devices: Vec::new(),
+            one_device: false,
+            copies: 0,
+            fail: (0, 0),
+            chance: seed | 1,
+            stations: Vec::new(),
+            ways: BTreeMap::new(),
+            shares: BTreeMap::new(),
+            helped: 0,
+            exposed: BTreeMap::new(),
+            boards: false,
+            versions: BTreeMap::new(),
+            revoked: BTreeSet::new(),
+            expected: Vec::new(),
+            closed: BTreeSet::new(),
+            stuck: 0,
+            barred: None,
+            slow: false,
+            meanwhile: None,
+        };
+        Rc::new(RefCell::new(hub))
+    }
+
+    pub(super) fn fail_copies(&mut self, copies: usize, late: bool) {
+        *(if late { &mut self.fail.1 } else { &mut self.fail.0 }) = copies;
+    }
+
+    /// Another link at the hub.
+    pub(super) fn join(hub: &Rc<RefCell<Hub>>) -> MemLink {
+        let mut h = hub.borrow_mut();
+        let at = h.stations.len();
+        let addr = Addr::new(([10, 0, 0, 1], 1 + at as u16).into());
+        h.stations.push(Station { addr, alive: true, memory: BTreeMap::new() });
+        MemLink::new(hub, at)
+    }
+
+    pub(super) fn addr(&self, at: Place) -> Addr {
+        self.stations[at].addr
+    }
+
+    pub(super) fn share(&mut self, at: Place, span: Span) {
+        self.stations[at].memory.insert(span.addr(), span);
+    }
+
+    pub(super) fn set_direct(&mut self, on: bool) {
+        self.direct = on;
+    }
+
+    pub(super) fn set_capacity(&mut self, frames: usize) {
+        self.capacity = frames;
+    }
+
+    pub(super) fn fault(&mut self, accesses: usize) {
+        self.faults = accesses;
+    }
+
+    pub(super) fn accesses(&self) -> usize {
+        self.accesses
+    }
+
+    pub(super) fn set_boards(&mut self, on: bool) {
+        self.boards = on;
+    }
+
+    pub(super) fn bar(&mut self, at: Place) {
+        self.barred = Some(at);
+    }
+
+    /// Opens a counter of the node at `at` to another one.
+    pub(super) fn open_share(&mut self, at: Place, with: Place) -> Option<PieceCounter> {
+        let slot = (0..4).find(|slot| self.shares.get(&(at, with, *slot)).is_none_or(|s| s.1 == u16::MAX))?;
+        let state = self.shares.entry((at, with, slot)).or_insert((0, 0));
+        *state = (state.0 + 1, 0);
+        Some(PieceCounter { slot, generation: state.0 })
+    }
+
+    /// Has all pieces of all counters handed out once more.
+    pub(super) fn rewind_shares(&mut self) {
+        self.shares.values_mut().for_each(|state| state.1 = 0);
+    }
+
+    pub(super) fn helped(&self) -> usize {
+        self.helped
+    }
+
+    pub(super) fn way(&mut self, from: Place, to: Place) -> &mut Way {
+        self.ways.entry((from, to)).or_insert_with(|| Way {
+            items: VecDeque::new(),
+            open: usize::MAX,
+            refuse: None,
+            used: false,
+            cut: false,
+        })
+    }
+
+    pub(super) fn set_open(&mut self, from: Place, to: Place, items: usize) {
+        self.way(from, to).open = items;
+    }
+
+    pub(super) fn refuse(&mut self, from: Place, to: Place, why: Option<Gone>) {
+        self.way(from, to).refuse = why;
+    }
+
+    pub(super) fn inject(&mut self, from: Place, to: Place, bytes: Vec<u8>) {
+        let way = self.way(from, to);
+        way.used = true;
+        if !way.cut {
+            way.items.push_back(Item::Frame(bytes));
+        }
+    }
+
+    pub(super) fn frames(&mut self, from: Place, to: Place) -> Vec<&mut Vec<u8>> {
+        let frame = |i| match i {
+            &mut Item::Frame(ref mut f) => Some(f),
+            Item::Closed(_) => None,
+        };
+        self.way(from, to).items.iter_mut().filter_map(frame).collect()
+    }
+
+    /// `at` ends: what it sent still arrives, then everyone it ever met hears of it.
+    pub(super) fn kill(&mut self, at: Place) {
+        self.stations[at].alive = false;
+        self.revoked.retain(|(place, _)| *place != at);
+        self.exposed.retain(|(place, _), _| *place != at);
+        self.stations[at].memory.clear();
+        for other in 0..self.stations.len() {
+            let met = self.way(at, other).used || self.way(other, at).used;
+            self.way(other, at).items.clear();
+            if other == at {
+                continue;
+            }
+            self.way(other, at).used = false;
+            let way = self.way(at, other);
+            way.used = false;
+            if met {
+                way.items.push_back(Item::Closed(Gone::Reset));
+            }
+        }
+    }
+
+    /// So much time goes by that those who are expected and not there are given up.
+    pub(super) fn give_up_expected(&mut self) {
+        for (at, of) in std::mem::take(&mut self.expected) {
+            if !self.stations[of].alive && !self.way(of, at).used {
+                self.way(of, at).items.push_back(Item::Closed(Gone::Refused));
+            }
+        }
+    }
+
+    /// Another process at the place of one that ended.
+    pub(super) fn rejoin(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
+        hub.borrow_mut().stations[at].alive = true;
+        hub.borrow_mut().closed.remove(&at);
+        MemLink::new(hub, at)
+    }
+
+    pub(super) fn draw(&mut self, of: usize) -> usize {
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 7;
+        self.chance ^= self.chance << 17;
+        (self.chance % of as u64) as usize
+    }
+
+    /// Whether somebody's next item for `to` is its end.
+    pub(super) fn ends(&self, to: Place) -> bool {
+        let ended = |way: &Way| way.open > 0 && matches!(way.items.front(), Some(Item::Closed(_)));
+        self.ways.iter().any(|(&(_, at), way)| at == to && ended(way))
+    }
+
+    /// The next item for `to`, from whichever sender chance picks.
+    pub(super) fn next(&mut self, to: Place) -> Option<(Place, Item)> {
+        let ready = |(&(from, at), way): (&(Place, Place), &Way)| {
+            (at == to && way.open > 0 && !way.items.is_empty()).then_some(from)
+        };
+        let senders: Vec<Place> = self.ways.iter().filter_map(ready).collect();
+        if senders.is_empty() {
+            return None;
+        }
+        let from = senders[self.draw(senders.len())];
+        let way = self.way(from, to);
+        if way.open != usize::MAX {
+            way.open -= 1;
+        }
+        Some((from, way.items.pop_front()?))
+    }
+
+    /// The shared memory of `at` that `seg` names, as far as all of it was shared.
+    pub(super) fn memory(&self, at: Place, seg: &Seg) -> Option<Span> {
+        let (addr, len) = (seg.addr.get(), usize::try_from(seg.len.get()).ok()?);
+        if len == 0 {
+            return Some(Span::EMPTY);
+        }
+        let (start, span) = self.stations[at].memory.range(..=addr).next_back()?;
+        span.part(usize::try_from(addr - start).ok()?, len)
+    }
+
+    pub(super) fn is_allowed(&self, at: Place, grant: Grant) -> Result<(), NoDirect> {
+        match grant {
+            _ if self.closed.contains(&at) => Err(NoDirect::Revoked),
+            Grant::Request(name) if self.revoked.contains(&(at, name)) => Err(NoDirect::Revoked),
+            Grant::Region(RegionVersion { place, number })
+                if self.versions.get(&(at, place.into())) != Some(&number) =>
+            {
+                Err(NoDirect::Memory)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A peer is inside an access, as often as the test says.
+    pub(super) fn leave(&mut self) -> Result<(), InUse> {
+        if self.stuck == 0 {
+            return Ok(());
+        }
+        self.stuck -= 1;
+        Err(InUse)
+    }
+
+    pub(super) fn version(&mut self, at: Place, key: u64) {
+        *self.versions.entry((at, u64::from(key as u32))).or_default() += 1;
+    }
+
+    pub(super) fn reach(&mut self, at: Place, grant: Grant, segs: &[Seg]) -> Result<Vec<Span>, NoDirect> {
+        if !self.direct {
+            return Err(NoDirect::Never);
+        }
+        self.is_allowed(at, grant)?;
+        if self.faults > 0 || !self.stations[at].alive {
+            self.faults = self.faults.saturating_sub(1);
+            return Err(NoDirect::Fault);
+        }
+        let all: Option<Vec<Span>> = segs.iter().map(|s| self.memory(at, s)).collect();
+        all.ok_or(NoDirect::Memory)
+    }
+}

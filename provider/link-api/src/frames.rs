@@ -1,0 +1,205 @@
+//! Frames to and from peers.
+
+use std::os::fd::RawFd;
+
+use hmem::Span;
+use wire::Addr;
+
+use crate::rma::{OpId, RmaCaps};
+
+/// A peer of one link: small, dense, given out by [`Link::peer`] and not used again for another
+/// address until [`Link::forget`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct PeerId(pub u32);
+
+/// Why a link did not take a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No room now (or the peer cannot be reached just yet); the same call may succeed later.
+    /// Nothing was sent.
+    Busy,
+    /// The peer is not there: nothing listens, or it ended, or it refused this endpoint. Nothing was sent.
+    Gone(Gone),
+    /// The body could not be read: its device failed, or it is registered memory that was unmapped. Nothing
+    /// was sent.
+    Fault,
+}
+
+/// Why a peer cannot be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// Nothing listens at its address.
+    Refused,
+    /// It was connected, and ended or closed.
+    Reset,
+    /// No link leads to its address.
+    Unreachable,
+    /// It belongs to another user, or speaks another version.
+    Denied,
+    /// A channel to it lacked descriptors or memory, here or there, for too long.
+    Exhausted,
+}
+
+/// A received frame, which its link holds until [`Link::release`].
+#[derive(Debug)]
+pub struct Frame {
+    /// The endpoint it came from.
+    pub from: PeerId,
+    /// Bytes.
+    pub len: usize,
+    /// Where the link has it. Of no meaning elsewhere.
+    pub slot: u32,
+}
+
+/// What happened on a link.
+#[derive(Debug)]
+pub enum Event {
+    /// A frame came in. It must be given back with [`Link::release`] before the next
+    /// [`Link::poll`].
+    Frame(Frame),
+    /// A peer went away. Every frame it had sent has been delivered before. Frames sent to it are
+    /// refused from now on, unless it can be connected to anew.
+    Closed(PeerId, Gone),
+    /// An access that [`crate::RmaLink::start`] began is over: whether all bytes are there.
+    Done(OpId, bool),
+}
+
+/// What [`Link::poll_frame`] saw.
+#[derive(Debug)]
+pub enum PollFrame {
+    /// Nothing is there.
+    Nothing,
+    /// A frame, to be given back like one of [`Link::poll`].
+    Frame(Frame),
+    /// Only a [`Link::poll`] can tell.
+    Unknown,
+}
+
+/// The way to one peer: which link, and what it can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The name of the link, for logs and reports.
+    pub link: &'static str,
+    /// Longest frame, in bytes, at least [`Path::LEAST_FRAME`].
+    pub max_frame: usize,
+    /// Up to this many bytes of a payload had better travel inside a frame.
+    pub eager: usize,
+    /// Up to this many if more were posted before and the caller has not polled since; no less than `eager`.
+    pub eager_in_a_row: usize,
+    /// How the peer's memory is accessed.
+    pub rma: RmaCaps,
+}
+
+impl Path {
+    /// What every link's frames have to hold.
+    pub const LEAST_FRAME: usize = 10 << 10;
+}
+
+/// Moves frames to and from peers, in order and without loss. It belongs to one endpoint and is driven by one
+/// thread at a time.
+pub trait Link {
+    /// The endpoint's own name.
+    fn addr(&self) -> Addr;
+
+    /// The peer of that name; made known if it was not. Does no IO, and needs no peer to be there.
+    fn peer(&mut self, addr: &Addr) -> PeerId;
+
+    /// The name of a peer.
+    fn peer_addr(&self, peer: PeerId) -> Addr;
+
+    /// What the way to this peer can do. The same until its next [`Event::Closed`].
+    fn path(&self, peer: PeerId) -> Path;
+
+    /// Sends one frame made of `head` and then the bytes `off..off+len` of `body`, connecting if
+    /// need be. When it returns `Ok` all bytes have been copied.
+    fn send(&mut self, to: PeerId, head: &[u8], body: &[Span], off: usize, len: usize)
+    -> Result<(), Refused>;
+
+    /// The next event, if there is one.
+    fn poll(&mut self) -> Option<Event>;
+
+    /// The next frame, by what a [`Link::poll`] would look at first. Unless it answers that only a poll can
+    /// tell, it counts for one, which then need not be called.
+    #[inline]
+    fn poll_frame(&mut self) -> PollFrame {
+        PollFrame::Unknown
+    }
+
+    /// Another frame of this peer, if one is there; to be given back like one of [`Link::poll`]. `None` may
+    /// come before all are taken.
+    #[inline]
+    fn poll_frame_from(&mut self, _from: PeerId) -> Option<Frame> {
+        None
+    }
+
+    /// Whether this peer has sent more than what was handed out. Quick; `false` may be wrong a moment later.
+    fn has_frames_of(&self, _from: PeerId) -> bool {
+        false
+    }
+
+    /// The first `N` bytes of the frame, at most 60 of them; `None` if it has fewer.
+    #[inline]
+    fn peek<const N: usize>(&self, frame: &Frame) -> Option<[u8; N]>
+    where
+        Self: Sized,
+    {
+        let mut bytes = [0; N];
+        (self.read(frame, 0, &mut bytes) == N).then_some(bytes)
+    }
+
+    /// Copies bytes from `off` on out of the frame; returns how many there were.
+    fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize;
+
+    /// Copies up to `len` bytes from `off` on out of the frame to byte `doff` of `dst`; returns how
+    /// many there were, or fewer where memory of `dst` is gone or its device failed.
+    fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize;
+
+    /// Gives a frame back.
+    fn release(&mut self, frame: Frame);
+
+    /// Whether a peer has ended, though [`Event::Closed`] is still to come. Asked only after an access failed.
+    fn is_gone(&self, _peer: PeerId) -> bool {
+        false
+    }
+
+    /// Whether there is a channel to or from this peer, so that [`Event::Closed`] will tell of its end.
+    fn is_connected(&self, _peer: PeerId) -> bool {
+        true
+    }
+
+    /// Makes a channel to this peer unless there is one, as a send would.
+    fn connect(&mut self, _peer: PeerId) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    /// A receive waits for this peer, to which there is no channel. If none comes to be, and after some seconds
+    /// none can be made, [`Event::Closed`] says so. A peer that is slow to start costs nothing meanwhile.
+    fn expect(&mut self, _peer: PeerId) {}
+
+    /// Whether there is room for a frame that the peer can do without: those that it has not taken are far
+    /// fewer than there may be, and fewer than transfers that a [`crate::PieceCounter`] can tell apart.
+    fn has_room_to_spare(&mut self, _to: PeerId) -> bool {
+        true
+    }
+
+    /// No operation, message or address refers to this peer any more. If the link has no channel to or from it
+    /// either, its number may be given to another peer from now on; else this is to be called again after its next
+    /// [`Event::Closed`].
+    fn forget(&mut self, _peer: PeerId) {}
+
+    /// Cuts a peer off that takes more than any peer may; [`Event::Closed`] follows.
+    fn disconnect(&mut self, _peer: PeerId) {}
+
+    /// Asks every peer to wake this endpoint when it sends. Returns whether it is safe to sleep:
+    /// `false` means that something is there already.
+    fn arm(&mut self) -> bool;
+
+    /// A descriptor that poll(2) finds readable when there is something to do, provided that [`Link::arm`]
+    /// returned true and [`Link::poll`] was not called since. `None`: this link has none, and is polled.
+    fn wait_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// One line on the path to this peer, for people: link, copy engine, limits, and why.
+    fn describe(&self, peer: PeerId) -> String;
+}

@@ -1,0 +1,245 @@
+//! Access to memory of peers.
+//!
+//! A link accesses a peer's memory in one of two ways, as its [`RmaCaps`] say: in the call ([`RmaLink::get`],
+//! [`RmaLink::put`]: the kernel copies), or by an operation in flight that [`Event::Done`](crate::Event::Done) ends
+//! ([`RmaLink::start`]: a device or a network adapter copies). The latter needs a handle of the memory: its owner
+//! exports it, once per peer ([`RmaLink::export_handles`]), and the peer imports it ([`RmaLink::import_handle`]).
+//!
+//! Each access has a [`Grant`], which the owner of the memory may end: then nothing accesses it any more.
+
+use bitflags::bitflags;
+use hmem::Span;
+use wire::{Handle, Seg};
+
+use crate::frames::{Link, PeerId};
+
+bitflags! {
+    /// How a peer's memory may be accessed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RmaCaps: u8 {
+        /// [`RmaLink::get`] and [`RmaLink::put`] reach host memory, and are over when the call returns.
+        const SYNC = 1;
+        /// [`RmaLink::start`] reaches host memory of which handles were exchanged.
+        const HOST_HANDLES = 1 << 1;
+        /// [`RmaLink::start`] reaches device memory of which handles were exchanged.
+        const DEVICE_HANDLES = 1 << 2;
+    }
+}
+
+/// Why memory of a peer could not be reached directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoDirect {
+    /// Not with this peer, ever: other means must be used (frames).
+    Never,
+    /// Not this memory, or not any more: other means may reach it, or will tell why not.
+    Memory,
+    /// The peer has taken it back, with what it was for.
+    Revoked,
+    /// The peer is gone.
+    Fault,
+}
+
+/// What allows an access to a peer's memory. The peer may end it at any time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Grant {
+    /// A request of the peer's, by the name in the frame that told of the memory ([`RmaLink::revoke`]).
+    Request(u64),
+    /// A registration that the peer publishes ([`RmaLink::unpublish`]).
+    Region(RegionVersion),
+    /// What a caller has agreed on with the peer by means of its own. It ends with the channel.
+    Agreed,
+}
+
+/// A published registration as it was when it was looked up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RegionVersion {
+    /// Its place among those of its owner.
+    pub place: u32,
+    /// Which version of what was published there.
+    pub number: u32,
+}
+
+/// A peer is inside an access to memory that is to be given back, and does not go on: it is stopped, say.
+/// Nothing new is accessed, but the memory must be kept until the same call succeeds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InUse;
+
+/// A registration that peers may access without asking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// Its key.
+    pub key: u64,
+    /// First byte, by the owner's virtual address.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Peers may read it.
+    pub read: bool,
+    /// Peers may write it.
+    pub write: bool,
+    /// Operations name it by virtual address (else by offset).
+    pub virt_addr: bool,
+    /// The owner counts accesses, so that it has to see each.
+    pub target_must_observe: bool,
+}
+
+/// The counter that hands out the pieces of a transfer which both sides copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PieceCounter {
+    /// Which counter of those between the two.
+    pub slot: u16,
+    /// Which transfer it serves. A generation does not come again: an offer may lie unread in a peer's ring for as
+    /// long as the peer is stopped.
+    pub generation: u64,
+}
+
+/// Most pieces of such a transfer.
+pub const MAX_PIECES: u16 = i16::MAX as u16;
+
+/// An access in flight: given out by [`RmaLink::start`], and never again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpId(pub u64);
+
+/// Which way bytes go between here and a peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the peer to here.
+    Get,
+    /// From here to the peer.
+    Put,
+}
+
+/// Access to memory of peers, and to memory of this endpoint by peers. What a link leaves as it is here it
+/// cannot do; frames serve instead.
+pub trait RmaLink: Link {
+    /// Copies `len` bytes at `roff` of the peer's memory `remote`, as `grant` allows, to byte `loff` of
+    /// `local`.
+    #[allow(clippy::too_many_arguments)]
+    fn get(
+        &mut self,
+        from: PeerId,
+        grant: Grant,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        let _ = (from, grant, remote, roff, local, loff, len);
+        Err(NoDirect::Never)
+    }
+
+    /// Copies `len` bytes at `loff` of `local` to byte `roff` of the peer's memory `remote`, as `grant`
+    /// allows.
+    #[allow(clippy::too_many_arguments)]
+    fn put(
+        &mut self,
+        to: PeerId,
+        grant: Grant,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        let _ = (to, grant, remote, roff, local, loff, len);
+        Err(NoDirect::Never)
+    }
+
+    /// Starts to copy `len` bytes between the front of `local` and that of the peer's `remote`: memory of which
+    /// the peer has sent a handle, and told under the name of this `request` of its own.
+    /// [`Event::Done`](crate::Event::Done) says when it is over. Operations may end in any order, and nothing else
+    /// waits for them.
+    fn start(
+        &mut self,
+        way: Way,
+        peer: PeerId,
+        request: u64,
+        remote: &[Seg],
+        local: &[Span],
+        len: usize,
+    ) -> Result<OpId, NoDirect> {
+        let _ = (way, peer, request, remote, local, len);
+        Err(NoDirect::Never)
+    }
+
+    /// Ends an operation in flight: no event tells of it any more, and when this returns its memory is not
+    /// accessed any more.
+    fn cancel(&mut self, op: OpId) {
+        let _ = op;
+    }
+
+    /// The handles that this peer lacks to reach `iov` by [`RmaLink::start`]; `None` if it cannot be reached so, or not
+    /// all of it. The caller sends each in a `Handle` frame and then calls [`RmaLink::mark_exported`].
+    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        let _ = (to, iov);
+        None
+    }
+
+    /// The peer has been sent this handle.
+    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
+        let _ = (to, handle);
+    }
+
+    /// The peer has sent this handle.
+    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
+        let _ = (from, handle);
+    }
+
+    /// Whether the peer's memory and the local one are on two devices, which can both copy at once. Two processes
+    /// that use one device have it in turns, and each change takes longer than many copies.
+    fn on_distinct_devices(&self, _peer: PeerId, _theirs: &[Seg], _ours: &[Span]) -> bool {
+        false
+    }
+
+    /// Opens a counter that both sides take pieces of one transfer from. `None`: no counter is free, or this link has
+    /// none.
+    fn pieces_open(&mut self, _with: PeerId) -> Option<PieceCounter> {
+        None
+    }
+
+    /// Takes the next of `of` pieces, on the side that opened the counter (`mine`) or on the other.
+    /// `None`: all are taken, or the transfer is over.
+    ///
+    /// No piece is handed out twice, as long as the peer keeps to that.
+    fn pieces_claim(&mut self, _with: PeerId, _counter: PieceCounter, _mine: bool, _of: u16) -> Option<u16> {
+        None
+    }
+
+    /// Whether a piece was taken since this side opened the counter.
+    fn pieces_begun(&self, _with: PeerId, _counter: PieceCounter) -> bool {
+        false
+    }
+
+    /// Closes a counter that this side opened, when all pieces are done with.
+    fn pieces_close(&mut self, _with: PeerId, _counter: PieceCounter) {}
+
+    /// Publishes a registration, or a change of it.
+    fn publish(&mut self, _region: &Region) {}
+
+    /// Takes a registration out of what is published. When it returns `Ok`, no peer accesses the memory any more on
+    /// account of that.
+    fn unpublish(&mut self, _key: u64) -> Result<(), InUse> {
+        Ok(())
+    }
+
+    /// What this peer publishes under a key, as far as is known here: none of it is to be believed.
+    fn published(&self, _by: PeerId, _key: u64) -> Option<(Region, RegionVersion)> {
+        None
+    }
+
+    /// Takes back what frames to this peer allowed under the name of this request of ours: accesses by
+    /// it end with [`NoDirect::Revoked`]. When it returns `Ok`, the peer is in none any more.
+    fn revoke(&mut self, _from: PeerId, _request: u64) -> Result<(), InUse> {
+        Ok(())
+    }
+
+    /// The peer is done with a request that was taken back: the same name may be used again.
+    fn renew(&mut self, _to: PeerId, _request: u64) {}
+
+    /// Takes back all that peers may access, for good. When it returns `Ok`, none accesses memory of this endpoint
+    /// any more; nothing is to be posted any more in either case.
+    fn close(&mut self) -> Result<(), InUse> {
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! Access to memory of peers on this host: by the kernel (CMA), or by a device.
+
+use hmem::Span;
+use link_api::{Grant, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way};
+use wire::{Handle, Seg};
+
+use super::{ShmLink, share};
+use crate::cma;
+
+impl RmaLink for ShmLink {
+    fn get(
+        &mut self,
+        from: PeerId,
+        grant: Grant,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        self.direct(cma::Way::Get, from, grant, remote, roff, (local, loff), len)
+    }
+
+    fn put(
+        &mut self,
+        to: PeerId,
+        grant: Grant,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        self.direct(cma::Way::Put, to, grant, remote, roff, (local, loff), len)
+    }
+
+    fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
+        let out = self.peers[with.0 as usize].out.as_mut()?;
+        let (slot, generation) = out.shares.open(|slot| out.tx.mem().share(slot))?;
+        Some(PieceCounter { slot, generation })
+    }
+
+    fn pieces_claim(&mut self, with: PeerId, share: PieceCounter, mine: bool, of: u16) -> Option<u16> {
+        let peer = &self.peers[with.0 as usize];
+        let mem = match mine {
+            true => peer.out.as_ref()?.tx.mem(),
+            false => peer.inb.as_ref()?.rx.mem(),
+        };
+        share::claim(mem.share(share.slot), share.generation, of)
+    }
+
+    fn pieces_begun(&self, with: PeerId, share: PieceCounter) -> bool {
+        let out = self.peers[with.0 as usize].out.as_ref();
+        out.is_none_or(|out| share::is_begun(out.tx.mem().share(share.slot), share.generation))
+    }
+
+    fn pieces_close(&mut self, with: PeerId, share: PieceCounter) {
+        if let Some(out) = &mut self.peers[with.0 as usize].out {
+            out.shares.close(share.slot, share.generation, |slot| out.tx.mem().share(slot));
+        }
+    }
+
+    fn publish(&mut self, memory: &Region) {
+        self.board.show(memory);
+    }
+
+    fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
+        self.conceal_region(key)
+    }
+
+    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
+        self.revoke_request(from, request)
+    }
+
+    fn renew(&mut self, to: PeerId, request: u64) {
+        self.renew_request(to, request);
+    }
+
+    fn close(&mut self) -> Result<(), InUse> {
+        self.close_to_all()
+    }
+
+    fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
+        let peer = &self.peers[by.0 as usize];
+        if !self.options.cma || peer.no_cma.is_some() {
+            return None;
+        }
+        peer.out.as_ref()?.board.as_ref()?.find(key)
+    }
+
+    fn on_distinct_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
+        self.on_two_devices(peer, theirs, ours)
+    }
+
+    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        self.untold_handles(to, iov)
+    }
+
+    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
+        self.told_handle(to, handle);
+    }
+
+    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
+        self.learn_handle(from, handle);
+    }
+
+    fn start(
+        &mut self,
+        way: Way,
+        peer: PeerId,
+        request: u64,
+        remote: &[Seg],
+        local: &[Span],
+        len: usize,
+    ) -> Result<OpId, NoDirect> {
+        self.start_copy(way, peer, request, remote, local, len)
+    }
+
+    fn cancel(&mut self, copy: OpId) {
+        self.cancel_copy(copy);
+    }
+}
