@@ -18,7 +18,7 @@ use crate::info::answer;
 use crate::wait::Wait;
 use crate::{atomic, av, cntr, cq, ep, hmem_ops, lock, mr, param};
 
-pub(crate) type Engine = engine::Domain<link::ShmLink>;
+pub(crate) type Engine = engine::Domain<link::Links>;
 
 /// `struct fid_domain`.
 #[repr(C)]

@@ -60,6 +60,8 @@ pub enum Event {
     /// A peer went away. Every frame it had sent has been delivered before. Frames sent to it are
     /// refused from now on, unless it can be connected to anew.
     Closed(PeerId, Gone),
+    /// Another path leads to this peer than [`Link::path`] said before. Nothing was sent on either.
+    PathChanged(PeerId),
     /// An access that [`crate::RmaLink::start`] began is over: whether all bytes are there.
     Done(OpId, bool),
 }
@@ -107,7 +109,12 @@ pub trait Link {
     /// The name of a peer.
     fn peer_addr(&self, peer: PeerId) -> Addr;
 
-    /// What the way to this peer can do. The same until its next [`Event::Closed`].
+    /// Whether this link may lead to an endpoint of that name, as far as can be told without trying, or why not.
+    fn reaches(&self, _addr: &Addr) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// What the way to this peer can do. The same until its next [`Event::Closed`] or [`Event::PathChanged`].
     fn path(&self, peer: PeerId) -> Path;
 
     /// Sends one frame made of `head` and then the bytes `off..off+len` of `body`, connecting if

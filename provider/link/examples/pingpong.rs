@@ -122,6 +122,7 @@ fn receive(link: &mut ShmLink) -> PeerId {
                 return from;
             }
             Some(Event::Closed(..)) => panic!("closed"),
+            Some(Event::PathChanged(_)) => {}
             Some(Event::Done(..)) => panic!("no copy was started"),
             None => spin_loop(),
         }

@@ -462,6 +462,7 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
                     }
                 }
                 Some(Event::Closed(peer, why)) => closed(this, peer, why),
+                Some(Event::PathChanged(_)) => {}
                 // Of copies by a device, which another interface does.
                 Some(Event::Done(..)) => {}
             }

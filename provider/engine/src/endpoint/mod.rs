@@ -319,6 +319,12 @@ impl<L: RmaLink> Endpoint<L> {
                     n += 1;
                     continue;
                 }
+                Some(Event::PathChanged(peer)) => {
+                    let path = self.link.path(peer);
+                    self.peer(peer).set_path(&path);
+                    n += 1;
+                    continue;
+                }
                 Some(Event::Done(copy, ok)) => {
                     self.copied(core, copy, ok);
                     n += 1;

@@ -154,6 +154,13 @@ impl Peer {
         first
     }
 
+    /// Another path leads to it, of which the log is yet to tell.
+    pub(super) fn set_path(&mut self, path: &Path) {
+        self.limits = Thresholds::new(path);
+        self.path_logged = false;
+        self.update_plain();
+    }
+
     /// Its channel is gone: what was on its way is, too, and another path may follow.
     pub(super) fn reset_channel(&mut self, path: &Path) {
         self.backlog.clear();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engine::{Cntrs, EpConfig};
 use libfabric_sys as fi;
-use link::ShmLink;
+use link::Links;
 use link_api::Link;
 use wire::Addr;
 
@@ -66,7 +66,7 @@ struct Queue {
 #[derive(Debug)]
 pub(super) struct Setup {
     /// Gone to the engine once enabled.
-    link: Option<ShmLink>,
+    link: Option<Links>,
     pub(super) name: Addr,
     wait_fd: RawFd,
     av: Option<Hold<AvFid>>,
@@ -82,7 +82,7 @@ pub(super) struct Setup {
 
 const _: () = {
     const fn any_thread<T: Send>() {}
-    any_thread::<ShmLink>();
+    any_thread::<Links>();
 };
 
 // SAFETY: the link is `Send`, as is checked above; all else that is not `Send` by itself are
@@ -134,8 +134,8 @@ impl Setup {
     }
 }
 
-fn open_link(bind: Addr) -> Result<ShmLink, Errno> {
-    Ok(ShmLink::open(param::get().link(bind))?)
+fn open_link(bind: Addr) -> Result<Links, Errno> {
+    Ok(Links::open(param::get().link(bind))?)
 }
 
 /// fi_ep_bind(3).

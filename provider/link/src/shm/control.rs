@@ -213,58 +213,11 @@ fn readable(fd: &OwnedFd, events: libc::c_short) -> bool {
     unsafe { libc::poll(&mut p, 1, 0) == 1 }
 }
 
-fn socket(domain: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
+pub(crate) fn socket(domain: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: socket(2) touches no memory of ours.
     let fd = cvt(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) })?;
     // SAFETY: a descriptor just made, and nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Reserves the name: a bound TCP socket, and what it is bound to.
-pub(crate) fn reserve(bind: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
-    // SAFETY: a `sockaddr_storage` is plain data, for which zeros are a value.
-    let mut raw: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let place = &raw mut raw;
-    let (domain, mut len) = match bind {
-        SocketAddr::V4(a) => {
-            let sin = libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: a.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(a.ip().octets()) },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: `sockaddr_storage` is large and aligned enough for every address.
-            unsafe { place.cast::<libc::sockaddr_in>().write(sin) };
-            (libc::AF_INET, size_of::<libc::sockaddr_in>())
-        }
-        SocketAddr::V6(a) => {
-            let sin = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                sin6_port: a.port().to_be(),
-                sin6_flowinfo: 0,
-                sin6_addr: libc::in6_addr { s6_addr: a.ip().octets() },
-                sin6_scope_id: a.scope_id(),
-            };
-            // SAFETY: as above.
-            unsafe { place.cast::<libc::sockaddr_in6>().write(sin) };
-            (libc::AF_INET6, size_of::<libc::sockaddr_in6>())
-        }
-    };
-    let fd = socket(domain, libc::SOCK_STREAM)?;
-    // SAFETY: `place` holds an address of `len` bytes, and has room for any.
-    unsafe {
-        cvt(libc::bind(fd.as_raw_fd(), place.cast(), len as libc::socklen_t))?;
-        let mut room = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-        cvt(libc::getsockname(fd.as_raw_fd(), place.cast(), &mut room))?;
-        len = room as usize;
-    }
-    let _ = len;
-    // SAFETY: both address types start with family and port at the same places, and the family is
-    // the one bound.
-    let port = u16::from_be(unsafe { (*place.cast::<libc::sockaddr_in>()).sin_port });
-    let mut bound = bind;
-    bound.set_port(port);
-    Ok((fd, bound))
 }
 
 /// The unix socket name of an endpoint; `None` stands for every address.

@@ -34,6 +34,7 @@ use hmem::flight::Flights;
 use link_api::{Event, Frame, Link, OpId, Path, PeerId, PollFrame, Refused, RmaCaps};
 use wire::Addr;
 
+use crate::name::Name;
 use crate::space::Space;
 use board::Board;
 use control::Poller;
@@ -45,6 +46,7 @@ use wake::Barrier;
 
 pub use ahead::speculation_barrier;
 pub use control::others_look_alike;
+pub(crate) use control::{cvt, socket};
 pub use hazard::Hazards;
 pub use open::{DEFAULT_RING, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, eager_most};
 pub use wake::full_fence;
@@ -152,7 +154,7 @@ pub struct ShmLink {
     warned_uid: bool,
     warned_fds: bool,
     /// Reserves the port.
-    _port: OwnedFd,
+    _name: Name,
 }
 
 impl ShmLink {
@@ -292,9 +294,9 @@ impl ShmLink {
         event
     }
 
-    /// Sends on an open channel.
+    /// Sends on an open channel; `None`: there is none.
     #[inline(always)]
-    fn put_frame(
+    pub(crate) fn send_connected(
         &mut self,
         to: PeerId,
         head: &[u8],
@@ -353,7 +355,7 @@ impl ShmLink {
         len: usize,
     ) -> Result<(), Refused> {
         self.open_channel(to.0)?;
-        self.put_frame(to, head, body, off, len).unwrap_or(Err(Refused::Busy))
+        self.send_connected(to, head, body, off, len).unwrap_or(Err(Refused::Busy))
     }
 
     #[cold]
@@ -419,7 +421,7 @@ impl Link for ShmLink {
         off: usize,
         len: usize,
     ) -> Result<(), Refused> {
-        match self.put_frame(to, head, body, off, len) {
+        match self.send_connected(to, head, body, off, len) {
             Some(done) => done,
             None => self.send_first(to, head, body, off, len),
         }

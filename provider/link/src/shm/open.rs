@@ -2,18 +2,16 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use wire::Addr;
 
 use super::board::Board;
 use super::control::{self, Poller};
 use super::wake::Barrier;
 use super::{HOT, NOBODY, PACE, ShmLink, Windows, ring, segment, service};
-use crate::net;
+use crate::name::Name;
 use crate::space::Space;
 
 /// Bytes of a ring if nothing else is asked for. With the control page it makes 128 KiB, which take
@@ -94,12 +92,8 @@ impl Default for OpenOptions {
 impl ShmLink {
     /// Opens an endpoint of this name; `AddrInUse` if it is taken.
     pub fn open(options: OpenOptions) -> io::Result<ShmLink> {
-        let bind = options.bind.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
-        let (port, bound, listener) = claim(bind)?;
-        let mut name = bound;
-        if bound.ip().is_unspecified() {
-            name.set_ip(net::primary_ip(bound.is_ipv6()));
-        }
+        let chosen = options.bind.is_some_and(|bind| bind.port() != 0);
+        let (name, listener) = Name::claim(options.bind, |bound| listen(bound, chosen))?;
         let poller = Poller::new()?;
         poller.add(&listener, service::LISTENER)?;
         let ring = size(options.ring);
@@ -125,10 +119,10 @@ impl ShmLink {
             looked: Instant::now(),
             serviced: Instant::now(),
             cooled: Instant::now(),
-            addr: Addr::new(name),
+            addr: name.addr(),
             ids: HashMap::new(),
             callers: HashMap::new(),
-            everywhere: bound.ip().is_unspecified(),
+            everywhere: name.is_wildcard(),
             poller,
             listener,
             guests: Vec::new(),
@@ -156,34 +150,27 @@ impl ShmLink {
             warned_cma: false,
             warned_uid: false,
             warned_fds: false,
-            _port: port,
+            _name: name,
         };
         log::debug!("{}: open, ring {ring}, {:?}", link.addr, link.barrier);
         Ok(link)
     }
 }
 
-/// Takes a name: the socket that reserves it, what it is, and the socket that answers to it.
-fn claim(bind: SocketAddr) -> io::Result<(OwnedFd, SocketAddr, OwnedFd)> {
-    let mut tries = 0;
-    loop {
-        let (port, bound) = control::reserve(bind)?;
-        match control::listen(bound) {
-            Ok(listener) => return Ok((port, bound, listener)),
-            // A free port whose unix name somebody sits on: another one will do.
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse && bind.port() == 0 && tries < 16 => tries += 1,
-            Err(e) => {
-                if e.kind() == io::ErrorKind::AddrInUse {
-                    let who = control::listener(bound).map_or_else(
-                        || "a process that does not listen".into(),
-                        |cred| format!("pid {} of uid {}", cred.pid, cred.uid),
-                    );
-                    log::warn!(
-                        "{bound} cannot be opened: {who} has its abstract unix socket; end it, or take another port"
-                    );
-                }
-                return Err(e);
-            }
-        }
+/// Listens under a name. If that is taken and was `chosen`, the log says by what.
+fn listen(bound: SocketAddr, chosen: bool) -> io::Result<OwnedFd> {
+    let e = match control::listen(bound) {
+        Ok(listener) => return Ok(listener),
+        Err(e) => e,
+    };
+    if chosen && e.kind() == io::ErrorKind::AddrInUse {
+        let owner = control::listener(bound).map_or_else(
+            || "a process that does not listen".into(),
+            |cred| format!("pid {} of uid {}", cred.pid, cred.uid),
+        );
+        log::warn!(
+            "{bound} cannot be opened: {owner} has its abstract unix socket; end it, or take another port"
+        );
     }
+    Err(e)
 }

@@ -160,6 +160,7 @@ fn a_peer_that_scribbles_ends_in_frames_or_in_an_end() {
                     frames += 1;
                 }
                 Some(Event::Closed(..)) => ends += 1,
+                Some(Event::PathChanged(_)) => {}
                 Some(Event::Done(..)) => panic!("no copy was started"),
                 None => {
                     b.arm();
@@ -309,7 +310,7 @@ fn what_is_forgotten_of_a_peer_is_used_for_another() {
 #[test]
 fn a_name_that_is_sat_on_is_no_name_to_open() {
     let taken = "127.0.0.1:0".parse().unwrap();
-    let (port, bound) = control::reserve(taken).unwrap();
+    let (port, bound) = crate::name::reserve(taken).unwrap();
     drop(port);
     let squatter = control::listen(bound).unwrap();
     let open = |bind| ShmLink::open(OpenOptions { bind: Some(bind), ..OpenOptions::default() });

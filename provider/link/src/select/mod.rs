@@ -1,0 +1,415 @@
+//! All links of one endpoint, and which of them each peer is reached by.
+//!
+//! A peer on this host is reached by shared memory. Any other is reached by the first of the further links that leads to
+//! its address. If shared memory turns out not to lead to a peer (another network namespace), the peer gets the next
+//! link that does, and [`Event::PathChanged`] says so before anything was sent.
+//!
+//! The shared memory link is here by value and by its type, so that a short message costs no more than it does on that
+//! link alone: its numbers of peers are those of the endpoint, and it is asked first. Further links are boxed; their
+//! numbers, operations and frames are translated.
+
+mod rma;
+mod route;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+
+use hmem::Span;
+use link_api::{Event, Frame, Gone, Link, OpId, Path, PeerId, PollFrame, Refused, RmaLink};
+use wire::Addr;
+
+use crate::net;
+use crate::shm::{OpenOptions, ShmLink, cvt};
+use route::{Far, Route, Routes};
+
+/// A link that is held beside the one of shared memory.
+pub type BoxedLink = Box<dyn RmaLink + Send>;
+
+/// Polls that find no frame in shared memory, between two looks at further links.
+const REST: u32 = 8;
+
+/// The links of one endpoint.
+#[derive(Debug)]
+pub struct Links {
+    shm: ShmLink,
+    far: Vec<Far>,
+    routes: Routes,
+    /// What is to be told before anything else.
+    events: VecDeque<Event>,
+    /// Which further link is looked at next, and after how many polls.
+    turn: usize,
+    rest: u32,
+    /// Watches the descriptors of all links, if there is more than one.
+    poller: Option<OwnedFd>,
+}
+
+impl Links {
+    /// Opens an endpoint of this name, with the link of shared memory alone.
+    pub fn open(options: OpenOptions) -> io::Result<Links> {
+        Ok(Links {
+            shm: ShmLink::open(options)?,
+            far: Vec::new(),
+            routes: Routes::default(),
+            events: VecDeque::new(),
+            turn: 0,
+            rest: REST,
+            poller: None,
+        })
+    }
+
+    /// Adds a link, to be considered after those that are here. To be called before any peer is known.
+    pub fn add(&mut self, link: BoxedLink) -> io::Result<()> {
+        if let Some(fd) = link.wait_fd() {
+            if self.poller.is_none() {
+                let poller = poller()?;
+                watch(&poller, self.shm.wait_fd().unwrap_or(-1))?;
+                self.poller = Some(poller);
+            }
+            if let Some(poller) = &self.poller {
+                watch(poller, fd)?;
+            }
+        }
+        self.far.push(Far::new(link));
+        Ok(())
+    }
+
+    /// Whether a device copies from or to a peer's device memory, where shared memory leads to the peer.
+    pub fn set_device_direct(&mut self, on: bool) {
+        self.shm.set_device_direct(on);
+    }
+
+    /// The link that a frame came by, if it is not shared memory; and the frame as that link knows it.
+    #[cold]
+    fn far_frame(&self, frame: &Frame) -> Option<(usize, Frame)> {
+        let at = route::of_slot(frame.slot)?;
+        let from = self.far.get(at)?.id_of(frame.from)?;
+        Some((at, Frame { from, len: frame.len, slot: route::slot(frame.slot) }))
+    }
+
+    /// The further link of a peer, and what that calls it.
+    #[inline]
+    fn far_of(&self, peer: PeerId) -> Option<(usize, PeerId)> {
+        self.routes.of(peer)?.far()
+    }
+
+    /// Chooses a link for a peer that is new.
+    fn assign(&mut self, peer: PeerId, addr: &Addr) {
+        let local = net::is_local(addr.ip());
+        let mut why = String::new();
+        if local {
+            return self.routes.set(peer, Route::shm("its address is this host's".into()));
+        }
+        for at in 0..self.far.len() {
+            match self.far[at].link.reaches(addr) {
+                Ok(()) => return self.assign_far(peer, addr, at, why + "its address is not this host's"),
+                Err(reason) => why += &format!("{}: {reason}; ", self.far[at].name(None)),
+            }
+        }
+        self.routes.set(peer, Route::shm(why + "no further link leads to its address"));
+    }
+
+    fn assign_far(&mut self, peer: PeerId, addr: &Addr, at: usize, why: String) {
+        let id = self.far[at].link.peer(addr);
+        self.far[at].set(id, peer);
+        self.routes.set(peer, Route::to(at, id, why));
+    }
+
+    /// Shared memory does not lead to this peer: the next link that does takes it.
+    #[cold]
+    fn reroute(&mut self, peer: PeerId) -> bool {
+        if self.far_of(peer).is_some() {
+            return false;
+        }
+        let addr = self.shm.peer_addr(peer);
+        let Some(at) = (0..self.far.len()).find(|&at| self.far[at].link.reaches(&addr).is_ok()) else {
+            return false;
+        };
+        self.assign_far(peer, &addr, at, "shm: nothing answers to its address here".into());
+        self.events.push_back(Event::PathChanged(peer));
+        true
+    }
+
+    #[cold]
+    fn send_far(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        if let Some((at, id)) = self.far_of(to) {
+            return self.far[at].link.send(id, head, body, off, len);
+        }
+        match self.shm.send(to, head, body, off, len) {
+            Err(Refused::Gone(Gone::Unreachable)) if self.reroute(to) => Err(Refused::Busy),
+            done => done,
+        }
+    }
+
+    /// The number of a further link's peer here.
+    fn local(&mut self, at: usize, id: PeerId) -> PeerId {
+        if let Some(peer) = self.far[at].local(id) {
+            return peer;
+        }
+        let addr = self.far[at].link.peer_addr(id);
+        let peer = self.shm.peer(&addr);
+        self.far[at].set(id, peer);
+        if self.routes.of(peer).is_none() {
+            self.routes.set(peer, Route::to(at, id, "the peer connected by this link".into()));
+            self.events.push_back(Event::PathChanged(peer));
+        }
+        peer
+    }
+
+    /// The next event of one further link.
+    fn poll_one(&mut self, at: usize) -> Option<Event> {
+        let event = self.far[at].link.poll()?;
+        Some(match event {
+            Event::Frame(frame) => {
+                let from = self.local(at, frame.from);
+                Event::Frame(Frame { from, len: frame.len, slot: route::tagged(at, frame.slot) })
+            }
+            Event::Closed(id, why) => Event::Closed(self.local(at, id), why),
+            Event::PathChanged(id) => Event::PathChanged(self.local(at, id)),
+            Event::Done(op, ok) => Event::Done(route::tag_op(at, op), ok),
+        })
+    }
+
+    /// The next event, of any link.
+    #[cold]
+    fn poll_all(&mut self) -> Option<Event> {
+        self.rest = REST;
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        let far = self.far.len();
+        // One look at a further link for each at shared memory, first one then the other.
+        self.turn = (self.turn + 1) % (2 * far);
+        let first = self.turn % 2 == 0;
+        if first {
+            if let Some(event) = self.shm.poll() {
+                return Some(event);
+            }
+        }
+        for step in 0..far {
+            if let Some(event) = self.poll_one((self.turn / 2 + step) % far) {
+                // What became known with it comes first.
+                if let Some(told) = self.events.pop_front() {
+                    self.events.push_back(event);
+                    return Some(told);
+                }
+                return Some(event);
+            }
+        }
+        if first { None } else { self.shm.poll() }
+    }
+}
+
+impl Link for Links {
+    fn addr(&self) -> Addr {
+        self.shm.addr()
+    }
+
+    fn peer(&mut self, addr: &Addr) -> PeerId {
+        let peer = self.shm.peer(addr);
+        if !self.far.is_empty() && self.routes.of(peer).is_none() {
+            self.assign(peer, addr);
+        }
+        peer
+    }
+
+    fn peer_addr(&self, peer: PeerId) -> Addr {
+        self.shm.peer_addr(peer)
+    }
+
+    fn path(&self, peer: PeerId) -> Path {
+        match self.far_of(peer) {
+            Some((at, id)) => self.far[at].link.path(id),
+            None => self.shm.path(peer),
+        }
+    }
+
+    #[inline(always)]
+    fn send(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        match self.shm.send_connected(to, head, body, off, len) {
+            Some(done) => done,
+            None => self.send_far(to, head, body, off, len),
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Option<Event> {
+        if self.far.is_empty() { self.shm.poll() } else { self.poll_all() }
+    }
+
+    #[inline(always)]
+    fn poll_frame(&mut self) -> PollFrame {
+        match self.shm.poll_frame() {
+            PollFrame::Nothing if !self.far.is_empty() => {
+                self.rest = self.rest.saturating_sub(1);
+                if self.rest == 0 { PollFrame::Unknown } else { PollFrame::Nothing }
+            }
+            found => found,
+        }
+    }
+
+    #[inline(always)]
+    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
+        self.shm.poll_frame_from(from)
+    }
+
+    #[inline]
+    fn has_frames_of(&self, from: PeerId) -> bool {
+        match self.far_of(from) {
+            Some((at, id)) => self.far[at].link.has_frames_of(id),
+            None => self.shm.has_frames_of(from),
+        }
+    }
+
+    #[inline(always)]
+    fn peek<const N: usize>(&self, frame: &Frame) -> Option<[u8; N]> {
+        if route::is_far(frame.slot) {
+            let mut bytes = [0; N];
+            return (self.read(frame, 0, &mut bytes) == N).then_some(bytes);
+        }
+        self.shm.peek(frame)
+    }
+
+    #[inline]
+    fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
+        if route::is_far(frame.slot) {
+            return self.far_frame(frame).map_or(0, |(at, frame)| self.far[at].link.read(&frame, off, dst));
+        }
+        self.shm.read(frame, off, dst)
+    }
+
+    #[inline(always)]
+    fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+        if route::is_far(frame.slot) {
+            let far = self.far_frame(frame);
+            return far.map_or(0, |(at, frame)| self.far[at].link.copy_out(&frame, off, dst, doff, len));
+        }
+        self.shm.copy_out(frame, off, dst, doff, len)
+    }
+
+    #[inline(always)]
+    fn release(&mut self, frame: Frame) {
+        if route::is_far(frame.slot) {
+            if let Some((at, frame)) = self.far_frame(&frame) {
+                self.far[at].link.release(frame);
+            }
+            return;
+        }
+        self.shm.release(frame)
+    }
+
+    fn is_gone(&self, peer: PeerId) -> bool {
+        match self.far_of(peer) {
+            Some((at, id)) => self.far[at].link.is_gone(id),
+            None => self.shm.is_gone(peer),
+        }
+    }
+
+    fn is_connected(&self, peer: PeerId) -> bool {
+        let connected = |far: &Far| far.id_of(peer).is_some_and(|id| far.link.is_connected(id));
+        self.shm.is_connected(peer) || self.far.iter().any(connected)
+    }
+
+    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
+        if let Some((at, id)) = self.far_of(peer) {
+            return self.far[at].link.connect(id);
+        }
+        match self.shm.connect(peer) {
+            Err(Refused::Gone(Gone::Unreachable)) if self.reroute(peer) => Err(Refused::Busy),
+            done => done,
+        }
+    }
+
+    fn expect(&mut self, peer: PeerId) {
+        match self.far_of(peer) {
+            Some((at, id)) => self.far[at].link.expect(id),
+            None => self.shm.expect(peer),
+        }
+    }
+
+    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+        match self.far_of(to) {
+            Some((at, id)) => self.far[at].link.has_room_to_spare(id),
+            None => self.shm.has_room_to_spare(to),
+        }
+    }
+
+    fn forget(&mut self, peer: PeerId) {
+        if self.is_connected(peer) {
+            return;
+        }
+        for far in &mut self.far {
+            if let Some(id) = far.id_of(peer) {
+                far.link.forget(id);
+                far.unset(id);
+            }
+        }
+        self.routes.unset(peer);
+        self.shm.forget(peer);
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        match self.far_of(peer) {
+            Some((at, id)) => self.far[at].link.disconnect(id),
+            None => self.shm.disconnect(peer),
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        // A link without a descriptor wakes nothing.
+        let ready = self.events.is_empty() && self.shm.arm();
+        self.far.iter_mut().fold(ready, |ready, far| far.link.arm() && far.link.wait_fd().is_some() && ready)
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        match &self.poller {
+            Some(poller) => Some(poller.as_raw_fd()),
+            None => self.shm.wait_fd(),
+        }
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        let line = match self.far_of(peer) {
+            Some((at, id)) => format!("{} {}", self.far[at].name(Some(id)), self.far[at].link.describe(id)),
+            None => self.shm.describe(peer),
+        };
+        match self.routes.of(peer) {
+            Some(route) => format!("{line}; {}", route.why()),
+            None => line,
+        }
+    }
+}
+
+/// The number of an operation as all links together have it.
+fn op_of(op: OpId) -> (Option<usize>, OpId) {
+    route::untag_op(op)
+}
+
+fn poller() -> io::Result<OwnedFd> {
+    use std::os::fd::FromRawFd as _;
+    // SAFETY: epoll_create1(2) touches no memory of ours.
+    let fd = cvt(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+    // SAFETY: a descriptor just made, owned by nothing else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn watch(poller: &OwnedFd, fd: RawFd) -> io::Result<()> {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    // SAFETY: `event` is valid for the call.
+    cvt(unsafe { libc::epoll_ctl(poller.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) })?;
+    Ok(())
+}

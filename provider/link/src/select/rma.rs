@@ -1,0 +1,131 @@
+//! Access to memory of peers, by the link that each has.
+
+use hmem::Span;
+use link_api::{Grant, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way};
+use wire::{Handle, Seg};
+
+use super::{Links, op_of, route};
+
+/// Calls a method of the link that a peer has.
+macro_rules! by_peer {
+    ($self:ident, $peer:ident, $method:ident($($arg:expr),*)) => {
+        match $self.far_of($peer) {
+            Some((at, id)) => $self.far[at].link.$method(id, $($arg),*),
+            None => $self.shm.$method($peer, $($arg),*),
+        }
+    };
+}
+
+impl RmaLink for Links {
+    fn get(
+        &mut self,
+        from: PeerId,
+        grant: Grant,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        by_peer!(self, from, get(grant, remote, roff, local, loff, len))
+    }
+
+    fn put(
+        &mut self,
+        to: PeerId,
+        grant: Grant,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        by_peer!(self, to, put(grant, remote, roff, local, loff, len))
+    }
+
+    fn start(
+        &mut self,
+        way: Way,
+        peer: PeerId,
+        request: u64,
+        remote: &[Seg],
+        local: &[Span],
+        len: usize,
+    ) -> Result<OpId, NoDirect> {
+        match self.far_of(peer) {
+            Some((at, id)) => {
+                let op = self.far[at].link.start(way, id, request, remote, local, len)?;
+                Ok(route::tag_op(at, op))
+            }
+            None => self.shm.start(way, peer, request, remote, local, len),
+        }
+    }
+
+    fn cancel(&mut self, op: OpId) {
+        match op_of(op) {
+            (Some(at), op) => self.far[at].link.cancel(op),
+            (None, op) => self.shm.cancel(op),
+        }
+    }
+
+    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        by_peer!(self, to, export_handles(iov))
+    }
+
+    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
+        by_peer!(self, to, mark_exported(handle))
+    }
+
+    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
+        by_peer!(self, from, import_handle(handle))
+    }
+
+    fn on_distinct_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
+        by_peer!(self, peer, on_distinct_devices(theirs, ours))
+    }
+
+    fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
+        by_peer!(self, with, pieces_open())
+    }
+
+    fn pieces_claim(&mut self, with: PeerId, counter: PieceCounter, mine: bool, of: u16) -> Option<u16> {
+        by_peer!(self, with, pieces_claim(counter, mine, of))
+    }
+
+    fn pieces_begun(&self, with: PeerId, counter: PieceCounter) -> bool {
+        by_peer!(self, with, pieces_begun(counter))
+    }
+
+    fn pieces_close(&mut self, with: PeerId, counter: PieceCounter) {
+        by_peer!(self, with, pieces_close(counter))
+    }
+
+    fn publish(&mut self, region: &Region) {
+        self.shm.publish(region);
+        self.far.iter_mut().for_each(|far| far.link.publish(region));
+    }
+
+    fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
+        // Each of them, whatever the others say.
+        let shm = self.shm.unpublish(key);
+        self.far.iter_mut().fold(shm, |all, far| far.link.unpublish(key).and(all))
+    }
+
+    #[inline]
+    fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
+        by_peer!(self, by, published(key))
+    }
+
+    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
+        by_peer!(self, from, revoke(request))
+    }
+
+    fn renew(&mut self, to: PeerId, request: u64) {
+        by_peer!(self, to, renew(request))
+    }
+
+    fn close(&mut self) -> Result<(), InUse> {
+        let shm = self.shm.close();
+        self.far.iter_mut().fold(shm, |all, far| far.link.close().and(all))
+    }
+}

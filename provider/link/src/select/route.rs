@@ -1,0 +1,140 @@
+//! Which link each peer has, and how the numbers of further links are told from those of shared memory.
+
+use std::collections::HashMap;
+
+use link_api::{OpId, PeerId};
+
+use super::BoxedLink;
+
+/// The way to a peer.
+#[derive(Debug)]
+pub(super) struct Route {
+    /// The further link, and its number of the peer; `None` is shared memory.
+    far: Option<(usize, PeerId)>,
+    why: String,
+}
+
+impl Route {
+    pub(super) fn shm(why: String) -> Route {
+        Route { far: None, why }
+    }
+
+    pub(super) fn to(at: usize, id: PeerId, why: String) -> Route {
+        Route { far: Some((at, id)), why }
+    }
+
+    pub(super) fn far(&self) -> Option<(usize, PeerId)> {
+        self.far
+    }
+
+    /// Why it is this one.
+    pub(super) fn why(&self) -> &str {
+        &self.why
+    }
+}
+
+/// The ways to all peers. Empty while there is one link only.
+#[derive(Debug, Default)]
+pub(super) struct Routes(Vec<Option<Route>>);
+
+impl Routes {
+    #[inline]
+    pub(super) fn of(&self, peer: PeerId) -> Option<&Route> {
+        self.0.get(peer.0 as usize)?.as_ref()
+    }
+
+    pub(super) fn set(&mut self, peer: PeerId, route: Route) {
+        let at = peer.0 as usize;
+        if self.0.len() <= at {
+            self.0.resize_with(at + 1, || None);
+        }
+        self.0[at] = Some(route);
+    }
+
+    pub(super) fn unset(&mut self, peer: PeerId) {
+        if let Some(route) = self.0.get_mut(peer.0 as usize) {
+            *route = None;
+        }
+    }
+}
+
+/// A link beside shared memory.
+pub(super) struct Far {
+    pub(super) link: BoxedLink,
+    /// What its peers are called here, and the other way round.
+    peers: HashMap<PeerId, PeerId>,
+    ids: HashMap<PeerId, PeerId>,
+}
+
+impl Far {
+    pub(super) fn new(link: BoxedLink) -> Far {
+        Far { link, peers: HashMap::new(), ids: HashMap::new() }
+    }
+
+    pub(super) fn local(&self, id: PeerId) -> Option<PeerId> {
+        self.peers.get(&id).copied()
+    }
+
+    /// What the link calls a peer.
+    pub(super) fn id_of(&self, peer: PeerId) -> Option<PeerId> {
+        self.ids.get(&peer).copied()
+    }
+
+    pub(super) fn set(&mut self, id: PeerId, peer: PeerId) {
+        self.peers.insert(id, peer);
+        self.ids.insert(peer, id);
+    }
+
+    pub(super) fn unset(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.remove(&id) {
+            self.ids.remove(&peer);
+        }
+    }
+
+    /// The link's name, as the path to one of its peers has it.
+    pub(super) fn name(&self, peer: Option<PeerId>) -> &'static str {
+        peer.or_else(|| self.peers.keys().next().copied()).map_or("link", |id| self.link.path(id).link)
+    }
+}
+
+impl std::fmt::Debug for Far {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} with {} peers", self.name(None), self.peers.len())
+    }
+}
+
+/// Frames of further links have the link's number, from 1 on, in these bits of their slot.
+const SLOT: u32 = 24;
+/// Likewise their operations.
+const OP: u32 = 56;
+
+#[inline(always)]
+pub(super) fn is_far(slot: u32) -> bool {
+    slot >> SLOT != 0
+}
+
+/// The further link that a slot names.
+pub(super) fn of_slot(slot: u32) -> Option<usize> {
+    (slot >> SLOT).checked_sub(1).map(|at| at as usize)
+}
+
+/// The slot as that link has it.
+pub(super) fn slot(slot: u32) -> u32 {
+    slot & ((1 << SLOT) - 1)
+}
+
+pub(super) fn tagged(at: usize, slot: u32) -> u32 {
+    debug_assert!(slot >> SLOT == 0, "a slot that leaves no room for the link's number");
+    (at as u32 + 1) << SLOT | slot
+}
+
+pub(super) fn tag_op(at: usize, op: OpId) -> OpId {
+    debug_assert!(op.0 >> OP == 0, "an operation's number that leaves no room for the link's");
+    OpId((at as u64 + 1) << OP | op.0)
+}
+
+/// The further link of an operation, if it is not shared memory's, and the operation's number there.
+pub(super) fn untag_op(op: OpId) -> (Option<usize>, OpId) {
+    let far = (op.0 >> OP).checked_sub(1).map(|at| at as usize);
+    (far, OpId(op.0 & ((1 << OP) - 1)))
+}
