@@ -7,11 +7,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 
+use crate::copy::{read, write};
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
 use crate::guard::Cell;
 use crate::guard::{self, Fault, Guard};
+use crate::span::{Span, total};
 use crate::value::{Complex, Value};
-use crate::{Span, read, total, write};
 
 macro_rules! coded {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal,)* }) => {

@@ -8,8 +8,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-use crate::registry::Memory;
-use crate::{Error, Kind, Span, presence};
+use crate::error::Error;
+use crate::kind::Kind;
+use crate::memory::Memory;
+use crate::presence;
+use crate::span::Span;
 
 #[derive(Clone, Copy)]
 struct Region {

@@ -3,7 +3,9 @@
 //! The paths are tried in the order of [`Path`], which is from the fewest copies to the most; each
 //! that is refused leaves its errno.
 
-use crate::{Error, Span, registry};
+use crate::error::Error;
+use crate::registry;
+use crate::span::Span;
 
 /// There is nobody to hand a dma-buf to.
 const NO_DEVICE: Error = Error::os(libc::ENODEV);

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hmem::client::owner::{self, Registered};
+use hmem::client::{self, Registered};
 use hmem::client::{Client, Importer, Place, Segment};
 use hmem::path::{Path, find};
 use hmem::share::{self, How};
@@ -180,7 +180,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn plug(device: &Arc<Device>) -> Registered {
-    owner::register(Box::new(Plug(device.clone()))).unwrap()
+    client::register(Box::new(Plug(device.clone()))).unwrap()
 }
 
 fn pattern(seed: usize) -> Vec<u8> {

@@ -14,10 +14,10 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
+use super::contract::{Client, Importer, Place, Segment};
 use super::table::{FileExport, MOST};
-use super::{Client, Importer, Place, Segment};
 use crate::presence;
-use crate::share::{File, Hold, Mapped, describe_file};
+use crate::share::{File, describe_file};
 
 /// Most registrations kept for later.
 const BOUND: usize = 256;
@@ -38,7 +38,7 @@ struct Plugged {
 /// A piece of memory, as this process reaches it.
 enum Way {
     Cpu(usize),
-    File { map: Mapped, fd: OwnedFd, off: u64 },
+    File { map: File, fd: OwnedFd, off: u64 },
     Opaque,
 }
 
@@ -101,14 +101,13 @@ fn new_name() -> u64 {
 #[derive(Debug)]
 pub struct Registered(u64);
 
-/// Registers a client. From now on the process's buffers are looked at with it in mind.
-pub fn register(client: Box<dyn Client>) -> Result<Registered, i32> {
+/// Registers a client; the table is known.
+pub(super) fn register(client: Box<dyn Client>) -> Result<Registered, i32> {
     if INSIDE.get() {
         return Err(libc::EDEADLK);
     }
     let id = new_name();
     CLIENTS.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(Plugged { id, client }));
-    super::own();
     // The first one: other copies of this crate may still think that this library is not loaded.
     if COUNT.fetch_add(1, Relaxed) == 0 {
         presence::outlive_answers();
@@ -434,10 +433,8 @@ unsafe fn one(
         let n = (s.len - off).min(len - done);
         let (at, _access) = match way {
             Way::Cpu(at) => (*at, None),
-            Way::File { map: Mapped { at, hold: Hold::File(file), .. }, .. } => {
-                (*at as usize, file.cpu_access(!to_host).map_err(|e| e.code)?)
-            }
-            _ => return Err(libc::EOPNOTSUPP),
+            Way::File { map, .. } => (map.at(), map.cpu_access(!to_host).map_err(|e| e.code)?),
+            Way::Opaque => return Err(libc::EOPNOTSUPP),
         };
         let at = std::ptr::with_exposed_provenance_mut::<u8>(at + off);
         // SAFETY: the client says that the segment is there, or it is mapped by us, and stays while it is

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::api::{Api, Error, Handle, NOT_FOUND, NOT_READY};
-use super::lane::{Entered, Line, Slot, Way, context_for, give_back, slot};
-use super::{Info, Sort, info, loaded};
+use super::api::{Api, Error, Handle, NOT_FOUND, NOT_READY, loaded};
+use super::info::{Info, Sort, info};
+use super::lane::{self, Entered, Line, Slot, Way, context_for, give_back, slot};
+use crate::error::Error as AnyError;
 use crate::flight::{Flight, PIECE, Part};
 use crate::share::Opened;
 
@@ -53,7 +54,7 @@ pub(super) unsafe fn start(
     let first = parts.iter().find(|p| p.len > 0);
     let ctx = match (ctx, first) {
         (0, Some(p)) => context_for(api, p.dst, p.src)?,
-        (0, None) => super::lane::any(api).unwrap_or(0),
+        (0, None) => lane::any(api).unwrap_or(0),
         (ctx, _) => ctx,
     };
     let (way, pageable) = match first {
@@ -83,7 +84,7 @@ pub(super) unsafe fn start(
 }
 
 impl Flight for Pending {
-    fn poll(&mut self) -> Result<bool, crate::Error> {
+    fn poll(&mut self) -> Result<bool, AnyError> {
         let api = loaded().ok_or(Error(NOT_FOUND))?;
         match api.event_query(self.slot.event as Handle) {
             Ok(()) if self.todo.is_empty() => {

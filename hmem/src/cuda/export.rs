@@ -2,10 +2,13 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use super::api::{Api, DMA_BUF_PCIE, Error, HANDLE_POSIX_FD, IpcHandle, NOT_FOUND, RANGE_DMA_BUF, attr};
+use super::api::{
+    Api, DMA_BUF_PCIE, Error, HANDLE_POSIX_FD, IpcHandle, NOT_FOUND, RANGE_DMA_BUF, attr, loaded,
+};
+use super::info::{Info, Sort, ask, info};
 use super::lane::{Entered, context_of};
-use super::{Info, Sort, info, loaded};
-use crate::Kind;
+use super::pool;
+use crate::kind::Kind;
 use crate::share::{Export, How, kept};
 
 /// The allocations that `addr..addr+len` is of, in order: at most `most`, each with its handle. An
@@ -19,7 +22,7 @@ pub fn export(addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error
         if out.len() == most || of.len == 0 || of.base > at {
             return Err(Error(NOT_FOUND));
         }
-        out.push(kept(Kind::Cuda, (of.id, of.base, of.len), || make(api, &of))?);
+        out.push(kept((Kind::Cuda, is_still), (of.id, of.base, of.len), || make(api, &of))?);
         at = of.base + of.len;
     }
     Ok(out)
@@ -64,13 +67,13 @@ fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), Error> {
         }
         Sort::Pool => {
             // To try it with a pool that was not made for it is an error, which tools that look for errors report.
-            let allowed = super::ask(api, [attr::HANDLE_TYPES], of.base as usize)
-                .map_or(HANDLE_POSIX_FD, |[a]| a as u32);
+            let allowed =
+                ask(api, [attr::HANDLE_TYPES], of.base as usize).map_or(HANDLE_POSIX_FD, |[a]| a as u32);
             if allowed & HANDLE_POSIX_FD == 0 {
                 return Err(Error(NOT_SUPPORTED));
             }
             export.how = How::Pool;
-            export.fd = super::pool::export(api, of, &mut export.token)?;
+            export.fd = pool::export(api, of, &mut export.token)?;
             None
         }
         // CUDA has no handle for it.

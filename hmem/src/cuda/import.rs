@@ -4,10 +4,10 @@ use std::os::fd::AsRawFd;
 
 use super::api::{
     ACCESS_READ_WRITE, AccessDesc, Error, HANDLE_POSIX_FD, IPC_LAZY_PEER_ACCESS, IpcHandle, LOCATION_DEVICE,
-    NOT_FOUND,
+    NOT_FOUND, loaded,
 };
+use super::info::{Sort, info};
 use super::lane::{self, Entered};
-use super::{Sort, info, loaded};
 use crate::share::{Export, Hold, How, Mapped, fetch};
 
 /// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_INVALID_HANDLE`.

@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::api::{Api, EVENT_DISABLE_TIMING, Error, Handle, LOCK_PORTABLE, STREAM_NON_BLOCKING};
-use super::{Info, info};
+use super::api::{Api, EVENT_DISABLE_TIMING, Error, Handle, LOCK_PORTABLE, STREAM_NON_BLOCKING, loaded};
+use super::info::{Info, info};
 
 /// Which of a context's streams a copy is queued in. Copies in one stream come one behind the other
 /// with no gap, which for short ones is quicker than many streams side by side; but none is to wait
@@ -234,7 +234,7 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        let Some(api) = super::loaded() else { return };
+        let Some(api) = loaded() else { return };
         // Whatever context there is will do, should the one from then be gone.
         let entered = Entered::new(api, self.ctx).or_else(|e| Entered::new(api, any(api).ok_or(e)?));
         if let Ok(_entered) = entered {

@@ -10,10 +10,10 @@ use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::api::{
-    ACCESS_READ_WRITE, AccessDesc, Api, Error, HANDLE_POSIX_FD, Handle, LOCATION_DEVICE, NOT_FOUND,
+    ACCESS_READ_WRITE, AccessDesc, Api, Error, HANDLE_POSIX_FD, Handle, LOCATION_DEVICE, NOT_FOUND, loaded,
 };
+use super::info::{Info, info};
 use super::lane::{Entered, Line, give_back, slot};
-use super::{Info, loaded};
 use crate::share::{Export, Hold, Mapped, fetch};
 
 /// Most pools kept, ours and others'.
@@ -42,9 +42,8 @@ impl Ours {
     /// Whether it is still the pool of that name. A pool made after another one was destroyed may have its name;
     /// it has none of its allocations.
     fn is_still(&self) -> bool {
-        let lives = |&(id, base): &(u64, u64)| {
-            super::info(base as usize).is_some_and(|i| (i.id, i.pool) == (id, self.pool))
-        };
+        let lives =
+            |&(id, base): &(u64, u64)| info(base as usize).is_some_and(|i| (i.id, i.pool) == (id, self.pool));
         self.witnesses.iter().any(lives)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Flight;
-use crate::Error;
+use crate::error::Error;
 
 /// After how long without one that lands it is said that copies are held.
 const LONG: Duration = Duration::from_secs(10);

@@ -17,19 +17,14 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub use api::Error;
 use api::{
     AGENT_DEVICE, Api, BLOCKED, DEVICE_GPU, Handle, INVALID_ALLOCATION, INVALID_ARGUMENT, Ipc, LESS,
-    POINTER_HSA, POINTER_LOCKED, POINTER_UNKNOWN, PointerInfo, UNSUPPORTED,
+    POINTER_HSA, POINTER_LOCKED, POINTER_UNKNOWN, PointerInfo, UNSUPPORTED, loaded,
 };
 
+use crate::error::Error as AnyError;
 use crate::flight::{Flight, PIECE, Part};
-use crate::registry::{Memory, Pages};
+use crate::kind::Kind;
+use crate::memory::{Memory, Pages};
 use crate::share::{Export, Hold, How, Mapped, Opened, kept};
-use crate::{Error as AnyError, Kind, presence};
-
-static API: OnceLock<Api> = OnceLock::new();
-
-fn loaded() -> Option<&'static Api> {
-    if presence::is_here(Kind::Rocr) { API.get() } else { None }
-}
 
 fn api() -> Result<&'static Api, Error> {
     loaded().ok_or(Error(UNSUPPORTED))
@@ -110,7 +105,7 @@ fn export(addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error> {
             return Err(Error(INVALID_ALLOCATION));
         }
         let id = number(api, of.base)?;
-        out.push(kept(Kind::Rocr, (id, of.base, of.len), || {
+        out.push(kept((Kind::Rocr, is_still), (id, of.base, of.len), || {
             let mut ipc = Ipc::default();
             api.ipc_create(with_exposed_provenance_mut(of.base as usize), of.len as usize, &mut ipc)?;
             let mut token = [0; 64];
@@ -222,6 +217,12 @@ fn start(parts: &[Part], keep: Vec<Opened>) -> Result<Pending, Error> {
     Ok(pending)
 }
 
+/// Whether the allocation is still there.
+fn is_still(export: &Export) -> bool {
+    numbers().get(&export.base) == Some(&export.id)
+        && info(export.base as usize).is_some_and(|i| (i.base, i.len) == (export.base, export.len))
+}
+
 /// ROCm's entry in the registry.
 pub(crate) struct Rocr;
 
@@ -231,10 +232,7 @@ impl Memory for Rocr {
     }
 
     fn find(&self) -> bool {
-        let Some(api) = Api::find() else { return false };
-        // Two threads may find it at once: either table will do.
-        let _ = API.set(api);
-        true
+        api::find()
     }
 
     fn describe(&self) -> Result<String, String> {
@@ -252,6 +250,10 @@ impl Memory for Rocr {
         let mut count = 0u32;
         api.iterate_agents(each, (&raw mut count).cast()).map_err(|e| e.to_string())?;
         Ok(format!("HSA runtime, {count} GPUs"))
+    }
+
+    fn error(&self, code: i32) -> AnyError {
+        Error(code).into()
     }
 
     fn acquire(&self, addr: usize, _len: usize) -> bool {
@@ -287,8 +289,7 @@ impl Memory for Rocr {
     }
 
     fn is_still(&self, export: &Export) -> bool {
-        numbers().get(&export.base) == Some(&export.id)
-            && info(export.base as usize).is_some_and(|i| (i.base, i.len) == (export.base, export.len))
+        is_still(export)
     }
 
     unsafe fn start(

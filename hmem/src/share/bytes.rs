@@ -6,8 +6,10 @@ use std::io::Write;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use super::{Export, FileAt, How, Owner};
-use crate::Error;
+use super::file::FileAt;
+use super::handle::{Export, How};
+use super::owner::Owner;
+use crate::error::Error;
 
 impl Export {
     /// Bytes of one.

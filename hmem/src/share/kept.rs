@@ -8,14 +8,15 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Export;
-use crate::{Kind, registry};
+use super::handle::Export;
+use crate::kind::Kind;
 
 /// Most allocations remembered.
 const BOUND: usize = 1024;
 
 struct Kept {
     of: Kind,
+    is_still: fn(&Export) -> bool,
     export: Export,
     /// Held open for whoever imports it.
     fd: Option<OwnedFd>,
@@ -26,9 +27,10 @@ fn all() -> MutexGuard<'static, VecDeque<Kept>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The handle of the allocation `id` (0: it has no number) at `base`, made if it is not there yet.
+/// The handle of the allocation `id` (0: it has no number) at `base`, made if it is not there yet. `is_still` tells
+/// whether the allocation of a handle of that kind is still there.
 pub(crate) fn kept<E>(
-    of: Kind,
+    (of, is_still): (Kind, fn(&Export) -> bool),
     (id, base, len): (u64, u64, u64),
     make: impl FnOnce() -> Result<(Export, Option<OwnedFd>), E>,
 ) -> Result<Export, E> {
@@ -52,8 +54,8 @@ pub(crate) fn kept<E>(
     }
     if id != 0 || fd.is_some() {
         let mut all = all();
-        all.retain(|k| k.fd.is_none() || registry::of(k.of).is_still(&k.export));
-        all.push_front(Kept { of, export, fd });
+        all.retain(|k| k.fd.is_none() || (k.is_still)(&k.export));
+        all.push_front(Kept { of, is_still, export, fd });
         all.truncate(BOUND);
     }
     Ok(export)

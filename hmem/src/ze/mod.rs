@@ -18,22 +18,17 @@ use std::sync::OnceLock;
 
 use api::{
     AllocProps, Api, ContextDesc, DMA_BUF, ExportFd, Handle, INVALID_ARGUMENT, Ipc, MEMORY_DEVICE,
-    MEMORY_SHARED, NOT_READY, UNSUPPORTED_FEATURE, stype,
+    MEMORY_SHARED, NOT_READY, UNSUPPORTED_FEATURE, loaded, stype,
 };
 use lane::Lane;
 
 pub use api::Error;
 
+use crate::error::Error as AnyError;
 use crate::flight::{Flight, Part};
-use crate::registry::{Memory, Pages};
+use crate::kind::Kind;
+use crate::memory::{Memory, Pages};
 use crate::share::{Export, Hold, How, Mapped, Opened, fetch, inode, kept};
-use crate::{Error as AnyError, Kind, presence};
-
-static API: OnceLock<Api> = OnceLock::new();
-
-fn loaded() -> Option<&'static Api> {
-    if presence::is_here(Kind::Ze) { API.get() } else { None }
-}
 
 fn api() -> Result<&'static Api, Error> {
     loaded().ok_or(Error(UNSUPPORTED_FEATURE))
@@ -133,7 +128,7 @@ fn export(addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError>
         if out.len() == most || of.len == 0 || of.base > at {
             return Err(Error(INVALID_ARGUMENT).into());
         }
-        out.push(kept(Kind::Ze, (of.id, of.base, of.len), || make(api, &of))?);
+        out.push(kept((Kind::Ze, is_still), (of.id, of.base, of.len), || make(api, &of))?);
         at = of.base + of.len;
     }
     Ok(out)
@@ -156,6 +151,12 @@ fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), AnyError> {
     }
     let (id, base, len, token) = (of.id, of.base, of.len, ipc.0);
     Ok((Export { how: How::Ze, id, base, len, fd: fd.as_raw_fd(), device, token }, Some(fd)))
+}
+
+/// Whether the allocation is still there.
+fn is_still(export: &Export) -> bool {
+    let same = |i: Info| (i.id, i.base, i.len) == (export.id, export.base, export.len);
+    info(export.base as usize).is_some_and(same)
 }
 
 /// Another process's memory, until it is dropped.
@@ -277,10 +278,7 @@ impl Memory for Ze {
     }
 
     fn find(&self) -> bool {
-        let Some(api) = Api::find() else { return false };
-        // Two threads may find it at once: either table will do.
-        let _ = API.set(api);
-        true
+        api::find()
     }
 
     fn describe(&self) -> Result<String, String> {
@@ -295,6 +293,10 @@ impl Memory for Ze {
             devices += n;
         }
         Ok(format!("Level Zero, {count} drivers, {devices} devices"))
+    }
+
+    fn error(&self, code: i32) -> AnyError {
+        Error(code).into()
     }
 
     fn acquire(&self, addr: usize, _len: usize) -> bool {
@@ -348,8 +350,7 @@ impl Memory for Ze {
     }
 
     fn is_still(&self, export: &Export) -> bool {
-        let same = |i: Info| (i.id, i.base, i.len) == (export.id, export.base, export.len);
-        info(export.base as usize).is_some_and(same)
+        is_still(export)
     }
 
     unsafe fn start(

@@ -140,7 +140,7 @@ fn runtime(r: &Runtime) -> Finding {
     let finding = match code {
         Ok(0) if hmem::registry::is_here(r.kind) => hmem::registry::of(r.kind).describe(),
         Ok(0) => Err(format!("{} is here, and is not found in the process", r.library)),
-        Ok(code) => Err(format!("{} does not start: {}", r.library, hmem::Error { of: r.kind, code })),
+        Ok(code) => Err(format!("{} does not start: {}", r.library, hmem::registry::of(r.kind).error(code))),
         Err(error) => Err(format!("{} is not what its name says: {error}", r.library)),
     };
     // It has threads of its own: it stays.
