@@ -1,7 +1,7 @@
 //! Copies between spans of any kinds, done when the call returns.
 
 use crate::flight::PIECE;
-use crate::kind::Kind;
+use crate::kind::{Caps, Kind};
 use crate::span::{Span, walk};
 use crate::{fake, guard, registry};
 
@@ -14,7 +14,7 @@ fn copy_span(dst: Span, src: Span) -> bool {
         unsafe { std::ptr::copy(src.as_ptr(), dst.as_ptr(), src.len()) }
         return true;
     }
-    if dst.kind().is_system() && src.kind().is_system() {
+    if dst.can(Caps::CPU) && src.can(Caps::CPU) {
         // SAFETY: what is mapped of both sides may be accessed by `Span`'s invariant, for the length they share.
         return unsafe { guard::copy(dst.as_ptr(), src.as_ptr(), src.len()) }.is_ok();
     }
@@ -41,14 +41,14 @@ fn copy_device(dst: Span, src: Span) -> bool {
     }
     if to == Kind::Fake || from == Kind::Fake {
         // No program has another kind as well: this one is for tests.
-        let both = |k: Kind| k.is_system() || k == Kind::Fake;
-        return both(to) && both(from) && {
+        let known = |s: Span| s.can(Caps::CPU) || s.kind() == Kind::Fake;
+        return known(dst) && known(src) && {
             fake::copy(dst, src);
             true
         };
     }
-    if to == from || to.is_system() || from.is_system() {
-        let of = if to.is_system() { from } else { to };
+    if to == from || dst.can(Caps::CPU) || src.can(Caps::CPU) {
+        let of = if dst.can(Caps::CPU) { from } else { to };
         return registry::of(of).copy_now(dst.addr() as usize, src.addr() as usize, src.len()).is_ok();
     }
     // Two kinds, neither of which knows the other.

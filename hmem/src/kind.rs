@@ -1,12 +1,13 @@
-//! The kinds of memory.
+//! The kinds of memory, and what can be done with each.
+
+use bitflags::bitflags;
 
 /// What memory an address belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Ordinary host memory: the CPU may load and store it, and another process may reach it with
-    /// process_vm_readv(2).
+    /// Ordinary host memory.
     #[default]
     System = 0,
     /// Memory of [`crate::fake`], which acts like a device's.
@@ -21,8 +22,36 @@ pub enum Kind {
     Client = 5,
 }
 
+bitflags! {
+    /// What can be done with memory. Every decision of a protocol asks for the one that it needs; which kind of memory it
+    /// is matters to that kind's own functions alone.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Caps: u8 {
+        /// The CPU of this process may load and store it.
+        const CPU = 1;
+        /// process_vm_readv(2) and process_vm_writev(2) reach it, at either end.
+        const CMA = 1 << 1;
+        /// The functions of its kind copy it: there are handles of its allocations for other processes, and copies that
+        /// are started and run by themselves.
+        const DEVICE = 1 << 2;
+        /// A dma-buf may be had of it, for another device.
+        const DMABUF = 1 << 3;
+        /// It may not be mapped when it is accessed. Only with [`Caps::CPU`], which then takes [`crate::guard`].
+        const VANISH = 1 << 4;
+    }
+}
+
 impl Kind {
-    /// Whether the CPU, and so process_vm_readv(2) in another process, may follow the address.
+    /// What can be done with memory of this kind.
+    pub const fn caps(self) -> Caps {
+        match self {
+            Kind::System => Caps::CPU.union(Caps::CMA),
+            Kind::Fake => Caps::DEVICE,
+            Kind::Cuda | Kind::Rocr | Kind::Ze | Kind::Client => Caps::DEVICE.union(Caps::DMABUF),
+        }
+    }
+
+    /// Whether it is the host's ordinary memory.
     #[inline]
     pub fn is_system(self) -> bool {
         matches!(self, Kind::System)

@@ -1,6 +1,6 @@
 //! What memory a pointer is, and how bytes get in and out of it.
 //!
-//! Everything above speaks of user memory only as a [`Span`]: an address, a length and a [`Kind`].
+//! Everything above speaks of user memory only as a [`Span`]: an address, a length, a [`Kind`] and what can be done with it ([`Caps`]).
 //! A `Span` is made once, by a provider's entry points, from what the application promised (`unsafe`), and is then
 //! moved about by safe code which never looks through it. Only the functions of this crate and of
 //! the links follow the address.
@@ -43,6 +43,6 @@ pub mod ze;
 pub use atomic::{AtomicOp, Class, Datatype, NotApplied, apply, valid};
 pub use copy::{copy, copy_in, copy_out, read, write};
 pub use error::Error;
-pub use kind::Kind;
+pub use kind::{Caps, Kind};
 pub use registry::classify;
-pub use span::{Span, total};
+pub use span::{Span, can, total};

@@ -4,6 +4,7 @@
 //! that is refused leaves its errno.
 
 use crate::error::Error;
+use crate::kind::Caps;
 use crate::registry;
 use crate::span::Span;
 
@@ -57,7 +58,7 @@ pub struct Found {
 /// handed to; where there is none, that is the refusal.
 pub fn find(span: Span, importers: bool) -> Found {
     let mut found = Found { path: Path::Cpu, refused: [0; Path::COUNT], why: String::new() };
-    if span.kind().is_system() {
+    if span.can(Caps::CPU | Caps::CMA) {
         return found;
     }
     found.refused[Path::Cpu as usize] = libc::EFAULT;
@@ -66,6 +67,7 @@ pub fn find(span: Span, importers: bool) -> Found {
         let outcome = match path {
             Path::PeerMap => memory.dma_map(addr, span.len().max(1), usize::MAX).map(drop),
             _ if !importers => Err(NO_DEVICE),
+            _ if !span.can(Caps::DMABUF) => Err(Error::UNSUPPORTED),
             _ => memory.export_dmabuf(addr, span.len(), path == Path::DmabufPcie).map(drop),
         };
         match outcome {

@@ -36,7 +36,7 @@ pub fn check() {
 /// Whether this process has memory of that kind, or could have by now. Looks anew.
 pub fn is_here(kind: Kind) -> bool {
     presence::look(&ALL);
-    kind.is_system() || presence::is_here(kind)
+    kind == Kind::System || presence::is_here(kind)
 }
 
 /// Whether this process has device memory of any kind, or could have by now. Looks anew.
@@ -70,7 +70,7 @@ pub(crate) fn forget(owner: u64) {
 
 /// Registers memory: what is returned keeps it usable.
 pub fn get_pages(span: Span, write: bool) -> Result<Option<Pages>, Error> {
-    if span.kind().is_system() {
+    if span.kind() == Kind::System {
         return Ok(None);
     }
     of(span.kind()).get_pages(span.addr() as usize, span.len(), write).map(Some)

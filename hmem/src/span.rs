@@ -2,40 +2,95 @@
 
 use std::fmt;
 
-use crate::kind::Kind;
+use crate::kind::{Caps, Kind};
 
 /// A stretch of memory an application handed over for one operation (or registered for many).
 ///
-/// The type's invariant, promised by whoever calls [`Span::new`]: until the operation it was made
+/// The type's invariant, promised by the caller of [`Span::new`]: until the operation it was made
 /// for completes, `addr..addr+len` stays valid for reads and, where the operation writes, for
-/// writes. The bytes may change at any time under us, so nothing ever forms a reference to them.
+/// writes, in the ways that [`Span::caps`] has. The bytes may change at any time, so nothing ever forms a reference to
+/// them.
 ///
-/// Of one that [`Span::may_vanish`] less is promised: host memory of it may not be mapped, or not for reads or for
+/// With [`Caps::VANISH`] less is promised: the memory may not be mapped, or not for reads or for
 /// writes; but what is mapped there may be accessed. It is followed by [`crate::guard`] alone, or by the kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
 pub struct Span {
     addr: usize,
     len: usize,
-    kind: Kind,
-    vanishes: bool,
+    what: What,
+}
+
+/// The kind, and what can be done, as a number ([`number`]). A whole word: to copy one that was written in parts takes
+/// longer. An enumeration, so that an `Option<Span>` takes no more room.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+enum What {
+    Host = number(Kind::System, HOST),
+    Vanishing = number(Kind::System, HOST.union(Caps::VANISH)),
+    Fake = number(Kind::Fake, Kind::Fake.caps()),
+    Cuda = number(Kind::Cuda, Kind::Cuda.caps()),
+    Rocr = number(Kind::Rocr, Kind::Rocr.caps()),
+    Ze = number(Kind::Ze, Kind::Ze.caps()),
+    Client = number(Kind::Client, Kind::Client.caps()),
+}
+
+const HOST: Caps = Kind::System.caps();
+
+/// The kind's number, and above it the capabilities in which it is not like ordinary host memory: of that all is 0, and
+/// each capability is one bit to test.
+const fn number(kind: Kind, caps: Caps) -> u64 {
+    kind as u64 | unlike(caps.symmetric_difference(HOST))
+}
+
+const fn unlike(caps: Caps) -> u64 {
+    (caps.bits() as u64) << 8
+}
+
+/// Two addresses and a word, and no more where there may be none: endpoints have arrays of these.
+const _: () = assert!(size_of::<Span>() == 24 && size_of::<Option<Span>>() == 24);
+
+impl What {
+    const fn of(kind: Kind) -> What {
+        match kind {
+            Kind::System => What::Host,
+            Kind::Fake => What::Fake,
+            Kind::Cuda => What::Cuda,
+            Kind::Rocr => What::Rocr,
+            Kind::Ze => What::Ze,
+            Kind::Client => What::Client,
+        }
+    }
+
+    #[inline]
+    fn kind(self) -> Kind {
+        match self {
+            What::Host | What::Vanishing => Kind::System,
+            What::Fake => Kind::Fake,
+            What::Cuda => Kind::Cuda,
+            What::Rocr => Kind::Rocr,
+            What::Ze => Kind::Ze,
+            What::Client => Kind::Client,
+        }
+    }
 }
 
 impl Span {
     /// A span of no bytes.
-    pub const EMPTY: Span = Span { addr: 0, len: 0, kind: Kind::System, vanishes: false };
+    pub const EMPTY: Span = Span { addr: 0, len: 0, what: What::of(Kind::System) };
 
     /// # Safety
     /// `addr..addr+len` must be memory of `kind`, valid as the type's documentation says, until the
     /// last operation that was given this span, or a part of it, has completed.
     #[inline]
     pub const unsafe fn new(addr: usize, len: usize, kind: Kind) -> Self {
-        Span { addr, len, kind, vanishes: false }
+        Span { addr, len, what: What::of(kind) }
     }
 
     /// Zeroed host memory that is never freed: what a test posts without any `unsafe`.
     pub fn leak(len: usize) -> Self {
         let mem = Box::leak(vec![0u8; len].into_boxed_slice());
-        Span { addr: mem.as_mut_ptr().expose_provenance(), len, kind: Kind::System, vanishes: false }
+        Span { addr: mem.as_mut_ptr().expose_provenance(), len, ..Span::EMPTY }
     }
 
     /// First byte, as a number: what a peer is told, and what completions carry.
@@ -44,7 +99,7 @@ impl Span {
         self.addr as u64
     }
 
-    /// First byte, to be followed only for kinds the CPU may touch.
+    /// First byte, to be followed only with [`Caps::CPU`].
     #[inline]
     pub fn as_ptr(self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.addr)
@@ -65,26 +120,40 @@ impl Span {
     /// What memory this is.
     #[inline]
     pub fn kind(self) -> Kind {
-        self.kind
+        self.what.kind()
+    }
+
+    /// What can be done with it.
+    #[inline]
+    pub fn caps(self) -> Caps {
+        Caps::from_bits_retain((self.what as u64 >> 8) as u8).symmetric_difference(HOST)
+    }
+
+    /// Whether all of these can be done with it.
+    #[inline]
+    pub fn can(self, all: Caps) -> bool {
+        self.caps().contains(all)
     }
 
     /// The same memory, as a registration hands it out to peers: the application may unmap it before they come to
     /// it, and a registration of (NULL, SIZE_MAX) was never mapped as a whole.
     #[inline]
     pub fn for_peers(self) -> Span {
-        Span { vanishes: self.kind.is_system(), ..self }
+        let what = if let What::Host = self.what { What::Vanishing } else { self.what };
+        Span { what, ..self }
     }
 
-    /// Whether it is host memory that may not be there when it is accessed.
+    /// Whether it may not be there when it is accessed.
     #[inline]
     pub fn may_vanish(self) -> bool {
-        self.vanishes
+        self.can(Caps::VANISH)
     }
 
     /// Whether the CPU may just follow the address.
     #[inline]
     pub fn is_plain(self) -> bool {
-        self.kind.is_system() & !self.vanishes
+        const { assert!(HOST.contains(Caps::CPU) && !HOST.contains(Caps::VANISH)) };
+        self.what as u64 & unlike(Caps::CPU.union(Caps::VANISH)) == 0
     }
 
     /// The part `off..off+len`, or `None` where that is not inside.
@@ -100,11 +169,25 @@ impl Span {
         debug_assert!(off <= self.len && len <= self.len - off);
         Span { addr: self.addr + off, len, ..self }
     }
+
+    /// Other memory of which the same is known.
+    ///
+    /// # Safety
+    /// As for [`Span::new`], with what is known of this one.
+    pub(crate) unsafe fn like(self, addr: usize, len: usize) -> Span {
+        Span { addr, len, ..self }
+    }
+}
+
+/// Whether all of these can be done with all of the memory.
+#[inline]
+pub fn can(iov: &[Span], all: Caps) -> bool {
+    iov.iter().all(|s| s.can(all))
 }
 
 impl fmt::Debug for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}@{:#x}+{}", self.kind, self.addr, self.len)
+        write!(f, "{:?}@{:#x}+{}", self.kind(), self.addr, self.len)
     }
 }
 
@@ -147,6 +230,22 @@ pub(crate) fn walk(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_span_has_the_kind_and_the_capabilities_that_it_was_made_with() {
+        for kind in [Kind::System, Kind::Fake, Kind::Cuda, Kind::Rocr, Kind::Ze, Kind::Client] {
+            // SAFETY: never followed.
+            let s = unsafe { Span::new(4096, 8, kind) };
+            assert_eq!((s.kind(), s.caps(), s.is_plain()), (kind, kind.caps(), kind == Kind::System));
+            assert_eq!(s.part(1, 3).map(|p| (p.kind(), p.caps())), Some((kind, kind.caps())));
+            let vanishes = if s.can(Caps::CPU) { Caps::VANISH } else { Caps::empty() };
+            let shown = s.for_peers();
+            assert_eq!((shown.kind(), shown.caps(), shown.is_plain()), (kind, kind.caps() | vanishes, false));
+            assert_eq!(shown.part(1, 3).map(Span::caps), Some(shown.caps()));
+        }
+        assert!(can(&[], Caps::CPU) && can(&[Span::leak(1), Span::EMPTY], Caps::CPU | Caps::CMA));
+        assert!(!can(&[Span::leak(1)], Caps::CPU | Caps::DEVICE));
+    }
 
     #[test]
     fn a_part_outside_is_refused() {

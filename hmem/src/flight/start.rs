@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::{Flight, PIECE, Part};
 use crate::copy::copy;
 use crate::error::Error;
-use crate::kind::Kind;
+use crate::kind::{Caps, Kind};
 use crate::registry;
 use crate::share::Opened;
 use crate::span::Span;
@@ -26,17 +26,17 @@ pub unsafe fn start(
     if keep.iter().any(|k| k.kind() != of) {
         return Err(Error::UNSUPPORTED);
     }
-    if of.is_system() {
+    if of == Kind::System {
         let local = |part: &Part| {
             let at = if into { part.src } else { part.dst };
             let inside = |s: &&Span| (at as u64).wrapping_sub(s.addr()) < s.len() as u64;
-            locals.iter().find(inside).map_or((Kind::System, false), |s| (s.kind(), s.may_vanish()))
+            locals.iter().find(inside).copied().unwrap_or(Span::EMPTY)
         };
         let todo = parts.iter().filter(|p| p.len > 0).map(|p| (*p, local(p))).collect();
         return Ok(Box::new(ByCpu { todo, into, keep }));
     }
-    let host = locals.iter().any(|s| s.kind().is_system());
-    if locals.iter().any(|s| !s.kind().is_system() && s.kind() != of) {
+    let host = locals.iter().any(|s| s.can(Caps::CPU));
+    if locals.iter().any(|s| !s.can(Caps::CPU) && s.kind() != of) {
         return Err(Error::UNSUPPORTED);
     }
     // SAFETY: the caller's promise.
@@ -46,30 +46,26 @@ pub unsafe fn start(
 /// A copy from or to memory that is mapped here: a piece whenever somebody asks.
 #[derive(Debug)]
 struct ByCpu {
-    /// Each with the kind of the local memory, and whether that may vanish.
-    todo: VecDeque<(Part, (Kind, bool))>,
+    /// Each with a span of such memory as the local side is.
+    todo: VecDeque<(Part, Span)>,
     into: bool,
     keep: Vec<Opened>,
 }
 
 impl Flight for ByCpu {
     fn poll(&mut self) -> Result<bool, Error> {
-        let Some((part, (kind, vanishes))) = self.todo.pop_front() else { return Ok(true) };
+        let Some((part, local)) = self.todo.pop_front() else { return Ok(true) };
         let n = part.len.min(PIECE);
-        let (dst, src) = if self.into { (Kind::System, kind) } else { (kind, Kind::System) };
+        let (to, from) = if self.into { (Span::EMPTY, local) } else { (local, Span::EMPTY) };
         let _access = self.keep.iter().map(|k| k.cpu_access(self.into)).collect::<Result<Vec<_>, _>>()?;
         // SAFETY: by the promise of `start`.
-        let (mut dst, mut src) = unsafe { (Span::new(part.dst, n, dst), Span::new(part.src, n, src)) };
-        if vanishes {
-            let local = if self.into { &mut src } else { &mut dst };
-            *local = local.for_peers();
-        }
+        let (dst, src) = unsafe { (to.like(part.dst, n), from.like(part.src, n)) };
         if copy(&[dst], 0, &[src], 0, n) != n {
             return Err(Error::os(libc::EIO));
         }
         if n < part.len {
             let rest = Part { dst: part.dst + n, src: part.src + n, len: part.len - n };
-            self.todo.push_front((rest, (kind, vanishes)));
+            self.todo.push_front((rest, local));
         }
         Ok(self.todo.is_empty())
     }

@@ -13,6 +13,7 @@ use super::handle::{Export, How};
 use super::mapped::{Hold, Mapped};
 use super::opened::Opened;
 use crate::error::Error;
+use crate::kind::Kind;
 use crate::registry;
 
 /// Most allocations of others that stay mapped.
@@ -37,7 +38,7 @@ pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opene
     let kind = export.how.kind();
     let memory = registry::of(kind);
     let opened = |map, ctx| Opened { map, base: export.base, ctx, kind };
-    if pid == std::process::id() as i32 && !kind.is_system() {
+    if pid == std::process::id() as i32 && kind != Kind::System {
         // Its own, seen from another endpoint.
         if !memory.is_still(export) {
             return Err(Error::os(libc::ESTALE));
@@ -63,9 +64,9 @@ pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opene
     let overlaps =
         |e: &Entry| export.base < e.export.base.saturating_add(e.export.len) && e.export.base < end;
     all.retain(|e| !(e.owner == owner && e.ctx == ctx && overlaps(e)));
-    let map = || match kind.is_system() {
-        true => file::import(pid, export).map(Mapped::from),
-        false => memory.import(pid, owner, export, ctx),
+    let map = || match kind {
+        Kind::System => file::import(pid, export).map(Mapped::from),
+        _ => memory.import(pid, owner, export, ctx),
     };
     let mut mapped = map();
     if mapped.is_err() && !all.is_empty() {
