@@ -340,7 +340,7 @@ fn at_once<V: Value>(cell: Span, op: AtomicOp, operand: V, compare: V) -> Option
         ($atomic:ty, $bits:ty) => {{
             // SAFETY: `Span`'s invariant makes the cell valid for the reads and writes of this
             // operation, or there is no way to find out whether it is; it is as long as `V` and so as `$bits`, and was found to be aligned to
-            // that. Whoever else touches it meanwhile does so by atomics, or races by itself.
+            // that. Other accesses to it meanwhile are atomic, or race by themselves.
             let cell = unsafe { <$atomic>::from_ptr(cell.as_ptr().cast()) };
             let value = |bits: $bits| V::get(&bits.to_ne_bytes());
             let bits = |value: V| {

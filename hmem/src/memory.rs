@@ -38,7 +38,7 @@ pub trait Memory: Sync {
         Error::os(code)
     }
 
-    /// Whether `addr` is its. `len` bytes there are what somebody wants to use.
+    /// Whether `addr` is its; `len` bytes there are to be used.
     fn acquire(&self, addr: usize, len: usize) -> bool;
 
     /// Makes sure that `addr..addr+len` can be used, and goes on being what it is.

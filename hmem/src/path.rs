@@ -1,4 +1,4 @@
-//! By which path the other side reaches memory, and why by no better one.
+//! By which path another process or device reaches memory, and why by no better one.
 //!
 //! The paths are tried in the order of [`Path`], which is from the fewest copies to the most; each
 //! that is refused leaves its errno.
@@ -8,7 +8,7 @@ use crate::kind::Caps;
 use crate::registry;
 use crate::span::Span;
 
-/// There is nobody to hand a dma-buf to.
+/// There is no device to hand a dma-buf to.
 const NO_DEVICE: Error = Error::os(libc::ENODEV);
 
 /// A way to memory.
@@ -46,7 +46,7 @@ impl Path {
 /// The answer of [`find`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The first path that nobody refused.
+    /// The first path that was not refused.
     pub path: Path,
     /// Those tried before it: by path, an errno; 0 where there was no refusal.
     pub refused: [i32; Path::COUNT],

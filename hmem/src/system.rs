@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::kind::Kind;
 use crate::memory::Memory;
 
-/// Host memory: whatever nobody else takes for theirs.
+/// Host memory: what is of no other kind.
 pub(crate) struct System;
 
 impl Memory for System {

@@ -19,7 +19,7 @@ struct Device {
     memory: OwnedFd,
     /// Where the CPU finds it, for the client's own copies.
     alias: usize,
-    /// How get_pages says where it is, and who copies.
+    /// How get_pages says where it is, and what copies.
     way: Mutex<&'static str>,
     refuse: AtomicI32,
     gone: AtomicBool,
@@ -37,7 +37,7 @@ fn map(fd: &OwnedFd, prot: i32) -> usize {
 
 impl Device {
     fn new(sealed: bool) -> Arc<Device> {
-        // SAFETY: a new file, that is nobody else's.
+        // SAFETY: a new file, open nowhere else.
         let memory = unsafe {
             let fd = libc::memfd_create(c"device".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
             assert!(fd >= 0 && libc::ftruncate(fd, LEN as i64) == 0);
@@ -193,7 +193,7 @@ const ALL: [&str; 6] = ["acquire", "get_pages", "dma_map", "dma_unmap", "put_pag
 fn the_six_calls_come_in_order_and_once() {
     let _alone = alone();
     let d = Device::new(true);
-    assert_eq!(classify(d.at, 8), Kind::System, "nobody has registered it");
+    assert_eq!(classify(d.at, 8), Kind::System, "it is not registered");
     let client = plug(&d);
     for way in ["file", "cpu", "own"] {
         *d.way.lock().unwrap() = way;
@@ -235,7 +235,7 @@ fn a_registration_lasts_until_it_is_dropped_and_ends_with_the_client() {
     assert!(d.said().is_empty(), "kept for the next one");
     client.unregister().unwrap();
     assert_eq!(d.said(), ALL[3..]);
-    assert_eq!(write(&[s], 0, &[1; 8]), 0, "nobody follows the address");
+    assert_eq!(write(&[s], 0, &[1; 8]), 0, "the address is not followed");
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn refusals_are_errors_and_leave_nothing_behind() {
     }
     *d.way.lock().unwrap() = "opaque";
     assert!(registry::get_pages(s, true).is_ok());
-    assert_eq!(write(&[s], 0, &[1; 8]), 0, "nobody can copy it");
+    assert_eq!(write(&[s], 0, &[1; 8]), 0, "it cannot be copied");
     *d.way.lock().unwrap() = "file";
     // What goes on behind the memory's end.
     assert_eq!(classify(d.at + LEN - 4, 8), Kind::Client);

@@ -488,7 +488,7 @@ fn memory_freed_while_it_is_open_is_not_taken_for_its_successor() {
     }
     assert!(again, "no address came twice: the test tests nothing");
     assert_eq!(cu.calls(c"cuIpcCloseMemHandle") > 0, again, "what was there before is closed");
-    // Nobody opens what is gone by an old name.
+    // What is gone is not opened by an old name.
     owner.ask("free");
     share::forget(owner.pid() as u64);
     assert!(fetch(&owner, &first, local, 8192).is_err());
@@ -531,7 +531,7 @@ fn nothing_is_initialised_and_no_context_is_made() {
     let a = cu.alloc(10);
     write(&[span(a, 10)], 0, &[1; 10]);
     cu.free(a);
-    // Device 1 is idle: nobody has used it in this test, or its context was made by another one.
+    // Device 1 is idle: it was not used in this test, or its context was made by another one.
     let after = (cu.calls(c"cuInit"), cu.calls(c"cuCtxCreate_v2"), cu.calls(c"cuDevicePrimaryCtxRetain"));
     assert_eq!((after.0, after.1), (before.0, before.1));
     assert!(after.2 <= before.2 + 1, "held once, being active already");

@@ -22,7 +22,7 @@ pub enum Place {
     Opaque,
 }
 
-/// Who is to reach the memory.
+/// What is to reach the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Importer {
     /// Another process of this host, or the CPU.
@@ -31,7 +31,7 @@ pub enum Importer {
     Device,
 }
 
-/// Somebody's memory: what its owner answers. Errors are errnos, above 0.
+/// What the owner of memory answers. Errors are errnos, above 0.
 ///
 /// For each registration the calls come in this order: acquire, get_pages, dma_map, any number of
 /// copies, dma_unmap, put_pages, release. Different registrations' calls may come at once, from any
@@ -67,7 +67,7 @@ pub trait Client: Send + Sync {
     /// The opposite of `acquire`.
     fn release(&self, ctx: usize);
 
-    /// Copies between the memory and `host`; `None` if it leaves that to whoever asks.
+    /// Copies between the memory and `host`; `None` if it leaves that to the caller.
     ///
     /// # Safety
     /// `host` is valid for reads of `len` bytes, or, `to_host`, for writes.

@@ -64,7 +64,7 @@ impl Memory for Clients {
     }
 
     fn describe(&self) -> Result<String, String> {
-        let table = table().map_err(|_| "no libstrait.so in this process: nobody can have registered")?;
+        let table = table().map_err(|_| "no libstrait.so in this process: no client can be registered")?;
         // SAFETY: the table's owner counts there, and never lets go of it.
         match unsafe { &*table.clients }.load(Relaxed) {
             0 => Err("libstrait.so is here, and no client registered".into()),
@@ -118,7 +118,7 @@ impl Memory for Clients {
     }
 
     fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), Error> {
-        // SAFETY: both are spans of whoever asks, valid by `Span`'s invariant where they are the host's.
+        // SAFETY: both are spans of the caller's, valid by `Span`'s invariant where they are the host's.
         answer(unsafe { (table()?.copy)(dst, src, len) })
     }
 }

@@ -6,10 +6,10 @@ use super::api::{
     Api, DMA_BUF_PCIE, Error, HANDLE_POSIX_FD, IpcHandle, NOT_FOUND, RANGE_DMA_BUF, attr, loaded,
 };
 use super::info::{Info, Sort, ask, info};
-use super::lane::{Entered, context_of};
 use super::pool;
+use super::stream::{Entered, context_of};
 use crate::kind::Kind;
-use crate::share::{Export, How, kept};
+use crate::share::{Export, How, cached_export};
 
 /// The allocations that `addr..addr+len` is of, in order: at most `most`, each with its handle. An
 /// error is why one of them cannot be shared.
@@ -22,7 +22,7 @@ pub fn export(addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error
         if out.len() == most || of.len == 0 || of.base > at {
             return Err(Error(NOT_FOUND));
         }
-        out.push(kept((Kind::Cuda, is_still), (of.id, of.base, of.len), || make(api, &of))?);
+        out.push(cached_export((Kind::Cuda, is_still), (of.id, of.base, of.len), || make(api, &of))?);
         at = of.base + of.len;
     }
     Ok(out)

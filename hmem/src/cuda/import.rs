@@ -7,8 +7,8 @@ use super::api::{
     NOT_FOUND, loaded,
 };
 use super::info::{Sort, info};
-use super::lane::{self, Entered};
-use crate::share::{Export, Hold, How, Mapped, fetch};
+use super::stream::{self, Entered};
+use crate::share::{Backing, Export, How, Mapped, fetch};
 
 /// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_INVALID_HANDLE`.
 const INVALID_VALUE: i32 = 1;
@@ -18,8 +18,8 @@ const INVALID_HANDLE: i32 = 400;
 pub(super) fn context(export: &Export, local: usize) -> Result<usize, Error> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     match info(local).filter(|i| i.device >= 0 && i.sort != Sort::Host) {
-        Some(of) => lane::context_of(api, &of),
-        None => lane::context_on(api, &export.device).or_else(|| lane::any(api)).ok_or(Error(NOT_FOUND)),
+        Some(of) => stream::context_of(api, &of),
+        None => stream::context_on(api, &export.device).or_else(|| stream::any(api)).ok_or(Error(NOT_FOUND)),
     }
 }
 
@@ -36,7 +36,7 @@ pub(super) fn import(pid: i32, export: &Export, ctx: usize) -> Result<Mapped, Er
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let entered = Entered::new(api, ctx)?;
     let mapping = map(pid, export, ctx, &entered)?;
-    Ok(Mapped { at: mapping.at, len: mapping.len, hold: Hold::Runtime(Box::new(mapping)) })
+    Ok(Mapped { at: mapping.at, len: mapping.len, backing: Backing::Runtime(Box::new(mapping)) })
 }
 
 fn map(pid: i32, export: &Export, ctx: usize, entered: &Entered<'_>) -> Result<Mapping, Error> {

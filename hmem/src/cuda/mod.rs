@@ -1,7 +1,7 @@
 //! CUDA's device memory, through the driver API of a library that the application itself has loaded.
 //!
-//! Nothing here loads or initialises CUDA or makes a context: memory that there is to be asked about
-//! was made by somebody who had both. Copies run in the context that the memory belongs to, or in
+//! Nothing here loads or initialises CUDA or makes a context: memory of it
+//! exists only in a process that has done both. Copies run in the context that the memory belongs to, or in
 //! its device's primary one if that is active, and in streams of our own that wait for no other.
 //! So, as in every GPU-aware message passing library: what is sent has to be there when it is
 //! posted (the application synchronises first), and what was received is there when it completes.
@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `api` | the driver's functions |
 //! | `info` | what the driver knows of an address |
-//! | `lane` | contexts, and the streams that copies run in |
+//! | `stream` | contexts, and the streams that copies run in |
 //! | `copy` | copies, waited for or in flight |
 //! | `export` | handles by which another process reaches the memory |
 //! | `import` | memory of other processes |
@@ -21,8 +21,8 @@ mod copy;
 mod export;
 mod import;
 mod info;
-mod lane;
 mod pool;
+mod stream;
 
 use std::os::fd::OwnedFd;
 
@@ -91,7 +91,7 @@ impl Memory for Cuda {
     }
 
     unsafe fn lock_host(&self, addr: usize, len: usize) -> Option<Pages> {
-        Some(Box::new(lane::Locked::new(loaded()?, addr, len).ok()?))
+        Some(Box::new(stream::Locked::new(loaded()?, addr, len).ok()?))
     }
 
     fn context(&self, export: &Export, local: usize) -> Result<usize, AnyError> {
@@ -161,7 +161,7 @@ pub fn peer_bandwidth() -> f64 {
             return PCIE;
         }
     }
-    // Over PCIe there are none. Who sees one device cannot ask.
+    // Over PCIe there are none. A process that sees one device cannot ask.
     let mut atomics = 0;
     let linked = device(1).is_none_or(|other| {
         api.peer_attr(&mut atomics, NATIVE_ATOMICS, first, other).is_err() || atomics != 0

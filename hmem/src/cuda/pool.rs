@@ -13,8 +13,8 @@ use super::api::{
     ACCESS_READ_WRITE, AccessDesc, Api, Error, HANDLE_POSIX_FD, Handle, LOCATION_DEVICE, NOT_FOUND, loaded,
 };
 use super::info::{Info, info};
-use super::lane::{Entered, Line, give_back, slot};
-use crate::share::{Export, Hold, Mapped, fetch};
+use super::stream::{Entered, StreamUse, give_back, slot};
+use crate::share::{Backing, Export, Mapped, fetch};
 
 /// Most pools kept, ours and others'.
 const BOUND: usize = 64;
@@ -130,7 +130,7 @@ impl Drop for Pointer {
     fn drop(&mut self) {
         let Some(api) = loaded() else { return };
         let Ok(entered) = Entered::new(api, self.ctx) else { return };
-        let Ok(slot) = slot(api, &entered, Line::Waited) else { return };
+        let Ok(slot) = slot(api, &entered, StreamUse::Waited) else { return };
         let stream = slot.stream as Handle;
         // The owner may free it as soon as it hears that we are done.
         let _ = api.free_async(self.at, stream).and_then(|()| api.stream_wait(stream));
@@ -163,5 +163,5 @@ pub(super) fn import(pid: i32, owner: u64, export: &Export, ctx: usize) -> Resul
     if base > at || (base + len as u64).saturating_sub(at) < export.len {
         return Err(Error(INVALID_VALUE));
     }
-    Ok(Mapped { at, len: export.len, hold: Hold::Runtime(Box::new(pointer)) })
+    Ok(Mapped { at, len: export.len, backing: Backing::Runtime(Box::new(pointer)) })
 }

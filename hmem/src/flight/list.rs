@@ -23,11 +23,11 @@ struct Flying<T> {
 pub struct Flights<T> {
     all: Vec<Flying<T>>,
     /// Questions in vain since one landed.
-    vain: u32,
+    empty_polls: u32,
     /// When the first of these was noticed.
     since: Option<Instant>,
     /// It has been said that they are held.
-    told: bool,
+    warned: bool,
 }
 
 impl<T> Default for Flights<T> {
@@ -39,7 +39,7 @@ impl<T> Default for Flights<T> {
 impl<T> Flights<T> {
     /// None yet.
     pub const fn new() -> Flights<T> {
-        Flights { all: Vec::new(), vain: 0, since: None, told: false }
+        Flights { all: Vec::new(), empty_polls: 0, since: None, warned: false }
     }
 
     /// Whether there are none.
@@ -84,7 +84,7 @@ impl<T> Flights<T> {
             if how.is_ok() && queue.is_some() {
                 self.overtake(at, queue);
             }
-            (self.vain, self.since) = (0, None);
+            (self.empty_polls, self.since) = (0, None);
             // In order, by which the first of a queue is found.
             return Some((self.all.remove(at).name, how));
         }
@@ -98,13 +98,13 @@ impl<T> Flights<T> {
     }
 
     fn held_for(&mut self, long: Duration) -> bool {
-        self.vain = self.vain.wrapping_add(1);
-        if self.told || self.all.is_empty() || self.vain % GLANCE != 0 {
+        self.empty_polls = self.empty_polls.wrapping_add(1);
+        if self.warned || self.all.is_empty() || self.empty_polls % GLANCE != 0 {
             return false;
         }
         let now = Instant::now();
-        self.told = now.duration_since(*self.since.get_or_insert(now)) > long;
-        self.told
+        self.warned = now.duration_since(*self.since.get_or_insert(now)) > long;
+        self.warned
     }
 
     /// The copy at `at` of that queue is over: if the last one there is as well, so are those between.
@@ -130,7 +130,7 @@ impl<T> Flights<T> {
     /// Waits for those for which `which` says so. They are told of as ever.
     pub fn wait(&mut self, mut which: impl FnMut(&T) -> bool) {
         for f in self.all.iter_mut().filter(|f| !f.over && which(&f.name)) {
-            // An error is found again by whoever asks next.
+            // An error is found again by the next poll.
             while matches!(f.flight.poll(), Ok(false)) {
                 std::hint::spin_loop();
             }
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(said(&mut all, Duration::from_secs(60)), 0, "not for long");
         done.store(1, Relaxed);
         assert_eq!(all.landed(), Some((0, Ok(()))));
-        assert_eq!((all.vain, all.since), (0, None), "one that lands is a new beginning");
+        assert_eq!((all.empty_polls, all.since), (0, None), "one that lands is a new beginning");
         assert_eq!(said(&mut all, Duration::from_millis(10)), 1);
         assert_eq!(said(&mut all, Duration::ZERO), 0, "once");
     }

@@ -29,14 +29,14 @@ pub struct Part {
     pub len: usize,
 }
 
-/// A copy in flight. Dropping it waits until nobody uses the memory any more.
+/// A copy in flight. Dropping it waits until no device uses the memory any more.
 pub trait Flight: fmt::Debug + Send {
     /// Whether it is done: `Ok(false)` means not yet. An error is final.
     fn poll(&mut self) -> Result<bool, Error>;
 
     /// The queue that it is in, if there is one: copies of one queue are done in the order in which
-    /// they were started. To ask a driver may take longer than to copy, so whoever has many in flight
-    /// asks for the first of a queue, and for the last.
+    /// they were started. To ask a driver may take longer than to copy, so of many in flight
+    /// the first of a queue is asked for, and the last.
     fn queue(&self) -> Option<usize> {
         None
     }

@@ -43,7 +43,7 @@ pub unsafe fn start(
     unsafe { registry::of(of).start(parts, keep, host) }
 }
 
-/// A copy from or to memory that is mapped here: a piece whenever somebody asks.
+/// A copy from or to memory that is mapped here: a piece with each poll.
 #[derive(Debug)]
 struct ByCpu {
     /// Each with a span of such memory as the local side is.

@@ -1,5 +1,5 @@
 //! ROCm's device memory, through the HSA runtime that the application itself has loaded and started.
-//! Nothing here calls hsa_init: memory that there is to be asked about was made by somebody who has.
+//! Nothing here calls hsa_init: memory exists only in a process that has called it.
 //!
 //! HSA does not number its allocations. One that is shared is watched by a deallocation callback, and
 //! counts as another one from then on; where the runtime has no such callback nothing is shared.
@@ -24,7 +24,7 @@ use crate::error::Error as AnyError;
 use crate::flight::{Flight, PIECE, Part};
 use crate::kind::Kind;
 use crate::memory::{Memory, Pages};
-use crate::share::{Export, Hold, How, Mapped, Opened, kept};
+use crate::share::{Backing, Export, How, Mapped, Opened, cached_export};
 
 fn api() -> Result<&'static Api, Error> {
     loaded().ok_or(Error(UNSUPPORTED))
@@ -105,7 +105,7 @@ fn export(addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error> {
             return Err(Error(INVALID_ALLOCATION));
         }
         let id = number(api, of.base)?;
-        out.push(kept((Kind::Rocr, is_still), (id, of.base, of.len), || {
+        out.push(cached_export((Kind::Rocr, is_still), (id, of.base, of.len), || {
             let mut ipc = Ipc::default();
             api.ipc_create(with_exposed_provenance_mut(of.base as usize), of.len as usize, &mut ipc)?;
             let mut token = [0; 64];
@@ -148,7 +148,7 @@ fn import(export: &Export) -> Result<Mapped, Error> {
     if there.base > at as u64 || (there.base + there.len).saturating_sub(at as u64) < export.len {
         return Err(Error(INVALID_ARGUMENT));
     }
-    Ok(Mapped { at: at as u64, len: export.len, hold: Hold::Runtime(Box::new(attached)) })
+    Ok(Mapped { at: at as u64, len: export.len, backing: Backing::Runtime(Box::new(attached)) })
 }
 
 fn copy_now(api: &Api, p: Part) -> Result<(), Error> {
@@ -158,7 +158,7 @@ fn copy_now(api: &Api, p: Part) -> Result<(), Error> {
 /// A copy in flight.
 #[derive(Debug)]
 struct Pending {
-    /// What is copied in pieces, while somebody waits for each: memory that the runtime does not know.
+    /// What is copied piece by piece, each waited for: memory that the runtime does not know.
     todo: VecDeque<Part>,
     /// Counts down with each copy that is done, and falls below 0 if one fails.
     signal: Option<Handle>,

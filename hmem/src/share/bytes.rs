@@ -1,5 +1,4 @@
-//! A handle as bytes, and many of them in a file: for whoever has to tell another process of memory in a few
-//! bytes.
+//! A handle as bytes, and many of them in a file, of which another process is told in a few bytes.
 
 use std::fs::File;
 use std::io::Write;

@@ -38,8 +38,8 @@ pub(crate) fn inode(fd: i32) -> Result<[u64; 2], Error> {
     stat(fd).map(|st| [st.st_dev, st.st_ino])
 }
 
-/// Whether it is a dma-buf, or a file of memory whose pages nobody can take away from under whoever
-/// has mapped it; an error if it is neither.
+/// Whether it is a dma-buf, or a file of memory that cannot shrink, so that what is mapped of it stays; an error if it
+/// is neither.
 fn is_dmabuf(fd: i32) -> Result<bool, Error> {
     // SAFETY: all zeroes is a valid one.
     let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
@@ -57,7 +57,7 @@ fn is_dmabuf(fd: i32) -> Result<bool, Error> {
 
 /// A descriptor of another process.
 pub(crate) fn fetch(pid: i32, fd: i32) -> Result<OwnedFd, Error> {
-    // SAFETY: plain numbers go in, and descriptors nobody else has come out.
+    // SAFETY: plain numbers go in, and new descriptors come out.
     unsafe {
         let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
         if process < 0 {
@@ -187,7 +187,7 @@ impl Drop for Access<'_> {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: `map` mapped that much there, and whoever used it held this.
+        // SAFETY: `map` mapped that much there, and every use of it held this.
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.at), self.len) };
     }
 }

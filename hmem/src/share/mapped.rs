@@ -10,11 +10,11 @@ pub struct Mapped {
     /// Bytes.
     pub(crate) len: u64,
     /// Dropping it unmaps the memory.
-    pub(crate) hold: Hold,
+    pub(crate) backing: Backing,
 }
 
 /// What a mapping goes by.
-pub(crate) enum Hold {
+pub(crate) enum Backing {
     /// Nothing: it is this process's own memory.
     Own,
     /// A file, mapped for the CPU.
@@ -23,18 +23,18 @@ pub(crate) enum Hold {
     Runtime(#[allow(dead_code, reason = "it is there to be dropped")] Box<dyn std::any::Any + Send + Sync>),
 }
 
-impl std::fmt::Debug for Hold {
+impl std::fmt::Debug for Backing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Hold::Own => "own",
-            Hold::File(_) => "file",
-            Hold::Runtime(_) => "runtime",
+            Backing::Own => "own",
+            Backing::File(_) => "file",
+            Backing::Runtime(_) => "runtime",
         })
     }
 }
 
 impl From<File> for Mapped {
     fn from(file: File) -> Mapped {
-        Mapped { at: file.at() as u64, len: file.len() as u64, hold: Hold::File(file) }
+        Mapped { at: file.at() as u64, len: file.len() as u64, backing: Backing::File(file) }
     }
 }

@@ -7,16 +7,16 @@
 //! |---|---|
 //! | `handle` | handles |
 //! | `bytes` | handles as bytes |
-//! | `kept` | the handles that were made of this process's memory |
+//! | `cached` | the handles that were made of this process's memory |
 //! | `owner` | other processes |
 //! | `file`, `mapped`, `opened` | their memory, mapped here |
 //! | `open` | what is mapped, to be found again |
 //! | `plan` | the parts of a copy |
 
 mod bytes;
+mod cached;
 mod file;
 mod handle;
-mod kept;
 mod mapped;
 mod open;
 mod opened;
@@ -24,11 +24,11 @@ mod owner;
 mod plan;
 
 pub use bytes::List;
+pub(crate) use cached::cached_export;
 pub use file::FileAt;
 pub(crate) use file::{File, describe as describe_file, fetch, inode};
 pub use handle::{Export, How};
-pub(crate) use kept::kept;
-pub(crate) use mapped::Hold;
+pub(crate) use mapped::Backing;
 pub use mapped::Mapped;
 pub use open::{forget, is_open, open};
 pub use opened::Opened;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::file;
 use super::handle::{Export, How};
-use super::mapped::{Hold, Mapped};
+use super::mapped::{Backing, Mapped};
 use super::opened::Opened;
 use crate::error::Error;
 use crate::kind::Kind;
@@ -43,7 +43,7 @@ pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opene
         if !memory.is_still(export) {
             return Err(Error::os(libc::ESTALE));
         }
-        let map = Mapped { at: export.base, len: export.len, hold: Hold::Own };
+        let map = Mapped { at: export.base, len: export.len, backing: Backing::Own };
         return Ok(opened(Arc::new(map), 0));
     }
     let ctx = memory.context(export, local)?;
@@ -85,7 +85,7 @@ pub fn is_open(owner: u64, export: &Export) -> bool {
     entries().iter().any(|e| e.owner == owner && e.export == *export)
 }
 
-/// A mapping that nobody keeps but whoever uses it.
+/// A mapping that stays only as long as a copy uses it.
 struct Lent {
     owner: u64,
     ctx: usize,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::file::Access;
-use super::mapped::{Hold, Mapped};
+use super::mapped::{Backing, Mapped};
 use crate::error::Error;
 use crate::kind::Kind;
 
@@ -35,8 +35,8 @@ impl Opened {
 
     /// From here until it is dropped the CPU uses the memory.
     pub(crate) fn cpu_access(&self, write: bool) -> Result<Option<Access<'_>>, Error> {
-        match &self.map.hold {
-            Hold::File(file) => file.cpu_access(write),
+        match &self.map.backing {
+            Backing::File(file) => file.cpu_access(write),
             _ => Ok(None),
         }
     }
