@@ -50,10 +50,4 @@ impl Kind {
             Kind::Cuda | Kind::Rocr | Kind::Ze | Kind::Client => Caps::DEVICE.union(Caps::DMABUF),
         }
     }
-
-    /// Whether it is the host's ordinary memory.
-    #[inline]
-    pub fn is_system(self) -> bool {
-        matches!(self, Kind::System)
-    }
 }

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | acquire, release | [`Memory::acquire`], which remembers nothing that would have to be released |
 //! | get_pages, put_pages | [`Memory::get_pages`]; dropping what it returns |
-//! | dma_map, dma_unmap | [`Memory::dma_map`] for another process, [`Memory::export_dmabuf`] for a device; what they keep open is let go of with the allocation |
+//! | dma_map, dma_unmap | [`Memory::export_ipc`] for another process, [`Memory::export_dmabuf`] for a device; what they keep open is let go of with the allocation |
 //! | invalidate | with [`crate::client`], the client calls it; the other kinds tell an allocation from its successor by its number |
 
 use std::any::Any;
@@ -49,7 +49,7 @@ pub trait Memory: Sync {
 
     /// How another process reaches `addr..addr+len`: a handle for each allocation, in order, at most
     /// `most` of them.
-    fn dma_map(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error> {
+    fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error> {
         let _ = (addr, len, most);
         Err(Error::UNSUPPORTED)
     }

@@ -65,7 +65,7 @@ pub fn find(span: Span, importers: bool) -> Found {
     let (memory, addr) = (registry::of(span.kind()), span.addr() as usize);
     for path in [Path::DmabufPcie, Path::Dmabuf, Path::PeerMap] {
         let outcome = match path {
-            Path::PeerMap => memory.dma_map(addr, span.len().max(1), usize::MAX).map(drop),
+            Path::PeerMap => memory.export_ipc(addr, span.len().max(1), usize::MAX).map(drop),
             _ if !importers => Err(NO_DEVICE),
             _ if !span.can(Caps::DMABUF) => Err(Error::UNSUPPORTED),
             _ => memory.export_dmabuf(addr, span.len(), path == Path::DmabufPcie).map(drop),

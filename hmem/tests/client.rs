@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hmem::client::{self, Registered};
 use hmem::client::{Client, Importer, Place, Segment};
 use hmem::path::{Path, find};
-use hmem::share::{self, How};
+use hmem::share::{self, HandleType};
 use hmem::{Kind, Span, classify, copy, read, registry, write};
 
 const LEN: usize = 5 * 4096;
@@ -317,9 +317,9 @@ fn only_files_that_cannot_shrink_are_shared() {
         if sealed && way == "file" {
             assert_eq!(find(d.span(), true).path, Path::DmabufPcie);
             write(&[d.span()], 0, &pattern(3));
-            let exports = registry::of(Kind::Client).dma_map(d.at + 100, LEN - 200, 8).unwrap();
+            let exports = registry::of(Kind::Client).export_ipc(d.at + 100, LEN - 200, 8).unwrap();
             assert_eq!(exports.len(), 2);
-            assert_eq!((exports[0].how, exports[0].base), (How::File, d.at as u64));
+            assert_eq!((exports[0].handle_type, exports[0].base), (HandleType::File, d.at as u64));
             // As another process would have it, through a pidfd.
             let pid = std::process::id() as i32;
             let opened = share::open(pid, 1, &exports[1], 0).unwrap();
@@ -338,7 +338,7 @@ fn only_files_that_cannot_shrink_are_shared() {
             assert_eq!(share::open(pid, 2, &long, 0).unwrap_err().errno(), libc::EINVAL);
             share::forget(1);
         } else {
-            assert!(registry::of(Kind::Client).dma_map(d.at, LEN, 8).is_err());
+            assert!(registry::of(Kind::Client).export_ipc(d.at, LEN, 8).is_err());
         }
         client.unregister().unwrap();
     }

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::error::{Codes, Error};
 use crate::kind::Kind;
 use crate::memory::{Memory, Pages};
-use crate::share::{Export, How};
+use crate::share::{Export, HandleType};
 
 /// Those of the clients are errnos.
 static CODES: Codes = Codes {
@@ -90,7 +90,7 @@ impl Memory for Clients {
         Ok(Box::new(Pin(name)))
     }
 
-    fn dma_map(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error> {
+    fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error> {
         let mut files = vec![FileExport::default(); most.min(table::MOST)];
         let mut count = 0;
         let room = files.len() as u32;
@@ -98,7 +98,7 @@ impl Memory for Clients {
         answer(unsafe { (table()?.map)(addr, len, files.as_mut_ptr(), room, &mut count) })?;
         files.truncate(count as usize);
         let export = |f: FileExport| Export {
-            how: How::File,
+            handle_type: HandleType::File,
             id: f.id,
             base: f.base,
             len: f.len,

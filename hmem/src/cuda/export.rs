@@ -9,7 +9,7 @@ use super::info::{Info, Sort, ask, info};
 use super::pool;
 use super::stream::{Entered, context_of};
 use crate::kind::Kind;
-use crate::share::{Export, How, cached_export};
+use crate::share::{Export, HandleType, cached_export};
 
 /// The allocations that `addr..addr+len` is of, in order: at most `most`, each with its handle. An
 /// error is why one of them cannot be shared.
@@ -38,7 +38,7 @@ pub(super) fn is_still(e: &Export) -> bool {
 fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), Error> {
     let entered = Entered::new(api, context_of(api, of)?)?;
     let mut export = Export {
-        how: How::Legacy,
+        handle_type: HandleType::Legacy,
         id: of.id,
         base: of.base,
         len: of.len,
@@ -61,7 +61,7 @@ fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), Error> {
         }
         Sort::Mapped => {
             let fd = descriptor(api, of.base)?;
-            export.how = How::Descriptor;
+            export.handle_type = HandleType::Descriptor;
             export.fd = fd.as_raw_fd();
             Some(fd)
         }
@@ -72,7 +72,7 @@ fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), Error> {
             if allowed & HANDLE_POSIX_FD == 0 {
                 return Err(Error(NOT_SUPPORTED));
             }
-            export.how = How::Pool;
+            export.handle_type = HandleType::Pool;
             export.fd = pool::export(api, of, &mut export.token)?;
             None
         }

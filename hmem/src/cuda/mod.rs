@@ -35,7 +35,7 @@ use crate::flight::{Flight, Part};
 use crate::kind::Kind;
 use crate::memory::{Memory, Pages};
 use crate::presence;
-use crate::share::{Export, How, Mapped, Opened};
+use crate::share::{Export, HandleType, Mapped, Opened};
 use api::{attr, loaded};
 use info::{ask, is_device};
 
@@ -73,7 +73,7 @@ impl Memory for Cuda {
         Ok(Box::new(()))
     }
 
-    fn dma_map(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError> {
+    fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError> {
         Ok(export(addr, len, most)?)
     }
 
@@ -99,8 +99,8 @@ impl Memory for Cuda {
     }
 
     fn import(&self, pid: i32, owner: u64, export: &Export, ctx: usize) -> Result<Mapped, AnyError> {
-        match export.how {
-            How::Pool => Ok(pool::import(pid, owner, export, ctx)?),
+        match export.handle_type {
+            HandleType::Pool => Ok(pool::import(pid, owner, export, ctx)?),
             _ => Ok(import::import(pid, export, ctx)?),
         }
     }

@@ -60,7 +60,7 @@ impl<T> Flights<T> {
     }
 
     /// One that is over, if there is one, and how it ended: asks for the first of each queue.
-    pub fn landed(&mut self) -> Option<(T, Result<(), Error>)> {
+    pub fn poll_done(&mut self) -> Option<(T, Result<(), Error>)> {
         // Queues whose first is not over.
         let mut busy = [None; 8];
         let mut at = 0;
@@ -92,7 +92,7 @@ impl<T> Flights<T> {
     }
 
     /// Whether none has landed for long, though they were asked for; said once. To be called after
-    /// [`Flights::landed`] has found none.
+    /// [`Flights::poll_done`] has found none.
     pub fn held(&mut self) -> bool {
         self.held_for(LONG)
     }
@@ -181,7 +181,7 @@ mod tests {
             let end = Instant::now() + Duration::from_millis(50);
             let mut said = 0;
             while Instant::now() < end {
-                assert_eq!(all.landed(), None);
+                assert_eq!(all.poll_done(), None);
                 said += u32::from(all.held_for(long));
             }
             said
@@ -195,7 +195,7 @@ mod tests {
         }
         assert_eq!(said(&mut all, Duration::from_secs(60)), 0, "not for long");
         done.store(1, Relaxed);
-        assert_eq!(all.landed(), Some((0, Ok(()))));
+        assert_eq!(all.poll_done(), Some((0, Ok(()))));
         assert_eq!((all.empty_polls, all.since), (0, None), "one that lands is a new beginning");
         assert_eq!(said(&mut all, Duration::from_millis(10)), 1);
         assert_eq!(said(&mut all, Duration::ZERO), 0, "once");
@@ -212,7 +212,7 @@ mod tests {
                 all.add((queue, number), Box::new(Numbered { queue, number, done, asked }));
             }
         }
-        let questions = |all: &mut Flights<(usize, u32)>| (all.landed(), asked.swap(0, Relaxed));
+        let questions = |all: &mut Flights<(usize, u32)>| (all.poll_done(), asked.swap(0, Relaxed));
         assert_eq!(questions(&mut all), (None, 2));
         // One of the second queue: it, and the last, which is not over.
         done[1].store(1, Relaxed);
@@ -227,7 +227,7 @@ mod tests {
         done[1].store(u32::MAX, Relaxed);
         assert_eq!(questions(&mut all).0, Some(((1, 1), Err(Error::FAULT))));
         all.cancel(|(_, number)| *number < 9);
-        assert_eq!(all.landed(), Some(((1, 9), Err(Error::FAULT))));
+        assert_eq!(all.poll_done(), Some(((1, 9), Err(Error::FAULT))));
         assert!(all.is_empty());
     }
 }

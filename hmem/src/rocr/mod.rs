@@ -24,7 +24,7 @@ use crate::error::Error as AnyError;
 use crate::flight::{Flight, PIECE, Part};
 use crate::kind::Kind;
 use crate::memory::{Memory, Pages};
-use crate::share::{Backing, Export, How, Mapped, Opened, cached_export};
+use crate::share::{Backing, Export, HandleType, Mapped, Opened, cached_export};
 
 fn api() -> Result<&'static Api, Error> {
     loaded().ok_or(Error(UNSUPPORTED))
@@ -113,7 +113,7 @@ fn export(addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error> {
                 to.copy_from_slice(&word.to_ne_bytes());
             }
             let (base, len, device) = (of.base, of.len, [0; 16]);
-            Ok((Export { how: How::Hsa, id, base, len, fd: -1, device, token }, None))
+            Ok((Export { handle_type: HandleType::Hsa, id, base, len, fd: -1, device, token }, None))
         })?);
         at = of.base + of.len;
     }
@@ -265,7 +265,7 @@ impl Memory for Rocr {
         Ok(Box::new(()))
     }
 
-    fn dma_map(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError> {
+    fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError> {
         Ok(export(addr, len, most)?)
     }
 

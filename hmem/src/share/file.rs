@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use super::handle::{Export, How};
+use super::handle::{Export, HandleType};
 use crate::error::Error;
 
 /// `DMA_BUF_MAGIC`, by linux/magic.h.
@@ -105,7 +105,7 @@ pub(crate) fn describe(fd: i32, off: u64, id: u64, base: u64, len: u64) -> Resul
     for (to, word) in token.chunks_mut(8).zip([off, dev, ino]) {
         to.copy_from_slice(&word.to_ne_bytes());
     }
-    Ok(Export { how: How::File, id, base, len, fd, device: [0; 16], token })
+    Ok(Export { handle_type: HandleType::File, id, base, len, fd, device: [0; 16], token })
 }
 
 /// Maps what another process described. Nothing in `export` is believed.

@@ -5,7 +5,7 @@ use crate::kind::Kind;
 /// What kind of handle it is. Numbers are part of the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum How {
+pub enum HandleType {
     /// `token` is a `CUipcMemHandle`.
     Legacy = 1,
     /// `fd` is CUDA's shareable handle, a descriptor in the exporting process.
@@ -22,22 +22,29 @@ pub enum How {
     Pool = 6,
 }
 
-impl How {
+impl HandleType {
     /// The one with this number.
-    pub fn from_u8(v: u8) -> Option<How> {
-        [How::Legacy, How::Descriptor, How::File, How::Hsa, How::Ze, How::Pool]
-            .into_iter()
-            .find(|h| *h as u8 == v)
+    pub fn from_u8(v: u8) -> Option<HandleType> {
+        [
+            HandleType::Legacy,
+            HandleType::Descriptor,
+            HandleType::File,
+            HandleType::Hsa,
+            HandleType::Ze,
+            HandleType::Pool,
+        ]
+        .into_iter()
+        .find(|h| *h as u8 == v)
     }
 
     /// The kind of memory whose device copies what was opened by it; the CPU does, where it is
     /// [`Kind::System`].
     pub fn kind(self) -> Kind {
         match self {
-            How::Legacy | How::Descriptor | How::Pool => Kind::Cuda,
-            How::File => Kind::System,
-            How::Hsa => Kind::Rocr,
-            How::Ze => Kind::Ze,
+            HandleType::Legacy | HandleType::Descriptor | HandleType::Pool => Kind::Cuda,
+            HandleType::File => Kind::System,
+            HandleType::Hsa => Kind::Rocr,
+            HandleType::Ze => Kind::Ze,
         }
     }
 }
@@ -46,7 +53,7 @@ impl How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Export {
     /// What kind of handle this is.
-    pub how: How,
+    pub handle_type: HandleType,
     /// The allocation's number in the exporting process.
     pub id: u64,
     /// First byte of it there.

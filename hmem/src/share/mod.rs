@@ -27,7 +27,7 @@ pub use bytes::List;
 pub(crate) use cached::cached_export;
 pub use file::FileAt;
 pub(crate) use file::{File, describe as describe_file, fetch, inode};
-pub use handle::{Export, How};
+pub use handle::{Export, HandleType};
 pub(crate) use mapped::Backing;
 pub use mapped::Mapped;
 pub use open::{forget, is_open, open};

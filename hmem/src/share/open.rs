@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::file;
-use super::handle::{Export, How};
+use super::handle::{Export, HandleType};
 use super::mapped::{Backing, Mapped};
 use super::opened::Opened;
 use crate::error::Error;
@@ -35,7 +35,7 @@ fn entries() -> MutexGuard<'static, VecDeque<Entry>> {
 /// particular). `owner` tells that process from others that have or had its pid. Nothing in
 /// `export` is believed.
 pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opened, Error> {
-    let kind = export.how.kind();
+    let kind = export.handle_type.kind();
     let memory = registry::of(kind);
     let opened = |map, ctx| Opened { map, base: export.base, ctx, kind };
     if pid == std::process::id() as i32 && kind != Kind::System {
@@ -47,7 +47,7 @@ pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opene
         return Ok(opened(Arc::new(map), 0));
     }
     let ctx = memory.context(export, local)?;
-    if export.how == How::Pool {
+    if export.handle_type == HandleType::Pool {
         return lent(owner, ctx, export, || memory.import(pid, owner, export, ctx)).map(|m| opened(m, ctx));
     }
     let mut all = entries();

@@ -28,7 +28,7 @@ use crate::error::Error as AnyError;
 use crate::flight::{Flight, Part};
 use crate::kind::Kind;
 use crate::memory::{Memory, Pages};
-use crate::share::{Backing, Export, How, Mapped, Opened, cached_export, fetch, inode};
+use crate::share::{Backing, Export, HandleType, Mapped, Opened, cached_export, fetch, inode};
 
 fn api() -> Result<&'static Api, Error> {
     loaded().ok_or(Error(UNSUPPORTED_FEATURE))
@@ -150,7 +150,7 @@ fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), AnyError> {
         to.copy_from_slice(&word.to_ne_bytes());
     }
     let (id, base, len, token) = (of.id, of.base, of.len, ipc.0);
-    Ok((Export { how: How::Ze, id, base, len, fd: fd.as_raw_fd(), device, token }, Some(fd)))
+    Ok((Export { handle_type: HandleType::Ze, id, base, len, fd: fd.as_raw_fd(), device, token }, Some(fd)))
 }
 
 /// Whether the allocation is still there.
@@ -309,7 +309,7 @@ impl Memory for Ze {
         Ok(Box::new(()))
     }
 
-    fn dma_map(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError> {
+    fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError> {
         export(addr, len, most)
     }
 

@@ -118,10 +118,7 @@ const RUNTIMES: [Runtime; 3] = [
 ];
 
 pub fn memory() -> Vec<Memory> {
-    let mut kinds = vec![Memory {
-        kind: "system",
-        finding: Finding::new(hmem::Kind::System.is_system(), "ordinary memory"),
-    }];
+    let mut kinds = vec![Memory { kind: "system", finding: Finding::new(true, "ordinary memory") }];
     kinds.extend(RUNTIMES.iter().map(|r| Memory { kind: r.name, finding: runtime(r) }));
     let text = "only where a program registers a client of its own (libstrait.so, strait.h)";
     kinds.push(Memory { kind: "client", finding: Finding::new(false, text) });

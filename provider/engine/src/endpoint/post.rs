@@ -40,7 +40,7 @@ impl<L: Link> Endpoint<L> {
         let len = span.len();
         if len > self.proto.eager
             || op.flags.intersects(OpFlags::DELIVERY | OpFlags::FENCE)
-            || !span.kind().is_system()
+            || !span.can(hmem::Caps::CPU)
         {
             return false;
         }
@@ -329,5 +329,5 @@ fn segments(iov: &[Span]) -> Result<(arrayvec::ArrayVec<Seg, MAX_SEGS>, bool), E
         let seg = Seg { addr: s.addr().into(), len: (s.len() as u64).into() };
         segs.try_push(seg).map_err(|_| Error::Invalid)?;
     }
-    Ok((segs, iov.iter().all(|s| s.kind().is_system())))
+    Ok((segs, hmem::can(iov, hmem::Caps::CMA)))
 }
