@@ -7,11 +7,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 
+use crate::copy::{read, write};
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
 use crate::guard::Cell;
 use crate::guard::{self, Fault, Guard};
+use crate::kind::Caps;
+use crate::span::{Span, total};
 use crate::value::{Complex, Value};
-use crate::{Span, read, total, write};
 
 macro_rules! coded {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal,)* }) => {
@@ -201,7 +203,7 @@ impl std::error::Error for NotApplied {}
 /// Nothing is touched if the answer is [`NotApplied::Unsupported`]; elements before the one that could not be accessed
 /// have been updated if it is [`NotApplied::Fault`].
 ///
-/// An element of up to 8 bytes in system memory, aligned to its size, is updated by one
+/// An element of up to 8 bytes in memory of [`Caps::CPU`], aligned to its size, is updated by one
 /// sequentially consistent atomic of the CPU: whole for any thread of any process; of memory that may vanish, where
 /// [`guard`] is a handler. All others (wider, misaligned, lying across two spans, in device memory) are read, changed and written:
 /// only a lock of the caller's keeps two of those apart.
@@ -322,7 +324,7 @@ fn next<V: Value>(op: AtomicOp, old: V, operand: V, compare: V) -> Option<V> {
 /// By an atomic of the CPU: the value from before, or `None` where there is no such atomic.
 #[inline]
 fn at_once<V: Value>(cell: Span, op: AtomicOp, operand: V, compare: V) -> Option<Result<V, Fault>> {
-    if !cell.kind().is_system() || cell.addr() % size_of::<V>() as u64 != 0 {
+    if !cell.can(Caps::CPU) || cell.addr() % size_of::<V>() as u64 != 0 {
         return None;
     }
     if cell.may_vanish() {
@@ -338,7 +340,7 @@ fn at_once<V: Value>(cell: Span, op: AtomicOp, operand: V, compare: V) -> Option
         ($atomic:ty, $bits:ty) => {{
             // SAFETY: `Span`'s invariant makes the cell valid for the reads and writes of this
             // operation, or there is no way to find out whether it is; it is as long as `V` and so as `$bits`, and was found to be aligned to
-            // that. Whoever else touches it meanwhile does so by atomics, or races by itself.
+            // that. Other accesses to it meanwhile are atomic, or race by themselves.
             let cell = unsafe { <$atomic>::from_ptr(cell.as_ptr().cast()) };
             let value = |bits: $bits| V::get(&bits.to_ne_bytes());
             let bits = |value: V| {

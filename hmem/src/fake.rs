@@ -8,8 +8,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-use crate::registry::Memory;
-use crate::{Error, Kind, Span, presence};
+use crate::error::Error;
+use crate::kind::Kind;
+use crate::memory::Memory;
+use crate::presence;
+use crate::span::Span;
 
 #[derive(Clone, Copy)]
 struct Region {
@@ -18,7 +21,7 @@ struct Region {
     alias: usize,
 }
 
-/// Every fake memory alive. Whoever holds it for reading may use the aliases in it.
+/// Every fake memory alive. The aliases in it may be used while it is held for reading.
 static REGIONS: RwLock<Vec<Region>> = RwLock::new(Vec::new());
 
 fn regions() -> RwLockReadGuard<'static, Vec<Region>> {
@@ -73,7 +76,7 @@ pub fn alloc(len: usize) -> FakeMem {
     if fd < 0 {
         fail("memfd_create");
     }
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: just made, and in no other place.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: touches nothing but the file.
     if unsafe { libc::ftruncate(fd.as_raw_fd(), mapped as libc::off_t) } < 0 {
@@ -120,8 +123,8 @@ impl Drop for FakeMem {
         let mut all = REGIONS.write().unwrap_or_else(PoisonError::into_inner);
         all.retain(|r| r.addr != self.addr);
         for at in [self.addr, self.alias] {
-            // SAFETY: `alloc` mapped that much there. The alias is off the list and nobody holds
-            // the list for reading, so nobody uses it; the other nobody can use.
+            // SAFETY: `alloc` mapped that much there. The alias is off the list, which is
+            // held for writing, so it is not in use; the other cannot be.
             unsafe { libc::munmap(ptr::with_exposed_provenance_mut(at), self.mapped) };
         }
     }

@@ -1,32 +1,48 @@
-//! The cellar of Strait: what memory a pointer is, and how bytes get in and out of it.
+//! What memory a pointer is, and how bytes get in and out of it.
 //!
-//! Everything above speaks of user memory only as a [`Span`]: an address, a length and a [`Kind`].
-//! A `Span` is made once, by a door, from what the application promised (`unsafe`), and is then
+//! Everything above speaks of user memory only as a [`Span`]: an address, a length, a [`Kind`] and what can be done with it ([`Caps`]).
+//! A `Span` is made once, by a provider's entry points, from what the application promised (`unsafe`), and is then
 //! moved about by safe code which never looks through it. Only the functions of this crate and of
 //! the links follow the address.
+//!
+//! The modules are in layers: each one uses those above its line of this table, and `ci/layers` finds circles.
+//!
+//! | layer | modules |
+//! |---|---|
+//! | words | `kind`, `error`, `span`, `value`, `long_double` |
+//! | tools | `guard`, `runtime`, [`share`] (handles and mappings), [`flight`] (the trait and the list) |
+//! | the trait that each kind implements | `memory` |
+//! | which kinds are in the process | `presence` |
+//! | the kinds | `system`, [`fake`], [`client`], [`cuda`], [`rocr`], [`ze`] |
+//! | the list of them, and what an address is | [`registry`] |
+//! | what is done with memory of any kind | `copy`, `atomic`, `share::open` and `plan`, `flight::start`, [`path`] |
 
-mod error;
-mod span;
-pub use error::Error;
-pub use registry::classify;
-pub use span::{Kind, Span, copy, copy_in, copy_out, read, total, write};
-
+mod atomic;
 pub mod client;
+mod copy;
 pub mod cuda;
+mod error;
 pub mod fake;
 pub mod flight;
 pub mod guard;
+mod kind;
+#[cfg(target_arch = "x86_64")]
+mod long_double;
+mod memory;
 pub mod path;
 mod presence;
 pub mod registry;
 pub mod rocr;
 mod runtime;
 pub mod share;
+mod span;
+mod system;
+mod value;
 pub mod ze;
 
-mod atomic;
 pub use atomic::{AtomicOp, Class, Datatype, NotApplied, apply, valid};
-
-#[cfg(target_arch = "x86_64")]
-mod long_double;
-mod value;
+pub use copy::{copy, copy_in, copy_out, read, write};
+pub use error::Error;
+pub use kind::{Caps, Kind};
+pub use registry::classify;
+pub use span::{Span, can, total};

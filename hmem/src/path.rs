@@ -1,11 +1,14 @@
-//! By which path the other side reaches memory, and why by no better one.
+//! By which path another process or device reaches memory, and why by no better one.
 //!
 //! The paths are tried in the order of [`Path`], which is from the fewest copies to the most; each
 //! that is refused leaves its errno.
 
-use crate::{Error, Span, registry};
+use crate::error::Error;
+use crate::kind::Caps;
+use crate::registry;
+use crate::span::Span;
 
-/// There is nobody to hand a dma-buf to.
+/// There is no device to hand a dma-buf to.
 const NO_DEVICE: Error = Error::os(libc::ENODEV);
 
 /// A way to memory.
@@ -43,7 +46,7 @@ impl Path {
 /// The answer of [`find`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The first path that nobody refused.
+    /// The first path that was not refused.
     pub path: Path,
     /// Those tried before it: by path, an errno; 0 where there was no refusal.
     pub refused: [i32; Path::COUNT],
@@ -55,15 +58,16 @@ pub struct Found {
 /// handed to; where there is none, that is the refusal.
 pub fn find(span: Span, importers: bool) -> Found {
     let mut found = Found { path: Path::Cpu, refused: [0; Path::COUNT], why: String::new() };
-    if span.kind().is_system() {
+    if span.can(Caps::CPU | Caps::CMA) {
         return found;
     }
     found.refused[Path::Cpu as usize] = libc::EFAULT;
     let (memory, addr) = (registry::of(span.kind()), span.addr() as usize);
     for path in [Path::DmabufPcie, Path::Dmabuf, Path::PeerMap] {
         let outcome = match path {
-            Path::PeerMap => memory.dma_map(addr, span.len().max(1), usize::MAX).map(drop),
+            Path::PeerMap => memory.export_ipc(addr, span.len().max(1), usize::MAX).map(drop),
             _ if !importers => Err(NO_DEVICE),
+            _ if !span.can(Caps::DMABUF) => Err(Error::UNSUPPORTED),
             _ => memory.export_dmabuf(addr, span.len(), path == Path::DmabufPcie).map(drop),
         };
         match outcome {

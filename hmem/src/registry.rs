@@ -1,143 +1,16 @@
-//! The registry that every kind of memory plugs into.
-//!
-//! Its calls are those of PeerDirect's peer memory client (Daoud and Romanovsky, OFA 2017), for user
-//! space, where "the peer that does DMA" is another process of this host or a device that takes a
-//! dma-buf:
-//!
-//! | the client's callback | here |
-//! |---|---|
-//! | acquire, release | [`Memory::acquire`], which remembers nothing that would have to be released |
-//! | get_pages, put_pages | [`Memory::get_pages`]; dropping what it returns |
-//! | dma_map, dma_unmap | [`Memory::dma_map`] for another process, [`Memory::export_dmabuf`] for a device; what they keep open is let go of with the allocation |
-//! | invalidate | with [`crate::client`], the client calls it; the other kinds tell an allocation from its successor by its number |
+//! The registry: all kinds of memory there are, and which of them an address is of.
 
-use std::any::Any;
-use std::os::fd::OwnedFd;
+use crate::error::Error;
+use crate::kind::Kind;
+use crate::span::Span;
+use crate::system::System;
+use crate::{client, cuda, fake, presence, rocr, ze};
 
-use crate::flight::{Flight, Part};
-use crate::share::{Export, Mapped, Opened};
-use crate::{Error, Kind, Span, client, cuda, fake, presence, rocr, ze};
-
-/// Keeps memory as it was when it was registered, until it is dropped.
-pub type Pages = Box<dyn Any + Send + Sync>;
-
-/// A kind of memory.
-pub trait Memory: Sync {
-    /// Which one.
-    fn kind(&self) -> Kind;
-
-    /// Looks for what it needs in this process, and loads nothing. Asked until it has been found.
-    fn find(&self) -> bool;
-
-    /// What there is of it, for people; in `Err`, why there is none.
-    fn describe(&self) -> Result<String, String>;
-
-    /// Whether `addr` is its. `len` bytes there are what somebody wants to use.
-    fn acquire(&self, addr: usize, len: usize) -> bool;
-
-    /// Makes sure that `addr..addr+len` can be used, and goes on being what it is.
-    fn get_pages(&self, addr: usize, len: usize, write: bool) -> Result<Pages, Error> {
-        let _ = (addr, len, write);
-        Ok(Box::new(()))
-    }
-
-    /// How another process reaches `addr..addr+len`: a handle for each allocation, in order, at most
-    /// `most` of them.
-    fn dma_map(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error> {
-        let _ = (addr, len, most);
-        Err(Error::UNSUPPORTED)
-    }
-
-    /// The number of the allocation that `addr` is in, if no other ever has it: that of its handle. Quicker than to
-    /// ask for the handle.
-    fn number(&self, addr: usize) -> Option<u64> {
-        let _ = addr;
-        None
-    }
-
-    /// A dma-buf for a device, and where in it `addr` is. With `pcie`, one that is sure to be reachable
-    /// over PCIe.
-    fn export_dmabuf(&self, addr: usize, len: usize, pcie: bool) -> Result<(OwnedFd, u64), Error> {
-        let _ = (addr, len, pcie);
-        Err(Error::UNSUPPORTED)
-    }
-
-    /// Copies between two of its addresses, or one and host memory, and waits for it.
-    fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), Error>;
-
-    /// Page-locks host memory, so that its devices copy from and to there without a copy in between.
-    ///
-    /// # Safety
-    /// `addr..addr+len` is mapped, and stays so for longer than what is returned.
-    unsafe fn lock_host(&self, addr: usize, len: usize) -> Option<Pages> {
-        let _ = (addr, len);
-        None
-    }
-
-    /// Where a copy is to be done that has `export` on one side and `local` on the other (0: nothing
-    /// of its own): what tells one mapping of it from another.
-    fn context(&self, export: &Export, local: usize) -> Result<usize, Error> {
-        let _ = (export, local);
-        Ok(0)
-    }
-
-    /// Maps what the process `pid`, which is told from others by `owner`, exported, for use in `ctx`.
-    /// Nothing in `export` is believed.
-    fn import(&self, pid: i32, owner: u64, export: &Export, ctx: usize) -> Result<Mapped, Error> {
-        let _ = (pid, owner, export, ctx);
-        Err(Error::UNSUPPORTED)
-    }
-
-    /// That process is gone.
-    fn forget(&self, owner: u64) {
-        let _ = owner;
-    }
-
-    /// Whether this process's own memory still is what it exported.
-    fn is_still(&self, export: &Export) -> bool {
-        let _ = export;
-        false
-    }
-
-    /// Starts a copy. `host`: some of the memory may be the host's.
-    ///
-    /// # Safety
-    /// As of [`crate::flight::start`].
-    unsafe fn start(&self, parts: &[Part], keep: Vec<Opened>, host: bool) -> Result<Box<dyn Flight>, Error> {
-        let _ = (parts, keep, host);
-        Err(Error::UNSUPPORTED)
-    }
-}
-
-/// Host memory: whatever nobody else takes for theirs.
-struct System;
-
-impl Memory for System {
-    fn kind(&self) -> Kind {
-        Kind::System
-    }
-
-    fn find(&self) -> bool {
-        true
-    }
-
-    fn describe(&self) -> Result<String, String> {
-        Ok("ordinary memory".into())
-    }
-
-    fn acquire(&self, _addr: usize, _len: usize) -> bool {
-        true
-    }
-
-    fn copy_now(&self, _dst: usize, _src: usize, _len: usize) -> Result<(), Error> {
-        // `span` does that itself.
-        Err(Error::UNSUPPORTED)
-    }
-}
+pub use crate::memory::{Memory, Pages};
 
 /// All but the host's, in the order in which they are asked whose an address is. What a program has
 /// registered itself comes first.
-pub(crate) static ALL: [&dyn Memory; 5] = [&fake::Fake, &client::Clients, &cuda::Cuda, &rocr::Rocr, &ze::Ze];
+static ALL: [&dyn Memory; 5] = [&fake::Fake, &client::Clients, &cuda::Cuda, &rocr::Rocr, &ze::Ze];
 
 /// The kind's entry.
 pub fn of(kind: Kind) -> &'static dyn Memory {
@@ -152,7 +25,7 @@ pub fn kinds() -> impl Iterator<Item = &'static dyn Memory> {
 
 /// Looks anew for all of them. For calls that set something up.
 pub fn look() {
-    presence::look();
+    presence::look(&ALL);
 }
 
 /// Keeps [`classify`] from relying on a clock that has stopped. To be called now and then.
@@ -162,13 +35,13 @@ pub fn check() {
 
 /// Whether this process has memory of that kind, or could have by now. Looks anew.
 pub fn is_here(kind: Kind) -> bool {
-    presence::look();
-    kind.is_system() || presence::is_here(kind)
+    presence::look(&ALL);
+    kind == Kind::System || presence::is_here(kind)
 }
 
 /// Whether this process has device memory of any kind, or could have by now. Looks anew.
 pub fn any_device() -> bool {
-    presence::look();
+    presence::look(&ALL);
     ALL.iter().any(|m| m.kind() != Kind::Fake && presence::is_here(m.kind()))
 }
 
@@ -176,7 +49,7 @@ pub fn any_device() -> bool {
 /// nothing as long as the process has no device memory (see `presence`).
 #[inline]
 pub fn classify(addr: usize, len: usize) -> Kind {
-    match presence::may_own(addr) {
+    match presence::may_own(addr, &ALL) {
         0 => Kind::System,
         some => ask(some, addr, len),
     }
@@ -197,7 +70,7 @@ pub(crate) fn forget(owner: u64) {
 
 /// Registers memory: what is returned keeps it usable.
 pub fn get_pages(span: Span, write: bool) -> Result<Option<Pages>, Error> {
-    if span.kind().is_system() {
+    if span.kind() == Kind::System {
         return Ok(None);
     }
     of(span.kind()).get_pages(span.addr() as usize, span.len(), write).map(Some)

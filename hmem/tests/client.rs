@@ -5,10 +5,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hmem::client::owner::{self, Registered};
+use hmem::client::{self, Registered};
 use hmem::client::{Client, Importer, Place, Segment};
 use hmem::path::{Path, find};
-use hmem::share::{self, How};
+use hmem::share::{self, HandleType};
 use hmem::{Kind, Span, classify, copy, read, registry, write};
 
 const LEN: usize = 5 * 4096;
@@ -19,7 +19,7 @@ struct Device {
     memory: OwnedFd,
     /// Where the CPU finds it, for the client's own copies.
     alias: usize,
-    /// How get_pages says where it is, and who copies.
+    /// How get_pages says where it is, and what copies.
     way: Mutex<&'static str>,
     refuse: AtomicI32,
     gone: AtomicBool,
@@ -37,7 +37,7 @@ fn map(fd: &OwnedFd, prot: i32) -> usize {
 
 impl Device {
     fn new(sealed: bool) -> Arc<Device> {
-        // SAFETY: a new file, that is nobody else's.
+        // SAFETY: a new file, open nowhere else.
         let memory = unsafe {
             let fd = libc::memfd_create(c"device".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
             assert!(fd >= 0 && libc::ftruncate(fd, LEN as i64) == 0);
@@ -180,7 +180,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn plug(device: &Arc<Device>) -> Registered {
-    owner::register(Box::new(Plug(device.clone()))).unwrap()
+    client::register(Box::new(Plug(device.clone()))).unwrap()
 }
 
 fn pattern(seed: usize) -> Vec<u8> {
@@ -193,7 +193,7 @@ const ALL: [&str; 6] = ["acquire", "get_pages", "dma_map", "dma_unmap", "put_pag
 fn the_six_calls_come_in_order_and_once() {
     let _alone = alone();
     let d = Device::new(true);
-    assert_eq!(classify(d.at, 8), Kind::System, "nobody has registered it");
+    assert_eq!(classify(d.at, 8), Kind::System, "it is not registered");
     let client = plug(&d);
     for way in ["file", "cpu", "own"] {
         *d.way.lock().unwrap() = way;
@@ -235,7 +235,7 @@ fn a_registration_lasts_until_it_is_dropped_and_ends_with_the_client() {
     assert!(d.said().is_empty(), "kept for the next one");
     client.unregister().unwrap();
     assert_eq!(d.said(), ALL[3..]);
-    assert_eq!(write(&[s], 0, &[1; 8]), 0, "nobody follows the address");
+    assert_eq!(write(&[s], 0, &[1; 8]), 0, "the address is not followed");
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn refusals_are_errors_and_leave_nothing_behind() {
     }
     *d.way.lock().unwrap() = "opaque";
     assert!(registry::get_pages(s, true).is_ok());
-    assert_eq!(write(&[s], 0, &[1; 8]), 0, "nobody can copy it");
+    assert_eq!(write(&[s], 0, &[1; 8]), 0, "it cannot be copied");
     *d.way.lock().unwrap() = "file";
     // What goes on behind the memory's end.
     assert_eq!(classify(d.at + LEN - 4, 8), Kind::Client);
@@ -317,9 +317,9 @@ fn only_files_that_cannot_shrink_are_shared() {
         if sealed && way == "file" {
             assert_eq!(find(d.span(), true).path, Path::DmabufPcie);
             write(&[d.span()], 0, &pattern(3));
-            let exports = registry::of(Kind::Client).dma_map(d.at + 100, LEN - 200, 8).unwrap();
+            let exports = registry::of(Kind::Client).export_ipc(d.at + 100, LEN - 200, 8).unwrap();
             assert_eq!(exports.len(), 2);
-            assert_eq!((exports[0].how, exports[0].base), (How::File, d.at as u64));
+            assert_eq!((exports[0].handle_type, exports[0].base), (HandleType::File, d.at as u64));
             // As another process would have it, through a pidfd.
             let pid = std::process::id() as i32;
             let opened = share::open(pid, 1, &exports[1], 0).unwrap();
@@ -338,7 +338,7 @@ fn only_files_that_cannot_shrink_are_shared() {
             assert_eq!(share::open(pid, 2, &long, 0).unwrap_err().errno(), libc::EINVAL);
             share::forget(1);
         } else {
-            assert!(registry::of(Kind::Client).dma_map(d.at, LEN, 8).is_err());
+            assert!(registry::of(Kind::Client).export_ipc(d.at, LEN, 8).is_err());
         }
         client.unregister().unwrap();
     }

@@ -9,7 +9,7 @@ use cuda_stand_in::driver::Driver;
 use hmem::cuda::{self, Error, Sort};
 use hmem::flight::{self, Flight, Part};
 use hmem::path::{Path, find};
-use hmem::share::{self, Export, How, Opened};
+use hmem::share::{self, Export, HandleType, Opened};
 use hmem::{AtomicOp, Datatype, Kind, Span, apply, classify, copy, read, registry, write};
 
 fn alone() -> (MutexGuard<'static, ()>, Driver) {
@@ -164,7 +164,7 @@ fn an_address_that_is_used_again_is_another_allocation() {
         let a = cu.alloc(8192);
         let e = cuda::export(a + 100, 1000, 8).unwrap();
         assert_eq!(e.len(), 1);
-        assert_eq!((e[0].how, e[0].base, e[0].len), (How::Legacy, a as u64, 8192));
+        assert_eq!((e[0].handle_type, e[0].base, e[0].len), (HandleType::Legacy, a as u64, 8192));
         assert_eq!(cuda::export(a, 8192, 8).unwrap(), e, "remembered");
         let number = hmem::registry::of(Kind::Cuda).number(a + 100);
         assert_eq!(number, e.first().map(|e| e.id), "is what tells it");
@@ -267,7 +267,7 @@ impl Drop for Owner {
 }
 
 fn to_words(e: &Export) -> Vec<u64> {
-    let mut out = vec![e.how as u64, e.id, e.base, e.len, e.fd as u64 & 0xffff_ffff];
+    let mut out = vec![e.handle_type as u64, e.id, e.base, e.len, e.fd as u64 & 0xffff_ffff];
     let bytes = [&e.device[..8], &e.token[..]].concat();
     out.extend(bytes.chunks(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap())));
     out
@@ -278,7 +278,7 @@ fn from_words(w: &[u64]) -> Export {
     let mut device = *b"stand-in device ";
     device[15] = 0;
     Export {
-        how: How::from_u8(w[0] as u8).unwrap(),
+        handle_type: HandleType::from_u8(w[0] as u8).unwrap(),
         id: w[1],
         base: w[2],
         len: w[3],
@@ -396,7 +396,7 @@ fn memory_of_a_pool_for_sharing_is_open_only_while_it_is_used() {
     owner.ask("keep");
     for seed in 1..5 {
         let e = owner.make("pool", 100_000, seed);
-        assert_eq!((e.len(), e[0].how), (1, How::Pool));
+        assert_eq!((e.len(), e[0].handle_type), (1, HandleType::Pool));
         let before = cu.calls(c"cuMemPoolImportFromShareableHandle");
         for _ in 0..2 {
             let frees = cu.calls(c"cuMemFreeAsync");
@@ -488,7 +488,7 @@ fn memory_freed_while_it_is_open_is_not_taken_for_its_successor() {
     }
     assert!(again, "no address came twice: the test tests nothing");
     assert_eq!(cu.calls(c"cuIpcCloseMemHandle") > 0, again, "what was there before is closed");
-    // Nobody opens what is gone by an old name.
+    // What is gone is not opened by an old name.
     owner.ask("free");
     share::forget(owner.pid() as u64);
     assert!(fetch(&owner, &first, local, 8192).is_err());
@@ -531,7 +531,7 @@ fn nothing_is_initialised_and_no_context_is_made() {
     let a = cu.alloc(10);
     write(&[span(a, 10)], 0, &[1; 10]);
     cu.free(a);
-    // Device 1 is idle: nobody has used it in this test, or its context was made by another one.
+    // Device 1 is idle: it was not used in this test, or its context was made by another one.
     let after = (cu.calls(c"cuInit"), cu.calls(c"cuCtxCreate_v2"), cu.calls(c"cuDevicePrimaryCtxRetain"));
     assert_eq!((after.0, after.1), (before.0, before.1));
     assert!(after.2 <= before.2 + 1, "held once, being active already");

@@ -1,4 +1,4 @@
-//! Memory that is not there is an error to the call that accesses it, and nobody else notices.
+//! Memory that is not there is an error to the call that accesses it, and goes unnoticed by all else.
 #![cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
 
 use std::ffi::{c_int, c_void};
@@ -370,7 +370,7 @@ fn handled_by(signal: c_int) -> usize {
     }
 }
 
-/// A fault of nobody's.
+/// A fault that no handler is for.
 fn foreign(at: *mut u8) {
     // SAFETY: none: it is to fail.
     unsafe { at.write_volatile(1) }
@@ -411,7 +411,7 @@ extern "C" fn cure(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     unsafe { libc::mprotect(at, PAGE, libc::PROT_READ | libc::PROT_WRITE) };
 }
 
-/// Counts, and passes on to whom it found.
+/// Counts, and passes on to the handler that it found.
 extern "C" fn link(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     SEEN.fetch_add(100, SeqCst);
     // SAFETY: what was there was a handler with three arguments.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hmem::flight::{self, Part};
 use hmem::path::{Path, find};
-use hmem::share::{self, Export, How, Opened};
+use hmem::share::{self, Export, HandleType, Opened};
 use hmem::{Kind, Span, classify, copy, read, registry, write};
 use rocr_stand_in::runtime::Runtime;
 use ze_stand_in::loader::Loader;
@@ -204,16 +204,16 @@ fn an_address_that_is_used_again_is_another_allocation() {
         let (mut seen, mut again) = (Vec::<Export>::new(), false);
         for _ in 0..20 {
             let a = d.alloc(0, 8192);
-            let e = memory.dma_map(a + 100, 1000, 8).unwrap();
+            let e = memory.export_ipc(a + 100, 1000, 8).unwrap();
             assert_eq!((e.len(), e[0].base, e[0].len), (1, a as u64, 8192), "{name}");
-            assert_eq!(memory.dma_map(a, 8192, 8).unwrap(), e, "{name}: remembered");
+            assert_eq!(memory.export_ipc(a, 8192, 8).unwrap(), e, "{name}: remembered");
             assert!(memory.is_still(&e[0]));
             again |= seen.iter().any(|s| s.base == a as u64);
             assert!(seen.iter().all(|s| s.id != e[0].id), "{name}");
             seen.push(e[0]);
             d.free(a);
             assert!(!memory.is_still(&e[0]), "{name}");
-            assert!(memory.dma_map(a, 1, 8).is_err(), "{name}");
+            assert!(memory.export_ipc(a, 1, 8).is_err(), "{name}");
         }
         assert!(again, "the kernel gave no address out twice: the test tests nothing");
     });
@@ -242,7 +242,7 @@ fn refusals_have_their_errno_and_lead_to_staging() {
     let at = ze.alloc(0, 64);
     // SAFETY: no other thread of this test looks at the environment; the others hold no runtime now.
     unsafe { std::env::set_var("ZE_STAND_IN_OLD", "1") };
-    let refused = registry::of(Kind::Ze).dma_map(at, 64, 8).unwrap_err();
+    let refused = registry::of(Kind::Ze).export_ipc(at, 64, 8).unwrap_err();
     // SAFETY: as above.
     unsafe { std::env::remove_var("ZE_STAND_IN_OLD") };
     assert_eq!(refused.errno(), libc::EOPNOTSUPP);
@@ -251,8 +251,8 @@ fn refusals_have_their_errno_and_lead_to_staging() {
     let rocr = Runtime::start();
     let at = rocr.alloc(0, 64);
     rocr.fail(c"hsa_amd_register_deallocation_callback", 1, 0x1000);
-    assert!(registry::of(Kind::Rocr).dma_map(at, 64, 8).is_err());
-    assert!(registry::of(Kind::Rocr).dma_map(at, 64, 8).is_ok());
+    assert!(registry::of(Kind::Rocr).export_ipc(at, 64, 8).is_err());
+    assert!(registry::of(Kind::Rocr).export_ipc(at, 64, 8).is_ok());
     rocr.free(at);
 }
 
@@ -287,7 +287,7 @@ impl Owner {
         let w = self.ask(&format!("make {len} {seed}"));
         let bytes: Vec<u8> = w[5..].iter().flat_map(|w| w.to_ne_bytes()).collect();
         Export {
-            how: How::from_u8(w[0] as u8).unwrap(),
+            handle_type: HandleType::from_u8(w[0] as u8).unwrap(),
             id: w[1],
             base: w[2],
             len: w[3],
@@ -324,8 +324,8 @@ fn as_owner() {
                 let at = d.alloc(0, len);
                 d.put(at, &pattern(len, seed));
                 last = (at, len);
-                let e = registry::of(d.kind()).dma_map(at, len, 8).unwrap()[0];
-                let mut words = vec![e.how as u64, e.id, e.base, e.len, e.fd as u64 & 0xffff_ffff];
+                let e = registry::of(d.kind()).export_ipc(at, len, 8).unwrap()[0];
+                let mut words = vec![e.handle_type as u64, e.id, e.base, e.len, e.fd as u64 & 0xffff_ffff];
                 let bytes = [&e.device[..], &e.token[..]].concat();
                 words.extend(bytes.chunks(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap())));
                 let words: Vec<String> = words.iter().map(u64::to_string).collect();

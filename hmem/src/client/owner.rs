@@ -1,8 +1,8 @@
 //! The clients of this process, and what is registered of their memory.
 //!
 //! A registration is made when an address is found to be a client's, and serves every later operation
-//! inside it. What a client has invalidated is used by nobody any more when
-//! [`Registered::invalidate`] returns; whoever still has it registered (an open `fid_mr`) gets an
+//! inside it. What a client has invalidated is not used any more when
+//! [`Registered::invalidate`] returns; a registration of it that is still open (`fid_mr`) yields an
 //! error from then on, even if other memory comes to the same address, until that is closed.
 //!
 //! No lock is held while a client is called but that of the registration itself, and, in acquire, the
@@ -14,10 +14,10 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
+use super::contract::{Client, Importer, Place, Segment};
 use super::table::{FileExport, MOST};
-use super::{Client, Importer, Place, Segment};
 use crate::presence;
-use crate::share::{File, Hold, Mapped, describe_file};
+use crate::share::{File, describe_file};
 
 /// Most registrations kept for later.
 const BOUND: usize = 256;
@@ -27,7 +27,7 @@ pub(super) static COUNT: AtomicU32 = AtomicU32::new(0);
 
 static CLIENTS: RwLock<Vec<Arc<Plugged>>> = RwLock::new(Vec::new());
 static ALL: RwLock<Vec<Arc<Registration>>> = RwLock::new(Vec::new());
-/// What was invalidated while somebody had it registered: name, how often, address, length.
+/// What was invalidated while it was registered: name, how often, address, length.
 static STALE: Mutex<Vec<(u64, u32, usize, usize)>> = Mutex::new(Vec::new());
 
 struct Plugged {
@@ -36,15 +36,15 @@ struct Plugged {
 }
 
 /// A piece of memory, as this process reaches it.
-enum Way {
+enum Reached {
     Cpu(usize),
-    File { map: Mapped, fd: OwnedFd, off: u64 },
+    File { map: File, fd: OwnedFd, off: u64 },
     Opaque,
 }
 
 struct Pinned {
     segments: Vec<Segment>,
-    ways: Vec<Way>,
+    reached: Vec<Reached>,
 }
 
 #[derive(Default)]
@@ -101,14 +101,13 @@ fn new_name() -> u64 {
 #[derive(Debug)]
 pub struct Registered(u64);
 
-/// Registers a client. From now on the process's buffers are looked at with it in mind.
-pub fn register(client: Box<dyn Client>) -> Result<Registered, i32> {
+/// Registers a client; the table is known.
+pub(super) fn register(client: Box<dyn Client>) -> Result<Registered, i32> {
     if INSIDE.get() {
         return Err(libc::EDEADLK);
     }
     let id = new_name();
     CLIENTS.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(Plugged { id, client }));
-    super::own();
     // The first one: other copies of this crate may still think that this library is not loaded.
     if COUNT.fetch_add(1, Relaxed) == 0 {
         presence::outlive_answers();
@@ -136,7 +135,7 @@ impl Registered {
         Ok(())
     }
 
-    /// The client takes the memory away that it was asked for under this name. ENOENT: nobody has it
+    /// The client takes the memory away that it was asked for under this name. ENOENT: it is not registered
     /// any more.
     pub fn invalidate(&self, name: u64) -> Result<(), i32> {
         if INSIDE.get() {
@@ -169,7 +168,7 @@ impl Registered {
     }
 }
 
-/// A registration that somebody uses; until this is dropped it stays as it is.
+/// A registration in use; until this is dropped it stays as it is.
 struct InUse(Arc<Registration>);
 
 /// Likewise, with its pages, which are let go of first.
@@ -227,10 +226,10 @@ impl Registration {
             return Err(e);
         }
         let total = segments.iter().try_fold(0usize, |t, s| t.checked_add(s.len));
-        let ways = segments.iter().map(way).collect::<Result<Vec<_>, i32>>();
-        match ways {
-            Ok(ways) if total == Some(self.len) && segments.len() <= MOST => {
-                let pinned = Arc::new(Pinned { segments, ways });
+        let reached = segments.iter().map(reach).collect::<Result<Vec<_>, i32>>();
+        match reached {
+            Ok(reached) if total == Some(self.len) && segments.len() <= MOST => {
+                let pinned = Arc::new(Pinned { segments, reached });
                 state.pinned = Some(pinned.clone());
                 Ok(pinned)
             }
@@ -246,18 +245,18 @@ impl Registration {
     }
 }
 
-fn way(s: &Segment) -> Result<Way, i32> {
+fn reach(s: &Segment) -> Result<Reached, i32> {
     match s.place {
-        Place::Cpu(at) => Ok(Way::Cpu(at)),
-        Place::Opaque => Ok(Way::Opaque),
+        Place::Cpu(at) => Ok(Reached::Cpu(at)),
+        Place::Opaque => Ok(Reached::Opaque),
         Place::File(fd, off) if fd >= 0 => {
-            // Its own number, so that nobody else's file is under it as long as it is told of.
+            // Its own number, so that no other file is under it as long as it is told of.
             // SAFETY: the client says that it is open; if it is not, the kernel says so.
             let again = || unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
             let failed = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::EBADF);
             let fd = again().map_err(failed)?;
             let map = File::map(again().map_err(failed)?, off, s.len as u64).map_err(|e| e.code)?;
-            Ok(Way::File { map, fd, off })
+            Ok(Reached::File { map, fd, off })
         }
         Place::File(..) => Err(libc::EBADF),
     }
@@ -281,7 +280,7 @@ fn registration(addr: usize, len: usize, write: bool) -> Result<InUse, i32> {
         return Err(libc::ESTALE);
     }
     let mut acquired = None;
-    // Until the registration is on the list: whoever unregisters the client has to find it there.
+    // Until the registration is on the list: `unregister` has to find it there.
     let clients = reading(&CLIENTS);
     for by in clients.iter() {
         if let Some(ctx) = call(|| by.client.acquire(addr, len))? {
@@ -304,13 +303,13 @@ fn registration(addr: usize, len: usize, write: bool) -> Result<InUse, i32> {
     };
     drop(clients);
     if let Some(old) = old {
-        // Nobody found it before it was off the list, or else it is in use and goes on.
+        // It was not in use; if it was found before it was off the list, it is now, and that is waited for.
         retire(&old);
     }
     Ok(InUse(new))
 }
 
-/// Ends a registration that is off the list, when nobody uses it any more.
+/// Ends a registration that is off the list, when it is not in use any more.
 fn retire(old: &Registration) {
     let mut state = lock(&old.state);
     state.dead = true;
@@ -426,18 +425,16 @@ unsafe fn one(
         return done;
     }
     let (mut off, mut done) = (addr - r.addr, 0);
-    for (s, way) in pinned.segments.iter().zip(&pinned.ways) {
+    for (s, reached) in pinned.segments.iter().zip(&pinned.reached) {
         if off >= s.len {
             off -= s.len;
             continue;
         }
         let n = (s.len - off).min(len - done);
-        let (at, _access) = match way {
-            Way::Cpu(at) => (*at, None),
-            Way::File { map: Mapped { at, hold: Hold::File(file), .. }, .. } => {
-                (*at as usize, file.cpu_access(!to_host).map_err(|e| e.code)?)
-            }
-            _ => return Err(libc::EOPNOTSUPP),
+        let (at, _access) = match reached {
+            Reached::Cpu(at) => (*at, None),
+            Reached::File { map, .. } => (map.at(), map.cpu_access(!to_host).map_err(|e| e.code)?),
+            Reached::Opaque => return Err(libc::EOPNOTSUPP),
         };
         let at = std::ptr::with_exposed_provenance_mut::<u8>(at + off);
         // SAFETY: the client says that the segment is there, or it is mapped by us, and stays while it is
@@ -458,9 +455,9 @@ unsafe fn one(
 pub(super) fn map(addr: usize, len: usize) -> Result<Vec<FileExport>, i32> {
     let Held { pinned, of } = with_pages(addr, len, true)?;
     let (mut base, mut out) = (of.0.addr, Vec::new());
-    for (i, (s, way)) in pinned.segments.iter().zip(&pinned.ways).enumerate() {
+    for (i, (s, reached)) in pinned.segments.iter().zip(&pinned.reached).enumerate() {
         if base < addr + len && addr < base + s.len {
-            let Way::File { fd, off, .. } = way else { return Err(libc::EOPNOTSUPP) };
+            let Reached::File { fd, off, .. } = reached else { return Err(libc::EOPNOTSUPP) };
             let id = of.0.name * MOST as u64 + i as u64;
             let e = describe_file(fd.as_raw_fd(), *off, id, base as u64, s.len as u64).map_err(|e| e.code)?;
             out.push(FileExport { id, base: e.base, len: e.len, fd: e.fd, zero: 0, token: e.token });

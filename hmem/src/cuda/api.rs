@@ -6,8 +6,12 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
+use std::sync::OnceLock;
 
-use crate::runtime::functions;
+use crate::error::codes;
+use crate::kind::Kind;
+use crate::presence;
+use crate::runtime::{self, functions};
 
 /// A `CUdeviceptr`.
 pub(crate) type DevicePtr = u64;
@@ -44,10 +48,12 @@ impl fmt::Debug for Error {
     }
 }
 
+codes!(Kind::Cuda);
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut name: *const c_char = std::ptr::null();
-        if let Some(api) = super::loaded() {
+        if let Some(api) = loaded() {
             if api.get_error_name(self.0, &mut name).is_err() {
                 name = std::ptr::null();
             }
@@ -161,9 +167,25 @@ functions! {
 
 impl Api {
     /// Of the driver's library that is in this process, if one is. Loads nothing.
-    pub(crate) fn find() -> Option<Api> {
-        let library = crate::runtime::find("libcuda.so.1")?;
+    fn find() -> Option<Api> {
+        let library = runtime::find("libcuda.so.1")?;
         // SAFETY: it goes by the name of the driver's library, and is never given back.
         Some(unsafe { Api::read(library) })
     }
+}
+
+static API: OnceLock<Api> = OnceLock::new();
+
+/// Its functions, if it is known to be in the process.
+#[inline]
+pub(super) fn loaded() -> Option<&'static Api> {
+    if presence::is_here(Kind::Cuda) { API.get() } else { None }
+}
+
+/// Looks for it, and keeps its functions.
+pub(super) fn find() -> bool {
+    let Some(api) = Api::find() else { return false };
+    // Two threads may find it at once: either table will do.
+    let _ = API.set(api);
+    true
 }

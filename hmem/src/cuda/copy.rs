@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::api::{Api, Error, Handle, NOT_FOUND, NOT_READY};
-use super::lane::{Entered, Line, Slot, Way, context_for, give_back, slot};
-use super::{Info, Sort, info, loaded};
+use super::api::{Api, Error, Handle, NOT_FOUND, NOT_READY, loaded};
+use super::info::{Info, Sort, info};
+use super::stream::{self, Direction, Entered, Slot, StreamUse, context_for, give_back, slot};
+use crate::error::Error as AnyError;
 use crate::flight::{Flight, PIECE, Part};
 use crate::share::Opened;
 
@@ -16,7 +17,7 @@ pub(crate) fn copy_now(dst: usize, src: usize, len: usize) -> Result<(), Error> 
     }
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let entered = Entered::new(api, context_for(api, dst, src)?)?;
-    let slot = slot(api, &entered, Line::Waited)?;
+    let slot = slot(api, &entered, StreamUse::Waited)?;
     let stream = slot.stream as Handle;
     let copied = api.copy_async(dst as u64, src as u64, len, stream).and_then(|()| api.stream_wait(stream));
     give_back(api, &slot);
@@ -53,26 +54,26 @@ pub(super) unsafe fn start(
     let first = parts.iter().find(|p| p.len > 0);
     let ctx = match (ctx, first) {
         (0, Some(p)) => context_for(api, p.dst, p.src)?,
-        (0, None) => super::lane::any(api).unwrap_or(0),
+        (0, None) => stream::any(api).unwrap_or(0),
         (ctx, _) => ctx,
     };
-    let (way, pageable) = match first {
+    let (direction, pageable) = match first {
         Some(p) if host => {
             let (dst, src) = (info(p.dst), info(p.src));
             let is_host = |side: Option<Info>| side.is_none_or(|i| i.sort == Sort::Host);
-            let way = match (is_host(src), is_host(dst)) {
-                (true, _) => Way::In,
-                (false, true) => Way::Out,
-                (false, false) => Way::Between,
+            let direction = match (is_host(src), is_host(dst)) {
+                (true, _) => Direction::ToDevice,
+                (false, true) => Direction::FromDevice,
+                (false, false) => Direction::BetweenDevices,
             };
-            (way, dst.is_none() || src.is_none())
+            (direction, dst.is_none() || src.is_none())
         }
-        _ => (Way::Between, false),
+        _ => (Direction::BetweenDevices, false),
     };
     let long = parts.iter().map(|p| p.len).sum::<usize>() > PIECE;
     let entered = Entered::new(api, ctx)?;
     let mut pending = Pending {
-        slot: slot(api, &entered, Line::Flight(way, long))?,
+        slot: slot(api, &entered, StreamUse::Flight(direction, long))?,
         todo: parts.iter().copied().filter(|p| p.len > 0).collect(),
         pageable,
         over: false,
@@ -83,7 +84,7 @@ pub(super) unsafe fn start(
 }
 
 impl Flight for Pending {
-    fn poll(&mut self) -> Result<bool, crate::Error> {
+    fn poll(&mut self) -> Result<bool, AnyError> {
         let api = loaded().ok_or(Error(NOT_FOUND))?;
         match api.event_query(self.slot.event as Handle) {
             Ok(()) if self.todo.is_empty() => {

@@ -2,11 +2,14 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use super::api::{Api, DMA_BUF_PCIE, Error, HANDLE_POSIX_FD, IpcHandle, NOT_FOUND, RANGE_DMA_BUF, attr};
-use super::lane::{Entered, context_of};
-use super::{Info, Sort, info, loaded};
-use crate::Kind;
-use crate::share::{Export, How, kept};
+use super::api::{
+    Api, DMA_BUF_PCIE, Error, HANDLE_POSIX_FD, IpcHandle, NOT_FOUND, RANGE_DMA_BUF, attr, loaded,
+};
+use super::info::{Info, Sort, ask, info};
+use super::pool;
+use super::stream::{Entered, context_of};
+use crate::kind::Kind;
+use crate::share::{Export, HandleType, cached_export};
 
 /// The allocations that `addr..addr+len` is of, in order: at most `most`, each with its handle. An
 /// error is why one of them cannot be shared.
@@ -19,7 +22,7 @@ pub fn export(addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error
         if out.len() == most || of.len == 0 || of.base > at {
             return Err(Error(NOT_FOUND));
         }
-        out.push(kept(Kind::Cuda, (of.id, of.base, of.len), || make(api, &of))?);
+        out.push(cached_export((Kind::Cuda, is_still), (of.id, of.base, of.len), || make(api, &of))?);
         at = of.base + of.len;
     }
     Ok(out)
@@ -35,7 +38,7 @@ pub(super) fn is_still(e: &Export) -> bool {
 fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), Error> {
     let entered = Entered::new(api, context_of(api, of)?)?;
     let mut export = Export {
-        how: How::Legacy,
+        handle_type: HandleType::Legacy,
         id: of.id,
         base: of.base,
         len: of.len,
@@ -58,19 +61,19 @@ fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), Error> {
         }
         Sort::Mapped => {
             let fd = descriptor(api, of.base)?;
-            export.how = How::Descriptor;
+            export.handle_type = HandleType::Descriptor;
             export.fd = fd.as_raw_fd();
             Some(fd)
         }
         Sort::Pool => {
             // To try it with a pool that was not made for it is an error, which tools that look for errors report.
-            let allowed = super::ask(api, [attr::HANDLE_TYPES], of.base as usize)
-                .map_or(HANDLE_POSIX_FD, |[a]| a as u32);
+            let allowed =
+                ask(api, [attr::HANDLE_TYPES], of.base as usize).map_or(HANDLE_POSIX_FD, |[a]| a as u32);
             if allowed & HANDLE_POSIX_FD == 0 {
                 return Err(Error(NOT_SUPPORTED));
             }
-            export.how = How::Pool;
-            export.fd = super::pool::export(api, of, &mut export.token)?;
+            export.handle_type = HandleType::Pool;
+            export.fd = pool::export(api, of, &mut export.token)?;
             None
         }
         // CUDA has no handle for it.

@@ -4,11 +4,11 @@ use std::os::fd::AsRawFd;
 
 use super::api::{
     ACCESS_READ_WRITE, AccessDesc, Error, HANDLE_POSIX_FD, IPC_LAZY_PEER_ACCESS, IpcHandle, LOCATION_DEVICE,
-    NOT_FOUND,
+    NOT_FOUND, loaded,
 };
-use super::lane::{self, Entered};
-use super::{Sort, info, loaded};
-use crate::share::{Export, Hold, How, Mapped, fetch};
+use super::info::{Sort, info};
+use super::stream::{self, Entered};
+use crate::share::{Backing, Export, HandleType, Mapped, fetch};
 
 /// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_INVALID_HANDLE`.
 const INVALID_VALUE: i32 = 1;
@@ -18,8 +18,8 @@ const INVALID_HANDLE: i32 = 400;
 pub(super) fn context(export: &Export, local: usize) -> Result<usize, Error> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     match info(local).filter(|i| i.device >= 0 && i.sort != Sort::Host) {
-        Some(of) => lane::context_of(api, &of),
-        None => lane::context_on(api, &export.device).or_else(|| lane::any(api)).ok_or(Error(NOT_FOUND)),
+        Some(of) => stream::context_of(api, &of),
+        None => stream::context_on(api, &export.device).or_else(|| stream::any(api)).ok_or(Error(NOT_FOUND)),
     }
 }
 
@@ -28,7 +28,7 @@ struct Mapping {
     ctx: usize,
     at: u64,
     len: u64,
-    how: How,
+    handle_type: HandleType,
 }
 
 /// Maps it for `ctx`.
@@ -36,16 +36,16 @@ pub(super) fn import(pid: i32, export: &Export, ctx: usize) -> Result<Mapped, Er
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let entered = Entered::new(api, ctx)?;
     let mapping = map(pid, export, ctx, &entered)?;
-    Ok(Mapped { at: mapping.at, len: mapping.len, hold: Hold::Runtime(Box::new(mapping)) })
+    Ok(Mapped { at: mapping.at, len: mapping.len, backing: Backing::Runtime(Box::new(mapping)) })
 }
 
 fn map(pid: i32, export: &Export, ctx: usize, entered: &Entered<'_>) -> Result<Mapping, Error> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let mut at = 0;
-    match export.how {
-        How::Legacy => {
+    match export.handle_type {
+        HandleType::Legacy => {
             api.ipc_open(&mut at, IpcHandle(export.token), IPC_LAZY_PEER_ACCESS)?;
-            let mapping = Mapping { ctx, at, len: export.len, how: export.how };
+            let mapping = Mapping { ctx, at, len: export.len, handle_type: export.handle_type };
             // Its length is the owner's word until the driver confirms it.
             let (mut base, mut len) = (0, 0);
             api.mem_range(&mut base, &mut len, at)?;
@@ -55,7 +55,7 @@ fn map(pid: i32, export: &Export, ctx: usize, entered: &Entered<'_>) -> Result<M
             }
             Ok(mapping)
         }
-        How::Descriptor => {
+        HandleType::Descriptor => {
             let fd = fetch(pid, export.fd).map_err(|_| Error(INVALID_HANDLE))?;
             let mut handle = 0;
             let as_ptr = std::ptr::without_provenance_mut(fd.as_raw_fd() as usize);
@@ -67,7 +67,7 @@ fn map(pid: i32, export: &Export, ctx: usize, entered: &Entered<'_>) -> Result<M
                     let _ = api.mem_unreserve(at, len);
                     return Err(e);
                 }
-                let mapping = Mapping { ctx, at, len: export.len, how: export.how };
+                let mapping = Mapping { ctx, at, len: export.len, handle_type: export.handle_type };
                 let desc =
                     AccessDesc { kind: LOCATION_DEVICE, device: entered.device()?, flags: ACCESS_READ_WRITE };
                 api.mem_access(at, len, &desc, 1)?;
@@ -77,7 +77,7 @@ fn map(pid: i32, export: &Export, ctx: usize, entered: &Entered<'_>) -> Result<M
             let _ = api.mem_release(handle);
             mapped
         }
-        How::File | How::Hsa | How::Ze | How::Pool => Err(Error(INVALID_VALUE)),
+        HandleType::File | HandleType::Hsa | HandleType::Ze | HandleType::Pool => Err(Error(INVALID_VALUE)),
     }
 }
 
@@ -86,8 +86,8 @@ impl Drop for Mapping {
         let Some(api) = loaded() else { return };
         let Ok(_entered) = Entered::new(api, self.ctx) else { return };
         let len = self.len as usize;
-        let _ = match self.how {
-            How::Legacy => api.ipc_close(self.at),
+        let _ = match self.handle_type {
+            HandleType::Legacy => api.ipc_close(self.at),
             _ => api.mem_unmap(self.at, len).and_then(|()| api.mem_unreserve(self.at, len)),
         };
     }

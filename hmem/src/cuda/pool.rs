@@ -10,11 +10,11 @@ use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::api::{
-    ACCESS_READ_WRITE, AccessDesc, Api, Error, HANDLE_POSIX_FD, Handle, LOCATION_DEVICE, NOT_FOUND,
+    ACCESS_READ_WRITE, AccessDesc, Api, Error, HANDLE_POSIX_FD, Handle, LOCATION_DEVICE, NOT_FOUND, loaded,
 };
-use super::lane::{Entered, Line, give_back, slot};
-use super::{Info, loaded};
-use crate::share::{Export, Hold, Mapped, fetch};
+use super::info::{Info, info};
+use super::stream::{Entered, StreamUse, give_back, slot};
+use crate::share::{Backing, Export, Mapped, fetch};
 
 /// Most pools kept, ours and others'.
 const BOUND: usize = 64;
@@ -42,9 +42,8 @@ impl Ours {
     /// Whether it is still the pool of that name. A pool made after another one was destroyed may have its name;
     /// it has none of its allocations.
     fn is_still(&self) -> bool {
-        let lives = |&(id, base): &(u64, u64)| {
-            super::info(base as usize).is_some_and(|i| (i.id, i.pool) == (id, self.pool))
-        };
+        let lives =
+            |&(id, base): &(u64, u64)| info(base as usize).is_some_and(|i| (i.id, i.pool) == (id, self.pool));
         self.witnesses.iter().any(lives)
     }
 }
@@ -131,7 +130,7 @@ impl Drop for Pointer {
     fn drop(&mut self) {
         let Some(api) = loaded() else { return };
         let Ok(entered) = Entered::new(api, self.ctx) else { return };
-        let Ok(slot) = slot(api, &entered, Line::Waited) else { return };
+        let Ok(slot) = slot(api, &entered, StreamUse::Waited) else { return };
         let stream = slot.stream as Handle;
         // The owner may free it as soon as it hears that we are done.
         let _ = api.free_async(self.at, stream).and_then(|()| api.stream_wait(stream));
@@ -164,5 +163,5 @@ pub(super) fn import(pid: i32, owner: u64, export: &Export, ctx: usize) -> Resul
     if base > at || (base + len as u64).saturating_sub(at) < export.len {
         return Err(Error(INVALID_VALUE));
     }
-    Ok(Mapped { at, len: export.len, hold: Hold::Runtime(Box::new(pointer)) })
+    Ok(Mapped { at, len: export.len, backing: Backing::Runtime(Box::new(pointer)) })
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Flight;
-use crate::Error;
+use crate::error::Error;
 
 /// After how long without one that lands it is said that copies are held.
 const LONG: Duration = Duration::from_secs(10);
@@ -23,11 +23,11 @@ struct Flying<T> {
 pub struct Flights<T> {
     all: Vec<Flying<T>>,
     /// Questions in vain since one landed.
-    vain: u32,
+    empty_polls: u32,
     /// When the first of these was noticed.
     since: Option<Instant>,
     /// It has been said that they are held.
-    told: bool,
+    warned: bool,
 }
 
 impl<T> Default for Flights<T> {
@@ -39,7 +39,7 @@ impl<T> Default for Flights<T> {
 impl<T> Flights<T> {
     /// None yet.
     pub const fn new() -> Flights<T> {
-        Flights { all: Vec::new(), vain: 0, since: None, told: false }
+        Flights { all: Vec::new(), empty_polls: 0, since: None, warned: false }
     }
 
     /// Whether there are none.
@@ -60,7 +60,7 @@ impl<T> Flights<T> {
     }
 
     /// One that is over, if there is one, and how it ended: asks for the first of each queue.
-    pub fn landed(&mut self) -> Option<(T, Result<(), Error>)> {
+    pub fn poll_done(&mut self) -> Option<(T, Result<(), Error>)> {
         // Queues whose first is not over.
         let mut busy = [None; 8];
         let mut at = 0;
@@ -84,7 +84,7 @@ impl<T> Flights<T> {
             if how.is_ok() && queue.is_some() {
                 self.overtake(at, queue);
             }
-            (self.vain, self.since) = (0, None);
+            (self.empty_polls, self.since) = (0, None);
             // In order, by which the first of a queue is found.
             return Some((self.all.remove(at).name, how));
         }
@@ -92,19 +92,19 @@ impl<T> Flights<T> {
     }
 
     /// Whether none has landed for long, though they were asked for; said once. To be called after
-    /// [`Flights::landed`] has found none.
+    /// [`Flights::poll_done`] has found none.
     pub fn held(&mut self) -> bool {
         self.held_for(LONG)
     }
 
     fn held_for(&mut self, long: Duration) -> bool {
-        self.vain = self.vain.wrapping_add(1);
-        if self.told || self.all.is_empty() || self.vain % GLANCE != 0 {
+        self.empty_polls = self.empty_polls.wrapping_add(1);
+        if self.warned || self.all.is_empty() || self.empty_polls % GLANCE != 0 {
             return false;
         }
         let now = Instant::now();
-        self.told = now.duration_since(*self.since.get_or_insert(now)) > long;
-        self.told
+        self.warned = now.duration_since(*self.since.get_or_insert(now)) > long;
+        self.warned
     }
 
     /// The copy at `at` of that queue is over: if the last one there is as well, so are those between.
@@ -130,7 +130,7 @@ impl<T> Flights<T> {
     /// Waits for those for which `which` says so. They are told of as ever.
     pub fn wait(&mut self, mut which: impl FnMut(&T) -> bool) {
         for f in self.all.iter_mut().filter(|f| !f.over && which(&f.name)) {
-            // An error is found again by whoever asks next.
+            // An error is found again by the next poll.
             while matches!(f.flight.poll(), Ok(false)) {
                 std::hint::spin_loop();
             }
@@ -181,7 +181,7 @@ mod tests {
             let end = Instant::now() + Duration::from_millis(50);
             let mut said = 0;
             while Instant::now() < end {
-                assert_eq!(all.landed(), None);
+                assert_eq!(all.poll_done(), None);
                 said += u32::from(all.held_for(long));
             }
             said
@@ -195,8 +195,8 @@ mod tests {
         }
         assert_eq!(said(&mut all, Duration::from_secs(60)), 0, "not for long");
         done.store(1, Relaxed);
-        assert_eq!(all.landed(), Some((0, Ok(()))));
-        assert_eq!((all.vain, all.since), (0, None), "one that lands is a new beginning");
+        assert_eq!(all.poll_done(), Some((0, Ok(()))));
+        assert_eq!((all.empty_polls, all.since), (0, None), "one that lands is a new beginning");
         assert_eq!(said(&mut all, Duration::from_millis(10)), 1);
         assert_eq!(said(&mut all, Duration::ZERO), 0, "once");
     }
@@ -212,7 +212,7 @@ mod tests {
                 all.add((queue, number), Box::new(Numbered { queue, number, done, asked }));
             }
         }
-        let questions = |all: &mut Flights<(usize, u32)>| (all.landed(), asked.swap(0, Relaxed));
+        let questions = |all: &mut Flights<(usize, u32)>| (all.poll_done(), asked.swap(0, Relaxed));
         assert_eq!(questions(&mut all), (None, 2));
         // One of the second queue: it, and the last, which is not over.
         done[1].store(1, Relaxed);
@@ -227,7 +227,7 @@ mod tests {
         done[1].store(u32::MAX, Relaxed);
         assert_eq!(questions(&mut all).0, Some(((1, 1), Err(Error::FAULT))));
         all.cancel(|(_, number)| *number < 9);
-        assert_eq!(all.landed(), Some(((1, 9), Err(Error::FAULT))));
+        assert_eq!(all.poll_done(), Some(((1, 9), Err(Error::FAULT))));
         assert!(all.is_empty());
     }
 }

@@ -1,8 +1,5 @@
 //! The handler of SIGSEGV and SIGBUS: a fault of [`super::routine`]'s goes on there, everything else is passed on
 //! to the handler that was there before, as the kernel would have called it.
-//!
-//! It is set by the system call, not by sigaction(3): UCX, sanitizers and the JVM's libjsig have functions of
-//! that name which do something else for these two signals.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -10,97 +7,43 @@ use std::sync::atomic::{
     AtomicPtr,
     Ordering::{Acquire, Release},
 };
-use std::sync::{Mutex, PoisonError};
 
 use super::routine;
 
 /// The kernel's `struct sigaction`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Action {
-    handler: usize,
-    flags: u64,
-    restorer: usize,
-    mask: u64,
+pub(super) struct Action {
+    pub(super) handler: usize,
+    pub(super) flags: u64,
+    pub(super) restorer: usize,
+    pub(super) mask: u64,
 }
 
-const SA_RESTORER: u64 = 0x0400_0000;
-const SA_NODEFER: u64 = libc::SA_NODEFER as u64;
+pub(super) const SA_NODEFER: u64 = libc::SA_NODEFER as u64;
 const SA_RESETHAND: u64 = libc::SA_RESETHAND as u64;
-/// What the handler before chose and this one keeps.
-const KEPT: u64 = (libc::SA_ONSTACK | libc::SA_RESTART) as u64;
 /// SIGBUS: a page was found broken which this thread did not touch.
 const BUS_MCEERR_AO: c_int = 5;
 
 static DEFAULT: Action = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
 
-const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+pub(super) const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// Those before us, by signal: when we came first, and when another one had taken our place. Both are null or
 /// live for ever.
-static FIRST: [AtomicPtr<Action>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
-static SECOND: [AtomicPtr<Action>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
+pub(super) static FIRST: [AtomicPtr<Action>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
+pub(super) static SECOND: [AtomicPtr<Action>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 
-/// Why there is no handler of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum No {
-    /// The kernel does not let us.
-    Forbidden(i32),
-    /// Another one has taken our place twice.
-    Replaced,
-}
-
-/// Reads, and with `new` sets, what is done on a signal.
-fn action(signal: c_int, new: Option<&Action>) -> Result<Action, No> {
+/// Reads, and with `new` sets, what is done on a signal; or the errno.
+pub(super) fn action(signal: c_int, new: Option<&Action>) -> Result<Action, i32> {
     let mut old = DEFAULT;
     let new = new.map_or(ptr::null(), ptr::from_ref);
     // SAFETY: both are of the kernel's layout or null; a new handler is ours, or was there before.
     let ret = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new, &raw mut old, 8usize) };
     match ret {
         0 => Ok(old),
-        _ => Err(No::Forbidden(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::ENOSYS))),
+        _ => Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::ENOSYS)),
     }
-}
-
-/// Sees to it that a fault of ours comes to our handler: to be asked at every registration, since others may have
-/// taken its place. Whoever did so has its turn before those that we came after, once; after the second time
-/// there is no end to be seen.
-pub(super) fn hold() -> Result<(), No> {
-    static LOCK: Mutex<()> = Mutex::new(());
-    let _lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-    for (i, signal) in SIGNALS.into_iter().enumerate() {
-        let now = action(signal, None)?;
-        if now.handler == routine::entry().0 {
-            continue;
-        }
-        let before = match (FIRST[i].load(Acquire).is_null(), SECOND[i].load(Acquire).is_null()) {
-            (true, _) => &FIRST[i],
-            // Another copy of this code came after us, and passes on to us.
-            (false, _) if is_like_us(now.handler) => continue,
-            (false, true) => &SECOND[i],
-            (false, false) => return Err(No::Replaced),
-        };
-        // It may be called at once.
-        before.store(Box::into_raw(Box::new(now)), Release);
-        let (handler, restorer) = routine::entry();
-        let is_default = now.handler == libc::SIG_DFL || now.handler == libc::SIG_IGN;
-        let kept = if is_default { libc::SA_ONSTACK as u64 } else { now.flags & KEPT };
-        let flags = libc::SA_SIGINFO as u64 | SA_NODEFER | SA_RESTORER | kept;
-        let replaced = action(signal, Some(&Action { handler, flags, restorer, mask: 0 }))?;
-        if replaced.handler != now.handler {
-            // Set by another thread in between.
-            before.store(Box::into_raw(Box::new(replaced)), Release);
-        }
-    }
-    Ok(())
-}
-
-/// Whether a handler is that of another library with this code in it.
-fn is_like_us(handler: usize) -> bool {
-    let mut found = [0u8; 16];
-    let at = handler.wrapping_sub(found.len());
-    super::by_call(found.as_mut_ptr(), ptr::without_provenance(at), found.len()).is_ok()
-        && found == *routine::SIGNATURE
 }
 
 /// What the handler does. `above` is the place above its return address: there the kernel puts the context, and no

@@ -4,7 +4,7 @@
 
 use std::arch::global_asm;
 
-use super::handler;
+use super::fault::{Cell, Fault};
 
 /// From how many bytes on the processor's own loop is used. Below that its start costs more than it saves.
 const LONG: usize = 4096;
@@ -270,39 +270,14 @@ global_asm!(
     "mov edx, 1",
     "ret",
     ".cfi_endproc",
-    // The signal handler, with the place above its return address as fourth argument. By what precedes it
-    // another copy of this code knows it.
-    ".p2align 4",
-    ".ascii \"strait guard 1\\0\\0\"",
-    ".hidden strait_guard_entry",
-    ".globl strait_guard_entry",
-    "strait_guard_entry:",
-    ".cfi_startproc",
-    "lea rcx, [rsp + 8]",
-    "jmp {on_fault}",
-    ".cfi_endproc",
-    // Where it returns to. Debuggers know these instructions, and look one byte before them.
-    ".p2align 4",
-    "nop",
-    ".hidden strait_guard_return",
-    ".globl strait_guard_return",
-    "strait_guard_return:",
-    "mov rax, 15",
-    "syscall",
     ".popsection",
     long = const LONG,
-    on_fault = sym handler::on_fault,
 );
-
-/// Before the handler's first byte.
-pub(super) const SIGNATURE: &[u8; 16] = b"strait guard 1\0\0";
 
 unsafe extern "C" {
     static strait_guard_begin: u8;
     static strait_guard_end: u8;
     static strait_guard_fault: u8;
-    static strait_guard_entry: u8;
-    static strait_guard_return: u8;
 
     fn strait_guard_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
     fn strait_guard_copy_wide(to: *mut u8, from: *const u8, len: usize) -> usize;
@@ -334,11 +309,6 @@ pub(super) fn fix_up() -> usize {
     (&raw const strait_guard_fault) as usize
 }
 
-/// The signal handler, and what the kernel is told to have it return to.
-pub(super) fn entry() -> (usize, usize) {
-    ((&raw const strait_guard_entry) as usize, (&raw const strait_guard_return) as usize)
-}
-
 macro_rules! cells {
     ($($int:ty: $load:ident $swap:ident $cas:ident $add:ident $and:ident $or:ident $xor:ident;)*) => {
         unsafe extern "C" {$(
@@ -351,39 +321,39 @@ macro_rules! cells {
             fn $cas(cell: *mut u8, expected: u64, value: u64) -> Answer;
         )*}
         $(
-            impl super::Cell for $int {
+            impl Cell for $int {
                 #[inline]
-                unsafe fn load(cell: *mut u8) -> Result<$int, super::Fault> {
+                unsafe fn load(cell: *mut u8) -> Result<$int, Fault> {
                     // SAFETY: the caller's promise.
                     of(unsafe { $load(cell) }).map(|v| v as $int)
                 }
                 #[inline]
-                unsafe fn swap(cell: *mut u8, value: $int) -> Result<$int, super::Fault> {
+                unsafe fn swap(cell: *mut u8, value: $int) -> Result<$int, Fault> {
                     // SAFETY: the caller's promise.
                     of(unsafe { $swap(cell, value.into()) }).map(|v| v as $int)
                 }
                 #[inline]
-                unsafe fn add(cell: *mut u8, value: $int) -> Result<$int, super::Fault> {
+                unsafe fn add(cell: *mut u8, value: $int) -> Result<$int, Fault> {
                     // SAFETY: the caller's promise.
                     of(unsafe { $add(cell, value.into()) }).map(|v| v as $int)
                 }
                 #[inline]
-                unsafe fn and(cell: *mut u8, value: $int) -> Result<$int, super::Fault> {
+                unsafe fn and(cell: *mut u8, value: $int) -> Result<$int, Fault> {
                     // SAFETY: the caller's promise.
                     of(unsafe { $and(cell, value.into()) }).map(|v| v as $int)
                 }
                 #[inline]
-                unsafe fn or(cell: *mut u8, value: $int) -> Result<$int, super::Fault> {
+                unsafe fn or(cell: *mut u8, value: $int) -> Result<$int, Fault> {
                     // SAFETY: the caller's promise.
                     of(unsafe { $or(cell, value.into()) }).map(|v| v as $int)
                 }
                 #[inline]
-                unsafe fn xor(cell: *mut u8, value: $int) -> Result<$int, super::Fault> {
+                unsafe fn xor(cell: *mut u8, value: $int) -> Result<$int, Fault> {
                     // SAFETY: the caller's promise.
                     of(unsafe { $xor(cell, value.into()) }).map(|v| v as $int)
                 }
                 #[inline]
-                unsafe fn cas(cell: *mut u8, expected: $int, value: $int) -> Result<$int, super::Fault> {
+                unsafe fn cas(cell: *mut u8, expected: $int, value: $int) -> Result<$int, Fault> {
                     // SAFETY: the caller's promise.
                     of(unsafe { $cas(cell, expected.into(), value.into()) }).map(|v| v as $int)
                 }
@@ -393,8 +363,8 @@ macro_rules! cells {
 }
 
 #[inline]
-fn of(answer: Answer) -> Result<u64, super::Fault> {
-    if answer.fault == 0 { Ok(answer.value) } else { Err(super::Fault) }
+fn of(answer: Answer) -> Result<u64, Fault> {
+    if answer.fault == 0 { Ok(answer.value) } else { Err(Fault) }
 }
 
 cells! {

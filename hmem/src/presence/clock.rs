@@ -83,13 +83,13 @@ fn study() {
     }
 }
 
-/// Waits until whoever has an answer, in any copy of this crate in the process, has to ask anew.
+/// Waits until every answer given before, in any copy of this crate in the process, is old.
 pub(crate) fn outlive_answers() {
     std::thread::sleep(LONGEST);
 }
 
-/// Looks for a word, and does without one that stands still. To be called now and then, by
-/// whoever looks at sockets, say.
+/// Looks for a word, and does without one that stands still. To be called now and then, as
+/// often as sockets are looked at, say.
 pub(crate) fn check() {
     let Some(word) = word() else { return study() };
     let now = ticks();
@@ -187,7 +187,7 @@ mod tests {
         std::thread::sleep(LONGEST);
         check();
         assert!(word().is_some());
-        // One that nobody changes.
+        // One that never changes.
         static DEAD: AtomicU32 = AtomicU32::new(7);
         WORD.store((&raw const DEAD).cast_mut(), Relaxed);
         ask();

@@ -17,7 +17,8 @@ mod clock;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use crate::Kind;
+use crate::kind::Kind;
+use crate::memory::Memory;
 pub(crate) use clock::{check, outlive_answers};
 
 /// A bit for each kind that there may be memory of.
@@ -40,37 +41,49 @@ pub(crate) const fn bit(kind: Kind) -> u32 {
     1 << kind as u8
 }
 
-/// A bit for each kind that an application might have a pointer of by now, if `addr` could be one.
+/// A bit for each kind of `all` that an application might have a pointer of by now, if `addr` could be one.
 #[inline]
-pub(crate) fn may_own(addr: usize) -> u32 {
+pub(crate) fn may_own(addr: usize, all: &[&dyn Memory]) -> u32 {
     if is_never_a_device(addr) {
         return 0;
     }
     if clock::is_old() {
-        ask_again();
+        ask_again(all);
     }
     STATE.load(Relaxed)
 }
 
 /// Looks for all of them now, whatever was found before. For calls that set something up.
-pub fn look() {
+pub(crate) fn look(all: &[&dyn Memory]) {
     LOADED.store(0, Relaxed);
-    ask_again();
+    ask_again(all);
 }
 
+/// Looks for one kind now, whatever was found before. For calls that set something up.
+pub(crate) fn look_for(memory: &dyn Memory) -> bool {
+    LEARNED.call_once(learn_host_ranges);
+    find(memory);
+    is_here(memory.kind())
+}
+
+fn find(memory: &dyn Memory) {
+    if !is_here(memory.kind()) && memory.find() {
+        is_here_now(memory.kind());
+    }
+}
+
+static LEARNED: Once = Once::new();
+
 #[cold]
-fn ask_again() {
+fn ask_again(all: &[&dyn Memory]) {
     clock::ask();
-    static LEARNED: Once = Once::new();
     LEARNED.call_once(learn_host_ranges);
     let adds = objects_loaded();
     if LOADED.swap(adds, Relaxed) == adds {
         return;
     }
-    for memory in crate::registry::ALL {
-        if !is_here(memory.kind()) && memory.find() {
-            is_here_now(memory.kind());
-        }
+    for memory in all {
+        find(*memory);
     }
 }
 

@@ -5,8 +5,12 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
+use std::sync::OnceLock;
 
-use crate::runtime::functions;
+use crate::error::codes;
+use crate::kind::Kind;
+use crate::presence;
+use crate::runtime::{self, functions};
 
 /// An `hsa_agent_t`, `hsa_signal_t`: both are one 64-bit handle.
 pub(crate) type Handle = u64;
@@ -42,7 +46,7 @@ impl fmt::Display for Error {
             return f.write_str("this HSA runtime cannot, or not with this memory");
         }
         let mut text: *const c_char = std::ptr::null();
-        let known = super::loaded().is_some_and(|api| api.status_string(self.0, &mut text).is_ok());
+        let known = loaded().is_some_and(|api| api.status_string(self.0, &mut text).is_ok());
         if !known || text.is_null() {
             return write!(f, "HSA status {:#x}", self.0);
         }
@@ -57,6 +61,8 @@ impl fmt::Debug for Error {
         fmt::Display::fmt(self, f)
     }
 }
+
+codes!(Kind::Rocr);
 
 /// `hsa_amd_ipc_memory_t`.
 #[repr(C)]
@@ -113,9 +119,25 @@ functions! {
 
 impl Api {
     /// Of the runtime that is in this process, if one is. Loads nothing.
-    pub(crate) fn find() -> Option<Api> {
-        let library = crate::runtime::find("libhsa-runtime64.so.1")?;
+    fn find() -> Option<Api> {
+        let library = runtime::find("libhsa-runtime64.so.1")?;
         // SAFETY: it goes by the name of the runtime's library, and is never given back.
         Some(unsafe { Api::read(library) })
     }
+}
+
+static API: OnceLock<Api> = OnceLock::new();
+
+/// Its functions, if it is known to be in the process.
+#[inline]
+pub(super) fn loaded() -> Option<&'static Api> {
+    if presence::is_here(Kind::Rocr) { API.get() } else { None }
+}
+
+/// Looks for it, and keeps its functions.
+pub(super) fn find() -> bool {
+    let Some(api) = Api::find() else { return false };
+    // Two threads may find it at once: either table will do.
+    let _ = API.set(api);
+    true
 }

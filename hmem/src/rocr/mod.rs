@@ -1,5 +1,5 @@
 //! ROCm's device memory, through the HSA runtime that the application itself has loaded and started.
-//! Nothing here calls hsa_init: memory that there is to be asked about was made by somebody who has.
+//! Nothing here calls hsa_init: memory exists only in a process that has called it.
 //!
 //! HSA does not number its allocations. One that is shared is watched by a deallocation callback, and
 //! counts as another one from then on; where the runtime has no such callback nothing is shared.
@@ -17,19 +17,14 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub use api::Error;
 use api::{
     AGENT_DEVICE, Api, BLOCKED, DEVICE_GPU, Handle, INVALID_ALLOCATION, INVALID_ARGUMENT, Ipc, LESS,
-    POINTER_HSA, POINTER_LOCKED, POINTER_UNKNOWN, PointerInfo, UNSUPPORTED,
+    POINTER_HSA, POINTER_LOCKED, POINTER_UNKNOWN, PointerInfo, UNSUPPORTED, loaded,
 };
 
+use crate::error::Error as AnyError;
 use crate::flight::{Flight, PIECE, Part};
-use crate::registry::{Memory, Pages};
-use crate::share::{Export, Hold, How, Mapped, Opened, kept};
-use crate::{Error as AnyError, Kind, presence};
-
-static API: OnceLock<Api> = OnceLock::new();
-
-fn loaded() -> Option<&'static Api> {
-    if presence::is_here(Kind::Rocr) { API.get() } else { None }
-}
+use crate::kind::Kind;
+use crate::memory::{Memory, Pages};
+use crate::share::{Backing, Export, HandleType, Mapped, Opened, cached_export};
 
 fn api() -> Result<&'static Api, Error> {
     loaded().ok_or(Error(UNSUPPORTED))
@@ -110,7 +105,7 @@ fn export(addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error> {
             return Err(Error(INVALID_ALLOCATION));
         }
         let id = number(api, of.base)?;
-        out.push(kept(Kind::Rocr, (id, of.base, of.len), || {
+        out.push(cached_export((Kind::Rocr, is_still), (id, of.base, of.len), || {
             let mut ipc = Ipc::default();
             api.ipc_create(with_exposed_provenance_mut(of.base as usize), of.len as usize, &mut ipc)?;
             let mut token = [0; 64];
@@ -118,7 +113,7 @@ fn export(addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error> {
                 to.copy_from_slice(&word.to_ne_bytes());
             }
             let (base, len, device) = (of.base, of.len, [0; 16]);
-            Ok((Export { how: How::Hsa, id, base, len, fd: -1, device, token }, None))
+            Ok((Export { handle_type: HandleType::Hsa, id, base, len, fd: -1, device, token }, None))
         })?);
         at = of.base + of.len;
     }
@@ -153,7 +148,7 @@ fn import(export: &Export) -> Result<Mapped, Error> {
     if there.base > at as u64 || (there.base + there.len).saturating_sub(at as u64) < export.len {
         return Err(Error(INVALID_ARGUMENT));
     }
-    Ok(Mapped { at: at as u64, len: export.len, hold: Hold::Runtime(Box::new(attached)) })
+    Ok(Mapped { at: at as u64, len: export.len, backing: Backing::Runtime(Box::new(attached)) })
 }
 
 fn copy_now(api: &Api, p: Part) -> Result<(), Error> {
@@ -163,7 +158,7 @@ fn copy_now(api: &Api, p: Part) -> Result<(), Error> {
 /// A copy in flight.
 #[derive(Debug)]
 struct Pending {
-    /// What is copied in pieces, while somebody waits for each: memory that the runtime does not know.
+    /// What is copied piece by piece, each waited for: memory that the runtime does not know.
     todo: VecDeque<Part>,
     /// Counts down with each copy that is done, and falls below 0 if one fails.
     signal: Option<Handle>,
@@ -222,6 +217,12 @@ fn start(parts: &[Part], keep: Vec<Opened>) -> Result<Pending, Error> {
     Ok(pending)
 }
 
+/// Whether the allocation is still there.
+fn is_still(export: &Export) -> bool {
+    numbers().get(&export.base) == Some(&export.id)
+        && info(export.base as usize).is_some_and(|i| (i.base, i.len) == (export.base, export.len))
+}
+
 /// ROCm's entry in the registry.
 pub(crate) struct Rocr;
 
@@ -231,10 +232,7 @@ impl Memory for Rocr {
     }
 
     fn find(&self) -> bool {
-        let Some(api) = Api::find() else { return false };
-        // Two threads may find it at once: either table will do.
-        let _ = API.set(api);
-        true
+        api::find()
     }
 
     fn describe(&self) -> Result<String, String> {
@@ -254,6 +252,10 @@ impl Memory for Rocr {
         Ok(format!("HSA runtime, {count} GPUs"))
     }
 
+    fn error(&self, code: i32) -> AnyError {
+        Error(code).into()
+    }
+
     fn acquire(&self, addr: usize, _len: usize) -> bool {
         info(addr).is_some_and(|i| i.device)
     }
@@ -263,7 +265,7 @@ impl Memory for Rocr {
         Ok(Box::new(()))
     }
 
-    fn dma_map(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError> {
+    fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError> {
         Ok(export(addr, len, most)?)
     }
 
@@ -287,8 +289,7 @@ impl Memory for Rocr {
     }
 
     fn is_still(&self, export: &Export) -> bool {
-        numbers().get(&export.base) == Some(&export.id)
-            && info(export.base as usize).is_some_and(|i| (i.base, i.len) == (export.base, export.len))
+        is_still(export)
     }
 
     unsafe fn start(

@@ -1,13 +1,14 @@
-//! A handle as bytes, and many of them in a file: for whoever has to tell another process of memory in a few
-//! bytes.
+//! A handle as bytes, and many of them in a file, of which another process is told in a few bytes.
 
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use super::{Export, FileAt, How, Owner};
-use crate::Error;
+use super::file::FileAt;
+use super::handle::{Export, HandleType};
+use super::owner::Owner;
+use crate::error::Error;
 
 impl Export {
     /// Bytes of one.
@@ -16,7 +17,7 @@ impl Export {
     /// As bytes.
     pub fn to_bytes(&self) -> [u8; Export::LEN] {
         let mut out = [0; Export::LEN];
-        out[0] = self.how as u8;
+        out[0] = self.handle_type as u8;
         out[4..8].copy_from_slice(&self.fd.to_le_bytes());
         for (to, word) in out[8..32].chunks_exact_mut(8).zip([self.id, self.base, self.len]) {
             to.copy_from_slice(&word.to_le_bytes());
@@ -30,7 +31,7 @@ impl Export {
     pub fn from_bytes(bytes: &[u8; Export::LEN]) -> Option<Export> {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let export = Export {
-            how: How::from_u8(bytes[0])?,
+            handle_type: HandleType::from_u8(bytes[0])?,
             fd: i32::from_le_bytes(bytes[4..8].try_into().expect("4 bytes")),
             id: word(8),
             base: word(16),
@@ -96,7 +97,15 @@ mod tests {
 
     fn export(n: u64) -> Export {
         let (device, token) = ([n as u8; 16], [n as u8 + 1; 64]);
-        Export { how: How::Descriptor, id: n, base: n << 20, len: 1 << 20, fd: 7, device, token }
+        Export {
+            handle_type: HandleType::Descriptor,
+            id: n,
+            base: n << 20,
+            len: 1 << 20,
+            fd: 7,
+            device,
+            token,
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use super::{Export, Hold, How, Mapped};
-use crate::Error;
+use super::handle::{Export, HandleType};
+use crate::error::Error;
 
 /// `DMA_BUF_MAGIC`, by linux/magic.h.
 const DMA_BUF_MAGIC: i64 = 0x444d_4142;
@@ -20,6 +20,8 @@ const PAGE: u64 = 4096;
 pub(crate) struct File {
     at: usize,
     len: usize,
+    /// What comes before the first byte that was asked for.
+    skip: usize,
     /// Where the CPU has to say when it begins and ends.
     dmabuf: Option<OwnedFd>,
 }
@@ -36,8 +38,8 @@ pub(crate) fn inode(fd: i32) -> Result<[u64; 2], Error> {
     stat(fd).map(|st| [st.st_dev, st.st_ino])
 }
 
-/// Whether it is a dma-buf, or a file of memory whose pages nobody can take away from under whoever
-/// has mapped it; an error if it is neither.
+/// Whether it is a dma-buf, or a file of memory that cannot shrink, so that what is mapped of it stays; an error if it
+/// is neither.
 fn is_dmabuf(fd: i32) -> Result<bool, Error> {
     // SAFETY: all zeroes is a valid one.
     let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
@@ -55,7 +57,7 @@ fn is_dmabuf(fd: i32) -> Result<bool, Error> {
 
 /// A descriptor of another process.
 pub(crate) fn fetch(pid: i32, fd: i32) -> Result<OwnedFd, Error> {
-    // SAFETY: plain numbers go in, and descriptors nobody else has come out.
+    // SAFETY: plain numbers go in, and new descriptors come out.
     unsafe {
         let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
         if process < 0 {
@@ -103,11 +105,11 @@ pub(crate) fn describe(fd: i32, off: u64, id: u64, base: u64, len: u64) -> Resul
     for (to, word) in token.chunks_mut(8).zip([off, dev, ino]) {
         to.copy_from_slice(&word.to_ne_bytes());
     }
-    Ok(Export { how: How::File, id, base, len, fd, device: [0; 16], token })
+    Ok(Export { handle_type: HandleType::File, id, base, len, fd, device: [0; 16], token })
 }
 
 /// Maps what another process described. Nothing in `export` is believed.
-pub(crate) fn import(pid: i32, export: &Export) -> Result<Mapped, Error> {
+pub(crate) fn import(pid: i32, export: &Export) -> Result<File, Error> {
     let word = |n: usize| {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&export.token[8 * n..8 * n + 8]);
@@ -119,7 +121,7 @@ pub(crate) fn import(pid: i32, export: &Export) -> Result<Mapped, Error> {
 
 impl File {
     /// Maps `len` bytes of it from `off` on.
-    pub(crate) fn map(fd: OwnedFd, off: u64, len: u64) -> Result<Mapped, Error> {
+    pub(crate) fn map(fd: OwnedFd, off: u64, len: u64) -> Result<File, Error> {
         let dmabuf = is_dmabuf(fd.as_raw_fd())?;
         let invalid = Error::os(libc::EINVAL);
         let end = off.checked_add(len).ok_or(invalid)?;
@@ -140,9 +142,18 @@ impl File {
         if at == libc::MAP_FAILED {
             return Err(Error::last_os());
         }
-        let at = at.expose_provenance();
-        let file = File { at, len: bytes, dmabuf: dmabuf.then_some(fd) };
-        Ok(Mapped { at: at as u64 + skip, len, hold: Hold::File(file) })
+        let skip = skip as usize;
+        Ok(File { at: at.expose_provenance(), skip, len: bytes, dmabuf: dmabuf.then_some(fd) })
+    }
+
+    /// The first byte that was asked for.
+    pub(crate) fn at(&self) -> usize {
+        self.at + self.skip
+    }
+
+    /// Bytes from there on.
+    pub(crate) fn len(&self) -> usize {
+        self.len - self.skip
     }
 
     /// From here until it is dropped the CPU uses the memory.
@@ -176,7 +187,7 @@ impl Drop for Access<'_> {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: `map` mapped that much there, and whoever used it held this.
+        // SAFETY: `map` mapped that much there, and every use of it held this.
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.at), self.len) };
     }
 }

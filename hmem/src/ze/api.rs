@@ -5,8 +5,12 @@
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
+use std::sync::OnceLock;
 
-use crate::runtime::functions;
+use crate::error::codes;
+use crate::kind::Kind;
+use crate::presence;
+use crate::runtime::{self, functions};
 
 /// A `ze_..._handle_t`.
 pub(crate) type Handle = *mut c_void;
@@ -55,6 +59,8 @@ impl fmt::Debug for Error {
         fmt::Display::fmt(self, f)
     }
 }
+
+codes!(Kind::Ze);
 
 /// `ze_ipc_mem_handle_t`.
 #[repr(C)]
@@ -164,9 +170,25 @@ functions! {
 
 impl Api {
     /// Of the loader that is in this process, if one is. Loads nothing.
-    pub(crate) fn find() -> Option<Api> {
-        let library = crate::runtime::find("libze_loader.so.1")?;
+    fn find() -> Option<Api> {
+        let library = runtime::find("libze_loader.so.1")?;
         // SAFETY: it goes by the name of Level Zero's loader, and is never given back.
         Some(unsafe { Api::read(library) })
     }
+}
+
+static API: OnceLock<Api> = OnceLock::new();
+
+/// Its functions, if it is known to be in the process.
+#[inline]
+pub(super) fn loaded() -> Option<&'static Api> {
+    if presence::is_here(Kind::Ze) { API.get() } else { None }
+}
+
+/// Looks for it, and keeps its functions.
+pub(super) fn find() -> bool {
+    let Some(api) = Api::find() else { return false };
+    // Two threads may find it at once: either table will do.
+    let _ = API.set(api);
+    true
 }

@@ -8,7 +8,7 @@
 //! Zero allocated is the host's; what it migrates between the two (`zeMemAllocShared`) is a device's, and staged.
 
 mod api;
-mod lane;
+mod queue;
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -18,22 +18,17 @@ use std::sync::OnceLock;
 
 use api::{
     AllocProps, Api, ContextDesc, DMA_BUF, ExportFd, Handle, INVALID_ARGUMENT, Ipc, MEMORY_DEVICE,
-    MEMORY_SHARED, NOT_READY, UNSUPPORTED_FEATURE, stype,
+    MEMORY_SHARED, NOT_READY, UNSUPPORTED_FEATURE, loaded, stype,
 };
-use lane::Lane;
+use queue::Queues;
 
 pub use api::Error;
 
+use crate::error::Error as AnyError;
 use crate::flight::{Flight, Part};
-use crate::registry::{Memory, Pages};
-use crate::share::{Export, Hold, How, Mapped, Opened, fetch, inode, kept};
-use crate::{Error as AnyError, Kind, presence};
-
-static API: OnceLock<Api> = OnceLock::new();
-
-fn loaded() -> Option<&'static Api> {
-    if presence::is_here(Kind::Ze) { API.get() } else { None }
-}
+use crate::kind::Kind;
+use crate::memory::{Memory, Pages};
+use crate::share::{Backing, Export, HandleType, Mapped, Opened, cached_export, fetch, inode};
 
 fn api() -> Result<&'static Api, Error> {
     loaded().ok_or(Error(UNSUPPORTED_FEATURE))
@@ -111,10 +106,10 @@ fn any_device(api: &Api) -> Result<(usize, usize), Error> {
 }
 
 /// Where a copy between these two is done.
-fn lane_for(api: &Api, dst: usize, src: usize) -> Result<&'static Lane, Error> {
+fn queues_for(api: &Api, dst: usize, src: usize) -> Result<&'static Queues, Error> {
     let of = [dst, src].into_iter().find_map(|at| info(at).filter(|i| i.device != 0));
     let (ctx, device) = of.map_or_else(|| any_device(api), |i| Ok((i.ctx, i.device)))?;
-    lane::of(api, ctx, device)
+    queue::of(api, ctx, device)
 }
 
 fn to(at: usize) -> *mut c_void {
@@ -133,7 +128,7 @@ fn export(addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError>
         if out.len() == most || of.len == 0 || of.base > at {
             return Err(Error(INVALID_ARGUMENT).into());
         }
-        out.push(kept(Kind::Ze, (of.id, of.base, of.len), || make(api, &of))?);
+        out.push(cached_export((Kind::Ze, is_still), (of.id, of.base, of.len), || make(api, &of))?);
         at = of.base + of.len;
     }
     Ok(out)
@@ -155,7 +150,13 @@ fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), AnyError> {
         to.copy_from_slice(&word.to_ne_bytes());
     }
     let (id, base, len, token) = (of.id, of.base, of.len, ipc.0);
-    Ok((Export { how: How::Ze, id, base, len, fd: fd.as_raw_fd(), device, token }, Some(fd)))
+    Ok((Export { handle_type: HandleType::Ze, id, base, len, fd: fd.as_raw_fd(), device, token }, Some(fd)))
+}
+
+/// Whether the allocation is still there.
+fn is_still(export: &Export) -> bool {
+    let same = |i: Info| (i.id, i.base, i.len) == (export.id, export.base, export.len);
+    info(export.base as usize).is_some_and(same)
 }
 
 /// Another process's memory, until it is dropped.
@@ -198,7 +199,7 @@ fn import(pid: i32, export: &Export, device: usize) -> Result<Mapped, AnyError> 
     if base as u64 > at as u64 || (base as u64 + len as u64).saturating_sub(at as u64) < export.len {
         return Err(Error(INVALID_ARGUMENT).into());
     }
-    Ok(Mapped { at: at as u64, len: export.len, hold: Hold::Runtime(Box::new(opening)) })
+    Ok(Mapped { at: at as u64, len: export.len, backing: Backing::Runtime(Box::new(opening)) })
 }
 
 /// The context of the driver that a device is of.
@@ -217,7 +218,7 @@ fn context_of(api: &Api, device: usize) -> Result<usize, Error> {
 
 /// A copy in flight: one part after the other.
 struct Pending {
-    lane: &'static Lane,
+    queues: &'static Queues,
     todo: VecDeque<Part>,
     event: Option<usize>,
     _keep: Vec<Opened>,
@@ -232,7 +233,7 @@ impl std::fmt::Debug for Pending {
 impl Pending {
     fn issue(&mut self, api: &Api) -> Result<(), Error> {
         if let Some(p) = self.todo.front() {
-            self.event = self.lane.start(api, to(p.dst), to(p.src), p.len)?;
+            self.event = self.queues.start(api, to(p.dst), to(p.src), p.len)?;
             if self.event.is_some() {
                 self.todo.pop_front();
             }
@@ -248,7 +249,7 @@ impl Flight for Pending {
             match api.event_query(event as Handle) {
                 Ok(()) => {
                     self.event = None;
-                    self.lane.give_back(api, event);
+                    self.queues.give_back(api, event);
                 }
                 Err(Error(NOT_READY)) => return Ok(false),
                 Err(e) => return Err(e.into()),
@@ -263,7 +264,7 @@ impl Drop for Pending {
     fn drop(&mut self) {
         if let (Some(api), Some(event)) = (loaded(), self.event) {
             let _ = api.event_wait(event as Handle, u64::MAX);
-            self.lane.give_back(api, event);
+            self.queues.give_back(api, event);
         }
     }
 }
@@ -277,10 +278,7 @@ impl Memory for Ze {
     }
 
     fn find(&self) -> bool {
-        let Some(api) = Api::find() else { return false };
-        // Two threads may find it at once: either table will do.
-        let _ = API.set(api);
-        true
+        api::find()
     }
 
     fn describe(&self) -> Result<String, String> {
@@ -297,6 +295,10 @@ impl Memory for Ze {
         Ok(format!("Level Zero, {count} drivers, {devices} devices"))
     }
 
+    fn error(&self, code: i32) -> AnyError {
+        Error(code).into()
+    }
+
     fn acquire(&self, addr: usize, _len: usize) -> bool {
         let Some(api) = loaded() else { return false };
         drivers(api).is_ok_and(|all| all.iter().any(|of| ask(api, *of, addr).is_some()))
@@ -307,7 +309,7 @@ impl Memory for Ze {
         Ok(Box::new(()))
     }
 
-    fn dma_map(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError> {
+    fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError> {
         export(addr, len, most)
     }
 
@@ -329,7 +331,7 @@ impl Memory for Ze {
     fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), AnyError> {
         if len > 0 {
             let api = api()?;
-            lane_for(api, dst, src)?.copy_now(api, to(dst), to(src), len)?;
+            queues_for(api, dst, src)?.copy_now(api, to(dst), to(src), len)?;
         }
         Ok(())
     }
@@ -348,8 +350,7 @@ impl Memory for Ze {
     }
 
     fn is_still(&self, export: &Export) -> bool {
-        let same = |i: Info| (i.id, i.base, i.len) == (export.id, export.base, export.len);
-        info(export.base as usize).is_some_and(same)
+        is_still(export)
     }
 
     unsafe fn start(
@@ -361,7 +362,7 @@ impl Memory for Ze {
         let api = api()?;
         let todo: VecDeque<Part> = parts.iter().copied().filter(|p| p.len > 0).collect();
         let (dst, src) = todo.front().map_or((0, 0), |p| (p.dst, p.src));
-        let mut pending = Pending { lane: lane_for(api, dst, src)?, todo, event: None, _keep: keep };
+        let mut pending = Pending { queues: queues_for(api, dst, src)?, todo, event: None, _keep: keep };
         pending.issue(api)?;
         Ok(Box::new(pending))
     }

@@ -451,7 +451,7 @@ impl Core {
         let mr = self.mrs.get(&id)?;
         let [span] = mr.iov[..] else { return None };
         let named = self.keys.get(&mr.key) == Some(&id);
-        (named && span.kind().is_system() && !mr.access.is_empty()).then_some(Region {
+        (named && span.can(hmem::Caps::CMA) && !mr.access.is_empty()).then_some(Region {
             key: mr.key,
             addr: span.addr(),
             len: span.len() as u64,

@@ -61,7 +61,7 @@ pub(crate) fn transfer(
     loff: usize,
     len: usize,
 ) -> Result<(), Fault> {
-    if !local.iter().all(|s| s.kind().is_system()) {
+    if !hmem::can(local, hmem::Caps::CMA) {
         return Err(Fault::Memory);
     }
     if let ([ours], [theirs]) = (local, remote) {

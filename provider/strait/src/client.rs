@@ -6,8 +6,7 @@ use std::ffi::CStr;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 
-use hmem::client::owner::{self, Registered};
-use hmem::client::{Client, Importer, Place, Segment};
+use hmem::client::{self, Client, Importer, Place, Registered, Segment};
 use libc::{c_char, c_int, c_void};
 
 use crate::guard::{guard, sized};
@@ -366,7 +365,7 @@ pub unsafe extern "C" fn strait_register_peer_memory_client(
         }
         // SAFETY: the program passes a string.
         let name = unsafe { CStr::from_ptr(of.name) }.to_string_lossy().chars().take(64).collect();
-        let client = strait_client { registered: owner::register(Box::new(Callbacks { of, name }))? };
+        let client = strait_client { registered: client::register(Box::new(Callbacks { of, name }))? };
         // SAFETY: the program has a place for it.
         unsafe { registered.write(Box::into_raw(Box::new(client))) };
         Ok(())

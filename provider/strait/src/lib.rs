@@ -53,6 +53,6 @@ pub extern "C" fn strait_strerror(error: c_int) -> *const c_char {
 ///
 /// cbindgen:ignore
 #[unsafe(no_mangle)]
-pub extern "C" fn strait_hmem_table_v1() -> *const hmem::client::table::Table {
-    &raw const hmem::client::table::OWN
+pub extern "C" fn strait_hmem_table_v1() -> *const hmem::client::Table {
+    &raw const hmem::client::OWN
 }

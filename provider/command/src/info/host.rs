@@ -118,10 +118,7 @@ const RUNTIMES: [Runtime; 3] = [
 ];
 
 pub fn memory() -> Vec<Memory> {
-    let mut kinds = vec![Memory {
-        kind: "system",
-        finding: Finding::new(hmem::Kind::System.is_system(), "ordinary memory"),
-    }];
+    let mut kinds = vec![Memory { kind: "system", finding: Finding::new(true, "ordinary memory") }];
     kinds.extend(RUNTIMES.iter().map(|r| Memory { kind: r.name, finding: runtime(r) }));
     let text = "only where a program registers a client of its own (libstrait.so, strait.h)";
     kinds.push(Memory { kind: "client", finding: Finding::new(false, text) });
@@ -140,7 +137,7 @@ fn runtime(r: &Runtime) -> Finding {
     let finding = match code {
         Ok(0) if hmem::registry::is_here(r.kind) => hmem::registry::of(r.kind).describe(),
         Ok(0) => Err(format!("{} is here, and is not found in the process", r.library)),
-        Ok(code) => Err(format!("{} does not start: {}", r.library, hmem::Error { of: r.kind, code })),
+        Ok(code) => Err(format!("{} does not start: {}", r.library, hmem::registry::of(r.kind).error(code))),
         Err(error) => Err(format!("{} is not what its name says: {error}", r.library)),
     };
     // It has threads of its own: it stays.

@@ -34,7 +34,7 @@ pub(super) struct Invited {
 
 /// Whether a device has any of it.
 pub(super) fn on_device(iov: &[Span]) -> bool {
-    iov.iter().any(|s| !s.kind().is_system())
+    iov.iter().any(|s| s.can(hmem::Caps::DEVICE))
 }
 
 fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
@@ -48,7 +48,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Makes sure that the peer knows how to reach `iov`, all of which is a device's. `false`: it
     /// cannot.
     pub(super) fn share(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
-        if iov.iter().any(|s| s.kind().is_system()) {
+        if !hmem::can(iov, hmem::Caps::DEVICE) {
             return Ok(false);
         }
         let Some(untold) = self.link.export_handles(peer, iov) else { return Ok(false) };
@@ -61,7 +61,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Likewise, for an answer: frames that find no room are kept.
     fn share_later(&mut self, peer: PeerId, iov: &[Span]) -> bool {
-        if iov.iter().any(|s| s.kind().is_system()) {
+        if !hmem::can(iov, hmem::Caps::DEVICE) {
             return false;
         }
         let Some(untold) = self.link.export_handles(peer, iov) else { return false };

@@ -54,7 +54,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let late = state.loose > 0;
         let small = op.write && proto == Proto::Eager && !op.flags.contains(OpFlags::DELIVERY);
-        if (late && !small) || !op.iov.iter().all(|s| s.kind().is_system()) {
+        if (late && !small) || !hmem::can(op.iov, hmem::Caps::CMA) {
             return false;
         }
         let Some((memory, ticket)) = self.link.published(peer, seg.key.get()) else { return false };

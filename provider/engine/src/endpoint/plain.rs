@@ -28,7 +28,7 @@ impl Target {
     fn of(recv: &RecvOp, len: usize) -> Option<Target> {
         let (&Spans::One(span), None) = (&recv.iov, recv.multi) else { return None };
         let (ctx, tally, report) = (recv.ctx, recv.tally, recv.flags.contains(OpFlags::COMPLETION));
-        let fits = len <= span.len() && span.kind().is_system();
+        let fits = len <= span.len() && span.can(hmem::Caps::CPU);
         fits.then_some(Target { span, ctx, tally, report })
     }
 }
@@ -207,7 +207,7 @@ impl<L: RmaLink> Endpoint<L> {
         let seg: RmaSeg = take(&mut &bytes[Head::LEN..])?;
         let len = frame.len - HEADERS;
         let (span, cntr) = core.reach_plain(&seg)?;
-        if span.len() != len || !span.kind().is_system() {
+        if span.len() != len || !span.can(hmem::Caps::CPU) {
             return None;
         }
         if self.link.copy_out(frame, HEADERS, &[span], 0, len) != len {

@@ -38,7 +38,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline(always)]
     pub(crate) fn send_plain(&mut self, core: &mut Core, span: Span, op: &Send<'_>) -> bool {
         let len = span.len();
-        if op.flags.intersects(OpFlags::DELIVERY | OpFlags::FENCE) || !span.kind().is_system() {
+        if op.flags.intersects(OpFlags::DELIVERY | OpFlags::FENCE) || !span.can(hmem::Caps::CPU) {
             return false;
         }
         let Some(&Some(peer)) = self.route.get(op.to as usize) else { return false };
@@ -327,5 +327,5 @@ fn segments(iov: &[Span]) -> Result<(arrayvec::ArrayVec<Seg, MAX_SEGS>, bool), E
         let seg = Seg { addr: s.addr().into(), len: (s.len() as u64).into() };
         segs.try_push(seg).map_err(|_| Error::Invalid)?;
     }
-    Ok((segs, iov.iter().all(|s| s.kind().is_system())))
+    Ok((segs, hmem::can(iov, hmem::Caps::CMA)))
 }

@@ -541,9 +541,7 @@ impl<L: RmaLink> Endpoint<L> {
         // If it has changed meanwhile, it does not concern us; the peer finds that out by itself.
         let Ok(reached) = core.reach(&[named], want) else { return Some(()) };
         let part = Part::helping(&about, segs, head.tag.get(), write)?;
-        if part.len != reached.len
-            || self.peer(peer).frames_only
-            || !reached.iov.iter().all(|s| s.kind().is_system())
+        if part.len != reached.len || self.peer(peer).frames_only || !hmem::can(&reached.iov, hmem::Caps::CMA)
         {
             return Some(());
         }
@@ -588,7 +586,7 @@ impl<L: RmaLink> Endpoint<L> {
         ours.then_some(())?;
         if frames_only
             || (in_order && out.done_as.what.contains(What::RMA))
-            || !out.iov.iter().all(|s| s.kind().is_system())
+            || !hmem::can(&out.iov, hmem::Caps::CMA)
         {
             return Some(());
         }

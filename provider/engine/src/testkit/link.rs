@@ -81,7 +81,7 @@ impl MemLink {
     }
 
     fn copy(&self, dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) -> Result<(), NoDirect> {
-        let host = |iov: &[Span]| iov.iter().all(|s| s.kind().is_system());
+        let host = |iov: &[Span]| hmem::can(iov, hmem::Caps::CMA);
         assert!(host(dst) && host(src), "direct access to memory that is not the host's");
         match hmem::copy(dst, doff, src, soff, len) == len {
             true => {

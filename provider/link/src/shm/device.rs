@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use hmem::flight;
-use hmem::share::{self, Export, How, NoPlan, Owner, plan};
+use hmem::share::{self, Export, HandleType, NoPlan, Owner, plan};
 use hmem::{Kind, Span, registry};
 use link_api::{Event, NoDirect, OpId, PeerId, Way};
 use wire::{Handle, Seg};
@@ -42,7 +42,7 @@ pub(super) struct Devices {
 
 fn to_wire(e: &Export) -> Handle {
     Handle {
-        how: e.how as u8,
+        how: e.handle_type as u8,
         zero: [0; 3],
         fd: (e.fd as u32).into(),
         id: e.id.into(),
@@ -55,7 +55,7 @@ fn to_wire(e: &Export) -> Handle {
 
 fn from_wire(h: &Handle) -> Option<Export> {
     Some(Export {
-        how: How::from_u8(h.how)?,
+        handle_type: HandleType::from_u8(h.how)?,
         fd: h.fd.get() as i32,
         id: h.id.get(),
         base: h.base.get(),
@@ -82,7 +82,7 @@ impl Devices {
     /// That it is told of memory, all of which is in these allocations.
     fn note(&mut self, s: &Span, exports: &[Export]) {
         // Pieces of one mapping may share their number.
-        let &[Export { how: How::Legacy, id, base, len, .. }] = exports else { return };
+        let &[Export { handle_type: HandleType::Legacy, id, base, len, .. }] = exports else { return };
         if self.told.contains(&(id, base, len)) && registry::of(s.kind()).number(base as usize) == Some(id) {
             self.lately.truncate(LATELY - 1);
             self.lately.insert(0, (id, base, base.saturating_add(len)));
@@ -106,7 +106,7 @@ impl ShmLink {
     }
 
     pub(super) fn untold_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        if !self.options.device_direct || iov.iter().any(|s| matches!(s.kind(), Kind::System | Kind::Fake)) {
+        if !self.options.device_direct || !hmem::can(iov, hmem::Caps::DEVICE) {
             return None;
         }
         let mut out = Vec::new();
@@ -114,7 +114,7 @@ impl ShmLink {
             if self.peers[to.0 as usize].devices.knows(s) {
                 continue;
             }
-            let exports = match registry::of(s.kind()).dma_map(s.addr() as usize, s.len(), PIECES) {
+            let exports = match registry::of(s.kind()).export_ipc(s.addr() as usize, s.len(), PIECES) {
                 Ok(exports) => exports,
                 Err(why) => {
                     self.tell_once(to, || format!("{s:?} cannot be shared ({why}): it is staged"));
@@ -137,13 +137,13 @@ impl ShmLink {
     pub(super) fn on_two_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
         let (Some(there), Some(here)) = (theirs.first(), ours.first()) else { return false };
         let there = self.peers[peer.0 as usize].devices.find(there.addr.get());
-        if here.kind().is_system() {
+        if !here.can(hmem::Caps::DEVICE) {
             return false;
         }
-        let here = registry::of(here.kind()).dma_map(here.addr() as usize, 1, 1);
+        let here = registry::of(here.kind()).export_ipc(here.addr() as usize, 1, 1);
         match (there, here.as_deref()) {
             // Other runtimes' handles do not say which device it is.
-            (Some(there), Ok([here])) if here.how.kind() == Kind::Cuda => there.device != here.device,
+            (Some(there), Ok([here])) if here.handle_type.kind() == Kind::Cuda => there.device != here.device,
             _ => false,
         }
     }
@@ -240,7 +240,7 @@ impl ShmLink {
 
     /// A copy that is over, if there is one.
     fn landed(&mut self) -> Option<Event> {
-        let Some((done, how)) = self.flying.landed() else {
+        let Some((done, how)) = self.flying.poll_done() else {
             if self.flying.held() {
                 log::warn!("{}: {}", self.addr, flight::HELD);
             }

@@ -254,7 +254,7 @@ impl Segment {
     /// A device copies from or to here, if one of `iov` is a device's: then the memory is page-locked, once,
     /// so that it need not be copied twice.
     pub(crate) fn lock_for(&self, iov: &[Span]) {
-        let device = iov.iter().map(|s| s.kind()).find(|k| !k.is_system());
+        let device = iov.iter().find(|s| s.can(hmem::Caps::DEVICE)).map(|s| s.kind());
         if let (Some(kind), None) = (device, self.locked.get()) {
             let base = self.shared.base.as_ptr() as usize + CONTROL;
             // SAFETY: the ring, which ends with the mapping, and lives longer than what is remembered of it.

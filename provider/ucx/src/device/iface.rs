@@ -287,7 +287,7 @@ impl Iface {
     fn next(&mut self) -> Option<(Copy, Status)> {
         let (mut copy, how) = match self.flights.over() {
             Some(copy) => (copy, Ok(())),
-            None => match self.flights.landed() {
+            None => match self.flights.poll_done() {
                 Some(landed) => landed,
                 None => {
                     if self.flights.held() {

@@ -12,7 +12,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use hmem::Error;
-use hmem::share::{self, Export, FileAt, How, List, Owner};
+use hmem::share::{self, Export, FileAt, HandleType, List, Owner};
 use link::{Hazards, WindowId};
 use ucx_sys::{self as ucx, Status};
 
@@ -199,7 +199,7 @@ fn lives(owner: Owner) -> bool {
 /// not kept open is tried once for each of a process's pools and devices.
 fn opens(owner: Owner, export: &Export) -> Result<(), Error> {
     let what = (owner.id, export.device, export.fd);
-    let pool = export.how == How::Pool;
+    let pool = export.handle_type == HandleType::Pool;
     if share::is_open(owner.id, export) || pool && known().pools.contains(&what) {
         return Ok(());
     }
@@ -247,7 +247,7 @@ pub(crate) fn unpack(bytes: &[u8; KEY]) -> Result<Box<Rkey>, Status> {
     };
     // A stranger's word.
     for export in &exports {
-        if export.how.kind() != hmem::Kind::Cuda {
+        if export.handle_type.kind() != hmem::Kind::Cuda {
             return Err(ucx::UCS_ERR_INVALID_PARAM);
         }
         if let Err(why) = opens(key.owner, export) {
@@ -273,7 +273,15 @@ mod tests {
 
     fn keys() -> Vec<Key> {
         let (device, token) = ([3; 16], [4; 64]);
-        let one = Export { how: How::Legacy, id: 9, base: 0x7000_0000, len: 1 << 21, fd: -1, device, token };
+        let one = Export {
+            handle_type: HandleType::Legacy,
+            id: 9,
+            base: 0x7000_0000,
+            len: 1 << 21,
+            fd: -1,
+            device,
+            token,
+        };
         let at = FileAt { fd: 12, file: [5, 6] };
         let slot = Slot { board: 1, index: 2, generation: u32::MAX };
         let guard = Guard { slot, maker: u64::MAX, board: FileAt { fd: 8, file: [7, 10] } };

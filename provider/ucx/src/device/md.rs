@@ -136,7 +136,7 @@ impl Memh {
     }
 
     fn pieces(&mut self, addr: usize, len: usize) -> Pieces {
-        let exports = match registry::of(Kind::Cuda).dma_map(addr, len.max(1), PIECES) {
+        let exports = match registry::of(Kind::Cuda).export_ipc(addr, len.max(1), PIECES) {
             Ok(exports) => exports,
             Err(why) => {
                 log::debug!("{len} bytes at {addr:#x} cannot be shared: {why}");

@@ -14,7 +14,7 @@ use super::api::{
 const EVENTS: u32 = 64;
 
 /// Of one device. A list is for one thread at a time.
-pub(super) struct Lane {
+pub(super) struct Queues {
     pub(super) ctx: usize,
     pub(super) device: usize,
     waited: Mutex<usize>,
@@ -23,11 +23,11 @@ pub(super) struct Lane {
 }
 
 /// That of a device, made when it is first needed.
-pub(super) fn of(api: &Api, ctx: usize, device: usize) -> Result<&'static Lane, Error> {
-    static LANES: Mutex<Vec<&'static Lane>> = Mutex::new(Vec::new());
-    let mut lanes = LANES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(lane) = lanes.iter().find(|l| (l.ctx, l.device) == (ctx, device)) {
-        return Ok(lane);
+pub(super) fn of(api: &Api, ctx: usize, device: usize) -> Result<&'static Queues, Error> {
+    static ALL: Mutex<Vec<&'static Queues>> = Mutex::new(Vec::new());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(queues) = all.iter().find(|l| (l.ctx, l.device) == (ctx, device)) {
+        return Ok(queues);
     }
     let list = |mode| {
         let stype = stype::QUEUE_DESC;
@@ -46,12 +46,12 @@ pub(super) fn of(api: &Api, ctx: usize, device: usize) -> Result<&'static Lane, 
     };
     let free = (0..EVENTS).map(event).collect::<Result<_, _>>()?;
     let (waited, flying) = (Mutex::new(list(SYNCHRONOUS)?), Mutex::new(list(ASYNCHRONOUS)?));
-    let lane = Box::leak(Box::new(Lane { ctx, device, waited, flying, free: Mutex::new(free) }));
-    lanes.push(lane);
-    Ok(lane)
+    let queues = Box::leak(Box::new(Queues { ctx, device, waited, flying, free: Mutex::new(free) }));
+    all.push(queues);
+    Ok(queues)
 }
 
-impl Lane {
+impl Queues {
     /// Copies, and waits for it.
     pub(super) fn copy_now(
         &self,

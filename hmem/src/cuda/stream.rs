@@ -4,38 +4,38 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::api::{Api, EVENT_DISABLE_TIMING, Error, Handle, LOCK_PORTABLE, STREAM_NON_BLOCKING};
-use super::{Info, info};
+use super::api::{Api, EVENT_DISABLE_TIMING, Error, Handle, LOCK_PORTABLE, STREAM_NON_BLOCKING, loaded};
+use super::info::{Info, info};
 
 /// Which of a context's streams a copy is queued in. Copies in one stream come one behind the other
 /// with no gap, which for short ones is quicker than many streams side by side; but none is to wait
-/// for a long one, for one in the other direction, or, where somebody waits for it, for any.
+/// for a long one, for one in the other direction, or, where a call waits for it, for any.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Line {
+pub(crate) enum StreamUse {
     /// Waited for.
     Waited,
     /// In flight; the second is whether it is long.
-    Flight(Way, bool),
+    Flight(Direction, bool),
 }
 
 /// Between what.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// From host memory to a device.
-    In,
+    ToDevice,
     /// From a device to host memory.
-    Out,
+    FromDevice,
     /// Between devices.
-    Between,
+    BetweenDevices,
 }
 
-impl Line {
+impl StreamUse {
     const COUNT: usize = 7;
 
     fn number(self) -> usize {
         match self {
-            Line::Waited => 0,
-            Line::Flight(way, long) => 1 + 2 * way as usize + usize::from(long),
+            StreamUse::Waited => 0,
+            StreamUse::Flight(direction, long) => 1 + 2 * direction as usize + usize::from(long),
         }
     }
 }
@@ -145,12 +145,12 @@ pub(crate) fn context_for(api: &Api, dst: usize, src: usize) -> Result<usize, Er
     }
 }
 
-struct Lane {
+struct Streams {
     ctx: usize,
     /// Tells a context from one that came after it under the same name.
     id: u64,
     /// By the line's number.
-    streams: [usize; Line::COUNT],
+    streams: [usize; StreamUse::COUNT],
     /// To be used again.
     events: Vec<usize>,
 }
@@ -165,38 +165,38 @@ pub(crate) struct Slot {
     pub(crate) event: usize,
 }
 
-fn lanes() -> MutexGuard<'static, Vec<Lane>> {
-    static LANES: Mutex<Vec<Lane>> = Mutex::new(Vec::new());
-    LANES.lock().unwrap_or_else(PoisonError::into_inner)
+fn all_streams() -> MutexGuard<'static, Vec<Streams>> {
+    static STREAMS: Mutex<Vec<Streams>> = Mutex::new(Vec::new());
+    STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A stream and an event of the context that is entered.
-pub(crate) fn slot(api: &Api, entered: &Entered<'_>, line: Line) -> Result<Slot, Error> {
+pub(crate) fn slot(api: &Api, entered: &Entered<'_>, usage: StreamUse) -> Result<Slot, Error> {
     let mut id = 0;
     // A driver of before 12.0 cannot tell; its contexts then count as one for each name.
     let _ = api.ctx_id(entered.ctx as Handle, &mut id);
-    let mut lanes = lanes();
-    let at = lanes.iter().position(|l| l.ctx == entered.ctx);
+    let mut all = all_streams();
+    let at = all.iter().position(|l| l.ctx == entered.ctx);
     let at = match at {
-        Some(at) if lanes[at].id == id => at,
+        Some(at) if all[at].id == id => at,
         stale => {
             // The streams of a context that is gone went with it.
             if let Some(at) = stale {
-                lanes.swap_remove(at);
+                all.swap_remove(at);
             }
-            let mut streams = [0; Line::COUNT];
+            let mut streams = [0; StreamUse::COUNT];
             for s in &mut streams {
                 let mut stream = null_mut();
                 api.stream_create(&mut stream, STREAM_NON_BLOCKING)?;
                 *s = stream as usize;
             }
-            lanes.push(Lane { ctx: entered.ctx, id, streams, events: Vec::new() });
-            lanes.len() - 1
+            all.push(Streams { ctx: entered.ctx, id, streams, events: Vec::new() });
+            all.len() - 1
         }
     };
-    let lane = &mut lanes[at];
-    let stream = lane.streams[line.number()];
-    let event = match lane.events.pop() {
+    let of = &mut all[at];
+    let stream = of.streams[usage.number()];
+    let event = match of.events.pop() {
         Some(event) => event,
         None => {
             let mut event = null_mut();
@@ -209,10 +209,10 @@ pub(crate) fn slot(api: &Api, entered: &Entered<'_>, line: Line) -> Result<Slot,
 
 /// Gives a slot back whose work is over.
 pub(crate) fn give_back(api: &Api, slot: &Slot) {
-    let mut lanes = lanes();
-    let its = |l: &&mut Lane| (l.ctx, l.id) == (slot.ctx, slot.id) && l.events.len() < EVENTS;
-    match lanes.iter_mut().find(its) {
-        Some(lane) => lane.events.push(slot.event),
+    let mut all = all_streams();
+    let its = |l: &&mut Streams| (l.ctx, l.id) == (slot.ctx, slot.id) && l.events.len() < EVENTS;
+    match all.iter_mut().find(its) {
+        Some(of) => of.events.push(slot.event),
         None => drop(api.event_destroy(slot.event as Handle)),
     }
 }
@@ -234,7 +234,7 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        let Some(api) = super::loaded() else { return };
+        let Some(api) = loaded() else { return };
         // Whatever context there is will do, should the one from then be gone.
         let entered = Entered::new(api, self.ctx).or_else(|e| Entered::new(api, any(api).ok_or(e)?));
         if let Ok(_entered) = entered {

@@ -8,31 +8,33 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Export;
-use crate::{Kind, registry};
+use super::handle::Export;
+use crate::kind::Kind;
 
 /// Most allocations remembered.
 const BOUND: usize = 1024;
 
-struct Kept {
+struct Cached {
     of: Kind,
+    is_still: fn(&Export) -> bool,
     export: Export,
-    /// Held open for whoever imports it.
+    /// Held open for importers.
     fd: Option<OwnedFd>,
 }
 
-fn all() -> MutexGuard<'static, VecDeque<Kept>> {
-    static KEPT: Mutex<VecDeque<Kept>> = Mutex::new(VecDeque::new());
-    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+fn all() -> MutexGuard<'static, VecDeque<Cached>> {
+    static CACHED: Mutex<VecDeque<Cached>> = Mutex::new(VecDeque::new());
+    CACHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The handle of the allocation `id` (0: it has no number) at `base`, made if it is not there yet.
-pub(crate) fn kept<E>(
-    of: Kind,
+/// The handle of the allocation `id` (0: it has no number) at `base`, made if it is not there yet. `is_still` tells
+/// whether the allocation of a handle of that kind is still there.
+pub(crate) fn cached_export<E>(
+    (of, is_still): (Kind, fn(&Export) -> bool),
     (id, base, len): (u64, u64, u64),
     make: impl FnOnce() -> Result<(Export, Option<OwnedFd>), E>,
 ) -> Result<Export, E> {
-    let is_it = |k: &Kept| k.of == of && (k.export.id, k.export.base, k.export.len) == (id, base, len);
+    let is_it = |k: &Cached| k.of == of && (k.export.id, k.export.base, k.export.len) == (id, base, len);
     if id != 0 {
         let mut all = all();
         if let Some(at) = all.iter().position(is_it) {
@@ -46,14 +48,14 @@ pub(crate) fn kept<E>(
     }
     let (mut export, fd) = make()?;
     if id == 0 {
-        // A number that is never found again: whoever opens it must not take it for an earlier one.
+        // A number that is never found again: an importer must not take it for an earlier one.
         static NAMELESS: AtomicU64 = AtomicU64::new(1 << 63);
         export.id = NAMELESS.fetch_add(1, Relaxed);
     }
     if id != 0 || fd.is_some() {
         let mut all = all();
-        all.retain(|k| k.fd.is_none() || registry::of(k.of).is_still(&k.export));
-        all.push_front(Kept { of, export, fd });
+        all.retain(|k| k.fd.is_none() || (k.is_still)(&k.export));
+        all.push_front(Cached { of, is_still, export, fd });
         all.truncate(BOUND);
     }
     Ok(export)

@@ -1,0 +1,145 @@
+//! Copies between spans of any kinds, done when the call returns.
+
+use crate::flight::PIECE;
+use crate::kind::{Caps, Kind};
+use crate::span::{Span, walk};
+use crate::{fake, guard, registry};
+
+/// Copies all of `src` into `dst`, which is as long; `false` if the device could not, or the memory is gone.
+#[inline]
+fn copy_span(dst: Span, src: Span) -> bool {
+    if dst.is_plain() && src.is_plain() {
+        // SAFETY: both sides are valid by `Span`'s invariant, for the length they share.
+        // `ptr::copy` allows any overlap.
+        unsafe { std::ptr::copy(src.as_ptr(), dst.as_ptr(), src.len()) }
+        return true;
+    }
+    if dst.can(Caps::CPU) && src.can(Caps::CPU) {
+        // SAFETY: what is mapped of both sides may be accessed by `Span`'s invariant, for the length they share.
+        return unsafe { guard::copy(dst.as_ptr(), src.as_ptr(), src.len()) }.is_ok();
+    }
+    copy_device(dst, src)
+}
+
+/// Copies by way of memory of our own.
+fn copy_in_pieces(dst: Span, src: Span) -> bool {
+    let mut bytes = vec![0u8; src.len().min(PIECE)];
+    let at = bytes.as_mut_ptr();
+    (0..src.len()).step_by(bytes.len().max(1)).all(|off| {
+        let n = bytes.len().min(src.len() - off);
+        let (to, from) = (dst.cut(off, n), src.cut(off, n));
+        copy_span(raw(at, n), from) && copy_span(to, raw(at, n))
+    })
+}
+
+#[cold]
+fn copy_device(dst: Span, src: Span) -> bool {
+    let (to, from) = (dst.kind(), src.kind());
+    if dst.may_vanish() || src.may_vanish() {
+        // No driver is given memory that may be gone.
+        return copy_in_pieces(dst, src);
+    }
+    if to == Kind::Fake || from == Kind::Fake {
+        // No program has another kind as well: this one is for tests.
+        let known = |s: Span| s.can(Caps::CPU) || s.kind() == Kind::Fake;
+        return known(dst) && known(src) && {
+            fake::copy(dst, src);
+            true
+        };
+    }
+    if to == from || dst.can(Caps::CPU) || src.can(Caps::CPU) {
+        let of = if dst.can(Caps::CPU) { from } else { to };
+        return registry::of(of).copy_now(dst.addr() as usize, src.addr() as usize, src.len()).is_ok();
+    }
+    // Two kinds, neither of which knows the other.
+    copy_in_pieces(dst, src)
+}
+
+/// Copies `n` bytes at `src`, which the CPU may touch, to the front of `dst`; `false` if the device
+/// could not, or the memory is gone.
+///
+/// # Safety
+/// `src` must be valid for reads of `n` bytes; `n` is at most `dst.len()`. They may overlap.
+#[inline]
+#[must_use]
+pub unsafe fn copy_in(dst: Span, src: *const u8, n: usize) -> bool {
+    copy_span(dst.cut(0, n), raw(src, n))
+}
+
+/// Copies `n` bytes from the front of `src` to `dst`, which the CPU may touch; `false` if the device
+/// could not, or the memory is gone.
+///
+/// # Safety
+/// `dst` must be valid for writes of `n` bytes; `n` is at most `src.len()`. They may overlap.
+#[inline]
+#[must_use]
+pub unsafe fn copy_out(src: Span, dst: *mut u8, n: usize) -> bool {
+    copy_span(raw(dst, n), src.cut(0, n))
+}
+
+/// For one copy, of which the caller has promised that the memory is valid as long as it takes.
+fn raw(at: *const u8, len: usize) -> Span {
+    // SAFETY: the span is used for that copy only.
+    unsafe { Span::new(at.expose_provenance(), len, Kind::System) }
+}
+
+/// Writes `src` into `dst` from byte `off` of it on; returns how many bytes found room (fewer where a
+/// device failed, or memory is gone).
+pub fn write(dst: &[Span], off: usize, src: &[u8]) -> usize {
+    walk(dst, off, src.len(), |s, done| {
+        // SAFETY: `walk` never hands out more than `src` holds from `done` on.
+        unsafe { copy_in(s, src.as_ptr().add(done), s.len()) }
+    })
+}
+
+/// Reads into `dst` from byte `off` of `src` on; returns how many bytes there were (fewer where a
+/// device failed, or memory is gone).
+pub fn read(src: &[Span], off: usize, dst: &mut [u8]) -> usize {
+    let out = dst.as_mut_ptr();
+    walk(src, off, dst.len(), |s, done| {
+        // SAFETY: as in `write`, with the roles exchanged.
+        unsafe { copy_out(s, out.add(done), s.len()) }
+    })
+}
+
+/// Copies up to `len` bytes from byte `soff` of `src` to byte `doff` of `dst`; returns how many (fewer
+/// where a device failed, or memory is gone).
+#[inline]
+pub fn copy(dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) -> usize {
+    // One span each, all inside: what nearly every message is.
+    if let ([d], [s]) = (dst, src) {
+        if let (Some(d), Some(s)) = (d.part(doff, len), s.part(soff, len)) {
+            return if copy_span(d, s) { len } else { 0 };
+        }
+    }
+    copy_parts(dst, doff, src, soff, len)
+}
+
+fn copy_parts(dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) -> usize {
+    let mut moved = 0;
+    walk(src, soff, len, |s, done| {
+        let n = walk(dst, doff + done, s.len(), |d, inner| copy_span(d, s.cut(inner, d.len())));
+        moved += n;
+        n == s.len()
+    });
+    moved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_crosses_iovs_of_other_shapes() {
+        let src = [Span::leak(3), Span::leak(0), Span::leak(6)];
+        let dst = [Span::leak(5), Span::leak(4)];
+        assert_eq!(write(&src, 0, b"123456789"), 9);
+        assert_eq!(copy(&dst, 1, &src, 0, 9), 8);
+        let mut back = [0; 9];
+        assert_eq!(read(&dst, 0, &mut back), 9);
+        assert_eq!(&back, b"\x0012345678");
+        assert_eq!(write(&dst, 7, b"abc"), 2);
+        assert_eq!(read(&dst, 6, &mut back[..2]), 2);
+        assert_eq!(&back[..2], b"6a");
+    }
+}

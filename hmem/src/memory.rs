@@ -1,0 +1,116 @@
+//! What a kind of memory is to the rest: the trait that each one implements to be in the [`crate::registry`].
+//!
+//! Its calls are those of PeerDirect's peer memory client (Daoud and Romanovsky, OFA 2017), for user
+//! space, where "the peer that does DMA" is another process of this host or a device that takes a
+//! dma-buf:
+//!
+//! | the client's callback | here |
+//! |---|---|
+//! | acquire, release | [`Memory::acquire`], which remembers nothing that would have to be released |
+//! | get_pages, put_pages | [`Memory::get_pages`]; dropping what it returns |
+//! | dma_map, dma_unmap | [`Memory::export_ipc`] for another process, [`Memory::export_dmabuf`] for a device; what they keep open is let go of with the allocation |
+//! | invalidate | with [`crate::client`], the client calls it; the other kinds tell an allocation from its successor by its number |
+
+use std::any::Any;
+use std::os::fd::OwnedFd;
+
+use crate::error::Error;
+use crate::flight::{Flight, Part};
+use crate::kind::Kind;
+use crate::share::{Export, Mapped, Opened};
+
+/// Keeps memory as it was when it was registered, until it is dropped.
+pub type Pages = Box<dyn Any + Send + Sync>;
+
+/// A kind of memory.
+pub trait Memory: Sync {
+    /// Which one.
+    fn kind(&self) -> Kind;
+
+    /// Looks for what it needs in this process, and loads nothing. Asked until it has been found.
+    fn find(&self) -> bool;
+
+    /// What there is of it, for people; in `Err`, why there is none.
+    fn describe(&self) -> Result<String, String>;
+
+    /// What its interface means by a code.
+    fn error(&self, code: i32) -> Error {
+        Error::os(code)
+    }
+
+    /// Whether `addr` is its; `len` bytes there are to be used.
+    fn acquire(&self, addr: usize, len: usize) -> bool;
+
+    /// Makes sure that `addr..addr+len` can be used, and goes on being what it is.
+    fn get_pages(&self, addr: usize, len: usize, write: bool) -> Result<Pages, Error> {
+        let _ = (addr, len, write);
+        Ok(Box::new(()))
+    }
+
+    /// How another process reaches `addr..addr+len`: a handle for each allocation, in order, at most
+    /// `most` of them.
+    fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error> {
+        let _ = (addr, len, most);
+        Err(Error::UNSUPPORTED)
+    }
+
+    /// The number of the allocation that `addr` is in, if no other ever has it: that of its handle. Quicker than to
+    /// ask for the handle.
+    fn number(&self, addr: usize) -> Option<u64> {
+        let _ = addr;
+        None
+    }
+
+    /// A dma-buf for a device, and where in it `addr` is. With `pcie`, one that is sure to be reachable
+    /// over PCIe.
+    fn export_dmabuf(&self, addr: usize, len: usize, pcie: bool) -> Result<(OwnedFd, u64), Error> {
+        let _ = (addr, len, pcie);
+        Err(Error::UNSUPPORTED)
+    }
+
+    /// Copies between two of its addresses, or one and host memory, and waits for it.
+    fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), Error>;
+
+    /// Page-locks host memory, so that its devices copy from and to there without a copy in between.
+    ///
+    /// # Safety
+    /// `addr..addr+len` is mapped, and stays so for longer than what is returned.
+    unsafe fn lock_host(&self, addr: usize, len: usize) -> Option<Pages> {
+        let _ = (addr, len);
+        None
+    }
+
+    /// Where a copy is to be done that has `export` on one side and `local` on the other (0: nothing
+    /// of its own): what tells one mapping of it from another.
+    fn context(&self, export: &Export, local: usize) -> Result<usize, Error> {
+        let _ = (export, local);
+        Ok(0)
+    }
+
+    /// Maps what the process `pid`, which is told from others by `owner`, exported, for use in `ctx`.
+    /// Nothing in `export` is believed.
+    fn import(&self, pid: i32, owner: u64, export: &Export, ctx: usize) -> Result<Mapped, Error> {
+        let _ = (pid, owner, export, ctx);
+        Err(Error::UNSUPPORTED)
+    }
+
+    /// That process is gone.
+    fn forget(&self, owner: u64) {
+        let _ = owner;
+    }
+
+    /// Whether this process's own memory still is what it exported.
+    fn is_still(&self, export: &Export) -> bool {
+        let _ = export;
+        false
+    }
+
+    /// Starts a copy. `host`: some of the memory may be the host's.
+    ///
+    /// # Safety
+    /// As of [`crate::flight::start`].
+    unsafe fn start(&self, parts: &[Part], keep: Vec<Opened>, host: bool) -> Result<Box<dyn Flight>, Error> {
+        let _ = (parts, keep, host);
+        Err(Error::UNSUPPORTED)
+    }
+}
