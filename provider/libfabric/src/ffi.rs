@@ -61,7 +61,7 @@ pub(crate) fn guard<A: Answer, C: Code>(body: impl FnOnce() -> Result<A, Errno>)
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(a)) => C::done(a.count()),
         Ok(Err(e)) => C::fail(e),
-        Err(what) => C::fail(panicked(what)),
+        Err(what) => C::fail(runtime::caught(what).into()),
     }
 }
 
@@ -69,33 +69,9 @@ pub(crate) fn guard<A: Answer, C: Code>(body: impl FnOnce() -> Result<A, Errno>)
 #[inline]
 pub(crate) fn guard_or<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|what| {
-        panicked(what);
+        runtime::caught(what);
         on_panic
     })
-}
-
-/// The payload of the unwinding a poisoned domain starts: it has been logged before.
-#[derive(Debug)]
-pub(crate) struct Poisoned;
-
-#[cold]
-fn panicked(what: Box<dyn std::any::Any + Send>) -> Errno {
-    // Neither the log nor dropping the payload may unwind any further.
-    let caught = catch_unwind(AssertUnwindSafe(move || {
-        if what.is::<Poisoned>() {
-            return;
-        }
-        let text = what
-            .downcast_ref::<&str>()
-            .copied()
-            .or_else(|| what.downcast_ref::<String>().map(String::as_str))
-            .unwrap_or("no message");
-        log::error!("strait failed inside ({text}); the domain it was in cannot be used any more");
-    }));
-    if let Err(again) = caught {
-        std::mem::forget(again);
-    }
-    Errno::OTHER
 }
 
 /// An object applications hold by its `fid`.

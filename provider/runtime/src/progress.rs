@@ -1,4 +1,4 @@
-//! FI_PROGRESS_AUTO: a thread that makes progress while the application does not.
+//! Automatic progress: a thread that makes progress while the application does not.
 //!
 //! An application that polls is left alone: the thread only looks, every millisecond, whether it
 //! still does. Otherwise the thread makes progress until there is nothing to do, and sleeps until a
@@ -9,27 +9,47 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-use crate::domain::Shared;
-use crate::errno::Errno;
-use crate::ffi::guard_or;
-use crate::wait::{Deadline, Wait};
+use engine::Link;
+
+use crate::poison::catch;
+use crate::{Deadline, Error, Runtime, Wait};
 
 /// How long after its last call an application still counts as polling.
 const STAY_OUT: Duration = Duration::from_millis(1);
 /// How long to leave a peer alone whose ring is full.
 const FULL: Duration = Duration::from_micros(20);
 
+/// What a [`Runtime`] is part of, so that a thread can keep it.
+pub trait Host: Send + Sync + 'static {
+    /// The way to peers.
+    type Link: Link;
+
+    /// The runtime.
+    fn runtime(&self) -> &Runtime<Self::Link>;
+}
+
+impl<L: Link + 'static> Host for Runtime<L>
+where
+    Runtime<L>: Send + Sync,
+{
+    type Link = L;
+
+    fn runtime(&self) -> &Runtime<L> {
+        self
+    }
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct Auto {
+pub(crate) struct ProgressThread {
     /// The links of all endpoints, and the way to wake the thread.
-    pub wait: Wait,
+    pub(crate) wait: Arc<Wait>,
     polled: AtomicBool,
     asleep: AtomicBool,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Auto {
+impl ProgressThread {
     /// The application makes progress itself.
     #[inline]
     pub(crate) fn polled(&self) {
@@ -67,38 +87,48 @@ impl Auto {
     }
 }
 
-/// Starts the thread of a domain that has one.
-pub(crate) fn start(shared: &Arc<Shared>) -> Result<(), Errno> {
-    let Some(auto) = shared.auto() else { return Ok(()) };
+/// Starts the thread of a runtime with automatic progress. It keeps the host until [`Runtime::close`].
+pub fn start<H: Host>(host: &Arc<H>) -> Result<(), Error> {
+    let Some(own) = host.runtime().progress_thread() else { return Ok(()) };
+    let mut thread = own.thread.lock().unwrap_or_else(PoisonError::into_inner);
+    if thread.is_some() {
+        return Ok(());
+    }
     // Now, so that running out of descriptors is the opener's error.
-    auto.wait.fd()?;
-    let theirs = shared.clone();
-    let blocked = Signals::block();
-    let handle = thread::Builder::new().name("strait".into()).spawn(move || guard_or((), || run(&theirs)))?;
-    drop(blocked);
-    *auto.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
+    own.wait.fd()?;
+    let theirs = host.clone();
+    let _blocked = Signals::block();
+    let body = move || {
+        // A panic has been logged, and the next call fails.
+        let _ = catch(|| run(theirs.runtime()));
+    };
+    let spawned = thread::Builder::new().name("strait".into()).spawn(body);
+    *thread = Some(spawned.map_err(|e| Error::system("pthread_create", &e))?);
     Ok(())
 }
 
-fn run(shared: &Shared) {
-    let Some(auto) = shared.auto() else { return };
-    while !auto.stopped() {
-        if auto.polled.swap(false, Ordering::Relaxed) {
+fn run<L: Link>(runtime: &Runtime<L>) {
+    let Some(own) = runtime.progress_thread() else { return };
+    while !own.stopped() {
+        if own.polled.swap(false, Ordering::Relaxed) {
             thread::park_timeout(STAY_OUT);
             continue;
         }
-        auto.wait.lower();
-        let mut engine = shared.lock_for_auto();
+        own.wait.lower();
+        if own.stopped() {
+            return;
+        }
+        let mut engine = runtime.lock_for_progress_thread();
         let done = engine.progress();
         let sleep = done == 0 && engine.arm();
-        // Under the lock: whoever comes in next sees it, and wakes us.
-        auto.asleep.store(sleep, Ordering::Relaxed);
+        // Under the lock: the next thread that enters sees it, and wakes this one.
+        own.asleep.store(sleep, Ordering::Relaxed);
         drop(engine);
         if sleep {
-            if auto.wait.sleep(Deadline::NEVER).is_err() {
+            if own.wait.sleep(Deadline::NEVER).is_err() {
                 thread::park_timeout(STAY_OUT);
             }
-            auto.asleep.store(false, Ordering::Relaxed);
+            own.asleep.store(false, Ordering::Relaxed);
         } else if done == 0 {
             thread::sleep(FULL);
         }
