@@ -61,7 +61,7 @@ pub(crate) fn guard<A: Answer, C: Code>(body: impl FnOnce() -> Result<A, Errno>)
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(a)) => C::done(a.count()),
         Ok(Err(e)) => C::fail(e),
-        Err(what) => C::fail(runtime::caught(what).into()),
+        Err(what) => C::fail(panicked(what)),
     }
 }
 
@@ -69,9 +69,14 @@ pub(crate) fn guard<A: Answer, C: Code>(body: impl FnOnce() -> Result<A, Errno>)
 #[inline]
 pub(crate) fn guard_or<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|what| {
-        runtime::caught(what);
+        panicked(what);
         on_panic
     })
+}
+
+#[cold]
+fn panicked(what: Box<dyn std::any::Any + Send>) -> Errno {
+    runtime::caught(what).into()
 }
 
 /// An object applications hold by its `fid`.

@@ -96,6 +96,7 @@ pub fn start<H: Host>(host: &Arc<H>) -> Result<(), Error> {
     }
     // Now, so that running out of descriptors is the opener's error.
     own.wait.fd()?;
+    own.stop.store(false, Ordering::SeqCst);
     let theirs = host.clone();
     let _blocked = Signals::block();
     let body = move || {
@@ -157,5 +158,47 @@ impl Drop for Signals {
     fn drop(&mut self) {
         // SAFETY: the set is valid during the call.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::{Config, Domain};
+    use link::ShmLink;
+
+    use super::*;
+    use crate::Progress;
+
+    fn runtime() -> Runtime<ShmLink> {
+        let config = Config { eager: 256, eager_in_a_row: 600, virt_addr: false, rma_order: false };
+        Runtime::new(Domain::new(config), Progress::Auto)
+    }
+
+    /// The thread is not started here: the test does what it does.
+    #[test]
+    fn a_call_wakes_the_thread_whenever_it_sleeps() {
+        let runtime = runtime();
+        let own = runtime.progress_thread().unwrap();
+        for round in 0..3 {
+            drop(runtime.lock_for_progress_thread());
+            own.asleep.store(true, Ordering::Relaxed);
+            drop(runtime.lock());
+            assert!(!own.asleep.load(Ordering::Relaxed), "not woken after it was in {round} times");
+            own.asleep.store(true, Ordering::Relaxed);
+            runtime.lock().leave();
+            assert!(!own.asleep.load(Ordering::Relaxed), "not woken by a call that leaves quickly");
+        }
+    }
+
+    #[test]
+    fn closing_ends_the_thread_and_lets_go_of_the_host() {
+        let host = Arc::new(runtime());
+        for _ in 0..2 {
+            start(&host).unwrap();
+            start(&host).unwrap();
+            assert_eq!(Arc::strong_count(&host), 2);
+            host.close();
+            assert_eq!(Arc::strong_count(&host), 1);
+        }
     }
 }
