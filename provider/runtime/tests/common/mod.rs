@@ -64,10 +64,12 @@ impl<L: Link + Send + std::fmt::Debug + 'static> Node<L> {
     pub fn send(&self, to: FiAddr, bytes: &[u8], flags: OpFlags) {
         let span = Span::leak(bytes.len());
         hmem::write(&[span], 0, bytes);
-        patient(|| match self.runtime.lock().send(self.ep, &Message { flags, ..msg(to, &[span], 1) }) {
-            Err(Error::Again) => None,
-            sent => Some(sent.unwrap()),
-        });
+        let sent =
+            patient(|| match self.runtime.lock().send(self.ep, &Message { flags, ..msg(to, &[span], 1) }) {
+                Err(Error::Again) => None,
+                sent => Some(sent),
+            });
+        assert_eq!(sent, Ok(()));
     }
 
     /// Takes what has completed, and looks for it first.
