@@ -34,10 +34,10 @@ pub enum Progress {
 /// What is under the lock.
 struct State<L: Link> {
     engine: Domain<L>,
-    /// There is a progress thread.
-    auto: bool,
-    /// Leaving takes more than unlocking: a thread sleeps, or there is a progress thread.
+    /// Leaving takes more than unlocking: a caller or the progress thread sleeps.
     watched: bool,
+    /// The progress thread sleeps, and was not woken yet.
+    asleep: bool,
     /// Those that sleep, or are about to, and for what: each is woken once.
     sleepers: Vec<(Watched, Arc<Wait>)>,
 }
@@ -87,9 +87,8 @@ pub enum Idle {
 impl<L: Link> Runtime<L> {
     /// A domain that any thread may enter at any time.
     pub fn new(engine: Domain<L>, progress: Progress) -> Self {
-        let auto = progress == Progress::Auto;
-        let state = State { engine, auto, watched: auto, sleepers: Vec::new() };
-        Runtime { lock: Lock::shared(state), progress: auto.then(ProgressThread::default) }
+        let progress = (progress == Progress::Auto).then(ProgressThread::default);
+        Runtime { lock: Lock::shared(State::new(engine)), progress }
     }
 
     /// A domain with manual progress whose caller keeps its calls apart: entering takes no atomic exchange.
@@ -98,9 +97,8 @@ impl<L: Link> Runtime<L> {
     /// From the begin of a call of this runtime's, to its end or that of the guard it returns, no other thread
     /// calls, and each of these comes before the next as a synchronization between threads has it.
     pub unsafe fn serialized(engine: Domain<L>) -> Self {
-        let state = State { engine, auto: false, watched: false, sleepers: Vec::new() };
         // SAFETY: the caller's promise; there is no thread of ours that enters by itself.
-        Runtime { lock: unsafe { Lock::serialized(state) }, progress: None }
+        Runtime { lock: unsafe { Lock::serialized(State::new(engine)) }, progress: None }
     }
 
     /// Enters the domain. What happens to completion queues and counters while the guard lives wakes
@@ -156,7 +154,8 @@ impl<L: Link> Runtime<L> {
     pub fn attach(&self, fd: RawFd) -> Result<Option<Attached>, Error> {
         let Some(progress) = &self.progress else { return Ok(None) };
         let attached = Attached::new(&progress.wait, fd)?;
-        progress.kick();
+        // It wakes, and arms that link too.
+        self.enter()?.leave();
         Ok(Some(attached))
     }
 
@@ -244,6 +243,10 @@ impl<L: Link> Runtime<L> {
 }
 
 impl<L: Link> State<L> {
+    fn new(engine: Domain<L>) -> Self {
+        State { engine, watched: false, asleep: false, sleepers: Vec::new() }
+    }
+
     #[cold]
     fn wake(&mut self) {
         let engine = &self.engine;
@@ -289,10 +292,19 @@ impl<L: Link> Guard<'_, L> {
         } else if !self.state.sleepers.is_empty() {
             self.state.wake();
         }
-        self.state.watched = self.state.auto || !self.state.sleepers.is_empty();
+        // What was done may leave more to do.
         if let Some(progress) = self.progress {
-            progress.kick();
+            if std::mem::take(&mut self.state.asleep) {
+                progress.wait.raise();
+            }
         }
+        self.state.watched = self.state.asleep || !self.state.sleepers.is_empty();
+    }
+
+    /// The progress thread goes to sleep: the next thread that was in wakes it. Or it does not.
+    pub(crate) fn set_asleep(&mut self, asleep: bool) {
+        self.state.asleep = asleep;
+        self.state.watched |= asleep;
     }
 
     /// Registers a sleeper and has peers wake it. `false`: there is something to do first.

@@ -44,7 +44,6 @@ pub(crate) struct ProgressThread {
     /// The links of all endpoints, and the way to wake the thread.
     pub(crate) wait: Arc<Wait>,
     polled: AtomicBool,
-    asleep: AtomicBool,
     stop: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -54,20 +53,6 @@ impl ProgressThread {
     #[inline]
     pub(crate) fn polled(&self) {
         self.polled.store(true, Ordering::Relaxed);
-    }
-
-    /// Something was done that may leave more to do.
-    #[inline]
-    pub(crate) fn kick(&self) {
-        if self.asleep.load(Ordering::Relaxed) {
-            self.wake();
-        }
-    }
-
-    #[cold]
-    fn wake(&self) {
-        self.asleep.store(false, Ordering::Relaxed);
-        self.wait.raise();
     }
 
     /// Ends the thread.
@@ -122,14 +107,12 @@ fn run<L: Link>(runtime: &Runtime<L>) {
         let mut engine = runtime.lock_for_progress_thread();
         let done = engine.progress();
         let sleep = done == 0 && engine.arm();
-        // Under the lock: the next thread that enters sees it, and wakes this one.
-        own.asleep.store(sleep, Ordering::Relaxed);
+        engine.set_asleep(sleep);
         drop(engine);
         if sleep {
             if own.wait.sleep(Deadline::NEVER).is_err() {
                 thread::park_timeout(STAY_OUT);
             }
-            own.asleep.store(false, Ordering::Relaxed);
         } else if done == 0 {
             thread::sleep(FULL);
         }
@@ -179,14 +162,16 @@ mod tests {
     fn a_call_wakes_the_thread_whenever_it_sleeps() {
         let runtime = runtime();
         let own = runtime.progress_thread().unwrap();
-        for round in 0..3 {
-            drop(runtime.lock_for_progress_thread());
-            own.asleep.store(true, Ordering::Relaxed);
-            drop(runtime.lock());
-            assert!(!own.asleep.load(Ordering::Relaxed), "not woken after it was in {round} times");
-            own.asleep.store(true, Ordering::Relaxed);
-            runtime.lock().leave();
-            assert!(!own.asleep.load(Ordering::Relaxed), "not woken by a call that leaves quickly");
+        let calls: [fn(&Runtime<ShmLink>); 3] =
+            [|r| drop(r.lock()), |r| r.lock().leave(), |r| drop(r.enter_to_poll())];
+        for call in calls {
+            for asleep in [true, false, true] {
+                own.wait.lower();
+                runtime.lock_for_progress_thread().set_asleep(asleep);
+                assert!(!own.wait.is_raised(), "it wakes itself");
+                call(&runtime);
+                assert_eq!(own.wait.is_raised(), asleep);
+            }
         }
     }
 

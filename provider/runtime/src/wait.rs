@@ -63,6 +63,11 @@ impl Wait {
         self.links().len()
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_raised(&self) -> bool {
+        self.raised.load(Ordering::SeqCst)
+    }
+
     fn attach(&self, fd: RawFd) -> Result<(), Error> {
         let mut links = self.links();
         if let Some((_, n)) = links.iter_mut().find(|(f, _)| *f == fd) {
