@@ -178,13 +178,18 @@ impl<L: Link> Runtime<L> {
         watched: impl FnOnce(&Domain<L>) -> Watched,
         wait: &Arc<Wait>,
     ) -> Result<bool, Error> {
+        wait.fd()?;
         wait.lower();
         let mut engine = self.enter_to_poll()?;
         let watched = watched(&engine);
         if watched.is_awaited(&engine) {
             engine.progress();
         }
-        Ok(watched.is_awaited(&engine) && engine.watch(watched, wait))
+        let quiet = watched.is_awaited(&engine) && engine.watch(watched, wait);
+        if quiet {
+            wait.limit_sleep();
+        }
+        Ok(quiet)
     }
 
     /// Takes a sleeper that does not sleep any more off the list; to be called before its queue or

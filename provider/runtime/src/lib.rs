@@ -16,7 +16,8 @@
 //! link's descriptor, another thread of this process by the look that every [`Guard`] takes when it goes.
 //! Before each look for a reason to wake, earlier wake-ups are forgotten ([`Wait::lower`]), so that one in
 //! between is not lost. [`Runtime::block`] has this order; an application that sleeps on the descriptor
-//! itself asks [`Runtime::try_wait`] first.
+//! itself asks [`Runtime::try_wait`] first. A poll by another thread disarms the links again, so a sleeper
+//! looks from time to time also if nothing wakes it.
 //!
 //! # Panics
 //!

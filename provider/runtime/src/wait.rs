@@ -1,5 +1,5 @@
 //! What a thread sleeps on: an epoll descriptor over the links of the endpoints that feed an
-//! object, and an eventfd to wake it from this process. The descriptors are made when first needed:
+//! object, an eventfd to wake it from this process, and a timer. The descriptors are made when first needed:
 //! an application may open more queues than it may have files.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -11,14 +11,19 @@ use libc::c_int;
 
 use crate::Error;
 
-/// How often a sleeper looks around even though nothing woke it: a net, not a mechanism.
+/// How often a sleeper looks around even though nothing woke it. That is needed where another thread polls
+/// while it sleeps: links are not armed any more after a poll, and that one may be the last.
 const SLICE: Duration = Duration::from_millis(100);
+/// The same for an application that sleeps on the descriptor.
+const LIMIT: Duration = Duration::from_secs(1);
 
 /// What can be slept on.
 #[derive(Debug, Default)]
 pub struct Wait {
     fds: OnceLock<Fds>,
     raised: AtomicBool,
+    /// The timer is set.
+    timed: AtomicBool,
     /// Link descriptors, and how many bindings brought each. Its lock is also that of `fds` and of the
     /// eventfd: who holds it leaves the eventfd readable only if `raised`.
     links: Mutex<Vec<(RawFd, usize)>>,
@@ -28,6 +33,7 @@ pub struct Wait {
 struct Fds {
     epoll: OwnedFd,
     event: OwnedFd,
+    timer: OwnedFd,
 }
 
 impl Wait {
@@ -111,6 +117,9 @@ impl Wait {
 
     /// Forgets earlier raises; to be called before looking for the reason of one.
     pub fn lower(&self) {
+        if self.timed.load(Ordering::SeqCst) {
+            self.set_timer(Duration::ZERO);
+        }
         if self.raised.load(Ordering::SeqCst) {
             let _links = self.links();
             if let Some(fds) = self.fds.get() {
@@ -118,6 +127,18 @@ impl Wait {
             }
             // A raise in between wakes no thread, but its reason is there to be found.
             self.raised.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// The application is about to sleep on the descriptor: it becomes readable after a second at the latest.
+    pub(crate) fn limit_sleep(&self) {
+        self.set_timer(LIMIT);
+    }
+
+    fn set_timer(&self, after: Duration) {
+        if let Some(fds) = self.fds.get() {
+            fds.set_timer(after);
+            self.timed.store(!after.is_zero(), Ordering::SeqCst);
         }
     }
 
@@ -141,8 +162,12 @@ impl Fds {
         let epoll = owned("epoll_create1", unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: no memory is involved.
         let event = owned("eventfd", unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        let fds = Fds { epoll, event };
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: no memory is involved.
+        let timer = owned("timerfd_create", unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
+        let fds = Fds { epoll, event, timer };
         fds.watch(fds.event.as_raw_fd())?;
+        fds.watch(fds.timer.as_raw_fd())?;
         Ok(fds)
     }
 
@@ -158,6 +183,16 @@ impl Fds {
         let epoll = self.epoll.as_raw_fd();
         // SAFETY: EPOLL_CTL_DEL looks at no memory.
         unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+    }
+
+    /// Has the timer expire once, or not at all, and forgets that it has.
+    fn set_timer(&self, after: Duration) {
+        let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let tv_sec = after.as_secs() as libc::time_t;
+        let it_value = libc::timespec { tv_sec, tv_nsec: after.subsec_nanos().into() };
+        let spec = libc::itimerspec { it_interval: never, it_value };
+        // SAFETY: `spec` is read during the call, and nothing is written to NULL.
+        unsafe { libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const spec, std::ptr::null_mut()) };
     }
 
     fn ring(&self) {
@@ -268,6 +303,17 @@ mod tests {
             wait.lower();
             assert!(!readable(&wait), "it is readable, and no raise is to be lowered");
         }
+    }
+
+    #[test]
+    fn a_sleep_on_the_descriptor_is_limited() {
+        let wait = Wait::default();
+        let mut p = libc::pollfd { fd: wait.fd().unwrap(), events: libc::POLLIN, revents: 0 };
+        wait.limit_sleep();
+        // SAFETY: one entry.
+        assert_eq!(unsafe { libc::poll(&raw mut p, 1, 60_000) }, 1);
+        wait.lower();
+        assert!(!readable(&wait));
     }
 
     #[test]

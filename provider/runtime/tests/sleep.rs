@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -29,6 +30,7 @@ over_both!(
     blocking_calls_wake_each_other,
     each_sleeper_is_woken_for_what_it_waits_for,
     another_thread_of_the_process_wakes_a_sleeper,
+    a_poll_by_another_thread_leaves_no_sleeper_asleep_for_good,
     a_progress_thread_delivers_while_the_application_makes_no_call,
     several_threads_share_one_domain,
 );
@@ -93,30 +95,37 @@ fn blocking_calls_wake_each_other<L: Pair>() {
 
 fn each_sleeper_is_woken_for_what_it_waits_for<L: Pair>() {
     let ([a, b], [to_b, _]) = L::nodes(Progress::Manual);
-    let (other_cq, other_wait) = (b.runtime.lock().cq_open(8), std::sync::Arc::default());
-    let sleepers = || {
+    // A third sleeper, with a queue that has no endpoint.
+    let (other_cq, other_wait) = (b.runtime.lock().cq_open(8), Arc::default());
+    let woken = || [&b.wait, &b.cntr_wait, &other_wait].map(|w| readable(w, 0));
+    // Registers all three, has something happen, and tells that those were woken. It is tried again: a thread
+    // that had to wait for its core may find a descriptor readable because time has passed.
+    let wakes = |what: &dyn Fn(), expected: [bool; 3]| {
         patient(|| {
-            b.poll();
+            while b.poll().is_some() {}
             let on_cntr = b.runtime.try_wait(|e| Watched::cntr(e, b.cntr), &b.cntr_wait).unwrap();
             let on_cq = b.runtime.try_wait(|_| Watched::Cq(b.cq), &b.wait).unwrap();
             let on_other = b.runtime.try_wait(|_| Watched::Cq(other_cq), &other_wait).unwrap();
-            (on_cntr && on_cq && on_other).then_some(())
+            if !(on_cntr && on_cq && on_other) || woken() != [false; 3] {
+                return None;
+            }
+            what();
+            (woken() == expected).then_some(())
         });
-        [&b.wait, &b.cntr_wait, &other_wait].map(|w| readable(w, 0))
     };
-    b.recv(Span::leak(8), 1);
-    assert_eq!(sleepers(), [false; 3]);
-    // Of a change of the counter by the application the queue's sleepers need not hear.
-    b.runtime.lock().cntr_add(b.cntr, 1);
-    assert_eq!([&b.wait, &b.cntr_wait, &other_wait].map(|w| readable(w, 0)), [false, true, false]);
-    assert_eq!(sleepers(), [false; 3]);
-    // A message concerns the queue and the counter. The third sleeper has no endpoint.
-    a.send(to_b, b"message!", OpFlags::default());
-    patient(|| {
-        b.runtime.lock().progress();
-        (!b.runtime.lock().cq_is_empty(b.cq)).then_some(())
-    });
-    assert!(readable(&b.wait, 0) && readable(&b.cntr_wait, 0) && !readable(&other_wait, 0));
+    wakes(&|| {}, [false; 3]);
+    // A change of the counter by the application is nothing to the queue's sleepers.
+    wakes(&|| b.runtime.lock().cntr_add(b.cntr, 1), [false, true, false]);
+    // A message concerns the queue and the counter.
+    let message = || {
+        b.recv(Span::leak(8), 1);
+        a.send(to_b, b"message!", OpFlags::default());
+        patient(|| {
+            b.runtime.lock().progress();
+            (!b.runtime.lock().cq_is_empty(b.cq)).then_some(())
+        });
+    };
+    wakes(&message, [true, true, false]);
     b.runtime.forget(&other_wait).unwrap();
     b.runtime.lock().cq_close(other_cq).unwrap();
 }
@@ -145,6 +154,25 @@ fn another_thread_of_the_process_wakes_a_sleeper<L: Pair>() {
     for idle in [Idle::Sleep, Idle::Yield] {
         assert_eq!(b.runtime.block(&b.wait, idle, Deadline::after_ms(5), nothing), Ok(None));
     }
+}
+
+fn a_poll_by_another_thread_leaves_no_sleeper_asleep_for_good<L: Pair>() {
+    let ([a, b], [to_b, to_a]) = L::nodes(Progress::Manual);
+    // Both have met before.
+    a.recv(Span::leak(8), 1);
+    b.send(to_a, b"message!", OpFlags::default());
+    assert_eq!(next(&a).ctx.0, 1);
+    b.recv(Span::leak(8), 3);
+    a.send(to_b, b"message!", OpFlags::default());
+    assert_eq!(next(&b).ctx.0, 3);
+    b.recv(Span::leak(8), 2);
+    patient(|| b.runtime.try_wait(|_| Watched::Cq(b.cq), &b.wait).unwrap().then_some(()));
+    assert!(!readable(&b.wait, 0));
+    // A poll that finds nothing, and is the last one of its thread: peers have been told not to wake anyone.
+    b.runtime.lock_to_poll().progress();
+    a.send(to_b, b"message!", OpFlags::default());
+    sleep_on(&b.wait);
+    assert_eq!(next(&b).ctx.0, 2);
 }
 
 fn a_progress_thread_delivers_while_the_application_makes_no_call<L: Pair>() {
