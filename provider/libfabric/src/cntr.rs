@@ -1,19 +1,16 @@
 //! Counters, fi_cntr(3).
 
-use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use engine::CntrId;
 use libc::{c_int, c_void};
 use libfabric_sys as fi;
+use runtime::{Deadline, Step, Wait, Watched};
 
-use crate::domain::{DomainFid, Engine, Shared, Watched};
+use crate::domain::{DomainFid, Engine, Shared};
 use crate::errno::Errno;
 use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, obj, publish, put, reclaim};
-use crate::wait::{Deadline, Style, Wait};
-
-/// How often a blocking wait looks before it sleeps.
-const SPINS: u32 = 100;
+use crate::wait::Style;
 
 /// `struct fid_cntr`.
 #[repr(C)]
@@ -25,7 +22,7 @@ pub(crate) struct CntrFid {
     /// Endpoints and registrations bound to it.
     pub refs: Refs,
     style: Style,
-    wait: Arc<Wait>,
+    pub wait: Arc<Wait>,
 }
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `open` alone, with this table.
@@ -49,64 +46,27 @@ impl Counted for CntrFid {
 }
 
 impl CntrFid {
-    /// Includes an endpoint's link in what a blocking wait sleeps on.
-    pub(crate) fn attach_ep(&self, fd: RawFd) -> Result<(), Errno> {
-        self.wait.attach(fd)
-    }
-
-    /// Takes it out again; to be called before the descriptor is closed.
-    pub(crate) fn detach_ep(&self, fd: RawFd) {
-        self.wait.detach(fd);
-    }
-
     /// Whether an application may now sleep on the descriptor: fi_trywait(3).
     pub(crate) fn try_wait(&self) -> Result<(), Errno> {
-        self.wait.lower();
-        let mut engine = self.shared.lock_to_poll();
-        let before = self.values(&engine);
-        engine.progress();
-        let (n, errs) = self.values(&engine);
-        if (n, errs) != before || !engine.watch(Watched::Cntr(self.id, n, errs), &self.wait) {
-            return Err(Errno::AGAIN);
-        }
-        Ok(())
-    }
-
-    fn values(&self, engine: &Engine) -> (u64, u64) {
-        (engine.cntr_read(self.id), engine.cntr_readerr(self.id))
+        let quiet = self.shared.try_wait(|engine| Watched::cntr(engine, self.id), &self.wait)?;
+        if quiet { Ok(()) } else { Err(Errno::AGAIN) }
     }
 
     fn wait_for(&self, threshold: u64, timeout: c_int) -> Result<(), Errno> {
-        let until = Deadline::after(timeout);
         let mut first = None;
-        let mut spins = 0;
-        loop {
-            self.wait.lower();
+        let ended = self.shared.block(&self.wait, self.style.idle(), Deadline::after_ms(timeout), || {
             let mut engine = self.shared.lock_to_poll();
             engine.progress();
-            let (n, errs) = self.values(&engine);
+            let (n, errs) = (engine.cntr_read(self.id), engine.cntr_readerr(self.id));
             if n >= threshold {
-                return Ok(());
+                return Step::Done(Ok(()));
             }
             if errs != *first.get_or_insert(errs) {
-                return Err(Errno::AVAIL);
+                return Step::Done(Err(Errno::AVAIL));
             }
-            spins += 1;
-            let sleep = spins >= SPINS
-                && self.style == Style::Fd(fi::FI_WAIT_FD)
-                && engine.watch(Watched::Cntr(self.id, n, errs), &self.wait);
-            drop(engine);
-            if until.passed() {
-                return Err(Errno::TIMEDOUT);
-            }
-            if sleep {
-                let slept = self.wait.sleep(until);
-                self.shared.lock().unwatch(&self.wait);
-                slept?;
-            } else if spins >= SPINS {
-                std::thread::yield_now();
-            }
-        }
+            Step::Wait(Watched::Cntr(self.id, n, errs))
+        })?;
+        ended.unwrap_or(Err(Errno::TIMEDOUT))
     }
 
     /// Calls with the engine, and the counter's name in it.
@@ -182,10 +142,8 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // SAFETY: the application passes an open counter and does not use it during the call.
         let cntr = unsafe { obj::<CntrFid, _>(fid)? };
         cntr.refs.none()?;
-        let mut engine = cntr.shared.lock();
-        engine.unwatch(&cntr.wait);
-        engine.cntr_close(cntr.id)?;
-        drop(engine);
+        cntr.shared.forget(&cntr.wait)?;
+        cntr.shared.lock().cntr_close(cntr.id)?;
         cntr.shared.children.dec();
         // SAFETY: as above, and nothing refers to it.
         drop(unsafe { reclaim(cntr) });

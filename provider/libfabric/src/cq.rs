@@ -1,17 +1,17 @@
 //! Completion queues, fi_cq(3).
 
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use engine::{Completion, CqId, Look};
 use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
+use runtime::{Deadline, Step, Wait, Watched};
 
-use crate::domain::{DomainFid, Guard, Shared, Watched};
+use crate::domain::{DomainFid, Guard, Shared};
 use crate::errno::{self, Errno};
 use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, obj, publish, put, reclaim, this};
-use crate::wait::{Deadline, Style, Wait};
+use crate::wait::Style;
 
 mod entry;
 
@@ -19,8 +19,6 @@ use entry::{Entry, flags_of};
 
 /// Entries of a queue whose opener leaves the size to us.
 const DEFAULT_SIZE: usize = 8192;
-/// How often a blocking read looks before it sleeps.
-const SPINS: u32 = 100;
 /// After how many reads that found nothing one lets another process have the core.
 const PATIENCE: u32 = 4096;
 /// Most messages taken in by one read that finds the queue empty.
@@ -38,7 +36,7 @@ pub(crate) struct CqFid {
     format: fi::fi_cq_format,
     style: Style,
     threshold: bool,
-    wait: Arc<Wait>,
+    pub wait: Arc<Wait>,
     signalled: AtomicBool,
     /// Messages that the next read takes in at most, if nothing stands in the queue.
     batch: AtomicUsize,
@@ -67,27 +65,10 @@ impl Counted for CqFid {
 }
 
 impl CqFid {
-    /// Includes an endpoint's link in what a blocking read sleeps on.
-    pub(crate) fn attach_ep(&self, fd: RawFd) -> Result<(), Errno> {
-        self.wait.attach(fd)
-    }
-
-    /// Takes it out again; to be called before the descriptor is closed.
-    pub(crate) fn detach_ep(&self, fd: RawFd) {
-        self.wait.detach(fd);
-    }
-
     /// Whether an application may now sleep on the descriptor: fi_trywait(3).
     pub(crate) fn try_wait(&self) -> Result<(), Errno> {
-        self.wait.lower();
-        let mut engine = self.shared.lock_to_poll();
-        if engine.cq_is_empty(self.id) {
-            engine.progress();
-        }
-        if !engine.cq_is_empty(self.id) || !engine.watch(Watched::Cq(self.id), &self.wait) {
-            return Err(Errno::AGAIN);
-        }
-        Ok(())
+        let quiet = self.shared.try_wait(|_| Watched::Cq(self.id), &self.wait)?;
+        if quiet { Ok(()) } else { Err(Errno::AGAIN) }
     }
 
     /// Takes up to `count` entries into `buf`, and their sources into `from` unless that is NULL.
@@ -209,11 +190,9 @@ impl CqFid {
             return Err(Errno::NOSYS);
         }
         let enough = if self.threshold { cond.addr().clamp(1, count.max(1)) } else { 1 };
-        let until = Deadline::after(timeout);
         let entry = entry::size(self.format);
-        let (mut n, mut spins) = (0, 0);
-        loop {
-            self.wait.lower();
+        let mut n = 0;
+        let ended = self.shared.block(&self.wait, self.style.idle(), Deadline::after_ms(timeout), || {
             // SAFETY: `n` entries of the caller's `count` are used, and the offsets are theirs.
             let some = unsafe {
                 let from = if from.is_null() { from } else { from.add(n) };
@@ -222,37 +201,18 @@ impl CqFid {
             match some {
                 Ok(more) => n += more,
                 Err(Errno::AGAIN) => {}
-                Err(_) if n > 0 => return Ok(n),
-                Err(e) => return Err(e),
+                Err(_) if n > 0 => return Step::Done(Ok(n)),
+                Err(e) => return Step::Done(Err(e)),
             }
             if n >= enough || (some.is_ok() && count == 0) {
-                return Ok(n);
+                return Step::Done(Ok(n));
             }
-            if self.signalled.swap(false, Ordering::Relaxed) || until.passed() {
-                return if n > 0 { Ok(n) } else { Err(Errno::AGAIN) };
+            if self.signalled.swap(false, Ordering::Relaxed) {
+                return Step::Done(if n > 0 { Ok(n) } else { Err(Errno::AGAIN) });
             }
-            spins += 1;
-            if spins < SPINS {
-                std::hint::spin_loop();
-            } else if self.style == Style::Yield {
-                std::thread::yield_now();
-            } else {
-                self.sleep(until)?;
-            }
-        }
-    }
-
-    fn sleep(&self, until: Deadline) -> Result<(), Errno> {
-        let mut engine = self.shared.lock();
-        let quiet = engine.cq_is_empty(self.id) && engine.watch(Watched::Cq(self.id), &self.wait);
-        drop(engine);
-        if !quiet {
-            std::thread::yield_now();
-            return Ok(());
-        }
-        let slept = self.wait.sleep(until);
-        self.shared.lock().unwatch(&self.wait);
-        slept
+            Step::Wait(Watched::Cq(self.id))
+        })?;
+        ended.unwrap_or(if n > 0 { Ok(n) } else { Err(Errno::AGAIN) })
     }
 }
 
@@ -322,10 +282,8 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // SAFETY: the application passes an open queue and does not use it during the call.
         let cq = unsafe { obj::<CqFid, _>(fid)? };
         cq.refs.none()?;
-        let mut engine = cq.shared.lock();
-        engine.unwatch(&cq.wait);
-        engine.cq_close(cq.id)?;
-        drop(engine);
+        cq.shared.forget(&cq.wait)?;
+        cq.shared.lock().cq_close(cq.id)?;
         cq.shared.children.dec();
         // SAFETY: as above, and no endpoint refers to it.
         drop(unsafe { reclaim(cq) });

@@ -1,24 +1,23 @@
 //! The access domain: one engine under one lock, and everything opened in it.
 
-use std::fmt;
-use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use engine::{CntrId, Config, CqId};
+use engine::Config;
 use libc::{c_int, c_void};
 use libfabric_sys as fi;
+use link::Links;
+use runtime::{Progress, Runtime};
 
-use crate::auto::Auto;
 use crate::eq::EqFid;
 use crate::errno::Errno;
 use crate::fabric::{FabricFid, FabricShared};
 use crate::ffi::{Fid, Hold, Refs, arg, guard, header, obj, publish, put, reclaim};
 use crate::info::answer;
-use crate::wait::Wait;
-use crate::{atomic, av, cntr, cq, ep, hmem_ops, lock, mr, param};
+use crate::{atomic, av, cntr, cq, ep, hmem_ops, mr, param};
 
 pub(crate) type Engine = engine::Domain<link::Links>;
+pub(crate) type Guard<'a> = runtime::Guard<'a, link::Links>;
 
 /// `struct fid_domain`.
 #[repr(C)]
@@ -43,7 +42,7 @@ unsafe impl Fid for DomainFid {
 /// What a domain and everything opened in it have in common.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    lock: lock::Lock<State>,
+    runtime: Runtime<Links>,
     /// What the application's headers are, as it told fi_getinfo.
     pub api_version: u32,
     pub caps: u64,
@@ -54,160 +53,20 @@ pub(crate) struct Shared {
     pub mr_mode: c_int,
     /// Objects open in the domain (endpoints and shared receive contexts too).
     pub children: Refs,
-    auto: Option<Auto>,
 }
 
-/// What is under the lock.
-struct State {
-    engine: Engine,
-    /// Leaving takes more than unlocking: somebody sleeps, or there is a progress thread.
-    watched: bool,
-    /// Those who sleep, or are about to, and for what: each is woken once.
-    sleepers: Vec<(Watched, Arc<Wait>)>,
-}
-
-/// What a sleeper sleeps for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Watched {
-    /// An entry.
-    Cq(CqId),
-    /// A change from these values of the counter and its errors.
-    Cntr(CntrId, u64, u64),
-}
-
-impl Shared {
-    /// Enters the domain. What happens to completion queues and counters while the guard lives wakes
-    /// their sleepers when it goes.
+impl Deref for Shared {
+    type Target = Runtime<Links>;
     #[inline(always)]
-    pub(crate) fn lock(&self) -> Guard<'_> {
-        Guard { state: self.lock.lock(), auto: self.auto.as_ref() }
-    }
-
-    /// As [`Shared::lock`], for a call by which the application makes progress itself.
-    #[inline(always)]
-    pub(crate) fn lock_to_poll(&self) -> Guard<'_> {
-        if let Some(auto) = &self.auto {
-            auto.polled();
-        }
-        self.lock()
-    }
-
-    /// As [`Shared::lock`], for the progress thread, which needs no waking.
-    pub(crate) fn lock_for_auto(&self) -> Guard<'_> {
-        Guard { state: self.lock.lock(), auto: None }
-    }
-
-    pub(crate) fn auto(&self) -> Option<&Auto> {
-        self.auto.as_ref()
-    }
-
-    /// Includes an endpoint's link in what the progress thread sleeps on, if there is one.
-    pub(crate) fn attach(&self, fd: c_int) -> Result<(), Errno> {
-        if let Some(auto) = &self.auto {
-            auto.wait.attach(fd)?;
-            auto.kick();
-        }
-        Ok(())
-    }
-
-    /// The opposite.
-    pub(crate) fn detach(&self, fd: c_int) {
-        if let Some(auto) = &self.auto {
-            auto.wait.detach(fd);
-        }
+    fn deref(&self) -> &Runtime<Links> {
+        &self.runtime
     }
 }
 
-impl State {
-    #[cold]
-    fn wake(&mut self) {
-        let engine = &self.engine;
-        self.sleepers.retain(|(what, wait)| {
-            let sleeps_on = match *what {
-                Watched::Cq(cq) => engine.cq_is_empty(cq),
-                Watched::Cntr(c, n, errs) => engine.cntr_read(c) == n && engine.cntr_readerr(c) == errs,
-            };
-            if !sleeps_on {
-                wait.raise();
-            }
-            sleeps_on
-        });
-    }
-}
-
-impl fmt::Debug for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State").field("sleepers", &self.sleepers).finish_non_exhaustive()
-    }
-}
-
-/// The engine, for the one who is in.
-pub(crate) struct Guard<'a> {
-    state: lock::Guard<'a, State>,
-    auto: Option<&'a Auto>,
-}
-
-impl Guard<'_> {
-    /// Leaves: the end of those calls that count, who need not ask whether they panic.
-    #[inline(always)]
-    pub(crate) fn leave(self) {
-        if !self.state.watched {
-            // Nothing but the lock is given back, below.
-            let this = ManuallyDrop::new(self);
-            this.state.leave();
-        }
-    }
-
-    #[cold]
-    fn tell(&mut self) {
-        if !self.state.sleepers.is_empty() && !std::thread::panicking() {
-            self.state.wake();
-        }
-        if let Some(auto) = self.auto {
-            auto.kick();
-        } else {
-            self.state.watched = !self.state.sleepers.is_empty();
-        }
-    }
-
-    /// Registers a sleeper and has peers wake it. `false`: there is something to do first.
-    pub(crate) fn watch(&mut self, what: Watched, wait: &Arc<Wait>) -> bool {
-        self.unwatch(wait);
-        let quiet = self.state.engine.arm();
-        if quiet {
-            self.state.sleepers.push((what, wait.clone()));
-            self.state.watched = true;
-        }
-        quiet
-    }
-
-    /// Whoever it was does not sleep any more.
-    pub(crate) fn unwatch(&mut self, wait: &Arc<Wait>) {
-        self.state.sleepers.retain(|(_, w)| !Arc::ptr_eq(w, wait));
-    }
-}
-
-impl Deref for Guard<'_> {
-    type Target = Engine;
-    #[inline]
-    fn deref(&self) -> &Engine {
-        &self.state.engine
-    }
-}
-
-impl DerefMut for Guard<'_> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut Engine {
-        &mut self.state.engine
-    }
-}
-
-impl Drop for Guard<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.state.watched {
-            self.tell();
-        }
+impl runtime::Host for Shared {
+    type Link = Links;
+    fn runtime(&self) -> &Runtime<Links> {
+        &self.runtime
     }
 }
 
@@ -308,20 +167,26 @@ impl Wanted {
         let auto_progress = self.data_progress == fi::FI_PROGRESS_AUTO;
         let mut engine = Engine::new(Config { virt_addr, rma_order: self.orders & answer::RMA_ORDERS != 0 });
         engine.set_unexpected_most(param::get().unexpected_size);
-        // The one model in which the application keeps calls on a domain apart itself, and no
-        // thread of ours is there to disturb it.
-        let unshared = self.threading == fi::FI_THREAD_DOMAIN && !auto_progress;
+        let runtime = if auto_progress {
+            Runtime::new(engine, Progress::Auto)
+        } else if self.threading == fi::FI_THREAD_DOMAIN {
+            // SAFETY: fi_domain(3): with FI_THREAD_DOMAIN the application serializes its calls on a domain and
+            // on what is opened in it. The other entries are of an endpoint or a registration that is
+            // dropped, in such a call.
+            unsafe { Runtime::serialized(engine) }
+        } else {
+            Runtime::new(engine, Progress::Manual)
+        };
         let shared = Arc::new(Shared {
-            lock: lock::Lock::new(State { engine, watched: auto_progress, sleepers: Vec::new() }, !unshared),
+            runtime,
             api_version,
             caps: self.caps,
             addr_format: self.addr_format,
             mr_mode: self.mr_mode,
             prov_key,
             children: Refs::default(),
-            auto: auto_progress.then(Auto::default),
         });
-        crate::auto::start(&shared)?;
+        runtime::start(&shared)?;
         Ok(shared)
     }
 }
@@ -331,9 +196,7 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // SAFETY: the application passes an open domain and does not use it during the call.
         let domain = unsafe { obj::<DomainFid, _>(fid)? };
         domain.shared.children.none()?;
-        if let Some(auto) = domain.shared.auto() {
-            auto.stop();
-        }
+        domain.shared.close();
         // SAFETY: as above, and nothing opened in it is left.
         let domain = unsafe { reclaim(domain) };
         domain.fabric.children.dec();

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
+use runtime::{Deadline, Wait};
 
 use crate::errno::{self, Errno};
 use crate::fabric::{FabricFid, FabricShared};
 use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, obj, publish, put, reclaim};
-use crate::wait::{Deadline, Style, Wait};
+use crate::wait::Style;
 
 /// `struct fid_eq`.
 #[repr(C)]
@@ -213,7 +214,7 @@ unsafe extern "C" fn sread(
         if eq.style == Style::None {
             return Err(Errno::NOSYS);
         }
-        let until = Deadline::after(timeout);
+        let until = Deadline::after_ms(timeout);
         loop {
             // SAFETY: the application passes places for the event.
             match unsafe { eq.read(event, buf, len, flags) } {

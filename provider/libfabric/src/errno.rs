@@ -36,11 +36,6 @@ impl Errno {
     pub(crate) const OTHER: Errno = Errno(fi::FI_EOTHER);
     pub(crate) const TIMEDOUT: Errno = Errno(fi::FI_ETIMEDOUT);
     pub(crate) const TOOSMALL: Errno = Errno(fi::FI_ETOOSMALL);
-
-    /// Of the last system call of this thread.
-    pub(crate) fn last() -> Errno {
-        std::io::Error::last_os_error().into()
-    }
 }
 
 impl From<Error> for Errno {
@@ -164,6 +159,15 @@ impl From<std::io::Error> for Errno {
     }
 }
 
+impl From<runtime::Error> for Errno {
+    fn from(e: runtime::Error) -> Errno {
+        match e {
+            runtime::Error::System { number, .. } => std::io::Error::from_raw_os_error(number).into(),
+            _ => Errno::OTHER,
+        }
+    }
+}
+
 impl fmt::Debug for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "-FI_E({})", self.0)
@@ -207,5 +211,8 @@ mod tests {
         }
         let e = std::io::Error::from_raw_os_error(libc::EADDRINUSE);
         assert_eq!(Errno::from(e), Errno(fi::FI_EADDRINUSE));
+        let e = runtime::Error::System { call: "eventfd", number: libc::EMFILE };
+        assert_eq!(Errno::from(e), Errno(fi::FI_EMFILE));
+        assert_eq!(Errno::from(runtime::Error::Poisoned), Errno(fi::FI_EOTHER));
     }
 }

@@ -74,28 +74,9 @@ pub(crate) fn guard_or<T>(on_panic: T, body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// The payload of the unwinding a poisoned domain starts: it has been logged before.
-#[derive(Debug)]
-pub(crate) struct Poisoned;
-
 #[cold]
 fn panicked(what: Box<dyn std::any::Any + Send>) -> Errno {
-    // Neither the log nor dropping the payload may unwind any further.
-    let caught = catch_unwind(AssertUnwindSafe(move || {
-        if what.is::<Poisoned>() {
-            return;
-        }
-        let text = what
-            .downcast_ref::<&str>()
-            .copied()
-            .or_else(|| what.downcast_ref::<String>().map(String::as_str))
-            .unwrap_or("no message");
-        log::error!("strait failed inside ({text}); the domain it was in cannot be used any more");
-    }));
-    if let Err(again) = caught {
-        std::mem::forget(again);
-    }
-    Errno::OTHER
+    runtime::caught(what).into()
 }
 
 /// An object applications hold by its `fid`.

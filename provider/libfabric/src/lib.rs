@@ -1,7 +1,8 @@
 //! Strait's door to libfabric: a provider that libfabric loads at run time.
 //!
 //! It translates: libfabric's objects, flags, error numbers and versions on one side, the engine's
-//! types on the other. It decides nothing about matching, protocols or completions.
+//! types on the other. It decides nothing about matching, protocols or completions. The lock of a domain,
+//! sleeping, and automatic progress are `runtime`'s.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -10,9 +11,8 @@
 //! | `info` | fi_getinfo and what an info means |
 //! | `alias` | another name for the provider |
 //! | `fabric`, `domain`, `ep` | the objects of those names |
-//! | `lock`, `auto` | who may enter a domain, and who makes progress |
 //! | `av`, `cq`, `cntr`, `eq`, `mr` | the objects of those names |
-//! | `wait` | what blocking calls sleep on |
+//! | `wait` | libfabric's wait objects |
 //! | `hmem_ops` | what is told of device memory beyond libfabric's calls |
 //! | `atomic` | which atomic operations there are |
 //!
@@ -26,7 +26,6 @@ use libfabric_sys as fi;
 
 mod alias;
 mod atomic;
-mod auto;
 mod av;
 mod cntr;
 mod cq;
@@ -38,7 +37,6 @@ mod fabric;
 mod ffi;
 mod hmem_ops;
 mod info;
-mod lock;
 mod log;
 mod mr;
 mod param;

@@ -5,12 +5,7 @@ use std::os::fd::RawFd;
 use hmem::Span;
 use wire::Addr;
 
-use crate::rma::{OpId, RmaCaps};
-
-/// A peer of one link: small, dense, given out by [`Link::peer`] and not used again for another
-/// address until [`Link::forget`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct PeerId(pub u32);
+use crate::path::{OpId, Path, PeerId};
 
 /// Why a link did not take a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,26 +70,6 @@ pub enum PollFrame {
     Frame(Frame),
     /// Only a [`Link::poll`] can tell.
     Unknown,
-}
-
-/// The way to one peer: which link, and what it can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
-    /// The name of the link, for logs and reports.
-    pub link: &'static str,
-    /// Longest frame, in bytes, at least [`Path::LEAST_FRAME`].
-    pub max_frame: usize,
-    /// Up to this many bytes of a payload had better travel inside a frame.
-    pub eager: usize,
-    /// Up to this many if more were posted before and the caller has not polled since; no less than `eager`.
-    pub eager_in_a_row: usize,
-    /// How the peer's memory is accessed.
-    pub rma: RmaCaps,
-}
-
-impl Path {
-    /// What every link's frames have to hold.
-    pub const LEAST_FRAME: usize = 10 << 10;
 }
 
 /// Moves frames to and from peers, in order and without loss. It belongs to one endpoint and is driven by one

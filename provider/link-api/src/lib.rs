@@ -10,9 +10,9 @@
 #![forbid(unsafe_code)]
 
 mod frames;
+mod path;
 mod rma;
 
-pub use frames::{Event, Frame, Gone, Link, Path, PeerId, PollFrame, Refused};
-pub use rma::{
-    Grant, InUse, MAX_PIECES, NoDirect, OpId, PieceCounter, Region, RegionVersion, RmaCaps, RmaLink, Way,
-};
+pub use frames::{Event, Frame, Gone, Link, PollFrame, Refused};
+pub use path::{OpId, Path, PeerId, RmaCaps};
+pub use rma::{Grant, InUse, MAX_PIECES, NoDirect, PieceCounter, Region, RegionVersion, RmaLink, Way};

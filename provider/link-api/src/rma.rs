@@ -1,30 +1,17 @@
 //! Access to memory of peers.
 //!
-//! A link accesses a peer's memory in one of two ways, as its [`RmaCaps`] say: in the call ([`RmaLink::get`],
+//! A link accesses a peer's memory in one of two ways, as its [`RmaCaps`](crate::RmaCaps) say: in the call ([`RmaLink::get`],
 //! [`RmaLink::put`]: the kernel copies), or by an operation in flight that [`Event::Done`](crate::Event::Done) ends
 //! ([`RmaLink::start`]: a device or a network adapter copies). The latter needs a handle of the memory: its owner
 //! exports it, once per peer ([`RmaLink::export_handles`]), and the peer imports it ([`RmaLink::import_handle`]).
 //!
 //! Each access has a [`Grant`], which the owner of the memory may end: then nothing accesses it any more.
 
-use bitflags::bitflags;
 use hmem::Span;
 use wire::{Handle, Seg};
 
-use crate::frames::{Link, PeerId};
-
-bitflags! {
-    /// How a peer's memory may be accessed.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct RmaCaps: u8 {
-        /// [`RmaLink::get`] and [`RmaLink::put`] reach host memory, and are over when the call returns.
-        const SYNC = 1;
-        /// [`RmaLink::start`] reaches host memory of which handles were exchanged.
-        const HOST_HANDLES = 1 << 1;
-        /// [`RmaLink::start`] reaches device memory of which handles were exchanged.
-        const DEVICE_HANDLES = 1 << 2;
-    }
-}
+use crate::frames::Link;
+use crate::path::{OpId, PeerId};
 
 /// Why memory of a peer could not be reached directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,10 +82,6 @@ pub struct PieceCounter {
 
 /// Most pieces of such a transfer.
 pub const MAX_PIECES: u16 = i16::MAX as u16;
-
-/// An access in flight: given out by [`RmaLink::start`], and never again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OpId(pub u64);
 
 /// Which way bytes go between here and a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use engine::{Cntrs, EpConfig};
 use libfabric_sys as fi;
 use link::Links;
 use link_api::Link;
+use runtime::Attached;
 use wire::Addr;
 
 use super::srx::SrxFid;
@@ -19,41 +20,6 @@ use crate::errno::Errno;
 use crate::ffi::{Counted, Hold, arg, obj};
 use crate::info::ep::EpAttrs;
 use crate::param;
-
-/// A sleeper that the endpoint's link can wake: a blocking read, or the progress thread.
-#[derive(Debug)]
-struct Awake {
-    who: Sleeper,
-    fd: RawFd,
-}
-
-#[derive(Debug)]
-enum Sleeper {
-    Cq(Hold<CqFid>),
-    Cntr(Hold<CntrFid>),
-    Auto(Arc<crate::domain::Shared>),
-}
-
-impl Awake {
-    fn new(who: Sleeper, fd: RawFd) -> Result<Self, Errno> {
-        match &who {
-            Sleeper::Cq(cq) => cq.attach_ep(fd)?,
-            Sleeper::Cntr(cntr) => cntr.attach_ep(fd)?,
-            Sleeper::Auto(domain) => domain.attach(fd)?,
-        }
-        Ok(Awake { who, fd })
-    }
-}
-
-impl Drop for Awake {
-    fn drop(&mut self) {
-        match &self.who {
-            Sleeper::Cq(cq) => cq.detach_ep(self.fd),
-            Sleeper::Cntr(cntr) => cntr.detach_ep(self.fd),
-            Sleeper::Auto(domain) => domain.detach(self.fd),
-        }
-    }
-}
 
 /// A queue, and whether only operations with `FI_COMPLETION` are written to it.
 #[derive(Debug)]
@@ -76,7 +42,8 @@ pub(super) struct Setup {
     /// In the order of [`COUNTED`].
     cntrs: [Option<Hold<CntrFid>>; COUNTED.len()],
     srx: Option<Hold<SrxFid>>,
-    awake: Vec<Awake>,
+    /// What the link wakes: blocking calls, and the progress thread.
+    awake: Vec<Attached>,
     pub(super) options: super::opt::Options,
 }
 
@@ -232,7 +199,7 @@ fn bind_cntr(ep: &Endpoint, setup: &mut Setup, cntr: &CntrFid, flags: u64) -> Re
     }
     let live = ep.live.get();
     if live.is_some() {
-        let awake = Awake::new(Sleeper::Cntr(Hold::new(cntr)), setup.wait_fd)?;
+        let awake = Attached::new(&cntr.wait, setup.wait_fd)?;
         setup.awake.push(awake);
     }
     for (place, _) in setup.cntrs.iter_mut().zip(wanted).filter(|(_, w)| *w) {
@@ -293,12 +260,15 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Everybody who sleeps on what the endpoint feeds.
-fn wake_all(setup: &Setup, domain: &Arc<crate::domain::Shared>) -> Result<Vec<Awake>, Errno> {
-    let queues = [&setup.tx, &setup.rx].into_iter().flatten();
-    let queues = queues.map(|q| Sleeper::Cq(Hold::new(&*q.cq)));
-    let cntrs = setup.cntrs.iter().flatten().map(|c| Sleeper::Cntr(Hold::new(&**c)));
+/// Attaches the link to all that is slept on for what the endpoint feeds.
+fn wake_all(setup: &Setup, domain: &crate::domain::Shared) -> Result<Vec<Attached>, Errno> {
+    let queues = [&setup.tx, &setup.rx].into_iter().flatten().map(|q| &q.cq.wait);
+    let cntrs = setup.cntrs.iter().flatten().map(|c| &c.wait);
+    let mut all = Vec::new();
+    for wait in queues.chain(cntrs) {
+        all.push(Attached::new(wait, setup.wait_fd)?);
+    }
     // Whether or not anything is bound: peers may write memory of one that has nothing.
-    let auto = std::iter::once(Sleeper::Auto(domain.clone()));
-    queues.chain(cntrs).chain(auto).map(|who| Awake::new(who, setup.wait_fd)).collect()
+    all.extend(domain.attach(setup.wait_fd)?);
+    Ok(all)
 }

@@ -16,15 +16,14 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
 use hmem::Span;
-use link_api::{Event, Frame, Gone, Link, OpId, Path, PeerId, PollFrame, Refused, RmaLink};
+use link_api::{Event, Frame, Gone, Link, OpId, Path, PeerId, PollFrame, Refused};
 use wire::Addr;
 
 use crate::net;
 use crate::shm::{OpenOptions, ShmLink, cvt};
 use route::{Far, Route, Routes};
 
-/// A link that is held beside the one of shared memory.
-pub type BoxedLink = Box<dyn RmaLink + Send>;
+pub use route::BoxedLink;
 
 /// Polls that find no frame in shared memory, between two looks at further links.
 const REST: u32 = 8;

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use link_api::{OpId, PeerId};
+use link_api::{OpId, PeerId, RmaLink};
 
-use super::BoxedLink;
+/// A link that is held beside the one of shared memory.
+pub type BoxedLink = Box<dyn RmaLink + Send>;
 
 /// The way to a peer.
 #[derive(Debug)]

@@ -189,7 +189,7 @@ fn a_progress_thread_knows_endpoints_that_nothing_is_bound_to() {
     assert_eq!(call!(domain, ops.endpoint(w.info, &mut ep, NO)), 0);
     // SAFETY: an open domain.
     let shared = unsafe { crate::ffi::obj::<DomainFid, _>(domain) }.unwrap().shared.clone();
-    let watched = || shared.auto().unwrap().wait.watched();
+    let watched = || shared.attached();
     assert_eq!((bind_to(ep, av, 0), watched()), (0, 0));
     assert_eq!((enable(ep), watched()), (0, 1));
     assert_eq!((close(ep), watched()), (0, 0));

@@ -1,26 +1,27 @@
-//! The lock of a domain: absent where the application promised to serialize, and otherwise one that
+//! The lock of a domain: absent where the caller promised to serialize, and otherwise one that
 //! a thread polling in a tight loop cannot keep from a thread that has something to post.
 //!
-//! A thread that does not get the lock by spinning and yielding *parks*. Whoever unlocks while
-//! somebody is parked leaves the lock reserved for the parked: newcomers, and so the unlocking
+//! A thread that does not get the lock by spinning and yielding *parks*. An unlock while a thread is
+//! parked leaves the lock reserved for the parked ones: newcomers, and so the unlocking
 //! thread's next round too, have to wait until one of those has had it.
 
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::hint::spin_loop;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::ffi::Poisoned;
+use crate::Poisoned;
 
 const FREE: u32 = 0;
-/// Somebody is in.
+/// A thread is in.
 const HELD: u32 = 1;
-/// Nobody is in, and only the parked may enter.
+/// No thread is in, and only the parked may enter.
 const KEPT: u32 = 2;
-/// Added to `HELD`: somebody is parked.
+/// Added to `HELD`: a thread is parked.
 const PARKED: u32 = 4;
-/// A panic has been inside: nobody may enter any more.
+/// A panic has been inside: no thread may enter any more.
 const DEAD: u32 = 8;
 
 const SPINS: u32 = 200;
@@ -35,68 +36,100 @@ pub(crate) struct Lock<T> {
 }
 
 // SAFETY: `Guard` is the only way to the value. Where `shared`, the lock protocol lets one guard
-// exist at a time and orders one before the next. Otherwise the application promised, by asking for
-// FI_THREAD_DOMAIN with manual progress, that no two threads are inside calls on this domain at the
-// same time and that it orders one call before the next.
+// exist at a time and orders one before the next. Otherwise the caller of `serialized` promised that.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// `shared`: several threads may come at once.
-    pub(crate) fn new(value: T, shared: bool) -> Self {
-        Lock { state: AtomicU32::new(FREE), parked: AtomicU32::new(0), shared, value: UnsafeCell::new(value) }
+    /// Several threads may come at once.
+    pub(crate) fn shared(value: T) -> Self {
+        Lock {
+            state: AtomicU32::new(FREE),
+            parked: AtomicU32::new(0),
+            shared: true,
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// A lock that takes no atomic exchange.
+    ///
+    /// # Safety
+    /// From one entry to the end of its guard no other thread enters, and each of these comes before the
+    /// next as a synchronization between threads has it.
+    pub(crate) unsafe fn serialized(value: T) -> Self {
+        Lock { shared: false, ..Lock::shared(value) }
     }
 
     /// Enters. Unwinds with [`Poisoned`] if a panic has been inside before.
     #[inline(always)]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
-        let entered = if self.shared {
-            self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        } else {
-            // No atomic exchange: the application serializes. The flag finds the caller that does
-            // not keep that promise, nearly always, and then waits as in a shared lock.
-            let free = self.state.load(Ordering::Relaxed) == FREE;
-            if free {
-                self.state.store(HELD, Ordering::Relaxed);
-            }
-            free
-        };
-        if !entered {
-            self.wait();
+        if !self.enter_at_once() {
+            self.wait_or_unwind();
         }
-        Guard { lock: self }
+        Guard { lock: self, exclusive: PhantomData }
     }
 
-    fn enter(&self, from: u32, to: u32) -> bool {
+    /// Enters, unless a panic has been inside before.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<Guard<'_, T>, Poisoned> {
+        if !self.enter_at_once() {
+            self.wait()?;
+        }
+        Ok(Guard { lock: self, exclusive: PhantomData })
+    }
+
+    #[inline(always)]
+    fn enter_at_once(&self) -> bool {
+        if self.shared {
+            return self.step(FREE, HELD);
+        }
+        // No atomic exchange: the caller serializes. The flag finds the one that does
+        // not keep that promise, nearly always, and then waits as in a shared lock.
+        let free = self.state.load(Ordering::Relaxed) == FREE;
+        if free {
+            self.state.store(HELD, Ordering::Relaxed);
+        }
+        free
+    }
+
+    #[inline(always)]
+    fn step(&self, from: u32, to: u32) -> bool {
         self.state.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     #[cold]
-    fn wait(&self) {
+    fn wait_or_unwind(&self) {
+        if let Err(poisoned) = self.wait() {
+            std::panic::resume_unwind(Box::new(poisoned));
+        }
+    }
+
+    #[cold]
+    fn wait(&self) -> Result<(), Poisoned> {
         if self.state.load(Ordering::Relaxed) == DEAD {
-            std::panic::resume_unwind(Box::new(Poisoned));
+            return Err(Poisoned);
         }
         for _ in 0..SPINS {
-            if self.state.load(Ordering::Relaxed) == FREE && self.enter(FREE, HELD) {
-                return;
+            if self.state.load(Ordering::Relaxed) == FREE && self.step(FREE, HELD) {
+                return Ok(());
             }
             spin_loop();
         }
         for _ in 0..YIELDS {
-            if self.state.load(Ordering::Relaxed) == FREE && self.enter(FREE, HELD) {
-                return;
+            if self.state.load(Ordering::Relaxed) == FREE && self.step(FREE, HELD) {
+                return Ok(());
             }
             std::thread::yield_now();
         }
-        self.park();
+        self.park()
     }
 
-    fn park(&self) {
+    fn park(&self) -> Result<(), Poisoned> {
         self.parked.fetch_add(1, Ordering::SeqCst);
         loop {
             match self.state.load(Ordering::SeqCst) {
                 s @ (FREE | KEPT) => {
                     // The mark is set whether or not others are parked: `leave` looks again.
-                    if self.enter(s, HELD | PARKED) {
+                    if self.step(s, HELD | PARKED) {
                         break;
                     }
                 }
@@ -107,12 +140,13 @@ impl<T> Lock<T> {
                 DEAD => {
                     self.parked.fetch_sub(1, Ordering::SeqCst);
                     futex_wake(&self.state);
-                    std::panic::resume_unwind(Box::new(Poisoned));
+                    return Err(Poisoned);
                 }
                 s => futex_wait(&self.state, s),
             }
         }
         self.parked.fetch_sub(1, Ordering::SeqCst);
+        Ok(())
     }
 
     #[inline(always)]
@@ -148,9 +182,12 @@ impl<T> fmt::Debug for Lock<T> {
     }
 }
 
-/// The one who is in.
+/// The value, while this thread is in.
+#[derive(Debug)]
 pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
+    /// It is `Send` and `Sync` where a `&mut T` is.
+    exclusive: PhantomData<&'a mut T>,
 }
 
 impl<T> Deref for Guard<'_, T> {
@@ -191,7 +228,7 @@ impl<T> Drop for Guard<'_, T> {
 }
 
 fn futex_wait(word: &AtomicU32, seen: u32) {
-    // The time limit is only a net under applications that break the promise to serialize.
+    // The time limit is only a net under callers that break the promise to serialize.
     let limit = libc::timespec { tv_sec: 0, tv_nsec: 50_000_000 };
     // SAFETY: the word and the limit are valid during the call; FUTEX_WAIT only reads them. Spurious
     // returns and errors just make the caller look again.
@@ -215,15 +252,15 @@ fn futex_wake(word: &AtomicU32) {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::AtomicBool;
     use std::thread;
-    use std::time::{Duration, Instant};
 
     use super::*;
 
     #[test]
-    fn nobody_is_in_twice() {
-        let lock = Lock::new([0u64; 2], true);
+    fn one_thread_is_in_at_a_time() {
+        let lock = Lock::shared([0u64; 2]);
         thread::scope(|s| {
             for _ in 0..4 {
                 s.spawn(|| {
@@ -240,39 +277,88 @@ mod tests {
     }
 
     #[test]
-    fn a_tight_loop_keeps_nobody_out() {
-        let lock = Lock::new(0u64, true);
+    fn a_parked_thread_enters_before_the_one_that_unlocked_may_again() {
+        let lock = Lock::shared(());
+        for _ in 0..200 {
+            let been_in = AtomicBool::new(false);
+            thread::scope(|s| {
+                let guard = lock.lock();
+                s.spawn(|| {
+                    let _guard = lock.lock();
+                    been_in.store(true, Ordering::SeqCst);
+                });
+                while lock.state.load(Ordering::SeqCst) != HELD | PARKED {
+                    thread::yield_now();
+                }
+                drop(guard);
+                // A tight loop: it does not park, so the lock is not reserved for it.
+                while !lock.enter_at_once() {
+                    thread::yield_now();
+                }
+                assert!(been_in.load(Ordering::SeqCst), "the thread that unlocked came first");
+                lock.leave();
+            });
+        }
+    }
+
+    #[test]
+    fn all_parked_threads_enter_in_the_end() {
+        let (lock, polls) = (Lock::shared(0u64), AtomicU32::new(0));
         let stop = AtomicBool::new(false);
         thread::scope(|s| {
             for _ in 0..3 {
                 s.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
                         *lock.lock() += 1;
+                        polls.fetch_add(1, Ordering::Relaxed);
                     }
                 });
             }
-            let mut slowest = Duration::ZERO;
             for _ in 0..50 {
-                let start = Instant::now();
                 drop(lock.lock());
-                slowest = slowest.max(start.elapsed());
-                thread::sleep(Duration::from_micros(100));
+                let seen = polls.load(Ordering::Relaxed);
+                while polls.load(Ordering::Relaxed) == seen {
+                    thread::yield_now();
+                }
             }
             stop.store(true, Ordering::Relaxed);
-            assert!(slowest < Duration::from_secs(2), "waited {slowest:?}");
         });
     }
 
     #[test]
     fn a_panic_inside_ends_it_for_all() {
-        let lock = Lock::new((), false);
-        let end = |what: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(what)).unwrap_err();
-        end(&|| {
-            let _guard = lock.lock();
-            std::panic::resume_unwind(Box::new("first"));
-        });
-        for _ in 0..2 {
-            assert!(end(&|| drop(lock.lock())).is::<Poisoned>());
+        // SAFETY: one thread has it.
+        let serialized = unsafe { Lock::serialized(()) };
+        for lock in [serialized, Lock::shared(())] {
+            let end = |what: &dyn Fn()| catch_unwind(AssertUnwindSafe(what)).unwrap_err();
+            end(&|| {
+                let _guard = lock.lock();
+                std::panic::resume_unwind(Box::new("first"));
+            });
+            for _ in 0..2 {
+                assert!(end(&|| drop(lock.lock())).is::<Poisoned>());
+                assert!(lock.enter().is_err());
+            }
         }
+    }
+
+    #[test]
+    fn a_panic_inside_ends_the_wait_of_parked_threads() {
+        let lock = Lock::shared(());
+        thread::scope(|s| {
+            let guard = lock.lock();
+            let waiters = [(); 3].map(|()| s.spawn(|| lock.enter().is_err()));
+            while lock.parked.load(Ordering::SeqCst) < 3 {
+                thread::yield_now();
+            }
+            let inside = catch_unwind(AssertUnwindSafe(move || {
+                let _guard = guard;
+                std::panic::resume_unwind(Box::new("inside"));
+            }));
+            assert!(inside.is_err());
+            for waiter in waiters {
+                assert!(waiter.join().unwrap(), "a parked thread entered a poisoned lock");
+            }
+        });
     }
 }

@@ -1,0 +1,45 @@
+//! Peers, and the ways to them.
+
+use bitflags::bitflags;
+
+/// A peer of one link: small, dense, given out by [`Link::peer`](crate::Link::peer) and not used again for another
+/// address until [`Link::forget`](crate::Link::forget).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct PeerId(pub u32);
+
+bitflags! {
+    /// How a peer's memory may be accessed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct RmaCaps: u8 {
+        /// [`RmaLink::get`](crate::RmaLink::get) and [`RmaLink::put`](crate::RmaLink::put) reach host memory, and are over when the call returns.
+        const SYNC = 1;
+        /// [`RmaLink::start`](crate::RmaLink::start) reaches host memory of which handles were exchanged.
+        const HOST_HANDLES = 1 << 1;
+        /// [`RmaLink::start`](crate::RmaLink::start) reaches device memory of which handles were exchanged.
+        const DEVICE_HANDLES = 1 << 2;
+    }
+}
+
+/// The way to one peer: which link, and what it can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The name of the link, for logs and reports.
+    pub link: &'static str,
+    /// Longest frame, in bytes, at least [`Path::LEAST_FRAME`].
+    pub max_frame: usize,
+    /// Up to this many bytes of a payload had better travel inside a frame.
+    pub eager: usize,
+    /// Up to this many if more were posted before and the caller has not polled since; no less than `eager`.
+    pub eager_in_a_row: usize,
+    /// How the peer's memory is accessed.
+    pub rma: RmaCaps,
+}
+
+impl Path {
+    /// What every link's frames have to hold.
+    pub const LEAST_FRAME: usize = 10 << 10;
+}
+
+/// An access in flight: given out by [`RmaLink::start`](crate::RmaLink::start), and never again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpId(pub u64);

@@ -1,0 +1,355 @@
+//! An engine under its lock, and those that sleep until something happens in it.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use engine::{CntrId, CqId, Domain};
+use link_api::RmaLink;
+
+use crate::lock::{self, Lock};
+use crate::progress::ProgressThread;
+use crate::{Attached, Deadline, Error, Poisoned, Wait};
+
+/// How often a blocking call looks before it sleeps.
+const SPINS: u32 = 100;
+
+/// An engine's domain that several threads may use.
+#[derive(Debug)]
+pub struct Runtime<L: RmaLink> {
+    lock: Lock<State<L>>,
+    progress: Option<ProgressThread>,
+}
+
+/// Who makes progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The application, by its calls.
+    Manual,
+    /// A thread too, while the application makes no calls; [`start`](crate::start) starts it.
+    Auto,
+}
+
+/// What is under the lock.
+struct State<L: RmaLink> {
+    engine: Domain<L>,
+    /// Leaving takes more than unlocking: a caller or the progress thread sleeps.
+    watched: bool,
+    /// The progress thread sleeps, and was not woken yet.
+    asleep: bool,
+    /// Those that sleep, or are about to, and for what: each is woken once.
+    sleepers: Vec<(Watched, Arc<Wait>)>,
+}
+
+/// What a sleeper sleeps for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// An entry of the queue.
+    Cq(CqId),
+    /// A change from these values of the counter and its errors.
+    Cntr(CntrId, u64, u64),
+}
+
+impl Watched {
+    /// A change of the counter from what it is now.
+    pub fn cntr<L: RmaLink>(engine: &Domain<L>, id: CntrId) -> Watched {
+        Watched::Cntr(id, engine.cntr_read(id), engine.cntr_readerr(id))
+    }
+
+    /// Whether it has not come yet.
+    fn is_awaited<L: RmaLink>(self, engine: &Domain<L>) -> bool {
+        match self {
+            Watched::Cq(cq) => engine.cq_is_empty(cq),
+            Watched::Cntr(c, n, errs) => engine.cntr_read(c) == n && engine.cntr_readerr(c) == errs,
+        }
+    }
+}
+
+/// What a look in [`Runtime::block`] finds.
+#[derive(Clone, Copy, Debug)]
+pub enum Step<T> {
+    /// The call is over.
+    Done(T),
+    /// Nothing before this.
+    Wait(Watched),
+}
+
+/// What a blocking call does once it has looked for some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// Sleeps.
+    Sleep,
+    /// Goes on looking, and yields the core in between.
+    Yield,
+}
+
+impl<L: RmaLink> Runtime<L> {
+    /// A domain that any thread may enter at any time.
+    pub fn new(engine: Domain<L>, progress: Progress) -> Self {
+        let progress = (progress == Progress::Auto).then(ProgressThread::default);
+        Runtime { lock: Lock::shared(State::new(engine)), progress }
+    }
+
+    /// A domain with manual progress whose caller keeps its calls apart: entering takes no atomic exchange.
+    ///
+    /// # Safety
+    /// From the begin of a call of this runtime's, to its end or that of the guard it returns, no other thread
+    /// calls, and each of these comes before the next as a synchronization between threads has it.
+    pub unsafe fn serialized(engine: Domain<L>) -> Self {
+        // SAFETY: the caller's promise; there is no thread of ours that enters by itself.
+        Runtime { lock: unsafe { Lock::serialized(State::new(engine)) }, progress: None }
+    }
+
+    /// Enters the domain. What happens to completion queues and counters while the guard lives wakes
+    /// their sleepers when it goes. Of a poisoned domain it unwinds with [`Poisoned`], which [`catch`]
+    /// or the door's own boundary turns into an error: the quickest way where there is such a boundary.
+    ///
+    /// [`catch`]: crate::catch
+    #[inline(always)]
+    pub fn lock(&self) -> Guard<'_, L> {
+        Guard { state: self.lock.lock(), progress: self.progress.as_ref() }
+    }
+
+    /// As [`Runtime::lock`], for a call by which the application makes progress itself.
+    #[inline(always)]
+    pub fn lock_to_poll(&self) -> Guard<'_, L> {
+        self.polled();
+        self.lock()
+    }
+
+    /// As [`Runtime::lock`], but a poisoned domain is an error.
+    #[inline]
+    pub fn enter(&self) -> Result<Guard<'_, L>, Error> {
+        match self.lock.enter() {
+            Ok(state) => Ok(Guard { state, progress: self.progress.as_ref() }),
+            Err(Poisoned) => Err(Error::Poisoned),
+        }
+    }
+
+    /// As [`Runtime::enter`], for a call by which the application makes progress itself.
+    #[inline]
+    pub fn enter_to_poll(&self) -> Result<Guard<'_, L>, Error> {
+        self.polled();
+        self.enter()
+    }
+
+    #[inline(always)]
+    fn polled(&self) {
+        if let Some(progress) = &self.progress {
+            progress.polled();
+        }
+    }
+
+    /// As [`Runtime::lock`], for the progress thread, which needs no waking.
+    pub(crate) fn lock_for_progress_thread(&self) -> Guard<'_, L> {
+        Guard { state: self.lock.lock(), progress: None }
+    }
+
+    pub(crate) fn progress_thread(&self) -> Option<&ProgressThread> {
+        self.progress.as_ref()
+    }
+
+    /// Includes the descriptor of an endpoint's link in what the progress thread sleeps on, if there is one.
+    pub fn attach(&self, fd: RawFd) -> Result<Option<Attached>, Error> {
+        let Some(progress) = &self.progress else { return Ok(None) };
+        let attached = Attached::new(&progress.wait, fd)?;
+        // It wakes, and arms that link too.
+        self.enter()?.leave();
+        Ok(Some(attached))
+    }
+
+    /// Links that the progress thread sleeps on.
+    pub fn attached(&self) -> usize {
+        self.progress.as_ref().map_or(0, |p| p.wait.attached())
+    }
+
+    /// Ends the progress thread, if there is one.
+    pub fn close(&self) {
+        if let Some(progress) = &self.progress {
+            progress.stop();
+        }
+    }
+
+    /// Makes progress, and returns whether an application may now sleep on the descriptor of `wait` until
+    /// what is `watched` comes. If not, there is something to look at first.
+    pub fn try_wait(
+        &self,
+        watched: impl FnOnce(&Domain<L>) -> Watched,
+        wait: &Arc<Wait>,
+    ) -> Result<bool, Error> {
+        wait.fd()?;
+        wait.lower();
+        let mut engine = self.enter_to_poll()?;
+        let watched = watched(&engine);
+        if watched.is_awaited(&engine) {
+            engine.progress();
+        }
+        let quiet = watched.is_awaited(&engine) && engine.watch(watched, wait);
+        if quiet {
+            wait.limit_sleep();
+        }
+        Ok(quiet)
+    }
+
+    /// Takes a sleeper that does not sleep any more off the list; to be called before its queue or
+    /// counter is closed.
+    pub fn forget(&self, wait: &Arc<Wait>) -> Result<(), Error> {
+        self.enter()?.unwatch(wait);
+        Ok(())
+    }
+
+    /// A blocking call: looks until there is something, and sleeps in between. `None`: the deadline has
+    /// passed, after one look at least.
+    ///
+    /// A look makes progress, and finds out by itself what else ends the call. [`Wait::raise`] has it
+    /// look again.
+    pub fn block<T>(
+        &self,
+        wait: &Arc<Wait>,
+        idle: Idle,
+        until: Deadline,
+        mut look: impl FnMut() -> Step<T>,
+    ) -> Result<Option<T>, Error> {
+        let mut spins = 0;
+        loop {
+            wait.lower();
+            let watched = match look() {
+                Step::Done(found) => return Ok(Some(found)),
+                Step::Wait(watched) => watched,
+            };
+            if until.passed() {
+                return Ok(None);
+            }
+            spins += 1;
+            if spins < SPINS {
+                std::hint::spin_loop();
+            } else if idle == Idle::Yield {
+                std::thread::yield_now();
+            } else {
+                self.sleep(watched, wait, until)?;
+            }
+        }
+    }
+
+    /// Sleeps until what is watched may have come.
+    fn sleep(&self, watched: Watched, wait: &Arc<Wait>, until: Deadline) -> Result<(), Error> {
+        let mut engine = self.enter()?;
+        let quiet = watched.is_awaited(&engine) && engine.watch(watched, wait);
+        drop(engine);
+        if !quiet {
+            std::thread::yield_now();
+            return Ok(());
+        }
+        let slept = wait.sleep(until);
+        self.forget(wait)?;
+        slept
+    }
+}
+
+impl<L: RmaLink> State<L> {
+    fn new(engine: Domain<L>) -> Self {
+        State { engine, watched: false, asleep: false, sleepers: Vec::new() }
+    }
+
+    #[cold]
+    fn wake(&mut self) {
+        let engine = &self.engine;
+        self.sleepers.retain(|(watched, wait)| {
+            let sleeps_on = watched.is_awaited(engine);
+            if !sleeps_on {
+                wait.raise();
+            }
+            sleeps_on
+        });
+    }
+}
+
+impl<L: RmaLink> fmt::Debug for State<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("sleepers", &self.sleepers).finish_non_exhaustive()
+    }
+}
+
+/// The engine, while this thread is in.
+#[derive(Debug)]
+pub struct Guard<'a, L: RmaLink> {
+    state: lock::Guard<'a, State<L>>,
+    progress: Option<&'a ProgressThread>,
+}
+
+impl<L: RmaLink> Guard<'_, L> {
+    /// Leaves: the end of those calls that count, which need not ask whether they panic.
+    #[inline(always)]
+    pub fn leave(self) {
+        if !self.state.watched {
+            // Nothing but the lock is given back, below.
+            let this = ManuallyDrop::new(self);
+            this.state.leave();
+        }
+    }
+
+    #[cold]
+    fn tell(&mut self) {
+        if std::thread::panicking() {
+            // What they wait for may never come; they look, and hear why.
+            self.state.sleepers.iter().for_each(|(_, wait)| wait.raise());
+        } else if !self.state.sleepers.is_empty() {
+            self.state.wake();
+        }
+        // What was done may leave more to do.
+        if let Some(progress) = self.progress {
+            if std::mem::take(&mut self.state.asleep) {
+                progress.wait.raise();
+            }
+        }
+        self.state.watched = self.state.asleep || !self.state.sleepers.is_empty();
+    }
+
+    /// The progress thread goes to sleep: the next thread that was in wakes it. Or it does not.
+    pub(crate) fn set_asleep(&mut self, asleep: bool) {
+        self.state.asleep = asleep;
+        self.state.watched |= asleep;
+    }
+
+    /// Registers a sleeper and has peers wake it. `false`: there is something to do first.
+    fn watch(&mut self, watched: Watched, wait: &Arc<Wait>) -> bool {
+        self.unwatch(wait);
+        let quiet = self.state.engine.arm();
+        if quiet {
+            self.state.sleepers.push((watched, wait.clone()));
+            self.state.watched = true;
+        }
+        quiet
+    }
+
+    /// It does not sleep any more.
+    fn unwatch(&mut self, wait: &Arc<Wait>) {
+        self.state.sleepers.retain(|(_, w)| !Arc::ptr_eq(w, wait));
+    }
+}
+
+impl<L: RmaLink> Deref for Guard<'_, L> {
+    type Target = Domain<L>;
+    #[inline]
+    fn deref(&self) -> &Domain<L> {
+        &self.state.engine
+    }
+}
+
+impl<L: RmaLink> DerefMut for Guard<'_, L> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Domain<L> {
+        &mut self.state.engine
+    }
+}
+
+impl<L: RmaLink> Drop for Guard<'_, L> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.state.watched {
+            self.tell();
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! What a door needs around the engine, whatever interface it offers: the lock of a domain, blocking
+//! calls and what wakes them, automatic progress, and what becomes of a domain that a panic was inside.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `domain` | [`Runtime`]: an engine under its lock, and those that sleep until something happens in it |
+//! | `lock` | the lock |
+//! | `wait` | [`Wait`]: the descriptor that a thread sleeps on, and how it is woken |
+//! | `progress` | the thread of a domain with automatic progress |
+//! | `poison` | panics: what is logged, and what later calls get |
+//!
+//! # Sleeping
+//!
+//! A thread that finds nothing registers itself and has all links of the domain *armed*, both under the
+//! lock, and sleeps on its [`Wait`] after that. So whatever happens from then on wakes it: a peer by the
+//! link's descriptor, another thread of this process by the look that every [`Guard`] takes when it goes.
+//! Before each look for a reason to wake, earlier wake-ups are forgotten ([`Wait::lower`]), so that one in
+//! between is not lost. [`Runtime::block`] has this order; an application that sleeps on the descriptor
+//! itself asks [`Runtime::try_wait`] first. A poll by another thread disarms the links again, so a sleeper
+//! looks from time to time also if nothing wakes it.
+//!
+//! # Panics
+//!
+//! A guard that goes while its thread panics poisons the domain: the engine may be in any state. Later calls
+//! of [`Runtime::enter`] fail with [`Error::Poisoned`], those of [`Runtime::lock`] unwind without a
+//! message. Sleepers are woken and the progress thread ends. To catch what unwinds before it leaves the
+//! library is the door's, with [`catch`] or with `catch_unwind` and [`caught`].
+
+mod domain;
+mod error;
+mod lock;
+mod poison;
+mod progress;
+mod wait;
+
+pub use domain::{Guard, Idle, Progress, Runtime, Step, Watched};
+pub use error::Error;
+pub use poison::{Poisoned, catch, caught};
+pub use progress::{Host, start};
+pub use wait::{Attached, Deadline, Wait};

@@ -1,0 +1,182 @@
+//! The engine's link in memory, for several threads, and with a bell that wakes a link that is armed.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use engine::testkit::{MemLink, Net};
+use hmem::Span;
+use link_api::{Event, Frame, Grant, Link, NoDirect, Path, PeerId, Refused, RmaLink};
+use wire::{Addr, Seg};
+
+/// All links of one net, to be had by one thread at a time.
+#[derive(Debug)]
+struct Links {
+    net: Net,
+    stations: Vec<Station>,
+}
+
+#[derive(Debug)]
+struct Station {
+    link: MemLink,
+    addr: Addr,
+    armed: bool,
+    rung: bool,
+    bell: (UnixStream, UnixStream),
+    broken: bool,
+}
+
+// SAFETY: what is not `Send` are the `Rc`s by which the net and its links share a hub. All of them are
+// inside this one value, none is handed out, and none of the closures is set that a net may call.
+unsafe impl Send for Links {}
+
+/// Where memory links meet.
+#[derive(Clone, Debug)]
+pub struct Network(Arc<Mutex<Links>>);
+
+/// A link at such a place.
+#[derive(Debug)]
+pub struct MemoryLink {
+    network: Network,
+    at: usize,
+}
+
+impl Network {
+    pub fn new() -> Network {
+        Network(Arc::new(Mutex::new(Links { net: Net::new(0), stations: Vec::new() })))
+    }
+
+    /// One more link, and the descriptor to sleep on it.
+    pub fn link(&self) -> (MemoryLink, RawFd) {
+        let mut links = self.lock();
+        let link = links.net.link();
+        let (addr, bell) = (link.addr(), UnixStream::pair().unwrap());
+        let fd = bell.0.as_raw_fd();
+        links.stations.push(Station { link, addr, armed: false, rung: false, bell, broken: false });
+        (MemoryLink { network: self.clone(), at: links.stations.len() - 1 }, fd)
+    }
+
+    /// The next poll of this link panics.
+    pub fn break_link(&self, addr: Addr) {
+        let mut links = self.lock();
+        let station = links.stations.iter_mut().find(|s| s.addr == addr).unwrap();
+        station.broken = true;
+        station.ring();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Links> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Station {
+    fn ring(&mut self) {
+        if self.armed && !self.rung {
+            self.bell.1.write_all(b"!").unwrap();
+            self.rung = true;
+        }
+    }
+}
+
+impl MemoryLink {
+    fn with<T>(&self, call: impl FnOnce(&mut Station) -> T) -> T {
+        call(&mut self.network.lock().stations[self.at])
+    }
+}
+
+impl Link for MemoryLink {
+    fn addr(&self) -> Addr {
+        self.with(|s| s.addr)
+    }
+
+    fn path(&self, peer: PeerId) -> Path {
+        self.with(|s| s.link.path(peer))
+    }
+
+    fn peer(&mut self, addr: &Addr) -> PeerId {
+        self.with(|s| s.link.peer(addr))
+    }
+
+    fn peer_addr(&self, peer: PeerId) -> Addr {
+        self.with(|s| s.link.peer_addr(peer))
+    }
+
+    fn send(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        let mut links = self.network.lock();
+        let link = &mut links.stations[self.at].link;
+        let addr = link.peer_addr(to);
+        link.send(to, head, body, off, len)?;
+        links.stations.iter_mut().filter(|s| s.addr == addr).for_each(Station::ring);
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Option<Event> {
+        self.with(|s| {
+            assert!(!s.broken, "the link is broken");
+            s.armed = false;
+            if std::mem::take(&mut s.rung) {
+                s.bell.0.read_exact(&mut [0]).unwrap();
+            }
+            s.link.poll()
+        })
+    }
+
+    fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
+        self.with(|s| s.link.read(frame, off, dst))
+    }
+
+    fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+        self.with(|s| s.link.copy_out(frame, off, dst, doff, len))
+    }
+
+    fn release(&mut self, frame: Frame) {
+        self.with(|s| s.link.release(frame));
+    }
+
+    fn arm(&mut self) -> bool {
+        self.with(|s| {
+            s.armed = true;
+            s.link.arm() && !s.broken
+        })
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        self.with(|s| s.link.describe(peer))
+    }
+}
+
+impl RmaLink for MemoryLink {
+    fn get(
+        &mut self,
+        from: PeerId,
+        grant: Grant,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        self.with(|s| s.link.get(from, grant, remote, roff, local, loff, len))
+    }
+
+    fn put(
+        &mut self,
+        to: PeerId,
+        grant: Grant,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        self.with(|s| s.link.put(to, grant, remote, roff, local, loff, len))
+    }
+}

@@ -1,0 +1,230 @@
+//! Runtimes that sleep and wake each other, over the engine's link in memory and over shared memory.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use common::{MemoryLink, Node, Pair, patient, readable, sleep_on};
+use engine::testkit::pattern;
+use engine::{Completion, FiAddr, OpFlags, What};
+use hmem::Span;
+use link::ShmLink;
+use runtime::{Deadline, Idle, Progress, Step, Watched};
+
+/// Runs a test over either link.
+macro_rules! over_both {
+    ($($name:ident),* $(,)?) => {
+        mod memory {
+            $(#[test] fn $name() { super::$name::<super::MemoryLink>(); })*
+        }
+        mod shm {
+            $(#[test] fn $name() { super::$name::<super::ShmLink>(); })*
+        }
+    };
+}
+
+over_both!(
+    sleepers_in_poll_wake_each_other,
+    blocking_calls_wake_each_other,
+    each_sleeper_is_woken_for_what_it_waits_for,
+    another_thread_of_the_process_wakes_a_sleeper,
+    a_poll_by_another_thread_leaves_no_sleeper_asleep_for_good,
+    a_progress_thread_delivers_while_the_application_makes_no_call,
+    several_threads_share_one_domain,
+);
+
+const ROUNDS: usize = 200;
+
+/// Sleeps in poll(2), without a time limit, until there is a completion.
+fn next<L: Pair>(node: &Node<L>) -> Completion {
+    patient(|| {
+        if let Some(c) = node.poll() {
+            return Some(c);
+        }
+        if node.runtime.try_wait(|_| Watched::Cq(node.cq), &node.wait).unwrap() {
+            sleep_on(&node.wait);
+        }
+        None
+    })
+}
+
+/// Two nodes that send the same message to and fro, each with its own way to wait for it.
+fn to_and_fro<L: Pair>(next: impl Fn(&Node<L>) -> Completion + Sync) {
+    let ([a, b], [to_b, to_a]) = L::nodes(Progress::Manual);
+    let play = |node: &Node<L>, to: FiAddr, first: bool| {
+        let room = Span::leak(600);
+        for round in 0..ROUNDS {
+            let sent = pattern(1 + 3 * round, round);
+            node.recv(room, round);
+            if first {
+                node.send(to, &sent, OpFlags::default());
+            }
+            let c = next(node);
+            assert_eq!((c.ctx.0, c.len), (round, sent.len()));
+            let mut got = vec![0; c.len];
+            hmem::read(&[room], 0, &mut got);
+            assert!(got == sent, "round {round}: other bytes");
+            if !first {
+                node.send(to, &sent, OpFlags::default());
+            }
+        }
+        // What is under way of a message that takes several frames is the sender's to go on with.
+        patient(|| {
+            node.poll();
+            (node.runtime.lock().ep_under_way(node.ep) == 0).then_some(())
+        });
+    };
+    thread::scope(|s| {
+        s.spawn(|| play(&b, to_a, false));
+        play(&a, to_b, true);
+    });
+}
+
+fn sleepers_in_poll_wake_each_other<L: Pair>() {
+    to_and_fro::<L>(next);
+}
+
+fn blocking_calls_wake_each_other<L: Pair>() {
+    to_and_fro::<L>(|node| {
+        let look = || node.poll().map_or(Step::Wait(Watched::Cq(node.cq)), Step::Done);
+        node.runtime.block(&node.wait, Idle::Sleep, Deadline::NEVER, look).unwrap().unwrap()
+    });
+}
+
+fn each_sleeper_is_woken_for_what_it_waits_for<L: Pair>() {
+    let ([a, b], [to_b, _]) = L::nodes(Progress::Manual);
+    // A third sleeper, with a queue that has no endpoint.
+    let (other_cq, other_wait) = (b.runtime.lock().cq_open(8), Arc::default());
+    let woken = || [&b.wait, &b.cntr_wait, &other_wait].map(|w| readable(w, 0));
+    // Registers all three, has something happen, and tells that those were woken. It is tried again: a thread
+    // that had to wait for its core may find a descriptor readable because time has passed.
+    let wakes = |what: &dyn Fn(), expected: [bool; 3]| {
+        patient(|| {
+            while b.poll().is_some() {}
+            let on_cntr = b.runtime.try_wait(|e| Watched::cntr(e, b.cntr), &b.cntr_wait).unwrap();
+            let on_cq = b.runtime.try_wait(|_| Watched::Cq(b.cq), &b.wait).unwrap();
+            let on_other = b.runtime.try_wait(|_| Watched::Cq(other_cq), &other_wait).unwrap();
+            if !(on_cntr && on_cq && on_other) || woken() != [false; 3] {
+                return None;
+            }
+            what();
+            (woken() == expected).then_some(())
+        });
+    };
+    wakes(&|| {}, [false; 3]);
+    // A change of the counter by the application is nothing to the queue's sleepers.
+    wakes(&|| b.runtime.lock().cntr_add(b.cntr, 1), [false, true, false]);
+    // A message concerns the queue and the counter.
+    let message = || {
+        b.recv(Span::leak(8), 1);
+        a.send(to_b, b"message!", OpFlags::default());
+        patient(|| {
+            b.runtime.lock().progress();
+            (!b.runtime.lock().cq_is_empty(b.cq)).then_some(())
+        });
+    };
+    wakes(&message, [true, true, false]);
+    b.runtime.forget(&other_wait).unwrap();
+    b.runtime.lock().cq_close(other_cq).unwrap();
+}
+
+fn another_thread_of_the_process_wakes_a_sleeper<L: Pair>() {
+    let ([a, b], [to_b, _]) = L::nodes(Progress::Manual);
+    b.recv(Span::leak(8), 5);
+    thread::scope(|s| {
+        let sleeper = s.spawn(|| {
+            // It makes no progress itself: another thread takes the message in.
+            let look = || {
+                let mut found = None;
+                b.runtime.lock().cq_take(b.cq, 1, |_, c| found = Some(c.ctx.0));
+                found.map_or(Step::Wait(Watched::Cq(b.cq)), Step::Done)
+            };
+            b.runtime.block(&b.wait, Idle::Sleep, Deadline::NEVER, look).unwrap()
+        });
+        a.send(to_b, b"message!", OpFlags::default());
+        while !sleeper.is_finished() {
+            b.runtime.lock().progress();
+            thread::yield_now();
+        }
+        assert_eq!(sleeper.join().unwrap(), Some(5));
+    });
+    let nothing = || Step::<()>::Wait(Watched::Cq(b.cq));
+    for idle in [Idle::Sleep, Idle::Yield] {
+        assert_eq!(b.runtime.block(&b.wait, idle, Deadline::after_ms(5), nothing), Ok(None));
+    }
+}
+
+fn a_poll_by_another_thread_leaves_no_sleeper_asleep_for_good<L: Pair>() {
+    let ([a, b], [to_b, to_a]) = L::nodes(Progress::Manual);
+    // Both have met before.
+    a.recv(Span::leak(8), 1);
+    b.send(to_a, b"message!", OpFlags::default());
+    assert_eq!(next(&a).ctx.0, 1);
+    b.recv(Span::leak(8), 3);
+    a.send(to_b, b"message!", OpFlags::default());
+    assert_eq!(next(&b).ctx.0, 3);
+    b.recv(Span::leak(8), 2);
+    patient(|| b.runtime.try_wait(|_| Watched::Cq(b.cq), &b.wait).unwrap().then_some(()));
+    assert!(!readable(&b.wait, 0));
+    // A poll that finds nothing, and is the last one of its thread: peers have been told not to wake anyone.
+    b.runtime.lock_to_poll().progress();
+    a.send(to_b, b"message!", OpFlags::default());
+    sleep_on(&b.wait);
+    assert_eq!(next(&b).ctx.0, 2);
+}
+
+fn a_progress_thread_delivers_while_the_application_makes_no_call<L: Pair>() {
+    let ([a, b], [to_b, _]) = L::nodes(Progress::Auto);
+    for len in [8, 500, 5_000, 300_000] {
+        let (sent, room) = (pattern(len, len), Span::leak(len));
+        b.recv(room, 1);
+        // From here on only the progress thread calls for `b`: that the message is delivered says that it did.
+        a.send(to_b, &sent, OpFlags::COMPLETION | OpFlags::DELIVERY);
+        let done = next(&a);
+        assert_eq!((done.what, done.err), (What::MSG | What::SEND, None));
+        let mut got = vec![0; len];
+        hmem::read(&[room], 0, &mut got);
+        assert!(got == sent, "{len} bytes arrived as others");
+    }
+    assert_eq!(b.runtime.lock().cntr_read(b.cntr), 4);
+    assert_eq!((a.runtime.attached(), b.runtime.attached()), (0, 1));
+}
+
+fn several_threads_share_one_domain<L: Pair>() {
+    const EACH: u64 = 300;
+    let ([a, b], [to_b, _]) = L::nodes(Progress::Auto);
+    let room = Span::leak(64);
+    let taken = AtomicU64::new(0);
+    thread::scope(|s| {
+        for _ in 0..3 {
+            s.spawn(|| {
+                (0..EACH).for_each(|_| a.send(to_b, b"from one of three threads", OpFlags::default()))
+            });
+        }
+        for _ in 0..2 {
+            s.spawn(|| {
+                while taken.fetch_add(1, Ordering::Relaxed) < 3 * EACH {
+                    b.recv(room, 0);
+                    patient(|| b.poll());
+                }
+            });
+        }
+        s.spawn(|| {
+            while taken.load(Ordering::Relaxed) < 3 * EACH {
+                a.poll();
+                thread::yield_now();
+            }
+        });
+    });
+    assert_eq!(b.runtime.lock().cntr_read(b.cntr), 3 * EACH);
+    assert_eq!(b.poll(), None);
+}
+
+const _: () = {
+    const fn any_thread<T: Send + Sync>() {}
+    any_thread::<runtime::Wait>();
+    any_thread::<runtime::Runtime<ShmLink>>();
+    any_thread::<runtime::Runtime<MemoryLink>>();
+};
