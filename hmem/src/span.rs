@@ -48,7 +48,9 @@ const fn unlike(caps: Caps) -> u64 {
 }
 
 /// Two addresses and a word, and no more where there may be none: endpoints have arrays of these.
-const _: () = assert!(size_of::<Span>() == 24 && size_of::<Option<Span>>() == 24);
+const _: () = assert!(
+    size_of::<Span>() == 2 * size_of::<usize>() + 8 && size_of::<Option<Span>>() == size_of::<Span>()
+);
 
 impl What {
     const fn of(kind: Kind) -> What {

@@ -11,7 +11,7 @@ use crate::share::Opened;
 use crate::span::Span;
 
 /// Starts to copy all parts: each has memory of `local`'s kind on one side, and on the other memory of
-/// `keep`'s (`into`: that is where to). `host`: some of the local memory may be the host's.
+/// `keep`'s (`into`: that is where to).
 ///
 /// # Safety
 /// All parts are valid for the copy until the answer is dropped, or has been found done. `keep` is

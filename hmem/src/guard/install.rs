@@ -14,6 +14,7 @@ use super::handler::{Action, FIRST, SA_NODEFER, SECOND, SIGNALS, action};
 const SA_RESTORER: u64 = 0x0400_0000;
 /// What the handler before chose and this one keeps.
 const KEPT: u64 = (libc::SA_ONSTACK | libc::SA_RESTART) as u64;
+
 /// Why there is no handler of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum No {

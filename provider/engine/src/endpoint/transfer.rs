@@ -55,7 +55,7 @@ impl<L: RmaLink> Endpoint<L> {
         then: Then,
     ) {
         let want = len.min(total(&iov));
-        let on_cpu = direct == Reach::Cpu && !self.peer(peer).frames_only && !on_device(&iov);
+        let on_cpu = direct == Reach::Cpu && !self.peer(peer).frames_only && hmem::can(&iov, hmem::Caps::CMA);
         let how = match Thresholds::pieces(want) {
             _ if !on_cpu => None,
             _ if self.gives(peer, want) => Some(How::Given),
@@ -165,7 +165,7 @@ impl<L: RmaLink> Endpoint<L> {
         reached: Reached,
     ) {
         let (iov, len, cntrs) = (Spans::from(&reached.iov[..]), reached.len, reached.cntrs);
-        let on_cpu = direct == Reach::Cpu && !self.peer(peer).frames_only && !on_device(&iov);
+        let on_cpu = direct == Reach::Cpu && !self.peer(peer).frames_only && hmem::can(&iov, hmem::Caps::CMA);
         if len == 0 || (on_cpu && len > self.peer(peer).limits.eager) {
             let grant = Grant::Request(req);
             let put = if len == 0 { Ok(()) } else { self.link.put(peer, grant, segs, 0, &iov, 0, len) };

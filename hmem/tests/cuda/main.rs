@@ -1,0 +1,251 @@
+//! CUDA's memory, over the stand-in for its driver. One process, so one test at a time.
+
+mod processes;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cuda_stand_in::driver::Driver;
+use hmem::cuda::{self, Error, Sort};
+use hmem::flight::{Flight, Part};
+use hmem::path::{Path, find};
+use hmem::share::{Export, HandleType, Opened};
+use hmem::{AtomicOp, Datatype, Kind, Span, apply, classify, copy, read, registry, write};
+
+fn alone() -> (MutexGuard<'static, ()>, Driver) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let driver = Driver::start();
+    cuda::look();
+    (guard, driver)
+}
+
+fn span(addr: usize, len: usize) -> Span {
+    // SAFETY: the stand-in checks what is copied there, and these tests free nothing early unless
+    // to see it checked.
+    unsafe { Span::new(addr, len, classify(addr, len)) }
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251 + seed) as u8).collect()
+}
+
+#[test]
+fn every_sort_of_memory_is_told_from_the_others() {
+    let (_alone, cu) = alone();
+    let (plain, pool, managed, host, mapped) =
+        (cu.alloc(100), cu.alloc_async(100), cu.alloc_managed(100), cu.alloc_host(100), cu.map(2));
+    for (at, sort, kind) in [
+        (plain, Sort::Plain, Kind::Cuda),
+        (pool, Sort::Pool, Kind::Cuda),
+        (managed, Sort::Managed, Kind::Cuda),
+        (host, Sort::Host, Kind::System),
+        (mapped, Sort::Mapped, Kind::Cuda),
+    ] {
+        assert_eq!(classify(at, 100), kind, "{sort:?}");
+        assert_eq!(classify(at + 99, 1), kind, "{sort:?}");
+        let info = cuda::info(at + 50).unwrap();
+        assert_eq!((info.sort, info.base), (sort, at as u64));
+    }
+    let (heap, stack, big) = (Box::new(5u8), 5u8, vec![0u8; 64 << 20]);
+    for at in [(&raw const *heap).addr(), (&raw const stack).addr(), big.as_ptr().addr()] {
+        assert_eq!(classify(at, 1), Kind::System);
+        assert_eq!(cuda::info(at), None);
+    }
+    assert_eq!(classify(0, 0), Kind::System);
+    for at in [plain, pool, managed, host] {
+        cu.free(at);
+        assert_eq!(classify(at, 1), Kind::System, "freed");
+    }
+    cu.unmap(mapped, 2);
+}
+
+#[test]
+fn the_heap_and_the_stack_are_known_without_asking_the_driver() {
+    let (_alone, cu) = alone();
+    // A block of the main heap: small, and of the main arena, which tests' threads do not use.
+    // SAFETY: asks where the heap ends.
+    let end = unsafe { libc::sbrk(0) }.addr();
+    let before = cu.calls(c"cuPointerGetAttributes");
+    assert_eq!(classify(end - 64, 8), Kind::System);
+    assert_eq!(cu.calls(c"cuPointerGetAttributes"), before);
+    let other = vec![0u8; 8 << 20];
+    assert_eq!(classify(other.as_ptr().addr(), 8), Kind::System);
+    assert_eq!(cu.calls(c"cuPointerGetAttributes"), before + 1, "anything may be mapped there later");
+}
+
+#[test]
+fn copies_go_every_way_from_any_thread() {
+    let (_alone, cu) = alone();
+    let (a, b) = (cu.alloc(5000), cu.map(2));
+    let seam = (2 << 20) - 1000;
+    let text = pattern(3000, 1);
+    let run = || {
+        assert_eq!(write(&[span(a, 5000)], 7, &text), 3000);
+        // Across two mappings, which no single allocation holds.
+        assert_eq!(copy(&[span(b, 4 << 20)], seam, &[span(a, 5000)], 7, 3000), 3000);
+        let mut back = vec![0; 3000];
+        assert_eq!(read(&[span(b, 4 << 20)], seam, &mut back), 3000);
+        assert!(back == text);
+    };
+    run();
+    cu.leave();
+    run();
+    std::thread::scope(|s| s.spawn(run).join().unwrap());
+    cu.enter(1);
+    run();
+    let sum = apply(&[span(a, 8)], AtomicOp::AtomicWrite, Datatype::Uint64, &5u64.to_ne_bytes(), &[], None);
+    assert_eq!(sum, Ok(()));
+    let sum = apply(&[span(a, 8)], AtomicOp::Sum, Datatype::Uint64, &37u64.to_ne_bytes(), &[], None);
+    assert_eq!(sum, Ok(()));
+    assert_eq!(cu.read(a, 8), 42u64.to_ne_bytes());
+    cu.free(a);
+    cu.unmap(b, 2);
+}
+
+#[test]
+fn a_copy_that_fails_is_not_taken_for_done() {
+    let (_alone, cu) = alone();
+    let a = cu.alloc(100);
+    let (dev, host) = (span(a, 100), Span::leak(100));
+    cu.fail(c"cuMemcpyAsync", 1, 700);
+    assert_eq!(copy(&[dev], 0, &[host], 0, 100), 0);
+    assert_eq!(copy(&[dev], 0, &[host], 0, 100), 100);
+    cu.fail(c"cuMemcpyAsync", 2, 700);
+    assert_eq!(read(&[dev, dev], 0, &mut [0; 200]), 100);
+    cu.fail(c"cuMemcpyAsync", 0, 0);
+    // What is gone is refused by the driver, not followed.
+    cu.free(a);
+    assert_eq!(write(&[dev], 0, &[1; 100]), 0);
+}
+
+/// # Safety
+/// As of [`flight::start`].
+unsafe fn start(part: &Part) -> Box<dyn Flight> {
+    let memory = registry::of(Kind::Cuda);
+    // SAFETY: the caller's promise.
+    unsafe { memory.start(&[*part], Vec::<Opened>::new(), true) }.unwrap()
+}
+
+#[test]
+fn copies_in_flight_come_to_an_end() {
+    let (_alone, cu) = alone();
+    let len = (3 << 20) + 5;
+    let (a, text) = (cu.alloc(len), pattern(len, 3));
+    // SAFETY: `text` outlives the copy.
+    let mut pending = unsafe { start(&Part { dst: a, src: text.as_ptr().addr(), len }) };
+    let mut polls = 0;
+    while !pending.poll().unwrap() {
+        polls += 1;
+    }
+    assert!(polls >= 3, "memory that is not page-locked goes in pieces, so that others get their turn");
+    assert!(cu.read(a, len) == text);
+    cu.fail(c"cuMemcpyAsync", 2, 700);
+    // SAFETY: as above.
+    let mut pending = unsafe { start(&Part { dst: a, src: text.as_ptr().addr(), len }) };
+    let end = loop {
+        match pending.poll() {
+            Ok(false) => {}
+            other => break other,
+        }
+    };
+    assert_eq!(end.map_err(|e| e.code), Err(700));
+    cu.fail(c"cuMemcpyAsync", 0, 0);
+    drop(pending);
+    cu.free(a);
+}
+
+#[test]
+fn an_address_that_is_used_again_is_another_allocation() {
+    let (_alone, cu) = alone();
+    let mut seen: Vec<Export> = Vec::new();
+    let mut again = false;
+    for _ in 0..20 {
+        let a = cu.alloc(8192);
+        let e = cuda::export(a + 100, 1000, 8).unwrap();
+        assert_eq!(e.len(), 1);
+        assert_eq!((e[0].handle_type, e[0].base, e[0].len), (HandleType::Legacy, a as u64, 8192));
+        assert_eq!(cuda::export(a, 8192, 8).unwrap(), e, "remembered");
+        let number = hmem::registry::of(Kind::Cuda).number(a + 100);
+        assert_eq!(number, e.first().map(|e| e.id), "is what tells it");
+        again |= seen.iter().any(|s| s.base == a as u64);
+        assert!(seen.iter().all(|s| s.id != e[0].id && s.token != e[0].token));
+        seen.push(e[0]);
+        cu.free(a);
+        assert!(cuda::export(a, 1, 8).is_err());
+        assert_eq!(hmem::registry::of(Kind::Cuda).number(a), None);
+    }
+    assert!(again, "the kernel gave no address out twice: the test tests nothing");
+}
+
+#[test]
+fn what_cannot_be_shared_is_refused_with_the_drivers_word() {
+    let (_alone, cu) = alone();
+    for at in [cu.alloc_async(100), cu.alloc_managed(100)] {
+        assert_eq!(cuda::export(at, 100, 8), Err(Error(801)));
+        cu.free(at);
+    }
+    let at = cu.alloc(100);
+    cu.fail(c"cuIpcGetMemHandle", 0, 1);
+    assert_eq!(cuda::export(at, 100, 8), Err(Error(1)));
+    cu.fail(c"cuIpcGetMemHandle", 0, 0);
+    assert!(cuda::export(at, 100, 8).is_ok());
+    assert_eq!(cuda::export(at, 1 << 30, 8), Err(Error(500)), "it ends before that");
+    assert_eq!(cuda::export_dmabuf(at, 100, true).unwrap_err(), Error(801));
+    cu.free(at);
+    let at = cu.map(3);
+    assert_eq!(cuda::export(at + 5, 5 << 20, 8).unwrap().len(), 3);
+    assert_eq!(cuda::export(at + 5, 5 << 20, 2), Err(Error(500)), "more pieces than the peer is told of");
+    // A descriptor keeps the memory alive, so none is kept of what is gone.
+    let fds = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let open = fds();
+    cu.unmap(at, 3);
+    let other = cu.map(1);
+    cuda::export(other, 1, 8).unwrap();
+    assert!(fds() < open, "{} < {open}", fds());
+    cu.unmap(other, 1);
+}
+
+#[test]
+fn the_path_is_the_first_that_nobody_refuses() {
+    let (_alone, cu) = alone();
+    let (plain, pool) = (cu.alloc(100), cu.alloc_async(100));
+    let found = find(span(plain, 100), false);
+    assert_eq!((found.path, found.refused[Path::Dmabuf as usize]), (Path::PeerMap, libc::ENODEV));
+    let found = find(span(plain, 100), true);
+    assert_eq!((found.path, found.refused[Path::DmabufPcie as usize]), (Path::PeerMap, libc::EOPNOTSUPP));
+    let found = find(span(pool, 100), false);
+    assert_eq!((found.path, found.refused[Path::PeerMap as usize]), (Path::Staged, libc::EOPNOTSUPP));
+    assert!(found.why.contains("peer mapping: CUDA error 801"), "{}", found.why);
+    assert_eq!(find(Span::leak(1), false).path, Path::Cpu);
+    cu.free(plain);
+    cu.free(pool);
+}
+
+#[test]
+fn host_memory_is_page_locked_for_as_long_as_it_is_kept() {
+    let (_alone, cu) = alone();
+    let room = vec![0u8; 1 << 20];
+    let at = room.as_ptr().addr();
+    // SAFETY: `room` lives longer than what is returned.
+    let locked = unsafe { registry::of(Kind::Cuda).lock_host(at, room.len()) }.unwrap();
+    assert_eq!(cuda::info(at + 5).map(|i| i.sort), Some(Sort::Host));
+    assert_eq!(classify(at, 8), Kind::System);
+    drop(locked);
+    assert_eq!(cuda::info(at + 5), None);
+    cu.fail(c"cuMemHostRegister_v2", 1, 2);
+    // SAFETY: as above.
+    assert!(unsafe { registry::of(Kind::Cuda).lock_host(at, room.len()) }.is_none());
+}
+
+#[test]
+fn nothing_is_initialised_and_no_context_is_made() {
+    let (_alone, cu) = alone();
+    let before = (cu.calls(c"cuInit"), cu.calls(c"cuCtxCreate_v2"), cu.calls(c"cuDevicePrimaryCtxRetain"));
+    let a = cu.alloc(10);
+    write(&[span(a, 10)], 0, &[1; 10]);
+    cu.free(a);
+    // Device 1 is idle: it was not used in this test, or its context was made by another one.
+    let after = (cu.calls(c"cuInit"), cu.calls(c"cuCtxCreate_v2"), cu.calls(c"cuDevicePrimaryCtxRetain"));
+    assert_eq!((after.0, after.1), (before.0, before.1));
+    assert!(after.2 <= before.2 + 1, "held once, being active already");
+}
