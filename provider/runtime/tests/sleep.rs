@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use common::{MemoryLink, Node, Pair, patient, readable, sleep_on};
+use common::{MemoryLink, Node, Pair, patient, readable};
 use engine::testkit::pattern;
 use engine::{Completion, FiAddr, OpFlags, What};
 use hmem::Span;
@@ -44,7 +44,7 @@ fn next<L: Pair>(node: &Node<L>) -> Completion {
             return Some(c);
         }
         if node.runtime.try_wait(|_| Watched::Cq(node.cq), &node.wait).unwrap() {
-            sleep_on(&node.wait);
+            node.sleep();
         }
         None
     })
@@ -171,7 +171,7 @@ fn a_poll_by_another_thread_leaves_no_sleeper_asleep_for_good<L: Pair>() {
     // A poll that finds nothing, and is the last one of its thread: peers have been told not to wake anyone.
     b.runtime.lock_to_poll().progress();
     a.send(to_b, b"message!", OpFlags::default());
-    sleep_on(&b.wait);
+    assert!(readable(&b.wait, 60_000), "the sleeper is not woken");
     assert_eq!(next(&b).ctx.0, 2);
 }
 

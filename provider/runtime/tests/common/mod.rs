@@ -32,6 +32,8 @@ pub struct Node<L: RmaLink> {
     pub wait: Arc<Wait>,
     pub cntr_wait: Arc<Wait>,
     pub addr: Addr,
+    /// The link's descriptor.
+    fd: RawFd,
     attached: Vec<Attached>,
 }
 
@@ -50,7 +52,7 @@ impl<L: RmaLink + Send + std::fmt::Debug + 'static> Node<L> {
         let ep = engine.ep_open(EpConfig { link, av, rx: None, tx_cq: Some(cq), rx_cq: Some(cq), cntrs });
         let rx = engine.ep_rx(ep).unwrap();
         drop(engine);
-        Node { runtime, ep, rx, av, cq, cntr, wait, cntr_wait, addr, attached }
+        Node { runtime, ep, rx, av, cq, cntr, wait, cntr_wait, addr, fd, attached }
     }
 
     pub fn knows(&self, addr: Addr) -> FiAddr {
@@ -71,6 +73,12 @@ impl<L: RmaLink + Send + std::fmt::Debug + 'static> Node<L> {
                 sent => Some(sent),
             });
         assert_eq!(sent, Ok(()));
+    }
+
+    /// Sleeps in poll(2) until the peer wakes it: that only time has passed does not count.
+    pub fn sleep(&self) {
+        assert!(readable(&self.wait, 60_000), "nothing woke the sleeper");
+        assert!(poll(self.fd, 60_000), "the peer did not wake the sleeper");
     }
 
     /// Takes what has completed, and looks for it first.
@@ -102,14 +110,13 @@ pub fn patient<T>(mut what: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Sleeps in poll(2), with no time limit but one that fails the test.
-pub fn sleep_on(wait: &Wait) {
-    assert!(readable(wait, 60_000), "nothing woke the sleeper");
-}
-
 /// Whether the descriptor becomes readable within so many milliseconds.
 pub fn readable(wait: &Wait, ms: i32) -> bool {
-    let mut p = libc::pollfd { fd: wait.fd().unwrap(), events: libc::POLLIN, revents: 0 };
+    poll(wait.fd().unwrap(), ms)
+}
+
+fn poll(fd: RawFd, ms: i32) -> bool {
+    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry.
     unsafe { libc::poll(&raw mut p, 1, ms) == 1 }
 }
