@@ -18,7 +18,10 @@ use crate::types::*;
 
 impl<L: Link> Endpoint<L> {
     fn take_back(&mut self, peer: PeerId, name: u64) -> Result<(), Inside> {
-        self.revoked.push((name, peer));
+        // It may have been tried before, in vain.
+        if !self.revoked.contains(&(name, peer)) {
+            self.revoked.push((name, peer));
+        }
         self.link.revoke(peer, name)
     }
 
