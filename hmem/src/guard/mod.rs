@@ -15,9 +15,12 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
 mod handler;
-#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
+mod routine;
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", miri))]
+#[path = "plain.rs"]
 mod routine;
 
 /// The memory was not there, or not for that.
@@ -58,9 +61,15 @@ pub fn hold(handlers: bool) -> Option<Guard> {
     (before != now as u8).then_some(now)
 }
 
-#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
 fn has_handler() -> bool {
     handler::hold().is_ok()
+}
+
+/// Nothing to be set: see `plain.rs`.
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", miri))]
+fn has_handler() -> bool {
+    true
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64")))]
