@@ -147,9 +147,9 @@ impl Study {
 
 /// The address of the page, or 0.
 fn find_page() -> usize {
-    // Without a vDSO the page is not for us, though it may be there: so it is under valgrind.
+    // Without a vDSO the page is not for us, though it may be there: so it is under valgrind. Miri has neither.
     // SAFETY: reads what the kernel told the process at its start.
-    if unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } == 0 {
+    if cfg!(miri) || unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } == 0 {
         return 0;
     }
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
