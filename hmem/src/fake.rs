@@ -4,6 +4,7 @@
 //! another process's process_vm_readv(2) gets anywhere by it. Only this module knows the other
 //! mapping, and the copies of [`Kind::Fake`] go through it.
 
+#[cfg(not(miri))]
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -70,6 +71,17 @@ pub struct FakeMem {
 pub fn alloc(len: usize) -> FakeMem {
     assert!(len > 0, "no fake memory of no bytes");
     let mapped = len.next_multiple_of(4096);
+    let (addr, alias) = map_twice(mapped);
+    let mem = FakeMem { addr, len, alias, mapped };
+    let region = Region { addr: mem.addr, len, alias: mem.alias };
+    REGIONS.write().unwrap_or_else(PoisonError::into_inner).push(region);
+    presence::is_here_now(Kind::Fake);
+    mem
+}
+
+/// Maps so many bytes where nobody may touch them, and where we do.
+#[cfg(not(miri))]
+fn map_twice(mapped: usize) -> (usize, usize) {
     let fail = |what: &str| -> ! { panic!("{what}: {}", std::io::Error::last_os_error()) };
     // SAFETY: the name is a C string; nothing else is passed.
     let fd = unsafe { libc::memfd_create(c"strait-fake".as_ptr(), libc::MFD_CLOEXEC) };
@@ -90,12 +102,19 @@ pub fn alloc(len: usize) -> FakeMem {
         }
         at.expose_provenance()
     };
-    let mem =
-        FakeMem { addr: map(libc::PROT_NONE), len, alias: map(libc::PROT_READ | libc::PROT_WRITE), mapped };
-    let region = Region { addr: mem.addr, len, alias: mem.alias };
-    REGIONS.write().unwrap_or_else(PoisonError::into_inner).push(region);
-    presence::is_here_now(Kind::Fake);
-    mem
+    (map(libc::PROT_NONE), map(libc::PROT_READ | libc::PROT_WRITE))
+}
+
+/// Miri knows no memfd: there the address for others is one where nothing is.
+#[cfg(miri)]
+fn map_twice(mapped: usize) -> (usize, usize) {
+    static NOWHERE: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(1 << 60);
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, where there is room.
+    let at = unsafe { libc::mmap(ptr::null_mut(), mapped, prot, flags, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED, "no memory");
+    let nowhere = NOWHERE.fetch_add(mapped + 4096, std::sync::atomic::Ordering::Relaxed);
+    (nowhere, at.expose_provenance())
 }
 
 impl FakeMem {
@@ -122,9 +141,9 @@ impl Drop for FakeMem {
     fn drop(&mut self) {
         let mut all = REGIONS.write().unwrap_or_else(PoisonError::into_inner);
         all.retain(|r| r.addr != self.addr);
-        for at in [self.addr, self.alias] {
+        for at in [self.addr, self.alias].into_iter().skip(usize::from(cfg!(miri))) {
             // SAFETY: `alloc` mapped that much there. The alias is off the list, which is
-            // held for writing, so it is not in use; the other cannot be.
+            // held for writing, so it is not in use; the other cannot be (under Miri it is no mapping).
             unsafe { libc::munmap(ptr::with_exposed_provenance_mut(at), self.mapped) };
         }
     }

@@ -15,14 +15,17 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
 mod entry;
 mod fault;
-#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
 mod handler;
-#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
 mod install;
-#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
+mod routine;
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", miri))]
+#[path = "plain.rs"]
 mod routine;
 
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
@@ -64,9 +67,15 @@ pub fn hold(handlers: bool) -> Option<Guard> {
     (before != now as u8).then_some(now)
 }
 
-#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
 fn has_handler() -> bool {
     install::hold().is_ok()
+}
+
+/// Nothing to be set: see `plain.rs`.
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64", miri))]
+fn has_handler() -> bool {
+    true
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64")))]

@@ -121,6 +121,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "process_vm_readv(2), which Miri does not know")]
     fn a_list_is_fetched_whole_or_not_at_all() {
         let all: Vec<Export> = (1..250).map(export).collect();
         let list = List::new(&all).unwrap();

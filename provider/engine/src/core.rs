@@ -332,6 +332,8 @@ pub(crate) struct Core {
     pub(crate) rxs: Slab<RxContext>,
     mrs: Map<MrId, Mr>,
     keys: Map<u64, MrId>,
+    /// Registrations that are being closed, and the key each was known by.
+    ending: Map<MrId, Option<u64>>,
     next_mr: u64,
     /// A counter changed since deferred work was last looked at.
     pub(crate) counted: bool,
@@ -351,6 +353,7 @@ impl Core {
             rxs: Slab::default(),
             mrs: Map::default(),
             keys: Map::default(),
+            ending: Map::default(),
             next_mr: 1,
             counted: false,
             spare: Vec::new(),
@@ -462,25 +465,26 @@ impl Core {
         })
     }
 
-    /// The key of a registration, if it is known by that.
-    pub(crate) fn mr_key(&self, id: MrId) -> Option<u64> {
-        let key = self.mrs.get(&id)?.key;
-        (self.keys.get(&key) == Some(&id)).then_some(key)
-    }
-
     /// The names of all registrations.
     pub(crate) fn mr_ids(&self) -> Vec<MrId> {
         self.mrs.keys().copied().collect()
     }
 
-    /// Ends a registration; returns its key if it was known by that.
-    pub(crate) fn mr_close(&mut self, id: MrId) -> Result<Option<u64>, Error> {
-        let mr = self.mrs.remove(&id).ok_or(Error::NotFound)?;
-        let named = self.keys.get(&mr.key) == Some(&id);
-        if named {
-            self.keys.remove(&mr.key);
+    /// Has a registration be reached no more; returns its key if it was known by that, which stays taken until
+    /// [`Core::mr_close`]. To be called again as often as that takes.
+    pub(crate) fn mr_end(&mut self, id: MrId) -> Result<Option<u64>, Error> {
+        if let Some(mr) = self.mrs.remove(&id) {
+            let named = self.keys.get(&mr.key) == Some(&id);
+            self.ending.insert(id, named.then_some(mr.key));
         }
-        Ok(named.then_some(mr.key))
+        self.ending.get(&id).copied().ok_or(Error::NotFound)
+    }
+
+    /// Forgets a registration that was ended; its key is free.
+    pub(crate) fn mr_close(&mut self, id: MrId) {
+        if let Some(key) = self.ending.remove(&id).flatten() {
+            self.keys.remove(&key);
+        }
     }
 
     /// The memory a peer names by one segment, where it is one stretch of a registration and may be

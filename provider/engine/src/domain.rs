@@ -533,10 +533,11 @@ impl<L: RmaLink> Domain<L> {
     }
 
     /// Ends a registration: from now on its key is unknown, and what peers had under way with it fails on
-    /// both sides. When it returns `Ok`, the memory is not accessed any more on account of it.
-    /// [`Error::Busy`]: a peer is stopped while it accesses it, so that the call is to be made again.
+    /// both sides, whatever the answer. When it returns `Ok`, the memory is not accessed any more on account of it.
+    /// [`Error::Busy`]: a peer is stopped while it accesses it, so that the call is to be made again; until then no
+    /// other registration gets the key.
     pub fn mr_close(&mut self, mr: MrId) -> Result<(), Error> {
-        let key = self.core.mr_key(mr);
+        let key = self.core.mr_end(mr)?;
         let mut outcome = Ok(());
         for (_, ep) in self.eps.iter_mut() {
             let concealed = key.map_or(Ok(()), |key| ep.link.unpublish(key));
@@ -544,7 +545,8 @@ impl<L: RmaLink> Domain<L> {
             outcome = outcome.and(concealed).and(ended);
         }
         outcome.map_err(|InUse| Error::Busy)?;
-        self.core.mr_close(mr).map(|_| ())
+        self.core.mr_close(mr);
+        Ok(())
     }
 
     /// Has every peer wake us when it sends. `true`: nothing is there now, and all links' wait

@@ -214,6 +214,49 @@ fn nothing_of_a_closed_registration_is_accessed() {
     }
 }
 
+/// A peer that is stopped inside has the close fail. The registration has ended all the same: nothing more is
+/// reached by its key, which is not free until a later call succeeds.
+#[test]
+fn a_registration_whose_close_was_refused_is_reached_no_more() {
+    for len in [8, 3000, 700_000] {
+        for boards in [true, false] {
+            for (case, mut net) in nets() {
+                let case = format!("{len} bytes, boards {boards}, {case}");
+                net.set_boards(boards);
+                let (here, target) = (net.bytes(0, &pattern(len, 1)), net.bytes(1, &pattern(len, 2)));
+                let mr = net[1].share(target, 5);
+                let (iov, remote) = ([here], [there(0, len, 5)]);
+                // Of this a part is done.
+                net[0].rma(&write(1, &iov, &remote, 1)).unwrap();
+                net[1].progress();
+                for _ in 0..2 {
+                    net.keep_inside(1);
+                    assert_eq!(net[1].mr_close(mr), Err(Error::Busy), "{case}");
+                }
+                hmem::write(&[target], 0, &vec![0xcc; len]);
+                for op in [write(1, &iov, &remote, 2), read(1, &iov, &remote, 3)] {
+                    net[0].rma(&op).unwrap();
+                    net.settle();
+                    let done = net[0].tx();
+                    let it = done.iter().find(|c| c.ctx == op.ctx).expect(&case);
+                    assert_eq!(it.err, Some(Error::BadKey), "{case}");
+                }
+                assert!(net[1].look(target, len).iter().all(|b| *b == 0xcc), "{case}: written");
+                let again = Reg { iov: &[target], access: Access::REMOTE_READ, key: Some(5) };
+                assert_eq!(net[1].mr_reg(&again), Err(Error::KeyInUse), "{case}");
+                net[1].mr_close(mr).unwrap();
+                assert_eq!(net[1].mr_close(mr), Err(Error::NotFound), "{case}");
+                net[1].mr_reg(&again).unwrap();
+                net[0].rma(&read(1, &iov, &remote, 4)).unwrap();
+                net.settle();
+                assert_eq!(net[0].sent().err, None, "{case}");
+                assert!(net[0].look(here, len).iter().all(|b| *b == 0xcc), "{case}: not what is there now");
+                net.assert_idle();
+            }
+        }
+    }
+}
+
 /// A peek has set it aside, so that it stays until the receiver asks for it.
 #[test]
 fn a_claimed_message_that_its_sender_cancelled_fails_and_its_memory_is_left_alone() {

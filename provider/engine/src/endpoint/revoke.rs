@@ -18,7 +18,10 @@ use link_api::{InUse, PeerId, RmaLink};
 
 impl<L: RmaLink> Endpoint<L> {
     fn take_back(&mut self, peer: PeerId, name: u64) -> Result<(), InUse> {
-        self.revoked.push((name, peer));
+        // It may have been tried before, in vain.
+        if !self.revoked.contains(&(name, peer)) {
+            self.revoked.push((name, peer));
+        }
         self.link.revoke(peer, name)
     }
 

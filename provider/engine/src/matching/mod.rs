@@ -221,7 +221,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(300))]
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 300 }))]
         /// Against the rule spelled out with two plain lists. `lean` makes long queues likely.
         #[test]
         fn as_the_two_list_model(steps in prop::collection::vec(step(), 0..400), lean in 0..3) {

@@ -67,6 +67,33 @@ pub(crate) struct Endpoint {
     attrs: EpAttrs,
     live: OnceLock<Live>,
     setup: Mutex<Setup>,
+    fids: Fids,
+}
+
+/// How many fids there are of one endpoint.
+#[derive(Debug)]
+struct Fids(Mutex<usize>);
+
+impl Fids {
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more.
+    fn add(&self) {
+        *self.lock() += 1;
+    }
+
+    /// One fewer. For the last one, and for no other, `last` is called; where that fails, the fid stays. Of several
+    /// that are closed at once, exactly one is the last.
+    fn take<E>(&self, last: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let mut fids = self.lock();
+        if *fids == 1 {
+            last()?;
+        }
+        *fids -= 1;
+        Ok(())
+    }
 }
 
 /// An endpoint that is enabled.
@@ -103,7 +130,8 @@ pub(crate) unsafe fn open(
     let (tx, rx) = (attrs.tx_op_flags, attrs.rx_op_flags);
     let shared = domain.shared.clone();
     shared.children.inc();
-    let endpoint = Arc::new(Endpoint { shared, attrs, live: OnceLock::new(), setup });
+    let fids = Fids(Mutex::new(1));
+    let endpoint = Arc::new(Endpoint { shared, attrs, live: OnceLock::new(), setup, fids });
     let fid = EpFid::publish(endpoint, tx, rx, context);
     // SAFETY: the caller's promise.
     unsafe { put(ep_out, fid) }
@@ -155,6 +183,7 @@ impl EpFid {
         let (_, own) = self.side(flags)?;
         let (mut tx, mut rx) = (self.tx_flags.load(Relaxed), self.rx_flags.load(Relaxed));
         *(if flags & fi::FI_TRANSMIT != 0 { &mut tx } else { &mut rx }) = own;
+        self.endpoint.fids.add();
         Ok(EpFid::publish(self.endpoint.clone(), tx, rx, self.fid.fid.context))
     }
 }
@@ -202,9 +231,7 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // application holds is the one the object was published as.
         unsafe {
             let ep = obj::<EpFid, _>(fid)?;
-            if Arc::strong_count(&ep.endpoint) == 1 {
-                ep.endpoint.shut()?;
-            }
+            ep.endpoint.fids.take(|| ep.endpoint.shut())?;
             drop(reclaim::<EpFid>(fid.cast()));
         }
         Ok(())

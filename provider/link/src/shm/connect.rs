@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use link_api::{Gone, Refused};
 
 use super::control::{self, Cred, Hello, User};
+use super::executed::Ask;
 use super::peer::{Outbound, Peer};
 use super::ring::Producer;
 use super::segment::Segment;
@@ -51,6 +52,7 @@ impl ShmLink {
                 peer.reached = true;
                 peer.first_try = None;
                 peer.next_try = None;
+                self.look_from_now_on();
                 return Ok(());
             }
             Err(failed) => failed,
@@ -77,6 +79,9 @@ impl ShmLink {
     }
 
     fn attempt(&mut self, id: u32) -> Result<Outbound, Failed> {
+        if self.is_deserted(id) {
+            return Err(Failed::Nobody);
+        }
         let addr = self.peers[id as usize].addr;
         let sock = match control::connect(Some(addr.ip()), addr.port()) {
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
@@ -144,6 +149,7 @@ impl ShmLink {
             starved: None,
             board: None,
             shares: Slots::default(),
+            ask: Ask::new(),
         })
     }
 

@@ -9,6 +9,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use wire::Addr;
 
@@ -422,10 +423,30 @@ pub(crate) fn calls(listener: &OwnedFd) -> bool {
     readable(listener, libc::POLLIN)
 }
 
+/// The abstract name that the other end of a socket has.
+pub(crate) fn peer_name(sock: &OwnedFd) -> io::Result<String> {
+    // SAFETY: a `sockaddr_un` is plain data, for which zeros are a value.
+    let mut name: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: `name` is a valid place of `len` bytes.
+    cvt(unsafe { libc::getpeername(sock.as_raw_fd(), (&raw mut name).cast(), &mut len) })?;
+    let len = (len as usize).saturating_sub(std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1);
+    Ok(name.sun_path[1..].iter().take(len).map(|c| char::from(*c as u8)).collect())
+}
+
 /// Ends a connection, or listening, also for processes that hold a copy of the descriptor.
 pub(crate) fn shutdown(sock: &OwnedFd) {
     // SAFETY: shutdown(2) touches no memory.
     unsafe { libc::shutdown(sock.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// Has a timer be readable every so often; never, if that is zero.
+pub(crate) fn set_timer(timer: &OwnedFd, every: Duration) -> io::Result<()> {
+    let time = libc::timespec { tv_sec: every.as_secs() as _, tv_nsec: every.subsec_nanos() as _ };
+    let spec = libc::itimerspec { it_interval: time, it_value: time };
+    // SAFETY: `spec` is a valid setting, and no old one is asked for.
+    cvt(unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &spec, std::ptr::null_mut()) })?;
+    Ok(())
 }
 
 /// An epoll set, whose members are named by numbers.

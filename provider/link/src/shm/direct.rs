@@ -228,12 +228,18 @@ impl ShmLink {
     pub(super) fn has_ended(&self, id: u32) -> bool {
         let peer = &self.peers[id as usize];
         let socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
-        let of_out = peer.out.as_ref().and_then(|o| Some((o.pid, o.space?)));
-        let mut spaces = peer.inb.iter().map(|i| (i.pid, i.space)).chain(of_out);
         peer.lost
             || peer.life.as_ref().is_some_and(|life| control::has_ended(&life.fd))
-            || spaces.any(|(pid, space)| space.is_gone(pid))
+            || self.space_is_gone(id)
             || socks.into_iter().any(control::hung_up)
+    }
+
+    /// Whether the address space of a peer is gone for certain.
+    pub(super) fn space_is_gone(&self, id: u32) -> bool {
+        let peer = &self.peers[id as usize];
+        let of_out = peer.out.as_ref().and_then(|o| Some((o.pid, o.space?)));
+        let mut spaces = peer.inb.iter().map(|i| (i.pid, i.space)).chain(of_out);
+        spaces.any(|(pid, space)| space.is_gone(pid))
     }
 
     /// Waits until a peer has left.

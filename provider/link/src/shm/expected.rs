@@ -6,11 +6,11 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
-use std::{io, mem, ptr};
+use std::{io, mem};
 
 use link_api::{Link as _, PeerId, Refused};
 
-use super::control::cvt;
+use super::control::{cvt, set_timer};
 use super::{ShmLink, service};
 
 /// How long such a peer is left alone: most call by then.
@@ -34,17 +34,14 @@ impl Expected {
     }
 }
 
-/// A descriptor that is readable every so often.
-fn timer(every: Duration) -> io::Result<OwnedFd> {
+/// A descriptor that is readable every so often; never, if that is zero.
+pub(super) fn timer(every: Duration) -> io::Result<OwnedFd> {
     let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
     // SAFETY: timerfd_create(2) touches no memory.
     let fd = cvt(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
     // SAFETY: a descriptor just made, and nobody else's.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let time = libc::timespec { tv_sec: every.as_secs() as _, tv_nsec: every.subsec_nanos() as _ };
-    let spec = libc::itimerspec { it_interval: time, it_value: time };
-    // SAFETY: `spec` is a valid setting, and no old one is asked for.
-    cvt(unsafe { libc::timerfd_settime(fd.as_raw_fd(), 0, &spec, ptr::null_mut()) })?;
+    set_timer(&fd, every)?;
     Ok(fd)
 }
 

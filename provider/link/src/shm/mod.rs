@@ -11,6 +11,7 @@ mod connect;
 mod control;
 mod device;
 mod direct;
+mod executed;
 mod expected;
 mod hazard;
 mod open;
@@ -142,6 +143,8 @@ pub struct ShmLink {
     parted: Vec<Parted>,
     /// Peers that receives wait for, and that were not met.
     expected: Expected,
+    /// At whether peers are another program by now.
+    looks: executed::Looks,
     /// Peers have been told that nothing here is accessed any more.
     closed: bool,
     /// Copies by a device, in flight, and from or to which peers' memory.

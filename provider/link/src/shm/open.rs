@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::board::Board;
 use super::control::{self, Poller};
+use super::executed::Looks;
 use super::wake::Barrier;
 use super::{HOT, NOBODY, PACE, ShmLink, Windows, ring, segment, service};
 use crate::name::Name;
@@ -99,6 +100,7 @@ impl ShmLink {
         let ring = size(options.ring);
         let long_ring = size(options.long_ring).max(ring);
         let board = Board::create()?;
+        let looks = Looks::new(&poller)?;
         let link = ShmLink {
             peers: Vec::new(),
             hot: [NOBODY; HOT],
@@ -142,6 +144,7 @@ impl ShmLink {
             space: Space::own()?,
             parted: Vec::new(),
             expected: Default::default(),
+            looks,
             closed: false,
             flying: Default::default(),
             flown: Vec::new(),

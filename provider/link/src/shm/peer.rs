@@ -10,6 +10,7 @@ use wire::Addr;
 
 use super::board::View;
 use super::device::Devices;
+use super::executed::Ask;
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
 use super::share::Slots;
@@ -34,6 +35,8 @@ pub(super) struct Outbound {
     pub(super) board: Option<View>,
     /// Counters of transfers that the peer shares.
     pub(super) shares: Slots,
+    /// When it is asked, if the peer has not answered, whether its process still listens.
+    pub(super) ask: Ask,
 }
 
 impl Outbound {
@@ -186,6 +189,8 @@ pub(super) struct Peer {
     pub(super) waiting: Vec<Inbound>,
     /// It was connected to before.
     pub(super) reached: bool,
+    /// The socket on which it listened, and which its process does not have any more.
+    pub(super) deserted: Option<u64>,
     /// Its address is not this host's, and that was told.
     pub(super) far: bool,
     /// Since when, and from when on again, it is tried to connect.
@@ -213,6 +218,7 @@ impl Peer {
             lost: false,
             waiting: Vec::new(),
             reached: false,
+            deserted: None,
             far: false,
             first_try: None,
             next_try: None,

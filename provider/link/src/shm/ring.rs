@@ -451,3 +451,7 @@ pub(crate) mod model;
 #[cfg(all(test, not(loom)))]
 #[path = "ring_tests.rs"]
 mod tests;
+
+#[cfg(all(test, miri, not(loom)))]
+#[path = "ring_heap.rs"]
+mod heap;

@@ -23,6 +23,7 @@ const IN: u64 = 2 << 32;
 const GUEST: u64 = 3 << 32;
 const LIFE: u64 = 4 << 32;
 pub(super) const TIMER: u64 = 5 << 32;
+pub(super) const LOOK: u64 = 6 << 32;
 const KIND: u64 = !0 << 32;
 
 /// Most connections taken, and most packets read from one socket, at a time.
@@ -133,6 +134,7 @@ impl ShmLink {
                 OUT => self.hear_outbound(which),
                 IN => self.hear_inbound(which),
                 LIFE => self.hear_life(which),
+                LOOK => self.look_at_peers(),
                 GUEST => {
                     let slot = self.guests.get_mut(which as usize).and_then(Option::take);
                     if let Some(guest) = slot {
@@ -465,7 +467,7 @@ impl ShmLink {
     /// If the channels to and from a peer turn out to be of different endpoints, one after the
     /// other under the same name, the one from it belongs to the successor, and has to wait for the
     /// end of the former. `ended` says that the channel to it has.
-    fn part(&mut self, id: u32, ended: bool) {
+    pub(super) fn part(&mut self, id: u32, ended: bool) {
         let peer = &mut self.peers[id as usize];
         let (Some(out), Some(inb)) = (&peer.out, &peer.inb) else { return };
         let successor = match out.incarnation {
@@ -502,6 +504,7 @@ impl ShmLink {
         peer.target = None;
         self.ins.push(id);
         self.warm(id);
+        self.look_from_now_on();
         if let Err(e) = added {
             log::warn!("{}: cannot watch a peer: {e}", self.addr);
         } else if lives {

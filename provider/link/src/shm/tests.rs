@@ -454,8 +454,8 @@ fn nothing_is_left_open() {
         drop(b);
         assert_eq!(closed(&mut a), (to_b, Gone::Reset));
         if alone {
-            // Listener, port, epoll, board and spare of `a`; its channels are gone.
-            assert_eq!((fds(), ours()), (before.0 + 5, before.1 + 1));
+            // Listener, port, epoll, timer, board and spare of `a`; its channels are gone.
+            assert_eq!((fds(), ours()), (before.0 + 6, before.1 + 1));
         }
     }
     if alone {

@@ -140,6 +140,63 @@ fn the_endpoint_lives_as_long_as_an_alias() {
     w.end();
 }
 
+/// The last is the one that waits for peers, and whose caller hears that one is inside still (FI_EBUSY).
+#[test]
+fn of_fids_that_are_closed_at_once_one_is_the_last() {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    const ROUNDS: usize = 100_000;
+    let of: Vec<_> = (0..ROUNDS).map(|_| (Fids(Mutex::new(2)), AtomicUsize::new(0))).collect();
+    let close = || {
+        let each = of.iter().map(|(fids, there)| {
+            // Both at the same moment, for which neither may sleep.
+            there.fetch_add(1, SeqCst);
+            let mut turns = 0;
+            while there.load(SeqCst) < 2 {
+                turns += 1;
+                if turns > 1000 {
+                    std::thread::yield_now();
+                }
+            }
+            fids.take(|| Err(Errno::BUSY))
+        });
+        each.collect::<Vec<_>>()
+    };
+    let (one, other) = std::thread::scope(|threads| {
+        let other = threads.spawn(close);
+        (close(), other.join().unwrap())
+    });
+    for (round, (fids, _)) in of.iter().enumerate() {
+        let busy = [one[round], other[round]].iter().filter(|said| **said == Err(Errno::BUSY)).count();
+        assert_eq!(busy, 1, "round {round}");
+        // It is tried again, and is the last still.
+        let mut asked = 0;
+        let again = fids.take(|| {
+            asked += 1;
+            Ok::<_, Errno>(())
+        });
+        assert_eq!((again, asked, *fids.lock()), (Ok(()), 1, 0));
+    }
+}
+
+/// By two threads, as applications may: each of the closes succeeds, and nothing is left.
+#[test]
+fn an_endpoint_and_its_alias_are_closed_at_once() {
+    for _ in 0..20 {
+        let w = World::new();
+        let (ep, _) = w.enabled(0);
+        let mut alias = ptr::null_mut::<fi::fid>();
+        let mut arg = fi::fi_alias { fid: &raw mut alias, flags: fi::FI_TRANSMIT };
+        assert_eq!(call_fid!(ep, control(fi::FI_ALIAS, (&raw mut arg).cast())), 0);
+        let fids = [ep.expose_provenance(), alias.expose_provenance()];
+        let closed = std::thread::scope(|threads| {
+            fids.map(|fid| threads.spawn(move || close(ptr::with_exposed_provenance_mut::<fi::fid>(fid))))
+                .map(|thread| thread.join().unwrap())
+        });
+        assert_eq!(closed, [0, 0]);
+        w.end();
+    }
+}
+
 fn getopt<T: Default>(ep: *mut fi::fid_ep, option: c_int) -> Result<T, c_int> {
     let (mut value, mut len) = (T::default(), size_of::<T>());
     let to = (&raw mut value).cast();

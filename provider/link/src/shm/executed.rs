@@ -1,0 +1,279 @@
+//! Peers that became another program while a process that they had forked holds their sockets.
+//!
+//! execve(2) closes all sockets of the library's, by which peers learn of it, but not a forked child's copies of
+//! them; pid and pidfd stay. So now and then it is asked of each peer
+//!
+//! - that has told its address space, whether that is gone ([`Space::is_gone`](crate::space::Space::is_gone));
+//! - that has not answered a channel yet, whether its process still has the socket that it listens on, which its
+//!   table of descriptors in /proc tells. A process that takes long to answer, however long, does have it.
+//!
+//! What cannot be found out is taken for no: an address space without a keeper, a /proc that is not there or is not to be
+//! read (another user's limits, not dumpable, another pid namespace), no pidfds.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{File, read_dir, read_link, read_to_string};
+use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::mem::size_of_val;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use link_api::Gone;
+
+use super::control::{self, Poller};
+use super::expected::timer;
+use super::{ShmLink, service};
+
+/// From one look to the next.
+const EVERY: Duration = Duration::from_secs(1);
+/// The same, at the descriptors of one peer that does not answer: each time twice as long, and no longer than this.
+const SELDOM: Duration = Duration::from_secs(8);
+/// Longest time spent on them in one look (but for the last peer), and what part of all time no more than is spent: a
+/// process may have many descriptors, and a host many sockets.
+const MOST: Duration = Duration::from_millis(20);
+const PART: u32 = 50;
+
+/// Wakes sleepers for a look, while there are peers.
+#[derive(Debug)]
+pub(super) struct Looks {
+    timer: OwnedFd,
+    on: bool,
+    /// Until when descriptors are left alone.
+    rest: Option<Instant>,
+}
+
+/// When the process of one peer is next looked at.
+#[derive(Debug)]
+pub(super) struct Ask {
+    next: Instant,
+    gap: Duration,
+}
+
+impl Ask {
+    pub(super) fn new() -> Ask {
+        Ask { next: Instant::now() + EVERY, gap: EVERY }
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.next <= now
+    }
+
+    fn asked(&mut self, now: Instant) {
+        self.gap = (self.gap * 2).min(SELDOM);
+        self.next = now + self.gap;
+    }
+}
+
+impl Looks {
+    pub(super) fn new(poller: &Poller) -> io::Result<Looks> {
+        let timer = timer(Duration::ZERO)?;
+        poller.add(&timer, service::LOOK)?;
+        Ok(Looks { timer, on: false, rest: None })
+    }
+
+    fn set(&mut self, on: bool) {
+        if self.on != on {
+            self.on = control::set_timer(&self.timer, if on { EVERY } else { Duration::ZERO }).is_ok() == on;
+        }
+    }
+
+    fn taken(&self) {
+        let mut times = 0u64;
+        // SAFETY: a valid place of so many bytes. That nothing is there is of no interest.
+        unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut times).cast(), size_of_val(&times)) };
+    }
+}
+
+impl ShmLink {
+    /// There is a peer.
+    pub(super) fn look_from_now_on(&mut self) {
+        self.looks.set(true);
+    }
+
+    /// Ends the peers that are another program by now.
+    #[cold]
+    pub(super) fn look_at_peers(&mut self) {
+        self.looks.taken();
+        let now = Instant::now();
+        let (mut any, mut silent) = (false, Vec::new());
+        for id in 0..self.peers.len() as u32 {
+            let peer = &self.peers[id as usize];
+            if peer.dying.is_some() || peer.out.is_none() && peer.inb.is_none() {
+                continue;
+            }
+            any = true;
+            if self.space_is_gone(id) {
+                self.executed(id);
+            } else if let Some(name) = self.waits_for(id, now) {
+                silent.push((id, name));
+            }
+        }
+        self.looks.set(any);
+        if !silent.is_empty() && self.looks.rest.is_none_or(|rest| rest <= now) {
+            self.look_at_silent(&silent);
+            let end = Instant::now();
+            self.looks.rest = Some(end + (end - now) * PART);
+        }
+    }
+
+    /// The name of the socket that a channel to a peer waits to be accepted by, if it has for so long that this is to
+    /// be looked into.
+    fn waits_for(&self, id: u32, now: Instant) -> Option<String> {
+        let peer = &self.peers[id as usize];
+        let (out, life) = (peer.out.as_ref()?, peer.life.as_ref()?);
+        let silent = out.ask.is_due(now)
+            && life.pid == out.pid
+            && out.incarnation.is_none()
+            && control::peek_welcome(&out.sock).is_none();
+        if silent { control::peer_name(&out.sock).ok() } else { None }
+    }
+
+    /// Looks whether the processes of these still have the sockets of these names.
+    fn look_at_silent(&mut self, silent: &[(u32, String)]) {
+        let begin = Instant::now();
+        // As long as a channel is not reset, the socket it was made to is open, and nothing else gets its name.
+        let mut sockets = HashMap::new();
+        let wanted: HashSet<&str> = silent.iter().map(|(_, name)| name.as_str()).collect();
+        find_listener(|inode, name| {
+            if wanted.contains(name) {
+                sockets.insert(name.to_owned(), inode);
+            }
+            false
+        });
+        for (id, name) in silent {
+            let peer = &mut self.peers[*id as usize];
+            let (Some(out), Some(life)) = (&mut peer.out, &peer.life) else { continue };
+            out.ask.asked(begin);
+            if let Some(&socket) = sockets.get(name) {
+                if holds(&life.fd, socket) == Some(false) {
+                    peer.deserted = Some(socket);
+                    self.executed(*id);
+                }
+            }
+            if begin.elapsed() > MOST {
+                break;
+            }
+        }
+    }
+
+    fn executed(&mut self, id: u32) {
+        let addr = self.peers[id as usize].addr;
+        log::info!(
+            "{}: the process of {addr} executes another program, and a process that it forked holds its sockets",
+            self.addr
+        );
+        self.part(id, false);
+        self.end(id, Gone::Reset);
+    }
+
+    /// Whether the socket on which a peer listened is there still, which only a process forked from it has: nothing
+    /// that is said to it is heard.
+    pub(super) fn is_deserted(&mut self, id: u32) -> bool {
+        let Some(socket) = self.peers[id as usize].deserted else { return false };
+        let is_there = find_listener(|inode, _| inode == socket).is_some();
+        if !is_there {
+            self.peers[id as usize].deserted = None;
+        }
+        is_there
+    }
+}
+
+/// The number of the first listening unix socket of this network namespace that is it, by its number and name.
+fn find_listener(mut is_it: impl FnMut(u64, &str) -> bool) -> Option<u64> {
+    /// `__SO_ACCEPTCON` of linux/net.h: it listens.
+    const LISTENS: u32 = 1 << 16;
+    let table = BufReader::new(File::open("/proc/thread-self/net/unix").ok()?);
+    table.lines().map_while(Result::ok).find_map(|line| {
+        // Num RefCount Protocol Flags Type St Inode Path
+        let mut words = line.split_ascii_whitespace().skip(3);
+        let flags = u32::from_str_radix(words.next()?, 16).ok()?;
+        let inode = words.nth(2)?.parse().ok()?;
+        let name = words.next()?.strip_prefix('@')?;
+        (flags & LISTENS != 0 && is_it(inode, name)).then_some(inode)
+    })
+}
+
+/// Whether a process that lives has a descriptor of this socket; `None` if that is not to be found out.
+fn holds(life: &OwnedFd, socket: u64) -> Option<bool> {
+    // By the pid that this /proc has it under.
+    let info = read_to_string(format!("/proc/thread-self/fdinfo/{}", life.as_raw_fd())).ok()?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse::<u32>().ok()?;
+    let name = format!("socket:[{socket}]");
+    let mut unknown = pid == 0;
+    // Threads may have tables of their own; the first one's is gone if that thread has ended.
+    for thread in read_dir(format!("/proc/{pid}/task")).ok()? {
+        let Ok(table) = thread.and_then(|thread| read_dir(thread.path().join("fd"))) else {
+            unknown = true;
+            continue;
+        };
+        for fd in table {
+            match fd.and_then(|fd| read_link(fd.path())) {
+                Ok(to) if to.as_os_str() == name.as_str() => return Some(true),
+                Ok(_) => {}
+                // It was closed meanwhile.
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                Err(_) => unknown = true,
+            }
+        }
+    }
+    (!unknown && !control::has_ended(life)).then_some(false)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::shm::control::{Cred, connect, listen, watch};
+
+    #[test]
+    fn a_silent_peer_is_looked_at_less_and_less_and_never_not_at_all() {
+        let begin = Instant::now();
+        let mut ask = Ask { next: begin, gap: EVERY };
+        let due: Vec<u32> = (0..40)
+            .filter(|second| {
+                let now = begin + EVERY * *second;
+                let due = ask.is_due(now);
+                if due {
+                    ask.asked(now);
+                }
+                due
+            })
+            .collect();
+        assert_eq!(due, [0, 2, 6, 14, 22, 30, 38]);
+        assert!(!Ask::new().is_due(Instant::now()));
+    }
+
+    /// A process forked from this one has the socket, too; this one lets go of it.
+    #[test]
+    fn a_process_has_a_socket_until_it_closes_it() {
+        let (_port, bound) = crate::name::reserve("127.0.0.1:0".parse().unwrap()).unwrap();
+        let name = format!("strait/{bound}");
+        let find = || find_listener(|_, found| found == name);
+        assert_eq!(find(), None);
+        let listening = listen(bound).unwrap();
+        let socket = find().unwrap();
+        let sock = connect(Some(bound.ip()), bound.port()).unwrap();
+        assert_eq!(control::peer_name(&sock).unwrap(), name);
+        // Those that are accepted have the same name.
+        let _accepted = control::accept(&listening).unwrap();
+        assert_eq!(find(), Some(socket));
+        let life = watch(&sock, Cred::of(&sock).unwrap().pid).unwrap();
+        let Some(life) = life else { return eprintln!("skipped: no pidfds") };
+        assert_eq!(holds(&life, socket), Some(true));
+        // SAFETY: the child only sleeps until it is killed, with copies of all descriptors.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: system calls that touch no memory.
+            unsafe {
+                libc::sleep(60);
+                libc::_exit(0);
+            }
+        }
+        drop(listening);
+        assert_eq!((find(), holds(&life, socket)), (Some(socket), Some(false)));
+        // SAFETY: a child of ours, and no place for what became of it.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        assert_eq!(find(), None);
+    }
+}
