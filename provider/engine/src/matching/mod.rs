@@ -220,11 +220,15 @@ mod tests {
         ]
     }
 
+    /// Programs, and steps of one: Miri is slow.
+    const CASES: u32 = if cfg!(miri) { 4 } else { 300 };
+    const MOST: usize = if cfg!(miri) { 50 } else { 400 };
+
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 300 }))]
+        #![proptest_config(ProptestConfig::with_cases(CASES))]
         /// Against the rule spelled out with two plain lists. `lean` makes long queues likely.
         #[test]
-        fn as_the_two_list_model(steps in prop::collection::vec(step(), 0..400), lean in 0..3) {
+        fn as_the_two_list_model(steps in prop::collection::vec(step(), 0..MOST), lean in 0..3) {
             let mut real = Matcher::<R, M>::new();
             let (mut posted, mut waiting) = (Vec::<R>::new(), Vec::<M>::new());
             for (n, s) in steps.into_iter().enumerate() {

@@ -46,11 +46,13 @@ pub(super) struct Looks {
 pub(super) struct Ask {
     next: Instant,
     gap: Duration,
+    /// It did not listen any more when that was last looked at.
+    missed: bool,
 }
 
 impl Ask {
     pub(super) fn new() -> Ask {
-        Ask { next: Instant::now() + EVERY, gap: EVERY }
+        Ask { next: Instant::now() + EVERY, gap: EVERY, missed: false }
     }
 
     fn is_due(&self, now: Instant) -> bool {
@@ -101,7 +103,12 @@ impl ShmLink {
                 continue;
             }
             any = true;
-            if self.space_is_gone(id) {
+            if self.is_seen_to_end(id) {
+                continue;
+            }
+            // A process that ends loses its keeper some time before its sockets: that is told of elsewhere, by the next look.
+            let gone = self.space_is_gone(id);
+            if std::mem::replace(&mut self.peers[id as usize].missed, gone) && gone {
                 self.executed(id);
             } else if let Some(name) = self.waits_for(id, now) {
                 silent.push((id, name));
@@ -113,6 +120,13 @@ impl ShmLink {
             let end = Instant::now();
             self.looks.rest = Some(end + (end - now) * PART);
         }
+    }
+
+    /// Whether a descriptor tells of a peer's end.
+    fn is_seen_to_end(&self, id: u32) -> bool {
+        let peer = &self.peers[id as usize];
+        let mut socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
+        peer.life.as_ref().is_some_and(|life| control::has_ended(&life.fd)) || socks.any(control::hung_up)
     }
 
     /// The name of the socket that a channel to a peer waits to be accepted by, if it has for so long that this is to
@@ -144,9 +158,13 @@ impl ShmLink {
             let (Some(out), Some(life)) = (&mut peer.out, &peer.life) else { continue };
             out.ask.asked(begin);
             if let Some(&socket) = sockets.get(name) {
-                if holds(&life.fd, socket) == Some(false) {
+                let gone = holds(&life.fd, socket) == Some(false);
+                if std::mem::replace(&mut out.ask.missed, gone) && gone {
                     peer.deserted = Some(socket);
                     self.executed(*id);
+                } else if gone {
+                    // As above.
+                    out.ask.next = begin + EVERY / 2;
                 }
             }
             if begin.elapsed() > MOST {
@@ -226,7 +244,7 @@ mod tests {
     #[test]
     fn a_silent_peer_is_looked_at_less_and_less_and_never_not_at_all() {
         let begin = Instant::now();
-        let mut ask = Ask { next: begin, gap: EVERY };
+        let mut ask = Ask { next: begin, gap: EVERY, missed: false };
         let due: Vec<u32> = (0..40)
             .filter(|second| {
                 let now = begin + EVERY * *second;

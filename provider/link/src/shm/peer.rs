@@ -189,6 +189,8 @@ pub(super) struct Peer {
     pub(super) waiting: Vec<Inbound>,
     /// It was connected to before.
     pub(super) reached: bool,
+    /// Its address space was gone when that was last looked at.
+    pub(super) missed: bool,
     /// The socket on which it listened, and which its process does not have any more.
     pub(super) deserted: Option<u64>,
     /// Its address is not this host's, and that was told.
@@ -218,6 +220,7 @@ impl Peer {
             lost: false,
             waiting: Vec::new(),
             reached: false,
+            missed: false,
             deserted: None,
             far: false,
             first_try: None,
