@@ -95,7 +95,7 @@ impl<L: RmaLink> Runtime<L> {
     /// A domain with manual progress whose caller keeps its calls apart: entering takes no atomic exchange.
     ///
     /// # Safety
-    /// From the begin of a call of this runtime's, to its end or that of the guard it returns, no other thread
+    /// From the beginning of a call of this runtime to its end, or that of the guard it returns, no other thread
     /// calls, and each of these comes before the next as a synchronization between threads has it.
     pub unsafe fn serialized(engine: Domain<L>) -> Self {
         // SAFETY: the caller's promise; there is no thread of ours that enters by itself.

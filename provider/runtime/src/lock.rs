@@ -295,8 +295,9 @@ mod tests {
                 while !lock.enter_at_once() {
                     thread::yield_now();
                 }
-                assert!(been_in.load(Ordering::SeqCst), "the thread that unlocked came first");
+                let second = been_in.load(Ordering::SeqCst);
                 lock.leave();
+                assert!(second, "the thread that unlocked came first");
             });
         }
     }
