@@ -9,7 +9,7 @@ use ucx_sys::{self as ucx, DeregParams, MdBase, MdValues, Status};
 use crate::device;
 use crate::ffi::guard;
 use crate::param;
-use crate::region::{Regions, Seat, Seats, Slot, regions};
+use crate::region::{Regions, Seat, Seats, Slot, Wait, regions};
 use crate::tables::{self, Served};
 
 /// A memory domain as UCX holds it.
@@ -215,7 +215,7 @@ pub(crate) unsafe extern "C" fn mem_free(md: *mut Md, memh: *mut c_void) -> Stat
     guard(|| {
         // SAFETY: a domain of ours, and a handle that it made, given back once.
         let (md, memh) = unsafe { (&*md, Box::from_raw(memh.cast::<Memh>())) };
-        md.release(*memh);
+        md.release(*memh, Wait::Bounded);
         ucx::UCS_OK
     })
 }
@@ -243,14 +243,19 @@ pub(crate) unsafe extern "C" fn mem_reg(
 
 pub(crate) unsafe extern "C" fn mem_dereg(md: *mut Md, params: *const DeregParams) -> Status {
     // SAFETY: UCX's arguments: a handle that this domain made, given back once.
-    unsafe { deregister(params, |memh| (*md).release(*Box::from_raw(memh.cast::<Memh>()))) }
+    unsafe { deregister(params, |memh, wait| (*md).release(*Box::from_raw(memh.cast::<Memh>()), wait)) }
 }
 
-/// Gives a handle back, and tells UCX that nobody accesses its memory any more, if it wants to know.
+/// Gives a handle back, and tells UCX that its memory is not accessed any more, if it wants to know. Then this waits
+/// for accesses of peers that are under way until they are over ([`Regions::invalidate`]); without a completion to
+/// call it waits for 1 s at most, as UCX's other transports do not wait at all.
 ///
 /// # Safety
 /// UCX's parameters; `release` may trust the handle.
-pub(crate) unsafe fn deregister(params: *const DeregParams, release: impl FnOnce(*mut c_void)) -> Status {
+pub(crate) unsafe fn deregister(
+    params: *const DeregParams,
+    release: impl FnOnce(*mut c_void, Wait),
+) -> Status {
     guard(|| {
         // SAFETY: the caller's promise.
         let params = unsafe { &*params };
@@ -263,7 +268,7 @@ pub(crate) unsafe fn deregister(params: *const DeregParams, release: impl FnOnce
         if invalidate && (!given(ucx::UCT_MD_MEM_DEREG_FIELD_COMPLETION) || params.comp.is_null()) {
             return ucx::UCS_ERR_INVALID_PARAM;
         }
-        release(params.memh);
+        release(params.memh, if invalidate { Wait::Over } else { Wait::Bounded });
         if invalidate {
             // SAFETY: the completion that UCX gave, for this one event.
             unsafe { crate::ep::complete(params.comp, ucx::UCS_OK) };
@@ -273,10 +278,10 @@ pub(crate) unsafe fn deregister(params: *const DeregParams, release: impl FnOnce
 }
 
 impl Md {
-    fn release(&self, memh: Memh) {
+    fn release(&self, memh: Memh, wait: Wait) {
         self.regions.remove(memh.addr, memh.number);
         if let Some(slot) = memh.slot {
-            self.regions.invalidate(slot);
+            self.regions.invalidate(slot, wait);
         }
         if let Some(window) = memh.window {
             self.regions.windows.remove(window);

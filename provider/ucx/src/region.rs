@@ -8,12 +8,25 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use link::{Hazards, WindowId, Windows};
 
-/// Longest wait for accesses under way of those who live: the stopped, say.
+/// Longest wait for accesses under way where the wait has to end: of stopped processes, say.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks in a wait that lasts longer.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Between two warnings of it.
+const WARN_AGAIN: Duration = Duration::from_secs(30);
+
+/// How long taking memory back waits for accesses of peers that are under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Until all are over: what the memory is used for next would be overwritten.
+    Over,
+    /// Not longer than `PATIENCE`.
+    Bounded,
+}
 
 /// A registration's place on a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,19 +182,50 @@ impl Regions {
     }
 
     /// Takes memory back that has this slot.
-    pub(crate) fn invalidate(&self, slot: Slot) {
+    ///
+    /// An access is one copy without any wait in it, so that a process which runs leaves it by itself. Since 1.16 UCP's
+    /// completion of an invalidation is on its stack, and has to be called before the call returns: so this cannot be
+    /// left to progress, and the wait is here. It is bounded where it cannot be known whether the process still lives,
+    /// which is of another pid namespace.
+    pub(crate) fn invalidate(&self, slot: Slot, wait: Wait) {
         let Some((_, board)) = self.lock().board.clone() else { return };
-        if board.end(slot.index, slot.generation, PATIENCE) {
+        if board.end(slot.index, slot.generation, PATIENCE) || wait == Wait::Over && left(&board, slot) {
             self.lock().free.push((slot.index, slot.generation.wrapping_add(1)));
         } else {
             // The slot stays out of use, or its next user would wait as well.
-            log::warn!("an access to invalidated memory did not end within {PATIENCE:?}");
+            log::warn!(
+                "an access to memory that is deregistered did not end within {PATIENCE:?}: if it goes on later, it \
+                 changes what the memory is used for by then"
+            );
         }
     }
 }
 
+/// Waits until all processes have left a slot, or have ended; `false` if that cannot be known of one.
+#[cold]
+fn left(board: &Hazards, slot: Slot) -> bool {
+    let mut told: Option<Instant> = None;
+    while let Some(pid) = board.inside(slot.index) {
+        if pid == 0 {
+            return false;
+        }
+        if told.is_none_or(|when| when.elapsed() > WARN_AGAIN) {
+            told = Some(Instant::now());
+            log::warn!(
+                "memory that is deregistered is still accessed by process {pid}, which is waited for: if it is stopped, \
+                 let it go on (SIGCONT), or end it"
+            );
+        }
+        std::thread::sleep(PAUSE);
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     #[test]
@@ -206,17 +250,43 @@ mod tests {
         let seat = seats.take(board, &r.windows).unwrap().unwrap();
         assert!(seats.have(&seat) && !Seats::new().have(&seat));
         assert_eq!(seat.access(slot, || 7), Some(7));
-        r.invalidate(slot);
+        r.invalidate(slot, Wait::Over);
         assert_eq!(seat.access(slot, || 7), None);
         // The next user of the slot has another generation.
         let next = r.protect().unwrap();
         assert_eq!((next.index, next.generation), (slot.index, slot.generation + 1));
-        // Somebody is inside: the wait ends all the same, and the slot is not used again.
-        seat.access(next, || r.invalidate(next)).unwrap();
+        // An access is under way: a bounded wait ends all the same, and the slot is not used again.
+        seat.access(next, || r.invalidate(next, Wait::Bounded)).unwrap();
         assert_ne!(r.protect().unwrap().index, slot.index);
         // No window, or none that is a board.
         assert!(seats.take(WindowId { maker: 1, number: 2 }, &r.windows).unwrap().is_none());
         let (small, _) = r.windows.create(4096, None).unwrap();
         assert!(seats.take(small, &r.windows).is_err());
+    }
+
+    #[test]
+    fn memory_is_taken_back_when_the_last_access_is_over() {
+        let r = Regions { pid: 0, windows: Arc::new(Windows::new().unwrap()), inner: Mutex::default() };
+        let slot = r.protect().unwrap();
+        let board = r.lock().board.clone().unwrap().0;
+        let mut seats = Seats::new();
+        let seat = seats.take(board, &r.windows).unwrap().unwrap();
+        let (inside, over) = (Barrier::new(2), AtomicBool::new(false));
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                seat.access(slot, || {
+                    inside.wait();
+                    // Longer than a bounded wait.
+                    std::thread::sleep(PATIENCE * 2);
+                    over.store(true, Relaxed);
+                })
+                .unwrap();
+            });
+            inside.wait();
+            r.invalidate(slot, Wait::Over);
+            assert!(over.load(Relaxed), "memory was given back while it was accessed");
+        });
+        // The slot is used again.
+        assert_eq!(r.protect().unwrap().index, slot.index);
     }
 }
