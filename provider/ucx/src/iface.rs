@@ -1,6 +1,6 @@
 //! The interface: opening, addresses, progress, events, failures.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::param;
 use crate::region::Seats;
 use crate::remote::Remote;
 use crate::rx::Buffers;
-use crate::share::{self, Shared};
+use crate::share::{self, Helping, Shared};
 use crate::tables::{PLACE, Served, int, place};
 
 /// What this door's peers speak; nothing that the engine does.
@@ -61,7 +61,7 @@ pub(crate) struct Iface {
     /// How many calls in a row found nothing, since the last put to mapped memory: who puts does not wait
     /// for long, even if what it waits for never comes by us but is put to its own memory.
     pub(crate) empty: u32,
-    /// There is more to do than frames: `failed`, `waiting`, `remote` or `shared`.
+    /// There is more to do than frames: `failed`, `waiting`, `remote`, `shared`, `stuck` or `helping`.
     pub(crate) busy: bool,
     /// Endpoints with pending requests.
     pub(crate) waiting: ep::Waiting,
@@ -76,6 +76,8 @@ pub(crate) struct Iface {
     pub(crate) shared: Vec<Shared>,
     /// Those that were given up, and whose owners are stopped inside a copy.
     pub(crate) stuck: Vec<Shared>,
+    /// Peers' puts and gets of which a part is copied here.
+    pub(crate) helping: VecDeque<Helping>,
     pub(crate) served: &'static Served,
     pub(crate) md: *const Md,
     /// Where bytes rest between a peer's memory and a callback.
@@ -187,6 +189,7 @@ pub(crate) unsafe extern "C" fn open(
             (&raw mut (*at).remote).write(Remote::default());
             (&raw mut (*at).shared).write(Vec::new());
             (&raw mut (*at).stuck).write(Vec::new());
+            (&raw mut (*at).helping).write(VecDeque::new());
             (&raw mut (*at).served).write(served);
             (&raw mut (*at).md).write(md.cast());
             (&raw mut (*at).bounce).write(Vec::new());
@@ -246,6 +249,7 @@ pub(crate) unsafe extern "C" fn close(iface: ucx::Iface) {
         unsafe {
             let host = &of(iface).served.host;
             (host.progress_disable)(iface, ucx::UCT_PROGRESS_BOTH);
+            share::help_closes(of(iface));
             (host.class_cleanup)(host.base_iface_class, iface, -1);
             drop(Box::from_raw(iface.cast::<Iface>()));
         }
@@ -539,6 +543,7 @@ unsafe fn closed(this: *mut Iface, peer: PeerId, why: Gone) {
     unsafe {
         log::debug!("{} went away: {why:?}", (*this).link.peer_addr(peer));
         (*this).remote.forget(peer);
+        share::help_ends(&mut *this, peer);
         for ep in (*this).eps.get(&peer).cloned().unwrap_or_default() {
             ep::fail(ep, ucx::UCS_ERR_CONNECTION_RESET);
         }
@@ -558,6 +563,7 @@ unsafe fn attend(this: *mut Iface) -> u32 {
     // asks whether they are still there.
     unsafe {
         (*this).flush_remote();
+        done += share::help_on(&mut *this);
         done += share::progress(this);
         while let Some(ep) = (*this).failed.pop() {
             done += 1;
@@ -569,7 +575,8 @@ unsafe fn attend(this: *mut Iface) -> u32 {
             || !i.waiting.is_empty()
             || !i.remote.sent()
             || !i.shared.is_empty()
-            || !i.stuck.is_empty();
+            || !i.stuck.is_empty()
+            || !i.helping.is_empty();
     }
     done
 }
@@ -587,7 +594,7 @@ pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) ->
         // SAFETY: an interface of ours.
         let i = unsafe { of(iface) };
         // Who shares a copy tells it by no ring.
-        if !i.failed.is_empty() || !i.shared.is_empty() || !i.stuck.is_empty() {
+        if !i.failed.is_empty() || !i.shared.is_empty() || !i.stuck.is_empty() || !i.helping.is_empty() {
             return ucx::UCS_ERR_BUSY;
         }
         if i.link.arm() { ucx::UCS_OK } else { ucx::UCS_ERR_BUSY }
@@ -603,6 +610,7 @@ impl Iface {
     /// The link need not remember a peer that is gone, unless something here still names it.
     pub(crate) fn let_go(&mut self, peer: PeerId) {
         let shared = self.shared.iter().chain(&self.stuck).any(|s| s.peer == peer);
+        let shared = shared || share::helps(self, peer);
         let named = shared || self.eps.contains_key(&peer) || self.remote.names(peer);
         if !named && !self.link.is_met(peer) {
             self.remote.forget(peer);

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 
 use link::{Hazards, WindowId, Windows};
@@ -105,9 +105,6 @@ impl Seat {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Registered memory by address and a number; its length.
-    regions: BTreeMap<(usize, u64), usize>,
-    next: u64,
     board: Option<(WindowId, Hazards)>,
     used: u32,
     free: Vec<(u32, u32)>,
@@ -119,6 +116,30 @@ pub(crate) struct Regions {
     pid: u32,
     pub(crate) windows: Arc<Windows>,
     inner: Mutex<Inner>,
+    memory: RwLock<Memory>,
+}
+
+/// Registered memory.
+#[derive(Debug, Default)]
+struct Memory {
+    /// By address and a number; its length.
+    regions: BTreeMap<(usize, u64), usize>,
+    next: u64,
+}
+
+/// A registration, whose name no later one has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Region(usize, u64);
+
+impl Memory {
+    /// A registration that has all of this memory.
+    fn find(&self, addr: usize, len: usize) -> Option<Region> {
+        let end = addr.checked_add(len)?;
+        let mut before = self.regions.range(..=(addr, u64::MAX)).rev();
+        before
+            .find(|((at, _), n)| end <= at.saturating_add(**n))
+            .map(|((at, number), _)| Region(*at, *number))
+    }
 }
 
 /// Those of this process; a forked child starts anew.
@@ -129,7 +150,7 @@ pub(crate) fn regions() -> io::Result<Arc<Regions>> {
     match &*all {
         Some(r) if r.pid == pid => Ok(Arc::clone(r)),
         _ => {
-            let r = Arc::new(Regions { pid, windows: Arc::new(Windows::new()?), inner: Mutex::default() });
+            let r = Arc::new(Regions::new(pid)?);
             *all = Some(Arc::clone(&r));
             Ok(r)
         }
@@ -137,28 +158,45 @@ pub(crate) fn regions() -> io::Result<Arc<Regions>> {
 }
 
 impl Regions {
+    fn new(pid: u32) -> io::Result<Regions> {
+        let windows = Arc::new(Windows::new()?);
+        Ok(Regions { pid, windows, inner: Mutex::default(), memory: RwLock::default() })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Registers memory; the answer is what `remove` wants.
     pub(crate) fn add(&self, addr: usize, len: usize) -> u64 {
-        let mut inner = self.lock();
-        inner.next += 1;
-        let number = inner.next;
-        inner.regions.insert((addr, number), len);
+        let mut memory = self.memory.write().unwrap_or_else(|e| e.into_inner());
+        memory.next += 1;
+        let number = memory.next;
+        memory.regions.insert((addr, number), len);
         number
     }
 
+    /// When this returns, no [`access`](Regions::access) to that registration is under way.
     pub(crate) fn remove(&self, addr: usize, number: u64) {
-        self.lock().regions.remove(&(addr, number));
+        let mut memory = self.memory.write().unwrap_or_else(|e| e.into_inner());
+        memory.regions.remove(&(addr, number));
     }
 
-    /// Whether all of this memory is registered, in one piece.
-    pub(crate) fn contains(&self, addr: usize, len: usize) -> bool {
-        let Some(end) = addr.checked_add(len) else { return false };
-        let inner = self.lock();
-        inner.regions.range(..=(addr, u64::MAX)).rev().any(|((at, _), n)| end <= at.saturating_add(*n))
+    /// Accesses memory for a peer, if all of it is registered in one piece; with `only`, in that registration.
+    /// Another thread that deregisters it waits meanwhile: `f` has to be short, and to register nothing.
+    pub(crate) fn access<T>(
+        &self,
+        addr: usize,
+        len: usize,
+        only: Option<Region>,
+        f: impl FnOnce(Region) -> T,
+    ) -> Option<T> {
+        let memory = self.memory.read().unwrap_or_else(|e| e.into_inner());
+        let region = match only {
+            Some(region) => memory.regions.contains_key(&(region.0, region.1)).then_some(region)?,
+            None => memory.find(addr, len)?,
+        };
+        Some(f(region))
     }
 
     /// A slot on our board, making that if need be.
@@ -230,20 +268,45 @@ mod tests {
 
     #[test]
     fn what_is_registered() {
-        let r = Regions { pid: 0, windows: Arc::new(Windows::new().unwrap()), inner: Mutex::default() };
+        let r = Regions::new(0).unwrap();
+        let contains = |addr, len| r.access(addr, len, None, |_| ()).is_some();
         let big = r.add(1000, 1000);
         let small = r.add(1100, 10);
-        assert!(r.contains(1105, 5) && r.contains(1105, 500) && r.contains(1000, 1000));
-        assert!(!r.contains(999, 2) && !r.contains(1999, 2) && !r.contains(usize::MAX, 1));
+        assert!(contains(1105, 5) && contains(1105, 500) && contains(1000, 1000));
+        assert!(!contains(999, 2) && !contains(1999, 2) && !contains(usize::MAX, 1));
+        let region = r.access(1000, 1, None, |region| region);
         r.remove(1000, big);
-        assert!(!r.contains(1000, 1) && r.contains(1100, 10) && !r.contains(1105, 6));
+        assert!(!contains(1000, 1) && contains(1100, 10) && !contains(1105, 6));
         r.remove(1100, small);
-        assert!(!r.contains(1100, 1));
+        assert!(!contains(1100, 1));
+        // Not for one of the registration before, at the same address.
+        r.add(1000, 1000);
+        assert!(contains(1000, 1) && r.access(1000, 1, region, |_| ()).is_none());
+    }
+
+    #[test]
+    fn who_deregisters_waits_for_accesses_for_peers() {
+        let r = Regions::new(0).unwrap();
+        let number = r.add(1000, 1000);
+        let (inside, over) = (Barrier::new(2), AtomicBool::new(false));
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                r.access(1000, 1000, None, |_| {
+                    inside.wait();
+                    std::thread::sleep(Duration::from_millis(100));
+                    over.store(true, Relaxed);
+                })
+                .unwrap();
+            });
+            inside.wait();
+            r.remove(1000, number);
+            assert!(over.load(Relaxed), "memory was deregistered while it was accessed");
+        });
     }
 
     #[test]
     fn invalidated_memory_is_left_alone() {
-        let r = Regions { pid: 0, windows: Arc::new(Windows::new().unwrap()), inner: Mutex::default() };
+        let r = Regions::new(0).unwrap();
         let slot = r.protect().unwrap();
         let board = r.lock().board.clone().unwrap().0;
         let mut seats = Seats::new();
@@ -266,7 +329,7 @@ mod tests {
 
     #[test]
     fn memory_is_taken_back_when_the_last_access_is_over() {
-        let r = Regions { pid: 0, windows: Arc::new(Windows::new().unwrap()), inner: Mutex::default() };
+        let r = Regions::new(0).unwrap();
         let slot = r.protect().unwrap();
         let board = r.lock().board.clone().unwrap().0;
         let mut seats = Seats::new();

@@ -352,42 +352,40 @@ fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Option<()> {
     let aligned = what < 2 || addr as usize % len == 0;
     let mut reply = vec![REPLY, ucx::UCS_OK as u8, 0, 0];
     reply.extend_from_slice(&token.to_ne_bytes());
-    if !regions.contains(addr as usize, len) || !aligned {
-        reply[1] = ucx::UCS_ERR_INVALID_ADDR as u8;
-    } else {
-        guard_memory();
-        // SAFETY: memory that UCP registered with us, or had us allocate, for its peers to access, until it is
-        // deregistered; if the application has unmapped it before, that is found out.
-        let memory = [unsafe { Span::new(addr as usize, len, Kind::System) }.for_peers()];
-        let done = match what {
-            0 => Ok(hmem::write(&memory, 0, put) == len),
-            1 => {
-                reply.resize(HEAD + 8 + len, 0);
-                Ok(hmem::read(&memory, 0, &mut reply[HEAD + 8..]) == len)
+    let done = match aligned {
+        true => regions.access(addr as usize, len, None, |_| {
+            guard_memory();
+            // SAFETY: memory that UCP registered with us, or had us allocate, for its peers to access, until it is
+            // deregistered, which waits for this; if the application has unmapped it before, that is found out.
+            let memory = [unsafe { Span::new(addr as usize, len, Kind::System) }.for_peers()];
+            match what {
+                0 => Ok(hmem::write(&memory, 0, put) == len),
+                1 => {
+                    reply.resize(HEAD + 8 + len, 0);
+                    Ok(hmem::read(&memory, 0, &mut reply[HEAD + 8..]) == len)
+                }
+                2 => {
+                    let (a, b) = ((a as u32).to_ne_bytes(), (b as u32).to_ne_bytes());
+                    atomic(&memory, Datatype::Uint32, op, &a, &b, &mut reply)
+                }
+                _ => atomic(&memory, Datatype::Uint64, op, &a.to_ne_bytes(), &b.to_ne_bytes(), &mut reply),
             }
-            2 => atomic(
-                &memory,
-                Datatype::Uint32,
-                op,
-                &(a as u32).to_ne_bytes(),
-                &(b as u32).to_ne_bytes(),
-                &mut reply,
-            ),
-            _ => atomic(&memory, Datatype::Uint64, op, &a.to_ne_bytes(), &b.to_ne_bytes(), &mut reply),
-        };
-        match done {
-            Ok(true) => {}
-            Ok(false) => {
-                log::warn!(
-                    "{} accesses registered memory that is not mapped, or not for that: deregister memory before it \
-                     is unmapped",
-                    i.link.peer_addr(from)
-                );
-                reply.truncate(HEAD + 8);
-                reply[1] = ucx::UCS_ERR_INVALID_ADDR as u8;
-            }
-            Err(status) => reply[1] = status as u8,
+        }),
+        false => None,
+    };
+    match done {
+        Some(Ok(true)) => {}
+        None => reply[1] = ucx::UCS_ERR_INVALID_ADDR as u8,
+        Some(Ok(false)) => {
+            log::warn!(
+                "{} accesses registered memory that is not mapped, or not for that: deregister memory before it is \
+                 unmapped",
+                i.link.peer_addr(from)
+            );
+            reply.truncate(HEAD + 8);
+            reply[1] = ucx::UCS_ERR_INVALID_ADDR as u8;
         }
+        Some(Err(status)) => reply[1] = status as u8,
     }
     // Who is gone needs none.
     let _ = i.post(from, reply, true);

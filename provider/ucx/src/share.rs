@@ -23,6 +23,7 @@ use wire::Seg;
 use crate::attr::MAX_IOV;
 use crate::ep::{self, Ep};
 use crate::iface::{HEAD, Iface};
+use crate::region::Region;
 use crate::remote::word;
 use crate::rma;
 
@@ -40,6 +41,11 @@ const _: () = assert!(MAX <= crate::iface::MAX_FRAME);
 /// short ones in a row each side has enough to do.
 const LEAST: usize = 32 << 10;
 const LEAST_IN_A_ROW: usize = 128 << 10;
+
+/// Bytes of peers' transfers that one call of progress copies: what else it has to do waits meanwhile.
+const GO: usize = 4 << 20;
+/// Most transfers of one peer that are helped with at a time; a channel has about that many counters.
+const MOST_HELPED: usize = 64;
 
 /// After so many in a row of which the owner took nothing, it is told of one in `RARELY` only: it is busy elsewhere.
 const PATIENCE: u32 = 4;
@@ -142,10 +148,12 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
         if said.is_err() || i.link.send(peer, &frame, &[], 0, 0).is_err() {
             return None;
         }
-        Some(part.copy(&mut i.link, true, &access.local, &remote, access.put))
+        let mut done = Done::NOTHING;
+        part.copy(&mut i.link, true, (&access.local, &remote, access.put), &mut done, usize::MAX);
+        Some(done)
     });
-    let (mine, good) = match copied {
-        Ok(Some(copied)) => copied,
+    let Done { pieces: mine, good } = match copied {
+        Ok(Some(done)) => done,
         refused => {
             i.link.share_close(peer, share);
             return refused.err();
@@ -167,6 +175,7 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
 }
 
 /// What is shared: bytes in all and of a piece, and how many of these there are.
+#[derive(Clone, Copy, Debug)]
 struct Part {
     peer: PeerId,
     share: Share,
@@ -175,27 +184,65 @@ struct Part {
     pieces: u16,
 }
 
+/// What one side has done of it: how many pieces, and whether all could be copied.
+#[derive(Clone, Copy, Debug)]
+struct Done {
+    pieces: u16,
+    good: bool,
+}
+
+impl Done {
+    const NOTHING: Done = Done { pieces: 0, good: true };
+}
+
 impl Part {
-    /// Copies pieces until there are none, on the side that opened the counter (`mine`) or on the other: how many,
-    /// and whether all could be copied.
-    fn copy(&self, link: &mut ShmLink, mine: bool, here: &[Span], there: &[Seg], put: bool) -> (u16, bool) {
+    /// Copies pieces, with the link's help, on the side that opened the counter (`mine`) or on the other; see `go`.
+    fn copy(
+        &self,
+        link: &mut ShmLink,
+        mine: bool,
+        (here, there, put): (&[Span], &[Seg], bool),
+        done: &mut Done,
+        most: usize,
+    ) -> bool {
         // The owner's memory is allowed by its key, that of the other side by its offer.
         let grant = if mine { Grant::Agreed } else { Grant::Request(request(self.share)) };
-        let (mut done, mut good) = (0, true);
-        // A side that turns the counter back gets no more out of us than there is.
-        while done < self.pieces {
-            let Some(n) = link.share_claim(self.peer, self.share, mine, self.pieces) else { break };
-            done += 1;
+        self.go(
+            done,
+            most,
+            link,
+            |link| link.share_claim(self.peer, self.share, mine, self.pieces),
+            |link, off, len| match put {
+                true => link.put(self.peer, grant, there, off, here, off, len).is_ok(),
+                false => link.get(self.peer, grant, there, off, here, off, len).is_ok(),
+            },
+        )
+    }
+
+    /// Claims and copies pieces until there are none, or `most` bytes have been copied; whether there are none.
+    fn go<L>(
+        &self,
+        done: &mut Done,
+        most: usize,
+        link: &mut L,
+        mut claim: impl FnMut(&mut L) -> Option<u16>,
+        mut copy: impl FnMut(&mut L, usize, usize) -> bool,
+    ) -> bool {
+        let mut left = most;
+        while left > 0 {
+            // A side that turns the counter back gets no more out of us than there is.
+            if done.pieces >= self.pieces {
+                return true;
+            }
+            let Some(n) = claim(link) else { return true };
+            done.pieces += 1;
             let off = usize::from(n) * self.piece;
             let len = self.piece.min(self.len - off);
             // What is left after a failure is taken only so that the other side does not.
-            good = good
-                && match put {
-                    true => link.put(self.peer, grant, there, off, here, off, len).is_ok(),
-                    false => link.get(self.peer, grant, there, off, here, off, len).is_ok(),
-                };
+            done.good = done.good && copy(link, off, len);
+            left = left.saturating_sub(len);
         }
-        (done, good)
+        false
     }
 }
 
@@ -287,36 +334,100 @@ unsafe fn progress_stuck(this: *mut Iface) -> u32 {
     n
 }
 
+/// A peer's put or get of memory here, of which pieces are copied on this side.
+#[derive(Debug)]
+pub(crate) struct Helping {
+    part: Part,
+    /// The peer puts.
+    put: bool,
+    addr: usize,
+    /// The registration that was there when the peer told of it.
+    region: Region,
+    there: ArrayVec<Seg, MAX_IOV>,
+    done: Done,
+}
+
 /// A peer accesses memory of ours, and we may help.
 pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<()> {
-    let (addr, len) = (word(body, 0)?, usize::try_from(word(body, 1)?).ok()?);
+    let (addr, len) = (word(body, 0)? as usize, usize::try_from(word(body, 1)?).ok()?);
     let (piece, name) = (usize::try_from(word(body, 2)?).ok()?, word(body, 3)?);
     let share = Share { slot: (name >> TURN) as u16, turn: name & ((1 << TURN) - 1) };
     let parts = body.get(8 * WORDS..)?.chunks_exact(16);
-    let parts: ArrayVec<Seg, MAX_IOV> = parts
+    let there: ArrayVec<Seg, MAX_IOV> = parts
         .map(|part| Some(Seg { addr: word(part, 0)?.into(), len: word(part, 1)?.into() }))
         .collect::<Option<_>>()?;
-    let there = parts.iter().try_fold(0u64, |n, part| n.checked_add(part.len.get()))?;
-    if there < len as u64 {
+    let total = there.iter().try_fold(0u64, |n, part| n.checked_add(part.len.get()))?;
+    if total < len as u64 {
         return None;
     }
     let pieces = engine::pieces_by(len, piece)?;
+    // The peer has closed what had this counter before, and waits for no report of it.
+    i.helping.retain(|h| h.part.peer != from || h.part.share.slot != share.slot);
     // SAFETY: the domain outlives its interfaces.
     let md = unsafe { &*i.md };
-    // It finds that out by itself.
-    if !md.cma || !md.regions.contains(addr as usize, len) {
+    // Without help the peer copies all of it.
+    let many = i.helping.iter().filter(|h| h.part.peer == from).count() >= MOST_HELPED;
+    if !md.cma || many || piece > GO {
         return Some(());
     }
-    // SAFETY: memory that UCP registered with us for its peers to access, valid until it is deregistered, which
-    // does not happen meanwhile: this is progress.
-    let ours = [unsafe { Span::new(addr as usize, len, Kind::System) }];
-    let part = Part { peer: from, share, len, piece, pieces };
-    // The other way round: what the peer gets is put there.
-    let (done, good) = part.copy(&mut i.link, false, &ours, &parts, put == 0);
-    if done > 0 {
-        i.link.share_report(from, share, done, good);
+    if let Some(region) = md.regions.access(addr, len, None, |region| region) {
+        let part = Part { peer: from, share, len, piece, pieces };
+        let put = put != 0;
+        i.helping.push_back(Helping { part, put, addr, region, there, done: Done::NOTHING });
+        help_on(i);
     }
     Some(())
+}
+
+/// Copies pieces of the peers' transfer whose turn it is, `GO` bytes; how many.
+pub(crate) fn help_on(i: &mut Iface) -> u32 {
+    let Some(mut h) = i.helping.pop_front() else { return 0 };
+    let (link, done) = (&mut i.link, &mut h.done);
+    // SAFETY: the domain outlives its interfaces.
+    let regions = unsafe { &(*i.md).regions };
+    let before = done.pieces;
+    let over = regions.access(h.addr, h.part.len, Some(h.region), |_| {
+        // SAFETY: memory that UCP registered with us for its peers to access, valid until it is deregistered, which
+        // waits for this.
+        let ours = [unsafe { Span::new(h.addr, h.part.len, Kind::System) }];
+        // The other way round: what the peer gets is put there.
+        h.part.copy(link, false, (&ours, &h.there, !h.put), done, GO)
+    });
+    let copied = done.pieces - before;
+    // Memory that is deregistered by now is not copied any more.
+    if over == Some(false) {
+        i.helping.push_back(h);
+        i.busy = true;
+    } else {
+        h.report(&mut i.link);
+    }
+    copied.into()
+}
+
+impl Helping {
+    /// No more pieces are taken.
+    fn report(&self, link: &mut ShmLink) {
+        if self.done.pieces > 0 {
+            link.share_report(self.part.peer, self.part.share, self.done.pieces, self.done.good);
+        }
+    }
+}
+
+/// Whether a transfer of this peer is helped with.
+pub(crate) fn helps(i: &Iface, peer: PeerId) -> bool {
+    i.helping.iter().any(|h| h.part.peer == peer)
+}
+
+/// A peer is gone: its transfers are not gone on with.
+pub(crate) fn help_ends(i: &mut Iface, peer: PeerId) {
+    i.helping.retain(|h| h.part.peer != peer);
+}
+
+/// The interface closes: peers are told of what was done.
+pub(crate) fn help_closes(i: &mut Iface) {
+    for h in std::mem::take(&mut i.helping) {
+        h.report(&mut i.link);
+    }
 }
 
 #[cfg(test)]
@@ -340,5 +451,36 @@ mod tests {
         assert!((0..100).all(|_| ask(1)));
         help.cannot = true;
         assert!(!help.is_worth_asking());
+    }
+
+    #[test]
+    fn one_call_of_progress_copies_no_more_than_a_go() {
+        const LEN: usize = 10 * GO + 5;
+        let (piece, pieces) = engine::pieces(LEN);
+        let part = Part { peer: PeerId(0), share: Share { slot: 0, turn: 1 }, len: LEN, piece, pieces };
+        let (mut done, mut next, mut copied, mut calls) = (Done::NOTHING, 0, vec![], 0);
+        loop {
+            let before = copied.len();
+            let over = part.go(
+                &mut done,
+                GO,
+                &mut next,
+                |next| (*next < pieces).then(|| std::mem::replace(next, *next + 1)),
+                |_, off, len| {
+                    copied.push((off, len));
+                    true
+                },
+            );
+            calls += 1;
+            let bytes: usize = copied[before..].iter().map(|(_, len)| len).sum();
+            assert!(bytes < GO + piece, "{bytes} bytes in one call");
+            if over {
+                break;
+            }
+        }
+        assert!(calls >= 10, "{calls} calls");
+        assert_eq!((done.pieces, done.good), (pieces, true));
+        // Each byte once.
+        assert_eq!(copied.iter().try_fold(0, |at, (off, len)| (at == *off).then_some(at + len)), Some(LEN));
     }
 }
