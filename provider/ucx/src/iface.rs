@@ -25,7 +25,7 @@ use crate::share::{self, Helping, Shared};
 use crate::tables::{PLACE, Served, int, place};
 
 /// What this door's peers speak; nothing that the engine does.
-const VERSION: u16 = 0x5504;
+const VERSION: u16 = 0x5505;
 
 /// Bytes before the payload of a frame: what it is, an active message's id, and two zeros.
 pub(crate) const HEAD: usize = 4;

@@ -472,6 +472,11 @@ impl Rkey {
         (off.checked_add(len)? <= mapping.len()).then(|| unsafe { mapping.base().add(off) })
     }
 
+    /// What it names on its owner's board.
+    pub(crate) fn slot(&self) -> Option<Slot> {
+        self.key.slot
+    }
+
     /// Takes a seat on the board of the key's slot.
     #[cold]
     fn sit(&mut self, seats: &mut Seats) -> Result<(), Reach> {
@@ -480,7 +485,8 @@ impl Rkey {
         let windows = &self.regions.windows;
         self.seat = match seats.take(id, windows) {
             Ok(Some(seat)) => Some(seat),
-            Ok(None) if windows.denied(id) => return Err(Reach::Outside),
+            // Its owner looks at the slot then.
+            Ok(None) if windows.denied(id) => return Err(Reach::Ask),
             Ok(None) => return Err(Reach::Want { id, wait: true }),
             // Its owner does it for us.
             Err(()) => return Err(Reach::Ask),

@@ -4,7 +4,7 @@
 //! be invalidated (UCP asks for that when its peers may fail) the key names a slot on a board
 //! ([`link::Hazards`]), and peers take a seat there before they access it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
@@ -50,6 +50,29 @@ pub(crate) struct Seat {
     board: Hazards,
     number: u32,
     id: u64,
+}
+
+impl Slot {
+    /// Bytes of a slot in a frame.
+    pub(crate) const LEN: usize = 12;
+
+    /// A slot, or none, as frames have it: all zeros for none, since no board has number 0.
+    pub(crate) fn pack(slot: Option<Slot>) -> [u8; Slot::LEN] {
+        let mut out = [0; Slot::LEN];
+        if let Some(Slot { board, index, generation }) = slot {
+            for (to, word) in out.chunks_exact_mut(4).zip([board, index, generation]) {
+                to.copy_from_slice(&word.to_ne_bytes());
+            }
+        }
+        out
+    }
+
+    /// `None`: too short. `Some(None)`: no slot.
+    pub(crate) fn unpack(bytes: &[u8]) -> Option<Option<Slot>> {
+        let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(4 * at..4 * at + 4)?.try_into().ok()?));
+        let slot = Slot { board: word(0)?, index: word(1)?, generation: word(2)? };
+        Some((slot.board != 0).then_some(slot))
+    }
 }
 
 impl Seats {
@@ -108,6 +131,8 @@ struct Inner {
     board: Option<(WindowId, Hazards)>,
     used: u32,
     free: Vec<(u32, u32)>,
+    /// Slots in use by index, and their generations: peers can write the board, but not this.
+    current: HashMap<u32, u32>,
 }
 
 /// What a process has registered.
@@ -208,15 +233,21 @@ impl Regions {
         }
         let (id, _) = inner.board.as_ref()?;
         let board = u32::try_from(id.number).ok()?;
-        if let Some((index, generation)) = inner.free.pop() {
-            return Some(Slot { board, index, generation });
-        }
-        let index = inner.used;
-        if index >= Hazards::SLOTS {
-            return None;
-        }
-        inner.used += 1;
-        Some(Slot { board, index, generation: 0 })
+        let (index, generation) = match inner.free.pop() {
+            Some(free) => free,
+            None if inner.used >= Hazards::SLOTS => return None,
+            None => {
+                inner.used += 1;
+                (inner.used - 1, 0)
+            }
+        };
+        inner.current.insert(index, generation);
+        Some(Slot { board, index, generation })
+    }
+
+    /// Whether memory with this slot has not been taken back.
+    pub(crate) fn is_current(&self, slot: Slot) -> bool {
+        self.lock().current.get(&slot.index) == Some(&slot.generation)
     }
 
     /// Takes memory back that has this slot.
@@ -226,7 +257,12 @@ impl Regions {
     /// left to progress, and the wait is here. It is bounded where it cannot be known whether the process still lives,
     /// which is of another pid namespace.
     pub(crate) fn invalidate(&self, slot: Slot, wait: Wait) {
-        let Some((_, board)) = self.lock().board.clone() else { return };
+        let board = {
+            let mut inner = self.lock();
+            inner.current.remove(&slot.index);
+            inner.board.clone()
+        };
+        let Some((_, board)) = board else { return };
         if board.end(slot.index, slot.generation, PATIENCE) || wait == Wait::Over && left(&board, slot) {
             self.lock().free.push((slot.index, slot.generation.wrapping_add(1)));
         } else {
@@ -313,11 +349,18 @@ mod tests {
         let seat = seats.take(board, &r.windows).unwrap().unwrap();
         assert!(seats.have(&seat) && !Seats::new().have(&seat));
         assert_eq!(seat.access(slot, || 7), Some(7));
+        assert!(r.is_current(slot));
         r.invalidate(slot, Wait::Over);
         assert_eq!(seat.access(slot, || 7), None);
+        assert!(!r.is_current(slot));
         // The next user of the slot has another generation.
         let next = r.protect().unwrap();
         assert_eq!((next.index, next.generation), (slot.index, slot.generation + 1));
+        assert!(r.is_current(next) && !r.is_current(slot));
+        for some in [None, Some(next)] {
+            assert_eq!(Slot::unpack(&Slot::pack(some)), Some(some));
+        }
+        assert_eq!(Slot::unpack(&Slot::pack(None)[1..]), None);
         // An access is under way: a bounded wait ends all the same, and the slot is not used again.
         seat.access(next, || r.invalidate(next, Wait::Bounded)).unwrap();
         assert_ne!(r.protect().unwrap().index, slot.index);

@@ -2,9 +2,11 @@
 //! mapped here nor within CMA's reach. And the same for peers.
 //!
 //! ```text
-//! request:  | REQUEST, what, 0, 0 | token | address | a | b | bytes to put, or the atomic's code |
+//! request:  | REQUEST, what, 0, 0 | token | address | a | b | slot, 0 | bytes to put, or the atomic's code |
 //! reply:    | REPLY, status, 0, 0 | token | bytes ... |
 //! ```
+//!
+//! The slot is that of the key, if it has one: other memory may be registered at the address by now.
 //!
 //! Who asks has at most [`WINDOW`] requests unanswered by a peer; further ones wait here. So for a peer that does not
 //! read its replies, because it is stopped, say, no more than that many are kept. A peer that asks for more is cut off:
@@ -25,6 +27,7 @@ use ucx_sys::{self as ucx, Completion, Status, UnpackFn};
 use crate::attr::SEGMENT;
 use crate::ep::{self, Ep};
 use crate::iface::{HEAD, Iface};
+use crate::region::Slot;
 use crate::{param, share};
 
 pub(crate) const REQUEST: u8 = 1;
@@ -32,7 +35,8 @@ const REPLY: u8 = 2;
 // 3: `share`
 
 /// Bytes of a request before what is to be put.
-pub(crate) const FIXED: usize = 32;
+pub(crate) const FIXED: usize = SLOT_AT + 16;
+const SLOT_AT: usize = 32;
 /// Longest frame of any sort.
 pub(crate) const MAX_REQUEST: usize = HEAD + SEGMENT;
 
@@ -252,6 +256,8 @@ pub(crate) struct Ask {
     pub(crate) a: u64,
     /// What to compare with.
     pub(crate) b: u64,
+    /// Of the key.
+    pub(crate) slot: Option<Slot>,
 }
 
 impl Iface {
@@ -265,6 +271,8 @@ impl Iface {
         for word in [token, ask.addr, ask.a, ask.b] {
             frame.extend_from_slice(&word.to_ne_bytes());
         }
+        frame.extend_from_slice(&Slot::pack(ask.slot));
+        frame.resize(HEAD + FIXED, 0);
         frame.extend_from_slice(put);
         if let Err(why) = self.post(ep.peer, frame, false) {
             ep.refused(why);
@@ -335,7 +343,8 @@ fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Option<()> {
         return Some(());
     }
     let (token, addr, a, b) = (word(body, 0)?, word(body, 1)?, word(body, 2)?, word(body, 3)?);
-    let put = &body[FIXED..];
+    let slot = Slot::unpack(body.get(SLOT_AT..)?)?;
+    let put = body.get(FIXED..)?;
     let op = atomic_op(put, what)?;
     // SAFETY: the domain outlives its interfaces.
     let regions = unsafe { &(*i.md).regions };
@@ -349,10 +358,11 @@ fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Option<()> {
     if len > SEGMENT {
         return None;
     }
-    let aligned = what < 2 || addr as usize % len == 0;
+    // Memory that was taken back is as good as deregistered, whatever is registered there by now.
+    let may = (what < 2 || addr as usize % len == 0) && slot.is_none_or(|slot| regions.is_current(slot));
     let mut reply = vec![REPLY, ucx::UCS_OK as u8, 0, 0];
     reply.extend_from_slice(&token.to_ne_bytes());
-    let done = match aligned {
+    let done = match may {
         true => regions.access(addr as usize, len, None, |_| {
             guard_memory();
             // SAFETY: memory that UCP registered with us, or had us allocate, for its peers to access, until it is

@@ -14,6 +14,7 @@ use crate::attr::SEGMENT;
 use crate::ep::{self, Ep};
 use crate::ffi::guard;
 use crate::md::{Reach, Rkey};
+use crate::region::Slot;
 use crate::remote::{Ask, Into_, Operation, What};
 use crate::share::{self, Access};
 
@@ -80,6 +81,12 @@ pub(crate) fn access<T>(rkey: usize, f: impl FnOnce() -> T) -> Result<T, Status>
     // SAFETY: as in `way`.
     let key = unsafe { &*(rkey as *const Rkey) };
     key.access(f).ok_or(ucx::UCS_ERR_CANCELED)
+}
+
+/// What a key names on its owner's board.
+pub(crate) fn slot(rkey: usize) -> Option<Slot> {
+    // SAFETY: as in `way`.
+    unsafe { (*(rkey as *const Rkey)).slot() }
 }
 
 /// By CMA; `Ok(false)` if that does not work with this peer.
@@ -246,7 +253,7 @@ fn put_by_request(e: &mut Ep, a: &Access) -> Status {
         let off = k * SEGMENT;
         let n = SEGMENT.min(len - off);
         hmem::read(&a.local, off, &mut bytes[..n]);
-        let ask = Ask { what: What::Put, addr: addr + off as u64, a: 0, b: 0 };
+        let ask = Ask { what: What::Put, addr: addr + off as u64, a: 0, b: 0, slot: slot(a.rkey) };
         i.ask(e, ask, &bytes[..n], Into_::Nowhere, &operation);
     }
     // Without a completion (short, bcopy) a flush tells when it has arrived.
@@ -275,7 +282,7 @@ fn get_by_request(e: &mut Ep, a: &Access) -> Status {
     // SAFETY: an endpoint's interface outlives it.
     let i = unsafe { &mut *e.iface() };
     for (to, off, n) in pieces {
-        let ask = Ask { what: What::Get, addr: addr + off as u64, a: n as u64, b: 0 };
+        let ask = Ask { what: What::Get, addr: addr + off as u64, a: n as u64, b: 0, slot: slot(a.rkey) };
         i.ask(e, ask, &[], Into_::Memory(to, n), &operation);
     }
     ucx::UCS_INPROGRESS
@@ -438,7 +445,7 @@ pub(crate) unsafe extern "C" fn get_bcopy(
                 }
                 Ok(false) => {
                     let operation = Operation::new(1, comp);
-                    let ask = Ask { what: What::Get, addr, a: length as u64, b: 0 };
+                    let ask = Ask { what: What::Get, addr, a: length as u64, b: 0, slot: slot(rkey) };
                     i.ask(e, ask, &[], Into_::Callback(unpack, arg, length), &operation);
                     ucx::UCS_INPROGRESS
                 }
@@ -526,7 +533,7 @@ macro_rules! width {
                         }
                         let operation = Operation::new(1, comp);
                         let (a, b) = (u64::from(value), u64::from(compare));
-                        let ask = Ask { what: $what, addr, a, b };
+                        let ask = Ask { what: $what, addr, a, b, slot: slot(rkey) };
                         let into = match result.is_null() {
                             // The old value comes all the same.
                             true => Into_::Nowhere,

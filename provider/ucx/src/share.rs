@@ -6,7 +6,7 @@
 //! not, it takes none, and all is copied here as it would have been anyway: nobody waits for the other to begin.
 //!
 //! ```text
-//! | SHARE, put?, parts, 0 | address | length | bytes of a piece | slot, turn | parts: address, length; ... |
+//! | SHARE, put?, parts, 0 | address | length | bytes of a piece | counter, turn | slot of the key, 0 | parts: address, length; ... |
 //! ```
 //!
 //! When there are no more pieces, the owner reports in shared memory how many it has done. Until then an operation of
@@ -23,7 +23,7 @@ use wire::Seg;
 use crate::attr::MAX_IOV;
 use crate::ep::{self, Ep};
 use crate::iface::{HEAD, Iface};
-use crate::region::Region;
+use crate::region::{Region, Slot};
 use crate::remote::word;
 use crate::rma;
 
@@ -31,8 +31,9 @@ use crate::rma;
 pub(crate) const SHARE: u8 = 3;
 /// Bits of a share's name that tell its turn.
 const TURN: u32 = 48;
-/// Words before the parts.
-const WORDS: usize = 4;
+/// Words before the parts; the key's slot is in the last two.
+const WORDS: usize = 6;
+const SLOT_AT: usize = 8 * 4;
 /// Longest frame.
 const MAX: usize = HEAD + 8 * (WORDS + 2 * MAX_IOV);
 const _: () = assert!(MAX <= crate::iface::MAX_FRAME);
@@ -138,6 +139,7 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     for word in [access.addr, access.len as u64, piece as u64, name] {
         said = said.and_then(|()| say(&word.to_ne_bytes()));
     }
+    said = said.and_then(|()| say(&Slot::pack(rma::slot(access.rkey)))).and_then(|()| say(&[0; 4]));
     for part in &access.local {
         said = said.and_then(|()| say(&part.addr().to_ne_bytes()));
         said = said.and_then(|()| say(&(part.len() as u64).to_ne_bytes()));
@@ -352,6 +354,7 @@ pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<
     let (addr, len) = (word(body, 0)? as usize, usize::try_from(word(body, 1)?).ok()?);
     let (piece, name) = (usize::try_from(word(body, 2)?).ok()?, word(body, 3)?);
     let share = Share { slot: (name >> TURN) as u16, turn: name & ((1 << TURN) - 1) };
+    let slot = Slot::unpack(body.get(SLOT_AT..)?)?;
     let parts = body.get(8 * WORDS..)?.chunks_exact(16);
     let there: ArrayVec<Seg, MAX_IOV> = parts
         .map(|part| Some(Seg { addr: word(part, 0)?.into(), len: word(part, 1)?.into() }))
@@ -367,7 +370,7 @@ pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<
     let md = unsafe { &*i.md };
     // Without help the peer copies all of it.
     let many = i.helping.iter().filter(|h| h.part.peer == from).count() >= MOST_HELPED;
-    if !md.cma || many || piece > GO {
+    if !md.cma || many || piece > GO || slot.is_some_and(|slot| !md.regions.is_current(slot)) {
         return Some(());
     }
     if let Some(region) = md.regions.access(addr, len, None, |region| region) {
