@@ -481,7 +481,7 @@ unsafe fn answered(this: *mut Iface, from: PeerId, status: Status, body: &[u8]) 
                 }
                 _ => status = ucx::UCS_ERR_IO_ERROR,
             }
-        } else {
+        } else if request.operation.status.get() == ucx::UCS_OK {
             log::warn!("{} refused an access: status {status}", (*this).link.peer_addr(from));
         }
         let Request { ep, operation, .. } = request;
