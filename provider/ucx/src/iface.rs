@@ -1,50 +1,34 @@
-//! The interface: opening, addresses, progress, events, failures.
+//! The interface: opening, addresses, flush.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use engine::{Event, Frame as _, Glance, Gone, Link, PeerId};
-use link::{OpenOptions, ShmFrame, ShmLink, full_fence, look_no_further};
+use engine::{Link, PeerId};
+use link::{OpenOptions, ShmLink, full_fence};
 use ucx_sys::{
     self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, IfaceOps, IfaceParams, PerfAttr, Status, Table,
 };
 use wire::Addr;
 
-use crate::attr::{self, SEGMENT};
+use crate::attr;
 use crate::device;
-use crate::ep::{self, Ep};
+use crate::ep::Ep;
 use crate::ffi::guard;
+use crate::frame::MAX_FRAME;
+use crate::help::{self, Helping};
 use crate::md::Md;
 use crate::param;
+use crate::pending::Waiting;
 use crate::region::Seats;
 use crate::remote::Remote;
 use crate::rx::Buffers;
-use crate::share::{self, Helping, Shared};
+use crate::share::{self, Shared};
 use crate::tables::{PLACE, Served, int, place};
 
 /// What this door's peers speak; nothing that the engine does.
 const VERSION: u16 = 0x5505;
-
-/// Bytes before the payload of a frame: what it is, an active message's id, and two zeros.
-pub(crate) const HEAD: usize = 4;
-/// An active message.
-pub(crate) const AM: u8 = 0;
-
-/// Longest frame: a request for the longest segment.
-pub(crate) const MAX_FRAME: usize = HEAD + crate::remote::FIXED + SEGMENT;
-
-/// Messages up to this length are not offered to UCP to keep: copying them is cheaper than another
-/// buffer.
-const INLINE: usize = 512;
-
-/// Most frames taken in by one call.
-const BATCH: u32 = 16;
-
-/// After how many calls in a row that found nothing one lets another process have the core: where
-/// there are more processes than cores, it may be the one that is waited for.
-const PATIENCE: u32 = 1024;
 
 /// Bytes of an interface's address: the port it listens at, as far as that goes.
 const ADDRESS: usize = 8;
@@ -55,16 +39,16 @@ const ADDRESS: usize = 8;
 pub(crate) struct Iface {
     pub(crate) base: BaseIface,
     pub(crate) link: ShmLink,
-    rx: Buffers,
+    pub(crate) rx: Buffers,
     /// How many frames the next call takes in at most.
-    budget: u32,
+    pub(crate) budget: u32,
     /// How many calls in a row found nothing, since the last put to mapped memory: who puts does not wait
     /// for long, even if what it waits for never comes by us but is put to its own memory.
     pub(crate) empty: u32,
     /// There is more to do than frames: `failed`, `waiting`, `remote`, `shared`, `stuck` or `helping`.
     pub(crate) busy: bool,
     /// Endpoints with pending requests.
-    pub(crate) waiting: ep::Waiting,
+    pub(crate) waiting: Waiting,
     /// The endpoint whose pending request has its turn, while that exists.
     pub(crate) dispatching: *mut Ep,
     /// Endpoints whose failure is still to be told.
@@ -181,7 +165,7 @@ pub(crate) unsafe extern "C" fn open(
             (&raw mut (*at).budget).write(1);
             (&raw mut (*at).empty).write(0);
             (&raw mut (*at).busy).write(false);
-            (&raw mut (*at).waiting).write(ep::Waiting::default());
+            (&raw mut (*at).waiting).write(Waiting::default());
             (&raw mut (*at).dispatching).write(std::ptr::null_mut());
             (&raw mut (*at).failed).write(Vec::new());
             (&raw mut (*at).eps).write(HashMap::new());
@@ -249,7 +233,7 @@ pub(crate) unsafe extern "C" fn close(iface: ucx::Iface) {
         unsafe {
             let host = &of(iface).served.host;
             (host.progress_disable)(iface, ucx::UCT_PROGRESS_BOTH);
-            share::help_closes(of(iface));
+            help::closes(of(iface));
             (host.class_cleanup)(host.base_iface_class, iface, -1);
             drop(Box::from_raw(iface.cast::<Iface>()));
         }
@@ -397,210 +381,6 @@ pub(crate) unsafe extern "C" fn fence(iface: ucx::Iface, _flags: c_uint) -> Stat
     })
 }
 
-pub(crate) unsafe extern "C" fn progress_enable(iface: ucx::Iface, flags: c_uint) {
-    // SAFETY: an interface of ours.
-    guard(|| unsafe { (of(iface).served.host.progress_enable)(iface, flags) });
-}
-
-pub(crate) unsafe extern "C" fn progress_disable(iface: ucx::Iface, flags: c_uint) {
-    // SAFETY: an interface of ours.
-    guard(|| unsafe { (of(iface).served.host.progress_disable)(iface, flags) });
-}
-
-pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
-    let this = iface.cast::<Iface>();
-    // SAFETY: an interface of ours, which UCX does not close in its own callbacks.
-    guard(|| unsafe {
-        // Most calls find nothing, and what such a call costs delays what comes meanwhile.
-        match (*this).link.glance() {
-            Glance::Nothing if !(*this).busy => {
-                look_no_further();
-                nothing(this);
-                0
-            }
-            Glance::Frame(frame) => advance(this, Some(frame)),
-            _ => advance(this, None),
-        }
-    })
-}
-
-/// Nothing has come.
-///
-/// # Safety
-/// `this` must be an interface of ours.
-#[inline]
-unsafe fn nothing(this: *mut Iface) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        (*this).budget = ((*this).budget / 2).max(1);
-        (*this).empty += 1;
-        if (*this).empty == PATIENCE {
-            rest(this);
-        }
-    }
-}
-
-/// Takes in what has come, `frame` first. Not part of `progress`, which so has few registers to save.
-///
-/// # Safety
-/// `this` must be an interface of ours. Nothing borrows from it while UCX's handlers run.
-#[inline(never)]
-unsafe fn advance(this: *mut Iface, mut frame: Option<ShmFrame>) -> u32 {
-    let mut done = 0;
-    // SAFETY: the caller's promise; each borrow ends before a handler is called.
-    unsafe {
-        let budget = (*this).budget;
-        while done < budget {
-            let event = match frame.take() {
-                Some(frame) => Some(Event::Frame(frame)),
-                None => (*this).link.poll(),
-            };
-            match event {
-                None => break,
-                Some(Event::Frame(first)) => {
-                    let from = first.from();
-                    receive(this, first);
-                    // Most probably the next one is of the same peer's.
-                    if done + 1 < budget {
-                        frame = (*this).link.more(from);
-                    }
-                }
-                Some(Event::Closed(peer, why)) => closed(this, peer, why),
-                // Of copies by a device, which another interface does.
-                Some(Event::Copied(..)) => {}
-            }
-            done += 1;
-        }
-        // A stream of messages is taken in by batches; a single one is handed on at once.
-        (*this).budget = if done == budget { (budget * 2).min(BATCH) } else { (budget / 2).max(1) };
-        if (*this).busy {
-            done += attend(this);
-        }
-        if done > 0 { (*this).empty = 0 } else { nothing(this) }
-    }
-    done
-}
-
-/// Nothing has come for long.
-///
-/// # Safety
-/// `this` must be an interface of ours.
-#[cold]
-unsafe fn rest(this: *mut Iface) {
-    // SAFETY: the caller's promise.
-    let alone = unsafe {
-        (*this).empty = 0;
-        (*this).eps.is_empty()
-    };
-    // Who talks to nobody here waits for somebody elsewhere.
-    if !alone {
-        std::thread::yield_now();
-    }
-}
-
-/// Takes a frame in.
-///
-/// # Safety
-/// As for `advance`.
-#[inline]
-unsafe fn receive(this: *mut Iface, frame: ShmFrame) {
-    let (from, len) = (frame.from(), frame.len());
-    // SAFETY: the caller's promise; a buffer has room for `MAX_FRAME` bytes, zeroed when it was made, and
-    // is nobody else's.
-    unsafe {
-        let i = &mut *this;
-        let buffer = i.rx.take();
-        let data = i.rx.data(&buffer);
-        let Some([kind, id, ..]) = i.link.receive::<HEAD>(frame, data, i.rx.room()) else {
-            i.rx.give(buffer);
-            return log::warn!("dropped a frame of {len} bytes from {}", i.link.peer_addr(from));
-        };
-        let n = len - HEAD;
-        if kind == AM && usize::from(id) < ucx::UCT_AM_ID_MAX {
-            let handler = i.base.am[usize::from(id)];
-            let flags = if n > INLINE { ucx::UCT_CB_PARAM_FLAG_DESC } else { 0 };
-            let status = (handler.cb)(handler.arg, data.cast(), n, flags);
-            let i = &mut *this;
-            if flags != 0 && status == ucx::UCS_INPROGRESS {
-                i.rx.lend(buffer);
-            } else {
-                i.rx.give(buffer);
-            }
-        } else {
-            crate::remote::hear(this, from, [kind, id], std::slice::from_raw_parts(data, n));
-            (*this).rx.give(buffer);
-        }
-    }
-}
-
-/// A peer went away.
-///
-/// # Safety
-/// As for `advance`.
-#[cold]
-unsafe fn closed(this: *mut Iface, peer: PeerId, why: Gone) {
-    // SAFETY: the caller's promise; endpoints live until they are destroyed.
-    unsafe {
-        log::debug!("{} went away: {why:?}", (*this).link.peer_addr(peer));
-        (*this).remote.forget(peer);
-        share::help_ends(&mut *this, peer);
-        for ep in (*this).eps.get(&peer).cloned().unwrap_or_default() {
-            ep::fail(ep, ucx::UCS_ERR_CONNECTION_RESET);
-        }
-        (*this).let_go(peer);
-        attend(this);
-    }
-}
-
-/// What there is to do beyond frames.
-///
-/// # Safety
-/// As for `advance`.
-#[cold]
-unsafe fn attend(this: *mut Iface) -> u32 {
-    let mut done = 0;
-    // SAFETY: the caller's promise; what runs handlers of UCX takes endpoints by their address, and
-    // asks whether they are still there.
-    unsafe {
-        (*this).flush_remote();
-        done += share::help_on(&mut *this);
-        done += share::progress(this);
-        while let Some(ep) = (*this).failed.pop() {
-            done += 1;
-            ep::report(this, ep);
-        }
-        done += ep::dispatch(this);
-        let i = &mut *this;
-        i.busy = !i.failed.is_empty()
-            || !i.waiting.is_empty()
-            || !i.remote.sent()
-            || !i.shared.is_empty()
-            || !i.stuck.is_empty()
-            || !i.helping.is_empty();
-    }
-    done
-}
-
-pub(crate) unsafe extern "C" fn event_fd_get(iface: ucx::Iface, fd: *mut c_int) -> Status {
-    guard(|| {
-        // SAFETY: an interface of ours, and a place for the answer.
-        unsafe { fd.write(of(iface).link.wait_fd()) };
-        ucx::UCS_OK
-    })
-}
-
-pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) -> Status {
-    guard(|| {
-        // SAFETY: an interface of ours.
-        let i = unsafe { of(iface) };
-        // Who shares a copy tells it by no ring.
-        if !i.failed.is_empty() || !i.shared.is_empty() || !i.stuck.is_empty() || !i.helping.is_empty() {
-            return ucx::UCS_ERR_BUSY;
-        }
-        if i.link.arm() { ucx::UCS_OK } else { ucx::UCS_ERR_BUSY }
-    })
-}
-
 impl Iface {
     /// Whether an endpoint is (still) one of ours.
     pub(crate) fn has(&self, ep: *mut Ep) -> bool {
@@ -610,7 +390,7 @@ impl Iface {
     /// The link need not remember a peer that is gone, unless something here still names it.
     pub(crate) fn let_go(&mut self, peer: PeerId) {
         let shared = self.shared.iter().chain(&self.stuck).any(|s| s.peer == peer);
-        let shared = shared || share::helps(self, peer);
+        let shared = shared || help::helps(self, peer);
         let named = shared || self.eps.contains_key(&peer) || self.remote.names(peer);
         if !named && !self.link.is_met(peer) {
             self.remote.forget(peer);

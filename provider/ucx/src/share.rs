@@ -15,38 +15,32 @@
 
 use arrayvec::ArrayVec;
 use engine::{Grant, Link, PeerId, Share};
-use hmem::{Kind, Span};
+use hmem::Span;
 use link::ShmLink;
 use ucx_sys::{self as ucx, Completion, Status};
 use wire::Seg;
 
 use crate::attr::MAX_IOV;
-use crate::ep::{self, Ep};
-use crate::iface::{HEAD, Iface};
-use crate::region::{Region, Slot};
-use crate::remote::word;
-use crate::rma;
+use crate::direct::{self, Access};
+use crate::ep::Ep;
+use crate::ffi::complete;
+use crate::frame::{HEAD, SHARE};
+use crate::iface::Iface;
+use crate::region::Slot;
 
-/// The first byte of such a frame.
-pub(crate) const SHARE: u8 = 3;
 /// Bits of a share's name that tell its turn.
-const TURN: u32 = 48;
+pub(crate) const TURN: u32 = 48;
 /// Words before the parts; the key's slot is in the last two.
-const WORDS: usize = 6;
-const SLOT_AT: usize = 8 * 4;
+pub(crate) const WORDS: usize = 6;
+pub(crate) const SLOT_AT: usize = 8 * 4;
 /// Longest frame.
 const MAX: usize = HEAD + 8 * (WORDS + 2 * MAX_IOV);
-const _: () = assert!(MAX <= crate::iface::MAX_FRAME);
+const _: () = assert!(MAX <= crate::frame::MAX_FRAME);
 
 /// Bytes from which on it is worth a frame, and from which on also where more of the peer's frames wait: of many
 /// short ones in a row each side has enough to do.
 const LEAST: usize = 32 << 10;
 const LEAST_IN_A_ROW: usize = 128 << 10;
-
-/// Bytes of peers' transfers that one call of progress copies: what else it has to do waits meanwhile.
-const GO: usize = 4 << 20;
-/// Most transfers of one peer that are helped with at a time; a channel has about that many counters.
-const MOST_HELPED: usize = 64;
 
 /// After so many in a row of which the owner took nothing, it is told of one in `RARELY` only: it is busy elsewhere.
 const PATIENCE: u32 = 4;
@@ -84,17 +78,6 @@ impl Help {
     fn took(&mut self, pieces: u16) {
         self.missed = if pieces > 0 { 0 } else { self.missed.saturating_add(1) };
     }
-}
-
-/// A put or get of a peer's memory.
-#[derive(Clone, Debug)]
-pub(crate) struct Access {
-    pub(crate) put: bool,
-    pub(crate) addr: u64,
-    pub(crate) rkey: usize,
-    pub(crate) local: ArrayVec<Span, MAX_IOV>,
-    pub(crate) len: usize,
-    pub(crate) comp: *mut Completion,
 }
 
 /// One of which the owner has pieces.
@@ -139,14 +122,14 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     for word in [access.addr, access.len as u64, piece as u64, name] {
         said = said.and_then(|()| say(&word.to_ne_bytes()));
     }
-    said = said.and_then(|()| say(&Slot::pack(rma::slot(access.rkey)))).and_then(|()| say(&[0; 4]));
+    said = said.and_then(|()| say(&Slot::pack(direct::slot(access.rkey)))).and_then(|()| say(&[0; 4]));
     for part in &access.local {
         said = said.and_then(|()| say(&part.addr().to_ne_bytes()));
         said = said.and_then(|()| say(&(part.len() as u64).to_ne_bytes()));
     }
     let peer = e.peer;
     let remote = [Seg { addr: access.addr.into(), len: (access.len as u64).into() }];
-    let copied = rma::access(access.rkey, || {
+    let copied = direct::access(access.rkey, || {
         if said.is_err() || i.link.send(peer, &frame, &[], 0, 0).is_err() {
             return None;
         }
@@ -178,28 +161,28 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
 
 /// What is shared: bytes in all and of a piece, and how many of these there are.
 #[derive(Clone, Copy, Debug)]
-struct Part {
-    peer: PeerId,
-    share: Share,
-    len: usize,
-    piece: usize,
-    pieces: u16,
+pub(crate) struct Part {
+    pub(crate) peer: PeerId,
+    pub(crate) share: Share,
+    pub(crate) len: usize,
+    pub(crate) piece: usize,
+    pub(crate) pieces: u16,
 }
 
 /// What one side has done of it: how many pieces, and whether all could be copied.
 #[derive(Clone, Copy, Debug)]
-struct Done {
-    pieces: u16,
-    good: bool,
+pub(crate) struct Done {
+    pub(crate) pieces: u16,
+    pub(crate) good: bool,
 }
 
 impl Done {
-    const NOTHING: Done = Done { pieces: 0, good: true };
+    pub(crate) const NOTHING: Done = Done { pieces: 0, good: true };
 }
 
 impl Part {
     /// Copies pieces, with the link's help, on the side that opened the counter (`mine`) or on the other; see `go`.
-    fn copy(
+    pub(crate) fn copy(
         &self,
         link: &mut ShmLink,
         mine: bool,
@@ -222,7 +205,7 @@ impl Part {
     }
 
     /// Claims and copies pieces until there are none, or `most` bytes have been copied; whether there are none.
-    fn go<L>(
+    pub(crate) fn go<L>(
         &self,
         done: &mut Done,
         most: usize,
@@ -252,7 +235,7 @@ impl Part {
 #[cold]
 fn alone(e: &mut Ep, access: &Access) -> Status {
     e.help.cannot = true;
-    rma::transfer(e, access).unwrap_or_else(|status| status)
+    direct::transfer(e, access).unwrap_or_else(|status| status)
 }
 
 /// Completes what owners are done with; how many.
@@ -271,7 +254,7 @@ pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
             (*this).link.share_close(peer, share);
             let status = if good { ucx::UCS_OK } else { alone(&mut *ep, &access) };
             if status != ucx::UCS_INPROGRESS {
-                ep::complete(access.comp, status);
+                complete(access.comp, status);
             }
             if (*this).has(ep) {
                 Ep::answered(ep);
@@ -326,7 +309,7 @@ unsafe fn progress_stuck(this: *mut Iface) -> u32 {
     unsafe {
         while let Some(at) = (*this).stuck.iter().position(|s| has_left(&*this, s)) {
             let Shared { ep, access, .. } = (*this).stuck.swap_remove(at);
-            ep::complete(access.comp, ucx::UCS_ERR_CANCELED);
+            complete(access.comp, ucx::UCS_ERR_CANCELED);
             if (*this).has(ep) {
                 Ep::answered(ep);
             }
@@ -334,103 +317,6 @@ unsafe fn progress_stuck(this: *mut Iface) -> u32 {
         }
     }
     n
-}
-
-/// A peer's put or get of memory here, of which pieces are copied on this side.
-#[derive(Debug)]
-pub(crate) struct Helping {
-    part: Part,
-    /// The peer puts.
-    put: bool,
-    addr: usize,
-    /// The registration that was there when the peer told of it.
-    region: Region,
-    there: ArrayVec<Seg, MAX_IOV>,
-    done: Done,
-}
-
-/// A peer accesses memory of ours, and we may help.
-pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<()> {
-    let (addr, len) = (word(body, 0)? as usize, usize::try_from(word(body, 1)?).ok()?);
-    let (piece, name) = (usize::try_from(word(body, 2)?).ok()?, word(body, 3)?);
-    let share = Share { slot: (name >> TURN) as u16, turn: name & ((1 << TURN) - 1) };
-    let slot = Slot::unpack(body.get(SLOT_AT..)?)?;
-    let parts = body.get(8 * WORDS..)?.chunks_exact(16);
-    let there: ArrayVec<Seg, MAX_IOV> = parts
-        .map(|part| Some(Seg { addr: word(part, 0)?.into(), len: word(part, 1)?.into() }))
-        .collect::<Option<_>>()?;
-    let total = there.iter().try_fold(0u64, |n, part| n.checked_add(part.len.get()))?;
-    if total < len as u64 {
-        return None;
-    }
-    let pieces = engine::pieces_by(len, piece)?;
-    // The peer has closed what had this counter before, and waits for no report of it.
-    i.helping.retain(|h| h.part.peer != from || h.part.share.slot != share.slot);
-    // SAFETY: the domain outlives its interfaces.
-    let md = unsafe { &*i.md };
-    // Without help the peer copies all of it.
-    let many = i.helping.iter().filter(|h| h.part.peer == from).count() >= MOST_HELPED;
-    if !md.cma || many || piece > GO || slot.is_some_and(|slot| !md.regions.is_current(slot)) {
-        return Some(());
-    }
-    if let Some(region) = md.regions.access(addr, len, None, |region| region) {
-        let part = Part { peer: from, share, len, piece, pieces };
-        let put = put != 0;
-        i.helping.push_back(Helping { part, put, addr, region, there, done: Done::NOTHING });
-        help_on(i);
-    }
-    Some(())
-}
-
-/// Copies pieces of the peers' transfer whose turn it is, `GO` bytes; how many.
-pub(crate) fn help_on(i: &mut Iface) -> u32 {
-    let Some(mut h) = i.helping.pop_front() else { return 0 };
-    let (link, done) = (&mut i.link, &mut h.done);
-    // SAFETY: the domain outlives its interfaces.
-    let regions = unsafe { &(*i.md).regions };
-    let before = done.pieces;
-    let over = regions.access(h.addr, h.part.len, Some(h.region), |_| {
-        // SAFETY: memory that UCP registered with us for its peers to access, valid until it is deregistered, which
-        // waits for this.
-        let ours = [unsafe { Span::new(h.addr, h.part.len, Kind::System) }];
-        // The other way round: what the peer gets is put there.
-        h.part.copy(link, false, (&ours, &h.there, !h.put), done, GO)
-    });
-    let copied = done.pieces - before;
-    // Memory that is deregistered by now is not copied any more.
-    if over == Some(false) {
-        i.helping.push_back(h);
-        i.busy = true;
-    } else {
-        h.report(&mut i.link);
-    }
-    copied.into()
-}
-
-impl Helping {
-    /// No more pieces are taken.
-    fn report(&self, link: &mut ShmLink) {
-        if self.done.pieces > 0 {
-            link.share_report(self.part.peer, self.part.share, self.done.pieces, self.done.good);
-        }
-    }
-}
-
-/// Whether a transfer of this peer is helped with.
-pub(crate) fn helps(i: &Iface, peer: PeerId) -> bool {
-    i.helping.iter().any(|h| h.part.peer == peer)
-}
-
-/// A peer is gone: its transfers are not gone on with.
-pub(crate) fn help_ends(i: &mut Iface, peer: PeerId) {
-    i.helping.retain(|h| h.part.peer != peer);
-}
-
-/// The interface closes: peers are told of what was done.
-pub(crate) fn help_closes(i: &mut Iface) {
-    for h in std::mem::take(&mut i.helping) {
-        h.report(&mut i.link);
-    }
 }
 
 #[cfg(test)]
@@ -454,36 +340,5 @@ mod tests {
         assert!((0..100).all(|_| ask(1)));
         help.cannot = true;
         assert!(!help.is_worth_asking());
-    }
-
-    #[test]
-    fn one_call_of_progress_copies_no_more_than_a_go() {
-        const LEN: usize = 10 * GO + 5;
-        let (piece, pieces) = engine::pieces(LEN);
-        let part = Part { peer: PeerId(0), share: Share { slot: 0, turn: 1 }, len: LEN, piece, pieces };
-        let (mut done, mut next, mut copied, mut calls) = (Done::NOTHING, 0, vec![], 0);
-        loop {
-            let before = copied.len();
-            let over = part.go(
-                &mut done,
-                GO,
-                &mut next,
-                |next| (*next < pieces).then(|| std::mem::replace(next, *next + 1)),
-                |_, off, len| {
-                    copied.push((off, len));
-                    true
-                },
-            );
-            calls += 1;
-            let bytes: usize = copied[before..].iter().map(|(_, len)| len).sum();
-            assert!(bytes < GO + piece, "{bytes} bytes in one call");
-            if over {
-                break;
-            }
-        }
-        assert!(calls >= 10, "{calls} calls");
-        assert_eq!((done.pieces, done.good), (pieces, true));
-        // Each byte once.
-        assert_eq!(copied.iter().try_fold(0, |at, (off, len)| (at == *off).then_some(at + len)), Some(LEN));
     }
 }

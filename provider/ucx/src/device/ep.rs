@@ -12,8 +12,7 @@ use super::iface::{self, Copy, Iface};
 use super::key::{self, Rkey};
 use super::seats::{NoSeat, Seat};
 use crate::attr::MAX_IOV;
-use crate::ep::complete;
-use crate::ffi::guard;
+use crate::ffi::{complete, guard};
 
 /// An endpoint as UCX holds it: `uct_ep_t` is the first field.
 #[repr(C)]

@@ -16,8 +16,8 @@ use hmem::share::{self, Export, FileAt, How, List, Owner};
 use link::{Hazards, WindowId};
 use ucx_sys::{self as ucx, Status};
 
-use crate::md::{DEVICE, Head, TAG_AT};
 use crate::region::{Slot, regions};
+use crate::rkey::{DEVICE, Head, TAG_AT};
 
 /// Bytes of a packed key.
 pub(crate) const KEY: usize = HANDLE + Export::LEN;
