@@ -40,8 +40,8 @@ pub(crate) fn way(e: &mut Ep, rkey: usize, addr: u64, len: usize) -> Result<Way,
     // SAFETY: a key that was unpacked, and is not released while used.
     let key = unsafe { &mut *(rkey as *mut Rkey) };
     // SAFETY: an endpoint's interface outlives it.
-    let seats = unsafe { &mut (*e.iface()).seats };
-    match key.reach(addr, len, seats) {
+    let readers = unsafe { &mut (*e.iface()).readers };
+    match key.reach(addr, len, readers) {
         Reach::Mapped(at) => Ok(Way::Mapped(at)),
         other => far(e, other),
     }

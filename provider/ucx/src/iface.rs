@@ -21,7 +21,7 @@ use crate::help::{self, Helping};
 use crate::md::Md;
 use crate::param;
 use crate::pending::Waiting;
-use crate::region::Seats;
+use crate::readers::Readers;
 use crate::remote::Remote;
 use crate::rx::Buffers;
 use crate::share::{self, Shared};
@@ -67,7 +67,7 @@ pub(crate) struct Iface {
     /// Where bytes rest between a peer's memory and a callback.
     pub(crate) bounce: Vec<u8>,
     /// On the boards of peers whose memory may be taken back.
-    pub(crate) seats: Seats,
+    pub(crate) readers: Readers,
 }
 
 /// UCX's worker serializes all calls, and interfaces belong to one.
@@ -122,68 +122,76 @@ pub(crate) unsafe extern "C" fn open(
         }
         // SAFETY: likewise.
         let (owner, p) = unsafe { (&*md.cast::<Md>(), &*params) };
-        let headroom =
-            if p.field_mask & ucx::UCT_IFACE_PARAM_FIELD_RX_HEADROOM != 0 { p.rx_headroom } else { 0 };
-        let given = |field, value| if p.field_mask & field != 0 { Some(value) } else { None };
-        let align = (
-            given(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGNMENT, p.am_alignment).unwrap_or(1),
-            given(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGN_OFFSET, p.am_align_offset).unwrap_or(0),
-        );
-        let Some(rx) = Buffers::new(headroom, MAX_FRAME, align) else {
-            log::error!("an alignment of {} bytes is none that messages can have", align.0);
-            return ucx::UCS_ERR_INVALID_PARAM;
-        };
-        let settings = param::get();
-        let options = OpenOptions {
-            bind: Some((Ipv4Addr::LOCALHOST, 0).into()),
-            ring: settings.rings.0,
-            long_ring: settings.rings.1,
-            cma: owner.cma,
-            // For device memory there is another interface.
-            device_direct: false,
-            // An address is only told by an interface that listens.
-            connect_timeout: Duration::ZERO,
-            version: VERSION,
-            windows: Some(owner.regions.windows.clone()),
-            ..OpenOptions::default()
-        };
-        let link = match ShmLink::open(options) {
-            Ok(link) => link,
-            Err(e) => {
-                log::error!("no endpoint on this host: {e}");
-                return ucx::UCS_ERR_IO_ERROR;
-            }
-        };
         let served = owner.served;
-        let mut iface: Box<std::mem::MaybeUninit<Iface>> = Box::new_uninit();
-        let at = iface.as_mut_ptr();
-        // SAFETY: every field is written once: `base` with zeros, for UCX to fill in.
-        unsafe {
-            (&raw mut (*at).base).write_bytes(0, 1);
-            (&raw mut (*at).link).write(link);
-            (&raw mut (*at).rx).write(rx);
-            (&raw mut (*at).budget).write(1);
-            (&raw mut (*at).empty).write(0);
-            (&raw mut (*at).busy).write(false);
-            (&raw mut (*at).waiting).write(Waiting::default());
-            (&raw mut (*at).dispatching).write(std::ptr::null_mut());
-            (&raw mut (*at).failed).write(Vec::new());
-            (&raw mut (*at).eps).write(HashMap::new());
-            (&raw mut (*at).live).write(HashSet::new());
-            (&raw mut (*at).remote).write(Remote::default());
-            (&raw mut (*at).shared).write(Vec::new());
-            (&raw mut (*at).stuck).write(Vec::new());
-            (&raw mut (*at).helping).write(VecDeque::new());
-            (&raw mut (*at).served).write(served);
-            (&raw mut (*at).md).write(md.cast());
-            (&raw mut (*at).bounce).write(Vec::new());
-            (&raw mut (*at).seats).write(Seats::new());
-        }
-        let iface: *mut Iface = Box::into_raw(iface).cast();
+        let iface = match new(owner, p) {
+            Ok(iface) => iface,
+            Err(status) => return status,
+        };
         let tables = (&served.iface_ops, &served.internal_ops);
         // SAFETY: made just now, and begins with the base of an interface.
         unsafe { init(iface, served, tables, (md, worker, params, config), out) }
     })
+}
+
+/// A new interface, which UCX has still to initialise the front of.
+fn new(owner: &Md, p: &IfaceParams) -> Result<*mut Iface, Status> {
+    let headroom = if p.field_mask & ucx::UCT_IFACE_PARAM_FIELD_RX_HEADROOM != 0 { p.rx_headroom } else { 0 };
+    let given = |field, value| if p.field_mask & field != 0 { Some(value) } else { None };
+    let align = (
+        given(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGNMENT, p.am_alignment).unwrap_or(1),
+        given(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGN_OFFSET, p.am_align_offset).unwrap_or(0),
+    );
+    let Some(rx) = Buffers::new(headroom, MAX_FRAME, align) else {
+        log::error!("an alignment of {} bytes is none that messages can have", align.0);
+        return Err(ucx::UCS_ERR_INVALID_PARAM);
+    };
+    let settings = param::get();
+    let options = OpenOptions {
+        bind: Some((Ipv4Addr::LOCALHOST, 0).into()),
+        ring: settings.rings.0,
+        long_ring: settings.rings.1,
+        cma: owner.cma,
+        // For device memory there is another interface.
+        device_direct: false,
+        // An address is only told by an interface that listens.
+        connect_timeout: Duration::ZERO,
+        version: VERSION,
+        windows: Some(owner.regions.windows.clone()),
+        ..OpenOptions::default()
+    };
+    let link = match ShmLink::open(options) {
+        Ok(link) => link,
+        Err(e) => {
+            log::error!("no endpoint on this host: {e}");
+            return Err(ucx::UCS_ERR_IO_ERROR);
+        }
+    };
+    let served = owner.served;
+    let mut iface: Box<std::mem::MaybeUninit<Iface>> = Box::new_uninit();
+    let at = iface.as_mut_ptr();
+    // SAFETY: every field is written once: `base` with zeros, for UCX to fill in.
+    unsafe {
+        (&raw mut (*at).base).write_bytes(0, 1);
+        (&raw mut (*at).link).write(link);
+        (&raw mut (*at).rx).write(rx);
+        (&raw mut (*at).budget).write(1);
+        (&raw mut (*at).empty).write(0);
+        (&raw mut (*at).busy).write(false);
+        (&raw mut (*at).waiting).write(Waiting::default());
+        (&raw mut (*at).dispatching).write(std::ptr::null_mut());
+        (&raw mut (*at).failed).write(Vec::new());
+        (&raw mut (*at).eps).write(HashMap::new());
+        (&raw mut (*at).live).write(HashSet::new());
+        (&raw mut (*at).remote).write(Remote::default());
+        (&raw mut (*at).shared).write(Vec::new());
+        (&raw mut (*at).stuck).write(Vec::new());
+        (&raw mut (*at).helping).write(VecDeque::new());
+        (&raw mut (*at).served).write(served);
+        (&raw mut (*at).md).write(owner);
+        (&raw mut (*at).bounce).write(Vec::new());
+        (&raw mut (*at).readers).write(Readers::new());
+    }
+    Ok(Box::into_raw(iface).cast())
 }
 
 /// What UCX calls `open` with.

@@ -8,6 +8,7 @@
 //! | `md` | memory: windows, registrations, packed keys |
 //! | `rkey` | remote keys |
 //! | `region` | what memory of ours peers may name, and how that is taken back |
+//! | `readers` | accesses to memory that its owner may take back |
 //! | `iface` | the interface: opening, addresses, flush |
 //! | `progress` | the interface: progress, events |
 //! | `attr` | what the interface says of itself |
@@ -51,6 +52,7 @@ mod param;
 mod pending;
 mod progress;
 mod queue;
+mod readers;
 mod region;
 mod remote;
 mod rkey;

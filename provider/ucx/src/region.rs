@@ -2,11 +2,10 @@
 //!
 //! A peer reaches registered memory by itself: through a mapping, or with CMA. So for memory that may
 //! be invalidated (UCP asks for that when its peers may fail) the key names a slot on a board
-//! ([`link::Hazards`]), and peers take a seat there before they access it.
+//! ([`link::Hazards`]), and peers announce each access in a reader slot there ([`crate::readers`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 
@@ -36,22 +35,6 @@ pub(crate) struct Slot {
     pub(crate) generation: u32,
 }
 
-/// An interface's seats on the boards of its peers.
-#[derive(Debug)]
-pub(crate) struct Seats {
-    /// Which interface's they are.
-    id: u64,
-    taken: Vec<(WindowId, Hazards, u32)>,
-}
-
-/// A seat on the board of a peer.
-#[derive(Clone, Debug)]
-pub(crate) struct Seat {
-    board: Hazards,
-    number: u32,
-    id: u64,
-}
-
 impl Slot {
     /// Bytes of a slot in a frame.
     pub(crate) const LEN: usize = 12;
@@ -72,57 +55,6 @@ impl Slot {
         let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(4 * at..4 * at + 4)?.try_into().ok()?));
         let slot = Slot { board: word(0)?, index: word(1)?, generation: word(2)? };
         Some((slot.board != 0).then_some(slot))
-    }
-}
-
-impl Seats {
-    pub(crate) fn new() -> Seats {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Seats { id: NEXT.fetch_add(1, Relaxed), taken: Vec::new() }
-    }
-
-    /// Whether a seat is one of these.
-    #[inline]
-    pub(crate) fn have(&self, seat: &Seat) -> bool {
-        seat.id == self.id
-    }
-
-    /// A seat on the board in a window that is here. `Err`: there is none free; or it is no board.
-    pub(crate) fn take(&mut self, id: WindowId, windows: &Windows) -> Result<Option<Seat>, ()> {
-        let seat = |board: &Hazards, number| Seat { board: board.clone(), number, id: self.id };
-        if let Some((_, board, number)) = self.taken.iter().find(|(of, ..)| *of == id) {
-            return Ok(Some(seat(board, *number)));
-        }
-        let Some(window) = windows.find(id) else { return Ok(None) };
-        let board = Hazards::new(window).ok_or(())?;
-        let Some(number) = board.claim() else {
-            log::warn!("no seat is free on a peer's board: its memory is accessed by request");
-            return Err(());
-        };
-        let made = seat(&board, number);
-        self.taken.push((id, board, number));
-        Ok(Some(made))
-    }
-}
-
-impl Drop for Seats {
-    fn drop(&mut self) {
-        for (_, board, number) in &self.taken {
-            board.release(*number);
-        }
-    }
-}
-
-impl Seat {
-    /// Runs an access to memory with this slot, unless it was taken back.
-    #[inline]
-    pub(crate) fn access<T>(&self, slot: Slot, f: impl FnOnce() -> T) -> Option<T> {
-        if !self.board.enter(self.number, slot.index, slot.generation) {
-            return None;
-        }
-        let t = f();
-        self.board.leave(self.number);
-        Some(t)
     }
 }
 
@@ -298,7 +230,9 @@ fn left(board: &Hazards, slot: Slot) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    use crate::readers::Readers;
 
     use super::*;
 
@@ -345,13 +279,13 @@ mod tests {
         let r = Regions::new(0).unwrap();
         let slot = r.protect().unwrap();
         let board = r.lock().board.clone().unwrap().0;
-        let mut seats = Seats::new();
-        let seat = seats.take(board, &r.windows).unwrap().unwrap();
-        assert!(seats.have(&seat) && !Seats::new().have(&seat));
-        assert_eq!(seat.access(slot, || 7), Some(7));
+        let mut readers = Readers::new();
+        let reader = readers.shared(board, &r.windows).unwrap().unwrap();
+        assert!(readers.have(&reader) && !Readers::new().have(&reader));
+        assert_eq!(reader.access(slot, || 7), Some(7));
         assert!(r.is_current(slot));
         r.invalidate(slot, Wait::Over);
-        assert_eq!(seat.access(slot, || 7), None);
+        assert_eq!(reader.access(slot, || 7), None);
         assert!(!r.is_current(slot));
         // The next user of the slot has another generation.
         let next = r.protect().unwrap();
@@ -362,12 +296,8 @@ mod tests {
         }
         assert_eq!(Slot::unpack(&Slot::pack(None)[1..]), None);
         // An access is under way: a bounded wait ends all the same, and the slot is not used again.
-        seat.access(next, || r.invalidate(next, Wait::Bounded)).unwrap();
+        reader.access(next, || r.invalidate(next, Wait::Bounded)).unwrap();
         assert_ne!(r.protect().unwrap().index, slot.index);
-        // No window, or none that is a board.
-        assert!(seats.take(WindowId { maker: 1, number: 2 }, &r.windows).unwrap().is_none());
-        let (small, _) = r.windows.create(4096, None).unwrap();
-        assert!(seats.take(small, &r.windows).is_err());
     }
 
     #[test]
@@ -375,18 +305,19 @@ mod tests {
         let r = Regions::new(0).unwrap();
         let slot = r.protect().unwrap();
         let board = r.lock().board.clone().unwrap().0;
-        let mut seats = Seats::new();
-        let seat = seats.take(board, &r.windows).unwrap().unwrap();
+        let mut readers = Readers::new();
+        let reader = readers.shared(board, &r.windows).unwrap().unwrap();
         let (inside, over) = (Barrier::new(2), AtomicBool::new(false));
         std::thread::scope(|threads| {
             threads.spawn(|| {
-                seat.access(slot, || {
-                    inside.wait();
-                    // Longer than a bounded wait.
-                    std::thread::sleep(PATIENCE * 2);
-                    over.store(true, Relaxed);
-                })
-                .unwrap();
+                reader
+                    .access(slot, || {
+                        inside.wait();
+                        // Longer than a bounded wait.
+                        std::thread::sleep(PATIENCE * 2);
+                        over.store(true, Relaxed);
+                    })
+                    .unwrap();
             });
             inside.wait();
             r.invalidate(slot, Wait::Over);

@@ -8,7 +8,8 @@ use ucx_sys::{self as ucx, Status};
 
 use crate::device;
 use crate::ffi::guard;
-use crate::region::{Regions, Seat, Seats, Slot, regions};
+use crate::readers::{Reader, Readers};
+use crate::region::{Regions, Slot, regions};
 
 /// Bytes of a packed key.
 pub(crate) const KEY: usize = 48;
@@ -90,7 +91,7 @@ pub(crate) struct Rkey {
     /// The window, once it is mapped here.
     mapping: Option<Arc<Mapping>>,
     /// On the board of its slot, if it has one.
-    seat: Option<Seat>,
+    reader: Option<Reader>,
 }
 
 /// How memory behind a key can be reached.
@@ -109,11 +110,11 @@ pub(crate) enum Reach {
 }
 
 impl Rkey {
-    /// Where `addr..addr+len` of the peer is, for an interface with these seats.
+    /// Where `addr..addr+len` of the peer is, for an interface with these reader slots.
     #[inline]
-    pub(crate) fn reach(&mut self, addr: u64, len: usize, seats: &mut Seats) -> Reach {
-        if self.key.slot.is_some() && !self.seat.as_ref().is_some_and(|s| seats.have(s)) {
-            if let Err(reach) = self.sit(seats) {
+    pub(crate) fn reach(&mut self, addr: u64, len: usize, readers: &mut Readers) -> Reach {
+        if self.key.slot.is_some() && !self.reader.as_ref().is_some_and(|r| readers.have(r)) {
+            if let Err(reach) = self.announce(readers) {
                 return reach;
             }
         }
@@ -134,14 +135,14 @@ impl Rkey {
         self.key.slot
     }
 
-    /// Takes a seat on the board of the key's slot.
+    /// Takes a reader slot on the board of the key's slot.
     #[cold]
-    fn sit(&mut self, seats: &mut Seats) -> Result<(), Reach> {
+    fn announce(&mut self, readers: &mut Readers) -> Result<(), Reach> {
         let Some(slot) = self.key.slot else { return Ok(()) };
         let id = WindowId { maker: self.key.id.maker, number: slot.board.into() };
         let windows = &self.regions.windows;
-        self.seat = match seats.take(id, windows) {
-            Ok(Some(seat)) => Some(seat),
+        self.reader = match readers.shared(id, windows) {
+            Ok(Some(reader)) => Some(reader),
             // Its owner looks at the slot then.
             Ok(None) if windows.denied(id) => return Err(Reach::Ask),
             Ok(None) => return Err(Reach::Want { id, wait: true }),
@@ -187,9 +188,9 @@ impl Rkey {
     /// Runs an access that `reach` allowed, unless the memory was taken back.
     #[inline]
     pub(crate) fn access<T>(&self, f: impl FnOnce() -> T) -> Option<T> {
-        match (self.key.slot, &self.seat) {
+        match (self.key.slot, &self.reader) {
             (None, _) => Some(f()),
-            (Some(slot), Some(seat)) => seat.access(slot, f),
+            (Some(slot), Some(reader)) => reader.access(slot, f),
             (Some(_), None) => None,
         }
     }
@@ -214,7 +215,7 @@ unsafe fn unpack(buffer: *const u8, rkey: *mut usize, handle: *mut *mut c_void) 
             };
             let Ok(regions) = regions() else { return ucx::UCS_ERR_IO_ERROR };
             let head = Head::HOST;
-            Box::into_raw(Box::new(Rkey { head, key, regions, mapping: None, seat: None })) as usize
+            Box::into_raw(Box::new(Rkey { head, key, regions, mapping: None, reader: None })) as usize
         };
         // SAFETY: the caller's promise.
         unsafe {

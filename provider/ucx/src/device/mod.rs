@@ -11,13 +11,11 @@
 //! | `key` | what a peer is told of memory, and what that is here |
 //! | `iface` | the interface: opening, addresses, progress |
 //! | `ep` | endpoints: put, get, flush |
-//! | `seats` | accesses to memory that may be taken back |
 
 pub(crate) mod ep;
 pub(crate) mod iface;
 pub(crate) mod key;
 pub(crate) mod md;
-mod seats;
 
 use std::sync::Mutex;
 
