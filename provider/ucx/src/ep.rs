@@ -24,7 +24,7 @@ pub(crate) struct Ep {
     /// Nothing starts before `outstanding` is 0.
     pub(crate) fenced: bool,
     pub(crate) pending: VecDeque<*mut PendingReq>,
-    /// Where it is among those whose pending requests wait for their turn.
+    /// Its place among the endpoints with pending requests.
     pub(crate) place: Option<Place>,
     /// Whether there was no room in the ring when that was looked at last; and whether the pending requests wait for
     /// something else.
@@ -307,7 +307,7 @@ pub(crate) unsafe extern "C" fn check(ep: ucx::Ep, _flags: c_uint, _comp: *mut C
         // SAFETY: an endpoint of ours, and its interface.
         let e = unsafe { of(ep) };
         if e.dead.is_none() {
-            // An end that came over a socket is told by progress; who was never reached is tried.
+            // An end that came over a socket is told by progress; a peer that was never reached is tried.
             // SAFETY: as above.
             if let Err(why @ Refused::Gone(_)) = unsafe { (*e.iface).link.room(e.peer, 0) } {
                 e.refused(why);

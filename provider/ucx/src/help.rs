@@ -63,7 +63,7 @@ pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<
     Some(())
 }
 
-/// Copies pieces of the peers' transfer whose turn it is, `GO` bytes; how many.
+/// Copies pieces of the first of the peers' transfers, `GO` bytes; how many.
 pub(crate) fn go_on(i: &mut Iface) -> u32 {
     let Some(mut h) = i.helping.pop_front() else { return 0 };
     let (link, done) = (&mut i.link, &mut h.done);

@@ -42,14 +42,14 @@ pub(crate) struct Iface {
     pub(crate) rx: Buffers,
     /// How many frames the next call takes in at most.
     pub(crate) budget: u32,
-    /// How many calls in a row found nothing, since the last put to mapped memory: who puts does not wait
+    /// How many calls in a row found nothing, since the last put to mapped memory: a process that puts does not wait
     /// for long, even if what it waits for never comes by us but is put to its own memory.
     pub(crate) empty: u32,
     /// There is more to do than frames: `failed`, `waiting`, `remote`, `shared`, `stuck` or `helping`.
     pub(crate) busy: bool,
     /// Endpoints with pending requests.
     pub(crate) waiting: Waiting,
-    /// The endpoint whose pending request has its turn, while that exists.
+    /// The endpoint of the pending request that runs, while that exists.
     pub(crate) dispatching: *mut Ep,
     /// Endpoints whose failure is still to be told.
     pub(crate) failed: Vec<*mut Ep>,
@@ -58,7 +58,7 @@ pub(crate) struct Iface {
     pub(crate) remote: Remote,
     /// Puts and gets of which the owner of the memory copies a part.
     pub(crate) shared: Vec<Shared>,
-    /// Those that were given up, and whose owners are stopped inside a copy.
+    /// Those that were given up while the owners were stopped inside a copy.
     pub(crate) stuck: Vec<Shared>,
     /// Peers' puts and gets of which a part is copied here.
     pub(crate) helping: VecDeque<Helping>,
@@ -200,7 +200,7 @@ type Arguments = (ucx::Md, *mut c_void, *const IfaceParams, *const c_void);
 /// Has UCX initialise the base of an interface of sort `I`, and hands that over.
 ///
 /// # Safety
-/// `iface` was boxed, is nobody else's, and begins with a `BaseIface`; UCX's arguments.
+/// `iface` was boxed, has no other user, and begins with a `BaseIface`; UCX's arguments.
 unsafe fn init<I>(
     iface: *mut I,
     served: &'static Served,

@@ -11,7 +11,8 @@ use crate::frame::MAX_AM;
 use crate::iface::{self, Iface};
 use crate::queue::Queue;
 
-/// The endpoints with pending requests: those whose turn is to come, and those that have to wait for the next call.
+/// The endpoints with pending requests: those that this call of `dispatch` still looks at, and those that wait for
+/// the next call.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     queues: [Queue<*mut Ep>; 2],
@@ -58,7 +59,7 @@ impl Waiting {
         self.queues[which].remove(ticket);
     }
 
-    /// The next whose turn it is.
+    /// The next endpoint to look at.
     fn pop(&mut self) -> Option<*mut Ep> {
         self.queues[self.now].pop()
     }

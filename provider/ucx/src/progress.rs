@@ -117,7 +117,7 @@ unsafe fn rest(this: *mut Iface) {
         (*this).empty = 0;
         (*this).eps.is_empty()
     };
-    // Who talks to nobody here waits for somebody elsewhere.
+    // A process without endpoints here waits for what comes elsewhere.
     if !alone {
         std::thread::yield_now();
     }
@@ -131,7 +131,7 @@ unsafe fn rest(this: *mut Iface) {
 unsafe fn receive(this: *mut Iface, frame: ShmFrame) {
     let (from, len) = (frame.from(), frame.len());
     // SAFETY: the caller's promise; a buffer has room for `MAX_FRAME` bytes, zeroed when it was made, and
-    // is nobody else's.
+    // has no other user.
     unsafe {
         let i = &mut *this;
         let buffer = i.rx.take();
@@ -218,7 +218,7 @@ pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) ->
     guard(|| {
         // SAFETY: an interface of ours.
         let i = unsafe { of(iface) };
-        // Who shares a copy tells it by no ring.
+        // The end of a shared copy is told by no ring.
         if !i.failed.is_empty() || !i.shared.is_empty() || !i.stuck.is_empty() || !i.helping.is_empty() {
             return ucx::UCS_ERR_BUSY;
         }

@@ -84,7 +84,7 @@ struct Memory {
     next: u64,
 }
 
-/// A registration, whose name no later one has.
+/// The name of a registration, which no later one has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Region(usize, u64);
 
@@ -210,13 +210,13 @@ impl Regions {
 /// Waits until all processes have left a slot, or have ended; `false` if that cannot be known of one.
 #[cold]
 fn left(board: &Hazards, slot: Slot) -> bool {
-    let mut told: Option<Instant> = None;
+    let mut warned: Option<Instant> = None;
     while let Some(pid) = board.inside(slot.index) {
         if pid == 0 {
             return false;
         }
-        if told.is_none_or(|when| when.elapsed() > WARN_AGAIN) {
-            told = Some(Instant::now());
+        if warned.is_none_or(|when| when.elapsed() > WARN_AGAIN) {
+            warned = Some(Instant::now());
             log::warn!(
                 "memory that is deregistered is still accessed by process {pid}, which is waited for: if it is stopped, \
                  let it go on (SIGCONT), or end it"
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_deregisters_waits_for_accesses_for_peers() {
+    fn deregistration_waits_for_accesses_for_peers() {
         let r = Regions::new(0).unwrap();
         let number = r.add(1000, 1000);
         let (inside, over) = (Barrier::new(2), AtomicBool::new(false));

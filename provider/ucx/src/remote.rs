@@ -8,7 +8,7 @@
 //!
 //! The slot is that of the key, if it has one: other memory may be registered at the address by now.
 //!
-//! Who asks has at most [`WINDOW`] requests unanswered by a peer; further ones wait here. So for a peer that does not
+//! An interface has at most [`WINDOW`] requests unanswered by a peer; further ones wait here. So for a peer that does not
 //! read its replies, because it is stopped, say, no more than that many are kept. A peer that asks for more is cut off:
 //! not to read its frames any more would do as well against one, but two that wait for each other's replies would
 //! then wait for ever.
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_its_replies_is_greedy() {
+    fn a_peer_that_does_not_read_its_replies_is_greedy() {
         let (mut remote, peer, mut sent) = (Remote::default(), PeerId(3), Vec::new());
         for n in 0..2 * WINDOW {
             assert_eq!(remote.is_greedy(peer), n == 2 * WINDOW);

@@ -41,7 +41,7 @@ impl Head {
 /// What a peer is told of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
-    /// Whose it is; number 0 if it is no window.
+    /// The window, or maker and number 0 if it is none.
     pub(crate) id: WindowId,
     pub(crate) base: u64,
     pub(crate) len: u64,

@@ -219,7 +219,7 @@ pub(crate) unsafe extern "C" fn get_short(
         if length == 0 {
             return ucx::UCS_OK;
         }
-        // SAFETY: UCX's arguments. Only what is done at once is offered: nobody would wait for it.
+        // SAFETY: UCX's arguments. Only what is done at once is offered: a short get has no completion.
         unsafe {
             match way(ep::of(ep), rkey, addr, length as usize) {
                 Ok(Way::Request) => ucx::UCS_ERR_UNSUPPORTED,

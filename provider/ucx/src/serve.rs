@@ -1,4 +1,4 @@
-//! Requests of peers, carried out by the progress of the process whose memory they are for.
+//! Requests of peers, carried out by the progress of the process that has the memory.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -80,7 +80,7 @@ pub(crate) fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Optio
         }
         Some(Err(status)) => reply[1] = status as u8,
     }
-    // Who is gone needs none.
+    // A peer that is gone needs none.
     let _ = i.post(from, reply, true);
     Some(())
 }

@@ -1,9 +1,9 @@
 //! Large puts and gets by CMA, which both sides copy.
 //!
-//! One core's copy is far from what the memory can do. So whoever puts or gets opens a counter that both sides can
+//! One core's copy is far from what the memory can do. So the side that puts or gets opens a counter that both sides can
 //! reach, says where its memory is, and copies piece after piece, each taken from the counter. The owner of the
 //! remote memory, if its progress comes to it meanwhile, takes pieces too and copies them the other way round. If
-//! not, it takes none, and all is copied here as it would have been anyway: nobody waits for the other to begin.
+//! not, it takes none, and all is copied here as it would have been anyway: no side waits for the other to begin.
 //!
 //! ```text
 //! | SHARE, put?, parts, 0 | address | length | bytes of a piece | counter, turn | slot of the key, 0 | parts: address, length; ... |
@@ -68,11 +68,11 @@ impl Help {
         if !self.can || self.cannot {
             return false;
         }
-        let told = self.missed < PATIENCE || self.missed % RARELY == 0;
-        if !told {
+        let asks = self.missed < PATIENCE || self.missed % RARELY == 0;
+        if !asks {
             self.missed += 1;
         }
-        told
+        asks
     }
 
     fn took(&mut self, pieces: u16) {
@@ -288,7 +288,7 @@ pub(crate) fn stuck(i: &Iface, ep: *mut Ep) -> u32 {
     i.stuck.iter().filter(|s| s.ep == ep).count() as u32
 }
 
-/// An endpoint is gone: the operations that were given up are nobody's, also if another endpoint has its place.
+/// An endpoint is gone: the operations that were given up have none, also if another endpoint has its place.
 pub(crate) fn orphan(i: &mut Iface, ep: *mut Ep) {
     for s in i.stuck.iter_mut().filter(|s| s.ep == ep) {
         s.ep = std::ptr::null_mut();
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_never_helps_is_asked_rarely_and_who_does_again_each_time() {
+    fn an_owner_that_never_helps_is_asked_rarely_and_one_that_does_each_time() {
         let mut help = Help::default();
         assert!(!help.is_worth_asking(), "whether CMA works is not known");
         help.can = true;

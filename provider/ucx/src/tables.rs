@@ -64,7 +64,7 @@ pub(crate) fn register_all() {
     }
 }
 
-/// Who is served with this component.
+/// The copy of UCX that is served with this component.
 pub(crate) fn of_component(component: *const c_void) -> Option<&'static Served> {
     let served = SERVED.lock().unwrap_or_else(|e| e.into_inner());
     served.iter().find(|s| s.component.cast_const() == component).copied()

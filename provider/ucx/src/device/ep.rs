@@ -188,7 +188,7 @@ impl Iface {
             log::debug!("pid {} is gone", of.pid);
             return ucx::UCS_ERR_CONNECTION_RESET;
         }
-        if !std::mem::replace(&mut self.told, true) {
+        if !std::mem::replace(&mut self.warned, true) {
             log::warn!("pid {}: {why}", of.pid);
         }
         ucx::UCS_ERR_IO_ERROR
@@ -216,7 +216,7 @@ unsafe fn spans(iov: *const Iov, count: usize) -> Option<(ArrayVec<Span, MAX_IOV
     Some((out, total))
 }
 
-/// A copy is over: tells whoever waits for that.
+/// A copy is over: completes it, and flushes that waited for it.
 ///
 /// # Safety
 /// `this` must be an interface that no one borrows from. Calls UCX back.
@@ -266,7 +266,7 @@ pub(crate) unsafe extern "C" fn pending_add(_ep: ucx::Ep, _req: *mut PendingReq,
 
 pub(crate) unsafe extern "C" fn pending_purge(_ep: ucx::Ep, _callback: Option<PurgeFn>, _arg: *mut c_void) {}
 
-/// Copies are not taken back: they end by themselves, also if the peer is dead, whose memory stays as long
+/// Copies are not taken back: they end by themselves, also if the peer is dead: its memory stays as long
 /// as it is open here.
 pub(crate) unsafe extern "C" fn flush(ep: ucx::Ep, _flags: c_uint, comp: *mut Completion) -> Status {
     guard(|| {

@@ -20,7 +20,7 @@ const BATCH: u32 = 16;
 /// Bytes of an interface's address: which process it is of.
 pub(super) const ADDRESS: usize = 16;
 
-/// A copy in flight: whose it is, and whom to tell.
+/// A copy in flight: its endpoint, and its completion.
 #[derive(Debug)]
 pub(super) struct Copy {
     pub(super) ep: *mut Ep,
@@ -38,12 +38,12 @@ pub(crate) struct Iface {
     pub(super) readers: Readers,
     pub(super) eps: Vec<*mut Ep>,
     pub(super) served: &'static Served,
-    /// Never rings: who would sleep while there are copies in flight is told not to.
+    /// Never rings: a process that would sleep while there are copies in flight is told not to.
     event: OwnedFd,
     /// Bytes a second between two devices.
     bandwidth: f64,
     /// That a copy failed was told.
-    pub(super) told: bool,
+    pub(super) warned: bool,
 }
 
 /// # Safety
@@ -71,7 +71,7 @@ pub(crate) fn new(served: &'static Served) -> Option<*mut Iface> {
         (&raw mut (*at).served).write(served);
         (&raw mut (*at).event).write(OwnedFd::from_raw_fd(fd));
         (&raw mut (*at).bandwidth).write(hmem::cuda::peer_bandwidth());
-        (&raw mut (*at).told).write(false);
+        (&raw mut (*at).warned).write(false);
     }
     Some(Box::into_raw(iface).cast())
 }
@@ -269,7 +269,7 @@ pub(crate) unsafe extern "C" fn event_fd_get(iface: ucx::Iface, fd: *mut c_int) 
     })
 }
 
-/// Nothing wakes who waits for a device, so nobody sleeps meanwhile.
+/// A device wakes no process, so that none may sleep meanwhile.
 pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) -> Status {
     guard(|| {
         // SAFETY: an interface of ours.
