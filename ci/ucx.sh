@@ -102,7 +102,7 @@ helped() {
 
 part_client() {
     local host mode want out status
-    gcc -O1 -o "$WORK/ucx-client" tests/ucx/client.c -lucp -lucs
+    gcc -O1 -pthread -o "$WORK/ucx-client" tests/ucx/client.c -lucp -lucs
     gcc -O1 -shared -fPIC -o "$WORK/ucx-nowrite.so" tests/ucx/nowrite.c
     for host in $hosts; do
         use "$host"
@@ -201,7 +201,7 @@ part_cuda() {
     local host mode option want out status kind more
     stand_in
     gcc -O1 -Wno-unused-function -o "$WORK/ucx-cuda/client" tests/ucx/cuda.c -lucp -lucs -ldl
-    gcc -O1 -o "$WORK/ucx-client" tests/ucx/client.c -lucp -lucs
+    gcc -O1 -pthread -o "$WORK/ucx-client" tests/ucx/client.c -lucp -lucs
     gcc -O1 -Wno-unused-function -o "$WORK/ucx-death" tests/ucx/death.c -lucp -lucs -ldl
     for host in $hosts; do
         # Debian's has no module for CUDA.
