@@ -81,10 +81,10 @@ pub(crate) fn go_on(i: &mut Iface) -> u32 {
     // Memory that is deregistered by now is not copied any more.
     if over == Some(false) {
         i.helping.push_back(h);
-        i.busy = true;
     } else {
         h.report(&mut i.link);
     }
+    i.busy |= !i.helping.is_empty();
     copied.into()
 }
 
