@@ -2,7 +2,7 @@
 
 use std::ffi::{c_uint, c_void};
 
-use engine::Link;
+use link_api::Link;
 use hmem::{Kind, Span};
 use ucx_sys::{self as ucx, Completion, Iov, PackFn, Status};
 

@@ -1,7 +1,7 @@
 //! Which way memory behind a key is reached, and accesses to it: by CMA, or by request.
 
 use arrayvec::ArrayVec;
-use engine::{Grant, Link, NoDirect, Refused};
+use link_api::{Grant, Link, NoDirect, Refused};
 use hmem::Span;
 use ucx_sys::{self as ucx, Completion, Status};
 use wire::Seg;

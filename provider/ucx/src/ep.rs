@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint};
 
-use engine::{Link, PeerId, Refused};
+use link_api::{Link, PeerId, Refused};
 use link::full_fence;
 use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, PendingReq, Status};
 

@@ -1,7 +1,7 @@
 //! Large puts and gets of peers, of which pieces are copied here ([`crate::share`] has the other side).
 
 use arrayvec::ArrayVec;
-use engine::{PeerId, Share};
+use link_api::{PeerId, PieceCounter};
 use hmem::{Kind, Span};
 use link::ShmLink;
 use wire::Seg;
@@ -34,7 +34,7 @@ pub(crate) struct Helping {
 pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<()> {
     let (addr, len) = (word(body, 0)? as usize, usize::try_from(word(body, 1)?).ok()?);
     let (piece, name) = (usize::try_from(word(body, 2)?).ok()?, word(body, 3)?);
-    let share = Share { slot: (name >> TURN) as u16, turn: name & ((1 << TURN) - 1) };
+    let share = PieceCounter { slot: (name >> TURN) as u16, generation: name & ((1 << TURN) - 1) };
     let slot = Slot::unpack(body.get(SLOT_AT..)?)?;
     let parts = body.get(8 * WORDS..)?.chunks_exact(16);
     let there: ArrayVec<Seg, MAX_IOV> = parts
@@ -92,7 +92,7 @@ impl Helping {
     /// No more pieces are taken.
     fn report(&self, link: &mut ShmLink) {
         if self.done.pieces > 0 {
-            link.share_report(self.part.peer, self.part.share, self.done.pieces, self.done.good);
+            link.pieces_report(self.part.peer, self.part.share, self.done.pieces, self.done.good);
         }
     }
 }
@@ -122,7 +122,7 @@ mod tests {
     fn one_call_of_progress_copies_no_more_than_a_go() {
         const LEN: usize = 10 * GO + 5;
         let (piece, pieces) = engine::pieces(LEN);
-        let part = Part { peer: PeerId(0), share: Share { slot: 0, turn: 1 }, len: LEN, piece, pieces };
+        let part = Part { peer: PeerId(0), share: PieceCounter { slot: 0, generation: 1 }, len: LEN, piece, pieces };
         let (mut done, mut next, mut copied, mut calls) = (Done::NOTHING, 0, vec![], 0);
         loop {
             let before = copied.len();

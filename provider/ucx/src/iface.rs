@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use engine::{Link, PeerId};
+use link_api::{Link, PeerId};
 use link::{OpenOptions, ShmLink, full_fence};
 use ucx_sys::{
     self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, IfaceOps, IfaceParams, PerfAttr, Status, Table,
@@ -400,7 +400,7 @@ impl Iface {
         let shared = self.shared.iter().chain(&self.stuck).any(|s| s.peer == peer);
         let shared = shared || help::helps(self, peer);
         let named = shared || self.eps.contains_key(&peer) || self.remote.names(peer);
-        if !named && !self.link.is_met(peer) {
+        if !named && !self.link.is_connected(peer) {
             self.remote.forget(peer);
             self.link.forget(peer);
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_uint, c_void};
 
-use engine::{PeerId, Refused};
+use link_api::{PeerId, Refused};
 use ucx_sys::{self as ucx, PendingReq, PurgeFn, Status};
 
 use crate::ep::{Ep, of};

@@ -2,8 +2,8 @@
 
 use std::ffi::{c_int, c_uint};
 
-use engine::{Event, Frame as _, Glance, Gone, Link, PeerId};
-use link::{ShmFrame, look_no_further};
+use link_api::{Event, PollFrame, Gone, Link, PeerId};
+use link::{Frame, speculation_barrier};
 use ucx_sys::{self as ucx, Status};
 
 use crate::ffi::guard;
@@ -37,13 +37,13 @@ pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
     // SAFETY: an interface of ours, which UCX does not close in its own callbacks.
     guard(|| unsafe {
         // Most calls find nothing, and what such a call costs delays what comes meanwhile.
-        match (*this).link.glance() {
-            Glance::Nothing if !(*this).busy => {
-                look_no_further();
+        match (*this).link.poll_frame() {
+            PollFrame::Nothing if !(*this).busy => {
+                speculation_barrier();
                 nothing(this);
                 0
             }
-            Glance::Frame(frame) => advance(this, Some(frame)),
+            PollFrame::Frame(frame) => advance(this, Some(frame)),
             _ => advance(this, None),
         }
     })
@@ -70,7 +70,7 @@ unsafe fn nothing(this: *mut Iface) {
 /// # Safety
 /// `this` must be an interface of ours. Nothing borrows from it while UCX's handlers run.
 #[inline(never)]
-unsafe fn advance(this: *mut Iface, mut frame: Option<ShmFrame>) -> u32 {
+unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
     let mut done = 0;
     // SAFETY: the caller's promise; each borrow ends before a handler is called.
     unsafe {
@@ -87,12 +87,12 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<ShmFrame>) -> u32 {
                     receive(this, first);
                     // Most probably the next one is of the same peer's.
                     if done + 1 < budget {
-                        frame = (*this).link.more(from);
+                        frame = (*this).link.poll_frame_from(from);
                     }
                 }
                 Some(Event::Closed(peer, why)) => closed(this, peer, why),
                 // Of copies by a device, which another interface does.
-                Some(Event::Copied(..)) => {}
+                Some(Event::Done(..)) => {}
             }
             done += 1;
         }
@@ -128,8 +128,8 @@ unsafe fn rest(this: *mut Iface) {
 /// # Safety
 /// As for `advance`.
 #[inline]
-unsafe fn receive(this: *mut Iface, frame: ShmFrame) {
-    let (from, len) = (frame.from(), frame.len());
+unsafe fn receive(this: *mut Iface, frame: Frame) {
+    let (from, len) = (frame.from, frame.len);
     // SAFETY: the caller's promise; a buffer has room for `MAX_FRAME` bytes, zeroed when it was made, and
     // has no other user.
     unsafe {

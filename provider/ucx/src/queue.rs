@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    /// Ticket of the first place.
+    /// RegionVersion of the first place.
     first: u64,
     /// Neither the first nor the last is empty.
     places: VecDeque<Option<T>>,

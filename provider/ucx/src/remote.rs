@@ -18,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::rc::Rc;
 
-use engine::{Link, PeerId, Refused};
+use link_api::{Link, PeerId, Refused};
 use ucx_sys::{self as ucx, Completion, Status, UnpackFn};
 
 use crate::ep::{self, Ep};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use engine::{Link, PeerId};
+use link_api::{Link, PeerId};
 use hmem::guard::Guard;
 use hmem::{AtomicOp, Datatype, Kind, NotApplied, Span};
 use ucx_sys::{self as ucx, Status};
@@ -21,7 +21,7 @@ pub(crate) fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Optio
         log::warn!(
             "{addr} is cut off: it asks for more than {WINDOW} accesses and does not read the replies"
         );
-        i.link.cut(from);
+        i.link.disconnect(from);
         i.busy = true;
         return Some(());
     }

@@ -11,10 +11,10 @@
 //!
 //! When there are no more pieces, the owner reports in shared memory how many it has done. Until then an operation of
 //! which it took any is in flight. If it is cancelled or its endpoint destroyed, the owner's permission ends
-//! ([`Link::revoke`]), so that UCX's memory is not accessed once it was given back.
+//! ([`RmaLink::revoke`]), so that UCX's memory is not accessed once it was given back.
 
 use arrayvec::ArrayVec;
-use engine::{Grant, Link, PeerId, Share};
+use link_api::{Grant, Link, PeerId, PieceCounter};
 use hmem::Span;
 use link::ShmLink;
 use ucx_sys::{self as ucx, Completion, Status};
@@ -47,8 +47,8 @@ const PATIENCE: u32 = 4;
 const RARELY: u32 = 32;
 
 /// The name under which an owner accesses memory here, so that it can be taken back.
-fn request(share: Share) -> u64 {
-    u64::from((share.turn as u32).max(1)) << 32 | u64::from(share.slot)
+fn request(share: PieceCounter) -> u64 {
+    u64::from((share.generation as u32).max(1)) << 32 | u64::from(share.slot)
 }
 
 /// What an endpoint knows of its peer's help.
@@ -85,7 +85,7 @@ impl Help {
 pub(crate) struct Shared {
     ep: *mut Ep,
     pub(crate) peer: PeerId,
-    share: Share,
+    share: PieceCounter,
     /// How many the owner has.
     theirs: u16,
     /// Whether all of ours could be copied.
@@ -96,7 +96,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Whether the owner is done, and all is there.
     fn over(&self, i: &Iface) -> Option<bool> {
-        let (done, good) = i.link.share_reported(self.peer, self.share)?;
+        let (done, good) = i.link.pieces_reported(self.peer, self.share)?;
         Some(self.good && good && done == self.theirs)
     }
 }
@@ -108,15 +108,15 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     }
     // SAFETY: an endpoint's interface outlives it.
     let i = unsafe { &mut *e.iface() };
-    if access.len < LEAST_IN_A_ROW && i.link.waiting(e.peer) {
+    if access.len < LEAST_IN_A_ROW && i.link.has_frames_of(e.peer) {
         return None;
     }
     let (piece, pieces) = engine::pieces(access.len);
-    let share = i.link.share_open(e.peer)?;
+    let share = i.link.pieces_open(e.peer)?;
     let part = Part { peer: e.peer, share, len: access.len, piece, pieces };
     let mut frame = ArrayVec::<u8, MAX>::new();
     let mut say = |bytes: &[u8]| frame.try_extend_from_slice(bytes);
-    let name = u64::from(share.slot) << TURN | share.turn;
+    let name = u64::from(share.slot) << TURN | share.generation;
     let head = [SHARE, access.put.into(), access.local.len() as u8, 0];
     let mut said = say(&head);
     for word in [access.addr, access.len as u64, piece as u64, name] {
@@ -140,7 +140,7 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     let Done { pieces: mine, good } = match copied {
         Ok(Some(done)) => done,
         refused => {
-            i.link.share_close(peer, share);
+            i.link.pieces_close(peer, share);
             return refused.err();
         }
     };
@@ -155,7 +155,7 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
         i.busy = true;
         return Some(ucx::UCS_INPROGRESS);
     };
-    i.link.share_close(peer, share);
+    i.link.pieces_close(peer, share);
     Some(if good { ucx::UCS_OK } else { alone(e, access) })
 }
 
@@ -163,7 +163,7 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub(crate) peer: PeerId,
-    pub(crate) share: Share,
+    pub(crate) share: PieceCounter,
     pub(crate) len: usize,
     pub(crate) piece: usize,
     pub(crate) pieces: u16,
@@ -196,7 +196,7 @@ impl Part {
             done,
             most,
             link,
-            |link| link.share_claim(self.peer, self.share, mine, self.pieces),
+            |link| link.pieces_claim(self.peer, self.share, mine, self.pieces),
             |link, off, len| match put {
                 true => link.put(self.peer, grant, there, off, here, off, len).is_ok(),
                 false => link.get(self.peer, grant, there, off, here, off, len).is_ok(),
@@ -251,7 +251,7 @@ pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
             (*this).shared.iter().enumerate().find_map(|(at, s)| Some((at, s.over(&*this)?)))
         {
             let Shared { ep, peer, share, access, .. } = (*this).shared.swap_remove(at);
-            (*this).link.share_close(peer, share);
+            (*this).link.pieces_close(peer, share);
             let status = if good { ucx::UCS_OK } else { alone(&mut *ep, &access) };
             if status != ucx::UCS_INPROGRESS {
                 complete(access.comp, status);
@@ -273,7 +273,7 @@ pub(crate) fn abandon(i: &mut Iface, ep: *mut Ep) -> Vec<*mut Completion> {
     while let Some(at) = i.shared.iter().position(|s| s.ep == ep) {
         let s = i.shared.swap_remove(at);
         // No piece is taken any more, and none that was taken is copied any more.
-        i.link.share_close(s.peer, s.share);
+        i.link.pieces_close(s.peer, s.share);
         let left = s.over(i).is_some() || i.link.revoke(s.peer, request(s.share)).is_ok();
         match left {
             true => out.push(s.access.comp),
