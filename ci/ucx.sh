@@ -4,7 +4,7 @@
 # for it to choose from:
 #
 #   ci/ucx.sh                 everything: the parts below
-#   ci/ucx.sh PART...         info uct client death cuda uid two unknown perf mpi shmem wheels nixl
+#   ci/ucx.sh PART...         info uct client death given cuda uid two unknown perf mpi shmem wheels nixl
 #   UCX_HOSTS="debian 1.22"   only these (default: all that ci/get-ucx gets)
 #   FAST=1                    a few sizes, fewer rounds
 #
@@ -69,19 +69,18 @@ part_info() {
 
 # What UCT's headers demand, and UCP seldom asks for.
 part_uct() {
-    local host test out status
+    local host test out status cma way
     gcc -O1 -o "$WORK/ucx-uct" tests/ucx/uct.c -luct -lucs
     for host in $hosts; do
         use "$host"
-        for test in zero align fixed pending replies; do
-            out=$logs/uct-$host-$test.log status=0
-            # Replies are of requests, which there are where there is no CMA.
-            STRAIT_UCX_CMA=$([ $test = replies ] && echo n || echo y) STRAIT_UCX_LOG=info \
-                timeout -k 5 100 "${run[@]}" "$WORK/ucx-uct" $test >"$out" 2>&1 || status=1
+        for test in zero align fixed pending replies descriptors; do
+            out=$logs/uct-$host-$test.log status=0 cma=y way=CMA
+            # Requests are for where there is no CMA.
+            case $test in replies|descriptors) cma=n way='rings and windows only: STRAIT_UCX_CMA=n' ;; esac
+            STRAIT_UCX_CMA=$cma STRAIT_UCX_LOG=info timeout -k 5 100 "${run[@]}" "$WORK/ucx-uct" $test >"$out" 2>&1 ||
+                status=1
             grep -q "^ok $test$" "$out" || status=1
-            # The log says which way memory goes.
-            grep -q "memory of peers: $([ $test = replies ] && echo 'rings and windows only: STRAIT_UCX_CMA=n' ||
-                echo CMA)" "$out" || status=1
+            grep -q "memory of peers: $way" "$out" || status=1 # the log says which way memory goes
             report $status "uct $host: $test"
         done
     done
@@ -102,7 +101,7 @@ helped() {
 
 part_client() {
     local host mode want out status
-    gcc -O1 -o "$WORK/ucx-client" tests/ucx/client.c -lucp -lucs
+    gcc -O1 -pthread -o "$WORK/ucx-client" tests/ucx/client.c -lucp -lucs
     gcc -O1 -shared -fPIC -o "$WORK/ucx-nowrite.so" tests/ucx/nowrite.c
     for host in $hosts; do
         use "$host"
@@ -152,6 +151,25 @@ part_death() {
     done
 }
 
+# Memory given back: not touched any more. Without CMA, no peer is ever inside an access.
+part_given() {
+    local host cma want out status
+    gcc -O1 -pthread -o "$WORK/ucx-given" tests/ucx/given.c -luct -lucs
+    for host in $hosts; do
+        use "$host"
+        for cma in y n; do
+            want="dereg exec"
+            [ $cma = n ] || want="dereg stop cancel exec"
+            out=$logs/given-$host-$cma.log status=0
+            # shellcheck disable=SC2086
+            STRAIT_UCX_CMA=$cma timeout -k 5 300 "${run[@]}" "$WORK/ucx-given" -n $((${FAST:-0} ? 20 : 200)) $want \
+                >"$out" 2>&1 || status=1
+            [ "$(grep -c '^ok given-' "$out")" = "$(wc -w <<<"$want")" ] || status=1
+            report $status "given $host cma=$cma: $want"
+        done
+    done
+}
+
 # stand_in: a driver for CUDA, and what else UCX's modules for it need, in $WORK/ucx-cuda.  Optimised, or
 # else no UCX can put its hooks for allocations into it.
 stand_in() {
@@ -182,7 +200,7 @@ part_cuda() {
     local host mode option want out status kind more
     stand_in
     gcc -O1 -Wno-unused-function -o "$WORK/ucx-cuda/client" tests/ucx/cuda.c -lucp -lucs -ldl
-    gcc -O1 -o "$WORK/ucx-client" tests/ucx/client.c -lucp -lucs
+    gcc -O1 -pthread -o "$WORK/ucx-client" tests/ucx/client.c -lucp -lucs
     gcc -O1 -Wno-unused-function -o "$WORK/ucx-death" tests/ucx/death.c -lucp -lucs -ldl
     for host in $hosts; do
         # Debian's has no module for CUDA.
@@ -470,7 +488,7 @@ part_nixl() {
 
 main() {
     [ -e "$so" ] || die "no $so (build it first: ci/build)"
-    (($#)) || set -- info uct client death cuda uid two unknown perf mpi shmem wheels nixl
+    (($#)) || set -- info uct client death given cuda uid two unknown perf mpi shmem wheels nixl
     # shellcheck disable=SC2086
     ci/get-ucx $hosts
     for part; do

@@ -14,6 +14,8 @@
  */
 #include "pair.h"
 
+#include <pthread.h>
+
 static const size_t sizes[] = {0, 1, 7, 8, 40, 44, 48, 52, 64, 100, 511, 512, 520, 1000, 4096, 8000, 8150, 8184,
     8192, 8200, 10000, 16384, 30000, 65536, 100001, 262144, 1000000, 4194304};
 
@@ -352,10 +354,25 @@ static void test_oneway(void) {
     free(local);
 }
 
-/* Gets that are cut off amid a copy, with a peer that lives: nobody writes to their memory once they have ended. Once more
- * than not the peer has a part of one by then. */
+/* The other side, which a thread stops for a while at some moment. */
+static struct {
+    pid_t pid;
+    unsigned after;
+} halted;
+
+static void *halt(void *arg) {
+    (void)arg;
+    usleep(halted.after);
+    kill(halted.pid, SIGSTOP);
+    usleep(1300000);
+    kill(halted.pid, SIGCONT);
+    return NULL;
+}
+
+/* Gets that are cut off amid a copy, with a peer that lives: their memory is not written to any more once they have ended.
+ * Most times the peer has a part of one by then; now and then it is stopped meanwhile. */
 static void test_cancel(void) {
-    enum { EACH = 1 << 20, GETS = 4, PAGE = 4096, TRIALS = 100 };
+    enum { EACH = 1 << 20, GETS = 4, PAGE = 4096, TRIALS = 100, HALT = 20 };
     static unsigned char before[GETS * EACH / PAGE];
     ucp_request_param_t p = {0}, force = {0};
     unsigned char *place = NULL;
@@ -365,8 +382,11 @@ static void test_cancel(void) {
     void *packed;
     size_t length;
     int late = 0;
+    pid_t mine = getpid();
 
     if (!error_mode) die("this needs endpoints in peer error mode");
+    whole(1, &mine, sizeof(mine));
+    whole(0, &halted.pid, sizeof(halted.pid));
     open_window(&w, GETS * EACH, 1);
     memset(w.memory, 0x11, w.size);
     check(ucp_rkey_pack(context, w.memh, &packed, &length), "ucp_rkey_pack");
@@ -384,6 +404,8 @@ static void test_cancel(void) {
     m.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
     for (int trial = 0; me == 0 && trial < TRIALS; trial++) {
         ucs_status_ptr_t get[GETS], closing;
+        int halts = trial % HALT == HALT - 1;
+        pthread_t thread;
         ucp_rkey_h rkey;
         ucp_mem_h memh;
         size_t page;
@@ -397,6 +419,8 @@ static void test_cancel(void) {
         /* The first one finds out that it can be done directly. */
         check(finish(ucp_get_nbx(ep, place, EACH, w.remote, rkey, &p), "get"), "get");
         memset(place, 0, EACH);
+        halted.after = rand() % 500;
+        if (halts && pthread_create(&thread, NULL, halt, NULL) != 0) die("no thread");
         for (int i = 0; i < GETS; i++) get[i] = ucp_get_nbx(ep, place + i * EACH, EACH, w.remote + i * EACH, rkey, &p);
         closing = ucp_ep_close_nbx(ep, &force);
         for (int i = 0; i < GETS; i++) {
@@ -406,6 +430,7 @@ static void test_cancel(void) {
             }
         }
         for (page = 0; page < sizeof(before); page++) before[page] = place[page * PAGE + PAGE - 1];
+        if (halts) pthread_join(thread, NULL);
         usleep(500);
         for (page = 0; page < sizeof(before); page++) {
             if (before[page] != place[page * PAGE + PAGE - 1]) die("trial %d: page %zu was written late", trial, page);

@@ -1,39 +1,35 @@
-//! Endpoints: active messages, the pending queue, flush.
+//! Endpoints: opening, failures, flush.
 
 use std::collections::VecDeque;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 
-use arrayvec::ArrayVec;
-use hmem::{Kind, Span};
-use link::full_fence;
 use link_api::{Link, PeerId, Refused};
-use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Iov, PackFn, PendingReq, PurgeFn, Status};
+use link::full_fence;
+use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, PendingReq, Status};
 
-use crate::attr::{MAX_HEADER, MAX_IOV, SEGMENT};
-use crate::ffi::guard;
-use crate::iface::{self, AM, HEAD, Iface};
-use crate::queue::Queue;
-use crate::remote::MAX_REQUEST;
+use crate::ffi::{complete, guard};
+use crate::iface::{self, Iface};
+use crate::pending::Place;
 use crate::share::{self, Help};
 
 /// An endpoint as UCX holds it: `uct_ep_t` is the first field.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Ep {
-    iface: *mut Iface,
+    pub(crate) iface: *mut Iface,
     pub(crate) peer: PeerId,
     /// Not every send may go out at once: look closer.
-    gate: bool,
-    dead: Option<Status>,
+    pub(crate) gate: bool,
+    pub(crate) dead: Option<Status>,
     /// Nothing starts before `outstanding` is 0.
-    fenced: bool,
-    pending: VecDeque<*mut PendingReq>,
-    /// Where it is among those whose pending requests wait for their turn.
-    place: Option<Place>,
+    pub(crate) fenced: bool,
+    pub(crate) pending: VecDeque<*mut PendingReq>,
+    /// Its place among the endpoints with pending requests.
+    pub(crate) place: Option<Place>,
     /// Whether there was no room in the ring when that was looked at last; and whether the pending requests wait for
     /// something else.
-    no_room: bool,
-    elsewhere: bool,
+    pub(crate) no_room: bool,
+    pub(crate) elsewhere: bool,
     /// Requests without a reply.
     pub(crate) outstanding: u32,
     /// To be completed when `outstanding` is 0.
@@ -45,90 +41,11 @@ pub(crate) struct Ep {
     pub(crate) help: Help,
 }
 
-/// The endpoints with pending requests: those whose turn is to come, and those that have to wait for the next call.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    queues: [Queue<*mut Ep>; 2],
-    /// Which of the two is the former.
-    now: usize,
-    /// The how manyth call of `dispatch` this is, and in which there was last no room for a peer.
-    call: u64,
-    no_room: Vec<u64>,
-}
-
-/// One of the two queues, and the ticket there.
-type Place = (usize, u64);
-
-impl Default for Waiting {
-    fn default() -> Waiting {
-        Waiting { queues: Default::default(), now: 0, call: 1, no_room: Vec::new() }
-    }
-}
-
-impl Waiting {
-    /// Whether no endpoint waits, between two calls of `dispatch`.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queues[self.now].is_empty()
-    }
-
-    fn push(&mut self, ep: *mut Ep, next_call: bool) -> Place {
-        let which = self.now ^ usize::from(next_call);
-        (which, self.queues[which].push(ep))
-    }
-
-    /// A request found no room in the ring to this peer.
-    fn set_no_room(&mut self, peer: PeerId) {
-        let at = peer.0 as usize;
-        self.no_room.resize(self.no_room.len().max(at + 1), 0);
-        self.no_room[at] = self.call;
-    }
-
-    /// Whether one has found none in this call.
-    fn has_no_room(&self, peer: PeerId) -> bool {
-        self.no_room.get(peer.0 as usize) == Some(&self.call)
-    }
-
-    fn remove(&mut self, (which, ticket): Place) {
-        self.queues[which].remove(ticket);
-    }
-
-    /// The next whose turn it is.
-    fn pop(&mut self) -> Option<*mut Ep> {
-        self.queues[self.now].pop()
-    }
-
-    /// All have had their turn.
-    fn turn_over(&mut self) {
-        self.now ^= 1;
-        self.call += 1;
-    }
-}
-
 /// # Safety
 /// `ep` must be an endpoint of ours. The answer must be gone before UCX is called back.
 pub(crate) unsafe fn of<'a>(ep: ucx::Ep) -> &'a mut Ep {
     // SAFETY: the caller's promise.
     unsafe { &mut *ep.cast::<Ep>() }
-}
-
-/// Counts a completion down.
-///
-/// # Safety
-/// `comp` must be null or a completion that still waits for this event.
-pub(crate) unsafe fn complete(comp: *mut Completion, status: Status) {
-    if comp.is_null() {
-        return;
-    }
-    // SAFETY: the caller's promise. The function may free it.
-    unsafe {
-        if status != ucx::UCS_OK && (*comp).status == ucx::UCS_OK {
-            (*comp).status = status;
-        }
-        (*comp).count -= 1;
-        if let (0, Some(func)) = ((*comp).count, (*comp).func) {
-            func(comp);
-        }
-    }
 }
 
 pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::Ep) -> Status {
@@ -222,7 +139,7 @@ impl Ep {
         if queued || self.fenced { Err(ucx::UCS_ERR_NO_RESOURCE) } else { Ok(()) }
     }
 
-    fn set_gate(&mut self) {
+    pub(crate) fn set_gate(&mut self) {
         self.gate = self.dead.is_some() || self.fenced || !self.pending.is_empty();
     }
 
@@ -322,229 +239,6 @@ pub(crate) unsafe fn report(this: *mut Iface, ep: *mut Ep) {
     }
 }
 
-/// Parts of host memory, as far as they fit.
-///
-/// # Safety
-/// `iov` must be `count` parts that stay valid while the answer is used.
-pub(crate) unsafe fn spans(iov: *const Iov, count: usize) -> Option<(ArrayVec<Span, MAX_IOV>, usize)> {
-    let mut out = ArrayVec::new();
-    let mut total = 0;
-    for i in 0..count {
-        // SAFETY: the caller's promise.
-        let part = unsafe { &*iov.add(i) };
-        let len = if part.count == 0 { 0 } else { part.length };
-        if len > 0 {
-            // SAFETY: the caller's promise: memory of that length.
-            let span = unsafe { Span::new(part.buffer.expose_provenance(), len, Kind::System) };
-            out.try_push(span).ok()?;
-            total += len;
-        }
-    }
-    Some((out, total))
-}
-
-/// The first bytes of an active message, [AM, id, 0, 0]: as one word, since one that is stored by bytes
-/// and loaded as a word has the load wait for all stores before it, those to the ring among them.
-#[inline]
-fn am(id: u8) -> [u8; HEAD] {
-    (u32::from(AM) | u32::from(id) << 8).to_le_bytes()
-}
-
-pub(crate) unsafe extern "C" fn am_short(
-    ep: ucx::Ep,
-    id: u8,
-    header: u64,
-    payload: *const c_void,
-    length: c_uint,
-) -> Status {
-    guard(|| {
-        // SAFETY: an endpoint of ours; nothing calls back.
-        let e = unsafe { of(ep) };
-        if let Err(status) = e.open() {
-            return status;
-        }
-        let len = length as usize;
-        if len + 8 > SEGMENT {
-            return ucx::UCS_ERR_EXCEEDS_LIMIT;
-        }
-        let mut head = [0; HEAD + 8];
-        head[..HEAD].copy_from_slice(&am(id));
-        head[HEAD..].copy_from_slice(&header.to_ne_bytes());
-        // SAFETY: UCX says that this memory is valid, which is all read before the return; the
-        // interface outlives its endpoints.
-        let sent = unsafe {
-            let body = [Span::new(payload.expose_provenance(), len, Kind::System)];
-            (*e.iface).link.send(e.peer, &head, &body, 0, len)
-        };
-        match sent {
-            Ok(()) => ucx::UCS_OK,
-            Err(why) => e.refused(why),
-        }
-    })
-}
-
-pub(crate) unsafe extern "C" fn am_short_iov(ep: ucx::Ep, id: u8, iov: *const Iov, count: usize) -> Status {
-    guard(|| {
-        // SAFETY: an endpoint of ours; nothing calls back; UCX's vector.
-        unsafe { send_parts(of(ep), &am(id), iov, count) }
-    })
-}
-
-/// # Safety
-/// `iov` must be `count` valid parts.
-unsafe fn send_parts(e: &mut Ep, head: &[u8], iov: *const Iov, count: usize) -> Status {
-    if let Err(status) = e.open() {
-        return status;
-    }
-    // SAFETY: the caller's promise; all is read before the return.
-    let Some((body, len)) = (unsafe { spans(iov, count) }) else { return ucx::UCS_ERR_INVALID_PARAM };
-    if head.len() - HEAD + len > SEGMENT {
-        return ucx::UCS_ERR_EXCEEDS_LIMIT;
-    }
-    // SAFETY: an endpoint's interface outlives it.
-    match unsafe { (*e.iface).link.send(e.peer, head, &body, 0, len) } {
-        Ok(()) => ucx::UCS_OK,
-        Err(why) => e.refused(why),
-    }
-}
-
-pub(crate) unsafe extern "C" fn am_bcopy(
-    ep: ucx::Ep,
-    id: u8,
-    pack: PackFn,
-    arg: *mut c_void,
-    _flags: c_uint,
-) -> isize {
-    guard(|| {
-        // SAFETY: an endpoint of ours. UCX's function writes at most what `query` says it may, and
-        // calls nothing of ours.
-        let sent = unsafe {
-            let e = of(ep);
-            if let Err(status) = e.open() {
-                return status.into();
-            }
-            (*e.iface).link.send_packed(e.peer, &am(id), SEGMENT, |to| pack(to.cast(), arg))
-        };
-        match sent {
-            Ok(n) => n as isize,
-            // SAFETY: as above.
-            Err(why) => unsafe { of(ep) }.refused(why).into(),
-        }
-    })
-}
-
-/// The bytes are copied at once, so this never has to wait for a completion.
-pub(crate) unsafe extern "C" fn am_zcopy(
-    ep: ucx::Ep,
-    id: u8,
-    header: *const c_void,
-    header_length: c_uint,
-    iov: *const Iov,
-    count: usize,
-    _flags: c_uint,
-    _comp: *mut Completion,
-) -> Status {
-    guard(|| {
-        let n = header_length as usize;
-        if n > MAX_HEADER {
-            return ucx::UCS_ERR_EXCEEDS_LIMIT;
-        }
-        let mut head = [0; HEAD + MAX_HEADER];
-        head[..HEAD].copy_from_slice(&am(id));
-        // SAFETY: UCX's header, which is not longer than the array; the rest as in `am_short_iov`.
-        unsafe {
-            head.as_mut_ptr().add(HEAD).copy_from_nonoverlapping(header.cast(), n);
-            send_parts(of(ep), &head[..HEAD + n], iov, count)
-        }
-    })
-}
-
-pub(crate) unsafe extern "C" fn pending_add(ep: ucx::Ep, req: *mut PendingReq, _flags: c_uint) -> Status {
-    guard(|| {
-        // SAFETY: an endpoint of ours, and its interface.
-        let (e, i) = unsafe { (of(ep), iface::of((*ep.cast::<Ep>()).iface.cast())) };
-        if e.pending.is_empty() {
-            // If there is room by now the request is not ours to keep.
-            let room = i.link.room(e.peer, MAX_REQUEST);
-            let no_room = matches!(room, Err(Refused::Busy));
-            e.elsewhere = e.fenced || e.awaits || i.remote.full(e.peer);
-            if e.dead.is_some() || !(no_room || e.elsewhere) {
-                return ucx::UCS_ERR_BUSY;
-            }
-            e.place = Some(i.waiting.push(e, false));
-            i.busy = true;
-        }
-        e.pending.push_back(req);
-        e.gate = true;
-        ucx::UCS_OK
-    })
-}
-
-pub(crate) unsafe extern "C" fn pending_purge(ep: ucx::Ep, callback: Option<PurgeFn>, arg: *mut c_void) {
-    guard(|| {
-        // SAFETY: an endpoint of ours, and its interface; requests are UCX's to free.
-        unsafe {
-            let e = of(ep);
-            let requests = std::mem::take(&mut e.pending);
-            e.set_gate();
-            if let Some(place) = e.place.take() {
-                (*e.iface).waiting.remove(place);
-            }
-            for req in requests {
-                if let Some(callback) = callback {
-                    callback(req, arg);
-                }
-            }
-        }
-    });
-}
-
-/// Offers pending requests their turn, one of each endpoint and round after round, until none finds room; how many
-/// were done. Room in the ring to a peer is given to the endpoints that wait for it in the order in which they are queued:
-/// from the first that finds none on the others have to wait for the next call, in which that one is the first.
-///
-/// # Safety
-/// `this` must be an interface that no one borrows from.
-pub(crate) unsafe fn dispatch(this: *mut Iface) -> u32 {
-    let mut done = 0;
-    // SAFETY: the caller's promise; a request belongs to UCX while its function runs, which may
-    // free it, destroy endpoints, or add to any queue. An endpoint that is destroyed leaves the queues, and
-    // `dispatching` if it is that one.
-    unsafe {
-        while let Some(ep) = (*this).waiting.pop() {
-            if !(*ep).elsewhere && (*this).waiting.has_no_room((*ep).peer) {
-                (*ep).place = Some((*this).waiting.push(ep, true));
-                continue;
-            }
-            (*ep).place = None;
-            let Some(req) = (*ep).pending.pop_front() else { continue };
-            (*ep).no_room = false;
-            (*this).dispatching = ep;
-            (*ep).gate = true;
-            let status = ((*req).func)(req);
-            if std::mem::replace(&mut (*this).dispatching, std::ptr::null_mut()).is_null() {
-                done += 1;
-                continue;
-            }
-            let stuck = status == ucx::UCS_ERR_NO_RESOURCE;
-            if stuck || status == ucx::UCS_INPROGRESS {
-                (*ep).pending.push_front(req);
-            }
-            done += u32::from(!stuck);
-            (*ep).set_gate();
-            (*ep).elsewhere = stuck && !(*ep).no_room;
-            if stuck && (*ep).no_room {
-                (*this).waiting.set_no_room((*ep).peer);
-            }
-            if !(*ep).pending.is_empty() && (*ep).place.is_none() {
-                (*ep).place = Some((*this).waiting.push(ep, stuck));
-            }
-        }
-        (*this).waiting.turn_over();
-    }
-    done
-}
-
 pub(crate) unsafe extern "C" fn flush(ep: ucx::Ep, flags: c_uint, comp: *mut Completion) -> Status {
     // What was stored to mapped memory is there before anything that follows is loaded.
     full_fence();
@@ -613,7 +307,7 @@ pub(crate) unsafe extern "C" fn check(ep: ucx::Ep, _flags: c_uint, _comp: *mut C
         // SAFETY: an endpoint of ours, and its interface.
         let e = unsafe { of(ep) };
         if e.dead.is_none() {
-            // An end that came over a socket is told by progress; who was never reached is tried.
+            // An end that came over a socket is told by progress; a peer that was never reached is tried.
             // SAFETY: as above.
             if let Err(why @ Refused::Gone(_)) = unsafe { (*e.iface).link.room(e.peer, 0) } {
                 e.refused(why);

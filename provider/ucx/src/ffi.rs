@@ -1,8 +1,12 @@
-//! The boundary: no panic leaves the crate.
+//! The boundary: no panic leaves the crate; what UCX's pointers stand for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ucx_sys::{self as ucx, Status};
+use arrayvec::ArrayVec;
+use hmem::{Kind, Span};
+use ucx_sys::{self as ucx, Completion, Iov, Status};
+
+use crate::attr::MAX_IOV;
 
 /// What an entry point answers when its body panicked.
 pub(crate) trait OnPanic {
@@ -54,4 +58,45 @@ fn panicked(what: &(dyn std::any::Any + Send)) {
         .or_else(|| what.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no reason given");
     log::error!("internal error: {text}");
+}
+
+/// Counts a completion down.
+///
+/// # Safety
+/// `comp` must be null or a completion that still waits for this event.
+pub(crate) unsafe fn complete(comp: *mut Completion, status: Status) {
+    if comp.is_null() {
+        return;
+    }
+    // SAFETY: the caller's promise. The function may free it.
+    unsafe {
+        if status != ucx::UCS_OK && (*comp).status == ucx::UCS_OK {
+            (*comp).status = status;
+        }
+        (*comp).count -= 1;
+        if let (0, Some(func)) = ((*comp).count, (*comp).func) {
+            func(comp);
+        }
+    }
+}
+
+/// Parts of host memory, as far as they fit.
+///
+/// # Safety
+/// `iov` must be `count` parts that stay valid while the answer is used.
+pub(crate) unsafe fn spans(iov: *const Iov, count: usize) -> Option<(ArrayVec<Span, MAX_IOV>, usize)> {
+    let mut out = ArrayVec::new();
+    let mut total = 0;
+    for i in 0..count {
+        // SAFETY: the caller's promise.
+        let part = unsafe { &*iov.add(i) };
+        let len = if part.count == 0 { 0 } else { part.length };
+        if len > 0 {
+            // SAFETY: the caller's promise: memory of that length.
+            let span = unsafe { Span::new(part.buffer.expose_provenance(), len, Kind::System) };
+            out.try_push(span).ok()?;
+            total += len;
+        }
+    }
+    Some((out, total))
 }

@@ -1,50 +1,34 @@
-//! The interface: opening, addresses, progress, events, failures.
+//! The interface: opening, addresses, flush.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use link::{OpenOptions, ShmLink, full_fence, speculation_barrier};
-use link_api::{Event, Frame, Gone, Link, PeerId, PollFrame};
+use link_api::{Link, PeerId};
+use link::{OpenOptions, ShmLink, full_fence};
 use ucx_sys::{
     self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, IfaceOps, IfaceParams, PerfAttr, Status, Table,
 };
 use wire::Addr;
 
-use crate::attr::{self, SEGMENT};
+use crate::attr;
 use crate::device;
-use crate::ep::{self, Ep};
+use crate::ep::Ep;
 use crate::ffi::guard;
+use crate::frame::MAX_FRAME;
+use crate::help::{self, Helping};
 use crate::md::Md;
 use crate::param;
-use crate::region::Seats;
+use crate::pending::Waiting;
+use crate::readers::Readers;
 use crate::remote::Remote;
 use crate::rx::Buffers;
 use crate::share::{self, Shared};
 use crate::tables::{PLACE, Served, int, place};
 
 /// What this door's peers speak; nothing that the engine does.
-const VERSION: u16 = 0x5504;
-
-/// Bytes before the payload of a frame: what it is, an active message's id, and two zeros.
-pub(crate) const HEAD: usize = 4;
-/// An active message.
-pub(crate) const AM: u8 = 0;
-
-/// Longest frame: a request for the longest segment.
-pub(crate) const MAX_FRAME: usize = HEAD + crate::remote::FIXED + SEGMENT;
-
-/// Messages up to this length are not offered to UCP to keep: copying them is cheaper than another
-/// buffer.
-const INLINE: usize = 512;
-
-/// Most frames taken in by one call.
-const BATCH: u32 = 16;
-
-/// After how many calls in a row that found nothing one lets another process have the core: where
-/// there are more processes than cores, it may be the one that is waited for.
-const PATIENCE: u32 = 1024;
+const VERSION: u16 = 0x5505;
 
 /// Bytes of an interface's address: the port it listens at, as far as that goes.
 const ADDRESS: usize = 8;
@@ -55,17 +39,17 @@ const ADDRESS: usize = 8;
 pub(crate) struct Iface {
     pub(crate) base: BaseIface,
     pub(crate) link: ShmLink,
-    rx: Buffers,
+    pub(crate) rx: Buffers,
     /// How many frames the next call takes in at most.
-    budget: u32,
-    /// How many calls in a row found nothing, since the last put to mapped memory: who puts does not wait
+    pub(crate) budget: u32,
+    /// How many calls in a row found nothing, since the last put to mapped memory: a process that puts does not wait
     /// for long, even if what it waits for never comes by us but is put to its own memory.
     pub(crate) empty: u32,
-    /// There is more to do than frames: `failed`, `waiting`, `remote` or `shared`.
+    /// There is more to do than frames: `failed`, `waiting`, `remote`, `shared`, `stuck` or `helping`.
     pub(crate) busy: bool,
     /// Endpoints with pending requests.
-    pub(crate) waiting: ep::Waiting,
-    /// The endpoint whose pending request has its turn, while that exists.
+    pub(crate) waiting: Waiting,
+    /// The endpoint of the pending request that runs, while that exists.
     pub(crate) dispatching: *mut Ep,
     /// Endpoints whose failure is still to be told.
     pub(crate) failed: Vec<*mut Ep>,
@@ -74,14 +58,16 @@ pub(crate) struct Iface {
     pub(crate) remote: Remote,
     /// Puts and gets of which the owner of the memory copies a part.
     pub(crate) shared: Vec<Shared>,
-    /// Those that were given up, and whose owners are stopped inside a copy.
+    /// Those that were given up while the owners were stopped inside a copy.
     pub(crate) stuck: Vec<Shared>,
+    /// Peers' puts and gets of which a part is copied here.
+    pub(crate) helping: VecDeque<Helping>,
     pub(crate) served: &'static Served,
     pub(crate) md: *const Md,
     /// Where bytes rest between a peer's memory and a callback.
     pub(crate) bounce: Vec<u8>,
     /// On the boards of peers whose memory may be taken back.
-    pub(crate) seats: Seats,
+    pub(crate) readers: Readers,
 }
 
 /// UCX's worker serializes all calls, and interfaces belong to one.
@@ -136,67 +122,76 @@ pub(crate) unsafe extern "C" fn open(
         }
         // SAFETY: likewise.
         let (owner, p) = unsafe { (&*md.cast::<Md>(), &*params) };
-        let headroom =
-            if p.field_mask & ucx::UCT_IFACE_PARAM_FIELD_RX_HEADROOM != 0 { p.rx_headroom } else { 0 };
-        let given = |field, value| if p.field_mask & field != 0 { Some(value) } else { None };
-        let align = (
-            given(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGNMENT, p.am_alignment).unwrap_or(1),
-            given(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGN_OFFSET, p.am_align_offset).unwrap_or(0),
-        );
-        let Some(rx) = Buffers::new(headroom, MAX_FRAME, align) else {
-            log::error!("an alignment of {} bytes is none that messages can have", align.0);
-            return ucx::UCS_ERR_INVALID_PARAM;
-        };
-        let settings = param::get();
-        let options = OpenOptions {
-            bind: Some((Ipv4Addr::LOCALHOST, 0).into()),
-            ring: settings.rings.0,
-            long_ring: settings.rings.1,
-            cma: owner.cma,
-            // For device memory there is another interface.
-            device_direct: false,
-            // An address is only told by an interface that listens.
-            connect_timeout: Duration::ZERO,
-            version: VERSION,
-            windows: Some(owner.regions.windows.clone()),
-            ..OpenOptions::default()
-        };
-        let link = match ShmLink::open(options) {
-            Ok(link) => link,
-            Err(e) => {
-                log::error!("no endpoint on this host: {e}");
-                return ucx::UCS_ERR_IO_ERROR;
-            }
-        };
         let served = owner.served;
-        let mut iface: Box<std::mem::MaybeUninit<Iface>> = Box::new_uninit();
-        let at = iface.as_mut_ptr();
-        // SAFETY: every field is written once: `base` with zeros, for UCX to fill in.
-        unsafe {
-            (&raw mut (*at).base).write_bytes(0, 1);
-            (&raw mut (*at).link).write(link);
-            (&raw mut (*at).rx).write(rx);
-            (&raw mut (*at).budget).write(1);
-            (&raw mut (*at).empty).write(0);
-            (&raw mut (*at).busy).write(false);
-            (&raw mut (*at).waiting).write(ep::Waiting::default());
-            (&raw mut (*at).dispatching).write(std::ptr::null_mut());
-            (&raw mut (*at).failed).write(Vec::new());
-            (&raw mut (*at).eps).write(HashMap::new());
-            (&raw mut (*at).live).write(HashSet::new());
-            (&raw mut (*at).remote).write(Remote::default());
-            (&raw mut (*at).shared).write(Vec::new());
-            (&raw mut (*at).stuck).write(Vec::new());
-            (&raw mut (*at).served).write(served);
-            (&raw mut (*at).md).write(md.cast());
-            (&raw mut (*at).bounce).write(Vec::new());
-            (&raw mut (*at).seats).write(Seats::new());
-        }
-        let iface: *mut Iface = Box::into_raw(iface).cast();
+        let iface = match new(owner, p) {
+            Ok(iface) => iface,
+            Err(status) => return status,
+        };
         let tables = (&served.iface_ops, &served.internal_ops);
         // SAFETY: made just now, and begins with the base of an interface.
         unsafe { init(iface, served, tables, (md, worker, params, config), out) }
     })
+}
+
+/// A new interface, which UCX has still to initialise the front of.
+fn new(owner: &Md, p: &IfaceParams) -> Result<*mut Iface, Status> {
+    let headroom = if p.field_mask & ucx::UCT_IFACE_PARAM_FIELD_RX_HEADROOM != 0 { p.rx_headroom } else { 0 };
+    let given = |field, value| if p.field_mask & field != 0 { Some(value) } else { None };
+    let align = (
+        given(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGNMENT, p.am_alignment).unwrap_or(1),
+        given(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGN_OFFSET, p.am_align_offset).unwrap_or(0),
+    );
+    let Some(rx) = Buffers::new(headroom, MAX_FRAME, align) else {
+        log::error!("an alignment of {} bytes is none that messages can have", align.0);
+        return Err(ucx::UCS_ERR_INVALID_PARAM);
+    };
+    let settings = param::get();
+    let options = OpenOptions {
+        bind: Some((Ipv4Addr::LOCALHOST, 0).into()),
+        ring: settings.rings.0,
+        long_ring: settings.rings.1,
+        cma: owner.cma,
+        // For device memory there is another interface.
+        device_direct: false,
+        // An address is only told by an interface that listens.
+        connect_timeout: Duration::ZERO,
+        version: VERSION,
+        windows: Some(owner.regions.windows.clone()),
+        ..OpenOptions::default()
+    };
+    let link = match ShmLink::open(options) {
+        Ok(link) => link,
+        Err(e) => {
+            log::error!("no endpoint on this host: {e}");
+            return Err(ucx::UCS_ERR_IO_ERROR);
+        }
+    };
+    let served = owner.served;
+    let mut iface: Box<std::mem::MaybeUninit<Iface>> = Box::new_uninit();
+    let at = iface.as_mut_ptr();
+    // SAFETY: every field is written once: `base` with zeros, for UCX to fill in.
+    unsafe {
+        (&raw mut (*at).base).write_bytes(0, 1);
+        (&raw mut (*at).link).write(link);
+        (&raw mut (*at).rx).write(rx);
+        (&raw mut (*at).budget).write(1);
+        (&raw mut (*at).empty).write(0);
+        (&raw mut (*at).busy).write(false);
+        (&raw mut (*at).waiting).write(Waiting::default());
+        (&raw mut (*at).dispatching).write(std::ptr::null_mut());
+        (&raw mut (*at).failed).write(Vec::new());
+        (&raw mut (*at).eps).write(HashMap::new());
+        (&raw mut (*at).live).write(HashSet::new());
+        (&raw mut (*at).remote).write(Remote::default());
+        (&raw mut (*at).shared).write(Vec::new());
+        (&raw mut (*at).stuck).write(Vec::new());
+        (&raw mut (*at).helping).write(VecDeque::new());
+        (&raw mut (*at).served).write(served);
+        (&raw mut (*at).md).write(owner);
+        (&raw mut (*at).bounce).write(Vec::new());
+        (&raw mut (*at).readers).write(Readers::new());
+    }
+    Ok(Box::into_raw(iface).cast())
 }
 
 /// What UCX calls `open` with.
@@ -205,7 +200,7 @@ type Arguments = (ucx::Md, *mut c_void, *const IfaceParams, *const c_void);
 /// Has UCX initialise the base of an interface of sort `I`, and hands that over.
 ///
 /// # Safety
-/// `iface` was boxed, is nobody else's, and begins with a `BaseIface`; UCX's arguments.
+/// `iface` was boxed, has no other user, and begins with a `BaseIface`; UCX's arguments.
 unsafe fn init<I>(
     iface: *mut I,
     served: &'static Served,
@@ -246,6 +241,7 @@ pub(crate) unsafe extern "C" fn close(iface: ucx::Iface) {
         unsafe {
             let host = &of(iface).served.host;
             (host.progress_disable)(iface, ucx::UCT_PROGRESS_BOTH);
+            help::closes(of(iface));
             (host.class_cleanup)(host.base_iface_class, iface, -1);
             drop(Box::from_raw(iface.cast::<Iface>()));
         }
@@ -393,208 +389,6 @@ pub(crate) unsafe extern "C" fn fence(iface: ucx::Iface, _flags: c_uint) -> Stat
     })
 }
 
-pub(crate) unsafe extern "C" fn progress_enable(iface: ucx::Iface, flags: c_uint) {
-    // SAFETY: an interface of ours.
-    guard(|| unsafe { (of(iface).served.host.progress_enable)(iface, flags) });
-}
-
-pub(crate) unsafe extern "C" fn progress_disable(iface: ucx::Iface, flags: c_uint) {
-    // SAFETY: an interface of ours.
-    guard(|| unsafe { (of(iface).served.host.progress_disable)(iface, flags) });
-}
-
-pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
-    let this = iface.cast::<Iface>();
-    // SAFETY: an interface of ours, which UCX does not close in its own callbacks.
-    guard(|| unsafe {
-        // Most calls find nothing, and what such a call costs delays what comes meanwhile.
-        match (*this).link.poll_frame() {
-            PollFrame::Nothing if !(*this).busy => {
-                speculation_barrier();
-                nothing(this);
-                0
-            }
-            PollFrame::Frame(frame) => advance(this, Some(frame)),
-            _ => advance(this, None),
-        }
-    })
-}
-
-/// Nothing has come.
-///
-/// # Safety
-/// `this` must be an interface of ours.
-#[inline]
-unsafe fn nothing(this: *mut Iface) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        (*this).budget = ((*this).budget / 2).max(1);
-        (*this).empty += 1;
-        if (*this).empty == PATIENCE {
-            rest(this);
-        }
-    }
-}
-
-/// Takes in what has come, `frame` first. Not part of `progress`, which so has few registers to save.
-///
-/// # Safety
-/// `this` must be an interface of ours. Nothing borrows from it while UCX's handlers run.
-#[inline(never)]
-unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
-    let mut done = 0;
-    // SAFETY: the caller's promise; each borrow ends before a handler is called.
-    unsafe {
-        let budget = (*this).budget;
-        while done < budget {
-            let event = match frame.take() {
-                Some(frame) => Some(Event::Frame(frame)),
-                None => (*this).link.poll(),
-            };
-            match event {
-                None => break,
-                Some(Event::Frame(first)) => {
-                    let from = first.from;
-                    receive(this, first);
-                    // Most probably the next one is of the same peer's.
-                    if done + 1 < budget {
-                        frame = (*this).link.poll_frame_from(from);
-                    }
-                }
-                Some(Event::Closed(peer, why)) => closed(this, peer, why),
-                Some(Event::PathChanged(_)) => {}
-                // Of copies by a device, which another interface does.
-                Some(Event::Done(..)) => {}
-            }
-            done += 1;
-        }
-        // A stream of messages is taken in by batches; a single one is handed on at once.
-        (*this).budget = if done == budget { (budget * 2).min(BATCH) } else { (budget / 2).max(1) };
-        if (*this).busy {
-            done += attend(this);
-        }
-        if done > 0 { (*this).empty = 0 } else { nothing(this) }
-    }
-    done
-}
-
-/// Nothing has come for long.
-///
-/// # Safety
-/// `this` must be an interface of ours.
-#[cold]
-unsafe fn rest(this: *mut Iface) {
-    // SAFETY: the caller's promise.
-    let alone = unsafe {
-        (*this).empty = 0;
-        (*this).eps.is_empty()
-    };
-    // Who talks to nobody here waits for somebody elsewhere.
-    if !alone {
-        std::thread::yield_now();
-    }
-}
-
-/// Takes a frame in.
-///
-/// # Safety
-/// As for `advance`.
-#[inline]
-unsafe fn receive(this: *mut Iface, frame: Frame) {
-    let (from, len) = (frame.from, frame.len);
-    // SAFETY: the caller's promise; a buffer has room for `MAX_FRAME` bytes, zeroed when it was made, and
-    // is nobody else's.
-    unsafe {
-        let i = &mut *this;
-        let buffer = i.rx.take();
-        let data = i.rx.data(&buffer);
-        let Some([kind, id, ..]) = i.link.receive::<HEAD>(frame, data, i.rx.room()) else {
-            i.rx.give(buffer);
-            return log::warn!("dropped a frame of {len} bytes from {}", i.link.peer_addr(from));
-        };
-        let n = len - HEAD;
-        if kind == AM && usize::from(id) < ucx::UCT_AM_ID_MAX {
-            let handler = i.base.am[usize::from(id)];
-            let flags = if n > INLINE { ucx::UCT_CB_PARAM_FLAG_DESC } else { 0 };
-            let status = (handler.cb)(handler.arg, data.cast(), n, flags);
-            let i = &mut *this;
-            if flags != 0 && status == ucx::UCS_INPROGRESS {
-                i.rx.lend(buffer);
-            } else {
-                i.rx.give(buffer);
-            }
-        } else {
-            crate::remote::hear(this, from, [kind, id], std::slice::from_raw_parts(data, n));
-            (*this).rx.give(buffer);
-        }
-    }
-}
-
-/// A peer went away.
-///
-/// # Safety
-/// As for `advance`.
-#[cold]
-unsafe fn closed(this: *mut Iface, peer: PeerId, why: Gone) {
-    // SAFETY: the caller's promise; endpoints live until they are destroyed.
-    unsafe {
-        log::debug!("{} went away: {why:?}", (*this).link.peer_addr(peer));
-        (*this).remote.forget(peer);
-        for ep in (*this).eps.get(&peer).cloned().unwrap_or_default() {
-            ep::fail(ep, ucx::UCS_ERR_CONNECTION_RESET);
-        }
-        (*this).let_go(peer);
-        attend(this);
-    }
-}
-
-/// What there is to do beyond frames.
-///
-/// # Safety
-/// As for `advance`.
-#[cold]
-unsafe fn attend(this: *mut Iface) -> u32 {
-    let mut done = 0;
-    // SAFETY: the caller's promise; what runs handlers of UCX takes endpoints by their address, and
-    // asks whether they are still there.
-    unsafe {
-        (*this).flush_remote();
-        done += share::progress(this);
-        while let Some(ep) = (*this).failed.pop() {
-            done += 1;
-            ep::report(this, ep);
-        }
-        done += ep::dispatch(this);
-        let i = &mut *this;
-        i.busy = !i.failed.is_empty()
-            || !i.waiting.is_empty()
-            || !i.remote.sent()
-            || !i.shared.is_empty()
-            || !i.stuck.is_empty();
-    }
-    done
-}
-
-pub(crate) unsafe extern "C" fn event_fd_get(iface: ucx::Iface, fd: *mut c_int) -> Status {
-    guard(|| {
-        // SAFETY: an interface of ours, and a place for the answer.
-        unsafe { fd.write(of(iface).link.wait_fd().unwrap_or(-1)) };
-        ucx::UCS_OK
-    })
-}
-
-pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) -> Status {
-    guard(|| {
-        // SAFETY: an interface of ours.
-        let i = unsafe { of(iface) };
-        // Who shares a copy tells it by no ring.
-        if !i.failed.is_empty() || !i.shared.is_empty() || !i.stuck.is_empty() {
-            return ucx::UCS_ERR_BUSY;
-        }
-        if i.link.arm() { ucx::UCS_OK } else { ucx::UCS_ERR_BUSY }
-    })
-}
-
 impl Iface {
     /// Whether an endpoint is (still) one of ours.
     pub(crate) fn has(&self, ep: *mut Ep) -> bool {
@@ -604,6 +398,7 @@ impl Iface {
     /// The link need not remember a peer that is gone, unless something here still names it.
     pub(crate) fn let_go(&mut self, peer: PeerId) {
         let shared = self.shared.iter().chain(&self.stuck).any(|s| s.peer == peer);
+        let shared = shared || help::helps(self, peer);
         let named = shared || self.eps.contains_key(&peer) || self.remote.names(peer);
         if !named && !self.link.is_connected(peer) {
             self.remote.forget(peer);

@@ -4,18 +4,24 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `ffi` | the boundary: panics, pointers |
 //! | `tables` | what is registered with each copy of UCX |
-//! | `md` | memory: windows, registrations, remote keys |
+//! | `md` | memory: windows, registrations, packed keys |
+//! | `rkey` | remote keys |
 //! | `region` | what memory of ours peers may name, and how that is taken back |
-//! | `iface` | the interface: opening, addresses, progress, events, failures |
+//! | `readers` | accesses to memory that its owner may take back |
+//! | `iface` | the interface: opening, addresses, flush |
+//! | `progress` | the interface: progress, events |
 //! | `attr` | what the interface says of itself |
-//! | `ep` | endpoints: active messages, pending requests, flush |
-//! | `queue` | the queue of endpoints with pending requests |
-//! | `rma` | put, get and atomics: mapped, by CMA, or by request |
-//! | `share` | large ones by CMA, which both sides copy |
-//! | `remote` | requests to the peer's progress, and their replies |
+//! | `ep` | endpoints: opening, failures, flush |
+//! | `am` | active messages |
+//! | `pending`, `queue` | requests that wait, and the queue of their endpoints |
+//! | `rma`, `atomic` | put, get and atomics, in mapped memory or by `direct` |
+//! | `direct` | which way memory is reached; by CMA, or by request |
+//! | `share`, `help` | large puts and gets by CMA, which both sides copy: the one that posts, the owner of the memory |
+//! | `remote`, `serve` | requests to the peer's progress; those of peers |
+//! | `frame` | what goes through the ring |
 //! | `rx` | receive buffers |
+//! | `ffi` | the boundary: panics, pointers |
 //! | `device` | device memory: a domain, an interface and endpoints of its own |
 //! | `log`, `param` | the log, `STRAIT_UCX_*` |
 //!
@@ -30,19 +36,29 @@ use std::ffi::{c_uint, c_void};
 
 use ucx_sys as ucx;
 
+mod am;
+mod atomic;
 mod attr;
 mod device;
+mod direct;
 mod ep;
 mod ffi;
+mod frame;
+mod help;
 mod iface;
 mod log;
 mod md;
 mod param;
+mod pending;
+mod progress;
 mod queue;
+mod readers;
 mod region;
 mod remote;
+mod rkey;
 mod rma;
 mod rx;
+mod serve;
 mod share;
 mod tables;
 

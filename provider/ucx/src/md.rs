@@ -1,15 +1,16 @@
-//! The memory domain: windows that UCP allocates through us, registrations, remote keys.
+//! The memory domain: windows that UCP allocates through us, registrations, packed keys.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use link::{Mapping, WindowId};
+use link::WindowId;
 use ucx_sys::{self as ucx, DeregParams, MdBase, MdValues, Status};
 
 use crate::device;
-use crate::ffi::guard;
+use crate::ffi::{complete, guard};
 use crate::param;
-use crate::region::{Regions, Seat, Seats, Slot, regions};
+use crate::region::{Regions, Slot, Wait, regions};
+use crate::rkey::{KEY, Key};
 use crate::tables::{self, Served};
 
 /// A memory domain as UCX holds it.
@@ -215,7 +216,7 @@ pub(crate) unsafe extern "C" fn mem_free(md: *mut Md, memh: *mut c_void) -> Stat
     guard(|| {
         // SAFETY: a domain of ours, and a handle that it made, given back once.
         let (md, memh) = unsafe { (&*md, Box::from_raw(memh.cast::<Memh>())) };
-        md.release(*memh);
+        md.release(*memh, Wait::Bounded);
         ucx::UCS_OK
     })
 }
@@ -243,14 +244,19 @@ pub(crate) unsafe extern "C" fn mem_reg(
 
 pub(crate) unsafe extern "C" fn mem_dereg(md: *mut Md, params: *const DeregParams) -> Status {
     // SAFETY: UCX's arguments: a handle that this domain made, given back once.
-    unsafe { deregister(params, |memh| (*md).release(*Box::from_raw(memh.cast::<Memh>()))) }
+    unsafe { deregister(params, |memh, wait| (*md).release(*Box::from_raw(memh.cast::<Memh>()), wait)) }
 }
 
-/// Gives a handle back, and tells UCX that nobody accesses its memory any more, if it wants to know.
+/// Gives a handle back, and tells UCX that its memory is not accessed any more, if it wants to know. Then this waits
+/// for accesses of peers that are under way until they are over ([`Regions::invalidate`]); without a completion to
+/// call it waits for 1 s at most, as UCX's other transports do not wait at all.
 ///
 /// # Safety
 /// UCX's parameters; `release` may trust the handle.
-pub(crate) unsafe fn deregister(params: *const DeregParams, release: impl FnOnce(*mut c_void)) -> Status {
+pub(crate) unsafe fn deregister(
+    params: *const DeregParams,
+    release: impl FnOnce(*mut c_void, Wait),
+) -> Status {
     guard(|| {
         // SAFETY: the caller's promise.
         let params = unsafe { &*params };
@@ -263,94 +269,24 @@ pub(crate) unsafe fn deregister(params: *const DeregParams, release: impl FnOnce
         if invalidate && (!given(ucx::UCT_MD_MEM_DEREG_FIELD_COMPLETION) || params.comp.is_null()) {
             return ucx::UCS_ERR_INVALID_PARAM;
         }
-        release(params.memh);
+        release(params.memh, if invalidate { Wait::Over } else { Wait::Bounded });
         if invalidate {
             // SAFETY: the completion that UCX gave, for this one event.
-            unsafe { crate::ep::complete(params.comp, ucx::UCS_OK) };
+            unsafe { complete(params.comp, ucx::UCS_OK) };
         }
         ucx::UCS_OK
     })
 }
 
 impl Md {
-    fn release(&self, memh: Memh) {
+    fn release(&self, memh: Memh, wait: Wait) {
         self.regions.remove(memh.addr, memh.number);
         if let Some(slot) = memh.slot {
-            self.regions.invalidate(slot);
+            self.regions.invalidate(slot, wait);
         }
         if let Some(window) = memh.window {
             self.regions.windows.remove(window);
         }
-    }
-}
-
-/// Bytes of a packed key.
-pub(crate) const KEY: usize = 48;
-
-/// Where in a packed key it is told what sort of key it is; bytes before that are in every key.
-pub(crate) const TAG_AT: usize = 44;
-const HOST: [u8; 4] = *b"st1h";
-/// Of [`crate::device`].
-pub(crate) const DEVICE: [u8; 4] = *b"st1d";
-
-/// How everything begins that an `uct_rkey_t` of ours points to: what it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head([u8; 4]);
-
-impl Head {
-    const HOST: Head = Head(HOST);
-    pub(crate) const DEVICE: Head = Head(DEVICE);
-
-    /// What a key is.
-    ///
-    /// # Safety
-    /// It must be one that `unpack` made.
-    unsafe fn of(rkey: usize) -> Head {
-        // SAFETY: the caller's promise.
-        unsafe { *(rkey as *const Head) }
-    }
-}
-
-/// What a peer is told of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key {
-    /// Whose it is; number 0 if it is no window.
-    id: WindowId,
-    base: u64,
-    len: u64,
-    slot: Option<Slot>,
-}
-
-impl Key {
-    fn pack(&self) -> [u8; KEY] {
-        let slot = self.slot.unwrap_or(Slot { board: 0, index: 0, generation: 0 });
-        let words = [
-            self.id.maker,
-            self.id.number,
-            self.base,
-            self.len,
-            u64::from(slot.board) << 32 | u64::from(slot.index),
-            slot.generation.into(),
-        ];
-        let mut out = [0; KEY];
-        for (to, word) in out.chunks_exact_mut(8).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        out[TAG_AT..].copy_from_slice(&HOST);
-        out
-    }
-
-    /// `None` for what is no such key.
-    fn unpack(bytes: &[u8; KEY]) -> Option<Key> {
-        let word = |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().expect("8 bytes"));
-        let board = (word(4) >> 32) as u32;
-        let slot = Slot { board, index: word(4) as u32, generation: word(5) as u32 };
-        (bytes[TAG_AT..] == HOST).then_some(Key {
-            id: WindowId { maker: word(0), number: word(1) },
-            base: word(2),
-            len: word(3),
-            slot: (board != 0).then_some(slot),
-        })
     }
 }
 
@@ -416,265 +352,4 @@ pub(crate) unsafe extern "C" fn mkey_pack_v2(
 ) -> Status {
     // SAFETY: UCX's arguments.
     unsafe { pack(md, memh, params, out) }
-}
-
-/// A peer's memory as `uct_rkey_t` stands for it.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct Rkey {
-    head: Head,
-    key: Key,
-    regions: Arc<Regions>,
-    /// The window, once it is mapped here.
-    mapping: Option<Arc<Mapping>>,
-    /// On the board of its slot, if it has one.
-    seat: Option<Seat>,
-}
-
-/// How memory behind a key can be reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// Here it is.
-    Mapped(*mut u8),
-    /// It can be asked for; `wait` says that nothing goes without it.
-    Want { id: WindowId, wait: bool },
-    /// It is not mapped.
-    Remote,
-    /// Only its owner may access it.
-    Ask,
-    /// Not inside.
-    Outside,
-}
-
-impl Rkey {
-    /// Where `addr..addr+len` of the peer is, for an interface with these seats.
-    #[inline]
-    pub(crate) fn reach(&mut self, addr: u64, len: usize, seats: &mut Seats) -> Reach {
-        if self.key.slot.is_some() && !self.seat.as_ref().is_some_and(|s| seats.have(s)) {
-            if let Err(reach) = self.sit(seats) {
-                return reach;
-            }
-        }
-        self.mapped(addr, len)
-    }
-
-    /// Where that is, if it is mapped and is not going to be taken back: nothing else to look at.
-    #[inline]
-    pub(crate) fn plain(&self, addr: u64, len: usize) -> Option<*mut u8> {
-        let (None, Some(mapping)) = (self.key.slot, &self.mapping) else { return None };
-        let off = addr.wrapping_sub(self.key.base) as usize;
-        // SAFETY: inside the mapping.
-        (off.checked_add(len)? <= mapping.len()).then(|| unsafe { mapping.base().add(off) })
-    }
-
-    /// Takes a seat on the board of the key's slot.
-    #[cold]
-    fn sit(&mut self, seats: &mut Seats) -> Result<(), Reach> {
-        let Some(slot) = self.key.slot else { return Ok(()) };
-        let id = WindowId { maker: self.key.id.maker, number: slot.board.into() };
-        let windows = &self.regions.windows;
-        self.seat = match seats.take(id, windows) {
-            Ok(Some(seat)) => Some(seat),
-            Ok(None) if windows.denied(id) => return Err(Reach::Outside),
-            Ok(None) => return Err(Reach::Want { id, wait: true }),
-            // Its owner does it for us.
-            Err(()) => return Err(Reach::Ask),
-        };
-        Ok(())
-    }
-
-    /// Where that is, the board aside.
-    #[inline]
-    fn mapped(&mut self, addr: u64, len: usize) -> Reach {
-        let Some(mapping) = &self.mapping else { return self.map(addr, len) };
-        let off = addr.wrapping_sub(self.key.base) as usize;
-        match off.checked_add(len) {
-            // SAFETY: inside the mapping.
-            Some(end) if end <= mapping.len() => Reach::Mapped(unsafe { mapping.base().add(off) }),
-            _ => Reach::Outside,
-        }
-    }
-
-    #[cold]
-    fn map(&mut self, addr: u64, len: usize) -> Reach {
-        let windows = &self.regions.windows;
-        if self.key.id.maker == windows.maker() {
-            // Our own memory: UCP registered it, so it is here.
-            return Reach::Mapped(std::ptr::with_exposed_provenance_mut(addr as usize));
-        }
-        if self.key.id.number == 0 {
-            return Reach::Remote;
-        }
-        match windows.find(self.key.id) {
-            Some(mapping) if mapping.len() as u64 >= self.key.len => {
-                self.mapping = Some(mapping);
-                self.mapped(addr, len)
-            }
-            Some(_) => Reach::Remote,
-            None if windows.denied(self.key.id) => Reach::Remote,
-            None => Reach::Want { id: self.key.id, wait: false },
-        }
-    }
-
-    /// Runs an access that `reach` allowed, unless the memory was taken back.
-    #[inline]
-    pub(crate) fn access<T>(&self, f: impl FnOnce() -> T) -> Option<T> {
-        match (self.key.slot, &self.seat) {
-            (None, _) => Some(f()),
-            (Some(slot), Some(seat)) => seat.access(slot, f),
-            (Some(_), None) => None,
-        }
-    }
-}
-
-/// # Safety
-/// `buffer` must be as long as the key that it begins like, `rkey` and `handle` valid for writes.
-unsafe fn unpack(buffer: *const u8, rkey: *mut usize, handle: *mut *mut c_void) -> Status {
-    guard(|| {
-        // SAFETY: the caller's promise: every key is as long as this at least.
-        let begin = unsafe { buffer.cast::<[u8; KEY]>().read() };
-        let made = if begin[TAG_AT..] == DEVICE {
-            // SAFETY: likewise.
-            match device::key::unpack(&unsafe { buffer.cast::<[u8; device::key::KEY]>().read() }) {
-                Ok(key) => Box::into_raw(key) as usize,
-                Err(status) => return status,
-            }
-        } else {
-            let Some(key) = Key::unpack(&begin) else {
-                log::warn!("a remote key that is none of ours");
-                return ucx::UCS_ERR_INVALID_PARAM;
-            };
-            let Ok(regions) = regions() else { return ucx::UCS_ERR_IO_ERROR };
-            let head = Head::HOST;
-            Box::into_raw(Box::new(Rkey { head, key, regions, mapping: None, seat: None })) as usize
-        };
-        // SAFETY: the caller's promise.
-        unsafe {
-            *rkey = made;
-            *handle = made as *mut c_void;
-        }
-        ucx::UCS_OK
-    })
-}
-
-pub(crate) unsafe extern "C" fn rkey_unpack(
-    _component: *const c_void,
-    buffer: *const u8,
-    rkey: *mut usize,
-    handle: *mut *mut c_void,
-) -> Status {
-    // SAFETY: UCX's arguments.
-    unsafe { unpack(buffer, rkey, handle) }
-}
-
-/// Since 1.19.
-pub(crate) unsafe extern "C" fn rkey_unpack_v2(
-    _component: *const c_void,
-    buffer: *const u8,
-    _params: *const c_void,
-    rkey: *mut usize,
-    handle: *mut *mut c_void,
-) -> Status {
-    // SAFETY: UCX's arguments.
-    unsafe { unpack(buffer, rkey, handle) }
-}
-
-/// A peer's window as memory of ours, if it is mapped already.
-pub(crate) unsafe extern "C" fn rkey_ptr(
-    _component: *const c_void,
-    rkey: usize,
-    _handle: *mut c_void,
-    remote: u64,
-    local: *mut *mut c_void,
-) -> Status {
-    guard(|| {
-        // SAFETY: a key that `unpack` made.
-        if unsafe { Head::of(rkey) } != Head::HOST {
-            return ucx::UCS_ERR_UNSUPPORTED;
-        }
-        // SAFETY: likewise.
-        let rkey = unsafe { &mut *(rkey as *mut Rkey) };
-        match rkey.mapped(remote, 1) {
-            Reach::Mapped(at) => {
-                // SAFETY: UCX gives a place for the answer.
-                unsafe { *local = at.cast() };
-                ucx::UCS_OK
-            }
-            Reach::Outside => ucx::UCS_ERR_INVALID_ADDR,
-            Reach::Want { .. } | Reach::Remote | Reach::Ask => ucx::UCS_ERR_UNREACHABLE,
-        }
-    })
-}
-
-pub(crate) unsafe extern "C" fn rkey_release(
-    _component: *const c_void,
-    rkey: usize,
-    _handle: *mut c_void,
-) -> Status {
-    guard(|| {
-        // SAFETY: a key that `unpack` made, given back once.
-        if unsafe { Head::of(rkey) } == Head::DEVICE {
-            // SAFETY: likewise.
-            drop(unsafe { Box::from_raw(rkey as *mut device::key::Rkey) });
-            return ucx::UCS_OK;
-        }
-        // SAFETY: likewise.
-        let rkey = unsafe { Box::from_raw(rkey as *mut Rkey) };
-        let Rkey { key, regions, mapping, .. } = *rkey;
-        let imported = mapping.is_some();
-        drop(mapping);
-        if imported && key.id.maker != regions.windows.maker() {
-            regions.windows.forget(key.id);
-        }
-        ucx::UCS_OK
-    })
-}
-
-/// Since 1.16: whether two keys stand for the same memory, or else which comes first.
-pub(crate) unsafe extern "C" fn rkey_compare(
-    _component: *const c_void,
-    a: usize,
-    b: usize,
-    params: *const u64,
-    result: *mut c_int,
-) -> Status {
-    guard(|| {
-        // SAFETY: UCX's arguments.
-        if result.is_null() || unsafe { *params } != 0 {
-            return ucx::UCS_ERR_INVALID_PARAM;
-        }
-        // SAFETY: keys that `unpack` made, and a place for the answer.
-        unsafe {
-            let packed = |rkey: usize| match Head::of(rkey) {
-                Head::DEVICE => (*(rkey as *const device::key::Rkey)).packed().to_vec(),
-                _ => (*(rkey as *const Rkey)).key.pack().to_vec(),
-            };
-            *result = packed(a).cmp(&packed(b)) as c_int;
-        }
-        ucx::UCS_OK
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_survive_packing() {
-        let id = WindowId { maker: 7, number: 3 };
-        for slot in [None, Some(Slot { board: 2, index: 9, generation: 1 << 30 })] {
-            let key = Key { id, base: 0x1000, len: 99, slot };
-            assert_eq!(Key::unpack(&key.pack()), Some(key));
-        }
-    }
-
-    #[test]
-    fn garbage_is_no_key() {
-        for garbage in [[0; 256], [0xff; 256], [b's'; 256]] {
-            let (mut rkey, mut handle) = (0, std::ptr::null_mut());
-            // SAFETY: more bytes than any key has, and places for the answer.
-            let status = unsafe { unpack(garbage.as_ptr(), &mut rkey, &mut handle) };
-            assert_eq!((status, rkey), (ucx::UCS_ERR_INVALID_PARAM, 0));
-        }
-    }
 }

@@ -2,11 +2,13 @@
 //! mapped here nor within CMA's reach. And the same for peers.
 //!
 //! ```text
-//! request:  | REQUEST, what, 0, 0 | token | address | a | b | bytes to put, or the atomic's code |
+//! request:  | REQUEST, what, 0, 0 | token | address | a | b | slot, 0 | bytes to put, or the atomic's code |
 //! reply:    | REPLY, status, 0, 0 | token | bytes ... |
 //! ```
 //!
-//! Who asks has at most [`WINDOW`] requests unanswered by a peer; further ones wait here. So for a peer that does not
+//! The slot is that of the key, if it has one: other memory may be registered at the address by now.
+//!
+//! An interface has at most [`WINDOW`] requests unanswered by a peer; further ones wait here. So for a peer that does not
 //! read its replies, because it is stopped, say, no more than that many are kept. A peer that asks for more is cut off:
 //! not to read its frames any more would do as well against one, but two that wait for each other's replies would
 //! then wait for ever.
@@ -15,31 +17,20 @@ use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use hmem::guard::Guard;
-use hmem::{AtomicOp, Datatype, Kind, NotApplied, Span};
 use link_api::{Link, PeerId, Refused};
 use ucx_sys::{self as ucx, Completion, Status, UnpackFn};
 
-use crate::attr::SEGMENT;
 use crate::ep::{self, Ep};
-use crate::iface::{HEAD, Iface};
-use crate::{param, share};
-
-pub(crate) const REQUEST: u8 = 1;
-const REPLY: u8 = 2;
-// 3: `share`
-
-/// Bytes of a request before what is to be put.
-pub(crate) const FIXED: usize = 32;
-/// Longest frame of any sort.
-pub(crate) const MAX_REQUEST: usize = HEAD + SEGMENT;
+use crate::ffi::complete;
+use crate::frame::{FIXED, HEAD, REQUEST, word};
+use crate::iface::Iface;
+use crate::region::Slot;
 
 /// Requests to a peer that may wait before more are refused.
 const QUEUE: usize = 64;
 /// Most requests that a peer has not answered.
-const WINDOW: usize = 64;
+pub(crate) const WINDOW: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -142,7 +133,7 @@ impl Remote {
     }
 
     /// Whether a peer has asked for more than it may before it reads the answers.
-    fn is_greedy(&self, from: PeerId) -> bool {
+    pub(crate) fn is_greedy(&self, from: PeerId) -> bool {
         self.flows.get(&from).is_some_and(|flow| flow.replies.len() >= WINDOW)
     }
 
@@ -252,6 +243,8 @@ pub(crate) struct Ask {
     pub(crate) a: u64,
     /// What to compare with.
     pub(crate) b: u64,
+    /// Of the key.
+    pub(crate) slot: Option<Slot>,
 }
 
 impl Iface {
@@ -265,6 +258,8 @@ impl Iface {
         for word in [token, ask.addr, ask.a, ask.b] {
             frame.extend_from_slice(&word.to_ne_bytes());
         }
+        frame.extend_from_slice(&Slot::pack(ask.slot));
+        frame.resize(HEAD + FIXED, 0);
         frame.extend_from_slice(put);
         if let Err(why) = self.post(ep.peer, frame, false) {
             ep.refused(why);
@@ -272,7 +267,7 @@ impl Iface {
     }
 
     /// Sends a frame, now or later; an error if the peer is gone.
-    fn post(&mut self, to: PeerId, frame: Vec<u8>, reply: bool) -> Result<(), Refused> {
+    pub(crate) fn post(&mut self, to: PeerId, frame: Vec<u8>, reply: bool) -> Result<(), Refused> {
         let (link, mut sent) = (&mut self.link, Ok(()));
         let waits = self.remote.post(to, frame, reply, |frame| {
             sent = link.send(to, frame, &[], 0, 0);
@@ -299,163 +294,11 @@ impl Iface {
     }
 }
 
-/// A frame that is no active message came in.
-///
-/// # Safety
-/// `this` must be an interface that no one borrows from. Calls UCX back.
-#[cold]
-pub(crate) unsafe fn hear(this: *mut Iface, from: PeerId, [kind, second]: [u8; 2], body: &[u8]) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let known = match kind {
-            REQUEST => serve(&mut *this, from, second, body),
-            REPLY => answered(this, from, second as Status, body),
-            share::SHARE => share::help(&mut *this, from, second, body),
-            _ => None,
-        };
-        if known.is_none() {
-            log::warn!("dropped a strange frame ({kind}) from {}", (*this).link.peer_addr(from));
-        }
-    }
-}
-
-pub(crate) fn word(body: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(body.get(8 * at..8 * at + 8)?.try_into().ok()?))
-}
-
-/// Carries a request of a peer out, and replies.
-fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Option<()> {
-    if i.remote.is_greedy(from) {
-        let addr = i.link.peer_addr(from);
-        log::warn!(
-            "{addr} is cut off: it asks for more than {WINDOW} accesses and does not read the replies"
-        );
-        i.link.disconnect(from);
-        i.busy = true;
-        return Some(());
-    }
-    let (token, addr, a, b) = (word(body, 0)?, word(body, 1)?, word(body, 2)?, word(body, 3)?);
-    let put = &body[FIXED..];
-    let op = atomic_op(put, what)?;
-    // SAFETY: the domain outlives its interfaces.
-    let regions = unsafe { &(*i.md).regions };
-    let len = match what {
-        0 => put.len(),
-        1 => usize::try_from(a).ok()?,
-        2 => 4,
-        3 => 8,
-        _ => return None,
-    };
-    if len > SEGMENT {
-        return None;
-    }
-    let aligned = what < 2 || addr as usize % len == 0;
-    let mut reply = vec![REPLY, ucx::UCS_OK as u8, 0, 0];
-    reply.extend_from_slice(&token.to_ne_bytes());
-    if !regions.contains(addr as usize, len) || !aligned {
-        reply[1] = ucx::UCS_ERR_INVALID_ADDR as u8;
-    } else {
-        guard_memory();
-        // SAFETY: memory that UCP registered with us, or had us allocate, for its peers to access, until it is
-        // deregistered; if the application has unmapped it before, that is found out.
-        let memory = [unsafe { Span::new(addr as usize, len, Kind::System) }.for_peers()];
-        let done = match what {
-            0 => Ok(hmem::write(&memory, 0, put) == len),
-            1 => {
-                reply.resize(HEAD + 8 + len, 0);
-                Ok(hmem::read(&memory, 0, &mut reply[HEAD + 8..]) == len)
-            }
-            2 => atomic(
-                &memory,
-                Datatype::Uint32,
-                op,
-                &(a as u32).to_ne_bytes(),
-                &(b as u32).to_ne_bytes(),
-                &mut reply,
-            ),
-            _ => atomic(&memory, Datatype::Uint64, op, &a.to_ne_bytes(), &b.to_ne_bytes(), &mut reply),
-        };
-        match done {
-            Ok(true) => {}
-            Ok(false) => {
-                log::warn!(
-                    "{} accesses registered memory that is not mapped, or not for that: deregister memory before it \
-                     is unmapped",
-                    i.link.peer_addr(from)
-                );
-                reply.truncate(HEAD + 8);
-                reply[1] = ucx::UCS_ERR_INVALID_ADDR as u8;
-            }
-            Err(status) => reply[1] = status as u8,
-        }
-    }
-    // Who is gone needs none.
-    let _ = i.post(from, reply, true);
-    Some(())
-}
-
-/// Sees to it that memory which the application has unmapped is an error to the peer that accesses it; now and
-/// then, since another library may have set handlers of its own meanwhile.
-fn guard_memory() {
-    const SELDOM: u32 = 64;
-    static SERVED: AtomicU32 = AtomicU32::new(0);
-    if SERVED.fetch_add(1, Relaxed) % SELDOM != 0 {
-        return;
-    }
-    let asked = param::get().fault_handler;
-    match hmem::guard::hold(asked) {
-        None | Some(Guard::Handler) => {}
-        Some(Guard::Call) if !asked => log::info!("peers' requests are carried out by process_vm_readv(2)"),
-        Some(Guard::Call) => log::warn!(
-            "no handler of SIGSEGV can be kept here (replaced by another library's, or not possible): peers' requests \
-             are carried out by process_vm_readv(2), which takes longer"
-        ),
-        Some(Guard::None) => log::warn!(
-            "neither a handler of SIGSEGV nor process_vm_readv(2) is allowed: a peer's request for memory that is \
-             registered but not mapped ends this process; set STRAIT_UCX_FAULT_HANDLER=y, or have the seccomp filter \
-             allow rt_sigaction(2)"
-        ),
-    }
-}
-
-/// Applies an atomic operation, and adds the value from before to the reply; whether the memory was there.
-fn atomic(
-    memory: &[Span],
-    datatype: Datatype,
-    op: u32,
-    value: &[u8],
-    compare: &[u8],
-    reply: &mut Vec<u8>,
-) -> Result<bool, Status> {
-    let (op, compare) = match op {
-        ucx::UCT_ATOMIC_OP_ADD => (AtomicOp::Sum, &[][..]),
-        ucx::UCT_ATOMIC_OP_AND => (AtomicOp::Band, &[][..]),
-        ucx::UCT_ATOMIC_OP_OR => (AtomicOp::Bor, &[][..]),
-        ucx::UCT_ATOMIC_OP_XOR => (AtomicOp::Bxor, &[][..]),
-        ucx::UCT_ATOMIC_OP_SWAP => (AtomicOp::AtomicWrite, &[][..]),
-        ucx::UCT_ATOMIC_OP_CSWAP => (AtomicOp::Cswap, compare),
-        _ => return Err(ucx::UCS_ERR_UNSUPPORTED),
-    };
-    let mut old = [0; 8];
-    let old = &mut old[..datatype.size()];
-    match hmem::apply(memory, op, datatype, value, compare, Some(&mut *old)) {
-        Ok(()) => reply.extend_from_slice(old),
-        Err(NotApplied::Fault) => return Ok(false),
-        Err(NotApplied::Unsupported) => return Err(ucx::UCS_ERR_UNSUPPORTED),
-    }
-    Ok(true)
-}
-
-/// The atomic operation: an atomic request carries it as its one byte to put.
-fn atomic_op(put: &[u8], what: u8) -> Option<u32> {
-    if what < 2 { Some(0) } else { put.first().map(|op| u32::from(*op)) }
-}
-
 /// A reply came.
 ///
 /// # Safety
 /// As for `hear`.
-unsafe fn answered(this: *mut Iface, from: PeerId, status: Status, body: &[u8]) -> Option<()> {
+pub(crate) unsafe fn answered(this: *mut Iface, from: PeerId, status: Status, body: &[u8]) -> Option<()> {
     // SAFETY: the caller's promise; destinations are valid until their operation is complete.
     unsafe {
         (*this).remote.heard(from);
@@ -473,7 +316,7 @@ unsafe fn answered(this: *mut Iface, from: PeerId, status: Status, body: &[u8]) 
                 }
                 _ => status = ucx::UCS_ERR_IO_ERROR,
             }
-        } else {
+        } else if request.operation.status.get() == ucx::UCS_OK {
             log::warn!("{} refused an access: status {status}", (*this).link.peer_addr(from));
         }
         let Request { ep, operation, .. } = request;
@@ -483,7 +326,7 @@ unsafe fn answered(this: *mut Iface, from: PeerId, status: Status, body: &[u8]) 
         let left = operation.left.get() - 1;
         operation.left.set(left);
         if left == 0 {
-            ep::complete(operation.comp, operation.status.get());
+            complete(operation.comp, operation.status.get());
         }
         // The completion may have destroyed the endpoint.
         if (*this).has(ep) {
@@ -496,37 +339,6 @@ unsafe fn answered(this: *mut Iface, from: PeerId, status: Status, body: &[u8]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_requested_atomics_do() {
-        let memory = [Span::leak(8).for_peers()];
-        let run = |datatype: Datatype, op, value: u64, compare: u64| {
-            let mut reply = vec![];
-            let size = datatype.size();
-            let (value, compare) = (value.to_ne_bytes(), compare.to_ne_bytes());
-            let part = [memory[0].part(0, size).unwrap()];
-            let done = atomic(&part, datatype, op, &value[..size], &compare[..size], &mut reply);
-            let mut now = [0; 8];
-            hmem::read(&part, 0, &mut now[..size]);
-            reply.resize(8, 0);
-            done.map(|is_there| {
-                (is_there, u64::from_ne_bytes(reply.try_into().unwrap()), u64::from_ne_bytes(now))
-            })
-        };
-        for width in [Datatype::Uint64, Datatype::Uint32] {
-            assert_eq!(
-                run(width, ucx::UCT_ATOMIC_OP_SWAP, 12, 0).map(|(is, _, now)| (is, now)),
-                Ok((true, 12))
-            );
-            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_ADD, 3, 0), Ok((true, 12, 15)));
-            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_AND, 6, 0), Ok((true, 15, 6)));
-            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_OR, 9, 0), Ok((true, 6, 15)));
-            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_XOR, 10, 0), Ok((true, 15, 5)));
-            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_CSWAP, 7, 4), Ok((true, 5, 5)));
-            assert_eq!(run(width, ucx::UCT_ATOMIC_OP_CSWAP, 7, 5), Ok((true, 5, 7)));
-            assert_eq!(run(width, 6, 0, 0), Err(ucx::UCS_ERR_UNSUPPORTED));
-        }
-    }
 
     /// A peer whose ring has room for so many frames.
     fn ring(sent: &mut Vec<u8>, room: usize) -> impl FnMut(&[u8]) -> Result<(), Refused> {
@@ -573,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_its_replies_is_greedy() {
+    fn a_peer_that_does_not_read_its_replies_is_greedy() {
         let (mut remote, peer, mut sent) = (Remote::default(), PeerId(3), Vec::new());
         for n in 0..2 * WINDOW {
             assert_eq!(remote.is_greedy(peer), n == 2 * WINDOW);

@@ -1,7 +1,7 @@
 //! Receive buffers.
 //!
 //! A frame is copied out of the ring before UCP sees it: the ring is memory that a peer can write.
-//! UCP may keep a buffer and give it back later (UCT_CB_PARAM_FLAG_DESC), so that a message nobody
+//! UCP may keep a buffer and give it back later (UCT_CB_PARAM_FLAG_DESC), so that a message that no receive
 //! waits for is not copied again.
 //!
 //! ```text
@@ -28,7 +28,7 @@ const MAX_ALIGN: usize = 1 << 20;
 #[derive(Debug)]
 struct Block {
     recv: RecvDesc,
-    /// Whose it is, while UCP has it.
+    /// The pool that it came from, while UCP has it.
     pool: Option<Rc<Shape>>,
 }
 
@@ -65,7 +65,7 @@ impl Shape {
         if spare.len() < SPARE {
             spare.push(block);
         } else {
-            // SAFETY: made by `make` with this layout, and nobody has it.
+            // SAFETY: made by `make` with this layout, and not lent.
             unsafe { dealloc(block.cast(), self.layout()) };
         }
     }

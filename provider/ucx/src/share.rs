@@ -1,12 +1,12 @@
 //! Large puts and gets by CMA, which both sides copy.
 //!
-//! One core's copy is far from what the memory can do. So whoever puts or gets opens a counter that both sides can
+//! One core's copy is far from what the memory can do. So the side that puts or gets opens a counter that both sides can
 //! reach, says where its memory is, and copies piece after piece, each taken from the counter. The owner of the
 //! remote memory, if its progress comes to it meanwhile, takes pieces too and copies them the other way round. If
-//! not, it takes none, and all is copied here as it would have been anyway: nobody waits for the other to begin.
+//! not, it takes none, and all is copied here as it would have been anyway: no side waits for the other to begin.
 //!
 //! ```text
-//! | SHARE, put?, parts, 0 | address | length | bytes of a piece | slot, turn | parts: address, length; ... |
+//! | SHARE, put?, parts, 0 | address | length | bytes of a piece | counter, turn | slot of the key, 0 | parts: address, length; ... |
 //! ```
 //!
 //! When there are no more pieces, the owner reports in shared memory how many it has done. Until then an operation of
@@ -14,27 +14,29 @@
 //! ([`RmaLink::revoke`]), so that UCX's memory is not accessed once it was given back.
 
 use arrayvec::ArrayVec;
-use hmem::{Kind, Span};
+use link_api::{Grant, Link, PeerId, PieceCounter};
+use hmem::Span;
 use link::ShmLink;
 use link_api::{Grant, Link, PeerId, PieceCounter, RmaLink};
 use ucx_sys::{self as ucx, Completion, Status};
 use wire::Seg;
 
 use crate::attr::MAX_IOV;
-use crate::ep::{self, Ep};
-use crate::iface::{HEAD, Iface};
-use crate::remote::word;
-use crate::rma;
+use crate::direct::{self, Access};
+use crate::ep::Ep;
+use crate::ffi::complete;
+use crate::frame::{HEAD, SHARE};
+use crate::iface::Iface;
+use crate::region::Slot;
 
-/// The first byte of such a frame.
-pub(crate) const SHARE: u8 = 3;
 /// Bits of a share's name that tell its turn.
-const TURN: u32 = 48;
-/// Words before the parts.
-const WORDS: usize = 4;
+pub(crate) const TURN: u32 = 48;
+/// Words before the parts; the key's slot is in the last two.
+pub(crate) const WORDS: usize = 6;
+pub(crate) const SLOT_AT: usize = 8 * 4;
 /// Longest frame.
 const MAX: usize = HEAD + 8 * (WORDS + 2 * MAX_IOV);
-const _: () = assert!(MAX <= crate::iface::MAX_FRAME);
+const _: () = assert!(MAX <= crate::frame::MAX_FRAME);
 
 /// Bytes from which on it is worth a frame, and from which on also where more of the peer's frames wait: of many
 /// short ones in a row each side has enough to do.
@@ -67,27 +69,16 @@ impl Help {
         if !self.can || self.cannot {
             return false;
         }
-        let told = self.missed < PATIENCE || self.missed % RARELY == 0;
-        if !told {
+        let asks = self.missed < PATIENCE || self.missed % RARELY == 0;
+        if !asks {
             self.missed += 1;
         }
-        told
+        asks
     }
 
     fn took(&mut self, pieces: u16) {
         self.missed = if pieces > 0 { 0 } else { self.missed.saturating_add(1) };
     }
-}
-
-/// A put or get of a peer's memory.
-#[derive(Clone, Debug)]
-pub(crate) struct Access {
-    pub(crate) put: bool,
-    pub(crate) addr: u64,
-    pub(crate) rkey: usize,
-    pub(crate) local: ArrayVec<Span, MAX_IOV>,
-    pub(crate) len: usize,
-    pub(crate) comp: *mut Completion,
 }
 
 /// One of which the owner has pieces.
@@ -132,20 +123,23 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     for word in [access.addr, access.len as u64, piece as u64, name] {
         said = said.and_then(|()| say(&word.to_ne_bytes()));
     }
+    said = said.and_then(|()| say(&Slot::pack(direct::slot(access.rkey)))).and_then(|()| say(&[0; 4]));
     for part in &access.local {
         said = said.and_then(|()| say(&part.addr().to_ne_bytes()));
         said = said.and_then(|()| say(&(part.len() as u64).to_ne_bytes()));
     }
     let peer = e.peer;
     let remote = [Seg { addr: access.addr.into(), len: (access.len as u64).into() }];
-    let copied = rma::access(access.rkey, || {
+    let copied = direct::access(access.rkey, || {
         if said.is_err() || i.link.send(peer, &frame, &[], 0, 0).is_err() {
             return None;
         }
-        Some(part.copy(&mut i.link, true, &access.local, &remote, access.put))
+        let mut done = Done::NOTHING;
+        part.copy(&mut i.link, true, (&access.local, &remote, access.put), &mut done, usize::MAX);
+        Some(done)
     });
-    let (mine, good) = match copied {
-        Ok(Some(copied)) => copied,
+    let Done { pieces: mine, good } = match copied {
+        Ok(Some(done)) => done,
         refused => {
             i.link.pieces_close(peer, share);
             return refused.err();
@@ -167,35 +161,74 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
 }
 
 /// What is shared: bytes in all and of a piece, and how many of these there are.
-struct Part {
-    peer: PeerId,
-    share: PieceCounter,
-    len: usize,
-    piece: usize,
-    pieces: u16,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) peer: PeerId,
+    pub(crate) share: PieceCounter,
+    pub(crate) len: usize,
+    pub(crate) piece: usize,
+    pub(crate) pieces: u16,
+}
+
+/// What one side has done of it: how many pieces, and whether all could be copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub(crate) pieces: u16,
+    pub(crate) good: bool,
+}
+
+impl Done {
+    pub(crate) const NOTHING: Done = Done { pieces: 0, good: true };
 }
 
 impl Part {
-    /// Copies pieces until there are none, on the side that opened the counter (`mine`) or on the other: how many,
-    /// and whether all could be copied.
-    fn copy(&self, link: &mut ShmLink, mine: bool, here: &[Span], there: &[Seg], put: bool) -> (u16, bool) {
+    /// Copies pieces, with the link's help, on the side that opened the counter (`mine`) or on the other; see `go`.
+    pub(crate) fn copy(
+        &self,
+        link: &mut ShmLink,
+        mine: bool,
+        (here, there, put): (&[Span], &[Seg], bool),
+        done: &mut Done,
+        most: usize,
+    ) -> bool {
         // The owner's memory is allowed by its key, that of the other side by its offer.
         let grant = if mine { Grant::Agreed } else { Grant::Request(request(self.share)) };
-        let (mut done, mut good) = (0, true);
-        // A side that turns the counter back gets no more out of us than there is.
-        while done < self.pieces {
-            let Some(n) = link.pieces_claim(self.peer, self.share, mine, self.pieces) else { break };
-            done += 1;
+        self.go(
+            done,
+            most,
+            link,
+            |link| link.pieces_claim(self.peer, self.share, mine, self.pieces),
+            |link, off, len| match put {
+                true => link.put(self.peer, grant, there, off, here, off, len).is_ok(),
+                false => link.get(self.peer, grant, there, off, here, off, len).is_ok(),
+            },
+        )
+    }
+
+    /// Claims and copies pieces until there are none, or `most` bytes have been copied; whether there are none.
+    pub(crate) fn go<L>(
+        &self,
+        done: &mut Done,
+        most: usize,
+        link: &mut L,
+        mut claim: impl FnMut(&mut L) -> Option<u16>,
+        mut copy: impl FnMut(&mut L, usize, usize) -> bool,
+    ) -> bool {
+        let mut left = most;
+        while left > 0 {
+            // A side that turns the counter back gets no more out of us than there is.
+            if done.pieces >= self.pieces {
+                return true;
+            }
+            let Some(n) = claim(link) else { return true };
+            done.pieces += 1;
             let off = usize::from(n) * self.piece;
             let len = self.piece.min(self.len - off);
             // What is left after a failure is taken only so that the other side does not.
-            good = good
-                && match put {
-                    true => link.put(self.peer, grant, there, off, here, off, len).is_ok(),
-                    false => link.get(self.peer, grant, there, off, here, off, len).is_ok(),
-                };
+            done.good = done.good && copy(link, off, len);
+            left = left.saturating_sub(len);
         }
-        (done, good)
+        false
     }
 }
 
@@ -203,7 +236,7 @@ impl Part {
 #[cold]
 fn alone(e: &mut Ep, access: &Access) -> Status {
     e.help.cannot = true;
-    rma::transfer(e, access).unwrap_or_else(|status| status)
+    direct::transfer(e, access).unwrap_or_else(|status| status)
 }
 
 /// Completes what owners are done with; how many.
@@ -222,7 +255,7 @@ pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
             (*this).link.pieces_close(peer, share);
             let status = if good { ucx::UCS_OK } else { alone(&mut *ep, &access) };
             if status != ucx::UCS_INPROGRESS {
-                ep::complete(access.comp, status);
+                complete(access.comp, status);
             }
             if (*this).has(ep) {
                 Ep::answered(ep);
@@ -256,7 +289,7 @@ pub(crate) fn stuck(i: &Iface, ep: *mut Ep) -> u32 {
     i.stuck.iter().filter(|s| s.ep == ep).count() as u32
 }
 
-/// An endpoint is gone: the operations that were given up are nobody's, also if another endpoint has its place.
+/// An endpoint is gone: the operations that were given up have none, also if another endpoint has its place.
 pub(crate) fn orphan(i: &mut Iface, ep: *mut Ep) {
     for s in i.stuck.iter_mut().filter(|s| s.ep == ep) {
         s.ep = std::ptr::null_mut();
@@ -277,7 +310,7 @@ unsafe fn progress_stuck(this: *mut Iface) -> u32 {
     unsafe {
         while let Some(at) = (*this).stuck.iter().position(|s| has_left(&*this, s)) {
             let Shared { ep, access, .. } = (*this).stuck.swap_remove(at);
-            ep::complete(access.comp, ucx::UCS_ERR_CANCELED);
+            complete(access.comp, ucx::UCS_ERR_CANCELED);
             if (*this).has(ep) {
                 Ep::answered(ep);
             }
@@ -287,44 +320,12 @@ unsafe fn progress_stuck(this: *mut Iface) -> u32 {
     n
 }
 
-/// A peer accesses memory of ours, and we may help.
-pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<()> {
-    let (addr, len) = (word(body, 0)?, usize::try_from(word(body, 1)?).ok()?);
-    let (piece, name) = (usize::try_from(word(body, 2)?).ok()?, word(body, 3)?);
-    let share = PieceCounter { slot: (name >> TURN) as u16, generation: name & ((1 << TURN) - 1) };
-    let parts = body.get(8 * WORDS..)?.chunks_exact(16);
-    let parts: ArrayVec<Seg, MAX_IOV> = parts
-        .map(|part| Some(Seg { addr: word(part, 0)?.into(), len: word(part, 1)?.into() }))
-        .collect::<Option<_>>()?;
-    let there = parts.iter().try_fold(0u64, |n, part| n.checked_add(part.len.get()))?;
-    if there < len as u64 {
-        return None;
-    }
-    let pieces = engine::pieces_by(len, piece)?;
-    // SAFETY: the domain outlives its interfaces.
-    let md = unsafe { &*i.md };
-    // It finds that out by itself.
-    if !md.cma || !md.regions.contains(addr as usize, len) {
-        return Some(());
-    }
-    // SAFETY: memory that UCP registered with us for its peers to access, valid until it is deregistered, which
-    // does not happen meanwhile: this is progress.
-    let ours = [unsafe { Span::new(addr as usize, len, Kind::System) }];
-    let part = Part { peer: from, share, len, piece, pieces };
-    // The other way round: what the peer gets is put there.
-    let (done, good) = part.copy(&mut i.link, false, &ours, &parts, put == 0);
-    if done > 0 {
-        i.link.pieces_report(from, share, done, good);
-    }
-    Some(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn who_never_helps_is_asked_rarely_and_who_does_again_each_time() {
+    fn an_owner_that_never_helps_is_asked_rarely_and_one_that_does_each_time() {
         let mut help = Help::default();
         assert!(!help.is_worth_asking(), "whether CMA works is not known");
         help.can = true;

@@ -8,7 +8,7 @@ use ucx_sys::{
     libraries,
 };
 
-use crate::{NAME, device, ep, iface, md, param, rma};
+use crate::{NAME, am, atomic, device, ep, iface, md, param, pending, progress, rkey, rma};
 
 /// A served copy of UCX. It lives for ever: UCX has pointers into it.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(crate) fn register_all() {
     }
 }
 
-/// Who is served with this component.
+/// The copy of UCX that is served with this component.
 pub(crate) fn of_component(component: *const c_void) -> Option<&'static Served> {
     let served = SERVED.lock().unwrap_or_else(|e| e.into_inner());
     served.iter().find(|s| s.component.cast_const() == component).copied()
@@ -138,13 +138,13 @@ fn component_ops(epoch: Epoch) -> ComponentOps {
         query_md_resources: md::query_resources as *const c_void,
         md_open: md::open as *const c_void,
         rkey_unpack: if epoch >= Epoch::V1_19 {
-            md::rkey_unpack_v2 as *const c_void
+            rkey::rkey_unpack_v2 as *const c_void
         } else {
-            md::rkey_unpack as *const c_void
+            rkey::rkey_unpack as *const c_void
         },
-        rkey_ptr: md::rkey_ptr as *const c_void,
-        rkey_release: md::rkey_release as *const c_void,
-        rkey_compare: md::rkey_compare as *const c_void,
+        rkey_ptr: rkey::rkey_ptr as *const c_void,
+        rkey_release: rkey::rkey_release as *const c_void,
+        rkey_compare: rkey::rkey_compare as *const c_void,
     }
 }
 
@@ -225,16 +225,16 @@ fn iface_ops() -> IfaceOps {
         ep_get_short: rma::get_short,
         ep_get_bcopy: rma::get_bcopy,
         ep_get_zcopy: rma::get_zcopy,
-        ep_am_short: ep::am_short,
-        ep_am_short_iov: ep::am_short_iov,
-        ep_am_bcopy: ep::am_bcopy,
-        ep_am_zcopy: ep::am_zcopy,
-        ep_atomic_cswap64: rma::cswap64,
-        ep_atomic_cswap32: rma::cswap32,
-        ep_atomic32_post: rma::post32,
-        ep_atomic64_post: rma::post64,
-        ep_atomic32_fetch: rma::fetch32,
-        ep_atomic64_fetch: rma::fetch64,
+        ep_am_short: am::am_short,
+        ep_am_short_iov: am::am_short_iov,
+        ep_am_bcopy: am::am_bcopy,
+        ep_am_zcopy: am::am_zcopy,
+        ep_atomic_cswap64: atomic::cswap64,
+        ep_atomic_cswap32: atomic::cswap32,
+        ep_atomic32_post: atomic::post32,
+        ep_atomic64_post: atomic::post64,
+        ep_atomic32_fetch: atomic::fetch32,
+        ep_atomic64_fetch: atomic::fetch64,
         ep_tag_eager_short: none,
         ep_tag_eager_bcopy: none,
         ep_tag_eager_zcopy: none,
@@ -243,8 +243,8 @@ fn iface_ops() -> IfaceOps {
         ep_tag_rndv_request: none,
         iface_tag_recv_zcopy: none,
         iface_tag_recv_cancel: none,
-        ep_pending_add: ep::pending_add,
-        ep_pending_purge: ep::pending_purge,
+        ep_pending_add: pending::pending_add,
+        ep_pending_purge: pending::pending_purge,
         ep_flush: ep::flush,
         ep_fence: ep::fence,
         ep_check: ep::check,
@@ -259,11 +259,11 @@ fn iface_ops() -> IfaceOps {
         iface_reject: none,
         iface_flush: iface::flush,
         iface_fence: iface::fence,
-        iface_progress_enable: iface::progress_enable,
-        iface_progress_disable: iface::progress_disable,
-        iface_progress: iface::progress,
-        iface_event_fd_get: iface::event_fd_get,
-        iface_event_arm: iface::event_arm,
+        iface_progress_enable: progress::progress_enable,
+        iface_progress_disable: progress::progress_disable,
+        iface_progress: progress::progress,
+        iface_event_fd_get: progress::event_fd_get,
+        iface_event_arm: progress::event_arm,
         iface_close: iface::close,
         iface_query: iface::query,
         iface_get_device_address: iface::get_device_address,

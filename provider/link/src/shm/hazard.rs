@@ -181,6 +181,30 @@ impl Hazards {
         })
     }
 
+    /// The pid of a process that is inside an access to memory with this slot, processes that have ended not
+    /// counted; 0 if all there are of another pid namespace, so that it is not known whether they have.
+    pub fn inside(&self, slot: u32) -> Option<u32> {
+        if slot >= SLOTS {
+            return None;
+        }
+        let mut out = None;
+        for seat in 0..self.used().load(Relaxed).min(SEATS) {
+            if !access::is_inside(self.holds(seat), Some(slot + 1)) {
+                continue;
+            }
+            let (who, space) = (self.who(seat).load(Acquire), self.space(seat).load(Relaxed));
+            // As in `end`: not if another process has the seat by now.
+            if dead(who, space) && self.who(seat).load(Acquire) == who {
+                continue;
+            }
+            if space != 0 && space == myself().1 && who >> START != 0 {
+                return Some(who >> START);
+            }
+            out = Some(0);
+        }
+        out
+    }
+
     fn word(&self, line: u32, at: usize) -> &AtomicU32 {
         let at = line as usize * LINE + at * 4;
         assert!(at + 4 <= Self::SIZE);
@@ -317,13 +341,16 @@ mod tests {
         let seat = claim(&b, (who, space), dead).unwrap();
         assert!(b.enter(seat, 1, 0));
         assert!(!b.end(1, 0, SHORT), "somebody is inside");
+        assert_eq!((b.inside(1), b.inside(2)), (Some(child.id()), None));
         child.kill().unwrap();
         assert!(b.end(1, 1, Duration::from_secs(60)));
+        assert_eq!(b.inside(1), None);
         child.wait().unwrap();
         assert!(b.end(1, 2, Duration::from_secs(60)));
         // Its pid in another namespace says nothing; neither does one of another time.
         b.space(seat).store(space ^ 1, Relaxed);
         assert!(!b.end(1, 3, SHORT));
+        assert_eq!(b.inside(1), Some(0));
         assert!(!dead(myself().0, space) && dead(myself().0 ^ 1, space));
         // A dead one's seat is taken when there is no other.
         b.space(seat).store(space, Relaxed);

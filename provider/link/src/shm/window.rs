@@ -27,6 +27,8 @@ const PACKET: usize = 17;
 
 /// Between two packets that ask for the same window.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// After how many answers that a window is granted, and came without its descriptor, it is not asked for any more.
+const MOST_BARE: u32 = 100;
 
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
@@ -121,7 +123,8 @@ impl WindowId {
 
 #[derive(Debug)]
 enum Import {
-    Asked(Instant),
+    /// When, and how many answers came without the descriptor.
+    Asked(Instant, u32),
     Here(Arc<Mapping>),
     Denied,
 }
@@ -209,7 +212,7 @@ impl Windows {
         }
         match inner.theirs.get(&id)? {
             Import::Here(mapping) => Some(Arc::clone(mapping)),
-            Import::Asked(_) | Import::Denied => None,
+            Import::Asked(..) | Import::Denied => None,
         }
     }
 
@@ -230,7 +233,7 @@ impl Windows {
         Ok(mapping)
     }
 
-    /// Whether its maker said that there is no such window.
+    /// Whether its maker said that there is no such window, or it does not come.
     pub fn denied(&self, id: WindowId) -> bool {
         matches!(self.lock().theirs.get(&id), Some(Import::Denied))
     }
@@ -252,18 +255,31 @@ impl Windows {
     fn ask(&self, id: WindowId) -> bool {
         let now = Instant::now();
         let mut inner = self.lock();
-        match inner.theirs.get(&id) {
-            Some(Import::Here(_) | Import::Denied) => return false,
-            Some(Import::Asked(when)) if now - *when < ASK_AGAIN => return false,
-            _ => {}
+        let at = inner.theirs.entry(id).or_insert(Import::Asked(now, 0));
+        match at {
+            Import::Here(_) | Import::Denied => return false,
+            Import::Asked(when, _) if now > *when && now - *when < ASK_AGAIN => return false,
+            Import::Asked(when, _) => *when = now,
         }
-        inner.theirs.insert(id, Import::Asked(now));
         true
+    }
+
+    /// A grant came without the descriptor; whether that was the last one that is waited for.
+    fn bare(&self, id: WindowId) -> bool {
+        let mut inner = self.lock();
+        let Some(at) = inner.theirs.get_mut(&id) else { return false };
+        let Import::Asked(_, bare) = at else { return false };
+        *bare += 1;
+        let last = *bare >= MOST_BARE;
+        if last {
+            *at = Import::Denied;
+        }
+        last
     }
 
     fn answer(&self, id: WindowId, import: Import) {
         // Only what was asked for, and is still wanted.
-        if let Some(at @ Import::Asked(_)) = self.lock().theirs.get_mut(&id) {
+        if let Some(at @ Import::Asked(..)) = self.lock().theirs.get_mut(&id) {
             *at = import;
         }
     }
@@ -319,8 +335,11 @@ impl ShmLink {
         });
         match sent {
             None => control::notify(&inb.sock, &window.packet(DENY)),
-            // It will ask again.
-            Some(Err(e)) => log::debug!("{}: a window could not be sent: {e}", self.addr),
+            // It will ask again, for a while.
+            Some(Err(e)) => {
+                log::debug!("{}: a window could not be sent: {e}", self.addr);
+                control::notify(&inb.sock, &window.packet(GRANT));
+            }
             Some(Ok(())) => {}
         }
     }
@@ -336,6 +355,12 @@ impl ShmLink {
                     windows.answer(window, Import::Denied);
                 }
             },
+            (Some((GRANT, window)), None) if windows.bare(window) => log::warn!(
+                "{}: {} grants a window, of which no descriptor comes: raise the limit of descriptors (ulimit -n) here \
+                 or there; memory is accessed by requests",
+                self.addr,
+                self.peers[id as usize].addr
+            ),
             (Some((DENY, window)), None) => windows.answer(window, Import::Denied),
             _ => {}
         }

@@ -78,6 +78,23 @@ fn what_is_not_there_is_denied() {
 }
 
 #[test]
+fn a_window_whose_descriptor_does_not_come_is_denied_in_the_end() {
+    let (mut a, at_a, mut b, at_b) = pair();
+    let peer = a.peer(&b.addr());
+    say(&mut a, peer, b"hello").unwrap();
+    assert_eq!(frame(&mut b).1, b"hello");
+    let (id, _here) = at_b.create(4096, None).unwrap();
+    a.want(peer, id).unwrap();
+    for n in 1..=MOST_BARE {
+        assert!(!at_a.denied(id), "after {n} answers");
+        a.hear_window(peer.0, &id.packet(GRANT), None);
+    }
+    assert!(at_a.denied(id));
+    // It is not asked for again.
+    assert!(!at_a.ask(id));
+}
+
+#[test]
 fn a_window_at_an_address_takes_no_other_memory() {
     let windows = Windows::new().unwrap();
     let (_, taken) = windows.create(4096, None).unwrap();

@@ -10,10 +10,9 @@ use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Iov, PendingReq, Pu
 
 use super::iface::{self, Copy, Iface};
 use super::key::{self, Rkey};
-use super::seats::{NoSeat, Seat};
 use crate::attr::MAX_IOV;
-use crate::ep::complete;
-use crate::ffi::guard;
+use crate::ffi::{complete, guard};
+use crate::readers::{Held, NoReader};
 
 /// An endpoint as UCX holds it: `uct_ep_t` is the first field.
 #[repr(C)]
@@ -80,10 +79,10 @@ pub(crate) unsafe extern "C" fn destroy(ep: ucx::Ep) {
             i.eps.retain(|e| *e != this);
             // Should UCP not have.
             i.flights.wait(|copy| copy.ep == this);
-            while let Some(seat) =
-                i.flights.find(|c| c.ep == this && c.seat.is_some()).and_then(|c| c.seat.take())
+            while let Some(held) =
+                i.flights.find(|c| c.ep == this && c.held.is_some()).and_then(|c| c.held.take())
             {
-                i.seats.leave(seat);
+                i.readers.leave(held);
             }
             i.flights.cancel(|copy| copy.ep == this);
             let owner = (*this).owner;
@@ -133,21 +132,21 @@ unsafe fn copy(
         Err(NoPlan::Fault) => return ucx::UCS_ERR_INVALID_ADDR,
         Err(NoPlan::Open(why)) => return i.failed(e.owner, format_args!("memory cannot be opened: {why}")),
     };
-    let seat = match i.sit(key) {
-        Ok(seat) => seat,
+    let held = match i.announce(key) {
+        Ok(held) => held,
         Err(status) => return status,
     };
     // SAFETY: local parts are valid until the operation is complete, which is after the copy is over or
     // cancelled; the others are in mappings that are kept.
     match unsafe { flight::start(&parts, keep, &local, put) } {
         Ok(flight) => {
-            i.flights.add(Copy { ep: e, comp, seat }, flight);
+            i.flights.add(Copy { ep: e, comp, held }, flight);
             e.outstanding += 1;
             ucx::UCS_INPROGRESS
         }
         Err(why) => {
-            if let Some(seat) = seat {
-                i.seats.leave(seat);
+            if let Some(held) = held {
+                i.readers.leave(held);
             }
             i.failed(e.owner, format_args!("the device does not copy: {why}"))
         }
@@ -155,29 +154,29 @@ unsafe fn copy(
 }
 
 impl Iface {
-    /// A seat for an access by this key, if one is needed.
-    fn sit(&mut self, key: &Rkey) -> Result<Option<Seat>, Status> {
+    /// A reader slot for an access by this key, if one is needed.
+    fn announce(&mut self, key: &Rkey) -> Result<Option<Held>, Status> {
         let Some((board, slot, hazards)) = &key.guard else { return Ok(None) };
         loop {
-            match self.seats.enter(*board, hazards, *slot) {
-                Ok(seat) => return Ok(Some(seat)),
-                Err(NoSeat::Gone) => return Err(ucx::UCS_ERR_CANCELED),
-                Err(NoSeat::Full) => {}
+            match self.readers.enter(*board, hazards, *slot) {
+                Ok(held) => return Ok(Some(held)),
+                Err(NoReader::Gone) => return Err(ucx::UCS_ERR_CANCELED),
+                Err(NoReader::Full) => {}
             }
             // The next that comes free is one of our own.
             let mut one = false;
             self.flights.wait(|copy| {
                 !one && {
-                    one = copy.seat.is_some();
+                    one = copy.held.is_some();
                     one
                 }
             });
-            let Some(seat) = self.flights.find(|copy| copy.seat.is_some()).and_then(|copy| copy.seat.take())
+            let Some(held) = self.flights.find(|copy| copy.held.is_some()).and_then(|copy| copy.held.take())
             else {
-                log::warn!("no seat is free on a peer's board");
+                log::warn!("no reader slot is free on a peer's board");
                 return Err(ucx::UCS_ERR_IO_ERROR);
             };
-            self.seats.leave(seat);
+            self.readers.leave(held);
         }
     }
 
@@ -189,7 +188,7 @@ impl Iface {
             log::debug!("pid {} is gone", of.pid);
             return ucx::UCS_ERR_CONNECTION_RESET;
         }
-        if !std::mem::replace(&mut self.told, true) {
+        if !std::mem::replace(&mut self.warned, true) {
             log::warn!("pid {}: {why}", of.pid);
         }
         ucx::UCS_ERR_IO_ERROR
@@ -217,7 +216,7 @@ unsafe fn spans(iov: *const Iov, count: usize) -> Option<(ArrayVec<Span, MAX_IOV
     Some((out, total))
 }
 
-/// A copy is over: tells whoever waits for that.
+/// A copy is over: completes it, and flushes that waited for it.
 ///
 /// # Safety
 /// `this` must be an interface that no one borrows from. Calls UCX back.
@@ -267,7 +266,7 @@ pub(crate) unsafe extern "C" fn pending_add(_ep: ucx::Ep, _req: *mut PendingReq,
 
 pub(crate) unsafe extern "C" fn pending_purge(_ep: ucx::Ep, _callback: Option<PurgeFn>, _arg: *mut c_void) {}
 
-/// Copies are not taken back: they end by themselves, also if the peer is dead, whose memory stays as long
+/// Copies are not taken back: they end by themselves, also if the peer is dead: its memory stays as long
 /// as it is open here.
 pub(crate) unsafe extern "C" fn flush(ep: ucx::Ep, _flags: c_uint, comp: *mut Completion) -> Status {
     guard(|| {

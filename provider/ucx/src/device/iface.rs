@@ -8,10 +8,10 @@ use hmem::share::Owner;
 use ucx_sys::{self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, PerfAttr, Status};
 
 use super::ep::{self, Ep};
-use super::seats::{Seat, Seats};
 use crate::attr;
 use crate::ffi::guard;
 use crate::iface::unreachable_because;
+use crate::readers::{Held, Readers};
 use crate::tables::{PLACE, Served, int, place};
 
 /// Most copies that one call of progress tells of.
@@ -20,13 +20,13 @@ const BATCH: u32 = 16;
 /// Bytes of an interface's address: which process it is of.
 pub(super) const ADDRESS: usize = 16;
 
-/// A copy in flight: whose it is, and whom to tell.
+/// A copy in flight: its endpoint, and its completion.
 #[derive(Debug)]
 pub(super) struct Copy {
     pub(super) ep: *mut Ep,
     pub(super) comp: *mut Completion,
     /// Where the memory may be taken back.
-    pub(super) seat: Option<Seat>,
+    pub(super) held: Option<Held>,
 }
 
 /// An interface as UCX holds it.
@@ -35,15 +35,15 @@ pub(super) struct Copy {
 pub(crate) struct Iface {
     pub(super) base: BaseIface,
     pub(super) flights: Flights<Copy>,
-    pub(super) seats: Seats,
+    pub(super) readers: Readers,
     pub(super) eps: Vec<*mut Ep>,
     pub(super) served: &'static Served,
-    /// Never rings: who would sleep while there are copies in flight is told not to.
+    /// Never rings: a process that would sleep while there are copies in flight is told not to.
     event: OwnedFd,
     /// Bytes a second between two devices.
     bandwidth: f64,
     /// That a copy failed was told.
-    pub(super) told: bool,
+    pub(super) warned: bool,
 }
 
 /// # Safety
@@ -66,12 +66,12 @@ pub(crate) fn new(served: &'static Served) -> Option<*mut Iface> {
     unsafe {
         (&raw mut (*at).base).write_bytes(0, 1);
         (&raw mut (*at).flights).write(Flights::new());
-        (&raw mut (*at).seats).write(Seats::default());
+        (&raw mut (*at).readers).write(Readers::new());
         (&raw mut (*at).eps).write(Vec::new());
         (&raw mut (*at).served).write(served);
         (&raw mut (*at).event).write(OwnedFd::from_raw_fd(fd));
         (&raw mut (*at).bandwidth).write(hmem::cuda::peer_bandwidth());
-        (&raw mut (*at).told).write(false);
+        (&raw mut (*at).warned).write(false);
     }
     Some(Box::into_raw(iface).cast())
 }
@@ -269,7 +269,7 @@ pub(crate) unsafe extern "C" fn event_fd_get(iface: ucx::Iface, fd: *mut c_int) 
     })
 }
 
-/// Nothing wakes who waits for a device, so nobody sleeps meanwhile.
+/// A device wakes no process, so that none may sleep meanwhile.
 pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) -> Status {
     guard(|| {
         // SAFETY: an interface of ours.
@@ -297,8 +297,8 @@ impl Iface {
                 }
             },
         };
-        if let Some(seat) = copy.seat.take() {
-            self.seats.leave(seat);
+        if let Some(held) = copy.held.take() {
+            self.readers.leave(held);
         }
         let status = match how {
             Ok(()) => ucx::UCS_OK,

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A key of no pieces is one of memory that cannot be shared; UCP then takes another way. One of memory that
-//! may be taken back names a slot on a board ([`crate::region`]); who has it fetches the board.
+//! may be taken back names a slot on a board ([`crate::region`]); a process that unpacks it fetches the board.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{LazyLock, Mutex, MutexGuard};
@@ -16,8 +16,8 @@ use hmem::share::{self, Export, FileAt, HandleType, List, Owner};
 use link::{Hazards, WindowId};
 use ucx_sys::{self as ucx, Status};
 
-use crate::md::{DEVICE, Head, TAG_AT};
 use crate::region::{Slot, regions};
+use crate::rkey::{DEVICE, Head, TAG_AT};
 
 /// Bytes of a packed key.
 pub(crate) const KEY: usize = HANDLE + Export::LEN;
@@ -31,7 +31,7 @@ const REFUSED: usize = 1024;
 /// What a key's memory is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pieces {
-    /// Nobody else can reach it.
+    /// No other process can reach it.
     None,
     One(Export),
     /// So many, which are in a list.
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_reaches_what_is_not_there() {
+    fn what_is_not_there_is_not_reached() {
         // No driver in this process; nor is there such a process.
         for key in keys() {
             assert_eq!(unpack(&key.pack()).err(), Some(ucx::UCS_ERR_UNREACHABLE));

@@ -11,7 +11,7 @@ use ucx_sys::{self as ucx, DeregParams, MdBase, MdValues, Status};
 use super::key::{Guard, KEY, Key, Pieces};
 use crate::ffi::guard;
 use crate::md::{deregister, invalidates};
-use crate::region::{Regions, Slot, regions};
+use crate::region::{Regions, Slot, Wait, regions};
 use crate::tables::{self, Served};
 
 /// Most allocations that one piece of memory may lie in.
@@ -115,10 +115,12 @@ pub(crate) unsafe extern "C" fn mem_reg(
 pub(crate) unsafe extern "C" fn mem_dereg(md: *mut Md, params: *const DeregParams) -> Status {
     // SAFETY: UCX's arguments: a handle that this domain made, given back once.
     unsafe {
-        deregister(params, |memh| {
+        deregister(params, |memh, _| {
             let memh = Box::from_raw(memh.cast::<Memh>());
             if let Some(slot) = memh.slot {
-                (*md).regions.invalidate(slot);
+                // A peer's progress leaves the slot, which may itself wait for this process; the device's copy ends
+                // without that.
+                (*md).regions.invalidate(slot, Wait::Bounded);
             }
         })
     }

@@ -2,8 +2,8 @@
 //! memory. There are such only in processes that have loaded CUDA's driver. What UCP finds out and does
 //! with UCX's own cuda_copy stays there: what memory an address is, and copies between device and host.
 //!
-//! A peer's key names allocations ([`hmem::share::Export`]); who has the key opens them, and has its own
-//! device copy. It completes when somebody makes progress and the device is done.
+//! A peer's key names allocations ([`hmem::share::Export`]); a process that has the key opens them, and has its own
+//! device copy. The copy completes by progress, when the device is done.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -11,13 +11,11 @@
 //! | `key` | what a peer is told of memory, and what that is here |
 //! | `iface` | the interface: opening, addresses, progress |
 //! | `ep` | endpoints: put, get, flush |
-//! | `seats` | accesses to memory that may be taken back |
 
 pub(crate) mod ep;
 pub(crate) mod iface;
 pub(crate) mod key;
 pub(crate) mod md;
-mod seats;
 
 use std::sync::Mutex;
 
@@ -32,7 +30,7 @@ pub(crate) fn is_here() -> bool {
     hmem::registry::is_here(Kind::Cuda)
 }
 
-/// This process; a forked child is somebody else.
+/// This process; a forked child is another one.
 fn myself() -> Owner {
     static MYSELF: Mutex<Option<Owner>> = Mutex::new(None);
     let mut myself = MYSELF.lock().unwrap_or_else(|e| e.into_inner());

@@ -1,0 +1,128 @@
+//! Endpoints: active messages.
+
+use std::ffi::{c_uint, c_void};
+
+use link_api::Link;
+use hmem::{Kind, Span};
+use ucx_sys::{self as ucx, Completion, Iov, PackFn, Status};
+
+use crate::attr::{MAX_HEADER, SEGMENT};
+use crate::ep::{Ep, of};
+use crate::ffi::{guard, spans};
+use crate::frame::{AM, HEAD};
+
+/// The first bytes of an active message, [AM, id, 0, 0]: as one word, since one that is stored by bytes
+/// and loaded as a word has the load wait for all stores before it, those to the ring among them.
+#[inline]
+fn am(id: u8) -> [u8; HEAD] {
+    (u32::from(AM) | u32::from(id) << 8).to_le_bytes()
+}
+
+pub(crate) unsafe extern "C" fn am_short(
+    ep: ucx::Ep,
+    id: u8,
+    header: u64,
+    payload: *const c_void,
+    length: c_uint,
+) -> Status {
+    guard(|| {
+        // SAFETY: an endpoint of ours; nothing calls back.
+        let e = unsafe { of(ep) };
+        if let Err(status) = e.open() {
+            return status;
+        }
+        let len = length as usize;
+        if len + 8 > SEGMENT {
+            return ucx::UCS_ERR_EXCEEDS_LIMIT;
+        }
+        let mut head = [0; HEAD + 8];
+        head[..HEAD].copy_from_slice(&am(id));
+        head[HEAD..].copy_from_slice(&header.to_ne_bytes());
+        // SAFETY: UCX says that this memory is valid, which is all read before the return; the
+        // interface outlives its endpoints.
+        let sent = unsafe {
+            let body = [Span::new(payload.expose_provenance(), len, Kind::System)];
+            (*e.iface).link.send(e.peer, &head, &body, 0, len)
+        };
+        match sent {
+            Ok(()) => ucx::UCS_OK,
+            Err(why) => e.refused(why),
+        }
+    })
+}
+
+pub(crate) unsafe extern "C" fn am_short_iov(ep: ucx::Ep, id: u8, iov: *const Iov, count: usize) -> Status {
+    guard(|| {
+        // SAFETY: an endpoint of ours; nothing calls back; UCX's vector.
+        unsafe { send_parts(of(ep), &am(id), iov, count) }
+    })
+}
+
+/// # Safety
+/// `iov` must be `count` valid parts.
+unsafe fn send_parts(e: &mut Ep, head: &[u8], iov: *const Iov, count: usize) -> Status {
+    if let Err(status) = e.open() {
+        return status;
+    }
+    // SAFETY: the caller's promise; all is read before the return.
+    let Some((body, len)) = (unsafe { spans(iov, count) }) else { return ucx::UCS_ERR_INVALID_PARAM };
+    if head.len() - HEAD + len > SEGMENT {
+        return ucx::UCS_ERR_EXCEEDS_LIMIT;
+    }
+    // SAFETY: an endpoint's interface outlives it.
+    match unsafe { (*e.iface).link.send(e.peer, head, &body, 0, len) } {
+        Ok(()) => ucx::UCS_OK,
+        Err(why) => e.refused(why),
+    }
+}
+
+pub(crate) unsafe extern "C" fn am_bcopy(
+    ep: ucx::Ep,
+    id: u8,
+    pack: PackFn,
+    arg: *mut c_void,
+    _flags: c_uint,
+) -> isize {
+    guard(|| {
+        // SAFETY: an endpoint of ours. UCX's function writes at most what `query` says it may, and
+        // calls nothing of ours.
+        let sent = unsafe {
+            let e = of(ep);
+            if let Err(status) = e.open() {
+                return status.into();
+            }
+            (*e.iface).link.send_packed(e.peer, &am(id), SEGMENT, |to| pack(to.cast(), arg))
+        };
+        match sent {
+            Ok(n) => n as isize,
+            // SAFETY: as above.
+            Err(why) => unsafe { of(ep) }.refused(why).into(),
+        }
+    })
+}
+
+/// The bytes are copied at once, so this never has to wait for a completion.
+pub(crate) unsafe extern "C" fn am_zcopy(
+    ep: ucx::Ep,
+    id: u8,
+    header: *const c_void,
+    header_length: c_uint,
+    iov: *const Iov,
+    count: usize,
+    _flags: c_uint,
+    _comp: *mut Completion,
+) -> Status {
+    guard(|| {
+        let n = header_length as usize;
+        if n > MAX_HEADER {
+            return ucx::UCS_ERR_EXCEEDS_LIMIT;
+        }
+        let mut head = [0; HEAD + MAX_HEADER];
+        head[..HEAD].copy_from_slice(&am(id));
+        // SAFETY: UCX's header, which is not longer than the array; the rest as in `am_short_iov`.
+        unsafe {
+            head.as_mut_ptr().add(HEAD).copy_from_nonoverlapping(header.cast(), n);
+            send_parts(of(ep), &head[..HEAD + n], iov, count)
+        }
+    })
+}

@@ -1,0 +1,247 @@
+//! The interface: progress, events.
+
+use std::ffi::{c_int, c_uint};
+
+use link_api::{Event, PollFrame, Gone, Link, PeerId};
+use link::{Frame, speculation_barrier};
+use ucx_sys::{self as ucx, Status};
+
+use crate::ffi::guard;
+use crate::frame::{AM, HEAD, REPLY, REQUEST, SHARE};
+use crate::iface::{Iface, of};
+use crate::{ep, help, pending, remote, serve, share};
+
+/// Messages up to this length are not offered to UCP to keep: copying them is cheaper than another
+/// buffer.
+const INLINE: usize = 512;
+
+/// Most frames taken in by one call.
+const BATCH: u32 = 16;
+
+/// After how many calls in a row that found nothing one lets another process have the core: where
+/// there are more processes than cores, it may be the one that is waited for.
+const PATIENCE: u32 = 1024;
+
+pub(crate) unsafe extern "C" fn progress_enable(iface: ucx::Iface, flags: c_uint) {
+    // SAFETY: an interface of ours.
+    guard(|| unsafe { (of(iface).served.host.progress_enable)(iface, flags) });
+}
+
+pub(crate) unsafe extern "C" fn progress_disable(iface: ucx::Iface, flags: c_uint) {
+    // SAFETY: an interface of ours.
+    guard(|| unsafe { (of(iface).served.host.progress_disable)(iface, flags) });
+}
+
+pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
+    let this = iface.cast::<Iface>();
+    // SAFETY: an interface of ours, which UCX does not close in its own callbacks.
+    guard(|| unsafe {
+        // Most calls find nothing, and what such a call costs delays what comes meanwhile.
+        match (*this).link.poll_frame() {
+            PollFrame::Nothing if !(*this).busy => {
+                speculation_barrier();
+                nothing(this);
+                0
+            }
+            PollFrame::Frame(frame) => advance(this, Some(frame)),
+            _ => advance(this, None),
+        }
+    })
+}
+
+/// Nothing has come.
+///
+/// # Safety
+/// `this` must be an interface of ours.
+#[inline]
+unsafe fn nothing(this: *mut Iface) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*this).budget = ((*this).budget / 2).max(1);
+        (*this).empty += 1;
+        if (*this).empty == PATIENCE {
+            rest(this);
+        }
+    }
+}
+
+/// Takes in what has come, `frame` first. Not part of `progress`, which so has few registers to save.
+///
+/// # Safety
+/// `this` must be an interface of ours. Nothing borrows from it while UCX's handlers run.
+#[inline(never)]
+unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
+    let mut done = 0;
+    // SAFETY: the caller's promise; each borrow ends before a handler is called.
+    unsafe {
+        let budget = (*this).budget;
+        while done < budget {
+            let event = match frame.take() {
+                Some(frame) => Some(Event::Frame(frame)),
+                None => (*this).link.poll(),
+            };
+            match event {
+                None => break,
+                Some(Event::Frame(first)) => {
+                    let from = first.from();
+                    receive(this, first);
+                    // Most probably the next one is of the same peer's.
+                    if done + 1 < budget {
+                        frame = (*this).link.poll_frame_from(from);
+                    }
+                }
+                Some(Event::Closed(peer, why)) => closed(this, peer, why),
+                // Of copies by a device, which another interface does.
+                Some(Event::Done(..)) => {}
+            }
+            done += 1;
+        }
+        // A stream of messages is taken in by batches; a single one is handed on at once.
+        (*this).budget = if done == budget { (budget * 2).min(BATCH) } else { (budget / 2).max(1) };
+        if (*this).busy {
+            done += attend(this);
+        }
+        if done > 0 { (*this).empty = 0 } else { nothing(this) }
+    }
+    done
+}
+
+/// Nothing has come for long.
+///
+/// # Safety
+/// `this` must be an interface of ours.
+#[cold]
+unsafe fn rest(this: *mut Iface) {
+    // SAFETY: the caller's promise.
+    let alone = unsafe {
+        (*this).empty = 0;
+        (*this).eps.is_empty()
+    };
+    // A process without endpoints here waits for what comes elsewhere.
+    if !alone {
+        std::thread::yield_now();
+    }
+}
+
+/// Takes a frame in.
+///
+/// # Safety
+/// As for `advance`.
+#[inline]
+unsafe fn receive(this: *mut Iface, frame: Frame) {
+    let (from, len) = (frame.from, frame.len);
+    // SAFETY: the caller's promise; a buffer has room for `MAX_FRAME` bytes, zeroed when it was made, and
+    // has no other user.
+    unsafe {
+        let i = &mut *this;
+        let buffer = i.rx.take();
+        let data = i.rx.data(&buffer);
+        let Some([kind, id, ..]) = i.link.receive::<HEAD>(frame, data, i.rx.room()) else {
+            i.rx.give(buffer);
+            return log::warn!("dropped a frame of {len} bytes from {}", i.link.peer_addr(from));
+        };
+        let n = len - HEAD;
+        if kind == AM && usize::from(id) < ucx::UCT_AM_ID_MAX {
+            let handler = i.base.am[usize::from(id)];
+            let flags = if n > INLINE { ucx::UCT_CB_PARAM_FLAG_DESC } else { 0 };
+            let status = (handler.cb)(handler.arg, data.cast(), n, flags);
+            let i = &mut *this;
+            if flags != 0 && status == ucx::UCS_INPROGRESS {
+                i.rx.lend(buffer);
+            } else {
+                i.rx.give(buffer);
+            }
+        } else {
+            hear(this, from, [kind, id], std::slice::from_raw_parts(data, n));
+            (*this).rx.give(buffer);
+        }
+    }
+}
+
+/// A peer went away.
+///
+/// # Safety
+/// As for `advance`.
+#[cold]
+unsafe fn closed(this: *mut Iface, peer: PeerId, why: Gone) {
+    // SAFETY: the caller's promise; endpoints live until they are destroyed.
+    unsafe {
+        log::debug!("{} went away: {why:?}", (*this).link.peer_addr(peer));
+        (*this).remote.forget(peer);
+        help::ends(&mut *this, peer);
+        for ep in (*this).eps.get(&peer).cloned().unwrap_or_default() {
+            ep::fail(ep, ucx::UCS_ERR_CONNECTION_RESET);
+        }
+        (*this).let_go(peer);
+        attend(this);
+    }
+}
+
+/// What there is to do beyond frames.
+///
+/// # Safety
+/// As for `advance`.
+#[cold]
+unsafe fn attend(this: *mut Iface) -> u32 {
+    let mut done = 0;
+    // SAFETY: the caller's promise; what runs handlers of UCX takes endpoints by their address, and
+    // asks whether they are still there.
+    unsafe {
+        (*this).flush_remote();
+        done += help::go_on(&mut *this);
+        done += share::progress(this);
+        while let Some(ep) = (*this).failed.pop() {
+            done += 1;
+            ep::report(this, ep);
+        }
+        done += pending::dispatch(this);
+        let i = &mut *this;
+        i.busy = !i.failed.is_empty()
+            || !i.waiting.is_empty()
+            || !i.remote.sent()
+            || !i.shared.is_empty()
+            || !i.stuck.is_empty()
+            || !i.helping.is_empty();
+    }
+    done
+}
+
+pub(crate) unsafe extern "C" fn event_fd_get(iface: ucx::Iface, fd: *mut c_int) -> Status {
+    guard(|| {
+        // SAFETY: an interface of ours, and a place for the answer.
+        unsafe { fd.write(of(iface).link.wait_fd()) };
+        ucx::UCS_OK
+    })
+}
+
+pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) -> Status {
+    guard(|| {
+        // SAFETY: an interface of ours.
+        let i = unsafe { of(iface) };
+        // The end of a shared copy is told by no ring.
+        if !i.failed.is_empty() || !i.shared.is_empty() || !i.stuck.is_empty() || !i.helping.is_empty() {
+            return ucx::UCS_ERR_BUSY;
+        }
+        if i.link.arm() { ucx::UCS_OK } else { ucx::UCS_ERR_BUSY }
+    })
+}
+
+/// A frame that is no active message came in.
+///
+/// # Safety
+/// `this` must be an interface that no one borrows from. Calls UCX back.
+#[cold]
+unsafe fn hear(this: *mut Iface, from: PeerId, [kind, second]: [u8; 2], body: &[u8]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let known = match kind {
+            REQUEST => serve::serve(&mut *this, from, second, body),
+            REPLY => remote::answered(this, from, second as Status, body),
+            SHARE => help::help(&mut *this, from, second, body),
+            _ => None,
+        };
+        if known.is_none() {
+            log::warn!("dropped a strange frame ({kind}) from {}", (*this).link.peer_addr(from));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Reader slots on peers' boards ([`link::Hazards`], which calls them seats): an access to memory that its owner may take
+//! back is announced in one, and a slot is for one access at a time.
+//!
+//! An access of the CPU ends before the call returns. So all of an interface's share one slot of each board, which a key
+//! keeps ([`Reader`]). One of a device takes until the device is done, and has a slot of its own ([`Held`]).
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use link::{Hazards, WindowId, Windows};
+
+use crate::region::Slot;
+
+/// Most slots of one interface on one board for accesses that outlast a call: the board's are for all peers.
+const MOST: usize = 32;
+
+/// An interface's reader slots.
+#[derive(Debug)]
+pub(crate) struct Readers {
+    /// Which interface's they are.
+    id: u64,
+    boards: HashMap<WindowId, Board>,
+}
+
+/// Those on one board.
+#[derive(Debug)]
+struct Board {
+    hazards: Hazards,
+    /// For accesses that end before the call returns.
+    shared: Option<u32>,
+    /// For the others: those that are free, and how many are not.
+    free: Vec<u32>,
+    held: usize,
+}
+
+impl Board {
+    fn new(hazards: Hazards) -> Board {
+        Board { hazards, shared: None, free: Vec::new(), held: 0 }
+    }
+}
+
+/// A slot for accesses that end before the call returns.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader {
+    board: Hazards,
+    number: u32,
+    id: u64,
+}
+
+/// The slot of an access under way.
+#[derive(Debug)]
+pub(crate) struct Held {
+    board: WindowId,
+    number: u32,
+}
+
+/// Why an access cannot begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoReader {
+    /// The memory was taken back.
+    Gone,
+    /// All slots are in use.
+    Full,
+}
+
+impl Readers {
+    pub(crate) fn new() -> Readers {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Readers { id: NEXT.fetch_add(1, Relaxed), boards: HashMap::new() }
+    }
+
+    /// Whether a slot is one of these.
+    #[inline]
+    pub(crate) fn have(&self, reader: &Reader) -> bool {
+        reader.id == self.id
+    }
+
+    /// The shared slot on the board in a window that is here; `None`: the window is not. `Err`: no slot is free; or it
+    /// is no board.
+    pub(crate) fn shared(&mut self, id: WindowId, windows: &Windows) -> Result<Option<Reader>, ()> {
+        let board = match self.boards.entry(id) {
+            Entry::Occupied(board) => board.into_mut(),
+            Entry::Vacant(place) => {
+                let Some(window) = windows.find(id) else { return Ok(None) };
+                place.insert(Board::new(Hazards::new(window).ok_or(())?))
+            }
+        };
+        if board.shared.is_none() {
+            board.shared = board.hazards.claim();
+        }
+        let Some(number) = board.shared else {
+            log::warn!("no reader slot is free on a peer's board: its memory is accessed by request");
+            return Err(());
+        };
+        Ok(Some(Reader { board: board.hazards.clone(), number, id: self.id }))
+    }
+
+    /// Begins an access that outlasts the call.
+    pub(crate) fn enter(&mut self, id: WindowId, hazards: &Hazards, slot: Slot) -> Result<Held, NoReader> {
+        let at = self.boards.entry(id).or_insert_with(|| Board::new(hazards.clone()));
+        let number = match at.free.pop() {
+            Some(number) => number,
+            None if at.held >= MOST => return Err(NoReader::Full),
+            None => at.hazards.claim().ok_or(NoReader::Full)?,
+        };
+        if !at.hazards.enter(number, slot.index, slot.generation) {
+            at.free.push(number);
+            return Err(NoReader::Gone);
+        }
+        at.held += 1;
+        Ok(Held { board: id, number })
+    }
+
+    /// Such an access is over.
+    pub(crate) fn leave(&mut self, held: Held) {
+        if let Some(at) = self.boards.get_mut(&held.board) {
+            at.hazards.leave(held.number);
+            at.free.push(held.number);
+            at.held -= 1;
+        }
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        // Nothing is under way any more: copies have been waited for.
+        for at in self.boards.values() {
+            at.free.iter().chain(&at.shared).for_each(|number| at.hazards.release(*number));
+        }
+    }
+}
+
+impl Reader {
+    /// Runs an access to memory with this slot, unless it was taken back.
+    #[inline]
+    pub(crate) fn access<T>(&self, slot: Slot, f: impl FnOnce() -> T) -> Option<T> {
+        if !self.board.enter(self.number, slot.index, slot.generation) {
+            return None;
+        }
+        let t = f();
+        self.board.leave(self.number);
+        Some(t)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_slot_for_each_access_that_outlasts_a_call() {
+        let windows = Windows::new().unwrap();
+        let (id, window) = windows.create(Hazards::SIZE.next_multiple_of(4096), None).unwrap();
+        let hazards = Hazards::new(window).unwrap();
+        let slot = Slot { board: id.number as u32, index: 4, generation: 0 };
+        let mut readers = Readers::new();
+        let mut all: Vec<Held> = (0..MOST).map(|_| readers.enter(id, &hazards, slot).unwrap()).collect();
+        assert_eq!(readers.enter(id, &hazards, slot).unwrap_err(), NoReader::Full);
+        // One more for all that end at once.
+        let shared = readers.shared(id, &windows).unwrap().unwrap();
+        assert_eq!(shared.access(slot, || 7), Some(7));
+        // Memory is taken back when the last access is over.
+        let last = all.pop().unwrap();
+        all.into_iter().for_each(|held| readers.leave(held));
+        assert!(!hazards.end(4, 0, Duration::from_millis(5)));
+        readers.leave(last);
+        assert!(hazards.end(4, 0, Duration::from_secs(60)));
+        assert_eq!(readers.enter(id, &hazards, slot).unwrap_err(), NoReader::Gone);
+        assert_eq!(shared.access(slot, || 7), None);
+        let next = readers.enter(id, &hazards, Slot { generation: 1, ..slot }).unwrap();
+        readers.leave(next);
+        // They are given back, all of them.
+        drop(readers);
+        assert!((0..=MOST as u32).all(|number| hazards.claim() == Some(number)));
+    }
+
+    #[test]
+    fn no_window_and_no_board() {
+        let windows = Windows::new().unwrap();
+        let mut readers = Readers::new();
+        assert!(readers.shared(WindowId { maker: 1, number: 2 }, &windows).unwrap().is_none());
+        let (small, _) = windows.create(4096, None).unwrap();
+        assert!(readers.shared(small, &windows).is_err());
+    }
+}
