@@ -2,8 +2,8 @@
 
 use std::ffi::{c_uint, c_void};
 
-use link_api::Link;
 use hmem::{Kind, Span};
+use link_api::Link;
 use ucx_sys::{self as ucx, Completion, Iov, PackFn, Status};
 
 use crate::attr::{MAX_HEADER, SEGMENT};

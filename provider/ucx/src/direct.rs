@@ -1,8 +1,8 @@
 //! Which way memory behind a key is reached, and accesses to it: by CMA, or by request.
 
 use arrayvec::ArrayVec;
-use link_api::{Grant, Link, NoDirect, Refused};
 use hmem::Span;
+use link_api::{Grant, Link, NoDirect, Refused, RmaLink};
 use ucx_sys::{self as ucx, Completion, Status};
 use wire::Seg;
 

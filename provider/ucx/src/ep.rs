@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint};
 
-use link_api::{Link, PeerId, Refused};
 use link::full_fence;
+use link_api::{Link, PeerId, Refused};
 use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, PendingReq, Status};
 
 use crate::ffi::{complete, guard};

@@ -1,9 +1,9 @@
 //! Large puts and gets of peers, of which pieces are copied here ([`crate::share`] has the other side).
 
 use arrayvec::ArrayVec;
-use link_api::{PeerId, PieceCounter};
 use hmem::{Kind, Span};
 use link::ShmLink;
+use link_api::{PeerId, PieceCounter};
 use wire::Seg;
 
 use crate::attr::MAX_IOV;
@@ -122,7 +122,8 @@ mod tests {
     fn one_call_of_progress_copies_no_more_than_a_go() {
         const LEN: usize = 10 * GO + 5;
         let (piece, pieces) = engine::pieces(LEN);
-        let part = Part { peer: PeerId(0), share: PieceCounter { slot: 0, generation: 1 }, len: LEN, piece, pieces };
+        let part =
+            Part { peer: PeerId(0), share: PieceCounter { slot: 0, generation: 1 }, len: LEN, piece, pieces };
         let (mut done, mut next, mut copied, mut calls) = (Done::NOTHING, 0, vec![], 0);
         loop {
             let before = copied.len();

@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use link_api::{Link, PeerId};
 use link::{OpenOptions, ShmLink, full_fence};
+use link_api::{Link, PeerId};
 use ucx_sys::{
     self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, IfaceOps, IfaceParams, PerfAttr, Status, Table,
 };

@@ -2,8 +2,8 @@
 
 use std::ffi::{c_int, c_uint};
 
-use link_api::{Event, PollFrame, Gone, Link, PeerId};
-use link::{Frame, speculation_barrier};
+use link::speculation_barrier;
+use link_api::{Event, Frame, Gone, Link, PeerId, PollFrame};
 use ucx_sys::{self as ucx, Status};
 
 use crate::ffi::guard;
@@ -83,7 +83,7 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
             match event {
                 None => break,
                 Some(Event::Frame(first)) => {
-                    let from = first.from();
+                    let from = first.from;
                     receive(this, first);
                     // Most probably the next one is of the same peer's.
                     if done + 1 < budget {
@@ -92,7 +92,7 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
                 }
                 Some(Event::Closed(peer, why)) => closed(this, peer, why),
                 // Of copies by a device, which another interface does.
-                Some(Event::Done(..)) => {}
+                Some(Event::Done(..) | Event::PathChanged(_)) => {}
             }
             done += 1;
         }
@@ -209,7 +209,7 @@ unsafe fn attend(this: *mut Iface) -> u32 {
 pub(crate) unsafe extern "C" fn event_fd_get(iface: ucx::Iface, fd: *mut c_int) -> Status {
     guard(|| {
         // SAFETY: an interface of ours, and a place for the answer.
-        unsafe { fd.write(of(iface).link.wait_fd()) };
+        unsafe { fd.write(of(iface).link.wait_fd().unwrap_or(-1)) };
         ucx::UCS_OK
     })
 }

@@ -5,7 +5,6 @@
 use std::ffi::{c_uint, c_void};
 
 use hmem::{Kind, Span};
-use link_api::{Grant, Link, NoDirect, Refused, RmaLink};
 use ucx_sys::{self as ucx, Completion, Iov, PackFn, Status, UnpackFn};
 
 use crate::attr::SEGMENT;

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use link_api::{Link, PeerId};
 use hmem::guard::Guard;
 use hmem::{AtomicOp, Datatype, Kind, NotApplied, Span};
+use link_api::{Link, PeerId};
 use ucx_sys::{self as ucx, Status};
 
 use crate::attr::SEGMENT;

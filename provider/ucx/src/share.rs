@@ -14,7 +14,6 @@
 //! ([`RmaLink::revoke`]), so that UCX's memory is not accessed once it was given back.
 
 use arrayvec::ArrayVec;
-use link_api::{Grant, Link, PeerId, PieceCounter};
 use hmem::Span;
 use link::ShmLink;
 use link_api::{Grant, Link, PeerId, PieceCounter, RmaLink};
