@@ -1,0 +1,87 @@
+//! Sleeping until something happens: [`arm`](link_api::Link::arm) and [`wait_fd`](link_api::Link::wait_fd).
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use link_api::{Gone, Link as _};
+
+use crate::harness::Drive;
+use crate::{Ends, Harness, bytes, is_readable};
+
+/// Arms a link to which nothing is on its way; its descriptor.
+fn armed<H: Harness>(h: &mut H, link: &mut H::Link) -> RawFd {
+    let fd = link.wait_fd().expect("this group is for links with a descriptor");
+    h.until("that an idle link may sleep", |_| {
+        if let Some(event) = link.poll() {
+            panic!("nothing was to come, but {event:?} did");
+        }
+        link.arm()
+    });
+    fd
+}
+
+/// "`false` means that something is there already."
+pub fn a_link_with_a_frame_does_not_sleep<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, to_a } = h.pair();
+    for i in 0..20 {
+        h.say(&mut a, to_b, &bytes(300, i));
+        h.until("a link that is kept from sleeping by a frame", |_| !b.arm());
+        assert_eq!(h.take(&mut b), (to_a, bytes(300, i)));
+    }
+}
+
+/// "Readable when there is something to do, provided that `arm` returned true and `poll` was not called since."
+pub fn a_frame_wakes<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, to_a } = h.pair();
+    for i in 0..50 {
+        let fd = armed(h, &mut b);
+        h.say(&mut a, to_b, &bytes(300, i));
+        assert!(is_readable(fd, h.patience()), "frame {i} does not wake");
+        assert_eq!(h.take(&mut b), (to_a, bytes(300, i)));
+    }
+}
+
+/// The end of a peer is something to do.
+pub fn an_end_wakes<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, b, .. } = h.pair();
+    let fd = armed(h, &mut a);
+    h.end(b);
+    assert!(is_readable(fd, h.patience()), "the end of a peer does not wake");
+    assert_eq!(h.closed(&mut a), (to_b, Gone::Reset));
+}
+
+/// So is room for a frame that found none.
+pub fn room_wakes<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, .. } = h.pair();
+    for round in 0..5 {
+        let mut sent = 0;
+        while a.send(to_b, &bytes(900, sent), &[], 0, 0).is_ok() {
+            sent += 1;
+        }
+        let fd = a.wait_fd().expect("this group is for links with a descriptor");
+        // Room may be on its way already.
+        h.until("that a link which waits for room may sleep", |_| {
+            assert!(a.poll().is_none(), "nothing was to come");
+            a.arm()
+        });
+        for i in 0..sent {
+            assert!(h.take(&mut b).1 == bytes(900, i));
+        }
+        assert!(is_readable(fd, h.patience()), "room does not wake, in round {round}");
+        h.say(&mut a, to_b, b"now");
+        assert_eq!(h.take(&mut b).1, b"now");
+    }
+}
+
+/// A descriptor that is always readable would keep the program from sleeping.
+pub fn an_idle_link_sleeps<H: Harness>(h: &mut H) {
+    let Ends { mut a, mut b, .. } = h.pair();
+    let fds = [armed(h, &mut a), armed(h, &mut b)];
+    h.until("a descriptor that is not readable", |h| {
+        let all = fds.iter().all(|fd| !is_readable(*fd, Duration::from_millis(2)));
+        // What came of the greetings is over at some time.
+        armed(h, &mut a);
+        armed(h, &mut b);
+        all
+    });
+}

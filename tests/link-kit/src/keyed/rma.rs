@@ -1,0 +1,242 @@
+//! Keys, and accesses in flight.
+
+use hmem::{Span, total};
+use link_api::{InUse, NoDirect, OpId, PeerId, RmaLink, Way};
+use wire::{Handle, Seg};
+
+use super::link::KeyedLink;
+use super::net::{Id, Wire};
+
+/// The kind of this link's handles.
+pub const HOW: u8 = 75;
+
+/// What peers may do with registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// They may read it.
+    pub read: bool,
+    /// They may write it.
+    pub write: bool,
+}
+
+impl Access {
+    /// Both.
+    pub const ALL: Access = Access { read: true, write: true };
+}
+
+/// Registered memory.
+#[derive(Debug)]
+pub(super) struct Key {
+    /// What a peer has to know besides the key's number.
+    secret: u64,
+    span: Span,
+    access: Access,
+}
+
+impl Key {
+    fn handle(&self, id: u64) -> Handle {
+        let mut token = [0; 64];
+        token[..8].copy_from_slice(&self.secret.to_le_bytes());
+        let (base, len) = (self.span.addr().into(), (self.span.len() as u64).into());
+        Handle { how: HOW, zero: [0; 3], fd: 0.into(), id: id.into(), base, len, device: [0; 16], token }
+    }
+}
+
+/// Where `addr..addr+len` begins in what starts at `base` and has `size` bytes.
+fn inside(base: u64, size: u64, addr: u64, len: u64) -> Option<u64> {
+    let off = addr.checked_sub(base)?;
+    (len <= size.checked_sub(off)?).then_some(off)
+}
+
+/// Memory of a target's: by which key, and where.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    key: u64,
+    secret: u64,
+    addr: u64,
+    len: usize,
+}
+
+/// An access in flight.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) op: OpId,
+    pub(super) from: Id,
+    to: Id,
+    way: Way,
+    request: u64,
+    parts: Vec<Part>,
+    local: Vec<Span>,
+    len: usize,
+    done: usize,
+}
+
+impl Flight {
+    /// Copies some more; whether it succeeded once it is over.
+    pub(super) fn go_on(&mut self, wire: &Wire) -> Option<bool> {
+        let end = self.len.min(self.done + wire.pace.stretch);
+        while self.done < end {
+            let Some(n) = self.copy(wire, end) else { return Some(false) };
+            self.done += n;
+        }
+        (self.done == self.len).then_some(true)
+    }
+
+    /// Copies up to byte `end`, or to where another part begins.
+    fn copy(&self, wire: &Wire, end: usize) -> Option<usize> {
+        let target = wire.stations.get(&self.to)?;
+        if target.closed || target.revoked.contains(&(self.from, self.request)) {
+            return None;
+        }
+        let mut off = self.done;
+        let part = self.parts.iter().find(|part| {
+            let here = off < part.len;
+            off -= if here { 0 } else { part.len };
+            here
+        })?;
+        let key = target.keys.get(&part.key).filter(|key| key.secret == part.secret)?;
+        if !(if self.way == Way::Get { key.access.read } else { key.access.write }) {
+            return None;
+        }
+        let at = inside(key.span.addr(), key.span.len() as u64, part.addr, part.len as u64)?;
+        let n = (end - self.done).min(part.len - off);
+        let there = key.span.part(usize::try_from(at).ok()? + off, n)?;
+        let moved = match self.way {
+            Way::Get => hmem::copy(&self.local, self.done, &[there], 0, n),
+            Way::Put => hmem::copy(&[there], 0, &self.local, self.done, n),
+        };
+        (moved == n).then_some(n)
+    }
+}
+
+impl KeyedLink {
+    /// Registers memory, so that it is exported for this access; its key.
+    pub fn register(&mut self, span: Span, access: Access) -> u64 {
+        let mut wire = self.shared.lock();
+        let (id, secret) = (wire.number(), super::link::secret());
+        if let Some(station) = wire.stations.get_mut(&self.id) {
+            station.keys.insert(id, Key { secret, span, access });
+        }
+        id
+    }
+
+    /// Ends a key: whatever names it is refused.
+    pub fn deregister(&mut self, key: u64) {
+        let mut wire = self.shared.lock();
+        if let Some(station) = wire.stations.get_mut(&self.id) {
+            station.keys.remove(&key);
+        }
+    }
+
+    /// The handle of registered memory that holds all of `span`.
+    fn handle_of(&self, span: &Span) -> Option<Handle> {
+        let wire = self.shared.lock();
+        let holds = |key: &Key| {
+            inside(key.span.addr(), key.span.len() as u64, span.addr(), span.len() as u64).is_some()
+        };
+        let keys = &wire.stations.get(&self.id)?.keys;
+        keys.iter().filter(|(_, key)| holds(key)).min_by_key(|(id, _)| **id).map(|(id, key)| key.handle(*id))
+    }
+}
+
+impl RmaLink for KeyedLink {
+    fn start(
+        &mut self,
+        way: Way,
+        peer: PeerId,
+        request: u64,
+        remote: &[Seg],
+        local: &[Span],
+        len: usize,
+    ) -> Result<OpId, NoDirect> {
+        let known = &self.peers[peer.0 as usize];
+        let to = known.channel.ok_or(NoDirect::Fault)?;
+        let mut parts = Vec::new();
+        for seg in remote.iter().filter(|seg| seg.len.get() > 0) {
+            let (addr, len) = (seg.addr.get(), seg.len.get());
+            let holds = |h: &&Handle| inside(h.base.get(), h.len.get(), addr, len).is_some();
+            let handle = known.learned.iter().rev().find(holds).ok_or(NoDirect::Memory)?;
+            let secret = u64::from_le_bytes(*handle.token.first_chunk().expect("a token has 64 bytes"));
+            let len = usize::try_from(len).map_err(|_| NoDirect::Memory)?;
+            parts.push(Part { key: handle.id.get(), secret, addr, len });
+        }
+        let there = parts.iter().try_fold(0usize, |sum, part| sum.checked_add(part.len));
+        if there.is_none_or(|there| there < len) || total(local) < len {
+            return Err(NoDirect::Memory);
+        }
+        let mut wire = self.shared.lock();
+        let target = wire.stations.get(&to).ok_or(NoDirect::Fault)?;
+        if target.closed || target.revoked.contains(&(self.id, request)) {
+            return Err(NoDirect::Revoked);
+        }
+        wire.started += 1;
+        let (op, from, local) = (OpId(wire.number()), self.id, local.to_vec());
+        wire.flights.push(Flight { op, from, to, way, request, parts, local, len, done: 0 });
+        self.shared.hurry();
+        Ok(op)
+    }
+
+    fn cancel(&mut self, op: OpId) {
+        let mut wire = self.shared.lock();
+        let from = self.id;
+        wire.flights.retain(|f| f.from != from || f.op != op);
+        if let Some(station) = wire.stations.get_mut(&from) {
+            station.done.retain(|(done, _)| *done != op);
+        }
+    }
+
+    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        let mut out: Vec<Handle> = Vec::new();
+        for span in iov.iter().filter(|s| !s.is_empty()) {
+            if !span.kind().is_system() {
+                return None;
+            }
+            let handle = self.handle_of(span).or_else(|| {
+                self.register(*span, Access::ALL);
+                self.handle_of(span)
+            })?;
+            let id = handle.id.get();
+            let told = self.peers[to.0 as usize].told.contains(&id);
+            if !told && !out.iter().any(|h| h.id.get() == id) {
+                out.push(handle);
+            }
+        }
+        Some(out)
+    }
+
+    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
+        self.peers[to.0 as usize].told.insert(handle.id.get());
+    }
+
+    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
+        if handle.how == HOW {
+            self.peers[from.0 as usize].learned.push(*handle);
+        }
+    }
+
+    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
+        // The carrier copies with the wire locked, so no access is under way here.
+        let mut wire = self.shared.lock();
+        if let (Some(id), Some(here)) = (self.peers[from.0 as usize].channel, wire.stations.get_mut(&self.id))
+        {
+            here.revoked.insert((id, request));
+        }
+        Ok(())
+    }
+
+    fn renew(&mut self, to: PeerId, request: u64) {
+        let mut wire = self.shared.lock();
+        if let (Some(id), Some(here)) = (self.peers[to.0 as usize].channel, wire.stations.get_mut(&self.id)) {
+            here.revoked.remove(&(id, request));
+        }
+    }
+
+    fn close(&mut self) -> Result<(), InUse> {
+        let mut wire = self.shared.lock();
+        if let Some(here) = wire.stations.get_mut(&self.id) {
+            here.closed = true;
+            here.keys.clear();
+        }
+        Ok(())
+    }
+}
