@@ -99,7 +99,7 @@ pub(crate) trait Drive: Harness {
     fn event(&mut self, link: &mut Self::Link, what: &str) -> Event {
         let mut found = None;
         self.until(what, |_| {
-            found = link.poll();
+            found = next(link);
             found.is_some()
         });
         found.expect("just found")
@@ -132,7 +132,7 @@ pub(crate) trait Drive: Harness {
         let (start, mut n) = (Instant::now(), 0);
         while start.elapsed() < Duration::from_millis(3) || n < 100 {
             n += 1;
-            if let Some(event) = link.poll() {
+            if let Some(event) = next(link) {
                 panic!("nothing more was to come, but {event:?} did");
             }
             self.pass();
@@ -180,6 +180,17 @@ pub(crate) trait Drive: Harness {
 }
 
 impl<H: Harness> Drive for H {}
+
+/// The next event that is about more than the choice of a link: [`Event::PathChanged`] may come at any time before
+/// something was sent.
+pub(crate) fn next<L: Link>(link: &mut L) -> Option<Event> {
+    loop {
+        match link.poll() {
+            Some(Event::PathChanged(_)) => {}
+            other => return other,
+        }
+    }
+}
 
 /// The bytes of a frame, which is given back.
 pub(crate) fn taken<L: Link>(link: &mut L, frame: Frame) -> (PeerId, Vec<u8>) {

@@ -2,7 +2,7 @@
 
 use link_kit::keyed::KeyedHarness;
 
-link_kit::conform! { KeyedHarness::new(); frames polls peers ends returns hostile sleep threads frames_only handles flights }
+link_kit::conform! { KeyedHarness::new(); frames polls peers ends returns hostile sleep threads frames_only handles flights sleep_in_flight }
 
 /// What a target checks besides: number and secret of a key, its range, and what it allows.
 mod keys {

@@ -2,10 +2,13 @@
 
 #[path = "support/memory.rs"]
 mod memory;
+#[path = "support/shm.rs"]
+mod shm;
 
 use link_kit::keyed::KeyedHarness;
 use link_kit::{Flaw, Flawed, conformance};
 use memory::MemHarness;
+use shm::ShmHarness;
 
 /// A test of each flaw. One that is missing does not compile.
 macro_rules! twins {
@@ -109,6 +112,47 @@ twins! {
         KeyedHarness handles::a_request_that_was_taken_back_starts_and_moves_nothing "that was taken back";
 }
 
+/// Tests of further checks, by the same flaws.
+macro_rules! also {
+    ($($harness:ident $group:ident::$check:ident $flaw:ident $said:literal;)*) => {
+        $(
+            mod $check {
+                use super::*;
+
+                #[test]
+                #[allow(non_snake_case)]
+                #[should_panic(expected = $said)]
+                fn $flaw() {
+                    std::panic::set_hook(Box::new(|_| {}));
+                    conformance::$group::$check(&mut Flawed::new($harness::new(), Flaw::$flaw));
+                }
+            }
+        )*
+    };
+}
+
+also! {
+    MemHarness frames::a_frame_may_have_no_body_and_no_bytes RepeatsFrames "left == right";
+    MemHarness frames::an_endpoint_reaches_itself RepeatsFrames "left == right";
+    KeyedHarness peers::a_peer_that_is_not_there_is_gone TakesFramesForNobody "left == right";
+    KeyedHarness returns::a_successor_is_connected_to_anew_under_the_same_number TellsEndTwice "but Closed";
+    KeyedHarness returns::frames_of_a_successor_come_after_the_end_of_the_former TellsEndFirst "but Closed";
+    KeyedHarness returns::a_peer_that_was_cut_off_can_be_connected_anew CutsNobodyOff "the end of a peer";
+    KeyedHarness sleep::an_end_wakes LosesWakeUps "the end of a peer does not wake";
+    KeyedHarness sleep::room_wakes LosesWakeUps "room does not wake";
+    KeyedHarness sleep::an_end_that_is_still_to_be_told_wakes LosesWakeUps "was cut off does not wake";
+    KeyedHarness sleep::a_channel_wakes LosesWakeUps "that was made does not wake";
+    KeyedHarness sleep_in_flight::an_operation_that_is_over_wakes LosesWakeUps "and does not wake";
+    // Whichever thread fails first, the other one sees it end.
+    KeyedHarness threads::two_threads_exchange_all_they_send DropsFrames "";
+    MemHarness sync::memory_that_is_not_mapped_is_refused SaysAllIsWell "left == right";
+    MemHarness sync::an_endpoint_that_ended_is_not_accessed SaysAllIsWell "bytes that were read";
+    MemHarness regions::a_region_is_found_as_it_was_published_and_accessed OneVersionForAll "key 7";
+    ShmHarness shared_pieces::two_threads_never_take_the_same_piece GivesPiecesTwice "each piece once";
+    KeyedHarness handles::nothing_outside_of_a_handle_is_touched SaysAllIsDone "beyond the end";
+    KeyedHarness handles::an_operation_to_a_peer_that_ends_is_told_of_once IsDoneTwice "Done";
+}
+
 /// Without a flaw all checks pass, so that it is the flaw that each of the others is found by.
 mod nothing {
     use super::*;
@@ -127,7 +171,7 @@ mod nothing {
 
         link_kit::conform! {
             Flawed::new(KeyedHarness::new(), Flaw::Nothing);
-            returns hostile sleep threads frames_only handles flights
+            returns hostile sleep threads frames_only handles flights sleep_in_flight
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{Broken, Flaw, Item};
 
 impl<L: RmaLink> Link for Broken<L> {
     fn addr(&self) -> Addr {
-        self.link.addr()
+        self.name.unwrap_or_else(|| self.link.addr())
     }
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
@@ -23,7 +23,11 @@ impl<L: RmaLink> Link for Broken<L> {
     }
 
     fn peer_addr(&self, peer: PeerId) -> Addr {
-        if self.flaw == Flaw::ForgetsNames { self.link.addr() } else { self.link.peer_addr(peer) }
+        if self.flaw == Flaw::ForgetsNames { self.addr() } else { self.link.peer_addr(peer) }
+    }
+
+    fn reaches(&self, addr: &Addr) -> Result<(), String> {
+        self.link.reaches(addr)
     }
 
     fn path(&self, peer: PeerId) -> Path {

@@ -38,6 +38,7 @@ pub struct Broken<L> {
     told: Vec<u64>,
     freed: Option<PeerId>,
     last: Option<PeerId>,
+    name: Option<Addr>,
     ended: Vec<PeerId>,
 }
 
@@ -49,9 +50,14 @@ impl<L: RmaLink> Broken<L> {
         let (last_piece, last, freed) = (None, None, None);
         #[rustfmt::skip]
         let broken = Broken {
-            link, flaw, queue, held, count: 0, late, counters, last_piece, told, freed, last, ended,
+            link, flaw, queue, held, count: 0, late, counters, last_piece, told, freed, last, name: None, ended,
         };
         broken
+    }
+
+    /// The same under this name, by which it is known to a link inside it.
+    pub fn named(self, name: Addr) -> Broken<L> {
+        Broken { name: Some(name), ..self }
     }
 
     /// The link inside.
@@ -128,7 +134,7 @@ impl<L: RmaLink> Broken<L> {
                 Flaw::ReusesOperations => self.queue.push_back(Item::Other(Event::Done(OpId(1), ok))),
                 _ => self.queue.push_back(Item::Other(Event::Done(op, ok))),
             },
-            Item::Other(_) => {}
+            Item::Other(other) => self.queue.push_back(Item::Other(other)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use link_api::{Event, Gone, Link as _, Refused};
 
-use crate::harness::{Drive, taken};
+use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes};
 
 /// [`Event::Closed`]: "Every frame it had sent has been delivered before."
@@ -38,7 +38,7 @@ pub fn nothing_is_sent_to_a_peer_that_has_ended<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, b, .. } = h.pair();
     h.end(b);
     // Before that is told of, a frame may still find room, but not for ever.
-    h.until("a link that knows of an end", |_| a.is_gone(to_b) || a.poll().is_some());
+    h.until("a link that knows of an end", |_| a.is_gone(to_b) || next(&mut a).is_some());
     let mut told = !a.is_connected(to_b);
     while !told {
         told = matches!(h.event(&mut a, "the end"), Event::Closed(peer, _) if peer == to_b);
@@ -65,7 +65,7 @@ pub fn a_peer_that_is_cut_off_is_closed_and_others_are_not<H: Harness>(h: &mut H
     h.say(&mut c, c_to_b, b"still");
     let (mut ended, mut heard) = (false, false);
     h.until("the end of the one, and a frame of the other", |_| {
-        match b.poll() {
+        match next(&mut b) {
             Some(Event::Closed(peer, why)) => {
                 assert_eq!(
                     (peer, why, ended),
@@ -97,7 +97,7 @@ pub fn an_expected_peer_that_never_comes_is_given_up<H: Harness>(h: &mut H) {
     a.expect(to);
     let mut found = None;
     h.until("that a peer is given up", |h| {
-        found = a.poll();
+        found = next(&mut a);
         h.pass_long();
         found.is_some()
     });
@@ -114,7 +114,7 @@ pub fn an_expected_peer_that_comes_is_not_given_up<H: Harness>(h: &mut H) {
     assert_eq!(h.take(&mut a), (to_b, b"here".to_vec()));
     for _ in 0..20 {
         h.pass_long();
-        if let Some(event) = a.poll() {
+        if let Some(event) = next(&mut a) {
             panic!("a peer that is there was expected, and now {event:?}");
         }
     }

@@ -1,10 +1,10 @@
 //! Taking memory back of which an access is in flight.
 
-use link_api::{Event, Link as _, RmaLink as _, Way};
+use link_api::{Event, RmaLink as _, Way};
 
 use super::handles::{REQUEST, done, with_memory};
 use super::sync::seg;
-use crate::harness::Drive;
+use crate::harness::{Drive, next};
 use crate::{Ends, Harness, bytes, text};
 
 /// "When it returns `Ok`, the peer is in none any more": also none that was in flight.
@@ -20,7 +20,7 @@ pub fn memory_that_was_taken_back_in_flight_is_not_touched<H: Harness>(h: &mut H
     // Where the owner has to wait for the peer, this one goes on meanwhile.
     h.until("that the peer has left", |_| {
         let left = b.revoke(to_a, REQUEST) == Ok(());
-        over |= !left && matches!(a.poll(), Some(Event::Done(which, _)) if which == op);
+        over |= !left && matches!(next(&mut a), Some(Event::Done(which, _)) if which == op);
         left
     });
     let then = text(&[there]);

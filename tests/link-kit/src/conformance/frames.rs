@@ -3,7 +3,7 @@
 use hmem::Span;
 use link_api::{Event, Link as _, Path, Refused};
 
-use crate::harness::{Drive, taken};
+use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes, text};
 
 /// [`send`](link_api::Link::send), [`read`](link_api::Link::read) and [`copy_out`](link_api::Link::copy_out) at any
@@ -102,7 +102,7 @@ pub fn frames_of_each_peer_come_in_order_and_none_is_lost<H: Harness>(h: &mut H)
                 }
             }
         }
-        while let Some(event) = b.poll() {
+        while let Some(event) = next(&mut b) {
             let Event::Frame(f) = event else { panic!("no frame, but {event:?}") };
             let (from, bytes) = taken(&mut b, f);
             let of = [to_a, to_c].into_iter().position(|p| p == from).expect("one of both");

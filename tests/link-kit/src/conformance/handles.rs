@@ -5,7 +5,7 @@ use link_api::{Event, Link as _, NoDirect, OpId, PeerId, RmaCaps, RmaLink, Way};
 use wire::Handle;
 
 use super::sync::{seg, until_left};
-use crate::harness::Drive;
+use crate::harness::{Drive, next};
 use crate::{Ends, Harness, bytes, name, text};
 
 pub(super) const REQUEST: u64 = 1 << 32 | 3;
@@ -214,9 +214,9 @@ pub fn an_operation_to_a_peer_that_ends_is_told_of_once<H: Harness>(h: &mut H) {
     h.end(b);
     let (mut over, mut ended) = (0, false);
     h.until("the end of the peer, and of the operation", |_| {
-        match a.poll() {
+        match next(&mut a) {
             Some(Event::Done(which, _)) => {
-                assert_eq!(which, op);
+                assert_eq!((which, over), (op, 0), "Done comes twice");
                 over += 1;
             }
             Some(Event::Closed(peer, _)) => {

@@ -2,7 +2,7 @@
 
 use link_api::{Event, Link as _};
 
-use crate::harness::{Drive, taken};
+use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes};
 
 /// "Whatever it writes, a link answers with frames of honest length, or with `Event::Closed`."
@@ -20,7 +20,7 @@ pub fn nonsense_ends_its_channel_and_no_other<H: Harness>(h: &mut H) {
             if heard < 20 {
                 let _ = c.send(c_to_b, &bytes(500, heard), &[], 0, 0);
             }
-            match b.poll() {
+            match next(&mut b) {
                 Some(Event::Closed(peer, _)) => {
                     assert_eq!((peer, ended), (to_a, false), "attack {how}");
                     ended = true;
@@ -43,7 +43,7 @@ pub fn nonsense_ends_its_channel_and_no_other<H: Harness>(h: &mut H) {
         });
         h.end(a);
         if !fatal && !ended {
-            h.until("the end of a peer that did not finish", |_| match b.poll() {
+            h.until("the end of a peer that did not finish", |_| match next(&mut b) {
                 Some(Event::Closed(peer, _)) => peer == to_a,
                 Some(Event::Frame(f)) => {
                     assert_eq!(taken(&mut b, f).0, to_c, "attack {how}: a frame that was never whole");

@@ -13,6 +13,7 @@
 //! | [`shared_pieces`] | those that are [`Send`] besides |
 //! | [`frames_only`] | without |
 //! | [`handles`], [`flights`] | with `HOST_HANDLES` or `DEVICE_HANDLES` |
+//! | [`sleep_in_flight`] | that have a descriptor as well |
 //!
 //! [`conform!`](crate::conform) makes a test of each.
 
@@ -29,6 +30,7 @@ pub mod regions;
 pub mod returns;
 pub mod shared_pieces;
 pub mod sleep;
+pub mod sleep_in_flight;
 pub mod stale_pieces;
 pub mod sync;
 pub mod threads;
@@ -84,7 +86,12 @@ macro_rules! conform {
         a_frame_wakes
         an_end_wakes
         room_wakes
+        an_end_that_is_still_to_be_told_wakes
+        a_channel_wakes
         an_idle_link_sleeps
+    } };
+    (@ sleep_in_flight $new:expr) => { $crate::conform! { @@ sleep_in_flight $new;
+        an_operation_that_is_over_wakes
     } };
     (@ threads $new:expr) => { $crate::conform! { @@ threads $new;
         no_wake_up_is_lost

@@ -2,7 +2,7 @@
 
 use link_api::{Event, Link as _, PeerId, PollFrame, Refused};
 
-use crate::harness::{Drive, taken};
+use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes};
 
 /// A receiver and two senders that it knows.
@@ -46,7 +46,7 @@ pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
         for _ in 0..50 {
             turn += 1;
             let found = match turn % 7 {
-                0 | 3 => match b.poll() {
+                0 | 3 => match next(&mut b) {
                     Some(Event::Frame(f)) => Some(f),
                     None => None,
                     other => panic!("no frame, but {other:?}"),

@@ -1,10 +1,10 @@
 //! Published registrations.
 
 use hmem::Span;
-use link_api::{Grant, Link as _, PeerId, Region, RegionVersion, RmaLink};
+use link_api::{Grant, PeerId, Region, RegionVersion, RmaLink};
 
 use super::sync::{seg, until_left};
-use crate::harness::Drive;
+use crate::harness::{Drive, next};
 use crate::{Ends, Harness, bytes, text};
 
 fn region(key: u64, span: Span) -> Region {
@@ -17,7 +17,7 @@ fn find<H: Harness>(h: &mut H, link: &mut H::Link, by: PeerId, key: u64) -> (Reg
     let mut found = None;
     h.until("what a peer has published", |_| {
         // Polls let the link learn of it.
-        assert!(link.poll().is_none());
+        assert!(next(link).is_none());
         found = link.published(by, key);
         found.is_some()
     });

@@ -2,7 +2,7 @@
 
 use link_api::{Event, Gone, Link as _};
 
-use crate::harness::{Drive, taken};
+use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes};
 
 /// "Unless it can be connected to anew."
@@ -52,7 +52,7 @@ pub fn a_peer_that_was_cut_off_can_be_connected_anew<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();
     a.disconnect(to_b);
     assert_eq!(h.closed(&mut a), (to_b, Gone::Denied));
-    h.until("that the other side hears of it", |_| match b.poll() {
+    h.until("that the other side hears of it", |_| match next(&mut b) {
         Some(Event::Closed(peer, _)) => peer == to_a,
         Some(Event::Frame(f)) => panic!("a frame that was not sent: {:?}", taken(&mut b, f)),
         _ => false,

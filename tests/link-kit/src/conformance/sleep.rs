@@ -1,18 +1,18 @@
 //! Sleeping until something happens: [`arm`](link_api::Link::arm) and [`wait_fd`](link_api::Link::wait_fd).
 
 use std::os::fd::RawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use link_api::{Gone, Link as _};
+use link_api::{Event, Gone, Link as _, Refused};
 
-use crate::harness::Drive;
+use crate::harness::{Drive, next};
 use crate::{Ends, Harness, bytes, is_readable};
 
 /// Arms a link to which nothing is on its way; its descriptor.
 fn armed<H: Harness>(h: &mut H, link: &mut H::Link) -> RawFd {
     let fd = link.wait_fd().expect("this group is for links with a descriptor");
     h.until("that an idle link may sleep", |_| {
-        if let Some(event) = link.poll() {
+        if let Some(event) = next(link) {
             panic!("nothing was to come, but {event:?} did");
         }
         link.arm()
@@ -61,7 +61,7 @@ pub fn room_wakes<H: Harness>(h: &mut H) {
         let fd = a.wait_fd().expect("this group is for links with a descriptor");
         // Room may be on its way already.
         h.until("that a link which waits for room may sleep", |_| {
-            assert!(a.poll().is_none(), "nothing was to come");
+            assert!(next(&mut a).is_none(), "nothing was to come");
             a.arm()
         });
         for i in 0..sent {
@@ -70,6 +70,44 @@ pub fn room_wakes<H: Harness>(h: &mut H) {
         assert!(is_readable(fd, h.patience()), "room does not wake, in round {round}");
         h.say(&mut a, to_b, b"now");
         assert_eq!(h.take(&mut b).1, b"now");
+    }
+}
+
+/// So is the end of a peer that was cut off, and that of one that was waited for in vain.
+pub fn an_end_that_is_still_to_be_told_wakes<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, b: _b, .. } = h.pair();
+    let fd = armed(h, &mut a);
+    a.disconnect(to_b);
+    assert!(!a.arm() || is_readable(fd, h.patience()), "the end of a peer that was cut off does not wake");
+    assert_eq!(h.closed(&mut a), (to_b, Gone::Denied));
+
+    let name = h.nowhere();
+    let absent = a.peer(&name);
+    a.expect(absent);
+    let start = Instant::now();
+    loop {
+        if let Some(event) = next(&mut a) {
+            assert!(matches!(event, Event::Closed(peer, Gone::Refused) if peer == absent), "{event:?}");
+            break;
+        }
+        assert!(start.elapsed() < 3 * h.patience(), "an expected peer is waited for for ever");
+        assert!(!a.arm() || is_readable(fd, h.patience()), "an expected peer that never comes does not wake");
+    }
+}
+
+/// So is a channel that took a while to be made.
+pub fn a_channel_wakes<H: Harness>(h: &mut H) {
+    for _ in 0..10 {
+        let (mut a, mut b) = (h.open(), h.open());
+        let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
+        let fd = a.wait_fd().expect("this group is for links with a descriptor");
+        let start = Instant::now();
+        while a.send(to_b, b"first", &[], 0, 0) == Err(Refused::Busy) {
+            assert!(start.elapsed() < h.patience(), "a peer that is there is never reached");
+            assert!(next(&mut a).is_none(), "nothing was to come");
+            assert!(!a.arm() || is_readable(fd, h.patience()), "a channel that was made does not wake");
+        }
+        assert_eq!(h.take(&mut b), (to_a, b"first".to_vec()));
     }
 }
 

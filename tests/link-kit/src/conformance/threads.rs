@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use link_api::{Event, Link, PeerId, Refused};
 
-use crate::harness::{Drive, taken};
+use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes, is_readable};
 
 /// Numbers by chance.
@@ -57,7 +57,7 @@ where
                 continue;
             }
             let got = loop {
-                match link.poll() {
+                match next(&mut link) {
                     Some(Event::Frame(f)) => break taken(&mut link, f).1,
                     Some(other) => panic!("no frame, but {other:?}"),
                     None => {}
@@ -98,7 +98,7 @@ where
                 }
             }
             if chance.below(3) > 0 || idle {
-                match link.poll() {
+                match next(&mut link) {
                     Some(Event::Frame(f)) => {
                         let (_, bytes) = taken(&mut link, f);
                         assert!(bytes == frame(!which, got), "frame {got} is next");

@@ -188,7 +188,7 @@ impl RmaLink for KeyedLink {
     fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
         let mut out: Vec<Handle> = Vec::new();
         for span in iov.iter().filter(|s| !s.is_empty()) {
-            if !span.kind().is_system() {
+            if !hmem::can(&[*span], hmem::Caps::CMA) {
                 return None;
             }
             let handle = self.handle_of(span).or_else(|| {
