@@ -140,6 +140,7 @@ also! {
     KeyedHarness returns::a_peer_that_was_cut_off_can_be_connected_anew CutsNobodyOff "the end of a peer";
     KeyedHarness sleep::an_end_wakes LosesWakeUps "the end of a peer does not wake";
     KeyedHarness sleep::room_wakes LosesWakeUps "room does not wake";
+    KeyedHarness sleep::room_that_was_made_before_a_poll_wakes LosesWakeUps "room does not wake";
     KeyedHarness sleep::an_end_that_is_still_to_be_told_wakes LosesWakeUps "was cut off does not wake";
     KeyedHarness sleep::a_channel_wakes LosesWakeUps "that was made does not wake";
     KeyedHarness sleep_in_flight::an_operation_that_is_over_wakes LosesWakeUps "and does not wake";

@@ -86,6 +86,7 @@ macro_rules! conform {
         a_frame_wakes
         an_end_wakes
         room_wakes
+        room_that_was_made_before_a_poll_wakes
         an_end_that_is_still_to_be_told_wakes
         a_channel_wakes
         an_idle_link_sleeps

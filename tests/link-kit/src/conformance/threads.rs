@@ -37,45 +37,87 @@ fn sleep<L: Link>(link: &mut L, patience: Duration, why: &str) {
     }
 }
 
-/// A frame to and fro, each side asleep meanwhile or about to be.
+/// One side of [`no_wake_up_is_lost`]: a frame to and fro, each side asleep meanwhile or about to be.
+pub fn ping_pong<L: Link>(link: &mut L, peer: PeerId, first: bool, patience: Duration) {
+    const ROUNDS: usize = 3_000;
+    let mut chance = Chance(if first { 7 } else { 11 });
+    let start = Instant::now();
+    for turn in 0..2 * ROUNDS {
+        if first == (turn % 2 == 0) {
+            while let Err(why) = link.send(peer, &bytes(40, turn), &[], 0, 0) {
+                assert!(why == Refused::Busy && start.elapsed() < 10 * patience, "{why:?}");
+                thread::yield_now();
+            }
+            continue;
+        }
+        let got = loop {
+            match next(link) {
+                Some(Event::Frame(f)) => break taken(link, f).1,
+                Some(other) => panic!("no frame, but {other:?}"),
+                None => {}
+            }
+            chance.pause();
+            sleep(link, patience, "of a frame");
+        };
+        assert_eq!(got, bytes(40, turn), "frame {turn}");
+        chance.pause();
+    }
+}
+
+/// One side of [`two_threads_exchange_all_they_send`].
+pub fn exchange<L: Link>(link: &mut L, peer: PeerId, which: bool, patience: Duration) {
+    const FRAMES: usize = 1_500;
+    let frame = |of: bool, i: usize| bytes(1 + (i * 131) % 3_000, i + if of { 10_000 } else { 0 });
+    let (mut sent, mut got, mut chance) = (0, 0, Chance(3 + u64::from(which)));
+    while sent < FRAMES || got < FRAMES {
+        let mut idle = true;
+        if sent < FRAMES {
+            match link.send(peer, &frame(which, sent), &[], 0, 0) {
+                Ok(()) => (sent, idle) = (sent + 1, false),
+                Err(why) => assert_eq!(why, Refused::Busy),
+            }
+        }
+        if chance.below(3) > 0 || idle {
+            match next(link) {
+                Some(Event::Frame(f)) => {
+                    let (_, bytes) = taken(link, f);
+                    assert!(bytes == frame(!which, got), "frame {got} is next");
+                    (got, idle) = (got + 1, false);
+                }
+                Some(other) => panic!("no frame, but {other:?}"),
+                None => {}
+            }
+        }
+        if idle {
+            sleep(link, patience, "of a frame, or of room for one");
+        }
+    }
+}
+
+/// Runs both sides of a game, each in a thread, until both are over.
+fn play<H: Harness>(h: &mut H, side: impl Fn(&mut H::Link, PeerId, bool, Duration) + Sync)
+where
+    H::Link: Send,
+{
+    let Ends { mut a, to_b, mut b, to_a } = h.pair();
+    let (patience, side) = (h.patience(), &side);
+    thread::scope(|s| {
+        // A link ends with its thread if that fails, which the other one sees.
+        let other = s.spawn(move || {
+            side(&mut b, to_a, false, patience);
+            b
+        });
+        side(&mut a, to_b, true, patience);
+        drop(other.join().expect("the other thread has failed, as it said"));
+    });
+}
+
+/// "A descriptor that poll(2) finds readable when there is something to do", whenever it comes to be there.
 pub fn no_wake_up_is_lost<H: Harness>(h: &mut H)
 where
     H::Link: Send,
 {
-    const ROUNDS: usize = 3_000;
-    let Ends { a, to_b, b, to_a } = h.pair();
-    let patience = h.patience();
-    let play = |mut link: H::Link, peer: PeerId, first: bool| {
-        let mut chance = Chance(if first { 7 } else { 11 });
-        let start = Instant::now();
-        for turn in 0..2 * ROUNDS {
-            if first == (turn % 2 == 0) {
-                while let Err(why) = link.send(peer, &bytes(40, turn), &[], 0, 0) {
-                    assert!(why == Refused::Busy && start.elapsed() < 10 * patience, "{why:?}");
-                    thread::yield_now();
-                }
-                continue;
-            }
-            let got = loop {
-                match next(&mut link) {
-                    Some(Event::Frame(f)) => break taken(&mut link, f).1,
-                    Some(other) => panic!("no frame, but {other:?}"),
-                    None => {}
-                }
-                chance.pause();
-                sleep(&mut link, patience, "of a frame");
-            };
-            assert_eq!(got, bytes(40, turn), "frame {turn}");
-            chance.pause();
-        }
-        link
-    };
-    let links = thread::scope(|s| {
-        let other = s.spawn(|| play(b, to_a, false));
-        let one = play(a, to_b, true);
-        (one, other.join().expect("the other thread has failed, as it said"))
-    });
-    drop(links);
+    play(h, ping_pong);
 }
 
 /// Both send as much as finds room, and sleep when nothing does.
@@ -83,41 +125,5 @@ pub fn two_threads_exchange_all_they_send<H: Harness>(h: &mut H)
 where
     H::Link: Send,
 {
-    const FRAMES: usize = 1_500;
-    let Ends { a, to_b, b, to_a } = h.pair();
-    let patience = h.patience();
-    let frame = |of: bool, i: usize| bytes(1 + (i * 131) % 3_000, i + if of { 10_000 } else { 0 });
-    let play = |mut link: H::Link, peer: PeerId, which: bool| {
-        let (mut sent, mut got, mut chance) = (0, 0, Chance(3 + u64::from(which)));
-        while sent < FRAMES || got < FRAMES {
-            let mut idle = true;
-            if sent < FRAMES {
-                match link.send(peer, &frame(which, sent), &[], 0, 0) {
-                    Ok(()) => (sent, idle) = (sent + 1, false),
-                    Err(why) => assert_eq!(why, Refused::Busy),
-                }
-            }
-            if chance.below(3) > 0 || idle {
-                match next(&mut link) {
-                    Some(Event::Frame(f)) => {
-                        let (_, bytes) = taken(&mut link, f);
-                        assert!(bytes == frame(!which, got), "frame {got} is next");
-                        (got, idle) = (got + 1, false);
-                    }
-                    Some(other) => panic!("no frame, but {other:?}"),
-                    None => {}
-                }
-            }
-            if idle {
-                sleep(&mut link, patience, "of a frame, or of room for one");
-            }
-        }
-        link
-    };
-    let links = thread::scope(|s| {
-        let other = s.spawn(|| play(b, to_a, true));
-        let one = play(a, to_b, false);
-        (one, other.join().expect("the other thread has failed, as it said"))
-    });
-    drop(links);
+    play(h, exchange);
 }

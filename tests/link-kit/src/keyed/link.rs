@@ -1,7 +1,6 @@
 //! Frames and channels of a [`KeyedLink`].
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasher as _, RandomState};
 use std::io::Read as _;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::net::UnixStream;
@@ -12,13 +11,9 @@ use hmem::{Span, total};
 use link_api::{Event, Frame, Gone, Link, OpId, Path, PeerId, PollFrame, Refused, RmaCaps};
 use wire::{Addr, Handle};
 
-use super::net::{Id, Shared};
+use super::carrier::Shared;
+use super::key::Id;
 use super::stream::{self, HEADER, Next};
-
-/// A number that is hard to guess.
-pub(super) fn secret() -> u64 {
-    RandomState::new().hash_one(0)
-}
 
 /// What an endpoint has of a peer.
 #[derive(Debug)]
@@ -28,6 +23,8 @@ pub(super) struct Peer {
     pub(super) channel: Option<Id>,
     /// Nothing more is read from it.
     cut: bool,
+    /// A frame to it found no channel, or no room.
+    wants: bool,
     /// Keys that it was told of.
     pub(super) told: HashSet<u64>,
     /// What it told of.
@@ -36,7 +33,7 @@ pub(super) struct Peer {
 
 impl Peer {
     fn new(addr: Addr) -> Peer {
-        Peer { addr, channel: None, cut: false, told: HashSet::new(), learned: Vec::new() }
+        Peer { addr, channel: None, cut: false, wants: false, told: HashSet::new(), learned: Vec::new() }
     }
 }
 
@@ -148,7 +145,7 @@ impl KeyedLink {
             way.end.get_or_insert(Gone::Reset);
         }
         if let Some(here) = wire.stations.get_mut(&self.id) {
-            here.revoked.retain(|(from, _)| *from != id);
+            here.exposed.revoked.retain(|(from, _)| *from != id);
         }
         drop(wire);
         self.shared.hurry();
@@ -239,7 +236,13 @@ impl Link for KeyedLink {
         let n = head.len() + len;
         assert!(n <= Self::PATH.max_frame, "frame longer than Path::max_frame");
         assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
-        let id = self.channel(to)?;
+        let id = match self.channel(to) {
+            Err(Refused::Busy) => {
+                self.peers[to.0 as usize].wants = true;
+                return Err(Refused::Busy);
+            }
+            other => other?,
+        };
         let mut bytes = vec![0; n];
         bytes[..head.len()].copy_from_slice(head);
         if hmem::read(body, off, &mut bytes[head.len()..]) != len {
@@ -252,10 +255,12 @@ impl Link for KeyedLink {
         };
         if way.in_flight() + HEADER + n > window {
             way.starved = Some(HEADER + n);
+            self.peers[to.0 as usize].wants = true;
             return Err(Refused::Busy);
         }
         way.transit.extend(stream::header(n));
         way.transit.extend(bytes);
+        self.peers[to.0 as usize].wants = false;
         self.shared.hurry();
         Ok(())
     }
@@ -336,7 +341,9 @@ impl Link for KeyedLink {
     }
 
     fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        self.channel(peer).map(drop)
+        let found = self.channel(peer).map(drop);
+        self.peers[peer.0 as usize].wants |= found == Err(Refused::Busy);
+        found
     }
 
     fn expect(&mut self, peer: PeerId) {
@@ -372,8 +379,19 @@ impl Link for KeyedLink {
         if self.held.is_some() || self.peers.iter().any(|p| p.cut) {
             return false;
         }
+        // No poll tells of what was wanted and is there now.
+        self.adopt();
         let mut wire = self.shared.lock();
-        let ready = wire.ways_to(self.id).iter().any(|(_, ready)| *ready);
+        let id = self.id;
+        let has = |channel| wire.ways.get(&(id, channel)).is_none_or(|way| way.starved.is_none());
+        let mut served = false;
+        for peer in self.peers.iter_mut().filter(|peer| peer.wants) {
+            // Nor does it tell of one that ended before there was a channel to it.
+            if peer.channel.map_or(!wire.names.contains_key(&peer.addr), has) {
+                (peer.wants, served) = (false, true);
+            }
+        }
+        let ready = served || wire.ways_to(id).iter().any(|(_, ready)| *ready);
         let Some(here) = wire.stations.get_mut(&self.id) else { return false };
         here.armed = !ready && !here.nudged && here.done.is_empty();
         here.armed

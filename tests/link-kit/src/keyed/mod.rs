@@ -6,19 +6,26 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `net` | [`KeyedNet`]: what is on its way, and the carrier |
+//! | `net` | [`KeyedNet`] |
+//! | `carrier` | what is on its way, and how it is carried |
 //! | `stream` | frames as bytes of a stream |
 //! | `link` | [`KeyedLink`]: frames and channels |
-//! | `rma` | keys, and accesses in flight |
+//! | `rma` | access to memory |
+//! | `key` | what an endpoint lets its peers reach |
+//! | `flight` | accesses in flight |
 //! | `harness` | [`KeyedHarness`] |
 
+mod carrier;
+mod flight;
 mod harness;
+mod key;
 mod link;
 mod net;
 mod rma;
 mod stream;
 
+pub use carrier::Pace;
 pub use harness::KeyedHarness;
+pub use key::{Access, HOW};
 pub use link::KeyedLink;
-pub use net::{KeyedNet, Pace};
-pub use rma::{Access, HOW};
+pub use net::KeyedNet;

@@ -1,121 +1,20 @@
-//! Keys, and accesses in flight.
+//! Access to memory by keys.
 
 use hmem::{Span, total};
 use link_api::{InUse, NoDirect, OpId, PeerId, RmaLink, Way};
 use wire::{Handle, Seg};
 
+use super::flight::Flight;
+use super::key::{Access, HOW, Key, Part, inside, secret};
 use super::link::KeyedLink;
-use super::net::{Id, Wire};
-
-/// The kind of this link's handles.
-pub const HOW: u8 = 75;
-
-/// What peers may do with registered memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// They may read it.
-    pub read: bool,
-    /// They may write it.
-    pub write: bool,
-}
-
-impl Access {
-    /// Both.
-    pub const ALL: Access = Access { read: true, write: true };
-}
-
-/// Registered memory.
-#[derive(Debug)]
-pub(super) struct Key {
-    /// What a peer has to know besides the key's number.
-    secret: u64,
-    span: Span,
-    access: Access,
-}
-
-impl Key {
-    fn handle(&self, id: u64) -> Handle {
-        let mut token = [0; 64];
-        token[..8].copy_from_slice(&self.secret.to_le_bytes());
-        let (base, len) = (self.span.addr().into(), (self.span.len() as u64).into());
-        Handle { how: HOW, zero: [0; 3], fd: 0.into(), id: id.into(), base, len, device: [0; 16], token }
-    }
-}
-
-/// Where `addr..addr+len` begins in what starts at `base` and has `size` bytes.
-fn inside(base: u64, size: u64, addr: u64, len: u64) -> Option<u64> {
-    let off = addr.checked_sub(base)?;
-    (len <= size.checked_sub(off)?).then_some(off)
-}
-
-/// Memory of a target's: by which key, and where.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    key: u64,
-    secret: u64,
-    addr: u64,
-    len: usize,
-}
-
-/// An access in flight.
-#[derive(Debug)]
-pub(super) struct Flight {
-    pub(super) op: OpId,
-    pub(super) from: Id,
-    to: Id,
-    way: Way,
-    request: u64,
-    parts: Vec<Part>,
-    local: Vec<Span>,
-    len: usize,
-    done: usize,
-}
-
-impl Flight {
-    /// Copies some more; whether it succeeded once it is over.
-    pub(super) fn go_on(&mut self, wire: &Wire) -> Option<bool> {
-        let end = self.len.min(self.done + wire.pace.stretch);
-        while self.done < end {
-            let Some(n) = self.copy(wire, end) else { return Some(false) };
-            self.done += n;
-        }
-        (self.done == self.len).then_some(true)
-    }
-
-    /// Copies up to byte `end`, or to where another part begins.
-    fn copy(&self, wire: &Wire, end: usize) -> Option<usize> {
-        let target = wire.stations.get(&self.to)?;
-        if target.closed || target.revoked.contains(&(self.from, self.request)) {
-            return None;
-        }
-        let mut off = self.done;
-        let part = self.parts.iter().find(|part| {
-            let here = off < part.len;
-            off -= if here { 0 } else { part.len };
-            here
-        })?;
-        let key = target.keys.get(&part.key).filter(|key| key.secret == part.secret)?;
-        if !(if self.way == Way::Get { key.access.read } else { key.access.write }) {
-            return None;
-        }
-        let at = inside(key.span.addr(), key.span.len() as u64, part.addr, part.len as u64)?;
-        let n = (end - self.done).min(part.len - off);
-        let there = key.span.part(usize::try_from(at).ok()? + off, n)?;
-        let moved = match self.way {
-            Way::Get => hmem::copy(&self.local, self.done, &[there], 0, n),
-            Way::Put => hmem::copy(&[there], 0, &self.local, self.done, n),
-        };
-        (moved == n).then_some(n)
-    }
-}
 
 impl KeyedLink {
     /// Registers memory, so that it is exported for this access; its key.
     pub fn register(&mut self, span: Span, access: Access) -> u64 {
         let mut wire = self.shared.lock();
-        let (id, secret) = (wire.number(), super::link::secret());
+        let (id, secret) = (wire.number(), secret());
         if let Some(station) = wire.stations.get_mut(&self.id) {
-            station.keys.insert(id, Key { secret, span, access });
+            station.exposed.keys.insert(id, Key { secret, span, access });
         }
         id
     }
@@ -124,7 +23,7 @@ impl KeyedLink {
     pub fn deregister(&mut self, key: u64) {
         let mut wire = self.shared.lock();
         if let Some(station) = wire.stations.get_mut(&self.id) {
-            station.keys.remove(&key);
+            station.exposed.keys.remove(&key);
         }
     }
 
@@ -134,7 +33,7 @@ impl KeyedLink {
         let holds = |key: &Key| {
             inside(key.span.addr(), key.span.len() as u64, span.addr(), span.len() as u64).is_some()
         };
-        let keys = &wire.stations.get(&self.id)?.keys;
+        let keys = &wire.stations.get(&self.id)?.exposed.keys;
         keys.iter().filter(|(_, key)| holds(key)).min_by_key(|(id, _)| **id).map(|(id, key)| key.handle(*id))
     }
 }
@@ -166,7 +65,7 @@ impl RmaLink for KeyedLink {
         }
         let mut wire = self.shared.lock();
         let target = wire.stations.get(&to).ok_or(NoDirect::Fault)?;
-        if target.closed || target.revoked.contains(&(self.id, request)) {
+        if !target.exposed.allows(self.id, request) {
             return Err(NoDirect::Revoked);
         }
         wire.started += 1;
@@ -219,7 +118,7 @@ impl RmaLink for KeyedLink {
         let mut wire = self.shared.lock();
         if let (Some(id), Some(here)) = (self.peers[from.0 as usize].channel, wire.stations.get_mut(&self.id))
         {
-            here.revoked.insert((id, request));
+            here.exposed.revoked.insert((id, request));
         }
         Ok(())
     }
@@ -227,15 +126,15 @@ impl RmaLink for KeyedLink {
     fn renew(&mut self, to: PeerId, request: u64) {
         let mut wire = self.shared.lock();
         if let (Some(id), Some(here)) = (self.peers[to.0 as usize].channel, wire.stations.get_mut(&self.id)) {
-            here.revoked.remove(&(id, request));
+            here.exposed.revoked.remove(&(id, request));
         }
     }
 
     fn close(&mut self) -> Result<(), InUse> {
         let mut wire = self.shared.lock();
         if let Some(here) = wire.stations.get_mut(&self.id) {
-            here.closed = true;
-            here.keys.clear();
+            here.exposed.closed = true;
+            here.exposed.keys.clear();
         }
         Ok(())
     }
