@@ -78,7 +78,8 @@ pub trait Link {
     /// The endpoint's own name.
     fn addr(&self) -> Addr;
 
-    /// The peer of that name; made known if it was not. Does no IO, and needs no peer to be there.
+    /// The peer of that name; made known if it was not. Does no IO, and needs no peer to be there. It may be this
+    /// endpoint's own name, which is a peer like any other.
     fn peer(&mut self, addr: &Addr) -> PeerId;
 
     /// The name of a peer.
@@ -107,7 +108,7 @@ pub trait Link {
         PollFrame::Unknown
     }
 
-    /// Another frame of this peer, if one is there; to be given back like one of [`Link::poll`]. `None` may
+    /// Another frame of this peer, if one is there (and the frame before was released); to be given back like one of [`Link::poll`]. `None` may
     /// come before all are taken.
     #[inline]
     fn poll_frame_from(&mut self, _from: PeerId) -> Option<Frame> {
@@ -169,14 +170,16 @@ pub trait Link {
     /// [`Event::Closed`].
     fn forget(&mut self, _peer: PeerId) {}
 
-    /// Cuts a peer off that takes more than any peer may; [`Event::Closed`] follows.
+    /// Cuts a peer off that takes more than any peer may: no frame of it comes any more, and [`Event::Closed`] with
+    /// [`Gone::Denied`] follows, here; there it is an end like any other. A new channel may follow.
     fn disconnect(&mut self, _peer: PeerId) {}
 
     /// Asks every peer to wake this endpoint when it sends. Returns whether it is safe to sleep:
     /// `false` means that something is there already.
     fn arm(&mut self) -> bool;
 
-    /// A descriptor that poll(2) finds readable when there is something to do, provided that [`Link::arm`]
+    /// A descriptor that poll(2) finds readable when there is something to do: an event to poll, room for a frame that
+    /// found none, or a channel where [`Refused::Busy`] said that there is none yet. That holds provided that [`Link::arm`]
     /// returned true and [`Link::poll`] was not called since. `None`: this link has none, and is polled.
     fn wait_fd(&self) -> Option<RawFd> {
         None

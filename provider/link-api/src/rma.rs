@@ -29,7 +29,8 @@ pub enum NoDirect {
 /// What allows an access to a peer's memory. The peer may end it at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Grant {
-    /// A request of the peer's, by the name in the frame that told of the memory ([`RmaLink::revoke`]).
+    /// A request of the peer's, by the name in the frame that told of the memory ([`RmaLink::revoke`]). The lower half
+    /// of a name is a place, of which a link may have so many and no more; the upper one is a generation, not 0.
     Request(u64),
     /// A registration that the peer publishes ([`RmaLink::unpublish`]).
     Region(RegionVersion),
@@ -96,7 +97,8 @@ pub enum Way {
 /// cannot do; frames serve instead.
 pub trait RmaLink: Link {
     /// Copies `len` bytes at `roff` of the peer's memory `remote`, as `grant` allows, to byte `loff` of
-    /// `local`.
+    /// `local`. Where that is not inside of both it fails, and nothing outside is touched; what is inside may have been
+    /// copied by then.
     #[allow(clippy::too_many_arguments)]
     fn get(
         &mut self,
@@ -113,7 +115,7 @@ pub trait RmaLink: Link {
     }
 
     /// Copies `len` bytes at `loff` of `local` to byte `roff` of the peer's memory `remote`, as `grant`
-    /// allows.
+    /// allows. Likewise.
     #[allow(clippy::too_many_arguments)]
     fn put(
         &mut self,
@@ -132,7 +134,8 @@ pub trait RmaLink: Link {
     /// Starts to copy `len` bytes between the front of `local` and that of the peer's `remote`: memory of which
     /// the peer has sent a handle, and told under the name of this `request` of its own.
     /// [`Event::Done`](crate::Event::Done) says when it is over. Operations may end in any order, and nothing else
-    /// waits for them.
+    /// waits for them. Memory of which no handle is known, or less of it than `len`, is refused here or fails later.
+    /// Each operation ends, also where its peer does, before or after [`Event::Closed`](crate::Event::Closed).
     fn start(
         &mut self,
         way: Way,
@@ -147,7 +150,7 @@ pub trait RmaLink: Link {
     }
 
     /// Ends an operation in flight: no event tells of it any more, and when this returns its memory is not
-    /// accessed any more.
+    /// accessed any more. One that is over, and was told of, is left as it is.
     fn cancel(&mut self, op: OpId) {
         let _ = op;
     }
@@ -189,12 +192,14 @@ pub trait RmaLink: Link {
         None
     }
 
-    /// Whether a piece was taken since this side opened the counter.
+    /// Whether a piece was taken besides the first, which this side takes once it has opened the counter; also if it
+    /// is not open any more.
     fn pieces_begun(&self, _with: PeerId, _counter: PieceCounter) -> bool {
         false
     }
 
-    /// Closes a counter that this side opened, when all pieces are done with.
+    /// Closes a counter that this side opened, when all pieces are done with. One that was closed stays so: nothing
+    /// happens to a later transfer at its place.
     fn pieces_close(&mut self, _with: PeerId, _counter: PieceCounter) {}
 
     /// Publishes a registration, or a change of it.

@@ -1,0 +1,197 @@
+//! Frames of a broken link.
+
+use std::os::fd::RawFd;
+
+use hmem::Span;
+use link_api::{Event, Frame, Gone, Link, Path, PeerId, PollFrame, Refused, RmaLink};
+use wire::Addr;
+
+use super::{Broken, Flaw, Item};
+
+impl<L: RmaLink> Link for Broken<L> {
+    fn addr(&self) -> Addr {
+        self.name.unwrap_or_else(|| self.link.addr())
+    }
+
+    fn peer(&mut self, addr: &Addr) -> PeerId {
+        let peer = self.link.peer(addr);
+        match self.freed {
+            Some(freed) => freed,
+            None if self.flaw == Flaw::OneNumberForTwo && peer.0 == 2 => PeerId(1),
+            None => peer,
+        }
+    }
+
+    fn peer_addr(&self, peer: PeerId) -> Addr {
+        if self.flaw == Flaw::ForgetsNames { self.addr() } else { self.link.peer_addr(peer) }
+    }
+
+    fn reaches(&self, addr: &Addr) -> Result<(), String> {
+        self.link.reaches(addr)
+    }
+
+    fn path(&self, peer: PeerId) -> Path {
+        let path = self.link.path(peer);
+        match self.flaw {
+            Flaw::SaysFramesAreShort => Path { max_frame: Path::LEAST_FRAME - 1, ..path },
+            Flaw::ChangesPath if self.link.is_connected(peer) => Path { eager: path.eager / 2, ..path },
+            _ => path,
+        }
+    }
+
+    fn send(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        self.flush();
+        let off = if self.flaw == Flaw::ForgetsOffsetOfBody { 0 } else { off };
+        if self.flaw == Flaw::CopiesLate && len > 0 {
+            self.late = Some((to, head.to_vec(), body.to_vec(), off, len));
+            return Ok(());
+        }
+        let sent = self.link.send(to, head, body, off, len);
+        match sent {
+            Ok(()) if self.shows(Flaw::IsBusyThoughSent, 7) => Err(Refused::Busy),
+            Err(Refused::Gone(_)) if self.flaw == Flaw::TakesFramesForNobody => Ok(()),
+            other => other,
+        }
+    }
+
+    fn poll(&mut self) -> Option<Event> {
+        self.pump(matches!(self.flaw, Flaw::SwapsFrames | Flaw::TellsEndFirst));
+        Some(match self.queue.pop_front()? {
+            Item::Frame(from, bytes) => Event::Frame(self.hand_out(from, bytes)),
+            Item::Other(event) => event,
+        })
+    }
+
+    fn poll_frame(&mut self) -> PollFrame {
+        match self.queue.front() {
+            None => {
+                self.pump(false);
+                PollFrame::Unknown
+            }
+            Some(Item::Other(_)) => PollFrame::Unknown,
+            Some(Item::Frame(..)) => match self.queue.pop_front() {
+                Some(Item::Frame(from, bytes)) if !self.shows(Flaw::LosesFrameLookedAt, 3) => {
+                    PollFrame::Frame(self.hand_out(from, bytes))
+                }
+                _ => PollFrame::Nothing,
+            },
+        }
+    }
+
+    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
+        self.pump(true);
+        self.pop_frame_of(from)
+    }
+
+    fn has_frames_of(&self, from: PeerId) -> bool {
+        let is_of = |item: &Item| matches!(item, Item::Frame(of, _) if *of == from);
+        self.flaw == Flaw::HasAlwaysFrames || self.queue.iter().any(is_of) || self.link.has_frames_of(from)
+    }
+
+    fn peek<const N: usize>(&self, frame: &Frame) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        let n = self.read(frame, 0, &mut bytes);
+        (n == N || self.flaw == Flaw::PeeksTooFar).then_some(bytes)
+    }
+
+    fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
+        let rest = self.rest(off);
+        let n = rest.len().min(dst.len());
+        dst[..n].copy_from_slice(&rest[..n]);
+        if self.flaw == Flaw::HoldsNothing && self.link.has_frames_of(frame.from) {
+            // What came after it is in its place.
+            dst.iter_mut().for_each(|b| *b ^= 1);
+        }
+        n
+    }
+
+    fn copy_out(&self, _frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+        let doff = if self.flaw == Flaw::ForgetsOffsetOfDestination { 0 } else { doff };
+        let rest = self.rest(off);
+        hmem::write(dst, doff, &rest[..rest.len().min(len)])
+    }
+
+    fn release(&mut self, _frame: Frame) {
+        self.held = None;
+    }
+
+    fn is_gone(&self, peer: PeerId) -> bool {
+        self.link.is_gone(peer) || self.ended.contains(&peer)
+    }
+
+    fn is_connected(&self, peer: PeerId) -> bool {
+        match self.flaw {
+            Flaw::IsAlwaysConnected => true,
+            Flaw::IsNeverConnected => false,
+            _ => self.link.is_connected(peer),
+        }
+    }
+
+    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
+        self.link.connect(peer)
+    }
+
+    fn expect(&mut self, peer: PeerId) {
+        match self.flaw {
+            Flaw::ExpectsNobody => {}
+            Flaw::GivesUpThosePresent => {
+                self.queue.push_back(Item::Other(Event::Closed(peer, Gone::Refused)));
+            }
+            _ => self.link.expect(peer),
+        }
+    }
+
+    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+        self.flaw == Flaw::HasAlwaysRoom || self.link.has_room_to_spare(to)
+    }
+
+    fn forget(&mut self, peer: PeerId) {
+        match self.flaw {
+            Flaw::NeverForgets => {}
+            // Its number goes to whatever is met next.
+            Flaw::ForgetsConnected => self.freed = Some(peer),
+            _ => self.link.forget(peer),
+        }
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        match self.flaw {
+            Flaw::CutsNobodyOff => {}
+            Flaw::CutsAllOff => (0..=peer.0 + 1).for_each(|p| self.link.disconnect(PeerId(p))),
+            _ => {
+                let is_of = |item: &Item| matches!(item, Item::Frame(of, _) if *of == peer);
+                self.queue.retain(|item| !is_of(item));
+                self.link.disconnect(peer);
+            }
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.flush();
+        let blind = self.shows(Flaw::LosesWakeUpsSometimes, 50);
+        match self.flaw {
+            Flaw::NeverSleeps => false,
+            Flaw::LosesWakeUps => true,
+            Flaw::SleepsInSpiteOfFrames => {
+                self.link.arm();
+                true
+            }
+            _ => blind || self.queue.is_empty() && self.link.arm(),
+        }
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        self.link.wait_fd()
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        if self.flaw == Flaw::DescribesNothing { String::new() } else { self.link.describe(peer) }
+    }
+}

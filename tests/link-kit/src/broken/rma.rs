@@ -1,0 +1,168 @@
+//! Access to memory by a broken link.
+
+use hmem::Span;
+use link_api::{
+    Event, Grant, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way,
+};
+use wire::{Handle, Seg};
+
+use super::{Broken, Flaw, Item};
+
+impl<L: RmaLink> RmaLink for Broken<L> {
+    fn get(
+        &mut self,
+        from: PeerId,
+        grant: Grant,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        let roff = if self.flaw == Flaw::ForgetsRemoteOffset { 0 } else { roff };
+        let loff = if self.flaw == Flaw::ForgetsLocalOffset { 0 } else { loff };
+        let got = self.link.get(from, self.grant(grant), remote, roff, local, loff, len);
+        if matches!(self.flaw, Flaw::SaysAllIsWell | Flaw::AccessesInTheCall) { Ok(()) } else { got }
+    }
+
+    fn put(
+        &mut self,
+        to: PeerId,
+        grant: Grant,
+        remote: &[Seg],
+        roff: usize,
+        local: &[Span],
+        loff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
+        let put = self.link.put(to, self.grant(grant), remote, roff, local, loff, len);
+        if self.flaw == Flaw::SaysAllIsWell { Ok(()) } else { put }
+    }
+
+    fn start(
+        &mut self,
+        way: Way,
+        peer: PeerId,
+        request: u64,
+        remote: &[Seg],
+        local: &[Span],
+        len: usize,
+    ) -> Result<OpId, NoDirect> {
+        let request = if self.flaw == Flaw::AllowsTakenBackStarts { request ^ 1 } else { request };
+        let started = self.link.start(way, peer, request, remote, local, len);
+        match started {
+            Ok(op) if self.flaw == Flaw::IsDoneAtOnce => {
+                self.queue.push_back(Item::Other(Event::Done(op, true)))
+            }
+            Ok(_) if self.flaw == Flaw::ReusesOperations => return Ok(OpId(1)),
+            Err(_) if self.flaw == Flaw::SaysAllIsDone => {
+                self.queue.push_back(Item::Other(Event::Done(OpId(u64::MAX), true)));
+                return Ok(OpId(u64::MAX));
+            }
+            _ => {}
+        }
+        started
+    }
+
+    fn cancel(&mut self, op: OpId) {
+        match self.flaw {
+            Flaw::NeverCancels => self.told.push(op.0),
+            Flaw::TellsOfCancelled => {
+                self.link.cancel(op);
+                self.queue.push_back(Item::Other(Event::Done(op, false)));
+            }
+            _ => {
+                self.queue.retain(|item| !matches!(item, Item::Other(Event::Done(over, _)) if *over == op));
+                self.link.cancel(op);
+            }
+        }
+    }
+
+    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        let mut handles = self.link.export_handles(to, iov)?;
+        if self.flaw == Flaw::ExportsOncePerLink {
+            handles.retain(|h| !self.told.contains(&h.base.get()));
+        }
+        Some(handles)
+    }
+
+    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
+        self.told.push(handle.base.get());
+        if self.flaw != Flaw::ExportsAgain {
+            self.link.mark_exported(to, handle);
+        }
+    }
+
+    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
+        self.link.import_handle(from, handle);
+    }
+
+    fn on_distinct_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
+        self.link.on_distinct_devices(peer, theirs, ours)
+    }
+
+    fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
+        let counter = self.link.pieces_open(with)?;
+        self.counters.push(counter);
+        Some(counter)
+    }
+
+    fn pieces_claim(&mut self, with: PeerId, counter: PieceCounter, mine: bool, of: u16) -> Option<u16> {
+        let latest = self.counters.iter().rev().find(|c| c.slot == counter.slot && mine);
+        let counter = match latest {
+            Some(latest) if self.flaw == Flaw::GivesPiecesToOldNames => *latest,
+            _ => counter,
+        };
+        if self.last_piece.is_some() && self.shows(Flaw::GivesPiecesTwice, 5) {
+            return self.last_piece;
+        }
+        let piece = self.link.pieces_claim(with, counter, mine, of);
+        self.last_piece = piece;
+        piece
+    }
+
+    fn pieces_begun(&self, with: PeerId, counter: PieceCounter) -> bool {
+        self.flaw != Flaw::NeverBegun && self.link.pieces_begun(with, counter)
+    }
+
+    fn pieces_close(&mut self, with: PeerId, counter: PieceCounter) {
+        if self.flaw != Flaw::KeepsGivingPieces {
+            self.link.pieces_close(with, counter);
+        }
+    }
+
+    fn publish(&mut self, region: &Region) {
+        if self.flaw != Flaw::PublishesNothingNew || !self.told.contains(&region.key) {
+            self.told.push(region.key);
+            self.link.publish(region);
+        }
+    }
+
+    fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
+        if self.flaw == Flaw::KeepsPublishing { Ok(()) } else { self.link.unpublish(key) }
+    }
+
+    fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
+        let (region, version) = self.link.published(by, key)?;
+        let one = RegionVersion { place: version.place, number: 0 };
+        Some((region, if self.flaw == Flaw::OneVersionForAll { one } else { version }))
+    }
+
+    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
+        match self.flaw {
+            Flaw::NeverTakesBack => Ok(()),
+            Flaw::TakesBackAll => self.link.close(),
+            _ => self.link.revoke(from, request),
+        }
+    }
+
+    fn renew(&mut self, to: PeerId, request: u64) {
+        if self.flaw != Flaw::NeverRenews {
+            self.link.renew(to, request);
+        }
+    }
+
+    fn close(&mut self) -> Result<(), InUse> {
+        if self.flaw == Flaw::NeverCloses { Ok(()) } else { self.link.close() }
+    }
+}

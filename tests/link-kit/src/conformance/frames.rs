@@ -1,0 +1,212 @@
+//! Frames, from one link to another.
+
+use hmem::Span;
+use link_api::{Event, Link as _, Path, Refused};
+
+use crate::harness::{Drive, next, taken};
+use crate::{Ends, Harness, bytes, text};
+
+/// [`send`](link_api::Link::send), [`read`](link_api::Link::read) and [`copy_out`](link_api::Link::copy_out) at any
+/// offset, of memory in any number of parts.
+pub fn a_frame_is_its_head_and_the_right_part_of_its_body<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, to_a } = h.pair();
+    let body = [Span::leak(100), Span::leak(0), Span::leak(7), Span::leak(9_000)];
+    let sent = bytes(9_107, 5);
+    hmem::write(&body, 0, &sent);
+    let into = [Span::leak(61), Span::leak(9_100)];
+    for i in 0..40 {
+        let (off, len) = (i * 13 + 1, 8_500 - i * 201);
+        let head = &b"01234567890123456789012345678901234567"[..i % 38];
+        assert_eq!(h.send(&mut a, to_b, head, &body, off, len), Ok(()));
+        let f = h.frame(&mut b);
+        assert_eq!((f.from, f.len), (to_a, head.len() + len), "frame {i}");
+        let mut back = vec![0; head.len()];
+        assert_eq!(b.read(&f, 0, &mut back), head.len());
+        assert_eq!(back, head, "the head of frame {i}");
+        // A part in the middle, more than there is, and what is behind the end.
+        let mut some = vec![0; 77];
+        assert_eq!(b.read(&f, head.len() + 3, &mut some), 77);
+        assert_eq!(some, sent[off + 3..off + 80], "bytes from the middle of frame {i}");
+        assert_eq!(b.read(&f, f.len - 2, &mut some), 2, "the last two bytes of frame {i}");
+        assert_eq!(b.read(&f, f.len, &mut some), 0, "behind the end of frame {i}");
+        assert_eq!(b.copy_out(&f, head.len(), &into, 5, usize::MAX >> 1), len);
+        assert!(text(&into)[5..5 + len] == sent[off..off + len], "frame {i} in parts of other lengths");
+        assert_eq!(b.copy_out(&f, head.len() + 1, &into, 60, 3), 3);
+        assert_eq!(text(&into)[60..63], sent[off + 1..off + 4], "three bytes of frame {i} over two parts");
+        assert_eq!(b.copy_out(&f, f.len, &into, 0, 1), 0);
+        b.release(f);
+    }
+}
+
+/// A frame without a body, and one without anything.
+pub fn a_frame_may_have_no_body_and_no_bytes<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, to_a } = h.pair();
+    let body = [Span::leak(8)];
+    for i in 0..20u8 {
+        assert_eq!(h.send(&mut a, to_b, &[i], &body, 8, 0), Ok(()));
+        assert_eq!(h.send(&mut a, to_b, &[], &body, 3, 0), Ok(()));
+        assert_eq!(h.take(&mut b), (to_a, vec![i]));
+        assert_eq!(h.take(&mut b), (to_a, vec![]));
+    }
+    h.quiet(&mut b);
+}
+
+/// [`Path::max_frame`], at least [`Path::LEAST_FRAME`].
+pub fn frames_up_to_the_longest_arrive<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, to_a } = h.pair();
+    let most = a.path(to_b).max_frame;
+    assert!(most >= Path::LEAST_FRAME, "frames of {most} bytes are too short");
+    let body = [Span::leak(most)];
+    let sent = bytes(most, 7);
+    hmem::write(&body, 0, &sent);
+    for len in [most, most - 1, Path::LEAST_FRAME, most] {
+        assert_eq!(h.send(&mut a, to_b, &sent[..20], &body, 20, len - 20), Ok(()));
+        assert!(h.take(&mut b) == (to_a, sent[..len].to_vec()), "a frame of {len} bytes");
+    }
+}
+
+/// "When it returns `Ok` all bytes have been copied."
+pub fn what_was_sent_is_copied_when_the_call_returns<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, to_a } = h.pair();
+    for (round, len) in [1, 40, 200, 5_000].into_iter().enumerate() {
+        let body = [Span::leak(len)];
+        let sent = bytes(len, round);
+        hmem::write(&body, 0, &sent);
+        assert_eq!(h.send(&mut a, to_b, b"", &body, 0, len), Ok(()));
+        hmem::write(&body, 0, &vec![0xee; len]);
+        h.say(&mut a, to_b, b"behind it");
+        assert!(h.take(&mut b) == (to_a, sent), "{len} bytes as they were when they were sent");
+        assert_eq!(h.take(&mut b).1, b"behind it");
+    }
+}
+
+/// "Moves frames to and from peers, in order and without loss": two peers send to one, at once.
+pub fn frames_of_each_peer_come_in_order_and_none_is_lost<H: Harness>(h: &mut H) {
+    const FRAMES: usize = 300;
+    let Ends { a, to_b, mut b, to_a } = h.pair();
+    let (mut c, name) = (h.open(), b.addr());
+    let c_to_b = c.peer(&name);
+    h.say(&mut c, c_to_b, b"also");
+    let to_c = b.peer(&c.addr());
+    assert_eq!(h.take(&mut b), (to_c, b"also".to_vec()));
+    let frame = |of: usize, i: usize| bytes(1 + (i * 337) % 5_000, of * 1_000 + i);
+    let mut senders = [(a, to_b, 0), (c, c_to_b, 0)];
+    let mut got = [0; 2];
+    h.until("all frames of both", |_| {
+        for (of, (link, to, sent)) in senders.iter_mut().enumerate() {
+            while *sent < FRAMES {
+                match link.send(*to, &frame(of, *sent), &[], 0, 0) {
+                    Ok(()) => *sent += 1,
+                    Err(Refused::Busy) => break,
+                    Err(why) => panic!("a peer that is there is refused: {why:?}"),
+                }
+            }
+        }
+        while let Some(event) = next(&mut b) {
+            let Event::Frame(f) = event else { panic!("no frame, but {event:?}") };
+            let (from, bytes) = taken(&mut b, f);
+            let of = [to_a, to_c].into_iter().position(|p| p == from).expect("one of both");
+            assert!(bytes == frame(of, got[of]), "frame {} of sender {of} is next", got[of]);
+            got[of] += 1;
+        }
+        got == [FRAMES; 2]
+    });
+    h.quiet(&mut b);
+}
+
+/// [`Refused::Busy`]: "the same call may succeed later. Nothing was sent."
+pub fn a_link_that_is_busy_has_sent_nothing_and_takes_the_same_frame_later<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, to_a } = h.pair();
+    let frame = |i: usize| bytes(1_000 + i % 7, i);
+    let mut next = 0;
+    for round in 0..5 {
+        let mut sent = 0;
+        let first = next;
+        loop {
+            match a.send(to_b, &frame(next), &[], 0, 0) {
+                Ok(()) => (next, sent) = (next + 1, sent + 1),
+                Err(why) => {
+                    assert_eq!(why, Refused::Busy);
+                    break;
+                }
+            }
+            assert!(sent < 100_000, "a peer that takes nothing is sent to without end");
+        }
+        assert!(sent > 0, "nothing fits in round {round}");
+        // What found no room is not there later either.
+        for i in first..next {
+            assert!(h.take(&mut b) == (to_a, frame(i)), "frame {i} is next");
+        }
+        h.quiet(&mut b);
+        h.say(&mut a, to_b, &frame(next));
+        assert!(h.take(&mut b) == (to_a, frame(next)), "the frame that found no room is next");
+        next += 1;
+    }
+}
+
+/// "A received frame, which its link holds until `release`": also when more come meanwhile.
+pub fn a_frame_stays_until_it_is_given_back<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, to_a } = h.pair();
+    let frame = |i: usize| bytes(900, i);
+    h.say(&mut a, to_b, &frame(0));
+    let held = h.frame(&mut b);
+    let mut next = 1;
+    while a.send(to_b, &frame(next), &[], 0, 0).is_ok() {
+        next += 1;
+    }
+    for _ in 0..20 {
+        let mut back = vec![0; 900];
+        assert_eq!(b.read(&held, 0, &mut back), 900);
+        assert!(back == frame(0), "the frame at hand has changed");
+        h.pass();
+    }
+    b.release(held);
+    for i in 1..next {
+        assert!(h.take(&mut b) == (to_a, frame(i)), "frame {i} is next");
+    }
+    h.quiet(&mut b);
+}
+
+/// [`peek`](link_api::Link::peek).
+pub fn a_peek_is_the_first_bytes_or_none<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, .. } = h.pair();
+    for len in [0, 1, 19, 20, 59, 60, 61, 3_000] {
+        let sent = bytes(len, len + 3);
+        h.say(&mut a, to_b, &sent);
+        let f = h.frame(&mut b);
+        let is = |n: usize| (len >= n).then(|| sent[..n].to_vec());
+        assert_eq!(b.peek::<1>(&f).map(Vec::from), is(1), "1 of {len} bytes");
+        assert_eq!(b.peek::<20>(&f).map(Vec::from), is(20), "20 of {len} bytes");
+        assert_eq!(b.peek::<60>(&f).map(Vec::from), is(60), "60 of {len} bytes");
+        b.release(f);
+    }
+}
+
+/// An endpoint may be its own peer.
+pub fn an_endpoint_reaches_itself<H: Harness>(h: &mut H) {
+    let mut a = h.open();
+    let name = a.addr();
+    let own = a.peer(&name);
+    for i in 0..200 {
+        h.say(&mut a, own, &bytes(700, i));
+        assert_eq!(h.take(&mut a), (own, bytes(700, i)));
+    }
+    h.quiet(&mut a);
+}
+
+/// [`has_room_to_spare`](link_api::Link::has_room_to_spare).
+pub fn there_is_room_to_spare_until_much_is_under_way<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, .. } = h.pair();
+    for _ in 0..3 {
+        assert!(a.has_room_to_spare(to_b), "nothing is under way");
+        let mut sent = 0;
+        while a.send(to_b, &[0; 500], &[], 0, 0).is_ok() {
+            sent += 1;
+        }
+        assert!(!a.has_room_to_spare(to_b), "nothing more finds room");
+        for _ in 0..sent {
+            h.take(&mut b);
+        }
+        h.until("room to spare", |_| a.has_room_to_spare(to_b));
+    }
+}

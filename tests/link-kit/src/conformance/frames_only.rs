@@ -1,0 +1,24 @@
+//! Links that do nothing in the call.
+
+use hmem::Span;
+use link_api::{Grant, Link as _, NoDirect, RmaCaps, RmaLink as _};
+
+use super::sync::seg;
+use crate::harness::Drive;
+use crate::{Ends, Harness, name, text};
+
+/// "What a link leaves as it is here it cannot do; frames serve instead."
+pub fn what_is_not_done_in_a_call_is_refused_for_good<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, to_a } = h.pair();
+    assert!(!a.path(to_b).rma.contains(RmaCaps::SYNC), "this group is for links without");
+    let (here, there) = (Span::leak(64), h.memory(&b, 64, true));
+    hmem::write(&[here], 0, &[1; 64]);
+    for grant in [Grant::Request(name(1, 1)), Grant::Agreed] {
+        let remote = [seg(there, 0, 64)];
+        assert_eq!(a.get(to_b, grant, &remote, 0, &[here], 0, 64), Err(NoDirect::Never));
+        assert_eq!(a.put(to_b, grant, &remote, 0, &[here], 0, 64), Err(NoDirect::Never));
+    }
+    assert_eq!((text(&[here]), text(&[there])), (vec![1; 64], vec![0; 64]));
+    assert_eq!((b.unpublish(1), b.revoke(to_a, name(1, 1)), b.close()), (Ok(()), Ok(()), Ok(())));
+    b.renew(to_a, name(1, 1));
+}

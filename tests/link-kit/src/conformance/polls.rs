@@ -1,0 +1,127 @@
+//! The ways to look for frames.
+
+use link_api::{Event, Link as _, PeerId, PollFrame, Refused};
+
+use crate::harness::{Drive, next, taken};
+use crate::{Ends, Harness, bytes};
+
+/// A receiver and two senders that it knows.
+struct Three<L> {
+    b: L,
+    senders: [(L, PeerId); 2],
+    /// The senders, as the receiver knows them.
+    known: [PeerId; 2],
+}
+
+fn three<H: Harness>(h: &mut H) -> Three<H::Link> {
+    let Ends { a, to_b, mut b, to_a } = h.pair();
+    let mut c = h.open();
+    let c_to_b = c.peer(&b.addr());
+    h.say(&mut c, c_to_b, b"also");
+    let to_c = b.peer(&c.addr());
+    assert_eq!(h.take(&mut b), (to_c, b"also".to_vec()));
+    Three { b, senders: [(a, to_b), (c, c_to_b)], known: [to_a, to_c] }
+}
+
+fn frame(of: usize, i: usize) -> Vec<u8> {
+    bytes(1 + (i * 61) % 900, of * 1_000 + i)
+}
+
+/// [`poll`](link_api::Link::poll), [`poll_frame`](link_api::Link::poll_frame) and
+/// [`poll_frame_from`](link_api::Link::poll_frame_from) in any order.
+pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
+    const FRAMES: usize = 400;
+    let Three { mut b, mut senders, known } = three(h);
+    let (mut sent, mut got, mut turn) = ([0; 2], [0; 2], 0usize);
+    h.until("all frames, looked for in all ways", |_| {
+        for (of, (link, to)) in senders.iter_mut().enumerate() {
+            while sent[of] < FRAMES {
+                match link.send(*to, &frame(of, sent[of]), &[], 0, 0) {
+                    Ok(()) => sent[of] += 1,
+                    Err(Refused::Busy) => break,
+                    Err(why) => panic!("a peer that is there is refused: {why:?}"),
+                }
+            }
+        }
+        for _ in 0..50 {
+            turn += 1;
+            let found = match turn % 7 {
+                0 | 3 => match next(&mut b) {
+                    Some(Event::Frame(f)) => Some(f),
+                    None => None,
+                    other => panic!("no frame, but {other:?}"),
+                },
+                1 | 5 => match b.poll_frame() {
+                    PollFrame::Frame(f) => Some(f),
+                    PollFrame::Nothing | PollFrame::Unknown => None,
+                },
+                n => b.poll_frame_from(known[n % 2]),
+            };
+            let Some(f) = found else { continue };
+            let (from, bytes) = taken(&mut b, f);
+            let of = known.iter().position(|p| *p == from).expect("one of both");
+            assert!(bytes == frame(of, got[of]), "frame {} of sender {of} is next", got[of]);
+            got[of] += 1;
+        }
+        got == [FRAMES; 2]
+    });
+    h.quiet(&mut b);
+}
+
+/// What [`poll_frame_from`](link_api::Link::poll_frame_from) gives is of the peer that was named.
+pub fn frames_of_one_peer_are_those_of_that_peer<H: Harness>(h: &mut H) {
+    let Three { mut b, mut senders, known } = three(h);
+    for round in 0..20 {
+        for (of, (link, to)) in senders.iter_mut().enumerate() {
+            for i in 0..4 {
+                h.say(link, *to, &frame(of, 4 * round + i));
+            }
+        }
+        let mut next = [4 * round; 2];
+        let wanted = round % 2;
+        // The first one by a poll, so that there may be more of its peer.
+        let (from, bytes) = h.take(&mut b);
+        let of = known.iter().position(|p| *p == from).expect("one of both");
+        assert!(bytes == frame(of, next[of]));
+        next[of] += 1;
+        while let Some(f) = b.poll_frame_from(known[wanted]) {
+            let (from, bytes) = taken(&mut b, f);
+            assert_eq!(from, known[wanted], "a frame of another peer");
+            assert!(bytes == frame(wanted, next[wanted]), "frame {} is next", next[wanted]);
+            next[wanted] += 1;
+        }
+        while next != [4 * round + 4; 2] {
+            let (from, bytes) = h.take(&mut b);
+            let of = known.iter().position(|p| *p == from).expect("one of both");
+            assert!(bytes == frame(of, next[of]), "frame {} of sender {of} is next", next[of]);
+            next[of] += 1;
+        }
+        h.quiet(&mut b);
+    }
+}
+
+/// [`has_frames_of`](link_api::Link::has_frames_of): where it says so, a frame of that peer comes; and not once all
+/// were taken.
+pub fn a_link_that_is_told_to_have_frames_has_one<H: Harness>(h: &mut H) {
+    let Three { mut b, mut senders, known } = three(h);
+    for round in 0..10 {
+        assert!(!known.iter().any(|p| b.has_frames_of(*p)), "all frames were taken");
+        let of = round % 2;
+        let (link, to) = &mut senders[of];
+        for i in 0..3 {
+            h.say(link, *to, &frame(of, i));
+        }
+        let mut left = 3;
+        for i in 0..3 {
+            let f = h.frame(&mut b);
+            left -= 1;
+            assert_eq!(f.from, known[of]);
+            let more = b.has_frames_of(known[of]);
+            assert!(!more || left > 0, "more frames than were sent");
+            assert!(!b.has_frames_of(known[1 - of]), "frames of a peer that sent none");
+            let (_, bytes) = taken(&mut b, f);
+            assert!(bytes == frame(of, i));
+        }
+        h.quiet(&mut b);
+    }
+}

@@ -1,0 +1,47 @@
+//! Links over shared memory.
+
+use std::time::Duration;
+
+use link::{OpenOptions, ShmLink};
+use link_api::{Link as _, RmaCaps};
+use link_kit::Harness;
+use wire::Addr;
+
+/// Makes [`ShmLink`]s on the loopback address.
+pub struct ShmHarness;
+
+impl ShmHarness {
+    pub fn new() -> ShmHarness {
+        ShmHarness
+    }
+
+    fn bind(&self, to: &str) -> ShmLink {
+        let bind = Some(to.parse().expect("an address"));
+        let connect_timeout = Duration::from_millis(60);
+        ShmLink::open(OpenOptions { bind, connect_timeout, ..OpenOptions::default() }).expect("a free name")
+    }
+}
+
+impl Harness for ShmHarness {
+    type Link = ShmLink;
+
+    fn open(&mut self) -> ShmLink {
+        self.bind("127.0.0.1:0")
+    }
+
+    fn reopen(&mut self, addr: &Addr) -> ShmLink {
+        self.bind(&addr.to_string())
+    }
+
+    fn nowhere(&mut self) -> Addr {
+        self.open().addr()
+    }
+
+    fn caps(&self) -> RmaCaps {
+        RmaCaps::SYNC | RmaCaps::DEVICE_HANDLES
+    }
+
+    fn pass_long(&mut self) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
