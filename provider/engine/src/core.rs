@@ -191,14 +191,14 @@ pub(crate) enum Reach {
     Frames,
     /// By the CPU.
     Cpu,
-    /// By a device that can reach the other one's memory.
-    Device,
+    /// By an operation of the link's, with the handles that the peer has sent.
+    Handles,
 }
 
 impl Reach {
     pub(crate) fn of(flags: wire::Flags) -> Reach {
-        if flags.contains(wire::Flags::DEVICE) {
-            Reach::Device
+        if flags.contains(wire::Flags::HANDLES) {
+            Reach::Handles
         } else if flags.contains(wire::Flags::DIRECT) {
             Reach::Cpu
         } else {

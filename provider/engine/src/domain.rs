@@ -350,6 +350,7 @@ impl<L: RmaLink> Domain<L> {
     /// while it does; nothing may be posted any more, and the call is to be made again.
     pub fn ep_close(&mut self, id: EpId) -> Result<(), Error> {
         let Some(ep) = self.eps.get_mut(id.at()) else { return Err(Error::NotFound) };
+        ep.stop_copies();
         ep.link.close().map_err(|InUse| Error::Busy)?;
         let Some(ep) = self.eps.remove(id.at()) else { return Err(Error::NotFound) };
         self.hold_ep(ep.tx_cq, ep.rx_cq, &ep.cntrs, false);

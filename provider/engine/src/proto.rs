@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use link_api::{MAX_PIECES, Path};
+use link_api::{MAX_PIECES, Path, RmaCaps};
 
 /// Bytes from which on it is worth a message to the other side that both copy.
 const SHARED: usize = 64 << 10;
@@ -37,6 +37,8 @@ pub(crate) struct Thresholds {
     pub(crate) fits: usize,
     /// Longest frame.
     pub(crate) max_frame: usize,
+    /// How the peer's memory is accessed, and ours by the peer.
+    pub(crate) rma: RmaCaps,
 }
 
 /// How a transfer of `len` bytes that one side could copy alone is cut so that both sides copy it: bytes of a
@@ -63,10 +65,10 @@ pub fn pieces_by(len: usize, piece: usize) -> Option<u16> {
 impl Thresholds {
     /// The path's, but no more than fits a frame beside the longest header.
     pub(crate) fn new(path: &Path) -> Self {
-        let &Path { max_frame, eager, eager_in_a_row, .. } = path;
+        let &Path { max_frame, eager, eager_in_a_row, rma, .. } = path;
         let fits = max_frame.saturating_sub(wire::EAGER_HEAD);
         let in_a_row = eager_in_a_row.max(eager).min(fits);
-        Thresholds { eager: eager.min(fits), in_a_row, fits, max_frame }
+        Thresholds { eager: eager.min(fits), in_a_row, fits, max_frame, rma }
     }
 
     /// For `len` bytes of a message or an RMA write. What is injected is copied at once, whatever

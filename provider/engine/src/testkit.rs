@@ -50,8 +50,8 @@ pub struct Setup {
     pub max_frame: usize,
     /// Frames that fit between two nodes, each way.
     pub capacity: usize,
-    /// Whether nodes may reach each other's memory directly.
-    pub direct: bool,
+    /// How nodes access each other's host memory.
+    pub direct: Direct,
     /// Whether a node's device may reach another node's.
     pub peer_access: bool,
     /// Entries of each completion queue.
@@ -64,6 +64,34 @@ pub struct Setup {
     pub looks: bool,
 }
 
+/// How nodes access each other's host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direct {
+    /// They try, and cannot.
+    Never,
+    /// In the call, as the kernel does it.
+    InCall,
+    /// By operations that end later, in the order they were started, as a network adapter does it.
+    Later,
+    /// By operations that end later, in any order, between frames.
+    AnyOrder,
+}
+
+impl Direct {
+    /// All of them.
+    pub const ALL: [Direct; 4] = [Direct::InCall, Direct::Never, Direct::Later, Direct::AnyOrder];
+
+    /// Least frames that have to fit between two nodes for a message to be sent: its own, and one with a handle.
+    pub fn least_capacity(self) -> usize {
+        if self.is_by_handles() { 2 } else { 1 }
+    }
+
+    /// Whether it takes handles.
+    pub fn is_by_handles(self) -> bool {
+        matches!(self, Direct::Later | Direct::AnyOrder)
+    }
+}
+
 impl Default for Setup {
     fn default() -> Self {
         Setup {
@@ -72,7 +100,7 @@ impl Default for Setup {
             eager_in_a_row: 600,
             max_frame: 512,
             capacity: 64,
-            direct: true,
+            direct: Direct::InCall,
             peer_access: false,
             cq_size: 64,
             acquainted: true,
@@ -181,7 +209,8 @@ impl Net {
     /// If that never ends.
     pub fn settle(&mut self) {
         for _ in 0..100_000 {
-            if self.nodes.iter_mut().map(|n| n.progress()).sum::<usize>() == 0 {
+            let done = self.nodes.iter_mut().map(|n| n.progress()).sum::<usize>();
+            if done == 0 && (self.operations_in_flight() == 0 || self.hub.borrow().held) {
                 return;
             }
         }
@@ -204,7 +233,7 @@ impl Net {
         self.nodes.insert(by, other.into_inner());
     }
 
-    /// Has the next copies by a device fail, before or (`late`) while they are in flight.
+    /// Has the next operations that end later fail, before or (`late`) while they are in flight.
     pub fn fail_copies(&mut self, copies: usize, late: bool) {
         self.hub.borrow_mut().fail_copies(copies, late);
     }
@@ -214,9 +243,19 @@ impl Net {
         self.hub.borrow_mut().one_device = true;
     }
 
-    /// How many copies devices made from node to node.
+    /// How many operations that end later did all they were to: copies by devices, and of host memory by handles.
     pub fn device_copies(&self) -> usize {
         self.hub.borrow().copies
+    }
+
+    /// How many operations that end later are in flight.
+    pub fn operations_in_flight(&self) -> usize {
+        self.hub.borrow().flying.values().sum()
+    }
+
+    /// Whether operations stay in flight from now on, however long.
+    pub fn hold_operations(&mut self, on: bool) {
+        self.hub.borrow_mut().held = on;
     }
 
     /// Stops everything on its way from one node to another, until [`Net::let_pass`].

@@ -114,8 +114,9 @@ fn told(c: &Completion) -> bool {
 }
 
 /// Both sides take turns; node 1 dies after `steps` of them. Returns whether all was over before.
-fn die_after(deed: Deed, direct: bool, capacity: usize, steps: usize) -> bool {
+fn die_after(deed: Deed, direct: Direct, capacity: usize, steps: usize) -> bool {
     let case = (deed, direct, capacity, steps);
+    let capacity = capacity.max(direct.least_capacity());
     let mut net = Net::with(3, Setup { direct, capacity, ..Setup::default() });
     let (here, peer) = (net.memory(0, 6000), net.memory(1, 6000));
     net[0].share(here, 1);
@@ -156,10 +157,10 @@ fn die_after(deed: Deed, direct: bool, capacity: usize, steps: usize) -> bool {
 #[test]
 fn whatever_a_dying_peer_was_at_ends() {
     for deed in deeds() {
-        for direct in [true, false] {
+        for direct in Direct::ALL {
             for capacity in [1, 2, 64] {
                 let over = (0..60).position(|steps| die_after(deed, direct, capacity, steps));
-                assert!(over.is_some(), "{deed:?} {direct} {capacity} was never over");
+                assert!(over.is_some(), "{deed:?} {direct:?} {capacity} was never over");
             }
         }
     }
@@ -249,7 +250,7 @@ fn a_successor_gets_no_answers_meant_for_the_dead() {
 
 #[test]
 fn a_successor_is_talked_to_like_anyone() {
-    let mut net = Net::with(2, Setup { direct: false, ..Setup::default() });
+    let mut net = Net::with(2, Setup { direct: Direct::Never, ..Setup::default() });
     let large = net.memory(0, 3000);
     net[0].send(&msg(1, &[large], 1)).unwrap();
     net.settle();

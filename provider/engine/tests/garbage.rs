@@ -97,7 +97,7 @@ fn involve(net: &mut Net, to: usize, base: usize, memory: Span) -> (usize, usize
     (started, 2)
 }
 
-fn attack(direct: bool, rma_order: bool, deeds: &[Evil]) {
+fn attack(direct: Direct, rma_order: bool, deeds: &[Evil]) {
     let config = Config { virt_addr: false, rma_order };
     let mut net = Net::with(3, Setup { config, direct, capacity: 16, cq_size: 1000, ..Setup::default() });
     let shared: Vec<Span> = (0..3).map(|at| net.bytes(at, &[at as u8; 3000])).collect();
@@ -193,7 +193,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn a_peer_harms_nobody_but_himself(
-        direct in any::<bool>(),
+        direct in prop::sample::select(&Direct::ALL[..]),
         rma_order in any::<bool>(),
         deeds in prop::collection::vec(evil(), 0..80),
     ) {
@@ -216,7 +216,7 @@ fn words(words: &[u64]) -> Vec<u8> {
 /// A request for more bytes than an eager message keeps, or than there are.
 #[test]
 fn nobody_asks_for_what_a_request_does_not_have() {
-    let mut net = Net::with(2, Setup { direct: false, ..Setup::default() });
+    let mut net = Net::with(2, Setup { direct: Direct::Never, ..Setup::default() });
     let src = net.memory(0, 100);
     let flags = OpFlags::COMPLETION | OpFlags::DELIVERY;
     net[0].send(&Send { flags, ..msg(1, &[src], 1) }).unwrap();
@@ -262,7 +262,7 @@ fn lengths_that_overflow_are_out_of_range() {
 /// Node 0 reads from node 1 in frames; what else comes for that request changes nothing.
 #[test]
 fn an_answer_comes_from_whom_was_asked_in_order_and_whole() {
-    let mut net = Net::with(3, Setup { direct: false, ..Setup::default() });
+    let mut net = Net::with(3, Setup { direct: Direct::Never, ..Setup::default() });
     let (src, dst) = (net.bytes(1, &pattern(600, 1)), net.memory(0, 600));
     net[1].share(src, 1);
     net[0].rma(&read(1, &[dst], &[there(0, 600, 1)], 7)).unwrap();
@@ -291,7 +291,7 @@ fn an_answer_comes_from_whom_was_asked_in_order_and_whole() {
 /// The same for a message: its bytes come from its sender, who sends them once however often asked.
 #[test]
 fn a_payload_is_sent_once_and_taken_from_its_sender() {
-    let mut net = Net::with(3, Setup { direct: false, ..Setup::default() });
+    let mut net = Net::with(3, Setup { direct: Direct::Never, ..Setup::default() });
     let (src, dst) = (net.bytes(0, &pattern(600, 1)), net.memory(1, 600));
     net[1].recv(&from_any(&[dst], 1)).unwrap();
     net[0].send(&msg(1, &[src], 2)).unwrap();

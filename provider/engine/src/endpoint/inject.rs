@@ -10,7 +10,7 @@
 
 use wire::{Flags, Head, Op as WireOp, Status, put};
 
-use super::device::on_device;
+use super::handles::on_device;
 use super::{Done, Endpoint, In, Out, Request, Then};
 use crate::core::{Body, Core, Spans};
 use crate::types::*;

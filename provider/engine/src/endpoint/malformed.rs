@@ -13,7 +13,7 @@ fn least(op: Op, flags: Flags, aux: u16) -> Option<usize> {
     Some(match op {
         Op::Eager if flags.contains(Flags::ACK) => 8,
         Op::Rts => size_of::<Offer>() + segs(n)?,
-        Op::Cts => 8 + segs(if flags.contains(Flags::DEVICE) { n } else { 0 })?,
+        Op::Cts => 8 + segs(if flags.contains(Flags::HANDLES) { n } else { 0 })?,
         Op::Share | Op::Invite => size_of::<Pieces>() + segs(n)?,
         Op::Lend => size_of::<Pieces>() + size_of::<RmaSeg>() + segs(n)?,
         Op::Handle => size_of::<Handle>(),

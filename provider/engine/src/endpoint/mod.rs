@@ -1,8 +1,8 @@
 //! An endpoint: its peers, its requests, and what it does with each.
 
 mod bound;
-mod device;
 mod gone;
+mod handles;
 mod incoming;
 mod inject;
 mod malformed;
@@ -106,7 +106,7 @@ struct In {
     /// The peer was told where to put the bytes, and may say that it has.
     placed: bool,
     /// It was so only if it comes to it before we do.
-    invited: Option<Box<device::Invited>>,
+    invited: Option<Box<handles::Invited>>,
     /// Why they are not kept: a device could not take them, or the memory was taken back.
     failed: Option<Status>,
     then: Then,
@@ -577,7 +577,6 @@ impl<L: RmaLink> Endpoint<L> {
         state.fetches = Fetches::Unknown;
         state.puts_not = false;
         state.promptness = inject::Promptness::default();
-        state.frames_only = false;
         state.shares = share::Shares::Unknown;
         state.given.clear();
         state.loose = 0;

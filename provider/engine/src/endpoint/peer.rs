@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
-use link_api::{Gone, Path, PieceCounter};
+use link_api::{Gone, Path, PieceCounter, RmaCaps};
 
 use super::inject::Promptness;
 use super::share::{GIVEN, Shares};
@@ -46,7 +46,7 @@ pub(crate) struct Peer {
     pub(super) unanswered: u64,
     /// Those of them that are RMA by rendezvous.
     pub(super) large: u32,
-    /// Its memory can't be reached directly from here.
+    /// Its memory can't be accessed in the call from here.
     pub(super) frames_only: bool,
     /// Whether it is worth while to have it copy its part of large transfers.
     pub(super) shares: Shares,
@@ -86,7 +86,7 @@ impl Peer {
             loose: 0,
             unanswered: 0,
             large: 0,
-            frames_only: false,
+            frames_only: !path.rma.contains(RmaCaps::SYNC),
             shares: Shares::Unknown,
             given: ArrayVec::new(),
             fetches: Fetches::Unknown,
@@ -160,6 +160,7 @@ impl Peer {
         self.owed = 0;
         self.holds = false;
         self.limits = Thresholds::new(path);
+        self.frames_only = !path.rma.contains(RmaCaps::SYNC);
         self.update_plain();
     }
 }

@@ -4,7 +4,7 @@ use hmem::{Span, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg};
 
 use super::bound::{EACH, UNHEARD};
-use super::device::on_device;
+use super::handles::on_device;
 use super::{Done, Endpoint, Fetches, Out, Request};
 use crate::core::{Core, Spans, Tally};
 use crate::proto::Proto;
@@ -165,10 +165,13 @@ impl<L: RmaLink> Endpoint<L> {
         let (tag, data) = (op.tag.unwrap_or(0), op.data.unwrap_or(0));
         let report = op.flags.contains(OpFlags::COMPLETION);
         let done_as = Done { ctx: op.ctx, what, report, tag, data, tally };
-        let device = on_device(op.iov) && self.shares(peer, op.iov, len, op.flags)?;
         let limits = self.peer(peer).limits;
-        let proto = limits.choose(len, op.flags.contains(OpFlags::INJECT), &mut self.posting);
-        let mut proto = if device { Proto::Rendezvous } else { proto };
+        let mut proto = limits.choose(len, op.flags.contains(OpFlags::INJECT), &mut self.posting);
+        let handles =
+            (proto == Proto::Rendezvous || on_device(op.iov)) && self.exports(peer, op.iov, len, op.flags)?;
+        if handles {
+            proto = Proto::Rendezvous;
+        }
         if proto == Proto::Eager && self.peer(peer).holds() {
             if op.flags.contains(OpFlags::INJECT) {
                 return self.offer_kept(peer, op, flags, done_as);
@@ -198,8 +201,8 @@ impl<L: RmaLink> Endpoint<L> {
             return Err(Error::TooBig);
         }
         let (segs, direct) = segments(op.iov)?;
-        flags.set(Flags::DIRECT, direct);
-        flags.set(Flags::DEVICE, device);
+        flags.set(Flags::DIRECT, direct && !handles);
+        flags.set(Flags::HANDLES, handles);
         let header = |req: u64, h: &mut Header| {
             push(h, &Head::new(WireOp::Rts, flags, segs.len() as u16, tag, data));
             push(h, &Offer { req: req.into(), len: (len as u64).into() });
@@ -208,12 +211,12 @@ impl<L: RmaLink> Endpoint<L> {
         self.launch(out(op.iov.into()), header, &[], 0)
     }
 
-    /// Whether the peer is to fetch these bytes from a device, or put them there, itself.
-    fn shares(&mut self, peer: PeerId, iov: &[Span], len: usize, flags: OpFlags) -> Result<bool, Error> {
+    /// Whether the bytes are moved by handles that the peer has now.
+    fn exports(&mut self, peer: PeerId, iov: &[Span], len: usize, flags: OpFlags) -> Result<bool, Error> {
         if len == 0 || flags.contains(OpFlags::INJECT) {
             return Ok(false);
         }
-        Ok(self.share(peer, iov)?)
+        Ok(self.export(peer, iov)?)
     }
 
     pub(crate) fn rma(&mut self, core: &mut Core, op: &Rma<'_>, tally: Tally) -> Result<(), Error> {
@@ -242,8 +245,9 @@ impl<L: RmaLink> Endpoint<L> {
             push(h, segs);
         };
         let out = |iov, large| Out { large, ..Out::new(peer, iov, len, done_as) };
-        let device = on_device(op.iov) && self.shares(peer, op.iov, len, op.flags)?;
-        if op.write && !device && proto == Proto::Eager {
+        let in_frame = if op.write { proto == Proto::Eager } else { len <= limits.eager };
+        let handles = (!in_frame || on_device(op.iov)) && self.exports(peer, op.iov, len, op.flags)?;
+        if op.write && !handles && proto == Proto::Eager {
             if !watched {
                 let mut header = Header::new();
                 head(WireOp::Write, flags, &[], 0, &mut header);
@@ -258,12 +262,12 @@ impl<L: RmaLink> Endpoint<L> {
             return Err(Error::TooBig);
         }
         let (segs, direct) = segments(op.iov)?;
-        flags.set(Flags::DIRECT, direct);
-        flags.set(Flags::DEVICE, device);
+        flags.set(Flags::DIRECT, direct && !handles);
+        flags.set(Flags::HANDLES, handles);
         let wire_op = if op.write { WireOp::WriteRts } else { WireOp::Read };
-        let large = device || len > limits.eager;
+        let large = handles || len > limits.eager;
         self.launch(out(op.iov.into(), large), |req, h| head(wire_op, flags, &segs, req, h), &[], 0)?;
-        if large && !direct {
+        if large && (handles || !direct) {
             self.peer(peer).fetches = Fetches::ByFrames;
         }
         Ok(())

@@ -5,7 +5,7 @@ use wire::{Flags, Head, Op as WireOp, Seg, Status, take, take_many};
 use zerocopy::IntoBytes;
 
 use super::bound::OWED_MUCH;
-use super::device::on_device;
+use super::handles::on_device;
 use super::share::How;
 use super::{Endpoint, Fetches, In, Request, Serve, Then};
 use crate::core::{Core, Reach, Reached, Spans, unmoved};
@@ -86,7 +86,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let (got, placed, invited, failed, shared) = (0, false, None, None, None);
         let mut request = In { peer, iov, len, want, got, req, placed, invited, failed, then, shared };
-        if direct == Reach::Device {
+        if direct == Reach::Handles {
             match self.invite(segs, request) {
                 None => return,
                 Some(back) => request = back,
@@ -123,7 +123,7 @@ impl<L: RmaLink> Endpoint<L> {
     pub(super) fn on_cts(&mut self, peer: PeerId, head: &Head, flags: Flags, rest: &mut &[u8]) -> Option<()> {
         let want = u64::from_le_bytes(take(rest)?);
         let n = usize::from(head.aux.get());
-        let segs = take_many::<Seg>(rest, if flags.contains(Flags::DEVICE) { n } else { 0 })?;
+        let segs = take_many::<Seg>(rest, if flags.contains(Flags::HANDLES) { n } else { 0 })?;
         let name = head.tag.get();
         if !self.kept.is_empty() && self.give_kept(peer, name, head.data.get(), want).is_some() {
             return Some(());
@@ -181,7 +181,7 @@ impl<L: RmaLink> Endpoint<L> {
             }
         }
         let mut serve = Serve { peer, iov, len, done: 0, req, cntrs, mrs: reached.mrs };
-        if direct == Reach::Device {
+        if direct == Reach::Handles {
             match self.push_read(segs, serve) {
                 None => return,
                 Some(back) => serve = back,

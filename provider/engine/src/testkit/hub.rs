@@ -8,8 +8,8 @@ use hmem::Span;
 use link_api::{Gone, Grant, InUse, NoDirect, Path, PieceCounter, Region, RegionVersion, RmaCaps};
 use wire::{Addr, Seg};
 
-use super::Setup;
 use super::link::MemLink;
+use super::{Direct, Setup};
 
 /// A link's place at the hub.
 pub type Place = usize;
@@ -39,6 +39,8 @@ pub(super) struct Way {
 pub(super) struct Station {
     pub(super) addr: Addr,
     pub(super) alive: bool,
+    /// How many ended here before it.
+    pub(super) epoch: u32,
     /// Memory others may reach directly, by address.
     pub(super) memory: BTreeMap<u64, Span>,
 }
@@ -47,7 +49,9 @@ pub(super) struct Station {
 pub(super) struct Hub {
     pub(super) path: Path,
     pub(super) capacity: usize,
-    pub(super) direct: bool,
+    pub(super) direct: Direct,
+    /// No direct access works any more.
+    pub(super) off: bool,
     /// How many direct accesses are to fail.
     pub(super) faults: usize,
     /// How many succeeded.
@@ -57,10 +61,13 @@ pub(super) struct Hub {
     pub(super) devices: Vec<Span>,
     /// They are all the memory of one.
     pub(super) one_device: bool,
-    /// Copies that devices made, and how many are to fail before and after they were started.
+    /// Operations that ended well later, and how many are to fail before and after they were started.
     pub(super) copies: usize,
     pub(super) fail: (usize, usize),
     pub(super) chance: u64,
+    /// Operations in flight of each station, and whether none ends for now.
+    pub(super) flying: BTreeMap<Place, usize>,
+    pub(super) held: bool,
     pub(super) stations: Vec<Station>,
     pub(super) ways: BTreeMap<(Place, Place), Way>,
     /// By owner, other side and slot: turn, and the next piece.
@@ -108,12 +115,14 @@ impl Hub {
             max_frame,
             eager,
             eager_in_a_row,
-            rma: RmaCaps::SYNC | RmaCaps::DEVICE_HANDLES,
+            rma: RmaCaps::DEVICE_HANDLES
+                | if direct.is_by_handles() { RmaCaps::HOST_HANDLES } else { RmaCaps::SYNC },
         };
         let hub = Hub {
             path,
             capacity,
             direct,
+            off: direct == Direct::Never,
             faults: 0,
             accesses: 0,
             peer_access,
@@ -122,6 +131,8 @@ impl Hub {
             copies: 0,
             fail: (0, 0),
             chance: seed | 1,
+            flying: BTreeMap::new(),
+            held: false,
             stations: Vec::new(),
             ways: BTreeMap::new(),
             shares: BTreeMap::new(),
@@ -149,7 +160,8 @@ impl Hub {
         let mut h = hub.borrow_mut();
         let at = h.stations.len();
         let addr = Addr::new(([10, 0, 0, 1], 1 + at as u16).into());
-        h.stations.push(Station { addr, alive: true, memory: BTreeMap::new() });
+        h.stations.push(Station { addr, alive: true, epoch: 0, memory: BTreeMap::new() });
+        drop(h);
         MemLink::new(hub, at)
     }
 
@@ -162,7 +174,7 @@ impl Hub {
     }
 
     pub(super) fn set_direct(&mut self, on: bool) {
-        self.direct = on;
+        self.off = !on;
     }
 
     pub(super) fn set_capacity(&mut self, frames: usize) {
@@ -239,6 +251,7 @@ impl Hub {
     /// `at` ends: what it sent still arrives, then everyone it ever met hears of it.
     pub(super) fn kill(&mut self, at: Place) {
         self.stations[at].alive = false;
+        self.stations[at].epoch += 1;
         self.revoked.retain(|(place, _)| *place != at);
         self.exposed.retain(|(place, _), _| *place != at);
         self.stations[at].memory.clear();
@@ -313,6 +326,25 @@ impl Hub {
         span.part(usize::try_from(addr - start).ok()?, len)
     }
 
+    /// The memory of `at` that `seg` names, if it is accessed by handles.
+    pub(super) fn memory_by_handle(&self, at: Place, seg: &Seg) -> Option<Span> {
+        let (addr, len) = (seg.addr.get(), usize::try_from(seg.len.get()).ok()?);
+        let part = |d: &Span| d.part(usize::try_from(addr.checked_sub(d.addr())?).ok()?, len);
+        let on_host = || self.memory(at, seg).filter(|_| self.direct.is_by_handles() && !self.off);
+        self.devices.iter().find_map(part).or_else(on_host)
+    }
+
+    /// The allocation that a span of `at` is in, if peers may access it by handles.
+    pub(super) fn allocation(&self, at: Place, span: &Span) -> Option<Span> {
+        let inside = |d: &&Span| span.addr().wrapping_sub(d.addr()) < d.len() as u64;
+        if span.kind().is_system() {
+            assert!(self.path.rma.contains(RmaCaps::HOST_HANDLES), "host memory has no handles here");
+            let (_, owner) = self.stations[at].memory.range(..=span.addr()).next_back()?;
+            return Some(*owner).filter(|owner| !self.off && inside(&owner));
+        }
+        self.devices.iter().find(inside).copied().filter(|_| self.peer_access)
+    }
+
     pub(super) fn is_allowed(&self, at: Place, grant: Grant) -> Result<(), NoDirect> {
         match grant {
             _ if self.closed.contains(&at) => Err(NoDirect::Revoked),
@@ -340,7 +372,8 @@ impl Hub {
     }
 
     pub(super) fn reach(&mut self, at: Place, grant: Grant, segs: &[Seg]) -> Result<Vec<Span>, NoDirect> {
-        if !self.direct {
+        assert!(self.path.rma.contains(RmaCaps::SYNC), "host memory is not accessed in the call here");
+        if self.off {
             return Err(NoDirect::Never);
         }
         self.is_allowed(at, grant)?;

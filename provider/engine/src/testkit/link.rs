@@ -11,6 +11,7 @@ use link_api::{
 };
 use wire::{Addr, Handle, Seg};
 
+use super::Direct;
 use super::hub::{Hub, Item, Place, Station};
 
 /// A link to others at the same hub. It holds the engine to the contract of [`Link`]: a frame that
@@ -22,28 +23,50 @@ pub struct MemLink {
     /// By number; `None`: it was given back.
     peers: Vec<Option<Place>>,
     held: Option<Vec<u8>>,
-    /// What peers were told of, and told us, of devices' memory.
+    /// Handles that peers were sent, and have sent.
     told: Vec<(Place, u64)>,
     learned: Vec<(Place, u64, u64)>,
-    /// Copies in flight, which are made when they are over.
-    flying: Vec<(OpId, Vec<Span>, Vec<Span>, usize)>,
+    /// Operations in flight, whose bytes are copied when they are over.
+    flying: Vec<Flight>,
     started: u64,
+}
+
+/// An operation in flight.
+#[derive(Debug)]
+struct Flight {
+    id: OpId,
+    dst: Vec<Span>,
+    src: Vec<Span>,
+    len: usize,
+    /// The peer whose memory it accesses, and how many ended in its place before.
+    peer: Place,
+    epoch: u32,
+    request: u64,
 }
 
 impl MemLink {
     pub(super) fn new(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
+        hub.borrow_mut().flying.insert(at, 0);
         let hub = hub.clone();
         let (told, learned) = (Vec::new(), Vec::new());
         MemLink { hub, at, peers: Vec::new(), held: None, told, learned, flying: Vec::new(), started: 0 }
     }
 
-    /// The oldest copy in flight is over. Frames overtake copies.
-    fn land(&mut self) -> Option<Event> {
-        if self.flying.is_empty() {
+    /// An operation in flight is over: the oldest, or any.
+    fn finish_one(&mut self) -> Option<Event> {
+        let mut hub = self.hub.borrow_mut();
+        if self.flying.is_empty() || hub.held {
             return None;
         }
-        let (id, dst, src, len) = self.flying.remove(0);
-        let mut hub = self.hub.borrow_mut();
+        let at = if hub.direct == Direct::AnyOrder { hub.draw(self.flying.len()) } else { 0 };
+        let Flight { id, dst, src, len, peer, epoch, request } = self.flying.remove(at);
+        hub.flying.insert(self.at, self.flying.len());
+        // What its owner took back while it was in flight is not accessed any more.
+        let station = &hub.stations[peer];
+        let is_there = station.alive && station.epoch == epoch && !hub.way(self.at, peer).cut;
+        if !is_there || hub.is_allowed(peer, Grant::Request(request)).is_err() {
+            return Some(Event::Done(id, false));
+        }
         if hub.fail.1 > 0 {
             hub.fail.1 -= 1;
             // Half of it was made.
@@ -52,6 +75,12 @@ impl MemLink {
         }
         hub.copies += 1;
         Some(Event::Done(id, hmem::copy(&dst, 0, &src, 0, len) == len))
+    }
+
+    /// Whether chance, one in `of`, has operations and frames come in another order than usual.
+    fn draws_any_order(&self, of: usize) -> bool {
+        let mut hub = self.hub.borrow_mut();
+        hub.direct == Direct::AnyOrder && hub.draw(of) == 0
     }
 
     /// Its place at the hub, which is its peers' index of it where a [`super::Net`] introduced them.
@@ -107,7 +136,7 @@ impl Link for MemLink {
         let place = known.unwrap_or_else(|| {
             // A name that nobody has: a place where nobody lives.
             let mut hub = self.hub.borrow_mut();
-            hub.stations.push(Station { addr: *addr, alive: false, memory: BTreeMap::new() });
+            hub.stations.push(Station { addr: *addr, alive: false, epoch: 0, memory: BTreeMap::new() });
             hub.stations.len() - 1
         });
         self.peer_at(place)
@@ -152,6 +181,9 @@ impl Link for MemLink {
 
     fn poll(&mut self) -> Option<Event> {
         assert!(self.held.is_none(), "polled before the last frame was released");
+        if !self.flying.is_empty() && self.draws_any_order(3) {
+            return self.finish_one();
+        }
         let next = self.hub.borrow_mut().next(self.at);
         let Some((from, item)) = next else {
             let work = self.hub.borrow_mut().meanwhile.take_if(|m| m.at == self.at);
@@ -159,7 +191,11 @@ impl Link for MemLink {
                 (meanwhile.work)();
                 self.hub.borrow_mut().meanwhile = Some(meanwhile);
             }
-            return self.land();
+            // It may take longer.
+            if !self.flying.is_empty() && self.draws_any_order(2) {
+                return None;
+            }
+            return self.finish_one();
         };
         let from = self.peer_at(from);
         Some(match item {
@@ -331,7 +367,7 @@ impl RmaLink for MemLink {
 
     fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
         let (hub, by) = (self.hub.borrow(), self.place_of(by));
-        let known = hub.direct && hub.boards;
+        let known = !hub.off && hub.boards;
         let exposed = *hub.exposed.get(&(by, key)).filter(|_| known)?;
         let place = key as u32;
         Some((exposed, RegionVersion { place, number: *hub.versions.get(&(by, place.into()))? }))
@@ -348,6 +384,7 @@ impl RmaLink for MemLink {
     }
 
     fn close(&mut self) -> Result<(), InUse> {
+        assert!(self.flying.is_empty(), "operations of its own are in flight");
         let mut hub = self.hub.borrow_mut();
         hub.closed.insert(self.at);
         hub.leave()
@@ -385,18 +422,18 @@ impl RmaLink for MemLink {
     }
 
     fn on_distinct_devices(&self, _: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        !theirs.is_empty() && !ours.is_empty() && !self.hub.borrow().one_device
+        let hub = self.hub.borrow();
+        let is_device =
+            |seg: &Seg| hub.devices.iter().any(|d| seg.addr.get().wrapping_sub(d.addr()) < d.len() as u64);
+        let theirs = !theirs.is_empty() && theirs.iter().all(is_device);
+        theirs && !ours.is_empty() && ours.iter().all(|s| !s.kind().is_system()) && !hub.one_device
     }
 
     fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
         let (hub, place) = (self.hub.borrow(), self.place_of(to));
-        if !hub.peer_access {
-            return None;
-        }
         let mut out: Vec<Handle> = Vec::new();
-        for s in iov {
-            let inside = |d: &&Span| s.addr().wrapping_sub(d.addr()) < d.len() as u64;
-            let owner = hub.devices.iter().find(inside)?;
+        for s in iov.iter().filter(|s| !s.is_empty()) {
+            let owner = hub.allocation(self.at, s)?;
             let base = owner.addr();
             if self.told.contains(&(place, base)) || out.iter().any(|h| h.base.get() == base) {
                 continue;
@@ -429,12 +466,15 @@ impl RmaLink for MemLink {
         let place = self.place_of(peer);
         let mut hub = self.hub.borrow_mut();
         hub.is_allowed(place, Grant::Request(request))?;
+        if way == CopyWay::Put && hub.barred == Some(self.at) {
+            return Err(NoDirect::Never);
+        }
         if hub.fail.0 > 0 {
             hub.fail.0 -= 1;
             return Err(NoDirect::Never);
         }
         let mut there = Vec::new();
-        for seg in remote {
+        for seg in remote.iter().filter(|seg| seg.len.get() > 0) {
             let (addr, len) = (seg.addr.get(), seg.len.get());
             let has = |&(p, base, size): &(Place, u64, u64)| {
                 p == place && addr.checked_sub(base).is_some_and(|off| off < size && len <= size - off)
@@ -442,8 +482,7 @@ impl RmaLink for MemLink {
             if !self.learned.iter().any(has) {
                 return Err(NoDirect::Never);
             }
-            let part = |d: &Span| d.part(usize::try_from(addr.checked_sub(d.addr())?).ok()?, len as usize);
-            there.push(hub.devices.iter().find_map(part).ok_or(NoDirect::Fault)?);
+            there.push(hub.memory_by_handle(place, seg).ok_or(NoDirect::Fault)?);
         }
         if total(&there) < len || total(local) < len {
             return Err(NoDirect::Fault);
@@ -451,11 +490,14 @@ impl RmaLink for MemLink {
         self.started += 1;
         let here = local.to_vec();
         let (dst, src) = if way == CopyWay::Get { (here, there) } else { (there, here) };
-        self.flying.push((OpId(self.started), dst, src, len));
-        Ok(OpId(self.started))
+        let (id, epoch) = (OpId(self.started), hub.stations[place].epoch);
+        self.flying.push(Flight { id, dst, src, len, peer: place, epoch, request });
+        hub.flying.insert(self.at, self.flying.len());
+        Ok(id)
     }
 
     fn cancel(&mut self, copy: OpId) {
-        self.flying.retain(|f| f.0 != copy);
+        self.flying.retain(|f| f.id != copy);
+        self.hub.borrow_mut().flying.insert(self.at, self.flying.len());
     }
 }

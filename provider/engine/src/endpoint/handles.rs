@@ -1,9 +1,10 @@
-//! Payloads in a device's memory.
+//! Payloads that a device or a network adapter moves.
 //!
-//! Their owner tells a peer of the allocation once, in a `Handle` frame; from then on a segment's
-//! address is enough. Whoever can reach both sides has the device copy, in one go: the receiver from
-//! the sender's memory, or, asked by a `Cts` that says where to, the sender into the receiver's. Where
-//! neither can, the payload comes in frames. A copy takes its time, and meanwhile all else goes on.
+//! The owner of memory tells a peer of it once, in a `Handle` frame: of a device's memory, and of the host's where
+//! the link cannot access that in the call ([`RmaCaps::SYNC`]). From then on a segment's address is enough. The side
+//! that can reach both has the bytes moved, in one go: the receiver from the sender's memory, or, asked by a `Cts`
+//! that says where to, the sender into the receiver's. Where neither can, the payload comes in frames. Such an
+//! operation takes its time, and meanwhile all else goes on.
 //!
 //! From device to device either side can. The receiver gets a message that comes alone, which takes one
 //! frame less. While more are behind it, or copies are in flight, it invites the sender to put it
@@ -18,7 +19,7 @@ use wire::{Flags, Head, MAX_SEGS, Op as WireOp, Pieces, Seg, Status, put, take, 
 
 use super::{Endpoint, In, Out, Request, Serve, Then};
 use crate::core::{Core, unmoved};
-use link_api::{NoDirect, OpId, PeerId, PieceCounter, Refused, RmaLink, Way};
+use link_api::{NoDirect, OpId, PeerId, PieceCounter, Refused, RmaCaps, RmaLink, Way};
 
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
 /// little beside a copy.
@@ -37,6 +38,17 @@ pub(super) fn on_device(iov: &[Span]) -> bool {
     iov.iter().any(|s| !s.kind().is_system())
 }
 
+/// Whether `iov` is accessed by handles on a path with these abilities: all of it can be, and it cannot be
+/// accessed in the call.
+pub(super) fn by_handles(rma: RmaCaps, iov: &[Span]) -> bool {
+    let is_covered = |s: &Span| match s.kind().is_system() {
+        true => rma.contains(RmaCaps::HOST_HANDLES) || s.is_empty(),
+        false => rma.contains(RmaCaps::DEVICE_HANDLES),
+    };
+    let in_the_call = rma.contains(RmaCaps::SYNC) && !on_device(iov);
+    !in_the_call && iov.iter().all(is_covered)
+}
+
 fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
     let mut frame = Vec::with_capacity(Head::LEN + size_of::<wire::Handle>());
     put(&mut frame, &Head::new(WireOp::Handle, Flags::empty(), 0, 0, 0));
@@ -45,14 +57,13 @@ fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
 }
 
 impl<L: RmaLink> Endpoint<L> {
-    /// Makes sure that the peer knows how to reach `iov`, all of which is a device's. `false`: it
-    /// cannot.
-    pub(super) fn share(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
-        if iov.iter().any(|s| s.kind().is_system()) {
+    /// Makes sure that the peer has handles of all of `iov`. `false`: it is not accessed by handles.
+    pub(super) fn export(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
+        if !by_handles(self.peer(peer).limits.rma, iov) {
             return Ok(false);
         }
-        let Some(untold) = self.link.export_handles(peer, iov) else { return Ok(false) };
-        for handle in &untold {
+        let Some(lacking) = self.link.export_handles(peer, iov) else { return Ok(false) };
+        for handle in &lacking {
             self.link.send(peer, &handle_frame(handle), &[], 0, 0)?;
             self.link.mark_exported(peer, handle);
         }
@@ -60,12 +71,12 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Likewise, for an answer: frames that find no room are kept.
-    fn share_later(&mut self, peer: PeerId, iov: &[Span]) -> bool {
-        if iov.iter().any(|s| s.kind().is_system()) {
+    fn export_later(&mut self, peer: PeerId, iov: &[Span]) -> bool {
+        if !by_handles(self.peer(peer).limits.rma, iov) {
             return false;
         }
-        let Some(untold) = self.link.export_handles(peer, iov) else { return false };
-        for handle in &untold {
+        let Some(lacking) = self.link.export_handles(peer, iov) else { return false };
+        for handle in &lacking {
             self.tell_peer(peer, &handle_frame(handle));
             self.link.mark_exported(peer, handle);
         }
@@ -95,7 +106,7 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(())
     }
 
-    /// Gets bytes from a peer's device. If that cannot be, the request comes back.
+    /// Gets bytes that the peer has sent handles of. If that cannot be, the request comes back.
     pub(super) fn pull(&mut self, segs: &[Seg], request: In) -> Option<In> {
         let (peer, want, iov, theirs) = (request.peer, request.want, request.iov.clone(), request.req);
         let name = self.requests.insert(Request::In(request));
@@ -123,7 +134,7 @@ impl<L: RmaLink> Endpoint<L> {
             return Some(request);
         }
         let Some(share) = self.link.pieces_open(peer) else { return Some(request) };
-        if !self.share_later(peer, &iov) {
+        if !self.export_later(peer, &iov) {
             self.link.pieces_close(peer, share);
             return Some(request);
         }
@@ -224,14 +235,14 @@ impl<L: RmaLink> Endpoint<L> {
         !self.invited.is_empty()
     }
 
-    /// Asks a peer for the bytes of a request that is in the pool: put into place, if the place is a
-    /// device's that the peer may reach, or else in frames.
+    /// Asks a peer for the bytes of a request that is in the pool: put into place, if the place is accessed by
+    /// handles, or else in frames.
     pub(super) fn ask(&mut self, name: u64, here: bool) {
         let Some(Request::In(In { peer, iov, want, req, .. })) = self.requests.get_mut(name) else { return };
         let (peer, want, req, iov) = (*peer, *want, *req, iov.clone());
-        let placed = here && on_device(&iov) && self.share_later(peer, &iov);
+        let placed = here && self.export_later(peer, &iov);
         let mut frame = Vec::with_capacity(Head::LEN + 8);
-        let (flags, segs) = if placed { (Flags::DEVICE, iov.len()) } else { (Flags::empty(), 0) };
+        let (flags, segs) = if placed { (Flags::HANDLES, iov.len()) } else { (Flags::empty(), 0) };
         put(&mut frame, &Head::new(WireOp::Cts, flags, segs as u16, req, name));
         put(&mut frame, &(want as u64).to_le_bytes());
         if placed {
@@ -299,6 +310,13 @@ impl<L: RmaLink> Endpoint<L> {
     /// Whether a copy is in flight for this request.
     pub(super) fn is_copying(&self, name: u64) -> bool {
         !self.copies.is_empty() && self.copies.iter().any(|(_, n)| *n == name)
+    }
+
+    /// Ends all operations in flight: this endpoint is to be no more.
+    pub(crate) fn stop_copies(&mut self) {
+        for (copy, _) in std::mem::take(&mut self.copies) {
+            self.link.cancel(copy);
+        }
     }
 
     /// The request is to be no more: the memory it was about is let go of.
