@@ -1,7 +1,7 @@
 //! Payloads that a device or a network adapter moves.
 //!
 //! The owner of memory tells a peer of it once, in a `Handle` frame: of a device's memory, and of the host's where
-//! the link cannot access that in the call ([`RmaCaps::SYNC`]). From then on a segment's address is enough. The side
+//! the link cannot access that in the call ([`link_api::RmaCaps::SYNC`]). From then on a segment's address is enough. The side
 //! that can reach both has the bytes moved, in one go: the receiver from the sender's memory, or, asked by a `Cts`
 //! that says where to, the sender into the receiver's. Where neither can, the payload comes in frames. Such an
 //! operation takes its time, and meanwhile all else goes on.
@@ -17,9 +17,10 @@ use arrayvec::ArrayVec;
 use hmem::Span;
 use wire::{Flags, Head, MAX_SEGS, Op as WireOp, Pieces, Seg, Status, put, take, take_many};
 
-use super::{Endpoint, In, Out, Request, Serve, Then};
+use super::{Endpoint, In, Out, Request, Serve};
 use crate::core::{Core, unmoved};
-use link_api::{NoDirect, OpId, PeerId, PieceCounter, Refused, RmaCaps, RmaLink, Way};
+use crate::proto::Memory;
+use link_api::{NoDirect, OpId, PeerId, PieceCounter, Refused, RmaLink, Way};
 
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
 /// little beside a copy.
@@ -38,17 +39,6 @@ pub(super) fn on_device(iov: &[Span]) -> bool {
     iov.iter().any(|s| !s.kind().is_system())
 }
 
-/// Whether `iov` is accessed by handles on a path with these abilities: all of it can be, and it cannot be
-/// accessed in the call.
-pub(super) fn by_handles(rma: RmaCaps, iov: &[Span]) -> bool {
-    let is_covered = |s: &Span| match s.kind().is_system() {
-        true => rma.contains(RmaCaps::HOST_HANDLES) || s.is_empty(),
-        false => rma.contains(RmaCaps::DEVICE_HANDLES),
-    };
-    let in_the_call = rma.contains(RmaCaps::SYNC) && !on_device(iov);
-    !in_the_call && iov.iter().all(is_covered)
-}
-
 fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
     let mut frame = Vec::with_capacity(Head::LEN + size_of::<wire::Handle>());
     put(&mut frame, &Head::new(WireOp::Handle, Flags::empty(), 0, 0, 0));
@@ -57,11 +47,8 @@ fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
 }
 
 impl<L: RmaLink> Endpoint<L> {
-    /// Makes sure that the peer has handles of all of `iov`. `false`: it is not accessed by handles.
+    /// Makes sure that the peer has handles of all of `iov`. `false`: it cannot be accessed so.
     pub(super) fn export(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
-        if !by_handles(self.peer(peer).limits.rma, iov) {
-            return Ok(false);
-        }
         let Some(lacking) = self.link.export_handles(peer, iov) else { return Ok(false) };
         for handle in &lacking {
             self.link.send(peer, &handle_frame(handle), &[], 0, 0)?;
@@ -70,9 +57,9 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(true)
     }
 
-    /// Likewise, for an answer: frames that find no room are kept.
+    /// Likewise, for an answer, if that memory is accessed by handles: frames that find no room are kept.
     fn export_later(&mut self, peer: PeerId, iov: &[Span]) -> bool {
-        if !by_handles(self.peer(peer).limits.rma, iov) {
+        if !self.peer(peer).limits.is_by_handles(Memory::of(iov)) {
             return false;
         }
         let Some(lacking) = self.link.export_handles(peer, iov) else { return false };
@@ -123,12 +110,6 @@ impl<L: RmaLink> Endpoint<L> {
     /// memory. If that is not to be, the request comes back.
     pub(super) fn invite(&mut self, segs: &[Seg], mut request: In) -> Option<In> {
         let (peer, want, req) = (request.peer, request.want, request.req);
-        // Writes take effect in order, which those that others make do not.
-        let is_message = matches!(request.then, Then::Recv(_));
-        let is_busy = !self.copies.is_empty() || self.link.has_frames_of(peer);
-        if want == 0 || !is_message || !is_busy || self.peer(peer).puts_not {
-            return Some(request);
-        }
         let iov = request.iov.clone();
         if !self.link.on_distinct_devices(peer, segs, &iov) || !self.may_advise(peer) {
             return Some(request);

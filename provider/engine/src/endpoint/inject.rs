@@ -10,7 +10,6 @@
 
 use wire::{Flags, Head, Op as WireOp, Status, put};
 
-use super::handles::on_device;
 use super::{Done, Endpoint, In, Out, Request, Then};
 use crate::core::{Body, Core, Spans};
 use crate::types::*;
@@ -41,7 +40,7 @@ pub(super) struct Promptness {
 }
 
 impl Promptness {
-    fn is_likely(&mut self) -> bool {
+    pub(super) fn is_likely(&mut self) -> bool {
         let likely = self.skip == 0;
         self.skip = self.skip.saturating_sub(1);
         likely
@@ -62,15 +61,6 @@ pub(super) fn frame(head: &Head, payload: &[u8]) -> Vec<u8> {
 }
 
 impl<L: RmaLink> Endpoint<L> {
-    /// Whether a message is better offered and waited for than read into its frame.
-    pub(super) fn waits_to_inject(&mut self, peer: PeerId, op: &Send<'_>, len: usize) -> bool {
-        op.flags.contains(OpFlags::INJECT)
-            && !op.flags.contains(OpFlags::DELIVERY)
-            && len > 0
-            && on_device(op.iov)
-            && self.peer(peer).promptness.is_likely()
-    }
-
     /// Injects a message that is not longer than any frame.
     pub(super) fn inject_from_device(
         &mut self,

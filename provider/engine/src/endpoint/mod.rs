@@ -114,6 +114,13 @@ struct In {
     shared: Option<Box<share::Part>>,
 }
 
+impl In {
+    fn new(peer: PeerId, iov: Spans, len: usize, want: usize, req: u64, then: Then) -> In {
+        let (got, placed, invited, failed, shared) = (0, false, None, None, None);
+        In { peer, iov, len, want, got, req, placed, invited, failed, then, shared }
+    }
+}
+
 /// What a rendezvous was for.
 #[derive(Debug)]
 enum Then {

@@ -7,7 +7,7 @@ use link_api::{Gone, Path, PieceCounter, RmaCaps};
 
 use super::inject::Promptness;
 use super::share::{GIVEN, Shares};
-use crate::proto::Thresholds;
+use crate::proto::{Limits, When};
 use crate::types::*;
 
 /// Whether the peer fetches our rendezvous payloads directly, as far as we have seen. Once it did
@@ -23,8 +23,8 @@ pub(super) enum Fetches {
 pub(crate) struct Peer {
     /// What the address vector calls it.
     pub(crate) src: FiAddr,
-    /// What the way to it can do.
-    pub(super) limits: Thresholds,
+    /// What the way to it can do, as far as that has not turned out otherwise.
+    pub(super) limits: Limits,
     /// A message of fewer bytes may be sent eagerly with nothing else to look at: none while frames wait in the
     /// backlog, while the peer holds back, or before its path is in the log.
     plain_below: usize,
@@ -46,8 +46,6 @@ pub(crate) struct Peer {
     pub(super) unanswered: u64,
     /// Those of them that are RMA by rendezvous.
     pub(super) large: u32,
-    /// Its memory can't be accessed in the call from here.
-    pub(super) frames_only: bool,
     /// Whether it is worth while to have it copy its part of large transfers.
     pub(super) shares: Shares,
     /// What it was given to copy whole, as far as it has not been seen to begin.
@@ -74,7 +72,7 @@ impl Peer {
     pub(super) fn new(path: &Path) -> Peer {
         Peer {
             src: ADDR_UNSPEC,
-            limits: Thresholds::new(path),
+            limits: Limits::new(path),
             plain_below: 0,
             backlog: VecDeque::new(),
             owed: 0,
@@ -86,7 +84,6 @@ impl Peer {
             loose: 0,
             unanswered: 0,
             large: 0,
-            frames_only: !path.rma.contains(RmaCaps::SYNC),
             shares: Shares::Unknown,
             given: ArrayVec::new(),
             fetches: Fetches::Unknown,
@@ -104,6 +101,18 @@ impl Peer {
     #[inline(always)]
     pub(super) fn takes_plain(&self, len: usize) -> bool {
         len < self.plain_below
+    }
+
+    /// What of it an operation's plan depends on that takes in bytes.
+    #[inline]
+    pub(super) fn when(&self) -> When {
+        if self.shares == Shares::May { When::HELPED } else { When::empty() }
+    }
+
+    /// Its memory turned out not to be accessible in the call, ever.
+    #[cold]
+    pub(super) fn set_not_sync(&mut self) {
+        self.limits.rma.remove(RmaCaps::SYNC);
     }
 
     /// To be called after each change of what `plain_below` depends on.
@@ -159,8 +168,7 @@ impl Peer {
         self.backlog.clear();
         self.owed = 0;
         self.holds = false;
-        self.limits = Thresholds::new(path);
-        self.frames_only = !path.rma.contains(RmaCaps::SYNC);
+        self.limits = Limits::new(path);
         self.update_plain();
     }
 }

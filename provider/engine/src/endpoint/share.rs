@@ -23,7 +23,7 @@ use zerocopy::IntoBytes;
 
 use super::{Done, Endpoint, Fetches, In, Out, Request, Then};
 use crate::core::{Core, Mrs, Spans};
-use crate::proto::{Thresholds, pieces_by};
+use crate::proto::{Cut, Memory, pieces_by};
 use crate::types::{Access, Rma, What};
 use link_api::{Grant, NoDirect, PeerId, PieceCounter, RegionVersion, RmaLink};
 
@@ -39,25 +39,6 @@ const LENT: usize = 64;
 pub(super) const GIVEN: usize = 2;
 /// How often what is given stays given although there is time to copy it: while frames keep coming.
 const PATIENCE: u16 = 256;
-
-/// Which way a transfer is shared.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum How {
-    /// Both sides copy pieces of so many bytes, and so many of these.
-    Both((usize, u16)),
-    /// The other side copies it all, unless it does not come to it.
-    Given,
-}
-
-impl How {
-    /// Bytes of a piece and how many there are, and how often the second is left alone.
-    fn cut(self, len: usize) -> ((usize, u16), u16) {
-        match self {
-            How::Both(pieces) => (pieces, 0),
-            How::Given => (Thresholds::halves(len), PATIENCE),
-        }
-    }
-}
 
 /// Whether a peer can copy its part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +96,29 @@ pub(super) struct Lent {
 }
 
 impl Part {
+    /// What the side that opens the counter knows.
+    fn opened(
+        share: PieceCounter,
+        len: usize,
+        cut: Cut,
+        segs: ArrayVec<Seg, MAX_SEGS>,
+        grant: Grant,
+        gets: bool,
+    ) -> Part {
+        let Cut { piece, pieces, delegated } = cut;
+        let left =
+            if delegated && gets && matches!(grant, Grant::Request(_)) { PATIENCE } else { delegated.into() };
+        let (named, mine, failed, owner, theirs, said) = (None, 0, None, true, 0, None);
+        Part { share, len, piece, pieces, segs, grant, named, mine, failed, owner, gets, left, theirs, said }
+    }
+
+    /// The transfer as the other side is told of it.
+    fn about(&self) -> Pieces {
+        let PieceCounter { slot, generation } = self.share;
+        let (len, piece) = ((self.len as u64).into(), (self.piece as u64).into());
+        Pieces { len, piece, slot: slot.into(), generation: generation.into() }
+    }
+
     /// What the side that did not open the counter knows, as it was told; `None` if that is nonsense.
     fn helping(about: &Pieces, segs: ArrayVec<Seg, MAX_SEGS>, theirs: u64, gets: bool) -> Option<Part> {
         let len = usize::try_from(about.len.get()).ok()?;
@@ -161,17 +165,8 @@ impl Part {
 }
 
 impl<L: RmaLink> Endpoint<L> {
-    /// Whether a payload is better left to its sender: we are busy with those behind it.
-    #[inline]
-    pub(super) fn gives(&mut self, peer: PeerId, len: usize) -> bool {
-        Thresholds::may_give(len)
-            && self.peer(peer).shares == Shares::May
-            && self.link.has_frames_of(peer)
-            && self.is_idle(peer)
-    }
-
     /// Whether a peer has begun with most of what it was given.
-    fn is_idle(&mut self, peer: PeerId) -> bool {
+    pub(super) fn is_idle(&mut self, peer: PeerId) -> bool {
         let (link, given) = (&self.link, &mut self.peers[peer.0 as usize].given);
         given.retain(|share| !link.pieces_begun(peer, *share));
         !given.is_full()
@@ -193,68 +188,40 @@ impl<L: RmaLink> Endpoint<L> {
         segs: &[Seg],
         iov: &Spans,
         len: usize,
-        how: How,
+        cut: Cut,
         then: Then,
     ) -> Option<Then> {
-        // A write that takes effect late would be overtaken by the operations behind it.
-        let in_order = core.config.rma_order && matches!(then, Then::Write { .. });
-        if in_order || self.peer(peer).shares != Shares::May || !self.may_advise(peer) {
+        if !self.may_advise(peer) {
             return Some(then);
         }
         let Some(share) = self.link.pieces_open(peer) else { return Some(then) };
         let want = len.min(total(iov));
-        let ((piece, pieces), left) = how.cut(want);
-        let mut frame = Vec::with_capacity(Head::LEN + size_of::<Pieces>() + iov.len() * size_of::<Seg>());
-        let about = Pieces {
-            len: (want as u64).into(),
-            piece: (piece as u64).into(),
-            slot: share.slot.into(),
-            generation: share.generation.into(),
-        };
         let segs = segs.iter().copied().collect();
-        let part = Part {
-            share,
-            len: want,
-            piece,
-            pieces,
-            segs,
-            grant: Grant::Request(req),
-            named: None,
-            owner: true,
-            gets: true,
-            left,
-            mine: 0,
-            failed: None,
-            theirs: req,
-            said: None,
-        };
-        let shared = Some(Box::new(part));
-        let (iov_of, got, placed, failed) = (iov.clone(), 0, false, None);
-        let name = self.requests.insert(Request::In(In {
-            peer,
-            iov: iov_of,
-            len,
-            want,
-            got,
-            req,
-            placed,
-            invited: None,
-            failed,
-            then,
-            shared,
-        }));
+        let opened = Part::opened(share, want, cut, segs, Grant::Request(req), true);
+        let left = if cut.delegated { PATIENCE } else { 0 };
+        let part = Part { theirs: req, left, ..opened };
+        let about = part.about();
+        let mut request = In::new(peer, iov.clone(), len, want, req, then);
+        request.shared = Some(Box::new(part));
+        let name = self.requests.insert(Request::In(request));
+        let mut frame = Vec::with_capacity(Head::LEN + size_of::<Pieces>() + iov.len() * size_of::<Seg>());
         put(&mut frame, &Head::new(WireOp::Share, Flags::empty(), iov.len() as u16, req, name));
         put(&mut frame, &about);
         for s in iov.iter() {
             put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
         }
         self.tell_peer(peer, &frame);
-        self.shares.push_back(name);
-        if let How::Given = how {
+        if cut.delegated {
             let _ = self.peer(peer).given.try_push(share);
         }
-        self.share_one(core, name);
+        self.share_begin(core, name);
         None
+    }
+
+    /// Begins with a transfer that was opened here.
+    fn share_begin(&mut self, core: &mut Core, name: u64) {
+        self.shares.push_back(name);
+        self.share_one(core, name);
     }
 
     /// Goes on with what is shared.
@@ -458,48 +425,21 @@ impl<L: RmaLink> Endpoint<L> {
         core: &mut Core,
         peer: PeerId,
         op: &Rma<'_>,
-        (there, ticket): (Seg, RegionVersion),
-        in_a_row: bool,
+        (there, version): (Seg, RegionVersion),
+        cut: Cut,
         done_as: Done,
     ) -> bool {
         let len = total(op.iov);
         let [named] = op.remote else { return false };
-        if self.peer(peer).shares != Shares::May || !self.may_advise(peer) {
+        if !self.may_advise(peer) {
             return false;
         }
-        // One of many: half of it is left to the target, until we come to wait for them.
-        let how = match Thresholds::pieces(len) {
-            _ if in_a_row && Thresholds::may_give(len) && self.is_idle(peer) => How::Given,
-            Some(pieces) => How::Both(pieces),
-            None => return false,
-        };
-        let ((piece, pieces), left) = how.cut(len);
         let Some(share) = self.link.pieces_open(peer) else { return false };
         let mut segs = ArrayVec::new();
         segs.push(there);
-        let part = Part {
-            share,
-            len,
-            piece,
-            pieces,
-            segs,
-            grant: Grant::Region(ticket),
-            named: Some(*named),
-            mine: 0,
-            failed: None,
-            owner: true,
-            gets: !op.write,
-            left: left.min(1),
-            theirs: 0,
-            said: None,
-        };
-        let mut frame = Vec::with_capacity(Head::LEN + 64 + op.iov.len() * size_of::<Seg>());
-        let about = Pieces {
-            len: (len as u64).into(),
-            piece: (piece as u64).into(),
-            slot: share.slot.into(),
-            generation: share.generation.into(),
-        };
+        let opened = Part::opened(share, len, cut, segs, Grant::Region(version), !op.write);
+        let part = Part { named: Some(*named), ..opened };
+        let about = part.about();
         let shared = Some(Box::new(part));
         let state = self.peer(peer);
         state.posted += 1;
@@ -508,6 +448,7 @@ impl<L: RmaLink> Endpoint<L> {
         let iov = Spans::from(op.iov);
         let out = Out { seq, shared, ..Out::new(peer, iov, len, done_as) };
         let name = self.requests.insert(Request::Out(out));
+        let mut frame = Vec::with_capacity(Head::LEN + 64 + op.iov.len() * size_of::<Seg>());
         put(&mut frame, &Head::new(WireOp::Lend, Flags::empty(), op.iov.len() as u16, name, op.write.into()));
         put(&mut frame, &about);
         put(&mut frame, named);
@@ -515,11 +456,10 @@ impl<L: RmaLink> Endpoint<L> {
             put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
         }
         self.tell_peer(peer, &frame);
-        self.shares.push_back(name);
-        if let How::Given = how {
+        if cut.delegated {
             let _ = self.peer(peer).given.try_push(share);
         }
-        self.share_one(core, name);
+        self.share_begin(core, name);
         true
     }
 
@@ -542,8 +482,8 @@ impl<L: RmaLink> Endpoint<L> {
         let Ok(reached) = core.reach(&[named], want) else { return Some(()) };
         let part = Part::helping(&about, segs, head.tag.get(), write)?;
         if part.len != reached.len
-            || self.peer(peer).frames_only
-            || !reached.iov.iter().all(|s| s.kind().is_system())
+            || !self.peer(peer).limits.is_sync()
+            || Memory::of(&reached.iov) != Memory::Host
         {
             return Some(());
         }
@@ -574,7 +514,7 @@ impl<L: RmaLink> Endpoint<L> {
         let segs: ArrayVec<Seg, MAX_SEGS> = take_many::<Seg>(rest, n)?.try_into().ok()?;
         let part = Part::helping(&about, segs, head.data.get(), false)?;
         let name = head.tag.get();
-        let frames_only = self.peer(peer).frames_only;
+        let is_sync = self.peer(peer).limits.is_sync();
         let in_order = core.config.rma_order;
         if self.is_withdrawn(peer, name) {
             return Some(());
@@ -586,9 +526,9 @@ impl<L: RmaLink> Endpoint<L> {
             && part.len <= total(&out.iov)
             && !out.done_as.what.intersects(What::READ | What::ATOMIC);
         ours.then_some(())?;
-        if frames_only
+        if !is_sync
             || (in_order && out.done_as.what.contains(What::RMA))
-            || !out.iov.iter().all(|s| s.kind().is_system())
+            || Memory::of(&out.iov) != Memory::Host
         {
             return Some(());
         }
