@@ -10,7 +10,6 @@ use bitflags::bitflags;
 use hmem::Span;
 use link_api::{Path, RmaCaps};
 
-use crate::core::Reach;
 pub(crate) use cut::Cut;
 pub use cut::{pieces, pieces_by};
 
@@ -71,6 +70,29 @@ impl Memory {
             (false, _) => Memory::Host,
             (true, false) => Memory::Device,
             (true, true) => Memory::Both,
+        }
+    }
+}
+
+/// How a peer says that segments of its memory may be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// By frames alone.
+    Frames,
+    /// By the CPU.
+    Cpu,
+    /// By an operation of the link's, with the handles that the peer has sent.
+    Handles,
+}
+
+impl Reach {
+    pub(crate) fn of(flags: wire::Flags) -> Reach {
+        if flags.contains(wire::Flags::HANDLES) {
+            Reach::Handles
+        } else if flags.contains(wire::Flags::DIRECT) {
+            Reach::Cpu
+        } else {
+            Reach::Frames
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What peers may take up of us, and that nothing is lost or waits for ever when it is a lot.
 
-use engine::testkit::*;
 use engine::{ADDR_UNSPEC, Access, Cntrs, Ctx, Error, OpFlags, Pattern, Recv, Reg, Send, What};
+use testkit::*;
 use wire::{Flags, Head, Op};
 use zerocopy::IntoBytes;
 

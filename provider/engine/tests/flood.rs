@@ -1,8 +1,8 @@
 //! Floods in every constellation: nobody waits for ever, nothing is lost, nothing overtakes, and whoever
 //! behaves is not cut off.
 
-use engine::testkit::*;
 use engine::{ADDR_UNSPEC, Access, Error, OpFlags, Pattern, Recv, Reg, Send};
+use testkit::*;
 
 const MOST: usize = 8000;
 const DEPTH: usize = 20;

@@ -1,9 +1,9 @@
 //! When operations complete, when they may start, and what happens where there is no room.
 
-use engine::testkit::*;
 use engine::{Cntrs, Config, Error, OpFlags, Send};
 use hmem::Span;
 use link_api::Gone;
+use testkit::*;
 
 const DELIVERY: OpFlags = OpFlags::COMPLETION.union(OpFlags::DELIVERY);
 const FENCE: OpFlags = OpFlags::COMPLETION.union(OpFlags::FENCE);

@@ -2,9 +2,9 @@
 //! in its place, and when anybody works. Seeds are in `__fuzz__`; plain `cargo test` runs these and so
 //! many random ones, `cargo bolero test -p strait-engine peer` searches for more.
 
-use engine::testkit::*;
 use engine::{ADDR_UNSPEC, Atomic, Config, Ctx, OpFlags, Pattern, Recv, Send};
 use hmem::{AtomicOp, Datatype, Span};
+use testkit::*;
 use wire::RmaSeg;
 
 /// The bytes, front to back; zeros once they are used up.

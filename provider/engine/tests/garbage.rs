@@ -1,9 +1,9 @@
 //! A peer that sends whatever it likes.
 
-use engine::testkit::*;
 use engine::{Access, Atomic, Config, Ctx, OpFlags, Pattern, Recv, Reg, Send, What};
 use hmem::{AtomicOp, Datatype, Span};
 use proptest::prelude::*;
+use testkit::*;
 use wire::Op;
 
 /// What the evil node 1 does next.
@@ -97,6 +97,44 @@ fn involve(net: &mut Net, to: usize, base: usize, memory: Span) -> (usize, usize
     (started, 2)
 }
 
+/// What the evil node does next, or what it has others do.
+fn do_evil(net: &mut Net, deed: &Evil, shared: Span, his: Span) {
+    match deed {
+        Evil::Noise(bytes) => net.inject(1, 0, bytes.clone()),
+        Evil::Frame { op, flags, aux, words, payload } => {
+            let mut frame = vec![*op, *flags];
+            frame.extend(aux.to_le_bytes());
+            frame.extend(words.iter().flat_map(|w| number(*w, shared).to_le_bytes()));
+            frame.resize((frame.len() + payload).min(512), *op);
+            net.inject(1, 0, frame);
+        }
+        Evil::Mutate { at, byte, cut } => {
+            net[1].progress();
+            net.tamper(1, 0, |frame| {
+                if let Some(b) = (!frame.is_empty()).then(|| at.index(frame.len())) {
+                    frame[b] = *byte;
+                    frame.truncate(if *cut { b } else { frame.len() });
+                }
+            });
+        }
+        Evil::Work => {
+            for at in 0..3 {
+                net[at].progress();
+            }
+        }
+        Evil::Take => {
+            let rx = net[0].rx;
+            let room = [his.part(8200, 400).unwrap()];
+            net[0].recv(&from_any(&room, 1)).unwrap();
+            let untagged = from_any(&room, 1);
+            let pattern = Pattern { tag: Some((0, u64::MAX)), ..untagged.pattern };
+            net[0].recv(&Recv { pattern, ..untagged }).unwrap();
+            // Whether or not they took something, they are not in the way of others.
+            while net[0].cancel(rx, Ctx(1)).is_ok() {}
+        }
+    }
+}
+
 fn attack(direct: Direct, rma_order: bool, deeds: &[Evil]) {
     let config = Config { virt_addr: false, rma_order };
     let mut net = Net::with(3, Setup { config, direct, capacity: 16, cq_size: 1000, ..Setup::default() });
@@ -113,40 +151,7 @@ fn attack(direct: Direct, rma_order: bool, deeds: &[Evil]) {
     let (tx2, rx2) = involve(&mut net, 2, 200, mine);
     let (mut tx, mut rx) = (Vec::new(), Vec::new());
     for deed in deeds {
-        match deed {
-            Evil::Noise(bytes) => net.inject(1, 0, bytes.clone()),
-            Evil::Frame { op, flags, aux, words, payload } => {
-                let mut frame = vec![*op, *flags];
-                frame.extend(aux.to_le_bytes());
-                frame.extend(words.iter().flat_map(|w| number(*w, shared[1]).to_le_bytes()));
-                frame.resize((frame.len() + payload).min(512), *op);
-                net.inject(1, 0, frame);
-            }
-            Evil::Mutate { at, byte, cut } => {
-                net[1].progress();
-                net.tamper(1, 0, |frame| {
-                    if let Some(b) = (!frame.is_empty()).then(|| at.index(frame.len())) {
-                        frame[b] = *byte;
-                        frame.truncate(if *cut { b } else { frame.len() });
-                    }
-                });
-            }
-            Evil::Work => {
-                for at in 0..3 {
-                    net[at].progress();
-                }
-            }
-            Evil::Take => {
-                let rx = net[0].rx;
-                let room = [his.part(8200, 400).unwrap()];
-                net[0].recv(&from_any(&room, 1)).unwrap();
-                let untagged = from_any(&room, 1);
-                let pattern = Pattern { tag: Some((0, u64::MAX)), ..untagged.pattern };
-                net[0].recv(&Recv { pattern, ..untagged }).unwrap();
-                // Whether or not they took something, they are not in the way of others.
-                while net[0].cancel(rx, Ctx(1)).is_ok() {}
-            }
-        }
+        do_evil(&mut net, deed, shared[1], his);
         tx.extend(net[0].tx());
         rx.extend(net[0].rx());
     }

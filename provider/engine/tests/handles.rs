@@ -1,8 +1,8 @@
 //! Host memory that is accessed by handles, in operations that end later, as a network adapter does it.
 
-use engine::testkit::*;
 use engine::{Access, Config, Ctx, Error, MrId, OpFlags, Reg, Send};
 use hmem::Span;
+use testkit::*;
 
 const LATER: [Direct; 2] = [Direct::Later, Direct::AnyOrder];
 

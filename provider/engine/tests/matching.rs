@@ -1,8 +1,8 @@
 //! Which message goes to which receive: address vectors, multi-receive buffers, peeks, cancels.
 
-use engine::testkit::*;
 use engine::{ADDR_UNSPEC, Ctx, EpId, Error, FiAddr, OpFlags, Pattern, Peek, Recv, RxId, Send, What};
 use hmem::Span;
+use testkit::*;
 
 fn anyone(tag: Option<(u64, u64)>) -> Pattern {
     Pattern { src: ADDR_UNSPEC, tag }

@@ -1,8 +1,8 @@
 //! Messages, whichever way they travel.
 
-use engine::testkit::*;
 use engine::{Completion, Error, OpFlags, Send, What};
 use hmem::Span;
+use testkit::*;
 
 /// How a message gets across.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use engine::testkit::*;
 use engine::{ADDR_UNSPEC, Completion, Ctx, Error, OpFlags, Pattern, Recv, Send, What};
 use hmem::Span;
 use proptest::prelude::*;
+use testkit::*;
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -1,7 +1,7 @@
 //! Memory that is given back although operations on it are under way.
 
-use engine::testkit::*;
 use engine::{ADDR_UNSPEC, Access, Ctx, Error, OpFlags, Pattern, Peek, Recv, Reg, Send};
+use testkit::*;
 
 const LENS: [usize; 3] = [3000, 40_000, 700_000];
 

@@ -1,8 +1,8 @@
 //! Memory of peers: writes, reads, registrations, counters, order.
 
-use engine::testkit::*;
 use engine::{Access, Cntrs, Config, Ctx, Error, OpFlags, Reg, Rma, What};
 use hmem::{Kind, Span};
+use testkit::*;
 
 const LENS: [usize; 8] = [0, 1, 255, 256, 257, 512, 3000, 20_000];
 

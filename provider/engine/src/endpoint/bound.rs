@@ -13,9 +13,10 @@
 use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;
 
+use super::Endpoint;
 use super::inject::frame;
 use super::post::{Header, push};
-use super::{Done, Endpoint, In, Meta, Out, Request, Serve};
+use super::request::{Done, In, Meta, Out, Request, Serve};
 use crate::core::{Body, Core, Message, Spans, Tally, failure};
 use crate::types::*;
 use link_api::{PeerId, RmaLink};

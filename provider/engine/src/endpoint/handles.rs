@@ -13,11 +13,11 @@
 //! The receiver gets the message itself if the sender is not there to put it: one of both takes the one
 //! piece of a counter ([`RmaLink::pieces_open`]).
 
-use arrayvec::ArrayVec;
 use hmem::Span;
 use wire::{Flags, Head, MAX_SEGS, Op as WireOp, Pieces, Seg, Status, put, take, take_many};
 
-use super::{Endpoint, In, Out, Request, Serve};
+use super::Endpoint;
+use super::request::{In, Invited, Out, Request, Serve};
 use crate::core::{Core, unmoved};
 use crate::proto::Memory;
 use link_api::{NoDirect, OpId, PeerId, PieceCounter, Refused, RmaLink, Way};
@@ -25,14 +25,6 @@ use link_api::{NoDirect, OpId, PeerId, PieceCounter, Refused, RmaLink, Way};
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
 /// little beside a copy.
 const PATIENCE: u16 = 64;
-
-/// What is needed of a request whose sender was invited, should that not come to it.
-#[derive(Debug)]
-pub(super) struct Invited {
-    share: PieceCounter,
-    /// The sender's memory.
-    segs: ArrayVec<Seg, MAX_SEGS>,
-}
 
 /// Whether a device has any of it.
 pub(super) fn on_device(iov: &[Span]) -> bool {

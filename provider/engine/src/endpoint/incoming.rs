@@ -4,8 +4,11 @@ use arrayvec::ArrayVec;
 use hmem::{AtomicOp, Datatype, NotApplied, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status, put, take, take_many};
 
-use super::{Endpoint, Fetches, Landing, Meta, Request, Then};
-use crate::core::{Body, Bound, Core, Message, Reach, Reached, RecvOp, unmoved};
+use super::Endpoint;
+use super::peer::Fetches;
+use super::request::{Landing, Meta, Request, Then};
+use crate::core::{Body, Bound, Core, Message, Reached, RecvOp, unmoved};
+use crate::proto::Reach;
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
 

@@ -10,7 +10,8 @@
 
 use wire::{Flags, Head, Op as WireOp, Status, put};
 
-use super::{Done, Endpoint, In, Out, Request, Then};
+use super::Endpoint;
+use super::request::{Done, Followed, In, Out, Request, Then};
 use crate::core::{Body, Core, Spans};
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
@@ -18,39 +19,6 @@ use link_api::{Frame, PeerId, RmaLink};
 /// Polls for which the receiver is waited for: a few microseconds, a third of what the copy takes that its
 /// answer saves.
 const PATIENCE: u32 = 256;
-/// Most messages after one that was waited for in vain that are not.
-const WARY: u8 = 63;
-
-/// Whether the bytes of a message that was offered followed it unasked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Followed {
-    No,
-    Yes,
-    /// They could not be read.
-    Lost,
-}
-
-/// How promising it is to wait for a peer.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Promptness {
-    /// How many messages are still not to be waited for, and how many that were to be after the last that
-    /// was in vain.
-    skip: u8,
-    skipped: u8,
-}
-
-impl Promptness {
-    pub(super) fn is_likely(&mut self) -> bool {
-        let likely = self.skip == 0;
-        self.skip = self.skip.saturating_sub(1);
-        likely
-    }
-
-    fn was(&mut self, prompt: bool) {
-        self.skipped = if prompt { 0 } else { (2 * self.skipped + 1).min(WARY) };
-        self.skip = self.skipped;
-    }
-}
 
 /// A frame that is kept: its bytes are no application's.
 pub(super) fn frame(head: &Head, payload: &[u8]) -> Vec<u8> {
@@ -181,24 +149,5 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(Request::In(In { peer, req, then, .. })) = self.requests.remove(name) else { return None };
         self.fetched(core, peer, req, if ok { Status::Ok } else { Status::Io }, len, then);
         Some(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_is_late_is_waited_for_less_and_less_and_never_not_at_all() {
-        let mut promptness = Promptness::default();
-        let mut gaps = Vec::new();
-        for _ in 0..9 {
-            gaps.push((0..).find(|_| promptness.is_likely()).unwrap());
-            promptness.was(false);
-        }
-        assert_eq!(gaps, [0, 1, 3, 7, 15, 31, 63, 63, 63]);
-        while !promptness.is_likely() {}
-        promptness.was(true);
-        assert!(promptness.is_likely() && promptness.is_likely());
     }
 }

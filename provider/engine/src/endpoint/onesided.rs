@@ -16,7 +16,8 @@ use hmem::total;
 use wire::{Aux, Flags, Head, Op as WireOp, Seg};
 use zerocopy::IntoBytes;
 
-use super::{Done, Endpoint};
+use super::Endpoint;
+use super::request::Done;
 use crate::core::Core;
 use crate::proto::{Plan, Tried};
 use crate::types::*;

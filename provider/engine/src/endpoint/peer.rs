@@ -5,8 +5,6 @@ use std::collections::VecDeque;
 use arrayvec::ArrayVec;
 use link_api::{Gone, Path, PieceCounter, RmaCaps};
 
-use super::inject::Promptness;
-use super::share::{GIVEN, Shares};
 use crate::proto::{Limits, When};
 use crate::types::*;
 
@@ -17,6 +15,53 @@ pub(super) enum Fetches {
     Unknown,
     Directly,
     ByFrames,
+}
+
+/// Messages a sender is given ahead: one to copy, and one to go on with.
+pub(super) const GIVEN: usize = 2;
+
+/// Most messages after one that was waited for in vain that are not.
+const WARY: u8 = 63;
+
+/// Whether a peer can copy its part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shares {
+    /// Nothing was copied directly yet, so nobody knows whether that works.
+    Unknown,
+    May,
+    /// It tried and could not.
+    Not,
+}
+
+impl Shares {
+    /// Direct copies work, here at least.
+    pub(super) fn may(&mut self) {
+        if *self == Shares::Unknown {
+            *self = Shares::May;
+        }
+    }
+}
+
+/// How promising it is to wait for a peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Promptness {
+    /// How many messages are still not to be waited for, and how many that were to be after the last that
+    /// was in vain.
+    skip: u8,
+    skipped: u8,
+}
+
+impl Promptness {
+    pub(super) fn is_likely(&mut self) -> bool {
+        let likely = self.skip == 0;
+        self.skip = self.skip.saturating_sub(1);
+        likely
+    }
+
+    pub(super) fn was(&mut self, prompt: bool) {
+        self.skipped = if prompt { 0 } else { (2 * self.skipped + 1).min(WARY) };
+        self.skip = self.skipped;
+    }
 }
 
 #[derive(Debug)]
@@ -170,5 +215,24 @@ impl Peer {
         self.holds = false;
         self.limits = Limits::new(path);
         self.update_plain();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_late_is_waited_for_less_and_less_and_never_not_at_all() {
+        let mut promptness = Promptness::default();
+        let mut gaps = Vec::new();
+        for _ in 0..9 {
+            gaps.push((0..).find(|_| promptness.is_likely()).unwrap());
+            promptness.was(false);
+        }
+        assert_eq!(gaps, [0, 1, 3, 7, 15, 31, 63, 63, 63]);
+        while !promptness.is_likely() {}
+        promptness.was(true);
+        assert!(promptness.is_likely() && promptness.is_likely());
     }
 }

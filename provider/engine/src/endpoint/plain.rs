@@ -8,10 +8,9 @@ use hmem::Span;
 use wire::{Aux, Flags, Head, Offer, Op as WireOp, RmaSeg, Seg, Status, take};
 
 use super::Endpoint;
-use crate::core::Reach;
 use crate::core::{Core, RecvOp, Spans, Tally};
 use crate::matching::At;
-use crate::proto::{self, Plan, Role, choose};
+use crate::proto::{self, Plan, Reach, Role, choose};
 use crate::types::*;
 use link_api::{Frame, Grant, PeerId, PollFrame, RmaLink};
 

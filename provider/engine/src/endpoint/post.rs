@@ -3,9 +3,11 @@
 use hmem::{Span, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg};
 
+use super::Endpoint;
 use super::bound::{EACH, UNHEARD};
-use super::share::Shares;
-use super::{Done, Endpoint, Fetches, Out, Request};
+use super::peer::Fetches;
+use super::peer::Shares;
+use super::request::{Done, Out, Request};
 use crate::core::{Core, Spans, Tally};
 use crate::proto::{self, Cut, Plan, Role, Tried, When, choose};
 use crate::types::*;
@@ -105,19 +107,6 @@ impl<L: RmaLink> Endpoint<L> {
     /// Whether somebody will want to know when the operation is done.
     fn is_watched(&self, cntr: Option<CntrId>, flags: OpFlags, tally: Tally) -> bool {
         flags.contains(OpFlags::COMPLETION) || (tally.endpoint && cntr.is_some()) || tally.also.is_some()
-    }
-
-    /// Completes an operation that the application takes for started.
-    pub(crate) fn fail_start(
-        &self,
-        core: &mut Core,
-        ctx: Ctx,
-        what: What,
-        tag: u64,
-        tally: Tally,
-        err: Error,
-    ) {
-        self.finish(core, &Done { ctx, what, report: true, tag, data: 0, tally }, 0, Some(err));
     }
 
     /// Sends the frame of a request that the peer will answer.

@@ -10,9 +10,10 @@ use hmem::total;
 use wire::{Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
-use super::{Endpoint, In, Request, Serve, Then};
+use super::Endpoint;
+use super::request::{In, Request, Serve, Then};
+use crate::config::MrId;
 use crate::core::{Core, Spans};
-use crate::domain::MrId;
 use crate::types::*;
 use link_api::{InUse, PeerId, RmaLink};
 

@@ -4,11 +4,13 @@ use hmem::total;
 use wire::{Flags, Head, Op as WireOp, Seg, Status, take, take_many};
 use zerocopy::IntoBytes;
 
+use super::Endpoint;
 use super::bound::OWED_MUCH;
 use super::handles::on_device;
-use super::{Endpoint, Fetches, In, Request, Serve, Then};
-use crate::core::{Core, Reach, Reached, Spans, unmoved};
-use crate::proto::{self, Cut, Plan, Role, Tried, When, choose};
+use super::peer::Fetches;
+use super::request::{In, Request, Serve, Then};
+use crate::core::{Core, Reached, Spans, unmoved};
+use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
 use link_api::{Frame, Grant, NoDirect, PeerId, Refused, RmaLink};
 

@@ -5,47 +5,44 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use hmem::{Span, total};
-use link_api::{
-    Event, Frame, Gone, Grant, InUse, Link, NoDirect, OpId, Path, PeerId, PieceCounter, PollFrame, Refused,
-    Region, RegionVersion, RmaLink, Way as CopyWay,
-};
-use wire::{Addr, Handle, Seg};
+use link_api::{Event, Frame, Gone, Grant, Link, NoDirect, OpId, Path, PeerId, PollFrame, Refused};
+use wire::Addr;
 
-use super::Direct;
-use super::hub::{Hub, Item, Place, Station};
+use crate::Direct;
+use crate::hub::{Hub, Item, Place, Station};
 
 /// A link to others at the same hub. It holds the engine to the contract of [`Link`]: a frame that
 /// is too long, bytes that no span has, or a poll before the last frame was released all panic.
 #[derive(Debug)]
 pub struct MemLink {
-    hub: Rc<RefCell<Hub>>,
-    at: Place,
+    pub(crate) hub: Rc<RefCell<Hub>>,
+    pub(crate) at: Place,
     /// By number; `None`: it was given back.
     peers: Vec<Option<Place>>,
     held: Option<Vec<u8>>,
     /// Handles that peers were sent, and have sent.
-    told: Vec<(Place, u64)>,
-    learned: Vec<(Place, u64, u64)>,
+    pub(crate) told: Vec<(Place, u64)>,
+    pub(crate) learned: Vec<(Place, u64, u64)>,
     /// Operations in flight, whose bytes are copied when they are over.
-    flying: Vec<Flight>,
-    started: u64,
+    pub(crate) flying: Vec<Flight>,
+    pub(crate) started: u64,
 }
 
 /// An operation in flight.
 #[derive(Debug)]
-struct Flight {
-    id: OpId,
-    dst: Vec<Span>,
-    src: Vec<Span>,
-    len: usize,
+pub(crate) struct Flight {
+    pub(crate) id: OpId,
+    pub(crate) dst: Vec<Span>,
+    pub(crate) src: Vec<Span>,
+    pub(crate) len: usize,
     /// The peer whose memory it accesses, and how many ended in its place before.
-    peer: Place,
-    epoch: u32,
-    request: u64,
+    pub(crate) peer: Place,
+    pub(crate) epoch: u32,
+    pub(crate) request: u64,
 }
 
 impl MemLink {
-    pub(super) fn new(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
+    pub(crate) fn new(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
         hub.borrow_mut().flying.insert(at, 0);
         let hub = hub.clone();
         let (told, learned) = (Vec::new(), Vec::new());
@@ -83,7 +80,7 @@ impl MemLink {
         hub.direct == Direct::AnyOrder && hub.draw(of) == 0
     }
 
-    /// Its place at the hub, which is its peers' index of it where a [`super::Net`] introduced them.
+    /// Its place at the hub, which is its peers' index of it where a [`crate::Net`] introduced them.
     pub fn place(&self) -> Place {
         self.at
     }
@@ -98,7 +95,7 @@ impl MemLink {
         PeerId(known as u32)
     }
 
-    fn place_of(&self, peer: PeerId) -> Place {
+    pub(crate) fn place_of(&self, peer: PeerId) -> Place {
         self.peers[peer.0 as usize].expect("the number of a peer that was not given back")
     }
 
@@ -109,7 +106,14 @@ impl MemLink {
         bytes.get(off..).unwrap_or_default()
     }
 
-    fn copy(&self, dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) -> Result<(), NoDirect> {
+    pub(crate) fn copy(
+        &self,
+        dst: &[Span],
+        doff: usize,
+        src: &[Span],
+        soff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
         let host = |iov: &[Span]| iov.iter().all(|s| s.kind().is_system());
         assert!(host(dst) && host(src), "direct access to memory that is not the host's");
         match hmem::copy(dst, doff, src, soff, len) == len {
@@ -317,187 +321,5 @@ impl Link for MemLink {
 
     fn describe(&self, _peer: PeerId) -> String {
         "in memory".into()
-    }
-}
-
-impl RmaLink for MemLink {
-    fn get(
-        &mut self,
-        from: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        let there = self.hub.borrow_mut().reach(self.place_of(from), grant, remote)?;
-        self.copy(local, loff, &there, roff, len)
-    }
-
-    fn put(
-        &mut self,
-        to: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        if self.hub.borrow().barred == Some(self.at) {
-            return Err(NoDirect::Never);
-        }
-        let there = self.hub.borrow_mut().reach(self.place_of(to), grant, remote)?;
-        self.copy(&there, roff, local, loff, len)
-    }
-
-    fn publish(&mut self, memory: &Region) {
-        let mut hub = self.hub.borrow_mut();
-        hub.exposed.insert((self.at, memory.key), *memory);
-        hub.version(self.at, memory.key);
-    }
-
-    fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
-        let mut hub = self.hub.borrow_mut();
-        hub.exposed.remove(&(self.at, key));
-        hub.version(self.at, key);
-        hub.leave()
-    }
-
-    fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
-        let (hub, by) = (self.hub.borrow(), self.place_of(by));
-        let known = !hub.off && hub.boards;
-        let exposed = *hub.exposed.get(&(by, key)).filter(|_| known)?;
-        let place = key as u32;
-        Some((exposed, RegionVersion { place, number: *hub.versions.get(&(by, place.into()))? }))
-    }
-
-    fn revoke(&mut self, _: PeerId, request: u64) -> Result<(), InUse> {
-        let mut hub = self.hub.borrow_mut();
-        hub.revoked.insert((self.at, request));
-        hub.leave()
-    }
-
-    fn renew(&mut self, _: PeerId, request: u64) {
-        assert!(self.hub.borrow_mut().revoked.remove(&(self.at, request)), "it was not taken back");
-    }
-
-    fn close(&mut self) -> Result<(), InUse> {
-        assert!(self.flying.is_empty(), "operations of its own are in flight");
-        let mut hub = self.hub.borrow_mut();
-        hub.closed.insert(self.at);
-        hub.leave()
-    }
-
-    fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
-        let with = self.place_of(with);
-        self.hub.borrow_mut().open_share(self.at, with)
-    }
-
-    fn pieces_claim(&mut self, with: PeerId, share: PieceCounter, mine: bool, of: u16) -> Option<u16> {
-        let with = self.place_of(with);
-        let sides = if mine { (self.at, with) } else { (with, self.at) };
-        let mut hub = self.hub.borrow_mut();
-        let state = hub.shares.get_mut(&(sides.0, sides.1, share.slot))?;
-        if state.0 != share.generation || state.1 >= of {
-            return None;
-        }
-        state.1 += 1;
-        let piece = state.1 - 1;
-        hub.helped += usize::from(!mine);
-        Some(piece)
-    }
-
-    fn pieces_begun(&self, with: PeerId, share: PieceCounter) -> bool {
-        let key = (self.at, self.place_of(with), share.slot);
-        self.hub.borrow().shares.get(&key).is_none_or(|state| *state != (share.generation, 1))
-    }
-
-    fn pieces_close(&mut self, with: PeerId, share: PieceCounter) {
-        let key = (self.at, self.place_of(with), share.slot);
-        if let Some(state) = self.hub.borrow_mut().shares.get_mut(&key) {
-            state.1 = u16::MAX;
-        }
-    }
-
-    fn on_distinct_devices(&self, _: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        let hub = self.hub.borrow();
-        let is_device =
-            |seg: &Seg| hub.devices.iter().any(|d| seg.addr.get().wrapping_sub(d.addr()) < d.len() as u64);
-        let theirs = !theirs.is_empty() && theirs.iter().all(is_device);
-        theirs && !ours.is_empty() && ours.iter().all(|s| !s.kind().is_system()) && !hub.one_device
-    }
-
-    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        let (hub, place) = (self.hub.borrow(), self.place_of(to));
-        let mut out: Vec<Handle> = Vec::new();
-        for s in iov.iter().filter(|s| !s.is_empty()) {
-            let owner = hub.allocation(self.at, s)?;
-            let base = owner.addr();
-            if self.told.contains(&(place, base)) || out.iter().any(|h| h.base.get() == base) {
-                continue;
-            }
-            let len = owner.len() as u64;
-            let (device, token, zero) = ([0; 16], [0; 64], [0; 3]);
-            let (fd, id, base, len) = (0.into(), base.into(), base.into(), len.into());
-            out.push(Handle { how: 1, zero, fd, id, base, len, device, token });
-        }
-        Some(out)
-    }
-
-    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        self.told.push((self.place_of(to), handle.base.get()));
-    }
-
-    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        self.learned.push((self.place_of(from), handle.base.get(), handle.len.get()));
-    }
-
-    fn start(
-        &mut self,
-        way: CopyWay,
-        peer: PeerId,
-        request: u64,
-        remote: &[Seg],
-        local: &[Span],
-        len: usize,
-    ) -> Result<OpId, NoDirect> {
-        let place = self.place_of(peer);
-        let mut hub = self.hub.borrow_mut();
-        hub.is_allowed(place, Grant::Request(request))?;
-        if way == CopyWay::Put && hub.barred == Some(self.at) {
-            return Err(NoDirect::Never);
-        }
-        if hub.fail.0 > 0 {
-            hub.fail.0 -= 1;
-            return Err(NoDirect::Never);
-        }
-        let mut there = Vec::new();
-        for seg in remote.iter().filter(|seg| seg.len.get() > 0) {
-            let (addr, len) = (seg.addr.get(), seg.len.get());
-            let has = |&(p, base, size): &(Place, u64, u64)| {
-                p == place && addr.checked_sub(base).is_some_and(|off| off < size && len <= size - off)
-            };
-            if !self.learned.iter().any(has) {
-                return Err(NoDirect::Never);
-            }
-            there.push(hub.memory_by_handle(place, seg).ok_or(NoDirect::Fault)?);
-        }
-        if total(&there) < len || total(local) < len {
-            return Err(NoDirect::Fault);
-        }
-        self.started += 1;
-        let here = local.to_vec();
-        let (dst, src) = if way == CopyWay::Get { (here, there) } else { (there, here) };
-        let (id, epoch) = (OpId(self.started), hub.stations[place].epoch);
-        self.flying.push(Flight { id, dst, src, len, peer: place, epoch, request });
-        hub.flying.insert(self.at, self.flying.len());
-        Ok(id)
-    }
-
-    fn cancel(&mut self, copy: OpId) {
-        self.flying.retain(|f| f.id != copy);
-        self.hub.borrow_mut().flying.insert(self.at, self.flying.len());
     }
 }
