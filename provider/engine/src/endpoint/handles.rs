@@ -14,9 +14,10 @@
 //! piece of a counter ([`RmaLink::pieces_open`]).
 
 use hmem::Span;
-use wire::{Flags, Head, MAX_SEGS, Op as WireOp, Pieces, Seg, Status, put, take, take_many};
+use wire::{Flags, Head, Op as WireOp, Pieces, Seg, Status, put};
 
 use super::Endpoint;
+use super::malformed::{Fields, Handled, Malformed, parse_segs};
 use super::request::{In, Invited, Out, Request, Serve};
 use crate::core::{Core, unmoved};
 use crate::proto::Memory;
@@ -62,10 +63,10 @@ impl<L: RmaLink> Endpoint<L> {
         true
     }
 
-    pub(super) fn on_handle(&mut self, peer: PeerId, rest: &mut &[u8]) -> Option<()> {
-        let handle: wire::Handle = take(rest)?;
+    pub(super) fn on_handle(&mut self, peer: PeerId, fields: &mut Fields<'_>) -> Handled {
+        let handle: wire::Handle = fields.take()?;
         self.link.import_handle(peer, &handle);
-        Some(())
+        Ok(())
     }
 
     /// Begins to copy, on behalf of the request `name`, what the peer told of under the name of its `request`.
@@ -130,20 +131,19 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The taker of a message of ours says where it goes.
-    pub(super) fn on_invite(&mut self, peer: PeerId, head: &Head, rest: &mut &[u8]) -> Option<()> {
-        let about: Pieces = take(rest)?;
-        let n = usize::from(head.aux.get());
-        (n <= MAX_SEGS).then_some(())?;
-        let segs = take_many::<Seg>(rest, n)?;
+    pub(super) fn on_invite(&mut self, peer: PeerId, head: &Head, fields: &mut Fields<'_>) -> Handled {
+        let n = parse_segs(head.aux.get())?;
+        let about: Pieces = fields.take()?;
+        let segs = &fields.take_segs(n)?;
         let share = PieceCounter { slot: about.slot.get(), generation: about.generation.get() };
         if self.link.pieces_claim(peer, share, false, 1).is_none() {
             // It did not wait, and may have what it wants.
-            return Some(());
+            return Ok(());
         }
         let (name, theirs) = (head.tag.get(), head.data.get());
         if self.is_withdrawn(peer, name) {
             self.fin(peer, theirs, Status::Discarded, 0);
-            return Some(());
+            return Ok(());
         }
         self.ask_out(peer, name, theirs, about.len.get())?;
         if !self.push_out(name, segs) {
@@ -152,7 +152,7 @@ impl<L: RmaLink> Endpoint<L> {
             }
             self.fin(peer, theirs, Status::Unsupported, 0);
         }
-        Some(())
+        Ok(())
     }
 
     /// Gets what invited senders did not come to.
@@ -328,29 +328,29 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The taker's side of a put, or of a stream that failed: a `Fin` for what was asked for.
-    pub(super) fn on_fin_in(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
+    pub(super) fn on_fin_in(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let name = head.tag.get();
         let status = Status::from_u16(head.aux.get());
-        match self.requests.get_mut(name)? {
-            Request::In(i) if i.peer == peer && (i.placed || status != Status::Ok) => {}
-            _ => return None,
+        match self.named(peer, name)? {
+            Request::In(i) if i.placed || status != Status::Ok => {}
+            _ => return Err(Malformed::Unfit),
         }
         if self.is_copying(name) {
-            return None;
+            return Err(Malformed::Unfit);
         }
         self.uninvite(name);
         if status == Status::Unsupported && self.disinvite(name) {
             self.peer(peer).puts_not = true;
-            return Some(());
+            return Ok(());
         }
-        let Some(Request::In(i)) = self.requests.remove(name) else { return None };
+        let Some(Request::In(i)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
         let (status, len) = match i.failed.unwrap_or(status) {
             Status::Ok => (Status::Ok, i.len),
             status @ (Status::Discarded | Status::BadKey) => (status, 0),
             _ => (Status::Io, 0),
         };
         self.fetched(core, peer, i.req, status, len, i.then);
-        Some(())
+        Ok(())
     }
 }
 

@@ -11,6 +11,7 @@
 use wire::{Flags, Head, Op as WireOp, Status, put};
 
 use super::Endpoint;
+use super::malformed::{Handled, Malformed};
 use super::request::{Done, Followed, In, Out, Request, Then};
 use crate::core::{Body, Core, Spans};
 use crate::types::*;
@@ -116,7 +117,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The bytes of a message that was offered before.
-    pub(super) fn on_body(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Option<()> {
+    pub(super) fn on_body(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
         let (peer, theirs) = (frame.from, head.tag.get());
         let len = frame.len - Head::LEN;
         let waits = |r: &Request| matches!(r, Request::In(i) if i.peer == peer && i.req == theirs);
@@ -126,28 +127,34 @@ impl<L: RmaLink> Endpoint<L> {
         let ep = self.id;
         let Some(message) = core.rxs.get_mut(self.rx.at()).and_then(|rx| rx.offered(ep, peer, theirs)) else {
             // It has been thrown away meanwhile, and its sender was told.
-            return Some(());
+            return Ok(());
         };
-        (message.len == len).then_some(())?;
+        if message.len != len {
+            return Err(Malformed::Lengths);
+        }
         let mut held = vec![0; len];
         self.link.read(frame, Head::LEN, &mut held);
         message.body = Body::Held(held);
         message.ack = Some(theirs);
         self.weighs_more(core, peer, len);
-        Some(())
+        Ok(())
     }
 
     /// Into the buffer that was found for it while they were on their way.
-    fn take_body(&mut self, core: &mut Core, frame: &Frame, name: u64, len: usize) -> Option<()> {
+    fn take_body(&mut self, core: &mut Core, frame: &Frame, name: u64, len: usize) -> Handled {
         if self.is_copying(name) {
-            return None;
+            return Err(Malformed::Unfit);
         }
-        let Some(Request::In(i)) = self.requests.get_mut(name) else { return None };
+        let Some(Request::In(i)) = self.requests.get_mut(name) else { return Err(Malformed::NoRequest) };
         let is_apt = i.len == len && i.got == 0 && i.shared.is_none() && i.invited.is_none();
-        (is_apt && matches!(i.then, Then::Recv(_))).then_some(())?;
+        if !is_apt || !matches!(i.then, Then::Recv(_)) {
+            return Err(Malformed::Unfit);
+        }
         let ok = self.link.copy_out(frame, Head::LEN, &i.iov, 0, i.want) == i.want;
-        let Some(Request::In(In { peer, req, then, .. })) = self.requests.remove(name) else { return None };
+        let Some(Request::In(In { peer, req, then, .. })) = self.requests.remove(name) else {
+            return Err(Malformed::NoRequest);
+        };
         self.fetched(core, peer, req, if ok { Status::Ok } else { Status::Io }, len, then);
-        Some(())
+        Ok(())
     }
 }

@@ -1,12 +1,13 @@
 //! Payloads that do not travel with the frame that tells of them.
 
 use hmem::total;
-use wire::{Flags, Head, Op as WireOp, Seg, Status, take, take_many};
+use wire::{Flags, Head, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
 use super::bound::OWED_MUCH;
 use super::handles::on_device;
+use super::malformed::{Fields, Handled, Malformed, parse_segs, request_of};
 use super::peer::Fetches;
 use super::request::{In, Request, Serve, Then};
 use crate::core::{Core, Reached, Spans, unmoved};
@@ -148,38 +149,43 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    pub(super) fn on_cts(&mut self, peer: PeerId, head: &Head, flags: Flags, rest: &mut &[u8]) -> Option<()> {
-        let want = u64::from_le_bytes(take(rest)?);
-        let n = usize::from(head.aux.get());
-        let segs = take_many::<Seg>(rest, if flags.contains(Flags::HANDLES) { n } else { 0 })?;
+    pub(super) fn on_cts(
+        &mut self,
+        peer: PeerId,
+        head: &Head,
+        flags: Flags,
+        fields: &mut Fields<'_>,
+    ) -> Handled {
+        let n = parse_segs(if flags.contains(Flags::HANDLES) { head.aux.get() } else { 0 })?;
+        let want = u64::from_le_bytes(fields.take()?);
+        let segs = fields.take_segs(n)?;
         let name = head.tag.get();
         if !self.kept.is_empty() && self.give_kept(peer, name, head.data.get(), want).is_some() {
-            return Some(());
+            return Ok(());
         }
         if self.asks_late(peer, name, head.data.get()) {
-            return Some(());
+            return Ok(());
         }
         if self.is_withdrawn(peer, name) {
             self.fin(peer, head.data.get(), Status::Discarded, 0);
-            return Some(());
+            return Ok(());
         }
         self.ask_out(peer, name, head.data.get(), want)?;
         self.peer(peer).fetches = Fetches::ByFrames;
-        if segs.is_empty() || !self.push_out(name, segs) {
+        if segs.is_empty() || !self.push_out(name, &segs) {
             self.streams.push_back(name);
         }
-        Some(())
+        Ok(())
     }
 
-    /// Takes down what a peer wants of a request of ours; `None` if that is nonsense.
-    pub(super) fn ask_out(&mut self, peer: PeerId, name: u64, theirs: u64, want: u64) -> Option<()> {
-        let Request::Out(out) = self.requests.get_mut(name)? else { return None };
-        let ours = out.peer == peer
-            && out.asked.is_none()
+    /// Takes down what a peer wants of a request of ours, unless that is nonsense.
+    pub(super) fn ask_out(&mut self, peer: PeerId, name: u64, theirs: u64, want: u64) -> Handled {
+        let Request::Out(out) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
+        let fits = out.asked.is_none()
             && out.shared.is_none()
             && want <= total(&out.iov) as u64
             && !out.done_as.what.intersects(What::READ | What::ATOMIC);
-        ours.then(|| out.asked = Some((theirs, want as usize)))
+        fits.then(|| out.asked = Some((theirs, want as usize))).ok_or(Malformed::Unfit)
     }
 
     /// Answers a read.
@@ -305,33 +311,27 @@ impl<L: RmaLink> Endpoint<L> {
         n
     }
 
-    pub(super) fn on_data(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Option<()> {
+    pub(super) fn on_data(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
         let (peer, name) = (frame.from, head.tag.get());
         let len = frame.len - Head::LEN;
-        let off = usize::try_from(head.data.get()).ok()?;
+        let off = usize::try_from(head.data.get()).map_err(|_| Malformed::Unfit)?;
         if self.is_copying(name) {
-            return None;
+            return Err(Malformed::Unfit);
         }
         let mut failed = None;
         if self.is_past(peer, name) {
-            return Some(());
+            return Ok(());
         }
-        let (iov, want, got, spoilt) = match self.requests.get_mut(name)? {
-            Request::In(i) if i.peer == peer && i.shared.is_none() => {
-                (&i.iov, i.want, &mut i.got, &mut i.failed)
-            }
-            Request::Out(o)
-                if o.peer == peer
-                    && o.shared.is_none()
-                    && o.done_as.what.contains(What::RMA | What::READ) =>
-            {
+        let (iov, want, got, spoilt) = match request_of(&mut self.requests, peer, name)? {
+            Request::In(i) if i.shared.is_none() => (&i.iov, i.want, &mut i.got, &mut i.failed),
+            Request::Out(o) if o.shared.is_none() && o.done_as.what.contains(What::RMA | What::READ) => {
                 (&o.iov, o.len, &mut o.done, &mut failed)
             }
-            _ => return None,
+            _ => return Err(Malformed::Unfit),
         };
         // Frames come in order, so anything else is a peer's invention.
         if off != *got || len > want - *got || len == 0 {
-            return None;
+            return Err(Malformed::Unfit);
         }
         if spoilt.is_none() && self.link.copy_out(frame, Head::LEN, iov, off, len) != len {
             *spoilt = Some(unmoved(iov));
@@ -340,10 +340,10 @@ impl<L: RmaLink> Endpoint<L> {
         // What failed here for a read is over; a peer that asked is told when it has sent all.
         let failed_here = failed.is_some();
         if *got < want && !failed_here {
-            return Some(());
+            return Ok(());
         }
         self.uninvite(name);
-        match self.requests.remove(name)? {
+        match self.requests.remove(name).ok_or(Malformed::NoRequest)? {
             Request::In(i) => {
                 // What did not fit was never asked for; the landing knows the message's length.
                 let status = i.failed.unwrap_or(Status::Ok);
@@ -358,6 +358,6 @@ impl<L: RmaLink> Endpoint<L> {
             }
             Request::Serve(_) | Request::Lent(_) | Request::Withdrawn(_) => {}
         }
-        Some(())
+        Ok(())
     }
 }

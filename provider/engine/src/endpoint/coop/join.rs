@@ -1,12 +1,12 @@
 //! Cooperative copies that the peer opens, of which this side copies pieces.
 
-use arrayvec::ArrayVec;
 use hmem::total;
-use wire::{Head, MAX_SEGS, Pieces, RmaSeg, Seg, Status, take, take_many};
+use wire::{Head, Pieces, RmaSeg, Status};
 
 use crate::core::{Core, Spans};
 use crate::endpoint::Endpoint;
 use crate::endpoint::coop_copy::{Lent, Part};
+use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_segs};
 use crate::endpoint::request::{In, Out, Request};
 use crate::proto::Memory;
 use crate::types::{Access, What};
@@ -22,35 +22,34 @@ impl<L: RmaLink> Endpoint<L> {
         core: &mut Core,
         peer: PeerId,
         head: &Head,
-        rest: &mut &[u8],
-    ) -> Option<()> {
-        let about: Pieces = take(rest)?;
-        let named: RmaSeg = take(rest)?;
-        let n = usize::from(head.aux.get());
-        (n <= MAX_SEGS).then_some(())?;
-        let segs: ArrayVec<Seg, MAX_SEGS> = take_many::<Seg>(rest, n)?.try_into().ok()?;
+        fields: &mut Fields<'_>,
+    ) -> Handled {
+        let n = parse_segs(head.aux.get())?;
+        let about: Pieces = fields.take()?;
+        let named: RmaSeg = fields.take()?;
+        let segs = fields.take_segs(n)?;
         let write = head.data.get() == 1;
         let want = if write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
         // If it has changed meanwhile, it does not concern us; the peer finds that out by itself.
-        let Ok(reached) = core.reach(&[named], want) else { return Some(()) };
-        let part = Part::helping(&about, segs, head.tag.get(), write)?;
+        let Ok(reached) = core.reach(&[named], want) else { return Ok(()) };
+        let part = Part::helping(&about, segs, head.tag.get(), write).ok_or(Malformed::Pieces)?;
         if part.len != reached.len
             || !self.peer(peer).limits.is_sync()
             || Memory::of(&reached.iov) != Memory::Host
         {
-            return Some(());
+            return Ok(());
         }
         let iov = Spans::from(&reached.iov[..]);
         let requests = &mut self.requests;
         let mut is_theirs =
             |name: &u64| matches!(requests.get_mut(*name), Some(Request::Lent(l)) if l.peer == peer);
         if self.shares.iter().filter(|name| is_theirs(name)).count() >= LENT {
-            return Some(());
+            return Ok(());
         }
         let lent = Lent { peer, iov, part: Box::new(part), mrs: reached.mrs };
         let name = self.requests.insert(Request::Lent(lent));
         self.share_in(core, name);
-        Some(())
+        Ok(())
     }
 
     /// The taker of what we send has begun, and we may help.
@@ -59,56 +58,52 @@ impl<L: RmaLink> Endpoint<L> {
         core: &mut Core,
         peer: PeerId,
         head: &Head,
-        rest: &mut &[u8],
-    ) -> Option<()> {
-        let about: Pieces = take(rest)?;
-        let n = usize::from(head.aux.get());
-        (n <= MAX_SEGS).then_some(())?;
-        let segs: ArrayVec<Seg, MAX_SEGS> = take_many::<Seg>(rest, n)?.try_into().ok()?;
-        let part = Part::helping(&about, segs, head.data.get(), false)?;
+        fields: &mut Fields<'_>,
+    ) -> Handled {
+        let n = parse_segs(head.aux.get())?;
+        let about: Pieces = fields.take()?;
+        let segs = fields.take_segs(n)?;
         let name = head.tag.get();
         let is_sync = self.peer(peer).limits.is_sync();
         let in_order = core.config.rma_order;
         if self.is_withdrawn(peer, name) {
-            return Some(());
+            return Ok(());
         }
-        let Request::Out(out) = self.requests.get_mut(name)? else { return None };
-        let ours = out.peer == peer
-            && out.asked.is_none()
+        let Request::Out(out) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
+        let part = Part::helping(&about, segs, head.data.get(), false).ok_or(Malformed::Pieces)?;
+        let fits = out.asked.is_none()
             && out.shared.is_none()
             && part.len <= total(&out.iov)
             && !out.done_as.what.intersects(What::READ | What::ATOMIC);
-        ours.then_some(())?;
+        if !fits {
+            return Err(Malformed::Unfit);
+        }
         if !is_sync
             || (in_order && out.done_as.what.contains(What::RMA))
             || Memory::of(&out.iov) != Memory::Host
         {
-            return Some(());
+            return Ok(());
         }
         out.shared = Some(Box::new(part));
         self.share_in(core, name);
-        Some(())
+        Ok(())
     }
 
     /// The other side has copied so many pieces, and there are no more.
-    pub(in crate::endpoint) fn on_shared(
-        &mut self,
-        core: &mut Core,
-        peer: PeerId,
-        head: &Head,
-    ) -> Option<()> {
+    pub(in crate::endpoint) fn on_shared(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let name = head.tag.get();
-        let (from, part) = match self.requests.get_mut(name)? {
-            Request::In(In { peer, shared: Some(part), .. })
-            | Request::Out(Out { peer, shared: Some(part), .. }) => (*peer, part),
-            _ => return None,
+        let part = match self.named(peer, name)? {
+            Request::In(In { shared: Some(part), .. }) | Request::Out(Out { shared: Some(part), .. }) => part,
+            _ => return Err(Malformed::Unfit),
         };
-        (from == peer && part.owner && part.said.is_none()).then_some(())?;
+        if !part.owner || part.said.is_some() {
+            return Err(Malformed::Unfit);
+        }
         part.said = Some((Status::from_u16(head.aux.get()), head.data.get()));
         // Otherwise our own pieces come first.
         if !self.shares.contains(&name) {
             self.share_end(core, name);
         }
-        Some(())
+        Ok(())
     }
 }
