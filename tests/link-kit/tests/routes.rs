@@ -4,13 +4,13 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use engine::testkit::{from, msg, pattern};
 use engine::{AvId, Cntrs, Completion, Config, CqId, Domain, EpConfig, EpId, RxId};
 use hmem::Span;
 use link::{Links, OpenOptions};
 use link_api::{Link as _, RmaLink};
 use link_kit::keyed::{KeyedNet, Pace};
 use link_kit::text;
+use testkit::{from, msg, pattern};
 use wire::Addr;
 
 struct Node<L> {

@@ -1,9 +1,9 @@
 //! Links of the engine's test kit.
 
-use engine::testkit::{MemLink, Net, Setup};
 use hmem::Span;
 use link_api::{Link as _, Path, RmaCaps};
 use link_kit::Harness;
+use testkit::{MemLink, Net, Setup};
 use wire::Addr;
 
 /// Makes [`MemLink`]s at one hub.
