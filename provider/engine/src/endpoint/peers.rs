@@ -30,6 +30,11 @@ impl<L: RmaLink> Endpoint<L> {
             self.route.resize(slot + 1, None);
         }
         self.route[slot] = Some(peer);
+        if self.peer(peer).routes == 0 {
+            // Its number may have been a peer's of another link.
+            let path = self.link.path(peer);
+            self.peer(peer).set_path(&path);
+        }
         self.peer(peer).routes += 1;
         self.relabel(core, peer, first);
     }
