@@ -36,13 +36,15 @@ mod select;
 mod shm;
 mod space;
 
+pub use ipc::Mapping;
+
 pub use cma::{cma_allowed, eager_in_a_row, eager_size};
 pub use name::Name;
 pub use net::primary_ip;
 pub use select::Links;
 pub use shm::{
-    DEFAULT_RING, FEW, Hazards, LONG_RING, MAX_RING, MIN_RING, Mapping, OpenOptions, ShmLink, WindowId,
-    Windows, eager_most, full_fence, others_look_alike, speculation_barrier,
+    DEFAULT_RING, FEW, Hazards, LONG_RING, MAX_RING, MIN_RING, OpenOptions, ShmLink, WindowId, Windows,
+    eager_most, full_fence, others_look_alike, speculation_barrier,
 };
 
 /// A random number.

@@ -19,10 +19,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use ipc::Mapping;
+use ipc::memfd::{self, Unfit, Writers};
 use link_api::{Region, RegionVersion};
 
 use super::ring::Word;
-use super::segment::{Shared, Unfit};
 
 /// Entries of a board, a power of two.
 const ENTRIES: u32 = 1024;
@@ -90,12 +91,15 @@ fn body(state: u32, key: u64, addr: u64, len: u64) -> [u32; WORDS - 1] {
 }
 
 /// An entry in a mapping.
-struct Mapped<'a>(&'a Shared, u32);
+struct Mapped<'a>(&'a Mapping, u32);
 
 impl Entry for Mapped<'_> {
     type Word = AtomicU32;
     fn word(&self, at: usize) -> &AtomicU32 {
-        self.0.word((self.1 as usize * WORDS + at) * 4)
+        let at = (self.1 as usize * WORDS + at) * 4;
+        assert!(at + 4 <= SIZE);
+        // SAFETY: inside by the line above, since each board has `SIZE` bytes, and a multiple of 4.
+        unsafe { self.0.word(at) }
     }
 }
 
@@ -104,7 +108,7 @@ pub(super) const SIZE: usize = ENTRIES as usize * WORDS * 4;
 /// Our own board.
 #[derive(Debug)]
 pub(super) struct Board {
-    memory: Shared,
+    memory: Mapping,
     fd: OwnedFd,
     /// Where each key is.
     at: HashMap<u64, u32>,
@@ -113,7 +117,9 @@ pub(super) struct Board {
 
 impl Board {
     pub(super) fn create() -> io::Result<Board> {
-        let (memory, fd) = Shared::create(SIZE)?;
+        let fd = memfd::create(c"strait", SIZE, Writers::UntilSealed)?;
+        let memory = Mapping::new(&fd, SIZE, None)?;
+        memfd::seal(&fd);
         Ok(Board { memory, fd, at: HashMap::new(), taken: vec![false; ENTRIES as usize].into() })
     }
 
@@ -163,11 +169,11 @@ impl Board {
 
 /// A peer's board.
 #[derive(Debug)]
-pub(super) struct View(Shared);
+pub(super) struct View(Mapping);
 
 impl View {
     pub(super) fn adopt(fd: &OwnedFd) -> Result<View, Unfit> {
-        Shared::adopt(fd.as_fd(), SIZE).map(View)
+        memfd::adopt_read_only(fd, SIZE..=SIZE).map(View)
     }
 
     /// Whether the registration of a ticket is shown, and as it was.

@@ -2,18 +2,27 @@
 //! plain `cargo test` runs these and so many random ones, `cargo bolero` searches for more.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+
+use ipc::Mapping;
+use ipc::memfd::{self, Writers};
 
 use super::board::{View, places};
 use super::control::Hello;
 use super::ring::{Broken, Consumer, LINE, Mem as _, Producer, max_frame};
-use super::segment::{CONTROL, Segment, Shared};
+use super::segment::{CONTROL, Segment};
 use super::{MIN_RING, share};
 use crate::space::Space;
 
 thread_local! {
     static SEGMENT: (Segment, OwnedFd) = Segment::create(MIN_RING).unwrap();
-    static BOARD: (Shared, OwnedFd) = Shared::create(super::board::SIZE).unwrap();
+    static BOARD: (Mapping, OwnedFd) = {
+        let fd = memfd::create(c"strait", super::board::SIZE, Writers::UntilSealed).unwrap();
+        let memory = Mapping::new(&fd, super::board::SIZE, None).unwrap();
+        memfd::seal(&fd);
+        (memory, fd)
+    };
 }
 
 /// A segment as the other side has it, with these bytes at the front of its ring, and zeros behind.
@@ -96,16 +105,23 @@ fn producer() {
     });
 }
 
+/// Word `at` of a board.
+fn word_of(board: &Mapping, at: usize) -> &AtomicU32 {
+    assert!(4 * at + 4 <= super::board::SIZE);
+    // SAFETY: inside by the line above, and a multiple of 4.
+    unsafe { board.word(4 * at) }
+}
+
 /// Looks for keys among noise, and among entries that are nearly theirs.
 #[test]
 fn board() {
     bolero::check!().with_max_len(super::board::SIZE).for_each(|bytes: &[u8]| {
         BOARD.with(|(ours, fd)| {
             for at in 0..super::board::SIZE / 4 {
-                ours.word(4 * at).store(word(bytes, at), Relaxed);
+                word_of(ours, at).store(word(bytes, at), Relaxed);
             }
             let keys = [0, 1, 7, u64::MAX, u64::from(word(bytes, 1)), u64::from(word(bytes, 9)) << 32];
-            let entry = |place: u32| (0..8).map(move |at| ours.word(32 * place as usize + 4 * at));
+            let entry = |place: u32| (0..8).map(move |at| word_of(ours, 8 * place as usize + at));
             for edit in bytes.chunks_exact(12).take(40) {
                 let key = keys[usize::from(edit[0]) % keys.len()] ^ u64::from(edit[1] & 1) << (edit[2] % 64);
                 let place = places(key).nth(usize::from(edit[3]) % 16).unwrap();

@@ -21,10 +21,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use ipc::Mapping;
+
 use super::access;
 use super::ring::Word;
 use super::wake::full_fence;
-use super::window::Mapping;
 
 const LINE: usize = 64;
 const SEATS: u32 = 1023;

@@ -12,11 +12,13 @@ use engine::{
     Access, Cntrs, Completion, Config, CqId, Ctx, Domain, EpConfig, EpId, Error, FiAddr, OpFlags, Pattern,
     Recv, Reg, Rma, Send,
 };
+use ipc::Mapping;
+use ipc::memfd::{self, Writers};
 use wire::{Head, RmaSeg};
 
 use super::control::Hello;
 use super::ring::{Consumer, Mem as _, Producer};
-use super::segment::{Segment, Shared};
+use super::segment::Segment;
 use super::tests::open;
 use super::*;
 use crate::space::Space;
@@ -157,8 +159,12 @@ fn welcome(noise: &mut Noise, listener: &OwnedFd) -> Option<Theirs> {
     let (hello, fd) = (Hello::decode(&bytes[..n])?, fd?);
     let segment = |fd: &OwnedFd| Segment::adopt(fd.as_fd(), hello.ring as usize).ok();
     // A board full of noise.
-    let (board, board_fd) = Shared::create(32 << 10).ok()?;
-    (0..32 << 8).for_each(|at| board.word(at * 4).store([noise.next(), 0xff, 6][at % 3], Relaxed));
+    let board_fd = memfd::create(c"strait", 32 << 10, Writers::UntilSealed).ok()?;
+    let board = Mapping::new(&board_fd, 32 << 10, None).ok()?;
+    memfd::seal(&board_fd);
+    // SAFETY: all of its words.
+    let word = |at: usize| unsafe { board.word(at * 4) };
+    (0..32 << 8).for_each(|at| word(at).store([noise.next(), 0xff, 6][at % 3], Relaxed));
     let mut answer = [control::WELCOME; 9];
     answer[1..].copy_from_slice(&noise.number(&[]).to_le_bytes());
     let _ = control::send_fd(&sock, &answer[..[9, 9, 9, 4][noise.below(4)]], board_fd.as_fd());

@@ -50,7 +50,7 @@ pub(crate) use control::{cvt, socket};
 pub use hazard::Hazards;
 pub use open::{DEFAULT_RING, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, eager_most};
 pub use wake::full_fence;
-pub use window::{Mapping, WindowId, Windows};
+pub use window::{WindowId, Windows};
 
 /// Why the memory of a process in another pid namespace is not reached directly.
 const NO_PID: &str = "its pid is not visible here (another pid namespace)";

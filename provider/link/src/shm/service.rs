@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use ipc::memfd::Unfit;
 use link_api::{Event, Frame, Gone, Link, PeerId, Refused};
 use wire::Addr;
 
@@ -12,7 +13,7 @@ use super::connect::{Cure, Lack};
 use super::control::{self, Cred, Ended, Hello, UNMAPPED, User};
 use super::peer::{Inbound, Life, Outbound};
 use super::ring::{Consumer, Mem};
-use super::segment::{Segment, Unfit};
+use super::segment::Segment;
 use super::{NOBODY, ShmLink, wake};
 use crate::space::Space;
 
@@ -99,8 +100,8 @@ enum Declined {
 impl From<Unfit> for Declined {
     fn from(why: Unfit) -> Declined {
         match why {
-            Unfit::Wrong(why) => Declined::Wrong(why.into()),
             Unfit::NoRoom(e) => Declined::Lack(e),
+            why => Declined::Wrong(why.to_string()),
         }
     }
 }

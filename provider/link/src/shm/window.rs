@@ -7,16 +7,17 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use hmem::share::FileAt;
+use ipc::Mapping;
+use ipc::memfd::{self, Writers};
 use link_api::{PeerId, Refused};
 
 use super::ShmLink;
-use super::control::{self, cvt};
+use super::control;
 
 /// First byte of a packet: the window of this maker and number is wanted, is here, is not.
 pub(super) const WANT: u8 = 3;
@@ -27,73 +28,6 @@ const PACKET: usize = 17;
 
 /// Between two packets that ask for the same window.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
-
-const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-
-/// Memory of a window, unmapped on drop.
-#[derive(Debug)]
-pub struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: a mapping belongs to the process; this only says where it is.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Maps `len` bytes of a memfd, at `at` if that is given and free.
-    fn new(fd: &OwnedFd, len: usize, at: Option<usize>) -> io::Result<Mapping> {
-        let fixed = if at.is_some() { libc::MAP_FIXED_NOREPLACE } else { 0 };
-        // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping.
-        unsafe { Mapping::with(fd, len, at, fixed) }
-    }
-
-    /// # Safety
-    /// With MAP_FIXED the memory at `at` must be the caller's, and no longer in use.
-    unsafe fn with(fd: &OwnedFd, len: usize, at: Option<usize>, fixed: libc::c_int) -> io::Result<Mapping> {
-        let place = std::ptr::without_provenance_mut(at.unwrap_or(0));
-        // SAFETY: a new mapping; what it replaces is the caller's.
-        let base = unsafe {
-            libc::mmap(
-                place,
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | fixed,
-                fd.as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let mapping = Mapping { base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len };
-        // A kernel before 4.17 takes the place for a wish.
-        if at.is_some_and(|at| at != base.addr()) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        Ok(mapping)
-    }
-
-    /// Where it is here.
-    pub fn base(&self) -> *mut u8 {
-        self.base.as_ptr()
-    }
-
-    /// Bytes.
-    #[allow(clippy::len_without_is_empty)]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours and whole; users keep `self` as long as they touch it.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
 
 /// The name of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -167,7 +101,7 @@ impl Windows {
     /// `at..at+len` must be the caller's memory, or unmapped, and no longer in use.
     pub unsafe fn create_over(&self, len: usize, at: usize) -> io::Result<(WindowId, Arc<Mapping>)> {
         // SAFETY: the caller's promise.
-        self.add(len, |fd| unsafe { Mapping::with(fd, len, Some(at), libc::MAP_FIXED) })
+        self.add(len, |fd| unsafe { Mapping::over(fd, len, at) })
     }
 
     fn add(
@@ -175,17 +109,7 @@ impl Windows {
         len: usize,
         map: impl FnOnce(&OwnedFd) -> io::Result<Mapping>,
     ) -> io::Result<(WindowId, Arc<Mapping>)> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name is a C string; memfd_create(2) takes nothing else from memory.
-        let fd = unsafe { libc::memfd_create(c"strait-window".as_ptr(), flags) };
-        // SAFETY: a descriptor just made, and nobody else's.
-        let fd = unsafe { OwnedFd::from_raw_fd(cvt(fd)?) };
-        let size = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        // SAFETY: `ftruncate` and `fcntl` touch no memory of ours.
-        unsafe {
-            cvt(libc::ftruncate(fd.as_raw_fd(), size))?;
-            cvt(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS))?;
-        }
+        let fd = memfd::create(c"strait-window", len, Writers::All)?;
         let mapping = Arc::new(map(&fd)?);
         let mut inner = self.lock();
         inner.next += 1;
@@ -271,21 +195,7 @@ impl Windows {
 
 /// The memory of a window that a peer sent; the reason if it is not one as agreed.
 fn adopt(fd: &OwnedFd) -> Result<Mapping, String> {
-    let raw = fd.as_raw_fd();
-    // SAFETY: F_GET_SEALS touches no memory of ours.
-    let seals = unsafe { libc::fcntl(raw, libc::F_GET_SEALS) };
-    if seals < 0 || seals & SEALS != SEALS {
-        return Err("it is not sealed".into());
-    }
-    // SAFETY: both structs are plain data, for which zeros are a value.
-    let (mut stat, mut fs): (libc::stat, libc::statfs) = unsafe { std::mem::zeroed() };
-    // SAFETY: `stat` and `fs` are valid places for the answers.
-    let ok = unsafe { libc::fstat(raw, &mut stat) == 0 && libc::fstatfs(raw, &mut fs) == 0 };
-    // Huge pages can run out at a touch (SIGBUS), also when sealed.
-    if !ok || fs.f_type != libc::TMPFS_MAGIC || stat.st_size <= 0 {
-        return Err("it is no ordinary memfd".into());
-    }
-    Mapping::new(fd, stat.st_size as usize, None).map_err(|e| format!("it cannot be mapped: {e}"))
+    memfd::adopt(fd, ..).map_err(|why| why.to_string())
 }
 
 impl ShmLink {
