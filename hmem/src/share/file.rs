@@ -1,9 +1,10 @@
 //! Memory that a descriptor stands for and the CPU may map: dma-bufs and memfds.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
 use ipc::memfd::{self, Unfit};
+use ipc::pidfd;
 
 use super::handle::{Export, HandleType};
 use crate::error::Error;
@@ -61,16 +62,7 @@ fn is_dmabuf(fd: BorrowedFd<'_>) -> Result<bool, Error> {
 
 /// A descriptor of another process.
 pub(crate) fn fetch(pid: i32, fd: i32) -> Result<OwnedFd, Error> {
-    // SAFETY: plain numbers go in, and new descriptors come out.
-    unsafe {
-        let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
-        if process < 0 {
-            return Err(Error::last_os());
-        }
-        let process = OwnedFd::from_raw_fd(process as i32);
-        let copy = libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0);
-        if copy < 0 { Err(Error::last_os()) } else { Ok(OwnedFd::from_raw_fd(copy as i32)) }
-    }
+    pidfd::fetch(pid, fd).map_err(|e| Error::os(e.raw_os_error().unwrap_or(libc::EIO)))
 }
 
 /// A descriptor of some process's, as another process is told of it.

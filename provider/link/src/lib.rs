@@ -10,7 +10,7 @@
 //! | `shm::ahead` | what the processor does ahead of the program |
 //! | `shm::segment` | that memory for real: a sealed memfd, mapped |
 //! | `shm::wake` | who rings whose bell when one side sleeps, and why no ring is lost |
-//! | `shm::control` | names, sockets and the hello by which a segment changes hands |
+//! | `shm::hello` | names, and the hello by which a segment changes hands |
 //! | `shm::connect` | reaching a peer that was not reached yet, or no longer |
 //! | `shm::expected` | peers that receives wait for, and that never came |
 //! | `shm::service` | what arrives on sockets: hellos, ends, wake-ups |
@@ -37,6 +37,7 @@ mod shm;
 mod space;
 
 pub use ipc::Mapping;
+pub use ipc::credentials::others_look_alike;
 
 pub use cma::{cma_allowed, eager_in_a_row, eager_size};
 pub use name::Name;
@@ -44,7 +45,7 @@ pub use net::primary_ip;
 pub use select::Links;
 pub use shm::{
     DEFAULT_RING, FEW, Hazards, LONG_RING, MAX_RING, MIN_RING, OpenOptions, ShmLink, WindowId, Windows,
-    eager_most, full_fence, others_look_alike, speculation_barrier,
+    eager_most, full_fence, speculation_barrier,
 };
 
 /// A random number.

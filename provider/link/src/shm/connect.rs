@@ -5,9 +5,11 @@ use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use ipc::credentials::{Cred, User};
+use ipc::{rights, socket};
 use link_api::{Gone, Refused};
 
-use super::control::{self, Cred, Hello, User};
+use super::hello::{self, Hello};
 use super::peer::{Outbound, Peer};
 use super::ring::Producer;
 use super::segment::Segment;
@@ -78,13 +80,13 @@ impl ShmLink {
 
     fn attempt(&mut self, id: u32) -> Result<Outbound, Failed> {
         let addr = self.peers[id as usize].addr;
-        let sock = match control::connect(Some(addr.ip()), addr.port()) {
+        let sock = match hello::connect(Some(addr.ip()), addr.port()) {
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
                 if !net::is_local(addr.ip()) {
                     self.tell_far(id);
                     return Err(Failed::Gone(Gone::Unreachable));
                 }
-                control::connect(None, addr.port())
+                hello::connect(None, addr.port())
             }
             other => other,
         };
@@ -99,7 +101,7 @@ impl ShmLink {
             User::Ours => (sock, cred),
             user => {
                 // Another user may have taken the name of one address, of an endpoint that serves all.
-                let wide = control::connect(None, addr.port()).and_then(|sock| {
+                let wide = hello::connect(None, addr.port()).and_then(|sock| {
                     let cred = Cred::of(&sock)?;
                     Ok((cred.user(&sock) == User::Ours).then_some((sock, cred)))
                 });
@@ -126,7 +128,7 @@ impl ShmLink {
             to: addr,
             space: self.space,
         };
-        if let Err(e) = control::send_fd(&sock, &hello.encode(), fd.as_fd()) {
+        if let Err(e) = rights::send_fd(&sock, &hello.encode(), fd.as_fd()) {
             self.poller.remove(&sock);
             return Err(match e.kind() {
                 ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Failed::Nobody,
@@ -181,7 +183,7 @@ pub(super) struct Cure;
 
 impl fmt::Display for Cure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limit = control::descriptor_limit();
+        let limit = socket::descriptor_limit();
         write!(
             f,
             "a peer takes up to 3 descriptors, of which this process may have {limit}: raise RLIMIT_NOFILE (ulimit -n)"

@@ -23,13 +23,14 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use hmem::Span;
+use ipc::{pidfd, socket};
 use link_api::{Grant, InUse, NoDirect, PeerId};
 use wire::Seg;
 
 use super::peer::{Inbound, Outbound, Peer, SURE, tick};
 use super::segment::{REVOCABLE, Segment};
 use super::wake::full_fence;
-use super::{ShmLink, access, control};
+use super::{ShmLink, access};
 use crate::cma;
 use crate::space::{Space, Target};
 
@@ -69,8 +70,8 @@ impl Parted {
     /// Whether it accesses nothing any more.
     fn is_over(&self) -> bool {
         !self.is_inside()
-            || control::hung_up(&self.sock)
-            || self.life.as_ref().is_some_and(control::has_ended)
+            || socket::hung_up(&self.sock)
+            || self.life.as_ref().is_some_and(pidfd::has_ended)
             || self.space.is_some_and(|space| space.is_gone(self.pid))
     }
 }
@@ -231,9 +232,9 @@ impl ShmLink {
         let of_out = peer.out.as_ref().and_then(|o| Some((o.pid, o.space?)));
         let mut spaces = peer.inb.iter().map(|i| (i.pid, i.space)).chain(of_out);
         peer.lost
-            || peer.life.as_ref().is_some_and(|life| control::has_ended(&life.fd))
+            || peer.life.as_ref().is_some_and(|life| pidfd::has_ended(&life.fd))
             || spaces.any(|(pid, space)| space.is_gone(pid))
-            || socks.into_iter().any(control::hung_up)
+            || socks.into_iter().any(socket::hung_up)
     }
 
     /// Waits until a peer has left.

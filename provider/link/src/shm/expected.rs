@@ -8,9 +8,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 use std::{io, mem, ptr};
 
+use ipc::cvt;
 use link_api::{Link as _, PeerId, Refused};
 
-use super::control::cvt;
 use super::{ShmLink, service};
 
 /// How long such a peer is left alone: most call by then.

@@ -9,7 +9,7 @@ use ipc::Mapping;
 use ipc::memfd::{self, Writers};
 
 use super::board::{View, places};
-use super::control::Hello;
+use super::hello::Hello;
 use super::ring::{Broken, Consumer, LINE, Mem as _, Producer, max_frame};
 use super::segment::{CONTROL, Segment};
 use super::{MIN_RING, share};

@@ -12,11 +12,11 @@ use engine::{
     Access, Cntrs, Completion, Config, CqId, Ctx, Domain, EpConfig, EpId, Error, FiAddr, OpFlags, Pattern,
     Recv, Reg, Rma, Send,
 };
-use ipc::Mapping;
 use ipc::memfd::{self, Writers};
+use ipc::{Mapping, rights};
 use wire::{Head, RmaSeg};
 
-use super::control::Hello;
+use super::hello::Hello;
 use super::ring::{Consumer, Mem as _, Producer};
 use super::segment::Segment;
 use super::tests::open;
@@ -84,7 +84,7 @@ fn hostile_child() {
     let name: std::net::SocketAddr = std::env::var("STRAIT_NAME").unwrap().parse().unwrap();
     let victim = Addr::new(victim.parse().unwrap());
     let mut noise = Noise(std::env::var("STRAIT_HOSTILE_SEED").unwrap().parse().unwrap());
-    let listener = control::listen(name).unwrap();
+    let listener = hello::listen(name).unwrap();
     loop {
         attack(&mut noise, victim, Addr::new(name), &listener);
     }
@@ -92,7 +92,7 @@ fn hostile_child() {
 
 /// One connection, from handshake to hang-up.
 fn attack(noise: &mut Noise, victim: Addr, name: Addr, listener: &OwnedFd) {
-    let Ok(sock) = control::connect(Some(victim.ip()), victim.port()) else { return };
+    let Ok(sock) = hello::connect(Some(victim.ip()), victim.port()) else { return };
     let ring = [MIN_RING, DEFAULT_RING][noise.below(2)];
     let (mem, fd) = Segment::create(ring).unwrap();
     let hello = Hello {
@@ -106,7 +106,7 @@ fn attack(noise: &mut Noise, victim: Addr, name: Addr, listener: &OwnedFd) {
             _ => Space::decode(&std::array::from_fn(|_| noise.number(&[]) as u8)),
         },
     };
-    if control::send_fd(&sock, &hello.encode(), fd.as_fd()).is_err() {
+    if rights::send_fd(&sock, &hello.encode(), fd.as_fd()).is_err() {
         return;
     }
     // Another mapping to scribble on, beside the one that the rules are kept with.
@@ -145,7 +145,7 @@ fn attack(noise: &mut Noise, victim: Addr, name: Addr, listener: &OwnedFd) {
         if lies == 2 {
             noise.scribble(&noisy);
         }
-        control::notify(&sock, &[noise.next() as u8][..noise.below(2)]);
+        socket::notify(&sock, &[noise.next() as u8][..noise.below(2)]);
     }
 }
 
@@ -153,9 +153,9 @@ type Theirs = (Consumer<Segment>, Segment, OwnedFd);
 
 /// Takes the victim's channel to us, if it wants one.
 fn welcome(noise: &mut Noise, listener: &OwnedFd) -> Option<Theirs> {
-    let sock = control::accept(listener).ok()?;
+    let sock = socket::accept(listener).ok()?;
     let mut bytes = [0; Hello::LEN + 1];
-    let (n, fd) = control::recv_fd(&sock, &mut bytes).ok()?;
+    let (n, fd) = rights::recv_fd(&sock, &mut bytes).ok()?;
     let (hello, fd) = (Hello::decode(&bytes[..n])?, fd?);
     let segment = |fd: &OwnedFd| Segment::adopt(fd.as_fd(), hello.ring as usize).ok();
     // A board full of noise.
@@ -165,9 +165,9 @@ fn welcome(noise: &mut Noise, listener: &OwnedFd) -> Option<Theirs> {
     // SAFETY: all of its words.
     let word = |at: usize| unsafe { board.word(at * 4) };
     (0..32 << 8).for_each(|at| word(at).store([noise.next(), 0xff, 6][at % 3], Relaxed));
-    let mut answer = [control::WELCOME; 9];
+    let mut answer = [hello::WELCOME; 9];
     answer[1..].copy_from_slice(&noise.number(&[]).to_le_bytes());
-    let _ = control::send_fd(&sock, &answer[..[9, 9, 9, 4][noise.below(4)]], board_fd.as_fd());
+    let _ = rights::send_fd(&sock, &answer[..[9, 9, 9, 4][noise.below(4)]], board_fd.as_fd());
     Some((Consumer::new(segment(&fd)?), segment(&fd)?, sock))
 }
 
@@ -357,7 +357,7 @@ fn hellos_without_end_leave_time_for_others() {
                     to,
                 };
                 let (mem, fd) = Segment::create(MIN_RING).unwrap();
-                let Ok(sock) = control::connect(Some(to.ip()), to.port()) else { continue };
+                let Ok(sock) = hello::connect(Some(to.ip()), to.port()) else { continue };
                 let mut tx = Producer::new(mem);
                 loop {
                     let frame = noise.frame(&[]);
@@ -368,7 +368,7 @@ fn hellos_without_end_leave_time_for_others() {
                     unsafe { tx.write(0, &frame) };
                     tx.publish(frame.len());
                 }
-                n += u32::from(control::send_fd(&sock, &hello.encode(), fd.as_fd()).is_ok());
+                n += u32::from(rights::send_fd(&sock, &hello.encode(), fd.as_fd()).is_ok());
             }
             n
         });

@@ -8,11 +8,11 @@ mod access;
 mod ahead;
 mod board;
 mod connect;
-mod control;
 mod device;
 mod direct;
 mod expected;
 mod hazard;
+mod hello;
 mod open;
 mod pack;
 mod peer;
@@ -31,13 +31,14 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use hmem::flight::Flights;
+use ipc::rights::Spare;
+use ipc::{Poller, socket};
 use link_api::{Event, Frame, Link, OpId, Path, PeerId, PollFrame, Refused, RmaCaps};
 use wire::Addr;
 
 use crate::name::Name;
 use crate::space::Space;
 use board::Board;
-use control::Poller;
 use direct::Parted;
 use expected::Expected;
 use peer::Peer;
@@ -45,9 +46,9 @@ use ring::Mem as _;
 use wake::Barrier;
 
 pub use ahead::speculation_barrier;
-pub use control::others_look_alike;
-pub(crate) use control::{cvt, socket};
 pub use hazard::Hazards;
+pub(crate) use ipc::cvt;
+pub(crate) use ipc::socket::socket;
 pub use open::{DEFAULT_RING, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, eager_most};
 pub use wake::full_fence;
 pub use window::{WindowId, Windows};
@@ -124,7 +125,7 @@ pub struct ShmLink {
     /// What peers may reach without our help.
     board: Board,
     /// A descriptor that gives its place away where one is needed for a moment.
-    spare: Option<OwnedFd>,
+    spare: Spare,
     /// Since when there are no descriptors, or no memory, for peers that call.
     lacking: Option<Instant>,
     /// Peers whose ring had no room lately.
@@ -581,8 +582,7 @@ impl Link for ShmLink {
         if self.fed() || std::mem::take(&mut self.connecting) {
             return false;
         }
-        let mut room = [libc::epoll_event { events: 0, u64: 0 }];
-        self.poller.ready(&mut room).is_empty()
+        self.poller.ready::<1>().is_empty()
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
@@ -623,17 +623,17 @@ impl Drop for ShmLink {
             let _ = self.close_to_all();
         }
         // The listener first: who sees its channel end finds nobody to connect to.
-        control::shutdown(&self.listener);
+        socket::shutdown(&self.listener);
         // Those that were not met yet, which a child's copy of the listener would keep; each takes a descriptor.
-        self.spare = None;
-        while let Ok(sock) = control::accept(&self.listener) {
-            control::shutdown(&sock);
+        self.spare.give();
+        while let Ok(sock) = socket::accept(&self.listener) {
+            socket::shutdown(&sock);
         }
         let others = self.contested.iter().map(service::Contested::sock);
-        others.chain(self.guests.iter().flatten().map(service::Guest::sock)).for_each(control::shutdown);
+        others.chain(self.guests.iter().flatten().map(service::Guest::sock)).for_each(socket::shutdown);
         for peer in &self.peers {
             let ins = peer.inb.iter().chain(&peer.waiting).map(|i| &i.sock);
-            ins.chain(peer.out.as_ref().map(|o| &o.sock)).for_each(control::shutdown);
+            ins.chain(peer.out.as_ref().map(|o| &o.sock)).for_each(socket::shutdown);
         }
     }
 }

@@ -7,8 +7,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ipc::Poller;
+use ipc::rights::Spare;
+
 use super::board::Board;
-use super::control::{self, Poller};
+use super::hello;
 use super::wake::Barrier;
 use super::{HOT, NOBODY, PACE, ShmLink, Windows, ring, segment, service};
 use crate::name::Name;
@@ -130,7 +133,7 @@ impl ShmLink {
             behind: None,
             crowded: false,
             free: Vec::new(),
-            spare: Some(board.fd().try_clone_to_owned()?),
+            spare: Spare::new(board.fd())?,
             board,
             lacking: None,
             starved: Vec::new(),
@@ -159,12 +162,12 @@ impl ShmLink {
 
 /// Listens under a name. If that is taken and was `chosen`, the log says by what.
 fn listen(bound: SocketAddr, chosen: bool) -> io::Result<OwnedFd> {
-    let e = match control::listen(bound) {
+    let e = match hello::listen(bound) {
         Ok(listener) => return Ok(listener),
         Err(e) => e,
     };
     if chosen && e.kind() == io::ErrorKind::AddrInUse {
-        let owner = control::listener(bound).map_or_else(
+        let owner = hello::listener(bound).map_or_else(
             || "a process that does not listen".into(),
             |cred| format!("pid {} of uid {}", cred.pid, cred.uid),
         );

@@ -5,6 +5,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
 use hmem::Span;
+use ipc::socket;
 use link_api::{Gone, PeerId};
 use wire::Addr;
 
@@ -13,7 +14,7 @@ use super::device::Devices;
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
 use super::share::Slots;
-use super::{control, ring, wake};
+use super::{hello, ring, wake};
 use crate::space::{Space, Target};
 
 /// A channel to a peer.
@@ -41,7 +42,7 @@ impl Outbound {
     #[inline(always)]
     pub(super) fn ring(&self, registered: bool) {
         if wake::must_ring(self.tx.mem(), registered) {
-            control::notify(&self.sock, &[control::WAKE]);
+            socket::notify(&self.sock, &[hello::WAKE]);
         }
     }
 
@@ -142,7 +143,7 @@ impl Inbound {
     #[cold]
     fn told(&self) {
         if wake::room_wanted(self.rx.mem()) {
-            control::notify(&self.sock, &[control::WAKE]);
+            socket::notify(&self.sock, &[hello::WAKE]);
         }
     }
 }

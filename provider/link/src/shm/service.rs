@@ -4,13 +4,16 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use ipc::credentials::{Cred, UNMAPPED, User};
 use ipc::memfd::Unfit;
+use ipc::pidfd::{self, Ended};
+use ipc::{rights, socket};
 use link_api::{Event, Frame, Gone, Link, PeerId, Refused};
 use wire::Addr;
 
 use super::board::View;
 use super::connect::{Cure, Lack};
-use super::control::{self, Cred, Ended, Hello, UNMAPPED, User};
+use super::hello::{self, Hello};
 use super::peer::{Inbound, Life, Outbound};
 use super::ring::{Consumer, Mem};
 use super::segment::Segment;
@@ -109,8 +112,7 @@ impl From<Unfit> for Declined {
 impl ShmLink {
     /// Takes in what is there on the sockets.
     pub(super) fn service(&mut self) {
-        let mut room = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
-        let events = self.poller.ready(&mut room);
+        let events = self.poller.ready::<BATCH>();
         if !self.guests.is_empty() || !self.contested.is_empty() {
             self.tend();
         }
@@ -126,9 +128,9 @@ impl ShmLink {
             false => None,
         };
         let behind = self.behind.is_some_and(|since| since.elapsed() < BEHIND);
-        for event in events {
+        for token in events.tokens() {
             // A descriptor may have changed its role since, so each of these asks it anew.
-            let (token, which) = (event.u64, event.u64 as u32);
+            let which = token as u32;
             match token & KIND {
                 OUT | LIFE if behind && self.may_have_called(which) => {}
                 OUT => self.hear_outbound(which),
@@ -143,16 +145,14 @@ impl ShmLink {
                 _ => {}
             }
         }
-        if self.spare.is_none() {
-            self.spare = self.board.fd().try_clone_to_owned().ok();
-        }
+        self.spare.renew(self.board.fd());
     }
 
     /// Whether a peer has ended that may have sent us something before, by a channel that is not accepted yet.
     fn may_have_called(&self, id: u32) -> bool {
         let peer = &self.peers[id as usize];
-        let ended = peer.out.as_ref().is_none_or(|out| control::hung_up(&out.sock));
-        peer.inb.is_none() && (ended || peer.life.as_ref().is_some_and(|life| control::has_ended(&life.fd)))
+        let ended = peer.out.as_ref().is_none_or(|out| socket::hung_up(&out.sock));
+        peer.inb.is_none() && (ended || peer.life.as_ref().is_some_and(|life| pidfd::has_ended(&life.fd)))
     }
 
     /// Meets those who call; whether there may be more of them.
@@ -164,11 +164,11 @@ impl ShmLink {
             if hellos == HELLOS || self.crowded || self.guests.iter().flatten().any(|g| g.kept) {
                 return true;
             }
-            let sock = match control::accept(&self.listener) {
+            let sock = match socket::accept(&self.listener) {
                 Ok(sock) => sock,
                 Err(e) if e.kind() == ErrorKind::ConnectionAborted => continue,
                 // The kernel looks for a descriptor before it looks for a connection.
-                Err(_) if !control::calls(&self.listener) => {
+                Err(_) if !socket::has_caller(&self.listener) => {
                     self.lacking = None;
                     return false;
                 }
@@ -211,10 +211,10 @@ impl ShmLink {
     /// Has those who call hear that they cannot be met: without a word they would wait for ever.
     fn turn_away(&mut self) {
         let since = self.lacking.take().map_or(Duration::ZERO, |since| since.elapsed());
-        self.spare = None;
+        self.spare.give();
         let mut n = 0;
-        while let (Ok(sock), true) = (control::accept(&self.listener), n < BATCH) {
-            control::notify(&sock, &[control::EXHAUSTED]);
+        while let (Ok(sock), true) = (socket::accept(&self.listener), n < BATCH) {
+            socket::notify(&sock, &[hello::EXHAUSTED]);
             n += 1;
         }
         log::warn!("{}: refused {n} peers: {}", self.addr, Lack(since));
@@ -256,7 +256,7 @@ impl ShmLink {
         self.poller.remove(&guest.sock);
         if guest.kept {
             log::warn!("{}: refused a peer (pid {}): {}", self.addr, guest.pid, Lack(waited));
-            control::notify(&guest.sock, &[control::EXHAUSTED]);
+            socket::notify(&guest.sock, &[hello::EXHAUSTED]);
         } else {
             log::debug!("{}: pid {} connected and says nothing", self.addr, guest.pid);
         }
@@ -267,7 +267,7 @@ impl ShmLink {
         let said = guest.said.take().map_or_else(|| self.receive_hello(&guest.sock), Ok);
         let (bytes, fd) = match said {
             Err(e) if e.kind() == ErrorKind::WouldBlock => return self.seat(guest, slot),
-            Err(e) if control::is_lack(&e) => {
+            Err(e) if socket::is_lack(&e) => {
                 self.lack(&e);
                 guest.kept = true;
                 return self.seat(guest, slot);
@@ -304,7 +304,7 @@ impl ShmLink {
             }
             Some(Err(Declined::Wrong(why))) => {
                 log::warn!("{}: refused a peer (pid {pid}): {why}", self.addr);
-                control::notify(&sock, &[control::REFUSED]);
+                socket::notify(&sock, &[hello::REFUSED]);
             }
             Some(Err(Declined::Lack(_))) => {}
         }
@@ -312,16 +312,8 @@ impl ShmLink {
 
     fn receive_hello(&mut self, sock: &OwnedFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
         let mut bytes = [0; Hello::LEN + 1];
-        let (n, fd) = self.receive_fd(sock, &mut bytes)?;
+        let (n, fd) = self.spare.recv_fd(sock, &mut bytes)?;
         Ok((bytes[..n].to_vec(), fd))
-    }
-
-    /// Receives a packet and a descriptor, for which the spare one makes place if there is no other.
-    fn receive_fd(&mut self, sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-        match control::recv_fd(sock, bytes) {
-            Err(e) if control::is_lack(&e) && self.spare.take().is_some() => control::recv_fd(sock, bytes),
-            other => other,
-        }
     }
 
     fn admit(&self, bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(Hello, Segment), Declined> {
@@ -384,7 +376,7 @@ impl ShmLink {
             Verdict::Forged => "another process has that name",
         };
         log::warn!("{}: refused a peer (pid {pid}) that calls itself {addr}: {why}", self.addr);
-        control::notify(&c.inb.sock, &[control::REFUSED]);
+        socket::notify(&c.inb.sock, &[hello::REFUSED]);
     }
 
     /// Whether a channel is of the peer whose name it has. Under one name there is one endpoint at a time: if
@@ -398,10 +390,10 @@ impl ShmLink {
             return Verdict::Real;
         }
         let lives = |sock: &OwnedFd, pid: i32| {
-            !control::hung_up(sock)
-                && !peer.life.as_ref().is_some_and(|life| life.pid == pid && control::has_ended(&life.fd))
+            !socket::hung_up(sock)
+                && !peer.life.as_ref().is_some_and(|life| life.pid == pid && pidfd::has_ended(&life.fd))
         };
-        let another = |out: &&Outbound| match out.incarnation.or_else(|| control::peek_welcome(&out.sock)) {
+        let another = |out: &&Outbound| match out.incarnation.or_else(|| hello::peek_welcome(&out.sock)) {
             Some(known) => known != inb.incarnation,
             None => out.pid != inb.pid,
         };
@@ -421,7 +413,7 @@ impl ShmLink {
     /// The process that listens under a name, if it is ours and its pid is visible here.
     fn owner(&self, addr: &Addr) -> Option<i32> {
         let pid = |ip| {
-            let sock = control::connect(ip, addr.port()).ok()?;
+            let sock = hello::connect(ip, addr.port()).ok()?;
             let cred = Cred::of(&sock).ok()?;
             (cred.user(&sock) == User::Ours && cred.pid > 0).then_some(cred.pid)
         };
@@ -430,11 +422,11 @@ impl ShmLink {
 
     /// A channel from a peer is there.
     fn welcome(&mut self, id: u32, inb: Inbound) {
-        let mut welcome = [control::WELCOME; control::WELCOME_LEN];
+        let mut welcome = [hello::WELCOME; hello::WELCOME_LEN];
         welcome[1..9].copy_from_slice(&self.incarnation.to_le_bytes());
         welcome[9..].copy_from_slice(&self.space.encode());
         // Like any other packet: if it cannot be sent, the peer does without.
-        let _ = control::send_fd(&inb.sock, &welcome, self.board.fd());
+        let _ = rights::send_fd(&inb.sock, &welcome, self.board.fd());
         if self.peers[id as usize].inb.is_some() {
             self.end(id, Gone::Reset);
         }
@@ -472,14 +464,14 @@ impl ShmLink {
         let successor = match out.incarnation {
             Some(known) => known != inb.incarnation,
             // It never looked at our channel. If it has ended, whoever lives on is another one.
-            None => out.pid != inb.pid || ended && !control::hung_up(&inb.sock),
+            None => out.pid != inb.pid || ended && !socket::hung_up(&inb.sock),
         };
         if !successor {
             return;
         }
         // The channel to it leads to the name's owner. Another process that lives is no successor.
         let forged =
-            out.pid != inb.pid && !ended && !control::hung_up(&out.sock) && !control::hung_up(&inb.sock);
+            out.pid != inb.pid && !ended && !socket::hung_up(&out.sock) && !socket::hung_up(&inb.sock);
         self.poller.remove(&inb.sock);
         if forged {
             log::warn!("{}: cut off pid {}, which called itself {}", self.addr, inb.pid, peer.addr);
@@ -516,7 +508,7 @@ impl ShmLink {
         let Some(inb) = &self.peers[id as usize].inb else { return };
         for _ in 0..BATCH {
             let mut bytes = [0; 32];
-            match control::receive(&inb.sock, &mut bytes) {
+            match socket::receive(&inb.sock, &mut bytes) {
                 Ok(n) if n > 1 && bytes[0] == super::window::WANT => self.hear_want(id, &bytes[..n]),
                 Ok(1..) => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
@@ -530,16 +522,16 @@ impl ShmLink {
         let mut errors = 0;
         for _ in 0..BATCH {
             let Some(out) = &mut self.peers[id as usize].out else { return };
-            let mut bytes = [0; control::WELCOME_LEN + 1];
+            let mut bytes = [0; hello::WELCOME_LEN + 1];
             // Only a welcome and a window come with a descriptor.
             let with_fd = out.incarnation.is_none() || self.options.windows.is_some();
             let got = match with_fd {
-                true => control::recv_fd(&out.sock, &mut bytes),
-                false => control::receive(&out.sock, &mut bytes).map(|n| (n, None)),
+                true => rights::recv_fd(&out.sock, &mut bytes),
+                false => socket::receive(&out.sock, &mut bytes).map(|n| (n, None)),
             };
             let got = match got {
-                Err(e) if control::is_lack(&e) => {
-                    if self.spare.take().is_some() {
+                Err(e) if socket::is_lack(&e) => {
+                    if self.spare.give() {
                         continue;
                     }
                     self.lack(&e);
@@ -547,7 +539,7 @@ impl ShmLink {
                     if out.lacks.get_or_insert_with(Instant::now).elapsed() < self.options.patience {
                         return;
                     }
-                    control::receive(&out.sock, &mut bytes).map(|n| (n, None))
+                    socket::receive(&out.sock, &mut bytes).map(|n| (n, None))
                 }
                 other => other,
             };
@@ -557,7 +549,7 @@ impl ShmLink {
             };
             let Some(out) = &mut self.peers[id as usize].out else { return };
             match n {
-                Ok(control::WELCOME_LEN) if bytes[0] == control::WELCOME => {
+                Ok(hello::WELCOME_LEN) if bytes[0] == hello::WELCOME => {
                     let [_, number @ ..] = *bytes.first_chunk::<9>().expect("more than 9 bytes");
                     out.incarnation = Some(u64::from_le_bytes(number));
                     let space = bytes[9..].first_chunk().expect("a space has so many bytes");
@@ -567,11 +559,11 @@ impl ShmLink {
                     self.peers[id as usize].target = None;
                     self.part(id, false);
                 }
-                Ok(1) if bytes[0] == control::REFUSED => {
+                Ok(1) if bytes[0] == hello::REFUSED => {
                     log::warn!("{}: {} refused us", self.addr, self.peers[id as usize].addr);
                     return self.end(id, Gone::Denied);
                 }
-                Ok(1) if bytes[0] == control::EXHAUSTED => {
+                Ok(1) if bytes[0] == hello::EXHAUSTED => {
                     let peer = self.peers[id as usize].addr;
                     log::warn!(
                         "{}: {peer} has no descriptors or no memory for us: raise its RLIMIT_NOFILE (ulimit -n); \
@@ -598,7 +590,7 @@ impl ShmLink {
         if pid > 0 && peer.life.as_ref().is_some_and(|life| life.pid == pid) {
             return Ok(());
         }
-        let life = control::watch(sock, pid)?.map(|fd| Life { pid, fd });
+        let life = pidfd::watch(sock, pid)?.map(|fd| Life { pid, fd });
         if let Some(old) = std::mem::replace(&mut peer.life, life) {
             self.poller.remove(&old.fd);
         }

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use hmem::share::FileAt;
 use ipc::Mapping;
 use ipc::memfd::{self, Writers};
+use ipc::{rights, socket};
 use link_api::{PeerId, Refused};
 
 use super::ShmLink;
-use super::control;
 
 /// First byte of a packet: the window of this maker and number is wanted, is here, is not.
 pub(super) const WANT: u8 = 3;
@@ -208,7 +208,7 @@ impl ShmLink {
         let Some(windows) = &self.options.windows else { return Ok(()) };
         if let Some(out) = &self.peers[from.0 as usize].out {
             if windows.ask(id) {
-                control::notify(&out.sock, &id.packet(WANT));
+                socket::notify(&out.sock, &id.packet(WANT));
                 return Ok(());
             }
         }
@@ -225,10 +225,10 @@ impl ShmLink {
         let sent = windows.and_then(|w| {
             let inner = w.lock();
             let (fd, _) = inner.ours.get(&window.number)?;
-            Some(control::send_fd(&inb.sock, &window.packet(GRANT), fd.as_fd()))
+            Some(rights::send_fd(&inb.sock, &window.packet(GRANT), fd.as_fd()))
         });
         match sent {
-            None => control::notify(&inb.sock, &window.packet(DENY)),
+            None => socket::notify(&inb.sock, &window.packet(DENY)),
             // It will ask again.
             Some(Err(e)) => log::debug!("{}: a window could not be sent: {e}", self.addr),
             Some(Ok(())) => {}
