@@ -15,9 +15,7 @@
 //! | `shm::expected` | peers that receives wait for, and that never came |
 //! | `shm::service` | what arrives on sockets: hellos, ends, wake-ups |
 //! | `shm::window` | memory made by one process and mapped by its peers |
-//! | `shm::access` | accesses to others' memory, and the barrier by which it is taken back |
 //! | `shm::direct` | the same for a channel: what allows an access, and what ends that |
-//! | `shm::hazard` | the same for memory that UCX's keys name |
 //! | `space` | an identity of an address space, which execve(2) ends |
 //! | `cma` | reading and writing a peer's memory: process_vm_readv(2) |
 //! | `net` | which addresses are this host's |
@@ -29,6 +27,10 @@
 //! layout, and shared bytes are only ever copied out of, never borrowed. A peer that breaks the
 //! rules is closed.
 
+#[cfg(all(test, loom))]
+#[path = "../../ipc/src/twin.rs"]
+mod twin;
+
 mod cma;
 mod name;
 mod net;
@@ -37,15 +39,18 @@ mod shm;
 mod space;
 
 pub use ipc::Mapping;
+/// The name by which `provider/ucx` knows it.
+pub use ipc::RevocationTable as Hazards;
 pub use ipc::credentials::others_look_alike;
+pub use ipc::fence::full_fence;
 
 pub use cma::{cma_allowed, eager_in_a_row, eager_size};
 pub use name::Name;
 pub use net::primary_ip;
 pub use select::Links;
 pub use shm::{
-    DEFAULT_RING, FEW, Hazards, LONG_RING, MAX_RING, MIN_RING, OpenOptions, ShmLink, WindowId, Windows,
-    eager_most, full_fence, speculation_barrier,
+    DEFAULT_RING, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, ShmLink, WindowId, Windows, eager_most,
+    speculation_barrier,
 };
 
 /// A random number.

@@ -21,9 +21,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use ipc::Mapping;
 use ipc::memfd::{self, Unfit, Writers};
+use ipc::word::Word;
 use link_api::{Region, RegionVersion};
-
-use super::ring::Word;
 
 /// Entries of a board, a power of two.
 const ENTRIES: u32 = 1024;

@@ -3,8 +3,8 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::super::ring::model::{Twin, TwinWord};
 use super::*;
+use crate::twin::{Twin, TwinWord};
 
 struct Words([TwinWord; 3]);
 

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use ipc::credentials::{Cred, User};
+use ipc::pieces::Counters;
 use ipc::{rights, socket};
 use link_api::{Gone, Refused};
 
@@ -13,7 +14,6 @@ use super::hello::{self, Hello};
 use super::peer::{Outbound, Peer};
 use super::ring::Producer;
 use super::segment::Segment;
-use super::share::Slots;
 use super::{FEW, ShmLink, service};
 use crate::net;
 
@@ -145,7 +145,7 @@ impl ShmLink {
             lacks: None,
             starved: None,
             board: None,
-            shares: Slots::default(),
+            pieces: Counters::default(),
         })
     }
 

@@ -23,14 +23,14 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use hmem::Span;
-use ipc::{pidfd, socket};
+use ipc::fence::full_fence;
+use ipc::{access, pidfd, socket};
 use link_api::{Grant, InUse, NoDirect, PeerId};
 use wire::Seg;
 
+use super::ShmLink;
 use super::peer::{Inbound, Outbound, Peer, SURE, tick};
 use super::segment::{REVOCABLE, Segment};
-use super::wake::full_fence;
-use super::{ShmLink, access};
 use crate::cma;
 use crate::space::{Space, Target};
 

@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ipc::Mapping;
 use ipc::memfd::{self, Writers};
+use ipc::pieces;
 
+use super::MIN_RING;
 use super::board::{View, places};
 use super::hello::Hello;
 use super::ring::{Broken, Consumer, LINE, Mem as _, Producer, max_frame};
 use super::segment::{CONTROL, Segment};
-use super::{MIN_RING, share};
 use crate::space::Space;
 
 thread_local! {
@@ -158,10 +159,10 @@ fn pieces() {
         let segment = adopted(&[]);
         let wide = |at| u64::from(word(bytes, at)) << 32 | u64::from(word(bytes, at + 1));
         let (slot, generation, of) = (word(bytes, 0) as u16, wide(0) >> 16, word(bytes, 2) as u16);
-        let counter = segment.share(slot);
+        let counter = segment.pieces(slot);
         for step in 0..20 {
             counter.store(wide(step), Relaxed);
-            assert!(share::claim(counter, generation, of).is_none_or(|piece| piece < of));
+            assert!(pieces::claim(counter, generation, of).is_none_or(|piece| piece < of));
         }
     });
 }

@@ -68,7 +68,7 @@ impl Noise {
                 0 => mem.head().store(word, Relaxed),
                 1 => mem.bell().store(word, Relaxed),
                 2 => mem.want().store(word, Relaxed),
-                3 => mem.share(word as u16 % 16).store(u64::from(word) << (word % 33), Relaxed),
+                3 => mem.pieces(word as u16 % 16).store(u64::from(word) << (word % 33), Relaxed),
                 _ => mem.commit(self.next() % mem.lines()).store(word, Relaxed),
             }
         }

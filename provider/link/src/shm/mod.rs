@@ -4,14 +4,12 @@
 //! receiver has noticed. Two peers that talk both ways have two channels, each a ring in a segment
 //! of its own and a socket which says that the other end is alive, and which wakes it.
 
-mod access;
 mod ahead;
 mod board;
 mod connect;
 mod device;
 mod direct;
 mod expected;
-mod hazard;
 mod hello;
 mod open;
 mod pack;
@@ -20,7 +18,6 @@ mod ring;
 mod rma;
 mod segment;
 mod service;
-mod share;
 mod wake;
 mod window;
 
@@ -31,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use hmem::flight::Flights;
+use ipc::fence::Barrier;
 use ipc::rights::Spare;
 use ipc::{Poller, socket};
 use link_api::{Event, Frame, Link, OpId, Path, PeerId, PollFrame, Refused, RmaCaps};
@@ -43,14 +41,10 @@ use direct::Parted;
 use expected::Expected;
 use peer::Peer;
 use ring::Mem as _;
-use wake::Barrier;
 
 pub use ahead::speculation_barrier;
-pub use hazard::Hazards;
 pub(crate) use ipc::cvt;
-pub(crate) use ipc::socket::socket;
 pub use open::{DEFAULT_RING, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, eager_most};
-pub use wake::full_fence;
 pub use window::{WindowId, Windows};
 
 /// Why the memory of a process in another pid namespace is not reached directly.

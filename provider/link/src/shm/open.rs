@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ipc::Poller;
+use ipc::fence::Barrier;
 use ipc::rights::Spare;
 
 use super::board::Board;
 use super::hello;
-use super::wake::Barrier;
 use super::{HOT, NOBODY, PACE, ShmLink, Windows, ring, segment, service};
 use crate::name::Name;
 use crate::space::Space;

@@ -5,6 +5,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
 use hmem::Span;
+use ipc::pieces::Counters;
 use ipc::socket;
 use link_api::{Gone, PeerId};
 use wire::Addr;
@@ -13,7 +14,6 @@ use super::board::View;
 use super::device::Devices;
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
-use super::share::Slots;
 use super::{hello, ring, wake};
 use crate::space::{Space, Target};
 
@@ -33,8 +33,8 @@ pub(super) struct Outbound {
     pub(super) starved: Option<usize>,
     /// What the peer lets us reach, once it has welcomed us.
     pub(super) board: Option<View>,
-    /// Counters of transfers that the peer shares.
-    pub(super) shares: Slots,
+    /// Piece counters that were opened here.
+    pub(super) pieces: Counters,
 }
 
 impl Outbound {

@@ -19,7 +19,9 @@
 //! The orders that matter, each tested with a twin that lacks it: the commit word is stored with
 //! Release (after frame and zero) and loaded with Acquire; `head` likewise (after the copy out).
 
-use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use ipc::word::Word;
 
 /// Bytes of a line.
 pub(crate) const LINE: usize = 128;
@@ -35,15 +37,6 @@ pub(crate) const SHORT: usize = LINE - COMMIT;
 
 /// Likewise a cache line.
 pub(crate) const SHORTEST: usize = CACHE_LINE - COMMIT;
-
-/// A shared word. Exists so that a test can put in a word that forgets an ordering.
-pub(crate) trait Word {
-    fn load(&self, order: Ordering) -> u32;
-    fn store(&self, v: u32, order: Ordering);
-    fn fetch_and(&self, v: u32, order: Ordering) -> u32;
-    /// Stores `to` if the word is `from`, else answers what it is. No order.
-    fn compare_exchange(&self, from: u32, to: u32) -> Result<(), u32>;
-}
 
 /// The memory of a ring and its control words.
 pub(crate) trait Mem {

@@ -10,10 +10,10 @@ use hmem::registry::{self, Pages};
 use hmem::{Kind, Span};
 use ipc::Mapping;
 use ipc::memfd::{self, Unfit, Writers};
+use ipc::pieces::COUNTERS;
 
 use super::ahead;
-use super::ring::{LINE, Mem, Word};
-use super::share::SLOTS;
+use super::ring::{LINE, Mem};
 
 /// Requests of the sender's that it can take back, by their place in its pool: a word each.
 pub(crate) const REVOCABLE: u32 = 16 << 10;
@@ -27,9 +27,9 @@ pub(crate) const CONTROL: usize = REVOKED + REVOCABLE as usize * 4;
 const HEAD: usize = 0;
 const BELL: usize = 128;
 const WANT: usize = 256;
-const SHARES: usize = 512;
-/// From one counter of shared transfers to the next.
-const SHARE: usize = 64;
+const PIECES: usize = 512;
+/// From one piece counter to the next.
+const COUNTER: usize = 64;
 /// What the sender, and what the receiver accesses of the other's memory (`access`).
 const TX_INSIDE: usize = 3584;
 const RX_INSIDE: usize = 3712;
@@ -38,7 +38,7 @@ const RX_FLIGHTS: usize = RX_INSIDE + 4;
 /// Set for good: the sender's memory, and the receiver's, is not accessed any more.
 const TX_CLOSED: usize = 3840;
 const RX_CLOSED: usize = 3968;
-const _: () = assert!(SHARES + SLOTS as usize * SHARE <= TX_INSIDE && RX_CLOSED + 4 <= REVOKED);
+const _: () = assert!(PIECES + COUNTERS as usize * COUNTER <= TX_INSIDE && RX_CLOSED + 4 <= REVOKED);
 
 /// Largest ring taken from a peer.
 pub(crate) const MAX_RING: usize = 16 << 20;
@@ -99,14 +99,14 @@ impl Segment {
         self.lines as usize * LINE
     }
 
-    /// A counter of shared transfers; `slot` is below [`SLOTS`].
-    pub(crate) fn share(&self, slot: u16) -> &AtomicU64 {
-        self.wide(SHARES + usize::from(slot % SLOTS) * SHARE)
+    /// A piece counter; `slot` is below [`COUNTERS`].
+    pub(crate) fn pieces(&self, slot: u16) -> &AtomicU64 {
+        self.wide(PIECES + usize::from(slot % COUNTERS) * COUNTER)
     }
 
     /// What the side that did not open that counter reports.
     pub(crate) fn report(&self, slot: u16) -> &AtomicU64 {
-        self.wide(SHARES + usize::from(slot % SLOTS) * SHARE + size_of::<u64>())
+        self.wide(PIECES + usize::from(slot % COUNTERS) * COUNTER + size_of::<u64>())
     }
 
     /// What the sender accesses of the receiver's memory.
@@ -269,22 +269,5 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
             33..=64 => ends::<[u128; 2]>(src, dst, len),
             _ => std::ptr::copy_nonoverlapping(src, dst, len),
         }
-    }
-}
-
-impl Word for AtomicU32 {
-    #[inline]
-    fn load(&self, order: Ordering) -> u32 {
-        AtomicU32::load(self, order)
-    }
-    #[inline]
-    fn store(&self, v: u32, order: Ordering) {
-        AtomicU32::store(self, v, order);
-    }
-    fn fetch_and(&self, v: u32, order: Ordering) -> u32 {
-        AtomicU32::fetch_and(self, v, order)
-    }
-    fn compare_exchange(&self, from: u32, to: u32) -> Result<(), u32> {
-        AtomicU32::compare_exchange(self, from, to, Ordering::Relaxed, Ordering::Relaxed).map(drop)
     }
 }

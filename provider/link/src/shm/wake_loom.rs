@@ -3,9 +3,10 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::super::ring::model::{LoomMem, Twin};
+use super::super::ring::model::LoomMem;
 use super::super::ring::{Consumer, Producer};
 use super::*;
+use crate::twin::Twin;
 
 const NONE: Barrier = Barrier { registered: false, usable: false };
 

@@ -5,24 +5,18 @@
 //! take memory back, first ends the permission, then looks at those words, and waits for the ones that
 //! name it. One of the two looks must see the other's store: between store and look each side fences.
 //!
-//! Where the words are differs: in each channel's control page for the accesses that frames and the
-//! peer's table of registrations allow (`ShmLink::direct`), on a board of seats for memory that UCX's
-//! keys name ([`super::Hazards`]). Words that a peer writes make their owner wait, for as long as the
+//! Where the words are is the caller's choice: in memory of the two processes, or in reader slots of a
+//! [`RevocationTable`](crate::RevocationTable). Words that a peer writes make their owner wait, for as long as the
 //! caller says and no longer.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use super::ring::Word;
+use crate::word::Word;
 
 /// Begins an access to `what`, which is not 0; whether it is allowed. Then it has to be followed by
 /// [`leave`].
 #[inline(always)]
-pub(super) fn enter<W: Word>(
-    inside: &W,
-    what: u32,
-    fence: impl FnOnce(),
-    allowed: impl FnOnce() -> bool,
-) -> bool {
+pub fn enter<W: Word>(inside: &W, what: u32, fence: impl FnOnce(), allowed: impl FnOnce() -> bool) -> bool {
     inside.store(what, Release);
     fence();
     let allowed = allowed();
@@ -34,13 +28,13 @@ pub(super) fn enter<W: Word>(
 
 /// Ends an access.
 #[inline(always)]
-pub(super) fn leave<W: Word>(inside: &W) {
+pub fn leave<W: Word>(inside: &W) {
     inside.store(0, Release);
 }
 
 /// Whether an access to `what` (`None`: to anything) has begun and not ended. Asked after the permission
 /// was ended, with a fence in between.
-pub(super) fn is_inside<W: Word>(inside: &W, what: Option<u32>) -> bool {
+pub fn is_inside<W: Word>(inside: &W, what: Option<u32>) -> bool {
     let seen = inside.load(Acquire);
     what.map_or(seen != 0, |what| seen == what)
 }
