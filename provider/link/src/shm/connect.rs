@@ -1,20 +1,23 @@
-//! Reaching a peer: at the first send, and again after it ended.
+//! Reaching a peer: at the first send, again after it ended, and where a receive names it.
 
-use std::fmt;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use ipc::credentials::{Cred, User};
 use ipc::pieces::Counters;
-use ipc::{rights, socket};
-use link_api::{Gone, Refused};
+use ipc::rights;
+use link_api::{Gone, Link as _, PeerId, Refused};
 
+use super::expected::GRACE;
 use super::hello::{self, Hello};
+use super::lack::{Cure, Lack};
+use super::link::ShmLink;
+use super::options::FEW;
 use super::peer::{Outbound, Peer};
 use super::ring::Producer;
 use super::segment::Segment;
-use super::{FEW, ShmLink, service};
+use super::token;
 use crate::net;
 
 /// Between two attempts.
@@ -118,7 +121,7 @@ impl ShmLink {
         // may take the last descriptor, and can do without.
         self.watch(id, cred.pid, &sock).map_err(|_| Failed::Nobody)?;
         self.poller
-            .add(&sock, service::OUT | u64::from(id))
+            .add(&sock, token::OUT | u64::from(id))
             .map_err(|e| self.lacking("a place in epoll", &e))?;
         let hello = Hello {
             version: self.options.version,
@@ -176,26 +179,33 @@ impl ShmLink {
         log::log!(level, "{}: could not make {what} to reach a peer: {e}; {}", self.addr, Cure);
         Failed::Lack
     }
-}
 
-/// What to do about a lack.
-pub(super) struct Cure;
-
-impl fmt::Display for Cure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limit = socket::descriptor_limit();
-        write!(
-            f,
-            "a peer takes up to 3 descriptors, of which this process may have {limit}: raise RLIMIT_NOFILE (ulimit -n)"
-        )
+    /// A receive names a peer that may never have been met.
+    pub(super) fn expect_peer(&mut self, id: PeerId) {
+        self.expected.add(id.0, &self.poller);
     }
-}
 
-/// That a lack lasted too long.
-pub(super) struct Lack(pub(super) Duration);
-
-impl fmt::Display for Lack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no descriptors or no memory for a channel for {} ms; {Cure}", self.0.as_millis())
+    /// Looks for those that have not come.
+    #[cold]
+    pub(super) fn look_for_expected(&mut self) {
+        let now = Instant::now();
+        let mut peers = self.expected.take();
+        peers.retain(|&(id, since)| {
+            if self.is_connected(PeerId(id)) {
+                return false;
+            }
+            if now.duration_since(since) < GRACE {
+                return true;
+            }
+            match self.open_channel(id) {
+                Ok(()) => false,
+                Err(Refused::Gone(why)) => {
+                    self.end(id, why);
+                    false
+                }
+                Err(_) => true,
+            }
+        });
+        self.expected.put_back(peers, &self.poller);
     }
 }

@@ -28,11 +28,15 @@ use ipc::{access, pidfd, socket};
 use link_api::{Grant, InUse, NoDirect, PeerId};
 use wire::Seg;
 
-use super::ShmLink;
+use super::link::ShmLink;
+use super::parted::{Parted, receiver_is_inside};
 use super::peer::{Inbound, Outbound, Peer, SURE, tick};
 use super::segment::{REVOCABLE, Segment};
 use crate::cma;
-use crate::space::{Space, Target};
+use crate::space::Target;
+
+/// Why the memory of a process in another pid namespace is not reached directly.
+pub(super) const NO_PID: &str = "its pid is not visible here (another pid namespace)";
 
 /// Longest wait for a peer that is inside an access.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -43,42 +47,6 @@ const STRETCH: usize = 2 << 20;
 const REGION: u32 = 1 << 31;
 /// To memory that the caller has agreed on with the peer by other means.
 const AGREED: u32 = 1 << 30;
-
-/// A channel that was given up while the peer was inside an access.
-#[derive(Debug)]
-pub(super) struct Parted {
-    pub(super) peer: u32,
-    since: Instant,
-    /// Its receiver was, else its sender.
-    receiver: bool,
-    mem: Segment,
-    sock: OwnedFd,
-    /// By which the peer's end is found out while a process forked from it holds its sockets.
-    life: Option<OwnedFd>,
-    pid: i32,
-    space: Option<Space>,
-}
-
-impl Parted {
-    fn is_inside(&self) -> bool {
-        match self.receiver {
-            true => receiver_is_inside(&self.mem),
-            false => access::is_inside(self.mem.tx_inside(), None),
-        }
-    }
-
-    /// Whether it accesses nothing any more.
-    fn is_over(&self) -> bool {
-        !self.is_inside()
-            || socket::hung_up(&self.sock)
-            || self.life.as_ref().is_some_and(pidfd::has_ended)
-            || self.space.is_some_and(|space| space.is_gone(self.pid))
-    }
-}
-
-fn receiver_is_inside(mem: &Segment) -> bool {
-    access::is_inside(mem.rx_inside(), None) || mem.rx_flights().load(Acquire) != 0
-}
 
 /// Place and generation of a request in its owner's pool, if it can be taken back.
 fn place(request: u64) -> Option<(u32, u32)> {
@@ -151,7 +119,7 @@ impl ShmLink {
             (None, None) => return Err(NoDirect::Fault),
         };
         if pid <= 0 {
-            self.frames_only(id, super::NO_PID.into());
+            self.frames_only(id, NO_PID.into());
             return Err(NoDirect::Never);
         }
         let now = tick();

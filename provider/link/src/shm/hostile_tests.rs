@@ -4,23 +4,26 @@
 //!
 //! `STRAIT_HOSTILE_SECONDS` makes it longer, `STRAIT_HOSTILE_SEED` another run.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use engine::{
     Access, Cntrs, Completion, Config, CqId, Ctx, Domain, EpConfig, EpId, Error, FiAddr, OpFlags, Pattern,
     Recv, Reg, Rma, Send,
 };
+use hmem::Span;
 use ipc::memfd::{self, Writers};
-use ipc::{Mapping, rights};
-use wire::{Head, RmaSeg};
+use ipc::{Mapping, rights, socket};
+use link_api::Link as _;
+use wire::{Addr, Head, RmaSeg};
 
 use super::hello::Hello;
 use super::ring::{Consumer, Mem as _, Producer};
 use super::segment::Segment;
 use super::tests::open;
-use super::*;
+use super::{DEFAULT_RING, MIN_RING, ShmLink, hello};
 use crate::space::Space;
 
 struct Noise(u64);

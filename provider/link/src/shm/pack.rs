@@ -3,8 +3,8 @@
 
 use link_api::{Frame, Gone, PeerId, Refused};
 
+use super::link::{NOBODY, ShmLink};
 use super::ring;
-use super::{NOBODY, ShmLink};
 
 impl ShmLink {
     /// Whether a frame of `len` bytes would find room now. Connects if need be.

@@ -11,7 +11,7 @@ use link_api::{Gone, PeerId};
 use wire::Addr;
 
 use super::board::View;
-use super::device::Devices;
+use super::devices::Devices;
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
 use super::{hello, ring, wake};

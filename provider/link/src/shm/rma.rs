@@ -5,7 +5,7 @@ use ipc::pieces;
 use link_api::{Grant, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way};
 use wire::{Handle, Seg};
 
-use super::ShmLink;
+use super::link::ShmLink;
 use crate::cma;
 
 impl RmaLink for ShmLink {

@@ -40,8 +40,11 @@ const TX_CLOSED: usize = 3840;
 const RX_CLOSED: usize = 3968;
 const _: () = assert!(PIECES + COUNTERS as usize * COUNTER <= TX_INSIDE && RX_CLOSED + 4 <= REVOKED);
 
-/// Largest ring taken from a peer.
-pub(crate) const MAX_RING: usize = 16 << 20;
+/// Least bytes of a ring: enough for frames of 10 KiB.
+pub const MIN_RING: usize = 24 << 10;
+
+/// Most bytes of a ring.
+pub const MAX_RING: usize = 16 << 20;
 
 /// The memory of a channel.
 #[derive(Debug)]
@@ -61,7 +64,7 @@ impl Segment {
 
     /// A segment a peer made; the reason if it is not one as agreed.
     pub(crate) fn adopt(fd: BorrowedFd<'_>, ring: usize) -> Result<Segment, Unfit> {
-        if !(super::MIN_RING..=MAX_RING).contains(&ring) || ring % 4096 != 0 {
+        if !(MIN_RING..=MAX_RING).contains(&ring) || ring % 4096 != 0 {
             return Err(Unfit::Size);
         }
         memfd::adopt(fd, CONTROL + ring..=CONTROL + ring).map(Segment::over)

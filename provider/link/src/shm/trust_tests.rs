@@ -1,16 +1,18 @@
 //! What a link makes of peers that do not keep to what was agreed.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
-use ipc::rights;
-use link_api::Gone;
+use ipc::{rights, socket};
+use link_api::{Event, Gone, Link as _, Refused};
+use wire::Addr;
 
 use super::hello::Hello;
 use super::ring::{Mem as _, Producer};
 use super::segment::Segment;
 use super::tests::{closed, couple, event_none, frame, open, say};
-use super::*;
+use super::{MIN_RING, OpenOptions, ShmLink, hello};
 use crate::space::Space;
 
 /// A connection to `link` made by hand.

@@ -1,12 +1,14 @@
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hmem::share::FileAt;
 use link_api::{Link, Refused};
 
 use super::super::ShmLink;
-use super::super::open::OpenOptions;
+use super::super::options::OpenOptions;
 use super::super::tests::{frame, say};
-use super::*;
+use super::super::windows::{WANT, WindowId, Windows};
 
 fn open(windows: &Arc<Windows>) -> ShmLink {
     ShmLink::open(OpenOptions {
