@@ -1,9 +1,9 @@
 //! Accesses to memory of another process, and taking that memory back.
 //!
 //! A process that accesses a peer's memory by itself says so in a word that the owner of the memory can
-//! read (`inside`), then looks whether it is still allowed to, and says when it is done. The owner, to
-//! take memory back, first ends the permission, then looks at those words, and waits for the ones that
-//! name it. One of the two looks must see the other's store: between store and look each side fences.
+//! read (`inside`), then checks whether it is still allowed to, and says when it is done. The owner, to
+//! take memory back, first ends the permission, then loads those words, and waits for the ones that
+//! name it. One of the two loads must see the other's store: between store and load each side fences.
 //!
 //! Where the words are is the caller's choice: in memory of the two processes, or in reader slots of a
 //! [`RevocationTable`](crate::RevocationTable). Words that a peer writes make their owner wait, for as long as the

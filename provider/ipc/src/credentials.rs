@@ -32,7 +32,7 @@ impl Cred {
 
     /// Whether it runs as our user: `sock` is where these come from.
     ///
-    /// The kernel tells a uid as this user namespace maps it, and each uid without a mapping as the
+    /// The kernel reports a uid as this user namespace maps it, and each uid without a mapping as the
     /// overflow uid. So that one may stand for any user, and is ours only if the kernel, which compares
     /// users themselves, lets us signal the process.
     pub fn user(&self, sock: &OwnedFd) -> User {

@@ -37,7 +37,7 @@ impl Barrier {
         Barrier { registered: membarrier(REGISTER_GLOBAL_EXPEDITED), usable: membarrier(GLOBAL_EXPEDITED) }
     }
 
-    /// Between the sleeper's store and its look; whether it is in force.
+    /// Between the store of the side that pays for both and its load; whether it is in force.
     pub fn heavy(self) -> bool {
         fence(SeqCst);
         !self.usable || membarrier(GLOBAL_EXPEDITED)
@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// Of two that store, and then look at what the other one stores, at least one sees it.
+    /// Of two that store, and then load what the other one stores, at least one sees it.
     #[test]
     fn a_full_fence_keeps_a_load_behind_a_store() {
         const ROUNDS: u32 = 100_000;

@@ -1,7 +1,7 @@
 //! Names of processes, in two words of shared memory, by which others find out that a process has ended.
 //!
 //! A pid alone does not do: it is given to another process some time later. So the name has bits of the time at
-//! which the process began, and the pid namespace that it has its pid in is told beside it.
+//! which the process began, and the pid namespace that it has its pid in is beside it.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 /// Bits of a name that are of the time at which its process began: a pid has 22 at most.
 const START: u32 = 10;
 
-/// A process, as it is told to others.
+/// A process, as others know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
     /// Its pid and when it began; never 0.

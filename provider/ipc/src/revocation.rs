@@ -94,7 +94,7 @@ fn leave<W: Words>(words: &W, reader: u32) {
 }
 
 /// Ends a generation, and waits until no reader slot names the slot; whether that came to pass before `wait`, which
-/// is told which process is waited for, gave up.
+/// gets the process that is waited for, gave up.
 fn end<W: Words>(words: &W, slot: u32, generation: u32, mut wait: impl FnMut(Name) -> Wait) -> bool {
     words.generation(slot).store(generation.wrapping_add(1), Release);
     words.fence();

@@ -25,9 +25,9 @@ const RETRY: Duration = Duration::from_millis(1);
 
 /// How an attempt failed.
 enum Failed {
-    /// Nobody listens.
-    Nobody,
-    /// Somebody does, but has no time for us yet.
+    /// Nothing listens.
+    NotThere,
+    /// A process does, and its queue of connections is full.
     Full,
     /// We lack something for now.
     Lack,
@@ -64,12 +64,12 @@ impl ShmLink {
         let since = now - *peer.first_try.get_or_insert(now);
         let gone = match failed {
             Failed::Gone(gone) => Some(gone),
-            Failed::Nobody if peer.reached || since >= self.options.connect_timeout => Some(Gone::Refused),
+            Failed::NotThere if peer.reached || since >= self.options.connect_timeout => Some(Gone::Refused),
             Failed::Lack if since >= self.options.patience => {
                 log::warn!("{}: gave up {}: {}", self.addr, peer.addr, Lack(since));
                 Some(Gone::Exhausted)
             }
-            Failed::Nobody | Failed::Full | Failed::Lack => None,
+            Failed::NotThere | Failed::Full | Failed::Lack => None,
         };
         if let Some(gone) = gone {
             peer.first_try = None;
@@ -94,12 +94,12 @@ impl ShmLink {
             other => other,
         };
         let sock = sock.map_err(|e| match e.kind() {
-            ErrorKind::ConnectionRefused => Failed::Nobody,
+            ErrorKind::ConnectionRefused => Failed::NotThere,
             ErrorKind::WouldBlock => Failed::Full,
             ErrorKind::PermissionDenied => Failed::Gone(Gone::Denied),
             _ => self.lacking("a socket", &e),
         })?;
-        let cred = Cred::of(&sock).map_err(|_| Failed::Nobody)?;
+        let cred = Cred::of(&sock).map_err(|_| Failed::NotThere)?;
         let (sock, cred) = match cred.user(&sock) {
             User::Ours => (sock, cred),
             user => {
@@ -109,7 +109,7 @@ impl ShmLink {
                     Ok((cred.user(&sock) == User::Ours).then_some((sock, cred)))
                 });
                 let Ok(Some(ours)) = wide else {
-                    self.stranger(&format!("{addr} belongs to"), cred, user);
+                    self.refuse_user(&format!("{addr} belongs to"), cred, user);
                     return Err(Failed::Gone(Gone::Denied));
                 };
                 ours
@@ -119,7 +119,7 @@ impl ShmLink {
         let (segment, fd) = Segment::create(ring).map_err(|e| self.lacking("a segment", &e))?;
         // A process forked from one that was killed may hold its listener, and never take anything. This
         // may take the last descriptor, and can do without.
-        self.watch(id, cred.pid, &sock).map_err(|_| Failed::Nobody)?;
+        self.watch(id, cred.pid, &sock).map_err(|_| Failed::NotThere)?;
         self.poller
             .add(&sock, token::OUT | u64::from(id))
             .map_err(|e| self.lacking("a place in epoll", &e))?;
@@ -134,7 +134,7 @@ impl ShmLink {
         if let Err(e) = rights::send_fd(&sock, &hello.encode(), fd.as_fd()) {
             self.poller.remove(&sock);
             return Err(match e.kind() {
-                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Failed::Nobody,
+                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Failed::NotThere,
                 ErrorKind::WouldBlock => Failed::Full,
                 _ => self.lacking("a place for a descriptor in flight", &e),
             });
@@ -147,7 +147,7 @@ impl ShmLink {
             incarnation: None,
             lacks: None,
             starved: None,
-            board: None,
+            mr_table: None,
             pieces: Counters::default(),
         })
     }
@@ -169,7 +169,7 @@ impl ShmLink {
     /// Bytes of the ring to one more peer.
     fn ring_size(&self) -> usize {
         let (short, long) = (self.options.ring, self.options.long_ring);
-        let has_long = |p: &&Peer| p.out.as_ref().is_some_and(|out| out.tx.mem().ring() > short);
+        let has_long = |p: &&Peer| p.out.as_ref().is_some_and(|out| out.tx.mem().ring_bytes() > short);
         if self.peers.iter().filter(has_long).count() < FEW { long } else { short }
     }
 

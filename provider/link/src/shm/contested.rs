@@ -14,9 +14,9 @@ use super::hello::{self, Hello};
 use super::link::ShmLink;
 use super::peer::{Inbound, Outbound};
 
-/// Most channels kept whose name another peer has.
+/// Most channels kept under a name that another peer has.
 const CONTESTED: usize = 16;
-/// Between two looks whose that name is.
+/// Between two questions which process has that name.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Whether a channel is of the peer that it names.
@@ -24,7 +24,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 enum Verdict {
     Real,
     Forged,
-    /// Not to be told yet.
+    /// Not known yet.
     Open,
 }
 
@@ -44,14 +44,16 @@ impl ShmLink {
                 c.next = Instant::now() + LOOK_AGAIN;
                 return self.contested.push(c);
             }
-            Verdict::Open => "a living peer has that name, and neither can be told to be its owner",
+            Verdict::Open => {
+                "a living peer has that name, and which of the two owns it is not to be found out"
+            }
             Verdict::Forged => "another process has that name",
         };
         log::warn!("{}: refused a peer (pid {pid}) that calls itself {addr}: {why}", self.addr);
         socket::notify(&c.inb.sock, &[hello::REFUSED]);
     }
 
-    /// Whether a channel is of the peer whose name it has. Under one name there is one endpoint at a time: if
+    /// Whether a channel is of the peer that it names. Under one name there is one endpoint at a time: if
     /// another lives, as its sockets and its process tell, the one that listens under that name is right.
     fn judge(&self, id: u32, inb: &Inbound) -> Verdict {
         let peer = &self.peers[id as usize];

@@ -13,7 +13,7 @@
 //! After that, nothing of the owner's is accessed any more. Memory that a device copies is waited for by a
 //! count of copies in flight.
 //!
-//! No wait is longer than [`PATIENCE`]: a peer that was stopped inside an access is told of by [`InUse`],
+//! No wait is longer than [`PATIENCE`]: a peer that was stopped inside an access is reported by [`InUse`],
 //! and memory stays the library's until it has left. A peer that has ended, or whose address space has, is
 //! not waited for.
 
@@ -69,9 +69,9 @@ impl Peer {
             }
             Grant::Region(ticket) => {
                 let out = self.out.as_ref().ok_or(NoDirect::Fault)?;
-                let board = out.board.as_ref().ok_or(NoDirect::Memory)?;
+                let table = out.mr_table.as_ref().ok_or(NoDirect::Memory)?;
                 let (mem, inside) = (out.tx.mem(), out.tx.mem().tx_inside());
-                let allowed = || mem.rx_closed().load(Acquire) == 0 && board.shows(ticket);
+                let allowed = || mem.rx_closed().load(Acquire) == 0 && table.shows(ticket);
                 if !access::enter(inside, REGION | ticket.place, full_fence, allowed) {
                     // It may only have changed: the owner knows.
                     return Err(NoDirect::Memory);
@@ -288,7 +288,7 @@ impl ShmLink {
         if self.is_forked() {
             return Ok(());
         }
-        let Some(place) = self.board.hide(key) else { return Ok(()) };
+        let Some(place) = self.mr_table.withdraw(key) else { return Ok(()) };
         full_fence();
         let until = Instant::now() + PATIENCE;
         let what = Some(REGION | place);
@@ -297,7 +297,7 @@ impl ShmLink {
             self.wait_for(id, until, |peer| peer.inb.iter().chain(&peer.waiting).any(inside))?;
         }
         self.wait_for_parted(until, |p| !p.receiver && access::is_inside(p.mem.tx_inside(), what))?;
-        self.board.give_back(key);
+        self.mr_table.give_back(key);
         Ok(())
     }
 
@@ -307,7 +307,7 @@ impl ShmLink {
             return Ok(());
         }
         self.closed = true;
-        self.board.hide_all();
+        self.mr_table.withdraw_all();
         for peer in &self.peers {
             peer.out.iter().for_each(|out| out.tx.mem().tx_closed().store(1, Release));
             let ins = peer.inb.iter().chain(&peer.waiting);

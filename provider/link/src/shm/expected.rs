@@ -1,7 +1,7 @@
 //! Peers that receives wait for, and that have no channel.
 //!
-//! Nothing tells of the end of a peer that was never met. So a peer that a receive names is looked for after
-//! a while, in the way in which a send would: then there is a channel, whose end will be told of, or the peer
+//! The end of a peer that was never met is not seen. So a peer that a receive names is looked for after
+//! a while, in the way in which a send would: then there is a channel, the end of which is seen, or the peer
 //! is given up after the time that a send would take.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -71,7 +71,7 @@ fn timer(every: Duration) -> io::Result<OwnedFd> {
     let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
     // SAFETY: timerfd_create(2) touches no memory.
     let fd = cvt(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
-    // SAFETY: a descriptor just made, and nobody else's.
+    // SAFETY: a descriptor just made, which nothing else owns.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let time = libc::timespec { tv_sec: every.as_secs() as _, tv_nsec: every.subsec_nanos() as _ };
     let spec = libc::itimerspec { it_interval: time, it_value: time };

@@ -8,7 +8,7 @@ use link_api::{Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps};
 use wire::Addr;
 
 use super::direct::NO_PID;
-use super::link::{NOBODY, ShmLink};
+use super::link::{NO_PEER, ShmLink};
 use super::options::OpenOptions;
 use super::poll::LOOKS;
 use super::ring::Mem as _;
@@ -56,11 +56,11 @@ impl Link for ShmLink {
 
     #[inline]
     fn poll(&mut self) -> Option<Event> {
-        if self.held != NOBODY {
+        if self.held != NO_PEER {
             self.advance(self.held);
         }
-        if !self.flying.is_empty() {
-            return self.poll_flying();
+        if !self.pending.is_empty() {
+            return self.poll_pending();
         }
         self.poll_frames()
     }
@@ -68,7 +68,7 @@ impl Link for ShmLink {
     #[inline(always)]
     fn poll_frame(&mut self) -> PollFrame {
         let calls = self.calls.wrapping_add(1);
-        if (calls == self.clock_at) | self.slow | (self.held != NOBODY) | !self.flying.is_empty() {
+        if (calls == self.clock_at) | self.slow | (self.held != NO_PEER) | !self.pending.is_empty() {
             return PollFrame::Unknown;
         }
         self.calls = calls;
@@ -187,8 +187,8 @@ impl Link for ShmLink {
     }
 
     fn arm(&mut self) -> bool {
-        // No descriptor tells when a copy is over, so as long as one is in flight nobody sleeps.
-        if self.held != NOBODY || !self.flying.is_empty() {
+        // No descriptor tells when a copy is over, so as long as one is in flight there is no sleep.
+        if self.held != NO_PEER || !self.pending.is_empty() {
             return false;
         }
         self.service();
@@ -205,7 +205,7 @@ impl Link for ShmLink {
         if !barred || !self.dying.is_empty() || self.ins.iter().any(frame) {
             return false;
         }
-        if self.fed() || std::mem::take(&mut self.connecting) {
+        if self.has_room_again() || std::mem::take(&mut self.connecting) {
             return false;
         }
         self.poller.ready::<1>().is_empty()
@@ -217,7 +217,7 @@ impl Link for ShmLink {
 
     fn describe(&self, peer: PeerId) -> String {
         let peer = &self.peers[peer.0 as usize];
-        let ring = peer.out.as_ref().map_or(self.options.ring, |out| out.tx.mem().ring());
+        let ring = peer.out.as_ref().map_or(self.options.ring, |out| out.tx.mem().ring_bytes());
         let mut line = format!("shm {} KiB ring, ", ring >> 10);
         let pid = peer.inb.as_ref().map(|i| i.pid).or(peer.out.as_ref().map(|o| o.pid));
         let _ = match (&peer.no_cma, pid) {

@@ -43,13 +43,13 @@ impl From<Unfit> for Declined {
 }
 
 impl ShmLink {
-    /// Meets those who call; whether there may be more of them.
+    /// Accepts connections; whether there may be more of them.
     pub(super) fn accept(&mut self) -> bool {
-        self.crowded &= !self.dying.is_empty();
+        self.many_successors &= !self.dying.is_empty();
         let mut hellos = 0;
         for _ in 0..BATCH {
-            // Who waits for descriptors is the first to have some.
-            if hellos == HELLOS || self.crowded || self.guests.iter().flatten().any(|g| g.kept) {
+            // A guest that waits for descriptors is the first to have some.
+            if hellos == HELLOS || self.many_successors || self.guests.iter().flatten().any(|g| g.kept) {
                 return true;
             }
             let sock = match socket::accept(&self.listener) {
@@ -74,14 +74,14 @@ impl ShmLink {
                     let since = Instant::now();
                     self.greet(Guest { sock, pid: cred.pid, since, kept: false, said: None }, None);
                 }
-                user => self.stranger("refused a peer of", cred, user),
+                user => self.refuse_user("refused a peer of", cred, user),
             }
         }
         true
     }
 
     /// Says once that a peer is not of our user.
-    pub(super) fn stranger(&mut self, what: &str, cred: Cred, user: User) {
+    pub(super) fn refuse_user(&mut self, what: &str, cred: Cred, user: User) {
         let level = if self.warned_uid { log::Level::Debug } else { log::Level::Warn };
         self.warned_uid = true;
         let why = if user == User::Unknown { UNMAPPED } else { "another user" };
@@ -96,7 +96,7 @@ impl ShmLink {
         self.lacking.get_or_insert_with(Instant::now).elapsed()
     }
 
-    /// Has those who call hear that they cannot be met: without a word they would wait for ever.
+    /// Refuses the connections that wait, for want of descriptors: without an answer they would wait for ever.
     fn turn_away(&mut self) {
         let since = self.lacking.take().map_or(Duration::ZERO, |since| since.elapsed());
         self.spare.give();
@@ -108,7 +108,7 @@ impl ShmLink {
         log::warn!("{}: refused {n} peers: {}", self.addr, Lack(since));
     }
 
-    /// Looks after those who wait.
+    /// Decides on guests and contested names for which the time has come.
     #[cold]
     pub(super) fn tend(&mut self) {
         for at in 0..self.guests.len() {
@@ -126,7 +126,7 @@ impl ShmLink {
                 self.dismiss(guest, waits);
             }
         }
-        // No descriptor tells when there is memory.
+        // No descriptor is readable when there is memory.
         self.connecting |= self.guests.iter().flatten().any(|g| g.said.is_some());
         let used = self.guests.iter().rposition(Option::is_some).map_or(0, |at| at + 1);
         self.guests.truncate(used);
@@ -154,11 +154,11 @@ impl ShmLink {
     pub(super) fn greet(&mut self, mut guest: Guest, slot: Option<u32>) {
         let said = guest.said.take().map_or_else(|| self.receive_hello(&guest.sock), Ok);
         let (bytes, fd) = match said {
-            Err(e) if e.kind() == ErrorKind::WouldBlock => return self.seat(guest, slot),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return self.keep_guest(guest, slot),
             Err(e) if socket::is_lack(&e) => {
                 self.lack(&e);
                 guest.kept = true;
-                return self.seat(guest, slot);
+                return self.keep_guest(guest, slot);
             }
             Ok(said) => said,
             Err(_) => (Vec::new(), None),
@@ -168,7 +168,7 @@ impl ShmLink {
             self.lack(e);
             guest.kept = true;
             guest.said = Some((bytes, fd));
-            return self.seat(guest, slot);
+            return self.keep_guest(guest, slot);
         }
         if slot.is_some() {
             self.poller.remove(&guest.sock);
@@ -219,7 +219,7 @@ impl ShmLink {
     }
 
     /// Keeps a guest until its hello comes, or there is what it takes.
-    fn seat(&mut self, guest: Guest, slot: Option<u32>) {
+    fn keep_guest(&mut self, guest: Guest, slot: Option<u32>) {
         let at = match slot {
             Some(at) => at as usize,
             None => {

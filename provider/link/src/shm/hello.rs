@@ -31,7 +31,7 @@ pub(crate) const EXHAUSTED: u8 = 6;
 pub(crate) struct Hello {
     pub(crate) version: u16,
     pub(crate) ring: u32,
-    /// Random; tells this endpoint from earlier ones of the same name.
+    /// Random; distinguishes this endpoint from earlier ones of the same name.
     pub(crate) incarnation: u64,
     /// Its name.
     pub(crate) from: Addr,
@@ -100,7 +100,7 @@ pub(crate) fn connect(ip: Option<IpAddr>, port: u16) -> io::Result<OwnedFd> {
     socket::connect(&unix_name(ip, port))
 }
 
-/// The incarnation that a welcome tells, if that is the next packet; it stays.
+/// The incarnation in a welcome, if that is the next packet; it stays.
 pub(crate) fn peek_welcome(sock: &OwnedFd) -> Option<u64> {
     let mut bytes = [0; WELCOME_LEN];
     let n = socket::peek(sock, &mut bytes).ok()?;

@@ -82,7 +82,7 @@ impl Noise {
 #[test]
 fn hostile_child() {
     let Ok(victim) = std::env::var("STRAIT_VICTIM") else { return };
-    // SAFETY: prctl(PR_SET_PDEATHSIG) takes a number: it ends with whoever started it.
+    // SAFETY: prctl(PR_SET_PDEATHSIG) takes a number: it ends with its parent.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let name: std::net::SocketAddr = std::env::var("STRAIT_NAME").unwrap().parse().unwrap();
     let victim = Addr::new(victim.parse().unwrap());
@@ -161,16 +161,16 @@ fn welcome(noise: &mut Noise, listener: &OwnedFd) -> Option<Theirs> {
     let (n, fd) = rights::recv_fd(&sock, &mut bytes).ok()?;
     let (hello, fd) = (Hello::decode(&bytes[..n])?, fd?);
     let segment = |fd: &OwnedFd| Segment::adopt(fd.as_fd(), hello.ring as usize).ok();
-    // A board full of noise.
-    let board_fd = memfd::create(c"strait", 32 << 10, Writers::UntilSealed).ok()?;
-    let board = Mapping::new(&board_fd, 32 << 10, None).ok()?;
-    memfd::seal(&board_fd);
+    // An MR table full of noise.
+    let table_fd = memfd::create(c"strait", 32 << 10, Writers::UntilSealed).ok()?;
+    let table = Mapping::new(&table_fd, 32 << 10, None).ok()?;
+    memfd::seal(&table_fd);
     // SAFETY: all of its words.
-    let word = |at: usize| unsafe { board.word(at * 4) };
+    let word = |at: usize| unsafe { table.word(at * 4) };
     (0..32 << 8).for_each(|at| word(at).store([noise.next(), 0xff, 6][at % 3], Relaxed));
     let mut answer = [hello::WELCOME; 9];
     answer[1..].copy_from_slice(&noise.number(&[]).to_le_bytes());
-    let _ = rights::send_fd(&sock, &answer[..[9, 9, 9, 4][noise.below(4)]], board_fd.as_fd());
+    let _ = rights::send_fd(&sock, &answer[..[9, 9, 9, 4][noise.below(4)]], table_fd.as_fd());
     Some((Consumer::new(segment(&fd)?), segment(&fd)?, sock))
 }
 
@@ -228,6 +228,91 @@ impl Node {
 /// Contexts of the victim's operations with the hostile peer start here.
 const EVIL: usize = 1000;
 
+/// Traffic between a victim and an honest peer, checked byte by byte.
+struct Traffic {
+    friend: FiAddr,
+    back: FiAddr,
+    ping: Span,
+    pong: Span,
+    echo: Span,
+    rounds: usize,
+    /// Completions that the victim lacks in this round.
+    waiting: u32,
+    last: Instant,
+}
+
+impl Traffic {
+    const SIZES: [usize; 5] = [8, 100, 5000, 20_000, 300_000];
+
+    fn new(friend: FiAddr, back: FiAddr) -> Traffic {
+        let [ping, pong, echo] = [(); 3].map(|()| Span::leak(300_000));
+        Traffic { friend, back, ping, pong, echo, rounds: 0, waiting: 0, last: Instant::now() }
+    }
+
+    fn byte(&self, at: usize) -> u8 {
+        (at * 7 + self.rounds) as u8
+    }
+
+    /// Begins a round if none is under way, and takes the honest peer's completions.
+    fn drive(&mut self, victim: &mut Node, honest: &mut Node) {
+        assert!(self.last.elapsed() < Duration::from_secs(60), "the honest peer is not served");
+        if self.waiting == 0 {
+            let len = Traffic::SIZES[self.rounds % Traffic::SIZES.len()];
+            let text: Vec<u8> = (0..len).map(|at| self.byte(at)).collect();
+            hmem::write(&[self.ping], 0, &text);
+            victim.recv(self.friend, 2, &[self.pong.part(0, len).unwrap()], 1);
+            honest.recv(self.back, 1, &[self.echo.part(0, len).unwrap()], 2);
+            let ping = [self.ping.part(0, len).unwrap()];
+            while victim.send(self.friend, 1, &ping, 3) == Err(Error::Again) {
+                honest.take();
+            }
+            self.waiting = 2;
+        }
+        for c in honest.take() {
+            assert_eq!(c.err, None, "{c:?}");
+            if c.ctx.0 == 2 {
+                honest.send(self.back, 2, &[self.echo.part(0, c.len).unwrap()], 4).unwrap();
+            }
+        }
+    }
+
+    /// A completion of the victim's.
+    fn complete(&mut self, c: &Completion) {
+        assert_eq!(c.err, None, "{c:?}");
+        self.waiting -= 1;
+        if c.ctx.0 == 1 {
+            let mut text = vec![0; c.len];
+            hmem::read(&[self.pong], 0, &mut text);
+            let right = text.iter().enumerate().all(|(at, b)| *b == self.byte(at));
+            let len = Traffic::SIZES[self.rounds % Traffic::SIZES.len()];
+            assert!(right && c.len == len, "wrong bytes of an honest peer");
+        }
+        if self.waiting == 0 {
+            self.rounds += 1;
+            self.last = Instant::now();
+        }
+    }
+}
+
+/// Posts the operation number `n` with the hostile peer; whether it was posted.
+fn deal(victim: &mut Node, foe: FiAddr, scratch: Span, n: usize) -> bool {
+    let len = Traffic::SIZES[n % Traffic::SIZES.len()];
+    let iov = [scratch.part(0, len).unwrap()];
+    let remote = [RmaSeg { addr: 0.into(), len: (len as u64).into(), key: 5.into() }];
+    let flags = OpFlags::COMPLETION | OpFlags::DELIVERY;
+    let (ctx, write) = (Ctx(EVIL), n % 4 == 2);
+    let rma = Rma { to: foe, write, iov: &iov, remote: &remote, data: None, ctx, flags };
+    let posted = match n % 4 {
+        0 => victim.send(foe, 9, &iov, EVIL),
+        1 => {
+            victim.recv(foe, [0, 1, 5, 8][n / 4 % 4], &iov, EVIL);
+            Ok(())
+        }
+        _ => victim.domain.rma(victim.ep, &rma),
+    };
+    posted.is_ok()
+}
+
 #[test]
 fn a_hostile_peer_harms_only_what_is_done_with_it() {
     let var = |name: &str, default: u64| std::env::var(name).map_or(default, |v| v.parse().unwrap());
@@ -242,9 +327,8 @@ fn a_hostile_peer_harms_only_what_is_done_with_it() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let friend = victim.insert(honest.addr);
     let foe = victim.insert(Addr::new(name));
-    let back = honest.insert(victim.addr);
+    let mut traffic = Traffic::new(victim.insert(honest.addr), honest.insert(victim.addr));
     // What the hostile peer may write has guards on both sides.
     let memory = Span::leak(3 * 4096);
     hmem::write(&[memory], 0, &[0x77; 3 * 4096]);
@@ -252,71 +336,25 @@ fn a_hostile_peer_harms_only_what_is_done_with_it() {
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
     victim.domain.mr_reg(&Reg { iov: &shared, access, key: Some(5) }).unwrap();
 
-    let sizes = [8, 100, 5000, 20_000, 300_000];
-    let [ping, pong, echo] = [(); 3].map(|()| Span::leak(300_000));
     let scratch = Span::leak(300_000);
-    let (mut rounds, mut evil, mut ended, mut failed) = (0usize, 0usize, 0usize, 0usize);
-    let (start, mut last) = (Instant::now(), Instant::now());
-    let mut waiting = 0;
-    while start.elapsed() < Duration::from_secs(seconds) || rounds < 20 {
-        assert!(last.elapsed() < Duration::from_secs(60), "the honest peer is not served");
-        if waiting == 0 {
-            let len = sizes[rounds % sizes.len()];
-            let text: Vec<u8> = (0..len).map(|i| (i * 7 + rounds) as u8).collect();
-            hmem::write(&[ping], 0, &text);
-            victim.recv(friend, 2, &[pong.part(0, len).unwrap()], 1);
-            honest.recv(back, 1, &[echo.part(0, len).unwrap()], 2);
-            while victim.send(friend, 1, &[ping.part(0, len).unwrap()], 3) == Err(Error::Again) {
-                honest.take();
-            }
-            waiting = 2;
-        }
-        for c in honest.take() {
-            assert_eq!(c.err, None, "{c:?}");
-            if c.ctx.0 == 2 {
-                honest.send(back, 2, &[echo.part(0, c.len).unwrap()], 4).unwrap();
-            }
-        }
+    let (mut evil, mut ended, mut failed) = (0usize, 0usize, 0usize);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(seconds) || traffic.rounds < 20 {
+        traffic.drive(&mut victim, &mut honest);
         for c in victim.take() {
-            if c.ctx.0 >= EVIL {
-                ended += 1;
-                failed += usize::from(c.err.is_some());
-                continue;
-            }
-            // The hostile peer may send remote CQ data, or fail to.
-            if c.ctx.0 == 0 {
-                continue;
-            }
-            assert_eq!(c.err, None, "{c:?}");
-            waiting -= 1;
-            if c.ctx.0 == 1 {
-                let mut text = vec![0; c.len];
-                hmem::read(&[pong], 0, &mut text);
-                let right = text.iter().enumerate().all(|(i, b)| *b == (i * 7 + rounds) as u8);
-                assert!(right && c.len == sizes[rounds % sizes.len()], "wrong bytes of an honest peer");
-            }
-        }
-        if waiting == 0 {
-            rounds += 1;
-            last = Instant::now();
-        }
-        // Business with the hostile peer, as much as it takes.
-        if evil - ended < 50 {
-            let len = sizes[evil % sizes.len()];
-            let iov = [scratch.part(0, len).unwrap()];
-            let remote = [RmaSeg { addr: 0.into(), len: (len as u64).into(), key: 5.into() }];
-            let flags = OpFlags::COMPLETION | OpFlags::DELIVERY;
-            let (ctx, write) = (Ctx(EVIL), evil % 4 == 2);
-            let rma = Rma { to: foe, write, iov: &iov, remote: &remote, data: None, ctx, flags };
-            let posted = match evil % 4 {
-                0 => victim.send(foe, 9, &iov, EVIL),
-                1 => {
-                    victim.recv(foe, [0, 1, 5, 8][evil / 4 % 4], &iov, EVIL);
-                    Ok(())
+            match c.ctx.0 {
+                EVIL.. => {
+                    ended += 1;
+                    failed += usize::from(c.err.is_some());
                 }
-                _ => victim.domain.rma(victim.ep, &rma),
-            };
-            evil += usize::from(posted.is_ok());
+                // The hostile peer may send remote CQ data, or fail to.
+                0 => {}
+                _ => traffic.complete(&c),
+            }
+        }
+        // Operations with the hostile peer, as many as it takes.
+        if evil - ended < 50 {
+            evil += usize::from(deal(&mut victim, foe, scratch, evil));
         }
     }
     child.kill().unwrap();
@@ -331,11 +369,10 @@ fn a_hostile_peer_harms_only_what_is_done_with_it() {
     let mut guard = vec![0; 3 * 4096];
     hmem::read(&[memory], 0, &mut guard);
     assert!(guard[..4096].iter().chain(&guard[8192..]).all(|b| *b == 0x77), "written beyond what was shared");
-    assert!(
-        failed > 0 && rounds > 0,
-        "{rounds} rounds; {ended} operations with the hostile, {failed} failed"
-    );
-    println!("{rounds} rounds; {ended} operations with the hostile peer ended, {failed} failed");
+    let report =
+        format!("{} rounds; {ended} operations with the hostile peer, {failed} failed", traffic.rounds);
+    assert!(failed > 0 && traffic.rounds > 0, "{report}");
+    println!("{report}");
     drop(port);
 }
 
@@ -402,7 +439,7 @@ fn hellos_without_end_leave_time_for_others() {
         }
         stop.store(true, Relaxed);
         let said = said.join().unwrap();
-        println!("{rounds} rounds beside {said} hellos; the longest look took {worst:?}");
+        println!("{rounds} rounds beside {said} hellos; the longest poll took {worst:?}");
         assert!(rounds > 100 && said > 100, "{rounds} rounds beside {said} hellos");
     });
 }

@@ -20,17 +20,17 @@ impl ShmLink {
         welcome[1..9].copy_from_slice(&self.incarnation.to_le_bytes());
         welcome[9..].copy_from_slice(&self.space.encode());
         // Like any other packet: if it cannot be sent, the peer does without.
-        let _ = rights::send_fd(&inb.sock, &welcome, self.board.fd());
+        let _ = rights::send_fd(&inb.sock, &welcome, self.mr_table.fd());
         if self.peers[id as usize].inb.is_some() {
             self.end(id, Gone::Reset);
         }
         let peer = &mut self.peers[id as usize];
         if peer.dying.is_some() {
-            self.crowded |= peer.waiting.len() + 1 >= SUCCESSORS;
+            self.many_successors |= peer.waiting.len() + 1 >= SUCCESSORS;
             return peer.waiting.push(inb);
         }
         self.adopt(id, inb);
-        // Does the channel to that name lead to this very peer? It may have told us by now.
+        // Does the channel to that name lead to this very peer? Its welcome may be here by now.
         self.hear_outbound(id);
         self.part(id, false);
     }
@@ -43,7 +43,7 @@ impl ShmLink {
         let (Some(out), Some(inb)) = (&peer.out, &peer.inb) else { return };
         let successor = match out.incarnation {
             Some(known) => known != inb.incarnation,
-            // It never looked at our channel. If it has ended, whoever lives on is another one.
+            // It never accepted our channel. If it has ended, a process that lives is another one.
             None => out.pid != inb.pid || ended && !socket::hung_up(&inb.sock),
         };
         if !successor {
@@ -111,7 +111,7 @@ impl ShmLink {
         if let Some(out) = &peer.out {
             self.poller.remove(&out.sock);
         }
-        // It tells whether the peer is waited for until its last frames have been read.
+        // Its descriptor stays: the peer is waited for until its last frames have been read.
         if let Some(life) = &peer.life {
             self.poller.remove(&life.fd);
         }
@@ -165,7 +165,7 @@ impl ShmLink {
         Some(Event::Closed(PeerId(id), why))
     }
 
-    /// Nobody above has the number of this peer any more: unless it is here again, it is free for another.
+    /// The engine has no use of this number any more: unless the peer is here again, it is free for another.
     pub(super) fn let_go(&mut self, id: u32) {
         let Some(peer) = self.peers.get_mut(id as usize) else { return };
         let idle =

@@ -11,20 +11,20 @@ use ipc::{Poller, socket};
 use link_api::{OpId, PeerId};
 use wire::Addr;
 
-use super::board::Board;
 use super::expected::Expected;
 use super::guest::{Contested, Guest};
+use super::mr_table::MrTable;
 use super::options::OpenOptions;
 use super::parted::Parted;
 use super::peer::Peer;
 use crate::name::Name;
 use crate::space::Space;
 
-/// Most rings that every poll looks at.
+/// Most rings that are polled each time.
 pub(super) const HOT: usize = 4;
-pub(super) const NOBODY: u32 = u32::MAX;
+pub(super) const NO_PEER: u32 = u32::MAX;
 
-/// Polls between two looks at the clock, the less the longer they take: looking costs more than they do.
+/// Polls between two readings of the clock, the fewer the longer they take: reading it costs more than they do.
 pub(super) const PACE: std::ops::RangeInclusive<u32> = 16..=128;
 
 /// One endpoint's link to all peers on this host.
@@ -33,18 +33,18 @@ pub struct ShmLink {
     pub(super) peers: Vec<Peer>,
     /// Those that were forgotten, to be used again.
     pub(super) free: Vec<u32>,
-    /// Peers that sent lately, the first `hot_len` of them, and whose turn it is.
+    /// Peers that sent lately, the first `hot_len` of them, and which is next.
     pub(super) hot: [u32; HOT],
     pub(super) hot_len: usize,
-    pub(super) hot_turn: usize,
-    /// Every peer with a channel to us, and whose turn it is.
+    pub(super) hot_next: usize,
+    /// Every peer with a channel to us, and which is next.
     pub(super) ins: Vec<u32>,
-    pub(super) ins_turn: usize,
-    /// Whose frame was handed out, or `NOBODY`.
+    pub(super) ins_next: usize,
+    /// The peer of which a frame was handed out, or `NO_PEER`.
     pub(super) held: u32,
-    /// The last glance saw nothing.
+    /// The last quick poll found nothing.
     pub(super) idle: bool,
-    /// Polls so far, and at which one to look at the clock.
+    /// Polls so far, and at which one to read the clock.
     pub(super) calls: u32,
     pub(super) clock_at: u32,
     pub(super) pace: u32,
@@ -54,10 +54,10 @@ pub struct ShmLink {
     pub(super) dying: VecDeque<u32>,
     pub(super) barrier: Barrier,
     pub(super) max_frame: usize,
-    /// When the clock, and when the sockets were last looked at.
-    pub(super) looked: Instant,
+    /// When the clock was last read, and the sockets.
+    pub(super) clock_read: Instant,
     pub(super) serviced: Instant,
-    /// When it was last looked which peers still send.
+    /// When it was last found out which peers still send.
     pub(super) cooled: Instant,
 
     pub(super) addr: Addr,
@@ -76,16 +76,16 @@ pub struct ShmLink {
     /// Since when there are connections that wait to be accepted, as far as is known.
     pub(super) behind: Option<Instant>,
     /// A peer has many successors that wait for its end.
-    pub(super) crowded: bool,
-    /// What peers may reach without our help.
-    pub(super) board: Board,
+    pub(super) many_successors: bool,
+    /// The registrations that peers access without our help.
+    pub(super) mr_table: MrTable,
     /// A descriptor that gives its place away where one is needed for a moment.
     pub(super) spare: Spare,
     /// Since when there are no descriptors, or no memory, for peers that call.
     pub(super) lacking: Option<Instant>,
-    /// Peers whose ring had no room lately.
+    /// Peers with a ring that had no room lately.
     pub(super) starved: Vec<u32>,
-    /// A peer could not be reached just yet, so the next `arm` refuses to sleep: nobody would wake
+    /// A peer could not be reached just yet, so the next `arm` refuses to sleep: nothing would wake
     /// us when it can.
     pub(super) connecting: bool,
     pub(super) options: OpenOptions,
@@ -98,13 +98,13 @@ pub struct ShmLink {
     pub(super) parted: Vec<Parted>,
     /// Peers that receives wait for, and that were not met.
     pub(super) expected: Expected,
-    /// Peers have been told that nothing here is accessed any more.
+    /// Peers see that nothing here is accessed any more.
     pub(super) closed: bool,
-    /// Copies by a device, in flight, and from or to which peers' memory.
-    pub(super) flying: Flights<OpId>,
-    pub(super) flown: Vec<(OpId, PeerId)>,
+    /// Copies that a device has in its queue, and from or to which peers' memory.
+    pub(super) pending: Flights<OpId>,
+    pub(super) pending_peers: Vec<(OpId, PeerId)>,
     /// Polls since a driver was last asked for them.
-    pub(super) unasked: u32,
+    pub(super) polls_since_asked: u32,
     pub(super) copies_started: u64,
     pub(super) warned_cma: bool,
     pub(super) warned_uid: bool,
@@ -121,11 +121,11 @@ impl Drop for ShmLink {
             return;
         }
         // Copies in flight are from or to peers' memory: before these see the end of the connection.
-        self.flying.cancel(|_| true);
+        self.pending.cancel(|_| true);
         if !self.closed {
             let _ = self.close_to_all();
         }
-        // The listener first: who sees its channel end finds nobody to connect to.
+        // The listener first: a peer that sees its channel end finds nothing to connect to.
         socket::shutdown(&self.listener);
         // Those that were not met yet, which a child's copy of the listener would keep; each takes a descriptor.
         self.spare.give();

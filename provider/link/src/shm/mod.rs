@@ -5,7 +5,6 @@
 //! of its own and a socket which says that the other end is alive, and which wakes it.
 
 mod ahead;
-mod board;
 mod connect;
 mod contested;
 mod device;
@@ -19,6 +18,7 @@ mod hello;
 mod lack;
 mod lifetime;
 mod link;
+mod mr_table;
 mod open;
 mod options;
 mod pack;

@@ -10,8 +10,8 @@ use ipc::Poller;
 use ipc::fence::Barrier;
 use ipc::rights::Spare;
 
-use super::board::Board;
-use super::link::{HOT, NOBODY, PACE, ShmLink};
+use super::link::{HOT, NO_PEER, PACE, ShmLink};
+use super::mr_table::MrTable;
 use super::options::{OpenOptions, size};
 use super::{hello, ring, token};
 use crate::name::Name;
@@ -26,15 +26,15 @@ impl ShmLink {
         poller.add(&listener, token::LISTENER)?;
         let ring = size(options.ring);
         let long_ring = size(options.long_ring).max(ring);
-        let board = Board::create()?;
+        let mr_table = MrTable::create()?;
         let link = ShmLink {
             peers: Vec::new(),
-            hot: [NOBODY; HOT],
+            hot: [NO_PEER; HOT],
             hot_len: 0,
-            hot_turn: 0,
+            hot_next: 0,
             ins: Vec::new(),
-            ins_turn: 0,
-            held: NOBODY,
+            ins_next: 0,
+            held: NO_PEER,
             idle: false,
             calls: 0,
             clock_at: *PACE.start(),
@@ -44,7 +44,7 @@ impl ShmLink {
             dying: VecDeque::new(),
             barrier: Barrier::probe(),
             max_frame: ring::max_frame((ring / ring::LINE) as u32),
-            looked: Instant::now(),
+            clock_read: Instant::now(),
             serviced: Instant::now(),
             cooled: Instant::now(),
             addr: name.addr(),
@@ -56,10 +56,10 @@ impl ShmLink {
             guests: Vec::new(),
             contested: Vec::new(),
             behind: None,
-            crowded: false,
+            many_successors: false,
             free: Vec::new(),
-            spare: Spare::new(board.fd())?,
-            board,
+            spare: Spare::new(mr_table.fd())?,
+            mr_table,
             lacking: None,
             starved: Vec::new(),
             connecting: false,
@@ -71,9 +71,9 @@ impl ShmLink {
             parted: Vec::new(),
             expected: Default::default(),
             closed: false,
-            flying: Default::default(),
-            flown: Vec::new(),
-            unasked: 0,
+            pending: Default::default(),
+            pending_peers: Vec::new(),
+            polls_since_asked: 0,
             copies_started: 0,
             warned_cma: false,
             warned_uid: false,

@@ -13,7 +13,7 @@ use super::windows::Windows;
 pub const DEFAULT_RING: usize = 124 << 10;
 
 /// Bytes of a ring to one of the first [`FEW`] peers, if nothing else is asked for. Between cores that share no
-/// cache a long ring moves up to twice the bytes, since who is ahead seldom has to wait; between many, such rings
+/// cache a long ring moves up to twice the bytes, since the side that is ahead seldom has to wait; between many, such rings
 /// would take too much memory.
 pub const LONG_RING: usize = 508 << 10;
 
@@ -53,7 +53,7 @@ pub struct OpenOptions {
     /// How long a peer waits for descriptors or memory that a channel to or from it needs and that this
     /// process lacks.
     pub patience: Duration,
-    /// What peers have to speak, told by a number: [`wire::VERSION`] for the engine's frames.
+    /// The protocol that peers have to speak, by its number: [`wire::VERSION`] for the engine's frames.
     pub version: u16,
     /// Windows that peers may ask this endpoint for, and where those of peers go.
     pub windows: Option<Arc<Windows>>,

@@ -27,7 +27,7 @@ fn the_last_frames_come_before_the_end() {
 }
 
 #[test]
-fn frames_of_a_peer_that_came_and_went_unseen_are_delivered() {
+fn frames_of_a_peer_that_ended_before_the_first_poll_are_delivered() {
     let (mut a, mut b) = (open(), open());
     let (to_a, to_b) = (b.peer(&a.addr()), a.peer(&b.addr()));
     // b has a channel to a as well, whose end must not come first.
@@ -60,7 +60,7 @@ fn a_successor_follows_the_former_under_its_name() {
 }
 
 #[test]
-fn a_successor_is_told_from_one_that_never_looked() {
+fn a_successor_is_distinguished_from_a_peer_that_never_accepted() {
     let (a, mut b) = (open(), open());
     let to_a = b.peer(&a.addr());
     // a never takes note of this.
@@ -78,7 +78,7 @@ fn a_successor_is_told_from_one_that_never_looked() {
 }
 
 #[test]
-fn nobody_there_is_busy_for_a_while() {
+fn a_name_without_a_listener_is_busy_until_the_connect_timeout() {
     let mut a = open();
     let mut b = open();
     let addr = b.addr();
@@ -94,7 +94,7 @@ fn nobody_there_is_busy_for_a_while() {
     };
     assert_eq!(last, Err(Refused::Gone(Gone::Refused)));
     assert!((60..500).contains(&start.elapsed().as_millis()));
-    // The next attempt has its own time, and somebody comes.
+    // The next attempt has its own time, and a peer appears.
     assert_eq!(say(&mut a, to, b"?"), Err(Refused::Busy));
     b = ShmLink::open(OpenOptions { bind: Some(addr.sock()), ..OpenOptions::default() }).unwrap();
     std::thread::sleep(Duration::from_millis(2));
@@ -105,7 +105,7 @@ fn nobody_there_is_busy_for_a_while() {
 }
 
 #[test]
-fn whoever_serves_every_address_is_reached_by_each() {
+fn an_endpoint_of_every_address_is_reached_by_each() {
     let mut all = ShmLink::open(OpenOptions::default()).unwrap();
     assert!(!all.addr().ip().is_unspecified());
     let mut a = open();
@@ -143,7 +143,7 @@ fn a_few_peers_get_a_long_ring_and_more_a_short_one() {
     let mut a = open();
     let others: Vec<ShmLink> = (0..FEW + 2).map(|_| open()).collect();
     let ids: Vec<PeerId> = others.iter().map(|b| a.peer(&b.addr())).collect();
-    let ring = |a: &ShmLink, id: PeerId| a.peers[id.0 as usize].out.as_ref().map(|o| o.tx.mem().ring());
+    let ring = |a: &ShmLink, id: PeerId| a.peers[id.0 as usize].out.as_ref().map(|o| o.tx.mem().ring_bytes());
     let mut most = vec![0; a.path(PeerId(0)).max_frame];
     for (n, id) in ids.iter().enumerate() {
         // The longest frame fits either.
@@ -175,7 +175,7 @@ fn an_idle_peer_takes_no_more_than_64_kib() {
 }
 
 #[test]
-fn direct_access_and_its_description() {
+fn memory_is_accessed_directly_and_the_path_is_described() {
     let (mut a, to_b, _b, _) = couple();
     let theirs = Span::leak(32);
     hmem::write(&[theirs], 0, b"0123456789abcdefghijklmnopqrstuv");
@@ -193,15 +193,15 @@ fn direct_access_and_its_description() {
     assert_eq!(a.get(to_b, Grant::Agreed, &bad, 0, &mine, 0, 8), Err(NoDirect::Memory));
     let pid = std::process::id();
     assert_eq!(a.describe(to_b), format!("shm 508 KiB ring, cma (process_vm_readv) with pid {pid}"));
-    let nobody = a.peer(&Addr::new("127.0.0.1:3".parse().unwrap()));
-    assert_eq!(a.get(nobody, Grant::Agreed, &seg, 0, &mine, 0, 8), Err(NoDirect::Fault));
+    let absent = a.peer(&Addr::new("127.0.0.1:3".parse().unwrap()));
+    assert_eq!(a.get(absent, Grant::Agreed, &seg, 0, &mine, 0, 8), Err(NoDirect::Fault));
     // The kernel gives 0 for a process of another pid namespace.
     if let Some(out) = a.peers[to_b.0 as usize].out.as_mut() {
         out.pid = 0;
     }
     a.peers[to_b.0 as usize].inb = None;
     assert!(a.describe(to_b).contains("frames only: its pid is not visible"), "{}", a.describe(to_b));
-    assert_eq!(a.describe(nobody), "shm 124 KiB ring, not connected");
+    assert_eq!(a.describe(absent), "shm 124 KiB ring, not connected");
     a.options.cma = false;
     assert_eq!(a.get(to_b, Grant::Agreed, &seg, 0, &mine, 0, 8), Err(NoDirect::Never));
     assert!(a.describe(to_b).contains("frames only"));

@@ -1,31 +1,30 @@
-//! Looking for frames: in every poll at the rings of peers that sent lately, now and then at the others and at the
-//! sockets.
+//! Polling for frames: each time the rings of peers that sent lately, now and then the others and the sockets.
 
 use std::time::{Duration, Instant};
 
 use link_api::{Event, Frame, PeerId};
 
-use super::link::{HOT, NOBODY, PACE, ShmLink};
+use super::link::{HOT, NO_PEER, PACE, ShmLink};
 use super::{ring, wake};
 
-/// Hot rings looked at in one poll that finds nothing, and polls between two looks at a ring that is
+/// Hot rings read in one poll that finds nothing, and polls between two reads of a ring that is
 /// not hot: so that idle peers cost next to nothing, and get a turn also while the hot ones never stop.
 pub(super) const LOOKS: usize = 2;
 const REST: u32 = 4;
 
-/// Time between two looks at the sockets.
+/// Time between two readings of the sockets.
 const GAP: Duration = Duration::from_micros(50);
-/// Who has sent nothing for so long is not hot any more.
+/// A peer that has sent nothing for so long is not hot any more.
 const COOL: Duration = Duration::from_millis(1);
-/// The same while nobody has sent anything yet: the first peer should not wait.
+/// The same while no peer has sent anything yet: the first one should not wait.
 const EAGER_GAP: Duration = Duration::from_micros(2);
 
 impl ShmLink {
-    /// Whose ring it is to be looked at, of those that are looked at first.
+    /// The peer that is next, of those that are polled first.
     #[inline(always)]
     pub(super) fn next_hot(&mut self) -> u32 {
-        let id = self.hot[self.hot_turn % HOT];
-        self.hot_turn = if self.hot_turn + 1 < self.hot_len { self.hot_turn + 1 } else { 0 };
+        let id = self.hot[self.hot_next % HOT];
+        self.hot_next = if self.hot_next + 1 < self.hot_len { self.hot_next + 1 } else { 0 };
         id
     }
 
@@ -49,24 +48,24 @@ impl ShmLink {
     /// Gives the frame at hand of this peer back.
     #[inline(always)]
     pub(super) fn advance(&mut self, id: u32) {
-        self.held = NOBODY;
+        self.held = NO_PEER;
         if let Some(inb) = &mut self.peers[id as usize].inb {
             inb.advance();
         }
     }
 
-    /// The next one of all peers, if it is time to look at one that is not hot.
+    /// The next one of all peers, if it is time for one that is not hot.
     #[inline(always)]
     pub(super) fn next_cold(&mut self) -> Option<u32> {
         if self.ins.len() <= self.hot_len || self.calls % REST != 0 {
             return None;
         }
-        let generation = if self.ins_turn < self.ins.len() { self.ins_turn } else { 0 };
-        self.ins_turn = generation + 1;
+        let generation = if self.ins_next < self.ins.len() { self.ins_next } else { 0 };
+        self.ins_next = generation + 1;
         self.ins.get(generation).copied()
     }
 
-    /// Looks at one that is not hot.
+    /// Polls one that is not hot.
     #[inline(never)]
     fn cold(&mut self, id: u32) -> Option<Event> {
         let event = self.next_of(id)?;
@@ -74,7 +73,7 @@ impl ShmLink {
         Some(event)
     }
 
-    /// Puts a peer among those looked at in every poll.
+    /// Puts a peer among those that each poll reads.
     #[inline(never)]
     pub(super) fn warm(&mut self, id: u32) {
         if self.hot[..self.hot_len].contains(&id) {
@@ -84,15 +83,15 @@ impl ShmLink {
             self.hot_len += 1;
             self.hot[self.hot_len - 1] = id;
         } else {
-            self.hot[self.hot_turn] = id;
+            self.hot[self.hot_next] = id;
         }
     }
 
-    /// Looks at the sockets if it is time to.
+    /// Reads the sockets if it is time to.
     fn tick(&mut self) {
         let gap = if self.ins.is_empty() { EAGER_GAP } else { GAP };
         let now = Instant::now();
-        let since = now.duration_since(std::mem::replace(&mut self.looked, now));
+        let since = now.duration_since(std::mem::replace(&mut self.clock_read, now));
         let pace = if since > GAP { self.pace / 2 } else { self.pace * 2 };
         self.pace = pace.clamp(*PACE.start(), *PACE.end());
         if self.hot_len > 1 && now.duration_since(self.cooled) >= COOL {
@@ -106,7 +105,7 @@ impl ShmLink {
         }
     }
 
-    /// A frame has come after a look that found none: it may be answered.
+    /// A frame has come after a poll that found none: it may be answered.
     #[inline(always)]
     pub(super) fn expect_answer(&self, frame: &Frame) {
         if let Some(out) = &self.peers[frame.from.0 as usize].out {
@@ -135,7 +134,7 @@ impl ShmLink {
         None
     }
 
-    /// What a poll has to do beyond looking at hot rings.
+    /// What a poll has to do beyond reading hot rings.
     #[cold]
     fn poll_slow(&mut self) -> Option<Event> {
         if self.armed {
@@ -157,13 +156,13 @@ impl ShmLink {
         event
     }
 
-    /// Looks at a peer's ring no more.
+    /// Takes a peer off the lists of rings to poll.
     pub(super) fn unlist(&mut self, id: u32) {
         self.ins.retain(|&i| i != id);
         self.keep_hot(|_, i| i != id);
     }
 
-    /// From now on only those are looked at in every poll that have sent something since this was last called;
+    /// From now on each poll reads only those that have sent something since this was last called;
     /// one at least.
     pub(super) fn cool(&mut self) {
         let last = self.hot_len.saturating_sub(1);
@@ -176,7 +175,7 @@ impl ShmLink {
     }
 
     fn keep_hot(&mut self, keep: impl Fn(usize, u32) -> bool) {
-        let mut kept = [NOBODY; HOT];
+        let mut kept = [NO_PEER; HOT];
         let mut n = 0;
         for (at, &id) in self.hot[..self.hot_len].iter().enumerate() {
             if keep(at, id) {
@@ -184,6 +183,6 @@ impl ShmLink {
                 n += 1;
             }
         }
-        (self.hot, self.hot_len, self.hot_turn) = (kept, n, 0);
+        (self.hot, self.hot_len, self.hot_next) = (kept, n, 0);
     }
 }

@@ -155,7 +155,7 @@ fn frames_arrive_whole_and_in_order() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn twin_with_a_relaxed_commit() {
+fn twin_with_a_relaxed_commit_is_torn() {
     cross(Twin::Release, Twin::Sound, LAP);
 }
 

@@ -130,7 +130,7 @@ fn a_full_ring_says_so_and_empties() {
 fn reading_outside_a_frame_yields_nothing() {
     let (mut tx, mut rx) = pair(0);
     assert!(send(&mut tx, b"frame"));
-    assert_eq!(rx.read(0, &mut [0; 9]), 0, "not looked at yet");
+    assert_eq!(rx.read(0, &mut [0; 9]), 0, "not read yet");
     assert_eq!(rx.peek(), Ok(Some(5)));
     let mut b = [0; 9];
     assert_eq!(rx.read(2, &mut b), 3);
@@ -142,7 +142,7 @@ fn reading_outside_a_frame_yields_nothing() {
 }
 
 #[test]
-fn nonsense_from_the_other_side_is_found() {
+fn a_position_or_length_out_of_range_is_found() {
     let (tx, mut rx) = pair(0);
     for word in [u32::MAX, (max_frame((RING / LINE) as u32) + 2) as u32, 1 << 31] {
         tx.mem().commit(0).store(word, Relaxed);
@@ -163,7 +163,7 @@ fn nonsense_from_the_other_side_is_found() {
 }
 
 #[test]
-fn a_twin_that_scribbles_does_no_harm() {
+fn a_peer_that_writes_random_words_does_no_harm() {
     let (tx, mut rx) = pair(0);
     let cap = RING;
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));

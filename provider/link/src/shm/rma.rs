@@ -62,7 +62,7 @@ impl RmaLink for ShmLink {
     }
 
     fn publish(&mut self, memory: &Region) {
-        self.board.show(memory);
+        self.mr_table.publish(memory);
     }
 
     fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
@@ -86,7 +86,7 @@ impl RmaLink for ShmLink {
         if !self.options.cma || peer.no_cma.is_some() {
             return None;
         }
-        peer.out.as_ref()?.board.as_ref()?.find(key)
+        peer.out.as_ref()?.mr_table.as_ref()?.find(key)
     }
 
     fn on_distinct_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
@@ -94,15 +94,15 @@ impl RmaLink for ShmLink {
     }
 
     fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        self.untold_handles(to, iov)
+        self.handles_to_export(to, iov)
     }
 
     fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        self.told_handle(to, handle);
+        self.note_exported(to, handle);
     }
 
     fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        self.learn_handle(from, handle);
+        self.note_imported(from, handle);
     }
 
     fn start(

@@ -98,7 +98,7 @@ impl Segment {
     }
 
     /// Bytes of the ring.
-    pub(crate) fn ring(&self) -> usize {
+    pub(crate) fn ring_bytes(&self) -> usize {
         self.lines as usize * LINE
     }
 

@@ -19,7 +19,7 @@ impl ShmLink {
     ) -> Option<Result<(), Refused>> {
         let out = self.peers[to.0 as usize].out.as_mut()?;
         if out.send_short(head, body, off, len).is_some() {
-            out.ring(self.barrier.registered);
+            out.notify(self.barrier.registered);
             return Some(Ok(()));
         }
         self.put_longer(to, head, body, off, len)
@@ -53,7 +53,7 @@ impl ShmLink {
             }
         }
         out.tx.publish(total);
-        out.ring(self.barrier.registered);
+        out.notify(self.barrier.registered);
         Some(Ok(()))
     }
 
@@ -82,8 +82,8 @@ impl ShmLink {
     }
 
     /// Whether a peer has made the room that was missing. From now on it will say when it does.
-    pub(super) fn fed(&mut self) -> bool {
-        let mut fed = false;
+    pub(super) fn has_room_again(&mut self) -> bool {
+        let mut has_room = false;
         let peers = &mut self.peers;
         self.starved.retain(|&id| {
             let Some(out) = &mut peers[id as usize].out else { return false };
@@ -93,9 +93,9 @@ impl ShmLink {
                 return true;
             }
             out.starved = None;
-            fed = true;
+            has_room = true;
             false
         });
-        fed
+        has_room
     }
 }

@@ -8,9 +8,9 @@ use ipc::pidfd::{self, Ended};
 use ipc::{rights, socket};
 use link_api::Gone;
 
-use super::board::View;
 use super::hello;
 use super::link::ShmLink;
+use super::mr_table::PeerMrTable;
 use super::peer::Life;
 use super::token::{GUEST, IN, KIND, LIFE, OUT};
 use super::windows::WANT;
@@ -57,7 +57,7 @@ impl ShmLink {
                 _ => {}
             }
         }
-        self.spare.renew(self.board.fd());
+        self.spare.renew(self.mr_table.fd());
     }
 
     /// Whether a peer has ended that may have sent us something before, by a channel that is not accepted yet.
@@ -119,7 +119,7 @@ impl ShmLink {
                     let space = bytes[9..].first_chunk().expect("a space has so many bytes");
                     out.space = Some(Space::decode(space).of(out.pid));
                     // Without it, or with one that is not right, memory is reached by asking.
-                    out.board = fd.and_then(|fd| View::adopt(&fd).ok());
+                    out.mr_table = fd.and_then(|fd| PeerMrTable::adopt(&fd).ok());
                     self.peers[id as usize].target = None;
                     self.part(id, false);
                 }
@@ -138,7 +138,7 @@ impl ShmLink {
                 }
                 Ok(n @ 1..) => self.hear_window(id, &bytes[..n], fd),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                // An error is told before the packets that came earlier; perhaps a refusal.
+                // An error comes before the packets that were sent earlier; perhaps a refusal.
                 Err(_) if errors == 0 => errors = 1,
                 Ok(0) | Err(_) => {
                     self.part(id, true);

@@ -38,7 +38,7 @@ fn a_sleeper_is_woken_by_each_thing_that_may_happen() {
     // Room.
     while say(&mut a, to_b, &[3; 5000]).is_ok() {}
     assert!(a.arm() && !readable(&a, 0));
-    // A quarter of the ring, which is when the sender is told.
+    // A quarter of the ring, which is when the position is published.
     (0..LONG_RING / 4 / 5000 + 2).for_each(|_| drop(frame(&mut b)));
     assert!(readable(&a, 1000));
     assert!(a.poll().is_none());
@@ -58,7 +58,7 @@ fn a_sleeper_is_woken_by_each_thing_that_may_happen() {
 }
 
 #[test]
-fn two_threads_that_always_sleep_miss_nothing() {
+fn two_threads_that_always_sleep_miss_no_frame() {
     const ROUNDS: u32 = 20_000;
     let (mut a, to_b, mut b, to_a) = couple();
     let work = |link: &mut ShmLink, to, first: bool| {
@@ -77,7 +77,7 @@ fn two_threads_that_always_sleep_miss_nothing() {
                     Some(e) => panic!("{e:?}"),
                     None => {
                         if link.arm() {
-                            assert!(readable(link, 5000), "woken by nobody");
+                            assert!(readable(link, 5000), "not woken");
                         }
                     }
                 }
@@ -109,7 +109,7 @@ fn nothing_is_left_open() {
         drop(b);
         assert_eq!(closed(&mut a), (to_b, Gone::Reset));
         if alone {
-            // Listener, port, epoll, board and spare of `a`; its channels are gone.
+            // Listener, port, epoll, MR table and spare of `a`; its channels are gone.
             assert_eq!((fds(), ours()), (before.0 + 5, before.1 + 1));
         }
     }

@@ -140,7 +140,7 @@ pub(super) fn event_none(link: &mut ShmLink) -> bool {
 }
 
 #[test]
-fn many_peers_each_in_order() {
+fn frames_of_many_peers_arrive_each_in_order() {
     const PEERS: usize = 200;
     let mut hub = open();
     let addr = hub.addr();
@@ -173,8 +173,8 @@ fn many_peers_each_in_order() {
     assert_eq!(ends.iter().collect::<std::collections::HashSet<_>>().len(), PEERS);
 }
 
-/// The next frame, by quick looks where these can tell.
-fn glanced(link: &mut ShmLink) -> (PeerId, Vec<u8>) {
+/// The next frame, by fast polls where these can say.
+fn poll_fast(link: &mut ShmLink) -> (PeerId, Vec<u8>) {
     loop {
         match link.poll_frame() {
             PollFrame::Frame(f) => {
@@ -191,16 +191,16 @@ fn glanced(link: &mut ShmLink) -> (PeerId, Vec<u8>) {
 }
 
 #[test]
-fn who_fell_silent_is_heard_again_and_nobody_is_talked_down() {
+fn a_peer_that_sends_again_is_polled_soon_beside_one_that_never_stops() {
     let mut hub = open();
     let mut others: Vec<ShmLink> = (0..9).map(|_| open()).collect();
     let to_hub: Vec<PeerId> = others.iter_mut().map(|o| o.peer(&hub.addr())).collect();
     for round in 0..3u8 {
         for (n, other) in others.iter_mut().enumerate() {
             say(other, to_hub[n], &[round, n as u8]).unwrap();
-            assert_eq!(glanced(&mut hub).1, [round, n as u8]);
+            assert_eq!(poll_fast(&mut hub).1, [round, n as u8]);
         }
-        // Nobody sends.
+        // No peer sends.
         let begin = Instant::now();
         while hub.hot_len > 1 {
             assert!(hub.poll().is_none() && begin.elapsed() < Duration::from_secs(5));
@@ -213,7 +213,7 @@ fn who_fell_silent_is_heard_again_and_nobody_is_talked_down() {
         say(&mut others[late], to_hub[late], b"me too").unwrap();
         while before < 1000 {
             say(&mut others[0], to_hub[0], b"again").unwrap();
-            let (_, said) = glanced(&mut hub);
+            let (_, said) = poll_fast(&mut hub);
             if said == b"me too" {
                 break;
             }

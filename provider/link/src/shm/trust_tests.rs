@@ -47,7 +47,7 @@ fn a_hello_survives_the_wire() {
 }
 
 #[test]
-fn whoever_is_not_as_agreed_is_refused() {
+fn a_hello_that_is_not_as_agreed_is_refused() {
     let mut b = open();
     let ring = MIN_RING as u32;
     let good = hello_to(&b, "127.0.0.1:9");
@@ -84,7 +84,7 @@ fn whoever_is_not_as_agreed_is_refused() {
     let mute = raw(&b);
     assert!(event_none(&mut b));
     assert_eq!(b.guests.iter().flatten().count(), 1, "the mute one");
-    // Who takes its time is welcome all the same.
+    // A connection that takes its time is welcome all the same.
     rights::send_fd(&mute, &good.encode(), fd.as_fd()).unwrap();
     assert!(event_none(&mut b));
     assert_eq!((b.guests.iter().flatten().count(), b.ins.len()), (0, 1));
@@ -106,7 +106,7 @@ fn a_refusal_closes_the_peer() {
 }
 
 #[test]
-fn a_peer_that_writes_nonsense_is_closed() {
+fn a_peer_that_breaks_the_ring_is_closed() {
     let mut b = open();
     for (i, word) in [u32::MAX, 1 << 30, 14_000, 20_000].into_iter().enumerate() {
         let (mem, fd) = Segment::create(MIN_RING).unwrap();
@@ -130,7 +130,7 @@ fn a_peer_that_writes_nonsense_is_closed() {
 }
 
 #[test]
-fn a_peer_that_scribbles_ends_in_frames_or_in_an_end() {
+fn a_peer_that_writes_random_words_sends_frames_or_is_closed() {
     let mut b = open();
     let mut state = 1u64;
     let mut noise = move || {
@@ -149,7 +149,7 @@ fn a_peer_that_scribbles_ends_in_frames_or_in_an_end() {
             mem.want().store(noise(), Relaxed);
         }
         if round % 3 == 0 {
-            // Nobody is at the other end any more, yet the ring never empties.
+            // The other end is closed, yet the ring never empties.
             drop(sock);
         }
         let start = Instant::now();
@@ -175,7 +175,7 @@ fn a_peer_that_scribbles_ends_in_frames_or_in_an_end() {
 }
 
 #[test]
-fn a_peer_that_is_cut_off_is_not_heard_any_more() {
+fn a_disconnected_peer_delivers_no_more_frames() {
     let (mut a, to_b, mut b, _) = couple();
     while say(&mut a, to_b, &[1; 60]).is_ok() {}
     let from = b.peer(&a.addr());
@@ -198,10 +198,10 @@ fn answer(sock: &OwnedFd) -> Option<u8> {
     socket::receive(sock, &mut bytes).ok().filter(|n| *n > 0).map(|_| bytes[0])
 }
 
-/// Another process may not take the name of a peer that lives: `link` is asked whose it is.
+/// Another process may not take the name of a peer that lives: `link` is asked which process has it.
 #[test]
 fn a_name_that_a_peer_has_is_not_taken_from_it() {
-    // All are of one process here, so none can be told to be another: the newcomer waits, and is refused.
+    // All are of one process here, so neither is known to be another: the newcomer waits, and is refused.
     let (mut a, to_b, mut b, to_a) = couple();
     let (_ring, forged) = call(&b, a.addr(), 7);
     let start = Instant::now();
@@ -269,7 +269,7 @@ fn connections_that_say_nothing_are_not_kept_without_end() {
 }
 
 #[test]
-fn what_is_forgotten_of_a_peer_is_used_for_another() {
+fn the_number_of_a_forgotten_peer_is_used_again() {
     let mut b = open();
     let addr = b.addr();
     let mut ids = std::collections::HashSet::new();
@@ -311,7 +311,7 @@ fn what_is_forgotten_of_a_peer_is_used_for_another() {
 }
 
 #[test]
-fn a_name_that_is_sat_on_is_no_name_to_open() {
+fn a_name_with_another_listener_cannot_be_opened() {
     let taken = "127.0.0.1:0".parse().unwrap();
     let (port, bound) = crate::name::reserve(taken).unwrap();
     drop(port);

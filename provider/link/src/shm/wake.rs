@@ -1,11 +1,11 @@
 //! Waking a side that sleeps.
 //!
 //! Two questions of the same shape: the consumer sleeps until there is a frame, the producer until
-//! there is room. The sleeper says so in a word (`bell`, `want`), then looks once more; the other
-//! side does its deed (publishes a frame, tells its position), then looks at that word. One of the
-//! two looks must see the other's store, so between store and look each side needs a full fence.
+//! there is room. The sleeper says so in a word (`bell`, `want`), then polls once more; the other
+//! side publishes (a frame, its position), then loads that word. One of the
+//! two loads must see the other's store, so between store and load each side needs a full fence.
 //!
-//! For `want` both simply fence: room is told of only once per quarter of the ring.
+//! For `want` both simply fence: positions are published only once per quarter of the ring.
 //!
 //! For `bell` a fence per frame would cost as much as the rest of a send. The sleeper therefore
 //! runs membarrier(2) GLOBAL_EXPEDITED, which puts a full barrier into every running thread of
@@ -16,7 +16,7 @@
 //!   0 until the consumer adopts the ring and stays set then. A sender that does not see it yet
 //!   fences, which is right whatever the consumer does.
 //!
-//! So neither side has to be told what the other's kernel or seccomp filter allows.
+//! So neither side has to know what the other's kernel or seccomp filter allows.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::compiler_fence;
@@ -28,7 +28,7 @@ use super::ring::Mem;
 
 /// Bit of `bell`: the consumer sleeps.
 const ARMED: u32 = 1;
-/// Bit of `bell`: the consumer uses membarrier(2) between arming and looking.
+/// Bit of `bell`: the consumer uses membarrier(2) between arming and polling.
 const PROMISED: u32 = 2;
 
 /// Consumer: takes note of what it can do, or disarms.
@@ -36,36 +36,36 @@ pub(crate) fn promise<M: Mem>(mem: &M, barrier: Barrier) {
     mem.bell().store(if barrier.usable { PROMISED } else { 0 }, Relaxed);
 }
 
-/// Consumer: asks to be woken. A fence of the right sort and a look at the ring must follow.
+/// Consumer: asks to be woken. A fence of the right sort and a poll of the ring must follow.
 pub(crate) fn arm<M: Mem>(mem: &M, barrier: Barrier) {
     mem.bell().store(ARMED | if barrier.usable { PROMISED } else { 0 }, Relaxed);
 }
 
 /// Producer, after it published: whether it must wake the consumer.
 #[inline(always)]
-pub(crate) fn must_ring<M: Mem>(mem: &M, registered: bool) -> bool {
+pub(crate) fn must_notify<M: Mem>(mem: &M, registered: bool) -> bool {
     if registered {
         compiler_fence(SeqCst);
         if mem.bell().load(Relaxed) == PROMISED {
             return false;
         }
     }
-    must_ring_fenced(mem)
+    must_notify_fenced(mem)
 }
 
 #[cold]
-fn must_ring_fenced<M: Mem>(mem: &M) -> bool {
+fn must_notify_fenced<M: Mem>(mem: &M) -> bool {
     mem.fence();
     mem.bell().load(Relaxed) & ARMED != 0 && mem.bell().fetch_and(!ARMED, Relaxed) & ARMED != 0
 }
 
-/// Producer: asks to be told of room. A look for room must follow.
+/// Producer: asks to be notified of room. A poll for room must follow.
 pub(crate) fn want_room<M: Mem>(mem: &M) {
     mem.want().store(1, Relaxed);
     mem.fence();
 }
 
-/// Consumer, after it told its position: whether it must wake the producer.
+/// Consumer, after it published its position: whether it must wake the producer.
 pub(crate) fn room_wanted<M: Mem>(mem: &M) -> bool {
     mem.fence();
     mem.want().load(Relaxed) != 0 && mem.want().fetch_and(0, Relaxed) != 0

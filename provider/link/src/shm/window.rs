@@ -23,7 +23,7 @@ impl ShmLink {
                 return Ok(());
             }
         }
-        // The answer may be here: who only puts and gets has no other reason to poll.
+        // The answer may be here: a program that only puts and gets has no other reason to poll.
         self.service();
         Ok(())
     }

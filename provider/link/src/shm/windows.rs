@@ -31,7 +31,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// The name of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WindowId {
-    /// Who made it: [`Windows::maker`].
+    /// Its maker: [`Windows::maker`].
     pub maker: u64,
     /// Which of the maker's it is.
     pub number: u64,
@@ -117,7 +117,7 @@ impl Windows {
         Ok((WindowId { maker: self.maker, number }, mapping))
     }
 
-    /// Forgets a window of ours: nobody gets it any more. Those who have it keep what they mapped.
+    /// Forgets a window of ours: no further peer gets it. Those that have it keep what they mapped.
     pub fn remove(&self, id: WindowId) {
         if id.maker == self.maker {
             self.lock().ours.remove(&id.number);
@@ -142,7 +142,7 @@ impl Windows {
     }
 
     /// The memory of a window, fetched from its maker, the process `pid`, if it is not here yet. The kernel
-    /// has to allow that (pidfd_getfd(2)); who is no peer has no such window.
+    /// has to allow that (pidfd_getfd(2)); a process that is no peer has no such window.
     pub fn fetch(&self, id: WindowId, pid: i32, at: FileAt) -> Result<Arc<Mapping>, String> {
         if let Some(here) = self.find(id) {
             return Ok(here);
@@ -158,7 +158,7 @@ impl Windows {
         matches!(self.lock().theirs.get(&id), Some(Import::Denied))
     }
 
-    /// Somebody's window is no longer of use here, unless others still hold its mapping.
+    /// A peer's window is no longer of use here, unless its mapping is still held elsewhere.
     pub fn forget(&self, id: WindowId) {
         let mut inner = self.lock();
         let used = match inner.theirs.get(&id) {

@@ -91,7 +91,7 @@ fn a_killed_peer_is_closed_within_a_second() {
         child.wait().unwrap();
         assert_eq!(link.send(from, b"x", &[], 0, 0), Err(Refused::Gone(Gone::Refused)));
     }
-    // And by somebody who only polls.
+    // And by a process that only polls.
     let mut child = start("echo", link.addr());
     let (from, _) = frame(&mut link);
     child.kill().unwrap();
@@ -131,7 +131,7 @@ fn a_killed_peer_is_closed_while_a_child_of_its_lives() {
 }
 
 #[test]
-fn words_of_a_peer_that_was_killed_before_we_looked() {
+fn frames_of_a_peer_killed_before_the_first_poll_are_delivered() {
     let mut link = open();
     let mut child = start("last words", link.addr());
     assert!(!child.wait().unwrap().success());
@@ -143,7 +143,7 @@ fn words_of_a_peer_that_was_killed_before_we_looked() {
 }
 
 #[test]
-fn many_frames_there_and_back() {
+fn many_frames_arrive_in_order_both_ways() {
     let mut link = open();
     let child = start("echo", link.addr());
     let (to, _) = frame(&mut link);

@@ -129,7 +129,7 @@ pub fn killed_inside(mut link: ShmLink, to: PeerId, _parent: Addr) {
 }
 
 #[test]
-fn the_memory_of_another_process() {
+fn memory_of_another_process_is_read_and_written() {
     if let Err(why) = link::cma_allowed() {
         return eprintln!("skipped: {why}");
     }
@@ -161,7 +161,7 @@ fn the_memory_of_another_process() {
 }
 
 #[test]
-fn a_program_that_was_executed_meanwhile_is_left_alone() {
+fn memory_of_a_program_executed_meanwhile_is_not_accessed() {
     if let Err(why) = link::cma_allowed() {
         return eprintln!("skipped: {why}");
     }

@@ -162,7 +162,7 @@ fn a_peer_that_stays_without_descriptors_is_given_up() {
 }
 
 #[test]
-fn a_process_without_descriptors_calls_for_a_while() {
+fn a_process_without_descriptors_tries_to_connect_until_its_patience_ends() {
     for (room, later, patience) in
         [(0, 100, 2000), (1, 100, 2000), (2, 2000, 2000), (0, 100_000, 200), (1, 100_000, 200)]
     {

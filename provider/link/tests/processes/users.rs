@@ -158,7 +158,7 @@ fn users_without_a_mapping_are_not_taken_for_each_other() {
             }
             c
         };
-        // The one that is not mapped takes nobody of uid 65534 for its own, either.
+        // The one that is not mapped takes no process of uid 65534 for its own, either.
         let mut owner = match command("owner", open().addr(), OTHER_UID - u32::from(here), here).spawn() {
             Ok(child) => child,
             Err(e) => return eprintln!("skipped: no user namespaces, or not this program: {e}"),

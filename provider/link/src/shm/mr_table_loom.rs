@@ -1,4 +1,4 @@
-//! An entry of a board under loom: its owner writes it, a peer reads. The twins lack an order.
+//! An entry of a published MR table under loom: its owner writes it, a peer reads. The twins lack an order.
 
 use loom::sync::Arc;
 use loom::thread;
