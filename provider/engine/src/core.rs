@@ -73,7 +73,7 @@ pub(crate) struct Cntr {
     pub(crate) users: usize,
 }
 
-/// Whom to tell of a completion.
+/// What counts a completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tally {
     /// The endpoint's own counter.
@@ -188,7 +188,7 @@ impl Core {
     }
 }
 
-/// What a peer's status means to the one who asked.
+/// What a peer's status means to the initiator.
 pub(crate) fn failure(status: Status) -> Option<Error> {
     match status {
         Status::Ok => None,
@@ -202,7 +202,7 @@ pub(crate) fn failure(status: Status) -> Option<Error> {
     }
 }
 
-/// What the one who asked is told where bytes could not be moved from or to this memory.
+/// The status for an initiator whose bytes could not be moved from or to this memory.
 #[cold]
 pub(crate) fn unmoved(iov: &[Span]) -> Status {
     if iov.iter().any(|s| s.may_vanish()) { Status::Fault } else { Status::Io }

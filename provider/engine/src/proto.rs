@@ -126,7 +126,7 @@ bitflags! {
         const PAUSED = 1 << 3;
         /// The target need not see the access, whose completion is asked for.
         const ONE_SIDED = 1 << 4;
-        /// Frames that nobody will answer are before it, which it must not overtake.
+        /// Frames that the target does not answer are before it, which it must not overtake.
         const BEHIND_UNACKED = 1 << 5;
         /// The peer copies its part of large transfers.
         const HELPED = 1 << 6;
