@@ -14,9 +14,8 @@ use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
-use super::inject::frame;
+use super::header::{Header, frame, push};
 use super::malformed::{Handled, Malformed};
-use super::post::{Header, push};
 use super::request::{Done, In, Meta, Out, Request, Serve};
 use crate::core::{Body, Core, Message, Spans, Tally, failure};
 use crate::types::*;

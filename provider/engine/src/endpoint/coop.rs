@@ -19,11 +19,12 @@
 mod join;
 mod open;
 
-use wire::{Aux, Flags, Head, Op as WireOp, Seg, Status, put};
+use wire::{Aux, Flags, Head, Op as WireOp, Status, put};
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
 use super::coop_copy::CoopHelp;
+use super::header::put_segs;
 use super::peer::{CoopState, Fetches};
 use super::request::{In, Out, Request};
 use crate::core::Core;
@@ -196,9 +197,7 @@ impl<L: RmaLink> Endpoint<L> {
                 let mut frame = Vec::new();
                 put(&mut frame, &Head::new(op, Flags::empty(), Aux::rma(1, out.iov.len()), name, 0));
                 put(&mut frame, &named);
-                for s in out.iov.iter() {
-                    put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
-                }
+                put_segs(&mut frame, &out.iov);
                 let state = self.peer(peer);
                 state.large += 1;
                 state.fetches = Fetches::ByFrames;

@@ -17,6 +17,7 @@ use hmem::Span;
 use wire::{Flags, Head, Op as WireOp, Pieces, Seg, Status, put};
 
 use super::Endpoint;
+use super::header::put_segs;
 use super::malformed::{Fields, Handled, Malformed, parse_segs};
 use super::request::{In, Invited, Out, Request, Serve};
 use crate::core::{Core, unmoved};
@@ -122,9 +123,7 @@ impl<L: RmaLink> Endpoint<L> {
             &mut frame,
             &Pieces { len, piece: len, slot: share.slot.into(), generation: share.generation.into() },
         );
-        for s in iov.iter() {
-            put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
-        }
+        put_segs(&mut frame, &iov);
         self.send_or_queue(peer, &frame);
         self.invited.push((name, PATIENCE));
         None
@@ -219,9 +218,7 @@ impl<L: RmaLink> Endpoint<L> {
         put(&mut frame, &Head::new(WireOp::Cts, flags, segs as u16, req, name));
         put(&mut frame, &(want as u64).to_le_bytes());
         if placed {
-            for s in iov.iter() {
-                put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
-            }
+            put_segs(&mut frame, &iov);
             if let Some(Request::In(i)) = self.requests.get_mut(name) {
                 i.placed = true;
             }

@@ -420,7 +420,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let mut old = Vec::new();
         let mut cntrs = Bound::new();
-        let most = self.peer(frame.from).limits.max_frame - Head::LEN;
+        let most = self.peer(frame.from).limits.max_frame() - Head::LEN;
         let outcome = core.reach(segs, want).and_then(|reached| {
             let (op, datatype) = (
                 op.ok_or(Status::Unsupported)?,

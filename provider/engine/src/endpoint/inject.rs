@@ -8,9 +8,10 @@
 //! without us, as it can what was injected from the host. A peer that did not answer in time, or whose
 //! buffers are not on a device, is not waited for again too soon.
 
-use wire::{Flags, Head, Op as WireOp, Status, put};
+use wire::{Flags, Head, Op as WireOp, Status};
 
 use super::Endpoint;
+use super::header::frame;
 use super::malformed::{Handled, Malformed};
 use super::request::{Done, Followed, In, Out, Request, Then};
 use crate::core::{Body, Core, Spans};
@@ -20,14 +21,6 @@ use link_api::{Frame, PeerId, RmaLink};
 /// Polls for which the receiver is waited for: a few microseconds, a third of what the copy takes that its
 /// answer saves.
 const PATIENCE: u32 = 256;
-
-/// A frame that is kept: its bytes are no application's.
-pub(super) fn frame(head: &Head, payload: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(Head::LEN + payload.len());
-    put(&mut frame, head);
-    frame.extend_from_slice(payload);
-    frame
-}
 
 impl<L: RmaLink> Endpoint<L> {
     /// Injects a message that is not longer than any frame.
@@ -94,7 +87,7 @@ impl<L: RmaLink> Endpoint<L> {
                 self.send_or_queue(peer, &frame(&Head::new(WireOp::Body, Flags::empty(), 0, name, 0), &bytes))
             }
             Some((theirs, _)) => {
-                let most = self.peer(peer).limits.max_frame - Head::LEN;
+                let most = self.peer(peer).limits.max_frame() - Head::LEN;
                 for (at, part) in (from..).step_by(most).zip(bytes.chunks(most)) {
                     let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, at as u64);
                     self.send_or_queue(peer, &frame(&head, part));

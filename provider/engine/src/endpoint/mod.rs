@@ -6,6 +6,7 @@ mod coop;
 mod coop_copy;
 mod gone;
 mod handles;
+mod header;
 mod incoming;
 mod inject;
 mod malformed;

@@ -92,7 +92,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.link.peer_addr(peer),
             self.link.describe(peer),
             limits.eager,
-            limits.max_frame
+            limits.max_frame()
         );
     }
 

@@ -1,10 +1,11 @@
 //! Operations the application starts.
 
 use hmem::{Span, total};
-use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg};
+use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, Seg};
 
 use super::Endpoint;
 use super::bound::{MESSAGE_COST, MOST_SINCE_PROGRESS};
+use super::header::{Header, push};
 use super::peer::CoopState;
 use super::peer::Fetches;
 use super::request::{Done, Out, Request};
@@ -21,16 +22,6 @@ impl From<Refused> for Error {
             Refused::Fault => Error::Io,
         }
     }
-}
-
-/// A frame header, built where it is used.
-pub(super) type Header =
-    arrayvec::ArrayVec<u8, { Head::LEN + 8 + MAX_SEGS * size_of::<RmaSeg>() + MAX_SEGS * size_of::<Seg>() }>;
-
-#[inline]
-pub(super) fn push<T: zerocopy::IntoBytes + zerocopy::Immutable + ?Sized>(h: &mut Header, part: &T) {
-    let fits = h.try_extend_from_slice(part.as_bytes());
-    debug_assert!(fits.is_ok(), "a header longer than any");
 }
 
 impl<L: RmaLink> Endpoint<L> {
@@ -319,7 +310,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let body_len = total(&body);
         // The values come back in one frame, too, even if none went there.
-        if body_len.max(len) + Head::LEN + size_of_val(op.remote) > self.peer(peer).limits.max_frame {
+        if body_len.max(len) + Head::LEN + size_of_val(op.remote) > self.peer(peer).limits.max_frame() {
             return Err(Error::TooBig);
         }
         let report = op.flags.contains(OpFlags::COMPLETION);

@@ -279,7 +279,7 @@ impl<L: RmaLink> Endpoint<L> {
                 }
             };
         let state = &self.peers[peer.0 as usize];
-        let mut most = state.limits.max_frame - Head::LEN;
+        let mut most = state.limits.max_frame() - Head::LEN;
         if on_device(iov) {
             // So that one device copies into one frame while the other copies out of the one before.
             most = most.min((most / 3).max(PIPELINED));

@@ -7,6 +7,7 @@ use wire::{Flags, Head, Op as WireOp, Pieces, Seg, put};
 use crate::core::{Core, Spans};
 use crate::endpoint::Endpoint;
 use crate::endpoint::coop_copy::CoopCopy;
+use crate::endpoint::header::put_segs;
 use crate::endpoint::request::{Done, In, Out, Request, Then};
 use crate::proto::Cut;
 use crate::types::Rma;
@@ -58,9 +59,7 @@ impl<L: RmaLink> Endpoint<L> {
         let mut frame = Vec::with_capacity(Head::LEN + size_of::<Pieces>() + iov.len() * size_of::<Seg>());
         put(&mut frame, &Head::new(WireOp::CoopFetch, Flags::empty(), iov.len() as u16, req, name));
         put(&mut frame, &about);
-        for s in iov.iter() {
-            put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
-        }
+        put_segs(&mut frame, iov);
         self.send_or_queue(peer, &frame);
         if cut.delegated {
             let _ = self.peer(peer).delegated.try_push(counter);
@@ -112,9 +111,7 @@ impl<L: RmaLink> Endpoint<L> {
         );
         put(&mut frame, &about);
         put(&mut frame, named);
-        for s in op.iov {
-            put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
-        }
+        put_segs(&mut frame, op.iov);
         self.send_or_queue(peer, &frame);
         if cut.delegated {
             let _ = self.peer(peer).delegated.try_push(counter);
