@@ -101,7 +101,7 @@ pub(crate) struct Core {
     pub(crate) counted: bool,
     /// Buffers of waiting messages, to be used again.
     spare: Vec<Vec<u8>>,
-    /// Bytes that waiting messages take up, and how many may before peers are told to hold back.
+    /// Bytes that waiting messages take up, and how many may before peers are told to pause.
     pub(crate) waiting: usize,
     pub(crate) waiting_most: usize,
 }

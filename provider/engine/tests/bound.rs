@@ -98,7 +98,7 @@ fn unexpected_messages_beyond_the_quota_stay_with_their_sender() {
         assert!(done.iter().all(|c| c.err.is_none()), "{done:?}");
         let wanted = (0..400).filter(|id| (id / 5) % 3 != 0 || sent[*id] > 256).count();
         assert_eq!(done.len(), wanted);
-        // By now it does not hold back any more.
+        // By now it is not paused any more.
         let src = net.bytes(0, &[7; 100]);
         net[0].send(&msg(1, &[src], 1)).unwrap();
         assert_eq!(net[0].sent().ctx.0, 1, "at once");
@@ -132,7 +132,7 @@ fn injected_messages_that_were_only_offered_fail_with_their_receiver() {
 }
 
 #[test]
-fn a_peer_that_does_not_hold_back_is_cut_off() {
+fn a_peer_that_ignores_a_pause_is_disconnected() {
     let mut net = Net::with(3, Setup::default());
     net[0].set_unexpected_most(MOST);
     let payload = [7; 300];

@@ -173,7 +173,7 @@ fn what_was_asked_for_passes_a_flood() {
 }
 
 /// An application that never makes progress while its messages are taken hears all the same that it is
-/// to hold back.
+/// to pause.
 #[test]
 fn a_node_that_only_sends_learns_of_a_pause() {
     let mut net = Net::with(2, Setup { cq_size: 8, ..Setup::default() });

@@ -25,7 +25,7 @@ use link_api::{PeerId, RmaLink};
 pub(super) const DEPTH: u32 = 4096;
 const DEPTH_MOST: u32 = 1 << 16;
 
-/// Beyond twice what waiting messages may take up: offers of a peer that holds back, and what was in its
+/// Beyond twice what waiting messages may take up: offers of a paused peer, and what was in its
 /// ring before.
 const SLACK: usize = 64 << 20;
 /// Answers that a peer does not take, in bytes: from how many on they are read when they are sent, and
@@ -37,7 +37,7 @@ pub(super) const MANY: usize = 1 << 18;
 const MANY_OF_ONE: usize = 2 * DEPTH_MOST as usize;
 
 /// Bytes sent, with so many for each message, after which it is time to look whether a peer would have us
-/// hold back: an application that only sends need never make progress while its messages are taken.
+/// pause: an application that only sends need never make progress while its messages are taken.
 pub(super) const MOST_SINCE_PROGRESS: usize = 1 << 20;
 pub(super) const MESSAGE_COST: usize = 64;
 
@@ -99,7 +99,7 @@ impl<L: RmaLink> Endpoint<L> {
         } else if !std::mem::replace(&mut state.pause_sent, true) {
             self.paused_peers += 1;
             log::info!(
-                "{}: {} bytes of messages wait to be received; {} is to hold back",
+                "{}: {} bytes of messages wait to be received; {} is to pause",
                 self.link.addr(),
                 core.waiting,
                 self.link.peer_addr(peer)

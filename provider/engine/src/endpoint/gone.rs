@@ -1,7 +1,7 @@
 //! Receives that name a peer which ended, or cannot be reached.
 //!
 //! A receive waits for a peer of which nothing is known, as a send would: it may not have started yet
-//! ([`Link::expect`]). It fails when the peer's end is told of ([`Event::Closed`](crate::Event::Closed)) and
+//! ([`link_api::Link::expect`]). It fails when the peer's end is told of ([`Event::Closed`](link_api::Event::Closed)) and
 //! when a post to it is refused for good. One that is posted after that looks for the peer again, since
 //! another process may have its name by now: it waits if there is a channel or one can be made, and fails
 //! if not.

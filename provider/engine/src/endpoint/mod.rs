@@ -52,7 +52,7 @@ pub(crate) struct Endpoint<L> {
     pieces_taken: usize,
     /// Something large was begun, and no call of progress was made since.
     posting: bool,
-    /// Copies in flight, and the request each is for.
+    /// Operations by handles in flight, and the request each is for.
     in_flight: Vec<(OpId, u64)>,
     /// Requests whose sender is invited, and for how many polls more it is left to that.
     invited: Vec<(u64, u16)>,
@@ -66,7 +66,7 @@ pub(crate) struct Endpoint<L> {
     bytes_since_progress: usize,
     /// Injected messages that were only offered: their bytes, by request.
     kept: Map<u64, Vec<u8>>,
-    /// How many peers were told to hold back.
+    /// How many peers were told to pause.
     paused_peers: u32,
     /// How many requests there may be before they are counted by peer.
     many: usize,

@@ -1,6 +1,6 @@
 //! RMA that needs nothing of its target.
 //!
-//! Peers see each other's registrations ([`Link::exposed`]). So a read, and a write that is large or
+//! Peers see each other's registrations ([`RmaLink::published`]). So a read, and a write that is large or
 //! that is to be delivered when it completes, is one direct copy, made in the call that posts it. A
 //! small write goes into a frame, which takes no time at all; since the registration allows it, it
 //! completes at once, too.

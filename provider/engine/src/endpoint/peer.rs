@@ -71,7 +71,7 @@ pub(crate) struct Peer {
     /// What the way to it can do, as far as that has not turned out otherwise.
     pub(super) limits: Limits,
     /// A message of fewer bytes may be sent eagerly with nothing else to look at: none while frames wait in the
-    /// backlog, while the peer holds back, or before its path is in the log.
+    /// backlog, while the peer is short of room, or before its path is in the log.
     plain_below: usize,
     /// Frames that found no room; they must go before anything else. And how much that is.
     backlog: VecDeque<Vec<u8>>,
