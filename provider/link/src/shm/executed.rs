@@ -146,19 +146,12 @@ impl ShmLink {
     fn look_at_silent(&mut self, silent: &[(u32, String)]) {
         let begin = Instant::now();
         // As long as a channel is not reset, the socket it was made to is open, and nothing else gets its name.
-        let mut sockets = HashMap::new();
-        let wanted: HashSet<&str> = silent.iter().map(|(_, name)| name.as_str()).collect();
-        find_listener(|inode, name| {
-            if wanted.contains(name) {
-                sockets.insert(name.to_owned(), inode);
-            }
-            false
-        });
+        let sockets = listeners(&silent.iter().map(|(_, name)| name.as_str()).collect());
         for (id, name) in silent {
             let peer = &mut self.peers[*id as usize];
             let (Some(out), Some(life)) = (&mut peer.out, &peer.life) else { continue };
             out.ask.asked(begin);
-            if let Some(&socket) = sockets.get(name) {
+            if let Some(&Some(socket)) = sockets.get(name) {
                 let gone = holds(&life.fd, socket) == Some(false);
                 if std::mem::replace(&mut out.ask.missed, gone) && gone {
                     peer.deserted = Some(socket);
@@ -194,6 +187,21 @@ impl ShmLink {
         }
         is_there
     }
+}
+
+/// The numbers of the sockets that listen under these names; `None` where several seem to. Any process, of any user, may
+/// have a socket whose name reads like another one's in this table: with a space behind it, or with a line break
+/// before a whole line. The right one is in the table as well, so that such a name tells nothing.
+fn listeners(wanted: &HashSet<&str>) -> HashMap<String, Option<u64>> {
+    let mut sockets = HashMap::new();
+    find_listener(|inode, name| {
+        if wanted.contains(name) {
+            let known = sockets.entry(name.to_owned()).or_insert(Some(inode));
+            *known = known.filter(|known| *known == inode);
+        }
+        false
+    });
+    sockets
 }
 
 /// The number of the first listening unix socket of this network namespace that is it, by its number and name.
@@ -261,6 +269,26 @@ mod tests {
             .collect();
         assert_eq!(due, [0, 2, 6, 14, 22, 30, 38]);
         assert!(!Ask::new().is_due(Instant::now()));
+    }
+
+    /// Two names that read like it, as another user's process may have them.
+    #[test]
+    fn a_name_that_several_sockets_seem_to_have_tells_nothing() {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::{SocketAddr, UnixListener};
+
+        let (_port, bound) = crate::name::reserve("127.0.0.1:0".parse().unwrap()).unwrap();
+        let name = format!("strait/{bound}");
+        let _listening = listen(bound).unwrap();
+        let find = || listeners(&HashSet::from([name.as_str()]))[&name];
+        let socket = find();
+        assert!(socket.is_some());
+        for like in [format!("{name} "), format!("x\n0 0 0 10000 0 0 1 @{name}")] {
+            let liar = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&like).unwrap()).unwrap();
+            assert_eq!(find(), None, "{like:?}");
+            drop(liar);
+            assert_eq!(find(), socket);
+        }
     }
 
     /// A process forked from this one has the socket, too; this one lets go of it.
