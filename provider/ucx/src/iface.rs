@@ -397,7 +397,7 @@ impl Iface {
 
     /// The link need not remember a peer that is gone, unless something here still names it.
     pub(crate) fn let_go(&mut self, peer: PeerId) {
-        let shared = self.shared.iter().chain(&self.stuck).any(|s| s.peer == peer);
+        let shared = self.shared.iter().chain(&self.stuck).any(|s| s.copy.peer == peer);
         let shared = shared || help::helps(self, peer);
         let named = shared || self.eps.contains_key(&peer) || self.remote.names(peer);
         if !named && !self.link.is_connected(peer) {
