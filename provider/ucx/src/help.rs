@@ -5,13 +5,14 @@ use hmem::{Kind, Span};
 use link::ShmLink;
 use link_api::{Grant, PeerId, PieceCounter, Way};
 use wire::Seg;
+use wire::ucx::Share;
 use xfer::{BYTES_PER_CALL, CoopCopy, MAX_HELPED};
 
 use crate::attr::MAX_IOV;
-use crate::frame::word;
+use crate::frame::{Refusal, take};
 use crate::iface::Iface;
 use crate::region::{Region, Slot};
-use crate::share::{SLOT_AT, TURN, WORDS, request};
+use crate::share::request;
 
 /// A peer's put or get of memory here, of which pieces are copied on this side.
 #[derive(Debug)]
@@ -23,21 +24,32 @@ pub(crate) struct Helping {
     there: ArrayVec<Seg, MAX_IOV>,
 }
 
-/// A peer accesses memory of ours, and we may help.
-pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<()> {
-    let (addr, len) = (word(body, 0)? as usize, word(body, 1)?);
-    let (piece, name) = (word(body, 2)?, word(body, 3)?);
-    let share = PieceCounter { slot: (name >> TURN) as u16, generation: name & ((1 << TURN) - 1) };
-    let slot = Slot::unpack(body.get(SLOT_AT..)?)?;
-    let parts = body.get(8 * WORDS..)?.chunks_exact(16);
-    let there: ArrayVec<Seg, MAX_IOV> = parts
-        .map(|part| Some(Seg { addr: word(part, 0)?.into(), len: word(part, 1)?.into() }))
-        .collect::<Option<_>>()?;
+/// What a peer tells of its put (1) or get of memory here: what is copied, the memory and the slot of its key, and the
+/// peer's own memory.
+type Told = (CoopCopy, usize, Option<Slot>, ArrayVec<Seg, MAX_IOV>);
+
+fn told(from: PeerId, put: u8, body: &[u8]) -> Result<Told, Refusal> {
+    let mut rest = body;
+    let share: Share = take(&mut rest)?;
+    let mut there = ArrayVec::new();
+    while !rest.is_empty() {
+        there.try_push(take(&mut rest)?).map_err(|_| "it names too many parts")?;
+    }
+    let (slot, generation) = share.counter();
+    let counter = PieceCounter { slot, generation };
     // The other way round: what the peer gets is put there. The peer's memory is allowed by its offer.
     let way = if put != 0 { Way::Get } else { Way::Put };
-    let copy = CoopCopy::join(from, share, (len, piece), &there, Grant::Request(request(share)), way)?;
+    let size = (share.len.get(), share.piece.get());
+    let copy = CoopCopy::join(from, counter, size, &there, Grant::Request(request(counter)), way)
+        .ok_or("pieces or parts do not make up the transfer")?;
+    Ok((copy, share.addr.get() as usize, Slot::from_wire(share.slot), there))
+}
+
+/// A peer accesses memory of ours, and we may help.
+pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Result<(), Refusal> {
+    let (copy, addr, slot, there) = told(from, put, body)?;
     // The peer has closed what had this counter before, and waits for no report of it.
-    i.helping.retain(|h| h.copy.peer != from || h.copy.counter.slot != share.slot);
+    i.helping.retain(|h| h.copy.peer != from || h.copy.counter.slot != copy.counter.slot);
     // SAFETY: the domain outlives its interfaces.
     let md = unsafe { &*i.md };
     // Without help the peer copies all of it.
@@ -47,13 +59,13 @@ pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<
         || copy.cut.piece > BYTES_PER_CALL
         || slot.is_some_and(|slot| !md.regions.is_current(slot))
     {
-        return Some(());
+        return Ok(());
     }
     if let Some(region) = md.regions.access(addr, copy.len, None, |region| region) {
         i.helping.push_back(Helping { copy, addr, region, there });
         go_on(i);
     }
-    Some(())
+    Ok(())
 }
 
 /// Copies pieces of the first of the peers' transfers, as many as one call may; how many.
@@ -104,5 +116,44 @@ pub(crate) fn ends(i: &mut Iface, peer: PeerId) {
 pub(crate) fn closes(i: &mut Iface) {
     for h in std::mem::take(&mut i.helping) {
         h.report(&mut i.link);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::put;
+
+    use super::*;
+
+    fn frame(parts: usize) -> Vec<u8> {
+        let mut frame = Vec::new();
+        let len = 1 << 20;
+        put(
+            &mut frame,
+            &Share {
+                addr: 0x1000.into(),
+                len: len.into(),
+                piece: (len / 2).into(),
+                counter: Share::name(3, 9),
+                slot: Slot::to_wire(None),
+                zero: 0.into(),
+            },
+        );
+        (0..parts).for_each(|_| put(&mut frame, &Seg { addr: 0x2000.into(), len: len.into() }));
+        frame
+    }
+
+    #[test]
+    fn what_a_peer_tells_of_its_put_is_understood_or_refused() {
+        let (copy, addr, slot, there) = told(PeerId(5), 1, &frame(MAX_IOV)).unwrap();
+        assert_eq!((copy.peer, copy.len, copy.cut.pieces), (PeerId(5), 1 << 20, 2));
+        assert_eq!(copy.counter, PieceCounter { slot: 3, generation: 9 });
+        assert_eq!((addr, slot, there.len()), (0x1000, None, MAX_IOV));
+        let refusal = |bytes: &[u8]| told(PeerId(5), 1, bytes).map(drop);
+        assert_eq!(refusal(&frame(MAX_IOV + 1)), Err("it names too many parts"));
+        assert_eq!(refusal(&frame(0)), Err("pieces or parts do not make up the transfer"));
+        for short in [0, size_of::<Share>() - 1, size_of::<Share>() + 1] {
+            assert_eq!(refusal(&frame(1)[..short]), Err("it is too short"), "{short} bytes");
+        }
     }
 }

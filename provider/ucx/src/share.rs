@@ -5,10 +5,6 @@
 //! remote memory, if its progress comes to it meanwhile, takes pieces too and copies them the other way round. If
 //! not, it takes none, and all is copied here as it would have been anyway: no side waits for the other to begin.
 //!
-//! ```text
-//! | SHARE, put?, parts, 0 | address | length | bytes of a piece | counter, turn | slot of the key, 0 | parts: address, length; ... |
-//! ```
-//!
 //! When there are no more pieces, the owner reports in shared memory how many it has done. Until then an operation of
 //! which it took any is in flight. If it is cancelled or its endpoint destroyed, the owner's permission ends
 //! ([`RmaLink::revoke`]), so that UCX's memory is not accessed once it was given back.
@@ -17,23 +13,19 @@ use arrayvec::ArrayVec;
 use link_api::{Grant, Link, PieceCounter, RmaLink, Way};
 use ucx_sys::{self as ucx, Completion, Status};
 use wire::Seg;
+use wire::ucx::{Head, Kind, Share};
 use xfer::{CoopCopy, Cut};
+use zerocopy::IntoBytes;
 
 use crate::attr::MAX_IOV;
 use crate::direct::{self, Access};
 use crate::ep::Ep;
 use crate::ffi::complete;
-use crate::frame::{HEAD, SHARE};
 use crate::iface::Iface;
 use crate::region::Slot;
 
-/// Bits of a share's name that tell its turn.
-pub(crate) const TURN: u32 = 48;
-/// Words before the parts; the key's slot is in the last two.
-pub(crate) const WORDS: usize = 6;
-pub(crate) const SLOT_AT: usize = 8 * 4;
-/// Longest frame.
-const MAX: usize = HEAD + 8 * (WORDS + 2 * MAX_IOV);
+/// Longest frame that tells of one.
+const MAX: usize = Head::LEN + size_of::<Share>() + MAX_IOV * size_of::<Seg>();
 const _: () = assert!(MAX <= crate::frame::MAX_FRAME);
 
 /// Bytes from which on it is worth a frame, and from which on also where more of the peer's frames wait: of many
@@ -76,18 +68,20 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     let share = i.link.pieces_open(e.peer)?;
     let way = if access.put { Way::Put } else { Way::Get };
     let mut copy = CoopCopy::open(e.peer, share, access.len, cut, Grant::Agreed, way);
+    let about = Share {
+        addr: access.addr.into(),
+        len: (access.len as u64).into(),
+        piece: (cut.piece as u64).into(),
+        counter: Share::name(share.slot, share.generation),
+        slot: Slot::to_wire(direct::slot(access.rkey)),
+        zero: 0.into(),
+    };
     let mut frame = ArrayVec::<u8, MAX>::new();
     let mut say = |bytes: &[u8]| frame.try_extend_from_slice(bytes);
-    let name = u64::from(share.slot) << TURN | share.generation;
-    let head = [SHARE, access.put.into(), access.local.len() as u8, 0];
-    let mut said = say(&head);
-    for word in [access.addr, access.len as u64, cut.piece as u64, name] {
-        said = said.and_then(|()| say(&word.to_ne_bytes()));
-    }
-    said = said.and_then(|()| say(&Slot::pack(direct::slot(access.rkey)))).and_then(|()| say(&[0; 4]));
+    let mut said = say(&Head::bytes(Kind::Share, access.put.into())).and_then(|()| say(about.as_bytes()));
     for part in &access.local {
-        said = said.and_then(|()| say(&part.addr().to_ne_bytes()));
-        said = said.and_then(|()| say(&(part.len() as u64).to_ne_bytes()));
+        let part = Seg { addr: part.addr().into(), len: (part.len() as u64).into() };
+        said = said.and_then(|()| say(part.as_bytes()));
     }
     let peer = e.peer;
     let remote = [Seg { addr: access.addr.into(), len: (access.len as u64).into() }];
