@@ -10,11 +10,13 @@
 //!   that travel on their own (`transfer`).
 //! - `proto`: the one choice of protocol.
 //! - `work`: operations that wait for a counter.
-//! - [`testkit`]: two endpoints in one process, without any IO.
+//!
+//! The tests drive it by the crate `strait-testkit`: endpoints in one process, without any IO.
 
 #![forbid(unsafe_code)]
 
 mod av;
+mod config;
 mod core;
 mod domain;
 mod endpoint;
@@ -23,12 +25,12 @@ mod hash;
 mod matching;
 mod pool;
 mod proto;
-pub mod testkit;
 mod types;
 mod work;
 
 pub use crate::core::{Iov, RmaIov};
-pub use domain::{Cntrs, Config, Domain, EpConfig, MrId, Reg};
+pub use config::{Cntrs, Config, EpConfig, MrId, Reg};
+pub use domain::Domain;
 pub use link_api;
 pub use proto::{pieces, pieces_by};
 pub use types::*;

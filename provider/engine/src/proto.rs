@@ -1,34 +1,21 @@
-//! The one choice of protocol.
+//! How the bytes of an operation travel: [`choose`] alone decides that.
+//!
+//! It decides from what is known without trying: the peer's path, the operation, and what was tried for it already.
+//! What a plan needs beyond that (room, a counter, an exported handle) its executor finds out; where that is not to
+//! be had it says so in [`Op::tried`] and chooses again. Frames always serve.
 
-use std::ops::RangeInclusive;
+mod cut;
 
-use link_api::{MAX_PIECES, Path};
+use bitflags::bitflags;
+use hmem::Span;
+use link_api::{Path, RmaCaps};
 
-/// Bytes from which on it is worth a message to the other side that both copy.
-const SHARED: usize = 64 << 10;
-/// Up to so many each copies a half, always the same one, so that its cache has it the next time.
-const HALVES: usize = 1 << 20;
-/// Pieces they take of more: large enough that a system call is little beside it, small enough that neither
-/// waits long for the other's last one.
-const PIECE: RangeInclusive<usize> = 128 << 10..=256 << 10;
-/// How many pieces there are, where their size is in that range.
-const PIECES: usize = 8;
+pub(crate) use cut::Cut;
+pub use cut::{pieces, pieces_by};
 
-/// Most bytes of which each copies a half while more messages are behind.
-const GIVEN: usize = 8 << 20;
-
-/// How the bytes of an operation get to the other side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Proto {
-    /// InUse the frame that tells of them.
-    Eager,
-    /// The frame says where they are; the other side fetches them (directly, or asks for frames).
-    Rendezvous,
-}
-
-/// What the choice depends on: a peer's path.
+/// What the way to a peer allows.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Thresholds {
+pub(crate) struct Limits {
     /// Most bytes of payload that travel eagerly.
     pub(crate) eager: usize,
     /// Most that do, of many in a row: one side then copies while the other does, which one alone would not gain by.
@@ -37,92 +24,316 @@ pub(crate) struct Thresholds {
     pub(crate) fits: usize,
     /// Longest frame.
     pub(crate) max_frame: usize,
+    /// How the peer's memory is accessed, and ours by the peer.
+    pub(crate) rma: RmaCaps,
 }
 
-/// How a transfer of `len` bytes that one side could copy alone is cut so that both sides copy it: bytes of a
-/// piece, and how many there are.
-pub fn pieces(len: usize) -> (usize, u16) {
-    if len <= HALVES {
-        return Thresholds::halves(len);
-    }
-    let piece = (len / PIECES).clamp(*PIECE.start(), *PIECE.end()).max(len.div_ceil(MAX_PIECES.into()));
-    let piece = piece.next_multiple_of(4096);
-    (piece, len.div_ceil(piece) as u16)
-}
-
-/// How many pieces a peer makes of `len` bytes by `piece` each. `None`: none of ours would, since they are no whole
-/// pages, or so small that copying them would take us much longer than to copy it all at once.
-pub fn pieces_by(len: usize, piece: usize) -> Option<u16> {
-    if piece == 0 || piece % 4096 != 0 || len == 0 {
-        return None;
-    }
-    let pieces = u16::try_from(len.div_ceil(piece)).ok().filter(|n| *n <= MAX_PIECES)?;
-    (pieces <= 2 || piece >= *PIECE.start()).then_some(pieces)
-}
-
-impl Thresholds {
+impl Limits {
     /// The path's, but no more than fits a frame beside the longest header.
     pub(crate) fn new(path: &Path) -> Self {
-        let &Path { max_frame, eager, eager_in_a_row, .. } = path;
+        let &Path { max_frame, eager, eager_in_a_row, rma, .. } = path;
         let fits = max_frame.saturating_sub(wire::EAGER_HEAD);
         let in_a_row = eager_in_a_row.max(eager).min(fits);
-        Thresholds { eager: eager.min(fits), in_a_row, fits, max_frame }
+        Limits { eager: eager.min(fits), in_a_row, fits, max_frame, rma }
     }
 
-    /// For `len` bytes of a message or an RMA write. What is injected is copied at once, whatever
-    /// the threshold is set to, as long as it fits. `posting`: whether this is one of many in a row, which is noted of
-    /// what is large.
-    #[inline]
-    pub(crate) fn choose(&self, len: usize, inject: bool, posting: &mut bool) -> Proto {
-        let most = match inject {
-            true => self.fits,
-            false if len <= self.eager => self.eager,
-            false if std::mem::replace(posting, true) => self.in_a_row,
-            false => 0,
-        };
-        if len <= most { Proto::Eager } else { Proto::Rendezvous }
+    /// Whether host memory is accessed in the call.
+    pub(crate) fn is_sync(&self) -> bool {
+        self.rma.contains(RmaCaps::SYNC)
     }
 
-    /// Whether a half of `len` bytes may be left to the other side while there is more to do here.
-    #[inline]
-    pub(crate) fn may_give(len: usize) -> bool {
-        (SHARED..=GIVEN).contains(&len)
+    /// Whether memory here is accessed by handles, because it can be and there is no quicker way.
+    pub(crate) fn is_by_handles(&self, memory: Memory) -> bool {
+        match memory {
+            Memory::Host => self.rma.contains(RmaCaps::HOST_HANDLES) && !self.is_sync(),
+            Memory::Device => self.rma.contains(RmaCaps::DEVICE_HANDLES),
+            Memory::Both => self.rma.contains(RmaCaps::HOST_HANDLES | RmaCaps::DEVICE_HANDLES),
+        }
     }
+}
 
-    /// Two pieces.
-    pub(crate) fn halves(len: usize) -> (usize, u16) {
-        (len.div_ceil(2).next_multiple_of(4096), 2)
+/// Which memory an operation has on this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// The host's alone.
+    Host,
+    /// Devices' alone.
+    Device,
+    /// Some of either.
+    Both,
+}
+
+impl Memory {
+    pub(crate) fn of(iov: &[Span]) -> Memory {
+        let has = |device: bool| iov.iter().any(|s| !s.is_empty() && s.can(hmem::Caps::DEVICE) == device);
+        match (has(true), has(false)) {
+            (false, _) => Memory::Host,
+            (true, false) => Memory::Device,
+            (true, true) => Memory::Both,
+        }
     }
+}
 
-    /// For `len` bytes that one side could copy alone: bytes of a piece, and how many there are, if
-    /// both sides had better copy.
-    pub(crate) fn pieces(len: usize) -> Option<(usize, u16)> {
-        (len >= SHARED).then(|| pieces(len))
+/// How a peer says that segments of its memory may be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// By frames alone.
+    Frames,
+    /// By the CPU.
+    Cpu,
+    /// By an operation of the link's, with the handles that the peer has sent.
+    Handles,
+}
+
+impl Reach {
+    pub(crate) fn of(flags: wire::Flags) -> Reach {
+        if flags.contains(wire::Flags::HANDLES) {
+            Reach::Handles
+        } else if flags.contains(wire::Flags::DIRECT) {
+            Reach::Cpu
+        } else {
+            Reach::Frames
+        }
+    }
+}
+
+/// Which side of an operation this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Sends a message.
+    Send,
+    /// Writes memory of the peer's.
+    Write,
+    /// Reads memory of the peer's.
+    Read,
+    /// Takes in what the peer has offered: a message, or what it writes. The peer's memory is reached so.
+    Fetch(Reach),
+    /// Answers a read. The peer's memory is reached so.
+    Serve(Reach),
+}
+
+bitflags! {
+    /// What holds of an operation.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct When: u16 {
+        /// The bytes have to leave the buffer before the call returns.
+        const INJECT = 1;
+        /// It completes when the bytes are where they belong.
+        const DELIVERY = 1 << 1;
+        /// Large operations were posted before it, and none was waited for since.
+        const IN_A_ROW = 1 << 2;
+        /// The peer is short of room for messages.
+        const PAUSED = 1 << 3;
+        /// The target need not see the access, whose completion is asked for.
+        const ONE_SIDED = 1 << 4;
+        /// Frames that nobody will answer are before it, which it must not overtake.
+        const BEHIND_UNACKED = 1 << 5;
+        /// The peer copies its part of large transfers.
+        const HELPED = 1 << 6;
+        /// There is more to do here, so that the peer had better copy.
+        const DELEGATE = 1 << 7;
+        /// Operations by handles are in flight or to come, so that the sender had better start this one.
+        const INVITE = 1 << 8;
+        /// Answers to the peer wait for room already.
+        const LAGGING = 1 << 9;
+    }
+}
+
+bitflags! {
+    /// Plans that came to nothing.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Tried: u8 {
+        /// [`Plan::ByHandles`].
+        const HANDLES = 1;
+        /// [`Plan::InCall`].
+        const IN_CALL = 1 << 1;
+        /// [`Plan::Cooperative`].
+        const COOPERATIVE = 1 << 2;
+        /// [`Plan::Invite`].
+        const INVITE = 1 << 3;
+        /// [`Plan::OfferAndWait`].
+        const WAIT = 1 << 4;
+        /// [`Plan::OneSidedFrame`], or another plan of one side alone.
+        const ONE_SIDED = 1 << 5;
+    }
+}
+
+/// An operation, as far as the choice depends on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Op {
+    pub(crate) role: Role,
+    /// Bytes to be moved.
+    pub(crate) len: usize,
+    pub(crate) memory: Memory,
+    pub(crate) when: When,
+    pub(crate) tried: Tried,
+}
+
+impl Op {
+    pub(crate) fn new(role: Role, len: usize, iov: &[Span], when: When) -> Op {
+        Op { role, len, memory: Memory::of(iov), when, tried: Tried::empty() }
+    }
+}
+
+/// How the bytes of an operation travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// There are none.
+    Nothing,
+    /// Inside the frame that tells of them.
+    Eager,
+    /// Likewise, although they are many: one side copies while the other does, since more are to come.
+    EagerInARow,
+    /// The frame says where they are, or are to go, and the peer moves them: in the call if it can, or it asks for
+    /// frames.
+    Rendezvous,
+    /// The peer is offered a message whose bytes were copied aside, and asks for them when it has room.
+    OfferKept,
+    /// The peer is offered an injected message of a device's, and the call waits a little for the peer to say
+    /// where the device is to put it.
+    OfferAndWait,
+    /// A write inside a frame that the target does not answer, complete when it is sent.
+    OneSidedFrame,
+    /// One get or put that is over when the call returns.
+    InCall,
+    /// Both sides copy pieces.
+    Cooperative(Cut),
+    /// An operation in flight, by handles: started here, or, where this side initiates, by the peer.
+    ByHandles,
+    /// The sender of a message is invited to put it where this side says, by handles.
+    Invite,
+    /// In frames that this side asks for, or sends as they are asked for.
+    Frames,
+    /// Not at all: what is injected has to fit a frame.
+    TooBig,
+}
+
+/// How the bytes of `op` travel on a path with these limits.
+#[inline]
+pub(crate) fn choose(limits: &Limits, op: &Op) -> Plan {
+    match op.role {
+        Role::Send => choose_send(limits, op),
+        Role::Write | Role::Read => {
+            choose_one_sided(limits, op).unwrap_or_else(|| choose_by_target(limits, op))
+        }
+        Role::Fetch(reach) => choose_fetch(limits, op, reach),
+        Role::Serve(reach) => choose_serve(limits, op, reach),
+    }
+}
+
+/// Inside its frame, if it fits. What is injected is copied at once, whatever the threshold is set to.
+fn choose_eager(limits: &Limits, op: &Op) -> Option<Plan> {
+    if op.len <= limits.eager || (op.when.contains(When::INJECT) && op.len <= limits.fits) {
+        Some(Plan::Eager)
+    } else {
+        let in_a_row = op.when & (When::IN_A_ROW | When::INJECT) == When::IN_A_ROW;
+        (in_a_row && op.len <= limits.in_a_row).then_some(Plan::EagerInARow)
+    }
+}
+
+/// Whether this side sends handles of its memory for the peer to use.
+fn exports(limits: &Limits, op: &Op, in_frame: bool) -> bool {
+    (!in_frame || op.memory != Memory::Host)
+        && op.len > 0
+        && !op.when.contains(When::INJECT)
+        && !op.tried.contains(Tried::HANDLES)
+        && limits.is_by_handles(op.memory)
+}
+
+fn choose_send(limits: &Limits, op: &Op) -> Plan {
+    let eager = choose_eager(limits, op);
+    let inject = op.when.contains(When::INJECT);
+    if exports(limits, op, eager.is_some()) {
+        return Plan::ByHandles;
+    }
+    match eager {
+        Some(_) if op.when.contains(When::PAUSED) && inject => Plan::OfferKept,
+        Some(_) if op.when.contains(When::PAUSED) => Plan::Rendezvous,
+        Some(_)
+            if inject
+                && op.memory != Memory::Host
+                && !op.when.contains(When::DELIVERY)
+                && !op.tried.contains(Tried::WAIT) =>
+        {
+            Plan::OfferAndWait
+        }
+        Some(eager) => eager,
+        None if inject => Plan::TooBig,
+        None => Plan::Rendezvous,
+    }
+}
+
+/// An access that needs nothing of its target.
+fn choose_one_sided(limits: &Limits, op: &Op) -> Option<Plan> {
+    let may = op.when.contains(When::ONE_SIDED) && !op.tried.contains(Tried::ONE_SIDED);
+    if !may || op.len == 0 || !limits.is_sync() || op.memory != Memory::Host {
+        return None;
+    }
+    let in_frame = op.role == Role::Write && choose_eager(limits, op).is_some();
+    if in_frame && !op.when.contains(When::DELIVERY) {
+        return Some(Plan::OneSidedFrame);
+    }
+    // A copy would overtake what is in frames.
+    let may = !op.when.contains(When::BEHIND_UNACKED);
+    may.then(|| choose_cooperative(op).unwrap_or(Plan::InCall))
+}
+
+fn choose_cooperative(op: &Op) -> Option<Plan> {
+    let may = op.when.contains(When::HELPED) && !op.tried.contains(Tried::COOPERATIVE);
+    let cut = may.then(|| Cut::of(op.len, op.when.contains(When::DELEGATE)))?;
+    Some(Plan::Cooperative(cut?))
+}
+
+/// An access that the target has a part in.
+fn choose_by_target(limits: &Limits, op: &Op) -> Plan {
+    let is_write = op.role == Role::Write;
+    let eager = if is_write {
+        choose_eager(limits, op)
+    } else {
+        (op.len <= limits.eager).then_some(Plan::Rendezvous)
+    };
+    if exports(limits, op, eager.is_some()) {
+        return Plan::ByHandles;
+    }
+    match eager {
+        Some(plan) => plan,
+        None if is_write && op.when.contains(When::INJECT) => Plan::TooBig,
+        None => Plan::Rendezvous,
+    }
+}
+
+fn choose_fetch(limits: &Limits, op: &Op, reach: Reach) -> Plan {
+    match reach {
+        _ if op.len == 0 => Plan::Nothing,
+        Reach::Cpu if limits.is_sync() && op.memory == Memory::Host => match choose_cooperative(op) {
+            Some(plan) => plan,
+            None if !op.tried.contains(Tried::IN_CALL) => Plan::InCall,
+            None => Plan::Frames,
+        },
+        Reach::Handles if op.when.contains(When::INVITE) && !op.tried.contains(Tried::INVITE) => Plan::Invite,
+        Reach::Handles if !op.tried.contains(Tried::HANDLES) => Plan::ByHandles,
+        _ => Plan::Frames,
+    }
+}
+
+fn choose_serve(limits: &Limits, op: &Op, reach: Reach) -> Plan {
+    let is_short = op.len <= limits.eager;
+    match reach {
+        _ if op.len == 0 => Plan::Nothing,
+        Reach::Cpu
+            if limits.is_sync()
+                && op.memory == Memory::Host
+                && !is_short
+                && !op.tried.contains(Tried::IN_CALL) =>
+        {
+            Plan::InCall
+        }
+        Reach::Handles if !op.tried.contains(Tried::HANDLES) => Plan::ByHandles,
+        // Read now, before a later write can change it.
+        _ if is_short && !op.when.contains(When::LAGGING) => Plan::Eager,
+        _ => Plan::Frames,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peers_pieces_are_pages_and_not_many() {
-        for (len, piece) in [(60_000, 1), (0, 4096), (8192, 0), (1 << 20, 4096), (1 << 20, (1 << 19) - 1)] {
-            assert_eq!(pieces_by(len, piece), None, "{len} by {piece}");
-        }
-        assert_eq!(pieces_by(usize::MAX, 1 << 17), None);
-        assert_eq!((pieces_by(8192, 4096), pieces_by(1, 4096)), (Some(2), Some(1)));
-    }
-
-    #[test]
-    fn pieces_are_all_of_it_and_none_is_empty() {
-        let near = |at: usize| (-2..=2).map(move |by| at.saturating_add_signed(by));
-        let most = if cfg!(miri) { 200 } else { 20_000 };
-        for len in (1..=most).flat_map(|n| near(n * 4096)).filter(|len| *len >= SHARED) {
-            for (piece, pieces) in [Thresholds::halves(len)].into_iter().chain(Thresholds::pieces(len)) {
-                assert_eq!(len.div_ceil(piece), usize::from(pieces), "{len} bytes by {piece}");
-                assert_eq!(pieces_by(len, piece), Some(pieces), "{len} bytes by {piece}");
-            }
-        }
-    }
-}
+mod tests;

@@ -75,3 +75,13 @@ impl Work {
         Tally { endpoint, also: self.completion }
     }
 }
+
+impl WorkOp {
+    /// The endpoint it is for, if it is for one.
+    pub(crate) fn ep(&self) -> Option<EpId> {
+        match self {
+            WorkOp::Send { ep, .. } | WorkOp::Rma { ep, .. } | WorkOp::Atomic { ep, .. } => Some(*ep),
+            WorkOp::Recv { .. } | WorkOp::CntrAdd { .. } | WorkOp::CntrSet { .. } => None,
+        }
+    }
+}

@@ -1,8 +1,8 @@
 //! Atomics, on memory of the host and of a device.
 
-use engine::testkit::*;
 use engine::{Access, Atomic, Cntrs, Ctx, Error, OpFlags, Reg, What};
 use hmem::{AtomicOp, Datatype, Span};
+use testkit::*;
 use wire::RmaSeg;
 
 fn atomic<'a>(op: AtomicOp, operand: &'a [Span], remote: &'a [RmaSeg], ctx: usize) -> Atomic<'a> {

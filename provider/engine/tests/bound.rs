@@ -1,7 +1,7 @@
 //! What peers may take up of us, and that nothing is lost or waits for ever when it is a lot.
 
-use engine::testkit::*;
 use engine::{ADDR_UNSPEC, Access, Cntrs, Ctx, Error, OpFlags, Pattern, Recv, Reg, Send, What};
+use testkit::*;
 use wire::{Flags, Head, Op};
 use zerocopy::IntoBytes;
 
@@ -12,7 +12,7 @@ const MOST: usize = 8000;
 const DEPTH: usize = 50;
 
 /// Two nodes, the second of which lets little wait.
-fn net(direct: bool) -> Net {
+fn net(direct: Direct) -> Net {
     let mut net = Net::with(2, Setup { direct, cq_size: 1 << 20, ..Setup::default() });
     for at in 0..2 {
         let ep = net[at].ep;
@@ -42,7 +42,7 @@ fn post(net: &mut Net, id: usize) -> Result<usize, Error> {
 
 #[test]
 fn messages_that_nobody_asks_for_wait_with_their_sender() {
-    for direct in [true, false] {
+    for direct in Direct::ALL {
         let mut net = net(direct);
         let mut sent = Vec::new();
         for id in 0.. {
@@ -111,7 +111,7 @@ fn messages_that_nobody_asks_for_wait_with_their_sender() {
 
 #[test]
 fn injected_messages_that_were_only_offered_fail_with_their_receiver() {
-    let mut net = net(true);
+    let mut net = net(Direct::InCall);
     let mut n = 0;
     while post(&mut net, 5 * 3 * n).is_ok() {
         n += 1;
@@ -164,7 +164,8 @@ fn a_peer_that_does_not_hold_back_is_cut_off() {
 #[test]
 fn answers_that_a_peer_does_not_take_are_kept_within_bounds() {
     // Reads of which no answer finds room, far beyond what would be copied.
-    let mut net = Net::with(2, Setup { direct: false, capacity: 1, cq_size: 1 << 20, ..Setup::default() });
+    let mut net =
+        Net::with(2, Setup { direct: Direct::Never, capacity: 1, cq_size: 1 << 20, ..Setup::default() });
     let (memory, dst) = (net.bytes(1, &pattern(200, 1)), net.memory(0, 200));
     net[1].share(memory, 1);
     let ep = net[0].ep;

@@ -1,8 +1,8 @@
 //! Operations that wait for a counter.
 
-use engine::testkit::*;
 use engine::{ADDR_UNSPEC, CntrId, Ctx, Error, OpFlags, Pattern, What, Work, WorkOp};
 use hmem::{AtomicOp, Datatype, Span};
+use testkit::*;
 
 fn work(id: usize, trigger: CntrId, threshold: u64, completion: Option<CntrId>, op: WorkOp) -> Work {
     Work { id: Ctx(id), trigger, threshold, completion, op }

@@ -1,8 +1,8 @@
 //! Devices' memory that the other side's device reaches: one copy, and what becomes of it.
 
-use engine::testkit::*;
 use engine::{ADDR_UNSPEC, Config, Ctx, Error, OpFlags, Pattern, Peek, Send, What};
 use hmem::Span;
+use testkit::*;
 
 fn net() -> Net {
     Net::with(3, Setup { peer_access: true, ..Setup::default() })

@@ -1,13 +1,13 @@
 //! Floods in every constellation: nobody waits for ever, nothing is lost, nothing overtakes, and whoever
 //! behaves is not cut off.
 
-use engine::testkit::*;
 use engine::{ADDR_UNSPEC, Access, Error, OpFlags, Pattern, Recv, Reg, Send};
+use testkit::*;
 
 const MOST: usize = 8000;
 const DEPTH: usize = 20;
 
-fn net(nodes: usize, direct: bool, seed: u64) -> Net {
+fn net(nodes: usize, direct: Direct, seed: u64) -> Net {
     let mut net = Net::with(nodes, Setup { direct, seed, cq_size: 1 << 20, ..Setup::default() });
     for at in 0..nodes {
         let ep = net[at].ep;
@@ -93,7 +93,9 @@ fn net_len(ways: &[(usize, usize)]) -> usize {
 
 /// Each of these, with and without direct access, and heard in several orders.
 fn flooded(ways: &[(usize, usize)]) {
-    for (direct, seed) in [(true, 1), (false, 2), (true, 3), (false, 4)] {
+    for (direct, seed) in
+        Direct::ALL.into_iter().zip([1, 2, 3, 4]).chain([(Direct::InCall, 5), (Direct::AnyOrder, 6)])
+    {
         let mut net = net(net_len(ways), direct, seed);
         let sent = fill(&mut net, ways);
         assert!(sent.iter().all(|n| *n >= DEPTH), "{sent:?}");
@@ -126,7 +128,7 @@ fn everybody_and_everybody() {
 /// Who is full of what it did not ask for still gets what it did, and serves its memory.
 #[test]
 fn what_was_asked_for_passes_a_flood() {
-    for direct in [true, false] {
+    for direct in Direct::ALL {
         let mut net = net(3, direct, 5);
         // One that floods, and stops short of as many operations as it may have under way.
         let mut n = 0;
@@ -204,7 +206,7 @@ fn who_only_sends_is_told_as_well() {
 /// Of one that dies what has arrived whole is still there, and no more; the other's flood goes on.
 #[test]
 fn one_of_two_that_flood_dies() {
-    for direct in [true, false] {
+    for direct in Direct::ALL {
         let mut net = net(3, direct, 7);
         let sent = fill(&mut net, &[(1, 0), (2, 0)]);
         let before = net[0].unexpected();

@@ -1,9 +1,9 @@
 //! When operations complete, when they may start, and what happens where there is no room.
 
-use engine::testkit::*;
 use engine::{Cntrs, Config, Error, OpFlags, Send};
 use hmem::Span;
 use link_api::Gone;
+use testkit::*;
 
 const DELIVERY: OpFlags = OpFlags::COMPLETION.union(OpFlags::DELIVERY);
 const FENCE: OpFlags = OpFlags::COMPLETION.union(OpFlags::FENCE);
@@ -208,7 +208,7 @@ fn answers_that_find_no_room_are_kept() {
 #[test]
 fn nothing_overtakes_an_answer_that_waits_for_room() {
     for read_next in [true, false] {
-        let mut net = Net::with(2, Setup { direct: false, ..Setup::default() });
+        let mut net = Net::with(2, Setup { direct: Direct::Never, ..Setup::default() });
         let (dst, target) = (net.memory(0, 3000), net.memory(1, 3000));
         net[1].share(target, 1);
         net[1].recv(&from_any(&[], 0)).unwrap();
@@ -231,7 +231,7 @@ fn nothing_overtakes_an_answer_that_waits_for_room() {
 
 #[test]
 fn large_messages_both_ways_through_one_frame_of_room() {
-    let mut net = Net::with(2, Setup { capacity: 1, direct: false, ..Setup::default() });
+    let mut net = Net::with(2, Setup { capacity: 1, direct: Direct::Never, ..Setup::default() });
     let mut room = Vec::new();
     for round in 0..4 {
         for me in 0..2 {
@@ -255,7 +255,7 @@ fn large_messages_both_ways_through_one_frame_of_room() {
 
 #[test]
 fn many_large_messages_share_the_way() {
-    let mut net = Net::with(3, Setup { direct: false, capacity: 4, ..Setup::default() });
+    let mut net = Net::with(3, Setup { direct: Direct::Never, capacity: 4, ..Setup::default() });
     let rooms: Vec<Span> = (0..12).map(|_| net.memory(2, 20_000)).collect();
     for (i, room) in rooms.iter().enumerate() {
         net[2].recv(&with_tag(&[*room], i as u64, i)).unwrap();

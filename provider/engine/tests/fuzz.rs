@@ -2,9 +2,9 @@
 //! in its place, and when anybody works. Seeds are in `__fuzz__`; plain `cargo test` runs these and so
 //! many random ones, `cargo bolero test -p strait-engine peer` searches for more.
 
-use engine::testkit::*;
 use engine::{ADDR_UNSPEC, Atomic, Config, Ctx, OpFlags, Pattern, Recv, Send};
 use hmem::{AtomicOp, Datatype, Span};
+use testkit::*;
 use wire::RmaSeg;
 
 /// The bytes, front to back; zeros once they are used up.
@@ -98,7 +98,7 @@ fn peer() {
         let config = Config { virt_addr: how & 1 != 0, rma_order: how & 2 != 0 };
         let setup = Setup {
             config,
-            direct: how & 4 != 0,
+            direct: Direct::ALL[usize::from(how >> 6 & 2 | how >> 2 & 1)],
             looks: how & 32 != 0,
             capacity: 16,
             cq_size: 1000,

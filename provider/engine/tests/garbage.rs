@@ -1,9 +1,9 @@
 //! A peer that sends whatever it likes.
 
-use engine::testkit::*;
 use engine::{Access, Atomic, Config, Ctx, OpFlags, Pattern, Recv, Reg, Send, What};
 use hmem::{AtomicOp, Datatype, Span};
 use proptest::prelude::*;
+use testkit::*;
 use wire::Op;
 
 /// What the evil node 1 does next.
@@ -97,7 +97,45 @@ fn involve(net: &mut Net, to: usize, base: usize, memory: Span) -> (usize, usize
     (started, 2)
 }
 
-fn attack(direct: bool, rma_order: bool, deeds: &[Evil]) {
+/// What the evil node does next, or what it has others do.
+fn do_evil(net: &mut Net, deed: &Evil, shared: Span, his: Span) {
+    match deed {
+        Evil::Noise(bytes) => net.inject(1, 0, bytes.clone()),
+        Evil::Frame { op, flags, aux, words, payload } => {
+            let mut frame = vec![*op, *flags];
+            frame.extend(aux.to_le_bytes());
+            frame.extend(words.iter().flat_map(|w| number(*w, shared).to_le_bytes()));
+            frame.resize((frame.len() + payload).min(512), *op);
+            net.inject(1, 0, frame);
+        }
+        Evil::Mutate { at, byte, cut } => {
+            net[1].progress();
+            net.tamper(1, 0, |frame| {
+                if let Some(b) = (!frame.is_empty()).then(|| at.index(frame.len())) {
+                    frame[b] = *byte;
+                    frame.truncate(if *cut { b } else { frame.len() });
+                }
+            });
+        }
+        Evil::Work => {
+            for at in 0..3 {
+                net[at].progress();
+            }
+        }
+        Evil::Take => {
+            let rx = net[0].rx;
+            let room = [his.part(8200, 400).unwrap()];
+            net[0].recv(&from_any(&room, 1)).unwrap();
+            let untagged = from_any(&room, 1);
+            let pattern = Pattern { tag: Some((0, u64::MAX)), ..untagged.pattern };
+            net[0].recv(&Recv { pattern, ..untagged }).unwrap();
+            // Whether or not they took something, they are not in the way of others.
+            while net[0].cancel(rx, Ctx(1)).is_ok() {}
+        }
+    }
+}
+
+fn attack(direct: Direct, rma_order: bool, deeds: &[Evil]) {
     let config = Config { virt_addr: false, rma_order };
     let mut net = Net::with(3, Setup { config, direct, capacity: 16, cq_size: 1000, ..Setup::default() });
     let shared: Vec<Span> = (0..3).map(|at| net.bytes(at, &[at as u8; 3000])).collect();
@@ -113,40 +151,7 @@ fn attack(direct: bool, rma_order: bool, deeds: &[Evil]) {
     let (tx2, rx2) = involve(&mut net, 2, 200, mine);
     let (mut tx, mut rx) = (Vec::new(), Vec::new());
     for deed in deeds {
-        match deed {
-            Evil::Noise(bytes) => net.inject(1, 0, bytes.clone()),
-            Evil::Frame { op, flags, aux, words, payload } => {
-                let mut frame = vec![*op, *flags];
-                frame.extend(aux.to_le_bytes());
-                frame.extend(words.iter().flat_map(|w| number(*w, shared[1]).to_le_bytes()));
-                frame.resize((frame.len() + payload).min(512), *op);
-                net.inject(1, 0, frame);
-            }
-            Evil::Mutate { at, byte, cut } => {
-                net[1].progress();
-                net.tamper(1, 0, |frame| {
-                    if let Some(b) = (!frame.is_empty()).then(|| at.index(frame.len())) {
-                        frame[b] = *byte;
-                        frame.truncate(if *cut { b } else { frame.len() });
-                    }
-                });
-            }
-            Evil::Work => {
-                for at in 0..3 {
-                    net[at].progress();
-                }
-            }
-            Evil::Take => {
-                let rx = net[0].rx;
-                let room = [his.part(8200, 400).unwrap()];
-                net[0].recv(&from_any(&room, 1)).unwrap();
-                let untagged = from_any(&room, 1);
-                let pattern = Pattern { tag: Some((0, u64::MAX)), ..untagged.pattern };
-                net[0].recv(&Recv { pattern, ..untagged }).unwrap();
-                // Whether or not they took something, they are not in the way of others.
-                while net[0].cancel(rx, Ctx(1)).is_ok() {}
-            }
-        }
+        do_evil(&mut net, deed, shared[1], his);
         tx.extend(net[0].tx());
         rx.extend(net[0].rx());
     }
@@ -193,7 +198,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn a_peer_harms_nobody_but_himself(
-        direct in any::<bool>(),
+        direct in prop::sample::select(&Direct::ALL[..]),
         rma_order in any::<bool>(),
         deeds in prop::collection::vec(evil(), 0..80),
     ) {
@@ -216,7 +221,7 @@ fn words(words: &[u64]) -> Vec<u8> {
 /// A request for more bytes than an eager message keeps, or than there are.
 #[test]
 fn nobody_asks_for_what_a_request_does_not_have() {
-    let mut net = Net::with(2, Setup { direct: false, ..Setup::default() });
+    let mut net = Net::with(2, Setup { direct: Direct::Never, ..Setup::default() });
     let src = net.memory(0, 100);
     let flags = OpFlags::COMPLETION | OpFlags::DELIVERY;
     net[0].send(&Send { flags, ..msg(1, &[src], 1) }).unwrap();
@@ -262,7 +267,7 @@ fn lengths_that_overflow_are_out_of_range() {
 /// Node 0 reads from node 1 in frames; what else comes for that request changes nothing.
 #[test]
 fn an_answer_comes_from_whom_was_asked_in_order_and_whole() {
-    let mut net = Net::with(3, Setup { direct: false, ..Setup::default() });
+    let mut net = Net::with(3, Setup { direct: Direct::Never, ..Setup::default() });
     let (src, dst) = (net.bytes(1, &pattern(600, 1)), net.memory(0, 600));
     net[1].share(src, 1);
     net[0].rma(&read(1, &[dst], &[there(0, 600, 1)], 7)).unwrap();
@@ -291,7 +296,7 @@ fn an_answer_comes_from_whom_was_asked_in_order_and_whole() {
 /// The same for a message: its bytes come from its sender, who sends them once however often asked.
 #[test]
 fn a_payload_is_sent_once_and_taken_from_its_sender() {
-    let mut net = Net::with(3, Setup { direct: false, ..Setup::default() });
+    let mut net = Net::with(3, Setup { direct: Direct::Never, ..Setup::default() });
     let (src, dst) = (net.bytes(0, &pattern(600, 1)), net.memory(1, 600));
     net[1].recv(&from_any(&[dst], 1)).unwrap();
     net[0].send(&msg(1, &[src], 2)).unwrap();

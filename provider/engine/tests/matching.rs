@@ -1,8 +1,8 @@
 //! Which message goes to which receive: address vectors, multi-receive buffers, peeks, cancels.
 
-use engine::testkit::*;
 use engine::{ADDR_UNSPEC, Ctx, EpId, Error, FiAddr, OpFlags, Pattern, Peek, Recv, RxId, Send, What};
 use hmem::Span;
+use testkit::*;
 
 fn anyone(tag: Option<(u64, u64)>) -> Pattern {
     Pattern { src: ADDR_UNSPEC, tag }
@@ -137,7 +137,7 @@ fn a_cancelled_receive_is_told_of_and_takes_nothing() {
 
 #[test]
 fn a_receive_with_bytes_on_the_way_is_beyond_cancelling() {
-    let mut net = Net::with(2, Setup { direct: false, ..Setup::default() });
+    let mut net = Net::with(2, Setup { direct: Direct::Never, ..Setup::default() });
     let (src, dst, rx) = (net.memory(0, 3000), net.memory(1, 3000), net[1].rx);
     net[1].recv(&from_any(&[dst], 1)).unwrap();
     net[0].send(&msg(1, &[src], 1)).unwrap();
@@ -157,7 +157,7 @@ fn multi(net: &mut Net, len: usize) -> Span {
 
 #[test]
 fn a_multi_receive_buffer_fills_up_and_is_given_back_with_its_last_message() {
-    for (direct, waiting) in [(true, false), (true, true), (false, false), (false, true)] {
+    for (direct, waiting) in Direct::ALL.into_iter().flat_map(|d| [(d, false), (d, true)]) {
         let mut net = Net::with(2, Setup { direct, ..Setup::default() });
         let rx = net[1].rx;
         net[1].rx_set_min_multi_recv(rx, 100);
@@ -178,7 +178,7 @@ fn a_multi_receive_buffer_fills_up_and_is_given_back_with_its_last_message() {
         let mut got = net[1].rx();
         // Messages by rendezvous may complete late, but the buffer comes back with the last.
         let backs: Vec<_> = got.iter().map(|c| c.what.contains(What::MULTI_RECV)).collect();
-        assert_eq!(backs, [false, false, false, true], "{direct} {waiting}");
+        assert_eq!(backs, [false, false, false, true], "{direct:?} {waiting}");
         got.sort_by_key(|c| (c.buf, c.len));
         let places: Vec<_> = got.iter().map(|c| (c.ctx.0, c.err, (c.buf - room.addr()), c.len)).collect();
         assert_eq!(
@@ -215,7 +215,7 @@ fn a_message_longer_than_what_is_left_of_a_multi_receive_buffer_is_cut() {
 
 #[test]
 fn a_cancelled_multi_receive_buffer_is_given_back_once_nothing_is_coming_in() {
-    let mut net = Net::with(2, Setup { direct: false, ..Setup::default() });
+    let mut net = Net::with(2, Setup { direct: Direct::Never, ..Setup::default() });
     let rx = net[1].rx;
     multi(&mut net, 5000);
     net[1].cancel(rx, Ctx(42)).unwrap();

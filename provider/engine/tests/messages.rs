@@ -1,8 +1,8 @@
 //! Messages, whichever way they travel.
 
-use engine::testkit::*;
 use engine::{Completion, Error, OpFlags, Send, What};
 use hmem::Span;
+use testkit::*;
 
 /// How a message gets across.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,24 +13,54 @@ enum Path {
     FromDevice,
     ToDevice,
     DeviceToDevice,
+    /// By handles of host memory, and of a device's at one side or at both.
+    Handles,
+    HandlesFromDevice,
+    HandlesToDevice,
+    HandlesAnyOrder,
 }
 
-const PATHS: [Path; 6] =
-    [Path::Eager, Path::Direct, Path::Frames, Path::FromDevice, Path::ToDevice, Path::DeviceToDevice];
+const PATHS: [Path; 10] = [
+    Path::Eager,
+    Path::Direct,
+    Path::Frames,
+    Path::FromDevice,
+    Path::ToDevice,
+    Path::DeviceToDevice,
+    Path::Handles,
+    Path::HandlesFromDevice,
+    Path::HandlesToDevice,
+    Path::HandlesAnyOrder,
+];
 
 impl Path {
     fn net(self, capacity: usize) -> Net {
-        Net::with(2, Setup { direct: self != Path::Frames, capacity, ..Setup::default() })
+        let direct = match self {
+            Path::Frames => Direct::Never,
+            Path::Handles | Path::HandlesFromDevice | Path::HandlesToDevice => Direct::Later,
+            Path::HandlesAnyOrder => Direct::AnyOrder,
+            _ => Direct::InCall,
+        };
+        Net::with(2, Setup { direct, capacity: capacity.max(direct.least_capacity()), ..Setup::default() })
     }
 
     fn len(self) -> usize {
         if self == Path::Eager { 200 } else { 3001 }
     }
 
+    /// Operations that end later which a message takes. A device's memory has no handles here, so that it
+    /// is the receiver's, or else the sender's, that counts.
+    fn operations(self) -> usize {
+        match self {
+            Path::Handles | Path::HandlesAnyOrder | Path::HandlesFromDevice | Path::HandlesToDevice => 1,
+            _ => 0,
+        }
+    }
+
     /// Memory at the sender.
     fn source(self, net: &mut Net, len: usize) -> Span {
         match self {
-            Path::FromDevice | Path::DeviceToDevice => net.device(len),
+            Path::FromDevice | Path::DeviceToDevice | Path::HandlesFromDevice => net.device(len),
             _ => net.memory(0, len),
         }
     }
@@ -38,7 +68,7 @@ impl Path {
     /// Memory at the receiver.
     fn room(self, net: &mut Net, len: usize) -> Span {
         match self {
-            Path::ToDevice | Path::DeviceToDevice => net.device(len),
+            Path::ToDevice | Path::DeviceToDevice | Path::HandlesToDevice => net.device(len),
             _ => net.memory(1, len),
         }
     }
@@ -103,6 +133,7 @@ fn every_path_delivers_whether_the_receive_or_the_message_is_first() {
                         assert_eq!(net[1].look(dst, bytes.len()), bytes, "{case:?}");
                         assert_eq!(net[1].look(dst.part(bytes.len(), 10).unwrap(), 10), [0; 10]);
                         assert_eq!(net.direct_accesses() > 0, path == Path::Direct, "{case:?}");
+                        assert_eq!(net.device_copies(), path.operations(), "{case:?}");
                         net.assert_idle();
                     }
                 }
@@ -173,7 +204,7 @@ fn an_endpoint_talks_to_itself() {
 
 #[test]
 fn messages_of_one_sender_match_in_order_whatever_their_size() {
-    for direct in [true, false] {
+    for direct in Direct::ALL {
         for capacity in [1, 2, 64] {
             let mut net = Net::with(2, Setup { direct, capacity, ..Setup::default() });
             let lens = [3000, 10, 700, 0, 5000, 1, 256, 257];

@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use engine::testkit::*;
 use engine::{ADDR_UNSPEC, Completion, Ctx, Error, OpFlags, Pattern, Recv, Send, What};
 use hmem::Span;
 use proptest::prelude::*;
+use testkit::*;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -46,7 +46,12 @@ fn step(nodes: usize) -> impl Strategy<Value = Step> {
 }
 
 fn program() -> impl Strategy<Value = Program> {
-    let setup = (1..6usize, any::<bool>(), any::<bool>(), prop_oneof![Just(0), Just(40), Just(256)])
+    let setup = (
+        1..6usize,
+        prop::sample::select(&Direct::ALL[..]),
+        any::<bool>(),
+        prop_oneof![Just(0), Just(40), Just(256)],
+    )
         .prop_map(|(capacity, direct, looks, eager)| Setup {
             eager,
             eager_in_a_row: 3 * eager,
@@ -290,11 +295,12 @@ impl Run {
     fn drain(&mut self) {
         let nodes = self.nodes;
         for _ in 0..10_000 {
-            let mut busy = false;
-            for (from, to) in (0..nodes).flat_map(|f| (0..nodes).map(move |t| (f, t))) {
-                busy |= self.net.in_flight(from, to) > 0;
+            let ways = || (0..nodes).flat_map(|f| (0..nodes).map(move |t| (f, t)));
+            for (from, to) in ways() {
                 self.step(&Step::Deliver { from, to });
             }
+            let frames = ways().any(|(from, to)| self.net.in_flight(from, to) > 0);
+            let busy = frames || self.net.operations_in_flight() > 0;
             if !busy && (0..nodes).all(|at| self.net[at].progress() == 0) {
                 return;
             }

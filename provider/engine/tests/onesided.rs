@@ -1,8 +1,8 @@
 //! RMA that needs nothing of its target.
 
-use engine::testkit::*;
 use engine::{Access, Config, Error, OpFlags, Reg, Rma};
 use hmem::Span;
+use testkit::*;
 
 const LONG: usize = 3000;
 

@@ -1,15 +1,17 @@
 //! Memory that is given back although operations on it are under way.
 
-use engine::testkit::*;
 use engine::{ADDR_UNSPEC, Access, Ctx, Error, OpFlags, Pattern, Peek, Recv, Reg, Send};
+use testkit::*;
 
 const LENS: [usize; 3] = [3000, 40_000, 700_000];
 
-/// Kinds of nets: direct access or frames, and whether something was fetched directly before, so that
+/// Kinds of nets: each way of direct access, and whether something was fetched directly before, so that
 /// both sides copy what is large.
 fn nets() -> impl Iterator<Item = (String, Net)> {
-    [(true, false), (true, true), (false, false)].into_iter().flat_map(|(direct, warm)| {
+    let cold = Direct::ALL.map(|direct| (direct, false));
+    cold.into_iter().chain([(Direct::InCall, true)]).flat_map(|(direct, warm)| {
         [1, 64].into_iter().map(move |capacity| {
+            let capacity = capacity.max(direct.least_capacity());
             let mut net = Net::with(2, Setup { direct, capacity, ..Setup::default() });
             net.set_boards(true);
             if warm {
@@ -19,7 +21,7 @@ fn nets() -> impl Iterator<Item = (String, Net)> {
                 net.settle();
                 assert_eq!((net[0].sent().err, net[1].received().err), (None, None));
             }
-            (format!("direct {direct}, warm {warm}, {capacity} frames"), net)
+            (format!("direct {direct:?}, warm {warm}, {capacity} frames"), net)
         })
     })
 }

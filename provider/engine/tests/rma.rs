@@ -1,19 +1,20 @@
 //! Memory of peers: writes, reads, registrations, counters, order.
 
-use engine::testkit::*;
 use engine::{Access, Cntrs, Config, Ctx, Error, OpFlags, Reg, Rma, What};
 use hmem::{Kind, Span};
+use testkit::*;
 
 const LENS: [usize; 8] = [0, 1, 255, 256, 257, 512, 3000, 20_000];
 
 #[test]
 fn writes_and_reads_of_all_sizes_reach_the_right_bytes() {
-    for direct in [true, false] {
+    for direct in Direct::ALL {
         for (here_is_device, there_is_device) in [(false, false), (true, false), (false, true), (true, true)]
         {
             for capacity in [1, 64] {
                 for len in LENS {
                     let case = (direct, here_is_device, there_is_device, capacity, len);
+                    let capacity = capacity.max(direct.least_capacity());
                     let mut net = Net::with(2, Setup { direct, capacity, ..Setup::default() });
                     let mut pick =
                         |device, at| if device { net.device(len + 20) } else { net.memory(at, len + 20) };
@@ -55,7 +56,7 @@ fn writes_and_reads_of_all_sizes_reach_the_right_bytes() {
 
 #[test]
 fn pieces_here_and_pieces_there_need_not_fit_each_other() {
-    for (direct, len) in [(true, 200), (true, 3000), (false, 200), (false, 3000)] {
+    for (direct, len) in Direct::ALL.into_iter().flat_map(|d| [(d, 200), (d, 3000)]) {
         let mut net = Net::with(2, Setup { direct, ..Setup::default() });
         let (a, b) = (net.memory(1, len), net.memory(1, len));
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -85,7 +86,7 @@ fn pieces_here_and_pieces_there_need_not_fit_each_other() {
 #[test]
 fn the_target_refuses_what_it_has_not_allowed() {
     for len in [100, 3000] {
-        for direct in [true, false] {
+        for direct in Direct::ALL {
             let mut net = Net::with(2, Setup { direct, ..Setup::default() });
             let (local, target) = (net.memory(0, len), net.memory(1, len));
             let iov = [target];
@@ -129,7 +130,8 @@ fn both_sides_of_a_transfer_are_equally_long() {
 
 #[test]
 fn cq_data_tells_the_target_once_the_bytes_are_there() {
-    for (len, direct) in [(0, true), (100, true), (3000, true), (3000, false)] {
+    let large = Direct::ALL.map(|direct| (3000, direct));
+    for (len, direct) in [(0, Direct::InCall), (100, Direct::InCall)].into_iter().chain(large) {
         let mut net = Net::with(2, Setup { direct, ..Setup::default() });
         let (local, target) = (net.bytes(0, &pattern(len, 1)), net.memory(1, len));
         net[1].share(target, 1);
@@ -150,7 +152,8 @@ fn cq_data_tells_the_target_once_the_bytes_are_there() {
 
 #[test]
 fn each_access_counts_once_at_the_endpoint_and_once_at_the_registration() {
-    for (len, direct) in [(100, true), (3000, true), (3000, false)] {
+    let large = Direct::ALL.map(|direct| (3000, direct));
+    for (len, direct) in [(100, Direct::InCall)].into_iter().chain(large) {
         let mut net = Net::with(2, Setup { direct, ..Setup::default() });
         let (local, target) = (net.memory(0, len), net.memory(1, len));
         let mr = net[1].share(target, 1);
@@ -193,7 +196,8 @@ fn each_access_counts_once_at_the_endpoint_and_once_at_the_registration() {
 
 #[test]
 fn every_registration_of_one_operation_counts() {
-    for (len, direct) in [(60, true), (3000, true), (3000, false)] {
+    let large = Direct::ALL.map(|direct| (3000, direct));
+    for (len, direct) in [(60, Direct::InCall)].into_iter().chain(large) {
         for is_write in [true, false] {
             let mut net = Net::with(2, Setup { direct, ..Setup::default() });
             let local = net.memory(0, 3 * len);
@@ -212,7 +216,7 @@ fn every_registration_of_one_operation_counts() {
             assert_eq!(net[0].sent().err, None);
             for &(r, w) in &cntrs {
                 let counted = (net[1].cntr_read(r), net[1].cntr_read(w));
-                assert_eq!(counted, if is_write { (0, 1) } else { (1, 0) }, "{len} {direct}");
+                assert_eq!(counted, if is_write { (0, 1) } else { (1, 0) }, "{len} {direct:?}");
             }
             net.assert_idle();
         }
@@ -222,7 +226,7 @@ fn every_registration_of_one_operation_counts() {
 /// The owner may change memory as soon as the read is counted.
 #[test]
 fn a_read_counts_when_the_bytes_have_been_read() {
-    let mut net = Net::with(2, Setup { direct: false, capacity: 1, ..Setup::default() });
+    let mut net = Net::with(2, Setup { direct: Direct::Never, capacity: 1, ..Setup::default() });
     let (local, target) = (net.memory(0, 5000), net.bytes(1, &pattern(5000, 1)));
     let mr = net[1].share(target, 1);
     let cntr = net[1].cntr_open();
@@ -316,7 +320,7 @@ fn insist(net: &mut Net, op: &Rma<'_>) -> usize {
 #[test]
 fn rma_takes_effect_in_the_order_it_was_posted() {
     let config = Config { virt_addr: false, rma_order: true };
-    for direct in [true, false] {
+    for direct in Direct::ALL {
         for capacity in [1, 3, 64] {
             for device_here in [false, true] {
                 let mut net = Net::with(2, Setup { config, direct, capacity, ..Setup::default() });
@@ -345,7 +349,7 @@ fn rma_takes_effect_in_the_order_it_was_posted() {
                     assert_eq!(
                         net[0].look(dst, len),
                         pattern(3000, i)[..len],
-                        "{direct} {capacity} {device_here} {i}"
+                        "{direct:?} {capacity} {device_here} {i}"
                     );
                 }
                 assert!(net[0].tx().iter().all(|c| c.err.is_none()));
@@ -379,7 +383,7 @@ fn a_read_that_finds_no_room_for_its_answer_does_not_see_later_writes() {
 #[test]
 fn a_refused_write_does_not_loosen_the_order() {
     let config = Config { virt_addr: false, rma_order: true };
-    let mut net = Net::with(2, Setup { config, direct: false, ..Setup::default() });
+    let mut net = Net::with(2, Setup { config, direct: Direct::Never, ..Setup::default() });
     let (target, large, small) = (net.memory(1, 3000), net.bytes(0, &[1; 3000]), net.bytes(0, &[2; 3000]));
     net[1].share(target, 1);
     net[0].rma(&write(1, &[large], &[there(0, 3000, 77)], 1)).unwrap();
@@ -424,7 +428,7 @@ fn registered_memory_that_is_not_mapped_is_an_error_to_the_initiator_alone() {
     {
         let case = (rma_order, answered, len);
         let config = Config { rma_order, ..Setup::default().config };
-        let mut net = Net::with(2, Setup { direct: false, config, ..Setup::default() });
+        let mut net = Net::with(2, Setup { direct: Direct::Never, config, ..Setup::default() });
         let (local, good) = (net.memory(0, len), net.memory(1, len));
         let hole = unmapped(3000);
         net[1].share(hole, 1);

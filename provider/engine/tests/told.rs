@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use engine::Send;
-use engine::testkit::*;
+use testkit::*;
 use wire::{Flags, Head, Op, Pieces, Seg, put};
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());

@@ -108,8 +108,8 @@ pub trait Link {
         PollFrame::Unknown
     }
 
-    /// Another frame of this peer, if one is there (and the frame before was released); to be given back like one of [`Link::poll`]. `None` may
-    /// come before all are taken.
+    /// Another frame of this peer, if one is there; to be called, and the frame to be given back, like
+    /// [`Link::poll`] and its. `None` may come before all are taken.
     #[inline]
     fn poll_frame_from(&mut self, _from: PeerId) -> Option<Frame> {
         None
@@ -178,9 +178,9 @@ pub trait Link {
     /// `false` means that something is there already.
     fn arm(&mut self) -> bool;
 
-    /// A descriptor that poll(2) finds readable when there is something to do: an event to poll, room for a frame that
-    /// found none, or a channel where [`Refused::Busy`] said that there is none yet. That holds provided that [`Link::arm`]
-    /// returned true and [`Link::poll`] was not called since. `None`: this link has none, and is polled.
+    /// A descriptor that poll(2) finds readable when there is something to do: an event to poll, room for a frame
+    /// that found none, or a channel where [`Refused::Busy`] said that there is none yet; provided that
+    /// [`Link::arm`], which looks for the same, returned true and [`Link::poll`] was not called since. `None`: this link has none, and is polled.
     fn wait_fd(&self) -> Option<RawFd> {
         None
     }

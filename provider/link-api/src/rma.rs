@@ -217,7 +217,7 @@ pub trait RmaLink: Link {
     }
 
     /// Takes back what frames to this peer allowed under the name of this request of ours: accesses by
-    /// it end with [`NoDirect::Revoked`]. When it returns `Ok`, the peer is in none any more.
+    /// it end with [`NoDirect::Revoked`], and operations of the peer's in flight fail. When it returns `Ok`, the peer is in none any more.
     fn revoke(&mut self, _from: PeerId, _request: u64) -> Result<(), InUse> {
         Ok(())
     }
@@ -225,7 +225,7 @@ pub trait RmaLink: Link {
     /// The peer is done with a request that was taken back: the same name may be used again.
     fn renew(&mut self, _to: PeerId, _request: u64) {}
 
-    /// Takes back all that peers may access, for good. When it returns `Ok`, none accesses memory of this endpoint
+    /// Takes back all that peers may access, for good; the caller has cancelled its own operations in flight. When it returns `Ok`, none accesses memory of this endpoint
     /// any more; nothing is to be posted any more in either case.
     fn close(&mut self) -> Result<(), InUse> {
         Ok(())

@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use engine::testkit::{from, msg, pattern, there, write};
 use engine::{Access, AvId, Cntrs, Completion, Config, CqId, Domain, EpConfig, EpId, Error};
 use engine::{OpFlags, Reg, RxId, Send};
 use hmem::Span;
 use link::{OpenOptions, ShmLink};
 use link_api::Link as _;
+use testkit::{from, msg, pattern, there, write};
 use wire::Addr;
 
 const TIMEOUT: Duration = Duration::from_millis(60);

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use common::{MemoryLink, Node, Pair, patient, readable};
-use engine::testkit::pattern;
 use engine::{Completion, FiAddr, OpFlags, What};
 use hmem::Span;
 use link::ShmLink;
 use runtime::{Deadline, Idle, Progress, Step, Watched};
+use testkit::pattern;
 
 /// Runs a test over either link.
 macro_rules! over_both {

@@ -39,7 +39,7 @@ pub enum Op {
     /// The initiator of a large read or write has begun to do it piece by piece, and its target may
     /// copy pieces too.
     Lend = 13,
-    /// An allocation of a device's memory, and how the other side reaches it.
+    /// Memory of the sender's, a device's or the host's, and how the other side reaches it.
     Handle = 14,
     /// The receiver is short of room for messages that nobody asked for yet, so that they are to be
     /// offered (`Rts`) and not sent; or it no longer is.
@@ -97,8 +97,8 @@ bitflags::bitflags! {
         const FETCH = 16;
         /// The atomic carries compare values.
         const COMPARE = 32;
-        /// The segments are a device's memory, which `Handle` frames have told of.
-        const DEVICE = 64;
+        /// The segments are memory that `Handle` frames have told of, to be reached by these.
+        const HANDLES = 64;
     }
 }
 

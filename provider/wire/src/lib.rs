@@ -9,7 +9,7 @@
 //! |---|---|---|---|---|
 //! | `Eager` | tag | cq data | – | `req` u64 if `ACK`, payload |
 //! | `Rts` | tag | cq data | segments | [`Offer`], segments x [`Seg`] |
-//! | `Cts` | sender's req | taker's req | segments if `DEVICE` | bytes wanted, u64, segments x [`Seg`] |
+//! | `Cts` | sender's req | taker's req | segments if `HANDLES` | bytes wanted, u64, segments x [`Seg`] |
 //! | `Data` | taker's req | offset | – | payload |
 //! | `Fin` | req | bytes | [`Status`] | – |
 //! | `Write` | req if `ACK` | cq data | rma segments | rma x [`RmaSeg`], payload |
@@ -30,8 +30,8 @@
 //! `Write` and friends address memory as libfabric's `fi_rma_iov` does: an offset or address, a
 //! length, and the key of a registration of the target.
 //!
-//! With `DEVICE`, segments are of a device's memory, in allocations that the same sender's `Handle`
-//! frames have told of before. A `Cts` with it asks that the bytes be put into those segments; a `Fin`
+//! With `HANDLES`, segments are in memory, of a device or of the host, that the same sender's `Handle` frames have
+//! told of before, and are accessed by these. A `Cts` with it asks that the bytes be put into those segments; a `Fin`
 //! to the taker's request then says that they were. An `Invite` asks for that too, of a sender that takes the
 //! one piece of its counter; when the taker has taken it, it gets the bytes itself.
 //!

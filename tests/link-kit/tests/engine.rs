@@ -3,13 +3,13 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use engine::testkit::{from, from_any, msg, pattern, read, tagged, there, with_tag, write};
 use engine::{
     Access, Atomic, Cntrs, Completion, Config, CqId, Ctx, Domain, EpConfig, EpId, Error, OpFlags, Reg, RxId,
 };
 use hmem::{AtomicOp, Datatype, Span};
 use link_kit::keyed::{KeyedLink, KeyedNet, Pace};
 use link_kit::text;
+use testkit::{from, from_any, msg, pattern, read, tagged, there, with_tag, write};
 
 /// A domain with one endpoint, which has the other one as its only peer.
 struct Node {

@@ -4,13 +4,13 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use engine::testkit::{from, msg, pattern};
 use engine::{AvId, Cntrs, Completion, Config, CqId, Domain, EpConfig, EpId, RxId};
 use hmem::Span;
 use link::{Links, OpenOptions};
 use link_api::{Link as _, RmaLink};
 use link_kit::keyed::{KeyedNet, Pace};
 use link_kit::text;
+use testkit::{from, msg, pattern};
 use wire::Addr;
 
 struct Node<L> {
@@ -93,8 +93,6 @@ fn peers_of_either_link_exchange_messages() {
 }
 
 #[test]
-#[ignore = "the engine keeps the limits that a forgotten number had (Endpoint::release), and learn() does not ask anew: \
-            frames longer than Path::max_frame"]
 fn a_number_that_was_a_peers_of_one_link_may_be_one_of_anothers() {
     let mut net = KeyedNet::new(Pace::default());
     let names = [net.name(), net.name()];

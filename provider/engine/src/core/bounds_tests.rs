@@ -1,6 +1,8 @@
 //! The memory that a peer names, against a model that lists every byte.
 
 use super::*;
+use crate::config::Reg;
+use wire::RmaSeg;
 
 fn config(virt_addr: bool) -> Config {
     Config { virt_addr, rma_order: false }

@@ -13,9 +13,11 @@
 use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;
 
+use super::Endpoint;
 use super::inject::frame;
+use super::malformed::{Handled, Malformed};
 use super::post::{Header, push};
-use super::{Done, Endpoint, In, Meta, Out, Request, Serve};
+use super::request::{Done, In, Meta, Out, Request, Serve};
 use crate::core::{Body, Core, Message, Spans, Tally, failure};
 use crate::types::*;
 use link_api::{PeerId, RmaLink};
@@ -123,14 +125,14 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    pub(super) fn on_hold(&mut self, peer: PeerId, head: &Head) -> Option<()> {
+    pub(super) fn on_hold(&mut self, peer: PeerId, head: &Head) -> Handled {
         let on = match head.data.get() {
             0 => false,
             1 => true,
-            _ => return None,
+            _ => return Err(Malformed::Data),
         };
         self.peer(peer).set_holds(on);
-        Some(())
+        Ok(())
     }
 
     /// Offers an injected message to one who wants no more of them sent: we keep the bytes.
@@ -184,13 +186,13 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// A write or atomic of ours that nobody was to hear of came to nothing.
-    pub(super) fn on_refused(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
-        let err = failure(Status::from_u16(head.aux.get()))?;
+    pub(super) fn on_refused(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
+        let err = failure(Status::from_u16(head.aux.get())).ok_or(Malformed::Status)?;
         let state = self.peer(peer);
-        state.unanswered = state.unanswered.checked_sub(1)?;
+        state.unanswered = state.unanswered.checked_sub(1).ok_or(Malformed::Status)?;
         let what = What::WRITE | if head.data.get() == 1 { What::ATOMIC } else { What::RMA };
         self.fail_start(core, Ctx(0), what, 0, Tally::PLAIN, err);
-        Some(())
+        Ok(())
     }
 
     /// So many bytes more are owed to a peer.

@@ -1,11 +1,14 @@
 //! Frames that peers send. Nothing in them is believed.
 
-use arrayvec::ArrayVec;
 use hmem::{AtomicOp, Datatype, NotApplied, total};
-use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status, put, take, take_many};
+use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status, put};
 
-use super::{Endpoint, Fetches, Landing, Meta, Request, Then};
-use crate::core::{Body, Bound, Core, Message, Reach, Reached, RecvOp, unmoved};
+use super::Endpoint;
+use super::malformed::{Fields, Handled, Malformed, bytes_of, parse_rma, parse_segs};
+use super::peer::Fetches;
+use super::request::{Landing, Meta, Request, Then};
+use crate::core::{Body, Bound, Core, Message, Reached, RecvOp, unmoved};
+use crate::proto::Reach;
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
 
@@ -17,62 +20,69 @@ impl<L: RmaLink> Endpoint<L> {
     pub(super) fn incoming(&mut self, core: &mut Core, frame: &Frame) {
         let peer = frame.from;
         self.peer(peer);
-        let head: Option<[u8; Head::LEN]> = self.link.peek(frame);
-        let handled = head.and_then(|bytes| {
-            let head: Head = zerocopy::transmute!(bytes);
-            let (op, flags) = (head.op()?, head.flags()?);
-            match op {
-                WireOp::Eager => self
-                    .on_plain_eager(core, frame, &head, flags)
-                    .or_else(|| self.on_eager(core, frame, &head, flags)),
-                WireOp::Rts => self
-                    .on_plain_rts(core, frame, &head, flags)
-                    .or_else(|| self.on_long(core, frame, &head, op, flags)),
-                WireOp::Write => self
-                    .on_plain_write(core, frame, &head, flags)
-                    .or_else(|| self.on_long(core, frame, &head, op, flags)),
-                WireOp::Data => self.on_data(core, frame, &head),
-                WireOp::Body => self.on_body(core, frame, &head),
-                WireOp::Fin => self.on_fin(core, peer, &head),
-                WireOp::Hold => self.on_hold(peer, &head),
-                WireOp::Refused => self.on_refused(core, peer, &head),
-                WireOp::Withdrawn => self.on_withdrawn(core, peer, &head),
-                WireOp::Result => self.on_result(core, frame, &head),
-                _ => self.on_long(core, frame, &head, op, flags),
-            }
-        });
-        if handled.is_none() {
-            self.malformed(frame);
+        if let Err(why) = self.dispatch(core, frame) {
+            self.malformed(frame, why);
+        }
+    }
+
+    #[inline(always)]
+    fn dispatch(&mut self, core: &mut Core, frame: &Frame) -> Handled {
+        let peer = frame.from;
+        let bytes: [u8; Head::LEN] = self.link.peek(frame).ok_or(Malformed::Head)?;
+        let head: Head = zerocopy::transmute!(bytes);
+        let op = head.op().ok_or(Malformed::Op)?;
+        let flags = head.flags().ok_or(Malformed::Flags)?;
+        match op {
+            WireOp::Eager => match self.on_plain_eager(core, frame, &head, flags) {
+                Some(()) => Ok(()),
+                None => self.on_eager(core, frame, &head, flags),
+            },
+            WireOp::Rts => match self.on_plain_rts(core, frame, &head, flags) {
+                Some(()) => Ok(()),
+                None => self.on_long(core, frame, &head, op, flags),
+            },
+            WireOp::Write => match self.on_plain_write(core, frame, &head, flags) {
+                Some(()) => Ok(()),
+                None => self.on_long(core, frame, &head, op, flags),
+            },
+            WireOp::Data => self.on_data(core, frame, &head),
+            WireOp::Body => self.on_body(core, frame, &head),
+            WireOp::Fin => self.on_fin(core, peer, &head),
+            WireOp::Hold => self.on_hold(peer, &head),
+            WireOp::Refused => self.on_refused(core, peer, &head),
+            WireOp::Withdrawn => self.on_withdrawn(core, peer, &head),
+            WireOp::Result => self.on_result(core, frame, &head),
+            WireOp::Shared => self.on_shared(core, peer, &head),
+            WireOp::Cts
+            | WireOp::Handle
+            | WireOp::WriteRts
+            | WireOp::Read
+            | WireOp::Atomic
+            | WireOp::Share
+            | WireOp::Lend
+            | WireOp::Invite => self.on_long(core, frame, &head, op, flags),
         }
     }
 
     /// A frame that names memory: its header goes on.
     #[inline(never)]
-    fn on_long(
-        &mut self,
-        core: &mut Core,
-        frame: &Frame,
-        head: &Head,
-        op: WireOp,
-        flags: Flags,
-    ) -> Option<()> {
+    fn on_long(&mut self, core: &mut Core, frame: &Frame, head: &Head, op: WireOp, flags: Flags) -> Handled {
         let mut bytes = [0u8; HEADERS - Head::LEN];
         let n = self.link.read(frame, Head::LEN, &mut bytes);
-        let mut rest = &bytes[..n];
+        let fields = &mut Fields::new(&bytes[..n]);
         let peer = frame.from;
         match op {
-            WireOp::Rts => self.on_rts(core, peer, head, flags, &mut rest),
-            WireOp::Cts => self.on_cts(peer, head, flags, &mut rest),
-            WireOp::Handle => self.on_handle(peer, &mut rest),
-            WireOp::Write => self.on_write(core, frame, head, flags, &mut rest),
-            WireOp::WriteRts => self.on_write_rts(core, peer, head, flags, &mut rest),
-            WireOp::Read => self.on_read(core, peer, head, flags, &mut rest),
-            WireOp::Atomic => self.on_atomic(core, frame, head, flags, &mut rest),
-            WireOp::Share => self.on_share(core, peer, head, &mut rest),
-            WireOp::Shared => self.on_shared(core, peer, head),
-            WireOp::Lend => self.on_lend(core, peer, head, &mut rest),
-            WireOp::Invite => self.on_invite(peer, head, &mut rest),
-            _ => None,
+            WireOp::Rts => self.on_rts(core, peer, head, flags, fields),
+            WireOp::Cts => self.on_cts(peer, head, flags, fields),
+            WireOp::Handle => self.on_handle(peer, fields),
+            WireOp::Write => self.on_write(core, frame, head, flags, fields),
+            WireOp::WriteRts => self.on_write_rts(core, peer, head, flags, fields),
+            WireOp::Read => self.on_read(core, peer, head, flags, fields),
+            WireOp::Atomic => self.on_atomic(core, frame, head, flags, fields),
+            WireOp::Share => self.on_share(core, peer, head, fields),
+            WireOp::Lend => self.on_lend(core, peer, head, fields),
+            WireOp::Invite => self.on_invite(peer, head, fields),
+            _ => Err(Malformed::Op),
         }
     }
 
@@ -105,27 +115,29 @@ impl<L: RmaLink> Endpoint<L> {
         Some(landing)
     }
 
-    fn on_eager(&mut self, core: &mut Core, frame: &Frame, head: &Head, flags: Flags) -> Option<()> {
+    fn on_eager(&mut self, core: &mut Core, frame: &Frame, head: &Head, flags: Flags) -> Handled {
         let mut off = Head::LEN;
         let mut ack = None;
         if flags.contains(Flags::ACK) {
             let mut req = [0; 8];
-            (self.link.read(frame, off, &mut req) == 8).then_some(())?;
+            if self.link.read(frame, off, &mut req) < 8 {
+                return Err(Malformed::Short(8));
+            }
             ack = Some(u64::from_le_bytes(req));
             off += 8;
         }
-        let len = frame.len.checked_sub(off)?;
+        let len = frame.len - off;
         let meta = self.meta(frame.from, head, flags, len);
         if let Some(landing) = self.matched(core, &meta) {
             let want = len.min(landing.room);
             let ok = self.link.copy_out(frame, off, &landing.iov, 0, want) == want;
             self.delivered(core, meta.peer, ack, landing, len, ok);
-            return Some(());
+            return Ok(());
         }
         let mut held = core.buffer(len);
         self.link.read(frame, off, &mut held);
         self.hold(core, meta, ack, Body::Held(held));
-        Some(())
+        Ok(())
     }
 
     /// A message is in its buffer, or a device could not take it.
@@ -150,23 +162,23 @@ impl<L: RmaLink> Endpoint<L> {
         peer: PeerId,
         head: &Head,
         flags: Flags,
-        rest: &mut &[u8],
-    ) -> Option<()> {
-        let offer: Offer = take(rest)?;
-        let n = usize::from(head.aux.get());
-        (n <= MAX_SEGS).then_some(())?;
-        let segs: ArrayVec<Seg, MAX_SEGS> = take_many::<Seg>(rest, n)?.try_into().ok()?;
-        let len = usize::try_from(offer.len.get()).ok()?;
+        fields: &mut Fields<'_>,
+    ) -> Handled {
+        let n = parse_segs(head.aux.get())?;
+        let offer: Offer = fields.take()?;
+        let segs = fields.take_segs(n)?;
+        let len = usize::try_from(offer.len.get()).map_err(|_| Malformed::Lengths)?;
         let direct = Reach::of(flags);
-        let there = segs.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()))?;
-        (there == len as u64).then_some(())?;
+        if bytes_of(&segs)? != len as u64 {
+            return Err(Malformed::Segments);
+        }
         let meta = self.meta(peer, head, flags, len);
         let req = offer.req.get();
         match self.matched(core, &meta) {
             Some(landing) => self.fetch(core, peer, req, &segs, direct, len, Then::Recv(landing)),
             None => self.hold(core, meta, None, Body::Offered { req, segs, direct }),
         }
-        Some(())
+        Ok(())
     }
 
     /// Gives a waiting message to a receive that has just been posted.
@@ -204,19 +216,19 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    fn on_fin(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
+    fn on_fin(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let name = head.tag.get();
         if self.is_past(peer, name) || self.forget_withdrawn(peer, name) {
-            return Some(());
+            return Ok(());
         }
-        match self.requests.get_mut(name)? {
+        match self.named(peer, name)? {
             // What we share ourselves is done when we say so.
-            Request::Out(out) if out.peer == peer && out.shared.as_ref().is_none_or(|p| !p.is_owner()) => {}
+            Request::Out(out) if out.shared.as_ref().is_none_or(|p| !p.is_owner()) => {}
             Request::In(_) => return self.on_fin_in(core, peer, head),
-            _ => return None,
+            _ => return Err(Malformed::Unfit),
         }
         self.stop_copy(name);
-        let Some(Request::Out(out)) = self.requests.remove(name) else { return None };
+        let Some(Request::Out(out)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
         self.streams.retain(|s| *s != name);
         self.shares.retain(|s| *s != name);
         if !self.kept.is_empty() {
@@ -233,7 +245,7 @@ impl<L: RmaLink> Endpoint<L> {
             err = Some(Error::Io);
         }
         self.finish_out(core, &out, err);
-        Some(())
+        Ok(())
     }
 
     fn on_write(
@@ -242,12 +254,12 @@ impl<L: RmaLink> Endpoint<L> {
         frame: &Frame,
         head: &Head,
         flags: Flags,
-        rest: &mut &[u8],
-    ) -> Option<()> {
-        let n = usize::from(Aux::parse_rma(head.aux.get())?.rma);
-        let segs = take_many::<RmaSeg>(rest, n)?;
+        fields: &mut Fields<'_>,
+    ) -> Handled {
+        let n = usize::from(parse_rma(head.aux.get())?.rma);
+        let segs = fields.take_many::<RmaSeg>(n)?;
         let off = Head::LEN + size_of_val(segs);
-        let len = frame.len.checked_sub(off)?;
+        let len = frame.len - off;
         let (status, cntrs) = match core.reach(segs, Access::REMOTE_WRITE) {
             Ok(Reached { iov, len: n, cntrs, .. }) if n == len => {
                 let ok = self.link.copy_out(frame, off, &iov, 0, len) == len;
@@ -263,7 +275,7 @@ impl<L: RmaLink> Endpoint<L> {
         } else if status != Status::Ok {
             self.refuse(frame.from, status, false);
         }
-        Some(())
+        Ok(())
     }
 
     /// A peer wrote memory here, or tried to.
@@ -333,12 +345,12 @@ impl<L: RmaLink> Endpoint<L> {
         peer: PeerId,
         head: &Head,
         flags: Flags,
-        rest: &mut &[u8],
-    ) -> Option<()> {
-        let aux = Aux::parse_rma(head.aux.get())?;
-        let rma = take_many::<RmaSeg>(rest, aux.rma.into())?;
-        let segs = take_many::<Seg>(rest, aux.segs.into())?;
-        let there = segs.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()))?;
+        fields: &mut Fields<'_>,
+    ) -> Handled {
+        let aux = parse_rma(head.aux.get())?;
+        let rma = fields.take_many::<RmaSeg>(aux.rma.into())?;
+        let segs = fields.take_many::<Seg>(aux.segs.into())?;
+        let there = bytes_of(segs)?;
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
         let req = head.tag.get();
         match core.reach(rma, Access::REMOTE_WRITE) {
@@ -353,7 +365,7 @@ impl<L: RmaLink> Endpoint<L> {
                 self.fin(peer, req, status, 0);
             }
         }
-        Some(())
+        Ok(())
     }
 
     fn on_read(
@@ -362,12 +374,12 @@ impl<L: RmaLink> Endpoint<L> {
         peer: PeerId,
         head: &Head,
         flags: Flags,
-        rest: &mut &[u8],
-    ) -> Option<()> {
-        let aux = Aux::parse_rma(head.aux.get())?;
-        let rma = take_many::<RmaSeg>(rest, aux.rma.into())?;
-        let segs = take_many::<Seg>(rest, aux.segs.into())?;
-        let there = segs.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()))?;
+        fields: &mut Fields<'_>,
+    ) -> Handled {
+        let aux = parse_rma(head.aux.get())?;
+        let rma = fields.take_many::<RmaSeg>(aux.rma.into())?;
+        let segs = fields.take_many::<Seg>(aux.segs.into())?;
+        let there = bytes_of(segs)?;
         let req = head.tag.get();
         match core.reach(rma, Access::REMOTE_READ) {
             Ok(reached) if reached.len as u64 == there => {
@@ -383,7 +395,7 @@ impl<L: RmaLink> Endpoint<L> {
                 self.fin(peer, req, status, 0);
             }
         }
-        Some(())
+        Ok(())
     }
 
     fn on_atomic(
@@ -392,12 +404,12 @@ impl<L: RmaLink> Endpoint<L> {
         frame: &Frame,
         head: &Head,
         flags: Flags,
-        rest: &mut &[u8],
-    ) -> Option<()> {
-        let aux = Aux::parse_atomic(head.aux.get())?;
-        let segs = take_many::<RmaSeg>(rest, aux.rma.into())?;
+        fields: &mut Fields<'_>,
+    ) -> Handled {
+        let aux = Aux::parse_atomic(head.aux.get()).ok_or(Malformed::Aux)?;
+        let segs = fields.take_many::<RmaSeg>(aux.rma.into())?;
         let off = Head::LEN + size_of_val(segs);
-        let mut payload = core.buffer(frame.len.checked_sub(off)?);
+        let mut payload = core.buffer(frame.len - off);
         self.link.read(frame, off, &mut payload);
         let op = AtomicOp::from_code(aux.op);
         let (fetch, compare) = (flags.contains(Flags::FETCH), flags.contains(Flags::COMPARE));
@@ -447,7 +459,7 @@ impl<L: RmaLink> Endpoint<L> {
             if status != Status::Ok {
                 self.refuse(peer, status, true);
             }
-            return Some(());
+            return Ok(());
         }
         if fetch && status == Status::Ok {
             let mut answer = Vec::with_capacity(Head::LEN + old.len());
@@ -457,18 +469,17 @@ impl<L: RmaLink> Endpoint<L> {
         } else {
             self.fin(peer, head.tag.get(), status, 0);
         }
-        Some(())
+        Ok(())
     }
 
-    fn on_result(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Option<()> {
+    fn on_result(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
         let (peer, name) = (frame.from, head.tag.get());
         let len = frame.len - Head::LEN;
-        match self.requests.get_mut(name)? {
-            Request::Out(out) if out.peer == peer && out.done_as.what.contains(What::ATOMIC | What::READ) => {
-            }
-            _ => return None,
+        match self.named(peer, name)? {
+            Request::Out(out) if out.done_as.what.contains(What::ATOMIC | What::READ) => {}
+            _ => return Err(Malformed::Unfit),
         }
-        let Some(Request::Out(out)) = self.requests.remove(name) else { return None };
+        let Some(Request::Out(out)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
         let ok = if len == out.len {
             self.link.copy_out(frame, Head::LEN, &out.iov, 0, len) == len
         } else {
@@ -476,6 +487,6 @@ impl<L: RmaLink> Endpoint<L> {
         };
         let err = (!ok).then_some(Error::Io);
         self.finish_out(core, &out, err);
-        Some(())
+        Ok(())
     }
 }

@@ -10,8 +10,9 @@
 
 use wire::{Flags, Head, Op as WireOp, Status, put};
 
-use super::device::on_device;
-use super::{Done, Endpoint, In, Out, Request, Then};
+use super::Endpoint;
+use super::malformed::{Handled, Malformed};
+use super::request::{Done, Followed, In, Out, Request, Then};
 use crate::core::{Body, Core, Spans};
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
@@ -19,39 +20,6 @@ use link_api::{Frame, PeerId, RmaLink};
 /// Polls for which the receiver is waited for: a few microseconds, a third of what the copy takes that its
 /// answer saves.
 const PATIENCE: u32 = 256;
-/// Most messages after one that was waited for in vain that are not.
-const WARY: u8 = 63;
-
-/// Whether the bytes of a message that was offered followed it unasked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Followed {
-    No,
-    Yes,
-    /// They could not be read.
-    Lost,
-}
-
-/// How promising it is to wait for a peer.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Promptness {
-    /// How many messages are still not to be waited for, and how many that were to be after the last that
-    /// was in vain.
-    skip: u8,
-    skipped: u8,
-}
-
-impl Promptness {
-    fn is_likely(&mut self) -> bool {
-        let likely = self.skip == 0;
-        self.skip = self.skip.saturating_sub(1);
-        likely
-    }
-
-    fn was(&mut self, prompt: bool) {
-        self.skipped = if prompt { 0 } else { (2 * self.skipped + 1).min(WARY) };
-        self.skip = self.skipped;
-    }
-}
 
 /// A frame that is kept: its bytes are no application's.
 pub(super) fn frame(head: &Head, payload: &[u8]) -> Vec<u8> {
@@ -62,15 +30,6 @@ pub(super) fn frame(head: &Head, payload: &[u8]) -> Vec<u8> {
 }
 
 impl<L: RmaLink> Endpoint<L> {
-    /// Whether a message is better offered and waited for than read into its frame.
-    pub(super) fn waits_to_inject(&mut self, peer: PeerId, op: &Send<'_>, len: usize) -> bool {
-        op.flags.contains(OpFlags::INJECT)
-            && !op.flags.contains(OpFlags::DELIVERY)
-            && len > 0
-            && on_device(op.iov)
-            && self.peer(peer).promptness.is_likely()
-    }
-
     /// Injects a message that is not longer than any frame.
     pub(super) fn inject_from_device(
         &mut self,
@@ -158,7 +117,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The bytes of a message that was offered before.
-    pub(super) fn on_body(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Option<()> {
+    pub(super) fn on_body(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
         let (peer, theirs) = (frame.from, head.tag.get());
         let len = frame.len - Head::LEN;
         let waits = |r: &Request| matches!(r, Request::In(i) if i.peer == peer && i.req == theirs);
@@ -168,47 +127,34 @@ impl<L: RmaLink> Endpoint<L> {
         let ep = self.id;
         let Some(message) = core.rxs.get_mut(self.rx.at()).and_then(|rx| rx.offered(ep, peer, theirs)) else {
             // It has been thrown away meanwhile, and its sender was told.
-            return Some(());
+            return Ok(());
         };
-        (message.len == len).then_some(())?;
+        if message.len != len {
+            return Err(Malformed::Lengths);
+        }
         let mut held = vec![0; len];
         self.link.read(frame, Head::LEN, &mut held);
         message.body = Body::Held(held);
         message.ack = Some(theirs);
         self.weighs_more(core, peer, len);
-        Some(())
+        Ok(())
     }
 
     /// Into the buffer that was found for it while they were on their way.
-    fn take_body(&mut self, core: &mut Core, frame: &Frame, name: u64, len: usize) -> Option<()> {
+    fn take_body(&mut self, core: &mut Core, frame: &Frame, name: u64, len: usize) -> Handled {
         if self.is_copying(name) {
-            return None;
+            return Err(Malformed::Unfit);
         }
-        let Some(Request::In(i)) = self.requests.get_mut(name) else { return None };
+        let Some(Request::In(i)) = self.requests.get_mut(name) else { return Err(Malformed::NoRequest) };
         let is_apt = i.len == len && i.got == 0 && i.shared.is_none() && i.invited.is_none();
-        (is_apt && matches!(i.then, Then::Recv(_))).then_some(())?;
-        let ok = self.link.copy_out(frame, Head::LEN, &i.iov, 0, i.want) == i.want;
-        let Some(Request::In(In { peer, req, then, .. })) = self.requests.remove(name) else { return None };
-        self.fetched(core, peer, req, if ok { Status::Ok } else { Status::Io }, len, then);
-        Some(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_is_late_is_waited_for_less_and_less_and_never_not_at_all() {
-        let mut promptness = Promptness::default();
-        let mut gaps = Vec::new();
-        for _ in 0..9 {
-            gaps.push((0..).find(|_| promptness.is_likely()).unwrap());
-            promptness.was(false);
+        if !is_apt || !matches!(i.then, Then::Recv(_)) {
+            return Err(Malformed::Unfit);
         }
-        assert_eq!(gaps, [0, 1, 3, 7, 15, 31, 63, 63, 63]);
-        while !promptness.is_likely() {}
-        promptness.was(true);
-        assert!(promptness.is_likely() && promptness.is_likely());
+        let ok = self.link.copy_out(frame, Head::LEN, &i.iov, 0, i.want) == i.want;
+        let Some(Request::In(In { peer, req, then, .. })) = self.requests.remove(name) else {
+            return Err(Malformed::NoRequest);
+        };
+        self.fetched(core, peer, req, if ok { Status::Ok } else { Status::Io }, len, then);
+        Ok(())
     }
 }

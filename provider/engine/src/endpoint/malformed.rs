@@ -1,37 +1,117 @@
-//! What is said of a frame that makes no sense. Its handler only knows that it does not; what is wrong with
-//! it is found out here, once it is dropped.
+//! Frames that make no sense: which field of which does not, and what is said of it.
 
-use wire::{Aux, Flags, Handle, Head, MAX_SEGS, Offer, Op, Pieces, RmaSeg, Seg};
+use arrayvec::ArrayVec;
+use wire::{Aux, Head, MAX_SEGS, Seg, take, take_many};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::Endpoint;
-use link_api::{Frame, RmaLink};
+use super::request::Request;
+use crate::pool::Pool;
+use link_api::{Frame, PeerId, RmaLink};
 
-/// Bytes behind the head that a frame has to have; `None` if it counts more segments than there may be.
-fn least(op: Op, flags: Flags, aux: u16) -> Option<usize> {
-    let segs = |n: usize| (n <= MAX_SEGS).then_some(n * size_of::<Seg>());
-    let n = usize::from(aux);
-    Some(match op {
-        Op::Eager if flags.contains(Flags::ACK) => 8,
-        Op::Rts => size_of::<Offer>() + segs(n)?,
-        Op::Cts => 8 + segs(if flags.contains(Flags::DEVICE) { n } else { 0 })?,
-        Op::Share | Op::Invite => size_of::<Pieces>() + segs(n)?,
-        Op::Lend => size_of::<Pieces>() + size_of::<RmaSeg>() + segs(n)?,
-        Op::Handle => size_of::<Handle>(),
-        Op::Write | Op::WriteRts | Op::Read => {
-            let aux = Aux::parse_rma(aux)?;
-            usize::from(aux.rma) * size_of::<RmaSeg>() + segs(aux.segs.into())?
-        }
-        Op::Atomic => usize::from(Aux::parse_atomic(aux)?.rma) * size_of::<RmaSeg>(),
-        _ => 0,
-    })
+/// Why a handler refuses a frame. A frame that is refused has no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Malformed {
+    /// It is shorter than a head.
+    Head,
+    /// There is no such op.
+    Op,
+    /// A flag is unknown.
+    Flags,
+    /// Fewer bytes are behind the head than these, which flags and `aux` ask for.
+    Short(usize),
+    /// `aux` counts too many segments.
+    Aux,
+    /// The segments are not as long as the message.
+    Segments,
+    /// Lengths do not add up.
+    Lengths,
+    /// Pieces or segments do not make up the transfer.
+    Pieces,
+    /// `tag` names no operation under way.
+    NoRequest,
+    /// `tag` names an operation with another peer.
+    OtherPeer,
+    /// `data`, `aux` or the length do not fit the operation that `tag` names.
+    Unfit,
+    /// `data` is neither 0 nor 1.
+    Data,
+    /// It refuses what was not posted.
+    Status,
+}
+
+/// What a handler answers.
+pub(super) type Handled = Result<(), Malformed>;
+
+/// The fields of a frame behind its head.
+#[derive(Debug)]
+pub(super) struct Fields<'a> {
+    rest: &'a [u8],
+    taken: usize,
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn new(rest: &'a [u8]) -> Self {
+        Fields { rest, taken: 0 }
+    }
+
+    /// The next field.
+    pub(super) fn take<T: FromBytes>(&mut self) -> Result<T, Malformed> {
+        self.taken += size_of::<T>();
+        take(&mut self.rest).ok_or(Malformed::Short(self.taken))
+    }
+
+    /// The next `n` fields.
+    pub(super) fn take_many<T>(&mut self, n: usize) -> Result<&'a [T], Malformed>
+    where
+        T: FromBytes + Immutable + KnownLayout + Unaligned,
+    {
+        self.taken += n * size_of::<T>();
+        take_many(&mut self.rest, n).ok_or(Malformed::Short(self.taken))
+    }
+
+    /// `n` segments.
+    pub(super) fn take_segs(&mut self, n: usize) -> Result<ArrayVec<Seg, MAX_SEGS>, Malformed> {
+        Ok(self.take_many::<Seg>(n)?.iter().copied().collect())
+    }
+}
+
+/// How many segments `aux` counts.
+pub(super) fn parse_segs(aux: u16) -> Result<usize, Malformed> {
+    Some(usize::from(aux)).filter(|n| *n <= MAX_SEGS).ok_or(Malformed::Aux)
+}
+
+/// The counts of an access.
+pub(super) fn parse_rma(aux: u16) -> Result<Aux, Malformed> {
+    Aux::parse_rma(aux).ok_or(Malformed::Aux)
+}
+
+/// Bytes of these segments.
+pub(super) fn bytes_of(segs: &[Seg]) -> Result<u64, Malformed> {
+    segs.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get())).ok_or(Malformed::Lengths)
+}
+
+/// The operation with this peer that a frame names.
+pub(super) fn request_of(
+    requests: &mut Pool<Request>,
+    peer: PeerId,
+    name: u64,
+) -> Result<&mut Request, Malformed> {
+    let request = requests.get_mut(name).ok_or(Malformed::NoRequest)?;
+    if request.peer() == peer { Ok(request) } else { Err(Malformed::OtherPeer) }
 }
 
 impl<L: RmaLink> Endpoint<L> {
+    /// The operation with this peer that a frame names.
+    pub(super) fn named(&mut self, peer: PeerId, name: u64) -> Result<&mut Request, Malformed> {
+        request_of(&mut self.requests, peer, name)
+    }
+
     #[cold]
-    pub(super) fn malformed(&mut self, frame: &Frame) {
-        let why = self.diagnose(frame);
+    pub(super) fn malformed(&mut self, frame: &Frame, why: Malformed) {
+        let what = self.describe_malformed(frame, why);
         log::warn!(
-            "{}: dropped a malformed frame of {} bytes from {}: {why}; that peer has a defect or is no \
+            "{}: dropped a malformed frame of {} bytes from {}: {what}; that peer has a defect or is no \
              Strait: please report this line",
             self.link.addr(),
             frame.len,
@@ -39,43 +119,34 @@ impl<L: RmaLink> Endpoint<L> {
         );
     }
 
-    fn diagnose(&mut self, frame: &Frame) -> String {
+    fn describe_malformed(&self, frame: &Frame, why: Malformed) -> String {
         let Some(bytes) = self.link.peek::<{ Head::LEN }>(frame) else {
             return format!("shorter than a head of {} bytes", Head::LEN);
         };
         let head: Head = zerocopy::transmute!(bytes);
         let Some(op) = head.op() else { return format!("op {} is unknown", bytes[0]) };
-        let Some(flags) = head.flags() else { return format!("{op:?}: unknown flags in {:#x}", bytes[1]) };
         let (aux, tag, data) = (head.aux.get(), head.tag.get(), head.data.get());
         let body = frame.len - Head::LEN;
-        let why = match least(op, flags, aux) {
-            None => format!("aux {aux:#x} counts more than {MAX_SEGS} segments"),
-            Some(least) if body < least => {
+        let what = match why {
+            Malformed::Head | Malformed::Op => "no such op".into(),
+            Malformed::Flags => format!("unknown flags in {:#x}", bytes[1]),
+            Malformed::Short(least) => {
                 format!(
                     "{body} bytes behind the head, of at least {least} that flags and aux {aux:#x} ask for"
                 )
             }
-            Some(_) => match op {
-                Op::Cts | Op::Data | Op::Fin | Op::Result | Op::Share | Op::Shared | Op::Invite => {
-                    match self.requests.get_mut(tag).map(|r| r.peer()) {
-                        None => format!("tag {tag:#x} names no operation under way"),
-                        Some(peer) if peer != frame.from => {
-                            format!("tag {tag:#x} names an operation with another peer")
-                        }
-                        Some(_) => {
-                            format!(
-                                "data {data:#x}, aux {aux:#x} or {body} bytes do not fit operation {tag:#x}"
-                            )
-                        }
-                    }
-                }
-                Op::Rts => "the segments are not as long as the message".into(),
-                Op::Hold => format!("data {data:#x} is neither 0 nor 1"),
-                Op::Refused => format!("status {aux} for an operation that this endpoint did not post"),
-                Op::Lend => "pieces or segments do not make up the transfer".into(),
-                _ => format!("its lengths do not add up (aux {aux:#x}, {body} bytes)"),
-            },
+            Malformed::Aux => format!("aux {aux:#x} counts more than {MAX_SEGS} segments"),
+            Malformed::Segments => "the segments are not as long as the message".into(),
+            Malformed::Lengths => format!("its lengths do not add up (aux {aux:#x}, {body} bytes)"),
+            Malformed::Pieces => "pieces or segments do not make up the transfer".into(),
+            Malformed::NoRequest => format!("tag {tag:#x} names no operation under way"),
+            Malformed::OtherPeer => format!("tag {tag:#x} names an operation with another peer"),
+            Malformed::Unfit => {
+                format!("data {data:#x}, aux {aux:#x} or {body} bytes do not fit operation {tag:#x}")
+            }
+            Malformed::Data => format!("data {data:#x} is neither 0 nor 1"),
+            Malformed::Status => format!("status {aux} for an operation that this endpoint did not post"),
         };
-        format!("{op:?}: {why}")
+        format!("{op:?}: {what}")
     }
 }

@@ -16,9 +16,10 @@ use hmem::total;
 use wire::{Aux, Flags, Head, Op as WireOp, Seg};
 use zerocopy::IntoBytes;
 
-use super::{Done, Endpoint};
+use super::Endpoint;
+use super::request::Done;
 use crate::core::Core;
-use crate::proto::Proto;
+use crate::proto::{Plan, Tried};
 use crate::types::*;
 use link_api::{Grant, PeerId, Region, RmaLink};
 
@@ -32,59 +33,59 @@ fn place(memory: &Region, addr: u64, len: u64, write: bool) -> Option<Seg> {
 }
 
 impl<L: RmaLink> Endpoint<L> {
-    /// Does the operation here and now. `false`: nothing has happened, and the target has to help.
-    pub(super) fn alone(
+    /// Whether the target need not see an access: it is in no order, and nobody there is told of it.
+    pub(super) fn is_one_sided(&self, core: &Core, op: &Rma<'_>) -> bool {
+        !core.config.rma_order
+            && op.data.is_none()
+            && op.remote.len() == 1
+            && !op.flags.contains(OpFlags::FENCE)
+    }
+
+    /// Does the operation as planned, without the target or together with it. Otherwise nothing has happened, and
+    /// this is what was tried in vain.
+    pub(super) fn one_sided(
         &mut self,
         core: &mut Core,
         peer: PeerId,
         op: &Rma<'_>,
-        (proto, in_a_row): (Proto, bool),
+        plan: Plan,
         done: &Done,
-    ) -> bool {
-        let [seg] = op.remote else { return false };
-        let len = total(op.iov);
-        let state = self.peer(peer);
-        if core.config.rma_order
-            || len == 0
-            || op.data.is_some()
-            || op.flags.contains(OpFlags::FENCE)
-            || state.frames_only
-        {
-            return false;
-        }
-        let late = state.loose > 0;
-        let small = op.write && proto == Proto::Eager && !op.flags.contains(OpFlags::DELIVERY);
-        if (late && !small) || !hmem::can(op.iov, hmem::Caps::CMA) {
-            return false;
-        }
-        let Some((memory, ticket)) = self.link.published(peer, seg.key.get()) else { return false };
-        let Some(there) = place(&memory, seg.addr.get(), len as u64, op.write) else { return false };
-        if !small && self.share_rma(core, peer, op, (there, ticket), in_a_row, *done) {
-            return true;
-        }
-        let copied = if small {
-            const HEADERS: usize = Head::LEN + size_of::<wire::RmaSeg>();
-            let mut bytes = [0; HEADERS];
-            let head = Head::new(WireOp::Write, Flags::empty(), Aux::rma(1, 0), 0, 0);
-            bytes[..Head::LEN].copy_from_slice(head.as_bytes());
-            bytes[Head::LEN..].copy_from_slice(seg.as_bytes());
-            let sent = self.link.send(peer, &bytes, op.iov, 0, len).is_ok();
-            if sent {
-                self.loosen(peer);
+    ) -> Result<(), Tried> {
+        let ([seg], len) = (op.remote, total(op.iov)) else { return Err(Tried::ONE_SIDED) };
+        let (memory, version) = self.link.published(peer, seg.key.get()).ok_or(Tried::ONE_SIDED)?;
+        let there = place(&memory, seg.addr.get(), len as u64, op.write).ok_or(Tried::ONE_SIDED)?;
+        let grant = Grant::Region(version);
+        let is_done = match plan {
+            Plan::OneSidedFrame => self.write_unacked(peer, op, seg),
+            Plan::Cooperative(cut) => {
+                let begun = self.share_rma(core, peer, op, (there, version), cut, *done);
+                return if begun { Ok(()) } else { Err(Tried::COOPERATIVE) };
             }
-            sent
-        } else if op.write {
-            self.link.put(peer, Grant::Region(ticket), &[there], 0, op.iov, 0, len).is_ok()
-        } else {
-            self.link.get(peer, Grant::Region(ticket), &[there], 0, op.iov, 0, len).is_ok()
+            _ if op.write => self.link.put(peer, grant, &[there], 0, op.iov, 0, len).is_ok(),
+            _ => self.link.get(peer, grant, &[there], 0, op.iov, 0, len).is_ok(),
         };
-        if copied {
-            if !small {
-                self.peer(peer).shares.may();
-            }
-            self.finish(core, done, len, None);
+        if !is_done {
+            return Err(Tried::ONE_SIDED);
         }
-        copied
+        if plan == Plan::InCall {
+            self.peer(peer).shares.may();
+        }
+        self.finish(core, done, len, None);
+        Ok(())
+    }
+
+    /// Writes inside a frame that is not answered.
+    fn write_unacked(&mut self, peer: PeerId, op: &Rma<'_>, seg: &wire::RmaSeg) -> bool {
+        const HEADERS: usize = Head::LEN + size_of::<wire::RmaSeg>();
+        let mut bytes = [0; HEADERS];
+        let head = Head::new(WireOp::Write, Flags::empty(), Aux::rma(1, 0), 0, 0);
+        bytes[..Head::LEN].copy_from_slice(head.as_bytes());
+        bytes[Head::LEN..].copy_from_slice(seg.as_bytes());
+        let sent = self.link.send(peer, &bytes, op.iov, 0, total(op.iov)).is_ok();
+        if sent {
+            self.loosen(peer);
+        }
+        sent
     }
 
     /// A frame went out that accesses memory and that nobody will answer.

@@ -3,11 +3,9 @@
 use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
-use link_api::{Gone, Path, PieceCounter};
+use link_api::{Gone, Path, PieceCounter, RmaCaps};
 
-use super::inject::Promptness;
-use super::share::{GIVEN, Shares};
-use crate::proto::Thresholds;
+use crate::proto::{Limits, When};
 use crate::types::*;
 
 /// Whether the peer fetches our rendezvous payloads directly, as far as we have seen. Once it did
@@ -19,12 +17,59 @@ pub(super) enum Fetches {
     ByFrames,
 }
 
+/// Messages a sender is given ahead: one to copy, and one to go on with.
+pub(super) const GIVEN: usize = 2;
+
+/// Most messages after one that was waited for in vain that are not.
+const WARY: u8 = 63;
+
+/// Whether a peer can copy its part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shares {
+    /// Nothing was copied directly yet, so nobody knows whether that works.
+    Unknown,
+    May,
+    /// It tried and could not.
+    Not,
+}
+
+impl Shares {
+    /// Direct copies work, here at least.
+    pub(super) fn may(&mut self) {
+        if *self == Shares::Unknown {
+            *self = Shares::May;
+        }
+    }
+}
+
+/// How promising it is to wait for a peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Promptness {
+    /// How many messages are still not to be waited for, and how many that were to be after the last that
+    /// was in vain.
+    skip: u8,
+    skipped: u8,
+}
+
+impl Promptness {
+    pub(super) fn is_likely(&mut self) -> bool {
+        let likely = self.skip == 0;
+        self.skip = self.skip.saturating_sub(1);
+        likely
+    }
+
+    pub(super) fn was(&mut self, prompt: bool) {
+        self.skipped = if prompt { 0 } else { (2 * self.skipped + 1).min(WARY) };
+        self.skip = self.skipped;
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Peer {
     /// What the address vector calls it.
     pub(crate) src: FiAddr,
-    /// What the way to it can do.
-    pub(super) limits: Thresholds,
+    /// What the way to it can do, as far as that has not turned out otherwise.
+    pub(super) limits: Limits,
     /// A message of fewer bytes may be sent eagerly with nothing else to look at: none while frames wait in the
     /// backlog, while the peer holds back, or before its path is in the log.
     plain_below: usize,
@@ -46,8 +91,6 @@ pub(crate) struct Peer {
     pub(super) unanswered: u64,
     /// Those of them that are RMA by rendezvous.
     pub(super) large: u32,
-    /// Its memory can't be reached directly from here.
-    pub(super) frames_only: bool,
     /// Whether it is worth while to have it copy its part of large transfers.
     pub(super) shares: Shares,
     /// What it was given to copy whole, as far as it has not been seen to begin.
@@ -74,7 +117,7 @@ impl Peer {
     pub(super) fn new(path: &Path) -> Peer {
         Peer {
             src: ADDR_UNSPEC,
-            limits: Thresholds::new(path),
+            limits: Limits::new(path),
             plain_below: 0,
             backlog: VecDeque::new(),
             owed: 0,
@@ -86,7 +129,6 @@ impl Peer {
             loose: 0,
             unanswered: 0,
             large: 0,
-            frames_only: false,
             shares: Shares::Unknown,
             given: ArrayVec::new(),
             fetches: Fetches::Unknown,
@@ -104,6 +146,18 @@ impl Peer {
     #[inline(always)]
     pub(super) fn takes_plain(&self, len: usize) -> bool {
         len < self.plain_below
+    }
+
+    /// What of it an operation's plan depends on that takes in bytes.
+    #[inline]
+    pub(super) fn when(&self) -> When {
+        if self.shares == Shares::May { When::HELPED } else { When::empty() }
+    }
+
+    /// Its memory turned out not to be accessible in the call, ever.
+    #[cold]
+    pub(super) fn set_not_sync(&mut self) {
+        self.limits.rma.remove(RmaCaps::SYNC);
     }
 
     /// To be called after each change of what `plain_below` depends on.
@@ -156,7 +210,7 @@ impl Peer {
 
     /// Another path leads to it, of which the log is yet to tell.
     pub(super) fn set_path(&mut self, path: &Path) {
-        self.limits = Thresholds::new(path);
+        self.limits = Limits::new(path);
         self.path_logged = false;
         self.update_plain();
     }
@@ -166,7 +220,26 @@ impl Peer {
         self.backlog.clear();
         self.owed = 0;
         self.holds = false;
-        self.limits = Thresholds::new(path);
+        self.limits = Limits::new(path);
         self.update_plain();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_late_is_waited_for_less_and_less_and_never_not_at_all() {
+        let mut promptness = Promptness::default();
+        let mut gaps = Vec::new();
+        for _ in 0..9 {
+            gaps.push((0..).find(|_| promptness.is_likely()).unwrap());
+            promptness.was(false);
+        }
+        assert_eq!(gaps, [0, 1, 3, 7, 15, 31, 63, 63, 63]);
+        while !promptness.is_likely() {}
+        promptness.was(true);
+        assert!(promptness.is_likely() && promptness.is_likely());
     }
 }

@@ -10,7 +10,7 @@ use wire::{Aux, Flags, Head, Offer, Op as WireOp, RmaSeg, Seg, Status, take};
 use super::Endpoint;
 use crate::core::{Core, RecvOp, Spans, Tally};
 use crate::matching::At;
-use crate::proto::Thresholds;
+use crate::proto::{self, Plan, Reach, Role, choose};
 use crate::types::*;
 use link_api::{Frame, Grant, PeerId, PollFrame, RmaLink};
 
@@ -175,14 +175,15 @@ impl<L: RmaLink> Endpoint<L> {
         let (offer, seg): (Offer, Seg) = (take(&mut rest)?, take(&mut rest)?);
         let len = usize::try_from(offer.len.get()).ok().filter(|len| *len > 0)?;
         let from = frame.from;
-        // Both sides copy what is large.
-        if seg.len.get() != offer.len.get()
-            || self.peer(from).frames_only
-            || Thresholds::pieces(len).is_some()
-        {
+        if seg.len.get() != offer.len.get() {
             return None;
         }
         let target = self.target(core, from, head, flags, len)?;
+        let state = self.peer(from);
+        let op = proto::Op::new(Role::Fetch(Reach::of(flags)), len, &[target.1.span], state.when());
+        if choose(&state.limits, &op) != Plan::InCall {
+            return None;
+        }
         let grant = Grant::Request(offer.req.get());
         self.link.get(from, grant, &[seg], 0, &[target.1.span], 0, len).ok()?;
         self.peer(from).shares.may();

@@ -3,11 +3,13 @@
 use hmem::{Span, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg};
 
+use super::Endpoint;
 use super::bound::{EACH, UNHEARD};
-use super::device::on_device;
-use super::{Done, Endpoint, Fetches, Out, Request};
+use super::peer::Fetches;
+use super::peer::Shares;
+use super::request::{Done, Out, Request};
 use crate::core::{Core, Spans, Tally};
-use crate::proto::Proto;
+use crate::proto::{self, Cut, Plan, Role, Tried, When, choose};
 use crate::types::*;
 use link_api::{PeerId, Refused, RmaLink};
 
@@ -107,19 +109,6 @@ impl<L: RmaLink> Endpoint<L> {
         flags.contains(OpFlags::COMPLETION) || (tally.endpoint && cntr.is_some()) || tally.also.is_some()
     }
 
-    /// Completes an operation that the application takes for started.
-    pub(crate) fn fail_start(
-        &self,
-        core: &mut Core,
-        ctx: Ctx,
-        what: What,
-        tag: u64,
-        tally: Tally,
-        err: Error,
-    ) {
-        self.finish(core, &Done { ctx, what, report: true, tag, data: 0, tally }, 0, Some(err));
-    }
-
     /// Sends the frame of a request that the peer will answer.
     pub(super) fn launch(
         &mut self,
@@ -145,75 +134,98 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(())
     }
 
+    /// What holds of an operation that is posted, and that it was.
+    fn when(&mut self, peer: PeerId, flags: OpFlags, len: usize) -> When {
+        let mut when = When::empty();
+        when.set(When::INJECT, flags.contains(OpFlags::INJECT));
+        when.set(When::DELIVERY, flags.contains(OpFlags::DELIVERY));
+        when.set(When::IN_A_ROW, self.posting);
+        let state = self.peer(peer);
+        when.set(When::PAUSED, state.holds());
+        when.set(When::BEHIND_UNACKED, state.loose > 0);
+        when.set(When::HELPED, state.shares == Shares::May);
+        let is_large = len > state.limits.eager;
+        self.posting |= is_large && !when.contains(When::INJECT);
+        when
+    }
+
     pub(crate) fn send(&mut self, core: &mut Core, op: &Send<'_>, tally: Tally) -> Result<(), Error> {
         if self.unheard >= UNHEARD {
             self.progress(core, None);
         }
         let peer = self.gate(core, op.to, op.flags)?;
         let len = total(op.iov);
-        let mut flags = Flags::empty();
-        let mut what = What::SEND;
-        what |= if op.tag.is_some() {
-            flags |= Flags::TAGGED;
-            What::TAGGED
-        } else {
-            What::MSG
-        };
-        if op.data.is_some() {
-            flags |= Flags::CQ_DATA;
+        let (mut flags, mut what) = (Flags::empty(), What::SEND | What::MSG);
+        if op.tag.is_some() {
+            (flags, what) = (Flags::TAGGED, What::SEND | What::TAGGED);
         }
+        flags.set(Flags::CQ_DATA, op.data.is_some());
         let (tag, data) = (op.tag.unwrap_or(0), op.data.unwrap_or(0));
         let report = op.flags.contains(OpFlags::COMPLETION);
         let done_as = Done { ctx: op.ctx, what, report, tag, data, tally };
-        let device = on_device(op.iov) && self.shares(peer, op.iov, len, op.flags)?;
-        let limits = self.peer(peer).limits;
-        let proto = limits.choose(len, op.flags.contains(OpFlags::INJECT), &mut self.posting);
-        let mut proto = if device { Proto::Rendezvous } else { proto };
-        if proto == Proto::Eager && self.peer(peer).holds() {
-            if op.flags.contains(OpFlags::INJECT) {
-                return self.offer_kept(peer, op, flags, done_as);
+        let mut choice = proto::Op::new(Role::Send, len, op.iov, self.when(peer, op.flags, len));
+        loop {
+            let plan = choose(&self.peer(peer).limits, &choice);
+            match plan {
+                Plan::OfferKept => return self.offer_kept(peer, op, flags, done_as),
+                Plan::OfferAndWait if self.peer(peer).promptness.is_likely() => {
+                    return self.inject_from_device(core, peer, op, flags, done_as);
+                }
+                Plan::OfferAndWait => choice.tried |= Tried::WAIT,
+                Plan::ByHandles if !self.export(peer, op.iov)? => choice.tried |= Tried::HANDLES,
+                Plan::ByHandles | Plan::Rendezvous => {
+                    return self.send_rts(peer, op.iov, flags, done_as, plan == Plan::ByHandles);
+                }
+                Plan::TooBig => return Err(Error::TooBig),
+                _ => return self.send_eager(core, peer, op, flags, done_as),
             }
-            proto = Proto::Rendezvous;
         }
-        if proto == Proto::Eager && self.waits_to_inject(peer, op, len) {
-            return self.inject_from_device(core, peer, op, flags, done_as);
-        }
-        let acked = op.flags.contains(OpFlags::DELIVERY) && self.is_watched(self.cntrs.send, op.flags, tally);
-        if proto == Proto::Eager && !acked {
-            let head = Head::new(WireOp::Eager, flags, 0, tag, data);
-            self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len)?;
-            self.unheard += len + EACH;
-            self.finish(core, &done_as, len, None);
-            return Ok(());
-        }
-        let out = |iov| Out::new(peer, iov, len, done_as);
-        if proto == Proto::Eager {
+    }
+
+    /// Sends a message inside its frame.
+    fn send_eager(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        op: &Send<'_>,
+        flags: Flags,
+        done_as: Done,
+    ) -> Result<(), Error> {
+        let (len, tag, data) = (total(op.iov), done_as.tag, done_as.data);
+        let delivery = op.flags.contains(OpFlags::DELIVERY);
+        if delivery && self.is_watched(self.cntrs.send, op.flags, done_as.tally) {
             let header = |req: u64, h: &mut Header| {
                 push(h, &Head::new(WireOp::Eager, flags | Flags::ACK, 0, tag, data));
                 push(h, &req.to_le_bytes());
             };
-            return self.launch(out(Spans::NONE), header, op.iov, len);
+            return self.launch(Out::new(peer, Spans::NONE, len, done_as), header, op.iov, len);
         }
-        if op.flags.contains(OpFlags::INJECT) {
-            return Err(Error::TooBig);
-        }
-        let (segs, direct) = segments(op.iov)?;
-        flags.set(Flags::DIRECT, direct);
-        flags.set(Flags::DEVICE, device);
+        let head = Head::new(WireOp::Eager, flags, 0, tag, data);
+        self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len)?;
+        self.unheard += len + EACH;
+        self.finish(core, &done_as, len, None);
+        Ok(())
+    }
+
+    /// Tells the peer of a message whose bytes stay here until it has a buffer for them.
+    fn send_rts(
+        &mut self,
+        peer: PeerId,
+        iov: &[Span],
+        mut flags: Flags,
+        done_as: Done,
+        handles: bool,
+    ) -> Result<(), Error> {
+        let (segs, direct) = segments(iov)?;
+        flags.set(Flags::DIRECT, direct && !handles);
+        flags.set(Flags::HANDLES, handles);
+        let len = total(iov);
         let header = |req: u64, h: &mut Header| {
-            push(h, &Head::new(WireOp::Rts, flags, segs.len() as u16, tag, data));
+            push(h, &Head::new(WireOp::Rts, flags, segs.len() as u16, done_as.tag, done_as.data));
             push(h, &Offer { req: req.into(), len: (len as u64).into() });
             push(h, &segs[..]);
         };
-        self.launch(out(op.iov.into()), header, &[], 0)
-    }
-
-    /// Whether the peer is to fetch these bytes from a device, or put them there, itself.
-    fn shares(&mut self, peer: PeerId, iov: &[Span], len: usize, flags: OpFlags) -> Result<bool, Error> {
-        if len == 0 || flags.contains(OpFlags::INJECT) {
-            return Ok(false);
-        }
-        Ok(self.share(peer, iov)?)
+        self.launch(Out::new(peer, iov.into(), len, done_as), header, &[], 0)
     }
 
     pub(crate) fn rma(&mut self, core: &mut Core, op: &Rma<'_>, tally: Tally) -> Result<(), Error> {
@@ -225,45 +237,60 @@ impl<L: RmaLink> Endpoint<L> {
         let peer = self.gate_in_order(core, op.to, op.flags)?;
         let report = op.flags.contains(OpFlags::COMPLETION);
         let what = What::RMA | if op.write { What::WRITE } else { What::READ };
-        let data = op.data.unwrap_or(0);
-        let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, tally };
-        let watched =
-            self.is_watched(if op.write { self.cntrs.write } else { self.cntrs.read }, op.flags, tally);
-        let in_a_row = self.posting;
-        let limits = self.peer(peer).limits;
-        let proto = limits.choose(len, op.flags.contains(OpFlags::INJECT), &mut self.posting);
-        if watched && self.alone(core, peer, op, (proto, in_a_row), &done_as) {
-            return Ok(());
-        }
-        let mut flags = if op.data.is_some() { Flags::CQ_DATA } else { Flags::empty() };
-        let head = |wire_op, flags: Flags, segs: &[Seg], req, h: &mut Header| {
-            push(h, &Head::new(wire_op, flags, Aux::rma(op.remote.len(), segs.len()), req, data));
-            push(h, op.remote);
-            push(h, segs);
-        };
-        let out = |iov, large| Out { large, ..Out::new(peer, iov, len, done_as) };
-        let device = on_device(op.iov) && self.shares(peer, op.iov, len, op.flags)?;
-        if op.write && !device && proto == Proto::Eager {
-            if !watched {
-                let mut header = Header::new();
-                head(WireOp::Write, flags, &[], 0, &mut header);
-                self.link.send(peer, &header, op.iov, 0, len)?;
-                self.loosen(peer);
-                return Ok(());
+        let done_as = Done { ctx: op.ctx, what, report, tag: 0, data: op.data.unwrap_or(0), tally };
+        let cntr = if op.write { self.cntrs.write } else { self.cntrs.read };
+        let watched = self.is_watched(cntr, op.flags, tally);
+        let mut when = self.when(peer, op.flags, len);
+        when.set(When::ONE_SIDED, watched && self.is_one_sided(core, op));
+        let delegate = when.contains(When::IN_A_ROW) && Cut::is_delegable(len) && self.is_idle(peer);
+        when.set(When::DELEGATE, delegate);
+        let role = if op.write { Role::Write } else { Role::Read };
+        let mut choice = proto::Op::new(role, len, op.iov, when);
+        loop {
+            let plan = choose(&self.peer(peer).limits, &choice);
+            match plan {
+                Plan::OneSidedFrame | Plan::InCall | Plan::Cooperative(_) => {
+                    match self.one_sided(core, peer, op, plan, &done_as) {
+                        Ok(()) => return Ok(()),
+                        Err(tried) => choice.tried |= tried,
+                    }
+                }
+                Plan::ByHandles if !self.export(peer, op.iov)? => choice.tried |= Tried::HANDLES,
+                Plan::ByHandles | Plan::Rendezvous => {
+                    return self.rma_rts(peer, op, done_as, plan == Plan::ByHandles);
+                }
+                Plan::TooBig => return Err(Error::TooBig),
+                _ => return self.write_eager(peer, op, done_as, watched),
             }
-            let header = |req, h: &mut Header| head(WireOp::Write, flags | Flags::ACK, &[], req, h);
-            return self.launch(out(Spans::NONE, false), header, op.iov, len);
         }
-        if op.write && op.flags.contains(OpFlags::INJECT) {
-            return Err(Error::TooBig);
+    }
+
+    /// Writes inside a frame.
+    fn write_eager(&mut self, peer: PeerId, op: &Rma<'_>, done_as: Done, watched: bool) -> Result<(), Error> {
+        let (len, flags) = (total(op.iov), rma_flags(op));
+        if watched {
+            let out = Out::new(peer, Spans::NONE, len, done_as);
+            let header = |req, h: &mut Header| rma_head(h, WireOp::Write, flags | Flags::ACK, op, &[], req);
+            return self.launch(out, header, op.iov, len);
         }
+        let mut header = Header::new();
+        rma_head(&mut header, WireOp::Write, flags, op, &[], 0);
+        self.link.send(peer, &header, op.iov, 0, len)?;
+        self.loosen(peer);
+        Ok(())
+    }
+
+    /// Tells the target of a write that it is to fetch, or of a read.
+    fn rma_rts(&mut self, peer: PeerId, op: &Rma<'_>, done_as: Done, handles: bool) -> Result<(), Error> {
         let (segs, direct) = segments(op.iov)?;
-        flags.set(Flags::DIRECT, direct);
-        flags.set(Flags::DEVICE, device);
+        let (len, mut flags) = (total(op.iov), rma_flags(op));
+        flags.set(Flags::DIRECT, direct && !handles);
+        flags.set(Flags::HANDLES, handles);
         let wire_op = if op.write { WireOp::WriteRts } else { WireOp::Read };
-        let large = device || len > limits.eager;
-        self.launch(out(op.iov.into(), large), |req, h| head(wire_op, flags, &segs, req, h), &[], 0)?;
-        if large && !direct {
+        let large = handles || len > self.peer(peer).limits.eager;
+        let out = Out { large, ..Out::new(peer, op.iov.into(), len, done_as) };
+        self.launch(out, |req, h| rma_head(h, wire_op, flags, op, &segs, req), &[], 0)?;
+        if large && (handles || !direct) {
             self.peer(peer).fetches = Fetches::ByFrames;
         }
         Ok(())
@@ -318,6 +345,16 @@ impl<L: RmaLink> Endpoint<L> {
         let out = Out::new(peer, Spans::from(op.result), len, done_as);
         self.launch(out, |req, h| head(flags | Flags::ACK, req, h), &body, body_len)
     }
+}
+
+fn rma_flags(op: &Rma<'_>) -> Flags {
+    if op.data.is_some() { Flags::CQ_DATA } else { Flags::empty() }
+}
+
+fn rma_head(h: &mut Header, wire_op: WireOp, flags: Flags, op: &Rma<'_>, segs: &[Seg], req: u64) {
+    push(h, &Head::new(wire_op, flags, Aux::rma(op.remote.len(), segs.len()), req, op.data.unwrap_or(0)));
+    push(h, op.remote);
+    push(h, segs);
 }
 
 /// The spans as a peer is told of them, and whether it may follow the addresses.

@@ -10,9 +10,11 @@ use hmem::total;
 use wire::{Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
-use super::{Endpoint, In, Request, Serve, Then};
+use super::Endpoint;
+use super::malformed::Handled;
+use super::request::{In, Request, Serve, Then};
+use crate::config::MrId;
 use crate::core::{Core, Spans};
-use crate::domain::MrId;
 use crate::types::*;
 use link_api::{InUse, PeerId, RmaLink};
 
@@ -114,17 +116,17 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The sender of a message has cancelled it: it is matched no more.
-    pub(super) fn on_withdrawn(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
+    pub(super) fn on_withdrawn(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let (ep, theirs) = (self.id, head.tag.get());
-        let rx = core.rxs.get_mut(self.rx.at())?;
+        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return Ok(()) };
         match rx.withdraw(ep, peer, theirs) {
             // It is being received, which fails by itself.
-            None => return Some(()),
+            None => return Ok(()),
             Some(Some(message)) => self.unhold(core, &message),
             Some(None) => {}
         }
         self.fin(peer, theirs, Status::Discarded, 0);
-        Some(())
+        Ok(())
     }
 
     /// Ends what peers have under way with a registration that is closed: it fails on both sides.

@@ -1,15 +1,17 @@
 //! Payloads that do not travel with the frame that tells of them.
 
 use hmem::total;
-use wire::{Flags, Head, Op as WireOp, Seg, Status, take, take_many};
+use wire::{Flags, Head, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;
 
+use super::Endpoint;
 use super::bound::OWED_MUCH;
-use super::device::on_device;
-use super::share::How;
-use super::{Endpoint, Fetches, In, Request, Serve, Then};
-use crate::core::{Core, Reach, Reached, Spans, unmoved};
-use crate::proto::Thresholds;
+use super::handles::on_device;
+use super::malformed::{Fields, Handled, Malformed, parse_segs, request_of};
+use super::peer::Fetches;
+use super::request::{In, Request, Serve, Then};
+use crate::core::{Core, Reached, Spans, unmoved};
+use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
 use link_api::{Frame, Grant, NoDirect, PeerId, Refused, RmaLink};
 
@@ -55,49 +57,76 @@ impl<L: RmaLink> Endpoint<L> {
         then: Then,
     ) {
         let want = len.min(total(&iov));
-        let on_cpu = direct == Reach::Cpu && !self.peer(peer).frames_only && hmem::can(&iov, hmem::Caps::CMA);
-        let how = match Thresholds::pieces(want) {
-            _ if !on_cpu => None,
-            _ if self.gives(peer, want) => Some(How::Given),
-            Some(pieces) => Some(How::Both(pieces)),
-            None => None,
-        };
-        let then = match how {
-            Some(how) => match self.share_out(core, peer, req, segs, &iov, len, how, then) {
-                None => return,
-                Some(then) => then,
-            },
-            None => then,
-        };
-        if on_cpu || want == 0 {
-            let grant = Grant::Request(req);
-            let got = if want == 0 { Ok(()) } else { self.link.get(peer, grant, segs, 0, &iov, 0, want) };
-            match got {
-                Ok(()) => {
-                    self.peer(peer).shares.may();
-                    return self.fetched(core, peer, req, Status::Ok, len, then);
+        let mut choice =
+            proto::Op::new(Role::Fetch(direct), want, &iov, self.when_fetching(peer, want, &then));
+        if core.config.rma_order && matches!(then, Then::Write { .. }) {
+            // It would take effect late, and be overtaken by the operations behind it.
+            choice.tried |= Tried::COOPERATIVE;
+        }
+        let mut then = then;
+        loop {
+            let plan = choose(&self.peer(peer).limits, &choice);
+            let tried = match plan {
+                Plan::Nothing => return self.fetched(core, peer, req, Status::Ok, len, then),
+                Plan::Cooperative(cut) => match self.share_out(core, peer, req, segs, &iov, len, cut, then) {
+                    None => return,
+                    Some(back) => (back, Tried::COOPERATIVE),
+                },
+                Plan::InCall => {
+                    let got = self.link.get(peer, Grant::Request(req), segs, 0, &iov, 0, want);
+                    match self.moved(peer, got) {
+                        Some(Status::Ok) => return self.fetched(core, peer, req, Status::Ok, len, then),
+                        Some(status) => return self.fetched(core, peer, req, status, 0, then),
+                        None => (then, Tried::IN_CALL),
+                    }
                 }
-                Err(NoDirect::Fault) => return self.fetched(core, peer, req, Status::Io, 0, then),
-                Err(NoDirect::Revoked) => return self.fetched(core, peer, req, Status::Discarded, 0, then),
-                Err(NoDirect::Never) => self.peer(peer).frames_only = true,
-                // This memory, perhaps: frames will tell.
-                Err(NoDirect::Memory) => {}
-            }
+                Plan::Invite => match self.invite(segs, In::new(peer, iov.clone(), len, want, req, then)) {
+                    None => return,
+                    Some(back) => (back.then, Tried::INVITE),
+                },
+                Plan::ByHandles => match self.pull(segs, In::new(peer, iov.clone(), len, want, req, then)) {
+                    None => return,
+                    Some(back) => (back.then, Tried::HANDLES),
+                },
+                _ => {
+                    let request = In::new(peer, iov, len, want, req, then);
+                    let name = self.requests.insert(Request::In(request));
+                    return self.ask(name, true);
+                }
+            };
+            then = tried.0;
+            choice.tried |= tried.1;
         }
-        let (got, placed, invited, failed, shared) = (0, false, None, None, None);
-        let mut request = In { peer, iov, len, want, got, req, placed, invited, failed, then, shared };
-        if direct == Reach::Device {
-            match self.invite(segs, request) {
-                None => return,
-                Some(back) => request = back,
+    }
+
+    /// What holds of bytes to be taken in from a peer.
+    fn when_fetching(&mut self, peer: PeerId, len: usize, then: &Then) -> When {
+        let mut when = self.peer(peer).when();
+        let is_message = matches!(then, Then::Recv(_));
+        let has_more = self.link.has_frames_of(peer);
+        let delegate =
+            has_more && when.contains(When::HELPED) && Cut::is_delegable(len) && self.is_idle(peer);
+        when.set(When::DELEGATE, delegate);
+        // Writes take effect in order, which those that others make do not.
+        let invite = is_message && (has_more || !self.copies.is_empty()) && !self.peer(peer).puts_not;
+        when.set(When::INVITE, invite);
+        when
+    }
+
+    /// How an access in the call ended; `None` if the bytes may come otherwise.
+    fn moved(&mut self, peer: PeerId, outcome: Result<(), NoDirect>) -> Option<Status> {
+        match outcome {
+            Ok(()) => self.peer(peer).shares.may(),
+            Err(NoDirect::Fault) => return Some(Status::Io),
+            Err(NoDirect::Revoked) => return Some(Status::Discarded),
+            Err(NoDirect::Never) => {
+                self.peer(peer).set_not_sync();
+                return None;
             }
-            match self.pull(segs, request) {
-                None => return,
-                Some(back) => request = back,
-            }
+            // This memory, perhaps: frames will tell.
+            Err(NoDirect::Memory) => return None,
         }
-        let name = self.requests.insert(Request::In(request));
-        self.ask(name, true);
+        Some(Status::Ok)
     }
 
     /// All bytes are here, or none will be.
@@ -120,38 +149,43 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    pub(super) fn on_cts(&mut self, peer: PeerId, head: &Head, flags: Flags, rest: &mut &[u8]) -> Option<()> {
-        let want = u64::from_le_bytes(take(rest)?);
-        let n = usize::from(head.aux.get());
-        let segs = take_many::<Seg>(rest, if flags.contains(Flags::DEVICE) { n } else { 0 })?;
+    pub(super) fn on_cts(
+        &mut self,
+        peer: PeerId,
+        head: &Head,
+        flags: Flags,
+        fields: &mut Fields<'_>,
+    ) -> Handled {
+        let n = parse_segs(if flags.contains(Flags::HANDLES) { head.aux.get() } else { 0 })?;
+        let want = u64::from_le_bytes(fields.take()?);
+        let segs = fields.take_segs(n)?;
         let name = head.tag.get();
         if !self.kept.is_empty() && self.give_kept(peer, name, head.data.get(), want).is_some() {
-            return Some(());
+            return Ok(());
         }
         if self.asks_late(peer, name, head.data.get()) {
-            return Some(());
+            return Ok(());
         }
         if self.is_withdrawn(peer, name) {
             self.fin(peer, head.data.get(), Status::Discarded, 0);
-            return Some(());
+            return Ok(());
         }
         self.ask_out(peer, name, head.data.get(), want)?;
         self.peer(peer).fetches = Fetches::ByFrames;
-        if segs.is_empty() || !self.push_out(name, segs) {
+        if segs.is_empty() || !self.push_out(name, &segs) {
             self.streams.push_back(name);
         }
-        Some(())
+        Ok(())
     }
 
-    /// Takes down what a peer wants of a request of ours; `None` if that is nonsense.
-    pub(super) fn ask_out(&mut self, peer: PeerId, name: u64, theirs: u64, want: u64) -> Option<()> {
-        let Request::Out(out) = self.requests.get_mut(name)? else { return None };
-        let ours = out.peer == peer
-            && out.asked.is_none()
+    /// Takes down what a peer wants of a request of ours, unless that is nonsense.
+    pub(super) fn ask_out(&mut self, peer: PeerId, name: u64, theirs: u64, want: u64) -> Handled {
+        let Request::Out(out) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
+        let fits = out.asked.is_none()
             && out.shared.is_none()
             && want <= total(&out.iov) as u64
             && !out.done_as.what.intersects(What::READ | What::ATOMIC);
-        ours.then(|| out.asked = Some((theirs, want as usize)))
+        fits.then(|| out.asked = Some((theirs, want as usize))).ok_or(Malformed::Unfit)
     }
 
     /// Answers a read.
@@ -165,42 +199,55 @@ impl<L: RmaLink> Endpoint<L> {
         reached: Reached,
     ) {
         let (iov, len, cntrs) = (Spans::from(&reached.iov[..]), reached.len, reached.cntrs);
-        let on_cpu = direct == Reach::Cpu && !self.peer(peer).frames_only && hmem::can(&iov, hmem::Caps::CMA);
-        if len == 0 || (on_cpu && len > self.peer(peer).limits.eager) {
-            let grant = Grant::Request(req);
-            let put = if len == 0 { Ok(()) } else { self.link.put(peer, grant, segs, 0, &iov, 0, len) };
-            match put {
-                Ok(()) => {
-                    self.was_read(core, cntrs);
+        let mut when = When::empty();
+        when.set(When::LAGGING, !core.config.rma_order && self.peer(peer).owed >= OWED_MUCH);
+        let mut choice = proto::Op::new(Role::Serve(direct), len, &iov, when);
+        let mut serve = Serve { peer, iov, len, done: 0, req, cntrs, mrs: reached.mrs };
+        loop {
+            match choose(&self.peer(peer).limits, &choice) {
+                Plan::Nothing => {
+                    self.was_read(core, serve.cntrs);
                     return self.fin(peer, req, Status::Ok, len);
                 }
-                Err(NoDirect::Fault) => return self.fin(peer, req, Status::Io, 0),
-                Err(NoDirect::Revoked) => return self.fin(peer, req, Status::Discarded, 0),
-                Err(NoDirect::Never) => self.peer(peer).frames_only = true,
-                Err(NoDirect::Memory) => {}
+                Plan::InCall => {
+                    let put = self.link.put(peer, Grant::Request(req), segs, 0, &serve.iov, 0, len);
+                    match self.moved(peer, put) {
+                        Some(Status::Ok) => {
+                            self.was_read(core, serve.cntrs);
+                            return self.fin(peer, req, Status::Ok, len);
+                        }
+                        Some(status) => return self.fin(peer, req, status, 0),
+                        None => choice.tried |= Tried::IN_CALL,
+                    }
+                }
+                Plan::ByHandles => match self.push_read(segs, serve) {
+                    None => return,
+                    Some(back) => {
+                        serve = back;
+                        choice.tried |= Tried::HANDLES;
+                    }
+                },
+                Plan::Eager => return self.serve_in_one(core, &serve),
+                _ => {
+                    let name = self.requests.insert(Request::Serve(serve));
+                    self.streams.push_front(name);
+                    self.stream_one(core, name);
+                    return;
+                }
             }
         }
-        let mut serve = Serve { peer, iov, len, done: 0, req, cntrs, mrs: reached.mrs };
-        if direct == Reach::Device {
-            match self.push_read(segs, serve) {
-                None => return,
-                Some(back) => serve = back,
-            }
+    }
+
+    /// Answers a read in one frame, as the memory is now.
+    fn serve_in_one(&mut self, core: &mut Core, serve: &Serve) {
+        let (peer, req) = (serve.peer, serve.req);
+        let head = Head::new(WireOp::Data, Flags::empty(), 0, req, 0);
+        if self.tell_peer_of(peer, head.as_bytes(), &serve.iov, serve.len) {
+            return self.was_read(core, serve.cntrs.clone());
         }
-        if len <= self.peer(peer).limits.eager && (core.config.rma_order || self.peer(peer).owed < OWED_MUCH)
-        {
-            // Read now, before a later write can change it.
-            let head = Head::new(WireOp::Data, Flags::empty(), 0, req, 0);
-            if !self.tell_peer_of(peer, head.as_bytes(), &serve.iov, len) {
-                let status = unmoved(&serve.iov);
-                self.warn_of(peer, status);
-                return self.fin(peer, req, status, 0);
-            }
-            return self.was_read(core, serve.cntrs);
-        }
-        let name = self.requests.insert(Request::Serve(serve));
-        self.streams.push_front(name);
-        self.stream_one(core, name);
+        let status = unmoved(&serve.iov);
+        self.warn_of(peer, status);
+        self.fin(peer, req, status, 0);
     }
 
     /// Sends on what peers asked for in frames.
@@ -264,33 +311,27 @@ impl<L: RmaLink> Endpoint<L> {
         n
     }
 
-    pub(super) fn on_data(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Option<()> {
+    pub(super) fn on_data(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
         let (peer, name) = (frame.from, head.tag.get());
         let len = frame.len - Head::LEN;
-        let off = usize::try_from(head.data.get()).ok()?;
+        let off = usize::try_from(head.data.get()).map_err(|_| Malformed::Unfit)?;
         if self.is_copying(name) {
-            return None;
+            return Err(Malformed::Unfit);
         }
         let mut failed = None;
         if self.is_past(peer, name) {
-            return Some(());
+            return Ok(());
         }
-        let (iov, want, got, spoilt) = match self.requests.get_mut(name)? {
-            Request::In(i) if i.peer == peer && i.shared.is_none() => {
-                (&i.iov, i.want, &mut i.got, &mut i.failed)
-            }
-            Request::Out(o)
-                if o.peer == peer
-                    && o.shared.is_none()
-                    && o.done_as.what.contains(What::RMA | What::READ) =>
-            {
+        let (iov, want, got, spoilt) = match request_of(&mut self.requests, peer, name)? {
+            Request::In(i) if i.shared.is_none() => (&i.iov, i.want, &mut i.got, &mut i.failed),
+            Request::Out(o) if o.shared.is_none() && o.done_as.what.contains(What::RMA | What::READ) => {
                 (&o.iov, o.len, &mut o.done, &mut failed)
             }
-            _ => return None,
+            _ => return Err(Malformed::Unfit),
         };
         // Frames come in order, so anything else is a peer's invention.
         if off != *got || len > want - *got || len == 0 {
-            return None;
+            return Err(Malformed::Unfit);
         }
         if spoilt.is_none() && self.link.copy_out(frame, Head::LEN, iov, off, len) != len {
             *spoilt = Some(unmoved(iov));
@@ -299,10 +340,10 @@ impl<L: RmaLink> Endpoint<L> {
         // What failed here for a read is over; a peer that asked is told when it has sent all.
         let failed_here = failed.is_some();
         if *got < want && !failed_here {
-            return Some(());
+            return Ok(());
         }
         self.uninvite(name);
-        match self.requests.remove(name)? {
+        match self.requests.remove(name).ok_or(Malformed::NoRequest)? {
             Request::In(i) => {
                 // What did not fit was never asked for; the landing knows the message's length.
                 let status = i.failed.unwrap_or(Status::Ok);
@@ -317,6 +358,6 @@ impl<L: RmaLink> Endpoint<L> {
             }
             Request::Serve(_) | Request::Lent(_) | Request::Withdrawn(_) => {}
         }
-        Some(())
+        Ok(())
     }
 }

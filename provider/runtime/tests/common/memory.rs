@@ -5,9 +5,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use engine::testkit::{MemLink, Net};
 use hmem::Span;
 use link_api::{Event, Frame, Grant, Link, NoDirect, Path, PeerId, Refused, RmaLink};
+use testkit::{MemLink, Net};
 use wire::{Addr, Seg};
 
 /// All links of one net, to be had by one thread at a time.

@@ -7,7 +7,6 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::testkit::{from_any, msg};
 use engine::{
     AvId, CntrId, Cntrs, Completion, Config, CqId, Domain, EpConfig, EpId, Error, FiAddr, OpFlags, RxId,
     Send as Message,
@@ -16,6 +15,7 @@ use hmem::Span;
 use link::{OpenOptions, ShmLink};
 use link_api::{Link as _, RmaLink};
 use runtime::{Attached, Progress, Runtime, Wait};
+use testkit::{from_any, msg};
 use wire::Addr;
 
 pub use memory::{MemoryLink, Network};

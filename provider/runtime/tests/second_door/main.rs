@@ -6,8 +6,8 @@ use std::process::Command;
 use std::{env, thread};
 
 use door::{Error, Op, Port};
-use engine::testkit::pattern;
 use runtime::Progress;
+use testkit::pattern;
 
 /// InUse a frame, in several frames, and directly from memory to memory.
 const SIZES: [usize; 5] = [0, 8, 4_000, 70_000, 3_000_000];

@@ -70,3 +70,13 @@ pub enum Flaw {
     NeverTakesBack,
     AllowsTakenBackStarts,
 }
+
+impl Flaw {
+    /// Whether it is found by something that does not happen, however long it is waited for.
+    pub(super) fn shows_by_waiting(self) -> bool {
+        use Flaw::*;
+        let wakes = [SleepsInSpiteOfFrames, LosesWakeUps, NeverSleeps, LosesWakeUpsSometimes];
+        let tells = [TellsNoEnd, CutsNobodyOff, ExpectsNobody, DropsFrames];
+        wakes.contains(&self) || tells.contains(&self)
+    }
+}

@@ -177,7 +177,7 @@ impl<L: RmaLink> Broken<L> {
     }
 }
 
-/// A harness whose links all have a flaw, and which does not wait long for what they do not do.
+/// A harness whose links all have a flaw, and which does not wait long where that flaw is to be waited for.
 #[derive(Debug)]
 pub struct Flawed<H> {
     harness: H,
@@ -228,7 +228,7 @@ impl<H: Harness> Harness for Flawed<H> {
 
     fn patience(&self) -> Duration {
         let whole = self.harness.patience();
-        if self.flaw == Flaw::Nothing { whole } else { whole.min(Duration::from_millis(800)) }
+        if self.flaw.shows_by_waiting() { whole.min(Duration::from_secs(1)) } else { whole }
     }
 
     fn attacks(&self) -> usize {

@@ -1,9 +1,10 @@
-//! Payloads in a device's memory.
+//! Payloads that a device or a network adapter moves.
 //!
-//! Their owner tells a peer of the allocation once, in a `Handle` frame; from then on a segment's
-//! address is enough. Whoever can reach both sides has the device copy, in one go: the receiver from
-//! the sender's memory, or, asked by a `Cts` that says where to, the sender into the receiver's. Where
-//! neither can, the payload comes in frames. A copy takes its time, and meanwhile all else goes on.
+//! The owner of memory tells a peer of it once, in a `Handle` frame: of a device's memory, and of the host's where
+//! the link cannot access that in the call ([`link_api::RmaCaps::SYNC`]). From then on a segment's address is enough. The side
+//! that can reach both has the bytes moved, in one go: the receiver from the sender's memory, or, asked by a `Cts`
+//! that says where to, the sender into the receiver's. Where neither can, the payload comes in frames. Such an
+//! operation takes its time, and meanwhile all else goes on.
 //!
 //! From device to device either side can. The receiver gets a message that comes alone, which takes one
 //! frame less. While more are behind it, or copies are in flight, it invites the sender to put it
@@ -12,25 +13,19 @@
 //! The receiver gets the message itself if the sender is not there to put it: one of both takes the one
 //! piece of a counter ([`RmaLink::pieces_open`]).
 
-use arrayvec::ArrayVec;
 use hmem::Span;
-use wire::{Flags, Head, MAX_SEGS, Op as WireOp, Pieces, Seg, Status, put, take, take_many};
+use wire::{Flags, Head, Op as WireOp, Pieces, Seg, Status, put};
 
-use super::{Endpoint, In, Out, Request, Serve, Then};
+use super::Endpoint;
+use super::malformed::{Fields, Handled, Malformed, parse_segs};
+use super::request::{In, Invited, Out, Request, Serve};
 use crate::core::{Core, unmoved};
+use crate::proto::Memory;
 use link_api::{NoDirect, OpId, PeerId, PieceCounter, Refused, RmaLink, Way};
 
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
 /// little beside a copy.
 const PATIENCE: u16 = 64;
-
-/// What is needed of a request whose sender was invited, should that not come to it.
-#[derive(Debug)]
-pub(super) struct Invited {
-    share: PieceCounter,
-    /// The sender's memory.
-    segs: ArrayVec<Seg, MAX_SEGS>,
-}
 
 /// Whether a device has any of it.
 pub(super) fn on_device(iov: &[Span]) -> bool {
@@ -45,37 +40,33 @@ fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
 }
 
 impl<L: RmaLink> Endpoint<L> {
-    /// Makes sure that the peer knows how to reach `iov`, all of which is a device's. `false`: it
-    /// cannot.
-    pub(super) fn share(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
-        if !hmem::can(iov, hmem::Caps::DEVICE) {
-            return Ok(false);
-        }
-        let Some(untold) = self.link.export_handles(peer, iov) else { return Ok(false) };
-        for handle in &untold {
+    /// Makes sure that the peer has handles of all of `iov`. `false`: it cannot be accessed so.
+    pub(super) fn export(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
+        let Some(lacking) = self.link.export_handles(peer, iov) else { return Ok(false) };
+        for handle in &lacking {
             self.link.send(peer, &handle_frame(handle), &[], 0, 0)?;
             self.link.mark_exported(peer, handle);
         }
         Ok(true)
     }
 
-    /// Likewise, for an answer: frames that find no room are kept.
-    fn share_later(&mut self, peer: PeerId, iov: &[Span]) -> bool {
-        if !hmem::can(iov, hmem::Caps::DEVICE) {
+    /// Likewise, for an answer, if that memory is accessed by handles: frames that find no room are kept.
+    fn export_later(&mut self, peer: PeerId, iov: &[Span]) -> bool {
+        if !self.peer(peer).limits.is_by_handles(Memory::of(iov)) {
             return false;
         }
-        let Some(untold) = self.link.export_handles(peer, iov) else { return false };
-        for handle in &untold {
+        let Some(lacking) = self.link.export_handles(peer, iov) else { return false };
+        for handle in &lacking {
             self.tell_peer(peer, &handle_frame(handle));
             self.link.mark_exported(peer, handle);
         }
         true
     }
 
-    pub(super) fn on_handle(&mut self, peer: PeerId, rest: &mut &[u8]) -> Option<()> {
-        let handle: wire::Handle = take(rest)?;
+    pub(super) fn on_handle(&mut self, peer: PeerId, fields: &mut Fields<'_>) -> Handled {
+        let handle: wire::Handle = fields.take()?;
         self.link.import_handle(peer, &handle);
-        Some(())
+        Ok(())
     }
 
     /// Begins to copy, on behalf of the request `name`, what the peer told of under the name of its `request`.
@@ -95,7 +86,7 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(())
     }
 
-    /// Gets bytes from a peer's device. If that cannot be, the request comes back.
+    /// Gets bytes that the peer has sent handles of. If that cannot be, the request comes back.
     pub(super) fn pull(&mut self, segs: &[Seg], request: In) -> Option<In> {
         let (peer, want, iov, theirs) = (request.peer, request.want, request.iov.clone(), request.req);
         let name = self.requests.insert(Request::In(request));
@@ -112,18 +103,12 @@ impl<L: RmaLink> Endpoint<L> {
     /// memory. If that is not to be, the request comes back.
     pub(super) fn invite(&mut self, segs: &[Seg], mut request: In) -> Option<In> {
         let (peer, want, req) = (request.peer, request.want, request.req);
-        // Writes take effect in order, which those that others make do not.
-        let is_message = matches!(request.then, Then::Recv(_));
-        let is_busy = !self.copies.is_empty() || self.link.has_frames_of(peer);
-        if want == 0 || !is_message || !is_busy || self.peer(peer).puts_not {
-            return Some(request);
-        }
         let iov = request.iov.clone();
         if !self.link.on_distinct_devices(peer, segs, &iov) || !self.may_advise(peer) {
             return Some(request);
         }
         let Some(share) = self.link.pieces_open(peer) else { return Some(request) };
-        if !self.share_later(peer, &iov) {
+        if !self.export_later(peer, &iov) {
             self.link.pieces_close(peer, share);
             return Some(request);
         }
@@ -146,20 +131,19 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The taker of a message of ours says where it goes.
-    pub(super) fn on_invite(&mut self, peer: PeerId, head: &Head, rest: &mut &[u8]) -> Option<()> {
-        let about: Pieces = take(rest)?;
-        let n = usize::from(head.aux.get());
-        (n <= MAX_SEGS).then_some(())?;
-        let segs = take_many::<Seg>(rest, n)?;
+    pub(super) fn on_invite(&mut self, peer: PeerId, head: &Head, fields: &mut Fields<'_>) -> Handled {
+        let n = parse_segs(head.aux.get())?;
+        let about: Pieces = fields.take()?;
+        let segs = &fields.take_segs(n)?;
         let share = PieceCounter { slot: about.slot.get(), generation: about.generation.get() };
         if self.link.pieces_claim(peer, share, false, 1).is_none() {
             // It did not wait, and may have what it wants.
-            return Some(());
+            return Ok(());
         }
         let (name, theirs) = (head.tag.get(), head.data.get());
         if self.is_withdrawn(peer, name) {
             self.fin(peer, theirs, Status::Discarded, 0);
-            return Some(());
+            return Ok(());
         }
         self.ask_out(peer, name, theirs, about.len.get())?;
         if !self.push_out(name, segs) {
@@ -168,7 +152,7 @@ impl<L: RmaLink> Endpoint<L> {
             }
             self.fin(peer, theirs, Status::Unsupported, 0);
         }
-        Some(())
+        Ok(())
     }
 
     /// Gets what invited senders did not come to.
@@ -224,14 +208,14 @@ impl<L: RmaLink> Endpoint<L> {
         !self.invited.is_empty()
     }
 
-    /// Asks a peer for the bytes of a request that is in the pool: put into place, if the place is a
-    /// device's that the peer may reach, or else in frames.
+    /// Asks a peer for the bytes of a request that is in the pool: put into place, if the place is accessed by
+    /// handles, or else in frames.
     pub(super) fn ask(&mut self, name: u64, here: bool) {
         let Some(Request::In(In { peer, iov, want, req, .. })) = self.requests.get_mut(name) else { return };
         let (peer, want, req, iov) = (*peer, *want, *req, iov.clone());
-        let placed = here && on_device(&iov) && self.share_later(peer, &iov);
+        let placed = here && self.export_later(peer, &iov);
         let mut frame = Vec::with_capacity(Head::LEN + 8);
-        let (flags, segs) = if placed { (Flags::DEVICE, iov.len()) } else { (Flags::empty(), 0) };
+        let (flags, segs) = if placed { (Flags::HANDLES, iov.len()) } else { (Flags::empty(), 0) };
         put(&mut frame, &Head::new(WireOp::Cts, flags, segs as u16, req, name));
         put(&mut frame, &(want as u64).to_le_bytes());
         if placed {
@@ -301,6 +285,13 @@ impl<L: RmaLink> Endpoint<L> {
         !self.copies.is_empty() && self.copies.iter().any(|(_, n)| *n == name)
     }
 
+    /// Ends all operations in flight: this endpoint is to be no more.
+    pub(crate) fn stop_copies(&mut self) {
+        for (copy, _) in std::mem::take(&mut self.copies) {
+            self.link.cancel(copy);
+        }
+    }
+
     /// The request is to be no more: the memory it was about is let go of.
     pub(super) fn stop_copy(&mut self, name: u64) {
         if !self.is_copying(name) {
@@ -337,29 +328,29 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The taker's side of a put, or of a stream that failed: a `Fin` for what was asked for.
-    pub(super) fn on_fin_in(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Option<()> {
+    pub(super) fn on_fin_in(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let name = head.tag.get();
         let status = Status::from_u16(head.aux.get());
-        match self.requests.get_mut(name)? {
-            Request::In(i) if i.peer == peer && (i.placed || status != Status::Ok) => {}
-            _ => return None,
+        match self.named(peer, name)? {
+            Request::In(i) if i.placed || status != Status::Ok => {}
+            _ => return Err(Malformed::Unfit),
         }
         if self.is_copying(name) {
-            return None;
+            return Err(Malformed::Unfit);
         }
         self.uninvite(name);
         if status == Status::Unsupported && self.disinvite(name) {
             self.peer(peer).puts_not = true;
-            return Some(());
+            return Ok(());
         }
-        let Some(Request::In(i)) = self.requests.remove(name) else { return None };
+        let Some(Request::In(i)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
         let (status, len) = match i.failed.unwrap_or(status) {
             Status::Ok => (Status::Ok, i.len),
             status @ (Status::Discarded | Status::BadKey) => (status, 0),
             _ => (Status::Io, 0),
         };
         self.fetched(core, peer, i.req, status, len, i.then);
-        Some(())
+        Ok(())
     }
 }
 

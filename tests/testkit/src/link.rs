@@ -5,45 +5,65 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use hmem::{Span, total};
-use link_api::{
-    Event, Frame, Gone, Grant, InUse, Link, NoDirect, OpId, Path, PeerId, PieceCounter, PollFrame, Refused,
-    Region, RegionVersion, RmaLink, Way as CopyWay,
-};
-use wire::{Addr, Handle, Seg};
+use link_api::{Event, Frame, Gone, Grant, Link, NoDirect, OpId, Path, PeerId, PollFrame, Refused};
+use wire::Addr;
 
-use super::hub::{Hub, Item, Place, Station};
+use crate::Direct;
+use crate::hub::{Hub, Item, Place, Station};
 
 /// A link to others at the same hub. It holds the engine to the contract of [`Link`]: a frame that
 /// is too long, bytes that no span has, or a poll before the last frame was released all panic.
 #[derive(Debug)]
 pub struct MemLink {
-    hub: Rc<RefCell<Hub>>,
-    at: Place,
+    pub(crate) hub: Rc<RefCell<Hub>>,
+    pub(crate) at: Place,
     /// By number; `None`: it was given back.
     peers: Vec<Option<Place>>,
     held: Option<Vec<u8>>,
-    /// What peers were told of, and told us, of devices' memory.
-    told: Vec<(Place, u64)>,
-    learned: Vec<(Place, u64, u64)>,
-    /// Copies in flight, which are made when they are over.
-    flying: Vec<(OpId, Vec<Span>, Vec<Span>, usize)>,
-    started: u64,
+    /// Handles that peers were sent, and have sent.
+    pub(crate) told: Vec<(Place, u64)>,
+    pub(crate) learned: Vec<(Place, u64, u64)>,
+    /// Operations in flight, whose bytes are copied when they are over.
+    pub(crate) flying: Vec<Flight>,
+    pub(crate) started: u64,
+}
+
+/// An operation in flight.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) id: OpId,
+    pub(crate) dst: Vec<Span>,
+    pub(crate) src: Vec<Span>,
+    pub(crate) len: usize,
+    /// The peer whose memory it accesses, and how many ended in its place before.
+    pub(crate) peer: Place,
+    pub(crate) epoch: u32,
+    pub(crate) request: u64,
 }
 
 impl MemLink {
-    pub(super) fn new(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
+    pub(crate) fn new(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
+        hub.borrow_mut().flying.insert(at, 0);
         let hub = hub.clone();
         let (told, learned) = (Vec::new(), Vec::new());
         MemLink { hub, at, peers: Vec::new(), held: None, told, learned, flying: Vec::new(), started: 0 }
     }
 
-    /// The oldest copy in flight is over. Frames overtake copies.
-    fn land(&mut self) -> Option<Event> {
-        if self.flying.is_empty() {
+    /// An operation in flight is over: the oldest, or any.
+    fn finish_one(&mut self) -> Option<Event> {
+        let mut hub = self.hub.borrow_mut();
+        if self.flying.is_empty() || hub.held {
             return None;
         }
-        let (id, dst, src, len) = self.flying.remove(0);
-        let mut hub = self.hub.borrow_mut();
+        let at = if hub.direct == Direct::AnyOrder { hub.draw(self.flying.len()) } else { 0 };
+        let Flight { id, dst, src, len, peer, epoch, request } = self.flying.remove(at);
+        hub.flying.insert(self.at, self.flying.len());
+        // What its owner took back while it was in flight is not accessed any more.
+        let station = &hub.stations[peer];
+        let is_there = station.alive && station.epoch == epoch && !hub.way(self.at, peer).cut;
+        if !is_there || hub.is_allowed(peer, Grant::Request(request)).is_err() {
+            return Some(Event::Done(id, false));
+        }
         if hub.fail.1 > 0 {
             hub.fail.1 -= 1;
             // Half of it was made.
@@ -54,7 +74,13 @@ impl MemLink {
         Some(Event::Done(id, hmem::copy(&dst, 0, &src, 0, len) == len))
     }
 
-    /// Its place at the hub, which is its peers' index of it where a [`super::Net`] introduced them.
+    /// Whether chance, one in `of`, has operations and frames come in another order than usual.
+    fn draws_any_order(&self, of: usize) -> bool {
+        let mut hub = self.hub.borrow_mut();
+        hub.direct == Direct::AnyOrder && hub.draw(of) == 0
+    }
+
+    /// Its place at the hub, which is its peers' index of it where a [`crate::Net`] introduced them.
     pub fn place(&self) -> Place {
         self.at
     }
@@ -69,7 +95,7 @@ impl MemLink {
         PeerId(known as u32)
     }
 
-    fn place_of(&self, peer: PeerId) -> Place {
+    pub(crate) fn place_of(&self, peer: PeerId) -> Place {
         self.peers[peer.0 as usize].expect("the number of a peer that was not given back")
     }
 
@@ -80,7 +106,14 @@ impl MemLink {
         bytes.get(off..).unwrap_or_default()
     }
 
-    fn copy(&self, dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) -> Result<(), NoDirect> {
+    pub(crate) fn copy(
+        &self,
+        dst: &[Span],
+        doff: usize,
+        src: &[Span],
+        soff: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
         let host = |iov: &[Span]| hmem::can(iov, hmem::Caps::CMA);
         assert!(host(dst) && host(src), "direct access to memory that is not the host's");
         match hmem::copy(dst, doff, src, soff, len) == len {
@@ -107,7 +140,7 @@ impl Link for MemLink {
         let place = known.unwrap_or_else(|| {
             // A name that nobody has: a place where nobody lives.
             let mut hub = self.hub.borrow_mut();
-            hub.stations.push(Station { addr: *addr, alive: false, memory: BTreeMap::new() });
+            hub.stations.push(Station { addr: *addr, alive: false, epoch: 0, memory: BTreeMap::new() });
             hub.stations.len() - 1
         });
         self.peer_at(place)
@@ -152,6 +185,9 @@ impl Link for MemLink {
 
     fn poll(&mut self) -> Option<Event> {
         assert!(self.held.is_none(), "polled before the last frame was released");
+        if !self.flying.is_empty() && self.draws_any_order(3) {
+            return self.finish_one();
+        }
         let next = self.hub.borrow_mut().next(self.at);
         let Some((from, item)) = next else {
             let work = self.hub.borrow_mut().meanwhile.take_if(|m| m.at == self.at);
@@ -159,7 +195,11 @@ impl Link for MemLink {
                 (meanwhile.work)();
                 self.hub.borrow_mut().meanwhile = Some(meanwhile);
             }
-            return self.land();
+            // It may take longer.
+            if !self.flying.is_empty() && self.draws_any_order(2) {
+                return None;
+            }
+            return self.finish_one();
         };
         let from = self.peer_at(from);
         Some(match item {
@@ -281,181 +321,5 @@ impl Link for MemLink {
 
     fn describe(&self, _peer: PeerId) -> String {
         "in memory".into()
-    }
-}
-
-impl RmaLink for MemLink {
-    fn get(
-        &mut self,
-        from: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        let there = self.hub.borrow_mut().reach(self.place_of(from), grant, remote)?;
-        self.copy(local, loff, &there, roff, len)
-    }
-
-    fn put(
-        &mut self,
-        to: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        if self.hub.borrow().barred == Some(self.at) {
-            return Err(NoDirect::Never);
-        }
-        let there = self.hub.borrow_mut().reach(self.place_of(to), grant, remote)?;
-        self.copy(&there, roff, local, loff, len)
-    }
-
-    fn publish(&mut self, memory: &Region) {
-        let mut hub = self.hub.borrow_mut();
-        hub.exposed.insert((self.at, memory.key), *memory);
-        hub.version(self.at, memory.key);
-    }
-
-    fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
-        let mut hub = self.hub.borrow_mut();
-        hub.exposed.remove(&(self.at, key));
-        hub.version(self.at, key);
-        hub.leave()
-    }
-
-    fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
-        let (hub, by) = (self.hub.borrow(), self.place_of(by));
-        let known = hub.direct && hub.boards;
-        let exposed = *hub.exposed.get(&(by, key)).filter(|_| known)?;
-        let place = key as u32;
-        Some((exposed, RegionVersion { place, number: *hub.versions.get(&(by, place.into()))? }))
-    }
-
-    fn revoke(&mut self, _: PeerId, request: u64) -> Result<(), InUse> {
-        let mut hub = self.hub.borrow_mut();
-        hub.revoked.insert((self.at, request));
-        hub.leave()
-    }
-
-    fn renew(&mut self, _: PeerId, request: u64) {
-        assert!(self.hub.borrow_mut().revoked.remove(&(self.at, request)), "it was not taken back");
-    }
-
-    fn close(&mut self) -> Result<(), InUse> {
-        let mut hub = self.hub.borrow_mut();
-        hub.closed.insert(self.at);
-        hub.leave()
-    }
-
-    fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
-        let with = self.place_of(with);
-        self.hub.borrow_mut().open_share(self.at, with)
-    }
-
-    fn pieces_claim(&mut self, with: PeerId, share: PieceCounter, mine: bool, of: u16) -> Option<u16> {
-        let with = self.place_of(with);
-        let sides = if mine { (self.at, with) } else { (with, self.at) };
-        let mut hub = self.hub.borrow_mut();
-        let state = hub.shares.get_mut(&(sides.0, sides.1, share.slot))?;
-        if state.0 != share.generation || state.1 >= of {
-            return None;
-        }
-        state.1 += 1;
-        let piece = state.1 - 1;
-        hub.helped += usize::from(!mine);
-        Some(piece)
-    }
-
-    fn pieces_begun(&self, with: PeerId, share: PieceCounter) -> bool {
-        let key = (self.at, self.place_of(with), share.slot);
-        self.hub.borrow().shares.get(&key).is_none_or(|state| *state != (share.generation, 1))
-    }
-
-    fn pieces_close(&mut self, with: PeerId, share: PieceCounter) {
-        let key = (self.at, self.place_of(with), share.slot);
-        if let Some(state) = self.hub.borrow_mut().shares.get_mut(&key) {
-            state.1 = u16::MAX;
-        }
-    }
-
-    fn on_distinct_devices(&self, _: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        !theirs.is_empty() && !ours.is_empty() && !self.hub.borrow().one_device
-    }
-
-    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        let (hub, place) = (self.hub.borrow(), self.place_of(to));
-        if !hub.peer_access {
-            return None;
-        }
-        let mut out: Vec<Handle> = Vec::new();
-        for s in iov {
-            let inside = |d: &&Span| s.addr().wrapping_sub(d.addr()) < d.len() as u64;
-            let owner = hub.devices.iter().find(inside)?;
-            let base = owner.addr();
-            if self.told.contains(&(place, base)) || out.iter().any(|h| h.base.get() == base) {
-                continue;
-            }
-            let len = owner.len() as u64;
-            let (device, token, zero) = ([0; 16], [0; 64], [0; 3]);
-            let (fd, id, base, len) = (0.into(), base.into(), base.into(), len.into());
-            out.push(Handle { how: 1, zero, fd, id, base, len, device, token });
-        }
-        Some(out)
-    }
-
-    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        self.told.push((self.place_of(to), handle.base.get()));
-    }
-
-    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        self.learned.push((self.place_of(from), handle.base.get(), handle.len.get()));
-    }
-
-    fn start(
-        &mut self,
-        way: CopyWay,
-        peer: PeerId,
-        request: u64,
-        remote: &[Seg],
-        local: &[Span],
-        len: usize,
-    ) -> Result<OpId, NoDirect> {
-        let place = self.place_of(peer);
-        let mut hub = self.hub.borrow_mut();
-        hub.is_allowed(place, Grant::Request(request))?;
-        if hub.fail.0 > 0 {
-            hub.fail.0 -= 1;
-            return Err(NoDirect::Never);
-        }
-        let mut there = Vec::new();
-        for seg in remote {
-            let (addr, len) = (seg.addr.get(), seg.len.get());
-            let has = |&(p, base, size): &(Place, u64, u64)| {
-                p == place && addr.checked_sub(base).is_some_and(|off| off < size && len <= size - off)
-            };
-            if !self.learned.iter().any(has) {
-                return Err(NoDirect::Never);
-            }
-            let part = |d: &Span| d.part(usize::try_from(addr.checked_sub(d.addr())?).ok()?, len as usize);
-            there.push(hub.devices.iter().find_map(part).ok_or(NoDirect::Fault)?);
-        }
-        if total(&there) < len || total(local) < len {
-            return Err(NoDirect::Fault);
-        }
-        self.started += 1;
-        let here = local.to_vec();
-        let (dst, src) = if way == CopyWay::Get { (here, there) } else { (there, here) };
-        self.flying.push((OpId(self.started), dst, src, len));
-        Ok(OpId(self.started))
-    }
-
-    fn cancel(&mut self, copy: OpId) {
-        self.flying.retain(|f| f.0 != copy);
     }
 }

@@ -1,4 +1,4 @@
-//! The hub at which all links of one [`super::Net`] meet.
+//! The hub at which all links of one [`crate::Net`] meet.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -8,90 +8,97 @@ use hmem::Span;
 use link_api::{Gone, Grant, InUse, NoDirect, Path, PieceCounter, Region, RegionVersion, RmaCaps};
 use wire::{Addr, Seg};
 
-use super::Setup;
-use super::link::MemLink;
+use crate::link::MemLink;
+use crate::{Direct, Setup};
 
 /// A link's place at the hub.
 pub type Place = usize;
 
 /// What is on its way from one link to another.
 #[derive(Debug)]
-pub(super) enum Item {
+pub(crate) enum Item {
     Frame(Vec<u8>),
     Closed(Gone),
 }
 
 /// One direction between two links.
 #[derive(Debug)]
-pub(super) struct Way {
-    pub(super) items: VecDeque<Item>,
+pub(crate) struct Way {
+    pub(crate) items: VecDeque<Item>,
     /// How many more items may come out.
-    pub(super) open: usize,
+    pub(crate) open: usize,
     /// What sends are answered with.
-    pub(super) refuse: Option<Gone>,
+    pub(crate) refuse: Option<Gone>,
     /// Whether anything ever went in.
-    pub(super) used: bool,
+    pub(crate) used: bool,
     /// Its receiver wants no more.
-    pub(super) cut: bool,
+    pub(crate) cut: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Station {
-    pub(super) addr: Addr,
-    pub(super) alive: bool,
+pub(crate) struct Station {
+    pub(crate) addr: Addr,
+    pub(crate) alive: bool,
+    /// How many ended here before it.
+    pub(crate) epoch: u32,
     /// Memory others may reach directly, by address.
-    pub(super) memory: BTreeMap<u64, Span>,
+    pub(crate) memory: BTreeMap<u64, Span>,
 }
 
 #[derive(Debug)]
-pub(super) struct Hub {
-    pub(super) path: Path,
-    pub(super) capacity: usize,
-    pub(super) direct: bool,
+pub(crate) struct Hub {
+    pub(crate) path: Path,
+    pub(crate) capacity: usize,
+    pub(crate) direct: Direct,
+    /// No direct access works any more.
+    pub(crate) off: bool,
     /// How many direct accesses are to fail.
-    pub(super) faults: usize,
+    pub(crate) faults: usize,
     /// How many succeeded.
-    pub(super) accesses: usize,
-    pub(super) peer_access: bool,
+    pub(crate) accesses: usize,
+    pub(crate) peer_access: bool,
     /// All devices' memory.
-    pub(super) devices: Vec<Span>,
+    pub(crate) devices: Vec<Span>,
     /// They are all the memory of one.
-    pub(super) one_device: bool,
-    /// Copies that devices made, and how many are to fail before and after they were started.
-    pub(super) copies: usize,
-    pub(super) fail: (usize, usize),
-    pub(super) chance: u64,
-    pub(super) stations: Vec<Station>,
-    pub(super) ways: BTreeMap<(Place, Place), Way>,
+    pub(crate) one_device: bool,
+    /// Operations that ended well later, and how many are to fail before and after they were started.
+    pub(crate) copies: usize,
+    pub(crate) fail: (usize, usize),
+    pub(crate) chance: u64,
+    /// Operations in flight of each station, and whether none ends for now.
+    pub(crate) flying: BTreeMap<Place, usize>,
+    pub(crate) held: bool,
+    pub(crate) stations: Vec<Station>,
+    pub(crate) ways: BTreeMap<(Place, Place), Way>,
     /// By owner, other side and slot: turn, and the next piece.
-    pub(super) shares: BTreeMap<(Place, Place, u16), (u64, u16)>,
+    pub(crate) shares: BTreeMap<(Place, Place, u16), (u64, u16)>,
     /// How many pieces the side that did not open the counter took.
-    pub(super) helped: usize,
+    pub(crate) helped: usize,
     /// Whether they can learn that.
-    pub(super) boards: bool,
+    pub(crate) boards: bool,
     /// What each station lets others reach, by its key.
-    pub(super) exposed: BTreeMap<(Place, u64), Region>,
+    pub(crate) exposed: BTreeMap<(Place, u64), Region>,
     /// How often something was exposed or concealed: what tickets say.
-    pub(super) versions: BTreeMap<(Place, u64), u32>,
+    pub(crate) versions: BTreeMap<(Place, u64), u32>,
     /// Requests that their owners took back.
-    pub(super) revoked: BTreeSet<(Place, u64)>,
+    pub(crate) revoked: BTreeSet<(Place, u64)>,
     /// Who waits for whom.
-    pub(super) expected: Vec<(Place, Place)>,
+    pub(crate) expected: Vec<(Place, Place)>,
     /// Whose memory is not accessed any more, and who is inside an access for as long as that.
-    pub(super) closed: BTreeSet<Place>,
-    pub(super) stuck: usize,
+    pub(crate) closed: BTreeSet<Place>,
+    pub(crate) stuck: usize,
     /// Who may not write to others' memory.
-    pub(super) barred: Option<Place>,
+    pub(crate) barred: Option<Place>,
     /// It takes a while to connect.
-    pub(super) slow: bool,
+    pub(crate) slow: bool,
     /// What happens when a node finds nothing to do.
-    pub(super) meanwhile: Option<Meanwhile>,
+    pub(crate) meanwhile: Option<Meanwhile>,
 }
 
 /// What others do while a node waits.
-pub(super) struct Meanwhile {
-    pub(super) at: Place,
-    pub(super) work: Box<dyn FnMut()>,
+pub(crate) struct Meanwhile {
+    pub(crate) at: Place,
+    pub(crate) work: Box<dyn FnMut()>,
 }
 
 impl std::fmt::Debug for Meanwhile {
@@ -101,19 +108,21 @@ impl std::fmt::Debug for Meanwhile {
 }
 
 impl Hub {
-    pub(super) fn new(setup: &Setup) -> Rc<RefCell<Hub>> {
+    pub(crate) fn new(setup: &Setup) -> Rc<RefCell<Hub>> {
         let &Setup { max_frame, eager, eager_in_a_row, capacity, direct, peer_access, seed, .. } = setup;
         let path = Path {
             link: "memory",
             max_frame,
             eager,
             eager_in_a_row,
-            rma: RmaCaps::SYNC | RmaCaps::DEVICE_HANDLES,
+            rma: RmaCaps::DEVICE_HANDLES
+                | if direct.is_by_handles() { RmaCaps::HOST_HANDLES } else { RmaCaps::SYNC },
         };
         let hub = Hub {
             path,
             capacity,
             direct,
+            off: direct == Direct::Never,
             faults: 0,
             accesses: 0,
             peer_access,
@@ -122,6 +131,8 @@ impl Hub {
             copies: 0,
             fail: (0, 0),
             chance: seed | 1,
+            flying: BTreeMap::new(),
+            held: false,
             stations: Vec::new(),
             ways: BTreeMap::new(),
             shares: BTreeMap::new(),
@@ -140,53 +151,54 @@ impl Hub {
         Rc::new(RefCell::new(hub))
     }
 
-    pub(super) fn fail_copies(&mut self, copies: usize, late: bool) {
+    pub(crate) fn fail_copies(&mut self, copies: usize, late: bool) {
         *(if late { &mut self.fail.1 } else { &mut self.fail.0 }) = copies;
     }
 
     /// Another link at the hub.
-    pub(super) fn join(hub: &Rc<RefCell<Hub>>) -> MemLink {
+    pub(crate) fn join(hub: &Rc<RefCell<Hub>>) -> MemLink {
         let mut h = hub.borrow_mut();
         let at = h.stations.len();
         let addr = Addr::new(([10, 0, 0, 1], 1 + at as u16).into());
-        h.stations.push(Station { addr, alive: true, memory: BTreeMap::new() });
+        h.stations.push(Station { addr, alive: true, epoch: 0, memory: BTreeMap::new() });
+        drop(h);
         MemLink::new(hub, at)
     }
 
-    pub(super) fn addr(&self, at: Place) -> Addr {
+    pub(crate) fn addr(&self, at: Place) -> Addr {
         self.stations[at].addr
     }
 
-    pub(super) fn share(&mut self, at: Place, span: Span) {
+    pub(crate) fn share(&mut self, at: Place, span: Span) {
         self.stations[at].memory.insert(span.addr(), span);
     }
 
-    pub(super) fn set_direct(&mut self, on: bool) {
-        self.direct = on;
+    pub(crate) fn set_direct(&mut self, on: bool) {
+        self.off = !on;
     }
 
-    pub(super) fn set_capacity(&mut self, frames: usize) {
+    pub(crate) fn set_capacity(&mut self, frames: usize) {
         self.capacity = frames;
     }
 
-    pub(super) fn fault(&mut self, accesses: usize) {
+    pub(crate) fn fault(&mut self, accesses: usize) {
         self.faults = accesses;
     }
 
-    pub(super) fn accesses(&self) -> usize {
+    pub(crate) fn accesses(&self) -> usize {
         self.accesses
     }
 
-    pub(super) fn set_boards(&mut self, on: bool) {
+    pub(crate) fn set_boards(&mut self, on: bool) {
         self.boards = on;
     }
 
-    pub(super) fn bar(&mut self, at: Place) {
+    pub(crate) fn bar(&mut self, at: Place) {
         self.barred = Some(at);
     }
 
     /// Opens a counter of the node at `at` to another one.
-    pub(super) fn open_share(&mut self, at: Place, with: Place) -> Option<PieceCounter> {
+    pub(crate) fn open_share(&mut self, at: Place, with: Place) -> Option<PieceCounter> {
         let slot = (0..4).find(|slot| self.shares.get(&(at, with, *slot)).is_none_or(|s| s.1 == u16::MAX))?;
         let state = self.shares.entry((at, with, slot)).or_insert((0, 0));
         *state = (state.0 + 1, 0);
@@ -194,15 +206,15 @@ impl Hub {
     }
 
     /// Has all pieces of all counters handed out once more.
-    pub(super) fn rewind_shares(&mut self) {
+    pub(crate) fn rewind_shares(&mut self) {
         self.shares.values_mut().for_each(|state| state.1 = 0);
     }
 
-    pub(super) fn helped(&self) -> usize {
+    pub(crate) fn helped(&self) -> usize {
         self.helped
     }
 
-    pub(super) fn way(&mut self, from: Place, to: Place) -> &mut Way {
+    pub(crate) fn way(&mut self, from: Place, to: Place) -> &mut Way {
         self.ways.entry((from, to)).or_insert_with(|| Way {
             items: VecDeque::new(),
             open: usize::MAX,
@@ -212,15 +224,15 @@ impl Hub {
         })
     }
 
-    pub(super) fn set_open(&mut self, from: Place, to: Place, items: usize) {
+    pub(crate) fn set_open(&mut self, from: Place, to: Place, items: usize) {
         self.way(from, to).open = items;
     }
 
-    pub(super) fn refuse(&mut self, from: Place, to: Place, why: Option<Gone>) {
+    pub(crate) fn refuse(&mut self, from: Place, to: Place, why: Option<Gone>) {
         self.way(from, to).refuse = why;
     }
 
-    pub(super) fn inject(&mut self, from: Place, to: Place, bytes: Vec<u8>) {
+    pub(crate) fn inject(&mut self, from: Place, to: Place, bytes: Vec<u8>) {
         let way = self.way(from, to);
         way.used = true;
         if !way.cut {
@@ -228,7 +240,7 @@ impl Hub {
         }
     }
 
-    pub(super) fn frames(&mut self, from: Place, to: Place) -> Vec<&mut Vec<u8>> {
+    pub(crate) fn frames(&mut self, from: Place, to: Place) -> Vec<&mut Vec<u8>> {
         let frame = |i| match i {
             &mut Item::Frame(ref mut f) => Some(f),
             Item::Closed(_) => None,
@@ -237,8 +249,9 @@ impl Hub {
     }
 
     /// `at` ends: what it sent still arrives, then everyone it ever met hears of it.
-    pub(super) fn kill(&mut self, at: Place) {
+    pub(crate) fn kill(&mut self, at: Place) {
         self.stations[at].alive = false;
+        self.stations[at].epoch += 1;
         self.revoked.retain(|(place, _)| *place != at);
         self.exposed.retain(|(place, _), _| *place != at);
         self.stations[at].memory.clear();
@@ -258,7 +271,7 @@ impl Hub {
     }
 
     /// So much time goes by that those who are expected and not there are given up.
-    pub(super) fn give_up_expected(&mut self) {
+    pub(crate) fn give_up_expected(&mut self) {
         for (at, of) in std::mem::take(&mut self.expected) {
             if !self.stations[of].alive && !self.way(of, at).used {
                 self.way(of, at).items.push_back(Item::Closed(Gone::Refused));
@@ -267,13 +280,13 @@ impl Hub {
     }
 
     /// Another process at the place of one that ended.
-    pub(super) fn rejoin(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
+    pub(crate) fn rejoin(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
         hub.borrow_mut().stations[at].alive = true;
         hub.borrow_mut().closed.remove(&at);
         MemLink::new(hub, at)
     }
 
-    pub(super) fn draw(&mut self, of: usize) -> usize {
+    pub(crate) fn draw(&mut self, of: usize) -> usize {
         self.chance ^= self.chance << 13;
         self.chance ^= self.chance >> 7;
         self.chance ^= self.chance << 17;
@@ -281,13 +294,13 @@ impl Hub {
     }
 
     /// Whether somebody's next item for `to` is its end.
-    pub(super) fn ends(&self, to: Place) -> bool {
+    pub(crate) fn ends(&self, to: Place) -> bool {
         let ended = |way: &Way| way.open > 0 && matches!(way.items.front(), Some(Item::Closed(_)));
         self.ways.iter().any(|(&(_, at), way)| at == to && ended(way))
     }
 
     /// The next item for `to`, from whichever sender chance picks.
-    pub(super) fn next(&mut self, to: Place) -> Option<(Place, Item)> {
+    pub(crate) fn next(&mut self, to: Place) -> Option<(Place, Item)> {
         let ready = |(&(from, at), way): (&(Place, Place), &Way)| {
             (at == to && way.open > 0 && !way.items.is_empty()).then_some(from)
         };
@@ -304,7 +317,7 @@ impl Hub {
     }
 
     /// The shared memory of `at` that `seg` names, as far as all of it was shared.
-    pub(super) fn memory(&self, at: Place, seg: &Seg) -> Option<Span> {
+    pub(crate) fn memory(&self, at: Place, seg: &Seg) -> Option<Span> {
         let (addr, len) = (seg.addr.get(), usize::try_from(seg.len.get()).ok()?);
         if len == 0 {
             return Some(Span::EMPTY);
@@ -313,7 +326,26 @@ impl Hub {
         span.part(usize::try_from(addr - start).ok()?, len)
     }
 
-    pub(super) fn is_allowed(&self, at: Place, grant: Grant) -> Result<(), NoDirect> {
+    /// The memory of `at` that `seg` names, if it is accessed by handles.
+    pub(crate) fn memory_by_handle(&self, at: Place, seg: &Seg) -> Option<Span> {
+        let (addr, len) = (seg.addr.get(), usize::try_from(seg.len.get()).ok()?);
+        let part = |d: &Span| d.part(usize::try_from(addr.checked_sub(d.addr())?).ok()?, len);
+        let on_host = || self.memory(at, seg).filter(|_| self.direct.is_by_handles() && !self.off);
+        self.devices.iter().find_map(part).or_else(on_host)
+    }
+
+    /// The allocation that a span of `at` is in, if peers may access it by handles.
+    pub(crate) fn allocation(&self, at: Place, span: &Span) -> Option<Span> {
+        let inside = |d: &&Span| span.addr().wrapping_sub(d.addr()) < d.len() as u64;
+        if !span.can(hmem::Caps::DEVICE) {
+            assert!(self.path.rma.contains(RmaCaps::HOST_HANDLES), "host memory has no handles here");
+            let (_, owner) = self.stations[at].memory.range(..=span.addr()).next_back()?;
+            return Some(*owner).filter(|owner| !self.off && inside(&owner));
+        }
+        self.devices.iter().find(inside).copied().filter(|_| self.peer_access)
+    }
+
+    pub(crate) fn is_allowed(&self, at: Place, grant: Grant) -> Result<(), NoDirect> {
         match grant {
             _ if self.closed.contains(&at) => Err(NoDirect::Revoked),
             Grant::Request(name) if self.revoked.contains(&(at, name)) => Err(NoDirect::Revoked),
@@ -327,7 +359,7 @@ impl Hub {
     }
 
     /// A peer is inside an access, as often as the test says.
-    pub(super) fn leave(&mut self) -> Result<(), InUse> {
+    pub(crate) fn leave(&mut self) -> Result<(), InUse> {
         if self.stuck == 0 {
             return Ok(());
         }
@@ -335,12 +367,13 @@ impl Hub {
         Err(InUse)
     }
 
-    pub(super) fn version(&mut self, at: Place, key: u64) {
+    pub(crate) fn version(&mut self, at: Place, key: u64) {
         *self.versions.entry((at, u64::from(key as u32))).or_default() += 1;
     }
 
-    pub(super) fn reach(&mut self, at: Place, grant: Grant, segs: &[Seg]) -> Result<Vec<Span>, NoDirect> {
-        if !self.direct {
+    pub(crate) fn reach(&mut self, at: Place, grant: Grant, segs: &[Seg]) -> Result<Vec<Span>, NoDirect> {
+        assert!(self.path.rma.contains(RmaCaps::SYNC), "host memory is not accessed in the call here");
+        if self.off {
             return Err(NoDirect::Never);
         }
         self.is_allowed(at, grant)?;

@@ -1,0 +1,158 @@
+//! Registrations, and what peers reach by them.
+
+use arrayvec::ArrayVec;
+use hmem::Span;
+use wire::{MAX_SEGS, RmaSeg, Status};
+
+use super::{Core, Iov};
+use crate::config::{MrId, Reg};
+use crate::types::*;
+use link_api::Region;
+
+#[derive(Debug)]
+pub(crate) struct Mr {
+    pub(crate) iov: Iov,
+    pub(crate) len: usize,
+    pub(crate) access: Access,
+    pub(crate) key: u64,
+    pub(crate) remote_read: Option<CntrId>,
+    pub(crate) remote_write: Option<CntrId>,
+}
+
+/// The registrations that an access of a peer's is to.
+pub(crate) type Mrs = ArrayVec<MrId, MAX_SEGS>;
+
+/// Counters of the registrations that one operation reaches, each once.
+pub(crate) type Bound = ArrayVec<CntrId, { 2 * MAX_SEGS }>;
+
+/// Memory a peer may reach.
+#[derive(Debug, Default)]
+pub(crate) struct Reached {
+    pub(crate) iov: Iov,
+    pub(crate) len: usize,
+    pub(crate) cntrs: Bound,
+    pub(crate) mrs: Mrs,
+}
+
+impl Core {
+    pub(crate) fn mr_reg(&mut self, reg: &Reg<'_>) -> Result<(MrId, u64), Error> {
+        let mut iov: Iov = reg.iov.try_into().map_err(|_| Error::Invalid)?;
+        iov.iter_mut().for_each(|s| *s = s.for_peers());
+        let len = iov.iter().try_fold(0usize, |n, s| n.checked_add(s.len())).ok_or(Error::Invalid)?;
+        let id = MrId(self.next_mr);
+        let key = reg.key.unwrap_or(self.next_mr);
+        self.next_mr += 1;
+        // Without remote access nobody can name it, so its key need not be its own.
+        if reg.key.is_none() || !reg.access.is_empty() {
+            if self.keys.contains_key(&key) {
+                return Err(Error::KeyInUse);
+            }
+            self.keys.insert(key, id);
+        }
+        let mr = Mr { iov, len, access: reg.access, key, remote_read: None, remote_write: None };
+        self.mrs.insert(id, mr);
+        Ok((id, key))
+    }
+
+    pub(crate) fn mr_mut(&mut self, id: MrId) -> Option<&mut Mr> {
+        self.mrs.get_mut(&id)
+    }
+
+    /// A registration as peers may see it, if they may.
+    pub(crate) fn exposed(&self, id: MrId) -> Option<Region> {
+        let mr = self.mrs.get(&id)?;
+        let [span] = mr.iov[..] else { return None };
+        let named = self.keys.get(&mr.key) == Some(&id);
+        (named && span.can(hmem::Caps::CMA) && !mr.access.is_empty()).then_some(Region {
+            key: mr.key,
+            addr: span.addr(),
+            len: span.len() as u64,
+            read: mr.access.contains(Access::REMOTE_READ),
+            write: mr.access.contains(Access::REMOTE_WRITE),
+            virt_addr: self.config.virt_addr,
+            target_must_observe: mr.remote_read.is_some() || mr.remote_write.is_some(),
+        })
+    }
+
+    /// The names of all registrations.
+    pub(crate) fn mr_ids(&self) -> Vec<MrId> {
+        self.mrs.keys().copied().collect()
+    }
+
+    /// Has a registration be reached no more; returns its key if it was known by that, which stays taken until
+    /// [`Core::mr_close`]. To be called again as often as that takes.
+    pub(crate) fn mr_end(&mut self, id: MrId) -> Result<Option<u64>, Error> {
+        if let Some(mr) = self.mrs.remove(&id) {
+            let named = self.keys.get(&mr.key) == Some(&id);
+            self.ending.insert(id, named.then_some(mr.key));
+        }
+        self.ending.get(&id).copied().ok_or(Error::NotFound)
+    }
+
+    /// Forgets a registration that was ended; its key is free.
+    pub(crate) fn mr_close(&mut self, id: MrId) {
+        if let Some(key) = self.ending.remove(&id).flatten() {
+            self.keys.remove(&key);
+        }
+    }
+
+    /// The memory a peer names by one segment, where it is one stretch of a registration and may be
+    /// written, and who counts that. `None`: [`Core::reach`] knows more.
+    #[inline]
+    pub(crate) fn reach_plain(&self, seg: &RmaSeg) -> Option<(Span, Option<CntrId>)> {
+        let mr = self.mrs.get(self.keys.get(&seg.key.get())?)?;
+        let [span] = mr.iov[..] else { return None };
+        let base = if self.config.virt_addr { span.addr() } else { 0 };
+        let off = usize::try_from(seg.addr.get().checked_sub(base)?).ok()?;
+        let part = span.part(off, usize::try_from(seg.len.get()).ok()?)?;
+        mr.access.contains(Access::REMOTE_WRITE).then_some((part, mr.remote_write))
+    }
+
+    /// The memory a peer names, if the registration allows it, and who counts the access.
+    pub(crate) fn reach(&self, segs: &[RmaSeg], want: Access) -> Result<Reached, Status> {
+        let mut reached = Reached::default();
+        for seg in segs {
+            let id = *self.keys.get(&seg.key.get()).ok_or(Status::BadKey)?;
+            let mr = self.mrs.get(&id).ok_or(Status::BadKey)?;
+            if !reached.mrs.contains(&id) {
+                reached.mrs.try_push(id).map_err(|_| Status::Malformed)?;
+            }
+            if !mr.access.contains(want) {
+                return Err(Status::Access);
+            }
+            let n = usize::try_from(seg.len.get()).map_err(|_| Status::Range)?;
+            let base = match mr.iov.first() {
+                Some(first) if self.config.virt_addr => first.addr(),
+                _ => 0,
+            };
+            let off = seg.addr.get().checked_sub(base).and_then(|o| usize::try_from(o).ok());
+            let off = off.ok_or(Status::Range)?;
+            if off.checked_add(n).is_none_or(|end| end > mr.len) {
+                return Err(Status::Range);
+            }
+            let (mut off, mut left) = (off, n);
+            for s in &mr.iov {
+                if left == 0 {
+                    break;
+                }
+                if off >= s.len() {
+                    off -= s.len();
+                    continue;
+                }
+                let part = s.part(off, left.min(s.len() - off)).ok_or(Status::Range)?;
+                reached.iov.try_push(part).map_err(|_| Status::Unsupported)?;
+                left -= part.len();
+                off = 0;
+            }
+            reached.len = reached.len.checked_add(n).ok_or(Status::Range)?;
+            let reads = mr.remote_read.filter(|_| want.contains(Access::REMOTE_READ));
+            let writes = mr.remote_write.filter(|_| want.contains(Access::REMOTE_WRITE));
+            for cntr in reads.into_iter().chain(writes) {
+                if !reached.cntrs.contains(&cntr) {
+                    reached.cntrs.try_push(cntr).map_err(|_| Status::Unsupported)?;
+                }
+            }
+        }
+        Ok(reached)
+    }
+}

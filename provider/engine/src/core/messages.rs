@@ -1,0 +1,158 @@
+//! Receives that are posted, and messages that wait for one.
+
+use arrayvec::ArrayVec;
+use wire::{MAX_SEGS, Seg};
+
+use super::{Spans, Tally};
+use crate::matching::{Matcher, Posted, Waiting};
+use crate::proto::Reach;
+use crate::types::*;
+use link_api::PeerId;
+
+/// A posted receive.
+#[derive(Clone, Debug)]
+pub(crate) struct RecvOp {
+    pub(crate) pattern: Pattern,
+    pub(crate) iov: Spans,
+    pub(crate) len: usize,
+    pub(crate) ctx: Ctx,
+    pub(crate) flags: OpFlags,
+    /// Of a multi-receive buffer: its state in [`RxContext::multi`].
+    pub(crate) multi: Option<u64>,
+    pub(crate) tally: Tally,
+}
+
+impl Posted for RecvOp {
+    fn pattern(&self) -> &Pattern {
+        &self.pattern
+    }
+    fn ctx(&self) -> Ctx {
+        self.ctx
+    }
+}
+
+/// A multi-receive buffer: how much is used, how many messages are still coming in.
+#[derive(Debug, Default)]
+pub(crate) struct Multi {
+    pub(crate) used: usize,
+    pub(crate) coming: usize,
+    /// No more messages will be put in; the last one gives the buffer back.
+    pub(crate) spent: bool,
+}
+
+/// How a waiting message's bytes are to be had.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// They are here.
+    Held(Vec<u8>),
+    /// The sender keeps them.
+    Offered { req: u64, segs: ArrayVec<Seg, MAX_SEGS>, direct: Reach },
+    /// The sender has cancelled it, after the application had claimed it here.
+    Withdrawn,
+}
+
+/// A message nobody asked for yet.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) ep: EpId,
+    pub(crate) peer: PeerId,
+    pub(crate) src: FiAddr,
+    pub(crate) tagged: bool,
+    pub(crate) tag: u64,
+    pub(crate) data: Option<u64>,
+    pub(crate) len: usize,
+    /// The sender's request, if it waits to hear of the delivery.
+    pub(crate) ack: Option<u64>,
+    pub(crate) body: Body,
+}
+
+impl Message {
+    /// Bytes it takes up.
+    pub(crate) fn weight(&self) -> usize {
+        /// With its place in a queue and in an index.
+        const ALONE: usize = 256;
+        ALONE + if let Body::Held(bytes) = &self.body { bytes.len() } else { 0 }
+    }
+
+    /// Whether a peer offered it under that name.
+    fn is_offer(&self, ep: EpId, peer: PeerId, name: u64) -> bool {
+        self.ep == ep && self.peer == peer && matches!(self.body, Body::Offered { req, .. } if req == name)
+    }
+
+    pub(crate) fn is_offered(&self) -> bool {
+        matches!(self.body, Body::Offered { .. })
+    }
+}
+
+impl Waiting for Message {
+    fn src(&self) -> FiAddr {
+        self.src
+    }
+    fn tag(&self) -> u64 {
+        self.tag
+    }
+}
+
+/// What receives are posted to.
+#[derive(Debug)]
+pub(crate) struct RxContext {
+    pub(crate) tagged: Matcher<RecvOp, Message>,
+    pub(crate) plain: Matcher<RecvOp, Message>,
+    pub(crate) claimed: Vec<(Ctx, Message)>,
+    pub(crate) multi: crate::pool::Pool<Multi>,
+    pub(crate) min_multi_recv: usize,
+    pub(crate) eps: Vec<EpId>,
+    pub(crate) shared: bool,
+}
+
+impl RxContext {
+    pub(crate) fn new(shared: bool) -> Self {
+        RxContext {
+            tagged: Matcher::new(),
+            plain: Matcher::new(),
+            claimed: Vec::new(),
+            multi: crate::pool::Pool::with_capacity(0),
+            min_multi_recv: 64,
+            eps: Vec::new(),
+            shared,
+        }
+    }
+
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Message> {
+        let waiting = self.tagged.waiting().chain(self.plain.waiting());
+        waiting.chain(self.claimed.iter().map(|(_, m)| m))
+    }
+
+    /// Bytes that waiting messages of a peer take up.
+    pub(crate) fn weight_of(&self, ep: EpId, peer: PeerId) -> usize {
+        self.waiting().filter(|m| m.ep == ep && m.peer == peer).map(Message::weight).sum()
+    }
+
+    /// The message that a peer offered under that name, if it waits.
+    pub(crate) fn offered(&mut self, ep: EpId, peer: PeerId, name: u64) -> Option<&mut Message> {
+        let is_it = |m: &Message| m.is_offer(ep, peer, name);
+        let (tagged, plain) = (&mut self.tagged, &mut self.plain);
+        let waiting = tagged.latest_waiting(is_it).or_else(|| plain.latest_waiting(is_it));
+        waiting.or_else(|| self.claimed.iter_mut().map(|(_, m)| m).find(|m| is_it(m)))
+    }
+
+    /// The message that a peer offered under that name is not to be had any more: taken out if it waits, and
+    /// `Some(None)` if the application has claimed it. `None`: it neither waits nor was claimed.
+    pub(crate) fn withdraw(&mut self, ep: EpId, peer: PeerId, name: u64) -> Option<Option<Message>> {
+        let is_it = |m: &Message| m.is_offer(ep, peer, name);
+        for matcher in [&mut self.tagged, &mut self.plain] {
+            let taken = matcher.take_oldest(is_it);
+            if taken.is_some() {
+                return Some(taken);
+            }
+        }
+        let (_, claimed) = self.claimed.iter_mut().find(|(_, m)| is_it(m))?;
+        claimed.body = Body::Withdrawn;
+        Some(None)
+    }
+
+    #[inline]
+    pub(crate) fn matcher(&mut self, tagged: bool) -> &mut Matcher<RecvOp, Message> {
+        if tagged { &mut self.tagged } else { &mut self.plain }
+    }
+}

@@ -1,0 +1,201 @@
+//! Endpoints, what they are made of, and whom they know.
+
+use wire::Addr;
+
+use super::Domain;
+use crate::av::Av;
+use crate::config::{Cntrs, EpConfig};
+use crate::core::RxContext;
+use crate::endpoint::Endpoint;
+use crate::types::*;
+use crate::work::WorkOp;
+use link_api::{InUse, RmaLink};
+
+impl<L: RmaLink> Domain<L> {
+    /// Opens an address vector.
+    pub fn av_open(&mut self) -> AvId {
+        AvId(self.avs.insert(Av::default()))
+    }
+
+    /// Closes an address vector that no endpoint is bound to.
+    pub fn av_close(&mut self, av: AvId) -> Result<(), Error> {
+        match self.avs.get(av.at()) {
+            None => Err(Error::NotFound),
+            Some(a) if a.users > 0 => Err(Error::Busy),
+            Some(_) => {
+                self.avs.remove(av.at());
+                Ok(())
+            }
+        }
+    }
+
+    /// Inserts an address; an address that is there already gets another index.
+    pub fn av_insert(&mut self, av: AvId, addr: Addr) -> FiAddr {
+        let Some(vector) = self.avs.get_mut(av.at()) else { return ADDR_UNSPEC };
+        let (at, first) = vector.insert(addr);
+        for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| ep.av == av) {
+            ep.learn(&mut self.core, at, &addr, first);
+        }
+        at
+    }
+
+    /// Removes an address.
+    pub fn av_remove(&mut self, av: AvId, at: FiAddr) -> Result<(), Error> {
+        let vector = self.avs.get_mut(av.at()).ok_or(Error::NotFound)?;
+        let (_, next) = vector.remove(at).ok_or(Error::NotFound)?;
+        for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| ep.av == av) {
+            ep.forget(&mut self.core, at, next);
+        }
+        Ok(())
+    }
+
+    /// The address at an index.
+    pub fn av_lookup(&self, av: AvId, at: FiAddr) -> Option<Addr> {
+        self.avs.get(av.at())?.lookup(at)
+    }
+
+    /// Opens a receive context for several endpoints.
+    pub fn srx_open(&mut self) -> RxId {
+        RxId(self.core.rxs.insert(RxContext::new(true)))
+    }
+
+    /// Closes a shared receive context that no endpoint uses.
+    pub fn srx_close(&mut self, rx: RxId) -> Result<(), Error> {
+        match self.core.rxs.get(rx.at()) {
+            Some(r) if !r.shared => Err(Error::Invalid),
+            Some(r) if !r.eps.is_empty() => Err(Error::Busy),
+            Some(_) => {
+                self.core.rxs.remove(rx.at());
+                Ok(())
+            }
+            None => Err(Error::NotFound),
+        }
+    }
+
+    /// How much must be left of a multi-receive buffer for it to stay posted (at first 64 bytes).
+    pub fn rx_set_min_multi_recv(&mut self, rx: RxId, bytes: usize) {
+        if let Some(rx) = self.core.rxs.get_mut(rx.at()) {
+            rx.min_multi_recv = bytes;
+        }
+    }
+
+    /// Opens an endpoint, ready for use.
+    pub fn ep_open(&mut self, config: EpConfig<L>) -> EpId {
+        let EpConfig { link, av, rx, tx_cq, rx_cq, cntrs } = config;
+        let rx = rx.unwrap_or_else(|| RxId(self.core.rxs.insert(RxContext::new(false))));
+        let ep = Endpoint::new(link, av, rx, tx_cq, rx_cq, cntrs);
+        let id = EpId(self.eps.insert(ep));
+        if let Some(rx) = self.core.rxs.get_mut(rx.at()) {
+            rx.eps.push(id);
+        }
+        self.hold_ep(tx_cq, rx_cq, &cntrs, true);
+        if let (Some(ep), Some(vector)) = (self.eps.get_mut(id.at()), self.avs.get_mut(av.at())) {
+            ep.id = id;
+            vector.users += 1;
+            for (at, addr, first) in vector.iter() {
+                ep.learn(&mut self.core, at, &addr, first);
+            }
+            for mr in self.core.mr_ids() {
+                ep.expose(&self.core, mr);
+            }
+        }
+        id
+    }
+
+    /// Takes or gives back what an endpoint keeps from being closed.
+    fn hold_ep(&mut self, tx_cq: Option<CqId>, rx_cq: Option<CqId>, cntrs: &Cntrs, on: bool) {
+        let step = |n: &mut usize| *n = if on { *n + 1 } else { n.saturating_sub(1) };
+        for cq in [tx_cq, rx_cq].into_iter().flatten() {
+            if let Some(cq) = self.core.cqs.get_mut(cq.at()) {
+                step(&mut cq.users);
+            }
+        }
+        for c in cntrs.all().into_iter().flatten() {
+            if let Some(c) = self.core.cntrs.get_mut(c.at()) {
+                step(&mut c.users);
+            }
+        }
+    }
+
+    /// The receive context of an endpoint.
+    pub fn ep_rx(&self, ep: EpId) -> Option<RxId> {
+        Some(self.eps.get(ep.at())?.rx)
+    }
+
+    /// Sets how many operations of an endpoint to one peer may be under way (at first 4096, at most
+    /// 65536); beyond that posts are refused with [`Error::Again`].
+    pub fn ep_set_depth(&mut self, ep: EpId, depth: usize) {
+        if let Some(ep) = self.eps.get_mut(ep.at()) {
+            ep.set_depth(depth);
+        }
+    }
+
+    /// Sets how many bytes messages that nobody asked for may take up before those who send them are
+    /// told to hold back (at first 256 MiB).
+    pub fn set_unexpected_most(&mut self, bytes: usize) {
+        self.core.waiting_most = bytes;
+    }
+
+    /// Bytes that messages take up which wait to be received.
+    pub fn unexpected(&self) -> usize {
+        self.core.waiting
+    }
+
+    /// Exchanges the counters of an endpoint.
+    pub fn ep_bind_cntrs(&mut self, ep: EpId, cntrs: Cntrs) {
+        let Some(ep) = self.eps.get_mut(ep.at()) else { return };
+        let old = std::mem::replace(&mut ep.cntrs, cntrs);
+        for mr in self.core.mr_ids() {
+            ep.expose(&self.core, mr);
+        }
+        self.hold_ep(None, None, &old, false);
+        self.hold_ep(None, None, &cntrs, true);
+    }
+
+    /// Closes an endpoint. What was under way or posted is forgotten without a completion. When it returns
+    /// `Ok`, no peer accesses memory of ours any more on account of it. [`Error::Busy`]: a peer is stopped
+    /// while it does; nothing may be posted any more, and the call is to be made again.
+    pub fn ep_close(&mut self, id: EpId) -> Result<(), Error> {
+        let Some(ep) = self.eps.get_mut(id.at()) else { return Err(Error::NotFound) };
+        ep.stop_copies();
+        ep.link.close().map_err(|InUse| Error::Busy)?;
+        let Some(ep) = self.eps.remove(id.at()) else { return Err(Error::NotFound) };
+        self.hold_ep(ep.tx_cq, ep.rx_cq, &ep.cntrs, false);
+        if let Some(vector) = self.avs.get_mut(ep.av.at()) {
+            vector.users = vector.users.saturating_sub(1);
+        }
+        let shared = self.core.rxs.get(ep.rx.at()).is_some_and(|rx| rx.shared);
+        self.work.retain(|w| match &w.op {
+            WorkOp::Recv { rx, .. } => shared || *rx != ep.rx,
+            op => op.ep() != Some(id),
+        });
+        let Some(rx) = self.core.rxs.get_mut(ep.rx.at()) else { return Ok(()) };
+        rx.eps.retain(|e| *e != id);
+        if !rx.shared {
+            self.core.rxs.remove(ep.rx.at());
+        } else {
+            rx.claimed.retain(|(_, m)| m.ep != id);
+            for tagged in [true, false] {
+                rx.matcher(tagged).drop_waiting(|m| m.ep == id);
+            }
+        }
+        self.core.weigh();
+        Ok(())
+    }
+
+    /// How many operations an endpoint has under way, its own and those of peers. Zero once all
+    /// have completed.
+    pub fn ep_under_way(&self, ep: EpId) -> usize {
+        self.eps.get(ep.at()).map_or(0, Endpoint::under_way)
+    }
+
+    /// Peers that an endpoint has room to keep something of: as many as there were at a time.
+    pub fn ep_peers(&self, ep: EpId) -> usize {
+        self.eps.get(ep.at()).map_or(0, Endpoint::peers)
+    }
+
+    /// The link of an endpoint.
+    pub fn link(&self, ep: EpId) -> Option<&L> {
+        Some(&self.eps.get(ep.at())?.link)
+    }
+}

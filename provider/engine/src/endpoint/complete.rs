@@ -1,0 +1,166 @@
+//! How operations complete, and where that is told.
+
+use hmem::Span;
+use wire::Status;
+
+use super::Endpoint;
+use super::request::{Done, Landing, Meta, Out};
+use crate::core::{Core, RecvOp, Spans, Tally, failure};
+use crate::types::*;
+use link_api::{PeerId, RmaLink};
+
+impl<L: RmaLink> Endpoint<L> {
+    /// Completes an operation that was started here.
+    #[inline]
+    pub(super) fn finish(&self, core: &mut Core, done: &Done, len: usize, err: Option<Error>) {
+        let cntr = if done.what.contains(What::SEND) {
+            self.cntrs.send
+        } else if done.what.contains(What::READ) {
+            self.cntrs.read
+        } else {
+            self.cntrs.write
+        };
+        core.tally(done.tally, cntr, err.is_some());
+        if done.report || err.is_some() {
+            let entry = Completion {
+                ctx: done.ctx,
+                what: done.what,
+                len,
+                buf: 0,
+                data: done.data,
+                tag: done.tag,
+                src: ADDR_UNSPEC,
+                err,
+                olen: 0,
+            };
+            core.complete(self.tx_cq, entry);
+        }
+    }
+
+    /// Completes a request of ours, after the pool has let go of it.
+    pub(super) fn finish_out(&mut self, core: &mut Core, out: &Out, err: Option<Error>) {
+        let peer = self.peer(out.peer);
+        peer.outstanding = peer.outstanding.saturating_sub(1);
+        if out.seq > peer.loose {
+            peer.loose = 0;
+        }
+        if out.large {
+            peer.large = peer.large.saturating_sub(1);
+        }
+        self.finish(core, &out.done_as, out.len, err);
+    }
+
+    /// Why bytes of a peer could not be moved: its death may show in these first.
+    pub(super) fn failure(&self, peer: PeerId, status: Status) -> Option<Error> {
+        match failure(status) {
+            Some(Error::Io) if self.link.is_gone(peer) => Some(Error::Reset),
+            other => other,
+        }
+    }
+
+    /// Completes a message that `n` of `len` bytes came in of.
+    pub(super) fn land(&mut self, core: &mut Core, mut landing: Landing, len: usize, err: Option<Error>) {
+        let entry = &mut landing.entry;
+        entry.len = len.min(landing.room);
+        entry.err = err;
+        if err.is_none() && len > landing.room {
+            entry.err = Some(Error::Truncated);
+            entry.olen = len - landing.room;
+        }
+        if let (Some(id), Some(rx)) = (landing.multi, core.rxs.get_mut(self.rx.at())) {
+            if let Some(m) = rx.multi.get_mut(id) {
+                m.coming -= 1;
+                if m.spent && m.coming == 0 {
+                    entry.what |= What::MULTI_RECV;
+                    rx.multi.remove(id);
+                }
+            }
+        }
+        core.tally(landing.tally, self.cntrs.recv, entry.err.is_some());
+        if landing.report || entry.err.is_some() || entry.what.contains(What::MULTI_RECV) {
+            core.complete(self.rx_cq, landing.entry);
+        }
+    }
+
+    /// Where a message lands in a receive buffer. For a multi-receive buffer, `true` beside it says
+    /// that no more messages are to go there.
+    pub(super) fn landing(&self, core: &mut Core, recv: &RecvOp, meta: &Meta) -> (Landing, bool) {
+        let what = if meta.tagged { What::TAGGED } else { What::MSG } | What::RECV;
+        let mut landing = Landing {
+            iov: Spans::NONE,
+            room: recv.len,
+            entry: Completion {
+                ctx: recv.ctx,
+                what: if meta.data.is_some() { what | What::REMOTE_CQ_DATA } else { what },
+                len: 0,
+                buf: 0,
+                data: meta.data.unwrap_or(0),
+                tag: meta.tag,
+                src: meta.src,
+                err: None,
+                olen: 0,
+            },
+            report: recv.flags.contains(OpFlags::COMPLETION),
+            multi: recv.multi,
+            tally: recv.tally,
+        };
+        let rx = core.rxs.get_mut(self.rx.at());
+        let multi = recv.multi.and_then(|id| {
+            let rx = rx?;
+            Some((rx.min_multi_recv, rx.multi.get_mut(id)?))
+        });
+        let Some((least, multi)) = multi else {
+            landing.entry.buf = recv.iov.first().map_or(0, |s: &Span| s.addr());
+            landing.iov = recv.iov.clone();
+            return (landing, true);
+        };
+        let room = recv.len - multi.used;
+        landing.room = room;
+        landing.iov = recv.iov.part(multi.used, meta.len.min(room));
+        landing.entry.buf = landing.iov.first().map_or(0, |s| s.addr());
+        multi.used += meta.len.min(room);
+        multi.coming += 1;
+        multi.spent = recv.len - multi.used < least.max(1);
+        (landing, multi.spent)
+    }
+
+    /// Gives a posted receive back unfilled.
+    pub(crate) fn fail_recv(&mut self, core: &mut Core, recv: RecvOp, err: Error) {
+        let mut what = What::RECV | if recv.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
+        if let (Some(id), Some(rx)) = (recv.multi, core.rxs.get_mut(self.rx.at())) {
+            if let Some(m) = rx.multi.get_mut(id) {
+                m.spent = true;
+                if m.coming == 0 {
+                    what |= What::MULTI_RECV;
+                    rx.multi.remove(id);
+                }
+            }
+        }
+        core.tally(recv.tally, self.cntrs.recv, true);
+        let entry = Completion {
+            ctx: recv.ctx,
+            what,
+            len: 0,
+            buf: recv.iov.first().map_or(0, |s| s.addr()),
+            data: 0,
+            tag: recv.pattern.tag.map_or(0, |t| t.0),
+            src: recv.pattern.src,
+            err: Some(err),
+            olen: 0,
+        };
+        core.complete(self.rx_cq, entry);
+    }
+
+    /// Completes an operation that the application takes for started.
+    pub(crate) fn fail_start(
+        &self,
+        core: &mut Core,
+        ctx: Ctx,
+        what: What,
+        tag: u64,
+        tally: Tally,
+        err: Error,
+    ) {
+        self.finish(core, &Done { ctx, what, report: true, tag, data: 0, tally }, 0, Some(err));
+    }
+}

@@ -1,0 +1,180 @@
+//! The peers of an endpoint: what they are called, and what becomes of those that end.
+
+use wire::Addr;
+
+use super::Endpoint;
+use super::peer::{Fetches, Peer, Promptness, Shares};
+use super::request::{In, Request, Then};
+use crate::core::Core;
+use crate::types::*;
+use link_api::{Gone, PeerId, RmaLink};
+
+impl From<Gone> for Error {
+    fn from(why: Gone) -> Error {
+        match why {
+            Gone::Refused => Error::Refused,
+            Gone::Reset => Error::Reset,
+            Gone::Unreachable => Error::Unreachable,
+            Gone::Denied => Error::Denied,
+            Gone::Exhausted => Error::Exhausted,
+        }
+    }
+}
+
+impl<L: RmaLink> Endpoint<L> {
+    /// The address vector got an entry. `first` is the first index of the same address.
+    pub(crate) fn learn(&mut self, core: &mut Core, at: FiAddr, addr: &Addr, first: FiAddr) {
+        let peer = self.link.peer(addr);
+        let slot = at as usize;
+        if self.route.len() <= slot {
+            self.route.resize(slot + 1, None);
+        }
+        self.route[slot] = Some(peer);
+        if self.peer(peer).routes == 0 {
+            // Its number may have been a peer's of another link.
+            let path = self.link.path(peer);
+            self.peer(peer).set_path(&path);
+        }
+        self.peer(peer).routes += 1;
+        self.relabel(core, peer, first);
+    }
+
+    /// The address vector lost an entry; `next` is what the address is called now.
+    pub(crate) fn forget(&mut self, core: &mut Core, at: FiAddr, next: FiAddr) {
+        if let Some(peer) = self.route.get_mut(at as usize).and_then(Option::take) {
+            self.relabel(core, peer, next);
+            let state = self.peer(peer);
+            state.routes = state.routes.saturating_sub(1);
+            self.release(peer);
+        }
+    }
+
+    fn relabel(&mut self, core: &mut Core, peer: PeerId, src: FiAddr) {
+        let old = std::mem::replace(&mut self.peer(peer).src, src);
+        if old == src {
+            return;
+        }
+        let ep = self.id;
+        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
+        for tagged in [true, false] {
+            let m = rx.matcher(tagged);
+            m.edit_waiting(|m| m.ep == ep && m.peer == peer, |m| m.src = src);
+            if old != ADDR_UNSPEC && src != ADDR_UNSPEC {
+                m.edit_posted(|r| r.pattern.src == old, |r| r.pattern.src = src);
+            }
+        }
+        for (_, m) in rx.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
+            m.src = src;
+        }
+    }
+
+    #[inline]
+    pub(super) fn peer(&mut self, peer: PeerId) -> &mut Peer {
+        let at = peer.0 as usize;
+        if at >= self.peers.len() {
+            self.meet(at);
+        }
+        &mut self.peers[at]
+    }
+
+    #[cold]
+    fn meet(&mut self, at: usize) {
+        while self.peers.len() <= at {
+            let path = self.link.path(PeerId(self.peers.len() as u32));
+            self.peers.push(Peer::new(&path));
+        }
+    }
+
+    /// Writes a line on the path to a peer, once there is one.
+    pub(crate) fn tell(&mut self, peer: PeerId) {
+        if !self.peer(peer).mark_path_logged() || !log::log_enabled!(log::Level::Info) {
+            return;
+        }
+        let limits = self.peer(peer).limits;
+        log::info!(
+            "{} -> {}: {}; up to {} bytes inside the frame, more fetched by the other side, or sent in frames of {} where it can't",
+            self.link.addr(),
+            self.link.peer_addr(peer),
+            self.link.describe(peer),
+            limits.eager,
+            limits.max_frame
+        );
+    }
+
+    /// A peer is gone, or will be deaf and dumb from now on: whatever depended on it fails.
+    #[cold]
+    pub(super) fn closed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
+        let err = Error::from(why);
+        let path = self.link.path(peer);
+        let state = self.peer(peer);
+        state.reset_channel(&path);
+        let stopped = std::mem::take(&mut state.stopped);
+        state.fetches = Fetches::Unknown;
+        state.puts_not = false;
+        state.promptness = Promptness::default();
+        state.shares = Shares::Unknown;
+        state.given.clear();
+        state.loose = 0;
+        state.unanswered = 0;
+        state.gone = Some(why);
+        state.sought = false;
+        state.expected = false;
+        self.stopped -= u32::from(stopped);
+        log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
+        self.lagging.retain(|p| *p != peer);
+        let mine = self.requests.names(|r| r.peer() == peer);
+        self.streams.retain(|name| !mine.contains(name));
+        self.shares.retain(|name| !mine.contains(name));
+        self.invited.retain(|(name, _)| !mine.contains(name));
+        for name in mine {
+            self.stop_copy(name);
+            self.kept.remove(&name);
+            match self.requests.remove(name) {
+                Some(Request::Out(out)) => self.finish_out(core, &out, Some(err)),
+                Some(Request::In(In { then: Then::Recv(landing), .. })) => {
+                    self.land(core, landing, 0, Some(err))
+                }
+                _ => {}
+            }
+        }
+        let ep = self.id;
+        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
+        rx.claimed.retain(|(_, m)| !(m.ep == ep && m.peer == peer && m.is_offered()));
+        // Whoever comes after it under the same name has not asked for these answers.
+        for (_, m) in rx.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
+            m.ack = None;
+        }
+        for tagged in [true, false] {
+            let m = rx.matcher(tagged);
+            m.drop_waiting(|m| m.ep == ep && m.peer == peer && m.is_offered());
+            m.edit_waiting(|m| m.ep == ep && m.peer == peer, |m| m.ack = None);
+        }
+        let left = rx.weight_of(ep, peer);
+        self.peer(peer).waiting = left;
+        core.weigh();
+        self.fail_directed(core, peer, why);
+        self.release(peer);
+    }
+
+    /// Keeps nothing of a peer that nothing here is about any more: its number may be another's next.
+    #[cold]
+    pub(super) fn release(&mut self, peer: PeerId) {
+        let state = self.peer(peer);
+        let needed = state.routes > 0 || state.waiting > 0 || state.outstanding > 0;
+        if needed || state.has_backlog() || self.link.is_connected(peer) {
+            return;
+        }
+        if !self.requests.any(|r| r.peer() == peer) {
+            self.lagging.retain(|p| *p != peer);
+            self.revoked.retain(|(_, p)| *p != peer);
+            self.link.forget(peer);
+            let path = self.link.path(peer);
+            *self.peer(peer) = Peer::new(&path);
+        }
+    }
+
+    /// How many peers there is room for that something is kept of.
+    pub(crate) fn peers(&self) -> usize {
+        self.peers.len()
+    }
+}

@@ -1,0 +1,159 @@
+//! What a call of progress does, and frames that wait for room.
+
+use hmem::Span;
+use wire::{Flags, Head, Op as WireOp, Status};
+use zerocopy::IntoBytes;
+
+use super::{Endpoint, bound};
+use crate::core::Core;
+use crate::types::*;
+use link_api::{Event, PeerId, Refused, RmaLink};
+
+/// Frames taken in one call of progress, so that the application gets to see what arrived.
+const BUDGET: usize = 32;
+
+impl<L: RmaLink> Endpoint<L> {
+    /// Takes in what has arrived, and sends on what waits. Returns how much was done. `enough`:
+    /// nothing more need be taken in once that queue has so many entries.
+    #[inline]
+    pub(crate) fn progress(&mut self, core: &mut Core, enough: Option<(CqId, usize)>) -> usize {
+        let mut n = 0;
+        self.unheard = 0;
+        self.posting = false;
+        self.taken = 0;
+        let standing = |core: &Core| enough.map_or(0, |(cq, _)| core.standing(cq));
+        let most = enough.map_or(usize::MAX, |(_, most)| most);
+        while n < BUDGET {
+            let mut frame = match self.link.poll() {
+                None => break,
+                Some(Event::Frame(frame)) => frame,
+                Some(Event::Closed(peer, why)) => {
+                    self.closed(core, peer, why);
+                    n += 1;
+                    continue;
+                }
+                Some(Event::PathChanged(peer)) => {
+                    let path = self.link.path(peer);
+                    self.peer(peer).set_path(&path);
+                    n += 1;
+                    continue;
+                }
+                Some(Event::Done(copy, ok)) => {
+                    self.copied(core, copy, ok);
+                    n += 1;
+                    continue;
+                }
+            };
+            loop {
+                let from = frame.from;
+                self.incoming(core, &frame);
+                self.link.release(frame);
+                n += 1;
+                if n >= BUDGET || standing(core) >= most {
+                    break;
+                }
+                match self.link.poll_frame_from(from) {
+                    Some(next) => frame = next,
+                    None => break,
+                }
+            }
+            // Who waits for that queue is better served now than after another round.
+            if standing(core) > 0 {
+                break;
+            }
+        }
+        n + self.attend(core)
+    }
+
+    /// Whether progress is more than to take in frames.
+    #[inline(always)]
+    pub(super) fn has_chores(&self) -> bool {
+        // One question, since it is asked all the time.
+        let waiting = self.lagging.len() | self.streams.len() | self.shares.len() | self.revoked.len();
+        (waiting | self.invited.len() | self.stopped as usize) != 0
+    }
+
+    /// Sends on what waits, and the like.
+    #[inline(always)]
+    fn attend(&mut self, core: &mut Core) -> usize {
+        let mut n = 0;
+        if !self.lagging.is_empty() {
+            n += self.catch_up(core);
+        }
+        if !self.streams.is_empty() {
+            n += self.stream(core);
+        }
+        if !self.shares.is_empty() {
+            n += self.share_on(core);
+        }
+        if !self.invited.is_empty() {
+            n += self.wait_for_the_invited();
+        }
+        if self.stopped > 0 && core.waiting <= core.waiting_most / 2 {
+            self.let_go();
+        }
+        if self.requests.len() > self.many {
+            self.count_requests();
+        }
+        if !self.revoked.is_empty() {
+            self.renew();
+        }
+        n
+    }
+
+    /// Whether there is more to do than to wait for peers: frames that found no room, pieces to copy.
+    pub(crate) fn is_waiting_for_room(&self) -> bool {
+        !self.lagging.is_empty() || !self.streams.is_empty() || !self.shares.is_empty()
+    }
+
+    /// Sends a frame that must not get lost: now, or as soon as there is room.
+    pub(super) fn tell_peer(&mut self, peer: PeerId, frame: &[u8]) {
+        self.tell_peer_of(peer, frame, &[], 0);
+    }
+
+    /// Likewise, with the first `len` bytes of `body` behind it, as they are now; `false` if a device
+    /// could not read them.
+    pub(super) fn tell_peer_of(&mut self, peer: PeerId, head: &[u8], body: &[Span], len: usize) -> bool {
+        if !self.peer(peer).has_backlog() {
+            match self.link.send(peer, head, body, 0, len) {
+                // To one who is gone nothing need be said: the link tells of it, or told already.
+                Ok(()) | Err(Refused::Gone(_)) => return true,
+                Err(Refused::Busy) => self.lagging.push(peer),
+                Err(Refused::Fault) => return false,
+            }
+        }
+        let mut frame = head.to_vec();
+        frame.resize(head.len() + len, 0);
+        let read = hmem::read(body, 0, &mut frame[head.len()..]);
+        if read == len {
+            let size = bound::cost(&frame);
+            self.peer(peer).push_backlog(frame);
+            self.owe(peer, size);
+        }
+        read == len
+    }
+
+    pub(super) fn fin(&mut self, peer: PeerId, req: u64, status: Status, bytes: usize) {
+        let head = Head::new(WireOp::Fin, Flags::empty(), status as u16, req, bytes as u64);
+        self.tell_peer(peer, head.as_bytes());
+    }
+
+    fn catch_up(&mut self, core: &mut Core) -> usize {
+        let mut n = 0;
+        let mut lagging = std::mem::take(&mut self.lagging);
+        lagging.retain(|&peer| {
+            let state = &mut self.peers[peer.0 as usize];
+            while let Some(frame) = state.next_in_backlog() {
+                if self.link.send(peer, frame, &[], 0, 0) == Err(Refused::Busy) {
+                    return true;
+                }
+                let sent = state.pop_backlog();
+                state.owed = state.owed.saturating_sub(sent.as_deref().map_or(0, bound::cost));
+                n += 1;
+            }
+            state.sought
+        });
+        self.lagging.append(&mut lagging);
+        n + self.seek(core)
+    }
+}

@@ -1,0 +1,158 @@
+//! Operations that are under way: what is known of each until it completes.
+
+use arrayvec::ArrayVec;
+use wire::{MAX_SEGS, Seg, Status};
+
+use super::coop_copy::{Lent, Part};
+use crate::core::{Bound, Mrs, Spans, Tally};
+use crate::types::*;
+use link_api::{PeerId, PieceCounter};
+
+/// A request that a peer has yet to answer or to feed.
+#[derive(Debug)]
+pub(super) enum Request {
+    Out(Out),
+    In(In),
+    Serve(Serve),
+    Lent(Lent),
+    /// A send that was cancelled, and that its receiver has not answered yet.
+    Withdrawn(PeerId),
+}
+
+impl Request {
+    pub(super) fn peer(&self) -> PeerId {
+        match self {
+            Request::Out(o) => o.peer,
+            Request::In(i) => i.peer,
+            Request::Serve(s) => s.peer,
+            Request::Lent(l) => l.peer,
+            Request::Withdrawn(peer) => *peer,
+        }
+    }
+}
+
+/// Started here.
+#[derive(Debug)]
+pub(super) struct Out {
+    pub(super) peer: PeerId,
+    /// The how manyth it is, see [`Peer::posted`].
+    pub(super) seq: u64,
+    /// Source of a send or write, destination of a read or of what an atomic fetches.
+    pub(super) iov: Spans,
+    pub(super) len: usize,
+    /// Bytes sent or received in frames.
+    pub(super) done: usize,
+    pub(super) large: bool,
+    pub(super) followed: Followed,
+    /// The peer asked for frames: its request, and how many bytes it wants.
+    pub(super) asked: Option<(u64, usize)>,
+    /// We and the peer copy it.
+    pub(super) shared: Option<Box<Part>>,
+    pub(super) done_as: Done,
+}
+
+impl Out {
+    pub(super) fn new(peer: PeerId, iov: Spans, len: usize, done_as: Done) -> Out {
+        let followed = Followed::No;
+        Out { peer, seq: 0, iov, len, done: 0, large: false, followed, asked: None, shared: None, done_as }
+    }
+}
+
+/// How an operation started here completes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done {
+    pub(super) ctx: Ctx,
+    pub(super) what: What,
+    pub(super) report: bool,
+    pub(super) tag: u64,
+    pub(super) data: u64,
+    pub(super) tally: Tally,
+}
+
+/// Whether the bytes of a message that was offered followed it unasked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Followed {
+    No,
+    Yes,
+    /// They could not be read.
+    Lost,
+}
+
+/// Bytes that a peer sends in frames because we asked.
+#[derive(Debug)]
+pub(super) struct In {
+    pub(super) peer: PeerId,
+    pub(super) iov: Spans,
+    /// Bytes of the message; only `want` of them are asked for.
+    pub(super) len: usize,
+    pub(super) want: usize,
+    pub(super) got: usize,
+    /// The peer's request, to be answered when all is here.
+    pub(super) req: u64,
+    /// The peer was told where to put the bytes, and may say that it has.
+    pub(super) placed: bool,
+    /// It was so only if it comes to it before we do.
+    pub(super) invited: Option<Box<Invited>>,
+    /// Why they are not kept: a device could not take them, or the memory was taken back.
+    pub(super) failed: Option<Status>,
+    pub(super) then: Then,
+    /// We and the peer copy it, instead of frames.
+    pub(super) shared: Option<Box<Part>>,
+}
+
+impl In {
+    pub(super) fn new(peer: PeerId, iov: Spans, len: usize, want: usize, req: u64, then: Then) -> In {
+        let (got, placed, invited, failed, shared) = (0, false, None, None, None);
+        In { peer, iov, len, want, got, req, placed, invited, failed, then, shared }
+    }
+}
+
+/// What is needed of a request whose sender was invited, should that not come to it.
+#[derive(Debug)]
+pub(super) struct Invited {
+    pub(super) share: PieceCounter,
+    /// The sender's memory.
+    pub(super) segs: ArrayVec<Seg, MAX_SEGS>,
+}
+
+/// What a rendezvous was for.
+#[derive(Debug)]
+pub(super) enum Then {
+    Recv(Landing),
+    Write { data: Option<u64>, cntrs: Bound, mrs: Mrs },
+}
+
+/// Memory that a peer reads, in frames.
+#[derive(Debug)]
+pub(super) struct Serve {
+    pub(super) peer: PeerId,
+    pub(super) iov: Spans,
+    pub(super) len: usize,
+    pub(super) done: usize,
+    pub(super) req: u64,
+    /// They count the read.
+    pub(super) cntrs: Bound,
+    pub(super) mrs: Mrs,
+}
+
+/// A message on its way into a posted buffer.
+#[derive(Debug)]
+pub(crate) struct Landing {
+    pub(super) iov: Spans,
+    pub(super) room: usize,
+    pub(super) entry: Completion,
+    pub(super) report: bool,
+    pub(super) multi: Option<u64>,
+    pub(super) tally: Tally,
+}
+
+/// What is known of a message when it is matched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Meta {
+    pub(crate) peer: PeerId,
+    pub(crate) src: FiAddr,
+    pub(crate) tagged: bool,
+    pub(crate) tag: u64,
+    pub(crate) data: Option<u64>,
+    pub(crate) len: usize,
+}

@@ -1,0 +1,188 @@
+use super::*;
+
+const SYNC: RmaCaps = RmaCaps::SYNC;
+const HOST: RmaCaps = RmaCaps::HOST_HANDLES;
+const DEVICE: RmaCaps = RmaCaps::DEVICE_HANDLES;
+
+fn limits(rma: RmaCaps) -> Limits {
+    Limits { eager: 256, in_a_row: 600, fits: 1000, max_frame: 1212, rma }
+}
+
+fn op(role: Role, len: usize, memory: Memory, when: When) -> Op {
+    Op { role, len, memory, when, tried: Tried::empty() }
+}
+
+const NONE: When = When::empty();
+const INJECT: When = When::INJECT;
+const ROW: When = When::IN_A_ROW;
+const ALONE: When = When::ONE_SIDED;
+
+/// Caps, role, bytes, memory, conditions, what was tried in vain, and the plan.
+type Row = (RmaCaps, Role, usize, Memory, When, Tried, Plan);
+
+fn check(rows: &[Row]) {
+    for row in rows {
+        let &(rma, role, len, memory, when, tried, plan) = row;
+        assert_eq!(choose(&limits(rma), &Op { tried, ..op(role, len, memory, when) }), plan, "{row:?}");
+    }
+}
+
+#[test]
+fn messages() {
+    use Memory::*;
+    use Role::Send;
+    let none = Tried::empty();
+    check(&[
+        (SYNC, Send, 0, Host, NONE, none, Plan::Eager),
+        (SYNC, Send, 256, Host, NONE, none, Plan::Eager),
+        (SYNC, Send, 257, Host, NONE, none, Plan::Rendezvous),
+        (SYNC, Send, 257, Host, ROW, none, Plan::EagerInARow),
+        (SYNC, Send, 600, Host, ROW, none, Plan::EagerInARow),
+        (SYNC, Send, 601, Host, ROW, none, Plan::Rendezvous),
+        (SYNC, Send, 1000, Host, INJECT, none, Plan::Eager),
+        (SYNC, Send, 1001, Host, INJECT | ROW, none, Plan::TooBig),
+        // A peer that is short of room is offered messages.
+        (SYNC, Send, 1, Host, When::PAUSED, none, Plan::Rendezvous),
+        (SYNC, Send, 300, Host, When::PAUSED | ROW, none, Plan::Rendezvous),
+        (SYNC, Send, 1, Host, When::PAUSED | INJECT, none, Plan::OfferKept),
+        (SYNC | DEVICE, Send, 1, Device, When::PAUSED | INJECT, none, Plan::OfferKept),
+        // Handles: for all of a device's memory, and for host memory that is not eager.
+        (SYNC | DEVICE, Send, 1, Device, NONE, none, Plan::ByHandles),
+        (SYNC | DEVICE, Send, 0, Device, NONE, none, Plan::Eager),
+        (SYNC | DEVICE, Send, 1, Device, NONE, Tried::HANDLES, Plan::Eager),
+        (SYNC | DEVICE, Send, 900, Device, NONE, Tried::HANDLES, Plan::Rendezvous),
+        (SYNC | DEVICE, Send, 1, Both, NONE, none, Plan::Eager),
+        (SYNC | DEVICE | HOST, Send, 1, Both, NONE, none, Plan::ByHandles),
+        (SYNC | HOST, Send, 900, Host, NONE, none, Plan::Rendezvous),
+        (HOST, Send, 256, Host, NONE, none, Plan::Eager),
+        (HOST, Send, 257, Host, NONE, none, Plan::ByHandles),
+        (HOST, Send, 257, Host, ROW, none, Plan::EagerInARow),
+        (HOST, Send, 257, Host, NONE, Tried::HANDLES, Plan::Rendezvous),
+        (HOST, Send, 257, Device, NONE, none, Plan::Rendezvous),
+        (HOST, Send, 257, Host, INJECT, none, Plan::Eager),
+        (DEVICE, Send, 1, Device, INJECT, none, Plan::OfferAndWait),
+        (DEVICE, Send, 1, Device, INJECT, Tried::WAIT, Plan::Eager),
+        (DEVICE, Send, 1, Device, INJECT | When::DELIVERY, none, Plan::Eager),
+    ]);
+}
+
+#[test]
+fn accesses_to_a_peers_memory() {
+    use Memory::*;
+    use Role::{Read, Write};
+    let none = Tried::empty();
+    let large = 1 << 20;
+    let halves = Cut { piece: large / 2, pieces: 2, delegated: false };
+    let helped = ALONE | When::HELPED;
+    check(&[
+        (SYNC, Write, 1, Host, NONE, none, Plan::Eager),
+        (SYNC, Write, 300, Host, ROW, none, Plan::EagerInARow),
+        (SYNC, Write, 300, Host, NONE, none, Plan::Rendezvous),
+        (SYNC, Write, 1001, Host, INJECT, none, Plan::TooBig),
+        (SYNC, Read, 1, Host, NONE, none, Plan::Rendezvous),
+        (SYNC, Read, 300, Host, NONE, none, Plan::Rendezvous),
+        // Without the target.
+        (SYNC, Write, 1, Host, ALONE, none, Plan::OneSidedFrame),
+        (SYNC, Write, 1, Host, ALONE | When::BEHIND_UNACKED, none, Plan::OneSidedFrame),
+        (SYNC, Write, 1, Host, ALONE | When::DELIVERY, none, Plan::InCall),
+        (SYNC, Write, 300, Host, ALONE, none, Plan::InCall),
+        (SYNC, Write, 300, Host, ALONE | When::BEHIND_UNACKED, none, Plan::Rendezvous),
+        (SYNC, Write, 300, Host, ALONE, Tried::ONE_SIDED, Plan::Rendezvous),
+        (SYNC, Write, 1, Host, ALONE, Tried::ONE_SIDED, Plan::Eager),
+        (SYNC, Read, 1, Host, ALONE, none, Plan::InCall),
+        (SYNC, Read, 0, Host, ALONE, none, Plan::Rendezvous),
+        (SYNC, Read, 1, Device, ALONE, none, Plan::Rendezvous),
+        (HOST, Read, 1, Host, ALONE, none, Plan::Rendezvous),
+        (HOST, Write, 1, Host, ALONE, none, Plan::Eager),
+        // Together with the target.
+        (SYNC, Read, large, Host, helped, none, Plan::Cooperative(halves)),
+        (
+            SYNC,
+            Read,
+            large,
+            Host,
+            helped | When::DELEGATE,
+            none,
+            Plan::Cooperative(Cut { delegated: true, ..halves }),
+        ),
+        (SYNC, Write, large, Host, helped, Tried::COOPERATIVE, Plan::InCall),
+        (SYNC, Write, large, Host, ALONE, none, Plan::InCall),
+        // By handles.
+        (HOST, Read, 256, Host, NONE, none, Plan::Rendezvous),
+        (HOST, Read, 257, Host, NONE, none, Plan::ByHandles),
+        (HOST, Write, 257, Host, NONE, none, Plan::ByHandles),
+        (HOST, Write, 257, Host, NONE, Tried::HANDLES, Plan::Rendezvous),
+        (SYNC | DEVICE, Write, 1, Device, ALONE, none, Plan::ByHandles),
+        (SYNC | DEVICE, Read, 1, Device, ALONE, none, Plan::ByHandles),
+        (SYNC | DEVICE, Read, 1, Both, NONE, none, Plan::Rendezvous),
+    ]);
+}
+
+#[test]
+fn what_a_peer_has_offered() {
+    use Memory::*;
+    let none = Tried::empty();
+    let (cpu, handles, frames) =
+        (Role::Fetch(Reach::Cpu), Role::Fetch(Reach::Handles), Role::Fetch(Reach::Frames));
+    let large = 1 << 20;
+    let halves = Cut { piece: large / 2, pieces: 2, delegated: false };
+    check(&[
+        (SYNC, cpu, 0, Host, NONE, none, Plan::Nothing),
+        (HOST, frames, 0, Host, NONE, none, Plan::Nothing),
+        (SYNC, cpu, 1, Host, When::HELPED, none, Plan::InCall),
+        (SYNC, cpu, 1, Host, NONE, Tried::IN_CALL, Plan::Frames),
+        (SYNC, cpu, 1, Device, NONE, none, Plan::Frames),
+        (HOST, cpu, 1, Host, NONE, none, Plan::Frames),
+        (SYNC, frames, large, Host, When::HELPED, none, Plan::Frames),
+        (SYNC, cpu, large, Host, NONE, none, Plan::InCall),
+        (SYNC, cpu, large, Host, When::HELPED, none, Plan::Cooperative(halves)),
+        (
+            SYNC,
+            cpu,
+            large,
+            Host,
+            When::HELPED | When::DELEGATE,
+            none,
+            Plan::Cooperative(Cut { delegated: true, ..halves }),
+        ),
+        (SYNC, cpu, large, Host, When::HELPED, Tried::COOPERATIVE, Plan::InCall),
+        (HOST, handles, 1, Host, NONE, none, Plan::ByHandles),
+        (SYNC | DEVICE, handles, 1, Host, NONE, none, Plan::ByHandles),
+        (SYNC | DEVICE, handles, 1, Device, When::INVITE, none, Plan::Invite),
+        (SYNC | DEVICE, handles, 1, Device, When::INVITE, Tried::INVITE, Plan::ByHandles),
+        (SYNC | DEVICE, handles, 1, Device, When::INVITE, Tried::INVITE | Tried::HANDLES, Plan::Frames),
+    ]);
+}
+
+#[test]
+fn reads_by_a_peer() {
+    use Memory::*;
+    let none = Tried::empty();
+    let (cpu, handles, frames) =
+        (Role::Serve(Reach::Cpu), Role::Serve(Reach::Handles), Role::Serve(Reach::Frames));
+    check(&[
+        (SYNC, cpu, 0, Host, NONE, none, Plan::Nothing),
+        (SYNC, cpu, 256, Host, NONE, none, Plan::Eager),
+        (SYNC, cpu, 256, Host, When::LAGGING, none, Plan::Frames),
+        (SYNC, cpu, 257, Host, NONE, none, Plan::InCall),
+        (SYNC, cpu, 257, Host, NONE, Tried::IN_CALL, Plan::Frames),
+        (SYNC, cpu, 257, Device, NONE, none, Plan::Frames),
+        (HOST, cpu, 257, Host, NONE, none, Plan::Frames),
+        (HOST, handles, 257, Host, NONE, none, Plan::ByHandles),
+        (SYNC, handles, 1, Host, NONE, none, Plan::ByHandles),
+        (SYNC, handles, 1, Host, NONE, Tried::HANDLES, Plan::Eager),
+        (SYNC, frames, 257, Host, NONE, none, Plan::Frames),
+    ]);
+}
+
+/// [`crate::endpoint`] sends messages of host memory up to that size without a choice.
+#[test]
+fn a_plain_message_is_eager() {
+    for rma in [SYNC, HOST, SYNC | DEVICE, RmaCaps::empty()] {
+        for len in 0..=256 {
+            for when in [NONE, ROW, INJECT, When::HELPED] {
+                assert_eq!(choose(&limits(rma), &op(Role::Send, len, Memory::Host, when)), Plan::Eager);
+            }
+        }
+    }
+}
