@@ -12,6 +12,7 @@ use hmem::share::{self, Export, HandleType, NoPlan, Owner, plan};
 use hmem::{Kind, Span, registry};
 use link_api::{Event, NoDirect, OpId, PeerId, Way};
 use wire::{Handle, Seg};
+use xfer::handle::{from_wire, to_wire};
 
 use super::ShmLink;
 
@@ -38,31 +39,6 @@ pub(super) struct Devices {
     lately: Vec<(u64, u64, u64)>,
     known: Vec<Export>,
     owner: Option<Owner>,
-}
-
-fn to_wire(e: &Export) -> Handle {
-    Handle {
-        how: e.handle_type as u8,
-        zero: [0; 3],
-        fd: (e.fd as u32).into(),
-        id: e.id.into(),
-        base: e.base.into(),
-        len: e.len.into(),
-        device: e.device,
-        token: e.token,
-    }
-}
-
-fn from_wire(h: &Handle) -> Option<Export> {
-    Some(Export {
-        handle_type: HandleType::from_u8(h.how)?,
-        fd: h.fd.get() as i32,
-        id: h.id.get(),
-        base: h.base.get(),
-        len: h.len.get(),
-        device: h.device,
-        token: h.token,
-    })
 }
 
 impl Devices {
@@ -159,7 +135,14 @@ impl ShmLink {
     pub(super) fn learn_handle(&mut self, from: PeerId, handle: &Handle) {
         match from_wire(handle) {
             Some(export) => self.peers[from.0 as usize].devices.learn(export),
-            None => log::warn!("{}: a handle of an unknown kind, {}", self.addr, handle.how),
+            None => log::warn!(
+                "{}: refused a handle from {}: kind {}, {} bytes at {:#x}; that peer has a defect or is no Strait",
+                self.addr,
+                self.peers[from.0 as usize].addr,
+                handle.how,
+                handle.len,
+                handle.base
+            ),
         }
     }
 
