@@ -15,6 +15,7 @@
 //! | `revocation` | the same for memory that many processes access: reader slots and generations |
 //! | `pieces` | counters that hand out the pieces of transfers which two processes do together |
 //! | `process` | names of processes that tell one from another with the same pid |
+//! | `timer` | descriptors that are readable every so often |
 //! | `poller` | sleeping until one of many descriptors has something |
 
 #[cfg(all(test, loom))]
@@ -32,6 +33,7 @@ pub mod process;
 mod revocation;
 pub mod rights;
 pub mod socket;
+mod timer;
 #[cfg(all(test, loom))]
 mod twin;
 pub mod word;
@@ -39,6 +41,7 @@ pub mod word;
 pub use mapping::Mapping;
 pub use poller::{Poller, Ready};
 pub use revocation::RevocationTable;
+pub use timer::Timer;
 
 use std::io;
 

@@ -13,6 +13,7 @@
 //! | `shm::hello`, `shm::connect`, `shm::guests`, `shm::contested` | the hello by which a segment changes hands: to a peer, from one, under a name that another one has |
 //! | `shm::service`, `shm::lifetime` | what arrives on sockets; peers that come, end, and have successors |
 //! | `shm::expected` | peers that receives wait for, and that never came |
+//! | `shm::executed`, `shm::looks` | peers that became another program while a forked process holds their sockets, and when that is asked |
 //! | `shm::rma`, `shm::direct`, `shm::mr_table` | direct access to peers' memory, what allows it, and what ends that |
 //! | `shm::device`, `shm::devices` | copies that devices make, and exported handles |
 //! | `shm::windows`, `shm::window` | memory made by one process and mapped by its peers, and how it changes hands |

@@ -9,11 +9,11 @@ use ipc::pieces::Counters;
 use ipc::rights;
 use link_api::{Gone, Link as _, PeerId, Refused};
 
-use super::executed::Ask;
 use super::expected::GRACE;
 use super::hello::{self, Hello};
 use super::lack::{Cure, Lack};
 use super::link::ShmLink;
+use super::looks::Ask;
 use super::options::FEW;
 use super::peer::{Outbound, Peer};
 use super::ring::Producer;

@@ -12,79 +12,21 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, read_dir, read_link, read_to_string};
-use std::io::{self, BufRead, BufReader, ErrorKind};
-use std::mem::size_of_val;
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use ipc::{Poller, pidfd, socket};
+use ipc::{pidfd, socket};
 use link_api::Gone;
 
-use super::expected::{set_timer, timer};
+use super::hello;
 use super::link::ShmLink;
-use super::{hello, token};
+use super::looks::EVERY;
 
-/// From one look to the next.
-const EVERY: Duration = Duration::from_secs(1);
-/// The same, at the descriptors of one peer that does not answer: each time twice as long, and no longer than this.
-const SELDOM: Duration = Duration::from_secs(8);
 /// Longest time spent on them in one look (but for the last peer), and what part of all time no more than is spent: a
 /// process may have many descriptors, and a host many sockets.
 const MOST: Duration = Duration::from_millis(20);
 const PART: u32 = 50;
-
-/// Wakes sleepers for a look, while there are peers.
-#[derive(Debug)]
-pub(super) struct Looks {
-    timer: OwnedFd,
-    on: bool,
-    /// Until when descriptors are left alone.
-    rest: Option<Instant>,
-}
-
-/// When the process of one peer is next looked at.
-#[derive(Debug)]
-pub(super) struct Ask {
-    next: Instant,
-    gap: Duration,
-    /// It did not listen any more when that was last looked at.
-    missed: bool,
-}
-
-impl Ask {
-    pub(super) fn new() -> Ask {
-        Ask { next: Instant::now() + EVERY, gap: EVERY, missed: false }
-    }
-
-    fn is_due(&self, now: Instant) -> bool {
-        self.next <= now
-    }
-
-    fn asked(&mut self, now: Instant) {
-        self.gap = (self.gap * 2).min(SELDOM);
-        self.next = now + self.gap;
-    }
-}
-
-impl Looks {
-    pub(super) fn new(poller: &Poller) -> io::Result<Looks> {
-        let timer = timer(Duration::ZERO)?;
-        poller.add(&timer, token::LOOK)?;
-        Ok(Looks { timer, on: false, rest: None })
-    }
-
-    fn set(&mut self, on: bool) {
-        if self.on != on {
-            self.on = set_timer(&self.timer, if on { EVERY } else { Duration::ZERO }).is_ok() == on;
-        }
-    }
-
-    fn taken(&self) {
-        let mut times = 0u64;
-        // SAFETY: a valid place of so many bytes. That nothing is there is of no interest.
-        unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut times).cast(), size_of_val(&times)) };
-    }
-}
 
 impl ShmLink {
     /// There is a peer.
@@ -247,6 +189,7 @@ fn holds(life: &OwnedFd, socket: u64) -> Option<bool> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::looks::Ask;
     use super::*;
     use ipc::credentials::Cred;
     use ipc::pidfd::watch;

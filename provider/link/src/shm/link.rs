@@ -11,9 +11,9 @@ use ipc::{Poller, socket};
 use link_api::{OpId, PeerId};
 use wire::Addr;
 
-use super::executed::Looks;
 use super::expected::Expected;
 use super::guest::{Contested, Guest};
+use super::looks::Looks;
 use super::mr_table::MrTable;
 use super::options::OpenOptions;
 use super::parted::Parted;

@@ -19,6 +19,7 @@ mod hello;
 mod lack;
 mod lifetime;
 mod link;
+mod looks;
 mod mr_table;
 mod open;
 mod options;

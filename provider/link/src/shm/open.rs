@@ -10,8 +10,8 @@ use ipc::Poller;
 use ipc::fence::Barrier;
 use ipc::rights::Spare;
 
-use super::executed::Looks;
 use super::link::{HOT, NO_PEER, PACE, ShmLink};
+use super::looks::Looks;
 use super::mr_table::MrTable;
 use super::options::{OpenOptions, size};
 use super::{hello, ring, token};

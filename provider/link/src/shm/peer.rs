@@ -11,7 +11,7 @@ use link_api::{Gone, PeerId};
 use wire::Addr;
 
 use super::devices::Devices;
-use super::executed::Ask;
+use super::looks::Ask;
 use super::mr_table::PeerMrTable;
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
