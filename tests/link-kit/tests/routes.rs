@@ -93,8 +93,6 @@ fn peers_of_either_link_exchange_messages() {
 }
 
 #[test]
-#[ignore = "the engine keeps the limits that a forgotten number had (Endpoint::release), and learn() does not ask anew: \
-            frames longer than Path::max_frame"]
 fn a_number_that_was_a_peers_of_one_link_may_be_one_of_anothers() {
     let mut net = KeyedNet::new(Pace::default());
     let names = [net.name(), net.name()];

@@ -105,7 +105,8 @@ impl RmaLink for MemLink {
 
     fn pieces_close(&mut self, with: PeerId, share: PieceCounter) {
         let key = (self.at, self.place_of(with), share.slot);
-        if let Some(state) = self.hub.borrow_mut().shares.get_mut(&key) {
+        let mut hub = self.hub.borrow_mut();
+        if let Some(state) = hub.shares.get_mut(&key).filter(|state| state.0 == share.generation) {
             state.1 = u16::MAX;
         }
     }

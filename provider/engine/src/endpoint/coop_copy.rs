@@ -7,10 +7,10 @@ use crate::core::{Mrs, Spans};
 use crate::proto::{Cut, pieces_by};
 use link_api::{Grant, NoDirect, PeerId, PieceCounter};
 
-/// A shared transfer, as either side sees it.
+/// A cooperative copy, as either side sees it.
 #[derive(Debug)]
-pub(super) struct Part {
-    pub(super) share: PieceCounter,
+pub(super) struct CoopCopy {
+    pub(super) counter: PieceCounter,
     /// Bytes in all, bytes of a piece, and how many of these there are.
     pub(super) len: usize,
     pub(super) piece: usize,
@@ -31,58 +31,33 @@ pub(super) struct Part {
     /// The owner's request, where that is the other side's.
     pub(super) theirs: u64,
     /// Said to the owner at the end.
-    pub(super) said: Option<(Status, u64)>,
+    pub(super) reported: Option<(Status, u64)>,
 }
 
 /// A peer's read or write that we take pieces of.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct CoopHelp {
     pub(super) peer: PeerId,
     pub(super) iov: Spans,
-    pub(super) part: Box<Part>,
+    pub(super) coop: Box<CoopCopy>,
     pub(super) mrs: Mrs,
 }
 
-impl Part {
+impl CoopCopy {
     /// What the side that opens the counter knows.
     pub(super) fn opened(
-        share: PieceCounter,
+        counter: PieceCounter,
         len: usize,
         cut: Cut,
         segs: ArrayVec<Seg, MAX_SEGS>,
         grant: Grant,
         gets: bool,
-    ) -> Part {
+    ) -> CoopCopy {
         let Cut { piece, pieces, delegated } = cut;
         let left = delegated.into();
-        let (named, mine, failed, owner, theirs, said) = (None, 0, None, true, 0, None);
-        Part { share, len, piece, pieces, segs, grant, named, mine, failed, owner, gets, left, theirs, said }
-    }
-
-    /// The transfer as the other side is told of it.
-    pub(super) fn about(&self) -> Pieces {
-        let PieceCounter { slot, generation } = self.share;
-        let (len, piece) = ((self.len as u64).into(), (self.piece as u64).into());
-        Pieces { len, piece, slot: slot.into(), generation: generation.into() }
-    }
-
-    /// What the side that did not open the counter knows, as it was told; `None` if that is nonsense.
-    pub(super) fn helping(
-        about: &Pieces,
-        segs: ArrayVec<Seg, MAX_SEGS>,
-        theirs: u64,
-        gets: bool,
-    ) -> Option<Part> {
-        let len = usize::try_from(about.len.get()).ok()?;
-        let piece = usize::try_from(about.piece.get()).ok()?;
-        let there = segs.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()))?;
-        (there >= len as u64).then_some(())?;
-        let pieces = pieces_by(len, piece)?;
-        let share = PieceCounter { slot: about.slot.get(), generation: about.generation.get() };
-        let (mine, failed, owner, left, said) = (0, None, false, 0, None);
-        let (grant, named) = (Grant::Request(theirs), None);
-        Some(Part {
-            share,
+        let (named, mine, failed, owner, theirs, reported) = (None, 0, None, true, 0, None);
+        CoopCopy {
+            counter,
             len,
             piece,
             pieces,
@@ -95,7 +70,47 @@ impl Part {
             gets,
             left,
             theirs,
-            said,
+            reported,
+        }
+    }
+
+    /// The transfer as the other side is told of it.
+    pub(super) fn about(&self) -> Pieces {
+        let PieceCounter { slot, generation } = self.counter;
+        let (len, piece) = ((self.len as u64).into(), (self.piece as u64).into());
+        Pieces { len, piece, slot: slot.into(), generation: generation.into() }
+    }
+
+    /// What the side that did not open the counter knows, as it was told; `None` if that is nonsense.
+    pub(super) fn helping(
+        about: &Pieces,
+        segs: ArrayVec<Seg, MAX_SEGS>,
+        theirs: u64,
+        gets: bool,
+    ) -> Option<CoopCopy> {
+        let len = usize::try_from(about.len.get()).ok()?;
+        let piece = usize::try_from(about.piece.get()).ok()?;
+        let there = segs.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()))?;
+        (there >= len as u64).then_some(())?;
+        let pieces = pieces_by(len, piece)?;
+        let counter = PieceCounter { slot: about.slot.get(), generation: about.generation.get() };
+        let (mine, failed, owner, left, reported) = (0, None, false, 0, None);
+        let (grant, named) = (Grant::Request(theirs), None);
+        Some(CoopCopy {
+            counter,
+            len,
+            piece,
+            pieces,
+            segs,
+            grant,
+            named,
+            mine,
+            failed,
+            owner,
+            gets,
+            left,
+            theirs,
+            reported,
         })
     }
 

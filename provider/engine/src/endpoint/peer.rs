@@ -18,26 +18,26 @@ pub(super) enum Fetches {
 }
 
 /// Messages a sender is given ahead: one to copy, and one to go on with.
-pub(super) const GIVEN: usize = 2;
+pub(super) const MOST_DELEGATED: usize = 2;
 
 /// Most messages after one that was waited for in vain that are not.
 const WARY: u8 = 63;
 
 /// Whether a peer can copy its part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shares {
-    /// Nothing was copied directly yet, so nobody knows whether that works.
+pub(super) enum CoopState {
+    /// Nothing was copied directly yet, so that it is not known whether that works.
     Unknown,
     May,
     /// It tried and could not.
     Not,
 }
 
-impl Shares {
+impl CoopState {
     /// Direct copies work, here at least.
     pub(super) fn may(&mut self) {
-        if *self == Shares::Unknown {
-            *self = Shares::May;
+        if *self == CoopState::Unknown {
+            *self = CoopState::May;
         }
     }
 }
@@ -71,7 +71,7 @@ pub(crate) struct Peer {
     /// What the way to it can do, as far as that has not turned out otherwise.
     pub(super) limits: Limits,
     /// A message of fewer bytes may be sent eagerly with nothing else to look at: none while frames wait in the
-    /// backlog, while the peer holds back, or before its path is in the log.
+    /// backlog, while the peer is short of room, or before its path is in the log.
     plain_below: usize,
     /// Frames that found no room; they must go before anything else. And how much that is.
     backlog: VecDeque<Vec<u8>>,
@@ -79,22 +79,22 @@ pub(crate) struct Peer {
     /// Bytes that messages of it take up which wait to be received; and whether it was told to hold
     /// back, or has told us.
     pub(super) waiting: usize,
-    pub(super) stopped: bool,
-    holds: bool,
+    pub(super) pause_sent: bool,
+    paused: bool,
     /// Operations started here that it has yet to answer.
     pub(super) outstanding: u32,
     /// Frames sent to it that it answers, or that change its memory; and which of these was the last
     /// that it does not answer, unless one behind it has been answered.
     pub(super) posted: u64,
-    pub(super) loose: u64,
+    pub(super) last_unacked_seq: u64,
     /// How many it was not to answer, and has not refused.
-    pub(super) unanswered: u64,
+    pub(super) unacked: u64,
     /// Those of them that are RMA by rendezvous.
     pub(super) large: u32,
     /// Whether it is worth while to have it copy its part of large transfers.
-    pub(super) shares: Shares,
+    pub(super) coop: CoopState,
     /// What it was given to copy whole, as far as it has not been seen to begin.
-    pub(super) given: ArrayVec<PieceCounter, GIVEN>,
+    pub(super) delegated: ArrayVec<PieceCounter, MOST_DELEGATED>,
     pub(super) fetches: Fetches,
     /// It could not put what it was invited to, so it is not asked again.
     pub(super) puts_not: bool,
@@ -105,7 +105,7 @@ pub(crate) struct Peer {
     /// It ended, or could not be reached, when that was last known; it may have come back since.
     pub(super) gone: Option<Gone>,
     /// It is tried to reach it, for the receives posted that name it.
-    pub(super) sought: bool,
+    pub(super) connecting: bool,
     /// The link knows that receives wait for it, or that it was there.
     pub(super) expected: bool,
     /// Entries of the address vector that lead to it.
@@ -122,21 +122,21 @@ impl Peer {
             backlog: VecDeque::new(),
             owed: 0,
             waiting: 0,
-            stopped: false,
-            holds: false,
+            pause_sent: false,
+            paused: false,
             outstanding: 0,
             posted: 0,
-            loose: 0,
-            unanswered: 0,
+            last_unacked_seq: 0,
+            unacked: 0,
             large: 0,
-            shares: Shares::Unknown,
-            given: ArrayVec::new(),
+            coop: CoopState::Unknown,
+            delegated: ArrayVec::new(),
             fetches: Fetches::Unknown,
             puts_not: false,
             promptness: Promptness::default(),
             path_logged: false,
             gone: None,
-            sought: false,
+            connecting: false,
             expected: false,
             routes: 0,
         }
@@ -151,7 +151,7 @@ impl Peer {
     /// What of it an operation's plan depends on that takes in bytes.
     #[inline]
     pub(super) fn when(&self) -> When {
-        if self.shares == Shares::May { When::HELPED } else { When::empty() }
+        if self.coop == CoopState::May { When::HELPED } else { When::empty() }
     }
 
     /// Its memory turned out not to be accessible in the call, ever.
@@ -162,7 +162,7 @@ impl Peer {
 
     /// To be called after each change of what `plain_below` depends on.
     fn update_plain(&mut self) {
-        let clear = self.path_logged && !self.holds && self.backlog.is_empty();
+        let clear = self.path_logged && !self.paused && self.backlog.is_empty();
         self.plain_below = if clear { self.limits.eager.saturating_add(1) } else { 0 };
     }
 
@@ -188,12 +188,12 @@ impl Peer {
     }
 
     /// Whether the peer has said that messages had better not be sent for now.
-    pub(super) fn holds(&self) -> bool {
-        self.holds
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused
     }
 
-    pub(super) fn set_holds(&mut self, on: bool) {
-        self.holds = on;
+    pub(super) fn set_paused(&mut self, on: bool) {
+        self.paused = on;
         self.update_plain();
     }
 
@@ -219,7 +219,7 @@ impl Peer {
     pub(super) fn reset_channel(&mut self, path: &Path) {
         self.backlog.clear();
         self.owed = 0;
-        self.holds = false;
+        self.paused = false;
         self.limits = Limits::new(path);
         self.update_plain();
     }
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_late_is_waited_for_less_and_less_and_never_not_at_all() {
+    fn the_wait_for_a_late_receiver_backs_off_and_is_tried_again() {
         let mut promptness = Promptness::default();
         let mut gaps = Vec::new();
         for _ in 0..9 {

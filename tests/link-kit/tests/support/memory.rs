@@ -3,21 +3,27 @@
 use hmem::Span;
 use link_api::{Link as _, Path, RmaCaps};
 use link_kit::Harness;
-use testkit::{MemLink, Net, Setup};
+use testkit::{Direct, MemLink, Net, Setup};
 use wire::Addr;
 
 /// Makes [`MemLink`]s at one hub.
 pub struct MemHarness {
     net: Net,
+    direct: Direct,
     unused: u16,
 }
 
 impl MemHarness {
     pub fn new() -> MemHarness {
-        let setup = Setup { max_frame: Path::LEAST_FRAME, peer_access: true, ..Setup::default() };
+        MemHarness::by(Direct::InCall)
+    }
+
+    /// Links that access each other's host memory so.
+    pub fn by(direct: Direct) -> MemHarness {
+        let setup = Setup { direct, max_frame: Path::LEAST_FRAME, peer_access: true, ..Setup::default() };
         let mut net = Net::with(0, setup);
         net.set_boards(true);
-        MemHarness { net, unused: 0 }
+        MemHarness { net, direct, unused: 0 }
     }
 }
 
@@ -38,7 +44,10 @@ impl Harness for MemHarness {
     }
 
     fn caps(&self) -> RmaCaps {
-        RmaCaps::SYNC | RmaCaps::DEVICE_HANDLES
+        match self.direct {
+            Direct::InCall | Direct::Never => RmaCaps::SYNC | RmaCaps::DEVICE_HANDLES,
+            Direct::Later | Direct::AnyOrder => RmaCaps::HOST_HANDLES | RmaCaps::DEVICE_HANDLES,
+        }
     }
 
     fn memory(&mut self, of: &MemLink, len: usize, handles: bool) -> Span {

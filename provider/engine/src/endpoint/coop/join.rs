@@ -5,7 +5,7 @@ use wire::{Head, Pieces, RmaSeg, Status};
 
 use crate::core::{Core, Spans};
 use crate::endpoint::Endpoint;
-use crate::endpoint::coop_copy::{Lent, Part};
+use crate::endpoint::coop_copy::{CoopCopy, CoopHelp};
 use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_segs};
 use crate::endpoint::request::{In, Out, Request};
 use crate::proto::Memory;
@@ -13,11 +13,11 @@ use crate::types::{Access, What};
 use link_api::{PeerId, RmaLink};
 
 /// Reads and writes of one peer that we take part in at a time: more than a peer of ours begins.
-const LENT: usize = 64;
+const MOST_HELPED: usize = 64;
 
 impl<L: RmaLink> Endpoint<L> {
     /// A peer has begun to read or write memory here, and we may help.
-    pub(in crate::endpoint) fn on_lend(
+    pub(in crate::endpoint) fn on_coop_rma(
         &mut self,
         core: &mut Core,
         peer: PeerId,
@@ -32,8 +32,8 @@ impl<L: RmaLink> Endpoint<L> {
         let want = if write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
         // If it has changed meanwhile, it does not concern us; the peer finds that out by itself.
         let Ok(reached) = core.reach(&[named], want) else { return Ok(()) };
-        let part = Part::helping(&about, segs, head.tag.get(), write).ok_or(Malformed::Pieces)?;
-        if part.len != reached.len
+        let coop = CoopCopy::helping(&about, segs, head.tag.get(), write).ok_or(Malformed::Pieces)?;
+        if coop.len != reached.len
             || !self.peer(peer).limits.is_sync()
             || Memory::of(&reached.iov) != Memory::Host
         {
@@ -42,18 +42,18 @@ impl<L: RmaLink> Endpoint<L> {
         let iov = Spans::from(&reached.iov[..]);
         let requests = &mut self.requests;
         let mut is_theirs =
-            |name: &u64| matches!(requests.get_mut(*name), Some(Request::Lent(l)) if l.peer == peer);
-        if self.shares.iter().filter(|name| is_theirs(name)).count() >= LENT {
+            |name: &u64| matches!(requests.get_mut(*name), Some(Request::CoopHelp(l)) if l.peer == peer);
+        if self.coop_queue.iter().filter(|name| is_theirs(name)).count() >= MOST_HELPED {
             return Ok(());
         }
-        let lent = Lent { peer, iov, part: Box::new(part), mrs: reached.mrs };
-        let name = self.requests.insert(Request::Lent(lent));
-        self.share_in(core, name);
+        let lent = CoopHelp { peer, iov, coop: Box::new(coop), mrs: reached.mrs };
+        let name = self.requests.insert(Request::CoopHelp(lent));
+        self.coop_join(core, name);
         Ok(())
     }
 
     /// The taker of what we send has begun, and we may help.
-    pub(in crate::endpoint) fn on_share(
+    pub(in crate::endpoint) fn on_coop_fetch(
         &mut self,
         core: &mut Core,
         peer: PeerId,
@@ -70,10 +70,10 @@ impl<L: RmaLink> Endpoint<L> {
             return Ok(());
         }
         let Request::Out(out) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
-        let part = Part::helping(&about, segs, head.data.get(), false).ok_or(Malformed::Pieces)?;
+        let coop = CoopCopy::helping(&about, segs, head.data.get(), false).ok_or(Malformed::Pieces)?;
         let fits = out.asked.is_none()
-            && out.shared.is_none()
-            && part.len <= total(&out.iov)
+            && out.coop.is_none()
+            && coop.len <= total(&out.iov)
             && !out.done_as.what.intersects(What::READ | What::ATOMIC);
         if !fits {
             return Err(Malformed::Unfit);
@@ -84,25 +84,30 @@ impl<L: RmaLink> Endpoint<L> {
         {
             return Ok(());
         }
-        out.shared = Some(Box::new(part));
-        self.share_in(core, name);
+        out.coop = Some(Box::new(coop));
+        self.coop_join(core, name);
         Ok(())
     }
 
     /// The other side has copied so many pieces, and there are no more.
-    pub(in crate::endpoint) fn on_shared(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
+    pub(in crate::endpoint) fn on_coop_done(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        head: &Head,
+    ) -> Handled {
         let name = head.tag.get();
-        let part = match self.named(peer, name)? {
-            Request::In(In { shared: Some(part), .. }) | Request::Out(Out { shared: Some(part), .. }) => part,
+        let coop = match self.named(peer, name)? {
+            Request::In(In { coop: Some(coop), .. }) | Request::Out(Out { coop: Some(coop), .. }) => coop,
             _ => return Err(Malformed::Unfit),
         };
-        if !part.owner || part.said.is_some() {
+        if !coop.owner || coop.reported.is_some() {
             return Err(Malformed::Unfit);
         }
-        part.said = Some((Status::from_u16(head.aux.get()), head.data.get()));
+        coop.reported = Some((Status::from_u16(head.aux.get()), head.data.get()));
         // Otherwise our own pieces come first.
-        if !self.shares.contains(&name) {
-            self.share_end(core, name);
+        if !self.coop_queue.contains(&name) {
+            self.coop_end(core, name);
         }
         Ok(())
     }
