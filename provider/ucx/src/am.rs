@@ -2,20 +2,20 @@
 
 use std::ffi::{c_uint, c_void};
 
-use hmem::{Kind, Span};
+use hmem::Span;
 use link_api::Link;
 use ucx_sys::{self as ucx, Completion, Iov, PackFn, Status};
+use wire::ucx::{Head, Kind};
 
 use crate::attr::{MAX_HEADER, SEGMENT};
 use crate::ep::{Ep, of};
 use crate::ffi::{guard, spans};
-use crate::frame::{AM, HEAD};
+use crate::frame::HEAD;
 
-/// The first bytes of an active message, [AM, id, 0, 0]: as one word, since one that is stored by bytes
-/// and loaded as a word has the load wait for all stores before it, those to the ring among them.
+/// What an active message begins with.
 #[inline]
 fn am(id: u8) -> [u8; HEAD] {
-    (u32::from(AM) | u32::from(id) << 8).to_le_bytes()
+    Head::bytes(Kind::Am, id)
 }
 
 pub(crate) unsafe extern "C" fn am_short(
@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn am_short(
         // SAFETY: UCX says that this memory is valid, which is all read before the return; the
         // interface outlives its endpoints.
         let sent = unsafe {
-            let body = [Span::new(payload.expose_provenance(), len, Kind::System)];
+            let body = [Span::new(payload.expose_provenance(), len, hmem::Kind::System)];
             (*e.iface).link.send(e.peer, &head, &body, 0, len)
         };
         match sent {

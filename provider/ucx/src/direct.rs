@@ -116,7 +116,7 @@ pub(crate) fn cma(
     })?;
     match done {
         Ok(()) => {
-            if !std::mem::replace(&mut e.help.can, true) {
+            if e.helper.works() {
                 log::info!("{}: CMA works", link.peer_addr(peer));
             }
             Ok(true)

@@ -6,11 +6,12 @@ use std::ffi::{c_int, c_uint};
 use link::full_fence;
 use link_api::{Link, PeerId, Refused};
 use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, PendingReq, Status};
+use xfer::Helper;
 
 use crate::ffi::{complete, guard};
 use crate::iface::{self, Iface};
 use crate::pending::Place;
-use crate::share::{self, Help};
+use crate::share;
 
 /// An endpoint as UCX holds it: `uct_ep_t` is the first field.
 #[repr(C)]
@@ -38,7 +39,7 @@ pub(crate) struct Ep {
     pub(crate) no_cma: bool,
     /// The last access was refused for want of a window.
     pub(crate) awaits: bool,
-    pub(crate) help: Help,
+    pub(crate) helper: Helper,
 }
 
 /// # Safety
@@ -79,7 +80,7 @@ pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::E
                 flushes: Vec::new(),
                 no_cma: !(*i.md).cma,
                 awaits: false,
-                help: Help::default(),
+                helper: Helper::default(),
             }));
             i.eps.entry(peer).or_default().push(ep);
             i.live.insert(ep);

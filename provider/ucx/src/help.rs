@@ -3,81 +3,85 @@
 use arrayvec::ArrayVec;
 use hmem::{Kind, Span};
 use link::ShmLink;
-use link_api::{PeerId, PieceCounter};
+use link_api::{Grant, PeerId, PieceCounter, Way};
 use wire::Seg;
+use wire::ucx::Share;
+use xfer::{BYTES_PER_CALL, CoopCopy, MAX_HELPED};
 
 use crate::attr::MAX_IOV;
-use crate::frame::word;
+use crate::frame::{Refusal, take};
 use crate::iface::Iface;
 use crate::region::{Region, Slot};
-use crate::share::{Done, Part, SLOT_AT, TURN, WORDS};
-
-/// Bytes of peers' transfers that one call of progress copies: what else it has to do waits meanwhile.
-const GO: usize = 4 << 20;
-/// Most transfers of one peer that are helped with at a time; a channel has about that many counters.
-const MOST_HELPED: usize = 64;
+use crate::share::request;
 
 /// A peer's put or get of memory here, of which pieces are copied on this side.
 #[derive(Debug)]
 pub(crate) struct Helping {
-    part: Part,
-    /// The peer puts.
-    put: bool,
+    copy: CoopCopy,
     addr: usize,
     /// The registration that was there when the peer told of it.
     region: Region,
     there: ArrayVec<Seg, MAX_IOV>,
-    done: Done,
+}
+
+/// What a peer tells of its put (1) or get of memory here: what is copied, the memory and the slot of its key, and the
+/// peer's own memory.
+type Told = (CoopCopy, usize, Option<Slot>, ArrayVec<Seg, MAX_IOV>);
+
+fn told(from: PeerId, put: u8, body: &[u8]) -> Result<Told, Refusal> {
+    let mut rest = body;
+    let share: Share = take(&mut rest)?;
+    let mut there = ArrayVec::new();
+    while !rest.is_empty() {
+        there.try_push(take(&mut rest)?).map_err(|_| "it names too many parts")?;
+    }
+    let (slot, generation) = share.counter();
+    let counter = PieceCounter { slot, generation };
+    // The other way round: what the peer gets is put there. The peer's memory is allowed by its offer.
+    let way = if put != 0 { Way::Get } else { Way::Put };
+    let size = (share.len.get(), share.piece.get());
+    let copy = CoopCopy::join(from, counter, size, &there, Grant::Request(request(counter)), way)
+        .ok_or("pieces or parts do not make up the transfer")?;
+    Ok((copy, share.addr.get() as usize, Slot::from_wire(share.slot), there))
 }
 
 /// A peer accesses memory of ours, and we may help.
-pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Option<()> {
-    let (addr, len) = (word(body, 0)? as usize, usize::try_from(word(body, 1)?).ok()?);
-    let (piece, name) = (usize::try_from(word(body, 2)?).ok()?, word(body, 3)?);
-    let share = PieceCounter { slot: (name >> TURN) as u16, generation: name & ((1 << TURN) - 1) };
-    let slot = Slot::unpack(body.get(SLOT_AT..)?)?;
-    let parts = body.get(8 * WORDS..)?.chunks_exact(16);
-    let there: ArrayVec<Seg, MAX_IOV> = parts
-        .map(|part| Some(Seg { addr: word(part, 0)?.into(), len: word(part, 1)?.into() }))
-        .collect::<Option<_>>()?;
-    let total = there.iter().try_fold(0u64, |n, part| n.checked_add(part.len.get()))?;
-    if total < len as u64 {
-        return None;
-    }
-    let pieces = engine::pieces_by(len, piece)?;
+pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Result<(), Refusal> {
+    let (copy, addr, slot, there) = told(from, put, body)?;
     // The peer has closed what had this counter before, and waits for no report of it.
-    i.helping.retain(|h| h.part.peer != from || h.part.share.slot != share.slot);
+    i.helping.retain(|h| h.copy.peer != from || h.copy.counter.slot != copy.counter.slot);
     // SAFETY: the domain outlives its interfaces.
     let md = unsafe { &*i.md };
     // Without help the peer copies all of it.
-    let many = i.helping.iter().filter(|h| h.part.peer == from).count() >= MOST_HELPED;
-    if !md.cma || many || piece > GO || slot.is_some_and(|slot| !md.regions.is_current(slot)) {
-        return Some(());
+    let many = i.helping.iter().filter(|h| h.copy.peer == from).count() >= MAX_HELPED;
+    if !md.cma
+        || many
+        || copy.cut.piece > BYTES_PER_CALL
+        || slot.is_some_and(|slot| !md.regions.is_current(slot))
+    {
+        return Ok(());
     }
-    if let Some(region) = md.regions.access(addr, len, None, |region| region) {
-        let part = Part { peer: from, share, len, piece, pieces };
-        let put = put != 0;
-        i.helping.push_back(Helping { part, put, addr, region, there, done: Done::NOTHING });
+    if let Some(region) = md.regions.access(addr, copy.len, None, |region| region) {
+        i.helping.push_back(Helping { copy, addr, region, there });
         go_on(i);
     }
-    Some(())
+    Ok(())
 }
 
-/// Copies pieces of the first of the peers' transfers, `GO` bytes; how many.
+/// Copies pieces of the first of the peers' transfers, as many as one call may; how many.
 pub(crate) fn go_on(i: &mut Iface) -> u32 {
     let Some(mut h) = i.helping.pop_front() else { return 0 };
-    let (link, done) = (&mut i.link, &mut h.done);
+    let (link, copy) = (&mut i.link, &mut h.copy);
     // SAFETY: the domain outlives its interfaces.
     let regions = unsafe { &(*i.md).regions };
-    let before = done.pieces;
-    let over = regions.access(h.addr, h.part.len, Some(h.region), |_| {
+    let before = copy.mine();
+    let over = regions.access(h.addr, copy.len, Some(h.region), |_| {
         // SAFETY: memory that UCP registered with us for its peers to access, valid until it is deregistered, which
         // waits for this.
-        let ours = [unsafe { Span::new(h.addr, h.part.len, Kind::System) }];
-        // The other way round: what the peer gets is put there.
-        h.part.copy(link, false, (&ours, &h.there, !h.put), done, GO)
+        let ours = [unsafe { Span::new(h.addr, copy.len, Kind::System) }];
+        copy.run(link, &ours, &h.there, BYTES_PER_CALL, |_, _| false)
     });
-    let copied = done.pieces - before;
+    let copied = copy.mine() - before;
     // Memory that is deregistered by now is not copied any more.
     if over == Some(false) {
         i.helping.push_back(h);
@@ -91,20 +95,21 @@ pub(crate) fn go_on(i: &mut Iface) -> u32 {
 impl Helping {
     /// No more pieces are taken.
     fn report(&self, link: &mut ShmLink) {
-        if self.done.pieces > 0 {
-            link.pieces_report(self.part.peer, self.part.share, self.done.pieces, self.done.good);
+        let CoopCopy { peer, counter, .. } = self.copy;
+        if self.copy.mine() > 0 {
+            link.pieces_report(peer, counter, self.copy.mine(), self.copy.failed().is_none());
         }
     }
 }
 
 /// Whether a transfer of this peer is helped with.
 pub(crate) fn helps(i: &Iface, peer: PeerId) -> bool {
-    i.helping.iter().any(|h| h.part.peer == peer)
+    i.helping.iter().any(|h| h.copy.peer == peer)
 }
 
 /// A peer is gone: its transfers are not gone on with.
 pub(crate) fn ends(i: &mut Iface, peer: PeerId) {
-    i.helping.retain(|h| h.part.peer != peer);
+    i.helping.retain(|h| h.copy.peer != peer);
 }
 
 /// The interface closes: peers are told of what was done.
@@ -116,37 +121,39 @@ pub(crate) fn closes(i: &mut Iface) {
 
 #[cfg(test)]
 mod tests {
+    use wire::put;
+
     use super::*;
 
+    fn frame(parts: usize) -> Vec<u8> {
+        let mut frame = Vec::new();
+        let len = 1 << 20;
+        put(
+            &mut frame,
+            &Share {
+                addr: 0x1000.into(),
+                len: len.into(),
+                piece: (len / 2).into(),
+                counter: Share::name(3, 9),
+                slot: Slot::to_wire(None),
+                zero: 0.into(),
+            },
+        );
+        (0..parts).for_each(|_| put(&mut frame, &Seg { addr: 0x2000.into(), len: len.into() }));
+        frame
+    }
+
     #[test]
-    fn one_call_of_progress_copies_no_more_than_a_go() {
-        const LEN: usize = 10 * GO + 5;
-        let (piece, pieces) = engine::pieces(LEN);
-        let part =
-            Part { peer: PeerId(0), share: PieceCounter { slot: 0, generation: 1 }, len: LEN, piece, pieces };
-        let (mut done, mut next, mut copied, mut calls) = (Done::NOTHING, 0, vec![], 0);
-        loop {
-            let before = copied.len();
-            let over = part.go(
-                &mut done,
-                GO,
-                &mut next,
-                |next| (*next < pieces).then(|| std::mem::replace(next, *next + 1)),
-                |_, off, len| {
-                    copied.push((off, len));
-                    true
-                },
-            );
-            calls += 1;
-            let bytes: usize = copied[before..].iter().map(|(_, len)| len).sum();
-            assert!(bytes < GO + piece, "{bytes} bytes in one call");
-            if over {
-                break;
-            }
+    fn what_a_peer_tells_of_its_put_is_understood_or_refused() {
+        let (copy, addr, slot, there) = told(PeerId(5), 1, &frame(MAX_IOV)).unwrap();
+        assert_eq!((copy.peer, copy.len, copy.cut.pieces), (PeerId(5), 1 << 20, 2));
+        assert_eq!(copy.counter, PieceCounter { slot: 3, generation: 9 });
+        assert_eq!((addr, slot, there.len()), (0x1000, None, MAX_IOV));
+        let refusal = |bytes: &[u8]| told(PeerId(5), 1, bytes).map(drop);
+        assert_eq!(refusal(&frame(MAX_IOV + 1)), Err("it names too many parts"));
+        assert_eq!(refusal(&frame(0)), Err("pieces or parts do not make up the transfer"));
+        for short in [0, size_of::<Share>() - 1, size_of::<Share>() + 1] {
+            assert_eq!(refusal(&frame(1)[..short]), Err("it is too short"), "{short} bytes");
         }
-        assert!(calls >= 10, "{calls} calls");
-        assert_eq!((done.pieces, done.good), (pieces, true));
-        // Each byte once.
-        assert_eq!(copied.iter().try_fold(0, |at, (off, len)| (at == *off).then_some(at + len)), Some(LEN));
     }
 }

@@ -11,6 +11,7 @@ use ucx_sys::{
     self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, IfaceOps, IfaceParams, PerfAttr, Status, Table,
 };
 use wire::Addr;
+use wire::ucx::{HostAddr, Place};
 
 use crate::attr;
 use crate::device;
@@ -28,10 +29,10 @@ use crate::share::{self, Shared};
 use crate::tables::{PLACE, Served, int, place};
 
 /// What this door's peers speak; nothing that the engine does.
-const VERSION: u16 = 0x5505;
+const VERSION: u16 = 0x5506;
 
-/// Bytes of an interface's address: the port it listens at, as far as that goes.
-const ADDRESS: usize = 8;
+/// Bytes of an interface's address.
+const ADDRESS: usize = size_of::<HostAddr>();
 
 /// An interface as UCX holds it.
 #[repr(C)]
@@ -282,7 +283,7 @@ pub(crate) unsafe extern "C" fn estimate_perf(iface: ucx::Iface, perf: *mut Perf
 pub(crate) unsafe extern "C" fn get_device_address(_iface: ucx::Iface, out: *mut u8) -> Status {
     // SAFETY: UCX gives as much room as `query` said.
     guard(|| unsafe {
-        out.cast::<[u8; PLACE]>().write(place());
+        out.cast::<Place>().write(place());
         ucx::UCS_OK
     })
 }
@@ -291,10 +292,9 @@ pub(crate) unsafe extern "C" fn get_address(iface: ucx::Iface, out: *mut u8) -> 
     guard(|| {
         // SAFETY: an interface of ours; UCX gives as much room as `query` said.
         unsafe {
-            let mut address = [0; ADDRESS];
-            address[..2].copy_from_slice(&of(iface).link.addr().port().to_le_bytes());
-            address[4..].copy_from_slice(&std::process::id().to_le_bytes());
-            out.cast::<[u8; ADDRESS]>().write(address);
+            let port = of(iface).link.addr().port().into();
+            let address = HostAddr { port, zero: 0.into(), pid: std::process::id().into() };
+            out.cast::<HostAddr>().write(address);
         }
         ucx::UCS_OK
     })
@@ -306,8 +306,8 @@ pub(crate) unsafe extern "C" fn get_address(iface: ucx::Iface, out: *mut u8) -> 
 /// `address` must be an interface's address.
 pub(crate) unsafe fn name(address: *const u8) -> Addr {
     // SAFETY: the caller's promise.
-    let bytes = unsafe { address.cast::<[u8; 2]>().read() };
-    Addr::new(SocketAddr::from((Ipv4Addr::LOCALHOST, u16::from_le_bytes(bytes))))
+    let HostAddr { port, .. } = unsafe { address.cast::<HostAddr>().read() };
+    Addr::new(SocketAddr::from((Ipv4Addr::LOCALHOST, port.get())))
 }
 
 /// Whether an interface at this device address can be reached.
@@ -316,7 +316,7 @@ pub(crate) unsafe fn name(address: *const u8) -> Addr {
 /// `address` must be a device address.
 pub(crate) unsafe fn same_place(address: *const u8) -> bool {
     // SAFETY: the caller's promise.
-    place() == unsafe { address.cast::<[u8; PLACE]>().read() }
+    place() == unsafe { address.cast::<Place>().read() }
 }
 
 pub(crate) unsafe extern "C" fn is_reachable(
@@ -397,7 +397,7 @@ impl Iface {
 
     /// The link need not remember a peer that is gone, unless something here still names it.
     pub(crate) fn let_go(&mut self, peer: PeerId) {
-        let shared = self.shared.iter().chain(&self.stuck).any(|s| s.peer == peer);
+        let shared = self.shared.iter().chain(&self.stuck).any(|s| s.copy.peer == peer);
         let shared = shared || help::helps(self, peer);
         let named = shared || self.eps.contains_key(&peer) || self.remote.names(peer);
         if !named && !self.link.is_connected(peer) {

@@ -19,7 +19,7 @@
 //! | `direct` | which way memory is reached; by CMA, or by request |
 //! | `share`, `help` | large puts and gets by CMA, which both sides copy: the one that posts, the owner of the memory |
 //! | `remote`, `serve` | requests to the peer's progress; those of peers |
-//! | `frame` | what goes through the ring |
+//! | `frame` | how long frames are, and why one is dropped; their layout is `wire::ucx` |
 //! | `rx` | receive buffers |
 //! | `ffi` | the boundary: panics, pointers |
 //! | `device` | device memory: a domain, an interface and endpoints of its own |

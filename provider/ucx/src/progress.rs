@@ -5,9 +5,10 @@ use std::ffi::{c_int, c_uint};
 use link::speculation_barrier;
 use link_api::{Event, Frame, Gone, Link, PeerId, PollFrame};
 use ucx_sys::{self as ucx, Status};
+use wire::ucx::Kind;
 
 use crate::ffi::guard;
-use crate::frame::{AM, HEAD, REPLY, REQUEST, SHARE};
+use crate::frame::HEAD;
 use crate::iface::{Iface, of};
 use crate::{ep, help, pending, remote, serve, share};
 
@@ -141,7 +142,7 @@ unsafe fn receive(this: *mut Iface, frame: Frame) {
             return log::warn!("dropped a frame of {len} bytes from {}", i.link.peer_addr(from));
         };
         let n = len - HEAD;
-        if kind == AM && usize::from(id) < ucx::UCT_AM_ID_MAX {
+        if kind == Kind::Am as u8 && usize::from(id) < ucx::UCT_AM_ID_MAX {
             let handler = i.base.am[usize::from(id)];
             let flags = if n > INLINE { ucx::UCT_CB_PARAM_FLAG_DESC } else { 0 };
             let status = (handler.cb)(handler.arg, data.cast(), n, flags);
@@ -234,14 +235,21 @@ pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) ->
 unsafe fn hear(this: *mut Iface, from: PeerId, [kind, second]: [u8; 2], body: &[u8]) {
     // SAFETY: the caller's promise.
     unsafe {
-        let known = match kind {
-            REQUEST => serve::serve(&mut *this, from, second, body),
-            REPLY => remote::answered(this, from, second as Status, body),
-            SHARE => help::help(&mut *this, from, second, body),
-            _ => None,
+        let what = Kind::from_u8(kind);
+        let handled = match what {
+            Some(Kind::Request) => serve::serve(&mut *this, from, second, body),
+            Some(Kind::Reply) => remote::answered(this, from, second as Status, body),
+            Some(Kind::Share) => help::help(&mut *this, from, second, body),
+            Some(Kind::Am) => Err("UCX has no active message of that id"),
+            None => Err("that kind is unknown"),
         };
-        if known.is_none() {
-            log::warn!("dropped a strange frame ({kind}) from {}", (*this).link.peer_addr(from));
+        if let Err(why) = handled {
+            let (len, from) = (body.len(), (*this).link.peer_addr(from));
+            let what = what.map_or_else(|| format!("kind {kind}"), |what| format!("{what:?}"));
+            log::warn!(
+                "dropped a malformed frame from {from}, {what}, {second}, {len} bytes: {why}; that peer has a defect or \
+                 is no Strait: please report this line"
+            );
         }
     }
 }

@@ -36,25 +36,16 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Bytes of a slot in a frame.
-    pub(crate) const LEN: usize = 12;
-
-    /// A slot, or none, as frames have it: all zeros for none, since no board has number 0.
-    pub(crate) fn pack(slot: Option<Slot>) -> [u8; Slot::LEN] {
-        let mut out = [0; Slot::LEN];
-        if let Some(Slot { board, index, generation }) = slot {
-            for (to, word) in out.chunks_exact_mut(4).zip([board, index, generation]) {
-                to.copy_from_slice(&word.to_ne_bytes());
-            }
-        }
-        out
+    /// A slot, or none, as frames have it.
+    pub(crate) fn to_wire(slot: Option<Slot>) -> wire::ucx::Slot {
+        let Some(Slot { board, index, generation }) = slot else { return wire::ucx::Slot::default() };
+        wire::ucx::Slot { board: board.into(), index: index.into(), generation: generation.into() }
     }
 
-    /// `None`: too short. `Some(None)`: no slot.
-    pub(crate) fn unpack(bytes: &[u8]) -> Option<Option<Slot>> {
-        let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(4 * at..4 * at + 4)?.try_into().ok()?));
-        let slot = Slot { board: word(0)?, index: word(1)?, generation: word(2)? };
-        Some((slot.board != 0).then_some(slot))
+    pub(crate) fn from_wire(slot: wire::ucx::Slot) -> Option<Slot> {
+        let wire::ucx::Slot { board, index, generation } = slot;
+        let slot = Slot { board: board.get(), index: index.get(), generation: generation.get() };
+        (slot.board != 0).then_some(slot)
     }
 }
 
@@ -292,9 +283,8 @@ mod tests {
         assert_eq!((next.index, next.generation), (slot.index, slot.generation + 1));
         assert!(r.is_current(next) && !r.is_current(slot));
         for some in [None, Some(next)] {
-            assert_eq!(Slot::unpack(&Slot::pack(some)), Some(some));
+            assert_eq!(Slot::from_wire(Slot::to_wire(some)), some);
         }
-        assert_eq!(Slot::unpack(&Slot::pack(None)[1..]), None);
         // An access is under way: a bounded wait ends all the same, and the slot is not used again.
         reader.access(next, || r.invalidate(next, Wait::Bounded)).unwrap();
         assert_ne!(r.protect().unwrap().index, slot.index);

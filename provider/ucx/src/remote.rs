@@ -1,12 +1,7 @@
 //! Requests that the peer's progress carries out: put, get and atomics on memory that is neither
 //! mapped here nor within CMA's reach. And the same for peers.
 //!
-//! ```text
-//! request:  | REQUEST, what, 0, 0 | token | address | a | b | slot, 0 | bytes to put, or the atomic's code |
-//! reply:    | REPLY, status, 0, 0 | token | bytes ... |
-//! ```
-//!
-//! The slot is that of the key, if it has one: other memory may be registered at the address by now.
+//! A request has the slot of the key, if it has one: other memory may be registered at the address by now.
 //!
 //! An interface has at most [`WINDOW`] requests unanswered by a peer; further ones wait here. So for a peer that does not
 //! read its replies, because it is stopped, say, no more than that many are kept. A peer that asks for more is cut off:
@@ -20,10 +15,13 @@ use std::rc::Rc;
 
 use link_api::{Link, PeerId, Refused};
 use ucx_sys::{self as ucx, Completion, Status, UnpackFn};
+use wire::put;
+pub(crate) use wire::ucx::What;
+use wire::ucx::{Head, Kind, Reply};
 
 use crate::ep::{self, Ep};
 use crate::ffi::complete;
-use crate::frame::{FIXED, HEAD, REQUEST, word};
+use crate::frame::{Refusal, take};
 use crate::iface::Iface;
 use crate::region::Slot;
 
@@ -31,15 +29,6 @@ use crate::region::Slot;
 const QUEUE: usize = 64;
 /// Most requests that a peer has not answered.
 pub(crate) const WINDOW: usize = 64;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum What {
-    Put = 0,
-    Get = 1,
-    Atomic32 = 2,
-    Atomic64 = 3,
-}
 
 /// Where a reply's bytes go.
 #[derive(Clone, Copy, Debug)]
@@ -249,18 +238,31 @@ pub(crate) struct Ask {
 
 impl Iface {
     /// Sends a request; its operation counts it already.
-    pub(crate) fn ask(&mut self, ep: &mut Ep, ask: Ask, put: &[u8], into: Into_, operation: &Rc<Operation>) {
+    pub(crate) fn ask(
+        &mut self,
+        ep: &mut Ep,
+        ask: Ask,
+        bytes: &[u8],
+        into: Into_,
+        operation: &Rc<Operation>,
+    ) {
         let request = Request { ep, into, operation: Rc::clone(operation) };
         let token = self.remote.insert(request);
         ep.outstanding += 1;
-        let mut frame = Vec::with_capacity(HEAD + FIXED + put.len());
-        frame.extend_from_slice(&[REQUEST, ask.what as u8, 0, 0]);
-        for word in [token, ask.addr, ask.a, ask.b] {
-            frame.extend_from_slice(&word.to_ne_bytes());
-        }
-        frame.extend_from_slice(&Slot::pack(ask.slot));
-        frame.resize(HEAD + FIXED, 0);
-        frame.extend_from_slice(put);
+        let mut frame = Vec::with_capacity(Head::LEN + size_of::<wire::ucx::Request>() + bytes.len());
+        put(&mut frame, &Head::bytes(Kind::Request, ask.what as u8));
+        put(
+            &mut frame,
+            &wire::ucx::Request {
+                token: token.into(),
+                addr: ask.addr.into(),
+                a: ask.a.into(),
+                b: ask.b.into(),
+                slot: Slot::to_wire(ask.slot),
+                zero: 0.into(),
+            },
+        );
+        put(&mut frame, bytes);
         if let Err(why) = self.post(ep.peer, frame, false) {
             ep.refused(why);
         }
@@ -298,12 +300,18 @@ impl Iface {
 ///
 /// # Safety
 /// As for `hear`.
-pub(crate) unsafe fn answered(this: *mut Iface, from: PeerId, status: Status, body: &[u8]) -> Option<()> {
+pub(crate) unsafe fn answered(
+    this: *mut Iface,
+    from: PeerId,
+    status: Status,
+    body: &[u8],
+) -> Result<(), Refusal> {
     // SAFETY: the caller's promise; destinations are valid until their operation is complete.
     unsafe {
         (*this).remote.heard(from);
-        let Some(request) = (*this).remote.take(word(body, 0)?, from) else { return Some(()) };
-        let bytes = &body[8..];
+        let mut bytes = body;
+        let reply: Reply = take(&mut bytes)?;
+        let Some(request) = (*this).remote.take(reply.token.get(), from) else { return Ok(()) };
         let mut status = status.min(ucx::UCS_OK);
         if status == ucx::UCS_OK {
             match request.into {
@@ -332,7 +340,7 @@ pub(crate) unsafe fn answered(this: *mut Iface, from: PeerId, status: Status, bo
         if (*this).has(ep) {
             Ep::answered(ep);
         }
-        Some(())
+        Ok(())
     }
 }
 

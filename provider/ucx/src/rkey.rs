@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use link::{Mapping, WindowId};
 use ucx_sys::{self as ucx, Status};
+use wire::ucx::{DeviceKey, HostKey, TAG_AT};
 
 use crate::device;
 use crate::ffi::guard;
@@ -12,21 +13,15 @@ use crate::readers::{Reader, Readers};
 use crate::region::{Regions, Slot, regions};
 
 /// Bytes of a packed key.
-pub(crate) const KEY: usize = 48;
-
-/// Where in a packed key it is told what sort of key it is; bytes before that are in every key.
-pub(crate) const TAG_AT: usize = 44;
-const HOST: [u8; 4] = *b"st1h";
-/// Of [`crate::device`].
-pub(crate) const DEVICE: [u8; 4] = *b"st1d";
+pub(crate) const KEY: usize = HostKey::LEN;
 
 /// How everything begins that an `uct_rkey_t` of ours points to: what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head([u8; 4]);
 
 impl Head {
-    const HOST: Head = Head(HOST);
-    pub(crate) const DEVICE: Head = Head(DEVICE);
+    const HOST: Head = Head(HostKey::TAG);
+    pub(crate) const DEVICE: Head = Head(DeviceKey::TAG);
 
     /// What a key is.
     ///
@@ -50,33 +45,28 @@ pub(crate) struct Key {
 
 impl Key {
     pub(crate) fn pack(&self) -> [u8; KEY] {
-        let slot = self.slot.unwrap_or(Slot { board: 0, index: 0, generation: 0 });
-        let words = [
-            self.id.maker,
-            self.id.number,
-            self.base,
-            self.len,
-            u64::from(slot.board) << 32 | u64::from(slot.index),
-            slot.generation.into(),
-        ];
-        let mut out = [0; KEY];
-        for (to, word) in out.chunks_exact_mut(8).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        out[TAG_AT..].copy_from_slice(&HOST);
-        out
+        let wire::ucx::Slot { board, index, generation } = Slot::to_wire(self.slot);
+        zerocopy::transmute!(HostKey {
+            maker: self.id.maker.into(),
+            number: self.id.number.into(),
+            base: self.base.into(),
+            len: self.len.into(),
+            index,
+            board,
+            generation,
+            tag: HostKey::TAG,
+        })
     }
 
     /// `None` for what is no such key.
     fn unpack(bytes: &[u8; KEY]) -> Option<Key> {
-        let word = |i: usize| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().expect("8 bytes"));
-        let board = (word(4) >> 32) as u32;
-        let slot = Slot { board, index: word(4) as u32, generation: word(5) as u32 };
-        (bytes[TAG_AT..] == HOST).then_some(Key {
-            id: WindowId { maker: word(0), number: word(1) },
-            base: word(2),
-            len: word(3),
-            slot: (board != 0).then_some(slot),
+        let HostKey { maker, number, base, len, index, board, generation, tag } =
+            zerocopy::transmute!(*bytes);
+        (tag == HostKey::TAG).then_some(Key {
+            id: WindowId { maker: maker.get(), number: number.get() },
+            base: base.get(),
+            len: len.get(),
+            slot: Slot::from_wire(wire::ucx::Slot { board, index, generation }),
         })
     }
 }
@@ -202,7 +192,7 @@ unsafe fn unpack(buffer: *const u8, rkey: *mut usize, handle: *mut *mut c_void) 
     guard(|| {
         // SAFETY: the caller's promise: every key is as long as this at least.
         let begin = unsafe { buffer.cast::<[u8; KEY]>().read() };
-        let made = if begin[TAG_AT..] == DEVICE {
+        let made = if begin[TAG_AT..] == DeviceKey::TAG {
             // SAFETY: likewise.
             match device::key::unpack(&unsafe { buffer.cast::<[u8; device::key::KEY]>().read() }) {
                 Ok(key) => Box::into_raw(key) as usize,

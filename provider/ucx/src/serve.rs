@@ -6,16 +6,21 @@ use hmem::guard::Guard;
 use hmem::{AtomicOp, Datatype, Kind, NotApplied, Span};
 use link_api::{Link, PeerId};
 use ucx_sys::{self as ucx, Status};
+use wire::put;
+use wire::ucx::{Head, Reply, Request, What};
 
 use crate::attr::SEGMENT;
-use crate::frame::{FIXED, HEAD, REPLY, SLOT_AT, word};
+use crate::frame::{Refusal, take};
 use crate::iface::Iface;
 use crate::param;
 use crate::region::Slot;
 use crate::remote::WINDOW;
 
+/// Bytes of a reply before what was asked for.
+const REPLY: usize = Head::LEN + size_of::<Reply>();
+
 /// Carries a request of a peer out, and replies.
-pub(crate) fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Option<()> {
+pub(crate) fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Result<(), Refusal> {
     if i.remote.is_greedy(from) {
         let addr = i.link.peer_addr(from);
         log::warn!(
@@ -23,28 +28,33 @@ pub(crate) fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Optio
         );
         i.link.disconnect(from);
         i.busy = true;
-        return Some(());
+        return Ok(());
     }
-    let (token, addr, a, b) = (word(body, 0)?, word(body, 1)?, word(body, 2)?, word(body, 3)?);
-    let slot = Slot::unpack(body.get(SLOT_AT..)?)?;
-    let put = body.get(FIXED..)?;
-    let op = atomic_op(put, what)?;
+    let what = What::from_u8(what).ok_or("that request is unknown")?;
+    let mut bytes = body;
+    let Request { token, addr, a, b, slot, .. } = take(&mut bytes)?;
+    let (addr, a, b, slot) = (addr.get(), a.get(), b.get(), Slot::from_wire(slot));
+    // An atomic operation is in the one byte behind.
+    let op = match what {
+        What::Put | What::Get => 0,
+        What::Atomic32 | What::Atomic64 => *bytes.first().ok_or("no atomic operation is named")?,
+    };
     // SAFETY: the domain outlives its interfaces.
     let regions = unsafe { &(*i.md).regions };
     let len = match what {
-        0 => put.len(),
-        1 => usize::try_from(a).ok()?,
-        2 => 4,
-        3 => 8,
-        _ => return None,
+        What::Put => bytes.len(),
+        What::Get => usize::try_from(a).unwrap_or(usize::MAX),
+        What::Atomic32 => 4,
+        What::Atomic64 => 8,
     };
     if len > SEGMENT {
-        return None;
+        return Err("more bytes are asked for than fit a reply");
     }
     // Memory that was taken back is as good as deregistered, whatever is registered there by now.
-    let may = (what < 2 || addr as usize % len == 0) && slot.is_none_or(|slot| regions.is_current(slot));
-    let mut reply = vec![REPLY, ucx::UCS_OK as u8, 0, 0];
-    reply.extend_from_slice(&token.to_ne_bytes());
+    let is_aligned = matches!(what, What::Put | What::Get) || addr as usize % len == 0;
+    let may = is_aligned && slot.is_none_or(|slot| regions.is_current(slot));
+    let mut reply = Head::bytes(wire::ucx::Kind::Reply, ucx::UCS_OK as u8).to_vec();
+    put(&mut reply, &Reply { token });
     let done = match may {
         true => regions.access(addr as usize, len, None, |_| {
             guard_memory();
@@ -52,16 +62,18 @@ pub(crate) fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Optio
             // deregistered, which waits for this; if the application has unmapped it before, that is found out.
             let memory = [unsafe { Span::new(addr as usize, len, Kind::System) }.for_peers()];
             match what {
-                0 => Ok(hmem::write(&memory, 0, put) == len),
-                1 => {
-                    reply.resize(HEAD + 8 + len, 0);
-                    Ok(hmem::read(&memory, 0, &mut reply[HEAD + 8..]) == len)
+                What::Put => Ok(hmem::write(&memory, 0, bytes) == len),
+                What::Get => {
+                    reply.resize(REPLY + len, 0);
+                    Ok(hmem::read(&memory, 0, &mut reply[REPLY..]) == len)
                 }
-                2 => {
+                What::Atomic32 => {
                     let (a, b) = ((a as u32).to_ne_bytes(), (b as u32).to_ne_bytes());
                     atomic(&memory, Datatype::Uint32, op, &a, &b, &mut reply)
                 }
-                _ => atomic(&memory, Datatype::Uint64, op, &a.to_ne_bytes(), &b.to_ne_bytes(), &mut reply),
+                What::Atomic64 => {
+                    atomic(&memory, Datatype::Uint64, op, &a.to_ne_bytes(), &b.to_ne_bytes(), &mut reply)
+                }
             }
         }),
         false => None,
@@ -75,14 +87,14 @@ pub(crate) fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Optio
                  unmapped",
                 i.link.peer_addr(from)
             );
-            reply.truncate(HEAD + 8);
+            reply.truncate(REPLY);
             reply[1] = ucx::UCS_ERR_INVALID_ADDR as u8;
         }
         Some(Err(status)) => reply[1] = status as u8,
     }
     // A peer that is gone needs none.
     let _ = i.post(from, reply, true);
-    Some(())
+    Ok(())
 }
 
 /// Sees to it that memory which the application has unmapped is an error to the peer that accesses it; now and
@@ -113,12 +125,12 @@ fn guard_memory() {
 fn atomic(
     memory: &[Span],
     datatype: Datatype,
-    op: u32,
+    op: u8,
     value: &[u8],
     compare: &[u8],
     reply: &mut Vec<u8>,
 ) -> Result<bool, Status> {
-    let (op, compare) = match op {
+    let (op, compare) = match op.into() {
         ucx::UCT_ATOMIC_OP_ADD => (AtomicOp::Sum, &[][..]),
         ucx::UCT_ATOMIC_OP_AND => (AtomicOp::Band, &[][..]),
         ucx::UCT_ATOMIC_OP_OR => (AtomicOp::Bor, &[][..]),
@@ -137,11 +149,6 @@ fn atomic(
     Ok(true)
 }
 
-/// The atomic operation: an atomic request carries it as its one byte to put.
-fn atomic_op(put: &[u8], what: u8) -> Option<u32> {
-    if what < 2 { Some(0) } else { put.first().map(|op| u32::from(*op)) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,7 +161,7 @@ mod tests {
             let size = datatype.size();
             let (value, compare) = (value.to_ne_bytes(), compare.to_ne_bytes());
             let part = [memory[0].part(0, size).unwrap()];
-            let done = atomic(&part, datatype, op, &value[..size], &compare[..size], &mut reply);
+            let done = atomic(&part, datatype, op as u8, &value[..size], &compare[..size], &mut reply);
             let mut now = [0; 8];
             hmem::read(&part, 0, &mut now[..size]);
             reply.resize(8, 0);

@@ -5,36 +5,27 @@
 //! remote memory, if its progress comes to it meanwhile, takes pieces too and copies them the other way round. If
 //! not, it takes none, and all is copied here as it would have been anyway: no side waits for the other to begin.
 //!
-//! ```text
-//! | SHARE, put?, parts, 0 | address | length | bytes of a piece | counter, turn | slot of the key, 0 | parts: address, length; ... |
-//! ```
-//!
 //! When there are no more pieces, the owner reports in shared memory how many it has done. Until then an operation of
 //! which it took any is in flight. If it is cancelled or its endpoint destroyed, the owner's permission ends
 //! ([`RmaLink::revoke`]), so that UCX's memory is not accessed once it was given back.
 
 use arrayvec::ArrayVec;
-use hmem::Span;
-use link::ShmLink;
-use link_api::{Grant, Link, PeerId, PieceCounter, RmaLink};
+use link_api::{Grant, Link, PieceCounter, RmaLink, Way};
 use ucx_sys::{self as ucx, Completion, Status};
 use wire::Seg;
+use wire::ucx::{Head, Kind, Share};
+use xfer::{CoopCopy, Cut};
+use zerocopy::IntoBytes;
 
 use crate::attr::MAX_IOV;
 use crate::direct::{self, Access};
 use crate::ep::Ep;
 use crate::ffi::complete;
-use crate::frame::{HEAD, SHARE};
 use crate::iface::Iface;
 use crate::region::Slot;
 
-/// Bits of a share's name that tell its turn.
-pub(crate) const TURN: u32 = 48;
-/// Words before the parts; the key's slot is in the last two.
-pub(crate) const WORDS: usize = 6;
-pub(crate) const SLOT_AT: usize = 8 * 4;
-/// Longest frame.
-const MAX: usize = HEAD + 8 * (WORDS + 2 * MAX_IOV);
+/// Longest frame that tells of one.
+const MAX: usize = Head::LEN + size_of::<Share>() + MAX_IOV * size_of::<Seg>();
 const _: () = assert!(MAX <= crate::frame::MAX_FRAME);
 
 /// Bytes from which on it is worth a frame, and from which on also where more of the peer's frames wait: of many
@@ -42,68 +33,30 @@ const _: () = assert!(MAX <= crate::frame::MAX_FRAME);
 const LEAST: usize = 32 << 10;
 const LEAST_IN_A_ROW: usize = 128 << 10;
 
-/// After so many in a row of which the owner took nothing, it is told of one in `RARELY` only: it is busy elsewhere.
-const PATIENCE: u32 = 4;
-const RARELY: u32 = 32;
-
 /// The name under which an owner accesses memory here, so that it can be taken back.
-fn request(share: PieceCounter) -> u64 {
+pub(crate) fn request(share: PieceCounter) -> u64 {
     u64::from((share.generation as u32).max(1)) << 32 | u64::from(share.slot)
-}
-
-/// What an endpoint knows of its peer's help.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Help {
-    /// CMA works with this peer.
-    pub(crate) can: bool,
-    /// It tried, and could not.
-    cannot: bool,
-    /// How many in a row it took nothing of.
-    missed: u32,
-}
-
-impl Help {
-    /// Whether the owner is told of the next one.
-    fn is_worth_asking(&mut self) -> bool {
-        if !self.can || self.cannot {
-            return false;
-        }
-        let asks = self.missed < PATIENCE || self.missed % RARELY == 0;
-        if !asks {
-            self.missed += 1;
-        }
-        asks
-    }
-
-    fn took(&mut self, pieces: u16) {
-        self.missed = if pieces > 0 { 0 } else { self.missed.saturating_add(1) };
-    }
 }
 
 /// One of which the owner has pieces.
 #[derive(Debug)]
 pub(crate) struct Shared {
     ep: *mut Ep,
-    pub(crate) peer: PeerId,
-    share: PieceCounter,
-    /// How many the owner has.
-    theirs: u16,
-    /// Whether all of ours could be copied.
-    good: bool,
+    pub(crate) copy: CoopCopy,
     access: Access,
 }
 
 impl Shared {
     /// Whether the owner is done, and all is there.
     fn over(&self, i: &Iface) -> Option<bool> {
-        let (done, good) = i.link.pieces_reported(self.peer, self.share)?;
-        Some(self.good && good && done == self.theirs)
+        let (done, good) = i.link.pieces_reported(self.copy.peer, self.copy.counter)?;
+        Some(self.copy.failed().is_none() && good && done == self.copy.theirs())
     }
 }
 
 /// Copies together with the owner, if that is worth it. `None`: it is not, and nothing was done.
 pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
-    if access.len < LEAST || access.comp.is_null() || !e.help.is_worth_asking() {
+    if access.len < LEAST || access.comp.is_null() || !e.helper.is_worth_asking() {
         return None;
     }
     // SAFETY: an endpoint's interface outlives it.
@@ -111,21 +64,24 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     if access.len < LEAST_IN_A_ROW && i.link.has_frames_of(e.peer) {
         return None;
     }
-    let (piece, pieces) = engine::pieces(access.len);
+    let cut = Cut::of(access.len);
     let share = i.link.pieces_open(e.peer)?;
-    let part = Part { peer: e.peer, share, len: access.len, piece, pieces };
+    let way = if access.put { Way::Put } else { Way::Get };
+    let mut copy = CoopCopy::open(e.peer, share, access.len, cut, Grant::Agreed, way);
+    let about = Share {
+        addr: access.addr.into(),
+        len: (access.len as u64).into(),
+        piece: (cut.piece as u64).into(),
+        counter: Share::name(share.slot, share.generation),
+        slot: Slot::to_wire(direct::slot(access.rkey)),
+        zero: 0.into(),
+    };
     let mut frame = ArrayVec::<u8, MAX>::new();
     let mut say = |bytes: &[u8]| frame.try_extend_from_slice(bytes);
-    let name = u64::from(share.slot) << TURN | share.generation;
-    let head = [SHARE, access.put.into(), access.local.len() as u8, 0];
-    let mut said = say(&head);
-    for word in [access.addr, access.len as u64, piece as u64, name] {
-        said = said.and_then(|()| say(&word.to_ne_bytes()));
-    }
-    said = said.and_then(|()| say(&Slot::pack(direct::slot(access.rkey)))).and_then(|()| say(&[0; 4]));
+    let mut said = say(&Head::bytes(Kind::Share, access.put.into())).and_then(|()| say(about.as_bytes()));
     for part in &access.local {
-        said = said.and_then(|()| say(&part.addr().to_ne_bytes()));
-        said = said.and_then(|()| say(&(part.len() as u64).to_ne_bytes()));
+        let part = Seg { addr: part.addr().into(), len: (part.len() as u64).into() };
+        said = said.and_then(|()| say(part.as_bytes()));
     }
     let peer = e.peer;
     let remote = [Seg { addr: access.addr.into(), len: (access.len as u64).into() }];
@@ -133,23 +89,22 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
         if said.is_err() || i.link.send(peer, &frame, &[], 0, 0).is_err() {
             return None;
         }
-        let mut done = Done::NOTHING;
-        part.copy(&mut i.link, true, (&access.local, &remote, access.put), &mut done, usize::MAX);
-        Some(done)
+        copy.run(&mut i.link, &access.local, &remote, usize::MAX, |_, _| false);
+        Some(())
     });
-    let Done { pieces: mine, good } = match copied {
-        Ok(Some(done)) => done,
+    match copied {
+        Ok(Some(())) => {}
         refused => {
             i.link.pieces_close(peer, share);
             return refused.err();
         }
-    };
-    let theirs = pieces - mine;
-    e.help.took(theirs);
-    log::trace!("{} copies {theirs} pieces of {pieces}, {} bytes", i.link.peer_addr(peer), access.len);
-    let shared = Shared { ep: e, peer, share, theirs, good, access: access.clone() };
-    let over = if theirs == 0 { Some(good) } else { shared.over(i) };
-    let Some(good) = over else {
+    }
+    let theirs = copy.theirs();
+    e.helper.has_taken(theirs);
+    log::trace!("{} copies {theirs} pieces of {}, {} bytes", i.link.peer_addr(peer), cut.pieces, access.len);
+    let over = if theirs == 0 { Some(copy.failed().is_none()) } else { None };
+    let shared = Shared { ep: e, copy, access: access.clone() };
+    let Some(good) = over.or_else(|| shared.over(i)) else {
         e.outstanding += 1;
         i.shared.push(shared);
         i.busy = true;
@@ -159,82 +114,10 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     Some(if good { ucx::UCS_OK } else { alone(e, access) })
 }
 
-/// What is shared: bytes in all and of a piece, and how many of these there are.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
-    pub(crate) peer: PeerId,
-    pub(crate) share: PieceCounter,
-    pub(crate) len: usize,
-    pub(crate) piece: usize,
-    pub(crate) pieces: u16,
-}
-
-/// What one side has done of it: how many pieces, and whether all could be copied.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Done {
-    pub(crate) pieces: u16,
-    pub(crate) good: bool,
-}
-
-impl Done {
-    pub(crate) const NOTHING: Done = Done { pieces: 0, good: true };
-}
-
-impl Part {
-    /// Copies pieces, with the link's help, on the side that opened the counter (`mine`) or on the other; see `go`.
-    pub(crate) fn copy(
-        &self,
-        link: &mut ShmLink,
-        mine: bool,
-        (here, there, put): (&[Span], &[Seg], bool),
-        done: &mut Done,
-        most: usize,
-    ) -> bool {
-        // The owner's memory is allowed by its key, that of the other side by its offer.
-        let grant = if mine { Grant::Agreed } else { Grant::Request(request(self.share)) };
-        self.go(
-            done,
-            most,
-            link,
-            |link| link.pieces_claim(self.peer, self.share, mine, self.pieces),
-            |link, off, len| match put {
-                true => link.put(self.peer, grant, there, off, here, off, len).is_ok(),
-                false => link.get(self.peer, grant, there, off, here, off, len).is_ok(),
-            },
-        )
-    }
-
-    /// Claims and copies pieces until there are none, or `most` bytes have been copied; whether there are none.
-    pub(crate) fn go<L>(
-        &self,
-        done: &mut Done,
-        most: usize,
-        link: &mut L,
-        mut claim: impl FnMut(&mut L) -> Option<u16>,
-        mut copy: impl FnMut(&mut L, usize, usize) -> bool,
-    ) -> bool {
-        let mut left = most;
-        while left > 0 {
-            // A side that turns the counter back gets no more out of us than there is.
-            if done.pieces >= self.pieces {
-                return true;
-            }
-            let Some(n) = claim(link) else { return true };
-            done.pieces += 1;
-            let off = usize::from(n) * self.piece;
-            let len = self.piece.min(self.len - off);
-            // What is left after a failure is taken only so that the other side does not.
-            done.good = done.good && copy(link, off, len);
-            left = left.saturating_sub(len);
-        }
-        false
-    }
-}
-
 /// Some piece could not be copied: all of it again, without the owner's help.
 #[cold]
 fn alone(e: &mut Ep, access: &Access) -> Status {
-    e.help.cannot = true;
+    e.helper.has_failed();
     direct::transfer(e, access).unwrap_or_else(|status| status)
 }
 
@@ -250,8 +133,8 @@ pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
         while let Some((at, good)) =
             (*this).shared.iter().enumerate().find_map(|(at, s)| Some((at, s.over(&*this)?)))
         {
-            let Shared { ep, peer, share, access, .. } = (*this).shared.swap_remove(at);
-            (*this).link.pieces_close(peer, share);
+            let Shared { ep, copy, access } = (*this).shared.swap_remove(at);
+            (*this).link.pieces_close(copy.peer, copy.counter);
             let status = if good { ucx::UCS_OK } else { alone(&mut *ep, &access) };
             if status != ucx::UCS_INPROGRESS {
                 complete(access.comp, status);
@@ -273,8 +156,9 @@ pub(crate) fn abandon(i: &mut Iface, ep: *mut Ep) -> Vec<*mut Completion> {
     while let Some(at) = i.shared.iter().position(|s| s.ep == ep) {
         let s = i.shared.swap_remove(at);
         // No piece is taken any more, and none that was taken is copied any more.
-        i.link.pieces_close(s.peer, s.share);
-        let left = s.over(i).is_some() || i.link.revoke(s.peer, request(s.share)).is_ok();
+        let CoopCopy { peer, counter, .. } = s.copy;
+        i.link.pieces_close(peer, counter);
+        let left = s.over(i).is_some() || i.link.revoke(peer, request(counter)).is_ok();
         match left {
             true => out.push(s.access.comp),
             false => i.stuck.push(s),
@@ -303,7 +187,8 @@ pub(crate) fn orphan(i: &mut Iface, ep: *mut Ep) {
 unsafe fn progress_stuck(this: *mut Iface) -> u32 {
     let mut n = 0;
     let has_left = |i: &Iface, s: &Shared| {
-        s.over(i).is_some() || !i.link.is_inside(s.peer, request(s.share)) || i.link.is_gone(s.peer)
+        let CoopCopy { peer, counter, .. } = s.copy;
+        s.over(i).is_some() || !i.link.is_inside(peer, request(counter)) || i.link.is_gone(peer)
     };
     // SAFETY: the caller's promise; an endpoint is only looked at if it is still there.
     unsafe {
@@ -317,28 +202,4 @@ unsafe fn progress_stuck(this: *mut Iface) -> u32 {
         }
     }
     n
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_owner_that_never_helps_is_asked_rarely_and_one_that_does_each_time() {
-        let mut help = Help::default();
-        assert!(!help.is_worth_asking(), "whether CMA works is not known");
-        help.can = true;
-        let mut ask = |took: u16| {
-            let asked = help.is_worth_asking();
-            if asked {
-                help.took(took);
-            }
-            asked
-        };
-        assert_eq!((0..1000).filter(|_| ask(0)).count(), PATIENCE as usize + 1000 / RARELY as usize);
-        while !ask(1) {}
-        assert!((0..100).all(|_| ask(1)));
-        help.cannot = true;
-        assert!(!help.is_worth_asking());
-    }
 }

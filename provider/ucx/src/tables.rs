@@ -8,6 +8,8 @@ use ucx_sys::{
     libraries,
 };
 
+use wire::ucx::Place;
+
 use crate::{NAME, am, atomic, device, ep, iface, md, param, pending, progress, rkey, rma};
 
 /// A served copy of UCX. It lives for ever: UCX has pointers into it.
@@ -274,8 +276,8 @@ fn iface_ops() -> IfaceOps {
 
 /// Where this process is, as far as shared memory and sockets go: the host's boot, the network
 /// namespace (abstract unix sockets belong to one) and the user.
-pub(crate) fn place() -> [u8; PLACE] {
-    static PLACE_CELL: OnceLock<[u8; PLACE]> = OnceLock::new();
+pub(crate) fn place() -> Place {
+    static PLACE_CELL: OnceLock<Place> = OnceLock::new();
     *PLACE_CELL.get_or_init(|| {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         // FNV-1a: all that is needed is that two boots differ.
@@ -292,16 +294,12 @@ pub(crate) fn place() -> [u8; PLACE] {
         let hash = if link::others_look_alike() { hash ^ namespace("user") } else { hash };
         // SAFETY: geteuid(2) cannot fail and touches no memory.
         let uid = unsafe { libc::geteuid() };
-        let mut out = [0; PLACE];
-        out[..8].copy_from_slice(&hash.to_le_bytes());
-        out[8..12].copy_from_slice(&(net as u32).to_le_bytes());
-        out[12..].copy_from_slice(&uid.to_le_bytes());
-        out
+        Place { host: hash.into(), namespace: (net as u32).into(), uid: uid.into() }
     })
 }
 
 /// Bytes of a device address.
-pub(crate) const PLACE: usize = 16;
+pub(crate) const PLACE: usize = size_of::<Place>();
 
 /// A C int for yes and no.
 pub(crate) fn int(yes: bool) -> c_int {

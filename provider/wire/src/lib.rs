@@ -41,11 +41,14 @@
 //! A sender that has cancelled a message says so by `Withdrawn`, or by a `Fin` with [`Status::Discarded`] if the
 //! payload was asked for already. The receiver answers the sender's request by a `Fin` in either case, and until
 //! then that request's number is not used again.
+//!
+//! The UCX door's frames, keys and addresses are in [`ucx`].
 
 #![forbid(unsafe_code)]
 
 mod addr;
 mod frame;
+pub mod ucx;
 
 pub use addr::Addr;
 pub use frame::{
@@ -53,5 +56,5 @@ pub use frame::{
     take_many,
 };
 
-/// Version of everything in this crate; two endpoints of different versions refuse each other.
+/// Version of everything in this crate but [`ucx`]; two endpoints of different versions refuse each other.
 pub const VERSION: u16 = 8;

@@ -1,8 +1,10 @@
 //! Bytes of a peer, read in every way this crate has. Seeds are in `__fuzz__`; `cargo bolero` searches
 //! for more, plain `cargo test` runs these and so many random ones.
 
-use wire::{Addr, Aux, Head, MAX_SEGS, Offer, Pieces, RmaSeg, Seg, Status, put, take, take_many};
-use zerocopy::IntoBytes;
+use wire::{
+    Addr, Aux, Handle, Head, MAX_SEGS, Offer, Pieces, RmaSeg, Seg, Status, put, take, take_many, ucx,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 #[test]
 fn frames() {
@@ -39,6 +41,60 @@ fn frames() {
         }
         assert!(rest.starts_with(&copy));
         assert!(take_many::<RmaSeg>(&mut rest, usize::MAX).is_none());
+    });
+}
+
+/// What is read of `bytes` says the same again, and what is too short is not read.
+fn again<T: FromBytes + IntoBytes + Immutable>(bytes: &mut &[u8]) -> Option<T> {
+    let before = *bytes;
+    let read = take::<T>(bytes);
+    match &read {
+        Some(read) => {
+            assert!(before.starts_with(read.as_bytes()) && before.len() - bytes.len() == size_of::<T>())
+        }
+        None => assert!(before.len() < size_of::<T>()),
+    }
+    read
+}
+
+#[test]
+fn ucx_frames() {
+    bolero::check!().for_each(|bytes: &[u8]| {
+        let Some((&head, mut rest)) = bytes.split_first_chunk::<{ ucx::Head::LEN }>() else { return };
+        let Some(kind) = ucx::Kind::from_u8(head[0]) else { return };
+        assert_eq!(ucx::Head::bytes(kind, head[1])[..2], head[..2]);
+        assert!(ucx::What::from_u8(head[1]).is_none_or(|what| what as u8 == head[1]));
+        match kind {
+            ucx::Kind::Am => {}
+            ucx::Kind::Request => drop(again::<ucx::Request>(&mut rest)),
+            ucx::Kind::Reply => drop(again::<ucx::Reply>(&mut rest)),
+            ucx::Kind::Share => {
+                let Some(share) = again::<ucx::Share>(&mut rest) else { return };
+                let (slot, generation) = share.counter();
+                assert_eq!(ucx::Share::name(slot, generation), share.counter);
+                while again::<Seg>(&mut rest).is_some() {}
+            }
+        }
+    });
+}
+
+#[test]
+fn ucx_keys() {
+    bolero::check!().with_max_len(200).for_each(|bytes: &[u8]| {
+        let mut rest = bytes;
+        if let Some(key) = again::<ucx::HostKey>(&mut rest) {
+            assert_eq!(key.tag, bytes[ucx::TAG_AT..][..4]);
+        }
+        let mut rest = bytes;
+        if let Some(key) = again::<ucx::DeviceKey>(&mut rest) {
+            assert_eq!(key.tag, bytes[ucx::TAG_AT..][..4]);
+            assert!(again::<ucx::HandleList>(&mut &key.handle[..]).is_some());
+            assert!(again::<Handle>(&mut &key.handle[..]).is_some());
+        }
+        let mut rest = bytes;
+        again::<ucx::HostAddr>(&mut rest);
+        again::<ucx::DeviceAddr>(&mut rest);
+        again::<ucx::Place>(&mut rest);
     });
 }
 

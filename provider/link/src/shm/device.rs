@@ -5,8 +5,9 @@ use hmem::share::{self, Export, NoPlan, Owner, plan};
 use hmem::{Kind, Span, registry};
 use link_api::{Event, NoDirect, OpId, PeerId, Way};
 use wire::{Handle, Seg};
+use xfer::handle::{from_wire, to_wire};
 
-use super::devices::{Devices, MOST_EXPORTED, from_wire, to_wire};
+use super::devices::{Devices, MOST_EXPORTED};
 use super::link::ShmLink;
 
 /// How often frames come first before a driver is asked for its copies.
@@ -75,7 +76,14 @@ impl ShmLink {
     pub(super) fn note_imported(&mut self, from: PeerId, handle: &Handle) {
         match from_wire(handle) {
             Some(export) => self.peers[from.0 as usize].devices.import(export),
-            None => log::warn!("{}: a handle of an unknown kind, {}", self.addr, handle.how),
+            None => log::warn!(
+                "{}: refused a handle from {}: kind {}, {} bytes at {:#x}; that peer has a defect or is no Strait",
+                self.addr,
+                self.peers[from.0 as usize].addr,
+                handle.how,
+                handle.len,
+                handle.base
+            ),
         }
     }
 

@@ -9,7 +9,6 @@ use std::collections::HashSet;
 
 use hmem::share::{Export, HandleType, Owner};
 use hmem::{Span, registry};
-use wire::Handle;
 
 /// Most allocations exported to a peer before all of them are exported anew; what is remembered of a peer
 /// is four times as much.
@@ -28,31 +27,6 @@ pub(super) struct Devices {
     pub(super) recent: Vec<(u64, u64, u64)>,
     imported: Vec<Export>,
     pub(super) owner: Option<Owner>,
-}
-
-pub(super) fn to_wire(e: &Export) -> Handle {
-    Handle {
-        how: e.handle_type as u8,
-        zero: [0; 3],
-        fd: (e.fd as u32).into(),
-        id: e.id.into(),
-        base: e.base.into(),
-        len: e.len.into(),
-        device: e.device,
-        token: e.token,
-    }
-}
-
-pub(super) fn from_wire(h: &Handle) -> Option<Export> {
-    Some(Export {
-        handle_type: HandleType::from_u8(h.how)?,
-        fd: h.fd.get() as i32,
-        id: h.id.get(),
-        base: h.base.get(),
-        len: h.len.get(),
-        device: h.device,
-        token: h.token,
-    })
 }
 
 impl Devices {

@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use hmem::flight::{self, Flights};
 use hmem::share::Owner;
 use ucx_sys::{self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, PerfAttr, Status};
+use wire::ucx::{DeviceAddr, Place};
 
 use super::ep::{self, Ep};
 use crate::attr;
@@ -18,7 +19,7 @@ use crate::tables::{PLACE, Served, int, place};
 const BATCH: u32 = 16;
 
 /// Bytes of an interface's address: which process it is of.
-pub(super) const ADDRESS: usize = 16;
+const ADDRESS: usize = size_of::<DeviceAddr>();
 
 /// A copy in flight: its endpoint, and its completion.
 #[derive(Debug)]
@@ -114,26 +115,24 @@ pub(crate) unsafe extern "C" fn estimate_perf(iface: ucx::Iface, perf: *mut Perf
 }
 
 /// Where this process's devices are reached from: as for the host's memory, and where a pid means the same.
-fn own_place() -> [u8; PLACE] {
-    let mut out = place();
+fn own_place() -> Place {
+    let Place { host, uid, .. } = place();
     let pids = std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m));
     // Never that of an interface for host memory.
-    out[..8].iter_mut().for_each(|b| *b = !*b);
-    out[8..12].copy_from_slice(&(pids as u32).to_le_bytes());
-    out
+    Place { host: (!host.get()).into(), namespace: (pids as u32).into(), uid }
 }
 
 /// # Safety
 /// `address` must be a device address of this transport.
 pub(super) unsafe fn same_place(address: *const u8) -> bool {
     // SAFETY: the caller's promise.
-    own_place() == unsafe { address.cast::<[u8; PLACE]>().read() }
+    own_place() == unsafe { address.cast::<Place>().read() }
 }
 
 pub(crate) unsafe extern "C" fn get_device_address(_iface: ucx::Iface, out: *mut u8) -> Status {
     // SAFETY: UCX gives as much room as `query` said.
     guard(|| unsafe {
-        out.cast::<[u8; PLACE]>().write(own_place());
+        out.cast::<Place>().write(own_place());
         ucx::UCS_OK
     })
 }
@@ -141,11 +140,9 @@ pub(crate) unsafe extern "C" fn get_device_address(_iface: ucx::Iface, out: *mut
 pub(crate) unsafe extern "C" fn get_address(_iface: ucx::Iface, out: *mut u8) -> Status {
     guard(|| {
         let me = super::myself();
-        let mut address = [0; ADDRESS];
-        address[..8].copy_from_slice(&me.id.to_le_bytes());
-        address[8..12].copy_from_slice(&me.pid.to_le_bytes());
+        let address = DeviceAddr { id: me.id.into(), pid: (me.pid as u32).into(), zero: 0.into() };
         // SAFETY: UCX gives as much room as `query` said.
-        unsafe { out.cast::<[u8; ADDRESS]>().write(address) };
+        unsafe { out.cast::<DeviceAddr>().write(address) };
         ucx::UCS_OK
     })
 }
@@ -156,11 +153,8 @@ pub(crate) unsafe extern "C" fn get_address(_iface: ucx::Iface, out: *mut u8) ->
 /// `address` must be an interface's address.
 pub(super) unsafe fn owner(address: *const u8) -> Owner {
     // SAFETY: the caller's promise.
-    let bytes = unsafe { address.cast::<[u8; ADDRESS]>().read() };
-    Owner {
-        id: u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")),
-        pid: i32::from_le_bytes(bytes[8..12].try_into().expect("4 bytes")),
-    }
+    let DeviceAddr { id, pid, .. } = unsafe { address.cast::<DeviceAddr>().read() };
+    Owner { id: id.get(), pid: pid.get() as i32 }
 }
 
 /// Why an interface at these addresses cannot be reached; empty if it can. Within a process UCX has its own

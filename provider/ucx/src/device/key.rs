@@ -1,9 +1,5 @@
 //! Keys: what a peer is told of registered memory, and what that is here.
 //!
-//! ```text
-//! | owner: id, pid | pieces | first byte, bytes | guard: slot, descriptor, TAG, file, window | handle or list |
-//! ```
-//!
 //! A key of no pieces is one of memory that cannot be shared; UCP then takes another way. One of memory that
 //! may be taken back names a slot on a board ([`crate::region`]); a process that unpacks it fetches the board.
 
@@ -15,13 +11,13 @@ use hmem::Error;
 use hmem::share::{self, Export, FileAt, HandleType, List, Owner};
 use link::{Hazards, WindowId};
 use ucx_sys::{self as ucx, Status};
+use wire::ucx::{DeviceKey, FileId, HandleList};
 
 use crate::region::{Slot, regions};
-use crate::rkey::{DEVICE, Head, TAG_AT};
+use crate::rkey::Head;
 
 /// Bytes of a packed key.
-pub(crate) const KEY: usize = HANDLE + Export::LEN;
-const HANDLE: usize = 80;
+pub(crate) const KEY: usize = DeviceKey::LEN;
 
 /// Before what did not open is tried again: an attempt may take a millisecond, and costs others their place.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -63,68 +59,61 @@ pub(super) struct Key {
 
 impl Key {
     pub(super) fn pack(&self) -> [u8; KEY] {
-        let mut out = [0; KEY];
-        let mut half = |at: usize, v: u32| out[at..at + 4].copy_from_slice(&v.to_le_bytes());
-        half(8, self.owner.pid as u32);
-        match self.pieces {
-            Pieces::None => {}
-            Pieces::One(_) => half(12, 1),
-            Pieces::Many(count, at) => {
-                half(12, count);
-                half(HANDLE, at.fd as u32);
+        let (allocations, handle) = match self.pieces {
+            Pieces::None => (0, [0; Export::LEN]),
+            Pieces::One(export) => (1, export.to_bytes()),
+            Pieces::Many(count, FileAt { fd, file }) => {
+                let (fd, zero) = ((fd as u32).into(), 0.into());
+                (count, zerocopy::transmute!(HandleList { fd, zero, file: file_id(file), rest: [0; 88] }))
             }
-        }
-        if let Some(guard) = &self.guard {
-            half(32, guard.slot.index);
-            half(36, guard.slot.generation);
-            half(40, guard.board.fd as u32);
-            half(72, guard.slot.board);
-        }
-        let mut word = |at: usize, v: u64| out[at..at + 8].copy_from_slice(&v.to_le_bytes());
-        word(0, self.owner.id);
-        word(16, self.base);
-        word(24, self.len);
-        if let Some(guard) = &self.guard {
-            word(48, guard.board.file[0]);
-            word(56, guard.board.file[1]);
-            word(64, guard.maker);
-        }
-        match self.pieces {
-            Pieces::None => {}
-            Pieces::One(export) => out[HANDLE..].copy_from_slice(&export.to_bytes()),
-            Pieces::Many(_, at) => {
-                word(HANDLE + 8, at.file[0]);
-                word(HANDLE + 16, at.file[1]);
-            }
-        }
-        out[TAG_AT..TAG_AT + 4].copy_from_slice(&DEVICE);
-        out
+        };
+        let wire::ucx::Slot { board, index, generation } = Slot::to_wire(self.guard.map(|guard| guard.slot));
+        let at = self.guard.map_or(FileAt { fd: 0, file: [0; 2] }, |guard| guard.board);
+        zerocopy::transmute!(DeviceKey {
+            owner: self.owner.id.into(),
+            pid: (self.owner.pid as u32).into(),
+            allocations: allocations.into(),
+            base: self.base.into(),
+            len: self.len.into(),
+            index,
+            generation,
+            board_fd: (at.fd as u32).into(),
+            tag: DeviceKey::TAG,
+            board_file: file_id(at.file),
+            maker: self.guard.map_or(0, |guard| guard.maker).into(),
+            board,
+            zero: 0.into(),
+            handle,
+        })
     }
 
     /// `None` for what is no such key.
     pub(super) fn unpack(bytes: &[u8; KEY]) -> Option<Key> {
-        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        let half = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let pieces = match half(12) {
+        let key: DeviceKey = zerocopy::transmute!(*bytes);
+        let at = |fd: u32, file: FileId| FileAt { fd: fd as i32, file: file.file.map(|word| word.get()) };
+        let pieces = match key.allocations.get() {
             0 => Pieces::None,
-            1 => Pieces::One(Export::from_bytes(bytes[HANDLE..].try_into().expect("as long"))?),
+            1 => Pieces::One(Export::from_bytes(&key.handle)?),
             count => {
-                let file = [word(HANDLE + 8), word(HANDLE + 16)];
-                Pieces::Many(count, FileAt { fd: half(HANDLE) as i32, file })
+                let HandleList { fd, file, .. } = zerocopy::transmute!(key.handle);
+                Pieces::Many(count, at(fd.get(), file))
             }
         };
-        let guard = Guard {
-            slot: Slot { board: half(72), index: half(32), generation: half(36) },
-            maker: word(64),
-            board: FileAt { fd: half(40) as i32, file: [word(48), word(56)] },
-        };
-        let guard = (guard.slot.board != 0).then_some(guard);
-        let owner = Owner { pid: half(8) as i32, id: word(0) };
-        let key = Key { owner, base: word(16), len: word(24), pieces, guard };
-        let sane =
-            bytes[TAG_AT..TAG_AT + 4] == DEVICE && owner.pid > 0 && key.base.checked_add(key.len).is_some();
-        sane.then_some(key)
+        let DeviceKey { board, index, generation, .. } = key;
+        let guard = Slot::from_wire(wire::ucx::Slot { board, index, generation }).map(|slot| Guard {
+            slot,
+            maker: key.maker.get(),
+            board: at(key.board_fd.get(), key.board_file),
+        });
+        let owner = Owner { pid: key.pid.get() as i32, id: key.owner.get() };
+        let (base, len) = (key.base.get(), key.len.get());
+        let sane = key.tag == DeviceKey::TAG && owner.pid > 0 && base.checked_add(len).is_some();
+        sane.then_some(Key { owner, base, len, pieces, guard })
     }
+}
+
+fn file_id(file: [u64; 2]) -> FileId {
+    FileId { file: file.map(Into::into) }
 }
 
 /// A peer's memory as `uct_rkey_t` stands for it.
@@ -265,7 +254,11 @@ pub(crate) fn unpack(bytes: &[u8; KEY]) -> Result<Box<Rkey>, Status> {
 
 #[cfg(test)]
 mod tests {
+    use wire::ucx::TAG_AT;
+
     use super::*;
+
+    const HANDLE: usize = std::mem::offset_of!(DeviceKey, handle);
 
     fn key(pieces: Pieces, guard: Option<Guard>) -> Key {
         Key { owner: Owner { pid: 77, id: 1 << 60 }, base: 0x7000_0000, len: 12345, pieces, guard }

@@ -1,0 +1,19 @@
+//! How payload is copied between two peers, above links and below doors: each mechanism once.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `cut` | pieces of a transfer that both sides copy: their sizes, and which sizes of a peer's are accepted |
+//! | `coop` | cooperative copy: one side's share of such a transfer |
+//! | `helper` | whether a peer is worth asking for its help |
+//! | `handle` | handles of devices' memory in frames, checked |
+
+#![forbid(unsafe_code)]
+
+mod coop;
+mod cut;
+pub mod handle;
+mod helper;
+
+pub use coop::{BYTES_PER_CALL, CoopCopy, MAX_HELPED};
+pub use cut::Cut;
+pub use helper::Helper;
