@@ -42,7 +42,8 @@ pub struct Frame {
     pub from: PeerId,
     /// Bytes.
     pub len: usize,
-    /// Where the link has it. Of no meaning elsewhere.
+    /// Where the link has it. Of no meaning elsewhere; below 2^24, since several links held together number themselves
+    /// in the bits above.
     pub slot: u32,
 }
 

@@ -40,6 +40,7 @@ impl Path {
     pub const LEAST_FRAME: usize = 10 << 10;
 }
 
-/// An access in flight: given out by [`RmaLink::start`](crate::RmaLink::start), and never again.
+/// An access in flight: given out by [`RmaLink::start`](crate::RmaLink::start), and never again. Below 2^56, as
+/// [`Frame::slot`](crate::Frame) below 2^24.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpId(pub u64);
