@@ -34,6 +34,7 @@ fn place(memory: &Region, addr: u64, len: u64, write: bool) -> Option<Seg> {
 
 impl<L: RmaLink> Endpoint<L> {
     /// Whether the target need not see an access: it is in no order, and reports nothing there.
+    #[inline(always)]
     pub(super) fn is_one_sided(&self, core: &Core, op: &Rma<'_>) -> bool {
         !core.config.rma_order
             && op.data.is_none()
@@ -43,6 +44,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Does the operation as planned, without the target or together with it. Otherwise nothing has happened, and
     /// this is what was tried in vain.
+    #[inline]
     pub(super) fn one_sided(
         &mut self,
         core: &mut Core,
@@ -75,6 +77,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Writes inside a frame that is not answered.
+    #[inline(always)]
     fn write_unacked(&mut self, peer: PeerId, op: &Rma<'_>, seg: &wire::RmaSeg) -> bool {
         const HEADERS: usize = Head::LEN + size_of::<wire::RmaSeg>();
         let mut bytes = [0; HEADERS];
@@ -89,6 +92,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// A frame was sent that accesses memory and that is not answered.
+    #[inline]
     pub(super) fn sent_unacked(&mut self, peer: PeerId) {
         let state = self.peer(peer);
         state.posted += 1;

@@ -232,8 +232,16 @@ impl<L: RmaLink> Endpoint<L> {
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data: op.data.unwrap_or(0), tally };
         let cntr = if op.write { self.cntrs.write } else { self.cntrs.read };
         let watched = self.is_watched(cntr, op.flags, tally);
+        let one_sided = watched && self.is_one_sided(core, op);
+        if let (true, true, [span]) = (one_sided, op.write, op.iov) {
+            let short = proto::is_one_sided_frame(&self.peer(peer).limits, span);
+            let short = short && !op.flags.contains(OpFlags::DELIVERY);
+            if short && self.one_sided(core, peer, op, Plan::OneSidedFrame, &done_as).is_ok() {
+                return Ok(());
+            }
+        }
         let mut when = self.when(peer, op.flags, len);
-        when.set(When::ONE_SIDED, watched && self.is_one_sided(core, op));
+        when.set(When::ONE_SIDED, one_sided);
         let delegate = when.contains(When::IN_A_ROW) && Cut::is_delegable(len) && self.may_delegate(peer);
         when.set(When::DELEGATE, delegate);
         let role = if op.write { Role::Write } else { Role::Read };

@@ -196,3 +196,15 @@ fn a_plain_message_is_eager() {
         }
     }
 }
+
+#[test]
+fn a_short_one_sided_write_is_chosen_as_choose_does() {
+    let memory = hmem::fake::alloc(64);
+    for rma in [SYNC, HOST, SYNC | DEVICE, RmaCaps::empty()] {
+        for span in [Span::EMPTY, Span::leak(1), Span::leak(256), Span::leak(257), memory.span()] {
+            let op = Op::new(Role::Write, span.len(), &[span], ALONE);
+            let chosen = choose(&limits(rma), &op) == Plan::OneSidedFrame;
+            assert_eq!(is_one_sided_frame(&limits(rma), &span), chosen, "{rma:?} {span:?}");
+        }
+    }
+}
