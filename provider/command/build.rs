@@ -5,6 +5,14 @@ use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=STRAIT_COMMIT");
+    // Named by what makes packages, which may do so from a copy.
+    if let Ok(commit) = std::env::var("STRAIT_COMMIT") {
+        if !commit.is_empty() {
+            println!("cargo::rustc-env=STRAIT_COMMIT={commit}");
+        }
+        return;
+    }
     // A tarball may lie inside of another repository.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let top = git(&["rev-parse", "--show-toplevel"]);

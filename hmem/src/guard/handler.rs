@@ -100,7 +100,9 @@ unsafe fn pass_on(
             let _ = action(signal, Some(&DEFAULT));
             if !is_fault {
                 // SAFETY: a signal to this thread.
-                unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), signal) };
+                unsafe {
+                    libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::syscall(libc::SYS_gettid), signal)
+                };
             }
             // A fault comes again on return, and ends the process where it happened.
         }

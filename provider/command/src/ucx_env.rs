@@ -82,12 +82,14 @@ fn has_cuda(libuct: &Path) -> bool {
 fn plugins() -> Result<PathBuf, String> {
     let exe = std::env::current_exe().map_err(|e| format!("where is this program? {e}"))?;
     let bin = exe.parent().unwrap_or(Path::new("/"));
-    let places = ["../ucx", "../lib/strait/ucx"].map(|place| bin.join(place));
-    places
-        .iter()
-        .find(|dir| dir.join(FILE).exists())
-        .and_then(|dir| dir.canonicalize().ok())
-        .ok_or_else(|| format!("no {FILE} in {} or {}", places[0].display(), places[1].display()))
+    let mut places = vec![bin.join("../ucx")];
+    places.extend(crate::info::libraries(bin).map(|lib| lib.join("strait/ucx")));
+    places.iter().find(|dir| dir.join(FILE).exists()).and_then(|dir| dir.canonicalize().ok()).ok_or_else(
+        || {
+            let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+            format!("no {FILE} in {}", places.join(", "))
+        },
+    )
 }
 
 /// Loads the UCX and checks it as the transport does: its file and its release.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use parameter::Parameter;
-pub use provider::{NAME, own as own_provider};
+pub use provider::{NAME, libraries, own as own_provider};
 use serde::Serialize;
 pub use text::ranges;
 

@@ -100,11 +100,19 @@ pub fn own() -> Option<PathBuf> {
 fn nearby() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let dir = program.parent()?;
-    ["", "..", "../lib/libfabric", "../lib/strait", "../lib", "../lib64/libfabric", "../strait"]
+    let beside = ["", "..", "../strait", "../lib/strait", "../lib"].map(|place| dir.join(place));
+    let installed = libraries(dir).map(|lib| lib.join("libfabric"));
+    beside
         .into_iter()
-        .map(|relative| dir.join(relative))
+        .chain(installed)
         .find(|dir| dir.join(FILE).exists())
         .and_then(|dir| dir.canonicalize().ok())
+}
+
+/// The directories for libraries that go with a directory for programs: everywhere, Red Hat's and SUSE's, Debian's.
+pub fn libraries(bin: &Path) -> [PathBuf; 3] {
+    let multiarch = format!("../lib/{}-linux-gnu", std::env::consts::ARCH);
+    ["../lib", "../lib64", &multiarch].map(|place| bin.join(place))
 }
 
 fn load(file: &Path) -> Result<(), String> {
@@ -122,6 +130,13 @@ fn load(file: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn libraries_of_an_installation() {
+        let multiarch = format!("/usr/bin/../lib/{}-linux-gnu", std::env::consts::ARCH);
+        let wanted = ["/usr/bin/../lib", "/usr/bin/../lib64", &multiarch].map(PathBuf::from);
+        assert_eq!(libraries(Path::new("/usr/bin")), wanted);
+    }
 
     #[test]
     fn filters() {
