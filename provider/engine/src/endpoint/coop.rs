@@ -20,18 +20,16 @@ mod join;
 mod open;
 
 use wire::{Aux, Flags, Head, Op as WireOp, Seg, Status, put};
+use xfer::BYTES_PER_CALL;
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
-use super::coop_copy::Lent;
-use super::peer::{Fetches, Shares};
+use super::coop_copy::{Lent, Part};
+use super::peer::Fetches;
 use super::request::{In, Out, Request};
 use crate::core::Core;
 use crate::types::What;
 use link_api::{NoDirect, RmaLink};
-
-/// Bytes copied in a row, so that nothing else waits long.
-const GO: usize = 4 << 20;
 
 /// Pieces taken by one progress call, after which the next call goes on.
 const TAKEN: usize = 64;
@@ -72,46 +70,15 @@ impl<L: RmaLink> Endpoint<L> {
                 return 0;
             }
         };
-        let owner = part.owner;
-        let (mut n, mut left) = (0, GO);
-        let mut over = false;
-        while left > 0 {
+        let Part { copy, segs, left, .. } = &mut **part;
+        let (owner, before, posting) = (copy.is_opener(), copy.mine(), self.posting);
+        let over = copy.run(&mut self.link, iov, segs, BYTES_PER_CALL, |link, copy| {
             // The other half is the other side's, unless there is nothing else to do.
-            if part.left > 0 && part.mine > 0 && (self.posting || self.link.has_frames_of(peer)) {
-                part.left -= 1;
-                break;
-            }
-            // A peer that turns the counter back gets no more out of us than there is.
-            let next = if part.mine < part.pieces {
-                self.link.pieces_claim(peer, part.share, owner, part.pieces)
-            } else {
-                None
-            };
-            let Some(piece) = next else {
-                over = true;
-                break;
-            };
-            part.mine += 1;
-            n += 1;
-            // What is left after a failure is taken only so that the other side does not.
-            if part.failed.is_none() {
-                let (off, len) = part.bytes(piece);
-                let copied = if part.gets {
-                    self.link.get(peer, part.grant, &part.segs, off, iov, off, len)
-                } else {
-                    self.link.put(peer, part.grant, &part.segs, off, iov, off, len)
-                };
-                if let Err(why) = copied {
-                    part.failed = Some((why, piece));
-                    // The owner can still do it alone.
-                    over = !owner;
-                    if over {
-                        break;
-                    }
-                }
-                left = left.saturating_sub(len);
-            }
-        }
+            let pause = *left > 0 && copy.mine() > 0 && (posting || link.has_frames_of(peer));
+            *left -= u16::from(pause);
+            pause
+        });
+        let n = usize::from(copy.mine() - before);
         if over {
             self.shares.retain(|s| *s != name);
             if owner { self.share_end(core, name) } else { self.share_tell(name) }
@@ -126,9 +93,9 @@ impl<L: RmaLink> Endpoint<L> {
             Some(Request::Out(Out { peer, iov, shared: Some(part), .. })) => (*peer, &*iov, part),
             _ => return,
         };
-        let theirs = part.pieces - part.mine;
+        let theirs = part.copy.theirs();
         let mut by_frames = false;
-        let mut status = match part.failed {
+        let mut status = match part.copy.failed() {
             None => Status::Ok,
             Some((NoDirect::Revoked, _)) => Status::Discarded,
             Some((NoDirect::Fault, _)) => Status::Io,
@@ -144,12 +111,9 @@ impl<L: RmaLink> Endpoint<L> {
                 status = Status::Io;
             } else if said == Status::Unsupported && status == Status::Ok {
                 status = Status::Io;
-                let piece = u16::try_from(failed.wrapping_sub(1)).ok().filter(|p| *p < part.pieces);
-                if let Some((off, len)) = piece.map(|p| part.bytes(p)) {
-                    let copied = match part.gets {
-                        true => self.link.get(peer, part.grant, &part.segs, off, iov, off, len),
-                        false => self.link.put(peer, part.grant, &part.segs, off, iov, off, len),
-                    };
+                let piece = u16::try_from(failed.wrapping_sub(1)).ok().filter(|p| *p < part.copy.cut.pieces);
+                if let Some(piece) = piece {
+                    let copied = part.copy.copy_piece(&mut self.link, iov, &part.segs, piece);
                     match copied {
                         Ok(()) => status = Status::Ok,
                         Err(why) => by_frames = matches!(why, NoDirect::Memory | NoDirect::Never),
@@ -157,9 +121,9 @@ impl<L: RmaLink> Endpoint<L> {
                 }
             }
         }
-        let (share, said) = (part.share, part.said);
+        let (share, said) = (part.copy.counter, part.said);
         if let Some((Status::Unsupported, _)) = said {
-            self.peer(peer).shares = Shares::Not;
+            self.peer(peer).helper.has_failed();
         }
         self.link.pieces_close(peer, share);
         if status == Status::Io && by_frames && self.begin_anew(name) {
@@ -219,14 +183,14 @@ impl<L: RmaLink> Endpoint<L> {
             },
             _ => return,
         };
-        let Some(part) = part.filter(|p| p.mine > 0) else { return };
-        let (status, failed) = match part.failed {
+        let Some(part) = part.filter(|p| p.copy.mine() > 0) else { return };
+        let (status, failed) = match part.copy.failed() {
             None => (Status::Ok, 0),
             Some((NoDirect::Never | NoDirect::Memory, piece)) => (Status::Unsupported, u64::from(piece) + 1),
             Some((NoDirect::Revoked, piece)) => (Status::Discarded, u64::from(piece) + 1),
             Some((NoDirect::Fault, piece)) => (Status::Io, u64::from(piece) + 1),
         };
-        let data = u64::from(part.mine) | failed << 32;
+        let data = u64::from(part.copy.mine()) | failed << 32;
         let head = Head::new(WireOp::Shared, Flags::empty(), status as u16, part.theirs, data);
         self.tell_peer(peer, head.as_bytes());
     }

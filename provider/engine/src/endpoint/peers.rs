@@ -3,11 +3,12 @@
 use wire::Addr;
 
 use super::Endpoint;
-use super::peer::{Fetches, Peer, Promptness, Shares};
+use super::peer::{Fetches, Peer, Promptness};
 use super::request::{In, Request, Then};
 use crate::core::Core;
 use crate::types::*;
 use link_api::{Gone, PeerId, RmaLink};
+use xfer::Helper;
 
 impl From<Gone> for Error {
     fn from(why: Gone) -> Error {
@@ -112,7 +113,7 @@ impl<L: RmaLink> Endpoint<L> {
         state.fetches = Fetches::Unknown;
         state.puts_not = false;
         state.promptness = Promptness::default();
-        state.shares = Shares::Unknown;
+        state.helper = Helper::default();
         state.given.clear();
         state.loose = 0;
         state.unanswered = 0;

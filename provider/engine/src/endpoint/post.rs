@@ -6,7 +6,6 @@ use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg};
 use super::Endpoint;
 use super::bound::{EACH, UNHEARD};
 use super::peer::Fetches;
-use super::peer::Shares;
 use super::request::{Done, Out, Request};
 use crate::core::{Core, Spans, Tally};
 use crate::proto::{self, Cut, Plan, Role, Tried, When, choose};
@@ -143,7 +142,7 @@ impl<L: RmaLink> Endpoint<L> {
         let state = self.peer(peer);
         when.set(When::PAUSED, state.holds());
         when.set(When::BEHIND_UNACKED, state.loose > 0);
-        when.set(When::HELPED, state.shares == Shares::May);
+        when.set(When::HELPED, state.helper.can());
         let is_large = len > state.limits.eager;
         self.posting |= is_large && !when.contains(When::INJECT);
         when

@@ -10,10 +10,8 @@ use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_segs};
 use crate::endpoint::request::{In, Out, Request};
 use crate::proto::Memory;
 use crate::types::{Access, What};
-use link_api::{PeerId, RmaLink};
-
-/// Reads and writes of one peer that we take part in at a time: more than a peer of ours begins.
-const LENT: usize = 64;
+use link_api::{PeerId, RmaLink, Way};
+use xfer::MAX_HELPED;
 
 impl<L: RmaLink> Endpoint<L> {
     /// A peer has begun to read or write memory here, and we may help.
@@ -32,8 +30,9 @@ impl<L: RmaLink> Endpoint<L> {
         let want = if write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
         // If it has changed meanwhile, it does not concern us; the peer finds that out by itself.
         let Ok(reached) = core.reach(&[named], want) else { return Ok(()) };
-        let part = Part::helping(&about, segs, head.tag.get(), write).ok_or(Malformed::Pieces)?;
-        if part.len != reached.len
+        let way = if write { Way::Get } else { Way::Put };
+        let part = Part::helping(peer, &about, segs, head.tag.get(), way).ok_or(Malformed::Pieces)?;
+        if part.copy.len != reached.len
             || !self.peer(peer).limits.is_sync()
             || Memory::of(&reached.iov) != Memory::Host
         {
@@ -43,7 +42,7 @@ impl<L: RmaLink> Endpoint<L> {
         let requests = &mut self.requests;
         let mut is_theirs =
             |name: &u64| matches!(requests.get_mut(*name), Some(Request::Lent(l)) if l.peer == peer);
-        if self.shares.iter().filter(|name| is_theirs(name)).count() >= LENT {
+        if self.shares.iter().filter(|name| is_theirs(name)).count() >= MAX_HELPED {
             return Ok(());
         }
         let lent = Lent { peer, iov, part: Box::new(part), mrs: reached.mrs };
@@ -70,10 +69,10 @@ impl<L: RmaLink> Endpoint<L> {
             return Ok(());
         }
         let Request::Out(out) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
-        let part = Part::helping(&about, segs, head.data.get(), false).ok_or(Malformed::Pieces)?;
+        let part = Part::helping(peer, &about, segs, head.data.get(), Way::Put).ok_or(Malformed::Pieces)?;
         let fits = out.asked.is_none()
             && out.shared.is_none()
-            && part.len <= total(&out.iov)
+            && part.copy.len <= total(&out.iov)
             && !out.done_as.what.intersects(What::READ | What::ATOMIC);
         if !fits {
             return Err(Malformed::Unfit);
@@ -96,7 +95,7 @@ impl<L: RmaLink> Endpoint<L> {
             Request::In(In { shared: Some(part), .. }) | Request::Out(Out { shared: Some(part), .. }) => part,
             _ => return Err(Malformed::Unfit),
         };
-        if !part.owner || part.said.is_some() {
+        if !part.is_owner() || part.said.is_some() {
             return Err(Malformed::Unfit);
         }
         part.said = Some((Status::from_u16(head.aux.get()), head.data.get()));

@@ -10,7 +10,8 @@ use crate::endpoint::coop_copy::Part;
 use crate::endpoint::request::{Done, In, Out, Request, Then};
 use crate::proto::Cut;
 use crate::types::Rma;
-use link_api::{Grant, PeerId, RegionVersion, RmaLink};
+use link_api::{Grant, PeerId, RegionVersion, RmaLink, Way};
+use xfer::CoopCopy;
 
 /// How often what is given stays given although there is time to copy it: while frames keep coming.
 const PATIENCE: u16 = 256;
@@ -48,9 +49,9 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(share) = self.link.pieces_open(peer) else { return Some(then) };
         let want = len.min(total(iov));
         let segs = segs.iter().copied().collect();
-        let opened = Part::opened(share, want, cut, segs, Grant::Request(req), true);
+        let copy = CoopCopy::open(peer, share, want, cut.pieces, Grant::Request(req), Way::Get);
         let left = if cut.delegated { PATIENCE } else { 0 };
-        let part = Part { theirs: req, left, ..opened };
+        let part = Part { theirs: req, left, ..Part::opened(copy, segs) };
         let about = part.about();
         let mut request = In::new(peer, iov.clone(), len, want, req, then);
         request.shared = Some(Box::new(part));
@@ -94,8 +95,9 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(share) = self.link.pieces_open(peer) else { return false };
         let mut segs = ArrayVec::new();
         segs.push(there);
-        let opened = Part::opened(share, len, cut, segs, Grant::Region(version), !op.write);
-        let part = Part { named: Some(*named), ..opened };
+        let way = if op.write { Way::Put } else { Way::Get };
+        let copy = CoopCopy::open(peer, share, len, cut.pieces, Grant::Region(version), way);
+        let part = Part { named: Some(*named), left: cut.delegated.into(), ..Part::opened(copy, segs) };
         let about = part.about();
         let shared = Some(Box::new(part));
         let state = self.peer(peer);
