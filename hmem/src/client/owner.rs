@@ -10,7 +10,7 @@
 //! with EDEADLK.
 
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
@@ -459,7 +459,7 @@ pub(super) fn map(addr: usize, len: usize) -> Result<Vec<FileExport>, i32> {
         if base < addr + len && addr < base + s.len {
             let Reached::File { fd, off, .. } = reached else { return Err(libc::EOPNOTSUPP) };
             let id = of.0.name * MOST as u64 + i as u64;
-            let e = describe_file(fd.as_raw_fd(), *off, id, base as u64, s.len as u64).map_err(|e| e.code)?;
+            let e = describe_file(fd.as_fd(), *off, id, base as u64, s.len as u64).map_err(|e| e.code)?;
             out.push(FileExport { id, base: e.base, len: e.len, fd: e.fd, zero: 0, token: e.token });
         }
         base += s.len;

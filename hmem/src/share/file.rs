@@ -1,7 +1,10 @@
 //! Memory that a descriptor stands for and the CPU may map: dma-bufs and memfds.
 
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
+
+use ipc::memfd::{self, Unfit};
+use ipc::pidfd;
 
 use super::handle::{Export, HandleType};
 use crate::error::Error;
@@ -38,35 +41,28 @@ pub(crate) fn inode(fd: i32) -> Result<[u64; 2], Error> {
     stat(fd).map(|st| [st.st_dev, st.st_ino])
 }
 
-/// Whether it is a dma-buf, or a file of memory that cannot shrink, so that what is mapped of it stays; an error if it
-/// is neither.
-fn is_dmabuf(fd: i32) -> Result<bool, Error> {
+/// Whether it is a dma-buf, or memory that cannot shrink, so that what is mapped of it stays; an error if it is
+/// neither. A dma-buf cannot shrink at all.
+fn is_dmabuf(fd: BorrowedFd<'_>) -> Result<bool, Error> {
     // SAFETY: all zeroes is a valid one.
     let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: a valid place.
-    if unsafe { libc::fstatfs(fd, &mut fs) } < 0 {
+    if unsafe { libc::fstatfs(fd.as_raw_fd(), &mut fs) } < 0 {
         return Err(Error::last_os());
     }
     if fs.f_type as i64 == DMA_BUF_MAGIC {
         return Ok(true);
     }
-    // SAFETY: asks, and changes nothing.
-    let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
-    if seals >= 0 && seals & libc::F_SEAL_SHRINK != 0 { Ok(false) } else { Err(Error::os(libc::EPERM)) }
+    match memfd::vet(fd, memfd::NO_SHRINK, ..) {
+        Ok(_) => Ok(false),
+        Err(Unfit::Kind | Unfit::Seals) => Err(Error::os(libc::EPERM)),
+        Err(Unfit::Size | Unfit::NoRoom(_)) => Err(Error::os(libc::EINVAL)),
+    }
 }
 
 /// A descriptor of another process.
 pub(crate) fn fetch(pid: i32, fd: i32) -> Result<OwnedFd, Error> {
-    // SAFETY: plain numbers go in, and new descriptors come out.
-    unsafe {
-        let process = libc::syscall(libc::SYS_pidfd_open, pid, 0);
-        if process < 0 {
-            return Err(Error::last_os());
-        }
-        let process = OwnedFd::from_raw_fd(process as i32);
-        let copy = libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0);
-        if copy < 0 { Err(Error::last_os()) } else { Ok(OwnedFd::from_raw_fd(copy as i32)) }
-    }
+    pidfd::fetch(pid, fd).map_err(|e| Error::os(e.raw_os_error().unwrap_or(libc::EIO)))
 }
 
 /// A descriptor of some process's, as another process is told of it.
@@ -98,8 +94,9 @@ impl FileAt {
 
 /// The handle of `len` bytes of a file from `off` on, which its owner knows as `base`. `fd` stays open
 /// as long as it is to be reached.
-pub(crate) fn describe(fd: i32, off: u64, id: u64, base: u64, len: u64) -> Result<Export, Error> {
+pub(crate) fn describe(fd: BorrowedFd<'_>, off: u64, id: u64, base: u64, len: u64) -> Result<Export, Error> {
     is_dmabuf(fd)?;
+    let fd = fd.as_raw_fd();
     let [dev, ino] = inode(fd)?;
     let mut token = [0; 64];
     for (to, word) in token.chunks_mut(8).zip([off, dev, ino]) {
@@ -122,7 +119,7 @@ pub(crate) fn import(pid: i32, export: &Export) -> Result<File, Error> {
 impl File {
     /// Maps `len` bytes of it from `off` on.
     pub(crate) fn map(fd: OwnedFd, off: u64, len: u64) -> Result<File, Error> {
-        let dmabuf = is_dmabuf(fd.as_raw_fd())?;
+        let dmabuf = is_dmabuf(fd.as_fd())?;
         let invalid = Error::os(libc::EINVAL);
         let end = off.checked_add(len).ok_or(invalid)?;
         // A dma-buf tells its size by lseek(2) alone.

@@ -41,7 +41,7 @@ impl Cntrs {
 pub struct EpConfig<L> {
     /// Its way to peers.
     pub link: L,
-    /// Who they are.
+    /// Their addresses.
     pub av: AvId,
     /// A shared receive context; `None`: its own.
     pub rx: Option<RxId>,

@@ -73,7 +73,7 @@ pub(crate) struct Cntr {
     pub(crate) users: usize,
 }
 
-/// Whom to tell of a completion.
+/// What counts a completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tally {
     /// The endpoint's own counter.
@@ -103,7 +103,7 @@ pub(crate) struct Core {
     pub(crate) counted: bool,
     /// Buffers of waiting messages, to be used again.
     spare: Vec<Vec<u8>>,
-    /// Bytes that waiting messages take up, and how many may before peers are told to hold back.
+    /// Bytes that waiting messages take up, and how many may before peers are told to pause.
     pub(crate) waiting: usize,
     pub(crate) waiting_most: usize,
 }
@@ -191,7 +191,7 @@ impl Core {
     }
 }
 
-/// What a peer's status means to the one who asked.
+/// What a peer's status means to the initiator.
 pub(crate) fn failure(status: Status) -> Option<Error> {
     match status {
         Status::Ok => None,
@@ -205,7 +205,7 @@ pub(crate) fn failure(status: Status) -> Option<Error> {
     }
 }
 
-/// What the one who asked is told where bytes could not be moved from or to this memory.
+/// The status for an initiator whose bytes could not be moved from or to this memory.
 #[cold]
 pub(crate) fn unmoved(iov: &[Span]) -> Status {
     if iov.iter().any(|s| s.may_vanish()) { Status::Fault } else { Status::Io }

@@ -39,7 +39,7 @@ impl<L: RmaLink> Domain<L> {
         Domain { core: Core::new(config), avs: Slab::default(), eps: Slab::default(), work: Vec::new() }
     }
 
-    /// Runs a post; if there is no room, makes progress and tries once more, so that a caller who
+    /// Runs a post; if there is no room, makes progress and tries once more, so that a caller which
     /// does nothing but repeat the call gets through.
     fn post(
         &mut self,
@@ -57,7 +57,7 @@ impl<L: RmaLink> Domain<L> {
         }
         if let (Some(peer), Ok(())) = (e.unlogged_path, result) {
             e.unlogged_path = None;
-            e.tell(peer);
+            e.log_path(peer);
         }
         if self.core.counted && !self.work.is_empty() {
             self.run_work();
@@ -145,17 +145,17 @@ impl<L: RmaLink> Domain<L> {
     /// A quick look for what that queue, which is empty, would have one entry of, as nearly every
     /// message has.
     #[inline(always)]
-    pub fn look_for(&mut self, cq: CqId) -> Look {
+    pub fn poll_fast(&mut self, cq: CqId) -> PollFast {
         if !self.work.is_empty() {
-            return Look::Unknown;
+            return PollFast::Unknown;
         }
         for (_, ep) in self.eps.iter_mut() {
-            match ep.look(&mut self.core, cq) {
-                Look::Nothing => {}
+            match ep.poll_fast(&mut self.core, cq) {
+                PollFast::Nothing => {}
                 found => return found,
             }
         }
-        Look::Nothing
+        PollFast::Nothing
     }
 
     /// Has every peer wake us when it sends. `true`: nothing is there now, and all links' wait

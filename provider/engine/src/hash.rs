@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by a number that no peer chooses, so that nobody can make it slow but its owner.
+/// A map by a number that no peer chooses, so that no peer can make it slow.
 pub(crate) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;
 
 /// Programs spread their numbers already; one multiplication will do.

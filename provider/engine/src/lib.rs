@@ -1,6 +1,6 @@
 //! The house: matching, choice of protocol, ordering, requests and completions.
 //!
-//! No IO happens here and no memory is touched: bytes move through a [`Link`], which moves frames
+//! No IO happens here and no memory is touched: bytes move through a link ([`link_api::Link`]), which moves frames
 //! to peers, and through `hmem`, which follows a [`hmem::Span`]. Nothing here knows libfabric; a
 //! door turns its objects and flags into these.
 //!

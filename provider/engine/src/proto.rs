@@ -21,8 +21,6 @@ pub(crate) struct Limits {
     pub(crate) in_a_row: usize,
     /// Most bytes of payload that fit a frame beside the longest header.
     pub(crate) fits: usize,
-    /// Longest frame.
-    pub(crate) max_frame: usize,
     /// How the peer's memory is accessed, and ours by the peer.
     pub(crate) rma: RmaCaps,
 }
@@ -31,9 +29,15 @@ impl Limits {
     /// The path's, but no more than fits a frame beside the longest header.
     pub(crate) fn new(path: &Path) -> Self {
         let &Path { max_frame, eager, eager_in_a_row, rma, .. } = path;
+        debug_assert!(max_frame >= wire::EAGER_HEAD, "every link's frames hold a header");
         let fits = max_frame.saturating_sub(wire::EAGER_HEAD);
         let in_a_row = eager_in_a_row.max(eager).min(fits);
-        Limits { eager: eager.min(fits), in_a_row, fits, max_frame, rma }
+        Limits { eager: eager.min(fits), in_a_row, fits, rma }
+    }
+
+    /// Longest frame.
+    pub(crate) fn max_frame(&self) -> usize {
+        self.fits + wire::EAGER_HEAD
     }
 
     /// Whether host memory is accessed in the call.
@@ -125,7 +129,7 @@ bitflags! {
         const PAUSED = 1 << 3;
         /// The target need not see the access, whose completion is asked for.
         const ONE_SIDED = 1 << 4;
-        /// Frames that nobody will answer are before it, which it must not overtake.
+        /// Frames that the target does not answer are before it, which it must not overtake.
         const BEHIND_UNACKED = 1 << 5;
         /// The peer copies its part of large transfers.
         const HELPED = 1 << 6;

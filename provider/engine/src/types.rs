@@ -108,7 +108,7 @@ pub enum Error {
     Cancelled,
     /// No such message (peek).
     NoMessage,
-    /// Nobody listens at the peer's address.
+    /// Nothing listens at the peer's address.
     Refused,
     /// The peer ended or closed.
     Reset,
@@ -149,7 +149,7 @@ impl fmt::Display for Error {
             Error::Truncated => "the message was longer than the posted buffer",
             Error::Cancelled => "cancelled by the application",
             Error::NoMessage => "no such message has arrived",
-            Error::Refused => "nobody listens at the peer's address",
+            Error::Refused => "nothing listens at the peer's address",
             Error::Reset => "the peer process ended, or closed its endpoint",
             Error::Unreachable => "the peer is on another host, and Strait has no link there yet",
             Error::Denied => "the peer belongs to another user, or runs another version of Strait",
@@ -188,7 +188,7 @@ pub struct Completion {
     pub data: u64,
     /// Tag of the message.
     pub tag: u64,
-    /// Who sent it, as far as the address vector knows.
+    /// The sender, as far as the address vector knows it.
     pub src: FiAddr,
     /// Why it failed.
     pub err: Option<Error>,
@@ -211,9 +211,9 @@ impl Completion {
     };
 }
 
-/// What [`crate::Domain::look_for`] found.
+/// What [`crate::Domain::poll_fast`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum PollFast {
     /// Nothing.
     Nothing,
     /// A message: this is what the queue would say.
@@ -227,7 +227,7 @@ pub enum Look {
 /// A message to post.
 #[derive(Clone, Copy, Debug)]
 pub struct Send<'a> {
-    /// To whom.
+    /// The peer.
     pub to: FiAddr,
     /// The bytes.
     pub iov: &'a [Span],
@@ -278,7 +278,7 @@ pub enum Peek {
 /// An RMA operation to post.
 #[derive(Clone, Copy, Debug)]
 pub struct Rma<'a> {
-    /// Whose memory.
+    /// The target.
     pub to: FiAddr,
     /// Write, or read.
     pub write: bool,
@@ -297,7 +297,7 @@ pub struct Rma<'a> {
 /// An atomic to post.
 #[derive(Clone, Copy, Debug)]
 pub struct Atomic<'a> {
-    /// Whose memory.
+    /// The target.
     pub to: FiAddr,
     /// Operation, by `hmem`'s code.
     pub op: hmem::AtomicOp,

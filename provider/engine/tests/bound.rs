@@ -41,7 +41,7 @@ fn post(net: &mut Net, id: usize) -> Result<usize, Error> {
 }
 
 #[test]
-fn messages_that_nobody_asks_for_wait_with_their_sender() {
+fn unexpected_messages_beyond_the_quota_stay_with_their_sender() {
     for direct in Direct::ALL {
         let mut net = net(direct);
         let mut sent = Vec::new();
@@ -98,7 +98,7 @@ fn messages_that_nobody_asks_for_wait_with_their_sender() {
         assert!(done.iter().all(|c| c.err.is_none()), "{done:?}");
         let wanted = (0..400).filter(|id| (id / 5) % 3 != 0 || sent[*id] > 256).count();
         assert_eq!(done.len(), wanted);
-        // By now it does not hold back any more.
+        // By now it is not paused any more.
         let src = net.bytes(0, &[7; 100]);
         net[0].send(&msg(1, &[src], 1)).unwrap();
         assert_eq!(net[0].sent().ctx.0, 1, "at once");
@@ -124,7 +124,7 @@ fn injected_messages_that_were_only_offered_fail_with_their_receiver() {
     assert!(failed.len() == DEPTH && failed.iter().all(|c| c.err == Some(Error::Reset)), "{failed:?}");
     net.revive(1);
     net[1].recv(&from_any(&[], 1)).unwrap();
-    // Its successor has asked nobody to hold back.
+    // Its successor has asked no peer to pause.
     net[0].send(&Send { flags: INJECT, ..msg(1, &[], 1) }).unwrap();
     net.settle();
     assert_eq!(net[1].received().ctx.0, 1);
@@ -132,7 +132,7 @@ fn injected_messages_that_were_only_offered_fail_with_their_receiver() {
 }
 
 #[test]
-fn a_peer_that_does_not_hold_back_is_cut_off() {
+fn a_peer_that_ignores_a_pause_is_disconnected() {
     let mut net = Net::with(3, Setup::default());
     net[0].set_unexpected_most(MOST);
     let payload = [7; 300];
@@ -184,7 +184,7 @@ fn answers_that_a_peer_does_not_take_are_kept_within_bounds() {
 }
 
 #[test]
-fn who_asked_for_no_answer_hears_of_a_refusal() {
+fn a_refused_access_without_an_answer_is_reported_to_its_initiator() {
     let mut net = Net::new(2);
     let cntr = net[0].cntr_open();
     let (src, memory) = (net.bytes(0, &[1; 16]), net.memory(1, 8));
@@ -223,9 +223,9 @@ fn who_asked_for_no_answer_hears_of_a_refusal() {
     net.settle();
     assert_eq!((net[0].cntr_read(cntr), net[0].cntr_readerr(cntr)), (0, 1));
     net[0].tx();
-    // Nobody is told of refusals that cannot be.
+    // Refusals of what was not posted are dropped.
     net.inject(1, 0, Head::new(Op::Refused, Flags::empty(), 1, 0, 0).as_bytes().to_vec());
-    net.inject(1, 0, Head::new(Op::Hold, Flags::empty(), 0, 0, 7).as_bytes().to_vec());
+    net.inject(1, 0, Head::new(Op::Pause, Flags::empty(), 0, 0, 7).as_bytes().to_vec());
     net.settle();
     assert!(net[0].tx().is_empty());
     net.assert_idle();

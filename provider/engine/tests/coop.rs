@@ -1,4 +1,4 @@
-//! Large transfers that both sides copy.
+//! Cooperative copies: large transfers of which both sides copy pieces.
 
 use engine::{Config, Error, OpFlags, Send};
 use testkit::*;
@@ -7,7 +7,7 @@ use wire::{Flags, Head, Op, Pieces, Seg, Status, put};
 const MIB: usize = 1 << 20;
 
 #[test]
-fn whoever_is_there_copies() {
+fn both_sides_copy_pieces_of_a_large_message() {
     for len in [MIB / 2, 3 * MIB + 17, 20 * MIB] {
         let mut net = Net::warm(Setup::default());
         let (src, dst) = (net.bytes(0, &pattern(len, 1)), net.memory(1, len + 5));
@@ -177,7 +177,7 @@ fn halves_are_taken_back_though_messages_keep_coming() {
 }
 
 #[test]
-fn who_dies_with_a_half_fails_that_message() {
+fn a_sender_that_dies_with_a_delegated_half_fails_the_message() {
     let (len, mut net) = (300_000, Net::warm(Setup::default()));
     row(&mut net, len, 12);
     crowd(&mut net, 40);
@@ -244,7 +244,7 @@ fn a_sender_that_may_not_put_leaves_it_to_the_taker() {
 }
 
 #[test]
-fn writes_share_only_where_order_does_not_count() {
+fn writes_are_copied_cooperatively_only_without_order() {
     for rma_order in [false, true] {
         let config = Config { rma_order, ..Setup::default().config };
         let mut net = Net::warm(Setup { config, ..Setup::default() });
@@ -261,13 +261,13 @@ fn writes_share_only_where_order_does_not_count() {
 }
 
 #[test]
-fn nonsense_about_sharing_is_dropped() {
+fn malformed_offers_of_a_cooperative_copy_are_dropped() {
     let mut net = Net::warm(Setup::default());
     let src = net.bytes(0, &pattern(20 * MIB, 1));
     net[0].send(&Send { flags: OpFlags::COMPLETION, ..msg(1, &[src], 0) }).unwrap();
     let share = |req: u64, len: u64, piece: u64, segs: &[Seg]| {
         let mut frame = Vec::new();
-        put(&mut frame, &Head::new(Op::Share, Flags::empty(), segs.len() as u16, req, 1));
+        put(&mut frame, &Head::new(Op::CoopFetch, Flags::empty(), segs.len() as u16, req, 1));
         put(
             &mut frame,
             &Pieces { len: len.into(), piece: piece.into(), slot: 77.into(), generation: 1.into() },
@@ -284,7 +284,7 @@ fn nonsense_about_sharing_is_dropped() {
         }
         for status in [Status::Ok, Status::Io, Status::Malformed] {
             let mut frame = Vec::new();
-            put(&mut frame, &Head::new(Op::Shared, Flags::empty(), status as u16, req, u64::MAX));
+            put(&mut frame, &Head::new(Op::CoopDone, Flags::empty(), status as u16, req, u64::MAX));
             net.inject(1, 0, frame);
         }
     }

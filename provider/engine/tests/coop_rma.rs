@@ -59,7 +59,7 @@ fn a_target_that_is_not_there_is_not_waited_for() {
 }
 
 #[test]
-fn either_end_of_a_lent_transfer_may_die() {
+fn either_end_of_a_cooperative_access_may_die() {
     let len = 40 * MIB;
     for dead in [0, 1] {
         let (mut net, _) = seeing(len);
@@ -96,7 +96,7 @@ fn a_target_that_does_not_look_is_written_and_read_without_end() {
             net[0].progress();
         }
         net[0].tx();
-        assert!(net.in_flight(0, 1) <= 32, "{} frames that nobody needs", net.in_flight(0, 1));
+        assert!(net.in_flight(0, 1) <= 32, "{} frames without need", net.in_flight(0, 1));
         let seed = if is_write { 2 } else { 1 };
         assert!(
             net[1].look(target, len) == pattern(len, seed) && net[0].look(local, len) == pattern(len, seed)
@@ -130,13 +130,13 @@ fn a_sender_that_does_not_look_is_not_told_to_share_without_end() {
         }
         let sharing = std::cell::Cell::new(0);
         net.tamper(1, 0, |frame| {
-            sharing.set(sharing.get() + usize::from(Head::of(frame).unwrap().op() == Some(Op::Share)));
+            sharing.set(sharing.get() + usize::from(Head::of(frame).unwrap().op() == Some(Op::CoopFetch)));
         });
         told = sharing.get();
         net[0].tx();
         net[1].rx();
         // With as many answers they are half of what there is room for.
-        assert!(told <= 4, "{told} frames that nobody needs");
+        assert!(told <= 4, "{told} frames without need");
     }
     assert!(told > 0);
 }
@@ -144,7 +144,7 @@ fn a_sender_that_does_not_look_is_not_told_to_share_without_end() {
 /// A node that says it has begun to read or write `len` bytes of key 7 by pieces of `piece`.
 fn lend(net: &mut Net, share: link_api::PieceCounter, len: usize, piece: usize, theirs: hmem::Span) {
     let mut frame = Vec::new();
-    put(&mut frame, &Head::new(Op::Lend, Flags::empty(), 1, 1, 1));
+    put(&mut frame, &Head::new(Op::CoopRma, Flags::empty(), 1, 1, 1));
     let (len, piece) = ((len as u64).into(), (piece as u64).into());
     put(&mut frame, &Pieces { len, piece, slot: share.slot.into(), generation: share.generation.into() });
     put(&mut frame, &there(0, len.get() as usize, 7));

@@ -137,7 +137,7 @@ fn die_after(deed: Deed, direct: Direct, capacity: usize, steps: usize) -> bool 
     } else {
         assert_eq!(rx.len(), recvs, "{case:?} {rx:?}");
     }
-    // Whoever arrives under that name is heard, and the third was never bothered.
+    // A post to that name fails at once, and the third node goes on.
     let late = Send { flags: OpFlags::INJECT, ..msg(1, &[], 9) };
     assert_eq!(net[0].send(&late), Err(Error::Refused), "{case:?}");
     let (src, dst) = (net.bytes(2, &pattern(3000, 1)), net.memory(0, 3000));

@@ -138,7 +138,7 @@ fn a_sender_that_is_elsewhere_is_not_waited_for_long() {
         let dst = row(&mut net, n);
         let mut polls = 0;
         while net.device_copies() < n && polls < 1000 {
-            assert!(!net[1].arm(), "nobody may sleep on an invitation");
+            assert!(!net[1].arm(), "no sleep on an invitation");
             net[1].progress();
             polls += 1;
         }
@@ -156,7 +156,7 @@ fn of_two_that_share_a_device_only_the_receiver_uses_it() {
     for _ in 0..4 {
         net[1].progress();
     }
-    assert_eq!(net.device_copies(), 4, "at once, since nobody is invited");
+    assert_eq!(net.device_copies(), 4, "at once, since no sender is invited");
     check_row(&mut net, 4, dst);
 }
 
@@ -279,7 +279,7 @@ fn check_injected(net: &mut Net, dst: Span, len: usize, copies: usize) {
 }
 
 #[test]
-fn what_is_injected_for_one_who_answers_is_put_in_place() {
+fn a_device_message_injected_for_a_receiver_that_answers_is_put_in_place() {
     for (to, len, room) in
         [(true, 1, 1), (true, 256, 300), (true, 100, 10), (true, 100, 0), (false, 100, 100)]
     {
@@ -292,7 +292,7 @@ fn what_is_injected_for_one_who_answers_is_put_in_place() {
 }
 
 #[test]
-fn what_is_injected_for_one_who_is_elsewhere_follows_the_offer() {
+fn a_device_message_injected_for_a_receiver_that_does_not_poll_follows_its_offer() {
     for to in [true, false] {
         for (len, room) in [(1, 1), (256, 300), (100, 10), (100, 0)] {
             for posted in [true, false] {
@@ -360,7 +360,7 @@ fn a_failed_copy_of_an_injected_message_is_made_up_for() {
 }
 
 #[test]
-fn who_is_waited_for_in_vain_is_not_the_next_time() {
+fn a_receiver_that_did_not_answer_in_time_is_not_waited_for_the_next_time() {
     let mut net = net();
     let (src, dst) = (net.device(256), net.device(256));
     // The offer and what follows, all at once, the offer again.
@@ -403,7 +403,7 @@ fn injected_bytes_that_cannot_be_read_fail_both_sides() {
 }
 
 #[test]
-fn who_dies_while_an_injected_message_waits_for_it_ends_it() {
+fn a_receiver_that_dies_ends_the_injected_message_that_waits_for_it() {
     for items in 0..4 {
         let mut net = net();
         let (src, dst) = (net.device(256), net.device(256));
@@ -419,7 +419,7 @@ fn who_dies_while_an_injected_message_waits_for_it_ends_it() {
 }
 
 #[test]
-fn nobody_is_made_to_take_bytes_that_it_did_not_wait_for() {
+fn bytes_that_follow_no_offer_are_dropped() {
     // A peer's inventions: for a message of another length, for one that comes otherwise, for none.
     let body = |name: u64, len: usize| {
         let mut frame = vec![18, 0, 0, 0];

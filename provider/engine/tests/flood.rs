@@ -1,4 +1,4 @@
-//! Floods in every constellation: nobody waits for ever, nothing is lost, nothing overtakes, and whoever
+//! Floods in every constellation: no node waits for ever, nothing is lost, nothing overtakes, and a node that
 //! behaves is not cut off.
 
 use engine::{ADDR_UNSPEC, Access, Error, OpFlags, Pattern, Recv, Reg, Send};
@@ -49,7 +49,7 @@ fn fill(net: &mut Net, ways: &[(usize, usize)]) -> Vec<usize> {
     }
 }
 
-/// Receives all of it, whoever it is from; `again` more are sent on each way meanwhile.
+/// Receives all of it, from any sender; `again` more are sent on each way meanwhile.
 fn drain(net: &mut Net, ways: &[(usize, usize)], mut sent: Vec<usize>, again: usize) {
     let most: Vec<usize> = sent.iter().map(|n| n + again).collect();
     let mut got = vec![0; ways.len()];
@@ -115,7 +115,7 @@ fn one_that_floods_itself() {
 }
 
 #[test]
-fn many_that_flood_one_who_takes_from_anybody() {
+fn a_receiver_from_any_peer_takes_a_flood_of_many() {
     flooded(&[(1, 0), (2, 0), (3, 0)]);
 }
 
@@ -125,7 +125,7 @@ fn everybody_and_everybody() {
     flooded(&ways);
 }
 
-/// Who is full of what it did not ask for still gets what it did, and serves its memory.
+/// A node that is full of unexpected messages still gets what it did, and serves its memory.
 #[test]
 fn what_was_asked_for_passes_a_flood() {
     for direct in Direct::ALL {
@@ -173,9 +173,9 @@ fn what_was_asked_for_passes_a_flood() {
 }
 
 /// An application that never makes progress while its messages are taken hears all the same that it is
-/// to hold back.
+/// to pause.
 #[test]
-fn who_only_sends_is_told_as_well() {
+fn a_node_that_only_sends_learns_of_a_pause() {
     let mut net = Net::with(2, Setup { cq_size: 8, ..Setup::default() });
     let ep = net[0].ep;
     net[0].ep_set_depth(ep, DEPTH);

@@ -99,7 +99,7 @@ fn a_full_queue_refuses_posts_and_loses_nothing() {
     }
     assert_eq!(net[0].send(&msg(1, &[], 3)), Err(Error::Again));
     assert_eq!(net[0].send(&tagged(1, &[], 1, 3)), Err(Error::Again));
-    // Who wants no entry needs no room.
+    // An operation without an entry needs no room.
     net[0].send(&Send { flags: INJECT, ..msg(1, &[], 9) }).unwrap();
     let cq = net[0].tx_cq;
     assert_eq!(net[0].next(cq).unwrap().ctx.0, 0);

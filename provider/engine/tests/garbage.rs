@@ -15,7 +15,7 @@ enum Evil {
     Frame { op: u8, flags: u8, aux: u16, words: Vec<Word>, payload: usize },
     /// Changes a byte of what honest code is about to send.
     Mutate { at: prop::sample::Index, byte: u8, cut: bool },
-    /// Lets everyone work a little.
+    /// All nodes make progress once.
     Work,
     /// The victim looks at what came.
     Take,
@@ -98,7 +98,7 @@ fn involve(net: &mut Net, to: usize, base: usize, memory: Span) -> (usize, usize
 }
 
 /// What the evil node does next, or what it has others do.
-fn do_evil(net: &mut Net, deed: &Evil, shared: Span, his: Span) {
+fn do_evil(net: &mut Net, deed: &Evil, shared: Span, theirs: Span) {
     match deed {
         Evil::Noise(bytes) => net.inject(1, 0, bytes.clone()),
         Evil::Frame { op, flags, aux, words, payload } => {
@@ -124,7 +124,7 @@ fn do_evil(net: &mut Net, deed: &Evil, shared: Span, his: Span) {
         }
         Evil::Take => {
             let rx = net[0].rx;
-            let room = [his.part(8200, 400).unwrap()];
+            let room = [theirs.part(8200, 400).unwrap()];
             net[0].recv(&from_any(&room, 1)).unwrap();
             let untagged = from_any(&room, 1);
             let pattern = Pattern { tag: Some((0, u64::MAX)), ..untagged.pattern };
@@ -145,13 +145,13 @@ fn attack(direct: Direct, rma_order: bool, deeds: &[Evil]) {
     let read_only = net.bytes(0, &[7; 4000]);
     let iov = [read_only];
     net[0].mr_reg(&Reg { iov: &iov, access: Access::REMOTE_READ, key: Some(2) }).unwrap();
-    let [mine, his] = [net.memory(0, 9000), net.memory(0, 9000)];
+    let [mine, theirs] = [net.memory(0, 9000), net.memory(0, 9000)];
     hmem::write(&[mine], 0, &pattern(3000, 1));
-    let (tx1, rx1) = involve(&mut net, 1, 100, his);
+    let (tx1, rx1) = involve(&mut net, 1, 100, theirs);
     let (tx2, rx2) = involve(&mut net, 2, 200, mine);
     let (mut tx, mut rx) = (Vec::new(), Vec::new());
     for deed in deeds {
-        do_evil(&mut net, deed, shared[1], his);
+        do_evil(&mut net, deed, shared[1], theirs);
         tx.extend(net[0].tx());
         rx.extend(net[0].rx());
     }
@@ -167,7 +167,7 @@ fn attack(direct: Direct, rma_order: bool, deeds: &[Evil]) {
     tx.extend(net[0].tx());
     rx.extend(net[0].rx());
 
-    // Whatever he did: everything completes once, under a context that was posted.
+    // Whatever it did: everything completes once, under a context that was posted.
     for (ops, base, n) in [(&tx, 100, tx1), (&tx, 200, tx2)] {
         let mut all: Vec<_> =
             ops.iter().map(|c| c.ctx.0).filter(|c| (base..base + 100).contains(c)).collect();
@@ -182,12 +182,12 @@ fn attack(direct: Direct, rma_order: bool, deeds: &[Evil]) {
         rx.iter().all(|c| c.ctx.0 >= 100 || c.ctx.0 == 1 || c.what.contains(What::REMOTE_WRITE)),
         "{rx:?}"
     );
-    // What others had going with us is as if he had never been.
+    // What others had going with us is as if it had never been.
     assert!(tx.iter().chain(&rx).filter(|c| c.ctx.0 >= 200).all(|c| c.err.is_none()), "{tx:?} {rx:?}");
-    assert!(net[0].look(mine.part(6016, 2000).unwrap(), 2000) == [2; 2000], "what he sent");
-    assert!(net[0].look(mine, 3000) == pattern(3000, 1), "what he was sent");
-    assert!(net[2].look(room, 3000) == pattern(3000, 1), "what he got");
-    assert!(net[0].look(read_only, 4000) == [7; 4000], "what nobody may write");
+    assert!(net[0].look(mine.part(6016, 2000).unwrap(), 2000) == [2; 2000], "what it sent");
+    assert!(net[0].look(mine, 3000) == pattern(3000, 1), "what it was sent");
+    assert!(net[2].look(room, 3000) == pattern(3000, 1), "what it got");
+    assert!(net[0].look(read_only, 4000) == [7; 4000], "what no peer may write");
     for at in [0, 2] {
         let ep = net[at].ep;
         assert_eq!(net[at].ep_under_way(ep), 0, "node {at}");
@@ -197,7 +197,7 @@ fn attack(direct: Direct, rma_order: bool, deeds: &[Evil]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn a_peer_harms_nobody_but_himself(
+    fn a_hostile_peer_harms_only_itself(
         direct in prop::sample::select(&Direct::ALL[..]),
         rma_order in any::<bool>(),
         deeds in prop::collection::vec(evil(), 0..80),
@@ -220,7 +220,7 @@ fn words(words: &[u64]) -> Vec<u8> {
 
 /// A request for more bytes than an eager message keeps, or than there are.
 #[test]
-fn nobody_asks_for_what_a_request_does_not_have() {
+fn a_cts_for_more_than_a_request_has_is_dropped() {
     let mut net = Net::with(2, Setup { direct: Direct::Never, ..Setup::default() });
     let src = net.memory(0, 100);
     let flags = OpFlags::COMPLETION | OpFlags::DELIVERY;
@@ -266,7 +266,7 @@ fn lengths_that_overflow_are_out_of_range() {
 
 /// Node 0 reads from node 1 in frames; what else comes for that request changes nothing.
 #[test]
-fn an_answer_comes_from_whom_was_asked_in_order_and_whole() {
+fn an_answer_counts_only_from_the_target_in_order_and_whole() {
     let mut net = Net::with(3, Setup { direct: Direct::Never, ..Setup::default() });
     let (src, dst) = (net.bytes(1, &pattern(600, 1)), net.memory(0, 600));
     net[1].share(src, 1);
@@ -284,7 +284,7 @@ fn an_answer_comes_from_whom_was_asked_in_order_and_whole() {
     net.settle();
     assert_eq!(net[0].sent().err, None);
     assert!(net[0].look(dst, 600) == pattern(600, 1));
-    // One who claims to be done without having been is not believed.
+    // A peer that claims to be done and is not is not believed.
     net[0].rma(&read(1, &[dst], &[there(0, 600, 1)], 8)).unwrap();
     net.inject(1, 0, head(Op::Fin, 0, 0, 2 << 32, 599));
     net[0].progress();
@@ -293,7 +293,7 @@ fn an_answer_comes_from_whom_was_asked_in_order_and_whole() {
     net.assert_idle();
 }
 
-/// The same for a message: its bytes come from its sender, who sends them once however often asked.
+/// The same for a message: its bytes come from its sender, which sends them once however often asked.
 #[test]
 fn a_payload_is_sent_once_and_taken_from_its_sender() {
     let mut net = Net::with(3, Setup { direct: Direct::Never, ..Setup::default() });

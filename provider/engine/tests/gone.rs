@@ -4,7 +4,7 @@ use engine::{Error, OpFlags, Pattern, Recv, Send, What};
 use link_api::Gone;
 use testkit::*;
 
-/// Receives posted for node 1's messages, tagged and not, and one for anybody's.
+/// Receives posted for node 1's messages, tagged and not, and one for any peer's.
 fn expect(net: &mut Net, first: usize) {
     net[0].recv(&from(1, &[], first)).unwrap();
     let pattern = Pattern { src: 1, tag: Some((3, 0)) };
@@ -76,7 +76,7 @@ fn receives_from_one_that_cannot_be_reached_fail() {
         net[1].send(&msg(0, &[], 0)).unwrap();
         net[2].send(&msg(0, &[], 0)).unwrap();
         net.settle();
-        // The first message went to the oldest receive, which is for anybody's.
+        // The first message went to the oldest receive, which is for any peer's.
         assert_eq!(failures(&mut net), [(8, None), (9, None)]);
         net.kill(1);
         net.settle();
@@ -185,7 +185,7 @@ fn nothing_is_kept_of_those_that_came_and_went() {
             net[1].tx();
             assert!(net[0].ep_peers(ep0) <= 3, "{inserts} {keeps}: {} after {round}", net[0].ep_peers(ep0));
         }
-        // Those that stay are who they were.
+        // Those that stay keep their names.
         for node in [0, 1] {
             net[1 - node].recv(&from(node as u64, &[], 5)).unwrap();
             net[node].send(&msg(1 - node as u64, &[], 6)).unwrap();

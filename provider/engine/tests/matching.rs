@@ -4,7 +4,7 @@ use engine::{ADDR_UNSPEC, Ctx, EpId, Error, FiAddr, OpFlags, Pattern, Peek, Recv
 use hmem::Span;
 use testkit::*;
 
-fn anyone(tag: Option<(u64, u64)>) -> Pattern {
+fn any_peer(tag: Option<(u64, u64)>) -> Pattern {
     Pattern { src: ADDR_UNSPEC, tag }
 }
 
@@ -13,7 +13,7 @@ fn a_mask_lets_other_tags_in_and_the_oldest_receive_wins() {
     let mut net = Net::new(2);
     let room = net.memory(1, 4);
     for (ctx, tag, ignore) in [(1, 0x10, 0xf), (2, 0x11, 0), (3, 0, u64::MAX)] {
-        net[1].recv(&Recv { pattern: anyone(Some((tag, ignore))), ..from_any(&[room], ctx) }).unwrap();
+        net[1].recv(&Recv { pattern: any_peer(Some((tag, ignore))), ..from_any(&[room], ctx) }).unwrap();
     }
     for tag in [0x11, 0x99, 0x11] {
         net[0].send(&tagged(1, &[], tag, 0)).unwrap();
@@ -66,7 +66,7 @@ fn a_stranger_gets_his_name_when_he_is_inserted_even_after_his_message_came() {
     assert_eq!(net[1].received().src, ADDR_UNSPEC);
     // One waits, one was claimed.
     let rx = net[1].rx;
-    net[1].peek(rx, anyone(Some((3, 0))), Peek::Claim, Ctx(8), OpFlags::empty()).unwrap();
+    net[1].peek(rx, any_peer(Some((3, 0))), Peek::Claim, Ctx(8), OpFlags::empty()).unwrap();
     let av = net[1].av;
     let name = net[1].av_insert(av, him);
     let directed = Pattern { src: name, tag: Some((2, 0)) };
@@ -82,7 +82,7 @@ fn an_address_inserted_twice_is_one_peer() {
     let (him, me, av) = (net.addr(0), net.addr(1), net[1].av);
     let again = net[1].av_insert(av, him);
     assert_eq!((again, net[1].av_lookup(av, again)), (2, Some(him)));
-    // A receive from either name takes his message, which bears the older.
+    // A receive from either name takes its message, which bears the older.
     for name in [0, again] {
         net[1].recv(&from(name, &[], name as usize)).unwrap();
         net[0].send(&msg(1, &[], 0)).unwrap();
@@ -90,7 +90,7 @@ fn an_address_inserted_twice_is_one_peer() {
         let got = net[1].received();
         assert_eq!((got.ctx.0, got.src), (name as usize, 0));
     }
-    // The older name goes: the other is his name now, for receives posted before, too.
+    // The older name goes: the other is its name now, for receives posted before, too.
     net[1].recv(&from(again, &[], 5)).unwrap();
     net[1].av_remove(av, 0).unwrap();
     assert_eq!(net[1].av_remove(av, 0), Err(Error::NotFound));
@@ -100,7 +100,7 @@ fn an_address_inserted_twice_is_one_peer() {
     let got = net[1].received();
     assert_eq!((got.ctx.0, got.src), (5, again));
     net[1].send(&msg(again, &[], 0)).unwrap();
-    // No name at all: he is a stranger again.
+    // No name at all: it is a stranger again.
     net[1].av_remove(av, again).unwrap();
     net[1].recv(&from_any(&[], 6)).unwrap();
     net[0].send(&msg(1, &[], 0)).unwrap();
@@ -111,7 +111,7 @@ fn an_address_inserted_twice_is_one_peer() {
 }
 
 #[test]
-fn an_address_nobody_inserted_is_no_address() {
+fn an_address_that_was_not_inserted_is_refused() {
     let mut net = Net::new(2);
     for to in [2, 99, u64::from(u32::MAX), ADDR_UNSPEC] {
         assert_eq!(net[0].send(&msg(to, &[], 0)), Err(Error::NoAddr));
@@ -244,14 +244,14 @@ fn peek(net: &mut Net, pattern: Pattern, what: Peek, ctx: usize) -> engine::Comp
 fn a_peek_tells_of_a_message_and_leaves_it() {
     for len in [20, 3000] {
         let mut net = Net::new(2);
-        let none = peek(&mut net, anyone(Some((7, 0))), Peek::Look, 1);
+        let none = peek(&mut net, any_peer(Some((7, 0))), Peek::Look, 1);
         assert_eq!((none.err, none.ctx.0), (Some(Error::NoMessage), 1));
         let src = net.bytes(0, &pattern(len, 1));
         net[0].send(&Send { data: Some(5), ..tagged(1, &[src], 7, 0) }).unwrap();
-        let early = peek(&mut net, anyone(Some((7, 0))), Peek::Look, 2);
+        let early = peek(&mut net, any_peer(Some((7, 0))), Peek::Look, 2);
         assert_eq!(early.err, Some(Error::NoMessage), "it makes progress after the look");
         for _ in 0..2 {
-            let c = peek(&mut net, anyone(Some((7, 0))), Peek::Look, 2);
+            let c = peek(&mut net, any_peer(Some((7, 0))), Peek::Look, 2);
             assert_eq!((c.err, c.len, c.tag, c.src, c.data), (None, len, 7, 0, 5));
             assert_eq!(c.what, What::RECV | What::TAGGED | What::REMOTE_CQ_DATA);
         }
@@ -264,14 +264,14 @@ fn a_peek_tells_of_a_message_and_leaves_it() {
 }
 
 #[test]
-fn a_claimed_message_is_nobody_elses() {
+fn a_claimed_message_is_matched_by_no_other_receive() {
     for (len, discard) in [(20, false), (3000, false), (20, true), (3000, true)] {
         let mut net = Net::new(2);
         let (src, dst, rx) = (net.bytes(0, &pattern(len, 1)), net.memory(1, len), net[1].rx);
         let flags = OpFlags::COMPLETION | OpFlags::DELIVERY;
         net[0].send(&Send { flags, data: Some(6), ..tagged(1, &[src], 7, 0) }).unwrap();
         net.settle();
-        let c = peek(&mut net, anyone(Some((7, 0))), Peek::Claim, 9);
+        let c = peek(&mut net, any_peer(Some((7, 0))), Peek::Claim, 9);
         assert!(c.what.contains(What::CLAIM), "{c:?}");
         net[1].recv(&with_tag(&[], 7, 1)).unwrap();
         net.settle();
@@ -303,11 +303,11 @@ fn a_discarded_message_is_gone_and_its_sender_content() {
         let flags = OpFlags::COMPLETION | OpFlags::DELIVERY;
         net[0].send(&Send { flags, ..msg(1, &[src], 1) }).unwrap();
         net.settle();
-        let c = peek(&mut net, anyone(None), Peek::Discard, 2);
+        let c = peek(&mut net, any_peer(None), Peek::Discard, 2);
         assert_eq!((c.err, c.len), (None, len));
         net.settle();
         assert_eq!(net[0].sent().err, None);
-        assert_eq!(peek(&mut net, anyone(None), Peek::Look, 3).err, Some(Error::NoMessage));
+        assert_eq!(peek(&mut net, any_peer(None), Peek::Look, 3).err, Some(Error::NoMessage));
         net.assert_idle();
     }
 }

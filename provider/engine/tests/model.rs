@@ -20,7 +20,7 @@ enum Step {
 struct Program {
     nodes: usize,
     setup: Setup,
-    /// What may wait before senders hold back.
+    /// What may wait before senders pause.
     waits: usize,
     steps: Vec<Step>,
 }

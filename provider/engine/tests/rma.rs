@@ -243,7 +243,7 @@ fn a_read_counts_when_the_bytes_have_been_read() {
 }
 
 #[test]
-fn a_key_is_taken_once_unless_nobody_can_name_it() {
+fn a_key_is_taken_once_unless_no_peer_can_name_it() {
     let mut net = Net::new(2);
     let (target, local) = (net.memory(1, 8), net.bytes(0, b"12345678"));
     let iov = [target];

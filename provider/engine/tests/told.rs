@@ -44,7 +44,7 @@ fn a_line_says_which_frame_it_was_and_what_is_wrong_with_it() {
     let mut rts = head(Op::Rts, none, 1, 1, 0);
     put(&mut rts, &wire::Offer { req: 1.into(), len: 7.into() });
     put(&mut rts, &Seg { addr: 0.into(), len: 8.into() });
-    let mut share = head(Op::Share, none, 0, other, 1);
+    let mut share = head(Op::CoopFetch, none, 0, other, 1);
     put(&mut share, &Pieces { len: 1.into(), piece: 1.into(), slot: 0.into(), generation: 0.into() });
     let cases = [
         (vec![1; 7], "7 bytes from 10.0.0.1:2: shorter than a head of 20 bytes"),
@@ -57,8 +57,8 @@ fn a_line_says_which_frame_it_was_and_what_is_wrong_with_it() {
         (rts, "Rts: the segments are not as long as the message"),
         (head(Op::Fin, none, 0, 77, 0), "Fin: tag 0x4d names no operation under way"),
         (head(Op::Fin, none, 0, other, 0), "Fin: tag 0x100000000 names an operation with another peer"),
-        (share, "Share: tag 0x100000000 names an operation with another peer"),
-        (head(Op::Hold, none, 0, 0, 5), "Hold: data 0x5 is neither 0 nor 1"),
+        (share, "CoopFetch: tag 0x100000000 names an operation with another peer"),
+        (head(Op::Pause, none, 0, 0, 5), "Pause: data 0x5 is neither 0 nor 1"),
         (
             head(Op::Refused, none, 1, 0, 0),
             "Refused: status 1 for an operation that this endpoint did not post",

@@ -11,9 +11,9 @@ use crate::bindings::{
     FI_PARAM_STRING, fi_info, fi_log_level, fi_log_subsys, fi_param_type, fi_provider, fi_type,
 };
 use crate::consts::FI_VERSION;
-use crate::loaded::{Object, callers};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null;
+use loaded::{Object, callers};
 use std::ffi::CString;
 
 /// `uint32_t fi_version(void)`
@@ -124,7 +124,7 @@ impl Core {
 
     /// File name of the object the core is in, for messages.
     pub fn path(&self) -> Option<CString> {
-        crate::loaded::path_of(self.version as *const c_void)
+        loaded::place(self.version as *const c_void)?.path
     }
 
     /// The API version the core implements, as from [`FI_VERSION`].

@@ -68,7 +68,6 @@
 mod bindings;
 mod consts;
 mod core;
-mod loaded;
 mod no_ops;
 
 pub use crate::core::{

@@ -1,6 +1,7 @@
 //! Counters, fi_cntr(3).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use engine::CntrId;
 use libc::{c_int, c_void};
@@ -23,6 +24,8 @@ pub(crate) struct CntrFid {
     pub refs: Refs,
     style: Style,
     pub wait: Arc<Wait>,
+    /// What the application was told last: the value, and that of the errors then.
+    told: [AtomicU64; 2],
 }
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `open` alone, with this table.
@@ -46,18 +49,38 @@ impl Counted for CntrFid {
 }
 
 impl CntrFid {
-    /// Whether an application may now sleep on the descriptor: fi_trywait(3).
+    /// Whether an application may now sleep on the descriptor: fi_trywait(3). Not if the counter is another one than it
+    /// was told last: it may have looked before the change.
     pub(crate) fn try_wait(&self) -> Result<(), Errno> {
-        let quiet = self.shared.try_wait(|engine| Watched::cntr(engine, self.id), &self.wait)?;
-        if quiet { Ok(()) } else { Err(Errno::AGAIN) }
+        let [n, errs] = self.told.each_ref().map(|told| told.load(Relaxed));
+        let quiet = self.shared.try_wait(|_| Watched::Cntr(self.id, n, errs), &self.wait)?;
+        if quiet {
+            return Ok(());
+        }
+        // This tells it to look, once for each change.
+        self.tell(&self.shared.lock());
+        Err(Errno::AGAIN)
+    }
+
+    /// The counter and its errors, for the application.
+    fn tell(&self, engine: &Engine) -> (u64, u64) {
+        let (n, errs) = (engine.cntr_read(self.id), engine.cntr_readerr(self.id));
+        self.told[0].store(n, Relaxed);
+        self.told[1].store(errs, Relaxed);
+        (n, errs)
+    }
+
+    /// Makes progress first.
+    fn look(&self) -> (u64, u64) {
+        let mut engine = self.shared.lock_to_poll();
+        engine.progress();
+        self.tell(&engine)
     }
 
     fn wait_for(&self, threshold: u64, timeout: c_int) -> Result<(), Errno> {
         let mut first = None;
         let ended = self.shared.block(&self.wait, self.style.idle(), Deadline::after_ms(timeout), || {
-            let mut engine = self.shared.lock_to_poll();
-            engine.progress();
-            let (n, errs) = (engine.cntr_read(self.id), engine.cntr_readerr(self.id));
+            let (n, errs) = self.look();
             if n >= threshold {
                 return Step::Done(Ok(()));
             }
@@ -131,6 +154,7 @@ pub(crate) unsafe extern "C" fn open(
             refs: Refs::default(),
             style,
             wait,
+            told: Default::default(),
         }));
         // SAFETY: the application passes a place for the answer.
         unsafe { put(cntr, fid) }
@@ -164,20 +188,14 @@ unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, arg: *mut c_void
 unsafe extern "C" fn read(cntr: *mut fi::fid_cntr) -> u64 {
     guard_or(0, || {
         // SAFETY: the application passes an open counter.
-        let Ok(cntr) = (unsafe { obj::<CntrFid, _>(cntr) }) else { return 0 };
-        let mut engine = cntr.shared.lock_to_poll();
-        engine.progress();
-        engine.cntr_read(cntr.id)
+        unsafe { obj::<CntrFid, _>(cntr) }.map_or(0, |cntr| cntr.look().0)
     })
 }
 
 unsafe extern "C" fn readerr(cntr: *mut fi::fid_cntr) -> u64 {
     guard_or(0, || {
         // SAFETY: the application passes an open counter.
-        let Ok(cntr) = (unsafe { obj::<CntrFid, _>(cntr) }) else { return 0 };
-        let mut engine = cntr.shared.lock_to_poll();
-        engine.progress();
-        engine.cntr_readerr(cntr.id)
+        unsafe { obj::<CntrFid, _>(cntr) }.map_or(0, |cntr| cntr.look().1)
     })
 }
 

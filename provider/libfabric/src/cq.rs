@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use engine::{Completion, CqId, Look};
+use engine::{Completion, CqId, PollFast};
 use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
 use runtime::{Deadline, Step, Wait, Watched};
@@ -91,13 +91,13 @@ impl CqFid {
             return unsafe { self.read_any(engine, buf, count, from) };
         }
         while n < most {
-            match engine.look_for(self.id) {
-                Look::Message(entry) => {
+            match engine.poll_fast(self.id) {
+                PollFast::Message(entry) => {
                     // SAFETY: `n < count`, for which the caller promised room.
                     unsafe { self.put(buf, from, n, &entry) };
                     n += 1;
                 }
-                Look::Other | Look::Unknown if n == 0 => {
+                PollFast::Other | PollFast::Unknown if n == 0 => {
                     // SAFETY: the caller's promise.
                     return unsafe { self.read_any(engine, buf, count, from) };
                 }

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn iovs_of_other_shapes_and_more_parts_than_a_call_takes() {
+    fn a_transfer_of_more_parts_than_a_call_takes_is_complete() {
         let own = own();
         let remote: Vec<Span> = (0..300).map(|i| Span::leak(i % 7)).collect();
         let local: Vec<Span> = (0..100).map(|_| Span::leak(9)).collect();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_a_fault() {
+    fn an_address_that_is_not_mapped_is_a_fault() {
         let local = [Span::leak(8)];
         let bad = [Seg { addr: 16.into(), len: 8.into() }];
         let high = [Seg { addr: u64::MAX.into(), len: u64::MAX.into() }];
@@ -367,7 +367,7 @@ mod tests {
 
     /// Another address space under the same id: neither is read nor written.
     #[test]
-    fn another_address_space_is_left_alone() {
+    fn a_target_of_another_address_space_is_not_accessed() {
         let memory = Span::leak(8);
         hmem::write(&[memory], 0, &[1; 8]);
         let local = [Span::leak(8)];

@@ -2,22 +2,20 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `shm` | [`ShmLink`]: `send`, `poll`, `arm` |
-//! | `shm::open` | [`OpenOptions`], and how an endpoint gets its name |
-//! | `shm::peer` | what an endpoint has of a peer: a channel either way |
-//! | `shm::ring` | the byte ring, written over an abstract memory so that loom can drive it |
-//! | `shm::pack` | sending what a callback writes |
+//! | `select` | [`Links`]: which link each peer is reached by |
+//! | `shm` | [`ShmLink`]: shared memory, for peers on this host |
+//! | `shm::link`, `shm::peer` | what a link is made of, and what it has of a peer: a channel either way |
+//! | `shm::options`, `shm::open` | [`OpenOptions`], and how an endpoint is opened |
+//! | `shm::frames`, `shm::send`, `shm::poll`, `shm::pack` | the engine's calls; sending and polling; frames that a callback writes |
+//! | `shm::ring`, `shm::segment` | the byte ring over an abstract memory, so that loom can drive it; that memory: a sealed memfd, mapped |
 //! | `shm::ahead` | what the processor does ahead of the program |
-//! | `shm::segment` | that memory for real: a sealed memfd, mapped |
-//! | `shm::wake` | who rings whose bell when one side sleeps, and why no ring is lost |
-//! | `shm::control` | names, sockets and the hello by which a segment changes hands |
-//! | `shm::connect` | reaching a peer that was not reached yet, or no longer |
+//! | `shm::wake` | which side notifies the other when that sleeps, and why no wake-up is lost |
+//! | `shm::hello`, `shm::connect`, `shm::guests`, `shm::contested` | the hello by which a segment changes hands: to a peer, from one, under a name that another one has |
+//! | `shm::service`, `shm::lifetime` | what arrives on sockets; peers that come, end, and have successors |
 //! | `shm::expected` | peers that receives wait for, and that never came |
-//! | `shm::service` | what arrives on sockets: hellos, ends, wake-ups |
-//! | `shm::window` | memory made by one process and mapped by its peers |
-//! | `shm::access` | accesses to others' memory, and the barrier by which it is taken back |
-//! | `shm::direct` | the same for a channel: what allows an access, and what ends that |
-//! | `shm::hazard` | the same for memory that UCX's keys name |
+//! | `shm::rma`, `shm::direct`, `shm::mr_table` | direct access to peers' memory, what allows it, and what ends that |
+//! | `shm::device`, `shm::devices` | copies that devices make, and exported handles |
+//! | `shm::windows`, `shm::window` | memory made by one process and mapped by its peers, and how it changes hands |
 //! | `space` | an identity of an address space, which execve(2) ends |
 //! | `cma` | reading and writing a peer's memory: process_vm_readv(2) |
 //! | `net` | which addresses are this host's |
@@ -29,6 +27,10 @@
 //! layout, and shared bytes are only ever copied out of, never borrowed. A peer that breaks the
 //! rules is closed.
 
+#[cfg(all(test, loom))]
+#[path = "../../ipc/src/twin.rs"]
+mod twin;
+
 mod cma;
 mod name;
 mod net;
@@ -36,13 +38,19 @@ mod select;
 mod shm;
 mod space;
 
+pub use ipc::Mapping;
+/// The name by which `provider/ucx` knows it.
+pub use ipc::RevocationTable as Hazards;
+pub use ipc::credentials::others_look_alike;
+pub use ipc::fence::full_fence;
+
 pub use cma::{cma_allowed, eager_in_a_row, eager_size};
 pub use name::Name;
 pub use net::primary_ip;
 pub use select::{BoxedLink, Links};
 pub use shm::{
-    DEFAULT_RING, FEW, Hazards, LONG_RING, MAX_RING, MIN_RING, Mapping, OpenOptions, ShmLink, WindowId,
-    Windows, eager_most, full_fence, others_look_alike, speculation_barrier,
+    DEFAULT_RING, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, ShmLink, WindowId, Windows, eager_most,
+    speculation_barrier,
 };
 
 /// A random number.

@@ -4,10 +4,11 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
+use ipc::cvt;
+use ipc::socket::socket;
 use wire::Addr;
 
 use crate::net;
-use crate::shm::{cvt, socket};
 
 /// A name that no other endpoint of this host has, and the socket that keeps it so.
 #[derive(Debug)]

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_host_knows_itself() {
+    fn addresses_of_interfaces_are_local_and_others_are_not() {
         assert!(is_local("127.0.0.1".parse().unwrap()));
         assert!(is_local("::1".parse().unwrap()));
         assert!(is_local(primary_ip(false)));

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_is_one_per_process_and_survives_a_packet() {
+    fn a_process_has_one_address_space_identity_that_decodes_as_encoded() {
         let own = Space::own().unwrap();
         assert_eq!(Space::own().unwrap(), own);
         assert_eq!(Space::decode(&own.encode()), own);

@@ -81,15 +81,15 @@ impl Node {
     }
 }
 
-/// A name that nobody has any more.
-fn nobody() -> Addr {
+/// A name that no endpoint has any more.
+fn absent() -> Addr {
     Node::new().addr
 }
 
 #[test]
-fn receives_from_one_that_never_was_fail_once_that_is_known() {
+fn receives_from_a_peer_that_never_existed_fail_after_the_timeout() {
     let mut a = Node::new();
-    let to = a.knows(nobody());
+    let to = a.knows(absent());
     a.recv(to, 1);
     assert!((0..1000).all(|_| a.next().is_none()));
     assert_eq!(a.send(to), Err(Error::Refused));
@@ -109,7 +109,7 @@ fn receives_from_one_that_never_was_fail_once_that_is_known() {
 }
 
 #[test]
-fn receives_from_one_that_died_fail_and_those_from_its_successor_wait() {
+fn receives_from_a_dead_peer_fail_and_those_from_its_successor_wait() {
     let (mut a, mut b) = (Node::new(), Node::new());
     let (to_b, to_a) = (a.knows(b.addr), b.knows(a.addr));
     b.send(to_a).unwrap();
@@ -137,7 +137,7 @@ fn receives_from_one_that_died_fail_and_those_from_its_successor_wait() {
 }
 
 #[test]
-fn a_target_that_does_not_look_is_written_without_end() {
+fn a_target_without_progress_is_written_without_end() {
     const LEN: usize = 64 << 10;
     let (mut a, mut b) = (Node::new(), Node::new());
     let (to_b, to_a) = (a.knows(b.addr), b.knows(a.addr));

@@ -26,7 +26,7 @@ impl log::Log for Notes {
 }
 
 #[test]
-fn a_peer_on_another_host_is_told_of_once() {
+fn a_peer_on_another_host_is_logged_once() {
     log::set_logger(&Notes).unwrap();
     log::set_max_level(log::LevelFilter::Warn);
     let mut link = ShmLink::open(OpenOptions::default()).unwrap();

@@ -32,6 +32,8 @@ pub(crate) struct Lock<T> {
     state: AtomicU32,
     parked: AtomicU32,
     shared: bool,
+    /// The process that made it.
+    pid: u32,
     value: UnsafeCell<T>,
 }
 
@@ -46,6 +48,7 @@ impl<T> Lock<T> {
             state: AtomicU32::new(FREE),
             parked: AtomicU32::new(0),
             shared: true,
+            pid: std::process::id(),
             value: UnsafeCell::new(value),
         }
     }
@@ -142,6 +145,8 @@ impl<T> Lock<T> {
                     futex_wake(&self.state);
                     return Err(Poisoned);
                 }
+                // A forked child: the thread that is in is not there, and has left the value in any state.
+                _ if self.pid != std::process::id() => self.state.store(DEAD, Ordering::SeqCst),
                 s => futex_wait(&self.state, s),
             }
         }
@@ -341,6 +346,27 @@ mod tests {
                 assert!(lock.enter().is_err());
             }
         }
+    }
+
+    #[test]
+    fn a_forked_child_does_not_wait_for_a_thread_that_it_has_not() {
+        let lock = Lock::shared(());
+        let guard = lock.lock();
+        // SAFETY: the child enters, which touches nothing else that another thread may have locked, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: nothing of this process is run or written any more; should it wait, it is ended.
+            unsafe {
+                libc::alarm(20);
+                libc::_exit(i32::from(lock.enter().is_ok()));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: a child of ours, and a place for what became of it.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        drop(guard);
+        assert!(lock.enter().is_ok());
     }
 
     #[test]

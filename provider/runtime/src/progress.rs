@@ -45,7 +45,8 @@ pub(crate) struct ProgressThread {
     pub(crate) wait: Arc<Wait>,
     polled: AtomicBool,
     stop: AtomicBool,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    /// It, and the process it is of.
+    thread: Mutex<Option<(JoinHandle<()>, u32)>>,
 }
 
 impl ProgressThread {
@@ -60,11 +61,14 @@ impl ProgressThread {
         self.stop.store(true, Ordering::SeqCst);
         self.wait.raise();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(handle) = thread {
-            Thread::unpark(handle.thread());
-            // Its body catches panics, so that there is nothing to learn from the result.
-            let _ = handle.join();
+        let Some((handle, pid)) = thread else { return };
+        if pid != std::process::id() {
+            // A forked child has no such thread.
+            return std::mem::forget(handle);
         }
+        Thread::unpark(handle.thread());
+        // Its body catches panics, so that there is nothing to learn from the result.
+        let _ = handle.join();
     }
 
     fn stopped(&self) -> bool {
@@ -89,7 +93,7 @@ pub fn start<H: Host>(host: &Arc<H>) -> Result<(), Error> {
         let _ = catch(|| run(theirs.runtime()));
     };
     let spawned = thread::Builder::new().name("strait".into()).spawn(body);
-    *thread = Some(spawned.map_err(|e| Error::system("pthread_create", &e))?);
+    *thread = Some((spawned.map_err(|e| Error::system("pthread_create", &e))?, std::process::id()));
     Ok(())
 }
 
@@ -185,5 +189,23 @@ mod tests {
             host.close();
             assert_eq!(Arc::strong_count(&host), 1);
         }
+    }
+
+    #[test]
+    fn a_forked_child_waits_for_no_thread() {
+        let host = Arc::new(runtime());
+        start(&host).unwrap();
+        // SAFETY: the child closes, which takes no lock that another thread may have had, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let closed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| host.close()));
+            // SAFETY: nothing of this process is run or written any more.
+            unsafe { libc::_exit(i32::from(closed.is_err())) };
+        }
+        let mut status = 0;
+        // SAFETY: a child of ours, and a place for what became of it.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        host.close();
     }
 }

@@ -3,9 +3,10 @@
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ffi::CString;
 
+use loaded::Object;
+
 use crate::abi::{Ep, Iface, IfaceAttr, IfaceParams, Md, Status};
 use crate::epoch::{Epoch, Layout};
-use crate::loaded::{self, Object};
 
 /// `uct_query_components`
 pub type QueryComponents = unsafe extern "C" fn(*mut c_void, *mut c_uint) -> Status;
@@ -25,13 +26,13 @@ macro_rules! functions {
         }
 
         impl Host {
-            fn resolve(library: Object, layout: Layout) -> Result<Host, String> {
+            fn resolve(Library(library, path): Library, layout: Layout) -> Result<Host, String> {
                 // SAFETY: each type is that of the function, or object, of this name in every
                 // release since 1.13 (ABI table in lib.rs).
                 unsafe {
                     Ok(Host {
                         layout,
-                        path: library.path().to_owned(),
+                        path,
                         components: library.lookup(c"uct_components_list"),
                         $($name: library
                             .symbol($symbol)
@@ -78,7 +79,7 @@ impl Host {
     /// What can serve this library; in `Err` why it cannot be served.
     pub fn of(library: Library) -> Result<Host, String> {
         let epoch = library.epoch().ok_or("it is older than 1.13")?;
-        let host = Host::resolve(library.0, epoch.layout())?;
+        let host = Host::resolve(library, epoch.layout())?;
         if host.components.is_null() {
             return Err("it lacks uct_components_list".into());
         }
@@ -113,7 +114,7 @@ impl Host {
 
 /// A loaded libuct.
 #[derive(Debug)]
-pub struct Library(Object);
+pub struct Library(Object, CString);
 
 impl Library {
     pub fn epoch(&self) -> Option<Epoch> {
@@ -121,7 +122,7 @@ impl Library {
     }
 
     pub fn path(&self) -> &CStr {
-        self.0.path()
+        &self.1
     }
 
     /// Where its list of components is: what tells copies apart.
@@ -132,10 +133,13 @@ impl Library {
 
 /// Every libuct that is loaded.
 pub fn libraries() -> Vec<Library> {
-    Object::defining(c"uct_component_register").into_iter().map(Library).collect()
+    Object::all_defining(c"uct_component_register")
+        .into_iter()
+        .map(|(object, path)| Library(object, path))
+        .collect()
 }
 
-/// The `uct_query_components` that whoever calls us means: that of its own dependencies. Else, and for
+/// The `uct_query_components` that the caller means: that of its own dependencies. Else, and for
 /// the program itself, which the linker does not name: what it would find if we were not there, or that
 /// of the only UCX there is.
 pub fn query_components() -> Option<QueryComponents> {
@@ -150,11 +154,11 @@ pub fn query_components() -> Option<QueryComponents> {
 }
 
 fn caller_query_components() -> Option<QueryComponents> {
-    let library = Object::holding(loaded::caller()?)?;
+    let library = Object::holding(loaded::callers().next()?)?;
     let address = library.lookup(c"uct_query_components");
-    let own = loaded::place(caller_query_components as *const c_void)?.dli_fbase;
+    let own = loaded::place(caller_query_components as *const c_void)?.base;
     // A caller without such a dependency finds what the program finds, which may be ourselves.
-    if address.is_null() || loaded::place(address)?.dli_fbase == own {
+    if address.is_null() || loaded::place(address)?.base == own {
         return None;
     }
     // SAFETY: that function's type.

@@ -32,7 +32,6 @@ mod abi;
 mod check;
 mod epoch;
 mod host;
-mod loaded;
 
 pub use abi::*;
 pub use check::posix_agrees;

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use link::{Hazards, WindowId, Windows};
 
@@ -14,6 +15,9 @@ use crate::region::Slot;
 
 /// Most slots of one interface on one board for accesses that outlast a call: the board's are for all peers.
 const MOST: usize = 32;
+
+/// Before a board of which no slot was free is looked at again, which takes a look at all processes that have one.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// An interface's reader slots.
 #[derive(Debug)]
@@ -32,11 +36,13 @@ struct Board {
     /// For the others: those that are free, and how many are not.
     free: Vec<u32>,
     held: usize,
+    /// When none was free for `shared`.
+    full: Option<Instant>,
 }
 
 impl Board {
     fn new(hazards: Hazards) -> Board {
-        Board { hazards, shared: None, free: Vec::new(), held: 0 }
+        Board { hazards, shared: None, free: Vec::new(), held: 0, full: None }
     }
 }
 
@@ -86,13 +92,13 @@ impl Readers {
                 place.insert(Board::new(Hazards::new(window).ok_or(())?))
             }
         };
-        if board.shared.is_none() {
+        if board.shared.is_none() && board.full.is_none_or(|when| when.elapsed() > AGAIN) {
             board.shared = board.hazards.claim();
+            if board.shared.is_none() && board.full.replace(Instant::now()).is_none() {
+                log::warn!("no reader slot is free on a peer's board: its memory is accessed by request");
+            }
         }
-        let Some(number) = board.shared else {
-            log::warn!("no reader slot is free on a peer's board: its memory is accessed by request");
-            return Err(());
-        };
+        let number = board.shared.ok_or(())?;
         Ok(Some(Reader { board: board.hazards.clone(), number, id: self.id }))
     }
 
@@ -146,8 +152,6 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -175,6 +179,25 @@ mod tests {
         // They are given back, all of them.
         drop(readers);
         assert!((0..=MOST as u32).all(|number| hazards.claim() == Some(number)));
+    }
+
+    #[test]
+    fn a_full_board_is_looked_at_now_and_then() {
+        let windows = Windows::new().unwrap();
+        let (id, window) = windows.create(Hazards::SIZE.next_multiple_of(4096), None).unwrap();
+        let hazards = Hazards::new(window).unwrap();
+        while hazards.claim().is_some() {}
+        let mut readers = Readers::new();
+        assert!(readers.shared(id, &windows).is_err());
+        hazards.release(3);
+        let mut looked = |when| {
+            readers.boards.get_mut(&id).unwrap().full = Some(when);
+            readers.shared(id, &windows).ok().flatten().map(|reader| reader.number)
+        };
+        assert_eq!(looked(Instant::now() + 60 * AGAIN), None);
+        assert_eq!(looked(Instant::now() - 2 * AGAIN), Some(3));
+        // From then on there is one, whenever it was.
+        assert_eq!(looked(Instant::now() + 60 * AGAIN), Some(3));
     }
 
     #[test]

@@ -202,7 +202,7 @@ impl Regions {
 #[cold]
 fn left(board: &Hazards, slot: Slot) -> bool {
     let mut warned: Option<Instant> = None;
-    while let Some(pid) = board.inside(slot.index) {
+    while let Some(pid) = board.inside_of(slot.index) {
         if pid == 0 {
             return false;
         }

@@ -280,9 +280,9 @@ pub(crate) unsafe extern "C" fn rkey_release(
         // SAFETY: likewise.
         let rkey = unsafe { Box::from_raw(rkey as *mut Rkey) };
         let Rkey { key, regions, mapping, .. } = *rkey;
-        let imported = mapping.is_some();
         drop(mapping);
-        if imported && key.id.maker != regions.windows.maker() {
+        // Also one that was asked for and never used: it may have come since.
+        if key.id.maker != regions.windows.maker() {
             regions.windows.forget(key.id);
         }
         ucx::UCS_OK
@@ -316,6 +316,8 @@ pub(crate) unsafe extern "C" fn rkey_compare(
 
 #[cfg(test)]
 mod tests {
+    use link::Windows;
+
     use super::*;
 
     #[test]
@@ -324,6 +326,32 @@ mod tests {
         for slot in [None, Some(Slot { board: 2, index: 9, generation: 1 << 30 })] {
             let key = Key { id, base: 0x1000, len: 99, slot };
             assert_eq!(Key::unpack(&key.pack()), Some(key));
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_window_whose_key_is_released() {
+        let regions = regions().unwrap();
+        let maker = Windows::new().unwrap();
+        let (id, mapping) = maker.create(4096, None).unwrap();
+        let at = maker.place(id.number).unwrap();
+        let packed = Key { id, base: 0, len: mapping.len() as u64, slot: None }.pack();
+        for is_used in [true, false] {
+            let (mut rkey, mut handle) = (0, std::ptr::null_mut());
+            // SAFETY: a key, places for the answer, and the key that was made of it, given back once.
+            unsafe {
+                assert_eq!(unpack(packed.as_ptr(), &mut rkey, &mut handle), ucx::UCS_OK);
+                // It comes when that was asked for by another access.
+                if let Err(why) = regions.windows.fetch(id, std::process::id() as i32, at) {
+                    return eprintln!("skipped: {why}");
+                }
+                if is_used {
+                    let reach = (*(rkey as *mut Rkey)).reach(0, 8, &mut Readers::new());
+                    assert!(matches!(reach, Reach::Mapped(_)));
+                }
+                assert_eq!(rkey_release(std::ptr::null(), rkey, handle), ucx::UCS_OK);
+            }
+            assert!(regions.windows.find(id).is_none(), "used: {is_used}");
         }
     }
 

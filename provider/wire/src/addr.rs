@@ -3,7 +3,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// The name of an endpoint: an IP address of its host and a port that is its own there.
 ///
-/// It is the same name for a peer on this host, who will meet the endpoint in shared memory, and
+/// It is the same name for a peer on this host, which will meet the endpoint in shared memory, and
 /// for one on another host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Addr(SocketAddr);

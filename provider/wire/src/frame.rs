@@ -33,22 +33,22 @@ pub enum Op {
     Result = 10,
     /// The taker of an `Rts` or `WriteRts` has started to fetch the payload piece by piece, and the
     /// sender may put pieces too.
-    Share = 11,
+    CoopFetch = 11,
     /// The other side copied so many of them, and there are no more to take.
-    Shared = 12,
+    CoopDone = 12,
     /// The initiator of a large read or write has begun to do it piece by piece, and its target may
     /// copy pieces too.
-    Lend = 13,
+    CoopRma = 13,
     /// Memory of the sender's, a device's or the host's, and how the other side reaches it.
     Handle = 14,
-    /// The receiver is short of room for messages that nobody asked for yet, so that they are to be
+    /// The receiver is short of room for unexpected messages, so that they are to be
     /// offered (`Rts`) and not sent; or it no longer is.
-    Hold = 15,
+    Pause = 15,
     /// A `Write` or `Atomic` that asked for no answer was refused.
     Refused = 16,
     /// Where the bytes of an `Rts` of a device's memory may be put, unless their taker gets them first.
     Invite = 17,
-    /// The payload of an `Rts` that nobody asked for.
+    /// The payload of an `Rts` that was not asked for.
     Body = 18,
     /// The sender of an `Rts` has taken it back: its payload is not to be had any more.
     Withdrawn = 19,
@@ -67,11 +67,11 @@ impl Op {
             8 => Op::Read,
             9 => Op::Atomic,
             10 => Op::Result,
-            11 => Op::Share,
-            12 => Op::Shared,
-            13 => Op::Lend,
+            11 => Op::CoopFetch,
+            12 => Op::CoopDone,
+            13 => Op::CoopRma,
             14 => Op::Handle,
-            15 => Op::Hold,
+            15 => Op::Pause,
             16 => Op::Refused,
             17 => Op::Invite,
             18 => Op::Body,
@@ -269,7 +269,7 @@ pub struct Offer {
     pub len: U64,
 }
 
-/// What a `Share` is about.
+/// What a `CoopFetch` is about.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Pieces {
@@ -277,13 +277,13 @@ pub struct Pieces {
     pub len: U64,
     /// Bytes of each piece but the last.
     pub piece: U64,
-    /// Which of the link's counters hands the pieces out, and for the how manyth time.
+    /// Which of the link's counters hands the pieces out, and for which generation of transfers.
     pub slot: U16,
     /// See `slot`.
     pub generation: U64,
 }
 
-/// An allocation of a device's memory, as the one who owns it tells others. What `how`, `fd` and
+/// Memory of a device or of the host, as its owner tells others. What `how`, `fd` and
 /// `token` mean is between the two links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -379,11 +379,11 @@ mod tests {
             (Op::Read, 8),
             (Op::Atomic, 9),
             (Op::Result, 10),
-            (Op::Share, 11),
-            (Op::Shared, 12),
-            (Op::Lend, 13),
+            (Op::CoopFetch, 11),
+            (Op::CoopDone, 12),
+            (Op::CoopRma, 13),
             (Op::Handle, 14),
-            (Op::Hold, 15),
+            (Op::Pause, 15),
             (Op::Refused, 16),
             (Op::Invite, 17),
             (Op::Body, 18),

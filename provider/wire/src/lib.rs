@@ -17,11 +17,11 @@
 //! | `Read` | req | – | rma, segments | rma x [`RmaSeg`], segments x [`Seg`] |
 //! | `Atomic` | req if any answer | cq data | rma, op, datatype | rma x [`RmaSeg`], operands, compares |
 //! | `Result` | req | – | [`Status`] | fetched values |
-//! | `Share` | sender's req | taker's req | segments | [`Pieces`], segments x [`Seg`] |
-//! | `Lend` | initiator's req | 1: a write, 0: a read | segments | [`Pieces`], one [`RmaSeg`], segments x [`Seg`] |
-//! | `Hold` | – | 1: offer messages, 0: send them | – | – |
+//! | `CoopFetch` | sender's req | taker's req | segments | [`Pieces`], segments x [`Seg`] |
+//! | `CoopRma` | initiator's req | 1: a write, 0: a read | segments | [`Pieces`], one [`RmaSeg`], segments x [`Seg`] |
+//! | `Pause` | – | 1: offer messages, 0: send them | – | – |
 //! | `Refused` | – | 1: an atomic, 0: a write | [`Status`] | – |
-//! | `Shared` | the counter's owner's req | pieces put; the one that failed, plus 1, from bit 32 on | [`Status`] | – |
+//! | `CoopDone` | the counter's owner's req | pieces put; the one that failed, plus 1, from bit 32 on | [`Status`] | – |
 //! | `Handle` | – | – | – | [`Handle`] |
 //! | `Invite` | sender's req | taker's req | segments | [`Pieces`], segments x [`Seg`] |
 //! | `Body` | sender's req | – | – | payload |

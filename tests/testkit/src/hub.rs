@@ -82,12 +82,12 @@ pub(crate) struct Hub {
     pub(crate) versions: BTreeMap<(Place, u64), u32>,
     /// Requests that their owners took back.
     pub(crate) revoked: BTreeSet<(Place, u64)>,
-    /// Who waits for whom.
+    /// Which station waits for which.
     pub(crate) expected: Vec<(Place, Place)>,
-    /// Whose memory is not accessed any more, and who is inside an access for as long as that.
+    /// Stations whose memory is not accessed any more, and how many more calls find a peer inside an access.
     pub(crate) closed: BTreeSet<Place>,
     pub(crate) stuck: usize,
-    /// Who may not write to others' memory.
+    /// A station that may not write to others' memory.
     pub(crate) barred: Option<Place>,
     /// It takes a while to connect.
     pub(crate) slow: bool,
@@ -248,7 +248,7 @@ impl Hub {
         self.way(from, to).items.iter_mut().filter_map(frame).collect()
     }
 
-    /// `at` ends: what it sent still arrives, then everyone it ever met hears of it.
+    /// `at` ends: what it sent still arrives, then every station that it ever met is told.
     pub(crate) fn kill(&mut self, at: Place) {
         self.stations[at].alive = false;
         self.stations[at].epoch += 1;
@@ -270,7 +270,7 @@ impl Hub {
         }
     }
 
-    /// So much time goes by that those who are expected and not there are given up.
+    /// So much time goes by that stations that are expected and not there are given up.
     pub(crate) fn give_up_expected(&mut self) {
         for (at, of) in std::mem::take(&mut self.expected) {
             if !self.stations[of].alive && !self.way(of, at).used {
@@ -293,7 +293,7 @@ impl Hub {
         (self.chance % of as u64) as usize
     }
 
-    /// Whether somebody's next item for `to` is its end.
+    /// Whether the next item of some station for `to` is its end.
     pub(crate) fn ends(&self, to: Place) -> bool {
         let ended = |way: &Way| way.open > 0 && matches!(way.items.front(), Some(Item::Closed(_)));
         self.ways.iter().any(|(&(_, at), way)| at == to && ended(way))

@@ -138,7 +138,7 @@ impl Link for MemLink {
     fn peer(&mut self, addr: &Addr) -> PeerId {
         let known = self.hub.borrow().stations.iter().position(|s| s.addr == *addr);
         let place = known.unwrap_or_else(|| {
-            // A name that nobody has: a place where nobody lives.
+            // A name without an endpoint: a place of its own.
             let mut hub = self.hub.borrow_mut();
             hub.stations.push(Station { addr: *addr, alive: false, epoch: 0, memory: BTreeMap::new() });
             hub.stations.len() - 1

@@ -99,7 +99,7 @@ impl Net {
         span
     }
 
-    /// Zeroed memory of a device, which nobody may reach directly.
+    /// Zeroed memory of a device, which no CPU reaches.
     pub fn device(&mut self, len: usize) -> Span {
         let memory = hmem::fake::alloc(len);
         let span = memory.span();
@@ -134,7 +134,7 @@ impl Net {
         self.hub.borrow_mut().meanwhile = Some(Meanwhile { at, work: answer });
         work(&mut self.nodes[at]);
         self.hub.borrow_mut().meanwhile = None;
-        let other = Rc::into_inner(other).expect("nobody else has it");
+        let other = Rc::into_inner(other).expect("the closure that had it is gone");
         self.nodes.insert(by, other.into_inner());
     }
 
@@ -248,7 +248,7 @@ impl Net {
         self.hub.borrow_mut().refuse(from, to, None);
     }
 
-    /// Ends a node. What it has sent still arrives; then all whom it met hear that it is gone.
+    /// Ends a node. What it has sent still arrives; then all nodes that it met are told.
     pub fn kill(&mut self, at: Place) {
         // Nothing reaches or leaves what takes the node's place for now.
         self.nodes[at] = Node::new(&self.setup, Hub::rejoin(&self.hub, at));
@@ -276,7 +276,7 @@ impl Net {
         self.hub.borrow_mut().give_up_expected();
     }
 
-    /// That no node has an operation under way, or a completion that nobody looked at.
+    /// That no node has an operation under way, or a completion that was not taken.
     ///
     /// # Panics
     /// If one has.

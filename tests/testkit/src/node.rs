@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 
 use engine::{
-    Access, Atomic, AvId, Cntrs, Completion, CqId, Domain, EpConfig, EpId, Error, Look, MrId, Recv, Reg, Rma,
-    RxId, Send,
+    Access, Atomic, AvId, Cntrs, Completion, CqId, Domain, EpConfig, EpId, Error, MrId, PollFast, Recv, Reg,
+    Rma, RxId, Send,
 };
 use hmem::Span;
 
@@ -71,11 +71,11 @@ impl Node {
         let Some(seen) = &mut self.seen else { return self.domain.progress() };
         let mut n = 0;
         while n < 32 && self.domain.cq_is_empty(self.rx_cq) {
-            match self.domain.look_for(self.rx_cq) {
-                Look::Message(entry) => seen.push_back(entry),
-                Look::Other => {}
-                Look::Nothing => return n,
-                Look::Unknown => break,
+            match self.domain.poll_fast(self.rx_cq) {
+                PollFast::Message(entry) => seen.push_back(entry),
+                PollFast::Other => {}
+                PollFast::Nothing => return n,
+                PollFast::Unknown => break,
             }
             n += 1;
         }

@@ -14,13 +14,13 @@ pub fn tagged(to: FiAddr, iov: &[Span], tag: u64, ctx: usize) -> Send<'_> {
     Send { tag: Some(tag), ..msg(to, iov, ctx) }
 }
 
-/// A receive for untagged messages of anyone.
+/// A receive for untagged messages of any peer.
 pub fn from_any(iov: &[Span], ctx: usize) -> Recv<'_> {
     let pattern = Pattern { src: ADDR_UNSPEC, tag: None };
     Recv { pattern, iov, ctx: Ctx(ctx), flags: OpFlags::COMPLETION }
 }
 
-/// A receive for messages of anyone with this tag.
+/// A receive for messages of any peer with this tag.
 pub fn with_tag(iov: &[Span], tag: u64, ctx: usize) -> Recv<'_> {
     Recv { pattern: Pattern { src: ADDR_UNSPEC, tag: Some((tag, 0)) }, ..from_any(iov, ctx) }
 }

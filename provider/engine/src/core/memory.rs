@@ -42,7 +42,7 @@ impl Core {
         let id = MrId(self.next_mr);
         let key = reg.key.unwrap_or(self.next_mr);
         self.next_mr += 1;
-        // Without remote access nobody can name it, so its key need not be its own.
+        // Without remote access no peer can name it, so its key need not be its own.
         if reg.key.is_none() || !reg.access.is_empty() {
             if self.keys.contains_key(&key) {
                 return Err(Error::KeyInUse);
@@ -97,7 +97,7 @@ impl Core {
     }
 
     /// The memory a peer names by one segment, where it is one stretch of a registration and may be
-    /// written, and who counts that. `None`: [`Core::reach`] knows more.
+    /// written, and which counter counts that. `None`: [`Core::reach`] knows more.
     #[inline]
     pub(crate) fn reach_plain(&self, seg: &RmaSeg) -> Option<(Span, Option<CntrId>)> {
         let mr = self.mrs.get(self.keys.get(&seg.key.get())?)?;
@@ -108,7 +108,7 @@ impl Core {
         mr.access.contains(Access::REMOTE_WRITE).then_some((part, mr.remote_write))
     }
 
-    /// The memory a peer names, if the registration allows it, and who counts the access.
+    /// The memory a peer names, if the registration allows it, and which counters count the access.
     pub(crate) fn reach(&self, segs: &[RmaSeg], want: Access) -> Result<Reached, Status> {
         let mut reached = Reached::default();
         for seg in segs {

@@ -51,7 +51,7 @@ pub(crate) enum Body {
     Withdrawn,
 }
 
-/// A message nobody asked for yet.
+/// An unexpected message: no receive has matched it yet.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) ep: EpId,

@@ -58,7 +58,7 @@ impl<L: RmaLink> Domain<L> {
         }
     }
 
-    /// Completes an operation that could not be started: nobody else is there to be told.
+    /// Completes an operation that could not be started: no call is there to return the error.
     fn fail_work(&mut self, work: &Work, err: Error) {
         let (ep, to, ctx, what, tag) = match &work.op {
             WorkOp::Send { ep, to, ctx, tag, .. } => (

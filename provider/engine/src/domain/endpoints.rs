@@ -1,4 +1,4 @@
-//! Endpoints, what they are made of, and whom they know.
+//! Endpoints, what they are made of, and their address vectors.
 
 use wire::Addr;
 
@@ -34,7 +34,7 @@ impl<L: RmaLink> Domain<L> {
         let Some(vector) = self.avs.get_mut(av.at()) else { return ADDR_UNSPEC };
         let (at, first) = vector.insert(addr);
         for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| ep.av == av) {
-            ep.learn(&mut self.core, at, &addr, first);
+            ep.add_route(&mut self.core, at, &addr, first);
         }
         at
     }
@@ -44,7 +44,7 @@ impl<L: RmaLink> Domain<L> {
         let vector = self.avs.get_mut(av.at()).ok_or(Error::NotFound)?;
         let (_, next) = vector.remove(at).ok_or(Error::NotFound)?;
         for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| ep.av == av) {
-            ep.forget(&mut self.core, at, next);
+            ep.remove_route(&mut self.core, at, next);
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ impl<L: RmaLink> Domain<L> {
             ep.id = id;
             vector.users += 1;
             for (at, addr, first) in vector.iter() {
-                ep.learn(&mut self.core, at, &addr, first);
+                ep.add_route(&mut self.core, at, &addr, first);
             }
             for mr in self.core.mr_ids() {
                 ep.expose(&self.core, mr);
@@ -130,8 +130,8 @@ impl<L: RmaLink> Domain<L> {
         }
     }
 
-    /// Sets how many bytes messages that nobody asked for may take up before those who send them are
-    /// told to hold back (at first 256 MiB).
+    /// Sets how many bytes unexpected messages may take up before their senders are
+    /// told to pause (at first 256 MiB).
     pub fn set_unexpected_most(&mut self, bytes: usize) {
         self.core.waiting_most = bytes;
     }
@@ -157,7 +157,7 @@ impl<L: RmaLink> Domain<L> {
     /// while it does; nothing may be posted any more, and the call is to be made again.
     pub fn ep_close(&mut self, id: EpId) -> Result<(), Error> {
         let Some(ep) = self.eps.get_mut(id.at()) else { return Err(Error::NotFound) };
-        ep.stop_copies();
+        ep.cancel_operations();
         ep.link.close().map_err(|InUse| Error::Busy)?;
         let Some(ep) = self.eps.remove(id.at()) else { return Err(Error::NotFound) };
         self.hold_ep(ep.tx_cq, ep.rx_cq, &ep.cntrs, false);

@@ -28,7 +28,7 @@ impl<L: RmaLink> Domain<L> {
             multi: None,
             tally: Tally::PLAIN,
         });
-        // What nearly every receive is: from anybody, and nothing waits.
+        // What nearly every receive is: from any peer, and no message waits.
         if op.pattern.src == ADDR_UNSPEC && matcher.nothing_waits() && !op.flags.contains(OpFlags::MULTI_RECV)
         {
             return Ok(());

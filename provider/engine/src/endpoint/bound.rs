@@ -1,9 +1,9 @@
 //! What peers may take up here, and what happens when that is a lot.
 //!
-//! Messages that nobody asked for yet wait in memory of ours. When they take up more than they are to
-//! (`FI_STRAIT_UNEXPECTED_SIZE`), those who send more are told to hold back (`Hold`): from then on they
+//! Unexpected messages wait in memory of ours. When they take up more than they are to
+//! (`FI_STRAIT_UNEXPECTED_SIZE`), their senders are told to pause (`Pause`): from then on they
 //! offer every message instead of sending it, so that its bytes stay with them until they are wanted. No
-//! ring ever stops, so nobody waits for anything behind such a message, and whatever an MPI program may
+//! ring ever stops, so that nothing behind such a message waits, and whatever an MPI program may
 //! rely on goes on. An offer takes little room here, and each sender has only so many operations under way
 //! ([`Endpoint::depth`]) before it is told to try again.
 //!
@@ -14,9 +14,8 @@ use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
-use super::inject::frame;
+use super::header::{Header, frame, push};
 use super::malformed::{Handled, Malformed};
-use super::post::{Header, push};
 use super::request::{Done, In, Meta, Out, Request, Serve};
 use crate::core::{Body, Core, Message, Spans, Tally, failure};
 use crate::types::*;
@@ -26,7 +25,7 @@ use link_api::{PeerId, RmaLink};
 pub(super) const DEPTH: u32 = 4096;
 const DEPTH_MOST: u32 = 1 << 16;
 
-/// Beyond twice what waiting messages may take up: offers of a peer that holds back, and what was in its
+/// Beyond twice what waiting messages may take up: offers of a paused peer, and what was in its
 /// ring before.
 const SLACK: usize = 64 << 20;
 /// Answers that a peer does not take, in bytes: from how many on they are read when they are sent, and
@@ -38,9 +37,9 @@ pub(super) const MANY: usize = 1 << 18;
 const MANY_OF_ONE: usize = 2 * DEPTH_MOST as usize;
 
 /// Bytes sent, with so many for each message, after which it is time to look whether a peer would have us
-/// hold back: an application that only sends need never make progress while its messages are taken.
-pub(super) const UNHEARD: usize = 1 << 20;
-pub(super) const EACH: usize = 64;
+/// pause: an application that only sends need never make progress while its messages are taken.
+pub(super) const MOST_SINCE_PROGRESS: usize = 1 << 20;
+pub(super) const MESSAGE_COST: usize = 64;
 
 /// What a frame takes up that found no room.
 pub(super) fn cost(frame: &[u8]) -> usize {
@@ -53,8 +52,8 @@ impl<L: RmaLink> Endpoint<L> {
         self.depth = u32::try_from(depth).unwrap_or(u32::MAX).clamp(1, DEPTH_MOST);
     }
 
-    /// Keeps a message that nobody asked for yet.
-    pub(super) fn hold(&mut self, core: &mut Core, meta: Meta, ack: Option<u64>, body: Body) {
+    /// Keeps an unexpected message.
+    pub(super) fn keep_unexpected(&mut self, core: &mut Core, meta: Meta, ack: Option<u64>, body: Body) {
         let Meta { peer, src, tagged, tag, data, len } = meta;
         let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
         let message = Message { ep: self.id, peer, src, tagged, tag, data, len, ack, body };
@@ -68,12 +67,12 @@ impl<L: RmaLink> Endpoint<L> {
         core.waiting += weight;
         self.peer(peer).waiting += weight;
         if core.waiting > core.waiting_most {
-            self.crowded(core, peer);
+            self.over_quota(core, peer);
         }
     }
 
     /// A message waits no more.
-    pub(super) fn unhold(&mut self, core: &mut Core, message: &Message) {
+    pub(super) fn take_unexpected(&mut self, core: &mut Core, message: &Message) {
         let weight = message.weight();
         core.waiting = core.waiting.saturating_sub(weight);
         let state = self.peer(message.peer);
@@ -84,12 +83,12 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     #[cold]
-    fn crowded(&mut self, core: &mut Core, peer: PeerId) {
+    fn over_quota(&mut self, core: &mut Core, peer: PeerId) {
         let most = core.waiting_most.saturating_mul(2).saturating_add(SLACK);
         let state = self.peer(peer);
         if state.waiting > most {
             let (ep, rx) = (self.id, self.rx);
-            self.cut_off(peer, "messages that nobody asked for");
+            self.cut_off(peer, "unexpected messages");
             if let Some(rx) = core.rxs.get_mut(rx.at()) {
                 for tagged in [true, false] {
                     rx.matcher(tagged).drop_waiting(|m| m.ep == ep && m.peer == peer);
@@ -97,45 +96,45 @@ impl<L: RmaLink> Endpoint<L> {
             }
             self.peer(peer).waiting = 0;
             core.weigh();
-        } else if !std::mem::replace(&mut state.stopped, true) {
-            self.stopped += 1;
+        } else if !std::mem::replace(&mut state.pause_sent, true) {
+            self.paused_peers += 1;
             log::info!(
-                "{}: {} bytes of messages wait to be received; {} is to hold back",
+                "{}: {} bytes of messages wait to be received; {} is to pause",
                 self.link.addr(),
                 core.waiting,
                 self.link.peer_addr(peer)
             );
-            self.say_hold(peer, true);
+            self.send_pause(peer, true);
         }
     }
 
-    fn say_hold(&mut self, peer: PeerId, on: bool) {
-        let head = Head::new(WireOp::Hold, Flags::empty(), 0, 0, on.into());
-        self.tell_peer(peer, head.as_bytes());
+    fn send_pause(&mut self, peer: PeerId, on: bool) {
+        let head = Head::new(WireOp::Pause, Flags::empty(), 0, 0, on.into());
+        self.send_or_queue(peer, head.as_bytes());
     }
 
     /// There is room again.
     #[cold]
-    pub(super) fn let_go(&mut self) {
-        self.stopped = 0;
+    pub(super) fn resume_peers(&mut self) {
+        self.paused_peers = 0;
         for peer in (0..self.peers.len() as u32).map(PeerId) {
-            if std::mem::take(&mut self.peer(peer).stopped) {
-                self.say_hold(peer, false);
+            if std::mem::take(&mut self.peer(peer).pause_sent) {
+                self.send_pause(peer, false);
             }
         }
     }
 
-    pub(super) fn on_hold(&mut self, peer: PeerId, head: &Head) -> Handled {
+    pub(super) fn on_pause(&mut self, peer: PeerId, head: &Head) -> Handled {
         let on = match head.data.get() {
             0 => false,
             1 => true,
             _ => return Err(Malformed::Data),
         };
-        self.peer(peer).set_holds(on);
+        self.peer(peer).set_paused(on);
         Ok(())
     }
 
-    /// Offers an injected message to one who wants no more of them sent: we keep the bytes.
+    /// Offers an injected message to a peer that is short of room: its bytes are kept here.
     pub(super) fn offer_kept(
         &mut self,
         peer: PeerId,
@@ -175,21 +174,21 @@ impl<L: RmaLink> Endpoint<L> {
         (ours && want <= kept.len() as u64).then_some(())?;
         let kept = self.kept.remove(&name)?;
         let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, 0);
-        self.tell_peer(peer, &frame(&head, &kept[..want as usize]));
+        self.send_or_queue(peer, &frame(&head, &kept[..want as usize]));
         Some(())
     }
 
     /// Tells a peer that asked for no answer why its access was refused.
     pub(super) fn refuse(&mut self, peer: PeerId, status: Status, atomic: bool) {
         let head = Head::new(WireOp::Refused, Flags::empty(), status as u16, 0, atomic.into());
-        self.tell_peer(peer, head.as_bytes());
+        self.send_or_queue(peer, head.as_bytes());
     }
 
-    /// A write or atomic of ours that nobody was to hear of came to nothing.
+    /// A write or atomic of ours that asked for no answer came to nothing.
     pub(super) fn on_refused(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let err = failure(Status::from_u16(head.aux.get())).ok_or(Malformed::Status)?;
         let state = self.peer(peer);
-        state.unanswered = state.unanswered.checked_sub(1).ok_or(Malformed::Status)?;
+        state.unacked = state.unacked.checked_sub(1).ok_or(Malformed::Status)?;
         let what = What::WRITE | if head.data.get() == 1 { What::ATOMIC } else { What::RMA };
         self.fail_start(core, Ctx(0), what, 0, Tally::PLAIN, err);
         Ok(())
@@ -204,7 +203,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Whether anyone has us serve more than there is a good reason for.
+    /// Whether a peer has more requests served than there is a good reason for.
     #[cold]
     pub(super) fn count_requests(&mut self) {
         let mut of = vec![0usize; self.peers.len()];
@@ -213,7 +212,7 @@ impl<L: RmaLink> Endpoint<L> {
                 Some(Request::In(In { peer, .. }) | Request::Serve(Serve { peer, .. })) => {
                     of[peer.0 as usize] += 1
                 }
-                Some(Request::Lent(l)) => of[l.peer.0 as usize] += 1,
+                Some(Request::CoopHelp(l)) => of[l.peer.0 as usize] += 1,
                 _ => {}
             }
         }

@@ -4,7 +4,7 @@ use hmem::Span;
 use wire::Status;
 
 use super::Endpoint;
-use super::request::{Done, Landing, Meta, Out};
+use super::request::{Done, MatchedRecv, Meta, Out};
 use crate::core::{Core, RecvOp, Spans, Tally, failure};
 use crate::types::*;
 use link_api::{PeerId, RmaLink};
@@ -41,8 +41,8 @@ impl<L: RmaLink> Endpoint<L> {
     pub(super) fn finish_out(&mut self, core: &mut Core, out: &Out, err: Option<Error>) {
         let peer = self.peer(out.peer);
         peer.outstanding = peer.outstanding.saturating_sub(1);
-        if out.seq > peer.loose {
-            peer.loose = 0;
+        if out.seq > peer.last_unacked_seq {
+            peer.last_unacked_seq = 0;
         }
         if out.large {
             peer.large = peer.large.saturating_sub(1);
@@ -59,15 +59,21 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Completes a message that `n` of `len` bytes came in of.
-    pub(super) fn land(&mut self, core: &mut Core, mut landing: Landing, len: usize, err: Option<Error>) {
-        let entry = &mut landing.entry;
-        entry.len = len.min(landing.room);
+    pub(super) fn complete_recv(
+        &mut self,
+        core: &mut Core,
+        mut matched: MatchedRecv,
+        len: usize,
+        err: Option<Error>,
+    ) {
+        let entry = &mut matched.entry;
+        entry.len = len.min(matched.room);
         entry.err = err;
-        if err.is_none() && len > landing.room {
+        if err.is_none() && len > matched.room {
             entry.err = Some(Error::Truncated);
-            entry.olen = len - landing.room;
+            entry.olen = len - matched.room;
         }
-        if let (Some(id), Some(rx)) = (landing.multi, core.rxs.get_mut(self.rx.at())) {
+        if let (Some(id), Some(rx)) = (matched.multi, core.rxs.get_mut(self.rx.at())) {
             if let Some(m) = rx.multi.get_mut(id) {
                 m.coming -= 1;
                 if m.spent && m.coming == 0 {
@@ -76,17 +82,17 @@ impl<L: RmaLink> Endpoint<L> {
                 }
             }
         }
-        core.tally(landing.tally, self.cntrs.recv, entry.err.is_some());
-        if landing.report || entry.err.is_some() || entry.what.contains(What::MULTI_RECV) {
-            core.complete(self.rx_cq, landing.entry);
+        core.tally(matched.tally, self.cntrs.recv, entry.err.is_some());
+        if matched.report || entry.err.is_some() || entry.what.contains(What::MULTI_RECV) {
+            core.complete(self.rx_cq, matched.entry);
         }
     }
 
     /// Where a message lands in a receive buffer. For a multi-receive buffer, `true` beside it says
     /// that no more messages are to go there.
-    pub(super) fn landing(&self, core: &mut Core, recv: &RecvOp, meta: &Meta) -> (Landing, bool) {
+    pub(super) fn matched_recv(&self, core: &mut Core, recv: &RecvOp, meta: &Meta) -> (MatchedRecv, bool) {
         let what = if meta.tagged { What::TAGGED } else { What::MSG } | What::RECV;
-        let mut landing = Landing {
+        let mut matched = MatchedRecv {
             iov: Spans::NONE,
             room: recv.len,
             entry: Completion {
@@ -110,18 +116,18 @@ impl<L: RmaLink> Endpoint<L> {
             Some((rx.min_multi_recv, rx.multi.get_mut(id)?))
         });
         let Some((least, multi)) = multi else {
-            landing.entry.buf = recv.iov.first().map_or(0, |s: &Span| s.addr());
-            landing.iov = recv.iov.clone();
-            return (landing, true);
+            matched.entry.buf = recv.iov.first().map_or(0, |s: &Span| s.addr());
+            matched.iov = recv.iov.clone();
+            return (matched, true);
         };
         let room = recv.len - multi.used;
-        landing.room = room;
-        landing.iov = recv.iov.part(multi.used, meta.len.min(room));
-        landing.entry.buf = landing.iov.first().map_or(0, |s| s.addr());
+        matched.room = room;
+        matched.iov = recv.iov.part(multi.used, meta.len.min(room));
+        matched.entry.buf = matched.iov.first().map_or(0, |s| s.addr());
         multi.used += meta.len.min(room);
         multi.coming += 1;
         multi.spent = recv.len - multi.used < least.max(1);
-        (landing, multi.spent)
+        (matched, multi.spent)
     }
 
     /// Gives a posted receive back unfilled.

@@ -7,9 +7,9 @@ use xfer::CoopCopy;
 use crate::core::{Mrs, Spans};
 use link_api::{Grant, PeerId, PieceCounter, Way};
 
-/// A transfer that both sides copy, as either side sees it.
+/// A cooperative copy, as either side sees it.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct Coop {
     pub(super) copy: CoopCopy,
     /// The other side's memory, and how an initiator names it.
     pub(super) segs: ArrayVec<Seg, MAX_SEGS>,
@@ -19,22 +19,22 @@ pub(super) struct Part {
     /// The opener's request, where that is the other side's.
     pub(super) theirs: u64,
     /// Said to the opener at the end.
-    pub(super) said: Option<(Status, u64)>,
+    pub(super) reported: Option<(Status, u64)>,
 }
 
 /// A peer's read or write that we take pieces of.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct CoopHelp {
     pub(super) peer: PeerId,
     pub(super) iov: Spans,
-    pub(super) part: Box<Part>,
+    pub(super) coop: Box<Coop>,
     pub(super) mrs: Mrs,
 }
 
-impl Part {
+impl Coop {
     /// What the side that opens the counter knows.
-    pub(super) fn opened(copy: CoopCopy, segs: ArrayVec<Seg, MAX_SEGS>) -> Part {
-        Part { copy, segs, named: None, left: 0, theirs: 0, said: None }
+    pub(super) fn opened(copy: CoopCopy, segs: ArrayVec<Seg, MAX_SEGS>) -> Coop {
+        Coop { copy, segs, named: None, left: 0, theirs: 0, reported: None }
     }
 
     /// The transfer as the other side is told of it.
@@ -51,11 +51,11 @@ impl Part {
         segs: ArrayVec<Seg, MAX_SEGS>,
         theirs: u64,
         way: Way,
-    ) -> Option<Part> {
+    ) -> Option<Coop> {
         let counter = PieceCounter { slot: about.slot.get(), generation: about.generation.get() };
         let size = (about.len.get(), about.piece.get());
         let copy = CoopCopy::join(peer, counter, size, &segs, Grant::Request(theirs), way)?;
-        Some(Part { theirs, ..Part::opened(copy, segs) })
+        Some(Coop { theirs, ..Coop::opened(copy, segs) })
     }
 
     /// Whether this side opened the counter.

@@ -1,7 +1,7 @@
 //! Receives that name a peer which ended, or cannot be reached.
 //!
 //! A receive waits for a peer of which nothing is known, as a send would: it may not have started yet
-//! ([`Link::expect`]). It fails when the peer's end is told of ([`Event::Closed`](crate::Event::Closed)) and
+//! ([`link_api::Link::expect`]). It fails when the peer's end is told of ([`Event::Closed`](link_api::Event::Closed)) and
 //! when a post to it is refused for good. One that is posted after that looks for the peer again, since
 //! another process may have its name by now: it waits if there is a channel or one can be made, and fails
 //! if not.
@@ -45,7 +45,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let state = self.peer(peer);
         state.gone = Some(why);
-        state.sought = false;
+        state.connecting = false;
         self.fail_directed(core, peer, why);
     }
 
@@ -66,12 +66,12 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(peer) = self.routed(from) else { return };
         match self.peers.get(peer.0 as usize) {
             Some(p) if p.expected & p.gone.is_none() => {}
-            _ => self.look_again(core, peer),
+            _ => self.reconnect(core, peer),
         }
     }
 
     #[cold]
-    fn look_again(&mut self, core: &mut Core, peer: PeerId) {
+    fn reconnect(&mut self, core: &mut Core, peer: PeerId) {
         if self.peer(peer).gone.is_none() {
             self.peer(peer).expected = true;
             if !self.link.is_connected(peer) {
@@ -83,25 +83,25 @@ impl<L: RmaLink> Endpoint<L> {
             Ok(()) => self.peer(peer).gone = None,
             Err(Refused::Gone(why)) => self.not_there(core, peer, why),
             Err(_) => {
-                if !std::mem::replace(&mut self.peer(peer).sought, true) {
-                    self.lagging.push(peer);
+                if !std::mem::replace(&mut self.peer(peer).connecting, true) {
+                    self.with_backlog.push(peer);
                 }
             }
         }
     }
 
     /// Looks again for those that could not be reached just yet.
-    pub(super) fn seek(&mut self, core: &mut Core) -> usize {
-        let sought: Vec<PeerId> =
-            self.lagging.iter().copied().filter(|p| self.peers[p.0 as usize].sought).collect();
+    pub(super) fn retry_connects(&mut self, core: &mut Core) -> usize {
+        let connecting: Vec<PeerId> =
+            self.with_backlog.iter().copied().filter(|p| self.peers[p.0 as usize].connecting).collect();
         let mut n = 0;
-        for peer in sought {
+        for peer in connecting {
             let found = self.link.connect(peer);
             if found == Err(Refused::Busy) {
                 continue;
             }
             n += 1;
-            self.peer(peer).sought = false;
+            self.peer(peer).connecting = false;
             match found {
                 Err(Refused::Gone(why)) => self.not_there(core, peer, why),
                 _ => self.peer(peer).gone = None,

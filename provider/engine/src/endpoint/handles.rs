@@ -17,6 +17,7 @@ use hmem::Span;
 use wire::{Flags, Head, Op as WireOp, Pieces, Seg, Status, put};
 
 use super::Endpoint;
+use super::header::put_segs;
 use super::malformed::{Fields, Handled, Malformed, parse_segs};
 use super::request::{In, Invited, Out, Request, Serve};
 use crate::core::{Core, unmoved};
@@ -57,7 +58,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let Some(lacking) = self.link.export_handles(peer, iov) else { return false };
         for handle in &lacking {
-            self.tell_peer(peer, &handle_frame(handle));
+            self.send_or_queue(peer, &handle_frame(handle));
             self.link.mark_exported(peer, handle);
         }
         true
@@ -71,7 +72,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Begins to copy, on behalf of the request `name`, what the peer told of under the name of its `request`.
     #[allow(clippy::too_many_arguments)]
-    fn begin(
+    fn start_operation(
         &mut self,
         name: u64,
         way: Way,
@@ -82,15 +83,15 @@ impl<L: RmaLink> Endpoint<L> {
         len: usize,
     ) -> Result<(), NoDirect> {
         let copy = self.link.start(way, peer, request, segs, iov, len)?;
-        self.copies.push((copy, name));
+        self.in_flight.push((copy, name));
         Ok(())
     }
 
     /// Gets bytes that the peer has sent handles of. If that cannot be, the request comes back.
-    pub(super) fn pull(&mut self, segs: &[Seg], request: In) -> Option<In> {
+    pub(super) fn start_get(&mut self, segs: &[Seg], request: In) -> Option<In> {
         let (peer, want, iov, theirs) = (request.peer, request.want, request.iov.clone(), request.req);
         let name = self.requests.insert(Request::In(request));
-        if self.begin(name, Way::Get, peer, theirs, segs, &iov, want).is_ok() {
+        if self.start_operation(name, Way::Get, peer, theirs, segs, &iov, want).is_ok() {
             return None;
         }
         match self.requests.remove(name)? {
@@ -104,7 +105,7 @@ impl<L: RmaLink> Endpoint<L> {
     pub(super) fn invite(&mut self, segs: &[Seg], mut request: In) -> Option<In> {
         let (peer, want, req) = (request.peer, request.want, request.req);
         let iov = request.iov.clone();
-        if !self.link.on_distinct_devices(peer, segs, &iov) || !self.may_advise(peer) {
+        if !self.link.on_distinct_devices(peer, segs, &iov) || !self.has_room_for_offers(peer) {
             return Some(request);
         }
         let Some(share) = self.link.pieces_open(peer) else { return Some(request) };
@@ -122,10 +123,8 @@ impl<L: RmaLink> Endpoint<L> {
             &mut frame,
             &Pieces { len, piece: len, slot: share.slot.into(), generation: share.generation.into() },
         );
-        for s in iov.iter() {
-            put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
-        }
-        self.tell_peer(peer, &frame);
+        put_segs(&mut frame, &iov);
+        self.send_or_queue(peer, &frame);
         self.invited.push((name, PATIENCE));
         None
     }
@@ -145,8 +144,8 @@ impl<L: RmaLink> Endpoint<L> {
             self.fin(peer, theirs, Status::Discarded, 0);
             return Ok(());
         }
-        self.ask_out(peer, name, theirs, about.len.get())?;
-        if !self.push_out(name, segs) {
+        self.accept_cts(peer, name, theirs, about.len.get())?;
+        if !self.start_put(name, segs) {
             if let Some(Request::Out(out)) = self.requests.get_mut(name) {
                 out.asked = None;
             }
@@ -156,7 +155,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Gets what invited senders did not come to.
-    pub(super) fn wait_for_the_invited(&mut self) -> usize {
+    pub(super) fn check_invitations(&mut self) -> usize {
         let mut n = 0;
         let mut invited = std::mem::take(&mut self.invited);
         invited.retain_mut(|(name, left)| {
@@ -171,7 +170,7 @@ impl<L: RmaLink> Endpoint<L> {
             let is_ours = self.link.pieces_claim(peer, share, true, 1).is_some();
             self.link.pieces_close(peer, share);
             if is_ours {
-                self.disinvite(*name);
+                self.take_back_invitation(*name);
                 n += 1;
             }
             false
@@ -182,19 +181,19 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Gets what its sender will not put; `false` if that was not invited.
-    fn disinvite(&mut self, name: u64) -> bool {
+    fn take_back_invitation(&mut self, name: u64) -> bool {
         let Some(Request::In(i)) = self.requests.get_mut(name) else { return false };
         let Some(invited) = i.invited.take() else { return false };
         i.placed = false;
         let (peer, want, iov, theirs) = (i.peer, i.want, i.iov.clone(), i.req);
-        if self.begin(name, Way::Get, peer, theirs, &invited.segs, &iov, want).is_err() {
-            self.ask(name, true);
+        if self.start_operation(name, Way::Get, peer, theirs, &invited.segs, &iov, want).is_err() {
+            self.send_cts(name, true);
         }
         true
     }
 
-    /// Nobody waits any more for the sender of this request to come to it, if it was invited.
-    pub(super) fn uninvite(&mut self, name: u64) {
+    /// The sender of this request is not waited for any more, if it was invited.
+    pub(super) fn end_invitation(&mut self, name: u64) {
         let Some(Request::In(In { peer, invited: Some(i), .. })) = self.requests.get_mut(name) else {
             return;
         };
@@ -203,14 +202,14 @@ impl<L: RmaLink> Endpoint<L> {
         self.invited.retain(|(n, _)| *n != name);
     }
 
-    /// Whether nobody else would see to it that a message comes in.
+    /// Whether messages come in only if this side goes on polling.
     pub(crate) fn is_inviting(&self) -> bool {
         !self.invited.is_empty()
     }
 
     /// Asks a peer for the bytes of a request that is in the pool: put into place, if the place is accessed by
     /// handles, or else in frames.
-    pub(super) fn ask(&mut self, name: u64, here: bool) {
+    pub(super) fn send_cts(&mut self, name: u64, here: bool) {
         let Some(Request::In(In { peer, iov, want, req, .. })) = self.requests.get_mut(name) else { return };
         let (peer, want, req, iov) = (*peer, *want, *req, iov.clone());
         let placed = here && self.export_later(peer, &iov);
@@ -219,29 +218,27 @@ impl<L: RmaLink> Endpoint<L> {
         put(&mut frame, &Head::new(WireOp::Cts, flags, segs as u16, req, name));
         put(&mut frame, &(want as u64).to_le_bytes());
         if placed {
-            for s in iov.iter() {
-                put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
-            }
+            put_segs(&mut frame, &iov);
             if let Some(Request::In(i)) = self.requests.get_mut(name) {
                 i.placed = true;
             }
         }
-        self.tell_peer(peer, &frame);
+        self.send_or_queue(peer, &frame);
     }
 
     /// Puts the payload of a request of ours where its taker says, if that can be.
-    pub(super) fn push_out(&mut self, name: u64, segs: &[Seg]) -> bool {
+    pub(super) fn start_put(&mut self, name: u64, segs: &[Seg]) -> bool {
         let Some(Request::Out(out)) = self.requests.get_mut(name) else { return false };
         let Some((theirs, want)) = out.asked else { return false };
         let (peer, iov) = (out.peer, out.iov.clone());
-        self.begin(name, Way::Put, peer, theirs, segs, &iov, want).is_ok()
+        self.start_operation(name, Way::Put, peer, theirs, segs, &iov, want).is_ok()
     }
 
     /// Answers a read by putting the bytes where they are wanted, if that can be.
-    pub(super) fn push_read(&mut self, segs: &[Seg], request: Serve) -> Option<Serve> {
+    pub(super) fn start_put_read(&mut self, segs: &[Seg], request: Serve) -> Option<Serve> {
         let (peer, len, iov, theirs) = (request.peer, request.len, request.iov.clone(), request.req);
         let name = self.requests.insert(Request::Serve(request));
-        if self.begin(name, Way::Put, peer, theirs, segs, &iov, len).is_ok() {
+        if self.start_operation(name, Way::Put, peer, theirs, segs, &iov, len).is_ok() {
             return None;
         }
         match self.requests.remove(name)? {
@@ -251,11 +248,11 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// A copy is over. One that failed is made up for by frames.
-    pub(super) fn copied(&mut self, core: &mut Core, copy: OpId, ok: bool) {
-        let Some(at) = self.copies.iter().position(|(c, _)| *c == copy) else { return };
-        let (_, name) = self.copies.swap_remove(at);
+    pub(super) fn operation_done(&mut self, core: &mut Core, copy: OpId, ok: bool) {
+        let Some(at) = self.in_flight.iter().position(|(c, _)| *c == copy) else { return };
+        let (_, name) = self.in_flight.swap_remove(at);
         match self.requests.get_mut(name) {
-            Some(Request::In(_)) if !ok => self.ask(name, false),
+            Some(Request::In(_)) if !ok => self.send_cts(name, false),
             Some(Request::In(_)) => {
                 if let Some(Request::In(i)) = self.requests.remove(name) {
                     self.fetched(core, i.peer, i.req, Status::Ok, i.len, i.then);
@@ -276,37 +273,37 @@ impl<L: RmaLink> Endpoint<L> {
                 }
             }
             // No device has a part in it.
-            Some(Request::Lent(_) | Request::Withdrawn(_)) | None => {}
+            Some(Request::CoopHelp(_) | Request::Withdrawn(_)) | None => {}
         }
     }
 
     /// Whether a copy is in flight for this request.
-    pub(super) fn is_copying(&self, name: u64) -> bool {
-        !self.copies.is_empty() && self.copies.iter().any(|(_, n)| *n == name)
+    pub(super) fn is_in_flight(&self, name: u64) -> bool {
+        !self.in_flight.is_empty() && self.in_flight.iter().any(|(_, n)| *n == name)
     }
 
     /// Ends all operations in flight: this endpoint is to be no more.
-    pub(crate) fn stop_copies(&mut self) {
-        for (copy, _) in std::mem::take(&mut self.copies) {
+    pub(crate) fn cancel_operations(&mut self) {
+        for (copy, _) in std::mem::take(&mut self.in_flight) {
             self.link.cancel(copy);
         }
     }
 
     /// The request is to be no more: the memory it was about is let go of.
-    pub(super) fn stop_copy(&mut self, name: u64) {
-        if !self.is_copying(name) {
+    pub(super) fn cancel_operation(&mut self, name: u64) {
+        if !self.is_in_flight(name) {
             return;
         }
-        for (copy, n) in std::mem::take(&mut self.copies) {
+        for (copy, n) in std::mem::take(&mut self.in_flight) {
             if n == name {
                 self.link.cancel(copy);
             } else {
-                self.copies.push((copy, n));
+                self.in_flight.push((copy, n));
             }
         }
     }
 
-    /// The memory that a stream reads from cannot be read: whoever waits for it hears of it.
+    /// The memory that a stream reads from cannot be read: the peer that waits for it is told.
     pub(super) fn stream_failed(&mut self, name: u64) {
         self.streams.retain(|s| *s != name);
         let (peer, theirs, status) = match self.requests.get_mut(name) {
@@ -335,11 +332,11 @@ impl<L: RmaLink> Endpoint<L> {
             Request::In(i) if i.placed || status != Status::Ok => {}
             _ => return Err(Malformed::Unfit),
         }
-        if self.is_copying(name) {
+        if self.is_in_flight(name) {
             return Err(Malformed::Unfit);
         }
-        self.uninvite(name);
-        if status == Status::Unsupported && self.disinvite(name) {
+        self.end_invitation(name);
+        if status == Status::Unsupported && self.take_back_invitation(name) {
             self.peer(peer).puts_not = true;
             return Ok(());
         }

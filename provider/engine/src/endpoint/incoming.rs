@@ -6,7 +6,7 @@ use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status,
 use super::Endpoint;
 use super::malformed::{Fields, Handled, Malformed, bytes_of, parse_rma, parse_segs};
 use super::peer::Fetches;
-use super::request::{Landing, Meta, Request, Then};
+use super::request::{MatchedRecv, Meta, Request, Then};
 use crate::core::{Body, Bound, Core, Message, Reached, RecvOp, unmoved};
 use crate::proto::Reach;
 use crate::types::*;
@@ -48,18 +48,18 @@ impl<L: RmaLink> Endpoint<L> {
             WireOp::Data => self.on_data(core, frame, &head),
             WireOp::Body => self.on_body(core, frame, &head),
             WireOp::Fin => self.on_fin(core, peer, &head),
-            WireOp::Hold => self.on_hold(peer, &head),
+            WireOp::Pause => self.on_pause(peer, &head),
             WireOp::Refused => self.on_refused(core, peer, &head),
             WireOp::Withdrawn => self.on_withdrawn(core, peer, &head),
             WireOp::Result => self.on_result(core, frame, &head),
-            WireOp::Shared => self.on_shared(core, peer, &head),
+            WireOp::CoopDone => self.on_coop_done(core, peer, &head),
             WireOp::Cts
             | WireOp::Handle
             | WireOp::WriteRts
             | WireOp::Read
             | WireOp::Atomic
-            | WireOp::Share
-            | WireOp::Lend
+            | WireOp::CoopFetch
+            | WireOp::CoopRma
             | WireOp::Invite => self.on_long(core, frame, &head, op, flags),
         }
     }
@@ -79,8 +79,8 @@ impl<L: RmaLink> Endpoint<L> {
             WireOp::WriteRts => self.on_write_rts(core, peer, head, flags, fields),
             WireOp::Read => self.on_read(core, peer, head, flags, fields),
             WireOp::Atomic => self.on_atomic(core, frame, head, flags, fields),
-            WireOp::Share => self.on_share(core, peer, head, fields),
-            WireOp::Lend => self.on_lend(core, peer, head, fields),
+            WireOp::CoopFetch => self.on_coop_fetch(core, peer, head, fields),
+            WireOp::CoopRma => self.on_coop_rma(core, peer, head, fields),
             WireOp::Invite => self.on_invite(peer, head, fields),
             _ => Err(Malformed::Op),
         }
@@ -98,21 +98,21 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The buffer of the oldest receive a message fits.
-    fn matched(&mut self, core: &mut Core, meta: &Meta) -> Option<Landing> {
+    fn matched(&mut self, core: &mut Core, meta: &Meta) -> Option<MatchedRecv> {
         let matcher = core.rxs.get_mut(self.rx.at())?.matcher(meta.tagged);
         let at = matcher.find_posted(meta.src, meta.tag)?;
         // Taken out while the buffer is looked at; a multi-receive buffer with room left stays.
         let is_multi = matcher.found_posted(at)?.multi.is_some();
         if !is_multi {
             let recv = matcher.unpost(at)?;
-            return Some(self.landing(core, &recv, meta).0);
+            return Some(self.matched_recv(core, &recv, meta).0);
         }
         let recv = matcher.found_posted(at)?.clone();
-        let (landing, spent) = self.landing(core, &recv, meta);
+        let (matched, spent) = self.matched_recv(core, &recv, meta);
         if spent {
             core.rxs.get_mut(self.rx.at())?.matcher(meta.tagged).unpost(at);
         }
-        Some(landing)
+        Some(matched)
     }
 
     fn on_eager(&mut self, core: &mut Core, frame: &Frame, head: &Head, flags: Flags) -> Handled {
@@ -128,15 +128,15 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let len = frame.len - off;
         let meta = self.meta(frame.from, head, flags, len);
-        if let Some(landing) = self.matched(core, &meta) {
-            let want = len.min(landing.room);
-            let ok = self.link.copy_out(frame, off, &landing.iov, 0, want) == want;
-            self.delivered(core, meta.peer, ack, landing, len, ok);
+        if let Some(matched) = self.matched(core, &meta) {
+            let want = len.min(matched.room);
+            let ok = self.link.copy_out(frame, off, &matched.iov, 0, want) == want;
+            self.delivered(core, meta.peer, ack, matched, len, ok);
             return Ok(());
         }
         let mut held = core.buffer(len);
         self.link.read(frame, off, &mut held);
-        self.hold(core, meta, ack, Body::Held(held));
+        self.keep_unexpected(core, meta, ack, Body::Held(held));
         Ok(())
     }
 
@@ -146,14 +146,14 @@ impl<L: RmaLink> Endpoint<L> {
         core: &mut Core,
         peer: PeerId,
         ack: Option<u64>,
-        landing: Landing,
+        matched: MatchedRecv,
         len: usize,
         ok: bool,
     ) {
         if let Some(req) = ack {
             self.fin(peer, req, if ok { Status::Ok } else { Status::Io }, len);
         }
-        self.land(core, landing, len, (!ok).then_some(Error::Io));
+        self.complete_recv(core, matched, len, (!ok).then_some(Error::Io));
     }
 
     fn on_rts(
@@ -175,35 +175,35 @@ impl<L: RmaLink> Endpoint<L> {
         let meta = self.meta(peer, head, flags, len);
         let req = offer.req.get();
         match self.matched(core, &meta) {
-            Some(landing) => self.fetch(core, peer, req, &segs, direct, len, Then::Recv(landing)),
-            None => self.hold(core, meta, None, Body::Offered { req, segs, direct }),
+            Some(matched) => self.fetch(core, peer, req, &segs, direct, len, Then::Recv(matched)),
+            None => self.keep_unexpected(core, meta, None, Body::Offered { req, segs, direct }),
         }
         Ok(())
     }
 
     /// Gives a waiting message to a receive that has just been posted.
     pub(crate) fn accept(&mut self, core: &mut Core, message: Message, recv: &RecvOp) -> bool {
-        self.unhold(core, &message);
+        self.take_unexpected(core, &message);
         let Message { peer, src, tagged, tag, data, len, ack, body, .. } = message;
-        let (landing, spent) = self.landing(core, recv, &Meta { peer, src, tagged, tag, data, len });
+        let (matched, spent) = self.matched_recv(core, recv, &Meta { peer, src, tagged, tag, data, len });
         match body {
             Body::Held(bytes) => {
-                let want = len.min(landing.room);
-                let ok = hmem::write(&landing.iov, 0, &bytes[..want]) == want;
+                let want = len.min(matched.room);
+                let ok = hmem::write(&matched.iov, 0, &bytes[..want]) == want;
                 core.give_back(bytes);
-                self.delivered(core, peer, ack, landing, len, ok);
+                self.delivered(core, peer, ack, matched, len, ok);
             }
             Body::Offered { req, segs, direct } => {
-                self.fetch(core, peer, req, &segs, direct, len, Then::Recv(landing));
+                self.fetch(core, peer, req, &segs, direct, len, Then::Recv(matched));
             }
-            Body::Withdrawn => self.land(core, landing, 0, Some(Error::Cancelled)),
+            Body::Withdrawn => self.complete_recv(core, matched, 0, Some(Error::Cancelled)),
         }
         spent
     }
 
     /// Throws a waiting message away; to its sender it has been received.
     pub(crate) fn discard(&mut self, core: &mut Core, message: Message) {
-        self.unhold(core, &message);
+        self.take_unexpected(core, &message);
         match message.body {
             Body::Held(bytes) => {
                 core.give_back(bytes);
@@ -223,14 +223,14 @@ impl<L: RmaLink> Endpoint<L> {
         }
         match self.named(peer, name)? {
             // What we share ourselves is done when we say so.
-            Request::Out(out) if out.shared.as_ref().is_none_or(|p| !p.is_owner()) => {}
+            Request::Out(out) if out.coop.as_ref().is_none_or(|p| !p.is_owner()) => {}
             Request::In(_) => return self.on_fin_in(core, peer, head),
             _ => return Err(Malformed::Unfit),
         }
-        self.stop_copy(name);
+        self.cancel_operation(name);
         let Some(Request::Out(out)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
         self.streams.retain(|s| *s != name);
-        self.shares.retain(|s| *s != name);
+        self.coop_queue.retain(|s| *s != name);
         if !self.kept.is_empty() {
             self.kept.remove(&name);
         }
@@ -420,7 +420,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let mut old = Vec::new();
         let mut cntrs = Bound::new();
-        let most = self.peer(frame.from).limits.max_frame - Head::LEN;
+        let most = self.peer(frame.from).limits.max_frame() - Head::LEN;
         let outcome = core.reach(segs, want).and_then(|reached| {
             let (op, datatype) = (
                 op.ok_or(Status::Unsupported)?,
@@ -465,7 +465,7 @@ impl<L: RmaLink> Endpoint<L> {
             let mut answer = Vec::with_capacity(Head::LEN + old.len());
             put(&mut answer, &Head::new(WireOp::Result, Flags::empty(), 0, head.tag.get(), 0));
             answer.extend_from_slice(&old);
-            self.tell_peer(peer, &answer);
+            self.send_or_queue(peer, &answer);
         } else {
             self.fin(peer, head.tag.get(), status, 0);
         }

@@ -1,16 +1,17 @@
 //! Messages injected from a device's memory.
 //!
-//! Who injects may change the buffer at once, so that the bytes have to leave it before the call returns,
+//! The buffer of an injected message may change at once, so that the bytes have to leave it before the call returns,
 //! and to bring them to the host for that is one copy too many where the message goes to a device. So it is
 //! offered (`Rts`), and the call waits for as long as it takes a receiver that polls to say where the
-//! message goes: then our device puts it there, and the call returns when that is over, which is in nobody
-//! else's hands. If nobody says so, the bytes follow unasked (`Body`), and the receiver can take them
+//! message goes: then our device puts it there, and the call returns when that is over, which depends on
+//! no peer. If no answer comes, the bytes follow unasked (`Body`), and the receiver can take them
 //! without us, as it can what was injected from the host. A peer that did not answer in time, or whose
 //! buffers are not on a device, is not waited for again too soon.
 
-use wire::{Flags, Head, Op as WireOp, Status, put};
+use wire::{Flags, Head, Op as WireOp, Status};
 
 use super::Endpoint;
+use super::header::frame;
 use super::malformed::{Handled, Malformed};
 use super::request::{Done, Followed, In, Out, Request, Then};
 use crate::core::{Body, Core, Spans};
@@ -20,14 +21,6 @@ use link_api::{Frame, PeerId, RmaLink};
 /// Polls for which the receiver is waited for: a few microseconds, a third of what the copy takes that its
 /// answer saves.
 const PATIENCE: u32 = 256;
-
-/// A frame that is kept: its bytes are no application's.
-pub(super) fn frame(head: &Head, payload: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(Head::LEN + payload.len());
-    put(&mut frame, head);
-    frame.extend_from_slice(payload);
-    frame
-}
 
 impl<L: RmaLink> Endpoint<L> {
     /// Injects a message that is not longer than any frame.
@@ -59,7 +52,7 @@ impl<L: RmaLink> Endpoint<L> {
             let (asked, done) = (out.asked, out.done);
             match asked {
                 Some(_) if done > 0 || self.streams.contains(&name) => return false,
-                Some(_) if !self.is_copying(name) => return true,
+                Some(_) if !self.is_in_flight(name) => return true,
                 Some(_) => {}
                 None if patience == 0 => return false,
                 None => patience -= 1,
@@ -91,13 +84,13 @@ impl<L: RmaLink> Endpoint<L> {
                 }
             }
             None => {
-                self.tell_peer(peer, &frame(&Head::new(WireOp::Body, Flags::empty(), 0, name, 0), &bytes))
+                self.send_or_queue(peer, &frame(&Head::new(WireOp::Body, Flags::empty(), 0, name, 0), &bytes))
             }
             Some((theirs, _)) => {
-                let most = self.peer(peer).limits.max_frame - Head::LEN;
+                let most = self.peer(peer).limits.max_frame() - Head::LEN;
                 for (at, part) in (from..).step_by(most).zip(bytes.chunks(most)) {
                     let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, at as u64);
-                    self.tell_peer(peer, &frame(&head, part));
+                    self.send_or_queue(peer, &frame(&head, part));
                 }
             }
         }
@@ -142,11 +135,11 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Into the buffer that was found for it while they were on their way.
     fn take_body(&mut self, core: &mut Core, frame: &Frame, name: u64, len: usize) -> Handled {
-        if self.is_copying(name) {
+        if self.is_in_flight(name) {
             return Err(Malformed::Unfit);
         }
         let Some(Request::In(i)) = self.requests.get_mut(name) else { return Err(Malformed::NoRequest) };
-        let is_apt = i.len == len && i.got == 0 && i.shared.is_none() && i.invited.is_none();
+        let is_apt = i.len == len && i.got == 0 && i.coop.is_none() && i.invited.is_none();
         if !is_apt || !matches!(i.then, Then::Recv(_)) {
             return Err(Malformed::Unfit);
         }

@@ -6,6 +6,7 @@ mod coop;
 mod coop_copy;
 mod gone;
 mod handles;
+mod header;
 mod incoming;
 mod inject;
 mod malformed;
@@ -46,28 +47,28 @@ pub(crate) struct Endpoint<L> {
     /// Requests with frames to send.
     streams: VecDeque<u64>,
     /// Requests of which we have pieces to copy.
-    shares: VecDeque<u64>,
-    /// Pieces of shared transfers taken in this progress call.
-    taken: usize,
-    /// Something large was begun, and nobody waited for anything since.
+    coop_queue: VecDeque<u64>,
+    /// Pieces of cooperative copies taken in this progress call.
+    pieces_taken: usize,
+    /// Something large was begun, and no call of progress was made since.
     posting: bool,
-    /// Copies in flight, and the request each is for.
-    copies: Vec<(OpId, u64)>,
+    /// Operations by handles in flight, and the request each is for.
+    in_flight: Vec<(OpId, u64)>,
     /// Requests whose sender is invited, and for how many polls more it is left to that.
     invited: Vec<(u64, u16)>,
     /// Peers with a backlog.
-    lagging: Vec<PeerId>,
+    with_backlog: Vec<PeerId>,
     /// A peer whose path is to be logged.
     pub(crate) unlogged_path: Option<PeerId>,
     /// Operations that may be under way to one peer.
     depth: u32,
     /// Bytes of messages sent since the last progress, see `bound`.
-    unheard: usize,
+    bytes_since_progress: usize,
     /// Injected messages that were only offered: their bytes, by request.
     kept: Map<u64, Vec<u8>>,
-    /// How many peers were told to hold back.
-    stopped: u32,
-    /// Requests from which on it is looked whose they are.
+    /// How many peers were told to pause.
+    paused_peers: u32,
+    /// How many requests there may be before they are counted by peer.
     many: usize,
     /// Requests whose memory was taken back, and from which peer.
     revoked: Vec<(u64, PeerId)>,
@@ -95,17 +96,17 @@ impl<L: RmaLink> Endpoint<L> {
             route: Vec::new(),
             requests: Pool::with_capacity(64),
             streams: VecDeque::new(),
-            shares: VecDeque::new(),
-            taken: 0,
+            coop_queue: VecDeque::new(),
+            pieces_taken: 0,
             posting: false,
-            copies: Vec::new(),
+            in_flight: Vec::new(),
             invited: Vec::new(),
-            lagging: Vec::new(),
+            with_backlog: Vec::new(),
             unlogged_path: None,
             depth: bound::DEPTH,
-            unheard: 0,
+            bytes_since_progress: 0,
             kept: Map::default(),
-            stopped: 0,
+            paused_peers: 0,
             many: bound::MANY,
             revoked: Vec::new(),
         }

@@ -1,15 +1,15 @@
 //! RMA that needs nothing of its target.
 //!
-//! Peers see each other's registrations ([`Link::exposed`]). So a read, and a write that is large or
+//! Peers see each other's registrations ([`RmaLink::published`]). So a read, and a write that is large or
 //! that is to be delivered when it completes, is one direct copy, made in the call that posts it. A
 //! small write goes into a frame, which takes no time at all; since the registration allows it, it
 //! completes at once, too.
 //!
-//! What is so large that both had better copy is shared (`share.rs`): the target copies pieces while it
+//! What is so large that both had better copy is copied cooperatively (`coop.rs`): the target copies pieces while it
 //! is there, and the initiator copies what it does not.
 //!
 //! What a target has to see (remote CQ data, counters), what is asked for in order, and what cannot be
-//! reached directly goes the way of frames. So does what is posted behind a frame that nobody will
+//! reached directly goes the way of frames. So does what is posted behind a frame that the target does not
 //! answer, until a later one has been answered: it would overtake the former.
 
 use hmem::total;
@@ -33,7 +33,7 @@ fn place(memory: &Region, addr: u64, len: u64, write: bool) -> Option<Seg> {
 }
 
 impl<L: RmaLink> Endpoint<L> {
-    /// Whether the target need not see an access: it is in no order, and nobody there is told of it.
+    /// Whether the target need not see an access: it is in no order, and reports nothing there.
     pub(super) fn is_one_sided(&self, core: &Core, op: &Rma<'_>) -> bool {
         !core.config.rma_order
             && op.data.is_none()
@@ -58,7 +58,7 @@ impl<L: RmaLink> Endpoint<L> {
         let is_done = match plan {
             Plan::OneSidedFrame => self.write_unacked(peer, op, seg),
             Plan::Cooperative(cut) => {
-                let begun = self.share_rma(core, peer, op, (there, version), cut, *done);
+                let begun = self.coop_rma(core, peer, op, (there, version), cut, *done);
                 return if begun { Ok(()) } else { Err(Tried::COOPERATIVE) };
             }
             _ if op.write => self.link.put(peer, grant, &[there], 0, op.iov, 0, len).is_ok(),
@@ -83,17 +83,17 @@ impl<L: RmaLink> Endpoint<L> {
         bytes[Head::LEN..].copy_from_slice(seg.as_bytes());
         let sent = self.link.send(peer, &bytes, op.iov, 0, total(op.iov)).is_ok();
         if sent {
-            self.loosen(peer);
+            self.sent_unacked(peer);
         }
         sent
     }
 
-    /// A frame went out that accesses memory and that nobody will answer.
-    pub(super) fn loosen(&mut self, peer: PeerId) {
+    /// A frame was sent that accesses memory and that is not answered.
+    pub(super) fn sent_unacked(&mut self, peer: PeerId) {
         let state = self.peer(peer);
         state.posted += 1;
-        state.loose = state.posted;
-        state.unanswered += 1;
+        state.last_unacked_seq = state.posted;
+        state.unacked += 1;
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) enum Fetches {
 }
 
 /// Messages a sender is given ahead: one to copy, and one to go on with.
-pub(super) const GIVEN: usize = 2;
+pub(super) const MOST_DELEGATED: usize = 2;
 
 /// Most messages after one that was waited for in vain that are not.
 const WARY: u8 = 63;
@@ -53,7 +53,7 @@ pub(crate) struct Peer {
     /// What the way to it can do, as far as that has not turned out otherwise.
     pub(super) limits: Limits,
     /// A message of fewer bytes may be sent eagerly with nothing else to look at: none while frames wait in the
-    /// backlog, while the peer holds back, or before its path is in the log.
+    /// backlog, while the peer is short of room, or before its path is in the log.
     plain_below: usize,
     /// Frames that found no room; they must go before anything else. And how much that is.
     backlog: VecDeque<Vec<u8>>,
@@ -61,22 +61,22 @@ pub(crate) struct Peer {
     /// Bytes that messages of it take up which wait to be received; and whether it was told to hold
     /// back, or has told us.
     pub(super) waiting: usize,
-    pub(super) stopped: bool,
-    holds: bool,
+    pub(super) pause_sent: bool,
+    paused: bool,
     /// Operations started here that it has yet to answer.
     pub(super) outstanding: u32,
     /// Frames sent to it that it answers, or that change its memory; and which of these was the last
     /// that it does not answer, unless one behind it has been answered.
     pub(super) posted: u64,
-    pub(super) loose: u64,
+    pub(super) last_unacked_seq: u64,
     /// How many it was not to answer, and has not refused.
-    pub(super) unanswered: u64,
+    pub(super) unacked: u64,
     /// Those of them that are RMA by rendezvous.
     pub(super) large: u32,
     /// Whether it is worth while to have it copy its part of large transfers.
     pub(super) helper: Helper,
     /// What it was given to copy whole, as far as it has not been seen to begin.
-    pub(super) given: ArrayVec<PieceCounter, GIVEN>,
+    pub(super) delegated: ArrayVec<PieceCounter, MOST_DELEGATED>,
     pub(super) fetches: Fetches,
     /// It could not put what it was invited to, so it is not asked again.
     pub(super) puts_not: bool,
@@ -87,7 +87,7 @@ pub(crate) struct Peer {
     /// It ended, or could not be reached, when that was last known; it may have come back since.
     pub(super) gone: Option<Gone>,
     /// It is tried to reach it, for the receives posted that name it.
-    pub(super) sought: bool,
+    pub(super) connecting: bool,
     /// The link knows that receives wait for it, or that it was there.
     pub(super) expected: bool,
     /// Entries of the address vector that lead to it.
@@ -104,21 +104,21 @@ impl Peer {
             backlog: VecDeque::new(),
             owed: 0,
             waiting: 0,
-            stopped: false,
-            holds: false,
+            pause_sent: false,
+            paused: false,
             outstanding: 0,
             posted: 0,
-            loose: 0,
-            unanswered: 0,
+            last_unacked_seq: 0,
+            unacked: 0,
             large: 0,
             helper: Helper::default(),
-            given: ArrayVec::new(),
+            delegated: ArrayVec::new(),
             fetches: Fetches::Unknown,
             puts_not: false,
             promptness: Promptness::default(),
             path_logged: false,
             gone: None,
-            sought: false,
+            connecting: false,
             expected: false,
             routes: 0,
         }
@@ -144,7 +144,7 @@ impl Peer {
 
     /// To be called after each change of what `plain_below` depends on.
     fn update_plain(&mut self) {
-        let clear = self.path_logged && !self.holds && self.backlog.is_empty();
+        let clear = self.path_logged && !self.paused && self.backlog.is_empty();
         self.plain_below = if clear { self.limits.eager.saturating_add(1) } else { 0 };
     }
 
@@ -170,12 +170,12 @@ impl Peer {
     }
 
     /// Whether the peer has said that messages had better not be sent for now.
-    pub(super) fn holds(&self) -> bool {
-        self.holds
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused
     }
 
-    pub(super) fn set_holds(&mut self, on: bool) {
-        self.holds = on;
+    pub(super) fn set_paused(&mut self, on: bool) {
+        self.paused = on;
         self.update_plain();
     }
 
@@ -201,7 +201,7 @@ impl Peer {
     pub(super) fn reset_channel(&mut self, path: &Path) {
         self.backlog.clear();
         self.owed = 0;
-        self.holds = false;
+        self.paused = false;
         self.limits = Limits::new(path);
         self.update_plain();
     }
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_late_is_waited_for_less_and_less_and_never_not_at_all() {
+    fn the_wait_for_a_late_receiver_backs_off_and_is_tried_again() {
         let mut promptness = Promptness::default();
         let mut gaps = Vec::new();
         for _ in 0..9 {

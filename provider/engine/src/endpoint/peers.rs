@@ -24,7 +24,7 @@ impl From<Gone> for Error {
 
 impl<L: RmaLink> Endpoint<L> {
     /// The address vector got an entry. `first` is the first index of the same address.
-    pub(crate) fn learn(&mut self, core: &mut Core, at: FiAddr, addr: &Addr, first: FiAddr) {
+    pub(crate) fn add_route(&mut self, core: &mut Core, at: FiAddr, addr: &Addr, first: FiAddr) {
         let peer = self.link.peer(addr);
         let slot = at as usize;
         if self.route.len() <= slot {
@@ -41,7 +41,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The address vector lost an entry; `next` is what the address is called now.
-    pub(crate) fn forget(&mut self, core: &mut Core, at: FiAddr, next: FiAddr) {
+    pub(crate) fn remove_route(&mut self, core: &mut Core, at: FiAddr, next: FiAddr) {
         if let Some(peer) = self.route.get_mut(at as usize).and_then(Option::take) {
             self.relabel(core, peer, next);
             let state = self.peer(peer);
@@ -73,13 +73,13 @@ impl<L: RmaLink> Endpoint<L> {
     pub(super) fn peer(&mut self, peer: PeerId) -> &mut Peer {
         let at = peer.0 as usize;
         if at >= self.peers.len() {
-            self.meet(at);
+            self.add_peers(at);
         }
         &mut self.peers[at]
     }
 
     #[cold]
-    fn meet(&mut self, at: usize) {
+    fn add_peers(&mut self, at: usize) {
         while self.peers.len() <= at {
             let path = self.link.path(PeerId(self.peers.len() as u32));
             self.peers.push(Peer::new(&path));
@@ -87,7 +87,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Writes a line on the path to a peer, once there is one.
-    pub(crate) fn tell(&mut self, peer: PeerId) {
+    pub(crate) fn log_path(&mut self, peer: PeerId) {
         if !self.peer(peer).mark_path_logged() || !log::log_enabled!(log::Level::Info) {
             return;
         }
@@ -98,42 +98,42 @@ impl<L: RmaLink> Endpoint<L> {
             self.link.peer_addr(peer),
             self.link.describe(peer),
             limits.eager,
-            limits.max_frame
+            limits.max_frame()
         );
     }
 
-    /// A peer is gone, or will be deaf and dumb from now on: whatever depended on it fails.
+    /// A peer is gone, or its channel is closed: what depended on it fails.
     #[cold]
     pub(super) fn closed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
         let err = Error::from(why);
         let path = self.link.path(peer);
         let state = self.peer(peer);
         state.reset_channel(&path);
-        let stopped = std::mem::take(&mut state.stopped);
+        let stopped = std::mem::take(&mut state.pause_sent);
         state.fetches = Fetches::Unknown;
         state.puts_not = false;
         state.promptness = Promptness::default();
         state.helper = Helper::default();
-        state.given.clear();
-        state.loose = 0;
-        state.unanswered = 0;
+        state.delegated.clear();
+        state.last_unacked_seq = 0;
+        state.unacked = 0;
         state.gone = Some(why);
-        state.sought = false;
+        state.connecting = false;
         state.expected = false;
-        self.stopped -= u32::from(stopped);
+        self.paused_peers -= u32::from(stopped);
         log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
-        self.lagging.retain(|p| *p != peer);
+        self.with_backlog.retain(|p| *p != peer);
         let mine = self.requests.names(|r| r.peer() == peer);
         self.streams.retain(|name| !mine.contains(name));
-        self.shares.retain(|name| !mine.contains(name));
+        self.coop_queue.retain(|name| !mine.contains(name));
         self.invited.retain(|(name, _)| !mine.contains(name));
         for name in mine {
-            self.stop_copy(name);
+            self.cancel_operation(name);
             self.kept.remove(&name);
             match self.requests.remove(name) {
                 Some(Request::Out(out)) => self.finish_out(core, &out, Some(err)),
-                Some(Request::In(In { then: Then::Recv(landing), .. })) => {
-                    self.land(core, landing, 0, Some(err))
+                Some(Request::In(In { then: Then::Recv(matched), .. })) => {
+                    self.complete_recv(core, matched, 0, Some(err))
                 }
                 _ => {}
             }
@@ -141,7 +141,7 @@ impl<L: RmaLink> Endpoint<L> {
         let ep = self.id;
         let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
         rx.claimed.retain(|(_, m)| !(m.ep == ep && m.peer == peer && m.is_offered()));
-        // Whoever comes after it under the same name has not asked for these answers.
+        // Its successor under the same name has not asked for these answers.
         for (_, m) in rx.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
             m.ack = None;
         }
@@ -166,7 +166,7 @@ impl<L: RmaLink> Endpoint<L> {
             return;
         }
         if !self.requests.any(|r| r.peer() == peer) {
-            self.lagging.retain(|p| *p != peer);
+            self.with_backlog.retain(|p| *p != peer);
             self.revoked.retain(|(_, p)| *p != peer);
             self.link.forget(peer);
             let path = self.link.path(peer);

@@ -1,5 +1,5 @@
-//! Frames without frills, which nearly all are: a message for one buffer that nobody else has a word
-//! in, a write to one place. They go straight, with nothing built on the way.
+//! The short way for what nearly all frames are: a message for one posted buffer of host memory, a write to one
+//! place. They go straight, with nothing built on the way.
 //!
 //! Each function answers `None`, and has done nothing, where a frame is of another sort or something
 //! is wrong with it: then the general way takes it, and finds out what.
@@ -86,25 +86,25 @@ impl<L: RmaLink> Endpoint<L> {
     /// What a call of progress does that finds nothing, or a message of the plainest sort: what there is
     /// to tell of that does not go into the queue `cq`, which is empty.
     #[inline(always)]
-    pub(crate) fn look(&mut self, core: &mut Core, cq: CqId) -> Look {
+    pub(crate) fn poll_fast(&mut self, core: &mut Core, cq: CqId) -> PollFast {
         if self.has_chores() {
-            return Look::Unknown;
+            return PollFast::Unknown;
         }
-        self.unheard = 0;
+        self.bytes_since_progress = 0;
         self.posting = false;
         let frame = match self.link.poll_frame() {
-            PollFrame::Nothing => return Look::Nothing,
-            PollFrame::Unknown => return Look::Unknown,
+            PollFrame::Nothing => return PollFast::Nothing,
+            PollFrame::Unknown => return PollFast::Unknown,
             PollFrame::Frame(frame) => frame,
         };
         if self.rx_cq == Some(cq) {
-            if let Some(entry) = self.plainest(core, &frame) {
+            if let Some(entry) = self.receive_fast(core, &frame) {
                 self.link.release(frame);
-                return Look::Message(entry);
+                return PollFast::Message(entry);
             }
         }
         self.take_in(core, frame);
-        Look::Other
+        PollFast::Other
     }
 
     #[inline(never)]
@@ -115,7 +115,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Receives a message for the oldest receive, if it takes no more than to copy it and to tell of it.
     #[inline(always)]
-    fn plainest(&mut self, core: &mut Core, frame: &Frame) -> Option<Completion> {
+    fn receive_fast(&mut self, core: &mut Core, frame: &Frame) -> Option<Completion> {
         const WITH: Flags = Flags::TAGGED.union(Flags::CQ_DATA);
         let head: Head = zerocopy::transmute!(self.link.peek::<{ Head::LEN }>(frame)?);
         let flags = head.flags()?;

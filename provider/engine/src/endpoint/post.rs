@@ -1,10 +1,11 @@
 //! Operations the application starts.
 
 use hmem::{Span, total};
-use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg};
+use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, Seg};
 
 use super::Endpoint;
-use super::bound::{EACH, UNHEARD};
+use super::bound::{MESSAGE_COST, MOST_SINCE_PROGRESS};
+use super::header::{Header, push};
 use super::peer::Fetches;
 use super::request::{Done, Out, Request};
 use crate::core::{Core, Spans, Tally};
@@ -22,19 +23,9 @@ impl From<Refused> for Error {
     }
 }
 
-/// A frame header, built where it is used.
-pub(super) type Header =
-    arrayvec::ArrayVec<u8, { Head::LEN + 8 + MAX_SEGS * size_of::<RmaSeg>() + MAX_SEGS * size_of::<Seg>() }>;
-
-#[inline]
-pub(super) fn push<T: zerocopy::IntoBytes + zerocopy::Immutable + ?Sized>(h: &mut Header, part: &T) {
-    let fits = h.try_extend_from_slice(part.as_bytes());
-    debug_assert!(fits.is_ok(), "a header longer than any");
-}
-
 impl<L: RmaLink> Endpoint<L> {
-    /// Sends a message without frills: one buffer that fits its frame, which nobody waits to hear
-    /// of, to a peer that nothing else waits for. What nearly every message is. `false`: it is
+    /// Sends a message without frills: one buffer that fits its frame, of which no delivery is
+    /// to be reported, to a peer that nothing else waits for. What nearly every message is. `false`: it is
     /// another sort, or did not find room.
     #[inline(always)]
     pub(crate) fn send_plain(&mut self, core: &mut Core, span: Span, op: &Send<'_>) -> bool {
@@ -45,7 +36,8 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(&Some(peer)) = self.route.get(op.to as usize) else { return false };
         let clear = self.peers.get(peer.0 as usize).is_some_and(|p| p.takes_plain(len));
         let report = op.flags.contains(OpFlags::COMPLETION);
-        if !clear || self.unheard >= UNHEARD || (report && core.is_full(self.tx_cq)) {
+        if !clear || self.bytes_since_progress >= MOST_SINCE_PROGRESS || (report && core.is_full(self.tx_cq))
+        {
             return false;
         }
         let (mut flags, mut what, mut tag, mut data) = (Flags::empty(), What::SEND | What::MSG, 0, 0);
@@ -60,7 +52,7 @@ impl<L: RmaLink> Endpoint<L> {
         if self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), &[span], 0, len).is_err() {
             return false;
         }
-        self.unheard += len + EACH;
+        self.bytes_since_progress += len + MESSAGE_COST;
         core.count(self.cntrs.send, false);
         if report {
             let (ctx, buf, src, err, olen) = (op.ctx, 0, ADDR_UNSPEC, None, 0);
@@ -103,7 +95,7 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(peer)
     }
 
-    /// Whether somebody will want to know when the operation is done.
+    /// Whether a completion or a counter tells when the operation is done.
     fn is_watched(&self, cntr: Option<CntrId>, flags: OpFlags, tally: Tally) -> bool {
         flags.contains(OpFlags::COMPLETION) || (tally.endpoint && cntr.is_some()) || tally.also.is_some()
     }
@@ -140,8 +132,8 @@ impl<L: RmaLink> Endpoint<L> {
         when.set(When::DELIVERY, flags.contains(OpFlags::DELIVERY));
         when.set(When::IN_A_ROW, self.posting);
         let state = self.peer(peer);
-        when.set(When::PAUSED, state.holds());
-        when.set(When::BEHIND_UNACKED, state.loose > 0);
+        when.set(When::PAUSED, state.is_paused());
+        when.set(When::BEHIND_UNACKED, state.last_unacked_seq > 0);
         when.set(When::HELPED, state.helper.can());
         let is_large = len > state.limits.eager;
         self.posting |= is_large && !when.contains(When::INJECT);
@@ -149,7 +141,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     pub(crate) fn send(&mut self, core: &mut Core, op: &Send<'_>, tally: Tally) -> Result<(), Error> {
-        if self.unheard >= UNHEARD {
+        if self.bytes_since_progress >= MOST_SINCE_PROGRESS {
             self.progress(core, None);
         }
         let peer = self.gate(core, op.to, op.flags)?;
@@ -201,7 +193,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
         self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len)?;
-        self.unheard += len + EACH;
+        self.bytes_since_progress += len + MESSAGE_COST;
         self.finish(core, &done_as, len, None);
         Ok(())
     }
@@ -241,7 +233,7 @@ impl<L: RmaLink> Endpoint<L> {
         let watched = self.is_watched(cntr, op.flags, tally);
         let mut when = self.when(peer, op.flags, len);
         when.set(When::ONE_SIDED, watched && self.is_one_sided(core, op));
-        let delegate = when.contains(When::IN_A_ROW) && Cut::is_delegable(len) && self.is_idle(peer);
+        let delegate = when.contains(When::IN_A_ROW) && Cut::is_delegable(len) && self.may_delegate(peer);
         when.set(When::DELEGATE, delegate);
         let role = if op.write { Role::Write } else { Role::Read };
         let mut choice = proto::Op::new(role, len, op.iov, when);
@@ -275,7 +267,7 @@ impl<L: RmaLink> Endpoint<L> {
         let mut header = Header::new();
         rma_head(&mut header, WireOp::Write, flags, op, &[], 0);
         self.link.send(peer, &header, op.iov, 0, len)?;
-        self.loosen(peer);
+        self.sent_unacked(peer);
         Ok(())
     }
 
@@ -317,7 +309,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let body_len = total(&body);
         // The values come back in one frame, too, even if none went there.
-        if body_len.max(len) + Head::LEN + size_of_val(op.remote) > self.peer(peer).limits.max_frame {
+        if body_len.max(len) + Head::LEN + size_of_val(op.remote) > self.peer(peer).limits.max_frame() {
             return Err(Error::TooBig);
         }
         let report = op.flags.contains(OpFlags::COMPLETION);
@@ -338,7 +330,7 @@ impl<L: RmaLink> Endpoint<L> {
             let mut header = Header::new();
             head(flags, 0, &mut header);
             self.link.send(peer, &header, &body, 0, body_len)?;
-            self.loosen(peer);
+            self.sent_unacked(peer);
             return Ok(());
         }
         let out = Out::new(peer, Spans::from(op.result), len, done_as);

@@ -18,9 +18,9 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline]
     pub(crate) fn progress(&mut self, core: &mut Core, enough: Option<(CqId, usize)>) -> usize {
         let mut n = 0;
-        self.unheard = 0;
+        self.bytes_since_progress = 0;
         self.posting = false;
-        self.taken = 0;
+        self.pieces_taken = 0;
         let standing = |core: &Core| enough.map_or(0, |(cq, _)| core.standing(cq));
         let most = enough.map_or(usize::MAX, |(_, most)| most);
         while n < BUDGET {
@@ -39,7 +39,7 @@ impl<L: RmaLink> Endpoint<L> {
                     continue;
                 }
                 Some(Event::Done(copy, ok)) => {
-                    self.copied(core, copy, ok);
+                    self.operation_done(core, copy, ok);
                     n += 1;
                     continue;
                 }
@@ -57,7 +57,7 @@ impl<L: RmaLink> Endpoint<L> {
                     None => break,
                 }
             }
-            // Who waits for that queue is better served now than after another round.
+            // A caller that waits for that queue is better served now than after another round.
             if standing(core) > 0 {
                 break;
             }
@@ -69,28 +69,29 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline(always)]
     pub(super) fn has_chores(&self) -> bool {
         // One question, since it is asked all the time.
-        let waiting = self.lagging.len() | self.streams.len() | self.shares.len() | self.revoked.len();
-        (waiting | self.invited.len() | self.stopped as usize) != 0
+        let waiting =
+            self.with_backlog.len() | self.streams.len() | self.coop_queue.len() | self.revoked.len();
+        (waiting | self.invited.len() | self.paused_peers as usize) != 0
     }
 
     /// Sends on what waits, and the like.
     #[inline(always)]
     fn attend(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        if !self.lagging.is_empty() {
+        if !self.with_backlog.is_empty() {
             n += self.catch_up(core);
         }
         if !self.streams.is_empty() {
             n += self.stream(core);
         }
-        if !self.shares.is_empty() {
-            n += self.share_on(core);
+        if !self.coop_queue.is_empty() {
+            n += self.coop_progress(core);
         }
         if !self.invited.is_empty() {
-            n += self.wait_for_the_invited();
+            n += self.check_invitations();
         }
-        if self.stopped > 0 && core.waiting <= core.waiting_most / 2 {
-            self.let_go();
+        if self.paused_peers > 0 && core.waiting <= core.waiting_most / 2 {
+            self.resume_peers();
         }
         if self.requests.len() > self.many {
             self.count_requests();
@@ -103,22 +104,28 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Whether there is more to do than to wait for peers: frames that found no room, pieces to copy.
     pub(crate) fn is_waiting_for_room(&self) -> bool {
-        !self.lagging.is_empty() || !self.streams.is_empty() || !self.shares.is_empty()
+        !self.with_backlog.is_empty() || !self.streams.is_empty() || !self.coop_queue.is_empty()
     }
 
     /// Sends a frame that must not get lost: now, or as soon as there is room.
-    pub(super) fn tell_peer(&mut self, peer: PeerId, frame: &[u8]) {
-        self.tell_peer_of(peer, frame, &[], 0);
+    pub(super) fn send_or_queue(&mut self, peer: PeerId, frame: &[u8]) {
+        self.send_or_queue_body(peer, frame, &[], 0);
     }
 
     /// Likewise, with the first `len` bytes of `body` behind it, as they are now; `false` if a device
     /// could not read them.
-    pub(super) fn tell_peer_of(&mut self, peer: PeerId, head: &[u8], body: &[Span], len: usize) -> bool {
+    pub(super) fn send_or_queue_body(
+        &mut self,
+        peer: PeerId,
+        head: &[u8],
+        body: &[Span],
+        len: usize,
+    ) -> bool {
         if !self.peer(peer).has_backlog() {
             match self.link.send(peer, head, body, 0, len) {
-                // To one who is gone nothing need be said: the link tells of it, or told already.
+                // A peer that is gone needs no answer: the link reports its end, or has.
                 Ok(()) | Err(Refused::Gone(_)) => return true,
-                Err(Refused::Busy) => self.lagging.push(peer),
+                Err(Refused::Busy) => self.with_backlog.push(peer),
                 Err(Refused::Fault) => return false,
             }
         }
@@ -135,13 +142,13 @@ impl<L: RmaLink> Endpoint<L> {
 
     pub(super) fn fin(&mut self, peer: PeerId, req: u64, status: Status, bytes: usize) {
         let head = Head::new(WireOp::Fin, Flags::empty(), status as u16, req, bytes as u64);
-        self.tell_peer(peer, head.as_bytes());
+        self.send_or_queue(peer, head.as_bytes());
     }
 
     fn catch_up(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        let mut lagging = std::mem::take(&mut self.lagging);
-        lagging.retain(|&peer| {
+        let mut with_backlog = std::mem::take(&mut self.with_backlog);
+        with_backlog.retain(|&peer| {
             let state = &mut self.peers[peer.0 as usize];
             while let Some(frame) = state.next_in_backlog() {
                 if self.link.send(peer, frame, &[], 0, 0) == Err(Refused::Busy) {
@@ -151,9 +158,9 @@ impl<L: RmaLink> Endpoint<L> {
                 state.owed = state.owed.saturating_sub(sent.as_deref().map_or(0, bound::cost));
                 n += 1;
             }
-            state.sought
+            state.connecting
         });
-        self.lagging.append(&mut lagging);
-        n + self.seek(core)
+        self.with_backlog.append(&mut with_backlog);
+        n + self.retry_connects(core)
     }
 }

@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use wire::{MAX_SEGS, Seg, Status};
 
-use super::coop_copy::{Lent, Part};
+use super::coop_copy::{Coop, CoopHelp};
 use crate::core::{Bound, Mrs, Spans, Tally};
 use crate::types::*;
 use link_api::{PeerId, PieceCounter};
@@ -14,7 +14,7 @@ pub(super) enum Request {
     Out(Out),
     In(In),
     Serve(Serve),
-    Lent(Lent),
+    CoopHelp(CoopHelp),
     /// A send that was cancelled, and that its receiver has not answered yet.
     Withdrawn(PeerId),
 }
@@ -25,7 +25,7 @@ impl Request {
             Request::Out(o) => o.peer,
             Request::In(i) => i.peer,
             Request::Serve(s) => s.peer,
-            Request::Lent(l) => l.peer,
+            Request::CoopHelp(l) => l.peer,
             Request::Withdrawn(peer) => *peer,
         }
     }
@@ -35,7 +35,7 @@ impl Request {
 #[derive(Debug)]
 pub(super) struct Out {
     pub(super) peer: PeerId,
-    /// The how manyth it is, see [`Peer::posted`].
+    /// Its number among what was posted to the peer, from 1 on.
     pub(super) seq: u64,
     /// Source of a send or write, destination of a read or of what an atomic fetches.
     pub(super) iov: Spans,
@@ -47,14 +47,14 @@ pub(super) struct Out {
     /// The peer asked for frames: its request, and how many bytes it wants.
     pub(super) asked: Option<(u64, usize)>,
     /// We and the peer copy it.
-    pub(super) shared: Option<Box<Part>>,
+    pub(super) coop: Option<Box<Coop>>,
     pub(super) done_as: Done,
 }
 
 impl Out {
     pub(super) fn new(peer: PeerId, iov: Spans, len: usize, done_as: Done) -> Out {
         let followed = Followed::No;
-        Out { peer, seq: 0, iov, len, done: 0, large: false, followed, asked: None, shared: None, done_as }
+        Out { peer, seq: 0, iov, len, done: 0, large: false, followed, asked: None, coop: None, done_as }
     }
 }
 
@@ -97,13 +97,13 @@ pub(super) struct In {
     pub(super) failed: Option<Status>,
     pub(super) then: Then,
     /// We and the peer copy it, instead of frames.
-    pub(super) shared: Option<Box<Part>>,
+    pub(super) coop: Option<Box<Coop>>,
 }
 
 impl In {
     pub(super) fn new(peer: PeerId, iov: Spans, len: usize, want: usize, req: u64, then: Then) -> In {
-        let (got, placed, invited, failed, shared) = (0, false, None, None, None);
-        In { peer, iov, len, want, got, req, placed, invited, failed, then, shared }
+        let (got, placed, invited, failed, coop) = (0, false, None, None, None);
+        In { peer, iov, len, want, got, req, placed, invited, failed, then, coop }
     }
 }
 
@@ -118,7 +118,7 @@ pub(super) struct Invited {
 /// What a rendezvous was for.
 #[derive(Debug)]
 pub(super) enum Then {
-    Recv(Landing),
+    Recv(MatchedRecv),
     Write { data: Option<u64>, cntrs: Bound, mrs: Mrs },
 }
 
@@ -137,7 +137,7 @@ pub(super) struct Serve {
 
 /// A message on its way into a posted buffer.
 #[derive(Debug)]
-pub(crate) struct Landing {
+pub(crate) struct MatchedRecv {
     pub(super) iov: Spans,
     pub(super) room: usize,
     pub(super) entry: Completion,

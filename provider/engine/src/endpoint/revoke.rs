@@ -67,7 +67,7 @@ impl<L: RmaLink> Endpoint<L> {
             // The receiver is stopped inside a copy, perhaps of something else: the send completes when the
             // receiver answers, which it does also if it has not received it.
             if unasked {
-                self.tell_peer(peer, withdrawn.as_bytes());
+                self.send_or_queue(peer, withdrawn.as_bytes());
             }
             return Ok(());
         }
@@ -76,17 +76,17 @@ impl<L: RmaLink> Endpoint<L> {
         if !matches!(self.requests.get_mut(name), Some(Request::Out(_))) {
             return Ok(());
         }
-        self.stop_copy(name);
+        self.cancel_operation(name);
         // Pieces that were copied here are accounted for.
-        self.share_tell(name);
-        self.shares.retain(|s| *s != name);
+        self.coop_report(name);
+        self.coop_queue.retain(|s| *s != name);
         self.streams.retain(|s| *s != name);
         let Some(Request::Out(out)) = self.requests.replace(name, Request::Withdrawn(peer)) else {
             return Err(Error::NotFound);
         };
         match out.asked {
             Some((theirs, _)) => self.fin(peer, theirs, Status::Discarded, 0),
-            None => self.tell_peer(peer, withdrawn.as_bytes()),
+            None => self.send_or_queue(peer, withdrawn.as_bytes()),
         }
         self.finish_out(core, &out, Some(Error::Cancelled));
         Ok(())
@@ -122,7 +122,7 @@ impl<L: RmaLink> Endpoint<L> {
         match rx.withdraw(ep, peer, theirs) {
             // It is being received, which fails by itself.
             None => return Ok(()),
-            Some(Some(message)) => self.unhold(core, &message),
+            Some(Some(message)) => self.take_unexpected(core, &message),
             Some(None) => {}
         }
         self.fin(peer, theirs, Status::Discarded, 0);
@@ -135,7 +135,7 @@ impl<L: RmaLink> Endpoint<L> {
         let names = self.requests.names(|r| match r {
             Request::In(In { then: Then::Write { mrs, .. }, .. }) => mrs.contains(&mr),
             Request::Serve(s) => s.mrs.contains(&mr),
-            Request::Lent(l) => l.mrs.contains(&mr),
+            Request::CoopHelp(l) => l.mrs.contains(&mr),
             _ => false,
         });
         let mut outcome = Ok(());
@@ -149,14 +149,14 @@ impl<L: RmaLink> Endpoint<L> {
                     self.end_write(core, name);
                 }
                 Some(&mut Request::Serve(Serve { peer, req, .. })) => {
-                    self.stop_copy(name);
+                    self.cancel_operation(name);
                     self.streams.retain(|s| *s != name);
                     self.requests.remove(name);
                     self.fin(peer, req, Status::BadKey, 0);
                 }
-                Some(Request::Lent(_)) => {
-                    self.shares.retain(|s| *s != name);
-                    self.share_tell(name);
+                Some(Request::CoopHelp(_)) => {
+                    self.coop_queue.retain(|s| *s != name);
+                    self.coop_report(name);
                 }
                 _ => {}
             }
@@ -166,9 +166,9 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// A write of a peer's whose memory here was taken back. What is still on its way is thrown away.
     fn end_write(&mut self, core: &mut Core, name: u64) {
-        let copying = self.is_copying(name);
-        self.stop_copy(name);
-        self.uninvite(name);
+        let copying = self.is_in_flight(name);
+        self.cancel_operation(name);
+        self.end_invitation(name);
         let Some(Request::In(i)) = self.requests.get_mut(name) else { return };
         i.iov = Spans::NONE;
         i.failed = Some(Status::BadKey);
@@ -177,10 +177,10 @@ impl<L: RmaLink> Endpoint<L> {
             if let Some(Request::In(i)) = self.requests.remove(name) {
                 self.fetched(core, i.peer, i.req, Status::BadKey, 0, i.then);
             }
-        } else if let Some(part) = &mut i.shared {
+        } else if let Some(part) = &mut i.coop {
             // Pieces that the peer has not taken are taken here, and not copied.
             part.copy.give_up();
-            self.share_on(core);
+            self.coop_progress(core);
         }
     }
 }

@@ -36,7 +36,7 @@ impl<L: RmaLink> Endpoint<L> {
         then: Then,
     ) {
         let iov = match &then {
-            Then::Recv(landing) => landing.iov.clone(),
+            Then::Recv(matched) => matched.iov.clone(),
             Then::Write { .. } => Spans::NONE,
         };
         self.fetch_into(core, peer, req, segs, direct, iov, len, then);
@@ -68,10 +68,12 @@ impl<L: RmaLink> Endpoint<L> {
             let plan = choose(&self.peer(peer).limits, &choice);
             let tried = match plan {
                 Plan::Nothing => return self.fetched(core, peer, req, Status::Ok, len, then),
-                Plan::Cooperative(cut) => match self.share_out(core, peer, req, segs, &iov, len, cut, then) {
-                    None => return,
-                    Some(back) => (back, Tried::COOPERATIVE),
-                },
+                Plan::Cooperative(cut) => {
+                    match self.coop_fetch(core, peer, req, segs, &iov, len, cut, then) {
+                        None => return,
+                        Some(back) => (back, Tried::COOPERATIVE),
+                    }
+                }
                 Plan::InCall => {
                     let got = self.link.get(peer, Grant::Request(req), segs, 0, &iov, 0, want);
                     match self.moved(peer, got) {
@@ -84,14 +86,16 @@ impl<L: RmaLink> Endpoint<L> {
                     None => return,
                     Some(back) => (back.then, Tried::INVITE),
                 },
-                Plan::ByHandles => match self.pull(segs, In::new(peer, iov.clone(), len, want, req, then)) {
-                    None => return,
-                    Some(back) => (back.then, Tried::HANDLES),
-                },
+                Plan::ByHandles => {
+                    match self.start_get(segs, In::new(peer, iov.clone(), len, want, req, then)) {
+                        None => return,
+                        Some(back) => (back.then, Tried::HANDLES),
+                    }
+                }
                 _ => {
                     let request = In::new(peer, iov, len, want, req, then);
                     let name = self.requests.insert(Request::In(request));
-                    return self.ask(name, true);
+                    return self.send_cts(name, true);
                 }
             };
             then = tried.0;
@@ -105,10 +109,10 @@ impl<L: RmaLink> Endpoint<L> {
         let is_message = matches!(then, Then::Recv(_));
         let has_more = self.link.has_frames_of(peer);
         let delegate =
-            has_more && when.contains(When::HELPED) && Cut::is_delegable(len) && self.is_idle(peer);
+            has_more && when.contains(When::HELPED) && Cut::is_delegable(len) && self.may_delegate(peer);
         when.set(When::DELEGATE, delegate);
         // Writes take effect in order, which those that others make do not.
-        let invite = is_message && (has_more || !self.copies.is_empty()) && !self.peer(peer).puts_not;
+        let invite = is_message && (has_more || !self.in_flight.is_empty()) && !self.peer(peer).puts_not;
         when.set(When::INVITE, invite);
         when
     }
@@ -143,9 +147,9 @@ impl<L: RmaLink> Endpoint<L> {
     ) {
         self.fin(peer, req, status, len);
         match then {
-            Then::Recv(landing) => {
+            Then::Recv(matched) => {
                 let err = self.failure(peer, status);
-                self.land(core, landing, len, err);
+                self.complete_recv(core, matched, len, err);
             }
             Then::Write { data, cntrs, .. } => self.written(core, peer, status, What::RMA, len, data, cntrs),
         }
@@ -172,19 +176,19 @@ impl<L: RmaLink> Endpoint<L> {
             self.fin(peer, head.data.get(), Status::Discarded, 0);
             return Ok(());
         }
-        self.ask_out(peer, name, head.data.get(), want)?;
+        self.accept_cts(peer, name, head.data.get(), want)?;
         self.peer(peer).fetches = Fetches::ByFrames;
-        if segs.is_empty() || !self.push_out(name, &segs) {
+        if segs.is_empty() || !self.start_put(name, &segs) {
             self.streams.push_back(name);
         }
         Ok(())
     }
 
     /// Takes down what a peer wants of a request of ours, unless that is nonsense.
-    pub(super) fn ask_out(&mut self, peer: PeerId, name: u64, theirs: u64, want: u64) -> Handled {
+    pub(super) fn accept_cts(&mut self, peer: PeerId, name: u64, theirs: u64, want: u64) -> Handled {
         let Request::Out(out) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
         let fits = out.asked.is_none()
-            && out.shared.is_none()
+            && out.coop.is_none()
             && want <= total(&out.iov) as u64
             && !out.done_as.what.intersects(What::READ | What::ATOMIC);
         fits.then(|| out.asked = Some((theirs, want as usize))).ok_or(Malformed::Unfit)
@@ -222,7 +226,7 @@ impl<L: RmaLink> Endpoint<L> {
                         None => choice.tried |= Tried::IN_CALL,
                     }
                 }
-                Plan::ByHandles => match self.push_read(segs, serve) {
+                Plan::ByHandles => match self.start_put_read(segs, serve) {
                     None => return,
                     Some(back) => {
                         serve = back;
@@ -244,7 +248,7 @@ impl<L: RmaLink> Endpoint<L> {
     fn serve_in_one(&mut self, core: &mut Core, serve: &Serve) {
         let (peer, req) = (serve.peer, serve.req);
         let head = Head::new(WireOp::Data, Flags::empty(), 0, req, 0);
-        if self.tell_peer_of(peer, head.as_bytes(), &serve.iov, serve.len) {
+        if self.send_or_queue_body(peer, head.as_bytes(), &serve.iov, serve.len) {
             return self.was_read(core, serve.cntrs.clone());
         }
         let status = unmoved(&serve.iov);
@@ -277,7 +281,7 @@ impl<L: RmaLink> Endpoint<L> {
                 }
             };
         let state = &self.peers[peer.0 as usize];
-        let mut most = state.limits.max_frame - Head::LEN;
+        let mut most = state.limits.max_frame() - Head::LEN;
         if on_device(iov) {
             // So that one device copies into one frame while the other copies out of the one before.
             most = most.min((most / 3).max(PIPELINED));
@@ -289,7 +293,7 @@ impl<L: RmaLink> Endpoint<L> {
                 let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, *done as u64);
                 match self.link.send(peer, head.as_bytes(), iov, *done, part) {
                     Ok(()) => *done += part,
-                    // Who is gone takes his requests with him when the link tells of it.
+                    // The requests of a peer that is gone end when the link reports that.
                     Err(Refused::Busy | Refused::Gone(_)) => break,
                     Err(Refused::Fault) => {
                         self.stream_failed(name);
@@ -317,7 +321,7 @@ impl<L: RmaLink> Endpoint<L> {
         let (peer, name) = (frame.from, head.tag.get());
         let len = frame.len - Head::LEN;
         let off = usize::try_from(head.data.get()).map_err(|_| Malformed::Unfit)?;
-        if self.is_copying(name) {
+        if self.is_in_flight(name) {
             return Err(Malformed::Unfit);
         }
         let mut failed = None;
@@ -325,8 +329,8 @@ impl<L: RmaLink> Endpoint<L> {
             return Ok(());
         }
         let (iov, want, got, spoilt) = match request_of(&mut self.requests, peer, name)? {
-            Request::In(i) if i.shared.is_none() => (&i.iov, i.want, &mut i.got, &mut i.failed),
-            Request::Out(o) if o.shared.is_none() && o.done_as.what.contains(What::RMA | What::READ) => {
+            Request::In(i) if i.coop.is_none() => (&i.iov, i.want, &mut i.got, &mut i.failed),
+            Request::Out(o) if o.coop.is_none() && o.done_as.what.contains(What::RMA | What::READ) => {
                 (&o.iov, o.len, &mut o.done, &mut failed)
             }
             _ => return Err(Malformed::Unfit),
@@ -344,10 +348,10 @@ impl<L: RmaLink> Endpoint<L> {
         if *got < want && !failed_here {
             return Ok(());
         }
-        self.uninvite(name);
+        self.end_invitation(name);
         match self.requests.remove(name).ok_or(Malformed::NoRequest)? {
             Request::In(i) => {
-                // What did not fit was never asked for; the landing knows the message's length.
+                // What did not fit was never asked for; the matched receive knows the message's length.
                 let status = i.failed.unwrap_or(Status::Ok);
                 self.fetched(core, peer, i.req, status, i.len, i.then);
             }
@@ -358,7 +362,7 @@ impl<L: RmaLink> Endpoint<L> {
                 }
                 self.finish_out(core, &out, None);
             }
-            Request::Serve(_) | Request::Lent(_) | Request::Withdrawn(_) => {}
+            Request::Serve(_) | Request::CoopHelp(_) | Request::Withdrawn(_) => {}
         }
         Ok(())
     }

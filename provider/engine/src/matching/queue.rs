@@ -323,7 +323,7 @@ impl ByOwnMask {
     }
 }
 
-/// Messages nobody asked for yet: each may be looked for under any mask, so each mask that is used
+/// Unexpected messages: each may be looked for under any mask, so each mask that is used
 /// gets an index of all of them.
 #[derive(Debug, Default)]
 pub(crate) struct ByAnyMask {

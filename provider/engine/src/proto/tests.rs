@@ -5,7 +5,7 @@ const HOST: RmaCaps = RmaCaps::HOST_HANDLES;
 const DEVICE: RmaCaps = RmaCaps::DEVICE_HANDLES;
 
 fn limits(rma: RmaCaps) -> Limits {
-    Limits { eager: 256, in_a_row: 600, fits: 1000, max_frame: 1212, rma }
+    Limits { eager: 256, in_a_row: 600, fits: 1000, rma }
 }
 
 fn op(role: Role, len: usize, memory: Memory, when: When) -> Op {
@@ -173,6 +173,16 @@ fn reads_by_a_peer() {
         (SYNC, handles, 1, Host, NONE, Tried::HANDLES, Plan::Eager),
         (SYNC, frames, 257, Host, NONE, none, Plan::Frames),
     ]);
+}
+
+#[test]
+fn limits_are_the_paths_as_far_as_a_frame_holds_them() {
+    let path =
+        Path { link: "a", max_frame: 1000 + wire::EAGER_HEAD, eager: 5000, eager_in_a_row: 0, rma: SYNC };
+    let all = Limits::new(&path);
+    assert_eq!((all.eager, all.in_a_row, all.fits, all.max_frame()), (1000, 1000, 1000, path.max_frame));
+    let some = Limits::new(&Path { eager: 10, eager_in_a_row: 20, ..path });
+    assert_eq!((some.eager, some.in_a_row), (10, 20));
 }
 
 /// [`crate::endpoint`] sends messages of host memory up to that size without a choice.

@@ -138,6 +138,28 @@ fn a_descriptor_becomes_readable() {
 }
 
 #[test]
+fn a_change_of_a_counter_that_was_not_read_keeps_from_sleeping() {
+    let w = World::new(Setting::default());
+    let mut fids = [w.cntr.cast::<fi::fid>()];
+    let mut trywait = || call!(w.fabric, ops.trywait(fids.as_mut_ptr(), 1));
+    let look = || assert_eq!(call!(w.cntr, ops.read()), 3);
+    let adds: [fn(*mut fi::fid_cntr) -> c_int; 2] = [|c| call!(c, ops.add(3)), |c| call!(c, ops.adderr(1))];
+    for add in adds {
+        let _ = call!(w.cntr, ops.read());
+        assert_eq!(trywait(), 0);
+        assert_eq!(add(w.cntr), 0);
+        assert_eq!(trywait(), -fi::FI_EAGAIN);
+        // It was told so.
+        assert_eq!(trywait(), 0);
+        assert_eq!(add(w.cntr), 0);
+        assert_eq!(call!(w.cntr, ops.set(3)), 0);
+        look();
+        assert_eq!(trywait(), 0);
+    }
+    w.end();
+}
+
+#[test]
 fn a_target_that_never_calls_is_served() {
     let auto = Setting { auto: true, ..Setting::default() };
     let two = Two::new(Setting::default(), auto);

@@ -27,11 +27,11 @@ pub(crate) fn will_write(at: *const u8) {
     let _ = at;
 }
 
-/// Called by who has looked for a frame and found none, and most probably looks again at once.
+/// To be called after a poll that found no frame, most probably before the next one.
 ///
-/// A processor that takes for granted that nothing comes runs through many such looks ahead of time. What
+/// A processor that takes for granted that nothing comes executes many such polls ahead of time (speculation). What
 /// it read is thrown away when the line changes hands, and it asks for the line again at once: before the
-/// sender, which has it to write several words to it, is done. So the next look waits for this one.
+/// sender, which has it to write several words to it, is done. So the next poll waits for this one (lfence).
 #[inline(always)]
 pub fn speculation_barrier() {
     #[cfg(target_arch = "x86_64")]

@@ -1,19 +1,24 @@
-//! Reaching a peer: at the first send, and again after it ended.
+//! Reaching a peer: at the first send, again after it ended, and where a receive names it.
 
-use std::fmt;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use link_api::{Gone, Refused};
+use ipc::credentials::{Cred, User};
+use ipc::pieces::Counters;
+use ipc::rights;
+use link_api::{Gone, Link as _, PeerId, Refused};
 
-use super::control::{self, Cred, Hello, User};
 use super::executed::Ask;
+use super::expected::GRACE;
+use super::hello::{self, Hello};
+use super::lack::{Cure, Lack};
+use super::link::ShmLink;
+use super::options::FEW;
 use super::peer::{Outbound, Peer};
 use super::ring::Producer;
 use super::segment::Segment;
-use super::share::Slots;
-use super::{FEW, ShmLink, service};
+use super::token;
 use crate::net;
 
 /// Between two attempts.
@@ -21,9 +26,9 @@ const RETRY: Duration = Duration::from_millis(1);
 
 /// How an attempt failed.
 enum Failed {
-    /// Nobody listens.
-    Nobody,
-    /// Somebody does, but has no time for us yet.
+    /// Nothing listens.
+    NotThere,
+    /// A process does, and its queue of connections is full.
     Full,
     /// We lack something for now.
     Lack,
@@ -61,12 +66,12 @@ impl ShmLink {
         let since = now - *peer.first_try.get_or_insert(now);
         let gone = match failed {
             Failed::Gone(gone) => Some(gone),
-            Failed::Nobody if peer.reached || since >= self.options.connect_timeout => Some(Gone::Refused),
+            Failed::NotThere if peer.reached || since >= self.options.connect_timeout => Some(Gone::Refused),
             Failed::Lack if since >= self.options.patience => {
                 log::warn!("{}: gave up {}: {}", self.addr, peer.addr, Lack(since));
                 Some(Gone::Exhausted)
             }
-            Failed::Nobody | Failed::Full | Failed::Lack => None,
+            Failed::NotThere | Failed::Full | Failed::Lack => None,
         };
         if let Some(gone) = gone {
             peer.first_try = None;
@@ -80,36 +85,36 @@ impl ShmLink {
 
     fn attempt(&mut self, id: u32) -> Result<Outbound, Failed> {
         if self.is_deserted(id) {
-            return Err(Failed::Nobody);
+            return Err(Failed::NotThere);
         }
         let addr = self.peers[id as usize].addr;
-        let sock = match control::connect(Some(addr.ip()), addr.port()) {
+        let sock = match hello::connect(Some(addr.ip()), addr.port()) {
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
                 if !net::is_local(addr.ip()) {
                     self.tell_far(id);
                     return Err(Failed::Gone(Gone::Unreachable));
                 }
-                control::connect(None, addr.port())
+                hello::connect(None, addr.port())
             }
             other => other,
         };
         let sock = sock.map_err(|e| match e.kind() {
-            ErrorKind::ConnectionRefused => Failed::Nobody,
+            ErrorKind::ConnectionRefused => Failed::NotThere,
             ErrorKind::WouldBlock => Failed::Full,
             ErrorKind::PermissionDenied => Failed::Gone(Gone::Denied),
             _ => self.lacking("a socket", &e),
         })?;
-        let cred = Cred::of(&sock).map_err(|_| Failed::Nobody)?;
+        let cred = Cred::of(&sock).map_err(|_| Failed::NotThere)?;
         let (sock, cred) = match cred.user(&sock) {
             User::Ours => (sock, cred),
             user => {
                 // Another user may have taken the name of one address, of an endpoint that serves all.
-                let wide = control::connect(None, addr.port()).and_then(|sock| {
+                let wide = hello::connect(None, addr.port()).and_then(|sock| {
                     let cred = Cred::of(&sock)?;
                     Ok((cred.user(&sock) == User::Ours).then_some((sock, cred)))
                 });
                 let Ok(Some(ours)) = wide else {
-                    self.stranger(&format!("{addr} belongs to"), cred, user);
+                    self.refuse_user(&format!("{addr} belongs to"), cred, user);
                     return Err(Failed::Gone(Gone::Denied));
                 };
                 ours
@@ -119,9 +124,9 @@ impl ShmLink {
         let (segment, fd) = Segment::create(ring).map_err(|e| self.lacking("a segment", &e))?;
         // A process forked from one that was killed may hold its listener, and never take anything. This
         // may take the last descriptor, and can do without.
-        self.watch(id, cred.pid, &sock).map_err(|_| Failed::Nobody)?;
+        self.watch(id, cred.pid, &sock).map_err(|_| Failed::NotThere)?;
         self.poller
-            .add(&sock, service::OUT | u64::from(id))
+            .add(&sock, token::OUT | u64::from(id))
             .map_err(|e| self.lacking("a place in epoll", &e))?;
         let hello = Hello {
             version: self.options.version,
@@ -131,10 +136,10 @@ impl ShmLink {
             to: addr,
             space: self.space,
         };
-        if let Err(e) = control::send_fd(&sock, &hello.encode(), fd.as_fd()) {
+        if let Err(e) = rights::send_fd(&sock, &hello.encode(), fd.as_fd()) {
             self.poller.remove(&sock);
             return Err(match e.kind() {
-                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Failed::Nobody,
+                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Failed::NotThere,
                 ErrorKind::WouldBlock => Failed::Full,
                 _ => self.lacking("a place for a descriptor in flight", &e),
             });
@@ -147,8 +152,8 @@ impl ShmLink {
             incarnation: None,
             lacks: None,
             starved: None,
-            board: None,
-            shares: Slots::default(),
+            mr_table: None,
+            pieces: Counters::default(),
             ask: Ask::new(),
         })
     }
@@ -170,7 +175,7 @@ impl ShmLink {
     /// Bytes of the ring to one more peer.
     fn ring_size(&self) -> usize {
         let (short, long) = (self.options.ring, self.options.long_ring);
-        let has_long = |p: &&Peer| p.out.as_ref().is_some_and(|out| out.tx.mem().ring() > short);
+        let has_long = |p: &&Peer| p.out.as_ref().is_some_and(|out| out.tx.mem().ring_bytes() > short);
         if self.peers.iter().filter(has_long).count() < FEW { long } else { short }
     }
 
@@ -180,26 +185,33 @@ impl ShmLink {
         log::log!(level, "{}: could not make {what} to reach a peer: {e}; {}", self.addr, Cure);
         Failed::Lack
     }
-}
 
-/// What to do about a lack.
-pub(super) struct Cure;
-
-impl fmt::Display for Cure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limit = control::descriptor_limit();
-        write!(
-            f,
-            "a peer takes up to 3 descriptors, of which this process may have {limit}: raise RLIMIT_NOFILE (ulimit -n)"
-        )
+    /// A receive names a peer that may never have been met.
+    pub(super) fn expect_peer(&mut self, id: PeerId) {
+        self.expected.add(id.0, &self.poller);
     }
-}
 
-/// That a lack lasted too long.
-pub(super) struct Lack(pub(super) Duration);
-
-impl fmt::Display for Lack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no descriptors or no memory for a channel for {} ms; {Cure}", self.0.as_millis())
+    /// Looks for those that have not come.
+    #[cold]
+    pub(super) fn look_for_expected(&mut self) {
+        let now = Instant::now();
+        let mut peers = self.expected.take();
+        peers.retain(|&(id, since)| {
+            if self.is_connected(PeerId(id)) {
+                return false;
+            }
+            if now.duration_since(since) < GRACE {
+                return true;
+            }
+            match self.open_channel(id) {
+                Ok(()) => false,
+                Err(Refused::Gone(why)) => {
+                    self.end(id, why);
+                    false
+                }
+                Err(_) => true,
+            }
+        });
+        self.expected.put_back(peers, &self.poller);
     }
 }

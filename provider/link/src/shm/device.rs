@@ -1,27 +1,14 @@
-//! Devices' memory: what peers were told of ours, what they told of theirs, and copies in flight.
-//!
-//! A peer tells of an allocation by a handle, in a frame ahead of the first one that names an address
-//! in it. Handles are opened when they are first needed, and stay open (`hmem::share`): an allocation
-//! that comes after another one at its place has another number, so it is told of anew, and what was
-//! known of the place is forgotten.
-
-use std::collections::HashSet;
+//! Copies that devices make from and to peers' memory, and the handles that go before them.
 
 use hmem::flight;
-use hmem::share::{self, Export, HandleType, NoPlan, Owner, plan};
+use hmem::share::{self, Export, NoPlan, Owner, plan};
 use hmem::{Kind, Span, registry};
 use link_api::{Event, NoDirect, OpId, PeerId, Way};
 use wire::{Handle, Seg};
 use xfer::handle::{from_wire, to_wire};
 
-use super::ShmLink;
-
-/// Most allocations a peer is told of before all of them are told anew; what is remembered of a peer
-/// is four times as much.
-const TOLD: usize = 4096;
-
-/// How many allocations a peer was told of are known at a glance.
-const LATELY: usize = 4;
+use super::devices::{Devices, MOST_EXPORTED};
+use super::link::ShmLink;
 
 /// How often frames come first before a driver is asked for its copies.
 const PATIENCE: u32 = 8;
@@ -29,65 +16,19 @@ const PATIENCE: u32 = 8;
 /// Most allocations one buffer may lie in.
 const PIECES: usize = 256;
 
-/// Of one peer.
-#[derive(Debug, Default)]
-pub(super) struct Devices {
-    /// By number and place.
-    told: HashSet<(u64, u64, u64)>,
-    /// The last of them that their number alone tells, for which a driver is quick to be asked: number, and from
-    /// where to where.
-    lately: Vec<(u64, u64, u64)>,
-    known: Vec<Export>,
-    owner: Option<Owner>,
-}
-
-impl Devices {
-    /// The allocation that `addr` of the peer is in.
-    fn find(&self, addr: u64) -> Option<&Export> {
-        self.known.iter().rev().find(|e| addr.wrapping_sub(e.base) < e.len)
-    }
-
-    /// Whether the peer was told of the memory, as far as that can be said quickly.
-    fn knows(&self, s: &Span) -> bool {
-        let end = s.addr().saturating_add(s.len() as u64);
-        let inside = |&&(_, from, to): &&(u64, u64, u64)| from <= s.addr() && end <= to;
-        let Some((id, ..)) = self.lately.iter().find(inside) else { return false };
-        registry::of(s.kind()).number(s.addr() as usize) == Some(*id)
-    }
-
-    /// That it is told of memory, all of which is in these allocations.
-    fn note(&mut self, s: &Span, exports: &[Export]) {
-        // Pieces of one mapping may share their number.
-        let &[Export { handle_type: HandleType::Legacy, id, base, len, .. }] = exports else { return };
-        if self.told.contains(&(id, base, len)) && registry::of(s.kind()).number(base as usize) == Some(id) {
-            self.lately.truncate(LATELY - 1);
-            self.lately.insert(0, (id, base, base.saturating_add(len)));
-        }
-    }
-
-    fn learn(&mut self, new: Export) {
-        let end = new.base.saturating_add(new.len);
-        self.known.retain(|e| e.base.saturating_add(e.len) <= new.base || end <= e.base);
-        if self.known.len() >= 4 * TOLD {
-            self.known.remove(0);
-        }
-        self.known.push(new);
-    }
-}
-
 impl ShmLink {
     /// Whether devices may copy from and to peers' memory, from now on: by default as it was opened.
     pub fn set_device_direct(&mut self, on: bool) {
         self.options.device_direct = on;
     }
 
-    pub(super) fn untold_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+    pub(super) fn handles_to_export(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
         if !self.options.device_direct || !hmem::can(iov, hmem::Caps::DEVICE) {
             return None;
         }
         let mut out = Vec::new();
         for s in iov {
-            if self.peers[to.0 as usize].devices.knows(s) {
+            if self.peers[to.0 as usize].devices.has_exported(s) {
                 continue;
             }
             let exports = match registry::of(s.kind()).export_ipc(s.addr() as usize, s.len(), PIECES) {
@@ -98,12 +39,12 @@ impl ShmLink {
                 }
             };
             let devices = &mut self.peers[to.0 as usize].devices;
-            if devices.told.len() > TOLD {
-                devices.told.clear();
-                devices.lately.clear();
+            if devices.exported.len() > MOST_EXPORTED {
+                devices.exported.clear();
+                devices.recent.clear();
             }
             devices.note(s, &exports);
-            let new = |e: &&Export| !devices.told.contains(&(e.id, e.base, e.len));
+            let new = |e: &&Export| !devices.exported.contains(&(e.id, e.base, e.len));
             out.extend(exports.iter().filter(new).map(to_wire));
         }
         Some(out)
@@ -124,17 +65,17 @@ impl ShmLink {
         }
     }
 
-    pub(super) fn told_handle(&mut self, to: PeerId, h: &Handle) {
+    pub(super) fn note_exported(&mut self, to: PeerId, h: &Handle) {
         let (base, len) = (h.base.get(), h.len.get());
-        let told = &mut self.peers[to.0 as usize].devices.told;
+        let exported = &mut self.peers[to.0 as usize].devices.exported;
         // It forgets what else was there.
-        told.retain(|(_, at, n)| at.saturating_add(*n) <= base || base.saturating_add(len) <= *at);
-        told.insert((h.id.get(), base, len));
+        exported.retain(|(_, at, n)| at.saturating_add(*n) <= base || base.saturating_add(len) <= *at);
+        exported.insert((h.id.get(), base, len));
     }
 
-    pub(super) fn learn_handle(&mut self, from: PeerId, handle: &Handle) {
+    pub(super) fn note_imported(&mut self, from: PeerId, handle: &Handle) {
         match from_wire(handle) {
-            Some(export) => self.peers[from.0 as usize].devices.learn(export),
+            Some(export) => self.peers[from.0 as usize].devices.import(export),
             None => log::warn!(
                 "{}: refused a handle from {}: kind {}, {} bytes at {:#x}; that peer has a defect or is no Strait",
                 self.addr,
@@ -195,41 +136,41 @@ impl ShmLink {
         })?;
         self.copies_started += 1;
         let copy = OpId(self.copies_started);
-        self.flying.add(copy, pending);
-        self.flown.push((copy, id));
+        self.pending.add(copy, pending);
+        self.pending_peers.push((copy, id));
         Ok(copy)
     }
 
-    /// The next event while copies are in flight. A driver takes longer to tell whether one is over than
-    /// a peer's frame takes, so those come first, and the driver is asked when there is none or it was
+    /// The next event while copies are in flight. To ask a driver whether one is over takes longer than
+    /// a peer's frame, so those come first, and the driver is asked when there is none or it was
     /// not asked for a while.
     #[cold]
-    pub(super) fn poll_flying(&mut self) -> Option<Event> {
-        if let Some(done) = self.flying.over() {
-            self.has_flown(done);
+    pub(super) fn poll_pending(&mut self) -> Option<Event> {
+        if let Some(done) = self.pending.over() {
+            self.copy_is_over(done);
             return Some(Event::Done(done, true));
         }
-        self.unasked += 1;
-        if self.unasked < PATIENCE {
+        self.polls_since_asked += 1;
+        if self.polls_since_asked < PATIENCE {
             let frame = self.poll_frames();
             if frame.is_some() {
                 return frame;
             }
         }
-        self.unasked = 0;
-        let landed = self.landed();
-        if landed.is_some() { landed } else { self.poll_frames() }
+        self.polls_since_asked = 0;
+        let done = self.poll_copies();
+        if done.is_some() { done } else { self.poll_frames() }
     }
 
     /// A copy that is over, if there is one.
-    fn landed(&mut self) -> Option<Event> {
-        let Some((done, how)) = self.flying.poll_done() else {
-            if self.flying.held() {
+    fn poll_copies(&mut self) -> Option<Event> {
+        let Some((done, how)) = self.pending.poll_done() else {
+            if self.pending.held() {
                 log::warn!("{}: {}", self.addr, flight::HELD);
             }
             return None;
         };
-        self.has_flown(done);
+        self.copy_is_over(done);
         if let Err(why) = &how {
             log::warn!("{}: a device's copy failed: {why}", self.addr);
         }
@@ -237,14 +178,14 @@ impl ShmLink {
     }
 
     pub(super) fn cancel_copy(&mut self, copy: OpId) {
-        self.flying.cancel(|name| *name == copy);
-        self.has_flown(copy);
+        self.pending.cancel(|name| *name == copy);
+        self.copy_is_over(copy);
     }
 
     /// A copy is over: its peer may have its memory back.
-    fn has_flown(&mut self, copy: OpId) {
-        if let Some(at) = self.flown.iter().position(|(c, _)| *c == copy) {
-            let (_, peer) = self.flown.swap_remove(at);
+    fn copy_is_over(&mut self, copy: OpId) {
+        if let Some(at) = self.pending_peers.iter().position(|(c, _)| *c == copy) {
+            let (_, peer) = self.pending_peers.swap_remove(at);
             self.leave_flight(peer);
         }
     }

@@ -13,7 +13,7 @@
 //! After that, nothing of the owner's is accessed any more. Memory that a device copies is waited for by a
 //! count of copies in flight.
 //!
-//! No wait is longer than [`PATIENCE`]: a peer that was stopped inside an access is told of by [`InUse`],
+//! No wait is longer than [`PATIENCE`]: a peer that was stopped inside an access is reported by [`InUse`],
 //! and memory stays the library's until it has left. A peer that has ended, or whose address space has, is
 //! not waited for.
 
@@ -23,15 +23,20 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use hmem::Span;
+use ipc::fence::full_fence;
+use ipc::{access, pidfd, socket};
 use link_api::{Grant, InUse, NoDirect, PeerId};
 use wire::Seg;
 
+use super::link::ShmLink;
+use super::parted::{Parted, receiver_is_inside};
 use super::peer::{Inbound, Outbound, Peer, SURE, tick};
 use super::segment::{REVOCABLE, Segment};
-use super::wake::full_fence;
-use super::{ShmLink, access, control};
 use crate::cma;
-use crate::space::{Space, Target};
+use crate::space::Target;
+
+/// Why the memory of a process in another pid namespace is not reached directly.
+pub(super) const NO_PID: &str = "its pid is not visible here (another pid namespace)";
 
 /// Longest wait for a peer that is inside an access.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -42,42 +47,6 @@ const STRETCH: usize = 2 << 20;
 const REGION: u32 = 1 << 31;
 /// To memory that the caller has agreed on with the peer by other means.
 const AGREED: u32 = 1 << 30;
-
-/// A channel that was given up while the peer was inside an access.
-#[derive(Debug)]
-pub(super) struct Parted {
-    pub(super) peer: u32,
-    since: Instant,
-    /// Its receiver was, else its sender.
-    receiver: bool,
-    mem: Segment,
-    sock: OwnedFd,
-    /// By which the peer's end is found out while a process forked from it holds its sockets.
-    life: Option<OwnedFd>,
-    pid: i32,
-    space: Option<Space>,
-}
-
-impl Parted {
-    fn is_inside(&self) -> bool {
-        match self.receiver {
-            true => receiver_is_inside(&self.mem),
-            false => access::is_inside(self.mem.tx_inside(), None),
-        }
-    }
-
-    /// Whether it accesses nothing any more.
-    fn is_over(&self) -> bool {
-        !self.is_inside()
-            || control::hung_up(&self.sock)
-            || self.life.as_ref().is_some_and(control::has_ended)
-            || self.space.is_some_and(|space| space.is_gone(self.pid))
-    }
-}
-
-fn receiver_is_inside(mem: &Segment) -> bool {
-    access::is_inside(mem.rx_inside(), None) || mem.rx_flights().load(Acquire) != 0
-}
 
 /// Place and generation of a request in its owner's pool, if it can be taken back.
 fn place(request: u64) -> Option<(u32, u32)> {
@@ -100,9 +69,9 @@ impl Peer {
             }
             Grant::Region(ticket) => {
                 let out = self.out.as_ref().ok_or(NoDirect::Fault)?;
-                let board = out.board.as_ref().ok_or(NoDirect::Memory)?;
+                let table = out.mr_table.as_ref().ok_or(NoDirect::Memory)?;
                 let (mem, inside) = (out.tx.mem(), out.tx.mem().tx_inside());
-                let allowed = || mem.rx_closed().load(Acquire) == 0 && board.shows(ticket);
+                let allowed = || mem.rx_closed().load(Acquire) == 0 && table.shows(ticket);
                 if !access::enter(inside, REGION | ticket.place, full_fence, allowed) {
                     // It may only have changed: the owner knows.
                     return Err(NoDirect::Memory);
@@ -150,7 +119,7 @@ impl ShmLink {
             (None, None) => return Err(NoDirect::Fault),
         };
         if pid <= 0 {
-            self.frames_only(id, super::NO_PID.into());
+            self.frames_only(id, NO_PID.into());
             return Err(NoDirect::Never);
         }
         let now = tick();
@@ -229,9 +198,9 @@ impl ShmLink {
         let peer = &self.peers[id as usize];
         let socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
         peer.lost
-            || peer.life.as_ref().is_some_and(|life| control::has_ended(&life.fd))
+            || peer.life.as_ref().is_some_and(|life| pidfd::has_ended(&life.fd))
             || self.space_is_gone(id)
-            || socks.into_iter().any(control::hung_up)
+            || socks.into_iter().any(socket::hung_up)
     }
 
     /// Whether the address space of a peer is gone for certain.
@@ -325,7 +294,7 @@ impl ShmLink {
         if self.is_forked() {
             return Ok(());
         }
-        let Some(place) = self.board.hide(key) else { return Ok(()) };
+        let Some(place) = self.mr_table.withdraw(key) else { return Ok(()) };
         full_fence();
         let until = Instant::now() + PATIENCE;
         let what = Some(REGION | place);
@@ -334,7 +303,7 @@ impl ShmLink {
             self.wait_for(id, until, |peer| peer.inb.iter().chain(&peer.waiting).any(inside))?;
         }
         self.wait_for_parted(until, |p| !p.receiver && access::is_inside(p.mem.tx_inside(), what))?;
-        self.board.give_back(key);
+        self.mr_table.give_back(key);
         Ok(())
     }
 
@@ -344,7 +313,7 @@ impl ShmLink {
             return Ok(());
         }
         self.closed = true;
-        self.board.hide_all();
+        self.mr_table.withdraw_all();
         for peer in &self.peers {
             peer.out.iter().for_each(|out| out.tx.mem().tx_closed().store(1, Release));
             let ins = peer.inb.iter().chain(&peer.waiting);

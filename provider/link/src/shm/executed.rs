@@ -17,11 +17,12 @@ use std::mem::size_of_val;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use ipc::{Poller, pidfd, socket};
 use link_api::Gone;
 
-use super::control::{self, Poller};
-use super::expected::timer;
-use super::{ShmLink, service};
+use super::expected::{set_timer, timer};
+use super::link::ShmLink;
+use super::{hello, token};
 
 /// From one look to the next.
 const EVERY: Duration = Duration::from_secs(1);
@@ -68,13 +69,13 @@ impl Ask {
 impl Looks {
     pub(super) fn new(poller: &Poller) -> io::Result<Looks> {
         let timer = timer(Duration::ZERO)?;
-        poller.add(&timer, service::LOOK)?;
+        poller.add(&timer, token::LOOK)?;
         Ok(Looks { timer, on: false, rest: None })
     }
 
     fn set(&mut self, on: bool) {
         if self.on != on {
-            self.on = control::set_timer(&self.timer, if on { EVERY } else { Duration::ZERO }).is_ok() == on;
+            self.on = set_timer(&self.timer, if on { EVERY } else { Duration::ZERO }).is_ok() == on;
         }
     }
 
@@ -126,7 +127,7 @@ impl ShmLink {
     fn is_seen_to_end(&self, id: u32) -> bool {
         let peer = &self.peers[id as usize];
         let mut socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
-        peer.life.as_ref().is_some_and(|life| control::has_ended(&life.fd)) || socks.any(control::hung_up)
+        peer.life.as_ref().is_some_and(|life| pidfd::has_ended(&life.fd)) || socks.any(socket::hung_up)
     }
 
     /// The name of the socket that a channel to a peer waits to be accepted by, if it has for so long that this is to
@@ -137,27 +138,20 @@ impl ShmLink {
         let silent = out.ask.is_due(now)
             && life.pid == out.pid
             && out.incarnation.is_none()
-            && control::peek_welcome(&out.sock).is_none();
-        if silent { control::peer_name(&out.sock).ok() } else { None }
+            && hello::peek_welcome(&out.sock).is_none();
+        if silent { socket::peer_name(&out.sock).ok() } else { None }
     }
 
     /// Looks whether the processes of these still have the sockets of these names.
     fn look_at_silent(&mut self, silent: &[(u32, String)]) {
         let begin = Instant::now();
         // As long as a channel is not reset, the socket it was made to is open, and nothing else gets its name.
-        let mut sockets = HashMap::new();
-        let wanted: HashSet<&str> = silent.iter().map(|(_, name)| name.as_str()).collect();
-        find_listener(|inode, name| {
-            if wanted.contains(name) {
-                sockets.insert(name.to_owned(), inode);
-            }
-            false
-        });
+        let sockets = listeners(&silent.iter().map(|(_, name)| name.as_str()).collect());
         for (id, name) in silent {
             let peer = &mut self.peers[*id as usize];
             let (Some(out), Some(life)) = (&mut peer.out, &peer.life) else { continue };
             out.ask.asked(begin);
-            if let Some(&socket) = sockets.get(name) {
+            if let Some(&Some(socket)) = sockets.get(name) {
                 let gone = holds(&life.fd, socket) == Some(false);
                 if std::mem::replace(&mut out.ask.missed, gone) && gone {
                     peer.deserted = Some(socket);
@@ -193,6 +187,21 @@ impl ShmLink {
         }
         is_there
     }
+}
+
+/// The numbers of the sockets that listen under these names; `None` where several seem to. Any process, of any user, may
+/// have a socket whose name reads like another one's in this table: with a space behind it, or with a line break
+/// before a whole line. The right one is in the table as well, so that such a name tells nothing.
+fn listeners(wanted: &HashSet<&str>) -> HashMap<String, Option<u64>> {
+    let mut sockets = HashMap::new();
+    find_listener(|inode, name| {
+        if wanted.contains(name) {
+            let known = sockets.entry(name.to_owned()).or_insert(Some(inode));
+            *known = known.filter(|known| *known == inode);
+        }
+        false
+    });
+    sockets
 }
 
 /// The number of the first listening unix socket of this network namespace that is it, by its number and name.
@@ -233,13 +242,16 @@ fn holds(life: &OwnedFd, socket: u64) -> Option<bool> {
             }
         }
     }
-    (!unknown && !control::has_ended(life)).then_some(false)
+    (!unknown && !pidfd::has_ended(life)).then_some(false)
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::shm::control::{Cred, connect, listen, watch};
+    use ipc::credentials::Cred;
+    use ipc::pidfd::watch;
+
+    use crate::shm::hello::{connect, listen};
 
     #[test]
     fn a_silent_peer_is_looked_at_less_and_less_and_never_not_at_all() {
@@ -259,6 +271,26 @@ mod tests {
         assert!(!Ask::new().is_due(Instant::now()));
     }
 
+    /// Two names that read like it, as another user's process may have them.
+    #[test]
+    fn a_name_that_several_sockets_seem_to_have_tells_nothing() {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::{SocketAddr, UnixListener};
+
+        let (_port, bound) = crate::name::reserve("127.0.0.1:0".parse().unwrap()).unwrap();
+        let name = format!("strait/{bound}");
+        let _listening = listen(bound).unwrap();
+        let find = || listeners(&HashSet::from([name.as_str()]))[&name];
+        let socket = find();
+        assert!(socket.is_some());
+        for like in [format!("{name} "), format!("x\n0 0 0 10000 0 0 1 @{name}")] {
+            let liar = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&like).unwrap()).unwrap();
+            assert_eq!(find(), None, "{like:?}");
+            drop(liar);
+            assert_eq!(find(), socket);
+        }
+    }
+
     /// A process forked from this one has the socket, too; this one lets go of it.
     #[test]
     fn a_process_has_a_socket_until_it_closes_it() {
@@ -267,15 +299,15 @@ mod tests {
         let find = || find_listener(|_, found| found == name);
         assert_eq!(find(), None);
         let listening = listen(bound).unwrap();
-        let socket = find().unwrap();
+        let found = find().unwrap();
         let sock = connect(Some(bound.ip()), bound.port()).unwrap();
-        assert_eq!(control::peer_name(&sock).unwrap(), name);
+        assert_eq!(socket::peer_name(&sock).unwrap(), name);
         // Those that are accepted have the same name.
-        let _accepted = control::accept(&listening).unwrap();
-        assert_eq!(find(), Some(socket));
+        let _accepted = socket::accept(&listening).unwrap();
+        assert_eq!(find(), Some(found));
         let life = watch(&sock, Cred::of(&sock).unwrap().pid).unwrap();
         let Some(life) = life else { return eprintln!("skipped: no pidfds") };
-        assert_eq!(holds(&life, socket), Some(true));
+        assert_eq!(holds(&life, found), Some(true));
         // SAFETY: the child only sleeps until it is killed, with copies of all descriptors.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -286,7 +318,7 @@ mod tests {
             }
         }
         drop(listening);
-        assert_eq!((find(), holds(&life, socket)), (Some(socket), Some(false)));
+        assert_eq!((find(), holds(&life, found)), (Some(found), Some(false)));
         // SAFETY: a child of ours, and no place for what became of it.
         unsafe {
             libc::kill(child, libc::SIGKILL);

@@ -2,18 +2,28 @@
 //! plain `cargo test` runs these and so many random ones, `cargo bolero` searches for more.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::board::{View, places};
-use super::control::Hello;
+use ipc::Mapping;
+use ipc::memfd::{self, Writers};
+use ipc::pieces;
+
+use super::MIN_RING;
+use super::hello::Hello;
+use super::mr_table::{PeerMrTable, places};
 use super::ring::{Broken, Consumer, LINE, Mem as _, Producer, max_frame};
-use super::segment::{CONTROL, Segment, Shared};
-use super::{MIN_RING, share};
+use super::segment::{CONTROL, Segment};
 use crate::space::Space;
 
 thread_local! {
     static SEGMENT: (Segment, OwnedFd) = Segment::create(MIN_RING).unwrap();
-    static BOARD: (Shared, OwnedFd) = Shared::create(super::board::SIZE).unwrap();
+    static BOARD: (Mapping, OwnedFd) = {
+        let fd = memfd::create(c"strait", super::mr_table::SIZE, Writers::UntilSealed).unwrap();
+        let memory = Mapping::new(&fd, super::mr_table::SIZE, None).unwrap();
+        memfd::seal(&fd);
+        (memory, fd)
+    };
 }
 
 /// A segment as the other side has it, with these bytes at the front of its ring, and zeros behind.
@@ -22,7 +32,7 @@ fn adopted(bytes: &[u8]) -> Segment {
         let mut ring = vec![0; MIN_RING];
         let n = bytes.len().min(MIN_RING);
         ring[..n].copy_from_slice(&bytes[..n]);
-        // SAFETY: all of the ring, and as many bytes; nobody else looks at it now.
+        // SAFETY: all of the ring, and as many bytes; nothing else reads it now.
         unsafe { ours.put(0, ring.as_ptr(), MIN_RING) };
         ours.head().store(0, Relaxed);
         Segment::adopt(fd.as_fd(), MIN_RING).unwrap()
@@ -46,7 +56,7 @@ fn ring() {
             match rx.peek() {
                 Ok(Some(len)) => {
                     assert!(len <= max_frame(lines));
-                    // Whatever it says now, this is what was looked at.
+                    // Whatever it says now, this is what was read.
                     rx.mem().commit(change % lines).store(change.rotate_left(7), Relaxed);
                     assert_eq!(rx.read(0, &mut out), len);
                     let off = change as usize % (len + 9);
@@ -63,30 +73,34 @@ fn ring() {
     });
 }
 
-/// Sends frames to one who says anything of what it has read: what can be is believed, nothing else.
+/// Sends frames to a receiver that publishes any position: one that is possible is taken, no other.
 #[test]
 fn producer() {
     bolero::check!().for_each(|bytes: &[u8]| {
         let segment = adopted(&[]);
         let lines = segment.lines();
         let mut tx = Producer::new(segment);
-        let (mut pos, mut told) = (0u32, 0u32);
+        let (mut pos, mut published) = (0u32, 0u32);
         for step in 0..64 {
             let (says, len) = (word(bytes, 2 * step), word(bytes, 2 * step + 1));
-            let says = if says % 8 == 0 { says >> 3 } else { told + (says >> 3) % (pos - told + 1) };
+            let says =
+                if says % 8 == 0 { says >> 3 } else { published + (says >> 3) % (pos - published + 1) };
             tx.mem().head().store(says, Relaxed);
             let len = len as usize % (max_frame(lines) + 1);
             let took = (4 + len).div_ceil(LINE) as u32;
-            let room = |told: u32| pos - told + took < lines;
-            let looks = !room(told);
-            if looks && (told..=pos).contains(&says) {
-                told = says;
+            let room = |published: u32| pos - published + took < lines;
+            let reads = !room(published);
+            if reads && (published..=pos).contains(&says) {
+                published = says;
             }
-            assert_eq!(tx.reserve(len), if looks && told != says { Err(Broken) } else { Ok(room(told)) });
-            if looks && told != says {
+            assert_eq!(
+                tx.reserve(len),
+                if reads && published != says { Err(Broken) } else { Ok(room(published)) }
+            );
+            if reads && published != says {
                 return;
             }
-            if room(told) {
+            if room(published) {
                 // SAFETY: so many bytes were found to have room.
                 unsafe { tx.write(0, &vec![1; len]) };
                 tx.publish(len);
@@ -96,16 +110,23 @@ fn producer() {
     });
 }
 
+/// Word `at` of a table.
+fn word_of(table: &Mapping, at: usize) -> &AtomicU32 {
+    assert!(4 * at + 4 <= super::mr_table::SIZE);
+    // SAFETY: inside by the line above, and a multiple of 4.
+    unsafe { table.word(4 * at) }
+}
+
 /// Looks for keys among noise, and among entries that are nearly theirs.
 #[test]
 fn board() {
-    bolero::check!().with_max_len(super::board::SIZE).for_each(|bytes: &[u8]| {
+    bolero::check!().with_max_len(super::mr_table::SIZE).for_each(|bytes: &[u8]| {
         BOARD.with(|(ours, fd)| {
-            for at in 0..super::board::SIZE / 4 {
-                ours.word(4 * at).store(word(bytes, at), Relaxed);
+            for at in 0..super::mr_table::SIZE / 4 {
+                word_of(ours, at).store(word(bytes, at), Relaxed);
             }
             let keys = [0, 1, 7, u64::MAX, u64::from(word(bytes, 1)), u64::from(word(bytes, 9)) << 32];
-            let entry = |place: u32| (0..8).map(move |at| ours.word(32 * place as usize + 4 * at));
+            let entry = |place: u32| (0..8).map(move |at| word_of(ours, 8 * place as usize + at));
             for edit in bytes.chunks_exact(12).take(40) {
                 let key = keys[usize::from(edit[0]) % keys.len()] ^ u64::from(edit[1] & 1) << (edit[2] % 64);
                 let place = places(key).nth(usize::from(edit[3]) % 16).unwrap();
@@ -121,7 +142,7 @@ fn board() {
                 ];
                 entry(place).zip(body).for_each(|(word, v)| word.store(v, Relaxed));
             }
-            let view = View::adopt(fd).unwrap();
+            let view = PeerMrTable::adopt(fd).unwrap();
             for key in keys {
                 let Some((found, ticket)) = view.find(key) else { continue };
                 let halves = |v: u64| [v as u32, (v >> 32) as u32];
@@ -142,10 +163,10 @@ fn pieces() {
         let segment = adopted(&[]);
         let wide = |at| u64::from(word(bytes, at)) << 32 | u64::from(word(bytes, at + 1));
         let (slot, generation, of) = (word(bytes, 0) as u16, wide(0) >> 16, word(bytes, 2) as u16);
-        let counter = segment.share(slot);
+        let counter = segment.pieces(slot);
         for step in 0..20 {
             counter.store(wide(step), Relaxed);
-            assert!(share::claim(counter, generation, of).is_none_or(|piece| piece < of));
+            assert!(pieces::claim(counter, generation, of).is_none_or(|piece| piece < of));
         }
     });
 }

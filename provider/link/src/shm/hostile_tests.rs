@@ -4,21 +4,26 @@
 //!
 //! `STRAIT_HOSTILE_SECONDS` makes it longer, `STRAIT_HOSTILE_SEED` another run.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use engine::{
     Access, Cntrs, Completion, Config, CqId, Ctx, Domain, EpConfig, EpId, Error, FiAddr, OpFlags, Pattern,
     Recv, Reg, Rma, Send,
 };
-use wire::{Head, RmaSeg};
+use hmem::Span;
+use ipc::memfd::{self, Writers};
+use ipc::{Mapping, rights, socket};
+use link_api::Link as _;
+use wire::{Addr, Head, RmaSeg};
 
-use super::control::Hello;
+use super::hello::Hello;
 use super::ring::{Consumer, Mem as _, Producer};
-use super::segment::{Segment, Shared};
+use super::segment::Segment;
 use super::tests::open;
-use super::*;
+use super::{DEFAULT_RING, MIN_RING, ShmLink, hello};
 use crate::space::Space;
 
 struct Noise(u64);
@@ -66,7 +71,7 @@ impl Noise {
                 0 => mem.head().store(word, Relaxed),
                 1 => mem.bell().store(word, Relaxed),
                 2 => mem.want().store(word, Relaxed),
-                3 => mem.share(word as u16 % 16).store(u64::from(word) << (word % 33), Relaxed),
+                3 => mem.pieces(word as u16 % 16).store(u64::from(word) << (word % 33), Relaxed),
                 _ => mem.commit(self.next() % mem.lines()).store(word, Relaxed),
             }
         }
@@ -77,12 +82,12 @@ impl Noise {
 #[test]
 fn hostile_child() {
     let Ok(victim) = std::env::var("STRAIT_VICTIM") else { return };
-    // SAFETY: prctl(PR_SET_PDEATHSIG) takes a number: it ends with whoever started it.
+    // SAFETY: prctl(PR_SET_PDEATHSIG) takes a number: it ends with its parent.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let name: std::net::SocketAddr = std::env::var("STRAIT_NAME").unwrap().parse().unwrap();
     let victim = Addr::new(victim.parse().unwrap());
     let mut noise = Noise(std::env::var("STRAIT_HOSTILE_SEED").unwrap().parse().unwrap());
-    let listener = control::listen(name).unwrap();
+    let listener = hello::listen(name).unwrap();
     loop {
         attack(&mut noise, victim, Addr::new(name), &listener);
     }
@@ -90,7 +95,7 @@ fn hostile_child() {
 
 /// One connection, from handshake to hang-up.
 fn attack(noise: &mut Noise, victim: Addr, name: Addr, listener: &OwnedFd) {
-    let Ok(sock) = control::connect(Some(victim.ip()), victim.port()) else { return };
+    let Ok(sock) = hello::connect(Some(victim.ip()), victim.port()) else { return };
     let ring = [MIN_RING, DEFAULT_RING][noise.below(2)];
     let (mem, fd) = Segment::create(ring).unwrap();
     let hello = Hello {
@@ -104,7 +109,7 @@ fn attack(noise: &mut Noise, victim: Addr, name: Addr, listener: &OwnedFd) {
             _ => Space::decode(&std::array::from_fn(|_| noise.number(&[]) as u8)),
         },
     };
-    if control::send_fd(&sock, &hello.encode(), fd.as_fd()).is_err() {
+    if rights::send_fd(&sock, &hello.encode(), fd.as_fd()).is_err() {
         return;
     }
     // Another mapping to scribble on, beside the one that the rules are kept with.
@@ -143,7 +148,7 @@ fn attack(noise: &mut Noise, victim: Addr, name: Addr, listener: &OwnedFd) {
         if lies == 2 {
             noise.scribble(&noisy);
         }
-        control::notify(&sock, &[noise.next() as u8][..noise.below(2)]);
+        socket::notify(&sock, &[noise.next() as u8][..noise.below(2)]);
     }
 }
 
@@ -151,17 +156,21 @@ type Theirs = (Consumer<Segment>, Segment, OwnedFd);
 
 /// Takes the victim's channel to us, if it wants one.
 fn welcome(noise: &mut Noise, listener: &OwnedFd) -> Option<Theirs> {
-    let sock = control::accept(listener).ok()?;
+    let sock = socket::accept(listener).ok()?;
     let mut bytes = [0; Hello::LEN + 1];
-    let (n, fd) = control::recv_fd(&sock, &mut bytes).ok()?;
+    let (n, fd) = rights::recv_fd(&sock, &mut bytes).ok()?;
     let (hello, fd) = (Hello::decode(&bytes[..n])?, fd?);
     let segment = |fd: &OwnedFd| Segment::adopt(fd.as_fd(), hello.ring as usize).ok();
-    // A board full of noise.
-    let (board, board_fd) = Shared::create(32 << 10).ok()?;
-    (0..32 << 8).for_each(|at| board.word(at * 4).store([noise.next(), 0xff, 6][at % 3], Relaxed));
-    let mut answer = [control::WELCOME; 9];
+    // An MR table full of noise.
+    let table_fd = memfd::create(c"strait", 32 << 10, Writers::UntilSealed).ok()?;
+    let table = Mapping::new(&table_fd, 32 << 10, None).ok()?;
+    memfd::seal(&table_fd);
+    // SAFETY: all of its words.
+    let word = |at: usize| unsafe { table.word(at * 4) };
+    (0..32 << 8).for_each(|at| word(at).store([noise.next(), 0xff, 6][at % 3], Relaxed));
+    let mut answer = [hello::WELCOME; 9];
     answer[1..].copy_from_slice(&noise.number(&[]).to_le_bytes());
-    let _ = control::send_fd(&sock, &answer[..[9, 9, 9, 4][noise.below(4)]], board_fd.as_fd());
+    let _ = rights::send_fd(&sock, &answer[..[9, 9, 9, 4][noise.below(4)]], table_fd.as_fd());
     Some((Consumer::new(segment(&fd)?), segment(&fd)?, sock))
 }
 
@@ -219,6 +228,91 @@ impl Node {
 /// Contexts of the victim's operations with the hostile peer start here.
 const EVIL: usize = 1000;
 
+/// Traffic between a victim and an honest peer, checked byte by byte.
+struct Traffic {
+    friend: FiAddr,
+    back: FiAddr,
+    ping: Span,
+    pong: Span,
+    echo: Span,
+    rounds: usize,
+    /// Completions that the victim lacks in this round.
+    waiting: u32,
+    last: Instant,
+}
+
+impl Traffic {
+    const SIZES: [usize; 5] = [8, 100, 5000, 20_000, 300_000];
+
+    fn new(friend: FiAddr, back: FiAddr) -> Traffic {
+        let [ping, pong, echo] = [(); 3].map(|()| Span::leak(300_000));
+        Traffic { friend, back, ping, pong, echo, rounds: 0, waiting: 0, last: Instant::now() }
+    }
+
+    fn byte(&self, at: usize) -> u8 {
+        (at * 7 + self.rounds) as u8
+    }
+
+    /// Begins a round if none is under way, and takes the honest peer's completions.
+    fn drive(&mut self, victim: &mut Node, honest: &mut Node) {
+        assert!(self.last.elapsed() < Duration::from_secs(60), "the honest peer is not served");
+        if self.waiting == 0 {
+            let len = Traffic::SIZES[self.rounds % Traffic::SIZES.len()];
+            let text: Vec<u8> = (0..len).map(|at| self.byte(at)).collect();
+            hmem::write(&[self.ping], 0, &text);
+            victim.recv(self.friend, 2, &[self.pong.part(0, len).unwrap()], 1);
+            honest.recv(self.back, 1, &[self.echo.part(0, len).unwrap()], 2);
+            let ping = [self.ping.part(0, len).unwrap()];
+            while victim.send(self.friend, 1, &ping, 3) == Err(Error::Again) {
+                honest.take();
+            }
+            self.waiting = 2;
+        }
+        for c in honest.take() {
+            assert_eq!(c.err, None, "{c:?}");
+            if c.ctx.0 == 2 {
+                honest.send(self.back, 2, &[self.echo.part(0, c.len).unwrap()], 4).unwrap();
+            }
+        }
+    }
+
+    /// A completion of the victim's.
+    fn complete(&mut self, c: &Completion) {
+        assert_eq!(c.err, None, "{c:?}");
+        self.waiting -= 1;
+        if c.ctx.0 == 1 {
+            let mut text = vec![0; c.len];
+            hmem::read(&[self.pong], 0, &mut text);
+            let right = text.iter().enumerate().all(|(at, b)| *b == self.byte(at));
+            let len = Traffic::SIZES[self.rounds % Traffic::SIZES.len()];
+            assert!(right && c.len == len, "wrong bytes of an honest peer");
+        }
+        if self.waiting == 0 {
+            self.rounds += 1;
+            self.last = Instant::now();
+        }
+    }
+}
+
+/// Posts the operation number `n` with the hostile peer; whether it was posted.
+fn deal(victim: &mut Node, foe: FiAddr, scratch: Span, n: usize) -> bool {
+    let len = Traffic::SIZES[n % Traffic::SIZES.len()];
+    let iov = [scratch.part(0, len).unwrap()];
+    let remote = [RmaSeg { addr: 0.into(), len: (len as u64).into(), key: 5.into() }];
+    let flags = OpFlags::COMPLETION | OpFlags::DELIVERY;
+    let (ctx, write) = (Ctx(EVIL), n % 4 == 2);
+    let rma = Rma { to: foe, write, iov: &iov, remote: &remote, data: None, ctx, flags };
+    let posted = match n % 4 {
+        0 => victim.send(foe, 9, &iov, EVIL),
+        1 => {
+            victim.recv(foe, [0, 1, 5, 8][n / 4 % 4], &iov, EVIL);
+            Ok(())
+        }
+        _ => victim.domain.rma(victim.ep, &rma),
+    };
+    posted.is_ok()
+}
+
 #[test]
 fn a_hostile_peer_harms_only_what_is_done_with_it() {
     let var = |name: &str, default: u64| std::env::var(name).map_or(default, |v| v.parse().unwrap());
@@ -233,9 +327,8 @@ fn a_hostile_peer_harms_only_what_is_done_with_it() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let friend = victim.insert(honest.addr);
     let foe = victim.insert(Addr::new(name));
-    let back = honest.insert(victim.addr);
+    let mut traffic = Traffic::new(victim.insert(honest.addr), honest.insert(victim.addr));
     // What the hostile peer may write has guards on both sides.
     let memory = Span::leak(3 * 4096);
     hmem::write(&[memory], 0, &[0x77; 3 * 4096]);
@@ -243,71 +336,25 @@ fn a_hostile_peer_harms_only_what_is_done_with_it() {
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
     victim.domain.mr_reg(&Reg { iov: &shared, access, key: Some(5) }).unwrap();
 
-    let sizes = [8, 100, 5000, 20_000, 300_000];
-    let [ping, pong, echo] = [(); 3].map(|()| Span::leak(300_000));
     let scratch = Span::leak(300_000);
-    let (mut rounds, mut evil, mut ended, mut failed) = (0usize, 0usize, 0usize, 0usize);
-    let (start, mut last) = (Instant::now(), Instant::now());
-    let mut waiting = 0;
-    while start.elapsed() < Duration::from_secs(seconds) || rounds < 20 {
-        assert!(last.elapsed() < Duration::from_secs(60), "the honest peer is not served");
-        if waiting == 0 {
-            let len = sizes[rounds % sizes.len()];
-            let text: Vec<u8> = (0..len).map(|i| (i * 7 + rounds) as u8).collect();
-            hmem::write(&[ping], 0, &text);
-            victim.recv(friend, 2, &[pong.part(0, len).unwrap()], 1);
-            honest.recv(back, 1, &[echo.part(0, len).unwrap()], 2);
-            while victim.send(friend, 1, &[ping.part(0, len).unwrap()], 3) == Err(Error::Again) {
-                honest.take();
-            }
-            waiting = 2;
-        }
-        for c in honest.take() {
-            assert_eq!(c.err, None, "{c:?}");
-            if c.ctx.0 == 2 {
-                honest.send(back, 2, &[echo.part(0, c.len).unwrap()], 4).unwrap();
-            }
-        }
+    let (mut evil, mut ended, mut failed) = (0usize, 0usize, 0usize);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(seconds) || traffic.rounds < 20 {
+        traffic.drive(&mut victim, &mut honest);
         for c in victim.take() {
-            if c.ctx.0 >= EVIL {
-                ended += 1;
-                failed += usize::from(c.err.is_some());
-                continue;
-            }
-            // The hostile peer may send remote CQ data, or fail to.
-            if c.ctx.0 == 0 {
-                continue;
-            }
-            assert_eq!(c.err, None, "{c:?}");
-            waiting -= 1;
-            if c.ctx.0 == 1 {
-                let mut text = vec![0; c.len];
-                hmem::read(&[pong], 0, &mut text);
-                let right = text.iter().enumerate().all(|(i, b)| *b == (i * 7 + rounds) as u8);
-                assert!(right && c.len == sizes[rounds % sizes.len()], "wrong bytes of an honest peer");
-            }
-        }
-        if waiting == 0 {
-            rounds += 1;
-            last = Instant::now();
-        }
-        // Business with the hostile peer, as much as it takes.
-        if evil - ended < 50 {
-            let len = sizes[evil % sizes.len()];
-            let iov = [scratch.part(0, len).unwrap()];
-            let remote = [RmaSeg { addr: 0.into(), len: (len as u64).into(), key: 5.into() }];
-            let flags = OpFlags::COMPLETION | OpFlags::DELIVERY;
-            let (ctx, write) = (Ctx(EVIL), evil % 4 == 2);
-            let rma = Rma { to: foe, write, iov: &iov, remote: &remote, data: None, ctx, flags };
-            let posted = match evil % 4 {
-                0 => victim.send(foe, 9, &iov, EVIL),
-                1 => {
-                    victim.recv(foe, [0, 1, 5, 8][evil / 4 % 4], &iov, EVIL);
-                    Ok(())
+            match c.ctx.0 {
+                EVIL.. => {
+                    ended += 1;
+                    failed += usize::from(c.err.is_some());
                 }
-                _ => victim.domain.rma(victim.ep, &rma),
-            };
-            evil += usize::from(posted.is_ok());
+                // The hostile peer may send remote CQ data, or fail to.
+                0 => {}
+                _ => traffic.complete(&c),
+            }
+        }
+        // Operations with the hostile peer, as many as it takes.
+        if evil - ended < 50 {
+            evil += usize::from(deal(&mut victim, foe, scratch, evil));
         }
     }
     child.kill().unwrap();
@@ -322,11 +369,10 @@ fn a_hostile_peer_harms_only_what_is_done_with_it() {
     let mut guard = vec![0; 3 * 4096];
     hmem::read(&[memory], 0, &mut guard);
     assert!(guard[..4096].iter().chain(&guard[8192..]).all(|b| *b == 0x77), "written beyond what was shared");
-    assert!(
-        failed > 0 && rounds > 0,
-        "{rounds} rounds; {ended} operations with the hostile, {failed} failed"
-    );
-    println!("{rounds} rounds; {ended} operations with the hostile peer ended, {failed} failed");
+    let report =
+        format!("{} rounds; {ended} operations with the hostile peer, {failed} failed", traffic.rounds);
+    assert!(failed > 0 && traffic.rounds > 0, "{report}");
+    println!("{report}");
     drop(port);
 }
 
@@ -351,7 +397,7 @@ fn hellos_without_end_leave_time_for_others() {
                     to,
                 };
                 let (mem, fd) = Segment::create(MIN_RING).unwrap();
-                let Ok(sock) = control::connect(Some(to.ip()), to.port()) else { continue };
+                let Ok(sock) = hello::connect(Some(to.ip()), to.port()) else { continue };
                 let mut tx = Producer::new(mem);
                 loop {
                     let frame = noise.frame(&[]);
@@ -362,7 +408,7 @@ fn hellos_without_end_leave_time_for_others() {
                     unsafe { tx.write(0, &frame) };
                     tx.publish(frame.len());
                 }
-                n += u32::from(control::send_fd(&sock, &hello.encode(), fd.as_fd()).is_ok());
+                n += u32::from(rights::send_fd(&sock, &hello.encode(), fd.as_fd()).is_ok());
             }
             n
         });
@@ -393,7 +439,7 @@ fn hellos_without_end_leave_time_for_others() {
         }
         stop.store(true, Relaxed);
         let said = said.join().unwrap();
-        println!("{rounds} rounds beside {said} hellos; the longest look took {worst:?}");
+        println!("{rounds} rounds beside {said} hellos; the longest poll took {worst:?}");
         assert!(rounds > 100 && said > 100, "{rounds} rounds beside {said} hellos");
     });
 }

@@ -3,8 +3,8 @@
 
 use link_api::{Frame, Gone, PeerId, Refused};
 
+use super::link::{NO_PEER, ShmLink};
 use super::ring;
-use super::{NOBODY, ShmLink};
 
 impl ShmLink {
     /// Whether a frame of `len` bytes would find room now. Connects if need be.
@@ -54,7 +54,7 @@ impl ShmLink {
         // SAFETY: as above.
         unsafe { out.tx.write(0, head) };
         out.tx.publish(head.len() + n);
-        out.ring(self.barrier.registered);
+        out.notify(self.barrier.registered);
         Ok(n)
     }
 
@@ -62,7 +62,7 @@ impl ShmLink {
     /// it is shorter than that, or the rest longer than `room`.
     ///
     /// # Safety
-    /// `to` must be initialized memory, valid for reads and writes of `room` bytes, and nobody else's.
+    /// `to` must be initialized memory, valid for reads and writes of `room` bytes, and not used by anything else.
     #[inline]
     pub unsafe fn receive<const N: usize>(
         &mut self,
@@ -73,7 +73,7 @@ impl ShmLink {
         if self.held != frame.from.0 {
             return None;
         }
-        self.held = NOBODY;
+        self.held = NO_PEER;
         let inb = self.peers[frame.from.0 as usize].inb.as_mut()?;
         let rest = frame.len.wrapping_sub(N);
         // A shorter frame has more of a rest than there is room for anywhere.

@@ -5,16 +5,17 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use std::time::{Duration, Instant};
 
 use hmem::Span;
+use ipc::pieces::Counters;
+use ipc::socket;
 use link_api::{Gone, PeerId};
 use wire::Addr;
 
-use super::board::View;
-use super::device::Devices;
+use super::devices::Devices;
 use super::executed::Ask;
+use super::mr_table::PeerMrTable;
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
-use super::share::Slots;
-use super::{control, ring, wake};
+use super::{hello, ring, wake};
 use crate::space::{Space, Target};
 
 /// A channel to a peer.
@@ -25,16 +26,16 @@ pub(super) struct Outbound {
     pub(super) pid: i32,
     /// The peer's address space, once it has welcomed us.
     pub(super) space: Option<Space>,
-    /// Whose it is, once the peer has welcomed it.
+    /// Which endpoint of that name it leads to, once the peer has welcomed it.
     pub(super) incarnation: Option<u64>,
     /// Since when a packet of it waits that comes with a descriptor, for which there is no place.
     pub(super) lacks: Option<Instant>,
     /// Length of a frame that found no room.
     pub(super) starved: Option<usize>,
-    /// What the peer lets us reach, once it has welcomed us.
-    pub(super) board: Option<View>,
-    /// Counters of transfers that the peer shares.
-    pub(super) shares: Slots,
+    /// The registrations that the peer publishes, once it has welcomed us.
+    pub(super) mr_table: Option<PeerMrTable>,
+    /// Piece counters that were opened here.
+    pub(super) pieces: Counters,
     /// When it is asked, if the peer has not answered, whether its process still listens.
     pub(super) ask: Ask,
 }
@@ -42,9 +43,9 @@ pub(super) struct Outbound {
 impl Outbound {
     /// Wakes the peer if it sleeps; to be called after a frame was published.
     #[inline(always)]
-    pub(super) fn ring(&self, registered: bool) {
-        if wake::must_ring(self.tx.mem(), registered) {
-            control::notify(&self.sock, &[control::WAKE]);
+    pub(super) fn notify(&self, registered: bool) {
+        if wake::must_notify(self.tx.mem(), registered) {
+            socket::notify(&self.sock, &[hello::WAKE]);
         }
     }
 
@@ -71,7 +72,7 @@ impl Outbound {
         unsafe {
             if far > 0 {
                 mem.put(at + head.len() + near, part.as_ptr().add(near), far);
-                // The receiver looks at the first cache line all the time, and takes it away as often as it
+                // The receiver polls the first cache line all the time, and takes it away as often as it
                 // does: so what goes there goes last, and all at once.
                 compiler_fence(Ordering::Release);
             }
@@ -134,18 +135,18 @@ impl Inbound {
     /// Gives the frame at hand back.
     #[inline(always)]
     pub(super) fn advance(&mut self) {
-        let (lines, told) = self.rx.advance();
+        let (lines, published) = self.rx.advance();
         self.budget = self.budget.saturating_sub(lines);
-        if told {
-            self.told();
+        if published {
+            self.notify_of_room();
         }
     }
 
-    /// The sender was told how far we are: it may wait for that.
+    /// The position was published: the sender may wait for that.
     #[cold]
-    fn told(&self) {
+    fn notify_of_room(&self) {
         if wake::room_wanted(self.rx.mem()) {
-            control::notify(&self.sock, &[control::WAKE]);
+            socket::notify(&self.sock, &[hello::WAKE]);
         }
     }
 }
@@ -189,11 +190,11 @@ pub(super) struct Peer {
     pub(super) waiting: Vec<Inbound>,
     /// It was connected to before.
     pub(super) reached: bool,
-    /// Its address space was gone when that was last looked at.
+    /// Its address space was gone when that was last asked.
     pub(super) missed: bool,
     /// The socket on which it listened, and which its process does not have any more.
     pub(super) deserted: Option<u64>,
-    /// Its address is not this host's, and that was told.
+    /// Its address is not this host's, and the log says so.
     pub(super) far: bool,
     /// Since when, and from when on again, it is tried to connect.
     pub(super) first_try: Option<Instant>,

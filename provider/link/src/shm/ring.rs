@@ -10,8 +10,8 @@
 //! A commit word is 0 while there is no record, else the frame's length plus one. Before the
 //! producer publishes a record it stores 0 to the commit word behind it, so the consumer never
 //! takes stale bytes of an earlier lap for a record. A frame that fits one cache line thus changes hands
-//! by one cache line, and one that fits the pair by the two at once. The consumer tells how far it is
-//! (`head`, in lines, wrapping) only once per quarter of the ring, and the producer looks only when it
+//! by one cache line, and one that fits the pair by the two at once. The consumer publishes its position
+//! (`head`, in lines, wrapping) only once per quarter of the ring, and the producer reads it only when it
 //! seems short of room.
 //!
 //! Both positions are private; what the other side writes is checked against them.
@@ -19,7 +19,9 @@
 //! The orders that matter, each tested with a twin that lacks it: the commit word is stored with
 //! Release (after frame and zero) and loaded with Acquire; `head` likewise (after the copy out).
 
-use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use ipc::word::Word;
 
 /// Bytes of a line.
 pub(crate) const LINE: usize = 128;
@@ -36,15 +38,6 @@ pub(crate) const SHORT: usize = LINE - COMMIT;
 /// Likewise a cache line.
 pub(crate) const SHORTEST: usize = CACHE_LINE - COMMIT;
 
-/// A shared word. Exists so that a test can put in a word that forgets an ordering.
-pub(crate) trait Word {
-    fn load(&self, order: Ordering) -> u32;
-    fn store(&self, v: u32, order: Ordering);
-    fn fetch_and(&self, v: u32, order: Ordering) -> u32;
-    /// Stores `to` if the word is `from`, else answers what it is. No order.
-    fn compare_exchange(&self, from: u32, to: u32) -> Result<(), u32>;
-}
-
 /// The memory of a ring and its control words.
 pub(crate) trait Mem {
     type Word: Word;
@@ -57,7 +50,7 @@ pub(crate) trait Mem {
     fn head(&self) -> &Self::Word;
     /// Set by the consumer when it wants to be woken, see `wake`.
     fn bell(&self) -> &Self::Word;
-    /// Set by the producer when it wants to be told of room, see `wake`.
+    /// Set by the producer when it wants to be notified of room, see `wake`.
     fn want(&self) -> &Self::Word;
     /// A sequentially consistent fence.
     fn fence(&self);
@@ -162,12 +155,12 @@ impl<M: Mem> Producer<M> {
         if self.pos.wrapping_sub(self.head) + need <= self.lines {
             return Ok(true);
         }
-        self.look()?;
+        self.read_head()?;
         Ok(self.pos.wrapping_sub(self.head) + need <= self.lines)
     }
 
     #[cold]
-    fn look(&mut self) -> Result<(), Broken> {
+    fn read_head(&mut self) -> Result<(), Broken> {
         // Acquire: the consumer's copies out of the lines it gave back come before our stores.
         let head = self.mem.head().load(Acquire);
         if head.wrapping_sub(self.head) > self.pos.wrapping_sub(self.head) {
@@ -178,14 +171,14 @@ impl<M: Mem> Producer<M> {
     }
 
     /// Whether half of the ring is free, and fewer lines are taken than a shared transfer has turns: the
-    /// consumer, which tells how far it is at every quarter, then looks at the ring.
+    /// consumer, which publishes its position at every quarter, then polls the ring.
     pub(crate) fn has_room_to_spare(&mut self) -> bool {
         let most = (self.lines / 2).min(SPARE);
         if self.pos.wrapping_sub(self.head) < most {
             return true;
         }
         // What is wrong with the ring is found when it is used.
-        self.look().is_ok() && self.pos.wrapping_sub(self.head) < most
+        self.read_head().is_ok() && self.pos.wrapping_sub(self.head) < most
     }
 
     /// Where in the ring bytes `off..off+len` of the reserved frame go, if that is one stretch.
@@ -262,7 +255,7 @@ impl<M: Mem> Producer<M> {
             self.clean = end.wrapping_add(1);
         }
         // The consumer has these lines from the lap before. Stores wait in a queue for one after the other to come
-        // from there, and whoever sends many short frames would wait for that queue.
+        // from there, and a sender of many short frames would wait for that queue.
         if n == 1 {
             let further = AHEAD[usize::from(len > SHORTEST)];
             self.fetch(self.after(next, further), len);
@@ -303,7 +296,7 @@ pub(crate) struct Consumer<M> {
     pos: u32,
     line: u32,
     /// What `head` says.
-    told: u32,
+    published: u32,
     /// Length of the frame at hand.
     len: usize,
     /// Longest frame there may be.
@@ -318,7 +311,7 @@ impl<M: Mem> Consumer<M> {
     /// As if `pos` lines had gone through already.
     pub(crate) fn starting_at(mem: M, pos: u32) -> Consumer<M> {
         let lines = mem.lines();
-        Consumer { mem, lines, pos, line: 0, told: pos, len: 0, most: max_frame(lines) }
+        Consumer { mem, lines, pos, line: 0, published: pos, len: 0, most: max_frame(lines) }
     }
 
     pub(crate) fn mem(&self) -> &M {
@@ -424,7 +417,7 @@ impl<M: Mem> Consumer<M> {
         n + rest
     }
 
-    /// Gives the frame at hand back; returns how many lines it took, and whether the producer was told.
+    /// Gives the frame at hand back; returns how many lines it took, and whether the position was published.
     #[inline(always)]
     pub(crate) fn advance(&mut self) -> (u32, bool) {
         let n = lines_of(self.len);
@@ -434,10 +427,10 @@ impl<M: Mem> Consumer<M> {
             self.line -= self.lines;
         }
         self.pos = self.pos.wrapping_add(n);
-        if self.pos.wrapping_sub(self.told) < self.lines / 4 {
+        if self.pos.wrapping_sub(self.published) < self.lines / 4 {
             return (n, false);
         }
-        self.told = self.pos;
+        self.published = self.pos;
         // Release: our copies out of these lines come before.
         self.mem.head().store(self.pos, Release);
         (n, true)

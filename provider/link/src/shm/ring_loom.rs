@@ -7,64 +7,10 @@ use std::sync::atomic::Ordering;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::AtomicU32;
 use loom::thread;
 
 use super::*;
-
-/// What a twin forgets.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Twin {
-    Sound,
-    /// Stores are Relaxed.
-    Release,
-    /// Loads are Relaxed.
-    Acquire,
-    /// The commit word behind a record is not zeroed.
-    Zero,
-    /// Fences are none.
-    Fence,
-    /// A compare-exchange is a load and a store.
-    Exchange,
-}
-
-/// A word that forgets what its twin forgets.
-#[derive(Debug)]
-pub(crate) struct TwinWord(AtomicU32, Twin);
-
-impl TwinWord {
-    pub(crate) fn new(twin: Twin) -> TwinWord {
-        TwinWord(AtomicU32::new(0), twin)
-    }
-}
-
-impl Word for TwinWord {
-    fn load(&self, order: Ordering) -> u32 {
-        self.0.load(if self.1 == Twin::Acquire { Relaxed } else { order })
-    }
-
-    fn store(&self, v: u32, order: Ordering) {
-        if !(self.1 == Twin::Zero && v == 0) {
-            self.0.store(v, if self.1 == Twin::Release { Relaxed } else { order });
-        }
-    }
-
-    fn fetch_and(&self, v: u32, order: Ordering) -> u32 {
-        self.0.fetch_and(v, order)
-    }
-
-    fn compare_exchange(&self, from: u32, to: u32) -> Result<(), u32> {
-        if self.1 != Twin::Exchange {
-            return self.0.compare_exchange(from, to, Relaxed, Relaxed).map(drop);
-        }
-        let now = self.0.load(Relaxed);
-        if now != from {
-            return Err(now);
-        }
-        self.0.store(to, Relaxed);
-        Ok(())
-    }
-}
+use crate::twin::{Twin, TwinWord};
 
 /// A ring whose lines are a word, which is a commit word or payload, and payload that loom watches
 /// for races.
@@ -209,7 +155,7 @@ fn frames_arrive_whole_and_in_order() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn twin_with_a_relaxed_commit() {
+fn twin_with_a_relaxed_commit_is_torn() {
     cross(Twin::Release, Twin::Sound, LAP);
 }
 

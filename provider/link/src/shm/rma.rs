@@ -1,10 +1,11 @@
 //! Access to memory of peers on this host: by the kernel (CMA), or by a device.
 
 use hmem::Span;
+use ipc::pieces;
 use link_api::{Grant, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way};
 use wire::{Handle, Seg};
 
-use super::{ShmLink, share};
+use super::link::ShmLink;
 use crate::cma;
 
 impl RmaLink for ShmLink {
@@ -36,32 +37,32 @@ impl RmaLink for ShmLink {
 
     fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
         let out = self.peers[with.0 as usize].out.as_mut()?;
-        let (slot, generation) = out.shares.open(|slot| out.tx.mem().share(slot))?;
+        let (slot, generation) = out.pieces.open(|slot| out.tx.mem().pieces(slot))?;
         Some(PieceCounter { slot, generation })
     }
 
-    fn pieces_claim(&mut self, with: PeerId, share: PieceCounter, mine: bool, of: u16) -> Option<u16> {
+    fn pieces_claim(&mut self, with: PeerId, counter: PieceCounter, mine: bool, of: u16) -> Option<u16> {
         let peer = &self.peers[with.0 as usize];
         let mem = match mine {
             true => peer.out.as_ref()?.tx.mem(),
             false => peer.inb.as_ref()?.rx.mem(),
         };
-        share::claim(mem.share(share.slot), share.generation, of)
+        pieces::claim(mem.pieces(counter.slot), counter.generation, of)
     }
 
-    fn pieces_begun(&self, with: PeerId, share: PieceCounter) -> bool {
+    fn pieces_begun(&self, with: PeerId, counter: PieceCounter) -> bool {
         let out = self.peers[with.0 as usize].out.as_ref();
-        out.is_none_or(|out| share::is_begun(out.tx.mem().share(share.slot), share.generation))
+        out.is_none_or(|out| pieces::is_begun(out.tx.mem().pieces(counter.slot), counter.generation))
     }
 
-    fn pieces_close(&mut self, with: PeerId, share: PieceCounter) {
+    fn pieces_close(&mut self, with: PeerId, counter: PieceCounter) {
         if let Some(out) = &mut self.peers[with.0 as usize].out {
-            out.shares.close(share.slot, share.generation, |slot| out.tx.mem().share(slot));
+            out.pieces.close(counter.slot, counter.generation, |slot| out.tx.mem().pieces(slot));
         }
     }
 
     fn publish(&mut self, memory: &Region) {
-        self.board.show(memory);
+        self.mr_table.publish(memory);
     }
 
     fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
@@ -85,7 +86,7 @@ impl RmaLink for ShmLink {
         if !self.options.cma || peer.no_cma.is_some() {
             return None;
         }
-        peer.out.as_ref()?.board.as_ref()?.find(key)
+        peer.out.as_ref()?.mr_table.as_ref()?.find(key)
     }
 
     fn on_distinct_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
@@ -93,15 +94,15 @@ impl RmaLink for ShmLink {
     }
 
     fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        self.untold_handles(to, iov)
+        self.handles_to_export(to, iov)
     }
 
     fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        self.told_handle(to, handle);
+        self.note_exported(to, handle);
     }
 
     fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        self.learn_handle(from, handle);
+        self.note_imported(from, handle);
     }
 
     fn start(
@@ -118,5 +119,22 @@ impl RmaLink for ShmLink {
 
     fn cancel(&mut self, copy: OpId) {
         self.cancel_copy(copy);
+    }
+}
+
+/// What a door without frames of its own uses beside that.
+impl ShmLink {
+    /// Reports that all pieces which we took of a peer's transfer are done with: how many, and whether all could be
+    /// copied.
+    pub fn pieces_report(&mut self, to: PeerId, counter: PieceCounter, done: u16, good: bool) {
+        if let Some(inb) = &self.peers[to.0 as usize].inb {
+            pieces::report(inb.rx.mem().report(counter.slot), counter.generation, done, good);
+        }
+    }
+
+    /// What the peer reports: how many pieces it did, and whether all could be copied.
+    pub fn pieces_reported(&self, by: PeerId, counter: PieceCounter) -> Option<(u16, bool)> {
+        let out = self.peers[by.0 as usize].out.as_ref()?;
+        pieces::reported(out.tx.mem().report(counter.slot), counter.generation)
     }
 }

@@ -2,18 +2,18 @@
 //! then the ring, in a sealed memfd.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use hmem::registry::{self, Pages};
 use hmem::{Kind, Span};
+use ipc::Mapping;
+use ipc::memfd::{self, Unfit, Writers};
+use ipc::pieces::COUNTERS;
 
 use super::ahead;
-use super::control::cvt;
-use super::ring::{LINE, Mem, Word};
-use super::share::SLOTS;
+use super::ring::{LINE, Mem};
 
 /// Requests of the sender's that it can take back, by their place in its pool: a word each.
 pub(crate) const REVOCABLE: u32 = 16 << 10;
@@ -27,9 +27,9 @@ pub(crate) const CONTROL: usize = REVOKED + REVOCABLE as usize * 4;
 const HEAD: usize = 0;
 const BELL: usize = 128;
 const WANT: usize = 256;
-const SHARES: usize = 512;
-/// From one counter of shared transfers to the next.
-const SHARE: usize = 64;
+const PIECES: usize = 512;
+/// From one piece counter to the next.
+const COUNTER: usize = 64;
 /// What the sender, and what the receiver accesses of the other's memory (`access`).
 const TX_INSIDE: usize = 3584;
 const RX_INSIDE: usize = 3712;
@@ -38,186 +38,78 @@ const RX_FLIGHTS: usize = RX_INSIDE + 4;
 /// Set for good: the sender's memory, and the receiver's, is not accessed any more.
 const TX_CLOSED: usize = 3840;
 const RX_CLOSED: usize = 3968;
-const _: () = assert!(SHARES + SLOTS as usize * SHARE <= TX_INSIDE && RX_CLOSED + 4 <= REVOKED);
+const _: () = assert!(PIECES + COUNTERS as usize * COUNTER <= TX_INSIDE && RX_CLOSED + 4 <= REVOKED);
 
-/// Seals a segment must have: without them the peer could cut it off under us (SIGBUS).
-const SEALS: libc::c_int = SIZE_SEALS | libc::F_SEAL_SEAL;
-const SIZE_SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+/// Least bytes of a ring: enough for frames of 10 KiB.
+pub const MIN_RING: usize = 24 << 10;
 
-/// Largest ring taken from a peer.
-pub(crate) const MAX_RING: usize = 16 << 20;
-
-/// Why a peer's memory was not taken.
-#[derive(Debug)]
-pub(crate) enum Unfit {
-    /// It is not as agreed.
-    Wrong(&'static str),
-    /// It cannot be mapped here, now.
-    NoRoom(io::Error),
-}
-
-/// A sealed memfd that one process made, mapped; unmapped on drop.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: a mapping belongs to the process, not to a thread, and `Shared` owns its mapping.
-unsafe impl Send for Shared {}
-
-const WRITABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
-
-impl Shared {
-    /// Makes `len` bytes, whole pages, that peers can only read.
-    pub(crate) fn create(len: usize) -> io::Result<(Shared, OwnedFd)> {
-        let (shared, fd) = Shared::create_open(len)?;
-        // Kernels before 5.1 have no such seal; there, a peer of the same user could write.
-        // SAFETY: `fcntl` touches no memory of ours.
-        unsafe {
-            libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL)
-        };
-        Ok((shared, fd))
-    }
-
-    /// Makes `len` bytes, whole pages, to which seals may still be added.
-    fn create_open(len: usize) -> io::Result<(Shared, OwnedFd)> {
-        // SAFETY: the name is a C string; memfd_create(2) takes nothing else from memory.
-        let fd =
-            unsafe { libc::memfd_create(c"strait".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-        // SAFETY: a descriptor just made, and nobody else's.
-        let fd = unsafe { OwnedFd::from_raw_fd(cvt(fd)?) };
-        // SAFETY: `ftruncate` and `fcntl` touch no memory of ours.
-        unsafe {
-            cvt(libc::ftruncate(fd.as_raw_fd(), len as libc::off_t))?;
-            cvt(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SIZE_SEALS))?;
-        }
-        Ok((Shared::map(fd.as_raw_fd(), len, WRITABLE)?, fd))
-    }
-
-    /// What a peer made, to be read; the reason if it is not as agreed.
-    pub(crate) fn adopt(fd: BorrowedFd<'_>, len: usize) -> Result<Shared, Unfit> {
-        Shared::adopt_as(fd, len, libc::PROT_READ)
-    }
-
-    fn adopt_as(fd: BorrowedFd<'_>, len: usize, prot: libc::c_int) -> Result<Shared, Unfit> {
-        let raw = fd.as_raw_fd();
-        // SAFETY: F_GET_SEALS touches no memory of ours.
-        let seals = unsafe { libc::fcntl(raw, libc::F_GET_SEALS) };
-        if seals < 0 || seals & SEALS != SEALS {
-            return Err(Unfit::Wrong("its segment is not sealed"));
-        }
-        // SAFETY: both structs are plain data, for which zeros are a value.
-        let (mut stat, mut fs): (libc::stat, libc::statfs) = unsafe { std::mem::zeroed() };
-        // SAFETY: `stat` and `fs` are valid places for the answers.
-        let ok = unsafe { libc::fstat(raw, &mut stat) == 0 && libc::fstatfs(raw, &mut fs) == 0 };
-        if !ok || stat.st_size != len as libc::off_t {
-            return Err(Unfit::Wrong("its segment has another size than it says"));
-        }
-        // Huge pages can run out at a touch (SIGBUS), also when sealed.
-        if fs.f_type != libc::TMPFS_MAGIC {
-            return Err(Unfit::Wrong("its segment is no ordinary memfd"));
-        }
-        Shared::map(raw, len, prot).map_err(Unfit::NoRoom)
-    }
-
-    fn map(fd: libc::c_int, len: usize, prot: libc::c_int) -> io::Result<Shared> {
-        // SAFETY: a new mapping where the kernel likes; it replaces none.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        // Spans over it are made from numbers.
-        let _ = base.expose_provenance();
-        Ok(Shared { base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len })
-    }
-
-    /// The word at byte `at`, which is inside and aligned to 4. Where only reading is allowed, so are
-    /// only loads.
-    #[inline]
-    pub(crate) fn word(&self, at: usize) -> &AtomicU32 {
-        debug_assert!(at + 4 <= self.len && at % 4 == 0);
-        // SAFETY: 1. callers ask for places inside the mapping, aligned to 4 (asserted above), and
-        // the mapping lives as long as `self`. 2. An `AtomicU32` may be changed by others at any
-        // time, also from another process, and every value is one.
-        unsafe { self.base.add(at).cast::<AtomicU32>().as_ref() }
-    }
-
-    /// The word of 64 bits at byte `at`, which is inside and aligned to 8; else as [`Shared::word`].
-    fn wide(&self, at: usize) -> &AtomicU64 {
-        debug_assert!(at + 8 <= self.len && at % 8 == 0);
-        // SAFETY: as in `word`: inside the mapping, aligned, and any value is one.
-        unsafe { self.base.add(at).cast::<AtomicU64>().as_ref() }
-    }
-
-    /// Bytes that take memory.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn resident(&self) -> usize {
-        let mut pages = vec![0u8; self.len / 4096];
-        // SAFETY: the mapping is whole, and `pages` has a byte for each of its pages.
-        cvt(unsafe { libc::mincore(self.base.as_ptr().cast(), self.len, pages.as_mut_ptr()) }).unwrap();
-        pages.iter().filter(|p| **p & 1 != 0).count() * 4096
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours and whole; nothing borrows from it once `self` goes.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
+/// Most bytes of a ring.
+pub const MAX_RING: usize = 16 << 20;
 
 /// The memory of a channel.
 #[derive(Debug)]
 pub(crate) struct Segment {
     /// What keeps it page-locked; given back before it is unmapped.
     locked: OnceLock<Option<Pages>>,
-    shared: Shared,
+    shared: Mapping,
     lines: u32,
 }
 
 impl Segment {
     /// A new segment with a ring of `ring` bytes, a multiple of the page size.
     pub(crate) fn create(ring: usize) -> io::Result<(Segment, OwnedFd)> {
-        let (shared, fd) = Shared::create_open(CONTROL + ring)?;
-        // SAFETY: `fcntl` touches no memory of ours.
-        unsafe { cvt(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SEAL))? };
-        Ok((Segment { locked: OnceLock::new(), shared, lines: (ring / LINE) as u32 }, fd))
+        let fd = memfd::create(c"strait", CONTROL + ring, Writers::All)?;
+        Ok((Segment::over(Mapping::new(&fd, CONTROL + ring, None)?), fd))
     }
 
     /// A segment a peer made; the reason if it is not one as agreed.
     pub(crate) fn adopt(fd: BorrowedFd<'_>, ring: usize) -> Result<Segment, Unfit> {
-        if !(super::MIN_RING..=MAX_RING).contains(&ring) || ring % 4096 != 0 {
-            return Err(Unfit::Wrong("its ring has a strange size"));
+        if !(MIN_RING..=MAX_RING).contains(&ring) || ring % 4096 != 0 {
+            return Err(Unfit::Size);
         }
-        let shared = Shared::adopt_as(fd, CONTROL + ring, WRITABLE)?;
-        Ok(Segment { locked: OnceLock::new(), shared, lines: (ring / LINE) as u32 })
+        memfd::adopt(fd, CONTROL + ring..=CONTROL + ring).map(Segment::over)
     }
 
+    /// A segment in memory of a control page, a table and a ring.
+    fn over(shared: Mapping) -> Segment {
+        let lines = (shared.len() - CONTROL) / LINE;
+        Segment { locked: OnceLock::new(), shared, lines: lines as u32 }
+    }
+
+    /// The word at byte `at`, which is inside and aligned to 4.
     #[inline]
     fn word(&self, at: usize) -> &AtomicU32 {
-        self.shared.word(at)
+        // SAFETY: callers ask for a place of the control page, of the table behind it, or for the first word of a
+        // line of the ring: these are inside, and multiples of 4.
+        unsafe { self.shared.word(at) }
+    }
+
+    /// The word of 64 bits at byte `at` of the control page, aligned to 8.
+    #[inline]
+    fn wide(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: callers ask for places of counters, which are inside, and multiples of 8.
+        unsafe { self.shared.wide(at) }
     }
 
     /// Bytes that take memory.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn resident(&self) -> usize {
-        self.shared.resident()
+        self.shared.resident().unwrap()
     }
 
     /// Bytes of the ring.
-    pub(crate) fn ring(&self) -> usize {
+    pub(crate) fn ring_bytes(&self) -> usize {
         self.lines as usize * LINE
     }
 
-    /// A counter of shared transfers; `slot` is below [`SLOTS`].
-    pub(crate) fn share(&self, slot: u16) -> &AtomicU64 {
-        self.shared.wide(SHARES + usize::from(slot % SLOTS) * SHARE)
+    /// A piece counter; `slot` is below [`COUNTERS`].
+    pub(crate) fn pieces(&self, slot: u16) -> &AtomicU64 {
+        self.wide(PIECES + usize::from(slot % COUNTERS) * COUNTER)
     }
 
     /// What the side that did not open that counter reports.
     pub(crate) fn report(&self, slot: u16) -> &AtomicU64 {
-        self.shared.wide(SHARES + usize::from(slot % SLOTS) * SHARE + size_of::<u64>())
+        self.wide(PIECES + usize::from(slot % COUNTERS) * COUNTER + size_of::<u64>())
     }
 
     /// What the sender accesses of the receiver's memory.
@@ -256,16 +148,17 @@ impl Segment {
     pub(crate) fn lock_for(&self, iov: &[Span]) {
         let device = iov.iter().find(|s| s.can(hmem::Caps::DEVICE)).map(|s| s.kind());
         if let (Some(kind), None) = (device, self.locked.get()) {
-            let base = self.shared.base.as_ptr() as usize + CONTROL;
+            let base = self.shared.base() as usize + CONTROL;
             // SAFETY: the ring, which ends with the mapping, and lives longer than what is remembered of it.
-            let _ = self.locked.set(unsafe { registry::of(kind).lock_host(base, self.shared.len - CONTROL) });
+            let _ =
+                self.locked.set(unsafe { registry::of(kind).lock_host(base, self.shared.len() - CONTROL) });
         }
     }
 
     /// Bytes `at..at+len` of the ring, which are inside it, for `hmem` to copy from or to.
     pub(crate) fn span(&self, at: usize, len: usize) -> Span {
         assert!(at + len <= self.lines as usize * LINE, "outside the ring");
-        let addr = self.shared.base.as_ptr() as usize + CONTROL + at;
+        let addr = self.shared.base() as usize + CONTROL + at;
         // SAFETY: mapped memory, inside by the assertion. Callers use the span while they hold the
         // segment.
         unsafe { Span::new(addr, len, Kind::System) }
@@ -304,12 +197,12 @@ impl Mem for Segment {
 
     #[inline(always)]
     fn will_read(&self, at: usize) {
-        ahead::will_read(self.shared.base.as_ptr().wrapping_add(CONTROL + at));
+        ahead::will_read(self.shared.base().wrapping_add(CONTROL + at));
     }
 
     #[inline(always)]
     fn will_write(&self, at: usize) {
-        ahead::will_write(self.shared.base.as_ptr().wrapping_add(CONTROL + at));
+        ahead::will_write(self.shared.base().wrapping_add(CONTROL + at));
     }
 
     #[inline]
@@ -317,13 +210,13 @@ impl Mem for Segment {
         // SAFETY: the bytes are inside the mapping, `src` is valid by contract, and private memory
         // never overlaps the mapping. A peer that breaks the rules may read or write the same bytes
         // meanwhile; what it gets or leaves there is then its own problem, no reference exists.
-        unsafe { copy(src, self.shared.base.as_ptr().add(CONTROL + at), len) }
+        unsafe { copy(src, self.shared.base().add(CONTROL + at), len) }
     }
 
     #[inline]
     unsafe fn get(&self, at: usize, dst: *mut u8, len: usize) {
         // SAFETY: as in `put`, with the roles exchanged; any bytes are a value.
-        unsafe { copy(self.shared.base.as_ptr().add(CONTROL + at), dst, len) }
+        unsafe { copy(self.shared.base().add(CONTROL + at), dst, len) }
     }
 }
 
@@ -379,22 +272,5 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
             33..=64 => ends::<[u128; 2]>(src, dst, len),
             _ => std::ptr::copy_nonoverlapping(src, dst, len),
         }
-    }
-}
-
-impl Word for AtomicU32 {
-    #[inline]
-    fn load(&self, order: Ordering) -> u32 {
-        AtomicU32::load(self, order)
-    }
-    #[inline]
-    fn store(&self, v: u32, order: Ordering) {
-        AtomicU32::store(self, v, order);
-    }
-    fn fetch_and(&self, v: u32, order: Ordering) -> u32 {
-        AtomicU32::fetch_and(self, v, order)
-    }
-    fn compare_exchange(&self, from: u32, to: u32) -> Result<(), u32> {
-        AtomicU32::compare_exchange(self, from, to, Ordering::Relaxed, Ordering::Relaxed).map(drop)
     }
 }

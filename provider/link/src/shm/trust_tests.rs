@@ -1,20 +1,23 @@
 //! What a link makes of peers that do not keep to what was agreed.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
-use link_api::Gone;
+use ipc::{rights, socket};
+use link_api::{Event, Gone, Link as _, Refused};
+use wire::Addr;
 
-use super::control::Hello;
+use super::hello::Hello;
 use super::ring::{Mem as _, Producer};
 use super::segment::Segment;
 use super::tests::{closed, couple, event_none, frame, open, say};
-use super::*;
+use super::{MIN_RING, OpenOptions, ShmLink, hello};
 use crate::space::Space;
 
 /// A connection to `link` made by hand.
 fn raw(link: &ShmLink) -> OwnedFd {
-    control::connect(Some(link.addr().ip()), link.addr().port()).unwrap()
+    hello::connect(Some(link.addr().ip()), link.addr().port()).unwrap()
 }
 
 fn hello(addr: &str, ring: u32) -> Hello {
@@ -44,7 +47,7 @@ fn a_hello_survives_the_wire() {
 }
 
 #[test]
-fn whoever_is_not_as_agreed_is_refused() {
+fn a_hello_that_is_not_as_agreed_is_refused() {
     let mut b = open();
     let ring = MIN_RING as u32;
     let good = hello_to(&b, "127.0.0.1:9");
@@ -67,22 +70,22 @@ fn whoever_is_not_as_agreed_is_refused() {
     ];
     for (i, (bytes, fd)) in bad.into_iter().enumerate() {
         let sock = raw(&b);
-        control::send_fd(&sock, bytes, fd.as_fd()).unwrap();
+        rights::send_fd(&sock, bytes, fd.as_fd()).unwrap();
         assert!(event_none(&mut b), "case {i}");
         let mut answer = [0; 16];
-        assert_eq!(control::receive(&sock, &mut answer).unwrap(), 1, "case {i}");
-        assert_eq!(answer[0], control::REFUSED);
-        assert_eq!(control::receive(&sock, &mut answer).unwrap(), 0);
+        assert_eq!(socket::receive(&sock, &mut answer).unwrap(), 1, "case {i}");
+        assert_eq!(answer[0], hello::REFUSED);
+        assert_eq!(socket::receive(&sock, &mut answer).unwrap(), 0);
     }
     // No descriptor, and nothing at all.
     let sock = raw(&b);
-    control::notify(&sock, &good.encode());
+    socket::notify(&sock, &good.encode());
     drop(raw(&b));
     let mute = raw(&b);
     assert!(event_none(&mut b));
     assert_eq!(b.guests.iter().flatten().count(), 1, "the mute one");
-    // Who takes its time is welcome all the same.
-    control::send_fd(&mute, &good.encode(), fd.as_fd()).unwrap();
+    // A connection that takes its time is welcome all the same.
+    rights::send_fd(&mute, &good.encode(), fd.as_fd()).unwrap();
     assert!(event_none(&mut b));
     assert_eq!((b.guests.iter().flatten().count(), b.ins.len()), (0, 1));
 }
@@ -91,11 +94,11 @@ fn whoever_is_not_as_agreed_is_refused() {
 fn a_refusal_closes_the_peer() {
     let mut a = open();
     // Stands in for an endpoint of another version.
-    let other = control::listen("127.0.0.1:1".parse().unwrap()).unwrap();
+    let other = hello::listen("127.0.0.1:1".parse().unwrap()).unwrap();
     let to = a.peer(&Addr::new("127.0.0.1:1".parse().unwrap()));
     say(&mut a, to, b"1").unwrap();
-    let sock = control::accept(&other).unwrap();
-    control::notify(&sock, &[control::REFUSED]);
+    let sock = socket::accept(&other).unwrap();
+    socket::notify(&sock, &[hello::REFUSED]);
     drop(sock);
     assert_eq!(closed(&mut a), (to, Gone::Denied));
     drop(other);
@@ -103,19 +106,19 @@ fn a_refusal_closes_the_peer() {
 }
 
 #[test]
-fn a_peer_that_writes_nonsense_is_closed() {
+fn a_peer_that_breaks_the_ring_is_closed() {
     let mut b = open();
     for (i, word) in [u32::MAX, 1 << 30, 14_000, 20_000].into_iter().enumerate() {
         let (mem, fd) = Segment::create(MIN_RING).unwrap();
         let sock = raw(&b);
         let hello = hello_to(&b, &format!("127.0.0.1:{}", i + 10));
-        control::send_fd(&sock, &hello.encode(), fd.as_fd()).unwrap();
+        rights::send_fd(&sock, &hello.encode(), fd.as_fd()).unwrap();
         mem.commit(0).store(word, Relaxed);
         let id = b.peer(&hello.from);
         assert_eq!(closed(&mut b), (id, Gone::Denied), "{word}");
         let mut answer = [0; 64];
-        assert_eq!(control::receive(&sock, &mut answer).unwrap(), control::WELCOME_LEN, "welcomed at first");
-        assert_eq!(control::receive(&sock, &mut answer).unwrap(), 0);
+        assert_eq!(socket::receive(&sock, &mut answer).unwrap(), hello::WELCOME_LEN, "welcomed at first");
+        assert_eq!(socket::receive(&sock, &mut answer).unwrap(), 0);
     }
     // The other direction: a receiver that has read more than was sent.
     let (mut a, to_b, b, _) = couple();
@@ -127,7 +130,7 @@ fn a_peer_that_writes_nonsense_is_closed() {
 }
 
 #[test]
-fn a_peer_that_scribbles_ends_in_frames_or_in_an_end() {
+fn a_peer_that_writes_random_words_sends_frames_or_is_closed() {
     let mut b = open();
     let mut state = 1u64;
     let mut noise = move || {
@@ -138,7 +141,7 @@ fn a_peer_that_scribbles_ends_in_frames_or_in_an_end() {
     for round in 0..300u32 {
         let (mem, fd) = Segment::create(MIN_RING).unwrap();
         let sock = raw(&b);
-        control::send_fd(&sock, &hello_to(&b, "127.0.0.1:9").encode(), fd.as_fd()).unwrap();
+        rights::send_fd(&sock, &hello_to(&b, "127.0.0.1:9").encode(), fd.as_fd()).unwrap();
         for _ in 0..2000 {
             let word = [noise() % 12_000, noise() % 60, noise(), 0][noise() as usize % 4];
             mem.commit(noise() % mem.lines()).store(word, Relaxed);
@@ -146,7 +149,7 @@ fn a_peer_that_scribbles_ends_in_frames_or_in_an_end() {
             mem.want().store(noise(), Relaxed);
         }
         if round % 3 == 0 {
-            // Nobody is at the other end any more, yet the ring never empties.
+            // The other end is closed, yet the ring never empties.
             drop(sock);
         }
         let start = Instant::now();
@@ -172,7 +175,7 @@ fn a_peer_that_scribbles_ends_in_frames_or_in_an_end() {
 }
 
 #[test]
-fn a_peer_that_is_cut_off_is_not_heard_any_more() {
+fn a_disconnected_peer_delivers_no_more_frames() {
     let (mut a, to_b, mut b, _) = couple();
     while say(&mut a, to_b, &[1; 60]).is_ok() {}
     let from = b.peer(&a.addr());
@@ -186,19 +189,19 @@ fn call(link: &ShmLink, from: Addr, incarnation: u64) -> (Producer<Segment>, Own
     let (mem, fd) = Segment::create(MIN_RING).unwrap();
     let sock = raw(link);
     let hello = Hello { incarnation, from, ..hello_to(link, "127.0.0.1:9") };
-    control::send_fd(&sock, &hello.encode(), fd.as_fd()).unwrap();
+    rights::send_fd(&sock, &hello.encode(), fd.as_fd()).unwrap();
     (Producer::new(mem), sock)
 }
 
 fn answer(sock: &OwnedFd) -> Option<u8> {
     let mut bytes = [0; 16];
-    control::receive(sock, &mut bytes).ok().filter(|n| *n > 0).map(|_| bytes[0])
+    socket::receive(sock, &mut bytes).ok().filter(|n| *n > 0).map(|_| bytes[0])
 }
 
-/// Another process may not take the name of a peer that lives: `link` is asked whose it is.
+/// Another process may not take the name of a peer that lives: `link` is asked which process has it.
 #[test]
 fn a_name_that_a_peer_has_is_not_taken_from_it() {
-    // All are of one process here, so none can be told to be another: the newcomer waits, and is refused.
+    // All are of one process here, so neither is known to be another: the newcomer waits, and is refused.
     let (mut a, to_b, mut b, to_a) = couple();
     let (_ring, forged) = call(&b, a.addr(), 7);
     let start = Instant::now();
@@ -212,16 +215,16 @@ fn a_name_that_a_peer_has_is_not_taken_from_it() {
         }
         assert!(start.elapsed() < Duration::from_secs(20));
     };
-    assert_eq!((said, b.contested.len()), (control::REFUSED, 0));
+    assert_eq!((said, b.contested.len()), (hello::REFUSED, 0));
     // One with our own name.
     let own = b.addr();
     let (_ring, forged) = call(&b, own, 7);
     assert!(event_none(&mut b));
-    assert_eq!(answer(&forged), Some(control::REFUSED));
+    assert_eq!(answer(&forged), Some(hello::REFUSED));
     // Many at once are no more than are kept.
     let many: Vec<_> = (0..100).map(|n| call(&b, a.addr(), n)).collect();
     assert!(event_none(&mut b));
-    assert!(b.contested.len() <= 16 && many.iter().any(|(_, sock)| answer(sock) == Some(control::REFUSED)));
+    assert!(b.contested.len() <= 16 && many.iter().any(|(_, sock)| answer(sock) == Some(hello::REFUSED)));
     say(&mut a, to_b, b"still here").unwrap();
     assert_eq!(frame(&mut b), (to_a, b"still here".to_vec()));
 }
@@ -244,7 +247,7 @@ fn a_successor_is_let_in_once_the_former_has_ended() {
     unsafe { ring.write(0, b"new") };
     ring.publish(3);
     assert_eq!(frame(&mut b), (id, b"new".to_vec()));
-    assert_eq!(answer(&second), Some(control::WELCOME));
+    assert_eq!(answer(&second), Some(hello::WELCOME));
 }
 
 #[test]
@@ -266,7 +269,7 @@ fn connections_that_say_nothing_are_not_kept_without_end() {
 }
 
 #[test]
-fn what_is_forgotten_of_a_peer_is_used_for_another() {
+fn the_number_of_a_forgotten_peer_is_used_again() {
     let mut b = open();
     let addr = b.addr();
     let mut ids = std::collections::HashSet::new();
@@ -308,11 +311,11 @@ fn what_is_forgotten_of_a_peer_is_used_for_another() {
 }
 
 #[test]
-fn a_name_that_is_sat_on_is_no_name_to_open() {
+fn a_name_with_another_listener_cannot_be_opened() {
     let taken = "127.0.0.1:0".parse().unwrap();
     let (port, bound) = crate::name::reserve(taken).unwrap();
     drop(port);
-    let squatter = control::listen(bound).unwrap();
+    let squatter = hello::listen(bound).unwrap();
     let open = |bind| ShmLink::open(OpenOptions { bind: Some(bind), ..OpenOptions::default() });
     assert_eq!(open(bound).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
     assert!(open(taken).is_ok());
@@ -329,9 +332,9 @@ fn forger_child() {
     let addr = |text: String| Addr::new(text.parse().unwrap());
     let (to, from) = (addr(victim), addr(std::env::var("STRAIT_NAME").unwrap()));
     let (_mem, fd) = Segment::create(MIN_RING).unwrap();
-    let sock = control::connect(Some(to.ip()), to.port()).unwrap();
+    let sock = hello::connect(Some(to.ip()), to.port()).unwrap();
     let hello = Hello { from, to, ..hello("127.0.0.1:9", MIN_RING as u32) };
-    control::send_fd(&sock, &hello.encode(), fd.as_fd()).unwrap();
+    rights::send_fd(&sock, &hello.encode(), fd.as_fd()).unwrap();
     loop {
         if let Some(said) = answer(&sock) {
             // On a channel that is open nothing more is said until its end.
@@ -388,14 +391,14 @@ impl Drop for Forger {
 fn a_process_under_the_name_of_another_one_is_refused() {
     let (mut a, to_b, mut b, to_a) = couple();
     let forger = Forger::start(&b, a.addr());
-    assert_eq!(forger.hears(&mut b), control::REFUSED);
+    assert_eq!(forger.hears(&mut b), hello::REFUSED);
     // Only the channel to the name is there.
     let (mut c, mut d) = (open(), open());
     let to_d = c.peer(&d.addr());
     say(&mut c, to_d, b"hello").unwrap();
     frame(&mut d);
     let forger = Forger::start(&c, d.addr());
-    assert_eq!(forger.hears(&mut c), control::REFUSED);
+    assert_eq!(forger.hears(&mut c), hello::REFUSED);
     for (from, to, link, other) in [(to_a, to_b, &mut a, &mut b), (d.peer(&c.addr()), to_d, &mut c, &mut d)] {
         say(link, to, b"still here").unwrap();
         assert_eq!(frame(other), (from, b"still here".to_vec()));
@@ -406,7 +409,7 @@ fn a_process_under_the_name_of_another_one_is_refused() {
 fn the_owner_of_a_name_takes_it_from_a_process_that_was_first() {
     let (mut a, mut b) = (open(), open());
     let forger = Forger::start(&b, a.addr());
-    assert_eq!(forger.hears(&mut b), control::WELCOME);
+    assert_eq!(forger.hears(&mut b), hello::WELCOME);
     let (to_a, to_b) = (b.peer(&a.addr()), a.peer(&b.addr()));
     say(&mut a, to_b, b"me").unwrap();
     assert_eq!(closed(&mut b), (to_a, Gone::Reset));
@@ -414,7 +417,7 @@ fn the_owner_of_a_name_takes_it_from_a_process_that_was_first() {
     // If it is called before it calls, likewise.
     let (mut a, mut b) = (open(), open());
     let forger = Forger::start(&b, a.addr());
-    assert_eq!(forger.hears(&mut b), control::WELCOME);
+    assert_eq!(forger.hears(&mut b), hello::WELCOME);
     let (to_a, to_b) = (b.peer(&a.addr()), a.peer(&b.addr()));
     say(&mut b, to_a, b"you").unwrap();
     assert_eq!(frame(&mut a), (to_b, b"you".to_vec()));

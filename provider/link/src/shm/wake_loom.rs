@@ -3,9 +3,10 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::super::ring::model::{LoomMem, Twin};
+use super::super::ring::model::LoomMem;
 use super::super::ring::{Consumer, Producer};
 use super::*;
+use crate::twin::Twin;
 
 const NONE: Barrier = Barrier { registered: false, usable: false };
 
@@ -18,7 +19,7 @@ fn frame(fence: Twin) {
         let sender = thread::spawn(move || {
             assert!(tx.reserve(8).unwrap());
             tx.publish(8);
-            must_ring(tx.mem(), false)
+            must_notify(tx.mem(), false)
         });
         arm(rx.mem(), NONE);
         rx.mem().fence();
@@ -28,7 +29,7 @@ fn frame(fence: Twin) {
     });
 }
 
-/// Room is made while the sender, who lacks it, goes to sleep.
+/// Room is made while the sender, which lacks it, goes to sleep.
 fn room(fence: Twin) {
     loom::model(move || {
         let mem = Arc::new(LoomMem::new(4, Twin::Sound, Twin::Sound, fence));
@@ -45,8 +46,8 @@ fn room(fence: Twin) {
         });
         want_room(tx.mem());
         let sleeps = !tx.reserve(8).unwrap();
-        let told = receiver.join().unwrap();
-        assert!(told || !sleeps, "sleeps on room");
+        let notified = receiver.join().unwrap();
+        assert!(notified || !sleeps, "sleeps on room");
     });
 }
 

@@ -1,12 +1,15 @@
+use crate::shm::windows::{GRANT, MOST_BARE};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hmem::share::FileAt;
 use link_api::{Link, Refused};
 
 use super::super::ShmLink;
-use super::super::open::OpenOptions;
+use super::super::options::OpenOptions;
 use super::super::tests::{frame, say};
-use super::*;
+use super::super::windows::{WANT, WindowId, Windows};
 
 fn open(windows: &Arc<Windows>) -> ShmLink {
     ShmLink::open(OpenOptions {
@@ -62,14 +65,14 @@ fn a_window_comes_on_demand_and_outlives_its_maker() {
 }
 
 #[test]
-fn what_is_not_there_is_denied() {
+fn a_window_that_does_not_exist_is_denied() {
     let (mut a, at_a, mut b, at_b) = pair();
     let gone = WindowId { maker: at_b.maker(), number: 9 };
     until(&mut a, &mut b, gone, || at_a.denied(gone));
-    // Somebody else's, which this peer has mapped but may not pass on.
+    // Another maker's, which this peer has mapped but may not pass on.
     let strange = WindowId { maker: 1, number: 1 };
     until(&mut a, &mut b, strange, || at_a.denied(strange));
-    // Nobody at all.
+    // A maker that does not exist.
     let addr = b.addr();
     drop(b);
     let mut c = open(&at_a);
@@ -109,7 +112,7 @@ fn a_window_at_an_address_takes_no_other_memory() {
     let (_, pages) = windows.create(3 * 4096, None).unwrap();
     let at = pages.base() as usize + 4096;
     let byte = |n: usize| pages.base().wrapping_add(n * 4096);
-    // SAFETY: the middle page is replaced by what goes before `pages`; all are mapped and nobody else's.
+    // SAFETY: the middle page is replaced by what goes before `pages`; all are mapped, and used by this test alone.
     unsafe {
         (0..3).for_each(|n| byte(n).write_volatile(7));
         let (_, over) = windows.create_over(4096, at).unwrap();
@@ -121,20 +124,7 @@ fn a_window_at_an_address_takes_no_other_memory() {
 }
 
 #[test]
-fn memory_that_could_be_cut_off_is_refused() {
-    // SAFETY: a new memfd, and a pipe's end: descriptors of our own.
-    let bare = unsafe {
-        let fd = libc::memfd_create(c"bare".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-        libc::ftruncate(fd, 4096);
-        OwnedFd::from_raw_fd(fd)
-    };
-    assert!(adopt(&bare).unwrap_err().contains("sealed"));
-    let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
-    assert!(adopt(&file).is_err());
-}
-
-#[test]
-fn nobody_can_push_a_window_that_was_not_asked_for() {
+fn a_window_that_was_not_asked_for_is_not_taken() {
     let (mut a, at_a, mut b, at_b) = pair();
     let peer = a.peer(&b.addr());
     say(&mut a, peer, b"hello").unwrap();
@@ -151,7 +141,7 @@ fn nobody_can_push_a_window_that_was_not_asked_for() {
 }
 
 #[test]
-fn what_is_packed_arrives_also_over_the_end_of_the_ring() {
+fn a_packed_frame_arrives_over_the_end_of_the_ring() {
     let (mut a, _, mut b, _) = pair();
     let peer = a.peer(&b.addr());
     let (mut direct, mut wrapped) = (0, 0);
@@ -199,5 +189,5 @@ fn a_window_is_fetched_without_a_channel() {
     // What is no window is refused.
     let fd: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
     let other = WindowId { number: 9, ..id };
-    assert!(ours.fetch(other, pid, FileAt::of(&fd).unwrap()).unwrap_err().contains("not sealed"));
+    assert!(ours.fetch(other, pid, FileAt::of(&fd).unwrap()).unwrap_err().contains("no memfd"));
 }

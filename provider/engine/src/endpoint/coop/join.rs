@@ -5,7 +5,7 @@ use wire::{Head, Pieces, RmaSeg, Status};
 
 use crate::core::{Core, Spans};
 use crate::endpoint::Endpoint;
-use crate::endpoint::coop_copy::{Lent, Part};
+use crate::endpoint::coop_copy::{Coop, CoopHelp};
 use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_segs};
 use crate::endpoint::request::{In, Out, Request};
 use crate::proto::Memory;
@@ -15,7 +15,7 @@ use xfer::MAX_HELPED;
 
 impl<L: RmaLink> Endpoint<L> {
     /// A peer has begun to read or write memory here, and we may help.
-    pub(in crate::endpoint) fn on_lend(
+    pub(in crate::endpoint) fn on_coop_rma(
         &mut self,
         core: &mut Core,
         peer: PeerId,
@@ -31,8 +31,8 @@ impl<L: RmaLink> Endpoint<L> {
         // If it has changed meanwhile, it does not concern us; the peer finds that out by itself.
         let Ok(reached) = core.reach(&[named], want) else { return Ok(()) };
         let way = if write { Way::Get } else { Way::Put };
-        let part = Part::helping(peer, &about, segs, head.tag.get(), way).ok_or(Malformed::Pieces)?;
-        if part.copy.len != reached.len
+        let coop = Coop::helping(peer, &about, segs, head.tag.get(), way).ok_or(Malformed::Pieces)?;
+        if coop.copy.len != reached.len
             || !self.peer(peer).limits.is_sync()
             || Memory::of(&reached.iov) != Memory::Host
         {
@@ -41,18 +41,18 @@ impl<L: RmaLink> Endpoint<L> {
         let iov = Spans::from(&reached.iov[..]);
         let requests = &mut self.requests;
         let mut is_theirs =
-            |name: &u64| matches!(requests.get_mut(*name), Some(Request::Lent(l)) if l.peer == peer);
-        if self.shares.iter().filter(|name| is_theirs(name)).count() >= MAX_HELPED {
+            |name: &u64| matches!(requests.get_mut(*name), Some(Request::CoopHelp(l)) if l.peer == peer);
+        if self.coop_queue.iter().filter(|name| is_theirs(name)).count() >= MAX_HELPED {
             return Ok(());
         }
-        let lent = Lent { peer, iov, part: Box::new(part), mrs: reached.mrs };
-        let name = self.requests.insert(Request::Lent(lent));
-        self.share_in(core, name);
+        let lent = CoopHelp { peer, iov, coop: Box::new(coop), mrs: reached.mrs };
+        let name = self.requests.insert(Request::CoopHelp(lent));
+        self.coop_join(core, name);
         Ok(())
     }
 
     /// The taker of what we send has begun, and we may help.
-    pub(in crate::endpoint) fn on_share(
+    pub(in crate::endpoint) fn on_coop_fetch(
         &mut self,
         core: &mut Core,
         peer: PeerId,
@@ -69,10 +69,10 @@ impl<L: RmaLink> Endpoint<L> {
             return Ok(());
         }
         let Request::Out(out) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
-        let part = Part::helping(peer, &about, segs, head.data.get(), Way::Put).ok_or(Malformed::Pieces)?;
+        let coop = Coop::helping(peer, &about, segs, head.data.get(), Way::Put).ok_or(Malformed::Pieces)?;
         let fits = out.asked.is_none()
-            && out.shared.is_none()
-            && part.copy.len <= total(&out.iov)
+            && out.coop.is_none()
+            && coop.copy.len <= total(&out.iov)
             && !out.done_as.what.intersects(What::READ | What::ATOMIC);
         if !fits {
             return Err(Malformed::Unfit);
@@ -83,25 +83,30 @@ impl<L: RmaLink> Endpoint<L> {
         {
             return Ok(());
         }
-        out.shared = Some(Box::new(part));
-        self.share_in(core, name);
+        out.coop = Some(Box::new(coop));
+        self.coop_join(core, name);
         Ok(())
     }
 
     /// The other side has copied so many pieces, and there are no more.
-    pub(in crate::endpoint) fn on_shared(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
+    pub(in crate::endpoint) fn on_coop_done(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        head: &Head,
+    ) -> Handled {
         let name = head.tag.get();
-        let part = match self.named(peer, name)? {
-            Request::In(In { shared: Some(part), .. }) | Request::Out(Out { shared: Some(part), .. }) => part,
+        let coop = match self.named(peer, name)? {
+            Request::In(In { coop: Some(coop), .. }) | Request::Out(Out { coop: Some(coop), .. }) => coop,
             _ => return Err(Malformed::Unfit),
         };
-        if !part.is_owner() || part.said.is_some() {
+        if !coop.is_owner() || coop.reported.is_some() {
             return Err(Malformed::Unfit);
         }
-        part.said = Some((Status::from_u16(head.aux.get()), head.data.get()));
+        coop.reported = Some((Status::from_u16(head.aux.get()), head.data.get()));
         // Otherwise our own pieces come first.
-        if !self.shares.contains(&name) {
-            self.share_end(core, name);
+        if !self.coop_queue.contains(&name) {
+            self.coop_end(core, name);
         }
         Ok(())
     }

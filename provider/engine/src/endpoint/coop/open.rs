@@ -6,7 +6,8 @@ use wire::{Flags, Head, Op as WireOp, Pieces, Seg, put};
 
 use crate::core::{Core, Spans};
 use crate::endpoint::Endpoint;
-use crate::endpoint::coop_copy::Part;
+use crate::endpoint::coop_copy::Coop;
+use crate::endpoint::header::put_segs;
 use crate::endpoint::request::{Done, In, Out, Request, Then};
 use crate::proto::Cut;
 use crate::types::Rma;
@@ -17,22 +18,22 @@ use xfer::CoopCopy;
 const PATIENCE: u16 = 256;
 
 impl<L: RmaLink> Endpoint<L> {
-    /// Whether a peer has begun with most of what it was given.
-    pub(in crate::endpoint) fn is_idle(&mut self, peer: PeerId) -> bool {
-        let (link, given) = (&self.link, &mut self.peers[peer.0 as usize].given);
-        given.retain(|share| !link.pieces_begun(peer, *share));
-        !given.is_full()
+    /// Whether a peer has begun with most of what was delegated to it.
+    pub(in crate::endpoint) fn may_delegate(&mut self, peer: PeerId) -> bool {
+        let (link, delegated) = (&self.link, &mut self.peers[peer.0 as usize].delegated);
+        delegated.retain(|counter| !link.pieces_begun(peer, *counter));
+        !delegated.is_full()
     }
 
     /// Whether a peer may be told what it can do without. While it does not look, such frames add up, and
     /// must not be in the way of others.
-    pub(in crate::endpoint) fn may_advise(&mut self, peer: PeerId) -> bool {
+    pub(in crate::endpoint) fn has_room_for_offers(&mut self, peer: PeerId) -> bool {
         !self.peer(peer).has_backlog() && self.link.has_room_to_spare(peer)
     }
 
     /// Starts to fetch a payload together with its sender. Gives `then` back if that is not to be.
     #[allow(clippy::too_many_arguments)]
-    pub(in crate::endpoint) fn share_out(
+    pub(in crate::endpoint) fn coop_fetch(
         &mut self,
         core: &mut Core,
         peer: PeerId,
@@ -43,42 +44,40 @@ impl<L: RmaLink> Endpoint<L> {
         cut: Cut,
         then: Then,
     ) -> Option<Then> {
-        if !self.may_advise(peer) {
+        if !self.has_room_for_offers(peer) {
             return Some(then);
         }
-        let Some(share) = self.link.pieces_open(peer) else { return Some(then) };
+        let Some(counter) = self.link.pieces_open(peer) else { return Some(then) };
         let want = len.min(total(iov));
         let segs = segs.iter().copied().collect();
-        let copy = CoopCopy::open(peer, share, want, cut.pieces, Grant::Request(req), Way::Get);
+        let copy = CoopCopy::open(peer, counter, want, cut.pieces, Grant::Request(req), Way::Get);
         let left = if cut.delegated { PATIENCE } else { 0 };
-        let part = Part { theirs: req, left, ..Part::opened(copy, segs) };
-        let about = part.about();
+        let coop = Coop { theirs: req, left, ..Coop::opened(copy, segs) };
+        let about = coop.about();
         let mut request = In::new(peer, iov.clone(), len, want, req, then);
-        request.shared = Some(Box::new(part));
+        request.coop = Some(Box::new(coop));
         let name = self.requests.insert(Request::In(request));
         let mut frame = Vec::with_capacity(Head::LEN + size_of::<Pieces>() + iov.len() * size_of::<Seg>());
-        put(&mut frame, &Head::new(WireOp::Share, Flags::empty(), iov.len() as u16, req, name));
+        put(&mut frame, &Head::new(WireOp::CoopFetch, Flags::empty(), iov.len() as u16, req, name));
         put(&mut frame, &about);
-        for s in iov.iter() {
-            put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
-        }
-        self.tell_peer(peer, &frame);
+        put_segs(&mut frame, iov);
+        self.send_or_queue(peer, &frame);
         if cut.delegated {
-            let _ = self.peer(peer).given.try_push(share);
+            let _ = self.peer(peer).delegated.try_push(counter);
         }
-        self.share_begin(core, name);
+        self.coop_begin(core, name);
         None
     }
 
     /// Begins with a transfer that was opened here.
-    fn share_begin(&mut self, core: &mut Core, name: u64) {
-        self.shares.push_back(name);
-        self.share_one(core, name);
+    fn coop_begin(&mut self, core: &mut Core, name: u64) {
+        self.coop_queue.push_back(name);
+        self.coop_step(core, name);
     }
 
     /// Starts a large read or write of ours together with its target, which has nothing to check that
     /// we have not: `there` is what it exposes. `false`: that is not to be.
-    pub(in crate::endpoint) fn share_rma(
+    pub(in crate::endpoint) fn coop_rma(
         &mut self,
         core: &mut Core,
         peer: PeerId,
@@ -89,36 +88,37 @@ impl<L: RmaLink> Endpoint<L> {
     ) -> bool {
         let len = total(op.iov);
         let [named] = op.remote else { return false };
-        if !self.may_advise(peer) {
+        if !self.has_room_for_offers(peer) {
             return false;
         }
-        let Some(share) = self.link.pieces_open(peer) else { return false };
+        let Some(counter) = self.link.pieces_open(peer) else { return false };
         let mut segs = ArrayVec::new();
         segs.push(there);
         let way = if op.write { Way::Put } else { Way::Get };
-        let copy = CoopCopy::open(peer, share, len, cut.pieces, Grant::Region(version), way);
-        let part = Part { named: Some(*named), left: cut.delegated.into(), ..Part::opened(copy, segs) };
-        let about = part.about();
-        let shared = Some(Box::new(part));
+        let copy = CoopCopy::open(peer, counter, len, cut.pieces, Grant::Region(version), way);
+        let coop = Coop { named: Some(*named), left: cut.delegated.into(), ..Coop::opened(copy, segs) };
+        let about = coop.about();
+        let coop = Some(Box::new(coop));
         let state = self.peer(peer);
         state.posted += 1;
         state.outstanding += 1;
         let seq = state.posted;
         let iov = Spans::from(op.iov);
-        let out = Out { seq, shared, ..Out::new(peer, iov, len, done_as) };
+        let out = Out { seq, coop, ..Out::new(peer, iov, len, done_as) };
         let name = self.requests.insert(Request::Out(out));
         let mut frame = Vec::with_capacity(Head::LEN + 64 + op.iov.len() * size_of::<Seg>());
-        put(&mut frame, &Head::new(WireOp::Lend, Flags::empty(), op.iov.len() as u16, name, op.write.into()));
+        put(
+            &mut frame,
+            &Head::new(WireOp::CoopRma, Flags::empty(), op.iov.len() as u16, name, op.write.into()),
+        );
         put(&mut frame, &about);
         put(&mut frame, named);
-        for s in op.iov {
-            put(&mut frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
-        }
-        self.tell_peer(peer, &frame);
+        put_segs(&mut frame, op.iov);
+        self.send_or_queue(peer, &frame);
         if cut.delegated {
-            let _ = self.peer(peer).given.try_push(share);
+            let _ = self.peer(peer).delegated.try_push(counter);
         }
-        self.share_begin(core, name);
+        self.coop_begin(core, name);
         true
     }
 }

@@ -28,7 +28,7 @@ fn model(m: &Region, addr: u64, len: u64) -> Option<u64> {
     (off >= 0 && off + len <= all).then(|| u64::try_from(mine + off).ok())?
 }
 
-/// As somebody might have written it.
+/// As it might have been written.
 fn careless(m: &Region, addr: u64, len: u64) -> Option<u64> {
     let off = addr.wrapping_sub(if m.virt_addr { m.addr } else { 0 });
     (off.wrapping_add(len) <= m.len).then(|| m.addr.wrapping_add(off))

@@ -1,4 +1,4 @@
-//! A board under loom: its owner takes memory back that a peer accesses. The twins lack an order.
+//! A revocation table under loom: its owner takes memory back that a peer accesses. The twins lack an order.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -6,11 +6,11 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::super::ring::model::{Twin, TwinWord};
 use super::*;
+use crate::twin::{Twin, TwinWord};
 
 struct Model {
-    /// used, who, space, holds of one seat, and a generation.
+    /// used, process, namespace and inside of one reader slot, and a generation.
     words: [TwinWord; 5],
     fence: bool,
     memory: UnsafeCell<u32>,
@@ -26,19 +26,19 @@ impl Model {
 impl Words for Model {
     type Word = TwinWord;
 
-    fn seats(&self) -> u32 {
+    fn readers(&self) -> u32 {
         1
     }
     fn used(&self) -> &TwinWord {
         &self.words[0]
     }
-    fn who(&self, _: u32) -> &TwinWord {
+    fn process(&self, _: u32) -> &TwinWord {
         &self.words[1]
     }
-    fn space(&self, _: u32) -> &TwinWord {
+    fn namespace(&self, _: u32) -> &TwinWord {
         &self.words[2]
     }
-    fn holds(&self, _: u32) -> &TwinWord {
+    fn inside(&self, _: u32) -> &TwinWord {
         &self.words[3]
     }
     fn generation(&self, _: u32) -> &TwinWord {
@@ -51,40 +51,44 @@ impl Words for Model {
     }
 }
 
+fn name(process: u32) -> Name {
+    Name { process, namespace: 1 }
+}
+
 /// Memory is taken back, and used by its owner, while a peer comes and accesses it.
 fn take_back(words: Twin, fence: Twin) {
     loom::model(move || {
-        let board = Arc::new(Model::new(words, fence));
-        let theirs = board.clone();
+        let table = Arc::new(Model::new(words, fence));
+        let theirs = table.clone();
         let peer = thread::spawn(move || {
-            let seat = claim(&*theirs, (7, 1), |_, _| false).unwrap();
-            if enter(&*theirs, seat, 0, 0) {
+            let reader = claim(&*theirs, name(7), |_| false).unwrap();
+            if enter(&*theirs, reader, 0, 0) {
                 // SAFETY: loom hands out a valid pointer, and fails the test if another has one.
                 theirs.memory.with_mut(|p| unsafe { *p = 1 });
-                leave(&*theirs, seat);
+                leave(&*theirs, reader);
             }
         });
-        assert!(end(&*board, 0, 0, |_, _| {
+        assert!(end(&*table, 0, 0, |_| {
             thread::yield_now();
-            Waits::On
+            Wait::On
         }));
         // SAFETY: as above.
-        board.memory.with_mut(|p| unsafe { *p = 2 });
+        table.memory.with_mut(|p| unsafe { *p = 2 });
         peer.join().unwrap();
     });
 }
 
-/// Two want the seat of a dead one, and then it has the one who got it.
+/// Two want the reader slot of a process that has ended: one of them gets it.
 fn inherit(words: Twin) {
     loom::model(move || {
-        let board = Arc::new(Model::new(words, Twin::Sound));
-        board.who(0).store(1, Relaxed);
-        board.holds(0).store(1, Relaxed);
-        let theirs = board.clone();
-        let dead = |who, _| who == 1;
-        let peer = thread::spawn(move || claim(&*theirs, (7, 1), dead).is_some());
-        let mine = claim(&*board, (8, 1), dead).is_some();
-        assert!(mine != peer.join().unwrap(), "a seat for two");
+        let table = Arc::new(Model::new(words, Twin::Sound));
+        table.process(0).store(1, Relaxed);
+        table.inside(0).store(1, Relaxed);
+        let theirs = table.clone();
+        let ended = |user: Name| user.process == 1;
+        let peer = thread::spawn(move || claim(&*theirs, name(7), ended).is_some());
+        let mine = claim(&*table, name(8), ended).is_some();
+        assert!(mine != peer.join().unwrap(), "a reader slot for two");
     });
 }
 
@@ -95,7 +99,7 @@ fn memory_is_taken_back() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn twin_without_fences_is_inside_meanwhile() {
+fn twin_without_fences_accesses_memory_taken_back() {
     take_back(Twin::Sound, Twin::Fence);
 }
 
@@ -107,17 +111,17 @@ fn twin_with_relaxed_stores_leaves_too_early() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn twin_with_relaxed_loads_sees_no_leaving() {
+fn twin_with_relaxed_loads_misses_the_last_access() {
     take_back(Twin::Acquire, Twin::Sound);
 }
 
 #[test]
-fn a_seat_has_one_heir() {
+fn a_left_reader_slot_has_one_successor() {
     inherit(Twin::Sound);
 }
 
 #[test]
-#[should_panic(expected = "a seat for two")]
-fn twin_without_exchange_has_two_heirs() {
+#[should_panic(expected = "a reader slot for two")]
+fn twin_without_exchange_has_two_successors() {
     inherit(Twin::Exchange);
 }

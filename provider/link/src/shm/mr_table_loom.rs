@@ -1,10 +1,10 @@
-//! An entry of a board under loom: its owner writes it, a peer reads. The twins lack an order.
+//! An entry of a published MR table under loom: its owner writes it, a peer reads. The twins lack an order.
 
 use loom::sync::Arc;
 use loom::thread;
 
-use super::super::ring::model::{Twin, TwinWord};
 use super::*;
+use crate::twin::{Twin, TwinWord};
 
 struct Words([TwinWord; 3]);
 

@@ -1,0 +1,48 @@
+//! What processes of one host need to share memory, each mechanism once. Nothing here knows of messages, endpoints or
+//! kinds of memory.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `memfd` | sealed memory behind a descriptor, and the check of one that another process sent |
+//! | `mapping` | such memory, mapped; its words |
+//! | `socket` | unix sockets that keep packets apart, under abstract names |
+//! | `rights` | descriptors that travel with packets |
+//! | `credentials` | which user and process is at the other end of a socket |
+//! | `pidfd` | descriptors of processes, which tell their end |
+//! | `word` | words that several processes change |
+//! | `fence` | full fences, also by membarrier(2) |
+//! | `access` | accesses to memory of another process, and the barrier by which it is taken back |
+//! | `revocation` | the same for memory that many processes access: reader slots and generations |
+//! | `pieces` | counters that hand out the pieces of transfers which two processes do together |
+//! | `process` | names of processes that tell one from another with the same pid |
+//! | `poller` | sleeping until one of many descriptors has something |
+
+#[cfg(all(test, loom))]
+extern crate self as ipc;
+
+pub mod access;
+pub mod credentials;
+pub mod fence;
+mod mapping;
+pub mod memfd;
+pub mod pidfd;
+pub mod pieces;
+mod poller;
+pub mod process;
+mod revocation;
+pub mod rights;
+pub mod socket;
+#[cfg(all(test, loom))]
+mod twin;
+pub mod word;
+
+pub use mapping::Mapping;
+pub use poller::{Poller, Ready};
+pub use revocation::RevocationTable;
+
+use std::io;
+
+/// The answer of a system call, or errno.
+pub fn cvt(ret: libc::c_int) -> io::Result<libc::c_int> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}

@@ -1,0 +1,101 @@
+//! Sleeping until one of many descriptors has something (epoll(7)).
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::cvt;
+
+/// A set of descriptors that are watched for something to read, each with a number, its token. It has a descriptor
+/// itself, which other pollers can watch, and on which programs can sleep.
+#[derive(Debug)]
+pub struct Poller(OwnedFd);
+
+impl Poller {
+    pub fn new() -> io::Result<Poller> {
+        // SAFETY: epoll_create1(2) touches no memory of ours.
+        let fd = cvt(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: a descriptor just made, which nothing else owns.
+        Ok(Poller(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Readable while a member has something.
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    pub fn add(&self, fd: &impl AsRawFd, token: u64) -> io::Result<()> {
+        let mut ev = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
+        // SAFETY: `ev` is a valid event.
+        cvt(unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut ev) })?;
+        Ok(())
+    }
+
+    /// Takes a member out. Closing it is not enough where a forked child holds it too.
+    pub fn remove(&self, fd: &impl AsRawFd) {
+        let none = std::ptr::null_mut();
+        // SAFETY: EPOLL_CTL_DEL takes no event.
+        unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), none) };
+    }
+
+    /// The members that have something, `N` of them at most, without waiting.
+    pub fn ready<const N: usize>(&self) -> Ready<N> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
+        // SAFETY: `events` is a valid place for so many events.
+        let n = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), N as i32, 0) };
+        Ready { events, n: n.max(0) as usize }
+    }
+}
+
+/// What [`Poller::ready`] found.
+pub struct Ready<const N: usize> {
+    events: [libc::epoll_event; N],
+    n: usize,
+}
+
+impl<const N: usize> Ready<N> {
+    pub fn is_empty(&self) -> bool {
+        self.n == 0
+    }
+
+    /// The tokens of the members.
+    pub fn tokens(&self) -> impl Iterator<Item = u64> + '_ {
+        self.events[..self.n].iter().map(|event| event.u64)
+    }
+}
+
+impl<const N: usize> std::fmt::Debug for Ready<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.tokens()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn members_that_have_something_are_named_by_their_tokens() {
+        let poller = Poller::new().unwrap();
+        let (mut one, at_one) = UnixStream::pair().unwrap();
+        let (mut other, at_other) = UnixStream::pair().unwrap();
+        poller.add(&at_one, 1 << 40).unwrap();
+        poller.add(&at_other.as_raw_fd(), 7).unwrap();
+        assert!(poller.ready::<4>().is_empty());
+        // A poller is a member like any other.
+        let outer = Poller::new().unwrap();
+        outer.add(&poller.fd(), 3).unwrap();
+        assert!(outer.ready::<1>().is_empty());
+        one.write_all(b"x").unwrap();
+        assert_eq!(poller.ready::<4>().tokens().collect::<Vec<_>>(), [1 << 40]);
+        assert_eq!(outer.ready::<1>().tokens().collect::<Vec<_>>(), [3]);
+        other.write_all(b"x").unwrap();
+        assert_eq!(poller.ready::<4>().tokens().count(), 2);
+        assert_eq!(poller.ready::<1>().tokens().count(), 1);
+        poller.remove(&at_one);
+        assert_eq!(poller.ready::<4>().tokens().collect::<Vec<_>>(), [7]);
+        assert!(poller.add(&-1, 0).is_err());
+    }
+}

@@ -1,0 +1,112 @@
+//! Names of processes, in two words of shared memory, by which others find out that a process has ended.
+//!
+//! A pid alone does not do: it is given to another process some time later. So the name has bits of the time at
+//! which the process began, and the pid namespace that it has its pid in is beside it.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::OnceLock;
+
+/// Bits of a name that are of the time at which its process began: a pid has 22 at most.
+const START: u32 = 10;
+
+/// A process, as others know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// Its pid and when it began; never 0.
+    pub process: u32,
+    /// The pid namespace; 0 if /proc does not show it.
+    pub namespace: u32,
+}
+
+impl Name {
+    fn new(pid: u32, start: u64, namespace: u32) -> Name {
+        // Never 0, since no pid is.
+        let start = (start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - START)) as u32;
+        Name { process: pid << START | start, namespace }
+    }
+
+    /// This process's.
+    pub fn own() -> Name {
+        static OWN: OnceLock<(u32, Name)> = OnceLock::new();
+        let find = || {
+            let pid = std::process::id();
+            let start = stat(pid).map(|s| s.start);
+            let space = std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino() as u32);
+            // /proc may be that of another namespace.
+            let own =
+                std::fs::read_link("/proc/self").is_ok_and(|to| to.as_os_str() == pid.to_string().as_str());
+            let space = if own && start.is_some() { space } else { 0 };
+            (pid, Name::new(pid, start.unwrap_or(0), space))
+        };
+        let own = *OWN.get_or_init(find);
+        // A forked child is another process.
+        if own.0 == std::process::id() { own.1 } else { find().1 }
+    }
+
+    /// That of a process of this pid namespace, if /proc shows it.
+    pub fn of(pid: u32) -> Option<Name> {
+        Some(Name::new(pid, stat(pid)?.start, Name::own().namespace))
+    }
+
+    /// Its pid, if it is one of this process's namespace.
+    pub fn pid(self) -> Option<u32> {
+        let pid = self.process >> START;
+        (self.namespace != 0 && self.namespace == Name::own().namespace && pid != 0).then_some(pid)
+    }
+
+    /// Whether the process has ended for certain.
+    pub fn has_ended(self) -> bool {
+        let Some(pid) = self.pid() else { return false };
+        // SAFETY: kill(2) with signal 0 sends none.
+        let gone = unsafe { libc::kill(pid as libc::pid_t, 0) } != 0
+            && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+        // Killed and not waited for yet; or another one has its pid.
+        gone || stat(pid).is_some_and(|s| s.ended || Name::new(pid, s.start, self.namespace) != self)
+    }
+}
+
+struct Stat {
+    start: u64,
+    ended: bool,
+}
+
+/// What /proc/PID/stat says.
+fn stat(pid: u32) -> Option<Stat> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything.
+    let words: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    // A process whose first thread has ended may have others.
+    let ended = matches!(*words.first()?, "Z" | "X") && matches!(*words.get(17)?, "0" | "1");
+    Some(Stat { start: words.get(19)?.parse().ok()?, ended })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_has_ended_once_it_is_killed_or_its_pid_is_another_ones() {
+        let own = Name::own();
+        assert_ne!(own.namespace, 0, "no /proc");
+        assert_eq!((Name::of(std::process::id()), own.has_ended()), (Some(own), false));
+        // One of the same pid, and of another time.
+        assert!(Name { process: own.process ^ 1, ..own }.has_ended());
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let name = Name::of(child.id()).unwrap();
+        assert_eq!((name.pid(), name.has_ended()), (Some(child.id()), false));
+        child.kill().unwrap();
+        // Not waited for yet.
+        while !name.has_ended() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(name.has_ended());
+        // In another namespace its pid says nothing.
+        for namespace in [0, name.namespace ^ 1] {
+            let other = Name { namespace, ..name };
+            assert_eq!((other.pid(), other.has_ended()), (None, false));
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Unix sockets that keep packets apart, under abstract names: nothing has a name in a file system.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::cvt;
+
+/// A socket that does not block and that execve(2) closes.
+pub fn socket(domain: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: socket(2) touches no memory of ours.
+    let fd = cvt(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) })?;
+    // SAFETY: a descriptor just made, which nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// An abstract name, which has room for 107 bytes.
+fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: a `sockaddr_un` is plain data, for which zeros are a value.
+    let mut addr: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // An abstract name starts with a zero byte.
+    let room = &mut addr.sun_path[1..];
+    if name.len() > room.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in room.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+    Ok((addr, len as libc::socklen_t))
+}
+
+/// Listens under a name.
+pub fn listen(name: &str) -> io::Result<OwnedFd> {
+    let (addr, len) = address(name)?;
+    let fd = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET)?;
+    // SAFETY: `addr` is an address of `len` bytes.
+    unsafe {
+        cvt(libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len))?;
+        cvt(libc::listen(fd.as_raw_fd(), 4096))?;
+    }
+    Ok(fd)
+}
+
+/// Connects to what listens under a name.
+pub fn connect(name: &str) -> io::Result<OwnedFd> {
+    let (addr, len) = address(name)?;
+    let fd = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET)?;
+    // SAFETY: `addr` is an address of `len` bytes.
+    cvt(unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    Ok(fd)
+}
+
+/// The next connection, if there is one.
+pub fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
+    // SAFETY: no address is asked for, so accept4(2) touches no memory of ours.
+    let fd = cvt(unsafe {
+        libc::accept4(
+            listener.as_raw_fd(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+        )
+    })?;
+    // SAFETY: a descriptor just made, which nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether a system call failed because there are no descriptors, or no memory, to be had.
+pub fn is_lack(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
+}
+
+/// How many descriptors there may be.
+pub fn descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place for the answer.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    limit.rlim_cur
+}
+
+/// Sends a packet; whether that worked is of no interest, since a full or dead socket will say so.
+pub fn notify(sock: &OwnedFd, bytes: &[u8]) {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: send(2) reads `bytes` and nothing else.
+    let _ = unsafe { libc::send(sock.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+}
+
+/// Receives a packet without waiting; 0 bytes is the end.
+pub fn receive(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT;
+    // SAFETY: `bytes` is a valid place of its length.
+    let n = unsafe { libc::recv(sock.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), flags) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// Whether the other end of a socket is closed.
+pub fn hung_up(sock: &OwnedFd) -> bool {
+    readable(sock, libc::POLLRDHUP)
+}
+
+/// Whether a connection waits to be accepted.
+pub fn has_caller(listener: &OwnedFd) -> bool {
+    readable(listener, libc::POLLIN)
+}
+
+/// The abstract name that the other end of a socket has.
+pub fn peer_name(sock: &OwnedFd) -> io::Result<String> {
+    // SAFETY: a `sockaddr_un` is plain data, for which zeros are a value.
+    let mut name: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: `name` is a valid place of `len` bytes.
+    cvt(unsafe { libc::getpeername(sock.as_raw_fd(), (&raw mut name).cast(), &mut len) })?;
+    let len = (len as usize).saturating_sub(std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1);
+    Ok(name.sun_path[1..].iter().take(len).map(|c| char::from(*c as u8)).collect())
+}
+
+/// Ends a connection, or listening, also for processes that hold a copy of the descriptor.
+pub fn shutdown(sock: &OwnedFd) {
+    // SAFETY: shutdown(2) touches no memory.
+    unsafe { libc::shutdown(sock.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// The first bytes of the next packet, which stays, and how long it is.
+pub fn peek(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_TRUNC;
+    // SAFETY: `bytes` is a valid place of its length.
+    let n = unsafe { libc::recv(sock.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), flags) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// Whether one of these events of poll(2) is there, or an error or a hang-up.
+pub(crate) fn readable(fd: &OwnedFd, events: libc::c_short) -> bool {
+    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    // SAFETY: `p` is one valid pollfd.
+    unsafe { libc::poll(&mut p, 1, 0) == 1 }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn pair(name: &str) -> (OwnedFd, OwnedFd, OwnedFd) {
+        let name = format!("strait-test/{name}/{}", std::process::id());
+        let listener = listen(&name).unwrap();
+        assert!(!has_caller(&listener));
+        assert_eq!(listen(&name).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let near = connect(&name).unwrap();
+        assert!(has_caller(&listener));
+        let far = accept(&listener).unwrap();
+        (listener, near, far)
+    }
+
+    #[test]
+    fn packets_stay_apart_and_the_end_is_seen() {
+        let (_listener, near, far) = pair("packets");
+        notify(&near, b"one");
+        notify(&near, b"another");
+        let mut bytes = [0; 5];
+        assert_eq!(peek(&far, &mut bytes[..2]).unwrap(), 3, "the length of all of it");
+        assert_eq!((receive(&far, &mut bytes).unwrap(), &bytes[..3]), (3, &b"one"[..]));
+        assert_eq!((receive(&far, &mut bytes).unwrap(), &bytes), (5, b"anoth"), "the rest is gone");
+        assert_eq!(receive(&far, &mut bytes).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(!hung_up(&far));
+        // A copy of the descriptor does not keep the connection.
+        let _copy = near.try_clone().unwrap();
+        shutdown(&near);
+        assert!(hung_up(&far));
+        assert_eq!(receive(&far, &mut bytes).unwrap(), 0);
+        notify(&far, b"nothing reads this");
+    }
+
+    #[test]
+    fn a_name_without_a_listener_refuses() {
+        let (listener, _near, _far) = pair("refused");
+        let name = format!("strait-test/refused/{}", std::process::id());
+        shutdown(&listener);
+        assert_eq!(connect(&name).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        drop(listener);
+        assert!(connect(&name).is_err());
+        assert_eq!(connect(&"x".repeat(108)).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

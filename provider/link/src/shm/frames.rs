@@ -1,0 +1,237 @@
+//! The link as the engine drives it.
+
+use std::fmt::Write as _;
+use std::os::fd::RawFd;
+
+use hmem::Span;
+use link_api::{Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps};
+use wire::Addr;
+
+use super::direct::NO_PID;
+use super::link::{NO_PEER, ShmLink};
+use super::options::OpenOptions;
+use super::poll::LOOKS;
+use super::ring::Mem as _;
+use super::{peer, wake};
+
+impl Link for ShmLink {
+    fn addr(&self) -> Addr {
+        self.addr
+    }
+
+    fn path(&self, _peer: PeerId) -> Path {
+        let OpenOptions { eager, eager_in_a_row, .. } = self.options;
+        Path {
+            link: "shm",
+            max_frame: self.max_frame,
+            eager,
+            eager_in_a_row,
+            rma: RmaCaps::SYNC | RmaCaps::DEVICE_HANDLES,
+        }
+    }
+
+    fn peer(&mut self, addr: &Addr) -> PeerId {
+        let (peers, free) = (&mut self.peers, &mut self.free);
+        *self.ids.entry(*addr).or_insert_with(|| peer::meet(peers, free, *addr))
+    }
+
+    fn peer_addr(&self, peer: PeerId) -> Addr {
+        self.peers[peer.0 as usize].addr
+    }
+
+    #[inline(always)]
+    fn send(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        match self.send_connected(to, head, body, off, len) {
+            Some(done) => done,
+            None => self.send_first(to, head, body, off, len),
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Option<Event> {
+        if self.held != NO_PEER {
+            self.advance(self.held);
+        }
+        if !self.pending.is_empty() {
+            return self.poll_pending();
+        }
+        self.poll_frames()
+    }
+
+    #[inline(always)]
+    fn poll_frame(&mut self) -> PollFrame {
+        let calls = self.calls.wrapping_add(1);
+        if (calls == self.clock_at) | self.slow | (self.held != NO_PEER) | !self.pending.is_empty() {
+            return PollFrame::Unknown;
+        }
+        self.calls = calls;
+        if let Some(frame) = self.next_cold().and_then(|id| self.poll_frame_from(PeerId(id))) {
+            self.warm(frame.from.0);
+            return PollFrame::Frame(frame);
+        }
+        let found = match self.hot_len {
+            1 => self.poll_frame_from(PeerId(self.hot[0])),
+            n => (0..n.min(LOOKS)).find_map(|_| {
+                let id = self.next_hot();
+                self.poll_frame_from(PeerId(id))
+            }),
+        };
+        let idle = std::mem::replace(&mut self.idle, found.is_none());
+        let Some(frame) = found else { return PollFrame::Nothing };
+        if idle {
+            self.expect_answer(&frame);
+        }
+        PollFrame::Frame(frame)
+    }
+
+    #[inline(always)]
+    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
+        match self.peers[from.0 as usize].inb.as_mut()?.rx.peek() {
+            Ok(Some(len)) => {
+                self.held = from.0;
+                Some(Frame { from, len, slot: 0 })
+            }
+            // Whatever is wrong, the next poll finds it too.
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn has_frames_of(&self, from: PeerId) -> bool {
+        let Some(inb) = &self.peers[from.0 as usize].inb else { return false };
+        if self.held == from.0 { inb.rx.followed() } else { inb.rx.ready() }
+    }
+
+    #[inline]
+    fn peek<const N: usize>(&self, frame: &Frame) -> Option<[u8; N]> {
+        self.peers[frame.from.0 as usize].inb.as_ref()?.rx.first()
+    }
+
+    #[inline]
+    fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
+        match &self.peers[frame.from.0 as usize].inb {
+            Some(inb) => inb.rx.read(off, dst),
+            None => 0,
+        }
+    }
+
+    #[inline(always)]
+    fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+        let Some(inb) = &self.peers[frame.from.0 as usize].inb else { return 0 };
+        if let ([only], Some(at)) = (dst, inb.rx.straight(off, len)) {
+            let part = only.part(doff, len);
+            if let Some(part) = part.filter(|p| p.is_plain()) {
+                // SAFETY: the part is valid for writes by `Span`'s invariant; its place in the ring
+                // was found by `straight`, and the frame is ours until it is released.
+                unsafe { inb.rx.mem().get(at, part.as_ptr(), len) };
+                return len;
+            }
+            if let Some(part) = part.filter(|p| p.may_vanish()) {
+                let from = inb.rx.mem().span(at, len);
+                // SAFETY: what is mapped of the part may be written by `Span`'s invariant, and the frame is ours.
+                let done = unsafe { hmem::guard::copy(part.as_ptr(), from.as_ptr(), len) };
+                return if done.is_ok() { len } else { 0 };
+            }
+        }
+        inb.rx.mem().lock_for(dst);
+        let mut done = 0;
+        for (at, n) in inb.rx.stretches(off, len) {
+            if n > 0 {
+                done += hmem::copy(dst, doff + done, &[inb.rx.mem().span(at, n)], 0, n);
+            }
+        }
+        done
+    }
+
+    #[inline(always)]
+    fn release(&mut self, frame: Frame) {
+        if self.held == frame.from.0 {
+            self.advance(frame.from.0);
+        }
+    }
+
+    fn is_connected(&self, peer: PeerId) -> bool {
+        let peer = &self.peers[peer.0 as usize];
+        peer.out.is_some() || peer.inb.is_some() || peer.dying.is_some() || !peer.waiting.is_empty()
+    }
+
+    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
+        if self.is_connected(peer) { Ok(()) } else { self.open_channel(peer.0) }
+    }
+
+    fn expect(&mut self, peer: PeerId) {
+        self.expect_peer(peer);
+    }
+
+    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+        self.peers[to.0 as usize].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare())
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        self.refuse(peer.0);
+    }
+
+    fn forget(&mut self, peer: PeerId) {
+        self.let_go(peer.0);
+    }
+
+    fn is_gone(&self, peer: PeerId) -> bool {
+        self.peers[peer.0 as usize].dying.is_some() || self.has_ended(peer.0)
+    }
+
+    fn arm(&mut self) -> bool {
+        // No descriptor tells when a copy is over, so as long as one is in flight there is no sleep.
+        if self.held != NO_PEER || !self.pending.is_empty() {
+            return false;
+        }
+        self.service();
+        // Whatever comes of it, the next poll disarms.
+        self.armed = true;
+        self.slow = true;
+        for &id in &self.ins {
+            if let Some(inb) = &self.peers[id as usize].inb {
+                wake::arm(inb.rx.mem(), self.barrier);
+            }
+        }
+        let barred = self.barrier.heavy();
+        let frame = |&id: &u32| self.peers[id as usize].inb.as_ref().is_some_and(|i| i.rx.ready());
+        if !barred || !self.dying.is_empty() || self.ins.iter().any(frame) {
+            return false;
+        }
+        if self.has_room_again() || std::mem::take(&mut self.connecting) {
+            return false;
+        }
+        self.poller.ready::<1>().is_empty()
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        Some(self.poller.fd())
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        let peer = &self.peers[peer.0 as usize];
+        let ring = peer.out.as_ref().map_or(self.options.ring, |out| out.tx.mem().ring_bytes());
+        let mut line = format!("shm {} KiB ring, ", ring >> 10);
+        let pid = peer.inb.as_ref().map(|i| i.pid).or(peer.out.as_ref().map(|o| o.pid));
+        let _ = match (&peer.no_cma, pid) {
+            _ if !self.options.cma => write!(line, "frames only: cma is switched off"),
+            (Some(why), _) => write!(line, "frames only: {why}"),
+            (None, Some(pid)) if pid <= 0 => write!(line, "frames only: {NO_PID}"),
+            (None, Some(pid)) => write!(line, "cma (process_vm_readv) with pid {pid}"),
+            (None, None) => write!(line, "not connected"),
+        };
+        let _ = match &peer.no_device {
+            Some(why) => write!(line, "; device memory: {why}"),
+            None if self.options.device_direct => Ok(()),
+            None => write!(line, "; device memory: staged, device_direct is switched off"),
+        };
+        line
+    }
+}

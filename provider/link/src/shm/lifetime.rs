@@ -1,0 +1,199 @@
+//! Peers that come, end, and have successors.
+
+use ipc::{rights, socket};
+use link_api::{Event, Frame, Gone, PeerId, Refused};
+
+use super::hello;
+use super::link::ShmLink;
+use super::peer::Inbound;
+use super::ring::Mem;
+use super::token::IN;
+use super::wake;
+
+/// As many successors of one peer wait for its end before no more are met.
+const SUCCESSORS: usize = 8;
+
+impl ShmLink {
+    /// A channel from a peer is there.
+    pub(super) fn welcome(&mut self, id: u32, inb: Inbound) {
+        let mut welcome = [hello::WELCOME; hello::WELCOME_LEN];
+        welcome[1..9].copy_from_slice(&self.incarnation.to_le_bytes());
+        welcome[9..].copy_from_slice(&self.space.encode());
+        // Like any other packet: if it cannot be sent, the peer does without.
+        let _ = rights::send_fd(&inb.sock, &welcome, self.mr_table.fd());
+        if self.peers[id as usize].inb.is_some() {
+            self.end(id, Gone::Reset);
+        }
+        let peer = &mut self.peers[id as usize];
+        if peer.dying.is_some() {
+            self.many_successors |= peer.waiting.len() + 1 >= SUCCESSORS;
+            return peer.waiting.push(inb);
+        }
+        self.adopt(id, inb);
+        // Does the channel to that name lead to this very peer? Its welcome may be here by now.
+        self.hear_outbound(id);
+        self.part(id, false);
+    }
+
+    /// If the channels to and from a peer turn out to be of different endpoints, one after the
+    /// other under the same name, the one from it belongs to the successor, and has to wait for the
+    /// end of the former. `ended` says that the channel to it has.
+    pub(super) fn part(&mut self, id: u32, ended: bool) {
+        let peer = &mut self.peers[id as usize];
+        let (Some(out), Some(inb)) = (&peer.out, &peer.inb) else { return };
+        let successor = match out.incarnation {
+            Some(known) => known != inb.incarnation,
+            // It never accepted our channel. If it has ended, a process that lives is another one.
+            None => out.pid != inb.pid || ended && !socket::hung_up(&inb.sock),
+        };
+        if !successor {
+            return;
+        }
+        // The channel to it leads to the name's owner. Another process that lives is no successor.
+        let forged =
+            out.pid != inb.pid && !ended && !socket::hung_up(&out.sock) && !socket::hung_up(&inb.sock);
+        self.poller.remove(&inb.sock);
+        if forged {
+            log::warn!("{}: cut off pid {}, which called itself {}", self.addr, inb.pid, peer.addr);
+            self.part_inbound(id);
+        } else {
+            let inb = peer.inb.take();
+            peer.waiting.extend(inb);
+        }
+        self.unlist(id);
+        self.end(id, Gone::Reset);
+    }
+
+    fn adopt(&mut self, id: u32, inb: Inbound) {
+        wake::promise(inb.rx.mem(), self.barrier);
+        let lives = self.watch(id, inb.pid, &inb.sock).is_ok();
+        let added = self.poller.add(&inb.sock, IN | u64::from(id));
+        let peer = &mut self.peers[id as usize];
+        log::debug!("{}: connected from {} (pid {})", self.addr, peer.addr, inb.pid);
+        peer.inb = Some(inb);
+        peer.no_cma = None;
+        peer.target = None;
+        self.ins.push(id);
+        self.warm(id);
+        self.look_from_now_on();
+        if let Err(e) = added {
+            log::warn!("{}: cannot watch a peer: {e}", self.addr);
+        } else if lives {
+            return;
+        }
+        self.end(id, Gone::Reset);
+    }
+
+    /// A peer broke the rules.
+    #[cold]
+    pub(super) fn broke(&mut self, id: u32) -> Refused {
+        let peer = &self.peers[id as usize];
+        log::warn!("{}: {} wrote nonsense into a ring", self.addr, peer.addr);
+        self.refuse(id);
+        Refused::Gone(Gone::Reset)
+    }
+
+    /// Nothing more is read from a peer.
+    pub(super) fn refuse(&mut self, id: u32) {
+        if let Some(inb) = &mut self.peers[id as usize].inb {
+            inb.broken = true;
+        }
+        self.end(id, Gone::Denied);
+    }
+
+    /// A peer ended: nothing goes to it any more, and once its frames are drained it is closed.
+    pub(super) fn end(&mut self, id: u32, why: Gone) {
+        let peer = &mut self.peers[id as usize];
+        if peer.dying.is_some() {
+            return;
+        }
+        peer.dying = Some(why);
+        peer.target = None;
+        if let Some(out) = &peer.out {
+            self.poller.remove(&out.sock);
+        }
+        // Its descriptor stays: the peer is waited for until its last frames have been read.
+        if let Some(life) = &peer.life {
+            self.poller.remove(&life.fd);
+        }
+        self.part_outbound(id);
+        let peer = &mut self.peers[id as usize];
+        if let Some(inb) = &mut peer.inb {
+            self.poller.remove(&inb.sock);
+            inb.budget = inb.rx.mem().lines();
+        }
+        self.dying.push_back(id);
+        self.slow = true;
+    }
+
+    /// What the peers that ended have left: their last frames, then word of their end.
+    pub(super) fn reap(&mut self) -> Option<Event> {
+        let id = *self.dying.front()?;
+        if self.is_inside_still(id) {
+            // What depended on it may only be given up once it has left our memory.
+            self.dying.rotate_left(1);
+            return None;
+        }
+        let peer = &mut self.peers[id as usize];
+        if let Some(inb) = &mut peer.inb {
+            if !inb.broken && inb.budget > 0 {
+                if let Ok(Some(len)) = inb.rx.peek() {
+                    self.held = id;
+                    return Some(Event::Frame(Frame { from: PeerId(id), len, slot: 0 }));
+                }
+            }
+        }
+        self.dying.pop_front();
+        self.forget_devices(id);
+        let peer = &mut self.peers[id as usize];
+        let why = peer.dying.take().unwrap_or(Gone::Reset);
+        peer.no_cma = None;
+        peer.lost = false;
+        log::debug!("{}: {} ended: {why:?}", self.addr, peer.addr);
+        if self.part_inbound(id) {
+            self.unlist(id);
+        }
+        let peer = &mut self.peers[id as usize];
+        peer.life = None;
+        if !peer.waiting.is_empty() {
+            let next = peer.waiting.remove(0);
+            self.adopt(id, next);
+            // Another successor after that means that this one has ended too.
+            if !self.peers[id as usize].waiting.is_empty() {
+                self.end(id, Gone::Reset);
+            }
+        }
+        Some(Event::Closed(PeerId(id), why))
+    }
+
+    /// The engine has no use of this number any more: unless the peer is here again, it is free for another.
+    pub(super) fn let_go(&mut self, id: u32) {
+        let Some(peer) = self.peers.get_mut(id as usize) else { return };
+        let idle =
+            peer.out.is_none() && peer.inb.is_none() && peer.waiting.is_empty() && peer.dying.is_none();
+        if !idle
+            || self.held == id
+            || self.contested.iter().any(|c| c.id == id)
+            || self.parted.iter().any(|p| p.peer == id)
+        {
+            return;
+        }
+        let own = |known: &PeerId| known.0 == id;
+        let known = self.ids.get(&peer.addr).is_some_and(own);
+        let called =
+            peer.name.map(|name| (peer.addr, name)).filter(|key| self.callers.get(key).is_some_and(own));
+        if known {
+            self.ids.remove(&peer.addr);
+        } else if called.and_then(|key| self.callers.remove(&key)).is_none() {
+            // It is free already.
+            return;
+        }
+        self.starved.retain(|&i| i != id);
+        self.expected.forget(id);
+        if let Some(life) = peer.life.take() {
+            self.poller.remove(&life.fd);
+        }
+        *peer = super::peer::Peer::new(peer.addr);
+        self.free.push(id);
+    }
+}

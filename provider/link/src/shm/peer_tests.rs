@@ -1,0 +1,208 @@
+//! Peers that come, end, follow one another, and are not there.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use hmem::Span;
+use link_api::{Gone, Grant, Link as _, NoDirect, PeerId, Refused, RmaLink as _};
+use wire::{Addr, Seg};
+
+use super::peer::Peer;
+use super::tests::{closed, couple, event_none, frame, open, say};
+use super::{DEFAULT_RING, FEW, LONG_RING, OpenOptions, ShmLink};
+
+#[test]
+fn the_last_frames_come_before_the_end() {
+    let (mut a, to_b, mut b, to_a) = couple();
+    for i in 0..100u8 {
+        say(&mut a, to_b, &[i]).unwrap();
+    }
+    drop(a);
+    for i in 0..100u8 {
+        assert_eq!(frame(&mut b), (to_a, vec![i]));
+    }
+    assert_eq!(closed(&mut b), (to_a, Gone::Reset));
+    assert_eq!(say(&mut b, to_a, b"?"), Err(Refused::Gone(Gone::Refused)));
+    assert!(event_none(&mut b));
+}
+
+#[test]
+fn frames_of_a_peer_that_ended_before_the_first_poll_are_delivered() {
+    let (mut a, mut b) = (open(), open());
+    let (to_a, to_b) = (b.peer(&a.addr()), a.peer(&b.addr()));
+    // b has a channel to a as well, whose end must not come first.
+    say(&mut b, to_a, b"you there?").unwrap();
+    say(&mut a, to_b, b"one").unwrap();
+    say(&mut a, to_b, b"two").unwrap();
+    drop(a);
+    assert_eq!(frame(&mut b), (to_a, b"one".to_vec()));
+    assert_eq!(frame(&mut b), (to_a, b"two".to_vec()));
+    assert_eq!(closed(&mut b), (to_a, Gone::Reset));
+    assert!(event_none(&mut b));
+}
+
+#[test]
+fn a_successor_follows_the_former_under_its_name() {
+    let (mut a, to_b, mut b, to_a) = couple();
+    let again = OpenOptions { bind: Some(a.addr().sock()), ..OpenOptions::default() };
+    assert_eq!(ShmLink::open(again.clone()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    say(&mut a, to_b, b"old").unwrap();
+    drop(a);
+    let mut a = ShmLink::open(again).unwrap();
+    let to_b = a.peer(&b.addr());
+    say(&mut a, to_b, b"new").unwrap();
+    assert_eq!(frame(&mut b), (to_a, b"old".to_vec()));
+    assert_eq!(closed(&mut b), (to_a, Gone::Reset));
+    assert_eq!(frame(&mut b), (to_a, b"new".to_vec()));
+    say(&mut b, to_a, b"hi").unwrap();
+    assert_eq!(frame(&mut a).1, b"hi");
+    assert!(event_none(&mut b));
+}
+
+#[test]
+fn a_successor_is_distinguished_from_a_peer_that_never_accepted() {
+    let (a, mut b) = (open(), open());
+    let to_a = b.peer(&a.addr());
+    // a never takes note of this.
+    say(&mut b, to_a, b"lost").unwrap();
+    let again = OpenOptions { bind: Some(a.addr().sock()), ..OpenOptions::default() };
+    drop(a);
+    let mut a = ShmLink::open(again).unwrap();
+    let to_b = a.peer(&b.addr());
+    say(&mut a, to_b, b"new").unwrap();
+    assert_eq!(closed(&mut b), (to_a, Gone::Reset));
+    assert_eq!(frame(&mut b), (to_a, b"new".to_vec()));
+    say(&mut b, to_a, b"hi").unwrap();
+    assert_eq!(frame(&mut a).1, b"hi");
+    assert!(event_none(&mut b));
+}
+
+#[test]
+fn a_name_without_a_listener_is_busy_until_the_connect_timeout() {
+    let mut a = open();
+    let mut b = open();
+    let addr = b.addr();
+    drop(b);
+    let to = a.peer(&addr);
+    let start = Instant::now();
+    let last = loop {
+        match say(&mut a, to, b"?") {
+            Err(Refused::Busy) => assert!(!a.arm(), "sleeps though it should try again"),
+            other => break other,
+        }
+        assert!(a.poll().is_none());
+    };
+    assert_eq!(last, Err(Refused::Gone(Gone::Refused)));
+    assert!((60..500).contains(&start.elapsed().as_millis()));
+    // The next attempt has its own time, and a peer appears.
+    assert_eq!(say(&mut a, to, b"?"), Err(Refused::Busy));
+    b = ShmLink::open(OpenOptions { bind: Some(addr.sock()), ..OpenOptions::default() }).unwrap();
+    std::thread::sleep(Duration::from_millis(2));
+    say(&mut a, to, b"!").unwrap();
+    assert_eq!(frame(&mut b).1, b"!");
+    let far = a.peer(&Addr::new("192.0.2.1:7".parse().unwrap()));
+    assert_eq!(say(&mut a, far, b"?"), Err(Refused::Gone(Gone::Unreachable)));
+}
+
+#[test]
+fn an_endpoint_of_every_address_is_reached_by_each() {
+    let mut all = ShmLink::open(OpenOptions::default()).unwrap();
+    assert!(!all.addr().ip().is_unspecified());
+    let mut a = open();
+    let port = all.addr().port();
+    let names = [all.addr(), Addr::new(([127, 0, 0, 1], port).into())];
+    for name in names.into_iter().cycle().take(6) {
+        let to = a.peer(&name);
+        say(&mut a, to, name.to_string().as_bytes()).unwrap();
+        let (from, bytes) = frame(&mut all);
+        assert_eq!((all.peer_addr(from), bytes), (a.addr(), name.to_string().into_bytes()));
+        // It answers under the name it was called by.
+        say(&mut all, from, b"yes").unwrap();
+        assert_eq!(frame(&mut a), (to, b"yes".to_vec()));
+    }
+    // Also if it is the first to speak.
+    let (mut all, mut a) = (ShmLink::open(OpenOptions::default()).unwrap(), open());
+    let to = all.peer(&a.addr());
+    say(&mut all, to, b"1").unwrap();
+    assert_eq!(a.peer(&all.addr()), frame(&mut a).0);
+    let other = a.peer(&Addr::new(([127, 0, 0, 1], all.addr().port()).into()));
+    say(&mut a, other, b"2").unwrap();
+    let (from, _) = frame(&mut all);
+    say(&mut all, from, b"3").unwrap();
+    assert_eq!(frame(&mut a), (other, b"3".to_vec()));
+    let six = OpenOptions { bind: Some("[::1]:0".parse().unwrap()), ..OpenOptions::default() };
+    if let Ok(mut six) = ShmLink::open(six) {
+        let to = a.peer(&six.addr());
+        say(&mut a, to, b"six").unwrap();
+        assert_eq!(frame(&mut six).1, b"six");
+    }
+}
+
+#[test]
+fn a_few_peers_get_a_long_ring_and_more_a_short_one() {
+    let mut a = open();
+    let others: Vec<ShmLink> = (0..FEW + 2).map(|_| open()).collect();
+    let ids: Vec<PeerId> = others.iter().map(|b| a.peer(&b.addr())).collect();
+    let ring = |a: &ShmLink, id: PeerId| a.peers[id.0 as usize].out.as_ref().map(|o| o.tx.mem().ring_bytes());
+    let mut most = vec![0; a.path(PeerId(0)).max_frame];
+    for (n, id) in ids.iter().enumerate() {
+        // The longest frame fits either.
+        say(&mut a, *id, &most).unwrap();
+        assert_eq!(ring(&a, *id), Some(if n < FEW { LONG_RING } else { DEFAULT_RING }));
+    }
+    most.clear();
+    // A place that comes free is given away again.
+    let late = open();
+    let id = a.peer(&late.addr());
+    a.peers[ids[3].0 as usize].out = None;
+    say(&mut a, id, &most).unwrap();
+    assert_eq!(ring(&a, id), Some(LONG_RING));
+}
+
+#[test]
+fn an_idle_peer_takes_no_more_than_64_kib() {
+    let (mut a, to_b, mut b, to_a) = couple();
+    for n in 0..100u8 {
+        say(&mut a, to_b, &[n; 40]).unwrap();
+        assert_eq!(frame(&mut b), (to_a, vec![n; 40]));
+        say(&mut b, to_a, &[n; 40]).unwrap();
+        assert_eq!(frame(&mut a), (to_b, vec![n; 40]));
+    }
+    let peer = &a.peers[to_b.0 as usize];
+    let both =
+        peer.out.as_ref().unwrap().tx.mem().resident() + peer.inb.as_ref().unwrap().rx.mem().resident();
+    assert!(both + size_of::<Peer>() <= 64 << 10, "{both}");
+}
+
+#[test]
+fn memory_is_accessed_directly_and_the_path_is_described() {
+    let (mut a, to_b, _b, _) = couple();
+    let theirs = Span::leak(32);
+    hmem::write(&[theirs], 0, b"0123456789abcdefghijklmnopqrstuv");
+    let seg = [Seg { addr: theirs.addr().into(), len: 32.into() }];
+    let mine = [Span::leak(16)];
+    a.get(to_b, Grant::Agreed, &seg, 10, &mine, 2, 6).unwrap();
+    let mut back = [0; 16];
+    hmem::read(&mine, 0, &mut back);
+    assert_eq!(&back, b"\0\0abcdef\0\0\0\0\0\0\0\0");
+    a.put(to_b, Grant::Agreed, &seg, 0, &mine, 2, 6).unwrap();
+    let mut back = [0; 12];
+    hmem::read(&[theirs], 0, &mut back);
+    assert_eq!(&back, b"abcdef6789ab");
+    let bad = [Seg { addr: 4096.into(), len: 32.into() }];
+    assert_eq!(a.get(to_b, Grant::Agreed, &bad, 0, &mine, 0, 8), Err(NoDirect::Memory));
+    let pid = std::process::id();
+    assert_eq!(a.describe(to_b), format!("shm 508 KiB ring, cma (process_vm_readv) with pid {pid}"));
+    let absent = a.peer(&Addr::new("127.0.0.1:3".parse().unwrap()));
+    assert_eq!(a.get(absent, Grant::Agreed, &seg, 0, &mine, 0, 8), Err(NoDirect::Fault));
+    // The kernel gives 0 for a process of another pid namespace.
+    if let Some(out) = a.peers[to_b.0 as usize].out.as_mut() {
+        out.pid = 0;
+    }
+    a.peers[to_b.0 as usize].inb = None;
+    assert!(a.describe(to_b).contains("frames only: its pid is not visible"), "{}", a.describe(to_b));
+    assert_eq!(a.describe(absent), "shm 124 KiB ring, not connected");
+    a.options.cma = false;
+    assert_eq!(a.get(to_b, Grant::Agreed, &seg, 0, &mine, 0, 8), Err(NoDirect::Never));
+    assert!(a.describe(to_b).contains("frames only"));
+}

@@ -1,0 +1,101 @@
+//! Sending frames.
+
+use hmem::Span;
+use link_api::{PeerId, Refused};
+
+use super::link::ShmLink;
+use super::{ring, wake};
+
+impl ShmLink {
+    /// Sends on an open channel; `None`: there is none.
+    #[inline(always)]
+    pub(crate) fn send_connected(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Option<Result<(), Refused>> {
+        let out = self.peers[to.0 as usize].out.as_mut()?;
+        if out.send_short(head, body, off, len).is_some() {
+            out.notify(self.barrier.registered);
+            return Some(Ok(()));
+        }
+        self.put_longer(to, head, body, off, len)
+    }
+
+    /// Likewise, of any length.
+    #[inline(never)]
+    fn put_longer(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Option<Result<(), Refused>> {
+        let out = self.peers[to.0 as usize].out.as_mut()?;
+        let total = head.len() + len;
+        assert!(total <= self.max_frame, "frame longer than Path::max_frame");
+        match out.tx.reserve(total) {
+            Ok(true) => {}
+            Ok(false) => return Some(Err(self.starve(to.0, total))),
+            Err(ring::Broken) => return Some(Err(self.broke(to.0))),
+        }
+        // SAFETY: `total` bytes were found to have room, and `head` are the first of them.
+        unsafe { out.tx.write(0, head) };
+        if len > 0 {
+            let done = out.copy_in(head.len(), body, off, len);
+            if done != len {
+                // Nothing was published.
+                return Some(Err(Refused::Fault));
+            }
+        }
+        out.tx.publish(total);
+        out.notify(self.barrier.registered);
+        Some(Ok(()))
+    }
+
+    /// Sends to one we have no channel to yet.
+    #[cold]
+    pub(super) fn send_first(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        self.open_channel(to.0)?;
+        self.send_connected(to, head, body, off, len).unwrap_or(Err(Refused::Busy))
+    }
+
+    #[cold]
+    pub(super) fn starve(&mut self, id: u32, len: usize) -> Refused {
+        if let Some(out) = &mut self.peers[id as usize].out {
+            if out.starved.replace(len).is_none() {
+                self.starved.push(id);
+            }
+        }
+        Refused::Busy
+    }
+
+    /// Whether a peer has made the room that was missing. From now on it will say when it does.
+    pub(super) fn has_room_again(&mut self) -> bool {
+        let mut has_room = false;
+        let peers = &mut self.peers;
+        self.starved.retain(|&id| {
+            let Some(out) = &mut peers[id as usize].out else { return false };
+            let Some(len) = out.starved else { return false };
+            wake::want_room(out.tx.mem());
+            if out.tx.reserve(len) == Ok(false) {
+                return true;
+            }
+            out.starved = None;
+            has_room = true;
+            false
+        });
+        has_room
+    }
+}
