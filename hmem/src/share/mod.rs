@@ -33,4 +33,4 @@ pub use mapped::Mapped;
 pub use open::{forget, is_open, open};
 pub use opened::Opened;
 pub use owner::Owner;
-pub use plan::{NoPlan, plan};
+pub use plan::{NoPlan, Plan, plan};

@@ -5,7 +5,7 @@ use super::open::open;
 use super::opened::Opened;
 use super::owner::Owner;
 use crate::error::Error;
-use crate::flight::Part;
+use crate::flight::{self, Flight, Part};
 use crate::span::Span;
 
 /// Why there is no copy.
@@ -17,16 +17,35 @@ pub enum NoPlan {
     Open(Error),
 }
 
-/// The parts of a copy of `len` bytes between the fronts of `remote` (addresses and lengths; `find` knows the
-/// allocation that an address is in) and `local`, and what has to stay open for it. `put`: to `remote`.
-pub fn plan<'a>(
+/// A copy that has not begun, with all that it needs open.
+#[derive(Debug)]
+pub struct Plan<'l> {
+    parts: Vec<Part>,
+    keep: Vec<Opened>,
+    local: &'l [Span],
+    put: bool,
+}
+
+impl Plan<'_> {
+    /// Begins with it.
+    pub fn start(self) -> Result<Box<dyn Flight>, Error> {
+        let Plan { parts, keep, local, put } = self;
+        // SAFETY: local parts are of spans, valid until the last operation that was given them has completed, which is
+        // when the copy is over or cancelled; remote ones are in mappings that are kept.
+        unsafe { flight::start(&parts, keep, local, put) }
+    }
+}
+
+/// A copy of `len` bytes between the fronts of `remote` (addresses and lengths; `find` knows the
+/// allocation that an address is in) and `local`. `put`: to `remote`.
+pub fn plan<'a, 'l>(
     put: bool,
     owner: Owner,
     find: impl Fn(u64) -> Option<&'a Export>,
     remote: impl IntoIterator<Item = (u64, u64)>,
-    local: &[Span],
+    local: &'l [Span],
     len: usize,
-) -> Result<(Vec<Part>, Vec<Opened>), NoPlan> {
+) -> Result<Plan<'l>, NoPlan> {
     let (mut parts, mut keep) = (Vec::new(), Vec::<Opened>::new());
     let mut here = local.iter().filter(|s| !s.is_empty());
     let (mut at, mut room) = (0, 0);
@@ -52,5 +71,5 @@ pub fn plan<'a>(
             n -= step as u64;
         }
     }
-    if left > 0 { Err(NoPlan::Fault) } else { Ok((parts, keep)) }
+    if left > 0 { Err(NoPlan::Fault) } else { Ok(Plan { parts, keep, local, put }) }
 }

@@ -32,6 +32,5 @@ pub use crate::core::{Iov, RmaIov};
 pub use config::{Cntrs, Config, EpConfig, MrId, Reg};
 pub use domain::Domain;
 pub use link_api;
-pub use proto::{pieces, pieces_by};
 pub use types::*;
 pub use work::{Work, WorkOp};

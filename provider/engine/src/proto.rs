@@ -11,7 +11,6 @@ use hmem::Span;
 use link_api::{Path, RmaCaps};
 
 pub(crate) use cut::Cut;
-pub use cut::{pieces, pieces_by};
 
 /// What the way to a peer allows.
 #[derive(Clone, Copy, Debug)]

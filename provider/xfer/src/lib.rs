@@ -5,15 +5,18 @@
 //! | `cut` | pieces of a transfer that both sides copy: their sizes, and which sizes of a peer's are accepted |
 //! | `coop` | cooperative copy: one side's share of such a transfer |
 //! | `helper` | whether a peer is worth asking for its help |
+//! | `device` | copies by devices in flight |
 //! | `handle` | handles of devices' memory in frames, checked |
 
 #![forbid(unsafe_code)]
 
 mod coop;
 mod cut;
+mod device;
 pub mod handle;
 mod helper;
 
 pub use coop::{BYTES_PER_CALL, CoopCopy, MAX_HELPED};
 pub use cut::Cut;
+pub use device::DeviceCopies;
 pub use helper::Helper;

@@ -20,19 +20,17 @@ mod join;
 mod open;
 
 use wire::{Aux, Flags, Head, Op as WireOp, Status, put};
+use xfer::BYTES_PER_CALL;
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
-use super::coop_copy::CoopHelp;
+use super::coop_copy::{Coop, CoopHelp};
 use super::header::put_segs;
-use super::peer::{CoopState, Fetches};
+use super::peer::Fetches;
 use super::request::{In, Out, Request};
 use crate::core::Core;
 use crate::types::What;
 use link_api::{NoDirect, RmaLink};
-
-/// Bytes copied in a row, so that nothing else waits long.
-const MOST_IN_A_ROW: usize = 4 << 20;
 
 /// Pieces taken by one progress call, after which the next call goes on.
 const MOST_PIECES: usize = 64;
@@ -73,46 +71,15 @@ impl<L: RmaLink> Endpoint<L> {
                 return 0;
             }
         };
-        let owner = coop.owner;
-        let (mut n, mut left) = (0, MOST_IN_A_ROW);
-        let mut over = false;
-        while left > 0 {
+        let Coop { copy, segs, left, .. } = &mut **coop;
+        let (owner, before, posting) = (copy.is_opener(), copy.mine(), self.posting);
+        let over = copy.run(&mut self.link, iov, segs, BYTES_PER_CALL, |link, copy| {
             // The other half is the other side's, unless there is nothing else to do.
-            if coop.left > 0 && coop.mine > 0 && (self.posting || self.link.has_frames_of(peer)) {
-                coop.left -= 1;
-                break;
-            }
-            // A peer that turns the counter back gets no more out of us than there is.
-            let next = if coop.mine < coop.pieces {
-                self.link.pieces_claim(peer, coop.counter, owner, coop.pieces)
-            } else {
-                None
-            };
-            let Some(piece) = next else {
-                over = true;
-                break;
-            };
-            coop.mine += 1;
-            n += 1;
-            // What is left after a failure is taken only so that the other side does not.
-            if coop.failed.is_none() {
-                let (off, len) = coop.bytes(piece);
-                let copied = if coop.gets {
-                    self.link.get(peer, coop.grant, &coop.segs, off, iov, off, len)
-                } else {
-                    self.link.put(peer, coop.grant, &coop.segs, off, iov, off, len)
-                };
-                if let Err(why) = copied {
-                    coop.failed = Some((why, piece));
-                    // The owner can still do it alone.
-                    over = !owner;
-                    if over {
-                        break;
-                    }
-                }
-                left = left.saturating_sub(len);
-            }
-        }
+            let pause = *left > 0 && copy.mine() > 0 && (posting || link.has_frames_of(peer));
+            *left -= u16::from(pause);
+            pause
+        });
+        let n = usize::from(copy.mine() - before);
         if over {
             self.coop_queue.retain(|s| *s != name);
             if owner { self.coop_end(core, name) } else { self.coop_report(name) }
@@ -127,9 +94,9 @@ impl<L: RmaLink> Endpoint<L> {
             Some(Request::Out(Out { peer, iov, coop: Some(coop), .. })) => (*peer, &*iov, coop),
             _ => return,
         };
-        let theirs = coop.pieces - coop.mine;
+        let theirs = coop.copy.theirs();
         let mut by_frames = false;
-        let mut status = match coop.failed {
+        let mut status = match coop.copy.failed() {
             None => Status::Ok,
             Some((NoDirect::Revoked, _)) => Status::Discarded,
             Some((NoDirect::Fault, _)) => Status::Io,
@@ -145,12 +112,9 @@ impl<L: RmaLink> Endpoint<L> {
                 status = Status::Io;
             } else if reported == Status::Unsupported && status == Status::Ok {
                 status = Status::Io;
-                let piece = u16::try_from(failed.wrapping_sub(1)).ok().filter(|p| *p < coop.pieces);
-                if let Some((off, len)) = piece.map(|p| coop.bytes(p)) {
-                    let copied = match coop.gets {
-                        true => self.link.get(peer, coop.grant, &coop.segs, off, iov, off, len),
-                        false => self.link.put(peer, coop.grant, &coop.segs, off, iov, off, len),
-                    };
+                let piece = u16::try_from(failed.wrapping_sub(1)).ok().filter(|p| *p < coop.copy.cut.pieces);
+                if let Some(piece) = piece {
+                    let copied = coop.copy.copy_piece(&mut self.link, iov, &coop.segs, piece);
                     match copied {
                         Ok(()) => status = Status::Ok,
                         Err(why) => by_frames = matches!(why, NoDirect::Memory | NoDirect::Never),
@@ -158,9 +122,9 @@ impl<L: RmaLink> Endpoint<L> {
                 }
             }
         }
-        let (counter, reported) = (coop.counter, coop.reported);
+        let (counter, reported) = (coop.copy.counter, coop.reported);
         if let Some((Status::Unsupported, _)) = reported {
-            self.peer(peer).coop = CoopState::Not;
+            self.peer(peer).helper.has_failed();
         }
         self.link.pieces_close(peer, counter);
         if status == Status::Io && by_frames && self.coop_restart_in_frames(name) {
@@ -218,14 +182,14 @@ impl<L: RmaLink> Endpoint<L> {
             },
             _ => return,
         };
-        let Some(coop) = coop.filter(|p| p.mine > 0) else { return };
-        let (status, failed) = match coop.failed {
+        let Some(coop) = coop.filter(|c| c.copy.mine() > 0) else { return };
+        let (status, failed) = match coop.copy.failed() {
             None => (Status::Ok, 0),
             Some((NoDirect::Never | NoDirect::Memory, piece)) => (Status::Unsupported, u64::from(piece) + 1),
             Some((NoDirect::Revoked, piece)) => (Status::Discarded, u64::from(piece) + 1),
             Some((NoDirect::Fault, piece)) => (Status::Io, u64::from(piece) + 1),
         };
-        let data = u64::from(coop.mine) | failed << 32;
+        let data = u64::from(coop.copy.mine()) | failed << 32;
         let head = Head::new(WireOp::CoopDone, Flags::empty(), status as u16, coop.theirs, data);
         self.send_or_queue(peer, head.as_bytes());
     }

@@ -70,7 +70,7 @@ impl<L: RmaLink> Endpoint<L> {
             return Err(Tried::ONE_SIDED);
         }
         if plan == Plan::InCall {
-            self.peer(peer).coop.may();
+            self.peer(peer).helper.works();
         }
         self.finish(core, done, len, None);
         Ok(())

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 use link_api::{Gone, Path, PieceCounter, RmaCaps};
+use xfer::Helper;
 
 use crate::proto::{Limits, When};
 use crate::types::*;
@@ -22,25 +23,6 @@ pub(super) const MOST_DELEGATED: usize = 2;
 
 /// Most messages after one that was waited for in vain that are not.
 const WARY: u8 = 63;
-
-/// Whether a peer can copy its part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CoopState {
-    /// Nothing was copied directly yet, so that it is not known whether that works.
-    Unknown,
-    May,
-    /// It tried and could not.
-    Not,
-}
-
-impl CoopState {
-    /// Direct copies work, here at least.
-    pub(super) fn may(&mut self) {
-        if *self == CoopState::Unknown {
-            *self = CoopState::May;
-        }
-    }
-}
 
 /// How promising it is to wait for a peer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,7 +74,7 @@ pub(crate) struct Peer {
     /// Those of them that are RMA by rendezvous.
     pub(super) large: u32,
     /// Whether it is worth while to have it copy its part of large transfers.
-    pub(super) coop: CoopState,
+    pub(super) helper: Helper,
     /// What it was given to copy whole, as far as it has not been seen to begin.
     pub(super) delegated: ArrayVec<PieceCounter, MOST_DELEGATED>,
     pub(super) fetches: Fetches,
@@ -129,7 +111,7 @@ impl Peer {
             last_unacked_seq: 0,
             unacked: 0,
             large: 0,
-            coop: CoopState::Unknown,
+            helper: Helper::default(),
             delegated: ArrayVec::new(),
             fetches: Fetches::Unknown,
             puts_not: false,
@@ -151,7 +133,7 @@ impl Peer {
     /// What of it an operation's plan depends on that takes in bytes.
     #[inline]
     pub(super) fn when(&self) -> When {
-        if self.coop == CoopState::May { When::HELPED } else { When::empty() }
+        if self.helper.can() { When::HELPED } else { When::empty() }
     }
 
     /// Its memory turned out not to be accessible in the call, ever.

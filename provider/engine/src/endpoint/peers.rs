@@ -3,11 +3,12 @@
 use wire::Addr;
 
 use super::Endpoint;
-use super::peer::{CoopState, Fetches, Peer, Promptness};
+use super::peer::{Fetches, Peer, Promptness};
 use super::request::{In, Request, Then};
 use crate::core::Core;
 use crate::types::*;
 use link_api::{Gone, PeerId, RmaLink};
+use xfer::Helper;
 
 impl From<Gone> for Error {
     fn from(why: Gone) -> Error {
@@ -112,7 +113,7 @@ impl<L: RmaLink> Endpoint<L> {
         state.fetches = Fetches::Unknown;
         state.puts_not = false;
         state.promptness = Promptness::default();
-        state.coop = CoopState::Unknown;
+        state.helper = Helper::default();
         state.delegated.clear();
         state.last_unacked_seq = 0;
         state.unacked = 0;

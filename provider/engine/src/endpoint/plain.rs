@@ -186,7 +186,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let grant = Grant::Request(offer.req.get());
         self.link.get(from, grant, &[seg], 0, &[target.1.span], 0, len).ok()?;
-        self.peer(from).coop.may();
+        self.peer(from).helper.works();
         self.fin(from, offer.req.get(), Status::Ok, len);
         self.arrived(core, target, head, flags, len);
         Some(())

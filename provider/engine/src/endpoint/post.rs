@@ -6,7 +6,6 @@ use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, Seg};
 use super::Endpoint;
 use super::bound::{MESSAGE_COST, MOST_SINCE_PROGRESS};
 use super::header::{Header, push};
-use super::peer::CoopState;
 use super::peer::Fetches;
 use super::request::{Done, Out, Request};
 use crate::core::{Core, Spans, Tally};
@@ -135,7 +134,7 @@ impl<L: RmaLink> Endpoint<L> {
         let state = self.peer(peer);
         when.set(When::PAUSED, state.is_paused());
         when.set(When::BEHIND_UNACKED, state.last_unacked_seq > 0);
-        when.set(When::HELPED, state.coop == CoopState::May);
+        when.set(When::HELPED, state.helper.can());
         let is_large = len > state.limits.eager;
         self.posting |= is_large && !when.contains(When::INJECT);
         when

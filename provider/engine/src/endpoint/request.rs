@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use wire::{MAX_SEGS, Seg, Status};
 
-use super::coop_copy::{CoopCopy, CoopHelp};
+use super::coop_copy::{Coop, CoopHelp};
 use crate::core::{Bound, Mrs, Spans, Tally};
 use crate::types::*;
 use link_api::{PeerId, PieceCounter};
@@ -47,7 +47,7 @@ pub(super) struct Out {
     /// The peer asked for frames: its request, and how many bytes it wants.
     pub(super) asked: Option<(u64, usize)>,
     /// We and the peer copy it.
-    pub(super) coop: Option<Box<CoopCopy>>,
+    pub(super) coop: Option<Box<Coop>>,
     pub(super) done_as: Done,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct In {
     pub(super) failed: Option<Status>,
     pub(super) then: Then,
     /// We and the peer copy it, instead of frames.
-    pub(super) coop: Option<Box<CoopCopy>>,
+    pub(super) coop: Option<Box<Coop>>,
 }
 
 impl In {

@@ -179,7 +179,7 @@ impl<L: RmaLink> Endpoint<L> {
             }
         } else if let Some(part) = &mut i.coop {
             // Pieces that the peer has not taken are taken here, and not copied.
-            part.give_up();
+            part.copy.give_up();
             self.coop_progress(core);
         }
     }

@@ -120,7 +120,9 @@ impl<L: RmaLink> Endpoint<L> {
     /// How an access in the call ended; `None` if the bytes may come otherwise.
     fn moved(&mut self, peer: PeerId, outcome: Result<(), NoDirect>) -> Option<Status> {
         match outcome {
-            Ok(()) => self.peer(peer).coop.may(),
+            Ok(()) => {
+                self.peer(peer).helper.works();
+            }
             Err(NoDirect::Fault) => return Some(Status::Io),
             Err(NoDirect::Revoked) => return Some(Status::Discarded),
             Err(NoDirect::Never) => {

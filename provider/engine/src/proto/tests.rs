@@ -72,7 +72,7 @@ fn accesses_to_a_peers_memory() {
     use Role::{Read, Write};
     let none = Tried::empty();
     let large = 1 << 20;
-    let halves = Cut { piece: large / 2, pieces: 2, delegated: false };
+    let halves = Cut { pieces: xfer::Cut { piece: large / 2, pieces: 2 }, delegated: false };
     let helped = ALONE | When::HELPED;
     check(&[
         (SYNC, Write, 1, Host, NONE, none, Plan::Eager),
@@ -125,7 +125,7 @@ fn what_a_peer_has_offered() {
     let (cpu, handles, frames) =
         (Role::Fetch(Reach::Cpu), Role::Fetch(Reach::Handles), Role::Fetch(Reach::Frames));
     let large = 1 << 20;
-    let halves = Cut { piece: large / 2, pieces: 2, delegated: false };
+    let halves = Cut { pieces: xfer::Cut { piece: large / 2, pieces: 2 }, delegated: false };
     check(&[
         (SYNC, cpu, 0, Host, NONE, none, Plan::Nothing),
         (HOST, frames, 0, Host, NONE, none, Plan::Nothing),

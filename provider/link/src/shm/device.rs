@@ -1,6 +1,5 @@
 //! Copies that devices make from and to peers' memory, and the handles that go before them.
 
-use hmem::flight;
 use hmem::share::{self, Export, NoPlan, Owner, plan};
 use hmem::{Kind, Span, registry};
 use link_api::{Event, NoDirect, OpId, PeerId, Way};
@@ -118,7 +117,7 @@ impl ShmLink {
         }
         let owner = *peer.devices.owner.get_or_insert_with(|| Owner::now(pid));
         let segs = remote.iter().map(|s| (s.addr.get(), s.len.get()));
-        let (parts, keep) = match plan(way == Way::Put, owner, |at| peer.devices.find(at), segs, local, len) {
+        let plan = match plan(way == Way::Put, owner, |at| peer.devices.find(at), segs, local, len) {
             Ok(plan) => plan,
             Err(NoPlan::Fault) => return Err(NoDirect::Fault),
             Err(NoPlan::Open(why)) => {
@@ -127,9 +126,7 @@ impl ShmLink {
             }
         };
         self.enter_flight(id, request)?;
-        // SAFETY: local parts are of spans, valid until the operation completes, which is after the
-        // copy is over or cancelled; remote ones are in mappings that are kept.
-        let pending = unsafe { flight::start(&parts, keep, local, way == Way::Put) }.map_err(|why| {
+        let pending = plan.start().map_err(|why| {
             self.leave_flight(id);
             self.tell_once(id, || format!("the device does not copy ({why}): it is staged"));
             NoDirect::Never
@@ -164,17 +161,9 @@ impl ShmLink {
 
     /// A copy that is over, if there is one.
     fn poll_copies(&mut self) -> Option<Event> {
-        let Some((done, how)) = self.pending.poll_done() else {
-            if self.pending.held() {
-                log::warn!("{}: {}", self.addr, flight::HELD);
-            }
-            return None;
-        };
+        let (done, good) = self.pending.poll(self.addr)?;
         self.copy_is_over(done);
-        if let Err(why) = &how {
-            log::warn!("{}: a device's copy failed: {why}", self.addr);
-        }
-        Some(Event::Done(done, how.is_ok()))
+        Some(Event::Done(done, good))
     }
 
     pub(super) fn cancel_copy(&mut self, copy: OpId) {

@@ -4,7 +4,6 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use hmem::flight::Flights;
 use ipc::fence::Barrier;
 use ipc::rights::Spare;
 use ipc::{Poller, socket};
@@ -104,7 +103,7 @@ pub struct ShmLink {
     /// Peers see that nothing here is accessed any more.
     pub(super) closed: bool,
     /// Copies that a device has in its queue, and from or to which peers' memory.
-    pub(super) pending: Flights<OpId>,
+    pub(super) pending: xfer::DeviceCopies<OpId>,
     pub(super) pending_peers: Vec<(OpId, PeerId)>,
     /// Polls since a driver was last asked for them.
     pub(super) polls_since_asked: u32,

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use arrayvec::ArrayVec;
 use hmem::share::{NoPlan, Owner, plan};
-use hmem::{Kind, Span, flight};
+use hmem::{Kind, Span};
 use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Iov, PendingReq, PurgeFn, Status};
 
 use super::iface::{self, Copy, Iface};
@@ -78,13 +78,13 @@ pub(crate) unsafe extern "C" fn destroy(ep: ucx::Ep) {
             let i = &mut *(*this).iface;
             i.eps.retain(|e| *e != this);
             // Should UCP not have.
-            i.flights.wait(|copy| copy.ep == this);
+            i.copies.wait(|copy| copy.ep == this);
             while let Some(held) =
-                i.flights.find(|c| c.ep == this && c.held.is_some()).and_then(|c| c.held.take())
+                i.copies.find(|c| c.ep == this && c.held.is_some()).and_then(|c| c.held.take())
             {
                 i.readers.leave(held);
             }
-            i.flights.cancel(|copy| copy.ep == this);
+            i.copies.cancel(|copy| copy.ep == this);
             let owner = (*this).owner;
             drop(Box::from_raw(this));
             // What stays open keeps the peer's memory from being freed.
@@ -124,10 +124,10 @@ unsafe fn copy(
     }
     if std::mem::take(&mut e.fenced) {
         let this: *const Ep = e;
-        i.flights.wait(|copy| std::ptr::eq(copy.ep, this));
+        i.copies.wait(|copy| std::ptr::eq(copy.ep, this));
     }
     let remote = [(addr, len as u64)];
-    let (parts, keep) = match plan(put, key.owner, |at| key.find(at), remote, &local, len) {
+    let plan = match plan(put, key.owner, |at| key.find(at), remote, &local, len) {
         Ok(planned) => planned,
         Err(NoPlan::Fault) => return ucx::UCS_ERR_INVALID_ADDR,
         Err(NoPlan::Open(why)) => return i.failed(e.owner, format_args!("memory cannot be opened: {why}")),
@@ -136,11 +136,9 @@ unsafe fn copy(
         Ok(held) => held,
         Err(status) => return status,
     };
-    // SAFETY: local parts are valid until the operation is complete, which is after the copy is over or
-    // cancelled; the others are in mappings that are kept.
-    match unsafe { flight::start(&parts, keep, &local, put) } {
+    match plan.start() {
         Ok(flight) => {
-            i.flights.add(Copy { ep: e, comp, held }, flight);
+            i.copies.add(Copy { ep: e, comp, held }, flight);
             e.outstanding += 1;
             ucx::UCS_INPROGRESS
         }
@@ -165,13 +163,13 @@ impl Iface {
             }
             // The next that comes free is one of our own.
             let mut one = false;
-            self.flights.wait(|copy| {
+            self.copies.wait(|copy| {
                 !one && {
                     one = copy.held.is_some();
                     one
                 }
             });
-            let Some(held) = self.flights.find(|copy| copy.held.is_some()).and_then(|copy| copy.held.take())
+            let Some(held) = self.copies.find(|copy| copy.held.is_some()).and_then(|copy| copy.held.take())
             else {
                 log::warn!("no reader slot is free on a peer's board");
                 return Err(ucx::UCS_ERR_IO_ERROR);

@@ -3,10 +3,10 @@
 use std::ffi::{c_int, c_uint};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use hmem::flight::{self, Flights};
 use hmem::share::Owner;
 use ucx_sys::{self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, PerfAttr, Status};
 use wire::ucx::{DeviceAddr, Place};
+use xfer::DeviceCopies;
 
 use super::ep::{self, Ep};
 use crate::attr;
@@ -35,7 +35,7 @@ pub(super) struct Copy {
 #[derive(Debug)]
 pub(crate) struct Iface {
     pub(super) base: BaseIface,
-    pub(super) flights: Flights<Copy>,
+    pub(super) copies: DeviceCopies<Copy>,
     pub(super) readers: Readers,
     pub(super) eps: Vec<*mut Ep>,
     pub(super) served: &'static Served,
@@ -66,7 +66,7 @@ pub(crate) fn new(served: &'static Served) -> Option<*mut Iface> {
     // SAFETY: every field is written once: `base` with zeros; a descriptor just made, for us.
     unsafe {
         (&raw mut (*at).base).write_bytes(0, 1);
-        (&raw mut (*at).flights).write(Flights::new());
+        (&raw mut (*at).copies).write(DeviceCopies::new());
         (&raw mut (*at).readers).write(Readers::new());
         (&raw mut (*at).eps).write(Vec::new());
         (&raw mut (*at).served).write(served);
@@ -206,7 +206,7 @@ pub(crate) unsafe extern "C" fn flush(iface: ucx::Iface, _flags: c_uint, comp: *
             return ucx::UCS_ERR_UNSUPPORTED;
         }
         // SAFETY: an interface of ours.
-        if unsafe { of(iface).flights.is_empty() } { ucx::UCS_OK } else { ucx::UCS_INPROGRESS }
+        if unsafe { of(iface).copies.is_empty() } { ucx::UCS_OK } else { ucx::UCS_INPROGRESS }
     })
 }
 
@@ -237,7 +237,7 @@ pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
     let this = iface.cast::<Iface>();
     // SAFETY: an interface of ours, which UCX does not close in its own callbacks.
     unsafe {
-        if (*this).flights.is_empty() {
+        if (*this).copies.is_empty() {
             return 0;
         }
     }
@@ -267,7 +267,7 @@ pub(crate) unsafe extern "C" fn event_fd_get(iface: ucx::Iface, fd: *mut c_int) 
 pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) -> Status {
     guard(|| {
         // SAFETY: an interface of ours.
-        if unsafe { of(iface).flights.is_empty() } { ucx::UCS_OK } else { ucx::UCS_ERR_BUSY }
+        if unsafe { of(iface).copies.is_empty() } { ucx::UCS_OK } else { ucx::UCS_ERR_BUSY }
     })
 }
 
@@ -279,28 +279,12 @@ impl Iface {
 
     /// A copy that is over, and how it ended.
     fn next(&mut self) -> Option<(Copy, Status)> {
-        let (mut copy, how) = match self.flights.over() {
-            Some(copy) => (copy, Ok(())),
-            None => match self.flights.poll_done() {
-                Some(landed) => landed,
-                None => {
-                    if self.flights.held() {
-                        log::warn!("{}", flight::HELD);
-                    }
-                    return None;
-                }
-            },
-        };
+        let over = self.copies.over().map(|copy| (copy, true));
+        let (mut copy, good) = over.or_else(|| self.copies.poll("device memory"))?;
         if let Some(held) = copy.held.take() {
             self.readers.leave(held);
         }
-        let status = match how {
-            Ok(()) => ucx::UCS_OK,
-            Err(why) => {
-                log::warn!("a device's copy failed: {why}");
-                ucx::UCS_ERR_IO_ERROR
-            }
-        };
+        let status = if good { ucx::UCS_OK } else { ucx::UCS_ERR_IO_ERROR };
         Some((copy, status))
     }
 }

@@ -5,15 +5,13 @@ use wire::{Head, Pieces, RmaSeg, Status};
 
 use crate::core::{Core, Spans};
 use crate::endpoint::Endpoint;
-use crate::endpoint::coop_copy::{CoopCopy, CoopHelp};
+use crate::endpoint::coop_copy::{Coop, CoopHelp};
 use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_segs};
 use crate::endpoint::request::{In, Out, Request};
 use crate::proto::Memory;
 use crate::types::{Access, What};
-use link_api::{PeerId, RmaLink};
-
-/// Reads and writes of one peer that we take part in at a time: more than a peer of ours begins.
-const MOST_HELPED: usize = 64;
+use link_api::{PeerId, RmaLink, Way};
+use xfer::MAX_HELPED;
 
 impl<L: RmaLink> Endpoint<L> {
     /// A peer has begun to read or write memory here, and we may help.
@@ -32,8 +30,9 @@ impl<L: RmaLink> Endpoint<L> {
         let want = if write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
         // If it has changed meanwhile, it does not concern us; the peer finds that out by itself.
         let Ok(reached) = core.reach(&[named], want) else { return Ok(()) };
-        let coop = CoopCopy::helping(&about, segs, head.tag.get(), write).ok_or(Malformed::Pieces)?;
-        if coop.len != reached.len
+        let way = if write { Way::Get } else { Way::Put };
+        let coop = Coop::helping(peer, &about, segs, head.tag.get(), way).ok_or(Malformed::Pieces)?;
+        if coop.copy.len != reached.len
             || !self.peer(peer).limits.is_sync()
             || Memory::of(&reached.iov) != Memory::Host
         {
@@ -43,7 +42,7 @@ impl<L: RmaLink> Endpoint<L> {
         let requests = &mut self.requests;
         let mut is_theirs =
             |name: &u64| matches!(requests.get_mut(*name), Some(Request::CoopHelp(l)) if l.peer == peer);
-        if self.coop_queue.iter().filter(|name| is_theirs(name)).count() >= MOST_HELPED {
+        if self.coop_queue.iter().filter(|name| is_theirs(name)).count() >= MAX_HELPED {
             return Ok(());
         }
         let lent = CoopHelp { peer, iov, coop: Box::new(coop), mrs: reached.mrs };
@@ -70,10 +69,10 @@ impl<L: RmaLink> Endpoint<L> {
             return Ok(());
         }
         let Request::Out(out) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
-        let coop = CoopCopy::helping(&about, segs, head.data.get(), false).ok_or(Malformed::Pieces)?;
+        let coop = Coop::helping(peer, &about, segs, head.data.get(), Way::Put).ok_or(Malformed::Pieces)?;
         let fits = out.asked.is_none()
             && out.coop.is_none()
-            && coop.len <= total(&out.iov)
+            && coop.copy.len <= total(&out.iov)
             && !out.done_as.what.intersects(What::READ | What::ATOMIC);
         if !fits {
             return Err(Malformed::Unfit);
@@ -101,7 +100,7 @@ impl<L: RmaLink> Endpoint<L> {
             Request::In(In { coop: Some(coop), .. }) | Request::Out(Out { coop: Some(coop), .. }) => coop,
             _ => return Err(Malformed::Unfit),
         };
-        if !coop.owner || coop.reported.is_some() {
+        if !coop.is_owner() || coop.reported.is_some() {
             return Err(Malformed::Unfit);
         }
         coop.reported = Some((Status::from_u16(head.aux.get()), head.data.get()));

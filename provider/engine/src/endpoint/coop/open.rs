@@ -6,12 +6,13 @@ use wire::{Flags, Head, Op as WireOp, Pieces, Seg, put};
 
 use crate::core::{Core, Spans};
 use crate::endpoint::Endpoint;
-use crate::endpoint::coop_copy::CoopCopy;
+use crate::endpoint::coop_copy::Coop;
 use crate::endpoint::header::put_segs;
 use crate::endpoint::request::{Done, In, Out, Request, Then};
 use crate::proto::Cut;
 use crate::types::Rma;
-use link_api::{Grant, PeerId, RegionVersion, RmaLink};
+use link_api::{Grant, PeerId, RegionVersion, RmaLink, Way};
+use xfer::CoopCopy;
 
 /// How often what is given stays given although there is time to copy it: while frames keep coming.
 const PATIENCE: u16 = 256;
@@ -49,9 +50,9 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(counter) = self.link.pieces_open(peer) else { return Some(then) };
         let want = len.min(total(iov));
         let segs = segs.iter().copied().collect();
-        let opened = CoopCopy::opened(counter, want, cut, segs, Grant::Request(req), true);
+        let copy = CoopCopy::open(peer, counter, want, cut.pieces, Grant::Request(req), Way::Get);
         let left = if cut.delegated { PATIENCE } else { 0 };
-        let coop = CoopCopy { theirs: req, left, ..opened };
+        let coop = Coop { theirs: req, left, ..Coop::opened(copy, segs) };
         let about = coop.about();
         let mut request = In::new(peer, iov.clone(), len, want, req, then);
         request.coop = Some(Box::new(coop));
@@ -93,8 +94,9 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(counter) = self.link.pieces_open(peer) else { return false };
         let mut segs = ArrayVec::new();
         segs.push(there);
-        let opened = CoopCopy::opened(counter, len, cut, segs, Grant::Region(version), !op.write);
-        let coop = CoopCopy { named: Some(*named), ..opened };
+        let way = if op.write { Way::Put } else { Way::Get };
+        let copy = CoopCopy::open(peer, counter, len, cut.pieces, Grant::Region(version), way);
+        let coop = Coop { named: Some(*named), left: cut.delegated.into(), ..Coop::opened(copy, segs) };
         let about = coop.about();
         let coop = Some(Box::new(coop));
         let state = self.peer(peer);
