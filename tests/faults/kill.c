@@ -385,7 +385,9 @@ static void survivor(const char *mode)
 		if (!base)
 			base = descriptors();
 		one_case(buf);
-		EXPECT(descriptors() == base, "%d descriptors, %d before", descriptors(), base);
+		/* One may come and go: the timer that is there while a receive waits for a peer. What is left by each
+		 * death would show at the second. */
+		EXPECT(descriptors() <= base + 1, "%d descriptors, %d before", descriptors(), base);
 		last = sh->number;
 		sh->survivor_done = last;
 	}
