@@ -13,14 +13,15 @@ mod route;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 
 use hmem::Span;
-use link_api::{Event, Frame, Gone, Link, OpId, Path, PeerId, PollFrame, Refused};
+use ipc::Poller;
+use link_api::{Event, Frame, Gone, Link, Path, PeerId, PollFrame, Refused};
 use wire::Addr;
 
 use crate::net;
-use crate::shm::{OpenOptions, ShmLink, cvt};
+use crate::shm::{OpenOptions, ShmLink};
 use route::{Far, Route, Routes};
 
 pub use route::BoxedLink;
@@ -40,7 +41,7 @@ pub struct Links {
     turn: usize,
     rest: u32,
     /// Watches the descriptors of all links, if there is more than one.
-    poller: Option<OwnedFd>,
+    poller: Option<Poller>,
 }
 
 impl Links {
@@ -61,12 +62,12 @@ impl Links {
     pub fn add(&mut self, link: BoxedLink) -> io::Result<()> {
         if let Some(fd) = link.wait_fd() {
             if self.poller.is_none() {
-                let poller = poller()?;
-                watch(&poller, self.shm.wait_fd().unwrap_or(-1))?;
+                let poller = Poller::new()?;
+                poller.add(&self.shm.wait_fd().unwrap_or(-1), 0)?;
                 self.poller = Some(poller);
             }
             if let Some(poller) = &self.poller {
-                watch(poller, fd)?;
+                poller.add(&fd, 0)?;
             }
         }
         self.far.push(Far::new(link));
@@ -376,7 +377,7 @@ impl Link for Links {
 
     fn wait_fd(&self) -> Option<RawFd> {
         match &self.poller {
-            Some(poller) => Some(poller.as_raw_fd()),
+            Some(poller) => Some(poller.fd()),
             None => self.shm.wait_fd(),
         }
     }
@@ -391,24 +392,4 @@ impl Link for Links {
             None => line,
         }
     }
-}
-
-/// The number of an operation as all links together have it.
-fn op_of(op: OpId) -> (Option<usize>, OpId) {
-    route::untag_op(op)
-}
-
-fn poller() -> io::Result<OwnedFd> {
-    use std::os::fd::FromRawFd as _;
-    // SAFETY: epoll_create1(2) touches no memory of ours.
-    let fd = cvt(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-    // SAFETY: a descriptor just made, owned by nothing else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn watch(poller: &OwnedFd, fd: RawFd) -> io::Result<()> {
-    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-    // SAFETY: `event` is valid for the call.
-    cvt(unsafe { libc::epoll_ctl(poller.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) })?;
-    Ok(())
 }

@@ -4,7 +4,7 @@ use hmem::Span;
 use link_api::{Grant, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way};
 use wire::{Handle, Seg};
 
-use super::{Links, op_of, route};
+use super::{Links, route};
 
 /// Calls a method of the link that a peer has.
 macro_rules! by_peer {
@@ -62,7 +62,7 @@ impl RmaLink for Links {
     }
 
     fn cancel(&mut self, op: OpId) {
-        match op_of(op) {
+        match route::untag_op(op) {
             (Some(at), op) => self.far[at].link.cancel(op),
             (None, op) => self.shm.cancel(op),
         }

@@ -38,7 +38,6 @@ mod window;
 mod windows;
 
 pub use ahead::speculation_barrier;
-pub(crate) use ipc::cvt;
 pub use link::ShmLink;
 pub use options::{DEFAULT_RING, FEW, LONG_RING, OpenOptions, eager_most};
 pub use segment::{MAX_RING, MIN_RING};
