@@ -7,10 +7,11 @@ use ipc::credentials::{Cred, User};
 use ipc::{pidfd, socket};
 use link_api::Link as _;
 use wire::Addr;
+use wire::channel::{Hello, Packet};
 
 use super::guest::Contested;
 use super::guests::GRACE;
-use super::hello::{self, Hello};
+use super::hello;
 use super::link::ShmLink;
 use super::peer::{Inbound, Outbound};
 
@@ -50,7 +51,7 @@ impl ShmLink {
             Verdict::Forged => "another process has that name",
         };
         log::warn!("{}: refused a peer (pid {pid}) that calls itself {addr}: {why}", self.addr);
-        socket::notify(&c.inb.sock, &[hello::REFUSED]);
+        socket::notify(&c.inb.sock, &Packet::Refused.encode());
     }
 
     /// Whether a channel is of the peer that it names. Under one name there is one endpoint at a time: if
