@@ -33,7 +33,7 @@ fn until(a: &mut ShmLink, b: &mut ShmLink, id: WindowId, done: impl Fn() -> bool
     while !done() {
         a.want(peer, id).unwrap();
         assert!(a.poll().is_none() && b.poll().is_none());
-        assert!(begin.elapsed() < Duration::from_secs(5), "nothing came");
+        assert!(begin.elapsed() < Duration::from_secs(60), "nothing came");
     }
 }
 
