@@ -25,6 +25,7 @@ pub use worker::Start;
 
 use crate::fabric::{Error, Library, version_text};
 use crate::out::{self, say};
+use crate::version::version;
 use crate::{info, os};
 
 /// Who stands in the provider's place for floors.
@@ -84,7 +85,7 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     }
 
     let mut report = Report {
-        version: crate::version(),
+        version: version(),
         libfabric: library.path().display().to_string(),
         libfabric_version: version_text(library.version()),
         cpus: runner.plan.cpus,
