@@ -23,7 +23,7 @@ impl<L: RmaLink> Endpoint<L> {
         self.pieces_taken = 0;
         let standing = |core: &Core| enough.map_or(0, |(cq, _)| core.standing(cq));
         let most = enough.map_or(usize::MAX, |(_, most)| most);
-        while n < BUDGET {
+        while n < BUDGET && !self.staging.is_full() {
             let mut frame = match self.link.poll() {
                 None => break,
                 Some(Event::Frame(frame)) => frame,
@@ -49,7 +49,7 @@ impl<L: RmaLink> Endpoint<L> {
                 self.incoming(core, &frame);
                 self.link.release(frame);
                 n += 1;
-                if n >= BUDGET || standing(core) >= most {
+                if n >= BUDGET || standing(core) >= most || self.staging.is_full() {
                     break;
                 }
                 match self.link.poll_frame_from(from) {
