@@ -223,8 +223,7 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(bytes) = self.link.peek::<{ Head::LEN }>(frame) else { return Fast::Other };
         let head: Head = zerocopy::transmute!(bytes);
         let Some(flags) = head.flags().filter(|flags| WITH.contains(*flags)) else { return Fast::Other };
-        let (Some(peer), Some(rx)) =
-            (self.peers.get(frame.from.0 as usize), core.rxs.get_mut(self.rx.at()))
+        let (Some(peer), Some(rx)) = (self.peers.get(frame.from.0 as usize), core.rxs.get_mut(self.rx.at()))
         else {
             return Fast::Other;
         };
