@@ -179,6 +179,13 @@ pub trait Link {
     /// `false` means that something is there already.
     fn arm(&mut self) -> bool;
 
+    /// Whether the last [`Link::arm`] returned true and holds: [`Link::poll`] was not called since, nothing was taken from
+    /// [`Link::wait_fd`], and no operation is in flight whose end does not show there. Quick: it is asked by each call that
+    /// another thread makes while one sleeps. A link that cannot tell says `false`.
+    fn is_armed(&self) -> bool {
+        false
+    }
+
     /// A descriptor that poll(2) finds readable when there is something to do: an event to poll, room for a frame
     /// that found none, or a channel where [`Refused::Busy`] said that there is none yet; provided that
     /// [`Link::arm`], which looks for the same, returned true and [`Link::poll`] was not called since. `None`: this link has none, and is polled.

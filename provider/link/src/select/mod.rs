@@ -419,6 +419,10 @@ impl Link for Links {
         self.far.iter_mut().fold(ready, |ready, far| far.link.arm() && far.link.wait_fd().is_some() && ready)
     }
 
+    fn is_armed(&self) -> bool {
+        self.events.is_empty() && self.shm.is_armed() && self.far.iter().all(|far| far.link.is_armed())
+    }
+
     fn wait_fd(&self) -> Option<RawFd> {
         match &self.poller {
             Some(poller) => Some(poller.fd()),

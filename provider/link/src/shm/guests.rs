@@ -139,6 +139,7 @@ impl ShmLink {
                 self.contested.push(c);
             }
         }
+        self.time_contest();
     }
 
     fn dismiss(&mut self, guest: Guest, waited: Duration) {

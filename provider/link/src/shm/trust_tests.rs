@@ -11,6 +11,7 @@ use wire::channel::{Hello, Packet};
 
 use super::ring::{Mem as _, Producer};
 use super::segment::Segment;
+use super::sleep_tests::readable;
 use super::tests::{closed, couple, event_none, frame, open, say};
 use super::{MIN_RING, OpenOptions, ShmLink, hello};
 use crate::space;
@@ -193,6 +194,15 @@ fn a_name_that_a_peer_has_is_not_taken_from_it() {
     let (mut a, to_b, mut b, to_a) = couple();
     let (_ring, forged) = call(&b, a.addr(), 7);
     let start = Instant::now();
+    // Nothing comes of it by a socket, so a sleeper is woken by a timer, each time anew.
+    assert!(event_none(&mut b));
+    for _ in 0..3 {
+        assert!(
+            b.contested.len() == 1 && (!b.arm() || readable(&b, 1000)),
+            "a sleeper is not woken to decide"
+        );
+        assert!(event_none(&mut b));
+    }
     let mut n = 0u32;
     let said = loop {
         say(&mut a, to_b, &n.to_le_bytes()).unwrap();
@@ -204,6 +214,7 @@ fn a_name_that_a_peer_has_is_not_taken_from_it() {
         assert!(start.elapsed() < Duration::from_secs(20));
     };
     assert_eq!((said, b.contested.len()), (Packet::Refused, 0));
+    assert!(b.contest.is_none(), "the timer stays");
     // One with our own name.
     let own = b.addr();
     let (_ring, forged) = call(&b, own, 7);

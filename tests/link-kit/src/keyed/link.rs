@@ -398,6 +398,10 @@ impl Link for KeyedLink {
         here.armed
     }
 
+    fn is_armed(&self) -> bool {
+        self.shared.lock().stations.get(&self.id).is_some_and(|here| here.armed)
+    }
+
     fn wait_fd(&self) -> Option<RawFd> {
         Some(self.bell.as_raw_fd())
     }
