@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libc::{c_char, c_int, c_void};
+use libc::{c_int, c_void};
 use libfabric_sys as fi;
 
 use crate::errno::Errno;
@@ -238,20 +238,4 @@ pub(crate) unsafe fn put<T>(at: *mut T, value: T) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe { at.write(value) };
     Ok(())
-}
-
-/// Copies text into an application's buffer, always terminated, and returns the buffer.
-///
-/// # Safety
-/// `buf` is NULL or valid for `len` bytes of writes.
-pub(crate) unsafe fn text(buf: *mut c_char, len: usize, s: &str) -> *const c_char {
-    if !buf.is_null() && len > 0 {
-        let n = s.len().min(len - 1);
-        // SAFETY: `n < len`, and the caller promised `len` bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(s.as_ptr().cast(), buf, n);
-            *buf.add(n) = 0;
-        }
-    }
-    buf
 }

@@ -9,7 +9,7 @@ use link::OpenOptions;
 use settings::{Reading, Setting};
 use wire::Addr;
 
-use crate::info::answer::INJECT_SIZE;
+use crate::info::limits::INJECT_SIZE;
 
 /// What the user may tune.
 #[derive(Clone, Copy, Debug)]

@@ -6,10 +6,11 @@ use libc::{c_char, c_void};
 use libfabric_sys as fi;
 use wire::Addr;
 
+use super::addr;
 use super::answer::{self, Offer};
+use super::ends::Ends;
 use super::hints::{Hints, Object};
 use super::nic::{self, Device};
-use super::{Ends, addr};
 use crate::errno::Errno;
 
 pub(super) fn fill(

@@ -91,7 +91,7 @@ unsafe fn free(nic: *mut fi::fid_nic) {
 }
 
 /// What the core is given, who will have it freed.
-pub(in crate::info) fn make(of: &Device) -> Result<*mut fi::fid_nic, Errno> {
+pub(crate) fn make(of: &Device) -> Result<*mut fi::fid_nic, Errno> {
     let text = |s: &Option<String>| string(s.as_ref().map(String::as_bytes));
     let nic = Nic::new()?;
     // SAFETY: `new` has made all three, and nobody else knows of them.
@@ -208,7 +208,7 @@ unsafe extern "C" fn tostr(fid: *const fi::fid, buf: *mut c_char, len: usize) ->
         // SAFETY: a buffer of `len` bytes that holds a string.
         unsafe {
             let at = libc::strnlen(buf, len);
-            crate::ffi::text(buf.add(at), len - at, &text);
+            crate::text::put_text(buf.add(at), len - at, &text);
         }
         Ok(())
     })
