@@ -111,7 +111,7 @@ impl AvFid {
     }
 }
 
-/// What can be sent to: a wildcard or no port is nobody's name.
+/// What can be sent to: a wildcard or no port is no endpoint's name.
 fn sendable(a: Addr) -> Candidate {
     if a.ip().is_unspecified() || a.port() == 0 { Err(Errno::INVAL) } else { Ok(a) }
 }

@@ -23,7 +23,7 @@ pub struct Runtime<L: RmaLink> {
     progress: Option<ProgressThread>,
 }
 
-/// Who makes progress.
+/// What makes progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The application, by its calls.

@@ -4,7 +4,7 @@
 //! (CUDA Driver API reference manual), and is as strict: a call before `cuInit`, or without a current
 //! context where one is needed, fails. Memory and handles are those of the crate `stand-in`.
 //!
-//! What is queued in a stream is done when somebody asks for it, and not before its time has come.
+//! What is queued in a stream is done by the first call that asks for it when its time has come.
 //!
 //! | variable | |
 //! |---|---|

@@ -38,7 +38,7 @@ macro_rules! post {
         let mut since = None;
         loop {
             // SAFETY: the endpoint is open. Buffers are parts of `region` (checked by `at`) and
-            // contexts are of `contexts`: both outlive the endpoint, and nobody holds references
+            // contexts are of `contexts`: both outlive the endpoint, and nothing holds references
             // into them. The descriptor is that of the region, or null if none is wanted.
             let rc = unsafe { function($self.ep.as_ptr(), $($arg),*) };
             if rc == 0 {

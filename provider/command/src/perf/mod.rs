@@ -28,7 +28,7 @@ use crate::out::{self, say};
 use crate::version::version;
 use crate::{info, os};
 
-/// Who stands in the provider's place for floors.
+/// The provider's name in rows that are floors.
 const MACHINE: &str = "machine";
 
 /// What was asked for.
