@@ -37,7 +37,7 @@ pub(crate) struct Endpoint {
 pub(super) struct Fids(pub(super) Mutex<usize>);
 
 impl Fids {
-    fn lock(&self) -> MutexGuard<'_, usize> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
