@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use hmem::Span;
 use ipc::pieces::Counters;
 use ipc::socket;
-use link_api::{Gone, PeerId};
+use link_api::{Gone, PeerId, Refused};
 use wire::Addr;
 
 use super::devices::Devices;
@@ -15,6 +15,7 @@ use super::looks::Ask;
 use super::mr_table::PeerMrTable;
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
+use super::wake::Consuming;
 use super::{hello, ring, wake};
 use crate::space::{Space, Target};
 
@@ -41,11 +42,24 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    /// Wakes the peer if it sleeps; to be called after a frame was published.
+    /// Wakes the peer if it sleeps; to be called after a frame was published. A peer that has closed has not read it.
     #[inline(always)]
-    pub(super) fn notify(&self, registered: bool) {
-        if wake::must_notify(self.tx.mem(), registered) {
-            socket::notify(&self.sock, &[hello::WAKE]);
+    pub(super) fn notify(&mut self, registered: bool) -> Result<(), Refused> {
+        if wake::is_awake(self.tx.mem(), registered) { Ok(()) } else { self.wake() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake(&mut self) -> Result<(), Refused> {
+        match wake::consuming(self.tx.mem()) {
+            Consuming::Awake => Ok(()),
+            Consuming::Asleep => {
+                socket::notify(&self.sock, &[hello::WAKE]);
+                Ok(())
+            }
+            Consuming::Closed if self.tx.is_read() => Ok(()),
+            // Its socket has hung up before: the next poll sees that, and what follows from it.
+            Consuming::Closed => Err(Refused::Gone(Gone::Reset)),
         }
     }
 
