@@ -46,6 +46,9 @@ impl<T> Slab<T> {
     pub(crate) fn remove(&mut self, at: usize) -> Option<T> {
         self.0.get_mut(at)?.take()
     }
+    pub(crate) fn take_any(&mut self) -> Option<T> {
+        self.0.iter_mut().find_map(Option::take)
+    }
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         (0..).zip(&mut self.0).filter_map(|(i, v)| Some((i, v.as_mut()?)))
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use ipc::Poller;
 use ipc::fence::Barrier;
 use ipc::rights::Spare;
-use link_api::{OpId, PeerId};
+use link_api::{OpId, Patience, PeerId};
 use wire::Addr;
 
 use super::expected::Expected;
@@ -100,6 +100,8 @@ pub struct ShmLink {
     pub(super) expected: Expected,
     /// When peers are next asked whether they are another program by now.
     pub(super) looks: Looks,
+    /// How long a peer is waited for that is inside an access.
+    pub(super) patience: Patience,
     /// Peers see that nothing here is accessed any more.
     pub(super) closed: bool,
     /// Copies that a device has in its queue, and from or to which peers' memory.
