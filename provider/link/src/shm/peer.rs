@@ -172,6 +172,13 @@ pub(super) struct Life {
     pub(super) fd: OwnedFd,
 }
 
+/// A socket that a process has listened on, and does not have any more.
+#[derive(Debug)]
+pub(super) struct Deserted {
+    pub(super) socket: u64,
+    pub(super) process: Life,
+}
+
 /// An address space that a tid led to so long ago is still there under that tid, or nothing is: to use a
 /// tid again takes as many new tasks as there are numbers.
 pub(super) const SURE: Duration = Duration::from_millis(10);
@@ -207,7 +214,7 @@ pub(super) struct Peer {
     /// Its address space was gone when that was last asked.
     pub(super) missed: bool,
     /// The socket on which it listened, and which its process does not have any more.
-    pub(super) deserted: Option<u64>,
+    pub(super) deserted: Option<Deserted>,
     /// Its address is not this host's, and the log says so.
     pub(super) far: bool,
     /// Since when, and from when on again, it is tried to connect.
