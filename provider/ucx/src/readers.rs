@@ -1,5 +1,5 @@
-//! Reader slots on peers' boards ([`link::Hazards`], which calls them seats): an access to memory that its owner may take
-//! back is announced in one, and a slot is for one access at a time.
+//! Reader slots in peers' revocation tables ([`link::RevocationTable`], here boards for short): an access to memory that its
+//! owner may take back is announced in one, and a slot is for one access at a time.
 //!
 //! An access of the CPU ends before the call returns. So all of an interface's share one slot of each board, which a key
 //! keeps ([`Reader`]). One of a device takes until the device is done, and has a slot of its own ([`Held`]).
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use link::{Hazards, WindowId, Windows};
+use link::{RevocationTable, WindowId, Windows};
 
 use crate::region::Slot;
 
@@ -31,7 +31,7 @@ pub(crate) struct Readers<P> {
 /// Those on one board.
 #[derive(Debug)]
 struct Board<P> {
-    hazards: Hazards,
+    table: RevocationTable,
     /// Which peers' memory was accessed with it. A process has one board for many slots, and may be several peers.
     peers: Vec<P>,
     /// For accesses that end before the call returns.
@@ -44,8 +44,8 @@ struct Board<P> {
 }
 
 impl<P: Copy + Eq> Board<P> {
-    fn new(hazards: Hazards) -> Board<P> {
-        Board { hazards, peers: Vec::new(), shared: None, free: Vec::new(), held: 0, full: None }
+    fn new(table: RevocationTable) -> Board<P> {
+        Board { table, peers: Vec::new(), shared: None, free: Vec::new(), held: 0, full: None }
     }
 
     #[inline]
@@ -59,14 +59,14 @@ impl<P: Copy + Eq> Board<P> {
 impl<P> Drop for Board<P> {
     fn drop(&mut self) {
         // Nothing is under way with these.
-        self.free.iter().for_each(|number| self.hazards.release(*number));
+        self.free.iter().for_each(|number| self.table.release(*number));
     }
 }
 
 /// A slot that is given back when neither an interface nor a key has it any more.
 #[derive(Debug)]
 struct Claimed {
-    board: Hazards,
+    board: RevocationTable,
     number: u32,
 }
 
@@ -79,7 +79,7 @@ impl Drop for Claimed {
 /// A slot for accesses that end before the call returns.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
-    board: Hazards,
+    board: RevocationTable,
     number: u32,
     id: u64,
     _claimed: Arc<Claimed>,
@@ -120,20 +120,20 @@ impl<P: Copy + Eq> Readers<P> {
             Entry::Occupied(board) => board.into_mut(),
             Entry::Vacant(place) => {
                 let Some(window) = windows.find(id) else { return Ok(None) };
-                place.insert(Board::new(Hazards::new(window).ok_or(())?))
+                place.insert(Board::new(RevocationTable::new(window).ok_or(())?))
             }
         };
         board.serves(of);
         if board.shared.is_none() && board.full.is_none_or(|when| when.elapsed() > AGAIN) {
-            let claimed = |number| Arc::new(Claimed { board: board.hazards.clone(), number });
-            board.shared = board.hazards.claim().map(claimed);
+            let claimed = |number| Arc::new(Claimed { board: board.table.clone(), number });
+            board.shared = board.table.claim().map(claimed);
             if board.shared.is_none() && board.full.replace(Instant::now()).is_none() {
                 log::warn!("no reader slot is free on a peer's board: its memory is accessed by request");
             }
         }
         let claimed = board.shared.clone().ok_or(())?;
         let (number, id) = (claimed.number, self.id);
-        Ok(Some(Reader { board: board.hazards.clone(), number, id, _claimed: claimed }))
+        Ok(Some(Reader { board: board.table.clone(), number, id, _claimed: claimed }))
     }
 
     /// A peer has ended, or is accessed no more: a board that served no other one is let go of. Keys that have a slot
@@ -155,18 +155,18 @@ impl<P: Copy + Eq> Readers<P> {
     /// Begins an access to memory of this peer's that outlasts the call.
     pub(crate) fn enter(
         &mut self,
-        (id, hazards): (WindowId, &Hazards),
+        (id, table): (WindowId, &RevocationTable),
         slot: Slot,
         of: P,
     ) -> Result<Held, NoReader> {
-        let at = self.boards.entry(id).or_insert_with(|| Board::new(hazards.clone()));
+        let at = self.boards.entry(id).or_insert_with(|| Board::new(table.clone()));
         at.serves(of);
         let number = match at.free.pop() {
             Some(number) => number,
             None if at.held >= MOST => return Err(NoReader::Full),
-            None => at.hazards.claim().ok_or(NoReader::Full)?,
+            None => at.table.claim().ok_or(NoReader::Full)?,
         };
-        if !at.hazards.enter(number, slot.index, slot.generation) {
+        if !at.table.enter(number, slot.index, slot.generation) {
             at.free.push(number);
             return Err(NoReader::Gone);
         }
@@ -177,7 +177,7 @@ impl<P: Copy + Eq> Readers<P> {
     /// Such an access is over.
     pub(crate) fn leave(&mut self, held: Held) {
         if let Some(at) = self.boards.get_mut(&held.board) {
-            at.hazards.leave(held.number);
+            at.table.leave(held.number);
             at.free.push(held.number);
             at.held -= 1;
         }
@@ -204,40 +204,39 @@ mod tests {
     #[test]
     fn a_slot_for_each_access_that_outlasts_a_call() {
         let windows = Windows::new().unwrap();
-        let (id, window) = windows.create(Hazards::SIZE.next_multiple_of(4096), None).unwrap();
-        let hazards = Hazards::new(window).unwrap();
+        let (id, window) = windows.create(RevocationTable::SIZE.next_multiple_of(4096), None).unwrap();
+        let table = RevocationTable::new(window).unwrap();
         let slot = Slot { board: id.number as u32, index: 4, generation: 0 };
         let mut readers = Readers::new();
-        let mut all: Vec<Held> =
-            (0..MOST).map(|_| readers.enter((id, &hazards), slot, ()).unwrap()).collect();
-        assert_eq!(readers.enter((id, &hazards), slot, ()).unwrap_err(), NoReader::Full);
+        let mut all: Vec<Held> = (0..MOST).map(|_| readers.enter((id, &table), slot, ()).unwrap()).collect();
+        assert_eq!(readers.enter((id, &table), slot, ()).unwrap_err(), NoReader::Full);
         // One more for all that end at once.
         let shared = readers.shared(id, &windows, ()).unwrap().unwrap();
         assert_eq!(shared.access(slot, || 7), Some(7));
         // Memory is taken back when the last access is over.
         let last = all.pop().unwrap();
         all.into_iter().for_each(|held| readers.leave(held));
-        assert!(!hazards.end(4, 0, Duration::from_millis(5)));
+        assert!(!table.end(4, 0, Duration::from_millis(5)));
         readers.leave(last);
-        assert!(hazards.end(4, 0, Duration::from_secs(60)));
-        assert_eq!(readers.enter((id, &hazards), slot, ()).unwrap_err(), NoReader::Gone);
+        assert!(table.end(4, 0, Duration::from_secs(60)));
+        assert_eq!(readers.enter((id, &table), slot, ()).unwrap_err(), NoReader::Gone);
         assert_eq!(shared.access(slot, || 7), None);
-        let next = readers.enter((id, &hazards), Slot { generation: 1, ..slot }, ()).unwrap();
+        let next = readers.enter((id, &table), Slot { generation: 1, ..slot }, ()).unwrap();
         readers.leave(next);
         // They are given back, all of them.
         drop((readers, shared));
-        assert!((0..=MOST as u32).all(|number| hazards.claim() == Some(number)));
+        assert!((0..=MOST as u32).all(|number| table.claim() == Some(number)));
     }
 
     #[test]
     fn a_full_board_is_looked_at_now_and_then() {
         let windows = Windows::new().unwrap();
-        let (id, window) = windows.create(Hazards::SIZE.next_multiple_of(4096), None).unwrap();
-        let hazards = Hazards::new(window).unwrap();
-        while hazards.claim().is_some() {}
+        let (id, window) = windows.create(RevocationTable::SIZE.next_multiple_of(4096), None).unwrap();
+        let table = RevocationTable::new(window).unwrap();
+        while table.claim().is_some() {}
         let mut readers = Readers::new();
         assert!(readers.shared(id, &windows, ()).is_err());
-        hazards.release(3);
+        table.release(3);
         let mut looked = |when| {
             readers.boards.get_mut(&id).unwrap().full = Some(when);
             readers.shared(id, &windows, ()).ok().flatten().map(|reader| reader.number)
@@ -251,14 +250,14 @@ mod tests {
     #[test]
     fn a_board_is_let_go_of_when_all_it_served_have_ended() {
         let windows = Windows::new().unwrap();
-        let (id, window) = windows.create(Hazards::SIZE.next_multiple_of(4096), None).unwrap();
-        let hazards = Hazards::new(window.clone()).unwrap();
+        let (id, window) = windows.create(RevocationTable::SIZE.next_multiple_of(4096), None).unwrap();
+        let table = RevocationTable::new(window.clone()).unwrap();
         let slot = Slot { board: id.number as u32, index: 4, generation: 0 };
         let unused = Arc::strong_count(&window);
         let mut readers = Readers::new();
         let shared = readers.shared(id, &windows, 'a').unwrap().unwrap();
         assert!(readers.shared(id, &windows, 'b').unwrap().is_some());
-        let held = readers.enter((id, &hazards), slot, 'c').unwrap();
+        let held = readers.enter((id, &table), slot, 'c').unwrap();
         for peer in ['x', 'c', 'a', 'b'] {
             assert_eq!(readers.boards.len(), 1);
             readers.ended(peer, &windows);
@@ -270,10 +269,10 @@ mod tests {
         assert!(readers.boards.is_empty());
         // A key has its slot still.
         assert_eq!(shared.access(slot, || 7), Some(7));
-        assert_eq!(hazards.claim(), Some(1));
+        assert_eq!(table.claim(), Some(1));
         assert!(Arc::strong_count(&window) > unused);
         drop(shared);
-        assert_eq!((hazards.claim(), Arc::strong_count(&window)), (Some(0), unused));
+        assert_eq!((table.claim(), Arc::strong_count(&window)), (Some(0), unused));
     }
 
     #[test]

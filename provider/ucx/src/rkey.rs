@@ -375,9 +375,9 @@ mod tests {
     #[test]
     fn nothing_is_left_of_the_board_of_a_peer_that_ended() {
         let (regions, maker) = (regions().unwrap(), Windows::new().unwrap());
-        let len = link::Hazards::SIZE.next_multiple_of(4096);
+        let len = link::RevocationTable::SIZE.next_multiple_of(4096);
         let (board, mapping) = maker.create(len, None).unwrap();
-        let hazards = link::Hazards::new(mapping).unwrap();
+        let table = link::RevocationTable::new(mapping).unwrap();
         let at = maker.place(board.number).unwrap();
         let slot = Some(Slot { board: board.number as u32, index: 3, generation: 0 });
         let id = WindowId { maker: maker.maker(), number: 0 };
@@ -408,8 +408,8 @@ mod tests {
             }
             assert!(regions.windows.find(board).is_none(), "key first: {key_first}");
             // The slot is free again.
-            assert_eq!(hazards.claim(), Some(0));
-            hazards.release(0);
+            assert_eq!(table.claim(), Some(0));
+            table.release(0);
         }
     }
 

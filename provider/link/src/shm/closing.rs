@@ -9,8 +9,8 @@ use std::os::fd::OwnedFd;
 use ipc::credentials::{Cred, User};
 use ipc::rights;
 use ipc::socket;
+use wire::channel::Hello;
 
-use super::hello::Hello;
 use super::link::ShmLink;
 use super::ring::Consumer;
 use super::wake;

@@ -9,6 +9,7 @@ use ipc::pieces::Counters;
 use ipc::socket;
 use link_api::{Gone, PeerId, Refused};
 use wire::Addr;
+use wire::channel::{Packet, Space};
 
 use super::devices::Devices;
 use super::looks::Ask;
@@ -16,8 +17,8 @@ use super::mr_table::PeerMrTable;
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
 use super::wake::Consuming;
-use super::{hello, ring, wake};
-use crate::space::{Space, Target};
+use super::{ring, wake};
+use crate::space::Target;
 
 /// A channel to a peer.
 #[derive(Debug)]
@@ -54,7 +55,7 @@ impl Outbound {
         match wake::consuming(self.tx.mem()) {
             Consuming::Awake => Ok(()),
             Consuming::Asleep => {
-                socket::notify(&self.sock, &[hello::WAKE]);
+                socket::notify(&self.sock, &Packet::Wake.encode());
                 Ok(())
             }
             Consuming::Closed if self.tx.is_read() => Ok(()),
@@ -160,7 +161,7 @@ impl Inbound {
     #[cold]
     fn notify_of_room(&self) {
         if wake::room_wanted(self.rx.mem()) {
-            socket::notify(&self.sock, &[hello::WAKE]);
+            socket::notify(&self.sock, &Packet::Wake.encode());
         }
     }
 }

@@ -22,6 +22,7 @@ struct Station {
     link: MemLink,
     addr: Addr,
     armed: bool,
+    quiet: bool,
     rung: bool,
     bell: (UnixStream, UnixStream),
     broken: bool,
@@ -62,6 +63,7 @@ impl Network {
             link,
             addr,
             armed: false,
+            quiet: false,
             rung: false,
             bell,
             broken: false,
@@ -173,8 +175,13 @@ impl Link for MemoryLink {
     fn arm(&mut self) -> bool {
         self.with(|s| {
             s.armed = true;
-            s.link.arm() && !s.broken
+            s.quiet = s.link.arm() && !s.broken;
+            s.quiet
         })
+    }
+
+    fn is_armed(&self) -> bool {
+        self.with(|s| s.armed && s.quiet)
     }
 
     fn describe(&self, peer: PeerId) -> String {
