@@ -10,7 +10,6 @@ use wire::Addr;
 use super::direct::NO_PID;
 use super::link::{NO_PEER, ShmLink};
 use super::options::OpenOptions;
-use super::poll::LOOKS;
 use super::ring::Mem as _;
 use super::{peer, wake};
 
@@ -72,16 +71,12 @@ impl Link for ShmLink {
             return PollFrame::Unknown;
         }
         self.calls = calls;
-        if let Some(frame) = self.next_cold().and_then(|id| self.poll_frame_from(PeerId(id))) {
-            self.warm(frame.from.0);
+        if let Some(frame) = self.next_cold().and_then(|id| self.frame_of_found(id)) {
             return PollFrame::Frame(frame);
         }
-        let found = match self.hot_len {
-            1 => self.poll_frame_from(PeerId(self.hot[0])),
-            n => (0..n.min(LOOKS)).find_map(|_| {
-                let id = self.next_hot();
-                self.poll_frame_from(PeerId(id))
-            }),
+        let found = match self.rings.sole() {
+            NO_PEER => self.poll_frame_of_many(),
+            id => self.poll_frame_from(PeerId(id)),
         };
         let idle = std::mem::replace(&mut self.idle, found.is_none());
         let Some(frame) = found else { return PollFrame::Nothing };
@@ -195,14 +190,14 @@ impl Link for ShmLink {
         // Whatever comes of it, the next poll disarms.
         self.armed = true;
         self.slow = true;
-        for &id in &self.ins {
+        for id in self.rings.peers() {
             if let Some(inb) = &self.peers[id as usize].inb {
                 wake::arm(inb.rx.mem(), self.barrier);
             }
         }
         let barred = self.barrier.heavy();
-        let frame = |&id: &u32| self.peers[id as usize].inb.as_ref().is_some_and(|i| i.rx.ready());
-        if !barred || !self.dying.is_empty() || self.ins.iter().any(frame) {
+        let frame = |id: u32| self.peers[id as usize].inb.as_ref().is_some_and(|i| i.rx.ready());
+        if !barred || !self.dying.is_empty() || self.rings.peers().any(frame) {
             return false;
         }
         if self.has_room_again() || std::mem::take(&mut self.connecting) {

@@ -28,6 +28,7 @@ mod parted;
 mod peer;
 mod poll;
 mod ring;
+mod rings;
 mod rma;
 mod segment;
 mod send;

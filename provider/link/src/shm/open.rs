@@ -10,10 +10,11 @@ use ipc::Poller;
 use ipc::fence::Barrier;
 use ipc::rights::Spare;
 
-use super::link::{HOT, NO_PEER, PACE, ShmLink};
+use super::link::{NO_PEER, PACE, ShmLink};
 use super::looks::Looks;
 use super::mr_table::MrTable;
 use super::options::{OpenOptions, size};
+use super::rings::Rings;
 use super::{hello, ring, token};
 use crate::name::Name;
 use crate::space::Space;
@@ -31,11 +32,7 @@ impl ShmLink {
         let looks = Looks::new(&poller)?;
         let link = ShmLink {
             peers: Vec::new(),
-            hot: [NO_PEER; HOT],
-            hot_len: 0,
-            hot_next: 0,
-            ins: Vec::new(),
-            ins_next: 0,
+            rings: Rings::new(),
             held: NO_PEER,
             idle: false,
             calls: 0,

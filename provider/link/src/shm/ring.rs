@@ -327,10 +327,16 @@ impl<M: Mem> Consumer<M> {
         self.pos
     }
 
+    /// The commit word of the next record.
+    #[inline]
+    pub(crate) fn word(&self) -> &M::Word {
+        self.mem.commit(self.line)
+    }
+
     /// Whether anything, sound or not, is there.
     #[inline]
     pub(crate) fn ready(&self) -> bool {
-        self.mem.commit(self.line).load(Relaxed) != 0
+        self.word().load(Relaxed) != 0
     }
 
     /// Whether anything is there behind the frame at hand.

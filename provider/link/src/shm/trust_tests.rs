@@ -87,7 +87,7 @@ fn a_hello_that_is_not_as_agreed_is_refused() {
     // A connection that takes its time is welcome all the same.
     rights::send_fd(&mute, &good.encode(), fd.as_fd()).unwrap();
     assert!(event_none(&mut b));
-    assert_eq!((b.guests.iter().flatten().count(), b.ins.len()), (0, 1));
+    assert_eq!((b.guests.iter().flatten().count(), b.rings.peers().count()), (0, 1));
 }
 
 #[test]
