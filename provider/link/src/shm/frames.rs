@@ -71,13 +71,11 @@ impl Link for ShmLink {
             return PollFrame::Unknown;
         }
         self.calls = calls;
-        if let Some(frame) = self.next_cold().and_then(|id| self.frame_of_found(id)) {
-            return PollFrame::Frame(frame);
+        let sole = self.rings.sole();
+        if sole == NO_PEER || self.is_time_for_cold() {
+            return self.poll_frame_of_many();
         }
-        let found = match self.rings.sole() {
-            NO_PEER => self.poll_frame_of_many(),
-            id => self.poll_frame_from(PeerId(id)),
-        };
+        let found = self.poll_frame_from(PeerId(sole));
         let idle = std::mem::replace(&mut self.idle, found.is_none());
         let Some(frame) = found else { return PollFrame::Nothing };
         if idle {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use link_api::{Event, Frame, Link as _, PeerId};
+use link_api::{Event, Frame, Link as _, PeerId, PollFrame};
 
 use super::link::{NO_PEER, PACE, ShmLink};
 use super::{ring, wake};
@@ -43,13 +43,13 @@ impl ShmLink {
         if let Some(inb) = &mut self.peers[id as usize].inb {
             inb.advance();
             if id != self.rings.sole() {
-                // SAFETY: as where it was listed.
-                unsafe { self.rings.moved(id, inb.rx.word()) };
+                self.locate(id);
             }
         }
     }
 
     /// Notes in the list where a ring is read next.
+    #[inline(never)]
     fn locate(&mut self, id: u32) {
         if let Some(inb) = self.peers.get(id as usize).and_then(|peer| peer.inb.as_ref()) {
             // SAFETY: as where it was listed.
@@ -57,46 +57,44 @@ impl ShmLink {
         }
     }
 
-    /// A peer that seems to have sent, if it is time to look at those that are not hot.
+    /// Whether rings that are not hot are looked at now.
     #[inline(always)]
-    pub(super) fn next_cold(&mut self) -> Option<u32> {
-        if self.rings.are_hot() || self.calls % REST != 0 {
-            return None;
-        }
-        self.rings.find_cold()
+    pub(super) fn is_time_for_cold(&self) -> bool {
+        !self.rings.are_hot() && self.calls % REST == 0
     }
 
-    /// The next frame, where not just one ring is hot.
-    #[inline(never)]
-    pub(super) fn poll_frame_of_many(&mut self) -> Option<Frame> {
-        let id = self.rings.find()?;
-        self.frame_of_found(id)
-    }
-
-    /// The next frame of a peer that seems to have sent.
+    /// A peer that seems to have sent, and is a hot one from now on.
     #[inline]
-    pub(super) fn frame_of_found(&mut self, id: u32) -> Option<Frame> {
+    fn find(&mut self) -> Option<u32> {
+        let cold = if self.is_time_for_cold() { self.rings.find_cold() } else { None };
+        let id = cold.or_else(|| match self.rings.sole() {
+            NO_PEER => self.rings.find(),
+            id => Some(id),
+        })?;
         self.warm(id);
-        let frame = self.poll_frame_from(PeerId(id));
-        if frame.is_none() {
-            self.locate(id);
-        }
-        frame
+        Some(id)
     }
 
-    /// Likewise, as an event.
+    /// What a quick poll does where not just one ring is looked at.
     #[inline(never)]
-    fn event_of_found(&mut self, id: u32) -> Option<Event> {
-        self.warm(id);
-        let event = self.next_of(id);
-        if event.is_none() {
-            self.locate(id);
+    pub(super) fn poll_frame_of_many(&mut self) -> PollFrame {
+        let found = self.find().and_then(|id| {
+            let frame = self.poll_frame_from(PeerId(id));
+            if frame.is_none() {
+                self.locate(id);
+            }
+            frame
+        });
+        let idle = std::mem::replace(&mut self.idle, found.is_none());
+        let Some(frame) = found else { return PollFrame::Nothing };
+        if idle {
+            self.expect_answer(&frame);
         }
-        event
+        PollFrame::Frame(frame)
     }
 
     /// Puts a peer among those that each poll reads.
-    #[inline]
+    #[inline(never)]
     pub(super) fn warm(&mut self, id: u32) {
         let sole = self.rings.sole();
         self.rings.warm(id);
@@ -140,16 +138,15 @@ impl ShmLink {
                 return Some(event);
             }
         }
-        if let Some(event) = self.next_cold().and_then(|id| self.event_of_found(id)) {
-            return Some(event);
+        let id = match self.rings.sole() {
+            sole if sole != NO_PEER && !self.is_time_for_cold() => sole,
+            _ => self.find()?,
+        };
+        let event = self.next_of(id);
+        if event.is_none() && id != self.rings.sole() {
+            self.locate(id);
         }
-        match self.rings.sole() {
-            NO_PEER => {
-                let id = self.rings.find()?;
-                self.event_of_found(id)
-            }
-            id => self.next_of(id),
-        }
+        event
     }
 
     /// What a poll has to do beyond reading hot rings.
