@@ -44,7 +44,7 @@ pub(crate) struct Hello {
 
 impl Hello {
     pub(crate) const LEN: usize = 72 + Space::LEN;
-    const MAGIC: [u8; 8] = *b"straitS\x01";
+    const MAGIC: [u8; 8] = *b"straitS\x02";
 
     pub(crate) fn encode(&self) -> [u8; Hello::LEN] {
         let mut out = [0; Hello::LEN];

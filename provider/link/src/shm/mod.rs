@@ -27,6 +27,7 @@ mod pack;
 mod parted;
 mod peer;
 mod poll;
+mod producer;
 mod ring;
 mod rings;
 mod rma;

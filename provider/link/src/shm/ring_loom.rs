@@ -9,6 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
+use super::super::producer::Producer;
 use super::*;
 use crate::twin::{Twin, TwinWord};
 

@@ -270,7 +270,7 @@ fn busy_peers_that_end_or_break_the_rules_leave_the_others_their_turns() {
     // One of them writes nonsense.
     let (bad, to_hub) = &mut others[5];
     if let Some(out) = &bad.peers[to_hub.0 as usize].out {
-        (0..8).for_each(|line| out.tx.mem().commit(line).store(u32::MAX, Relaxed));
+        (0..out.tx.mem().lines()).for_each(|line| out.tx.mem().commit(line).store(u32::MAX, Relaxed));
     }
     let (closed_id, _) = closed(&mut hub);
     assert_eq!(hub.peer_addr(closed_id), bad.addr());

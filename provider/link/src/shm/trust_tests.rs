@@ -9,7 +9,8 @@ use link_api::{Event, Gone, Link as _, Refused};
 use wire::Addr;
 
 use super::hello::Hello;
-use super::ring::{Mem as _, Producer};
+use super::producer::Producer;
+use super::ring::Mem as _;
 use super::segment::Segment;
 use super::tests::{closed, couple, event_none, frame, open, say};
 use super::{MIN_RING, OpenOptions, ShmLink, hello};
@@ -190,7 +191,7 @@ fn call(link: &ShmLink, from: Addr, incarnation: u64) -> (Producer<Segment>, Own
     let sock = raw(link);
     let hello = Hello { incarnation, from, ..hello_to(link, "127.0.0.1:9") };
     rights::send_fd(&sock, &hello.encode(), fd.as_fd()).unwrap();
-    (Producer::new(mem), sock)
+    (Producer::new(mem, 0), sock)
 }
 
 fn answer(sock: &OwnedFd) -> Option<u8> {

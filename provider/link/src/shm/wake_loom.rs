@@ -3,8 +3,9 @@
 use loom::sync::Arc;
 use loom::thread;
 
+use super::super::producer::Producer;
+use super::super::ring::Consumer;
 use super::super::ring::model::LoomMem;
-use super::super::ring::{Consumer, Producer};
 use super::*;
 use crate::twin::Twin;
 
@@ -14,7 +15,7 @@ const NONE: Barrier = Barrier { registered: false, usable: false };
 fn frame(fence: Twin) {
     loom::model(move || {
         let mem = Arc::new(LoomMem::new(4, Twin::Sound, Twin::Sound, fence));
-        let mut tx = Producer::new(mem.clone());
+        let mut tx = Producer::new(mem.clone(), 0);
         let rx = Consumer::new(mem);
         let sender = thread::spawn(move || {
             assert!(tx.reserve(8).unwrap());
@@ -33,7 +34,7 @@ fn frame(fence: Twin) {
 fn room(fence: Twin) {
     loom::model(move || {
         let mem = Arc::new(LoomMem::new(4, Twin::Sound, Twin::Sound, fence));
-        let mut tx = Producer::new(mem.clone());
+        let mut tx = Producer::new(mem.clone(), 0);
         let mut rx = Consumer::new(mem);
         for _ in 0..3 {
             assert!(tx.reserve(8).unwrap());
