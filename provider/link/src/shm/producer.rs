@@ -184,12 +184,13 @@ impl<M: Mem> Producer<M> {
         self.turn = self.pos;
     }
 
-    /// The lap goes on: to twice its length, and in the end to that of the ring.
+    /// The lap goes on: for half of what it was to be, and in the end all around the ring.
     fn put_off(&mut self, need: u32) {
         let lap = self.pos.wrapping_sub(self.line);
         let least = self.line + need;
-        let twice = self.turn.wrapping_sub(lap).saturating_mul(2).max(least);
-        let next = if twice <= self.lines / 4 { twice } else { least.max(self.lines + soon(self.lines)) };
+        let soon = soon(self.lines);
+        let longer = least.max(self.turn.wrapping_sub(lap).saturating_add(soon.div_ceil(2)));
+        let next = if longer <= self.lines / 4 { longer } else { least.max(self.lines + soon) };
         self.turn = lap.wrapping_add(next);
     }
 

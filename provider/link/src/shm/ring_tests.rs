@@ -281,3 +281,37 @@ fn frames_keep_their_order_where_laps_are_short_and_long() {
         }
     }
 }
+
+#[test]
+#[cfg(not(miri))]
+fn pages_that_are_not_needed_are_not_touched() {
+    let (tx, rx) = memory(LONG);
+    let (mut tx, mut rx) = (Producer::new(tx, 3), Consumer::new(rx));
+    let take = |rx: &mut Consumer<Memory>, len| {
+        assert_eq!(rx.peek(), Ok(Some(len)));
+        rx.advance();
+    };
+    let pages = |tx: &Producer<Memory>| tx.mem().resident() / 4096;
+    for _ in 0..100_000 {
+        assert!(send(&mut tx, &[1; 28]));
+        take(&mut rx, 28);
+    }
+    // Beside the control words.
+    let few = soon(tx.mem().lines()) as usize * LINE / 4096 + 1;
+    assert!(pages(&tx) <= few, "{} pages", pages(&tx));
+    // A consumer that is a little behind takes some more, and one that sleeps has all of it filled.
+    let mut behind = 0;
+    for _ in 0..100_000 {
+        assert!(send(&mut tx, &[1; 28]));
+        behind += 1;
+        if behind == 200 {
+            (0..behind).for_each(|_| take(&mut rx, 28));
+            behind = 0;
+        }
+    }
+    assert!(pages(&tx) <= 4 * few, "{} pages", pages(&tx));
+    (0..behind).for_each(|_| take(&mut rx, 28));
+    let most = (0..).take_while(|_| send(&mut tx, &[1; 28])).count();
+    assert!(most >= LONG / LINE * 3 / 4, "{most}");
+    assert!(pages(&tx) >= LONG / 4096 * 3 / 4, "{} pages", pages(&tx));
+}
