@@ -8,9 +8,10 @@ use link_api::{Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps};
 use wire::Addr;
 
 use super::direct::NO_PID;
-use super::link::{NO_PEER, ShmLink};
+use super::link::ShmLink;
 use super::options::OpenOptions;
 use super::ring::Mem as _;
+use super::rings::NO_PEER;
 use super::{peer, wake};
 
 impl Link for ShmLink {

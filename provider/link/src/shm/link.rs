@@ -21,8 +21,6 @@ use super::rings::Rings;
 use crate::name::Name;
 use crate::space::Space;
 
-pub(super) const NO_PEER: u32 = u32::MAX;
-
 /// Polls between two readings of the clock, the fewer the longer they take: reading it costs more than they do.
 pub(super) const PACE: std::ops::RangeInclusive<u32> = 16..=128;
 

@@ -10,11 +10,11 @@ use ipc::Poller;
 use ipc::fence::Barrier;
 use ipc::rights::Spare;
 
-use super::link::{NO_PEER, PACE, ShmLink};
+use super::link::{PACE, ShmLink};
 use super::looks::Looks;
 use super::mr_table::MrTable;
 use super::options::{OpenOptions, size};
-use super::rings::Rings;
+use super::rings::{NO_PEER, Rings};
 use super::{hello, ring, token};
 use crate::name::Name;
 use crate::space::Space;

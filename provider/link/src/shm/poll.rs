@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use link_api::{Event, Frame, Link as _, PeerId, PollFrame};
 
-use super::link::{NO_PEER, PACE, ShmLink};
+use super::link::{PACE, ShmLink};
+use super::rings::NO_PEER;
 use super::{ring, wake};
 
 /// Polls between two looks at rings that are not hot: so that idle peers cost next to nothing, and get a turn also

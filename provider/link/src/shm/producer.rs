@@ -206,7 +206,7 @@ impl<M: Mem> Producer<M> {
     }
 
     /// Whether half of the ring is free, and fewer lines are taken than a shared transfer has turns: the
-    /// consumer, which publishes its position at every quarter, then polls the ring.
+    /// consumer, which publishes its position at every quarter at least, then polls the ring.
     pub(crate) fn has_room_to_spare(&mut self) -> bool {
         let most = (self.lines / 2).min(SPARE);
         if self.under_way() < most {

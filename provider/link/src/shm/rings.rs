@@ -11,8 +11,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::link::NO_PEER;
-
+/// Stands for no peer.
+pub(super) const NO_PEER: u32 = u32::MAX;
 /// Most hot rings that one poll looks at.
 const LOOKS: usize = 64;
 /// Rings that are not hot, of those that are looked at together.
