@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use ipc::fence::Barrier;
 use ipc::rights::Spare;
-use ipc::{Poller, socket};
+use ipc::{Poller, Timer, socket};
 use link_api::{OpId, PeerId};
 use wire::Addr;
+use wire::channel::Space;
 
 use super::expected::Expected;
 use super::guest::{Contested, Guest};
@@ -19,7 +20,6 @@ use super::parted::Parted;
 use super::peer::Peer;
 use super::rings::Rings;
 use crate::name::Name;
-use crate::space::Space;
 
 /// Polls between two readings of the clock, the fewer the longer they take: reading it costs more than they do.
 pub(super) const PACE: std::ops::RangeInclusive<u32> = 16..=128;
@@ -43,6 +43,8 @@ pub struct ShmLink {
     /// `armed`, or `dying` is not empty, or `rings` is.
     pub(super) slow: bool,
     pub(super) armed: bool,
+    /// The last `arm` found nothing to do.
+    pub(super) quiet: bool,
     pub(super) dying: VecDeque<u32>,
     pub(super) barrier: Barrier,
     pub(super) max_frame: usize,
@@ -65,6 +67,8 @@ pub struct ShmLink {
     pub(super) guests: Vec<Option<Guest>>,
     /// Channels under the name of a peer that has one, and lives as far as can be seen.
     pub(super) contested: Vec<Contested>,
+    /// Wakes a sleeper to decide on them, while there are any.
+    pub(super) contest: Option<Timer>,
     /// Since when there are connections that wait to be accepted, as far as is known.
     pub(super) behind: Option<Instant>,
     /// A peer has many successors that wait for its end.

@@ -9,6 +9,7 @@ use ipc::pieces::Counters;
 use ipc::socket;
 use link_api::{Gone, PeerId};
 use wire::Addr;
+use wire::channel::{Packet, Space};
 
 use super::devices::Devices;
 use super::looks::Ask;
@@ -16,8 +17,8 @@ use super::mr_table::PeerMrTable;
 use super::producer::Producer;
 use super::ring::{Consumer, Mem};
 use super::segment::Segment;
-use super::{hello, ring, wake};
-use crate::space::{Space, Target};
+use super::{ring, wake};
+use crate::space::Target;
 
 /// A channel to a peer.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ impl Outbound {
     #[inline(always)]
     pub(super) fn notify(&self, registered: bool) {
         if wake::must_notify(self.tx.mem(), registered) {
-            socket::notify(&self.sock, &[hello::WAKE]);
+            socket::notify(&self.sock, &Packet::Wake.encode());
         }
     }
 
@@ -147,7 +148,7 @@ impl Inbound {
     #[cold]
     fn notify_of_room(&self) {
         if wake::room_wanted(self.rx.mem()) {
-            socket::notify(&self.sock, &[hello::WAKE]);
+            socket::notify(&self.sock, &Packet::Wake.encode());
         }
     }
 }
