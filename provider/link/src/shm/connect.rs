@@ -17,7 +17,7 @@ use super::link::ShmLink;
 use super::looks::Ask;
 use super::options::FEW;
 use super::peer::{Outbound, Peer};
-use super::ring::Producer;
+use super::producer::Producer;
 use super::segment::Segment;
 use super::token;
 use crate::net;
@@ -126,6 +126,8 @@ impl ShmLink {
         }
         let ring = self.ring_size();
         let (segment, fd) = Segment::create(ring).map_err(|e| self.lacking("a segment", &e))?;
+        // The peer is told where in the ring to begin by what is there when it takes the ring.
+        let tx = Producer::new(segment, (self.incarnation as u32).wrapping_add(id));
         // A process forked from one that was killed may hold its listener, and never take anything. This
         // may take the last descriptor, and can do without.
         self.watch(id, cred.pid, &sock).map_err(|_| Failed::NotThere)?;
@@ -149,7 +151,7 @@ impl ShmLink {
             });
         }
         Ok(Outbound {
-            tx: Producer::new(segment),
+            tx,
             sock,
             pid: cred.pid,
             space: None,

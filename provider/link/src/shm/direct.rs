@@ -366,17 +366,17 @@ impl ShmLink {
     }
 
     /// Gives up the channel from a peer; whether there was one.
-    pub(super) fn part_inbound(&mut self, id: u32) -> bool {
+    pub(super) fn part_inbound(&mut self, id: u32) {
         let life = self.life_of(id);
         let Some(Inbound { rx, sock, pid, space, .. }) = self.peers[id as usize].inb.take() else {
-            return false;
+            return;
         };
+        self.rings.unlist(id);
         let (since, space, receiver) = (Instant::now(), Some(space), false);
         let mem = rx.into_mem();
         mem.rx_closed().store(1, Release);
         full_fence();
         self.wait_later(Parted { peer: id, since, receiver, mem, sock, life, pid, space });
-        true
     }
 
     /// Whether a peer that was given up is still inside an access, and is waited for.

@@ -18,11 +18,8 @@ use super::mr_table::MrTable;
 use super::options::OpenOptions;
 use super::parted::Parted;
 use super::peer::Peer;
+use super::rings::Rings;
 use crate::name::Name;
-
-/// Most rings that are polled each time.
-pub(super) const HOT: usize = 4;
-pub(super) const NO_PEER: u32 = u32::MAX;
 
 /// Polls between two readings of the clock, the fewer the longer they take: reading it costs more than they do.
 pub(super) const PACE: std::ops::RangeInclusive<u32> = 16..=128;
@@ -33,13 +30,8 @@ pub struct ShmLink {
     pub(super) peers: Vec<Peer>,
     /// Those that were forgotten, to be used again.
     pub(super) free: Vec<u32>,
-    /// Peers that sent lately, the first `hot_len` of them, and which is next.
-    pub(super) hot: [u32; HOT],
-    pub(super) hot_len: usize,
-    pub(super) hot_next: usize,
-    /// Every peer with a channel to us, and which is next.
-    pub(super) ins: Vec<u32>,
-    pub(super) ins_next: usize,
+    /// The rings of all peers with a channel to us.
+    pub(super) rings: Rings,
     /// The peer of which a frame was handed out, or `NO_PEER`.
     pub(super) held: u32,
     /// The last quick poll found nothing.
@@ -48,7 +40,7 @@ pub struct ShmLink {
     pub(super) calls: u32,
     pub(super) clock_at: u32,
     pub(super) pace: u32,
-    /// `armed`, or `dying` is not empty, or `ins` is.
+    /// `armed`, or `dying` is not empty, or `rings` is.
     pub(super) slow: bool,
     pub(super) armed: bool,
     /// The last `arm` found nothing to do.

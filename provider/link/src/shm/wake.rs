@@ -5,7 +5,7 @@
 //! side publishes (a frame, its position), then loads that word. One of the
 //! two loads must see the other's store, so between store and load each side needs a full fence.
 //!
-//! For `want` both simply fence: positions are published only once per quarter of the ring.
+//! For `want` both simply fence: positions are published only now and then.
 //!
 //! For `bell` a fence per frame would cost as much as the rest of a send. The sleeper therefore
 //! runs membarrier(2) GLOBAL_EXPEDITED, which puts a full barrier into every running thread of
