@@ -13,7 +13,7 @@ use crate::entries::Entries;
 use crate::hash::Map;
 use crate::types::*;
 pub(crate) use memory::{Bound, Mr, Mrs, Reached};
-pub(crate) use messages::{Body, Message, Multi, RecvOp, RxContext};
+pub(crate) use messages::{Body, Message, Multi, RecvOp, RxContext, Segs};
 pub(crate) use payload::{Buffers, Payload, SHORT};
 pub(crate) use spans::Spans;
 pub use spans::{Iov, RmaIov};

@@ -7,7 +7,7 @@ use super::Endpoint;
 use super::malformed::{Fields, Handled, Malformed, bytes_of, parse_rma, parse_segs};
 use super::peer::Fetches;
 use super::request::{MatchedRecv, Meta, Request, Then};
-use crate::core::{Body, Bound, Core, Message, Reached, RecvOp, unmoved};
+use crate::core::{Body, Bound, Core, Message, Reached, RecvOp, Segs, unmoved};
 use crate::proto::Reach;
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
@@ -177,7 +177,10 @@ impl<L: RmaLink> Endpoint<L> {
         let req = offer.req.get();
         match self.matched(core, &meta) {
             Some(matched) => self.fetch(core, peer, req, &segs, direct, len, Then::Recv(matched)),
-            None => self.keep_unexpected(core, meta, None, Body::Offered { req, segs, direct }),
+            None => {
+                let segs = Segs::new(&segs);
+                self.keep_unexpected(core, meta, None, Body::Offered { req, segs, direct });
+            }
         }
         Ok(())
     }
@@ -195,7 +198,7 @@ impl<L: RmaLink> Endpoint<L> {
                 self.delivered(core, peer, ack, matched, len, ok);
             }
             Body::Offered { req, segs, direct } => {
-                self.fetch(core, peer, req, &segs, direct, len, Then::Recv(matched));
+                self.fetch(core, peer, req, segs.all(), direct, len, Then::Recv(matched));
             }
             Body::Withdrawn => self.complete_recv(core, matched, 0, Some(Error::Cancelled)),
         }

@@ -165,18 +165,21 @@ impl<L: RmaLink> Endpoint<L> {
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
         let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
         let (matcher, ep, ack) = (rx.matcher(tagged), self.id, None);
-        if len > SHORT {
-            let body = Body::Held(core.buffers.keep(len, |bytes| {
-                self.link.read(frame, Head::LEN, bytes);
-            }));
-            matcher.wait(src, tag, || Message { ep, peer, src, tagged, tag, data, len, ack, body });
+        let at = if len <= SHORT {
+            matcher.wait(src, tag, || {
+                let body = Body::Held(Payload::Short([0; SHORT]));
+                Message { ep, peer, src, tagged, tag, data, len, ack, body }
+            })
         } else {
-            // Its bytes go to where they stay.
-            let body = Body::Held(Payload::Short([0; SHORT]));
-            let at = matcher.wait(src, tag, || Message { ep, peer, src, tagged, tag, data, len, ack, body });
-            if let Some(Message { body: Body::Held(Payload::Short(bytes)), .. }) = matcher.found_waiting(at) {
-                self.link.read(frame, Head::LEN, &mut bytes[..len]);
-            }
+            let buffer = core.buffers.take(len);
+            matcher.wait(src, tag, || {
+                let body = Body::Held(Payload::Long(buffer));
+                Message { ep, peer, src, tagged, tag, data, len, ack, body }
+            })
+        };
+        // The bytes go to where they stay.
+        if let Some(Message { body: Body::Held(held), .. }) = matcher.found_waiting(at) {
+            self.link.read(frame, Head::LEN, held.room(len));
         }
         self.weighs_more(core, peer, Message::weight_held(len));
     }
@@ -223,8 +226,7 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(bytes) = self.link.peek::<{ Head::LEN }>(frame) else { return Fast::Other };
         let head: Head = zerocopy::transmute!(bytes);
         let Some(flags) = head.flags().filter(|flags| WITH.contains(*flags)) else { return Fast::Other };
-        let (Some(peer), Some(rx)) =
-            (self.peers.get(frame.from.0 as usize), core.rxs.get_mut(self.rx.at()))
+        let (Some(peer), Some(rx)) = (self.peers.get(frame.from.0 as usize), core.rxs.get_mut(self.rx.at()))
         else {
             return Fast::Other;
         };
