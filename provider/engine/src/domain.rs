@@ -169,4 +169,10 @@ impl<L: RmaLink> Domain<L> {
         }
         quiet
     }
+
+    /// Whether the last [`Domain::arm`] returned true and holds: no call since has left anything to do that its wait
+    /// descriptors do not tell of.
+    pub fn is_armed(&self) -> bool {
+        self.eps.iter().all(|ep| ep.is_armed(&self.core))
+    }
 }

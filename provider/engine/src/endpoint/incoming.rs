@@ -233,7 +233,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         self.cancel_operation(name);
         let Some(Request::Out(out)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
-        self.streams.retain(|s| *s != name);
+        self.end_stream(name);
         self.coop_queue.retain(|s| *s != name);
         if !self.kept.is_empty() {
             self.kept.remove(&name);
