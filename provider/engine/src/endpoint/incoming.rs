@@ -6,7 +6,7 @@ use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status,
 use super::Endpoint;
 use super::malformed::{Fields, Handled, Malformed, bytes_of, parse_rma, parse_segs};
 use super::peer::Fetches;
-use super::request::{MatchedRecv, Meta, Request, Then};
+use super::request::{MatchedRecv, Meta, Out, Request, Then};
 use crate::core::{Body, Bound, Core, Message, Reached, RecvOp, Segs, unmoved};
 use crate::proto::Reach;
 use crate::types::*;
@@ -222,6 +222,15 @@ impl<L: RmaLink> Endpoint<L> {
 
     fn on_fin(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let name = head.tag.get();
+        match self.requests.get_mut(name) {
+            Some(&mut Request::Out(Out { whole: true, peer: to, seq, len, done_as, .. })) if to == peer => {
+                self.requests.end(name);
+                let err = crate::core::failure(Status::from_u16(head.aux.get()));
+                self.finish_posted(core, (peer, seq, false), &done_as, len, err);
+                return Ok(());
+            }
+            _ => {}
+        }
         if self.is_past(peer, name) || self.forget_withdrawn(peer, name) {
             return Ok(());
         }
