@@ -13,7 +13,7 @@
  *              delivery  as btl/ofi sends: fi_sendmsg that completes on delivery, to untagged receives that stand
  *              deliveries  likewise, 64 in flight
  *              write, atomic, fetch   fi_writemsg, fi_atomicmsg and fi_fetch_atomicmsg with completion
- *     WAITING  messages that wait all the time, each under a tag of its own; `posted`: receives, in `expected`
+ *     WAITING  messages that wait all the time, each under a tag of its own; in `expected`, receives
  *     SENDERS  endpoints that send in turn
  *
  * Prints nothing. `short.sh` subtracts the instructions of two runs.
