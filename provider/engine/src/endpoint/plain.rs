@@ -131,22 +131,35 @@ impl<L: RmaLink> Endpoint<L> {
                 self.take_in(core, frame);
                 PollFast::Other
             }
-            more => self.take_more(core, frame, more, cq),
+            Fast::Unexpected(plain) => self.take_more(core, frame, Some(plain), cq),
+            Fast::Answer => self.take_more(core, frame, None, cq),
         }
     }
 
-    /// Keeps a message that no receive is for, or hears of a delivery, and goes on with what the same peer has sent,
-    /// up to a message that a receive is for.
+    /// Keeps a message that no receive is for, or, if it is none, hears an answer; and goes on with what the same peer
+    /// has sent, up to a message that a receive is for.
     #[inline(never)]
-    fn take_more(&mut self, core: &mut Core, mut frame: Frame, mut found: Fast, cq: CqId) -> PollFast {
+    fn take_more(
+        &mut self,
+        core: &mut Core,
+        mut frame: Frame,
+        mut message: Option<Plain>,
+        cq: CqId,
+    ) -> PollFast {
         for left in (0..BUDGET).rev() {
             let from = frame.from;
-            match found {
-                Fast::Unexpected(plain) => {
-                    self.keep_plain(core, &frame, &plain);
-                    self.link.release(frame);
-                }
-                Fast::Answer => self.take_in(core, frame),
+            if let Some(plain) = &message {
+                self.keep_plain(core, &frame, plain);
+                self.link.release(frame);
+            } else {
+                self.take_in(core, frame);
+            }
+            let next = if left > 0 { self.link.poll_frame_from(from) } else { None };
+            let Some(next) = next else { break };
+            frame = next;
+            message = match self.receive_fast(core, &frame, cq) {
+                Fast::Unexpected(plain) => Some(plain),
+                Fast::Answer => None,
                 Fast::Received(entry) => {
                     self.link.release(frame);
                     if core.standing(cq) == 0 {
@@ -160,11 +173,7 @@ impl<L: RmaLink> Endpoint<L> {
                     self.take_in(core, frame);
                     return PollFast::Other;
                 }
-            }
-            let next = if left > 0 { self.link.poll_frame_from(from) } else { None };
-            let Some(next) = next else { break };
-            frame = next;
-            found = self.receive_fast(core, &frame, cq);
+            };
         }
         PollFast::Kept
     }
