@@ -14,7 +14,7 @@ use crate::config::{Config, MrId};
 use crate::entries::Entries;
 use crate::hash::Map;
 use crate::types::*;
-pub(crate) use messages::{Body, Message, Multi, RecvOp, RxContext};
+pub(crate) use messages::{Body, Message, Multi, RecvOp, RxContext, Segs};
 pub(crate) use mr::{Bound, Mr, Mrs, Reached};
 pub(crate) use payload::{Buffers, Payload, SHORT};
 pub(crate) use spans::Spans;

@@ -155,6 +155,7 @@ impl<L: RmaLink> Domain<L> {
         for (_, ep) in self.eps.iter_mut() {
             match ep.poll_fast(&mut self.core, cq) {
                 PollFast::Nothing => {}
+                PollFast::Kept if self.core.standing(cq) > 0 => return PollFast::Kept,
                 PollFast::Kept => all = PollFast::Kept,
                 found => return found,
             }

@@ -58,7 +58,18 @@ impl Endpoint {
     /// Sends to the peer; returns how many completions that will give.
     #[inline]
     pub fn send(&mut self, kind: Kind, part: Part, slot: Slot) -> Result<u64, Error> {
-        let (buf, peer) = (self.region.at(part).cast_const().cast(), self.peer);
+        self.send_at(self.peer, kind, part, slot)
+    }
+
+    /// Sends to one of many.
+    #[inline]
+    pub fn send_to(&mut self, to: usize, kind: Kind, part: Part, slot: Slot) -> Result<u64, Error> {
+        self.send_at(self.peers[to], kind, part, slot)
+    }
+
+    #[inline]
+    fn send_at(&mut self, peer: sys::fi_addr_t, kind: Kind, part: Part, slot: Slot) -> Result<u64, Error> {
+        let buf = self.region.at(part).cast_const().cast();
         if part.len <= self.inject_size {
             match kind {
                 Kind::Plain => post!(self.msg.inject(buf, part.len, peer)),
@@ -74,16 +85,28 @@ impl Endpoint {
         Ok(1)
     }
 
-    /// Receives from anyone.
+    /// Receives from any peer.
     #[inline]
     pub fn recv(&mut self, kind: Kind, part: Part, slot: Slot) -> Result<(), Error> {
+        self.recv_from(None, kind, part, slot)
+    }
+
+    /// Receives from one of many, or from any.
+    #[inline]
+    pub fn recv_from(
+        &mut self,
+        from: Option<usize>,
+        kind: Kind,
+        part: Part,
+        slot: Slot,
+    ) -> Result<(), Error> {
         let (buf, desc) = (self.region.at(part).cast(), self.desc);
         let context = self.contexts.rx(slot, part.len);
-        let any = sys::FI_ADDR_UNSPEC;
+        let from = from.map_or(sys::FI_ADDR_UNSPEC, |from| self.peers[from]);
         match kind {
-            Kind::Plain => post!(self.msg.recv(buf, part.len, desc, any, context)),
+            Kind::Plain => post!(self.msg.recv(buf, part.len, desc, from, context)),
             Kind::Tagged(tag) => {
-                post!(self.tagged.recv(buf, part.len, desc, any, tag, 0, context))
+                post!(self.tagged.recv(buf, part.len, desc, from, tag, 0, context))
             }
         }
         Ok(())

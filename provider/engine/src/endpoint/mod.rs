@@ -1,5 +1,6 @@
 //! An endpoint: its peers, its requests, and what it does with each.
 
+mod atomics;
 mod bound;
 mod complete;
 mod coop;
