@@ -102,7 +102,7 @@ struct Pending {
 impl Flight for Pending {
     fn poll(&mut self) -> Result<bool, Error> {
         let held = self.queues.iter().any(|q| q.held.load(Relaxed));
-        if held || !std::mem::replace(&mut self.asked, true) {
+        if !std::mem::replace(&mut self.asked, true) || held {
             return Ok(false);
         }
         self.copies.drain(..).for_each(|(dst, src)| copy(dst, src));

@@ -108,6 +108,23 @@ impl Net {
         span
     }
 
+    /// From now on copies between this device memory and the host's that were started stay in flight, or are over when
+    /// they are asked for again.
+    pub fn hold_device(&mut self, span: Span, on: bool) {
+        self.device_of(span).hold(on);
+    }
+
+    /// Such copies in flight.
+    pub fn staged_in_flight(&self, span: Span) -> usize {
+        self.device_of(span).in_flight()
+    }
+
+    fn device_of(&self, span: Span) -> &FakeMem {
+        let is_it =
+            |d: &&FakeMem| d.span().addr() <= span.addr() && span.addr() < d.span().addr() + d.len() as u64;
+        self.devices.iter().find(is_it).expect("memory of a device")
+    }
+
     /// Makes progress everywhere until there is nothing to do.
     ///
     /// # Panics
