@@ -149,13 +149,15 @@ impl<L: RmaLink> Domain<L> {
         if !self.work.is_empty() {
             return PollFast::Unknown;
         }
+        let mut all = PollFast::Nothing;
         for (_, ep) in self.eps.iter_mut() {
             match ep.poll_fast(&mut self.core, cq) {
                 PollFast::Nothing => {}
+                PollFast::Kept => all = PollFast::Kept,
                 found => return found,
             }
         }
-        PollFast::Nothing
+        all
     }
 
     /// Has every peer wake us when it sends. `true`: nothing is there now, and all links' wait

@@ -171,7 +171,7 @@ pub trait Link {
     /// [`Event::Closed`].
     fn forget(&mut self, _peer: PeerId) {}
 
-    /// Cuts a peer off that takes more than any peer may: no frame of it comes any more, and [`Event::Closed`] with
+    /// Cuts a peer off that has a channel, and takes more than any peer may: no frame of it comes any more, and [`Event::Closed`] with
     /// [`Gone::Denied`] follows, here; there it is an end like any other. A new channel may follow.
     fn disconnect(&mut self, _peer: PeerId) {}
 

@@ -126,9 +126,9 @@ impl<L: RmaLink> Endpoint<L> {
         if message.len != len {
             return Err(Malformed::Lengths);
         }
-        let mut held = vec![0; len];
-        self.link.read(frame, Head::LEN, &mut held);
-        message.body = Body::Held(held);
+        message.body = Body::Held(core.buffers.keep(len, |bytes| {
+            self.link.read(frame, Head::LEN, bytes);
+        }));
         message.ack = Some(theirs);
         self.weighs_more(core, peer, len);
         Ok(())

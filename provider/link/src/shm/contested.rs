@@ -7,10 +7,11 @@ use ipc::credentials::{Cred, User};
 use ipc::{Timer, pidfd, socket};
 use link_api::Link as _;
 use wire::Addr;
+use wire::channel::{Hello, Packet};
 
 use super::guest::Contested;
 use super::guests::GRACE;
-use super::hello::{self, Hello};
+use super::hello;
 use super::link::ShmLink;
 use super::peer::{Inbound, Outbound};
 use super::token;
@@ -52,7 +53,7 @@ impl ShmLink {
             Verdict::Forged => "another process has that name",
         };
         log::warn!("{}: refused a peer (pid {pid}) that calls itself {addr}: {why}", self.addr);
-        socket::notify(&c.inb.sock, &[hello::REFUSED]);
+        socket::notify(&c.inb.sock, &Packet::Refused.encode());
     }
 
     /// Has a sleeper wake while there are such channels: nothing else says when they can be told apart.

@@ -9,6 +9,7 @@ use ipc::rights::Spare;
 use ipc::{Poller, Timer, socket};
 use link_api::{OpId, PeerId};
 use wire::Addr;
+use wire::channel::Space;
 
 use super::expected::Expected;
 use super::guest::{Contested, Guest};
@@ -18,7 +19,6 @@ use super::options::OpenOptions;
 use super::parted::Parted;
 use super::peer::Peer;
 use crate::name::Name;
-use crate::space::Space;
 
 /// Most rings that are polled each time.
 pub(super) const HOT: usize = 4;

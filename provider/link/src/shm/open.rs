@@ -16,7 +16,7 @@ use super::mr_table::MrTable;
 use super::options::{OpenOptions, size};
 use super::{hello, ring, token};
 use crate::name::Name;
-use crate::space::Space;
+use crate::space;
 
 impl ShmLink {
     /// Opens an endpoint of this name; `AddrInUse` if it is taken.
@@ -71,7 +71,7 @@ impl ShmLink {
             scratch: Vec::new(),
             incarnation: crate::random()?,
             pid: std::process::id(),
-            space: Space::own()?,
+            space: space::own()?,
             parted: Vec::new(),
             expected: Default::default(),
             looks,

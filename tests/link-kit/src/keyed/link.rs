@@ -371,6 +371,7 @@ impl Link for KeyedLink {
     }
 
     fn disconnect(&mut self, peer: PeerId) {
+        self.adopt();
         let known = &mut self.peers[peer.0 as usize];
         known.cut = known.channel.is_some();
     }
