@@ -28,6 +28,7 @@ use crate::core::Core;
 use crate::hash::Map;
 use crate::pool::Pool;
 use crate::types::*;
+pub use inject::Leaving;
 use link_api::{OpId, PeerId, RmaLink};
 use peer::Peer;
 use request::Request;
@@ -75,6 +76,8 @@ pub(crate) struct Endpoint<L> {
     /// Requests whose memory was taken back, and from which peer.
     revoked: Vec<(u64, PeerId)>,
     staging: Staging,
+    /// A message that was injected just now and has not left its buffer.
+    leaving: Option<(PeerId, u64)>,
 }
 
 impl<L: RmaLink> Endpoint<L> {
@@ -113,6 +116,7 @@ impl<L: RmaLink> Endpoint<L> {
             many: bound::MANY,
             revoked: Vec::new(),
             staging: Staging::new(),
+            leaving: None,
         }
     }
 

@@ -41,6 +41,7 @@ pub(super) struct Staging {
     receiving: Pool,
     streams: Vec<Stream>,
     landings: Vec<Landing>,
+    followings: Vec<Following>,
 }
 
 /// A stream of frames that is read from a device.
@@ -67,10 +68,22 @@ struct Landing {
     transfer: Transfer,
 }
 
+/// Bytes of an injected message on their way to the host.
+#[derive(Debug)]
+pub(super) struct Following {
+    name: u64,
+    pub(super) transfer: Transfer,
+    pub(super) from: usize,
+    pub(super) len: usize,
+    /// The peer had asked for them, under this name; or has since, and gets them anyway.
+    pub(super) asked: Option<u64>,
+    pub(super) asked_late: Option<u64>,
+}
+
 impl Staging {
     pub(super) fn new() -> Staging {
         let (sending, receiving) = (Pool::new(SENDING, BUFFER), Pool::new(RECEIVING, BUFFER));
-        Staging { sending, receiving, streams: Vec::new(), landings: Vec::new() }
+        Staging { sending, receiving, streams: Vec::new(), landings: Vec::new(), followings: Vec::new() }
     }
 
     /// Whether there is no room for another frame.
@@ -88,12 +101,41 @@ impl Staging {
     pub(super) fn cancel(&mut self, name: u64) {
         self.streams.retain(|s| s.name != name);
         self.landings.retain(|l| l.name != name);
+        self.followings.retain(|f| f.name != name);
     }
 
     /// Likewise, for all.
     pub(super) fn cancel_all(&mut self) {
         self.streams.clear();
         self.landings.clear();
+        self.followings.clear();
+    }
+
+    /// Starts to copy bytes of an injected message to the host; `false` if there is no buffer for them.
+    pub(super) fn let_follow(
+        &mut self,
+        name: u64,
+        asked: Option<u64>,
+        iov: &[Span],
+        from: usize,
+        len: usize,
+    ) -> bool {
+        let Some(buffer) = Some(()).filter(|()| len <= BUFFER).and_then(|()| self.sending.take()) else {
+            return false;
+        };
+        let transfer = buffer.read(iov, from, len);
+        self.followings.push(Following { name, transfer, from, len, asked, asked_late: None });
+        true
+    }
+
+    /// Bytes of this message on their way to the host.
+    pub(super) fn following(&mut self, name: u64) -> Option<&mut Following> {
+        self.followings.iter_mut().find(|f| f.name == name)
+    }
+
+    pub(super) fn take_following(&mut self, name: u64) -> Option<Following> {
+        let at = self.followings.iter().position(|f| f.name == name)?;
+        Some(self.followings.swap_remove(at))
     }
 
     /// The stream of this name, whose next byte to be sent is `done`, with the device at work for it; and how many copies
