@@ -198,6 +198,11 @@ impl FakeMem {
         self.queue.held.store(on, Relaxed);
     }
 
+    /// Whether they stay so.
+    pub fn is_held(&self) -> bool {
+        self.queue.held.load(Relaxed)
+    }
+
     /// Copies in flight from and to it.
     pub fn in_flight(&self) -> usize {
         self.queue.in_flight.load(Relaxed)

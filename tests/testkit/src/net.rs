@@ -132,7 +132,8 @@ impl Net {
     pub fn settle(&mut self) {
         for _ in 0..100_000 {
             let done = self.nodes.iter_mut().map(|n| n.progress()).sum::<usize>();
-            if done == 0 && (self.operations_in_flight() == 0 || self.hub.borrow().held) {
+            let staging = self.devices.iter().any(|d| !d.is_held() && d.in_flight() > 0);
+            if done == 0 && !staging && (self.operations_in_flight() == 0 || self.hub.borrow().held) {
                 return;
             }
         }

@@ -4,9 +4,11 @@ use hmem::{AtomicOp, Datatype, NotApplied, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status, put};
 
 use super::Endpoint;
+use super::handles::on_device;
 use super::malformed::{Fields, Handled, Malformed, bytes_of, parse_rma, parse_segs};
 use super::peer::Fetches;
 use super::request::{MatchedRecv, Meta, Request, Then};
+use super::staged::Source;
 use crate::core::{Body, Bound, Core, Message, Reached, RecvOp, unmoved};
 use crate::proto::Reach;
 use crate::types::*;
@@ -130,6 +132,10 @@ impl<L: RmaLink> Endpoint<L> {
         let meta = self.meta(frame.from, head, flags, len);
         if let Some(matched) = self.matched(core, &meta) {
             let want = len.min(matched.room);
+            if want > 0 && on_device(&matched.iov) {
+                self.land_message(core, meta.peer, ack, matched, len, Source::Frame(frame, off));
+                return Ok(());
+            }
             let ok = self.link.copy_out(frame, off, &matched.iov, 0, want) == want;
             self.delivered(core, meta.peer, ack, matched, len, ok);
             return Ok(());
@@ -190,6 +196,11 @@ impl<L: RmaLink> Endpoint<L> {
         match body {
             Body::Held(held) => {
                 let want = len.min(matched.room);
+                if want > 0 && on_device(&matched.iov) {
+                    self.land_message(core, peer, ack, matched, len, Source::Held(held.bytes(want)));
+                    core.buffers.drop(held);
+                    return spent;
+                }
                 let ok = hmem::write(&matched.iov, 0, held.bytes(want)) == want;
                 core.buffers.drop(held);
                 self.delivered(core, peer, ack, matched, len, ok);

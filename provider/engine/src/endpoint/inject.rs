@@ -16,6 +16,7 @@ use super::handles::on_device;
 use super::header::frame;
 use super::malformed::{Handled, Malformed};
 use super::request::{Done, Followed, Out, Request, Then};
+use super::staged::Source;
 use crate::core::{Body, Core, Spans};
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
@@ -205,7 +206,7 @@ impl<L: RmaLink> Endpoint<L> {
         let (iov, want) = (i.iov.clone(), i.want);
         i.got = want;
         let ok = if on_device(&iov) {
-            self.land(frame, Head::LEN, name, &iov, 0, want)
+            self.land(Source::Frame(frame, Head::LEN), name, &iov, 0, want)
         } else {
             self.link.copy_out(frame, Head::LEN, &iov, 0, want) == want
         };

@@ -19,7 +19,7 @@ use zerocopy::IntoBytes;
 
 use super::Endpoint;
 use super::peer::Fetches;
-use super::request::Request;
+use super::request::{In, MatchedRecv, NO_REQUEST, Request, Then};
 use super::transfer::TURN;
 use crate::core::Core;
 use crate::types::*;
@@ -166,6 +166,15 @@ impl Staging {
     }
 }
 
+/// Where bytes come from that are for a device's memory.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    /// A frame, from this byte of it on.
+    Frame(&'a Frame, usize),
+    /// A message that has waited to be received.
+    Held(&'a [u8]),
+}
+
 /// The memory that a stream is of cannot be read.
 pub(super) struct Unread;
 
@@ -217,12 +226,11 @@ impl<L: RmaLink> Endpoint<L> {
         Some(Ok((done, n)))
     }
 
-    /// Takes `len` bytes of a frame that are for byte `doff` of a device's memory, on behalf of the request `name`; `false` if
-    /// they cannot be had there.
+    /// Takes `len` bytes that are for byte `doff` of a device's memory, on behalf of the request `name`; `false` if they
+    /// cannot be had there.
     pub(super) fn land(
         &mut self,
-        frame: &Frame,
-        off: usize,
+        source: Source<'_>,
         name: u64,
         dst: &[Span],
         doff: usize,
@@ -231,10 +239,20 @@ impl<L: RmaLink> Endpoint<L> {
         for at in (0..len).step_by(BUFFER) {
             let n = BUFFER.min(len - at);
             let Some(mut buffer) = self.staging.receiving.take() else {
-                return self.link.copy_out(frame, off + at, dst, doff + at, len - at) == len - at;
+                let rest = len - at;
+                return rest
+                    == match source {
+                        Source::Frame(frame, off) => {
+                            self.link.copy_out(frame, off + at, dst, doff + at, rest)
+                        }
+                        Source::Held(bytes) => hmem::write(dst, doff + at, &bytes[at..len]),
+                    };
             };
-            if self.link.read(frame, off + at, &mut buffer.bytes()[..n]) != n {
-                return false;
+            let room = &mut buffer.bytes()[..n];
+            match source {
+                Source::Frame(frame, off) if self.link.read(frame, off + at, room) != n => return false,
+                Source::Frame(..) => {}
+                Source::Held(bytes) => room.copy_from_slice(&bytes[at..at + n]),
             }
             let transfer = buffer.write(dst, doff + at, n);
             self.staging.landings.push(Landing { name, transfer });
@@ -244,6 +262,39 @@ impl<L: RmaLink> Endpoint<L> {
             self.streams.push_back(name);
         }
         true
+    }
+
+    /// A message that came inside its frame is for a device's memory: it completes when it is there.
+    pub(super) fn land_message(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        ack: Option<u64>,
+        matched: MatchedRecv,
+        len: usize,
+        source: Source<'_>,
+    ) {
+        let (iov, want) = (matched.iov.clone(), len.min(matched.room));
+        let mut request =
+            In::new(peer, iov.clone(), len, want, ack.unwrap_or(NO_REQUEST), Then::Recv(matched));
+        request.got = want;
+        let name = self.requests.insert(Request::In(request));
+        let ok = self.land(source, name, &iov, 0, want);
+        if !ok {
+            self.spoil(name);
+        }
+        self.all_came(core, name, !ok);
+    }
+
+    /// A peer is gone. Whether this request of its needs nothing of it any more; then it is answered to no successor.
+    pub(super) fn outlives_peer(&mut self, name: u64) -> bool {
+        match self.requests.get_mut(name) {
+            Some(Request::In(i)) if i.got == i.want && self.staging.is_landing(name) => {
+                i.req = NO_REQUEST;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Looks which copies to a device's memory are over; those of one request end in order.
@@ -295,6 +346,9 @@ impl<L: RmaLink> Endpoint<L> {
                 // What did not fit was never asked for; the matched receive knows the message's length.
                 let status = i.failed.unwrap_or(Status::Ok);
                 self.fetched(core, i.peer, i.req, status, i.len, i.then);
+                if self.peer(i.peer).gone.is_some() {
+                    self.release(i.peer);
+                }
             }
             Some(Request::Out(out)) if failed => self.finish_out(core, &out, Some(Error::Io)),
             Some(Request::Out(out)) => {

@@ -9,8 +9,8 @@ use super::bound::OWED_MUCH;
 use super::handles::on_device;
 use super::malformed::{Fields, Handled, Malformed, parse_segs, request_of};
 use super::peer::Fetches;
-use super::request::{In, Request, Serve, Then};
-use super::staged::Unread;
+use super::request::{In, NO_REQUEST, Request, Serve, Then};
+use super::staged::{Source, Unread};
 use crate::core::{Core, Reached, Spans, unmoved};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
@@ -146,7 +146,9 @@ impl<L: RmaLink> Endpoint<L> {
         len: usize,
         then: Then,
     ) {
-        self.fin(peer, req, status, len);
+        if req != NO_REQUEST {
+            self.fin(peer, req, status, len);
+        }
         match then {
             Then::Recv(matched) => {
                 let err = self.failure(peer, status);
@@ -373,7 +375,7 @@ impl<L: RmaLink> Endpoint<L> {
             true
         } else if on_device(iov) {
             let iov = iov.clone();
-            self.land(frame, Head::LEN, name, &iov, off, len)
+            self.land(Source::Frame(frame, Head::LEN), name, &iov, off, len)
         } else {
             self.link.copy_out(frame, Head::LEN, iov, off, len) == len
         };
