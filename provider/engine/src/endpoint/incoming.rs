@@ -4,11 +4,10 @@ use hmem::{AtomicOp, Datatype, NotApplied, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status, put};
 
 use super::Endpoint;
-use super::handles::on_device;
 use super::malformed::{Fields, Handled, Malformed, bytes_of, parse_rma, parse_segs};
 use super::peer::Fetches;
 use super::request::{MatchedRecv, Meta, Request, Then};
-use super::staged::Source;
+use super::staging::Source;
 use crate::core::{Body, Bound, Core, Message, Reached, RecvOp, unmoved};
 use crate::proto::Reach;
 use crate::types::*;
@@ -131,13 +130,7 @@ impl<L: RmaLink> Endpoint<L> {
         let len = frame.len - off;
         let meta = self.meta(frame.from, head, flags, len);
         if let Some(matched) = self.matched(core, &meta) {
-            let want = len.min(matched.room);
-            if want > 0 && on_device(&matched.iov) {
-                self.land_message(core, meta.peer, ack, matched, len, Source::Frame(frame, off));
-                return Ok(());
-            }
-            let ok = self.link.copy_out(frame, off, &matched.iov, 0, want) == want;
-            self.delivered(core, meta.peer, ack, matched, len, ok);
+            self.deliver(core, meta.peer, ack, matched, len, Source::Frame(frame, off));
             return Ok(());
         }
         let held = core.buffers.keep(len, |bytes| {
@@ -145,22 +138,6 @@ impl<L: RmaLink> Endpoint<L> {
         });
         self.keep_unexpected(core, meta, ack, Body::Held(held));
         Ok(())
-    }
-
-    /// A message is in its buffer, or a device could not take it.
-    fn delivered(
-        &mut self,
-        core: &mut Core,
-        peer: PeerId,
-        ack: Option<u64>,
-        matched: MatchedRecv,
-        len: usize,
-        ok: bool,
-    ) {
-        if let Some(req) = ack {
-            self.fin(peer, req, if ok { Status::Ok } else { Status::Io }, len);
-        }
-        self.complete_recv(core, matched, len, (!ok).then_some(Error::Io));
     }
 
     fn on_rts(
@@ -195,15 +172,8 @@ impl<L: RmaLink> Endpoint<L> {
         let (matched, spent) = self.matched_recv(core, recv, &Meta { peer, src, tagged, tag, data, len });
         match body {
             Body::Held(held) => {
-                let want = len.min(matched.room);
-                if want > 0 && on_device(&matched.iov) {
-                    self.land_message(core, peer, ack, matched, len, Source::Held(held.bytes(want)));
-                    core.buffers.drop(held);
-                    return spent;
-                }
-                let ok = hmem::write(&matched.iov, 0, held.bytes(want)) == want;
+                self.deliver(core, peer, ack, matched, len, Source::Held(held.bytes(len)));
                 core.buffers.drop(held);
-                self.delivered(core, peer, ack, matched, len, ok);
             }
             Body::Offered { req, segs, direct } => {
                 self.fetch(core, peer, req, &segs, direct, len, Then::Recv(matched));

@@ -16,7 +16,7 @@ use super::handles::on_device;
 use super::header::frame;
 use super::malformed::{Handled, Malformed};
 use super::request::{Done, Followed, Out, Request, Then};
-use super::staged::Source;
+use super::staging::{Leaving, Source};
 use crate::core::{Body, Core, Spans};
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
@@ -24,17 +24,6 @@ use link_api::{Frame, PeerId, RmaLink};
 /// Polls for which the receiver is waited for: a few microseconds, a third of what the copy takes that its
 /// answer saves.
 const PATIENCE: u32 = 256;
-
-/// An injected message whose bytes are about to leave their buffer, see [`Domain::start_send`](crate::Domain::start_send).
-#[derive(Debug)]
-#[must_use = "the buffer is in use until `Domain::has_left` says that it is not"]
-pub struct Leaving {
-    pub(crate) ep: EpId,
-    peer: PeerId,
-    name: u64,
-    /// Polls for which the receiver is still waited for.
-    patience: u32,
-}
 
 impl<L: RmaLink> Endpoint<L> {
     /// Injects a message that is not longer than any frame.

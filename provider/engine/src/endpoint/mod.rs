@@ -19,6 +19,7 @@ mod progress;
 mod request;
 mod revoke;
 mod staged;
+mod staging;
 mod transfer;
 
 use std::collections::VecDeque;
@@ -28,11 +29,11 @@ use crate::core::Core;
 use crate::hash::Map;
 use crate::pool::Pool;
 use crate::types::*;
-pub use inject::Leaving;
 use link_api::{OpId, PeerId, RmaLink};
 use peer::Peer;
 use request::Request;
-use staged::Staging;
+pub use staging::Leaving;
+use staging::Staging;
 
 #[derive(Debug)]
 pub(crate) struct Endpoint<L> {

@@ -10,14 +10,12 @@ use super::handles::on_device;
 use super::malformed::{Fields, Handled, Malformed, parse_segs, request_of};
 use super::peer::Fetches;
 use super::request::{In, NO_REQUEST, Request, Serve, Then};
-use super::staged::{Source, Unread};
+use super::staging::{Source, TURN, Unread};
 use crate::core::{Core, Reached, Spans, unmoved};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
 use link_api::{Frame, Grant, NoDirect, PeerId, Refused, RmaLink};
 
-/// Frames one stream sends in a row, so that no other waits long.
-pub(super) const TURN: usize = 8;
 /// Least bytes of a frame that a device copies: in shorter ones it is the start of a copy that takes long.
 const PIPELINED: usize = 256 << 10;
 /// Streams that get a turn in one call of progress.
