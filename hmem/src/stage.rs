@@ -176,17 +176,19 @@ impl Buffer {
         self.start(dst, off, len, true)
     }
 
-    fn start(mut self, iov: &[Span], off: usize, len: usize, out: bool) -> Transfer {
-        let host = self.bytes()[..len].as_mut_ptr();
+    fn start(self, iov: &[Span], off: usize, len: usize, out: bool) -> Transfer {
+        assert!(len <= self.pool.len, "more than a buffer holds");
+        // Not derived from a reference, since references that are made later would end its validity.
+        let host = self.memory.as_ref().map_or(std::ptr::null_mut(), |m| m.at.as_ptr().wrapping_add(ROOM));
         let (mut spans, mut parts) = (Vec::new(), Vec::new());
         let mut kinds = iov.iter().filter(|s| !s.can(Caps::CPU) && !s.is_empty()).map(|s| s.kind());
         let kind = kinds.next().filter(|first| kinds.all(|k| k == *first));
         let done = walk(iov, off, len, |s, at| {
-            // SAFETY: `walk` hands out no more than `len` bytes, which are inside.
-            let here = unsafe { host.add(at) };
+            // `walk` hands out no more than `len` bytes, which are inside.
+            let here = host.wrapping_add(at);
             spans.push(s);
             if s.can(Caps::CPU) {
-                // SAFETY: `s.len()` bytes of the buffer, which no device uses.
+                // SAFETY: `s.len()` bytes of the buffer's memory, which is there until it is dropped, and which no device uses.
                 return unsafe { if out { copy_in(s, here, s.len()) } else { copy_out(s, here, s.len()) } };
             }
             let (there, here) = (s.addr() as usize, here.expose_provenance());
