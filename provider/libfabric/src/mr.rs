@@ -116,7 +116,7 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         cntrs: Mutex::default(),
     });
     let fid: *mut fi::fid_mr = publish(object);
-    // SAFETY: ours, and nobody else knows of it yet; the descriptor is the object itself.
+    // SAFETY: ours, and nothing else knows of it yet; the descriptor is the object itself.
     unsafe { (*fid).mem_desc = fid.cast() };
     // SAFETY: the caller's promise.
     unsafe { put(mr, fid)? };

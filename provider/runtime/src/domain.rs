@@ -10,7 +10,7 @@ use engine::{CntrId, CqId, Domain};
 use link_api::RmaLink;
 
 use crate::lock::{self, Lock};
-use crate::progress::ProgressThread;
+use crate::thread::ProgressThread;
 use crate::{Attached, Deadline, Error, Poisoned, Wait};
 
 /// How often a blocking call looks before it sleeps.
@@ -23,7 +23,7 @@ pub struct Runtime<L: RmaLink> {
     progress: Option<ProgressThread>,
 }
 
-/// Who makes progress.
+/// What makes progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The application, by its calls.

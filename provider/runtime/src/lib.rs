@@ -6,7 +6,7 @@
 //! | `domain` | [`Runtime`]: an engine under its lock, and those that sleep until something happens in it |
 //! | `lock` | the lock |
 //! | `wait` | [`Wait`]: the descriptor that a thread sleeps on, and how it is woken |
-//! | `progress` | the thread of a domain with automatic progress |
+//! | `progress`, `thread` | the thread of a domain with automatic progress |
 //! | `poison` | panics: what is logged, and what later calls get |
 //!
 //! # Sleeping
@@ -36,6 +36,7 @@ mod error;
 mod lock;
 mod poison;
 mod progress;
+mod thread;
 mod wait;
 
 pub use domain::{Guard, Idle, Progress, Runtime, Step, Watched};

@@ -9,29 +9,12 @@ use wire::ucx::{DeviceKey, HostKey, TAG_AT};
 
 use crate::device;
 use crate::ffi::guard;
+use crate::keyhead::Head;
 use crate::readers::{Reader, Readers};
 use crate::region::{Regions, Slot, regions};
 
 /// Bytes of a packed key.
 pub(crate) const KEY: usize = HostKey::LEN;
-
-/// How everything begins that an `uct_rkey_t` of ours points to: what it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head([u8; 4]);
-
-impl Head {
-    const HOST: Head = Head(HostKey::TAG);
-    pub(crate) const DEVICE: Head = Head(DeviceKey::TAG);
-
-    /// What a key is.
-    ///
-    /// # Safety
-    /// It must be one that `unpack` made.
-    unsafe fn of(rkey: usize) -> Head {
-        // SAFETY: the caller's promise.
-        unsafe { *(rkey as *const Head) }
-    }
-}
 
 /// What a peer is told of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,10 +10,10 @@ use xfer::DeviceCopies;
 
 use super::ep::{self, Ep};
 use crate::attr;
-use crate::ffi::guard;
-use crate::iface::unreachable_because;
+use crate::ffi::{guard, int};
+use crate::place::{PLACE, place, unreachable_because};
 use crate::readers::{Held, Readers};
-use crate::tables::{PLACE, Served, int, place};
+use crate::served::Served;
 
 /// Most copies that one call of progress tells of.
 const BATCH: u32 = 16;

@@ -13,8 +13,8 @@ use link::{RevocationTable, WindowId};
 use ucx_sys::{self as ucx, Status};
 use wire::ucx::{DeviceKey, FileId, HandleList};
 
+use crate::keyhead::Head;
 use crate::region::{Slot, regions};
-use crate::rkey::Head;
 
 /// Bytes of a packed key.
 pub(crate) const KEY: usize = DeviceKey::LEN;
