@@ -102,7 +102,7 @@ struct Pending {
 impl Flight for Pending {
     fn poll(&mut self) -> Result<bool, Error> {
         let held = self.queues.iter().any(|q| q.held.load(Relaxed));
-        if held || !std::mem::replace(&mut self.asked, true) {
+        if !std::mem::replace(&mut self.asked, true) || held {
             return Ok(false);
         }
         self.copies.drain(..).for_each(|(dst, src)| copy(dst, src));
@@ -196,6 +196,11 @@ impl FakeMem {
     /// From now on copies in flight from and to it stay so, or are over when they are asked for again.
     pub fn hold(&self, on: bool) {
         self.queue.held.store(on, Relaxed);
+    }
+
+    /// Whether they stay so.
+    pub fn is_held(&self) -> bool {
+        self.queue.held.load(Relaxed)
     }
 
     /// Copies in flight from and to it.

@@ -108,6 +108,23 @@ impl Net {
         span
     }
 
+    /// From now on copies between this device memory and the host's that were started stay in flight, or are over when
+    /// they are asked for again.
+    pub fn hold_device(&mut self, span: Span, on: bool) {
+        self.device_of(span).hold(on);
+    }
+
+    /// Such copies in flight.
+    pub fn staged_in_flight(&self, span: Span) -> usize {
+        self.device_of(span).in_flight()
+    }
+
+    fn device_of(&self, span: Span) -> &FakeMem {
+        let is_it =
+            |d: &&FakeMem| d.span().addr() <= span.addr() && span.addr() < d.span().addr() + d.len() as u64;
+        self.devices.iter().find(is_it).expect("memory of a device")
+    }
+
     /// Makes progress everywhere until there is nothing to do.
     ///
     /// # Panics
@@ -115,7 +132,8 @@ impl Net {
     pub fn settle(&mut self) {
         for _ in 0..100_000 {
             let done = self.nodes.iter_mut().map(|n| n.progress()).sum::<usize>();
-            if done == 0 && (self.operations_in_flight() == 0 || self.hub.borrow().held) {
+            let staging = self.devices.iter().any(|d| !d.is_held() && d.in_flight() > 0);
+            if done == 0 && !staging && (self.operations_in_flight() == 0 || self.hub.borrow().held) {
                 return;
             }
         }

@@ -6,6 +6,7 @@ use super::Endpoint;
 use super::malformed::{Fields, Handled, Malformed, bytes_of, parse_rma, parse_segs};
 use super::peer::Fetches;
 use super::request::{MatchedRecv, Meta, Out, Request, Then};
+use super::staging::Source;
 use crate::core::{Body, Bound, Core, Message, Reached, RecvOp, Segs, unmoved};
 use crate::proto::Reach;
 use crate::types::*;
@@ -128,9 +129,7 @@ impl<L: RmaLink> Endpoint<L> {
         let len = frame.len - off;
         let meta = self.meta(frame.from, head, flags, len);
         if let Some(matched) = self.matched(core, &meta) {
-            let want = len.min(matched.room);
-            let ok = self.link.copy_out(frame, off, &matched.iov, 0, want) == want;
-            self.delivered(core, meta.peer, ack, matched, len, ok);
+            self.deliver(core, meta.peer, ack, matched, len, Source::Frame(frame, off));
             return Ok(());
         }
         let held = core.buffers.keep(len, |bytes| {
@@ -138,22 +137,6 @@ impl<L: RmaLink> Endpoint<L> {
         });
         self.keep_unexpected(core, meta, ack, Body::Held(held));
         Ok(())
-    }
-
-    /// A message is in its buffer, or a device could not take it.
-    fn delivered(
-        &mut self,
-        core: &mut Core,
-        peer: PeerId,
-        ack: Option<u64>,
-        matched: MatchedRecv,
-        len: usize,
-        ok: bool,
-    ) {
-        if let Some(req) = ack {
-            self.fin(peer, req, if ok { Status::Ok } else { Status::Io }, len);
-        }
-        self.complete_recv(core, matched, len, (!ok).then_some(Error::Io));
     }
 
     fn on_rts(
@@ -191,10 +174,8 @@ impl<L: RmaLink> Endpoint<L> {
         let (matched, spent) = self.matched_recv(core, recv, &Meta { peer, src, tagged, tag, data, len });
         match body {
             Body::Held(held) => {
-                let want = len.min(matched.room);
-                let ok = hmem::write(&matched.iov, 0, held.bytes(want)) == want;
+                self.deliver(core, peer, ack, matched, len, Source::Held(held.bytes(len)));
                 core.buffers.drop(held);
-                self.delivered(core, peer, ack, matched, len, ok);
             }
             Body::Offered { req, segs, direct } => {
                 self.fetch(core, peer, req, segs.all(), direct, len, Then::Recv(matched));

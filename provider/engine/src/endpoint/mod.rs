@@ -21,6 +21,7 @@ mod quota;
 mod request;
 mod revoke;
 mod staged;
+mod staging;
 mod transfer;
 
 use std::collections::VecDeque;
@@ -33,7 +34,8 @@ use crate::types::*;
 use link_api::{OpId, PeerId, RmaLink};
 use peer::Peer;
 use request::Request;
-use staged::Staging;
+pub use staging::Leaving;
+use staging::Staging;
 
 #[derive(Debug)]
 pub(crate) struct Endpoint<L> {
@@ -77,6 +79,8 @@ pub(crate) struct Endpoint<L> {
     /// Requests whose memory was taken back, and from which peer.
     revoked: Vec<(u64, PeerId)>,
     staging: Staging,
+    /// A message that was injected just now and has not left its buffer.
+    leaving: Option<(PeerId, u64)>,
 }
 
 impl<L: RmaLink> Endpoint<L> {
@@ -115,6 +119,7 @@ impl<L: RmaLink> Endpoint<L> {
             many: quota::MANY,
             revoked: Vec::new(),
             staging: Staging::new(),
+            leaving: None,
         }
     }
 

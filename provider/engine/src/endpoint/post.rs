@@ -160,7 +160,7 @@ impl<L: RmaLink> Endpoint<L> {
             match plan {
                 Plan::OfferKept => return self.offer_kept(peer, op, flags, done_as),
                 Plan::OfferAndWait if self.peer(peer).promptness.is_likely() => {
-                    return self.inject_from_device(core, peer, op, flags, done_as);
+                    return self.inject_from_device(peer, op, flags, done_as);
                 }
                 Plan::OfferAndWait => choice.tried |= Tried::WAIT,
                 Plan::ByHandles if !self.export(peer, op.iov)? => choice.tried |= Tried::HANDLES,

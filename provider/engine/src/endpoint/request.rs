@@ -8,6 +8,9 @@ use crate::core::{Bound, Mrs, Spans, Tally};
 use crate::types::*;
 use link_api::{PeerId, PieceCounter};
 
+/// The name of no request: of a message that is not answered.
+pub(super) const NO_REQUEST: u64 = 0;
+
 /// A request that a peer has yet to answer or to feed.
 #[derive(Debug)]
 pub(super) enum Request {
