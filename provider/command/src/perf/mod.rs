@@ -31,9 +31,10 @@ pub use worker::Start;
 
 use crate::fabric::{Error, Library, version_text};
 use crate::out::{self, say};
+use crate::version::version;
 use crate::{info, os};
 
-/// Who stands in the provider's place for floors.
+/// The provider's name in rows that are floors.
 const MACHINE: &str = "machine";
 
 /// Most processes of patterns that are started unasked.
@@ -95,7 +96,7 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     }
 
     let mut report = Report {
-        version: crate::version(),
+        version: version(),
         libfabric: library.path().display().to_string(),
         libfabric_version: version_text(library.version()),
         cpus: runner.plan.cpus,

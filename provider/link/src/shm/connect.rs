@@ -85,9 +85,7 @@ impl ShmLink {
     }
 
     fn attempt(&mut self, id: u32) -> Result<Outbound, Failed> {
-        if self.is_deserted(id) {
-            return Err(Failed::NotThere);
-        }
+        let suspect = self.may_be_deserted(id);
         let addr = self.peers[id as usize].addr;
         let sock = match hello::connect(Some(addr.ip()), addr.port()) {
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
@@ -101,6 +99,8 @@ impl ShmLink {
         };
         let sock = sock.map_err(|e| match e.kind() {
             ErrorKind::ConnectionRefused => Failed::NotThere,
+            // What would be accepted is not waited for where nothing may ever accept it.
+            ErrorKind::WouldBlock if suspect => Failed::NotThere,
             ErrorKind::WouldBlock => Failed::Full,
             ErrorKind::PermissionDenied => Failed::Gone(Gone::Denied),
             _ => self.lacking("a socket", &e),
@@ -121,6 +121,9 @@ impl ShmLink {
                 ours
             }
         };
+        if suspect && self.is_deserted(id, &sock, cred.pid) {
+            return Err(Failed::NotThere);
+        }
         let ring = self.ring_size();
         let (segment, fd) = Segment::create(ring).map_err(|e| self.lacking("a segment", &e))?;
         // A process forked from one that was killed may hold its listener, and never take anything. This

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use ipc::fence::Barrier;
 use ipc::rights::Spare;
-use ipc::{Poller, Timer, socket};
-use link_api::{OpId, PeerId};
+use ipc::{Poller, Timer};
+use link_api::{OpId, Patience, PeerId};
 use wire::Addr;
 use wire::channel::Space;
 
@@ -104,6 +104,8 @@ pub struct ShmLink {
     pub(super) expected: Expected,
     /// When peers are next asked whether they are another program by now.
     pub(super) looks: Looks,
+    /// How long a peer is waited for that is inside an access.
+    pub(super) patience: Patience,
     /// Peers see that nothing here is accessed any more.
     pub(super) closed: bool,
     /// Copies that a device has in its queue, and from or to which peers' memory.
@@ -117,32 +119,4 @@ pub struct ShmLink {
     pub(super) warned_fds: bool,
     /// Reserves the port.
     pub(super) _name: Name,
-}
-
-impl Drop for ShmLink {
-    fn drop(&mut self) {
-        // A forked child only closes its copies. The endpoint's own process ends the connections
-        // for good, even while a child still holds copies.
-        if std::process::id() != self.pid {
-            return;
-        }
-        // Copies in flight are from or to peers' memory: before these see the end of the connection.
-        self.pending.cancel(|_| true);
-        if !self.closed {
-            let _ = self.close_to_all();
-        }
-        // The listener first: a peer that sees its channel end finds nothing to connect to.
-        socket::shutdown(&self.listener);
-        // Those that were not met yet, which a child's copy of the listener would keep; each takes a descriptor.
-        self.spare.give();
-        while let Ok(sock) = socket::accept(&self.listener) {
-            socket::shutdown(&sock);
-        }
-        let others = self.contested.iter().map(Contested::sock);
-        others.chain(self.guests.iter().flatten().map(Guest::sock)).for_each(socket::shutdown);
-        for peer in &self.peers {
-            let ins = peer.inb.iter().chain(&peer.waiting).map(|i| &i.sock);
-            ins.chain(peer.out.as_ref().map(|o| &o.sock)).for_each(socket::shutdown);
-        }
-    }
 }

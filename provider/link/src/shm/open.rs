@@ -9,6 +9,7 @@ use std::time::Instant;
 use ipc::Poller;
 use ipc::fence::Barrier;
 use ipc::rights::Spare;
+use link_api::Patience;
 
 use super::link::{HOT, NO_PEER, PACE, ShmLink};
 use super::looks::Looks;
@@ -75,6 +76,7 @@ impl ShmLink {
             parted: Vec::new(),
             expected: Default::default(),
             looks,
+            patience: Patience::Second,
             closed: false,
             pending: Default::default(),
             pending_peers: Vec::new(),

@@ -54,8 +54,7 @@ impl ShmLink {
         // SAFETY: as above.
         unsafe { out.tx.write(0, head) };
         out.tx.publish(head.len() + n);
-        out.notify(self.barrier.registered);
-        Ok(n)
+        out.notify(self.barrier.registered).map(|()| n)
     }
 
     /// Takes a frame in: gives its first `N` bytes, copies the rest to `to`, and releases it. `None` if

@@ -181,6 +181,12 @@ impl<M: Mem> Producer<M> {
         self.read_head().is_ok() && self.pos.wrapping_sub(self.head) < most
     }
 
+    /// Whether the consumer, which has closed, had read all that was published.
+    #[cold]
+    pub(crate) fn is_read(&mut self) -> bool {
+        self.read_head().is_ok() && self.head == self.pos
+    }
+
     /// Where in the ring bytes `off..off+len` of the reserved frame go, if that is one stretch.
     #[inline]
     pub(crate) fn straight(&self, off: usize, len: usize) -> Option<usize> {
@@ -434,6 +440,12 @@ impl<M: Mem> Consumer<M> {
         // Release: our copies out of these lines come before.
         self.mem.head().store(self.pos, Release);
         (n, true)
+    }
+
+    /// Publishes the position as it is.
+    pub(crate) fn publish(&mut self) {
+        self.published = self.pos;
+        self.mem.head().store(self.pos, Release);
     }
 }
 

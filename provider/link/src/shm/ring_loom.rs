@@ -36,6 +36,13 @@ impl LoomMem {
         }
     }
 
+    /// Sound but for `bell`, whose twin this is.
+    pub(crate) fn with_bell(lines: usize, bell: Twin) -> LoomMem {
+        let bell = TwinWord::new(bell);
+        // Fences alone would make up for the order that `bell` lacks.
+        LoomMem { bell, ..LoomMem::new(lines, Twin::Sound, Twin::Sound, Twin::Fence) }
+    }
+
     fn each(at: usize, len: usize, mut f: impl FnMut(usize, bool, usize)) {
         // First byte of a line stands for its word, the fifth for the rest.
         for i in at..at + len {
