@@ -10,9 +10,11 @@
 #![forbid(unsafe_code)]
 
 mod frames;
+mod meter;
 mod path;
 mod rma;
 
 pub use frames::{Event, Frame, Gone, Link, PollFrame, Refused};
+pub use meter::{Fallback, How, Meter, Side};
 pub use path::{OpId, Path, PeerId, RmaCaps};
 pub use rma::{Grant, InUse, MAX_PIECES, NoDirect, PieceCounter, Region, RegionVersion, RmaLink, Way};

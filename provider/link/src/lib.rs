@@ -19,6 +19,7 @@
 //! | `shm::windows`, `shm::window` | memory made by one process and mapped by its peers, and how it changes hands |
 //! | `space` | an identity of an address space, which execve(2) ends |
 //! | `cma` | reading and writing a peer's memory: process_vm_readv(2) |
+//! | `usage` | what endpoints have carried, where that is asked for |
 //! | `net` | which addresses are this host's |
 //!
 //! # Trust
@@ -38,6 +39,7 @@ mod net;
 mod select;
 mod shm;
 mod space;
+pub mod usage;
 
 pub use ipc::Mapping;
 /// The name by which `provider/ucx` knows it.

@@ -47,6 +47,9 @@ impl<L: RmaLink> Endpoint<L> {
         if out.large {
             peer.large = peer.large.saturating_sub(1);
         }
+        if self.meter.is_some() && err.is_none() {
+            self.meter_out(out);
+        }
         self.finish(core, &out.done_as, out.len, err);
     }
 

@@ -16,7 +16,7 @@ use super::malformed::{Handled, Malformed};
 use super::request::{Done, Followed, In, Out, Request, Then};
 use crate::core::{Body, Core, Spans};
 use crate::types::*;
-use link_api::{Frame, PeerId, RmaLink};
+use link_api::{Frame, How, PeerId, RmaLink, Side};
 
 /// Polls for which the receiver is waited for: a few microseconds, a third of what the copy takes that its
 /// answer saves.
@@ -147,6 +147,7 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(Request::In(In { peer, req, then, .. })) = self.requests.remove(name) else {
             return Err(Malformed::NoRequest);
         };
+        self.meter(peer, Side::Theirs, How::Frames, len);
         self.fetched(core, peer, req, if ok { Status::Ok } else { Status::Io }, len, then);
         Ok(())
     }

@@ -10,6 +10,7 @@ mod header;
 mod incoming;
 mod inject;
 mod malformed;
+mod metered;
 mod onesided;
 mod peer;
 mod peers;
@@ -27,7 +28,8 @@ use crate::core::Core;
 use crate::hash::Map;
 use crate::pool::Pool;
 use crate::types::*;
-use link_api::{OpId, PeerId, RmaLink};
+use link_api::{Meter, OpId, PeerId, RmaLink};
+use metered::Unhurried;
 use peer::Peer;
 use request::Request;
 
@@ -66,8 +68,10 @@ pub(crate) struct Endpoint<L> {
     bytes_since_progress: usize,
     /// Injected messages that were only offered: their bytes, by request.
     kept: Map<u64, Vec<u8>>,
-    /// How many peers were told to pause.
-    paused_peers: u32,
+    /// What keeps progress from the short way beside lists of things to do.
+    unhurried: Unhurried,
+    /// Counts what is done, where that is asked for.
+    meter: Option<Box<dyn Meter>>,
     /// How many requests there may be before they are counted by peer.
     many: usize,
     /// Requests whose memory was taken back, and from which peer.
@@ -106,7 +110,8 @@ impl<L: RmaLink> Endpoint<L> {
             depth: bound::DEPTH,
             bytes_since_progress: 0,
             kept: Map::default(),
-            paused_peers: 0,
+            unhurried: Unhurried::default(),
+            meter: None,
             many: bound::MANY,
             revoked: Vec::new(),
         }

@@ -48,13 +48,15 @@ pub(super) struct Out {
     pub(super) asked: Option<(u64, usize)>,
     /// We and the peer copy it.
     pub(super) coop: Option<Box<Coop>>,
+    /// We have copied our part of it.
+    pub(super) helped: bool,
     pub(super) done_as: Done,
 }
 
 impl Out {
     pub(super) fn new(peer: PeerId, iov: Spans, len: usize, done_as: Done) -> Out {
-        let followed = Followed::No;
-        Out { peer, seq: 0, iov, len, done: 0, large: false, followed, asked: None, coop: None, done_as }
+        let (followed, asked, coop, helped) = (Followed::No, None, None, false);
+        Out { peer, seq: 0, iov, len, done: 0, large: false, followed, asked, coop, helped, done_as }
     }
 }
 

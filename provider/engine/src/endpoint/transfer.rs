@@ -13,7 +13,7 @@ use super::request::{In, Request, Serve, Then};
 use crate::core::{Core, Reached, Spans, unmoved};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Frame, Grant, NoDirect, PeerId, Refused, RmaLink};
+use link_api::{Fallback, Frame, Grant, How, NoDirect, PeerId, Refused, RmaLink, Side};
 
 /// Frames one stream sends in a row, so that no other waits long.
 const TURN: usize = 8;
@@ -77,7 +77,10 @@ impl<L: RmaLink> Endpoint<L> {
                 Plan::InCall => {
                     let got = self.link.get(peer, Grant::Request(req), segs, 0, &iov, 0, want);
                     match self.moved(peer, got) {
-                        Some(Status::Ok) => return self.fetched(core, peer, req, Status::Ok, len, then),
+                        Some(Status::Ok) => {
+                            self.meter(peer, Side::Theirs, How::Direct, len);
+                            return self.fetched(core, peer, req, Status::Ok, len, then);
+                        }
                         Some(status) => return self.fetched(core, peer, req, status, 0, then),
                         None => (then, Tried::IN_CALL),
                     }
@@ -127,10 +130,14 @@ impl<L: RmaLink> Endpoint<L> {
             Err(NoDirect::Revoked) => return Some(Status::Discarded),
             Err(NoDirect::Never) => {
                 self.peer(peer).set_not_sync();
+                self.meter_fallback(peer, Fallback::Peer);
                 return None;
             }
             // This memory, perhaps: frames will tell.
-            Err(NoDirect::Memory) => return None,
+            Err(NoDirect::Memory) => {
+                self.meter_fallback(peer, Fallback::Memory);
+                return None;
+            }
         }
         Some(Status::Ok)
     }
@@ -219,6 +226,7 @@ impl<L: RmaLink> Endpoint<L> {
                     let put = self.link.put(peer, Grant::Request(req), segs, 0, &serve.iov, 0, len);
                     match self.moved(peer, put) {
                         Some(Status::Ok) => {
+                            self.meter(peer, Side::Theirs, How::Direct, len);
                             self.was_read(core, serve.cntrs);
                             return self.fin(peer, req, Status::Ok, len);
                         }
@@ -353,6 +361,7 @@ impl<L: RmaLink> Endpoint<L> {
             Request::In(i) => {
                 // What did not fit was never asked for; the matched receive knows the message's length.
                 let status = i.failed.unwrap_or(Status::Ok);
+                self.meter(peer, Side::Theirs, How::Frames, i.len);
                 self.fetched(core, peer, i.req, status, i.len, i.then);
             }
             Request::Out(out) if failed_here => self.finish_out(core, &out, Some(Error::Io)),

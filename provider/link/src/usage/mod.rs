@@ -1,0 +1,153 @@
+//! What the endpoints of a process have carried, where that is asked for: the sums that a door reports.
+
+mod page;
+mod report;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use link_api::{Fallback, How, Meter, Side};
+use wire::Addr;
+
+use page::Page;
+pub use page::{Sums, is_page, read};
+pub use report::{Path, Report, Way, bytes_text, json_string};
+
+/// Rows of sums: the ways through shared memory, and one for all other links.
+pub const ROWS: usize = How::ALL.len() + 1;
+/// Who began an operation: this side, or the peer.
+pub const SIDES: usize = 2;
+/// Peers that are kept apart; what more there are is added up under the last one's name.
+const MOST: usize = 4096;
+/// The link whose ways are told apart.
+const SHM: &str = "shm";
+
+/// What to call a row.
+pub fn row_name(row: usize) -> &'static str {
+    match How::ALL.get(row) {
+        Some(How::Eager) => "ring",
+        Some(How::Direct) => "direct copy",
+        Some(How::Cooperative) => "cooperative copy",
+        Some(How::Device) => "device copy",
+        Some(How::Frames) => "frames",
+        None => "network",
+    }
+}
+
+/// How many, and how much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub messages: u64,
+    pub bytes: u64,
+}
+
+impl Counts {
+    fn add(&mut self, bytes: u64) {
+        self.messages = self.messages.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+/// What is known of a peer.
+#[derive(Debug, Default)]
+struct Peer {
+    link: &'static str,
+    words: String,
+    carried: bool,
+    fell_back: [u64; 2],
+}
+
+#[derive(Debug, Default)]
+struct State {
+    endpoints: u64,
+    peers: BTreeMap<Addr, Peer>,
+    counts: [[Counts; ROWS]; SIDES],
+    with_counts: usize,
+}
+
+/// The sums of a process.
+#[derive(Debug)]
+pub struct Usage {
+    state: Mutex<State>,
+    /// `None`: there is no memory for it, and other processes do not see the sums.
+    page: Option<Page>,
+}
+
+impl Usage {
+    /// Nothing yet.
+    pub fn new() -> Arc<Usage> {
+        Arc::new(Usage { state: Mutex::default(), page: Page::new().ok() })
+    }
+
+    /// Counts for one endpoint more.
+    pub fn meter(self: &Arc<Usage>) -> Box<dyn Meter> {
+        self.lock().endpoints += 1;
+        Box::new(Handle(self.clone()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sums as they are now; `None` if a thread that is in the midst of counting does not go on.
+    pub fn report(&self) -> Option<Report> {
+        for _ in 0..100 {
+            match self.state.try_lock() {
+                Ok(state) => return Some(Report::of(&state)),
+                Err(TryLockError::Poisoned(state)) => return Some(Report::of(&state.into_inner())),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        None
+    }
+}
+
+/// The meter of an endpoint.
+#[derive(Debug)]
+struct Handle(Arc<Usage>);
+
+impl Meter for Handle {
+    fn path(&mut self, peer: &Addr, link: &'static str, words: String) {
+        let mut state = self.0.lock();
+        if state.peers.len() < MOST || state.peers.contains_key(peer) {
+            let peer = state.peers.entry(*peer).or_default();
+            // What is said of a channel that is not there, or no more, says less.
+            if peer.words.is_empty() || !words.contains("not connected") {
+                (peer.link, peer.words) = (link, words);
+            }
+        }
+    }
+
+    fn count(&mut self, peer: &Addr, side: Side, how: How, bytes: usize) -> bool {
+        let mut state = self.0.lock();
+        let full = state.peers.len() >= MOST;
+        let link = match state.peers.get_mut(peer) {
+            Some(peer) => {
+                let first = !std::mem::replace(&mut peer.carried, true);
+                let link = peer.link;
+                state.with_counts += usize::from(first);
+                link
+            }
+            None if full => SHM,
+            None => return false,
+        };
+        let row = if link == SHM { how as usize } else { ROWS - 1 };
+        let side = side as usize;
+        state.counts[side][row].add(bytes as u64);
+        if let Some(page) = &self.0.page {
+            page.set_counts(side, row, state.counts[side][row]);
+            page.set_peers(state.with_counts);
+        }
+        true
+    }
+
+    fn fell_back(&mut self, peer: &Addr, why: Fallback) {
+        if let Some(peer) = self.0.lock().peers.get_mut(peer) {
+            peer.fell_back[why as usize] += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
