@@ -10,6 +10,7 @@
 //! | `errno`, `log`, `param` | errors, the log, `FI_STRAIT_*` |
 //! | `info` | fi_getinfo and what an info means |
 //! | `alias` | another name for the provider |
+//! | `report` | what is said at the end of the process of what was carried |
 //! | `fabric`, `domain`, `ep` | the objects of those names |
 //! | `av`, `cq`, `cntr`, `eq`, `mr` | the objects of those names |
 //! | `wait` | libfabric's wait objects |
@@ -40,6 +41,7 @@ mod info;
 mod log;
 mod mr;
 mod param;
+mod report;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -89,6 +91,7 @@ pub extern "C" fn fi_prov_ini() -> *mut fi::fi_provider {
             (*provider).name = NAME.as_ptr();
             param::read(&core, provider);
             info::nic::read_param(&core, provider);
+            report::read(&core, provider);
             alias::read(&core, provider);
         }
         provider

@@ -100,8 +100,16 @@ impl<L: RmaLink> Endpoint<L> {
         let head: Head = zerocopy::transmute!(bytes);
         let acked = head.flags().is_some_and(|flags| flags.contains(Flags::ACK));
         let places = match head.op() {
-            Some(WireOp::Eager) => if acked { size_of::<u64>() } else { 0 },
-            Some(WireOp::Write) => parse_rma(head.aux.get()).map_or(0, |aux| aux.rma.into()) * size_of::<RmaSeg>(),
+            Some(WireOp::Eager) => {
+                if acked {
+                    size_of::<u64>()
+                } else {
+                    0
+                }
+            }
+            Some(WireOp::Write) => {
+                parse_rma(head.aux.get()).map_or(0, |aux| aux.rma.into()) * size_of::<RmaSeg>()
+            }
             Some(WireOp::Atomic) => {
                 Aux::parse_atomic(head.aux.get()).map_or(0, |aux| aux.rma.into()) * size_of::<RmaSeg>()
             }

@@ -68,7 +68,9 @@ impl Report {
             }
         }
         if memory > 0 {
-            fell_back.push(format!("{memory} transfers by frames: the kernel does not copy from or to that memory"));
+            fell_back.push(format!(
+                "{memory} transfers by frames: the kernel does not copy from or to that memory"
+            ));
         }
         let paths = paths.into_iter().map(|(words, peers)| Path { words, peers }).collect();
         let ways = (0..ROWS).filter_map(way).collect();
@@ -89,7 +91,9 @@ impl Report {
     /// For people: the first line is the answer.
     pub fn to_text(&self, who: &str) -> String {
         if self.endpoints == 0 {
-            return format!("strait: {who}: carried nothing; the provider was loaded, and no endpoint was opened\n");
+            return format!(
+                "strait: {who}: carried nothing; the provider was loaded, and no endpoint was opened\n"
+            );
         }
         let [ours, theirs] = self.sums();
         let peers = if self.peers == 1 { "peer" } else { "peers" };
@@ -130,13 +134,18 @@ impl Report {
             let (ours, theirs) = (counts(w.ours), counts(w.theirs));
             format!("{{\"way\":{},\"out\":{ours},\"in\":{theirs}}}", json_string(w.name))
         });
-        let paths = self.paths.iter().map(|p| format!("{{\"peers\":{},\"path\":{}}}", p.peers, json_string(&p.words)));
-        let mut members: Vec<String> = head.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+        let paths = self
+            .paths
+            .iter()
+            .map(|p| format!("{{\"peers\":{},\"path\":{}}}", p.peers, json_string(&p.words)));
+        let mut members: Vec<String> =
+            head.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
         members.push(format!("\"endpoints\":{},\"peers\":{}", self.endpoints, self.peers));
         members.push(format!("\"out\":{},\"in\":{}", counts(ours), counts(theirs)));
         members.push(format!("\"ways\":{}", list(ways.collect())));
         members.push(format!("\"paths\":{}", list(paths.collect())));
-        members.push(format!("\"fell_back\":{}", list(self.fell_back.iter().map(|s| json_string(s)).collect())));
+        members
+            .push(format!("\"fell_back\":{}", list(self.fell_back.iter().map(|s| json_string(s)).collect())));
         format!("{{{}}}\n", members.join(","))
     }
 }

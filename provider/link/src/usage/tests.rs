@@ -30,7 +30,10 @@ fn the_first_line_answers() {
     assert!(!text.contains("fell back") && !text.contains("frames"), "{text}");
     // What other processes see is the same.
     let sums = usage.page.as_ref().map(|_| find_own_page()).unwrap();
-    assert!(sums.iter().any(|s| s.peers == 1 && s.counts[0][0] == Counts { messages: 3, bytes: 24 }), "{sums:?}");
+    assert!(
+        sums.iter().any(|s| s.peers == 1 && s.counts[0][0] == Counts { messages: 3, bytes: 24 }),
+        "{sums:?}"
+    );
 }
 
 /// The pages of this process, as another one finds them.
