@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use ucx_sys::{Epoch, Host, libraries, posix_agrees};
 
 /// The file that UCX loads, or that is preloaded to it.
-const FILE: &str = "libuct_strait.so.0";
+pub const FILE: &str = "libuct_strait.so.0";
 
 /// Prints the settings.
 pub fn run(ucx: Option<&Path>, sockaddr: bool) -> Result<bool, String> {
@@ -79,7 +79,7 @@ fn has_cuda(libuct: &Path) -> bool {
 }
 
 /// The directory with our transport: near this program.
-fn plugins() -> Result<PathBuf, String> {
+pub fn plugins() -> Result<PathBuf, String> {
     let exe = std::env::current_exe().map_err(|e| format!("where is this program? {e}"))?;
     let bin = exe.parent().unwrap_or(Path::new("/"));
     let mut places = vec![bin.join("../ucx")];

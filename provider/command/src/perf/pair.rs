@@ -24,7 +24,10 @@ pub struct Plan {
     pub timeout: Duration,
 }
 
-/// Two workers, connected with each other and with us. They are killed when this is dropped.
+/// How long workers may take to end by themselves, with what providers do then.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// Two workers, connected with each other and with us. They are ended when this is dropped.
 #[derive(Debug)]
 pub struct Pair {
     children: [Child; 2],
@@ -146,7 +149,12 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
+        self.orders.iter().for_each(Channel::end);
+        let end = Instant::now() + GRACE;
         for child in &mut self.children {
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             let _ = child.kill();
             let _ = child.wait();
         }
