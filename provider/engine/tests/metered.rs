@@ -9,9 +9,12 @@ use wire::Addr;
 
 type Counts = BTreeMap<(Side, How), (u64, usize)>;
 
+/// What has been told: sums by side and way, links of paths, what fell back.
+type Told = (Counts, Vec<String>, Vec<Fallback>);
+
 /// Counts by side and way, and keeps what it is told of paths.
 #[derive(Clone, Debug, Default)]
-struct Book(Arc<Mutex<(Counts, Vec<String>, Vec<Fallback>)>>);
+struct Book(Arc<Mutex<Told>>);
 
 impl Book {
     fn take(&self) -> Vec<(Side, How, u64, usize)> {

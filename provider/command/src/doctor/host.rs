@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::{Finding, Level};
+use super::finding::{Finding, Level};
 use crate::os;
 
 /// Descriptors that a job's process is likely to need.

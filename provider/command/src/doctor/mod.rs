@@ -1,6 +1,7 @@
 //! `strait doctor`: what of this host Strait can be used with, what stands in the way, and what a program did with it.
 
 mod find;
+mod finding;
 mod host;
 mod job;
 mod stacks;
@@ -8,66 +9,10 @@ mod stacks;
 use serde::Serialize;
 
 use crate::fabric::Error;
+use finding::{Finding, Level};
 
 pub use host::probe;
 pub use job::run as job;
-
-/// How much a finding matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// As it should be.
-    Ok,
-    /// Strait works; something is slower, or not used.
-    Note,
-    /// Strait does not work, or not as asked for.
-    Problem,
-}
-
-impl Level {
-    fn mark(self) -> &'static str {
-        match self {
-            Level::Ok => "ok",
-            Level::Note => "--",
-            Level::Problem => "!!",
-        }
-    }
-}
-
-/// Something that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    pub area: &'static str,
-    pub level: Level,
-    /// What is so.
-    pub text: String,
-    /// What follows from it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub means: Option<String>,
-    /// What to do.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cure: Option<String>,
-}
-
-impl Finding {
-    fn new(area: &'static str, level: Level, text: impl Into<String>) -> Finding {
-        Finding { area, level, text: text.into(), means: None, cure: None }
-    }
-
-    fn ok(area: &'static str, text: impl Into<String>) -> Finding {
-        Finding::new(area, Level::Ok, text)
-    }
-
-    fn means(mut self, text: impl Into<String>) -> Finding {
-        self.means = Some(text.into());
-        self
-    }
-
-    fn cure(mut self, text: impl Into<String>) -> Finding {
-        self.cure = Some(text.into());
-        self
-    }
-}
 
 #[derive(Debug, Serialize)]
 struct Findings {
@@ -84,7 +29,7 @@ pub fn run(json: bool) -> Result<bool, Error> {
     findings.extend(host::host());
     findings.extend(host::devices());
     let ok = findings.iter().all(|f| f.level != Level::Problem);
-    let found = Findings { strait: crate::version(), ok, findings };
+    let found = Findings { strait: crate::version::version(), ok, findings };
     if json {
         let text = serde_json::to_string_pretty(&found).map_err(|e| e.to_string())?;
         crate::out::print(&(text + "\n"))?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::find::{self, Kind};
-use super::{Finding, Level};
+use super::finding::{Finding, Level};
 
 /// How long a look at one library may take.
 const PATIENCE: Duration = Duration::from_secs(20);

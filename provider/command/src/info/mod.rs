@@ -124,7 +124,7 @@ pub fn run(json: bool, path: Option<&Path>) -> Result<bool, Error> {
         }
     };
     let found = Found {
-        strait: crate::version(),
+        strait: crate::version::version(),
         libfabric,
         provider,
         links: host::links(),

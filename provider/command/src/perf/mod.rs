@@ -84,7 +84,7 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     }
 
     let mut report = Report {
-        version: crate::version(),
+        version: crate::version::version(),
         libfabric: library.path().display().to_string(),
         libfabric_version: version_text(library.version()),
         cpus: runner.plan.cpus,

@@ -1,6 +1,6 @@
 //! Counting what an endpoint does, where that is asked for.
 //!
-//! It costs the short ways nothing: [`Unhurried`] is in the one question that progress asks before it takes one, and a peer
+//! It costs the short ways nothing: it is in the one question that progress asks before it takes one, and a peer
 //! whose messages are counted takes none for plain ([`Peer::takes_plain`]). So the short ways are not taken, and what is on
 //! the general ones asks whether there is a meter.
 //!
@@ -16,44 +16,10 @@ use super::request::{Followed, Out};
 use crate::types::What;
 use link_api::{Fallback, Frame, How, Meter, PeerId, RmaLink, Side};
 
-/// Peers that were told to pause, and whether messages are counted: in one word, since progress asks after it all the time.
-#[derive(Debug, Default)]
-pub(super) struct Unhurried(usize);
-
-impl Unhurried {
-    const METERED: usize = 1;
-    const PAUSED: usize = 2;
-
-    /// Not 0: there is something.
-    #[inline(always)]
-    pub(super) fn any(&self) -> usize {
-        self.0
-    }
-
-    pub(super) fn has_paused(&self) -> bool {
-        self.0 >= Self::PAUSED
-    }
-
-    pub(super) fn pause(&mut self) {
-        self.0 += Self::PAUSED;
-    }
-
-    /// One peer fewer is paused, if this one was.
-    pub(super) fn resume(&mut self, was: bool) {
-        if was {
-            self.0 = self.0.saturating_sub(Self::PAUSED);
-        }
-    }
-
-    pub(super) fn resume_all(&mut self) {
-        self.0 &= Self::METERED;
-    }
-}
-
 impl<L: RmaLink> Endpoint<L> {
     pub(crate) fn set_meter(&mut self, meter: Box<dyn Meter>) {
         self.meter = Some(meter);
-        self.unhurried.0 |= Unhurried::METERED;
+        self.unhurried.set_metered();
         self.peers.iter_mut().for_each(super::peer::Peer::set_metered);
     }
 

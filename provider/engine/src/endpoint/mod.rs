@@ -20,6 +20,7 @@ mod progress;
 mod request;
 mod revoke;
 mod transfer;
+mod unhurried;
 
 use std::collections::VecDeque;
 
@@ -29,9 +30,9 @@ use crate::hash::Map;
 use crate::pool::Pool;
 use crate::types::*;
 use link_api::{Meter, OpId, PeerId, RmaLink};
-use metered::Unhurried;
 use peer::Peer;
 use request::Request;
+use unhurried::Unhurried;
 
 #[derive(Debug)]
 pub(crate) struct Endpoint<L> {

@@ -1,70 +1,26 @@
 //! What the endpoints of a process have carried, where that is asked for: the sums that a door reports.
 
+mod counts;
 mod page;
 mod report;
+mod state;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use link_api::{Fallback, How, Meter, Side};
 use wire::Addr;
 
+pub use counts::{Counts, ROWS, SIDES, row_name};
 use page::Page;
 pub use page::{Sums, is_page, read};
 pub use report::{Path, Report, Way, bytes_text, json_string};
+use state::State;
 
-/// Rows of sums: the ways through shared memory, and one for all other links.
-pub const ROWS: usize = How::ALL.len() + 1;
-/// Who began an operation: this side, or the peer.
-pub const SIDES: usize = 2;
 /// Peers that are kept apart; what more there are is added up under the last one's name.
 const MOST: usize = 4096;
 /// The link whose ways are told apart.
 const SHM: &str = "shm";
-
-/// What to call a row.
-pub fn row_name(row: usize) -> &'static str {
-    match How::ALL.get(row) {
-        Some(How::Eager) => "ring",
-        Some(How::Direct) => "direct copy",
-        Some(How::Cooperative) => "cooperative copy",
-        Some(How::Device) => "device copy",
-        Some(How::Frames) => "frames",
-        None => "network",
-    }
-}
-
-/// How many, and how much.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub messages: u64,
-    pub bytes: u64,
-}
-
-impl Counts {
-    fn add(&mut self, bytes: u64) {
-        self.messages = self.messages.saturating_add(1);
-        self.bytes = self.bytes.saturating_add(bytes);
-    }
-}
-
-/// What is known of a peer.
-#[derive(Debug, Default)]
-struct Peer {
-    link: &'static str,
-    words: String,
-    carried: bool,
-    fell_back: [u64; 2],
-}
-
-#[derive(Debug, Default)]
-struct State {
-    endpoints: u64,
-    peers: BTreeMap<Addr, Peer>,
-    counts: [[Counts; ROWS]; SIDES],
-    with_counts: usize,
-}
 
 /// The sums of a process.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ipc::{Mapping, memfd};
 
-use super::{Counts, ROWS, SIDES};
+use super::counts::{Counts, ROWS, SIDES};
 
 const NAME: &std::ffi::CStr = c"strait-usage";
 /// How the link in /proc/PID/fd begins.

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use link_api::Fallback;
 
-use super::{Counts, ROWS, SIDES, State, row_name};
+use super::counts::{Counts, ROWS, SIDES, row_name};
+use super::state::State;
 
 /// What a process has carried.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
