@@ -19,6 +19,7 @@ mod post;
 mod progress;
 mod request;
 mod revoke;
+mod staged;
 mod transfer;
 mod unhurried;
 
@@ -32,6 +33,7 @@ use crate::types::*;
 use link_api::{Meter, OpId, PeerId, RmaLink};
 use peer::Peer;
 use request::Request;
+use staged::Staging;
 use unhurried::Unhurried;
 
 #[derive(Debug)]
@@ -47,7 +49,7 @@ pub(crate) struct Endpoint<L> {
     /// From an index in the address vector to the link's peer.
     route: Vec<Option<PeerId>>,
     requests: Pool<Request>,
-    /// Requests with frames to send.
+    /// Requests with frames to send, or with bytes on their way to a device.
     streams: VecDeque<u64>,
     /// Requests of which we have pieces to copy.
     coop_queue: VecDeque<u64>,
@@ -77,6 +79,7 @@ pub(crate) struct Endpoint<L> {
     many: usize,
     /// Requests whose memory was taken back, and from which peer.
     revoked: Vec<(u64, PeerId)>,
+    staging: Staging,
 }
 
 impl<L: RmaLink> Endpoint<L> {
@@ -115,6 +118,7 @@ impl<L: RmaLink> Endpoint<L> {
             meter: None,
             many: bound::MANY,
             revoked: Vec::new(),
+            staging: Staging::new(),
         }
     }
 
