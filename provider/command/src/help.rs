@@ -111,8 +111,8 @@ Two processes, bound to one core each, talk through each provider in turn. A res
 repetitions, with the least and the most; providers take turns within each repetition. Contents are
 checked outside of the measured time. Messages and writes up to the provider's own limit are injected.
 
-  --providers LIST   names as in fi_info; default: those of strait,shm,tcp that are there (before
-                     libfabric 1.18, tcp;ofi_rxm for tcp)
+  --providers LIST   names as in fi_info; default: those of strait,shm,tcp that are there. Before
+                     libfabric 1.18, tcp is taken for tcp;ofi_rxm
   --tests LIST       default: lat,bw,rate,rma-write-lat,rma-write,rma-read,fetch-atomic; `all` for all:
       lat             tagged ping-pong, half a round trip        msg-lat   untagged
       bw              tagged messages one way, window of 64      rate      of 8 bytes, messages/s
