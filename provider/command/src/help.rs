@@ -49,7 +49,7 @@ Exits with 0 if there is no problem, or if the program succeeded and used Strait
 
 Examples:
   strait doctor
-  strait doctor -- mpirun -n 2 -x FI_PROVIDER=strait --mca pml cm --mca mtl ofi ./program
+  strait doctor -- mpirun -n 2 ./program
 ";
 
 pub const TOP: &str = "\
