@@ -61,16 +61,17 @@ impl Report {
             *paths.entry(common(&peer.words)).or_default() += 1;
             memory += peer.fell_back[Fallback::Memory as usize];
         }
+        let all = state.with_counts;
         for (words, peers) in &paths {
             if let Some((_, why)) = words.split_once("frames only: ") {
-                fell_back.push(format!("{peers} peers by frames alone: {why}"));
+                fell_back.push(format!("frames alone to {peers} of {all} peers: {why}"));
             } else if let Some((_, why)) = words.split_once("device memory: ") {
-                fell_back.push(format!("device memory of {peers} peers by frames: {why}"));
+                fell_back.push(format!("device memory of {peers} of {all} peers in frames: {why}"));
             }
         }
         if memory > 0 {
             fell_back.push(format!(
-                "{memory} transfers by frames: the kernel does not copy from or to that memory"
+                "{memory} transfers in frames: the kernel does not copy from or to that memory"
             ));
         }
         let paths = paths.into_iter().map(|(words, peers)| Path { words, peers }).collect();

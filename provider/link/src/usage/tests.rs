@@ -51,7 +51,7 @@ fn what_fell_back_is_told_with_its_reason() {
     let report = usage.report().unwrap();
     assert_eq!(report.fell_back.len(), 2, "{report:?}");
     let text = report.to_text("x");
-    assert!(text.contains("fell back: 1 peers by frames alone: \"ptrace_scope\" is 2\n"), "{text}");
+    assert!(text.contains("fell back: frames alone to 1 of 1 peers: \"ptrace_scope\" is 2\n"), "{text}");
     let json = report.to_json(&[("pid", "7".into())]);
     assert!(json.starts_with("{\"pid\":7,\"endpoints\":1,\"peers\":1,"), "{json}");
     assert!(json.contains("\\\"ptrace_scope\\\" is 2\""), "{json}");
