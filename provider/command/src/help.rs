@@ -43,7 +43,7 @@ Usage: strait doctor [--json]
 Without a program: what is installed, each libfabric, UCX and MPI library of this host with the settings by which it
 takes Strait, and what processes may do here; each finding with its consequence and what to do.
 With a program, such as mpirun: runs it, and says on standard error which way its bytes went, how many they were, what
-fell back and why; or why Strait carried nothing. What UCX carries is not counted.
+fell back and why; or why Strait carried nothing. Under UCX what is sent is counted, and nothing of device memory.
 
 Exits with 0 if there is no problem, or if the program succeeded and used Strait; with 1 if not; with 2 for wrong usage.
 

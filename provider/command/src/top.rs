@@ -261,7 +261,7 @@ fn render(processes: &[Process]) -> String {
         }
     }
     if processes.iter().any(|p| !p.counted) {
-        out += "\nMessages are counted of processes that run with FI_STRAIT_REPORT=1. Those of other users are not seen.\n";
+        out += "\nMessages are counted of processes that run with FI_STRAIT_REPORT=1 (UCX: STRAIT_UCX_REPORT=1). Those of other users are not seen.\n";
     }
     out
 }

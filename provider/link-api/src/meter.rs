@@ -15,11 +15,14 @@ pub enum How {
     Device,
     /// In frames of their own, since no side could reach the other's memory.
     Frames,
+    /// The processor, in memory that both sides have mapped.
+    Mapped,
 }
 
 impl How {
     /// All, in the order of their numbers.
-    pub const ALL: [How; 5] = [How::Eager, How::Direct, How::Cooperative, How::Device, How::Frames];
+    pub const ALL: [How; 6] =
+        [How::Eager, How::Direct, How::Cooperative, How::Device, How::Frames, How::Mapped];
 }
 
 /// Which side began an operation.

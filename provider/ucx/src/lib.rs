@@ -19,6 +19,7 @@
 //! | `direct` | which way memory is reached; by CMA, or by request |
 //! | `share`, `help` | large puts and gets by CMA, which both sides copy: the one that posts, the owner of the memory |
 //! | `remote`, `serve` | requests to the peer's progress; those of peers |
+//! | `metered` | counting what is sent, where that is asked for |
 //! | `frame` | how long frames are, and why one is dropped; their layout is `wire::ucx` |
 //! | `rx` | receive buffers |
 //! | `ffi` | the boundary: panics, pointers |
@@ -48,6 +49,7 @@ mod help;
 mod iface;
 mod log;
 mod md;
+mod metered;
 mod param;
 mod pending;
 mod progress;
@@ -62,14 +64,11 @@ mod serve;
 mod share;
 mod tables;
 
-/// The name of transport, component and memory domain.
-pub(crate) const NAME: &str = "strait";
-
 /// Where UCX enters that has loaded us as a module.
 #[unsafe(no_mangle)]
 pub extern "C" fn ucs_module_global_init() -> ucx::Status {
     ffi::guard_or(ucx::UCS_OK, || {
-        tables::register_all();
+        tables::register_all(metered::table);
         ucx::UCS_OK
     })
 }
@@ -81,7 +80,7 @@ pub extern "C" fn ucs_module_global_init() -> ucx::Status {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uct_query_components(components: *mut c_void, count: *mut c_uint) -> ucx::Status {
     let real = ffi::guard_or(None, || {
-        tables::register_all();
+        tables::register_all(metered::table);
         ucx::query_components()
     });
     match real {

@@ -10,7 +10,10 @@ use ucx_sys::{
 
 use wire::ucx::Place;
 
-use crate::{NAME, am, atomic, device, ep, iface, md, param, pending, progress, rkey, rma};
+use crate::{am, atomic, device, ep, iface, md, param, pending, progress, rkey, rma};
+
+/// The name of transport, component and memory domain.
+const NAME: &str = "strait";
 
 /// A served copy of UCX. It lives for ever: UCX has pointers into it.
 #[derive(Debug)]
@@ -35,8 +38,9 @@ unsafe impl Sync for Served {}
 
 static SERVED: Mutex<Vec<&'static Served>> = Mutex::new(Vec::new());
 
-/// Registers with every UCX of this process that is not served yet, or was refused.
-pub(crate) fn register_all() {
+/// Registers with every UCX of this process that is not served yet, or was refused: with the table of functions for host
+/// memory that `outer` makes of this one.
+pub(crate) fn register_all(outer: fn(IfaceOps) -> IfaceOps) {
     static REFUSED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let params = param::get();
     let mut served = SERVED.lock().unwrap_or_else(|e| e.into_inner());
@@ -56,7 +60,7 @@ pub(crate) fn register_all() {
         match made {
             Ok(host) => {
                 log::debug!("serving UCX {} in {path}", host.epoch().name());
-                served.push(serve(host));
+                served.push(serve(host, outer));
             }
             Err(why) => {
                 crate::log::line(format_args!("strait: not used with {path}: {why}"));
@@ -72,7 +76,7 @@ pub(crate) fn of_component(component: *const c_void) -> Option<&'static Served> 
     served.iter().find(|s| s.component.cast_const() == component).copied()
 }
 
-fn serve(host: Host) -> &'static Served {
+fn serve(host: Host, outer: fn(IfaceOps) -> IfaceOps) -> &'static Served {
     let layout: Layout = host.layout;
     let entry = |name: &'static std::ffi::CStr, table, size| ConfigEntry {
         name: name.as_ptr().cast(),
@@ -111,7 +115,7 @@ fn serve(host: Host) -> &'static Served {
             is_reachable_v2: iface::is_reachable_v2 as *const c_void,
             ep_is_connected: ep::is_connected as *const c_void,
         }),
-        iface_ops: iface_ops(),
+        iface_ops: outer(iface_ops()),
         device_md_ops: layout.md_ops(&device_md_ops(layout.epoch)),
         device_internal_ops: layout.internal_ops(&InternalOps {
             query_v2,

@@ -10,7 +10,8 @@ use serde_json::Value;
 use crate::fabric::Error;
 use crate::out::say;
 
-const REPORT: &str = "FI_STRAIT_REPORT";
+/// What asks the provider, and the UCX transport, for a report.
+const REPORT: [&str; 2] = ["FI_STRAIT_REPORT", "STRAIT_UCX_REPORT"];
 
 /// Runs the program with reports asked for; whether Strait carried something and the program succeeded.
 pub fn run(program: &[OsString], json: bool) -> Result<bool, Error> {
@@ -19,7 +20,7 @@ pub fn run(program: &[OsString], json: bool) -> Result<bool, Error> {
     let (name, args) = program.split_first().ok_or_else(|| Error::Failed("no program".into()))?;
     let mut command = Command::new(name);
     // Launchers hand their environment on to processes of this host.
-    command.args(args).env(REPORT, &file);
+    command.args(args).envs(REPORT.map(|name| (name, &file)));
     let status = command.status().map_err(|e| format!("{} cannot be run: {e}", name.to_string_lossy()))?;
     let lines = std::fs::read_to_string(&file).unwrap_or_default();
     let processes: Vec<Value> = lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -208,9 +209,9 @@ fn reasons(program: &[OsString]) -> Vec<String> {
                 .into(),
         );
     }
-    if var("UCX_TLS").contains("strait") {
+    if var("UCX_TLS").split(',').any(|tl| tl == crate::info::NAME) {
         lines.push(
-            "UCX_TLS names strait: what UCX carries is not counted; UCX_PROTO_INFO=y shows its transports"
+            "UCX_TLS names strait, and no UCX loaded it: eval \"$(strait ucx-env)\" names its place, too"
                 .into(),
         );
     }

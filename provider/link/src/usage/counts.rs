@@ -14,6 +14,7 @@ pub fn row_name(row: usize) -> &'static str {
         Some(How::Cooperative) => "cooperative copy",
         Some(How::Device) => "device copy",
         Some(How::Frames) => "frames",
+        Some(How::Mapped) => "mapped memory",
         None => "network",
     }
 }

@@ -92,21 +92,20 @@ impl Report {
 
     /// For people: the first line is the answer.
     pub fn to_text(&self, who: &str) -> String {
-        if self.endpoints == 0 {
+        if self.endpoints == 0 && self.ways.is_empty() {
             return format!(
                 "strait: {who}: carried nothing; the provider was loaded, and no endpoint was opened\n"
             );
         }
         let [ours, theirs] = self.sums();
         let peers = if self.peers == 1 { "peer" } else { "peers" };
-        let mut out = format!(
-            "strait: {who}: carried {} messages, {} to {} {peers}; {} messages, {} came\n",
-            ours.messages,
-            bytes_text(ours.bytes),
-            self.peers,
-            theirs.messages,
-            bytes_text(theirs.bytes)
-        );
+        let (sent, bytes) = (ours.messages, bytes_text(ours.bytes));
+        let mut out = format!("strait: {who}: carried {sent} messages, {bytes} to {} {peers}", self.peers);
+        // Under UCX what comes is not counted.
+        if theirs.messages > 0 {
+            let _ = write!(out, "; {} messages, {} came", theirs.messages, bytes_text(theirs.bytes));
+        }
+        out.push('\n');
         for way in &self.ways {
             let _ = writeln!(
                 out,
