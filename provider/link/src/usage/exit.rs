@@ -22,8 +22,14 @@ pub enum Place {
 pub struct Unclear;
 
 impl Place {
-    /// What a variable asks for.
+    /// What a variable asks for. A program with rights that its caller lacks (set-user-ID) writes no file for it.
     pub fn parse(text: &str) -> Result<Option<Place>, Unclear> {
+        // SAFETY: asks for a number that the kernel gave to the process.
+        let is_trusted = unsafe { libc::getauxval(libc::AT_SECURE) } == 0;
+        Place::parse_in(text, is_trusted)
+    }
+
+    fn parse_in(text: &str, is_trusted: bool) -> Result<Option<Place>, Unclear> {
         let trimmed = text.trim();
         match trimmed.to_ascii_lowercase().as_str() {
             "" | "0" | "n" | "no" | "off" | "false" => return Ok(None),
@@ -32,6 +38,9 @@ impl Place {
         }
         if !trimmed.contains(['/', '.']) {
             return Err(Unclear);
+        }
+        if !is_trusted {
+            return Ok(None);
         }
         let name = trimmed.replace("%p", &std::process::id().to_string());
         // The process may go elsewhere until its end.
@@ -128,6 +137,8 @@ mod tests {
         let Ok(Some(Place::File(path))) = Place::parse("here.json") else { panic!() };
         assert!(path.is_absolute() && path.ends_with("here.json"), "{path:?}");
         assert_eq!(Place::parse("maybe"), Err(Unclear));
+        assert_eq!(Place::parse_in("/etc/passwd", false), Ok(None));
+        assert_eq!(Place::parse_in("1", false), Ok(Some(Place::Stderr)));
     }
 
     #[test]
