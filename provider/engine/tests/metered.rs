@@ -115,3 +115,16 @@ fn accesses_to_memory_are_counted_where_they_were_begun_and_where_they_are_seen(
     assert_eq!(net[0].sent().err, None);
     assert_eq!(a.take(), [(Side::Ours, How::Direct, 1, 20_000)]);
 }
+
+#[test]
+fn no_message_is_too_plain_to_be_counted() {
+    let plain = |net: &mut Net| {
+        message(net, 8);
+        let (ep, src) = (net[0].ep, net.bytes(0, &pattern(8, 1)));
+        net[0].send_plain(ep, src, &msg(1, &[src], 0))
+    };
+    assert!(plain(&mut Net::with(2, Setup::default())));
+    let (mut net, [a, _]) = metered(Direct::InCall, false);
+    assert!(!plain(&mut net));
+    assert_eq!(a.take(), [(Side::Ours, How::Eager, 1, 8)]);
+}
