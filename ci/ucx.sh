@@ -426,13 +426,13 @@ part_mpi() {
 shmem() {
     NS_TIMEOUT=120 in_ns oshrun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
         --mca pml ucx --mca osc ucx --mca spml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any \
-        -x LD_PRELOAD="$so" -x UCX_TLS="$1" -x UCX_LOG_LEVEL=info -np 4 "$WORK/ucx-shmem" >"$2" 2>&1 </dev/null
+        -x LD_PRELOAD="$so" -x UCX_TLS="$1" -x UCX_LOG_LEVEL=info -x STRAIT_UCX_REPORT="$2.json" -np 4 "$WORK/ucx-shmem" >"$2" 2>&1 </dev/null
 }
 
 part_shmem() {
     local status=0 log=$logs/shmem.log peer=$logs/shmem-posix.log i
     need_apt openmpi-bin libopenmpi-dev
-    oshcc -O1 -o "$WORK/ucx-shmem" tests/ucx/shmem.c
+    rm -f "$log.json" && oshcc -O1 -o "$WORK/ucx-shmem" tests/ucx/shmem.c
     ompi_env
     shmem strait "$log" || status=$?
     if [ $status != 0 ] && [ "$(grep -c '^shmem .*: ok$' "$log")" = 4 ]; then
@@ -447,7 +447,7 @@ part_shmem() {
         done
     fi
     [ "$(grep -c '^shmem .*: ok$' "$log")" = 4 ] || status=1
-    carried "$log" || status=1
+    carried "$log" && grep -q '"door":"UCX".*"way":"ring".*"way":"mapped memory"' "$log.json" || status=1
     report $status "shmem ompi4: 4 processing elements, spml ucx"
 }
 

@@ -17,6 +17,12 @@ pub enum Command {
         json: bool,
         libfabric: Option<PathBuf>,
     },
+    Doctor {
+        json: bool,
+        /// A program to run, and its arguments.
+        program: Vec<OsString>,
+    },
+    Top(crate::top::Options),
     Perf(Options),
     Plot {
         results: Vec<PathBuf>,
@@ -29,6 +35,11 @@ pub enum Command {
     },
     /// A process that `strait perf` starts.
     Peer(Start),
+    /// A process that `strait doctor` starts: it reads memory of another one.
+    Probe {
+        pid: i32,
+        address: usize,
+    },
 }
 
 /// Understands the arguments behind the program's name.
@@ -40,6 +51,9 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String
                 .map(Command::Peer)
                 .ok_or_else(|| "perf-peer is for strait perf's own use".into());
         }
+        if first == "cma-probe" {
+            return probe(rest).ok_or_else(|| "cma-probe is for strait doctor's own use".into());
+        }
     }
     let mut parser = lexopt::Parser::from_args(args);
     let Some(first) = parser.next().map_err(words)? else {
@@ -49,6 +63,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String
         Short('h') | Long("help") => help(parser),
         Short('V') | Long("version") => Ok(Command::Version),
         Value(name) if name == "info" => info(parser),
+        Value(name) if name == "doctor" => doctor(parser),
+        Value(name) if name == "top" => top(parser),
         Value(name) if name == "perf" => perf(parser),
         Value(name) if name == "plot" => plot(parser),
         Value(name) if name == "ucx-env" => ucx_env(parser),
@@ -63,6 +79,8 @@ fn help(mut parser: lexopt::Parser) -> Result<Command, String> {
     let text = match parser.next().map_err(words)? {
         None => crate::help::MAIN,
         Some(Value(name)) if name == "info" => crate::help::INFO,
+        Some(Value(name)) if name == "doctor" => crate::help::DOCTOR,
+        Some(Value(name)) if name == "top" => crate::help::TOP,
         Some(Value(name)) if name == "perf" => crate::help::PERF,
         Some(Value(name)) if name == "plot" => crate::help::PLOT,
         Some(Value(name)) if name == "ucx-env" => crate::help::UCX_ENV,
@@ -83,6 +101,54 @@ fn info(mut parser: lexopt::Parser) -> Result<Command, String> {
         }
     }
     Ok(Command::Info { json, libfabric })
+}
+
+fn probe(rest: &[OsString]) -> Option<Command> {
+    let [pid, address] = rest else { return None };
+    Some(Command::Probe { pid: pid.to_str()?.parse().ok()?, address: address.to_str()?.parse().ok()? })
+}
+
+fn doctor(mut parser: lexopt::Parser) -> Result<Command, String> {
+    let (mut json, mut program) = (false, Vec::new());
+    loop {
+        // Behind `--`, or from the first word on that is no option, all is the program's.
+        if let Some(rest) = parser.try_raw_args() {
+            let word = rest.peek().map(|word| word.to_string_lossy().into_owned());
+            if word.is_some_and(|word| word == "--" || !word.starts_with('-')) {
+                program.extend(rest);
+                if program[0] == "--" {
+                    program.remove(0);
+                }
+                if program.is_empty() {
+                    return Err("doctor: no program behind --".into());
+                }
+                return Ok(Command::Doctor { json, program });
+            }
+        }
+        match parser.next().map_err(words)? {
+            None => return Ok(Command::Doctor { json, program }),
+            Some(Short('h') | Long("help")) => return Ok(Command::Help(crate::help::DOCTOR)),
+            Some(Long("json")) => json = true,
+            Some(other) => return Err(words(other.unexpected())),
+        }
+    }
+}
+
+fn top(mut parser: lexopt::Parser) -> Result<Command, String> {
+    let mut options = crate::top::Options { once: false, json: false, delay: Duration::from_secs(2) };
+    while let Some(arg) = parser.next().map_err(words)? {
+        match arg {
+            Short('h') | Long("help") => return Ok(Command::Help(crate::help::TOP)),
+            Long("once") => options.once = true,
+            Long("json") => options.json = true,
+            Long("delay") => {
+                let delay = seconds("--delay", &value(&mut parser)?, 3600.0)?;
+                options.delay = Duration::from_secs_f64(delay.max(0.1));
+            }
+            other => return Err(words(other.unexpected())),
+        }
+    }
+    Ok(Command::Top(options))
 }
 
 fn ucx_env(mut parser: lexopt::Parser) -> Result<Command, String> {
@@ -307,6 +373,8 @@ mod tests {
         );
         for (name, text) in [
             ("info", crate::help::INFO),
+            ("doctor", crate::help::DOCTOR),
+            ("top", crate::help::TOP),
             ("perf", crate::help::PERF),
             ("plot", crate::help::PLOT),
             ("ucx-env", crate::help::UCX_ENV),
@@ -325,6 +393,22 @@ mod tests {
         assert_eq!(parsed("ucx-env --sockaddr"), Ok(ucx_env(None, true, false)));
         assert_eq!(parsed("ucx-env --undo"), Ok(ucx_env(None, false, true)));
         assert_eq!(parsed("perf -h"), Ok(Command::Help(crate::help::PERF)));
+    }
+
+    #[test]
+    fn a_program_for_the_doctor_keeps_its_options() {
+        let program = |line: &str| match parsed(line) {
+            Ok(Command::Doctor { json, program }) => {
+                let words: Vec<String> = program.iter().map(|w| w.to_string_lossy().into_owned()).collect();
+                (json, words.join(" "))
+            }
+            other => panic!("{line}: {other:?}"),
+        };
+        assert_eq!(program("doctor"), (false, String::new()));
+        assert_eq!(program("doctor --json"), (true, String::new()));
+        assert_eq!(program("doctor -- mpirun -n 2 --json a"), (false, "mpirun -n 2 --json a".into()));
+        assert_eq!(program("doctor --json -- ls -- -l"), (true, "ls -- -l".into()));
+        assert_eq!(program("doctor mpirun --help"), (false, "mpirun --help".into()));
     }
 
     #[test]
@@ -357,6 +441,12 @@ mod tests {
             ("perf --timeout 0", "--timeout"),
             ("perf --plot x.pdf", "x.pdf"),
             ("perf-peer first", "own use"),
+            ("cma-probe 1", "own use"),
+            ("doctor --", "no program"),
+            ("doctor --nonsense", "--nonsense"),
+            ("top --delay 0", "--delay"),
+            ("top --delay", "--delay"),
+            ("top more", "more"),
         ] {
             let error = parsed(line).unwrap_err();
             assert!(error.contains(part), "{line:?}: {error}");

@@ -7,6 +7,8 @@ Usage: strait <command> [options]
 
 Commands:
   info      what Strait finds on this host: libfabric, the provider, links, limits
+  doctor    what stands in the way of Strait here, and whether a program uses it
+  top       the endpoints of this host, and what goes through them
   perf      measures providers side by side between two processes of this host
   plot      draws what perf measured
   ucx-env   the settings that turn Strait on under the UCX at hand
@@ -28,6 +30,42 @@ Exits with 0 if libfabric offers the provider `strait`, else with 1.
 Examples:
   strait info
   FI_PROVIDER_PATH=/opt/strait/lib strait info --json
+";
+
+pub const DOCTOR: &str = "\
+strait doctor - what stands in the way of Strait here, and whether a program uses it
+
+Usage: strait doctor [--json]
+       strait doctor [--json] -- PROGRAM ARGUMENTS
+
+  --json   the same for programs
+
+Without a program: what is installed, each libfabric, UCX and MPI library of this host with the settings by which it
+takes Strait, and what processes may do here; each finding with its consequence and what to do.
+With a program, such as mpirun: runs it, and says on standard error which way its bytes went, how many they were, what
+fell back and why; or why Strait carried nothing. Under UCX what is sent is counted, and nothing of device memory.
+
+Exits with 0 if there is no problem, or if the program succeeded and used Strait; with 1 if not; with 2 for wrong usage.
+
+Examples:
+  strait doctor
+  strait doctor -- mpirun -n 2 ./program
+";
+
+pub const TOP: &str = "\
+strait top - the endpoints of this host, and what goes through them
+
+Usage: strait top [--once] [--json] [--delay SECONDS]
+
+  --once            one look, instead of one after the other until it is ended
+  --json            each look as a line of JSON
+  --delay SECONDS   between two looks (2)
+
+Lists the endpoints in this network namespace, those of UCX too: process, user, peers. Messages and bytes are shown of
+processes that run with FI_STRAIT_REPORT=1 and may be looked at by this user; of others there are no counts.
+
+Example:
+  strait top --once
 ";
 
 pub const PLOT: &str = "\
@@ -73,8 +111,8 @@ Two processes (or more), bound to one core each, talk through each provider in t
 repetitions, with the least and the most; providers take turns within each repetition. Contents are
 checked outside of the measured time. Messages and writes up to the provider's own limit are injected.
 
-  --providers LIST   names as in fi_info; default: those of strait,shm,tcp that are there (before
-                     libfabric 1.18, tcp;ofi_rxm for tcp)
+  --providers LIST   names as in fi_info; default: those of strait,shm,tcp that are there. Before
+                     libfabric 1.18, tcp is taken for tcp;ofi_rxm
   --tests LIST       default: lat,bw,rate,rma-write-lat,rma-write,rma-read,fetch-atomic; `all` for all:
       lat             tagged ping-pong, half a round trip        msg-lat   untagged
       bw              tagged messages one way, window of 64      rate      of 8 bytes, messages/s

@@ -1,12 +1,14 @@
 //! The `strait` command: see [`help`].
 
 mod args;
+mod doctor;
 mod fabric;
 mod help;
 mod info;
 mod os;
 mod out;
 mod perf;
+mod top;
 mod ucx_env;
 mod version;
 
@@ -28,6 +30,10 @@ fn main() -> ExitCode {
         Command::Help(text) => out::print(text).map(|()| true),
         Command::Version => out::print(&format!("strait {}\n", version())).map(|()| true),
         Command::Info { json, libfabric } => info::run(json, libfabric.as_deref()),
+        Command::Doctor { json, program } if program.is_empty() => doctor::run(json),
+        Command::Doctor { json, program } => doctor::job(&program, json),
+        Command::Top(options) => top::run(&options),
+        Command::Probe { pid, address } => out::print(&doctor::probe(pid, address)).map(|()| true),
         Command::Perf(options) => perf::run(&options),
         Command::Plot { results, picture } => perf::plot(&results, &picture).map(|()| true),
         Command::UcxEnv { undo: true, .. } => ucx_env::undo().map_err(Into::into),

@@ -82,6 +82,32 @@ pub fn memfd_works() -> io::Result<()> {
     Ok(())
 }
 
+/// Reads 16 bytes of a process's memory.
+pub fn read_process(pid: i32, address: usize) -> io::Result<[u8; 16]> {
+    let mut bytes = [0u8; 16];
+    let here = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let base = std::ptr::without_provenance_mut(address);
+    let there = libc::iovec { iov_base: base, iov_len: bytes.len() };
+    // SAFETY: the kernel writes to `bytes` alone, which is ours and as long as said, and checks the other address itself.
+    let n = unsafe { libc::process_vm_readv(pid, &here, 1, &there, 1, 0) };
+    match usize::try_from(n) {
+        Ok(n) if n == bytes.len() => Ok(bytes),
+        Ok(n) => Err(io::Error::other(format!("only {n} of {} bytes could be read", bytes.len()))),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Bytes that are free in a file system, and that it has.
+pub fn space(path: &str) -> Option<(u64, u64)> {
+    let path = std::ffi::CString::new(path).ok()?;
+    // SAFETY: the structure is plain data, for which zeros are a value.
+    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a C string, and a place for the answer.
+    let rc = unsafe { libc::statvfs(path.as_ptr(), &mut stat) };
+    (rc == 0)
+        .then(|| (stat.f_bavail.saturating_mul(stat.f_frsize), stat.f_blocks.saturating_mul(stat.f_frsize)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use ucx_sys::{Epoch, Host, libraries, posix_agrees};
 
 /// The file that UCX loads, or that is preloaded to it.
-const FILE: &str = "libuct_strait.so.0";
+pub const FILE: &str = "libuct_strait.so.0";
 
 /// Prints the settings.
 pub fn run(ucx: Option<&Path>, sockaddr: bool) -> Result<bool, String> {
     let plugins = plugins()?;
     let (path, epoch) = find(ucx)?;
     let cuda = has_cuda(Path::new(&path));
+    nameable(&plugins, epoch)?;
     let text = settings(&plugins, &path, epoch, Wanted { cuda, sockaddr }, &from_env);
     crate::out::print(&text).map_err(|error| error.text().to_owned())?;
     Ok(true)
@@ -79,7 +80,7 @@ fn has_cuda(libuct: &Path) -> bool {
 }
 
 /// The directory with our transport: near this program.
-fn plugins() -> Result<PathBuf, String> {
+pub fn plugins() -> Result<PathBuf, String> {
     let exe = std::env::current_exe().map_err(|e| format!("where is this program? {e}"))?;
     let bin = exe.parent().unwrap_or(Path::new("/"));
     let mut places = vec![bin.join("../ucx")];
@@ -90,6 +91,21 @@ fn plugins() -> Result<PathBuf, String> {
             format!("no {FILE} in {}", places.join(", "))
         },
     )
+}
+
+/// Whether the variable by which this UCX takes the transport can name its directory.
+fn nameable(plugins: &Path, epoch: Epoch) -> Result<(), String> {
+    let (variable, separators) = match epoch.has_plugin_path() {
+        true => ("UCX_PLUGIN_PATH", &[':'][..]),
+        false => ("LD_PRELOAD", &[' ', ':'][..]),
+    };
+    let Some(c) = plugins.to_string_lossy().chars().find(|c| separators.contains(c)) else { return Ok(()) };
+    let what = if c == ' ' { "a blank" } else { "a colon" };
+    Err(format!(
+        "the transport is in {}: {variable} cannot name a path with {what} in it, which to the loader is two. Install it \
+         elsewhere",
+        plugins.display()
+    ))
 }
 
 /// Loads the UCX and checks it as the transport does: its file and its release.
@@ -244,6 +260,17 @@ mod tests {
             undoing(&in_env(&[("LD_PRELOAD", "/x/libuct_strait.so.0")])).starts_with("unset LD_PRELOAD\n")
         );
         assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+
+    #[test]
+    fn a_path_that_the_variable_cannot_name_is_refused() {
+        let told = |path: &str, epoch| nameable(Path::new(path), epoch).err().unwrap_or_default();
+        assert!(told("/opt/a b/ucx", Epoch::V1_21).contains("LD_PRELOAD cannot name a path with a blank"));
+        assert!(told("/opt/a:b/ucx", Epoch::V1_21).contains("with a colon"));
+        assert!(told("/opt/a:b/ucx", Epoch::V1_22).contains("UCX_PLUGIN_PATH"));
+        // A blank is nothing to UCX.
+        assert_eq!(told("/opt/a b/ucx", Epoch::V1_22), "");
+        assert_eq!(told("/opt/ab/ucx", Epoch::V1_13), "");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! | `text`, `version` | text for an application's buffers, the provider's version |
 //! | `info` | fi_getinfo and what an info means |
 //! | `alias` | another name for the provider |
+//! | `report` | what is said at the end of the process of what was carried |
 //! | `fabric`, `domain`, `ep` | the objects of those names |
 //! | `av`, `cq`, `cntr`, `eq`, `mr` | the objects of those names |
 //! | `wait` | libfabric's wait objects |
@@ -43,6 +44,7 @@ mod info;
 mod log;
 mod mr;
 mod param;
+mod report;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -91,6 +93,7 @@ pub extern "C" fn fi_prov_ini() -> *mut fi::fi_provider {
             (*provider).name = NAME.as_ptr();
             param::read(&core, provider);
             info::nic::read_param(&core, provider);
+            report::read(&core, provider);
             alias::read(&core, provider);
         }
         provider

@@ -19,6 +19,7 @@
 //! | `shm::windows`, `shm::window` | memory made by one process and mapped by its peers, and how it changes hands |
 //! | `space` | an identity of an address space, which execve(2) ends |
 //! | `cma` | reading and writing a peer's memory: process_vm_readv(2) |
+//! | `usage` | what endpoints have carried, where that is asked for |
 //! | `net` | which addresses are this host's |
 //!
 //! # Trust
@@ -38,6 +39,7 @@ mod net;
 mod select;
 mod shm;
 mod space;
+pub mod usage;
 
 pub use ipc::credentials::others_look_alike;
 pub use ipc::fence::full_fence;
@@ -48,8 +50,8 @@ pub use name::Name;
 pub use net::primary_ip;
 pub use select::{BoxedLink, Links};
 pub use shm::{
-    DEFAULT_RING, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, ShmLink, WindowId, Windows, eager_most,
-    speculation_barrier,
+    DEFAULT_RING, ENDPOINT_NAMES, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, ShmLink, WindowId,
+    Windows, eager_most, speculation_barrier,
 };
 
 /// A random number.

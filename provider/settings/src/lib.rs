@@ -9,7 +9,7 @@ mod value;
 
 pub use table::{
     ALIAS, ALL, CMA, CONNECT_TIMEOUT, DEVICE_DIRECT, EAGER_SIZE, FAULT_HANDLER, INJECT_SIZE, Kind, NIC,
-    PREFIX, RING_SIZE, Setting, UNEXPECTED_SIZE, bytes_text,
+    PREFIX, REPORT, RING_SIZE, Setting, UNEXPECTED_SIZE, bytes_text,
 };
 pub use value::{Reading, Value};
 

@@ -110,8 +110,16 @@ pub const ALIAS: Setting = Setting {
            itself has a provider of that name, that one keeps it, unless FI_PROVIDER_PATH is +/path/to/libstrait-fi.so",
 };
 
+pub const REPORT: Setting = Setting {
+    name: "report",
+    kind: Kind::Text("yes, no, or a file with a / or a dot in its name, in which %p is the process's number"),
+    default: "no",
+    help: "Count messages, and say at the end of the process which way they went: on standard error, or as a line of JSON \
+           that is appended to the file. Short messages then take a little longer",
+};
+
 /// All of them.
-pub const ALL: [Setting; 10] = [
+pub const ALL: [Setting; 11] = [
     EAGER_SIZE,
     RING_SIZE,
     INJECT_SIZE,
@@ -122,6 +130,7 @@ pub const ALL: [Setting; 10] = [
     CONNECT_TIMEOUT,
     NIC,
     ALIAS,
+    REPORT,
 ];
 
 impl Setting {

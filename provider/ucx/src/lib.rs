@@ -19,6 +19,7 @@
 //! | `direct` | which way memory is reached; by CMA, or by request |
 //! | `share`, `help` | large puts and gets by CMA, which both sides copy: the one that posts, the owner of the memory |
 //! | `remote`, `serve` | requests to the peer's progress; those of peers |
+//! | `metered` | counting what is sent, where that is asked for |
 //! | `frame` | how long frames are, and why one is dropped; their layout is `wire::ucx` |
 //! | `rx` | receive buffers |
 //! | `ffi` | the boundary: panics, pointers |
@@ -49,6 +50,7 @@ mod iface;
 mod keyhead;
 mod log;
 mod md;
+mod metered;
 mod param;
 mod params;
 mod pending;
@@ -70,7 +72,7 @@ mod tables;
 #[unsafe(no_mangle)]
 pub extern "C" fn ucs_module_global_init() -> ucx::Status {
     ffi::guard_or(ucx::UCS_OK, || {
-        tables::register_all();
+        tables::register_all(metered::table);
         ucx::UCS_OK
     })
 }
@@ -82,7 +84,7 @@ pub extern "C" fn ucs_module_global_init() -> ucx::Status {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uct_query_components(components: *mut c_void, count: *mut c_uint) -> ucx::Status {
     let real = ffi::guard_or(None, || {
-        tables::register_all();
+        tables::register_all(metered::table);
         ucx::query_components()
     });
     match real {

@@ -6,13 +6,15 @@
 //! | `STRAIT_UCX_RING` | 508K to the first 16 peers, 64K to more | bytes of the ring to each, with K or M |
 //! | `STRAIT_UCX_CMA` | y | n: never process_vm_readv(2) |
 //! | `STRAIT_UCX_FAULT_HANDLER` | y | n: no handler of SIGSEGV and SIGBUS; the kernel carries out what peers request |
+//! | `STRAIT_UCX_REPORT` | n | y, or a file's name: count what is sent, and say at the end of the process which way it went |
 //! | `STRAIT_UCX_CHECK` | y | n: serve a UCX also if its tables look different from what its release has |
 
 use std::sync::OnceLock;
 
 use ::log::LevelFilter;
+use link::usage::Place;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Params {
     pub(crate) log: LevelFilter,
     /// Bytes of the ring to any peer, and to the first few.
@@ -20,6 +22,8 @@ pub(crate) struct Params {
     pub(crate) cma: bool,
     pub(crate) fault_handler: bool,
     pub(crate) check: bool,
+    /// Where to say what was sent.
+    pub(crate) report: Option<Place>,
 }
 
 /// Bytes of a ring: room for several messages of the longest sort that goes through it.
@@ -37,6 +41,7 @@ pub(crate) fn get() -> &'static Params {
             cma: read("CMA", true, flag),
             fault_handler: read("FAULT_HANDLER", true, flag),
             check: read("CHECK", true, flag),
+            report: read("REPORT", None, |text| Place::parse(text).ok()),
         };
         crate::log::open(params.log);
         params

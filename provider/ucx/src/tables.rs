@@ -13,8 +13,9 @@ use crate::{am, atomic, device, ep, iface, md, param, pending, progress, rkey, r
 /// The name of transport, component and memory domain.
 const NAME: &str = "strait";
 
-/// Registers with every UCX of this process that is not served yet, or was refused.
-pub(crate) fn register_all() {
+/// Registers with every UCX of this process that is not served yet, or was refused: with the table of functions for host
+/// memory that `outer` makes of this one.
+pub(crate) fn register_all(outer: fn(IfaceOps) -> IfaceOps) {
     static REFUSED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let params = param::get();
     let mut served = SERVED.lock().unwrap_or_else(|e| e.into_inner());
@@ -34,7 +35,7 @@ pub(crate) fn register_all() {
         match made {
             Ok(host) => {
                 log::debug!("serving UCX {} in {path}", host.epoch().name());
-                served.push(serve(host));
+                served.push(serve(host, outer));
             }
             Err(why) => {
                 crate::log::line(format_args!("strait: not used with {path}: {why}"));
@@ -44,7 +45,7 @@ pub(crate) fn register_all() {
     }
 }
 
-fn serve(host: Host) -> &'static Served {
+fn serve(host: Host, outer: fn(IfaceOps) -> IfaceOps) -> &'static Served {
     let layout: Layout = host.layout;
     let entry = |name: &'static std::ffi::CStr, table, size| ConfigEntry {
         name: name.as_ptr().cast(),
@@ -83,7 +84,7 @@ fn serve(host: Host) -> &'static Served {
             is_reachable_v2: iface::is_reachable_v2 as *const c_void,
             ep_is_connected: ep::is_connected as *const c_void,
         }),
-        iface_ops: iface_ops(),
+        iface_ops: outer(iface_ops()),
         device_md_ops: layout.md_ops(&device_md_ops(layout.epoch)),
         device_internal_ops: layout.internal_ops(&InternalOps {
             query_v2,

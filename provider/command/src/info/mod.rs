@@ -8,12 +8,25 @@ mod text;
 
 use std::path::Path;
 
-pub use provider::{NAME, libraries, own as own_provider};
+pub use host::{container as containers, environment};
+pub use provider::{FILE, NAME, filtered_out, libraries, nearby as nearby_provider, own as own_provider};
 pub use text::ranges;
 
 use crate::fabric::{Error, Library, version_text};
 use crate::version::version;
 use found::{Found, Libfabric, Provider};
+
+/// What is wrong with parameters that are set, and with variables that are named like them.
+pub fn wrong_parameters() -> Vec<String> {
+    let set = parameter::all(&[]).into_iter().filter_map(|p| p.problem);
+    set.chain(parameter::unknown()).collect()
+}
+
+/// Kinds of device memory: the name, whether it is there, and words.
+pub fn device_memory() -> Vec<(&'static str, bool, String)> {
+    let kinds = host::memory().into_iter().filter(|m| !matches!(m.kind, "system" | "client"));
+    kinds.map(|m| (m.kind, m.finding.ok, m.finding.text)).collect()
+}
 
 /// Looks around and prints; whether the provider is offered.
 pub fn run(json: bool, path: Option<&Path>) -> Result<bool, Error> {

@@ -7,7 +7,7 @@ use super::found::Provider;
 use crate::fabric::{Library, Want, version_text};
 
 pub const NAME: &str = "strait";
-const FILE: &str = "libstrait-fi.so";
+pub const FILE: &str = "libstrait-fi.so";
 
 pub fn look(library: &Arc<Library>) -> Provider {
     match library.getinfo(Want { provider: NAME, caps: 0 }) {
@@ -81,7 +81,7 @@ fn advice(library: &Library, loaded: Option<&str>) -> Vec<String> {
 }
 
 /// Whether a value of FI_PROVIDER excludes us.
-fn filtered_out(filter: &str) -> bool {
+pub fn filtered_out(filter: &str) -> bool {
     let (negated, names) = match filter.strip_prefix('^') {
         Some(names) => (true, names),
         None => (false, filter),
@@ -97,7 +97,7 @@ pub fn own() -> Option<PathBuf> {
 }
 
 /// Where an installation or a build would have the provider, seen from this program.
-fn nearby() -> Option<PathBuf> {
+pub fn nearby() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let dir = program.parent()?;
     let beside = ["", "..", "../strait", "../lib/strait", "../lib"].map(|place| dir.join(place));

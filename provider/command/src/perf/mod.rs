@@ -76,8 +76,7 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     let library = Library::load(options.libfabric.as_deref())?;
     let mut runner = Runner::new(options)?;
     let explicit = !options.providers.is_empty();
-    let usual = ["strait", "shm", tcp(library.version())].map(str::to_owned);
-    let providers = if explicit { &options.providers[..] } else { &usual[..] };
+    let providers = &providers(&options.providers, library.version())[..];
 
     let mut tests = options.tests.clone();
     if options.floors {
@@ -154,6 +153,19 @@ fn places(first: (usize, usize), allowed: &[usize], procs: Option<usize>) -> Vec
     }
     let procs = procs.unwrap_or(cores.len().clamp(2, PROCS));
     cores.into_iter().cycle().take(procs).collect()
+}
+
+/// The providers asked for, or the usual ones: by the names of those that have such endpoints.
+fn providers(asked: &[String], libfabric: u32) -> Vec<String> {
+    let usual = ["strait", "shm", "tcp"].map(str::to_owned);
+    let mut names: Vec<String> = Vec::new();
+    for name in if asked.is_empty() { &usual } else { asked } {
+        let name = if name == "tcp" { tcp(libfabric) } else { name };
+        if !names.iter().any(|known| known == name) {
+            names.push(name.into());
+        }
+    }
+    names
 }
 
 /// The provider for TCP that has endpoints of the sort measured: before 1.18 it is a layered one.
@@ -359,5 +371,24 @@ impl<'a> Runner<'a> {
             }
         }
         rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tcp_is_the_one_that_has_such_endpoints() {
+        let names = |asked: &[&str], version| {
+            let asked: Vec<String> = asked.iter().map(|name| (*name).to_owned()).collect();
+            providers(&asked, version).join(" ")
+        };
+        let (old, new) = (FI_VERSION(1, 17), FI_VERSION(1, 18));
+        assert_eq!(names(&[], old), "strait shm tcp;ofi_rxm");
+        assert_eq!(names(&[], new), "strait shm tcp");
+        assert_eq!(names(&["tcp"], old), "tcp;ofi_rxm");
+        assert_eq!(names(&["tcp", "tcp;ofi_rxm", "x"], old), "tcp;ofi_rxm x");
+        assert_eq!(names(&["tcp", "tcp;ofi_rxm"], new), "tcp tcp;ofi_rxm");
     }
 }

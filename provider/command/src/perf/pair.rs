@@ -12,7 +12,10 @@ use super::test::Test;
 use super::wire::{About, Channel, Order, Reply};
 use crate::fabric::Error;
 
-/// Two workers, connected with each other and with us. They are killed when this is dropped.
+/// How long workers may take to end by themselves, with what providers do then.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// Two workers, connected with each other and with us. They are ended when this is dropped.
 #[derive(Debug)]
 pub struct Pair {
     children: [Child; 2],
@@ -134,7 +137,12 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
+        self.orders.iter().for_each(Channel::end);
+        let end = Instant::now() + GRACE;
         for child in &mut self.children {
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             let _ = child.kill();
             let _ = child.wait();
         }

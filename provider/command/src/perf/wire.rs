@@ -114,6 +114,11 @@ impl Channel {
         Ok(())
     }
 
+    /// Says that nothing more is to come.
+    pub fn end(&self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    }
+
     /// Waits for a message.
     pub fn recv<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
         self.stream.set_nonblocking(false)?;

@@ -9,7 +9,7 @@ use crate::core::RxContext;
 use crate::endpoint::Endpoint;
 use crate::types::*;
 use crate::work::WorkOp;
-use link_api::{InUse, OpId, Patience, RmaLink};
+use link_api::{InUse, Meter, OpId, Patience, RmaLink};
 
 /// What is left of an endpoint of a domain in which a call has panicked.
 #[derive(Debug)]
@@ -118,6 +118,14 @@ impl<L: RmaLink> Domain<L> {
             }
         }
         id
+    }
+
+    /// Has what an endpoint does counted. To be called before anything is posted; messages then go the general way, which
+    /// takes a little longer.
+    pub fn ep_meter(&mut self, ep: EpId, meter: Box<dyn Meter>) {
+        if let Some(ep) = self.eps.get_mut(ep.at()) {
+            ep.set_meter(meter);
+        }
     }
 
     /// Takes or gives back what an endpoint keeps from being closed.

@@ -79,7 +79,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.peer(peer).waiting = 0;
             core.weigh();
         } else if !std::mem::replace(&mut state.pause_sent, true) {
-            self.paused_peers += 1;
+            self.unhurried.pause();
             log::info!(
                 "{}: {} bytes of messages wait to be received; {} is to pause",
                 self.link.addr(),
@@ -98,7 +98,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// There is room again.
     #[cold]
     pub(super) fn resume_peers(&mut self) {
-        self.paused_peers = 0;
+        self.unhurried.resume_all();
         for peer in (0..self.peers.len() as u32).map(PeerId) {
             if std::mem::take(&mut self.peer(peer).pause_sent) {
                 self.send_pause(peer, false);

@@ -39,6 +39,9 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Completes a request of ours, after the pool has let go of it.
     pub(super) fn finish_out(&mut self, core: &mut Core, out: &Out, err: Option<Error>) {
+        if self.meter.is_some() && err.is_none() {
+            self.meter_out(out);
+        }
         self.finish_posted(core, (out.peer, out.seq, out.large), &out.done_as, out.len, err);
     }
 

@@ -30,7 +30,7 @@ use super::peer::Fetches;
 use super::request::{In, Out, Request};
 use crate::core::Core;
 use crate::types::What;
-use link_api::{NoDirect, RmaLink};
+use link_api::{How, NoDirect, RmaLink, Side};
 
 /// Pieces taken by one progress call, after which the next call goes on.
 const MOST_PIECES: usize = 64;
@@ -134,6 +134,9 @@ impl<L: RmaLink> Endpoint<L> {
             Some(Request::In(i)) => {
                 let status = i.failed.unwrap_or(status);
                 let len = if status == Status::Ok { i.len } else { 0 };
+                if status == Status::Ok {
+                    self.meter(i.peer, Side::Theirs, How::Cooperative, len);
+                }
                 self.fetched(core, i.peer, i.req, status, len, i.then);
             }
             Some(Request::Out(out)) => {
@@ -175,7 +178,10 @@ impl<L: RmaLink> Endpoint<L> {
     /// The other side has taken its last piece: says so, if it took any.
     pub(super) fn coop_report(&mut self, name: u64) {
         let (peer, coop) = match self.requests.get_mut(name) {
-            Some(Request::Out(Out { peer, coop, .. })) => (*peer, coop.take()),
+            Some(Request::Out(Out { peer, coop, helped, .. })) => {
+                *helped = coop.is_some();
+                (*peer, coop.take())
+            }
             Some(Request::CoopHelp(_)) => match self.requests.remove(name) {
                 Some(Request::CoopHelp(CoopHelp { peer, coop, .. })) => (peer, Some(coop)),
                 _ => return,

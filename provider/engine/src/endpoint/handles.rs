@@ -22,7 +22,7 @@ use super::malformed::{Fields, Handled, Malformed, parse_segs};
 use super::request::{In, Invited, Out, Request, Serve};
 use crate::core::{Core, unmoved};
 use crate::proto::Memory;
-use link_api::{NoDirect, OpId, PeerId, PieceCounter, Refused, RmaLink, Way};
+use link_api::{How, NoDirect, OpId, PeerId, PieceCounter, Refused, RmaLink, Side, Way};
 
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
 /// little beside a copy.
@@ -255,6 +255,7 @@ impl<L: RmaLink> Endpoint<L> {
             Some(Request::In(_)) if !ok => self.send_cts(name, false),
             Some(Request::In(_)) => {
                 if let Some(Request::In(i)) = self.requests.remove(name) {
+                    self.meter(i.peer, Side::Theirs, How::Device, i.len);
                     self.fetched(core, i.peer, i.req, Status::Ok, i.len, i.then);
                 }
             }
@@ -350,7 +351,10 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let Some(Request::In(i)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
         let (status, len) = match i.failed.unwrap_or(status) {
-            Status::Ok => (Status::Ok, i.len),
+            Status::Ok => {
+                self.meter(peer, Side::Theirs, How::Device, i.len);
+                (Status::Ok, i.len)
+            }
             status @ (Status::Discarded | Status::BadKey) => (status, 0),
             _ => (Status::Io, 0),
         };

@@ -203,7 +203,9 @@ impl<L: RmaLink> Endpoint<L> {
     fn on_fin(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let name = head.tag.get();
         match self.requests.get_mut(name) {
-            Some(&mut Request::Out(Out { whole: true, peer: to, seq, len, done_as, .. })) if to == peer => {
+            Some(&mut Request::Out(Out { whole: true, peer: to, seq, len, done_as, .. }))
+                if to == peer && self.meter.is_none() =>
+            {
                 self.requests.end(name);
                 let err = crate::core::failure(Status::from_u16(head.aux.get()));
                 self.finish_posted(core, (peer, seq, false), &done_as, len, err);

@@ -11,6 +11,7 @@ mod header;
 mod incoming;
 mod inject;
 mod malformed;
+mod metered;
 mod onesided;
 mod peer;
 mod peers;
@@ -23,6 +24,7 @@ mod revoke;
 mod staged;
 mod staging;
 mod transfer;
+mod unhurried;
 
 use std::collections::VecDeque;
 
@@ -31,11 +33,12 @@ use crate::core::Core;
 use crate::hash::Map;
 use crate::pool::Pool;
 use crate::types::*;
-use link_api::{OpId, PeerId, RmaLink};
+use link_api::{Meter, OpId, PeerId, RmaLink};
 use peer::Peer;
 use request::Request;
 pub use staging::Leaving;
 use staging::Staging;
+use unhurried::Unhurried;
 
 #[derive(Debug)]
 pub(crate) struct Endpoint<L> {
@@ -72,8 +75,10 @@ pub(crate) struct Endpoint<L> {
     bytes_since_progress: usize,
     /// Injected messages that were only offered: their bytes, by request.
     kept: Map<u64, Vec<u8>>,
-    /// How many peers were told to pause.
-    paused_peers: u32,
+    /// What keeps progress from the short way beside lists of things to do.
+    unhurried: Unhurried,
+    /// Counts what is done, where that is asked for.
+    meter: Option<Box<dyn Meter>>,
     /// How many requests there may be before they are counted by peer.
     many: usize,
     /// Requests whose memory was taken back, and from which peer.
@@ -115,7 +120,8 @@ impl<L: RmaLink> Endpoint<L> {
             depth: quota::DEPTH,
             bytes_since_progress: 0,
             kept: Map::default(),
-            paused_peers: 0,
+            unhurried: Unhurried::default(),
+            meter: None,
             many: quota::MANY,
             revoked: Vec::new(),
             staging: Staging::new(),

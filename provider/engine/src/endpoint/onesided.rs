@@ -21,7 +21,7 @@ use super::request::Done;
 use crate::core::Core;
 use crate::proto::{Plan, Tried};
 use crate::types::*;
-use link_api::{Grant, PeerId, Region, RmaLink};
+use link_api::{Grant, How, PeerId, Region, RmaLink, Side};
 
 /// The place that an operation names, if the peer exposes it for that.
 fn place(memory: &Region, addr: u64, len: u64, write: bool) -> Option<Seg> {
@@ -72,6 +72,8 @@ impl<L: RmaLink> Endpoint<L> {
         if plan == Plan::InCall {
             self.peer(peer).helper.works();
         }
+        let how = if plan == Plan::OneSidedFrame { How::Eager } else { How::Direct };
+        self.meter(peer, Side::Ours, how, len);
         self.finish(core, done, len, None);
         Ok(())
     }

@@ -84,6 +84,8 @@ pub(crate) struct Peer {
     pub(super) promptness: Promptness,
     /// Its path is in the log.
     path_logged: bool,
+    /// Its messages are counted, so that none is too plain to be looked at.
+    metered: bool,
     /// It ended, or could not be reached, when that was last known; it may have come back since.
     pub(super) gone: Option<Gone>,
     /// It is tried to reach it, for the receives posted that name it.
@@ -96,7 +98,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// One of which nothing is known.
-    pub(super) fn new(path: &Path) -> Peer {
+    pub(super) fn new(path: &Path, metered: bool) -> Peer {
         Peer {
             src: ADDR_UNSPEC,
             limits: Limits::new(path),
@@ -117,6 +119,7 @@ impl Peer {
             puts_not: false,
             promptness: Promptness::default(),
             path_logged: false,
+            metered,
             gone: None,
             connecting: false,
             expected: false,
@@ -144,7 +147,7 @@ impl Peer {
 
     /// To be called after each change of what `plain_below` depends on.
     fn update_plain(&mut self) {
-        let clear = self.path_logged && !self.paused && self.backlog.is_empty();
+        let clear = self.path_logged && !self.metered && !self.paused && self.backlog.is_empty();
         self.plain_below = if clear { self.limits.eager.saturating_add(1) } else { 0 };
     }
 
@@ -188,6 +191,12 @@ impl Peer {
         let first = !std::mem::replace(&mut self.path_logged, true);
         self.update_plain();
         first
+    }
+
+    /// From now on its messages are counted.
+    pub(super) fn set_metered(&mut self) {
+        self.metered = true;
+        self.update_plain();
     }
 
     /// Another path leads to it, of which the log is yet to tell.

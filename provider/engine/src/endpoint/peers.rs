@@ -82,13 +82,17 @@ impl<L: RmaLink> Endpoint<L> {
     fn add_peers(&mut self, at: usize) {
         while self.peers.len() <= at {
             let path = self.link.path(PeerId(self.peers.len() as u32));
-            self.peers.push(Peer::new(&path));
+            self.peers.push(Peer::new(&path, self.meter.is_some()));
         }
     }
 
     /// Writes a line on the path to a peer, once there is one.
     pub(crate) fn log_path(&mut self, peer: PeerId) {
-        if !self.peer(peer).mark_path_logged() || !log::log_enabled!(log::Level::Info) {
+        let first = self.peer(peer).mark_path_logged();
+        if first {
+            self.meter_path(peer);
+        }
+        if !first || !log::log_enabled!(log::Level::Info) {
             return;
         }
         let limits = self.peer(peer).limits;
@@ -106,6 +110,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[cold]
     pub(super) fn closed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
         let err = Error::from(why);
+        self.meter_path(peer);
         let path = self.link.path(peer);
         let state = self.peer(peer);
         state.reset_channel(&path);
@@ -120,7 +125,7 @@ impl<L: RmaLink> Endpoint<L> {
         state.gone = Some(why);
         state.connecting = false;
         state.expected = false;
-        self.paused_peers -= u32::from(stopped);
+        self.unhurried.resume(stopped);
         log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
         self.with_backlog.retain(|p| *p != peer);
         let mut mine = self.requests.names(|r| r.peer() == peer);
@@ -171,7 +176,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.revoked.retain(|(_, p)| *p != peer);
             self.link.forget(peer);
             let path = self.link.path(peer);
-            *self.peer(peer) = Peer::new(&path);
+            *self.peer(peer) = Peer::new(&path, self.meter.is_some());
         }
     }
 

@@ -12,7 +12,7 @@ use crate::core::{Body, Core, Message, Payload, RecvOp, SHORT, Spans, Tally};
 use crate::matching::At;
 use crate::proto::{self, Plan, Reach, Role, choose};
 use crate::types::*;
-use link_api::{Frame, Grant, PeerId, PollFrame, RmaLink};
+use link_api::{Frame, Grant, How, PeerId, PollFrame, RmaLink, Side};
 
 /// Messages that are kept in one look.
 const BUDGET: usize = 32;
@@ -339,6 +339,7 @@ impl<L: RmaLink> Endpoint<L> {
         let grant = Grant::Request(offer.req.get());
         self.link.get(from, grant, &[seg], 0, &[target.1.span], 0, len).ok()?;
         self.peer(from).helper.works();
+        self.meter(from, Side::Theirs, How::Direct, len);
         self.fin(from, offer.req.get(), Status::Ok, len);
         self.arrived(core, target, head, flags, len);
         Some(())

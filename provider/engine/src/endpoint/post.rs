@@ -11,7 +11,7 @@ use super::request::{Done, Out, Request};
 use crate::core::{Core, Spans, Tally};
 use crate::proto::{self, Cut, Plan, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{PeerId, Refused, RmaLink};
+use link_api::{How, PeerId, Refused, RmaLink, Side};
 
 impl From<Refused> for Error {
     fn from(why: Refused) -> Error {
@@ -195,6 +195,7 @@ impl<L: RmaLink> Endpoint<L> {
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
         self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len)?;
         self.bytes_since_progress += len + MESSAGE_COST;
+        self.meter(peer, Side::Ours, How::Eager, len);
         self.finish(core, &done_as, len, None);
         Ok(())
     }
@@ -280,6 +281,7 @@ impl<L: RmaLink> Endpoint<L> {
         rma_head(&mut header, WireOp::Write, flags, op, &[], 0);
         self.link.send(peer, &header, op.iov, 0, len)?;
         self.sent_unacked(peer);
+        self.meter(peer, Side::Ours, How::Eager, len);
         Ok(())
     }
 

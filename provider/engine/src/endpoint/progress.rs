@@ -46,6 +46,9 @@ impl<L: RmaLink> Endpoint<L> {
             };
             loop {
                 let from = frame.from;
+                if self.meter.is_some() {
+                    self.meter_frame(&frame);
+                }
                 self.incoming(core, &frame);
                 self.link.release(frame);
                 n += 1;
@@ -71,7 +74,7 @@ impl<L: RmaLink> Endpoint<L> {
         // One question, since it is asked all the time.
         let waiting =
             self.with_backlog.len() | self.streams.len() | self.coop_queue.len() | self.revoked.len();
-        (waiting | self.invited.len() | self.paused_peers as usize) != 0
+        (waiting | self.invited.len() | self.unhurried.any()) != 0
     }
 
     /// Sends on what waits, and the like.
@@ -114,7 +117,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Whether paused peers are to go on.
     fn may_resume(&self, core: &Core) -> bool {
-        self.paused_peers > 0 && core.waiting <= core.waiting_most / 2
+        self.unhurried.has_paused() && core.waiting <= core.waiting_most / 2
     }
 
     /// Sends a frame that must not get lost: now, or as soon as there is room.

@@ -53,6 +53,8 @@ pub(super) struct Out {
     pub(super) asked: Option<(u64, usize)>,
     /// We and the peer copy it.
     pub(super) coop: Option<Box<Coop>>,
+    /// We have copied our part of it.
+    pub(super) helped: bool,
     pub(super) done_as: Done,
 }
 
@@ -70,6 +72,7 @@ impl Out {
             followed,
             asked: None,
             coop: None,
+            helped: false,
             done_as,
         }
     }

@@ -21,7 +21,7 @@ use super::request::{In, MatchedRecv, NO_REQUEST, Request, Then};
 use super::staging::{BUFFER, Landing, Source, TURN, Unread};
 use crate::core::Core;
 use crate::types::*;
-use link_api::{PeerId, Refused, RmaLink};
+use link_api::{How, PeerId, Refused, RmaLink, Side};
 
 impl<L: RmaLink> Endpoint<L> {
     /// A turn of a stream of a device's memory, bytes `done..want` of which are left to be sent: in frames of up to `most` as
@@ -199,6 +199,7 @@ impl<L: RmaLink> Endpoint<L> {
             Some(Request::In(i)) => {
                 // What did not fit was never asked for; the matched receive knows the message's length.
                 let status = i.failed.unwrap_or(Status::Ok);
+                self.meter(i.peer, Side::Theirs, How::Frames, i.len);
                 self.fetched(core, i.peer, i.req, status, i.len, i.then);
                 if self.peer(i.peer).gone.is_some() {
                     self.release(i.peer);

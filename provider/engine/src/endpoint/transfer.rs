@@ -14,7 +14,7 @@ use super::staging::{Source, TURN, Unread};
 use crate::core::{Core, Reached, Spans, unmoved};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Frame, Grant, NoDirect, PeerId, Refused, RmaLink};
+use link_api::{Fallback, Frame, Grant, How, NoDirect, PeerId, Refused, RmaLink, Side};
 
 /// Least bytes of a frame that a device copies: in shorter ones it is the start of a copy that takes long.
 const PIPELINED: usize = 256 << 10;
@@ -76,7 +76,10 @@ impl<L: RmaLink> Endpoint<L> {
                 Plan::InCall => {
                     let got = self.link.get(peer, Grant::Request(req), segs, 0, &iov, 0, want);
                     match self.moved(peer, got) {
-                        Some(Status::Ok) => return self.fetched(core, peer, req, Status::Ok, len, then),
+                        Some(Status::Ok) => {
+                            self.meter(peer, Side::Theirs, How::Direct, len);
+                            return self.fetched(core, peer, req, Status::Ok, len, then);
+                        }
                         Some(status) => return self.fetched(core, peer, req, status, 0, then),
                         None => (then, Tried::IN_CALL),
                     }
@@ -126,10 +129,14 @@ impl<L: RmaLink> Endpoint<L> {
             Err(NoDirect::Revoked) => return Some(Status::Discarded),
             Err(NoDirect::Never) => {
                 self.peer(peer).set_not_sync();
+                self.meter_fallback(peer, Fallback::Peer);
                 return None;
             }
             // This memory, perhaps: frames will tell.
-            Err(NoDirect::Memory) => return None,
+            Err(NoDirect::Memory) => {
+                self.meter_fallback(peer, Fallback::Memory);
+                return None;
+            }
         }
         Some(Status::Ok)
     }
@@ -220,6 +227,7 @@ impl<L: RmaLink> Endpoint<L> {
                     let put = self.link.put(peer, Grant::Request(req), segs, 0, &serve.iov, 0, len);
                     match self.moved(peer, put) {
                         Some(Status::Ok) => {
+                            self.meter(peer, Side::Theirs, How::Direct, len);
                             self.was_read(core, serve.cntrs);
                             return self.fin(peer, req, Status::Ok, len);
                         }

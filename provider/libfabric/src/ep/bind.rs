@@ -164,6 +164,9 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
     let (tx_always, rx_always) = (always(&setup.tx), always(&setup.rx));
     let mut engine = ep.shared.lock();
     let id = engine.ep_open(config);
+    if let Some(meter) = crate::report::meter() {
+        engine.ep_meter(id, meter);
+    }
     engine.ep_set_depth(id, ep.attrs.tx_size.max(4096));
     let rx = engine.ep_rx(id).ok_or(Errno::OTHER)?;
     if let Some(bytes) = setup.options.min_multi_recv() {

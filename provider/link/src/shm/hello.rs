@@ -14,11 +14,14 @@ use ipc::socket;
 use wire::Addr;
 use wire::channel::Packet;
 
+/// What the abstract names of endpoints' sockets begin with; the address and port follow.
+pub const ENDPOINT_NAMES: &str = "strait/";
+
 /// The unix socket name of an endpoint; `None` stands for every address.
 fn unix_name(ip: Option<IpAddr>, port: u16) -> String {
     match ip {
-        None => format!("strait/*:{port}"),
-        Some(ip) => format!("strait/{}", SocketAddr::new(ip, port)),
+        None => format!("{ENDPOINT_NAMES}*:{port}"),
+        Some(ip) => format!("{ENDPOINT_NAMES}{}", SocketAddr::new(ip, port)),
     }
 }
 

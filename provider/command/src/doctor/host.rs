@@ -1,0 +1,231 @@
+//! The host: what processes may do to each other here, limits, devices.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::finding::{Finding, Level};
+use crate::os;
+
+/// Descriptors that a job's process is likely to need.
+const FEW_FILES: u64 = 1024;
+
+/// What is set that libfabric and Strait listen to.
+pub fn settings() -> Vec<Finding> {
+    const AREA: &str = "settings";
+    let mut findings: Vec<Finding> = crate::info::wrong_parameters()
+        .into_iter()
+        .map(|line| Finding::new(AREA, Level::Problem, line).means("what was asked for does not hold"))
+        .collect();
+    let path = std::env::var_os("FI_PROVIDER_PATH").unwrap_or_default();
+    let names_it = |dir: &Path| dir.join(crate::info::FILE).exists() || dir.ends_with(crate::info::FILE);
+    let text = path.to_string_lossy().into_owned();
+    if !text.is_empty() && !text.split([':', '@', '+']).any(|dir| names_it(Path::new(dir))) {
+        findings.push(
+            Finding::new(
+                AREA,
+                Level::Problem,
+                format!("FI_PROVIDER_PATH={text} has no {}", crate::info::FILE),
+            )
+            .means("libfabric looks nowhere else, and passes Strait over in silence")
+            .cure("name the directory of the provider, or unset it"),
+        );
+    }
+    let filter = std::env::var("FI_PROVIDER").unwrap_or_default();
+    if crate::info::filtered_out(&filter) {
+        findings.push(
+            Finding::new(AREA, Level::Problem, format!("FI_PROVIDER={filter} keeps strait out"))
+                .cure("unset it, or FI_PROVIDER=strait"),
+        );
+    }
+    let set = crate::info::environment();
+    let listed = set.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
+    findings.push(Finding::ok(AREA, if set.is_empty() { "none".into() } else { listed }));
+    findings
+}
+
+/// What processes may do to each other, and limits.
+pub fn host() -> Vec<Finding> {
+    const AREA: &str = "host";
+    let mut findings = vec![cma(AREA)];
+    findings.push(match os::memfd_works() {
+        Ok(()) => Finding::ok(AREA, "memfd_create(2) works: rings are in memory of their own"),
+        Err(error) => Finding::new(AREA, Level::Problem, format!("memfd_create(2) does not work: {error}"))
+            .means("no endpoint can be opened")
+            .cure("Linux 4.14 or later, and a seccomp profile that allows it"),
+    });
+    findings.push(files(AREA));
+    let locked = match os::limit(libc::RLIMIT_MEMLOCK) {
+        Some((Some(soft), _)) => link::usage::bytes_text(soft),
+        _ => "unlimited".into(),
+    };
+    findings.push(Finding::ok(AREA, format!("locked memory {locked}: Strait locks none; network cards do")));
+    findings.push(dev_shm(AREA));
+    findings.extend(containers(AREA));
+    findings.push(users(AREA));
+    findings
+}
+
+fn files(area: &'static str) -> Finding {
+    let Some((soft, hard)) = os::limit(libc::RLIMIT_NOFILE) else {
+        return Finding::ok(area, "open files: not told");
+    };
+    let text = |n: Option<u64>| n.map_or("unlimited".into(), |n| n.to_string());
+    let line = format!("open files {} (at most {})", text(soft), text(hard));
+    match soft {
+        Some(n) if n < FEW_FILES => Finding::new(area, Level::Note, line)
+            .means("each peer takes up to 4 descriptors; a job of many processes has too few")
+            .cure(format!("ulimit -n {}", hard.map_or(1 << 16, |hard| hard.min(1 << 16)))),
+        _ => Finding::ok(area, line),
+    }
+}
+
+fn dev_shm(area: &'static str) -> Finding {
+    match os::space("/dev/shm") {
+        Some((free, all)) => {
+            let (free, all) = (link::usage::bytes_text(free), link::usage::bytes_text(all));
+            Finding::ok(
+                area,
+                format!("/dev/shm {free} of {all} free: Strait takes none; MPI libraries and UCX do"),
+            )
+        }
+        None => Finding::new(area, Level::Note, "/dev/shm is not there")
+            .means("Strait takes none; MPI libraries' own shared memory does not work"),
+    }
+}
+
+/// Really reads the memory of a process: that of this one, by a child, as a peer that is no parent of it would.
+fn cma(area: &'static str) -> Finding {
+    let outcome = try_cma();
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let scope = scope.trim();
+    let yama = if scope.is_empty() { "no Yama".into() } else { format!("yama ptrace_scope {scope}") };
+    let Err(why) = outcome else {
+        return Finding::ok(area, format!("process_vm_readv(2) between processes works (tried; {yama})"));
+    };
+    let mut cures = Vec::new();
+    if !matches!(scope, "" | "0") {
+        cures.push("sysctl kernel.yama.ptrace_scope=0, or CAP_SYS_PTRACE for the processes".to_owned());
+    }
+    if !crate::info::containers().is_empty() {
+        cures.push("in a container: --cap-add=SYS_PTRACE, or a seccomp profile that allows process_vm_readv and process_vm_writev".into());
+    }
+    if cures.is_empty() {
+        cures.push("ask what forbids it: a security module, or a seccomp filter".into());
+    }
+    Finding::new(
+        area,
+        Level::Problem,
+        format!("process_vm_readv(2) between processes fails: {why} (tried; {yama})"),
+    )
+    .means("large messages go through the ring in frames, at about half the speed")
+    .cure(cures.join("\n"))
+}
+
+fn try_cma() -> Result<(), String> {
+    let secret: Box<[u8; 16]> = Box::new(*b"strait-doctor-16");
+    let address = format!("{}", secret.as_ptr().expose_provenance());
+    let exe = std::env::current_exe().map_err(|e| e.to_string())?;
+    let pid = std::process::id().to_string();
+    let output = Command::new(exe).args(["cma-probe", &pid, &address]).output().map_err(|e| e.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let wanted = String::from_utf8_lossy(&secret[..]).into_owned();
+    match text.strip_prefix("read ") {
+        Some(read) if read == wanted => Ok(()),
+        _ if text.is_empty() => Err("the process that was to try it did not answer".into()),
+        _ => Err(text),
+    }
+}
+
+/// The process that tries: reads 16 bytes of another one and prints them.
+pub fn probe(pid: i32, address: usize) -> String {
+    match os::read_process(pid, address) {
+        Ok(bytes) => format!("read {}\n", String::from_utf8_lossy(&bytes)),
+        Err(error) => format!("{error}\n"),
+    }
+}
+
+fn containers(area: &'static str) -> Vec<Finding> {
+    let mut signs = crate::info::containers();
+    for name in ["pid", "user", "net", "ipc"] {
+        let [own, first] = ["self", "1"].map(|p| std::fs::read_link(format!("/proc/{p}/ns/{name}")).ok());
+        if own.is_some() && first.is_some() && own != first {
+            signs.push(format!("the {name} namespace is not that of process 1"));
+        }
+    }
+    if signs.is_empty() {
+        return vec![Finding::ok(area, "no sign of a container")];
+    }
+    vec![
+        Finding::new(area, Level::Note, format!("container: {}", signs.join("; ")))
+            .means(
+                "peers in other network namespaces are not found; those in other pid namespaces are reached by frames alone",
+            )
+            .cure("one container for all processes of a job on the host, or --network=host and --pid=host"),
+    ]
+}
+
+fn users(area: &'static str) -> Finding {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    if map.split_whitespace().next().is_some() {
+        return Finding::ok(area, "peers of this user are told from those of others");
+    }
+    Finding::new(area, Level::Note, "a user namespace without a mapping: users look alike")
+        .means("a peer's process must be one that this process may signal, and Linux 6.5 or later")
+        .cure("unshare --map-current-user")
+}
+
+/// GPUs and network cards.
+pub fn devices() -> Vec<Finding> {
+    const AREA: &str = "devices";
+    let mut findings = Vec::new();
+    for (kind, ok, text) in crate::info::device_memory() {
+        let has_node = match kind {
+            "cuda" => Path::new("/dev/nvidiactl").exists(),
+            "rocr" => Path::new("/dev/kfd").exists(),
+            _ => Path::new("/dev/dri").exists(),
+        };
+        findings.push(match (ok, has_node) {
+            (true, _) => Finding::ok(AREA, format!("{kind}: {text}")),
+            // A driver that is there and does not start, or a device without its library.
+            (false, true) if kind != "level zero" => Finding::new(AREA, Level::Note, format!("{kind}: {text}"))
+                .means("messages in its memory fail, or are staged by the program")
+                .cure("the driver's libraries of the same release as its kernel module; in a container, those of the host"),
+            _ => Finding::ok(AREA, format!("{kind}: {text}")),
+        });
+    }
+    let cards: Vec<String> = std::fs::read_dir("/sys/class/infiniband")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    findings.push(match cards.is_empty() {
+        true => Finding::ok(AREA, "RDMA: no device in /sys/class/infiniband"),
+        false => Finding::ok(
+            AREA,
+            format!("RDMA: {}; Strait uses none, other providers reach other hosts by it", cards.join(", ")),
+        ),
+    });
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_not_there_is_told() {
+        let told = probe(std::process::id() as i32, 16);
+        assert!(!told.starts_with("read") && told.len() > 1, "{told}");
+        let bytes = *b"0123456789abcdef";
+        let told = probe(std::process::id() as i32, bytes.as_ptr().expose_provenance());
+        assert!(told == "read 0123456789abcdef\n" || told.contains("permitted"), "{told}");
+    }
+
+    #[test]
+    fn each_finding_of_the_host_that_is_not_well_has_a_consequence() {
+        for finding in host().into_iter().chain(devices()) {
+            assert!(finding.level == Level::Ok || finding.means.is_some(), "{finding:?}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! `strait doctor` and `strait top` as people use them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn strait(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
+    command.args(args);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("FI_") && name != "FI_PROVIDER_PATH" {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn json(command: &mut Command) -> (Output, Value) {
+    let output = command.output().unwrap();
+    let value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}{}", text(&output.stdout), text(&output.stderr)));
+    (output, value)
+}
+
+/// The findings of one area that are of one level.
+fn findings<'a>(value: &'a Value, area: &str, level: &str) -> Vec<&'a Value> {
+    let all = value["findings"].as_array().unwrap();
+    all.iter().filter(|f| f["area"] == area && f["level"] == level).collect()
+}
+
+/// An empty directory of one test's own.
+fn scratch(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+#[test]
+fn the_exit_status_is_whether_there_is_a_problem() {
+    let (output, value) = json(&mut strait(&["doctor", "--json"]));
+    let all = value["findings"].as_array().unwrap();
+    let problems = all.iter().filter(|f| f["level"] == "problem").count();
+    assert_eq!(value["ok"], problems == 0);
+    assert_eq!(output.status.code(), Some(if problems == 0 { 0 } else { 1 }), "{value}");
+    for area in ["installed", "settings", "host", "devices"] {
+        assert!(all.iter().any(|f| f["area"] == area), "{area}: {value}");
+    }
+    // Each is of use: it says what follows, or what to do.
+    for finding in all.iter().filter(|f| f["level"] != "ok") {
+        assert!(finding["means"].is_string() || finding["cure"].is_string(), "{finding}");
+    }
+    let words = text(&strait(&["doctor"]).output().unwrap().stdout);
+    assert!(words.contains("\nhost\n") && words.contains("process_vm_readv(2) between processes"), "{words}");
+}
+
+#[test]
+fn settings_that_do_not_hold_are_problems() {
+    for (name, value, word) in [
+        ("FI_PROVIDER_PATH", "/nonexistent", "FI_PROVIDER_PATH=/nonexistent has no libstrait-fi.so"),
+        ("FI_PROVIDER", "shm", "FI_PROVIDER=shm keeps strait out"),
+        ("FI_PROVIDER", "^strait", "FI_PROVIDER=^strait keeps strait out"),
+        ("FI_STRAIT_RING_SIZE", "abc", "FI_STRAIT_RING_SIZE=abc is not understood"),
+        ("FI_STRAIT_REPROT", "1", "is FI_STRAIT_REPORT meant?"),
+    ] {
+        let (output, found) = json(strait(&["doctor", "--json"]).env(name, value));
+        assert_eq!(output.status.code(), Some(1), "{name}={value}");
+        let problems = findings(&found, "settings", "problem");
+        assert!(problems.iter().any(|f| f["text"].as_str().unwrap().contains(word)), "{word}: {problems:?}");
+    }
+    let (_, found) = json(strait(&["doctor", "--json"]).env("FI_PROVIDER", "strait"));
+    assert_eq!(findings(&found, "settings", "problem"), Vec::<&Value>::new());
+}
+
+#[test]
+fn libraries_are_found_by_their_names_and_told_apart_by_what_is_in_them() {
+    let dir = scratch("doctor-libraries");
+    for (name, contents) in [
+        ("libmpi.so.40", "..Open MPI v5.0.3, .. mca_mtl_ofi_component"),
+        ("libmpi.so.12", "MPICH Version:  MPIDI_OFI_x"),
+        ("libmpich.so.3", "nothing of note"),
+        ("libmpi.so", "Open MPI v9"),
+        ("libuct.so.0", "no library at all"),
+        ("libfabric.so.1", "no library at all"),
+    ] {
+        std::fs::write(dir.join(name), contents).unwrap();
+    }
+    let mut command = strait(&["doctor", "--json"]);
+    let (_, found) = json(command.env("LD_LIBRARY_PATH", &dir));
+    let of = |area: &str, file: &str| -> Value {
+        let all = found["findings"].as_array().unwrap().iter();
+        let path = dir.join(file).canonicalize().unwrap().display().to_string();
+        let about = |f: &&Value| f["area"] == area && f["text"].as_str().unwrap().contains(&path);
+        // The name of one file may begin that of another.
+        all.filter(about).min_by_key(|f| f["text"].as_str().unwrap().len()).cloned().unwrap_or_default()
+    };
+    let open = of("MPI", "libmpi.so.40");
+    assert!(open["text"].as_str().unwrap().starts_with("Open MPI 5.0.3 in "), "{open}");
+    assert!(open["cure"].as_str().unwrap().contains("--mca mtl ofi"), "{open}");
+    let mpich = of("MPI", "libmpi.so.12");
+    assert!(mpich["cure"].as_str().unwrap().contains("MPIR_CVAR_CH4_NETMOD=ofi"), "{mpich}");
+    assert_eq!(of("MPI", "libmpich.so.3")["level"], "note");
+    let ucx = of("UCX", "libuct.so.0");
+    assert_eq!(ucx["level"], "note", "{ucx}");
+    assert!(!ucx["means"].as_str().unwrap().is_empty());
+    let broken = &findings(&found, "libfabric", "note");
+    assert!(broken.iter().any(|f| f["text"].as_str().unwrap().contains("cannot be loaded")), "{broken:?}");
+}
+
+#[test]
+fn wrong_usage_is_told_as_such() {
+    for args in [&["doctor", "--nonsense"][..], &["doctor", "--"], &["top", "--delay", "x"], &["top", "x"]] {
+        let output = strait(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_program_that_does_not_use_strait_is_told_why() {
+    let run = |program: &[&str]| {
+        let mut command = strait(&["doctor", "--"]);
+        command.args(program).output().unwrap()
+    };
+    let output = run(&["sh", "-c", "echo out; test -n \"$FI_STRAIT_REPORT\""]);
+    let errors = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(1), "out\n"));
+    assert!(
+        errors.contains("no, strait carried nothing") && errors.contains("FI_PROVIDER is not set"),
+        "{errors}"
+    );
+    assert!(errors.contains("exit status: 0"), "{errors}");
+    let output = run(&["sh", "-c", "exit 7"]);
+    assert!(text(&output.stderr).contains("exit status: 7") && output.status.code() == Some(1));
+    let output = run(&["/nonexistent/program"]);
+    let errors = text(&output.stderr);
+    assert!(errors.contains("/nonexistent/program cannot be run") && errors.lines().count() == 1, "{errors}");
+    let (_, value) = json(strait(&["doctor", "--json", "--", "true"]).env("FI_PROVIDER", "shm"));
+    assert_eq!((&value["used"], &value["loaded"]), (&Value::from(false), &Value::from(0)));
+    let reasons = value["reasons"].to_string();
+    assert!(reasons.contains("FI_PROVIDER=shm keeps it out"), "{reasons}");
+}
+
+/// `strait perf` over strait, run by the doctor, if that is offered here.
+#[test]
+fn a_program_that_uses_strait_is_told_what_went_which_way() {
+    let offered = strait(&["info"]).output().unwrap().status.success();
+    if !offered {
+        eprintln!("skipped: provider strait is not offered here; set FI_PROVIDER_PATH");
+        return;
+    }
+    let exe = env!("CARGO_BIN_EXE_strait");
+    let perf = |cma: &str| {
+        let mut command = strait(&["doctor", "--json", "--", exe, "perf", "--providers", "strait"]);
+        command.args(["--tests", "lat", "--sizes", "8,1M", "--reps", "1", "--time", "0.005", "--quiet"]);
+        command.args(["--csv", "/dev/null"]).env("FI_STRAIT_CMA", cma);
+        let output = command.output().unwrap();
+        let out = text(&output.stdout);
+        // What the program prints comes first.
+        let value: Value = serde_json::from_str(&out[out.find("\n{").unwrap()..]).unwrap();
+        assert_eq!(value["used"], true, "{value}");
+        value
+    };
+    let ways = |value: &Value| {
+        let all = value["ways"].as_array().unwrap().iter();
+        all.map(|w| w["way"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let with = perf("yes");
+    assert!(ways(&with).contains(&"ring".into()), "{with}");
+    assert_eq!(with["out"]["messages"], with["in"]["messages"], "{with}");
+    let without = perf("no");
+    assert!(ways(&without).contains(&"frames".into()), "{without}");
+    assert!(without["fell_back"].to_string().contains("switched off"), "{without}");
+}
+
+#[test]
+fn top_lists_what_listens() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+    let name = format!("strait/127.0.0.1:{}", std::process::id() % 60_000 + 1);
+    let address = SocketAddr::from_abstract_name(&name).unwrap();
+    let _listener = UnixListener::bind_addr(&address).unwrap();
+    let (output, value) = json(&mut strait(&["top", "--once", "--json"]));
+    assert!(output.status.success());
+    let own = std::process::id();
+    let process = value.as_array().unwrap().iter().find(|p| p["pid"] == own);
+    let process = process.unwrap_or_else(|| panic!("{own} is not in {value}"));
+    assert_eq!(process["endpoints"][0]["address"], name["strait/".len()..]);
+    assert_eq!((&process["counted"], &process["carried"]), (&Value::from(false), &Value::Null));
+    let words = text(&strait(&["top", "--once"]).output().unwrap().stdout);
+    assert!(words.contains(&name["strait/".len()..]) && words.contains("FI_STRAIT_REPORT=1"), "{words}");
+}

@@ -1,0 +1,109 @@
+//! Counting what an endpoint does, where that is asked for.
+//!
+//! It costs the short ways nothing: it is in the one question that progress asks before it takes one, and a peer
+//! whose messages are counted takes none for plain ([`Peer::takes_plain`]). So the short ways are not taken, and what is on
+//! the general ones asks whether there is a meter.
+//!
+//! [`Peer::takes_plain`]: super::peer::Peer::takes_plain
+
+use hmem::total;
+use wire::{Aux, Flags, Head, Op as WireOp, RmaSeg};
+
+use super::Endpoint;
+use super::handles::on_device;
+use super::malformed::parse_rma;
+use super::request::{Followed, Out};
+use crate::types::What;
+use link_api::{Fallback, Frame, How, Meter, PeerId, RmaLink, Side};
+
+impl<L: RmaLink> Endpoint<L> {
+    pub(crate) fn set_meter(&mut self, meter: Box<dyn Meter>) {
+        self.meter = Some(meter);
+        self.unhurried.set_metered();
+        self.peers.iter_mut().for_each(super::peer::Peer::set_metered);
+    }
+
+    /// An operation is done.
+    #[inline(always)]
+    pub(super) fn meter(&mut self, peer: PeerId, side: Side, how: How, bytes: usize) {
+        if self.meter.is_some() {
+            self.meter_now(peer, side, how, bytes);
+        }
+    }
+
+    #[cold]
+    fn meter_now(&mut self, peer: PeerId, side: Side, how: How, bytes: usize) {
+        let addr = self.link.peer_addr(peer);
+        let count = |m: &mut Box<dyn Meter>| m.count(&addr, side, how, bytes);
+        if !self.meter.as_mut().is_none_or(count) {
+            self.meter_path(peer);
+            self.meter.as_mut().map(count);
+        }
+    }
+
+    /// Tells the meter what the way to a peer is by now.
+    #[cold]
+    pub(super) fn meter_path(&mut self, peer: PeerId) {
+        if let Some(meter) = &mut self.meter {
+            let words = self.link.describe(peer);
+            meter.path(&self.link.peer_addr(peer), self.link.path(peer).link, words);
+        }
+    }
+
+    /// Bytes go by frames that should not.
+    #[cold]
+    pub(super) fn meter_fallback(&mut self, peer: PeerId, why: Fallback) {
+        self.meter_path(peer);
+        if let Some(meter) = &mut self.meter {
+            meter.fell_back(&self.link.peer_addr(peer), why);
+        }
+    }
+
+    /// A frame has come: what it carries itself is counted. The rest is when it is here.
+    #[cold]
+    pub(super) fn meter_frame(&mut self, frame: &Frame) {
+        let Some(bytes) = self.link.peek::<{ Head::LEN }>(frame) else { return };
+        let head: Head = zerocopy::transmute!(bytes);
+        let acked = head.flags().is_some_and(|flags| flags.contains(Flags::ACK));
+        let places = match head.op() {
+            Some(WireOp::Eager) => {
+                if acked {
+                    size_of::<u64>()
+                } else {
+                    0
+                }
+            }
+            Some(WireOp::Write) => {
+                parse_rma(head.aux.get()).map_or(0, |aux| aux.rma.into()) * size_of::<RmaSeg>()
+            }
+            Some(WireOp::Atomic) => {
+                Aux::parse_atomic(head.aux.get()).map_or(0, |aux| aux.rma.into()) * size_of::<RmaSeg>()
+            }
+            _ => return,
+        };
+        // The peer chooses both lengths.
+        let bytes = frame.len.saturating_sub(Head::LEN + places);
+        self.meter_now(frame.from, Side::Theirs, How::Eager, bytes);
+    }
+
+    /// An operation that was started here, and that the peer has answered.
+    #[cold]
+    pub(super) fn meter_out(&mut self, out: &Out) {
+        // A short read is answered in one frame.
+        let in_one = out.done_as.what.contains(What::READ) && !out.large && out.done > 0;
+        let how = if in_one {
+            How::Eager
+        } else if out.helped || out.coop.is_some() {
+            How::Cooperative
+        } else if out.done_as.what.contains(What::ATOMIC) || (total(&out.iov) == 0 && out.len > 0) {
+            How::Eager
+        } else if out.done > 0 || out.followed != Followed::No {
+            How::Frames
+        } else if out.asked.is_some() || on_device(&out.iov) {
+            How::Device
+        } else {
+            How::Direct
+        };
+        self.meter_now(out.peer, Side::Ours, how, out.len);
+    }
+}

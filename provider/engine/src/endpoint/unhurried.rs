@@ -1,0 +1,39 @@
+//! Why progress is more than to take in frames, apart from lists of things to do.
+
+/// Peers that were told to pause, and whether messages are counted: in one word, since progress asks after it all the time.
+#[derive(Debug, Default)]
+pub(super) struct Unhurried(usize);
+
+impl Unhurried {
+    const METERED: usize = 1;
+    const PAUSED: usize = 2;
+
+    /// Not 0: there is something.
+    #[inline(always)]
+    pub(super) fn any(&self) -> usize {
+        self.0
+    }
+
+    pub(super) fn set_metered(&mut self) {
+        self.0 |= Self::METERED;
+    }
+
+    pub(super) fn has_paused(&self) -> bool {
+        self.0 >= Self::PAUSED
+    }
+
+    pub(super) fn pause(&mut self) {
+        self.0 += Self::PAUSED;
+    }
+
+    /// One peer fewer is paused, if this one was.
+    pub(super) fn resume(&mut self, was: bool) {
+        if was {
+            self.0 = self.0.saturating_sub(Self::PAUSED);
+        }
+    }
+
+    pub(super) fn resume_all(&mut self) {
+        self.0 &= Self::METERED;
+    }
+}

@@ -1,0 +1,37 @@
+//! `FI_STRAIT_REPORT`: what is said at the end of the process of what its endpoints have carried.
+
+use std::ffi::CString;
+use std::sync::{Arc, OnceLock};
+
+use engine::link_api::Meter;
+use libfabric_sys as fi;
+use link::usage::{Place, Unclear, Usage};
+
+static USAGE: OnceLock<Arc<Usage>> = OnceLock::new();
+
+/// Declares FI_STRAIT_REPORT and reads it; where it asks for a report, one is made when the process exits.
+///
+/// # Safety
+/// `provider` is the structure that fi_prov_ini is about to return, with its name set.
+pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
+    let help = CString::new(settings::REPORT.description()).unwrap_or_default();
+    // SAFETY: the caller's promise; the name is defined here alone.
+    let Some(asked) = (unsafe { core.param_string(provider, c"report", &help) }) else { return };
+    let asked = asked.to_string_lossy();
+    let (name, takes) = (settings::REPORT.variable(), settings::REPORT.kind);
+    match Place::parse(&asked) {
+        Ok(None) => {}
+        Ok(Some(place)) => match Usage::told_at_exit(place, "libfabric") {
+            Some(usage) => drop(USAGE.set(usage)),
+            None => log::warn!("{name}: nothing is reported: atexit(3) has no room"),
+        },
+        Err(Unclear) => {
+            log::warn!("{name}={asked} is not understood, and nothing is reported; it takes {takes}");
+        }
+    }
+}
+
+/// What counts for one endpoint more, where a report is asked for.
+pub(crate) fn meter() -> Option<Box<dyn Meter>> {
+    USAGE.get().map(Usage::meter)
+}

@@ -1,0 +1,34 @@
+//! What is counted, and under which names.
+
+use link_api::How;
+
+/// Rows of sums: the ways through shared memory, and one for all other links.
+pub const ROWS: usize = How::ALL.len() + 1;
+/// Who began an operation: this side, or the peer.
+pub const SIDES: usize = 2;
+/// What to call a row.
+pub fn row_name(row: usize) -> &'static str {
+    match How::ALL.get(row) {
+        Some(How::Eager) => "ring",
+        Some(How::Direct) => "direct copy",
+        Some(How::Cooperative) => "cooperative copy",
+        Some(How::Device) => "device copy",
+        Some(How::Frames) => "frames",
+        Some(How::Mapped) => "mapped memory",
+        None => "network",
+    }
+}
+
+/// How many, and how much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub messages: u64,
+    pub bytes: u64,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.messages = self.messages.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
