@@ -51,6 +51,9 @@ impl<T> Slab<T> {
     pub(crate) fn remove(&mut self, at: usize) -> Option<T> {
         self.0.get_mut(at)?.take()
     }
+    pub(crate) fn take_any(&mut self) -> Option<T> {
+        self.0.iter_mut().find_map(Option::take)
+    }
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().flatten()
     }

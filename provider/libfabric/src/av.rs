@@ -171,7 +171,7 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // SAFETY: the application passes an open vector and does not use it during the call.
         let av = unsafe { obj::<AvFid, _>(fid)? };
         av.refs.none()?;
-        av.shared.lock().av_close(av.id)?;
+        av.shared.close_in(None, |engine| engine.av_close(av.id))?;
         av.shared.children.dec();
         // SAFETY: as above, and no endpoint refers to it.
         drop(unsafe { reclaim(av) });

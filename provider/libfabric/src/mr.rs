@@ -282,7 +282,7 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     guard(|| {
         // SAFETY: the application passes an open registration and does not use it during the call.
         let mr = unsafe { obj::<MrFid, _>(fid)? };
-        mr.shared.lock().mr_close(mr.id)?;
+        mr.shared.take_back(|engine| engine.mr_close(mr.id))?;
         mr.shared.children.dec();
         // SAFETY: as above.
         drop(unsafe { reclaim(mr) });

@@ -28,7 +28,8 @@
 //!
 //! A guard that goes while its thread panics poisons the domain: the engine may be in any state. Later calls
 //! of [`Runtime::enter`] fail with [`Error::Poisoned`], those of [`Runtime::lock`] unwind without a
-//! message. Sleepers are woken and the progress thread ends. To catch what unwinds before it leaves the
+//! message. Sleepers are woken and the progress thread ends. [`Runtime::take_back`] and [`Runtime::close_in`] close what is
+//! in the domain all the same: its links end, and nothing else of the engine is looked at. To catch what unwinds before it leaves the
 //! library is the door's, with [`catch`] or with `catch_unwind` and [`caught`].
 
 mod domain;

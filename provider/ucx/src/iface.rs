@@ -70,7 +70,7 @@ pub(crate) struct Iface {
     /// Where bytes rest between a peer's memory and a callback.
     pub(crate) bounce: Vec<u8>,
     /// On the boards of peers whose memory may be taken back.
-    pub(crate) readers: Readers,
+    pub(crate) readers: Readers<PeerId>,
 }
 
 /// UCX's worker serializes all calls, and interfaces belong to one.
@@ -389,7 +389,15 @@ impl Iface {
         if !named && !self.link.is_connected(peer) {
             self.remote.forget(peer);
             self.link.forget(peer);
+            self.end_readers(peer);
         }
+    }
+
+    /// Memory of a peer is accessed no more.
+    pub(crate) fn end_readers(&mut self, peer: PeerId) {
+        // SAFETY: an interface's domain outlives it.
+        let md = unsafe { &*self.md };
+        self.readers.ended(peer, &md.regions.windows);
     }
 
     /// Forgets what an endpoint has under way; the completions.

@@ -101,7 +101,7 @@ impl Endpoint {
         // Sleepers let go of the link's descriptor before the engine closes it.
         self.setup().sleep_no_more();
         if let Some(live) = self.live.get() {
-            match self.shared.lock().ep_close(live.ep) {
+            match self.shared.take_back(|engine| engine.ep_close(live.ep)) {
                 // It was closed before.
                 Err(engine::Error::NotFound) => {}
                 other => other?,

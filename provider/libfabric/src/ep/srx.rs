@@ -83,7 +83,7 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // SAFETY: fi_close(3): a live fid.
         let srx = unsafe { obj::<SrxFid, _>(fid) }?;
         srx.refs.none()?;
-        srx.shared.lock().srx_close(srx.id)?;
+        srx.shared.close_in(None, |engine| engine.srx_close(srx.id))?;
         srx.shared.children.dec();
         // SAFETY: nobody uses it from now on. The pointer the application holds is the one it was
         // published as.
