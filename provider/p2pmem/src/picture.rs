@@ -1,0 +1,1 @@
+//! The topology for people: a table, and a picture.
