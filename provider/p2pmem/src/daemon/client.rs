@@ -186,6 +186,21 @@ impl Connection {
         Ok(self.revoked.pop_front())
     }
 
+    /// Whether that buffer was revoked. Notices of others stay for [`Connection::revoked`].
+    pub fn is_revoked(&mut self, handle: u64) -> Result<bool, Error> {
+        if let Some(notice) = self.revoked()? {
+            self.revoked.push_front(notice);
+        }
+        while socket::wait(&self.sock, 0) {
+            match self.receive()? {
+                (Answer::Revoked { handle, why }, _) => self.revoked.push_back((handle, why)),
+                _ => return Err(nonsense()),
+            }
+        }
+        let at = self.revoked.iter().position(|(of, _)| *of == handle);
+        Ok(at.is_some_and(|at| self.revoked.remove(at).is_some()))
+    }
+
     fn ask(&mut self, ask: &Ask) -> Result<(), Error> {
         socket::send(&self.sock, &ask.to_bytes()).map_err(os)
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ipc::credentials::{Cred, User};
 use ipc::{Poller, rights, socket};
@@ -22,6 +22,9 @@ const MOST_OF_USER: usize = 512;
 const MOST_BUFFERS: usize = 4096;
 /// Messages of a connection that are handled before others get their turn.
 const BURST: usize = 16;
+
+/// How often a busy daemon looks whether devices are gone.
+const CHECK: Duration = Duration::from_secs(1);
 
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
@@ -49,6 +52,8 @@ pub struct Server {
     peers: HashMap<u64, Peer>,
     tokens: HashMap<Token, (u64, u64)>,
     next: u64,
+    /// When it was last seen whether devices are gone.
+    checked: Instant,
 }
 
 impl std::fmt::Debug for Server {
@@ -75,7 +80,17 @@ impl Server {
         poller.add(&woken, WAKE).map_err(os)?;
         let notices = Notices { list: Arc::default(), wake: Arc::new(wake.into()) };
         let (peers, tokens) = (HashMap::new(), HashMap::new());
-        Ok(Server { listener, poller, woken, notices, orchestrator, peers, tokens, next: 2 })
+        Ok(Server {
+            listener,
+            poller,
+            woken,
+            notices,
+            orchestrator,
+            peers,
+            tokens,
+            next: 2,
+            checked: Instant::now(),
+        })
     }
 
     /// Serves until `stop`, which is looked at at least once a second.
@@ -94,8 +109,9 @@ impl Server {
     pub fn turn(&mut self, most: Duration) {
         socket::wait(&self.poller.fd(), most.as_millis().min(60_000) as i32);
         let ready = self.poller.ready::<64>();
-        if ready.is_empty() {
+        if ready.is_empty() || self.checked.elapsed() > CHECK {
             self.orchestrator.check();
+            self.checked = Instant::now();
         }
         for token in ready.tokens().collect::<Vec<_>>() {
             match token {
