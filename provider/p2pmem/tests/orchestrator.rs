@@ -417,3 +417,19 @@ proptest! {
         prop_assert!(all.publishers().iter().all(|p| p.available == p.size && p.buffers == 0));
     }
 }
+
+#[path = "../examples/nearest.rs"]
+mod nearest;
+
+#[test]
+fn the_example_gets_memory_from_the_closest_publisher() {
+    let sysfs = Sysfs::new(SWITCHES);
+    let run = |devices: &[&str]| {
+        let devices: Vec<String> = devices.iter().map(|d| (*d).to_owned()).collect();
+        nearest::run(&sysfs.0, 5000, &devices)
+    };
+    let near = run(&["mlx5_0"]).unwrap();
+    assert_eq!(near, "8192 bytes of 0000:03:00.0; 0000:04:00.0: distance 4, turns round at 0000:01:00.0");
+    assert_eq!(run(&["eth0"]).unwrap(), "8192 bytes of host; 0000:08:00.0: distance 0, host memory");
+    assert!(run(&["mlx5_9"]).unwrap_err().to_string().contains("strait topo"));
+}
