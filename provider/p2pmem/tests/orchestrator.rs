@@ -418,6 +418,63 @@ proptest! {
     }
 }
 
+/// Windows are a kind of memory of `hmem`'s: found, copied with a guard, refused once they are gone.
+#[test]
+fn doors_take_windows_and_survive_their_device() {
+    use hmem::Kind as Memory;
+    let sysfs = Sysfs::new(SWITCHES);
+    let all = Orchestrator::of_host(&sysfs.0, Rules::default(), 0).unwrap();
+    p2pmem::peer::register().unwrap();
+    p2pmem::peer::register().unwrap();
+    let len = 4 * PAGE as usize;
+    let buffer = all.allocate(&request(&all, &["mlx5_0"], len as u64)).unwrap();
+    let at = buffer.map().unwrap()[0].addr();
+    assert_eq!(hmem::classify(at, len), Memory::Client);
+    assert_eq!(hmem::classify(at + len - 1, 1), Memory::Client);
+    assert_eq!(hmem::classify(at + len - 1, 2), Memory::System, "not all of it is a window");
+    let span = |kind| {
+        // SAFETY: it is mapped until the buffer goes, which is at the end.
+        unsafe { hmem::Span::new(at, len, kind) }
+    };
+    let (window, mut back) = (span(Memory::Client), vec![0; len]);
+    let pages = hmem::registry::get_pages(window, true).unwrap();
+    let bytes: Vec<u8> = (0..len).map(|n| (n * 7) as u8).collect();
+    assert_eq!(hmem::write(&[window], 0, &bytes), len);
+    assert_eq!(hmem::read(&[window], 0, &mut back), len);
+    assert_eq!(back, bytes);
+    let memory = hmem::registry::of(Memory::Client);
+    assert!(memory.export_dmabuf(at, len, true).is_err());
+    // The device goes: its pages do, and an access is SIGBUS.
+    let file = sysfs.0.join("bus/pci/devices/0000:03:00.0/p2pmem/allocate");
+    std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(0).unwrap();
+    let own = back.as_ptr().expose_provenance();
+    let error = memory.copy_now(own, at, len).unwrap_err();
+    assert_eq!(error.errno(), libc::EIO);
+    assert!(memory.copy_now(at, own, len).is_err());
+    // Unmapped, the registration is invalid, and the address is a window's until it is closed.
+    drop(buffer);
+    assert_eq!(memory.copy_now(own, at, 1).unwrap_err().errno(), libc::ESTALE);
+    drop(pages);
+    assert_eq!(hmem::classify(at, 1), Memory::System);
+}
+
+/// Memory of a kind that the CPU cannot access is divided like any other.
+#[test]
+fn device_memory_is_published() {
+    let all = host("deny publisher=host", 1 << 20);
+    let device = hmem::fake::alloc(4 * PAGE as usize);
+    let function = Some("0000:07:00.0".parse().unwrap());
+    // SAFETY: it is freed when all else is gone.
+    let region = unsafe { Region::of_memory("gpu0", function, device.addr(), device.len()) };
+    assert_eq!(region.kind().name(), "fake");
+    all.publish(Arc::new(region)).unwrap();
+    let buffer = all.allocate(&request(&all, &["mlx5_0", "nvme0"], PAGE)).unwrap();
+    assert_eq!(buffer.routes().iter().map(|(_, r)| r.distance).collect::<Vec<_>>(), [6, 6]);
+    let at = buffer.map().unwrap()[0].addr();
+    assert_eq!(hmem::classify(at, PAGE as usize), hmem::Kind::Fake);
+    assert!(!buffer.map().unwrap()[0].is_own());
+}
+
 #[path = "../examples/nearest.rs"]
 mod nearest;
 

@@ -29,9 +29,9 @@ impl Scratch {
     /// Compiles a program of tests/p2pmem against the library; `None` without a compiler.
     fn program(&self, name: &str) -> Option<PathBuf> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        // Beside this test's directory, under its plain name.
+        // Cargo builds the library for this test; its file is beside the test's own.
         let exe = std::env::current_exe().unwrap();
-        let built = exe.parent().unwrap().parent().unwrap().join("libstrait.so");
+        let built = exe.with_file_name("libstrait.so");
         for name in ["libstrait.so", "libstrait.so.0"] {
             std::fs::copy(&built, self.0.join(name)).unwrap();
         }

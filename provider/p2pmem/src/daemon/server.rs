@@ -269,6 +269,8 @@ impl Server {
                     How::Revoke => Drain::Revoke,
                 };
                 let count = self.orchestrator.unpublish(&publisher, drain)? as u64;
+                // All owners are told before it is answered.
+                self.tell();
                 self.send(id, &Answer::Done { count })
             }
         }
