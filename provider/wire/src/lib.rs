@@ -42,11 +42,13 @@
 //! payload was asked for already. The receiver answers the sender's request by a `Fin` in either case, and until
 //! then that request's number is not used again.
 //!
-//! The UCX door's frames, keys and addresses are in [`ucx`].
+//! What the two ends of a channel say on its socket, from the hello on, is in [`channel`]; the UCX transport's frames,
+//! keys and addresses are in [`ucx`].
 
 #![forbid(unsafe_code)]
 
 mod addr;
+pub mod channel;
 mod frame;
 pub mod ucx;
 

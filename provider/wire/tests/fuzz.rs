@@ -1,6 +1,7 @@
 //! Bytes of a peer, read in every way this crate has. Seeds are in `__fuzz__`; `cargo bolero` searches
 //! for more, plain `cargo test` runs these and so many random ones.
 
+use wire::channel::{Hello, Packet, Space, Welcome, WindowId};
 use wire::{
     Addr, Aux, Handle, Head, MAX_SEGS, Offer, Pieces, RmaSeg, Seg, Status, put, take, take_many, ucx,
 };
@@ -117,6 +118,58 @@ fn addresses() {
             if let Some(addr) = Addr::decode(&bytes) {
                 assert_eq!(addr.encode(), bytes);
                 assert_eq!(Addr::new(addr.sock()), addr);
+            }
+        }
+    });
+}
+
+/// A sound packet with a few of its bytes changed.
+fn near(sound: &[u8], changes: &[u8]) -> Vec<u8> {
+    let mut near = sound.to_vec();
+    for change in changes.chunks_exact(2).take(3) {
+        near[usize::from(change[0]) % sound.len()] = change[1];
+    }
+    near
+}
+
+#[test]
+fn hellos() {
+    let name = |s: &str| Addr::new(s.parse().unwrap());
+    let sound = Hello {
+        version: 1,
+        ring: 7,
+        incarnation: 7,
+        from: name("10.0.0.1:5"),
+        to: name("[fe80::1%3]:6"),
+        space: Space { guard: 1, token: 2, pid: 3, keeper: 4 },
+    };
+    bolero::check!().with_max_len(128).for_each(|bytes: &[u8]| {
+        for bytes in [bytes, &near(&sound.encode(), bytes)] {
+            if let Some(hello) = Hello::decode(bytes) {
+                assert_eq!(hello.encode(), bytes);
+            }
+        }
+    });
+}
+
+#[test]
+fn packets() {
+    let (incarnation, id) = (7, WindowId { maker: 8, number: 9 });
+    let welcome = Welcome { incarnation, space: Space { guard: 1, token: 2, pid: 3, keeper: 4 } };
+    let sound = [
+        Packet::Wake,
+        Packet::Welcome(welcome),
+        Packet::Refused,
+        Packet::Want(id),
+        Packet::Grant(id),
+        Packet::Deny(id),
+        Packet::Exhausted,
+    ];
+    bolero::check!().with_max_len(64).for_each(|bytes: &[u8]| {
+        let changed = sound.map(|packet| near(&packet.encode(), bytes));
+        for bytes in changed.iter().map(Vec::as_slice).chain([bytes]) {
+            if let Some(packet) = Packet::decode(bytes) {
+                assert_eq!(*packet.encode(), *bytes);
             }
         }
     });

@@ -16,7 +16,7 @@ use super::mr_table::MrTable;
 use super::options::{OpenOptions, size};
 use super::{hello, ring, token};
 use crate::name::Name;
-use crate::space::Space;
+use crate::space;
 
 impl ShmLink {
     /// Opens an endpoint of this name; `AddrInUse` if it is taken.
@@ -43,6 +43,7 @@ impl ShmLink {
             pace: *PACE.start(),
             slow: true,
             armed: false,
+            quiet: false,
             dying: VecDeque::new(),
             barrier: Barrier::probe(),
             max_frame: ring::max_frame((ring / ring::LINE) as u32),
@@ -57,6 +58,7 @@ impl ShmLink {
             listener,
             guests: Vec::new(),
             contested: Vec::new(),
+            contest: None,
             behind: None,
             many_successors: false,
             free: Vec::new(),
@@ -69,7 +71,7 @@ impl ShmLink {
             scratch: Vec::new(),
             incarnation: crate::random()?,
             pid: std::process::id(),
-            space: Space::own()?,
+            space: space::own()?,
             parted: Vec::new(),
             expected: Default::default(),
             looks,
