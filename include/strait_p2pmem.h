@@ -292,8 +292,9 @@ int strait_p2pmem_dmabuf(struct strait_p2pmem_buffer *buffer,
                          uint64_t *offset);
 
 /*
- Has `notice` called, from any thread, when the buffer is taken back: `why` says in words what happened. At once if it was. Not
- with a daemon: strait_p2pmem_query says it there.
+ Has `notice` called, from any thread, when the buffer is taken back: `why` says in words what happened. At once if it was. It may
+ not free the buffer. strait_p2pmem_free waits for it, so the caller of that holds no lock that `notice` takes; it is not called later. Not with a daemon:
+ strait_p2pmem_query says it there.
 
  # Safety
  `buffer` is NULL or a buffer that was not freed; `notice` may be called with `arg` once, until the buffer is freed.

@@ -93,6 +93,8 @@ static void windows(const char *sysfs)
 	IS(strait_p2pmem_share(p2pmem, buffer, near_by, 1, &more), 0);
 	CHECK(address(more) == address(buffer), "another place");
 	IS(strait_p2pmem_unpublish(p2pmem, "0000:03:00.0", STRAIT_P2PMEM_IF_IDLE), -EBUSY);
+	/* A buffer's notices end with it, whatever shares the memory. */
+	IS(strait_p2pmem_on_revoke(buffer, notice, NULL), 0);
 	IS(strait_p2pmem_free(buffer), 0);
 	CHECK(address(more)[8191] == 7, "gone");
 	IS(strait_p2pmem_on_revoke(more, notice, &notices), 0);

@@ -12,7 +12,7 @@ use ipc::{Poller, rights, socket};
 
 use super::wire::{Answer, Ask, How, MOST, MOST_SEGMENTS, Reach, Token};
 use crate::error::Error;
-use crate::orchestrator::{Buffer, Client, Drain, Orchestrator, Request};
+use crate::orchestrator::{Buffer, Client, Drain, NoticeId, Orchestrator, Request};
 use crate::publisher::{Kind, Lease, Source};
 
 /// Most connections, and most of one user.
@@ -32,7 +32,19 @@ const WAKE: u64 = 1;
 struct Peer {
     sock: OwnedFd,
     cred: Cred,
-    buffers: HashMap<u64, Buffer>,
+    buffers: HashMap<u64, Held>,
+}
+
+/// A buffer of a connection, and the notice that its end is sent by.
+struct Held {
+    buffer: Buffer,
+    notice: NoticeId,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.buffer.cancel_notice(self.notice);
+    }
 }
 
 /// Notices of revocations that are still to be sent: connection, handle, reason.
@@ -223,13 +235,13 @@ impl Server {
             }
             Ask::Widen { handle, clients } => {
                 let (buffer, held) =
-                    (peer.buffers.get(&handle).ok_or_else(unknown)?.clone(), peer.buffers.len());
+                    (peer.buffers.get(&handle).ok_or_else(unknown)?.buffer.clone(), peer.buffers.len());
                 self.room(held)?;
                 let wider = buffer.share(&self.clients(&clients)?)?;
                 self.grant(id, wider)
             }
             Ask::Share { handle } => {
-                let buffer = peer.buffers.get(&handle).ok_or_else(unknown)?;
+                let buffer = &peer.buffers.get(&handle).ok_or_else(unknown)?.buffer;
                 if buffer.kind() == Kind::Sysfs {
                     let why = "the kernel makes a new allocation of each mapping of sysfs memory: fork(2) shares it";
                     return Err(Error::Unsupported(why.into()).into());
@@ -295,7 +307,7 @@ impl Server {
             || Error::Unknown("buffer with that token: its owner freed it, or it was never shared".into());
         let (owner, handle) = self.tokens.get(&token).ok_or_else(unknown)?;
         let owner = self.peers.get(owner).ok_or_else(unknown)?;
-        let buffer = owner.buffers.get(handle).ok_or_else(unknown)?;
+        let buffer = &owner.buffers.get(handle).ok_or_else(unknown)?.buffer;
         let uid = self.peers.get(&id).map(|p| p.cred.uid);
         if uid != Some(owner.cred.uid) && uid != Some(0) {
             return Err(Error::Forbidden("the buffer was shared by another user".into()));
@@ -342,13 +354,13 @@ impl Server {
             rights::send_fd(&peer.sock, &segment.to_bytes(), fd.as_fd()).map_err(|_| Stop::Peer)?;
         }
         let notices = self.notices.clone();
-        buffer.on_revoke(move |why| {
+        let notice = buffer.on_revoke(move |why| {
             let mut list = notices.list.lock().unwrap_or_else(PoisonError::into_inner);
             list.push((id, handle, why.to_owned()));
             // If it is full the daemon wakes up all the same.
             let _ = socket::send(&notices.wake, &[1]);
         });
-        peer.buffers.insert(handle, buffer);
+        peer.buffers.insert(handle, Held { buffer, notice });
         Ok(())
     }
 

@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
+use super::notices::{NoticeId, Notices};
 use super::request::Client;
 use crate::error::Error;
 use crate::peer;
@@ -13,8 +13,6 @@ use crate::topology::Route;
 
 /// Tells a buffer from all others of its orchestrator, ever.
 pub type BufferId = u64;
-
-type Notice = Box<dyn FnOnce(&str) + Send>;
 
 /// What a buffer asks its orchestrator.
 pub(super) trait Home: Send + Sync {
@@ -35,33 +33,7 @@ pub(super) struct Core {
     pub job: String,
     pub leases: Vec<Lease>,
     pub mapped: OnceLock<Vec<Mapped>>,
-    pub revoked: AtomicBool,
-    pub why: Mutex<String>,
-    pub notices: Mutex<Vec<Notice>>,
-}
-
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Core {
-    pub fn reason(&self) -> String {
-        locked(&self.why).clone()
-    }
-
-    /// Tells all that want to know, once.
-    pub fn revoke(&self, why: &str) {
-        why.clone_into(&mut locked(&self.why));
-        // A notice that comes while this runs finds the mark, or is in the list.
-        let notices = {
-            let mut notices = locked(&self.notices);
-            self.revoked.store(true, Ordering::SeqCst);
-            std::mem::take(&mut *notices)
-        };
-        for notice in notices {
-            notice(why);
-        }
-    }
+    pub notices: Notices,
 }
 
 impl Drop for Core {
@@ -125,8 +97,8 @@ impl Buffer {
 
     /// The pieces at addresses of this process; they are mapped by the first call.
     pub fn map(&self) -> Result<&[Mapped], Error> {
-        if self.is_revoked() {
-            return Err(Error::Revoked(self.core.reason()));
+        if let Some(why) = self.core.notices.why() {
+            return Err(Error::Revoked(why));
         }
         if let Some(mapped) = self.core.mapped.get() {
             return Ok(mapped);
@@ -154,18 +126,18 @@ impl Buffer {
 
     /// Whether it was taken back. Its bytes may still be accessed, but reach no device any more, or end in an error.
     pub fn is_revoked(&self) -> bool {
-        self.core.revoked.load(Ordering::SeqCst)
+        self.core.notices.why().is_some()
     }
 
-    /// Calls `notice` with the reason when it is taken back; at once if it was.
-    pub fn on_revoke(&self, notice: impl FnOnce(&str) + Send + 'static) {
-        let mut notices = locked(&self.core.notices);
-        if !self.is_revoked() {
-            notices.push(Box::new(notice));
-            return;
-        }
-        drop(notices);
-        notice(&self.core.reason());
+    /// Calls `notice` with the reason when it is taken back; at once if it was. Handles that go do not take it back:
+    /// see [`Buffer::cancel_notice`].
+    pub fn on_revoke(&self, notice: impl FnOnce(&str) + Send + 'static) -> NoticeId {
+        self.core.notices.add(Box::new(notice))
+    }
+
+    /// Takes a notice back: when this returns it is not being called and will not be, unless this is called by it.
+    pub fn cancel_notice(&self, notice: NoticeId) {
+        self.core.notices.cancel(notice);
     }
 
     /// A dma-buf of a piece, for a device's driver, and where in it the piece begins. Of memory that a program gave

@@ -5,16 +5,17 @@
 //! last. The first one that has the memory gives it, in one piece, or in several if the request allows that.
 
 mod buffer;
+mod notices;
 mod request;
 mod state;
 
 use std::path::Path;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use buffer::{Buffer, BufferId};
 use buffer::{Core, Home};
+pub use notices::NoticeId;
 pub use request::{Client, Request};
 use state::{Active, State};
 
@@ -136,7 +137,7 @@ impl Orchestrator {
         state.publishers.retain(|p| p.name != name);
         drop(state);
         for core in &revoked {
-            core.revoke(&format!("{name} was unpublished"));
+            core.notices.revoke(&format!("{name} was unpublished"));
         }
         Ok(revoked.len())
     }
@@ -152,7 +153,7 @@ impl Orchestrator {
             let revoked = state.buffers_of(&name);
             state.publishers.retain(|p| p.name != name);
             drop(state);
-            revoked.iter().for_each(|core| core.revoke(&format!("the device of {name} is gone")));
+            revoked.iter().for_each(|core| core.notices.revoke(&format!("the device of {name} is gone")));
             count += revoked.len();
         }
         self.inner.freed.notify_all();
@@ -273,8 +274,8 @@ impl Home for Inner {
         let state = self.state();
         let request =
             Request { clients: clients.to_vec(), uid: core.uid, job: core.job.clone(), ..Request::default() };
-        if core.revoked.load(Relaxed) {
-            return Err(Error::Revoked(core.reason()));
+        if let Some(why) = core.notices.why() {
+            return Err(Error::Revoked(why));
         }
         let Some(at) = state.publishers.iter().position(|p| p.name == core.publisher) else {
             return Err(Error::Unknown(format!("publisher {}", core.publisher)));

@@ -1,10 +1,10 @@
 //! What an orchestrator knows, under its lock.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use super::buffer::{Buffer, Core, Home};
+use super::notices::Notices;
 use super::request::Request;
 use crate::publisher::{Kind, Lease, Publisher};
 use crate::rules::{Case, Rules, Target};
@@ -154,9 +154,7 @@ impl State {
             job: request.job.clone(),
             leases,
             mapped: OnceLock::new(),
-            revoked: AtomicBool::new(false),
-            why: Mutex::default(),
-            notices: Mutex::default(),
+            notices: Notices::default(),
         });
         let live = Live {
             core: Arc::downgrade(&core),

@@ -148,7 +148,12 @@ pub unsafe extern "C" fn strait_p2pmem_free(buffer: *mut strait_p2pmem_buffer) -
         // SAFETY: the program's promise.
         let mut freed = unsafe { Box::from_raw(buffer) };
         match &mut freed.held {
-            Held::Own(_) => Ok(()),
+            Held::Own(buffer) => {
+                // Another buffer may share the memory; it has notices of its own.
+                let notices = freed.notices.get_mut().unwrap_or_else(PoisonError::into_inner);
+                notices.drain(..).for_each(|notice| buffer.cancel_notice(notice));
+                Ok(())
+            }
             Held::Daemon { buffer, of, .. } => match buffer.take() {
                 Some(buffer) => told(lock(of).free(buffer)),
                 None => Ok(()),
@@ -305,8 +310,9 @@ pub unsafe extern "C" fn strait_p2pmem_dmabuf(
     })
 }
 
-/// Has `notice` called, from any thread, when the buffer is taken back: `why` says in words what happened. At once if it was. Not
-/// with a daemon: strait_p2pmem_query says it there.
+/// Has `notice` called, from any thread, when the buffer is taken back: `why` says in words what happened. At once if it was. It may
+/// not free the buffer. strait_p2pmem_free waits for it, so the caller of that holds no lock that `notice` takes; it is not called later. Not with a daemon:
+/// strait_p2pmem_query says it there.
 ///
 /// # Safety
 /// `buffer` is NULL or a buffer that was not freed; `notice` may be called with `arg` once, until the buffer is freed.
@@ -318,17 +324,18 @@ pub unsafe extern "C" fn strait_p2pmem_on_revoke(
 ) -> c_int {
     guard(|| {
         // SAFETY: the program's promise.
-        let held = unsafe { held(buffer)? };
+        let buffer = unsafe { buffer.as_ref() }.ok_or(libc::EINVAL)?;
         let notice = notice.ok_or(libc::EINVAL)?;
-        let Held::Own(buffer) = held else {
+        let Held::Own(own) = &buffer.held else {
             return told(Err(Error::Unsupported("ask strait_p2pmem_query whether it was revoked".into())));
         };
         let arg = arg.expose_provenance();
-        buffer.on_revoke(move |why| {
+        let id = own.on_revoke(move |why| {
             let why = CString::new(why).unwrap_or_default();
             // SAFETY: the program's promise.
             unsafe { notice(ptr::with_exposed_provenance_mut(arg), why.as_ptr()) };
         });
+        buffer.notices.lock().unwrap_or_else(PoisonError::into_inner).push(id);
         Ok(())
     })
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use libc::{c_char, c_int, c_void};
 use p2pmem::daemon::{Connection, Remote};
+use p2pmem::orchestrator::NoticeId;
 use p2pmem::{Buffer, Error, Map, Orchestrator};
 
 /// strait_p2pmem_request.flags: no host memory, even if nothing else is to be had.
@@ -118,6 +119,7 @@ pub struct strait_p2pmem {
 #[derive(Debug)]
 pub struct strait_p2pmem_buffer {
     pub(super) held: Held,
+    pub(super) notices: Mutex<Vec<NoticeId>>,
 }
 
 #[derive(Debug)]
@@ -218,7 +220,9 @@ pub(super) unsafe fn names<'a>(clients: *const *const c_char, count: usize) -> R
 
 pub(super) fn give(held: Held, buffer: *mut *mut strait_p2pmem_buffer) {
     // SAFETY: the callers have seen that it is not NULL; the program has a place for it.
-    unsafe { buffer.write(Box::into_raw(Box::new(strait_p2pmem_buffer { held }))) };
+    unsafe {
+        buffer.write(Box::into_raw(Box::new(strait_p2pmem_buffer { held, notices: Mutex::default() })))
+    };
 }
 
 const _: () = assert!(
