@@ -152,6 +152,19 @@ fn a_publisher_is_taken_out_and_its_users_are_told() {
 }
 
 #[test]
+fn a_revocation_is_told_before_it_is_answered() {
+    let daemon = Daemon::new("");
+    let mut own = daemon.open();
+    for _ in 0..50 {
+        let buffer = own.allocate(&[], PAGE, 1, 1, true, "").unwrap();
+        assert_eq!(own.unpublish("host", Drain::Revoke).unwrap(), 1);
+        assert!(own.is_revoked(buffer.handle).unwrap());
+        own.free(buffer).unwrap();
+        daemon.all.publish(Arc::new(Host::new(SIZE))).unwrap();
+    }
+}
+
+#[test]
 fn windows_are_mapped_by_the_client_itself() {
     let dir = std::env::temp_dir().join(format!("strait-daemon-{}", std::process::id()));
     let (cpu, raw) = recording::parse(SWITCHES).unwrap();

@@ -82,6 +82,11 @@ fn listed_host_bridges_pass_on() {
     let all = Topology::parse(AMD).unwrap();
     assert_eq!(route(&all, "nvme0", "mlx5_0"), (4, Map::HostBridge, Reason::Processor));
     assert_eq!(route(&all, "nvme0", "mlx5_2"), (4, Map::HostBridge, Reason::Processor), "a virtual function");
+    // A virtual function is where its physical one is, wherever its own bus hangs.
+    let virtual_bus =
+        "pci0000:40/0000:42:00.0 id=15b3:101c class=020700 port=endpoint name=vf physfn=0000:41:00.0";
+    let all = Topology::parse(&format!("{}{virtual_bus}\n", AMD.replace("acs=1d", "acs=0"))).unwrap();
+    assert_eq!(route(&all, "vf", "mlx5_0"), (2, Map::BusAddress, bridge("0000:40:03.1")));
 }
 
 #[test]

@@ -399,3 +399,42 @@ fn random() -> io::Result<Token> {
         _ => Err(io::Error::last_os_error()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::publisher::Host;
+    use crate::rules::Rules;
+    use crate::topology::Topology;
+
+    #[test]
+    fn a_handle_that_is_freed_leaves_no_notice() {
+        let all = Orchestrator::new(Topology::parse("").unwrap(), Rules::default(), Some(1));
+        all.publish(Arc::new(Host::new(1 << 20))).unwrap();
+        let name = format!("strait-p2pmem-test/notices/{}", std::process::id());
+        let mut server = Server::new(&name, all).unwrap();
+        let client = socket::connect(&name).unwrap();
+        let mut ask = |ask: Ask| {
+            socket::send(&client, &ask.to_bytes()).unwrap();
+            let mut bytes = [0; MOST];
+            // The first turn may take the connection alone.
+            while !socket::wait(&client, 0) {
+                server.turn(Duration::from_millis(10));
+            }
+            let len = socket::receive(&client, &mut bytes).unwrap();
+            let answer = Answer::parse(&bytes[..len]).unwrap();
+            while socket::wait(&client, 0) {
+                socket::receive(&client, &mut bytes).unwrap();
+            }
+            (answer, Arc::strong_count(&server.notices.list))
+        };
+        let (clients, job) = (Vec::new(), String::new());
+        let allocate = Ask::Allocate { len: 1, align: 1, segments: 1, host: true, job, clients };
+        let (Answer::Granted { handle, .. }, one) = ask(allocate) else { panic!("no memory") };
+        for _ in 0..100 {
+            let wider = ask(Ask::Widen { handle, clients: Vec::new() }).0;
+            let Answer::Granted { handle, .. } = wider else { panic!("{wider:?}") };
+            assert_eq!(ask(Ask::Free { handle }), (Answer::Done { count: 1 }, one));
+        }
+    }
+}
