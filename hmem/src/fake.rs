@@ -102,7 +102,7 @@ struct Pending {
 impl Flight for Pending {
     fn poll(&mut self) -> Result<bool, Error> {
         let held = self.queues.iter().any(|q| q.held.load(Relaxed));
-        if held || !std::mem::replace(&mut self.asked, true) {
+        if !std::mem::replace(&mut self.asked, true) || held {
             return Ok(false);
         }
         self.copies.drain(..).for_each(|(dst, src)| copy(dst, src));
@@ -143,7 +143,7 @@ pub fn alloc(len: usize) -> FakeMem {
     mem
 }
 
-/// Maps so many bytes where nobody may touch them, and where we do.
+/// Maps so many bytes where no other code may touch them, and where this does.
 #[cfg(not(miri))]
 fn map_twice(mapped: usize) -> (usize, usize) {
     let fail = |what: &str| -> ! { panic!("{what}: {}", std::io::Error::last_os_error()) };
@@ -196,6 +196,11 @@ impl FakeMem {
     /// From now on copies in flight from and to it stay so, or are over when they are asked for again.
     pub fn hold(&self, on: bool) {
         self.queue.held.store(on, Relaxed);
+    }
+
+    /// Whether they stay so.
+    pub fn is_held(&self) -> bool {
+        self.queue.held.load(Relaxed)
     }
 
     /// Copies in flight from and to it.

@@ -10,7 +10,6 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::copy::{copy_in, copy_out, read, write};
-use crate::error::Error;
 use crate::flight::{Flight, Part};
 use crate::kind::{Caps, Kind};
 use crate::memory::Pages;
@@ -177,44 +176,41 @@ impl Buffer {
         self.start(dst, off, len, true)
     }
 
-    fn start(mut self, iov: &[Span], off: usize, len: usize, out: bool) -> Transfer {
-        let host = self.bytes().as_mut_ptr();
-        let (mut parts, mut kind) = (Vec::new(), None);
-        let mut one_kind = true;
+    fn start(self, iov: &[Span], off: usize, len: usize, out: bool) -> Transfer {
+        assert!(len <= self.pool.len, "more than a buffer holds");
+        // Not derived from a reference, since references that are made later would end its validity.
+        let host = self.memory.as_ref().map_or(std::ptr::null_mut(), |m| m.at.as_ptr().wrapping_add(ROOM));
+        let (mut spans, mut parts) = (Vec::new(), Vec::new());
+        let mut kinds = iov.iter().filter(|s| !s.can(Caps::CPU) && !s.is_empty()).map(|s| s.kind());
+        let kind = kinds.next().filter(|first| kinds.all(|k| k == *first));
         let done = walk(iov, off, len, |s, at| {
-            // SAFETY: `walk` hands out no more than `len` bytes, which is what the slice below asserts.
-            let here = unsafe { host.add(at) };
+            // `walk` hands out no more than `len` bytes, which are inside.
+            let here = host.wrapping_add(at);
+            spans.push(s);
             if s.can(Caps::CPU) {
-                // SAFETY: `s.len()` bytes of the buffer, which no device uses.
+                // SAFETY: `s.len()` bytes of the buffer's memory, which is there until it is dropped, and which no device uses.
                 return unsafe { if out { copy_in(s, here, s.len()) } else { copy_out(s, here, s.len()) } };
             }
-            one_kind &= *kind.get_or_insert(s.kind()) == s.kind();
             let (there, here) = (s.addr() as usize, here.expose_provenance());
             let (dst, src) = if out { (there, here) } else { (here, there) };
             parts.push(Part { dst, src, len: s.len() });
             true
         });
-        if done != len {
-            return Transfer { flight: None, ok: false, buffer: self };
+        let mut transfer = Transfer { flight: None, ok: done == len, buffer: self, spans, len, out };
+        if !transfer.ok || parts.is_empty() {
+            return transfer;
         }
-        let Some(kind) = kind else { return Transfer { flight: None, ok: true, buffer: self } };
-        if one_kind {
-            if let Some(memory) = &mut self.memory {
-                memory.lock_for(kind);
-            }
+        transfer.flight = kind.and_then(|kind| {
+            transfer.buffer.memory.as_mut()?.lock_for(kind);
             // SAFETY: the device's side is of spans, valid until the last operation that was given them has completed,
             // before which its caller sees the transfer over or drops it; the buffer is inside of the transfer, behind
             // the flight.
-            match unsafe { registry::of(kind).start(&parts, Vec::new(), true) } {
-                Ok(flight) => return Transfer { flight: Some(flight), ok: true, buffer: self },
-                Err(why) if why == Error::UNSUPPORTED => {}
-                Err(_) => return Transfer { flight: None, ok: false, buffer: self },
-            }
+            unsafe { registry::of(kind).start(&parts, Vec::new(), true) }.ok()
+        });
+        if transfer.flight.is_none() {
+            transfer.copy_in_call();
         }
-        // A kind whose copies cannot be started and polled, or several of them.
-        let bytes = &mut self.bytes()[..len];
-        let done = if out { write(iov, off, bytes) } else { read(iov, off, bytes) };
-        Transfer { flight: None, ok: done == len, buffer: self }
+        transfer
     }
 }
 
@@ -226,20 +222,33 @@ pub struct Transfer {
     flight: Option<Box<dyn Flight>>,
     ok: bool,
     buffer: Buffer,
+    /// The memory, which the buffer's first `len` bytes are to be in, or of.
+    spans: Vec<Span>,
+    len: usize,
+    out: bool,
 }
 
 impl Transfer {
     /// Whether it is over: `None` means not yet, `false` that the bytes are not there.
     pub fn poll(&mut self) -> Option<bool> {
         if let Some(flight) = &mut self.flight {
-            match flight.poll() {
-                Ok(false) => return None,
-                Ok(true) => {}
-                Err(_) => self.ok = false,
+            let how = flight.poll();
+            if how == Ok(false) {
+                return None;
             }
             self.flight = None;
+            if how.is_err() {
+                self.copy_in_call();
+            }
         }
         Some(self.ok)
+    }
+
+    /// Where no copy can be started and polled (some kinds, several at once), and to make up for one that failed.
+    fn copy_in_call(&mut self) {
+        let bytes = &mut self.buffer.bytes()[..self.len];
+        let done = if self.out { write(&self.spans, 0, bytes) } else { read(&self.spans, 0, bytes) };
+        self.ok = done == self.len;
     }
 
     /// The buffer, once the transfer is over.

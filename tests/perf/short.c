@@ -9,9 +9,11 @@
  *              any       likewise, and the receive is for any source
  *              mask      likewise, and the receive ignores half of the tag
  *              burst     as `late`, 64 messages and then 64 receives
- *              send      as `expected`, by fi_tsend with a completion
+ *              send      as `expected`, by fi_tsenddata with a completion
+ *              delivery  as btl/ofi sends: fi_sendmsg that completes on delivery, to untagged receives that stand
+ *              deliveries  likewise, 64 in flight
  *              write, atomic, fetch   fi_writemsg, fi_atomicmsg and fi_fetch_atomicmsg with completion
- *     WAITING  messages that wait all the time, each under a tag of its own; `posted`: receives, in `expected`
+ *     WAITING  messages that wait all the time, each under a tag of its own; in `expected`, receives
  *     SENDERS  endpoints that send in turn
  *
  * Prints nothing. `short.sh` subtracts the instructions of two runs.
@@ -151,6 +153,30 @@ static void burst(struct end *e, fi_addr_t source)
 	}
 }
 
+/* Receives of the one sort that btl/ofi has stand all the time. */
+static void repost(long n)
+{
+	while (n-- > 0)
+		CHECK(fi_recv(to.ep, in, bytes, NULL, FI_ADDR_UNSPEC, &contexts[posted++ % (1 << 15)]));
+}
+
+static void deliver(struct end *e, long window)
+{
+	static const struct iovec iov = { out, 8 };
+	struct fi_msg msg = { .msg_iov = &iov, .iov_count = 1, .addr = e->peer, .context = contexts };
+	long arrived = 0, done = 0;
+
+	for (long i = 0; i < window; i++)
+		CHECK(fi_sendmsg(e->ep, &msg, FI_COMPLETION | FI_DELIVERY_COMPLETE));
+	while (arrived < window || done < window) {
+		long n = drain(&to);
+
+		repost(n);
+		arrived += n;
+		done += drain(e);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 4) {
@@ -167,7 +193,7 @@ int main(int argc, char **argv)
 		return 2;
 	from = calloc(senders, sizeof(*from));
 	names = calloc(senders, sizeof(*names));
-	hints->caps = FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_LOCAL_COMM;
+	hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_LOCAL_COMM;
 	hints->mode = FI_CONTEXT | FI_CONTEXT2;
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->domain_attr->threading = FI_THREAD_DOMAIN;
@@ -192,6 +218,8 @@ int main(int argc, char **argv)
 			drain(&to);
 		}
 	}
+	if (!strncmp(pattern, "deliver", 7))
+		repost(2 * BURST);
 	for (long i = 0; i < rounds; i++) {
 		struct end *e = &from[i % senders];
 		fi_addr_t source = names[i % senders];
@@ -206,6 +234,10 @@ int main(int argc, char **argv)
 			late(e, source, 0xffffffff00000000 | 4);
 		else if (!strcmp(pattern, "burst"))
 			burst(e, source);
+		else if (!strcmp(pattern, "delivery"))
+			deliver(e, 1);
+		else if (!strcmp(pattern, "deliveries"))
+			deliver(e, BURST);
 		else
 			one_sided(e, pattern, mr);
 	}

@@ -142,6 +142,7 @@ fn perf(mut parser: lexopt::Parser) -> Result<Command, String> {
         timeout: Duration::from_secs(10),
         libfabric: None,
         cpus: None,
+        procs: None,
         floors: false,
         plot: None,
         csv: None,
@@ -168,6 +169,12 @@ fn perf(mut parser: lexopt::Parser) -> Result<Command, String> {
                 options.timeout = Duration::from_secs_f64(limit);
             }
             Long("cpus") => options.cpus = Some(cpus(&value(&mut parser)?)?),
+            Long("procs") => {
+                let text = value(&mut parser)?;
+                let procs = text.parse().ok().filter(|n| (2..=1024).contains(n));
+                options.procs =
+                    Some(procs.ok_or_else(|| format!("--procs is a number from 2 to 1024, not {text:?}"))?);
+            }
             Long("libfabric") => options.libfabric = Some(parser.value().map_err(words)?.into()),
             Long("floors") => options.floors = true,
             Long("plot") => {
@@ -362,6 +369,8 @@ mod tests {
             ("perf --sizes 2G", "\"2G\""),
             ("perf --sizes 99999999999999999999G", "1G"),
             ("perf --cpus 1", "--cpus"),
+            ("perf --procs 1", "--procs"),
+            ("perf --procs x", "--procs"),
             ("perf --time nan", "--time"),
             ("perf --timeout 0", "--timeout"),
             ("perf --plot x.pdf", "x.pdf"),
@@ -376,7 +385,7 @@ mod tests {
     fn perf_options() {
         let Ok(Command::Perf(options)) = parsed(
             "perf --providers shm,tcp;ofi_rxm,shm --tests lat,rma-read --sizes 1K,8..32 --reps=2 \
-             --time 0.5 --cpus 2,3 --floors --json -q --csv a.csv --plot b.png",
+             --time 0.5 --cpus 2,3 --procs 8 --floors --json -q --csv a.csv --plot b.png",
         ) else {
             panic!();
         };
@@ -385,6 +394,7 @@ mod tests {
         assert_eq!(options.sizes, [8, 16, 32, 1024]);
         assert_eq!((options.reps, options.seconds, options.cpus), (2, 0.5, Some((2, 3))));
         assert!(options.floors && options.json && options.quiet);
+        assert_eq!(options.procs, Some(8));
         assert_eq!((options.csv, options.plot), (Some("a.csv".into()), Some("b.png".into())));
     }
 

@@ -108,7 +108,7 @@ strait perf - measures libfabric providers side by side
 
 Usage: strait perf [options]
 
-Two processes, bound to one core each, talk through each provider in turn. A result is the median of
+Two processes (or more), bound to one core each, talk through each provider in turn. A result is the median of
 repetitions, with the least and the most; providers take turns within each repetition. Contents are
 checked outside of the measured time. Messages and writes up to the provider's own limit are injected.
 
@@ -121,6 +121,10 @@ checked outside of the measured time. Messages and writes up to the provider's o
       put-lat         one write until its completion             rma-write bandwidth, window of 64
       rma-read-lat    one read until its completion              rma-read  bandwidth, window of 64
       atomic, fetch-atomic, compare-atomic    one operation on 64 bits until its completion
+                      among --procs processes:
+      stream          one way, one at a time, per message        window    64 at a time, per message
+      incast          all to one, per message                    ring      from left to right, per step
+      exchange        with both neighbours at once, per step     storm     all to all, any source, per step
   --sizes LIST       bytes, with K, M or G; `8..4M` is every power of two, `8..4M:8` every third
                      default: 8,64,512,4K,16K,64K,256K,1M,4M
   --floors           also what the machine takes: cache line, memcpy, process_vm_readv
@@ -128,6 +132,7 @@ checked outside of the measured time. Messages and writes up to the provider's o
   --time SECONDS     of one measurement (0.03)
   --timeout SECONDS  for anything to happen, else the test fails (10)
   --cpus A,B         the two cores (the first two that are allowed)
+  --procs N          processes of the patterns, on cores A, B and on (as many as cores, at most 16)
   --libfabric PATH   this libfabric (file, or directory with libfabric.so.1) instead of the default
   --plot FILE        draw it: .svg or .png
   --csv FILE         one line for each test, size and provider

@@ -188,10 +188,10 @@ fn perf_over_shm() {
     let Some(report) = perf("shm", &more) else {
         return;
     };
-    // shm has all: 8 tests over 3 sizes and 4 of one size. How many floors there are is up to the host.
+    // shm has all: 14 tests over 3 sizes and 4 of one size. How many floors there are is up to the host.
     let rows = report["rows"].as_array().unwrap();
     let of_shm = rows.iter().filter(|row| row["provider"] == "shm").count();
-    assert_eq!(of_shm, 8 * 3 + 4);
+    assert_eq!(of_shm, 14 * 3 + 4);
     assert!(rows.len() > of_shm);
     assert!(std::fs::read(&png).unwrap().starts_with(b"\x89PNG"));
     assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), rows.len() + 1);
@@ -209,6 +209,12 @@ fn perf_over_tcp() {
 fn perf_over_strait() {
     if info().is_some_and(|info| info["provider"]["offered"] == true) {
         perf("strait", &["--tests", "all"]).expect("offered, but nothing could be measured");
+        let more = ["--tests", "incast,ring,exchange,storm", "--procs", "5"];
+        let report = perf("strait", &more).expect("offered, but nothing could be measured");
+        assert_eq!(
+            (&report["procs"], report["rows"].as_array().map(Vec::len)),
+            (&Value::from(5), Some(4 * 3))
+        );
     } else {
         eprintln!("skipped: provider strait is not offered here; set FI_PROVIDER_PATH");
     }

@@ -6,12 +6,14 @@ mod memory;
 mod queues;
 mod receive;
 
+pub use endpoints::Abandoned;
+
 use hmem::Span;
 
 use crate::av::Av;
 use crate::config::Config;
 use crate::core::{Core, Slab, Tally};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Leaving};
 use crate::types::*;
 use crate::work::Work;
 use link_api::RmaLink;
@@ -79,8 +81,33 @@ impl<L: RmaLink> Domain<L> {
         }
     }
 
-    /// Sends a message.
+    /// Sends a message. If it is injected, its buffer is the application's again when the call returns, which may wait for
+    /// a device.
     pub fn send(&mut self, ep: EpId, op: &Send<'_>) -> Result<(), Error> {
+        if let Some(mut leaving) = self.start_send(ep, op)? {
+            while !self.has_left(&mut leaving) {}
+        }
+        Ok(())
+    }
+
+    /// As [`Domain::send`], but without that wait: what this returns is to be handed to [`Domain::has_left`] until the
+    /// buffer is the application's again. Others may use the domain in between.
+    pub fn start_send(&mut self, ep: EpId, op: &Send<'_>) -> Result<Option<Leaving>, Error> {
+        self.post_send(ep, op)?;
+        let injects = op.flags.contains(OpFlags::INJECT);
+        Ok(self.eps.get_mut(ep.at()).filter(|_| injects).and_then(Endpoint::take_leaving))
+    }
+
+    /// Makes progress with an injected message: whether its bytes have left their buffer.
+    pub fn has_left(&mut self, leaving: &mut Leaving) -> bool {
+        let left = self.eps.get_mut(leaving.ep.at()).is_none_or(|e| e.has_left(&mut self.core, leaving));
+        if !self.work.is_empty() {
+            self.run_work();
+        }
+        left
+    }
+
+    fn post_send(&mut self, ep: EpId, op: &Send<'_>) -> Result<(), Error> {
         self.post(ep, op.to, |e, core| e.send(core, op, Tally::PLAIN)).or_else(|err| {
             let what = What::SEND | if op.tag.is_some() { What::TAGGED } else { What::MSG };
             self.fail_post(ep, err, op.flags, Failed { ctx: op.ctx, what, tag: op.tag.unwrap_or(0) })
@@ -153,6 +180,7 @@ impl<L: RmaLink> Domain<L> {
         for (_, ep) in self.eps.iter_mut() {
             match ep.poll_fast(&mut self.core, cq) {
                 PollFast::Nothing => {}
+                PollFast::Kept if self.core.standing(cq) > 0 => return PollFast::Kept,
                 PollFast::Kept => all = PollFast::Kept,
                 found => return found,
             }

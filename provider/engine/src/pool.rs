@@ -50,6 +50,14 @@ impl<T> Pool<T> {
         Some(value)
     }
 
+    /// Likewise, where it stays.
+    pub(crate) fn end(&mut self, name: u64) {
+        let Some(slot) = self.slot(name).filter(|slot| slot.value.is_some()) else { return };
+        slot.value = None;
+        slot.generation = slot.generation.wrapping_add(1).max(1);
+        self.free.push(name as u32);
+    }
+
     /// Exchanges what has this name.
     pub(crate) fn replace(&mut self, name: u64, value: T) -> Option<T> {
         self.slot(name)?.value.as_mut().map(|old| std::mem::replace(old, value))
@@ -94,10 +102,15 @@ mod tests {
         let b = pool.insert('b');
         assert_ne!(a, b);
         assert_eq!((pool.remove(a), pool.get_mut(a)), (None, None));
+        pool.end(a);
         assert_eq!(pool.len(), 1);
         for made_up in [0, 1, u64::MAX, b + 1, b ^ 1 << 40] {
             assert_eq!(pool.get_mut(made_up), None);
         }
         assert_eq!(pool.names(|_| true), [b]);
+        pool.end(b);
+        pool.end(b);
+        assert_eq!(pool.get_mut(b), None);
+        assert_eq!((pool.len(), pool.is_past(b)), (0, true));
     }
 }

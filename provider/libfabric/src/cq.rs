@@ -84,11 +84,8 @@ impl CqFid {
                 // SAFETY: the caller's promise.
                 return unsafe { self.read_any(engine, buf, count, from) };
             }
-            // SAFETY: `n < count`, for which the caller promised room.
-            let n = engine.cq_take(self.id, count, |n, c| unsafe { self.put(buf, from, n, c) });
-            engine.leave();
-            // The first has failed.
-            return if n == 0 { Err(Errno::AVAIL) } else { Ok(n) };
+            // SAFETY: the caller's promise.
+            return unsafe { self.take(engine, buf, count, from) };
         }
         // A stream of messages is read by batches; a single one is handed on at once.
         let batch = self.batch.load(Ordering::Relaxed);
@@ -108,6 +105,11 @@ impl CqFid {
                     // SAFETY: the caller's promise.
                     return unsafe { self.read_any(engine, buf, count, from) };
                 }
+                // Answers may have completed operations.
+                PollFast::Kept if n == 0 && !engine.cq_is_empty(self.id) => {
+                    // SAFETY: the caller's promise, and the count is not 0 (`most`).
+                    return unsafe { self.take(engine, buf, count, from) };
+                }
                 _ => break,
             }
         }
@@ -119,6 +121,25 @@ impl CqFid {
         }
         self.batch.store(if n == batch { (2 * n).min(BATCH) } else { n }, Ordering::Relaxed);
         Ok(n)
+    }
+
+    /// Takes entries of a queue that has some, and is asked for one at least.
+    ///
+    /// # Safety
+    /// As for [`CqFid::read`].
+    #[inline(always)]
+    unsafe fn take(
+        &self,
+        mut engine: Guard<'_>,
+        buf: *mut c_void,
+        count: usize,
+        from: *mut fi::fi_addr_t,
+    ) -> Result<usize, Errno> {
+        // SAFETY: `n < count`, for which the caller promised room.
+        let n = engine.cq_take(self.id, count, |n, c| unsafe { self.put(buf, from, n, c) });
+        engine.leave();
+        // The first has failed.
+        if n == 0 { Err(Errno::AVAIL) } else { Ok(n) }
     }
 
     /// Likewise, whatever is there. With room for none it makes progress all the same, whatever stands
@@ -289,8 +310,7 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // SAFETY: the application passes an open queue and does not use it during the call.
         let cq = unsafe { obj::<CqFid, _>(fid)? };
         cq.refs.none()?;
-        cq.shared.forget(&cq.wait)?;
-        cq.shared.lock().cq_close(cq.id)?;
+        cq.shared.close_in(Some(&cq.wait), |engine| engine.cq_close(cq.id))?;
         cq.shared.children.dec();
         // SAFETY: as above, and no endpoint refers to it.
         drop(unsafe { reclaim(cq) });

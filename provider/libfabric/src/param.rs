@@ -9,7 +9,7 @@ use link::OpenOptions;
 use settings::{Reading, Setting};
 use wire::Addr;
 
-use crate::info::answer::INJECT_SIZE;
+use crate::info::limits::INJECT_SIZE;
 
 /// What the user may tune.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ impl Params {
         self.eager_size.unwrap_or_else(|| if self.cma { link::eager_size() } else { EAGER_SIZE })
     }
 
-    /// Up to which they do if they are many in a row. Who sets the one means the other, too.
+    /// Up to which they do if they are many in a row. A value that is set for the one holds for the other, too.
     pub(crate) fn eager_in_a_row(&self) -> usize {
         self.eager_size.unwrap_or_else(|| if self.cma { link::eager_in_a_row() } else { EAGER_SIZE })
     }

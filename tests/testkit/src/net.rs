@@ -32,7 +32,7 @@ impl Net {
     /// Nodes in a net of this kind.
     pub fn with(nodes: usize, setup: Setup) -> Net {
         let hub = Hub::new(&setup);
-        let nodes: Vec<Node> = (0..nodes).map(|_| Node::new(&setup, Hub::join(&hub))).collect();
+        let nodes: Vec<Node> = (0..nodes).map(|_| Node::new(&setup, MemLink::join(&hub))).collect();
         let mut net = Net { setup, hub, nodes, devices: Vec::new() };
         if setup.acquainted {
             net.introduce();
@@ -82,7 +82,7 @@ impl Net {
 
     /// A link at a new place, for one more endpoint of some node.
     pub fn link(&mut self) -> MemLink {
-        Hub::join(&self.hub)
+        MemLink::join(&self.hub)
     }
 
     /// Zeroed memory of a node, which others may reach directly.
@@ -108,6 +108,23 @@ impl Net {
         span
     }
 
+    /// From now on copies between this device memory and the host's that were started stay in flight, or are over when
+    /// they are asked for again.
+    pub fn hold_device(&mut self, span: Span, on: bool) {
+        self.device_of(span).hold(on);
+    }
+
+    /// Such copies in flight.
+    pub fn staged_in_flight(&self, span: Span) -> usize {
+        self.device_of(span).in_flight()
+    }
+
+    fn device_of(&self, span: Span) -> &FakeMem {
+        let is_it =
+            |d: &&FakeMem| d.span().addr() <= span.addr() && span.addr() < d.span().addr() + d.len() as u64;
+        self.devices.iter().find(is_it).expect("memory of a device")
+    }
+
     /// Makes progress everywhere until there is nothing to do.
     ///
     /// # Panics
@@ -115,7 +132,8 @@ impl Net {
     pub fn settle(&mut self) {
         for _ in 0..100_000 {
             let done = self.nodes.iter_mut().map(|n| n.progress()).sum::<usize>();
-            if done == 0 && (self.operations_in_flight() == 0 || self.hub.borrow().held) {
+            let staging = self.devices.iter().any(|d| !d.is_held() && d.in_flight() > 0);
+            if done == 0 && !staging && (self.operations_in_flight() == 0 || self.hub.borrow().held) {
                 return;
             }
         }
@@ -256,7 +274,7 @@ impl Net {
     /// Ends a node. What it has sent still arrives; then all nodes that it met are told.
     pub fn kill(&mut self, at: Place) {
         // Nothing reaches or leaves what takes the node's place for now.
-        self.nodes[at] = Node::new(&self.setup, Hub::rejoin(&self.hub, at));
+        self.nodes[at] = Node::new(&self.setup, MemLink::rejoin(&self.hub, at));
         self.hub.borrow_mut().kill(at);
     }
 
@@ -267,7 +285,7 @@ impl Net {
 
     /// Starts another process in the place, and under the name, of one that was killed.
     pub fn revive(&mut self, at: Place) {
-        self.nodes[at] = Node::new(&self.setup, Hub::rejoin(&self.hub, at));
+        self.nodes[at] = Node::new(&self.setup, MemLink::rejoin(&self.hub, at));
         self.acquaint(at);
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use libfabric_sys as sys;
 use serde::{Deserialize, Serialize};
 
+use super::context::{AtomicKind, Contexts, Counts};
 use super::object::Own;
-use super::post::{Contexts, Counts};
 use super::{Error, Info, Library, Region};
 
 /// What a peer has to know of an endpoint.
@@ -24,7 +24,7 @@ pub struct Remote {
     pub key: u64,
 }
 
-/// An endpoint, the memory its operations use, and the one peer it talks to.
+/// An endpoint, the memory its operations use, and the peers it talks to.
 // The order of the fields is that in which they are closed.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -41,6 +41,8 @@ pub struct Endpoint {
     pub(super) contexts: Contexts,
     pub(super) desc: *mut libc::c_void,
     pub(super) peer: sys::fi_addr_t,
+    /// All peers of one of many.
+    pub(super) peers: Vec<sys::fi_addr_t>,
     pub(super) remote: Remote,
     pub(super) inject_size: usize,
     pub(super) timeout: Duration,
@@ -112,6 +114,7 @@ impl Endpoint {
             contexts: Contexts::new(slots),
             desc: null_mut(),
             peer: sys::FI_ADDR_UNSPEC,
+            peers: Vec::new(),
             remote: Remote::default(),
             inject_size: info.inject_size(),
             timeout,
@@ -187,6 +190,18 @@ impl Endpoint {
 
     /// Makes `remote` the peer that operations go to.
     pub fn connect(&mut self, remote: Remote) -> Result<(), Error> {
+        self.peer = self.insert(&remote)?;
+        self.remote = remote;
+        Ok(())
+    }
+
+    /// Makes these the peers that messages go to and come from, by their place in the list.
+    pub fn connect_all(&mut self, all: Vec<Remote>) -> Result<(), Error> {
+        self.peers = all.iter().map(|remote| self.insert(remote)).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    fn insert(&self, remote: &Remote) -> Result<sys::fi_addr_t, Error> {
         // SAFETY: the vector is open, so its table is valid.
         let insert = unsafe { (*(*self.av.as_ptr()).ops).insert };
         let insert = self.library.have(insert, "av_insert")?;
@@ -206,9 +221,7 @@ impl Endpoint {
                 }
             )));
         }
-        self.peer = place;
-        self.remote = remote;
-        Ok(())
+        Ok(place)
     }
 
     pub fn region(&self) -> &Region {
@@ -216,8 +229,8 @@ impl Endpoint {
     }
 
     /// Whether atomic `op` on one 64-bit number can be done: plain, fetching or comparing.
-    pub fn atomic_valid(&self, kind: super::post::AtomicKind) -> Result<(), Error> {
-        use super::post::AtomicKind::{Compare, Fetch, Plain};
+    pub fn atomic_valid(&self, kind: AtomicKind) -> Result<(), Error> {
+        use AtomicKind::{Compare, Fetch, Plain};
         // SAFETY: the endpoint is open; the table was there in 1.0 but a provider without atomics
         // may leave it null.
         let ops = unsafe { (*self.ep.as_ptr()).atomic };

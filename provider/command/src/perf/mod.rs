@@ -1,6 +1,9 @@
-//! `strait perf`: providers side by side, between two processes on two cores.
+//! `strait perf`: providers side by side, between two processes on two cores, or among many.
 
+mod crowd;
 mod floor;
+mod group;
+mod launch;
 mod pair;
 mod plot;
 mod report;
@@ -15,20 +18,27 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use group::Group;
+use launch::Plan;
 use libfabric_sys::FI_VERSION;
-use pair::{Pair, Plan};
+use pair::Pair;
 pub use plot::format_of as plot_format;
 use report::{Failure, Report, Row};
+use test::Shape;
 pub use test::Test;
 use wire::About;
 pub use worker::Start;
 
 use crate::fabric::{Error, Library, version_text};
 use crate::out::{self, say};
+use crate::version::version;
 use crate::{info, os};
 
-/// Who stands in the provider's place for floors.
+/// The provider's name in rows that are floors.
 const MACHINE: &str = "machine";
+
+/// Most processes of patterns that are started unasked.
+const PROCS: usize = 16;
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +53,8 @@ pub struct Options {
     pub timeout: Duration,
     pub libfabric: Option<PathBuf>,
     pub cpus: Option<(usize, usize)>,
+    /// Processes of patterns; as many as there are cores unless it is said, but no more than [`PROCS`].
+    pub procs: Option<usize>,
     pub floors: bool,
     pub plot: Option<PathBuf>,
     pub csv: Option<PathBuf>,
@@ -84,10 +96,11 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     }
 
     let mut report = Report {
-        version: crate::version(),
+        version: version(),
         libfabric: library.path().display().to_string(),
         libfabric_version: version_text(library.version()),
         cpus: runner.plan.cpus,
+        procs: runner.places.len(),
         reps: options.reps,
         providers: std::mem::take(&mut runner.abouts),
         rows: runner.rows(&tests, providers),
@@ -132,6 +145,17 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     Ok(report.failed.is_empty() && (!explicit || absent.is_empty()))
 }
 
+/// A core for each process of a pattern: these two first, then others that are allowed, and these again.
+fn places(first: (usize, usize), allowed: &[usize], procs: Option<usize>) -> Vec<usize> {
+    let mut cores = vec![first.0, first.1];
+    cores.extend(allowed.iter().filter(|cpu| **cpu != first.0 && **cpu != first.1));
+    if first.0 == first.1 {
+        cores.remove(0);
+    }
+    let procs = procs.unwrap_or(cores.len().clamp(2, PROCS));
+    cores.into_iter().cycle().take(procs).collect()
+}
+
 /// The provider for TCP that has endpoints of the sort measured: before 1.18 it is a layered one.
 fn tcp(libfabric: u32) -> &'static str {
     if libfabric < FI_VERSION(1, 18) { "tcp;ofi_rxm" } else { "tcp" }
@@ -171,6 +195,9 @@ struct Runner<'a> {
     options: &'a Options,
     plan: Plan,
     pairs: HashMap<String, Pair>,
+    groups: HashMap<String, Group>,
+    /// The core of each process of a pattern.
+    places: Vec<usize>,
     /// All that was measured, in [`Test::unit`].
     values: HashMap<Key, Vec<f64>>,
     abouts: BTreeMap<String, About>,
@@ -195,11 +222,13 @@ impl<'a> Runner<'a> {
             plan: Plan {
                 libfabric: options.libfabric.clone(),
                 cpus,
-                strait: info::own_provider(),
+                own: info::own_provider().map(|dir| (info::NAME, dir)),
                 // A measurement must not look like a hang.
                 timeout: options.timeout.max(Duration::from_secs_f64(options.seconds * 4.0)),
             },
             pairs: HashMap::new(),
+            groups: HashMap::new(),
+            places: places(cpus, &allowed, options.procs),
             values: HashMap::new(),
             abouts: BTreeMap::new(),
             skip: HashSet::new(),
@@ -234,6 +263,7 @@ impl<'a> Runner<'a> {
                 say!("strait perf: FAILED: {failure}");
                 self.failed.push(failure);
                 self.pairs.remove(provider);
+                self.groups.remove(provider);
             }
         }
         Ok(())
@@ -245,6 +275,9 @@ impl<'a> Runner<'a> {
             None => self.options.sizes.clone(),
         };
         let most = sizes.iter().copied().max().unwrap_or(8);
+        if test.shape() == Shape::Crowd {
+            return self.measure_crowd(provider, test, most, at);
+        }
         if !self.pairs.contains_key(provider) {
             let filter = (provider != MACHINE).then_some(provider);
             self.pairs.insert(provider.to_owned(), Pair::start(&self.plan, filter)?);
@@ -263,6 +296,33 @@ impl<'a> Runner<'a> {
             self.values.entry((provider.to_owned(), test, size)).or_default().push(value);
         }
         pair.close()
+    }
+
+    /// Likewise, of a pattern among many.
+    fn measure_crowd(
+        &mut self,
+        provider: &str,
+        test: Test,
+        most: usize,
+        at: &mut Option<usize>,
+    ) -> Result<(), Error> {
+        if !self.groups.contains_key(provider) {
+            let group = Group::start(&self.plan, provider, &self.places)?;
+            self.groups.insert(provider.to_owned(), group);
+        }
+        let Some(group) = self.groups.get_mut(provider) else {
+            return Err(Error::Failed("no processes to measure with".into()));
+        };
+        let about = group.open(provider, test, most)?;
+        self.abouts.entry(provider.to_owned()).or_insert(about);
+        let per_step = test.per_step(self.places.len()) as u64;
+        for &size in &self.options.sizes {
+            *at = Some(size);
+            let (steps, seconds) = group.measure(size, self.options.seconds)?;
+            let value = test.value(size, steps * per_step, seconds);
+            self.values.entry((provider.to_owned(), test, size)).or_default().push(value);
+        }
+        group.close()
     }
 
     /// A line on standard error now and then.

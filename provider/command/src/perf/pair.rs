@@ -1,28 +1,16 @@
 //! The two processes that measure, seen from the one that starts them.
 
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Child;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use super::launch::{Plan, end, worker};
 use super::session::Role;
 use super::test::Test;
 use super::wire::{About, Channel, Order, Reply};
-use super::worker::Start;
 use crate::fabric::Error;
-use crate::info;
-
-/// What a pair is started for.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    pub libfabric: Option<std::path::PathBuf>,
-    pub cpus: (usize, usize),
-    /// The directory of this installation's provider, if libfabric is told of no other.
-    pub strait: Option<std::path::PathBuf>,
-    pub timeout: Duration,
-}
 
 /// Two workers, connected with each other and with us. They are killed when this is dropped.
 #[derive(Debug)]
@@ -151,69 +139,4 @@ impl Drop for Pair {
             let _ = child.wait();
         }
     }
-}
-
-fn end(mut child: Child) {
-    let _ = child.kill();
-    let _ = child.wait();
-}
-
-fn worker(
-    plan: &Plan,
-    provider: Option<&str>,
-    role: Role,
-    aside: UnixStream,
-    who: usize,
-    replies: Sender<(usize, Option<Reply>)>,
-) -> Result<(Child, Channel), Error> {
-    let (ours, theirs) = UnixStream::pair()?;
-    let start = Start {
-        role,
-        aside: aside.as_raw_fd(),
-        cpus: plan.cpus,
-        timeout_ms: plan.timeout.as_millis().try_into().unwrap_or(u64::MAX),
-        libfabric: plan.libfabric.clone(),
-    };
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(start.args()).stdin(Stdio::from(OwnedFd::from(theirs)));
-    // What a provider prints is no part of our output.
-    command.stdout(Stdio::from(std::io::stderr()));
-    if let Some(provider) = provider {
-        command.env("FI_PROVIDER", provider);
-        // For this one alone: the variable takes the place of libfabric's own directory.
-        if let (info::NAME, Some(dir)) = (provider, &plan.strait) {
-            command.env("FI_PROVIDER_PATH", dir);
-        }
-    }
-    let fd = aside.as_raw_fd();
-    let parent = std::process::id();
-    // SAFETY: between fork and exec the closure makes only system calls and allocates nothing. The
-    // descriptor is open there as here: `aside` is dropped after the child was started.
-    unsafe {
-        command.pre_exec(move || {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            if libc::getppid() as u32 != parent {
-                libc::raise(libc::SIGKILL);
-            }
-            if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-            Ok(())
-        });
-    }
-    let child = command
-        .spawn()
-        .map_err(|error| Error::Failed(format!("cannot start a process to measure: {error}")))?;
-    drop(command);
-    let mut inbox = Channel::new(ours.try_clone()?);
-    std::thread::spawn(move || {
-        loop {
-            let reply = inbox.recv::<Reply>().ok();
-            let last = reply.is_none();
-            if replies.send((who, reply)).is_err() || last {
-                return;
-            }
-        }
-    });
-    Ok((child, Channel::new(ours)))
 }

@@ -62,6 +62,8 @@ pub struct Report {
     pub libfabric: String,
     pub libfabric_version: String,
     pub cpus: (usize, usize),
+    /// Processes of patterns.
+    pub procs: usize,
     pub reps: usize,
     pub providers: BTreeMap<String, About>,
     pub rows: Vec<Row>,
@@ -160,6 +162,7 @@ impl Report {
         let unit = test.unit();
         let title = match test.shape() {
             Shape::Floor => format!("floor: {}", test.title()),
+            Shape::Crowd => format!("{}: {} processes, {}", test.name(), self.procs, test.title()),
             _ => format!("{}: {}", test.name(), test.title()),
         };
         let _ = writeln!(out, "\n{title}; {}, {}", unit.name(), unit.better());
@@ -216,7 +219,7 @@ impl Report {
     }
 }
 
-/// Rows of files that [`Report::csv`] wrote, or that somebody else wrote like it: of each line the test, the
+/// Rows of files that [`Report::csv`] wrote, or another program in the same form: of each line the test, the
 /// bytes, the provider and, at the end, the values count.
 pub fn read_csv(text: &str) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
@@ -281,6 +284,7 @@ mod tests {
             libfabric: "x".into(),
             libfabric_version: "2.1".into(),
             cpus: (0, 1),
+            procs: 2,
             reps: 3,
             providers: BTreeMap::new(),
             rows: [

@@ -149,7 +149,7 @@ impl Session {
         let ops = match self.test.shape() {
             Shape::PingPong => 2 * count,
             Shape::Stream | Shape::Window => count * window as u64,
-            Shape::Single | Shape::Floor => count,
+            Shape::Single | Shape::Crowd | Shape::Floor => count,
         };
         Ok((ops, took))
     }
@@ -250,7 +250,7 @@ impl Session {
             (Shape::Stream, true) => self.receive(ANSWER, self.cell(0), LAST)?,
             (Shape::Stream, false) => self.receive_window(run)?,
             (Shape::Single | Shape::Window, _) => self.receive(Kind::Plain, self.cell(0), LAST)?,
-            (Shape::Floor, _) => {}
+            (Shape::Crowd | Shape::Floor, _) => {}
         }
         Ok(())
     }
@@ -332,7 +332,7 @@ impl Session {
                 // Until the peer has heard of it: a write may be complete before it has arrived.
                 self.finish()?;
             }
-            Shape::Floor => {}
+            Shape::Crowd | Shape::Floor => {}
         }
         Ok(None)
     }
@@ -420,7 +420,7 @@ impl Session {
                 self.send(Kind::Plain, self.cell(1), LAST)?;
                 self.settle_sent("the completion of the answer")
             }
-            Shape::Floor => Ok(()),
+            Shape::Crowd | Shape::Floor => Ok(()),
         }
     }
 

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::fabric::AtomicKind;
 
+/// Most operations of a window.
+pub const WINDOW: usize = 64;
+
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -21,6 +24,12 @@ pub enum Test {
     Atomic,
     FetchAtomic,
     CompareAtomic,
+    Stream,
+    Window,
+    Incast,
+    Ring,
+    Exchange,
+    Storm,
     CacheLine,
     Memcpy,
     Readv,
@@ -68,6 +77,8 @@ pub enum Shape {
     Single,
     /// Windows of operations of one side.
     Window,
+    /// A pattern among any number of processes.
+    Crowd,
     /// No provider is involved.
     Floor,
 }
@@ -75,7 +86,7 @@ pub enum Shape {
 use Test::*;
 
 impl Test {
-    pub const ALL: [Test; 12] = [
+    pub const ALL: [Test; 18] = [
         Lat,
         MsgLat,
         Bw,
@@ -88,6 +99,12 @@ impl Test {
         Atomic,
         FetchAtomic,
         CompareAtomic,
+        Stream,
+        Window,
+        Incast,
+        Ring,
+        Exchange,
+        Storm,
     ];
     pub const FLOORS: [Test; 3] = [CacheLine, Memcpy, Readv];
     /// What is measured if nothing is asked for.
@@ -107,6 +124,12 @@ impl Test {
             Atomic => "atomic",
             FetchAtomic => "fetch-atomic",
             CompareAtomic => "compare-atomic",
+            Stream => "stream",
+            Window => "window",
+            Incast => "incast",
+            Ring => "ring",
+            Exchange => "exchange",
+            Storm => "storm",
             CacheLine => "cache-line",
             Memcpy => "memcpy",
             Readv => "process_vm_readv",
@@ -127,6 +150,12 @@ impl Test {
             Atomic => "atomic add of 64 bits until its completion",
             FetchAtomic => "atomic fetch-and-add of 64 bits until its completion",
             CompareAtomic => "atomic compare-and-swap of 64 bits until its completion",
+            Stream => "one way, one message at a time, each received by itself; per message",
+            Window => "one way, 64 messages posted and 64 receives; per message",
+            Incast => "all to one process, which receives from any source; per message",
+            Ring => "each to its right neighbour and from its left one; per step",
+            Exchange => "each to and from both neighbours at once; per step",
+            Storm => "each to all others, then received from any source; per step",
             CacheLine => "one cache line between the two cores, half a round trip",
             Memcpy => "memcpy within one process",
             Readv => "process_vm_readv from the other process",
@@ -163,6 +192,7 @@ impl Test {
             Bw | Rate => Shape::Stream,
             PutLat | RmaReadLat | Atomic | FetchAtomic | CompareAtomic => Shape::Single,
             RmaWrite | RmaRead => Shape::Window,
+            Stream | Window | Incast | Ring | Exchange | Storm => Shape::Crowd,
             CacheLine | Memcpy | Readv => Shape::Floor,
         }
     }
@@ -181,6 +211,7 @@ impl Test {
         match self {
             Lat | Bw | Rate => sys::FI_TAGGED,
             MsgLat => sys::FI_MSG,
+            Stream | Window | Incast | Ring | Exchange | Storm => sys::FI_TAGGED | sys::FI_DIRECTED_RECV,
             RmaWriteLat | PutLat | RmaWrite | RmaReadLat | RmaRead => sys::FI_MSG | sys::FI_RMA,
             Atomic | FetchAtomic | CompareAtomic => sys::FI_MSG | sys::FI_ATOMIC,
             CacheLine | Memcpy | Readv => 0,
@@ -189,9 +220,17 @@ impl Test {
 
     /// Operations in flight at a size: 64, but at most 64 MiB.
     pub fn window(self, size: usize) -> usize {
-        const MOST: usize = 64;
         match self.shape() {
-            Shape::Stream | Shape::Window => ((64 << 20) / size.max(1)).clamp(4, MOST),
+            Shape::Stream | Shape::Window => ((64 << 20) / size.max(1)).clamp(4, WINDOW),
+            _ => 1,
+        }
+    }
+
+    /// Messages of one step that the time of a step is divided by, among so many processes.
+    pub fn per_step(self, procs: usize) -> usize {
+        match self {
+            Window => WINDOW,
+            Incast => procs - 1,
             _ => 1,
         }
     }

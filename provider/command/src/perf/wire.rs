@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::test::Test;
 use crate::fabric::{Error, Remote};
 
-/// Orders to a worker; both workers of a pair get the same ones.
+/// Orders to a worker; all workers of a pair or a group get one at a time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Order {
     /// Make an endpoint for `test`, with memory for messages of `most` bytes.
@@ -19,13 +19,21 @@ pub enum Order {
     Measure { size: usize, seconds: f64 },
     /// Close it.
     Close,
+    /// Make the endpoint of one of many, with memory for messages of `most` bytes.
+    Join { provider: String, test: Test, most: usize, rank: usize, ranks: usize },
+    /// The names of all of them.
+    Meet(Vec<Remote>),
+    /// Run so many steps of a pattern.
+    Repeat { size: usize, count: u64 },
 }
 
 /// A worker's answer to an order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Reply {
     Opened(About),
-    /// `ops` operations took `seconds`; from the first of the pair only.
+    /// One of many is open under this name.
+    Joined(About, Remote),
+    /// `ops` operations took `seconds`; of a pair from the first only.
     Measured {
         ops: u64,
         seconds: f64,

@@ -1,4 +1,4 @@
-//! One of the two processes that measure: does as it is told over its standard input.
+//! One of the processes that measure: does as it is told over its standard input.
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::crowd::Member;
 use super::floor::Floor;
 use super::session::{Role, Session, Setting};
 use super::test::Test;
@@ -59,6 +60,7 @@ impl Start {
 enum Open {
     Nothing,
     Session(Box<Session>),
+    Member(Box<Member>),
     Floor(Floor),
 }
 
@@ -116,7 +118,7 @@ impl Worker {
             }
             Order::Measure { size, seconds } => {
                 let measured = match (&mut self.open, self.start.role) {
-                    (Open::Nothing, _) => Err(Error::Failed("nothing is open".into())),
+                    (Open::Nothing | Open::Member(_), _) => Err(Error::Failed("nothing is open".into())),
                     (Open::Session(session), Role::First) => session.measure(aside, size, seconds).map(Some),
                     (Open::Session(session), Role::Second) => session.serve(aside).map(|()| None),
                     (Open::Floor(floor), role) => floor.measure(role, size, seconds),
@@ -126,10 +128,39 @@ impl Worker {
                     None => Reply::Done,
                 })
             }
+            Order::Join { provider, test, most, rank, ranks } => {
+                self.open = Open::Nothing;
+                let library = self.library()?;
+                let shares = self.start.cpus.0 == self.start.cpus.1;
+                let timeout = Duration::from_millis(self.start.timeout_ms);
+                let what = (provider.as_str(), test, most);
+                let (member, about, name) = Member::open(&library, what, (rank, ranks), timeout, shares)?;
+                self.open = Open::Member(Box::new(member));
+                Ok(Reply::Joined(about, name))
+            }
+            Order::Meet(all) => self.member()?.meet(all).map(|()| Reply::Done),
+            Order::Repeat { size, count } => {
+                let seconds = self.member()?.repeat(size, count)?;
+                Ok(Reply::Measured { ops: count, seconds })
+            }
             Order::Close => {
                 self.open = Open::Nothing;
                 Ok(Reply::Done)
             }
+        }
+    }
+
+    fn library(&mut self) -> Result<Arc<Library>, Error> {
+        if self.library.is_none() {
+            self.library = Some(Library::load(self.start.libfabric.as_deref())?);
+        }
+        self.library.clone().ok_or_else(|| Error::Failed("no libfabric".into()))
+    }
+
+    fn member(&mut self) -> Result<&mut Member, Error> {
+        match &mut self.open {
+            Open::Member(member) => Ok(member),
+            _ => Err(Error::Failed("nothing is open".into())),
         }
     }
 
@@ -140,11 +171,7 @@ impl Worker {
             self.open = Open::Floor(floor);
             return Ok(About::default());
         }
-        let library = match &self.library {
-            Some(library) => library.clone(),
-            None => Library::load(self.start.libfabric.as_deref())?,
-        };
-        self.library = Some(library.clone());
+        let library = self.library()?;
         let setting = Setting {
             role: self.start.role,
             timeout: Duration::from_millis(self.start.timeout_ms),

@@ -1,7 +1,6 @@
 //! Receives that are posted, and messages that wait for one.
 
-use arrayvec::ArrayVec;
-use wire::{MAX_SEGS, Seg};
+use wire::Seg;
 
 use super::{Payload, Spans, Tally};
 use crate::matching::{Matcher, Posted, Waiting};
@@ -46,9 +45,32 @@ pub(crate) enum Body {
     /// They are here.
     Held(Payload),
     /// The sender keeps them.
-    Offered { req: u64, segs: ArrayVec<Seg, MAX_SEGS>, direct: Reach },
+    Offered { req: u64, segs: Segs, direct: Reach },
     /// The sender has cancelled it, after the application had claimed it here.
     Withdrawn,
+}
+
+/// Where the bytes of a message are: nearly always one place.
+#[derive(Debug)]
+pub(crate) enum Segs {
+    One(Seg),
+    Many(Box<[Seg]>),
+}
+
+impl Segs {
+    pub(crate) fn new(segs: &[Seg]) -> Segs {
+        match segs {
+            [one] => Segs::One(*one),
+            many => Segs::Many(many.into()),
+        }
+    }
+
+    pub(crate) fn all(&self) -> &[Seg] {
+        match self {
+            Segs::One(one) => std::slice::from_ref(one),
+            Segs::Many(many) => many,
+        }
+    }
 }
 
 /// An unexpected message: no receive has matched it yet.

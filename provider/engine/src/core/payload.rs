@@ -26,6 +26,17 @@ impl Payload {
         };
         &all[..len.min(all.len())]
     }
+
+    /// Likewise, for them to be put there.
+    #[inline]
+    pub(crate) fn room(&mut self, len: usize) -> &mut [u8] {
+        let all = match self {
+            Payload::Short(all) => &mut all[..],
+            Payload::Long(all) => all,
+        };
+        let len = len.min(all.len());
+        &mut all[..len]
+    }
 }
 
 /// Buffers that are used again.

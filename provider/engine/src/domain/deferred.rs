@@ -88,7 +88,13 @@ impl<L: RmaLink> Domain<L> {
         match &work.op {
             WorkOp::Send { ep, to, iov, tag, data, ctx, flags } => {
                 let op = Send { to: *to, iov, tag: *tag, data: *data, ctx: *ctx, flags: *flags };
-                self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?.send(core, &op, tally)
+                let ep = self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?;
+                ep.send(core, &op, tally)?;
+                // No call is there to go on with it later.
+                if let Some(mut leaving) = ep.take_leaving() {
+                    while !ep.has_left(core, &mut leaving) {}
+                }
+                Ok(())
             }
             WorkOp::Recv { rx, pattern, iov, ctx, flags } => {
                 let op = Recv { pattern: *pattern, iov, ctx: *ctx, flags: *flags };

@@ -24,7 +24,8 @@ impl<L: RmaLink> Domain<L> {
         let matcher = context.matcher(op.pattern.tag.is_some());
         if !matcher.nothing_waits() {
             if let Some(at) = matcher.find_waiting(&op.pattern) {
-                return self.recv_waiting(rx, at, span, op);
+                let ep = matcher.found_waiting(at).map(|message| message.ep);
+                return self.recv_waiting(rx, (ep, at), span, op);
             }
         }
         // Built where it stays.
@@ -43,19 +44,25 @@ impl<L: RmaLink> Domain<L> {
         Ok(())
     }
 
-    /// Receives a message that waits, and was found just now.
+    /// Receives a message of this endpoint that waits, and was found just now.
     #[inline(always)]
-    fn recv_waiting(&mut self, rx: RxId, at: At, span: Span, op: Recv<'_>) -> Result<(), Error> {
-        let tagged = op.pattern.tag.is_some();
-        let message = self.core.rxs.get_mut(rx.at()).and_then(|rx| rx.matcher(tagged).found_waiting(at));
-        let ep = message.and_then(|message| self.eps.get_mut(message.ep.at()));
-        if ep.is_some_and(|ep| ep.accept_plain(&mut self.core, at, span, &op)) {
-            if self.core.counted && !self.work.is_empty() {
-                self.run_work();
-            }
-            return Ok(());
+    fn recv_waiting(
+        &mut self,
+        rx: RxId,
+        (ep, at): (Option<EpId>, At),
+        span: Span,
+        op: Recv<'_>,
+    ) -> Result<(), Error> {
+        let Some(ep) = ep.and_then(|ep| self.eps.get_mut(ep.at())) else {
+            return self.recv_slowly(rx, span, op);
+        };
+        if !ep.accept_plain(&mut self.core, at, span, &op) {
+            return self.recv_slowly(rx, span, op);
         }
-        self.recv_slowly(rx, span, op)
+        if self.core.counted && !self.work.is_empty() {
+            self.run_work();
+        }
+        Ok(())
     }
 
     #[inline(never)]

@@ -39,15 +39,28 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Completes a request of ours, after the pool has let go of it.
     pub(super) fn finish_out(&mut self, core: &mut Core, out: &Out, err: Option<Error>) {
-        let peer = self.peer(out.peer);
+        self.finish_posted(core, (out.peer, out.seq, out.large), &out.done_as, out.len, err);
+    }
+
+    /// Likewise, of one to this peer, with its number there, and whether it is large.
+    #[inline]
+    pub(super) fn finish_posted(
+        &mut self,
+        core: &mut Core,
+        (peer, seq, large): (PeerId, u64, bool),
+        done_as: &Done,
+        len: usize,
+        err: Option<Error>,
+    ) {
+        let peer = self.peer(peer);
         peer.outstanding = peer.outstanding.saturating_sub(1);
-        if out.seq > peer.last_unacked_seq {
+        if seq > peer.last_unacked_seq {
             peer.last_unacked_seq = 0;
         }
-        if out.large {
+        if large {
             peer.large = peer.large.saturating_sub(1);
         }
-        self.finish(core, &out.done_as, out.len, err);
+        self.finish(core, done_as, len, err);
     }
 
     /// Why bytes of a peer could not be moved: its death may show in these first.

@@ -1,13 +1,13 @@
 //! Frames that peers send. Nothing in them is believed.
 
-use hmem::{AtomicOp, Datatype, NotApplied, total};
-use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status, put};
+use wire::{Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status};
 
 use super::Endpoint;
 use super::malformed::{Fields, Handled, Malformed, bytes_of, parse_rma, parse_segs};
 use super::peer::Fetches;
-use super::request::{MatchedRecv, Meta, Request, Then};
-use crate::core::{Body, Bound, Core, Message, Reached, RecvOp, unmoved};
+use super::request::{MatchedRecv, Meta, Out, Request, Then};
+use super::staging::Source;
+use crate::core::{Body, Bound, Core, Message, Reached, RecvOp, Segs, unmoved};
 use crate::proto::Reach;
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
@@ -129,9 +129,7 @@ impl<L: RmaLink> Endpoint<L> {
         let len = frame.len - off;
         let meta = self.meta(frame.from, head, flags, len);
         if let Some(matched) = self.matched(core, &meta) {
-            let want = len.min(matched.room);
-            let ok = self.link.copy_out(frame, off, &matched.iov, 0, want) == want;
-            self.delivered(core, meta.peer, ack, matched, len, ok);
+            self.deliver(core, meta.peer, ack, matched, len, Source::Frame(frame, off));
             return Ok(());
         }
         let held = core.buffers.keep(len, |bytes| {
@@ -139,22 +137,6 @@ impl<L: RmaLink> Endpoint<L> {
         });
         self.keep_unexpected(core, meta, ack, Body::Held(held));
         Ok(())
-    }
-
-    /// A message is in its buffer, or a device could not take it.
-    fn delivered(
-        &mut self,
-        core: &mut Core,
-        peer: PeerId,
-        ack: Option<u64>,
-        matched: MatchedRecv,
-        len: usize,
-        ok: bool,
-    ) {
-        if let Some(req) = ack {
-            self.fin(peer, req, if ok { Status::Ok } else { Status::Io }, len);
-        }
-        self.complete_recv(core, matched, len, (!ok).then_some(Error::Io));
     }
 
     fn on_rts(
@@ -177,7 +159,10 @@ impl<L: RmaLink> Endpoint<L> {
         let req = offer.req.get();
         match self.matched(core, &meta) {
             Some(matched) => self.fetch(core, peer, req, &segs, direct, len, Then::Recv(matched)),
-            None => self.keep_unexpected(core, meta, None, Body::Offered { req, segs, direct }),
+            None => {
+                let segs = Segs::new(&segs);
+                self.keep_unexpected(core, meta, None, Body::Offered { req, segs, direct });
+            }
         }
         Ok(())
     }
@@ -189,13 +174,11 @@ impl<L: RmaLink> Endpoint<L> {
         let (matched, spent) = self.matched_recv(core, recv, &Meta { peer, src, tagged, tag, data, len });
         match body {
             Body::Held(held) => {
-                let want = len.min(matched.room);
-                let ok = hmem::write(&matched.iov, 0, held.bytes(want)) == want;
+                self.deliver(core, peer, ack, matched, len, Source::Held(held.bytes(len)));
                 core.buffers.drop(held);
-                self.delivered(core, peer, ack, matched, len, ok);
             }
             Body::Offered { req, segs, direct } => {
-                self.fetch(core, peer, req, &segs, direct, len, Then::Recv(matched));
+                self.fetch(core, peer, req, segs.all(), direct, len, Then::Recv(matched));
             }
             Body::Withdrawn => self.complete_recv(core, matched, 0, Some(Error::Cancelled)),
         }
@@ -219,6 +202,15 @@ impl<L: RmaLink> Endpoint<L> {
 
     fn on_fin(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let name = head.tag.get();
+        match self.requests.get_mut(name) {
+            Some(&mut Request::Out(Out { whole: true, peer: to, seq, len, done_as, .. })) if to == peer => {
+                self.requests.end(name);
+                let err = crate::core::failure(Status::from_u16(head.aux.get()));
+                self.finish_posted(core, (peer, seq, false), &done_as, len, err);
+                return Ok(());
+            }
+            _ => {}
+        }
         if self.is_past(peer, name) || self.forget_withdrawn(peer, name) {
             return Ok(());
         }
@@ -396,99 +388,6 @@ impl<L: RmaLink> Endpoint<L> {
                 self.fin(peer, req, status, 0);
             }
         }
-        Ok(())
-    }
-
-    fn on_atomic(
-        &mut self,
-        core: &mut Core,
-        frame: &Frame,
-        head: &Head,
-        flags: Flags,
-        fields: &mut Fields<'_>,
-    ) -> Handled {
-        let aux = Aux::parse_atomic(head.aux.get()).ok_or(Malformed::Aux)?;
-        let segs = fields.take_many::<RmaSeg>(aux.rma.into())?;
-        let off = Head::LEN + size_of_val(segs);
-        let mut buffer = core.buffers.take(frame.len - off);
-        let payload = &mut buffer[..frame.len - off];
-        self.link.read(frame, off, payload);
-        let op = AtomicOp::from_code(aux.op);
-        let (fetch, compare) = (flags.contains(Flags::FETCH), flags.contains(Flags::COMPARE));
-        let reads_only = op == Some(AtomicOp::AtomicRead);
-        let mut want = if reads_only { Access::empty() } else { Access::REMOTE_WRITE };
-        if fetch {
-            want |= Access::REMOTE_READ;
-        }
-        let mut old = Vec::new();
-        let mut cntrs = Bound::new();
-        let most = self.peer(frame.from).limits.max_frame() - Head::LEN;
-        let outcome = core.reach(segs, want).and_then(|reached| {
-            let (op, datatype) = (
-                op.ok_or(Status::Unsupported)?,
-                Datatype::from_code(aux.datatype).ok_or(Status::Unsupported)?,
-            );
-            let operand = if reads_only { 0 } else { reached.len };
-            let all = operand.checked_add(if compare { reached.len } else { 0 });
-            if Some(payload.len()) != all {
-                return Err(Status::Malformed);
-            }
-            if fetch && reached.len > most {
-                return Err(Status::Unsupported);
-            }
-            cntrs = reached.cntrs;
-            let (operand, compare) = payload.split_at(operand);
-            if fetch {
-                old.resize(reached.len, 0);
-            }
-            hmem::apply(&reached.iov, op, datatype, operand, compare, fetch.then_some(&mut old[..]))
-                .map_err(|why| match why {
-                    NotApplied::Unsupported => Status::Unsupported,
-                    NotApplied::Fault => unmoved(&reached.iov),
-                })?;
-            Ok(total(&reached.iov))
-        });
-        core.buffers.give_back(buffer);
-        let status = outcome.err().unwrap_or(Status::Ok);
-        let peer = frame.from;
-        if fetch && status == Status::Ok {
-            self.was_read(core, cntrs);
-        } else {
-            let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
-            self.written(core, peer, status, What::ATOMIC, outcome.unwrap_or(0), data, cntrs);
-        }
-        if !flags.contains(Flags::ACK) {
-            if status != Status::Ok {
-                self.refuse(peer, status, true);
-            }
-            return Ok(());
-        }
-        if fetch && status == Status::Ok {
-            let mut answer = Vec::with_capacity(Head::LEN + old.len());
-            put(&mut answer, &Head::new(WireOp::Result, Flags::empty(), 0, head.tag.get(), 0));
-            answer.extend_from_slice(&old);
-            self.send_or_queue(peer, &answer);
-        } else {
-            self.fin(peer, head.tag.get(), status, 0);
-        }
-        Ok(())
-    }
-
-    fn on_result(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
-        let (peer, name) = (frame.from, head.tag.get());
-        let len = frame.len - Head::LEN;
-        match self.named(peer, name)? {
-            Request::Out(out) if out.done_as.what.contains(What::ATOMIC | What::READ) => {}
-            _ => return Err(Malformed::Unfit),
-        }
-        let Some(Request::Out(out)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
-        let ok = if len == out.len {
-            self.link.copy_out(frame, Head::LEN, &out.iov, 0, len) == len
-        } else {
-            false
-        };
-        let err = (!ok).then_some(Error::Io);
-        self.finish_out(core, &out, err);
         Ok(())
     }
 }

@@ -5,7 +5,8 @@
 //! offered (`Rts`), and the call waits for as long as it takes a receiver that polls to say where the
 //! message goes: then our device puts it there, and the call returns when that is over, which depends on
 //! no peer. If no answer comes, the bytes follow unasked (`Body`), and the receiver can take them
-//! without us, as it can what was injected from the host. A peer that did not answer in time, or whose
+//! without us, as it can what was injected from the host. The call waits in [`Endpoint::has_left`], which returns each
+//! time, so that other threads may call meanwhile. A peer that did not answer in time, or whose
 //! buffers are not on a device, is not waited for again too soon.
 
 use wire::{Flags, Head, Op as WireOp, Status};
@@ -15,6 +16,7 @@ use super::handles::on_device;
 use super::header::frame;
 use super::malformed::{Handled, Malformed};
 use super::request::{Done, Followed, Out, Request, Then};
+use super::staging::{Leaving, Source};
 use crate::core::{Body, Core, Spans};
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
@@ -27,7 +29,6 @@ impl<L: RmaLink> Endpoint<L> {
     /// Injects a message that is not longer than any frame.
     pub(super) fn inject_from_device(
         &mut self,
-        core: &mut Core,
         peer: PeerId,
         op: &Send<'_>,
         flags: Flags,
@@ -35,69 +36,114 @@ impl<L: RmaLink> Endpoint<L> {
     ) -> Result<(), Error> {
         let len = hmem::total(op.iov);
         let name = self.offer(Out::new(peer, op.iov.into(), len, done_as), op, flags)?;
-        let prompt = self.wait_until_put(core, name);
-        self.peer(peer).promptness.was(prompt);
-        self.let_follow(peer, name);
+        self.leaving = Some((peer, name));
         Ok(())
     }
 
-    /// Waits until our device has put the message where its receiver said: `false` if that is not to be.
-    fn wait_until_put(&mut self, core: &mut Core, name: u64) -> bool {
-        let mut patience = PATIENCE;
-        loop {
-            self.progress(core, None);
-            let Some(Request::Out(out)) = self.requests.get_mut(name) else {
-                // Received, or the peer is gone.
-                return true;
-            };
-            let (asked, done) = (out.asked, out.done);
-            match asked {
-                Some(_) if done > 0 || self.streams.contains(&name) => return false,
-                Some(_) if !self.is_in_flight(name) => return true,
-                Some(_) => {}
-                None if patience == 0 => return false,
-                None => patience -= 1,
-            }
-        }
+    /// The message that was injected just now, if its bytes have still to leave their buffer.
+    pub(crate) fn take_leaving(&mut self) -> Option<Leaving> {
+        let (peer, name) = self.leaving.take()?;
+        Some(Leaving { ep: self.id, peer, name, patience: PATIENCE })
     }
 
-    /// Lets go of the memory of an injected message: what of it has not been put or sent follows now.
-    fn let_follow(&mut self, peer: PeerId, name: u64) {
+    /// Goes on with an injected message: whether its buffer is the application's again. That is when our device has put it
+    /// where its receiver said, or has copied it to the host, to be sent from there.
+    pub(crate) fn has_left(&mut self, core: &mut Core, leaving: &mut Leaving) -> bool {
+        self.progress(core, None);
+        let (peer, name) = (leaving.peer, leaving.name);
+        if self.staging.following(name).is_some() {
+            return self.follow(name);
+        }
+        let progress = match self.requests.get_mut(name) {
+            Some(Request::Out(out)) => Some((out.asked.is_some(), out.done > 0)),
+            _ => None,
+        };
+        let prompt = match progress {
+            // Received, or the peer is gone.
+            None => true,
+            Some((true, begun)) if begun || self.streams.contains(&name) => false,
+            Some((true, _)) if self.is_in_flight(name) => return false,
+            Some((true, _)) => true,
+            Some((false, _)) if leaving.patience == 0 => false,
+            Some((false, _)) => {
+                leaving.patience -= 1;
+                return false;
+            }
+        };
+        self.peer(peer).promptness.was(prompt);
+        self.let_follow(peer, name)
+    }
+
+    /// Lets go of the memory of an injected message: what of it has not been put or sent follows. Whether that is done.
+    fn let_follow(&mut self, peer: PeerId, name: u64) -> bool {
         let is_streamed = self.streams.contains(&name);
-        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return };
+        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return true };
         let iov = std::mem::replace(&mut out.iov, Spans::NONE);
         let (from, to) = match out.asked {
             None => (0, out.len),
             Some((_, want)) if is_streamed => (out.done, want),
             // It is where it belongs.
-            Some(_) => return,
+            Some(_) => return true,
         };
+        out.followed = Followed::Yes;
+        let asked = out.asked.map(|(theirs, _)| theirs);
+        self.end_stream(name);
+        if self.staging.let_follow(name, asked, &iov, from, to - from) {
+            return self.follow(name);
+        }
         let mut bytes = vec![0; to - from];
         let is_read = hmem::read(&iov, from, &mut bytes) == bytes.len();
-        out.followed = if is_read { Followed::Yes } else { Followed::Lost };
-        let asked = out.asked;
-        self.end_stream(name);
-        match asked {
-            _ if !is_read => {
-                log::warn!("{}: a device's memory cannot be read", self.link.addr());
-                if let Some((theirs, _)) = asked {
-                    self.fin(peer, theirs, Status::Io, 0);
-                }
+        self.send_followers(peer, name, asked, from, is_read.then_some(&bytes[..]));
+        true
+    }
+
+    /// Sends what follows, once the host has it. Whether that is so.
+    fn follow(&mut self, name: u64) -> bool {
+        let Some(following) = self.staging.following(name) else { return true };
+        let Some(is_read) = following.transfer.poll() else { return false };
+        let Some(mut following) = self.staging.take_following(name) else { return true };
+        let Some(peer) = self.requests.get_mut(name).map(|r| r.peer()) else { return true };
+        let (from, len, asked) = (following.from, following.len, following.asked);
+        let bytes = following.transfer.buffer().filter(|_| is_read).map(|b| &b.bytes()[..len]);
+        if let (None, None, Some(theirs)) = (bytes, asked, following.asked_late) {
+            self.fin(peer, theirs, Status::Io, 0);
+        }
+        self.send_followers(peer, name, asked, from, bytes);
+        true
+    }
+
+    /// Sends bytes of an injected message from `from` on: unasked, or as the peer has `asked` for them. `None`: they cannot be
+    /// read.
+    fn send_followers(
+        &mut self,
+        peer: PeerId,
+        name: u64,
+        asked: Option<u64>,
+        from: usize,
+        bytes: Option<&[u8]>,
+    ) {
+        let Some(bytes) = bytes else {
+            log::warn!("{}: a device's memory cannot be read", self.link.addr());
+            if let Some(Request::Out(out)) = self.requests.get_mut(name) {
+                out.followed = Followed::Lost;
             }
-            None => {
-                self.send_or_queue(peer, &frame(&Head::new(WireOp::Body, Flags::empty(), 0, name, 0), &bytes))
+            if let Some(theirs) = asked {
+                self.fin(peer, theirs, Status::Io, 0);
             }
-            Some((theirs, _)) => {
-                let most = self.peer(peer).limits.max_frame() - Head::LEN;
-                for (at, part) in (from..).step_by(most).zip(bytes.chunks(most)) {
-                    let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, at as u64);
-                    self.send_or_queue(peer, &frame(&head, part));
-                }
-            }
+            return;
+        };
+        let Some(theirs) = asked else {
+            let head = Head::new(WireOp::Body, Flags::empty(), 0, name, 0);
+            return self.send_or_queue(peer, &frame(&head, bytes));
+        };
+        let most = self.peer(peer).limits.max_frame() - Head::LEN;
+        for (at, part) in (from..).step_by(most).zip(bytes.chunks(most)) {
+            let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, at as u64);
+            self.send_or_queue(peer, &frame(&head, part));
         }
     }
 
-    /// A peer asks for a message of ours whose bytes have followed it, or never will.
+    /// A peer asks for a message of ours whose bytes follow, have followed it, or never will.
     pub(super) fn asks_late(&mut self, peer: PeerId, name: u64, theirs: u64) -> bool {
         let Some(Request::Out(out)) = self.requests.get_mut(name) else { return false };
         let followed = out.followed;
@@ -106,6 +152,8 @@ impl<L: RmaLink> Endpoint<L> {
         }
         if followed == Followed::Lost {
             self.fin(peer, theirs, Status::Io, 0);
+        } else if let Some(following) = self.staging.following(name) {
+            following.asked_late = Some(theirs);
         }
         true
     }
@@ -147,7 +195,7 @@ impl<L: RmaLink> Endpoint<L> {
         let (iov, want) = (i.iov.clone(), i.want);
         i.got = want;
         let ok = if on_device(&iov) {
-            self.land(frame, Head::LEN, name, &iov, 0, want)
+            self.land(Source::Frame(frame, Head::LEN), name, &iov, 0, want)
         } else {
             self.link.copy_out(frame, Head::LEN, &iov, 0, want) == want
         };

@@ -1,5 +1,6 @@
 //! An endpoint: its peers, its requests, and what it does with each.
 
+mod atomics;
 mod bound;
 mod complete;
 mod coop;
@@ -16,9 +17,11 @@ mod peers;
 mod plain;
 mod post;
 mod progress;
+mod quota;
 mod request;
 mod revoke;
 mod staged;
+mod staging;
 mod transfer;
 
 use std::collections::VecDeque;
@@ -31,7 +34,8 @@ use crate::types::*;
 use link_api::{OpId, PeerId, RmaLink};
 use peer::Peer;
 use request::Request;
-use staged::Staging;
+pub use staging::Leaving;
+use staging::Staging;
 
 #[derive(Debug)]
 pub(crate) struct Endpoint<L> {
@@ -75,6 +79,8 @@ pub(crate) struct Endpoint<L> {
     /// Requests whose memory was taken back, and from which peer.
     revoked: Vec<(u64, PeerId)>,
     staging: Staging,
+    /// A message that was injected just now and has not left its buffer.
+    leaving: Option<(PeerId, u64)>,
 }
 
 impl<L: RmaLink> Endpoint<L> {
@@ -106,13 +112,14 @@ impl<L: RmaLink> Endpoint<L> {
             invited: Vec::new(),
             with_backlog: Vec::new(),
             unlogged_path: None,
-            depth: bound::DEPTH,
+            depth: quota::DEPTH,
             bytes_since_progress: 0,
             kept: Map::default(),
             paused_peers: 0,
-            many: bound::MANY,
+            many: quota::MANY,
             revoked: Vec::new(),
             staging: Staging::new(),
+            leaving: None,
         }
     }
 

@@ -123,7 +123,8 @@ impl<L: RmaLink> Endpoint<L> {
         self.paused_peers -= u32::from(stopped);
         log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
         self.with_backlog.retain(|p| *p != peer);
-        let mine = self.requests.names(|r| r.peer() == peer);
+        let mut mine = self.requests.names(|r| r.peer() == peer);
+        mine.retain(|name| !self.outlives_peer(*name));
         self.streams.retain(|name| !mine.contains(name));
         self.coop_queue.retain(|name| !mine.contains(name));
         self.invited.retain(|(name, _)| !mine.contains(name));

@@ -25,12 +25,24 @@ struct Target {
     report: bool,
 }
 
+/// A message in a frame of its own, of so many headers.
+struct Plain {
+    head: Head,
+    flags: Flags,
+    src: FiAddr,
+    off: usize,
+    /// The sender's request, if it waits to hear of the delivery.
+    ack: Option<u64>,
+}
+
 /// What a look at a frame comes to.
 enum Fast {
     /// A message that is in its buffer: this is to be told.
     Received(Completion),
     /// A message of the plainest sort that no receive is for.
-    Unexpected(Head, Flags, FiAddr),
+    Unexpected(Plain),
+    /// The peer answers, which has not been dealt with.
+    Answer,
     /// Something that has not been dealt with.
     Other,
 }
@@ -115,68 +127,81 @@ impl<L: RmaLink> Endpoint<L> {
                 self.link.release(frame);
                 PollFast::Message(entry)
             }
-            Fast::Unexpected(head, flags, src) => self.keep_all(core, frame, (head, flags, src), cq),
             Fast::Other => {
                 self.take_in(core, frame);
                 PollFast::Other
             }
+            Fast::Unexpected(plain) => self.take_more(core, frame, Some(plain), cq),
+            Fast::Answer => self.take_more(core, frame, None, cq),
         }
     }
 
-    /// Keeps a message that no receive is for, and those that follow it, up to one that a receive is for.
+    /// Keeps a message that no receive is for, or, if it is none, hears an answer; and goes on with what the same peer
+    /// has sent, up to a message that a receive is for.
     #[inline(never)]
-    fn keep_all(
+    fn take_more(
         &mut self,
         core: &mut Core,
         mut frame: Frame,
-        mut message: (Head, Flags, FiAddr),
+        mut message: Option<Plain>,
         cq: CqId,
     ) -> PollFast {
-        for _ in 0..BUDGET {
+        for left in (0..BUDGET).rev() {
             let from = frame.from;
-            self.keep_plain(core, &frame, message);
-            self.link.release(frame);
-            match self.link.poll_frame_from(from) {
-                Some(next) => frame = next,
-                None => return PollFast::Kept,
+            if let Some(plain) = &message {
+                self.keep_plain(core, &frame, plain);
+                self.link.release(frame);
+            } else {
+                self.take_in(core, frame);
             }
-            match self.receive_fast(core, &frame, cq) {
-                Fast::Unexpected(head, flags, src) => message = (head, flags, src),
+            let next = if left > 0 { self.link.poll_frame_from(from) } else { None };
+            let Some(next) = next else { break };
+            frame = next;
+            message = match self.receive_fast(core, &frame, cq) {
+                Fast::Unexpected(plain) => Some(plain),
+                Fast::Answer => None,
                 Fast::Received(entry) => {
                     self.link.release(frame);
-                    return PollFast::Message(entry);
+                    if core.standing(cq) == 0 {
+                        return PollFast::Message(entry);
+                    }
+                    // Behind what the answers have told.
+                    core.complete(Some(cq), entry);
+                    return PollFast::Other;
                 }
                 Fast::Other => {
                     self.take_in(core, frame);
                     return PollFast::Other;
                 }
-            }
+            };
         }
-        self.keep_plain(core, &frame, message);
-        self.link.release(frame);
         PollFast::Kept
     }
 
     /// Keeps a message of the plainest sort that no receive is for.
     #[inline(always)]
-    fn keep_plain(&mut self, core: &mut Core, frame: &Frame, (head, flags, src): (Head, Flags, FiAddr)) {
-        let (peer, len) = (frame.from, frame.len - Head::LEN);
+    fn keep_plain(&mut self, core: &mut Core, frame: &Frame, plain: &Plain) {
+        let &Plain { head, flags, src, off, ack } = plain;
+        let (peer, len) = (frame.from, frame.len - off);
         let (tagged, tag) = (flags.contains(Flags::TAGGED), head.tag.get());
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
         let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
-        let (matcher, ep, ack) = (rx.matcher(tagged), self.id, None);
-        if len > SHORT {
-            let body = Body::Held(core.buffers.keep(len, |bytes| {
-                self.link.read(frame, Head::LEN, bytes);
-            }));
-            matcher.wait(src, tag, || Message { ep, peer, src, tagged, tag, data, len, ack, body });
+        let (matcher, ep) = (rx.matcher(tagged), self.id);
+        let at = if len <= SHORT {
+            matcher.wait(src, tag, || {
+                let body = Body::Held(Payload::Short([0; SHORT]));
+                Message { ep, peer, src, tagged, tag, data, len, ack, body }
+            })
         } else {
-            // Its bytes go to where they stay.
-            let body = Body::Held(Payload::Short([0; SHORT]));
-            let at = matcher.wait(src, tag, || Message { ep, peer, src, tagged, tag, data, len, ack, body });
-            if let Some(Message { body: Body::Held(Payload::Short(bytes)), .. }) = matcher.found_waiting(at) {
-                self.link.read(frame, Head::LEN, &mut bytes[..len]);
-            }
+            let buffer = core.buffers.take(len);
+            matcher.wait(src, tag, || {
+                let body = Body::Held(Payload::Long(buffer));
+                Message { ep, peer, src, tagged, tag, data, len, ack, body }
+            })
+        };
+        // The bytes go to where they stay.
+        if let Some(Message { body: Body::Held(held), .. }) = matcher.found_waiting(at) {
+            self.link.read(frame, off, held.room(len));
         }
         self.weighs_more(core, peer, Message::weight_held(len));
     }
@@ -190,7 +215,7 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(message) = matcher.found_waiting(at) else { return false };
         let &mut Message { peer, src, tag, data, len, ack, .. } = message;
         let Body::Held(held) = &mut message.body else { return false };
-        let goes = ack.is_none() && len <= span.len() && span.can(hmem::Caps::CPU);
+        let goes = len <= span.len() && span.can(hmem::Caps::CPU);
         if !goes || hmem::write(&[span], 0, held.bytes(len)) != len {
             return false;
         }
@@ -198,6 +223,9 @@ impl<L: RmaLink> Endpoint<L> {
             core.buffers.give_back(std::mem::take(buffer));
         }
         matcher.forget_waiting(at);
+        if let Some(req) = ack {
+            self.fin(peer, req, Status::Ok, len);
+        }
         self.weighs_less(core, peer, Message::weight_held(len));
         core.tally(Tally::PLAIN, self.cntrs.recv, false);
         if op.flags.contains(OpFlags::COMPLETION) {
@@ -219,7 +247,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Receives a message, if it takes no more than to copy it and to tell of it in `cq`.
     #[inline(always)]
     fn receive_fast(&mut self, core: &mut Core, frame: &Frame, cq: CqId) -> Fast {
-        const WITH: Flags = Flags::TAGGED.union(Flags::CQ_DATA);
+        const WITH: Flags = Flags::TAGGED.union(Flags::CQ_DATA).union(Flags::ACK);
         let Some(bytes) = self.link.peek::<{ Head::LEN }>(frame) else { return Fast::Other };
         let head: Head = zerocopy::transmute!(bytes);
         let Some(flags) = head.flags().filter(|flags| WITH.contains(*flags)) else { return Fast::Other };
@@ -227,18 +255,25 @@ impl<L: RmaLink> Endpoint<L> {
         else {
             return Fast::Other;
         };
-        if head.op() != Some(WireOp::Eager) {
-            return Fast::Other;
+        match head.op() {
+            Some(WireOp::Eager) => {}
+            Some(WireOp::Fin) => return Fast::Answer,
+            _ => return Fast::Other,
         }
-        let (src, len) = (peer.src, frame.len - Head::LEN);
+        let src = peer.src;
+        let Some((off, ack)) = self.ack_of(frame, flags) else { return Fast::Other };
+        let len = frame.len - off;
         let matcher = rx.matcher(flags.contains(Flags::TAGGED));
         let Some(at) = matcher.find_posted(src, head.tag.get()) else {
-            return Fast::Unexpected(head, flags, src);
+            return Fast::Unexpected(Plain { head, flags, src, off, ack });
         };
         let target = matcher.found_posted(at).and_then(|recv| Target::of(recv, len));
         let Some(target) = target.filter(|t| t.report && self.rx_cq == Some(cq)) else { return Fast::Other };
         matcher.forget_posted(at);
-        self.link.copy_out(frame, Head::LEN, &[target.span], 0, len);
+        self.link.copy_out(frame, off, &[target.span], 0, len);
+        if let Some(req) = ack {
+            self.fin(frame.from, req, Status::Ok, len);
+        }
         core.tally(target.tally, self.cntrs.recv, false);
         Fast::Received(entry(&target, &head, flags, src, len))
     }
@@ -251,14 +286,27 @@ impl<L: RmaLink> Endpoint<L> {
         head: &Head,
         flags: Flags,
     ) -> Option<()> {
-        if flags.contains(Flags::ACK) {
-            return None;
-        }
-        let len = frame.len - Head::LEN;
+        let (off, ack) = self.ack_of(frame, flags)?;
+        let len = frame.len - off;
         let target = self.target(core, frame.from, head, flags, len)?;
-        self.link.copy_out(frame, Head::LEN, &[target.1.span], 0, len);
+        self.link.copy_out(frame, off, &[target.1.span], 0, len);
+        if let Some(req) = ack {
+            self.fin(frame.from, req, Status::Ok, len);
+        }
         self.arrived(core, target, head, flags, len);
         Some(())
+    }
+
+    /// How many headers a message has, and the sender's request, if it waits to hear of the delivery.
+    #[inline(always)]
+    fn ack_of(&self, frame: &Frame, flags: Flags) -> Option<(usize, Option<u64>)> {
+        const WITH: usize = Head::LEN + size_of::<u64>();
+        if !flags.contains(Flags::ACK) {
+            return Some((Head::LEN, None));
+        }
+        let bytes: [u8; WITH] = self.link.peek(frame)?;
+        let req = bytes[Head::LEN..].try_into().ok()?;
+        Some((WITH, Some(u64::from_le_bytes(req))))
     }
 
     /// A message that is fetched at once.

@@ -4,9 +4,9 @@ use hmem::{Span, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, Seg};
 
 use super::Endpoint;
-use super::bound::{MESSAGE_COST, MOST_SINCE_PROGRESS};
 use super::header::{Header, push};
 use super::peer::Fetches;
+use super::quota::{MESSAGE_COST, MOST_SINCE_PROGRESS};
 use super::request::{Done, Out, Request};
 use crate::core::{Core, Spans, Tally};
 use crate::proto::{self, Cut, Plan, Role, Tried, When, choose};
@@ -160,7 +160,7 @@ impl<L: RmaLink> Endpoint<L> {
             match plan {
                 Plan::OfferKept => return self.offer_kept(peer, op, flags, done_as),
                 Plan::OfferAndWait if self.peer(peer).promptness.is_likely() => {
-                    return self.inject_from_device(core, peer, op, flags, done_as);
+                    return self.inject_from_device(peer, op, flags, done_as);
                 }
                 Plan::OfferAndWait => choice.tried |= Tried::WAIT,
                 Plan::ByHandles if !self.export(peer, op.iov)? => choice.tried |= Tried::HANDLES,
@@ -189,7 +189,8 @@ impl<L: RmaLink> Endpoint<L> {
                 push(h, &Head::new(WireOp::Eager, flags | Flags::ACK, 0, tag, data));
                 push(h, &req.to_le_bytes());
             };
-            return self.launch(Out::new(peer, Spans::NONE, len, done_as), header, op.iov, len);
+            let out = Out { whole: true, ..Out::new(peer, Spans::NONE, len, done_as) };
+            return self.launch(out, header, op.iov, len);
         }
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
         self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len)?;
@@ -271,7 +272,7 @@ impl<L: RmaLink> Endpoint<L> {
     fn write_eager(&mut self, peer: PeerId, op: &Rma<'_>, done_as: Done, watched: bool) -> Result<(), Error> {
         let (len, flags) = (total(op.iov), rma_flags(op));
         if watched {
-            let out = Out::new(peer, Spans::NONE, len, done_as);
+            let out = Out { whole: true, ..Out::new(peer, Spans::NONE, len, done_as) };
             let header = |req, h: &mut Header| rma_head(h, WireOp::Write, flags | Flags::ACK, op, &[], req);
             return self.launch(out, header, op.iov, len);
         }
@@ -344,7 +345,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.sent_unacked(peer);
             return Ok(());
         }
-        let out = Out::new(peer, Spans::from(op.result), len, done_as);
+        let out = Out { whole: !fetches, ..Out::new(peer, Spans::from(op.result), len, done_as) };
         self.launch(out, |req, h| head(flags | Flags::ACK, req, h), &body, body_len)
     }
 }

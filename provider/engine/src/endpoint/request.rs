@@ -8,6 +8,9 @@ use crate::core::{Bound, Mrs, Spans, Tally};
 use crate::types::*;
 use link_api::{PeerId, PieceCounter};
 
+/// The name of no request: of a message that is not answered.
+pub(super) const NO_REQUEST: u64 = 0;
+
 /// A request that a peer has yet to answer or to feed.
 #[derive(Debug)]
 pub(super) enum Request {
@@ -43,6 +46,8 @@ pub(super) struct Out {
     /// Bytes sent or received in frames.
     pub(super) done: usize,
     pub(super) large: bool,
+    /// All of it went with its frame: nothing but the peer's answer is to come, and nothing else names it.
+    pub(super) whole: bool,
     pub(super) followed: Followed,
     /// The peer asked for frames: its request, and how many bytes it wants.
     pub(super) asked: Option<(u64, usize)>,
@@ -54,7 +59,19 @@ pub(super) struct Out {
 impl Out {
     pub(super) fn new(peer: PeerId, iov: Spans, len: usize, done_as: Done) -> Out {
         let followed = Followed::No;
-        Out { peer, seq: 0, iov, len, done: 0, large: false, followed, asked: None, coop: None, done_as }
+        Out {
+            peer,
+            seq: 0,
+            iov,
+            len,
+            done: 0,
+            large: false,
+            whole: false,
+            followed,
+            asked: None,
+            coop: None,
+            done_as,
+        }
     }
 }
 

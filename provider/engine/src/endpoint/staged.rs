@@ -7,125 +7,21 @@
 //! if the runtime can, made when they are first needed and kept until it is closed. While too few of them are free for another
 //! frame, none is taken in: the devices that free them need no peer for that.
 //!
-//! Memory to stage in is a matter of [`Chunk`] and [`Landing`] alone: a buffer that a peer's device reaches could take
+//! Memory to stage in is a matter of `staging::Chunk` and [`Landing`] alone: a buffer that a peer's device reaches could take
 //! the place of the host's, its handle that of the frames.
 
-use std::collections::VecDeque;
-
 use hmem::Span;
-use hmem::stage::{Pool, Transfer};
 use wire::{Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
+use super::handles::on_device;
 use super::peer::Fetches;
-use super::request::Request;
-use super::transfer::TURN;
+use super::request::{In, MatchedRecv, NO_REQUEST, Request, Then};
+use super::staging::{BUFFER, Landing, Source, TURN, Unread};
 use crate::core::Core;
 use crate::types::*;
-use link_api::{Frame, PeerId, Refused, RmaLink};
-
-/// Bytes of a buffer.
-const BUFFER: usize = 256 << 10;
-/// Buffers of an endpoint for what it sends, and for what it receives. Of the latter half may be taken when a frame
-/// comes, which may need several.
-const SENDING: usize = 8;
-const RECEIVING: usize = 16;
-/// Buffers of a stream. One of many streams has one.
-const AHEAD: usize = 2;
-
-/// What is staged at one endpoint.
-#[derive(Debug)]
-pub(super) struct Staging {
-    sending: Pool,
-    receiving: Pool,
-    streams: Vec<Stream>,
-    landings: Vec<Landing>,
-}
-
-/// A stream of frames that is read from a device.
-#[derive(Debug)]
-struct Stream {
-    name: u64,
-    chunks: VecDeque<Chunk>,
-}
-
-/// Bytes of a stream on their way to the host, or there and to be sent.
-#[derive(Debug)]
-struct Chunk {
-    /// Which ones.
-    off: usize,
-    len: usize,
-    transfer: Transfer,
-}
-
-/// Bytes of a frame on their way to a device.
-#[derive(Debug)]
-struct Landing {
-    /// The request that they are of.
-    name: u64,
-    transfer: Transfer,
-}
-
-impl Staging {
-    pub(super) fn new() -> Staging {
-        let (sending, receiving) = (Pool::new(SENDING, BUFFER), Pool::new(RECEIVING, BUFFER));
-        Staging { sending, receiving, streams: Vec::new(), landings: Vec::new() }
-    }
-
-    /// Whether there is no room for another frame.
-    #[inline(always)]
-    pub(super) fn is_full(&self) -> bool {
-        self.landings.len() >= RECEIVING / 2
-    }
-
-    /// Whether frames of this request are on their way to a device.
-    pub(super) fn is_landing(&self, name: u64) -> bool {
-        self.landings.iter().any(|l| l.name == name)
-    }
-
-    /// Ends what is under way for a request: when this returns its memory is not accessed any more.
-    pub(super) fn cancel(&mut self, name: u64) {
-        self.streams.retain(|s| s.name != name);
-        self.landings.retain(|l| l.name != name);
-    }
-
-    /// Likewise, for all.
-    pub(super) fn cancel_all(&mut self) {
-        self.streams.clear();
-        self.landings.clear();
-    }
-
-    /// The stream of this name, whose next byte to be sent is `done`, with the device at work for it; and how many copies
-    /// were started. `None`: there is no buffer for it.
-    fn feed(&mut self, name: u64, iov: &[Span], done: usize, want: usize) -> Option<(&mut Stream, usize)> {
-        let at = self.streams.iter().position(|s| s.name == name).unwrap_or_else(|| {
-            self.streams.push(Stream { name, chunks: VecDeque::new() });
-            self.streams.len() - 1
-        });
-        let stream = &mut self.streams[at];
-        let mut started = 0;
-        while stream.chunks.len() < AHEAD {
-            let off = stream.chunks.back().map_or(done, |c| c.off + c.len);
-            let short = !stream.chunks.is_empty() && self.sending.taken() >= SENDING / 2;
-            if off >= want || short {
-                break;
-            }
-            let Some(buffer) = self.sending.take() else { break };
-            let len = BUFFER.min(want - off);
-            stream.chunks.push_back(Chunk { off, len, transfer: buffer.read(iov, off, len) });
-            started += 1;
-        }
-        if stream.chunks.is_empty() {
-            self.streams.swap_remove(at);
-            return None;
-        }
-        Some((&mut self.streams[at], started))
-    }
-}
-
-/// The memory that a stream is of cannot be read.
-pub(super) struct Unread;
+use link_api::{PeerId, Refused, RmaLink};
 
 impl<L: RmaLink> Endpoint<L> {
     /// A turn of a stream of a device's memory, bytes `done..want` of which are left to be sent: in frames of up to `most` as
@@ -175,12 +71,11 @@ impl<L: RmaLink> Endpoint<L> {
         Some(Ok((done, n)))
     }
 
-    /// Takes `len` bytes of a frame that are for byte `doff` of a device's memory, on behalf of the request `name`; `false` if
-    /// they cannot be had there.
+    /// Takes `len` bytes that are for byte `doff` of a device's memory, on behalf of the request `name`; `false` if they
+    /// cannot be had there.
     pub(super) fn land(
         &mut self,
-        frame: &Frame,
-        off: usize,
+        source: Source<'_>,
         name: u64,
         dst: &[Span],
         doff: usize,
@@ -189,10 +84,13 @@ impl<L: RmaLink> Endpoint<L> {
         for at in (0..len).step_by(BUFFER) {
             let n = BUFFER.min(len - at);
             let Some(mut buffer) = self.staging.receiving.take() else {
-                return self.link.copy_out(frame, off + at, dst, doff + at, len - at) == len - at;
+                return self.copy_from(source, at, dst, doff + at, len - at) == len - at;
             };
-            if self.link.read(frame, off + at, &mut buffer.bytes()[..n]) != n {
-                return false;
+            let room = &mut buffer.bytes()[..n];
+            match source {
+                Source::Frame(frame, off) if self.link.read(frame, off + at, room) != n => return false,
+                Source::Frame(..) => {}
+                Source::Held(bytes) => room.copy_from_slice(&bytes[at..at + n]),
             }
             let transfer = buffer.write(dst, doff + at, n);
             self.staging.landings.push(Landing { name, transfer });
@@ -202,6 +100,55 @@ impl<L: RmaLink> Endpoint<L> {
             self.streams.push_back(name);
         }
         true
+    }
+
+    /// Puts a message that came inside its frame into its buffer. In a device's memory it is complete when it is there.
+    pub(super) fn deliver(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        ack: Option<u64>,
+        matched: MatchedRecv,
+        len: usize,
+        source: Source<'_>,
+    ) {
+        let want = len.min(matched.room);
+        if want == 0 || !on_device(&matched.iov) {
+            let ok = self.copy_from(source, 0, &matched.iov, 0, want) == want;
+            if let Some(req) = ack {
+                self.fin(peer, req, if ok { Status::Ok } else { Status::Io }, len);
+            }
+            return self.complete_recv(core, matched, len, (!ok).then_some(Error::Io));
+        }
+        let iov = matched.iov.clone();
+        let mut request =
+            In::new(peer, iov.clone(), len, want, ack.unwrap_or(NO_REQUEST), Then::Recv(matched));
+        request.got = want;
+        let name = self.requests.insert(Request::In(request));
+        let ok = self.land(source, name, &iov, 0, want);
+        if !ok {
+            self.spoil(name);
+        }
+        self.all_came(core, name, !ok);
+    }
+
+    /// Copies up to `len` bytes from `at` on to byte `doff` of `dst`, in the call; how many there were.
+    fn copy_from(&self, source: Source<'_>, at: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+        match source {
+            Source::Frame(frame, off) => self.link.copy_out(frame, off + at, dst, doff, len),
+            Source::Held(bytes) => hmem::write(dst, doff, &bytes[at..at + len]),
+        }
+    }
+
+    /// A peer is gone. Whether this request of its needs nothing of it any more; then it is answered to no successor.
+    pub(super) fn outlives_peer(&mut self, name: u64) -> bool {
+        match self.requests.get_mut(name) {
+            Some(Request::In(i)) if i.got == i.want && self.staging.is_landing(name) => {
+                i.req = NO_REQUEST;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Looks which copies to a device's memory are over; those of one request end in order.
@@ -253,6 +200,9 @@ impl<L: RmaLink> Endpoint<L> {
                 // What did not fit was never asked for; the matched receive knows the message's length.
                 let status = i.failed.unwrap_or(Status::Ok);
                 self.fetched(core, i.peer, i.req, status, i.len, i.then);
+                if self.peer(i.peer).gone.is_some() {
+                    self.release(i.peer);
+                }
             }
             Some(Request::Out(out)) if failed => self.finish_out(core, &out, Some(Error::Io)),
             Some(Request::Out(out)) => {

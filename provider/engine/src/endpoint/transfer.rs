@@ -5,19 +5,17 @@ use wire::{Flags, Head, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
-use super::bound::OWED_MUCH;
 use super::handles::on_device;
 use super::malformed::{Fields, Handled, Malformed, parse_segs, request_of};
 use super::peer::Fetches;
-use super::request::{In, Request, Serve, Then};
-use super::staged::Unread;
+use super::quota::OWED_MUCH;
+use super::request::{In, NO_REQUEST, Request, Serve, Then};
+use super::staging::{Source, TURN, Unread};
 use crate::core::{Core, Reached, Spans, unmoved};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
 use link_api::{Frame, Grant, NoDirect, PeerId, Refused, RmaLink};
 
-/// Frames one stream sends in a row, so that no other waits long.
-pub(super) const TURN: usize = 8;
 /// Least bytes of a frame that a device copies: in shorter ones it is the start of a copy that takes long.
 const PIPELINED: usize = 256 << 10;
 /// Streams that get a turn in one call of progress.
@@ -146,7 +144,9 @@ impl<L: RmaLink> Endpoint<L> {
         len: usize,
         then: Then,
     ) {
-        self.fin(peer, req, status, len);
+        if req != NO_REQUEST {
+            self.fin(peer, req, status, len);
+        }
         match then {
             Then::Recv(matched) => {
                 let err = self.failure(peer, status);
@@ -373,7 +373,7 @@ impl<L: RmaLink> Endpoint<L> {
             true
         } else if on_device(iov) {
             let iov = iov.clone();
-            self.land(frame, Head::LEN, name, &iov, off, len)
+            self.land(Source::Frame(frame, Head::LEN), name, &iov, off, len)
         } else {
             self.link.copy_out(frame, Head::LEN, iov, off, len) == len
         };

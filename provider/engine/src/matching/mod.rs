@@ -214,17 +214,25 @@ mod tests {
         Post(Pattern),
         Arrive(FiAddr, u64),
         Cancel(usize),
+        /// A source has another name from now on.
+        Rename(FiAddr, FiAddr),
     }
 
     fn step() -> impl Strategy<Value = Step> {
         let src = prop_oneof![Just(ADDR_UNSPEC), 0u64..3];
         let mask = prop_oneof![
-            4 => Just(0u64), 2 => Just(1u64 << 32), 2 => Just(u64::MAX), 2 => (0u64..16).prop_map(|m| 1 << m)
+            8 => Just(0u64),
+            4 => Just(1u64 << 32),
+            4 => Just(u64::MAX),
+            4 => (0u64..16).prop_map(|m| 1 << m),
+            // More than there are classes.
+            1 => any::<u64>(),
         ];
         prop_oneof![
             4 => (src, 0u64..6, mask).prop_map(|(src, tag, ignore)| Step::Post(Pattern { src, tag: Some((tag, ignore)) })),
             4 => (0u64..3, 0u64..6).prop_map(|(src, tag)| Step::Arrive(src, tag)),
             1 => any::<prop::sample::Index>().prop_map(|i| Step::Cancel(i.index(1000))),
+            1 => (0u64..3, 0u64..5).prop_map(|(from, to)| Step::Rename(from, to)),
         ]
     }
 
@@ -260,6 +268,12 @@ mod tests {
                             waiting.push(M(src, tag, n));
                             real.wait(src, tag, || M(src, tag, n));
                         }
+                    }
+                    Step::Rename(from, to) => {
+                        posted.iter_mut().filter(|r| r.0.src == from).for_each(|r| r.0.src = to);
+                        waiting.iter_mut().filter(|m| m.0 == from).for_each(|m| m.0 = to);
+                        real.edit_posted(|r| r.0.src == from, |r| r.0.src = to);
+                        real.edit_waiting(|m| m.0 == from, |m| m.0 = to);
                     }
                     Step::Cancel(which) => {
                         let Some(r) = posted.get(which % posted.len().max(1)).copied() else { continue };

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use engine::{ADDR_UNSPEC, Ctx, FiAddr, OpFlags, Pattern, Recv, Rma, RxId, Send, WorkOp};
+use engine::{ADDR_UNSPEC, Ctx, FiAddr, Leaving, OpFlags, Pattern, Recv, Rma, RxId, Send, WorkOp};
 use hmem::{Span, total};
 use libc::c_void;
 use libfabric_sys as fi;
 
+use super::endpoint::EpFid;
 use super::flags::{self, Receive};
-use super::{EpFid, trigger};
+use super::trigger;
 use crate::domain::Shared;
 use crate::errno::Errno;
 use crate::ffi::Fid;
@@ -80,7 +81,19 @@ pub(super) fn send(ep: &EpFid, mut op: Send<'_>, how: How) -> Result<(), Errno> 
             WorkOp::Send { ep: live.ep, to, iov, tag, data, ctx, flags },
         );
     }
-    Ok(ep.shared().lock().send(live.ep, &op)?)
+    let started = ep.shared().lock().start_send(live.ep, &op)?;
+    if let Some(leaving) = started {
+        wait_until_left(ep.shared(), leaving);
+    }
+    Ok(())
+}
+
+/// Waits until a device has let go of a buffer whose message is injected. Other threads use the domain meanwhile.
+#[cold]
+fn wait_until_left(shared: &Shared, mut leaving: Leaving) {
+    while !shared.lock().has_left(&mut leaving) {
+        std::hint::spin_loop();
+    }
 }
 
 /// Sends a message of one buffer, in the place of `op.iov`, if that can be done in no time; else

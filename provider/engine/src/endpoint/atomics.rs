@@ -1,0 +1,123 @@
+//! Atomics that peers ask for, and what they answer to ours.
+
+use hmem::{AtomicOp, Datatype, NotApplied, total};
+use wire::{Aux, Flags, Head, Op as WireOp, RmaSeg, Status};
+
+use super::Endpoint;
+use super::header::{Header, frame as frame_of, push};
+use super::malformed::{Fields, Handled, Malformed};
+use super::request::Request;
+use crate::core::{Bound, Core, unmoved};
+use crate::types::*;
+use link_api::{Frame, RmaLink};
+
+/// Up to so many bytes of operands, and of what was there, need no memory of their own.
+const FEW: usize = 64;
+
+impl<L: RmaLink> Endpoint<L> {
+    pub(super) fn on_atomic(
+        &mut self,
+        core: &mut Core,
+        frame: &Frame,
+        head: &Head,
+        flags: Flags,
+        fields: &mut Fields<'_>,
+    ) -> Handled {
+        let aux = Aux::parse_atomic(head.aux.get()).ok_or(Malformed::Aux)?;
+        let segs = fields.take_many::<RmaSeg>(aux.rma.into())?;
+        let off = Head::LEN + size_of_val(segs);
+        let size = frame.len - off;
+        let (mut here, mut buffer) = ([0; FEW], None);
+        let payload = match here.get_mut(..size) {
+            Some(few) => few,
+            None => &mut buffer.insert(core.buffers.take(size))[..size],
+        };
+        self.link.read(frame, off, payload);
+        let op = AtomicOp::from_code(aux.op);
+        let (fetch, compare) = (flags.contains(Flags::FETCH), flags.contains(Flags::COMPARE));
+        let reads_only = op == Some(AtomicOp::AtomicRead);
+        let mut want = if reads_only { Access::empty() } else { Access::REMOTE_WRITE };
+        if fetch {
+            want |= Access::REMOTE_READ;
+        }
+        let (mut few_old, mut many_old, mut n_old) = ([0; FEW], Vec::new(), 0);
+        let mut cntrs = Bound::new();
+        let most = self.peer(frame.from).limits.max_frame() - Head::LEN;
+        let outcome = core.reach(segs, want).and_then(|reached| {
+            let (op, datatype) = (
+                op.ok_or(Status::Unsupported)?,
+                Datatype::from_code(aux.datatype).ok_or(Status::Unsupported)?,
+            );
+            let operand = if reads_only { 0 } else { reached.len };
+            let all = operand.checked_add(if compare { reached.len } else { 0 });
+            if Some(payload.len()) != all {
+                return Err(Status::Malformed);
+            }
+            if fetch && reached.len > most {
+                return Err(Status::Unsupported);
+            }
+            cntrs = reached.cntrs;
+            let (operand, compare) = payload.split_at(operand);
+            n_old = if fetch { reached.len } else { 0 };
+            many_old.resize(if n_old > FEW { n_old } else { 0 }, 0);
+            let old = few_old.get_mut(..n_old).unwrap_or(&mut many_old);
+            hmem::apply(&reached.iov, op, datatype, operand, compare, fetch.then_some(old)).map_err(
+                |why| match why {
+                    NotApplied::Unsupported => Status::Unsupported,
+                    NotApplied::Fault => unmoved(&reached.iov),
+                },
+            )?;
+            Ok(total(&reached.iov))
+        });
+        if let Some(buffer) = buffer {
+            core.buffers.give_back(buffer);
+        }
+        let status = outcome.err().unwrap_or(Status::Ok);
+        let peer = frame.from;
+        if fetch && status == Status::Ok {
+            self.was_read(core, cntrs);
+        } else {
+            let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
+            self.written(core, peer, status, What::ATOMIC, outcome.unwrap_or(0), data, cntrs);
+        }
+        if !flags.contains(Flags::ACK) {
+            if status != Status::Ok {
+                self.refuse(peer, status, true);
+            }
+            return Ok(());
+        }
+        if fetch && status == Status::Ok {
+            let head = Head::new(WireOp::Result, Flags::empty(), 0, head.tag.get(), 0);
+            match few_old.get(..n_old) {
+                Some(few) => {
+                    let mut answer = Header::new();
+                    push(&mut answer, &head);
+                    push(&mut answer, few);
+                    self.send_or_queue(peer, &answer);
+                }
+                None => self.send_or_queue(peer, &frame_of(&head, &many_old)),
+            }
+        } else {
+            self.fin(peer, head.tag.get(), status, 0);
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_result(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
+        let (peer, name) = (frame.from, head.tag.get());
+        let len = frame.len - Head::LEN;
+        match self.named(peer, name)? {
+            Request::Out(out) if out.done_as.what.contains(What::ATOMIC | What::READ) => {}
+            _ => return Err(Malformed::Unfit),
+        }
+        let Some(Request::Out(out)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
+        let ok = if len == out.len {
+            self.link.copy_out(frame, Head::LEN, &out.iov, 0, len) == len
+        } else {
+            false
+        };
+        let err = (!ok).then_some(Error::Io);
+        self.finish_out(core, &out, err);
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! Messages that come before their receives: many, of all lengths, from several peers.
+
+use engine::{ADDR_UNSPEC, Ctx, OpFlags, Pattern, Recv, Send};
+use testkit::*;
+
+const SENDERS: usize = 4;
+const TAGS: usize = 8;
+
+/// Length of message `n`: inside a slot, in buffers of several sizes, and of a rendezvous.
+fn len_of(n: usize) -> usize {
+    [0, 1, 8, 40, 41, 128, 129, 250, 700][n % 9]
+}
+
+/// Message `n` goes from this node, under this tag.
+fn way(n: usize) -> (usize, u64) {
+    (1 + n % SENDERS, (n / SENDERS % TAGS) as u64)
+}
+
+/// Sends `count` messages to node 0, which takes them in and has no receive for them. Every fifth is to be told
+/// when it has been delivered.
+fn flood(net: &mut Net, count: usize) {
+    for n in 0..count {
+        let (from, tag) = way(n);
+        let bytes = net.bytes(from, &pattern(len_of(n), n));
+        let delivery = if n % 5 == 0 { OpFlags::DELIVERY } else { OpFlags::empty() };
+        let op = tagged(0, std::slice::from_ref(&bytes), tag, n);
+        net[from].send(&Send { flags: op.flags | delivery, ..op }).unwrap();
+        net.settle();
+    }
+}
+
+/// Receives the message that is number `n` with this pattern.
+fn take(net: &mut Net, n: usize, src: u64, tag: (u64, u64)) {
+    let room = net.memory(0, 700);
+    let pattern_of = Pattern { src, tag: Some(tag) };
+    net[0].recv(&Recv { pattern: pattern_of, ..from_any(&[room], n) }).unwrap();
+    net.settle();
+    let got = net[0].received();
+    let (from, tag) = way(n);
+    assert_eq!(
+        (got.ctx, got.err, got.src, got.tag, got.len),
+        (Ctx(n), None, from as u64, tag, len_of(n)),
+        "{n}"
+    );
+    assert!(net[0].look(room, len_of(n)) == pattern(len_of(n), n), "message {n}");
+}
+
+#[test]
+fn each_receive_takes_the_oldest_message_that_it_fits() {
+    const COUNT: usize = 700;
+    let mut net = Net::with(1 + SENDERS, Setup { cq_size: 2 * COUNT, ..Setup::default() });
+    flood(&mut net, COUNT);
+    assert_eq!(net[0].rx(), []);
+    assert!(net[0].unexpected() > 0);
+    let mut left: Vec<usize> = (0..COUNT).collect();
+    let mut dice = 1u64;
+    while !left.is_empty() {
+        dice = dice.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let pick = |below: usize, shift: u32| (dice >> shift) as usize % below;
+        // Of one that waits, so that there is an oldest: its source or any, and as much of its tag.
+        let (from, tag) = way(left[pick(left.len(), 33)]);
+        let ignore = [0, 0, 1, 2, 6, u64::MAX][pick(6, 20)];
+        let src = [from as u64, ADDR_UNSPEC][pick(2, 50)];
+        let fits = |n: &usize| {
+            let (f, t) = way(*n);
+            (src == ADDR_UNSPEC || f == from) && (t ^ tag) & !ignore == 0
+        };
+        let at = left.iter().position(fits).unwrap();
+        take(&mut net, left.remove(at), src, (tag, ignore));
+    }
+    assert_eq!(net[0].unexpected(), 0);
+    for of in 1..=SENDERS {
+        let mut told: Vec<usize> = net[of].tx().iter().map(|done| done.ctx.0).collect();
+        told.sort_unstable();
+        assert!(told.into_iter().eq((0..COUNT).filter(|n| way(*n).0 == of)), "all are told of, once");
+    }
+}
+
+#[test]
+fn what_is_told_on_delivery_is_told_after_the_receive() {
+    let mut net = Net::new(2);
+    let bytes = net.bytes(1, &pattern(8, 1));
+    for ctx in 0..3 {
+        let op = tagged(0, std::slice::from_ref(&bytes), 5, ctx);
+        net[1].send(&Send { flags: OpFlags::COMPLETION | OpFlags::DELIVERY, ..op }).unwrap();
+    }
+    net.settle();
+    assert_eq!(net[1].tx(), []);
+    let room = net.memory(0, 8);
+    for ctx in 0..3 {
+        net[0].recv(&with_tag(&[room], 5, 9)).unwrap();
+        assert_eq!(net[0].received().ctx, Ctx(9));
+        net.settle();
+        assert_eq!(net[1].sent().ctx, Ctx(ctx));
+    }
+}
