@@ -12,7 +12,8 @@ import re
 import sys
 import textwrap
 
-PAGES = {"provider.md": "fi_strait(7)", "ucx.md": "uct_strait(7)", "strait.md": "strait(1)"}
+PAGES = {"provider.md": "fi_strait(7)", "ucx.md": "uct_strait(7)", "strait.md": "strait(1)",
+         "p2pmem.md": "strait_p2pmem(7)"}
 UNUSUAL = {"µ": r"\(mc", "–": r"\(en", "×": r"\(mu", "≥": r"\(>=", "≤": r"\(<=", "®": r"\(rg"}
 
 

@@ -25,6 +25,7 @@ CARRIED = {
     "bin/strait": "bin/strait",
     "include/strait.h": "include/strait.h",
     "include/strait_hmem.h": "include/strait_hmem.h",
+    "include/strait_p2pmem.h": "include/strait_p2pmem.h",
 }
 # A wheel has no links: UCX looks for the transport by the ending of its own libraries' names.
 COPIES = {"lib/strait/ucx/libuct_strait.so.0": ["lib/strait/ucx/libuct_strait.so.0.0.0", "lib/strait/ucx/libuct_strait.so"]}

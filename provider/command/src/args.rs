@@ -33,6 +33,8 @@ pub enum Command {
         sockaddr: bool,
         undo: bool,
     },
+    Topo(crate::topo::Options),
+    P2pmemd(crate::p2pmemd::Options),
     /// A process that `strait perf` starts.
     Peer(Start),
     /// A process that `strait doctor` starts: it reads memory of another one.
@@ -68,6 +70,14 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String
         Value(name) if name == "perf" => perf(parser),
         Value(name) if name == "plot" => plot(parser),
         Value(name) if name == "ucx-env" => ucx_env(parser),
+        Value(name) if name == "topo" => match crate::topo::parse(&mut parser).map_err(words)? {
+            Some(options) => Ok(Command::Topo(options)),
+            None => Ok(Command::Help(crate::help::TOPO)),
+        },
+        Value(name) if name == "p2pmemd" => match crate::p2pmemd::parse(&mut parser).map_err(words)? {
+            Some(options) => Ok(Command::P2pmemd(options)),
+            None => Ok(Command::Help(crate::help::P2PMEMD)),
+        },
         Value(name) if name == "help" => help(parser),
         Value(name) => Err(format!("there is no command {:?}", name.to_string_lossy())),
         other => Err(words(other.unexpected())),
@@ -84,6 +94,8 @@ fn help(mut parser: lexopt::Parser) -> Result<Command, String> {
         Some(Value(name)) if name == "perf" => crate::help::PERF,
         Some(Value(name)) if name == "plot" => crate::help::PLOT,
         Some(Value(name)) if name == "ucx-env" => crate::help::UCX_ENV,
+        Some(Value(name)) if name == "topo" => crate::help::TOPO,
+        Some(Value(name)) if name == "p2pmemd" => crate::help::P2PMEMD,
         Some(Value(name)) => return Err(format!("there is no command {:?}", name.to_string_lossy())),
         Some(other) => return Err(words(other.unexpected())),
     };
@@ -378,6 +390,8 @@ mod tests {
             ("perf", crate::help::PERF),
             ("plot", crate::help::PLOT),
             ("ucx-env", crate::help::UCX_ENV),
+            ("topo", crate::help::TOPO),
+            ("p2pmemd", crate::help::P2PMEMD),
         ] {
             for line in [
                 format!("{name} --help"),
@@ -422,6 +436,10 @@ mod tests {
             ("info more", "more"),
             ("info --json=yes", "json"),
             ("ucx-env /x", "/x"),
+            ("topo --path nvme0", "PUBLISHER,CLIENT"),
+            ("topo nvme0", "nvme0"),
+            ("p2pmemd --host much", "--host: much"),
+            ("p2pmemd --rules", "--rules"),
             ("ucx-env --undo --ucx /x", "--undo"),
             ("perf --reps 0", "--reps"),
             ("perf --reps", "--reps"),

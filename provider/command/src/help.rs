@@ -11,6 +11,8 @@ Commands:
   top       the endpoints of this host, and what goes through them
   perf      measures providers side by side between two processes of this host
   plot      draws what perf measured
+  topo      the PCI tree: which devices publish memory, and how far others are from it
+  p2pmemd   gives peer memory to processes of this host, by rules
   ucx-env   the settings that turn Strait on under the UCX at hand
 
   strait <command> --help   tells more
@@ -100,6 +102,43 @@ Examples:
   eval \"$(strait ucx-env)\"
   eval \"$(strait ucx-env --undo)\"
   eval \"$(strait ucx-env --ucx venv/lib/python3.11/site-packages/libucx/lib)\"
+";
+
+pub const TOPO: &str = "\
+strait topo - the PCI tree, what publishes memory in it, and how far devices are from it
+
+Usage: strait topo [options]
+
+Distances and map types are those of the kernel's pci_p2pdma. As root it reads ACS everywhere; else what it
+cannot read is assumed to redirect, and it says so.
+
+  --path P,C     the way from publisher P to client C, step by step; addresses, or names such as nvme0
+  --svg FILE     draw it, with that way if --path is given
+  --json         print JSON
+  --all          also devices that neither publish nor use memory
+  --sysfs PATH   this directory instead of /sys, or a recording
+  --record       print the tree as a recording, for reports of faults
+
+Examples:
+  strait topo
+  strait topo --path nvme0,mlx5_0 --svg topology.svg
+";
+
+pub const P2PMEMD: &str = "\
+strait p2pmemd - gives peer memory to processes of this host
+
+Usage: strait p2pmemd [options]
+
+Serves what devices publish in sysfs, and host memory, on a unix socket, until it is killed. Each process is known
+by its user; what it holds goes back when it ends. Rules say which memory is for what: strait_p2pmem(7).
+
+  --rules FILE   rules, one a line
+  --host SIZE    so much host memory as the last resort, with KiB, MiB, GiB or TiB (0)
+  --name NAME    the socket's abstract name (strait-p2pmem)
+  --sysfs PATH   this directory instead of /sys
+
+Example:
+  strait p2pmemd --host 1GiB --rules /etc/strait/p2pmem.rules
 ";
 
 pub const PERF: &str = "\

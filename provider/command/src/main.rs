@@ -7,8 +7,10 @@ mod help;
 mod info;
 mod os;
 mod out;
+mod p2pmemd;
 mod perf;
 mod top;
+mod topo;
 mod ucx_env;
 mod version;
 
@@ -36,6 +38,8 @@ fn main() -> ExitCode {
         Command::Probe { pid, address } => out::print(&doctor::probe(pid, address)).map(|()| true),
         Command::Perf(options) => perf::run(&options),
         Command::Plot { results, picture } => perf::plot(&results, &picture).map(|()| true),
+        Command::Topo(options) => topo::run(&options).map(|()| true),
+        Command::P2pmemd(options) => p2pmemd::run(&options).map(|()| true),
         Command::UcxEnv { undo: true, .. } => ucx_env::undo().map_err(Into::into),
         Command::UcxEnv { ucx, sockaddr, .. } => ucx_env::run(ucx.as_deref(), sockaddr).map_err(Into::into),
         Command::Peer(start) => perf::peer(&start).map(|()| true),

@@ -267,3 +267,115 @@ fn a_stopped_peer_is_a_timeout() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("TIMEOUT"), "{}", text(&output.stderr));
 }
+
+/// A recorded tree, and a directory of that tree that is laid out as /sys is.
+fn tree(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../p2pmem/tests/trees/{name}.tree"))
+}
+
+#[test]
+fn topo_prints_the_tree_the_distances_and_why_there_is_no_way() {
+    let file = tree("switches-acs");
+    let file = file.to_str().unwrap();
+    let table = text(&run(&["topo", "--sysfs", file]).stdout);
+    for part in [
+        "0000:03:00.0 nvme0               NVMe [144d:a80a], publishes 64 MiB",
+        "switch, downstream [10b5:8749], ACS redirects",
+        "not-supported: the kernel does not list the host bridge of root bus 0000:00 (8086:29c0)",
+        "pci=disable_acs_redir=0000:02:00.0;0000:02:01.0",
+    ] {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+    assert!(!table.contains("0000:00:00.0 "), "it neither publishes nor uses memory");
+    assert!(text(&run(&["topo", "--all", "--sysfs", file]).stdout).contains("0000:00:00.0 "));
+    let value: Value = serde_json::from_slice(&run(&["topo", "--json", "--sysfs", file]).stdout).unwrap();
+    assert_eq!(value["devices"].as_array().unwrap().len(), 14);
+    assert_eq!(value["devices"][4]["upstream"], "0000:01:00.0");
+    let to = |name: &str| {
+        value["routes"].as_array().unwrap().iter().find(|r| r["client"] == name).unwrap().clone()
+    };
+    assert_eq!(
+        (to("0000:03:00.0")["map"].as_str(), to("0000:04:00.0")["distance"].as_u64()),
+        (Some("bus-address"), Some(4))
+    );
+    assert_eq!(to("0000:04:00.0")["acs_redirects"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn topo_draws_the_way_between_two_devices() {
+    let file = tree("switches-intel");
+    let file = file.to_str().unwrap();
+    let picture = std::env::temp_dir().join(format!("strait-topo-{}.svg", std::process::id()));
+    let output = run(&["topo", "--sysfs", file, "--path", "nvme0,card0", "--svg", picture.to_str().unwrap()]);
+    let steps = text(&output.stdout);
+    assert!(steps.starts_with("bus-address, distance 6: turns round at 0000:01:00.0\n"), "{steps}");
+    assert_eq!(steps.lines().count(), 8);
+    let svg = std::fs::read_to_string(&picture).unwrap();
+    std::fs::remove_file(&picture).unwrap();
+    // Of each device that is shown a box, and of those on the way one with a thick edge.
+    assert_eq!(svg.matches("rx=\"3\"").count(), 13);
+    assert_eq!(svg.matches("stroke=\"#c00000\" stroke-width=\"2\"").count(), 7);
+    assert_eq!(svg.matches('<').count(), svg.matches('>').count());
+    assert!(svg.contains(">6 bus<") && svg.contains(">none<") && svg.trim_end().ends_with("</svg>"));
+    for (args, part) in [
+        (vec!["topo", "--sysfs", file, "--path", "nvme0,nvme9"], "nvme9: no PCI function"),
+        (vec!["topo", "--sysfs", "/nowhere"], "/nowhere"),
+        (vec!["topo", "--sysfs", "/dev/null", "--svg", "/nowhere/x.svg"], "/nowhere/x.svg"),
+    ] {
+        let output = run(&args);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(text(&output.stderr).contains(part), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn topo_records_what_it_can_read_again() {
+    let recorded = run(&["topo", "--record"]);
+    assert!(recorded.status.success(), "{}", text(&recorded.stderr));
+    let file = std::env::temp_dir().join(format!("strait-topo-{}.tree", std::process::id()));
+    std::fs::write(&file, &recorded.stdout).unwrap();
+    let of = |args: &[&str]| text(&run(&[&["topo", "--all", "--json"], args].concat()).stdout);
+    let (own, again) = (of(&[]), of(&["--sysfs", file.to_str().unwrap()]));
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(own, again);
+}
+
+#[test]
+fn p2pmemd_gives_memory_to_a_process_by_rules() {
+    let dir = std::env::temp_dir().join(format!("strait-p2pmemd-{}", std::process::id()));
+    let (cpu, raw) =
+        p2pmem::topology::recording::parse(&std::fs::read_to_string(tree("switches-intel")).unwrap())
+            .unwrap();
+    p2pmem::topology::recording::lay_out(&cpu, &raw, &dir.join("sys")).unwrap();
+    let rules = dir.join("rules");
+    let (sys, file) = (dir.join("sys"), rules.to_str().unwrap().to_owned());
+    let sys = sys.to_str().unwrap();
+    std::fs::write(&rules, "# a mistake\nquota lots\n").unwrap();
+    let output = run(&["p2pmemd", "--sysfs", sys, "--rules", &file]);
+    let error = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && error.contains("rules: line 2: \"quota lots\""), "{error}");
+
+    std::fs::write(&rules, "deny publisher=kind:sysfs client=mlx5_1\n").unwrap();
+    let name = format!("strait-p2pmem-test/command/{}", std::process::id());
+    let mut daemon =
+        strait(&["p2pmemd", "--sysfs", sys, "--rules", &file, "--host", "1MiB", "--name", &name])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(daemon.stdout.take().unwrap()));
+    let mut line = || lines.next().unwrap().unwrap();
+    assert_eq!(line(), format!("strait p2pmemd: listens at @{name}"));
+    assert_eq!((line(), line()), ("  0000:03:00.0 (sysfs): 64 MiB".into(), "  host (host): 1 MiB".into()));
+    let mut own = p2pmem::daemon::Connection::open(&name).unwrap();
+    let from = |own: &mut p2pmem::daemon::Connection, client| {
+        own.allocate(&[client], 4096, 1, 1, true, "").unwrap().publisher.clone()
+    };
+    assert_eq!(from(&mut own, "mlx5_0"), "0000:03:00.0");
+    assert_eq!(from(&mut own, "mlx5_1"), "host");
+    let second = run(&["p2pmemd", "--sysfs", sys, "--name", &name]);
+    assert!(text(&second.stderr).contains("another daemon"), "{}", text(&second.stderr));
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    assert!(own.list().is_err());
+    std::fs::remove_dir_all(&dir).unwrap();
+}

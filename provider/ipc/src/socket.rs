@@ -86,6 +86,21 @@ pub fn notify(sock: &OwnedFd, bytes: &[u8]) {
     let _ = unsafe { libc::send(sock.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
 }
 
+/// Sends a packet without waiting; EAGAIN where the other end lets its packets lie.
+pub fn send(sock: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: send(2) reads `bytes` and nothing else.
+    let n = unsafe { libc::send(sock.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Waits until there is something to receive, or so many milliseconds have passed (-1: no limit); whether there is.
+pub fn wait(fd: &impl AsRawFd, milliseconds: i32) -> bool {
+    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: `p` is one valid pollfd.
+    unsafe { libc::poll(&mut p, 1, milliseconds) == 1 }
+}
+
 /// Receives a packet without waiting; 0 bytes is the end.
 pub fn receive(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT;
@@ -168,6 +183,17 @@ mod tests {
         assert!(hung_up(&far));
         assert_eq!(receive(&far, &mut bytes).unwrap(), 0);
         notify(&far, b"nothing reads this");
+        assert_eq!(send(&far, b"nor this").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_packet_is_waited_for_and_a_full_socket_says_so() {
+        let (_listener, near, far) = pair("full");
+        assert!(!wait(&far, 0));
+        send(&near, b"one").unwrap();
+        assert!(wait(&far, -1));
+        let full = (0..1 << 20).find_map(|_| send(&near, &[0; 1000]).err());
+        assert_eq!(full.map(|e| e.kind()), Some(io::ErrorKind::WouldBlock));
     }
 
     #[test]

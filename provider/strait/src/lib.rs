@@ -8,16 +8,20 @@
 //! |---|---|
 //! | `client` | peer memory clients |
 //! | `memory` | questions about memory |
+//! | `peer` | peer memory; has a header of its own, `include/strait_p2pmem.h` |
 //! | `guard` | the boundary |
 
 mod client;
 mod guard;
 mod memory;
+/// cbindgen:ignore
+mod peer;
 
 use libc::{c_char, c_int};
 
 pub use client::*;
 pub use memory::*;
+pub use peer::*;
 
 /// Version of this header: major << 16 | minor. Within a major version structures only grow at their
 /// end, and functions are only added.

@@ -1,0 +1,294 @@
+//! A process that has its memory from the daemon.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ipc::credentials::{Cred, User};
+use ipc::{memfd, rights, socket};
+
+use super::wire::{Answer, Ask, How, MOST, MOST_CLIENTS, MOST_NAME, MOST_SEGMENTS, Reach, Token};
+use crate::error::Error;
+use crate::orchestrator::Drain;
+use crate::peer;
+use crate::publisher::{Mapped, Source};
+
+/// How long the daemon may take to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection to the daemon. What it has goes back when it is dropped.
+#[derive(Debug)]
+pub struct Connection {
+    sock: OwnedFd,
+    revoked: VecDeque<(u64, String)>,
+}
+
+/// A buffer of the daemon's, mapped. It goes back with [`Connection::free`], or with the connection.
+#[derive(Debug)]
+pub struct Remote {
+    pub handle: u64,
+    pub publisher: String,
+    pub kind: String,
+    /// How each device that was asked for reaches it.
+    pub reach: Vec<Reach>,
+    pieces: Vec<Mapped>,
+}
+
+impl Remote {
+    /// Its pieces, where they are in this process.
+    pub fn pieces(&self) -> &[Mapped] {
+        &self.pieces
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.pieces.iter().for_each(peer::remove);
+    }
+}
+
+/// A publisher of the daemon's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    pub name: String,
+    pub kind: String,
+    pub size: u64,
+    pub available: u64,
+    pub buffers: u64,
+}
+
+fn os(e: io::Error) -> Error {
+    Error::Os("the daemon's socket".into(), e)
+}
+
+fn nonsense() -> Error {
+    Error::Daemon(libc::EPROTO, "the daemon's answer makes no sense: is it of another version?".into())
+}
+
+impl Connection {
+    /// Connects to the daemon under that name, which has to be root's or this user's.
+    pub fn open(name: &str) -> Result<Connection, Error> {
+        let sock = socket::connect(name).map_err(|e| {
+            Error::Os(format!("no daemon listens at {name:?}; `strait p2pmemd` starts one"), e)
+        })?;
+        let cred = Cred::of(&sock).map_err(os)?;
+        if cred.uid != 0 && cred.user(&sock) != User::Ours {
+            return Err(Error::Forbidden(format!(
+                "what listens at {name:?} is uid {}'s, neither root's nor this user's",
+                cred.uid
+            )));
+        }
+        Ok(Connection { sock, revoked: VecDeque::new() })
+    }
+
+    /// Readable when there may be a notice.
+    pub fn fd(&self) -> RawFd {
+        self.sock.as_raw_fd()
+    }
+
+    /// Asks for memory. The fields are those of [`crate::Request`]; `uid` is this process's.
+    pub fn allocate(
+        &mut self,
+        clients: &[&str],
+        len: u64,
+        align: u64,
+        segments: u16,
+        host: bool,
+        job: &str,
+    ) -> Result<Remote, Error> {
+        let clients = named(clients)?;
+        if job.len() > MOST_NAME || !(1..=MOST_SEGMENTS).contains(&segments) {
+            let most = MOST_SEGMENTS;
+            return Err(Error::Invalid(format!(
+                "a job has up to {MOST_NAME} bytes, a buffer 1 to {most} segments"
+            )));
+        }
+        self.ask(&Ask::Allocate { len, align, segments, host, job: job.into(), clients })?;
+        self.granted()
+    }
+
+    /// Frees a buffer.
+    pub fn free(&mut self, buffer: Remote) -> Result<(), Error> {
+        let handle = buffer.handle;
+        // Unmapped first: it may be another process's a moment later.
+        drop(buffer);
+        self.ask(&Ask::Free { handle })?;
+        self.done().map(drop)
+    }
+
+    /// The same memory for further devices.
+    pub fn widen(&mut self, buffer: &Remote, clients: &[&str]) -> Result<Remote, Error> {
+        let clients = named(clients)?;
+        self.ask(&Ask::Widen { handle: buffer.handle, clients })?;
+        self.granted()
+    }
+
+    /// What another process of this user opens the buffer by, as long as this one has it.
+    pub fn share(&mut self, buffer: &Remote) -> Result<Token, Error> {
+        self.ask(&Ask::Share { handle: buffer.handle })?;
+        match self.answer()? {
+            (Answer::Token { token }, _) => Ok(token),
+            _ => Err(nonsense()),
+        }
+    }
+
+    /// Opens a buffer that another process shares.
+    pub fn open_shared(&mut self, token: Token) -> Result<Remote, Error> {
+        self.ask(&Ask::Open { token })?;
+        self.granted()
+    }
+
+    /// The daemon's publishers.
+    pub fn list(&mut self) -> Result<Vec<Published>, Error> {
+        self.ask(&Ask::List)?;
+        let mut all = Vec::new();
+        loop {
+            match self.answer()?.0 {
+                Answer::Publisher { name, kind, size, available, buffers } => {
+                    all.push(Published { name, kind, size, available, buffers });
+                }
+                Answer::Done { .. } => return Ok(all),
+                _ => return Err(nonsense()),
+            }
+        }
+    }
+
+    /// Takes a publisher out, which only root and the daemon's user may. How many buffers were revoked.
+    pub fn unpublish(&mut self, publisher: &str, drain: Drain) -> Result<u64, Error> {
+        let how = match drain {
+            Drain::IfIdle => How::IfIdle,
+            Drain::Wait(_) => How::Drain,
+            Drain::Revoke => How::Revoke,
+        };
+        let begin = Instant::now();
+        loop {
+            self.ask(&Ask::Unpublish { publisher: publisher.into(), how })?;
+            match (self.done(), drain) {
+                (Err(Error::Daemon(libc::EBUSY, _)), Drain::Wait(time)) if begin.elapsed() < time => {
+                    std::thread::sleep(Duration::from_millis(10).min(time));
+                }
+                (other, _) => return other,
+            }
+        }
+    }
+
+    /// The next buffer that was revoked, by its handle, and why.
+    pub fn revoked(&mut self) -> Result<Option<(u64, String)>, Error> {
+        while self.revoked.is_empty() && socket::wait(&self.sock, 0) {
+            match self.receive()? {
+                (Answer::Revoked { handle, why }, _) => self.revoked.push_back((handle, why)),
+                (Answer::Failed { errno, why }, _) => return Err(Error::Daemon(errno, why)),
+                _ => return Err(nonsense()),
+            }
+        }
+        Ok(self.revoked.pop_front())
+    }
+
+    /// Whether that buffer was revoked. Notices of others stay for [`Connection::revoked`].
+    pub fn is_revoked(&mut self, handle: u64) -> Result<bool, Error> {
+        if let Some(notice) = self.revoked()? {
+            self.revoked.push_front(notice);
+        }
+        while socket::wait(&self.sock, 0) {
+            match self.receive()? {
+                (Answer::Revoked { handle, why }, _) => self.revoked.push_back((handle, why)),
+                _ => return Err(nonsense()),
+            }
+        }
+        let at = self.revoked.iter().position(|(of, _)| *of == handle);
+        Ok(at.is_some_and(|at| self.revoked.remove(at).is_some()))
+    }
+
+    fn ask(&mut self, ask: &Ask) -> Result<(), Error> {
+        socket::send(&self.sock, &ask.to_bytes()).map_err(os)
+    }
+
+    fn receive(&mut self) -> Result<(Answer, Option<OwnedFd>), Error> {
+        let mut bytes = [0; MOST];
+        let (len, fd) = rights::recv_fd(&self.sock, &mut bytes).map_err(os)?;
+        if len == 0 {
+            return Err(Error::Os(
+                "the daemon ended the connection".into(),
+                io::ErrorKind::ConnectionReset.into(),
+            ));
+        }
+        Ok((Answer::parse(&bytes[..len]).ok_or_else(nonsense)?, fd))
+    }
+
+    /// The next answer that is no notice.
+    fn answer(&mut self) -> Result<(Answer, Option<OwnedFd>), Error> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if !socket::wait(&self.sock, left.as_millis() as i32) {
+                if left.is_zero() {
+                    return Err(Error::Os(
+                        "the daemon does not answer".into(),
+                        io::ErrorKind::TimedOut.into(),
+                    ));
+                }
+                continue;
+            }
+            match self.receive()? {
+                (Answer::Revoked { handle, why }, _) => self.revoked.push_back((handle, why)),
+                (Answer::Failed { errno, why }, _) => return Err(Error::Daemon(errno, why)),
+                other => return Ok(other),
+            }
+        }
+    }
+
+    fn done(&mut self) -> Result<u64, Error> {
+        match self.answer()?.0 {
+            Answer::Done { count } => Ok(count),
+            _ => Err(nonsense()),
+        }
+    }
+
+    /// Receives a buffer and maps it.
+    fn granted(&mut self) -> Result<Remote, Error> {
+        let (Answer::Granted { handle, publisher, kind, segments, reach }, _) = self.answer()? else {
+            return Err(nonsense());
+        };
+        let mut sources = Vec::new();
+        // All of them are received, whatever becomes of the first.
+        for _ in 0..segments {
+            let (Answer::Segment { window, sealed, offset, len }, Some(fd)) = self.answer()? else {
+                return Err(nonsense());
+            };
+            sources.push((fd, window, sealed, offset, len));
+        }
+        let pieces: Result<Vec<Mapped>, Error> = sources.into_iter().map(map).collect();
+        match pieces {
+            Ok(pieces) => {
+                pieces.iter().for_each(peer::insert);
+                Ok(Remote { handle, publisher, kind, reach, pieces })
+            }
+            Err(why) => {
+                self.ask(&Ask::Free { handle })?;
+                self.done()?;
+                Err(why)
+            }
+        }
+    }
+}
+
+fn map((fd, window, sealed, offset, len): (OwnedFd, bool, bool, u64, u64)) -> Result<Mapped, Error> {
+    if sealed {
+        let end = offset.checked_add(len).and_then(|end| usize::try_from(end).ok()).ok_or_else(nonsense)?;
+        memfd::vet(&fd, memfd::FIXED, end..).map_err(|_| nonsense())?;
+    }
+    let fd = Arc::new(fd);
+    let source = if window { Source::Window(fd) } else { Source::File { fd, offset } };
+    Mapped::new(&source, len).map_err(|e| Error::Os("the daemon's memory: mmap".into(), e))
+}
+
+fn named(clients: &[&str]) -> Result<Vec<String>, Error> {
+    if clients.len() > MOST_CLIENTS || clients.iter().any(|c| c.len() > MOST_NAME) {
+        return Err(Error::Invalid(format!(
+            "up to {MOST_CLIENTS} clients, with names of up to {MOST_NAME} bytes"
+        )));
+    }
+    Ok(clients.iter().map(|c| (*c).to_owned()).collect())
+}

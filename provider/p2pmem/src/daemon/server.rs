@@ -1,0 +1,440 @@
+//! The daemon.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ipc::credentials::{Cred, User};
+use ipc::{Poller, rights, socket};
+
+use super::wire::{Answer, Ask, How, MOST, MOST_SEGMENTS, Reach, Token};
+use crate::error::Error;
+use crate::orchestrator::{Buffer, Client, Drain, NoticeId, Orchestrator, Request};
+use crate::publisher::{Kind, Lease, Source};
+
+/// Most connections, and most of one user.
+const MOST_CONNECTIONS: usize = 4096;
+const MOST_OF_USER: usize = 512;
+/// Most buffers of a connection.
+const MOST_BUFFERS: usize = 4096;
+/// Messages of a connection that are handled before others get their turn.
+const BURST: usize = 16;
+
+/// How often a busy daemon looks whether devices are gone.
+const CHECK: Duration = Duration::from_secs(1);
+
+const LISTENER: u64 = 0;
+const WAKE: u64 = 1;
+
+struct Peer {
+    sock: OwnedFd,
+    cred: Cred,
+    buffers: HashMap<u64, Held>,
+}
+
+/// A buffer of a connection, and the notice that its end is sent by.
+struct Held {
+    buffer: Buffer,
+    notice: NoticeId,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.buffer.cancel_notice(self.notice);
+    }
+}
+
+/// Notices of revocations that are still to be sent: connection, handle, reason.
+#[derive(Clone, Debug)]
+struct Notices {
+    list: Arc<Mutex<Vec<(u64, u64, String)>>>,
+    wake: Arc<OwnedFd>,
+}
+
+/// See the module.
+pub struct Server {
+    listener: OwnedFd,
+    poller: Poller,
+    woken: OwnedFd,
+    notices: Notices,
+    orchestrator: Orchestrator,
+    peers: HashMap<u64, Peer>,
+    tokens: HashMap<Token, (u64, u64)>,
+    next: u64,
+    /// When it was last seen whether devices are gone.
+    checked: Instant,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("peers", &self.peers.len()).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Listens under an abstract name.
+    pub fn new(name: &str, orchestrator: Orchestrator) -> Result<Server, Error> {
+        let os = |e: io::Error| match e.kind() {
+            io::ErrorKind::AddrInUse => {
+                Error::Os(format!("{name}: another daemon listens there; end it, or use another name"), e)
+            }
+            _ => Error::Os(name.into(), e),
+        };
+        let listener = socket::listen(name).map_err(os)?;
+        let poller = Poller::new().map_err(os)?;
+        let (wake, woken) = std::os::unix::net::UnixStream::pair().map_err(os)?;
+        wake.set_nonblocking(true).map_err(os)?;
+        let woken = OwnedFd::from(woken);
+        poller.add(&listener, LISTENER).map_err(os)?;
+        poller.add(&woken, WAKE).map_err(os)?;
+        let notices = Notices { list: Arc::default(), wake: Arc::new(wake.into()) };
+        let (peers, tokens) = (HashMap::new(), HashMap::new());
+        Ok(Server {
+            listener,
+            poller,
+            woken,
+            notices,
+            orchestrator,
+            peers,
+            tokens,
+            next: 2,
+            checked: Instant::now(),
+        })
+    }
+
+    /// Serves until `stop`, which is looked at at least once a second.
+    pub fn serve(&mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            self.turn(Duration::from_secs(1));
+        }
+    }
+
+    /// Connections there are.
+    pub fn connections(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Waits for something to happen, so long at most, and deals with it.
+    pub fn turn(&mut self, most: Duration) {
+        socket::wait(&self.poller.fd(), most.as_millis().min(60_000) as i32);
+        let ready = self.poller.ready::<64>();
+        if ready.is_empty() || self.checked.elapsed() > CHECK {
+            self.orchestrator.check();
+            self.checked = Instant::now();
+        }
+        for token in ready.tokens().collect::<Vec<_>>() {
+            match token {
+                LISTENER => self.accept(),
+                WAKE => drop(socket::receive(&self.woken, &mut [0; 256])),
+                peer => {
+                    if !self.hear(peer) {
+                        self.end(peer);
+                    }
+                }
+            }
+        }
+        self.tell();
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..BURST {
+            let sock = match socket::accept(&self.listener) {
+                Ok(sock) => sock,
+                Err(e) if socket::is_lack(&e) => {
+                    log::warn!("p2pmemd: {e}: no connection is taken until another ends");
+                    std::thread::sleep(Duration::from_millis(10));
+                    return;
+                }
+                Err(_) => return,
+            };
+            let Ok(cred) = Cred::of(&sock) else { continue };
+            let of_user = self.peers.values().filter(|p| p.cred.uid == cred.uid).count();
+            if self.peers.len() >= MOST_CONNECTIONS || of_user >= MOST_OF_USER {
+                let why = format!("uid {} has {of_user} connections: end some", cred.uid);
+                let _ = socket::send(&sock, &Answer::Failed { errno: libc::EUSERS, why }.to_bytes());
+                continue;
+            }
+            let id = self.number();
+            if self.poller.add(&sock, id).is_ok() {
+                self.peers.insert(id, Peer { sock, cred, buffers: HashMap::new() });
+            }
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// A connection is over: all that it holds goes back.
+    fn end(&mut self, id: u64) {
+        if let Some(peer) = self.peers.remove(&id) {
+            self.poller.remove(&peer.sock);
+            self.tokens.retain(|_, (of, _)| *of != id);
+        }
+    }
+
+    /// Deals with what a connection has sent; whether it goes on.
+    fn hear(&mut self, id: u64) -> bool {
+        // One byte more, to see that a packet is too long.
+        let mut bytes = [0; MOST + 1];
+        for _ in 0..BURST {
+            let Some(peer) = self.peers.get(&id) else { return false };
+            let len = match socket::receive(&peer.sock, &mut bytes) {
+                Ok(0) => return false,
+                Ok(len) => len,
+                Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
+            };
+            let (uid, pid) = (peer.cred.uid, peer.cred.pid);
+            let Some(ask) = bytes.get(..len).filter(|_| len <= MOST).and_then(Ask::parse) else {
+                log::warn!(
+                    "p2pmemd: process {pid} of uid {uid} sent {len} bytes that are no message: disconnected"
+                );
+                return false;
+            };
+            let sent = match self.answer(id, ask) {
+                Ok(()) => Ok(()),
+                Err(Stop::Error(e)) => {
+                    self.send(id, &Answer::Failed { errno: e.errno(), why: e.to_string() })
+                }
+                Err(stop) => Err(stop),
+            };
+            if sent.is_err() {
+                log::warn!("p2pmemd: process {pid} of uid {uid} does not take its answers: disconnected");
+                return false;
+            }
+        }
+        true
+    }
+
+    fn send(&self, id: u64, answer: &Answer) -> Result<(), Stop> {
+        let peer = self.peers.get(&id).ok_or(Stop::Peer)?;
+        socket::send(&peer.sock, &answer.to_bytes()).map_err(|_| Stop::Peer)
+    }
+
+    fn answer(&mut self, id: u64, ask: Ask) -> Result<(), Stop> {
+        let peer = self.peers.get_mut(&id).ok_or(Stop::Peer)?;
+        let unknown = || Error::Unknown("buffer with that handle".into());
+        match ask {
+            Ask::Allocate { len, align, segments, host, job, clients } => {
+                let (uid, held) = (peer.cred.uid, peer.buffers.len());
+                self.room(held)?;
+                let clients = self.clients(&clients)?;
+                let segments = usize::from(segments.min(MOST_SEGMENTS));
+                let request = Request { clients, len, align, segments, uid, job, host };
+                let buffer = self.orchestrator.grant(&request)?;
+                self.grant(id, buffer)
+            }
+            Ask::Free { handle } => {
+                peer.buffers.remove(&handle).ok_or_else(unknown)?;
+                self.tokens.retain(|_, of| *of != (id, handle));
+                self.send(id, &Answer::Done { count: 1 })
+            }
+            Ask::Widen { handle, clients } => {
+                let (buffer, held) =
+                    (peer.buffers.get(&handle).ok_or_else(unknown)?.buffer.clone(), peer.buffers.len());
+                self.room(held)?;
+                let wider = buffer.share(&self.clients(&clients)?)?;
+                self.grant(id, wider)
+            }
+            Ask::Share { handle } => {
+                let buffer = &peer.buffers.get(&handle).ok_or_else(unknown)?.buffer;
+                if buffer.kind() == Kind::Sysfs {
+                    let why = "the kernel makes a new allocation of each mapping of sysfs memory: fork(2) shares it";
+                    return Err(Error::Unsupported(why.into()).into());
+                }
+                if self.tokens.values().filter(|of| **of == (id, handle)).count() >= 16 {
+                    return Err(
+                        Error::Invalid("16 tokens are enough for a buffer: use one of them".into()).into()
+                    );
+                }
+                let token = random().map_err(|e| Error::Os("getrandom".into(), e))?;
+                self.tokens.insert(token, (id, handle));
+                self.send(id, &Answer::Token { token })
+            }
+            Ask::Open { token } => {
+                let held = peer.buffers.len();
+                self.room(held)?;
+                let buffer = self.open(id, token)?;
+                self.grant(id, buffer)
+            }
+            Ask::List => {
+                for p in self.orchestrator.publishers() {
+                    let (kind, buffers) = (p.kind.into(), p.buffers as u64);
+                    let (name, size, available) = (p.name, p.size, p.available);
+                    self.send(id, &Answer::Publisher { name, kind, size, available, buffers })?;
+                }
+                self.send(id, &Answer::Done { count: 0 })
+            }
+            Ask::Unpublish { publisher, how } => {
+                if peer.cred.uid != 0 && peer.cred.user(&peer.sock) != User::Ours {
+                    let why = "only root and the daemon's own user may unpublish";
+                    return Err(Error::Forbidden(why.into()).into());
+                }
+                let drain = match how {
+                    How::IfIdle => Drain::IfIdle,
+                    // The daemon waits for no buffer: its client asks again.
+                    How::Drain => Drain::Wait(Duration::ZERO),
+                    How::Revoke => Drain::Revoke,
+                };
+                let count = self.orchestrator.unpublish(&publisher, drain)? as u64;
+                // All owners are told before it is answered.
+                self.tell();
+                self.send(id, &Answer::Done { count })
+            }
+        }
+    }
+
+    fn room(&self, held: usize) -> Result<(), Error> {
+        match held < MOST_BUFFERS {
+            true => Ok(()),
+            false => {
+                Err(Error::Invalid(format!("a connection holds at most {MOST_BUFFERS} buffers: free some")))
+            }
+        }
+    }
+
+    fn clients(&self, names: &[String]) -> Result<Vec<Client>, Error> {
+        names.iter().map(|name| self.orchestrator.client(name)).collect()
+    }
+
+    /// The buffer that a token is of, as long as the process that shared it has it.
+    fn open(&self, id: u64, token: Token) -> Result<Buffer, Error> {
+        let unknown =
+            || Error::Unknown("buffer with that token: its owner freed it, or it was never shared".into());
+        let (owner, handle) = self.tokens.get(&token).ok_or_else(unknown)?;
+        let owner = self.peers.get(owner).ok_or_else(unknown)?;
+        let buffer = &owner.buffers.get(handle).ok_or_else(unknown)?.buffer;
+        let uid = self.peers.get(&id).map(|p| p.cred.uid);
+        if uid != Some(owner.cred.uid) && uid != Some(0) {
+            return Err(Error::Forbidden("the buffer was shared by another user".into()));
+        }
+        if buffer.is_revoked() {
+            return Err(Error::Revoked("by its publisher".into()));
+        }
+        Ok(buffer.clone())
+    }
+
+    /// Hands a buffer to a connection.
+    fn grant(&mut self, id: u64, buffer: Buffer) -> Result<(), Stop> {
+        // Nothing of another process's address space can be given.
+        let source = |lease: &Lease| lease.source().clone();
+        let sources: Vec<Source> = buffer.leases().iter().map(source).collect();
+        if sources.iter().any(|s| matches!(s, Source::Here(_))) {
+            return Err(
+                Error::Unsupported("memory of the daemon's own process cannot be given away".into()).into()
+            );
+        }
+        let handle = self.number();
+        let reach = buffer.routes().iter().map(|(client, route)| Reach {
+            client: client.clone(),
+            map: route.map as u8,
+            distance: route.distance,
+        });
+        let granted = Answer::Granted {
+            handle,
+            publisher: buffer.publisher().into(),
+            kind: buffer.kind().name().into(),
+            segments: sources.len() as u16,
+            reach: reach.collect(),
+        };
+        self.send(id, &granted)?;
+        let peer = self.peers.get_mut(&id).ok_or(Stop::Peer)?;
+        let sealed = buffer.kind() == Kind::Host;
+        for (lease, source) in buffer.leases().iter().zip(&sources) {
+            let (window, fd, offset) = match source {
+                Source::File { fd, offset } => (false, fd, *offset),
+                Source::Window(fd) => (true, fd, 0),
+                Source::Here(_) => continue,
+            };
+            let segment = Answer::Segment { window, sealed, offset, len: lease.len() };
+            rights::send_fd(&peer.sock, &segment.to_bytes(), fd.as_fd()).map_err(|_| Stop::Peer)?;
+        }
+        let notices = self.notices.clone();
+        let notice = buffer.on_revoke(move |why| {
+            let mut list = notices.list.lock().unwrap_or_else(PoisonError::into_inner);
+            list.push((id, handle, why.to_owned()));
+            // If it is full the daemon wakes up all the same.
+            let _ = socket::send(&notices.wake, &[1]);
+        });
+        peer.buffers.insert(handle, Held { buffer, notice });
+        Ok(())
+    }
+
+    /// Sends the notices of revocations.
+    fn tell(&mut self) {
+        let list = std::mem::take(&mut *self.notices.list.lock().unwrap_or_else(PoisonError::into_inner));
+        for (id, handle, why) in list {
+            let holds = self.peers.get(&id).is_some_and(|p| p.buffers.contains_key(&handle));
+            if holds && self.send(id, &Answer::Revoked { handle, why }).is_err() {
+                self.end(id);
+            }
+        }
+    }
+}
+
+/// Why a message has no answer of its own.
+enum Stop {
+    /// It gets this one.
+    Error(Error),
+    /// The connection is over.
+    Peer,
+}
+
+impl From<Error> for Stop {
+    fn from(e: Error) -> Stop {
+        Stop::Error(e)
+    }
+}
+
+fn random() -> io::Result<Token> {
+    let mut token = Token::default();
+    // SAFETY: `token` is a valid place of its length.
+    let n = unsafe { libc::getrandom(token.as_mut_ptr().cast(), token.len(), 0) };
+    match usize::try_from(n) {
+        Ok(n) if n == token.len() => Ok(token),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::publisher::Host;
+    use crate::rules::Rules;
+    use crate::topology::Topology;
+
+    #[test]
+    fn a_handle_that_is_freed_leaves_no_notice() {
+        let all = Orchestrator::new(Topology::parse("").unwrap(), Rules::default(), Some(1));
+        all.publish(Arc::new(Host::new(1 << 20))).unwrap();
+        let name = format!("strait-p2pmem-test/notices/{}", std::process::id());
+        let mut server = Server::new(&name, all).unwrap();
+        let client = socket::connect(&name).unwrap();
+        let mut ask = |ask: Ask| {
+            socket::send(&client, &ask.to_bytes()).unwrap();
+            let mut bytes = [0; MOST];
+            // The first turn may take the connection alone.
+            while !socket::wait(&client, 0) {
+                server.turn(Duration::from_millis(10));
+            }
+            let len = socket::receive(&client, &mut bytes).unwrap();
+            let answer = Answer::parse(&bytes[..len]).unwrap();
+            while socket::wait(&client, 0) {
+                socket::receive(&client, &mut bytes).unwrap();
+            }
+            (answer, Arc::strong_count(&server.notices.list))
+        };
+        let (clients, job) = (Vec::new(), String::new());
+        let allocate = Ask::Allocate { len: 1, align: 1, segments: 1, host: true, job, clients };
+        let (Answer::Granted { handle, .. }, one) = ask(allocate) else { panic!("no memory") };
+        for _ in 0..100 {
+            let wider = ask(Ask::Widen { handle, clients: Vec::new() }).0;
+            let Answer::Granted { handle, .. } = wider else { panic!("{wider:?}") };
+            assert_eq!(ask(Ask::Free { handle }), (Answer::Done { count: 1 }, one));
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! PCI peer memory: what publishes it, how far devices are from it, and which of it a process gets.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `address` | names of PCI functions |
+//! | `error` | what can go wrong, in words and as an errno |
+//! | [`topology`] | the PCI tree from sysfs or a recording; distances and map types as the kernel's pci_p2pdma computes them |
+//! | `ranges` | which parts of a piece of memory are free |
+//! | [`publisher`] | what offers memory: windows in sysfs, memory that a program gives, host memory |
+//! | [`rules`] | what a user allows, prefers and demands |
+//! | [`orchestrator`] | publishers, clients, rules and buffers together |
+//! | [`daemon`] | the same for several processes, over a unix socket |
+//! | [`peer`] | buffers of windows as a kind of memory of `hmem` |
+//! | [`picture`] | the topology as a table and as SVG |
+
+mod address;
+pub mod daemon;
+mod error;
+pub mod orchestrator;
+pub mod peer;
+pub mod picture;
+pub mod publisher;
+mod ranges;
+pub mod rules;
+pub mod topology;
+
+pub use address::Address;
+pub use error::Error;
+pub use orchestrator::{Buffer, Drain, Orchestrator, Request};
+pub use ranges::Ranges;
+pub use rules::Rules;
+pub use topology::{Map, Route, Topology};

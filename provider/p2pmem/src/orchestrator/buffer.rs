@@ -1,0 +1,177 @@
+//! Memory that was given.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+use super::notices::{NoticeId, Notices};
+use super::request::Client;
+use crate::error::Error;
+use crate::peer;
+use crate::publisher::{Kind, Lease, Mapped};
+use crate::topology::Route;
+
+/// Tells a buffer from all others of its orchestrator, ever.
+pub type BufferId = u64;
+
+/// What a buffer asks its orchestrator.
+pub(super) trait Home: Send + Sync {
+    /// The last handle of a buffer is gone.
+    fn forget(&self, id: BufferId);
+
+    /// How `clients` reach the buffer, if the rules let them.
+    fn may_share(&self, core: &Core, clients: &[Client]) -> Result<Vec<Route>, Error>;
+}
+
+/// What all handles of a buffer have in common.
+pub(super) struct Core {
+    pub id: u64,
+    pub home: Arc<dyn Home>,
+    pub publisher: String,
+    pub kind: Kind,
+    pub uid: u32,
+    pub job: String,
+    pub leases: Vec<Lease>,
+    pub mapped: OnceLock<Vec<Mapped>>,
+    pub notices: Notices,
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        for mapped in self.mapped.get().into_iter().flatten() {
+            peer::remove(mapped);
+        }
+        // Unmapped first: where the kernel allocates, that is what frees it.
+        self.mapped.take();
+        self.leases.clear();
+        self.home.forget(self.id);
+    }
+}
+
+/// Memory for some clients. It goes back when the last handle goes: clones, and what [`Buffer::share`] returns.
+#[derive(Clone)]
+pub struct Buffer {
+    pub(super) core: Arc<Core>,
+    pub(super) routes: Vec<(String, Route)>,
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (id, publisher) = (self.core.id, &self.core.publisher);
+        f.debug_struct("Buffer")
+            .field("id", &id)
+            .field("publisher", publisher)
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+impl Buffer {
+    pub fn id(&self) -> BufferId {
+        self.core.id
+    }
+
+    pub fn publisher(&self) -> &str {
+        &self.core.publisher
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.core.kind
+    }
+
+    /// Bytes, of all pieces.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.core.leases.iter().map(Lease::len).sum()
+    }
+
+    /// The pieces, as they were taken.
+    pub fn leases(&self) -> &[Lease] {
+        &self.core.leases
+    }
+
+    /// How each client of this handle reaches it.
+    pub fn routes(&self) -> &[(String, Route)] {
+        &self.routes
+    }
+
+    /// The pieces at addresses of this process; they are mapped by the first call.
+    pub fn map(&self) -> Result<&[Mapped], Error> {
+        if let Some(why) = self.core.notices.why() {
+            return Err(Error::Revoked(why));
+        }
+        if let Some(mapped) = self.core.mapped.get() {
+            return Ok(mapped);
+        }
+        let map =
+            |lease: &Lease| lease.map().map_err(|e| Error::Os(format!("{}: mmap", self.core.publisher), e));
+        let mapped: Vec<Mapped> = self.core.leases.iter().map(map).collect::<Result<_, _>>()?;
+        let mut fresh = false;
+        let mapped = self.core.mapped.get_or_init(|| {
+            fresh = true;
+            mapped
+        });
+        if fresh {
+            mapped.iter().for_each(peer::insert);
+        }
+        Ok(mapped)
+    }
+
+    /// The same memory for further clients (broadcast). An error if the rules or the topology do not let them.
+    pub fn share(&self, clients: &[Client]) -> Result<Buffer, Error> {
+        let routes = self.core.home.may_share(&self.core, clients)?;
+        let routes = clients.iter().map(|c| c.name().to_owned()).zip(routes).collect();
+        Ok(Buffer { core: self.core.clone(), routes })
+    }
+
+    /// Whether it was taken back. Its bytes may still be accessed, but reach no device any more, or end in an error.
+    pub fn is_revoked(&self) -> bool {
+        self.core.notices.why().is_some()
+    }
+
+    /// Calls `notice` with the reason when it is taken back; at once if it was. Handles that go do not take it back:
+    /// see [`Buffer::cancel_notice`].
+    pub fn on_revoke(&self, notice: impl FnOnce(&str) + Send + 'static) -> NoticeId {
+        self.core.notices.add(Box::new(notice))
+    }
+
+    /// Takes a notice back: when this returns it is not being called and will not be, unless this is called by it.
+    pub fn cancel_notice(&self, notice: NoticeId) {
+        self.core.notices.cancel(notice);
+    }
+
+    /// A dma-buf of a piece, for a device's driver, and where in it the piece begins. Of memory that a program gave
+    /// (`hmem` exports it), and of its dma-bufs.
+    pub fn dmabuf(&self, piece: usize) -> Result<(OwnedFd, u64), Error> {
+        use crate::publisher::Source;
+        let lease = self
+            .core
+            .leases
+            .get(piece)
+            .ok_or_else(|| Error::Invalid(format!("there is no piece {piece}")))?;
+        match (self.core.kind, lease.source()) {
+            (Kind::Memory(kind), Source::Here(addr)) => {
+                let memory = hmem::registry::of(kind);
+                let len = lease.len() as usize;
+                memory
+                    .export_dmabuf(*addr, len, true)
+                    .or_else(|_| memory.export_dmabuf(*addr, len, false))
+                    .map_err(|e| {
+                        Error::Os(
+                            format!("{}: dma-buf: {e}", self.core.publisher),
+                            std::io::Error::from_raw_os_error(e.errno()),
+                        )
+                    })
+            }
+            (Kind::File, Source::File { fd, offset }) => {
+                let fd = fd.try_clone().map_err(|e| Error::Os("dma-buf".into(), e))?;
+                Ok((fd, *offset))
+            }
+            (kind, _) => Err(Error::Unsupported(format!(
+                "{}: Linux makes no dma-buf of {} memory; a device registers it on demand, by its address",
+                self.core.publisher,
+                kind.name()
+            ))),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Publishers, clients, rules and buffers together.
+//!
+//! A request names clients, which are devices, and a length. Each publisher is judged by the rules and by its routes to
+//! the clients; of those that are left the preferred come first, then the closest, equals in random order, host memory
+//! last. The first one that has the memory gives it, in one piece, or in several if the request allows that.
+
+mod buffer;
+mod notices;
+mod request;
+mod state;
+
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+pub use buffer::{Buffer, BufferId};
+use buffer::{Core, Home};
+pub use notices::NoticeId;
+pub use request::{Client, Request};
+use state::{Active, State};
+
+use crate::error::Error;
+use crate::publisher::{Host, Lease, PAGE, Publisher, pages, windows};
+use crate::rules::{Case, Rules};
+use crate::topology::{Route, Ties, Topology};
+
+/// How buffers of a publisher that is to go are dealt with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drain {
+    /// It goes only if there are none.
+    IfIdle,
+    /// No new ones are made, and it goes when the last one has been freed. After that time it is an error; the publisher
+    /// still gives nothing, and may be drained again.
+    Wait(Duration),
+    /// The owners are told, and it goes at once; the memory stays mapped until they free it.
+    Revoke,
+}
+
+/// What is known of a publisher.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    pub name: String,
+    pub kind: &'static str,
+    pub function: Option<crate::Address>,
+    pub size: u64,
+    pub available: u64,
+    pub buffers: usize,
+    pub draining: bool,
+}
+
+struct Inner {
+    topology: Topology,
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// See the module. A clone is the same orchestrator.
+#[derive(Clone)]
+pub struct Orchestrator {
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for Orchestrator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.publishers()).finish()
+    }
+}
+
+impl Orchestrator {
+    /// One without publishers. `seed` makes the choice among equals repeatable.
+    pub fn new(topology: Topology, rules: Rules, seed: Option<u64>) -> Orchestrator {
+        let state = Mutex::new(State::new(rules, Ties::new(seed)));
+        Orchestrator { inner: Arc::new(Inner { topology, state, freed: Condvar::new() }) }
+    }
+
+    /// One with all that the host publishes in sysfs, and so many bytes of host memory.
+    pub fn of_host(sysfs: &Path, rules: Rules, host: u64) -> Result<Orchestrator, Error> {
+        let topology = Topology::read(sysfs)?;
+        let found = windows(sysfs, &topology);
+        let all = Orchestrator::new(topology, rules, None);
+        for window in found {
+            all.publish(Arc::new(window))?;
+        }
+        if host > 0 {
+            all.publish(Arc::new(Host::new(host)))?;
+        }
+        Ok(all)
+    }
+
+    pub fn topology(&self) -> &Topology {
+        &self.inner.topology
+    }
+
+    /// Adds a publisher.
+    pub fn publish(&self, publisher: Arc<dyn Publisher>) -> Result<(), Error> {
+        let (name, mut state) = (publisher.name(), self.inner.state());
+        if name.is_empty() || name.len() > 64 || name.contains(char::is_whitespace) {
+            return Err(Error::Invalid(format!(
+                "{name:?}: a publisher's name is 1 to 64 characters without blanks"
+            )));
+        }
+        if state.publisher(&name).is_some() {
+            return Err(Error::Invalid(format!("there is a publisher {name} already")));
+        }
+        let device = publisher.function().and_then(|at| self.inner.topology.find(at));
+        state.publishers.push(Active { name, publisher, device, draining: false });
+        Ok(())
+    }
+
+    /// Takes a publisher out. How many buffers were revoked.
+    pub fn unpublish(&self, name: &str, drain: Drain) -> Result<usize, Error> {
+        let mut state = self.inner.state();
+        state.publisher(name).ok_or_else(|| Error::Unknown(format!("publisher {name}")))?.draining = true;
+        let until = match drain {
+            Drain::Wait(time) => Instant::now().checked_add(time),
+            _ => Some(Instant::now()),
+        };
+        while drain != Drain::Revoke && state.count(name).0 > 0 {
+            let left =
+                until.map_or(Duration::from_secs(3600), |u| u.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                let (buffers, bytes) = state.count(name);
+                if drain == Drain::IfIdle {
+                    state.publisher(name).into_iter().for_each(|p| p.draining = false);
+                }
+                return Err(Error::Busy { publisher: name.into(), buffers, bytes });
+            }
+            state = self.inner.freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let revoked = state.buffers_of(name);
+        state.publishers.retain(|p| p.name != name);
+        drop(state);
+        for core in &revoked {
+            core.notices.revoke(&format!("{name} was unpublished"));
+        }
+        Ok(revoked.len())
+    }
+
+    /// Takes those publishers out whose device is gone, and revokes their buffers: how many. To be called now and then.
+    pub fn check(&self) -> usize {
+        let dead = |p: &&Active| !p.publisher.is_alive();
+        let names: Vec<String> =
+            self.inner.state().publishers.iter().filter(dead).map(|p| p.name.clone()).collect();
+        let mut count = 0;
+        for name in names {
+            let mut state = self.inner.state();
+            let revoked = state.buffers_of(&name);
+            state.publishers.retain(|p| p.name != name);
+            drop(state);
+            revoked.iter().for_each(|core| core.notices.revoke(&format!("the device of {name} is gone")));
+            count += revoked.len();
+        }
+        self.inner.freed.notify_all();
+        count
+    }
+
+    /// The publishers, in the order in which they came.
+    pub fn publishers(&self) -> Vec<Listed> {
+        let state = self.inner.state();
+        let list = |p: &Active| Listed {
+            name: p.name.clone(),
+            kind: p.publisher.kind().name(),
+            function: p.publisher.function(),
+            size: p.publisher.size(),
+            available: p.publisher.available(),
+            buffers: state.count(&p.name).0,
+            draining: p.draining,
+        };
+        state.publishers.iter().map(list).collect()
+    }
+
+    /// Replaces the rules. Buffers that there are stay.
+    pub fn set_rules(&self, rules: Rules) {
+        self.inner.state().rules = rules;
+    }
+
+    /// Adds a rule behind the others.
+    pub fn add_rule(&self, rule: &str) -> Result<(), Error> {
+        self.inner.state().rules.add(rule)
+    }
+
+    /// A device by its address or name.
+    pub fn client(&self, name: &str) -> Result<Client, Error> {
+        let topology = &self.inner.topology;
+        let index = topology.resolve(name)?;
+        let device = &topology.devices()[index];
+        let mut names = vec![device.address.to_string()];
+        names.extend(device.names.iter().cloned());
+        Ok(Client { index, names })
+    }
+
+    /// How that client reaches that publisher.
+    pub fn route(&self, publisher: &str, client: &Client) -> Result<Route, Error> {
+        let mut state = self.inner.state();
+        let active =
+            state.publisher(publisher).ok_or_else(|| Error::Unknown(format!("publisher {publisher}")))?;
+        Ok(active.route(&self.inner.topology, client.index))
+    }
+
+    /// The publishers that may serve a request, the best first, and how far each is from all clients together (host memory:
+    /// `None`). In the second list those that may not, and why.
+    #[allow(clippy::type_complexity)]
+    pub fn candidates(&self, request: &Request) -> (Vec<(String, Option<u32>)>, Vec<(String, String)>) {
+        let (best, refused) = self.inner.state().rank(&self.inner.topology, request);
+        (best.into_iter().map(|c| (c.name, c.distance)).collect(), refused)
+    }
+
+    /// Takes memory for the request, and maps nothing.
+    pub fn grant(&self, request: &Request) -> Result<Buffer, Error> {
+        let len = pages(request.len).ok_or_else(|| {
+            Error::Invalid(format!("{} bytes: from 1 to 2^48 can be asked for", request.len))
+        })?;
+        let align = request.align.max(PAGE);
+        if !align.is_power_of_two() || request.segments == 0 {
+            return Err(Error::Invalid(
+                "the alignment is a power of two, and there is at least one segment".into(),
+            ));
+        }
+        let mut state = self.inner.state();
+        let (best, mut refused) = state.rank(&self.inner.topology, request);
+        for candidate in best {
+            let Some(active) = state.publisher(&candidate.name) else { continue };
+            let publisher = active.publisher.clone();
+            let case = Case {
+                publisher: &candidate.name,
+                kind: publisher.kind(),
+                uid: request.uid,
+                job: &request.job,
+                clients: &candidate.clients,
+            };
+            if let Err(why) = state.quota(&case, len) {
+                refused.push((candidate.name, why));
+                continue;
+            }
+            match gather(&publisher, len, align, request.segments) {
+                Ok(leases) => return Ok(state.keep(self.inner.clone(), candidate, request, len, leases)),
+                Err(why) => refused.push((candidate.name, why)),
+            }
+        }
+        Err(Error::Refused(refused))
+    }
+
+    /// Takes memory for the request and maps it.
+    pub fn allocate(&self, request: &Request) -> Result<Buffer, Error> {
+        let buffer = self.grant(request)?;
+        buffer.map()?;
+        Ok(buffer)
+    }
+
+    /// Bytes and buffers that a user has.
+    pub fn used(&self, uid: u32) -> (usize, u64) {
+        let state = self.inner.state();
+        let mut used = (0, 0);
+        for core in state.live.values().filter(|b| b.uid == uid) {
+            used = (used.0 + 1, used.1 + core.bytes);
+        }
+        used
+    }
+}
+
+impl Home for Inner {
+    fn forget(&self, id: u64) {
+        self.state().live.remove(&id);
+        self.freed.notify_all();
+    }
+
+    fn may_share(&self, core: &Core, clients: &[Client]) -> Result<Vec<Route>, Error> {
+        let state = self.state();
+        let request =
+            Request { clients: clients.to_vec(), uid: core.uid, job: core.job.clone(), ..Request::default() };
+        if let Some(why) = core.notices.why() {
+            return Err(Error::Revoked(why));
+        }
+        let Some(at) = state.publishers.iter().position(|p| p.name == core.publisher) else {
+            return Err(Error::Unknown(format!("publisher {}", core.publisher)));
+        };
+        let judged = state.judge(&self.topology, at, &request);
+        let candidate = judged.map_err(|why| Error::Refused(vec![(core.publisher.clone(), why)]))?;
+        Ok(candidate.clients.into_iter().map(|(_, route)| route).collect())
+    }
+}
+
+/// Takes `len` bytes in up to `most` pieces.
+fn gather(publisher: &Arc<dyn Publisher>, len: u64, align: u64, most: usize) -> Result<Vec<Lease>, String> {
+    if publisher.longest(align) >= len || most == 1 {
+        return Lease::take(publisher, len, align).map(|lease| vec![lease]);
+    }
+    let (mut leases, mut left) = (Vec::new(), len);
+    while left > 0 {
+        // The longest pieces first: so there are as few as can be.
+        let piece = publisher.longest(align).min(left) / PAGE * PAGE;
+        if piece == 0 || leases.len() == most {
+            let got = len - left;
+            return Err(format!("{got} of {len} bytes are to be had in {} pieces", leases.len()));
+        }
+        leases.push(Lease::take(publisher, piece, align)?);
+        left -= piece;
+    }
+    Ok(leases)
+}

@@ -1,0 +1,90 @@
+//! What a publisher is to the rest.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::address::Address;
+
+/// The unit in which memory is given out.
+pub const PAGE: u64 = 4096;
+
+/// `len` in whole pages; `None` if it is 0 or too much.
+pub fn pages(len: u64) -> Option<u64> {
+    len.checked_next_multiple_of(PAGE).filter(|n| (1..=1 << 48).contains(n))
+}
+
+/// What sort of publisher it is. Rules name it `kind:NAME`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Memory behind a device's BARs that its driver has published, in sysfs.
+    Sysfs,
+    /// Memory that a program gives, of a kind that `hmem` knows.
+    Memory(hmem::Kind),
+    /// A file that a program gives: a dma-buf, or a memfd.
+    File,
+    /// The host's own.
+    Host,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Sysfs => "sysfs",
+            Kind::File => "file",
+            Kind::Host => "host",
+            Kind::Memory(hmem::Kind::Cuda) => "cuda",
+            Kind::Memory(hmem::Kind::Rocr) => "rocr",
+            Kind::Memory(hmem::Kind::Ze) => "ze",
+            Kind::Memory(hmem::Kind::Client) => "client",
+            Kind::Memory(hmem::Kind::Fake) => "fake",
+            Kind::Memory(_) => "memory",
+        }
+    }
+
+    /// All names that rules may use.
+    pub const NAMES: [&str; 9] = ["sysfs", "file", "host", "cuda", "rocr", "ze", "client", "fake", "memory"];
+}
+
+/// Where a piece of memory is to be had.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// In a file that can be mapped, from that byte on. A process that has the descriptor reaches all of the file.
+    File { fd: Arc<OwnedFd>, offset: u64 },
+    /// In sysfs: each mapping of this file is an allocation of its own, which the kernel makes.
+    Window(Arc<OwnedFd>),
+    /// At that address of this process.
+    Here(usize),
+}
+
+/// Something that offers memory. Its methods may be called from any thread.
+pub trait Publisher: Send + Sync + fmt::Debug {
+    /// What it is called; no other of an orchestrator has the name.
+    fn name(&self) -> String;
+
+    fn kind(&self) -> Kind;
+
+    /// The PCI function that has the memory.
+    fn function(&self) -> Option<Address>;
+
+    /// Bytes in all.
+    fn size(&self) -> u64;
+
+    /// Bytes that are free.
+    fn available(&self) -> u64;
+
+    /// The longest piece that may be had at a multiple of `align`.
+    fn longest(&self, align: u64) -> u64;
+
+    /// Takes `len` bytes, whole pages, at a multiple of `align`: a number to give them back by, and where they are. In `Err`,
+    /// why not.
+    fn take(&self, len: u64, align: u64) -> Result<(u64, Source), String>;
+
+    /// Gives back what was taken.
+    fn give(&self, at: u64, len: u64);
+
+    /// Whether its device is still there.
+    fn is_alive(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,13 @@
+//! What offers memory.
+
+mod contract;
+mod host;
+mod lease;
+mod region;
+mod window;
+
+pub use contract::{Kind, PAGE, Publisher, Source, pages};
+pub use host::Host;
+pub use lease::{Lease, Mapped};
+pub use region::Region;
+pub use window::{Window, windows};

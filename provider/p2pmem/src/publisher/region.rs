@@ -1,0 +1,86 @@
+//! Memory that a program gives: a device's, or that of a file. It is divided here.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::contract::{Kind, Publisher, Source};
+use crate::address::Address;
+use crate::ranges::Ranges;
+
+/// A piece of memory from which parts are given out.
+#[derive(Debug)]
+pub struct Region {
+    name: String,
+    kind: Kind,
+    function: Option<Address>,
+    source: Source,
+    free: Mutex<Ranges>,
+}
+
+impl Region {
+    /// The file's bytes from `offset` on: a dma-buf, or a memfd. `function` is the PCI function that has them.
+    pub fn of_file(name: &str, function: Option<Address>, fd: OwnedFd, offset: u64, len: u64) -> Region {
+        let source = Source::File { fd: Arc::new(fd), offset };
+        Region { name: name.into(), kind: Kind::File, function, source, free: Mutex::new(Ranges::new(len)) }
+    }
+
+    /// Memory of this process, of any kind that `hmem` knows: cudaMalloc's. `function` is the PCI function that has it.
+    ///
+    /// # Safety
+    /// The memory stays until the publisher and all buffers of it are gone.
+    pub unsafe fn of_memory(name: &str, function: Option<Address>, addr: usize, len: usize) -> Region {
+        hmem::registry::look();
+        let kind = Kind::Memory(hmem::classify(addr, len));
+        let free = Mutex::new(Ranges::new(len as u64));
+        Region { name: name.into(), kind, function, source: Source::Here(addr), free }
+    }
+
+    fn free(&self) -> MutexGuard<'_, Ranges> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Publisher for Region {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn function(&self) -> Option<Address> {
+        self.function
+    }
+
+    fn size(&self) -> u64 {
+        self.free().size()
+    }
+
+    fn available(&self) -> u64 {
+        self.free().available()
+    }
+
+    fn longest(&self, align: u64) -> u64 {
+        self.free().longest(align)
+    }
+
+    fn take(&self, len: u64, align: u64) -> Result<(u64, Source), String> {
+        let mut free = self.free();
+        let Some(at) = free.take(len, align) else {
+            let (room, longest) = (free.available(), free.longest(align));
+            return Err(format!("{room} bytes are free, {longest} of them in one piece"));
+        };
+        let source = match &self.source {
+            Source::File { fd, offset } => Source::File { fd: fd.clone(), offset: offset + at },
+            Source::Here(addr) => Source::Here(addr + at as usize),
+            Source::Window(fd) => Source::Window(fd.clone()),
+        };
+        Ok((at, source))
+    }
+
+    fn give(&self, at: u64, len: u64) {
+        let whole = self.free().give(at, len);
+        debug_assert!(whole, "{at}+{len} of {} was not taken", self.name);
+    }
+}

@@ -1,0 +1,9 @@
+//! Peer memory: `include/strait_p2pmem.h`, which `ci/header` makes of these files.
+
+mod buffers;
+mod publish;
+mod types;
+
+pub use buffers::*;
+pub use publish::*;
+pub use types::*;

@@ -1,0 +1,142 @@
+//! Publishers, rules and routes.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use libc::{c_char, c_int, c_void};
+use p2pmem::publisher::Region;
+use p2pmem::{Address, Drain};
+
+use super::buffers::lock;
+use super::types::*;
+use crate::guard::guard;
+
+/// How a device, by its address or name, reaches memory of a publisher, by its name.
+///
+/// # Safety
+/// The texts are C strings or NULL; `route` is NULL or points to as many bytes as its `size` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_p2pmem_query_route(
+    opened: *mut strait_p2pmem,
+    publisher: *const c_char,
+    client: *const c_char,
+    route: *mut strait_p2pmem_route,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the program's promise.
+        let (all, publisher, client) = unsafe {
+            has_size(route)?;
+            (own(opened)?, text(publisher)?, text(client)?)
+        };
+        let client = told(all.client(client.ok_or(libc::EINVAL)?))?;
+        let found = told(all.route(publisher.ok_or(libc::EINVAL)?, &client))?;
+        // SAFETY: likewise: it has all of these fields.
+        let route = unsafe { &mut *route };
+        (route.map, route.distance) = (found.map as u32, found.distance);
+        fill(&mut route.why, &found.to_string());
+        Ok(())
+    })
+}
+
+/// Adds a rule behind the others (strait_p2pmem(7) has the grammar).
+///
+/// # Safety
+/// `rule` is a C string or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_p2pmem_add_rule(opened: *mut strait_p2pmem, rule: *const c_char) -> c_int {
+    guard(|| {
+        // SAFETY: the program's promise.
+        let (all, rule) = unsafe { (own(opened)?, text(rule)?) };
+        told(all.add_rule(rule.ok_or(libc::EINVAL)?))
+    })
+}
+
+/// # Safety
+/// `function` is a C string or NULL.
+unsafe fn function(function: *const c_char) -> Result<Option<Address>, c_int> {
+    // SAFETY: the caller's promise.
+    let text = unsafe { text(function)? };
+    text.map(|t| t.parse().map_err(|_| libc::EINVAL)).transpose()
+}
+
+/// Publishes memory of this process, a device's (cudaMalloc) or other: `len` bytes at `addr`, from which parts are given.
+/// `function` is the address of the PCI function that has it, without which no client reaches it, or NULL.
+///
+/// # Safety
+/// The memory stays until it is unpublished and all buffers of it are freed. The texts are C strings, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_p2pmem_publish_memory(
+    opened: *mut strait_p2pmem,
+    name: *const c_char,
+    pci_function: *const c_char,
+    addr: *mut c_void,
+    len: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the program's promise.
+        let (all, name, at) = unsafe { (own(opened)?, text(name)?, function(pci_function)?) };
+        let (name, addr) = (name.ok_or(libc::EINVAL)?, addr.expose_provenance());
+        addr.checked_add(len).filter(|_| addr != 0).ok_or(libc::EINVAL)?;
+        // SAFETY: likewise.
+        told(all.publish(Arc::new(unsafe { Region::of_memory(name, at, addr, len) })))
+    })
+}
+
+/// Publishes `len` bytes of a file that can be mapped, from byte `offset` on: a dma-buf, or a memfd. The descriptor is
+/// copied. Else as strait_p2pmem_publish_memory.
+///
+/// # Safety
+/// The texts are C strings, or NULL. The file is as long until it is unpublished and all buffers of it are freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_p2pmem_publish_file(
+    opened: *mut strait_p2pmem,
+    name: *const c_char,
+    pci_function: *const c_char,
+    fd: c_int,
+    offset: u64,
+    len: u64,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the program's promise.
+        let (all, name, at) = unsafe { (own(opened)?, text(name)?, function(pci_function)?) };
+        let end = offset.checked_add(len).filter(|_| offset % 4096 == 0);
+        end.ok_or(libc::EINVAL)?;
+        // SAFETY: a number; what is no descriptor is EBADF.
+        let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+        if copy < 0 {
+            return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EBADF));
+        }
+        // SAFETY: a descriptor just made, which nothing else owns.
+        let copy = unsafe { OwnedFd::from_raw_fd(copy) };
+        told(all.publish(Arc::new(Region::of_file(name.ok_or(libc::EINVAL)?, at, copy, offset, len))))
+    })
+}
+
+/// Takes a publisher out. `drain` is STRAIT_P2PMEM_IF_IDLE, STRAIT_P2PMEM_REVOKE, or for how many milliseconds to wait until its
+/// buffers are freed; meanwhile it gives nothing.
+///
+/// 0; -EBUSY: buffers are in use; -ENOENT; -EINVAL.
+///
+/// # Safety
+/// `name` is a C string or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_p2pmem_unpublish(
+    opened: *mut strait_p2pmem,
+    name: *const c_char,
+    drain: i64,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the program's promise.
+        let (home, name) = unsafe { (home(opened)?, text(name)?.ok_or(libc::EINVAL)?) };
+        let drain = match drain {
+            STRAIT_P2PMEM_IF_IDLE => Drain::IfIdle,
+            STRAIT_P2PMEM_REVOKE => Drain::Revoke,
+            time => Drain::Wait(Duration::from_millis(time.try_into().map_err(|_| libc::EINVAL)?)),
+        };
+        match home {
+            Home::Own(all) => told(all.unpublish(name, drain)).map(drop),
+            Home::Daemon(of) => told(lock(of).unpublish(name, drain)).map(drop),
+        }
+    })
+}

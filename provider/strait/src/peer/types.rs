@@ -1,0 +1,233 @@
+//! Types of the header, and what its functions have in common.
+
+#![allow(non_camel_case_types, reason = "names of C")]
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString};
+use std::sync::{Arc, Mutex};
+
+use libc::{c_char, c_int, c_void};
+use p2pmem::daemon::{Connection, Remote};
+use p2pmem::orchestrator::NoticeId;
+use p2pmem::{Buffer, Error, Map, Orchestrator};
+
+/// strait_p2pmem_request.flags: no host memory, even if nothing else is to be had.
+pub const STRAIT_P2PMEM_NO_HOST: u32 = 1;
+
+/// strait_p2pmem_route.map: by addresses of the bus, through a switch.
+pub const STRAIT_P2PMEM_MAP_BUS_ADDRESS: u32 = 0;
+/// strait_p2pmem_route.map: through the host bridge.
+pub const STRAIT_P2PMEM_MAP_HOST_BRIDGE: u32 = 1;
+/// strait_p2pmem_route.map: host memory.
+pub const STRAIT_P2PMEM_MAP_HOST_MEMORY: u32 = 2;
+/// strait_p2pmem_route.map: the client does not reach the memory.
+pub const STRAIT_P2PMEM_MAP_NOT_SUPPORTED: u32 = 3;
+
+/// strait_p2pmem_unpublish: only if no buffer of it is in use.
+pub const STRAIT_P2PMEM_IF_IDLE: i64 = 0;
+/// strait_p2pmem_unpublish: revoke its buffers.
+pub const STRAIT_P2PMEM_REVOKE: i64 = -1;
+
+/// How to open.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct strait_p2pmem_options {
+    /// sizeof(struct strait_p2pmem_options).
+    pub size: usize,
+    /// The name of a daemon's socket (`strait p2pmemd`), or "" for its usual name: memory comes from there, and the other
+    /// fields are not used. NULL: this process has publishers of its own.
+    pub daemon: *const c_char,
+    /// The directory that is read instead of /sys, or NULL.
+    pub sysfs: *const c_char,
+    /// Rules, one a line, or NULL.
+    pub rules: *const c_char,
+    /// Host memory to publish as the last resort, in bytes.
+    pub host: u64,
+}
+
+/// What is asked for.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct strait_p2pmem_request {
+    /// sizeof(struct strait_p2pmem_request).
+    pub size: usize,
+    /// Bytes. Whole pages are given.
+    pub len: u64,
+    /// A power of two, or 0 for a page's.
+    pub align: u64,
+    /// The devices that are to reach it: `client_count` addresses (0000:3a:00.0) or names (mlx5_0, nvme0).
+    pub clients: *const *const c_char,
+    /// How many they are. With 0, any memory will do.
+    pub client_count: usize,
+    /// In how many pieces it may be, or 0 for one.
+    pub segments: u32,
+    /// Of STRAIT_P2PMEM_NO_HOST.
+    pub flags: u32,
+    /// A name that rules can refer to, or NULL.
+    pub job: *const c_char,
+}
+
+/// A piece of a buffer.
+#[repr(C)]
+#[derive(Debug)]
+pub struct strait_p2pmem_segment {
+    /// Where it is in this process. Of a kind of memory that the CPU cannot access it is the device's address.
+    pub addr: *mut c_void,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// What a buffer is.
+#[repr(C)]
+#[derive(Debug)]
+pub struct strait_p2pmem_info {
+    /// In: sizeof(struct strait_p2pmem_info).
+    pub size: usize,
+    /// Out: bytes.
+    pub len: u64,
+    /// Out: how many pieces it has.
+    pub segments: u32,
+    /// Out: 1 if it was taken back: free it.
+    pub revoked: u32,
+    /// Out: the publisher's name.
+    pub publisher: [c_char; 72],
+    /// Out: the publisher's kind: sysfs, host, file, cuda, ...
+    pub kind: [c_char; 16],
+}
+
+/// How a device reaches a publisher's memory.
+#[repr(C)]
+#[derive(Debug)]
+pub struct strait_p2pmem_route {
+    /// In: sizeof(struct strait_p2pmem_route).
+    pub size: usize,
+    /// Out: one of STRAIT_P2PMEM_MAP_.
+    pub map: u32,
+    /// Out: steps.
+    pub distance: u32,
+    /// Out: why it is so, in words.
+    pub why: [c_char; 496],
+}
+
+/// Publishers, rules and buffers of this process, or a connection to a daemon.
+#[derive(Debug)]
+pub struct strait_p2pmem {
+    pub(super) home: Home,
+}
+
+/// A buffer.
+#[derive(Debug)]
+pub struct strait_p2pmem_buffer {
+    pub(super) held: Held,
+    pub(super) notices: Mutex<Vec<NoticeId>>,
+}
+
+#[derive(Debug)]
+pub(super) enum Home {
+    Own(Orchestrator),
+    Daemon(Arc<Mutex<Connection>>),
+}
+
+#[derive(Debug)]
+pub(super) enum Held {
+    Own(Buffer),
+    /// `None` while it is freed.
+    Daemon {
+        buffer: Option<Remote>,
+        of: Arc<Mutex<Connection>>,
+        revoked: bool,
+    },
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Keeps the words of an error for strait_p2pmem_error.
+pub(super) fn told<T>(result: Result<T, Error>) -> Result<T, c_int> {
+    result.map_err(|e| {
+        let text = e.to_string().replace('\0', " ");
+        LAST.with(|last| *last.borrow_mut() = CString::new(text).unwrap_or_default());
+        e.errno()
+    })
+}
+
+/// A text of the program's; `None` if it is NULL.
+///
+/// # Safety
+/// `text` is NULL or a C string that stays for as long.
+pub(super) unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, c_int> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(text) }.to_str().map(Some).map_err(|_| libc::EINVAL)
+}
+
+pub(super) fn fill(to: &mut [c_char], text: &str) {
+    let room = to.len() - 1;
+    to.fill(0);
+    for (to, from) in to[..room].iter_mut().zip(text.bytes()) {
+        *to = from as c_char;
+    }
+}
+
+/// # Safety
+/// `at` is NULL or points to a `T` whose first field is its size.
+pub(super) unsafe fn has_size<T>(at: *const T) -> Result<(), c_int> {
+    // SAFETY: the caller's promise.
+    match !at.is_null() && at.is_aligned() && unsafe { at.cast::<usize>().read() } >= size_of::<T>() {
+        true => Ok(()),
+        false => Err(libc::EINVAL),
+    }
+}
+
+/// The words of the last error that a function of this header returned in this thread: what is wrong, and what to do. Valid
+/// until the next one.
+#[unsafe(no_mangle)]
+pub extern "C" fn strait_p2pmem_error() -> *const c_char {
+    LAST.with(|last| last.borrow().as_ptr())
+}
+
+/// # Safety
+/// `opened` is NULL or came from strait_p2pmem_open, and was not closed.
+pub(super) unsafe fn home<'a>(opened: *const strait_p2pmem) -> Result<&'a Home, c_int> {
+    // SAFETY: the caller's promise.
+    unsafe { opened.as_ref() }.map(|o| &o.home).ok_or(libc::EINVAL)
+}
+
+/// # Safety
+/// As [`home`].
+pub(super) unsafe fn own<'a>(opened: *const strait_p2pmem) -> Result<&'a Orchestrator, c_int> {
+    // SAFETY: the caller's promise.
+    match unsafe { home(opened)? } {
+        Home::Own(all) => Ok(all),
+        Home::Daemon(_) => {
+            told(Err(Error::Unsupported("the daemon's publishers and rules are its own".into())))
+        }
+    }
+}
+
+/// # Safety
+/// `clients` has `count` C strings.
+pub(super) unsafe fn names<'a>(clients: *const *const c_char, count: usize) -> Result<Vec<&'a str>, c_int> {
+    if count > 1024 || (count > 0 && clients.is_null()) {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise.
+    (0..count).map(|n| unsafe { text(clients.add(n).read()) }.and_then(|t| t.ok_or(libc::EINVAL))).collect()
+}
+
+pub(super) fn give(held: Held, buffer: *mut *mut strait_p2pmem_buffer) {
+    // SAFETY: the callers have seen that it is not NULL; the program has a place for it.
+    unsafe {
+        buffer.write(Box::into_raw(Box::new(strait_p2pmem_buffer { held, notices: Mutex::default() })))
+    };
+}
+
+const _: () = assert!(
+    STRAIT_P2PMEM_MAP_BUS_ADDRESS == Map::BusAddress as u32
+        && STRAIT_P2PMEM_MAP_HOST_BRIDGE == Map::HostBridge as u32
+        && STRAIT_P2PMEM_MAP_HOST_MEMORY == Map::HostMemory as u32
+        && STRAIT_P2PMEM_MAP_NOT_SUPPORTED == Map::NotSupported as u32
+);

@@ -1,0 +1,111 @@
+//! C programs with include/strait_p2pmem.h, over a tree that is laid out as sysfs is, and a daemon.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use p2pmem::daemon::Server;
+use p2pmem::publisher::Host;
+use p2pmem::topology::recording;
+use p2pmem::{Orchestrator, Rules, Topology};
+
+const TREE: &str = include_str!("../../p2pmem/tests/trees/switches-intel.tree");
+
+/// A directory for a test, removed on drop.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let dir = std::env::temp_dir().join(format!("strait-c-p2pmem-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        let (cpu, raw) = recording::parse(TREE).unwrap();
+        recording::lay_out(&cpu, &raw, &dir.join("sys")).unwrap();
+        Scratch(dir)
+    }
+
+    /// Compiles a program of tests/p2pmem against the library; `None` without a compiler.
+    fn program(&self, name: &str) -> Option<PathBuf> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        // Cargo builds the library for this test; its file is beside the test's own.
+        let exe = std::env::current_exe().unwrap();
+        let built = exe.with_file_name("libstrait.so");
+        for name in ["libstrait.so", "libstrait.so.0"] {
+            std::fs::copy(&built, self.0.join(name)).unwrap();
+        }
+        let program = self.0.join(name);
+        let done = Command::new("cc")
+            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
+            .arg(&program)
+            .arg(root.join(format!("tests/p2pmem/{name}.c")))
+            .arg("-I")
+            .arg(root.join("include"))
+            .arg("-L")
+            .arg(&self.0)
+            .args(["-lstrait", "-Wl,-rpath"])
+            .arg(format!("-Wl,{}", self.0.display()))
+            .status();
+        match done {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                eprintln!("skipped: no C compiler");
+                None
+            }
+            done => {
+                assert!(done.unwrap().success());
+                Some(program)
+            }
+        }
+    }
+
+    fn run(&self, program: &Path, args: &[&str]) -> Output {
+        Command::new(program).arg(self.0.join("sys")).args(args).output().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_example_gets_memory_from_the_closest_publisher() {
+    let scratch = Scratch::new("example");
+    let Some(program) = scratch.program("example") else { return };
+    let near = scratch.run(&program, &["5000", "mlx5_0", "card0"]);
+    assert_eq!(text(&near.stdout), "8192 bytes of 0000:03:00.0 (sysfs)\n", "{}", text(&near.stderr));
+    let far = scratch.run(&program, &["5000", "eth0"]);
+    assert_eq!(text(&far.stdout), "8192 bytes of host (host)\n");
+    let none = scratch.run(&program, &["5000", "mlx5_9"]);
+    assert!(!none.status.success() && text(&none.stderr).contains("mlx5_9: no PCI function"));
+    let lines =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/p2pmem/example.c"));
+    assert!(lines.unwrap().lines().count() <= 40, "an example is short");
+}
+
+#[test]
+fn every_function_does_what_the_header_says() {
+    let scratch = Scratch::new("api");
+    let Some(program) = scratch.program("api") else { return };
+    let name = format!("strait-p2pmem-test/c/{}", std::process::id());
+    let all = Orchestrator::new(Topology::parse(TREE).unwrap(), Rules::default(), None);
+    all.publish(Arc::new(Host::new(1 << 20))).unwrap();
+    let mut server = Server::new(&name, all.clone()).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let until = stop.clone();
+    let thread = std::thread::spawn(move || {
+        while !until.load(Ordering::Relaxed) {
+            server.turn(Duration::from_millis(20));
+        }
+    });
+    let done = scratch.run(&program, &[&name]);
+    stop.store(true, Ordering::Relaxed);
+    thread.join().unwrap();
+    assert!(done.status.success(), "{}", text(&done.stderr));
+}
