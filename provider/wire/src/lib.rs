@@ -42,12 +42,14 @@
 //! payload was asked for already. The receiver answers the sender's request by a `Fin` in either case, and until
 //! then that request's number is not used again.
 //!
-//! The UCX door's frames, keys and addresses are in [`ucx`].
+//! The UCX door's frames, keys and addresses are in [`ucx`]; how a connection between hosts begins, and what it adds to
+//! each frame, is in [`session`].
 
 #![forbid(unsafe_code)]
 
 mod addr;
 mod frame;
+pub mod session;
 pub mod ucx;
 
 pub use addr::Addr;
@@ -56,5 +58,5 @@ pub use frame::{
     take_many,
 };
 
-/// Version of everything in this crate but [`ucx`]; two endpoints of different versions refuse each other.
+/// Version of everything in this crate but [`ucx`] and [`session`]; two endpoints of different versions refuse each other.
 pub const VERSION: u16 = 8;
