@@ -1,9 +1,7 @@
 //! Bytes of a peer, read in every way this crate has. Seeds are in `__fuzz__`; `cargo bolero` searches
 //! for more, plain `cargo test` runs these and so many random ones.
 
-use wire::session::{
-    Answerer, COVERED, Caller, Hello, JobKey, MAC, Next, Opener, RECORD, Role, VERDICT,
-};
+use wire::session::{Answerer, COVERED, Caller, Hello, JobKey, MAC, Next, Opener, RECORD, Role, VERDICT};
 use wire::{
     Addr, Aux, Handle, Head, MAX_SEGS, Offer, Pieces, RmaSeg, Seg, Status, put, take, take_many, ucx,
 };

@@ -22,6 +22,7 @@ use wire::Addr;
 
 use crate::net;
 use crate::shm::{OpenOptions, ShmLink};
+use crate::tcp::{TcpLink, TcpOptions};
 use route::{Far, Route, Routes};
 
 pub use route::BoxedLink;
@@ -72,6 +73,12 @@ impl Links {
         }
         self.far.push(Far::new(link));
         Ok(())
+    }
+
+    /// Adds a link over TCP, if [`OpenOptions::tcp`] was set.
+    pub fn add_tcp(&mut self, options: TcpOptions) -> io::Result<()> {
+        let link = TcpLink::open(self.shm.name(), options)?;
+        self.add(Box::new(link))
     }
 
     /// Whether a device copies from or to a peer's device memory, where shared memory leads to the peer.

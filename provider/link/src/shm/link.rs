@@ -112,7 +112,7 @@ pub struct ShmLink {
     pub(super) warned_uid: bool,
     pub(super) warned_fds: bool,
     /// Reserves the port.
-    pub(super) _name: Name,
+    pub(super) name: Name,
 }
 
 impl Drop for ShmLink {

@@ -19,10 +19,15 @@ use crate::name::Name;
 use crate::space::Space;
 
 impl ShmLink {
+    /// The name, which links of other sorts share.
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
+    }
+
     /// Opens an endpoint of this name; `AddrInUse` if it is taken.
     pub fn open(options: OpenOptions) -> io::Result<ShmLink> {
         let chosen = options.bind.is_some_and(|bind| bind.port() != 0);
-        let (name, listener) = Name::claim(options.bind, |bound| listen(bound, chosen))?;
+        let (name, listener) = Name::claim(options.bind, options.tcp, |bound| listen(bound, chosen))?;
         let poller = Poller::new()?;
         poller.add(&listener, token::LISTENER)?;
         let ring = size(options.ring);
@@ -81,7 +86,7 @@ impl ShmLink {
             warned_cma: false,
             warned_uid: false,
             warned_fds: false,
-            _name: name,
+            name,
         };
         log::debug!("{}: open, ring {ring}, {:?}", link.addr, link.barrier);
         Ok(link)
