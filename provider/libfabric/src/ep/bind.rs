@@ -102,7 +102,13 @@ impl Setup {
 }
 
 fn open_link(bind: Addr) -> Result<Links, Errno> {
-    Ok(Links::open(param::get().link(bind))?)
+    let params = param::get();
+    let mut links = Links::open(params.link(bind))?;
+    if let Some(tcp) = params.tcp() {
+        links.add_tcp(tcp)?;
+        links.set_shm(params.links.shm);
+    }
+    Ok(links)
 }
 
 /// fi_ep_bind(3).

@@ -27,8 +27,9 @@ use route::{Far, Route, Routes};
 
 pub use route::BoxedLink;
 
-/// Polls that find no frame in shared memory, between two looks at further links.
-const REST: u32 = 8;
+/// Polls between two looks at further links: as few after one that found something and after a send, then twice as many
+/// each time, since each look is a system call.
+const REST: std::ops::RangeInclusive<u32> = 8..=1024;
 
 /// The links of one endpoint.
 #[derive(Debug)]
@@ -38,11 +39,17 @@ pub struct Links {
     routes: Routes,
     /// What is to be told before anything else.
     events: VecDeque<Event>,
-    /// Which further link is looked at next, and after how many polls.
+    /// Which further link is looked at first.
     turn: usize,
+    /// Polls until further links are looked at, how many of these a poll is (0 where there are none), and how many there are
+    /// from one look to the next.
     rest: u32,
+    step: u32,
+    period: u32,
     /// Watches the descriptors of all links, if there is more than one.
     poller: Option<Poller>,
+    /// Peers on this host are reached by shared memory.
+    near: bool,
 }
 
 impl Links {
@@ -54,8 +61,11 @@ impl Links {
             routes: Routes::default(),
             events: VecDeque::new(),
             turn: 0,
-            rest: REST,
+            rest: *REST.end(),
+            step: 0,
+            period: *REST.start(),
             poller: None,
+            near: true,
         })
     }
 
@@ -72,6 +82,7 @@ impl Links {
             }
         }
         self.far.push(Far::new(link));
+        self.step = 1;
         Ok(())
     }
 
@@ -79,6 +90,11 @@ impl Links {
     pub fn add_tcp(&mut self, options: TcpOptions) -> io::Result<()> {
         let link = TcpLink::open(self.shm.name(), options)?;
         self.add(Box::new(link))
+    }
+
+    /// Whether peers on this host are reached by shared memory, and not like all others. To be called before any peer is known.
+    pub fn set_shm(&mut self, on: bool) {
+        self.near = on;
     }
 
     /// Whether a device copies from or to a peer's device memory, where shared memory leads to the peer.
@@ -102,14 +118,20 @@ impl Links {
 
     /// Chooses a link for a peer that is new.
     fn assign(&mut self, peer: PeerId, addr: &Addr) {
-        let local = net::is_local(addr.ip());
-        let mut why = String::new();
-        if local {
-            return self.routes.set(peer, Route::shm("its address is this host's".into()));
+        if *addr == self.shm.addr() {
+            return self.routes.set(peer, Route::shm("it is this endpoint".into()));
         }
+        let mut why = String::new();
+        let reason = match net::is_local(addr.ip()) {
+            true if self.near => {
+                return self.routes.set(peer, Route::shm("its address is this host's".into()));
+            }
+            true => "shared memory is not to be used",
+            false => "its address is not this host's",
+        };
         for at in 0..self.far.len() {
             match self.far[at].link.reaches(addr) {
-                Ok(()) => return self.assign_far(peer, addr, at, why + "its address is not this host's"),
+                Ok(()) => return self.assign_far(peer, addr, at, why + reason),
                 Err(reason) => why += &format!("{}: {reason}; ", self.far[at].name(None)),
             }
         }
@@ -147,6 +169,7 @@ impl Links {
         len: usize,
     ) -> Result<(), Refused> {
         if let Some((at, id)) = self.far_of(to) {
+            self.look_soon();
             return self.far[at].link.send(id, head, body, off, len);
         }
         match self.shm.send(to, head, body, off, len) {
@@ -184,24 +207,29 @@ impl Links {
         })
     }
 
+    /// Further links are looked at soon: an answer may come.
+    #[cold]
+    fn look_soon(&mut self) {
+        self.period = *REST.start();
+        self.rest = self.rest.min(self.period);
+    }
+
     /// The next event, of any link.
     #[cold]
     fn poll_all(&mut self) -> Option<Event> {
-        self.rest = REST;
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
-        let far = self.far.len();
-        // One look at a further link for each at shared memory, first one then the other.
-        self.turn = (self.turn + 1) % (2 * far);
-        let first = self.turn % 2 == 0;
-        if first {
-            if let Some(event) = self.shm.poll() {
-                return Some(event);
-            }
+        if self.rest > 0 {
+            self.rest -= 1;
+            return self.shm.poll();
         }
+        let far = self.far.len();
+        self.turn = (self.turn + 1) % far;
         for step in 0..far {
-            if let Some(event) = self.poll_one((self.turn / 2 + step) % far) {
+            if let Some(event) = self.poll_one((self.turn + step) % far) {
+                // Shared memory has its turn after each.
+                (self.period, self.rest) = (*REST.start(), 1);
                 // What became known with it comes first.
                 if let Some(told) = self.events.pop_front() {
                     self.events.push_back(event);
@@ -210,7 +238,9 @@ impl Links {
                 return Some(event);
             }
         }
-        if first { None } else { self.shm.poll() }
+        self.rest = self.period;
+        self.period = (2 * self.period).min(*REST.end());
+        self.shm.poll()
     }
 }
 
@@ -260,13 +290,11 @@ impl Link for Links {
 
     #[inline(always)]
     fn poll_frame(&mut self) -> PollFrame {
-        match self.shm.poll_frame() {
-            PollFrame::Nothing if !self.far.is_empty() => {
-                self.rest = self.rest.saturating_sub(1);
-                if self.rest == 0 { PollFrame::Unknown } else { PollFrame::Nothing }
-            }
-            found => found,
+        if self.rest == 0 {
+            return PollFrame::Unknown;
         }
+        self.rest -= self.step;
+        self.shm.poll_frame()
     }
 
     #[inline(always)]
@@ -333,6 +361,7 @@ impl Link for Links {
 
     fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
         if let Some((at, id)) = self.far_of(peer) {
+            self.look_soon();
             return self.far[at].link.connect(id);
         }
         match self.shm.connect(peer) {
@@ -343,7 +372,10 @@ impl Link for Links {
 
     fn expect(&mut self, peer: PeerId) {
         match self.far_of(peer) {
-            Some((at, id)) => self.far[at].link.expect(id),
+            Some((at, id)) => {
+                self.look_soon();
+                self.far[at].link.expect(id);
+            }
             None => self.shm.expect(peer),
         }
     }

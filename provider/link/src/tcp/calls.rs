@@ -13,6 +13,9 @@ use super::link::TcpLink;
 use super::service::token;
 use super::sock;
 
+/// How long it takes until a peer that does not listen yet is called again.
+const AGAIN: Duration = Duration::from_millis(100);
+
 /// How long the other side's own call is waited for, which counts instead of ours.
 const CROSSING: Duration = Duration::from_secs(1);
 
@@ -33,18 +36,44 @@ impl TcpLink {
         match self.place_call(peer) {
             Ok(()) => Err(Refused::Busy),
             Err(e) if ipc::socket::is_lack(&e) => Err(Refused::Gone(Gone::Exhausted)),
-            Err(e) => Err(Refused::Gone(gone(&e))),
+            Err(e) => {
+                self.call_failed(peer, gone(&e), &e.to_string());
+                let at = self.at_mut(peer);
+                at.take_failure().map_or(Err(Refused::Busy), |why| Err(Refused::Gone(why)))
+            }
         }
+    }
+
+    fn call_later(&mut self, peer: PeerId, caller: Caller) {
+        let until = Instant::now() + AGAIN.min(self.options.connect_timeout);
+        let at = self.at_mut(peer);
+        at.trying.get_or_insert_with(Instant::now);
+        at.call = Some(Call { stage: Stage::Waiting, caller, until });
+        self.note_pending(peer);
+    }
+
+    /// Whether a peer that does not listen may be about to: it was never met, and that is tried for a short time only.
+    fn is_early(&self, peer: PeerId) -> bool {
+        let at = self.at(peer);
+        !at.met && at.trying.is_none_or(|since| since.elapsed() < self.options.connect_timeout)
     }
 
     fn place_call(&mut self, peer: PeerId) -> io::Result<()> {
         let other = self.at(peer).addr;
         let caller = Caller::new(&self.options.key, self.hello(Role::Caller, other)?);
-        let fd = sock::connect(other.sock(), self.source)?;
+        let fd = match sock::connect(other.sock(), self.source) {
+            Err(e) if gone(&e) == Gone::Refused && self.is_early(peer) => {
+                self.call_later(peer, caller);
+                return Ok(());
+            }
+            done => done?,
+        };
         sock::tune(&fd, self.options.timeout)?;
         self.poller.add_for(&fd, token::call(peer), Watch::Write)?;
         let until = Instant::now() + self.options.timeout;
-        self.at_mut(peer).call = Some(Call { stage: Stage::Connecting(fd), caller, until });
+        let at = self.at_mut(peer);
+        at.call = Some(Call { stage: Stage::Connecting(fd), caller, until });
+        at.trying.get_or_insert_with(Instant::now);
         self.note_pending(peer);
         Ok(())
     }
@@ -126,7 +155,12 @@ impl TcpLink {
     /// There will be no connection by this call.
     pub(super) fn call_failed(&mut self, peer: PeerId, why: Gone, reason: &str) {
         log::debug!("{} -> {}: no connection: {reason}", self.addr, self.at(peer).addr);
-        self.drop_call(peer);
+        let call = self.drop_call(peer);
+        if why == Gone::Refused && self.is_early(peer) {
+            if let Some(call) = call {
+                return self.call_later(peer, call.caller);
+            }
+        }
         let at = self.at_mut(peer);
         if at.expected.take().is_some() {
             self.events.push_back(Event::Closed(peer, why));
@@ -135,12 +169,12 @@ impl TcpLink {
         }
     }
 
-    pub(super) fn drop_call(&mut self, peer: PeerId) {
-        if let Some(call) = self.at_mut(peer).call.take() {
-            if let Some(fd) = call.fd() {
-                self.poller.remove(fd);
-            }
+    pub(super) fn drop_call(&mut self, peer: PeerId) -> Option<Call> {
+        let call = self.at_mut(peer).call.take()?;
+        if let Some(fd) = call.fd() {
+            self.poller.remove(fd);
         }
+        Some(call)
     }
 
     /// Calls that take too long, and expected peers that do not come.

@@ -187,7 +187,7 @@ impl TcpLink {
     /// A channel that was agreed on is this peer's: now, or after the end of the one before.
     pub(super) fn adopt(&mut self, peer: PeerId, channel: Channel) {
         let at = self.at_mut(peer);
-        (at.call, at.expected) = (None, None);
+        (at.call, at.expected, at.trying, at.met) = (None, None, None, true);
         if let Some(former) = &mut at.channel {
             former.last = true;
             at.next = Some(channel);

@@ -23,6 +23,9 @@ pub(super) struct Peer {
     pub(super) call: Option<Call>,
     /// Why the last call came to nothing, unless that was answered to a send.
     failed: Option<(Gone, Instant)>,
+    /// There was a channel, or else since when one is tried to be made.
+    pub(super) met: bool,
+    pub(super) trying: Option<Instant>,
     /// A send found no channel, or no room.
     pub(super) wants: bool,
     /// A receive waits for it: until when, and whether a call was made for that.
@@ -40,6 +43,8 @@ impl Peer {
             cut: false,
             call: None,
             failed: None,
+            met: false,
+            trying: None,
             wants: false,
             expected: None,
             ready: false,
@@ -52,7 +57,7 @@ impl Peer {
     }
 
     pub(super) fn fail(&mut self, why: Gone) {
-        self.call = None;
+        (self.call, self.trying) = (None, None);
         self.failed = Some((why, Instant::now()));
     }
 
