@@ -13,6 +13,7 @@ mod route;
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 
 use hmem::Span;
@@ -27,9 +28,9 @@ use route::{Far, Route, Routes};
 
 pub use route::BoxedLink;
 
-/// Polls between two looks at further links: as few after one that found something and after a send, then twice as many
-/// each time, since each look is a system call.
-const REST: std::ops::RangeInclusive<u32> = 8..=1024;
+/// Polls between two looks at further links, since each look is a system call: the fewest after one that found something
+/// and after a send, twice as many after each look while shared memory brings frames, and half as many while it does not.
+const REST: RangeInclusive<u32> = 1..=512;
 
 /// The links of one endpoint.
 #[derive(Debug)]
@@ -46,6 +47,8 @@ pub struct Links {
     rest: u32,
     step: u32,
     period: u32,
+    /// Shared memory has brought a frame since the last look.
+    busy: bool,
     /// Watches the descriptors of all links, if there is more than one.
     poller: Option<Poller>,
     /// Peers on this host are reached by shared memory.
@@ -64,6 +67,7 @@ impl Links {
             rest: *REST.end(),
             step: 0,
             period: *REST.start(),
+            busy: false,
             poller: None,
             near: true,
         })
@@ -222,14 +226,15 @@ impl Links {
         }
         if self.rest > 0 {
             self.rest -= 1;
-            return self.shm.poll();
+            return self.poll_shm();
         }
         let far = self.far.len();
         self.turn = (self.turn + 1) % far;
         for step in 0..far {
             if let Some(event) = self.poll_one((self.turn + step) % far) {
                 // Shared memory has its turn after each.
-                (self.period, self.rest) = (*REST.start(), 1);
+                (self.period, self.rest, self.busy) = (*REST.start(), 1, false);
+                self.shm.set_patient();
                 // What became known with it comes first.
                 if let Some(told) = self.events.pop_front() {
                     self.events.push_back(event);
@@ -239,8 +244,15 @@ impl Links {
             }
         }
         self.rest = self.period;
-        self.period = (2 * self.period).min(*REST.end());
-        self.shm.poll()
+        let period = if std::mem::take(&mut self.busy) { 2 * self.period } else { self.period / 2 };
+        self.period = period.clamp(*REST.start(), *REST.end());
+        self.poll_shm()
+    }
+
+    fn poll_shm(&mut self) -> Option<Event> {
+        let event = self.shm.poll();
+        self.busy |= event.is_some();
+        event
     }
 }
 
@@ -294,7 +306,9 @@ impl Link for Links {
             return PollFrame::Unknown;
         }
         self.rest -= self.step;
-        self.shm.poll_frame()
+        let found = self.shm.poll_frame();
+        self.busy |= matches!(found, PollFrame::Frame(_));
+        found
     }
 
     #[inline(always)]

@@ -50,6 +50,8 @@ pub struct ShmLink {
     pub(super) pace: u32,
     /// `armed`, or `dying` is not empty, or `ins` is.
     pub(super) slow: bool,
+    /// Another link of the endpoint has brought frames: the first call by this one may wait a little.
+    pub(super) patient: bool,
     pub(super) armed: bool,
     pub(super) dying: VecDeque<u32>,
     pub(super) barrier: Barrier,

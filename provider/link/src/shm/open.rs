@@ -19,6 +19,11 @@ use crate::name::Name;
 use crate::space::Space;
 
 impl ShmLink {
+    /// Another link of the endpoint has brought frames.
+    pub(crate) fn set_patient(&mut self) {
+        self.patient = true;
+    }
+
     /// The name, which links of other sorts share.
     pub(crate) fn name(&self) -> &Name {
         &self.name
@@ -47,6 +52,7 @@ impl ShmLink {
             clock_at: *PACE.start(),
             pace: *PACE.start(),
             slow: true,
+            patient: false,
             armed: false,
             dying: VecDeque::new(),
             barrier: Barrier::probe(),
