@@ -85,7 +85,19 @@ fn raw(at: *const u8, len: usize) -> Span {
 
 /// Writes `src` into `dst` from byte `off` of it on; returns how many bytes found room (fewer where a
 /// device failed, or memory is gone).
+#[inline]
 pub fn write(dst: &[Span], off: usize, src: &[u8]) -> usize {
+    // One span, and all inside: what nearly every message is.
+    if let [d] = dst {
+        if let Some(d) = d.part(off, src.len()) {
+            // SAFETY: `src` is a slice of as many bytes.
+            return if unsafe { copy_in(d, src.as_ptr(), src.len()) } { src.len() } else { 0 };
+        }
+    }
+    write_parts(dst, off, src)
+}
+
+fn write_parts(dst: &[Span], off: usize, src: &[u8]) -> usize {
     walk(dst, off, src.len(), |s, done| {
         // SAFETY: `walk` never hands out more than `src` holds from `done` on.
         unsafe { copy_in(s, src.as_ptr().add(done), s.len()) }

@@ -7,19 +7,31 @@
 #[cfg(not(miri))]
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::error::Error;
+use crate::flight::{Flight, Part};
 use crate::kind::Kind;
 use crate::memory::Memory;
 use crate::presence;
+use crate::share::Opened;
 use crate::span::Span;
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Region {
     addr: usize,
     len: usize,
     alias: usize,
+    queue: Arc<Queue>,
+}
+
+/// Copies from and to one memory.
+#[derive(Debug, Default)]
+struct Queue {
+    held: AtomicBool,
+    in_flight: AtomicUsize,
 }
 
 /// Every fake memory alive. The aliases in it may be used while it is held for reading.
@@ -53,6 +65,57 @@ impl Memory for Fake {
         // [`copy`] is asked instead.
         Err(Error::UNSUPPORTED)
     }
+
+    unsafe fn start(&self, parts: &[Part], keep: Vec<Opened>, _host: bool) -> Result<Box<dyn Flight>, Error> {
+        if !keep.is_empty() {
+            return Err(Error::UNSUPPORTED);
+        }
+        let all = regions();
+        let mut copies = Vec::new();
+        let mut queues = Vec::<Arc<Queue>>::new();
+        for &Part { dst, src, len } in parts {
+            let side = |at: usize| {
+                let region = all.iter().find(|r| at.wrapping_sub(r.addr) < r.len);
+                let kind = if region.is_some() { Kind::Fake } else { Kind::System };
+                // SAFETY: memory of that kind, valid for the copy by the caller's promise.
+                (unsafe { Span::new(at, len, kind) }, region)
+            };
+            let ((dst, to), (src, from)) = (side(dst), side(src));
+            copies.push((dst, src));
+            queues.extend([to, from].into_iter().flatten().map(|r| r.queue.clone()));
+        }
+        for queue in &queues {
+            queue.in_flight.fetch_add(1, Relaxed);
+        }
+        Ok(Box::new(Pending { copies, queues, asked: false }))
+    }
+}
+
+/// A copy in flight, over when it is asked for again; its bytes are copied then. Dropped earlier, it copies nothing.
+#[derive(Debug)]
+struct Pending {
+    copies: Vec<(Span, Span)>,
+    queues: Vec<Arc<Queue>>,
+    asked: bool,
+}
+
+impl Flight for Pending {
+    fn poll(&mut self) -> Result<bool, Error> {
+        let held = self.queues.iter().any(|q| q.held.load(Relaxed));
+        if held || !std::mem::replace(&mut self.asked, true) {
+            return Ok(false);
+        }
+        self.copies.drain(..).for_each(|(dst, src)| copy(dst, src));
+        Ok(true)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        for queue in &self.queues {
+            queue.in_flight.fetch_sub(1, Relaxed);
+        }
+    }
 }
 
 /// Fake device memory, freed when dropped.
@@ -62,6 +125,7 @@ pub struct FakeMem {
     len: usize,
     alias: usize,
     mapped: usize,
+    queue: Arc<Queue>,
 }
 
 /// Zeroed fake device memory.
@@ -72,8 +136,8 @@ pub fn alloc(len: usize) -> FakeMem {
     assert!(len > 0, "no fake memory of no bytes");
     let mapped = len.next_multiple_of(4096);
     let (addr, alias) = map_twice(mapped);
-    let mem = FakeMem { addr, len, alias, mapped };
-    let region = Region { addr: mem.addr, len, alias: mem.alias };
+    let mem = FakeMem { addr, len, alias, mapped, queue: Arc::default() };
+    let region = Region { addr: mem.addr, len, alias: mem.alias, queue: mem.queue.clone() };
     REGIONS.write().unwrap_or_else(PoisonError::into_inner).push(region);
     presence::is_here_now(Kind::Fake);
     mem
@@ -127,6 +191,16 @@ impl FakeMem {
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// From now on copies in flight from and to it stay so, or are over when they are asked for again.
+    pub fn hold(&self, on: bool) {
+        self.queue.held.store(on, Relaxed);
+    }
+
+    /// Copies in flight from and to it.
+    pub fn in_flight(&self) -> usize {
+        self.queue.in_flight.load(Relaxed)
     }
 
     /// All of it. Safe, because copies through a span that outlives the memory are caught.

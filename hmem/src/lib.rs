@@ -15,7 +15,7 @@
 //! | which kinds are in the process | `presence` |
 //! | the kinds | `system`, [`fake`], [`client`], [`cuda`], [`rocr`], [`ze`] |
 //! | the list of them, and what an address is | [`registry`] |
-//! | what is done with memory of any kind | `copy`, `atomic`, `share::open` and `plan`, `flight::start`, [`path`] |
+//! | what is done with memory of any kind | `copy`, `atomic`, `share::open` and `plan`, `flight::start`, [`stage`], [`path`] |
 
 mod atomic;
 pub mod client;
@@ -36,6 +36,7 @@ pub mod rocr;
 mod runtime;
 pub mod share;
 mod span;
+pub mod stage;
 mod system;
 mod value;
 pub mod ze;

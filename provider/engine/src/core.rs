@@ -2,6 +2,7 @@
 
 mod memory;
 mod messages;
+mod payload;
 mod spans;
 
 use hmem::Span;
@@ -13,6 +14,7 @@ use crate::hash::Map;
 use crate::types::*;
 pub(crate) use memory::{Bound, Mr, Mrs, Reached};
 pub(crate) use messages::{Body, Message, Multi, RecvOp, RxContext};
+pub(crate) use payload::{Buffers, Payload, SHORT};
 pub(crate) use spans::Spans;
 pub use spans::{Iov, RmaIov};
 
@@ -45,6 +47,9 @@ impl<T> Slab<T> {
     }
     pub(crate) fn remove(&mut self, at: usize) -> Option<T> {
         self.0.get_mut(at)?.take()
+    }
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().flatten()
     }
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         (0..).zip(&mut self.0).filter_map(|(i, v)| Some((i, v.as_mut()?)))
@@ -101,8 +106,10 @@ pub(crate) struct Core {
     next_mr: u64,
     /// A counter changed since deferred work was last looked at.
     pub(crate) counted: bool,
-    /// Buffers of waiting messages, to be used again.
-    spare: Vec<Vec<u8>>,
+    /// For what waits.
+    pub(crate) buffers: Buffers,
+    /// An address vector has had one address under two indices.
+    pub(crate) aliases: bool,
     /// Bytes that waiting messages take up, and how many may before peers are told to pause.
     pub(crate) waiting: usize,
     pub(crate) waiting_most: usize,
@@ -120,7 +127,8 @@ impl Core {
             ending: Map::default(),
             next_mr: 1,
             counted: false,
-            spare: Vec::new(),
+            buffers: Buffers::default(),
+            aliases: false,
             waiting: 0,
             waiting_most: 256 << 20,
         }
@@ -171,18 +179,6 @@ impl Core {
             self.count(cntr, failed);
         }
         self.count(tally.also, failed);
-    }
-
-    pub(crate) fn buffer(&mut self, len: usize) -> Vec<u8> {
-        let mut buf = self.spare.pop().unwrap_or_default();
-        buf.resize(len, 0);
-        buf
-    }
-
-    pub(crate) fn give_back(&mut self, buf: Vec<u8>) {
-        if self.spare.len() < 64 && buf.capacity() <= 64 << 10 {
-            self.spare.push(buf);
-        }
     }
 
     /// Weighs all waiting messages anew, after some were dropped.

@@ -149,13 +149,15 @@ impl<L: RmaLink> Domain<L> {
         if !self.work.is_empty() {
             return PollFast::Unknown;
         }
+        let mut all = PollFast::Nothing;
         for (_, ep) in self.eps.iter_mut() {
             match ep.poll_fast(&mut self.core, cq) {
                 PollFast::Nothing => {}
+                PollFast::Kept => all = PollFast::Kept,
                 found => return found,
             }
         }
-        PollFast::Nothing
+        all
     }
 
     /// Has every peer wake us when it sends. `true`: nothing is there now, and all links' wait
@@ -166,5 +168,11 @@ impl<L: RmaLink> Domain<L> {
             quiet &= !ep.is_waiting_for_room() && !ep.is_inviting() && ep.link.arm();
         }
         quiet
+    }
+
+    /// Whether the last [`Domain::arm`] returned true and holds: no call since has left anything to do that its wait
+    /// descriptors do not tell of.
+    pub fn is_armed(&self) -> bool {
+        self.eps.iter().all(|ep| ep.is_armed(&self.core))
     }
 }

@@ -216,6 +216,8 @@ impl Completion {
 pub enum PollFast {
     /// Nothing.
     Nothing,
+    /// Messages that wait for a receive now, and nothing that is to be told.
+    Kept,
     /// A message: this is what the queue would say.
     Message(Completion),
     /// Something else: the queue may have entries of it.

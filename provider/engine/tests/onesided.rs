@@ -68,6 +68,19 @@ fn what_follows_a_small_write_does_not_overtake_it() {
 }
 
 #[test]
+fn a_small_write_that_finds_no_room_is_tried_once_in_each_way() {
+    let (mut net, _) = plain();
+    let few = net.bytes(0, b"few");
+    let remote = [there(1, 3, 7)];
+    net[0].rma(&write(1, &[few], &remote, 1)).unwrap();
+    assert_eq!(net[0].sent().ctx.0, 1);
+    net.set_capacity(1);
+    assert_eq!(net[0].rma(&write(1, &[few], &remote, 2)), Err(Error::Again));
+    // In a frame that is not answered, and in one that is.
+    assert_eq!((net.refused_frames(), net.in_flight(0, 1)), (2, 1));
+}
+
+#[test]
 fn an_answer_to_something_earlier_proves_nothing() {
     let (mut net, _) = plain();
     let (few, back) = (net.bytes(0, b"few"), net.memory(0, 3));

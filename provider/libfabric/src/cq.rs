@@ -80,8 +80,15 @@ impl CqFid {
     unsafe fn read(&self, buf: *mut c_void, count: usize, from: *mut fi::fi_addr_t) -> Result<usize, Errno> {
         let mut engine = self.shared.lock_to_poll();
         if !engine.cq_is_empty(self.id) {
-            // SAFETY: the caller's promise.
-            return unsafe { self.read_any(engine, buf, count, from) };
+            if count == 0 {
+                // SAFETY: the caller's promise.
+                return unsafe { self.read_any(engine, buf, count, from) };
+            }
+            // SAFETY: `n < count`, for which the caller promised room.
+            let n = engine.cq_take(self.id, count, |n, c| unsafe { self.put(buf, from, n, c) });
+            engine.leave();
+            // The first has failed.
+            return if n == 0 { Err(Errno::AVAIL) } else { Ok(n) };
         }
         // A stream of messages is read by batches; a single one is handed on at once.
         let batch = self.batch.load(Ordering::Relaxed);

@@ -171,13 +171,20 @@ pub trait Link {
     /// [`Event::Closed`].
     fn forget(&mut self, _peer: PeerId) {}
 
-    /// Cuts a peer off that takes more than any peer may: no frame of it comes any more, and [`Event::Closed`] with
+    /// Cuts a peer off that has a channel, and takes more than any peer may: no frame of it comes any more, and [`Event::Closed`] with
     /// [`Gone::Denied`] follows, here; there it is an end like any other. A new channel may follow.
     fn disconnect(&mut self, _peer: PeerId) {}
 
     /// Asks every peer to wake this endpoint when it sends. Returns whether it is safe to sleep:
     /// `false` means that something is there already.
     fn arm(&mut self) -> bool;
+
+    /// Whether the last [`Link::arm`] returned true and holds: [`Link::poll`] was not called since, nothing was taken from
+    /// [`Link::wait_fd`], and no operation is in flight whose end does not show there. Quick: it is asked by each call that
+    /// another thread makes while one sleeps. A link that cannot tell says `false`.
+    fn is_armed(&self) -> bool {
+        false
+    }
 
     /// A descriptor that poll(2) finds readable when there is something to do: an event to poll, room for a frame
     /// that found none, or a channel where [`Refused::Busy`] said that there is none yet; provided that

@@ -306,7 +306,7 @@ fn capable_ptrace() -> bool {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::space::Space;
+    use crate::space;
 
     fn seg(s: Span) -> Seg {
         Seg { addr: s.addr().into(), len: (s.len() as u64).into() }
@@ -341,7 +341,7 @@ mod tests {
 
     /// This process, by its keeper.
     fn own() -> Target {
-        Target::new(std::process::id() as i32, Space::own().unwrap())
+        Target::new(std::process::id() as i32, space::own().unwrap())
     }
 
     #[test]
@@ -372,16 +372,17 @@ mod tests {
         hmem::write(&[memory], 0, &[1; 8]);
         let local = [Span::leak(8)];
         let (there, pid) = ([seg(memory)], std::process::id() as i32);
-        let mut packet = Space::own().unwrap().encode();
+        let mut own = space::own().unwrap();
         // Another token; a guard that is not mapped.
-        for at in [15, 1] {
-            packet[at] ^= 0x40;
-            let other = Target::new(pid, Space::decode(&packet));
+        for (token, guard) in [(1 << 62, 0), (0, 1 << 14)] {
+            own.token ^= token;
+            own.guard ^= guard;
+            let other = Target::new(pid, own);
             let guarded = Target { guarded: true, ..other };
             assert!(matches!(verify(&other), Err(Fault::Gone)));
             assert!(matches!(transfer(Way::Get, &guarded, &there, 0, &local, 0, 8), Err(Fault::Gone)));
         }
-        let other = Target { guarded: true, ..Target::new(pid, Space::decode(&packet)) };
+        let other = Target { guarded: true, ..Target::new(pid, own) };
         assert!(matches!(transfer(Way::Put, &other, &there, 0, &local, 0, 8), Err(Fault::Gone)));
         let mut now = [0; 8];
         hmem::read(&[memory], 0, &mut now);

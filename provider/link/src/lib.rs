@@ -41,11 +41,9 @@ mod shm;
 mod space;
 mod tcp;
 
-pub use ipc::Mapping;
-/// The name by which `provider/ucx` knows it.
-pub use ipc::RevocationTable as Hazards;
 pub use ipc::credentials::others_look_alike;
 pub use ipc::fence::full_fence;
+pub use ipc::{Mapping, RevocationTable};
 
 pub use cma::{cma_allowed, eager_in_a_row, eager_size};
 pub use name::Name;

@@ -25,6 +25,8 @@
 use std::io;
 use std::sync::{Mutex, mpsc};
 
+use wire::channel::Space;
+
 use crate::random;
 
 /// Bytes of the guard.
@@ -35,68 +37,34 @@ const LINES: u64 = PAGE as u64 / 64 - 1;
 /// lower where it has fewer.
 const RANGES: [(u64, u64); 2] = [(1 << 44, 1 << 46), (1 << 36, 1 << 38)];
 
-/// Which address space it is, as its process says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Space {
-    guard: u64,
-    token: u64,
-    /// By its own pid namespace.
-    pid: i32,
-    /// 0: it has no keeper.
-    keeper: i32,
-}
-
-impl Space {
-    /// Bytes of one in a packet.
-    pub(crate) const LEN: usize = 24;
-
-    /// This process's own.
-    pub(crate) fn own() -> io::Result<Space> {
-        static OWN: Mutex<Option<Space>> = Mutex::new(None);
-        let mut own = OWN.lock().unwrap_or_else(|e| e.into_inner());
-        let pid = std::process::id() as i32;
-        match *own {
-            Some(space) if space.pid == pid => Ok(space),
-            // A forked child has none yet.
-            _ => {
-                let (guard, token) = map()?;
-                let space = Space { guard, token, pid, keeper: keep() };
-                *own = Some(space);
-                Ok(space)
-            }
+/// This process's own address space.
+pub(crate) fn own() -> io::Result<Space> {
+    static OWN: Mutex<Option<Space>> = Mutex::new(None);
+    let mut own = OWN.lock().unwrap_or_else(|e| e.into_inner());
+    let pid = std::process::id() as i32;
+    match *own {
+        Some(space) if space.pid == pid => Ok(space),
+        // A forked child has none yet.
+        _ => {
+            let (guard, token) = map()?;
+            let space = Space { guard, token, pid, keeper: keep() };
+            *own = Some(space);
+            Ok(space)
         }
     }
+}
 
-    /// As the process `pid`, by the kernel's word, says it of itself: without a keeper that is no thread of it.
-    pub(crate) fn of(self, pid: i32) -> Space {
-        let kept = pid > 0 && self.pid == pid && self.keeper > 0 && self.keeper != pid;
-        let keeper = if kept && is_thread(pid, self.keeper).is_ok() { self.keeper } else { 0 };
-        Space { keeper, ..self }
-    }
+/// What the process `pid`, by the kernel's word, says of its address space, without a keeper that is no thread of it.
+pub(crate) fn checked(said: Space, pid: i32) -> Space {
+    let kept = pid > 0 && said.pid == pid && said.keeper > 0 && said.keeper != pid;
+    let keeper = if kept && is_thread(pid, said.keeper).is_ok() { said.keeper } else { 0 };
+    Space { keeper, ..said }
+}
 
-    /// Whether this address space of the process `pid` is gone for certain: its keeper, which was there, is.
-    pub(crate) fn is_gone(&self, pid: i32) -> bool {
-        let is_gone = |e: io::Error| e.raw_os_error() == Some(libc::ESRCH);
-        self.keeper > 0 && is_thread(pid, self.keeper).is_err_and(is_gone)
-    }
-
-    pub(crate) fn encode(&self) -> [u8; Space::LEN] {
-        let mut out = [0; Space::LEN];
-        out[..8].copy_from_slice(&self.guard.to_le_bytes());
-        out[8..16].copy_from_slice(&self.token.to_le_bytes());
-        out[16..20].copy_from_slice(&self.pid.to_le_bytes());
-        out[20..].copy_from_slice(&self.keeper.to_le_bytes());
-        out
-    }
-
-    pub(crate) fn decode(b: &[u8; Space::LEN]) -> Space {
-        let (guard, rest) = b.split_first_chunk().expect("24 bytes");
-        let (token, rest) = rest.split_first_chunk().expect("16 bytes");
-        let (pid, keeper) = rest.split_first_chunk().expect("8 bytes");
-        let keeper = i32::from_le_bytes(keeper.try_into().expect("4 bytes"));
-        let (guard, token) = (u64::from_le_bytes(*guard), u64::from_le_bytes(*token));
-        Space { guard, token, pid: i32::from_le_bytes(*pid), keeper }
-    }
+/// Whether this address space of the process `pid` is gone for certain: its keeper, which was there, is.
+pub(crate) fn is_gone(space: &Space, pid: i32) -> bool {
+    let is_gone = |e: io::Error| e.raw_os_error() == Some(libc::ESRCH);
+    space.keeper > 0 && is_thread(pid, space.keeper).is_err_and(is_gone)
 }
 
 /// A peer's address space, as this process reaches it.
@@ -113,7 +81,7 @@ impl Target {
     /// The process `pid`, by the kernel's word, which says this of itself. One that lies about its guard
     /// has a word of its own memory changed; a keeper has to be a thread of it.
     pub(crate) fn new(pid: i32, space: Space) -> Target {
-        match space.of(pid).keeper {
+        match checked(space, pid).keeper {
             0 => Target { id: pid, guarded: true, space },
             keeper => Target { id: keeper, guarded: false, space },
         }
@@ -224,10 +192,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_has_one_address_space_identity_that_decodes_as_encoded() {
-        let own = Space::own().unwrap();
-        assert_eq!(Space::own().unwrap(), own);
-        assert_eq!(Space::decode(&own.encode()), own);
+    fn a_process_has_one_address_space_identity() {
+        let own = own().unwrap();
+        assert_eq!(super::own().unwrap(), own);
         let target = Target::new(std::process::id() as i32, own);
         assert!(!target.guarded && target.id != std::process::id() as i32);
         let read = |at: u64| {
@@ -242,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_keeper_has_to_be_a_thread_of_its_process() {
-        let own = Space::own().unwrap();
+        let own = own().unwrap();
         let pid = std::process::id() as i32;
         for other in [
             Space { keeper: 0, ..own },
@@ -258,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_forked_child_has_none() {
-        let own = Space::own().unwrap();
+        let own = own().unwrap();
         // SAFETY: the child calls nothing but mincore(2), tgkill(2) and _exit(2).
         let child = unsafe { libc::fork() };
         if child == 0 {

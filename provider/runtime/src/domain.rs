@@ -39,6 +39,10 @@ struct State<L: RmaLink> {
     watched: bool,
     /// The progress thread sleeps, and was not woken yet.
     asleep: bool,
+    /// The thread that is in has just armed all links.
+    armed_now: bool,
+    /// The progress thread runs: it arms the links again when other threads' calls have ceased.
+    kept: bool,
     /// Those that sleep, or are about to, and for what: each is woken once.
     sleepers: Vec<(Watched, Arc<Wait>)>,
 }
@@ -186,11 +190,7 @@ impl<L: RmaLink> Runtime<L> {
         if watched.is_awaited(&engine) {
             engine.progress();
         }
-        let quiet = watched.is_awaited(&engine) && engine.watch(watched, wait);
-        if quiet {
-            wait.limit_sleep();
-        }
-        Ok(quiet)
+        Ok(watched.is_awaited(&engine) && engine.watch(watched, wait))
     }
 
     /// Takes a sleeper that does not sleep any more off the list; to be called before its queue or
@@ -235,6 +235,8 @@ impl<L: RmaLink> Runtime<L> {
 
     /// Sleeps until what is watched may have come.
     fn sleep(&self, watched: Watched, wait: &Arc<Wait>, until: Deadline) -> Result<(), Error> {
+        // There to be set by another thread from the moment on at which this one is registered.
+        wait.fd()?;
         let mut engine = self.enter()?;
         let quiet = watched.is_awaited(&engine) && engine.watch(watched, wait);
         drop(engine);
@@ -250,7 +252,7 @@ impl<L: RmaLink> Runtime<L> {
 
 impl<L: RmaLink> State<L> {
     fn new(engine: Domain<L>) -> Self {
-        State { engine, watched: false, asleep: false, sleepers: Vec::new() }
+        State { engine, watched: false, asleep: false, armed_now: false, kept: false, sleepers: Vec::new() }
     }
 
     #[cold]
@@ -263,6 +265,11 @@ impl<L: RmaLink> State<L> {
             }
             sleeps_on
         });
+        // What this thread did may have disarmed the links, or left something to do, and may have been its last call.
+        let tended = self.kept || self.armed_now;
+        if !tended && !self.sleepers.is_empty() && !self.engine.is_armed() {
+            self.sleepers.iter().for_each(|(_, wait)| wait.look_soon());
+        }
     }
 }
 
@@ -298,6 +305,7 @@ impl<L: RmaLink> Guard<'_, L> {
         } else if !self.state.sleepers.is_empty() {
             self.state.wake();
         }
+        self.state.armed_now = false;
         // What was done may leave more to do.
         if let Some(progress) = self.progress {
             if std::mem::take(&mut self.state.asleep) {
@@ -307,9 +315,15 @@ impl<L: RmaLink> Guard<'_, L> {
         self.state.watched = self.state.asleep || !self.state.sleepers.is_empty();
     }
 
+    /// Whether the progress thread runs.
+    pub(crate) fn set_kept(&mut self, kept: bool) {
+        self.state.kept = kept;
+    }
+
     /// The progress thread goes to sleep: the next thread that was in wakes it. Or it does not.
     pub(crate) fn set_asleep(&mut self, asleep: bool) {
         self.state.asleep = asleep;
+        self.state.armed_now |= asleep;
         self.state.watched |= asleep;
     }
 
@@ -320,6 +334,7 @@ impl<L: RmaLink> Guard<'_, L> {
         if quiet {
             self.state.sleepers.push((watched, wait.clone()));
             self.state.watched = true;
+            self.state.armed_now = true;
         }
         quiet
     }

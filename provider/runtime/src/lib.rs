@@ -16,8 +16,13 @@
 //! link's descriptor, another thread of this process by the look that every [`Guard`] takes when it goes.
 //! Before each look for a reason to wake, earlier wake-ups are forgotten ([`Wait::lower`]), so that one in
 //! between is not lost. [`Runtime::block`] has this order; an application that sleeps on the descriptor
-//! itself asks [`Runtime::try_wait`] first. A poll by another thread disarms the links again, so a sleeper
-//! looks from time to time also if nothing wakes it.
+//! itself asks [`Runtime::try_wait`] first.
+//!
+//! So a sleeper needs no time limit of its own, with one exception. A poll by another thread disarms the links again,
+//! and may be that thread's last. To arm them in each such call would cost system calls in each. So a thread that leaves
+//! links that are not armed, while others sleep, sets the timers of these ([`Wait`]): a sleeper looks, and arms the links,
+//! a millisecond after the last such call. Where there is a progress thread, that one does so. Nothing wakes in a
+//! process in which nothing happens, but for the links' own timers.
 //!
 //! # Panics
 //!

@@ -90,7 +90,11 @@ pub fn start<H: Host>(host: &Arc<H>) -> Result<(), Error> {
     let _blocked = Signals::block();
     let body = move || {
         // A panic has been logged, and the next call fails.
-        let _ = catch(|| run(theirs.runtime()));
+        let runtime = theirs.runtime();
+        let _ = catch(|| {
+            run(runtime);
+            runtime.lock_for_progress_thread().set_kept(false);
+        });
     };
     let spawned = thread::Builder::new().name("strait".into()).spawn(body);
     *thread = Some((spawned.map_err(|e| Error::system("pthread_create", &e))?, std::process::id()));
@@ -109,6 +113,7 @@ fn run<L: RmaLink>(runtime: &Runtime<L>) {
             return;
         }
         let mut engine = runtime.lock_for_progress_thread();
+        engine.set_kept(true);
         let done = engine.progress();
         let sleep = done == 0 && engine.arm();
         engine.set_asleep(sleep);

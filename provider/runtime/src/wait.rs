@@ -11,11 +11,14 @@ use libc::c_int;
 
 use crate::Error;
 
-/// How often a sleeper looks around even though nothing woke it. That is needed where another thread polls
-/// while it sleeps: links are not armed any more after a poll, and that one may be the last.
-const SLICE: Duration = Duration::from_millis(100);
-/// The same for an application that sleeps on the descriptor.
-const LIMIT: Duration = Duration::from_secs(1);
+/// When a sleeper looks although nothing woke it: so long after a call of another thread that left the links not
+/// armed, unless another such call followed.
+const SOON: Duration = Duration::from_millis(1);
+/// How often in a row such calls keep it from looking.
+const MOST: u32 = 100;
+
+/// What the timer is called among the descriptors that are slept on.
+const TIMER: u64 = 1;
 
 /// What can be slept on.
 #[derive(Debug, Default)]
@@ -24,8 +27,10 @@ pub struct Wait {
     raised: AtomicBool,
     /// The timer is set.
     timed: AtomicBool,
-    /// Link descriptors, and how many bindings brought each. Its lock is also that of `fds` and of the
-    /// eventfd: who holds it leaves the eventfd readable only if `raised`.
+    /// A call left the links not armed after the one for which the timer was set.
+    stirred: AtomicBool,
+    /// Link descriptors, and how many bindings brought each. Its lock is also that of `fds`, of the
+    /// timer and of the eventfd: when it is free, the eventfd is readable only if `raised`, and the timer set if `timed`.
     links: Mutex<Vec<(RawFd, usize)>>,
 }
 
@@ -47,7 +52,7 @@ impl Wait {
         }
         let fds = Fds::new()?;
         for (fd, _) in links.iter() {
-            fds.watch(*fd)?;
+            fds.watch(*fd, 0)?;
         }
         let fds = self.fds.get_or_init(|| fds);
         // An earlier raise has not seen them.
@@ -81,7 +86,7 @@ impl Wait {
             return Ok(());
         }
         if let Some(fds) = self.fds.get() {
-            fds.watch(fd)?;
+            fds.watch(fd, 0)?;
         }
         links.push((fd, 1));
         Ok(())
@@ -130,28 +135,43 @@ impl Wait {
         }
     }
 
-    /// The application is about to sleep on the descriptor: it becomes readable after a second at the latest.
-    pub(crate) fn limit_sleep(&self) {
-        self.set_timer(LIMIT);
+    /// Another thread's call left the links not armed, so that no peer wakes the thread that sleeps here: it is to look,
+    /// once such calls have ceased. Costs a system call for the first of them alone.
+    pub(crate) fn look_soon(&self) {
+        if self.timed.load(Ordering::SeqCst) {
+            self.stirred.store(true, Ordering::SeqCst);
+        } else {
+            self.set_timer(SOON);
+        }
     }
 
     fn set_timer(&self, after: Duration) {
+        let _links = self.links();
         if let Some(fds) = self.fds.get() {
+            self.stirred.store(false, Ordering::SeqCst);
             fds.set_timer(after);
             self.timed.store(!after.is_zero(), Ordering::SeqCst);
         }
     }
 
-    /// Sleeps until a raise or a link's descriptor ends that, at most until the deadline, and at most
-    /// 100 ms: the caller looks, and sleeps again.
+    /// Sleeps until a raise or a link's descriptor ends that, at most until the deadline. It may return earlier: the
+    /// caller looks, and sleeps again.
     pub fn sleep(&self, until: Deadline) -> Result<(), Error> {
         let fds = self.fds()?;
-        let left = until.left().unwrap_or(SLICE).min(SLICE);
-        // Rounded up, or the last millisecond would be spun away.
-        let ms = left.as_micros().div_ceil(1000) as c_int;
-        let mut ev = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: there is room for the one event.
-        unsafe { libc::epoll_wait(fds.epoll.as_raw_fd(), &raw mut ev, 1, ms) };
+        for _ in 0..MOST {
+            // Rounded up, or the last millisecond would be spun away.
+            let ms = until.left().map(|left| left.as_micros().div_ceil(1000));
+            let ms = ms.map_or(-1, |ms| c_int::try_from(ms).unwrap_or(c_int::MAX));
+            let mut ev = libc::epoll_event { events: 0, u64: 0 };
+            // SAFETY: there is room for the one event.
+            let n = unsafe { libc::epoll_wait(fds.epoll.as_raw_fd(), &raw mut ev, 1, ms) };
+            let timer_alone = n == 1 && ev.u64 == TIMER && !self.raised.load(Ordering::SeqCst);
+            if !timer_alone || !self.stirred.load(Ordering::SeqCst) {
+                break;
+            }
+            // Another thread still polls, and wakes this one for what it finds.
+            self.set_timer(SOON);
+        }
         Ok(())
     }
 }
@@ -166,13 +186,13 @@ impl Fds {
         // SAFETY: no memory is involved.
         let timer = owned("timerfd_create", unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
         let fds = Fds { epoll, event, timer };
-        fds.watch(fds.event.as_raw_fd())?;
-        fds.watch(fds.timer.as_raw_fd())?;
+        fds.watch(fds.event.as_raw_fd(), 0)?;
+        fds.watch(fds.timer.as_raw_fd(), TIMER)?;
         Ok(fds)
     }
 
-    fn watch(&self, fd: RawFd) -> Result<(), Error> {
-        let mut ev = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    fn watch(&self, fd: RawFd, token: u64) -> Result<(), Error> {
+        let mut ev = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
         let epoll = self.epoll.as_raw_fd();
         // SAFETY: `ev` is valid during the call.
         let rc = unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut ev) };
@@ -309,10 +329,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_on_the_descriptor_is_limited() {
+    fn a_sleeper_on_the_descriptor_looks_after_a_call_that_left_the_links_not_armed() {
         let wait = Wait::default();
         let mut p = libc::pollfd { fd: wait.fd().unwrap(), events: libc::POLLIN, revents: 0 };
-        wait.limit_sleep();
+        wait.look_soon();
         // SAFETY: one entry.
         assert_eq!(unsafe { libc::poll(&raw mut p, 1, 60_000) }, 1);
         wait.lower();

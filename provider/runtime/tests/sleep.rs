@@ -5,6 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use common::{MemoryLink, Node, Pair, patient, readable};
 use engine::{Completion, FiAddr, OpFlags, What};
@@ -31,6 +32,7 @@ over_both!(
     each_sleeper_is_woken_for_what_it_waits_for,
     another_thread_of_the_process_wakes_a_sleeper,
     a_poll_by_another_thread_leaves_no_sleeper_asleep_for_good,
+    a_blocking_call_ends_though_another_thread_has_polled,
     a_progress_thread_delivers_while_the_application_makes_no_call,
     several_threads_share_one_domain,
 );
@@ -173,6 +175,39 @@ fn a_poll_by_another_thread_leaves_no_sleeper_asleep_for_good<L: Pair>() {
     a.send(to_b, b"message!", OpFlags::default());
     assert!(readable(&b.wait, 60_000), "the sleeper is not woken");
     assert_eq!(next(&b).ctx.0, 2);
+}
+
+/// One thread sleeps without a time limit, another one of the same domain polls now and then, and never when the message
+/// comes: nothing but its last poll could have the sleeper look.
+fn a_blocking_call_ends_though_another_thread_has_polled<L: Pair>() {
+    let ([a, b], [to_b, _]) = L::nodes(Progress::Manual);
+    let done = AtomicU64::new(0);
+    thread::scope(|s| {
+        s.spawn(|| {
+            for round in 0..ROUNDS {
+                b.recv(Span::leak(8), round);
+                let look = || {
+                    let mut engine = b.runtime.lock_to_poll();
+                    engine.progress();
+                    let mut found = None;
+                    engine.cq_take(b.cq, 1, |_, c| found = Some(c.ctx.0));
+                    found.map_or(Step::Wait(Watched::Cq(b.cq)), Step::Done)
+                };
+                let got = b.runtime.block(&b.wait, Idle::Sleep, Deadline::NEVER, look).unwrap();
+                assert_eq!(got, Some(round));
+                done.store(round as u64 + 1, Ordering::SeqCst);
+            }
+        });
+        for round in 0..ROUNDS {
+            // With and without one, at any time from before the sleep to long after it.
+            for _ in 0..round % 4 {
+                b.runtime.lock_to_poll().progress();
+                thread::sleep(Duration::from_micros(round as u64 % 7 * 50));
+            }
+            a.send(to_b, b"message!", OpFlags::default());
+            patient(|| (done.load(Ordering::SeqCst) > round as u64).then_some(()));
+        }
+    });
 }
 
 fn a_progress_thread_delivers_while_the_application_makes_no_call<L: Pair>() {

@@ -1,5 +1,5 @@
-//! Reader slots on peers' boards ([`link::Hazards`], which calls them seats): an access to memory that its owner may take
-//! back is announced in one, and a slot is for one access at a time.
+//! Reader slots in peers' revocation tables ([`link::RevocationTable`], here boards for short): an access to memory that its
+//! owner may take back is announced in one, and a slot is for one access at a time.
 //!
 //! An access of the CPU ends before the call returns. So all of an interface's share one slot of each board, which a key
 //! keeps ([`Reader`]). One of a device takes until the device is done, and has a slot of its own ([`Held`]).
@@ -9,7 +9,7 @@ use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use link::{Hazards, WindowId, Windows};
+use link::{RevocationTable, WindowId, Windows};
 
 use crate::region::Slot;
 
@@ -30,7 +30,7 @@ pub(crate) struct Readers {
 /// Those on one board.
 #[derive(Debug)]
 struct Board {
-    hazards: Hazards,
+    table: RevocationTable,
     /// For accesses that end before the call returns.
     shared: Option<u32>,
     /// For the others: those that are free, and how many are not.
@@ -41,15 +41,15 @@ struct Board {
 }
 
 impl Board {
-    fn new(hazards: Hazards) -> Board {
-        Board { hazards, shared: None, free: Vec::new(), held: 0, full: None }
+    fn new(table: RevocationTable) -> Board {
+        Board { table, shared: None, free: Vec::new(), held: 0, full: None }
     }
 }
 
 /// A slot for accesses that end before the call returns.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
-    board: Hazards,
+    board: RevocationTable,
     number: u32,
     id: u64,
 }
@@ -89,28 +89,33 @@ impl Readers {
             Entry::Occupied(board) => board.into_mut(),
             Entry::Vacant(place) => {
                 let Some(window) = windows.find(id) else { return Ok(None) };
-                place.insert(Board::new(Hazards::new(window).ok_or(())?))
+                place.insert(Board::new(RevocationTable::new(window).ok_or(())?))
             }
         };
         if board.shared.is_none() && board.full.is_none_or(|when| when.elapsed() > AGAIN) {
-            board.shared = board.hazards.claim();
+            board.shared = board.table.claim();
             if board.shared.is_none() && board.full.replace(Instant::now()).is_none() {
                 log::warn!("no reader slot is free on a peer's board: its memory is accessed by request");
             }
         }
         let number = board.shared.ok_or(())?;
-        Ok(Some(Reader { board: board.hazards.clone(), number, id: self.id }))
+        Ok(Some(Reader { board: board.table.clone(), number, id: self.id }))
     }
 
     /// Begins an access that outlasts the call.
-    pub(crate) fn enter(&mut self, id: WindowId, hazards: &Hazards, slot: Slot) -> Result<Held, NoReader> {
-        let at = self.boards.entry(id).or_insert_with(|| Board::new(hazards.clone()));
+    pub(crate) fn enter(
+        &mut self,
+        id: WindowId,
+        table: &RevocationTable,
+        slot: Slot,
+    ) -> Result<Held, NoReader> {
+        let at = self.boards.entry(id).or_insert_with(|| Board::new(table.clone()));
         let number = match at.free.pop() {
             Some(number) => number,
             None if at.held >= MOST => return Err(NoReader::Full),
-            None => at.hazards.claim().ok_or(NoReader::Full)?,
+            None => at.table.claim().ok_or(NoReader::Full)?,
         };
-        if !at.hazards.enter(number, slot.index, slot.generation) {
+        if !at.table.enter(number, slot.index, slot.generation) {
             at.free.push(number);
             return Err(NoReader::Gone);
         }
@@ -121,7 +126,7 @@ impl Readers {
     /// Such an access is over.
     pub(crate) fn leave(&mut self, held: Held) {
         if let Some(at) = self.boards.get_mut(&held.board) {
-            at.hazards.leave(held.number);
+            at.table.leave(held.number);
             at.free.push(held.number);
             at.held -= 1;
         }
@@ -132,7 +137,7 @@ impl Drop for Readers {
     fn drop(&mut self) {
         // Nothing is under way any more: copies have been waited for.
         for at in self.boards.values() {
-            at.free.iter().chain(&at.shared).for_each(|number| at.hazards.release(*number));
+            at.free.iter().chain(&at.shared).for_each(|number| at.table.release(*number));
         }
     }
 }
@@ -157,39 +162,39 @@ mod tests {
     #[test]
     fn a_slot_for_each_access_that_outlasts_a_call() {
         let windows = Windows::new().unwrap();
-        let (id, window) = windows.create(Hazards::SIZE.next_multiple_of(4096), None).unwrap();
-        let hazards = Hazards::new(window).unwrap();
+        let (id, window) = windows.create(RevocationTable::SIZE.next_multiple_of(4096), None).unwrap();
+        let table = RevocationTable::new(window).unwrap();
         let slot = Slot { board: id.number as u32, index: 4, generation: 0 };
         let mut readers = Readers::new();
-        let mut all: Vec<Held> = (0..MOST).map(|_| readers.enter(id, &hazards, slot).unwrap()).collect();
-        assert_eq!(readers.enter(id, &hazards, slot).unwrap_err(), NoReader::Full);
+        let mut all: Vec<Held> = (0..MOST).map(|_| readers.enter(id, &table, slot).unwrap()).collect();
+        assert_eq!(readers.enter(id, &table, slot).unwrap_err(), NoReader::Full);
         // One more for all that end at once.
         let shared = readers.shared(id, &windows).unwrap().unwrap();
         assert_eq!(shared.access(slot, || 7), Some(7));
         // Memory is taken back when the last access is over.
         let last = all.pop().unwrap();
         all.into_iter().for_each(|held| readers.leave(held));
-        assert!(!hazards.end(4, 0, Duration::from_millis(5)));
+        assert!(!table.end(4, 0, Duration::from_millis(5)));
         readers.leave(last);
-        assert!(hazards.end(4, 0, Duration::from_secs(60)));
-        assert_eq!(readers.enter(id, &hazards, slot).unwrap_err(), NoReader::Gone);
+        assert!(table.end(4, 0, Duration::from_secs(60)));
+        assert_eq!(readers.enter(id, &table, slot).unwrap_err(), NoReader::Gone);
         assert_eq!(shared.access(slot, || 7), None);
-        let next = readers.enter(id, &hazards, Slot { generation: 1, ..slot }).unwrap();
+        let next = readers.enter(id, &table, Slot { generation: 1, ..slot }).unwrap();
         readers.leave(next);
         // They are given back, all of them.
         drop(readers);
-        assert!((0..=MOST as u32).all(|number| hazards.claim() == Some(number)));
+        assert!((0..=MOST as u32).all(|number| table.claim() == Some(number)));
     }
 
     #[test]
     fn a_full_board_is_looked_at_now_and_then() {
         let windows = Windows::new().unwrap();
-        let (id, window) = windows.create(Hazards::SIZE.next_multiple_of(4096), None).unwrap();
-        let hazards = Hazards::new(window).unwrap();
-        while hazards.claim().is_some() {}
+        let (id, window) = windows.create(RevocationTable::SIZE.next_multiple_of(4096), None).unwrap();
+        let table = RevocationTable::new(window).unwrap();
+        while table.claim().is_some() {}
         let mut readers = Readers::new();
         assert!(readers.shared(id, &windows).is_err());
-        hazards.release(3);
+        table.release(3);
         let mut looked = |when| {
             readers.boards.get_mut(&id).unwrap().full = Some(when);
             readers.shared(id, &windows).ok().flatten().map(|reader| reader.number)

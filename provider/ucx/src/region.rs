@@ -2,14 +2,14 @@
 //!
 //! A peer reaches registered memory by itself: through a mapping, or with CMA. So for memory that may
 //! be invalidated (UCP asks for that when its peers may fail) the key names a slot on a board
-//! ([`link::Hazards`]), and peers announce each access in a reader slot there ([`crate::readers`]).
+//! ([`link::RevocationTable`]), and peers announce each access in a reader slot there ([`crate::readers`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 
-use link::{Hazards, WindowId, Windows};
+use link::{RevocationTable, WindowId, Windows};
 
 /// Longest wait for accesses under way where the wait has to end: of stopped processes, say.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ impl Slot {
 
 #[derive(Debug, Default)]
 struct Inner {
-    board: Option<(WindowId, Hazards)>,
+    board: Option<(WindowId, RevocationTable)>,
     used: u32,
     free: Vec<(u32, u32)>,
     /// Slots in use by index, and their generations: peers can write the board, but not this.
@@ -151,14 +151,15 @@ impl Regions {
     pub(crate) fn protect(&self) -> Option<Slot> {
         let mut inner = self.lock();
         if inner.board.is_none() {
-            let (id, window) = self.windows.create(Hazards::SIZE.next_multiple_of(4096), None).ok()?;
-            inner.board = Hazards::new(window).map(|board| (id, board));
+            let (id, window) =
+                self.windows.create(RevocationTable::SIZE.next_multiple_of(4096), None).ok()?;
+            inner.board = RevocationTable::new(window).map(|board| (id, board));
         }
         let (id, _) = inner.board.as_ref()?;
         let board = u32::try_from(id.number).ok()?;
         let (index, generation) = match inner.free.pop() {
             Some(free) => free,
-            None if inner.used >= Hazards::SLOTS => return None,
+            None if inner.used >= RevocationTable::SLOTS => return None,
             None => {
                 inner.used += 1;
                 (inner.used - 1, 0)
@@ -200,7 +201,7 @@ impl Regions {
 
 /// Waits until all processes have left a slot, or have ended; `false` if that cannot be known of one.
 #[cold]
-fn left(board: &Hazards, slot: Slot) -> bool {
+fn left(board: &RevocationTable, slot: Slot) -> bool {
     let mut warned: Option<Instant> = None;
     while let Some(pid) = board.inside_of(slot.index) {
         if pid == 0 {

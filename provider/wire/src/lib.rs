@@ -42,12 +42,13 @@
 //! payload was asked for already. The receiver answers the sender's request by a `Fin` in either case, and until
 //! then that request's number is not used again.
 //!
-//! The UCX door's frames, keys and addresses are in [`ucx`]; how a connection between hosts begins, and what it adds to
-//! each frame, is in [`session`].
+//! What the two ends of a channel say on its socket, from the hello on, is in [`channel`]; how a connection between hosts
+//! begins, and what it adds to each frame, in [`session`]; the UCX transport's frames, keys and addresses are in [`ucx`].
 
 #![forbid(unsafe_code)]
 
 mod addr;
+pub mod channel;
 mod frame;
 pub mod session;
 pub mod ucx;

@@ -1,7 +1,7 @@
 //! Bytes of a peer, read in every way this crate has. Seeds are in `__fuzz__`; `cargo bolero` searches
 //! for more, plain `cargo test` runs these and so many random ones.
 
-use wire::session::{Answerer, COVERED, Caller, Hello, JobKey, MAC, Next, Opener, RECORD, Role, VERDICT};
+use wire::channel::{Hello, Packet, Space, Welcome, WindowId};
 use wire::{
     Addr, Aux, Handle, Head, MAX_SEGS, Offer, Pieces, RmaSeg, Seg, Status, put, take, take_many, ucx,
 };
@@ -123,49 +123,54 @@ fn addresses() {
     });
 }
 
-/// A hello that is understood says the same again; anything else is refused, by either side, and never believed.
+/// A sound packet with a few of its bytes changed.
+fn near(sound: &[u8], changes: &[u8]) -> Vec<u8> {
+    let mut near = sound.to_vec();
+    for change in changes.chunks_exact(2).take(3) {
+        near[usize::from(change[0]) % sound.len()] = change[1];
+    }
+    near
+}
+
 #[test]
-fn sessions() {
-    let addr = Addr::new(([10, 0, 0, 1], 7).into());
-    let own = Hello { role: Role::Caller, instance: 1, epoch: 2, name: addr, other: addr, nonce: [3; 32] };
-    let job = JobKey::from_secret(b"key");
-    bolero::check!().for_each(|bytes: &[u8]| {
-        if let Some(hello) = bytes.first_chunk().and_then(|b| Hello::decode(b).ok()) {
-            assert_eq!(hello.encode(), bytes[..Hello::LEN]);
+fn hellos() {
+    let name = |s: &str| Addr::new(s.parse().unwrap());
+    let sound = Hello {
+        version: 1,
+        ring: 7,
+        incarnation: 7,
+        from: name("10.0.0.1:5"),
+        to: name("[fe80::1%3]:6"),
+        space: Space { guard: 1, token: 2, pid: 3, keeper: 4 },
+    };
+    bolero::check!().with_max_len(128).for_each(|bytes: &[u8]| {
+        for bytes in [bytes, &near(&sound.encode(), bytes)] {
+            if let Some(hello) = Hello::decode(bytes) {
+                assert_eq!(hello.encode(), bytes);
+            }
         }
-        let mut answerer = Answerer::new(&job, own);
-        if let Ok(answer) = answerer.hear_hello(bytes) {
-            assert_eq!((answer.len(), answerer.wants()), (Hello::LEN + MAC, MAC));
-        }
-        assert!(answerer.hear_proof(bytes).is_err());
-        let mut caller = Caller::new(&job, own);
-        assert!(caller.hear(bytes).is_err());
-        // Nor is the second message believed.
-        let (mut caller, mut answerer) = (Caller::new(&job, own), Answerer::new(&job, own));
-        let answer = answerer.hear_hello(&caller.hello()).expect("an honest hello");
-        assert!(matches!(caller.hear(&answer), Ok(Next::Say(_))));
-        assert_eq!(caller.wants(), VERDICT);
-        assert!(caller.hear(bytes).is_err() && answerer.hear_proof(bytes).is_err());
     });
 }
 
-/// Only headers that the other side has made open, whatever else there is.
 #[test]
-fn records() {
-    let addr = Addr::new(([10, 0, 0, 1], 7).into());
-    let own = Hello { role: Role::Caller, instance: 1, epoch: 2, name: addr, other: addr, nonce: [3; 32] };
-    let job = JobKey::from_secret(b"key");
-    let (mut caller, mut answerer) = (Caller::new(&job, own), Answerer::new(&job, own));
-    let answer = answerer.hear_hello(&caller.hello()).expect("an honest hello");
-    let Ok(Next::Say(proof)) = caller.hear(&answer) else { panic!("an honest answer") };
-    let keys = answerer.hear_proof(&proof).expect("an honest proof").keys();
-    let opener = std::panic::AssertUnwindSafe(keys.opener);
-    bolero::check!().for_each(|bytes: &[u8]| {
-        let Some((header, rest)) = bytes.split_first_chunk::<RECORD>() else { return };
-        let most = 100_000;
-        let len = Opener::len(header, most);
-        assert!(len.is_ok_and(|n| n <= most) || len.is_err());
-        let front = &rest[..rest.len().min(len.unwrap_or(0)).min(COVERED)];
-        assert!(opener.clone().open(header, front).is_err());
+fn packets() {
+    let (incarnation, id) = (7, WindowId { maker: 8, number: 9 });
+    let welcome = Welcome { incarnation, space: Space { guard: 1, token: 2, pid: 3, keeper: 4 } };
+    let sound = [
+        Packet::Wake,
+        Packet::Welcome(welcome),
+        Packet::Refused,
+        Packet::Want(id),
+        Packet::Grant(id),
+        Packet::Deny(id),
+        Packet::Exhausted,
+    ];
+    bolero::check!().with_max_len(64).for_each(|bytes: &[u8]| {
+        let changed = sound.map(|packet| near(&packet.encode(), bytes));
+        for bytes in changed.iter().map(Vec::as_slice).chain([bytes]) {
+            if let Some(packet) = Packet::decode(bytes) {
+                assert_eq!(*packet.encode(), *bytes);
+            }
+        }
     });
 }

@@ -77,6 +77,7 @@ twins! {
     GivesUpThosePresent: MemHarness ends::an_expected_peer_that_comes_is_not_given_up "no frame, but Closed";
     SleepsInSpiteOfFrames: KeyedHarness sleep::a_link_with_a_frame_does_not_sleep "kept from sleeping by a frame";
     LosesWakeUps: KeyedHarness sleep::a_frame_wakes "does not wake";
+    SaysItIsArmed: KeyedHarness sleep::an_armed_link_says_so_until_it_is_polled "says that it is armed";
     NeverSleeps: KeyedHarness sleep::an_idle_link_sleeps "that an idle link may sleep";
     LosesWakeUpsSometimes: KeyedHarness threads::no_wake_up_is_lost "a wake-up was lost";
     ForgetsRemoteOffset: MemHarness sync::bytes_are_read_and_written_where_they_should_be "1 bytes from 1 to 7";

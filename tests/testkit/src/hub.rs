@@ -56,6 +56,8 @@ pub(crate) struct Hub {
     pub(crate) faults: usize,
     /// How many succeeded.
     pub(crate) accesses: usize,
+    /// How many frames found no room.
+    pub(crate) busy: usize,
     pub(crate) peer_access: bool,
     /// All devices' memory.
     pub(crate) devices: Vec<Span>,
@@ -125,6 +127,7 @@ impl Hub {
             off: direct == Direct::Never,
             faults: 0,
             accesses: 0,
+            busy: 0,
             peer_access,
             devices: Vec::new(),
             one_device: false,

@@ -171,6 +171,7 @@ impl Link for MemLink {
             return Err(Refused::Gone(Gone::Refused));
         }
         if way.items.len() >= capacity {
+            hub.busy += 1;
             return Err(Refused::Busy);
         }
         let mut bytes = vec![0; head.len() + len];

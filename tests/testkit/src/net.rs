@@ -208,6 +208,11 @@ impl Net {
         self.hub.borrow().accesses()
     }
 
+    /// How many frames found no room.
+    pub fn refused_frames(&self) -> usize {
+        self.hub.borrow().busy
+    }
+
     /// Whether nodes see each other's registrations. At first they do not.
     pub fn set_boards(&mut self, on: bool) {
         self.hub.borrow_mut().set_boards(on);

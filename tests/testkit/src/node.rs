@@ -73,7 +73,7 @@ impl Node {
         while n < 32 && self.domain.cq_is_empty(self.rx_cq) {
             match self.domain.poll_fast(self.rx_cq) {
                 PollFast::Message(entry) => seen.push_back(entry),
-                PollFast::Other => {}
+                PollFast::Kept | PollFast::Other => {}
                 PollFast::Nothing => return n,
                 PollFast::Unknown => break,
             }
@@ -94,7 +94,10 @@ impl Node {
 
     /// Posts a receive to the node's endpoint.
     pub fn recv(&mut self, op: &Recv<'_>) -> Result<(), Error> {
-        self.domain.recv(self.rx, op)
+        match *op.iov {
+            [span] if self.seen.is_some() => self.domain.recv_one(self.rx, span, *op),
+            _ => self.domain.recv(self.rx, op),
+        }
     }
 
     /// Posts a receive to a shared receive context.

@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use wire::{MAX_SEGS, Seg};
 
-use super::{Spans, Tally};
+use super::{Payload, Spans, Tally};
 use crate::matching::{Matcher, Posted, Waiting};
 use crate::proto::Reach;
 use crate::types::*;
@@ -44,7 +44,7 @@ pub(crate) struct Multi {
 #[derive(Debug)]
 pub(crate) enum Body {
     /// They are here.
-    Held(Vec<u8>),
+    Held(Payload),
     /// The sender keeps them.
     Offered { req: u64, segs: ArrayVec<Seg, MAX_SEGS>, direct: Reach },
     /// The sender has cancelled it, after the application had claimed it here.
@@ -69,9 +69,15 @@ pub(crate) struct Message {
 impl Message {
     /// Bytes it takes up.
     pub(crate) fn weight(&self) -> usize {
+        Message::weight_held(if let Body::Held(_) = self.body { self.len } else { 0 })
+    }
+
+    /// Likewise, of one with so many bytes that are here.
+    #[inline(always)]
+    pub(crate) fn weight_held(len: usize) -> usize {
         /// With its place in a queue and in an index.
         const ALONE: usize = 256;
-        ALONE + if let Body::Held(bytes) = &self.body { bytes.len() } else { 0 }
+        ALONE + len
     }
 
     /// Whether a peer offered it under that name.

@@ -33,6 +33,7 @@ impl<L: RmaLink> Domain<L> {
     pub fn av_insert(&mut self, av: AvId, addr: Addr) -> FiAddr {
         let Some(vector) = self.avs.get_mut(av.at()) else { return ADDR_UNSPEC };
         let (at, first) = vector.insert(addr);
+        self.core.aliases |= at != first;
         for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| ep.av == av) {
             ep.add_route(&mut self.core, at, &addr, first);
         }

@@ -11,15 +11,24 @@ use link_api::RmaLink;
 impl<L: RmaLink> Domain<L> {
     /// Posts a receive of one buffer, `span` in the place of `op.iov`, or completes it with a message
     /// that waits.
-    ///
-    /// It is posted at once, and taken back if it has to be looked at more closely: so it is built
-    /// where it stays.
     #[inline(always)]
-    pub fn recv_one(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> Result<(), Error> {
+    pub fn recv_one(&mut self, rx: RxId, span: Span, mut op: Recv<'_>) -> Result<(), Error> {
+        op.iov = &[];
+        if op.flags.contains(OpFlags::MULTI_RECV) {
+            return self.recv_slowly(rx, span, op);
+        }
+        if self.core.aliases {
+            op.pattern = self.known_as(rx, op.pattern)?;
+        }
         let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Err(Error::NotFound) };
-        let tagged = op.pattern.tag.is_some();
-        let matcher = context.matcher(tagged);
-        let at = matcher.post(|| RecvOp {
+        let matcher = context.matcher(op.pattern.tag.is_some());
+        if !matcher.nothing_waits() {
+            if let Some(at) = matcher.find_waiting(&op.pattern) {
+                return self.recv_waiting(rx, at, span, op);
+            }
+        }
+        // Built where it stays.
+        matcher.post(|| RecvOp {
             pattern: op.pattern,
             iov: Spans::One(span),
             len: span.len(),
@@ -28,23 +37,30 @@ impl<L: RmaLink> Domain<L> {
             multi: None,
             tally: Tally::PLAIN,
         });
-        // What nearly every receive is: from any peer, and no message waits.
-        if op.pattern.src == ADDR_UNSPEC && matcher.nothing_waits() && !op.flags.contains(OpFlags::MULTI_RECV)
-        {
-            return Ok(());
-        }
-        self.post_again(rx, tagged, at)
-    }
-
-    #[cold]
-    fn post_again(&mut self, rx: RxId, tagged: bool, at: At) -> Result<(), Error> {
-        let context = self.core.rxs.get_mut(rx.at()).ok_or(Error::NotFound)?;
-        let recv = context.matcher(tagged).unpost(at).ok_or(Error::NotFound)?;
-        self.receive(rx, recv)?;
-        if self.core.counted && !self.work.is_empty() {
-            self.run_work();
+        if op.pattern.src != ADDR_UNSPEC {
+            self.look_for_peer(rx, op.pattern.src);
         }
         Ok(())
+    }
+
+    /// Receives a message that waits, and was found just now.
+    #[inline(always)]
+    fn recv_waiting(&mut self, rx: RxId, at: At, span: Span, op: Recv<'_>) -> Result<(), Error> {
+        let tagged = op.pattern.tag.is_some();
+        let message = self.core.rxs.get_mut(rx.at()).and_then(|rx| rx.matcher(tagged).found_waiting(at));
+        let ep = message.and_then(|message| self.eps.get_mut(message.ep.at()));
+        if ep.is_some_and(|ep| ep.accept_plain(&mut self.core, at, span, &op)) {
+            if self.core.counted && !self.work.is_empty() {
+                self.run_work();
+            }
+            return Ok(());
+        }
+        self.recv_slowly(rx, span, op)
+    }
+
+    #[inline(never)]
+    fn recv_slowly(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> Result<(), Error> {
+        self.recv(rx, &Recv { iov: &[span], ..op })
     }
 
     /// Posts a receive, or completes it with a message that waits.
@@ -87,6 +103,7 @@ impl<L: RmaLink> Domain<L> {
     }
 
     /// Has endpoints attend to the peer that a receive names, which was posted just now.
+    #[inline]
     fn look_for_peer(&mut self, rx: RxId, src: FiAddr) {
         let mut at = 0;
         while let Some(&id) = self.core.rxs.get(rx.at()).and_then(|rx| rx.eps.get(at)) {

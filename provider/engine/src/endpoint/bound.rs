@@ -58,11 +58,12 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
         let message = Message { ep: self.id, peer, src, tagged, tag, data, len, ack, body };
         let weight = message.weight();
-        rx.matcher(tagged).wait(message);
+        rx.matcher(tagged).wait(src, tag, || message);
         self.weighs_more(core, peer, weight);
     }
 
     /// What waits takes up so much more.
+    #[inline]
     pub(super) fn weighs_more(&mut self, core: &mut Core, peer: PeerId, weight: usize) {
         core.waiting += weight;
         self.peer(peer).waiting += weight;
@@ -73,12 +74,17 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// A message waits no more.
     pub(super) fn take_unexpected(&mut self, core: &mut Core, message: &Message) {
-        let weight = message.weight();
+        self.weighs_less(core, message.peer, message.weight());
+    }
+
+    /// What waits takes up so much less.
+    #[inline]
+    pub(super) fn weighs_less(&mut self, core: &mut Core, peer: PeerId, weight: usize) {
         core.waiting = core.waiting.saturating_sub(weight);
-        let state = self.peer(message.peer);
+        let state = self.peer(peer);
         state.waiting = state.waiting.saturating_sub(weight);
         if state.waiting == 0 && state.gone.is_some() {
-            self.release(message.peer);
+            self.release(peer);
         }
     }
 

@@ -284,6 +284,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Ends all operations in flight: this endpoint is to be no more.
     pub(crate) fn cancel_operations(&mut self) {
+        self.staging.cancel_all();
         for (copy, _) in std::mem::take(&mut self.in_flight) {
             self.link.cancel(copy);
         }
@@ -291,6 +292,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// The request is to be no more: the memory it was about is let go of.
     pub(super) fn cancel_operation(&mut self, name: u64) {
+        self.staging.cancel(name);
         if !self.is_in_flight(name) {
             return;
         }
@@ -305,7 +307,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// The memory that a stream reads from cannot be read: the peer that waits for it is told.
     pub(super) fn stream_failed(&mut self, name: u64) {
-        self.streams.retain(|s| *s != name);
+        self.end_stream(name);
         let (peer, theirs, status) = match self.requests.get_mut(name) {
             Some(Request::Out(Out { peer, asked: Some((theirs, _)), iov, .. })) => {
                 (*peer, *theirs, unmoved(iov))
@@ -335,6 +337,7 @@ impl<L: RmaLink> Endpoint<L> {
         if self.is_in_flight(name) {
             return Err(Malformed::Unfit);
         }
+        self.end_stream(name);
         self.end_invitation(name);
         if status == Status::Unsupported && self.take_back_invitation(name) {
             self.peer(peer).puts_not = true;

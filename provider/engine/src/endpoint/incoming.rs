@@ -134,8 +134,9 @@ impl<L: RmaLink> Endpoint<L> {
             self.delivered(core, meta.peer, ack, matched, len, ok);
             return Ok(());
         }
-        let mut held = core.buffer(len);
-        self.link.read(frame, off, &mut held);
+        let held = core.buffers.keep(len, |bytes| {
+            self.link.read(frame, off, bytes);
+        });
         self.keep_unexpected(core, meta, ack, Body::Held(held));
         Ok(())
     }
@@ -187,10 +188,10 @@ impl<L: RmaLink> Endpoint<L> {
         let Message { peer, src, tagged, tag, data, len, ack, body, .. } = message;
         let (matched, spent) = self.matched_recv(core, recv, &Meta { peer, src, tagged, tag, data, len });
         match body {
-            Body::Held(bytes) => {
+            Body::Held(held) => {
                 let want = len.min(matched.room);
-                let ok = hmem::write(&matched.iov, 0, &bytes[..want]) == want;
-                core.give_back(bytes);
+                let ok = hmem::write(&matched.iov, 0, held.bytes(want)) == want;
+                core.buffers.drop(held);
                 self.delivered(core, peer, ack, matched, len, ok);
             }
             Body::Offered { req, segs, direct } => {
@@ -205,8 +206,8 @@ impl<L: RmaLink> Endpoint<L> {
     pub(crate) fn discard(&mut self, core: &mut Core, message: Message) {
         self.take_unexpected(core, &message);
         match message.body {
-            Body::Held(bytes) => {
-                core.give_back(bytes);
+            Body::Held(held) => {
+                core.buffers.drop(held);
                 if let Some(req) = message.ack {
                     self.fin(message.peer, req, Status::Ok, 0);
                 }
@@ -229,7 +230,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         self.cancel_operation(name);
         let Some(Request::Out(out)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
-        self.streams.retain(|s| *s != name);
+        self.end_stream(name);
         self.coop_queue.retain(|s| *s != name);
         if !self.kept.is_empty() {
             self.kept.remove(&name);
@@ -409,8 +410,9 @@ impl<L: RmaLink> Endpoint<L> {
         let aux = Aux::parse_atomic(head.aux.get()).ok_or(Malformed::Aux)?;
         let segs = fields.take_many::<RmaSeg>(aux.rma.into())?;
         let off = Head::LEN + size_of_val(segs);
-        let mut payload = core.buffer(frame.len - off);
-        self.link.read(frame, off, &mut payload);
+        let mut buffer = core.buffers.take(frame.len - off);
+        let payload = &mut buffer[..frame.len - off];
+        self.link.read(frame, off, payload);
         let op = AtomicOp::from_code(aux.op);
         let (fetch, compare) = (flags.contains(Flags::FETCH), flags.contains(Flags::COMPARE));
         let reads_only = op == Some(AtomicOp::AtomicRead);
@@ -446,7 +448,7 @@ impl<L: RmaLink> Endpoint<L> {
                 })?;
             Ok(total(&reached.iov))
         });
-        core.give_back(payload);
+        core.buffers.give_back(buffer);
         let status = outcome.err().unwrap_or(Status::Ok);
         let peer = frame.from;
         if fetch && status == Status::Ok {

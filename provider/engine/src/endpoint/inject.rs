@@ -11,9 +11,10 @@
 use wire::{Flags, Head, Op as WireOp, Status};
 
 use super::Endpoint;
+use super::handles::on_device;
 use super::header::frame;
 use super::malformed::{Handled, Malformed};
-use super::request::{Done, Followed, In, Out, Request, Then};
+use super::request::{Done, Followed, Out, Request, Then};
 use crate::core::{Body, Core, Spans};
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
@@ -75,7 +76,7 @@ impl<L: RmaLink> Endpoint<L> {
         let is_read = hmem::read(&iov, from, &mut bytes) == bytes.len();
         out.followed = if is_read { Followed::Yes } else { Followed::Lost };
         let asked = out.asked;
-        self.streams.retain(|s| *s != name);
+        self.end_stream(name);
         match asked {
             _ if !is_read => {
                 log::warn!("{}: a device's memory cannot be read", self.link.addr());
@@ -125,9 +126,9 @@ impl<L: RmaLink> Endpoint<L> {
         if message.len != len {
             return Err(Malformed::Lengths);
         }
-        let mut held = vec![0; len];
-        self.link.read(frame, Head::LEN, &mut held);
-        message.body = Body::Held(held);
+        message.body = Body::Held(core.buffers.keep(len, |bytes| {
+            self.link.read(frame, Head::LEN, bytes);
+        }));
         message.ack = Some(theirs);
         self.weighs_more(core, peer, len);
         Ok(())
@@ -143,11 +144,17 @@ impl<L: RmaLink> Endpoint<L> {
         if !is_apt || !matches!(i.then, Then::Recv(_)) {
             return Err(Malformed::Unfit);
         }
-        let ok = self.link.copy_out(frame, Head::LEN, &i.iov, 0, i.want) == i.want;
-        let Some(Request::In(In { peer, req, then, .. })) = self.requests.remove(name) else {
-            return Err(Malformed::NoRequest);
+        let (iov, want) = (i.iov.clone(), i.want);
+        i.got = want;
+        let ok = if on_device(&iov) {
+            self.land(frame, Head::LEN, name, &iov, 0, want)
+        } else {
+            self.link.copy_out(frame, Head::LEN, &iov, 0, want) == want
         };
-        self.fetched(core, peer, req, if ok { Status::Ok } else { Status::Io }, len, then);
+        if !ok {
+            self.spoil(name);
+        }
+        self.all_came(core, name, !ok);
         Ok(())
     }
 }

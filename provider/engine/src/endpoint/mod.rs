@@ -18,6 +18,7 @@ mod post;
 mod progress;
 mod request;
 mod revoke;
+mod staged;
 mod transfer;
 
 use std::collections::VecDeque;
@@ -30,6 +31,7 @@ use crate::types::*;
 use link_api::{OpId, PeerId, RmaLink};
 use peer::Peer;
 use request::Request;
+use staged::Staging;
 
 #[derive(Debug)]
 pub(crate) struct Endpoint<L> {
@@ -44,7 +46,7 @@ pub(crate) struct Endpoint<L> {
     /// From an index in the address vector to the link's peer.
     route: Vec<Option<PeerId>>,
     requests: Pool<Request>,
-    /// Requests with frames to send.
+    /// Requests with frames to send, or with bytes on their way to a device.
     streams: VecDeque<u64>,
     /// Requests of which we have pieces to copy.
     coop_queue: VecDeque<u64>,
@@ -72,6 +74,7 @@ pub(crate) struct Endpoint<L> {
     many: usize,
     /// Requests whose memory was taken back, and from which peer.
     revoked: Vec<(u64, PeerId)>,
+    staging: Staging,
 }
 
 impl<L: RmaLink> Endpoint<L> {
@@ -109,6 +112,7 @@ impl<L: RmaLink> Endpoint<L> {
             paused_peers: 0,
             many: bound::MANY,
             revoked: Vec::new(),
+            staging: Staging::new(),
         }
     }
 

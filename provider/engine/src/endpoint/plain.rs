@@ -8,11 +8,14 @@ use hmem::Span;
 use wire::{Aux, Flags, Head, Offer, Op as WireOp, RmaSeg, Seg, Status, take};
 
 use super::Endpoint;
-use crate::core::{Core, RecvOp, Spans, Tally};
+use crate::core::{Body, Core, Message, Payload, RecvOp, SHORT, Spans, Tally};
 use crate::matching::At;
 use crate::proto::{self, Plan, Reach, Role, choose};
 use crate::types::*;
 use link_api::{Frame, Grant, PeerId, PollFrame, RmaLink};
+
+/// Messages that are kept in one look.
+const BUDGET: usize = 32;
 
 /// What counts of the receive that a plain message is for.
 struct Target {
@@ -20,6 +23,16 @@ struct Target {
     ctx: Ctx,
     tally: Tally,
     report: bool,
+}
+
+/// What a look at a frame comes to.
+enum Fast {
+    /// A message that is in its buffer: this is to be told.
+    Received(Completion),
+    /// A message of the plainest sort that no receive is for.
+    Unexpected(Head, Flags, FiAddr),
+    /// Something that has not been dealt with.
+    Other,
 }
 
 impl Target {
@@ -83,8 +96,8 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// What a call of progress does that finds nothing, or a message of the plainest sort: what there is
-    /// to tell of that does not go into the queue `cq`, which is empty.
+    /// What a call of progress does that finds nothing, messages of the plainest sort that no receive is for, or
+    /// one that a receive is for: what there is to tell of that does not go into the queue `cq`, which is empty.
     #[inline(always)]
     pub(crate) fn poll_fast(&mut self, core: &mut Core, cq: CqId) -> PollFast {
         if self.has_chores() {
@@ -97,14 +110,104 @@ impl<L: RmaLink> Endpoint<L> {
             PollFrame::Unknown => return PollFast::Unknown,
             PollFrame::Frame(frame) => frame,
         };
-        if self.rx_cq == Some(cq) {
-            if let Some(entry) = self.receive_fast(core, &frame) {
+        match self.receive_fast(core, &frame, cq) {
+            Fast::Received(entry) => {
                 self.link.release(frame);
-                return PollFast::Message(entry);
+                PollFast::Message(entry)
+            }
+            Fast::Unexpected(head, flags, src) => self.keep_all(core, frame, (head, flags, src), cq),
+            Fast::Other => {
+                self.take_in(core, frame);
+                PollFast::Other
             }
         }
-        self.take_in(core, frame);
-        PollFast::Other
+    }
+
+    /// Keeps a message that no receive is for, and those that follow it, up to one that a receive is for.
+    #[inline(never)]
+    fn keep_all(
+        &mut self,
+        core: &mut Core,
+        mut frame: Frame,
+        mut message: (Head, Flags, FiAddr),
+        cq: CqId,
+    ) -> PollFast {
+        for _ in 0..BUDGET {
+            let from = frame.from;
+            self.keep_plain(core, &frame, message);
+            self.link.release(frame);
+            match self.link.poll_frame_from(from) {
+                Some(next) => frame = next,
+                None => return PollFast::Kept,
+            }
+            match self.receive_fast(core, &frame, cq) {
+                Fast::Unexpected(head, flags, src) => message = (head, flags, src),
+                Fast::Received(entry) => {
+                    self.link.release(frame);
+                    return PollFast::Message(entry);
+                }
+                Fast::Other => {
+                    self.take_in(core, frame);
+                    return PollFast::Other;
+                }
+            }
+        }
+        self.keep_plain(core, &frame, message);
+        self.link.release(frame);
+        PollFast::Kept
+    }
+
+    /// Keeps a message of the plainest sort that no receive is for.
+    #[inline(always)]
+    fn keep_plain(&mut self, core: &mut Core, frame: &Frame, (head, flags, src): (Head, Flags, FiAddr)) {
+        let (peer, len) = (frame.from, frame.len - Head::LEN);
+        let (tagged, tag) = (flags.contains(Flags::TAGGED), head.tag.get());
+        let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
+        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
+        let (matcher, ep, ack) = (rx.matcher(tagged), self.id, None);
+        if len > SHORT {
+            let body = Body::Held(core.buffers.keep(len, |bytes| {
+                self.link.read(frame, Head::LEN, bytes);
+            }));
+            matcher.wait(src, tag, || Message { ep, peer, src, tagged, tag, data, len, ack, body });
+        } else {
+            // Its bytes go to where they stay.
+            let body = Body::Held(Payload::Short([0; SHORT]));
+            let at = matcher.wait(src, tag, || Message { ep, peer, src, tagged, tag, data, len, ack, body });
+            if let Some(Message { body: Body::Held(Payload::Short(bytes)), .. }) = matcher.found_waiting(at) {
+                self.link.read(frame, Head::LEN, &mut bytes[..len]);
+            }
+        }
+        self.weighs_more(core, peer, Message::weight_held(len));
+    }
+
+    /// Gives a message that waits, and was found just now, to a receive of one buffer, if it takes no more
+    /// than to copy it and to tell of it.
+    #[inline(always)]
+    pub(crate) fn accept_plain(&mut self, core: &mut Core, at: At, span: Span, op: &Recv<'_>) -> bool {
+        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return false };
+        let matcher = rx.matcher(op.pattern.tag.is_some());
+        let Some(message) = matcher.found_waiting(at) else { return false };
+        let &mut Message { peer, src, tag, data, len, ack, .. } = message;
+        let Body::Held(held) = &mut message.body else { return false };
+        let goes = ack.is_none() && len <= span.len() && span.can(hmem::Caps::CPU);
+        if !goes || hmem::write(&[span], 0, held.bytes(len)) != len {
+            return false;
+        }
+        if let Payload::Long(buffer) = held {
+            core.buffers.give_back(std::mem::take(buffer));
+        }
+        matcher.forget_waiting(at);
+        self.weighs_less(core, peer, Message::weight_held(len));
+        core.tally(Tally::PLAIN, self.cntrs.recv, false);
+        if op.flags.contains(OpFlags::COMPLETION) {
+            let kind = if op.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
+            let more = if data.is_some() { What::REMOTE_CQ_DATA } else { What::empty() };
+            let (ctx, what, buf, data) = (op.ctx, What::RECV | kind | more, span.addr(), data.unwrap_or(0));
+            let (err, olen) = (None, 0);
+            core.complete_with(self.rx_cq, || Completion { ctx, what, len, buf, data, tag, src, err, olen });
+        }
+        true
     }
 
     #[inline(never)]
@@ -113,30 +216,31 @@ impl<L: RmaLink> Endpoint<L> {
         self.link.release(frame);
     }
 
-    /// Receives a message for the oldest receive, if it takes no more than to copy it and to tell of it.
+    /// Receives a message, if it takes no more than to copy it and to tell of it in `cq`.
     #[inline(always)]
-    fn receive_fast(&mut self, core: &mut Core, frame: &Frame) -> Option<Completion> {
+    fn receive_fast(&mut self, core: &mut Core, frame: &Frame, cq: CqId) -> Fast {
         const WITH: Flags = Flags::TAGGED.union(Flags::CQ_DATA);
-        let head: Head = zerocopy::transmute!(self.link.peek::<{ Head::LEN }>(frame)?);
-        let flags = head.flags()?;
-        if head.op() != Some(WireOp::Eager) || !WITH.contains(flags) {
-            return None;
+        let Some(bytes) = self.link.peek::<{ Head::LEN }>(frame) else { return Fast::Other };
+        let head: Head = zerocopy::transmute!(bytes);
+        let Some(flags) = head.flags().filter(|flags| WITH.contains(*flags)) else { return Fast::Other };
+        let (Some(peer), Some(rx)) = (self.peers.get(frame.from.0 as usize), core.rxs.get_mut(self.rx.at()))
+        else {
+            return Fast::Other;
+        };
+        if head.op() != Some(WireOp::Eager) {
+            return Fast::Other;
         }
-        let len = frame.len - Head::LEN;
-        let src = self.peers.get(frame.from.0 as usize)?.src;
-        let matcher = core.rxs.get_mut(self.rx.at())?.matcher(flags.contains(Flags::TAGGED));
-        let recv = matcher.first_posted()?;
-        if !recv.pattern.fits(src, head.tag.get()) {
-            return None;
-        }
-        let target = Target::of(recv, len)?;
-        if !target.report {
-            return None;
-        }
-        matcher.forget_first();
+        let (src, len) = (peer.src, frame.len - Head::LEN);
+        let matcher = rx.matcher(flags.contains(Flags::TAGGED));
+        let Some(at) = matcher.find_posted(src, head.tag.get()) else {
+            return Fast::Unexpected(head, flags, src);
+        };
+        let target = matcher.found_posted(at).and_then(|recv| Target::of(recv, len));
+        let Some(target) = target.filter(|t| t.report && self.rx_cq == Some(cq)) else { return Fast::Other };
+        matcher.forget_posted(at);
         self.link.copy_out(frame, Head::LEN, &[target.span], 0, len);
         core.tally(target.tally, self.cntrs.recv, false);
-        Some(entry(&target, &head, flags, src, len))
+        Fast::Received(entry(&target, &head, flags, src, len))
     }
 
     #[inline]

@@ -232,11 +232,14 @@ impl<L: RmaLink> Endpoint<L> {
         let cntr = if op.write { self.cntrs.write } else { self.cntrs.read };
         let watched = self.is_watched(cntr, op.flags, tally);
         let one_sided = watched && self.is_one_sided(core, op);
+        let mut tried = Tried::empty();
         if let (true, true, [span]) = (one_sided, op.write, op.iov) {
             let short = proto::is_one_sided_frame(&self.peer(peer).limits, span);
-            let short = short && !op.flags.contains(OpFlags::DELIVERY);
-            if short && self.one_sided(core, peer, op, Plan::OneSidedFrame, &done_as).is_ok() {
-                return Ok(());
+            if short && !op.flags.contains(OpFlags::DELIVERY) {
+                match self.one_sided(core, peer, op, Plan::OneSidedFrame, &done_as) {
+                    Ok(()) => return Ok(()),
+                    Err(in_vain) => tried = in_vain,
+                }
             }
         }
         let mut when = self.when(peer, op.flags, len);
@@ -244,7 +247,7 @@ impl<L: RmaLink> Endpoint<L> {
         let delegate = when.contains(When::IN_A_ROW) && Cut::is_delegable(len) && self.may_delegate(peer);
         when.set(When::DELEGATE, delegate);
         let role = if op.write { Role::Write } else { Role::Read };
-        let mut choice = proto::Op::new(role, len, op.iov, when);
+        let mut choice = proto::Op { tried, ..proto::Op::new(role, len, op.iov, when) };
         loop {
             let plan = choose(&self.peer(peer).limits, &choice);
             match plan {

@@ -23,7 +23,7 @@ impl<L: RmaLink> Endpoint<L> {
         self.pieces_taken = 0;
         let standing = |core: &Core| enough.map_or(0, |(cq, _)| core.standing(cq));
         let most = enough.map_or(usize::MAX, |(_, most)| most);
-        while n < BUDGET {
+        while n < BUDGET && !self.staging.is_full() {
             let mut frame = match self.link.poll() {
                 None => break,
                 Some(Event::Frame(frame)) => frame,
@@ -49,7 +49,7 @@ impl<L: RmaLink> Endpoint<L> {
                 self.incoming(core, &frame);
                 self.link.release(frame);
                 n += 1;
-                if n >= BUDGET || standing(core) >= most {
+                if n >= BUDGET || standing(core) >= most || self.staging.is_full() {
                     break;
                 }
                 match self.link.poll_frame_from(from) {
@@ -90,7 +90,7 @@ impl<L: RmaLink> Endpoint<L> {
         if !self.invited.is_empty() {
             n += self.check_invitations();
         }
-        if self.paused_peers > 0 && core.waiting <= core.waiting_most / 2 {
+        if self.may_resume(core) {
             self.resume_peers();
         }
         if self.requests.len() > self.many {
@@ -105,6 +105,16 @@ impl<L: RmaLink> Endpoint<L> {
     /// Whether there is more to do than to wait for peers: frames that found no room, pieces to copy.
     pub(crate) fn is_waiting_for_room(&self) -> bool {
         !self.with_backlog.is_empty() || !self.streams.is_empty() || !self.coop_queue.is_empty()
+    }
+
+    /// Whether the link is armed, and nothing is left to do that the link does not wake for.
+    pub(crate) fn is_armed(&self, core: &Core) -> bool {
+        !self.is_waiting_for_room() && !self.is_inviting() && !self.may_resume(core) && self.link.is_armed()
+    }
+
+    /// Whether paused peers are to go on.
+    fn may_resume(&self, core: &Core) -> bool {
+        self.paused_peers > 0 && core.waiting <= core.waiting_most / 2
     }
 
     /// Sends a frame that must not get lost: now, or as soon as there is room.

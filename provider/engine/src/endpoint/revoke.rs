@@ -167,12 +167,13 @@ impl<L: RmaLink> Endpoint<L> {
     /// A write of a peer's whose memory here was taken back. What is still on its way is thrown away.
     fn end_write(&mut self, core: &mut Core, name: u64) {
         let copying = self.is_in_flight(name);
+        let landing = self.staging.is_landing(name);
         self.cancel_operation(name);
         self.end_invitation(name);
         let Some(Request::In(i)) = self.requests.get_mut(name) else { return };
         i.iov = Spans::NONE;
         i.failed = Some(Status::BadKey);
-        if copying {
+        if copying || (landing && i.got == i.want) {
             // Nothing comes any more.
             if let Some(Request::In(i)) = self.requests.remove(name) {
                 self.fetched(core, i.peer, i.req, Status::BadKey, 0, i.then);

@@ -1,6 +1,6 @@
 //! Payloads that do not travel with the frame that tells of them.
 
-use hmem::total;
+use hmem::{Span, total};
 use wire::{Flags, Head, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;
 
@@ -10,13 +10,14 @@ use super::handles::on_device;
 use super::malformed::{Fields, Handled, Malformed, parse_segs, request_of};
 use super::peer::Fetches;
 use super::request::{In, Request, Serve, Then};
+use super::staged::Unread;
 use crate::core::{Core, Reached, Spans, unmoved};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
 use link_api::{Frame, Grant, NoDirect, PeerId, Refused, RmaLink};
 
 /// Frames one stream sends in a row, so that no other waits long.
-const TURN: usize = 8;
+pub(super) const TURN: usize = 8;
 /// Least bytes of a frame that a device copies: in shorter ones it is the start of a copy that takes long.
 const PIPELINED: usize = 256 << 10;
 /// Streams that get a turn in one call of progress.
@@ -268,46 +269,40 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     fn stream_one(&mut self, core: &mut Core, name: u64) -> usize {
-        let (peer, theirs, iov, want, done): (PeerId, u64, &Spans, usize, &mut usize) =
-            match self.requests.get_mut(name) {
-                Some(Request::Out(o)) => {
-                    let Some((theirs, want)) = o.asked else { return 0 };
-                    (o.peer, theirs, &o.iov, want, &mut o.done)
-                }
-                Some(Request::Serve(s)) => (s.peer, s.req, &s.iov, s.len, &mut s.done),
-                _ => {
-                    self.streams.retain(|s| *s != name);
-                    return 0;
-                }
-            };
-        let state = &self.peers[peer.0 as usize];
-        let mut most = state.limits.max_frame() - Head::LEN;
-        if on_device(iov) {
+        if self.staging.is_landing(name) {
+            return self.check_landings(core, name);
+        }
+        let (peer, theirs, iov, want, done) = match self.requests.get_mut(name) {
+            Some(Request::Out(o)) => {
+                let Some((theirs, want)) = o.asked else { return 0 };
+                (o.peer, theirs, o.iov.clone(), want, o.done)
+            }
+            Some(Request::Serve(s)) => (s.peer, s.req, s.iov.clone(), s.len, s.done),
+            _ => {
+                self.end_stream(name);
+                return 0;
+            }
+        };
+        let most = self.peers[peer.0 as usize].limits.max_frame() - Head::LEN;
+        let turn = if on_device(&iov) {
             // So that one device copies into one frame while the other copies out of the one before.
-            most = most.min((most / 3).max(PIPELINED));
+            let most = most.min((most / 3).max(PIPELINED));
+            let staged = self.stream_staged(name, (peer, theirs), &iov, done, want, most);
+            staged.unwrap_or_else(|| self.stream_directly((peer, theirs), &iov, done, want, most))
+        } else {
+            self.stream_directly((peer, theirs), &iov, done, want, most)
+        };
+        let Ok((done, n)) = turn else {
+            self.stream_failed(name);
+            return 1;
+        };
+        match self.requests.get_mut(name) {
+            Some(Request::Out(o)) => o.done = done,
+            Some(Request::Serve(s)) => s.done = done,
+            _ => {}
         }
-        let mut n = 0;
-        if !state.has_backlog() {
-            while *done < want && n < TURN {
-                let part = most.min(want - *done);
-                let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, *done as u64);
-                match self.link.send(peer, head.as_bytes(), iov, *done, part) {
-                    Ok(()) => *done += part,
-                    // The requests of a peer that is gone end when the link reports that.
-                    Err(Refused::Busy | Refused::Gone(_)) => break,
-                    Err(Refused::Fault) => {
-                        self.stream_failed(name);
-                        return n + 1;
-                    }
-                }
-                n += 1;
-            }
-        }
-        if *done == want {
-            match self.streams.back() == Some(&name) {
-                true => drop(self.streams.pop_back()),
-                false => self.streams.retain(|s| *s != name),
-            }
+        if done == want {
+            self.end_stream(name);
             if let Some(Request::Serve(Serve { cntrs, .. })) = self.requests.get_mut(name) {
                 let cntrs = std::mem::take(cntrs);
                 self.requests.remove(name);
@@ -317,6 +312,40 @@ impl<L: RmaLink> Endpoint<L> {
         n
     }
 
+    /// A turn of a stream that is copied into the frames themselves: how far it is then, and how many frames were sent.
+    fn stream_directly(
+        &mut self,
+        (peer, theirs): (PeerId, u64),
+        iov: &[Span],
+        mut done: usize,
+        want: usize,
+        most: usize,
+    ) -> Result<(usize, usize), Unread> {
+        let mut n = 0;
+        let may_send = !self.peers[peer.0 as usize].has_backlog();
+        while may_send && done < want && n < TURN {
+            let part = most.min(want - done);
+            let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, done as u64);
+            match self.link.send(peer, head.as_bytes(), iov, done, part) {
+                Ok(()) => done += part,
+                // The requests of a peer that is gone end when the link reports that.
+                Err(Refused::Busy | Refused::Gone(_)) => break,
+                Err(Refused::Fault) => return Err(Unread),
+            }
+            n += 1;
+        }
+        Ok((done, n))
+    }
+
+    /// A request has no more frames to send, and nothing on its way to a device: no device accesses its memory any more.
+    pub(super) fn end_stream(&mut self, name: u64) {
+        match self.streams.back() == Some(&name) {
+            true => drop(self.streams.pop_back()),
+            false => self.streams.retain(|s| *s != name),
+        }
+        self.staging.cancel(name);
+    }
+
     pub(super) fn on_data(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
         let (peer, name) = (frame.from, head.tag.get());
         let len = frame.len - Head::LEN;
@@ -324,14 +353,14 @@ impl<L: RmaLink> Endpoint<L> {
         if self.is_in_flight(name) {
             return Err(Malformed::Unfit);
         }
-        let mut failed = None;
+        let mut none = None;
         if self.is_past(peer, name) {
             return Ok(());
         }
         let (iov, want, got, spoilt) = match request_of(&mut self.requests, peer, name)? {
             Request::In(i) if i.coop.is_none() => (&i.iov, i.want, &mut i.got, &mut i.failed),
             Request::Out(o) if o.coop.is_none() && o.done_as.what.contains(What::RMA | What::READ) => {
-                (&o.iov, o.len, &mut o.done, &mut failed)
+                (&o.iov, o.len, &mut o.done, &mut none)
             }
             _ => return Err(Malformed::Unfit),
         };
@@ -339,31 +368,28 @@ impl<L: RmaLink> Endpoint<L> {
         if off != *got || len > want - *got || len == 0 {
             return Err(Malformed::Unfit);
         }
-        if spoilt.is_none() && self.link.copy_out(frame, Head::LEN, iov, off, len) != len {
-            *spoilt = Some(unmoved(iov));
-        }
         *got += len;
+        let came = if spoilt.is_some() {
+            true
+        } else if on_device(iov) {
+            let iov = iov.clone();
+            self.land(frame, Head::LEN, name, &iov, off, len)
+        } else {
+            self.link.copy_out(frame, Head::LEN, iov, off, len) == len
+        };
+        if !came {
+            self.spoil(name);
+        }
         // What failed here for a read is over; a peer that asked is told when it has sent all.
-        let failed_here = failed.is_some();
-        if *got < want && !failed_here {
-            return Ok(());
-        }
-        self.end_invitation(name);
-        match self.requests.remove(name).ok_or(Malformed::NoRequest)? {
-            Request::In(i) => {
-                // What did not fit was never asked for; the matched receive knows the message's length.
-                let status = i.failed.unwrap_or(Status::Ok);
-                self.fetched(core, peer, i.req, status, i.len, i.then);
-            }
-            Request::Out(out) if failed_here => self.finish_out(core, &out, Some(Error::Io)),
-            Request::Out(out) => {
-                if out.large {
-                    self.peer(peer).fetches = Fetches::ByFrames;
-                }
-                self.finish_out(core, &out, None);
-            }
-            Request::Serve(_) | Request::CoopHelp(_) | Request::Withdrawn(_) => {}
-        }
+        self.all_came(core, name, !came);
         Ok(())
+    }
+
+    /// Bytes of this request were not put where they belong.
+    pub(super) fn spoil(&mut self, name: u64) {
+        if let Some(Request::In(i)) = self.requests.get_mut(name) {
+            let why = unmoved(&i.iov);
+            i.failed.get_or_insert(why);
+        }
     }
 }

@@ -4,10 +4,12 @@
 //! order they were sent, a message goes to the oldest posted receive it fits, a receive takes the
 //! oldest waiting message it fits.
 
+mod index;
 mod queue;
 
+use index::{ByAnyPattern, ByOwnPattern};
 pub(crate) use queue::At;
-use queue::{ByAnyMask, ByOwnMask, Queue};
+use queue::Queue;
 
 use crate::types::{ADDR_UNSPEC, Ctx, FiAddr, Pattern};
 
@@ -41,18 +43,18 @@ pub(crate) trait Waiting {
 #[derive(Debug)]
 pub(crate) struct Matcher<R, M> {
     posted: Queue<R>,
-    by_own: ByOwnMask,
+    by_own: ByOwnPattern,
     waiting: Queue<M>,
-    by_any: ByAnyMask,
+    by_any: ByAnyPattern,
 }
 
 impl<R: Posted, M: Waiting> Matcher<R, M> {
     pub(crate) fn new() -> Self {
         Matcher {
             posted: Queue::new(),
-            by_own: ByOwnMask::default(),
+            by_own: ByOwnPattern::default(),
             waiting: Queue::new(),
-            by_any: ByAnyMask::default(),
+            by_any: ByAnyPattern::default(),
         }
     }
 
@@ -63,32 +65,20 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
     }
 
     /// The receive a message is for. It stays posted: see [`Matcher::found_posted`], [`Matcher::unpost`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find_posted(&mut self, src: FiAddr, tag: u64) -> Option<At> {
-        self.by_own.find(&self.posted, tag, |r| r.pattern().key(), |r| r.pattern().fits(src, tag))
+        self.by_own.find(&self.posted, (src, tag), R::pattern, |r| r.pattern().fits(src, tag))
     }
 
     #[inline(always)]
     pub(crate) fn post(&mut self, make: impl FnOnce() -> R) -> At {
         let at = self.posted.push(make);
-        self.by_own.pushed(&self.posted, at, |r| r.pattern().key());
+        self.by_own.pushed(&self.posted, at, R::pattern);
         at
     }
 
     pub(crate) fn unpost(&mut self, at: At) -> Option<R> {
         self.posted.remove(at)
-    }
-
-    /// The oldest posted receive.
-    #[inline(always)]
-    pub(crate) fn first_posted(&self) -> Option<&R> {
-        self.posted.first().map(|(_, recv)| recv)
-    }
-
-    /// Does away with the oldest posted receive, which owns nothing.
-    #[inline(always)]
-    pub(crate) fn forget_first(&mut self) {
-        self.posted.forget_first();
     }
 
     /// A receive that was found just now.
@@ -115,14 +105,30 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
     }
 
     /// The oldest waiting message a pattern fits. It stays: see [`Matcher::take`].
+    #[inline(always)]
     pub(crate) fn find_waiting(&mut self, pattern: &Pattern) -> Option<At> {
-        self.by_any.find(&self.waiting, pattern.key(), M::tag, |m| pattern.fits(m.src(), m.tag()))
+        let sight = |m: &M| (m.src(), m.tag());
+        self.by_any.find(&self.waiting, pattern, sight, |m| pattern.fits(m.src(), m.tag()))
     }
 
-    pub(crate) fn wait(&mut self, message: M) {
-        let tag = message.tag();
-        let at = self.waiting.push(|| message);
-        self.by_any.pushed(&self.waiting, at, tag);
+    /// Adds a message of this source and tag to those that wait.
+    #[inline(always)]
+    pub(crate) fn wait(&mut self, src: FiAddr, tag: u64, make: impl FnOnce() -> M) -> At {
+        let at = self.waiting.push(make);
+        self.by_any.pushed(&self.waiting, at, (src, tag));
+        at
+    }
+
+    /// A message that was found just now.
+    #[inline(always)]
+    pub(crate) fn found_waiting(&mut self, at: At) -> Option<&mut M> {
+        self.waiting.found_mut(at)
+    }
+
+    /// Does away with a message that was found just now and owns nothing.
+    #[inline(always)]
+    pub(crate) fn forget_waiting(&mut self, at: At) {
+        self.waiting.forget(at);
     }
 
     pub(crate) fn look(&self, at: At) -> Option<&M> {
@@ -156,8 +162,9 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
         }
     }
 
-    /// Changes posted receives in place (not their tags).
+    /// Changes posted receives in place.
     pub(crate) fn edit_posted(&mut self, pick: impl Fn(&R) -> bool, edit: impl Fn(&mut R)) {
+        self.by_own.forget();
         for at in self.posted.places(pick) {
             if let Some(r) = self.posted.get_mut(at) {
                 edit(r);
@@ -165,8 +172,9 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
         }
     }
 
-    /// Changes waiting messages in place (not their tags).
+    /// Changes waiting messages in place.
     pub(crate) fn edit_waiting(&mut self, pick: impl Fn(&M) -> bool, edit: impl Fn(&mut M)) {
+        self.by_any.forget();
         for at in self.waiting.places(pick) {
             if let Some(m) = self.waiting.get_mut(at) {
                 edit(m);
@@ -250,7 +258,7 @@ mod tests {
                         prop_assert_eq!(got, model);
                         if model.is_none() {
                             waiting.push(M(src, tag, n));
-                            real.wait(M(src, tag, n));
+                            real.wait(src, tag, || M(src, tag, n));
                         }
                     }
                     Step::Cancel(which) => {

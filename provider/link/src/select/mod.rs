@@ -8,6 +8,8 @@
 //! link alone: its numbers of peers are those of the endpoint, and it is asked first. Further links are boxed; their
 //! numbers, operations and frames are translated.
 
+mod cut;
+mod ending;
 mod rma;
 mod route;
 
@@ -24,6 +26,7 @@ use wire::Addr;
 use crate::net;
 use crate::shm::{OpenOptions, ShmLink};
 use crate::tcp::{TcpLink, TcpOptions};
+use ending::Endings;
 use route::{Far, Route, Routes};
 
 pub use route::BoxedLink;
@@ -40,6 +43,8 @@ pub struct Links {
     routes: Routes,
     /// What is to be told before anything else.
     events: VecDeque<Event>,
+    /// Peers that not all of their links have reported the end of.
+    ending: Endings,
     /// Which further link is looked at first.
     turn: usize,
     /// Polls until further links are looked at, how many of these a poll is (0 where there are none), and how many there are
@@ -63,6 +68,7 @@ impl Links {
             far: Vec::new(),
             routes: Routes::default(),
             events: VecDeque::new(),
+            ending: Endings::default(),
             turn: 0,
             rest: *REST.end(),
             step: 0,
@@ -172,6 +178,9 @@ impl Links {
         off: usize,
         len: usize,
     ) -> Result<(), Refused> {
+        if self.ending.contains(to) {
+            return Err(Refused::Gone(Gone::Reset));
+        }
         if let Some((at, id)) = self.far_of(to) {
             self.look_soon();
             return self.far[at].link.send(id, head, body, off, len);
@@ -199,16 +208,44 @@ impl Links {
 
     /// The next event of one further link.
     fn poll_one(&mut self, at: usize) -> Option<Event> {
-        let event = self.far[at].link.poll()?;
-        Some(match event {
-            Event::Frame(frame) => {
-                let from = self.local(at, frame.from);
-                Event::Frame(Frame { from, len: frame.len, slot: route::tagged(at, frame.slot) })
+        loop {
+            return Some(match self.far[at].link.poll()? {
+                Event::Frame(frame) => {
+                    let from = self.local(at, frame.from);
+                    if self.ending.contains(from) {
+                        self.refuse_successor(Some(at), from, frame);
+                        continue;
+                    }
+                    Event::Frame(Frame { from, len: frame.len, slot: route::tagged(at, frame.slot) })
+                }
+                Event::Closed(id, why) => {
+                    let peer = self.local(at, id);
+                    match self.closed(Some(at), peer, why) {
+                        Some(event) => event,
+                        None => continue,
+                    }
+                }
+                Event::PathChanged(id) => Event::PathChanged(self.local(at, id)),
+                Event::Done(op, ok) => Event::Done(route::tag_op(at, op), ok),
+            });
+        }
+    }
+
+    /// The next event of shared memory, where there are further links.
+    fn poll_shm(&mut self) -> Option<Event> {
+        loop {
+            match self.shm.poll()? {
+                Event::Frame(frame) if self.ending.contains(frame.from) => {
+                    self.refuse_successor(None, frame.from, frame);
+                }
+                Event::Closed(peer, why) => {
+                    if let Some(event) = self.closed(None, peer, why) {
+                        return Some(event);
+                    }
+                }
+                event => return Some(event),
             }
-            Event::Closed(id, why) => Event::Closed(self.local(at, id), why),
-            Event::PathChanged(id) => Event::PathChanged(self.local(at, id)),
-            Event::Done(op, ok) => Event::Done(route::tag_op(at, op), ok),
-        })
+        }
     }
 
     /// Further links are looked at soon: an answer may come.
@@ -221,18 +258,33 @@ impl Links {
     /// The next event, of any link.
     #[cold]
     fn poll_all(&mut self) -> Option<Event> {
+        let event = self.poll_links();
+        if !self.ending.is_empty() {
+            // A successor's frame is not to get past `poll_shm`.
+            self.shm.poll_next();
+        }
+        event
+    }
+
+    fn poll_links(&mut self) -> Option<Event> {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
-        if self.rest > 0 {
+        if self.rest > 0 && self.ending.is_empty() {
             self.rest -= 1;
-            return self.poll_shm();
+            return self.poll_near();
         }
         let far = self.far.len();
-        self.turn = (self.turn + 1) % far;
+        // One look at a further link for each at shared memory, first one then the other.
+        self.turn = (self.turn + 1) % (2 * far);
+        let first = self.turn % 2 == 0;
+        if first {
+            if let Some(event) = self.poll_near() {
+                return Some(event);
+            }
+        }
         for step in 0..far {
-            if let Some(event) = self.poll_one((self.turn + step) % far) {
-                // Shared memory has its turn after each.
+            if let Some(event) = self.poll_one((self.turn / 2 + step) % far) {
                 (self.period, self.rest, self.busy) = (*REST.start(), 1, false);
                 self.shm.set_patient();
                 // What became known with it comes first.
@@ -246,11 +298,11 @@ impl Links {
         self.rest = self.period;
         let period = if std::mem::take(&mut self.busy) { 2 * self.period } else { self.period / 2 };
         self.period = period.clamp(*REST.start(), *REST.end());
-        self.poll_shm()
+        if first { None } else { self.poll_near() }
     }
 
-    fn poll_shm(&mut self) -> Option<Event> {
-        let event = self.shm.poll();
+    fn poll_near(&mut self) -> Option<Event> {
+        let event = self.poll_shm();
         self.busy |= event.is_some();
         event
     }
@@ -318,12 +370,12 @@ impl Link for Links {
 
     #[inline]
     fn has_frames_of(&self, from: PeerId) -> bool {
-        match self.far_of(from) {
-            Some((at, id)) => self.far[at].link.has_frames_of(id),
-            None => self.shm.has_frames_of(from),
-        }
+        // Of a peer whose path is one link, frames may come by another.
+        let has = |far: &Far| far.id_of(from).is_some_and(|id| far.link.has_frames_of(id));
+        self.shm.has_frames_of(from) || self.far.iter().any(has)
     }
 
+    // The trait's own reads a frame of shared memory in the general way, which costs a short message more.
     #[inline(always)]
     fn peek<const N: usize>(&self, frame: &Frame) -> Option<[u8; N]> {
         if route::is_far(frame.slot) {
@@ -362,18 +414,19 @@ impl Link for Links {
     }
 
     fn is_gone(&self, peer: PeerId) -> bool {
-        match self.far_of(peer) {
-            Some((at, id)) => self.far[at].link.is_gone(id),
-            None => self.shm.is_gone(peer),
-        }
+        let gone = |far: &Far| far.id_of(peer).is_some_and(|id| far.link.is_gone(id));
+        self.ending.contains(peer) || self.shm.is_gone(peer) || self.far.iter().any(gone)
     }
 
     fn is_connected(&self, peer: PeerId) -> bool {
         let connected = |far: &Far| far.id_of(peer).is_some_and(|id| far.link.is_connected(id));
-        self.shm.is_connected(peer) || self.far.iter().any(connected)
+        self.ending.contains(peer) || self.shm.is_connected(peer) || self.far.iter().any(connected)
     }
 
     fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
+        if self.ending.contains(peer) {
+            return Err(Refused::Gone(Gone::Reset));
+        }
         if let Some((at, id)) = self.far_of(peer) {
             self.look_soon();
             return self.far[at].link.connect(id);
@@ -416,16 +469,17 @@ impl Link for Links {
     }
 
     fn disconnect(&mut self, peer: PeerId) {
-        match self.far_of(peer) {
-            Some((at, id)) => self.far[at].link.disconnect(id),
-            None => self.shm.disconnect(peer),
-        }
+        self.cut_everywhere(peer);
     }
 
     fn arm(&mut self) -> bool {
         // A link without a descriptor wakes nothing.
         let ready = self.events.is_empty() && self.shm.arm();
         self.far.iter_mut().fold(ready, |ready, far| far.link.arm() && far.link.wait_fd().is_some() && ready)
+    }
+
+    fn is_armed(&self) -> bool {
+        self.events.is_empty() && self.shm.is_armed() && self.far.iter().all(|far| far.link.is_armed())
     }
 
     fn wait_fd(&self) -> Option<RawFd> {

@@ -8,9 +8,10 @@ use ipc::credentials::{Cred, User};
 use ipc::pieces::Counters;
 use ipc::rights;
 use link_api::{Gone, Link as _, PeerId, Refused};
+use wire::channel::Hello;
 
 use super::expected::GRACE;
-use super::hello::{self, Hello};
+use super::hello;
 use super::lack::{Cure, Lack};
 use super::link::ShmLink;
 use super::looks::Ask;

@@ -4,15 +4,17 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use ipc::credentials::{Cred, User};
-use ipc::{pidfd, socket};
+use ipc::{Timer, pidfd, socket};
 use link_api::Link as _;
 use wire::Addr;
+use wire::channel::{Hello, Packet};
 
 use super::guest::Contested;
 use super::guests::GRACE;
-use super::hello::{self, Hello};
+use super::hello;
 use super::link::ShmLink;
 use super::peer::{Inbound, Outbound};
+use super::token;
 
 /// Most channels kept under a name that another peer has.
 const CONTESTED: usize = 16;
@@ -42,7 +44,8 @@ impl ShmLink {
             Verdict::Real => return self.welcome(c.id, c.inb),
             Verdict::Open if c.since.elapsed() < GRACE && self.contested.len() < CONTESTED => {
                 c.next = Instant::now() + LOOK_AGAIN;
-                return self.contested.push(c);
+                self.contested.push(c);
+                return self.time_contest();
             }
             Verdict::Open => {
                 "a living peer has that name, and which of the two owns it is not to be found out"
@@ -50,7 +53,24 @@ impl ShmLink {
             Verdict::Forged => "another process has that name",
         };
         log::warn!("{}: refused a peer (pid {pid}) that calls itself {addr}: {why}", self.addr);
-        socket::notify(&c.inb.sock, &[hello::REFUSED]);
+        socket::notify(&c.inb.sock, &Packet::Refused.encode());
+    }
+
+    /// Has a sleeper wake while there are such channels: nothing else says when they can be told apart.
+    pub(super) fn time_contest(&mut self) {
+        match &self.contest {
+            Some(timer) if self.contested.is_empty() => {
+                self.poller.remove(timer);
+                self.contest = None;
+            }
+            Some(timer) => timer.clear(),
+            None if self.contested.is_empty() => {}
+            // Without one they are decided on when something else wakes the sleeper.
+            None => {
+                let timer = Timer::new(LOOK_AGAIN).ok();
+                self.contest = timer.filter(|fd| self.poller.add(fd, token::TIMER).is_ok());
+            }
+        }
     }
 
     /// Whether a channel is of the peer that it names. Under one name there is one endpoint at a time: if

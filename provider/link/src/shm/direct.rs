@@ -33,7 +33,7 @@ use super::parted::{Parted, receiver_is_inside};
 use super::peer::{Inbound, Outbound, Peer, SURE, tick};
 use super::segment::{REVOCABLE, Segment};
 use crate::cma;
-use crate::space::Target;
+use crate::space::{self, Target};
 
 /// Why the memory of a process in another pid namespace is not reached directly.
 pub(super) const NO_PID: &str = "its pid is not visible here (another pid namespace)";
@@ -208,7 +208,7 @@ impl ShmLink {
         let peer = &self.peers[id as usize];
         let of_out = peer.out.as_ref().and_then(|o| Some((o.pid, o.space?)));
         let mut spaces = peer.inb.iter().map(|i| (i.pid, i.space)).chain(of_out);
-        spaces.any(|(pid, space)| space.is_gone(pid))
+        spaces.any(|(pid, space)| space::is_gone(&space, pid))
     }
 
     /// Waits until a peer has left.

@@ -3,7 +3,7 @@
 //! execve(2) closes all sockets of the library's, by which peers learn of it, but not a forked child's copies of
 //! them; pid and pidfd stay. So now and then it is asked of each peer
 //!
-//! - that has told its address space, whether that is gone ([`Space::is_gone`](crate::space::Space::is_gone));
+//! - that has told its address space, whether that is gone ([`crate::space::is_gone`]);
 //! - that has not answered a channel yet, whether its process still has the socket that it listens on, which its
 //!   table of descriptors in /proc tells. A process that takes long to answer, however long, does have it.
 //!

@@ -10,9 +10,9 @@ use wire::Addr;
 use super::direct::NO_PID;
 use super::link::{NO_PEER, ShmLink};
 use super::options::OpenOptions;
+use super::peer;
 use super::poll::LOOKS;
 use super::ring::Mem as _;
-use super::{peer, wake};
 
 impl Link for ShmLink {
     fn addr(&self) -> Addr {
@@ -187,28 +187,13 @@ impl Link for ShmLink {
     }
 
     fn arm(&mut self) -> bool {
-        // No descriptor tells when a copy is over, so as long as one is in flight there is no sleep.
-        if self.held != NO_PEER || !self.pending.is_empty() {
-            return false;
-        }
-        self.service();
-        // Whatever comes of it, the next poll disarms.
-        self.armed = true;
-        self.slow = true;
-        for &id in &self.ins {
-            if let Some(inb) = &self.peers[id as usize].inb {
-                wake::arm(inb.rx.mem(), self.barrier);
-            }
-        }
-        let barred = self.barrier.heavy();
-        let frame = |&id: &u32| self.peers[id as usize].inb.as_ref().is_some_and(|i| i.rx.ready());
-        if !barred || !self.dying.is_empty() || self.ins.iter().any(frame) {
-            return false;
-        }
-        if self.has_room_again() || std::mem::take(&mut self.connecting) {
-            return false;
-        }
-        self.poller.ready::<1>().is_empty()
+        self.quiet = self.arm_rings();
+        self.quiet
+    }
+
+    fn is_armed(&self) -> bool {
+        let nothing_since = self.pending.is_empty() && self.dying.is_empty() && !self.connecting;
+        self.armed && self.quiet && nothing_since
     }
 
     fn wait_fd(&self) -> Option<RawFd> {

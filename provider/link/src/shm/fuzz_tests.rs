@@ -10,11 +10,9 @@ use ipc::memfd::{self, Writers};
 use ipc::pieces;
 
 use super::MIN_RING;
-use super::hello::Hello;
 use super::mr_table::{PeerMrTable, places};
 use super::ring::{Broken, Consumer, LINE, Mem as _, Producer, max_frame};
 use super::segment::{CONTROL, Segment};
-use crate::space::Space;
 
 thread_local! {
     static SEGMENT: (Segment, OwnedFd) = Segment::create(MIN_RING).unwrap();
@@ -167,31 +165,6 @@ fn pieces() {
         for step in 0..20 {
             counter.store(wide(step), Relaxed);
             assert!(pieces::claim(counter, generation, of).is_none_or(|piece| piece < of));
-        }
-    });
-}
-
-#[test]
-fn hellos() {
-    let name = |s: &str| wire::Addr::new(s.parse().unwrap());
-    let hello = Hello {
-        version: 1,
-        ring: MIN_RING as u32,
-        incarnation: 7,
-        from: name("10.0.0.1:5"),
-        to: name("[fe80::1%3]:6"),
-        space: Space::decode(&std::array::from_fn(|at| at as u8)),
-    };
-    bolero::check!().with_max_len(128).for_each(|bytes: &[u8]| {
-        // As they are, and as changes to one that is sound.
-        let mut near = hello.encode();
-        for change in bytes.chunks_exact(2).take(3) {
-            near[usize::from(change[0]) % Hello::LEN] = change[1];
-        }
-        for bytes in [bytes, &near] {
-            if let Some(hello) = Hello::decode(bytes) {
-                assert_eq!(hello.encode(), bytes);
-            }
         }
     });
 }

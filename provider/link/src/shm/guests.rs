@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 use ipc::credentials::{Cred, UNMAPPED, User};
 use ipc::memfd::Unfit;
 use ipc::socket;
+use wire::channel::{Hello, Packet};
 
 use super::guest::Guest;
-use super::hello::{self, Hello};
 use super::lack::{Cure, Lack};
 use super::link::ShmLink;
 use super::peer::Inbound;
 use super::ring::{Consumer, Mem};
 use super::segment::Segment;
 use super::token::GUEST;
+use crate::space;
 
 /// Most connections taken at a time.
 const BATCH: usize = 64;
@@ -102,7 +103,7 @@ impl ShmLink {
         self.spare.give();
         let mut n = 0;
         while let (Ok(sock), true) = (socket::accept(&self.listener), n < BATCH) {
-            socket::notify(&sock, &[hello::EXHAUSTED]);
+            socket::notify(&sock, &Packet::Exhausted.encode());
             n += 1;
         }
         log::warn!("{}: refused {n} peers: {}", self.addr, Lack(since));
@@ -138,13 +139,14 @@ impl ShmLink {
                 self.contested.push(c);
             }
         }
+        self.time_contest();
     }
 
     fn dismiss(&mut self, guest: Guest, waited: Duration) {
         self.poller.remove(&guest.sock);
         if guest.kept {
             log::warn!("{}: refused a peer (pid {}): {}", self.addr, guest.pid, Lack(waited));
-            socket::notify(&guest.sock, &[hello::EXHAUSTED]);
+            socket::notify(&guest.sock, &Packet::Exhausted.encode());
         } else {
             log::debug!("{}: pid {} connected and says nothing", self.addr, guest.pid);
         }
@@ -183,7 +185,7 @@ impl ShmLink {
                     rx: Consumer::new(segment),
                     sock,
                     pid,
-                    space: hello.space.of(pid),
+                    space: space::checked(hello.space, pid),
                     incarnation: hello.incarnation,
                     broken: false,
                     cooled_at: 0,
@@ -192,7 +194,7 @@ impl ShmLink {
             }
             Some(Err(Declined::Wrong(why))) => {
                 log::warn!("{}: refused a peer (pid {pid}): {why}", self.addr);
-                socket::notify(&sock, &[hello::REFUSED]);
+                socket::notify(&sock, &Packet::Refused.encode());
             }
             Some(Err(Declined::Lack(_))) => {}
         }

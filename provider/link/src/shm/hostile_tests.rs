@@ -17,14 +17,14 @@ use hmem::Span;
 use ipc::memfd::{self, Writers};
 use ipc::{Mapping, rights, socket};
 use link_api::Link as _;
+use wire::channel::{Hello, Packet, Space, Welcome, WindowId};
 use wire::{Addr, Head, RmaSeg};
 
-use super::hello::Hello;
 use super::ring::{Consumer, Mem as _, Producer};
 use super::segment::Segment;
 use super::tests::open;
-use super::{DEFAULT_RING, MIN_RING, ShmLink, hello};
-use crate::space::Space;
+use super::{DEFAULT_RING, MIN_RING, ShmLink, hello, mr_table};
+use crate::space;
 
 struct Noise(u64);
 
@@ -49,6 +49,36 @@ impl Noise {
             5 => 1 << 32 | u64::from(self.next() % 8),
             6 => 0x7f00_0000_0000 | any >> 20,
             _ => [0, 1, 5, 8, 100, 4096, 20_000, 1 << 20, 1 << 40][self.below(9)],
+        }
+    }
+
+    /// Our own address space, or one that is none.
+    fn space(&mut self) -> Space {
+        if self.below(2) == 0 {
+            return space::own().unwrap();
+        }
+        let (pid, keeper) = (self.number(&[]) as i32, self.number(&[]) as i32);
+        Space { guard: self.number(&[]), token: self.number(&[]), pid, keeper }
+    }
+
+    /// A packet that may follow a hello or a welcome, or bytes that are none; of no bytes at all is the end.
+    fn packet(&mut self) -> Vec<u8> {
+        let id = WindowId { maker: self.number(&[]), number: self.number(&[]) };
+        let welcome = Welcome { incarnation: self.number(&[]), space: self.space() };
+        let packets = [
+            Packet::Wake,
+            Packet::Welcome(welcome),
+            Packet::Refused,
+            Packet::Want(id),
+            Packet::Grant(id),
+            Packet::Deny(id),
+            Packet::Exhausted,
+        ];
+        match self.below(4) {
+            0 => packets[self.below(packets.len())].encode().to_vec(),
+            1 => vec![self.next() as u8; 1 + self.below(Packet::BUFFER)],
+            2 => vec![self.next() as u8],
+            _ => Vec::new(),
         }
     }
 
@@ -104,10 +134,7 @@ fn attack(noise: &mut Noise, victim: Addr, name: Addr, listener: &OwnedFd) {
         incarnation: noise.number(&[]),
         from: name,
         to: victim,
-        space: match noise.below(2) {
-            0 => Space::own().unwrap(),
-            _ => Space::decode(&std::array::from_fn(|_| noise.number(&[]) as u8)),
-        },
+        space: noise.space(),
     };
     if rights::send_fd(&sock, &hello.encode(), fd.as_fd()).is_err() {
         return;
@@ -148,7 +175,7 @@ fn attack(noise: &mut Noise, victim: Addr, name: Addr, listener: &OwnedFd) {
         if lies == 2 {
             noise.scribble(&noisy);
         }
-        socket::notify(&sock, &[noise.next() as u8][..noise.below(2)]);
+        socket::notify(&sock, &noise.packet());
     }
 }
 
@@ -162,15 +189,16 @@ fn welcome(noise: &mut Noise, listener: &OwnedFd) -> Option<Theirs> {
     let (hello, fd) = (Hello::decode(&bytes[..n])?, fd?);
     let segment = |fd: &OwnedFd| Segment::adopt(fd.as_fd(), hello.ring as usize).ok();
     // An MR table full of noise.
-    let table_fd = memfd::create(c"strait", 32 << 10, Writers::UntilSealed).ok()?;
-    let table = Mapping::new(&table_fd, 32 << 10, None).ok()?;
+    let size = [mr_table::SIZE, 32 << 10][noise.below(2)];
+    let table_fd = memfd::create(c"strait", size, Writers::UntilSealed).ok()?;
+    let table = Mapping::new(&table_fd, size, None).ok()?;
     memfd::seal(&table_fd);
     // SAFETY: all of its words.
     let word = |at: usize| unsafe { table.word(at * 4) };
-    (0..32 << 8).for_each(|at| word(at).store([noise.next(), 0xff, 6][at % 3], Relaxed));
-    let mut answer = [hello::WELCOME; 9];
-    answer[1..].copy_from_slice(&noise.number(&[]).to_le_bytes());
-    let _ = rights::send_fd(&sock, &answer[..[9, 9, 9, 4][noise.below(4)]], table_fd.as_fd());
+    (0..size / 4).for_each(|at| word(at).store([noise.next(), 0xff, 6][at % 3], Relaxed));
+    let answer = Packet::Welcome(Welcome { incarnation: noise.number(&[]), space: noise.space() }).encode();
+    let len = if noise.below(4) == 0 { noise.below(answer.len()) } else { answer.len() };
+    let _ = rights::send_fd(&sock, &answer[..len], table_fd.as_fd());
     Some((Consumer::new(segment(&fd)?), segment(&fd)?, sock))
 }
 
@@ -392,7 +420,7 @@ fn hellos_without_end_leave_time_for_others() {
                     version: wire::VERSION,
                     ring: MIN_RING as u32,
                     incarnation: n.into(),
-                    space: Space::own().unwrap(),
+                    space: space::own().unwrap(),
                     from,
                     to,
                 };

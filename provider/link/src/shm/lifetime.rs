@@ -2,8 +2,8 @@
 
 use ipc::{rights, socket};
 use link_api::{Event, Frame, Gone, PeerId, Refused};
+use wire::channel::{Packet, Welcome};
 
-use super::hello;
 use super::link::ShmLink;
 use super::peer::Inbound;
 use super::ring::Mem;
@@ -16,11 +16,9 @@ const SUCCESSORS: usize = 8;
 impl ShmLink {
     /// A channel from a peer is there.
     pub(super) fn welcome(&mut self, id: u32, inb: Inbound) {
-        let mut welcome = [hello::WELCOME; hello::WELCOME_LEN];
-        welcome[1..9].copy_from_slice(&self.incarnation.to_le_bytes());
-        welcome[9..].copy_from_slice(&self.space.encode());
+        let welcome = Packet::Welcome(Welcome { incarnation: self.incarnation, space: self.space });
         // Like any other packet: if it cannot be sent, the peer does without.
-        let _ = rights::send_fd(&inb.sock, &welcome, self.mr_table.fd());
+        let _ = rights::send_fd(&inb.sock, &welcome.encode(), self.mr_table.fd());
         if self.peers[id as usize].inb.is_some() {
             self.end(id, Gone::Reset);
         }

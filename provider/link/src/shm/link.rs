@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use ipc::fence::Barrier;
 use ipc::rights::Spare;
-use ipc::{Poller, socket};
+use ipc::{Poller, Timer, socket};
 use link_api::{OpId, PeerId};
 use wire::Addr;
+use wire::channel::Space;
 
 use super::expected::Expected;
 use super::guest::{Contested, Guest};
@@ -18,7 +19,6 @@ use super::options::OpenOptions;
 use super::parted::Parted;
 use super::peer::Peer;
 use crate::name::Name;
-use crate::space::Space;
 
 /// Most rings that are polled each time.
 pub(super) const HOT: usize = 4;
@@ -53,6 +53,8 @@ pub struct ShmLink {
     /// Another link of the endpoint has brought frames: the first call by this one may wait a little.
     pub(super) patient: bool,
     pub(super) armed: bool,
+    /// The last `arm` found nothing to do.
+    pub(super) quiet: bool,
     pub(super) dying: VecDeque<u32>,
     pub(super) barrier: Barrier,
     pub(super) max_frame: usize,
@@ -75,6 +77,8 @@ pub struct ShmLink {
     pub(super) guests: Vec<Option<Guest>>,
     /// Channels under the name of a peer that has one, and lives as far as can be seen.
     pub(super) contested: Vec<Contested>,
+    /// Wakes a sleeper to decide on them, while there are any.
+    pub(super) contest: Option<Timer>,
     /// Since when there are connections that wait to be accepted, as far as is known.
     pub(super) behind: Option<Instant>,
     /// A peer has many successors that wait for its end.

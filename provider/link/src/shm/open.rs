@@ -16,7 +16,7 @@ use super::mr_table::MrTable;
 use super::options::{OpenOptions, size};
 use super::{hello, ring, token};
 use crate::name::Name;
-use crate::space::Space;
+use crate::space;
 
 impl ShmLink {
     /// Another link of the endpoint has brought frames.
@@ -54,6 +54,7 @@ impl ShmLink {
             slow: true,
             patient: false,
             armed: false,
+            quiet: false,
             dying: VecDeque::new(),
             barrier: Barrier::probe(),
             max_frame: ring::max_frame((ring / ring::LINE) as u32),
@@ -68,6 +69,7 @@ impl ShmLink {
             listener,
             guests: Vec::new(),
             contested: Vec::new(),
+            contest: None,
             behind: None,
             many_successors: false,
             free: Vec::new(),
@@ -80,7 +82,7 @@ impl ShmLink {
             scratch: Vec::new(),
             incarnation: crate::random()?,
             pid: std::process::id(),
-            space: Space::own()?,
+            space: space::own()?,
             parted: Vec::new(),
             expected: Default::default(),
             looks,

@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering::Acquire;
 use std::time::Instant;
 
 use ipc::{access, pidfd, socket};
+use wire::channel::Space;
 
 use super::segment::Segment;
-use crate::space::Space;
+use crate::space;
 
 /// A channel that was given up while the peer was inside an access.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ impl Parted {
         !self.is_inside()
             || socket::hung_up(&self.sock)
             || self.life.as_ref().is_some_and(pidfd::has_ended)
-            || self.space.is_some_and(|space| space.is_gone(self.pid))
+            || self.space.is_some_and(|space| space::is_gone(&space, self.pid))
     }
 }
 

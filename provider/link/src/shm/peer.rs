@@ -9,14 +9,15 @@ use ipc::pieces::Counters;
 use ipc::socket;
 use link_api::{Gone, PeerId};
 use wire::Addr;
+use wire::channel::{Packet, Space};
 
 use super::devices::Devices;
 use super::looks::Ask;
 use super::mr_table::PeerMrTable;
 use super::ring::{Consumer, Mem, Producer};
 use super::segment::Segment;
-use super::{hello, ring, wake};
-use crate::space::{Space, Target};
+use super::{ring, wake};
+use crate::space::Target;
 
 /// A channel to a peer.
 #[derive(Debug)]
@@ -45,7 +46,7 @@ impl Outbound {
     #[inline(always)]
     pub(super) fn notify(&self, registered: bool) {
         if wake::must_notify(self.tx.mem(), registered) {
-            socket::notify(&self.sock, &[hello::WAKE]);
+            socket::notify(&self.sock, &Packet::Wake.encode());
         }
     }
 
@@ -146,7 +147,7 @@ impl Inbound {
     #[cold]
     fn notify_of_room(&self) {
         if wake::room_wanted(self.rx.mem()) {
-            socket::notify(&self.sock, &[hello::WAKE]);
+            socket::notify(&self.sock, &Packet::Wake.encode());
         }
     }
 }

@@ -93,7 +93,7 @@ fn a_name_without_a_listener_is_busy_until_the_connect_timeout() {
         assert!(a.poll().is_none());
     };
     assert_eq!(last, Err(Refused::Gone(Gone::Refused)));
-    assert!((60..500).contains(&start.elapsed().as_millis()));
+    assert!(start.elapsed() >= Duration::from_millis(60), "given up too early");
     // The next attempt has its own time, and a peer appears.
     assert_eq!(say(&mut a, to, b"?"), Err(Refused::Busy));
     b = ShmLink::open(OpenOptions { bind: Some(addr.sock()), ..OpenOptions::default() }).unwrap();

@@ -105,6 +105,11 @@ impl ShmLink {
         }
     }
 
+    /// The next frame is for [`link_api::Link::poll`] to find.
+    pub(crate) fn poll_next(&mut self) {
+        self.slow = true;
+    }
+
     /// A frame has come after a poll that found none: it may be answered.
     #[inline(always)]
     pub(super) fn expect_answer(&self, frame: &Frame) {
@@ -154,6 +159,32 @@ impl ShmLink {
         let event = self.reap();
         self.slow = !self.dying.is_empty() || self.ins.is_empty();
         event
+    }
+
+    /// Has the sender of each ring wake this endpoint; whether nothing is there.
+    pub(super) fn arm_rings(&mut self) -> bool {
+        // No descriptor tells when a copy is over, so as long as one is in flight there is no sleep.
+        if self.held != NO_PEER || !self.pending.is_empty() {
+            return false;
+        }
+        self.service();
+        // Whatever comes of it, the next poll disarms.
+        self.armed = true;
+        self.slow = true;
+        for &id in &self.ins {
+            if let Some(inb) = &self.peers[id as usize].inb {
+                wake::arm(inb.rx.mem(), self.barrier);
+            }
+        }
+        let barred = self.barrier.heavy();
+        let frame = |&id: &u32| self.peers[id as usize].inb.as_ref().is_some_and(|i| i.rx.ready());
+        if !barred || !self.dying.is_empty() || self.ins.iter().any(frame) {
+            return false;
+        }
+        if self.has_room_again() || std::mem::take(&mut self.connecting) {
+            return false;
+        }
+        self.poller.ready::<1>().is_empty()
     }
 
     /// Takes a peer off the lists of rings to poll.

@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 use ipc::pidfd::{self, Ended};
 use ipc::{rights, socket};
 use link_api::Gone;
+use wire::channel::Packet;
 
-use super::hello;
 use super::link::ShmLink;
 use super::mr_table::PeerMrTable;
 use super::peer::Life;
 use super::token::{GUEST, IN, KIND, LIFE, LOOK, OUT};
-use super::windows::WANT;
-use crate::space::Space;
+use crate::space;
 
 /// Most events taken, and most packets read from one socket, at a time.
 const BATCH: usize = 64;
@@ -72,10 +71,13 @@ impl ShmLink {
     fn hear_inbound(&mut self, id: u32) {
         let Some(inb) = &self.peers[id as usize].inb else { return };
         for _ in 0..BATCH {
-            let mut bytes = [0; 32];
+            let mut bytes = [0; Packet::BUFFER];
             match socket::receive(&inb.sock, &mut bytes) {
-                Ok(n) if n > 1 && bytes[0] == WANT => self.hear_want(id, &bytes[..n]),
-                Ok(1..) => {}
+                Ok(n @ 1..) => {
+                    if let Some(Packet::Want(window)) = Packet::decode(&bytes[..n]) {
+                        self.hear_want(id, window);
+                    }
+                }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 Ok(0) | Err(_) => return self.end(id, Gone::Reset),
             }
@@ -87,7 +89,7 @@ impl ShmLink {
         let mut errors = 0;
         for _ in 0..BATCH {
             let Some(out) = &mut self.peers[id as usize].out else { return };
-            let mut bytes = [0; hello::WELCOME_LEN + 1];
+            let mut bytes = [0; Packet::BUFFER];
             // Only a welcome and a window come with a descriptor.
             let with_fd = out.incarnation.is_none() || self.options.windows.is_some();
             let got = match with_fd {
@@ -113,22 +115,20 @@ impl ShmLink {
                 Err(e) => (Err(e), None),
             };
             let Some(out) = &mut self.peers[id as usize].out else { return };
-            match n {
-                Ok(hello::WELCOME_LEN) if bytes[0] == hello::WELCOME => {
-                    let [_, number @ ..] = *bytes.first_chunk::<9>().expect("more than 9 bytes");
-                    out.incarnation = Some(u64::from_le_bytes(number));
-                    let space = bytes[9..].first_chunk().expect("a space has so many bytes");
-                    out.space = Some(Space::decode(space).of(out.pid));
+            match n.map(|n| (n, Packet::decode(&bytes[..n]))) {
+                Ok((_, Some(Packet::Welcome(welcome)))) => {
+                    out.incarnation = Some(welcome.incarnation);
+                    out.space = Some(space::checked(welcome.space, out.pid));
                     // Without it, or with one that is not right, memory is reached by asking.
                     out.mr_table = fd.and_then(|fd| PeerMrTable::adopt(&fd).ok());
                     self.peers[id as usize].target = None;
                     self.part(id, false);
                 }
-                Ok(1) if bytes[0] == hello::REFUSED => {
+                Ok((_, Some(Packet::Refused))) => {
                     log::warn!("{}: {} refused us", self.addr, self.peers[id as usize].addr);
                     return self.end(id, Gone::Denied);
                 }
-                Ok(1) if bytes[0] == hello::EXHAUSTED => {
+                Ok((_, Some(Packet::Exhausted))) => {
                     let peer = self.peers[id as usize].addr;
                     log::warn!(
                         "{}: {peer} has no descriptors or no memory for us: raise its RLIMIT_NOFILE (ulimit -n); \
@@ -137,11 +137,13 @@ impl ShmLink {
                     );
                     return self.end(id, Gone::Exhausted);
                 }
-                Ok(n @ 1..) => self.hear_window(id, &bytes[..n], fd),
+                Ok((_, Some(Packet::Grant(window)))) => self.hear_grant(id, window, fd),
+                Ok((_, Some(Packet::Deny(window)))) => self.hear_denial(window),
+                Ok((1.., _)) => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 // An error comes before the packets that were sent earlier; perhaps a refusal.
                 Err(_) if errors == 0 => errors = 1,
-                Ok(0) | Err(_) => {
+                Ok((0, _)) | Err(_) => {
                     self.part(id, true);
                     return self.end(id, Gone::Reset);
                 }

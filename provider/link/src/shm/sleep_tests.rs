@@ -5,7 +5,7 @@ use link_api::{Event, Gone, Link as _};
 use super::tests::{closed, couple, frame, open, say};
 use super::{LONG_RING, ShmLink};
 
-fn readable(link: &ShmLink, ms: i32) -> bool {
+pub(super) fn readable(link: &ShmLink, ms: i32) -> bool {
     let mut p = libc::pollfd { fd: link.wait_fd().unwrap(), events: libc::POLLIN, revents: 0 };
     // SAFETY: `p` is one valid pollfd.
     unsafe { libc::poll(&mut p, 1, ms) == 1 }

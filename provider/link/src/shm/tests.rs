@@ -20,7 +20,7 @@ pub(super) fn open() -> ShmLink {
 /// The next event, waited for a while.
 pub(super) fn event(link: &mut ShmLink) -> Option<Event> {
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(2) {
+    while start.elapsed() < Duration::from_secs(20) {
         if let Some(event) = link.poll() {
             return Some(event);
         }
@@ -203,7 +203,7 @@ fn a_peer_that_sends_again_is_polled_soon_beside_one_that_never_stops() {
         // No peer sends.
         let begin = Instant::now();
         while hub.hot_len > 1 {
-            assert!(hub.poll().is_none() && begin.elapsed() < Duration::from_secs(5));
+            assert!(hub.poll().is_none() && begin.elapsed() < Duration::from_secs(60));
         }
         assert_eq!((hub.ins.len(), hub.hot_len), (9, 1));
     }

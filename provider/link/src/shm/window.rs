@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use ipc::{rights, socket};
 use link_api::{PeerId, Refused};
+use wire::channel::Packet;
 
 use super::link::ShmLink;
-use super::windows::{DENY, GRANT, Import, WANT, WindowId, adopt};
+use super::windows::{Import, WindowId, adopt};
 
 impl ShmLink {
     /// Asks a peer for a window, connecting if need be. Once it is there, [`Windows::find`] has it;
@@ -19,7 +20,7 @@ impl ShmLink {
         let Some(windows) = &self.options.windows else { return Ok(()) };
         if let Some(out) = &self.peers[from.0 as usize].out {
             if windows.ask(id) {
-                socket::notify(&out.sock, &id.packet(WANT));
+                socket::notify(&out.sock, &Packet::Want(id).encode());
                 return Ok(());
             }
         }
@@ -29,43 +30,46 @@ impl ShmLink {
     }
 
     /// A peer asks for a window of ours.
-    pub(super) fn hear_want(&self, id: u32, packet: &[u8]) {
-        let Some((WANT, window)) = WindowId::parse(packet) else { return };
+    pub(super) fn hear_want(&self, id: u32, window: WindowId) {
         let Some(inb) = &self.peers[id as usize].inb else { return };
         let windows = self.options.windows.as_ref().filter(|w| w.maker() == window.maker);
         let sent = windows.and_then(|w| {
-            w.with_fd(window.number, |fd| rights::send_fd(&inb.sock, &window.packet(GRANT), fd))
+            w.with_fd(window.number, |fd| rights::send_fd(&inb.sock, &Packet::Grant(window).encode(), fd))
         });
         match sent {
-            None => socket::notify(&inb.sock, &window.packet(DENY)),
+            None => socket::notify(&inb.sock, &Packet::Deny(window).encode()),
             // It will ask again, for a while.
             Some(Err(e)) => {
                 log::debug!("{}: a window could not be sent: {e}", self.addr);
-                socket::notify(&inb.sock, &window.packet(GRANT));
+                socket::notify(&inb.sock, &Packet::Grant(window).encode());
             }
             Some(Ok(())) => {}
         }
     }
 
-    /// A peer answers for a window of its own.
-    pub(super) fn hear_window(&self, id: u32, packet: &[u8], fd: Option<OwnedFd>) {
+    /// A peer grants a window of its own.
+    pub(super) fn hear_grant(&self, id: u32, window: WindowId, fd: Option<OwnedFd>) {
         let Some(windows) = &self.options.windows else { return };
-        match (WindowId::parse(packet), fd) {
-            (Some((GRANT, window)), Some(fd)) => match adopt(&fd) {
-                Ok(mapping) => windows.answer(window, Import::Here(Arc::new(mapping))),
-                Err(why) => {
-                    log::warn!("{}: refused a window of {}: {why}", self.addr, self.peers[id as usize].addr);
-                    windows.answer(window, Import::Denied);
-                }
-            },
-            (Some((GRANT, window)), None) if windows.bare(window) => log::warn!(
-                "{}: {} grants a window, of which no descriptor comes: raise the limit of descriptors (ulimit -n) here \
-                 or there; memory is accessed by requests",
-                self.addr,
-                self.peers[id as usize].addr
+        let peer = self.peers[id as usize].addr;
+        match fd.as_ref().map(adopt) {
+            Some(Ok(mapping)) => windows.answer(window, Import::Here(Arc::new(mapping))),
+            Some(Err(why)) => {
+                log::warn!("{}: refused a window of {peer}: {why}", self.addr);
+                windows.answer(window, Import::Denied);
+            }
+            None if windows.bare(window) => log::warn!(
+                "{}: {peer} grants a window, of which no descriptor comes: raise the limit of descriptors (ulimit -n) \
+                 here or there; memory is accessed by requests",
+                self.addr
             ),
-            (Some((DENY, window)), None) => windows.answer(window, Import::Denied),
-            _ => {}
+            None => {}
+        }
+    }
+
+    /// A peer has no such window.
+    pub(super) fn hear_denial(&self, window: WindowId) {
+        if let Some(windows) = &self.options.windows {
+            windows.answer(window, Import::Denied);
         }
     }
 }

@@ -15,44 +15,12 @@ use hmem::share::FileAt;
 use ipc::Mapping;
 use ipc::memfd::{self, Writers};
 
-/// First byte of a packet: the window of this maker and number is wanted, is here, is not.
-pub(super) const WANT: u8 = 3;
-
-pub(super) const GRANT: u8 = 4;
-
-pub(super) const DENY: u8 = 5;
-
-/// Bytes of such a packet.
-const PACKET: usize = 17;
+pub use wire::channel::WindowId;
 
 /// Between two packets that ask for the same window.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// After how many answers that a window is granted, and came without its descriptor, it is not asked for any more.
 pub(super) const MOST_BARE: u32 = 100;
-
-/// The name of a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct WindowId {
-    /// Its maker: [`Windows::maker`].
-    pub maker: u64,
-    /// Which of the maker's it is.
-    pub number: u64,
-}
-
-impl WindowId {
-    pub(super) fn packet(self, what: u8) -> [u8; PACKET] {
-        let mut out = [what; PACKET];
-        out[1..9].copy_from_slice(&self.maker.to_ne_bytes());
-        out[9..].copy_from_slice(&self.number.to_ne_bytes());
-        out
-    }
-
-    pub(super) fn parse(packet: &[u8]) -> Option<(u8, WindowId)> {
-        let p: &[u8; PACKET] = packet.try_into().ok()?;
-        let word = |at: usize| u64::from_ne_bytes(p[at..at + 8].try_into().expect("8 bytes"));
-        Some((p[0], WindowId { maker: word(1), number: word(9) }))
-    }
-}
 
 #[derive(Debug)]
 pub(super) enum Import {

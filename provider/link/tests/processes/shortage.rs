@@ -117,18 +117,16 @@ fn short(room: u64, later: u64, patience: u64) -> (Child, Addr) {
 
 #[test]
 fn nothing_is_lost_on_a_peer_that_is_short_of_descriptors() {
-    for (room, later) in [(0, 200), (1, 2000), (2, 2000), (3, 2000)] {
-        let (mut child, addr) = short(room, later, 2000);
+    for (room, later) in [(0, 200), (1, 60_000), (2, 60_000), (3, 60_000)] {
+        let (mut child, addr) = short(room, later, 60_000);
         let mut link = open();
         let to = link.peer(&addr);
         for n in 0..100 {
             say(&mut link, to, &[n]);
         }
         drop(child.stdin.take());
-        // All has been received, with no more descriptors than there were.
-        let start = Instant::now();
+        // The child fails after 20 s without a frame: one descriptor is enough for all of them.
         finish(child);
-        assert!(room == 0 || start.elapsed() < Duration::from_secs(1), "{room} were not enough");
         assert_eq!(closed(&mut link), (to, Gone::Reset));
     }
 }
@@ -157,7 +155,7 @@ fn a_peer_that_stays_without_descriptors_is_given_up() {
     drop(child.stdin.take());
     let start = Instant::now();
     assert_eq!(closed(&mut link), (to, Gone::Exhausted));
-    assert!((250..5000).contains(&start.elapsed().as_millis()));
+    assert!(start.elapsed() >= Duration::from_millis(250), "given up too early");
     finish(child);
 }
 

@@ -22,6 +22,7 @@ struct Station {
     link: MemLink,
     addr: Addr,
     armed: bool,
+    quiet: bool,
     rung: bool,
     bell: (UnixStream, UnixStream),
     broken: bool,
@@ -53,7 +54,15 @@ impl Network {
         let link = links.net.link();
         let (addr, bell) = (link.addr(), UnixStream::pair().unwrap());
         let fd = bell.0.as_raw_fd();
-        links.stations.push(Station { link, addr, armed: false, rung: false, bell, broken: false });
+        links.stations.push(Station {
+            link,
+            addr,
+            armed: false,
+            quiet: false,
+            rung: false,
+            bell,
+            broken: false,
+        });
         (MemoryLink { network: self.clone(), at: links.stations.len() - 1 }, fd)
     }
 
@@ -144,8 +153,13 @@ impl Link for MemoryLink {
     fn arm(&mut self) -> bool {
         self.with(|s| {
             s.armed = true;
-            s.link.arm() && !s.broken
+            s.quiet = s.link.arm() && !s.broken;
+            s.quiet
         })
+    }
+
+    fn is_armed(&self) -> bool {
+        self.with(|s| s.armed && s.quiet)
     }
 
     fn describe(&self, peer: PeerId) -> String {

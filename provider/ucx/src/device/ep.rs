@@ -154,9 +154,9 @@ unsafe fn copy(
 impl Iface {
     /// A reader slot for an access by this key, if one is needed.
     fn announce(&mut self, key: &Rkey) -> Result<Option<Held>, Status> {
-        let Some((board, slot, hazards)) = &key.guard else { return Ok(None) };
+        let Some((board, slot, table)) = &key.guard else { return Ok(None) };
         loop {
-            match self.readers.enter(*board, hazards, *slot) {
+            match self.readers.enter(*board, table, *slot) {
                 Ok(held) => return Ok(Some(held)),
                 Err(NoReader::Gone) => return Err(ucx::UCS_ERR_CANCELED),
                 Err(NoReader::Full) => {}

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Error;
 use hmem::share::{self, Export, FileAt, HandleType, List, Owner};
-use link::{Hazards, WindowId};
+use link::{RevocationTable, WindowId};
 use ucx_sys::{self as ucx, Status};
 use wire::ucx::{DeviceKey, FileId, HandleList};
 
@@ -126,7 +126,7 @@ pub(crate) struct Rkey {
     len: u64,
     exports: Vec<Export>,
     /// What has to be looked at before each access, where the memory may be taken back.
-    pub(super) guard: Option<(WindowId, Slot, Hazards)>,
+    pub(super) guard: Option<(WindowId, Slot, RevocationTable)>,
     packed: [u8; KEY],
 }
 
@@ -211,13 +211,13 @@ fn opens(owner: Owner, export: &Export) -> Result<(), Error> {
 }
 
 /// The board of a key.
-fn board(owner: Owner, guard: Guard) -> Result<Hazards, Status> {
+fn board(owner: Owner, guard: Guard) -> Result<RevocationTable, Status> {
     let regions = regions().map_err(|_| ucx::UCS_ERR_IO_ERROR)?;
     let window = regions.windows.fetch(guard.window(), owner.pid, guard.board).map_err(|why| {
         log::debug!("pid {}: its board cannot be reached: {why}", owner.pid);
         ucx::UCS_ERR_UNREACHABLE
     })?;
-    Hazards::new(window).ok_or(ucx::UCS_ERR_INVALID_PARAM)
+    RevocationTable::new(window).ok_or(ucx::UCS_ERR_INVALID_PARAM)
 }
 
 /// What `rkey_unpack` makes of a key.

@@ -44,6 +44,7 @@ pub enum Flaw {
     LosesWakeUps,
     NeverSleeps,
     LosesWakeUpsSometimes,
+    SaysItIsArmed,
     ForgetsRemoteOffset,
     ForgetsLocalOffset,
     SaysAllIsWell,

@@ -173,6 +173,10 @@ impl<L: RmaLink> Link for Broken<L> {
         }
     }
 
+    fn is_armed(&self) -> bool {
+        self.flaw == Flaw::SaysItIsArmed || self.queue.is_empty() && self.link.is_armed()
+    }
+
     fn arm(&mut self) -> bool {
         self.flush();
         let blind = self.shows(Flaw::LosesWakeUpsSometimes, 50);

@@ -90,6 +90,7 @@ macro_rules! conform {
         an_end_that_is_still_to_be_told_wakes
         a_channel_wakes
         an_idle_link_sleeps
+        an_armed_link_says_so_until_it_is_polled
     } };
     (@ sleep_in_flight $new:expr) => { $crate::conform! { @@ sleep_in_flight $new;
         an_operation_that_is_over_wakes

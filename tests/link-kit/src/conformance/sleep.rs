@@ -145,3 +145,15 @@ pub fn an_idle_link_sleeps<H: Harness>(h: &mut H) {
         all
     });
 }
+
+/// "Whether the last `arm` returned true and holds." A link may say `false` where it cannot tell, and never `true`.
+pub fn an_armed_link_says_so_until_it_is_polled<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, to_a } = h.pair();
+    armed(h, &mut b);
+    assert!(next(&mut b).is_none(), "nothing was to come");
+    assert!(!b.is_armed(), "a link that was polled says that it is armed");
+    h.say(&mut a, to_b, b"1");
+    h.until("a link that is kept from sleeping by a frame", |_| !b.arm());
+    assert!(!b.is_armed(), "a link that may not sleep says that it is armed");
+    assert_eq!(h.take(&mut b), (to_a, b"1".to_vec()));
+}

@@ -371,6 +371,7 @@ impl Link for KeyedLink {
     }
 
     fn disconnect(&mut self, peer: PeerId) {
+        self.adopt();
         let known = &mut self.peers[peer.0 as usize];
         known.cut = known.channel.is_some();
     }
@@ -395,6 +396,10 @@ impl Link for KeyedLink {
         let Some(here) = wire.stations.get_mut(&self.id) else { return false };
         here.armed = !ready && !here.nudged && here.done.is_empty();
         here.armed
+    }
+
+    fn is_armed(&self) -> bool {
+        self.shared.lock().stations.get(&self.id).is_some_and(|here| here.armed)
     }
 
     fn wait_fd(&self) -> Option<RawFd> {

@@ -1,0 +1,322 @@
+//! Host memory through which the bytes of devices' memory travel in frames, and the copies between the two, which are
+//! started and polled: no caller waits for a device.
+//!
+//! A [`Pool`] has a bound. A [`Buffer`] of it is page-locked by the runtime whose device copies, once, and goes back
+//! when it is dropped. While a device copies it is inside of the [`Transfer`], so that nothing else reaches its bytes.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::copy::{copy_in, copy_out, read, write};
+use crate::error::Error;
+use crate::flight::{Flight, Part};
+use crate::kind::{Caps, Kind};
+use crate::memory::Pages;
+use crate::registry;
+use crate::span::{Span, walk};
+
+/// Bytes in front of the payload of a buffer, for the header of a frame.
+const ROOM: usize = 64;
+/// What a buffer begins at a multiple of, so that locking it locks nothing else.
+const PAGE: usize = 4096;
+
+/// Buffers for staging, up to a number of them. They are made when they are first needed, and go with the pool and the
+/// last of them.
+#[derive(Clone, Debug)]
+pub struct Pool(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    len: usize,
+    most: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    free: Vec<Memory>,
+    taken: usize,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pool {
+    /// At most so many buffers of so many bytes of payload.
+    pub fn new(most: usize, len: usize) -> Pool {
+        Pool(Arc::new(Shared { len, most, state: Mutex::default() }))
+    }
+
+    /// Bytes of payload in a buffer.
+    pub fn buffer_len(&self) -> usize {
+        self.0.len
+    }
+
+    /// A buffer; `None` if all are taken, or there is no memory.
+    pub fn take(&self) -> Option<Buffer> {
+        let mut state = self.0.state();
+        if state.taken >= self.0.most {
+            return None;
+        }
+        let memory = match state.free.pop() {
+            Some(memory) => memory,
+            None => Memory::new(ROOM + self.0.len)?,
+        };
+        state.taken += 1;
+        Some(Buffer { memory: Some(memory), pool: self.0.clone() })
+    }
+
+    /// Buffers that are taken.
+    pub fn taken(&self) -> usize {
+        self.0.state().taken
+    }
+}
+
+/// An allocation, page-locked once a device has copied from or to it.
+struct Memory {
+    /// Goes first.
+    locked: Option<(Kind, Option<Pages>)>,
+    at: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it owns the bytes, and is used as any owner of bytes.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn new(len: usize) -> Option<Memory> {
+        let layout = Layout::from_size_align(len.next_multiple_of(PAGE), PAGE).ok()?;
+        // SAFETY: the size is not 0.
+        let at = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Memory { locked: None, at, layout })
+    }
+
+    /// Has this kind's devices copy from and to here without a copy in between, as far as that can be had.
+    fn lock_for(&mut self, kind: Kind) {
+        if self.locked.as_ref().is_none_or(|(of, _)| *of != kind) {
+            // The former goes first: memory is locked once.
+            self.locked = None;
+            // SAFETY: this allocation, which is freed after what is remembered of it here.
+            let pages = unsafe {
+                registry::of(kind).lock_host(self.at.as_ptr().expose_provenance(), self.layout.size())
+            };
+            self.locked = Some((kind, pages));
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.locked = None;
+        // SAFETY: allocated so, and used by nothing any more: not locked, and no flight is without its buffer.
+        unsafe { dealloc(self.at.as_ptr(), self.layout) }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("at", &self.at).field("size", &self.layout.size()).finish()
+    }
+}
+
+/// Host memory of a pool's, which goes back to it.
+#[derive(Debug)]
+pub struct Buffer {
+    /// There until it is dropped.
+    memory: Option<Memory>,
+    pool: Arc<Shared>,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut state = self.pool.state();
+        state.taken -= 1;
+        state.free.extend(self.memory.take());
+    }
+}
+
+impl Buffer {
+    /// All bytes, the room in front included.
+    fn all(&mut self) -> &mut [u8] {
+        match &mut self.memory {
+            // SAFETY: so many bytes were allocated, zeroed, and `self` is borrowed for as long as the slice is. No device
+            // copies: a transfer hands its buffer out when it is over.
+            Some(m) => unsafe { std::slice::from_raw_parts_mut(m.at.as_ptr(), ROOM + self.pool.len) },
+            None => &mut [],
+        }
+    }
+
+    /// The payload.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        &mut self.all()[ROOM..]
+    }
+
+    /// Bytes `at..at+len` of the payload with `head` in front of them, which takes the place of what is there.
+    ///
+    /// # Panics
+    /// If `head` is longer than 64 bytes, or that is not inside.
+    pub fn frame(&mut self, head: &[u8], at: usize, len: usize) -> &[u8] {
+        let begin = ROOM + at - head.len();
+        let frame = &mut self.all()[begin..ROOM + at + len];
+        frame[..head.len()].copy_from_slice(head);
+        frame
+    }
+
+    /// Starts to fill it with the bytes `off..off+len` of `src`.
+    pub fn read(self, src: &[Span], off: usize, len: usize) -> Transfer {
+        self.start(src, off, len, false)
+    }
+
+    /// Starts to copy its first `len` bytes to byte `off` of `dst`.
+    pub fn write(self, dst: &[Span], off: usize, len: usize) -> Transfer {
+        self.start(dst, off, len, true)
+    }
+
+    fn start(mut self, iov: &[Span], off: usize, len: usize, out: bool) -> Transfer {
+        let host = self.bytes().as_mut_ptr();
+        let (mut parts, mut kind) = (Vec::new(), None);
+        let mut one_kind = true;
+        let done = walk(iov, off, len, |s, at| {
+            // SAFETY: `walk` hands out no more than `len` bytes, which is what the slice below asserts.
+            let here = unsafe { host.add(at) };
+            if s.can(Caps::CPU) {
+                // SAFETY: `s.len()` bytes of the buffer, which no device uses.
+                return unsafe { if out { copy_in(s, here, s.len()) } else { copy_out(s, here, s.len()) } };
+            }
+            one_kind &= *kind.get_or_insert(s.kind()) == s.kind();
+            let (there, here) = (s.addr() as usize, here.expose_provenance());
+            let (dst, src) = if out { (there, here) } else { (here, there) };
+            parts.push(Part { dst, src, len: s.len() });
+            true
+        });
+        if done != len {
+            return Transfer { flight: None, ok: false, buffer: self };
+        }
+        let Some(kind) = kind else { return Transfer { flight: None, ok: true, buffer: self } };
+        if one_kind {
+            if let Some(memory) = &mut self.memory {
+                memory.lock_for(kind);
+            }
+            // SAFETY: the device's side is of spans, valid until the last operation that was given them has completed,
+            // before which its caller sees the transfer over or drops it; the buffer is inside of the transfer, behind
+            // the flight.
+            match unsafe { registry::of(kind).start(&parts, Vec::new(), true) } {
+                Ok(flight) => return Transfer { flight: Some(flight), ok: true, buffer: self },
+                Err(why) if why == Error::UNSUPPORTED => {}
+                Err(_) => return Transfer { flight: None, ok: false, buffer: self },
+            }
+        }
+        // A kind whose copies cannot be started and polled, or several of them.
+        let bytes = &mut self.bytes()[..len];
+        let done = if out { write(iov, off, bytes) } else { read(iov, off, bytes) };
+        Transfer { flight: None, ok: done == len, buffer: self }
+    }
+}
+
+/// A copy between a buffer and devices' memory, in flight or over. Dropping it waits until no device uses the memory any
+/// more.
+#[derive(Debug)]
+pub struct Transfer {
+    /// Goes first.
+    flight: Option<Box<dyn Flight>>,
+    ok: bool,
+    buffer: Buffer,
+}
+
+impl Transfer {
+    /// Whether it is over: `None` means not yet, `false` that the bytes are not there.
+    pub fn poll(&mut self) -> Option<bool> {
+        if let Some(flight) = &mut self.flight {
+            match flight.poll() {
+                Ok(false) => return None,
+                Ok(true) => {}
+                Err(_) => self.ok = false,
+            }
+            self.flight = None;
+        }
+        Some(self.ok)
+    }
+
+    /// The buffer, once the transfer is over.
+    pub fn buffer(&mut self) -> Option<&mut Buffer> {
+        if self.flight.is_some() { None } else { Some(&mut self.buffer) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake;
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|n| (n * 7 + n / 251) as u8).collect()
+    }
+
+    fn until_over(transfer: &mut Transfer) -> bool {
+        loop {
+            match transfer.poll() {
+                Some(ok) => return ok,
+                None => assert!(transfer.buffer().is_none(), "in use, and handed out"),
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_come_from_devices_and_the_host_and_go_there() {
+        let pool = Pool::new(1, 1000);
+        let (near, far) = (Span::leak(300), fake::alloc(900));
+        let iov = [far.span().part(100, 400).unwrap(), near, far.span().part(600, 300).unwrap()];
+        let sent = pattern(1000);
+        assert_eq!(write(&iov, 0, &sent), 1000);
+        let mut transfer = pool.take().unwrap().read(&iov, 50, 900);
+        assert!(until_over(&mut transfer));
+        let buffer = transfer.buffer().unwrap();
+        assert_eq!(buffer.frame(b"head", 0, 900), [&b"head"[..], &sent[50..950]].concat());
+        // The next frame's head takes the place of what was sent.
+        assert_eq!(buffer.frame(b"next", 500, 400), [&b"next"[..], &sent[550..950]].concat());
+        drop(transfer);
+        let mut buffer = pool.take().unwrap();
+        buffer.bytes()[..600].fill(9);
+        assert!(until_over(&mut buffer.write(&iov, 200, 600)));
+        let mut got = vec![0; 1000];
+        assert_eq!(read(&iov, 0, &mut got), 1000);
+        assert_eq!(got, [&sent[..200], &[9; 600], &sent[800..]].concat());
+        // More than there is.
+        assert!(!until_over(&mut pool.take().unwrap().read(&iov, 500, 501)));
+    }
+
+    #[test]
+    fn a_pool_has_no_more_buffers_than_it_may_and_gets_them_back() {
+        let pool = Pool::new(2, 10);
+        let (one, two) = (pool.take().unwrap(), pool.take().unwrap());
+        assert!(pool.take().is_none());
+        drop(one);
+        let memory = fake::alloc(10);
+        let transfer = pool.take().unwrap().read(&[memory.span()], 0, 10);
+        assert!(pool.take().is_none());
+        drop((transfer, two));
+        assert_eq!(pool.taken(), 0);
+        assert!(pool.take().is_some());
+    }
+
+    #[test]
+    fn a_held_copy_is_not_over_until_it_is_let_go_of_and_leaves_no_trace_when_it_is_dropped() {
+        let (pool, memory) = (Pool::new(2, 10), fake::alloc(10));
+        memory.hold(true);
+        let mut transfer = pool.take().unwrap().read(&[memory.span()], 0, 10);
+        (0..10).for_each(|_| assert_eq!(transfer.poll(), None));
+        assert_eq!(memory.in_flight(), 1);
+        let dropped = pool.take().unwrap().write(&[memory.span()], 0, 10);
+        assert_eq!(memory.in_flight(), 2);
+        drop(dropped);
+        assert_eq!((memory.in_flight(), pool.taken()), (1, 1));
+        memory.hold(false);
+        assert!(until_over(&mut transfer));
+        assert_eq!(memory.in_flight(), 0);
+    }
+}

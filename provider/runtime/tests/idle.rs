@@ -1,0 +1,55 @@
+//! How often a process wakes in which nothing happens. The only test of its process, since it counts what that does.
+
+mod common;
+
+use std::thread;
+use std::time::Duration;
+
+use common::{Node, Pair, patient};
+use engine::OpFlags;
+use hmem::Span;
+use link::ShmLink;
+use runtime::{Deadline, Idle, Progress, Step, Watched};
+
+/// Times that threads of this process have gone to sleep.
+fn sleeps() -> i64 {
+    // SAFETY: all zero is a value, and there is room for the answer.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(libc::RUSAGE_SELF, &raw mut usage), 0);
+        usage.ru_nvcsw
+    }
+}
+
+/// Reads in a blocking call without a time limit.
+fn read<L: Pair>(node: &Node<L>) -> usize {
+    let look = || node.poll().map_or(Step::Wait(Watched::Cq(node.cq)), Step::Done);
+    node.runtime.block(&node.wait, Idle::Sleep, Deadline::NEVER, look).unwrap().unwrap().ctx.0
+}
+
+#[test]
+fn a_sleeper_wakes_for_its_message_and_not_before() {
+    // Each link has a timer of its own, once a second (docs/faults.md), which wakes the reader and the progress thread.
+    // The latter two wake each other.
+    const SECONDS: i64 = 3;
+    for (progress, most) in [(Progress::Manual, 3 * SECONDS), (Progress::Auto, 8 * SECONDS)] {
+        let ([a, b], [to_b, _]) = ShmLink::nodes(progress);
+        for ctx in [1, 2] {
+            b.recv(Span::leak(8), ctx);
+        }
+        a.send(to_b, b"message!", OpFlags::default());
+        patient(|| b.poll());
+        thread::scope(|s| {
+            let reader = s.spawn(|| read(&b));
+            // Time to fall asleep.
+            thread::sleep(Duration::from_millis(200));
+            let before = sleeps();
+            thread::sleep(Duration::from_secs(SECONDS as u64));
+            let woken = sleeps() - before;
+            assert!(woken <= most, "{progress:?}: threads went to sleep {woken} times in {SECONDS} s");
+            assert!(!reader.is_finished());
+            a.send(to_b, b"message!", OpFlags::default());
+            assert_eq!(reader.join().unwrap(), 2);
+        });
+    }
+}
