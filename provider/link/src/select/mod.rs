@@ -10,12 +10,12 @@
 
 mod cut;
 mod ending;
+mod pace;
 mod rma;
 mod route;
 
 use std::collections::VecDeque;
 use std::io;
-use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 
 use hmem::Span;
@@ -27,13 +27,10 @@ use crate::net;
 use crate::shm::{OpenOptions, ShmLink};
 use crate::tcp::{TcpLink, TcpOptions};
 use ending::Endings;
+use pace::Pace;
 use route::{Far, Route, Routes};
 
 pub use route::BoxedLink;
-
-/// Polls between two looks at further links, since each look is a system call: the fewest after one that found something
-/// and after a send, twice as many after each look while shared memory brings frames, and half as many while it does not.
-const REST: RangeInclusive<u32> = 1..=512;
 
 /// The links of one endpoint.
 #[derive(Debug)]
@@ -47,13 +44,7 @@ pub struct Links {
     ending: Endings,
     /// Which further link is looked at first.
     turn: usize,
-    /// Polls until further links are looked at, how many of these a poll is (0 where there are none), and how many there are
-    /// from one look to the next.
-    rest: u32,
-    step: u32,
-    period: u32,
-    /// Shared memory has brought a frame since the last look.
-    busy: bool,
+    pace: Pace,
     /// Watches the descriptors of all links, if there is more than one.
     poller: Option<Poller>,
     /// Peers on this host are reached by shared memory.
@@ -70,10 +61,7 @@ impl Links {
             events: VecDeque::new(),
             ending: Endings::default(),
             turn: 0,
-            rest: *REST.end(),
-            step: 0,
-            period: *REST.start(),
-            busy: false,
+            pace: Pace::default(),
             poller: None,
             near: true,
         })
@@ -92,7 +80,7 @@ impl Links {
             }
         }
         self.far.push(Far::new(link));
-        self.step = 1;
+        self.pace.begin();
         Ok(())
     }
 
@@ -182,7 +170,7 @@ impl Links {
             return Err(Refused::Gone(Gone::Reset));
         }
         if let Some((at, id)) = self.far_of(to) {
-            self.look_soon();
+            self.pace.hurry();
             return self.far[at].link.send(id, head, body, off, len);
         }
         match self.shm.send(to, head, body, off, len) {
@@ -248,13 +236,6 @@ impl Links {
         }
     }
 
-    /// Further links are looked at soon: an answer may come.
-    #[cold]
-    fn look_soon(&mut self) {
-        self.period = *REST.start();
-        self.rest = self.rest.min(self.period);
-    }
-
     /// The next event, of any link.
     #[cold]
     fn poll_all(&mut self) -> Option<Event> {
@@ -270,8 +251,7 @@ impl Links {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
-        if self.rest > 0 && self.ending.is_empty() {
-            self.rest -= 1;
+        if !self.pace.step() && self.ending.is_empty() {
             return self.poll_near();
         }
         let far = self.far.len();
@@ -285,7 +265,7 @@ impl Links {
         }
         for step in 0..far {
             if let Some(event) = self.poll_one((self.turn / 2 + step) % far) {
-                (self.period, self.rest, self.busy) = (*REST.start(), 1, false);
+                self.pace.found();
                 self.shm.set_patient();
                 // What became known with it comes first.
                 if let Some(told) = self.events.pop_front() {
@@ -295,15 +275,13 @@ impl Links {
                 return Some(event);
             }
         }
-        self.rest = self.period;
-        let period = if std::mem::take(&mut self.busy) { 2 * self.period } else { self.period / 2 };
-        self.period = period.clamp(*REST.start(), *REST.end());
+        self.pace.missed();
         if first { None } else { self.poll_near() }
     }
 
     fn poll_near(&mut self) -> Option<Event> {
         let event = self.poll_shm();
-        self.busy |= event.is_some();
+        self.pace.note_near(event.is_some());
         event
     }
 }
@@ -354,12 +332,11 @@ impl Link for Links {
 
     #[inline(always)]
     fn poll_frame(&mut self) -> PollFrame {
-        if self.rest == 0 {
+        if self.pace.step() {
             return PollFrame::Unknown;
         }
-        self.rest -= self.step;
         let found = self.shm.poll_frame();
-        self.busy |= matches!(found, PollFrame::Frame(_));
+        self.pace.note_near(matches!(found, PollFrame::Frame(_)));
         found
     }
 
@@ -428,7 +405,7 @@ impl Link for Links {
             return Err(Refused::Gone(Gone::Reset));
         }
         if let Some((at, id)) = self.far_of(peer) {
-            self.look_soon();
+            self.pace.hurry();
             return self.far[at].link.connect(id);
         }
         match self.shm.connect(peer) {
@@ -440,7 +417,7 @@ impl Link for Links {
     fn expect(&mut self, peer: PeerId) {
         match self.far_of(peer) {
             Some((at, id)) => {
-                self.look_soon();
+                self.pace.hurry();
                 self.far[at].link.expect(id);
             }
             None => self.shm.expect(peer),

@@ -10,8 +10,8 @@ use wire::session::{Caller, Heard, Next, Role, Stranger, Verdict};
 use super::channel::{Channel, gone};
 use super::handshake::{Call, Stage, say, versions};
 use super::link::TcpLink;
-use super::service::token;
 use super::sock;
+use super::watched::token;
 
 /// How long it takes until a peer that does not listen yet is called again.
 const AGAIN: Duration = Duration::from_millis(100);

@@ -8,8 +8,8 @@ use wire::session::{Answerer, Hello, Proven, Role, Verdict};
 use super::channel::Channel;
 use super::handshake::{Guest, Stage, Visit, say};
 use super::link::TcpLink;
-use super::service::token;
 use super::sock;
+use super::watched::token;
 
 /// Most connections taken in one go.
 const BATCH: usize = 32;

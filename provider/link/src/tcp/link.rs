@@ -15,8 +15,8 @@ use super::channel::{Buffer, Channel, MAX_FRAME, Step};
 use super::handshake::Guest;
 use super::options::TcpOptions;
 use super::peer::Peer;
-use super::service::{Bell, token};
 use super::sock;
+use super::watched::{Bell, token};
 use crate::name::Name;
 
 /// How long an endpoint that is closed waits for what it has sent to find room.

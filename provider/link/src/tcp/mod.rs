@@ -13,6 +13,7 @@
 //! | `link` | [`TcpLink`]: state, and opening |
 //! | `calls`, `guests` | connections that this side makes; that others make, and which of two counts |
 //! | `service` | what descriptors and time bring about |
+//! | `watched` | the descriptors that are watched |
 //! | `frames` | the engine's calls |
 
 mod calls;
@@ -25,6 +26,7 @@ mod options;
 mod peer;
 mod service;
 mod sock;
+mod watched;
 
 pub use link::TcpLink;
 pub use options::TcpOptions;
