@@ -14,7 +14,7 @@
 # anything failed.
 . "$(dirname "$0")/lib.sh"
 
-parts='kill errors unmapped given storm hostile progress crowd users soak leaks'
+parts='kill reopen errors unmapped given storm hostile progress crowd users soak leaks'
 out=$WORK/faults
 bin=$out/bin
 long=${LONG:-0}
@@ -67,6 +67,15 @@ part_kill() {
         for cma in 1 0; do
             check "kill $mode cma=$cma" "$(pick 240 3600)" env FI_STRAIT_CMA=$cma "$bin/kill" "$mode" "$n" $RANDOM
         done
+    done
+}
+
+# An endpoint that is closed, and another one under its name.
+part_reopen() {
+    local cma
+    compile reopen
+    for cma in 1 0; do
+        check "reopen cma=$cma" "$(pick 120 600)" env FI_STRAIT_CMA=$cma "$bin/reopen" "$(pick 2 50)"
     done
 }
 

@@ -2,7 +2,7 @@
 /* libstrait.so: what of Strait no standard interface offers. Link with -lstrait.
  *
  * Functions return 0, or an errno below 0 that strait_strerror puts into words. Structures begin with
- * their size, set by whoever makes them, and only grow at their end. docs/hmem.md has the whole story.
+ * their size, set by the side that makes them, and only grow at their end. docs/hmem.md has the whole story.
  */
 
 #ifndef STRAIT_H
@@ -125,7 +125,7 @@ struct strait_sg_table {
 };
 
 /*
- Who is to reach the memory.
+ What is to reach the memory.
  */
 struct strait_importer {
     /*
@@ -283,13 +283,13 @@ int strait_unregister_peer_memory_client(struct strait_client *registered);
 /*
  The client takes memory away: what get_pages was told as `core_context` is given back to it
  (dma_unmap, put_pages, release) before this returns, after copies in progress have ended.
- Operations on the memory fail from then on with FI_EIO; whoever has it registered gets that, or
- FI_ESTALE, even if other memory comes to the same address, until it closes that registration. A
+ Operations on the memory fail from then on with FI_EIO; a registration of it gives that, or
+ FI_ESTALE, even if other memory comes to the same address, until that registration is closed. A
  transfer that another process has already begun from a mapping of `fd` reads what is in there.
 
  The caller must hold no lock that a callback takes.
 
- 0; -ENOENT: nobody has it any more; -EINVAL; -EDEADLK: called from a callback.
+ 0; -ENOENT: it is not registered any more; -EINVAL; -EDEADLK: called from a callback.
 
  # Safety
  `registered` is NULL or came from strait_register_peer_memory_client, and was not unregistered.

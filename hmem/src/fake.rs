@@ -143,7 +143,7 @@ pub fn alloc(len: usize) -> FakeMem {
     mem
 }
 
-/// Maps so many bytes where nobody may touch them, and where we do.
+/// Maps so many bytes where no other code may touch them, and where this does.
 #[cfg(not(miri))]
 fn map_twice(mapped: usize) -> (usize, usize) {
     let fail = |what: &str| -> ! { panic!("{what}: {}", std::io::Error::last_os_error()) };

@@ -8,19 +8,13 @@ mod os;
 mod out;
 mod perf;
 mod ucx_env;
+mod version;
 
 use std::process::ExitCode;
 
 use args::Command;
 use out::say;
-
-/// The version, with the commit where it was built from a repository.
-fn version() -> String {
-    match option_env!("STRAIT_COMMIT") {
-        Some(commit) => format!("{} ({commit})", env!("CARGO_PKG_VERSION")),
-        None => env!("CARGO_PKG_VERSION").to_owned(),
-    }
-}
+use version::version;
 
 fn main() -> ExitCode {
     let command = match args::parse(std::env::args_os().skip(1)) {

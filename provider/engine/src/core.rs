@@ -2,8 +2,10 @@
 
 mod memory;
 mod messages;
+mod mr;
 mod payload;
 mod spans;
+mod tally;
 
 use hmem::Span;
 use wire::Status;
@@ -12,11 +14,12 @@ use crate::config::{Config, MrId};
 use crate::entries::Entries;
 use crate::hash::Map;
 use crate::types::*;
-pub(crate) use memory::{Bound, Mr, Mrs, Reached};
 pub(crate) use messages::{Body, Message, Multi, RecvOp, RxContext};
+pub(crate) use mr::{Bound, Mr, Mrs, Reached};
 pub(crate) use payload::{Buffers, Payload, SHORT};
 pub(crate) use spans::Spans;
 pub use spans::{Iov, RmaIov};
+pub(crate) use tally::Tally;
 
 /// A slab: ids are used again, by the door's leave only.
 #[derive(Debug)]
@@ -48,6 +51,9 @@ impl<T> Slab<T> {
     pub(crate) fn remove(&mut self, at: usize) -> Option<T> {
         self.0.get_mut(at)?.take()
     }
+    pub(crate) fn take_any(&mut self) -> Option<T> {
+        self.0.iter_mut().find_map(Option::take)
+    }
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().flatten()
     }
@@ -76,20 +82,6 @@ pub(crate) struct Cntr {
     pub(crate) value: u64,
     pub(crate) errors: u64,
     pub(crate) users: usize,
-}
-
-/// What counts a completion.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tally {
-    /// The endpoint's own counter.
-    pub(crate) endpoint: bool,
-    /// The completion counter of deferred work.
-    pub(crate) also: Option<CntrId>,
-}
-
-impl Tally {
-    /// As for an operation that the application posted itself.
-    pub(crate) const PLAIN: Tally = Tally { endpoint: true, also: None };
 }
 
 /// Everything of a domain but its endpoints.

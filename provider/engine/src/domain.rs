@@ -6,6 +6,8 @@ mod memory;
 mod queues;
 mod receive;
 
+pub use endpoints::Abandoned;
+
 use hmem::Span;
 
 use crate::av::Av;

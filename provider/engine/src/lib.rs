@@ -30,7 +30,7 @@ mod work;
 
 pub use crate::core::{Iov, RmaIov};
 pub use config::{Cntrs, Config, EpConfig, MrId, Reg};
-pub use domain::Domain;
+pub use domain::{Abandoned, Domain};
 pub use link_api;
 pub use types::*;
 pub use work::{Work, WorkOp};

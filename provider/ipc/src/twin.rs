@@ -16,6 +16,8 @@ pub(crate) enum Twin {
     Acquire,
     /// Zeros are not stored.
     Zero,
+    /// Stores of words with the highest bit are Relaxed.
+    HighBit,
     /// Fences are none.
     Fence,
     /// A compare-exchange is a load and a store.
@@ -39,7 +41,8 @@ impl Word for TwinWord {
 
     fn store(&self, v: u32, order: Ordering) {
         if !(self.1 == Twin::Zero && v == 0) {
-            self.0.store(v, if self.1 == Twin::Release { Relaxed } else { order });
+            let forgets = self.1 == Twin::Release || self.1 == Twin::HighBit && v >> 31 == 1;
+            self.0.store(v, if forgets { Relaxed } else { order });
         }
     }
 

@@ -52,7 +52,7 @@
 //! A newer core than these headers is harmless in the other direction: [`Core::allocinfo`] gives its
 //! full size, zeroed.
 //!
-//! Tables of operations are read by the core and the application, who look at `size` before a slot
+//! Tables of operations are read by the core and the application, which look at `size` before a slot
 //! that came late: the full-size tables here suit every version.
 
 #[allow(

@@ -5,7 +5,7 @@ use std::ptr::{null, null_mut};
 
 #[test]
 fn installed() {
-    // SAFETY: nothing else runs in this test program, so nobody reads the environment meanwhile.
+    // SAFETY: nothing else runs in this test program, so nothing reads the environment meanwhile.
     unsafe { std::env::set_var("FI_STRAITTEST_KNOB", "42") };
 
     // SAFETY: libfabric's initialisers are fit to run anywhere.

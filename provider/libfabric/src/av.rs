@@ -11,8 +11,9 @@ use wire::Addr;
 use crate::domain::{DomainFid, Shared};
 use crate::eq::{EqFid, Failure};
 use crate::errno::Errno;
-use crate::ffi::{Counted, Fid, Hold, Refs, guard, guard_or, header, obj, publish, put, reclaim, text};
+use crate::ffi::{Counted, Fid, Hold, Refs, guard, guard_or, header, obj, publish, put, reclaim};
 use crate::info::addr;
+use crate::text::put_text;
 
 mod names;
 
@@ -110,7 +111,7 @@ impl AvFid {
     }
 }
 
-/// What can be sent to: a wildcard or no port is nobody's name.
+/// What can be sent to: a wildcard or no port is no endpoint's name.
 fn sendable(a: Addr) -> Candidate {
     if a.ip().is_unspecified() || a.port() == 0 { Err(Errno::INVAL) } else { Ok(a) }
 }
@@ -170,7 +171,7 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // SAFETY: the application passes an open vector and does not use it during the call.
         let av = unsafe { obj::<AvFid, _>(fid)? };
         av.refs.none()?;
-        av.shared.lock().av_close(av.id)?;
+        av.shared.close_in(None, |engine| engine.av_close(av.id))?;
         av.shared.children.dec();
         // SAFETY: as above, and no endpoint refers to it.
         drop(unsafe { reclaim(av) });
@@ -313,7 +314,7 @@ unsafe extern "C" fn straddr(
             let Some(room) = len.as_mut() else { return buf.cast_const() };
             let step = addr::length(av.shared.addr_format);
             let s = addr::from_sockaddr(addr, step).map_or("no address".to_string(), addr::text);
-            text(buf, *room, &s);
+            put_text(buf, *room, &s);
             *room = s.len() + 1;
         }
         buf.cast_const()

@@ -166,8 +166,7 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // SAFETY: the application passes an open counter and does not use it during the call.
         let cntr = unsafe { obj::<CntrFid, _>(fid)? };
         cntr.refs.none()?;
-        cntr.shared.forget(&cntr.wait)?;
-        cntr.shared.lock().cntr_close(cntr.id)?;
+        cntr.shared.close_in(Some(&cntr.wait), |engine| engine.cntr_close(cntr.id))?;
         cntr.shared.children.dec();
         // SAFETY: as above, and nothing refers to it.
         drop(unsafe { reclaim(cntr) });

@@ -289,8 +289,7 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // SAFETY: the application passes an open queue and does not use it during the call.
         let cq = unsafe { obj::<CqFid, _>(fid)? };
         cq.refs.none()?;
-        cq.shared.forget(&cq.wait)?;
-        cq.shared.lock().cq_close(cq.id)?;
+        cq.shared.close_in(Some(&cq.wait), |engine| engine.cq_close(cq.id))?;
         cq.shared.children.dec();
         // SAFETY: as above, and no endpoint refers to it.
         drop(unsafe { reclaim(cq) });

@@ -35,7 +35,7 @@ enum Event {
 /// `struct fi_eq_err_entry` without its data, of which we have none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failure {
-    /// Numbers, not pointers: nobody here follows them.
+    /// Numbers, not pointers: nothing here follows them.
     pub fid: usize,
     pub context: usize,
     pub data: u64,

@@ -146,7 +146,7 @@ pub(crate) unsafe fn strerror(number: c_int, buf: *mut c_char, len: usize) -> *c
         };
     }
     // SAFETY: the caller's promise.
-    unsafe { crate::ffi::text(buf, len, &text.to_string_lossy()) }
+    unsafe { crate::text::put_text(buf, len, &text.to_string_lossy()) }
 }
 
 impl From<std::io::Error> for Errno {

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libc::{c_char, c_int, c_void};
+use libc::{c_int, c_void};
 use libfabric_sys as fi;
 
 use crate::errno::Errno;
@@ -92,7 +92,7 @@ pub(crate) unsafe trait Fid {
 /// The object behind a `fid_*` pointer, or `FI_EINVAL` if it is not one of ours of that type.
 ///
 /// # Safety
-/// `p` is NULL or points to a live `fid` (of any provider), whose object nobody closes during `'a`.
+/// `p` is NULL or points to a live `fid` (of any provider), whose object nothing closes during `'a`.
 #[inline]
 pub(crate) unsafe fn obj<'a, T: Fid, P>(p: *const P) -> Result<&'a T, Errno> {
     let head = p.cast::<fi::fid>();
@@ -110,11 +110,11 @@ pub(crate) unsafe fn obj<'a, T: Fid, P>(p: *const P) -> Result<&'a T, Errno> {
 }
 
 /// The object behind a `fid_*` pointer by whose own table of functions we were called: which it is
-/// need not be asked, and is asked only where that costs nobody time.
+/// need not be asked, and is asked only where that costs no time.
 ///
 /// # Safety
 /// `p` is the first argument of a function that is in no table but `T`'s, and of a call made through the
-/// table of the object it points to; nobody closes that object during `'a`.
+/// table of the object it points to; nothing closes that object during `'a`.
 #[inline(always)]
 pub(crate) unsafe fn this<'a, T: Fid, P>(p: *const P) -> Result<&'a T, Errno> {
     if cfg!(debug_assertions) {
@@ -147,7 +147,7 @@ pub(crate) fn publish<T: Fid, P>(object: Box<T>) -> *mut P {
 /// Takes an object back to drop it.
 ///
 /// # Safety
-/// `object` came from [`publish`] by way of [`obj`], and nobody uses it from now on.
+/// `object` came from [`publish`] by way of [`obj`], and nothing uses it from now on.
 pub(crate) unsafe fn reclaim<T: Fid>(object: *const T) -> Box<T> {
     // SAFETY: the caller's promise.
     unsafe { Box::from_raw(object.cast_mut()) }
@@ -182,7 +182,7 @@ impl Refs {
     }
 }
 
-/// What counts who refers to it, and whose `close` answers `FI_EBUSY` while anybody does.
+/// An object that counts the references to it, and whose `close` answers `FI_EBUSY` while there are any.
 pub(crate) trait Counted {
     fn refs(&self) -> &Refs;
 }
@@ -221,7 +221,7 @@ unsafe impl<T: Counted + Sync> Sync for Hold<T> {}
 /// A reference to read through, or `FI_EINVAL` for NULL.
 ///
 /// # Safety
-/// `p` is NULL or points to a `T` that nobody writes during `'a`.
+/// `p` is NULL or points to a `T` that nothing writes during `'a`.
 pub(crate) unsafe fn arg<'a, T>(p: *const T) -> Result<&'a T, Errno> {
     // SAFETY: the caller's promise.
     unsafe { p.as_ref() }.ok_or(Errno::INVAL)
@@ -238,20 +238,4 @@ pub(crate) unsafe fn put<T>(at: *mut T, value: T) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe { at.write(value) };
     Ok(())
-}
-
-/// Copies text into an application's buffer, always terminated, and returns the buffer.
-///
-/// # Safety
-/// `buf` is NULL or valid for `len` bytes of writes.
-pub(crate) unsafe fn text(buf: *mut c_char, len: usize, s: &str) -> *const c_char {
-    if !buf.is_null() && len > 0 {
-        let n = s.len().min(len - 1);
-        // SAFETY: `n < len`, and the caller promised `len` bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(s.as_ptr().cast(), buf, n);
-            *buf.add(n) = 0;
-        }
-    }
-    buf
 }

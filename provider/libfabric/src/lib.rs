@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `ffi` | the boundary: panics, pointers, references |
 //! | `errno`, `log`, `param` | errors, the log, `FI_STRAIT_*` |
+//! | `text`, `version` | text for an application's buffers, the provider's version |
 //! | `info` | fi_getinfo and what an info means |
 //! | `alias` | another name for the provider |
 //! | `fabric`, `domain`, `ep` | the objects of those names |
@@ -23,6 +24,8 @@ use std::cell::UnsafeCell;
 use std::ptr;
 
 use libfabric_sys as fi;
+
+use version::VERSION;
 
 mod alias;
 mod atomic;
@@ -43,10 +46,9 @@ mod mr;
 mod param;
 #[cfg(test)]
 mod tests;
+mod text;
+mod version;
 mod wait;
-
-/// This provider's version as libfabric encodes it.
-pub(crate) const VERSION: u32 = fi::FI_VERSION(0, 1);
 
 /// What it goes by, unless FI_STRAIT_ALIAS says otherwise.
 const NAME: &std::ffi::CStr = c"strait";

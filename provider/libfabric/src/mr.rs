@@ -116,7 +116,7 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         cntrs: Mutex::default(),
     });
     let fid: *mut fi::fid_mr = publish(object);
-    // SAFETY: ours, and nobody else knows of it yet; the descriptor is the object itself.
+    // SAFETY: ours, and nothing else knows of it yet; the descriptor is the object itself.
     unsafe { (*fid).mem_desc = fid.cast() };
     // SAFETY: the caller's promise.
     unsafe { put(mr, fid)? };
@@ -282,7 +282,7 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     guard(|| {
         // SAFETY: the application passes an open registration and does not use it during the call.
         let mr = unsafe { obj::<MrFid, _>(fid)? };
-        mr.shared.lock().mr_close(mr.id)?;
+        mr.shared.take_back(|engine| engine.mr_close(mr.id))?;
         mr.shared.children.dec();
         // SAFETY: as above.
         drop(unsafe { reclaim(mr) });

@@ -10,7 +10,7 @@ use settings::{Kind, Reading, Setting};
 use wire::Addr;
 use wire::session::JobKey;
 
-use crate::info::answer::INJECT_SIZE;
+use crate::info::limits::INJECT_SIZE;
 use crate::job;
 
 /// What the user may tune.
@@ -84,7 +84,7 @@ impl Params {
         self.eager_size.unwrap_or_else(|| if self.cma { link::eager_size() } else { EAGER_SIZE })
     }
 
-    /// Up to which they do if they are many in a row. Who sets the one means the other, too.
+    /// Up to which they do if they are many in a row. A value that is set for the one holds for the other, too.
     pub(crate) fn eager_in_a_row(&self) -> usize {
         self.eager_size.unwrap_or_else(|| if self.cma { link::eager_in_a_row() } else { EAGER_SIZE })
     }

@@ -9,6 +9,7 @@ use crate::{fabric, fi};
 mod cuda;
 mod events;
 mod objects;
+mod poisoned;
 mod sleep;
 
 const NO: *mut c_void = ptr::null_mut();

@@ -15,4 +15,6 @@ mod rma;
 
 pub use frames::{Event, Frame, Gone, Link, PollFrame, Refused};
 pub use path::{OpId, Path, PeerId, RmaCaps};
-pub use rma::{Grant, InUse, MAX_PIECES, NoDirect, PieceCounter, Region, RegionVersion, RmaLink, Way};
+pub use rma::{
+    Grant, InUse, MAX_PIECES, NoDirect, Patience, PieceCounter, Region, RegionVersion, RmaLink, Way,
+};

@@ -7,6 +7,8 @@
 //!
 //! Each access has a [`Grant`], which the owner of the memory may end: then nothing accesses it any more.
 
+use std::time::Duration;
+
 use hmem::Span;
 use wire::{Handle, Seg};
 
@@ -79,6 +81,27 @@ pub struct PieceCounter {
     /// Which transfer it serves. A generation does not come again: an offer may lie unread in a peer's ring for as
     /// long as the peer is stopped.
     pub generation: u64,
+}
+
+/// How long a call waits for a peer that is inside an access of memory which is taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// A second; then the log says which peer.
+    Second,
+    /// Not at all: the caller calls again.
+    Look,
+    /// Likewise, for the last time: the log says which peer.
+    LastLook,
+}
+
+impl Patience {
+    /// The longest time.
+    pub fn time(self) -> Duration {
+        match self {
+            Patience::Second => Duration::from_secs(1),
+            Patience::Look | Patience::LastLook => Duration::ZERO,
+        }
+    }
 }
 
 /// Most pieces of such a transfer.
@@ -224,6 +247,9 @@ pub trait RmaLink: Link {
 
     /// The peer is done with a request that was taken back: the same name may be used again.
     fn renew(&mut self, _to: PeerId, _request: u64) {}
+
+    /// How long the calls that take memory back may wait from now on, each by itself, for a peer that is inside an access.
+    fn set_patience(&mut self, _patience: Patience) {}
 
     /// Takes back all that peers may access, for good; the caller has cancelled its own operations in flight. When it returns `Ok`, none accesses memory of this endpoint
     /// any more; nothing is to be posted any more in either case.

@@ -5,16 +5,20 @@ use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use engine::{CntrId, CqId, Domain};
-use link_api::RmaLink;
+use engine::{Abandoned, CntrId, CqId, Domain, Error as EngineError};
+use link_api::{Patience, RmaLink};
 
 use crate::lock::{self, Lock};
-use crate::progress::ProgressThread;
-use crate::{Attached, Deadline, Error, Poisoned, Wait};
+use crate::thread::ProgressThread;
+use crate::{Attached, Deadline, Error, Poisoned, Wait, catch};
 
 /// How often a blocking call looks before it sleeps.
 const SPINS: u32 = 100;
+/// For how long a peer is waited for that is inside an access of memory which is taken back, and between two looks.
+const PATIENCE: Patience = Patience::Second;
+const PAUSE: Duration = Duration::from_micros(100);
 
 /// An engine's domain that several threads may use.
 #[derive(Debug)]
@@ -23,7 +27,7 @@ pub struct Runtime<L: RmaLink> {
     progress: Option<ProgressThread>,
 }
 
-/// Who makes progress.
+/// What makes progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The application, by its calls.
@@ -45,6 +49,8 @@ struct State<L: RmaLink> {
     kept: bool,
     /// Those that sleep, or are about to, and for what: each is woken once.
     sleepers: Vec<(Watched, Arc<Wait>)>,
+    /// Endpoints of a poisoned domain that are still to be closed.
+    abandoned: Vec<Abandoned<L>>,
 }
 
 /// What a sleeper sleeps for.
@@ -193,6 +199,48 @@ impl<L: RmaLink> Runtime<L> {
         Ok(watched.is_awaited(&engine) && engine.watch(watched, wait))
     }
 
+    /// Closes something that is in the domain and that no peer accesses; `wait`: what its sleepers sleep on. In a poisoned
+    /// domain there is nothing to be done about it.
+    pub fn close_in(
+        &self,
+        wait: Option<&Arc<Wait>>,
+        close: impl FnOnce(&mut Domain<L>) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let Ok(mut engine) = self.enter() else { return Ok(()) };
+        if let Some(wait) = wait {
+            engine.unwatch(wait);
+        }
+        close(&mut engine)
+    }
+
+    /// Closes something that peers access: an endpoint, or a registration. While one is inside an access, `close` answers
+    /// [`Busy`](EngineError::Busy), and is called again for a second, with the domain left in between. In a poisoned domain
+    /// it is not called: the first of these calls closes all of its endpoints.
+    pub fn take_back(
+        &self,
+        mut close: impl FnMut(&mut Domain<L>) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let (begin, mut turns) = (Instant::now(), 0u32);
+        loop {
+            let patience =
+                if begin.elapsed() < PATIENCE.time() { Patience::Look } else { Patience::LastLook };
+            let closed = match self.enter() {
+                Ok(mut engine) => {
+                    engine.set_patience(patience);
+                    let closed = close(&mut engine);
+                    engine.set_patience(PATIENCE);
+                    closed
+                }
+                Err(_) => self.lock.remains().map_or(Ok(()), |mut state| state.abandon(patience)),
+            };
+            if closed != Err(EngineError::Busy) || patience == Patience::LastLook {
+                return closed;
+            }
+            turns += 1;
+            if turns < SPINS { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
+        }
+    }
+
     /// Takes a sleeper that does not sleep any more off the list; to be called before its queue or
     /// counter is closed.
     pub fn forget(&self, wait: &Arc<Wait>) -> Result<(), Error> {
@@ -252,7 +300,33 @@ impl<L: RmaLink> Runtime<L> {
 
 impl<L: RmaLink> State<L> {
     fn new(engine: Domain<L>) -> Self {
-        State { engine, watched: false, asleep: false, armed_now: false, kept: false, sleepers: Vec::new() }
+        State {
+            engine,
+            watched: false,
+            asleep: false,
+            armed_now: false,
+            kept: false,
+            sleepers: Vec::new(),
+            abandoned: Vec::new(),
+        }
+    }
+
+    /// Closes the endpoints of a poisoned domain, of which nothing else is done any more.
+    fn abandon(&mut self, patience: Patience) -> Result<(), EngineError> {
+        while let Ok(Some(ep)) = catch(|| self.engine.ep_abandon()) {
+            self.abandoned.push(ep);
+        }
+        let mut outcome = Ok(());
+        for mut ep in std::mem::take(&mut self.abandoned) {
+            if catch(|| ep.close(patience)) == Ok(Err(EngineError::Busy)) {
+                outcome = Err(EngineError::Busy);
+                self.abandoned.push(ep);
+            } else {
+                // Where that has panicked too, the sockets end at least.
+                let _ = catch(|| drop(ep));
+            }
+        }
+        outcome
     }
 
     #[cold]

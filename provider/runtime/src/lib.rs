@@ -6,7 +6,7 @@
 //! | `domain` | [`Runtime`]: an engine under its lock, and those that sleep until something happens in it |
 //! | `lock` | the lock |
 //! | `wait` | [`Wait`]: the descriptor that a thread sleeps on, and how it is woken |
-//! | `progress` | the thread of a domain with automatic progress |
+//! | `progress`, `thread` | the thread of a domain with automatic progress |
 //! | `poison` | panics: what is logged, and what later calls get |
 //!
 //! # Sleeping
@@ -28,7 +28,8 @@
 //!
 //! A guard that goes while its thread panics poisons the domain: the engine may be in any state. Later calls
 //! of [`Runtime::enter`] fail with [`Error::Poisoned`], those of [`Runtime::lock`] unwind without a
-//! message. Sleepers are woken and the progress thread ends. To catch what unwinds before it leaves the
+//! message. Sleepers are woken and the progress thread ends. [`Runtime::take_back`] and [`Runtime::close_in`] close what is
+//! in the domain all the same: its links end, and nothing else of the engine is looked at. To catch what unwinds before it leaves the
 //! library is the door's, with [`catch`] or with `catch_unwind` and [`caught`].
 
 mod domain;
@@ -36,6 +37,7 @@ mod error;
 mod lock;
 mod poison;
 mod progress;
+mod thread;
 mod wait;
 
 pub use domain::{Guard, Idle, Progress, Runtime, Step, Watched};

@@ -9,10 +9,12 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::hint::spin_loop;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::Poisoned;
+use crate::{Poisoned, catch};
 
 const FREE: u32 = 0;
 /// A thread is in.
@@ -34,7 +36,9 @@ pub(crate) struct Lock<T> {
     shared: bool,
     /// The process that made it.
     pid: u32,
-    value: UnsafeCell<T>,
+    /// Held by the thread that has the value of a lock that is dead.
+    remains: Mutex<()>,
+    value: ManuallyDrop<UnsafeCell<T>>,
 }
 
 // SAFETY: `Guard` is the only way to the value. Where `shared`, the lock protocol lets one guard
@@ -49,7 +53,8 @@ impl<T> Lock<T> {
             parked: AtomicU32::new(0),
             shared: true,
             pid: std::process::id(),
-            value: UnsafeCell::new(value),
+            remains: Mutex::new(()),
+            value: ManuallyDrop::new(UnsafeCell::new(value)),
         }
     }
 
@@ -59,7 +64,9 @@ impl<T> Lock<T> {
     /// From one entry to the end of its guard no other thread enters, and each of these comes before the
     /// next as a synchronization between threads has it.
     pub(crate) unsafe fn serialized(value: T) -> Self {
-        Lock { shared: false, ..Lock::shared(value) }
+        let mut lock = Lock::shared(value);
+        lock.shared = false;
+        lock
     }
 
     /// Enters. Unwinds with [`Poisoned`] if a panic has been inside before.
@@ -78,6 +85,15 @@ impl<T> Lock<T> {
             self.wait()?;
         }
         Ok(Guard { lock: self, exclusive: PhantomData })
+    }
+
+    /// The value, once a panic has been inside, to one thread at a time: it may be in any state. `None`: there was no
+    /// panic, or it was in another process, which a thread may have left in the middle of a store.
+    pub(crate) fn remains(&self) -> Option<Remains<'_, T>> {
+        let held = self.remains.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = self.pid == std::process::id();
+        // Acquire: what the thread that panicked did inside comes before.
+        (own && self.state.load(Ordering::Acquire) == DEAD).then(|| Remains { lock: self, _held: held })
     }
 
     #[inline(always)]
@@ -178,6 +194,47 @@ impl<T> Lock<T> {
         // itself after the load above and marked `HELD` before the store sleeps on a value that is
         // gone: the wake below, or the kernel's comparison, brings it back.
         futex_wake(&self.state);
+    }
+}
+
+impl<T> Drop for Lock<T> {
+    fn drop(&mut self) {
+        let dead = *self.state.get_mut() == DEAD;
+        if dead && self.pid != std::process::id() {
+            // A forked child: as a thread of the parent's has left it, in the middle of anything.
+            return;
+        }
+        // SAFETY: dropped here, once, and not used any more.
+        let mut value = || unsafe { ManuallyDrop::drop(&mut self.value) };
+        if dead {
+            // It may be in any state. What it is about has ended before, if that was possible.
+            let _ = catch(value);
+        } else {
+            value();
+        }
+    }
+}
+
+/// The value of a lock that a panic has been inside, while this thread has it.
+#[derive(Debug)]
+pub(crate) struct Remains<'a, T> {
+    lock: &'a Lock<T>,
+    _held: MutexGuard<'a, ()>,
+}
+
+impl<T> Deref for Remains<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the lock was dead when this was made, and stays so: there is no guard, since the last one stored that
+        // state when it went, in this process, and none is made any more. Of these there is one at a time.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Remains<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *self.lock.value.get() }
     }
 }
 

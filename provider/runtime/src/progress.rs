@@ -4,15 +4,15 @@
 //! still does. Otherwise the thread makes progress until there is nothing to do, and sleeps until a
 //! peer or a post wakes it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle, Thread};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use link_api::RmaLink;
 
 use crate::poison::catch;
-use crate::{Deadline, Error, Runtime, Wait};
+use crate::{Deadline, Error, Runtime};
 
 /// How long after its last call an application still counts as polling.
 const STAY_OUT: Duration = Duration::from_millis(1);
@@ -36,43 +36,6 @@ where
 
     fn runtime(&self) -> &Runtime<L> {
         self
-    }
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct ProgressThread {
-    /// The links of all endpoints, and the way to wake the thread.
-    pub(crate) wait: Arc<Wait>,
-    polled: AtomicBool,
-    stop: AtomicBool,
-    /// It, and the process it is of.
-    thread: Mutex<Option<(JoinHandle<()>, u32)>>,
-}
-
-impl ProgressThread {
-    /// The application makes progress itself.
-    #[inline]
-    pub(crate) fn polled(&self) {
-        self.polled.store(true, Ordering::Relaxed);
-    }
-
-    /// Ends the thread.
-    pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::SeqCst);
-        self.wait.raise();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some((handle, pid)) = thread else { return };
-        if pid != std::process::id() {
-            // A forked child has no such thread.
-            return std::mem::forget(handle);
-        }
-        Thread::unpark(handle.thread());
-        // Its body catches panics, so that there is nothing to learn from the result.
-        let _ = handle.join();
-    }
-
-    fn stopped(&self) -> bool {
-        self.stop.load(Ordering::SeqCst)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Kind, Setting};
+use crate::table::{Kind, RING_SIZE, Setting};
 
 /// What a parameter was set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Reading {
     /// Cuts a number to what fits a frame of the ring.
     pub fn fit(&mut self, setting: &Setting, fits: u64) {
         let Some(asked) = self.number().filter(|n| *n > fits) else { return };
-        let (variable, ring) = (setting.variable(), crate::RING_SIZE.variable());
+        let (variable, ring) = (setting.variable(), RING_SIZE.variable());
         self.value = Some(Value::Number(fits));
         self.complaint = Some(format!(
             "{variable}={asked} is more than fits a frame of the ring, and {fits} is used; a longer ring ({ring}) has \
@@ -122,20 +122,10 @@ fn bytes(text: &str) -> Option<u64> {
     Some(digits(number)?.saturating_mul(1 << shift))
 }
 
-/// `24K` of a number of bytes, where it is a round one.
-pub fn bytes_text(n: u64) -> String {
-    for (shift, unit) in [(30, "G"), (20, "M"), (10, "K")] {
-        if n > 0 && n.trailing_zeros() >= shift {
-            return format!("{}{unit}", n >> shift);
-        }
-    }
-    n.to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ALL, CMA, CONNECT_TIMEOUT, EAGER_SIZE, RING_SIZE, UNEXPECTED_SIZE};
+    use crate::table::{ALL, CMA, CONNECT_TIMEOUT, EAGER_SIZE, UNEXPECTED_SIZE};
 
     #[test]
     fn sizes_have_units() {

@@ -53,7 +53,7 @@ pub struct strait_sg_table {
     pub sg: *mut strait_sg,
 }
 
-/// Who is to reach the memory.
+/// What is to reach the memory.
 #[repr(C)]
 #[derive(Debug)]
 pub struct strait_importer {
@@ -385,7 +385,7 @@ pub unsafe extern "C" fn strait_unregister_peer_memory_client(registered: *mut s
         // SAFETY: the program's promise.
         let client = unsafe { registered.as_ref() }.ok_or(libc::EINVAL)?;
         client.registered.unregister()?;
-        // SAFETY: likewise; nobody else has it.
+        // SAFETY: likewise; there is no other reference.
         drop(unsafe { Box::from_raw(registered) });
         Ok(())
     })
@@ -393,13 +393,13 @@ pub unsafe extern "C" fn strait_unregister_peer_memory_client(registered: *mut s
 
 /// The client takes memory away: what get_pages was told as `core_context` is given back to it
 /// (dma_unmap, put_pages, release) before this returns, after copies in progress have ended.
-/// Operations on the memory fail from then on with FI_EIO; whoever has it registered gets that, or
-/// FI_ESTALE, even if other memory comes to the same address, until it closes that registration. A
+/// Operations on the memory fail from then on with FI_EIO; a registration of it gives that, or
+/// FI_ESTALE, even if other memory comes to the same address, until that registration is closed. A
 /// transfer that another process has already begun from a mapping of `fd` reads what is in there.
 ///
 /// The caller must hold no lock that a callback takes.
 ///
-/// 0; -ENOENT: nobody has it any more; -EINVAL; -EDEADLK: called from a callback.
+/// 0; -ENOENT: it is not registered any more; -EINVAL; -EDEADLK: called from a callback.
 ///
 /// # Safety
 /// `registered` is NULL or came from strait_register_peer_memory_client, and was not unregistered.

@@ -36,7 +36,7 @@ pub extern "C" fn strait_strerror(error: c_int) -> *const c_char {
         0 => c"done",
         libc::EINVAL => c"an argument is wrong: NULL, a size that is too small, or a range that is none",
         libc::EFAULT => c"no memory of that kind is there",
-        libc::ENOENT => c"nobody has it registered, or there is no such client",
+        libc::ENOENT => c"it is not registered, or there is no such client",
         libc::ESTALE => c"it was invalidated while registered: close that registration first",
         libc::EDEADLK => c"not from within a client's callback",
         libc::EOPNOTSUPP => c"not with this memory",

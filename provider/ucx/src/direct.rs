@@ -41,7 +41,7 @@ pub(crate) fn way(e: &mut Ep, rkey: usize, addr: u64, len: usize) -> Result<Way,
     let key = unsafe { &mut *(rkey as *mut Rkey) };
     // SAFETY: an endpoint's interface outlives it.
     let readers = unsafe { &mut (*e.iface()).readers };
-    match key.reach(addr, len, readers) {
+    match key.reach(addr, len, (readers, e.peer)) {
         Reach::Mapped(at) => Ok(Way::Mapped(at)),
         other => far(e, other),
     }

@@ -1,5 +1,6 @@
 //! The boundary: no panic leaves the crate; what UCX's pointers stand for.
 
+use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use arrayvec::ArrayVec;
@@ -99,4 +100,9 @@ pub(crate) unsafe fn spans(iov: *const Iov, count: usize) -> Option<(ArrayVec<Sp
         }
     }
     Some((out, total))
+}
+
+/// A C int for yes and no.
+pub(crate) fn int(yes: bool) -> c_int {
+    c_int::from(yes)
 }

@@ -1,7 +1,7 @@
 //! The interface: opening, addresses, flush.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -17,16 +17,18 @@ use crate::attr;
 use crate::device;
 use crate::ep::Ep;
 use crate::ffi::guard;
+use crate::ffi::int;
 use crate::frame::MAX_FRAME;
 use crate::help::{self, Helping};
 use crate::md::Md;
 use crate::param;
 use crate::pending::Waiting;
+use crate::place::{PLACE, place, unreachable_because};
 use crate::readers::Readers;
 use crate::remote::Remote;
 use crate::rx::Buffers;
+use crate::served::Served;
 use crate::share::{self, Shared};
-use crate::tables::{PLACE, Served, int, place};
 
 /// What this door's peers speak; nothing that the engine does.
 const VERSION: u16 = 0x5506;
@@ -68,7 +70,7 @@ pub(crate) struct Iface {
     /// Where bytes rest between a peer's memory and a callback.
     pub(crate) bounce: Vec<u8>,
     /// On the boards of peers whose memory may be taken back.
-    pub(crate) readers: Readers,
+    pub(crate) readers: Readers<PeerId>,
 }
 
 /// UCX's worker serializes all calls, and interfaces belong to one.
@@ -328,22 +330,6 @@ pub(crate) unsafe extern "C" fn is_reachable(
     guard(|| int(unsafe { same_place(device) }))
 }
 
-/// Tells UCX why, if it wants to know; `text` ends in NUL.
-///
-/// # Safety
-/// `p` must be UCX's.
-pub(crate) unsafe fn unreachable_because(p: &AddrParams, text: &[u8]) {
-    let both = ucx::ADDR_PARAMS_INFO | ucx::ADDR_PARAMS_INFO_LENGTH;
-    let n = text.len().min(p.info_string_length);
-    if p.field_mask & both == both && n > 0 && !p.info_string.is_null() {
-        // SAFETY: UCX gives room for that many characters; the last one ends the text.
-        unsafe {
-            p.info_string.copy_from_nonoverlapping(text.as_ptr().cast::<c_char>(), n);
-            p.info_string.add(n - 1).write(0);
-        }
-    }
-}
-
 /// Since 1.15.
 pub(crate) unsafe extern "C" fn is_reachable_v2(_iface: ucx::Iface, params: *const AddrParams) -> c_int {
     guard(|| {
@@ -403,7 +389,15 @@ impl Iface {
         if !named && !self.link.is_connected(peer) {
             self.remote.forget(peer);
             self.link.forget(peer);
+            self.end_readers(peer);
         }
+    }
+
+    /// Memory of a peer is accessed no more.
+    pub(crate) fn end_readers(&mut self, peer: PeerId) {
+        // SAFETY: an interface's domain outlives it.
+        let md = unsafe { &*self.md };
+        self.readers.ended(peer, &md.regions.windows);
     }
 
     /// Forgets what an endpoint has under way; the completions.

@@ -46,10 +46,13 @@ mod ffi;
 mod frame;
 mod help;
 mod iface;
+mod keyhead;
 mod log;
 mod md;
 mod param;
+mod params;
 mod pending;
+mod place;
 mod progress;
 mod queue;
 mod readers;
@@ -59,11 +62,9 @@ mod rkey;
 mod rma;
 mod rx;
 mod serve;
+mod served;
 mod share;
 mod tables;
-
-/// The name of transport, component and memory domain.
-pub(crate) const NAME: &str = "strait";
 
 /// Where UCX enters that has loaded us as a module.
 #[unsafe(no_mangle)]

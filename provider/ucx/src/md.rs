@@ -7,11 +7,12 @@ use link::WindowId;
 use ucx_sys::{self as ucx, DeregParams, MdBase, MdValues, Status};
 
 use crate::device;
-use crate::ffi::{complete, guard};
+use crate::ffi::guard;
 use crate::param;
+use crate::params::{deregister, invalidates};
 use crate::region::{Regions, Slot, Wait, regions};
 use crate::rkey::{KEY, Key};
-use crate::tables::{self, Served};
+use crate::served::{Served, of_component};
 
 /// A memory domain as UCX holds it.
 #[repr(C)]
@@ -41,7 +42,7 @@ pub(crate) unsafe extern "C" fn open(
     md: *mut *mut Md,
 ) -> Status {
     guard(|| {
-        let Some(served) = tables::of_component(component) else { return ucx::UCS_ERR_INVALID_PARAM };
+        let Some(served) = of_component(component) else { return ucx::UCS_ERR_INVALID_PARAM };
         // SAFETY: UCX passes one of the names that `query_resources` told, and a place for the answer.
         unsafe {
             if !name.is_null() && CStr::from_ptr(name) == device::NAME {
@@ -74,7 +75,7 @@ pub(crate) unsafe extern "C" fn query_resources(
     count: *mut c_uint,
 ) -> Status {
     guard(|| {
-        let Some(served) = tables::of_component(component) else { return ucx::UCS_ERR_INVALID_PARAM };
+        let Some(served) = of_component(component) else { return ucx::UCS_ERR_INVALID_PARAM };
         // SAFETY: UCX's arguments, passed on.
         let status = unsafe { (served.host.query_single_md_resource)(component, resources.cast(), count) };
         if status != ucx::UCS_OK || !device::is_here() {
@@ -247,37 +248,6 @@ pub(crate) unsafe extern "C" fn mem_dereg(md: *mut Md, params: *const DeregParam
     unsafe { deregister(params, |memh, wait| (*md).release(*Box::from_raw(memh.cast::<Memh>()), wait)) }
 }
 
-/// Gives a handle back, and tells UCX that its memory is not accessed any more, if it wants to know. Then this waits
-/// for accesses of peers that are under way until they are over ([`Regions::invalidate`]); without a completion to
-/// call it waits for 1 s at most, as UCX's other transports do not wait at all.
-///
-/// # Safety
-/// UCX's parameters; `release` may trust the handle.
-pub(crate) unsafe fn deregister(
-    params: *const DeregParams,
-    release: impl FnOnce(*mut c_void, Wait),
-) -> Status {
-    guard(|| {
-        // SAFETY: the caller's promise.
-        let params = unsafe { &*params };
-        if params.field_mask & ucx::UCT_MD_MEM_DEREG_FIELD_MEMH == 0 || params.memh.is_null() {
-            return ucx::UCS_ERR_INVALID_PARAM;
-        }
-        let given = |field| params.field_mask & field != 0;
-        let invalidate = given(ucx::UCT_MD_MEM_DEREG_FIELD_FLAGS)
-            && params.flags & ucx::UCT_MD_MEM_DEREG_FLAG_INVALIDATE != 0;
-        if invalidate && (!given(ucx::UCT_MD_MEM_DEREG_FIELD_COMPLETION) || params.comp.is_null()) {
-            return ucx::UCS_ERR_INVALID_PARAM;
-        }
-        release(params.memh, if invalidate { Wait::Over } else { Wait::Bounded });
-        if invalidate {
-            // SAFETY: the completion that UCX gave, for this one event.
-            unsafe { complete(params.comp, ucx::UCS_OK) };
-        }
-        ucx::UCS_OK
-    })
-}
-
 impl Md {
     fn release(&self, memh: Memh, wait: Wait) {
         self.regions.remove(memh.addr, memh.number);
@@ -288,20 +258,6 @@ impl Md {
             self.regions.windows.remove(window);
         }
     }
-}
-
-/// Whether accesses by a key are to be invalidated one day; `None` if more is asked for.
-///
-/// # Safety
-/// `params` must be null or UCX's.
-pub(crate) unsafe fn invalidates(params: *const u64) -> Option<bool> {
-    // Parameters are a mask of fields and, as bit 0 of it says, flags: which accesses. Bit 2 is for other
-    // processes than peers.
-    // SAFETY: the caller's promise.
-    let flags = unsafe {
-        if params.is_null() || params.read() & 1 == 0 { 0 } else { params.add(1).cast::<c_uint>().read() }
-    };
-    (flags & !0b11 == 0).then_some(flags != 0)
 }
 
 /// # Safety

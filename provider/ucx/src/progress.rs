@@ -170,6 +170,7 @@ unsafe fn closed(this: *mut Iface, peer: PeerId, why: Gone) {
         log::debug!("{} went away: {why:?}", (*this).link.peer_addr(peer));
         (*this).remote.forget(peer);
         help::ends(&mut *this, peer);
+        (*this).end_readers(peer);
         for ep in (*this).eps.get(&peer).cloned().unwrap_or_default() {
             ep::fail(ep, ucx::UCS_ERR_CONNECTION_RESET);
         }

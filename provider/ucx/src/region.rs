@@ -272,8 +272,8 @@ mod tests {
         let slot = r.protect().unwrap();
         let board = r.lock().board.clone().unwrap().0;
         let mut readers = Readers::new();
-        let reader = readers.shared(board, &r.windows).unwrap().unwrap();
-        assert!(readers.have(&reader) && !Readers::new().have(&reader));
+        let reader = readers.shared(board, &r.windows, ()).unwrap().unwrap();
+        assert!(readers.have(&reader) && !Readers::<()>::new().have(&reader));
         assert_eq!(reader.access(slot, || 7), Some(7));
         assert!(r.is_current(slot));
         r.invalidate(slot, Wait::Over);
@@ -297,7 +297,7 @@ mod tests {
         let slot = r.protect().unwrap();
         let board = r.lock().board.clone().unwrap().0;
         let mut readers = Readers::new();
-        let reader = readers.shared(board, &r.windows).unwrap().unwrap();
+        let reader = readers.shared(board, &r.windows, ()).unwrap().unwrap();
         let (inside, over) = (Barrier::new(2), AtomicBool::new(false));
         std::thread::scope(|threads| {
             threads.spawn(|| {

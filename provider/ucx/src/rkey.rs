@@ -4,34 +4,18 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use link::{Mapping, WindowId};
+use link_api::PeerId;
 use ucx_sys::{self as ucx, Status};
 use wire::ucx::{DeviceKey, HostKey, TAG_AT};
 
 use crate::device;
 use crate::ffi::guard;
+use crate::keyhead::Head;
 use crate::readers::{Reader, Readers};
 use crate::region::{Regions, Slot, regions};
 
 /// Bytes of a packed key.
 pub(crate) const KEY: usize = HostKey::LEN;
-
-/// How everything begins that an `uct_rkey_t` of ours points to: what it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head([u8; 4]);
-
-impl Head {
-    const HOST: Head = Head(HostKey::TAG);
-    pub(crate) const DEVICE: Head = Head(DeviceKey::TAG);
-
-    /// What a key is.
-    ///
-    /// # Safety
-    /// It must be one that `unpack` made.
-    unsafe fn of(rkey: usize) -> Head {
-        // SAFETY: the caller's promise.
-        unsafe { *(rkey as *const Head) }
-    }
-}
 
 /// What a peer is told of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +40,11 @@ impl Key {
             generation,
             tag: HostKey::TAG,
         })
+    }
+
+    /// The window with the board that its slot is on.
+    fn board(&self, slot: Slot) -> WindowId {
+        WindowId { maker: self.id.maker, number: slot.board.into() }
     }
 
     /// `None` for what is no such key.
@@ -100,11 +89,17 @@ pub(crate) enum Reach {
 }
 
 impl Rkey {
-    /// Where `addr..addr+len` of the peer is, for an interface with these reader slots.
+    /// Where `addr..addr+len` of the peer is, for an interface with these reader slots, which knows the peer by this
+    /// name.
     #[inline]
-    pub(crate) fn reach(&mut self, addr: u64, len: usize, readers: &mut Readers) -> Reach {
+    pub(crate) fn reach(
+        &mut self,
+        addr: u64,
+        len: usize,
+        (readers, of): (&mut Readers<PeerId>, PeerId),
+    ) -> Reach {
         if self.key.slot.is_some() && !self.reader.as_ref().is_some_and(|r| readers.have(r)) {
-            if let Err(reach) = self.announce(readers) {
+            if let Err(reach) = self.announce(readers, of) {
                 return reach;
             }
         }
@@ -127,11 +122,11 @@ impl Rkey {
 
     /// Takes a reader slot on the board of the key's slot.
     #[cold]
-    fn announce(&mut self, readers: &mut Readers) -> Result<(), Reach> {
+    fn announce(&mut self, readers: &mut Readers<PeerId>, of: PeerId) -> Result<(), Reach> {
         let Some(slot) = self.key.slot else { return Ok(()) };
-        let id = WindowId { maker: self.key.id.maker, number: slot.board.into() };
+        let id = self.key.board(slot);
         let windows = &self.regions.windows;
-        self.reader = match readers.shared(id, windows) {
+        self.reader = match readers.shared(id, windows, of) {
             Ok(Some(reader)) => Some(reader),
             // Its owner looks at the slot then.
             Ok(None) if windows.denied(id) => return Err(Reach::Ask),
@@ -274,16 +269,20 @@ pub(crate) unsafe extern "C" fn rkey_release(
         // SAFETY: a key that `unpack` made, given back once.
         if unsafe { Head::of(rkey) } == Head::DEVICE {
             // SAFETY: likewise.
-            drop(unsafe { Box::from_raw(rkey as *mut device::key::Rkey) });
+            device::key::release(unsafe { Box::from_raw(rkey as *mut device::key::Rkey) });
             return ucx::UCS_OK;
         }
         // SAFETY: likewise.
         let rkey = unsafe { Box::from_raw(rkey as *mut Rkey) };
-        let Rkey { key, regions, mapping, .. } = *rkey;
-        drop(mapping);
+        let Rkey { key, regions, mapping, reader, .. } = *rkey;
+        drop((mapping, reader));
         // Also one that was asked for and never used: it may have come since.
         if key.id.maker != regions.windows.maker() {
             regions.windows.forget(key.id);
+            // Of a peer that has ended it may have been the last one with a slot there.
+            if let Some(slot) = key.slot {
+                regions.windows.unmap(key.board(slot));
+            }
         }
         ucx::UCS_OK
     })
@@ -346,12 +345,54 @@ mod tests {
                     return eprintln!("skipped: {why}");
                 }
                 if is_used {
-                    let reach = (*(rkey as *mut Rkey)).reach(0, 8, &mut Readers::new());
+                    let reach = (*(rkey as *mut Rkey)).reach(0, 8, (&mut Readers::new(), PeerId(0)));
                     assert!(matches!(reach, Reach::Mapped(_)));
                 }
                 assert_eq!(rkey_release(std::ptr::null(), rkey, handle), ucx::UCS_OK);
             }
             assert!(regions.windows.find(id).is_none(), "used: {is_used}");
+        }
+    }
+
+    /// Whichever is last, the key or the word that the peer has ended.
+    #[test]
+    fn nothing_is_left_of_the_board_of_a_peer_that_ended() {
+        let (regions, maker) = (regions().unwrap(), Windows::new().unwrap());
+        let len = link::RevocationTable::SIZE.next_multiple_of(4096);
+        let (board, mapping) = maker.create(len, None).unwrap();
+        let table = link::RevocationTable::new(mapping).unwrap();
+        let at = maker.place(board.number).unwrap();
+        let slot = Some(Slot { board: board.number as u32, index: 3, generation: 0 });
+        let id = WindowId { maker: maker.maker(), number: 0 };
+        let packed = Key { id, base: 0, len: 8, slot }.pack();
+        let peer = PeerId(5);
+        for key_first in [true, false] {
+            let (mut rkey, mut handle) = (0, std::ptr::null_mut());
+            if let Err(why) = regions.windows.fetch(board, std::process::id() as i32, at) {
+                return eprintln!("skipped: {why}");
+            }
+            let mut readers = Readers::new();
+            let ended = |readers: &mut Readers<PeerId>| readers.ended(peer, &regions.windows);
+            // SAFETY: a key, places for the answer, and the key that was made of it, given back once.
+            unsafe {
+                assert_eq!(unpack(packed.as_ptr(), &mut rkey, &mut handle), ucx::UCS_OK);
+                assert_eq!((*(rkey as *mut Rkey)).reach(0, 8, (&mut readers, peer)), Reach::Remote);
+                assert_eq!((*(rkey as *mut Rkey)).access(|| 7), Some(7));
+                if !key_first {
+                    ended(&mut readers);
+                }
+                assert!(regions.windows.find(board).is_some());
+                assert_eq!(rkey_release(std::ptr::null(), rkey, handle), ucx::UCS_OK);
+                if key_first {
+                    // The next key is served by what is there.
+                    assert!(regions.windows.find(board).is_some());
+                    ended(&mut readers);
+                }
+            }
+            assert!(regions.windows.find(board).is_none(), "key first: {key_first}");
+            // The slot is free again.
+            assert_eq!(table.claim(), Some(0));
+            table.release(0);
         }
     }
 

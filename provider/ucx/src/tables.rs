@@ -1,39 +1,17 @@
 //! What is registered with each copy of UCX: a component, a transport, and their functions.
 
-use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, OnceLock};
+use std::ffi::c_void;
+use std::sync::Mutex;
 
 use ucx_sys::{
-    self as ucx, ComponentOps, ConfigEntry, Epoch, Host, IfaceOps, InternalOps, Layout, MdOps, Table,
-    libraries,
+    self as ucx, ComponentOps, ConfigEntry, Epoch, Host, IfaceOps, InternalOps, Layout, MdOps, libraries,
 };
 
-use wire::ucx::Place;
+use crate::served::{SERVED, Served};
+use crate::{am, atomic, device, ep, iface, md, param, pending, progress, rkey, rma};
 
-use crate::{NAME, am, atomic, device, ep, iface, md, param, pending, progress, rkey, rma};
-
-/// A served copy of UCX. It lives for ever: UCX has pointers into it.
-#[derive(Debug)]
-pub(crate) struct Served {
-    pub(crate) host: Host,
-    pub(crate) md_ops: Table,
-    pub(crate) internal_ops: Table,
-    pub(crate) iface_ops: IfaceOps,
-    /// The same for device memory.
-    pub(crate) device_md_ops: Table,
-    pub(crate) device_internal_ops: Table,
-    pub(crate) device_iface_ops: IfaceOps,
-    /// Owned by UCX since registration: it links them into lists.
-    component: *mut c_void,
-    tl: *mut c_void,
-}
-
-// SAFETY: the tables are constant once made; the two pointers are only compared.
-unsafe impl Send for Served {}
-// SAFETY: as above.
-unsafe impl Sync for Served {}
-
-static SERVED: Mutex<Vec<&'static Served>> = Mutex::new(Vec::new());
+/// The name of transport, component and memory domain.
+const NAME: &str = "strait";
 
 /// Registers with every UCX of this process that is not served yet, or was refused.
 pub(crate) fn register_all() {
@@ -64,12 +42,6 @@ pub(crate) fn register_all() {
             }
         }
     }
-}
-
-/// The copy of UCX that is served with this component.
-pub(crate) fn of_component(component: *const c_void) -> Option<&'static Served> {
-    let served = SERVED.lock().unwrap_or_else(|e| e.into_inner());
-    served.iter().find(|s| s.component.cast_const() == component).copied()
 }
 
 fn serve(host: Host) -> &'static Served {
@@ -272,36 +244,4 @@ fn iface_ops() -> IfaceOps {
         iface_get_address: iface::get_address,
         iface_is_reachable: iface::is_reachable,
     }
-}
-
-/// Where this process is, as far as shared memory and sockets go: the host's boot, the network
-/// namespace (abstract unix sockets belong to one) and the user.
-pub(crate) fn place() -> Place {
-    static PLACE_CELL: OnceLock<Place> = OnceLock::new();
-    *PLACE_CELL.get_or_init(|| {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        // FNV-1a: all that is needed is that two boots differ.
-        let hash = boot
-            .trim()
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-        let namespace = |name: &str| {
-            std::fs::metadata(format!("/proc/self/ns/{name}"))
-                .map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m))
-        };
-        let net = namespace("net");
-        // Where the uid does not tell users apart, another user namespace may be another user's.
-        let hash = if link::others_look_alike() { hash ^ namespace("user") } else { hash };
-        // SAFETY: geteuid(2) cannot fail and touches no memory.
-        let uid = unsafe { libc::geteuid() };
-        Place { host: hash.into(), namespace: (net as u32).into(), uid: uid.into() }
-    })
-}
-
-/// Bytes of a device address.
-pub(crate) const PLACE: usize = size_of::<Place>();
-
-/// A C int for yes and no.
-pub(crate) fn int(yes: bool) -> c_int {
-    c_int::from(yes)
 }

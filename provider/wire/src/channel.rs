@@ -146,7 +146,8 @@ struct WindowBytes {
 impl Hello {
     /// Bytes of a hello.
     pub const LEN: usize = size_of::<HelloBytes>();
-    const MAGIC: [u8; 8] = *b"straitS\x01";
+    /// The last byte says how a segment is laid out, and what the words in it mean.
+    const MAGIC: [u8; 8] = *b"straitS\x02";
 
     /// The packet.
     pub fn encode(&self) -> [u8; Hello::LEN] {
@@ -287,7 +288,7 @@ mod tests {
     #[test]
     fn golden_bytes_of_a_hello() {
         let golden = [
-            "7374726169745301",
+            "7374726169745302",
             "bc9a785634120000",
             "0060000008000000",
             "04000201000000000a010203000000000000000000000000",

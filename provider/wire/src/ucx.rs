@@ -164,7 +164,7 @@ impl Share {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct HostKey {
-    /// The window that the memory is in: who made it, and its number there; 0 and 0 for memory in none.
+    /// The window that the memory is in: its maker, and its number there; 0 and 0 for memory in none.
     pub maker: U64,
     /// See `maker`.
     pub number: U64,
@@ -227,7 +227,7 @@ pub struct DeviceKey {
     pub tag: [u8; 4],
     /// The board's file.
     pub board_file: FileId,
-    /// Who made the board.
+    /// The maker of the board.
     pub maker: U64,
     /// As in a [`Slot`].
     pub board: U32,

@@ -5,7 +5,18 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::{INVALID_CONTEXT, INVALID_DEVICE, Ptr, SUCCESS, device, enter};
+use crate::{INVALID_CONTEXT, INVALID_DEVICE, Ptr, SUCCESS, devices, enter};
+
+/// Stops a call that comes too early or that is to fail, and one without a current context.
+macro_rules! enter_in_context {
+    ($name:literal) => {
+        crate::enter!($name);
+        if crate::context::current().is_none() {
+            return crate::INVALID_CONTEXT;
+        }
+    };
+}
+pub(crate) use enter_in_context;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Context {
@@ -74,7 +85,7 @@ fn leave(name: usize) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(ctx: *mut Ptr, device: c_int) -> i32 {
     enter!("cuDevicePrimaryCtxRetain");
-    if device as usize >= device::visible().len() {
+    if device as usize >= devices::visible().len() {
         return INVALID_DEVICE;
     }
     unsafe { *ctx = make(device, true) as Ptr };
@@ -94,7 +105,7 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxCreate_v2(ctx: *mut Ptr, _flags: u32, device: c_int) -> i32 {
     enter!("cuCtxCreate_v2");
-    if device as usize >= device::visible().len() {
+    if device as usize >= devices::visible().len() {
         return INVALID_DEVICE;
     }
     let name = make(device, false);
@@ -186,14 +197,14 @@ static FLAGS: AtomicU32 = AtomicU32::new(0);
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSetFlags(flags: u32) -> i32 {
-    crate::enter_in_context!("cuCtxSetFlags");
+    enter_in_context!("cuCtxSetFlags");
     FLAGS.store(flags, Ordering::Relaxed);
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetFlags(flags: *mut u32) -> i32 {
-    crate::enter_in_context!("cuCtxGetFlags");
+    enter_in_context!("cuCtxGetFlags");
     unsafe { *flags = FLAGS.load(Ordering::Relaxed) };
     SUCCESS
 }

@@ -5,22 +5,7 @@ use std::sync::atomic::Ordering;
 
 use stand_in::fault;
 
-use crate::{INVALID_DEVICE, INVALID_VALUE, SUCCESS, context, enter};
-
-/// The machine's number of each device that is visible.
-pub(crate) fn visible() -> Vec<u32> {
-    let all: u32 = std::env::var("CUDA_STAND_IN_DEVICES").ok().and_then(|v| v.parse().ok()).unwrap_or(2);
-    match std::env::var("CUDA_VISIBLE_DEVICES") {
-        Ok(list) => list.split(',').map_while(|n| n.trim().parse().ok()).filter(|n| *n < all).collect(),
-        Err(_) => (0..all).collect(),
-    }
-}
-
-pub(crate) fn uuid(number: u32) -> [u8; 16] {
-    let mut uuid = *b"stand-in device ";
-    uuid[15] = number as u8;
-    uuid
-}
+use crate::{INVALID_DEVICE, INVALID_VALUE, SUCCESS, context, devices, enter};
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuInit(_flags: u32) -> i32 {
@@ -38,14 +23,14 @@ pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> i32 {
     enter!("cuDeviceGetCount");
-    unsafe { *count = visible().len() as c_int };
+    unsafe { *count = devices::visible().len() as c_int };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> i32 {
     enter!("cuDeviceGet");
-    if ordinal < 0 || ordinal as usize >= visible().len() {
+    if ordinal < 0 || ordinal as usize >= devices::visible().len() {
         return INVALID_DEVICE;
     }
     unsafe { *device = ordinal };
@@ -66,8 +51,8 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, _device:
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetUuid_v2(out: *mut [u8; 16], device: c_int) -> i32 {
     enter!("cuDeviceGetUuid_v2");
-    let Some(&number) = visible().get(device as usize) else { return INVALID_DEVICE };
-    unsafe { *out = uuid(number) };
+    let Some(&number) = devices::visible().get(device as usize) else { return INVALID_DEVICE };
+    unsafe { *out = devices::uuid(number) };
     SUCCESS
 }
 
@@ -78,7 +63,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxGetState(
     active: *mut c_int,
 ) -> i32 {
     enter!("cuDevicePrimaryCtxGetState");
-    if device as usize >= visible().len() {
+    if device as usize >= devices::visible().len() {
         return INVALID_DEVICE;
     }
     unsafe {
@@ -99,7 +84,7 @@ pub unsafe extern "C" fn cuDeviceGetUuid(out: *mut [u8; 16], device: c_int) -> i
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_int, device: c_int) -> i32 {
     enter!("cuDeviceGetAttribute");
-    let Some(&number) = visible().get(device as usize) else { return INVALID_DEVICE };
+    let Some(&number) = devices::visible().get(device as usize) else { return INVALID_DEVICE };
     unsafe {
         *out = match attribute {
             // PCI_BUS_ID
@@ -117,7 +102,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_int,
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceTotalMem_v2(out: *mut usize, device: c_int) -> i32 {
     enter!("cuDeviceTotalMem_v2");
-    if device as usize >= visible().len() {
+    if device as usize >= devices::visible().len() {
         return INVALID_DEVICE;
     }
     unsafe { *out = 64 << 30 };

@@ -4,7 +4,7 @@
 //! (CUDA Driver API reference manual), and is as strict: a call before `cuInit`, or without a current
 //! context where one is needed, fails. Memory and handles are those of the crate `stand-in`.
 //!
-//! What is queued in a stream is done when somebody asks for it, and not before its time has come.
+//! What is queued in a stream is done by the first call that asks for it when its time has come.
 //!
 //! | variable | |
 //! |---|---|
@@ -24,8 +24,11 @@
     reason = "a test's library: every function trusts its caller as the driver does"
 )]
 
+mod attributes;
+mod codes;
 mod context;
 mod device;
+mod devices;
 mod memory;
 mod nvml;
 mod pool;
@@ -35,38 +38,6 @@ mod stream;
 /// What a Rust test calls.
 pub mod driver;
 
-use std::ffi::c_void;
-
-pub type Ptr = *mut c_void;
-
-pub const SUCCESS: i32 = 0;
-pub const INVALID_VALUE: i32 = 1;
-pub const OUT_OF_MEMORY: i32 = 2;
-pub const NOT_INITIALIZED: i32 = 3;
-pub const INVALID_DEVICE: i32 = 101;
-pub const INVALID_CONTEXT: i32 = 201;
-pub const INVALID_HANDLE: i32 = 400;
-pub const NOT_FOUND: i32 = 500;
-pub const NOT_READY: i32 = 600;
-pub const NOT_SUPPORTED: i32 = 801;
-
-/// Stops a call that comes too early or that is to fail.
-macro_rules! enter {
-    ($name:literal) => {
-        if let Err(code) = stand_in::fault::enter("CUDA", $name, crate::NOT_INITIALIZED) {
-            return code;
-        }
-    };
-}
-pub(crate) use enter;
-
-/// Likewise, and a context has to be current.
-macro_rules! enter_in_context {
-    ($name:literal) => {
-        crate::enter!($name);
-        if crate::context::current().is_none() {
-            return crate::INVALID_CONTEXT;
-        }
-    };
-}
-pub(crate) use enter_in_context;
+pub(crate) use codes::enter;
+pub use codes::*;
+pub(crate) use context::enter_in_context;

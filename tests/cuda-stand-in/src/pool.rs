@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::memory::{self, Region, Sort, find, inode};
-use crate::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Ptr, SUCCESS, context, device};
+use crate::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Ptr, SUCCESS, context, devices};
 use crate::{enter, enter_in_context};
 
 /// The name of the pool there always is, which cannot be shared.
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn cuMemPoolImportPointer(out: *mut u64, pool: u64, from: 
     if !all().pools.get(&pool).is_some_and(is_it) {
         return INVALID_VALUE;
     }
-    if !device::visible().contains(&(number as u32)) {
+    if !devices::visible().contains(&(number as u32)) {
         return INVALID_VALUE;
     }
     let Ok(file) = File::options().read(true).write(true).open(format!("/proc/{pid}/fd/{file}")) else {

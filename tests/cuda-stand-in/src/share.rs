@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::memory::{Backing, Region, Sort, add, find, free, inode, map, new_id, open, remove, unmap};
-use crate::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Ptr, SUCCESS, context, device};
+use crate::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Ptr, SUCCESS, context, devices};
 use crate::{enter, enter_in_context};
 
 /// `CUipcMemHandle`.
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(out: *mut u64, handle: IpcHandle,
     enter_in_context!("cuIpcOpenMemHandle_v2");
     let (pid, fd) = (u32::from_ne_bytes(word(&handle, 8)), c_int::from_ne_bytes(word(&handle, 12)));
     let (len, number) = (usize::from_ne_bytes(word(&handle, 16)), u32::from_ne_bytes(word(&handle, 24)));
-    if &handle.0[..8] != MAGIC || !device::visible().contains(&number) {
+    if &handle.0[..8] != MAGIC || !devices::visible().contains(&number) {
         return INVALID_VALUE;
     }
     if pid == std::process::id() {
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn cuMemCreate(
     _flags: u64,
 ) -> i32 {
     enter!("cuMemCreate");
-    let Some(&number) = device::visible().get(unsafe { (*prop).device } as usize) else {
+    let Some(&number) = devices::visible().get(unsafe { (*prop).device } as usize) else {
         return INVALID_VALUE;
     };
     if len == 0 || len % (2 << 20) != 0 {
@@ -158,7 +158,7 @@ pub extern "C" fn cuMemMap(at: u64, len: usize, _offset: usize, handle: u64, _fl
     if len > backing.len || map(at as usize, len, libc::PROT_NONE, Some(backing.fd.as_raw_fd())).is_none() {
         return INVALID_VALUE;
     }
-    let of = device::visible().iter().position(|n| *n == backing.device).unwrap_or(0);
+    let of = devices::visible().iter().position(|n| *n == backing.device).unwrap_or(0);
     let (base, sort) = (at as usize, Sort::Mapped);
     add(Region {
         base,
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
 ) -> i32 {
     enter!("cuMemGetAllocationPropertiesFromHandle");
     let Some(number) = handles().get(&handle).map(|(b, _)| b.device) else { return INVALID_VALUE };
-    let device = device::visible().iter().position(|n| *n == number).unwrap_or(0) as c_int;
+    let device = devices::visible().iter().position(|n| *n == number).unwrap_or(0) as c_int;
     unsafe {
         // All of it, 32 bytes.
         prop.cast::<[u64; 4]>().write([0; 4]);

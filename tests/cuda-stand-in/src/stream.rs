@@ -1,4 +1,4 @@
-//! Streams and events: work that is done in order, when its time has come and somebody asks.
+//! Streams and events: work that is done in order, by the first call that asks when its time has come.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};

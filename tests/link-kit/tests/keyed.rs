@@ -169,7 +169,7 @@ mod keys {
         let handle = two.handle(span);
         two.user.import_handle(two.to_target, &handle);
         let (op, here) = two.start(Way::Put, span, 5);
-        // Its bytes arrive in order, a few at a time, and nobody has to poll for that.
+        // Its bytes arrive in order, a few at a time, and no poll is needed for that.
         let start = Instant::now();
         while text(&[span])[0] != bytes(1, 5)[0] {
             assert!(start.elapsed() < Duration::from_secs(20), "nothing arrives");

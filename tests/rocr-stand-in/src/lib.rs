@@ -75,7 +75,7 @@ impl Signal {
 struct State {
     signals: HashMap<u64, Signal>,
     made: u64,
-    /// Who is to hear when what is at an address goes.
+    /// What is called when the memory at an address goes.
     watchers: Vec<(usize, unsafe extern "C" fn(Ptr, Ptr), usize)>,
 }
 

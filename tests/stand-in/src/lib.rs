@@ -15,7 +15,7 @@ pub mod program;
 
 use std::time::{Duration, Instant};
 
-/// Work that is done when somebody asks and its time has come.
+/// Work that is done by the first call that asks when its time has come.
 #[derive(Debug)]
 pub struct Work {
     /// Where to, where from, and how much.

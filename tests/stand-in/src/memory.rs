@@ -188,7 +188,7 @@ pub fn free(base: usize) -> Option<Region> {
     Some(r)
 }
 
-/// Which file it is: nobody else's while it is open.
+/// Which file it is: no other has the number while it is open.
 pub fn inode(fd: RawFd) -> u64 {
     let mut st: libc::stat = unsafe { std::mem::zeroed() };
     unsafe { libc::fstat(fd, &mut st) };

@@ -8,7 +8,6 @@ use hmem::Span;
 use link_api::{Gone, Grant, InUse, NoDirect, Path, PieceCounter, Region, RegionVersion, RmaCaps};
 use wire::{Addr, Seg};
 
-use crate::link::MemLink;
 use crate::{Direct, Setup};
 
 /// A link's place at the hub.
@@ -158,14 +157,12 @@ impl Hub {
         *(if late { &mut self.fail.1 } else { &mut self.fail.0 }) = copies;
     }
 
-    /// Another link at the hub.
-    pub(crate) fn join(hub: &Rc<RefCell<Hub>>) -> MemLink {
-        let mut h = hub.borrow_mut();
-        let at = h.stations.len();
+    /// The place of another link at the hub.
+    pub(crate) fn join(&mut self) -> Place {
+        let at = self.stations.len();
         let addr = Addr::new(([10, 0, 0, 1], 1 + at as u16).into());
-        h.stations.push(Station { addr, alive: true, epoch: 0, memory: BTreeMap::new() });
-        drop(h);
-        MemLink::new(hub, at)
+        self.stations.push(Station { addr, alive: true, epoch: 0, memory: BTreeMap::new() });
+        at
     }
 
     pub(crate) fn addr(&self, at: Place) -> Addr {
@@ -283,10 +280,9 @@ impl Hub {
     }
 
     /// Another process at the place of one that ended.
-    pub(crate) fn rejoin(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
-        hub.borrow_mut().stations[at].alive = true;
-        hub.borrow_mut().closed.remove(&at);
-        MemLink::new(hub, at)
+    pub(crate) fn rejoin(&mut self, at: Place) {
+        self.stations[at].alive = true;
+        self.closed.remove(&at);
     }
 
     pub(crate) fn draw(&mut self, of: usize) -> usize {

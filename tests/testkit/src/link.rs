@@ -42,7 +42,19 @@ pub(crate) struct Flight {
 }
 
 impl MemLink {
-    pub(crate) fn new(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
+    /// A link at a new place of the hub.
+    pub(crate) fn join(hub: &Rc<RefCell<Hub>>) -> MemLink {
+        let at = hub.borrow_mut().join();
+        MemLink::new(hub, at)
+    }
+
+    /// That of another process at the place of one that ended.
+    pub(crate) fn rejoin(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
+        hub.borrow_mut().rejoin(at);
+        MemLink::new(hub, at)
+    }
+
+    fn new(hub: &Rc<RefCell<Hub>>, at: Place) -> MemLink {
         hub.borrow_mut().flying.insert(at, 0);
         let hub = hub.clone();
         let (told, learned) = (Vec::new(), Vec::new());

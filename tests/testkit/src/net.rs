@@ -32,7 +32,7 @@ impl Net {
     /// Nodes in a net of this kind.
     pub fn with(nodes: usize, setup: Setup) -> Net {
         let hub = Hub::new(&setup);
-        let nodes: Vec<Node> = (0..nodes).map(|_| Node::new(&setup, Hub::join(&hub))).collect();
+        let nodes: Vec<Node> = (0..nodes).map(|_| Node::new(&setup, MemLink::join(&hub))).collect();
         let mut net = Net { setup, hub, nodes, devices: Vec::new() };
         if setup.acquainted {
             net.introduce();
@@ -82,7 +82,7 @@ impl Net {
 
     /// A link at a new place, for one more endpoint of some node.
     pub fn link(&mut self) -> MemLink {
-        Hub::join(&self.hub)
+        MemLink::join(&self.hub)
     }
 
     /// Zeroed memory of a node, which others may reach directly.
@@ -256,7 +256,7 @@ impl Net {
     /// Ends a node. What it has sent still arrives; then all nodes that it met are told.
     pub fn kill(&mut self, at: Place) {
         // Nothing reaches or leaves what takes the node's place for now.
-        self.nodes[at] = Node::new(&self.setup, Hub::rejoin(&self.hub, at));
+        self.nodes[at] = Node::new(&self.setup, MemLink::rejoin(&self.hub, at));
         self.hub.borrow_mut().kill(at);
     }
 
@@ -267,7 +267,7 @@ impl Net {
 
     /// Starts another process in the place, and under the name, of one that was killed.
     pub fn revive(&mut self, at: Place) {
-        self.nodes[at] = Node::new(&self.setup, Hub::rejoin(&self.hub, at));
+        self.nodes[at] = Node::new(&self.setup, MemLink::rejoin(&self.hub, at));
         self.acquaint(at);
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use libfabric_sys as sys;
 use serde::{Deserialize, Serialize};
 
+use super::context::{AtomicKind, Contexts, Counts};
 use super::object::Own;
-use super::post::{Contexts, Counts};
 use super::{Error, Info, Library, Region};
 
 /// What a peer has to know of an endpoint.
@@ -216,8 +216,8 @@ impl Endpoint {
     }
 
     /// Whether atomic `op` on one 64-bit number can be done: plain, fetching or comparing.
-    pub fn atomic_valid(&self, kind: super::post::AtomicKind) -> Result<(), Error> {
-        use super::post::AtomicKind::{Compare, Fetch, Plain};
+    pub fn atomic_valid(&self, kind: AtomicKind) -> Result<(), Error> {
+        use AtomicKind::{Compare, Fetch, Plain};
         // SAFETY: the endpoint is open; the table was there in 1.0 but a provider without atomics
         // may leave it null.
         let ops = unsafe { (*self.ep.as_ptr()).atomic };

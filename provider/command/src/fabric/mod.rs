@@ -4,6 +4,7 @@
 //! Only functions that every libfabric 1.x has are used, and no field that came later than 1.14 is
 //! read or written: the library may be older than the headers the bindings are from.
 
+mod context;
 mod endpoint;
 mod error;
 mod library;
@@ -11,8 +12,9 @@ mod object;
 mod post;
 mod region;
 
+pub use context::{AtomicKind, Slot};
 pub use endpoint::{Endpoint, Remote};
 pub use error::Error;
 pub use library::{Info, Library, Param, Want, version_text};
-pub use post::{AtomicKind, Kind, Operands, Slot};
+pub use post::{Kind, Operands};
 pub use region::{Part, Region};

@@ -49,7 +49,7 @@ impl<T: Object> Own<T> {
     ///
     /// # Safety
     ///
-    /// If `open` answers 0 it has put a pointer there to a new object of libfabric, which nobody
+    /// If `open` answers 0 it has put a pointer there to a new object of libfabric, which nothing
     /// else closes.
     pub(super) unsafe fn open(
         library: &Arc<Library>,

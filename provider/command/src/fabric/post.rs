@@ -1,91 +1,21 @@
 //! Posting operations and counting what completes.
 //!
-//! Whoever posts an operation names the slot whose context it uses, and leaves slot and memory alone
-//! until as many operations have completed as were posted.
+//! Each operation names the slot whose context it uses. Slot and memory have to be left alone until as many operations
+//! have completed as were posted.
 
-use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::time::Instant;
 
-use libc::c_void;
 use libfabric_sys as sys;
 
+use super::context::{AtomicKind, Counts, Slot};
 use super::{Endpoint, Error, Part};
-
-/// Which context an operation uses; sends (and RMA) and receives have their own.
-pub type Slot = usize;
-
-/// The memory that a provider with FI_CONTEXT or FI_CONTEXT2 keeps its state of an operation in.
-#[derive(Debug)]
-pub(super) struct Contexts {
-    /// Those of sends, then as many of receives.
-    all: Box<[UnsafeCell<sys::fi_context2>]>,
-    /// Bytes that the receive of a slot is to get.
-    expect: Box<[usize]>,
-}
-
-impl Contexts {
-    pub(super) fn new(slots: usize) -> Contexts {
-        let context = || UnsafeCell::new(sys::fi_context2::default());
-        Contexts { all: (0..2 * slots).map(|_| context()).collect(), expect: vec![0; slots].into() }
-    }
-
-    #[inline]
-    fn tx(&self, slot: Slot) -> *mut c_void {
-        assert!(slot < self.expect.len());
-        self.all[slot].get().cast()
-    }
-
-    #[inline]
-    fn rx(&mut self, slot: Slot, len: usize) -> *mut c_void {
-        self.expect[slot] = len;
-        self.all[self.expect.len() + slot].get().cast()
-    }
-
-    #[inline]
-    fn index(&self, context: *mut c_void) -> Option<usize> {
-        let offset = context.addr().checked_sub(self.all.as_ptr().addr())?;
-        let index = offset / size_of::<sys::fi_context2>();
-        (index < self.all.len()).then_some(index)
-    }
-}
-
-/// How many operations completed since the endpoint was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Our own sends, RMA and atomic operations.
-    pub tx: u64,
-    /// Our receives.
-    pub rx: u64,
-    /// Writes of the peer with data for our queue.
-    pub remote: u64,
-}
 
 /// Which message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Plain,
     Tagged(u64),
-}
-
-/// Which atomic operation, on one unsigned 64-bit number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtomicKind {
-    /// Adds.
-    Plain,
-    /// Adds, and gives what was there before.
-    Fetch,
-    /// Compares and swaps, and gives what was there before.
-    Compare,
-}
-
-impl AtomicKind {
-    pub(super) fn op(self) -> sys::fi_op {
-        match self {
-            AtomicKind::Plain | AtomicKind::Fetch => sys::FI_SUM,
-            AtomicKind::Compare => sys::FI_CSWAP,
-        }
-    }
 }
 
 /// Operands of an atomic operation, 8 bytes each.
@@ -108,7 +38,7 @@ macro_rules! post {
         let mut since = None;
         loop {
             // SAFETY: the endpoint is open. Buffers are parts of `region` (checked by `at`) and
-            // contexts are of `contexts`: both outlive the endpoint, and nobody holds references
+            // contexts are of `contexts`: both outlive the endpoint, and nothing holds references
             // into them. The descriptor is that of the region, or null if none is wanted.
             let rc = unsafe { function($self.ep.as_ptr(), $($arg),*) };
             if rc == 0 {
@@ -253,7 +183,7 @@ impl Endpoint {
         for entry in &entries[..count] {
             // SAFETY: the provider has filled in the first `count` entries.
             let entry = unsafe { entry.assume_init_ref() };
-            let half = self.contexts.expect.len();
+            let half = self.contexts.slots();
             if entry.flags & sys::FI_REMOTE_WRITE != 0 {
                 self.counts.remote += 1;
                 continue;
@@ -261,7 +191,7 @@ impl Endpoint {
             match self.contexts.index(entry.op_context) {
                 Some(slot) if slot < half => self.counts.tx += 1,
                 Some(slot) => {
-                    let want = self.contexts.expect[slot - half];
+                    let want = self.contexts.expected(slot - half);
                     if entry.len != want {
                         return Err(Error::Failed(format!(
                             "WRONG LENGTH: a receive of {want} bytes got {}",
@@ -346,7 +276,7 @@ impl Endpoint {
             }
         };
         let which = match self.contexts.index(entry.op_context) {
-            Some(slot) if slot < self.contexts.expect.len() => "one of our sends or RMA operations",
+            Some(slot) if slot < self.contexts.slots() => "one of our sends or RMA operations",
             Some(_) => "one of our receives",
             None => "an operation",
         };

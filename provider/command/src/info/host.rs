@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{Finding, Limit, Link, Memory};
+use super::found::{Finding, Limit, Link, Memory};
 use crate::os;
 
 pub fn links() -> Vec<Link> {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::Provider;
+use super::found::Provider;
 use crate::fabric::{Library, Want, version_text};
 
 pub const NAME: &str = "strait";

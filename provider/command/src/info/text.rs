@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use super::found::{Finding, Found};
 use super::parameter::Source;
-use super::{Finding, Found};
 
 pub fn render(found: &Found) -> String {
     let mut out = String::new();

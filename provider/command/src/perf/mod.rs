@@ -25,9 +25,10 @@ pub use worker::Start;
 
 use crate::fabric::{Error, Library, version_text};
 use crate::out::{self, say};
+use crate::version::version;
 use crate::{info, os};
 
-/// Who stands in the provider's place for floors.
+/// The provider's name in rows that are floors.
 const MACHINE: &str = "machine";
 
 /// What was asked for.
@@ -84,7 +85,7 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     }
 
     let mut report = Report {
-        version: crate::version(),
+        version: version(),
         libfabric: library.path().display().to_string(),
         libfabric_version: version_text(library.version()),
         cpus: runner.plan.cpus,

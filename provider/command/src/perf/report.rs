@@ -216,7 +216,7 @@ impl Report {
     }
 }
 
-/// Rows of files that [`Report::csv`] wrote, or that somebody else wrote like it: of each line the test, the
+/// Rows of files that [`Report::csv`] wrote, or another program in the same form: of each line the test, the
 /// bytes, the provider and, at the end, the values count.
 pub fn read_csv(text: &str) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();

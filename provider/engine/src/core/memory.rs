@@ -1,38 +1,12 @@
 //! Registrations, and what peers reach by them.
 
-use arrayvec::ArrayVec;
 use hmem::Span;
-use wire::{MAX_SEGS, RmaSeg, Status};
+use wire::{RmaSeg, Status};
 
-use super::{Core, Iov};
+use super::{Core, Iov, Mr, Reached};
 use crate::config::{MrId, Reg};
 use crate::types::*;
 use link_api::Region;
-
-#[derive(Debug)]
-pub(crate) struct Mr {
-    pub(crate) iov: Iov,
-    pub(crate) len: usize,
-    pub(crate) access: Access,
-    pub(crate) key: u64,
-    pub(crate) remote_read: Option<CntrId>,
-    pub(crate) remote_write: Option<CntrId>,
-}
-
-/// The registrations that an access of a peer's is to.
-pub(crate) type Mrs = ArrayVec<MrId, MAX_SEGS>;
-
-/// Counters of the registrations that one operation reaches, each once.
-pub(crate) type Bound = ArrayVec<CntrId, { 2 * MAX_SEGS }>;
-
-/// Memory a peer may reach.
-#[derive(Debug, Default)]
-pub(crate) struct Reached {
-    pub(crate) iov: Iov,
-    pub(crate) len: usize,
-    pub(crate) cntrs: Bound,
-    pub(crate) mrs: Mrs,
-}
 
 impl Core {
     pub(crate) fn mr_reg(&mut self, reg: &Reg<'_>) -> Result<(MrId, u64), Error> {

@@ -9,7 +9,24 @@ use crate::core::RxContext;
 use crate::endpoint::Endpoint;
 use crate::types::*;
 use crate::work::WorkOp;
-use link_api::{InUse, RmaLink};
+use link_api::{InUse, OpId, Patience, RmaLink};
+
+/// What is left of an endpoint of a domain in which a call has panicked.
+#[derive(Debug)]
+pub struct Abandoned<L> {
+    link: L,
+    /// What it has in flight.
+    ops: Vec<OpId>,
+}
+
+impl<L: RmaLink> Abandoned<L> {
+    /// As [`Domain::ep_close`], with this patience; then this is to be dropped.
+    pub fn close(&mut self, patience: Patience) -> Result<(), Error> {
+        self.ops.drain(..).for_each(|op| self.link.cancel(op));
+        self.link.set_patience(patience);
+        self.link.close().map_err(|InUse| Error::Busy)
+    }
+}
 
 impl<L: RmaLink> Domain<L> {
     /// Opens an address vector.
@@ -182,6 +199,17 @@ impl<L: RmaLink> Domain<L> {
         }
         self.core.weigh();
         Ok(())
+    }
+
+    /// How long [`Domain::ep_close`] and [`Domain::mr_close`] wait from now on for each peer that is inside an access.
+    pub fn set_patience(&mut self, patience: Patience) {
+        self.eps.iter_mut().for_each(|(_, ep)| ep.link.set_patience(patience));
+    }
+
+    /// Of a domain in which a call has panicked, and which may be in any state: takes the next endpoint out. What was
+    /// under way is forgotten without a completion.
+    pub fn ep_abandon(&mut self) -> Option<Abandoned<L>> {
+        self.eps.take_any().map(|ep| Abandoned { ops: ep.ops_in_flight().collect(), link: ep.link })
     }
 
     /// How many operations an endpoint has under way, its own and those of peers. Zero once all

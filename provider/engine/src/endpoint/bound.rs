@@ -16,35 +16,11 @@ use zerocopy::IntoBytes;
 use super::Endpoint;
 use super::header::{Header, frame, push};
 use super::malformed::{Handled, Malformed};
+use super::quota::{DEPTH_MOST, MANY, MANY_OF_ONE, OWED_MOST, SLACK};
 use super::request::{Done, In, Meta, Out, Request, Serve};
 use crate::core::{Body, Core, Message, Spans, Tally, failure};
 use crate::types::*;
 use link_api::{PeerId, RmaLink};
-
-/// Operations under way to one peer, unless the door knows better; and the most it may say.
-pub(super) const DEPTH: u32 = 4096;
-const DEPTH_MOST: u32 = 1 << 16;
-
-/// Beyond twice what waiting messages may take up: offers of a paused peer, and what was in its
-/// ring before.
-const SLACK: usize = 64 << 20;
-/// Answers that a peer does not take, in bytes: from how many on they are read when they are sent, and
-/// from how many on there is no good reason for them.
-pub(super) const OWED_MUCH: usize = 1 << 20;
-const OWED_MOST: usize = 1 << 30;
-/// Requests in all from which on it is worth counting, and a peer's, for which there is no good reason.
-pub(super) const MANY: usize = 1 << 18;
-const MANY_OF_ONE: usize = 2 * DEPTH_MOST as usize;
-
-/// Bytes sent, with so many for each message, after which it is time to look whether a peer would have us
-/// pause: an application that only sends need never make progress while its messages are taken.
-pub(super) const MOST_SINCE_PROGRESS: usize = 1 << 20;
-pub(super) const MESSAGE_COST: usize = 64;
-
-/// What a frame takes up that found no room.
-pub(super) fn cost(frame: &[u8]) -> usize {
-    frame.len() + 64
-}
 
 impl<L: RmaLink> Endpoint<L> {
     /// Sets how many operations to one peer may be under way.

@@ -282,6 +282,11 @@ impl<L: RmaLink> Endpoint<L> {
         !self.in_flight.is_empty() && self.in_flight.iter().any(|(_, n)| *n == name)
     }
 
+    /// The operations in flight.
+    pub(crate) fn ops_in_flight(&self) -> impl Iterator<Item = OpId> {
+        self.in_flight.iter().map(|(op, _)| *op)
+    }
+
     /// Ends all operations in flight: this endpoint is to be no more.
     pub(crate) fn cancel_operations(&mut self) {
         self.staging.cancel_all();

@@ -16,6 +16,7 @@ mod peers;
 mod plain;
 mod post;
 mod progress;
+mod quota;
 mod request;
 mod revoke;
 mod staged;
@@ -106,11 +107,11 @@ impl<L: RmaLink> Endpoint<L> {
             invited: Vec::new(),
             with_backlog: Vec::new(),
             unlogged_path: None,
-            depth: bound::DEPTH,
+            depth: quota::DEPTH,
             bytes_since_progress: 0,
             kept: Map::default(),
             paused_peers: 0,
-            many: bound::MANY,
+            many: quota::MANY,
             revoked: Vec::new(),
             staging: Staging::new(),
         }

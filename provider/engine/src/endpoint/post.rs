@@ -4,9 +4,9 @@ use hmem::{Span, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, Seg};
 
 use super::Endpoint;
-use super::bound::{MESSAGE_COST, MOST_SINCE_PROGRESS};
 use super::header::{Header, push};
 use super::peer::Fetches;
+use super::quota::{MESSAGE_COST, MOST_SINCE_PROGRESS};
 use super::request::{Done, Out, Request};
 use crate::core::{Core, Spans, Tally};
 use crate::proto::{self, Cut, Plan, Role, Tried, When, choose};

@@ -4,7 +4,7 @@ use hmem::Span;
 use wire::{Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
-use super::{Endpoint, bound};
+use super::{Endpoint, quota};
 use crate::core::Core;
 use crate::types::*;
 use link_api::{Event, PeerId, Refused, RmaLink};
@@ -143,7 +143,7 @@ impl<L: RmaLink> Endpoint<L> {
         frame.resize(head.len() + len, 0);
         let read = hmem::read(body, 0, &mut frame[head.len()..]);
         if read == len {
-            let size = bound::cost(&frame);
+            let size = quota::cost(&frame);
             self.peer(peer).push_backlog(frame);
             self.owe(peer, size);
         }
@@ -165,7 +165,7 @@ impl<L: RmaLink> Endpoint<L> {
                     return true;
                 }
                 let sent = state.pop_backlog();
-                state.owed = state.owed.saturating_sub(sent.as_deref().map_or(0, bound::cost));
+                state.owed = state.owed.saturating_sub(sent.as_deref().map_or(0, quota::cost));
                 n += 1;
             }
             state.connecting

@@ -5,10 +5,10 @@ use wire::{Flags, Head, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
-use super::bound::OWED_MUCH;
 use super::handles::on_device;
 use super::malformed::{Fields, Handled, Malformed, parse_segs, request_of};
 use super::peer::Fetches;
+use super::quota::OWED_MUCH;
 use super::request::{In, Request, Serve, Then};
 use super::staged::Unread;
 use crate::core::{Core, Reached, Spans, unmoved};

@@ -20,7 +20,7 @@ pub(super) fn size(format: fi::fi_cq_format) -> usize {
 }
 
 fn context(c: &Completion) -> *mut c_void {
-    // It was the application's pointer and is nobody's here.
+    // It was the application's pointer and means nothing here.
     std::ptr::with_exposed_provenance_mut(c.ctx.0)
 }
 

@@ -5,9 +5,10 @@ use hmem::{AtomicOp, Class, Datatype, total};
 use libc::{c_int, c_void};
 use libfabric_sys as fi;
 
+use super::endpoint::EpFid;
 use super::iov::{element, elements, remote_elements, segment};
 use super::post::{How, cq_data, ctx};
-use super::{EpFid, trigger};
+use super::trigger;
 use crate::atomic::{MAX_BYTES, query};
 use crate::errno::Errno;
 use crate::ffi::{arg, guard, obj, put};

@@ -1,107 +1,26 @@
-//! What an endpoint is put together from.
+//! Binding an endpoint, and enabling it.
 
-use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use engine::{Cntrs, EpConfig};
+use engine::EpConfig;
 use libfabric_sys as fi;
 use link::Links;
-use link_api::Link;
 use runtime::Attached;
 use wire::Addr;
 
-use super::srx::SrxFid;
-use super::{Endpoint, Live};
+use super::context::SrxFid;
+use super::endpoint::{Endpoint, Live};
+use super::setup::{COUNTED, Queue, Setup};
 use crate::av::AvFid;
 use crate::cntr::CntrFid;
 use crate::cq::CqFid;
 use crate::eq::EqFid;
 use crate::errno::Errno;
 use crate::ffi::{Counted, Hold, arg, obj};
-use crate::info::ep::EpAttrs;
 use crate::param;
 
-/// A queue, and whether only operations with `FI_COMPLETION` are written to it.
-#[derive(Debug)]
-struct Queue {
-    cq: Hold<CqFid>,
-    selective: bool,
-}
-
-/// Everything an endpoint is bound to, and its link until the engine has it.
-#[derive(Debug)]
-pub(super) struct Setup {
-    /// Gone to the engine once enabled.
-    link: Option<Links>,
-    pub(super) name: Addr,
-    wait_fd: RawFd,
-    av: Option<Hold<AvFid>>,
-    eq: Option<Hold<EqFid>>,
-    tx: Option<Queue>,
-    rx: Option<Queue>,
-    /// In the order of [`COUNTED`].
-    cntrs: [Option<Hold<CntrFid>>; COUNTED.len()],
-    srx: Option<Hold<SrxFid>>,
-    /// What the link wakes: blocking calls, and the progress thread.
-    awake: Vec<Attached>,
-    pub(super) options: super::opt::Options,
-}
-
-const _: () = {
-    const fn any_thread<T: Send>() {}
-    any_thread::<Links>();
-};
-
-// SAFETY: the link is `Send`, as is checked above; all else that is not `Send` by itself are
-// references to libfabric objects, which applications use from any thread.
-unsafe impl Send for Setup {}
-
-const COUNTED: [u64; 6] =
-    [fi::FI_SEND, fi::FI_RECV, fi::FI_READ, fi::FI_WRITE, fi::FI_REMOTE_READ, fi::FI_REMOTE_WRITE];
-
-impl Setup {
-    pub(super) fn open(attrs: &EpAttrs) -> Result<Setup, Errno> {
-        let link = open_link(attrs.bind)?;
-        Ok(Setup {
-            name: link.addr(),
-            wait_fd: link.wait_fd().ok_or(Errno::NOSYS)?,
-            link: Some(link),
-            av: None,
-            eq: None,
-            tx: None,
-            rx: None,
-            cntrs: Default::default(),
-            srx: None,
-            awake: Vec::new(),
-            options: super::opt::Options::new(attrs),
-        })
-    }
-
-    /// fi_setname(3): opens the link anew under another name.
-    pub(super) fn rename(&mut self, name: Addr) -> Result<(), Errno> {
-        if self.link.is_none() {
-            return Err(Errno::BUSY);
-        }
-        let link = open_link(name)?;
-        self.name = link.addr();
-        self.wait_fd = link.wait_fd().ok_or(Errno::NOSYS)?;
-        self.link = Some(link);
-        Ok(())
-    }
-
-    /// Nobody sleeps on the link any more.
-    pub(super) fn sleep_no_more(&mut self) {
-        self.awake.clear();
-    }
-
-    fn cntr_ids(&self) -> Cntrs {
-        let [send, recv, read, write, remote_read, remote_write] =
-            self.cntrs.each_ref().map(|c| c.as_ref().map(|c| c.id));
-        Cntrs { send, recv, read, write, remote_read, remote_write }
-    }
-}
-
-fn open_link(bind: Addr) -> Result<Links, Errno> {
+/// Opens the links of an endpoint of this name.
+pub(super) fn open_link(bind: Addr) -> Result<Links, Errno> {
     let params = param::get();
     let mut links = Links::open(params.link(bind))?;
     if let Some(tcp) = params.tcp() {
@@ -114,7 +33,7 @@ fn open_link(bind: Addr) -> Result<Links, Errno> {
 /// fi_ep_bind(3).
 ///
 /// # Safety
-/// `to` is NULL or a live fid, which nobody closes during the call.
+/// `to` is NULL or a live fid, which nothing closes during the call.
 pub(super) unsafe fn bind(ep: &Endpoint, to: *mut fi::fid, flags: u64) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     let class = unsafe { arg(to) }?.fclass;
@@ -228,7 +147,7 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
     if initiates && setup.tx.is_none() {
         return Err(Errno::NOCQ);
     }
-    // Who only ever writes need not give a queue for receives: the receives are refused instead.
+    // An endpoint that only ever writes need have no queue for receives: the receives are refused instead.
     let deaf = setup.rx.is_none() && setup.srx.is_none() && setup.cntr_ids().recv.is_none();
     let av = setup.av.as_ref().ok_or(Errno::NOAV)?.id;
     if ep.attrs.shared_rx && setup.srx.is_none() {
@@ -261,7 +180,7 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
         srx.speak_only_when_asked();
     }
     setup.awake = awake;
-    // Nobody else can have set it: `setup` is locked.
+    // Nothing else can have set it: `setup` is locked.
     let _ = ep.live.set(Live { ep: id, rx, tx_always, rx_always, deaf });
     Ok(())
 }

@@ -39,7 +39,7 @@ pub(crate) unsafe fn span_again(buf: *const c_void, len: usize) -> Span {
 /// A C vector as a slice; `FI_EINVAL` if there is none though it has a length, or it is too long.
 ///
 /// # Safety
-/// `v` is NULL or points to `count` values that nobody writes during `'a`.
+/// `v` is NULL or points to `count` values that nothing writes during `'a`.
 #[inline]
 unsafe fn slice<'a, T>(v: *const T, count: usize) -> Result<&'a [T], Errno> {
     if count == 0 {

@@ -2,55 +2,50 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `bind` | what an endpoint is put together from, and `fi_enable` |
+//! | `endpoint`, `context`, `setup`, `options` | what endpoints and shared receive contexts are, what they are put together from |
+//! | `bind` | `fi_ep_bind` and `fi_enable` |
 //! | `msg`, `tagged`, `rma`, `atomic` | the calls that move data |
 //! | `post` | the way they all end in |
 //! | `flags`, `iov` | flags and vectors of the ABI as the engine's |
-//! | `srx` | shared receive contexts |
-//! | `trigger` | `FI_TRIGGER`, and the domain's deferred work |
+//! | `srx` | shared receive contexts: opened and closed |
+//! | `trigger`, `deferred` | `FI_TRIGGER`, and the domain's deferred work |
 //! | `opt`, `cm` | options and names |
 //!
 //! The link is open from `fi_endpoint` on, so that the endpoint has its name; the engine gets to
 //! know the endpoint in `fi_enable`, when what it is bound to is complete.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use engine::{EpId, RxId};
 use libc::{c_int, c_void};
 use libfabric_sys as fi;
 
-use crate::domain::{DomainFid, Shared};
+use crate::domain::DomainFid;
 use crate::errno::Errno;
 use crate::ffi::{Fid, arg, guard, header, obj, publish, put, reclaim};
-use crate::info::ep::{EpAttrs, ep_attrs};
-use bind::Setup;
+use crate::info::ep::ep_attrs;
+use endpoint::{Endpoint, EpFid, Fids};
+use setup::Setup;
 
 pub(crate) mod atomic;
 mod bind;
 mod cm;
+mod context;
+pub(crate) mod deferred;
+mod endpoint;
 mod flags;
 mod iov;
 mod msg;
 mod opt;
+mod options;
 mod post;
 mod rma;
+mod setup;
 pub(crate) mod srx;
 mod tagged;
 #[cfg(test)]
 mod tests;
-pub(crate) mod trigger;
-
-/// `struct fid_ep`: an endpoint, or an alias of one.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct EpFid {
-    fid: fi::fid_ep,
-    endpoint: Arc<Endpoint>,
-    /// What calls without flags run with: all that sets an alias apart.
-    tx_flags: AtomicU64,
-    rx_flags: AtomicU64,
-}
+mod trigger;
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `EpFid::publish` alone, with this table.
 unsafe impl Fid for EpFid {
@@ -58,54 +53,6 @@ unsafe impl Fid for EpFid {
     fn ops() -> *const fi::fi_ops {
         &raw const OPS
     }
-}
-
-/// What an endpoint and its aliases have in common.
-#[derive(Debug)]
-pub(crate) struct Endpoint {
-    shared: Arc<Shared>,
-    attrs: EpAttrs,
-    live: OnceLock<Live>,
-    setup: Mutex<Setup>,
-    fids: Fids,
-}
-
-/// How many fids there are of one endpoint.
-#[derive(Debug)]
-struct Fids(Mutex<usize>);
-
-impl Fids {
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// One more.
-    fn add(&self) {
-        *self.lock() += 1;
-    }
-
-    /// One fewer. For the last one, and for no other, `last` is called; where that fails, the fid stays. Of several
-    /// that are closed at once, exactly one is the last.
-    fn take<E>(&self, last: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-        let mut fids = self.lock();
-        if *fids == 1 {
-            last()?;
-        }
-        *fids -= 1;
-        Ok(())
-    }
-}
-
-/// An endpoint that is enabled.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Live {
-    ep: EpId,
-    rx: RxId,
-    /// Its queues were bound without `FI_SELECTIVE_COMPLETION`.
-    tx_always: bool,
-    rx_always: bool,
-    /// Nothing would tell of a receive.
-    deaf: bool,
 }
 
 static OPS: fi::fi_ops =
@@ -126,7 +73,7 @@ pub(crate) unsafe fn open(
     if ep_out.is_null() {
         return Err(Errno::INVAL);
     }
-    let setup = Mutex::new(Setup::open(&attrs)?);
+    let setup = Mutex::new(Setup::new(bind::open_link(attrs.bind)?, &attrs)?);
     let (tx, rx) = (attrs.tx_op_flags, attrs.rx_op_flags);
     let shared = domain.shared.clone();
     shared.children.inc();
@@ -161,23 +108,6 @@ impl EpFid {
         }))
     }
 
-    /// As it is once enabled; until then nothing may be posted.
-    #[inline]
-    fn live(&self) -> Result<&Live, Errno> {
-        self.endpoint.live.get().ok_or(Errno::OPBADSTATE)
-    }
-
-    /// Which of the two defaults a control flag is about, and the flags next to that.
-    fn side(&self, flags: u64) -> Result<(&AtomicU64, u64), Errno> {
-        const SIDES: u64 = fi::FI_TRANSMIT | fi::FI_RECV;
-        let rest = flags & !SIDES;
-        match flags & SIDES {
-            fi::FI_TRANSMIT => Ok((&self.tx_flags, rest)),
-            fi::FI_RECV => Ok((&self.rx_flags, rest)),
-            _ => Err(Errno::INVAL),
-        }
-    }
-
     /// fi_ep_alias(3).
     fn alias(&self, flags: u64) -> Result<*mut fi::fid_ep, Errno> {
         let (_, own) = self.side(flags)?;
@@ -190,44 +120,9 @@ impl EpFid {
 
 static COLLECTIVE: fi::fi_ops_collective = fi::NO_OPS_COLLECTIVE;
 
-impl Endpoint {
-    fn setup(&self) -> MutexGuard<'_, Setup> {
-        // Each change to it is whole, or was not made.
-        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ends it in the engine. FI_EBUSY: a peer is stopped while it accesses memory of ours, so that this
-    /// has to be tried again.
-    fn shut(&self) -> Result<(), Errno> {
-        // Sleepers let go of the link's descriptor before the engine closes it.
-        self.setup().sleep_no_more();
-        if let Some(live) = self.live.get() {
-            match self.shared.lock().ep_close(live.ep) {
-                // It was closed before.
-                Err(engine::Error::NotFound) => {}
-                other => other?,
-            }
-        }
-        Ok(())
-    }
-}
-
-const _: () = {
-    const fn any_thread<T: Send + Sync>() {}
-    any_thread::<Endpoint>();
-};
-
-impl Drop for Endpoint {
-    fn drop(&mut self) {
-        // What the endpoint was bound to may be closed only after that: `setup` is dropped behind this.
-        let _ = self.shut();
-        self.shared.children.dec();
-    }
-}
-
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     guard(|| {
-        // SAFETY: fi_close(3): a live fid, which nobody uses from now on. The pointer the
+        // SAFETY: fi_close(3): a live fid, which nothing uses from now on. The pointer the
         // application holds is the one the object was published as.
         unsafe {
             let ep = obj::<EpFid, _>(fid)?;

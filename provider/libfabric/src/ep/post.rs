@@ -8,8 +8,9 @@ use hmem::{Span, total};
 use libc::c_void;
 use libfabric_sys as fi;
 
+use super::endpoint::EpFid;
 use super::flags::{self, Receive};
-use super::{EpFid, trigger};
+use super::trigger;
 use crate::domain::Shared;
 use crate::errno::Errno;
 use crate::ffi::Fid;

@@ -5,7 +5,7 @@ use hmem::total;
 use libc::{c_void, iovec};
 use libfabric_sys as fi;
 
-use super::EpFid;
+use super::endpoint::EpFid;
 use super::iov::{remote, segment, span, spans};
 use super::post::{self, How, cq_data, ctx};
 use crate::errno::Errno;

@@ -1,48 +1,23 @@
 //! Shared receive contexts: buffers that any of several endpoints may fill.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use engine::RxId;
 use libc::{c_int, c_void};
 use libfabric_sys as fi;
 
+use super::context::SrxFid;
+use super::options::MIN_MULTI_RECV;
 use super::post::{Receiver, Rx};
 use super::{cm, msg, opt, tagged};
-use crate::domain::{DomainFid, Shared};
+use crate::domain::DomainFid;
 use crate::errno::Errno;
-use crate::ffi::{Counted, Fid, Refs, arg, guard, header, obj, publish, put, reclaim};
-
-/// `struct fid_ep` of class `FI_CLASS_SRX_CTX`.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct SrxFid {
-    fid: fi::fid_ep,
-    shared: Arc<Shared>,
-    id: RxId,
-    /// Endpoints bound to it.
-    refs: Refs,
-    caps: u64,
-    flags: AtomicU64,
-    /// Every receive is written to a queue.
-    always: AtomicBool,
-    min_multi_recv: AtomicUsize,
-}
+use crate::ffi::{Fid, Refs, arg, guard, header, obj, publish, put, reclaim};
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `open` alone, with this table.
 unsafe impl Fid for SrxFid {
     const CLASS: usize = fi::FI_CLASS_SRX_CTX;
     fn ops() -> *const fi::fi_ops {
         &raw const OPS
-    }
-}
-
-// SAFETY: the fid is never written again, and everything else is made to be shared.
-unsafe impl Sync for SrxFid {}
-
-impl Counted for SrxFid {
-    fn refs(&self) -> &Refs {
-        &self.refs
     }
 }
 
@@ -86,35 +61,10 @@ pub(crate) unsafe fn open(
         refs: Refs::default(),
         flags: AtomicU64::new(flags),
         always: AtomicBool::new(true),
-        min_multi_recv: AtomicUsize::new(opt::MIN_MULTI_RECV),
+        min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
     });
     // SAFETY: the caller's promise.
     unsafe { put(srx_out, publish(srx)) }
-}
-
-impl SrxFid {
-    pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-
-    pub(super) fn id(&self) -> RxId {
-        self.id
-    }
-
-    /// Its messages complete in the queues of its endpoints, one of which was bound with
-    /// `FI_SELECTIVE_COMPLETION`, or was not bound.
-    pub(super) fn speak_only_when_asked(&self) {
-        self.always.store(false, Relaxed);
-    }
-
-    pub(super) fn min_multi_recv(&self) -> usize {
-        self.min_multi_recv.load(Relaxed)
-    }
-
-    pub(super) fn set_min_multi_recv(&self, bytes: usize) {
-        self.min_multi_recv.store(bytes, Relaxed);
-        self.shared.lock().rx_set_min_multi_recv(self.id, bytes);
-    }
 }
 
 impl Receiver for SrxFid {
@@ -133,7 +83,7 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // SAFETY: fi_close(3): a live fid.
         let srx = unsafe { obj::<SrxFid, _>(fid) }?;
         srx.refs.none()?;
-        srx.shared.lock().srx_close(srx.id)?;
+        srx.shared.close_in(None, |engine| engine.srx_close(srx.id))?;
         srx.shared.children.dec();
         // SAFETY: nobody uses it from now on. The pointer the application holds is the one it was
         // published as.

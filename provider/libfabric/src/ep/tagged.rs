@@ -4,10 +4,10 @@ use engine::{OpFlags, Send};
 use libc::{c_void, iovec};
 use libfabric_sys as fi;
 
-use super::EpFid;
+use super::context::SrxFid;
+use super::endpoint::EpFid;
 use super::iov::{span, span_again, spans};
 use super::post::{self, How, Receiver, cq_data, ctx};
-use super::srx::SrxFid;
 use crate::errno::Errno;
 use crate::ffi::{arg, guard, obj, this};
 

@@ -107,7 +107,7 @@ pub(crate) struct Query {
     pub family: c_int,
     /// To listen on, not to send to.
     pub passive: bool,
-    /// The node is a number: ask nobody.
+    /// The node is a number: no name is looked up.
     pub numeric: bool,
 }
 

@@ -5,8 +5,10 @@ use libfabric_sys::*;
 
 use super::caps;
 use super::hints::{Hints, Object};
+pub(crate) use super::limits::{INJECT_SIZE, IOV_LIMIT, MAX_MSG_SIZE};
 use super::refusal::{Kind, Refusal};
 use crate::param;
+use crate::version::VERSION;
 
 /// The name of the fabric and of its one domain, whatever the addresses.
 pub(crate) const NAME: &str = "strait";
@@ -14,13 +16,9 @@ pub(crate) const NAME: &str = "strait";
 pub(crate) const PROTOCOL: u32 = 0x8000_5354;
 pub(crate) const PROTOCOL_VERSION: u32 = wire::VERSION as u32;
 
-/// What a call takes, and what is answered to whom asks for a number of segments or for everything.
-pub(crate) const IOV_LIMIT: usize = 8;
-/// What is answered to whom has not said: as many as shm and tcp answer. Programs that use all they
+/// The number of segments that is answered where the hints ask for none: as many as shm and tcp answer. Programs that use all they
 /// are offered, fabtests among them, were written against that.
 const IOV_UNASKED: usize = 4;
-pub(crate) const INJECT_SIZE: usize = 4096;
-pub(crate) const MAX_MSG_SIZE: usize = isize::MAX as usize;
 const QUEUE_SIZE: usize = 4096;
 const MAX_QUEUE_SIZE: usize = 1 << 24;
 const CQ_DATA_SIZE: usize = 8;
@@ -202,8 +200,8 @@ fn check_names(h: &Hints) -> Result<(), Refusal> {
     if other(&h.fabric.name) || other(&h.domain.name) {
         return word("the hints name another fabric or domain (both are called \"strait\")");
     }
-    if h.fabric.prov_version > crate::VERSION {
-        return refuse("provider version", h.fabric.prov_version, crate::VERSION);
+    if h.fabric.prov_version > VERSION {
+        return refuse("provider version", h.fabric.prov_version, VERSION);
     }
     Ok(())
 }

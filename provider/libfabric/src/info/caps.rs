@@ -39,7 +39,7 @@ pub(crate) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 /// What an application that asked for `asked` (0: whatever there is) gets.
 pub(crate) fn granted(asked: u64) -> u64 {
     let primary = if asked == 0 { PRIMARY & !ONLY_ASKED } else { asked & PRIMARY };
-    // Device memory is told from the address, whoever asks; the promise of it is made on request.
+    // Device memory is told from the address, with or without FI_HMEM; the promise of it is made on request.
     expand(primary | asked & (OF_MESSAGES | OF_MEMORY)) | SECONDARY | asked & FI_HMEM
 }
 

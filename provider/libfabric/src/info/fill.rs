@@ -6,10 +6,11 @@ use libc::{c_char, c_void};
 use libfabric_sys as fi;
 use wire::Addr;
 
+use super::addr;
 use super::answer::{self, Offer};
+use super::ends::Ends;
 use super::hints::{Hints, Object};
 use super::nic::{self, Device};
-use super::{Ends, addr};
 use crate::errno::Errno;
 
 pub(super) fn fill(
@@ -19,12 +20,12 @@ pub(super) fn fill(
     hints: Option<&Hints>,
     device: Option<&Device>,
 ) -> Result<*mut fi::fi_info, Errno> {
-    // Zeroed, and in the layout and from the heap of the core, who will free it.
+    // Zeroed, and in the layout and from the heap of the core, which will free it.
     let info = core.allocinfo();
     if info.is_null() {
         return Err(Errno::NOMEM);
     }
-    // SAFETY: a complete `fi_info` with all its attributes that nobody else knows of yet.
+    // SAFETY: a complete `fi_info` with all its attributes that nothing else knows of yet.
     let filled = unsafe { write(core, &mut *info, offer, ends, hints, device) };
     filled.map(|()| info).inspect_err(|_| {
         // SAFETY: it came from `allocinfo` just now, and its strings from malloc.

@@ -104,7 +104,7 @@ fn hints() {
 fn addresses() {
     bolero::check!().with_max_len(40).for_each(|bytes: &[u8]| {
         for family in [None, Some(libc::AF_INET), Some(libc::AF_INET6)] {
-            // As long as it says and not a byte longer, so that tools see who reads on.
+            // As long as it says and not a byte longer, so that tools see reads beyond it.
             let mut exact: Box<[u8]> = bytes.into();
             if let (Some(family), Some(at)) = (family, exact.get_mut(..2)) {
                 at.copy_from_slice(&(family as u16).to_ne_bytes());

@@ -13,11 +13,13 @@
 pub(crate) mod addr;
 pub(crate) mod answer;
 pub(crate) mod caps;
+mod ends;
 pub(crate) mod ep;
 mod fill;
 #[cfg(test)]
 mod fuzz_tests;
 mod hints;
+pub(crate) mod limits;
 pub(crate) mod nic;
 mod refusal;
 #[cfg(test)]
@@ -28,6 +30,7 @@ use libfabric_sys as fi;
 use wire::Addr;
 
 use self::addr::Query;
+use self::ends::Ends;
 use self::hints::Hints;
 use crate::errno::Errno;
 use crate::ffi::{guard, put};
@@ -80,14 +83,6 @@ pub(crate) unsafe extern "C" fn getinfo(
 fn devices() -> bool {
     let may_come = |file| std::path::Path::new(file).exists();
     hmem::registry::any_device() || may_come("/dev/nvidiactl") || may_come("/dev/kfd")
-}
-
-/// Both ends of what an endpoint will be for, and the format they are in.
-#[derive(Clone, Copy, Debug)]
-struct Ends {
-    format: u32,
-    src: Addr,
-    dest: Option<Addr>,
 }
 
 /// # Safety

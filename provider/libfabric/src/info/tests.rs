@@ -271,7 +271,7 @@ fn what_is_not_there_is_refused() {
         "the hints name another fabric or domain (both are called \"strait\")"
     );
     assert!(with(&|h| h.domain.object = Object::Foreign).contains("another provider's"));
-    assert_eq!(with(&|h| h.fabric.prov_version = crate::VERSION + 1), "provider version");
+    assert_eq!(with(&|h| h.fabric.prov_version = crate::version::VERSION + 1), "provider version");
     let mut h = hints(FI_MSG);
     h.ep.rx_ctx_cnt = FI_SHARED_CONTEXT;
     assert_eq!(offer(&h, (1, 21)).rx_ctx_cnt, FI_SHARED_CONTEXT);

@@ -1,4 +1,4 @@
-//! Blocking calls, who wakes them, and progress nobody asks for.
+//! Blocking calls, what wakes them, and automatic progress.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -184,7 +184,7 @@ fn a_target_that_never_calls_is_served() {
         // Asleep by now, it has to be woken for the next one.
         thread::sleep(Duration::from_millis(50));
     }
-    // SAFETY: nobody writes there any more.
+    // SAFETY: nothing writes there any more.
     assert_eq!(unsafe { into.add(LEN - 1).read() }, 3);
     assert_eq!(close(mr), 0);
     two.end();

@@ -17,7 +17,7 @@ use super::link::ShmLink;
 use super::looks::Ask;
 use super::options::FEW;
 use super::peer::{Outbound, Peer};
-use super::ring::Producer;
+use super::producer::Producer;
 use super::segment::Segment;
 use super::token;
 use crate::net;
@@ -85,9 +85,7 @@ impl ShmLink {
     }
 
     fn attempt(&mut self, id: u32) -> Result<Outbound, Failed> {
-        if self.is_deserted(id) {
-            return Err(Failed::NotThere);
-        }
+        let suspect = self.may_be_deserted(id);
         let addr = self.peers[id as usize].addr;
         let sock = match hello::connect(Some(addr.ip()), addr.port()) {
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
@@ -101,6 +99,8 @@ impl ShmLink {
         };
         let sock = sock.map_err(|e| match e.kind() {
             ErrorKind::ConnectionRefused => Failed::NotThere,
+            // What would be accepted is not waited for where nothing may ever accept it.
+            ErrorKind::WouldBlock if suspect => Failed::NotThere,
             ErrorKind::WouldBlock => Failed::Full,
             ErrorKind::PermissionDenied => Failed::Gone(Gone::Denied),
             _ => self.lacking("a socket", &e),
@@ -121,8 +121,13 @@ impl ShmLink {
                 ours
             }
         };
+        if suspect && self.is_deserted(id, &sock, cred.pid) {
+            return Err(Failed::NotThere);
+        }
         let ring = self.ring_size();
         let (segment, fd) = Segment::create(ring).map_err(|e| self.lacking("a segment", &e))?;
+        // The peer is told where in the ring to begin by what is there when it takes the ring.
+        let tx = Producer::new(segment, (self.incarnation as u32).wrapping_add(id));
         // A process forked from one that was killed may hold its listener, and never take anything. This
         // may take the last descriptor, and can do without.
         self.watch(id, cred.pid, &sock).map_err(|_| Failed::NotThere)?;
@@ -146,7 +151,7 @@ impl ShmLink {
             });
         }
         Ok(Outbound {
-            tx: Producer::new(segment),
+            tx,
             sock,
             pid: cred.pid,
             space: None,

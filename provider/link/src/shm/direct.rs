@@ -13,7 +13,7 @@
 //! After that, nothing of the owner's is accessed any more. Memory that a device copies is waited for by a
 //! count of copies in flight.
 //!
-//! No wait is longer than [`PATIENCE`]: a peer that was stopped inside an access is reported by [`InUse`],
+//! No wait is longer than the caller has said ([`Patience`]): a peer that was stopped inside an access is reported by [`InUse`],
 //! and memory stays the library's until it has left. A peer that has ended, or whose address space has, is
 //! not waited for.
 
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use hmem::Span;
 use ipc::fence::full_fence;
 use ipc::{access, pidfd, socket};
-use link_api::{Grant, InUse, NoDirect, PeerId};
+use link_api::{Grant, InUse, NoDirect, Patience, PeerId};
 use wire::Seg;
 
 use super::link::ShmLink;
@@ -38,7 +38,7 @@ use crate::space::{self, Target};
 /// Why the memory of a process in another pid namespace is not reached directly.
 pub(super) const NO_PID: &str = "its pid is not visible here (another pid namespace)";
 
-/// Longest wait for a peer that is inside an access.
+/// For how long the end of a peer that is inside an access is not taken note of.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes accessed before it is looked again whether that is still allowed.
 const STRETCH: usize = 2 << 20;
@@ -225,12 +225,14 @@ impl ShmLink {
                 return Ok(());
             }
             if Instant::now() >= until {
-                log::warn!(
-                    "{}: {} is stopped in the middle of a copy from or to memory here: that memory cannot be \
-                     given back before the process goes on or ends",
-                    self.addr,
-                    peer.addr
-                );
+                if self.patience != Patience::Look {
+                    log::warn!(
+                        "{}: {} is stopped in the middle of a copy from or to memory here: that memory cannot be \
+                         given back before the process goes on or ends",
+                        self.addr,
+                        peer.addr
+                    );
+                }
                 return Err(InUse);
             }
             std::thread::yield_now();
@@ -261,7 +263,7 @@ impl ShmLink {
             out.tx.mem().revoked(slot).store(generation, Release);
             full_fence();
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + self.patience.time();
         // Which request's a device's copies are is not said.
         let inside = |mem: &Segment| {
             access::is_inside(mem.rx_inside(), Some(slot + 1)) || mem.rx_flights().load(Acquire) != 0
@@ -296,7 +298,7 @@ impl ShmLink {
         }
         let Some(place) = self.mr_table.withdraw(key) else { return Ok(()) };
         full_fence();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + self.patience.time();
         let what = Some(REGION | place);
         let inside = |inb: &Inbound| access::is_inside(inb.rx.mem().tx_inside(), what);
         for id in 0..self.peers.len() as u32 {
@@ -320,7 +322,7 @@ impl ShmLink {
             ins.for_each(|inb| inb.rx.mem().rx_closed().store(1, Release));
         }
         full_fence();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + self.patience.time();
         for id in 0..self.peers.len() as u32 {
             self.wait_for(id, until, |peer| {
                 peer.out.as_ref().is_some_and(|out| receiver_is_inside(out.tx.mem()))
@@ -364,17 +366,17 @@ impl ShmLink {
     }
 
     /// Gives up the channel from a peer; whether there was one.
-    pub(super) fn part_inbound(&mut self, id: u32) -> bool {
+    pub(super) fn part_inbound(&mut self, id: u32) {
         let life = self.life_of(id);
         let Some(Inbound { rx, sock, pid, space, .. }) = self.peers[id as usize].inb.take() else {
-            return false;
+            return;
         };
+        self.rings.unlist(id);
         let (since, space, receiver) = (Instant::now(), Some(space), false);
         let mem = rx.into_mem();
         mem.rx_closed().store(1, Release);
         full_fence();
         self.wait_later(Parted { peer: id, since, receiver, mem, sock, life, pid, space });
-        true
     }
 
     /// Whether a peer that was given up is still inside an access, and is waited for.

@@ -22,6 +22,7 @@ use link_api::Gone;
 use super::hello;
 use super::link::ShmLink;
 use super::looks::EVERY;
+use super::peer::{Deserted, Life};
 
 /// Longest time spent on them in one look (but for the last peer), and what part of all time no more than is spent: a
 /// process may have many descriptors, and a host many sockets.
@@ -96,7 +97,9 @@ impl ShmLink {
             if let Some(&Some(socket)) = sockets.get(name) {
                 let gone = holds(&life.fd, socket) == Some(false);
                 if std::mem::replace(&mut out.ask.missed, gone) && gone {
-                    peer.deserted = Some(socket);
+                    let fd = life.fd.try_clone().ok();
+                    let process = fd.map(|fd| Life { pid: life.pid, fd });
+                    peer.deserted = process.map(|process| Deserted { socket, process });
                     self.executed(*id);
                 } else if gone {
                     // As above.
@@ -119,15 +122,30 @@ impl ShmLink {
         self.end(id, Gone::Reset);
     }
 
-    /// Whether the socket on which a peer listened is there still, which only a process forked from it has: nothing
-    /// that is said to it is heard.
-    pub(super) fn is_deserted(&mut self, id: u32) -> bool {
-        let Some(socket) = self.peers[id as usize].deserted else { return false };
-        let is_there = find_listener(|inode, _| inode == socket).is_some();
+    /// Whether the socket on which a peer listened may be there still, which only a process forked from it has: nothing
+    /// that is said to it is heard. It is not if the table lacks it; that it is there may be another user's lie.
+    pub(super) fn may_be_deserted(&mut self, id: u32) -> bool {
+        let Some(Deserted { socket, .. }) = &self.peers[id as usize].deserted else { return false };
+        let is_there = find_listener(|inode, _| inode == *socket).is_some();
         if !is_there {
             self.peers[id as usize].deserted = None;
         }
         is_there
+    }
+
+    /// Whether that is the socket to which `sock` has been connected, and on which the process `pid` once listened.
+    pub(super) fn is_deserted(&mut self, id: u32, sock: &OwnedFd, pid: i32) -> bool {
+        let Some(Deserted { socket, process }) = &self.peers[id as usize].deserted else { return false };
+        // The kernel's word: another process has the name by now. Or the program that this one has become.
+        let another = pid != process.pid
+            || socket::peer_name(sock).is_ok_and(|name| {
+                let own = |inode| inode != *socket && holds(&process.fd, inode) != Some(false);
+                find_listener(|inode, found| found == name && own(inode)).is_some()
+            });
+        if another {
+            self.peers[id as usize].deserted = None;
+        }
+        !another
     }
 }
 
@@ -232,6 +250,42 @@ mod tests {
             drop(liar);
             assert_eq!(find(), socket);
         }
+    }
+
+    /// A socket, of any user, whose name reads in the table like a line of a listener with this number and name.
+    fn lie(socket: u64, name: &str) -> std::os::unix::net::UnixListener {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::{SocketAddr, UnixListener};
+
+        let like = format!("x{socket}\n0 0 0 10000 0 0 {socket} @{name}");
+        UnixListener::bind_addr(&SocketAddr::from_abstract_name(&like).unwrap()).unwrap()
+    }
+
+    /// A peer whose socket was found to be deserted is followed by one that listens under its name, of another process
+    /// or of the same one; the table still shows the former socket.
+    #[test]
+    fn a_lie_about_a_deserted_socket_keeps_no_peer_from_its_successor() {
+        use super::super::tests::{frame, open, say};
+        use link_api::Link as _;
+
+        const GONE: u64 = 1;
+        let (mut a, mut b) = (open(), open());
+        let to_b = a.peer(&b.addr());
+        let _lie = lie(GONE, &format!("strait/{}", b.addr()));
+        let sock = connect(Some(b.addr().ip()), b.addr().port()).unwrap();
+        let own = Cred::of(&sock).unwrap().pid;
+        for pid in [own + 1, own] {
+            let Ok(Some(fd)) = watch(&sock, own) else { return eprintln!("skipped: no pidfds") };
+            let peer = &mut a.peers[to_b.0 as usize];
+            peer.reached = true;
+            peer.out = None;
+            peer.deserted = Some(Deserted { socket: GONE, process: Life { pid, fd } });
+            assert!(a.may_be_deserted(to_b.0), "the lie is not believed");
+            say(&mut a, to_b, b"anew").unwrap();
+            assert!(a.peers[to_b.0 as usize].deserted.is_none());
+        }
+        drop(sock);
+        assert_eq!(frame(&mut b).1, b"anew");
     }
 
     /// A process forked from this one has the socket, too; this one lets go of it.

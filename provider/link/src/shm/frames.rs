@@ -8,11 +8,11 @@ use link_api::{Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps};
 use wire::Addr;
 
 use super::direct::NO_PID;
-use super::link::{NO_PEER, ShmLink};
+use super::link::ShmLink;
 use super::options::OpenOptions;
 use super::peer;
-use super::poll::LOOKS;
 use super::ring::Mem as _;
+use super::rings::NO_PEER;
 
 impl Link for ShmLink {
     fn addr(&self) -> Addr {
@@ -72,17 +72,11 @@ impl Link for ShmLink {
             return PollFrame::Unknown;
         }
         self.calls = calls;
-        if let Some(frame) = self.next_cold().and_then(|id| self.poll_frame_from(PeerId(id))) {
-            self.warm(frame.from.0);
-            return PollFrame::Frame(frame);
+        let sole = self.rings.sole();
+        if sole == NO_PEER || self.is_time_for_cold() {
+            return self.poll_frame_of_many();
         }
-        let found = match self.hot_len {
-            1 => self.poll_frame_from(PeerId(self.hot[0])),
-            n => (0..n.min(LOOKS)).find_map(|_| {
-                let id = self.next_hot();
-                self.poll_frame_from(PeerId(id))
-            }),
-        };
+        let found = self.poll_frame_from(PeerId(sole));
         let idle = std::mem::replace(&mut self.idle, found.is_none());
         let Some(frame) = found else { return PollFrame::Nothing };
         if idle {

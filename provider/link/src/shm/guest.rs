@@ -19,12 +19,8 @@ pub(super) struct Guest {
     pub(super) said: Option<(Vec<u8>, Option<OwnedFd>)>,
 }
 
+#[cfg(all(test, not(loom)))]
 impl Guest {
-    pub(super) fn sock(&self) -> &OwnedFd {
-        &self.sock
-    }
-
-    #[cfg(all(test, not(loom)))]
     pub(super) fn age(&mut self, by: Duration) {
         self.since -= by;
     }
@@ -37,10 +33,4 @@ pub(super) struct Contested {
     pub(super) inb: Inbound,
     pub(super) since: Instant,
     pub(super) next: Instant,
-}
-
-impl Contested {
-    pub(super) fn sock(&self) -> &OwnedFd {
-        &self.inb.sock
-    }
 }

@@ -28,7 +28,7 @@ const GUESTS: usize = 64;
 pub(super) const GRACE: Duration = Duration::from_secs(3);
 
 /// Why a hello was not taken.
-enum Declined {
+pub(super) enum Declined {
     Wrong(String),
     /// Not now.
     Lack(io::Error),
@@ -206,7 +206,7 @@ impl ShmLink {
         Ok((bytes[..n].to_vec(), fd))
     }
 
-    fn admit(&self, bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(Hello, Segment), Declined> {
+    pub(super) fn admit(&self, bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(Hello, Segment), Declined> {
         let wrong = |why: String| Err(Declined::Wrong(why));
         let Some(hello) = Hello::decode(bytes) else { return wrong("it does not speak our language".into()) };
         let ours = self.options.version;

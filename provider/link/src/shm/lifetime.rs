@@ -57,8 +57,8 @@ impl ShmLink {
         } else {
             let inb = peer.inb.take();
             peer.waiting.extend(inb);
+            self.rings.unlist(id);
         }
-        self.unlist(id);
         self.end(id, Gone::Reset);
     }
 
@@ -68,10 +68,11 @@ impl ShmLink {
         let added = self.poller.add(&inb.sock, IN | u64::from(id));
         let peer = &mut self.peers[id as usize];
         log::debug!("{}: connected from {} (pid {})", self.addr, peer.addr, inb.pid);
+        // SAFETY: the ring stays mapped while it is the peer's, and where that ends it is taken off the list.
+        unsafe { self.rings.list(id, inb.rx.word()) };
         peer.inb = Some(inb);
         peer.no_cma = None;
         peer.target = None;
-        self.ins.push(id);
         self.warm(id);
         self.look_from_now_on();
         if let Err(e) = added {
@@ -148,9 +149,7 @@ impl ShmLink {
         peer.no_cma = None;
         peer.lost = false;
         log::debug!("{}: {} ended: {why:?}", self.addr, peer.addr);
-        if self.part_inbound(id) {
-            self.unlist(id);
-        }
+        self.part_inbound(id);
         let peer = &mut self.peers[id as usize];
         peer.life = None;
         if !peer.waiting.is_empty() {

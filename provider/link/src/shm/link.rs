@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use ipc::fence::Barrier;
 use ipc::rights::Spare;
-use ipc::{Poller, Timer, socket};
-use link_api::{OpId, PeerId};
+use ipc::{Poller, Timer};
+use link_api::{OpId, Patience, PeerId};
 use wire::Addr;
 use wire::channel::Space;
 
@@ -18,11 +18,8 @@ use super::mr_table::MrTable;
 use super::options::OpenOptions;
 use super::parted::Parted;
 use super::peer::Peer;
+use super::rings::Rings;
 use crate::name::Name;
-
-/// Most rings that are polled each time.
-pub(super) const HOT: usize = 4;
-pub(super) const NO_PEER: u32 = u32::MAX;
 
 /// Polls between two readings of the clock, the fewer the longer they take: reading it costs more than they do.
 pub(super) const PACE: std::ops::RangeInclusive<u32> = 16..=128;
@@ -33,13 +30,8 @@ pub struct ShmLink {
     pub(super) peers: Vec<Peer>,
     /// Those that were forgotten, to be used again.
     pub(super) free: Vec<u32>,
-    /// Peers that sent lately, the first `hot_len` of them, and which is next.
-    pub(super) hot: [u32; HOT],
-    pub(super) hot_len: usize,
-    pub(super) hot_next: usize,
-    /// Every peer with a channel to us, and which is next.
-    pub(super) ins: Vec<u32>,
-    pub(super) ins_next: usize,
+    /// The rings of all peers with a channel to us.
+    pub(super) rings: Rings,
     /// The peer of which a frame was handed out, or `NO_PEER`.
     pub(super) held: u32,
     /// The last quick poll found nothing.
@@ -48,7 +40,7 @@ pub struct ShmLink {
     pub(super) calls: u32,
     pub(super) clock_at: u32,
     pub(super) pace: u32,
-    /// `armed`, or `dying` is not empty, or `ins` is.
+    /// `armed`, or `dying` is not empty, or `rings` is.
     pub(super) slow: bool,
     /// Another link of the endpoint has brought frames: the first call by this one may wait a little.
     pub(super) patient: bool,
@@ -106,6 +98,8 @@ pub struct ShmLink {
     pub(super) expected: Expected,
     /// When peers are next asked whether they are another program by now.
     pub(super) looks: Looks,
+    /// How long a peer is waited for that is inside an access.
+    pub(super) patience: Patience,
     /// Peers see that nothing here is accessed any more.
     pub(super) closed: bool,
     /// Copies that a device has in its queue, and from or to which peers' memory.
@@ -119,32 +113,4 @@ pub struct ShmLink {
     pub(super) warned_fds: bool,
     /// Reserves the port.
     pub(super) name: Name,
-}
-
-impl Drop for ShmLink {
-    fn drop(&mut self) {
-        // A forked child only closes its copies. The endpoint's own process ends the connections
-        // for good, even while a child still holds copies.
-        if std::process::id() != self.pid {
-            return;
-        }
-        // Copies in flight are from or to peers' memory: before these see the end of the connection.
-        self.pending.cancel(|_| true);
-        if !self.closed {
-            let _ = self.close_to_all();
-        }
-        // The listener first: a peer that sees its channel end finds nothing to connect to.
-        socket::shutdown(&self.listener);
-        // Those that were not met yet, which a child's copy of the listener would keep; each takes a descriptor.
-        self.spare.give();
-        while let Ok(sock) = socket::accept(&self.listener) {
-            socket::shutdown(&sock);
-        }
-        let others = self.contested.iter().map(Contested::sock);
-        others.chain(self.guests.iter().flatten().map(Guest::sock)).for_each(socket::shutdown);
-        for peer in &self.peers {
-            let ins = peer.inb.iter().chain(&peer.waiting).map(|i| &i.sock);
-            ins.chain(peer.out.as_ref().map(|o| &o.sock)).for_each(socket::shutdown);
-        }
-    }
 }

@@ -5,6 +5,7 @@
 //! of its own and a socket which says that the other end is alive, and which wakes it.
 
 mod ahead;
+mod closing;
 mod connect;
 mod contested;
 mod device;
@@ -27,7 +28,9 @@ mod pack;
 mod parted;
 mod peer;
 mod poll;
+mod producer;
 mod ring;
+mod rings;
 mod rma;
 mod segment;
 mod send;

@@ -9,11 +9,13 @@ use std::time::Instant;
 use ipc::Poller;
 use ipc::fence::Barrier;
 use ipc::rights::Spare;
+use link_api::Patience;
 
-use super::link::{HOT, NO_PEER, PACE, ShmLink};
+use super::link::{PACE, ShmLink};
 use super::looks::Looks;
 use super::mr_table::MrTable;
 use super::options::{OpenOptions, size};
+use super::rings::{NO_PEER, Rings};
 use super::{hello, ring, token};
 use crate::name::Name;
 use crate::space;
@@ -41,11 +43,7 @@ impl ShmLink {
         let looks = Looks::new(&poller)?;
         let link = ShmLink {
             peers: Vec::new(),
-            hot: [NO_PEER; HOT],
-            hot_len: 0,
-            hot_next: 0,
-            ins: Vec::new(),
-            ins_next: 0,
+            rings: Rings::new(),
             held: NO_PEER,
             idle: false,
             calls: 0,
@@ -86,6 +84,7 @@ impl ShmLink {
             parted: Vec::new(),
             expected: Default::default(),
             looks,
+            patience: Patience::Second,
             closed: false,
             pending: Default::default(),
             pending_peers: Vec::new(),

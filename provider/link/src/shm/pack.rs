@@ -3,7 +3,7 @@
 
 use link_api::{Frame, Gone, PeerId, Refused};
 
-use super::link::{NO_PEER, ShmLink};
+use super::link::ShmLink;
 use super::ring;
 
 impl ShmLink {
@@ -54,8 +54,7 @@ impl ShmLink {
         // SAFETY: as above.
         unsafe { out.tx.write(0, head) };
         out.tx.publish(head.len() + n);
-        out.notify(self.barrier.registered);
-        Ok(n)
+        out.notify(self.barrier.registered).map(|()| n)
     }
 
     /// Takes a frame in: gives its first `N` bytes, copies the rest to `to`, and releases it. `None` if
@@ -73,8 +72,7 @@ impl ShmLink {
         if self.held != frame.from.0 {
             return None;
         }
-        self.held = NO_PEER;
-        let inb = self.peers[frame.from.0 as usize].inb.as_mut()?;
+        let inb = self.peers[frame.from.0 as usize].inb.as_ref()?;
         let rest = frame.len.wrapping_sub(N);
         // A shorter frame has more of a rest than there is room for anywhere.
         let head = if rest <= room { inb.rx.first() } else { None };
@@ -82,7 +80,7 @@ impl ShmLink {
             // SAFETY: the caller's promise.
             inb.rx.read(N, unsafe { std::slice::from_raw_parts_mut(to, rest) });
         }
-        inb.advance();
+        self.advance(frame.from.0);
         head
     }
 

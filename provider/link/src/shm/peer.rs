@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 use hmem::Span;
 use ipc::pieces::Counters;
 use ipc::socket;
-use link_api::{Gone, PeerId};
+use link_api::{Gone, PeerId, Refused};
 use wire::Addr;
 use wire::channel::{Packet, Space};
 
 use super::devices::Devices;
 use super::looks::Ask;
 use super::mr_table::PeerMrTable;
-use super::ring::{Consumer, Mem, Producer};
+use super::producer::Producer;
+use super::ring::{Consumer, Mem};
 use super::segment::Segment;
+use super::wake::Consuming;
 use super::{ring, wake};
 use crate::space::Target;
 
@@ -42,11 +44,24 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    /// Wakes the peer if it sleeps; to be called after a frame was published.
+    /// Wakes the peer if it sleeps; to be called after a frame was published. A peer that has closed has not read it.
     #[inline(always)]
-    pub(super) fn notify(&self, registered: bool) {
-        if wake::must_notify(self.tx.mem(), registered) {
-            socket::notify(&self.sock, &Packet::Wake.encode());
+    pub(super) fn notify(&mut self, registered: bool) -> Result<(), Refused> {
+        if wake::is_awake(self.tx.mem(), registered) { Ok(()) } else { self.wake() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake(&mut self) -> Result<(), Refused> {
+        match wake::consuming(self.tx.mem()) {
+            Consuming::Awake => Ok(()),
+            Consuming::Asleep => {
+                socket::notify(&self.sock, &Packet::Wake.encode());
+                Ok(())
+            }
+            Consuming::Closed if self.tx.is_read() => Ok(()),
+            // Its socket has hung up before: the next poll sees that, and what follows from it.
+            Consuming::Closed => Err(Refused::Gone(Gone::Reset)),
         }
     }
 
@@ -159,6 +174,13 @@ pub(super) struct Life {
     pub(super) fd: OwnedFd,
 }
 
+/// A socket that a process has listened on, and does not have any more.
+#[derive(Debug)]
+pub(super) struct Deserted {
+    pub(super) socket: u64,
+    pub(super) process: Life,
+}
+
 /// An address space that a tid led to so long ago is still there under that tid, or nothing is: to use a
 /// tid again takes as many new tasks as there are numbers.
 pub(super) const SURE: Duration = Duration::from_millis(10);
@@ -194,7 +216,7 @@ pub(super) struct Peer {
     /// Its address space was gone when that was last asked.
     pub(super) missed: bool,
     /// The socket on which it listened, and which its process does not have any more.
-    pub(super) deserted: Option<u64>,
+    pub(super) deserted: Option<Deserted>,
     /// Its address is not this host's, and the log says so.
     pub(super) far: bool,
     /// Since when, and from when on again, it is tried to connect.

@@ -4,9 +4,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use hmem::Span;
+use ipc::{rights, socket};
 use link_api::{Gone, Grant, Link as _, NoDirect, PeerId, Refused, RmaLink as _};
 use wire::{Addr, Seg};
 
+use super::guest::Guest;
 use super::peer::Peer;
 use super::tests::{closed, couple, event_none, frame, open, say};
 use super::{DEFAULT_RING, FEW, LONG_RING, OpenOptions, ShmLink};
@@ -75,6 +77,69 @@ fn a_successor_is_distinguished_from_a_peer_that_never_accepted() {
     say(&mut b, to_a, b"hi").unwrap();
     assert_eq!(frame(&mut a).1, b"hi");
     assert!(event_none(&mut b));
+}
+
+/// `a` sends behind the end of `b`, before it polls; then to what `b` is followed by.
+fn send_behind_an_end(a: &mut ShmLink, to_b: PeerId, b: ShmLink) {
+    let again = OpenOptions { bind: Some(b.addr().sock()), ..OpenOptions::default() };
+    drop(b);
+    let mut b = ShmLink::open(again).unwrap();
+    for _ in 0..3 {
+        // Neither taken nor kept.
+        assert_eq!(say(a, to_b, b"12345678"), Err(Refused::Gone(Gone::Reset)));
+    }
+    assert!(event_none(&mut b));
+    assert_eq!(closed(a), (to_b, Gone::Reset));
+    say(a, to_b, b"anew").unwrap();
+    assert_eq!(frame(&mut b).1, b"anew");
+}
+
+#[test]
+fn nothing_is_sent_to_a_peer_that_has_closed() {
+    let (mut a, to_b, b, _) = couple();
+    send_behind_an_end(&mut a, to_b, b);
+}
+
+#[test]
+fn nothing_is_sent_to_a_sleeper_that_has_closed() {
+    let (mut a, to_b, mut b, _) = couple();
+    while b.poll().is_some() {}
+    assert!(b.arm());
+    send_behind_an_end(&mut a, to_b, b);
+}
+
+/// It has not accepted the channel, or not read the hello.
+#[test]
+fn nothing_is_sent_to_a_peer_that_has_closed_without_a_poll() {
+    let (mut a, b) = (open(), open());
+    let to_b = a.peer(&b.addr());
+    say(&mut a, to_b, b"before").unwrap();
+    send_behind_an_end(&mut a, to_b, b);
+}
+
+#[test]
+fn nothing_is_sent_to_a_peer_that_lacked_what_a_channel_takes_and_has_closed() {
+    let (mut a, mut b) = (open(), open());
+    let to_b = a.peer(&b.addr());
+    say(&mut a, to_b, b"before").unwrap();
+    // As after a hello for which there was no memory.
+    let sock = socket::accept(&b.listener).unwrap();
+    let mut bytes = [0; 200];
+    let (n, fd) = rights::recv_fd(&sock, &mut bytes).unwrap();
+    let said = Some((bytes[..n].to_vec(), fd));
+    b.guests.push(Some(Guest { sock, pid: 0, since: Instant::now(), kept: true, said }));
+    send_behind_an_end(&mut a, to_b, b);
+}
+
+#[test]
+fn a_frame_that_was_read_before_the_end_is_not_refused() {
+    let (mut a, to_b, mut b, to_a) = couple();
+    say(&mut a, to_b, b"read").unwrap();
+    assert_eq!(frame(&mut b), (to_a, b"read".to_vec()));
+    drop(b);
+    // As if the sender had been stopped between its frame and this.
+    let out = a.peers[to_b.0 as usize].out.as_mut().unwrap();
+    assert_eq!(out.notify(true), Ok(()));
 }
 
 #[test]

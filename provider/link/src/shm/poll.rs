@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use link_api::{Event, Frame, PeerId};
+use link_api::{Event, Frame, Link as _, PeerId, PollFrame};
 
-use super::link::{HOT, NO_PEER, PACE, ShmLink};
+use super::link::{PACE, ShmLink};
+use super::rings::NO_PEER;
 use super::{ring, wake};
 
-/// Hot rings read in one poll that finds nothing, and polls between two reads of a ring that is
-/// not hot: so that idle peers cost next to nothing, and get a turn also while the hot ones never stop.
-pub(super) const LOOKS: usize = 2;
+/// Polls between two looks at rings that are not hot: so that idle peers cost next to nothing, and get a turn also
+/// while the hot ones never stop.
 const REST: u32 = 4;
 
 /// Time between two readings of the sockets.
@@ -20,14 +20,6 @@ const COOL: Duration = Duration::from_millis(1);
 const EAGER_GAP: Duration = Duration::from_micros(2);
 
 impl ShmLink {
-    /// The peer that is next, of those that are polled first.
-    #[inline(always)]
-    pub(super) fn next_hot(&mut self) -> u32 {
-        let id = self.hot[self.hot_next % HOT];
-        self.hot_next = if self.hot_next + 1 < self.hot_len { self.hot_next + 1 } else { 0 };
-        id
-    }
-
     /// The next frame of this peer.
     #[inline]
     fn next_of(&mut self, id: u32) -> Option<Event> {
@@ -51,50 +43,75 @@ impl ShmLink {
         self.held = NO_PEER;
         if let Some(inb) = &mut self.peers[id as usize].inb {
             inb.advance();
+            if id != self.rings.sole() {
+                self.locate(id);
+            }
         }
     }
 
-    /// The next one of all peers, if it is time for one that is not hot.
-    #[inline(always)]
-    pub(super) fn next_cold(&mut self) -> Option<u32> {
-        if self.ins.len() <= self.hot_len || self.calls % REST != 0 {
-            return None;
-        }
-        let generation = if self.ins_next < self.ins.len() { self.ins_next } else { 0 };
-        self.ins_next = generation + 1;
-        self.ins.get(generation).copied()
-    }
-
-    /// Polls one that is not hot.
+    /// Notes in the list where a ring is read next.
     #[inline(never)]
-    fn cold(&mut self, id: u32) -> Option<Event> {
-        let event = self.next_of(id)?;
+    fn locate(&mut self, id: u32) {
+        if let Some(inb) = self.peers.get(id as usize).and_then(|peer| peer.inb.as_ref()) {
+            // SAFETY: as where it was listed.
+            unsafe { self.rings.moved(id, inb.rx.word()) };
+        }
+    }
+
+    /// Whether rings that are not hot are looked at now.
+    #[inline(always)]
+    pub(super) fn is_time_for_cold(&self) -> bool {
+        !self.rings.are_hot() && self.calls % REST == 0
+    }
+
+    /// A peer that seems to have sent, and is a hot one from now on.
+    #[inline]
+    fn find(&mut self) -> Option<u32> {
+        let cold = if self.is_time_for_cold() { self.rings.find_cold() } else { None };
+        let id = cold.or_else(|| match self.rings.sole() {
+            NO_PEER => self.rings.find(),
+            id => Some(id),
+        })?;
         self.warm(id);
-        Some(event)
+        Some(id)
+    }
+
+    /// What a quick poll does where not just one ring is looked at.
+    #[inline(never)]
+    pub(super) fn poll_frame_of_many(&mut self) -> PollFrame {
+        let found = self.find().and_then(|id| {
+            let frame = self.poll_frame_from(PeerId(id));
+            if frame.is_none() {
+                self.locate(id);
+            }
+            frame
+        });
+        let idle = std::mem::replace(&mut self.idle, found.is_none());
+        let Some(frame) = found else { return PollFrame::Nothing };
+        if idle {
+            self.expect_answer(&frame);
+        }
+        PollFrame::Frame(frame)
     }
 
     /// Puts a peer among those that each poll reads.
     #[inline(never)]
     pub(super) fn warm(&mut self, id: u32) {
-        if self.hot[..self.hot_len].contains(&id) {
-            return;
-        }
-        if self.hot_len < HOT {
-            self.hot_len += 1;
-            self.hot[self.hot_len - 1] = id;
-        } else {
-            self.hot[self.hot_next] = id;
+        let sole = self.rings.sole();
+        self.rings.warm(id);
+        if sole != NO_PEER && sole != self.rings.sole() {
+            self.locate(sole);
         }
     }
 
     /// Reads the sockets if it is time to.
     fn tick(&mut self) {
-        let gap = if self.ins.is_empty() && !self.patient { EAGER_GAP } else { GAP };
+        let gap = if self.rings.is_empty() && !self.patient { EAGER_GAP } else { GAP };
         let now = Instant::now();
         let since = now.duration_since(std::mem::replace(&mut self.clock_read, now));
         let pace = if since > GAP { self.pace / 2 } else { self.pace * 2 };
         self.pace = pace.clamp(*PACE.start(), *PACE.end());
-        if self.hot_len > 1 && now.duration_since(self.cooled) >= COOL {
+        if self.rings.hot() > 1 && now.duration_since(self.cooled) >= COOL {
             self.cooled = now;
             self.cool();
         }
@@ -127,16 +144,15 @@ impl ShmLink {
                 return Some(event);
             }
         }
-        if let Some(event) = self.next_cold().and_then(|id| self.cold(id)) {
-            return Some(event);
+        let id = match self.rings.sole() {
+            sole if sole != NO_PEER && !self.is_time_for_cold() => sole,
+            _ => self.find()?,
+        };
+        let event = self.next_of(id);
+        if event.is_none() && id != self.rings.sole() {
+            self.locate(id);
         }
-        for _ in 0..self.hot_len.min(LOOKS) {
-            let id = self.next_hot();
-            if let Some(event) = self.next_of(id) {
-                return Some(event);
-            }
-        }
-        None
+        event
     }
 
     /// What a poll has to do beyond reading hot rings.
@@ -144,20 +160,20 @@ impl ShmLink {
     fn poll_slow(&mut self) -> Option<Event> {
         if self.armed {
             self.armed = false;
-            for &id in &self.ins {
+            for id in self.rings.peers() {
                 if let Some(inb) = &self.peers[id as usize].inb {
                     wake::promise(inb.rx.mem(), self.barrier);
                 }
             }
             self.service();
-        } else if self.calls == self.clock_at || self.ins.is_empty() {
+        } else if self.calls == self.clock_at || self.rings.is_empty() {
             self.tick();
         }
         if self.calls == self.clock_at {
             self.clock_at = self.calls.wrapping_add(self.pace);
         }
         let event = self.reap();
-        self.slow = !self.dying.is_empty() || self.ins.is_empty();
+        self.slow = !self.dying.is_empty() || self.rings.is_empty();
         event
     }
 
@@ -171,14 +187,14 @@ impl ShmLink {
         // Whatever comes of it, the next poll disarms.
         self.armed = true;
         self.slow = true;
-        for &id in &self.ins {
+        for id in self.rings.peers() {
             if let Some(inb) = &self.peers[id as usize].inb {
                 wake::arm(inb.rx.mem(), self.barrier);
             }
         }
         let barred = self.barrier.heavy();
-        let frame = |&id: &u32| self.peers[id as usize].inb.as_ref().is_some_and(|i| i.rx.ready());
-        if !barred || !self.dying.is_empty() || self.ins.iter().any(frame) {
+        let frame = |id: u32| self.peers[id as usize].inb.as_ref().is_some_and(|i| i.rx.ready());
+        if !barred || !self.dying.is_empty() || self.rings.peers().any(frame) {
             return false;
         }
         if self.has_room_again() || std::mem::take(&mut self.connecting) {
@@ -187,33 +203,13 @@ impl ShmLink {
         self.poller.ready::<1>().is_empty()
     }
 
-    /// Takes a peer off the lists of rings to poll.
-    pub(super) fn unlist(&mut self, id: u32) {
-        self.ins.retain(|&i| i != id);
-        self.keep_hot(|_, i| i != id);
-    }
-
     /// From now on each poll reads only those that have sent something since this was last called;
     /// one at least.
     pub(super) fn cool(&mut self) {
-        let last = self.hot_len.saturating_sub(1);
-        let busy = self.hot.map(|id| {
-            let inb = self.peers.get_mut(id as usize).and_then(|peer| peer.inb.as_mut());
+        let peers = &mut self.peers;
+        self.rings.cool(|id| {
+            let inb = peers.get_mut(id as usize).and_then(|peer| peer.inb.as_mut());
             inb.is_some_and(|inb| std::mem::replace(&mut inb.cooled_at, inb.rx.pos()) != inb.rx.pos())
         });
-        let any = busy[..self.hot_len].contains(&true);
-        self.keep_hot(|at, _| busy[at] || !any && at == last);
-    }
-
-    fn keep_hot(&mut self, keep: impl Fn(usize, u32) -> bool) {
-        let mut kept = [NO_PEER; HOT];
-        let mut n = 0;
-        for (at, &id) in self.hot[..self.hot_len].iter().enumerate() {
-            if keep(at, id) {
-                kept[n] = id;
-                n += 1;
-            }
-        }
-        (self.hot, self.hot_len, self.hot_next) = (kept, n, 0);
     }
 }

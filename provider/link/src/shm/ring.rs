@@ -11,13 +11,19 @@
 //! producer publishes a record it stores 0 to the commit word behind it, so the consumer never
 //! takes stale bytes of an earlier lap for a record. A frame that fits one cache line thus changes hands
 //! by one cache line, and one that fits the pair by the two at once. The consumer publishes its position
-//! (`head`, in lines, wrapping) only once per quarter of the ring, and the producer reads it only when it
-//! seems short of room.
+//! (`head`, in lines, wrapping) only now and then, and the producer reads it only when it seems short of room.
+//!
+//! **Short laps.** Pages of a ring take memory once they were written, and cache. So a producer that has little under way
+//! ends a lap early ([`soon`]): it puts a record at the ring's start, and then a word which says so ([`ELSEWHERE`]) where
+//! the consumer looks next. The lines behind that word count as a record that has been taken. Where the consumer is behind,
+//! the lap goes on, and the ring is used as far as it is needed. If the consumer falls behind after a lap has ended early,
+//! the next one comes to records that were not taken: another such word leads past these, to the lines that were left out.
 //!
 //! Both positions are private; what the other side writes is checked against them.
 //!
 //! The orders that matter, each tested with a twin that lacks it: the commit word is stored with
-//! Release (after frame and zero) and loaded with Acquire; `head` likewise (after the copy out).
+//! Release (after frame and zero) and loaded with Acquire; `head` likewise (after the copy out); [`ELSEWHERE`] is
+//! stored with Release, after the record to which it leads.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -27,10 +33,10 @@ use ipc::word::Word;
 pub(crate) const LINE: usize = 128;
 
 /// Bytes of a cache line.
-const CACHE_LINE: usize = 64;
+pub(super) const CACHE_LINE: usize = 64;
 
 /// Bytes of a commit word.
-const COMMIT: usize = 4;
+pub(super) const COMMIT: usize = 4;
 
 /// Longest frame that a line has room for. One that short is always in one stretch.
 pub(crate) const SHORT: usize = LINE - COMMIT;
@@ -70,16 +76,11 @@ pub(crate) trait Mem {
     unsafe fn get(&self, at: usize, dst: *mut u8, len: usize);
 }
 
-/// How many lines further on the producer has one fetched, after a frame of one cache line and of two: of
-/// longer frames the processor itself sees what comes next.
-const AHEAD: [u32; 2] = [4, 3];
+/// A commit word that has this bit says at which line the next record is.
+pub(super) const ELSEWHERE: u32 = 1 << 31;
 
-/// Most lines that frames which the consumer can do without may find taken: more than a quarter of the longest
-/// ring, and fewer than turns of a shared transfer.
-const SPARE: u32 = 48 << 10;
-
-/// Most lines that are fetched for an answer.
-const ANSWER: u32 = 8;
+/// Lines of a page.
+pub(super) const PAGE: u32 = 4096 / LINE as u32;
 
 /// The other side broke the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,16 +91,27 @@ pub(crate) fn max_frame(lines: u32) -> usize {
     (lines as usize / 2 - 1) * LINE
 }
 
+/// At which line of so many a lap may end first.
+pub(super) fn soon(lines: u32) -> u32 {
+    (lines / 16).next_multiple_of(PAGE).clamp(1, lines / 4)
+}
+
+/// After how many lines a consumer publishes its position, where laps are so long: often enough that they may be as
+/// short again ([`soon`]), and at every quarter of the ring.
+fn share(lines: u32, lap: u32) -> u32 {
+    (lap / 8).clamp(1, (lines / 4).max(1))
+}
+
 /// Lines of a record.
 #[inline]
-fn lines_of(len: usize) -> u32 {
+pub(super) fn lines_of(len: usize) -> u32 {
     (COMMIT + len).div_ceil(LINE) as u32
 }
 
 /// The stretches of the ring that make up `len` bytes from byte `at` on, which may be beyond the
 /// end by less than one lap.
 #[inline]
-fn stretches(lines: u32, at: usize, len: usize) -> [(usize, usize); 2] {
+pub(super) fn stretches(lines: u32, at: usize, len: usize) -> [(usize, usize); 2] {
     let cap = lines as usize * LINE;
     let at = if at >= cap { at - cap } else { at };
     let first = len.min(cap - at);
@@ -109,183 +121,9 @@ fn stretches(lines: u32, at: usize, len: usize) -> [(usize, usize); 2] {
 /// Where in a ring of so many lines bytes `off..off+len` of the record on a line start, if they do
 /// not run over its end.
 #[inline]
-fn straight(lines: u32, line: u32, off: usize, len: usize) -> Option<usize> {
+pub(super) fn straight(lines: u32, line: u32, off: usize, len: usize) -> Option<usize> {
     let at = line as usize * LINE + COMMIT + off;
     (at + len <= lines as usize * LINE).then_some(at)
-}
-
-/// The sending half.
-#[derive(Debug)]
-pub(crate) struct Producer<M> {
-    mem: M,
-    lines: u32,
-    /// Where the next record goes: in lines since the ring began, and in the ring.
-    pos: u32,
-    line: u32,
-    /// The consumer's position, as far as it was looked at.
-    head: u32,
-    /// The position, beyond `pos`, of a commit word that is 0 already; `pos` if there is none.
-    clean: u32,
-}
-
-impl<M: Mem> Producer<M> {
-    pub(crate) fn new(mem: M) -> Producer<M> {
-        Producer::starting_at(mem, 0)
-    }
-
-    /// As if `pos` lines had gone through already.
-    pub(crate) fn starting_at(mem: M, pos: u32) -> Producer<M> {
-        let lines = mem.lines();
-        Producer { mem, lines, pos, line: 0, head: pos, clean: pos }
-    }
-
-    pub(crate) fn mem(&self) -> &M {
-        &self.mem
-    }
-
-    pub(crate) fn into_mem(self) -> M {
-        self.mem
-    }
-
-    /// Whether a frame of `len` bytes, at most [`max_frame`], finds room.
-    #[inline(always)]
-    pub(crate) fn reserve(&mut self, len: usize) -> Result<bool, Broken> {
-        // One line more, for the commit word of the record after this one.
-        let need = lines_of(len) + 1;
-        if self.pos.wrapping_sub(self.head) + need <= self.lines {
-            return Ok(true);
-        }
-        self.read_head()?;
-        Ok(self.pos.wrapping_sub(self.head) + need <= self.lines)
-    }
-
-    #[cold]
-    fn read_head(&mut self) -> Result<(), Broken> {
-        // Acquire: the consumer's copies out of the lines it gave back come before our stores.
-        let head = self.mem.head().load(Acquire);
-        if head.wrapping_sub(self.head) > self.pos.wrapping_sub(self.head) {
-            return Err(Broken);
-        }
-        self.head = head;
-        Ok(())
-    }
-
-    /// Whether half of the ring is free, and fewer lines are taken than a shared transfer has turns: the
-    /// consumer, which publishes its position at every quarter, then polls the ring.
-    pub(crate) fn has_room_to_spare(&mut self) -> bool {
-        let most = (self.lines / 2).min(SPARE);
-        if self.pos.wrapping_sub(self.head) < most {
-            return true;
-        }
-        // What is wrong with the ring is found when it is used.
-        self.read_head().is_ok() && self.pos.wrapping_sub(self.head) < most
-    }
-
-    /// Where in the ring bytes `off..off+len` of the reserved frame go, if that is one stretch.
-    #[inline]
-    pub(crate) fn straight(&self, off: usize, len: usize) -> Option<usize> {
-        straight(self.lines, self.line, off, len)
-    }
-
-    /// Where in the ring bytes `off..off+len` of the reserved frame go.
-    #[inline]
-    pub(crate) fn stretches(&self, off: usize, len: usize) -> [(usize, usize); 2] {
-        stretches(self.lines, self.line as usize * LINE + COMMIT + off, len)
-    }
-
-    /// Where in the ring a frame of up to [`SHORT`] bytes goes; `None` if only [`Producer::reserve`] can tell
-    /// whether there is room.
-    #[inline(always)]
-    pub(crate) fn reserve_short(&self) -> Option<usize> {
-        let room = self.pos.wrapping_sub(self.head) + 2 <= self.lines;
-        room.then_some(self.line as usize * LINE + COMMIT)
-    }
-
-    /// Writes bytes of the reserved frame.
-    ///
-    /// # Safety
-    /// `off..off+src.len()` must be inside what the last [`Producer::reserve`] said has room.
-    #[inline(always)]
-    pub(crate) unsafe fn write(&mut self, off: usize, src: &[u8]) {
-        if let Some(at) = self.straight(off, src.len()) {
-            // SAFETY: `src` is a slice; `straight` stays inside the ring, and the caller says that
-            // these bytes are reserved, so they are ours.
-            return unsafe { self.mem.put(at, src.as_ptr(), src.len()) };
-        }
-        let [(at, n), (wrapped, rest)] = self.stretches(off, src.len());
-        // SAFETY: `src` is a slice; `stretches` stays inside the ring, and the caller says that
-        // these bytes are reserved, so they are ours.
-        unsafe { self.mem.put(at, src.as_ptr(), n) };
-        if rest > 0 {
-            // SAFETY: as above, for the rest of `src`.
-            unsafe { self.mem.put(wrapped, src.as_ptr().add(n), rest) };
-        }
-    }
-
-    /// Publishes the reserved frame of `len` bytes.
-    #[inline(always)]
-    pub(crate) fn publish(&mut self, len: usize) {
-        self.publish_lines(len, lines_of(len));
-    }
-
-    /// Likewise, of [`Producer::reserve_short`].
-    #[inline(always)]
-    pub(crate) fn publish_short(&mut self, len: usize) {
-        debug_assert!(len <= SHORT);
-        self.publish_lines(len, 1);
-    }
-
-    #[inline(always)]
-    fn publish_lines(&mut self, len: usize, n: u32) {
-        let next = self.after(self.line, n);
-        let end = self.pos.wrapping_add(n);
-        if self.clean != end {
-            self.mem.commit(next).store(0, Relaxed);
-        }
-        // Release: the frame's bytes and the zero come before.
-        self.mem.commit(self.line).store(len as u32 + 1, Release);
-        self.line = next;
-        self.pos = end;
-        self.clean = end;
-        // If the next frame takes one line, this is the word behind it. Between its bytes and its
-        // commit word this store would wait for a line that the consumer has, while the consumer,
-        // looking, takes the frame's line away again.
-        if end.wrapping_add(1).wrapping_sub(self.head) < self.lines {
-            self.mem.commit(self.after(next, 1)).store(0, Relaxed);
-            self.clean = end.wrapping_add(1);
-        }
-        // The consumer has these lines from the lap before. Stores wait in a queue for one after the other to come
-        // from there, and a sender of many short frames would wait for that queue.
-        if n == 1 {
-            let further = AHEAD[usize::from(len > SHORTEST)];
-            self.fetch(self.after(next, further), len);
-        }
-    }
-
-    /// Something of `len` bytes has come that will perhaps be answered by as much. The lines which that takes
-    /// are on their way here while the program deals with what came: it would wait for them at its end.
-    #[inline(always)]
-    pub(crate) fn expect(&self, len: usize) {
-        for n in 0..lines_of(len).min(ANSWER) {
-            self.fetch(self.after(self.line, n), len);
-        }
-    }
-
-    /// Has a line fetched, as much of it as a frame of `len` bytes may take.
-    #[inline(always)]
-    fn fetch(&self, line: u32, len: usize) {
-        let at = line as usize * LINE;
-        self.mem.will_write(at);
-        if len > SHORTEST {
-            self.mem.will_write(at + CACHE_LINE);
-        }
-    }
-
-    #[inline(always)]
-    fn after(&self, line: u32, n: u32) -> u32 {
-        let next = line + n;
-        if next >= self.lines { next - self.lines } else { next }
-    }
 }
 
 /// The receiving half.
@@ -295,8 +133,9 @@ pub(crate) struct Consumer<M> {
     lines: u32,
     pos: u32,
     line: u32,
-    /// What `head` says.
+    /// What `head` says, and after how many lines it is to say more.
     published: u32,
+    share: u32,
     /// Length of the frame at hand.
     len: usize,
     /// Longest frame there may be.
@@ -304,14 +143,17 @@ pub(crate) struct Consumer<M> {
 }
 
 impl<M: Mem> Consumer<M> {
+    /// Starts at the line at which the producer does.
     pub(crate) fn new(mem: M) -> Consumer<M> {
-        Consumer::starting_at(mem, 0)
+        let line = mem.head().load(Relaxed) % mem.lines();
+        Consumer { line, ..Consumer::starting_at(mem, line) }
     }
 
-    /// As if `pos` lines had gone through already.
+    /// As if `pos` lines had gone through already, and the next were the first.
     pub(crate) fn starting_at(mem: M, pos: u32) -> Consumer<M> {
         let lines = mem.lines();
-        Consumer { mem, lines, pos, line: 0, published: pos, len: 0, most: max_frame(lines) }
+        let share = share(lines, soon(lines));
+        Consumer { mem, lines, pos, line: 0, published: pos, share, len: 0, most: max_frame(lines) }
     }
 
     pub(crate) fn mem(&self) -> &M {
@@ -327,10 +169,16 @@ impl<M: Mem> Consumer<M> {
         self.pos
     }
 
+    /// The commit word of the next record.
+    #[inline]
+    pub(crate) fn word(&self) -> &M::Word {
+        self.mem.commit(self.line)
+    }
+
     /// Whether anything, sound or not, is there.
     #[inline]
     pub(crate) fn ready(&self) -> bool {
-        self.mem.commit(self.line).load(Relaxed) != 0
+        self.word().load(Relaxed) != 0
     }
 
     /// Whether anything is there behind the frame at hand.
@@ -350,7 +198,7 @@ impl<M: Mem> Consumer<M> {
             word => {
                 let len = word as usize - 1;
                 if len > self.most {
-                    return Err(Broken);
+                    return self.go(word);
                 }
                 self.len = len;
                 if (SHORTEST + 1..=SHORT).contains(&len) {
@@ -361,6 +209,31 @@ impl<M: Mem> Consumer<M> {
                 Ok(Some(len))
             }
         }
+    }
+
+    /// The next record is elsewhere, if `word` says so: as [`Consumer::peek`], there.
+    #[cold]
+    fn go(&mut self, word: u32) -> Result<Option<usize>, Broken> {
+        let line = word & !ELSEWHERE;
+        // One leads to a record and not to another: so this ends.
+        let len = match line != word && line < self.lines {
+            true => self.mem.commit(line).load(Acquire) as usize,
+            false => return Err(Broken),
+        };
+        let left_out = match line {
+            0 => self.lines - self.line,
+            _ => line.wrapping_sub(self.line),
+        };
+        if len == 0 || len - 1 > self.most || line == self.line || left_out > self.lines {
+            return Err(Broken);
+        }
+        if line == 0 {
+            self.share = share(self.lines, self.line);
+        }
+        self.pos = self.pos.wrapping_add(left_out);
+        self.line = line;
+        self.len = len - 1;
+        Ok(Some(self.len))
     }
 
     /// Where in the ring bytes `off..off+len` of the frame at hand are, if they are all of the frame
@@ -425,15 +298,22 @@ impl<M: Mem> Consumer<M> {
         self.line += n;
         if self.line >= self.lines {
             self.line -= self.lines;
+            self.share = share(self.lines, self.lines);
         }
         self.pos = self.pos.wrapping_add(n);
-        if self.pos.wrapping_sub(self.published) < self.lines / 4 {
+        if self.pos.wrapping_sub(self.published) < self.share {
             return (n, false);
         }
         self.published = self.pos;
         // Release: our copies out of these lines come before.
         self.mem.head().store(self.pos, Release);
         (n, true)
+    }
+
+    /// Publishes the position as it is.
+    pub(crate) fn publish(&mut self) {
+        self.published = self.pos;
+        self.mem.head().store(self.pos, Release);
     }
 }
 

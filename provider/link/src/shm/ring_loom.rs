@@ -9,6 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
+use super::super::producer::Producer;
 use super::*;
 use crate::twin::{Twin, TwinWord};
 
@@ -34,6 +35,13 @@ impl LoomMem {
             want: word(Twin::Sound),
             fence: fence != Twin::Fence,
         }
+    }
+
+    /// Sound but for `bell`, whose twin this is.
+    pub(crate) fn with_bell(lines: usize, bell: Twin) -> LoomMem {
+        let bell = TwinWord::new(bell);
+        // Fences alone would make up for the order that `bell` lacks.
+        LoomMem { bell, ..LoomMem::new(lines, Twin::Sound, Twin::Sound, Twin::Fence) }
     }
 
     fn each(at: usize, len: usize, mut f: impl FnMut(usize, bool, usize)) {
@@ -101,13 +109,18 @@ impl Mem for Arc<LoomMem> {
 
 /// Frames of these lengths cross a ring of four lines.
 fn cross(data: Twin, head: Twin, lens: &'static [usize]) {
+    cross_ring(4, data, head, lens);
+}
+
+/// Frames of these lengths cross a ring of so many lines.
+fn cross_ring(lines: usize, data: Twin, head: Twin, lens: &'static [usize]) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     let runs = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counted = runs.clone();
     model.check(move || {
         counted.fetch_add(1, Relaxed);
-        let mem = Arc::new(LoomMem::new(4, data, head, Twin::Sound));
+        let mem = Arc::new(LoomMem::new(lines, data, head, Twin::Sound));
         let mut tx = Producer::starting_at(mem.clone(), u32::MAX - 1);
         mem.head.0.store(u32::MAX - 1, Relaxed);
         let mut rx = Consumer::starting_at(mem, u32::MAX - 1);
@@ -181,4 +194,26 @@ fn twin_that_tells_its_place_relaxed() {
 #[should_panic(expected = "Causality violation")]
 fn twin_that_looks_for_room_relaxed() {
     cross(Twin::Sound, Twin::Acquire, LAP);
+}
+
+/// In a ring of sixteen lines a lap may end after two, if the consumer has taken both; if it has not taken the third record,
+/// the fourth is behind where that lap ended.
+const LAPS: &[usize] = &[8, 8, 8, 8, 8];
+
+#[test]
+fn frames_arrive_whole_and_in_order_where_laps_end_early() {
+    cross_ring(16, Twin::Sound, Twin::Sound, LAPS);
+    cross_ring(16, Twin::Sound, Twin::Sound, &[8, 8, LINE, 8]);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn twin_that_leads_elsewhere_relaxed() {
+    cross_ring(16, Twin::HighBit, Twin::Sound, LAPS);
+}
+
+#[test]
+#[should_panic(expected = "is_none()")]
+fn twin_that_does_not_zero_where_laps_end_early() {
+    cross_ring(16, Twin::Zero, Twin::Sound, LAPS);
 }

@@ -1,5 +1,6 @@
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::super::producer::Producer;
 use super::*;
 
 #[cfg(not(miri))]
@@ -8,22 +9,23 @@ use super::super::segment::Segment as Memory;
 use super::heap::Heap as Memory;
 
 const RING: usize = super::super::MIN_RING;
+const LONG: usize = super::super::LONG_RING;
 
 #[cfg(not(miri))]
-fn memory() -> (Memory, Memory) {
-    let (tx, fd) = Memory::create(RING).unwrap();
-    let rx = Memory::adopt(std::os::fd::AsFd::as_fd(&fd), RING).unwrap();
+fn memory(ring: usize) -> (Memory, Memory) {
+    let (tx, fd) = Memory::create(ring).unwrap();
+    let rx = Memory::adopt(std::os::fd::AsFd::as_fd(&fd), ring).unwrap();
     (tx, rx)
 }
 
 #[cfg(miri)]
-fn memory() -> (Memory, Memory) {
-    let both = Memory::new(RING);
+fn memory(ring: usize) -> (Memory, Memory) {
+    let both = Memory::new(ring);
     (both.clone(), both)
 }
 
 fn pair(pos: u32) -> (Producer<Memory>, Consumer<Memory>) {
-    let (tx, rx) = memory();
+    let (tx, rx) = memory(RING);
     tx.head().store(pos, Relaxed);
     (Producer::starting_at(tx, pos), Consumer::starting_at(rx, pos))
 }
@@ -218,4 +220,98 @@ fn a_twin_that_scribbles_does_no_harm() {
     }
     stop.store(true, Relaxed);
     scribbler.join().unwrap();
+}
+
+#[test]
+fn frames_arrive_wherever_the_first_one_starts() {
+    let step = if cfg!(miri) { 111 } else { 1 };
+    for (ring, line) in
+        [RING, LONG].into_iter().flat_map(|ring| (0..300).step_by(step).map(move |at| (ring, at)))
+    {
+        let (tx, rx) = memory(ring);
+        let mut tx = Producer::new(tx, line);
+        let mut rx = Consumer::new(rx);
+        for i in 0..600u32 {
+            let long = i as usize % 7 * 100;
+            let mut bytes = vec![7; 4 + long];
+            bytes[..4].copy_from_slice(&i.to_le_bytes());
+            assert!(send(&mut tx, &bytes), "frame {i} from line {line}");
+            assert_eq!(rx.peek(), Ok(Some(4 + long)), "frame {i} from line {line}");
+            let mut got = vec![0; 4 + long];
+            rx.read(0, &mut got);
+            assert_eq!(got, bytes);
+            rx.advance();
+            assert_eq!(rx.peek(), Ok(None));
+        }
+    }
+}
+
+/// The consumer now follows at the producer's heels, now falls behind until the ring is full.
+#[test]
+fn frames_keep_their_order_where_laps_are_short_and_long() {
+    let mut state = 0x2545_f491_4f6c_dd1d;
+    let max = max_frame((RING / LINE) as u32);
+    for run in 0..if cfg!(miri) { 1 } else { 40 } {
+        let (mut tx, mut rx) = pair(u32::MAX - run * 500);
+        let (mut sent, mut taken, mut lens) = (0u32, 0u32, std::collections::VecDeque::new());
+        for step in 0..if cfg!(miri) { 200 } else { 20_000 } {
+            let behind = if step / 500 % 3 == 2 { 1 << 20 } else { noise(&mut state) as usize % 9 };
+            let most = if noise(&mut state) % 64 == 0 { max } else { 300 };
+            let len = length(&mut state, most);
+            let mut bytes = vec![0xff; len];
+            let n = len.min(4);
+            bytes[..n].copy_from_slice(&sent.to_le_bytes()[..n]);
+            let full = !send(&mut tx, &bytes);
+            if !full {
+                lens.push_back(len);
+                sent += 1;
+            }
+            while lens.len() > behind || full && !lens.is_empty() && noise(&mut state) % 64 != 0 {
+                let len = lens.pop_front().unwrap();
+                assert_eq!(rx.peek(), Ok(Some(len)), "run {run}, step {step}, frame {taken}");
+                let mut got = vec![0; len];
+                rx.read(0, &mut got);
+                let n = len.min(4);
+                assert_eq!(got[..n], taken.to_le_bytes()[..n]);
+                assert!(got[n..].iter().all(|b| *b == 0xff));
+                rx.advance();
+                taken += 1;
+            }
+            assert_eq!(rx.ready(), !lens.is_empty(), "run {run}, step {step}");
+        }
+    }
+}
+
+#[test]
+#[cfg(not(miri))]
+fn pages_that_are_not_needed_are_not_touched() {
+    let (tx, rx) = memory(LONG);
+    let (mut tx, mut rx) = (Producer::new(tx, 3), Consumer::new(rx));
+    let take = |rx: &mut Consumer<Memory>, len| {
+        assert_eq!(rx.peek(), Ok(Some(len)));
+        rx.advance();
+    };
+    let pages = |tx: &Producer<Memory>| tx.mem().resident() / 4096;
+    for _ in 0..100_000 {
+        assert!(send(&mut tx, &[1; 28]));
+        take(&mut rx, 28);
+    }
+    // Beside the control words.
+    let few = soon(tx.mem().lines()) as usize * LINE / 4096 + 1;
+    assert!(pages(&tx) <= few, "{} pages", pages(&tx));
+    // A consumer that is a little behind takes some more, and one that sleeps has all of it filled.
+    let mut behind = 0;
+    for _ in 0..100_000 {
+        assert!(send(&mut tx, &[1; 28]));
+        behind += 1;
+        if behind == 200 {
+            (0..behind).for_each(|_| take(&mut rx, 28));
+            behind = 0;
+        }
+    }
+    assert!(pages(&tx) <= 4 * few, "{} pages", pages(&tx));
+    (0..behind).for_each(|_| take(&mut rx, 28));
+    let most = (0..).take_while(|_| send(&mut tx, &[1; 28])).count();
+    assert!(most >= LONG / LINE * 3 / 4, "{most}");
+    assert!(pages(&tx) >= LONG / 4096 * 3 / 4, "{} pages", pages(&tx));
 }

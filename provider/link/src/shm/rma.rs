@@ -2,7 +2,9 @@
 
 use hmem::Span;
 use ipc::pieces;
-use link_api::{Grant, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way};
+use link_api::{
+    Grant, InUse, NoDirect, OpId, Patience, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way,
+};
 use wire::{Handle, Seg};
 
 use super::link::ShmLink;
@@ -75,6 +77,10 @@ impl RmaLink for ShmLink {
 
     fn renew(&mut self, to: PeerId, request: u64) {
         self.renew_request(to, request);
+    }
+
+    fn set_patience(&mut self, patience: Patience) {
+        self.patience = patience;
     }
 
     fn close(&mut self) -> Result<(), InUse> {

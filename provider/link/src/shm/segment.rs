@@ -4,11 +4,12 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use hmem::registry::{self, Pages};
 use hmem::{Kind, Span};
 use ipc::Mapping;
+use ipc::fence::full_fence;
 use ipc::memfd::{self, Unfit, Writers};
 use ipc::pieces::COUNTERS;
 
@@ -192,7 +193,7 @@ impl Mem for Segment {
     }
 
     fn fence(&self) {
-        fence(Ordering::SeqCst);
+        full_fence();
     }
 
     #[inline(always)]

@@ -19,8 +19,7 @@ impl ShmLink {
     ) -> Option<Result<(), Refused>> {
         let out = self.peers[to.0 as usize].out.as_mut()?;
         if out.send_short(head, body, off, len).is_some() {
-            out.notify(self.barrier.registered);
-            return Some(Ok(()));
+            return Some(out.notify(self.barrier.registered));
         }
         self.put_longer(to, head, body, off, len)
     }
@@ -53,8 +52,7 @@ impl ShmLink {
             }
         }
         out.tx.publish(total);
-        out.notify(self.barrier.registered);
-        Some(Ok(()))
+        Some(out.notify(self.barrier.registered))
     }
 
     /// Sends to one we have no channel to yet.

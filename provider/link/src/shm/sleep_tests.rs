@@ -38,7 +38,7 @@ fn a_sleeper_is_woken_by_each_thing_that_may_happen() {
     // Room.
     while say(&mut a, to_b, &[3; 5000]).is_ok() {}
     assert!(a.arm() && !readable(&a, 0));
-    // A quarter of the ring, which is when the position is published.
+    // A quarter of the ring, by when the position was published.
     (0..LONG_RING / 4 / 5000 + 2).for_each(|_| drop(frame(&mut b)));
     assert!(readable(&a, 1000));
     assert!(a.poll().is_none());

@@ -1,11 +1,13 @@
 //! Frames from link to link in one process; and what the tests of this module have in common.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link_api::{Event, Gone, Link as _, PeerId, PollFrame, Refused};
 
+use super::ring::Mem as _;
 use super::{OpenOptions, ShmLink};
 
 pub(super) fn open() -> ShmLink {
@@ -202,10 +204,10 @@ fn a_peer_that_sends_again_is_polled_soon_beside_one_that_never_stops() {
         }
         // No peer sends.
         let begin = Instant::now();
-        while hub.hot_len > 1 {
+        while hub.rings.hot() > 1 {
             assert!(hub.poll().is_none() && begin.elapsed() < Duration::from_secs(60));
         }
-        assert_eq!((hub.ins.len(), hub.hot_len), (9, 1));
+        assert_eq!((hub.rings.peers().count(), hub.rings.hot()), (9, 1));
     }
     // One never stops.
     for late in 1..9 {
@@ -221,5 +223,84 @@ fn a_peer_that_sends_again_is_polled_soon_beside_one_that_never_stops() {
         }
         assert!(before < 100, "heard after {before} others");
         while hub.poll().is_some() {}
+    }
+}
+
+/// A hub that many peers have just sent to, these, and what they call it. None of them cools.
+fn busy_hub(peers: usize) -> (ShmLink, Vec<(ShmLink, PeerId)>) {
+    let mut hub = open();
+    hub.cooled = Instant::now() + Duration::from_secs(3600);
+    let mut others = Vec::new();
+    for n in 0..peers {
+        let mut other = open();
+        let to_hub = other.peer(&hub.addr());
+        say(&mut other, to_hub, &[n as u8]).unwrap();
+        assert_eq!(poll_fast(&mut hub).1, [n as u8]);
+        others.push((other, to_hub));
+    }
+    (hub, others)
+}
+
+#[test]
+fn what_one_of_many_busy_peers_sends_is_there_at_the_next_poll() {
+    const PEERS: usize = 40;
+    let (mut hub, mut others) = busy_hub(PEERS);
+    assert_eq!(hub.rings.hot(), PEERS);
+    for round in 0..200 {
+        let n = round * 7 % PEERS;
+        let (other, to_hub) = &mut others[n];
+        say(other, *to_hub, &[n as u8, round as u8]).unwrap();
+        let found = match hub.poll_frame() {
+            PollFrame::Unknown => hub.poll().map(|event| matches!(event, Event::Frame(_))),
+            PollFrame::Frame(_) => Some(true),
+            PollFrame::Nothing => None,
+        };
+        assert_eq!(found, Some(true), "round {round}");
+        assert!(hub.poll().is_none());
+    }
+}
+
+#[test]
+fn busy_peers_that_end_or_break_the_rules_leave_the_others_their_turns() {
+    let (mut hub, mut others) = busy_hub(12);
+    let addr = others[3].0.addr();
+    drop(others.remove(3));
+    let (closed_id, why) = closed(&mut hub);
+    assert_eq!((hub.peer_addr(closed_id), why), (addr, Gone::Reset));
+    // One of them writes nonsense.
+    let (bad, to_hub) = &mut others[5];
+    if let Some(out) = &bad.peers[to_hub.0 as usize].out {
+        (0..out.tx.mem().lines()).for_each(|line| out.tx.mem().commit(line).store(u32::MAX, Relaxed));
+    }
+    let (closed_id, _) = closed(&mut hub);
+    assert_eq!(hub.peer_addr(closed_id), bad.addr());
+    assert_eq!(hub.rings.peers().count(), 10);
+    for (n, (other, to_hub)) in others.iter_mut().enumerate().filter(|(n, _)| *n != 5) {
+        say(other, *to_hub, &[n as u8; 3]).unwrap();
+        let (from, said) = poll_fast(&mut hub);
+        assert_eq!((hub.peer_addr(from), said), (other.addr(), vec![n as u8; 3]));
+    }
+}
+
+#[test]
+fn frames_asked_for_by_peer_and_those_that_are_found_come_in_order() {
+    let (mut hub, mut others) = busy_hub(9);
+    hub.cool();
+    hub.cool();
+    assert_eq!(hub.rings.hot(), 1);
+    for (n, (other, to_hub)) in others.iter_mut().enumerate() {
+        for i in 0..4 {
+            say(other, *to_hub, &[n as u8, i]).unwrap();
+        }
+        let from = hub.peer(&other.addr());
+        // The others of the four are still to be found.
+        let first = hub.poll_frame_from(from).unwrap();
+        let mut bytes = [0; 2];
+        hub.read(&first, 0, &mut bytes);
+        hub.release(first);
+        assert_eq!(bytes, [n as u8, 0]);
+        for i in 1..4 {
+            assert_eq!(poll_fast(&mut hub), (from, vec![n as u8, i]));
+        }
     }
 }

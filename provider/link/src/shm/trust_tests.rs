@@ -9,7 +9,8 @@ use link_api::{Event, Gone, Link as _, Refused};
 use wire::Addr;
 use wire::channel::{Hello, Packet};
 
-use super::ring::{Mem as _, Producer};
+use super::producer::Producer;
+use super::ring::Mem as _;
 use super::segment::Segment;
 use super::sleep_tests::readable;
 use super::tests::{closed, couple, event_none, frame, open, say};
@@ -76,7 +77,7 @@ fn a_hello_that_is_not_as_agreed_is_refused() {
     // A connection that takes its time is welcome all the same.
     rights::send_fd(&mute, &good.encode(), fd.as_fd()).unwrap();
     assert!(event_none(&mut b));
-    assert_eq!((b.guests.iter().flatten().count(), b.ins.len()), (0, 1));
+    assert_eq!((b.guests.iter().flatten().count(), b.rings.peers().count()), (0, 1));
 }
 
 #[test]
@@ -179,7 +180,7 @@ fn call(link: &ShmLink, from: Addr, incarnation: u64) -> (Producer<Segment>, Own
     let sock = raw(link);
     let hello = Hello { incarnation, from, ..hello_to(link, "127.0.0.1:9") };
     rights::send_fd(&sock, &hello.encode(), fd.as_fd()).unwrap();
-    (Producer::new(mem), sock)
+    (Producer::new(mem, 0), sock)
 }
 
 fn answer(sock: &OwnedFd) -> Option<Packet> {

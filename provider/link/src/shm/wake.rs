@@ -5,7 +5,7 @@
 //! side publishes (a frame, its position), then loads that word. One of the
 //! two loads must see the other's store, so between store and load each side needs a full fence.
 //!
-//! For `want` both simply fence: positions are published only once per quarter of the ring.
+//! For `want` both simply fence: positions are published only now and then.
 //!
 //! For `bell` a fence per frame would cost as much as the rest of a send. The sleeper therefore
 //! runs membarrier(2) GLOBAL_EXPEDITED, which puts a full barrier into every running thread of
@@ -17,19 +17,36 @@
 //!   fences, which is right whatever the consumer does.
 //!
 //! So neither side has to know what the other's kernel or seccomp filter allows.
+//!
+//! `bell` has a third answer: the consumer reads nothing more. A sender that finds it looks whether its frame was among
+//! those that were read: the consumer published its position before. As long as the word says that the consumer polls,
+//! it had not closed before the frame was published, and no instruction is spent on that.
 
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
 
 use ipc::fence::Barrier;
 use ipc::word::Word as _;
 
-use super::ring::Mem;
+use super::ring::{Consumer, Mem};
 
 /// Bit of `bell`: the consumer sleeps.
 const ARMED: u32 = 1;
 /// Bit of `bell`: the consumer uses membarrier(2) between arming and polling.
 const PROMISED: u32 = 2;
+/// Bit of `bell`: the consumer reads nothing more, for good.
+const CLOSED: u32 = 4;
+
+/// What a producer finds the consumer to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Consuming {
+    /// It polls.
+    Awake,
+    /// It sleeps, and is this producer's to wake.
+    Asleep,
+    /// It reads nothing more; its position says what it has read.
+    Closed,
+}
 
 /// Consumer: takes note of what it can do, or disarms.
 pub(crate) fn promise<M: Mem>(mem: &M, barrier: Barrier) {
@@ -41,22 +58,36 @@ pub(crate) fn arm<M: Mem>(mem: &M, barrier: Barrier) {
     mem.bell().store(ARMED | if barrier.usable { PROMISED } else { 0 }, Relaxed);
 }
 
-/// Producer, after it published: whether it must wake the consumer.
-#[inline(always)]
-pub(crate) fn must_notify<M: Mem>(mem: &M, registered: bool) -> bool {
-    if registered {
-        compiler_fence(SeqCst);
-        if mem.bell().load(Relaxed) == PROMISED {
-            return false;
-        }
-    }
-    must_notify_fenced(mem)
+/// Consumer: reads nothing more, and has read so far. Neither `promise` nor `arm` may follow.
+pub(crate) fn close<M: Mem>(rx: &mut Consumer<M>) {
+    rx.publish();
+    // Release: the position comes before.
+    rx.mem().bell().store(CLOSED, Release);
 }
 
+/// Producer, after it published: whether the consumer polls for certain. If not, [`consuming`] is to be asked.
+#[inline(always)]
+pub(crate) fn is_awake<M: Mem>(mem: &M, registered: bool) -> bool {
+    if registered {
+        compiler_fence(SeqCst);
+        return mem.bell().load(Relaxed) == PROMISED;
+    }
+    false
+}
+
+/// Producer, after it published: what is to be done about the consumer.
 #[cold]
-fn must_notify_fenced<M: Mem>(mem: &M) -> bool {
+pub(crate) fn consuming<M: Mem>(mem: &M) -> Consuming {
     mem.fence();
-    mem.bell().load(Relaxed) & ARMED != 0 && mem.bell().fetch_and(!ARMED, Relaxed) & ARMED != 0
+    // Acquire: the position that a consumer published when it closed comes with the word.
+    let bell = mem.bell().load(Acquire);
+    if bell & CLOSED != 0 {
+        Consuming::Closed
+    } else if bell & ARMED != 0 && mem.bell().fetch_and(!ARMED, Relaxed) & ARMED != 0 {
+        Consuming::Asleep
+    } else {
+        Consuming::Awake
+    }
 }
 
 /// Producer: asks to be notified of room. A poll for room must follow.

@@ -3,8 +3,8 @@
 use loom::sync::Arc;
 use loom::thread;
 
+use super::super::producer::Producer;
 use super::super::ring::model::LoomMem;
-use super::super::ring::{Consumer, Producer};
 use super::*;
 use crate::twin::Twin;
 
@@ -14,12 +14,12 @@ const NONE: Barrier = Barrier { registered: false, usable: false };
 fn frame(fence: Twin) {
     loom::model(move || {
         let mem = Arc::new(LoomMem::new(4, Twin::Sound, Twin::Sound, fence));
-        let mut tx = Producer::new(mem.clone());
+        let mut tx = Producer::new(mem.clone(), 0);
         let rx = Consumer::new(mem);
         let sender = thread::spawn(move || {
             assert!(tx.reserve(8).unwrap());
             tx.publish(8);
-            must_notify(tx.mem(), false)
+            consuming(tx.mem()) == Consuming::Asleep
         });
         arm(rx.mem(), NONE);
         rx.mem().fence();
@@ -33,7 +33,7 @@ fn frame(fence: Twin) {
 fn room(fence: Twin) {
     loom::model(move || {
         let mem = Arc::new(LoomMem::new(4, Twin::Sound, Twin::Sound, fence));
-        let mut tx = Producer::new(mem.clone());
+        let mut tx = Producer::new(mem.clone(), 0);
         let mut rx = Consumer::new(mem);
         for _ in 0..3 {
             assert!(tx.reserve(8).unwrap());
@@ -67,4 +67,71 @@ fn twin_without_fences_misses_a_frame() {
 #[should_panic(expected = "sleeps on room")]
 fn twin_without_fences_misses_room() {
     room(Twin::Fence);
+}
+
+/// A consumer takes what it finds and closes; a producer publishes frames meanwhile. None that the producer takes for lost
+/// was taken.
+fn close_beside_a_send(bell: Twin) {
+    loom::model(move || {
+        let mem = Arc::new(LoomMem::with_bell(4, bell));
+        let mut tx = Producer::new(mem.clone(), 0);
+        let mut rx = Consumer::new(mem);
+        let receiver = thread::spawn(move || {
+            promise(rx.mem(), Barrier { registered: true, usable: true });
+            let taken = rx.peek() == Ok(Some(8));
+            if taken {
+                rx.advance();
+            }
+            close(&mut rx);
+            taken
+        });
+        assert!(tx.reserve(8).unwrap());
+        tx.publish(8);
+        let lost = !is_awake(tx.mem(), true) && consuming(tx.mem()) == Consuming::Closed && !tx.is_read();
+        assert!(!(receiver.join().unwrap() && lost), "a frame that was taken is said to be lost");
+    });
+}
+
+/// A frame is published after the consumer has closed.
+fn send_behind_a_close(closes: bool) {
+    loom::model(move || {
+        let mem = Arc::new(LoomMem::with_bell(4, Twin::Sound));
+        let mut tx = Producer::new(mem.clone(), 0);
+        let mut rx = Consumer::new(mem);
+        let receiver = thread::spawn(move || {
+            promise(rx.mem(), Barrier { registered: true, usable: true });
+            if closes {
+                close(&mut rx);
+            }
+        });
+        receiver.join().unwrap();
+        assert!(tx.reserve(8).unwrap());
+        tx.publish(8);
+        let sent = is_awake(tx.mem(), true) || consuming(tx.mem()) != Consuming::Closed;
+        assert!(!sent, "sent to a consumer that has closed");
+    });
+}
+
+#[test]
+fn a_consumer_that_has_closed_is_told_from_one_that_polls() {
+    close_beside_a_send(Twin::Sound);
+    send_behind_a_close(true);
+}
+
+#[test]
+#[should_panic(expected = "a frame that was taken is said to be lost")]
+fn twin_that_closes_relaxed() {
+    close_beside_a_send(Twin::Release);
+}
+
+#[test]
+#[should_panic(expected = "a frame that was taken is said to be lost")]
+fn twin_that_looks_relaxed_whether_it_has_closed() {
+    close_beside_a_send(Twin::Acquire);
+}
+
+#[test]
+#[should_panic(expected = "sent to a consumer that has closed")]
+fn twin_that_does_not_say_that_it_closes() {
+    send_behind_a_close(false);
 }

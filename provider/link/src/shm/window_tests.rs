@@ -161,6 +161,9 @@ fn a_packed_frame_arrives_over_the_end_of_the_ring() {
             })
         };
         assert_eq!(sent, Ok(n));
+        // The receiver stays behind, so that laps do not end early.
+        let Some(i) = i.checked_sub(40) else { continue };
+        let n = 1 + i * 37 % 3000;
         let (_, bytes) = frame(&mut b);
         assert_eq!(bytes[..2], [9, i as u8]);
         assert!(bytes.len() == n + 2 && bytes[2..].iter().all(|x| *x == i as u8));

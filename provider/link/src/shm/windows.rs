@@ -142,6 +142,15 @@ impl Windows {
         }
     }
 
+    /// Likewise; but one that was asked for is still awaited.
+    pub fn unmap(&self, id: WindowId) {
+        let mut inner = self.lock();
+        let unused = |at: &Import| matches!(at, Import::Here(mapping) if Arc::strong_count(mapping) == 1);
+        if inner.theirs.get(&id).is_some_and(unused) {
+            inner.theirs.remove(&id);
+        }
+    }
+
     /// Whether it is time to ask for this window, which is so noted.
     pub(super) fn ask(&self, id: WindowId) -> bool {
         let now = Instant::now();

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hmem::Span;
-use link_api::{Event, Frame, Grant, Link, NoDirect, Path, PeerId, Refused, RmaLink};
+use link_api::{Event, Frame, Grant, InUse, Link, NoDirect, Path, Patience, PeerId, Refused, RmaLink};
 use testkit::{MemLink, Net};
 use wire::{Addr, Seg};
 
@@ -26,6 +26,11 @@ struct Station {
     rung: bool,
     bell: (UnixStream, UnixStream),
     broken: bool,
+    /// A peer is inside an access of memory here.
+    inside: bool,
+    /// How long it was waited for, each time.
+    waited: Vec<Patience>,
+    patience: Patience,
 }
 
 // SAFETY: what is not `Send` are the `Rc`s by which the net and its links share a hub. All of them are
@@ -62,16 +67,33 @@ impl Network {
             rung: false,
             bell,
             broken: false,
+            inside: false,
+            waited: Vec::new(),
+            patience: Patience::Second,
         });
         (MemoryLink { network: self.clone(), at: links.stations.len() - 1 }, fd)
     }
 
-    /// The next poll of this link panics.
+    /// Whether a peer is inside an access of memory of this link's.
+    pub fn set_inside(&self, addr: Addr, inside: bool) {
+        self.station(addr, |s| s.inside = inside);
+    }
+
+    /// How long such a peer was waited for, each time.
+    pub fn waited(&self, addr: Addr) -> Vec<Patience> {
+        self.station(addr, |s| s.waited.clone())
+    }
+
+    fn station<T>(&self, addr: Addr, call: impl FnOnce(&mut Station) -> T) -> T {
+        call(self.lock().stations.iter_mut().find(|s| s.addr == addr).unwrap())
+    }
+
+    /// The next poll of this link panics, and so does its close.
     pub fn break_link(&self, addr: Addr) {
-        let mut links = self.lock();
-        let station = links.stations.iter_mut().find(|s| s.addr == addr).unwrap();
-        station.broken = true;
-        station.ring();
+        self.station(addr, |s| {
+            s.broken = true;
+            s.ring();
+        });
     }
 
     fn lock(&self) -> MutexGuard<'_, Links> {
@@ -192,5 +214,17 @@ impl RmaLink for MemoryLink {
         len: usize,
     ) -> Result<(), NoDirect> {
         self.with(|s| s.link.put(to, grant, remote, roff, local, loff, len))
+    }
+
+    fn set_patience(&mut self, patience: Patience) {
+        self.with(|s| s.patience = patience);
+    }
+
+    fn close(&mut self) -> Result<(), InUse> {
+        self.with(|s| {
+            assert!(!s.broken, "the link is broken");
+            s.waited.push(s.patience);
+            if s.inside { Err(InUse) } else { Ok(()) }
+        })
     }
 }

@@ -75,6 +75,11 @@ impl<L: RmaLink + Send + std::fmt::Debug + 'static> Node<L> {
         assert_eq!(sent, Ok(()));
     }
 
+    /// The link is slept on no more.
+    pub fn let_go(&mut self) {
+        self.attached.clear();
+    }
+
     /// Sleeps in poll(2) until the peer wakes it: that only time has passed does not count.
     pub fn sleep(&self) {
         assert!(readable(&self.wait, 60_000), "nothing woke the sleeper");

@@ -89,6 +89,7 @@ pub(crate) unsafe extern "C" fn destroy(ep: ucx::Ep) {
             drop(Box::from_raw(this));
             // What stays open keeps the peer's memory from being freed.
             if !i.eps.iter().any(|e| (**e).owner == owner) {
+                i.end_readers(owner);
                 key::forget(owner);
             }
         }
@@ -156,7 +157,7 @@ impl Iface {
     fn announce(&mut self, key: &Rkey) -> Result<Option<Held>, Status> {
         let Some((board, slot, table)) = &key.guard else { return Ok(None) };
         loop {
-            match self.readers.enter(*board, table, *slot) {
+            match self.readers.enter((*board, table), *slot, key.owner) {
                 Ok(held) => return Ok(Some(held)),
                 Err(NoReader::Gone) => return Err(ucx::UCS_ERR_CANCELED),
                 Err(NoReader::Full) => {}

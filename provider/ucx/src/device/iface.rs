@@ -10,10 +10,11 @@ use xfer::DeviceCopies;
 
 use super::ep::{self, Ep};
 use crate::attr;
-use crate::ffi::guard;
-use crate::iface::unreachable_because;
+use crate::ffi::{guard, int};
+use crate::place::{PLACE, place, unreachable_because};
 use crate::readers::{Held, Readers};
-use crate::tables::{PLACE, Served, int, place};
+use crate::region::regions;
+use crate::served::Served;
 
 /// Most copies that one call of progress tells of.
 const BATCH: u32 = 16;
@@ -36,7 +37,7 @@ pub(super) struct Copy {
 pub(crate) struct Iface {
     pub(super) base: BaseIface,
     pub(super) copies: DeviceCopies<Copy>,
-    pub(super) readers: Readers,
+    pub(super) readers: Readers<Owner>,
     pub(super) eps: Vec<*mut Ep>,
     pub(super) served: &'static Served,
     /// Never rings: a process that would sleep while there are copies in flight is told not to.
@@ -275,6 +276,14 @@ impl Iface {
     /// Whether an endpoint is (still) one of ours.
     pub(super) fn has(&self, ep: *mut Ep) -> bool {
         self.eps.contains(&ep)
+    }
+
+    /// Memory of this process's is accessed no more.
+    pub(super) fn end_readers(&mut self, owner: Owner) {
+        // Without regions there is no board of a peer's either.
+        if let Ok(regions) = regions() {
+            self.readers.ended(owner, &regions.windows);
+        }
     }
 
     /// A copy that is over, and how it ended.

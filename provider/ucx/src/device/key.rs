@@ -13,8 +13,8 @@ use link::{RevocationTable, WindowId};
 use ucx_sys::{self as ucx, Status};
 use wire::ucx::{DeviceKey, FileId, HandleList};
 
+use crate::keyhead::Head;
 use crate::region::{Slot, regions};
-use crate::rkey::Head;
 
 /// Bytes of a packed key.
 pub(crate) const KEY: usize = DeviceKey::LEN;
@@ -155,6 +155,8 @@ struct Known {
     pools: HashSet<(u64, [u8; 16], i32)>,
     /// Allocations that were not opened, and when that was last tried.
     refused: HashMap<(u64, u64), Instant>,
+    /// The boards that were fetched.
+    boards: HashSet<(u64, WindowId)>,
 }
 
 fn known() -> MutexGuard<'static, Known> {
@@ -168,8 +170,29 @@ pub(super) fn forget(owner: Owner) {
     known.owners.remove(&owner.pid);
     known.pools.retain(|(id, ..)| *id != owner.id);
     known.refused.retain(|(id, _), _| *id != owner.id);
+    let boards: Vec<_> =
+        known.boards.iter().filter(|(id, _)| *id == owner.id).map(|(_, board)| *board).collect();
+    known.boards.retain(|(id, _)| *id != owner.id);
     drop(known);
     share::forget(owner.id);
+    unmap(boards);
+}
+
+/// Unmaps boards that no key and no interface uses.
+fn unmap(boards: impl IntoIterator<Item = WindowId>) {
+    if let Ok(regions) = regions() {
+        boards.into_iter().for_each(|board| regions.windows.unmap(board));
+    }
+}
+
+/// What `rkey_release` does.
+pub(crate) fn release(key: Box<Rkey>) {
+    let (owner, board) = (key.owner, key.guard.as_ref().map(|(board, ..)| *board));
+    drop(key);
+    // Of a process of which nothing else is used it may have been the last one.
+    if known().owners.get(&owner.pid) != Some(&owner) {
+        unmap(board);
+    }
 }
 
 /// Whether that process lives, and has not left its pid to another one.
@@ -217,6 +240,7 @@ fn board(owner: Owner, guard: Guard) -> Result<RevocationTable, Status> {
         log::debug!("pid {}: its board cannot be reached: {why}", owner.pid);
         ucx::UCS_ERR_UNREACHABLE
     })?;
+    known().boards.insert((owner.id, guard.window()));
     RevocationTable::new(window).ok_or(ucx::UCS_ERR_INVALID_PARAM)
 }
 

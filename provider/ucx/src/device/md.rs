@@ -10,9 +10,9 @@ use ucx_sys::{self as ucx, DeregParams, MdBase, MdValues, Status};
 
 use super::key::{Guard, KEY, Key, Pieces};
 use crate::ffi::guard;
-use crate::md::{deregister, invalidates};
+use crate::params::{deregister, invalidates};
 use crate::region::{Regions, Slot, Wait, regions};
-use crate::tables::{self, Served};
+use crate::served::{Served, of_component};
 
 /// Most allocations that one piece of memory may lie in.
 const PIECES: usize = 1024;
@@ -53,7 +53,7 @@ impl Md {
 pub(crate) unsafe fn is(md: ucx::Md) -> bool {
     // SAFETY: the caller's promise: both sorts begin like that.
     let base = unsafe { &*md.cast::<MdBase>() };
-    tables::of_component(base.component).is_some_and(|s| base.ops == s.device_md_ops.as_ptr().cast())
+    of_component(base.component).is_some_and(|s| base.ops == s.device_md_ops.as_ptr().cast())
 }
 
 pub(crate) unsafe extern "C" fn close(md: *mut Md) {

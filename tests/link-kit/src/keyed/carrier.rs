@@ -92,7 +92,7 @@ pub(super) struct Wire {
     pub(super) pace: Pace,
     pub(super) stations: BTreeMap<Id, Station>,
     pub(super) names: HashMap<Addr, Id>,
-    /// Who an endpoint was, also once it has ended.
+    /// The name of each endpoint, also once it has ended.
     pub(super) known: HashMap<Id, Addr>,
     /// By sender and receiver.
     pub(super) ways: BTreeMap<(Id, Id), Way>,
@@ -122,7 +122,7 @@ impl Wire {
         }
     }
 
-    /// The ways to an endpoint, the first made first: who sends, and whether it has something.
+    /// The ways to an endpoint, the first made first: the sender, and whether it has something.
     pub(super) fn ways_to(&self, id: Id) -> Vec<(Id, bool)> {
         let mut ways: Vec<(u64, Id, bool)> = Vec::new();
         for (&(from, to), way) in &self.ways {

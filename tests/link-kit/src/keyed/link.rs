@@ -154,7 +154,7 @@ impl KeyedLink {
         Event::Closed(peer, why)
     }
 
-    /// The next access that is over; and whoever is waited for in vain.
+    /// The next access that is over; and the peer that is waited for in vain.
     fn next_done(&mut self) -> Option<(OpId, bool)> {
         let mut wire = self.shared.lock();
         let here = wire.stations.get_mut(&self.id)?;

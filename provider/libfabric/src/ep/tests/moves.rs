@@ -12,7 +12,7 @@ fn bytes(text: &[u8]) -> *mut c_void {
 }
 
 fn text(at: *const c_void, len: usize) -> Vec<u8> {
-    // SAFETY: from `bytes`, and nobody writes there now.
+    // SAFETY: from `bytes`, and nothing writes there now.
     unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) }.to_vec()
 }
 

@@ -54,7 +54,7 @@ fn a_triggered_send_waits_for_its_counter() {
 
 /// Changes a structure that the application has handed a pointer to.
 fn edit<T>(at: *mut T, change: impl FnOnce(&mut T)) {
-    // SAFETY: from `leak`, and nobody else looks at it now.
+    // SAFETY: from `leak`, and nothing else looks at it now.
     change(unsafe { &mut *at });
 }
 

@@ -46,7 +46,7 @@ impl Nic {
     /// With all three attributes, empty.
     fn new() -> Result<Nic, Errno> {
         let nic = Nic(alloc::<fi::fid_nic>()?);
-        // SAFETY: new, and nobody else knows of it.
+        // SAFETY: new, and nothing else knows of it.
         let it = unsafe { &mut *nic.0 };
         it.fid = fi::fid { fclass: fi::FI_CLASS_NIC, context: null_mut(), ops: (&raw const OPS).cast_mut() };
         it.device_attr = alloc()?;
@@ -64,13 +64,13 @@ impl Nic {
 
 impl Drop for Nic {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, as far as that came, and given to nobody.
+        // SAFETY: made by `new`, as far as that came, and given to no caller.
         unsafe { free(self.0) }
     }
 }
 
 /// # Safety
-/// `nic` is a `fid_nic` that nobody uses from now on; it and all it points to are of the C heap.
+/// `nic` is a `fid_nic` that nothing uses from now on; it and all it points to are of the C heap.
 unsafe fn free(nic: *mut fi::fid_nic) {
     // SAFETY: the caller's promise; free takes NULL.
     unsafe {
@@ -90,11 +90,11 @@ unsafe fn free(nic: *mut fi::fid_nic) {
     }
 }
 
-/// What the core is given, who will have it freed.
-pub(in crate::info) fn make(of: &Device) -> Result<*mut fi::fid_nic, Errno> {
+/// What the core is given, which will have it freed.
+pub(crate) fn make(of: &Device) -> Result<*mut fi::fid_nic, Errno> {
     let text = |s: &Option<String>| string(s.as_ref().map(String::as_bytes));
     let nic = Nic::new()?;
-    // SAFETY: `new` has made all three, and nobody else knows of them.
+    // SAFETY: `new` has made all three, and nothing else knows of them.
     let (device, bus, link) = unsafe {
         let it = &*nic.0;
         (&mut *it.device_attr, &mut *it.bus_attr, &mut *it.link_attr)
@@ -208,7 +208,7 @@ unsafe extern "C" fn tostr(fid: *const fi::fid, buf: *mut c_char, len: usize) ->
         // SAFETY: a buffer of `len` bytes that holds a string.
         unsafe {
             let at = libc::strnlen(buf, len);
-            crate::ffi::text(buf.add(at), len - at, &text);
+            crate::text::put_text(buf.add(at), len - at, &text);
         }
         Ok(())
     })

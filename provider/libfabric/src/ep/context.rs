@@ -1,0 +1,60 @@
+//! What a shared receive context is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use engine::RxId;
+use libfabric_sys as fi;
+
+use crate::domain::Shared;
+use crate::ffi::{Counted, Refs};
+
+/// `struct fid_ep` of class `FI_CLASS_SRX_CTX`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct SrxFid {
+    pub(super) fid: fi::fid_ep,
+    pub(super) shared: Arc<Shared>,
+    pub(super) id: RxId,
+    /// Endpoints bound to it.
+    pub(super) refs: Refs,
+    pub(super) caps: u64,
+    pub(super) flags: AtomicU64,
+    /// Every receive is written to a queue.
+    pub(super) always: AtomicBool,
+    pub(super) min_multi_recv: AtomicUsize,
+}
+
+// SAFETY: the fid is never written again, and everything else is made to be shared.
+unsafe impl Sync for SrxFid {}
+
+impl Counted for SrxFid {
+    fn refs(&self) -> &Refs {
+        &self.refs
+    }
+}
+
+impl SrxFid {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(super) fn id(&self) -> RxId {
+        self.id
+    }
+
+    /// Its messages complete in the queues of its endpoints, one of which was bound with
+    /// `FI_SELECTIVE_COMPLETION`, or was not bound.
+    pub(super) fn speak_only_when_asked(&self) {
+        self.always.store(false, Relaxed);
+    }
+
+    pub(super) fn min_multi_recv(&self) -> usize {
+        self.min_multi_recv.load(Relaxed)
+    }
+
+    pub(super) fn set_min_multi_recv(&self, bytes: usize) {
+        self.min_multi_recv.store(bytes, Relaxed);
+        self.shared.lock().rx_set_min_multi_recv(self.id, bytes);
+    }
+}

@@ -1,0 +1,125 @@
+//! What an endpoint and its aliases are.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use engine::{EpId, RxId};
+use libfabric_sys as fi;
+
+use super::setup::Setup;
+use crate::domain::Shared;
+use crate::errno::Errno;
+use crate::info::ep::EpAttrs;
+
+/// `struct fid_ep`: an endpoint, or an alias of one.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct EpFid {
+    pub(super) fid: fi::fid_ep,
+    pub(super) endpoint: Arc<Endpoint>,
+    /// What calls without flags run with: all that sets an alias apart.
+    pub(super) tx_flags: AtomicU64,
+    pub(super) rx_flags: AtomicU64,
+}
+
+/// What an endpoint and its aliases have in common.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(super) shared: Arc<Shared>,
+    pub(super) attrs: EpAttrs,
+    pub(super) live: OnceLock<Live>,
+    pub(super) setup: Mutex<Setup>,
+    pub(super) fids: Fids,
+}
+
+/// How many fids there are of one endpoint.
+#[derive(Debug)]
+pub(super) struct Fids(pub(super) Mutex<usize>);
+
+impl Fids {
+    pub(super) fn lock(&self) -> MutexGuard<'_, usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more.
+    pub(super) fn add(&self) {
+        *self.lock() += 1;
+    }
+
+    /// One fewer. For the last one, and for no other, `last` is called; where that fails, the fid stays. Of several
+    /// that are closed at once, exactly one is the last.
+    pub(super) fn take<E>(&self, last: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let mut fids = self.lock();
+        if *fids == 1 {
+            last()?;
+        }
+        *fids -= 1;
+        Ok(())
+    }
+}
+
+/// An endpoint that is enabled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Live {
+    pub(super) ep: EpId,
+    pub(super) rx: RxId,
+    /// Its queues were bound without `FI_SELECTIVE_COMPLETION`.
+    pub(super) tx_always: bool,
+    pub(super) rx_always: bool,
+    /// Nothing would tell of a receive.
+    pub(super) deaf: bool,
+}
+
+impl EpFid {
+    /// As it is once enabled; until then nothing may be posted.
+    #[inline]
+    pub(super) fn live(&self) -> Result<&Live, Errno> {
+        self.endpoint.live.get().ok_or(Errno::OPBADSTATE)
+    }
+
+    /// Which of the two defaults a control flag is about, and the flags next to that.
+    pub(super) fn side(&self, flags: u64) -> Result<(&AtomicU64, u64), Errno> {
+        const SIDES: u64 = fi::FI_TRANSMIT | fi::FI_RECV;
+        let rest = flags & !SIDES;
+        match flags & SIDES {
+            fi::FI_TRANSMIT => Ok((&self.tx_flags, rest)),
+            fi::FI_RECV => Ok((&self.rx_flags, rest)),
+            _ => Err(Errno::INVAL),
+        }
+    }
+}
+
+impl Endpoint {
+    pub(super) fn setup(&self) -> MutexGuard<'_, Setup> {
+        // Each change to it is whole, or was not made.
+        self.setup.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends it in the engine. FI_EBUSY: a peer is stopped while it accesses memory of ours, so that this
+    /// has to be tried again.
+    pub(super) fn shut(&self) -> Result<(), Errno> {
+        // Sleepers let go of the link's descriptor before the engine closes it.
+        self.setup().sleep_no_more();
+        if let Some(live) = self.live.get() {
+            match self.shared.take_back(|engine| engine.ep_close(live.ep)) {
+                // It was closed before.
+                Err(engine::Error::NotFound) => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+}
+
+const _: () = {
+    const fn any_thread<T: Send + Sync>() {}
+    any_thread::<Endpoint>();
+};
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // What the endpoint was bound to may be closed only after that: `setup` is dropped behind this.
+        let _ = self.shut();
+        self.shared.children.dec();
+    }
+}

@@ -1,0 +1,198 @@
+//! Which ring has a frame.
+//!
+//! Each ring is listed with the address of the commit word of its next record. To look at a ring is one load, which
+//! depends on no other, so the processor has the loads of many rings under way at once: a look at 32 rings takes little
+//! longer than at one. Senders do nothing for it.
+//!
+//! Rings that had frames lately, the hot ones, come first in the list, and all of them are looked at by every poll;
+//! the others take turns.
+
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Stands for no peer.
+pub(super) const NO_PEER: u32 = u32::MAX;
+/// Most hot rings that one poll looks at.
+const LOOKS: usize = 64;
+/// Rings that are not hot, of those that are looked at together.
+const COLD: usize = 8;
+/// Of a peer without a ring in the list.
+const NOWHERE: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct Ring {
+    word: NonNull<AtomicU32>,
+    id: u32,
+}
+
+// SAFETY: a mapping, in which the word is, belongs to the process and not to a thread.
+unsafe impl Send for Ring {}
+// SAFETY: as above; what a shared reference can do is to load the word, which is atomic.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    #[inline(always)]
+    fn has_frame(&self) -> bool {
+        // SAFETY: mapped, which those promise that list a ring and that move its place.
+        unsafe { self.word.as_ref() }.load(Relaxed) != 0
+    }
+}
+
+/// The rings that are polled, by the numbers of their peers.
+#[derive(Debug)]
+pub(super) struct Rings {
+    list: Vec<Ring>,
+    /// Where in the list the ring of a peer is.
+    places: Vec<u32>,
+    /// So many, the first in the list, are hot.
+    hot: usize,
+    /// The peer of the only hot one, or `NO_PEER`. It is polled by itself, and its place is not kept up.
+    sole: u32,
+    /// Which of the hot ones, and which of the others, is looked at first.
+    next: usize,
+    next_cold: usize,
+}
+
+impl Rings {
+    pub(super) fn new() -> Rings {
+        Rings { list: Vec::new(), places: Vec::new(), hot: 0, sole: NO_PEER, next: 0, next_cold: 0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// How many are hot.
+    pub(super) fn hot(&self) -> usize {
+        self.hot
+    }
+
+    /// The peer of the only hot ring; `NO_PEER` if there are more, or none.
+    #[inline(always)]
+    pub(super) fn sole(&self) -> u32 {
+        self.sole
+    }
+
+    /// Whether all are hot.
+    #[inline(always)]
+    pub(super) fn are_hot(&self) -> bool {
+        self.list.len() <= self.hot
+    }
+
+    pub(super) fn peers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.list.iter().map(|ring| ring.id)
+    }
+
+    #[inline]
+    fn place(&self, id: u32) -> Option<usize> {
+        self.places.get(id as usize).filter(|at| **at != NOWHERE).map(|at| *at as usize)
+    }
+
+    /// Lists the ring of a peer that has none here; it is not hot.
+    ///
+    /// # Safety
+    /// The word must stay mapped until the peer is taken off the list.
+    pub(super) unsafe fn list(&mut self, id: u32, word: &AtomicU32) {
+        debug_assert!(self.place(id).is_none());
+        if self.places.len() <= id as usize {
+            self.places.resize(id as usize + 1, NOWHERE);
+        }
+        self.places[id as usize] = self.list.len() as u32;
+        self.list.push(Ring { word: word.into(), id });
+    }
+
+    /// Notes where the next record of a ring is.
+    ///
+    /// # Safety
+    /// As for [`Rings::list`].
+    #[inline(always)]
+    pub(super) unsafe fn moved(&mut self, id: u32, word: &AtomicU32) {
+        if let Some(ring) = self.place(id).and_then(|at| self.list.get_mut(at)) {
+            ring.word = word.into();
+        }
+    }
+
+    /// Takes the ring of a peer off the list.
+    pub(super) fn unlist(&mut self, id: u32) {
+        let Some(mut at) = self.place(id) else { return };
+        if at < self.hot {
+            self.exchange(at, self.hot - 1);
+            at = self.hot - 1;
+            self.set_hot(at);
+        }
+        self.exchange(at, self.list.len() - 1);
+        self.list.pop();
+        self.places[id as usize] = NOWHERE;
+    }
+
+    /// Makes a ring a hot one.
+    pub(super) fn warm(&mut self, id: u32) {
+        if let Some(at) = self.place(id).filter(|at| *at >= self.hot) {
+            self.exchange(at, self.hot);
+            self.set_hot(self.hot + 1);
+        }
+    }
+
+    /// Leaves those hot that are `busy`, and one at least.
+    pub(super) fn cool(&mut self, mut busy: impl FnMut(u32) -> bool) {
+        for at in (0..self.hot).rev() {
+            if !busy(self.list[at].id) && self.hot > 1 {
+                self.exchange(at, self.hot - 1);
+                self.set_hot(self.hot - 1);
+            }
+        }
+    }
+
+    fn exchange(&mut self, one: usize, other: usize) {
+        self.list.swap(one, other);
+        for at in [one, other] {
+            self.places[self.list[at].id as usize] = at as u32;
+        }
+    }
+
+    fn set_hot(&mut self, hot: usize) {
+        self.hot = hot;
+        self.next = 0;
+        self.sole = if hot == 1 { self.list[0].id } else { NO_PEER };
+    }
+
+    /// The peer of a hot ring that seems to have a frame, each in its turn; if none does, of one that is not hot.
+    #[inline]
+    pub(super) fn find(&mut self) -> Option<u32> {
+        let (before, from) = self.list.get(..self.hot)?.split_at_checked(self.next)?;
+        let rest = LOOKS.saturating_sub(from.len()).min(before.len());
+        let from = &from[..from.len().min(LOOKS)];
+        let found = match from.iter().position(Ring::has_frame) {
+            Some(at) => Ok(self.next + at),
+            None => match before[..rest].iter().position(Ring::has_frame) {
+                Some(at) => Ok(at),
+                None => Err(if rest > 0 { rest } else { self.next + from.len() }),
+            },
+        };
+        self.next = found.map_or_else(|next| next, |at| at + 1);
+        if self.next >= self.hot {
+            self.next = 0;
+        }
+        match found {
+            Ok(at) => Some(self.list[at].id),
+            Err(_) if self.are_hot() => None,
+            Err(_) => self.find_cold(),
+        }
+    }
+
+    /// The peer of a ring that is not hot and seems to have a frame, of a few.
+    #[inline(never)]
+    pub(super) fn find_cold(&mut self) -> Option<u32> {
+        let cold = self.list.get(self.hot..)?;
+        let first = if self.next_cold < cold.len() { self.next_cold } else { 0 };
+        let few = &cold[first..cold.len().min(first + COLD)];
+        let found = few.iter().position(Ring::has_frame);
+        self.next_cold = first + found.map_or(few.len(), |at| at + 1);
+        found.map(|at| few[at].id)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "rings_tests.rs"]
+mod tests;

@@ -1,0 +1,193 @@
+//! What the parameters are.
+
+use std::fmt;
+
+/// What every variable's name begins with.
+pub const PREFIX: &str = "FI_STRAIT_";
+
+/// What a parameter takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A number of bytes.
+    Bytes { least: u64, most: u64 },
+    /// A number of milliseconds.
+    Millis { least: u64, most: u64 },
+    /// Yes or no.
+    Switch,
+    /// Text, which the provider itself reads; what it may be, in words.
+    Text(&'static str),
+    /// Likewise, which is shown to nobody.
+    Secret(&'static str),
+}
+
+/// A parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// As libfabric is told of it: the variable is this in capitals, behind [`PREFIX`].
+    pub name: &'static str,
+    pub kind: Kind,
+    /// What holds where it is not set, in words.
+    pub default: &'static str,
+    pub help: &'static str,
+}
+
+pub const EAGER_SIZE: Setting = Setting {
+    name: "eager_size",
+    kind: Kind::Bytes { least: 0, most: 8 << 20 },
+    default: "8192, or 4096 where a copy between processes is quick",
+    help: "Messages and RMA writes of up to this many bytes travel inside a frame of the ring; longer ones are copied \
+           straight from one process to the other where the kernel allows it",
+};
+
+pub const RING_SIZE: Setting = Setting {
+    name: "ring_size",
+    kind: Kind::Bytes { least: 24 << 10, most: 16 << 20 },
+    default: "520192 to the first 16 peers, 126976 to more",
+    help: "Size of the shared memory ring from one endpoint to another, in whole pages",
+};
+
+pub const INJECT_SIZE: Setting = Setting {
+    name: "inject_size",
+    kind: Kind::Bytes { least: 0, most: 4096 },
+    default: "4096",
+    help: "The inject_size that endpoints get if the hints leave it 0. Set it to 0 for MPI programs that have many short \
+           messages on GPUs in flight: a call that injects such a message waits for its copy",
+};
+
+pub const UNEXPECTED_SIZE: Setting = Setting {
+    name: "unexpected_size",
+    kind: Kind::Bytes { least: 0, most: u64::MAX >> 1 },
+    default: "268435456",
+    help: "Memory that unexpected messages (no receive is posted for them yet) may take up in a domain; beyond that \
+           senders keep their messages until a receive matches",
+};
+
+pub const CMA: Setting = Setting {
+    name: "cma",
+    kind: Kind::Switch,
+    default: "yes",
+    help: "Copy long messages straight from one process to the other with process_vm_readv(2), where the kernel allows it; \
+           else they go through the ring",
+};
+
+pub const DEVICE_DIRECT: Setting = Setting {
+    name: "device_direct",
+    kind: Kind::Switch,
+    default: "yes",
+    help: "Have a GPU copy straight from or to a peer's GPU memory, where its driver allows it; else such memory goes \
+           through the ring",
+};
+
+pub const FAULT_HANDLER: Setting = Setting {
+    name: "fault_handler",
+    kind: Kind::Switch,
+    default: "yes",
+    help: "Catch SIGSEGV and SIGBUS where a peer accesses memory that is registered but not mapped, and answer the peer \
+           with an error; all other faults go to the handlers that were installed before. With no, there is no handler, and \
+           the kernel makes these accesses, which takes longer",
+};
+
+pub const CONNECT_TIMEOUT: Setting = Setting {
+    name: "connect_timeout",
+    kind: Kind::Millis { least: 0, most: 24 * 3600 * 1000 },
+    default: "3000",
+    help: "Milliseconds for which operations to a peer that was never reached are retried before they fail",
+};
+
+pub const NIC: Setting = Setting {
+    name: "nic",
+    kind: Kind::Text(
+        "auto, no, a PCI address (0000:3b:00.0), or a name below /sys/class/infiniband, /sys/class/net or /sys/class/cxi",
+    ),
+    default: "auto where the hints carry a nic, else no",
+    help: "The network device that fi_getinfo names in fi_info.nic, for programs that need one; auto takes a network card, \
+           or if there is none an accelerator",
+};
+
+pub const ALIAS: Setting = Setting {
+    name: "alias",
+    kind: Kind::Text("a name such as efa or cxi"),
+    default: "none",
+    help: "Another name for this provider instead of strait, for programs that accept only names of a list. If libfabric \
+           itself has a provider of that name, that one keeps it, unless FI_PROVIDER_PATH is +/path/to/libstrait-fi.so",
+};
+
+pub const LINKS: Setting = Setting {
+    name: "links",
+    kind: Kind::Text("names of links with commas between them: shm, tcp"),
+    default: "shm,tcp",
+    help: "What peers may be reached by: shm is shared memory, for those on this host, and tcp is for all others, or for \
+           all if shm is not in the list",
+};
+
+pub const JOB_KEY: Setting = Setting {
+    name: "job_key",
+    kind: Kind::Secret("text, the same in all processes of a job"),
+    default: "made of the launcher's name of the job",
+    help: "What processes on several hosts show each other that they have before they talk. The default keeps jobs apart and \
+           is no secret",
+};
+
+pub const TCP_TIMEOUT: Setting = Setting {
+    name: "tcp_timeout",
+    kind: Kind::Millis { least: 2000, most: 24 * 3600 * 1000 },
+    default: "30000",
+    help: "How many milliseconds another host may not answer before operations to it fail, and how long a connection to it \
+           may take to be made",
+};
+
+/// All of them.
+pub const ALL: [Setting; 13] = [
+    EAGER_SIZE,
+    RING_SIZE,
+    INJECT_SIZE,
+    UNEXPECTED_SIZE,
+    CMA,
+    DEVICE_DIRECT,
+    FAULT_HANDLER,
+    CONNECT_TIMEOUT,
+    NIC,
+    ALIAS,
+    LINKS,
+    JOB_KEY,
+    TCP_TIMEOUT,
+];
+
+impl Setting {
+    /// The environment variable.
+    pub fn variable(&self) -> String {
+        format!("{PREFIX}{}", self.name.to_ascii_uppercase())
+    }
+
+    /// What it does, what it takes and what holds otherwise, as libfabric lists it.
+    pub fn description(&self) -> String {
+        format!("{} ({}; default: {})", self.help, self.kind, self.default)
+    }
+}
+
+impl fmt::Display for Kind {
+    /// What may be given.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Kind::Bytes { least, most } if most > 1 << 50 => {
+                write!(f, "bytes from {least}, also with K, M or G")
+            }
+            Kind::Bytes { least, most } => {
+                write!(f, "bytes from {} to {}, also with K, M or G", bytes_text(least), bytes_text(most))
+            }
+            Kind::Millis { least, most } => write!(f, "milliseconds from {least} to {most}"),
+            Kind::Switch => f.write_str("yes or no"),
+            Kind::Text(what) | Kind::Secret(what) => f.write_str(what),
+        }
+    }
+}
+
+/// `24K` of a number of bytes, where it is a round one.
+pub fn bytes_text(n: u64) -> String {
+    for (shift, unit) in [(30, "G"), (20, "M"), (10, "K")] {
+        if n > 0 && n.trailing_zeros() >= shift {
+            return format!("{}{unit}", n >> shift);
+        }
+    }
+    n.to_string()
+}

@@ -1,0 +1,21 @@
+//! What tells keys of host memory and of devices' memory apart.
+
+use wire::ucx::{DeviceKey, HostKey};
+
+/// How everything begins that an `uct_rkey_t` of ours points to: what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head([u8; 4]);
+
+impl Head {
+    pub(crate) const HOST: Head = Head(HostKey::TAG);
+    pub(crate) const DEVICE: Head = Head(DeviceKey::TAG);
+
+    /// What a key is.
+    ///
+    /// # Safety
+    /// It must be one that `unpack` made.
+    pub(crate) unsafe fn of(rkey: usize) -> Head {
+        // SAFETY: the caller's promise.
+        unsafe { *(rkey as *const Head) }
+    }
+}

@@ -1,0 +1,26 @@
+//! What calls answer, and the check that each begins with.
+
+use std::ffi::c_void;
+
+pub type Ptr = *mut c_void;
+
+pub const SUCCESS: i32 = 0;
+pub const INVALID_VALUE: i32 = 1;
+pub const OUT_OF_MEMORY: i32 = 2;
+pub const NOT_INITIALIZED: i32 = 3;
+pub const INVALID_DEVICE: i32 = 101;
+pub const INVALID_CONTEXT: i32 = 201;
+pub const INVALID_HANDLE: i32 = 400;
+pub const NOT_FOUND: i32 = 500;
+pub const NOT_READY: i32 = 600;
+pub const NOT_SUPPORTED: i32 = 801;
+
+/// Stops a call that comes too early or that is to fail.
+macro_rules! enter {
+    ($name:literal) => {
+        if let Err(code) = stand_in::fault::enter("CUDA", $name, crate::NOT_INITIALIZED) {
+            return code;
+        }
+    };
+}
+pub(crate) use enter;
