@@ -151,7 +151,7 @@ impl fmt::Display for Error {
             Error::NoMessage => "no such message has arrived",
             Error::Refused => "nothing listens at the peer's address",
             Error::Reset => "the peer process ended, or closed its endpoint",
-            Error::Unreachable => "the peer is on another host, and Strait has no link there yet",
+            Error::Unreachable => "no link leads to the peer, or its host does not answer",
             Error::Denied => "the peer belongs to another user, or runs another version of Strait",
             Error::Exhausted => {
                 "no descriptors or memory, here or at the peer, for a channel to it; raise RLIMIT_NOFILE (ulimit -n)"

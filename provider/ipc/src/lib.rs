@@ -39,7 +39,7 @@ mod twin;
 pub mod word;
 
 pub use mapping::Mapping;
-pub use poller::{Poller, Ready};
+pub use poller::{Poller, Ready, Watch};
 pub use revocation::RevocationTable;
 pub use timer::Timer;
 

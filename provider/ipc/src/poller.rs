@@ -5,7 +5,18 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::cvt;
 
-/// A set of descriptors that are watched for something to read, each with a number, its token. It has a descriptor
+/// What a member is watched for. An error or a hang-up is told of in any case, as something to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// Something to read.
+    Read,
+    /// Room to write.
+    Write,
+    /// Either.
+    Both,
+}
+
+/// A set of descriptors that are watched, for something to read if nothing else is said, each with a number, its token. It has a descriptor
 /// itself, which other pollers can watch, and on which programs can sleep.
 #[derive(Debug)]
 pub struct Poller(OwnedFd);
@@ -24,9 +35,28 @@ impl Poller {
     }
 
     pub fn add(&self, fd: &impl AsRawFd, token: u64) -> io::Result<()> {
-        let mut ev = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
+        self.add_for(fd, token, Watch::Read)
+    }
+
+    /// Adds a member that is watched for this.
+    pub fn add_for(&self, fd: &impl AsRawFd, token: u64, watch: Watch) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, token, watch)
+    }
+
+    /// From now on a member is watched for this.
+    pub fn change(&self, fd: &impl AsRawFd, token: u64, watch: Watch) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, token, watch)
+    }
+
+    fn control(&self, op: i32, fd: &impl AsRawFd, token: u64, watch: Watch) -> io::Result<()> {
+        let events = match watch {
+            Watch::Read => libc::EPOLLIN,
+            Watch::Write => libc::EPOLLOUT,
+            Watch::Both => libc::EPOLLIN | libc::EPOLLOUT,
+        };
+        let mut ev = libc::epoll_event { events: events as u32, u64: token };
         // SAFETY: `ev` is a valid event.
-        cvt(unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut ev) })?;
+        cvt(unsafe { libc::epoll_ctl(self.fd(), op, fd.as_raw_fd(), &mut ev) })?;
         Ok(())
     }
 
@@ -60,6 +90,15 @@ impl<const N: usize> Ready<N> {
     /// The tokens of the members.
     pub fn tokens(&self) -> impl Iterator<Item = u64> + '_ {
         self.events[..self.n].iter().map(|event| event.u64)
+    }
+
+    /// The tokens, whether there is something to read, an error or a hang-up, and whether there is room to write.
+    pub fn events(&self) -> impl Iterator<Item = (u64, bool, bool)> + '_ {
+        const ROOM: u32 = libc::EPOLLOUT as u32;
+        self.events[..self.n].iter().map(|event| {
+            let what = event.events;
+            (event.u64, what & !ROOM != 0, what & ROOM != 0)
+        })
     }
 }
 
@@ -97,5 +136,21 @@ mod tests {
         poller.remove(&at_one);
         assert_eq!(poller.ready::<4>().tokens().collect::<Vec<_>>(), [7]);
         assert!(poller.add(&-1, 0).is_err());
+    }
+
+    #[test]
+    fn members_are_watched_for_what_was_asked() {
+        let poller = Poller::new().unwrap();
+        let (mut one, at_one) = UnixStream::pair().unwrap();
+        let found = || poller.ready::<4>().events().collect::<Vec<_>>();
+        poller.add_for(&at_one, 5, Watch::Write).unwrap();
+        assert_eq!(found(), [(5, false, true)]);
+        one.write_all(b"x").unwrap();
+        assert_eq!(found(), [(5, false, true)]);
+        poller.change(&at_one, 5, Watch::Both).unwrap();
+        assert_eq!(found(), [(5, true, true)]);
+        poller.change(&at_one, 5, Watch::Read).unwrap();
+        assert_eq!(found(), [(5, true, false)]);
+        assert!(poller.change(&one, 5, Watch::Read).is_err());
     }
 }

@@ -41,6 +41,7 @@ mod fabric;
 mod ffi;
 mod hmem_ops;
 mod info;
+mod job;
 mod log;
 mod mr;
 mod param;

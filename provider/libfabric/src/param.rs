@@ -5,14 +5,16 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use libfabric_sys as fi;
-use link::OpenOptions;
-use settings::{Reading, Setting};
+use link::{OpenOptions, TcpOptions};
+use settings::{Kind, Reading, Setting};
 use wire::Addr;
+use wire::session::JobKey;
 
 use crate::info::limits::INJECT_SIZE;
+use crate::job;
 
 /// What the user may tune.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Params {
     /// What the user chose.
     eager_size: Option<usize>,
@@ -26,6 +28,31 @@ pub(crate) struct Params {
     pub unexpected_size: usize,
     /// What is answered to whom has not said.
     pub inject_size: usize,
+    pub links: Links,
+    job_key: Option<JobKey>,
+    pub tcp_timeout: Duration,
+}
+
+/// The links there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Links {
+    pub shm: bool,
+    pub tcp: bool,
+}
+
+impl Links {
+    /// Those of a list, if all names in it are links'.
+    fn of(list: &str) -> Option<Links> {
+        let mut links = Links { shm: false, tcp: false };
+        for name in list.split(',') {
+            match name.trim() {
+                "shm" => links.shm = true,
+                "tcp" => links.tcp = true,
+                _ => return None,
+            }
+        }
+        Some(links)
+    }
 }
 
 /// Where nothing but frames is there to be compared with.
@@ -44,6 +71,9 @@ impl Default for Params {
             connect_timeout: link.connect_timeout,
             unexpected_size: 256 << 20,
             inject_size: INJECT_SIZE,
+            links: Links { shm: true, tcp: true },
+            job_key: None,
+            tcp_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -71,8 +101,22 @@ impl Params {
             device_direct: self.device_direct,
             connect_timeout: self.connect_timeout,
             patience: self.connect_timeout,
+            tcp: self.links.tcp,
             ..OpenOptions::default()
         }
+    }
+
+    /// How to open its link over TCP, if there is to be one.
+    pub(crate) fn tcp(&self) -> Option<TcpOptions> {
+        let key = self.job_key.clone().unwrap_or_else(job::key);
+        let mut options = TcpOptions::new(key);
+        options.secret = self.job_key.is_some();
+        options.timeout = self.tcp_timeout;
+        options.connect_timeout = self.connect_timeout;
+        if let Some(eager) = self.eager_size {
+            (options.eager, options.eager_in_a_row) = (eager, eager);
+        }
+        self.links.tcp.then_some(options)
     }
 }
 
@@ -80,7 +124,7 @@ static PARAMS: OnceLock<Params> = OnceLock::new();
 
 /// The parameters, defaults before they have been read.
 pub(crate) fn get() -> Params {
-    PARAMS.get().copied().unwrap_or_default()
+    PARAMS.get().cloned().unwrap_or_default()
 }
 
 /// Declares and reads them; what is wrong with their values is told in the log.
@@ -90,6 +134,13 @@ pub(crate) fn get() -> Params {
 pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
     let (params, complaints) = interpret(|setting| {
         let text = |s: String| CString::new(s).unwrap_or_default();
+        if let Kind::Secret(_) = setting.kind {
+            let (name, help) = (text(setting.name.to_owned()), text(setting.description()));
+            // The core would write its value to the log.
+            // SAFETY: the caller's promise; every name is defined with this one type.
+            unsafe { core.param_define(provider, &name, fi::FI_PARAM_STRING, &help) };
+            return std::env::var(setting.variable()).ok();
+        }
         // As a string, whatever it is: of a number the core would take what it can read for all of it.
         // SAFETY: the caller's promise; every name is defined with this one type.
         let value = unsafe {
@@ -128,6 +179,22 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
     if let Some(ms) = read(settings::CONNECT_TIMEOUT, ANY).number() {
         p.connect_timeout = Duration::from_millis(ms);
     }
+    if let Some(ms) = read(settings::TCP_TIMEOUT, ANY).number() {
+        p.tcp_timeout = Duration::from_millis(ms);
+    }
+    let given = |setting| text(&setting).filter(|t| !t.trim().is_empty());
+    if let Some(list) = given(settings::LINKS) {
+        match Links::of(&list) {
+            Some(links) => p.links = links,
+            None => complaints.push(format!(
+                "{}={list} is not understood, and the default is used ({}); it takes {}",
+                settings::LINKS.variable(),
+                settings::LINKS.default,
+                settings::LINKS.kind
+            )),
+        }
+    }
+    p.job_key = given(settings::JOB_KEY).map(|secret| JobKey::from_secret(secret.trim().as_bytes()));
     (p, complaints)
 }
 
@@ -152,6 +219,8 @@ mod tests {
         says(settings::INJECT_SIZE, p.inject_size);
         says(settings::UNEXPECTED_SIZE, p.unexpected_size);
         says(settings::CONNECT_TIMEOUT, p.connect_timeout.as_millis() as usize);
+        says(settings::TCP_TIMEOUT, p.tcp_timeout.as_millis() as usize);
+        assert_eq!(Links::of(settings::LINKS.default), Some(p.links));
         let switches = [
             (settings::CMA, p.cma),
             (settings::DEVICE_DIRECT, p.device_direct),
@@ -184,6 +253,29 @@ mod tests {
         assert_eq!((p.inject_size, p.unexpected_size), (64, 2 << 30));
         assert_eq!((p.cma, p.device_direct, p.fault_handler), (false, false, false));
         assert_eq!(p.connect_timeout, Duration::from_millis(50));
+    }
+
+    #[test]
+    fn links_are_those_of_the_list() {
+        let links = |list| with(&[("links", list)]).0.links;
+        assert_eq!(links("shm"), Links { shm: true, tcp: false });
+        assert_eq!(links(" tcp , shm"), Links { shm: true, tcp: true });
+        assert_eq!(links("tcp"), Links { shm: false, tcp: true });
+        let (p, complaints) = with(&[("links", "shm,verbs")]);
+        assert_eq!(p.links, Links { shm: true, tcp: true });
+        assert!(complaints[0].contains("FI_STRAIT_LINKS=shm,verbs"), "{complaints:?}");
+        assert!(with(&[("links", "shm")]).0.tcp().is_none());
+    }
+
+    #[test]
+    fn a_job_key_is_a_secret_where_one_is_set() {
+        let (p, complaints) = with(&[("job_key", " abc "), ("tcp_timeout", "5000")]);
+        assert_eq!(complaints, Vec::<String>::new());
+        let tcp = p.tcp().unwrap();
+        assert_eq!((tcp.key, tcp.secret), (JobKey::from_secret(b"abc"), true));
+        assert_eq!(tcp.timeout, Duration::from_secs(5));
+        assert!(!with(&[]).0.tcp().unwrap().secret);
+        assert!(!format!("{p:?}").contains("abc"));
     }
 
     #[test]

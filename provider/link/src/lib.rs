@@ -17,6 +17,7 @@
 //! | `shm::rma`, `shm::direct`, `shm::mr_table` | direct access to peers' memory, what allows it, and what ends that |
 //! | `shm::device`, `shm::devices` | copies that devices make, and exported handles |
 //! | `shm::windows`, `shm::window` | memory made by one process and mapped by its peers, and how it changes hands |
+//! | `tcp` | [`TcpLink`]: connections, for peers on other hosts |
 //! | `space` | an identity of an address space, which execve(2) ends |
 //! | `cma` | reading and writing a peer's memory: process_vm_readv(2) |
 //! | `usage` | what endpoints have carried, where that is asked for |
@@ -39,6 +40,7 @@ mod net;
 mod select;
 mod shm;
 mod space;
+mod tcp;
 pub mod usage;
 
 pub use ipc::credentials::others_look_alike;
@@ -53,6 +55,7 @@ pub use shm::{
     DEFAULT_RING, ENDPOINT_NAMES, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, ShmLink, WindowId,
     Windows, eager_most, speculation_barrier,
 };
+pub use tcp::{TcpLink, TcpOptions};
 
 /// A random number.
 pub(crate) fn random() -> std::io::Result<u64> {

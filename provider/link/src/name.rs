@@ -15,7 +15,7 @@ use crate::net;
 pub struct Name {
     addr: Addr,
     bound: SocketAddr,
-    _port: OwnedFd,
+    port: OwnedFd,
 }
 
 /// Tries to find a free port whose other sockets are free, too.
@@ -24,22 +24,24 @@ const TRIES: usize = 16;
 impl Name {
     /// Takes the name `bind`: port 0 takes a free one, an unspecified address serves all of the host's, and `None` is
     /// `0.0.0.0:0`. `listen` opens what answers under the name; where it finds that taken (`AddrInUse`), another
-    /// free port is tried. The answer's second part is what it returned.
+    /// free port is tried. The answer's second part is what it returned. `tcp`: the name's port listens, too.
     pub fn claim<T>(
         bind: Option<SocketAddr>,
+        tcp: bool,
         listen: impl Fn(SocketAddr) -> io::Result<T>,
     ) -> io::Result<(Name, T)> {
         let bind = bind.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
         let mut tries = 0;
         loop {
-            let (port, bound) = reserve(bind)?;
-            match listen(bound) {
+            let (port, bound) = reserve(bind, tcp)?;
+            match listen(bound).and_then(|ours| if tcp { listen_on(&port).map(|()| ours) } else { Ok(ours) })
+            {
                 Ok(listener) => {
                     let mut called = bound;
                     if bound.ip().is_unspecified() {
                         called.set_ip(net::primary_ip(bound.is_ipv6()));
                     }
-                    return Ok((Name { addr: Addr::new(called), bound, _port: port }, listener));
+                    return Ok((Name { addr: Addr::new(called), bound, port }, listener));
                 }
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse && bind.port() == 0 && tries < TRIES => {
                     tries += 1
@@ -54,55 +56,55 @@ impl Name {
         self.addr
     }
 
+    /// The socket that keeps the port.
+    pub fn socket(&self) -> io::Result<OwnedFd> {
+        self.port.try_clone()
+    }
+
     /// Whether the endpoint serves every address of the host.
     pub fn is_wildcard(&self) -> bool {
         self.bound.ip().is_unspecified()
     }
 }
 
-/// A bound TCP socket, and what it is bound to.
-pub(crate) fn reserve(bind: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
-    // SAFETY: a `sockaddr_storage` is plain data, for which zeros are a value.
-    let mut raw: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let place = &raw mut raw;
-    let (domain, mut len) = match bind {
-        SocketAddr::V4(a) => {
-            let sin = libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: a.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(a.ip().octets()) },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: `sockaddr_storage` is large and aligned enough for every address.
-            unsafe { place.cast::<libc::sockaddr_in>().write(sin) };
-            (libc::AF_INET, size_of::<libc::sockaddr_in>())
-        }
-        SocketAddr::V6(a) => {
-            let sin = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                sin6_port: a.port().to_be(),
-                sin6_flowinfo: 0,
-                sin6_addr: libc::in6_addr { s6_addr: a.ip().octets() },
-                sin6_scope_id: a.scope_id(),
-            };
-            // SAFETY: as above.
-            unsafe { place.cast::<libc::sockaddr_in6>().write(sin) };
-            (libc::AF_INET6, size_of::<libc::sockaddr_in6>())
-        }
-    };
-    let fd = socket(domain, libc::SOCK_STREAM)?;
-    // SAFETY: `place` holds an address of `len` bytes, and has room for any.
-    unsafe {
-        cvt(libc::bind(fd.as_raw_fd(), place.cast(), len as libc::socklen_t))?;
-        let mut room = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-        cvt(libc::getsockname(fd.as_raw_fd(), place.cast(), &mut room))?;
-        len = room as usize;
+/// A bound TCP socket, and what it is bound to. `listens`: it may listen, and ended connections of an earlier one do not
+/// keep a port that was chosen.
+pub(crate) fn reserve(bind: SocketAddr, listens: bool) -> io::Result<(OwnedFd, SocketAddr)> {
+    let (raw, len) = net::raw(bind);
+    let fd = socket(i32::from(raw.ss_family), libc::SOCK_STREAM)?;
+    let chosen = bind.port() != 0;
+    if listens && chosen {
+        reuse(&fd)?;
     }
-    let _ = len;
+    let mut found = raw;
+    let mut room = size_of_val(&found) as libc::socklen_t;
+    // SAFETY: `raw` holds an address of `len` bytes, and `found` has room for any.
+    unsafe {
+        cvt(libc::bind(fd.as_raw_fd(), (&raw const raw).cast(), len))?;
+        cvt(libc::getsockname(fd.as_raw_fd(), (&raw mut found).cast(), &mut room))?;
+    }
+    if listens && !chosen {
+        reuse(&fd)?;
+    }
+    let place = &raw const found;
     // SAFETY: both address types start with family and port at the same places, and the family is
     // the one bound.
     let port = u16::from_be(unsafe { (*place.cast::<libc::sockaddr_in>()).sin_port });
     let mut bound = bind;
     bound.set_port(port);
     Ok((fd, bound))
+}
+
+fn reuse(fd: &OwnedFd) -> io::Result<()> {
+    let (yes, len) = (1i32, size_of::<i32>() as libc::socklen_t);
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_REUSEADDR);
+    // SAFETY: `yes` is a valid option of `len` bytes.
+    cvt(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const yes).cast(), len) })?;
+    Ok(())
+}
+
+fn listen_on(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: listen(2) touches no memory.
+    cvt(unsafe { libc::listen(fd.as_raw_fd(), 4096) })?;
+    Ok(())
 }

@@ -16,6 +16,8 @@ pub enum Kind {
     Switch,
     /// Text, which the provider itself reads; what it may be, in words.
     Text(&'static str),
+    /// Likewise, which is shown to nobody.
+    Secret(&'static str),
 }
 
 /// A parameter.
@@ -118,8 +120,32 @@ pub const REPORT: Setting = Setting {
            that is appended to the file. Short messages then take a little longer",
 };
 
+pub const LINKS: Setting = Setting {
+    name: "links",
+    kind: Kind::Text("names of links with commas between them: shm, tcp"),
+    default: "shm,tcp",
+    help: "What peers may be reached by: shm is shared memory, for those on this host, and tcp is for all others, or for \
+           all if shm is not in the list",
+};
+
+pub const JOB_KEY: Setting = Setting {
+    name: "job_key",
+    kind: Kind::Secret("text, the same in all processes of a job"),
+    default: "made of the launcher's name of the job",
+    help: "What processes on several hosts show each other that they have before they talk. The default keeps jobs apart and \
+           is no secret",
+};
+
+pub const TCP_TIMEOUT: Setting = Setting {
+    name: "tcp_timeout",
+    kind: Kind::Millis { least: 2000, most: 24 * 3600 * 1000 },
+    default: "30000",
+    help: "How many milliseconds another host may not answer before operations to it fail, and how long a connection to it \
+           may take to be made",
+};
+
 /// All of them.
-pub const ALL: [Setting; 11] = [
+pub const ALL: [Setting; 14] = [
     EAGER_SIZE,
     RING_SIZE,
     INJECT_SIZE,
@@ -131,6 +157,9 @@ pub const ALL: [Setting; 11] = [
     NIC,
     ALIAS,
     REPORT,
+    LINKS,
+    JOB_KEY,
+    TCP_TIMEOUT,
 ];
 
 impl Setting {
@@ -157,7 +186,7 @@ impl fmt::Display for Kind {
             }
             Kind::Millis { least, most } => write!(f, "milliseconds from {least} to {most}"),
             Kind::Switch => f.write_str("yes or no"),
-            Kind::Text(what) => f.write_str(what),
+            Kind::Text(what) | Kind::Secret(what) => f.write_str(what),
         }
     }
 }

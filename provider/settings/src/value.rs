@@ -70,7 +70,7 @@ impl Setting {
         let (range, units): (_, fn(&str) -> Option<u64>) = match self.kind {
             Kind::Switch => return self.read_switch(text, trimmed),
             // What is wrong with it only the provider can tell.
-            Kind::Text(_) => return Reading::default(),
+            Kind::Text(_) | Kind::Secret(_) => return Reading::default(),
             Kind::Bytes { least, most } => (least..=most, bytes),
             Kind::Millis { least, most } => (least..=most, digits),
         };
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn nothing_that_is_given_is_lost_in_silence() {
         // What is text is for the provider to judge.
-        for s in ALL.iter().filter(|s| !matches!(s.kind, Kind::Text(_))) {
+        for s in ALL.iter().filter(|s| !matches!(s.kind, Kind::Text(_) | Kind::Secret(_))) {
             for text in ["abc", "-1", "1e3", "99999999999999999999999999"] {
                 let r = s.read(text);
                 assert!(r.complaint.is_some(), "{}={text}: {:?}", s.name, r.value);

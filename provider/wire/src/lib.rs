@@ -42,14 +42,15 @@
 //! payload was asked for already. The receiver answers the sender's request by a `Fin` in either case, and until
 //! then that request's number is not used again.
 //!
-//! What the two ends of a channel say on its socket, from the hello on, is in [`channel`]; the UCX transport's frames,
-//! keys and addresses are in [`ucx`].
+//! What the two ends of a channel say on its socket, from the hello on, is in [`channel`]; how a connection between hosts
+//! begins, and what it adds to each frame, in [`session`]; the UCX transport's frames, keys and addresses are in [`ucx`].
 
 #![forbid(unsafe_code)]
 
 mod addr;
 pub mod channel;
 mod frame;
+pub mod session;
 pub mod ucx;
 
 pub use addr::Addr;
@@ -58,5 +59,5 @@ pub use frame::{
     take_many,
 };
 
-/// Version of everything in this crate but [`ucx`]; two endpoints of different versions refuse each other.
+/// Version of everything in this crate but [`ucx`] and [`session`]; two endpoints of different versions refuse each other.
 pub const VERSION: u16 = 8;

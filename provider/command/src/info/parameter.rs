@@ -59,8 +59,13 @@ fn read(set: impl Fn(&Setting) -> Option<(String, Source)>) -> Vec<Parameter> {
             if is_eager {
                 reading.fit(setting, fits);
             }
+            let is_secret = matches!(setting.kind, Kind::Secret(_));
+            let given = given.map(|(text, source)| match text.trim().is_empty() {
+                false if is_secret => ("(not shown)".to_owned(), source),
+                _ => (text, source),
+            });
             let text = given.as_ref().map(|(text, _)| text.trim()).filter(|t| !t.is_empty());
-            let text = text.filter(|_| matches!(setting.kind, Kind::Text(_)));
+            let text = text.filter(|_| is_secret || matches!(setting.kind, Kind::Text(_)));
             let value = match reading.value {
                 Some(value) => value.to_string(),
                 None if text.is_some() => text.unwrap_or_default().into(),
@@ -115,6 +120,15 @@ mod tests {
         let (nic, alias) = (of(&all, "FI_STRAIT_NIC"), of(&all, "FI_STRAIT_ALIAS"));
         assert_eq!((nic.value.as_str(), nic.source), ("eth0", Source::Environment));
         assert_eq!((alias.value.as_str(), alias.source), ("none", Source::Default));
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let all = with(&[("job_key", "abracadabra")]);
+        let key = of(&all, "FI_STRAIT_JOB_KEY");
+        assert_eq!((&*key.value, key.source), ("(not shown)", Source::Environment));
+        assert!(!format!("{all:?}").contains("abracadabra"));
+        assert_ne!(of(&with(&[]), "FI_STRAIT_JOB_KEY").value, "(not shown)");
     }
 
     #[test]

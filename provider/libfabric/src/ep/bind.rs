@@ -19,9 +19,15 @@ use crate::errno::Errno;
 use crate::ffi::{Counted, Hold, arg, obj};
 use crate::param;
 
-/// Opens the link of an endpoint of this name.
+/// Opens the links of an endpoint of this name.
 pub(super) fn open_link(bind: Addr) -> Result<Links, Errno> {
-    Ok(Links::open(param::get().link(bind))?)
+    let params = param::get();
+    let mut links = Links::open(params.link(bind))?;
+    if let Some(tcp) = params.tcp() {
+        links.add_tcp(tcp)?;
+        links.set_shm(params.links.shm);
+    }
+    Ok(links)
 }
 
 /// fi_ep_bind(3).

@@ -199,6 +199,11 @@ pub(crate) fn own(v6: bool) -> Addr {
     Addr::new(SocketAddr::new(link::primary_ip(v6), 0))
 }
 
+/// Whether other hosts can reach this one over IPv6 alone.
+pub(crate) fn is_v6_only() -> bool {
+    link::primary_ip(false).is_loopback() && !link::primary_ip(true).is_loopback()
+}
+
 /// With a wildcard replaced by this host's own address: what peers can be told.
 pub(crate) fn named(a: Addr) -> Addr {
     if a.ip().is_unspecified() {

@@ -116,7 +116,7 @@ unsafe fn endpoints(
     }
     let v6 = match (src, dest) {
         (Some(a), _) | (None, Some(a)) => a.ip().is_ipv6(),
-        (None, None) => family == libc::AF_INET6,
+        (None, None) => family == libc::AF_INET6 || family == libc::AF_UNSPEC && addr::is_v6_only(),
     };
     // Two ends of different families cannot meet, and neither fits a format of the other one.
     let fits = |a: Option<Addr>| a.is_none_or(|a| a.ip().is_ipv6() == v6);

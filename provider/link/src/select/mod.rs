@@ -10,6 +10,7 @@
 
 mod cut;
 mod ending;
+mod pace;
 mod rma;
 mod route;
 
@@ -24,13 +25,12 @@ use wire::Addr;
 
 use crate::net;
 use crate::shm::{OpenOptions, ShmLink};
+use crate::tcp::{TcpLink, TcpOptions};
 use ending::Endings;
+use pace::Pace;
 use route::{Far, Route, Routes};
 
 pub use route::BoxedLink;
-
-/// Polls that find no frame in shared memory, between two looks at further links.
-const REST: u32 = 8;
 
 /// The links of one endpoint.
 #[derive(Debug)]
@@ -42,11 +42,13 @@ pub struct Links {
     events: VecDeque<Event>,
     /// Peers that not all of their links have reported the end of.
     ending: Endings,
-    /// Which further link is looked at next, and after how many polls.
+    /// Which further link is looked at first.
     turn: usize,
-    rest: u32,
+    pace: Pace,
     /// Watches the descriptors of all links, if there is more than one.
     poller: Option<Poller>,
+    /// Peers on this host are reached by shared memory.
+    near: bool,
 }
 
 impl Links {
@@ -59,8 +61,9 @@ impl Links {
             events: VecDeque::new(),
             ending: Endings::default(),
             turn: 0,
-            rest: REST,
+            pace: Pace::default(),
             poller: None,
+            near: true,
         })
     }
 
@@ -77,7 +80,19 @@ impl Links {
             }
         }
         self.far.push(Far::new(link));
+        self.pace.begin();
         Ok(())
+    }
+
+    /// Adds a link over TCP, if [`OpenOptions::tcp`] was set.
+    pub fn add_tcp(&mut self, options: TcpOptions) -> io::Result<()> {
+        let link = TcpLink::open(self.shm.name(), options)?;
+        self.add(Box::new(link))
+    }
+
+    /// Whether peers on this host are reached by shared memory, and not like all others. To be called before any peer is known.
+    pub fn set_shm(&mut self, on: bool) {
+        self.near = on;
     }
 
     /// Whether a device copies from or to a peer's device memory, where shared memory leads to the peer.
@@ -101,14 +116,20 @@ impl Links {
 
     /// Chooses a link for a peer that is new.
     fn assign(&mut self, peer: PeerId, addr: &Addr) {
-        let local = net::is_local(addr.ip());
-        let mut why = String::new();
-        if local {
-            return self.routes.set(peer, Route::shm("its address is this host's".into()));
+        if *addr == self.shm.addr() {
+            return self.routes.set(peer, Route::shm("it is this endpoint".into()));
         }
+        let mut why = String::new();
+        let reason = match net::is_local(addr.ip()) {
+            true if self.near => {
+                return self.routes.set(peer, Route::shm("its address is this host's".into()));
+            }
+            true => "shared memory is not to be used",
+            false => "its address is not this host's",
+        };
         for at in 0..self.far.len() {
             match self.far[at].link.reaches(addr) {
-                Ok(()) => return self.assign_far(peer, addr, at, why + "its address is not this host's"),
+                Ok(()) => return self.assign_far(peer, addr, at, why + reason),
                 Err(reason) => why += &format!("{}: {reason}; ", self.far[at].name(None)),
             }
         }
@@ -149,6 +170,7 @@ impl Links {
             return Err(Refused::Gone(Gone::Reset));
         }
         if let Some((at, id)) = self.far_of(to) {
+            self.pace.hurry();
             return self.far[at].link.send(id, head, body, off, len);
         }
         match self.shm.send(to, head, body, off, len) {
@@ -226,21 +248,25 @@ impl Links {
     }
 
     fn poll_links(&mut self) -> Option<Event> {
-        self.rest = REST;
         if let Some(event) = self.events.pop_front() {
             return Some(event);
+        }
+        if !self.pace.step() && self.ending.is_empty() {
+            return self.poll_near();
         }
         let far = self.far.len();
         // One look at a further link for each at shared memory, first one then the other.
         self.turn = (self.turn + 1) % (2 * far);
         let first = self.turn % 2 == 0;
         if first {
-            if let Some(event) = self.poll_shm() {
+            if let Some(event) = self.poll_near() {
                 return Some(event);
             }
         }
         for step in 0..far {
             if let Some(event) = self.poll_one((self.turn / 2 + step) % far) {
+                self.pace.found();
+                self.shm.set_patient();
                 // What became known with it comes first.
                 if let Some(told) = self.events.pop_front() {
                     self.events.push_back(event);
@@ -249,7 +275,14 @@ impl Links {
                 return Some(event);
             }
         }
-        if first { None } else { self.poll_shm() }
+        self.pace.missed();
+        if first { None } else { self.poll_near() }
+    }
+
+    fn poll_near(&mut self) -> Option<Event> {
+        let event = self.poll_shm();
+        self.pace.note_near(event.is_some());
+        event
     }
 }
 
@@ -299,13 +332,12 @@ impl Link for Links {
 
     #[inline(always)]
     fn poll_frame(&mut self) -> PollFrame {
-        match self.shm.poll_frame() {
-            PollFrame::Nothing if !self.far.is_empty() => {
-                self.rest = self.rest.saturating_sub(1);
-                if self.rest == 0 { PollFrame::Unknown } else { PollFrame::Nothing }
-            }
-            found => found,
+        if self.pace.step() {
+            return PollFrame::Unknown;
         }
+        let found = self.shm.poll_frame();
+        self.pace.note_near(matches!(found, PollFrame::Frame(_)));
+        found
     }
 
     #[inline(always)]
@@ -373,6 +405,7 @@ impl Link for Links {
             return Err(Refused::Gone(Gone::Reset));
         }
         if let Some((at, id)) = self.far_of(peer) {
+            self.pace.hurry();
             return self.far[at].link.connect(id);
         }
         match self.shm.connect(peer) {
@@ -383,7 +416,10 @@ impl Link for Links {
 
     fn expect(&mut self, peer: PeerId) {
         match self.far_of(peer) {
-            Some((at, id)) => self.far[at].link.expect(id),
+            Some((at, id)) => {
+                self.pace.hurry();
+                self.far[at].link.expect(id);
+            }
             None => self.shm.expect(peer),
         }
     }

@@ -238,7 +238,7 @@ mod tests {
         use std::os::linux::net::SocketAddrExt;
         use std::os::unix::net::{SocketAddr, UnixListener};
 
-        let (_port, bound) = crate::name::reserve("127.0.0.1:0".parse().unwrap()).unwrap();
+        let (_port, bound) = crate::name::reserve("127.0.0.1:0".parse().unwrap(), false).unwrap();
         let name = format!("strait/{bound}");
         let _listening = listen(bound).unwrap();
         let find = || listeners(&HashSet::from([name.as_str()]))[&name];
@@ -291,7 +291,7 @@ mod tests {
     /// A process forked from this one has the socket, too; this one lets go of it.
     #[test]
     fn a_process_has_a_socket_until_it_closes_it() {
-        let (_port, bound) = crate::name::reserve("127.0.0.1:0".parse().unwrap()).unwrap();
+        let (_port, bound) = crate::name::reserve("127.0.0.1:0".parse().unwrap(), false).unwrap();
         let name = format!("strait/{bound}");
         let find = || find_listener(|_, found| found == name);
         assert_eq!(find(), None);

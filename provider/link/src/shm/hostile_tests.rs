@@ -347,7 +347,7 @@ fn a_hostile_peer_harms_only_what_is_done_with_it() {
     let var = |name: &str, default: u64| std::env::var(name).map_or(default, |v| v.parse().unwrap());
     let (seconds, seed) = (var("STRAIT_HOSTILE_SECONDS", 3), var("STRAIT_HOSTILE_SEED", 1));
     let (mut victim, mut honest) = (Node::new(), Node::new());
-    let (port, name) = crate::name::reserve("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (port, name) = crate::name::reserve("127.0.0.1:0".parse().unwrap(), false).unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "shm::hostile_tests::hostile_child", "--nocapture", "--test-threads=1"])
         .env("STRAIT_VICTIM", victim.addr.to_string())

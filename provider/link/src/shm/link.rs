@@ -42,6 +42,8 @@ pub struct ShmLink {
     pub(super) pace: u32,
     /// `armed`, or `dying` is not empty, or `rings` is.
     pub(super) slow: bool,
+    /// Another link of the endpoint has brought frames: the first call by this one may wait a little.
+    pub(super) patient: bool,
     pub(super) armed: bool,
     /// The last `arm` found nothing to do.
     pub(super) quiet: bool,
@@ -110,5 +112,5 @@ pub struct ShmLink {
     pub(super) warned_uid: bool,
     pub(super) warned_fds: bool,
     /// Reserves the port.
-    pub(super) _name: Name,
+    pub(super) name: Name,
 }

@@ -21,10 +21,20 @@ use crate::name::Name;
 use crate::space;
 
 impl ShmLink {
+    /// Another link of the endpoint has brought frames.
+    pub(crate) fn set_patient(&mut self) {
+        self.patient = true;
+    }
+
+    /// The name, which links of other sorts share.
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
+    }
+
     /// Opens an endpoint of this name; `AddrInUse` if it is taken.
     pub fn open(options: OpenOptions) -> io::Result<ShmLink> {
         let chosen = options.bind.is_some_and(|bind| bind.port() != 0);
-        let (name, listener) = Name::claim(options.bind, |bound| listen(bound, chosen))?;
+        let (name, listener) = Name::claim(options.bind, options.tcp, |bound| listen(bound, chosen))?;
         let poller = Poller::new()?;
         poller.add(&listener, token::LISTENER)?;
         let ring = size(options.ring);
@@ -40,6 +50,7 @@ impl ShmLink {
             clock_at: *PACE.start(),
             pace: *PACE.start(),
             slow: true,
+            patient: false,
             armed: false,
             quiet: false,
             dying: VecDeque::new(),
@@ -82,7 +93,7 @@ impl ShmLink {
             warned_cma: false,
             warned_uid: false,
             warned_fds: false,
-            _name: name,
+            name,
         };
         log::debug!("{}: open, ring {ring}, {:?}", link.addr, link.barrier);
         Ok(link)

@@ -55,6 +55,8 @@ pub struct OpenOptions {
     pub patience: Duration,
     /// The protocol that peers have to speak, by its number: [`wire::VERSION`] for the engine's frames.
     pub version: u16,
+    /// Whether the port of the name listens, for a [`crate::TcpLink`].
+    pub tcp: bool,
     /// Windows that peers may ask this endpoint for, and where those of peers go.
     pub windows: Option<Arc<Windows>>,
 }
@@ -72,6 +74,7 @@ impl Default for OpenOptions {
             connect_timeout: Duration::from_secs(3),
             patience: Duration::from_secs(3),
             version: wire::VERSION,
+            tcp: false,
             windows: None,
         }
     }

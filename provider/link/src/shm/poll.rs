@@ -106,7 +106,7 @@ impl ShmLink {
 
     /// Reads the sockets if it is time to.
     fn tick(&mut self) {
-        let gap = if self.rings.is_empty() { EAGER_GAP } else { GAP };
+        let gap = if self.rings.is_empty() && !self.patient { EAGER_GAP } else { GAP };
         let now = Instant::now();
         let since = now.duration_since(std::mem::replace(&mut self.clock_read, now));
         let pace = if since > GAP { self.pace / 2 } else { self.pace * 2 };

@@ -313,7 +313,7 @@ fn the_number_of_a_forgotten_peer_is_used_again() {
 #[test]
 fn a_name_with_another_listener_cannot_be_opened() {
     let taken = "127.0.0.1:0".parse().unwrap();
-    let (port, bound) = crate::name::reserve(taken).unwrap();
+    let (port, bound) = crate::name::reserve(taken, false).unwrap();
     drop(port);
     let squatter = hello::listen(bound).unwrap();
     let open = |bind| ShmLink::open(OpenOptions { bind: Some(bind), ..OpenOptions::default() });

@@ -1,0 +1,61 @@
+//! What tells one job from another, where the user has set no key: what its launcher calls it.
+//!
+//! That is no secret. It keeps the processes of one job from those of another that happen to get at their ports.
+
+use wire::session::JobKey;
+
+/// The key of this process's job.
+pub(crate) fn key() -> JobKey {
+    // SAFETY: geteuid(2) cannot fail and touches no memory.
+    let uid = unsafe { libc::geteuid() };
+    let parts = name(uid, |variable| std::env::var(variable).ok());
+    JobKey::from_job(&parts.each_ref().map(String::as_str))
+}
+
+/// User and job. The same for all processes that a launcher starts, also for those that these start in turn, which
+/// launchers by PMIx count behind the name of the first ones.
+fn name(uid: u32, variable: impl Fn(&str) -> Option<String>) -> [String; 2] {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let job = if let Some(space) = set("PMIX_NAMESPACE") {
+        match (space.split_once('@'), space.parse::<u32>()) {
+            (Some((family, _)), _) => format!("pmix {family}"),
+            // Open MPI 4: a family, and in the lower half which job of it.
+            (None, Ok(number)) => format!("pmix {}", number >> 16),
+            (None, Err(_)) => format!("pmix {space}"),
+        }
+    } else if let Some(job) = set("PMI_JOBID") {
+        format!("pmi {job}")
+    } else if let Some(job) = set("SLURM_JOB_ID") {
+        format!("slurm {job}")
+    } else {
+        String::new()
+    };
+    [uid.to_string(), job]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(set: &[(&str, &str)]) -> String {
+        let find = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+        let [uid, job] = name(7, find);
+        assert_eq!(uid, "7");
+        job
+    }
+
+    #[test]
+    fn processes_of_a_job_agree_on_its_name_and_those_of_others_do_not() {
+        assert_eq!(
+            job(&[("PMIX_NAMESPACE", "prterun-n1-22@1"), ("SLURM_JOB_ID", "5")]),
+            "pmix prterun-n1-22"
+        );
+        assert_eq!(job(&[("PMIX_NAMESPACE", "prterun-n1-22@2")]), "pmix prterun-n1-22");
+        assert_eq!(job(&[("PMIX_NAMESPACE", "262145")]), job(&[("PMIX_NAMESPACE", "262146")]));
+        assert_ne!(job(&[("PMIX_NAMESPACE", "262145")]), job(&[("PMIX_NAMESPACE", "327681")]));
+        assert_eq!(job(&[("PMIX_NAMESPACE", "space")]), "pmix space");
+        assert_eq!(job(&[("PMI_JOBID", "9"), ("SLURM_JOB_ID", "5")]), "pmi 9");
+        assert_eq!(job(&[("PMIX_NAMESPACE", ""), ("SLURM_JOB_ID", "5")]), "slurm 5");
+        assert_eq!(job(&[]), "");
+    }
+}

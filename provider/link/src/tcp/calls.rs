@@ -1,0 +1,211 @@
+//! Connections that this side makes.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use ipc::Watch;
+use link_api::{Event, Gone, PeerId, Refused};
+use wire::session::{Caller, Heard, Next, Role, Stranger, Verdict};
+
+use super::channel::{Channel, gone};
+use super::handshake::{Call, Stage, say, versions};
+use super::link::TcpLink;
+use super::sock;
+use super::watched::token;
+
+/// How long it takes until a peer that does not listen yet is called again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// How long the other side's own call is waited for, which counts instead of ours.
+const CROSSING: Duration = Duration::from_secs(1);
+
+impl TcpLink {
+    /// Makes a connection to a peer that has none, or says why there will be none.
+    pub(super) fn call(&mut self, peer: PeerId) -> Result<(), Refused> {
+        let at = self.at_mut(peer);
+        if at.cut || at.next.is_some() {
+            // Its end is told of first.
+            return Err(Refused::Gone(Gone::Reset));
+        }
+        if at.call.is_some() {
+            return Err(Refused::Busy);
+        }
+        if let Some(why) = at.take_failure() {
+            return Err(Refused::Gone(why));
+        }
+        match self.place_call(peer) {
+            Ok(()) => Err(Refused::Busy),
+            Err(e) if ipc::socket::is_lack(&e) => Err(Refused::Gone(Gone::Exhausted)),
+            Err(e) => {
+                self.call_failed(peer, gone(&e), &e.to_string());
+                let at = self.at_mut(peer);
+                at.take_failure().map_or(Err(Refused::Busy), |why| Err(Refused::Gone(why)))
+            }
+        }
+    }
+
+    fn call_later(&mut self, peer: PeerId, caller: Caller) {
+        let until = Instant::now() + AGAIN.min(self.options.connect_timeout);
+        let at = self.at_mut(peer);
+        at.trying.get_or_insert_with(Instant::now);
+        at.call = Some(Call { stage: Stage::Waiting, caller, until });
+        self.note_pending(peer);
+    }
+
+    /// Whether a peer that does not listen may be about to: it was never met, and that is tried for a short time only.
+    fn is_early(&self, peer: PeerId) -> bool {
+        let at = self.at(peer);
+        !at.met && at.trying.is_none_or(|since| since.elapsed() < self.options.connect_timeout)
+    }
+
+    fn place_call(&mut self, peer: PeerId) -> io::Result<()> {
+        let other = self.at(peer).addr;
+        let caller = Caller::new(&self.options.key, self.hello(Role::Caller, other)?);
+        let fd = match sock::connect(other.sock(), self.source) {
+            Err(e) if gone(&e) == Gone::Refused && self.is_early(peer) => {
+                self.call_later(peer, caller);
+                return Ok(());
+            }
+            done => done?,
+        };
+        sock::tune(&fd, self.options.timeout)?;
+        self.poller.add_for(&fd, token::call(peer), Watch::Write)?;
+        let until = Instant::now() + self.options.timeout;
+        let at = self.at_mut(peer);
+        at.call = Some(Call { stage: Stage::Connecting(fd), caller, until });
+        at.trying.get_or_insert_with(Instant::now);
+        self.note_pending(peer);
+        Ok(())
+    }
+
+    /// A peer is called, or expected.
+    pub(super) fn note_pending(&mut self, peer: PeerId) {
+        if !self.pending.contains(&peer) {
+            self.pending.push(peer);
+        }
+        self.set_timer();
+    }
+
+    /// Something happened to a call.
+    pub(super) fn serve_call(&mut self, peer: PeerId) {
+        let Some(call) = &mut self.peers[peer.0 as usize].call else { return };
+        if let Stage::Connecting(_) = call.stage {
+            let done = call.connected();
+            match (done, call.fd()) {
+                (Ok(()), Some(fd)) => {
+                    let _ = self.poller.change(fd, token::call(peer), Watch::Read);
+                }
+                (Err(e), _) => self.call_failed(peer, gone(&e), &e.to_string()),
+                (Ok(()), None) => {}
+            }
+            return;
+        }
+        match call.heard() {
+            None => {}
+            Some(Ok(message)) => self.hear(peer, &message),
+            Some(Err(e)) => self.call_failed(peer, Gone::Refused, &e.to_string()),
+        }
+    }
+
+    fn hear(&mut self, peer: PeerId, message: &[u8]) {
+        let Some(call) = &mut self.peers[peer.0 as usize].call else { return };
+        match call.caller.hear(message) {
+            Ok(Next::Say(bytes)) => {
+                if let Some(Err(e)) = call.fd().map(|fd| say(fd, &bytes)) {
+                    self.call_failed(peer, Gone::Refused, &e.to_string());
+                }
+            }
+            Ok(Next::Connected(hello, keys)) => {
+                let stage = std::mem::replace(&mut call.stage, Stage::Waiting);
+                if let Stage::Talking(fd, _) = stage {
+                    self.poller.remove(&fd);
+                    self.adopt(peer, Channel::new(fd, keys, hello.instance, hello.epoch));
+                }
+            }
+            Ok(Next::Declined(_, Verdict::Crossing)) => {
+                if let Some(fd) = call.fd() {
+                    self.poller.remove(fd);
+                }
+                call.stage = Stage::Waiting;
+                call.until = Instant::now() + CROSSING;
+            }
+            Ok(Next::Declined(hello, Verdict::Known)) => {
+                let why = format!("it is connected already by its name, {}: that is to be used", hello.name);
+                self.warn_of(peer, Gone::Denied, &why);
+            }
+            Ok(Next::Declined(..)) => self.call_failed(peer, Gone::Exhausted, "it has no room"),
+            Err(Heard::Stranger(Stranger::Version { session, frames })) => {
+                self.warn_of(peer, Gone::Denied, &versions(session, frames));
+            }
+            Err(Heard::Stranger(Stranger::Nonsense)) => {
+                self.warn_of(peer, Gone::Denied, "what listens there does not speak this protocol");
+            }
+            Err(Heard::NotOurs) => {
+                let why = "it has another job key: give all processes of a job the same FI_STRAIT_JOB_KEY";
+                self.warn_of(peer, Gone::Denied, why);
+            }
+        }
+    }
+
+    fn warn_of(&mut self, peer: PeerId, gone: Gone, why: &str) {
+        log::warn!("{} -> {}: no connection: {why}", self.addr, self.at(peer).addr);
+        self.call_failed(peer, gone, why);
+    }
+
+    /// There will be no connection by this call.
+    pub(super) fn call_failed(&mut self, peer: PeerId, why: Gone, reason: &str) {
+        log::debug!("{} -> {}: no connection: {reason}", self.addr, self.at(peer).addr);
+        let call = self.drop_call(peer);
+        if why == Gone::Refused && self.is_early(peer) {
+            if let Some(call) = call {
+                return self.call_later(peer, call.caller);
+            }
+        }
+        let at = self.at_mut(peer);
+        if at.expected.take().is_some() {
+            self.events.push_back(Event::Closed(peer, why));
+        } else {
+            at.fail(why);
+        }
+    }
+
+    pub(super) fn drop_call(&mut self, peer: PeerId) -> Option<Call> {
+        let call = self.at_mut(peer).call.take()?;
+        if let Some(fd) = call.fd() {
+            self.poller.remove(fd);
+        }
+        Some(call)
+    }
+
+    /// Calls that take too long, and expected peers that do not come.
+    pub(super) fn check_pending(&mut self, now: Instant) {
+        for peer in std::mem::take(&mut self.pending) {
+            let at = self.at_mut(peer);
+            let late = |call: &Call| call.until <= now;
+            if at.call.as_ref().is_some_and(late) {
+                if let Some(Stage::Waiting) = at.call.as_ref().map(|call| &call.stage) {
+                    // The next send calls again.
+                    at.call = None;
+                } else {
+                    self.call_failed(peer, Gone::Unreachable, "it did not answer in time");
+                }
+            }
+            let at = self.at_mut(peer);
+            match at.expected {
+                Some((until, false)) if until <= now && at.call.is_none() => {
+                    at.expected = Some((until, true));
+                    if let Err(Refused::Gone(why)) = self.call(peer) {
+                        self.call_failed(peer, why, "it was expected");
+                    }
+                }
+                // The other side's call was waited for in vain.
+                Some((until, true)) if at.call.is_none() => at.expected = Some((until, false)),
+                _ => {}
+            }
+            let at = self.at(peer);
+            if (at.call.is_some() || at.expected.is_some()) && !self.pending.contains(&peer) {
+                self.pending.push(peer);
+            }
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The engine's calls.
+
+use std::os::fd::RawFd;
+use std::time::Instant;
+
+use hmem::{Span, total};
+use link_api::{Event, Frame, Gone, Link, Path, PeerId, Refused, RmaLink};
+use wire::Addr;
+
+use super::channel::MAX_FRAME;
+use super::link::{Held, TcpLink};
+
+/// Most bytes on their way from an endpoint to itself.
+const OWN: usize = 256 << 10;
+
+impl TcpLink {
+    fn send_own(&mut self, head: &[u8], body: &[Span], off: usize, len: usize) -> Result<(), Refused> {
+        if self.own_bytes > OWN {
+            return Err(Refused::Busy);
+        }
+        let mut bytes = vec![0; head.len() + len];
+        bytes[..head.len()].copy_from_slice(head);
+        if hmem::read(body, off, &mut bytes[head.len()..]) != len {
+            return Err(Refused::Fault);
+        }
+        self.own_bytes += bytes.len() + 1;
+        self.own.push_back(bytes);
+        Ok(())
+    }
+
+    fn next_own(&mut self) -> Option<Event> {
+        let bytes = self.own.pop_front()?;
+        self.own_bytes -= bytes.len() + 1;
+        let (len, addr) = (bytes.len(), self.addr);
+        self.held = Some(Held::Own(bytes));
+        Some(Event::Frame(Frame { from: self.id_of(&addr), len, slot: 0 }))
+    }
+
+    /// A send finds no way to this peer.
+    fn want(&mut self, peer: PeerId) {
+        if !std::mem::replace(&mut self.at_mut(peer).wants, true) {
+            self.wanting.push(peer);
+        }
+    }
+
+    fn is_own(&self, peer: PeerId) -> bool {
+        self.at(peer).addr == self.addr
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front().or_else(|| self.next_own()).or_else(|| self.next_ready())
+    }
+}
+
+impl Link for TcpLink {
+    fn addr(&self) -> Addr {
+        self.addr
+    }
+
+    fn peer(&mut self, addr: &Addr) -> PeerId {
+        self.id_of(addr)
+    }
+
+    fn peer_addr(&self, peer: PeerId) -> Addr {
+        self.at(peer).addr
+    }
+
+    fn reaches(&self, addr: &Addr) -> Result<(), String> {
+        if addr.ip().is_unspecified() || addr.port() == 0 {
+            return Err("that is no address of an endpoint".into());
+        }
+        match self.source {
+            Some(own) if own.is_ipv4() != addr.ip().is_ipv4() => Err(format!(
+                "this endpoint is bound to {own}, and that address is of another version of IP: bind to an unspecified one"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn path(&self, _peer: PeerId) -> Path {
+        self.common_path()
+    }
+
+    fn send(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        assert!(head.len() + len <= MAX_FRAME, "frame longer than Path::max_frame");
+        debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
+        let Some(channel) = &mut self.peers[to.0 as usize].channel else {
+            if self.is_own(to) {
+                return self.send_own(head, body, off, len);
+            }
+            let found = self.connect(to);
+            return found.and(Err(Refused::Busy));
+        };
+        let (was_blocked, was_unsure) = (channel.blocked, channel.unsure);
+        let done = channel.send(head, body, off, len);
+        if was_blocked != channel.blocked {
+            self.watch_room(to, was_blocked);
+        }
+        match done {
+            Ok(()) => {
+                self.hot = Some(to);
+                if !was_unsure && self.period.is_zero() {
+                    self.set_timer();
+                }
+            }
+            Err(Refused::Busy) => self.want(to),
+            Err(Refused::Gone(_)) => self.note_ready(to),
+            Err(Refused::Fault) => {}
+        }
+        done
+    }
+
+    fn poll(&mut self) -> Option<Event> {
+        debug_assert!(self.held.is_none(), "polled before the last frame was released");
+        self.armed = false;
+        self.bell.clear();
+        if let Some(event) = self.next_event() {
+            return Some(event);
+        }
+        self.look();
+        self.next_event()
+    }
+
+    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
+        if !self.has_frames_of(from) {
+            return None;
+        }
+        match self.next_of(from) {
+            Some(Event::Frame(frame)) => Some(frame),
+            // Its end, where what is there is no frame after all.
+            other => {
+                self.events.extend(other);
+                None
+            }
+        }
+    }
+
+    fn has_frames_of(&self, from: PeerId) -> bool {
+        let at = self.at(from);
+        let Some(channel) = at.channel.as_ref().filter(|_| !at.cut) else { return false };
+        match self.held {
+            Some(Held::Of(peer, len)) if peer == from => channel.has_frame_behind(len),
+            _ => channel.has_frame(),
+        }
+    }
+
+    fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
+        match &self.held {
+            Some(Held::Of(peer, len)) => {
+                debug_assert_eq!((*peer, *len), (frame.from, frame.len));
+                self.at(*peer).channel.as_ref().map_or(0, |channel| channel.read(*len, off, dst))
+            }
+            Some(Held::Own(bytes)) => {
+                let rest = bytes.get(off..).unwrap_or_default();
+                let n = rest.len().min(dst.len());
+                dst[..n].copy_from_slice(&rest[..n]);
+                n
+            }
+            None => 0,
+        }
+    }
+
+    fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+        match &self.held {
+            Some(Held::Of(peer, size)) => {
+                debug_assert_eq!((*peer, *size), (frame.from, frame.len));
+                let channel = self.at(*peer).channel.as_ref();
+                channel.map_or(0, |channel| channel.copy_out(*size, off, dst, doff, len))
+            }
+            Some(Held::Own(bytes)) => {
+                let rest = bytes.get(off..).unwrap_or_default();
+                hmem::write(dst, doff, &rest[..rest.len().min(len)])
+            }
+            None => 0,
+        }
+    }
+
+    fn release(&mut self, _frame: Frame) {
+        let Some(Held::Of(peer, len)) = self.held.take() else { return };
+        if let Some(channel) = &mut self.peers[peer.0 as usize].channel {
+            if channel.release(len) {
+                self.note_ready(peer);
+            }
+        }
+    }
+
+    fn is_gone(&self, peer: PeerId) -> bool {
+        let at = self.at(peer);
+        at.cut || at.channel.as_ref().is_some_and(|channel| channel.over.is_some())
+    }
+
+    fn is_connected(&self, peer: PeerId) -> bool {
+        self.at(peer).is_connected()
+    }
+
+    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
+        if self.is_own(peer) {
+            return Ok(());
+        }
+        match &self.at(peer).channel {
+            Some(channel) if channel.over.is_none() => Ok(()),
+            Some(_) => Err(Refused::Gone(Gone::Reset)),
+            None => {
+                let found = self.call(peer);
+                if found == Err(Refused::Busy) {
+                    self.want(peer);
+                }
+                found
+            }
+        }
+    }
+
+    fn expect(&mut self, peer: PeerId) {
+        if !self.is_connected(peer) && !self.is_own(peer) && self.at(peer).expected.is_none() {
+            self.at_mut(peer).expected = Some((Instant::now() + self.options.connect_timeout, false));
+            self.note_pending(peer);
+        }
+    }
+
+    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+        let own = self.is_own(to) && 2 * self.own_bytes < OWN;
+        let Some(channel) = &mut self.peers[to.0 as usize].channel else { return own };
+        if channel.blocked {
+            channel.flush();
+            self.watch_room(to, true);
+        }
+        self.at(to).channel.as_ref().is_some_and(|channel| channel.has_much_room())
+    }
+
+    fn forget(&mut self, peer: PeerId) {
+        let addr = self.at(peer).addr;
+        if self.is_connected(peer) || self.ids.get(&addr) != Some(&peer) || addr == self.addr {
+            return;
+        }
+        self.drop_call(peer);
+        self.ids.remove(&addr);
+        self.pending.retain(|known| *known != peer);
+        self.wanting.retain(|known| *known != peer);
+        let at = self.at_mut(peer);
+        (at.wants, at.expected) = (false, None);
+        self.free.push(peer);
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        let at = &mut self.peers[peer.0 as usize];
+        let Some(channel) = at.channel.take() else { return };
+        at.cut = true;
+        self.poller.remove(&channel.fd);
+        ipc::socket::shutdown(&channel.fd);
+        self.ended += 1;
+        self.note_ready(peer);
+    }
+
+    fn arm(&mut self) -> bool {
+        self.armed = !self.has_something(true);
+        self.armed
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        Some(self.poller.fd())
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        let at = self.at(peer);
+        let state = match (&at.channel, &at.call) {
+            (Some(_), _) => "connected",
+            (None, Some(_)) => "being connected",
+            (None, None) => "not connected",
+        };
+        let key = if self.options.secret { "a secret job key" } else { "a job key that is no secret" };
+        format!(
+            "{state}, frames of {MAX_FRAME} bytes, {key}, gone after {} s of silence",
+            self.options.timeout.as_secs()
+        )
+    }
+}
+
+/// Payloads are asked for, and come in frames that need no further copy here.
+impl RmaLink for TcpLink {}

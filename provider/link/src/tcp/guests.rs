@@ -1,0 +1,156 @@
+//! Connections that others make.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use wire::session::{Answerer, Hello, Proven, Role, Verdict};
+
+use super::channel::Channel;
+use super::handshake::{Guest, Stage, Visit, say};
+use super::link::TcpLink;
+use super::sock;
+use super::watched::token;
+
+/// Most connections taken in one go.
+const BATCH: usize = 32;
+/// After that a guest makes room for another one, where there are too many.
+const SLOW: Duration = Duration::from_secs(1);
+
+impl TcpLink {
+    /// Takes in connections that were made to this endpoint.
+    pub(super) fn accept(&mut self) {
+        for _ in 0..BATCH {
+            if self.guest_count() >= self.options.guests && !self.make_room() {
+                return self.set_listening(false);
+            }
+            let fd = match ipc::socket::accept(&self.listener) {
+                Ok(fd) => fd,
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(e) if ipc::socket::is_lack(&e) => {
+                    if !std::mem::replace(&mut self.warned, true) {
+                        log::warn!("{}: a connection cannot be taken in: {e}; raise ulimit -n", self.addr);
+                    }
+                    return self.set_listening(false);
+                }
+                // Of that one connection.
+                Err(_) => continue,
+            };
+            self.receive_guest(fd);
+        }
+    }
+
+    fn guest_count(&self) -> usize {
+        self.guests.iter().flatten().count()
+    }
+
+    /// Sends away the guest that has taken longest, if that is long.
+    fn make_room(&mut self) -> bool {
+        let slow = |guest: &Guest| guest.since.elapsed() >= SLOW;
+        let all = self.guests.iter().enumerate();
+        let oldest = all.filter_map(|(at, g)| g.as_ref().filter(|g| slow(g)).map(|g| (g.since, at))).min();
+        if let Some((_, at)) = oldest {
+            self.send_away(at, "others wait");
+        }
+        oldest.is_some()
+    }
+
+    /// Watches the listener, or leaves those who connect with the kernel for now.
+    pub(super) fn set_listening(&mut self, on: bool) {
+        if self.listens == on {
+            return;
+        }
+        if on {
+            self.listens = self.poller.add(&self.listener, token::LISTENER).is_ok();
+        } else {
+            self.poller.remove(&self.listener);
+            self.listens = false;
+        }
+        self.set_timer();
+    }
+
+    fn receive_guest(&mut self, fd: OwnedFd) {
+        let at = self.guests.iter().position(Option::is_none).unwrap_or(self.guests.len());
+        let ready = sock::tune(&fd, self.options.timeout)
+            .and_then(|()| self.poller.add(&fd, token::guest(at)))
+            .and_then(|()| self.hello(Role::Answerer, self.addr));
+        let own = match ready {
+            Ok(own) => own,
+            Err(e) => return log::warn!("{}: a connection cannot be taken in: {e}", self.addr),
+        };
+        let guest = Guest::new(fd, Answerer::new(&self.options.key, own));
+        if at == self.guests.len() {
+            self.guests.push(None);
+        }
+        self.guests[at] = Some(guest);
+        self.set_timer();
+        // What it says is there already, as a rule.
+        self.serve_guest(at);
+    }
+
+    /// Hears a guest.
+    pub(super) fn serve_guest(&mut self, at: usize) {
+        let Some(guest) = self.guests.get_mut(at).and_then(Option::as_mut) else { return };
+        match guest.hear() {
+            Visit::Goes => {}
+            Visit::Over(why) => self.send_away(at, &why),
+            Visit::Proven(proven) => {
+                if let Some(guest) = self.guests[at].take() {
+                    self.poller.remove(&guest.fd);
+                    self.decide(guest.fd, &proven);
+                }
+            }
+        }
+    }
+
+    pub(super) fn send_away(&mut self, at: usize, why: &str) {
+        if let Some(guest) = self.guests[at].take() {
+            log::info!("{}: a connection that was made to it is closed: {why}", self.addr);
+            self.poller.remove(&guest.fd);
+        }
+    }
+
+    /// Lets a caller in, unless another connection counts.
+    fn decide(&mut self, fd: OwnedFd, proven: &Proven) {
+        let caller = proven.peer;
+        let verdict = if caller.name == self.addr { Verdict::Known } else { self.judge(&caller) };
+        log::debug!("{}: called by {}: {verdict:?}", self.addr, caller.name);
+        if say(&fd, &proven.verdict(verdict)).is_err() || verdict != Verdict::Accepted {
+            return;
+        }
+        let peer = self.id_of(&caller.name);
+        self.drop_call(peer);
+        self.adopt(peer, Channel::new(fd, proven.keys(), caller.instance, caller.epoch));
+    }
+
+    /// Whether a caller is let in. Of two connections that both sides make at the same time, that of the side counts
+    /// whose name comes first.
+    fn judge(&mut self, caller: &Hello) -> Verdict {
+        let Some(&peer) = self.ids.get(&caller.name) else { return Verdict::Accepted };
+        let by_name = caller.other == self.addr;
+        let at = self.at(peer);
+        let newest = at.next.as_ref().or(at.channel.as_ref().filter(|c| c.over.is_none()));
+        if let Some(channel) = newest {
+            let is_later = channel.instance != caller.instance || caller.epoch > channel.epoch;
+            return match (is_later, by_name) {
+                (true, _) => Verdict::Accepted,
+                (false, true) => Verdict::Crossing,
+                (false, false) => Verdict::Known,
+            };
+        }
+        let calling = at.call.as_ref().is_some_and(|call| !matches!(call.stage, Stage::Waiting));
+        if calling && by_name && self.addr < caller.name { Verdict::Crossing } else { Verdict::Accepted }
+    }
+
+    /// Guests that take too long.
+    pub(super) fn check_guests(&mut self, now: Instant) {
+        let late = |guest: &Guest, most| now.saturating_duration_since(guest.since) >= most;
+        for at in 0..self.guests.len() {
+            if self.guests[at].as_ref().is_some_and(|g| late(g, self.options.guest_timeout)) {
+                self.send_away(at, "it took too long");
+            }
+        }
+        while self.guests.last().is_some_and(Option::is_none) {
+            self.guests.pop();
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Connections that are being made: calls of ours, and guests that are to prove themselves.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use wire::session::{Answerer, Caller, Hello, Proven};
+
+use super::sock;
+
+/// What arrived of a message.
+#[derive(Debug, Default)]
+pub(super) struct Message(Vec<u8>);
+
+impl Message {
+    /// Receives more of a message of `wants` bytes, and nothing behind it; whether it is whole.
+    fn receive(&mut self, fd: &OwnedFd, wants: usize) -> io::Result<bool> {
+        let had = self.0.len();
+        self.0.resize(wants, 0);
+        let found = sock::recv(fd, &mut self.0[had..]);
+        self.0.truncate(had + *found.as_ref().unwrap_or(&0));
+        match found {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(self.0.len() == wants),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Sends all of a message, for which a new connection has room.
+pub(super) fn say(fd: &OwnedFd, message: &[u8]) -> io::Result<()> {
+    let n = sock::send(fd, message)?;
+    if n == message.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// How far a call has come.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// The kernel makes the connection.
+    Connecting(OwnedFd),
+    /// The two sides get to know each other.
+    Talking(OwnedFd, Message),
+    /// The other side calls here itself, and its call counts.
+    Waiting,
+}
+
+/// A connection that this side makes.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) stage: Stage,
+    pub(super) caller: Caller,
+    pub(super) until: Instant,
+}
+
+impl Call {
+    /// The kernel has made the connection, or not.
+    pub(super) fn connected(&mut self) -> io::Result<()> {
+        let Stage::Connecting(fd) = std::mem::replace(&mut self.stage, Stage::Waiting) else { return Ok(()) };
+        if let Some(e) = sock::error(&fd) {
+            return Err(e);
+        }
+        say(&fd, &self.caller.hello())?;
+        self.stage = Stage::Talking(fd, Message::default());
+        Ok(())
+    }
+
+    /// The answerer's next message, if it is there; the end of the connection is one, of the bytes that came before.
+    pub(super) fn heard(&mut self) -> Option<io::Result<Vec<u8>>> {
+        let wants = self.caller.wants();
+        let Stage::Talking(fd, message) = &mut self.stage else { return None };
+        match message.receive(fd, wants) {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(std::mem::take(&mut message.0))),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof && !message.0.is_empty() => {
+                Some(Ok(std::mem::take(&mut message.0)))
+            }
+            Err(e) => Some(Err(e)),
+        }
+    }
+
+    pub(super) fn fd(&self) -> Option<&OwnedFd> {
+        match &self.stage {
+            Stage::Connecting(fd) | Stage::Talking(fd, _) => Some(fd),
+            Stage::Waiting => None,
+        }
+    }
+}
+
+/// A connection that another endpoint made, or a stranger.
+#[derive(Debug)]
+pub(super) struct Guest {
+    pub(super) fd: OwnedFd,
+    answerer: Option<Answerer>,
+    message: Message,
+    pub(super) since: Instant,
+}
+
+/// What became of a guest.
+#[derive(Debug)]
+pub(super) enum Visit {
+    /// It has more to say.
+    Goes,
+    /// It has the key.
+    Proven(Box<Proven>),
+    /// It is not let in, for this reason.
+    Over(String),
+}
+
+impl Guest {
+    pub(super) fn new(fd: OwnedFd, answerer: Answerer) -> Guest {
+        Guest { fd, answerer: Some(answerer), message: Message::default(), since: Instant::now() }
+    }
+
+    /// Hears what it says.
+    pub(super) fn hear(&mut self) -> Visit {
+        loop {
+            let Some(answerer) = &mut self.answerer else {
+                return Visit::Over("it speaks out of turn".into());
+            };
+            let wants = answerer.wants();
+            match self.message.receive(&self.fd, wants) {
+                Ok(true) => {}
+                Ok(false) if wants == Hello::LEN && Hello::check(&self.message.0).is_err() => {
+                    return self.stranger();
+                }
+                Ok(false) => return Visit::Goes,
+                Err(e) => return Visit::Over(e.to_string()),
+            }
+            let message = std::mem::take(&mut self.message.0);
+            if wants == Hello::LEN {
+                match answerer.hear_hello(&message) {
+                    Ok(answer) => match say(&self.fd, &answer) {
+                        Ok(()) => continue,
+                        Err(e) => return Visit::Over(e.to_string()),
+                    },
+                    Err(_) => {
+                        self.message.0 = message;
+                        return self.stranger();
+                    }
+                }
+            }
+            let proven = self.answerer.take().map(|answerer| answerer.hear_proof(&message));
+            return match proven {
+                Some(Ok(proven)) => Visit::Proven(Box::new(proven)),
+                _ => Visit::Over("it has another job key".into()),
+            };
+        }
+    }
+
+    /// Not a hello that can be answered. One of another version is told ours.
+    fn stranger(&mut self) -> Visit {
+        match Hello::check(&self.message.0) {
+            Err(wire::session::Stranger::Version { session, frames }) => {
+                if let Some(answerer) = &self.answerer {
+                    let _ = say(&self.fd, &answerer.refusal());
+                }
+                Visit::Over(versions(session, frames))
+            }
+            _ => Visit::Over("it does not speak this protocol".into()),
+        }
+    }
+}
+
+/// What to say of an endpoint of another version.
+pub(super) fn versions(session: u16, frames: u16) -> String {
+    format!(
+        "it has version {session}.{frames} of the protocol, and this is {}.{}: use one release of Strait on all hosts",
+        wire::session::VERSION,
+        wire::VERSION
+    )
+}

@@ -1,0 +1,297 @@
+//! A [`TcpLink`]'s state.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use ipc::{Poller, Timer, Watch};
+use link_api::{Event, Gone, Path, PeerId, RmaCaps};
+use wire::Addr;
+use wire::session::{Hello, Role};
+
+use super::channel::{Buffer, Channel, MAX_FRAME, Step};
+use super::handshake::Guest;
+use super::options::TcpOptions;
+use super::peer::Peer;
+use super::sock;
+use super::watched::{Bell, token};
+use crate::name::Name;
+
+/// How long an endpoint that is closed waits for what it has sent to find room.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// The frame at hand.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// Of a channel, and its bytes.
+    Of(PeerId, usize),
+    /// Of this endpoint itself.
+    Own(Vec<u8>),
+}
+
+/// One endpoint's connections to all others.
+#[derive(Debug)]
+pub struct TcpLink {
+    pub(super) addr: Addr,
+    /// The address that connections are made from, unless the endpoint serves all of the host's.
+    pub(super) source: Option<IpAddr>,
+    pub(super) options: TcpOptions,
+    pub(super) listener: OwnedFd,
+    /// Whether the listener is watched: not while there are no descriptors, or too many guests.
+    pub(super) listens: bool,
+    pub(super) poller: Poller,
+    pub(super) timer: Timer,
+    pub(super) period: Duration,
+    pub(super) bell: Bell,
+    pub(super) instance: u64,
+    /// Connections that have ended.
+    pub(super) ended: u64,
+    pub(super) peers: Vec<Peer>,
+    pub(super) ids: HashMap<Addr, PeerId>,
+    pub(super) free: Vec<PeerId>,
+    pub(super) guests: Vec<Option<Guest>>,
+    /// Peers that may have a frame.
+    pub(super) ready: VecDeque<PeerId>,
+    pub(super) events: VecDeque<Event>,
+    /// Peers to which a send found no way.
+    pub(super) wanting: Vec<PeerId>,
+    /// Peers that are called, or expected.
+    pub(super) pending: Vec<PeerId>,
+    /// The peer whose connection is looked at without asking whether it has something.
+    pub(super) hot: Option<PeerId>,
+    pub(super) looks: u32,
+    pub(super) pool: Vec<Buffer>,
+    pub(super) held: Option<Held>,
+    /// Frames from this endpoint to itself, and their bytes.
+    pub(super) own: VecDeque<Vec<u8>>,
+    pub(super) own_bytes: usize,
+    pub(super) armed: bool,
+    pub(super) warned: bool,
+    _name: Option<Name>,
+}
+
+impl TcpLink {
+    /// Opens an endpoint under this name.
+    pub fn bind(bind: std::net::SocketAddr, options: TcpOptions) -> io::Result<TcpLink> {
+        let (name, ()) = Name::claim(Some(bind), true, |_| Ok(()))?;
+        let mut link = TcpLink::open(&name, options)?;
+        link._name = Some(name);
+        Ok(link)
+    }
+
+    /// Opens an endpoint whose name was claimed.
+    pub(crate) fn open(name: &Name, options: TcpOptions) -> io::Result<TcpLink> {
+        let (poller, timer, listener) = (Poller::new()?, Timer::new(Duration::ZERO)?, name.socket()?);
+        let bell = Bell::new()?;
+        poller.add(&listener, token::LISTENER)?;
+        poller.add(&timer, token::TIMER)?;
+        poller.add(&bell, token::BELL)?;
+        let addr = name.addr();
+        Ok(TcpLink {
+            addr,
+            source: (!name.is_wildcard()).then_some(addr.ip()),
+            options,
+            listener,
+            listens: true,
+            poller,
+            timer,
+            period: Duration::ZERO,
+            bell,
+            instance: crate::random()?,
+            ended: 0,
+            peers: Vec::new(),
+            ids: HashMap::new(),
+            free: Vec::new(),
+            guests: Vec::new(),
+            ready: VecDeque::new(),
+            events: VecDeque::new(),
+            wanting: Vec::new(),
+            pending: Vec::new(),
+            hot: None,
+            looks: 0,
+            pool: Vec::new(),
+            held: None,
+            own: VecDeque::new(),
+            own_bytes: 0,
+            armed: false,
+            warned: false,
+            _name: None,
+        })
+    }
+
+    /// The socket of the connection to a peer, for diagnosis.
+    pub fn socket(&self, peer: PeerId) -> Option<BorrowedFd<'_>> {
+        self.at(peer).channel.as_ref().map(|channel| channel.fd.as_fd())
+    }
+
+    /// What paths to all peers are like.
+    pub(super) fn common_path(&self) -> Path {
+        let most = MAX_FRAME - wire::EAGER_HEAD;
+        let in_a_row = self.options.eager_in_a_row.max(self.options.eager).min(most);
+        Path {
+            link: "tcp",
+            max_frame: MAX_FRAME,
+            eager: self.options.eager.min(most),
+            eager_in_a_row: in_a_row,
+            rma: RmaCaps::empty(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn at(&self, peer: PeerId) -> &Peer {
+        &self.peers[peer.0 as usize]
+    }
+
+    #[inline]
+    pub(super) fn at_mut(&mut self, peer: PeerId) -> &mut Peer {
+        &mut self.peers[peer.0 as usize]
+    }
+
+    /// The number of the peer of that name.
+    pub(super) fn id_of(&mut self, addr: &Addr) -> PeerId {
+        if let Some(known) = self.ids.get(addr) {
+            return *known;
+        }
+        let id = self.free.pop().unwrap_or(PeerId(self.peers.len() as u32));
+        match self.peers.get_mut(id.0 as usize) {
+            Some(old) => {
+                let ready = old.ready;
+                *old = Peer::new(*addr);
+                old.ready = ready;
+            }
+            None => self.peers.push(Peer::new(*addr)),
+        }
+        self.ids.insert(*addr, id);
+        id
+    }
+
+    /// What this endpoint says of itself to `other`.
+    pub(super) fn hello(&self, role: Role, other: Addr) -> io::Result<Hello> {
+        let mut nonce = [0; 32];
+        for part in nonce.chunks_exact_mut(8) {
+            part.copy_from_slice(&crate::random()?.to_ne_bytes());
+        }
+        Ok(Hello { role, instance: self.instance, epoch: self.ended, name: self.addr, other, nonce })
+    }
+
+    /// This peer may have a frame, or an end.
+    pub(super) fn note_ready(&mut self, peer: PeerId) {
+        let at = self.at_mut(peer);
+        if !std::mem::replace(&mut at.ready, true) {
+            self.ready.push_back(peer);
+        }
+    }
+
+    /// A channel that was agreed on is this peer's: now, or after the end of the one before.
+    pub(super) fn adopt(&mut self, peer: PeerId, channel: Channel) {
+        let at = self.at_mut(peer);
+        (at.call, at.expected, at.trying, at.met) = (None, None, None, true);
+        if let Some(former) = &mut at.channel {
+            former.last = true;
+            at.next = Some(channel);
+        } else if at.cut {
+            at.next = Some(channel);
+        } else {
+            at.channel = Some(channel);
+            self.watch(peer);
+        }
+        self.note_ready(peer);
+    }
+
+    /// Watches the channel of a peer that it was just given.
+    fn watch(&mut self, peer: PeerId) {
+        let Some(channel) = &self.peers[peer.0 as usize].channel else { return };
+        if let Err(e) = self.poller.add(&channel.fd, token::channel(peer)) {
+            log::warn!("{}: a connection cannot be watched: {e}", self.addr);
+            if let Some(channel) = &mut self.at_mut(peer).channel {
+                channel.over = Some(Gone::Exhausted);
+            }
+        }
+        self.note_ready(peer);
+    }
+
+    /// The channel of a peer has room, or has none.
+    pub(super) fn watch_room(&mut self, peer: PeerId, was_blocked: bool) {
+        let Some(channel) = &self.peers[peer.0 as usize].channel else { return };
+        if channel.blocked != was_blocked {
+            let watch = if channel.blocked { Watch::Both } else { Watch::Read };
+            // If this fails the next flush is that of another send.
+            let _ = self.poller.change(&channel.fd, token::channel(peer), watch);
+        }
+    }
+
+    /// The next frame or end of those peers that may have one.
+    pub(super) fn next_ready(&mut self) -> Option<Event> {
+        while let Some(peer) = self.ready.pop_front() {
+            self.at_mut(peer).ready = false;
+            if let Some(event) = self.next_of(peer) {
+                self.note_ready(peer);
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// The next frame or end of this peer.
+    pub(super) fn next_of(&mut self, peer: PeerId) -> Option<Event> {
+        if self.at(peer).cut {
+            return Some(self.end(peer, Gone::Denied));
+        }
+        loop {
+            let at = &mut self.peers[peer.0 as usize];
+            let channel = at.channel.as_mut()?;
+            match channel.next() {
+                Step::Frame(len) => {
+                    self.held = Some(Held::Of(peer, len));
+                    return Some(Event::Frame(link_api::Frame { from: peer, len, slot: 0 }));
+                }
+                Step::End(why) => return Some(self.end(peer, why)),
+                // The end of the former is not waited for.
+                Step::Nothing if channel.last => {
+                    channel.fill(&mut self.pool);
+                }
+                Step::Nothing => return None,
+            }
+        }
+    }
+
+    /// The channel of a peer is no more; what follows it takes its place.
+    fn end(&mut self, peer: PeerId, why: Gone) -> Event {
+        let at = &mut self.peers[peer.0 as usize];
+        at.cut = false;
+        let former = at.channel.take();
+        at.channel = at.next.take();
+        if let Some(former) = former {
+            self.poller.remove(&former.fd);
+            self.ended += 1;
+            ipc::socket::shutdown(&former.fd);
+        }
+        self.watch(peer);
+        Event::Closed(peer, why)
+    }
+}
+
+impl Drop for TcpLink {
+    /// Waits a moment for what was sent and has found no room.
+    fn drop(&mut self) {
+        let start = std::time::Instant::now();
+        for peer in &mut self.peers {
+            let Some(channel) = &mut peer.channel else { continue };
+            while channel.pending() > 0 && channel.over.is_none() {
+                let left = FAREWELL.saturating_sub(start.elapsed());
+                if left.is_zero() || !sock::wait_for_room(&channel.fd, left) {
+                    break;
+                }
+                channel.flush();
+            }
+            sock::finish(&channel.fd);
+        }
+        for guest in self.guests.iter().flatten() {
+            ipc::socket::shutdown(&guest.fd);
+        }
+        // For a forked process that holds it, too.
+        ipc::socket::shutdown(&self.listener);
+    }
+}

@@ -1,0 +1,32 @@
+//! TCP, to peers on other hosts.
+//!
+//! An endpoint listens on the port that is in its name. A connection is made when it is needed, by either side, and carries
+//! frames both ways. Before that, the two sides show each other that they have the key of the job ([`wire::session`]).
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `options` | [`TcpOptions`] |
+//! | `sock` | system calls |
+//! | `channel` | a connection that is agreed on: records, and what waits for room |
+//! | `handshake` | connections that are being made, by this side or another |
+//! | `peer` | what an endpoint has of a peer |
+//! | `link` | [`TcpLink`]: state, and opening |
+//! | `calls`, `guests` | connections that this side makes; that others make, and which of two counts |
+//! | `service` | what descriptors and time bring about |
+//! | `watched` | the descriptors that are watched |
+//! | `frames` | the engine's calls |
+
+mod calls;
+mod channel;
+mod frames;
+mod guests;
+mod handshake;
+mod link;
+mod options;
+mod peer;
+mod service;
+mod sock;
+mod watched;
+
+pub use link::TcpLink;
+pub use options::TcpOptions;

@@ -1,0 +1,42 @@
+//! How an endpoint is opened.
+
+use std::time::Duration;
+
+use wire::session::JobKey;
+
+/// How to open a [`super::TcpLink`].
+#[derive(Clone, Debug)]
+pub struct TcpOptions {
+    /// What endpoints of one job have in common.
+    pub key: JobKey,
+    /// Whether that is a secret, for people.
+    pub secret: bool,
+    /// How long a host may not answer before its endpoints are gone, and how long a connection may take to be made.
+    pub timeout: Duration,
+    /// How long an expected peer that was never reached may take to appear.
+    pub connect_timeout: Duration,
+    /// How long a connection from elsewhere may take to show that it has the key.
+    pub guest_timeout: Duration,
+    /// How many connections at a time may be about to do so.
+    pub guests: usize,
+    /// See [`link_api::Path::eager`].
+    pub eager: usize,
+    /// See [`link_api::Path::eager_in_a_row`].
+    pub eager_in_a_row: usize,
+}
+
+impl TcpOptions {
+    /// For endpoints with this key.
+    pub fn new(key: JobKey) -> TcpOptions {
+        TcpOptions {
+            key,
+            secret: false,
+            timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(3),
+            guest_timeout: Duration::from_secs(5),
+            guests: 256,
+            eager: 32 << 10,
+            eager_in_a_row: 64 << 10,
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What an endpoint has of a peer.
+
+use std::time::{Duration, Instant};
+
+use link_api::Gone;
+use wire::Addr;
+
+use super::channel::Channel;
+use super::handshake::Call;
+
+/// How long it is known that a peer was not there.
+const MEMORY: Duration = Duration::from_secs(1);
+
+/// A peer.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) addr: Addr,
+    pub(super) channel: Option<Channel>,
+    /// What follows it once its end was told of.
+    pub(super) next: Option<Channel>,
+    /// Its channel was cut off, which is to be told of.
+    pub(super) cut: bool,
+    pub(super) call: Option<Call>,
+    /// Why the last call came to nothing, unless that was answered to a send.
+    failed: Option<(Gone, Instant)>,
+    /// There was a channel, or else since when one is tried to be made.
+    pub(super) met: bool,
+    pub(super) trying: Option<Instant>,
+    /// A send found no channel, or no room.
+    pub(super) wants: bool,
+    /// A receive waits for it: until when, and whether a call was made for that.
+    pub(super) expected: Option<(Instant, bool)>,
+    /// It is among those that may have a frame.
+    pub(super) ready: bool,
+}
+
+impl Peer {
+    pub(super) fn new(addr: Addr) -> Peer {
+        Peer {
+            addr,
+            channel: None,
+            next: None,
+            cut: false,
+            call: None,
+            failed: None,
+            met: false,
+            trying: None,
+            wants: false,
+            expected: None,
+            ready: false,
+        }
+    }
+
+    /// Whether there is a channel whose end is to be told of.
+    pub(super) fn is_connected(&self) -> bool {
+        self.cut || self.channel.is_some() || self.next.is_some()
+    }
+
+    pub(super) fn fail(&mut self, why: Gone) {
+        (self.call, self.trying) = (None, None);
+        self.failed = Some((why, Instant::now()));
+    }
+
+    /// Why it was not there just now. To be asked once.
+    pub(super) fn take_failure(&mut self) -> Option<Gone> {
+        self.failed.take().filter(|(_, at)| at.elapsed() < MEMORY).map(|(why, _)| why)
+    }
+
+    /// Whether what a send found lacking is there now: room, a channel, or the certainty that there will be none.
+    pub(super) fn is_served(&self) -> bool {
+        match &self.channel {
+            Some(channel) => channel.over.is_some() || channel.has_much_room(),
+            None => self.call.is_none() && self.next.is_none() && !self.cut,
+        }
+    }
+}

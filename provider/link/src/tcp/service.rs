@@ -1,0 +1,162 @@
+//! What descriptors and time bring about.
+
+use std::time::{Duration, Instant};
+
+use link_api::{Gone, PeerId};
+
+use super::channel::Channel;
+use super::link::TcpLink;
+use super::sock;
+use super::watched::token;
+
+/// How often calls and guests are looked after.
+const TICK: Duration = Duration::from_millis(50);
+/// Descriptors looked at in one go.
+const BATCH: usize = 32;
+/// Of so many looks, all but one are at one connection alone.
+const ROUND: u32 = 4;
+
+impl TcpLink {
+    /// Looks for something to do. Most looks are at the connection that was used last, at the price of one system call.
+    pub(super) fn look(&mut self) {
+        self.looks = self.looks.wrapping_add(1);
+        if let Some(hot) = self.hot.filter(|_| self.looks % ROUND != 0) {
+            if self.at(hot).channel.is_some() {
+                return self.serve_channel(hot, true, false);
+            }
+            self.hot = None;
+        }
+        self.look_at_all();
+    }
+
+    /// Looks at all that has something.
+    pub(super) fn look_at_all(&mut self) {
+        let found = self.poller.ready::<BATCH>();
+        for (token, readable, room) in found.events() {
+            let at = token as u32;
+            match (token >> 32, token) {
+                (_, token::LISTENER) => self.accept(),
+                (_, token::TIMER) => self.tick(),
+                // The next poll has heard it.
+                (_, token::BELL) => {}
+                (token::GUEST, _) => self.serve_guest(at as usize),
+                (token::CALL, _) => self.serve_call(PeerId(at)),
+                _ => self.serve_channel(PeerId(at), readable, room),
+            }
+        }
+    }
+
+    fn serve_channel(&mut self, peer: PeerId, readable: bool, room: bool) {
+        let at = &mut self.peers[peer.0 as usize];
+        let Some(channel) = &mut at.channel else { return };
+        if room && channel.blocked {
+            channel.flush();
+            self.watch_room(peer, true);
+        }
+        let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
+        if readable && channel.fill(&mut self.pool) {
+            self.hot = Some(peer);
+        }
+        let Some(channel) = &self.peers[peer.0 as usize].channel else { return };
+        if channel.over.is_some() {
+            // It would be readable all the time.
+            self.poller.remove(&channel.fd);
+        }
+        self.note_ready(peer);
+    }
+
+    /// Sets the timer, by what there is to wait for.
+    pub(super) fn set_timer(&mut self) {
+        let soon = !self.listens || !self.pending.is_empty() || self.guests.iter().any(Option::is_some);
+        let unsure = || self.peers.iter().any(|p| p.channel.as_ref().is_some_and(|c| c.unsure));
+        let period = if soon {
+            TICK
+        } else if unsure() {
+            (self.options.timeout / 4).max(TICK)
+        } else {
+            Duration::ZERO
+        };
+        if period != self.period && self.timer.set(period).is_ok() {
+            self.period = period;
+        }
+    }
+
+    fn tick(&mut self) {
+        self.timer.clear();
+        let now = Instant::now();
+        self.check_pending(now);
+        self.check_guests(now);
+        self.check_silence(now);
+        self.set_listening(true);
+        self.set_timer();
+    }
+
+    /// Ends connections to hosts that have answered nothing for too long. The kernel does that for connections on which
+    /// nothing is sent; its limit for others would also end those to a process that does not receive for a while.
+    fn check_silence(&mut self, now: Instant) {
+        let most = self.options.timeout;
+        for at in 0..self.peers.len() {
+            let Some(channel) = &mut self.peers[at].channel else { continue };
+            if !channel.unsure || channel.over.is_some() {
+                continue;
+            }
+            let Some(vitals) = sock::vitals(&channel.fd) else { continue };
+            if !vitals.owes {
+                (channel.owing, channel.unsure) = (None, channel.pending() > 0);
+                continue;
+            }
+            let since = *channel.owing.get_or_insert(now);
+            let answered = now.checked_sub(vitals.silent).unwrap_or(since);
+            let since = since.max(answered);
+            channel.owing = Some(since);
+            if now.saturating_duration_since(since) >= most {
+                log::warn!(
+                    "{} -> {}: its host has not answered for {} s: the connection is closed",
+                    self.addr,
+                    self.peers[at].addr,
+                    most.as_secs()
+                );
+                if let Some(channel) = &mut self.peers[at].channel {
+                    channel.over = Some(Gone::Reset);
+                    self.poller.remove(&channel.fd);
+                }
+                self.note_ready(PeerId(at as u32));
+            }
+        }
+    }
+
+    /// Does what is to be done without a caller: to send what found no room, to let peers in. What comes of it is
+    /// told by a later [`Link::poll`](link_api::Link::poll), and [`Link::wait_fd`](link_api::Link::wait_fd) tells a sleeper
+    /// that there is something.
+    pub fn progress(&mut self) {
+        self.look_at_all();
+        if self.armed && self.has_something(false) {
+            self.armed = false;
+            self.bell.ring();
+        }
+    }
+
+    /// Whether there is something to poll for, or room for a frame that found none: that is told once, if `told`.
+    pub(super) fn has_something(&mut self, told: bool) -> bool {
+        if self.held.is_some() || !self.events.is_empty() || !self.own.is_empty() {
+            return true;
+        }
+        let mut served = false;
+        let mut wanting = std::mem::take(&mut self.wanting);
+        wanting.retain(|peer| {
+            let at = self.at_mut(*peer);
+            let is_served = at.wants && at.is_served();
+            at.wants &= !(is_served && told);
+            served |= is_served;
+            at.wants
+        });
+        self.wanting = wanting;
+        let peers = &mut self.peers;
+        // Of those that have nothing whole, their descriptors tell when there is more.
+        let has = |peer: &PeerId| {
+            let at = &mut peers[peer.0 as usize];
+            at.cut || at.channel.as_mut().is_some_and(Channel::is_ready)
+        };
+        served || self.ready.iter().any(has)
+    }
+}

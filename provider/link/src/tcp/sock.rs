@@ -1,0 +1,248 @@
+//! System calls on TCP sockets, none of which blocks.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::time::Duration;
+
+use hmem::{Caps, Span};
+use ipc::cvt;
+use ipc::socket::socket;
+
+use crate::net;
+
+/// Most parts that one call takes.
+pub(super) const PARTS: usize = 16;
+
+/// Parts of memory for one call.
+pub(super) struct Parts {
+    iov: [libc::iovec; PARTS],
+    n: usize,
+    bytes: usize,
+}
+
+impl Parts {
+    pub(super) fn new() -> Parts {
+        Parts { iov: [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS], n: 0, bytes: 0 }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn push(&mut self, base: *mut u8, len: usize) -> bool {
+        if len == 0 {
+            return true;
+        }
+        let Some(part) = self.iov.get_mut(self.n) else { return false };
+        *part = libc::iovec { iov_base: base.cast(), iov_len: len };
+        (self.n, self.bytes) = (self.n + 1, self.bytes + len);
+        true
+    }
+
+    /// Bytes `off..off+len` of `iov`; `false` if the kernel does not reach all of it, or there are too many parts.
+    fn push_spans(&mut self, iov: &[Span], mut off: usize, mut len: usize) -> bool {
+        for span in iov {
+            let here = span.len().saturating_sub(off).min(len);
+            if let Some(part) = span.part(off, here).filter(|_| here > 0) {
+                if !part.can(Caps::CMA) || !self.push(part.as_ptr(), here) {
+                    return false;
+                }
+                len -= here;
+            }
+            off = off.saturating_sub(span.len());
+        }
+        len == 0
+    }
+}
+
+/// Connects, from this address if one is given. The connection is there once the socket is writable and
+/// [`error`] tells of none.
+pub(super) fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<OwnedFd> {
+    let (raw, len) = net::raw(to);
+    let fd = socket(i32::from(raw.ss_family), libc::SOCK_STREAM)?;
+    if let Some(from) = from.filter(|from| from.is_ipv4() == to.is_ipv4()) {
+        let (own, len) = net::raw(SocketAddr::new(from, 0));
+        // Where the kernel lacks it a port is taken for each address, and not for each pair.
+        let _ = set(&fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
+        // SAFETY: `own` is an address of `len` bytes.
+        cvt(unsafe { libc::bind(fd.as_raw_fd(), (&raw const own).cast(), len) })?;
+    }
+    // SAFETY: `raw` is an address of `len` bytes.
+    match cvt(unsafe { libc::connect(fd.as_raw_fd(), (&raw const raw).cast(), len) }) {
+        Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => Err(e),
+        _ => Ok(fd),
+    }
+}
+
+fn set(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    let len = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: `value` is a valid option of `len` bytes.
+    cvt(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) })?;
+    Ok(())
+}
+
+/// What became of a connect, if not a connection.
+pub(super) fn error(fd: &OwnedFd) -> Option<io::Error> {
+    let (mut code, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: `code` is a valid place of `len` bytes.
+    let found = cvt(unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut code).cast(), &mut len)
+    });
+    match found {
+        Err(e) => Some(e),
+        Ok(_) => (code != 0).then(|| io::Error::from_raw_os_error(code)),
+    }
+}
+
+/// Short messages leave at once; a peer whose host does not answer for so long, while nothing is sent, is gone.
+pub(super) fn tune(fd: &OwnedFd, timeout: Duration) -> io::Result<()> {
+    let seconds = |of: Duration| i32::try_from(of.as_secs()).unwrap_or(i32::MAX).clamp(1, 32_767);
+    set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, seconds(timeout / 2))?;
+    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, seconds(timeout / 6))?;
+    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3)?;
+    set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
+}
+
+/// Has the kernel keep so many bytes that were not received yet, if it can.
+pub(super) fn widen(fd: &OwnedFd, bytes: usize) {
+    // The only way that leaves it to the kernel to keep more later.
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+    let _ = set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes);
+    let _ = set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
+}
+
+/// Receives; 0 bytes are the end.
+pub(super) fn recv(fd: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
+    ipc::socket::receive(fd, into)
+}
+
+/// The first `len` bytes that are there, to byte `doff` of `dst`; they stay. How many that were; `None` if the kernel does not
+/// reach all of `dst`.
+pub(super) fn peek(fd: &OwnedFd, dst: &[Span], doff: usize, len: usize) -> Option<io::Result<usize>> {
+    let mut parts = Parts::new();
+    if !parts.push_spans(dst, doff, len) {
+        return None;
+    }
+    // SAFETY: the parts are inside of spans, which are valid for writes as their invariant says; where they have
+    // vanished the kernel says so.
+    Some(unsafe { receive_message(fd, &mut parts, libc::MSG_PEEK) })
+}
+
+/// Likewise, to memory of this process.
+pub(super) fn peek_bytes(fd: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
+    let mut parts = Parts::new();
+    parts.push(into.as_mut_ptr(), into.len());
+    // SAFETY: `into` is valid for writes.
+    unsafe { receive_message(fd, &mut parts, libc::MSG_PEEK) }
+}
+
+/// # Safety
+/// The parts must be valid for writes, or not mapped.
+unsafe fn receive_message(fd: &OwnedFd, parts: &mut Parts, flags: i32) -> io::Result<usize> {
+    // SAFETY: a `msghdr` is plain data, for which zeros are a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.iov.as_mut_ptr();
+    message.msg_iovlen = parts.n as _;
+    // SAFETY: the message has `n` parts, of which the caller has promised that they may be written.
+    let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut message, flags | libc::MSG_DONTWAIT) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// Takes so many bytes off that are there, without looking at them.
+pub(super) fn discard(fd: &OwnedFd, mut len: usize) -> io::Result<()> {
+    while len > 0 {
+        // SAFETY: with MSG_TRUNC, TCP stores nothing.
+        let n = unsafe {
+            libc::recv(fd.as_raw_fd(), std::ptr::null_mut(), len, libc::MSG_TRUNC | libc::MSG_DONTWAIT)
+        };
+        match n {
+            1.. => len -= (n as usize).min(len),
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => return Err(io::Error::last_os_error()),
+        }
+    }
+    Ok(())
+}
+
+/// How many bytes are there.
+pub(super) fn available(fd: &OwnedFd) -> usize {
+    let mut n = 0i32;
+    // SAFETY: `n` is a valid place for the answer.
+    let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut n) };
+    if done < 0 { 0 } else { usize::try_from(n).unwrap_or(0) }
+}
+
+/// Sends as many of these bytes as find room.
+pub(super) fn send(fd: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: send(2) reads `bytes` and nothing else.
+    let n = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// Sends as much of `front`, `middle`, and bytes `off..off+len` of `body` as finds room. `None`: not in one call.
+pub(super) fn send_parts(
+    fd: &OwnedFd,
+    front: &[u8],
+    middle: &[u8],
+    body: &[Span],
+    off: usize,
+    len: usize,
+) -> Option<io::Result<usize>> {
+    let mut parts = Parts::new();
+    parts.push(front.as_ptr().cast_mut(), front.len());
+    parts.push(middle.as_ptr().cast_mut(), middle.len());
+    if !parts.push_spans(body, off, len) {
+        return None;
+    }
+    debug_assert_eq!(parts.bytes(), front.len() + middle.len() + len);
+    // SAFETY: a `msghdr` is plain data, for which zeros are a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.iov.as_mut_ptr();
+    message.msg_iovlen = parts.n as _;
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: the parts are slices, or inside of spans, which are valid for reads as their invariant says; sendmsg(2) only
+    // reads them.
+    let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &message, flags) };
+    Some(if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) })
+}
+
+/// What the kernel knows of the other end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Vitals {
+    /// Something was sent that is not acknowledged: data, or questions whether there is room.
+    pub(super) owes: bool,
+    /// When anything was acknowledged last.
+    pub(super) silent: Duration,
+}
+
+/// [`Vitals`], if the kernel tells them.
+pub(super) fn vitals(fd: &OwnedFd) -> Option<Vitals> {
+    // SAFETY: a `tcp_info` is plain data, for which zeros are a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: `info` is a valid place of `len` bytes.
+    cvt(unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &mut len)
+    })
+    .ok()?;
+    // One question may be on its way at any time.
+    let owes = info.tcpi_unacked > 0 || info.tcpi_probes > 1;
+    Some(Vitals { owes, silent: Duration::from_millis(info.tcpi_last_ack_recv.into()) })
+}
+
+/// What was sent is followed by the end.
+pub(super) fn finish(fd: &OwnedFd) {
+    // SAFETY: shutdown(2) touches no memory.
+    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) };
+}
+
+/// Waits until there is room to send, for so long at most.
+pub(super) fn wait_for_room(fd: &OwnedFd, most: Duration) -> bool {
+    let mut one = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    let ms = i32::try_from(most.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: `one` is one valid pollfd.
+    unsafe { libc::poll(&mut one, 1, ms) == 1 }
+}

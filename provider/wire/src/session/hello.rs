@@ -1,0 +1,179 @@
+//! The first thing that either side says.
+
+use crate::Addr;
+
+use super::VERSION;
+
+/// What every hello of any version begins with: magic, version of the connection, version of the frames.
+pub const PREFIX: usize = 12;
+
+const MAGIC: [u8; 8] = *b"\x93STRAIT\n";
+
+/// Which side says a hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Role {
+    /// The side that connects.
+    Caller = 1,
+    /// The other one.
+    Answerer = 2,
+}
+
+/// Why bytes are no hello that can be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stranger {
+    /// They are no hello at all.
+    Nonsense,
+    /// They are one of another version: of the connection, and of the frames.
+    Version {
+        /// The version of the connection that the other side speaks.
+        session: u16,
+        /// The version of the frames that it speaks.
+        frames: u16,
+    },
+}
+
+/// A hello.
+///
+/// | bytes | what |
+/// |---|---|
+/// | 0..8 | magic |
+/// | 8..10 | version of the connection |
+/// | 10..12 | version of the frames |
+/// | 12 | [`Role`] |
+/// | 13..16 | 0 |
+/// | 16..24 | `instance` |
+/// | 24..32 | `epoch` |
+/// | 32..56 | `name`, as [`Addr::encode`] has it |
+/// | 56..80 | `other`, likewise |
+/// | 80..112 | `nonce` |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Which side says it.
+    pub role: Role,
+    /// A random number of the endpoint that says it: another one under the same name has another.
+    pub instance: u64,
+    /// How many connections have ended at that endpoint so far.
+    pub epoch: u64,
+    /// That endpoint's name.
+    pub name: Addr,
+    /// What it calls the other side.
+    pub other: Addr,
+    /// Random bytes.
+    pub nonce: [u8; 32],
+}
+
+impl Hello {
+    /// Bytes of one.
+    pub const LEN: usize = 112;
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; Hello::LEN] {
+        let mut out = [0; Hello::LEN];
+        out[..8].copy_from_slice(&MAGIC);
+        out[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        out[10..12].copy_from_slice(&crate::VERSION.to_le_bytes());
+        out[12] = self.role as u8;
+        out[16..24].copy_from_slice(&self.instance.to_le_bytes());
+        out[24..32].copy_from_slice(&self.epoch.to_le_bytes());
+        out[32..56].copy_from_slice(&self.name.encode());
+        out[56..80].copy_from_slice(&self.other.encode());
+        out[80..].copy_from_slice(&self.nonce);
+        out
+    }
+
+    /// What these bytes say.
+    pub fn decode(b: &[u8; Hello::LEN]) -> Result<Hello, Stranger> {
+        Hello::check(b)?;
+        let field = |at: usize| -> [u8; 8] { std::array::from_fn(|i| b[at + i]) };
+        let addr = |at: usize| Addr::decode(&std::array::from_fn(|i| b[at + i]));
+        let role = match b[12] {
+            1 => Role::Caller,
+            2 => Role::Answerer,
+            _ => return Err(Stranger::Nonsense),
+        };
+        let (Some(name), Some(other), [0, 0, 0]) = (addr(32), addr(56), [b[13], b[14], b[15]]) else {
+            return Err(Stranger::Nonsense);
+        };
+        Ok(Hello {
+            role,
+            instance: u64::from_le_bytes(field(16)),
+            epoch: u64::from_le_bytes(field(24)),
+            name,
+            other,
+            nonce: std::array::from_fn(|i| b[80 + i]),
+        })
+    }
+
+    /// Whether bytes that may be the front of a hello are that of one of this version.
+    pub fn check(front: &[u8]) -> Result<(), Stranger> {
+        let magic = front.len().min(MAGIC.len());
+        if front[..magic] != MAGIC[..magic] {
+            return Err(Stranger::Nonsense);
+        }
+        let Some(v) = front.get(8..PREFIX) else { return Ok(()) };
+        let (session, frames) = (u16::from_le_bytes([v[0], v[1]]), u16::from_le_bytes([v[2], v[3]]));
+        let same = (session, frames) == (VERSION, crate::VERSION);
+        if same { Ok(()) } else { Err(Stranger::Version { session, frames }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn one() -> Hello {
+        Hello {
+            role: Role::Caller,
+            instance: 0x1122,
+            epoch: 7,
+            name: Addr::new("10.1.2.3:258".parse().unwrap()),
+            other: Addr::new("[2001:db8::7]:80".parse().unwrap()),
+            nonce: [0xab; 32],
+        }
+    }
+
+    /// The bytes on the wire are a promise: a change here is a new [`VERSION`].
+    #[test]
+    fn golden_bytes() {
+        let hex: String = one().encode().iter().map(|b| format!("{b:02x}")).collect();
+        let versions = format!("{:04x}", crate::VERSION.swap_bytes());
+        let golden = [
+            "9353545241495 40a0100",
+            &versions,
+            "01000000",
+            "2211000000000000",
+            "0700000000000000",
+            "0400020100000000 0a010203 000000000000000000000000",
+            "0600500000000000 20010db8000000000000000000000007",
+            &"ab".repeat(32),
+        ];
+        assert_eq!(hex, golden.concat().replace(' ', ""));
+        assert_eq!(Hello::decode(&one().encode()), Ok(one()));
+    }
+
+    #[test]
+    fn nonsense_and_other_versions_are_told_apart() {
+        let good = one().encode();
+        let with = |at: usize, byte: u8| {
+            let mut bytes = good;
+            bytes[at] = byte;
+            Hello::decode(&bytes)
+        };
+        for at in [0, 7, 13, 15, 33] {
+            assert_eq!(with(at, 0xee), Err(Stranger::Nonsense), "byte {at}");
+        }
+        for role in [0, 3] {
+            assert_eq!(with(12, role), Err(Stranger::Nonsense));
+        }
+        let frames = crate::VERSION;
+        assert_eq!(with(8, 2), Err(Stranger::Version { session: 2, frames }));
+        let session = VERSION;
+        assert_eq!(with(10, 99), Err(Stranger::Version { session, frames: 99 | frames & 0xff00 }));
+        for len in 0..Hello::LEN {
+            assert_eq!(Hello::check(&good[..len]), Ok(()));
+        }
+        assert_eq!(Hello::check(b"GET / HTTP/1.1"), Err(Stranger::Nonsense));
+        assert_eq!(Hello::check(b"\x93S"), Ok(()));
+    }
+}

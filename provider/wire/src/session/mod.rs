@@ -1,0 +1,33 @@
+//! How two endpoints of different hosts agree on a connection, and what it carries then: of the tcp link.
+//!
+//! The side that connects is the caller, the other one the answerer. Numbers are little-endian.
+//!
+//! | step | from | bytes | what |
+//! |---|---|---|---|
+//! | 1 | caller | [`Hello::LEN`] | [`Hello`], role 1 |
+//! | 2 | answerer | [`Hello::LEN`] + [`MAC`] | [`Hello`], role 2; a MAC over both hellos |
+//! | 3 | caller | [`MAC`] | another MAC over both hellos |
+//! | 4 | answerer | 8 + [`MAC`] | [`Verdict`]; a MAC over both hellos and it |
+//! | 5 | both | | records: [`RECORD`] bytes of header and a frame each |
+//!
+//! The MACs are HMAC-SHA256 with the key of the job ([`JobKey`]), each over a text of its own and both hellos. A hello
+//! has a random nonce, so that neither side can be answered with what was said before, and nothing tells the key.
+//!
+//! A hello of another version has the first [`PREFIX`] bytes in common with this one. It is answered by a hello of
+//! this version without a MAC, so that both sides can say what the matter is.
+//!
+//! A record's header has a tag: SipHash-2-4 of the record's number, its length, and the first [`COVERED`] bytes of the
+//! frame, by a key that both sides derive from the job's key and both hellos, another one for either direction.
+
+mod hello;
+mod key;
+mod parties;
+mod record;
+
+pub use hello::{Hello, PREFIX, Role, Stranger};
+pub use key::{JobKey, MAC};
+pub use parties::{Answerer, Caller, Heard, Keys, Next, Proven, VERDICT, Verdict};
+pub use record::{COVERED, Opener, RECORD, Sealer, Spoilt};
+
+/// Version of the connection: of everything in this module but the frames.
+pub const VERSION: u16 = 1;

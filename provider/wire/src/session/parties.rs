@@ -1,0 +1,342 @@
+//! What either side says in its turn, and what it makes of what the other one says. No IO: bytes in, bytes out.
+
+use super::key::Hellos;
+use super::{Hello, JobKey, MAC, Opener, Role, Sealer, Stranger};
+
+/// Bytes of a verdict with its MAC.
+pub const VERDICT: usize = 8 + MAC;
+
+const ANSWER: &str = "strait tcp answer";
+const PROOF: &str = "strait tcp proof";
+const SENTENCE: &str = "strait tcp verdict";
+const RECORDS: &str = "strait tcp records";
+
+/// What the answerer makes of a caller that has the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Verdict {
+    /// Records may come.
+    Accepted = 1,
+    /// The answerer is calling the caller itself, and its own call counts.
+    Crossing = 2,
+    /// The answerer has a connection to the caller's name already, under another name of its own.
+    Known = 3,
+    /// The answerer has no room for more connections.
+    Full = 4,
+}
+
+impl Verdict {
+    fn of(v: u8) -> Option<Verdict> {
+        Some(match v {
+            1 => Verdict::Accepted,
+            2 => Verdict::Crossing,
+            3 => Verdict::Known,
+            4 => Verdict::Full,
+            _ => return None,
+        })
+    }
+}
+
+/// What came of a message of the other side.
+#[derive(Debug)]
+pub enum Heard {
+    /// It is no Strait, or of another version.
+    Stranger(Stranger),
+    /// It has another key, or is not the one that was called.
+    NotOurs,
+}
+
+/// What the caller does next.
+#[derive(Debug)]
+pub enum Next {
+    /// It says this, and listens for [`Caller::wants`] bytes.
+    Say(Vec<u8>),
+    /// It has a connection to the endpoint that said this hello.
+    Connected(Hello, Keys),
+    /// The answerer does not want it.
+    Declined(Hello, Verdict),
+}
+
+/// The keys of the records of a connection.
+#[derive(Debug)]
+pub struct Keys {
+    /// Of this side's.
+    pub sealer: Sealer,
+    /// Of the other side's.
+    pub opener: Opener,
+}
+
+fn keys(job: &JobKey, hellos: &Hellos, role: Role) -> Keys {
+    let both = job.sign(RECORDS, hellos, &[]);
+    let half = |at: usize| -> [u8; 16] { std::array::from_fn(|i| both[at + i]) };
+    let (caller, answerer) = (half(0), half(16));
+    match role {
+        Role::Caller => Keys { sealer: Sealer::new(caller), opener: Opener::new(answerer) },
+        Role::Answerer => Keys { sealer: Sealer::new(answerer), opener: Opener::new(caller) },
+    }
+}
+
+/// The side that connects.
+#[derive(Debug)]
+pub struct Caller {
+    job: JobKey,
+    own: Hello,
+    /// What the answerer has said.
+    answer: Option<(Hello, Hellos)>,
+}
+
+impl Caller {
+    /// One that says this.
+    pub fn new(job: &JobKey, own: Hello) -> Caller {
+        Caller { job: job.clone(), own: Hello { role: Role::Caller, ..own }, answer: None }
+    }
+
+    /// What it says first.
+    pub fn hello(&self) -> [u8; Hello::LEN] {
+        self.own.encode()
+    }
+
+    /// How many bytes the answerer's next message has.
+    pub fn wants(&self) -> usize {
+        if self.answer.is_none() { Hello::LEN + MAC } else { VERDICT }
+    }
+
+    /// Takes the answerer's next message, or less of it where there is no more.
+    pub fn hear(&mut self, message: &[u8]) -> Result<Next, Heard> {
+        match self.answer.take() {
+            None => self.hear_answer(message),
+            Some((peer, hellos)) => {
+                let (Some(code), Some(mac)) = (message.get(..8), message.get(8..VERDICT)) else {
+                    return Err(Heard::NotOurs);
+                };
+                if !self.job.verify(SENTENCE, &hellos, code, mac) {
+                    return Err(Heard::NotOurs);
+                }
+                match Verdict::of(code[0]).ok_or(Heard::NotOurs)? {
+                    Verdict::Accepted => Ok(Next::Connected(peer, keys(&self.job, &hellos, Role::Caller))),
+                    other => Ok(Next::Declined(peer, other)),
+                }
+            }
+        }
+    }
+
+    fn hear_answer(&mut self, message: &[u8]) -> Result<Next, Heard> {
+        Hello::check(message).map_err(Heard::Stranger)?;
+        let (Some(answerer), Some(mac)) = (message.first_chunk(), message.get(Hello::LEN..)) else {
+            return Err(Heard::NotOurs);
+        };
+        let hellos = Hellos { caller: self.own.encode(), answerer: *answerer };
+        let peer = Hello::decode(answerer).map_err(Heard::Stranger)?;
+        let sane = peer.role == Role::Answerer && peer.other == self.own.name;
+        if !sane || !self.job.verify(ANSWER, &hellos, &[], mac) {
+            return Err(Heard::NotOurs);
+        }
+        let proof = self.job.sign(PROOF, &hellos, &[]);
+        self.answer = Some((peer, hellos));
+        Ok(Next::Say(proof.into()))
+    }
+}
+
+/// The side that was called.
+#[derive(Debug)]
+pub struct Answerer {
+    job: JobKey,
+    /// What it says, but for whom it says it to.
+    own: Hello,
+    /// What the caller has said.
+    asked: Option<(Hello, Hellos)>,
+}
+
+/// A caller that has the job's key.
+#[derive(Debug)]
+pub struct Proven {
+    job: JobKey,
+    /// What it said.
+    pub peer: Hello,
+    /// What it was told.
+    pub own: Hello,
+    hellos: Hellos,
+}
+
+impl Answerer {
+    /// One that answers with this: which caller it says it to comes of the caller's hello.
+    pub fn new(job: &JobKey, own: Hello) -> Answerer {
+        Answerer { job: job.clone(), own: Hello { role: Role::Answerer, ..own }, asked: None }
+    }
+
+    /// How many bytes the caller's next message has.
+    pub fn wants(&self) -> usize {
+        if self.asked.is_none() { Hello::LEN } else { MAC }
+    }
+
+    /// What it says to a caller of another version.
+    pub fn refusal(&self) -> [u8; Hello::LEN] {
+        self.own.encode()
+    }
+
+    /// Takes the caller's hello; the answer.
+    pub fn hear_hello(&mut self, message: &[u8]) -> Result<Vec<u8>, Heard> {
+        Hello::check(message).map_err(Heard::Stranger)?;
+        let caller = message.first_chunk().ok_or(Heard::NotOurs)?;
+        let peer = Hello::decode(caller).map_err(Heard::Stranger)?;
+        if peer.role != Role::Caller {
+            return Err(Heard::NotOurs);
+        }
+        self.own.other = peer.name;
+        let hellos = Hellos { caller: *caller, answerer: self.own.encode() };
+        let mut answer = hellos.answerer.to_vec();
+        answer.extend(self.job.sign(ANSWER, &hellos, &[]));
+        self.asked = Some((peer, hellos));
+        Ok(answer)
+    }
+
+    /// Takes the caller's proof.
+    pub fn hear_proof(self, message: &[u8]) -> Result<Proven, Heard> {
+        let (peer, hellos) = self.asked.ok_or(Heard::NotOurs)?;
+        if !self.job.verify(PROOF, &hellos, &[], message) {
+            return Err(Heard::NotOurs);
+        }
+        Ok(Proven { job: self.job, peer, own: self.own, hellos })
+    }
+}
+
+impl Proven {
+    /// The message that tells the caller.
+    pub fn verdict(&self, verdict: Verdict) -> [u8; VERDICT] {
+        let code = [verdict as u8, 0, 0, 0, 0, 0, 0, 0];
+        let mut out = [0; VERDICT];
+        out[..8].copy_from_slice(&code);
+        out[8..].copy_from_slice(&self.job.sign(SENTENCE, &self.hellos, &code));
+        out
+    }
+
+    /// The keys, if it is accepted.
+    pub fn keys(&self) -> Keys {
+        keys(&self.job, &self.hellos, Role::Answerer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Addr;
+
+    fn hello(role: Role, n: u8) -> Hello {
+        let addr = |n: u8| Addr::new(([10, 0, 0, n], 7).into());
+        Hello { role, instance: n.into(), epoch: 1, name: addr(n), other: addr(3 - n), nonce: [n; 32] }
+    }
+
+    fn parties(a: &[u8], b: &[u8]) -> (Caller, Answerer) {
+        let [a, b] = [a, b].map(JobKey::from_secret);
+        (Caller::new(&a, hello(Role::Caller, 1)), Answerer::new(&b, hello(Role::Answerer, 2)))
+    }
+
+    fn said(next: Result<Next, Heard>) -> Vec<u8> {
+        match next {
+            Ok(Next::Say(bytes)) => bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn sides_with_one_key_connect_and_understand_each_other() {
+        let (mut caller, mut answerer) = parties(b"key", b"key");
+        assert_eq!((caller.wants(), answerer.wants()), (Hello::LEN + MAC, Hello::LEN));
+        let answer = answerer.hear_hello(&caller.hello()).unwrap();
+        assert_eq!((answer.len(), answerer.wants()), (caller.wants(), MAC));
+        let proof = said(caller.hear(&answer));
+        let proven = answerer.hear_proof(&proof).unwrap();
+        assert_eq!(proven.peer, hello(Role::Caller, 1));
+        assert_eq!(caller.wants(), VERDICT);
+        let Ok(Next::Connected(peer, mut ours)) = caller.hear(&proven.verdict(Verdict::Accepted)) else {
+            panic!("not connected")
+        };
+        assert_eq!(peer, hello(Role::Answerer, 2));
+        let mut theirs = proven.keys();
+        let header = ours.sealer.seal(2, b"hi");
+        assert_eq!(theirs.opener.open(&header, b"hi"), Ok(()));
+        let header = theirs.sealer.seal(3, b"you");
+        assert_eq!(ours.opener.open(&header, b"you"), Ok(()));
+        // What one side said is nothing that the other one could have said.
+        let header = theirs.sealer.seal(3, b"you");
+        assert!(theirs.opener.open(&header, b"you").is_err());
+    }
+
+    #[test]
+    fn a_caller_is_told_what_an_answerer_makes_of_it() {
+        for verdict in [Verdict::Crossing, Verdict::Known, Verdict::Full] {
+            let (mut caller, mut answerer) = parties(b"key", b"key");
+            let proof = said(caller.hear(&answerer.hear_hello(&caller.hello()).unwrap()));
+            let proven = answerer.hear_proof(&proof).unwrap();
+            let told = caller.hear(&proven.verdict(verdict));
+            assert!(matches!(told, Ok(Next::Declined(_, v)) if v == verdict), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn another_key_is_noticed_by_both_sides() {
+        let (mut caller, mut answerer) = parties(b"key", b"quay");
+        let answer = answerer.hear_hello(&caller.hello()).unwrap();
+        assert!(matches!(caller.hear(&answer), Err(Heard::NotOurs)));
+        // A caller that does not mind has no proof.
+        assert!(matches!(answerer.hear_proof(&answer[Hello::LEN..]), Err(Heard::NotOurs)));
+    }
+
+    #[test]
+    fn what_was_said_to_others_is_no_proof() {
+        let (mut caller, mut first) = parties(b"key", b"key");
+        let proof = said(caller.hear(&first.hear_hello(&caller.hello()).unwrap()));
+        // The same hello and proof, said again to an answerer with a nonce of its own.
+        let mut own = hello(Role::Answerer, 2);
+        own.nonce = [9; 32];
+        let mut second = Answerer::new(&JobKey::from_secret(b"key"), own);
+        second.hear_hello(&caller.hello()).unwrap();
+        assert!(matches!(second.hear_proof(&proof), Err(Heard::NotOurs)));
+        // An answer to another caller, and the caller's own hello thrown back.
+        let (mut caller, _) = parties(b"key", b"key");
+        let mut other = Caller::new(&JobKey::from_secret(b"key"), hello(Role::Caller, 2));
+        let mut third = Answerer::new(&JobKey::from_secret(b"key"), hello(Role::Answerer, 1));
+        let answer = third.hear_hello(&other.hello()).unwrap();
+        assert!(matches!(caller.hear(&answer), Err(Heard::NotOurs)));
+        assert!(matches!(other.hear(&answer), Ok(Next::Say(_))));
+        let (mut caller, _) = parties(b"key", b"key");
+        let mut thrown = caller.hello().to_vec();
+        thrown.extend([0; MAC]);
+        assert!(matches!(caller.hear(&thrown), Err(Heard::NotOurs)));
+    }
+
+    #[test]
+    fn another_version_is_told_as_such() {
+        let (mut caller, mut answerer) = parties(b"key", b"key");
+        let mut newer = caller.hello();
+        newer[10] ^= 1;
+        let frames = u16::from_le_bytes([newer[10], newer[11]]);
+        let is = |heard: Heard| matches!(heard, Heard::Stranger(Stranger::Version { frames: f, .. }) if f == frames);
+        assert!(is(answerer.hear_hello(&newer).unwrap_err()));
+        // Its answer ends with the hello, or before.
+        let mut refusal = answerer.refusal();
+        refusal[10] ^= 1;
+        assert!(is(caller.hear(&refusal).unwrap_err()));
+        assert!(is(caller.hear(&refusal[..super::super::PREFIX]).unwrap_err()));
+    }
+
+    #[test]
+    fn golden_macs() {
+        let (mut caller, mut answerer) = parties(b"key", b"key");
+        let hex = |b: &[u8]| b.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        // Apart from the version of the frames, which is in the hellos, these are a promise.
+        let answer = answerer.hear_hello(&caller.hello()).unwrap();
+        let proof = said(caller.hear(&answer));
+        let proven = answerer.hear_proof(&proof).unwrap();
+        let verdict = proven.verdict(Verdict::Accepted);
+        assert_eq!(crate::VERSION, 8, "compute these anew");
+        assert_eq!([hex(&answer[Hello::LEN..]), hex(&proof), hex(&verdict)], GOLDEN);
+    }
+
+    /// Computed by other means, as the module's documentation says.
+    const GOLDEN: [&str; 3] = [
+        "d638424de5bae65a2a3fc7d8b2c7daf70b50ec602fb422479975d081795d0c07",
+        "22e1021587d82caf212d40fdf86ed8089994faf58531cfc73add5de399af4cd0",
+        "0100000000000000b38945005dae8418153efb4ba8899425efdb38e5e62efeeb22c4ea54f0dda7bb",
+    ];
+}

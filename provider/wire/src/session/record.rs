@@ -1,0 +1,181 @@
+//! Records: frames with a header that tells whether they are what was sent.
+
+use std::hash::Hasher as _;
+
+use siphasher::sip::SipHasher24;
+
+/// Bytes of a header: length of the frame (u32), kind (1), three zeros, tag (u64).
+pub const RECORD: usize = 16;
+
+/// So many bytes of a frame are covered by the tag: every head, every list of segments, and all of a short message. The
+/// rest of a payload is covered by TCP's checksum alone.
+pub const COVERED: usize = 256;
+
+const FRAME: u8 = 1;
+
+/// A record is not what was sent next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoilt {
+    /// Its header makes no sense.
+    Header,
+    /// It is longer than frames may be.
+    Long,
+    /// Its tag is wrong: it was changed, or is another one, or comes again.
+    Tag,
+}
+
+/// A key of one direction, and how many records it has seen.
+#[derive(Clone)]
+struct Counter {
+    key: [u8; 16],
+    seq: u64,
+}
+
+impl Counter {
+    /// The tag of the next record.
+    fn tag(&self, len: u32, front: &[u8]) -> u64 {
+        let mut hash = SipHasher24::new_with_key(&self.key);
+        hash.write(&self.seq.to_le_bytes());
+        hash.write(&(u64::from(len) << 8 | u64::from(FRAME)).to_le_bytes());
+        hash.write(front);
+        hash.finish()
+    }
+}
+
+/// Makes the headers of records of one direction.
+#[derive(Clone)]
+pub struct Sealer(Counter);
+
+/// Checks them.
+#[derive(Clone)]
+pub struct Opener(Counter);
+
+impl Sealer {
+    pub(super) fn new(key: [u8; 16]) -> Sealer {
+        Sealer(Counter { key, seq: 0 })
+    }
+
+    /// The header of the next record, a frame of `len` bytes that begins with `front`: all of it up to [`COVERED`]
+    /// bytes.
+    pub fn seal(&mut self, len: u32, front: &[u8]) -> [u8; RECORD] {
+        debug_assert_eq!(front.len(), (len as usize).min(COVERED));
+        let tag = self.0.tag(len, front);
+        self.0.seq += 1;
+        let mut out = [0; RECORD];
+        out[..4].copy_from_slice(&len.to_le_bytes());
+        out[4] = FRAME;
+        out[8..].copy_from_slice(&tag.to_le_bytes());
+        out
+    }
+
+    /// The last record was not sent after all.
+    pub fn take_back(&mut self) {
+        self.0.seq -= 1;
+    }
+}
+
+impl Opener {
+    pub(super) fn new(key: [u8; 16]) -> Opener {
+        Opener(Counter { key, seq: 0 })
+    }
+
+    /// How long the frame behind this header is, at most `most` bytes.
+    pub fn len(header: &[u8; RECORD], most: usize) -> Result<usize, Spoilt> {
+        let len = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        if header[4..8] != [FRAME, 0, 0, 0] {
+            return Err(Spoilt::Header);
+        }
+        if len <= most { Ok(len) } else { Err(Spoilt::Long) }
+    }
+
+    /// Checks the tag of the next record, of which `front` is all up to [`COVERED`] bytes.
+    pub fn open(&mut self, header: &[u8; RECORD], front: &[u8]) -> Result<(), Spoilt> {
+        let [len, tag] = [&header[..4], &header[8..]];
+        let len = u32::from_le_bytes(len.try_into().map_err(|_| Spoilt::Header)?);
+        let tag = u64::from_le_bytes(tag.try_into().map_err(|_| Spoilt::Header)?);
+        if front.len() != (len as usize).min(COVERED) || self.0.tag(len, front) != tag {
+            return Err(Spoilt::Tag);
+        }
+        self.0.seq += 1;
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sealer({})", self.0.seq)
+    }
+}
+
+impl std::fmt::Debug for Opener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Opener({})", self.0.seq)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn both() -> (Sealer, Opener) {
+        let key = std::array::from_fn(|i| i as u8);
+        (Sealer::new(key), Opener::new(key))
+    }
+
+    /// The bytes on the wire are a promise: a change here is a new [`super::super::VERSION`]. These were computed by
+    /// other means, as the tag's definition says.
+    #[test]
+    fn golden_bytes() {
+        let (mut sealer, _) = both();
+        let hex = |b: [u8; RECORD]| b.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let first = hex(sealer.seal(3, b"abc"));
+        assert!(first.starts_with("0300000001000000"), "{first}");
+        assert_eq!(first, GOLDEN[0]);
+        assert_eq!(hex(sealer.seal(0, b"")), GOLDEN[1]);
+    }
+
+    const GOLDEN: [&str; 2] = ["03000000010000001a8be996416a36b2", "0000000001000000c9b9ca50c678b816"];
+
+    /// The vectors of SipHash's paper: 15 bytes from 0 on, by the key of [`both`].
+    #[test]
+    fn tags_are_those_of_the_standard() {
+        let mut hash = SipHasher24::new_with_key(&std::array::from_fn(|i| i as u8));
+        hash.write(&(0..15).collect::<Vec<u8>>());
+        assert_eq!(hash.finish(), 0xa129ca6149be45e5);
+    }
+
+    #[test]
+    fn what_was_sealed_opens_in_order_and_once() {
+        let (mut sealer, mut opener) = both();
+        let frames: Vec<Vec<u8>> = [0, 1, 20, COVERED, COVERED + 1, 5_000].map(|n| vec![n as u8; n]).into();
+        let front = |f: &[u8]| f[..f.len().min(COVERED)].to_vec();
+        let headers: Vec<_> = frames.iter().map(|f| sealer.seal(f.len() as u32, &front(f))).collect();
+        // Not the second one first, and none twice.
+        assert_eq!(opener.open(&headers[1], &front(&frames[1])), Err(Spoilt::Tag));
+        for (header, frame) in headers.iter().zip(&frames) {
+            assert_eq!(Opener::len(header, 5_000), Ok(frame.len()));
+            assert_eq!(opener.open(header, &front(frame)), Ok(()));
+            assert_eq!(opener.open(header, &front(frame)), Err(Spoilt::Tag));
+        }
+        assert_eq!(Opener::len(&headers[5], 4_999), Err(Spoilt::Long));
+    }
+
+    #[test]
+    fn each_bit_that_is_changed_is_noticed() {
+        let (sealer, opener) = both();
+        let header = sealer.clone().seal(20, &[7; 20]);
+        for bit in 0..8 * (RECORD + 20) {
+            let (mut header, mut front) = (header, [7; 20]);
+            match bit / 8 {
+                at if at < RECORD => header[at] ^= 1 << (bit % 8),
+                at => front[at - RECORD] ^= 1 << (bit % 8),
+            }
+            let found = Opener::len(&header, 20).and_then(|_| opener.clone().open(&header, &front));
+            assert!(found.is_err(), "bit {bit}");
+        }
+        let mut back = sealer.clone();
+        back.seal(1, b"x");
+        back.take_back();
+        assert_eq!(back.seal(20, &[7; 20]), header);
+    }
+}

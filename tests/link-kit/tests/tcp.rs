@@ -1,0 +1,22 @@
+//! The link over TCP, put to the checks.
+#![cfg(not(loom))]
+
+#[path = "support/tcp.rs"]
+mod tcp;
+
+use tcp::TcpHarness;
+
+mod v4 {
+    use super::TcpHarness;
+
+    link_kit::conform! {
+        TcpHarness::new("127.0.0.1:0");
+        frames polls peers ends returns hostile sleep threads frames_only
+    }
+}
+
+mod v6 {
+    use super::TcpHarness;
+
+    link_kit::conform! { TcpHarness::new("[::1]:0"); frames returns }
+}
