@@ -231,7 +231,7 @@ fn hostile_packets_end_their_own_connection_alone() {
         socket::send(&sock, &ask.to_bytes()).unwrap();
         assert!(matches!(heard(&sock), Some(Answer::Failed { errno: libc::ENOENT, .. })), "{ask:?}");
     }
-    // Descriptors that nobody asked for are closed.
+    // Descriptors that come unasked are closed.
     let before = std::fs::read_dir("/proc/self/fd").unwrap().count();
     for _ in 0..100 {
         let file = std::fs::File::open("/dev/null").unwrap();
@@ -242,10 +242,10 @@ fn hostile_packets_end_their_own_connection_alone() {
     let after = std::fs::read_dir("/proc/self/fd").unwrap().count();
     assert!(after < before + 50, "{before} descriptors, then {after}");
     // One that asks and never reads its answers is cut off.
-    let deaf = rude(&daemon);
+    let silent = rude(&daemon);
     let cut = (0..1_000_000).any(|_| {
         let lost = |e: std::io::Error| e.kind() != std::io::ErrorKind::WouldBlock;
-        socket::send(&deaf, &Ask::List.to_bytes()).is_err_and(lost)
+        socket::send(&silent, &Ask::List.to_bytes()).is_err_and(lost)
     });
     assert!(cut, "it goes on for ever");
     good.free(mine).unwrap();

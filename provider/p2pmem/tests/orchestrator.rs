@@ -59,7 +59,7 @@ fn why(error: Error) -> String {
 fn fill(buffer: &Buffer, with: u8) {
     for piece in buffer.map().unwrap() {
         let at = std::ptr::with_exposed_provenance_mut::<u8>(piece.addr());
-        // SAFETY: the piece is mapped for as long as the buffer is there, and no one else has it.
+        // SAFETY: the piece is mapped for as long as the buffer is there, and nothing else uses it.
         unsafe {
             at.write_bytes(with, piece.len());
             assert_eq!(at.add(piece.len() - 1).read(), with);
