@@ -38,7 +38,8 @@ pub(crate) struct Producer<M> {
     stop: u32,
     /// From where on it is asked whether the lap may end.
     turn: u32,
-    /// Where the lap began that followed one that ended early, and the first line that this left out.
+    /// Where the lap began that followed one that ended early, or a later position that the consumer had come to; and the
+    /// first line that the early end left out.
     lap: u32,
     ended: u32,
     /// The line from which the consumer is to be led elsewhere with the next record, if it is one; and how many are
@@ -202,6 +203,11 @@ impl<M: Mem> Producer<M> {
             return Err(Broken);
         }
         self.head = head;
+        if !self.is_behind() {
+            // So long as no lap ends early, positions go once around while this stays: a place of long ago would seem
+            // to be ahead of the consumer.
+            self.lap = head;
+        }
         Ok(())
     }
 

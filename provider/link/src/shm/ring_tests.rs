@@ -282,6 +282,39 @@ fn frames_keep_their_order_where_laps_are_short_and_long() {
     }
 }
 
+/// A consumer that is always behind, for longer than positions take to come around.
+#[test]
+#[cfg(not(miri))]
+fn no_frame_is_written_over_once_positions_have_come_around() {
+    let (tx, rx) = memory(super::super::MAX_RING);
+    let lines = tx.lines();
+    let (mut tx, mut rx) = (Producer::new(tx, 0), Consumer::new(rx));
+    // The bytes in between make no difference, and are not written.
+    let len = max_frame(lines) / 4;
+    let (mut sent, mut taken) = (0u32, 0u32);
+    let send = |tx: &mut Producer<Memory>, n: u32| {
+        let room = tx.reserve(len).unwrap();
+        if room {
+            // SAFETY: the first bytes of what was just reserved.
+            unsafe { tx.write(0, &n.to_le_bytes()) };
+            tx.publish(len);
+        }
+        u32::from(room)
+    };
+    while u64::from(sent) * u64::from(lines_of(len)) < (1 << 32) + 4 * u64::from(lines) {
+        loop {
+            match send(&mut tx, sent) {
+                0 => break,
+                n => sent += n,
+            }
+        }
+        assert_eq!(rx.peek(), Ok(Some(len)), "frame {taken}");
+        assert_eq!(rx.first(), Some(taken.to_le_bytes()));
+        rx.advance();
+        taken += 1;
+    }
+}
+
 #[test]
 #[cfg(not(miri))]
 fn pages_that_are_not_needed_are_not_touched() {
