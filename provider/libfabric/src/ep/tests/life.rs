@@ -178,6 +178,28 @@ fn of_fids_that_are_closed_at_once_one_is_the_last() {
     }
 }
 
+/// Another thread may open an endpoint, which gets the number of the one that was closed, before the other is freed.
+#[test]
+fn an_endpoint_that_is_closed_and_freed_later_ends_no_other() {
+    let w = World::new();
+    let (first, _) = w.enabled(0);
+    // SAFETY: an open endpoint.
+    let held = unsafe { obj::<EpFid, _>(first.cast::<fi::fid>()) }.map(|ep| ep.endpoint.clone()).unwrap();
+    let number = held.live.get().map(|live| live.ep);
+    assert_eq!(close(first), 0);
+    let (second, to) = w.enabled(0);
+    // SAFETY: an open endpoint.
+    let live = unsafe { obj::<EpFid, _>(second.cast::<fi::fid>()) }.unwrap().live().unwrap().ep;
+    assert_eq!(Some(live), number, "nothing is tested if it has another");
+    drop(held);
+    let buf = leak([0u8; 8]).cast();
+    assert_eq!(call!(second, msg.recv(buf, 8, ptr::null_mut(), to, context(1))), 0);
+    assert_eq!(call!(second, msg.send(buf, 8, ptr::null_mut(), to, context(2))), 0);
+    assert_eq!(w.two(), [1, 2]);
+    assert_eq!(close(second), 0);
+    w.end();
+}
+
 /// By two threads, as applications may: each of the closes succeeds, and nothing is left.
 #[test]
 fn an_endpoint_and_its_alias_are_closed_at_once() {
