@@ -4,8 +4,8 @@
 //! page of sums of each process that runs with FI_STRAIT_REPORT. Nothing is asked of the processes.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::fs::OpenOptions;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -73,10 +73,10 @@ type Before = Option<(Instant, HashMap<u32, Sums>)>;
 pub fn run(options: &Options) -> Result<bool, Error> {
     let mut before: Before = None;
     loop {
-        let table = std::fs::read_to_string("/proc/net/unix").map_err(|e| format!("/proc/net/unix: {e}"))?;
+        let table = std::fs::read("/proc/net/unix").map_err(|e| format!("/proc/net/unix: {e}"))?;
         let owners = owners();
         let now = Instant::now();
-        let processes = processes(endpoints(&table), &owners, before.as_ref(), now);
+        let processes = processes(endpoints(&String::from_utf8_lossy(&table)), &owners, before.as_ref(), now);
         let text = match options.json {
             true => serde_json::to_string(&processes).map_err(|e| e.to_string())? + "\n",
             false => render(&processes),
@@ -95,7 +95,7 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     }
 }
 
-/// The endpoints in a table like /proc/net/unix.
+/// The endpoints in a table like /proc/net/unix. Any user can have a socket of any name.
 fn endpoints(table: &str) -> Vec<Endpoint> {
     let mut found: BTreeMap<String, Endpoint> = BTreeMap::new();
     for line in table.lines().skip(1) {
@@ -105,9 +105,10 @@ fn endpoints(table: &str) -> Vec<Endpoint> {
         else {
             continue;
         };
+        let address = shown(address);
         let listens = flags.and_then(|f| u32::from_str_radix(f, 16).ok()).is_some_and(|f| f & LISTENS != 0);
-        let none = Endpoint { address: address.into(), inode: 0, peers: 0 };
-        let endpoint = found.entry(address.into()).or_insert(none);
+        let none = Endpoint { address: address.clone(), inode: 0, peers: 0 };
+        let endpoint = found.entry(address).or_insert(none);
         match inode.and_then(|i| i.parse().ok()) {
             Some(inode) if listens => endpoint.inode = inode,
             _ => endpoint.peers += 1,
@@ -140,13 +141,22 @@ fn owners() -> Owners {
                     *first = pid.min(*first);
                 }
             } else if usage::is_page(&target) {
-                if let Some(sums) = File::open(fd.path()).ok().and_then(|file| usage::read(&file)) {
+                if let Some(sums) = page(&fd.path()) {
                     owners.pages.insert(pid, sums);
                 }
             }
         }
     }
     owners
+}
+
+/// The sums in a descriptor that is called a page. A process may call anything so, a pipe that is never written to for one.
+fn page(path: &Path) -> Option<Sums> {
+    if !std::fs::metadata(path).is_ok_and(|what| what.is_file()) {
+        return None;
+    }
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    usage::read(&file.ok()?)
 }
 
 fn processes(
@@ -223,7 +233,12 @@ fn command(pid: u32) -> Option<String> {
     let (name, args) = words.split_first()?;
     let name = Path::new(name).file_name().map_or(name.clone(), |name| name.to_string_lossy().into_owned());
     let line = [&[name][..], args].concat().join(" ");
-    Some(line.chars().map(|c| if c.is_control() { '?' } else { c }).take(120).collect())
+    Some(shown(&line))
+}
+
+/// A text of another process's, without what a terminal would obey.
+fn shown(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).take(120).collect()
 }
 
 fn render(processes: &[Process]) -> String {
@@ -268,6 +283,9 @@ fn render(processes: &[Process]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::Relaxed;
+
     use link::usage::Counts;
 
     use super::*;
@@ -288,6 +306,48 @@ mod tests {
         let seen: Vec<_> = found.iter().map(|e| (e.address.as_str(), e.inode, e.peers)).collect();
         assert_eq!(seen, [("*:6000", 44, 0), ("10.0.0.1:5000", 41, 2)]);
         assert_eq!(endpoints(""), []);
+    }
+
+    #[test]
+    fn the_name_of_a_socket_does_nothing_to_a_terminal() {
+        let table = "Num\n000: 2 0 00010000 0005 01 41 @strait/\x1b[2J\u{9b}7:1\n";
+        let found = endpoints(table);
+        assert_eq!(found.iter().map(|e| e.address.as_str()).collect::<Vec<_>>(), ["?[2J?7:1"]);
+    }
+
+    #[test]
+    fn a_pipe_that_is_called_a_page_is_not_opened() {
+        let path = std::env::temp_dir().join(format!("strait-top-{}", std::process::id()));
+        let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: a string.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let looked = AtomicBool::new(false);
+        let read = std::thread::scope(|threads| {
+            let writer = threads.spawn(|| {
+                // Such an open succeeds once there is a reader, which waits for it.
+                let mut writer = OpenOptions::new();
+                let writer = writer.write(true).custom_flags(libc::O_NONBLOCK);
+                let mut met = false;
+                while !met && !looked.load(Relaxed) {
+                    met = writer.open(&path).is_ok();
+                    std::thread::yield_now();
+                }
+                met
+            });
+            assert_eq!(page(&path), None);
+            looked.store(true, Relaxed);
+            writer.join().unwrap()
+        });
+        std::fs::remove_file(&path).unwrap();
+        assert!(!read, "the pipe was opened");
+        // A page is read.
+        let usage = usage::Usage::new();
+        usage.opened();
+        let fds = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|fd| fd.path());
+        let mut pages =
+            fds.filter(|fd| std::fs::read_link(fd).is_ok_and(|to| usage::is_page(&to.to_string_lossy())));
+        assert!(pages.any(|fd| page(&fd).is_some()));
+        drop(usage);
     }
 
     fn sums(messages: u64) -> Sums {
