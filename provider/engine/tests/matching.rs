@@ -314,7 +314,11 @@ fn a_discarded_message_is_gone_and_its_sender_content() {
 
 /// Node 1 gets a second endpoint; both take from one shared receive context.
 fn sharing() -> (Net, RxId, [EpId; 2], [FiAddr; 2]) {
-    let mut net = Net::new(2);
+    sharing_with(Setup::default())
+}
+
+fn sharing_with(setup: Setup) -> (Net, RxId, [EpId; 2], [FiAddr; 2]) {
+    let mut net = Net::with(2, setup);
     let links = [net.link(), net.link()];
     let places = links.each_ref().map(MemLink::place);
     let rx = net[1].srx_open();
@@ -369,4 +373,29 @@ fn closing_one_of_two_that_share_leaves_the_other_its_receives() {
     assert_eq!(net[1].received().ctx.0, 1);
     net[1].ep_close(eps[1]).unwrap();
     assert_eq!(net[1].srx_close(rx), Ok(()));
+}
+
+/// The buffer is the context's, which stays.
+#[test]
+fn closing_one_of_two_that_share_gives_back_receives_that_messages_were_on_their_way_to() {
+    for multi in [true, false] {
+        let (mut net, rx, eps, to) = sharing_with(Setup { direct: Direct::Never, ..Setup::default() });
+        let (src, room) = (net.memory(0, 3000), net.memory(1, 6000));
+        let more = if multi { OpFlags::MULTI_RECV } else { OpFlags::empty() };
+        let flags = OpFlags::COMPLETION | more;
+        net[1].recv_at(rx, &Recv { flags, ..from_any(&[room], 42) }).unwrap();
+        net[0].send(&msg(to[0], &[src], 0)).unwrap();
+        net[1].progress();
+        assert_eq!(net[1].rx(), []);
+        net[1].ep_close(eps[0]).unwrap();
+        let gone = net[1].received();
+        assert_eq!((gone.ctx.0, gone.err), (42, Some(Error::Cancelled)));
+        if multi {
+            net[0].send(&msg(to[1], &[src], 0)).unwrap();
+            net.settle();
+            let got = net[1].received();
+            assert_eq!((got.err, got.len, got.what.contains(What::MULTI_RECV)), (None, 3000, true));
+        }
+        assert_eq!(net[1].rx(), []);
+    }
 }

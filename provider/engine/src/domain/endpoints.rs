@@ -178,19 +178,23 @@ impl<L: RmaLink> Domain<L> {
         self.hold_ep(None, None, &cntrs, true);
     }
 
-    /// Closes an endpoint. What was under way or posted is forgotten without a completion. When it returns
-    /// `Ok`, no peer accesses memory of ours any more on account of it. [`Error::Busy`]: a peer is stopped
-    /// while it does; nothing may be posted any more, and the call is to be made again.
+    /// Closes an endpoint. What was under way or posted is forgotten without a completion, but for receives of a shared
+    /// context to which a message was on its way: these fail with [`Error::Cancelled`]. When it returns `Ok`, no peer
+    /// accesses memory of ours any more on account of it. [`Error::Busy`]: a peer is stopped while it does; nothing may be
+    /// posted any more, and the call is to be made again.
     pub fn ep_close(&mut self, id: EpId) -> Result<(), Error> {
         let Some(ep) = self.eps.get_mut(id.at()) else { return Err(Error::NotFound) };
         ep.cancel_operations();
         ep.link.close().map_err(|InUse| Error::Busy)?;
-        let Some(ep) = self.eps.remove(id.at()) else { return Err(Error::NotFound) };
+        let Some(mut ep) = self.eps.remove(id.at()) else { return Err(Error::NotFound) };
         self.hold_ep(ep.tx_cq, ep.rx_cq, &ep.cntrs, false);
         if let Some(vector) = self.avs.get_mut(ep.av.at()) {
             vector.users = vector.users.saturating_sub(1);
         }
         let shared = self.core.rxs.get(ep.rx.at()).is_some_and(|rx| rx.shared);
+        if shared {
+            ep.fail_received(&mut self.core);
+        }
         self.work.retain(|w| match &w.op {
             WorkOp::Recv { rx, .. } => shared || *rx != ep.rx,
             op => op.ep() != Some(id),

@@ -129,6 +129,17 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(())
     }
 
+    /// Fails receives that messages were on their way to. The endpoint is closed, and they were posted to a context that
+    /// others share.
+    pub(crate) fn fail_received(&mut self, core: &mut Core) {
+        let received = |r: &Request| matches!(r, Request::In(In { then: Then::Recv(_), .. }));
+        for name in self.requests.names(received) {
+            if let Some(Request::In(In { then: Then::Recv(matched), .. })) = self.requests.remove(name) {
+                self.complete_recv(core, matched, 0, Some(Error::Cancelled));
+            }
+        }
+    }
+
     /// Ends what peers have under way with a registration that is closed: it fails on both sides.
     /// When it returns `Ok`, none of it is accessed any more.
     pub(crate) fn end_accesses(&mut self, core: &mut Core, mr: MrId) -> Result<(), InUse> {
