@@ -6,6 +6,8 @@ mod page;
 mod report;
 mod state;
 
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -30,16 +32,24 @@ pub struct Usage {
     state: Mutex<State>,
     /// `None`: there is no memory for it, and other processes do not see the sums.
     page: Option<Page>,
+    /// The process whose page it is.
+    pid: u32,
+    /// This is a process forked from that one, and has opened an endpoint of its own.
+    forked: AtomicBool,
 }
 
 impl Usage {
     /// Nothing yet.
     pub fn new() -> Arc<Usage> {
-        Arc::new(Usage { state: Mutex::default(), page: Page::new().ok() })
+        let (state, page) = (Mutex::default(), Page::new().ok());
+        Arc::new(Usage { state, page, pid: std::process::id(), forked: AtomicBool::new(false) })
     }
 
     /// One endpoint more was opened.
     pub fn opened(&self) {
+        if std::process::id() != self.pid {
+            self.forked.store(true, Relaxed);
+        }
         self.lock().endpoints += 1;
     }
 
@@ -78,7 +88,7 @@ impl Usage {
         let row = if link == SHM { how as usize } else { ROWS - 1 };
         let side = side as usize;
         state.counts[side][row].add(bytes as u64);
-        if let Some(page) = &self.page {
+        if let Some(page) = self.page.as_ref().filter(|_| !self.forked.load(Relaxed)) {
             page.set_counts(side, row, state.counts[side][row]);
             page.set_peers(state.with_counts);
         }

@@ -44,6 +44,26 @@ fn find_own_page() -> Vec<Sums> {
 }
 
 #[test]
+fn what_a_forked_child_opens_does_not_count_for_its_parent() {
+    let (usage, mut meter) = metered("shm");
+    assert!(meter.count(&addr(1), Side::Ours, How::Eager, 8));
+    // SAFETY: the child counts, by a lock that no other thread has, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let counted = usage.meter().count(&addr(1), Side::Ours, How::Eager, 100);
+        // SAFETY: nothing of this process is run any more.
+        unsafe { libc::_exit(i32::from(!counted)) };
+    }
+    let mut status = 0;
+    // SAFETY: a child of ours, and a place for what became of it.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    let all = find_own_page();
+    let shows = |messages, bytes| all.iter().any(|s| s.counts[0][0] == Counts { messages, bytes });
+    assert!(shows(1, 8) && !shows(2, 108), "{all:?}");
+}
+
+#[test]
 fn what_fell_back_is_told_with_its_reason() {
     let (usage, mut meter) = metered("shm 508 KiB ring, frames only: \"ptrace_scope\" is 2");
     assert!(meter.count(&addr(1), Side::Ours, How::Frames, 1 << 20));
