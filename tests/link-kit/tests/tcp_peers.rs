@@ -229,6 +229,26 @@ fn a_caller_without_the_key_gets_no_further_than_its_proof() {
     assert!(a.poll().is_none());
 }
 
+#[test]
+fn what_a_peer_has_sent_before_its_end_comes_also_where_a_send_notices_the_end() {
+    let (mut a, mut b) = (open(options("key")), open(options("key")));
+    let to_b = a.peer(&b.addr());
+    say(&mut a, to_b, &mut [&mut b], b"hello");
+    let (to_a, _) = take(&mut b, &mut a);
+    // It closes with something that it has not received, so that its host refuses all that comes after.
+    a.send(to_b, b"never taken", &[], 0, 0).expect("room");
+    for i in 0..3 {
+        b.send(to_a, &bytes(300, i), &[], 0, 0).expect("room");
+    }
+    drop(b);
+    let mut c = open(options("key"));
+    until("the end", || a.send(to_b, b"more", &[], 0, 0).is_err());
+    for i in 0..3 {
+        assert_eq!(take(&mut a, &mut c), (to_b, bytes(300, i)));
+    }
+    assert!(matches!(event(&mut a, &mut c), Event::Closed(peer, Gone::Reset) if peer == to_b));
+}
+
 /// Carries bytes between a caller and `to`, and once it is told, what the caller sent last a second time.
 fn repeater(to: SocketAddr) -> (SocketAddr, impl FnOnce()) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

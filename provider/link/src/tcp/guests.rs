@@ -128,7 +128,7 @@ impl TcpLink {
         let Some(&peer) = self.ids.get(&caller.name) else { return Verdict::Accepted };
         let by_name = caller.other == self.addr;
         let at = self.at(peer);
-        let newest = at.next.as_ref().or(at.channel.as_ref().filter(|c| c.over.is_none()));
+        let newest = at.next.as_ref().or(at.channel.as_ref().filter(|c| !c.ends()));
         if let Some(channel) = newest {
             let is_later = channel.instance != caller.instance || caller.epoch > channel.epoch;
             return match (is_later, by_name) {
