@@ -249,6 +249,34 @@ fn what_a_peer_has_sent_before_its_end_comes_also_where_a_send_notices_the_end()
     assert!(matches!(event(&mut a, &mut c), Event::Closed(peer, Gone::Reset) if peer == to_b));
 }
 
+#[test]
+fn what_was_sent_arrives_though_its_sender_closes_with_something_unread() {
+    let (mut a, mut b) = (open(options("key")), open(options("key")));
+    let to_b = a.peer(&b.addr());
+    say(&mut a, to_b, &mut [&mut b], b"hello");
+    let (to_a, _) = take(&mut b, &mut a);
+    let (mut sent, mut got) = (0, 0);
+    while b.send(to_a, &bytes(60_000, sent), &[], 0, 0) == Ok(()) {
+        sent += 1;
+    }
+    // Until all of it is with the kernel, of which much is with that of the sender.
+    until("room", || {
+        if b.has_room_to_spare(to_a) {
+            return true;
+        }
+        assert_eq!(take(&mut a, &mut b), (to_b, bytes(60_000, got)));
+        got += 1;
+        false
+    });
+    a.send(to_b, b"never taken", &[], 0, 0).expect("room");
+    drop(b);
+    let mut c = open(options("key"));
+    while got < sent {
+        assert_eq!(take(&mut a, &mut c), (to_b, bytes(60_000, got)), "frame {got} of {sent}");
+        got += 1;
+    }
+}
+
 /// Carries bytes between a caller and `to`, and once it is told, what the caller sent last a second time.
 fn repeater(to: SocketAddr) -> (SocketAddr, impl FnOnce()) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -287,6 +287,8 @@ impl Drop for TcpLink {
                 channel.flush();
             }
             sock::finish(&channel.fd);
+            // Else the kernel gives up what is on its way.
+            sock::drain(&channel.fd);
         }
         for guest in self.guests.iter().flatten() {
             ipc::socket::shutdown(&guest.fd);
