@@ -277,6 +277,29 @@ fn what_was_sent_arrives_though_its_sender_closes_with_something_unread() {
     }
 }
 
+#[test]
+fn a_forked_child_that_closes_an_endpoint_ends_nothing_of_its_parent() {
+    let (mut a, mut b) = (open(options("key")), open(options("key")));
+    let to_b = a.peer(&b.addr());
+    say(&mut a, to_b, &mut [&mut b], b"hello");
+    take(&mut b, &mut a);
+    // SAFETY: the child does no more than the block below, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(a);
+        // SAFETY: ends the process without anything else.
+        unsafe { libc::_exit(0) };
+    }
+    // SAFETY: no status is asked for.
+    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    say(&mut a, to_b, &mut [&mut b], b"more");
+    assert_eq!(take(&mut b, &mut a).1, b"more");
+    let mut c = open(options("key"));
+    let c_to_a = c.peer(&a.addr());
+    say(&mut c, c_to_a, &mut [&mut a], b"hello");
+    assert_eq!(take(&mut a, &mut c).1, b"hello");
+}
+
 /// Carries bytes between a caller and `to`, and once it is told, what the caller sent last a second time.
 fn repeater(to: SocketAddr) -> (SocketAddr, impl FnOnce()) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

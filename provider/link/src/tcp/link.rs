@@ -69,6 +69,8 @@ pub struct TcpLink {
     pub(super) own_bytes: usize,
     pub(super) armed: bool,
     pub(super) warned: bool,
+    /// The process whose endpoint it is.
+    pid: u32,
     _name: Option<Name>,
 }
 
@@ -117,6 +119,7 @@ impl TcpLink {
             own_bytes: 0,
             armed: false,
             warned: false,
+            pid: std::process::id(),
             _name: None,
         })
     }
@@ -276,6 +279,10 @@ impl TcpLink {
 impl Drop for TcpLink {
     /// Waits a moment for what was sent and has found no room.
     fn drop(&mut self) {
+        // A forked child only closes its copies, and what it shares with its parent goes on.
+        if std::process::id() != self.pid {
+            return;
+        }
         let start = std::time::Instant::now();
         for peer in &mut self.peers {
             let Some(channel) = &mut peer.channel else { continue };
