@@ -300,6 +300,26 @@ fn a_forked_child_that_closes_an_endpoint_ends_nothing_of_its_parent() {
     assert_eq!(take(&mut a, &mut c).1, b"hello");
 }
 
+#[test]
+fn the_end_of_a_peer_that_was_forgotten_is_no_others() {
+    let mut a = open(options("key"));
+    let nobody: Vec<_> = (0..2).map(|_| open(options("key")).addr()).collect();
+    let [one, other] = [a.peer(&nobody[0]), a.peer(&nobody[1])];
+    a.expect(one);
+    a.expect(other);
+    let mut found = None;
+    until("the end of either", || {
+        // So that both are over at the same look.
+        thread::sleep(Duration::from_millis(400));
+        found = a.poll();
+        found.is_some()
+    });
+    let Some(Event::Closed(first, Gone::Refused)) = found else { panic!("{found:?}") };
+    let rest = if first == one { other } else { one };
+    a.forget(rest);
+    assert!((0..50).all(|_| a.poll().is_none()));
+}
+
 /// Carries bytes between a caller and `to`, and once it is told, what the caller sent last a second time.
 fn repeater(to: SocketAddr) -> (SocketAddr, impl FnOnce()) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -243,6 +243,7 @@ impl Link for TcpLink {
         self.ids.remove(&addr);
         self.pending.retain(|known| *known != peer);
         self.wanting.retain(|known| *known != peer);
+        self.events.retain(|event| !matches!(event, Event::Closed(known, _) if *known == peer));
         let at = self.at_mut(peer);
         (at.wants, at.expected) = (false, None);
         self.free.push(peer);
