@@ -277,6 +277,50 @@ fn what_was_sent_arrives_though_its_sender_closes_with_something_unread() {
     }
 }
 
+/// Lets time pass in which a link goes on.
+fn pass(time: Duration, link: Option<&mut TcpLink>) {
+    let start = Instant::now();
+    match link {
+        None => thread::sleep(time),
+        Some(link) => until("some time", || {
+            link.progress();
+            start.elapsed() > time
+        }),
+    }
+}
+
+/// Longer than what a guest is given, which is longer than a process that goes on does not look.
+const LONG: Duration = Duration::from_millis(2_500);
+
+fn hasty() -> TcpOptions {
+    let mut hasty = options("key");
+    hasty.guest_timeout = Duration::from_millis(1_200);
+    hasty
+}
+
+#[test]
+fn a_caller_that_had_something_else_to_do_is_let_in_later() {
+    let (mut a, mut b) = (open(hasty()), open(options("key")));
+    let to_a = b.peer(&a.addr());
+    assert_eq!(b.connect(to_a), Err(Refused::Busy));
+    pass(LONG, Some(&mut a));
+    say(&mut b, to_a, &mut [&mut a], b"hello");
+    assert_eq!(take(&mut a, &mut b).1, b"hello");
+}
+
+#[test]
+fn a_caller_is_let_in_by_one_that_had_something_else_to_do() {
+    let (mut a, mut b) = (open(hasty()), open(options("key")));
+    let to_a = b.peer(&a.addr());
+    assert_eq!(b.connect(to_a), Err(Refused::Busy));
+    a.progress();
+    // What the caller says comes after the first tick of the timer.
+    pass(Duration::from_millis(100), None);
+    pass(LONG, Some(&mut b));
+    say(&mut b, to_a, &mut [&mut a], b"hello");
+    assert_eq!(take(&mut a, &mut b).1, b"hello");
+}
+
 #[test]
 fn a_forked_child_that_closes_an_endpoint_ends_nothing_of_its_parent() {
     let (mut a, mut b) = (open(options("key")), open(options("key")));

@@ -51,6 +51,8 @@ pub(super) struct Call {
     pub(super) stage: Stage,
     pub(super) caller: Caller,
     pub(super) until: Instant,
+    /// This side was late, so that the other one may have hung up.
+    pub(super) late: bool,
 }
 
 impl Call {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ipc::{Poller, Timer, Watch};
 use link_api::{Event, Gone, Path, PeerId, RmaCaps};
@@ -62,6 +62,8 @@ pub struct TcpLink {
     /// The peer whose connection is looked at without asking whether it has something.
     pub(super) hot: Option<PeerId>,
     pub(super) looks: u32,
+    /// When all were looked at last, while the timer ticks.
+    pub(super) looked: Instant,
     pub(super) pool: Vec<Buffer>,
     pub(super) held: Option<Held>,
     /// Frames from this endpoint to itself, and their bytes.
@@ -113,6 +115,7 @@ impl TcpLink {
             pending: Vec::new(),
             hot: None,
             looks: 0,
+            looked: Instant::now(),
             pool: Vec::new(),
             held: None,
             own: VecDeque::new(),
@@ -283,7 +286,7 @@ impl Drop for TcpLink {
         if std::process::id() != self.pid {
             return;
         }
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         for peer in &mut self.peers {
             let Some(channel) = &mut peer.channel else { continue };
             while channel.pending() > 0 && channel.over.is_none() {
