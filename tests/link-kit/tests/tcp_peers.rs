@@ -1,50 +1,20 @@
 //! What the link over TCP does with strangers, with calls that cross, and with long frames.
 #![cfg(not(loom))]
 
+#[path = "support/pair.rs"]
+mod pair;
+
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hmem::Span;
-use link::{TcpLink, TcpOptions};
+use link::TcpLink;
 use link_api::{Event, Gone, Link, PeerId, Refused};
 use link_kit::{bytes, text};
+use pair::{event, open, options, say, take, until};
 use wire::session::{Caller, Hello, JobKey, MAC, Next, Role};
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn options(key: &str) -> TcpOptions {
-    let mut options = TcpOptions::new(JobKey::from_secret(key.as_bytes()));
-    options.connect_timeout = Duration::from_millis(60);
-    options
-}
-
-fn open(options: TcpOptions) -> TcpLink {
-    TcpLink::bind("127.0.0.1:0".parse().unwrap(), options).expect("a free name")
-}
-
-/// Waits until that is so.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
-        thread::sleep(Duration::from_micros(50));
-    }
-}
-
-/// Sends as soon as that can be, while all go on; nothing else may happen meanwhile.
-fn say(from: &mut TcpLink, to: PeerId, others: &mut [&mut TcpLink], frame: &[u8]) {
-    until("room for a frame", || match from.send(to, frame, &[], 0, 0) {
-        Ok(()) => true,
-        Err(why) => {
-            assert_eq!(why, Refused::Busy);
-            from.progress();
-            others.iter_mut().for_each(|link| link.progress());
-            false
-        }
-    });
-}
 
 /// What a send comes to that is never taken.
 fn refused(from: &mut TcpLink, to: PeerId, other: &mut TcpLink) -> Gone {
@@ -62,29 +32,6 @@ fn refused(from: &mut TcpLink, to: PeerId, other: &mut TcpLink) -> Gone {
         Err(why) => panic!("{why:?}"),
     });
     found.unwrap()
-}
-
-/// The next event of a link, while another one goes on.
-fn event(of: &mut TcpLink, other: &mut TcpLink) -> Event {
-    let mut found = None;
-    until("an event", || {
-        other.progress();
-        found = of.poll();
-        found.is_some()
-    });
-    found.unwrap()
-}
-
-fn take(of: &mut TcpLink, other: &mut TcpLink) -> (PeerId, Vec<u8>) {
-    match event(of, other) {
-        Event::Frame(frame) => {
-            let (from, mut out) = (frame.from, vec![0; frame.len]);
-            assert_eq!(of.read(&frame, 0, &mut out), frame.len);
-            of.release(frame);
-            (from, out)
-        }
-        other => panic!("no frame, but {other:?}"),
-    }
 }
 
 #[test]
@@ -227,141 +174,6 @@ fn a_caller_without_the_key_gets_no_further_than_its_proof() {
     let (all, over) = read(&mut a, &mut stream, usize::MAX);
     assert!(over && all.len() == answer.len(), "it is told nothing more");
     assert!(a.poll().is_none());
-}
-
-#[test]
-fn what_a_peer_has_sent_before_its_end_comes_also_where_a_send_notices_the_end() {
-    let (mut a, mut b) = (open(options("key")), open(options("key")));
-    let to_b = a.peer(&b.addr());
-    say(&mut a, to_b, &mut [&mut b], b"hello");
-    let (to_a, _) = take(&mut b, &mut a);
-    // It closes with something that it has not received, so that its host refuses all that comes after.
-    a.send(to_b, b"never taken", &[], 0, 0).expect("room");
-    for i in 0..3 {
-        b.send(to_a, &bytes(300, i), &[], 0, 0).expect("room");
-    }
-    drop(b);
-    let mut c = open(options("key"));
-    until("the end", || a.send(to_b, b"more", &[], 0, 0).is_err());
-    for i in 0..3 {
-        assert_eq!(take(&mut a, &mut c), (to_b, bytes(300, i)));
-    }
-    assert!(matches!(event(&mut a, &mut c), Event::Closed(peer, Gone::Reset) if peer == to_b));
-}
-
-#[test]
-fn what_was_sent_arrives_though_its_sender_closes_with_something_unread() {
-    let (mut a, mut b) = (open(options("key")), open(options("key")));
-    let to_b = a.peer(&b.addr());
-    say(&mut a, to_b, &mut [&mut b], b"hello");
-    let (to_a, _) = take(&mut b, &mut a);
-    let (mut sent, mut got) = (0, 0);
-    while b.send(to_a, &bytes(60_000, sent), &[], 0, 0) == Ok(()) {
-        sent += 1;
-    }
-    // Until all of it is with the kernel, of which much is with that of the sender.
-    until("room", || {
-        if b.has_room_to_spare(to_a) {
-            return true;
-        }
-        assert_eq!(take(&mut a, &mut b), (to_b, bytes(60_000, got)));
-        got += 1;
-        false
-    });
-    a.send(to_b, b"never taken", &[], 0, 0).expect("room");
-    drop(b);
-    let mut c = open(options("key"));
-    while got < sent {
-        assert_eq!(take(&mut a, &mut c), (to_b, bytes(60_000, got)), "frame {got} of {sent}");
-        got += 1;
-    }
-}
-
-/// Lets time pass in which a link goes on.
-fn pass(time: Duration, link: Option<&mut TcpLink>) {
-    let start = Instant::now();
-    match link {
-        None => thread::sleep(time),
-        Some(link) => until("some time", || {
-            link.progress();
-            start.elapsed() > time
-        }),
-    }
-}
-
-/// Longer than what a guest is given, which is longer than a process that goes on does not look.
-const LONG: Duration = Duration::from_millis(2_500);
-
-fn hasty() -> TcpOptions {
-    let mut hasty = options("key");
-    hasty.guest_timeout = Duration::from_millis(1_200);
-    hasty
-}
-
-#[test]
-fn a_caller_that_had_something_else_to_do_is_let_in_later() {
-    let (mut a, mut b) = (open(hasty()), open(options("key")));
-    let to_a = b.peer(&a.addr());
-    assert_eq!(b.connect(to_a), Err(Refused::Busy));
-    pass(LONG, Some(&mut a));
-    say(&mut b, to_a, &mut [&mut a], b"hello");
-    assert_eq!(take(&mut a, &mut b).1, b"hello");
-}
-
-#[test]
-fn a_caller_is_let_in_by_one_that_had_something_else_to_do() {
-    let (mut a, mut b) = (open(hasty()), open(options("key")));
-    let to_a = b.peer(&a.addr());
-    assert_eq!(b.connect(to_a), Err(Refused::Busy));
-    a.progress();
-    // What the caller says comes after the first tick of the timer.
-    pass(Duration::from_millis(100), None);
-    pass(LONG, Some(&mut b));
-    say(&mut b, to_a, &mut [&mut a], b"hello");
-    assert_eq!(take(&mut a, &mut b).1, b"hello");
-}
-
-#[test]
-fn a_forked_child_that_closes_an_endpoint_ends_nothing_of_its_parent() {
-    let (mut a, mut b) = (open(options("key")), open(options("key")));
-    let to_b = a.peer(&b.addr());
-    say(&mut a, to_b, &mut [&mut b], b"hello");
-    take(&mut b, &mut a);
-    // SAFETY: the child does no more than the block below, and ends.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        drop(a);
-        // SAFETY: ends the process without anything else.
-        unsafe { libc::_exit(0) };
-    }
-    // SAFETY: no status is asked for.
-    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
-    say(&mut a, to_b, &mut [&mut b], b"more");
-    assert_eq!(take(&mut b, &mut a).1, b"more");
-    let mut c = open(options("key"));
-    let c_to_a = c.peer(&a.addr());
-    say(&mut c, c_to_a, &mut [&mut a], b"hello");
-    assert_eq!(take(&mut a, &mut c).1, b"hello");
-}
-
-#[test]
-fn the_end_of_a_peer_that_was_forgotten_is_no_others() {
-    let mut a = open(options("key"));
-    let nobody: Vec<_> = (0..2).map(|_| open(options("key")).addr()).collect();
-    let [one, other] = [a.peer(&nobody[0]), a.peer(&nobody[1])];
-    a.expect(one);
-    a.expect(other);
-    let mut found = None;
-    until("the end of either", || {
-        // So that both are over at the same look.
-        thread::sleep(Duration::from_millis(400));
-        found = a.poll();
-        found.is_some()
-    });
-    let Some(Event::Closed(first, Gone::Refused)) = found else { panic!("{found:?}") };
-    let rest = if first == one { other } else { one };
-    a.forget(rest);
-    assert!((0..50).all(|_| a.poll().is_none()));
 }
 
 /// Carries bytes between a caller and `to`, and once it is told, what the caller sent last a second time.

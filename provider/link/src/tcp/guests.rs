@@ -137,7 +137,8 @@ impl TcpLink {
                 (false, false) => Verdict::Known,
             };
         }
-        let calling = at.call.as_ref().is_some_and(|call| !matches!(call.stage, Stage::Waiting));
+        // One that the other side's host has not answered may never come to anything.
+        let calling = at.call.as_ref().is_some_and(|call| matches!(call.stage, Stage::Talking(..)));
         if calling && by_name && self.addr < caller.name { Verdict::Crossing } else { Verdict::Accepted }
     }
 
