@@ -110,6 +110,38 @@ fn a_caller_is_let_in_by_one_that_had_something_else_to_do() {
 }
 
 #[test]
+fn a_peer_that_is_connected_is_refused_by_another_name_and_stays_connected() {
+    let everywhere = || TcpLink::bind("0.0.0.0:0".parse().unwrap(), options("key")).expect("a free name");
+    for by_name_first in [true, false] {
+        let (mut a, mut b) = (everywhere(), everywhere());
+        let alias = wire::Addr::new(([127, 0, 0, 9], b.addr().port()).into());
+        let mut names = [b.addr(), alias];
+        if !by_name_first {
+            names.reverse();
+        }
+        let [first, second] = names.map(|name| a.peer(&name));
+        say(&mut a, first, &mut [&mut b], b"hello");
+        let (to_a, _) = take(&mut b, &mut a);
+        // Another connection ends meanwhile.
+        let mut c = open(options("key"));
+        let c_to_a = c.peer(&a.addr());
+        say(&mut c, c_to_a, &mut [&mut a], b"hello");
+        take(&mut a, &mut b);
+        drop(c);
+        assert!(matches!(event(&mut a, &mut b), Event::Closed(_, Gone::Reset)));
+        let mut found = Ok(());
+        until("an answer", || {
+            assert!(b.poll().is_none() && a.poll().is_none(), "nothing was to come");
+            found = a.connect(second);
+            found != Err(Refused::Busy)
+        });
+        assert_eq!(found, Err(Refused::Gone(Gone::Denied)));
+        b.send(to_a, b"still there", &[], 0, 0).expect("room");
+        assert_eq!(take(&mut a, &mut b), (first, b"still there".to_vec()));
+    }
+}
+
+#[test]
 fn a_forked_child_that_closes_an_endpoint_ends_nothing_of_its_parent() {
     let (mut a, mut b) = (open(options("key")), open(options("key")));
     let to_b = a.peer(&b.addr());

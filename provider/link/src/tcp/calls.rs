@@ -119,7 +119,7 @@ impl TcpLink {
                 let stage = std::mem::replace(&mut call.stage, Stage::Waiting);
                 if let Stage::Talking(fd, _) = stage {
                     self.poller.remove(&fd);
-                    self.adopt(peer, Channel::new(fd, keys, hello.instance, hello.epoch));
+                    self.adopt(peer, Channel::new(fd, keys, &hello));
                 }
             }
             Ok(Next::Declined(_, Verdict::Crossing)) => {
@@ -130,7 +130,7 @@ impl TcpLink {
                 call.until = Instant::now() + CROSSING;
             }
             Ok(Next::Declined(hello, Verdict::Known)) => {
-                let why = format!("it is connected already by its name, {}: that is to be used", hello.name);
+                let why = format!("{} is connected already by another name: use one name for it", hello.name);
                 self.warn_of(peer, Gone::Denied, &why);
             }
             Ok(Next::Declined(..)) => self.call_failed(peer, Gone::Exhausted, "it has no room"),

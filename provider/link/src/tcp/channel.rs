@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use hmem::{Caps, Span};
 use link_api::{Gone, Refused};
-use wire::session::{COVERED, Keys, Opener, RECORD};
+use wire::Addr;
+use wire::session::{COVERED, Hello, Keys, Opener, RECORD};
 
 use super::sock;
 
@@ -69,6 +70,8 @@ pub(super) struct Channel {
     /// Which endpoint is at the other end, and how many of its connections had ended when it was made.
     pub(super) instance: u64,
     pub(super) epoch: u64,
+    /// What that one calls this endpoint.
+    pub(super) called: Addr,
     /// What waits for room, from `sent` on.
     tx: Vec<u8>,
     sent: usize,
@@ -95,12 +98,13 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    pub(super) fn new(fd: OwnedFd, keys: Keys, instance: u64, epoch: u64) -> Channel {
+    pub(super) fn new(fd: OwnedFd, keys: Keys, peer: &Hello) -> Channel {
         Channel {
             fd,
             keys,
-            instance,
-            epoch,
+            instance: peer.instance,
+            epoch: peer.epoch,
+            called: peer.other,
             tx: Vec::new(),
             sent: 0,
             blocked: false,

@@ -119,7 +119,7 @@ impl TcpLink {
         }
         let peer = self.id_of(&caller.name);
         self.drop_call(peer);
-        self.adopt(peer, Channel::new(fd, proven.keys(), caller.instance, caller.epoch));
+        self.adopt(peer, Channel::new(fd, proven.keys(), &caller));
     }
 
     /// Whether a caller is let in. Of two connections that both sides make at the same time, that of the side counts
@@ -130,6 +130,10 @@ impl TcpLink {
         let at = self.at(peer);
         let newest = at.next.as_ref().or(at.channel.as_ref().filter(|c| !c.ends()));
         if let Some(channel) = newest {
+            if channel.instance == caller.instance && channel.called != caller.other {
+                // It has both, and which of its connections have ended says nothing of this one.
+                return Verdict::Known;
+            }
             let is_later = channel.instance != caller.instance || caller.epoch > channel.epoch;
             return match (is_later, by_name) {
                 (true, _) => Verdict::Accepted,
