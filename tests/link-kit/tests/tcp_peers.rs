@@ -1,50 +1,20 @@
 //! What the link over TCP does with strangers, with calls that cross, and with long frames.
 #![cfg(not(loom))]
 
+#[path = "support/pair.rs"]
+mod pair;
+
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hmem::Span;
-use link::{TcpLink, TcpOptions};
+use link::TcpLink;
 use link_api::{Event, Gone, Link, PeerId, Refused};
 use link_kit::{bytes, text};
+use pair::{event, open, options, say, take, until};
 use wire::session::{Caller, Hello, JobKey, MAC, Next, Role};
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn options(key: &str) -> TcpOptions {
-    let mut options = TcpOptions::new(JobKey::from_secret(key.as_bytes()));
-    options.connect_timeout = Duration::from_millis(60);
-    options
-}
-
-fn open(options: TcpOptions) -> TcpLink {
-    TcpLink::bind("127.0.0.1:0".parse().unwrap(), options).expect("a free name")
-}
-
-/// Waits until that is so.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
-        thread::sleep(Duration::from_micros(50));
-    }
-}
-
-/// Sends as soon as that can be, while all go on; nothing else may happen meanwhile.
-fn say(from: &mut TcpLink, to: PeerId, others: &mut [&mut TcpLink], frame: &[u8]) {
-    until("room for a frame", || match from.send(to, frame, &[], 0, 0) {
-        Ok(()) => true,
-        Err(why) => {
-            assert_eq!(why, Refused::Busy);
-            from.progress();
-            others.iter_mut().for_each(|link| link.progress());
-            false
-        }
-    });
-}
 
 /// What a send comes to that is never taken.
 fn refused(from: &mut TcpLink, to: PeerId, other: &mut TcpLink) -> Gone {
@@ -62,29 +32,6 @@ fn refused(from: &mut TcpLink, to: PeerId, other: &mut TcpLink) -> Gone {
         Err(why) => panic!("{why:?}"),
     });
     found.unwrap()
-}
-
-/// The next event of a link, while another one goes on.
-fn event(of: &mut TcpLink, other: &mut TcpLink) -> Event {
-    let mut found = None;
-    until("an event", || {
-        other.progress();
-        found = of.poll();
-        found.is_some()
-    });
-    found.unwrap()
-}
-
-fn take(of: &mut TcpLink, other: &mut TcpLink) -> (PeerId, Vec<u8>) {
-    match event(of, other) {
-        Event::Frame(frame) => {
-            let (from, mut out) = (frame.from, vec![0; frame.len]);
-            assert_eq!(of.read(&frame, 0, &mut out), frame.len);
-            of.release(frame);
-            (from, out)
-        }
-        other => panic!("no frame, but {other:?}"),
-    }
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl TcpLink {
         let until = Instant::now() + AGAIN.min(self.options.connect_timeout);
         let at = self.at_mut(peer);
         at.trying.get_or_insert_with(Instant::now);
-        at.call = Some(Call { stage: Stage::Waiting, caller, until });
+        at.call = Some(Call { stage: Stage::Waiting, caller, until, late: false });
         self.note_pending(peer);
     }
 
@@ -72,7 +72,7 @@ impl TcpLink {
         self.poller.add_for(&fd, token::call(peer), Watch::Write)?;
         let until = Instant::now() + self.options.timeout;
         let at = self.at_mut(peer);
-        at.call = Some(Call { stage: Stage::Connecting(fd), caller, until });
+        at.call = Some(Call { stage: Stage::Connecting(fd), caller, until, late: false });
         at.trying.get_or_insert_with(Instant::now);
         self.note_pending(peer);
         Ok(())
@@ -119,7 +119,7 @@ impl TcpLink {
                 let stage = std::mem::replace(&mut call.stage, Stage::Waiting);
                 if let Stage::Talking(fd, _) = stage {
                     self.poller.remove(&fd);
-                    self.adopt(peer, Channel::new(fd, keys, hello.instance, hello.epoch));
+                    self.adopt(peer, Channel::new(fd, keys, &hello));
                 }
             }
             Ok(Next::Declined(_, Verdict::Crossing)) => {
@@ -130,7 +130,7 @@ impl TcpLink {
                 call.until = Instant::now() + CROSSING;
             }
             Ok(Next::Declined(hello, Verdict::Known)) => {
-                let why = format!("it is connected already by its name, {}: that is to be used", hello.name);
+                let why = format!("{} is connected already by another name: use one name for it", hello.name);
                 self.warn_of(peer, Gone::Denied, &why);
             }
             Ok(Next::Declined(..)) => self.call_failed(peer, Gone::Exhausted, "it has no room"),
@@ -156,8 +156,9 @@ impl TcpLink {
     pub(super) fn call_failed(&mut self, peer: PeerId, why: Gone, reason: &str) {
         log::debug!("{} -> {}: no connection: {reason}", self.addr, self.at(peer).addr);
         let call = self.drop_call(peer);
-        if why == Gone::Refused && self.is_early(peer) {
-            if let Some(call) = call {
+        if let Some(call) = call {
+            let was_late = call.late && matches!(why, Gone::Refused | Gone::Reset);
+            if was_late || why == Gone::Refused && self.is_early(peer) {
                 return self.call_later(peer, call.caller);
             }
         }

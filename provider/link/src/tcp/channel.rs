@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use hmem::{Caps, Span};
 use link_api::{Gone, Refused};
-use wire::session::{COVERED, Keys, Opener, RECORD};
+use wire::Addr;
+use wire::session::{COVERED, Hello, Keys, Opener, RECORD};
 
 use super::sock;
 
@@ -69,6 +70,8 @@ pub(super) struct Channel {
     /// Which endpoint is at the other end, and how many of its connections had ended when it was made.
     pub(super) instance: u64,
     pub(super) epoch: u64,
+    /// What that one calls this endpoint.
+    pub(super) called: Addr,
     /// What waits for room, from `sent` on.
     tx: Vec<u8>,
     sent: usize,
@@ -87,7 +90,7 @@ pub(super) struct Channel {
     waited: u8,
     /// Nothing more will be received.
     pub(super) over: Option<Gone>,
-    /// What it is followed by is there: it ends when nothing more is to be had.
+    /// What it is followed by is there, or nothing can be sent any more: it ends when nothing more is to be had.
     pub(super) last: bool,
     /// Something was sent that may not have arrived, and since when that is known.
     pub(super) unsure: bool,
@@ -95,12 +98,13 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    pub(super) fn new(fd: OwnedFd, keys: Keys, instance: u64, epoch: u64) -> Channel {
+    pub(super) fn new(fd: OwnedFd, keys: Keys, peer: &Hello) -> Channel {
         Channel {
             fd,
             keys,
-            instance,
-            epoch,
+            instance: peer.instance,
+            epoch: peer.epoch,
+            called: peer.other,
             tx: Vec::new(),
             sent: 0,
             blocked: false,
@@ -117,6 +121,11 @@ impl Channel {
             unsure: false,
             owing: None,
         }
+    }
+
+    /// Whether its end is to be told of, perhaps after frames that have come.
+    pub(super) fn ends(&self) -> bool {
+        self.over.is_some() || self.last
     }
 
     /// Bytes that wait here for room.
@@ -140,7 +149,7 @@ impl Channel {
     /// Sends a frame, or what of it finds room with the kernel, and keeps the rest.
     pub(super) fn send(&mut self, head: &[u8], body: &[Span], off: usize, len: usize) -> Result<(), Refused> {
         let n = head.len() + len;
-        if self.over.is_some() {
+        if self.ends() {
             return Err(Refused::Gone(Gone::Reset));
         }
         if !self.has_room(n) {
@@ -187,8 +196,9 @@ impl Channel {
                         return Err(Refused::Busy);
                     }
                 }
-                Some(Err(e)) => {
-                    self.over.get_or_insert(gone(&e));
+                Some(Err(_)) => {
+                    // What came before is there all the same.
+                    self.last = true;
                     return Err(Refused::Gone(Gone::Reset));
                 }
                 None => {}
@@ -225,7 +235,7 @@ impl Channel {
         self.tx.truncate(before);
         if begun {
             // A part of it is on its way, and the rest is not to be had.
-            self.over.get_or_insert(Gone::Reset);
+            self.last = true;
         }
         Err(Refused::Fault)
     }
@@ -240,8 +250,8 @@ impl Channel {
                     self.blocked = true;
                     return;
                 }
-                Err(e) => {
-                    self.over.get_or_insert(gone(&e));
+                Err(_) => {
+                    self.last = true;
                     break;
                 }
             }
@@ -381,7 +391,7 @@ impl Channel {
 
     /// Whether there is a frame or an end to be told of, as far as was received.
     pub(super) fn is_ready(&mut self) -> bool {
-        self.over.is_some() || self.last || matches!(self.try_next(), Ok(Some(_)) | Err(_))
+        self.ends() || matches!(self.try_next(), Ok(Some(_)) | Err(_))
     }
 
     /// Bytes of the frame at hand from `off` on to `dst`.

@@ -7,7 +7,7 @@ use hmem::{Span, total};
 use link_api::{Event, Frame, Gone, Link, Path, PeerId, Refused, RmaLink};
 use wire::Addr;
 
-use super::channel::MAX_FRAME;
+use super::channel::{Channel, MAX_FRAME};
 use super::link::{Held, TcpLink};
 
 /// Most bytes on their way from an endpoint to itself.
@@ -111,8 +111,7 @@ impl Link for TcpLink {
                 }
             }
             Err(Refused::Busy) => self.want(to),
-            Err(Refused::Gone(_)) => self.note_ready(to),
-            Err(Refused::Fault) => {}
+            Err(Refused::Gone(_) | Refused::Fault) => self.note_ready(to),
         }
         done
     }
@@ -193,7 +192,7 @@ impl Link for TcpLink {
 
     fn is_gone(&self, peer: PeerId) -> bool {
         let at = self.at(peer);
-        at.cut || at.channel.as_ref().is_some_and(|channel| channel.over.is_some())
+        at.cut || at.channel.as_ref().is_some_and(Channel::ends)
     }
 
     fn is_connected(&self, peer: PeerId) -> bool {
@@ -205,7 +204,7 @@ impl Link for TcpLink {
             return Ok(());
         }
         match &self.at(peer).channel {
-            Some(channel) if channel.over.is_none() => Ok(()),
+            Some(channel) if !channel.ends() => Ok(()),
             Some(_) => Err(Refused::Gone(Gone::Reset)),
             None => {
                 let found = self.call(peer);
@@ -230,6 +229,7 @@ impl Link for TcpLink {
         if channel.blocked {
             channel.flush();
             self.watch_room(to, true);
+            self.note_ready(to);
         }
         self.at(to).channel.as_ref().is_some_and(|channel| channel.has_much_room())
     }
@@ -243,6 +243,7 @@ impl Link for TcpLink {
         self.ids.remove(&addr);
         self.pending.retain(|known| *known != peer);
         self.wanting.retain(|known| *known != peer);
+        self.events.retain(|event| !matches!(event, Event::Closed(known, _) if *known == peer));
         let at = self.at_mut(peer);
         (at.wants, at.expected) = (false, None);
         self.free.push(peer);

@@ -119,7 +119,7 @@ impl TcpLink {
         }
         let peer = self.id_of(&caller.name);
         self.drop_call(peer);
-        self.adopt(peer, Channel::new(fd, proven.keys(), caller.instance, caller.epoch));
+        self.adopt(peer, Channel::new(fd, proven.keys(), &caller));
     }
 
     /// Whether a caller is let in. Of two connections that both sides make at the same time, that of the side counts
@@ -128,8 +128,12 @@ impl TcpLink {
         let Some(&peer) = self.ids.get(&caller.name) else { return Verdict::Accepted };
         let by_name = caller.other == self.addr;
         let at = self.at(peer);
-        let newest = at.next.as_ref().or(at.channel.as_ref().filter(|c| c.over.is_none()));
+        let newest = at.next.as_ref().or(at.channel.as_ref().filter(|c| !c.ends()));
         if let Some(channel) = newest {
+            if channel.instance == caller.instance && channel.called != caller.other {
+                // It has both, and which of its connections have ended says nothing of this one.
+                return Verdict::Known;
+            }
             let is_later = channel.instance != caller.instance || caller.epoch > channel.epoch;
             return match (is_later, by_name) {
                 (true, _) => Verdict::Accepted,
@@ -137,7 +141,8 @@ impl TcpLink {
                 (false, false) => Verdict::Known,
             };
         }
-        let calling = at.call.as_ref().is_some_and(|call| !matches!(call.stage, Stage::Waiting));
+        // One that the other side's host has not answered may never come to anything.
+        let calling = at.call.as_ref().is_some_and(|call| matches!(call.stage, Stage::Talking(..)));
         if calling && by_name && self.addr < caller.name { Verdict::Crossing } else { Verdict::Accepted }
     }
 

@@ -51,17 +51,21 @@ pub(super) struct Call {
     pub(super) stage: Stage,
     pub(super) caller: Caller,
     pub(super) until: Instant,
+    /// This side was late, so that the other one may have hung up.
+    pub(super) late: bool,
 }
 
 impl Call {
     /// The kernel has made the connection, or not.
     pub(super) fn connected(&mut self) -> io::Result<()> {
-        let Stage::Connecting(fd) = std::mem::replace(&mut self.stage, Stage::Waiting) else { return Ok(()) };
-        if let Some(e) = sock::error(&fd) {
+        let Stage::Connecting(fd) = &self.stage else { return Ok(()) };
+        if let Some(e) = sock::error(fd) {
             return Err(e);
         }
-        say(&fd, &self.caller.hello())?;
-        self.stage = Stage::Talking(fd, Message::default());
+        say(fd, &self.caller.hello())?;
+        if let Stage::Connecting(fd) = std::mem::replace(&mut self.stage, Stage::Waiting) {
+            self.stage = Stage::Talking(fd, Message::default());
+        }
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ipc::{Poller, Timer, Watch};
 use link_api::{Event, Gone, Path, PeerId, RmaCaps};
@@ -62,6 +62,8 @@ pub struct TcpLink {
     /// The peer whose connection is looked at without asking whether it has something.
     pub(super) hot: Option<PeerId>,
     pub(super) looks: u32,
+    /// When all were looked at last, while the timer ticks.
+    pub(super) looked: Instant,
     pub(super) pool: Vec<Buffer>,
     pub(super) held: Option<Held>,
     /// Frames from this endpoint to itself, and their bytes.
@@ -69,6 +71,8 @@ pub struct TcpLink {
     pub(super) own_bytes: usize,
     pub(super) armed: bool,
     pub(super) warned: bool,
+    /// The process whose endpoint it is.
+    pid: u32,
     _name: Option<Name>,
 }
 
@@ -111,12 +115,14 @@ impl TcpLink {
             pending: Vec::new(),
             hot: None,
             looks: 0,
+            looked: Instant::now(),
             pool: Vec::new(),
             held: None,
             own: VecDeque::new(),
             own_bytes: 0,
             armed: false,
             warned: false,
+            pid: std::process::id(),
             _name: None,
         })
     }
@@ -276,7 +282,11 @@ impl TcpLink {
 impl Drop for TcpLink {
     /// Waits a moment for what was sent and has found no room.
     fn drop(&mut self) {
-        let start = std::time::Instant::now();
+        // A forked child only closes its copies, and what it shares with its parent goes on.
+        if std::process::id() != self.pid {
+            return;
+        }
+        let start = Instant::now();
         for peer in &mut self.peers {
             let Some(channel) = &mut peer.channel else { continue };
             while channel.pending() > 0 && channel.over.is_none() {
@@ -287,6 +297,8 @@ impl Drop for TcpLink {
                 channel.flush();
             }
             sock::finish(&channel.fd);
+            // Else the kernel gives up what is on its way.
+            sock::drain(&channel.fd);
         }
         for guest in self.guests.iter().flatten() {
             ipc::socket::shutdown(&guest.fd);

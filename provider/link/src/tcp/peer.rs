@@ -69,7 +69,7 @@ impl Peer {
     /// Whether what a send found lacking is there now: room, a channel, or the certainty that there will be none.
     pub(super) fn is_served(&self) -> bool {
         match &self.channel {
-            Some(channel) => channel.over.is_some() || channel.has_much_room(),
+            Some(channel) => channel.ends() || channel.has_much_room(),
             None => self.call.is_none() && self.next.is_none() && !self.cut,
         }
     }

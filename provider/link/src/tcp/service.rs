@@ -13,6 +13,8 @@ use super::watched::token;
 const TICK: Duration = Duration::from_millis(50);
 /// Descriptors looked at in one go.
 const BATCH: usize = 32;
+/// A process that has not looked for longer had something else to do.
+const AWAY: Duration = Duration::from_secs(1);
 /// Of so many looks, all but one are at one connection alone.
 const ROUND: u32 = 4;
 
@@ -31,6 +33,9 @@ impl TcpLink {
 
     /// Looks at all that has something.
     pub(super) fn look_at_all(&mut self) {
+        if self.period == TICK {
+            self.allow_for_absence(Instant::now());
+        }
         let found = self.poller.ready::<BATCH>();
         for (token, readable, room) in found.events() {
             let at = token as u32;
@@ -42,6 +47,18 @@ impl TcpLink {
                 (token::GUEST, _) => self.serve_guest(at as usize),
                 (token::CALL, _) => self.serve_call(PeerId(at)),
                 _ => self.serve_channel(PeerId(at), readable, room),
+            }
+        }
+    }
+
+    /// Connections that are being made have not gone on while the process did not look: that is no delay of theirs.
+    fn allow_for_absence(&mut self, now: Instant) {
+        let away = now.saturating_duration_since(std::mem::replace(&mut self.looked, now));
+        let Some(away) = away.checked_sub(AWAY) else { return };
+        self.guests.iter_mut().flatten().for_each(|guest| guest.since += away);
+        for peer in &self.pending {
+            if let Some(call) = &mut self.peers[peer.0 as usize].call {
+                (call.until, call.late) = (call.until + away, true);
             }
         }
     }
@@ -77,7 +94,7 @@ impl TcpLink {
             Duration::ZERO
         };
         if period != self.period && self.timer.set(period).is_ok() {
-            self.period = period;
+            (self.period, self.looked) = (period, Instant::now());
         }
     }
 

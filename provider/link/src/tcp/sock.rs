@@ -166,6 +166,12 @@ pub(super) fn discard(fd: &OwnedFd, mut len: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// Takes off what is there at the moment.
+pub(super) fn drain(fd: &OwnedFd) {
+    let there = available(fd);
+    let _ = discard(fd, there);
+}
+
 /// How many bytes are there.
 pub(super) fn available(fd: &OwnedFd) -> usize {
     let mut n = 0i32;

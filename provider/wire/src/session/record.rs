@@ -4,12 +4,17 @@ use std::hash::Hasher as _;
 
 use siphasher::sip::SipHasher24;
 
+use crate::{EAGER_HEAD, MAX_SEGS, Seg};
+
 /// Bytes of a header: length of the frame (u32), kind (1), three zeros, tag (u64).
 pub const RECORD: usize = 16;
 
 /// So many bytes of a frame are covered by the tag: every head, every list of segments, and all of a short message. The
 /// rest of a payload is covered by TCP's checksum alone.
-pub const COVERED: usize = 256;
+pub const COVERED: usize = 384;
+
+// A request to read or to write may name segments of both sides.
+const _: () = assert!(COVERED >= EAGER_HEAD + MAX_SEGS * size_of::<Seg>());
 
 const FRAME: u8 = 1;
 
