@@ -73,10 +73,12 @@ impl Link for ShmLink {
         }
         self.calls = calls;
         let sole = self.rings.sole();
-        if sole == NO_PEER || self.is_time_for_cold() {
-            return self.poll_frame_of_many();
+        // A number, in a register: what is found goes through memory if it comes from a call.
+        let id = if sole == NO_PEER || self.is_time_for_cold() { self.find_of_many() } else { sole };
+        let found = if id == NO_PEER { None } else { self.poll_frame_from(PeerId(id)) };
+        if found.is_none() && id != sole {
+            self.locate(id);
         }
-        let found = self.poll_frame_from(PeerId(sole));
         let idle = std::mem::replace(&mut self.idle, found.is_none());
         let Some(frame) = found else { return PollFrame::Nothing };
         if idle {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use link_api::{Event, Frame, Link as _, PeerId, PollFrame};
+use link_api::{Event, Frame, PeerId};
 
 use super::link::{PACE, ShmLink};
 use super::rings::NO_PEER;
@@ -51,7 +51,7 @@ impl ShmLink {
 
     /// Notes in the list where a ring is read next.
     #[inline(never)]
-    fn locate(&mut self, id: u32) {
+    pub(super) fn locate(&mut self, id: u32) {
         if let Some(inb) = self.peers.get(id as usize).and_then(|peer| peer.inb.as_ref()) {
             // SAFETY: as where it was listed.
             unsafe { self.rings.moved(id, inb.rx.word()) };
@@ -76,22 +76,10 @@ impl ShmLink {
         Some(id)
     }
 
-    /// What a quick poll does where not just one ring is looked at.
+    /// The peer that a quick poll reads where not just one ring is looked at; `NO_PEER` if none seems to have sent.
     #[inline(never)]
-    pub(super) fn poll_frame_of_many(&mut self) -> PollFrame {
-        let found = self.find().and_then(|id| {
-            let frame = self.poll_frame_from(PeerId(id));
-            if frame.is_none() {
-                self.locate(id);
-            }
-            frame
-        });
-        let idle = std::mem::replace(&mut self.idle, found.is_none());
-        let Some(frame) = found else { return PollFrame::Nothing };
-        if idle {
-            self.expect_answer(&frame);
-        }
-        PollFrame::Frame(frame)
+    pub(super) fn find_of_many(&mut self) -> u32 {
+        self.find().unwrap_or(NO_PEER)
     }
 
     /// Puts a peer among those that each poll reads.
