@@ -71,6 +71,12 @@ fn entry(target: &Target, head: &Head, flags: Flags, src: FiAddr, len: usize) ->
     Completion { ctx, what, len, buf, data, tag, src, err: None, olen: 0 }
 }
 
+/// By a value in a register: what [`PollFast::Message`] holds would else go through memory.
+#[inline(always)]
+fn kept(other: bool) -> PollFast {
+    if other { PollFast::Other } else { PollFast::Kept }
+}
+
 impl<L: RmaLink> Endpoint<L> {
     /// The oldest receive that a message of `len` bytes fits, if it is plain and long enough, and what the
     /// message's sender is called.
@@ -131,51 +137,44 @@ impl<L: RmaLink> Endpoint<L> {
                 self.take_in(core, frame);
                 PollFast::Other
             }
-            Fast::Unexpected(plain) => self.take_more(core, frame, Some(plain), cq),
-            Fast::Answer => self.take_more(core, frame, None, cq),
+            Fast::Unexpected(plain) => kept(self.take_more(core, frame, Some(&plain), cq)),
+            Fast::Answer => kept(self.take_more(core, frame, None, cq)),
         }
     }
 
     /// Keeps a message that no receive is for, or, if it is none, hears an answer; and goes on with what the same peer
-    /// has sent, up to a message that a receive is for.
+    /// has sent, up to a message that a receive is for, which is told of in the queue. Whether there was anything of
+    /// another sort.
     #[inline(never)]
-    fn take_more(
-        &mut self,
-        core: &mut Core,
-        mut frame: Frame,
-        mut message: Option<Plain>,
-        cq: CqId,
-    ) -> PollFast {
-        for left in (0..BUDGET).rev() {
-            let from = frame.from;
-            if let Some(plain) = &message {
-                self.keep_plain(core, &frame, plain);
-                self.link.release(frame);
-            } else {
-                self.take_in(core, frame);
-            }
-            let next = if left > 0 { self.link.poll_frame_from(from) } else { None };
-            let Some(next) = next else { break };
+    fn take_more(&mut self, core: &mut Core, mut frame: Frame, message: Option<&Plain>, cq: CqId) -> bool {
+        let from = frame.from;
+        if let Some(plain) = message {
+            self.keep_plain(core, &frame, plain);
+            self.link.release(frame);
+        } else {
+            self.take_in(core, frame);
+        }
+        for _ in 1..BUDGET {
+            let Some(next) = self.link.poll_frame_from(from) else { break };
             frame = next;
-            message = match self.receive_fast(core, &frame, cq) {
-                Fast::Unexpected(plain) => Some(plain),
-                Fast::Answer => None,
+            match self.receive_fast(core, &frame, cq) {
+                Fast::Unexpected(plain) => {
+                    self.keep_plain(core, &frame, &plain);
+                    self.link.release(frame);
+                }
+                Fast::Answer => self.take_in(core, frame),
                 Fast::Received(entry) => {
                     self.link.release(frame);
-                    if core.standing(cq) == 0 {
-                        return PollFast::Message(entry);
-                    }
-                    // Behind what the answers have told.
                     core.complete(Some(cq), entry);
-                    return PollFast::Other;
+                    break;
                 }
                 Fast::Other => {
                     self.take_in(core, frame);
-                    return PollFast::Other;
+                    return true;
                 }
-            };
+            }
         }
-        PollFast::Kept
+        false
     }
 
     /// Keeps a message of the plainest sort that no receive is for.
