@@ -119,7 +119,7 @@ impl TcpLink {
             }
             let Some(vitals) = sock::vitals(&channel.fd) else { continue };
             if !vitals.owes {
-                (channel.owing, channel.unsure) = (None, channel.pending() > 0);
+                (channel.owing, channel.unsure) = (None, vitals.queued || channel.pending() > 0);
                 continue;
             }
             let since = *channel.owing.get_or_insert(now);

@@ -220,6 +220,9 @@ pub(super) fn send_parts(
 pub(super) struct Vitals {
     /// Something was sent that is not acknowledged: data, or questions whether there is room.
     pub(super) owes: bool,
+    /// Something is to be sent, or was sent and is not acknowledged. Where the way out of this host is gone nothing is
+    /// sent, and nothing owed, until the kernel's questions fail.
+    pub(super) queued: bool,
     /// When anything was acknowledged last.
     pub(super) silent: Duration,
 }
@@ -236,7 +239,11 @@ pub(super) fn vitals(fd: &OwnedFd) -> Option<Vitals> {
     .ok()?;
     // One question may be on its way at any time.
     let owes = info.tcpi_unacked > 0 || info.tcpi_probes > 1;
-    Some(Vitals { owes, silent: Duration::from_millis(info.tcpi_last_ack_recv.into()) })
+    let mut queued: libc::c_int = 0;
+    // SAFETY: `queued` is a valid place for what SIOCOUTQ, which tcp(7) has under this number too, writes.
+    let queued =
+        cvt(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut queued) }).is_ok() && queued > 0;
+    Some(Vitals { owes, queued, silent: Duration::from_millis(info.tcpi_last_ack_recv.into()) })
 }
 
 /// What was sent is followed by the end.
