@@ -87,7 +87,7 @@ pub trait Memory: Sync {
         Ok(0)
     }
 
-    /// Maps what the process `pid`, which is told from others by `owner`, exported, for use in `ctx`.
+    /// Maps what the process `pid` exported (`owner` tells processes with the same pid apart), for use in `ctx`.
     /// Nothing in `export` is believed.
     fn import(&self, pid: i32, owner: u64, export: &Export, ctx: usize) -> Result<Mapped, Error> {
         let _ = (pid, owner, export, ctx);

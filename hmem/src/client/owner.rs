@@ -250,7 +250,7 @@ fn reach(s: &Segment) -> Result<Reached, i32> {
         Place::Cpu(at) => Ok(Reached::Cpu(at)),
         Place::Opaque => Ok(Reached::Opaque),
         Place::File(fd, off) if fd >= 0 => {
-            // Its own number, so that no other file is under it as long as it is told of.
+            // A descriptor of its own: its number cannot be reused for another file while the description is in use.
             // SAFETY: the client says that it is open; if it is not, the kernel says so.
             let again = || unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
             let failed = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::EBADF);

@@ -45,7 +45,7 @@ pub(super) fn is_device(api: &Api, addr: usize) -> bool {
 }
 
 /// What the driver answers about an address. Each answer gets 8 bytes, which is as long as any is: how
-/// many bytes the driver writes for a truth value is told nowhere.
+/// many bytes the driver writes for a truth value is not documented.
 pub(super) fn ask<const N: usize>(api: &Api, which: [u32; N], addr: usize) -> Result<[u64; N], Error> {
     let mut answers = [0u64; N];
     let first = answers.as_mut_ptr();

@@ -37,7 +37,7 @@ unsafe extern "C" {
     static strait_guard_return: u8;
 }
 
-/// The signal handler, and what the kernel is told to have it return to.
+/// The signal handler, and the return address (sa_restorer) given to the kernel.
 pub(super) fn addresses() -> (usize, usize) {
     ((&raw const strait_guard_entry) as usize, (&raw const strait_guard_return) as usize)
 }
