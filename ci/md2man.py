@@ -13,7 +13,7 @@ import sys
 import textwrap
 
 PAGES = {"provider.md": "fi_strait(7)", "ucx.md": "uct_strait(7)", "strait.md": "strait(1)",
-         "p2pmem.md": "strait_p2pmem(7)"}
+         "p2pmem.md": "strait_p2pmem(7)", "storage.md": "strait_storage(7)", "rpipe.md": "strait_rpipe(7)"}
 UNUSUAL = {"µ": r"\(mc", "–": r"\(en", "×": r"\(mu", "≥": r"\(>=", "≤": r"\(<=", "®": r"\(rg"}
 
 
@@ -79,8 +79,10 @@ def table(rows):
             term = inline(row[0]) + (f" (default: {inline(row[1])})" if len(head) == 3 else "")
             out.append(f".TP\n{term}\n" + (running(row[-1]) or r"\ "))
         return "\n".join(out)
-    cells = ["\t".join(inline(cell) for cell in row) for row in [head] + body]
-    form = [" ".join(["lb"] * len(head)), " ".join(["l"] * len(head)) + "."]
+    # Long cells are blocks of text, which share the rest of the line.
+    wide = [max(len(row[column]) for row in body) > 24 for column in range(len(head))]
+    cells = ["\t".join(f"T{{\n{inline(cell)}\nT}}" if long and row is not head else inline(cell) for cell, long in zip(row, wide)) for row in [head] + body]
+    form = [" ".join("lbx" if long else "lb" for long in wide), " ".join("lx" if long else "l" for long in wide) + "."]
     return "\n".join([".TS"] + form + cells + [".TE"])
 
 

@@ -9,7 +9,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | words | `kind`, `error`, `span`, `value`, `long_double` |
+//! | words | `kind`, `error`, `span`, `words`, `value`, `long_double` |
 //! | tools | `guard`, `runtime`, [`share`] (handles and mappings), [`flight`] (the trait and the list) |
 //! | the trait that each kind implements | `memory` |
 //! | which kinds are in the process | `presence` |
@@ -39,6 +39,7 @@ mod span;
 pub mod stage;
 mod system;
 mod value;
+mod words;
 pub mod ze;
 
 pub use atomic::{AtomicOp, Class, Datatype, NotApplied, apply, valid};
@@ -47,3 +48,4 @@ pub use error::Error;
 pub use kind::{Caps, Kind};
 pub use registry::classify;
 pub use span::{Span, can, total};
+pub use words::Words;

@@ -3,7 +3,7 @@
 """The bill of materials of the built libraries and command, as CycloneDX 1.5.
 
     sbom.py TARGET            prints it: the crates that a build for this target links, with their hashes
-    sbom.py --check FILE      whether it is complete: every crate of the four products has a hash, a licence and a place in the graph
+    sbom.py --check FILE      whether it is complete: every crate of the products has a hash, a licence and a place in the graph
 """
 import datetime
 import hashlib
@@ -16,7 +16,8 @@ import sys
 import uuid
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-PRODUCTS = {"strait-fi": "libstrait-fi.so", "strait-ucx": "libuct_strait.so.0", "libstrait": "libstrait.so.0", "strait": "strait"}
+PRODUCTS = {"strait-fi": "libstrait-fi.so", "strait-ucx": "libuct_strait.so.0", "libstrait": "libstrait.so.0",
+            "strait-rpipe": "libstrait_rpipe.so.0", "strait": "strait"}
 
 
 def metadata(target):

@@ -23,9 +23,7 @@ CARRIED = {
     "lib/strait/ucx/libuct_strait.so.0": "lib/strait/ucx/libuct_strait.so.0",
     "lib/libstrait.so.0": "lib/libstrait.so.0",
     "bin/strait": "bin/strait",
-    "include/strait.h": "include/strait.h",
-    "include/strait_hmem.h": "include/strait_hmem.h",
-    "include/strait_p2pmem.h": "include/strait_p2pmem.h",
+    "lib/libstrait_rpipe.so.0": "lib/libstrait_rpipe.so.0",
 }
 # A wheel has no links: UCX looks for the transport by the ending of its own libraries' names.
 COPIES = {"lib/strait/ucx/libuct_strait.so.0": ["lib/strait/ucx/libuct_strait.so.0.0.0", "lib/strait/ucx/libuct_strait.so"]}
@@ -57,7 +55,10 @@ def main():
     files = {}
     for source in sorted((ROOT / "pkg/python/strait").glob("*.py")):
         files[f"strait/{source.name}"] = (source.read_bytes(), 0o644)
-    for source, target in CARRIED.items():
+    headers = {str(header.relative_to(tree)): str(header.relative_to(tree)) for header in sorted(tree.glob("include/**/*")) if header.is_file()}
+    if not headers:
+        sys.exit(f"wheel.py: {tree} has no headers")
+    for source, target in {**CARRIED, **headers}.items():
         mode = 0o755 if os.access(tree / source, os.X_OK) else 0o644
         for name in [target, *COPIES.get(source, [])]:
             files[f"strait/{name}"] = ((tree / source).read_bytes(), mode)

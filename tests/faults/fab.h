@@ -176,10 +176,15 @@ static inline int fab_try_open(struct fab *f, struct fab_options o)
 	hints->domain_attr->data_progress = o.progress;
 	hints->domain_attr->threading = o.threading;
 	hints->domain_attr->av_type = FI_AV_TABLE;
+	if (getenv("AUTH_KEY")) {
+		/* fi_freeinfo(3) frees it. */
+		hints->domain_attr->auth_key = (uint8_t *)strdup(getenv("AUTH_KEY"));
+		hints->domain_attr->auth_key_size = strlen(getenv("AUTH_KEY"));
+	}
 	hints->tx_attr->size = o.tx_size;
 	hints->tx_attr->msg_order = hints->rx_attr->msg_order = o.order;
 	hints->fabric_attr->prov_name = strdup(o.provider ? o.provider : "strait");
-	ret = fi_getinfo(FI_VERSION(1, 20), NULL, NULL, 0, hints, &f->info);
+	ret = fi_getinfo(FI_VERSION(1, 20), getenv("NODE"), NULL, getenv("NODE") ? FI_SOURCE : 0, hints, &f->info);
 	fi_freeinfo(hints);
 	if (ret)
 		return ret;

@@ -208,7 +208,7 @@ static void knock(const struct name *name_of)
 		if (!at)
 			continue;
 		at[strcspn(at, "\n")] = 0;
-		if (strcmp(strrchr(at, ':'), port))
+		if (!strrchr(at, ':') || strcmp(strrchr(at, ':'), port))
 			continue;
 		len = strlen(at + 1);
 		memcpy(name.sun_path + 1, at + 1, len);

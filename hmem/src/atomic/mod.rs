@@ -123,7 +123,7 @@ fn run<V: Value>(
         let here = rest.first().and_then(|s| s.part(at, size));
         let was = match here.and_then(|s| at_once::<V>(s, op, a, c)) {
             Some(was) => was?,
-            None => in_steps::<V>(rest, at, op, a, c)?,
+            None => in_steps::<V>(rest, at, op, a, c, old.is_some())?,
         };
         if let Some(old) = &mut old {
             was.put(&mut old[off..off + size]);
@@ -260,14 +260,23 @@ fn guarded<V: Value>(cell: Span, op: AtomicOp, operand: V, compare: V) -> Option
 
 /// By reading and writing the element that begins `at` bytes into `dst`.
 #[cold]
-fn in_steps<V: Value>(dst: &[Span], at: usize, op: AtomicOp, operand: V, compare: V) -> Result<V, Fault> {
+fn in_steps<V: Value>(
+    dst: &[Span],
+    at: usize,
+    op: AtomicOp,
+    operand: V,
+    compare: V,
+    fetches: bool,
+) -> Result<V, Fault> {
     // Where the kernel copies, so are elements that the CPU would update at once: one at a time.
     static LOCK: Mutex<()> = Mutex::new(());
     let one_at_a_time = dst.iter().any(|s| s.may_vanish()) && guard::current() == Guard::Call;
     let _lock = one_at_a_time.then(|| LOCK.lock().unwrap_or_else(PoisonError::into_inner));
     let mut bytes = [0; 32];
     let bytes = &mut bytes[..size_of::<V>()];
-    if read(dst, at, bytes) < bytes.len() {
+    // A write that fetches nothing does not ask what was there: of a device's memory that is one copy less.
+    let blind = op == AtomicOp::AtomicWrite && !fetches;
+    if !blind && read(dst, at, bytes) < bytes.len() {
         return Err(Fault);
     }
     let was = V::get(bytes);

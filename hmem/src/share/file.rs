@@ -105,6 +105,15 @@ pub(crate) fn describe(fd: BorrowedFd<'_>, off: u64, id: u64, base: u64, len: u6
     Ok(Export { handle_type: HandleType::File, id, base, len, fd, device: [0; 16], token })
 }
 
+/// The handle of the first `len` bytes of a memfd that cannot shrink, which this process knows as `base`. It stays open as
+/// long as it is to be reached.
+pub fn export_file(fd: &impl AsFd, base: u64, len: u64) -> Result<Export, Error> {
+    let fd = fd.as_fd();
+    // No other file has the number while this one is open.
+    let [_, id] = inode(fd.as_raw_fd())?;
+    describe(fd, 0, id, base, len)
+}
+
 /// Maps what another process described. Nothing in `export` is believed.
 pub(crate) fn import(pid: i32, export: &Export) -> Result<File, Error> {
     let word = |n: usize| {

@@ -25,8 +25,8 @@ mod plan;
 
 pub use bytes::List;
 pub(crate) use cached::cached_export;
-pub use file::FileAt;
 pub(crate) use file::{File, describe as describe_file, fetch, inode};
+pub use file::{FileAt, export_file};
 pub use handle::{Export, HandleType};
 pub(crate) use mapped::Backing;
 pub use mapped::Mapped;

@@ -93,7 +93,9 @@ fn copies_go_every_way_from_any_thread() {
     std::thread::scope(|s| s.spawn(run).join().unwrap());
     cu.enter(1);
     run();
+    let before = cu.calls(c"cuMemcpyAsync");
     let sum = apply(&[span(a, 8)], AtomicOp::AtomicWrite, Datatype::Uint64, &5u64.to_ne_bytes(), &[], None);
+    assert_eq!(cu.calls(c"cuMemcpyAsync") - before, 1, "what was there is read, though nothing fetches it");
     assert_eq!(sum, Ok(()));
     let sum = apply(&[span(a, 8)], AtomicOp::Sum, Datatype::Uint64, &37u64.to_ne_bytes(), &[], None);
     assert_eq!(sum, Ok(()));

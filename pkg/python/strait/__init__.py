@@ -10,7 +10,9 @@ provider_path = os.path.join(_HERE, "lib", "libfabric")
 plugin_path = os.path.join(_HERE, "lib", "strait", "ucx")
 #: The library of include/strait.h.
 library = os.path.join(_HERE, "lib", "libstrait.so.0")
-#: The directory of strait.h.
+#: The library of include/strait_rpipe.h.
+rpipe_library = os.path.join(_HERE, "lib", "libstrait_rpipe.so.0")
+#: The directory of strait.h and the other headers.
 include = os.path.join(_HERE, "include")
 #: The command.
 command = os.path.join(_HERE, "bin", "strait")

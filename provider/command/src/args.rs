@@ -35,6 +35,7 @@ pub enum Command {
     },
     Topo(crate::topo::Options),
     P2pmemd(crate::p2pmemd::Options),
+    Run(crate::run::Options),
     /// A process that `strait perf` starts.
     Peer(Start),
     /// A process that `strait doctor` starts: it reads memory of another one.
@@ -78,6 +79,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String
             Some(options) => Ok(Command::P2pmemd(options)),
             None => Ok(Command::Help(crate::help::P2PMEMD)),
         },
+        Value(name) if name == "run" => match crate::run::parse(&mut parser).map_err(words)? {
+            Some(options) => Ok(Command::Run(options)),
+            None => Ok(Command::Help(crate::help::RUN)),
+        },
         Value(name) if name == "help" => help(parser),
         Value(name) => Err(format!("there is no command {:?}", name.to_string_lossy())),
         other => Err(words(other.unexpected())),
@@ -88,15 +93,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String
 fn help(mut parser: lexopt::Parser) -> Result<Command, String> {
     let text = match parser.next().map_err(words)? {
         None => crate::help::MAIN,
-        Some(Value(name)) if name == "info" => crate::help::INFO,
-        Some(Value(name)) if name == "doctor" => crate::help::DOCTOR,
-        Some(Value(name)) if name == "top" => crate::help::TOP,
-        Some(Value(name)) if name == "perf" => crate::help::PERF,
-        Some(Value(name)) if name == "plot" => crate::help::PLOT,
-        Some(Value(name)) if name == "ucx-env" => crate::help::UCX_ENV,
-        Some(Value(name)) if name == "topo" => crate::help::TOPO,
-        Some(Value(name)) if name == "p2pmemd" => crate::help::P2PMEMD,
-        Some(Value(name)) => return Err(format!("there is no command {:?}", name.to_string_lossy())),
+        Some(Value(name)) => crate::help::of(&name.to_string_lossy())
+            .ok_or_else(|| format!("there is no command {:?}", name.to_string_lossy()))?,
         Some(other) => return Err(words(other.unexpected())),
     };
     Ok(Command::Help(text))

@@ -13,11 +13,28 @@ Commands:
   plot      draws what perf measured
   topo      the PCI tree: which devices publish memory, and how far others are from it
   p2pmemd   gives peer memory to processes of this host, by rules
+  run       starts the processes of a job on this host
   ucx-env   the settings that turn Strait on under the UCX at hand
 
   strait <command> --help   tells more
   strait --version
 ";
+
+/// The text of a command.
+pub fn of(command: &str) -> Option<&'static str> {
+    Some(match command {
+        "info" => INFO,
+        "doctor" => DOCTOR,
+        "top" => TOP,
+        "perf" => PERF,
+        "plot" => PLOT,
+        "run" => RUN,
+        "ucx-env" => UCX_ENV,
+        "topo" => TOPO,
+        "p2pmemd" => P2PMEMD,
+        _ => return None,
+    })
+}
 
 pub const INFO: &str = "\
 strait info - what Strait finds on this host
@@ -102,6 +119,28 @@ Examples:
   eval \"$(strait ucx-env)\"
   eval \"$(strait ucx-env --undo)\"
   eval \"$(strait ucx-env --ucx venv/lib/python3.11/site-packages/libucx/lib)\"
+";
+
+pub const RUN: &str = "\
+strait run - starts the processes of a job on this host
+
+Usage: strait run -n N [options] PROGRAM [ARGUMENTS]
+
+  -n N, --procs N    so many processes
+  --bind             each is bound to a core of its own, as far as there are enough
+  -l, --label        output line by line, with the rank in front
+  --lines            output line by line, so that lines of several processes do not mix
+  --grace SECONDS    from the request to end until a process is killed (2)
+
+Each process gets STRAIT_RANK, STRAIT_SIZE and, by STRAIT_EXCHANGE, a socket by which libstrait_rpipe finds the others.
+Rank 0 reads standard input, unless that is a terminal. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on.
+If a process is killed or ends with another exit code than 0, the others are told why, get SIGTERM, and later SIGKILL.
+
+Exits with the exit code of the first process that failed, with 128 and its number for a signal, with 127 if there is no
+such program, with 2 for wrong usage, and else with 0.
+
+Example:
+  strait run -n 4 --bind --label ./program
 ";
 
 pub const TOPO: &str = "\

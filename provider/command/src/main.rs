@@ -9,6 +9,7 @@ mod os;
 mod out;
 mod p2pmemd;
 mod perf;
+mod run;
 mod top;
 mod topo;
 mod ucx_env;
@@ -42,6 +43,10 @@ fn main() -> ExitCode {
         Command::P2pmemd(options) => p2pmemd::run(&options).map(|()| true),
         Command::UcxEnv { undo: true, .. } => ucx_env::undo().map_err(Into::into),
         Command::UcxEnv { ucx, sockaddr, .. } => ucx_env::run(ucx.as_deref(), sockaddr).map_err(Into::into),
+        Command::Run(options) => match run::run(&options) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Peer(start) => perf::peer(&start).map(|()| true),
     };
     match done {

@@ -2,6 +2,18 @@
 
 use std::io;
 
+/// Lets this process have as many descriptors as it may.
+pub fn raise_descriptors() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place, and then read.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
 /// The cores this process may run on.
 pub fn allowed_cpus() -> Vec<usize> {
     let mut set = new_set();
@@ -42,6 +54,23 @@ pub fn pair_of_cpus() -> (usize, usize) {
     let others = || cpus.iter().copied().filter(|cpu| *cpu != first);
     let second = others().find(|cpu| core_of(*cpu) != core_of(first)).or(others().next());
     (first, second.unwrap_or(first))
+}
+
+/// The cores this process may run on, one thread of each core first.
+pub fn spread_cpus() -> Vec<usize> {
+    let (mut first, mut second, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+    for cpu in allowed_cpus() {
+        let core = core_of(cpu);
+        match seen.contains(&core) {
+            true => second.push(cpu),
+            false => {
+                seen.push(core);
+                first.push(cpu);
+            }
+        }
+    }
+    first.append(&mut second);
+    first
 }
 
 /// Package and core of a logical processor.

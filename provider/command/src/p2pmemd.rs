@@ -54,6 +54,8 @@ pub fn run(options: &Options) -> Result<(), Error> {
         let what = "no device publishes peer memory here, and --host gives no host memory: there is nothing to serve";
         return Err(Error::Failed(what.into()));
     }
+    // Each connection and each piece of host memory is a descriptor.
+    crate::os::raise_descriptors();
     let mut server = Server::new(&options.name, all).map_err(failed)?;
     let mut text = format!("strait p2pmemd: listens at @{}\n", options.name);
     for p in publishers {

@@ -1,5 +1,6 @@
 //! What the endpoints of a domain share: queues, counters, receive contexts, registrations.
 
+mod cntr;
 mod memory;
 mod messages;
 mod mr;
@@ -8,12 +9,14 @@ mod spans;
 mod tally;
 
 use hmem::Span;
+use link_api::Patience;
 use wire::Status;
 
 use crate::config::{Config, MrId};
 use crate::entries::Entries;
 use crate::hash::Map;
 use crate::types::*;
+pub(crate) use cntr::{Cntr, Number};
 pub(crate) use messages::{Body, Message, Multi, RecvOp, RxContext, Segs};
 pub(crate) use mr::{Bound, Mr, Mrs, Reached};
 pub(crate) use payload::{Buffers, Payload, SHORT};
@@ -48,6 +51,11 @@ impl<T> Slab<T> {
     pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         self.0.get_mut(at)?.as_mut()
     }
+    /// A place, whether something is there or not.
+    #[inline]
+    pub(crate) fn slot(&mut self, at: usize) -> Option<&mut Option<T>> {
+        self.0.get_mut(at)
+    }
     pub(crate) fn remove(&mut self, at: usize) -> Option<T> {
         self.0.get_mut(at)?.take()
     }
@@ -77,13 +85,6 @@ impl Cq {
     }
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Cntr {
-    pub(crate) value: u64,
-    pub(crate) errors: u64,
-    pub(crate) users: usize,
-}
-
 /// Everything of a domain but its endpoints.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -105,6 +106,8 @@ pub(crate) struct Core {
     /// Bytes that waiting messages take up, and how many may before peers are told to pause.
     pub(crate) waiting: usize,
     pub(crate) waiting_most: usize,
+    /// How long calls wait for a peer that is inside an access.
+    pub(crate) patience: Patience,
 }
 
 impl Core {
@@ -123,6 +126,7 @@ impl Core {
             aliases: false,
             waiting: 0,
             waiting_most: 256 << 20,
+            patience: Patience::Second,
         }
     }
 
@@ -154,13 +158,8 @@ impl Core {
 
     #[inline]
     pub(crate) fn count(&mut self, cntr: Option<CntrId>, failed: bool) {
-        if let Some(c) = cntr.and_then(|id| self.cntrs.get_mut(id.at())) {
-            if failed {
-                c.errors += 1;
-            } else {
-                c.value += 1;
-            }
-            self.counted = true;
+        if let Some(slot) = cntr.and_then(|id| self.cntrs.slot(id.at())) {
+            self.counted |= Cntr::count(slot, failed);
         }
     }
 

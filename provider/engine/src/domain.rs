@@ -172,13 +172,13 @@ impl<L: RmaLink> Domain<L> {
     /// A quick look for what that queue, which is empty, would have one entry of, as nearly every
     /// message has.
     #[inline(always)]
-    pub fn poll_fast(&mut self, cq: CqId) -> PollFast {
+    pub fn poll_fast(&mut self, cq: CqId, mut told: impl FnMut(&Completion)) -> PollFast {
         if !self.work.is_empty() {
             return PollFast::Unknown;
         }
         let mut all = PollFast::Nothing;
         for (_, ep) in self.eps.iter_mut() {
-            match ep.poll_fast(&mut self.core, cq) {
+            match ep.poll_fast(&mut self.core, cq, &mut told) {
                 PollFast::Nothing => {}
                 PollFast::Kept if self.core.standing(cq) > 0 => return PollFast::Kept,
                 PollFast::Kept => all = PollFast::Kept,

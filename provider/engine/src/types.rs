@@ -38,6 +38,10 @@ ids! {
     AvId;
 }
 
+/// A send that is being cancelled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cancelling(pub(crate) u64);
+
 bitflags::bitflags! {
     /// What is wanted of one operation. The door has already merged the endpoint's defaults in.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,7 +156,7 @@ impl fmt::Display for Error {
             Error::Refused => "nothing listens at the peer's address",
             Error::Reset => "the peer process ended, or closed its endpoint",
             Error::Unreachable => "no link leads to the peer, or its host does not answer",
-            Error::Denied => "the peer belongs to another user, or runs another version of Strait",
+            Error::Denied => "the peer belongs to another user or job, or runs another version of Strait: the log says which",
             Error::Exhausted => {
                 "no descriptors or memory, here or at the peer, for a channel to it; raise RLIMIT_NOFILE (ulimit -n)"
             }
@@ -218,8 +222,8 @@ pub enum PollFast {
     Nothing,
     /// Messages that wait for a receive now, and nothing that is to be told.
     Kept,
-    /// A message: this is what the queue would say.
-    Message(Completion),
+    /// A message, of which has been told what the queue would say.
+    Message,
     /// Something else: the queue may have entries of it.
     Other,
     /// Only [`crate::Domain::progress_for`] can tell.

@@ -116,6 +116,24 @@ fn a_long_chain_of_receives_that_are_all_there() {
 }
 
 #[test]
+fn a_receive_of_a_shared_context_that_closed_is_not_posted_to_the_next() {
+    let mut net = Net::new(2);
+    let go = net[1].cntr_open();
+    let rx = net[1].srx_open();
+    let mut op = receiving(&net, 1, 1, &[], 1);
+    if let WorkOp::Recv { rx: of, .. } = &mut op {
+        *of = rx;
+    }
+    net[1].queue_work(work(1, go, 1, None, op));
+    assert_eq!(net[1].cntr_close(go), Err(Error::Busy));
+    assert_eq!(net[1].srx_close(rx), Ok(()));
+    assert_eq!(net[1].srx_open(), rx, "the next one has its place");
+    net[1].cntr_add(go, 1);
+    assert_eq!(net[1].cancel(rx, Ctx(1)), Err(Error::NotFound));
+    assert_eq!(net[1].cntr_close(go), Ok(()));
+}
+
+#[test]
 fn work_not_yet_started_may_be_cancelled() {
     let mut net = Net::new(2);
     let (go, done) = (net[0].cntr_open(), net[0].cntr_open());
@@ -201,4 +219,63 @@ fn work_of_a_closed_endpoint_is_forgotten() {
     let link = net.link();
     net[0].open(link, None);
     assert_eq!(net[0].cntr_close(go), Ok(()));
+}
+
+/// A counter in memory, and the memory.
+fn shared_counter(net: &mut Net, at: usize) -> (CntrId, Span) {
+    let memory = net.memory(at, 32);
+    let words = memory.part((8 - memory.addr() as usize % 8) % 8, 16).unwrap();
+    (net[at].cntr_open_at(words).unwrap(), words)
+}
+
+#[test]
+fn a_counter_in_memory_counts_there_with_what_others_write() {
+    let mut net = Net::new(2);
+    let (cntr, words) = shared_counter(&mut net, 0);
+    let (go, numbers) = (net[0].cntr_open(), |a: u64, b: u64| [a.to_ne_bytes(), b.to_ne_bytes()].concat());
+    for id in 1..=2 {
+        let op = sending(&net, &[], id);
+        net[0].queue_work(work(id, go, 1, Some(cntr), op));
+    }
+    hmem::write(&[words], 0, &numbers(u64::MAX, 5));
+    assert_eq!((net[0].cntr_read(cntr), net[0].cntr_readerr(cntr)), (u64::MAX, 5));
+    net[0].cntr_add(go, 1);
+    net.settle();
+    // Beyond the largest number there is 0 again.
+    assert_eq!(net[0].look(words, 16), numbers(1, 5));
+    net[0].cntr_adderr(cntr, 2);
+    net[0].cntr_add(cntr, 10);
+    assert_eq!(net[0].look(words, 16), numbers(11, 7));
+    net[0].cntr_set(cntr, 1);
+    net[0].cntr_seterr(cntr, 0);
+    assert_eq!(net[0].look(words, 16), numbers(1, 0));
+}
+
+#[test]
+fn work_starts_when_others_have_written_the_counter_that_it_waits_for() {
+    let mut net = Net::new(2);
+    let (cntr, words) = shared_counter(&mut net, 0);
+    let op = sending(&net, &[], 4);
+    net[0].queue_work(work(1, cntr, 3, None, op));
+    net.settle();
+    assert_eq!((net[0].tx(), net[0].cntr_close(cntr)), (vec![], Err(Error::Busy)));
+    hmem::write(&[words], 0, &3u64.to_ne_bytes());
+    net.settle();
+    assert_eq!((net[0].sent().ctx.0, net[0].cntr_close(cntr)), (4, Ok(())));
+}
+
+#[test]
+fn memory_that_is_not_two_words_holds_no_counter() {
+    let mut net = Net::new(1);
+    let memory = net.memory(0, 32);
+    let at = (8 - memory.addr() as usize % 8) % 8;
+    for (off, len) in [(at, 8), (at, 24), (at + 4, 16)] {
+        assert_eq!(
+            net[0].cntr_open_at(memory.part(off, len).unwrap()),
+            Err(Error::Invalid),
+            "{len} at {off}"
+        );
+    }
+    let device = net.device(16);
+    assert_eq!(net[0].cntr_open_at(device), Err(Error::Invalid));
 }

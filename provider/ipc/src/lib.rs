@@ -11,6 +11,7 @@
 //! | `pidfd` | descriptors of processes, which tell their end |
 //! | `word` | words that several processes change |
 //! | `fence` | full fences, also by membarrier(2) |
+//! | `fork` | descriptors that a forked child does not keep |
 //! | `access` | accesses to memory of another process, and the barrier by which it is taken back |
 //! | `revocation` | the same for memory that many processes access: reader slots and generations |
 //! | `pieces` | counters that hand out the pieces of transfers which two processes do together |
@@ -22,14 +23,17 @@
 extern crate self as ipc;
 
 pub mod access;
+mod bell;
 pub mod credentials;
 pub mod fence;
+mod fork;
 mod mapping;
 pub mod memfd;
 pub mod pidfd;
 pub mod pieces;
 mod poller;
 pub mod process;
+mod random;
 mod revocation;
 pub mod rights;
 pub mod socket;
@@ -38,8 +42,11 @@ mod timer;
 mod twin;
 pub mod word;
 
+pub use bell::Bell;
+pub use fork::Unshared;
 pub use mapping::Mapping;
 pub use poller::{Poller, Ready, Watch};
+pub use random::random;
 pub use revocation::RevocationTable;
 pub use timer::Timer;
 

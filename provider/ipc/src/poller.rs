@@ -14,6 +14,8 @@ pub enum Watch {
     Write,
     /// Either.
     Both,
+    /// Neither.
+    Ends,
 }
 
 /// A set of descriptors that are watched, for something to read if nothing else is said, each with a number, its token. It has a descriptor
@@ -53,6 +55,7 @@ impl Poller {
             Watch::Read => libc::EPOLLIN,
             Watch::Write => libc::EPOLLOUT,
             Watch::Both => libc::EPOLLIN | libc::EPOLLOUT,
+            Watch::Ends => 0,
         };
         let mut ev = libc::epoll_event { events: events as u32, u64: token };
         // SAFETY: `ev` is a valid event.

@@ -8,7 +8,8 @@
 //! which is the one for the layout the core itself uses.
 
 use crate::bindings::{
-    FI_PARAM_STRING, fi_info, fi_log_level, fi_log_subsys, fi_param_type, fi_provider, fi_type,
+    FI_ENOSYS, FI_PARAM_STRING, fi_fabric_attr, fi_info, fi_log_level, fi_log_subsys, fi_param_type,
+    fi_provider, fi_type, fid_fabric,
 };
 use crate::consts::FI_VERSION;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -47,6 +48,12 @@ pub type StrErrorFn = unsafe extern "C" fn(c_int) -> *const c_char;
 /// `char *fi_tostr_r(buf, len, data, datatype)`
 pub type ToStrRFn = unsafe extern "C" fn(*mut c_char, usize, *const c_void, fi_type) -> *mut c_char;
 
+/// `int fi_getinfo(version, node, service, flags, hints, info)`
+pub type GetInfoFn =
+    unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int;
+/// `int fi_fabric(attr, fabric, context)`
+pub type FabricFn = unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
+
 /// How sure it is that a [`Core`] is the one that loaded this provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
@@ -74,6 +81,8 @@ pub struct Core {
     log_ready: Option<LogReadyFn>,
     strerror: StrErrorFn,
     tostr_r: Option<ToStrRFn>,
+    getinfo: Option<GetInfoFn>,
+    fabric: Option<FabricFn>,
     found: Found,
 }
 
@@ -112,6 +121,8 @@ impl Core {
                 log_ready: object.symbol(c"fi_log_ready"),
                 strerror: object.symbol(c"fi_strerror")?,
                 tostr_r: object.symbol(c"fi_tostr_r"),
+                getinfo: object.symbol(c"fi_getinfo"),
+                fabric: object.symbol(c"fi_fabric"),
                 found,
             })
         }
@@ -166,6 +177,44 @@ impl Core {
     pub unsafe fn freeinfo(&self, info: *mut fi_info) {
         // SAFETY: the caller's promise is what the function asks for.
         unsafe { (self.freeinfo)(info) }
+    }
+
+    /// What providers of this core answer to hints: 0 and a list, which is to be freed, or a negative error. Not to be called
+    /// from `fi_prov_ini`, during which the core holds a lock.
+    ///
+    /// # Safety
+    ///
+    /// `hints` is null or as for [`Core::dupinfo`].
+    pub unsafe fn getinfo(
+        &self,
+        version: u32,
+        node: Option<&CStr>,
+        flags: u64,
+        hints: *const fi_info,
+    ) -> Result<*mut fi_info, c_int> {
+        let getinfo = self.getinfo.ok_or(-FI_ENOSYS)?;
+        let mut found = core::ptr::null_mut();
+        let node = node.map_or(null(), CStr::as_ptr);
+        // SAFETY: the caller's promise; the string ends in NUL, and `found` is a place for the answer.
+        match unsafe { getinfo(version, node, null(), flags, hints, &mut found) } {
+            0 => Ok(found),
+            error => Err(error),
+        }
+    }
+
+    /// Opens a fabric: the object, or a negative error.
+    ///
+    /// # Safety
+    ///
+    /// `attr` is of an `fi_info` that this core has given out.
+    pub unsafe fn fabric(&self, attr: *mut fi_fabric_attr) -> Result<*mut fid_fabric, c_int> {
+        let fabric = self.fabric.ok_or(-FI_ENOSYS)?;
+        let mut opened = core::ptr::null_mut();
+        // SAFETY: the caller's promise, and `opened` is a place for the answer.
+        match unsafe { fabric(attr, &mut opened, core::ptr::null_mut()) } {
+            0 => Ok(opened),
+            error => Err(error),
+        }
     }
 
     /// Declares a parameter, which makes the core look for the variable `FI_<PROVIDER>_<NAME>` and

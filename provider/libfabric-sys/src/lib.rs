@@ -71,8 +71,8 @@ mod core;
 mod no_ops;
 
 pub use crate::core::{
-    Core, DupInfoFn, Found, FreeInfoFn, LogEnabledFn, LogFn, LogReadyFn, ParamDefineFn, ParamGetFn,
-    StrErrorFn, ToStrRFn, VersionFn,
+    Core, DupInfoFn, FabricFn, Found, FreeInfoFn, GetInfoFn, LogEnabledFn, LogFn, LogReadyFn, ParamDefineFn,
+    ParamGetFn, StrErrorFn, ToStrRFn, VersionFn,
 };
 pub use bindings::*;
 pub use consts::*;

@@ -125,6 +125,7 @@ static AV_OPS: fi::fi_ops_av = fi::fi_ops_av {
     remove: Some(remove),
     lookup: Some(lookup),
     straddr: Some(straddr),
+    lookup2: Some(lookup2),
     ..fi::NO_OPS_AV
 };
 
@@ -297,6 +298,31 @@ unsafe extern "C" fn lookup(
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr.cast(), n) };
         *room = len;
         Ok(())
+    })
+}
+
+/// `fi_ops_av::lookup2`: with FI_XPU what a device names the peer by, else as fi_av_lookup.
+pub(crate) unsafe extern "C" fn lookup2(
+    av: *mut fi::fid_av,
+    fi_addr: fi::fi_addr_t,
+    buf: *mut c_void,
+    len: *mut usize,
+    flags: u64,
+    ctx: *mut fi::fid_xpu_ctx,
+) -> c_int {
+    if flags == 0 && ctx.is_null() {
+        // SAFETY: the application's arguments, for the call without flags.
+        return unsafe { lookup(av, fi_addr, buf, len) };
+    }
+    guard(|| {
+        // SAFETY: the application passes an open vector.
+        let av = unsafe { obj::<AvFid, _>(av)? };
+        if flags != fi::FI_XPU {
+            return Err(Errno::BADFLAGS);
+        }
+        av.shared.lock().av_lookup(av.id, fi_addr).ok_or(Errno::INVAL)?;
+        // SAFETY: as above: an open context, and room of that length.
+        unsafe { crate::xpu::lookup(&av.shared, fi_addr, buf, len, ctx) }
     })
 }
 

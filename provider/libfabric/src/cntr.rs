@@ -12,6 +12,7 @@ use crate::domain::{DomainFid, Engine, Shared};
 use crate::errno::Errno;
 use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, obj, publish, put, reclaim};
 use crate::wait::Style;
+use crate::xpu::{self, XpuCtxFid};
 
 /// `struct fid_cntr`.
 #[repr(C)]
@@ -26,6 +27,8 @@ pub(crate) struct CntrFid {
     pub wait: Arc<Wait>,
     /// What the application was told last: the value, and that of the errors then.
     told: [AtomicU64; 2],
+    /// A device reads it.
+    pub xpu: Option<xpu::Counter>,
 }
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `open` alone, with this table.
@@ -112,6 +115,16 @@ static CNTR_OPS: fi::fi_ops_cntr = fi::fi_ops_cntr {
     ..fi::NO_OPS_CNTR
 };
 
+/// Of one that a device reads: the host changes it, and does not read it.
+static XPU_OPS: fi::fi_ops_cntr = fi::fi_ops_cntr {
+    add: Some(add),
+    set: Some(set),
+    adderr: Some(adderr),
+    seterr: Some(seterr),
+    export_xpu: Some(export_xpu),
+    ..fi::NO_OPS_CNTR
+};
+
 /// `fi_ops_domain::cntr_open`.
 pub(crate) unsafe extern "C" fn open(
     domain: *mut fi::fid_domain,
@@ -120,44 +133,82 @@ pub(crate) unsafe extern "C" fn open(
     context: *mut c_void,
 ) -> c_int {
     guard(|| {
-        // SAFETY: the application passes an open domain.
-        let domain = unsafe { obj::<DomainFid, _>(domain)? };
-        let (mut events, mut object, mut flags) = (fi::FI_CNTR_EVENTS_COMP, fi::FI_WAIT_UNSPEC, 0);
-        if !attr.is_null() {
-            // SAFETY: the application passes NULL or attributes; only fields that every version has
-            // are read, through places that form no reference.
-            unsafe { (events, object, flags) = ((*attr).events, (*attr).wait_obj, (*attr).flags) };
+        // SAFETY: the application passes an open domain, and NULL or attributes of its version.
+        unsafe {
+            let domain = obj::<DomainFid, _>(domain)?;
+            open_for(domain, attr, xpu::of_cntr_attr(attr, &domain.shared)?, cntr, context)
         }
-        if events != fi::FI_CNTR_EVENTS_COMP {
-            log::info!("fi_cntr_open: counting bytes asked, counting completions offered");
-            return Err(Errno::NOSYS);
-        }
-        if flags != 0 || cntr.is_null() {
-            return Err(Errno::INVAL);
-        }
-        let style = match Style::of(object)? {
-            Style::Fd(_) => Style::Fd(fi::FI_WAIT_FD),
-            other => other,
-        };
-        let wait = Arc::new(Wait::default());
-        if object == fi::FI_WAIT_FD {
-            wait.fd()?;
-        }
-        let shared = domain.shared.clone();
-        let id = shared.lock().cntr_open();
-        shared.children.inc();
-        let ops = (&raw const CNTR_OPS).cast_mut();
-        let fid = publish(Box::new(CntrFid {
-            fid: fi::fid_cntr { fid: header::<CntrFid>(context), ops },
-            shared,
-            id,
-            refs: Refs::default(),
-            style,
-            wait,
-            told: Default::default(),
-        }));
-        // SAFETY: the application passes a place for the answer.
-        unsafe { put(cntr, fid) }
+    })
+}
+
+/// Opens a counter; `device`: one that a device reads.
+///
+/// # Safety
+/// `attr` is NULL or attributes, `cntr` NULL or valid for a write.
+pub(crate) unsafe fn open_for(
+    domain: &DomainFid,
+    attr: *const fi::fi_cntr_attr,
+    device: Option<&XpuCtxFid>,
+    cntr: *mut *mut fi::fid_cntr,
+    context: *mut c_void,
+) -> Result<(), Errno> {
+    let (mut events, mut object, mut flags) = (fi::FI_CNTR_EVENTS_COMP, fi::FI_WAIT_UNSPEC, 0);
+    if !attr.is_null() {
+        // SAFETY: the caller's promise; only fields that every version has
+        // are read, through places that form no reference.
+        unsafe { (events, object, flags) = ((*attr).events, (*attr).wait_obj, (*attr).flags) };
+    }
+    if events != fi::FI_CNTR_EVENTS_COMP {
+        log::info!("fi_cntr_open: counting bytes asked, counting completions offered");
+        return Err(Errno::NOSYS);
+    }
+    // With FI_XPU or without it: the manual's text and its example differ.
+    let known = if device.is_some() { fi::FI_XPU } else { 0 };
+    if flags & !known != 0 || cntr.is_null() {
+        return Err(Errno::INVAL);
+    }
+    let style = match Style::of(object)? {
+        Style::Fd(_) => Style::Fd(fi::FI_WAIT_FD),
+        other => other,
+    };
+    let wait = Arc::new(Wait::default());
+    if object == fi::FI_WAIT_FD {
+        wait.fd()?;
+    }
+    let shared = domain.shared.clone();
+    let id = shared.lock().cntr_open();
+    shared.children.inc();
+    let xpu = device.map(|ctx| xpu::Counter::new(ctx, id)).transpose();
+    let xpu = xpu.inspect_err(|_| {
+        let _ = shared.close_in(None, |engine| engine.cntr_close(id));
+        shared.children.dec();
+    })?;
+    let ops = if xpu.is_some() { &raw const XPU_OPS } else { &raw const CNTR_OPS }.cast_mut();
+    let fid = publish(Box::new(CntrFid {
+        fid: fi::fid_cntr { fid: header::<CntrFid>(context), ops },
+        shared,
+        id,
+        refs: Refs::default(),
+        style,
+        wait,
+        told: Default::default(),
+        xpu,
+    }));
+    // SAFETY: the caller's promise.
+    unsafe { put(cntr, fid) }
+}
+
+/// `fi_ops_cntr::export_xpu`.
+pub(crate) unsafe extern "C" fn export_xpu(
+    cntr: *mut fi::fid_cntr,
+    flags: u64,
+    to: *mut fi::fid_xpu_cntr,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the application passes an open counter.
+        let counter = unsafe { obj::<CntrFid, _>(cntr)? }.xpu.as_ref().ok_or(Errno::INVAL)?;
+        // SAFETY: NULL or a place for the answer, whose sole member is this.
+        unsafe { xpu::export(to.cast(), fi::FI_CLASS_CNTR, counter.at.device(), flags) }
     })
 }
 

@@ -12,6 +12,7 @@ use crate::domain::{DomainFid, Guard, Shared};
 use crate::errno::{self, Errno};
 use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, obj, publish, put, reclaim, this};
 use crate::wait::Style;
+use crate::xpu::{self, XpuCtxFid};
 
 mod entry;
 
@@ -42,6 +43,8 @@ pub(crate) struct CqFid {
     batch: AtomicUsize,
     /// Counts reads that found nothing.
     empty: AtomicU32,
+    /// A device reads it.
+    pub xpu: Option<xpu::Queue>,
 }
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `open` alone, with this table.
@@ -95,12 +98,9 @@ impl CqFid {
             return unsafe { self.read_any(engine, buf, count, from) };
         }
         while n < most {
-            match engine.poll_fast(self.id) {
-                PollFast::Message(entry) => {
-                    // SAFETY: `n < count`, for which the caller promised room.
-                    unsafe { self.put(buf, from, n, &entry) };
-                    n += 1;
-                }
+            // SAFETY: `n < count`, for which the caller promised room.
+            match engine.poll_fast(self.id, |entry| unsafe { self.put(buf, from, n, entry) }) {
+                PollFast::Message => n += 1,
                 PollFast::Other | PollFast::Unknown if n == 0 => {
                     // SAFETY: the caller's promise.
                     return unsafe { self.read_any(engine, buf, count, from) };
@@ -127,7 +127,7 @@ impl CqFid {
     ///
     /// # Safety
     /// As for [`CqFid::read`].
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn take(
         &self,
         mut engine: Guard<'_>,
@@ -159,15 +159,16 @@ impl CqFid {
             engine.progress();
         }
         let some = !engine.cq_is_empty(self.id) || (count > 0 && engine.progress_for(self.id, count));
-        // SAFETY: `n < count`, for which the caller promised room.
-        let n = engine.cq_take(self.id, count, |n, c| unsafe { self.put(buf, from, n, c) });
-        engine.leave();
-        if !some {
-            self.wait_a_little();
-            return Err(Errno::AGAIN);
+        if some && count > 0 {
+            // SAFETY: the caller's promise.
+            return unsafe { self.take(engine, buf, count, from) };
         }
-        // Not one of those that are there: the first has failed.
-        if n == 0 && count > 0 { Err(Errno::AVAIL) } else { Ok(n) }
+        engine.leave();
+        if some {
+            return Ok(0);
+        }
+        self.wait_a_little();
+        Err(Errno::AGAIN)
     }
 
     /// Writes entry `n`, and its source.
@@ -257,6 +258,10 @@ static CQ_OPS: fi::fi_ops_cq = fi::fi_ops_cq {
     ..fi::NO_OPS_CQ
 };
 
+/// Of one that a device reads: the host does not.
+static XPU_OPS: fi::fi_ops_cq =
+    fi::fi_ops_cq { strerror: Some(strerror), export_xpu: Some(export_xpu), ..fi::NO_OPS_CQ };
+
 /// `fi_ops_domain::cq_open`.
 pub(crate) unsafe extern "C" fn open(
     domain: *mut fi::fid_domain,
@@ -265,43 +270,76 @@ pub(crate) unsafe extern "C" fn open(
     context: *mut c_void,
 ) -> c_int {
     guard(|| {
-        // SAFETY: the application passes an open domain.
-        let domain = unsafe { obj::<DomainFid, _>(domain)? };
-        let (mut size, mut format, mut object, mut cond) = (0, fi::FI_CQ_FORMAT_UNSPEC, fi::FI_WAIT_NONE, 0);
-        if !attr.is_null() {
-            // SAFETY: the application passes NULL or attributes; only fields that every version has
-            // are read, through places that form no reference.
-            unsafe {
-                (size, format) = ((*attr).size, (*attr).format);
-                (object, cond) = ((*attr).wait_obj, (*attr).wait_cond);
-            }
+        // SAFETY: the application passes an open domain, and NULL or attributes of its version.
+        unsafe {
+            let domain = obj::<DomainFid, _>(domain)?;
+            open_for(domain, attr, xpu::of_cq_attr(attr, &domain.shared)?, cq, context)
         }
-        if format > fi::FI_CQ_FORMAT_TAGGED || cond > fi::FI_CQ_COND_THRESHOLD || cq.is_null() {
-            return Err(Errno::INVAL);
+    })
+}
+
+/// Opens a queue; `device`: one that a device reads.
+///
+/// # Safety
+/// `attr` is NULL or attributes, `cq` NULL or valid for a write.
+pub(crate) unsafe fn open_for(
+    domain: &DomainFid,
+    attr: *const fi::fi_cq_attr,
+    device: Option<&XpuCtxFid>,
+    cq: *mut *mut fi::fid_cq,
+    context: *mut c_void,
+) -> Result<(), Errno> {
+    let (mut size, mut format, mut object, mut cond) = (0, fi::FI_CQ_FORMAT_UNSPEC, fi::FI_WAIT_NONE, 0);
+    if !attr.is_null() {
+        // SAFETY: the caller's promise; only fields that every version has
+        // are read, through places that form no reference.
+        unsafe {
+            (size, format) = ((*attr).size, (*attr).format);
+            (object, cond) = ((*attr).wait_obj, (*attr).wait_cond);
         }
-        let style = Style::of(object)?;
-        let wait = Arc::new(Wait::default());
-        if style == Style::Fd(fi::FI_WAIT_FD) {
-            wait.fd()?;
-        }
-        let shared = domain.shared.clone();
-        let id = shared.lock().cq_open(if size == 0 { DEFAULT_SIZE } else { size });
-        shared.children.inc();
-        let fid = publish(Box::new(CqFid {
-            fid: fi::fid_cq { fid: header::<CqFid>(context), ops: (&raw const CQ_OPS).cast_mut() },
-            shared,
-            id,
-            refs: Refs::default(),
-            format: if format == fi::FI_CQ_FORMAT_UNSPEC { fi::FI_CQ_FORMAT_CONTEXT } else { format },
-            style,
-            threshold: cond == fi::FI_CQ_COND_THRESHOLD,
-            wait,
-            signalled: AtomicBool::new(false),
-            batch: AtomicUsize::new(1),
-            empty: AtomicU32::new(0),
-        }));
-        // SAFETY: the application passes a place for the answer.
-        unsafe { put(cq, fid) }
+    }
+    if format > fi::FI_CQ_FORMAT_TAGGED || cond > fi::FI_CQ_COND_THRESHOLD || cq.is_null() {
+        return Err(Errno::INVAL);
+    }
+    let style = Style::of(object)?;
+    let wait = Arc::new(Wait::default());
+    if style == Style::Fd(fi::FI_WAIT_FD) {
+        wait.fd()?;
+    }
+    let shared = domain.shared.clone();
+    let xpu = device.map(|ctx| xpu::Queue::new(ctx, size)).transpose()?;
+    let ops = if xpu.is_some() { &raw const XPU_OPS } else { &raw const CQ_OPS };
+    let id = shared.lock().cq_open(if size == 0 { DEFAULT_SIZE } else { size });
+    shared.children.inc();
+    let fid = publish(Box::new(CqFid {
+        fid: fi::fid_cq { fid: header::<CqFid>(context), ops: ops.cast_mut() },
+        shared,
+        id,
+        refs: Refs::default(),
+        format: if format == fi::FI_CQ_FORMAT_UNSPEC { fi::FI_CQ_FORMAT_CONTEXT } else { format },
+        style,
+        threshold: cond == fi::FI_CQ_COND_THRESHOLD,
+        wait,
+        signalled: AtomicBool::new(false),
+        batch: AtomicUsize::new(1),
+        empty: AtomicU32::new(0),
+        xpu,
+    }));
+    // SAFETY: the caller's promise.
+    unsafe { put(cq, fid) }
+}
+
+/// `fi_ops_cq::export_xpu`.
+pub(crate) unsafe extern "C" fn export_xpu(
+    cq: *mut fi::fid_cq,
+    flags: u64,
+    to: *mut fi::fid_xpu_cq,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the application passes an open queue.
+        let queue = unsafe { obj::<CqFid, _>(cq)? }.xpu.as_ref().ok_or(Errno::INVAL)?;
+        // SAFETY: NULL or a place for the answer, whose sole member is this.
+        unsafe { xpu::export(to.cast(), fi::FI_CLASS_CQ, queue.view(), flags) }
     })
 }
 

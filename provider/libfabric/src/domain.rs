@@ -13,6 +13,7 @@ use runtime::Runtime;
 use crate::eq::EqFid;
 use crate::fabric::FabricShared;
 use crate::ffi::{Hold, Refs};
+use crate::info::auth::AuthKey;
 pub(crate) use open::open;
 
 pub(crate) type Engine = engine::Domain<link::Links>;
@@ -42,6 +43,10 @@ pub(crate) struct Shared {
     pub prov_key: bool,
     /// The registration modes it was opened with.
     pub mr_mode: c_int,
+    /// The authorization key of endpoints that have none.
+    pub auth_key: Option<AuthKey>,
+    /// Its application keeps its calls apart, so that no thread of ours may enter.
+    pub one_thread: bool,
     /// Objects open in the domain (endpoints and shared receive contexts too).
     pub children: Refs,
 }

@@ -9,6 +9,7 @@ use libfabric_sys as fi;
 use crate::errno::Errno;
 use crate::ffi::{arg, guard, obj, put};
 use crate::mr::MrFid;
+use crate::xpu;
 
 /// `FI_STRAIT_HMEM_OPS`.
 pub(crate) const NAME: &CStr = c"strait_hmem_v1";
@@ -44,11 +45,13 @@ pub(crate) unsafe extern "C" fn ops_open(
             return Err(Errno::INVAL);
         }
         // SAFETY: the application passes a string.
-        if unsafe { CStr::from_ptr(name) } != NAME {
-            return Err(Errno::NOSYS);
-        }
+        let table: *const c_void = match unsafe { CStr::from_ptr(name) } {
+            n if n == NAME => (&raw const HMEM_OPS).cast(),
+            n if n == xpu::NAME => (&raw const xpu::TABLE).cast(),
+            _ => return Err(Errno::NOSYS),
+        };
         // SAFETY: the application passes a place for the answer.
-        unsafe { put(ops, (&raw const HMEM_OPS).cast_mut().cast()) }
+        unsafe { put(ops, table.cast_mut()) }
     })
 }
 

@@ -16,6 +16,7 @@
 //! | `av`, `cq`, `cntr`, `eq`, `mr` | the objects of those names |
 //! | `wait` | libfabric's wait objects |
 //! | `hmem_ops` | what is told of device memory beyond libfabric's calls |
+//! | `xpu` | devices that post by themselves |
 //! | `atomic` | which atomic operations there are |
 //!
 //! libfabric is not linked to: [`libfabric_sys::Core`] finds the copy that has loaded us. The only
@@ -51,6 +52,7 @@ mod tests;
 mod text;
 mod version;
 mod wait;
+mod xpu;
 
 /// What it goes by, unless FI_STRAIT_ALIAS says otherwise.
 const NAME: &std::ffi::CStr = c"strait";

@@ -14,19 +14,31 @@ use crate::domain::{DomainFid, Shared};
 use crate::errno::Errno;
 use crate::ffi::{Fid, Hold, arg, guard, header, obj, publish, put, reclaim};
 use crate::info::answer::IOV_LIMIT;
+use crate::xpu;
 
 /// `struct fid_mr`.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct MrFid {
     pub fid: fi::fid_mr,
-    shared: Arc<Shared>,
+    pub shared: Arc<Shared>,
     id: MrId,
     /// What was registered, the first stretch of it.
     pub memory: Span,
     /// What keeps device memory usable meanwhile.
     _pages: ArrayVec<Pages, IOV_LIMIT>,
     cntrs: Mutex<Vec<Hold<CntrFid>>>,
+    /// It is of more than one stretch.
+    many: bool,
+    /// What devices name it by.
+    named: xpu::Named,
+}
+
+impl MrFid {
+    /// Its memory, where commands of a device may name it, and what they name it by.
+    pub(crate) fn for_device(&self) -> Option<(Span, &xpu::Named)> {
+        (!self.many).then_some((self.memory, &self.named))
+    }
 }
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `register` alone, with this table.
@@ -114,6 +126,8 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         memory: spans[0],
         _pages: pages,
         cntrs: Mutex::default(),
+        many: spans.len() > 1,
+        named: Mutex::default(),
     });
     let fid: *mut fi::fid_mr = publish(object);
     // SAFETY: ours, and nothing else knows of it yet; the descriptor is the object itself.
@@ -282,6 +296,9 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     guard(|| {
         // SAFETY: the application passes an open registration and does not use it during the call.
         let mr = unsafe { obj::<MrFid, _>(fid)? };
+        for (regions, number) in mr.named.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            regions.remove(number);
+        }
         mr.shared.take_back(|engine| engine.mr_close(mr.id))?;
         mr.shared.children.dec();
         // SAFETY: as above.
@@ -314,11 +331,19 @@ unsafe extern "C" fn bind(fid: *mut fi::fid, to: *mut fi::fid, flags: u64) -> c_
     })
 }
 
-unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, _arg: *mut c_void) -> c_int {
+unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, argument: *mut c_void) -> c_int {
     guard(|| {
         // SAFETY: the application passes an open registration.
-        unsafe { obj::<MrFid, _>(fid)? };
+        let mr = unsafe { obj::<MrFid, _>(fid)? };
         match command {
+            fi::FI_GET_MR_XPU_DESC => {
+                let (span, named) = mr.for_device().ok_or(Errno::OPNOTSUPP)?;
+                // SAFETY: with this command the application passes such a structure; closing takes the number out again.
+                unsafe {
+                    let desc = arg(argument.cast::<fi::fi_mr_xpu_desc>())?;
+                    xpu::region_desc(&mr.shared, span, named, desc)
+                }
+            }
             // It is live from the start, and looked up whenever it is used.
             fi::FI_ENABLE | fi::FI_REFRESH => Ok(()),
             _ => Err(Errno::NOSYS),

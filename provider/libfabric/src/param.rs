@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use libfabric_sys as fi;
 use link::{OpenOptions, TcpOptions};
+use ofi::OfiOptions;
 use settings::{Kind, Reading, Setting};
 use wire::Addr;
 use wire::session::JobKey;
@@ -34,24 +35,66 @@ pub(crate) struct Params {
 }
 
 /// The links there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Links {
     pub shm: bool,
     pub tcp: bool,
+    ofi: Ofi,
+}
+
+/// Whether another provider is opened below.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Ofi {
+    No,
+    /// One of a fabric, where the host has an adapter.
+    WithAdapter,
+    /// One of these, or (where there are none) the best.
+    Yes(Vec<String>),
 }
 
 impl Links {
     /// Those of a list, if all names in it are links'.
     fn of(list: &str) -> Option<Links> {
-        let mut links = Links { shm: false, tcp: false };
-        for name in list.split(',') {
-            match name.trim() {
-                "shm" => links.shm = true,
-                "tcp" => links.tcp = true,
+        let mut links = Links { shm: false, tcp: false, ofi: Ofi::No };
+        for name in list.split(',').map(str::trim) {
+            match (name, name.strip_prefix("ofi:").map(str::trim)) {
+                ("shm", _) => links.shm = true,
+                ("tcp", _) => links.tcp = true,
+                ("ofi", _) => links.ofi = Ofi::Yes(links.named()),
+                (_, Some(below)) if !below.is_empty() => {
+                    links.ofi = Ofi::Yes([links.named(), vec![below.to_owned()]].concat());
+                }
                 _ => return None,
             }
         }
         Some(links)
+    }
+
+    fn named(&self) -> Vec<String> {
+        if let Ofi::Yes(names) = &self.ofi { names.clone() } else { Vec::new() }
+    }
+
+    /// The providers that may be opened below, best first; `None`: none is to be. What has no hardware of its own is no
+    /// better than a link over TCP.
+    pub(crate) fn below(&self) -> Option<Vec<&str>> {
+        match &self.ofi {
+            Ofi::No => None,
+            Ofi::WithAdapter => ofi::has_adapter().then(|| ofi::FABRICS.to_vec()),
+            Ofi::Yes(names) if !names.is_empty() => Some(names.iter().map(String::as_str).collect()),
+            Ofi::Yes(_) if self.tcp => Some(ofi::FABRICS.to_vec()),
+            Ofi::Yes(_) => Some([&ofi::FABRICS[..], &ofi::SOFT].concat()),
+        }
+    }
+
+    /// Whether a port listens.
+    fn listens(&self) -> bool {
+        self.tcp || self.below().is_some()
+    }
+}
+
+impl Default for Links {
+    fn default() -> Links {
+        Links { shm: true, tcp: true, ofi: Ofi::WithAdapter }
     }
 }
 
@@ -71,7 +114,7 @@ impl Default for Params {
             connect_timeout: link.connect_timeout,
             unexpected_size: 256 << 20,
             inject_size: INJECT_SIZE,
-            links: Links { shm: true, tcp: true },
+            links: Links::default(),
             job_key: None,
             tcp_timeout: Duration::from_secs(30),
         }
@@ -101,7 +144,7 @@ impl Params {
             device_direct: self.device_direct,
             connect_timeout: self.connect_timeout,
             patience: self.connect_timeout,
-            tcp: self.links.tcp,
+            tcp: self.links.listens(),
             ..OpenOptions::default()
         }
     }
@@ -116,7 +159,18 @@ impl Params {
         if let Some(eager) = self.eager_size {
             (options.eager, options.eager_in_a_row) = (eager, eager);
         }
-        self.links.tcp.then_some(options)
+        self.links.listens().then_some(options)
+    }
+
+    /// How to open one over a provider below, whose connections have these options.
+    pub(crate) fn ofi(&self, tcp: &TcpOptions) -> OfiOptions {
+        let mut options = OfiOptions::new(tcp.key.clone());
+        options.fallback = self.links.tcp;
+        options.patience = self.tcp_timeout;
+        if let Some(eager) = self.eager_size {
+            (options.eager, options.eager_in_a_row) = (eager, eager);
+        }
+        options
     }
 }
 
@@ -220,7 +274,8 @@ mod tests {
         says(settings::UNEXPECTED_SIZE, p.unexpected_size);
         says(settings::CONNECT_TIMEOUT, p.connect_timeout.as_millis() as usize);
         says(settings::TCP_TIMEOUT, p.tcp_timeout.as_millis() as usize);
-        assert_eq!(Links::of(settings::LINKS.default), Some(p.links));
+        let listed = settings::LINKS.default.split(' ').next().and_then(Links::of);
+        assert_eq!(listed, Some(Links { ofi: Ofi::No, ..p.links }));
         let switches = [
             (settings::CMA, p.cma),
             (settings::DEVICE_DIRECT, p.device_direct),
@@ -258,11 +313,19 @@ mod tests {
     #[test]
     fn links_are_those_of_the_list() {
         let links = |list| with(&[("links", list)]).0.links;
-        assert_eq!(links("shm"), Links { shm: true, tcp: false });
-        assert_eq!(links(" tcp , shm"), Links { shm: true, tcp: true });
-        assert_eq!(links("tcp"), Links { shm: false, tcp: true });
+        let none = Links { shm: false, tcp: false, ofi: Ofi::No };
+        assert_eq!(links("shm"), Links { shm: true, ..none.clone() });
+        assert_eq!(links(" tcp , shm"), Links { shm: true, tcp: true, ..none.clone() });
+        assert_eq!(links("tcp"), Links { tcp: true, ..none.clone() });
+        assert_eq!(links("ofi"), Links { ofi: Ofi::Yes(vec![]), ..none.clone() });
+        let below = |list| links(list).below().map(|names| names.join(" "));
+        assert_eq!(below("shm,tcp"), None);
+        assert_eq!(below("shm,ofi:tcp;ofi_rxm, ofi:efa"), Some("tcp;ofi_rxm efa".into()));
+        assert_eq!(below("shm,ofi,tcp"), Some(ofi::FABRICS.join(" ")));
+        assert_eq!(below("shm,ofi"), Some([&ofi::FABRICS[..], &ofi::SOFT].concat().join(" ")));
+        assert_eq!(Links::of("shm,ofi:"), None);
         let (p, complaints) = with(&[("links", "shm,verbs")]);
-        assert_eq!(p.links, Links { shm: true, tcp: true });
+        assert_eq!(p.links, Links::default());
         assert!(complaints[0].contains("FI_STRAIT_LINKS=shm,verbs"), "{complaints:?}");
         assert!(with(&[("links", "shm")]).0.tcp().is_none());
     }

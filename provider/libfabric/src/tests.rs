@@ -11,6 +11,7 @@ mod events;
 mod objects;
 mod poisoned;
 mod sleep;
+mod xpu;
 
 const NO: *mut c_void = ptr::null_mut();
 const AGAIN: isize = -(fi::FI_EAGAIN as isize);

@@ -193,6 +193,18 @@ pub trait Link {
         None
     }
 
+    /// The descriptors that [`Link::wait_fd`] stands for, one of which is readable when that is: for one that watches other things as
+    /// well, since descriptors may watch each other but a few levels deep.
+    fn wait_fds(&self) -> Vec<RawFd> {
+        self.wait_fd().into_iter().collect()
+    }
+
+    /// One of [`Link::wait_fds`] that is not to be watched any more, since it may stay readable for good. Told once; asked
+    /// for with each [`Link::arm`].
+    fn worn_fd(&mut self) -> Option<RawFd> {
+        None
+    }
+
     /// One line on the path to this peer, for people: link, copy engine, limits, and why.
     fn describe(&self, peer: PeerId) -> String;
 }

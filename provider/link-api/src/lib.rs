@@ -18,5 +18,5 @@ pub use frames::{Event, Frame, Gone, Link, PollFrame, Refused};
 pub use meter::{Fallback, How, Meter, Side};
 pub use path::{OpId, Path, PeerId, RmaCaps};
 pub use rma::{
-    Grant, InUse, MAX_PIECES, NoDirect, Patience, PieceCounter, Region, RegionVersion, RmaLink, Way,
+    Direct, Grant, InUse, MAX_PIECES, NoDirect, Patience, PieceCounter, Region, RegionVersion, RmaLink, Way,
 };

@@ -40,6 +40,47 @@ pub enum Grant {
     Agreed,
 }
 
+/// The memory of a direct access, here and at a peer, and what allows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Direct<'a> {
+    /// What allows it.
+    pub grant: Grant,
+    /// The peer's memory, as the peer has told of it.
+    pub remote: &'a [Seg],
+    /// The byte of `remote` at which it begins.
+    pub roff: usize,
+    /// Memory of this process.
+    pub local: &'a [Span],
+    /// The byte of `local` at which it begins.
+    pub loff: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+impl<'a> Direct<'a> {
+    /// Between the fronts of both.
+    #[inline]
+    pub fn new(grant: Grant, remote: &'a [Seg], local: &'a [Span], len: usize) -> Direct<'a> {
+        Direct { grant, remote, roff: 0, local, loff: 0, len }
+    }
+
+    /// Between these bytes of both.
+    #[inline]
+    #[must_use]
+    pub fn at(self, roff: usize, loff: usize) -> Direct<'a> {
+        Direct { roff, loff, ..self }
+    }
+
+    /// The request of the peer's that allows an operation in flight, which begins at the fronts of both; a link
+    /// refuses any other one.
+    pub fn operation(&self) -> Result<u64, NoDirect> {
+        match self.grant {
+            Grant::Request(request) if (self.roff, self.loff) == (0, 0) => Ok(request),
+            _ => Err(NoDirect::Memory),
+        }
+    }
+}
+
 /// A published registration as it was when it was looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionVersion {
@@ -119,56 +160,25 @@ pub enum Way {
 /// Access to memory of peers, and to memory of this endpoint by peers. What a link leaves as it is here it
 /// cannot do; frames serve instead.
 pub trait RmaLink: Link {
-    /// Copies `len` bytes at `roff` of the peer's memory `remote`, as `grant` allows, to byte `loff` of
-    /// `local`. Where that is not inside of both it fails, and nothing outside is touched; what is inside may have been
-    /// copied by then.
-    #[allow(clippy::too_many_arguments)]
-    fn get(
-        &mut self,
-        from: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        let _ = (from, grant, remote, roff, local, loff, len);
+    /// Copies bytes of the peer's memory to local memory. Where they are not inside of both it fails, and nothing
+    /// outside is touched; what is inside may have been copied by then.
+    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        let _ = (from, access);
         Err(NoDirect::Never)
     }
 
-    /// Copies `len` bytes at `loff` of `local` to byte `roff` of the peer's memory `remote`, as `grant`
-    /// allows. Likewise.
-    #[allow(clippy::too_many_arguments)]
-    fn put(
-        &mut self,
-        to: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        let _ = (to, grant, remote, roff, local, loff, len);
+    /// Copies bytes of local memory to the peer's. Likewise.
+    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        let _ = (to, access);
         Err(NoDirect::Never)
     }
 
-    /// Starts to copy `len` bytes between the front of `local` and that of the peer's `remote`: memory of which
-    /// the peer has sent a handle, and told under the name of this `request` of its own.
-    /// [`Event::Done`](crate::Event::Done) says when it is over. Operations may end in any order, and nothing else
+    /// Starts to copy between local memory and the peer's: memory of which the peer has sent a handle, and told under
+    /// the name of a request of its own ([`Direct::operation`]). [`Event::Done`](crate::Event::Done) says when it is over. Operations may end in any order, and nothing else
     /// waits for them. Memory of which no handle is known, or less of it than `len`, is refused here or fails later.
     /// Each operation ends, also where its peer does, before or after [`Event::Closed`](crate::Event::Closed).
-    fn start(
-        &mut self,
-        way: Way,
-        peer: PeerId,
-        request: u64,
-        remote: &[Seg],
-        local: &[Span],
-        len: usize,
-    ) -> Result<OpId, NoDirect> {
-        let _ = (way, peer, request, remote, local, len);
+    fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
+        let _ = (way, peer, access);
         Err(NoDirect::Never)
     }
 

@@ -4,9 +4,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use hmem::Span;
-use link_api::NoDirect;
-use wire::Seg;
+use link_api::{Direct, NoDirect, Way};
 
 use crate::space::Target;
 
@@ -15,15 +13,6 @@ const PARTS: usize = 64;
 
 /// Most bytes per call, below what the kernel cuts a call to (2 GiB).
 const CHUNK: usize = 1 << 30;
-
-/// Which way bytes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// From the peer to us.
-    Get,
-    /// From us to the peer.
-    Put,
-}
 
 /// Why bytes could not be moved.
 #[derive(Debug)]
@@ -51,16 +40,9 @@ pub(crate) fn verify(target: &Target) -> Result<(), Fault> {
     call_guarded(Way::Get, target, &[], &[]).map(drop)
 }
 
-/// Moves `len` bytes between byte `roff` of `remote` in an address space and byte `loff` of `local`.
-pub(crate) fn transfer(
-    way: Way,
-    target: &Target,
-    remote: &[Seg],
-    roff: usize,
-    local: &[Span],
-    loff: usize,
-    len: usize,
-) -> Result<(), Fault> {
+/// Moves bytes between an address space and here; whether that is allowed the caller knows.
+pub(crate) fn transfer(way: Way, target: &Target, access: &Direct<'_>) -> Result<(), Fault> {
+    let Direct { grant: _, remote, roff, local, loff, len } = *access;
     if !hmem::can(local, hmem::Caps::CMA) {
         return Err(Fault::Memory);
     }
@@ -305,11 +287,20 @@ fn capable_ptrace() -> bool {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use hmem::Span;
+    use link_api::Grant;
+    use wire::Seg;
+
     use super::*;
     use crate::space;
 
     fn seg(s: Span) -> Seg {
         Seg { addr: s.addr().into(), len: (s.len() as u64).into() }
+    }
+
+    /// An access that is allowed.
+    fn by<'a>(remote: &'a [Seg], local: &'a [Span], len: usize) -> Direct<'a> {
+        Direct::new(Grant::Agreed, remote, local, len)
     }
 
     #[test]
@@ -321,12 +312,12 @@ mod tests {
         let text: Vec<u8> = (0..total).map(|i| (i * 31) as u8).collect();
         hmem::write(&remote, 0, &text);
         let segs: Vec<Seg> = remote.iter().map(|s| seg(*s)).collect();
-        transfer(Way::Get, &own, &segs, 5, &local, 3, total - 5).unwrap();
+        transfer(Way::Get, &own, &by(&segs, &local, total - 5).at(5, 3)).unwrap();
         let mut back = vec![0; total - 5];
         hmem::read(&local, 3, &mut back);
         assert!(back == text[5..]);
         hmem::write(&local, 3, &[7; 40]);
-        transfer(Way::Put, &own, &segs, 50, &local, 3, 40).unwrap();
+        transfer(Way::Put, &own, &by(&segs, &local, 40).at(50, 3)).unwrap();
         let mut back = vec![0; total];
         hmem::read(&remote, 0, &mut back);
         assert!(back[..50] == text[..50] && back[50..90] == [7; 40] && back[90..] == text[90..]);
@@ -351,15 +342,19 @@ mod tests {
         let high = [Seg { addr: u64::MAX.into(), len: u64::MAX.into() }];
         let good = [seg(Span::leak(8))];
         for target in [own(), Target { guarded: true, id: std::process::id() as i32, ..own() }] {
-            let get = |segs: &[Seg], roff, loff| transfer(Way::Get, &target, segs, roff, &local, loff, 8);
+            let get =
+                |segs: &[Seg], roff, loff| transfer(Way::Get, &target, &by(segs, &local, 8).at(roff, loff));
             assert!(matches!(get(&bad, 0, 0), Err(Fault::Memory)));
-            assert!(matches!(transfer(Way::Put, &target, &high, 9, &local, 0, 8), Err(Fault::Memory)));
+            assert!(matches!(
+                transfer(Way::Put, &target, &by(&high, &local, 8).at(9, 0)),
+                Err(Fault::Memory)
+            ));
             assert!(matches!(get(&good, 0, 4), Err(Fault::Memory)));
             assert!(matches!(get(&good, usize::MAX, 0), Err(Fault::Memory)));
             get(&good, 0, 0).unwrap();
-            transfer(Way::Get, &target, &good, 8, &local, 8, 0).unwrap();
+            transfer(Way::Get, &target, &by(&good, &local, 0).at(8, 8)).unwrap();
             let gone = Target { id: i32::MAX, ..target };
-            assert!(matches!(transfer(Way::Get, &gone, &good, 0, &local, 0, 8), Err(Fault::Gone)));
+            assert!(matches!(transfer(Way::Get, &gone, &by(&good, &local, 8)), Err(Fault::Gone)));
             assert!(matches!(verify(&gone), Err(Fault::Gone)));
             verify(&target).unwrap();
         }
@@ -380,10 +375,10 @@ mod tests {
             let other = Target::new(pid, own);
             let guarded = Target { guarded: true, ..other };
             assert!(matches!(verify(&other), Err(Fault::Gone)));
-            assert!(matches!(transfer(Way::Get, &guarded, &there, 0, &local, 0, 8), Err(Fault::Gone)));
+            assert!(matches!(transfer(Way::Get, &guarded, &by(&there, &local, 8)), Err(Fault::Gone)));
         }
         let other = Target { guarded: true, ..Target::new(pid, own) };
-        assert!(matches!(transfer(Way::Put, &other, &there, 0, &local, 0, 8), Err(Fault::Gone)));
+        assert!(matches!(transfer(Way::Put, &other, &by(&there, &local, 8)), Err(Fault::Gone)));
         let mut now = [0; 8];
         hmem::read(&[memory], 0, &mut now);
         assert_eq!(now, [1; 8], "written");

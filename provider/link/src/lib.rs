@@ -59,8 +59,5 @@ pub use tcp::{TcpLink, TcpOptions};
 
 /// A random number.
 pub(crate) fn random() -> std::io::Result<u64> {
-    let mut b = [0u8; 8];
-    // SAFETY: `b` is a valid place of 8 bytes.
-    let n = unsafe { libc::getrandom(b.as_mut_ptr().cast(), b.len(), 0) };
-    if n == 8 { Ok(u64::from_ne_bytes(b)) } else { Err(std::io::Error::last_os_error()) }
+    ipc::random().map(u64::from_ne_bytes)
 }

@@ -4,8 +4,8 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-use ipc::cvt;
 use ipc::socket::socket;
+use ipc::{Unshared, cvt};
 use wire::Addr;
 
 use crate::net;
@@ -15,7 +15,7 @@ use crate::net;
 pub struct Name {
     addr: Addr,
     bound: SocketAddr,
-    port: OwnedFd,
+    port: Unshared,
 }
 
 /// Tries to find a free port whose other sockets are free, too.
@@ -41,7 +41,10 @@ impl Name {
                     if bound.ip().is_unspecified() {
                         called.set_ip(net::primary_ip(bound.is_ipv6()));
                     }
-                    return Ok((Name { addr: Addr::new(called), bound, port }, listener));
+                    return Ok((
+                        Name { addr: Addr::new(called), bound, port: Unshared::new(port) },
+                        listener,
+                    ));
                 }
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse && bind.port() == 0 && tries < TRIES => {
                     tries += 1
@@ -57,7 +60,7 @@ impl Name {
     }
 
     /// The socket that keeps the port.
-    pub fn socket(&self) -> io::Result<OwnedFd> {
+    pub fn socket(&self) -> io::Result<Unshared> {
         self.port.try_clone()
     }
 

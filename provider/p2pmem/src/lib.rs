@@ -11,6 +11,7 @@
 //! | [`orchestrator`] | publishers, clients, rules and buffers together |
 //! | [`daemon`] | the same for several processes, over a unix socket |
 //! | [`peer`] | buffers of windows as a kind of memory of `hmem` |
+//! | [`storage`] | files to memory of any kind and back |
 //! | [`picture`] | the topology as a table and as SVG |
 
 mod address;
@@ -22,6 +23,7 @@ pub mod picture;
 pub mod publisher;
 mod ranges;
 pub mod rules;
+pub mod storage;
 pub mod topology;
 
 pub use address::Address;

@@ -179,12 +179,65 @@ fn windows_are_mapped_by_the_client_itself() {
     assert!(buffer.pieces()[0].may_vanish() && p2pmem::peer::is_window(buffer.pieces()[0].addr(), 4096));
     let error = one.share(&buffer).unwrap_err();
     assert_eq!(error.errno(), libc::EOPNOTSUPP);
+    // For a further device it is the same mapping: another one would be other memory.
+    let wider = one.widen(&buffer, &["card0"]).unwrap();
+    assert_eq!(wider.pieces()[0].addr(), buffer.pieces()[0].addr());
+    one.free(wider).unwrap();
+    assert!(p2pmem::peer::is_window(buffer.pieces()[0].addr(), 4096), "one of two handles was freed");
     // The device goes: the daemon finds out by itself.
     std::fs::remove_dir_all(dir.join("bus/pci/devices/0000:03:00.0/p2pmem").canonicalize().unwrap()).unwrap();
     assert!(socket::wait(&one.fd(), 60_000));
     let (handle, why) = one.revoked().unwrap().unwrap();
     assert!(handle == buffer.handle && why.contains("gone"), "{why}");
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+fn limit_descriptors(to: Option<u64>) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place, and then one that is read.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        let was = limit.rlim_cur;
+        limit.rlim_cur = to.unwrap_or(was);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+        was
+    }
+}
+
+/// Not a test: what the process of the next one does.
+#[test]
+fn process_short_of_descriptors() {
+    let Ok(name) = std::env::var("STRAIT_P2PMEM_TEST_SHORT") else { return };
+    let mut daemon = Connection::open(&name).unwrap();
+    let used = std::fs::File::open("/dev/null").unwrap();
+    // The next one that is opened is over the limit.
+    let was = limit_descriptors(Some(used.as_raw_fd() as u64));
+    drop(used);
+    let fill = std::fs::File::open("/dev/null");
+    let _more: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    let error = daemon.allocate(&[], 3 * PAGE, 1, 1, true, "").unwrap_err();
+    assert!(error.errno() == libc::EMFILE && error.to_string().contains("ulimit -n"), "{error}");
+    limit_descriptors(Some(was));
+    drop(fill);
+    // Nothing is left of it, here and at the daemon.
+    let listed = daemon.list().unwrap();
+    assert_eq!((listed[0].buffers, listed[0].available), (0, SIZE));
+    let buffer = daemon.allocate(&[], PAGE, 1, 1, true, "").unwrap();
+    daemon.free(buffer).unwrap();
+    println!("done");
+}
+
+#[test]
+fn a_client_without_descriptors_is_told_so_and_goes_on() {
+    let daemon = Daemon::new("");
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "process_short_of_descriptors", "--nocapture"])
+        .env("STRAIT_P2PMEM_TEST_SHORT", &daemon.name)
+        .output()
+        .unwrap();
+    let (out, err) = (String::from_utf8_lossy(&child.stdout), String::from_utf8_lossy(&child.stderr));
+    assert!(child.status.success() && out.contains("done"), "{out}{err}");
+    daemon.is_whole();
 }
 
 /// A connection that says what it likes.
@@ -298,7 +351,7 @@ fn process_of_many() {
                 }
                 held.push(buffer);
             }
-            Err(e) => assert_eq!(e.errno(), libc::ENOMEM, "{e}"),
+            Err(e) => assert!([libc::ENOMEM, libc::EUSERS].contains(&e.errno()), "{e}"),
         }
         if held.len() > 20 || ties.pick(3) == 0 && !held.is_empty() {
             let buffer = held.swap_remove(ties.pick(held.len()));

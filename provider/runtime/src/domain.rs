@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::{Abandoned, CntrId, CqId, Domain, Error as EngineError};
+use engine::{Abandoned, CntrId, CqId, Ctx, Domain, EpId, Error as EngineError};
 use link_api::{Patience, RmaLink};
 
 use crate::lock::{self, Lock};
@@ -66,6 +66,11 @@ impl Watched {
     /// A change of the counter from what it is now.
     pub fn cntr<L: RmaLink>(engine: &Domain<L>, id: CntrId) -> Watched {
         Watched::Cntr(id, engine.cntr_read(id), engine.cntr_readerr(id))
+    }
+
+    /// Whether it may come without waking: others write the counter.
+    fn is_silent<L: RmaLink>(self, engine: &Domain<L>) -> bool {
+        matches!(self, Watched::Cntr(c, ..) if engine.cntr_is_shared(c))
     }
 
     /// Whether it has not come yet.
@@ -220,25 +225,19 @@ impl<L: RmaLink> Runtime<L> {
         &self,
         mut close: impl FnMut(&mut Domain<L>) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
-        let (begin, mut turns) = (Instant::now(), 0u32);
-        loop {
-            let patience =
-                if begin.elapsed() < PATIENCE.time() { Patience::Look } else { Patience::LastLook };
-            let closed = match self.enter() {
-                Ok(mut engine) => {
-                    engine.set_patience(patience);
-                    let closed = close(&mut engine);
-                    engine.set_patience(PATIENCE);
-                    closed
-                }
-                Err(_) => self.lock.remains().map_or(Ok(()), |mut state| state.abandon(patience)),
-            };
-            if closed != Err(EngineError::Busy) || patience == Patience::LastLook {
-                return closed;
-            }
-            turns += 1;
-            if turns < SPINS { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
-        }
+        in_turns(|patience| match self.enter() {
+            Ok(mut engine) => engine.with_patience(patience, &mut close),
+            Err(_) => self.lock.remains().map_or(Ok(()), |mut state| state.abandon(patience)),
+        })
+    }
+
+    /// Cancels what was posted to an endpoint, as [`Domain::ep_cancel`] does. While the receiver of a send is inside an access
+    /// the domain is left in between, for a second at most. Of a poisoned domain it unwinds, as [`Runtime::lock`] does.
+    pub fn cancel(&self, ep: EpId, ctx: Ctx) -> Result<(), EngineError> {
+        let mut begun = None;
+        in_turns(|patience| {
+            self.lock().with_patience(patience, |engine| engine.ep_cancel_in_turns(ep, ctx, &mut begun))
+        })
     }
 
     /// Takes a sleeper that does not sleep any more off the list; to be called before its queue or
@@ -295,6 +294,20 @@ impl<L: RmaLink> Runtime<L> {
         let slept = wait.sleep(until);
         self.forget(wait)?;
         slept
+    }
+}
+
+/// Calls what answers [`Busy`](EngineError::Busy) while a peer is inside an access, again and again for a second.
+fn in_turns(mut turn: impl FnMut(Patience) -> Result<(), EngineError>) -> Result<(), EngineError> {
+    let (begin, mut turns) = (Instant::now(), 0u32);
+    loop {
+        let patience = if begin.elapsed() < PATIENCE.time() { Patience::Look } else { Patience::LastLook };
+        let outcome = turn(patience);
+        if outcome != Err(EngineError::Busy) || patience == Patience::LastLook {
+            return outcome;
+        }
+        turns += 1;
+        if turns < SPINS { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
     }
 }
 
@@ -361,6 +374,14 @@ pub struct Guard<'a, L: RmaLink> {
 }
 
 impl<L: RmaLink> Guard<'_, L> {
+    /// A call that takes memory back and waits for peers no longer than this.
+    fn with_patience<T>(&mut self, patience: Patience, call: impl FnOnce(&mut Domain<L>) -> T) -> T {
+        self.set_patience(patience);
+        let outcome = call(self);
+        self.set_patience(PATIENCE);
+        outcome
+    }
+
     /// Leaves: the end of those calls that count, which need not ask whether they panic.
     #[inline(always)]
     pub fn leave(self) {
@@ -404,6 +425,9 @@ impl<L: RmaLink> Guard<'_, L> {
     /// Registers a sleeper and has peers wake it. `false`: there is something to do first.
     fn watch(&mut self, watched: Watched, wait: &Arc<Wait>) -> bool {
         self.unwatch(wait);
+        if watched.is_silent(&self.state.engine) {
+            return false;
+        }
         let quiet = self.state.engine.arm();
         if quiet {
             self.state.sleepers.push((watched, wait.clone()));

@@ -263,3 +263,28 @@ const _: () = {
     any_thread::<runtime::Runtime<ShmLink>>();
     any_thread::<runtime::Runtime<MemoryLink>>();
 };
+
+#[test]
+fn none_sleeps_until_a_counter_changes_that_others_may_write() {
+    let ([a, _b], _) = ShmLink::nodes(Progress::Manual);
+    let memory = Span::leak(32);
+    let words = memory.part((8 - memory.addr() as usize % 8) % 8, 16).unwrap();
+    let shared = a.runtime.lock().cntr_open_at(words).unwrap();
+    let may_sleep = |cntr| a.runtime.try_wait(|e| Watched::cntr(e, cntr), &a.cntr_wait).unwrap();
+    patient(|| may_sleep(a.cntr).then_some(()));
+    assert!(!may_sleep(shared), "the change would wake nothing");
+    // A call that blocks goes on looking.
+    let mut looks = 0;
+    let found = a.runtime.block(&a.cntr_wait, Idle::Sleep, Deadline::after_ms(-1), || {
+        looks += 1;
+        if looks == 1000 {
+            hmem::write(&[words], 0, &[1]);
+        }
+        let engine = a.runtime.lock();
+        match engine.cntr_read(shared) {
+            0 => Step::Wait(Watched::cntr(&engine, shared)),
+            n => Step::Done(n),
+        }
+    });
+    assert_eq!((found, looks), (Ok(Some(1)), 1000));
+}

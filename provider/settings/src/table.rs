@@ -122,10 +122,10 @@ pub const REPORT: Setting = Setting {
 
 pub const LINKS: Setting = Setting {
     name: "links",
-    kind: Kind::Text("names of links with commas between them: shm, tcp"),
-    default: "shm,tcp",
-    help: "What peers may be reached by: shm is shared memory, for those on this host, and tcp is for all others, or for \
-           all if shm is not in the list",
+    kind: Kind::Text("names of links with commas between them: shm, tcp, ofi, or ofi: and a provider's name"),
+    default: "shm,tcp and, where the host has an adapter of a fabric, ofi",
+    help: "What peers may be reached by: shm is shared memory, for those on this host; tcp is for all others, or for \
+           all if shm is not in the list; ofi is the provider of a fabric, opened below, for those that it leads to, before tcp",
 };
 
 pub const JOB_KEY: Setting = Setting {

@@ -9,6 +9,8 @@
 //! | `client` | peer memory clients |
 //! | `memory` | questions about memory |
 //! | `peer` | peer memory; has a header of its own, `include/strait_p2pmem.h` |
+//! | `xpu` | kernels that send; has a header of its own, `include/strait_xpu.h` |
+//! | `storage` | files to memory of any kind; has a header of its own, `include/strait_storage.h` |
 //! | `guard` | the boundary |
 
 mod client;
@@ -16,12 +18,18 @@ mod guard;
 mod memory;
 /// cbindgen:ignore
 mod peer;
+/// cbindgen:ignore
+mod storage;
+/// cbindgen:ignore
+mod xpu;
 
 use libc::{c_char, c_int};
 
+pub use self::xpu::*;
 pub use client::*;
 pub use memory::*;
 pub use peer::*;
+pub use storage::*;
 
 /// Version of this header: major << 16 | minor. Within a major version structures only grow at their
 /// end, and functions are only added.

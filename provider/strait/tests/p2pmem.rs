@@ -89,6 +89,16 @@ fn the_example_gets_memory_from_the_closest_publisher() {
     assert!(lines.unwrap().lines().count() <= 40, "an example is short");
 }
 
+/// With host memory: that of devices is in the guest of ci/guest.
+#[test]
+fn files_are_read_and_written_by_the_functions_of_the_storage_header() {
+    let scratch = Scratch::new("storage");
+    let Some(program) = scratch.program("storage") else { return };
+    let done = Command::new(program).arg(scratch.0.join("file")).output().unwrap();
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(text(&done.stdout).contains("bytes"), "{}", text(&done.stdout));
+}
+
 #[test]
 fn every_function_does_what_the_header_says() {
     let scratch = Scratch::new("api");

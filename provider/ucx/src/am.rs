@@ -8,9 +8,9 @@ use ucx_sys::{self as ucx, Completion, Iov, PackFn, Status};
 use wire::ucx::{Head, Kind};
 
 use crate::attr::{MAX_HEADER, SEGMENT};
-use crate::ep::{Ep, of};
 use crate::ffi::{guard, spans};
 use crate::frame::HEAD;
+use crate::state::Ep;
 
 /// What an active message begins with.
 #[inline]
@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C" fn am_short(
 ) -> Status {
     guard(|| {
         // SAFETY: an endpoint of ours; nothing calls back.
-        let e = unsafe { of(ep) };
+        let e = unsafe { Ep::of(ep) };
         if let Err(status) = e.open() {
             return status;
         }
@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn am_short(
 pub(crate) unsafe extern "C" fn am_short_iov(ep: ucx::Ep, id: u8, iov: *const Iov, count: usize) -> Status {
     guard(|| {
         // SAFETY: an endpoint of ours; nothing calls back; UCX's vector.
-        unsafe { send_parts(of(ep), &am(id), iov, count) }
+        unsafe { send_parts(Ep::of(ep), &am(id), iov, count) }
     })
 }
 
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn am_bcopy(
         // SAFETY: an endpoint of ours. UCX's function writes at most what `query` says it may, and
         // calls nothing of ours.
         let sent = unsafe {
-            let e = of(ep);
+            let e = Ep::of(ep);
             if let Err(status) = e.open() {
                 return status.into();
             }
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn am_bcopy(
         match sent {
             Ok(n) => n as isize,
             // SAFETY: as above.
-            Err(why) => unsafe { of(ep) }.refused(why).into(),
+            Err(why) => unsafe { Ep::of(ep) }.refused(why).into(),
         }
     })
 }
@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn am_zcopy(
         // SAFETY: UCX's header, which is not longer than the array; the rest as in `am_short_iov`.
         unsafe {
             head.as_mut_ptr().add(HEAD).copy_from_nonoverlapping(header.cast(), n);
-            send_parts(of(ep), &head[..HEAD + n], iov, count)
+            send_parts(Ep::of(ep), &head[..HEAD + n], iov, count)
         }
     })
 }

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use ucx_sys::{self as ucx, Completion, Status};
 
 use crate::direct::{Way, access, slot, way};
-use crate::ep;
 use crate::ffi::guard;
-use crate::remote::{Ask, Into_, Operation, What};
+use crate::remote::{Ask, What};
+use crate::requests::{Into_, Operation};
+use crate::state::Ep;
 
 macro_rules! width {
     ($int:ty, $atomic:ty, $what:expr, $apply:ident, $run:ident, $post:ident, $fetch:ident, $cswap:ident) => {
@@ -51,7 +52,7 @@ macro_rules! width {
             // SAFETY: the caller's promise; nothing calls back while it is borrowed. Mapped memory
             // has SIZE bytes there, aligned as the peer's address is.
             unsafe {
-                let e = ep::of(ep);
+                let e = Ep::of(ep);
                 match way(e, rkey, addr, SIZE) {
                     Err(status) => status,
                     Ok(Way::Mapped(at)) => match access(rkey, || $apply(at, op, value, compare)) {

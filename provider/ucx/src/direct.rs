@@ -1,27 +1,17 @@
 //! Which way memory behind a key is reached, and accesses to it: by CMA, or by request.
 
-use arrayvec::ArrayVec;
 use hmem::Span;
-use link_api::{Grant, Link, NoDirect, Refused, RmaLink};
-use ucx_sys::{self as ucx, Completion, Status};
+use link_api::{Direct, Grant, Link, NoDirect, Refused, RmaLink};
+use ucx_sys::{self as ucx, Status};
 use wire::Seg;
 
-use crate::attr::{MAX_IOV, SEGMENT};
-use crate::ep::Ep;
+use crate::attr::SEGMENT;
+use crate::coop::Access;
 use crate::region::Slot;
-use crate::remote::{Ask, Into_, Operation, What};
+use crate::remote::{Ask, What};
+use crate::requests::{Into_, Operation};
 use crate::rkey::{Reach, Rkey};
-
-/// A put or get of a peer's memory.
-#[derive(Clone, Debug)]
-pub(crate) struct Access {
-    pub(crate) put: bool,
-    pub(crate) addr: u64,
-    pub(crate) rkey: usize,
-    pub(crate) local: ArrayVec<Span, MAX_IOV>,
-    pub(crate) len: usize,
-    pub(crate) comp: *mut Completion,
-}
+use crate::state::Ep;
 
 /// How an access goes.
 pub(crate) enum Way {
@@ -109,9 +99,9 @@ pub(crate) fn cma(
     let peer = e.peer;
     let done = access(rkey, || {
         if put {
-            link.put(peer, Grant::Agreed, &remote, 0, local, 0, len)
+            link.put(peer, &Direct::new(Grant::Agreed, &remote, local, len))
         } else {
-            link.get(peer, Grant::Agreed, &remote, 0, local, 0, len)
+            link.get(peer, &Direct::new(Grant::Agreed, &remote, local, len))
         }
     })?;
     match done {

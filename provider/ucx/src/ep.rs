@@ -4,50 +4,14 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint};
 
 use link::full_fence;
-use link_api::{Link, PeerId, Refused};
-use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, PendingReq, Status};
+use link_api::{Link, Refused};
+use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Status};
 use xfer::Helper;
 
 use crate::ffi::{complete, guard};
-use crate::iface::{self, Iface};
-use crate::pending::Place;
+use crate::iface;
 use crate::share;
-
-/// An endpoint as UCX holds it: `uct_ep_t` is the first field.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct Ep {
-    pub(crate) iface: *mut Iface,
-    pub(crate) peer: PeerId,
-    /// Not every send may go out at once: look closer.
-    pub(crate) gate: bool,
-    pub(crate) dead: Option<Status>,
-    /// Nothing starts before `outstanding` is 0.
-    pub(crate) fenced: bool,
-    pub(crate) pending: VecDeque<*mut PendingReq>,
-    /// Its place among the endpoints with pending requests.
-    pub(crate) place: Option<Place>,
-    /// Whether there was no room in the ring when that was looked at last; and whether the pending requests wait for
-    /// something else.
-    pub(crate) no_room: bool,
-    pub(crate) elsewhere: bool,
-    /// Requests without a reply.
-    pub(crate) outstanding: u32,
-    /// To be completed when `outstanding` is 0.
-    flushes: Vec<*mut Completion>,
-    /// This peer's memory cannot be reached by CMA.
-    pub(crate) no_cma: bool,
-    /// The last access was refused for want of a window.
-    pub(crate) awaits: bool,
-    pub(crate) helper: Helper,
-}
-
-/// # Safety
-/// `ep` must be an endpoint of ours. The answer must be gone before UCX is called back.
-pub(crate) unsafe fn of<'a>(ep: ucx::Ep) -> &'a mut Ep {
-    // SAFETY: the caller's promise.
-    unsafe { &mut *ep.cast::<Ep>() }
-}
+use crate::state::{Ep, Iface};
 
 pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::Ep) -> Status {
     guard(|| {
@@ -64,7 +28,7 @@ pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::E
             if !iface::same_place(p.dev_addr) {
                 return ucx::UCS_ERR_UNREACHABLE;
             }
-            let i = iface::of(p.iface);
+            let i = Iface::of(p.iface);
             let peer = i.link.peer(&iface::name(p.iface_addr));
             let ep = Box::into_raw(Box::new(Ep {
                 iface: p.iface.cast(),
@@ -110,7 +74,7 @@ pub(crate) unsafe extern "C" fn destroy(ep: ucx::Ep) {
                 i.dispatching = std::ptr::null_mut();
             }
             i.failed.retain(|e| *e != this);
-            i.abandon(this);
+            abandon(i, this);
             share::orphan(i, this);
             i.let_go((*this).peer);
             drop(Box::from_raw(this));
@@ -118,99 +82,11 @@ pub(crate) unsafe extern "C" fn destroy(ep: ucx::Ep) {
     });
 }
 
-impl Ep {
-    pub(crate) fn iface(&self) -> *mut Iface {
-        self.iface
-    }
-
-    /// Whether an operation may start now.
-    #[inline]
-    pub(crate) fn open(&self) -> Result<(), Status> {
-        if self.gate { self.closer_look() } else { Ok(()) }
-    }
-
-    #[cold]
-    fn closer_look(&self) -> Result<(), Status> {
-        if let Some(status) = self.dead {
-            return Err(status);
-        }
-        // SAFETY: an endpoint's interface outlives it.
-        let dispatching = unsafe { (*self.iface).dispatching };
-        let queued = !self.pending.is_empty() && !std::ptr::eq(dispatching, self);
-        if queued || self.fenced { Err(ucx::UCS_ERR_NO_RESOURCE) } else { Ok(()) }
-    }
-
-    pub(crate) fn set_gate(&mut self) {
-        self.gate = self.dead.is_some() || self.fenced || !self.pending.is_empty();
-    }
-
-    /// What comes after this starts when all before it is done.
-    pub(crate) fn fence(&mut self) {
-        self.fenced = self.outstanding > 0;
-        self.set_gate();
-    }
-
-    /// A request was answered.
-    ///
-    /// # Safety
-    /// `this` must be an endpoint. Calls UCX back.
-    pub(crate) unsafe fn answered(this: *mut Ep) {
-        // SAFETY: the caller's promise; the borrow ends before the calls.
-        let flushes = unsafe {
-            let ep = &mut *this;
-            ep.outstanding -= 1;
-            if ep.outstanding > 0 {
-                return;
-            }
-            ep.fenced = false;
-            ep.set_gate();
-            std::mem::take(&mut ep.flushes)
-        };
-        for comp in flushes {
-            // SAFETY: given to `flush`, and completed once.
-            unsafe { complete(comp, ucx::UCS_OK) };
-        }
-    }
-
-    /// What UCX is told of a refusal.
-    #[cold]
-    pub(crate) fn refused(&mut self, why: Refused) -> Status {
-        match why {
-            Refused::Busy => {
-                self.no_room = true;
-                ucx::UCS_ERR_NO_RESOURCE
-            }
-            Refused::Fault => ucx::UCS_ERR_IO_ERROR,
-            Refused::Gone(why) => {
-                let status = ucx::UCS_ERR_CONNECTION_RESET;
-                if self.dead.is_none() {
-                    // SAFETY: an endpoint's interface outlives it.
-                    let i = unsafe { &mut *self.iface };
-                    log::debug!("{} is not there: {why:?}", i.link.peer_addr(self.peer));
-                    self.dead = Some(status);
-                    self.gate = true;
-                    i.failed.push(self);
-                    i.busy = true;
-                }
-                status
-            }
-        }
-    }
-}
-
-/// An endpoint's peer is gone: notes it, to be told by `report`.
-///
-/// # Safety
-/// `ep` must be an endpoint.
-pub(crate) unsafe fn fail(ep: *mut Ep, status: Status) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if (*ep).dead.is_none() {
-            (*ep).dead = Some(status);
-            (*ep).gate = true;
-            (*(*ep).iface).failed.push(ep);
-        }
-    }
+/// Forgets what an endpoint has under way; the completions.
+fn abandon(i: &mut Iface, ep: *mut Ep) -> Vec<*mut Completion> {
+    let mut out = i.remote.abandon(ep);
+    out.extend(share::abandon(i, ep));
+    out
 }
 
 /// Tells UCX of an endpoint that failed: what was under way ends, then its error handler is called.
@@ -224,7 +100,7 @@ pub(crate) unsafe fn report(this: *mut Iface, ep: *mut Ep) {
             return;
         }
         let status = (*ep).dead.unwrap_or(ucx::UCS_ERR_CONNECTION_RESET);
-        for comp in (*this).abandon(ep) {
+        for comp in abandon(&mut *this, ep) {
             complete(comp, status);
         }
         if !(*this).has(ep) {
@@ -262,7 +138,7 @@ unsafe fn flush_further(ep: ucx::Ep, flags: c_uint, comp: *mut Completion) -> St
             let this = ep.cast::<Ep>();
             if flags & ucx::UCT_FLUSH_FLAG_CANCEL != 0 {
                 let i = (*this).iface;
-                for comp in (*i).abandon(this) {
+                for comp in abandon(&mut *i, this) {
                     complete(comp, ucx::UCS_ERR_CANCELED);
                 }
                 (*this).outstanding = share::stuck(&*i, this);
@@ -276,7 +152,7 @@ unsafe fn flush_further(ep: ucx::Ep, flags: c_uint, comp: *mut Completion) -> St
                 }
                 return ucx::UCS_INPROGRESS;
             }
-            let e = of(ep);
+            let e = Ep::of(ep);
             if !e.fenced {
                 if let Err(status) = e.open() {
                     return status;
@@ -297,7 +173,7 @@ pub(crate) unsafe extern "C" fn fence(ep: ucx::Ep, _flags: c_uint) -> Status {
     guard(|| {
         full_fence();
         // SAFETY: an endpoint of ours.
-        unsafe { of(ep) }.fence();
+        unsafe { Ep::of(ep) }.fence();
         ucx::UCS_OK
     })
 }
@@ -306,7 +182,7 @@ pub(crate) unsafe extern "C" fn fence(ep: ucx::Ep, _flags: c_uint) -> Status {
 pub(crate) unsafe extern "C" fn check(ep: ucx::Ep, _flags: c_uint, _comp: *mut Completion) -> Status {
     guard(|| {
         // SAFETY: an endpoint of ours, and its interface.
-        let e = unsafe { of(ep) };
+        let e = unsafe { Ep::of(ep) };
         if e.dead.is_none() {
             // An end that came over a socket is told by progress; a peer that was never reached is tried.
             // SAFETY: as above.
@@ -323,7 +199,7 @@ pub(crate) unsafe extern "C" fn is_connected(ep: ucx::Ep, params: *const AddrPar
     guard(|| {
         // SAFETY: an endpoint of ours; UCX's structure, whose first fields are these.
         unsafe {
-            let (e, p) = (of(ep), &*params);
+            let (e, p) = (Ep::of(ep), &*params);
             let both = ucx::ADDR_PARAMS_DEVICE | ucx::ADDR_PARAMS_IFACE;
             if p.field_mask & both != both {
                 return 0;

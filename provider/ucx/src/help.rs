@@ -2,27 +2,16 @@
 
 use arrayvec::ArrayVec;
 use hmem::{Kind, Span};
-use link::ShmLink;
 use link_api::{Grant, PeerId, PieceCounter, Way};
 use wire::Seg;
 use wire::ucx::Share;
 use xfer::{BYTES_PER_CALL, CoopCopy, MAX_HELPED};
 
 use crate::attr::MAX_IOV;
+use crate::coop::{Helping, request};
 use crate::frame::{Refusal, take};
-use crate::iface::Iface;
-use crate::region::{Region, Slot};
-use crate::share::request;
-
-/// A peer's put or get of memory here, of which pieces are copied on this side.
-#[derive(Debug)]
-pub(crate) struct Helping {
-    copy: CoopCopy,
-    addr: usize,
-    /// The registration that was there when the peer told of it.
-    region: Region,
-    there: ArrayVec<Seg, MAX_IOV>,
-}
+use crate::region::Slot;
+use crate::state::Iface;
 
 /// What a peer tells of its put (1) or get of memory here: what is copied, the memory and the slot of its key, and the
 /// peer's own memory.
@@ -90,21 +79,6 @@ pub(crate) fn go_on(i: &mut Iface) -> u32 {
     }
     i.busy |= !i.helping.is_empty();
     copied.into()
-}
-
-impl Helping {
-    /// No more pieces are taken.
-    fn report(&self, link: &mut ShmLink) {
-        let CoopCopy { peer, counter, .. } = self.copy;
-        if self.copy.mine() > 0 {
-            link.pieces_report(peer, counter, self.copy.mine(), self.copy.failed().is_none());
-        }
-    }
-}
-
-/// Whether a transfer of this peer is helped with.
-pub(crate) fn helps(i: &Iface, peer: PeerId) -> bool {
-    i.helping.iter().any(|h| h.copy.peer == peer)
 }
 
 /// A peer is gone: its transfers are not gone on with.

@@ -6,81 +6,34 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use link::{OpenOptions, ShmLink, full_fence};
-use link_api::{Link, PeerId};
+use link_api::Link;
 use ucx_sys::{
-    self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, IfaceOps, IfaceParams, PerfAttr, Status, Table,
+    self as ucx, AddrParams, Completion, IfaceAttr, IfaceOps, IfaceParams, PerfAttr, Status, Table,
 };
 use wire::Addr;
 use wire::ucx::{HostAddr, Place};
 
 use crate::attr;
 use crate::device;
-use crate::ep::Ep;
 use crate::ffi::guard;
 use crate::ffi::int;
 use crate::frame::MAX_FRAME;
-use crate::help::{self, Helping};
+use crate::help;
 use crate::md::Md;
 use crate::param;
-use crate::pending::Waiting;
 use crate::place::{PLACE, place, unreachable_because};
 use crate::readers::Readers;
-use crate::remote::Remote;
+use crate::requests::Requests;
 use crate::rx::Buffers;
 use crate::served::Served;
-use crate::share::{self, Shared};
+use crate::state::Iface;
+use crate::waiting::Waiting;
 
 /// What this door's peers speak; nothing that the engine does.
 const VERSION: u16 = 0x5506;
 
 /// Bytes of an interface's address.
 const ADDRESS: usize = size_of::<HostAddr>();
-
-/// An interface as UCX holds it.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct Iface {
-    pub(crate) base: BaseIface,
-    pub(crate) link: ShmLink,
-    pub(crate) rx: Buffers,
-    /// How many frames the next call takes in at most.
-    pub(crate) budget: u32,
-    /// How many calls in a row found nothing, since the last put to mapped memory: a process that puts does not wait
-    /// for long, even if what it waits for never comes by us but is put to its own memory.
-    pub(crate) empty: u32,
-    /// There is more to do than frames: `failed`, `waiting`, `remote`, `shared`, `stuck` or `helping`.
-    pub(crate) busy: bool,
-    /// Endpoints with pending requests.
-    pub(crate) waiting: Waiting,
-    /// The endpoint of the pending request that runs, while that exists.
-    pub(crate) dispatching: *mut Ep,
-    /// Endpoints whose failure is still to be told.
-    pub(crate) failed: Vec<*mut Ep>,
-    pub(crate) eps: HashMap<PeerId, Vec<*mut Ep>>,
-    pub(crate) live: HashSet<*mut Ep>,
-    pub(crate) remote: Remote,
-    /// Puts and gets of which the owner of the memory copies a part.
-    pub(crate) shared: Vec<Shared>,
-    /// Those that were given up while the owners were stopped inside a copy.
-    pub(crate) stuck: Vec<Shared>,
-    /// Peers' puts and gets of which a part is copied here.
-    pub(crate) helping: VecDeque<Helping>,
-    pub(crate) served: &'static Served,
-    pub(crate) md: *const Md,
-    /// Where bytes rest between a peer's memory and a callback.
-    pub(crate) bounce: Vec<u8>,
-    /// On the boards of peers whose memory may be taken back.
-    pub(crate) readers: Readers<PeerId>,
-}
-
-/// UCX's worker serializes all calls, and interfaces belong to one.
-///
-/// # Safety
-/// `iface` must be an interface of ours. The answer must be gone before UCX is called back.
-pub(crate) unsafe fn of<'a>(iface: ucx::Iface) -> &'a mut Iface {
-    // SAFETY: the caller's promise.
-    unsafe { &mut *iface.cast::<Iface>() }
-}
 
 pub(crate) unsafe extern "C" fn query_devices(
     md: ucx::Md,
@@ -185,7 +138,7 @@ fn new(owner: &Md, p: &IfaceParams) -> Result<*mut Iface, Status> {
         (&raw mut (*at).failed).write(Vec::new());
         (&raw mut (*at).eps).write(HashMap::new());
         (&raw mut (*at).live).write(HashSet::new());
-        (&raw mut (*at).remote).write(Remote::default());
+        (&raw mut (*at).remote).write(Requests::default());
         (&raw mut (*at).shared).write(Vec::new());
         (&raw mut (*at).stuck).write(Vec::new());
         (&raw mut (*at).helping).write(VecDeque::new());
@@ -242,9 +195,9 @@ pub(crate) unsafe extern "C" fn close(iface: ucx::Iface) {
     guard(|| {
         // SAFETY: an interface of ours, closed once.
         unsafe {
-            let host = &of(iface).served.host;
+            let host = &Iface::of(iface).served.host;
             (host.progress_disable)(iface, ucx::UCT_PROGRESS_BOTH);
-            help::closes(of(iface));
+            help::closes(Iface::of(iface));
             (host.class_cleanup)(host.base_iface_class, iface, -1);
             drop(Box::from_raw(iface.cast::<Iface>()));
         }
@@ -255,8 +208,8 @@ pub(crate) unsafe extern "C" fn query(iface: ucx::Iface, out: *mut IfaceAttr) ->
     guard(|| {
         // SAFETY: an interface of ours, and UCX's structure, which its function sets to defaults.
         unsafe {
-            (of(iface).served.host.base_iface_query)(iface, out);
-            attr::fill(&mut *out, (*of(iface).md).cma, PLACE, ADDRESS);
+            (Iface::of(iface).served.host.base_iface_query)(iface, out);
+            attr::fill(&mut *out, (*Iface::of(iface).md).cma, PLACE, ADDRESS);
         }
         ucx::UCS_OK
     })
@@ -266,7 +219,7 @@ pub(crate) unsafe extern "C" fn estimate_perf(iface: ucx::Iface, perf: *mut Perf
     guard(|| {
         // SAFETY: an interface of ours, and UCX's structure of its release.
         unsafe {
-            let host = &of(iface).served.host;
+            let host = &Iface::of(iface).served.host;
             // Which kinds of memory there are is said by the domain; "unknown" is asked for as well.
             let status = (host.base_iface_estimate_perf)(iface, perf.cast());
             if status != ucx::UCS_OK || (*perf).field_mask & ucx::UCT_PERF_ATTR_FIELD_OPERATION == 0 {
@@ -294,7 +247,7 @@ pub(crate) unsafe extern "C" fn get_address(iface: ucx::Iface, out: *mut u8) -> 
     guard(|| {
         // SAFETY: an interface of ours; UCX gives as much room as `query` said.
         unsafe {
-            let port = of(iface).link.addr().port().into();
+            let port = Iface::of(iface).link.addr().port().into();
             let address = HostAddr { port, zero: 0.into(), pid: std::process::id().into() };
             out.cast::<HostAddr>().write(address);
         }
@@ -355,7 +308,7 @@ pub(crate) unsafe extern "C" fn flush(iface: ucx::Iface, _flags: c_uint, comp: *
         }
         full_fence();
         // SAFETY: an interface of ours.
-        let i = unsafe { of(iface) };
+        let i = unsafe { Iface::of(iface) };
         // What waits for its turn was posted before, too.
         let done = i.remote.idle() && i.shared.is_empty() && i.stuck.is_empty() && i.waiting.is_empty();
         if done { ucx::UCS_OK } else { ucx::UCS_INPROGRESS }
@@ -367,43 +320,10 @@ pub(crate) unsafe extern "C" fn fence(iface: ucx::Iface, _flags: c_uint) -> Stat
         full_fence();
         // SAFETY: an interface of ours, and its endpoints.
         unsafe {
-            for ep in of(iface).eps.values().flatten() {
+            for ep in Iface::of(iface).eps.values().flatten() {
                 (**ep).fence();
             }
         }
         ucx::UCS_OK
     })
-}
-
-impl Iface {
-    /// Whether an endpoint is (still) one of ours.
-    pub(crate) fn has(&self, ep: *mut Ep) -> bool {
-        self.live.contains(&ep)
-    }
-
-    /// The link need not remember a peer that is gone, unless something here still names it.
-    pub(crate) fn let_go(&mut self, peer: PeerId) {
-        let shared = self.shared.iter().chain(&self.stuck).any(|s| s.copy.peer == peer);
-        let shared = shared || help::helps(self, peer);
-        let named = shared || self.eps.contains_key(&peer) || self.remote.names(peer);
-        if !named && !self.link.is_connected(peer) {
-            self.remote.forget(peer);
-            self.link.forget(peer);
-            self.end_readers(peer);
-        }
-    }
-
-    /// Memory of a peer is accessed no more.
-    pub(crate) fn end_readers(&mut self, peer: PeerId) {
-        // SAFETY: an interface's domain outlives it.
-        let md = unsafe { &*self.md };
-        self.readers.ended(peer, &md.regions.windows);
-    }
-
-    /// Forgets what an endpoint has under way; the completions.
-    pub(crate) fn abandon(&mut self, ep: *mut Ep) -> Vec<*mut Completion> {
-        let mut out = self.remote.abandon(ep);
-        out.extend(share::abandon(self, ep));
-        out
-    }
 }

@@ -9,16 +9,17 @@
 //! | `rkey` | remote keys |
 //! | `region` | what memory of ours peers may name, and how that is taken back |
 //! | `readers` | accesses to memory that its owner may take back |
+//! | `state` | what an interface and its endpoints are: below all that follows |
 //! | `iface` | the interface: opening, addresses, flush |
 //! | `progress` | the interface: progress, events |
 //! | `attr` | what the interface says of itself |
 //! | `ep` | endpoints: opening, failures, flush |
 //! | `am` | active messages |
-//! | `pending`, `queue` | requests that wait, and the queue of their endpoints |
+//! | `pending`, `waiting`, `queue` | requests that wait, the endpoints that have some, and the queue of these |
 //! | `rma`, `atomic` | put, get and atomics, in mapped memory or by `direct` |
 //! | `direct` | which way memory is reached; by CMA, or by request |
-//! | `share`, `help` | large puts and gets by CMA, which both sides copy: the one that posts, the owner of the memory |
-//! | `remote`, `serve` | requests to the peer's progress; those of peers |
+//! | `share`, `help`, `coop` | large puts and gets by CMA, which both sides copy: the one that posts, the owner of the memory, what both keep |
+//! | `remote`, `serve`, `requests` | requests to the peer's progress; those of peers; those under way |
 //! | `metered` | counting what is sent, where that is asked for |
 //! | `frame` | how long frames are, and why one is dropped; their layout is `wire::ucx` |
 //! | `rx` | receive buffers |
@@ -40,6 +41,7 @@ use ucx_sys as ucx;
 mod am;
 mod atomic;
 mod attr;
+mod coop;
 mod device;
 mod direct;
 mod ep;
@@ -60,13 +62,16 @@ mod queue;
 mod readers;
 mod region;
 mod remote;
+mod requests;
 mod rkey;
 mod rma;
 mod rx;
 mod serve;
 mod served;
 mod share;
+mod state;
 mod tables;
+mod waiting;
 
 /// Where UCX enters that has loaded us as a module.
 #[unsafe(no_mangle)]

@@ -12,8 +12,8 @@ use link_api::{How, Link, Side};
 use ucx_sys::{self as ucx, Completion, EpParams, IfaceOps, Iov, PackFn, Status, UnpackFn};
 
 use crate::direct::{Way, way};
-use crate::ep::of;
 use crate::ffi::{guard_or, spans};
+use crate::state::Ep;
 use crate::{am, atomic, ep, param, rma};
 
 static USAGE: OnceLock<Option<Arc<Usage>>> = OnceLock::new();
@@ -60,7 +60,7 @@ pub(crate) fn table(ops: IfaceOps) -> IfaceOps {
 /// `ep` must be an endpoint of ours.
 unsafe fn tell_path(usage: &Usage, ep: ucx::Ep) {
     // SAFETY: the caller's promise; an endpoint's interface outlives it.
-    let (e, i) = unsafe { (of(ep), &*of(ep).iface()) };
+    let (e, i) = unsafe { (Ep::of(ep), &*Ep::of(ep).iface()) };
     let mut words = i.link.describe(e.peer);
     // Device memory has an interface of its own.
     words.truncate(words.find("; device memory").unwrap_or(words.len()));
@@ -75,7 +75,7 @@ unsafe fn count(ep: ucx::Ep, how: How, bytes: usize) {
     guard_or((), || {
         let Some(usage) = usage() else { return };
         // SAFETY: the caller's promise; an endpoint's interface outlives it.
-        let addr = unsafe { (*of(ep).iface()).link.peer_addr(of(ep).peer) };
+        let addr = unsafe { (*Ep::of(ep).iface()).link.peer_addr(Ep::of(ep).peer) };
         if !usage.count(&addr, Side::Ours, how, bytes) {
             // SAFETY: the caller's promise.
             unsafe { tell_path(usage, ep) };
@@ -94,7 +94,7 @@ unsafe fn count_access(ep: ucx::Ep, status: Status, bytes: usize, (addr, rkey): 
         return;
     }
     // SAFETY: the caller's promise.
-    let e = unsafe { of(ep) };
+    let e = unsafe { Ep::of(ep) };
     let awaits = e.awaits;
     let how = match way(e, rkey, addr, bytes) {
         Ok(Way::Mapped(_)) => How::Mapped,

@@ -2,79 +2,17 @@
 
 use std::ffi::{c_uint, c_void};
 
-use link_api::{PeerId, Refused};
+use link_api::Refused;
 use ucx_sys::{self as ucx, PendingReq, PurgeFn, Status};
 
-use crate::ep::{Ep, of};
 use crate::ffi::guard;
 use crate::frame::MAX_AM;
-use crate::iface::{self, Iface};
-use crate::queue::Queue;
-
-/// The endpoints with pending requests: those that this call of `dispatch` still looks at, and those that wait for
-/// the next call.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    queues: [Queue<*mut Ep>; 2],
-    /// Which of the two is the former.
-    now: usize,
-    /// The how manyth call of `dispatch` this is, and in which there was last no room for a peer.
-    call: u64,
-    no_room: Vec<u64>,
-}
-
-/// One of the two queues, and the ticket there.
-pub(crate) type Place = (usize, u64);
-
-impl Default for Waiting {
-    fn default() -> Waiting {
-        Waiting { queues: Default::default(), now: 0, call: 1, no_room: Vec::new() }
-    }
-}
-
-impl Waiting {
-    /// Whether no endpoint waits, between two calls of `dispatch`.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queues[self.now].is_empty()
-    }
-
-    pub(crate) fn push(&mut self, ep: *mut Ep, next_call: bool) -> Place {
-        let which = self.now ^ usize::from(next_call);
-        (which, self.queues[which].push(ep))
-    }
-
-    /// A request found no room in the ring to this peer.
-    fn set_no_room(&mut self, peer: PeerId) {
-        let at = peer.0 as usize;
-        self.no_room.resize(self.no_room.len().max(at + 1), 0);
-        self.no_room[at] = self.call;
-    }
-
-    /// Whether one has found none in this call.
-    fn has_no_room(&self, peer: PeerId) -> bool {
-        self.no_room.get(peer.0 as usize) == Some(&self.call)
-    }
-
-    pub(crate) fn remove(&mut self, (which, ticket): Place) {
-        self.queues[which].remove(ticket);
-    }
-
-    /// The next endpoint to look at.
-    fn pop(&mut self) -> Option<*mut Ep> {
-        self.queues[self.now].pop()
-    }
-
-    /// All have had their turn.
-    fn turn_over(&mut self) {
-        self.now ^= 1;
-        self.call += 1;
-    }
-}
+use crate::state::{Ep, Iface};
 
 pub(crate) unsafe extern "C" fn pending_add(ep: ucx::Ep, req: *mut PendingReq, _flags: c_uint) -> Status {
     guard(|| {
         // SAFETY: an endpoint of ours, and its interface.
-        let (e, i) = unsafe { (of(ep), iface::of((*ep.cast::<Ep>()).iface.cast())) };
+        let (e, i) = unsafe { (Ep::of(ep), Iface::of((*ep.cast::<Ep>()).iface.cast())) };
         if e.pending.is_empty() {
             // If there is room by now the request is not ours to keep.
             let room = i.link.room(e.peer, MAX_AM);
@@ -96,7 +34,7 @@ pub(crate) unsafe extern "C" fn pending_purge(ep: ucx::Ep, callback: Option<Purg
     guard(|| {
         // SAFETY: an endpoint of ours, and its interface; requests are UCX's to free.
         unsafe {
-            let e = of(ep);
+            let e = Ep::of(ep);
             let requests = std::mem::take(&mut e.pending);
             e.set_gate();
             if let Some(place) = e.place.take() {

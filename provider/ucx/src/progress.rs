@@ -9,7 +9,7 @@ use wire::ucx::Kind;
 
 use crate::ffi::guard;
 use crate::frame::HEAD;
-use crate::iface::{Iface, of};
+use crate::state::{Ep, Iface};
 use crate::{ep, help, pending, remote, serve, share};
 
 /// Messages up to this length are not offered to UCP to keep: copying them is cheaper than another
@@ -25,12 +25,12 @@ const PATIENCE: u32 = 1024;
 
 pub(crate) unsafe extern "C" fn progress_enable(iface: ucx::Iface, flags: c_uint) {
     // SAFETY: an interface of ours.
-    guard(|| unsafe { (of(iface).served.host.progress_enable)(iface, flags) });
+    guard(|| unsafe { (Iface::of(iface).served.host.progress_enable)(iface, flags) });
 }
 
 pub(crate) unsafe extern "C" fn progress_disable(iface: ucx::Iface, flags: c_uint) {
     // SAFETY: an interface of ours.
-    guard(|| unsafe { (of(iface).served.host.progress_disable)(iface, flags) });
+    guard(|| unsafe { (Iface::of(iface).served.host.progress_disable)(iface, flags) });
 }
 
 pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
@@ -172,7 +172,7 @@ unsafe fn closed(this: *mut Iface, peer: PeerId, why: Gone) {
         help::ends(&mut *this, peer);
         (*this).end_readers(peer);
         for ep in (*this).eps.get(&peer).cloned().unwrap_or_default() {
-            ep::fail(ep, ucx::UCS_ERR_CONNECTION_RESET);
+            Ep::fail(ep, ucx::UCS_ERR_CONNECTION_RESET);
         }
         (*this).let_go(peer);
         attend(this);
@@ -211,7 +211,7 @@ unsafe fn attend(this: *mut Iface) -> u32 {
 pub(crate) unsafe extern "C" fn event_fd_get(iface: ucx::Iface, fd: *mut c_int) -> Status {
     guard(|| {
         // SAFETY: an interface of ours, and a place for the answer.
-        unsafe { fd.write(of(iface).link.wait_fd().unwrap_or(-1)) };
+        unsafe { fd.write(Iface::of(iface).link.wait_fd().unwrap_or(-1)) };
         ucx::UCS_OK
     })
 }
@@ -219,7 +219,7 @@ pub(crate) unsafe extern "C" fn event_fd_get(iface: ucx::Iface, fd: *mut c_int) 
 pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) -> Status {
     guard(|| {
         // SAFETY: an interface of ours.
-        let i = unsafe { of(iface) };
+        let i = unsafe { Iface::of(iface) };
         // The end of a shared copy is told by no ring.
         if !i.failed.is_empty() || !i.shared.is_empty() || !i.stuck.is_empty() || !i.helping.is_empty() {
             return ucx::UCS_ERR_BUSY;

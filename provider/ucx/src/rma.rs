@@ -8,12 +8,14 @@ use hmem::{Kind, Span};
 use ucx_sys::{self as ucx, Completion, Iov, PackFn, Status, UnpackFn};
 
 use crate::attr::SEGMENT;
-use crate::direct::{Access, Way, access, by_request, cma, slot, transfer, way};
-use crate::ep::{self, Ep};
+use crate::coop::Access;
+use crate::direct::{Way, access, by_request, cma, slot, transfer, way};
 use crate::ffi::{guard, spans};
-use crate::remote::{Ask, Into_, Operation, What};
+use crate::remote::{Ask, What};
+use crate::requests::{Into_, Operation};
 use crate::rkey::Rkey;
 use crate::share;
+use crate::state::Ep;
 
 /// To or from memory that is not mapped here: by CMA, large ones together with the owner, or by request.
 fn reach_out(e: &mut Ep, way: &Way, a: &Access) -> Result<Status, Status> {
@@ -48,7 +50,7 @@ unsafe fn put_or_get(
         return ucx::UCS_OK;
     }
     // SAFETY: the caller's promise; nothing calls back while it is borrowed.
-    let e = unsafe { ep::of(ep) };
+    let e = unsafe { Ep::of(ep) };
     let done = way(e, rkey, addr, len).and_then(|way| match way {
         Way::Mapped(at) => {
             if put {
@@ -131,8 +133,8 @@ pub(crate) unsafe extern "C" fn put_short(
     // SAFETY: UCX's arguments; an endpoint and a key of ours; `plain` found `len` bytes there. A peer may
     // change them meanwhile: they are copied, and never borrowed.
     unsafe {
-        if let (Ok(()), Some(at)) = (ep::of(ep).open(), (*(rkey as *const Rkey)).plain(addr, len)) {
-            (*ep::of(ep).iface()).empty = 0;
+        if let (Ok(()), Some(at)) = (Ep::of(ep).open(), (*(rkey as *const Rkey)).plain(addr, len)) {
+            (*Ep::of(ep).iface()).empty = 0;
             match len {
                 8 => at.cast::<u64>().write_unaligned(buffer.cast::<u64>().read_unaligned()),
                 _ => std::ptr::copy(buffer.cast(), at, len),
@@ -168,7 +170,7 @@ pub(crate) unsafe extern "C" fn put_bcopy(
         // SAFETY: an endpoint and a key of ours; UCX's function writes at most a segment, and calls
         // nothing of ours.
         unsafe {
-            let e = ep::of(ep);
+            let e = Ep::of(ep);
             let i = &mut *e.iface();
             // Pack only what can go: packing twice is not the same for every kind of data. What is refused for
             // good may still be nothing.
@@ -221,7 +223,7 @@ pub(crate) unsafe extern "C" fn get_short(
         }
         // SAFETY: UCX's arguments. Only what is done at once is offered: a short get has no completion.
         unsafe {
-            match way(ep::of(ep), rkey, addr, length as usize) {
+            match way(Ep::of(ep), rkey, addr, length as usize) {
                 Ok(Way::Request) => ucx::UCS_ERR_UNSUPPORTED,
                 Ok(_) => {
                     let local = [span(buffer, length as usize)];
@@ -249,7 +251,7 @@ pub(crate) unsafe extern "C" fn get_bcopy(
         // SAFETY: an endpoint and a key of ours; UCX's function is given private memory, and calls
         // nothing of ours.
         unsafe {
-            let e = ep::of(ep);
+            let e = Ep::of(ep);
             let i = &mut *e.iface();
             if length == 0 {
                 unpack(arg, i.bounce.as_ptr().cast(), 0);

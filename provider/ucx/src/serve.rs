@@ -11,10 +11,10 @@ use wire::ucx::{Head, Reply, Request, What};
 
 use crate::attr::SEGMENT;
 use crate::frame::{Refusal, take};
-use crate::iface::Iface;
 use crate::param;
 use crate::region::Slot;
-use crate::remote::WINDOW;
+use crate::requests::WINDOW;
+use crate::state::Iface;
 
 /// Bytes of a reply before what was asked for.
 const REPLY: usize = Head::LEN + size_of::<Reply>();

@@ -10,7 +10,7 @@
 //! ([`RmaLink::revoke`]), so that UCX's memory is not accessed once it was given back.
 
 use arrayvec::ArrayVec;
-use link_api::{Grant, Link, PieceCounter, RmaLink, Way};
+use link_api::{Grant, Link, RmaLink, Way};
 use ucx_sys::{self as ucx, Completion, Status};
 use wire::Seg;
 use wire::ucx::{Head, Kind, Share};
@@ -18,11 +18,11 @@ use xfer::{CoopCopy, Cut};
 use zerocopy::IntoBytes;
 
 use crate::attr::MAX_IOV;
-use crate::direct::{self, Access};
-use crate::ep::Ep;
+use crate::coop::{Access, Shared, request};
+use crate::direct;
 use crate::ffi::complete;
-use crate::iface::Iface;
 use crate::region::Slot;
+use crate::state::{Ep, Iface};
 
 /// Longest frame that tells of one.
 const MAX: usize = Head::LEN + size_of::<Share>() + MAX_IOV * size_of::<Seg>();
@@ -32,27 +32,6 @@ const _: () = assert!(MAX <= crate::frame::MAX_FRAME);
 /// short ones in a row each side has enough to do.
 const LEAST: usize = 32 << 10;
 const LEAST_IN_A_ROW: usize = 128 << 10;
-
-/// The name under which an owner accesses memory here, so that it can be taken back.
-pub(crate) fn request(share: PieceCounter) -> u64 {
-    u64::from((share.generation as u32).max(1)) << 32 | u64::from(share.slot)
-}
-
-/// One of which the owner has pieces.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    ep: *mut Ep,
-    pub(crate) copy: CoopCopy,
-    access: Access,
-}
-
-impl Shared {
-    /// Whether the owner is done, and all is there.
-    fn over(&self, i: &Iface) -> Option<bool> {
-        let (done, good) = i.link.pieces_reported(self.copy.peer, self.copy.counter)?;
-        Some(self.copy.failed().is_none() && good && done == self.copy.theirs())
-    }
-}
 
 /// Copies together with the owner, if that is worth it. `None`: it is not, and nothing was done.
 pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
@@ -103,8 +82,8 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     e.helper.has_taken(theirs);
     log::trace!("{} copies {theirs} pieces of {}, {} bytes", i.link.peer_addr(peer), cut.pieces, access.len);
     let over = if theirs == 0 { Some(copy.failed().is_none()) } else { None };
-    let shared = Shared { ep: e, copy, access: access.clone() };
-    let Some(good) = over.or_else(|| shared.over(i)) else {
+    let shared = Shared { ep: &raw mut *e, copy, access: access.clone() };
+    let Some(good) = over.or_else(|| shared.over(&i.link)) else {
         e.outstanding += 1;
         i.shared.push(shared);
         i.busy = true;
@@ -131,7 +110,7 @@ pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
     // SAFETY: the caller's promise; an endpoint that goes takes what it has here along.
     unsafe {
         while let Some((at, good)) =
-            (*this).shared.iter().enumerate().find_map(|(at, s)| Some((at, s.over(&*this)?)))
+            (*this).shared.iter().enumerate().find_map(|(at, s)| Some((at, s.over(&(*this).link)?)))
         {
             let Shared { ep, copy, access } = (*this).shared.swap_remove(at);
             (*this).link.pieces_close(copy.peer, copy.counter);
@@ -158,7 +137,7 @@ pub(crate) fn abandon(i: &mut Iface, ep: *mut Ep) -> Vec<*mut Completion> {
         // No piece is taken any more, and none that was taken is copied any more.
         let CoopCopy { peer, counter, .. } = s.copy;
         i.link.pieces_close(peer, counter);
-        let left = s.over(i).is_some() || i.link.revoke(peer, request(counter)).is_ok();
+        let left = s.over(&i.link).is_some() || i.link.revoke(peer, request(counter)).is_ok();
         match left {
             true => out.push(s.access.comp),
             false => i.stuck.push(s),
@@ -186,9 +165,9 @@ pub(crate) fn orphan(i: &mut Iface, ep: *mut Ep) {
 /// As for `progress`.
 unsafe fn progress_stuck(this: *mut Iface) -> u32 {
     let mut n = 0;
-    let has_left = |i: &Iface, s: &Shared| {
+    let has_left = |i: &Iface, s: &Shared<*mut Ep>| {
         let CoopCopy { peer, counter, .. } = s.copy;
-        s.over(i).is_some() || !i.link.is_inside(peer, request(counter)) || i.link.is_gone(peer)
+        s.over(&i.link).is_some() || !i.link.is_inside(peer, request(counter)) || i.link.is_gone(peer)
     };
     // SAFETY: the caller's promise; an endpoint is only looked at if it is still there.
     unsafe {

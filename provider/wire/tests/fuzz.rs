@@ -174,3 +174,24 @@ fn packets() {
         }
     });
 }
+
+/// What is said by a connection to agree on a fabric, and what is before messages there.
+#[test]
+fn meetings() {
+    use wire::session::{Control, MOST_ADDRESS, Mark};
+    bolero::check!().for_each(|bytes: &[u8]| {
+        if let Some(mark) = bytes.first_chunk() {
+            assert_eq!(Mark::decode(mark).encode(), *mark);
+        }
+        match Control::decode(bytes) {
+            None => {}
+            Some(Control::Other(_)) => assert!(Control::is_one(bytes)),
+            Some(said) => {
+                assert_eq!(Control::decode(&said.encode()), Some(said.clone()));
+                if let Control::Announce(said) = said {
+                    assert!(said.address.len() <= MOST_ADDRESS && said.address.len() < bytes.len());
+                }
+            }
+        }
+    });
+}

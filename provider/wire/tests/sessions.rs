@@ -15,7 +15,7 @@ fn sessions() {
             assert_eq!(hello.encode(), bytes[..Hello::LEN]);
         }
         let mut answerer = Answerer::new(&job, own);
-        if let Ok(answer) = answerer.hear_hello(bytes) {
+        if let Ok(answer) = answerer.hear_hello(bytes, |_| 2) {
             assert_eq!((answer.len(), answerer.wants()), (Hello::LEN + MAC, MAC));
         }
         assert!(answerer.hear_proof(bytes).is_err());
@@ -23,7 +23,7 @@ fn sessions() {
         assert!(caller.hear(bytes).is_err());
         // Nor is the second message believed.
         let (mut caller, mut answerer) = (Caller::new(&job, own), Answerer::new(&job, own));
-        let answer = answerer.hear_hello(&caller.hello()).expect("an honest hello");
+        let answer = answerer.hear_hello(&caller.hello(), |_| 2).expect("an honest hello");
         assert!(matches!(caller.hear(&answer), Ok(Next::Say(_))));
         assert_eq!(caller.wants(), VERDICT);
         assert!(caller.hear(bytes).is_err() && answerer.hear_proof(bytes).is_err());
@@ -37,7 +37,7 @@ fn records() {
     let own = Hello { role: Role::Caller, instance: 1, epoch: 2, name: addr, other: addr, nonce: [3; 32] };
     let job = JobKey::from_secret(b"key");
     let (mut caller, mut answerer) = (Caller::new(&job, own), Answerer::new(&job, own));
-    let answer = answerer.hear_hello(&caller.hello()).expect("an honest hello");
+    let answer = answerer.hear_hello(&caller.hello(), |_| 2).expect("an honest hello");
     let Ok(Next::Say(proof)) = caller.hear(&answer) else { panic!("an honest answer") };
     let keys = answerer.hear_proof(&proof).expect("an honest proof").keys();
     let opener = std::panic::AssertUnwindSafe(keys.opener);

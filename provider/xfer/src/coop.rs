@@ -9,7 +9,7 @@
 //! How the peer is told, and how it tells that it is done, is the doors'.
 
 use hmem::Span;
-use link_api::{Grant, NoDirect, PeerId, PieceCounter, RmaLink, Way};
+use link_api::{Direct, Grant, NoDirect, PeerId, PieceCounter, RmaLink, Way};
 use wire::Seg;
 
 use crate::Cut;
@@ -107,8 +107,8 @@ impl CoopCopy {
         let off = usize::from(piece) * self.cut.piece;
         let len = self.cut.piece.min(self.len - off);
         match self.way {
-            Way::Get => link.get(self.peer, self.grant, there, off, here, off, len),
-            Way::Put => link.put(self.peer, self.grant, there, off, here, off, len),
+            Way::Get => link.get(self.peer, &Direct::new(self.grant, there, here, len).at(off, off)),
+            Way::Put => link.put(self.peer, &Direct::new(self.grant, there, here, len).at(off, off)),
         }
     }
 

@@ -54,6 +54,11 @@ pub trait Harness {
         Duration::from_secs(20)
     }
 
+    /// Has every operation in flight stop at so many bytes, or go on; whether that can be done here.
+    fn halt(&mut self, _at: Option<usize>) -> bool {
+        false
+    }
+
     /// How many ways there are to [`Harness::attack`].
     fn attacks(&self) -> usize {
         0

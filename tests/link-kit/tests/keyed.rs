@@ -7,7 +7,7 @@ link_kit::conform! { KeyedHarness::new(); frames polls peers ends returns hostil
 /// What a target checks besides: number and secret of a key, its range, and what it allows.
 mod keys {
     use hmem::Span;
-    use link_api::{Event, Link as _, OpId, PeerId, RmaLink as _, Way};
+    use link_api::{Direct, Event, Grant, Link as _, OpId, PeerId, RmaLink as _, Way};
     use link_kit::keyed::{Access, KeyedLink, KeyedNet, Pace};
     use link_kit::{bytes, name, text};
     use std::thread::sleep;
@@ -62,7 +62,11 @@ mod keys {
             let here = Span::leak(span.len());
             hmem::write(&[here], 0, &bytes(span.len(), seed));
             let remote = [Seg { addr: span.addr().into(), len: (span.len() as u64).into() }];
-            let op = self.user.start(way, self.to_target, name(1, 1), &remote, &[here], span.len());
+            let op = self.user.start(
+                way,
+                self.to_target,
+                &Direct::new(Grant::Request(name(1, 1)), &remote, &[here], span.len()),
+            );
             (op.expect("memory of which a handle is known"), here)
         }
 
@@ -156,7 +160,11 @@ mod keys {
         }
         let remote = [Seg { addr: span.addr().into(), len: (LEN as u64).into() }];
         let here = [Span::leak(LEN)];
-        let old = two.user.start(Way::Get, two.to_target, name(1, 1), &remote, &here, LEN);
+        let old = two.user.start(
+            Way::Get,
+            two.to_target,
+            &Direct::new(Grant::Request(name(1, 1)), &remote, &here, LEN),
+        );
         assert!(old.is_err(), "a handle of the one that ended");
         two.user.import_handle(two.to_target, &handle);
         assert!(!two.copies(Way::Get, span), "its key");

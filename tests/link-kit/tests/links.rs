@@ -69,6 +69,11 @@ impl Harness for LinksHarness {
         std::thread::sleep(Duration::from_micros(20));
     }
 
+    fn halt(&mut self, at: Option<usize>) -> bool {
+        self.net.halt(at);
+        self.far
+    }
+
     fn attacks(&self) -> usize {
         2
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::{OpenOptions, ShmLink};
-use link_api::{Event, Grant, Link, NoDirect, PeerId, Refused, RmaLink as _};
+use link_api::{Direct, Event, Grant, Link, NoDirect, PeerId, Refused, RmaLink as _};
 use link_kit::conformance::threads::{exchange, ping_pong};
 use link_kit::{bytes, name, text};
 use wire::{Addr, Seg};
@@ -124,25 +124,28 @@ fn memory_of_another_process_is_accessed_until_it_is_taken_back() {
     }
     let (mut link, peer, there, child) = with_child("memory");
     let (here, grant) = ([Span::leak(LEN)], Grant::Request(REQUEST));
-    assert_eq!(link.get(peer, grant, &[there], 0, &here, 0, LEN), Ok(()));
+    assert_eq!(link.get(peer, &Direct::new(grant, &[there], &here, LEN)), Ok(()));
     assert!(text(&here) == bytes(LEN, 1));
     hmem::write(&here, 0, &bytes(LEN, 2));
-    assert_eq!(link.put(peer, grant, &[there], 0, &here, 0, LEN), Ok(()));
+    assert_eq!(link.put(peer, &Direct::new(grant, &[there], &here, LEN)), Ok(()));
     say(&mut link, peer, b"written");
     assert_eq!(take(&mut link).1, b"taken back");
     let other = [Span::leak(LEN)];
     hmem::write(&other, 0, &bytes(LEN, 3));
-    assert_eq!(link.put(peer, grant, &[there], 0, &other, 0, LEN), Err(NoDirect::Revoked));
-    assert_eq!(link.get(peer, grant, &[there], 0, &other, 0, LEN), Err(NoDirect::Revoked));
+    assert_eq!(link.put(peer, &Direct::new(grant, &[there], &other, LEN)), Err(NoDirect::Revoked));
+    assert_eq!(link.get(peer, &Direct::new(grant, &[there], &other, LEN)), Err(NoDirect::Revoked));
     assert_eq!(
-        link.get(peer, Grant::Request(name(4, 1)), &[there], 0, &here, 0, LEN),
+        link.get(peer, &Direct::new(Grant::Request(name(4, 1)), &[there], &here, LEN)),
         Ok(()),
         "another request"
     );
     say(&mut link, peer, b"tried");
     assert_eq!(take(&mut link).1, b"closed");
     for grant in [Grant::Request(name(4, 1)), Grant::Agreed] {
-        assert!(link.put(peer, grant, &[there], 0, &other, 0, LEN).is_err(), "{grant:?} after it closed");
+        assert!(
+            link.put(peer, &Direct::new(grant, &[there], &other, LEN)).is_err(),
+            "{grant:?} after it closed"
+        );
     }
     say(&mut link, peer, b"tried");
     finish(link, child);

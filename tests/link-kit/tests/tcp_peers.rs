@@ -5,15 +5,14 @@
 mod pair;
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::thread;
+use std::net::TcpStream;
 use std::time::Duration;
 
 use hmem::Span;
 use link::TcpLink;
 use link_api::{Event, Gone, Link, PeerId, Refused};
 use link_kit::{bytes, text};
-use pair::{event, open, options, say, take, until};
+use pair::{open, options, say, take, until};
 use wire::session::{Caller, Hello, JobKey, MAC, Next, Role};
 
 /// What a send comes to that is never taken.
@@ -174,60 +173,6 @@ fn a_caller_without_the_key_gets_no_further_than_its_proof() {
     let (all, over) = read(&mut a, &mut stream, usize::MAX);
     assert!(over && all.len() == answer.len(), "it is told nothing more");
     assert!(a.poll().is_none());
-}
-
-/// Carries bytes between a caller and `to`, and once it is told, what the caller sent last a second time.
-fn repeater(to: SocketAddr) -> (SocketAddr, impl FnOnce()) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = listener.local_addr().unwrap();
-    let (tell, told) = std::sync::mpsc::channel::<()>();
-    thread::spawn(move || {
-        let (mut caller, _) = listener.accept().unwrap();
-        let mut there = TcpStream::connect(to).unwrap();
-        for stream in [&caller, &there] {
-            stream.set_nonblocking(true).unwrap();
-            stream.set_nodelay(true).unwrap();
-        }
-        let (mut last, mut some) = (Vec::new(), [0; 4096]);
-        loop {
-            match caller.read(&mut some) {
-                Ok(0) => return,
-                Ok(n) => {
-                    last = some[..n].to_vec();
-                    there.write_all(&last).unwrap();
-                }
-                Err(_) => {}
-            }
-            match there.read(&mut some) {
-                Ok(0) => return,
-                Ok(n) => caller.write_all(&some[..n]).unwrap(),
-                Err(_) => {}
-            }
-            if told.try_recv().is_ok() {
-                there.write_all(&last).unwrap();
-            }
-            thread::sleep(Duration::from_micros(50));
-        }
-    });
-    (at, move || tell.send(()).unwrap())
-}
-
-#[test]
-fn bytes_that_come_again_end_the_connection() {
-    let (mut a, mut b) = (open(options("key")), open(options("key")));
-    let (at, repeat) = repeater(b.addr().sock());
-    // Under another name than its own, as through another address of its host.
-    let to_b = a.peer(&wire::Addr::new(at));
-    say(&mut a, to_b, &mut [&mut b], b"first");
-    let (to_a, frame) = take(&mut b, &mut a);
-    assert_eq!((b.peer_addr(to_a), &frame[..]), (a.addr(), &b"first"[..]));
-    say(&mut a, to_b, &mut [&mut b], b"pay 10");
-    assert_eq!(take(&mut b, &mut a).1, b"pay 10");
-    repeat();
-    match event(&mut b, &mut a) {
-        Event::Closed(peer, Gone::Denied) => assert_eq!(peer, to_a),
-        other => panic!("{other:?}"),
-    }
 }
 
 /// Frames of any length, in memory of any shape, while the receiver looks at different times: bytes that were received

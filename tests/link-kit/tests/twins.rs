@@ -10,21 +10,23 @@ use link_kit::{Flaw, Flawed, conformance};
 use memory::MemHarness;
 use shm::ShmHarness;
 
-/// A test of each flaw. One that is missing does not compile.
+/// Tests of each flaw. One that is missing does not compile.
 macro_rules! twins {
-    ($($flaw:ident: $harness:ident $group:ident::$check:ident $said:literal;)*) => {
+    ($($flaw:ident: $($harness:ident $group:ident::$check:ident $said:literal),+;)*) => {
         $(
             #[allow(non_snake_case)]
             mod $flaw {
                 use super::*;
 
-                #[test]
-                #[should_panic(expected = $said)]
-                fn $check() {
-                    // What is said goes to the harness of tests alone, since it is what was to happen.
-                    std::panic::set_hook(Box::new(|_| {}));
-                    conformance::$group::$check(&mut Flawed::new($harness::new(), Flaw::$flaw));
-                }
+                $(
+                    #[test]
+                    #[should_panic(expected = $said)]
+                    fn $check() {
+                        // What is said goes to the harness of tests alone, since it is what was to happen.
+                        std::panic::set_hook(Box::new(|_| {}));
+                        conformance::$group::$check(&mut Flawed::new($harness::new(), Flaw::$flaw));
+                    }
+                )+
             }
         )*
 
@@ -39,9 +41,15 @@ macro_rules! twins {
 }
 
 twins! {
-    DropsFrames: MemHarness frames::frames_of_each_peer_come_in_order_and_none_is_lost "is next";
+    DropsFrames:
+        MemHarness frames::frames_of_each_peer_come_in_order_and_none_is_lost "is next",
+        // Whichever thread fails first, the other one sees it end.
+        KeyedHarness threads::two_threads_exchange_all_they_send "";
     SwapsFrames: MemHarness frames::frames_of_each_peer_come_in_order_and_none_is_lost "is next";
-    RepeatsFrames: MemHarness frames::frames_of_each_peer_come_in_order_and_none_is_lost "is next";
+    RepeatsFrames:
+        MemHarness frames::frames_of_each_peer_come_in_order_and_none_is_lost "is next",
+        MemHarness frames::a_frame_may_have_no_body_and_no_bytes "left == right",
+        MemHarness frames::an_endpoint_reaches_itself "left == right";
     MovesFramesToAnotherPeer: MemHarness polls::all_ways_to_poll_together_lose_nothing "is next";
     SaysFramesAreLonger: KeyedHarness hostile::nonsense_ends_its_channel_and_no_other "as many bytes as it says";
     ForgetsOffsetOfBody: MemHarness frames::a_frame_is_its_head_and_the_right_part_of_its_body "of frame 0";
@@ -64,43 +72,68 @@ twins! {
     ChangesPath: MemHarness peers::a_path_stays_as_it_is_and_holds_what_it_has_to "after a frame to it";
     IsAlwaysConnected: MemHarness peers::a_peer_is_connected_once_either_has_called "nothing was sent";
     IsNeverConnected: MemHarness peers::a_peer_is_connected_once_either_has_called "a channel was made";
-    TakesFramesForNobody: MemHarness ends::nothing_is_sent_to_a_peer_that_has_ended "to a peer that has ended";
+    TakesFramesForNobody:
+        MemHarness ends::nothing_is_sent_to_a_peer_that_has_ended "to a peer that has ended",
+        KeyedHarness peers::a_peer_that_is_not_there_is_gone "left == right";
     ForgetsConnected: MemHarness peers::a_peer_that_is_connected_is_not_forgotten "given to another";
     NeverForgets: MemHarness peers::a_number_that_was_forgotten_may_be_anothers "are used again";
     DescribesNothing: MemHarness peers::what_a_path_is_like_is_told_in_one_line "no line on a path";
-    TellsEndFirst: MemHarness ends::an_end_is_told_once_and_after_all_frames "no frame, but Closed";
-    TellsEndTwice: MemHarness ends::an_end_is_told_once_and_after_all_frames "nothing more was to come, but Closed";
+    TellsEndFirst:
+        MemHarness ends::an_end_is_told_once_and_after_all_frames "no frame, but Closed",
+        KeyedHarness returns::frames_of_a_successor_come_after_the_end_of_the_former "but Closed";
+    TellsEndTwice:
+        MemHarness ends::an_end_is_told_once_and_after_all_frames "nothing more was to come, but Closed",
+        KeyedHarness returns::a_successor_is_connected_to_anew_under_the_same_number "but Closed";
     TellsNoEnd: MemHarness ends::an_end_is_told_to_those_that_only_sent "waited in vain: the end of a peer";
-    CutsNobodyOff: MemHarness ends::a_peer_that_is_cut_off_is_closed_and_others_are_not "that was cut off";
+    CutsNobodyOff:
+        MemHarness ends::a_peer_that_is_cut_off_is_closed_and_others_are_not "that was cut off",
+        KeyedHarness returns::a_peer_that_was_cut_off_can_be_connected_anew "the end of a peer";
     CutsAllOff: MemHarness ends::a_peer_that_is_cut_off_is_closed_and_others_are_not "the peer that was cut off";
     ExpectsNobody: KeyedHarness ends::an_expected_peer_that_never_comes_is_given_up "that a peer is given up";
     GivesUpThosePresent: MemHarness ends::an_expected_peer_that_comes_is_not_given_up "no frame, but Closed";
     SleepsInSpiteOfFrames: KeyedHarness sleep::a_link_with_a_frame_does_not_sleep "kept from sleeping by a frame";
-    LosesWakeUps: KeyedHarness sleep::a_frame_wakes "does not wake";
+    LosesWakeUps:
+        KeyedHarness sleep::a_frame_wakes "does not wake",
+        KeyedHarness sleep::an_end_wakes "the end of a peer does not wake",
+        KeyedHarness sleep::room_wakes "room does not wake",
+        KeyedHarness sleep::room_that_was_made_before_a_poll_wakes "room does not wake",
+        KeyedHarness sleep::an_end_that_is_still_to_be_told_wakes "was cut off does not wake",
+        KeyedHarness sleep::a_channel_wakes "that was made does not wake",
+        KeyedHarness sleep_in_flight::an_operation_that_is_over_wakes "and does not wake";
     SaysItIsArmed: KeyedHarness sleep::an_armed_link_says_so_until_it_is_polled "says that it is armed";
     NeverSleeps: KeyedHarness sleep::an_idle_link_sleeps "that an idle link may sleep";
     LosesWakeUpsSometimes: KeyedHarness threads::no_wake_up_is_lost "a wake-up was lost";
     ForgetsRemoteOffset: MemHarness sync::bytes_are_read_and_written_where_they_should_be "1 bytes from 1 to 7";
     ForgetsLocalOffset: MemHarness sync::bytes_are_read_and_written_where_they_should_be "1 bytes from 1 to 7";
-    SaysAllIsWell: MemHarness sync::nothing_outside_of_what_was_named_is_touched "65 bytes at 0 of 64 were read";
+    SaysAllIsWell:
+        MemHarness sync::nothing_outside_of_what_was_named_is_touched "65 bytes at 0 of 64 were read",
+        MemHarness sync::memory_that_is_not_mapped_is_refused "left == right",
+        MemHarness sync::an_endpoint_that_ended_is_not_accessed "bytes that were read";
     AllowsWhatWasTakenBack:
         MemHarness sync::a_request_that_was_taken_back_allows_nothing_and_others_still_do "after it was taken back";
-    TakesBackAll:
-        MemHarness sync::a_request_that_was_taken_back_allows_nothing_and_others_still_do "another request";
+    TakesBackAll: MemHarness sync::a_request_that_was_taken_back_allows_nothing_and_others_still_do "another request";
     NeverRenews: MemHarness sync::a_name_that_was_renewed_allows_again "after it was renewed";
     NeverCloses: MemHarness sync::an_endpoint_that_closed_is_not_accessed "after it closed";
     KeepsPublishing:
         MemHarness regions::a_region_that_is_not_published_any_more_allows_nothing "not published any more";
     PublishesNothingNew: MemHarness regions::a_region_that_changed_is_another "left == right";
-    OneVersionForAll: MemHarness regions::a_region_that_changed_is_another "a change is another version";
-    GivesPiecesTwice: MemHarness pieces::each_piece_is_handed_out_once "is next";
+    OneVersionForAll:
+        MemHarness regions::a_region_that_changed_is_another "a change is another version",
+        MemHarness regions::a_region_is_found_as_it_was_published_and_accessed "key 7";
+    GivesPiecesTwice:
+        MemHarness pieces::each_piece_is_handed_out_once "is next",
+        ShmHarness shared_pieces::two_threads_never_take_the_same_piece "each piece once";
     KeepsGivingPieces: MemHarness pieces::a_counter_that_is_closed_hands_out_nothing "that was closed";
     GivesPiecesToOldNames: MemHarness pieces::a_generation_does_not_come_again "the name of an earlier transfer";
     NeverBegun: MemHarness pieces::it_is_known_whether_a_second_piece_was_taken "a second one was taken";
     AccessesInTheCall: KeyedHarness frames_only::what_is_not_done_in_a_call_is_refused_for_good "left == right";
     IsDoneAtOnce: KeyedHarness handles::bytes_are_there_when_an_access_is_over "bytes that were";
-    IsDoneTwice: KeyedHarness handles::operations_are_told_apart "one that is in flight";
-    SaysAllIsDone: KeyedHarness handles::memory_without_a_handle_is_refused "never told of";
+    IsDoneTwice:
+        KeyedHarness handles::operations_are_told_apart "one that is in flight",
+        KeyedHarness handles::an_operation_to_a_peer_that_ends_is_told_of_once "Done";
+    SaysAllIsDone:
+        KeyedHarness handles::memory_without_a_handle_is_refused "never told of",
+        KeyedHarness handles::nothing_outside_of_a_handle_is_touched "beyond the end";
     ReusesOperations: KeyedHarness handles::operations_are_told_apart "was given out before";
     ExportsAgain: KeyedHarness handles::a_handle_is_told_once_to_each_peer "it was told";
     ExportsOncePerLink: KeyedHarness handles::a_handle_is_told_once_to_each_peer "another peer was not";
@@ -111,48 +144,6 @@ twins! {
     NeverTakesBack: KeyedHarness flights::memory_that_was_taken_back_in_flight_is_not_touched "after it was taken back";
     AllowsTakenBackStarts:
         KeyedHarness handles::a_request_that_was_taken_back_starts_and_moves_nothing "that was taken back";
-}
-
-/// Tests of further checks, by the same flaws.
-macro_rules! also {
-    ($($harness:ident $group:ident::$check:ident $flaw:ident $said:literal;)*) => {
-        $(
-            mod $check {
-                use super::*;
-
-                #[test]
-                #[allow(non_snake_case)]
-                #[should_panic(expected = $said)]
-                fn $flaw() {
-                    std::panic::set_hook(Box::new(|_| {}));
-                    conformance::$group::$check(&mut Flawed::new($harness::new(), Flaw::$flaw));
-                }
-            }
-        )*
-    };
-}
-
-also! {
-    MemHarness frames::a_frame_may_have_no_body_and_no_bytes RepeatsFrames "left == right";
-    MemHarness frames::an_endpoint_reaches_itself RepeatsFrames "left == right";
-    KeyedHarness peers::a_peer_that_is_not_there_is_gone TakesFramesForNobody "left == right";
-    KeyedHarness returns::a_successor_is_connected_to_anew_under_the_same_number TellsEndTwice "but Closed";
-    KeyedHarness returns::frames_of_a_successor_come_after_the_end_of_the_former TellsEndFirst "but Closed";
-    KeyedHarness returns::a_peer_that_was_cut_off_can_be_connected_anew CutsNobodyOff "the end of a peer";
-    KeyedHarness sleep::an_end_wakes LosesWakeUps "the end of a peer does not wake";
-    KeyedHarness sleep::room_wakes LosesWakeUps "room does not wake";
-    KeyedHarness sleep::room_that_was_made_before_a_poll_wakes LosesWakeUps "room does not wake";
-    KeyedHarness sleep::an_end_that_is_still_to_be_told_wakes LosesWakeUps "was cut off does not wake";
-    KeyedHarness sleep::a_channel_wakes LosesWakeUps "that was made does not wake";
-    KeyedHarness sleep_in_flight::an_operation_that_is_over_wakes LosesWakeUps "and does not wake";
-    // Whichever thread fails first, the other one sees it end.
-    KeyedHarness threads::two_threads_exchange_all_they_send DropsFrames "";
-    MemHarness sync::memory_that_is_not_mapped_is_refused SaysAllIsWell "left == right";
-    MemHarness sync::an_endpoint_that_ended_is_not_accessed SaysAllIsWell "bytes that were read";
-    MemHarness regions::a_region_is_found_as_it_was_published_and_accessed OneVersionForAll "key 7";
-    ShmHarness shared_pieces::two_threads_never_take_the_same_piece GivesPiecesTwice "each piece once";
-    KeyedHarness handles::nothing_outside_of_a_handle_is_touched SaysAllIsDone "beyond the end";
-    KeyedHarness handles::an_operation_to_a_peer_that_ends_is_told_of_once IsDoneTwice "Done";
 }
 
 /// Without a flaw all checks pass, so that it is the flaw that each of the others is found by.

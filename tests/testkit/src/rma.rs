@@ -2,7 +2,8 @@
 
 use hmem::{Span, total};
 use link_api::{
-    Grant, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way as CopyWay,
+    Direct, Grant, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion, RmaLink,
+    Way as CopyWay,
 };
 use wire::{Handle, Seg};
 
@@ -10,35 +11,17 @@ use crate::hub::Place;
 use crate::link::{Flight, MemLink};
 
 impl RmaLink for MemLink {
-    fn get(
-        &mut self,
-        from: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        let there = self.hub.borrow_mut().reach(self.place_of(from), grant, remote)?;
-        self.copy(local, loff, &there, roff, len)
+    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        let there = self.hub.borrow_mut().reach(self.place_of(from), access.grant, access.remote)?;
+        self.copy(access.local, access.loff, &there, access.roff, access.len)
     }
 
-    fn put(
-        &mut self,
-        to: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
+    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
         if self.hub.borrow().barred == Some(self.at) {
             return Err(NoDirect::Never);
         }
-        let there = self.hub.borrow_mut().reach(self.place_of(to), grant, remote)?;
-        self.copy(&there, roff, local, loff, len)
+        let there = self.hub.borrow_mut().reach(self.place_of(to), access.grant, access.remote)?;
+        self.copy(&there, access.roff, access.local, access.loff, access.len)
     }
 
     fn publish(&mut self, memory: &Region) {
@@ -144,15 +127,9 @@ impl RmaLink for MemLink {
         self.learned.push((self.place_of(from), handle.base.get(), handle.len.get()));
     }
 
-    fn start(
-        &mut self,
-        way: CopyWay,
-        peer: PeerId,
-        request: u64,
-        remote: &[Seg],
-        local: &[Span],
-        len: usize,
-    ) -> Result<OpId, NoDirect> {
+    fn start(&mut self, way: CopyWay, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
+        let request = access.operation()?;
+        let (local, len) = (access.local, access.len);
         let place = self.place_of(peer);
         let mut hub = self.hub.borrow_mut();
         hub.is_allowed(place, Grant::Request(request))?;
@@ -164,7 +141,7 @@ impl RmaLink for MemLink {
             return Err(NoDirect::Never);
         }
         let mut there = Vec::new();
-        for seg in remote.iter().filter(|seg| seg.len.get() > 0) {
+        for seg in access.remote.iter().filter(|seg| seg.len.get() > 0) {
             let (addr, len) = (seg.addr.get(), seg.len.get());
             let has = |&(p, base, size): &(Place, u64, u64)| {
                 p == place && addr.checked_sub(base).is_some_and(|off| off < size && len <= size - off)

@@ -4,11 +4,11 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fabric_client::Own;
 use libfabric_sys as sys;
 use serde::{Deserialize, Serialize};
 
 use super::context::{AtomicKind, Contexts, Counts};
-use super::object::Own;
 use super::{Error, Info, Library, Region};
 
 /// What a peer has to know of an endpoint.
@@ -63,8 +63,7 @@ impl Endpoint {
         shares_core: bool,
     ) -> Result<Endpoint, Error> {
         let library = info.library().clone();
-        // SAFETY: fi_fabric makes a new object on success.
-        let fabric = unsafe { Own::open(&library, |place| library.fabric(info, place))? };
+        let fabric = Own::fabric(info)?;
         // SAFETY: the fabric is open, so its table is valid.
         let open = unsafe { (*(*fabric.as_ptr()).ops).domain };
         let open = library.have(open, "domain")?;
@@ -98,8 +97,8 @@ impl Endpoint {
         let ep = unsafe {
             Own::open(&library, |place| open_ep(domain.as_ptr(), info.as_ptr(), place, null_mut()))?
         };
-        ep.bind(av.fid(), 0, "the address vector")?;
-        ep.bind(cq.fid(), sys::FI_TRANSMIT | sys::FI_RECV, "the completion queue")?;
+        ep.bind(&av, 0, "the address vector")?;
+        ep.bind(&cq, sys::FI_TRANSMIT | sys::FI_RECV, "the completion queue")?;
         ep.enable()?;
 
         let mut endpoint = Endpoint {
@@ -155,7 +154,7 @@ impl Endpoint {
             })?
         };
         if self.mr_mode & sys::FI_MR_ENDPOINT != 0 {
-            mr.bind(self.ep.fid(), 0, "the memory region")?;
+            mr.bind(&self.ep, 0, "the memory region")?;
             mr.enable()?;
         }
         // SAFETY: the region is open and was enabled where that matters.

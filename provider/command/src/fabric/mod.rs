@@ -1,20 +1,15 @@
-//! A client of libfabric: loads it at run time, opens one reliable datagram endpoint, posts
-//! operations and counts their completions.
+//! A client of libfabric: opens one reliable datagram endpoint, posts operations and counts their completions.
 //!
 //! Only functions that every libfabric 1.x has are used, and no field that came later than 1.14 is
 //! read or written: the library may be older than the headers the bindings are from.
 
 mod context;
 mod endpoint;
-mod error;
-mod library;
-mod object;
 mod post;
 mod region;
 
 pub use context::{AtomicKind, Slot};
 pub use endpoint::{Endpoint, Remote};
-pub use error::Error;
-pub use library::{Info, Library, Param, Want, version_text};
+pub use fabric_client::{Error, Info, Library, Param, Want, version_text};
 pub use post::{Kind, Operands};
 pub use region::{Part, Region};

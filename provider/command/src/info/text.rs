@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::found::{Finding, Found};
+use super::found::{Finding, Found, Limit};
 use super::parameter::Source;
 
 pub fn render(found: &Found) -> String {
@@ -53,18 +53,7 @@ pub fn render(found: &Found) -> String {
     line("memory", &memory.join("; "));
     line("cores", &format!("{}: {}", found.cpus.len(), ranges(&found.cpus)));
     for limit in &found.limits {
-        let amount = |value: Option<u64>| match value {
-            None => "unlimited".to_owned(),
-            Some(value) if limit.bytes && value >= 1 << 20 => format!("{} MiB", value >> 20),
-            Some(value) if limit.bytes => format!("{} KiB", value >> 10),
-            Some(value) => value.to_string(),
-        };
-        let most = if limit.soft == limit.hard {
-            String::new()
-        } else {
-            format!(" (can be raised to {})", amount(limit.hard))
-        };
-        line(limit.name, &format!("{}{most}: {}", amount(limit.soft), limit.means));
+        line(limit.name, &amounts(limit));
     }
     if found.environment.is_empty() {
         line("environment", "nothing set that matters (FI_PROVIDER, FI_PROVIDER_PATH, FI_STRAIT_*)");
@@ -88,6 +77,22 @@ pub fn render(found: &Found) -> String {
         line("", &format!("WRONG: {name}"));
     }
     out
+}
+
+/// What a limit is, and what it is for.
+fn amounts(limit: &Limit) -> String {
+    let amount = |value: Option<u64>| match value {
+        None => "unlimited".to_owned(),
+        Some(value) if limit.bytes && value >= 1 << 20 => format!("{} MiB", value >> 20),
+        Some(value) if limit.bytes => format!("{} KiB", value >> 10),
+        Some(value) => value.to_string(),
+    };
+    let most = if limit.soft == limit.hard {
+        String::new()
+    } else {
+        format!(" (can be raised to {})", amount(limit.hard))
+    };
+    format!("{}{most}: {}", amount(limit.soft), limit.means)
 }
 
 fn told(finding: &Finding) -> String {

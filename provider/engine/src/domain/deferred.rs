@@ -1,6 +1,7 @@
 //! Operations that wait for a counter.
 
 use super::Domain;
+use crate::core::Number;
 use crate::types::*;
 use crate::work::{Work, WorkOp};
 use link_api::RmaLink;
@@ -120,14 +121,13 @@ impl<L: RmaLink> Domain<L> {
                 self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?.atomic(core, &op, tally)
             }
             WorkOp::CntrAdd { cntr, value } => {
-                let c = core.cntrs.get_mut(cntr.at()).ok_or(Error::NotFound)?;
-                c.value = c.value.wrapping_add(*value);
+                core.cntrs.get_mut(cntr.at()).ok_or(Error::NotFound)?.add(Number::Value, *value);
                 core.counted = true;
                 core.count(work.completion, false);
                 Ok(())
             }
             WorkOp::CntrSet { cntr, value } => {
-                core.cntrs.get_mut(cntr.at()).ok_or(Error::NotFound)?.value = *value;
+                core.cntrs.get_mut(cntr.at()).ok_or(Error::NotFound)?.set(Number::Value, *value);
                 core.counted = true;
                 core.count(work.completion, false);
                 Ok(())

@@ -77,13 +77,15 @@ impl<L: RmaLink> Domain<L> {
         RxId(self.core.rxs.insert(RxContext::new(true)))
     }
 
-    /// Closes a shared receive context that no endpoint uses.
+    /// Closes a shared receive context that no endpoint uses. What was posted to it, or was to be when a counter is
+    /// there, is forgotten without a completion.
     pub fn srx_close(&mut self, rx: RxId) -> Result<(), Error> {
         match self.core.rxs.get(rx.at()) {
             Some(r) if !r.shared => Err(Error::Invalid),
             Some(r) if !r.eps.is_empty() => Err(Error::Busy),
             Some(_) => {
                 self.core.rxs.remove(rx.at());
+                self.work.retain(|w| !matches!(&w.op, WorkOp::Recv { rx: of, .. } if *of == rx));
                 Ok(())
             }
             None => Err(Error::NotFound),
@@ -213,8 +215,10 @@ impl<L: RmaLink> Domain<L> {
         Ok(())
     }
 
-    /// How long [`Domain::ep_close`] and [`Domain::mr_close`] wait from now on for each peer that is inside an access.
+    /// How long [`Domain::ep_close`], [`Domain::mr_close`] and [`Domain::ep_cancel`] wait from now on for each peer that
+    /// is inside an access.
     pub fn set_patience(&mut self, patience: Patience) {
+        self.core.patience = patience;
         self.eps.iter_mut().for_each(|(_, ep)| ep.link.set_patience(patience));
     }
 

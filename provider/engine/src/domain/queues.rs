@@ -1,7 +1,9 @@
 //! Completion queues and counters.
 
+use hmem::{Span, Words};
+
 use super::Domain;
-use crate::core::{Cntr, Cq};
+use crate::core::{Cntr, Cq, Number};
 use crate::types::*;
 use crate::work::WorkOp;
 use link_api::RmaLink;
@@ -28,7 +30,7 @@ impl<L: RmaLink> Domain<L> {
     /// Takes up to `most` successes off a queue, each shown with its number from 0 on; returns how
     /// many. A failure is in the way of what is behind it until [`Domain::cq_error`] removes it.
     /// Makes no progress.
-    #[inline]
+    #[inline(always)]
     pub fn cq_take(&mut self, cq: CqId, most: usize, mut each: impl FnMut(usize, &Completion)) -> usize {
         let Some(cq) = self.core.cqs.get_mut(cq.at()) else { return 0 };
         let mut n = 0;
@@ -60,7 +62,22 @@ impl<L: RmaLink> Domain<L> {
 
     /// Opens a counter.
     pub fn cntr_open(&mut self) -> CntrId {
-        CntrId(self.core.cntrs.insert(Cntr::default()))
+        CntrId(self.core.cntrs.insert(Cntr::new()))
+    }
+
+    /// Opens a counter whose numbers lie in memory that others may write, too: completions in the first 8 bytes, failures
+    /// in the second, with what they are. The memory stays until the counter is closed. [`Error::Invalid`]: it is not
+    /// 16 bytes that are aligned to 8 and that the CPU can load and store.
+    ///
+    /// What others write is noticed by a look, and by progress where operations wait for the counter; it wakes nothing.
+    pub fn cntr_open_at(&mut self, memory: Span) -> Result<CntrId, Error> {
+        let words = Words::of(memory).ok_or(Error::Invalid)?;
+        Ok(CntrId(self.core.cntrs.insert(Cntr::at(words))))
+    }
+
+    /// Whether others may write a counter, so that none can sleep until it changes.
+    pub fn cntr_is_shared(&self, c: CntrId) -> bool {
+        self.core.cntrs.get(c.at()).is_some_and(Cntr::is_shared)
     }
 
     /// Closes a counter that nothing is bound to.
@@ -82,12 +99,12 @@ impl<L: RmaLink> Domain<L> {
 
     /// How many operations have completed. Makes no progress.
     pub fn cntr_read(&self, c: CntrId) -> u64 {
-        self.core.cntrs.get(c.at()).map_or(0, |c| c.value)
+        self.core.cntrs.get(c.at()).map_or(0, |c| c.get(Number::Value))
     }
 
     /// How many have failed.
     pub fn cntr_readerr(&self, c: CntrId) -> u64 {
-        self.core.cntrs.get(c.at()).map_or(0, |c| c.errors)
+        self.core.cntrs.get(c.at()).map_or(0, |c| c.get(Number::Errors))
     }
 
     fn cntr_edit(&mut self, c: CntrId, edit: impl FnOnce(&mut Cntr)) {
@@ -100,21 +117,21 @@ impl<L: RmaLink> Domain<L> {
 
     /// Adds to a counter.
     pub fn cntr_add(&mut self, c: CntrId, v: u64) {
-        self.cntr_edit(c, |c| c.value = c.value.wrapping_add(v));
+        self.cntr_edit(c, |c| c.add(Number::Value, v));
     }
 
     /// Sets a counter.
     pub fn cntr_set(&mut self, c: CntrId, v: u64) {
-        self.cntr_edit(c, |c| c.value = v);
+        self.cntr_edit(c, |c| c.set(Number::Value, v));
     }
 
     /// Adds to a counter's failures.
     pub fn cntr_adderr(&mut self, c: CntrId, v: u64) {
-        self.cntr_edit(c, |c| c.errors = c.errors.wrapping_add(v));
+        self.cntr_edit(c, |c| c.add(Number::Errors, v));
     }
 
     /// Sets a counter's failures.
     pub fn cntr_seterr(&mut self, c: CntrId, v: u64) {
-        self.cntr_edit(c, |c| c.errors = v);
+        self.cntr_edit(c, |c| c.set(Number::Errors, v));
     }
 }

@@ -11,41 +11,46 @@ use link_api::RmaLink;
 impl<L: RmaLink> Domain<L> {
     /// Posts a receive of one buffer, `span` in the place of `op.iov`, or completes it with a message
     /// that waits.
+    ///
+    /// Each call that is not nearly always made gets what was asked for in a structure of its own: this one's then stays in
+    /// registers, and is not stored by words to be read by pairs of words, which takes the processor longer than all the rest.
     #[inline(always)]
-    pub fn recv_one(&mut self, rx: RxId, span: Span, mut op: Recv<'_>) -> Result<(), Error> {
-        op.iov = &[];
-        if op.flags.contains(OpFlags::MULTI_RECV) {
-            return self.recv_slowly(rx, span, op);
-        }
-        if self.core.aliases {
-            op.pattern = self.known_as(rx, op.pattern)?;
+    pub fn recv_one(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> Result<(), Error> {
+        let Recv { pattern: Pattern { src, tag }, ctx, flags, .. } = op;
+        if flags.contains(OpFlags::MULTI_RECV) || self.core.aliases {
+            return self.recv_slowly(rx, span, (src, tag), ctx, flags);
         }
         let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Err(Error::NotFound) };
-        let matcher = context.matcher(op.pattern.tag.is_some());
+        let matcher = context.matcher(tag.is_some());
         if !matcher.nothing_waits() {
-            if let Some(at) = matcher.find_waiting(&op.pattern) {
+            if let Some(at) = matcher.find_waiting(&Pattern { src, tag }) {
                 let ep = matcher.found_waiting(at).map(|message| message.ep);
-                return self.recv_waiting(rx, (ep, at), span, op);
+                return self.recv_waiting(
+                    rx,
+                    (ep, at),
+                    span,
+                    Recv { pattern: Pattern { src, tag }, iov: &[], ctx, flags },
+                );
             }
         }
         // Built where it stays.
         matcher.post(|| RecvOp {
-            pattern: op.pattern,
+            pattern: Pattern { src, tag },
             iov: Spans::One(span),
             len: span.len(),
-            ctx: op.ctx,
-            flags: op.flags,
+            ctx,
+            flags,
             multi: None,
             tally: Tally::PLAIN,
         });
-        if op.pattern.src != ADDR_UNSPEC {
-            self.look_for_peer(rx, op.pattern.src);
+        if src != ADDR_UNSPEC {
+            self.look_for_peer(rx, src);
         }
         Ok(())
     }
 
     /// Receives a message of this endpoint that waits, and was found just now.
-    #[inline(always)]
+    #[inline(never)]
     fn recv_waiting(
         &mut self,
         rx: RxId,
@@ -54,10 +59,10 @@ impl<L: RmaLink> Domain<L> {
         op: Recv<'_>,
     ) -> Result<(), Error> {
         let Some(ep) = ep.and_then(|ep| self.eps.get_mut(ep.at())) else {
-            return self.recv_slowly(rx, span, op);
+            return self.recv(rx, &Recv { iov: &[span], ..op });
         };
         if !ep.accept_plain(&mut self.core, at, span, &op) {
-            return self.recv_slowly(rx, span, op);
+            return self.recv(rx, &Recv { iov: &[span], ..op });
         }
         if self.core.counted && !self.work.is_empty() {
             self.run_work();
@@ -66,8 +71,15 @@ impl<L: RmaLink> Domain<L> {
     }
 
     #[inline(never)]
-    fn recv_slowly(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> Result<(), Error> {
-        self.recv(rx, &Recv { iov: &[span], ..op })
+    fn recv_slowly(
+        &mut self,
+        rx: RxId,
+        span: Span,
+        (src, tag): (FiAddr, Option<(u64, u64)>),
+        ctx: Ctx,
+        flags: OpFlags,
+    ) -> Result<(), Error> {
+        self.recv(rx, &Recv { pattern: Pattern { src, tag }, iov: &[span], ctx, flags })
     }
 
     /// Posts a receive, or completes it with a message that waits.
@@ -253,13 +265,27 @@ impl<L: RmaLink> Domain<L> {
     /// Cancels what was posted to an endpoint under that context: a receive, or a send whose bytes are still
     /// here. It fails with [`Error::Cancelled`].
     pub fn ep_cancel(&mut self, ep: EpId, ctx: Ctx) -> Result<(), Error> {
-        let rx = self.ep_rx(ep).ok_or(Error::NotFound)?;
-        match self.cancel(rx, ctx) {
-            Err(Error::NotFound) => {}
-            other => return other,
+        self.ep_cancel_in_turns(ep, ctx, &mut None)
+    }
+
+    /// Likewise, by a caller that lets others in meanwhile. [`Error::Busy`], with [`Patience::Look`](link_api::Patience)
+    /// alone: the receiver of the send is inside an access. The call is to be made again with what it left in `begun`,
+    /// which names that send: another one with the same context is not cancelled in its stead.
+    pub fn ep_cancel_in_turns(
+        &mut self,
+        ep: EpId,
+        ctx: Ctx,
+        begun: &mut Option<Cancelling>,
+    ) -> Result<(), Error> {
+        if begun.is_none() {
+            let rx = self.ep_rx(ep).ok_or(Error::NotFound)?;
+            match self.cancel(rx, ctx) {
+                Err(Error::NotFound) => {}
+                other => return other,
+            }
         }
         let e = self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?;
-        e.cancel(&mut self.core, ctx)?;
+        e.cancel(&mut self.core, ctx, begun)?;
         if self.core.counted && !self.work.is_empty() {
             self.run_work();
         }

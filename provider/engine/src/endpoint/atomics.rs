@@ -9,7 +9,7 @@ use super::malformed::{Fields, Handled, Malformed};
 use super::request::Request;
 use crate::core::{Bound, Core, unmoved};
 use crate::types::*;
-use link_api::{Frame, RmaLink};
+use link_api::{Frame, PeerId, RmaLink};
 
 /// Up to so many bytes of operands, and of what was there, need no memory of their own.
 const FEW: usize = 64;
@@ -87,20 +87,25 @@ impl<L: RmaLink> Endpoint<L> {
             return Ok(());
         }
         if fetch && status == Status::Ok {
-            let head = Head::new(WireOp::Result, Flags::empty(), 0, head.tag.get(), 0);
-            match few_old.get(..n_old) {
-                Some(few) => {
-                    let mut answer = Header::new();
-                    push(&mut answer, &head);
-                    push(&mut answer, few);
-                    self.send_or_queue(peer, &answer);
-                }
-                None => self.send_or_queue(peer, &frame_of(&head, &many_old)),
-            }
+            self.send_result(peer, head.tag.get(), few_old.get(..n_old), &many_old);
         } else {
             self.fin(peer, head.tag.get(), status, 0);
         }
         Ok(())
+    }
+
+    /// Sends what an atomic has found: `few` bytes, or `many`.
+    fn send_result(&mut self, peer: PeerId, name: u64, few: Option<&[u8]>, many: &[u8]) {
+        let head = Head::new(WireOp::Result, Flags::empty(), 0, name, 0);
+        match few {
+            Some(few) => {
+                let mut answer = Header::new();
+                push(&mut answer, &head);
+                push(&mut answer, few);
+                self.send_or_queue(peer, &answer);
+            }
+            None => self.send_or_queue(peer, &frame_of(&head, many)),
+        }
     }
 
     pub(super) fn on_result(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {

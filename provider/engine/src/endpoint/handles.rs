@@ -22,7 +22,7 @@ use super::malformed::{Fields, Handled, Malformed, parse_segs};
 use super::request::{In, Invited, Out, Request, Serve};
 use crate::core::{Core, unmoved};
 use crate::proto::Memory;
-use link_api::{How, NoDirect, OpId, PeerId, PieceCounter, Refused, RmaLink, Side, Way};
+use link_api::{Direct, Grant, How, NoDirect, OpId, PeerId, PieceCounter, Refused, RmaLink, Side, Way};
 
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
 /// little beside a copy.
@@ -70,19 +70,15 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(())
     }
 
-    /// Begins to copy, on behalf of the request `name`, what the peer told of under the name of its `request`.
-    #[allow(clippy::too_many_arguments)]
+    /// Begins to copy, on behalf of the request `name`, what the peer told of under the name of its own.
     fn start_operation(
         &mut self,
         name: u64,
         way: Way,
         peer: PeerId,
-        request: u64,
-        segs: &[Seg],
-        iov: &[Span],
-        len: usize,
+        access: &Direct<'_>,
     ) -> Result<(), NoDirect> {
-        let copy = self.link.start(way, peer, request, segs, iov, len)?;
+        let copy = self.link.start(way, peer, access)?;
         self.in_flight.push((copy, name));
         Ok(())
     }
@@ -91,7 +87,8 @@ impl<L: RmaLink> Endpoint<L> {
     pub(super) fn start_get(&mut self, segs: &[Seg], request: In) -> Option<In> {
         let (peer, want, iov, theirs) = (request.peer, request.want, request.iov.clone(), request.req);
         let name = self.requests.insert(Request::In(request));
-        if self.start_operation(name, Way::Get, peer, theirs, segs, &iov, want).is_ok() {
+        let access = Direct::new(Grant::Request(theirs), segs, &iov, want);
+        if self.start_operation(name, Way::Get, peer, &access).is_ok() {
             return None;
         }
         match self.requests.remove(name)? {
@@ -186,7 +183,8 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(invited) = i.invited.take() else { return false };
         i.placed = false;
         let (peer, want, iov, theirs) = (i.peer, i.want, i.iov.clone(), i.req);
-        if self.start_operation(name, Way::Get, peer, theirs, &invited.segs, &iov, want).is_err() {
+        let access = Direct::new(Grant::Request(theirs), &invited.segs, &iov, want);
+        if self.start_operation(name, Way::Get, peer, &access).is_err() {
             self.send_cts(name, true);
         }
         true
@@ -231,14 +229,16 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(Request::Out(out)) = self.requests.get_mut(name) else { return false };
         let Some((theirs, want)) = out.asked else { return false };
         let (peer, iov) = (out.peer, out.iov.clone());
-        self.start_operation(name, Way::Put, peer, theirs, segs, &iov, want).is_ok()
+        let access = Direct::new(Grant::Request(theirs), segs, &iov, want);
+        self.start_operation(name, Way::Put, peer, &access).is_ok()
     }
 
     /// Answers a read by putting the bytes where they are wanted, if that can be.
     pub(super) fn start_put_read(&mut self, segs: &[Seg], request: Serve) -> Option<Serve> {
         let (peer, len, iov, theirs) = (request.peer, request.len, request.iov.clone(), request.req);
         let name = self.requests.insert(Request::Serve(request));
-        if self.start_operation(name, Way::Put, peer, theirs, segs, &iov, len).is_ok() {
+        let access = Direct::new(Grant::Request(theirs), segs, &iov, len);
+        if self.start_operation(name, Way::Put, peer, &access).is_ok() {
             return None;
         }
         match self.requests.remove(name)? {

@@ -21,7 +21,7 @@ use super::request::Done;
 use crate::core::Core;
 use crate::proto::{Plan, Tried};
 use crate::types::*;
-use link_api::{Grant, How, PeerId, Region, RmaLink, Side};
+use link_api::{Direct, Grant, How, PeerId, Region, RmaLink, Side};
 
 /// The place that an operation names, if the peer exposes it for that.
 fn place(memory: &Region, addr: u64, len: u64, write: bool) -> Option<Seg> {
@@ -63,8 +63,8 @@ impl<L: RmaLink> Endpoint<L> {
                 let begun = self.coop_rma(core, peer, op, (there, version), cut, *done);
                 return if begun { Ok(()) } else { Err(Tried::COOPERATIVE) };
             }
-            _ if op.write => self.link.put(peer, grant, &[there], 0, op.iov, 0, len).is_ok(),
-            _ => self.link.get(peer, grant, &[there], 0, op.iov, 0, len).is_ok(),
+            _ if op.write => self.link.put(peer, &Direct::new(grant, &[there], op.iov, len)).is_ok(),
+            _ => self.link.get(peer, &Direct::new(grant, &[there], op.iov, len)).is_ok(),
         };
         if !is_done {
             return Err(Tried::ONE_SIDED);

@@ -12,7 +12,7 @@ use crate::core::{Body, Core, Message, Payload, RecvOp, SHORT, Spans, Tally};
 use crate::matching::At;
 use crate::proto::{self, Plan, Reach, Role, choose};
 use crate::types::*;
-use link_api::{Frame, Grant, How, PeerId, PollFrame, RmaLink, Side};
+use link_api::{Direct, Frame, Grant, How, PeerId, PollFrame, RmaLink, Side};
 
 /// Messages that are kept in one look.
 const BUDGET: usize = 32;
@@ -37,8 +37,8 @@ struct Plain {
 
 /// What a look at a frame comes to.
 enum Fast {
-    /// A message that is in its buffer: this is to be told.
-    Received(Completion),
+    /// A message that is in its buffer, and of which has been told.
+    Received,
     /// A message of the plainest sort that no receive is for.
     Unexpected(Plain),
     /// The peer answers, which has not been dealt with.
@@ -71,7 +71,6 @@ fn entry(target: &Target, head: &Head, flags: Flags, src: FiAddr, len: usize) ->
     Completion { ctx, what, len, buf, data, tag, src, err: None, olen: 0 }
 }
 
-/// By a value in a register: what [`PollFast::Message`] holds would else go through memory.
 #[inline(always)]
 fn kept(other: bool) -> PollFast {
     if other { PollFast::Other } else { PollFast::Kept }
@@ -115,9 +114,15 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// What a call of progress does that finds nothing, messages of the plainest sort that no receive is for, or
-    /// one that a receive is for: what there is to tell of that does not go into the queue `cq`, which is empty.
+    /// one that a receive is for: what there is to tell of that does not go into the queue `cq`, which is empty, but to
+    /// `told`. An answer that holds it would be put together in memory, and taken apart before its words have got there.
     #[inline(always)]
-    pub(crate) fn poll_fast(&mut self, core: &mut Core, cq: CqId) -> PollFast {
+    pub(crate) fn poll_fast(
+        &mut self,
+        core: &mut Core,
+        cq: CqId,
+        told: impl FnOnce(&Completion),
+    ) -> PollFast {
         if self.has_chores() {
             return PollFast::Unknown;
         }
@@ -128,10 +133,10 @@ impl<L: RmaLink> Endpoint<L> {
             PollFrame::Unknown => return PollFast::Unknown,
             PollFrame::Frame(frame) => frame,
         };
-        match self.receive_fast(core, &frame, cq) {
-            Fast::Received(entry) => {
+        match self.receive_fast(core, &frame, cq, told) {
+            Fast::Received => {
                 self.link.release(frame);
-                PollFast::Message(entry)
+                PollFast::Message
             }
             Fast::Other => {
                 self.take_in(core, frame);
@@ -157,15 +162,18 @@ impl<L: RmaLink> Endpoint<L> {
         for _ in 1..BUDGET {
             let Some(next) = self.link.poll_frame_from(from) else { break };
             frame = next;
-            match self.receive_fast(core, &frame, cq) {
+            let mut entry = None;
+            match self.receive_fast(core, &frame, cq, |c| entry = Some(*c)) {
                 Fast::Unexpected(plain) => {
                     self.keep_plain(core, &frame, &plain);
                     self.link.release(frame);
                 }
                 Fast::Answer => self.take_in(core, frame),
-                Fast::Received(entry) => {
+                Fast::Received => {
                     self.link.release(frame);
-                    core.complete(Some(cq), entry);
+                    if let Some(entry) = entry {
+                        core.complete(Some(cq), entry);
+                    }
                     break;
                 }
                 Fast::Other => {
@@ -245,7 +253,13 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Receives a message, if it takes no more than to copy it and to tell of it in `cq`.
     #[inline(always)]
-    fn receive_fast(&mut self, core: &mut Core, frame: &Frame, cq: CqId) -> Fast {
+    fn receive_fast(
+        &mut self,
+        core: &mut Core,
+        frame: &Frame,
+        cq: CqId,
+        told: impl FnOnce(&Completion),
+    ) -> Fast {
         const WITH: Flags = Flags::TAGGED.union(Flags::CQ_DATA).union(Flags::ACK);
         let Some(bytes) = self.link.peek::<{ Head::LEN }>(frame) else { return Fast::Other };
         let head: Head = zerocopy::transmute!(bytes);
@@ -274,7 +288,8 @@ impl<L: RmaLink> Endpoint<L> {
             self.fin(frame.from, req, Status::Ok, len);
         }
         core.tally(target.tally, self.cntrs.recv, false);
-        Fast::Received(entry(&target, &head, flags, src, len))
+        told(&entry(&target, &head, flags, src, len));
+        Fast::Received
     }
 
     #[inline]
@@ -336,7 +351,7 @@ impl<L: RmaLink> Endpoint<L> {
             return None;
         }
         let grant = Grant::Request(offer.req.get());
-        self.link.get(from, grant, &[seg], 0, &[target.1.span], 0, len).ok()?;
+        self.link.get(from, &Direct::new(grant, &[seg], &[target.1.span], len)).ok()?;
         self.peer(from).helper.works();
         self.meter(from, Side::Theirs, How::Direct, len);
         self.fin(from, offer.req.get(), Status::Ok, len);

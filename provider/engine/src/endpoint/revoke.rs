@@ -16,7 +16,7 @@ use super::request::{In, Request, Serve, Then};
 use crate::config::MrId;
 use crate::core::{Core, Spans};
 use crate::types::*;
-use link_api::{InUse, PeerId, RmaLink};
+use link_api::{InUse, Patience, PeerId, RmaLink};
 
 impl<L: RmaLink> Endpoint<L> {
     fn take_back(&mut self, peer: PeerId, name: u64) -> Result<(), InUse> {
@@ -40,9 +40,45 @@ impl<L: RmaLink> Endpoint<L> {
         });
     }
 
-    /// Cancels the oldest send of that context whose bytes are still here: it completes with
-    /// [`Error::Cancelled`], and so does the receive that it met.
-    pub(crate) fn cancel(&mut self, core: &mut Core, ctx: Ctx) -> Result<(), Error> {
+    /// Cancels the oldest send of that context whose bytes are still here, or the one that an earlier call has `begun`
+    /// with: it completes with [`Error::Cancelled`], and so does the receive that it met.
+    pub(crate) fn cancel(
+        &mut self,
+        core: &mut Core,
+        ctx: Ctx,
+        begun: &mut Option<Cancelling>,
+    ) -> Result<(), Error> {
+        let name = match begun {
+            Some(Cancelling(name)) => *name,
+            None => self.cancellable(ctx).ok_or(Error::NotFound)?,
+        };
+        let Some(Request::Out(out)) = self.requests.get_mut(name) else {
+            // It is over: what completed it has said how it ended.
+            return Ok(());
+        };
+        if out.asked.is_some_and(|(_, want)| out.done >= want) {
+            // All of it is on its way.
+            return if begun.is_some() { Ok(()) } else { Err(Error::NotFound) };
+        }
+        let (peer, unasked) = (out.peer, out.asked.is_none());
+        let withdrawn = Head::new(WireOp::Withdrawn, Flags::empty(), 0, name, 0);
+        if self.take_back(peer, name).is_err() {
+            if core.patience == Patience::Look {
+                *begun = Some(Cancelling(name));
+                return Err(Error::Busy);
+            }
+            // The receiver is stopped inside a copy, perhaps of something else: the send completes when the
+            // receiver answers, which it does also if it has not received it.
+            if unasked {
+                self.send_or_queue(peer, withdrawn.as_bytes());
+            }
+            return Ok(());
+        }
+        self.cancelled(core, name, peer, &withdrawn)
+    }
+
+    /// The name of the oldest send of that context whose bytes are still here.
+    fn cancellable(&mut self, ctx: Ctx) -> Option<u64> {
         let is_it = |r: &Request| {
             matches!(r, Request::Out(out) if out.done_as.ctx == ctx
                 && out.done_as.what.contains(What::SEND)
@@ -55,22 +91,11 @@ impl<L: RmaLink> Endpoint<L> {
                 found = Some((out.seq, name));
             }
         }
-        let (_, name) = found.ok_or(Error::NotFound)?;
-        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return Err(Error::NotFound) };
-        if out.asked.is_some_and(|(_, want)| out.done >= want) {
-            // All of it is on its way.
-            return Err(Error::NotFound);
-        }
-        let (peer, unasked) = (out.peer, out.asked.is_none());
-        let withdrawn = Head::new(WireOp::Withdrawn, Flags::empty(), 0, name, 0);
-        if self.take_back(peer, name).is_err() {
-            // The receiver is stopped inside a copy, perhaps of something else: the send completes when the
-            // receiver answers, which it does also if it has not received it.
-            if unasked {
-                self.send_or_queue(peer, withdrawn.as_bytes());
-            }
-            return Ok(());
-        }
+        found.map(|(_, name)| name)
+    }
+
+    /// The receiver is not inside the bytes of that send any more.
+    fn cancelled(&mut self, core: &mut Core, name: u64, peer: PeerId, withdrawn: &Head) -> Result<(), Error> {
         // A receiver that was done before says so by now: then it was sent.
         self.progress(core, None);
         if !matches!(self.requests.get_mut(name), Some(Request::Out(_))) {

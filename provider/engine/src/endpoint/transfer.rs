@@ -14,7 +14,7 @@ use super::staging::{Source, TURN, Unread};
 use crate::core::{Core, Reached, Spans, unmoved};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Fallback, Frame, Grant, How, NoDirect, PeerId, Refused, RmaLink, Side};
+use link_api::{Direct, Fallback, Frame, Grant, How, NoDirect, PeerId, Refused, RmaLink, Side};
 
 /// Least bytes of a frame that a device copies: in shorter ones it is the start of a copy that takes long.
 const PIPELINED: usize = 256 << 10;
@@ -74,7 +74,7 @@ impl<L: RmaLink> Endpoint<L> {
                     }
                 }
                 Plan::InCall => {
-                    let got = self.link.get(peer, Grant::Request(req), segs, 0, &iov, 0, want);
+                    let got = self.link.get(peer, &Direct::new(Grant::Request(req), segs, &iov, want));
                     match self.moved(peer, got) {
                         Some(Status::Ok) => {
                             self.meter(peer, Side::Theirs, How::Direct, len);
@@ -224,7 +224,7 @@ impl<L: RmaLink> Endpoint<L> {
                     return self.fin(peer, req, Status::Ok, len);
                 }
                 Plan::InCall => {
-                    let put = self.link.put(peer, Grant::Request(req), segs, 0, &serve.iov, 0, len);
+                    let put = self.link.put(peer, &Direct::new(Grant::Request(req), segs, &serve.iov, len));
                     match self.moved(peer, put) {
                         Some(Status::Ok) => {
                             self.meter(peer, Side::Theirs, How::Direct, len);

@@ -13,7 +13,8 @@ use crate::errno::Errno;
 use crate::fabric::FabricFid;
 use crate::ffi::{Fid, Hold, Refs, arg, guard, header, obj, publish, put, reclaim};
 use crate::info::answer;
-use crate::{atomic, av, cntr, cq, ep, hmem_ops, mr, param};
+use crate::info::auth::AuthKey;
+use crate::{atomic, av, cntr, cq, ep, hmem_ops, mr, param, xpu};
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `open` alone, with this table.
 unsafe impl Fid for DomainFid {
@@ -38,6 +39,8 @@ static DOMAIN_OPS: fi::fi_ops_domain = fi::fi_ops_domain {
     cntr_open: Some(cntr::open),
     srx_ctx: Some(srx_ctx),
     query_atomic: Some(atomic::query_atomic),
+    endpoint2: Some(endpoint2),
+    xpu_ctx: Some(xpu::open),
     ..fi::NO_OPS_DOMAIN
 };
 
@@ -83,6 +86,7 @@ struct Wanted {
     threading: fi::fi_threading,
     data_progress: fi::fi_progress,
     mr_mode: c_int,
+    auth_key: Option<AuthKey>,
 }
 
 impl Wanted {
@@ -111,6 +115,7 @@ impl Wanted {
                 threading: (*d).threading,
                 data_progress: (*d).anon1.data_progress,
                 mr_mode: (*d).mr_mode,
+                auth_key: AuthKey::read((*d).auth_key, (*d).auth_key_size)?,
             })
         }
     }
@@ -120,9 +125,12 @@ impl Wanted {
         let auto_progress = self.data_progress == fi::FI_PROGRESS_AUTO;
         let mut engine = Engine::new(Config { virt_addr, rma_order: self.orders & answer::RMA_ORDERS != 0 });
         engine.set_unexpected_most(param::get().unexpected_size);
+        // Contexts of devices have threads.
+        let xpu = api_version >= xpu::SINCE && self.caps & fi::FI_XPU != 0;
+        let one_thread = !auto_progress && self.threading == fi::FI_THREAD_DOMAIN && !xpu;
         let runtime = if auto_progress {
             Runtime::new(engine, Progress::Auto)
-        } else if self.threading == fi::FI_THREAD_DOMAIN {
+        } else if one_thread {
             // SAFETY: fi_domain(3): with FI_THREAD_DOMAIN the application serializes its calls on a domain and
             // on what is opened in it. The other entries are of an endpoint or a registration that is
             // dropped, in such a call.
@@ -137,6 +145,8 @@ impl Wanted {
             addr_format: self.addr_format,
             mr_mode: self.mr_mode,
             prov_key,
+            auth_key: self.auth_key.clone(),
+            one_thread,
             children: Refs::default(),
         });
         runtime::start(&shared)?;
@@ -192,7 +202,33 @@ unsafe extern "C" fn endpoint(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the application passes an open domain, a valid info, and a place for the answer.
-    guard(|| unsafe { ep::open(obj::<DomainFid, _>(domain)?, info, ep, context) })
+    guard(|| unsafe { ep::open(obj::<DomainFid, _>(domain)?, info, ep, context, None) })
+}
+
+/// With FI_XPU: a device's endpoint, of the context that the endpoint's attributes name.
+unsafe extern "C" fn endpoint2(
+    domain: *mut fi::fid_domain,
+    info: *mut fi::fi_info,
+    ep: *mut *mut fi::fid_ep,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the application passes an open domain, a valid info of its version, and a place for the answer.
+    guard(|| unsafe {
+        let domain = obj::<DomainFid, _>(domain)?;
+        let ctx = match flags {
+            0 => None,
+            fi::FI_XPU if xpu::is_native(&domain.shared) => {
+                let attr = arg(info)?.ep_attr;
+                if attr.is_null() {
+                    return Err(Errno::INVAL);
+                }
+                Some(xpu::of((*attr).xpu_ctx, &domain.shared)?)
+            }
+            _ => return Err(Errno::BADFLAGS),
+        };
+        ep::open(domain, info, ep, context, ctx)
+    })
 }
 
 unsafe extern "C" fn srx_ctx(

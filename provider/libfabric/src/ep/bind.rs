@@ -3,31 +3,69 @@
 use std::sync::Arc;
 
 use engine::EpConfig;
+use libc::c_int;
 use libfabric_sys as fi;
-use link::Links;
+use link::{Links, TcpOptions};
+use link_api::Link as _;
+use ofi::{Below as _, Fabric, OfiLink};
 use runtime::Attached;
 use wire::Addr;
 
 use super::context::SrxFid;
-use super::endpoint::{Endpoint, Live};
+use super::endpoint::{Endpoint, EpFid, Live};
 use super::setup::{COUNTED, Queue, Setup};
 use crate::av::AvFid;
 use crate::cntr::CntrFid;
 use crate::cq::CqFid;
 use crate::eq::EqFid;
 use crate::errno::Errno;
-use crate::ffi::{Counted, Hold, arg, obj};
-use crate::param;
+use crate::ffi::{Counted, Hold, arg, guard, obj};
+use crate::info::auth::AuthKey;
+use crate::param::{self, Params};
 
-/// Opens the links of an endpoint of this name.
-pub(super) fn open_link(bind: Addr) -> Result<Links, Errno> {
+/// Opens the links of an endpoint of this name, which has this key in the place of the job's.
+pub(super) fn open_link(bind: Addr, key: Option<&AuthKey>) -> Result<Links, Errno> {
     let params = param::get();
     let mut links = Links::open(params.link(bind))?;
-    if let Some(tcp) = params.tcp() {
-        links.add_tcp(tcp)?;
+    if let Some(mut tcp) = params.tcp() {
+        if let Some(key) = key {
+            (tcp.key, tcp.secret) = (key.job(), true);
+        }
+        match params.links.below() {
+            None => links.add_tcp(tcp)?,
+            Some(names) => add_ofi(&mut links, &params, &names, tcp)?,
+        }
         links.set_shm(params.links.shm);
     }
     Ok(links)
+}
+
+/// Adds a link over the first of these providers that can be opened.
+fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) -> Result<(), Errno> {
+    let own = links.addr();
+    let core = crate::log::core().ok_or(Errno::NOSYS)?;
+    let below = match ofi::open(&core, names, own.ip()) {
+        Ok((below, refused)) => {
+            let others = if refused.is_empty() { "none before it".into() } else { refused.join("; ") };
+            log::info!("{own}: ofi is over {} ({}); refused: {others}", below.name(), below.detail());
+            Ok(below)
+        }
+        Err(refused) => {
+            let why = refused.join("; ");
+            if !params.links.tcp {
+                log::warn!(
+                    "{own}: no provider can be opened below ({why}), and nothing else leads to other hosts: \
+                     add tcp to FI_STRAIT_LINKS"
+                );
+                return Err(Errno::NODATA);
+            }
+            log::info!("{own}: no provider is opened below, and other hosts are reached by tcp: {why}");
+            Err(why)
+        }
+    };
+    let options = params.ofi(&tcp);
+    links.add_over_tcp(tcp, |tcp| Ok(Box::new(OfiLink::<_, Fabric>::new(tcp, below, options)?)))?;
+    Ok(())
 }
 
 /// fi_ep_bind(3).
@@ -142,6 +180,16 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
     if ep.live.get().is_some() {
         return Ok(());
     }
+    if let Some(xpu) = &ep.xpu {
+        let (id, rx) = xpu.enable(&ep.shared, &ep.attrs, setup)?;
+        // Nothing else can have set it: `setup` is locked.
+        let _ = ep.live.set(Live { ep: id, rx, tx_always: false, rx_always: false, deaf: true });
+        return Ok(());
+    }
+    if [&setup.tx, &setup.rx].into_iter().flatten().any(|q| q.cq.xpu.is_some()) {
+        log::info!("fi_enable: an endpoint of the host's is bound to a queue that a device reads");
+        return Err(Errno::OPNOTSUPP);
+    }
     let caps = ep.attrs.caps;
     let initiates = caps & (fi::FI_SEND | fi::FI_READ | fi::FI_WRITE) != 0;
     if initiates && setup.tx.is_none() {
@@ -199,4 +247,20 @@ fn wake_all(setup: &Setup, domain: &crate::domain::Shared) -> Result<Vec<Attache
     // Whether or not anything is bound: peers may write memory of one that has nothing.
     all.extend(domain.attach(setup.wait_fd)?);
     Ok(all)
+}
+
+/// `fi_ops_ep::export_xpu`.
+pub(crate) unsafe extern "C" fn export_xpu(
+    ep: *mut fi::fid_ep,
+    flags: u64,
+    to: *mut fi::fid_xpu_ep,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the application passes an open endpoint.
+        let ep = unsafe { obj::<EpFid, _>(ep)? };
+        let xpu = ep.endpoint.xpu.as_ref().ok_or(Errno::INVAL)?;
+        let at = xpu.view().ok_or(Errno::OPBADSTATE)?;
+        // SAFETY: NULL or a place for the answer, whose sole member is this.
+        unsafe { crate::xpu::export(to.cast(), fi::FI_CLASS_EP, at, flags) }
+    })
 }

@@ -44,6 +44,6 @@ unsafe extern "C" fn setname(fid: fi::fid_t, name: *mut c_void, len: usize) -> c
         }
         // SAFETY: fi_setname(3): `len` bytes of an address.
         let name = unsafe { from_sockaddr(name.cast_const(), len) }?;
-        ep.endpoint.setup().exchange(|| open_link(named(name)))
+        ep.endpoint.setup().exchange(|| open_link(named(name), ep.endpoint.attrs.auth_key.as_ref()))
     })
 }

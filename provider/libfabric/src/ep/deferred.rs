@@ -107,21 +107,8 @@ unsafe fn operation(shared: &Arc<Shared>, w: &fi::fi_deferred_work) -> Result<Wo
             unsafe { message(shared, w.op_type == fi::FI_OP_TSEND, t) }
         }
         fi::FI_OP_READ | fi::FI_OP_WRITE => {
-            let write = w.op_type == fi::FI_OP_WRITE;
             // SAFETY: as above.
-            let o = unsafe { arg(w.op.rma) }?;
-            // SAFETY: the caller's promise.
-            let (ep, (iov, remote)) = unsafe { (endpoint(shared, o.ep)?, rma::sides(&o.msg)?) };
-            Ok(WorkOp::Rma {
-                ep: ep.live()?.ep,
-                to: o.msg.addr,
-                write,
-                iov,
-                remote,
-                data: cq_data(o.flags, o.msg.data).filter(|_| write),
-                ctx: ctx(o.msg.context),
-                flags: tx(o.flags),
-            })
+            unsafe { rma_op(shared, w.op_type == fi::FI_OP_WRITE, arg(w.op.rma)?) }
         }
         fi::FI_OP_ATOMIC => {
             // SAFETY: as above.
@@ -158,6 +145,25 @@ unsafe fn operation(shared: &Arc<Shared>, w: &fi::fi_deferred_work) -> Result<Wo
         }
         _ => Err(Errno::NOSYS),
     }
+}
+
+/// A read or write.
+///
+/// # Safety
+/// What `o` points to is valid.
+unsafe fn rma_op(shared: &Arc<Shared>, write: bool, o: &fi::fi_op_rma) -> Result<WorkOp, Errno> {
+    // SAFETY: the caller's promise.
+    let (ep, (iov, remote)) = unsafe { (endpoint(shared, o.ep)?, rma::sides(&o.msg)?) };
+    Ok(WorkOp::Rma {
+        ep: ep.live()?.ep,
+        to: o.msg.addr,
+        write,
+        iov,
+        remote,
+        data: cq_data(o.flags, o.msg.data).filter(|_| write),
+        ctx: ctx(o.msg.context),
+        flags: tx(o.flags),
+    })
 }
 
 /// An endpoint of this domain.

@@ -7,6 +7,7 @@ use engine::{EpId, RxId};
 use libfabric_sys as fi;
 
 use super::setup::Setup;
+use super::xpu::XpuEp;
 use crate::domain::Shared;
 use crate::errno::Errno;
 use crate::info::ep::EpAttrs;
@@ -30,6 +31,8 @@ pub(crate) struct Endpoint {
     pub(super) live: OnceLock<Live>,
     pub(super) setup: Mutex<Setup>,
     pub(super) fids: Fids,
+    /// It is a device's.
+    pub(crate) xpu: Option<XpuEp>,
 }
 
 /// How many fids there are of one endpoint.
@@ -100,12 +103,18 @@ impl Endpoint {
     pub(super) fn shut(&self) -> Result<(), Errno> {
         // Sleepers let go of the link's descriptor before the engine closes it.
         self.setup().sleep_no_more();
+        if let Some(xpu) = &self.xpu {
+            xpu.stop();
+        }
         if let Some(live) = self.live.get() {
             match self.shared.take_back(|engine| engine.ep_close(live.ep)) {
                 // It was closed before.
                 Err(engine::Error::NotFound) => {}
                 other => other?,
             }
+        }
+        if let Some(xpu) = &self.xpu {
+            xpu.closed(&self.shared);
         }
         Ok(())
     }

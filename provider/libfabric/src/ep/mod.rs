@@ -8,6 +8,7 @@
 //! | `post` | the way they all end in |
 //! | `flags`, `iov` | flags and vectors of the ABI as the engine's |
 //! | `srx` | shared receive contexts: opened and closed |
+//! | `xpu` | endpoints of devices |
 //! | `trigger`, `deferred` | `FI_TRIGGER`, and the domain's deferred work |
 //! | `opt`, `cm` | options and names |
 //!
@@ -24,8 +25,11 @@ use crate::domain::DomainFid;
 use crate::errno::Errno;
 use crate::ffi::{Fid, arg, guard, header, obj, publish, put, reclaim};
 use crate::info::ep::ep_attrs;
+use crate::xpu::XpuCtxFid;
 use endpoint::{Endpoint, EpFid, Fids};
 use setup::Setup;
+
+pub(crate) use bind::export_xpu;
 
 pub(crate) mod atomic;
 mod bind;
@@ -46,6 +50,7 @@ mod tagged;
 #[cfg(test)]
 mod tests;
 mod trigger;
+mod xpu;
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `EpFid::publish` alone, with this table.
 unsafe impl Fid for EpFid {
@@ -67,18 +72,21 @@ pub(crate) unsafe fn open(
     info: *const fi::fi_info,
     ep_out: *mut *mut fi::fid_ep,
     context: *mut c_void,
+    device: Option<&XpuCtxFid>,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
-    let attrs = unsafe { ep_attrs(arg(info)?, domain.shared.api_version) }?;
+    let mut attrs = unsafe { ep_attrs(arg(info)?, domain.shared.api_version) }?;
+    attrs.auth_key = attrs.auth_key.or_else(|| domain.shared.auth_key.clone());
     if ep_out.is_null() {
         return Err(Errno::INVAL);
     }
-    let setup = Mutex::new(Setup::new(bind::open_link(attrs.bind)?, &attrs)?);
+    let setup = Mutex::new(Setup::new(bind::open_link(attrs.bind, attrs.auth_key.as_ref())?, &attrs)?);
     let (tx, rx) = (attrs.tx_op_flags, attrs.rx_op_flags);
     let shared = domain.shared.clone();
     shared.children.inc();
     let fids = Fids(Mutex::new(1));
-    let endpoint = Arc::new(Endpoint { shared, attrs, live: OnceLock::new(), setup, fids });
+    let xpu = device.map(xpu::XpuEp::new);
+    let endpoint = Arc::new(Endpoint { shared, attrs, live: OnceLock::new(), setup, fids, xpu });
     let fid = EpFid::publish(endpoint, tx, rx, context);
     // SAFETY: the caller's promise.
     unsafe { put(ep_out, fid) }
@@ -91,15 +99,16 @@ impl EpFid {
         rx_flags: u64,
         context: *mut c_void,
     ) -> *mut fi::fid_ep {
+        let calls = if endpoint.xpu.is_some() { &DEVICE } else { &HOST };
         publish(Box::new(EpFid {
             fid: fi::fid_ep {
                 fid: header::<EpFid>(context),
                 ops: (&raw const opt::EP_OPS).cast_mut(),
                 cm: (&raw const cm::OPS).cast_mut(),
-                msg: (&raw const msg::OPS).cast_mut(),
-                rma: (&raw const rma::OPS).cast_mut(),
-                tagged: (&raw const tagged::OPS).cast_mut(),
-                atomic: (&raw const atomic::OPS).cast_mut(),
+                msg: (&raw const *calls.msg).cast_mut(),
+                rma: (&raw const *calls.rma).cast_mut(),
+                tagged: (&raw const *calls.tagged).cast_mut(),
+                atomic: (&raw const *calls.atomic).cast_mut(),
                 collective: (&raw const COLLECTIVE).cast_mut(),
             },
             endpoint,
@@ -117,6 +126,23 @@ impl EpFid {
         Ok(EpFid::publish(self.endpoint.clone(), tx, rx, self.fid.fid.context))
     }
 }
+
+/// The calls that post.
+struct Calls {
+    msg: &'static fi::fi_ops_msg,
+    rma: &'static fi::fi_ops_rma,
+    tagged: &'static fi::fi_ops_tagged,
+    atomic: &'static fi::fi_ops_atomic,
+}
+
+static HOST: Calls = Calls { msg: &msg::OPS, rma: &rma::OPS, tagged: &tagged::OPS, atomic: &atomic::OPS };
+/// Of a device's endpoint the host posts nothing.
+static DEVICE: Calls = Calls {
+    msg: &fi::NO_OPS_MSG,
+    rma: &fi::NO_OPS_RMA,
+    tagged: &fi::NO_OPS_TAGGED,
+    atomic: &fi::NO_OPS_ATOMIC,
+};
 
 static COLLECTIVE: fi::fi_ops_collective = fi::NO_OPS_COLLECTIVE;
 

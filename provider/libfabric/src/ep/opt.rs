@@ -16,6 +16,7 @@ pub(super) static EP_OPS: fi::fi_ops_ep = fi::fi_ops_ep {
     setopt: Some(setopt::<EpFid>),
     rx_size_left: Some(rx_size_left),
     tx_size_left: Some(tx_size_left),
+    export_xpu: Some(super::bind::export_xpu),
     ..fi::NO_OPS_EP
 };
 
@@ -138,7 +139,7 @@ unsafe extern "C" fn cancel_of_endpoint(fid: fi::fid_t, context: *mut c_void) ->
         // SAFETY: fi_cancel(3): a live fid.
         let ep = unsafe { obj::<EpFid, _>(fid) }?;
         let live = ep.live()?.ep;
-        Ok(ep.endpoint.shared.lock().ep_cancel(live, ctx(context))?)
+        Ok(ep.endpoint.shared.cancel(live, ctx(context))?)
     })
 }
 

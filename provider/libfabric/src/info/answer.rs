@@ -3,10 +3,10 @@
 use libc::c_int;
 use libfabric_sys::*;
 
-use super::caps;
 use super::hints::{Hints, Object};
 pub(crate) use super::limits::{INJECT_SIZE, IOV_LIMIT, MAX_MSG_SIZE};
 use super::refusal::{Kind, Refusal};
+use super::{auth, caps};
 use crate::param;
 use crate::version::VERSION;
 
@@ -121,7 +121,10 @@ pub(crate) fn answer(hints: Option<&Hints>, api: u32) -> Result<Offer, Refusal> 
     let h = hints.unwrap_or(&none);
     endpoint_type(h.ep.kind)?;
     check_names(h)?;
-    subset("capabilities", h.caps, if h.devices { caps::ALL } else { caps::ALL & !FI_HMEM }, Kind::Flags)?;
+    // Of older versions the bit is another, withdrawn one.
+    let xpu = if api >= crate::xpu::SINCE { FI_XPU } else { 0 };
+    let devices = if h.devices { FI_HMEM } else { 0 };
+    subset("capabilities", h.caps, caps::ALL & !(FI_HMEM | FI_XPU) | devices | xpu, Kind::Flags)?;
     check_endpoint(h)?;
     check_queues(h)?;
     check_domain(h)?;
@@ -224,7 +227,7 @@ fn check_endpoint(h: &Hints) -> Result<(), Refusal> {
     if ep.rx_ctx_cnt != FI_SHARED_CONTEXT {
         within("rx_ctx_cnt", ep.rx_ctx_cnt, 1)?;
     }
-    within("endpoint's auth_key_size", ep.auth_key_size, 0)
+    within("endpoint's auth_key_size", ep.auth_key_size, auth::LONGEST)
 }
 
 fn check_queues(h: &Hints) -> Result<(), Refusal> {
@@ -265,7 +268,7 @@ fn check_domain(h: &Hints) -> Result<(), Refusal> {
     within("mr_cnt", d.mr_cnt, MANY)?;
     within("mr_iov_limit", d.mr_iov_limit, IOV_LIMIT)?;
     within("max_err_data", d.max_err_data, 0)?;
-    within("domain's auth_key_size", d.auth_key_size, 0)?;
+    within("domain's auth_key_size", d.auth_key_size, auth::LONGEST)?;
     within("max_ep_auth_key", d.max_ep_auth_key, 0)?;
     subset("domain capabilities", d.caps, caps::DOMAIN, Kind::Flags)
 }

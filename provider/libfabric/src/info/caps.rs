@@ -16,7 +16,7 @@ const SECONDARY: u64 =
     FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT | FI_TRIGGER | FI_FENCE | FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 /// All there is.
-pub(crate) const ALL: u64 = PRIMARY | OF_MESSAGES | OF_MEMORY | SECONDARY | FI_HMEM;
+pub(crate) const ALL: u64 = PRIMARY | OF_MESSAGES | OF_MEMORY | SECONDARY | FI_HMEM | FI_XPU;
 /// The part that makes sense in `fi_tx_attr`, `fi_rx_attr`, `fi_domain_attr`.
 pub(crate) const TX: u64 =
     FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_TRIGGER | FI_FENCE | FI_HMEM;
@@ -40,7 +40,7 @@ pub(crate) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 pub(crate) fn granted(asked: u64) -> u64 {
     let primary = if asked == 0 { PRIMARY & !ONLY_ASKED } else { asked & PRIMARY };
     // Device memory is told from the address, with or without FI_HMEM; the promise of it is made on request.
-    expand(primary | asked & (OF_MESSAGES | OF_MEMORY)) | SECONDARY | asked & FI_HMEM
+    expand(primary | asked & (OF_MESSAGES | OF_MEMORY)) | SECONDARY | asked & (FI_HMEM | FI_XPU)
 }
 
 /// Names the directions of each primary capability where the application left them open.

@@ -3,6 +3,7 @@
 use libfabric_sys as fi;
 use wire::Addr;
 
+use super::auth::AuthKey;
 use super::{addr, answer, caps};
 use crate::errno::Errno;
 use crate::param;
@@ -25,6 +26,8 @@ pub(crate) struct EpAttrs {
     /// The application will bind a shared receive context.
     pub shared_rx: bool,
     pub max_msg_size: usize,
+    /// Its authorization key, unless it is the domain's.
+    pub auth_key: Option<AuthKey>,
 }
 
 /// Reads an info handed to fi_endpoint. `api_version` is `Shared::api_version`.
@@ -51,6 +54,7 @@ pub(crate) unsafe fn ep_attrs(info: &fi::fi_info, api_version: u32) -> Result<Ep
         )
     };
     let (mut kind, mut shared_rx, mut tx_cnt, mut max_msg_size) = (fi::FI_EP_RDM, false, 1, 0);
+    let mut auth_key = None;
     if !info.ep_attr.is_null() {
         let ep = info.ep_attr;
         // SAFETY: the caller's promise; only fields that every version has are read, through places
@@ -60,6 +64,7 @@ pub(crate) unsafe fn ep_attrs(info: &fi::fi_info, api_version: u32) -> Result<Ep
             shared_rx = (*ep).rx_ctx_cnt == fi::FI_SHARED_CONTEXT;
             tx_cnt = (*ep).tx_ctx_cnt;
             max_msg_size = (*ep).max_msg_size;
+            auth_key = AuthKey::read((*ep).auth_key, (*ep).auth_key_size)?;
         }
     }
     if answer::endpoint_type(kind).is_err() || tx_cnt > 1 {
@@ -83,5 +88,6 @@ pub(crate) unsafe fn ep_attrs(info: &fi::fi_info, api_version: u32) -> Result<Ep
         rx_size: rx.size,
         shared_rx,
         max_msg_size: or(max_msg_size, answer::MAX_MSG_SIZE),
+        auth_key,
     })
 }

@@ -55,12 +55,28 @@ unsafe fn write(
         info.nic = nic::make(device)?;
     }
     // SAFETY: all five attribute structures are there, in the core's layout. The places below are
-    // fields that 1.17 has, but for those behind a question for the core's version.
+    // fields that 1.17 has.
     unsafe {
         *info.tx_attr = offer.tx;
         *info.rx_attr = offer.rx;
 
-        let ep = info.ep_attr;
+        endpoint(info.ep_attr, offer, hints)?;
+        domain(info.domain_attr, core, offer, hints)?;
+
+        let f = info.fabric_attr;
+        (*f).fabric = object(hints.map_or(Object::Any, |h| h.fabric.object));
+        (*f).name = heap_string(answer::NAME)?;
+        // The core fills in the provider's name and both versions; a name here would read as that
+        // of one provider layered over another.
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `ep` is of a `fi_info` as [`fi::Core::allocinfo`] returns it.
+unsafe fn endpoint(ep: *mut fi::fi_ep_attr, offer: &Offer, hints: Option<&Hints>) -> Result<(), Errno> {
+    // SAFETY: it is there, by the caller's promise, and these fields are in every core's layout.
+    unsafe {
         (*ep).type_ = fi::FI_EP_RDM;
         (*ep).protocol = answer::PROTOCOL;
         (*ep).protocol_version = answer::PROTOCOL_VERSION;
@@ -71,8 +87,25 @@ unsafe fn write(
         (*ep).mem_tag_format = offer.mem_tag_format;
         (*ep).tx_ctx_cnt = offer.tx_ctx_cnt;
         (*ep).rx_ctx_cnt = offer.rx_ctx_cnt;
+        if let Some(key) = hints.and_then(|h| h.ep_key.as_ref()) {
+            // The core frees it with all else.
+            ((*ep).auth_key, (*ep).auth_key_size) = (heap(key.bytes())?.cast(), key.bytes().len());
+        }
+    }
+    Ok(())
+}
 
-        let d = info.domain_attr;
+/// # Safety
+/// `d` is of a `fi_info` as [`fi::Core::allocinfo`] returns it. An older core's is shorter than ours: there is no reference to it.
+unsafe fn domain(
+    d: *mut fi::fi_domain_attr,
+    core: &fi::Core,
+    offer: &Offer,
+    hints: Option<&Hints>,
+) -> Result<(), Errno> {
+    // SAFETY: it is there, by the caller's promise, in the core's layout. The places below are fields that 1.17 has,
+    // but for those behind a question for the core's version.
+    unsafe {
         (*d).domain = object(hints.map_or(Object::Any, |h| h.domain.object));
         (*d).name = heap_string(answer::NAME)?;
         (*d).threading = offer.threading;
@@ -96,16 +129,17 @@ unsafe fn write(
         (*d).caps = offer.domain_caps;
         (*d).mr_cnt = offer.count;
         (*d).tclass = offer.tclass;
+        if let Some(key) = hints.and_then(|h| h.domain_key.as_ref()) {
+            ((*d).auth_key, (*d).auth_key_size) = (heap(key.bytes())?.cast(), key.bytes().len());
+        }
         if core.at_least(2, 5) {
             (*d).max_cntr_value = u64::MAX;
             (*d).max_err_cntr_value = u64::MAX;
         }
 
-        let f = info.fabric_attr;
-        (*f).fabric = object(hints.map_or(Object::Any, |h| h.fabric.object));
-        (*f).name = heap_string(answer::NAME)?;
-        // The core fills in the provider's name and both versions; a name here would read as that
-        // of one provider layered over another.
+        if core.at_least(2, 7) && offer.caps & fi::FI_XPU != 0 {
+            (*d).max_xpu_ctx_cnt = crate::xpu::MOST;
+        }
     }
     Ok(())
 }

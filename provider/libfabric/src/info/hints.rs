@@ -7,6 +7,7 @@ use libfabric_sys as fi;
 use wire::Addr;
 
 use super::addr;
+use super::auth::AuthKey;
 use crate::errno::Errno;
 use crate::ffi;
 
@@ -24,6 +25,9 @@ pub(crate) struct Hints {
     pub ep: EpHints,
     pub domain: DomainHints,
     pub fabric: FabricHints,
+    /// Keys that endpoints, and the domain, are to have.
+    pub ep_key: Option<AuthKey>,
+    pub domain_key: Option<AuthKey>,
     /// If they carry a `nic`; and its device's name, if it has one.
     pub nic: Option<Option<String>>,
 }
@@ -102,10 +106,14 @@ impl Hints {
             }
             if !h.ep_attr.is_null() {
                 hints.ep = EpHints::read(h.ep_attr);
+                hints.ep_key =
+                    AuthKey::read((*h.ep_attr).auth_key, (*h.ep_attr).auth_key_size).unwrap_or(None);
             }
             if !h.domain_attr.is_null() {
                 let newer = api.min(core) >= fi::FI_VERSION(1, 20);
                 hints.domain = DomainHints::read(h.domain_attr, newer);
+                let d = h.domain_attr;
+                hints.domain_key = AuthKey::read((*d).auth_key, (*d).auth_key_size).unwrap_or(None);
             }
             if !h.fabric_attr.is_null() {
                 hints.fabric = FabricHints::read(h.fabric_attr);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `hints` | reads the application's hints, guarded by version |
 //! | `answer` | decides; knows no pointers |
+//! | `auth` | authorization keys |
 //! | `caps` | capabilities and what implies what |
 //! | `addr` | sockaddrs and names |
 //! | `nic` | the network device an answer names, if it is to name one |
@@ -12,6 +13,7 @@
 
 pub(crate) mod addr;
 pub(crate) mod answer;
+pub(crate) mod auth;
 pub(crate) mod caps;
 mod ends;
 pub(crate) mod ep;

@@ -26,6 +26,18 @@ fn refused(h: &Hints) -> Refusal {
 }
 
 #[test]
+fn devices_that_post_are_offered_when_asked_for_and_to_versions_that_know_them() {
+    let mut h = hints(FI_MSG | FI_RMA | FI_XPU);
+    let o = offer(&h, (2, 7));
+    assert_eq!(o.caps & (FI_XPU | PRIMARY), FI_XPU | FI_MSG | FI_RMA);
+    // Of older versions the bit is FI_XPU_TRIGGER, or nothing.
+    assert_eq!(answer(Some(&h), FI_VERSION(2, 6)).expect_err("it was offered").what, "capabilities");
+    h.caps &= !FI_XPU;
+    assert_eq!(offer(&h, (2, 7)).caps & FI_XPU, 0);
+    assert_eq!(answer(None, FI_VERSION(2, 7)).unwrap().caps & FI_XPU, 0);
+}
+
+#[test]
 fn open_mpi_mtl() {
     let mut h = hints(FI_MSG | FI_TAGGED | FI_LOCAL_COMM | FI_REMOTE_COMM | FI_DIRECTED_RECV);
     h.tx.msg_order = FI_ORDER_SAS;

@@ -10,6 +10,7 @@
 
 mod cut;
 mod ending;
+mod far_frames;
 mod pace;
 mod rma;
 mod route;
@@ -69,7 +70,7 @@ impl Links {
 
     /// Adds a link, to be considered after those that are here. To be called before any peer is known.
     pub fn add(&mut self, link: BoxedLink) -> io::Result<()> {
-        if let Some(fd) = link.wait_fd() {
+        for fd in link.wait_fds() {
             if self.poller.is_none() {
                 let poller = Poller::new()?;
                 poller.add(&self.shm.wait_fd().unwrap_or(-1), 0)?;
@@ -90,6 +91,16 @@ impl Links {
         self.add(Box::new(link))
     }
 
+    /// Adds a link that is made of one over TCP, likewise.
+    pub fn add_over_tcp(
+        &mut self,
+        options: TcpOptions,
+        over: impl FnOnce(TcpLink) -> io::Result<BoxedLink>,
+    ) -> io::Result<()> {
+        let link = TcpLink::open(self.shm.name(), options)?;
+        self.add(over(link)?)
+    }
+
     /// Whether peers on this host are reached by shared memory, and not like all others. To be called before any peer is known.
     pub fn set_shm(&mut self, on: bool) {
         self.near = on;
@@ -98,14 +109,6 @@ impl Links {
     /// Whether a device copies from or to a peer's device memory, where shared memory leads to the peer.
     pub fn set_device_direct(&mut self, on: bool) {
         self.shm.set_device_direct(on);
-    }
-
-    /// The link that a frame came by, if it is not shared memory; and the frame as that link knows it.
-    #[cold]
-    fn far_frame(&self, frame: &Frame) -> Option<(usize, Frame)> {
-        let at = route::of_slot(frame.slot)?;
-        let from = self.far.get(at)?.id_of(frame.from)?;
-        Some((at, Frame { from, len: frame.len, slot: route::slot(frame.slot) }))
     }
 
     /// The further link of a peer, and what that calls it.
@@ -138,6 +141,7 @@ impl Links {
 
     fn assign_far(&mut self, peer: PeerId, addr: &Addr, at: usize, why: String) {
         let id = self.far[at].link.peer(addr);
+        self.pace.has_peer();
         self.far[at].set(id, peer);
         self.routes.set(peer, Route::to(at, id, why));
     }
@@ -186,6 +190,7 @@ impl Links {
         }
         let addr = self.far[at].link.peer_addr(id);
         let peer = self.shm.peer(&addr);
+        self.pace.has_peer();
         self.far[at].set(id, peer);
         if self.routes.of(peer).is_none() {
             self.routes.set(peer, Route::to(at, id, "the peer connected by this link".into()));
@@ -255,6 +260,7 @@ impl Links {
             return self.poll_near();
         }
         let far = self.far.len();
+        self.pace.looks(self.shm.clock());
         // One look at a further link for each at shared memory, first one then the other.
         self.turn = (self.turn + 1) % (2 * far);
         let first = self.turn % 2 == 0;
@@ -282,6 +288,7 @@ impl Links {
     fn poll_near(&mut self) -> Option<Event> {
         let event = self.poll_shm();
         self.pace.note_near(event.is_some());
+        self.pace.note_time(self.shm.clock());
         event
     }
 }
@@ -357,7 +364,8 @@ impl Link for Links {
     fn peek<const N: usize>(&self, frame: &Frame) -> Option<[u8; N]> {
         if route::is_far(frame.slot) {
             let mut bytes = [0; N];
-            return (self.read(frame, 0, &mut bytes) == N).then_some(bytes);
+            let read = self.read_far(frame.from, frame.len, frame.slot, 0, &mut bytes);
+            return (read == N).then_some(bytes);
         }
         self.shm.peek(frame)
     }
@@ -365,7 +373,7 @@ impl Link for Links {
     #[inline]
     fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
         if route::is_far(frame.slot) {
-            return self.far_frame(frame).map_or(0, |(at, frame)| self.far[at].link.read(&frame, off, dst));
+            return self.read_far(frame.from, frame.len, frame.slot, off, dst);
         }
         self.shm.read(frame, off, dst)
     }
@@ -373,8 +381,7 @@ impl Link for Links {
     #[inline(always)]
     fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
         if route::is_far(frame.slot) {
-            let far = self.far_frame(frame);
-            return far.map_or(0, |(at, frame)| self.far[at].link.copy_out(&frame, off, dst, doff, len));
+            return self.copy_out_far((frame.from, frame.len, frame.slot), off, dst, doff, len);
         }
         self.shm.copy_out(frame, off, dst, doff, len)
     }
@@ -382,10 +389,7 @@ impl Link for Links {
     #[inline(always)]
     fn release(&mut self, frame: Frame) {
         if route::is_far(frame.slot) {
-            if let Some((at, frame)) = self.far_frame(&frame) {
-                self.far[at].link.release(frame);
-            }
-            return;
+            return self.release_far(frame.from, frame.len, frame.slot);
         }
         self.shm.release(frame)
     }
@@ -450,9 +454,18 @@ impl Link for Links {
     }
 
     fn arm(&mut self) -> bool {
+        // What ends the sleep may be of any link.
+        self.pace.look_next();
         // A link without a descriptor wakes nothing.
         let ready = self.events.is_empty() && self.shm.arm();
-        self.far.iter_mut().fold(ready, |ready, far| far.link.arm() && far.link.wait_fd().is_some() && ready)
+        let armed = self
+            .far
+            .iter_mut()
+            .fold(ready, |ready, far| far.link.arm() && far.link.wait_fd().is_some() && ready);
+        if let Some(poller) = &self.poller {
+            self.far.iter_mut().filter_map(|far| far.link.worn_fd()).for_each(|fd| poller.remove(&fd));
+        }
+        armed
     }
 
     fn is_armed(&self) -> bool {

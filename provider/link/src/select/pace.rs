@@ -1,11 +1,17 @@
 //! How often further links are looked at, each of which takes a system call.
 
-/// The fewest polls and the most between two looks.
-const FEWEST: u32 = 1;
-const MOST: u32 = 512;
+use std::time::{Duration, Instant};
 
-/// Counts polls. The fewest are between two looks after one that found something and after a send, twice as many after each look
-/// while shared memory brings frames, and half as many while it does not.
+/// Polls between two looks after one that found something, or after a send.
+const FEW: u32 = 1;
+/// The most polls between two looks: where a further link has a peer, and where it only listens.
+const MOST: u32 = 1024;
+const LISTENING: u32 = 8192;
+/// The longest time between two looks, if polls are so rare that fewer than these take it.
+const LONGEST: Duration = Duration::from_millis(10);
+
+/// Counts polls. Few are between two looks after one that found something and after a send, twice as many after each look
+/// while shared memory brings frames, and half as many while it does not: in the end none where a further link has a peer.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// Polls until the next look.
@@ -13,13 +19,17 @@ pub(super) struct Pace {
     /// How many of these a poll is: 0 while there are no further links.
     step: u32,
     period: u32,
+    most: u32,
+    least: u32,
     /// Shared memory has brought a frame since the last look.
     near: bool,
+    /// When the last look was, as far as is known.
+    looked: Option<Instant>,
 }
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { rest: MOST, step: 0, period: FEWEST, near: false }
+        Pace { rest: MOST, step: 0, period: FEW, most: LISTENING, least: FEW, near: false, looked: None }
     }
 }
 
@@ -27,6 +37,12 @@ impl Pace {
     /// There are further links from now on.
     pub(super) fn begin(&mut self) {
         (self.step, self.rest) = (1, 0);
+    }
+
+    /// A further link has a peer from now on.
+    pub(super) fn has_peer(&mut self) {
+        (self.most, self.least) = (MOST, 0);
+        self.period = self.period.min(MOST);
     }
 
     /// Counts a poll, unless it is to be a look.
@@ -45,22 +61,41 @@ impl Pace {
         self.near |= found;
     }
 
+    /// A look at this time, or somewhat later.
+    pub(super) fn looks(&mut self, now: Instant) {
+        self.looked = Some(now);
+    }
+
+    /// It is this time, or somewhat later.
+    pub(super) fn note_time(&mut self, now: Instant) {
+        if self.looked.is_some_and(|looked| now.saturating_duration_since(looked) >= LONGEST) {
+            self.look_next();
+        }
+    }
+
     /// An answer may come by a further link.
     pub(super) fn hurry(&mut self) {
-        self.period = FEWEST;
-        self.rest = self.rest.min(FEWEST);
+        self.period = self.period.min(FEW);
+        self.rest = self.rest.min(self.period);
+    }
+
+    /// The next poll is a look: it is that after a sleep.
+    pub(super) fn look_next(&mut self) {
+        if self.step > 0 {
+            self.rest = 0;
+        }
     }
 
     /// A look has found something. Shared memory has its turn before the next one.
     pub(super) fn found(&mut self) {
-        (self.period, self.rest, self.near) = (FEWEST, 1, false);
+        (self.period, self.rest, self.near) = (self.period.min(FEW), 1, false);
     }
 
     /// A look has found nothing.
     pub(super) fn missed(&mut self) {
         self.rest = self.period;
-        let period = if std::mem::take(&mut self.near) { 2 * self.period } else { self.period / 2 };
-        self.period = period.clamp(FEWEST, MOST);
+        let more = (2 * self.period).clamp(FEW, self.most);
+        self.period = if std::mem::take(&mut self.near) { more } else { (self.period / 2).max(self.least) };
     }
 }
 
@@ -74,8 +109,9 @@ mod tests {
         while !pace.step() {
             n += 1;
             pace.note_near(near);
-            assert!(n <= MOST);
+            assert!(n <= LISTENING);
         }
+        pace.note_near(near);
         pace.missed();
         n
     }
@@ -86,10 +122,13 @@ mod tests {
         assert!(!(0..2 * MOST).any(|_| pace.step()), "there are no further links");
         pace.begin();
         assert_eq!(polls(&mut pace, false), 0);
-        let busy: Vec<u32> = (0..12).map(|_| polls(&mut pace, true)).collect();
-        assert_eq!(busy, [1, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 512]);
-        let idle: Vec<u32> = (0..11).map(|_| polls(&mut pace, false)).collect();
-        assert_eq!(idle, [512, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1]);
+        let busy: Vec<u32> = (0..16).map(|_| polls(&mut pace, true)).collect();
+        assert_eq!(busy, [1, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 8192]);
+        pace.has_peer();
+        assert_eq!(polls(&mut pace, true), 8192, "the look that was due comes when it was");
+        assert_eq!((polls(&mut pace, true), polls(&mut pace, true)), (1024, 1024));
+        let idle: Vec<u32> = (0..13).map(|_| polls(&mut pace, false)).collect();
+        assert_eq!(idle, [1024, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 0]);
         for soon in [Pace::hurry, Pace::found] {
             for _ in 0..12 {
                 polls(&mut pace, true);

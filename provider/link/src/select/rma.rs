@@ -2,7 +2,7 @@
 
 use hmem::Span;
 use link_api::{
-    Grant, InUse, NoDirect, OpId, Patience, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way,
+    Direct, InUse, NoDirect, OpId, Patience, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way,
 };
 use wire::{Handle, Seg};
 
@@ -19,47 +19,21 @@ macro_rules! by_peer {
 }
 
 impl RmaLink for Links {
-    fn get(
-        &mut self,
-        from: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        by_peer!(self, from, get(grant, remote, roff, local, loff, len))
+    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        by_peer!(self, from, get(access))
     }
 
-    fn put(
-        &mut self,
-        to: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        by_peer!(self, to, put(grant, remote, roff, local, loff, len))
+    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        by_peer!(self, to, put(access))
     }
 
-    fn start(
-        &mut self,
-        way: Way,
-        peer: PeerId,
-        request: u64,
-        remote: &[Seg],
-        local: &[Span],
-        len: usize,
-    ) -> Result<OpId, NoDirect> {
+    fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
         match self.far_of(peer) {
             Some((at, id)) => {
-                let op = self.far[at].link.start(way, id, request, remote, local, len)?;
+                let op = self.far[at].link.start(way, id, access)?;
                 Ok(route::tag_op(at, op))
             }
-            None => self.shm.start(way, peer, request, remote, local, len),
+            None => self.shm.start(way, peer, access),
         }
     }
 

@@ -1,7 +1,5 @@
 //! Which link each peer has, and how the numbers of further links are told from those of shared memory.
 
-use std::collections::HashMap;
-
 use link_api::{OpId, PeerId, RmaLink};
 
 /// A link that is held beside the one of shared memory.
@@ -62,45 +60,58 @@ impl Routes {
 /// A link beside shared memory.
 pub(super) struct Far {
     pub(super) link: BoxedLink,
-    /// What its peers are called here, and the other way round.
-    peers: HashMap<PeerId, PeerId>,
-    ids: HashMap<PeerId, PeerId>,
+    /// What its peers are called here, and the other way round, by their numbers.
+    peers: Vec<Option<PeerId>>,
+    ids: Vec<Option<PeerId>>,
 }
 
 impl Far {
     pub(super) fn new(link: BoxedLink) -> Far {
-        Far { link, peers: HashMap::new(), ids: HashMap::new() }
+        Far { link, peers: Vec::new(), ids: Vec::new() }
     }
 
     pub(super) fn local(&self, id: PeerId) -> Option<PeerId> {
-        self.peers.get(&id).copied()
+        self.peers.get(id.0 as usize).copied().flatten()
     }
 
     /// What the link calls a peer.
     pub(super) fn id_of(&self, peer: PeerId) -> Option<PeerId> {
-        self.ids.get(&peer).copied()
+        self.ids.get(peer.0 as usize).copied().flatten()
     }
 
     pub(super) fn set(&mut self, id: PeerId, peer: PeerId) {
-        self.peers.insert(id, peer);
-        self.ids.insert(peer, id);
+        put(&mut self.peers, id, peer);
+        put(&mut self.ids, peer, id);
     }
 
     pub(super) fn unset(&mut self, id: PeerId) {
-        if let Some(peer) = self.peers.remove(&id) {
-            self.ids.remove(&peer);
+        if let Some(peer) = self.peers.get_mut(id.0 as usize).and_then(Option::take) {
+            self.ids[peer.0 as usize] = None;
         }
+    }
+
+    /// What the link calls its peers.
+    fn numbers(&self) -> impl Iterator<Item = PeerId> + '_ {
+        (0..).zip(&self.peers).filter(|(_, peer)| peer.is_some()).map(|(id, _)| PeerId(id))
     }
 
     /// The link's name, as the path to one of its peers has it.
     pub(super) fn name(&self, peer: Option<PeerId>) -> &'static str {
-        peer.or_else(|| self.peers.keys().next().copied()).map_or("link", |id| self.link.path(id).link)
+        peer.or_else(|| self.numbers().next()).map_or("link", |id| self.link.path(id).link)
     }
+}
+
+fn put(map: &mut Vec<Option<PeerId>>, key: PeerId, value: PeerId) {
+    let at = key.0 as usize;
+    if map.len() <= at {
+        map.resize(at + 1, None);
+    }
+    map[at] = Some(value);
 }
 
 impl std::fmt::Debug for Far {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} with {} peers", self.name(None), self.peers.len())
+        write!(f, "{} with {} peers", self.name(None), self.numbers().count())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use hmem::share::{self, Export, NoPlan, Owner, plan};
 use hmem::{Kind, Span, registry};
-use link_api::{Event, NoDirect, OpId, PeerId, Way};
+use link_api::{Direct, Event, NoDirect, OpId, PeerId, Way};
 use wire::{Handle, Seg};
 use xfer::handle::{from_wire, to_wire};
 
@@ -96,15 +96,8 @@ impl ShmLink {
         }
     }
 
-    pub(super) fn start_copy(
-        &mut self,
-        way: Way,
-        id: PeerId,
-        request: u64,
-        remote: &[Seg],
-        local: &[Span],
-        len: usize,
-    ) -> Result<OpId, NoDirect> {
+    pub(super) fn start_copy(&mut self, way: Way, id: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
+        let request = access.operation()?;
         let peer = &mut self.peers[id.0 as usize];
         let pid = match (&peer.inb, &peer.out) {
             _ if peer.dying.is_some() => return Err(NoDirect::Fault),
@@ -116,8 +109,9 @@ impl ShmLink {
             return Err(NoDirect::Never);
         }
         let owner = *peer.devices.owner.get_or_insert_with(|| Owner::now(pid));
-        let segs = remote.iter().map(|s| (s.addr.get(), s.len.get()));
-        let plan = match plan(way == Way::Put, owner, |at| peer.devices.find(at), segs, local, len) {
+        let segs = access.remote.iter().map(|s| (s.addr.get(), s.len.get()));
+        let find = |at| peer.devices.find(at);
+        let plan = match plan(way == Way::Put, owner, find, segs, access.local, access.len) {
             Ok(plan) => plan,
             Err(NoPlan::Fault) => return Err(NoDirect::Fault),
             Err(NoPlan::Open(why)) => {

@@ -22,11 +22,9 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use hmem::Span;
 use ipc::fence::full_fence;
 use ipc::{access, pidfd, socket};
-use link_api::{Grant, InUse, NoDirect, Patience, PeerId};
-use wire::Seg;
+use link_api::{Direct, Grant, InUse, NoDirect, Patience, PeerId, Way};
 
 use super::link::ShmLink;
 use super::parted::{Parted, receiver_is_inside};
@@ -140,28 +138,19 @@ impl ShmLink {
         (self.options.cma && peer.no_cma.is_none()).then_some(known)
     }
 
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn direct(
-        &mut self,
-        way: cma::Way,
-        id: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        (local, loff): (&[Span], usize),
-        len: usize,
-    ) -> Result<(), NoDirect> {
+    pub(super) fn direct(&mut self, way: Way, id: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
         let mut done = 0;
         loop {
             // Each time, since a proof that it is the peer's address space is not good for long.
             let target = self.target(id)?;
-            let n = (len - done).min(STRETCH);
-            let inside = self.peers[id.0 as usize].enter(grant)?;
-            let moved = cma::transfer(way, &target, remote, roff.saturating_add(done), local, loff + done, n);
+            let n = (access.len - done).min(STRETCH);
+            let part = Direct { len: n, ..access.at(access.roff.saturating_add(done), access.loff + done) };
+            let inside = self.peers[id.0 as usize].enter(access.grant)?;
+            let moved = cma::transfer(way, &target, &part);
             access::leave(inside);
             moved.map_err(|fault| self.not_moved(id, &target, fault))?;
             done += n;
-            if done >= len {
+            if done >= access.len {
                 return Ok(());
             }
         }

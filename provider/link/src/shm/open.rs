@@ -26,6 +26,11 @@ impl ShmLink {
         self.patient = true;
     }
 
+    /// When the clock was read last, which is now and then.
+    pub(crate) fn clock(&self) -> std::time::Instant {
+        self.clock_read
+    }
+
     /// The name, which links of other sorts share.
     pub(crate) fn name(&self) -> &Name {
         &self.name

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use ipc::{rights, socket};
-use link_api::{Gone, Grant, Link as _, NoDirect, PeerId, Refused, RmaLink as _};
+use link_api::{Direct, Gone, Grant, Link as _, NoDirect, PeerId, Refused, RmaLink as _};
 use wire::{Addr, Seg};
 
 use super::guest::Guest;
@@ -246,20 +246,20 @@ fn memory_is_accessed_directly_and_the_path_is_described() {
     hmem::write(&[theirs], 0, b"0123456789abcdefghijklmnopqrstuv");
     let seg = [Seg { addr: theirs.addr().into(), len: 32.into() }];
     let mine = [Span::leak(16)];
-    a.get(to_b, Grant::Agreed, &seg, 10, &mine, 2, 6).unwrap();
+    a.get(to_b, &Direct::new(Grant::Agreed, &seg, &mine, 6).at(10, 2)).unwrap();
     let mut back = [0; 16];
     hmem::read(&mine, 0, &mut back);
     assert_eq!(&back, b"\0\0abcdef\0\0\0\0\0\0\0\0");
-    a.put(to_b, Grant::Agreed, &seg, 0, &mine, 2, 6).unwrap();
+    a.put(to_b, &Direct::new(Grant::Agreed, &seg, &mine, 6).at(0, 2)).unwrap();
     let mut back = [0; 12];
     hmem::read(&[theirs], 0, &mut back);
     assert_eq!(&back, b"abcdef6789ab");
     let bad = [Seg { addr: 4096.into(), len: 32.into() }];
-    assert_eq!(a.get(to_b, Grant::Agreed, &bad, 0, &mine, 0, 8), Err(NoDirect::Memory));
+    assert_eq!(a.get(to_b, &Direct::new(Grant::Agreed, &bad, &mine, 8)), Err(NoDirect::Memory));
     let pid = std::process::id();
     assert_eq!(a.describe(to_b), format!("shm 508 KiB ring, cma (process_vm_readv) with pid {pid}"));
     let absent = a.peer(&Addr::new("127.0.0.1:3".parse().unwrap()));
-    assert_eq!(a.get(absent, Grant::Agreed, &seg, 0, &mine, 0, 8), Err(NoDirect::Fault));
+    assert_eq!(a.get(absent, &Direct::new(Grant::Agreed, &seg, &mine, 8)), Err(NoDirect::Fault));
     // The kernel gives 0 for a process of another pid namespace.
     if let Some(out) = a.peers[to_b.0 as usize].out.as_mut() {
         out.pid = 0;
@@ -268,6 +268,6 @@ fn memory_is_accessed_directly_and_the_path_is_described() {
     assert!(a.describe(to_b).contains("frames only: its pid is not visible"), "{}", a.describe(to_b));
     assert_eq!(a.describe(absent), "shm 124 KiB ring, not connected");
     a.options.cma = false;
-    assert_eq!(a.get(to_b, Grant::Agreed, &seg, 0, &mine, 0, 8), Err(NoDirect::Never));
+    assert_eq!(a.get(to_b, &Direct::new(Grant::Agreed, &seg, &mine, 8)), Err(NoDirect::Never));
     assert!(a.describe(to_b).contains("frames only"));
 }

@@ -92,9 +92,14 @@ impl ShmLink {
         }
     }
 
+    /// Whether each poll asks if it is time to read the sockets: nothing else brings anything.
+    fn is_eager(&self) -> bool {
+        self.rings.is_empty() && !self.patient
+    }
+
     /// Reads the sockets if it is time to.
     fn tick(&mut self) {
-        let gap = if self.rings.is_empty() && !self.patient { EAGER_GAP } else { GAP };
+        let gap = if self.is_eager() { EAGER_GAP } else { GAP };
         let now = Instant::now();
         let since = now.duration_since(std::mem::replace(&mut self.clock_read, now));
         let pace = if since > GAP { self.pace / 2 } else { self.pace * 2 };
@@ -154,14 +159,14 @@ impl ShmLink {
                 }
             }
             self.service();
-        } else if self.calls == self.clock_at || self.rings.is_empty() {
+        } else if self.calls == self.clock_at || self.is_eager() {
             self.tick();
         }
         if self.calls == self.clock_at {
             self.clock_at = self.calls.wrapping_add(self.pace);
         }
         let event = self.reap();
-        self.slow = !self.dying.is_empty() || self.rings.is_empty();
+        self.slow = !self.dying.is_empty() || self.is_eager();
         event
     }
 

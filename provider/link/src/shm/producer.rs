@@ -20,6 +20,11 @@ const SPARE: u32 = 48 << 10;
 /// Most lines that are fetched for an answer.
 const ANSWER: u32 = 8;
 
+/// After how many laps that ended early the next are twice as long, up to a quarter of the ring, and after as many of these
+/// no lap ends early any more. A ring that is used much takes its memory: neither side then waits for lines that the other
+/// one has just used.
+const LAPS: u32 = 8;
+
 /// No line.
 const NONE: u32 = u32::MAX;
 
@@ -42,6 +47,10 @@ pub(crate) struct Producer<M> {
     /// first line that the early end left out.
     lap: u32,
     ended: u32,
+    /// After how many lines a lap may end early, and how many have since these are so many. Where it is more than a
+    /// quarter of the ring, none does.
+    length: u32,
+    laps: u32,
     /// The line from which the consumer is to be led elsewhere with the next record, if it is one; and how many are
     /// left out on the way.
     left: u32,
@@ -76,6 +85,8 @@ impl<M: Mem> Producer<M> {
             turn,
             lap: pos,
             ended: 0,
+            length: soon(lines),
+            laps: 0,
             left: NONE,
             left_out: 0,
             clean: pos,
@@ -143,15 +154,28 @@ impl<M: Mem> Producer<M> {
     fn end_lap(&mut self, need: u32) -> bool {
         let used = self.pos.wrapping_sub(self.head);
         // Behind a longer one the longest frame would not find room (`pass_by`).
-        let ends = used <= self.line / 4 && used + need <= self.line && self.line <= self.lines / 4;
+        let may = self.length <= self.lines / 4 && self.line <= self.lines / 4;
+        let ends = may && used <= self.line / 4 && used + need <= self.line;
         if ends {
             // Behind the word that says so.
             self.ended = self.line + 1;
             self.go_to(0, self.lines - self.line);
             self.lap = self.pos;
-            self.turn = self.pos.wrapping_add(soon(self.lines).max(need));
+            self.turn = self.pos.wrapping_add(self.length.max(need));
+            self.note_early();
         }
         ends
+    }
+
+    /// A lap has ended early.
+    fn note_early(&mut self) {
+        self.laps += 1;
+        if self.laps < LAPS {
+            return;
+        }
+        let quarter = self.lines / 4;
+        self.laps = 0;
+        self.length = if self.length < quarter { (2 * self.length).min(quarter) } else { self.lines };
     }
 
     /// The lap has come to where records of the one before are that the consumer has not taken: it goes on behind
@@ -185,8 +209,12 @@ impl<M: Mem> Producer<M> {
         self.turn = self.pos;
     }
 
-    /// The lap goes on: for half of what it was to be, and in the end all around the ring.
+    /// The lap goes on: for half of what it was to be, and in the end all around the ring; at once where none ends early.
     fn put_off(&mut self, need: u32) {
+        if self.length > self.lines / 4 {
+            self.turn = self.pos.wrapping_add(self.lines);
+            return;
+        }
         let lap = self.pos.wrapping_sub(self.line);
         let least = self.line + need;
         let soon = soon(self.lines);

@@ -3,38 +3,19 @@
 use hmem::Span;
 use ipc::pieces;
 use link_api::{
-    Grant, InUse, NoDirect, OpId, Patience, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way,
+    Direct, InUse, NoDirect, OpId, Patience, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way,
 };
 use wire::{Handle, Seg};
 
 use super::link::ShmLink;
-use crate::cma;
 
 impl RmaLink for ShmLink {
-    fn get(
-        &mut self,
-        from: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        self.direct(cma::Way::Get, from, grant, remote, roff, (local, loff), len)
+    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        self.direct(Way::Get, from, access)
     }
 
-    fn put(
-        &mut self,
-        to: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        self.direct(cma::Way::Put, to, grant, remote, roff, (local, loff), len)
+    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        self.direct(Way::Put, to, access)
     }
 
     fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
@@ -111,16 +92,8 @@ impl RmaLink for ShmLink {
         self.note_imported(from, handle);
     }
 
-    fn start(
-        &mut self,
-        way: Way,
-        peer: PeerId,
-        request: u64,
-        remote: &[Seg],
-        local: &[Span],
-        len: usize,
-    ) -> Result<OpId, NoDirect> {
-        self.start_copy(way, peer, request, remote, local, len)
+    fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
+        self.start_copy(way, peer, access)
     }
 
     fn cancel(&mut self, copy: OpId) {

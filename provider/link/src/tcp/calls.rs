@@ -54,8 +54,12 @@ impl TcpLink {
 
     /// Whether a peer that does not listen may be about to: it was never met, and that is tried for a short time only.
     fn is_early(&self, peer: PeerId) -> bool {
-        let at = self.at(peer);
-        !at.met && at.trying.is_none_or(|since| since.elapsed() < self.options.connect_timeout)
+        !self.at(peer).met && self.is_recent(peer)
+    }
+
+    /// Whether a connection to a peer has been tried to be made for a short time only.
+    fn is_recent(&self, peer: PeerId) -> bool {
+        self.at(peer).trying.is_none_or(|since| since.elapsed() < self.options.connect_timeout)
     }
 
     fn place_call(&mut self, peer: PeerId) -> io::Result<()> {
@@ -133,7 +137,19 @@ impl TcpLink {
                 let why = format!("{} is connected already by another name: use one name for it", hello.name);
                 self.warn_of(peer, Gone::Denied, &why);
             }
-            Ok(Next::Declined(..)) => self.call_failed(peer, Gone::Exhausted, "it has no room"),
+            Ok(Next::Declined(_, Verdict::Full)) if self.is_recent(peer) => {
+                if let Some(call) = self.drop_call(peer) {
+                    self.call_later(peer, call.caller);
+                }
+            }
+            Ok(Next::Declined(_, Verdict::Full)) => {
+                let why = "its process has no descriptor left for a connection: raise ulimit -n there";
+                self.warn_of(peer, Gone::Exhausted, why);
+            }
+            Ok(Next::Declined(hello, _)) => {
+                let why = format!("what answers there is {}, of the same job", hello.name);
+                self.warn_of(peer, Gone::Denied, &why);
+            }
             Err(Heard::Stranger(Stranger::Version { session, frames })) => {
                 self.warn_of(peer, Gone::Denied, &versions(session, frames));
             }

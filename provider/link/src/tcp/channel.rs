@@ -4,10 +4,10 @@
 //! copy ([`Channel::copy_out`]). What would wait too long so is taken into a buffer here: the kernel keeps only so much.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use hmem::{Caps, Span};
+use ipc::Unshared;
 use link_api::{Gone, Refused};
 use wire::Addr;
 use wire::session::{COVERED, Hello, Keys, Opener, RECORD};
@@ -15,7 +15,7 @@ use wire::session::{COVERED, Hello, Keys, Opener, RECORD};
 use super::sock;
 
 /// Longest frame.
-pub(super) const MAX_FRAME: usize = 128 << 10;
+pub(super) const MAX_FRAME: usize = (256 << 10) + wire::EAGER_HEAD;
 /// From how many bytes on a frame may be left with the kernel.
 const LONG: usize = 16 << 10;
 /// Bytes of a buffer: a frame and what else one look finds.
@@ -48,7 +48,7 @@ pub(super) fn gone(e: &io::Error) -> Gone {
 }
 
 fn would_block(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+    matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR))
 }
 
 /// What there is of a connection.
@@ -65,9 +65,9 @@ pub(super) enum Step {
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Channel {
-    pub(super) fd: OwnedFd,
+    pub(super) fd: Unshared,
     keys: Keys,
-    /// Which endpoint is at the other end, and how many of its connections had ended when it was made.
+    /// Which endpoint is at the other end, and its epoch when it was made ([`Hello`]).
     pub(super) instance: u64,
     pub(super) epoch: u64,
     /// What that one calls this endpoint.
@@ -98,7 +98,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    pub(super) fn new(fd: OwnedFd, keys: Keys, peer: &Hello) -> Channel {
+    pub(super) fn new(fd: Unshared, keys: Keys, peer: &Hello) -> Channel {
         Channel {
             fd,
             keys,

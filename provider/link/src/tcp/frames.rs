@@ -23,6 +23,8 @@ impl TcpLink {
         if hmem::read(body, off, &mut bytes[head.len()..]) != len {
             return Err(Refused::Fault);
         }
+        // No descriptor tells of it.
+        self.armed = false;
         self.own_bytes += bytes.len() + 1;
         self.own.push_back(bytes);
         Ok(())
@@ -71,7 +73,8 @@ impl Link for TcpLink {
         }
         match self.source {
             Some(own) if own.is_ipv4() != addr.ip().is_ipv4() => Err(format!(
-                "this endpoint is bound to {own}, and that address is of another version of IP: bind to an unspecified one"
+                "this endpoint is bound to {}, and that address is of another version of IP: bind to an unspecified one",
+                own.ip()
             )),
             _ => Ok(()),
         }
@@ -246,6 +249,7 @@ impl Link for TcpLink {
         self.events.retain(|event| !matches!(event, Event::Closed(known, _) if *known == peer));
         let at = self.at_mut(peer);
         (at.wants, at.expected) = (false, None);
+        self.forgotten = self.forgotten.max(self.at(peer).epoch);
         self.free.push(peer);
     }
 
@@ -255,12 +259,17 @@ impl Link for TcpLink {
         at.cut = true;
         self.poller.remove(&channel.fd);
         ipc::socket::shutdown(&channel.fd);
-        self.ended += 1;
+        self.count_end(peer);
         self.note_ready(peer);
     }
 
     fn arm(&mut self) -> bool {
+        self.watch_alone();
         self.armed = !self.has_something(true);
+        self.armed
+    }
+
+    fn is_armed(&self) -> bool {
         self.armed
     }
 

@@ -1,8 +1,10 @@
 //! Connections that others make.
 
-use std::os::fd::OwnedFd;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use ipc::Unshared;
+use wire::Addr;
 use wire::session::{Answerer, Hello, Proven, Role, Verdict};
 
 use super::channel::Channel;
@@ -19,13 +21,17 @@ const SLOW: Duration = Duration::from_secs(1);
 impl TcpLink {
     /// Takes in connections that were made to this endpoint.
     pub(super) fn accept(&mut self) {
+        self.keep_spare();
         for _ in 0..BATCH {
             if self.guest_count() >= self.options.guests && !self.make_room() {
                 return self.set_listening(false);
             }
+            let surplus = self.spare.is_none();
             let fd = match ipc::socket::accept(&self.listener) {
-                Ok(fd) => fd,
+                Ok(fd) => Unshared::new(fd),
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
+                // One caller at a time is told so.
+                Err(e) if ipc::socket::is_lack(&e) && self.spare.take().is_some() => continue,
                 Err(e) if ipc::socket::is_lack(&e) => {
                     if !std::mem::replace(&mut self.warned, true) {
                         log::warn!("{}: a connection cannot be taken in: {e}; raise ulimit -n", self.addr);
@@ -35,7 +41,15 @@ impl TcpLink {
                 // Of that one connection.
                 Err(_) => continue,
             };
-            self.receive_guest(fd);
+            self.receive_guest(fd, surplus);
+            self.keep_spare();
+        }
+    }
+
+    /// Has a descriptor to give up, if there are any.
+    fn keep_spare(&mut self) {
+        if self.spare.is_none() {
+            self.spare = self.listener.try_clone().ok();
         }
     }
 
@@ -68,7 +82,7 @@ impl TcpLink {
         self.set_timer();
     }
 
-    fn receive_guest(&mut self, fd: OwnedFd) {
+    fn receive_guest(&mut self, fd: Unshared, surplus: bool) {
         let at = self.guests.iter().position(Option::is_none).unwrap_or(self.guests.len());
         let ready = sock::tune(&fd, self.options.timeout)
             .and_then(|()| self.poller.add(&fd, token::guest(at)))
@@ -77,7 +91,7 @@ impl TcpLink {
             Ok(own) => own,
             Err(e) => return log::warn!("{}: a connection cannot be taken in: {e}", self.addr),
         };
-        let guest = Guest::new(fd, Answerer::new(&self.options.key, own));
+        let guest = Guest::new(fd, Answerer::new(&self.options.key, own), surplus);
         if at == self.guests.len() {
             self.guests.push(None);
         }
@@ -90,13 +104,16 @@ impl TcpLink {
     /// Hears a guest.
     pub(super) fn serve_guest(&mut self, at: usize) {
         let Some(guest) = self.guests.get_mut(at).and_then(Option::as_mut) else { return };
-        match guest.hear() {
+        let (peers, ids, forgotten) = (&self.peers, &self.ids, self.forgotten);
+        let epoch = |name: &Addr| ids.get(name).map_or(forgotten, |id| peers[id.0 as usize].epoch);
+        match guest.hear(epoch) {
             Visit::Goes => {}
             Visit::Over(why) => self.send_away(at, &why),
             Visit::Proven(proven) => {
                 if let Some(guest) = self.guests[at].take() {
                     self.poller.remove(&guest.fd);
-                    self.decide(guest.fd, &proven);
+                    self.decide(guest.fd, &proven, guest.surplus);
+                    self.keep_spare();
                 }
             }
         }
@@ -106,13 +123,29 @@ impl TcpLink {
         if let Some(guest) = self.guests[at].take() {
             log::info!("{}: a connection that was made to it is closed: {why}", self.addr);
             self.poller.remove(&guest.fd);
+            drop(guest);
+            self.keep_spare();
         }
     }
 
     /// Lets a caller in, unless another connection counts.
-    fn decide(&mut self, fd: OwnedFd, proven: &Proven) {
+    fn decide(&mut self, fd: Unshared, proven: &Proven, surplus: bool) {
         let caller = proven.peer;
-        let verdict = if caller.name == self.addr { Verdict::Known } else { self.judge(&caller) };
+        let verdict = if !self.is_called(&caller.other, &fd) {
+            log::warn!(
+                "{}: {} means to call {}, which is no name of this endpoint",
+                self.addr,
+                caller.name,
+                caller.other
+            );
+            Verdict::Other
+        } else if surplus {
+            Verdict::Full
+        } else if caller.name == self.addr {
+            Verdict::Known
+        } else {
+            self.judge(&caller)
+        };
         log::debug!("{}: called by {}: {verdict:?}", self.addr, caller.name);
         if say(&fd, &proven.verdict(verdict)).is_err() || verdict != Verdict::Accepted {
             return;
@@ -120,6 +153,13 @@ impl TcpLink {
         let peer = self.id_of(&caller.name);
         self.drop_call(peer);
         self.adopt(peer, Channel::new(fd, proven.keys(), &caller));
+    }
+
+    /// Whether an endpoint that calls by this name means this one: by its own name, or the address that the connection
+    /// came to.
+    fn is_called(&self, name: &Addr, fd: &Unshared) -> bool {
+        let here = |local: SocketAddr| (local.ip().to_canonical(), local.port()) == (name.ip(), name.port());
+        *name == self.addr || sock::local(fd).is_some_and(here)
     }
 
     /// Whether a caller is let in. Of two connections that both sides make at the same time, that of the side counts

@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use ipc::Unshared;
+use wire::Addr;
 use wire::session::{Answerer, Caller, Hello, Proven};
 
 use super::sock;
@@ -38,9 +40,9 @@ pub(super) fn say(fd: &OwnedFd, message: &[u8]) -> io::Result<()> {
 #[derive(Debug)]
 pub(super) enum Stage {
     /// The kernel makes the connection.
-    Connecting(OwnedFd),
+    Connecting(Unshared),
     /// The two sides get to know each other.
-    Talking(OwnedFd, Message),
+    Talking(Unshared, Message),
     /// The other side calls here itself, and its call counts.
     Waiting,
 }
@@ -83,7 +85,7 @@ impl Call {
         }
     }
 
-    pub(super) fn fd(&self) -> Option<&OwnedFd> {
+    pub(super) fn fd(&self) -> Option<&Unshared> {
         match &self.stage {
             Stage::Connecting(fd) | Stage::Talking(fd, _) => Some(fd),
             Stage::Waiting => None,
@@ -94,9 +96,11 @@ impl Call {
 /// A connection that another endpoint made, or a stranger.
 #[derive(Debug)]
 pub(super) struct Guest {
-    pub(super) fd: OwnedFd,
+    pub(super) fd: Unshared,
     answerer: Option<Answerer>,
     message: Message,
+    /// There is no room for it: that is told to it once it has shown that it has the key.
+    pub(super) surplus: bool,
     pub(super) since: Instant,
 }
 
@@ -112,12 +116,12 @@ pub(super) enum Visit {
 }
 
 impl Guest {
-    pub(super) fn new(fd: OwnedFd, answerer: Answerer) -> Guest {
-        Guest { fd, answerer: Some(answerer), message: Message::default(), since: Instant::now() }
+    pub(super) fn new(fd: Unshared, answerer: Answerer, surplus: bool) -> Guest {
+        Guest { fd, answerer: Some(answerer), message: Message::default(), surplus, since: Instant::now() }
     }
 
-    /// Hears what it says.
-    pub(super) fn hear(&mut self) -> Visit {
+    /// Hears what it says. `epoch` is that of connections to an endpoint of this name.
+    pub(super) fn hear(&mut self, epoch: impl Fn(&Addr) -> u64) -> Visit {
         loop {
             let Some(answerer) = &mut self.answerer else {
                 return Visit::Over("it speaks out of turn".into());
@@ -133,7 +137,7 @@ impl Guest {
             }
             let message = std::mem::take(&mut self.message.0);
             if wants == Hello::LEN {
-                match answerer.hear_hello(&message) {
+                match answerer.hear_hello(&message, &epoch) {
                     Ok(answer) => match say(&self.fd, &answer) {
                         Ok(()) => continue,
                         Err(e) => return Visit::Over(e.to_string()),

@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::IpAddr;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use ipc::{Poller, Timer, Watch};
+use ipc::{Bell, Poller, Timer, Unshared, Watch};
 use link_api::{Event, Gone, Path, PeerId, RmaCaps};
 use wire::Addr;
 use wire::session::{Hello, Role};
@@ -16,8 +16,11 @@ use super::handshake::Guest;
 use super::options::TcpOptions;
 use super::peer::Peer;
 use super::sock;
-use super::watched::{Bell, token};
+use super::watched::token;
 use crate::name::Name;
+
+/// Of so many looks, all but one are at one connection alone: as long as others have nothing the number is doubled.
+pub(super) const ROUND: std::ops::RangeInclusive<u32> = 4..=32;
 
 /// How long an endpoint that is closed waits for what it has sent to find room.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -36,9 +39,11 @@ pub(super) enum Held {
 pub struct TcpLink {
     pub(super) addr: Addr,
     /// The address that connections are made from, unless the endpoint serves all of the host's.
-    pub(super) source: Option<IpAddr>,
+    pub(super) source: Option<SocketAddr>,
     pub(super) options: TcpOptions,
-    pub(super) listener: OwnedFd,
+    pub(super) listener: Unshared,
+    /// Given up to take in a caller for which there is no other descriptor, so as to tell it.
+    pub(super) spare: Option<Unshared>,
     /// Whether the listener is watched: not while there are no descriptors, or too many guests.
     pub(super) listens: bool,
     pub(super) poller: Poller,
@@ -46,8 +51,9 @@ pub struct TcpLink {
     pub(super) period: Duration,
     pub(super) bell: Bell,
     pub(super) instance: u64,
-    /// Connections that have ended.
+    /// Connections that have ended, and how many had when a peer was forgotten that had one.
     pub(super) ended: u64,
+    pub(super) forgotten: u64,
     pub(super) peers: Vec<Peer>,
     pub(super) ids: HashMap<Addr, PeerId>,
     pub(super) free: Vec<PeerId>,
@@ -61,7 +67,11 @@ pub struct TcpLink {
     pub(super) pending: Vec<PeerId>,
     /// The peer whose connection is looked at without asking whether it has something.
     pub(super) hot: Option<PeerId>,
+    /// Looks at it since the last one at all, and how many there may be.
     pub(super) looks: u32,
+    pub(super) round: u32,
+    /// The connection that is looked at and not watched.
+    pub(super) alone: Option<PeerId>,
     /// When all were looked at last, while the timer ticks.
     pub(super) looked: Instant,
     pub(super) pool: Vec<Buffer>,
@@ -95,8 +105,9 @@ impl TcpLink {
         let addr = name.addr();
         Ok(TcpLink {
             addr,
-            source: (!name.is_wildcard()).then_some(addr.ip()),
+            source: (!name.is_wildcard()).then_some(addr.sock()),
             options,
+            spare: listener.try_clone().ok(),
             listener,
             listens: true,
             poller,
@@ -105,6 +116,7 @@ impl TcpLink {
             bell,
             instance: crate::random()?,
             ended: 0,
+            forgotten: 0,
             peers: Vec::new(),
             ids: HashMap::new(),
             free: Vec::new(),
@@ -115,6 +127,8 @@ impl TcpLink {
             pending: Vec::new(),
             hot: None,
             looks: 0,
+            round: *ROUND.start(),
+            alone: None,
             looked: Instant::now(),
             pool: Vec::new(),
             held: None,
@@ -164,10 +178,10 @@ impl TcpLink {
         match self.peers.get_mut(id.0 as usize) {
             Some(old) => {
                 let ready = old.ready;
-                *old = Peer::new(*addr);
+                *old = Peer::new(*addr, self.forgotten);
                 old.ready = ready;
             }
-            None => self.peers.push(Peer::new(*addr)),
+            None => self.peers.push(Peer::new(*addr, self.forgotten)),
         }
         self.ids.insert(*addr, id);
         id
@@ -179,11 +193,14 @@ impl TcpLink {
         for part in nonce.chunks_exact_mut(8) {
             part.copy_from_slice(&crate::random()?.to_ne_bytes());
         }
-        Ok(Hello { role, instance: self.instance, epoch: self.ended, name: self.addr, other, nonce })
+        let epoch = self.ids.get(&other).map_or(self.forgotten, |id| self.at(*id).epoch);
+        Ok(Hello { role, instance: self.instance, epoch, name: self.addr, other, nonce })
     }
 
     /// This peer may have a frame, or an end.
     pub(super) fn note_ready(&mut self, peer: PeerId) {
+        // No descriptor tells of it.
+        self.armed = false;
         let at = self.at_mut(peer);
         if !std::mem::replace(&mut at.ready, true) {
             self.ready.push_back(peer);
@@ -222,6 +239,7 @@ impl TcpLink {
     pub(super) fn watch_room(&mut self, peer: PeerId, was_blocked: bool) {
         let Some(channel) = &self.peers[peer.0 as usize].channel else { return };
         if channel.blocked != was_blocked {
+            self.alone = self.alone.filter(|alone| *alone != peer);
             let watch = if channel.blocked { Watch::Both } else { Watch::Read };
             // If this fails the next flush is that of another send.
             let _ = self.poller.change(&channel.fd, token::channel(peer), watch);
@@ -263,6 +281,12 @@ impl TcpLink {
         }
     }
 
+    /// A connection to this peer has ended.
+    pub(super) fn count_end(&mut self, peer: PeerId) {
+        self.ended += 1;
+        self.at_mut(peer).epoch = self.ended;
+    }
+
     /// The channel of a peer is no more; what follows it takes its place.
     fn end(&mut self, peer: PeerId, why: Gone) -> Event {
         let at = &mut self.peers[peer.0 as usize];
@@ -271,7 +295,7 @@ impl TcpLink {
         at.channel = at.next.take();
         if let Some(former) = former {
             self.poller.remove(&former.fd);
-            self.ended += 1;
+            self.count_end(peer);
             ipc::socket::shutdown(&former.fd);
         }
         self.watch(peer);

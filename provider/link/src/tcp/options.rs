@@ -35,8 +35,8 @@ impl TcpOptions {
             connect_timeout: Duration::from_secs(3),
             guest_timeout: Duration::from_secs(5),
             guests: 256,
-            eager: 32 << 10,
-            eager_in_a_row: 64 << 10,
+            eager: 64 << 10,
+            eager_in_a_row: 256 << 10,
         }
     }
 }

@@ -16,6 +16,8 @@ const MEMORY: Duration = Duration::from_secs(1);
 pub(super) struct Peer {
     pub(super) addr: Addr,
     pub(super) channel: Option<Channel>,
+    /// How many connections had ended at this endpoint when one to this peer did last.
+    pub(super) epoch: u64,
     /// What follows it once its end was told of.
     pub(super) next: Option<Channel>,
     /// Its channel was cut off, which is to be told of.
@@ -35,10 +37,11 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(addr: Addr) -> Peer {
+    pub(super) fn new(addr: Addr, epoch: u64) -> Peer {
         Peer {
             addr,
             channel: None,
+            epoch,
             next: None,
             cut: false,
             call: None,

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use ipc::Watch;
 use link_api::{Gone, PeerId};
 
 use super::channel::Channel;
-use super::link::TcpLink;
+use super::link::{ROUND, TcpLink};
 use super::sock;
 use super::watched::token;
 
@@ -15,28 +16,68 @@ const TICK: Duration = Duration::from_millis(50);
 const BATCH: usize = 32;
 /// A process that has not looked for longer had something else to do.
 const AWAY: Duration = Duration::from_secs(1);
-/// Of so many looks, all but one are at one connection alone.
-const ROUND: u32 = 4;
 
 impl TcpLink {
     /// Looks for something to do. Most looks are at the connection that was used last, at the price of one system call.
     pub(super) fn look(&mut self) {
-        self.looks = self.looks.wrapping_add(1);
-        if let Some(hot) = self.hot.filter(|_| self.looks % ROUND != 0) {
+        self.looks += 1;
+        if self.alone != self.hot {
+            self.watch_alone();
+        }
+        if let Some(hot) = self.hot.filter(|_| self.looks < self.round) {
             if self.at(hot).channel.is_some() {
                 return self.serve_channel(hot, true, false);
             }
             self.hot = None;
         }
-        self.look_at_all();
+        self.looks = 0;
+        let of_hot = self.hot.map(token::channel);
+        if self.look_at_all_but(of_hot) {
+            self.round = *ROUND.start();
+            self.watch_alone();
+        } else if self.round < *ROUND.end() {
+            self.round *= 2;
+        } else {
+            self.leave_alone();
+        }
+    }
+
+    /// Nothing but the connection that was used last has had anything for a while: it is looked at, and nothing tells of
+    /// it. What a watched connection receives wakes each poller that it is in, at the sender's expense where that is on
+    /// this host.
+    fn leave_alone(&mut self) {
+        let Some(hot) = self.hot.filter(|hot| self.alone != Some(*hot)) else { return };
+        let Some(channel) = &self.peers[hot.0 as usize].channel else { return };
+        if !channel.blocked && self.poller.change(&channel.fd, token::channel(hot), Watch::Ends).is_ok() {
+            self.alone = Some(hot);
+        }
+    }
+
+    /// All connections are watched again.
+    pub(super) fn watch_alone(&mut self) {
+        let Some(peer) = self.alone.take() else { return };
+        self.round = *ROUND.start();
+        if let Some(channel) = &self.peers[peer.0 as usize].channel {
+            let watch = if channel.blocked { Watch::Both } else { Watch::Read };
+            if self.poller.change(&channel.fd, token::channel(peer), watch).is_err() {
+                self.note_ready(peer);
+            }
+        }
     }
 
     /// Looks at all that has something.
     pub(super) fn look_at_all(&mut self) {
+        self.watch_alone();
+        self.look_at_all_but(None);
+    }
+
+    /// Likewise; whether something else than this descriptor had.
+    fn look_at_all_but(&mut self, hot: Option<u64>) -> bool {
         if self.period == TICK {
             self.allow_for_absence(Instant::now());
         }
         let found = self.poller.ready::<BATCH>();
+        let others = found.events().any(|(token, ..)| Some(token) != hot);
         for (token, readable, room) in found.events() {
             let at = token as u32;
             match (token >> 32, token) {
@@ -49,6 +90,7 @@ impl TcpLink {
                 _ => self.serve_channel(PeerId(at), readable, room),
             }
         }
+        others
     }
 
     /// Connections that are being made have not gone on while the process did not look: that is no delay of theirs.
@@ -71,15 +113,18 @@ impl TcpLink {
             self.watch_room(peer, true);
         }
         let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
-        if readable && channel.fill(&mut self.pool) {
-            self.hot = Some(peer);
-        }
-        let Some(channel) = &self.peers[peer.0 as usize].channel else { return };
+        let found = readable && channel.fill(&mut self.pool);
         if channel.over.is_some() {
             // It would be readable all the time.
             self.poller.remove(&channel.fd);
         }
-        self.note_ready(peer);
+        let ends = channel.ends();
+        if found {
+            self.hot = Some(peer);
+        }
+        if found || ends {
+            self.note_ready(peer);
+        }
     }
 
     /// Sets the timer, by what there is to wait for.
@@ -146,10 +191,12 @@ impl TcpLink {
     /// told by a later [`Link::poll`](link_api::Link::poll), and [`Link::wait_fd`](link_api::Link::wait_fd) tells a sleeper
     /// that there is something.
     pub fn progress(&mut self) {
+        let armed = std::mem::take(&mut self.armed);
         self.look_at_all();
-        if self.armed && self.has_something(false) {
-            self.armed = false;
+        if armed && self.has_something(false) {
             self.bell.ring();
+        } else {
+            self.armed = armed;
         }
     }
 

@@ -1,13 +1,13 @@
 //! System calls on TCP sockets, none of which blocks.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Duration;
 
 use hmem::{Caps, Span};
-use ipc::cvt;
 use ipc::socket::socket;
+use ipc::{Unshared, cvt};
 
 use crate::net;
 
@@ -58,11 +58,13 @@ impl Parts {
 
 /// Connects, from this address if one is given. The connection is there once the socket is writable and
 /// [`error`] tells of none.
-pub(super) fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<OwnedFd> {
+pub(super) fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Unshared> {
     let (raw, len) = net::raw(to);
-    let fd = socket(i32::from(raw.ss_family), libc::SOCK_STREAM)?;
-    if let Some(from) = from.filter(|from| from.is_ipv4() == to.is_ipv4()) {
-        let (own, len) = net::raw(SocketAddr::new(from, 0));
+    let fd = Unshared::new(socket(i32::from(raw.ss_family), libc::SOCK_STREAM)?);
+    if let Some(mut from) = from.filter(|from| from.is_ipv4() == to.is_ipv4()) {
+        // All of it but the port: a link-local address is one on its interface.
+        from.set_port(0);
+        let (own, len) = net::raw(from);
         // Where the kernel lacks it a port is taken for each address, and not for each pair.
         let _ = set(&fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
         // SAFETY: `own` is an address of `len` bytes.
@@ -73,6 +75,12 @@ pub(super) fn connect(to: SocketAddr, from: Option<IpAddr>) -> io::Result<OwnedF
         Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => Err(e),
         _ => Ok(fd),
     }
+}
+
+/// The address of this host that a connection came to.
+pub(super) fn local(fd: &OwnedFd) -> Option<SocketAddr> {
+    // `std` knows how to read addresses; the descriptor stays what it is.
+    std::net::TcpStream::from(fd.try_clone().ok()?).local_addr().ok()
 }
 
 fn set(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()> {
@@ -115,7 +123,14 @@ pub(super) fn widen(fd: &OwnedFd, bytes: usize) {
 
 /// Receives; 0 bytes are the end.
 pub(super) fn recv(fd: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
-    ipc::socket::receive(fd, into)
+    let flags = libc::MSG_DONTWAIT;
+    let none = std::ptr::null_mut::<u8>();
+    // SAFETY: `into` is a valid place of its length; the other end's address is not asked for. libc's own function is a
+    // place to end a thread (pthread_cancel(3)), which is none here and takes longer.
+    let n = unsafe {
+        libc::syscall(libc::SYS_recvfrom, fd.as_raw_fd(), into.as_mut_ptr(), into.len(), flags, none, none)
+    };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }
 
 /// The first `len` bytes that are there, to byte `doff` of `dst`; they stay. How many that were; `None` if the kernel does not
@@ -183,8 +198,11 @@ pub(super) fn available(fd: &OwnedFd) -> usize {
 /// Sends as many of these bytes as find room.
 pub(super) fn send(fd: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: send(2) reads `bytes` and nothing else.
-    let n = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    let none = std::ptr::null::<u8>();
+    // SAFETY: the call reads `bytes` and nothing else; why it is not libc's: see `recv`.
+    let n = unsafe {
+        libc::syscall(libc::SYS_sendto, fd.as_raw_fd(), bytes.as_ptr(), bytes.len(), flags, none, 0usize)
+    };
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }
 
@@ -197,6 +215,9 @@ pub(super) fn send_parts(
     off: usize,
     len: usize,
 ) -> Option<io::Result<usize>> {
+    if middle.is_empty() && len == 0 {
+        return Some(send(fd, front));
+    }
     let mut parts = Parts::new();
     parts.push(front.as_ptr().cast_mut(), front.len());
     parts.push(middle.as_ptr().cast_mut(), middle.len());

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::ShmLink;
-use link_api::{Event, Gone, Grant, Link, PeerId, Refused, RmaLink as _};
+use link_api::{Direct, Event, Gone, Grant, Link, PeerId, Refused, RmaLink as _};
 use wire::{Addr, Seg};
 
 use crate::common::{closed, event, finish, frame, open, say, start, wait};
@@ -207,7 +207,7 @@ fn a_forked_child_does_no_harm() {
         say(&mut a, to, b"2");
         assert_eq!(frame(&mut b).1, b"2");
         // What its owner allows is still allowed.
-        let get = b.get(from, Grant::Request(1 << 32), &remote, 0, &[here], 0, 8);
+        let get = b.get(from, &Direct::new(Grant::Request(1 << 32), &remote, &[here], 8));
         assert!(!reads || get == Ok(()), "{get:?}");
     }
     // A child that lives on does not keep the end from the peers, neither from those that were not met yet.

@@ -13,7 +13,7 @@ use super::wire::{Answer, Ask, How, MOST, MOST_CLIENTS, MOST_NAME, MOST_SEGMENTS
 use crate::error::Error;
 use crate::orchestrator::Drain;
 use crate::peer;
-use crate::publisher::{Mapped, Source};
+use crate::publisher::{self, Mapped, Source};
 
 /// How long the daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,19 +33,23 @@ pub struct Remote {
     pub kind: String,
     /// How each device that was asked for reaches it.
     pub reach: Vec<Reach>,
-    pieces: Vec<Mapped>,
+    pieces: Arc<Pieces>,
 }
+
+/// Mapped memory of one buffer or of several that share it.
+#[derive(Debug)]
+struct Pieces(Vec<Mapped>);
 
 impl Remote {
     /// Its pieces, where they are in this process.
     pub fn pieces(&self) -> &[Mapped] {
-        &self.pieces
+        &self.pieces.0
     }
 }
 
-impl Drop for Remote {
+impl Drop for Pieces {
     fn drop(&mut self) {
-        self.pieces.iter().for_each(peer::remove);
+        self.0.iter().for_each(peer::remove);
     }
 }
 
@@ -106,7 +110,7 @@ impl Connection {
             )));
         }
         self.ask(&Ask::Allocate { len, align, segments, host, job: job.into(), clients })?;
-        self.granted()
+        self.granted(segments, None)
     }
 
     /// Frees a buffer.
@@ -122,7 +126,8 @@ impl Connection {
     pub fn widen(&mut self, buffer: &Remote, clients: &[&str]) -> Result<Remote, Error> {
         let clients = named(clients)?;
         self.ask(&Ask::Widen { handle: buffer.handle, clients })?;
-        self.granted()
+        // Another mapping of a window would be other memory.
+        self.granted(MOST_SEGMENTS, Some(&buffer.pieces))
     }
 
     /// What another process of this user opens the buffer by, as long as this one has it.
@@ -137,7 +142,7 @@ impl Connection {
     /// Opens a buffer that another process shares.
     pub fn open_shared(&mut self, token: Token) -> Result<Remote, Error> {
         self.ask(&Ask::Open { token })?;
-        self.granted()
+        self.granted(MOST_SEGMENTS, None)
     }
 
     /// The daemon's publishers.
@@ -246,25 +251,38 @@ impl Connection {
         }
     }
 
-    /// Receives a buffer and maps it.
-    fn granted(&mut self) -> Result<Remote, Error> {
+    /// The next answer, without its descriptor if this process has no room for it.
+    fn part(&mut self) -> Result<(Answer, Option<OwnedFd>), Error> {
+        match self.answer() {
+            // The packet is still there.
+            Err(Error::Os(_, e)) if socket::is_lack(&e) => {
+                let mut bytes = [0; MOST];
+                let len = socket::receive(&self.sock, &mut bytes).map_err(os)?;
+                Ok((Answer::parse(&bytes[..len]).ok_or_else(nonsense)?, None))
+            }
+            other => other,
+        }
+    }
+
+    /// Receives a buffer and maps it, in up to `most` pieces; if it is to be the memory of `same`, that is it.
+    fn granted(&mut self, most: u16, same: Option<&Arc<Pieces>>) -> Result<Remote, Error> {
         let (Answer::Granted { handle, publisher, kind, segments, reach }, _) = self.answer()? else {
             return Err(nonsense());
         };
-        let mut sources = Vec::new();
+        let mut parts = Vec::new();
         // All of them are received, whatever becomes of the first.
         for _ in 0..segments {
-            let (Answer::Segment { window, sealed, offset, len }, Some(fd)) = self.answer()? else {
+            let (Answer::Segment { window, sealed, offset, len }, fd) = self.part()? else {
                 return Err(nonsense());
             };
-            sources.push((fd, window, sealed, offset, len));
+            parts.push(Part { fd, window, sealed, offset, len });
         }
-        let pieces: Result<Vec<Mapped>, Error> = sources.into_iter().map(map).collect();
+        let pieces = match same {
+            Some(same) => Ok(same.clone()),
+            None => map_all(parts, most.into()),
+        };
         match pieces {
-            Ok(pieces) => {
-                pieces.iter().for_each(peer::insert);
-                Ok(Remote { handle, publisher, kind, reach, pieces })
-            }
+            Ok(pieces) => Ok(Remote { handle, publisher, kind, reach, pieces }),
             Err(why) => {
                 self.ask(&Ask::Free { handle })?;
                 self.done()?;
@@ -274,14 +292,42 @@ impl Connection {
     }
 }
 
-fn map((fd, window, sealed, offset, len): (OwnedFd, bool, bool, u64, u64)) -> Result<Mapped, Error> {
+/// A piece as the daemon gives it.
+struct Part {
+    /// None came: the kernel drops a descriptor that the process has no room for.
+    fd: Option<OwnedFd>,
+    window: bool,
+    sealed: bool,
+    offset: u64,
+    len: u64,
+}
+
+fn map_all(parts: Vec<Part>, most: usize) -> Result<Arc<Pieces>, Error> {
+    let (count, mut pieces) = (parts.len(), Pieces(Vec::new()));
+    for (n, part) in parts.into_iter().enumerate() {
+        let most = most.saturating_sub(pieces.0.len() + count - n - 1).max(1);
+        for piece in map(part, most)? {
+            peer::insert(&piece);
+            pieces.0.push(piece);
+        }
+    }
+    Ok(Arc::new(pieces))
+}
+
+fn map(Part { fd, window, sealed, offset, len }: Part, most: usize) -> Result<Vec<Mapped>, Error> {
+    let fd = fd.ok_or_else(no_descriptor)?;
     if sealed {
         let end = offset.checked_add(len).and_then(|end| usize::try_from(end).ok()).ok_or_else(nonsense)?;
         memfd::vet(&fd, memfd::FIXED, end..).map_err(|_| nonsense())?;
     }
     let fd = Arc::new(fd);
     let source = if window { Source::Window(fd) } else { Source::File { fd, offset } };
-    Mapped::new(&source, len).map_err(|e| Error::Os("the daemon's memory: mmap".into(), e))
+    publisher::map(&source, len, most).map_err(|e| Error::Os("the daemon's memory: mmap".into(), e))
+}
+
+fn no_descriptor() -> Error {
+    let what = "the daemon's memory came without its descriptor: this process has as many as it may (RLIMIT_NOFILE); close some, or raise ulimit -n";
+    Error::Os(what.into(), io::Error::from_raw_os_error(libc::EMFILE))
 }
 
 fn named(clients: &[&str]) -> Result<Vec<String>, Error> {

@@ -64,6 +64,8 @@ pub struct Server {
     peers: HashMap<u64, Peer>,
     tokens: HashMap<Token, (u64, u64)>,
     next: u64,
+    /// Most descriptors that are open for one user: its connections, and pieces of host memory.
+    most_descriptors: usize,
     /// When it was last seen whether devices are gone.
     checked: Instant,
 }
@@ -101,6 +103,7 @@ impl Server {
             peers,
             tokens,
             next: 2,
+            most_descriptors: descriptors() / 2,
             checked: Instant::now(),
         })
     }
@@ -222,6 +225,7 @@ impl Server {
             Ask::Allocate { len, align, segments, host, job, clients } => {
                 let (uid, held) = (peer.cred.uid, peer.buffers.len());
                 self.room(held)?;
+                self.descriptors_left(uid)?;
                 let clients = self.clients(&clients)?;
                 let segments = usize::from(segments.min(MOST_SEGMENTS));
                 let request = Request { clients, len, align, segments, uid, job, host };
@@ -251,7 +255,7 @@ impl Server {
                         Error::Invalid("16 tokens are enough for a buffer: use one of them".into()).into()
                     );
                 }
-                let token = random().map_err(|e| Error::Os("getrandom".into(), e))?;
+                let token = ipc::random().map_err(|e| Error::Os("getrandom".into(), e))?;
                 self.tokens.insert(token, (id, handle));
                 self.send(id, &Answer::Token { token })
             }
@@ -297,6 +301,22 @@ impl Server {
         }
     }
 
+    /// Whether this user may have another descriptor of the daemon's: else others would have none.
+    fn descriptors_left(&self, uid: u32) -> Result<(), Error> {
+        let connections = self.peers.values().filter(|p| p.cred.uid == uid).count();
+        let (pieces, most) = (self.orchestrator.descriptors(uid), self.most_descriptors);
+        if connections + pieces < most {
+            return Ok(());
+        }
+        Err(Error::Daemon(
+            libc::EUSERS,
+            format!(
+                "uid {uid} has {connections} connections and {pieces} pieces of host memory, and the daemon has {most} descriptors \
+                 for one user: free some, or start the daemon with a higher limit (ulimit -n)"
+            ),
+        ))
+    }
+
     fn clients(&self, names: &[String]) -> Result<Vec<Client>, Error> {
         names.iter().map(|name| self.orchestrator.client(name)).collect()
     }
@@ -328,6 +348,7 @@ impl Server {
                 Error::Unsupported("memory of the daemon's own process cannot be given away".into()).into()
             );
         }
+        self.may_have_files(id, &buffer)?;
         let handle = self.number();
         let reach = buffer.routes().iter().map(|(client, route)| Reach {
             client: client.clone(),
@@ -364,6 +385,23 @@ impl Server {
         Ok(())
     }
 
+    /// A descriptor reaches all of its file. So a part of one goes to root and the daemon's own user alone.
+    fn may_have_files(&self, id: u64, buffer: &Buffer) -> Result<(), Stop> {
+        let peer = self.peers.get(&id).ok_or(Stop::Peer)?;
+        if buffer.kind() != Kind::File || peer.cred.uid == 0 || peer.cred.user(&peer.sock) == User::Ours {
+            return Ok(());
+        }
+        let whole = |lease: &Lease| match lease.source() {
+            Source::File { fd, offset } => is_whole(fd, *offset, lease.len()),
+            _ => true,
+        };
+        if buffer.leases().iter().all(whole) {
+            return Ok(());
+        }
+        let why = "a part of a file would give all of it away: only root and the daemon's own user get parts of this publisher";
+        Err(Error::Forbidden(why.into()).into())
+    }
+
     /// Sends the notices of revocations.
     fn tell(&mut self) {
         let list = std::mem::take(&mut *self.notices.list.lock().unwrap_or_else(PoisonError::into_inner));
@@ -390,51 +428,19 @@ impl From<Error> for Stop {
     }
 }
 
-fn random() -> io::Result<Token> {
-    let mut token = Token::default();
-    // SAFETY: `token` is a valid place of its length.
-    let n = unsafe { libc::getrandom(token.as_mut_ptr().cast(), token.len(), 0) };
-    match usize::try_from(n) {
-        Ok(n) if n == token.len() => Ok(token),
-        _ => Err(io::Error::last_os_error()),
-    }
+/// Whether that part of a file is all of it.
+fn is_whole(fd: &OwnedFd, offset: u64, len: u64) -> bool {
+    let size = fd.try_clone().and_then(|fd| std::fs::File::from(fd).metadata()).map(|m| m.len());
+    offset == 0 && size.is_ok_and(|size| size <= len)
+}
+
+/// How many descriptors this process may have.
+fn descriptors() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
+    if known { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 1024 }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::publisher::Host;
-    use crate::rules::Rules;
-    use crate::topology::Topology;
-
-    #[test]
-    fn a_handle_that_is_freed_leaves_no_notice() {
-        let all = Orchestrator::new(Topology::parse("").unwrap(), Rules::default(), Some(1));
-        all.publish(Arc::new(Host::new(1 << 20))).unwrap();
-        let name = format!("strait-p2pmem-test/notices/{}", std::process::id());
-        let mut server = Server::new(&name, all).unwrap();
-        let client = socket::connect(&name).unwrap();
-        let mut ask = |ask: Ask| {
-            socket::send(&client, &ask.to_bytes()).unwrap();
-            let mut bytes = [0; MOST];
-            // The first turn may take the connection alone.
-            while !socket::wait(&client, 0) {
-                server.turn(Duration::from_millis(10));
-            }
-            let len = socket::receive(&client, &mut bytes).unwrap();
-            let answer = Answer::parse(&bytes[..len]).unwrap();
-            while socket::wait(&client, 0) {
-                socket::receive(&client, &mut bytes).unwrap();
-            }
-            (answer, Arc::strong_count(&server.notices.list))
-        };
-        let (clients, job) = (Vec::new(), String::new());
-        let allocate = Ask::Allocate { len: 1, align: 1, segments: 1, host: true, job, clients };
-        let (Answer::Granted { handle, .. }, one) = ask(allocate) else { panic!("no memory") };
-        for _ in 0..100 {
-            let wider = ask(Ask::Widen { handle, clients: Vec::new() }).0;
-            let Answer::Granted { handle, .. } = wider else { panic!("{wider:?}") };
-            assert_eq!(ask(Ask::Free { handle }), (Answer::Done { count: 1 }, one));
-        }
-    }
-}
+mod tests;

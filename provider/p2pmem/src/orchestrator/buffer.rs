@@ -19,6 +19,9 @@ pub(super) trait Home: Send + Sync {
     /// The last handle of a buffer is gone.
     fn forget(&self, id: BufferId);
 
+    /// Takes publishers out whose device is gone, and revokes their buffers: how many.
+    fn check(&self) -> usize;
+
     /// How `clients` reach the buffer, if the rules let them.
     fn may_share(&self, core: &Core, clients: &[Client]) -> Result<Vec<Route>, Error>;
 }
@@ -32,6 +35,8 @@ pub(super) struct Core {
     pub uid: u32,
     pub job: String,
     pub leases: Vec<Lease>,
+    /// Most pieces that it may be in.
+    pub segments: usize,
     pub mapped: OnceLock<Vec<Mapped>>,
     pub notices: Notices,
 }
@@ -85,6 +90,11 @@ impl Buffer {
         self.core.leases.iter().map(Lease::len).sum()
     }
 
+    /// In how many pieces it is mapped; before, in how many it was taken.
+    pub fn segments(&self) -> usize {
+        self.core.mapped.get().map_or(self.core.leases.len(), Vec::len)
+    }
+
     /// The pieces, as they were taken.
     pub fn leases(&self) -> &[Lease] {
         &self.core.leases
@@ -103,9 +113,13 @@ impl Buffer {
         if let Some(mapped) = self.core.mapped.get() {
             return Ok(mapped);
         }
-        let map =
-            |lease: &Lease| lease.map().map_err(|e| Error::Os(format!("{}: mmap", self.core.publisher), e));
-        let mapped: Vec<Mapped> = self.core.leases.iter().map(map).collect::<Result<_, _>>()?;
+        let mut mapped = Vec::with_capacity(self.core.leases.len());
+        for (n, lease) in self.core.leases.iter().enumerate() {
+            // The leases that follow are one piece each at least.
+            let most = self.core.segments.saturating_sub(mapped.len() + self.core.leases.len() - n - 1);
+            let pieces = lease.map(most.max(1));
+            mapped.extend(pieces.map_err(|e| Error::Os(format!("{}: mmap", self.core.publisher), e))?);
+        }
         let mut fresh = false;
         let mapped = self.core.mapped.get_or_init(|| {
             fresh = true;
@@ -126,6 +140,9 @@ impl Buffer {
 
     /// Whether it was taken back. Its bytes may still be accessed, but reach no device any more, or end in an error.
     pub fn is_revoked(&self) -> bool {
+        if self.core.notices.why().is_none() && !self.core.leases.iter().all(Lease::is_alive) {
+            self.core.home.check();
+        }
         self.core.notices.why().is_some()
     }
 
@@ -144,11 +161,11 @@ impl Buffer {
     /// (`hmem` exports it), and of its dma-bufs.
     pub fn dmabuf(&self, piece: usize) -> Result<(OwnedFd, u64), Error> {
         use crate::publisher::Source;
-        let lease = self
-            .core
-            .leases
-            .get(piece)
-            .ok_or_else(|| Error::Invalid(format!("there is no piece {piece}")))?;
+        if piece >= self.segments() {
+            return Err(Error::Invalid(format!("there is no piece {piece}")));
+        }
+        // Only what the kernel allocates is in more pieces than leases: all of one kind.
+        let lease = &self.core.leases[piece.min(self.core.leases.len() - 1)];
         match (self.core.kind, lease.source()) {
             (Kind::Memory(kind), Source::Here(addr)) => {
                 let memory = hmem::registry::of(kind);

@@ -20,7 +20,7 @@ pub use request::{Client, Request};
 use state::{Active, State};
 
 use crate::error::Error;
-use crate::publisher::{Host, Lease, PAGE, Publisher, pages, windows};
+use crate::publisher::{Host, Kind, Lease, PAGE, Publisher, pages, windows};
 use crate::rules::{Case, Rules};
 use crate::topology::{Route, Ties, Topology};
 
@@ -144,20 +144,7 @@ impl Orchestrator {
 
     /// Takes those publishers out whose device is gone, and revokes their buffers: how many. To be called now and then.
     pub fn check(&self) -> usize {
-        let dead = |p: &&Active| !p.publisher.is_alive();
-        let names: Vec<String> =
-            self.inner.state().publishers.iter().filter(dead).map(|p| p.name.clone()).collect();
-        let mut count = 0;
-        for name in names {
-            let mut state = self.inner.state();
-            let revoked = state.buffers_of(&name);
-            state.publishers.retain(|p| p.name != name);
-            drop(state);
-            revoked.iter().for_each(|core| core.notices.revoke(&format!("the device of {name} is gone")));
-            count += revoked.len();
-        }
-        self.inner.freed.notify_all();
-        count
+        self.inner.check()
     }
 
     /// The publishers, in the order in which they came.
@@ -213,6 +200,11 @@ impl Orchestrator {
 
     /// Takes memory for the request, and maps nothing.
     pub fn grant(&self, request: &Request) -> Result<Buffer, Error> {
+        self.grant_but(request, &[])
+    }
+
+    /// Likewise, but not of publishers that have refused already, each with its reason.
+    fn grant_but(&self, request: &Request, without: &[(String, String)]) -> Result<Buffer, Error> {
         let len = pages(request.len).ok_or_else(|| {
             Error::Invalid(format!("{} bytes: from 1 to 2^48 can be asked for", request.len))
         })?;
@@ -224,7 +216,11 @@ impl Orchestrator {
         }
         let mut state = self.inner.state();
         let (best, mut refused) = state.rank(&self.inner.topology, request);
+        refused.extend_from_slice(without);
         for candidate in best {
+            if without.iter().any(|(name, _)| *name == candidate.name) {
+                continue;
+            }
             let Some(active) = state.publisher(&candidate.name) else { continue };
             let publisher = active.publisher.clone();
             let case = Case {
@@ -248,9 +244,23 @@ impl Orchestrator {
 
     /// Takes memory for the request and maps it.
     pub fn allocate(&self, request: &Request) -> Result<Buffer, Error> {
-        let buffer = self.grant(request)?;
-        buffer.map()?;
-        Ok(buffer)
+        let mut without = Vec::new();
+        loop {
+            let buffer = self.grant_but(request, &without)?;
+            match buffer.map() {
+                Ok(_) => return Ok(buffer),
+                // What is free of a window may be in pieces; only the kernel knows.
+                Err(Error::Os(_, e)) if buffer.kind() == Kind::Sysfs => {
+                    let why = format!(
+                        "the kernel has no {} bytes in {} pieces: {e}",
+                        buffer.len(),
+                        request.segments
+                    );
+                    without.push((buffer.publisher().to_owned(), why));
+                }
+                Err(e) => return Err(e),
+            }
+        }
     }
 
     /// Bytes and buffers that a user has.
@@ -264,10 +274,34 @@ impl Orchestrator {
     }
 }
 
+impl Orchestrator {
+    /// Descriptors that this process has open for a user's buffers.
+    pub fn descriptors(&self, uid: u32) -> usize {
+        self.inner.state().live.values().filter(|b| b.uid == uid).map(|b| b.descriptors).sum()
+    }
+}
+
 impl Home for Inner {
     fn forget(&self, id: u64) {
         self.state().live.remove(&id);
         self.freed.notify_all();
+    }
+
+    fn check(&self) -> usize {
+        let dead = |p: &&Active| !p.publisher.is_alive();
+        let names: Vec<String> =
+            self.state().publishers.iter().filter(dead).map(|p| p.name.clone()).collect();
+        let mut count = 0;
+        for name in names {
+            let mut state = self.state();
+            let revoked = state.buffers_of(&name);
+            state.publishers.retain(|p| p.name != name);
+            drop(state);
+            revoked.iter().for_each(|core| core.notices.revoke(&format!("the device of {name} is gone")));
+            count += revoked.len();
+        }
+        self.freed.notify_all();
+        count
     }
 
     fn may_share(&self, core: &Core, clients: &[Client]) -> Result<Vec<Route>, Error> {

@@ -49,6 +49,8 @@ pub(super) struct Live {
     pub kind: Kind,
     pub uid: u32,
     pub bytes: u64,
+    /// Descriptors of its own: host memory has one for each piece.
+    pub descriptors: usize,
 }
 
 pub(super) struct State {
@@ -153,6 +155,7 @@ impl State {
             uid: request.uid,
             job: request.job.clone(),
             leases,
+            segments: request.segments,
             mapped: OnceLock::new(),
             notices: Notices::default(),
         });
@@ -162,6 +165,7 @@ impl State {
             kind: of.kind,
             uid: request.uid,
             bytes,
+            descriptors: if of.kind == Kind::Host { core.leases.len() } else { 0 },
         };
         self.live.insert(id, live);
         Buffer { core, routes }

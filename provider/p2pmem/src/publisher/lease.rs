@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ipc::Mapping;
 
-use super::contract::{Publisher, Source};
+use super::contract::{PAGE, Publisher, Source};
 
 /// A piece of memory that was taken, given back on drop.
 #[derive(Debug)]
@@ -32,9 +32,14 @@ impl Lease {
         &self.source
     }
 
-    /// Maps it.
-    pub fn map(&self) -> io::Result<Mapped> {
-        Mapped::new(&self.source, self.len)
+    /// Whether the device that has it is still there.
+    pub fn is_alive(&self) -> bool {
+        self.publisher.is_alive()
+    }
+
+    /// Maps it: in one piece, or, where the kernel allocates and has none that long, in up to `most`.
+    pub fn map(&self, most: usize) -> io::Result<Vec<Mapped>> {
+        map(&self.source, self.len, most)
     }
 }
 
@@ -42,6 +47,46 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.publisher.give(self.at, self.len);
     }
+}
+
+/// Maps what was given: in one piece, or, where the kernel allocates and has none that long, in up to `most`.
+pub fn map(source: &Source, len: u64, most: usize) -> io::Result<Vec<Mapped>> {
+    match source {
+        Source::Window(_) => in_pieces(len / PAGE, most, |pages| Mapped::new(source, pages * PAGE)),
+        _ => Ok(vec![Mapped::new(source, len)?]),
+    }
+}
+
+/// Takes `pages` in as few pieces as can be, the longest first, of a pool that says ENOMEM where it has no piece that long.
+fn in_pieces<T>(pages: u64, most: usize, mut take: impl FnMut(u64) -> io::Result<T>) -> io::Result<Vec<T>> {
+    let (mut pieces, mut left) = (Vec::new(), pages);
+    let is_lack = |e: &io::Error| e.raw_os_error() == Some(libc::ENOMEM);
+    while left > 0 {
+        match take(left) {
+            Ok(piece) => {
+                pieces.push(piece);
+                return Ok(pieces);
+            }
+            Err(e) if !is_lack(&e) || pieces.len() + 1 >= most => return Err(e),
+            Err(_) => {}
+        }
+        // What is tried is given back at once: the pool does not say what its longest piece is.
+        let (mut fits, mut fails) = (0, left);
+        while fails - fits > 1 {
+            let middle = fits + (fails - fits) / 2;
+            match take(middle) {
+                Ok(_) => fits = middle,
+                Err(e) if is_lack(&e) => fails = middle,
+                Err(e) => return Err(e),
+            }
+        }
+        if fits == 0 {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
+        pieces.push(take(fits)?);
+        left -= fits;
+    }
+    Ok(pieces)
 }
 
 /// A piece of memory at an address of this process.
@@ -87,5 +132,54 @@ impl Mapped {
     /// Whether it was mapped for this, and is unmapped when it goes.
     pub fn is_own(&self) -> bool {
         self.mapping.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::ranges::Ranges;
+
+    /// A piece of a pool, given back on drop.
+    struct Piece<'a>(&'a RefCell<Ranges>, u64, u64);
+
+    impl Drop for Piece<'_> {
+        fn drop(&mut self) {
+            assert!(self.0.borrow_mut().give(self.1, self.2));
+        }
+    }
+
+    #[test]
+    fn a_pool_in_fragments_gives_its_longest_pieces() {
+        let pool = RefCell::new(Ranges::new(64));
+        let take = |pages: u64| {
+            let at = pool.borrow_mut().take(pages, 1);
+            at.map(|at| Piece(&pool, at, pages)).ok_or(io::Error::from_raw_os_error(libc::ENOMEM))
+        };
+        let lens = |pieces: &[Piece<'_>]| pieces.iter().map(|p| p.2).collect::<Vec<_>>();
+        assert_eq!(lens(&in_pieces(64, 1, take).unwrap()), [64]);
+        let mut held: Vec<Piece<'_>> = (0..16).map(|_| take(4).unwrap()).collect();
+        // Free: 4 pages, 8, 12.
+        for at in [14, 13, 12, 9, 8, 5] {
+            drop(held.remove(at));
+        }
+        assert_eq!(lens(&in_pieces(24, 3, take).unwrap()), [12, 8, 4]);
+        assert_eq!(lens(&in_pieces(13, 2, take).unwrap()), [12, 1]);
+        assert!(
+            in_pieces(24, 2, take).is_err()
+                && in_pieces(25, 9, take).is_err()
+                && in_pieces(13, 1, take).is_err()
+        );
+        assert_eq!(pool.borrow().available(), 24, "what was tried is back");
+        // Another error is told at once.
+        let calls = RefCell::new(0);
+        let broken = |_| -> io::Result<()> {
+            *calls.borrow_mut() += 1;
+            Err(io::Error::from_raw_os_error(libc::ENODEV))
+        };
+        assert_eq!(in_pieces(9, 9, broken).unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        assert_eq!(*calls.borrow(), 1);
     }
 }

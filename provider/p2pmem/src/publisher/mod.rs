@@ -8,6 +8,7 @@ mod window;
 
 pub use contract::{Kind, PAGE, Publisher, Source, pages};
 pub use host::Host;
+pub(crate) use lease::map;
 pub use lease::{Lease, Mapped};
 pub use region::Region;
 pub use window::{Window, windows};

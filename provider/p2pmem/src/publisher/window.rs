@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,6 +18,8 @@ pub struct Window {
     dir: PathBuf,
     size: u64,
     taken: Mutex<u64>,
+    /// Tells the directory in sysfs from the one that comes when the driver is bound again: its memory is other memory.
+    inode: Option<u64>,
     allocate: Mutex<Option<Arc<OwnedFd>>>,
 }
 
@@ -29,7 +32,8 @@ pub fn windows(sysfs: &Path, topology: &Topology) -> Vec<Window> {
 impl Window {
     fn new(sysfs: &Path, function: Address, size: u64) -> Window {
         let dir = sysfs.join("bus/pci/devices").join(function.to_string());
-        Window { function, dir, size, taken: Mutex::new(0), allocate: Mutex::new(None) }
+        let inode = inode(&dir);
+        Window { function, dir, size, taken: Mutex::new(0), inode, allocate: Mutex::new(None) }
     }
 
     fn now(&self) -> Option<P2pmem> {
@@ -109,6 +113,10 @@ impl Publisher for Window {
     }
 
     fn is_alive(&self) -> bool {
-        self.now().is_some()
+        self.now().is_some() && inode(&self.dir) == self.inode
     }
+}
+
+fn inode(dir: &Path) -> Option<u64> {
+    std::fs::metadata(dir.join("p2pmem")).ok().map(|m| m.ino())
 }

@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hmem::Span;
-use link_api::{Event, Frame, Grant, InUse, Link, NoDirect, Path, Patience, PeerId, Refused, RmaLink};
+use link_api::{Direct, Event, Frame, InUse, Link, NoDirect, Path, Patience, PeerId, Refused, RmaLink};
 use testkit::{MemLink, Net};
-use wire::{Addr, Seg};
+use wire::Addr;
 
 /// All links of one net, to be had by one thread at a time.
 #[derive(Debug)]
@@ -102,6 +102,11 @@ impl Network {
 }
 
 impl Station {
+    fn wait(&mut self) -> Result<(), InUse> {
+        self.waited.push(self.patience);
+        if self.inside { Err(InUse) } else { Ok(()) }
+    }
+
     fn ring(&mut self) {
         if self.armed && !self.rung {
             self.bell.1.write_all(b"!").unwrap();
@@ -190,41 +195,33 @@ impl Link for MemoryLink {
 }
 
 impl RmaLink for MemoryLink {
-    fn get(
-        &mut self,
-        from: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        self.with(|s| s.link.get(from, grant, remote, roff, local, loff, len))
+    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        self.with(|s| s.link.get(from, access))
     }
 
-    fn put(
-        &mut self,
-        to: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        self.with(|s| s.link.put(to, grant, remote, roff, local, loff, len))
+    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        self.with(|s| s.link.put(to, access))
     }
 
     fn set_patience(&mut self, patience: Patience) {
         self.with(|s| s.patience = patience);
     }
 
+    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
+        self.with(|s| {
+            let left = s.wait();
+            s.link.revoke(from, request).and(left)
+        })
+    }
+
+    fn renew(&mut self, to: PeerId, request: u64) {
+        self.with(|s| s.link.renew(to, request));
+    }
+
     fn close(&mut self) -> Result<(), InUse> {
         self.with(|s| {
             assert!(!s.broken, "the link is broken");
-            s.waited.push(s.patience);
-            if s.inside { Err(InUse) } else { Ok(()) }
+            s.wait()
         })
     }
 }

@@ -221,7 +221,7 @@ pub unsafe extern "C" fn strait_p2pmem_query(
         let (len, segments, revoked, publisher, kind) = match held {
             Held::Own(b) => {
                 let kind = b.kind().name().to_owned();
-                (b.len(), b.leases().len(), b.is_revoked(), b.publisher().to_owned(), kind)
+                (b.len(), b.segments(), b.is_revoked(), b.publisher().to_owned(), kind)
             }
             Held::Daemon { buffer, of, revoked } => {
                 let b = buffer.as_ref().ok_or(libc::EINVAL)?;

@@ -144,7 +144,7 @@ thread_local! {
 }
 
 /// Keeps the words of an error for strait_p2pmem_error.
-pub(super) fn told<T>(result: Result<T, Error>) -> Result<T, c_int> {
+pub(crate) fn told<T>(result: Result<T, Error>) -> Result<T, c_int> {
     result.map_err(|e| {
         let text = e.to_string().replace('\0', " ");
         LAST.with(|last| *last.borrow_mut() = CString::new(text).unwrap_or_default());
@@ -156,7 +156,7 @@ pub(super) fn told<T>(result: Result<T, Error>) -> Result<T, c_int> {
 ///
 /// # Safety
 /// `text` is NULL or a C string that stays for as long.
-pub(super) unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, c_int> {
+pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, c_int> {
     if text.is_null() {
         return Ok(None);
     }
@@ -164,7 +164,7 @@ pub(super) unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, c_
     unsafe { CStr::from_ptr(text) }.to_str().map(Some).map_err(|_| libc::EINVAL)
 }
 
-pub(super) fn fill(to: &mut [c_char], text: &str) {
+pub(crate) fn fill(to: &mut [c_char], text: &str) {
     let room = to.len() - 1;
     to.fill(0);
     for (to, from) in to[..room].iter_mut().zip(text.bytes()) {
@@ -174,7 +174,7 @@ pub(super) fn fill(to: &mut [c_char], text: &str) {
 
 /// # Safety
 /// `at` is NULL or points to a `T` whose first field is its size.
-pub(super) unsafe fn has_size<T>(at: *const T) -> Result<(), c_int> {
+pub(crate) unsafe fn has_size<T>(at: *const T) -> Result<(), c_int> {
     // SAFETY: the caller's promise.
     match !at.is_null() && at.is_aligned() && unsafe { at.cast::<usize>().read() } >= size_of::<T>() {
         true => Ok(()),

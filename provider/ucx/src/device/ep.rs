@@ -8,38 +8,12 @@ use hmem::share::{NoPlan, Owner, plan};
 use hmem::{Kind, Span};
 use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Iov, PendingReq, PurgeFn, Status};
 
-use super::iface::{self, Copy, Iface};
+use super::iface;
 use super::key::{self, Rkey};
+use super::state::{Copy, Ep, Iface};
 use crate::attr::MAX_IOV;
-use crate::ffi::{complete, guard};
+use crate::ffi::guard;
 use crate::readers::{Held, NoReader};
-
-/// An endpoint as UCX holds it: `uct_ep_t` is the first field.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct Ep {
-    iface: *mut Iface,
-    owner: Owner,
-    /// Copies in flight.
-    outstanding: u32,
-    /// What comes next starts when all before it is done.
-    fenced: bool,
-    /// To be completed when `outstanding` is 0.
-    flushes: Vec<*mut Completion>,
-}
-
-/// # Safety
-/// `ep` must be one of these. The answer must be gone before UCX is called back.
-unsafe fn of<'a>(ep: ucx::Ep) -> &'a mut Ep {
-    // SAFETY: the caller's promise.
-    unsafe { &mut *ep.cast::<Ep>() }
-}
-
-impl Ep {
-    pub(super) fn fence(&mut self) {
-        self.fenced = self.outstanding > 0;
-    }
-}
 
 pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::Ep) -> Status {
     guard(|| {
@@ -63,7 +37,7 @@ pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::E
                 fenced: false,
                 flushes: Vec::new(),
             }));
-            iface::of(p.iface).eps.push(ep);
+            Iface::of(p.iface).eps.push(ep);
             out.write(ep.cast());
         }
         ucx::UCS_OK
@@ -119,7 +93,7 @@ unsafe fn copy(
     }
     // SAFETY: the caller's promise; nothing calls back.
     let (e, i, key) =
-        unsafe { (of(ep), iface::of((*ep.cast::<Ep>()).iface.cast()), &*(rkey as *const Rkey)) };
+        unsafe { (Ep::of(ep), Iface::of((*ep.cast::<Ep>()).iface.cast()), &*(rkey as *const Rkey)) };
     if !key.covers(addr, len) {
         return ucx::UCS_ERR_INVALID_ADDR;
     }
@@ -215,25 +189,6 @@ unsafe fn spans(iov: *const Iov, count: usize) -> Option<(ArrayVec<Span, MAX_IOV
     Some((out, total))
 }
 
-/// A copy is over: completes it, and flushes that waited for it.
-///
-/// # Safety
-/// `this` must be an interface that no one borrows from. Calls UCX back.
-pub(super) unsafe fn over(this: *mut Iface, copy: Copy, status: Status) {
-    // SAFETY: the caller's promise; UCX may destroy the endpoint whenever it is called.
-    unsafe {
-        (*copy.ep).outstanding -= 1;
-        complete(copy.comp, status);
-        if !(*this).has(copy.ep) || (*copy.ep).outstanding > 0 {
-            return;
-        }
-        (*copy.ep).fenced = false;
-        for comp in std::mem::take(&mut (*copy.ep).flushes) {
-            complete(comp, ucx::UCS_OK);
-        }
-    }
-}
-
 pub(crate) unsafe extern "C" fn put_zcopy(
     ep: ucx::Ep,
     iov: *const Iov,
@@ -270,7 +225,7 @@ pub(crate) unsafe extern "C" fn pending_purge(_ep: ucx::Ep, _callback: Option<Pu
 pub(crate) unsafe extern "C" fn flush(ep: ucx::Ep, _flags: c_uint, comp: *mut Completion) -> Status {
     guard(|| {
         // SAFETY: an endpoint of ours; nothing calls back.
-        let e = unsafe { of(ep) };
+        let e = unsafe { Ep::of(ep) };
         if e.outstanding == 0 {
             return ucx::UCS_OK;
         }
@@ -284,7 +239,7 @@ pub(crate) unsafe extern "C" fn flush(ep: ucx::Ep, _flags: c_uint, comp: *mut Co
 pub(crate) unsafe extern "C" fn fence(ep: ucx::Ep, _flags: c_uint) -> Status {
     // SAFETY: an endpoint of ours.
     guard(|| unsafe {
-        of(ep).fence();
+        Ep::of(ep).fence();
         ucx::UCS_OK
     })
 }
@@ -303,7 +258,7 @@ pub(crate) unsafe extern "C" fn is_connected(ep: ucx::Ep, params: *const AddrPar
             let both = ucx::ADDR_PARAMS_DEVICE | ucx::ADDR_PARAMS_IFACE;
             let same = p.field_mask & both == both
                 && iface::same_place(p.device_addr)
-                && iface::owner(p.iface_addr) == of(ep).owner;
+                && iface::owner(p.iface_addr) == Ep::of(ep).owner;
             c_int::from(same)
         }
     })

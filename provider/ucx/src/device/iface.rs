@@ -4,16 +4,15 @@ use std::ffi::{c_int, c_uint};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use hmem::share::Owner;
-use ucx_sys::{self as ucx, AddrParams, BaseIface, Completion, IfaceAttr, PerfAttr, Status};
+use ucx_sys::{self as ucx, AddrParams, Completion, IfaceAttr, PerfAttr, Status};
 use wire::ucx::{DeviceAddr, Place};
 use xfer::DeviceCopies;
 
-use super::ep::{self, Ep};
+use super::state::{Copy, Iface};
 use crate::attr;
-use crate::ffi::{guard, int};
+use crate::ffi::{complete, guard, int};
 use crate::place::{PLACE, place, unreachable_because};
-use crate::readers::{Held, Readers};
-use crate::region::regions;
+use crate::readers::Readers;
 use crate::served::Served;
 
 /// Most copies that one call of progress tells of.
@@ -21,39 +20,6 @@ const BATCH: u32 = 16;
 
 /// Bytes of an interface's address: which process it is of.
 const ADDRESS: usize = size_of::<DeviceAddr>();
-
-/// A copy in flight: its endpoint, and its completion.
-#[derive(Debug)]
-pub(super) struct Copy {
-    pub(super) ep: *mut Ep,
-    pub(super) comp: *mut Completion,
-    /// Where the memory may be taken back.
-    pub(super) held: Option<Held>,
-}
-
-/// An interface as UCX holds it.
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct Iface {
-    pub(super) base: BaseIface,
-    pub(super) copies: DeviceCopies<Copy>,
-    pub(super) readers: Readers<Owner>,
-    pub(super) eps: Vec<*mut Ep>,
-    pub(super) served: &'static Served,
-    /// Never rings: a process that would sleep while there are copies in flight is told not to.
-    event: OwnedFd,
-    /// Bytes a second between two devices.
-    bandwidth: f64,
-    /// That a copy failed was told.
-    pub(super) warned: bool,
-}
-
-/// # Safety
-/// `iface` must be one of these. The answer must be gone before UCX is called back.
-pub(super) unsafe fn of<'a>(iface: ucx::Iface) -> &'a mut Iface {
-    // SAFETY: the caller's promise.
-    unsafe { &mut *iface.cast::<Iface>() }
-}
 
 /// A new interface, which UCX has still to initialise the front of.
 pub(crate) fn new(served: &'static Served) -> Option<*mut Iface> {
@@ -82,7 +48,7 @@ pub(crate) unsafe extern "C" fn close(iface: ucx::Iface) {
     guard(|| {
         // SAFETY: an interface of ours, closed once.
         unsafe {
-            let host = &of(iface).served.host;
+            let host = &Iface::of(iface).served.host;
             (host.progress_disable)(iface, ucx::UCT_PROGRESS_BOTH);
             (host.class_cleanup)(host.base_iface_class, iface, -1);
             drop(Box::from_raw(iface.cast::<Iface>()));
@@ -94,8 +60,8 @@ pub(crate) unsafe extern "C" fn query(iface: ucx::Iface, out: *mut IfaceAttr) ->
     guard(|| {
         // SAFETY: an interface of ours, and UCX's structure, which its function sets to defaults.
         unsafe {
-            (of(iface).served.host.base_iface_query)(iface, out);
-            attr::fill_device(&mut *out, of(iface).bandwidth, PLACE, ADDRESS);
+            (Iface::of(iface).served.host.base_iface_query)(iface, out);
+            attr::fill_device(&mut *out, Iface::of(iface).bandwidth, PLACE, ADDRESS);
         }
         ucx::UCS_OK
     })
@@ -105,7 +71,7 @@ pub(crate) unsafe extern "C" fn estimate_perf(iface: ucx::Iface, perf: *mut Perf
     guard(|| {
         // SAFETY: an interface of ours, and UCX's structure of its release.
         unsafe {
-            let status = (of(iface).served.host.base_iface_estimate_perf)(iface, perf.cast());
+            let status = (Iface::of(iface).served.host.base_iface_estimate_perf)(iface, perf.cast());
             if status == ucx::UCS_OK && (*perf).field_mask & ucx::UCT_PERF_ATTR_FIELD_RECV_OVERHEAD != 0 {
                 // The peer has nothing to do.
                 (*perf).recv_overhead = 0.0;
@@ -207,7 +173,7 @@ pub(crate) unsafe extern "C" fn flush(iface: ucx::Iface, _flags: c_uint, comp: *
             return ucx::UCS_ERR_UNSUPPORTED;
         }
         // SAFETY: an interface of ours.
-        if unsafe { of(iface).copies.is_empty() } { ucx::UCS_OK } else { ucx::UCS_INPROGRESS }
+        if unsafe { Iface::of(iface).copies.is_empty() } { ucx::UCS_OK } else { ucx::UCS_INPROGRESS }
     })
 }
 
@@ -215,7 +181,7 @@ pub(crate) unsafe extern "C" fn fence(iface: ucx::Iface, _flags: c_uint) -> Stat
     guard(|| {
         // SAFETY: an interface of ours, and its endpoints.
         unsafe {
-            for ep in &of(iface).eps {
+            for ep in &Iface::of(iface).eps {
                 (**ep).fence();
             }
         }
@@ -225,12 +191,12 @@ pub(crate) unsafe extern "C" fn fence(iface: ucx::Iface, _flags: c_uint) -> Stat
 
 pub(crate) unsafe extern "C" fn progress_enable(iface: ucx::Iface, flags: c_uint) {
     // SAFETY: an interface of ours.
-    guard(|| unsafe { (of(iface).served.host.progress_enable)(iface, flags) });
+    guard(|| unsafe { (Iface::of(iface).served.host.progress_enable)(iface, flags) });
 }
 
 pub(crate) unsafe extern "C" fn progress_disable(iface: ucx::Iface, flags: c_uint) {
     // SAFETY: an interface of ours.
-    guard(|| unsafe { (of(iface).served.host.progress_disable)(iface, flags) });
+    guard(|| unsafe { (Iface::of(iface).served.host.progress_disable)(iface, flags) });
 }
 
 /// Tells of copies that are over.
@@ -249,7 +215,7 @@ pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
             let next = unsafe { (*this).next() };
             let Some((copy, status)) = next else { break };
             // SAFETY: the completion waits for this copy.
-            unsafe { ep::over(this, copy, status) };
+            unsafe { over(this, copy, status) };
             done += 1;
         }
         done
@@ -259,7 +225,7 @@ pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
 pub(crate) unsafe extern "C" fn event_fd_get(iface: ucx::Iface, fd: *mut c_int) -> Status {
     guard(|| {
         // SAFETY: an interface of ours, and a place for the answer.
-        unsafe { fd.write(of(iface).event.as_raw_fd()) };
+        unsafe { fd.write(Iface::of(iface).event.as_raw_fd()) };
         ucx::UCS_OK
     })
 }
@@ -268,24 +234,11 @@ pub(crate) unsafe extern "C" fn event_fd_get(iface: ucx::Iface, fd: *mut c_int) 
 pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) -> Status {
     guard(|| {
         // SAFETY: an interface of ours.
-        if unsafe { of(iface).copies.is_empty() } { ucx::UCS_OK } else { ucx::UCS_ERR_BUSY }
+        if unsafe { Iface::of(iface).copies.is_empty() } { ucx::UCS_OK } else { ucx::UCS_ERR_BUSY }
     })
 }
 
 impl Iface {
-    /// Whether an endpoint is (still) one of ours.
-    pub(super) fn has(&self, ep: *mut Ep) -> bool {
-        self.eps.contains(&ep)
-    }
-
-    /// Memory of this process's is accessed no more.
-    pub(super) fn end_readers(&mut self, owner: Owner) {
-        // Without regions there is no board of a peer's either.
-        if let Ok(regions) = regions() {
-            self.readers.ended(owner, &regions.windows);
-        }
-    }
-
     /// A copy that is over, and how it ended.
     fn next(&mut self) -> Option<(Copy, Status)> {
         let over = self.copies.over().map(|copy| (copy, true));
@@ -295,5 +248,24 @@ impl Iface {
         }
         let status = if good { ucx::UCS_OK } else { ucx::UCS_ERR_IO_ERROR };
         Some((copy, status))
+    }
+}
+
+/// A copy is over: completes it, and flushes that waited for it.
+///
+/// # Safety
+/// `this` must be an interface that no one borrows from. Calls UCX back.
+unsafe fn over(this: *mut Iface, copy: Copy, status: Status) {
+    // SAFETY: the caller's promise; UCX may destroy the endpoint whenever it is called.
+    unsafe {
+        (*copy.ep).outstanding -= 1;
+        complete(copy.comp, status);
+        if !(*this).has(copy.ep) || (*copy.ep).outstanding > 0 {
+            return;
+        }
+        (*copy.ep).fenced = false;
+        for comp in std::mem::take(&mut (*copy.ep).flushes) {
+            complete(comp, ucx::UCS_OK);
+        }
     }
 }

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `md` | registrations |
 //! | `key` | what a peer is told of memory, and what that is here |
+//! | `state` | what an interface and its endpoints are |
 //! | `iface` | the interface: opening, addresses, progress |
 //! | `ep` | endpoints: put, get, flush |
 
@@ -16,6 +17,7 @@ pub(crate) mod ep;
 pub(crate) mod iface;
 pub(crate) mod key;
 pub(crate) mod md;
+mod state;
 
 use std::sync::Mutex;
 

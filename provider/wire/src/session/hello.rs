@@ -53,7 +53,7 @@ pub struct Hello {
     pub role: Role,
     /// A random number of the endpoint that says it: another one under the same name has another.
     pub instance: u64,
-    /// How many connections have ended at that endpoint so far.
+    /// Grows when a connection between the two has ended at that endpoint.
     pub epoch: u64,
     /// That endpoint's name.
     pub name: Addr,
@@ -139,7 +139,7 @@ mod tests {
         let hex: String = one().encode().iter().map(|b| format!("{b:02x}")).collect();
         let versions = format!("{:04x}", crate::VERSION.swap_bytes());
         let golden = [
-            "9353545241495 40a0100",
+            "9353545241495 40a0200",
             &versions,
             "01000000",
             "2211000000000000",
@@ -167,7 +167,7 @@ mod tests {
             assert_eq!(with(12, role), Err(Stranger::Nonsense));
         }
         let frames = crate::VERSION;
-        assert_eq!(with(8, 2), Err(Stranger::Version { session: 2, frames }));
+        assert_eq!(with(8, 1), Err(Stranger::Version { session: 1, frames }));
         let session = VERSION;
         assert_eq!(with(10, 99), Err(Stranger::Version { session, frames: 99 | frames & 0xff00 }));
         for len in 0..Hello::LEN {

@@ -13,6 +13,9 @@
 //! The MACs are HMAC-SHA256 with the key of the job ([`JobKey`]), each over a text of its own and both hellos. A hello
 //! has a random nonce, so that neither side can be answered with what was said before, and nothing tells the key.
 //!
+//! The caller's hello says by which name it calls. An answerer that has no such name declines, so that a connection that
+//! was led astray on its way joins no two endpoints that did not mean each other.
+//!
 //! A hello of another version has the first [`PREFIX`] bytes in common with this one. It is answered by a hello of
 //! this version without a MAC, so that both sides can say what the matter is.
 //!
@@ -21,13 +24,15 @@
 
 mod hello;
 mod key;
+mod meeting;
 mod parties;
 mod record;
 
 pub use hello::{Hello, PREFIX, Role, Stranger};
 pub use key::{JobKey, MAC};
+pub use meeting::{Announce, Control, MEETING, MOST_ADDRESS, Mark, NAME, fabric_keys};
 pub use parties::{Answerer, Caller, Heard, Keys, Next, Proven, VERDICT, Verdict};
 pub use record::{COVERED, Opener, RECORD, Sealer, Spoilt};
 
 /// Version of the connection: of everything in this module but the frames.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;

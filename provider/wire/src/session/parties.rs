@@ -2,6 +2,7 @@
 
 use super::key::Hellos;
 use super::{Hello, JobKey, MAC, Opener, Role, Sealer, Stranger};
+use crate::Addr;
 
 /// Bytes of a verdict with its MAC.
 pub const VERDICT: usize = 8 + MAC;
@@ -23,6 +24,8 @@ pub enum Verdict {
     Known = 3,
     /// The answerer has no room for more connections.
     Full = 4,
+    /// The answerer is not what the caller called: it has no such name.
+    Other = 5,
 }
 
 impl Verdict {
@@ -32,6 +35,7 @@ impl Verdict {
             2 => Verdict::Crossing,
             3 => Verdict::Known,
             4 => Verdict::Full,
+            5 => Verdict::Other,
             _ => return None,
         })
     }
@@ -67,7 +71,11 @@ pub struct Keys {
 }
 
 fn keys(job: &JobKey, hellos: &Hellos, role: Role) -> Keys {
-    let both = job.sign(RECORDS, hellos, &[]);
+    halves(job.sign(RECORDS, hellos, &[]), role)
+}
+
+/// Two keys, of which the caller's is the first.
+pub(super) fn halves(both: [u8; MAC], role: Role) -> Keys {
     let half = |at: usize| -> [u8; 16] { std::array::from_fn(|i| both[at + i]) };
     let (caller, answerer) = (half(0), half(16));
     match role {
@@ -159,7 +167,7 @@ pub struct Proven {
 }
 
 impl Answerer {
-    /// One that answers with this: which caller it says it to comes of the caller's hello.
+    /// One that answers with this: which caller it says it to, and the epoch, come of the caller's hello.
     pub fn new(job: &JobKey, own: Hello) -> Answerer {
         Answerer { job: job.clone(), own: Hello { role: Role::Answerer, ..own }, asked: None }
     }
@@ -174,15 +182,16 @@ impl Answerer {
         self.own.encode()
     }
 
-    /// Takes the caller's hello; the answer.
-    pub fn hear_hello(&mut self, message: &[u8]) -> Result<Vec<u8>, Heard> {
+    /// Takes the caller's hello; the answer. `epoch` is that of the answerer's connections to the caller, by whose name
+    /// it is asked.
+    pub fn hear_hello(&mut self, message: &[u8], epoch: impl FnOnce(&Addr) -> u64) -> Result<Vec<u8>, Heard> {
         Hello::check(message).map_err(Heard::Stranger)?;
         let caller = message.first_chunk().ok_or(Heard::NotOurs)?;
         let peer = Hello::decode(caller).map_err(Heard::Stranger)?;
         if peer.role != Role::Caller {
             return Err(Heard::NotOurs);
         }
-        self.own.other = peer.name;
+        (self.own.other, self.own.epoch) = (peer.name, epoch(&peer.name));
         let hellos = Hellos { caller: *caller, answerer: self.own.encode() };
         let mut answer = hellos.answerer.to_vec();
         answer.extend(self.job.sign(ANSWER, &hellos, &[]));
@@ -219,7 +228,6 @@ impl Proven {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Addr;
 
     fn hello(role: Role, n: u8) -> Hello {
         let addr = |n: u8| Addr::new(([10, 0, 0, n], 7).into());
@@ -242,7 +250,7 @@ mod tests {
     fn sides_with_one_key_connect_and_understand_each_other() {
         let (mut caller, mut answerer) = parties(b"key", b"key");
         assert_eq!((caller.wants(), answerer.wants()), (Hello::LEN + MAC, Hello::LEN));
-        let answer = answerer.hear_hello(&caller.hello()).unwrap();
+        let answer = answerer.hear_hello(&caller.hello(), |_| 1).unwrap();
         assert_eq!((answer.len(), answerer.wants()), (caller.wants(), MAC));
         let proof = said(caller.hear(&answer));
         let proven = answerer.hear_proof(&proof).unwrap();
@@ -264,9 +272,9 @@ mod tests {
 
     #[test]
     fn a_caller_is_told_what_an_answerer_makes_of_it() {
-        for verdict in [Verdict::Crossing, Verdict::Known, Verdict::Full] {
+        for verdict in [Verdict::Crossing, Verdict::Known, Verdict::Full, Verdict::Other] {
             let (mut caller, mut answerer) = parties(b"key", b"key");
-            let proof = said(caller.hear(&answerer.hear_hello(&caller.hello()).unwrap()));
+            let proof = said(caller.hear(&answerer.hear_hello(&caller.hello(), |_| 1).unwrap()));
             let proven = answerer.hear_proof(&proof).unwrap();
             let told = caller.hear(&proven.verdict(verdict));
             assert!(matches!(told, Ok(Next::Declined(_, v)) if v == verdict), "{told:?}");
@@ -276,7 +284,7 @@ mod tests {
     #[test]
     fn another_key_is_noticed_by_both_sides() {
         let (mut caller, mut answerer) = parties(b"key", b"quay");
-        let answer = answerer.hear_hello(&caller.hello()).unwrap();
+        let answer = answerer.hear_hello(&caller.hello(), |_| 1).unwrap();
         assert!(matches!(caller.hear(&answer), Err(Heard::NotOurs)));
         // A caller that does not mind has no proof.
         assert!(matches!(answerer.hear_proof(&answer[Hello::LEN..]), Err(Heard::NotOurs)));
@@ -285,18 +293,18 @@ mod tests {
     #[test]
     fn what_was_said_to_others_is_no_proof() {
         let (mut caller, mut first) = parties(b"key", b"key");
-        let proof = said(caller.hear(&first.hear_hello(&caller.hello()).unwrap()));
+        let proof = said(caller.hear(&first.hear_hello(&caller.hello(), |_| 1).unwrap()));
         // The same hello and proof, said again to an answerer with a nonce of its own.
         let mut own = hello(Role::Answerer, 2);
         own.nonce = [9; 32];
         let mut second = Answerer::new(&JobKey::from_secret(b"key"), own);
-        second.hear_hello(&caller.hello()).unwrap();
+        second.hear_hello(&caller.hello(), |_| 1).unwrap();
         assert!(matches!(second.hear_proof(&proof), Err(Heard::NotOurs)));
         // An answer to another caller, and the caller's own hello thrown back.
         let (mut caller, _) = parties(b"key", b"key");
         let mut other = Caller::new(&JobKey::from_secret(b"key"), hello(Role::Caller, 2));
         let mut third = Answerer::new(&JobKey::from_secret(b"key"), hello(Role::Answerer, 1));
-        let answer = third.hear_hello(&other.hello()).unwrap();
+        let answer = third.hear_hello(&other.hello(), |_| 1).unwrap();
         assert!(matches!(caller.hear(&answer), Err(Heard::NotOurs)));
         assert!(matches!(other.hear(&answer), Ok(Next::Say(_))));
         let (mut caller, _) = parties(b"key", b"key");
@@ -312,7 +320,7 @@ mod tests {
         newer[10] ^= 1;
         let frames = u16::from_le_bytes([newer[10], newer[11]]);
         let is = |heard: Heard| matches!(heard, Heard::Stranger(Stranger::Version { frames: f, .. }) if f == frames);
-        assert!(is(answerer.hear_hello(&newer).unwrap_err()));
+        assert!(is(answerer.hear_hello(&newer, |_| 1).unwrap_err()));
         // Its answer ends with the hello, or before.
         let mut refusal = answerer.refusal();
         refusal[10] ^= 1;
@@ -325,7 +333,7 @@ mod tests {
         let (mut caller, mut answerer) = parties(b"key", b"key");
         let hex = |b: &[u8]| b.iter().map(|b| format!("{b:02x}")).collect::<String>();
         // Apart from the version of the frames, which is in the hellos, these are a promise.
-        let answer = answerer.hear_hello(&caller.hello()).unwrap();
+        let answer = answerer.hear_hello(&caller.hello(), |_| 1).unwrap();
         let proof = said(caller.hear(&answer));
         let proven = answerer.hear_proof(&proof).unwrap();
         let verdict = proven.verdict(Verdict::Accepted);
@@ -335,8 +343,8 @@ mod tests {
 
     /// Computed by other means, as the module's documentation says.
     const GOLDEN: [&str; 3] = [
-        "d638424de5bae65a2a3fc7d8b2c7daf70b50ec602fb422479975d081795d0c07",
-        "22e1021587d82caf212d40fdf86ed8089994faf58531cfc73add5de399af4cd0",
-        "0100000000000000b38945005dae8418153efb4ba8899425efdb38e5e62efeeb22c4ea54f0dda7bb",
+        "56cebed1997601972a5edd03675f125d45f2e450beb866f76e6d56b00c0ecda9",
+        "5ffeb8cfedafaef960746d80923263e79c8f91fd8a7d1e41ac071f42fd68bf46",
+        "0100000000000000b516846bd9b265e7ced33d7bb2b0ef43f16d8f0985b75fe6e2fc5b4bb80065aa",
     ];
 }

@@ -231,6 +231,10 @@ impl<H: Harness> Harness for Flawed<H> {
         if self.flaw.shows_by_waiting() { whole.min(Duration::from_secs(1)) } else { whole }
     }
 
+    fn halt(&mut self, at: Option<usize>) -> bool {
+        self.harness.halt(at)
+    }
+
     fn attacks(&self) -> usize {
         self.harness.attacks()
     }

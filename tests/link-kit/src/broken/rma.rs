@@ -2,54 +2,34 @@
 
 use hmem::Span;
 use link_api::{
-    Event, Grant, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way,
+    Direct, Event, Grant, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way,
 };
 use wire::{Handle, Seg};
 
 use super::{Broken, Flaw, Item};
 
 impl<L: RmaLink> RmaLink for Broken<L> {
-    fn get(
-        &mut self,
-        from: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        let roff = if self.flaw == Flaw::ForgetsRemoteOffset { 0 } else { roff };
-        let loff = if self.flaw == Flaw::ForgetsLocalOffset { 0 } else { loff };
-        let got = self.link.get(from, self.grant(grant), remote, roff, local, loff, len);
+    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        let roff = if self.flaw == Flaw::ForgetsRemoteOffset { 0 } else { access.roff };
+        let loff = if self.flaw == Flaw::ForgetsLocalOffset { 0 } else { access.loff };
+        let access = Direct { grant: self.grant(access.grant), roff, loff, ..*access };
+        let got = self.link.get(from, &access);
         if matches!(self.flaw, Flaw::SaysAllIsWell | Flaw::AccessesInTheCall) { Ok(()) } else { got }
     }
 
-    fn put(
-        &mut self,
-        to: PeerId,
-        grant: Grant,
-        remote: &[Seg],
-        roff: usize,
-        local: &[Span],
-        loff: usize,
-        len: usize,
-    ) -> Result<(), NoDirect> {
-        let put = self.link.put(to, self.grant(grant), remote, roff, local, loff, len);
+    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        let put = self.link.put(to, &Direct { grant: self.grant(access.grant), ..*access });
         if self.flaw == Flaw::SaysAllIsWell { Ok(()) } else { put }
     }
 
-    fn start(
-        &mut self,
-        way: Way,
-        peer: PeerId,
-        request: u64,
-        remote: &[Seg],
-        local: &[Span],
-        len: usize,
-    ) -> Result<OpId, NoDirect> {
-        let request = if self.flaw == Flaw::AllowsTakenBackStarts { request ^ 1 } else { request };
-        let started = self.link.start(way, peer, request, remote, local, len);
+    fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
+        let grant = match access.grant {
+            Grant::Request(request) if self.flaw == Flaw::AllowsTakenBackStarts => {
+                Grant::Request(request ^ 1)
+            }
+            grant => grant,
+        };
+        let started = self.link.start(way, peer, &Direct { grant, ..*access });
         match started {
             Ok(op) if self.flaw == Flaw::IsDoneAtOnce => {
                 self.queue.push_back(Item::Other(Event::Done(op, true)))

@@ -1,6 +1,6 @@
 //! Taking memory back of which an access is in flight.
 
-use link_api::{Event, RmaLink as _, Way};
+use link_api::{Direct, Event, Grant, RmaLink as _, Way};
 
 use super::handles::{REQUEST, done, with_memory};
 use super::sync::seg;
@@ -13,9 +13,16 @@ pub fn memory_that_was_taken_back_in_flight_is_not_touched<H: Harness>(h: &mut H
     let (Ends { mut a, to_b, mut b, to_a }, there) = with_memory(h, LEN);
     let here = h.memory(&a, LEN, true);
     hmem::write(&[here], 0, &bytes(LEN, 50));
-    let op = a.start(Way::Put, to_b, REQUEST, &[seg(there, 0, LEN)], &[here], LEN);
+    // Where that can be had, half of the bytes are there and half are not.
+    let halted = h.halt(Some(LEN / 2));
+    let op =
+        a.start(Way::Put, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, LEN)], &[here], LEN));
     let op = op.expect("memory that it was told of");
-    (0..5).for_each(|_| h.pass());
+    if halted {
+        h.until("half of the bytes", |_| text(&[there])[..LEN / 2] == bytes(LEN, 50)[..LEN / 2]);
+    } else {
+        (0..5).for_each(|_| h.pass());
+    }
     let mut over = false;
     // Where the owner has to wait for the peer, this one goes on meanwhile.
     h.until("that the peer has left", |_| {
@@ -24,6 +31,7 @@ pub fn memory_that_was_taken_back_in_flight_is_not_touched<H: Harness>(h: &mut H
         left
     });
     let then = text(&[there]);
+    h.halt(None);
     if !over {
         done(h, &mut a, op);
     }

@@ -1,7 +1,7 @@
 //! Access by handles, which is over later: [`start`](link_api::RmaLink::start).
 
 use hmem::Span;
-use link_api::{Event, Link as _, NoDirect, OpId, PeerId, RmaCaps, RmaLink, Way};
+use link_api::{Direct, Event, Grant, Link as _, NoDirect, OpId, PeerId, RmaCaps, RmaLink, Way};
 use wire::Handle;
 
 use super::sync::{seg, until_left};
@@ -56,14 +56,18 @@ pub fn bytes_are_there_when_an_access_is_over<H: Harness>(h: &mut H) {
     for len in [1, 4_999, 5_001, 35_000] {
         let local = [h.memory(&a, 500, true), h.memory(&a, LEN, true)];
         let before = text(&[there]);
-        let op = a.start(Way::Get, to_b, REQUEST, &remote, &local, len).expect("memory that it was told of");
+        let op = a
+            .start(Way::Get, to_b, &Direct::new(Grant::Request(REQUEST), &remote, &local, len))
+            .expect("memory that it was told of");
         assert!(done(h, &mut a, op));
         let all = [&before[100..5_100], &before[9_000..39_000]].concat();
         assert!(text(&local)[..len] == all[..len], "{len} bytes that were read");
         assert!(text(&local)[len..].iter().all(|b| *b == 0), "bytes behind those");
 
         hmem::write(&local, 0, &bytes(LEN, len));
-        let op = a.start(Way::Put, to_b, REQUEST, &remote, &local, len).expect("memory that it was told of");
+        let op = a
+            .start(Way::Put, to_b, &Direct::new(Grant::Request(REQUEST), &remote, &local, len))
+            .expect("memory that it was told of");
         assert!(done(h, &mut a, op));
         let mut want = before;
         for (at, byte) in bytes(LEN, len)[..len].iter().enumerate() {
@@ -98,7 +102,8 @@ pub fn memory_without_a_handle_is_refused<H: Harness>(h: &mut H) {
     let (here, there) = (h.memory(&a, 64, true), h.memory(&b, 64, true));
     hmem::write(&[here], 0, &[1; 64]);
     for way in [Way::Get, Way::Put] {
-        let started = a.start(way, to_b, REQUEST, &[seg(there, 0, 64)], &[here], 64);
+        let started =
+            a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, 64)], &[here], 64));
         assert!(fails(h, &mut a, started), "{way:?} of memory that was never told of");
     }
     assert_eq!((text(&[here]), text(&[there])), (vec![1; 64], vec![0; 64]));
@@ -113,15 +118,23 @@ pub fn nothing_outside_of_a_handle_is_touched<H: Harness>(h: &mut H) {
     let before = (text(&[here]), text(&[there]));
     for way in [Way::Get, Way::Put] {
         let beyond = [seg(there, 4_000, 97)];
-        let started = a.start(way, to_b, REQUEST, &beyond, &[here], 97);
+        let started = a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &beyond, &[here], 97));
         assert!(fails(h, &mut a, started), "{way:?} beyond the end of what was told of");
-        let started = a.start(way, to_b, REQUEST, &[seg(there, 0, 10)], &[here], 11);
+        let started =
+            a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, 10)], &[here], 11));
         assert!(fails(h, &mut a, started), "{way:?} of more than the segments hold");
-        let started = a.start(way, to_b, REQUEST, &[seg(there, 0, 11)], &[short], 11);
+        let started =
+            a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, 11)], &[short], 11));
         assert!(fails(h, &mut a, started), "{way:?} of more than there is room for");
+        let (remote, local) = ([seg(there, 0, 64)], [here]);
+        let front = Direct::new(Grant::Request(REQUEST), &remote, &local, 16);
+        for access in [front.at(1, 0), front.at(0, 1), Direct { grant: Grant::Agreed, ..front }] {
+            let started = a.start(way, to_b, &access);
+            assert!(fails(h, &mut a, started), "{way:?} of other than the fronts by a request: {access:?}");
+        }
         let mut around = seg(there, 0, 16);
         around.len = u64::MAX.into();
-        let started = a.start(way, to_b, REQUEST, &[around], &[here], 16);
+        let started = a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &[around], &[here], 16));
         assert!(fails(h, &mut a, started), "{way:?} of a segment that goes around");
     }
     assert!((text(&[here]), text(&[there])) == before, "an access that was refused has moved bytes");
@@ -136,7 +149,11 @@ pub fn operations_are_told_apart<H: Harness>(h: &mut H) {
         let mut flying = Vec::new();
         for (i, span) in here.iter().enumerate() {
             let remote = [seg(there, 8_000 * i, 8_000 - 900 * i)];
-            let op = a.start(Way::Get, to_b, REQUEST, &remote, &[*span], 8_000 - 900 * i);
+            let op = a.start(
+                Way::Get,
+                to_b,
+                &Direct::new(Grant::Request(REQUEST), &remote, &[*span], 8_000 - 900 * i),
+            );
             let op = op.expect("memory that it was told of");
             assert!(!seen.contains(&op), "{op:?} was given out before");
             seen.push(op);
@@ -164,13 +181,18 @@ pub fn a_cancelled_operation_touches_nothing_and_is_not_told_of<H: Harness>(h: &
     for (round, way) in [Way::Get, Way::Put, Way::Get, Way::Put].into_iter().enumerate() {
         let (here, other) = (h.memory(&a, LEN, true), h.memory(&a, LEN, true));
         hmem::write(&[here], 0, &bytes(LEN, 50 + round));
-        let op = a.start(way, to_b, REQUEST, &[seg(there, 0, LEN)], &[here], LEN);
+        let op =
+            a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, LEN)], &[here], LEN));
         let op = op.expect("memory that it was told of");
         (0..3 * round).for_each(|_| h.pass());
         a.cancel(op);
         let then = (text(&[here]), text(&[there]));
         // One that is as long, and begins later, is over later.
-        let next = a.start(Way::Get, to_b, REQUEST, &[seg(there, LEN, LEN)], &[other], LEN);
+        let next = a.start(
+            Way::Get,
+            to_b,
+            &Direct::new(Grant::Request(REQUEST), &[seg(there, LEN, LEN)], &[other], LEN),
+        );
         let next = next.expect("memory that it was told of");
         assert!(done(h, &mut a, next), "an operation besides");
         assert!((text(&[here]), text(&[there])) == then, "{way:?}: memory is accessed after a cancel");
@@ -189,7 +211,8 @@ pub fn a_request_that_was_taken_back_starts_and_moves_nothing<H: Harness>(h: &mu
     let before = (text(&[here]), text(&[there]));
     until_left(h, || b.revoke(to_a, REQUEST));
     for way in [Way::Get, Way::Put] {
-        let started = a.start(way, to_b, REQUEST, &[seg(there, 0, 64)], &[here], 64);
+        let started =
+            a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, 64)], &[here], 64));
         assert_eq!(started, Err(NoDirect::Revoked), "{way:?} by a request that was taken back");
     }
     h.quiet(&mut a);
@@ -198,7 +221,8 @@ pub fn a_request_that_was_taken_back_starts_and_moves_nothing<H: Harness>(h: &mu
         if request == REQUEST {
             b.renew(to_a, REQUEST);
         }
-        let op = a.start(Way::Get, to_b, request, &[seg(there, 0, 64)], &[here], 64);
+        let op =
+            a.start(Way::Get, to_b, &Direct::new(Grant::Request(request), &[seg(there, 0, 64)], &[here], 64));
         assert!(done(h, &mut a, op.expect("a request that is not taken back, or was renewed")));
         assert!(text(&[here]) == before.1);
     }
@@ -209,7 +233,8 @@ pub fn an_operation_to_a_peer_that_ends_is_told_of_once<H: Harness>(h: &mut H) {
     const LEN: usize = 256 << 10;
     let (Ends { mut a, to_b, b, .. }, there) = with_memory(h, LEN);
     let here = h.memory(&a, LEN, true);
-    let op = a.start(Way::Get, to_b, REQUEST, &[seg(there, 0, LEN)], &[here], LEN);
+    let op =
+        a.start(Way::Get, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, LEN)], &[here], LEN));
     let op = op.expect("memory that it was told of");
     h.end(b);
     let (mut over, mut ended) = (0, false);
@@ -229,6 +254,7 @@ pub fn an_operation_to_a_peer_that_ends_is_told_of_once<H: Harness>(h: &mut H) {
         over > 0 && ended
     });
     h.quiet(&mut a);
-    let again = a.start(Way::Get, to_b, REQUEST, &[seg(there, 0, LEN)], &[here], LEN);
+    let again =
+        a.start(Way::Get, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, LEN)], &[here], LEN));
     assert!(again.is_err(), "an access to a peer that has ended");
 }

@@ -1,7 +1,7 @@
 //! Published registrations.
 
 use hmem::Span;
-use link_api::{Grant, PeerId, Region, RegionVersion, RmaLink};
+use link_api::{Direct, Grant, PeerId, Region, RegionVersion, RmaLink};
 
 use super::sync::{seg, until_left};
 use crate::harness::{Drive, next};
@@ -27,13 +27,13 @@ fn find<H: Harness>(h: &mut H, link: &mut H::Link, by: PeerId, key: u64) -> (Reg
 /// Whether a region allows accesses. Both directions are tried.
 fn allows<L: RmaLink>(link: &mut L, peer: PeerId, version: RegionVersion, there: Span) -> bool {
     let (grant, here, before) = (Grant::Region(version), [Span::leak(16)], text(&[there]));
-    let got = link.get(peer, grant, &[seg(there, 0, there.len())], 8, &here, 0, 16);
+    let got = link.get(peer, &Direct::new(grant, &[seg(there, 0, there.len())], &here, 16).at(8, 0));
     match got {
         Ok(()) => assert_eq!(text(&here), before[8..24]),
         Err(_) => assert_eq!(text(&here), [0; 16], "an access that was refused has read"),
     }
     hmem::write(&here, 0, b"sixteen bytes ..");
-    let put = link.put(peer, grant, &[seg(there, 0, there.len())], 8, &here, 0, 16);
+    let put = link.put(peer, &Direct::new(grant, &[seg(there, 0, there.len())], &here, 16).at(8, 0));
     match put {
         Ok(()) => assert_eq!(text(&[there])[8..24], *b"sixteen bytes .."),
         Err(_) => assert!(text(&[there]) == before, "an access that was refused has written"),

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use link_api::{Event, Link as _, RmaLink as _, Way};
+use link_api::{Direct, Event, Grant, Link as _, RmaLink as _, Way};
 
 use super::handles::{REQUEST, with_memory};
 use super::sync::seg;
@@ -16,7 +16,11 @@ pub fn an_operation_that_is_over_wakes<H: Harness>(h: &mut H) {
     let fd = a.wait_fd().expect("this group is for links with a descriptor");
     for round in 0..20 {
         let here = h.memory(&a, LEN, true);
-        let op = a.start(Way::Get, to_b, REQUEST, &[seg(there, 0, LEN)], &[here], LEN);
+        let op = a.start(
+            Way::Get,
+            to_b,
+            &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, LEN)], &[here], LEN),
+        );
         let op = op.expect("memory that it was told of");
         let start = Instant::now();
         loop {

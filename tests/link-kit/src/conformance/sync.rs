@@ -1,7 +1,7 @@
 //! Access to a peer's memory in the call: [`get`](link_api::RmaLink::get) and [`put`](link_api::RmaLink::put).
 
 use hmem::Span;
-use link_api::{Grant, InUse, Link as _, NoDirect, PeerId, RmaCaps, RmaLink};
+use link_api::{Direct, Grant, InUse, Link as _, NoDirect, PeerId, RmaCaps, RmaLink};
 use wire::Seg;
 
 use crate::harness::Drive;
@@ -30,14 +30,14 @@ fn with_memory<H: Harness>(h: &mut H, len: usize) -> (Ends<H::Link>, Span) {
 fn refused<L: RmaLink>(link: &mut L, peer: PeerId, grant: Grant, there: Span) -> Option<[NoDirect; 2]> {
     let (here, before) = (Span::leak(8), text(&[there]));
     hmem::write(&[here], 0, b"untaken!");
-    let got = link.get(peer, grant, &[seg(there, 0, there.len())], 3, &[here], 0, 8);
+    let got = link.get(peer, &Direct::new(grant, &[seg(there, 0, there.len())], &[here], 8).at(3, 0));
     if got.is_ok() {
         assert_eq!(text(&[here]), before[3..11], "bytes that were read");
     } else {
         assert_eq!(text(&[here]), b"untaken!", "an access that was refused has read");
     }
     hmem::write(&[here], 0, b"written!");
-    let put = link.put(peer, grant, &[seg(there, 0, there.len())], 3, &[here], 0, 8);
+    let put = link.put(peer, &Direct::new(grant, &[seg(there, 0, there.len())], &[here], 8).at(3, 0));
     if put.is_ok() {
         assert_eq!(text(&[there])[3..11], *b"written!");
         hmem::write(&[there], 0, &before);
@@ -57,14 +57,22 @@ pub fn bytes_are_read_and_written_where_they_should_be<H: Harness>(h: &mut H) {
     let is_there = |all: &[u8]| [&all[100..5_100], &all[9_000..17_000]].concat();
     for (roff, loff, len) in [(0, 0, 13_000), (1, 7, 1), (4_999, 3, 2), (4_000, 499, 6_001), (12_999, 0, 1)] {
         let local = [Span::leak(500), Span::leak(13_000)];
-        assert_eq!(a.get(to_b, grant, &remote, roff, &local, loff, len), Ok(()), "{len} bytes at {roff}");
+        assert_eq!(
+            a.get(to_b, &Direct::new(grant, &remote, &local, len).at(roff, loff)),
+            Ok(()),
+            "{len} bytes at {roff}"
+        );
         let (got, all) = (text(&local), is_there(&text(&[there])));
         assert!(got[loff..loff + len] == all[roff..roff + len], "{len} bytes from {roff} to {loff}");
         assert!(got[..loff].iter().chain(&got[loff + len..]).all(|b| *b == 0), "bytes beside those");
 
         let mut want = text(&[there]);
         hmem::write(&local, 0, &bytes(13_500, roff + 2));
-        assert_eq!(a.put(to_b, grant, &remote, roff, &local, loff, len), Ok(()), "{len} bytes at {roff}");
+        assert_eq!(
+            a.put(to_b, &Direct::new(grant, &remote, &local, len).at(roff, loff)),
+            Ok(()),
+            "{len} bytes at {roff}"
+        );
         for (i, byte) in text(&local)[loff..loff + len].iter().enumerate() {
             let at = roff + i;
             want[if at < 5_000 { 100 + at } else { 4_000 + at }] = *byte;
@@ -83,9 +91,9 @@ pub fn nothing_outside_of_what_was_named_is_touched<H: Harness>(h: &mut H) {
     for (roff, len) in [(0, 65), (64, 1), (1, 64), (1_000, 1), (usize::MAX, 2), (usize::MAX - 7, 8)] {
         let (before, own) = (text(&[there]), bytes(300, 9));
         hmem::write(&[here], 0, &own);
-        let got = a.get(to_b, grant, &remote, roff, &[local], 0, len);
+        let got = a.get(to_b, &Direct::new(grant, &remote, &[local], len).at(roff, 0));
         assert!(got.is_err(), "{len} bytes at {roff} of 64 were read");
-        let put = a.put(to_b, grant, &remote, roff, &[local], 0, len);
+        let put = a.put(to_b, &Direct::new(grant, &remote, &[local], len).at(roff, 0));
         assert!(put.is_err(), "{len} bytes at {roff} of 64 were written");
         let now = text(&[there]);
         assert!(now[..100] == before[..100] && now[164..] == before[164..], "bytes beside what was named");
@@ -94,8 +102,14 @@ pub fn nothing_outside_of_what_was_named_is_touched<H: Harness>(h: &mut H) {
     }
     hmem::write(&[here], 0, &bytes(300, 9));
     let long = [seg(there, 0, 300)];
-    assert!(a.get(to_b, grant, &long, 0, &[local], 0, 101).is_err(), "more was read than there is room for");
-    assert!(a.get(to_b, grant, &long, 0, &[local], 99, 2).is_err(), "more was read than there is room for");
+    assert!(
+        a.get(to_b, &Direct::new(grant, &long, &[local], 101)).is_err(),
+        "more was read than there is room for"
+    );
+    assert!(
+        a.get(to_b, &Direct::new(grant, &long, &[local], 2).at(0, 99)).is_err(),
+        "more was read than there is room for"
+    );
     let now = text(&[here]);
     assert!(now[..100] == bytes(300, 9)[..100] && now[200..] == bytes(300, 9)[200..]);
 }
@@ -105,8 +119,8 @@ pub fn memory_that_is_not_mapped_is_refused<H: Harness>(h: &mut H) {
     let (Ends { mut a, to_b, b: _b, .. }, there) = with_memory(h, 64);
     let (grant, here) = (Grant::Request(name(3, 1)), [Span::leak(64)]);
     let nothing = [Seg { addr: 64.into(), len: 64.into() }];
-    assert_eq!(a.get(to_b, grant, &nothing, 0, &here, 0, 64), Err(NoDirect::Memory));
-    assert_eq!(a.put(to_b, grant, &nothing, 0, &here, 0, 64), Err(NoDirect::Memory));
+    assert_eq!(a.get(to_b, &Direct::new(grant, &nothing, &here, 64)), Err(NoDirect::Memory));
+    assert_eq!(a.put(to_b, &Direct::new(grant, &nothing, &here, 64)), Err(NoDirect::Memory));
     assert_eq!(refused(&mut a, to_b, grant, there), None, "other memory still is");
 }
 

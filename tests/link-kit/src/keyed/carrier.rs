@@ -99,6 +99,8 @@ pub(super) struct Wire {
     /// Channels that are being made.
     pub(super) calls: Vec<(Id, Id)>,
     pub(super) flights: Vec<Flight>,
+    /// The byte that no access goes beyond.
+    pub(super) halt: usize,
     pub(super) started: u64,
     numbers: u64,
     users: usize,
@@ -172,7 +174,7 @@ impl Wire {
         }
         for mut flight in std::mem::take(&mut self.flights) {
             let target = self.stations.get(&flight.to).map(|station| &station.exposed);
-            match flight.go_on(target, self.pace.stretch) {
+            match flight.go_on(target, self.pace.stretch, self.halt) {
                 None => self.flights.push(flight),
                 Some(ok) => {
                     if let Some(station) = self.stations.get_mut(&flight.from) {
@@ -228,7 +230,8 @@ impl Shared {
     pub(super) fn new(pace: Pace) -> Shared {
         let (stations, names, known, ways, calls, flights) = Default::default();
         let (started, numbers, users) = (0, 0, 1);
-        let wire = Wire { pace, stations, names, known, ways, calls, flights, started, numbers, users };
+        let halt = usize::MAX;
+        let wire = Wire { pace, stations, names, known, ways, calls, flights, halt, started, numbers, users };
         Shared { wire: Mutex::new(wire), work: Condvar::new() }
     }
 

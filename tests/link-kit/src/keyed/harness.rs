@@ -52,6 +52,11 @@ impl Harness for KeyedHarness {
         thread::sleep(Duration::from_micros(20));
     }
 
+    fn halt(&mut self, at: Option<usize>) -> bool {
+        self.net.halt(at);
+        true
+    }
+
     fn attacks(&self) -> usize {
         5
     }

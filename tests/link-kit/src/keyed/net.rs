@@ -42,6 +42,11 @@ impl KeyedNet {
         self.shared.lock().started
     }
 
+    /// Has every access stop at so many bytes, or go on.
+    pub fn halt(&mut self, at: Option<usize>) {
+        self.shared.lock().halt = at.unwrap_or(usize::MAX);
+    }
+
     /// Puts any bytes on the way from one endpoint to another, as a hostile sender may; whether there is a channel.
     pub fn inject(&mut self, from: &Addr, to: &Addr, bytes: &[u8]) -> bool {
         let mut wire = self.shared.lock();

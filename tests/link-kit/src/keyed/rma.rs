@@ -1,8 +1,8 @@
 //! Access to memory by keys.
 
 use hmem::{Span, total};
-use link_api::{InUse, NoDirect, OpId, PeerId, RmaLink, Way};
-use wire::{Handle, Seg};
+use link_api::{Direct, InUse, NoDirect, OpId, PeerId, RmaLink, Way};
+use wire::Handle;
 
 use super::flight::Flight;
 use super::key::{Access, HOW, Key, Part, inside, secret};
@@ -39,19 +39,13 @@ impl KeyedLink {
 }
 
 impl RmaLink for KeyedLink {
-    fn start(
-        &mut self,
-        way: Way,
-        peer: PeerId,
-        request: u64,
-        remote: &[Seg],
-        local: &[Span],
-        len: usize,
-    ) -> Result<OpId, NoDirect> {
+    fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
+        let request = access.operation()?;
+        let (local, len) = (access.local, access.len);
         let known = &self.peers[peer.0 as usize];
         let to = known.channel.ok_or(NoDirect::Fault)?;
         let mut parts = Vec::new();
-        for seg in remote.iter().filter(|seg| seg.len.get() > 0) {
+        for seg in access.remote.iter().filter(|seg| seg.len.get() > 0) {
             let (addr, len) = (seg.addr.get(), seg.len.get());
             let holds = |h: &&Handle| inside(h.base.get(), h.len.get(), addr, len).is_some();
             let handle = known.learned.iter().rev().find(holds).ok_or(NoDirect::Memory)?;

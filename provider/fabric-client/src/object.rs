@@ -6,14 +6,14 @@ use std::sync::Arc;
 use libc::c_int;
 use libfabric_sys as sys;
 
-use super::{Error, Library};
+use crate::{Error, Info, Library};
 
 /// Structures whose first member is a `struct fid`.
 ///
 /// # Safety
 ///
 /// That is so: the layout is C's and `fid` is at offset 0.
-pub(super) unsafe trait Object {
+pub unsafe trait Object {
     const NAME: &'static str;
 }
 
@@ -38,7 +38,7 @@ objects! {
 
 /// An open object, which this owns.
 #[derive(Debug)]
-pub(super) struct Own<T: Object> {
+pub struct Own<T: Object> {
     raw: NonNull<T>,
     // The code behind the object's tables stays loaded as long as the object.
     library: Arc<Library>,
@@ -51,7 +51,7 @@ impl<T: Object> Own<T> {
     ///
     /// If `open` answers 0 it has put a pointer there to a new object of libfabric, which nothing
     /// else closes.
-    pub(super) unsafe fn open(
+    pub unsafe fn open(
         library: &Arc<Library>,
         open: impl FnOnce(*mut *mut T) -> c_int,
     ) -> Result<Own<T>, Error> {
@@ -62,32 +62,41 @@ impl<T: Object> Own<T> {
         Ok(Own { raw, library: library.clone() })
     }
 
-    pub(super) fn as_ptr(&self) -> *mut T {
+    pub fn as_ptr(&self) -> *mut T {
         self.raw.as_ptr()
     }
 
-    pub(super) fn fid(&self) -> *mut sys::fid {
+    pub fn fid(&self) -> *mut sys::fid {
         self.raw.as_ptr().cast()
     }
 
     /// `fi_*_bind`
-    pub(super) fn bind(&self, to: *mut sys::fid, flags: u64, what: &str) -> Result<(), Error> {
+    pub fn bind<To: Object>(&self, to: &Own<To>, flags: u64, what: &str) -> Result<(), Error> {
         // SAFETY: the object is open, so its `fid` and the table in it are valid.
         let bind = unsafe { (*(*self.fid()).ops).bind };
         let bind = self.library.have(bind, "bind")?;
         // SAFETY: both are open objects of the same domain.
-        let rc = unsafe { bind(self.fid(), to, flags) };
+        let rc = unsafe { bind(self.fid(), to.fid(), flags) };
         self.library.check(rc, &format!("binding {what}"))
     }
 
     /// `fi_enable` and `fi_mr_enable`
-    pub(super) fn enable(&self) -> Result<(), Error> {
+    pub fn enable(&self) -> Result<(), Error> {
         // SAFETY: the object is open, so its `fid` and the table in it are valid.
         let control = unsafe { (*(*self.fid()).ops).control };
         let control = self.library.have(control, "control")?;
         // SAFETY: the object is open and FI_ENABLE takes no argument.
         let rc = unsafe { control(self.fid(), sys::FI_ENABLE, null_mut()) };
         self.library.check(rc, &format!("enabling the {}", T::NAME))
+    }
+}
+
+impl Own<sys::fid_fabric> {
+    /// The fabric of an info.
+    pub fn fabric(info: &Info) -> Result<Own<sys::fid_fabric>, Error> {
+        let library = info.library();
+        // SAFETY: fi_fabric makes a new object on success.
+        unsafe { Own::open(library, |place| library.open_fabric(info, place)) }
     }
 }
 

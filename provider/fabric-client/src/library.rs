@@ -9,7 +9,7 @@ use std::sync::Arc;
 use libc::c_int;
 use libfabric_sys as sys;
 
-use super::Error;
+use crate::Error;
 
 type GetInfoFn = unsafe extern "C" fn(
     u32,
@@ -129,14 +129,14 @@ impl Library {
     }
 
     /// `Err` for a negative answer.
-    pub(super) fn check(&self, rc: c_int, what: &str) -> Result<(), Error> {
+    pub fn check(&self, rc: c_int, what: &str) -> Result<(), Error> {
         match rc {
             0.. => Ok(()),
             _ => Err(self.error(rc.into(), what)),
         }
     }
 
-    pub(super) fn error(&self, rc: i64, what: &str) -> Error {
+    pub fn error(&self, rc: i64, what: &str) -> Error {
         let text = format!("{what}: {} ({rc})", self.strerror(rc));
         match -rc == i64::from(sys::FI_ENOSYS) || -rc == i64::from(sys::FI_EOPNOTSUPP) {
             true => Error::Unsupported(text),
@@ -146,62 +146,67 @@ impl Library {
 
     /// The function in a slot of a table.
     #[inline]
-    pub(super) fn have<F>(&self, slot: Option<F>, name: &str) -> Result<F, Error> {
+    pub fn have<F>(&self, slot: Option<F>, name: &str) -> Result<F, Error> {
         slot.ok_or_else(|| Error::Unsupported(format!("the provider has no function {name}")))
     }
 
     /// What fits, best first; the error says so if nothing does.
     pub fn getinfo(self: &Arc<Library>, want: Want<'_>) -> Result<Info, Error> {
+        let shape = |info: *mut sys::fi_info| {
+            // SAFETY: `find` gives an info with all its attributes; every field written was there in 1.0.
+            unsafe {
+                (*info).caps = want.caps;
+                if want.caps != 0 {
+                    manual(info, sys::FI_ORDER_SAS);
+                } else {
+                    (*(*info).domain_attr).mr_mode = !0x3;
+                    (*info).mode = !0;
+                }
+            }
+        };
+        // SAFETY: the closure writes numbers alone.
+        unsafe { self.find(Some(want.provider), shape) }
+    }
+
+    /// What fits hints that `shape` writes to, of this provider or of any.
+    ///
+    /// # Safety
+    /// What `shape` writes makes valid hints: it gets an info with all its attributes, and puts no pointer into it that
+    /// fi_freeinfo(3) could not free.
+    pub unsafe fn find(
+        self: &Arc<Library>,
+        provider: Option<&str>,
+        shape: impl FnOnce(*mut sys::fi_info),
+    ) -> Result<Info, Error> {
         // SAFETY: without an argument it makes an empty one, with all its attributes.
         let hints = NonNull::new(unsafe { (self.dupinfo)(null()) })
             .ok_or_else(|| Error::Failed("fi_allocinfo: out of memory".into()))?;
         let hints = Info { raw: hints, first: hints, library: self.clone() };
-        let name = CString::new(want.provider).map_err(|_| Error::Failed("a NUL in a name".into()))?;
-        // SAFETY: just made, with its attributes; every field written was there in 1.0. The name is
-        // a copy on C's heap, as fi_freeinfo frees it.
-        unsafe {
-            let info = hints.raw.as_ptr();
-            (*info).caps = want.caps;
-            (*info).mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
-            (*(*info).fabric_attr).prov_name = libc::strdup(name.as_ptr());
-            if want.caps != 0 {
-                (*(*info).ep_attr).type_ = sys::FI_EP_RDM;
-                (*(*info).tx_attr).msg_order = sys::FI_ORDER_SAS;
-                (*(*info).rx_attr).msg_order = sys::FI_ORDER_SAS;
-                let domain = (*info).domain_attr;
-                (*domain).mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
-                (*domain).threading = sys::FI_THREAD_DOMAIN;
-                (*domain).control_progress = sys::FI_PROGRESS_MANUAL;
-                (*domain).anon1.data_progress = sys::FI_PROGRESS_MANUAL;
-                (*domain).av_type = sys::FI_AV_TABLE;
-                (*domain).mr_mode = sys::FI_MR_LOCAL
-                    | sys::FI_MR_VIRT_ADDR
-                    | sys::FI_MR_ALLOCATED
-                    | sys::FI_MR_PROV_KEY
-                    | sys::FI_MR_ENDPOINT;
-            } else {
-                (*(*info).domain_attr).mr_mode = !0x3;
-                (*info).mode = !0;
-            }
+        if let Some(provider) = provider {
+            let name = CString::new(provider).map_err(|_| Error::Failed("a NUL in a name".into()))?;
+            // SAFETY: just made, with its attributes. The name is a copy on C's heap, as fi_freeinfo frees it.
+            unsafe { (*(*hints.raw.as_ptr()).fabric_attr).prov_name = libc::strdup(name.as_ptr()) };
         }
+        shape(hints.raw.as_ptr());
         let mut found = null_mut();
         // SAFETY: the hints are valid, no node or service is named, and the place is ours.
         let rc = unsafe { (self.getinfo)(self.api(), null(), null(), 0, hints.raw.as_ptr(), &mut found) };
-        let none = || Error::Unsupported(format!("provider {} offers no such endpoint", want.provider));
+        let named = provider.unwrap_or("of any name");
+        let none = || Error::Unsupported(format!("provider {named} offers no such endpoint"));
         if -rc == sys::FI_ENODATA {
             return Err(none());
         }
-        self.check(rc, &format!("fi_getinfo for provider {}", want.provider))?;
+        self.check(rc, &format!("fi_getinfo for provider {named}"))?;
         let first = NonNull::new(found).ok_or_else(none)?;
         let mut info = Info { raw: first, first, library: self.clone() };
-        while info.provider() != want.provider {
+        while provider.is_some_and(|provider| info.provider() != provider) {
             // SAFETY: an entry of the list that we own; the next one is null or valid too.
             info.raw = NonNull::new(unsafe { (*info.raw.as_ptr()).next }).ok_or_else(none)?;
         }
         Ok(info)
     }
 
-    pub(super) fn fabric(&self, info: &Info, place: *mut *mut sys::fid_fabric) -> c_int {
+    pub(crate) fn open_fabric(&self, info: &Info, place: *mut *mut sys::fid_fabric) -> c_int {
         // SAFETY: the attributes are of an entry that this library made; the place is the caller's
         // own (`Own::open`).
         unsafe { (self.fabric)((*info.raw.as_ptr()).fabric_attr, place, null_mut()) }
@@ -244,11 +249,11 @@ pub struct Info {
 }
 
 impl Info {
-    pub(super) fn as_ptr(&self) -> *mut sys::fi_info {
+    pub fn as_ptr(&self) -> *mut sys::fi_info {
         self.raw.as_ptr()
     }
 
-    pub(super) fn library(&self) -> &Arc<Library> {
+    pub fn library(&self) -> &Arc<Library> {
         &self.library
     }
 
@@ -341,5 +346,30 @@ fn file_of(address: *const libc::c_void) -> Option<PathBuf> {
         }
         let name = place.assume_init().dli_fname;
         (!name.is_null()).then(|| OsStr::from_bytes(CStr::from_ptr(name).to_bytes()).into())
+    }
+}
+
+/// Hints for reliable endpoints of one thread that makes progress itself and can do whatever a provider's modes ask for.
+///
+/// # Safety
+/// `info` is an info with all its attributes.
+pub unsafe fn manual(info: *mut sys::fi_info, order: u64) {
+    // SAFETY: the caller's promise; every field written was there in 1.0.
+    unsafe {
+        (*info).mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
+        (*(*info).ep_attr).type_ = sys::FI_EP_RDM;
+        (*(*info).tx_attr).msg_order = order;
+        (*(*info).rx_attr).msg_order = order;
+        let domain = (*info).domain_attr;
+        (*domain).mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
+        (*domain).threading = sys::FI_THREAD_DOMAIN;
+        (*domain).control_progress = sys::FI_PROGRESS_MANUAL;
+        (*domain).anon1.data_progress = sys::FI_PROGRESS_MANUAL;
+        (*domain).av_type = sys::FI_AV_TABLE;
+        (*domain).mr_mode = sys::FI_MR_LOCAL
+            | sys::FI_MR_VIRT_ADDR
+            | sys::FI_MR_ALLOCATED
+            | sys::FI_MR_PROV_KEY
+            | sys::FI_MR_ENDPOINT;
     }
 }

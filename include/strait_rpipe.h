@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* libstrait_rpipe.so: remote memory by malloc, messages by a pipe. Link with -lstrait_rpipe.
+ *
+ * Functions return 0 or more, or an errno below 0, and set errno; those that return an address or a pointer return none.
+ * rerror() has the words of the last failure. Structures begin with their size, set by the program, and only grow at their
+ * end. Pipes may be used by several threads, each pipe by one at a time (others wait). strait_rpipe(7) has the whole story.
+ */
+
+#ifndef STRAIT_RPIPE_H
+#define STRAIT_RPIPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+/* Makes an end of a pipe: rpipe(rp, peer, iswriter, width, flags). */
+#define rpipe(rp, peer, iswriter, width, flags) rpipe_open(&(rp), (peer), (iswriter), (width), (flags))
+
+/* Waits for the next message, whose address goes to addr: rread(rp, addr, size). */
+#define rread(rp, addr, size) rread_into((rp), &(addr), (size))
+
+
+/*
+ No block.
+ */
+#define RADDR_NULL 0
+
+/*
+ Flags of rpipe: messages go one way, from the writer to the reader.
+ */
+#define HD_PIPE 1
+
+/*
+ Messages go both ways; `iswriter` says nothing then.
+ */
+#define FD_PIPE 2
+
+/*
+ Set up now, and not at the first use.
+ */
+#define RPIPE_EAGER 16
+
+/*
+ The reader gets the bytes, instead of the writer putting them.
+ */
+#define RPIPE_PULL 32
+
+/*
+ The writer's policy: blocks are the next that fit; the default.
+ */
+#define RPIPE_NEXT_FIT 256
+
+/*
+ The first that fit.
+ */
+#define RPIPE_FIRST_FIT 512
+
+/*
+ The shortest that fit.
+ */
+#define RPIPE_BEST_FIT 768
+
+/*
+ The longest.
+ */
+#define RPIPE_WORST_FIT 1024
+
+/*
+ The writer learns of freed blocks when the reader frees; the default for next-fit and first-fit.
+ */
+#define RPIPE_DEFERRED 4096
+
+/*
+ The writer learns of freed blocks when it allocates; the default for best-fit and worst-fit.
+ */
+#define RPIPE_IMMEDIATE 8192
+
+/*
+ A width: messages are as long as the heap at most.
+ */
+#define RPIPE_UNBOUNDED 0
+
+/*
+ Nanoseconds: as long as the peer is there.
+ */
+#define RPIPE_FOREVER -1
+
+/*
+ A pipe's end.
+ */
+typedef struct rpipe_end rpipe_end;
+
+/*
+ How rinit begins.
+ */
+typedef struct rinit_attr {
+    /*
+     sizeof(struct rinit_attr).
+     */
+    size_t size;
+    /*
+     The backend, or NULL: as STRAIT_RPIPE_BACKEND says, or strait.
+     */
+    const char *backend;
+} rinit_attr;
+
+/*
+ A pipe's end, made by rpipe.
+ */
+typedef struct rpipe_end *rpipe_t;
+
+/*
+ How a pipe is to be.
+ */
+typedef struct rpipe_attr {
+    /*
+     sizeof(struct rpipe_attr).
+     */
+    size_t size;
+    /*
+     Nonzero: this is the writer's end.
+     */
+    int iswriter;
+    /*
+     HD_PIPE or FD_PIPE, and others.
+     */
+    unsigned int flags;
+    /*
+     Bytes of the longest message, the same at both ends; RPIPE_UNBOUNDED: as long as the heap.
+     */
+    size_t width;
+    /*
+     Reader: bytes of the heap; 0: as STRAIT_RPIPE_HEAP says, or 1 MiB, and the width at least.
+     */
+    size_t heap;
+    /*
+     Reader: the most messages under way; 0: as STRAIT_RPIPE_SLOTS says, or 256.
+     */
+    size_t slots;
+} rpipe_attr;
+
+/*
+ What a pipe has done and has now. The writer's counts are those of the heap's book; of a full-duplex pipe they are what is
+ told, with the messages of the reader beside.
+ */
+typedef struct rpipe_stats {
+    /*
+     sizeof(struct rpipe_stats).
+     */
+    size_t size;
+    /*
+     Bytes of the heap; 0: the pipe is not set up yet.
+     */
+    uint64_t heap;
+    /*
+     Bytes in use: writer: allocated or at the reader; reader: read and not freed.
+     */
+    uint64_t used;
+    /*
+     Bytes that are free.
+     */
+    uint64_t free;
+    /*
+     Writer: bytes of the longest free block.
+     */
+    uint64_t largest;
+    /*
+     Writer: external fragmentation, 1 - largest / free.
+     */
+    double fragmentation;
+    /*
+     Messages written, and their bytes.
+     */
+    uint64_t written;
+    uint64_t written_bytes;
+    /*
+     Messages read, and their bytes.
+     */
+    uint64_t read;
+    uint64_t read_bytes;
+    /*
+     Synchronizations: how often this end put tags of freed blocks, or took such in; and how many tags.
+     */
+    uint64_t syncs;
+    uint64_t tags;
+    /*
+     How the reader learns of messages: store, one-write, two-writes, delivered, notified. The reason.
+     */
+    char flag_mode[16];
+    char flag_why[160];
+    /*
+     What leads to the peer. The reason.
+     */
+    char path[32];
+    char path_why[160];
+    /*
+     Writer: the policy, and the synchronization.
+     */
+    char policy[16];
+    char sync[16];
+} rpipe_stats;
+
+/*
+ A block of a pipe: which pipe, where, and which of the blocks that were there. RADDR_NULL is none.
+ */
+typedef uint64_t raddr_t;
+
+/*
+ What is called for an active message: with what was said at rhandle, the pipe, the bytes and how many. It may call every function,
+ also of this pipe; the bytes are there until it returns.
+ */
+typedef void (*rhandler_t)(void *arg, rpipe_t rp, void *bytes, size_t size);
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/*
+ Joins the job that this process was started in, and tells its rank. `attr` may be NULL.
+
+ 0, or an errno below 0; rerror has its words.
+
+ # Safety
+ `rank` is NULL or valid for a write; `attr` is NULL or a structure that begins with its size.
+ */
+int rinit(int *rank, const struct rinit_attr *attr);
+
+/*
+ Leaves the job: closes all pipes, after what was written has left. Peers read what was written before. A program that ends
+ without it has left too.
+ */
+int rfinalize(void);
+
+/*
+ Processes of the job, or an errno below 0.
+ */
+int rcount(void);
+
+/*
+ Makes an end of a pipe to a peer, whose messages have `width` bytes at most. The peer makes the other end, at any time; the first
+ that a process makes to a peer leads to the first that the peer makes, and so on. Programs call it as rpipe.
+
+ # Safety
+ `rp` is NULL or valid for a write.
+ */
+int rpipe_open(rpipe_t *rp,
+               int peer,
+               int iswriter,
+               size_t width,
+               unsigned int flags);
+
+/*
+ As rpipe_open, with all that can be said of a pipe.
+
+ # Safety
+ `rp` is NULL or valid for a write; `attr` is NULL or a structure that begins with its size.
+ */
+int rpipe_open_attr(rpipe_t *rp, int peer, const struct rpipe_attr *attr);
+
+/*
+ Closes an end, after what was written has left. Addresses of the pipe, and memory at them, are not to be used any more. The
+ peer reads what was written, and then its calls fail with EPIPE.
+
+ # Safety
+ `rp` is NULL or came from rpipe.
+ */
+int rpipe_close(rpipe_t rp);
+
+/*
+ Chooses blocks by another policy from now on: RPIPE_NEXT_FIT and so on. The writer's end only.
+
+ # Safety
+ `rp` is NULL or came from rpipe.
+ */
+int rpipe_set_policy(rpipe_t rp, unsigned int policy);
+
+/*
+ What a pipe has done and has now.
+
+ # Safety
+ `rp` is NULL or came from rpipe; `stats` is NULL or a structure whose first field is its size.
+ */
+int rpipe_get_stats(rpipe_t rp, struct rpipe_stats *stats);
+
+/*
+ What the last call of this thread that failed has to say, and what to do about it. The text stays until the next failure.
+ */
+const char *rerror(void);
+
+/*
+ Allocates a block of the pipe's heap. Waits until the reader has freed enough, if it has anything to free. RADDR_NULL, with
+ errno, if not: ENOBUFS: all is this end's; EMSGSIZE: it never fits; EPIPE: the peer is gone.
+
+ # Safety
+ `rp` is NULL or came from rpipe.
+ */
+raddr_t rmalloc(rpipe_t rp,
+                size_t size);
+
+/*
+ As rmalloc, on a multiple of `align`, a power of two of 4096 at most.
+
+ # Safety
+ `rp` is NULL or came from rpipe.
+ */
+raddr_t rmalloc_aligned(rpipe_t rp, size_t size, size_t align);
+
+/*
+ As rmalloc, and waits so long at most; 0: not at all; EAGAIN or ENOBUFS then.
+
+ # Safety
+ `rp` is NULL or came from rpipe.
+ */
+raddr_t rmalloc_timed(rpipe_t rp, size_t size, int64_t nanoseconds);
+
+/*
+ The memory of a block: one that was allocated, until it is written or freed; one that was read, until it is freed. NULL, with
+ errno, if it is neither. A peer of ill will can write there at any time.
+
+ # Safety
+ `rp` is NULL or came from rpipe.
+ */
+void *rmem(rpipe_t rp,
+           raddr_t addr);
+
+/*
+ The bytes of a block: as many as were asked for, or as the message has. -1, with errno, if it is none.
+ */
+ptrdiff_t rlength(raddr_t addr);
+
+/*
+ Writes: the block is the reader's from now on, which finds it as its next message. Does not wait for the reader.
+
+ # Safety
+ `rp` is NULL or came from rpipe.
+ */
+int rwrite(rpipe_t rp,
+           raddr_t addr);
+
+/*
+ As rwrite, of the first `size` bytes.
+
+ # Safety
+ `rp` is NULL or came from rpipe.
+ */
+int rwrite_part(rpipe_t rp, raddr_t addr, size_t size);
+
+/*
+ Waits until all that was written has left this process, so long at most.
+
+ # Safety
+ `rp` is NULL or came from rpipe.
+ */
+int rflush(rpipe_t rp, int64_t nanoseconds);
+
+/*
+ Waits for the next message, of `size` bytes at most, and gives its address; rlength has its length. A longer one stays
+ (EMSGSIZE). Active messages before it are handled. EPIPE: all was read, and the peer is gone. Programs call it as rread, with the address by its name.
+
+ # Safety
+ `rp` is NULL or came from rpipe; `addr` is NULL or valid for a write.
+ */
+int rread_into(rpipe_t rp,
+               raddr_t *addr,
+               size_t size);
+
+/*
+ As rread_into, and waits so long at most; 0: not at all; EAGAIN then.
+
+ # Safety
+ `rp` is NULL or came from rpipe; `addr` is NULL or valid for a write.
+ */
+int rread_timed(rpipe_t rp, raddr_t *addr, size_t size, int64_t nanoseconds);
+
+/*
+ Registers what is called for active messages of this number, 1 to 32767; NULL: nothing. They are handled in the order of all messages, within
+ rread and its like.
+
+ # Safety
+ `rp` is NULL or came from rpipe; the function may be called as long as the pipe is open.
+ */
+int rhandle(rpipe_t rp,
+            int number,
+            rhandler_t handler,
+            void *arg);
+
+/*
+ Writes a block as an active message: the reader's handler of this number gets it, and the block comes back after that.
+
+ # Safety
+ `rp` is NULL or came from rpipe.
+ */
+int rwrite_am(rpipe_t rp,
+              raddr_t addr,
+              int number);
+
+/*
+ The length of the next message, without reading it, or EAGAIN below 0.
+
+ # Safety
+ `rp` is NULL or came from rpipe.
+ */
+ptrdiff_t rpeek(rpipe_t rp);
+
+/*
+ Frees a block: one that was read, which becomes the writer's again, or one that was allocated and not written. ESTALE: it is
+ none of these, or was freed before.
+ */
+int rfree(raddr_t addr);
+
+/*
+ Waits until one of `count` pipes has a message, so long at most: its index, or EAGAIN below 0. A pipe whose peer is gone
+ counts as one that has a message: rread tells.
+
+ # Safety
+ `pipes` has so many pipes, each from rpipe.
+ */
+int rwait(const rpipe_t *pipes,
+          size_t count,
+          int64_t nanoseconds);
+
+/*
+ A descriptor for poll(2): readable once something may have come for a pipe that rpipe_arm has said may be slept for. An
+ errno below 0 if there is none.
+ */
+int rpipe_fd(void);
+
+/*
+ Prepares for sleeping on rpipe_fd until this pipe has a message. 0: sleep; EAGAIN below 0: there is something to read, or to
+ do, already.
+
+ # Safety
+ `rp` is NULL or came from rpipe.
+ */
+int rpipe_arm(rpipe_t rp);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* STRAIT_RPIPE_H */

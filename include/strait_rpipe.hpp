@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* libstrait_rpipe.so in C++11: pipes and blocks that close and free themselves, and values of plain types. Failures are
+ * std::system_error with the words of rerror(). strait_rpipe(7) has the whole story. */
+#ifndef STRAIT_RPIPE_HPP
+#define STRAIT_RPIPE_HPP
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+
+#include "strait_rpipe.h"
+
+namespace strait {
+
+/* Throws what the last call of this thread has left. */
+[[noreturn]] inline void throw_last()
+{
+    throw std::system_error(errno, std::generic_category(), rerror());
+}
+
+inline void check(int code)
+{
+    if (code < 0)
+        throw_last();
+}
+
+/* The job, from the constructor to the destructor. */
+class Job {
+public:
+    explicit Job(const rinit_attr *attr = nullptr) { check(rinit(&rank_, attr)); }
+    ~Job() { rfinalize(); }
+    Job(const Job &) = delete;
+    Job &operator=(const Job &) = delete;
+    int rank() const { return rank_; }
+    int count() const { return rcount(); }
+
+private:
+    int rank_ = -1;
+};
+
+class Pipe;
+
+/* A block: allocated, and freed unless it is written; or read, and freed. */
+class Block {
+public:
+    Block(Block &&other) noexcept : rp_(other.rp_), addr_(other.addr_) { other.addr_ = RADDR_NULL; }
+    Block &operator=(Block &&other) noexcept
+    {
+        std::swap(rp_, other.rp_);
+        std::swap(addr_, other.addr_);
+        return *this;
+    }
+    Block(const Block &) = delete;
+    Block &operator=(const Block &) = delete;
+    ~Block()
+    {
+        if (addr_ != RADDR_NULL)
+            rfree(addr_);
+    }
+    void *data() const
+    {
+        void *memory = rmem(rp_, addr_);
+        if (memory == nullptr)
+            throw_last();
+        return memory;
+    }
+    size_t size() const
+    {
+        ptrdiff_t size = rlength(addr_);
+        if (size < 0)
+            throw_last();
+        return static_cast<size_t>(size);
+    }
+
+private:
+    friend class Pipe;
+    Block(rpipe_t rp, raddr_t addr) : rp_(rp), addr_(addr) {}
+    rpipe_t rp_;
+    raddr_t addr_;
+};
+
+/* An end of a pipe. */
+class Pipe {
+public:
+    Pipe(int peer, bool iswriter, size_t width, unsigned flags = HD_PIPE)
+    {
+        check(rpipe_open(&rp_, peer, iswriter, width, flags));
+    }
+    Pipe(int peer, const rpipe_attr &attr) { check(rpipe_open_attr(&rp_, peer, &attr)); }
+    Pipe(Pipe &&other) noexcept : rp_(other.rp_) { other.rp_ = nullptr; }
+    Pipe(const Pipe &) = delete;
+    Pipe &operator=(const Pipe &) = delete;
+    ~Pipe()
+    {
+        if (rp_ != nullptr)
+            rpipe_close(rp_);
+    }
+    rpipe_t get() const { return rp_; }
+
+    Block allocate(size_t size, size_t align = 1)
+    {
+        raddr_t addr = rmalloc_aligned(rp_, size, align);
+        if (addr == RADDR_NULL)
+            throw_last();
+        return Block(rp_, addr);
+    }
+    /* The block is the reader's from now on. */
+    void write(Block block)
+    {
+        check(rwrite(rp_, block.addr_));
+        block.addr_ = RADDR_NULL;
+    }
+    Block read(size_t size = SIZE_MAX)
+    {
+        raddr_t addr = RADDR_NULL;
+        check(rread_into(rp_, &addr, size));
+        return Block(rp_, addr);
+    }
+
+    template <class T> void put(const T &value)
+    {
+        static_assert(std::is_trivially_copyable<T>::value, "a value is sent as its bytes");
+        Block block = allocate(sizeof(T), alignof(T));
+        std::memcpy(block.data(), &value, sizeof(T));
+        write(std::move(block));
+    }
+    template <class T> T take()
+    {
+        static_assert(std::is_trivially_copyable<T>::value, "a value is sent as its bytes");
+        Block block = read(sizeof(T));
+        T value;
+        if (block.size() != sizeof(T))
+            throw std::system_error(EMSGSIZE, std::generic_category(), "the message is shorter than the type");
+        std::memcpy(&value, block.data(), sizeof(T));
+        return value;
+    }
+    rpipe_stats stats() const
+    {
+        rpipe_stats stats;
+        stats.size = sizeof(stats);
+        check(rpipe_get_stats(rp_, &stats));
+        return stats;
+    }
+
+private:
+    rpipe_t rp_ = nullptr;
+};
+
+} // namespace strait
+
+#endif /* STRAIT_RPIPE_HPP */

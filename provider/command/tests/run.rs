@@ -1,0 +1,182 @@
+//! `strait run`, with shells as programs.
+
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+fn strait(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
+    command.arg("run").args(args);
+    command
+}
+
+fn run(args: &[&str]) -> (Output, String, String) {
+    let output = strait(args).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let (out, errors) = (text(&output.stdout), text(&output.stderr));
+    (output, out, errors)
+}
+
+#[test]
+fn each_process_has_its_rank_and_its_lines_their_label() {
+    let script = "echo $STRAIT_RANK of $STRAIT_SIZE; echo $STRAIT_EXCHANGE >&2; printf end";
+    let (output, out, errors) = run(&["-n", "3", "--label", "sh", "-c", script]);
+    assert!(output.status.success());
+    let mut lines: Vec<_> = out.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[0] 0 of 3", "[0] end", "[1] 1 of 3", "[1] end", "[2] 2 of 3", "[2] end"]);
+    assert_eq!(errors.matches("unix:@strait/run/").count(), 3, "{errors}");
+    let (_, out, _) = run(&["--lines", "--procs", "2", "echo", "-n", "x"]);
+    assert_eq!(out, "x\nx\n");
+}
+
+#[test]
+fn the_first_that_fails_ends_the_others_and_is_named() {
+    let script = "[ $STRAIT_RANK = 1 ] && exit 7; exec sleep 600";
+    let (output, _, errors) = run(&["-n", "3", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(7));
+    assert!(errors.contains("strait run: rank 1 (process "), "{errors}");
+    assert!(errors.contains(") ended with exit code 7; the other 2 processes are ended"), "{errors}");
+
+    // One that does not heed SIGTERM is killed.
+    let script = "[ $STRAIT_RANK = 1 ] && kill -SEGV $$; trap '' TERM; while :; do sleep 0.05; done";
+    let (output, _, errors) = run(&["-n", "2", "--grace", "0.1", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(128 + 11));
+    assert!(errors.contains("was killed by signal 11, SIGSEGV; the other process is ended"), "{errors}");
+}
+
+#[test]
+fn signals_are_passed_on() {
+    let script = "trap 'echo got; exit 0' USR1; echo ready; while :; do sleep 0.01; done";
+    let mut child =
+        strait(&["-n", "2", "--label", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    for _ in 0..2 {
+        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    }
+    // SAFETY: kill(2) takes numbers, and the child was not waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) };
+    std::io::Read::read_to_string(&mut out, &mut line).unwrap();
+    assert_eq!(line.matches("ready").count(), 2);
+    assert_eq!(line.matches("got").count(), 2);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_process_that_does_not_heed_a_sigterm_of_the_launcher_is_killed() {
+    let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut child = strait(&["-n", "1", "--lines", "--grace", "0.1", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    // SAFETY: kill(2) takes numbers, and the child was not waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 9));
+}
+
+#[test]
+fn what_is_left_behind_ends_with_the_launcher() {
+    let script = "echo $$; exec sleep 600";
+    let mut child =
+        strait(&["-n", "1", "--lines", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    let process: i32 = line.trim().parse().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // SAFETY: kill(2) with 0 only asks.
+    let lives = || unsafe { libc::kill(process, 0) == 0 } && !zombie(process);
+    for _ in 0..1000 {
+        if !lives() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("process {process} is left");
+}
+
+#[test]
+fn what_a_process_leaves_in_its_group_ends_with_it() {
+    // It holds the output, for the end of which the launcher waits.
+    for (code, end) in [(0, "exit 0"), (7, "exit 7")] {
+        let script = format!("sleep 600 & echo $!; {end}");
+        let (output, out, _) = run(&["-n", "1", "--lines", "sh", "-c", &script]);
+        assert_eq!(output.status.code(), Some(code));
+        let left: i32 = out.trim().parse().unwrap();
+        assert!(zombie(left), "process {left} is left");
+    }
+}
+
+#[test]
+fn a_process_whose_output_goes_nowhere_is_told() {
+    let mut child =
+        strait(&["-n", "1", "--lines", "yes"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    drop(out);
+    assert_eq!(child.wait().unwrap().code(), Some(128 + libc::SIGPIPE));
+}
+
+#[test]
+fn children_are_told_of_also_where_their_end_is_ignored() {
+    let mut command = strait(&["-n", "2", "true"]);
+    // SAFETY: signal(2) is a system call and allocates nothing.
+    unsafe {
+        std::os::unix::process::CommandExt::pre_exec(&mut command, || {
+            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+            Ok(())
+        });
+    }
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Whether it has ended, and its parent has not looked.
+fn zombie(process: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+}
+
+#[test]
+fn binding_gives_each_a_core() {
+    let script = "grep Cpus_allowed_list /proc/self/status";
+    let (output, out, _) = run(&["-n", "2", "--bind", "--lines", "sh", "-c", script]);
+    assert!(output.status.success());
+    for line in out.lines() {
+        let list = line.split_whitespace().last().unwrap();
+        assert!(list.parse::<usize>().is_ok(), "one core: {line}");
+    }
+    assert_eq!(out.lines().count(), 2);
+}
+
+#[test]
+fn rank_0_reads_standard_input() {
+    let mut child =
+        strait(&["-n", "2", "--label", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"words\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.stdout, b"[0] words\n");
+}
+
+#[test]
+fn wrong_usage_and_programs_that_are_not_there() {
+    for (args, code, wanted) in [
+        (&["-n", "2"][..], 2, "no program is named"),
+        (&["true"], 2, "-n says how many"),
+        (&["-n", "0", "true"], 2, "-n says how many"),
+        (&["-n", "1", "--what", "true"], 2, "--what"),
+        (&["-n", "2", "/nothing/here"], 127, "cannot start /nothing/here as rank 0"),
+        (&["-n", "1", "/etc/passwd"], 126, "cannot start /etc/passwd"),
+    ] {
+        let (output, _, errors) = run(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
+        assert!(errors.contains(wanted), "{args:?}: {errors}");
+    }
+    let (output, out, _) = run(&["--help"]);
+    assert!(output.status.success() && out.starts_with("strait run - "));
+}

@@ -1,0 +1,115 @@
+//! What is asked of a provider below.
+
+use std::os::fd::RawFd;
+
+use hmem::Span;
+
+/// A peer, as the provider below knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dest(pub u64);
+
+/// A buffer in which a message has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer(pub u32);
+
+/// Why a message was not sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotSent {
+    /// There is no room now.
+    Busy,
+    /// Its bytes could not be read.
+    Fault,
+    /// The provider says no.
+    Error(String),
+}
+
+/// What a provider tells of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Did {
+    /// A message of so many bytes came.
+    Came(Buffer, usize),
+    /// A message was not delivered, by what [`Message::who`] was.
+    Failed(u64, String),
+    /// Nothing can be had of it any more.
+    Dead(String),
+}
+
+/// A message: three parts, one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// What is told if it fails.
+    pub who: u64,
+    /// The first part.
+    pub front: &'a [u8],
+    /// The second one.
+    pub middle: &'a [u8],
+    /// Of this, `len` bytes from `off` on.
+    pub body: &'a [Span],
+    /// See `body`.
+    pub off: usize,
+    /// See `body`.
+    pub len: usize,
+}
+
+impl Message<'_> {
+    /// Bytes of all parts.
+    pub fn total(&self) -> usize {
+        self.front.len() + self.middle.len() + self.len
+    }
+
+    /// Copies all of it to the front of `into`; whether it could be read.
+    pub fn copy_to(&self, into: &mut [u8]) -> bool {
+        let (front, rest) = into.split_at_mut(self.front.len());
+        let (middle, body) = rest.split_at_mut(self.middle.len());
+        front.copy_from_slice(self.front);
+        middle.copy_from_slice(self.middle);
+        self.len == 0 || hmem::read(self.body, self.off, &mut body[..self.len]) == self.len
+    }
+}
+
+/// An endpoint of datagrams that arrive, but not in order: one of a provider's.
+pub trait Below: Send {
+    /// The provider's name.
+    fn name(&self) -> &str;
+
+    /// What else there is to say of it, for people.
+    fn detail(&self) -> &str {
+        ""
+    }
+
+    /// Which protocol it speaks, and what sort of addresses it has: both ends have to agree.
+    fn dialect(&self) -> (u32, u32);
+
+    /// The endpoint's address.
+    fn address(&self) -> &[u8];
+
+    /// Longest message.
+    fn most(&self) -> usize;
+
+    /// How many messages of one peer it has room for, all in all.
+    fn window(&self) -> u32;
+
+    /// Makes a peer known.
+    fn meet(&mut self, address: &[u8]) -> Result<Dest, String>;
+
+    /// It is not needed any more.
+    fn part(&mut self, dest: Dest);
+
+    /// Sends a message. When this returns `Ok` all bytes have been copied.
+    fn send(&mut self, to: Dest, message: &Message<'_>) -> Result<(), NotSent>;
+
+    /// What has happened next.
+    fn poll(&mut self) -> Option<Did>;
+
+    /// The bytes of a buffer that a message came in, which was not given back.
+    fn bytes(&self, buffer: Buffer) -> &[u8];
+
+    /// The buffer serves another message.
+    fn give_back(&mut self, buffer: Buffer);
+
+    /// Whether it is safe to sleep on [`Below::wait_fd`].
+    fn try_wait(&mut self) -> bool;
+
+    /// What is readable when there is something; `None`: it has to be looked at.
+    fn wait_fd(&self) -> Option<RawFd>;
+}

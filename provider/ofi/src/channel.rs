@@ -1,0 +1,206 @@
+//! What two ends of a fabric have agreed on, and what is under way between them.
+
+use std::collections::BTreeMap;
+
+use hmem::Span;
+use wire::session::{COVERED, Keys, Mark, Opener, RECORD};
+
+use crate::below::{Below, Buffer, Dest, Message, NotSent};
+
+/// Bytes before a frame: the mark, the record's header, the sort of message, and what the sender is done with.
+pub(crate) const BEFORE: usize = Mark::LEN + RECORD + WORDS;
+const WORDS: usize = 8;
+/// So much of what may be under way is for messages that tell of room.
+const SPARE: u32 = 4;
+
+/// What a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Sort {
+    Frame = 1,
+    Ping = 2,
+    Pong = 3,
+    Room = 4,
+}
+
+/// A message breaks the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spoilt(pub(crate) &'static str);
+
+/// The other end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Far {
+    pub(crate) dest: Dest,
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    /// How many messages may be under way.
+    pub(crate) window: u32,
+}
+
+/// A channel by the fabric.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) far: Far,
+    keys: Keys,
+    /// What failures of messages are told with.
+    who: u64,
+    /// Messages sent, and with how many of them the other side is done.
+    pub(crate) sent: u32,
+    done_there: u32,
+    /// Messages that came in order, with how many of them this side is done, and what it has said of that.
+    pub(crate) came: u32,
+    done: u32,
+    told: u32,
+    /// What came before others that were sent earlier.
+    early: BTreeMap<u32, (Buffer, usize)>,
+}
+
+impl Channel {
+    pub(crate) fn new(far: Far, keys: Keys, who: u64) -> Channel {
+        Channel { far, keys, who, sent: 0, done_there: 0, came: 0, done: 0, told: 0, early: BTreeMap::new() }
+    }
+
+    fn under_way(&self) -> u32 {
+        self.sent.wrapping_sub(self.done_there)
+    }
+
+    /// Whether a frame finds room with the other side.
+    pub(crate) fn has_room(&self) -> bool {
+        self.under_way() + SPARE < self.far.window
+    }
+
+    /// Whether many do.
+    pub(crate) fn has_much_room(&self) -> bool {
+        2 * self.under_way() < self.far.window
+    }
+
+    /// Whether all that was sent was taken.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.under_way() == 0
+    }
+
+    /// Sends a message.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn send<F: Below>(
+        &mut self,
+        below: &mut F,
+        sort: Sort,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), NotSent> {
+        let room = if sort == Sort::Frame { self.has_room() } else { self.under_way() < self.far.window };
+        if !room {
+            return Err(NotSent::Busy);
+        }
+        const START: usize = Mark::LEN + RECORD;
+        let mut front = [0; START + COVERED];
+        front[START..START + 4].copy_from_slice(&(sort as u32).to_le_bytes());
+        front[START + 4..BEFORE].copy_from_slice(&self.done.to_le_bytes());
+        let of_head = head.len().min(COVERED - WORDS);
+        let of_body = len.min(COVERED - WORDS - of_head);
+        let (mid, end) = (BEFORE + of_head, BEFORE + of_head + of_body);
+        front[BEFORE..mid].copy_from_slice(&head[..of_head]);
+        if of_body > 0 && hmem::read(body, off, &mut front[mid..end]) != of_body {
+            return Err(NotSent::Fault);
+        }
+        let total = WORDS + head.len() + len;
+        let header = self.keys.sealer.seal(total as u32, &front[START..end]);
+        let mark = Mark { slot: self.far.slot, generation: self.far.generation, number: self.sent };
+        front[..Mark::LEN].copy_from_slice(&mark.encode());
+        front[Mark::LEN..START].copy_from_slice(&header);
+        let message = Message {
+            who: self.who,
+            front: &front[..end],
+            middle: &head[of_head..],
+            body,
+            off: off + of_body,
+            len: len - of_body,
+        };
+        match below.send(self.far.dest, &message) {
+            Ok(()) => {
+                self.sent = self.sent.wrapping_add(1);
+                self.told = self.done;
+                Ok(())
+            }
+            Err(why) => {
+                self.keys.sealer.take_back();
+                Err(why)
+            }
+        }
+    }
+
+    /// Takes a message in: its number says whether it is next.
+    pub(crate) fn keep(
+        &mut self,
+        number: u32,
+        buffer: Buffer,
+        len: usize,
+        window: u32,
+    ) -> Result<(), Spoilt> {
+        let ahead = number.wrapping_sub(self.came);
+        // No honest sender has more under way than there is room for.
+        if ahead >= window {
+            return Err(Spoilt("its number is not one of those that may come"));
+        }
+        match self.early.insert(number, (buffer, len)) {
+            None => Ok(()),
+            Some(former) => {
+                // The one that came first stays, and is given back with the others.
+                self.early.insert(number, former);
+                Err(Spoilt("its number came before"))
+            }
+        }
+    }
+
+    /// The next message in order, if it is there.
+    pub(crate) fn next(&mut self) -> Option<(Buffer, usize)> {
+        self.early.remove(&self.came)
+    }
+
+    /// Checks the next message, which is all of `bytes`; what it is for.
+    pub(crate) fn open(&mut self, bytes: &[u8]) -> Result<Sort, Spoilt> {
+        let short = Spoilt("it is too short");
+        let record = bytes.get(Mark::LEN..).ok_or(short)?;
+        let (header, said) = record.split_first_chunk::<RECORD>().ok_or(short)?;
+        let len = Opener::len(header, said.len()).map_err(|_| Spoilt("its length is wrong"))?;
+        if len != said.len() || len < WORDS {
+            return Err(Spoilt("its length is wrong"));
+        }
+        self.keys
+            .opener
+            .open(header, &said[..len.min(COVERED)])
+            .map_err(|_| Spoilt("it is not what was sent"))?;
+        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| said[at + i]));
+        let done = word(4);
+        // More than before, and no more than was sent.
+        if done.wrapping_sub(self.done_there) > self.under_way() {
+            return Err(Spoilt("it has taken what was not sent"));
+        }
+        self.done_there = done;
+        self.came = self.came.wrapping_add(1);
+        Ok(match word(0) {
+            1 => Sort::Frame,
+            2 => Sort::Ping,
+            3 => Sort::Pong,
+            4 => Sort::Room,
+            _ => return Err(Spoilt("its sort is unknown")),
+        })
+    }
+
+    /// One more message was done with.
+    pub(crate) fn note_done(&mut self) {
+        self.done = self.done.wrapping_add(1);
+    }
+
+    /// Whether the other side is to be told of room that it does not know of, though nothing else is said to it.
+    pub(crate) fn owes_room(&self, window: u32) -> bool {
+        4 * self.done.wrapping_sub(self.told) >= window
+    }
+
+    /// All buffers that it holds.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Buffer> {
+        std::mem::take(&mut self.early).into_values().map(|(buffer, _)| buffer)
+    }
+}

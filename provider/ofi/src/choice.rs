@@ -1,0 +1,171 @@
+//! Which provider is opened below, and how it is asked for.
+
+use std::ffi::{CStr, CString};
+use std::net::IpAddr;
+use std::ptr::NonNull;
+
+use libfabric_sys as fi;
+
+use crate::fabric::Fabric;
+
+/// Fabrics, best first.
+pub const FABRICS: [&str; 5] = ["cxi", "efa", "psm3", "opx", "verbs;ofi_rxm"];
+/// What has no hardware of its own, best first: for tests, and where a link of Strait's own is not wanted.
+pub const SOFT: [&str; 4] = ["tcp", "tcp;ofi_rxm", "net", "sockets"];
+
+/// Where Linux lists the adapters of fabrics.
+const ADAPTERS: [&str; 2] = ["/sys/class/infiniband", "/sys/class/cxi"];
+
+// From include/ofi.h, which is not public; the same in 1.17 to 2.6.
+/// Providers that FI_PROVIDER hides are asked, too.
+const HIDDEN: u64 = 1 << 60;
+/// No layers over others.
+const CORE_ONLY: u64 = 1 << 59;
+/// What FI_PROVIDER says of names is not looked at.
+const INTERNAL: u64 = 1 << 58;
+
+/// How the core may be asked, one way after the other: each finds what others do not. A layer asks for what it is on
+/// by itself, and finds nothing that FI_PROVIDER hides.
+const WAYS: [u64; 3] = [INTERNAL, HIDDEN, HIDDEN | CORE_ONLY];
+
+/// Whether this host has an adapter of a fabric.
+pub fn has_adapter() -> bool {
+    ADAPTERS.iter().any(|dir| std::fs::read_dir(dir).is_ok_and(|mut all| all.next().is_some()))
+}
+
+/// Whether a provider may be below: none that is or holds this one, none that reaches this host alone, and none that only watches.
+fn is_allowed(name: &str) -> bool {
+    let never = ["strait", "lnx", "shm", "sm2", "off_coll", "coll"];
+    name.split(';').all(|part| !never.contains(&part) && !part.starts_with("ofi_hook"))
+}
+
+/// A list of what was found.
+struct Found {
+    core: fi::Core,
+    first: NonNull<fi::fi_info>,
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        // SAFETY: the core's own list, which nothing refers to any more.
+        unsafe { self.core.freeinfo(self.first.as_ptr()) };
+    }
+}
+
+impl Found {
+    fn iter(&self) -> impl Iterator<Item = *mut fi::fi_info> + '_ {
+        std::iter::successors(Some(self.first.as_ptr()), |at| {
+            // SAFETY: an element of the list, which lives as long as `self`.
+            let next = unsafe { (**at).next };
+            (!next.is_null()).then_some(next)
+        })
+    }
+}
+
+/// The name of the provider that an info is of.
+fn name_of(info: *mut fi::fi_info) -> String {
+    // SAFETY: an element of a core's list: its attributes are there, and strings end in NUL.
+    unsafe {
+        let attr = (*info).fabric_attr;
+        if attr.is_null() || (*attr).prov_name.is_null() {
+            return String::new();
+        }
+        CStr::from_ptr((*attr).prov_name).to_string_lossy().into_owned()
+    }
+}
+
+/// Asks for endpoints of a provider that can exchange messages.
+fn ask(core: &fi::Core, name: &str, node: Option<&CStr>, flags: u64, order: u64) -> Result<Found, i32> {
+    let hints = core.allocinfo();
+    if hints.is_null() {
+        return Err(-fi::FI_ENOMEM);
+    }
+    let hints = Found { core: *core, first: NonNull::new(hints).ok_or(-fi::FI_ENOMEM)? };
+    let name = CString::new(name).map_err(|_| -fi::FI_EINVAL)?;
+    let at = hints.first.as_ptr();
+    // SAFETY: just allocated with all its attributes; the name is copied by malloc, as the core frees it.
+    unsafe {
+        (*at).caps = fi::FI_MSG;
+        (*at).mode = fi::FI_CONTEXT | fi::FI_CONTEXT2;
+        (*(*at).ep_attr).type_ = fi::FI_EP_RDM;
+        (*(*at).tx_attr).msg_order = order;
+        (*(*at).rx_attr).msg_order = order;
+        (*(*at).fabric_attr).prov_name = libc::strdup(name.as_ptr());
+        let domain = (*at).domain_attr;
+        (*domain).threading = fi::FI_THREAD_DOMAIN;
+        (*domain).resource_mgmt = fi::FI_RM_ENABLED;
+        (*domain).mr_mode = fi::FI_MR_LOCAL
+            | fi::FI_MR_VIRT_ADDR
+            | fi::FI_MR_ALLOCATED
+            | fi::FI_MR_PROV_KEY
+            | fi::FI_MR_ENDPOINT;
+    }
+    let flags = if node.is_some() { flags | fi::FI_SOURCE } else { flags };
+    // What is asked for is in structures of 1.17, whatever the core has.
+    // SAFETY: hints of this core's.
+    let found = unsafe { core.getinfo(fi::FI_VERSION(1, 17), node, flags, at) }?;
+    NonNull::new(found).map(|first| Found { core: *core, first }).ok_or(-fi::FI_ENODATA)
+}
+
+/// Opens the first of these providers that can be opened, by an address of the host where the provider knows addresses of IP; what
+/// was in the way of those before it. A name without a layer stands for the provider itself, and if that lacks endpoints for
+/// messages, not for what is layered over it.
+pub fn open(core: &fi::Core, names: &[&str], own: IpAddr) -> Result<(Fabric, Vec<String>), Vec<String>> {
+    let mut refused = Vec::new();
+    for name in names {
+        if !is_allowed(name) {
+            refused.push(format!("{name}: not below Strait"));
+            continue;
+        }
+        match open_one(core, name, own) {
+            Ok(fabric) => return Ok((fabric, refused)),
+            Err(why) => refused.push(format!("{name}: {why}")),
+        }
+    }
+    Err(refused)
+}
+
+fn open_one(core: &fi::Core, name: &str, own: IpAddr) -> Result<Fabric, String> {
+    let node = CString::new(own.to_string()).ok();
+    let mut why = String::from("not there");
+    // With messages in order first: those that overtake others keep places to receive into until these have come.
+    let orders = [fi::FI_ORDER_SAS, 0];
+    let asks = orders.into_iter().flat_map(|order| [(node.as_deref(), order), (None, order)]);
+    for (node, order) in asks {
+        for flags in WAYS {
+            let found = match ask(core, name, node, flags, order) {
+                Ok(found) => found,
+                Err(e) if -e == fi::FI_ENODATA => continue,
+                Err(e) => {
+                    why = core.strerror(e);
+                    continue;
+                }
+            };
+            for info in found.iter().filter(|info| name_of(*info) == name) {
+                // SAFETY: an element of the core's list.
+                match unsafe { Fabric::open(core, info, name) } {
+                    Ok(fabric) => return Ok(fabric),
+                    Err(e) => why = e,
+                }
+            }
+        }
+    }
+    if name.contains(';') && why != "not there" && std::env::var_os("FI_PROVIDER").is_some() {
+        let below = name.split(';').next().unwrap_or_default();
+        why += &format!(" (FI_PROVIDER hides {below} from it: FI_PROVIDER='strait,{below};strait' does not)");
+    }
+    Err(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_this_provider_is_not_below_it() {
+        assert!(FABRICS.iter().chain(&SOFT).all(|name| is_allowed(name)));
+        for name in ["strait", "strait;ofi_rxm", "tcp;ofi_rxm;strait", "lnx", "shm", "tcp;ofi_hook_debug"] {
+            assert!(!is_allowed(name), "{name}");
+        }
+    }
+}

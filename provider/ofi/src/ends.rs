@@ -1,0 +1,138 @@
+//! Peers that end or break the rules, and the end of this endpoint.
+
+use std::time::{Duration, Instant};
+
+use link_api::{Gone, PeerId, RmaLink};
+use wire::session::Control;
+
+use crate::below::Below;
+use crate::link::{Held, OfiLink, Out};
+use crate::peer::Stage;
+
+/// How long an endpoint that is closed waits for what it has sent to come.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+impl<B: RmaLink, F: Below> OfiLink<B, F> {
+    /// A peer does what no honest one does.
+    #[cold]
+    pub(crate) fn spoil(&mut self, peer: PeerId, why: &str) {
+        let (own, name) = (self.base.addr(), self.base.peer_addr(peer));
+        log::warn!("{own} -> {name}: what it sends is not believed any more: {why}");
+        self.cut(peer, Some(Gone::Denied));
+    }
+
+    /// Cuts a peer off; its end, which the connection tells of, is said to have this reason. What came before is still told of.
+    #[cold]
+    pub(crate) fn cut(&mut self, peer: PeerId, why: Option<Gone>) {
+        self.reset(peer);
+        self.at(peer).why = why;
+        self.base.disconnect(peer);
+    }
+
+    /// Gives back what came of a peer, and was not told of.
+    pub(crate) fn drop_frames_of(&mut self, peer: PeerId) {
+        for out in std::mem::take(&mut self.out) {
+            match (out, &mut self.below) {
+                (Out::Frame(from, _, buffer, _), Some(below)) if from == peer => below.give_back(buffer),
+                (Out::Base(frame), _) if frame.from == peer => {
+                    self.base.release(frame);
+                    self.base_busy = false;
+                }
+                (out, _) => self.out.push_back(out),
+            }
+        }
+    }
+
+    /// The fabric has lost a message.
+    #[cold]
+    pub(crate) fn lost(&mut self, who: u64, why: &str) {
+        let peer = PeerId((who >> 32) as u32);
+        let Some(at) =
+            self.peers.get(peer.0 as usize).filter(|at| u64::from(at.generation) == who & 0xffff_ffff)
+        else {
+            return;
+        };
+        if at.stage == Stage::Meeting {
+            return self.refuse(peer, why);
+        }
+        if at.broken.is_some() {
+            return;
+        }
+        // As a rule its process has ended, which the connection tells.
+        log::info!(
+            "{} -> {}: the fabric has lost a message: {why}",
+            self.base.addr(),
+            self.base.peer_addr(peer)
+        );
+        let until = Instant::now() + self.options.grace;
+        self.at(peer).broken = Some(until);
+        self.note_restless(peer);
+    }
+
+    /// The fabric does nothing any more.
+    #[cold]
+    pub(crate) fn dead(&mut self, why: &str) {
+        log::warn!("{}: the fabric has failed: {why}", self.base.addr());
+        self.failed = true;
+        if let Some(fd) = self.fabric_fd() {
+            self.unwatch(fd);
+        }
+        for at in 0..self.peers.len() {
+            if self.peers[at].channel.is_some() {
+                self.cut(PeerId(at as u32), Some(Gone::Reset));
+            }
+        }
+    }
+
+    /// Waits a moment until what was sent has come.
+    fn farewell(&mut self) {
+        let mut leaving: Vec<PeerId> = Vec::new();
+        for at in 0..self.peers.len() {
+            let peer = PeerId(at as u32);
+            let Some((sent, quiet)) = self.peers[at].channel.as_ref().map(|c| (c.sent, c.is_quiet())) else {
+                continue;
+            };
+            self.say(peer, &Control::Bye(sent));
+            if !quiet {
+                leaving.push(peer);
+            }
+        }
+        if let Some(Held::Base(frame)) = self.held.take() {
+            self.base.release(frame);
+            self.base_busy = false;
+        }
+        let until = Instant::now() + FAREWELL;
+        loop {
+            for out in std::mem::take(&mut self.out) {
+                match (out, &mut self.below) {
+                    (Out::Frame(_, _, buffer, _), Some(below)) => below.give_back(buffer),
+                    (Out::Base(frame), _) => {
+                        self.base.release(frame);
+                        self.base_busy = false;
+                    }
+                    _ => {}
+                }
+            }
+            leaving.retain(|peer| {
+                let at = &self.peers[peer.0 as usize];
+                at.channel.as_ref().is_some_and(|c| !c.is_quiet()) && !at.bye_heard && at.broken.is_none()
+            });
+            if leaving.is_empty() && self.saying.is_empty() || Instant::now() >= until {
+                return;
+            }
+            self.look_at_all();
+            if self.out.is_empty() {
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        }
+    }
+}
+
+impl<B: RmaLink, F: Below> Drop for OfiLink<B, F> {
+    fn drop(&mut self) {
+        // What a forked child shares with its parent goes on.
+        if std::process::id() == self.pid {
+            self.farewell();
+        }
+    }
+}

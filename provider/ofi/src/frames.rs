@@ -1,0 +1,386 @@
+//! The engine's calls.
+
+use std::os::fd::RawFd;
+
+use hmem::{Span, total};
+use link_api::{
+    Direct, Event, Frame, Gone, InUse, Link, NoDirect, OpId, Path, Patience, PeerId, PieceCounter, Refused,
+    Region, RegionVersion, RmaLink, Way,
+};
+use wire::{Addr, Handle, Seg};
+
+use crate::below::{Below, NotSent};
+use crate::channel::{BEFORE, Sort};
+use crate::link::{Held, OfiLink, Out};
+use crate::peer::Stage;
+
+impl<B: RmaLink, F: Below> OfiLink<B, F> {
+    fn send_by_fabric(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        assert!(head.len() + len <= self.most, "frame longer than Path::max_frame");
+        debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
+        let at = &mut self.peers[to.0 as usize];
+        let found = match (&mut self.below, &mut at.channel) {
+            (Some(below), Some(channel)) if at.broken.is_none() => {
+                channel.send(below, Sort::Frame, head, body, off, len)
+            }
+            _ => Err(NotSent::Busy),
+        };
+        match found {
+            Ok(()) => Ok(()),
+            Err(NotSent::Fault) => Err(Refused::Fault),
+            Err(NotSent::Busy) => {
+                self.at(to).full = true;
+                self.note_restless(to);
+                self.want(to);
+                Err(Refused::Busy)
+            }
+            Err(NotSent::Error(why)) => {
+                let who = u64::from(to.0) << 32 | u64::from(self.at(to).generation);
+                self.lost(who, &why);
+                self.want(to);
+                Err(Refused::Busy)
+            }
+        }
+    }
+
+    fn next_out(&mut self) -> Option<Event> {
+        Some(match self.out.pop_front()? {
+            Out::Event(Event::Closed(peer, why)) => {
+                self.at(peer).ending -= 1;
+                Event::Closed(peer, why)
+            }
+            Out::Event(event) => event,
+            Out::Frame(from, generation, buffer, len) => {
+                self.held = Some(Held::Fabric(from, generation, buffer));
+                Event::Frame(Frame { from, len: len - BEFORE, slot: 0 })
+            }
+            Out::Base(frame) => {
+                let told = Frame { from: frame.from, len: frame.len, slot: 0 };
+                self.held = Some(Held::Base(frame));
+                Event::Frame(told)
+            }
+        })
+    }
+
+    /// The bytes of the frame at hand, if it came by the fabric.
+    fn at_hand(&self, frame: &Frame) -> Option<&[u8]> {
+        match (&self.held, &self.below) {
+            (Some(Held::Fabric(_, _, buffer)), Some(below)) => {
+                below.bytes(*buffer).get(BEFORE..BEFORE + frame.len)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
+    fn addr(&self) -> Addr {
+        self.base.addr()
+    }
+
+    fn peer(&mut self, addr: &Addr) -> PeerId {
+        let peer = self.base.peer(addr);
+        self.list(peer);
+        peer
+    }
+
+    fn peer_addr(&self, peer: PeerId) -> Addr {
+        self.base.peer_addr(peer)
+    }
+
+    fn reaches(&self, addr: &Addr) -> Result<(), String> {
+        self.base.reaches(addr)
+    }
+
+    fn path(&self, peer: PeerId) -> Path {
+        if self.goes_by_base(peer) && !self.is_own(peer) { self.base.path(peer) } else { self.fabric_path() }
+    }
+
+    fn send(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        let Some(at) = self.known(to) else { return self.base.send(to, head, body, off, len) };
+        if at.ending > 0 {
+            return Err(Refused::Gone(Gone::Reset));
+        }
+        if at.stage == Stage::Fabric {
+            return self.send_by_fabric(to, head, body, off, len);
+        }
+        if self.goes_by_base(to) {
+            return self.base.send(to, head, body, off, len);
+        }
+        self.connect(to).and(Err(Refused::Busy))
+    }
+
+    fn poll(&mut self) -> Option<Event> {
+        debug_assert!(self.held.is_none(), "polled before the last frame was released");
+        let slept = std::mem::take(&mut self.armed);
+        self.bell.clear();
+        if self.out.is_empty() {
+            self.look();
+        }
+        if slept {
+            self.woke(!self.out.is_empty());
+        }
+        self.next_out()
+    }
+
+    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
+        if !self.has_frames_of(from) {
+            return None;
+        }
+        match self.next_out() {
+            Some(Event::Frame(frame)) => Some(frame),
+            _ => None,
+        }
+    }
+
+    fn has_frames_of(&self, from: PeerId) -> bool {
+        match self.out.front() {
+            Some(Out::Frame(peer, ..)) => *peer == from,
+            Some(Out::Base(frame)) => frame.from == from,
+            _ => false,
+        }
+    }
+
+    fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
+        if let Some(Held::Base(held)) = &self.held {
+            return self.base.read(held, off, dst);
+        }
+        let rest = self.at_hand(frame).and_then(|bytes| bytes.get(off..)).unwrap_or_default();
+        let n = rest.len().min(dst.len());
+        dst[..n].copy_from_slice(&rest[..n]);
+        n
+    }
+
+    fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+        if let Some(Held::Base(held)) = &self.held {
+            return self.base.copy_out(held, off, dst, doff, len);
+        }
+        let rest = self.at_hand(frame).and_then(|bytes| bytes.get(off..)).unwrap_or_default();
+        let n = rest.len().min(len).min(total(dst).saturating_sub(doff));
+        hmem::write(dst, doff, &rest[..n])
+    }
+
+    fn release(&mut self, _frame: Frame) {
+        match self.held.take() {
+            Some(Held::Base(frame)) => {
+                self.base.release(frame);
+                self.base_busy = false;
+            }
+            Some(Held::Fabric(peer, generation, buffer)) => {
+                if let Some(below) = &mut self.below {
+                    below.give_back(buffer);
+                }
+                let at = &mut self.peers[peer.0 as usize];
+                if let Some(channel) = at.channel.as_mut().filter(|_| at.generation == generation) {
+                    channel.note_done();
+                    self.tell_room(peer);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn is_gone(&self, peer: PeerId) -> bool {
+        self.known(peer).is_some_and(|at| at.ending > 0) || self.base.is_gone(peer)
+    }
+
+    fn is_connected(&self, peer: PeerId) -> bool {
+        self.known(peer).is_some_and(|at| at.ending > 0) || self.base.is_connected(peer)
+    }
+
+    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
+        let at = self.at(peer);
+        if at.ending > 0 {
+            return Err(Refused::Gone(Gone::Reset));
+        }
+        if at.stage == Stage::Fabric {
+            return Ok(());
+        }
+        if self.goes_by_base(peer) {
+            return self.base.connect(peer);
+        }
+        if self.at(peer).stage == Stage::Idle {
+            match self.base.connect(peer) {
+                Ok(()) if self.failed => self.refuse(peer, "it has failed here"),
+                Ok(()) => self.announce(peer),
+                Err(Refused::Gone(why)) => return Err(Refused::Gone(why)),
+                Err(_) => {}
+            }
+        }
+        self.want(peer);
+        Err(Refused::Busy)
+    }
+
+    fn expect(&mut self, peer: PeerId) {
+        if !self.is_connected(peer) {
+            self.base.expect(peer);
+        }
+    }
+
+    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+        if self.goes_by_base(to) {
+            return self.base.has_room_to_spare(to);
+        }
+        let at = self.at(to);
+        at.stage == Stage::Fabric && !at.full && at.channel.as_ref().is_some_and(|c| c.has_much_room())
+    }
+
+    fn forget(&mut self, peer: PeerId) {
+        if self.is_connected(peer) || self.is_own(peer) {
+            return;
+        }
+        self.base.forget(peer);
+        self.reset(peer);
+        self.at(peer).wants = false;
+        self.wanting.retain(|known| *known != peer);
+    }
+
+    fn disconnect(&mut self, peer: PeerId) {
+        self.drop_frames_of(peer);
+        self.cut(peer, None);
+    }
+
+    fn arm(&mut self) -> bool {
+        let told = std::mem::take(&mut self.nudged);
+        self.armed = !self.has_something(true) && self.may_sleep() && !told;
+        if self.armed {
+            self.falls_asleep();
+        }
+        self.armed
+    }
+
+    fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        Some(self.poller.fd())
+    }
+
+    fn wait_fds(&self) -> Vec<RawFd> {
+        self.fds()
+    }
+
+    fn worn_fd(&mut self) -> Option<RawFd> {
+        self.worn.take().or_else(|| self.base.worn_fd())
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        let base = self.base.describe(peer);
+        let stage = self.known(peer).map_or(Stage::Idle, |at| at.stage);
+        let Some(below) = &self.below else {
+            return format!("tcp {base}; no fabric: {}", self.lacks);
+        };
+        let (name, detail) = (below.name(), below.detail());
+        match stage {
+            Stage::Fabric => {
+                format!("{name} ({detail}), frames of {} bytes; set up over tcp, {base}", self.most)
+            }
+            Stage::Base => {
+                let why = self.known(peer).and_then(|at| at.refused.as_deref()).unwrap_or_default();
+                format!("tcp {base}; not {name}: {why}")
+            }
+            Stage::Idle | Stage::Meeting => format!("{name} ({detail}), not connected; tcp {base}"),
+        }
+    }
+}
+
+/// Calls a method of the connection for a peer whose frames go by it.
+macro_rules! by_base {
+    ($self:ident, $peer:ident, $method:ident($($arg:expr),*), $else:expr) => {
+        if $self.goes_by_base($peer) { $self.base.$method($peer, $($arg),*) } else { $else }
+    };
+}
+
+/// By the fabric payloads come in frames.
+impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
+    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        by_base!(self, from, get(access), Err(NoDirect::Never))
+    }
+
+    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        by_base!(self, to, put(access), Err(NoDirect::Never))
+    }
+
+    fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
+        if self.goes_by_base(peer) { self.base.start(way, peer, access) } else { Err(NoDirect::Never) }
+    }
+
+    fn cancel(&mut self, op: OpId) {
+        self.base.cancel(op);
+    }
+
+    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        by_base!(self, to, export_handles(iov), None)
+    }
+
+    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
+        by_base!(self, to, mark_exported(handle), ());
+    }
+
+    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
+        by_base!(self, from, import_handle(handle), ());
+    }
+
+    fn on_distinct_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
+        by_base!(self, peer, on_distinct_devices(theirs, ours), false)
+    }
+
+    fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
+        by_base!(self, with, pieces_open(), None)
+    }
+
+    fn pieces_claim(&mut self, with: PeerId, counter: PieceCounter, mine: bool, of: u16) -> Option<u16> {
+        by_base!(self, with, pieces_claim(counter, mine, of), None)
+    }
+
+    fn pieces_begun(&self, with: PeerId, counter: PieceCounter) -> bool {
+        by_base!(self, with, pieces_begun(counter), false)
+    }
+
+    fn pieces_close(&mut self, with: PeerId, counter: PieceCounter) {
+        by_base!(self, with, pieces_close(counter), ());
+    }
+
+    fn publish(&mut self, region: &Region) {
+        self.base.publish(region);
+    }
+
+    fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
+        self.base.unpublish(key)
+    }
+
+    fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
+        by_base!(self, by, published(key), None)
+    }
+
+    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
+        by_base!(self, from, revoke(request), Ok(()))
+    }
+
+    fn renew(&mut self, to: PeerId, request: u64) {
+        by_base!(self, to, renew(request), ());
+    }
+
+    fn set_patience(&mut self, patience: Patience) {
+        self.base.set_patience(patience);
+    }
+
+    fn close(&mut self) -> Result<(), InUse> {
+        self.base.close()
+    }
+}

@@ -1,0 +1,39 @@
+//! The link over another provider of the libfabric core that runs, opened below Strait: cxi, efa, psm3, verbs, or one that needs no
+//! hardware.
+//!
+//! An endpoint is reached under its IP address and port, as over TCP: a connection there tells who is there and shows that it has
+//! the key of the job, tells each side the other's address on the fabric, and its end is that of the peer, which providers often
+//! do not tell of. Frames go by the fabric once a message has made its way to the peer and back; where none does, they go by
+//! the connection, if that is allowed.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `below` | [`Below`]: what is asked of a provider |
+//! | `choice` | which provider that is, and how the core is asked for it |
+//! | `fabric` | [`Fabric`]: [`Below`] by libfabric's calls |
+//! | `objects`, `slab` | libfabric's objects; memory that operations in flight use |
+//! | `channel` | what two ends have agreed on: keys, order, room |
+//! | `link`, `peer` | [`OfiLink`]: state; what it has of a peer |
+//! | `meet` | how two endpoints agree on a fabric, or not |
+//! | `look` | what is done with what comes by either way, and with time |
+//! | `ends` | peers that end, and the end of this endpoint |
+//! | `frames` | the engine's calls |
+//! | `bell` | a descriptor that is readable when another one does not tell |
+
+mod below;
+mod channel;
+mod choice;
+mod ends;
+mod fabric;
+mod frames;
+mod link;
+mod look;
+mod meet;
+mod objects;
+mod peer;
+mod slab;
+
+pub use below::{Below, Buffer, Dest, Did, Message, NotSent};
+pub use choice::{FABRICS, SOFT, has_adapter, open};
+pub use fabric::Fabric;
+pub use link::{OfiLink, OfiOptions};

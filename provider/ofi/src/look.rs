@@ -1,0 +1,328 @@
+//! What is done with what comes by either way, and with time.
+
+use std::time::{Duration, Instant};
+
+use link_api::{Event, Frame, Gone, PeerId, RmaLink};
+use wire::session::{Control, MOST_ADDRESS, Mark};
+
+use crate::below::{Below, Buffer, Did, NotSent};
+use crate::channel::{Sort, Spoilt};
+use crate::link::{OfiLink, Out};
+use crate::peer::Stage;
+
+/// Of so many looks, all but one are at the fabric alone.
+const ROUND: u32 = 32;
+/// Messages taken in one go.
+const BATCH: usize = 64;
+/// Longest control message.
+const CONTROL: usize = 128 + MOST_ADDRESS;
+/// How long what a peer has sent before it ended may take.
+const LATE: Duration = Duration::from_secs(2);
+
+impl<B: RmaLink, F: Below> OfiLink<B, F> {
+    /// Looks for something to do.
+    pub(crate) fn look(&mut self) {
+        self.read_below();
+        self.looks = self.looks.wrapping_add(1);
+        let restless = !self.restless.is_empty() || !self.saying.is_empty();
+        if restless {
+            self.tend_all();
+        }
+        if restless
+            || self.below.is_none()
+            || self.by_base > 0
+            || self.looks % ROUND == 0
+            || self.lame.is_some()
+        {
+            self.look_at_base();
+        }
+    }
+
+    /// Likewise, at all there is.
+    pub(crate) fn look_at_all(&mut self) {
+        self.read_below();
+        self.tend_all();
+        self.look_at_base();
+    }
+
+    /// Takes what has come by the fabric.
+    pub(crate) fn read_below(&mut self) {
+        for _ in 0..BATCH {
+            let Some(below) = self.below.as_mut().filter(|_| !self.failed) else { return };
+            match below.poll() {
+                None => return,
+                Some(Did::Came(buffer, len)) => self.came(buffer, len),
+                Some(Did::Failed(who, why)) => self.lost(who, &why),
+                Some(Did::Dead(why)) => return self.dead(&why),
+            }
+        }
+    }
+
+    /// A message came, whether or not it is one of a peer's.
+    fn came(&mut self, buffer: Buffer, len: usize) {
+        let Some(below) = &mut self.below else { return };
+        let bytes = &below.bytes(buffer)[..len];
+        let window = self.window;
+        let mark = bytes.first_chunk().map(Mark::decode);
+        let at = mark.and_then(|mark| self.peers.get_mut(mark.slot as usize).map(|at| (mark, at)));
+        let Some((mark, at)) =
+            at.filter(|(mark, at)| mark.generation == at.generation && at.announced.is_some())
+        else {
+            // Of one that ended meanwhile, or a stranger's.
+            return below.give_back(buffer);
+        };
+        let peer = PeerId(mark.slot);
+        let Some(channel) = &mut at.channel else {
+            if at.stage == Stage::Meeting && at.early.is_none() && bytes.len() <= CONTROL {
+                at.early = Some(bytes.to_vec());
+            }
+            return below.give_back(buffer);
+        };
+        if let Err(Spoilt(why)) = channel.keep(mark.number, buffer, len, window) {
+            below.give_back(buffer);
+            return self.spoil(peer, why);
+        }
+        while let Some((buffer, len)) = self.peers[peer.0 as usize].channel.as_mut().and_then(|c| c.next()) {
+            self.take(peer, buffer, len);
+        }
+    }
+
+    /// Takes the next message of a peer.
+    fn take(&mut self, peer: PeerId, buffer: Buffer, len: usize) {
+        let at = &mut self.peers[peer.0 as usize];
+        let (Some(below), Some(channel)) = (&mut self.below, &mut at.channel) else { return };
+        let found = channel.open(&below.bytes(buffer)[..len]);
+        if found == Ok(Sort::Frame) {
+            self.out.push_back(Out::Frame(peer, at.generation, buffer, len));
+            // It may be quicker than the word that it can come.
+            if at.stage == Stage::Meeting {
+                self.hear_frame(peer);
+            }
+            return;
+        }
+        below.give_back(buffer);
+        self.took(peer, found);
+    }
+
+    /// What came before the peer's announce.
+    pub(crate) fn take_early(&mut self, peer: PeerId, bytes: &[u8]) {
+        let Some(channel) = &mut self.at(peer).channel else { return };
+        let first = bytes.first_chunk().map(Mark::decode).is_some_and(|mark| mark.number == 0);
+        let found = if first { channel.open(bytes) } else { Err(Spoilt("its number is not the first")) };
+        match found {
+            Ok(Sort::Frame) => self.spoil(peer, "it sends frames before it knows that they come"),
+            found => self.took(peer, found),
+        }
+    }
+
+    /// A message that is no frame was taken.
+    fn took(&mut self, peer: PeerId, found: Result<Sort, Spoilt>) {
+        let at = &mut self.peers[peer.0 as usize];
+        if let Some(channel) = &mut at.channel {
+            channel.note_done();
+        }
+        match found {
+            Ok(Sort::Ping) => {
+                at.pong_due = true;
+                self.note_restless(peer);
+                self.tend(peer);
+            }
+            Ok(Sort::Pong) => self.hear_pong(peer),
+            Ok(Sort::Room | Sort::Frame) => self.tell_room(peer),
+            Err(Spoilt(why)) => self.spoil(peer, why),
+        }
+    }
+
+    /// Tells a peer of room if it may lack it.
+    pub(crate) fn tell_room(&mut self, peer: PeerId) {
+        let window = self.window;
+        let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer.0 as usize)) else { return };
+        let Some(channel) = at.channel.as_mut().filter(|c| c.owes_room(window)) else { return };
+        at.room_due = channel.send(below, Sort::Room, &[], &[], 0, 0).is_err();
+        if at.room_due {
+            self.note_restless(peer);
+        }
+    }
+
+    fn tend_all(&mut self) {
+        self.flush();
+        for peer in std::mem::take(&mut self.restless) {
+            self.tend(peer);
+            let at = &mut self.peers[peer.0 as usize];
+            at.listed = at.is_restless();
+            // Those that are listed already are not listed again.
+            if at.listed {
+                self.restless.push(peer);
+            }
+        }
+        self.set_timer();
+    }
+
+    /// Does for a peer what is due.
+    pub(crate) fn tend(&mut self, peer: PeerId) {
+        let at = &mut self.peers[peer.0 as usize];
+        at.full = false;
+        let mut refused = None;
+        if let (Some(below), Some(channel)) = (&mut self.below, &mut at.channel) {
+            for (sort, due) in [(Sort::Ping, &mut at.ping_due), (Sort::Pong, &mut at.pong_due)] {
+                if !*due {
+                    continue;
+                }
+                match channel.send(below, sort, &[], &[], 0, 0) {
+                    Ok(()) => *due = false,
+                    Err(NotSent::Busy | NotSent::Fault) => {}
+                    Err(NotSent::Error(why)) => refused = Some(why),
+                }
+            }
+        }
+        if let Some(why) = refused {
+            return if at.stage == Stage::Meeting {
+                self.refuse(peer, &why)
+            } else {
+                self.cut(peer, Some(Gone::Reset))
+            };
+        }
+        if at.room_due {
+            at.room_due = false;
+            self.tell_room(peer);
+        }
+        let at = &mut self.peers[peer.0 as usize];
+        if let Some((sent, false)) = at.bye {
+            if at.is_complete() {
+                at.bye = Some((sent, true));
+                self.say(peer, &Control::ByeHeard);
+            }
+        }
+        let (now, at) = (Instant::now(), &mut self.peers[peer.0 as usize]);
+        if at.until.is_some_and(|until| until <= now) {
+            at.until = None;
+            let why = if at.theirs.is_some() {
+                "no message gets there and back"
+            } else {
+                "it says nothing of a fabric"
+            };
+            return self.refuse(peer, why);
+        }
+        if at.broken.is_some_and(|until| until <= now) {
+            at.broken = None;
+            self.cut(peer, Some(Gone::Reset));
+        }
+    }
+
+    /// Takes what has come by connections.
+    pub(crate) fn look_at_base(&mut self) {
+        if let Some((peer, why, until)) = self.lame {
+            if !self.at(peer).is_complete() && Instant::now() < until {
+                return;
+            }
+            self.lame = None;
+            self.finish(peer, why);
+        }
+        for _ in 0..BATCH {
+            if self.base_busy || self.lame.is_some() {
+                return;
+            }
+            match self.base.poll() {
+                None => return,
+                Some(Event::Frame(frame)) => self.came_by_base(frame),
+                Some(Event::Closed(peer, why)) => self.closed(peer, why),
+                Some(Event::PathChanged(peer)) if !self.goes_by_base(peer) => {}
+                Some(event) => self.out.push_back(Out::Event(event)),
+            }
+        }
+    }
+
+    fn came_by_base(&mut self, frame: Frame) {
+        let (from, mut front) = (frame.from, [0; CONTROL]);
+        let n = self.base.read(&frame, 0, &mut front[..8]);
+        if Control::is_one(&front[..n]) {
+            let n = self.base.read(&frame, 0, &mut front);
+            let said = if frame.len == n { Control::decode(&front[..n]) } else { None };
+            self.base.release(frame);
+            return match said {
+                Some(said) => self.hear(from, said),
+                None => self.spoil(from, "what it says makes no sense"),
+            };
+        }
+        if !self.goes_by_base(from) && self.at(from).stage != Stage::Fabric {
+            self.fall_back(from, "its frames come by tcp");
+            if !self.goes_by_base(from) {
+                return self.base.release(frame);
+            }
+        }
+        self.base_busy = true;
+        self.out.push_back(Out::Base(frame));
+    }
+
+    /// A connection has ended.
+    fn closed(&mut self, peer: PeerId, why: Gone) {
+        // What it sent before is there, or under way.
+        self.read_below();
+        let at = self.at(peer);
+        let why = at.why.take().unwrap_or(why);
+        if at.channel.is_some() && !at.is_complete() && why == Gone::Reset {
+            self.lame = Some((peer, why, Instant::now() + LATE));
+            return self.set_timer();
+        }
+        self.finish(peer, why);
+    }
+
+    /// The end of a peer is told of.
+    fn finish(&mut self, peer: PeerId, why: Gone) {
+        self.reset(peer);
+        self.at(peer).ending += 1;
+        self.out.push_back(Out::Event(Event::Closed(peer, why)));
+    }
+
+    /// Whether there is something to poll for, or room for a frame that found none: that is told once, if `told`.
+    pub(crate) fn has_something(&mut self, told: bool) -> bool {
+        if self.held.is_some() || !self.out.is_empty() {
+            return true;
+        }
+        let mut served = false;
+        for peer in std::mem::take(&mut self.wanting) {
+            let is_served = self.is_served(peer);
+            served |= is_served;
+            let at = self.at(peer);
+            at.wants &= !(is_served && told);
+            if at.wants {
+                self.wanting.push(peer);
+            }
+        }
+        served
+    }
+
+    /// Whether what a send found lacking is there now, or the certainty that it will not be.
+    fn is_served(&self, peer: PeerId) -> bool {
+        let Some(at) = self.known(peer) else { return true };
+        match (at.stage, &at.channel) {
+            (Stage::Fabric, Some(channel)) => at.broken.is_none() && !at.full && channel.has_much_room(),
+            (Stage::Meeting, _) => false,
+            // The connection tells, until it is there.
+            (Stage::Idle, _) => self.base.is_connected(peer),
+            _ => true,
+        }
+    }
+
+    /// Does what is to be done without a caller. What comes of it is told by a later [`Link::poll`](link_api::Link::poll), and
+    /// [`Link::wait_fd`](link_api::Link::wait_fd) tells a sleeper that there is something.
+    pub fn progress(&mut self) {
+        self.look_at_all();
+        if !self.armed {
+            return;
+        }
+        // What the connections tell but once is to be told by the next `arm`, whatever is polled before.
+        self.nudged |= !self.may_sleep();
+        if self.nudged || self.has_something(false) {
+            self.armed = false;
+            self.bell.ring();
+        }
+    }
+
+    /// Whether both ways tell of what comes.
+    pub(crate) fn may_sleep(&mut self) -> bool {
+        let base = self.base.arm();
+        let below = self.unseen || self.failed || self.below.as_mut().is_none_or(F::try_wait);
+        base && below
+    }
+}

@@ -1,0 +1,225 @@
+//! How two endpoints that have a connection agree on a fabric, or not.
+//!
+//! Each tells the other where it is on the fabric. Then each sends a message there, and answers that of the other. When the side
+//! whose name is lower has its answer, it says that frames go by the fabric from now on. Either side may say instead that they go
+//! by the connection.
+
+use std::time::Instant;
+
+use link_api::{Event, Gone, PeerId, RmaLink};
+use wire::session::{Announce, Control, MEETING, NAME, Role, fabric_keys};
+
+use crate::below::Below;
+use crate::channel::{Channel, Far};
+use crate::link::{OfiLink, Out};
+use crate::peer::Stage;
+
+/// A provider's name as it is announced.
+fn padded(name: &str) -> [u8; NAME] {
+    std::array::from_fn(|i| *name.as_bytes().get(i).unwrap_or(&0))
+}
+
+/// And for people.
+fn plain(name: &[u8; NAME]) -> String {
+    let end = name.iter().position(|b| *b == 0).unwrap_or(NAME);
+    name[..end].iter().map(|b| if b.is_ascii_graphic() { char::from(*b) } else { '?' }).collect()
+}
+
+impl<B: RmaLink, F: Below> OfiLink<B, F> {
+    /// Says something by the connection, or as soon as there is room.
+    pub(crate) fn say(&mut self, peer: PeerId, what: &Control) {
+        self.say_bytes(peer, what.encode());
+    }
+
+    fn say_bytes(&mut self, peer: PeerId, bytes: Vec<u8>) {
+        self.saying.push_back((peer, bytes));
+        self.flush();
+    }
+
+    /// Says what found no room.
+    pub(crate) fn flush(&mut self) {
+        let mut full: Vec<PeerId> = Vec::new();
+        for (peer, bytes) in std::mem::take(&mut self.saying) {
+            let busy = full.contains(&peer)
+                || self.base.send(peer, &bytes, &[], 0, 0) == Err(link_api::Refused::Busy);
+            if busy {
+                full.push(peer);
+                self.saying.push_back((peer, bytes));
+            }
+        }
+    }
+
+    /// Whether this side decides.
+    fn decides(&self, peer: PeerId) -> bool {
+        self.base.addr() < self.base.peer_addr(peer)
+    }
+
+    /// Tells a peer where this endpoint is.
+    pub(crate) fn announce(&mut self, peer: PeerId) {
+        let Ok(nonce) = ipc::random() else { return };
+        self.list(peer);
+        let Some(below) = &self.below else { return };
+        let (protocol, format) = below.dialect();
+        let said = Announce {
+            slot: peer.0,
+            generation: self.peers[peer.0 as usize].generation,
+            most: below.most() as u32,
+            window: below.window(),
+            protocol,
+            format,
+            name: padded(below.name()),
+            nonce,
+            address: below.address().to_vec(),
+        };
+        let bytes = Control::Announce(Box::new(said)).encode();
+        let until = Instant::now() + self.options.patience;
+        let at = self.at(peer);
+        (at.announced, at.until, at.stage) = (Some(bytes.clone()), Some(until), Stage::Meeting);
+        self.say_bytes(peer, bytes);
+        self.note_restless(peer);
+    }
+
+    /// A peer says something by the connection.
+    pub(crate) fn hear(&mut self, peer: PeerId, said: Control) {
+        match said {
+            Control::Announce(said) => self.hear_announce(peer, said),
+            Control::Settle(fabric) => self.hear_settle(peer, fabric),
+            Control::Bye(sent) => {
+                self.at(peer).bye = Some((sent, false));
+                self.note_restless(peer);
+            }
+            Control::ByeHeard => self.at(peer).bye_heard = true,
+            Control::Other(version) => {
+                let why = format!(
+                    "it has version {version} of the way to agree on a fabric, and this is {MEETING}"
+                );
+                self.fall_back(peer, &why);
+            }
+        }
+    }
+
+    fn hear_announce(&mut self, peer: PeerId, said: Box<Announce>) {
+        if self.below.is_none() || self.failed {
+            return self.say(peer, &Control::Settle(false));
+        }
+        let at = self.at(peer);
+        match at.stage {
+            Stage::Base => return self.say(peer, &Control::Settle(false)),
+            Stage::Fabric => return self.spoil(peer, "it announces itself twice"),
+            Stage::Meeting if at.theirs.is_some() => return self.spoil(peer, "it announces itself twice"),
+            Stage::Meeting => {}
+            Stage::Idle => self.announce(peer),
+        }
+        if let Err(why) = self.agree(peer, &said) {
+            return self.refuse(peer, &why);
+        }
+        let decides = self.decides(peer);
+        let at = self.at(peer);
+        at.theirs = Some(said);
+        at.ping_due = true;
+        if !decides {
+            // The other side does, and its end is told of.
+            at.until = None;
+        }
+        let early = at.early.take();
+        self.note_restless(peer);
+        if let Some(bytes) = early {
+            self.take_early(peer, &bytes);
+        }
+        self.tend(peer);
+    }
+
+    /// Makes the channel that both announces allow.
+    fn agree(&mut self, peer: PeerId, said: &Announce) -> Result<(), String> {
+        let (decides, key) = (self.decides(peer), self.options.key.clone());
+        let Some(below) = &mut self.below else { return Err("there is no fabric here".into()) };
+        if said.address.is_empty() {
+            return Err("it has no fabric".into());
+        }
+        let ours = (padded(below.name()), below.dialect(), below.most());
+        if ours != (said.name, (said.protocol, said.format), said.most as usize) {
+            return Err(format!("it has {}, and this is {}", plain(&said.name), below.name()));
+        }
+        if said.window < 8 {
+            return Err("it has no room".into());
+        }
+        let dest = below.meet(&said.address)?;
+        let theirs = Control::Announce(Box::new(said.clone())).encode();
+        let at = self.at(peer);
+        let ours = at.announced.clone().unwrap_or_default();
+        let keys = match decides {
+            true => fabric_keys(&key, &ours, &theirs, Role::Caller),
+            false => fabric_keys(&key, &theirs, &ours, Role::Answerer),
+        };
+        let far = Far { dest, slot: said.slot, generation: said.generation, window: said.window };
+        let who = u64::from(peer.0) << 32 | u64::from(at.generation);
+        at.channel = Some(Channel::new(far, keys, who));
+        Ok(())
+    }
+
+    fn hear_settle(&mut self, peer: PeerId, fabric: bool) {
+        let decides = self.decides(peer);
+        let at = self.at(peer);
+        match (fabric, at.stage) {
+            (true, Stage::Meeting) if !decides && at.channel.is_some() => self.settled(peer),
+            (false, Stage::Idle | Stage::Meeting) => self.fall_back(peer, "the peer does not use it"),
+            // A frame has said so before; both have said so.
+            (true, Stage::Fabric) if !decides => {}
+            (false, Stage::Base) => {}
+            _ if self.below.is_none() => {}
+            _ => self.spoil(peer, "it settles what was not open"),
+        }
+    }
+
+    /// An answer came by the fabric.
+    pub(crate) fn hear_pong(&mut self, peer: PeerId) {
+        if self.at(peer).stage == Stage::Meeting && self.decides(peer) {
+            self.say(peer, &Control::Settle(true));
+            self.settled(peer);
+        }
+    }
+
+    /// A frame came by the fabric, which the peer sends only after it was settled.
+    pub(crate) fn hear_frame(&mut self, peer: PeerId) {
+        if self.decides(peer) {
+            self.spoil(peer, "it sends frames before it was told to");
+        } else {
+            self.settled(peer);
+        }
+    }
+
+    fn settled(&mut self, peer: PeerId) {
+        let at = self.at(peer);
+        (at.stage, at.until) = (Stage::Fabric, None);
+        log::debug!("{} -> {}: the fabric leads there", self.base.addr(), self.base.peer_addr(peer));
+    }
+
+    /// This side does not want the fabric, or cannot.
+    pub(crate) fn refuse(&mut self, peer: PeerId, why: &str) {
+        self.say(peer, &Control::Settle(false));
+        self.fall_back(peer, why);
+    }
+
+    /// Frames go by the connection, or there is no way.
+    pub(crate) fn fall_back(&mut self, peer: PeerId, why: &str) {
+        if self.at(peer).stage == Stage::Base {
+            return;
+        }
+        let (own, name) = (self.base.addr(), self.base.peer_addr(peer));
+        if !self.options.fallback {
+            log::warn!(
+                "{own} -> {name}: the fabric does not lead there: {why}; add tcp to FI_STRAIT_LINKS for such peers"
+            );
+            return self.cut(peer, Some(Gone::Unreachable));
+        }
+        log::info!("{own} -> {name}: the fabric does not lead there, so that tcp does: {why}");
+        self.reset(peer);
+        let known = self.below.is_some();
+        let at = self.at(peer);
+        (at.stage, at.refused) = (Stage::Base, Some(why.to_owned()));
+        self.by_base += 1;
+        if known {
+            self.out.push_back(Out::Event(Event::PathChanged(peer)));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! libfabric's objects of a provider below, as few calls of them as are needed.
+
+use std::ptr::null_mut;
+
+use libfabric_sys as fi;
+
+/// What a call of libfabric's gives: 0, or a negative error number.
+pub(crate) fn done(code: i32) -> Result<(), i32> {
+    if code == 0 { Ok(()) } else { Err(code) }
+}
+
+/// An object that is closed when this is dropped. Which sort it is the type says.
+#[derive(Debug)]
+pub(crate) struct Object<T: Fid>(*mut T);
+
+// SAFETY: an object of a provider's, which is used by one thread at a time: that is what FI_THREAD_DOMAIN asks for.
+unsafe impl<T: Fid> Send for Object<T> {}
+
+/// What has an `fid` at its front.
+///
+/// # Safety
+/// The structure begins with a [`fi::fid`].
+pub(crate) unsafe trait Fid {}
+// SAFETY: each begins with one, as libfabric's headers have it.
+unsafe impl Fid for fi::fid_fabric {}
+// SAFETY: likewise.
+unsafe impl Fid for fi::fid_domain {}
+// SAFETY: likewise.
+unsafe impl Fid for fi::fid_av {}
+// SAFETY: likewise.
+unsafe impl Fid for fi::fid_cq {}
+// SAFETY: likewise.
+unsafe impl Fid for fi::fid_ep {}
+// SAFETY: likewise.
+unsafe impl Fid for fi::fid_mr {}
+
+impl<T: Fid> Object<T> {
+    pub(crate) fn at(&self) -> *mut T {
+        self.0
+    }
+
+    pub(crate) fn fid(&self) -> *mut fi::fid {
+        self.0.cast()
+    }
+
+    pub(crate) fn control(&self, command: i32, arg: *mut libc::c_void) -> Result<(), i32> {
+        // SAFETY: the object is open, so that its table is there, which has this operation in every version; callers give
+        // what the command takes.
+        unsafe {
+            let control = (*(*self.fid()).ops).control.ok_or(-fi::FI_ENOSYS)?;
+            done(control(self.fid(), command, arg))
+        }
+    }
+
+    pub(crate) fn bind<U: Fid>(&self, to: &Object<U>, flags: u64) -> Result<(), i32> {
+        // SAFETY: likewise, and both are open.
+        unsafe {
+            let bind = (*(*self.fid()).ops).bind.ok_or(-fi::FI_ENOSYS)?;
+            done(bind(self.fid(), to.fid(), flags))
+        }
+    }
+
+    /// Closes it now; an error if it stays open.
+    pub(crate) fn close(mut self) -> Result<(), i32> {
+        self.end()
+    }
+
+    /// Leaves it open for good.
+    pub(crate) fn leak(mut self) {
+        self.0 = null_mut();
+    }
+
+    fn end(&mut self) -> Result<(), i32> {
+        let fid = self.fid();
+        if fid.is_null() {
+            return Ok(());
+        }
+        self.0 = null_mut();
+        // SAFETY: it is open, so that its table is there, which has this operation in every version; and it is not used after
+        // this.
+        unsafe {
+            let close = (*(*fid).ops).close.ok_or(-fi::FI_ENOSYS)?;
+            done(close(fid))
+        }
+    }
+}
+
+impl<T: Fid> Drop for Object<T> {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+/// Makes an object by a call that puts it into its last place, and that nothing else closes.
+pub(crate) fn made<T: Fid>(call: impl FnOnce(*mut *mut T) -> i32) -> Result<Object<T>, i32> {
+    let mut at = null_mut();
+    done(call(&raw mut at))?;
+    if at.is_null() { Err(-fi::FI_EOTHER) } else { Ok(Object(at)) }
+}

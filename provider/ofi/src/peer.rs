@@ -1,0 +1,104 @@
+//! What an endpoint has of a peer.
+
+use std::time::Instant;
+
+use link_api::Gone;
+use wire::session::Announce;
+
+use crate::channel::Channel;
+
+/// How far two endpoints are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Nothing was said.
+    Idle,
+    /// It is to turn out whether the fabric leads to the peer.
+    Meeting,
+    /// It does.
+    Fabric,
+    /// Frames go by the connection.
+    Base,
+}
+
+/// A peer.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) stage: Stage,
+    pub(crate) channel: Option<Channel>,
+    /// The generation of its slot, and what was announced to it with that.
+    pub(crate) generation: u32,
+    pub(crate) announced: Option<Vec<u8>>,
+    /// What it has announced, until there is a channel.
+    pub(crate) theirs: Option<Box<Announce>>,
+    /// A message that came before its announce.
+    pub(crate) early: Option<Vec<u8>>,
+    /// Until when it has to turn out.
+    pub(crate) until: Option<Instant>,
+    /// A ping, or the answer to one, is still to be sent.
+    pub(crate) ping_due: bool,
+    pub(crate) pong_due: bool,
+    /// It is to be told of room, and could not be.
+    pub(crate) room_due: bool,
+    /// Why the fabric does not lead to it.
+    pub(crate) refused: Option<String>,
+    /// It has said how many messages it sent, and was told that all have come.
+    pub(crate) bye: Option<(u32, bool)>,
+    /// This side has said so, and was told.
+    pub(crate) bye_heard: bool,
+    /// The fabric has lost a message: its end is to be told of by the connection until then.
+    pub(crate) broken: Option<Instant>,
+    /// How many ends of it are still to be told of here.
+    pub(crate) ending: u32,
+    /// Why it is cut off, if not as the connection says.
+    pub(crate) why: Option<Gone>,
+    /// A send has just found no room.
+    pub(crate) full: bool,
+    /// A send found no way, or no room.
+    pub(crate) wants: bool,
+    /// It is among those that are looked after.
+    pub(crate) listed: bool,
+}
+
+impl Peer {
+    pub(crate) fn new(generation: u32) -> Peer {
+        Peer {
+            stage: Stage::Idle,
+            channel: None,
+            generation,
+            announced: None,
+            theirs: None,
+            early: None,
+            until: None,
+            ping_due: false,
+            pong_due: false,
+            room_due: false,
+            refused: None,
+            bye: None,
+            bye_heard: false,
+            broken: None,
+            ending: 0,
+            why: None,
+            full: false,
+            wants: false,
+            listed: false,
+        }
+    }
+
+    /// Whether it is to be looked after: something is to be said to it, or it takes time.
+    pub(crate) fn is_restless(&self) -> bool {
+        self.until.is_some()
+            || self.ping_due
+            || self.pong_due
+            || self.room_due
+            || self.full
+            || self.broken.is_some()
+            || self.bye.is_some_and(|(_, told)| !told)
+    }
+
+    /// Whether all that it has said it sent has come.
+    pub(crate) fn is_complete(&self) -> bool {
+        let came = self.channel.as_ref().map_or(0, |c| c.came);
+        // Signed, since what came behind it would be more.
+        self.bye.is_none_or(|(sent, _)| sent.wrapping_sub(came) as i32 <= 0)
+    }
+}

@@ -1,0 +1,88 @@
+//! Limits and books of the daemon, seen from inside.
+
+use super::*;
+use crate::publisher::Host;
+use crate::rules::Rules;
+use crate::topology::Topology;
+
+#[test]
+fn a_handle_that_is_freed_leaves_no_notice() {
+    let all = Orchestrator::new(Topology::parse("").unwrap(), Rules::default(), Some(1));
+    all.publish(Arc::new(Host::new(1 << 20))).unwrap();
+    let name = format!("strait-p2pmem-test/notices/{}", std::process::id());
+    let mut server = Server::new(&name, all).unwrap();
+    let client = socket::connect(&name).unwrap();
+    let mut ask = |ask: Ask| {
+        socket::send(&client, &ask.to_bytes()).unwrap();
+        let mut bytes = [0; MOST];
+        // The first turn may take the connection alone.
+        while !socket::wait(&client, 0) {
+            server.turn(Duration::from_millis(10));
+        }
+        let len = socket::receive(&client, &mut bytes).unwrap();
+        let answer = Answer::parse(&bytes[..len]).unwrap();
+        while socket::wait(&client, 0) {
+            socket::receive(&client, &mut bytes).unwrap();
+        }
+        (answer, Arc::strong_count(&server.notices.list))
+    };
+    let (clients, job) = (Vec::new(), String::new());
+    let allocate = Ask::Allocate { len: 1, align: 1, segments: 1, host: true, job, clients };
+    let (Answer::Granted { handle, .. }, one) = ask(allocate) else { panic!("no memory") };
+    for _ in 0..100 {
+        let wider = ask(Ask::Widen { handle, clients: Vec::new() }).0;
+        let Answer::Granted { handle, .. } = wider else { panic!("{wider:?}") };
+        assert_eq!(ask(Ask::Free { handle }), (Answer::Done { count: 1 }, one));
+    }
+}
+
+#[test]
+fn a_user_has_no_more_descriptors_of_the_daemon_than_its_share() {
+    let all = Orchestrator::new(Topology::parse("").unwrap(), Rules::default(), Some(1));
+    all.publish(Arc::new(Host::new(1 << 20))).unwrap();
+    let name = format!("strait-p2pmem-test/share/{}", std::process::id());
+    let mut server = Server::new(&name, all).unwrap();
+    server.most_descriptors = 6;
+    let clients: Vec<OwnedFd> = (0..2).map(|_| socket::connect(&name).unwrap()).collect();
+    let mut ask = |client: usize, ask: &Ask| {
+        let sock = &clients[client];
+        socket::send(sock, &ask.to_bytes()).unwrap();
+        let mut answers = Vec::new();
+        // The buffer and its piece come, or the reason.
+        while !matches!(
+            answers.last(),
+            Some(Answer::Segment { .. } | Answer::Failed { .. } | Answer::Done { .. })
+        ) {
+            while !socket::wait(sock, 0) {
+                server.turn(Duration::from_millis(10));
+            }
+            let mut bytes = [0; MOST];
+            let len = socket::receive(sock, &mut bytes).unwrap();
+            answers.extend(Answer::parse(&bytes[..len]));
+        }
+        answers
+    };
+    let (clients, job) = (Vec::new(), String::new());
+    let allocate = Ask::Allocate { len: 1, align: 1, segments: 1, host: true, job, clients };
+    ask(1, &Ask::List);
+    let mut handles = Vec::new();
+    let refused = loop {
+        // One connection or the other: they are of one user.
+        match &ask(handles.len() % 2, &allocate)[0] {
+            Answer::Granted { handle, .. } => handles.push(*handle),
+            Answer::Failed { errno, why } => break (*errno, why.clone()),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((handles.len(), refused.0), (4, libc::EUSERS), "{}", refused.1);
+    assert!(refused.1.contains("ulimit -n"), "{}", refused.1);
+    ask(0, &Ask::Free { handle: handles[0] });
+    assert!(matches!(ask(1, &allocate)[0], Answer::Granted { .. }));
+}
+
+#[test]
+fn a_part_of_a_file_is_not_all_of_it() {
+    let fd = ipc::memfd::create(c"part", 8192, ipc::memfd::Writers::All).unwrap();
+    let parts = [(0, 8192), (0, 16384), (0, 4096), (4096, 4096), (4096, 8192)];
+    assert_eq!(parts.map(|(at, len)| is_whole(&fd, at, len)), [true, true, false, false, false]);
+}

@@ -1,0 +1,18 @@
+//! Files to memory of any kind and back: a device's windows, a GPU's memory, the host's.
+//!
+//! | way | |
+//! |---|---|
+//! | [`Way::Direct`] | O_DIRECT: the disk itself reads and writes the memory. Windows that the disk reaches, and host memory |
+//! | [`Way::Cufile`] | NVIDIA's cuFile, where the process may load it: CUDA's memory |
+//! | [`Way::Bounce`] | host memory in between, several buffers at once, page-locked for the device that copies |
+//! | [`Way::Cached`] | the page cache: host memory that is not aligned |
+//!
+//! Which way was taken, for how many bytes, and why no better one, says [`File::report`].
+
+mod bounce;
+mod cufile;
+mod file;
+mod report;
+
+pub use file::{File, Op, Options};
+pub use report::{Report, Way};

@@ -1,0 +1,134 @@
+//! What every backend has to do, as a job of two processes, or of more for pipes: started by `strait run`, mpirun or mpiexec, with
+//! STRAIT_RPIPE_BACKEND. `ci/rpipe` runs it over all.
+//!
+//!     suite moves      memory, puts, gets, fetches and messages of the backend itself
+//!     suite pipes      pipes over it: all lengths, flag modes, synchronisations, and from each rank to the next
+//!     suite open       whether the backend can be opened at all
+//!     suite death      rank 1 is killed in the middle; the others are told
+
+mod moves;
+mod pipes;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use strait_rpipe::{Backend, Bootstrap, Error, Event, Settings, backends, start};
+
+/// After so long a check fails.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// A backend whose peers are known.
+#[derive(Debug)]
+pub struct Job {
+    pub backend: Box<dyn Backend>,
+    pub rank: u32,
+    pub size: u32,
+    pub events: Vec<Event>,
+}
+
+impl Job {
+    fn open() -> Result<(Job, Box<dyn Bootstrap>), Error> {
+        let mut bootstrap = start::find()?;
+        let (rank, size) = (bootstrap.rank(), bootstrap.size());
+        let settings = Settings::from_environment()?;
+        let mut backend = backends::open(&settings, rank)?;
+        bootstrap.publish(&backend.card())?;
+        // The lower rank of two is introduced to the higher one; the other way the first message does it.
+        for peer in rank + 1..size {
+            let card = bootstrap.card(peer, Instant::now() + LIMIT)?;
+            backend.connect(peer, &card)?;
+        }
+        Ok((Job { backend, rank, size, events: Vec::new() }, bootstrap))
+    }
+
+    /// Makes progress until `found` takes an event.
+    pub fn until<T>(&mut self, what: &str, mut found: impl FnMut(&Event) -> Option<T>) -> T {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some((at, value)) =
+                self.events.iter().enumerate().find_map(|(at, e)| Some((at, found(e)?)))
+            {
+                self.events.remove(at);
+                return value;
+            }
+            self.step();
+            assert!(
+                Instant::now() < deadline,
+                "rank {}: no {what} in {LIMIT:?}: {:?}",
+                self.rank,
+                self.events
+            );
+        }
+    }
+
+    /// Makes progress until this holds.
+    pub fn while_not(&mut self, what: &str, done: impl Fn() -> bool) {
+        let deadline = Instant::now() + LIMIT;
+        while !done() {
+            self.step();
+            assert!(
+                Instant::now() < deadline,
+                "rank {}: no {what} in {LIMIT:?}: {:?}",
+                self.rank,
+                self.events
+            );
+        }
+    }
+
+    pub fn step(&mut self) {
+        self.backend.progress(&mut self.events).unwrap();
+        std::thread::yield_now();
+    }
+
+    /// Calls until it is taken.
+    pub fn post(&mut self, mut call: impl FnMut(&mut dyn Backend) -> Result<(), Error>) {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match call(&mut *self.backend) {
+                Ok(()) => return,
+                Err(Error::Again) => self.step(),
+                Err(e) => panic!("rank {}: {e}", self.rank),
+            }
+            assert!(Instant::now() < deadline, "rank {}: refused for {LIMIT:?}", self.rank);
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let stage = std::env::args().nth(1).unwrap_or_default();
+    let done = match stage.as_str() {
+        "moves" => Job::open().map(|(mut job, mut bootstrap)| {
+            println!(
+                "rank {} of {}: {}, found by {}",
+                job.rank,
+                job.size,
+                job.backend.name(),
+                bootstrap.name()
+            );
+            moves::all(&mut job);
+            job.backend.close();
+            bootstrap.finalize()
+        }),
+        "death" => Job::open().map(|(mut job, _)| {
+            moves::death(&mut job);
+            Ok(())
+        }),
+        "pipes" => pipes::all().map(Ok),
+        "open" => Settings::from_environment().and_then(|s| backends::open(&s, 0)).map(|mut backend| {
+            println!("{}", backend.name());
+            backend.close();
+            Ok(())
+        }),
+        _ => {
+            eprintln!("usage: suite moves|pipes|death|open");
+            return ExitCode::from(2);
+        }
+    };
+    match done.and_then(|done| done) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("suite {stage}: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}

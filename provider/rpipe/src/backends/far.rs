@@ -1,0 +1,485 @@
+//! Peers that share no memory with this process: Strait's own engine over its links, which move bytes by frames. Puts and gets are its RMA,
+//! control messages its messages. A peer has to make progress for any of them to end.
+//!
+//! An idle peer's end shows in nothing, so each peer that is known is sent a message now and then, of which the next goes when the last was
+//! received: one that fails tells.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use engine::{
+    ADDR_UNSPEC, Access, Atomic, Cntrs, Completion, Config, Ctx, Domain, EpConfig, FiAddr, MrId, OpFlags,
+    Pattern, Recv, Reg, Rma, Send, What,
+};
+use hmem::{AtomicOp, Datatype, Span};
+use link::{Links, OpenOptions, TcpOptions};
+use link_api::Link as _;
+use runtime::{Guard, Progress, Runtime};
+use wire::session::JobKey;
+use wire::{Addr, RmaSeg};
+
+use super::terms::{segment, span};
+use crate::{
+    CONTROL_MOST, Error, Event, GRANTS_MOST, Get, Grant, Memory, Promise, Put, Rank, RemoteId, Token,
+};
+
+/// What engines of one job have in common, where a secret is set (STRAIT_RPIPE_KEY).
+pub(super) type Secret = Option<String>;
+
+/// Receives that are posted.
+const RECEIVES: usize = 32;
+/// Between two messages that ask whether a peer is there.
+const PING: Duration = Duration::from_millis(200);
+/// For how long what is under way is waited for when the job is left.
+const LEAVING: Duration = Duration::from_secs(1);
+/// The most bytes of an injected put.
+const INJECT: usize = 4096;
+/// The longest put or get.
+const MOST: usize = 1 << 30;
+/// Contexts from here on are of injected puts, and say to which rank.
+const INJECTED: usize = 1 << 40;
+
+/// Kinds of messages.
+const CONTROL: u8 = 1;
+const PINGING: u8 = 2;
+const WAKE: u8 = 3;
+const BYE: u8 = 4;
+/// Before the grants: rank, address, kind, how many grants.
+const HEAD: usize = 4 + Addr::LEN + 2;
+const MESSAGE_MOST: usize = HEAD + 16 * GRANTS_MOST + CONTROL_MOST;
+
+#[derive(Debug)]
+pub(super) struct Far {
+    rank: Rank,
+    runtime: Runtime<Links>,
+    ep: engine::EpId,
+    rx: engine::RxId,
+    av: engine::AvId,
+    cq: engine::CqId,
+    addr: Addr,
+    fd: Option<RawFd>,
+    peers: HashMap<Rank, Peer>,
+    ranks: HashMap<FiAddr, Rank>,
+    regions: HashMap<u32, (MrId, u64, Memory)>,
+    remotes: HashMap<u32, (Rank, u64, usize)>,
+    /// What the engine uses until an operation completes, and what is told then.
+    ops: HashMap<usize, Op>,
+    last: usize,
+    gone: HashSet<Rank>,
+    asked: Instant,
+    events: Vec<Event>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    at: FiAddr,
+    /// A message that asks whether it is there is under way.
+    pinged: bool,
+}
+
+#[derive(Debug)]
+enum Op {
+    Receive(Vec<u8>),
+    /// Keeps its bytes.
+    Send(Rank, #[allow(dead_code)] Vec<u8>, bool),
+    /// Keeps its memory, which may be taken back meanwhile.
+    Move(Rank, Token, #[allow(dead_code)] Memory),
+    Fetch(Rank, Token, Box<[u64; 2]>),
+}
+
+impl Far {
+    pub(super) fn open(rank: Rank, secret: &Secret) -> Result<Far, Error> {
+        let failed = |e: std::io::Error| Error::system("opening a link", &e);
+        let bind = Some(SocketAddr::new(link::primary_ip(false), 0));
+        let (eager, eager_in_a_row) = (link::eager_size(), link::eager_in_a_row());
+        let mut link =
+            Links::open(OpenOptions { bind, eager, eager_in_a_row, tcp: true, ..OpenOptions::default() })
+                .map_err(failed)?;
+        // SAFETY: geteuid(2) cannot fail and touches no memory.
+        let user = unsafe { libc::geteuid() }.to_string();
+        let key = match secret {
+            Some(secret) => JobKey::from_secret(secret.as_bytes()),
+            None => JobKey::from_job(&["rpipe", &user]),
+        };
+        link.add_tcp(TcpOptions { secret: secret.is_some(), ..TcpOptions::new(key) }).map_err(failed)?;
+        let (addr, fd) = (link.addr(), link.wait_fd());
+        let config = Config { virt_addr: false, rma_order: true };
+        let runtime = Runtime::new(Domain::new(config), Progress::Manual);
+        let mut engine = runtime.enter()?;
+        let (av, cq) = (engine.av_open(), engine.cq_open(4096));
+        let (tx_cq, rx_cq, cntrs) = (Some(cq), Some(cq), Cntrs::default());
+        let ep = engine.ep_open(EpConfig { link, av, rx: None, tx_cq, rx_cq, cntrs });
+        let rx = engine.ep_rx(ep).ok_or(engine::Error::NotFound)?;
+        drop(engine);
+        let (peers, ranks, regions, remotes, ops) =
+            (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
+        let (gone, asked, events) = (HashSet::new(), Instant::now(), Vec::new());
+        let mut far = Far {
+            rank,
+            runtime,
+            ep,
+            rx,
+            av,
+            cq,
+            addr,
+            fd,
+            peers,
+            ranks,
+            regions,
+            remotes,
+            ops,
+            last: 0,
+            gone,
+            asked,
+            events,
+        };
+        (0..RECEIVES).try_for_each(|_| far.receive(vec![0; MESSAGE_MOST]))?;
+        Ok(far)
+    }
+
+    pub(super) fn addr(&self) -> Addr {
+        self.addr
+    }
+
+    pub(super) fn knows(&self, rank: Rank) -> bool {
+        self.peers.contains_key(&rank)
+    }
+
+    pub(super) fn fd(&self) -> Option<RawFd> {
+        self.fd
+    }
+
+    fn enter(&self) -> Result<Guard<'_, Links>, Error> {
+        Ok(self.runtime.enter_to_poll()?)
+    }
+
+    fn next(&mut self) -> usize {
+        self.last += 1;
+        self.last
+    }
+
+    /// Posts a receive into this buffer.
+    fn receive(&mut self, buffer: Vec<u8>) -> Result<(), Error> {
+        let ctx = self.next();
+        let iov = [span(buffer.as_ptr(), buffer.len())];
+        let pattern = Pattern { src: ADDR_UNSPEC, tag: None };
+        let recv = Recv { pattern, iov: &iov, ctx: Ctx(ctx), flags: OpFlags::COMPLETION };
+        self.enter()?.recv(self.rx, &recv)?;
+        self.ops.insert(ctx, Op::Receive(buffer));
+        Ok(())
+    }
+
+    /// Introduces a peer, by its address.
+    pub(super) fn connect(&mut self, rank: Rank, addr: Addr) -> Result<(), Error> {
+        if !self.knows(rank) {
+            let at = self.enter()?.av_insert(self.av, addr);
+            self.peers.insert(rank, Peer { at, pinged: false });
+            self.ranks.insert(at, rank);
+        }
+        Ok(())
+    }
+
+    fn peer(&self, rank: Rank) -> Result<FiAddr, Error> {
+        match self.peers.get(&rank) {
+            Some(_) if self.gone.contains(&rank) => Err(Error::Gone(format!("rank {rank} has ended"))),
+            Some(peer) => Ok(peer.at),
+            None => Err(Error::Invalid(format!("rank {rank} is not known here"))),
+        }
+    }
+
+    pub(super) fn promise(&self) -> Promise {
+        Promise {
+            path: "frames".into(),
+            why: "the peer is on another host".into(),
+            between: true,
+            delivered: true,
+            notify: false,
+            fetch: true,
+            wakes: true,
+            peer_progress: true,
+            inject: INJECT,
+            most: MOST,
+            ..Promise::default()
+        }
+    }
+
+    /// Lets peers reach a region; its key.
+    pub(super) fn register(&mut self, id: u32, memory: &Memory) -> Result<u64, Error> {
+        if let Some((_, key, _)) = self.regions.get(&id) {
+            return Ok(*key);
+        }
+        let iov = [span(memory.address(0), memory.len())];
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let (mr, key) = self.enter()?.mr_reg(&Reg { iov: &iov, access, key: None })?;
+        self.regions.insert(id, (mr, key, memory.clone()));
+        Ok(key)
+    }
+
+    pub(super) fn withdraw(&mut self, id: u32) {
+        if let Some((mr, _, memory)) = self.regions.remove(&id) {
+            if self.runtime.take_back(|engine| engine.mr_close(mr)).is_err() {
+                // A peer may still be inside.
+                std::mem::forget(memory);
+            }
+        }
+    }
+
+    pub(super) fn forget(&mut self, remote: RemoteId) {
+        self.remotes.remove(&remote.0);
+    }
+
+    fn message(&mut self, to: Rank, kind: u8, grants: &[(u64, usize)], bytes: &[u8]) -> Result<(), Error> {
+        let at = self.peer(to)?;
+        let mut message = self.rank.to_le_bytes().to_vec();
+        message.extend(self.addr.encode());
+        message.extend([kind, grants.len() as u8]);
+        for (key, len) in grants {
+            message.extend(key.to_le_bytes());
+            message.extend((*len as u64).to_le_bytes());
+        }
+        message.extend(bytes);
+        let ctx = self.next();
+        let iov = [span(message.as_ptr(), message.len())];
+        let ping = kind == PINGING;
+        let flags = OpFlags::COMPLETION | if ping { OpFlags::DELIVERY } else { OpFlags::empty() };
+        let send = Send { to: at, iov: &iov, tag: None, data: None, ctx: Ctx(ctx), flags };
+        loop {
+            let mut engine = self.enter()?;
+            match engine.send(self.ep, &send) {
+                Err(engine::Error::Again) => engine.progress(),
+                outcome => {
+                    outcome?;
+                    break;
+                }
+            };
+        }
+        self.ops.insert(ctx, Op::Send(to, message, ping));
+        Ok(())
+    }
+
+    /// A control message, with regions by their keys and lengths.
+    pub(super) fn send(&mut self, to: Rank, bytes: &[u8], grants: &[(u64, usize)]) -> Result<(), Error> {
+        self.message(to, CONTROL, grants, bytes)
+    }
+
+    pub(super) fn wake(&mut self, to: Rank) -> Result<(), Error> {
+        self.message(to, WAKE, &[], &[])
+    }
+
+    fn remote(&self, peer: Rank, remote: (RemoteId, usize), len: usize) -> Result<RmaSeg, Error> {
+        match self.remotes.get(&remote.0.0) {
+            Some((of, key, most)) if *of == peer && remote.1 <= *most && len <= most - remote.1 => {
+                Ok(segment(remote.1, len, *key))
+            }
+            _ => Err(Error::Invalid(format!("rank {peer} has not granted this memory"))),
+        }
+    }
+
+    fn rma(
+        &mut self,
+        peer: Rank,
+        write: bool,
+        iov: Span,
+        remote: RmaSeg,
+        moved: Option<(Token, &Memory)>,
+    ) -> Result<(), Error> {
+        let to = self.peer(peer)?;
+        let (ctx, flags) = match moved {
+            Some(_) => (self.next(), OpFlags::COMPLETION | OpFlags::DELIVERY),
+            None => (INJECTED + peer as usize, OpFlags::INJECT),
+        };
+        let op = Rma { to, write, iov: &[iov], remote: &[remote], data: None, ctx: Ctx(ctx), flags };
+        self.enter()?.rma(self.ep, &op)?;
+        if let Some((token, memory)) = moved {
+            self.ops.insert(ctx, Op::Move(peer, token, memory.clone()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn put(&mut self, put: &Put, from: &Memory) -> Result<(), Error> {
+        let remote = self.remote(put.to, put.remote, put.len)?;
+        self.rma(put.to, true, span(from.address(put.from.1), put.len), remote, Some((put.token, from)))
+    }
+
+    pub(super) fn put_bytes(
+        &mut self,
+        to: Rank,
+        remote: (RemoteId, usize),
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let remote = self.remote(to, remote, bytes.len())?;
+        self.rma(to, true, span(bytes.as_ptr(), bytes.len()), remote, None)
+    }
+
+    pub(super) fn get(&mut self, get: &Get, to: &Memory) -> Result<(), Error> {
+        let remote = self.remote(get.from, get.remote, get.len)?;
+        self.rma(get.from, false, span(to.address(get.to.1), get.len), remote, Some((get.token, to)))
+    }
+
+    pub(super) fn fetch_add(
+        &mut self,
+        peer: Rank,
+        remote: (RemoteId, usize),
+        add: u64,
+        token: Token,
+    ) -> Result<(), Error> {
+        let (to, remote) = (self.peer(peer)?, self.remote(peer, remote, 8)?);
+        let words = Box::new([add, 0]);
+        let at = words.as_ptr();
+        let (operand, result) = ([span(at.cast(), 8)], [span(at.wrapping_add(1).cast(), 8)]);
+        let ctx = self.next();
+        let op = Atomic {
+            to,
+            op: AtomicOp::Sum,
+            datatype: Datatype::Uint64,
+            operand: &operand,
+            compare: &[],
+            result: &result,
+            remote: &[remote],
+            data: None,
+            ctx: Ctx(ctx),
+            flags: OpFlags::COMPLETION,
+        };
+        self.enter()?.atomic(self.ep, &op)?;
+        self.ops.insert(ctx, Op::Fetch(peer, token, words));
+        Ok(())
+    }
+
+    /// Makes progress. `names`: names for regions that are granted.
+    pub(super) fn progress(&mut self, events: &mut Vec<Event>, names: &mut u32) -> Result<(), Error> {
+        let mut ended = Vec::new();
+        let mut engine = self.enter()?;
+        engine.progress();
+        engine.cq_take(self.cq, usize::MAX, |_, completion| ended.push(*completion));
+        while let Some(completion) = engine.cq_error(self.cq) {
+            ended.push(completion);
+        }
+        drop(engine);
+        for completion in ended {
+            self.completed(&completion, names)?;
+        }
+        if self.asked.elapsed() > PING {
+            self.asked = Instant::now();
+            let quiet =
+                |(rank, peer): (&Rank, &Peer)| (!peer.pinged && !self.gone.contains(rank)).then_some(*rank);
+            for rank in self.peers.iter().filter_map(quiet).collect::<Vec<_>>() {
+                let sent = self.message(rank, PINGING, &[], &[]).is_ok();
+                if let Some(peer) = self.peers.get_mut(&rank) {
+                    peer.pinged = sent;
+                }
+            }
+        }
+        events.append(&mut self.events);
+        Ok(())
+    }
+
+    fn completed(&mut self, c: &Completion, names: &mut u32) -> Result<(), Error> {
+        let outcome = c.err.map_or(Ok(()), |e| Err(Error::from(e)));
+        if c.ctx.0 >= INJECTED {
+            return outcome.or_else(|fault| self.lost((c.ctx.0 - INJECTED) as Rank, fault));
+        }
+        match self.ops.remove(&c.ctx.0) {
+            Some(Op::Receive(buffer)) => {
+                if outcome.is_ok() && c.what.contains(What::RECV) {
+                    self.take(c, &buffer[..c.len.min(buffer.len())], names);
+                }
+                self.receive(buffer)
+            }
+            Some(Op::Send(to, _, ping)) => {
+                if let Some(peer) = self.peers.get_mut(&to).filter(|_| ping) {
+                    peer.pinged = false;
+                }
+                outcome.or_else(|fault| self.lost(to, fault))
+            }
+            Some(Op::Move(peer, token, _)) => {
+                let event =
+                    outcome.clone().map_or_else(|fault| Event::Failed(token, fault), |()| Event::Done(token));
+                self.events.push(event);
+                outcome.or_else(|fault| self.lost(peer, fault))
+            }
+            Some(Op::Fetch(peer, token, words)) => {
+                let event = outcome
+                    .clone()
+                    .map_or_else(|fault| Event::Failed(token, fault), |()| Event::Fetched(token, words[1]));
+                self.events.push(event);
+                outcome.or_else(|fault| self.lost(peer, fault))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// An operation has failed: for the end of its peer, or for itself.
+    fn lost(&mut self, peer: Rank, fault: Error) -> Result<(), Error> {
+        if let Error::Gone(why) = fault {
+            if self.gone.insert(peer) {
+                self.events.push(Event::Gone { peer, why });
+            }
+        } else {
+            log::warn!("rpipe: an operation to rank {peer} has failed: {fault}");
+        }
+        Ok(())
+    }
+
+    /// A message. One whose sender is not known yet says where that is.
+    fn take(&mut self, c: &Completion, bytes: &[u8], names: &mut u32) {
+        let Some((head, rest)) = bytes.split_at_checked(HEAD) else { return };
+        let said = Rank::from_le_bytes([head[0], head[1], head[2], head[3]]);
+        let mut addr = [0; Addr::LEN];
+        addr.copy_from_slice(&head[4..4 + Addr::LEN]);
+        let (kind, count) = (head[HEAD - 2], usize::from(head[HEAD - 1]));
+        let from = match (self.ranks.get(&c.src).copied(), Addr::decode(&addr)) {
+            (Some(rank), _) => rank,
+            (None, Some(addr)) if !self.knows(said) && self.connect(said, addr).is_ok() => said,
+            _ => return,
+        };
+        let most = if kind == CONTROL { GRANTS_MOST } else { 0 };
+        let Some((list, bytes)) = rest.split_at_checked(16 * count).filter(|_| count <= most) else {
+            return;
+        };
+        let mut grants = Vec::new();
+        for grant in list.chunks_exact(16) {
+            let number = |at: usize| {
+                let mut word = [0; 8];
+                word.copy_from_slice(&grant[at..at + 8]);
+                u64::from_le_bytes(word)
+            };
+            let Ok(len) = usize::try_from(number(8)) else { return };
+            *names += 1;
+            self.remotes.insert(*names, (from, number(0), len));
+            grants.push(Grant { remote: RemoteId(*names), len, mapped: None });
+        }
+        match kind {
+            CONTROL => self.events.push(Event::Control { from, bytes: bytes.to_vec(), grants }),
+            BYE if self.gone.insert(from) => {
+                self.events.push(Event::Gone { peer: from, why: "it has left the job".into() });
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn arm(&mut self) -> bool {
+        self.events.is_empty()
+            && self.enter().is_ok_and(|mut engine| engine.cq_is_empty(self.cq) && engine.arm())
+    }
+
+    pub(super) fn close(&mut self) {
+        let until = Instant::now() + LEAVING;
+        let (mut names, mut events) = (u32::MAX / 2, Vec::new());
+        for rank in self.peers.keys().copied().collect::<Vec<_>>() {
+            let _ = self.message(rank, BYE, &[], &[]);
+        }
+        let busy = |far: &Far| far.enter().is_ok_and(|engine| engine.ep_under_way(far.ep) > 0);
+        while busy(self) && Instant::now() < until {
+            let _ = self.progress(&mut events, &mut names);
+            std::thread::yield_now();
+        }
+        let ep = self.ep;
+        if self.runtime.take_back(|engine| engine.ep_close(ep)).is_err() {
+            // Peers may still be inside the buffers.
+            std::mem::forget(std::mem::take(&mut self.ops));
+            std::mem::forget(std::mem::take(&mut self.regions));
+        }
+    }
+}

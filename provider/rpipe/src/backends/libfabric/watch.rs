@@ -1,0 +1,247 @@
+//! Whether peers live. No libfabric provider says that of a peer nothing is sent to, so each process holds a connection
+//! to each peer over which no bytes go, and whose end is the peer's.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::{Error, Rank};
+
+/// How long a connection to another host may take.
+const CONNECT: Duration = Duration::from_secs(2);
+/// The most addresses of a host that a card names.
+const ADDRESSES: usize = 4;
+/// The most connections that are held for others.
+const HELD: usize = 4096;
+
+/// Where a process can be watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    name: [u8; 16],
+    port: u16,
+    hosts: Vec<Ipv4Addr>,
+}
+
+impl Place {
+    pub fn write(&self, to: &mut Vec<u8>) {
+        to.extend(self.name);
+        to.extend(self.port.to_le_bytes());
+        to.push(self.hosts.len() as u8);
+        to.extend(self.hosts.iter().flat_map(|host| host.octets()));
+    }
+
+    pub fn read(bytes: &[u8]) -> Option<Place> {
+        let (name, rest) = bytes.split_first_chunk::<16>()?;
+        let (port, rest) = rest.split_first_chunk::<2>()?;
+        let (count, rest) = rest.split_first()?;
+        let hosts = rest.chunks_exact(4).map(|o| Ipv4Addr::new(o[0], o[1], o[2], o[3])).collect::<Vec<_>>();
+        let right = usize::from(*count) == hosts.len() && rest.len() % 4 == 0 && hosts.len() <= ADDRESSES;
+        right.then_some(Place { name: *name, port: u16::from_le_bytes(*port), hosts })
+    }
+
+    fn socket(&self) -> std::io::Result<std::os::unix::net::SocketAddr> {
+        let name: String = self.name.iter().map(|byte| format!("{byte:02x}")).collect();
+        std::os::unix::net::SocketAddr::from_abstract_name(format!("strait/rpipe/{name}"))
+    }
+
+    /// A connection; the name, which is random, is found on the same host alone.
+    fn connect(&self) -> std::io::Result<Box<dyn Connection>> {
+        if let Ok(stream) = self.socket().and_then(|name| UnixStream::connect_addr(&name)) {
+            return Ok(Box::new(stream));
+        }
+        let mut why = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
+        for host in &self.hosts {
+            match TcpStream::connect_timeout(&SocketAddr::from((*host, self.port)), CONNECT) {
+                Ok(stream) => return Ok(Box::new(stream)),
+                Err(e) => why = e,
+            }
+        }
+        Err(why)
+    }
+}
+
+trait Connection: AsRawFd + Send {}
+impl<T: AsRawFd + Send> Connection for T {}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// To be watched.
+    asked: Mutex<Vec<(Rank, Place)>>,
+    /// Ended, and not yet told.
+    ended: Mutex<VecDeque<Rank>>,
+    /// Whether there are any.
+    some: AtomicBool,
+}
+
+/// Watches peers, in a thread of its own.
+#[derive(Debug)]
+pub struct Watch {
+    shared: Arc<Shared>,
+    place: Place,
+    /// Asks the thread to look; its end is the thread's.
+    ask: UnixStream,
+    /// Readable when a peer has ended.
+    told: UnixStream,
+}
+
+impl Watch {
+    pub fn start() -> Result<Watch, Error> {
+        let wrong = |e: std::io::Error| Error::system("a socket to watch peers", &e);
+        let mut name = [0; 16];
+        std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut name)).map_err(wrong)?;
+        let tcp = TcpListener::bind("0.0.0.0:0").map_err(wrong)?;
+        let port = tcp.local_addr().map_err(wrong)?.port();
+        let hosts =
+            bootstrap::addresses().iter().filter_map(|host| host.parse().ok()).take(ADDRESSES).collect();
+        let place = Place { name, port, hosts };
+        let unix = place.socket().and_then(|name| UnixListener::bind_addr(&name)).map_err(wrong)?;
+        let (ask, asked) = UnixStream::pair().map_err(wrong)?;
+        let (told, tell) = UnixStream::pair().map_err(wrong)?;
+        for end in [&asked, &told, &tell] {
+            end.set_nonblocking(true).map_err(wrong)?;
+        }
+        let shared = Arc::new(Shared::default());
+        let theirs = shared.clone();
+        std::thread::Builder::new()
+            .name("strait-rpipe-watch".into())
+            .stack_size(128 << 10)
+            .spawn(move || look(&theirs, &asked, &tell, &unix, &tcp))
+            .map_err(|e| Error::system("a thread to watch peers", &e))?;
+        Ok(Watch { shared, place, ask, told })
+    }
+
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Readable when a peer has ended.
+    pub fn descriptor(&self) -> RawFd {
+        self.told.as_raw_fd()
+    }
+
+    /// From now on the end of this peer is told.
+    pub fn add(&self, peer: Rank, place: Place) {
+        lock(&self.shared.asked).push((peer, place));
+        let _ = (&self.ask).write(&[1]);
+    }
+
+    /// A peer that has ended.
+    pub fn ended(&self) -> Option<Rank> {
+        if !self.shared.some.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut ended = lock(&self.shared.ended);
+        let one = ended.pop_front();
+        if ended.is_empty() {
+            self.shared.some.store(false, Ordering::Release);
+            while matches!((&self.told).read(&mut [0; 64]), Ok(1..)) {}
+        }
+        one
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Nothing panics while it holds one.
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn look(shared: &Shared, asked: &UnixStream, tell: &UnixStream, unix: &UnixListener, tcp: &TcpListener) {
+    let mut held: Vec<Box<dyn Connection>> = Vec::new();
+    let mut watched: Vec<(Rank, Box<dyn Connection>)> = Vec::new();
+    let end = |peer| {
+        lock(&shared.ended).push_back(peer);
+        shared.some.store(true, Ordering::Release);
+        let _ = (&mut &*tell).write(&[1]);
+    };
+    loop {
+        let one = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut fds = vec![one(asked.as_raw_fd()), one(unix.as_raw_fd()), one(tcp.as_raw_fd())];
+        fds.extend(watched.iter().map(|(_, connection)| one(connection.as_raw_fd())));
+        let first = fds.len();
+        fds.extend(held.iter().map(|connection| one(connection.as_raw_fd())));
+        // SAFETY: as many valid pollfds as said; their descriptors are held by this function's values.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, -1) };
+        // Nothing is ever sent here: what is readable has ended.
+        let mut at = first;
+        held.retain(|_| {
+            at += 1;
+            fds[at - 1].revents == 0
+        });
+        let mut at = 3;
+        watched.retain(|(peer, _)| {
+            at += 1;
+            let lives = fds[at - 1].revents == 0;
+            if !lives {
+                end(*peer);
+            }
+            lives
+        });
+        if fds[1].revents != 0 {
+            if let Ok((stream, _)) = unix.accept() {
+                held.push(Box::new(stream));
+            }
+        }
+        if fds[2].revents != 0 {
+            if let Ok((stream, _)) = tcp.accept() {
+                held.push(Box::new(stream));
+            }
+        }
+        held.truncate(HELD);
+        if fds[0].revents != 0 {
+            if matches!((&mut &*asked).read(&mut [0; 64]), Ok(0)) {
+                return;
+            }
+            let asked = std::mem::take(&mut *lock(&shared.asked));
+            for (peer, place) in asked {
+                match place.connect() {
+                    Ok(connection) => watched.push((peer, connection)),
+                    Err(_) => end(peer),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_peer_is_told_once() {
+        let (one, other) = (Watch::start().unwrap(), Watch::start().unwrap());
+        let mut card = Vec::new();
+        other.place().write(&mut card);
+        let place = Place::read(&card).unwrap();
+        assert_eq!(place, *other.place());
+        assert_eq!(Place::read(&card[..card.len() - 1]), None);
+        one.add(7, place.clone());
+        // Over TCP as well.
+        one.add(8, Place { name: [0; 16], hosts: vec![Ipv4Addr::LOCALHOST], ..place });
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(one.ended(), None);
+        drop(other);
+        let mut ended: Vec<_> = (0..2)
+            .map(|_| {
+                loop {
+                    if let Some(peer) = one.ended() {
+                        break peer;
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            })
+            .collect();
+        ended.sort_unstable();
+        assert_eq!((ended, one.ended()), (vec![7, 8], None));
+        // One that is not there has ended.
+        one.add(9, Place { name: [1; 16], port: 1, hosts: Vec::new() });
+        while one.ended() != Some(9) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

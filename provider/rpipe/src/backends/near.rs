@@ -1,0 +1,499 @@
+//! Peers on this host: regions are sealed memory, whose descriptors travel with control messages on sockets, so that what a peer grants
+//! is mapped here, and is the other process's alone to reach. A hang-up, or the end of the process, is the peer's end.
+//!
+//! A peer is of the same user (SO_PEERCRED), else it is refused. What it sends is checked: its memory by its seals and
+//! its size (`ipc::memfd`), its packets by their form.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::sync::atomic::fence;
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use ipc::credentials::{Cred, User};
+use ipc::memfd::{self, Writers};
+use ipc::rights::{recv_fd, send_fd};
+use ipc::{Mapping, Poller, pidfd, socket};
+
+use crate::backend::check_control;
+use crate::settings::HEAP_MOST;
+use crate::{
+    Backend, CONTROL_MOST, Error, Event, GRANTS_MOST, Get, Grant, Memory, Promise, Put, Rank, Region,
+    RegionId, RemoteId, Token,
+};
+
+/// What maps of a process show regions as.
+const NAME: &CStr = c"strait-rpipe";
+/// What a card begins with.
+const CARD: &str = "strait-rpipe/1";
+/// The longest region: a heap, and what is before it.
+const REGION_MOST: usize = HEAP_MOST + (64 << 20);
+/// Packets that are taken from one socket in a call of progress.
+const PACKETS: usize = 64;
+/// For how long packets are waited for to leave when the job is left.
+const LEAVING: Duration = Duration::from_secs(1);
+
+/// Kinds of packets, their first byte.
+const HELLO: u8 = 1;
+const REGION: u8 = 2;
+const CONTROL: u8 = 3;
+const WAKE: u8 = 4;
+const BYE: u8 = 5;
+
+/// The backend of shared memory.
+#[derive(Debug)]
+pub struct Near {
+    rank: Rank,
+    map: bool,
+    name: String,
+    host: String,
+    listener: OwnedFd,
+    poller: Poller,
+    sockets: Vec<Option<Socket>>,
+    /// The socket by which a peer is sent to.
+    by_peer: HashMap<Rank, usize>,
+    regions: HashMap<u32, (OwnedFd, Memory)>,
+    remotes: HashMap<u32, (Rank, Memory)>,
+    last: u32,
+    /// Events of operations, which are over at once.
+    events: Vec<Event>,
+    queued: usize,
+}
+
+#[derive(Debug)]
+struct Socket {
+    fd: OwnedFd,
+    /// Readable once the process has ended.
+    life: Option<OwnedFd>,
+    /// `None`: it has not said hello yet.
+    peer: Option<Rank>,
+    grants: Vec<Grant>,
+    /// What did not leave yet.
+    queue: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+}
+
+impl Near {
+    /// Opens; `map`: what peers grant is used as memory of this process.
+    pub fn open(rank: Rank, map: bool) -> Result<Near, Error> {
+        let mut bytes = [0u8; 16];
+        // SAFETY: a valid place of 16 bytes.
+        if unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } != 16 {
+            return Err(Error::system("getrandom", &io::Error::last_os_error()));
+        }
+        let name = format!("{CARD}/{:032x}", u128::from_ne_bytes(bytes));
+        let listener = socket::listen(&name).map_err(|e| Error::system("listen", &e))?;
+        let poller = Poller::new().map_err(|e| Error::system("epoll_create1", &e))?;
+        poller.add(&listener, 0).map_err(|e| Error::system("epoll_ctl", &e))?;
+        let (by_peer, regions, remotes) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Ok(Near {
+            rank,
+            map,
+            name,
+            host: host(),
+            listener,
+            poller,
+            sockets: Vec::new(),
+            by_peer,
+            regions,
+            remotes,
+            last: 0,
+            events: Vec::new(),
+            queued: 0,
+        })
+    }
+
+    /// Whether a card is that of a process of this host, which its sockets and memory lead to.
+    pub(super) fn is_of_this_host(&self, card: &[u8]) -> bool {
+        std::str::from_utf8(card)
+            .is_ok_and(|card| card.split_once(' ').is_some_and(|(_, host)| host == self.host))
+    }
+
+    fn next(&mut self) -> u32 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Takes a socket in, with a watch on the process behind it.
+    fn add(&mut self, fd: OwnedFd, peer: Option<Rank>) -> Result<usize, Error> {
+        let cred = Cred::of(&fd).map_err(|e| Error::system("SO_PEERCRED", &e))?;
+        if cred.user(&fd) != User::Ours {
+            return Err(Error::Unsupported(
+                "a process of another user: peers have to be of the same one".into(),
+            ));
+        }
+        // A process that has ended already may have sent all the same: the socket tells of its end.
+        let life = pidfd::watch(&fd, cred.pid).ok().flatten();
+        let at = self.sockets.iter().position(Option::is_none).unwrap_or(self.sockets.len());
+        let failed = |e| Error::system("epoll_ctl", &e);
+        self.poller.add(&fd, at as u64 + 1).map_err(failed)?;
+        if let Some(life) = &life {
+            self.poller.add(life, at as u64 + 1).map_err(failed)?;
+        }
+        let socket = Socket { fd, life, peer, grants: Vec::new(), queue: VecDeque::new() };
+        match self.sockets.get_mut(at) {
+            Some(place) => *place = Some(socket),
+            None => self.sockets.push(Some(socket)),
+        }
+        Ok(at)
+    }
+
+    fn accept(&mut self) {
+        while let Ok(fd) = socket::accept(&self.listener) {
+            if let Err(why) = self.add(fd, None) {
+                log::warn!("rpipe: a connection is refused: {why}");
+            }
+        }
+    }
+
+    /// Sends a packet, behind those that wait.
+    fn packet(&mut self, to: Rank, bytes: Vec<u8>, fd: Option<OwnedFd>) -> Result<(), Error> {
+        let socket = self.by_peer.get(&to).and_then(|at| self.sockets.get_mut(*at)).and_then(Option::as_mut);
+        let socket = socket.ok_or_else(|| Error::Gone(format!("rank {to} has ended")))?;
+        socket.queue.push_back((bytes, fd));
+        self.queued += 1;
+        self.queued -= socket.drain();
+        Ok(())
+    }
+
+    /// Takes what a socket has; whether its peer is at its end.
+    fn receive(&mut self, at: usize, events: &mut Vec<Event>) -> bool {
+        let mut bytes = [0; CONTROL_MOST + 1];
+        for _ in 0..PACKETS {
+            let Some(Some(socket)) = self.sockets.get(at) else { return false };
+            let (len, fd) = match recv_fd(&socket.fd, &mut bytes) {
+                Ok((0, _)) => return true,
+                Ok(got) => got,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    return socket.life.as_ref().is_some_and(pidfd::has_ended) && !has_more(socket);
+                }
+                Err(e) => {
+                    log::warn!("rpipe: receiving from a peer: {e}");
+                    return !ipc::socket::is_lack(&e);
+                }
+            };
+            if let Err(why) = self.take(at, &bytes[..len], fd, events) {
+                log::warn!("rpipe: a peer is closed: {why}");
+                return true;
+            }
+        }
+        false
+    }
+
+    /// One packet.
+    fn take(
+        &mut self,
+        at: usize,
+        bytes: &[u8],
+        fd: Option<OwnedFd>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Error> {
+        let map = self.map;
+        let Some(Some(socket)) = self.sockets.get_mut(at) else { return Ok(()) };
+        let (kind, rest) = bytes.split_first().unwrap_or((&0, &[]));
+        match (*kind, socket.peer, fd) {
+            (HELLO, None, None) => {
+                let rank = rest.try_into().map(Rank::from_le_bytes);
+                let rank = rank.map_err(|_| Error::Broken("a hello of another length".into()))?;
+                socket.peer = Some(rank);
+                self.by_peer.entry(rank).or_insert(at);
+                Ok(())
+            }
+            (REGION, Some(peer), Some(fd)) if socket.grants.len() < GRANTS_MOST => {
+                let mapping =
+                    memfd::adopt(&fd, 64..=REGION_MOST).map_err(|e| Error::Broken(e.to_string()))?;
+                let memory = of_mapping(mapping)?;
+                let (len, mapped) = (memory.len(), map.then(|| memory.clone()));
+                self.last += 1;
+                socket.grants.push(Grant { remote: RemoteId(self.last), len, mapped });
+                self.remotes.insert(self.last, (peer, memory));
+                Ok(())
+            }
+            (CONTROL, Some(from), None) => {
+                let grants = std::mem::take(&mut socket.grants);
+                events.push(Event::Control { from, bytes: rest.to_vec(), grants });
+                Ok(())
+            }
+            (WAKE, Some(_), None) => Ok(()),
+            (BYE, Some(_), None) => Err(Error::Gone("it has left the job".into())),
+            _ => Err(Error::Broken("a packet that makes no sense".into())),
+        }
+    }
+
+    /// A socket has ended, and with it its peer.
+    fn end(&mut self, at: usize, events: &mut Vec<Event>) {
+        let Some(socket) = self.sockets.get_mut(at).and_then(Option::take) else { return };
+        self.queued -= socket.queue.len();
+        // Of regions that no control message granted nothing else knows.
+        socket.grants.iter().for_each(|grant| self.forget(grant.remote));
+        self.poller.remove(&socket.fd);
+        if let Some(life) = &socket.life {
+            self.poller.remove(life);
+        }
+        let Some(peer) = socket.peer else { return };
+        if self.by_peer.get(&peer) == Some(&at) {
+            self.by_peer.remove(&peer);
+        }
+        // Its other socket may have something yet, also if that was not accepted, or has not said hello.
+        self.accept();
+        for other in 0..self.sockets.len() {
+            let may_be = |socket: &Socket| socket.peer.is_none_or(|of| of == peer);
+            if self.sockets[other].as_ref().is_some_and(may_be) {
+                while !self.receive(other, events) && self.sockets[other].as_ref().is_some_and(has_more) {}
+            }
+        }
+        events.push(Event::Gone { peer, why: "its process has ended, or has left the job".into() });
+    }
+
+    fn remote(&self, peer: Rank, remote: (RemoteId, usize), len: usize) -> Result<(Memory, usize), Error> {
+        match self.remotes.get(&remote.0.0) {
+            Some((of, memory))
+                if *of == peer && remote.1 <= memory.len() && len <= memory.len() - remote.1 =>
+            {
+                Ok((memory.clone(), remote.1))
+            }
+            _ => Err(Error::Invalid(format!("rank {peer} has not granted this memory"))),
+        }
+    }
+
+    fn region(&self, region: (RegionId, usize), len: usize) -> Result<Memory, Error> {
+        let memory = self.regions.get(&region.0.0).map(|(_, memory)| memory.clone());
+        memory
+            .filter(|memory| region.1 <= memory.len() && len <= memory.len() - region.1)
+            .ok_or_else(|| Error::Invalid("outside of the region".into()))
+    }
+}
+
+impl Socket {
+    /// Sends what waits; how many packets have left.
+    fn drain(&mut self) -> usize {
+        let mut left = 0;
+        while let Some((bytes, fd)) = self.queue.front() {
+            let sent = match fd {
+                Some(fd) => send_fd(&self.fd, bytes, fd.as_fd()),
+                None => socket::send(&self.fd, bytes),
+            };
+            if sent.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock || socket::is_lack(&e)) {
+                break;
+            }
+            // To a peer that has ended nothing is sent.
+            self.queue.pop_front();
+            left += 1;
+        }
+        left
+    }
+}
+
+fn has_more(socket: &Socket) -> bool {
+    socket::peek(&socket.fd, &mut [0]).is_ok_and(|len| len > 0)
+}
+
+fn of_mapping(mapping: Mapping) -> Result<Memory, Error> {
+    let base = NonNull::new(mapping.base()).ok_or_else(|| Error::Exhausted("no mapping".into()))?;
+    let len = mapping.len() & !63;
+    // SAFETY: a mapping begins on a page, is mapped as long as it lives, which `Memory` keeps it for, and no reference to
+    // its bytes exists; memory of a peer was vetted, so that no access faults.
+    Ok(unsafe { Memory::new(base, len, Arc::new(mapping)) })
+}
+
+/// What processes that reach each other's sockets and memory have in common.
+fn host() -> String {
+    use std::os::unix::fs::MetadataExt as _;
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let net = fs::metadata("/proc/self/ns/net").map_or(0, |m| m.ino());
+    format!("{}.{net}", boot.trim())
+}
+
+impl Backend for Near {
+    fn name(&self) -> String {
+        "strait".into()
+    }
+
+    fn card(&self) -> Vec<u8> {
+        format!("{} {}", self.name, self.host).into_bytes()
+    }
+
+    fn connect(&mut self, peer: Rank, card: &[u8]) -> Result<(), Error> {
+        if self.by_peer.contains_key(&peer) {
+            return Ok(());
+        }
+        let card = std::str::from_utf8(card).ok().and_then(|card| card.split_once(' '));
+        let (name, host) = card.filter(|(name, _)| name.starts_with(CARD)).ok_or_else(|| {
+            Error::Unsupported(format!(
+                "rank {peer} has another backend, or another version of Strait: give all the same"
+            ))
+        })?;
+        if host != self.host {
+            return Err(Error::Unsupported(format!(
+                "rank {peer} is on another host, or in another network namespace, and the backend strait reaches processes of \
+                 this one"
+            )));
+        }
+        let fd =
+            socket::connect(name).map_err(|e| Error::Gone(format!("rank {peer} does not listen: {e}")))?;
+        let at = self.add(fd, Some(peer))?;
+        self.by_peer.insert(peer, at);
+        let mut hello = vec![HELLO];
+        hello.extend(self.rank.to_le_bytes());
+        self.packet(peer, hello, None)
+    }
+
+    fn promise(&self, _: Rank) -> Promise {
+        let why = if self.map {
+            "the peer is on this host"
+        } else {
+            "STRAIT_RPIPE_MAP=no: as if it were not mapped"
+        };
+        Promise {
+            path: "shared memory".into(),
+            why: why.into(),
+            mapped: self.map,
+            within: 0,
+            between: true,
+            delivered: true,
+            notify: false,
+            fetch: true,
+            wakes: false,
+            peer_progress: false,
+            inject: 4096,
+            most: usize::MAX,
+        }
+    }
+
+    fn expose(&mut self, len: usize) -> Result<Region, Error> {
+        let failed = |call: &'static str| move |e: io::Error| Error::system(call, &e);
+        let fd = memfd::create(NAME, len, Writers::All).map_err(failed("memfd_create"))?;
+        let memory = of_mapping(Mapping::new(&fd, len, None).map_err(failed("mmap"))?)?;
+        let id = self.next();
+        self.regions.insert(id, (fd, memory.clone()));
+        Ok(Region { id: RegionId(id), memory })
+    }
+
+    fn withdraw(&mut self, region: RegionId) -> Result<(), Error> {
+        self.regions.remove(&region.0);
+        Ok(())
+    }
+
+    fn forget(&mut self, remote: RemoteId) {
+        self.remotes.remove(&remote.0);
+    }
+
+    fn send(&mut self, to: Rank, bytes: &[u8], grants: &[RegionId]) -> Result<(), Error> {
+        check_control(bytes, grants)?;
+        for grant in grants {
+            let region = self.regions.get(&grant.0).ok_or_else(|| Error::Invalid("no such region".into()))?;
+            let copy = region.0.try_clone().map_err(|e| Error::system("dup", &e))?;
+            self.packet(to, vec![REGION], Some(copy))?;
+        }
+        let mut packet = vec![CONTROL];
+        packet.extend(bytes);
+        self.packet(to, packet, None)
+    }
+
+    fn put(&mut self, put: &Put) -> Result<(), Error> {
+        let (to, at) = self.remote(put.to, put.remote, put.len)?;
+        let from = self.region(put.from, put.len)?;
+        fence(Release);
+        from.copy_to(put.from.1, &to, at, put.len);
+        self.events.push(Event::Done(put.token));
+        Ok(())
+    }
+
+    fn put_bytes(
+        &mut self,
+        to: Rank,
+        remote: (RemoteId, usize),
+        bytes: &[u8],
+        _: Option<u32>,
+    ) -> Result<(), Error> {
+        let (memory, at) = self.remote(to, remote, bytes.len())?;
+        // Behind all that was put before; a word is put at once.
+        fence(Release);
+        if (at | bytes.len()) % 8 != 0 {
+            memory.copy_in(at, bytes);
+            return Ok(());
+        }
+        for (n, word) in bytes.chunks_exact(8).enumerate() {
+            let word =
+                u64::from_ne_bytes([word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7]]);
+            memory.word(at + 8 * n).store(word, Release);
+        }
+        Ok(())
+    }
+
+    fn get(&mut self, get: &Get) -> Result<(), Error> {
+        let (from, at) = self.remote(get.from, get.remote, get.len)?;
+        let to = self.region(get.to, get.len)?;
+        from.copy_to(at, &to, get.to.1, get.len);
+        // What the peer has stored before it said so, in a word that was loaded before.
+        fence(SeqCst);
+        self.events.push(Event::Done(get.token));
+        Ok(())
+    }
+
+    fn fetch_add(
+        &mut self,
+        peer: Rank,
+        remote: (RemoteId, usize),
+        add: u64,
+        token: Token,
+    ) -> Result<(), Error> {
+        let (memory, at) = self.remote(peer, remote, 8)?;
+        if at % 8 != 0 {
+            return Err(Error::Invalid("an atomic on no multiple of 8".into()));
+        }
+        let was = memory.word(at).fetch_add(add, SeqCst);
+        self.events.push(Event::Fetched(token, was));
+        Ok(())
+    }
+
+    fn progress(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
+        events.append(&mut self.events);
+        if self.queued > 0 {
+            let left: usize = self.sockets.iter_mut().flatten().map(Socket::drain).sum();
+            self.queued -= left;
+        }
+        let ready = self.poller.ready::<16>();
+        for token in ready.tokens() {
+            match token.checked_sub(1) {
+                None => self.accept(),
+                Some(at) => {
+                    if self.receive(at as usize, events) {
+                        self.end(at as usize, events);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.poller.fd())
+    }
+
+    fn arm(&mut self) -> bool {
+        self.events.is_empty() && self.queued == 0
+    }
+
+    fn wake(&mut self, peer: Rank) -> Result<(), Error> {
+        self.packet(peer, vec![WAKE], None)
+    }
+
+    fn close(&mut self) {
+        let peers: Vec<Rank> = self.by_peer.keys().copied().collect();
+        for peer in peers {
+            let _ = self.packet(peer, vec![BYE], None);
+        }
+        let until = Instant::now() + LEAVING;
+        while self.queued > 0 && Instant::now() < until {
+            let left: usize = self.sockets.iter_mut().flatten().map(Socket::drain).sum();
+            self.queued -= left;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.sockets.clear();
+        self.by_peer.clear();
+    }
+}

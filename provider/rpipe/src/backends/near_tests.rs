@@ -1,0 +1,66 @@
+//! What a peer leaves behind on this host.
+
+use std::fs;
+use std::os::fd::AsFd as _;
+
+use ipc::memfd::{self, Writers};
+use ipc::rights::send_fd;
+use ipc::socket;
+
+use super::Near;
+use crate::{Backend, Event};
+
+/// A connection of a peer, which has said its rank.
+fn peer(near: &Near) -> std::os::fd::OwnedFd {
+    let card = String::from_utf8(near.card()).unwrap();
+    let sock = socket::connect(card.split_once(' ').unwrap().0).unwrap();
+    socket::send(&sock, &[1, 7, 0, 0, 0]).unwrap();
+    sock
+}
+
+fn progress_until_gone(near: &mut Near) {
+    let mut events = Vec::new();
+    for _ in 0..60_000 {
+        near.progress(&mut events).unwrap();
+        if events.iter().any(|event| matches!(event, Event::Gone { peer: 7, .. })) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("its end is not noticed");
+}
+
+#[test]
+fn memory_that_was_sent_and_never_granted_goes_with_its_sender() {
+    let maps = || fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:never-granted").count();
+    let mut near = Near::open(0, true).unwrap();
+    let sock = peer(&near);
+    for _ in 0..3 {
+        let memory = memfd::create(c"never-granted", 4096, Writers::All).unwrap();
+        send_fd(&sock, &[2], memory.as_fd()).unwrap();
+    }
+    let mut events = Vec::new();
+    for _ in 0..60_000 {
+        near.progress(&mut events).unwrap();
+        if maps() == 3 {
+            break;
+        }
+    }
+    assert_eq!(maps(), 3);
+    drop(sock);
+    progress_until_gone(&mut near);
+    assert_eq!(maps(), 0);
+}
+
+#[test]
+fn packets_use_up_no_names_of_regions() {
+    let mut near = Near::open(0, true).unwrap();
+    let first = near.expose(64).unwrap().id.0;
+    let sock = peer(&near);
+    for _ in 0..5 {
+        socket::send(&sock, &[4]).unwrap();
+    }
+    drop(sock);
+    progress_until_gone(&mut near);
+    assert_eq!(near.expose(64).unwrap().id.0, first + 1);
+}

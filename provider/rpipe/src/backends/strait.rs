@@ -1,0 +1,177 @@
+//! Strait's own backend: peers on this host by memory that both map, others by the engine's frames.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+
+use ipc::Poller;
+use wire::Addr;
+
+use super::far::{Far, Secret};
+use super::near::Near;
+use crate::{Backend, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId, Token};
+
+/// Names of remote regions from here on are the engine's.
+const FAR: u32 = 1 << 31;
+
+/// The default backend.
+#[derive(Debug)]
+pub struct Strait {
+    near: Near,
+    far: Far,
+    poller: Poller,
+    /// Peers on this host are reached like all others.
+    frames: bool,
+    regions: HashMap<u32, Memory>,
+    names: u32,
+}
+
+impl Strait {
+    /// Opens; `map`: memory of peers on this host is used as memory of this process. `frames`: these are reached like all others.
+    /// `secret`: what processes of the job show each other on connections between hosts.
+    pub fn open(rank: Rank, map: bool, frames: bool, secret: &Secret) -> Result<Strait, Error> {
+        let (near, far) = (Near::open(rank, map)?, Far::open(rank, secret)?);
+        let poller = Poller::new().map_err(|e| Error::system("epoll_create1", &e))?;
+        for fd in [near.descriptor(), far.fd()].into_iter().flatten() {
+            poller.add(&fd, 0).map_err(|e| Error::system("epoll_ctl", &e))?;
+        }
+        Ok(Strait { near, far, poller, frames, regions: HashMap::new(), names: FAR })
+    }
+
+    fn region(&self, region: (RegionId, usize), len: usize) -> Result<Memory, Error> {
+        let memory = self.regions.get(&region.0.0).cloned();
+        memory
+            .filter(|memory| region.1 <= memory.len() && len <= memory.len() - region.1)
+            .ok_or_else(|| Error::Invalid("outside of the region".into()))
+    }
+}
+
+impl Backend for Strait {
+    fn name(&self) -> String {
+        if self.frames { "strait (frames)".into() } else { "strait".into() }
+    }
+
+    fn card(&self) -> Vec<u8> {
+        let mut card = self.far.addr().encode().to_vec();
+        card.push(u8::from(self.frames));
+        card.extend(self.near.card());
+        card
+    }
+
+    fn connect(&mut self, peer: Rank, card: &[u8]) -> Result<(), Error> {
+        let other = || Error::Unsupported(format!("rank {peer} has another backend: give all the same"));
+        let (addr, rest) = card.split_first_chunk::<{ Addr::LEN }>().ok_or_else(other)?;
+        let (frames, near) = rest.split_first().ok_or_else(other)?;
+        let addr = Addr::decode(addr).ok_or_else(other)?;
+        if *frames != u8::from(self.frames) {
+            return Err(other());
+        }
+        if self.far.knows(peer) || self.frames || !self.near.is_of_this_host(near) {
+            return self.far.connect(peer, addr);
+        }
+        self.near.connect(peer, near)
+    }
+
+    fn promise(&self, peer: Rank) -> Promise {
+        if !self.far.knows(peer) {
+            return self.near.promise(peer);
+        }
+        let mut promise = self.far.promise();
+        if self.frames {
+            promise.why = "strait:frames was asked for".into();
+        }
+        promise
+    }
+
+    fn expose(&mut self, len: usize) -> Result<Region, Error> {
+        let region = self.near.expose(len)?;
+        self.regions.insert(region.id.0, region.memory.clone());
+        Ok(region)
+    }
+
+    fn withdraw(&mut self, region: RegionId) -> Result<(), Error> {
+        self.far.withdraw(region.0);
+        self.regions.remove(&region.0);
+        self.near.withdraw(region)
+    }
+
+    fn forget(&mut self, remote: RemoteId) {
+        self.far.forget(remote);
+        self.near.forget(remote);
+    }
+
+    fn send(&mut self, to: Rank, bytes: &[u8], grants: &[RegionId]) -> Result<(), Error> {
+        if !self.far.knows(to) {
+            return self.near.send(to, bytes, grants);
+        }
+        let mut keys = Vec::new();
+        for grant in grants {
+            let memory = self.region((*grant, 0), 0)?;
+            keys.push((self.far.register(grant.0, &memory)?, memory.len()));
+        }
+        self.far.send(to, bytes, &keys)
+    }
+
+    fn put(&mut self, put: &Put) -> Result<(), Error> {
+        if put.remote.0.0 < FAR {
+            return self.near.put(put);
+        }
+        let from = self.region(put.from, put.len)?;
+        self.far.put(put, &from)
+    }
+
+    fn put_bytes(
+        &mut self,
+        to: Rank,
+        remote: (RemoteId, usize),
+        bytes: &[u8],
+        notify: Option<u32>,
+    ) -> Result<(), Error> {
+        if remote.0.0 < FAR {
+            return self.near.put_bytes(to, remote, bytes, notify);
+        }
+        self.far.put_bytes(to, remote, bytes)
+    }
+
+    fn get(&mut self, get: &Get) -> Result<(), Error> {
+        if get.remote.0.0 < FAR {
+            return self.near.get(get);
+        }
+        let to = self.region(get.to, get.len)?;
+        self.far.get(get, &to)
+    }
+
+    fn fetch_add(
+        &mut self,
+        peer: Rank,
+        remote: (RemoteId, usize),
+        add: u64,
+        token: Token,
+    ) -> Result<(), Error> {
+        if remote.0.0 < FAR {
+            return self.near.fetch_add(peer, remote, add, token);
+        }
+        self.far.fetch_add(peer, remote, add, token)
+    }
+
+    fn progress(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
+        self.near.progress(events)?;
+        self.far.progress(events, &mut self.names)
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.poller.fd())
+    }
+
+    fn arm(&mut self) -> bool {
+        self.near.arm() && self.far.arm()
+    }
+
+    fn wake(&mut self, peer: Rank) -> Result<(), Error> {
+        if self.far.knows(peer) { self.far.wake(peer) } else { self.near.wake(peer) }
+    }
+
+    fn close(&mut self) {
+        self.near.close();
+        self.far.close();
+    }
+}

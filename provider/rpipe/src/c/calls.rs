@@ -1,0 +1,247 @@
+//! The job, and pipes as a whole.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use libc::{c_char, c_int, c_uint};
+
+use super::handles::{close, close_all, guard, job, job_place, keep, last, status, text, with, words};
+use super::types::*;
+use crate::{Context, Error, Pipe, PipeOptions, Policy, Rank, Settings, Side, Sync, backends, start};
+
+/// The process that has called rinit: a forked child is not it.
+static PID: AtomicI32 = AtomicI32::new(0);
+
+/// Joins the job that this process was started in, and tells its rank. `attr` may be NULL.
+///
+/// 0, or an errno below 0; rerror has its words.
+///
+/// # Safety
+/// `rank` is NULL or valid for a write; `attr` is NULL or a structure that begins with its size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rinit(rank: *mut c_int, attr: *const rinit_attr) -> c_int {
+    status(|| {
+        let mut settings = Settings::from_environment()?;
+        // SAFETY: the program's promise.
+        if let Some(attr) = unsafe { attr.as_ref() } {
+            if attr.size < size_of::<rinit_attr>() {
+                return Err(Error::Invalid("rinit_attr.size has to be sizeof(struct rinit_attr)".into()));
+            }
+            // SAFETY: likewise.
+            if let Some(name) = unsafe { words(attr.backend)? } {
+                name.clone_into(&mut settings.backend);
+            }
+        }
+        let mut job = job_place();
+        if job.is_some() {
+            return Err(Error::Invalid("this process is in its job already: rinit is called once".into()));
+        }
+        let bootstrap = start::find()?;
+        let backend = backends::open(&settings, bootstrap.rank())?;
+        let context = Context::new(backend, bootstrap, settings)?;
+        if !rank.is_null() {
+            // SAFETY: the program's promise.
+            unsafe { rank.write(context.rank() as c_int) };
+        }
+        *job = Some(Arc::new(context));
+        // SAFETY: getpid(2) and atexit(3) touch no memory of ours; the library is never unloaded.
+        unsafe {
+            if PID.swap(libc::getpid(), Relaxed) == 0 {
+                libc::atexit(at_exit);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A program that ends without rfinalize.
+extern "C" fn at_exit() {
+    // SAFETY: getpid(2) touches no memory.
+    if PID.load(Relaxed) == unsafe { libc::getpid() } {
+        let _ = guard(leave);
+    }
+}
+
+fn leave() -> Result<(), Error> {
+    let context = job_place().take();
+    close_all();
+    context.map_or(Ok(()), |context| context.close())
+}
+
+/// Leaves the job: closes all pipes, after what was written has left. Peers read what was written before. A program that ends
+/// without it has left too.
+#[unsafe(no_mangle)]
+pub extern "C" fn rfinalize() -> c_int {
+    status(|| {
+        job()?;
+        leave()
+    })
+}
+
+/// Processes of the job, or an errno below 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn rcount() -> c_int {
+    guard(|| Ok(job()?.size() as c_int)).unwrap_or_else(|code| code)
+}
+
+fn options(attr: &rpipe_attr) -> Result<PipeOptions, Error> {
+    const POLICY: u32 = 0xf00;
+    const KNOWN: u32 =
+        HD_PIPE | FD_PIPE | RPIPE_EAGER | RPIPE_PULL | POLICY | RPIPE_DEFERRED | RPIPE_IMMEDIATE;
+    let flags = attr.flags;
+    let wrong = |what: &str| Error::Invalid(format!("flags {flags:#x}: {what}"));
+    if flags & !KNOWN != 0 {
+        return Err(wrong("there are others than this version knows"));
+    }
+    let side = match flags & (HD_PIPE | FD_PIPE) {
+        HD_PIPE if attr.iswriter != 0 => Side::Writer,
+        HD_PIPE => Side::Reader,
+        FD_PIPE => Side::Both,
+        _ => return Err(wrong("one of HD_PIPE and FD_PIPE has to be there")),
+    };
+    let policy = match flags & POLICY {
+        0 => None,
+        RPIPE_NEXT_FIT => Some(Policy::NextFit),
+        RPIPE_FIRST_FIT => Some(Policy::FirstFit),
+        RPIPE_BEST_FIT => Some(Policy::BestFit),
+        RPIPE_WORST_FIT => Some(Policy::WorstFit),
+        _ => return Err(wrong("one policy at most")),
+    };
+    let sync = match flags & (RPIPE_DEFERRED | RPIPE_IMMEDIATE) {
+        0 => None,
+        RPIPE_DEFERRED => Some(Sync::Deferred),
+        RPIPE_IMMEDIATE => Some(Sync::Immediate),
+        _ => return Err(wrong("RPIPE_DEFERRED or RPIPE_IMMEDIATE, not both")),
+    };
+    let given = |n: usize| Some(n).filter(|n| *n != 0);
+    Ok(PipeOptions {
+        width: given(attr.width).map(|width| width as u64),
+        heap: given(attr.heap),
+        slots: given(attr.slots),
+        policy,
+        sync,
+        pull: flags & RPIPE_PULL != 0,
+        eager: flags & RPIPE_EAGER != 0,
+        ..PipeOptions::new(side)
+    })
+}
+
+fn open(peer: c_int, attr: &rpipe_attr) -> Result<rpipe_t, Error> {
+    let peer = Rank::try_from(peer).map_err(|_| Error::Invalid(format!("{peer} is no rank")))?;
+    keep(Pipe::open(&job()?, peer, &options(attr)?)?)
+}
+
+/// Makes an end of a pipe to a peer, whose messages have `width` bytes at most. The peer makes the other end, at any time; the first
+/// that a process makes to a peer leads to the first that the peer makes, and so on. Programs call it as rpipe.
+///
+/// # Safety
+/// `rp` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpipe_open(
+    rp: *mut rpipe_t,
+    peer: c_int,
+    iswriter: c_int,
+    width: usize,
+    flags: c_uint,
+) -> c_int {
+    let attr = rpipe_attr { size: size_of::<rpipe_attr>(), iswriter, flags, width, heap: 0, slots: 0 };
+    // SAFETY: the program's promise.
+    unsafe { rpipe_open_attr(rp, peer, &raw const attr) }
+}
+
+/// As rpipe_open, with all that can be said of a pipe.
+///
+/// # Safety
+/// `rp` is NULL or valid for a write; `attr` is NULL or a structure that begins with its size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpipe_open_attr(rp: *mut rpipe_t, peer: c_int, attr: *const rpipe_attr) -> c_int {
+    status(|| {
+        // SAFETY: the program's promise.
+        let attr = unsafe { attr.as_ref() }.filter(|attr| attr.size >= size_of::<rpipe_attr>());
+        let attr =
+            attr.ok_or_else(|| Error::Invalid("rpipe_attr.size has to be sizeof(struct rpipe_attr)".into()))?;
+        if rp.is_null() {
+            return Err(Error::Invalid("there is no place for the pipe".into()));
+        }
+        // SAFETY: likewise.
+        unsafe { rp.write(open(peer, attr)?) };
+        Ok(())
+    })
+}
+
+/// Closes an end, after what was written has left. Addresses of the pipe, and memory at them, are not to be used any more. The
+/// peer reads what was written, and then its calls fail with EPIPE.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpipe_close(rp: rpipe_t) -> c_int {
+    status(|| close(rp))
+}
+
+/// Chooses blocks by another policy from now on: RPIPE_NEXT_FIT and so on. The writer's end only.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpipe_set_policy(rp: rpipe_t, policy: c_uint) -> c_int {
+    status(|| {
+        let attr = rpipe_attr { size: 0, iswriter: 1, flags: HD_PIPE | policy, width: 0, heap: 0, slots: 0 };
+        let policy = options(&attr)?.policy.ok_or_else(|| Error::Invalid("this is no policy".into()))?;
+        with(rp, |pipe, _| pipe.set_policy(policy))
+    })
+}
+
+/// What a pipe has done and has now.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe; `stats` is NULL or a structure whose first field is its size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpipe_get_stats(rp: rpipe_t, stats: *mut rpipe_stats) -> c_int {
+    status(|| {
+        // SAFETY: the program's promise.
+        let to = unsafe { stats.as_mut() }.filter(|stats| stats.size >= size_of::<rpipe_stats>());
+        let to =
+            to.ok_or_else(|| Error::Invalid("rpipe_stats.size has to be sizeof(struct rpipe_stats)".into()))?;
+        *to = with(rp, |pipe, _| Ok(of_pipe(pipe)))?;
+        Ok(())
+    })
+}
+
+fn of_pipe(pipe: &Pipe) -> rpipe_stats {
+    let (writer, reader) = (pipe.writer_stats(), pipe.reader_stats());
+    let (policy, sync) = match &writer {
+        Some((_, policy, sync)) => (policy.to_string(), sync.to_string()),
+        None => Default::default(),
+    };
+    let written = writer.map(|(stats, ..)| stats);
+    let (w, r) = (written.clone().unwrap_or_default(), reader.clone().unwrap_or_default());
+    let told = written.or(reader).unwrap_or_default();
+    rpipe_stats {
+        size: size_of::<rpipe_stats>(),
+        heap: told.heap,
+        used: told.used,
+        free: told.free,
+        largest: told.largest,
+        fragmentation: told.fragmentation,
+        written: w.messages,
+        written_bytes: w.bytes,
+        read: r.messages,
+        read_bytes: r.bytes,
+        syncs: w.syncs + r.syncs,
+        tags: w.tags + r.tags,
+        flag_mode: text(&told.mode.map_or(String::new(), |mode| mode.to_string())),
+        flag_why: text(&told.mode_why),
+        path: text(&told.path),
+        path_why: text(&told.path_why),
+        policy: text(&policy),
+        sync: text(&sync),
+    }
+}
+
+/// What the last call of this thread that failed has to say, and what to do about it. The text stays until the next failure.
+#[unsafe(no_mangle)]
+pub extern "C" fn rerror() -> *const c_char {
+    last()
+}

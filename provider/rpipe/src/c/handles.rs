@@ -1,0 +1,219 @@
+//! Pipes by the pointers and the addresses that a program has. What a pointer leads to is never freed, so that one of a closed pipe is
+//! an error.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{CStr, CString};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use libc::{c_char, c_int, c_void};
+
+use super::types::{raddr_t, rpipe_t};
+use crate::{Address, Context, Error, Pipe};
+
+/// Pipes there may be at a time.
+const PIPES: usize = 1 << 15;
+
+pub(super) struct Handle {
+    /// From 1.
+    id: u16,
+    pipe: Mutex<Option<Pipe>>,
+    /// By the handler's number.
+    handlers: Mutex<HashMap<u16, Handler>>,
+}
+
+/// A function of the program's, and what it is called with.
+#[derive(Clone, Copy)]
+pub(super) struct Handler {
+    pub(super) call: unsafe extern "C" fn(*mut c_void, rpipe_t, *mut c_void, usize),
+    pub(super) arg: *mut c_void,
+}
+
+// SAFETY: the program's pointer is only handed back to its function.
+unsafe impl Send for Handler {}
+
+static TABLE: [AtomicPtr<Handle>; PIPES] = [const { AtomicPtr::new(ptr::null_mut()) }; PIPES];
+
+/// Those that were made, and those of them that are closed, the longest closed first.
+struct Made {
+    last: u16,
+    closed: VecDeque<&'static Handle>,
+}
+
+static MADE: Mutex<Made> = Mutex::new(Made { last: 0, closed: VecDeque::new() });
+static JOB: Mutex<Option<Arc<Context>>> = Mutex::new(None);
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The job that this process has joined.
+pub(super) fn job() -> Result<Arc<Context>, Error> {
+    held(&JOB).clone().ok_or_else(|| Error::Invalid("this process is in no job: call rinit first".into()))
+}
+
+pub(super) fn job_place() -> MutexGuard<'static, Option<Arc<Context>>> {
+    held(&JOB)
+}
+
+/// Keeps a pipe; the pointer for the program.
+pub(super) fn keep(pipe: Pipe) -> Result<rpipe_t, Error> {
+    let mut made = held(&MADE);
+    let handle = if usize::from(made.last) + 1 < PIPES {
+        made.last += 1;
+        let handle =
+            Box::leak(Box::new(Handle { id: made.last, pipe: Mutex::new(None), handlers: Mutex::default() }));
+        TABLE[usize::from(handle.id)].store(handle, Release);
+        &*handle
+    } else {
+        made.closed.pop_front().ok_or_else(|| Error::Exhausted("there are 32767 pipes: close some".into()))?
+    };
+    *held(&handle.pipe) = Some(pipe);
+    Ok(ptr::from_ref(handle).cast_mut().cast())
+}
+
+/// Closes a pipe.
+pub(super) fn close(rp: rpipe_t) -> Result<(), Error> {
+    let handle = handle(rp)?;
+    let pipe = held(&handle.pipe).take();
+    let mut pipe = pipe.ok_or_else(no_pipe)?;
+    held(&handle.handlers).clear();
+    held(&MADE).closed.push_back(handle);
+    pipe.close()
+}
+
+/// All pipes that nothing is in are closed.
+pub(super) fn close_all() {
+    for place in &TABLE {
+        // SAFETY: handles are never freed.
+        let Some(handle) = (unsafe { place.load(Acquire).as_ref() }) else { continue };
+        let pipe = handle.pipe.try_lock().ok().and_then(|mut pipe| pipe.take());
+        if let Some(mut pipe) = pipe {
+            let _ = pipe.close();
+            held(&MADE).closed.push_back(handle);
+        }
+    }
+}
+
+fn no_pipe() -> Error {
+    Error::Invalid("this is no open pipe: it was closed, or rpipe has not made it".into())
+}
+
+#[inline]
+fn handle(rp: rpipe_t) -> Result<&'static Handle, Error> {
+    // SAFETY: NULL, or from `keep` (the program's promise); what that gives is never freed.
+    unsafe { rp.cast::<Handle>().as_ref() }.ok_or_else(no_pipe)
+}
+
+/// Does something with a pipe.
+#[inline]
+pub(super) fn with<T>(
+    rp: rpipe_t,
+    body: impl FnOnce(&mut Pipe, u16) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let handle = handle(rp)?;
+    body(held(&handle.pipe).as_mut().ok_or_else(no_pipe)?, handle.id)
+}
+
+/// The handlers of a pipe.
+pub(super) fn handlers(rp: rpipe_t) -> Result<MutexGuard<'static, HashMap<u16, Handler>>, Error> {
+    Ok(held(&handle(rp)?.handlers))
+}
+
+/// Does something with the pipe of an address.
+#[inline]
+pub(super) fn with_address<T>(
+    address: raddr_t,
+    body: impl FnOnce(&mut Pipe, Address) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let id = (address >> 49) as usize;
+    // SAFETY: handles are never freed.
+    let handle = unsafe { TABLE[id].load(Acquire).as_ref() };
+    let handle = handle.ok_or_else(|| Error::Stale("this is no address: no such pipe was made".into()))?;
+    body(held(&handle.pipe).as_mut().ok_or_else(no_pipe)?, unpacked(address))
+}
+
+#[inline]
+pub(super) fn packed(id: u16, address: Address) -> raddr_t {
+    u64::from(id) << 49
+        | u64::from(address.read) << 48
+        | u64::from(address.generation) << 32
+        | u64::from(address.granule)
+}
+
+#[inline]
+fn unpacked(address: raddr_t) -> Address {
+    Address { read: address >> 48 & 1 != 0, generation: (address >> 32) as u16, granule: address as u32 }
+}
+
+/// The block of an address of this pipe.
+#[inline]
+pub(super) fn of_pipe(id: u16, address: raddr_t) -> Result<Address, Error> {
+    if address >> 49 != u64::from(id) {
+        return Err(Error::Stale("the address is of another pipe, or none".into()));
+    }
+    Ok(unpacked(address))
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// The words of the last error of this thread.
+pub(super) fn last() -> *const c_char {
+    LAST.with(|last| last.borrow().as_ptr())
+}
+
+#[cold]
+fn fail(error: &Error) -> c_int {
+    let text = CString::new(error.to_string()).unwrap_or_default();
+    LAST.with(|last| *last.borrow_mut() = text);
+    // SAFETY: errno is this thread's.
+    unsafe { *libc::__errno_location() = error.errno() };
+    -error.errno()
+}
+
+/// A call's boundary: no panic leaves it. The value, or a negative errno.
+#[inline]
+pub(super) fn guard<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, c_int> {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(outcome) => outcome.map_err(|error| fail(&error)),
+        Err(thrown) => {
+            // Dropping what was thrown may throw again.
+            std::mem::forget(thrown);
+            Err(fail(&Error::System("an internal failure: this pipe cannot be used any more".into())))
+        }
+    }
+}
+
+/// 0, or a negative errno.
+#[inline]
+pub(super) fn status(body: impl FnOnce() -> Result<(), Error>) -> c_int {
+    guard(body).map_or_else(|code| code, |()| 0)
+}
+
+/// Text for an array of C's, cut to fit.
+pub(super) fn text<const N: usize>(text: &str) -> [c_char; N] {
+    let mut to = [0; N];
+    for (to, byte) in to[..N - 1].iter_mut().zip(text.bytes()) {
+        *to = byte as c_char;
+    }
+    to
+}
+
+/// Text of C's; `None` for NULL.
+///
+/// # Safety
+/// NULL, or a C string that lives as long as the answer.
+pub(super) unsafe fn words<'a>(text: *const c_char) -> Result<Option<&'a str>, Error> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map(Some).map_err(|_| Error::Invalid("a text that is not UTF-8".into()))
+}

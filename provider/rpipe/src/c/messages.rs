@@ -1,0 +1,268 @@
+//! Blocks and messages.
+
+use std::time::{Duration, Instant};
+
+use libc::{c_int, c_void};
+
+use super::handles::{Handler, guard, handlers, job, of_pipe, packed, status, with, with_address};
+use super::types::*;
+use crate::{Error, Patience};
+
+#[inline]
+fn patience(nanoseconds: i64) -> Patience {
+    match u64::try_from(nanoseconds) {
+        Ok(0) => Patience::Look,
+        Ok(time) => Patience::for_a(Duration::from_nanos(time)),
+        Err(_) => Patience::Forever,
+    }
+}
+
+/// Allocates a block of the pipe's heap. Waits until the reader has freed enough, if it has anything to free. RADDR_NULL, with
+/// errno, if not: ENOBUFS: all is this end's; EMSGSIZE: it never fits; EPIPE: the peer is gone.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rmalloc(rp: rpipe_t, size: usize) -> raddr_t {
+    guard(|| with(rp, |pipe, id| Ok(packed(id, pipe.alloc(size, 1, Patience::Forever)?))))
+        .unwrap_or(RADDR_NULL)
+}
+
+/// As rmalloc, on a multiple of `align`, a power of two of 4096 at most.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rmalloc_aligned(rp: rpipe_t, size: usize, align: usize) -> raddr_t {
+    guard(|| with(rp, |pipe, id| Ok(packed(id, pipe.alloc(size, align, Patience::Forever)?))))
+        .unwrap_or(RADDR_NULL)
+}
+
+/// As rmalloc, and waits so long at most; 0: not at all; EAGAIN or ENOBUFS then.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rmalloc_timed(rp: rpipe_t, size: usize, nanoseconds: i64) -> raddr_t {
+    let time = patience(nanoseconds);
+    guard(|| with(rp, |pipe, id| Ok(packed(id, pipe.alloc(size, 1, time)?)))).unwrap_or(RADDR_NULL)
+}
+
+/// The memory of a block: one that was allocated, until it is written or freed; one that was read, until it is freed. NULL, with
+/// errno, if it is neither. A peer of ill will can write there at any time.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rmem(rp: rpipe_t, addr: raddr_t) -> *mut c_void {
+    let found = guard(|| with(rp, |pipe, id| pipe.address(of_pipe(id, addr)?)));
+    found.map_or(std::ptr::null_mut(), <*mut u8>::cast)
+}
+
+/// The bytes of a block: as many as were asked for, or as the message has. -1, with errno, if it is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn rlength(addr: raddr_t) -> isize {
+    guard(|| with_address(addr, |pipe, address| pipe.len(address))).map_or(-1, |len| len as isize)
+}
+
+/// Writes: the block is the reader's from now on, which finds it as its next message. Does not wait for the reader.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rwrite(rp: rpipe_t, addr: raddr_t) -> c_int {
+    status(|| with(rp, |pipe, id| pipe.write(of_pipe(id, addr)?, None)))
+}
+
+/// As rwrite, of the first `size` bytes.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rwrite_part(rp: rpipe_t, addr: raddr_t, size: usize) -> c_int {
+    status(|| with(rp, |pipe, id| pipe.write(of_pipe(id, addr)?, Some(size))))
+}
+
+/// Waits until all that was written has left this process, so long at most.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rflush(rp: rpipe_t, nanoseconds: i64) -> c_int {
+    status(|| with(rp, |pipe, _| pipe.flush(patience(nanoseconds))))
+}
+
+/// Waits for the next message, of `size` bytes at most, and gives its address; rlength has its length. A longer one stays
+/// (EMSGSIZE). Active messages before it are handled. EPIPE: all was read, and the peer is gone. Programs call it as rread, with the address by its name.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe; `addr` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rread_into(rp: rpipe_t, addr: *mut raddr_t, size: usize) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { rread_timed(rp, addr, size, RPIPE_FOREVER) }
+}
+
+/// As rread_into, and waits so long at most; 0: not at all; EAGAIN then.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe; `addr` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rread_timed(
+    rp: rpipe_t,
+    addr: *mut raddr_t,
+    size: usize,
+    nanoseconds: i64,
+) -> c_int {
+    status(|| {
+        if addr.is_null() {
+            return Err(Error::Invalid("there is no place for the address".into()));
+        }
+        let time = patience(nanoseconds);
+        let read = loop {
+            let (read, handler) = with(rp, |pipe, id| {
+                let (address, _, handler) = pipe.read_any(size, time)?;
+                Ok((packed(id, address), handler))
+            })?;
+            if handler == 0 {
+                break read;
+            }
+            handle(rp, read, handler)?;
+        };
+        // SAFETY: the program's promise.
+        unsafe { addr.write(read) };
+        Ok(())
+    })
+}
+
+/// Gives an active message to its handler, outside of the pipe's lock.
+#[cold]
+fn handle(rp: rpipe_t, read: raddr_t, number: u16) -> Result<(), Error> {
+    let (bytes, len) = with_address(read, |pipe, address| Ok((pipe.address(address)?, pipe.len(address)?)))?;
+    let handler = handlers(rp)?.get(&number).copied();
+    if let Some(handler) = handler {
+        // SAFETY: the program's function, with what it was registered with; the block is this end's until it is freed below.
+        unsafe { (handler.call)(handler.arg, rp, bytes.cast(), len) };
+    }
+    // The handler may have closed the pipe.
+    let freed = with_address(read, |pipe, address| pipe.free(address));
+    match handler {
+        Some(_) => Ok(()),
+        None => freed.and(Err(Error::Invalid(format!(
+            "an active message came for handler {number}, which this end does not have: call rhandle before reading"
+        )))),
+    }
+}
+
+/// Registers what is called for active messages of this number, 1 to 32767; NULL: nothing. They are handled in the order of all messages, within
+/// rread and its like.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe; the function may be called as long as the pipe is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rhandle(rp: rpipe_t, number: c_int, handler: rhandler_t, arg: *mut c_void) -> c_int {
+    status(|| {
+        let number = u16::try_from(number).ok().filter(|n| (1..crate::slot::HANDLERS).contains(n));
+        let number = number.ok_or_else(|| Error::Invalid("numbers of handlers are 1 to 32767".into()))?;
+        with(rp, |_, _| Ok(()))?;
+        let mut all = handlers(rp)?;
+        match handler {
+            Some(call) => drop(all.insert(number, Handler { call, arg })),
+            None => drop(all.remove(&number)),
+        }
+        Ok(())
+    })
+}
+
+/// Writes a block as an active message: the reader's handler of this number gets it, and the block comes back after that.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rwrite_am(rp: rpipe_t, addr: raddr_t, number: c_int) -> c_int {
+    status(|| {
+        let number = u16::try_from(number).unwrap_or(0);
+        with(rp, |pipe, id| pipe.write_for(of_pipe(id, addr)?, number))
+    })
+}
+
+/// The length of the next message, without reading it, or EAGAIN below 0.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpeek(rp: rpipe_t) -> isize {
+    let peeked = guard(|| with(rp, |pipe, _| pipe.peek()?.ok_or(Error::Again)));
+    peeked.map_or_else(|code| code as isize, |len| len as isize)
+}
+
+/// Frees a block: one that was read, which becomes the writer's again, or one that was allocated and not written. ESTALE: it is
+/// none of these, or was freed before.
+#[unsafe(no_mangle)]
+pub extern "C" fn rfree(addr: raddr_t) -> c_int {
+    status(|| with_address(addr, |pipe, address| pipe.free(address)))
+}
+
+/// Waits until one of `count` pipes has a message, so long at most: its index, or EAGAIN below 0. A pipe whose peer is gone
+/// counts as one that has a message: rread tells.
+///
+/// # Safety
+/// `pipes` has so many pipes, each from rpipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rwait(pipes: *const rpipe_t, count: usize, nanoseconds: i64) -> c_int {
+    guard(|| {
+        if pipes.is_null() || count == 0 || c_int::try_from(count).is_err() {
+            return Err(Error::Invalid("there are no pipes".into()));
+        }
+        // SAFETY: the program's promise.
+        let pipes = unsafe { std::slice::from_raw_parts(pipes, count) };
+        let context = job()?;
+        let begin = Instant::now();
+        for turn in 0u64.. {
+            for (at, rp) in pipes.iter().enumerate() {
+                if with(*rp, |pipe, _| Ok(!matches!(pipe.peek(), Ok(None))))? {
+                    return Ok(at as c_int);
+                }
+            }
+            if turn % 64 == 0 {
+                context.progress()?;
+                for (at, rp) in pipes.iter().enumerate() {
+                    if with(*rp, |pipe, _| Ok(pipe.is_over()))? {
+                        return Ok(at as c_int);
+                    }
+                }
+                if u128::try_from(nanoseconds).is_ok_and(|time| begin.elapsed().as_nanos() >= time) {
+                    break;
+                }
+            }
+            if turn > 256 { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
+        Err(Error::Again)
+    })
+    .unwrap_or_else(|code| code)
+}
+
+/// A descriptor for poll(2): readable once something may have come for a pipe that rpipe_arm has said may be slept for. An
+/// errno below 0 if there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn rpipe_fd() -> c_int {
+    let none = || Error::Unsupported("this backend has no descriptor: poll with rread_timed".into());
+    guard(|| job()?.descriptor().ok_or_else(none)).unwrap_or_else(|code| code)
+}
+
+/// Prepares for sleeping on rpipe_fd until this pipe has a message. 0: sleep; EAGAIN below 0: there is something to read, or to
+/// do, already.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpipe_arm(rp: rpipe_t) -> c_int {
+    status(|| {
+        job()?.progress()?;
+        let quiet = with(rp, |pipe, _| {
+            pipe.arm()?;
+            Ok(pipe.peek()?.is_none() && !pipe.is_over())
+        })?;
+        if quiet && job()?.arm() { Ok(()) } else { Err(Error::Again) }
+    })
+}

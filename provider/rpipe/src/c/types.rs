@@ -1,0 +1,115 @@
+//! Types and constants.
+
+#![allow(non_camel_case_types)]
+
+use libc::{c_char, c_int, c_uint, c_void};
+
+/// A pipe's end.
+#[derive(Debug)]
+pub enum rpipe_end {}
+
+/// A pipe's end, made by rpipe.
+pub type rpipe_t = *mut rpipe_end;
+
+/// A block of a pipe: which pipe, where, and which of the blocks that were there. RADDR_NULL is none.
+pub type raddr_t = u64;
+
+/// No block.
+pub const RADDR_NULL: u64 = 0;
+
+/// Flags of rpipe: messages go one way, from the writer to the reader.
+pub const HD_PIPE: u32 = 1;
+/// Messages go both ways; `iswriter` says nothing then.
+pub const FD_PIPE: u32 = 2;
+/// Set up now, and not at the first use.
+pub const RPIPE_EAGER: u32 = 16;
+/// The reader gets the bytes, instead of the writer putting them.
+pub const RPIPE_PULL: u32 = 32;
+/// The writer's policy: blocks are the next that fit; the default.
+pub const RPIPE_NEXT_FIT: u32 = 256;
+/// The first that fit.
+pub const RPIPE_FIRST_FIT: u32 = 512;
+/// The shortest that fit.
+pub const RPIPE_BEST_FIT: u32 = 768;
+/// The longest.
+pub const RPIPE_WORST_FIT: u32 = 1024;
+/// The writer learns of freed blocks when the reader frees; the default for next-fit and first-fit.
+pub const RPIPE_DEFERRED: u32 = 4096;
+/// The writer learns of freed blocks when it allocates; the default for best-fit and worst-fit.
+pub const RPIPE_IMMEDIATE: u32 = 8192;
+
+/// A width: messages are as long as the heap at most.
+pub const RPIPE_UNBOUNDED: usize = 0;
+
+/// Nanoseconds: as long as the peer is there.
+pub const RPIPE_FOREVER: i64 = -1;
+
+/// What is called for an active message: with what was said at rhandle, the pipe, the bytes and how many. It may call every function,
+/// also of this pipe; the bytes are there until it returns.
+pub type rhandler_t =
+    Option<unsafe extern "C" fn(arg: *mut c_void, rp: rpipe_t, bytes: *mut c_void, size: usize)>;
+
+/// How rinit begins.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rinit_attr {
+    /// sizeof(struct rinit_attr).
+    pub size: usize,
+    /// The backend, or NULL: as STRAIT_RPIPE_BACKEND says, or strait.
+    pub backend: *const c_char,
+}
+
+/// How a pipe is to be.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rpipe_attr {
+    /// sizeof(struct rpipe_attr).
+    pub size: usize,
+    /// Nonzero: this is the writer's end.
+    pub iswriter: c_int,
+    /// HD_PIPE or FD_PIPE, and others.
+    pub flags: c_uint,
+    /// Bytes of the longest message, the same at both ends; RPIPE_UNBOUNDED: as long as the heap.
+    pub width: usize,
+    /// Reader: bytes of the heap; 0: as STRAIT_RPIPE_HEAP says, or 1 MiB, and the width at least.
+    pub heap: usize,
+    /// Reader: the most messages under way; 0: as STRAIT_RPIPE_SLOTS says, or 256.
+    pub slots: usize,
+}
+
+/// What a pipe has done and has now. The writer's counts are those of the heap's book; of a full-duplex pipe they are what is
+/// told, with the messages of the reader beside.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rpipe_stats {
+    /// sizeof(struct rpipe_stats).
+    pub size: usize,
+    /// Bytes of the heap; 0: the pipe is not set up yet.
+    pub heap: u64,
+    /// Bytes in use: writer: allocated or at the reader; reader: read and not freed.
+    pub used: u64,
+    /// Bytes that are free.
+    pub free: u64,
+    /// Writer: bytes of the longest free block.
+    pub largest: u64,
+    /// Writer: external fragmentation, 1 - largest / free.
+    pub fragmentation: f64,
+    /// Messages written, and their bytes.
+    pub written: u64,
+    pub written_bytes: u64,
+    /// Messages read, and their bytes.
+    pub read: u64,
+    pub read_bytes: u64,
+    /// Synchronizations: how often this end put tags of freed blocks, or took such in; and how many tags.
+    pub syncs: u64,
+    pub tags: u64,
+    /// How the reader learns of messages: store, one-write, two-writes, delivered, notified. The reason.
+    pub flag_mode: [c_char; 16],
+    pub flag_why: [c_char; 160],
+    /// What leads to the peer. The reason.
+    pub path: [c_char; 32],
+    pub path_why: [c_char; 160],
+    /// Writer: the policy, and the synchronization.
+    pub policy: [c_char; 16],
+    pub sync: [c_char; 16],
+}

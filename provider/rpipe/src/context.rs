@@ -1,0 +1,483 @@
+//! The process's part in a job: its backend, and the streams whose ends are here. Control messages are answered here,
+//! whichever call makes progress, so that two processes meet though each of them is busy with another pipe.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::RawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ipc::fence::Barrier;
+
+use crate::control::{Class, Control, Key, Manner, Reason, Shape, closed};
+use crate::settings::{Settings, Sync};
+use crate::stream::Mode;
+use crate::{Backend, Bootstrap, Error, Event, Grant, Promise, Rank, Region, Token};
+
+/// For how long a peer may take to publish its card.
+const MEET: Duration = Duration::from_secs(60);
+/// Messages of streams that this process has not opened yet, of all peers together.
+const EARLY_MOST: usize = 1 << 16;
+
+/// An operation whose success is of no interest.
+pub(crate) const UNAWAITED: u32 = 0;
+
+/// What the ends of this process share.
+#[derive(Debug)]
+pub struct Context {
+    rank: Rank,
+    size: Rank,
+    pub(crate) settings: Settings,
+    pub(crate) barrier: Barrier,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    rank: Rank,
+    size: Rank,
+    fences: bool,
+    pub(crate) backend: Box<dyn Backend>,
+    bootstrap: Box<dyn Bootstrap>,
+    met: HashMap<Rank, ()>,
+    streams: Vec<Option<Stream>>,
+    keys: HashMap<Key, u32>,
+    early: HashMap<Key, Vec<(Control, Vec<Grant>)>>,
+    ordinals: HashMap<(Class, Rank, Rank), u32>,
+    gone: HashMap<Rank, String>,
+    events: Vec<Event>,
+    open: bool,
+}
+
+/// What an end wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Writer { width: u64, asked: Option<Mode>, sync: Sync, pull: bool },
+    Reader { shape: Shape },
+}
+
+/// An end, as far as control messages and events go.
+#[derive(Debug)]
+struct Stream {
+    key: Key,
+    peer: Rank,
+    end: End,
+    /// The first message of this end has been sent.
+    said: bool,
+    mine: Option<Region>,
+    theirs: Option<Grant>,
+    met: Option<Met>,
+    fault: Option<Error>,
+    closed: Option<Reason>,
+    done: HashMap<u32, Result<u64, Error>>,
+    notified: VecDeque<u16>,
+}
+
+/// What the two ends have agreed on.
+#[derive(Clone, Debug)]
+pub(crate) struct Met {
+    pub(crate) shape: Shape,
+    pub(crate) manner: Manner,
+    pub(crate) mode_why: String,
+    /// What notifications carry.
+    pub(crate) no: u16,
+    /// The reader uses membarrier(2) before it sleeps.
+    pub(crate) fences: bool,
+}
+
+/// An end that can be used.
+#[derive(Clone, Debug)]
+pub(crate) struct Ready {
+    pub(crate) mine: Region,
+    pub(crate) theirs: Grant,
+    pub(crate) met: Met,
+    pub(crate) promise: Promise,
+}
+
+impl Context {
+    /// Opens: a backend, whose card is published.
+    pub fn new(
+        backend: Box<dyn Backend>,
+        mut bootstrap: Box<dyn Bootstrap>,
+        settings: Settings,
+    ) -> Result<Context, Error> {
+        let (rank, size) = (bootstrap.rank(), bootstrap.size());
+        bootstrap.publish(&backend.card())?;
+        let barrier = Barrier::probe();
+        let inner = Inner {
+            rank,
+            size,
+            fences: barrier.usable,
+            backend,
+            bootstrap,
+            met: HashMap::new(),
+            streams: Vec::new(),
+            keys: HashMap::new(),
+            early: HashMap::new(),
+            ordinals: HashMap::new(),
+            gone: HashMap::new(),
+            events: Vec::new(),
+            open: true,
+        };
+        Ok(Context { rank, size, settings, barrier, inner: Mutex::new(inner) })
+    }
+
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    pub fn size(&self) -> Rank {
+        self.size
+    }
+
+    /// The backend's name.
+    pub fn backend(&self) -> String {
+        self.lock().backend.name()
+    }
+
+    /// The descriptor that is readable once something may have happened, if the backend has one.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.lock().backend.descriptor()
+    }
+
+    /// Whether a thread may sleep on the descriptor now.
+    pub fn arm(&self) -> bool {
+        self.lock().backend.arm()
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        // What a panic has left is consistent: every change of a stream is one assignment.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes progress.
+    pub fn progress(&self) -> Result<(), Error> {
+        self.lock().progress()
+    }
+
+    /// Leaves the job.
+    pub fn close(&self) -> Result<(), Error> {
+        let mut inner = self.lock();
+        if !std::mem::take(&mut inner.open) {
+            return Ok(());
+        }
+        inner.backend.close();
+        inner.bootstrap.finalize()
+    }
+}
+
+impl Inner {
+    /// The next stream of this kind between two ranks.
+    pub(crate) fn next_key(&mut self, class: Class, writer: Rank, reader: Rank) -> Key {
+        let ordinal = self.ordinals.entry((class, writer, reader)).or_insert(0);
+        *ordinal += 1;
+        Key { class, writer, reader, ordinal: *ordinal - 1 }
+    }
+
+    /// Enters an end; nothing is sent yet. What the peer has sent already is dealt with.
+    pub(crate) fn enter(&mut self, key: Key, end: End) -> Result<u32, Error> {
+        let peer = if matches!(end, End::Writer { .. }) { key.reader } else { key.writer };
+        if peer >= self.size {
+            return Err(Error::Invalid(format!(
+                "there is no rank {peer}: the job has {} processes",
+                self.size
+            )));
+        }
+        let stream = Stream {
+            key,
+            peer,
+            end,
+            said: false,
+            mine: None,
+            theirs: None,
+            met: None,
+            fault: None,
+            closed: None,
+            done: HashMap::new(),
+            notified: VecDeque::new(),
+        };
+        let free = self.streams.iter().position(Option::is_none);
+        let no = free.unwrap_or(self.streams.len());
+        if no >= usize::from(u16::MAX) {
+            return Err(Error::Exhausted("there are 65535 open ends already; close some".into()));
+        }
+        match free {
+            Some(at) => self.streams[at] = Some(stream),
+            None => self.streams.push(Some(stream)),
+        }
+        self.keys.insert(key, no as u32);
+        for (control, grants) in self.early.remove(&key).unwrap_or_default() {
+            self.take_control(key, control, grants);
+        }
+        Ok(no as u32)
+    }
+
+    fn stream(&mut self, no: u32) -> Option<&mut Stream> {
+        self.streams.get_mut(no as usize)?.as_mut()
+    }
+
+    fn meet(&mut self, peer: Rank) -> Result<(), Error> {
+        if self.met.contains_key(&peer) {
+            return Ok(());
+        }
+        let card = match self.bootstrap.card(peer, Instant::now() + MEET) {
+            Err(Error::Again) => {
+                return Err(Error::Gone(format!("rank {peer} has not begun within {} s", MEET.as_secs())));
+            }
+            other => other?,
+        };
+        self.backend.connect(peer, &card)?;
+        self.met.insert(peer, ());
+        Ok(())
+    }
+
+    fn say(&mut self, no: u32, control: &Control, grant: bool) -> Result<(), Error> {
+        let Some(stream) = self.stream(no) else { return Ok(()) };
+        let (peer, bytes) = (stream.peer, control.encode(&stream.key));
+        let grants: Vec<_> = stream.mine.iter().filter(|_| grant).map(|region| region.id).collect();
+        stream.said = true;
+        self.meet(peer)?;
+        self.backend.send(peer, &bytes, &grants)
+    }
+
+    /// Begins to set a stream up, once.
+    pub(crate) fn begin(&mut self, no: u32) -> Result<(), Error> {
+        let Some(stream) = self.stream(no).filter(|stream| !stream.said) else { return Ok(()) };
+        match stream.end {
+            End::Writer { .. } => self.say(no, &Control::Hello, false),
+            End::Reader { shape } => {
+                let region = self.backend.expose(shape.region())?;
+                if let Some(stream) = self.stream(no) {
+                    stream.mine = Some(region);
+                }
+                let fences = self.fences;
+                self.say(no, &Control::Reader { shape, no: no as u16, fences }, true)
+            }
+        }
+    }
+
+    /// The end, once its peer's is known.
+    pub(crate) fn ready(&mut self, no: u32) -> Result<Option<Ready>, Error> {
+        self.begin(no)?;
+        let Some(stream) = self.stream(no) else { return Err(Error::Invalid("the pipe is closed".into())) };
+        if let Some(fault) = &stream.fault {
+            return Err(fault.clone());
+        }
+        let (peer, mine, theirs, met) =
+            (stream.peer, stream.mine.clone(), stream.theirs.clone(), stream.met.clone());
+        match (mine, theirs, met) {
+            (Some(mine), Some(theirs), Some(met)) => {
+                Ok(Some(Ready { mine, theirs, met, promise: self.backend.promise(peer) }))
+            }
+            _ => self.still_there(no).map(|()| None),
+        }
+    }
+
+    /// An error if nothing comes from the peer any more.
+    pub(crate) fn still_there(&mut self, no: u32) -> Result<(), Error> {
+        let Some(stream) = self.stream(no) else { return Err(Error::Invalid("the pipe is closed".into())) };
+        if let Some(fault) = &stream.fault {
+            return Err(fault.clone());
+        }
+        let (peer, reason) = (stream.peer, stream.closed);
+        match (reason, self.gone.get(&peer)) {
+            (Some(reason), _) => Err(closed(reason, "HD_PIPE or FD_PIPE")),
+            (None, Some(why)) => Err(Error::Gone(format!("rank {peer} is gone: {why}"))),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// What came of an operation, once it is over.
+    pub(crate) fn take_done(&mut self, no: u32, op: u32) -> Option<Result<u64, Error>> {
+        self.stream(no)?.done.remove(&op)
+    }
+
+    /// The next notification.
+    pub(crate) fn take_notified(&mut self, no: u32) -> Option<u16> {
+        self.stream(no)?.notified.pop_front()
+    }
+
+    /// The end breaks with its peer, which broke the protocol.
+    pub(crate) fn break_off(&mut self, no: u32, fault: &Error) {
+        let _ = self.say(no, &Control::Close(Reason::Protocol), false);
+        if let Some(stream) = self.stream(no) {
+            stream.fault.get_or_insert_with(|| fault.clone());
+        }
+    }
+
+    /// Closes an end, and gives its memory back.
+    pub(crate) fn leave(&mut self, no: u32) -> Result<(), Error> {
+        let Some(stream) = self.streams.get_mut(no as usize).and_then(Option::as_mut) else { return Ok(()) };
+        let (peer, said, told) = (stream.peer, stream.said, stream.closed.is_some());
+        if !told && !self.gone.contains_key(&peer) && (said || self.met.contains_key(&peer)) {
+            let _ = self.say(no, &Control::Close(Reason::Done), false);
+        }
+        let Some(stream) = self.streams[no as usize].take() else { return Ok(()) };
+        self.keys.remove(&stream.key);
+        if let Some(theirs) = stream.theirs {
+            self.backend.forget(theirs.remote);
+        }
+        stream.mine.map_or(Ok(()), |region| self.backend.withdraw(region.id))
+    }
+
+    pub(crate) fn progress(&mut self) -> Result<(), Error> {
+        if !self.open {
+            return Err(Error::Invalid("the job was left (rfinalize)".into()));
+        }
+        let mut events = std::mem::take(&mut self.events);
+        let outcome = self.backend.progress(&mut events);
+        for event in events.drain(..) {
+            self.take_event(event);
+        }
+        self.events = events;
+        outcome
+    }
+
+    fn take_event(&mut self, event: Event) {
+        match event {
+            Event::Done(token) => self.ended(token, Ok(0)),
+            Event::Fetched(token, value) => self.ended(token, Ok(value)),
+            Event::Failed(token, error) => self.ended(token, Err(error)),
+            Event::Notified { from, data } => {
+                if let Some(stream) = self.stream(data >> 16).filter(|stream| stream.peer == from) {
+                    stream.notified.push_back(data as u16);
+                }
+            }
+            Event::Control { from, bytes, grants } => match Control::decode(&bytes) {
+                Some((key, control)) if self.concerns(from, &key) => self.take_control(key, control, grants),
+                _ => {
+                    log::warn!("rpipe: a control message of rank {from} makes no sense and is ignored");
+                    self.forget(grants);
+                }
+            },
+            Event::Gone { peer, why } => {
+                self.gone.entry(peer).or_insert(why);
+            }
+        }
+    }
+
+    fn ended(&mut self, token: Token, outcome: Result<u64, Error>) {
+        let Some(stream) = self.stream((token.0 >> 32) as u32) else { return };
+        // What fails on memory that the peer has taken back fails because its end is closed.
+        let outcome = match stream.closed {
+            Some(reason) => outcome.map_err(|_| closed(reason, "HD_PIPE or FD_PIPE")),
+            None => outcome,
+        };
+        match (token.0 as u32, outcome) {
+            (UNAWAITED, Ok(_)) => {}
+            (UNAWAITED, Err(fault)) => drop(stream.fault.get_or_insert(fault)),
+            (op, outcome) => drop(stream.done.insert(op, outcome)),
+        }
+    }
+
+    fn forget(&mut self, grants: Vec<Grant>) {
+        grants.iter().for_each(|grant| self.backend.forget(grant.remote));
+    }
+
+    /// A stream between the sender and this process.
+    fn concerns(&self, from: Rank, key: &Key) -> bool {
+        let (a, b) = (key.writer, key.reader);
+        (a, b) == (from, self.rank) || (b, a) == (from, self.rank)
+    }
+
+    fn take_control(&mut self, key: Key, control: Control, grants: Vec<Grant>) {
+        let Some(no) = self.keys.get(&key).copied() else {
+            // Its end is not opened here yet; or it was closed.
+            let opened = self.ordinals.get(&(key.class, key.writer, key.reader)).copied().unwrap_or(0);
+            if key.ordinal < opened || self.early.len() >= EARLY_MOST {
+                return self.forget(grants);
+            }
+            let list = self.early.entry(key).or_default();
+            if list.len() < 4 {
+                return list.push((control, grants));
+            }
+            return self.forget(grants);
+        };
+        if let Err(fault) = self.answer(no, control, grants) {
+            log::warn!("rpipe: the pipe between ranks {} and {}: {fault}", key.writer, key.reader);
+            let reason = if matches!(fault, Error::Broken(_)) { Reason::Protocol } else { Reason::Mismatch };
+            let _ = self.say(no, &Control::Close(reason), false);
+            if let Some(stream) = self.stream(no) {
+                stream.fault.get_or_insert(fault);
+            }
+        }
+    }
+
+    fn answer(&mut self, no: u32, control: Control, mut grants: Vec<Grant>) -> Result<(), Error> {
+        let Some(stream) = self.stream(no) else { return Ok(()) };
+        let (end, again) = (stream.end, stream.met.is_some());
+        match (control, end) {
+            (Control::Close(reason), _) => {
+                stream.closed.get_or_insert(reason);
+                Ok(())
+            }
+            (Control::Hello, End::Reader { .. }) => self.begin(no),
+            (Control::Reader { shape, no: name, fences }, End::Writer { .. }) if !again => {
+                let grant = grants.pop().filter(|grant| grant.len >= shape.region());
+                let grant = grant.ok_or_else(|| Error::Broken("the reader's heap was not granted".into()))?;
+                self.as_writer(no, shape, name, fences, grant)
+            }
+            (Control::Writer { width, manner }, End::Reader { shape }) if !again => {
+                if width != shape.width {
+                    return Err(mismatch(shape.width, width));
+                }
+                let needed = shape.writer_region(manner.pull && manner.mode != Mode::Store);
+                let grant = grants.pop().filter(|grant| grant.len >= needed);
+                let grant =
+                    grant.ok_or_else(|| Error::Broken("the writer's state was not granted".into()))?;
+                if manner.mode == Mode::Store && grant.mapped.is_none() {
+                    return Err(Error::Broken("the writer stores, and its memory is not mapped here".into()));
+                }
+                let fences = self.fences;
+                let Some(stream) = self.stream(no) else { return Ok(()) };
+                stream.theirs = Some(grant);
+                stream.met = Some(Met {
+                    shape,
+                    manner,
+                    mode_why: "the writer chose it".into(),
+                    no: no as u16,
+                    fences,
+                });
+                Ok(())
+            }
+            _ => Err(Error::Broken("a control message came that no such end sends".into())),
+        }
+    }
+
+    /// The writer has heard from its reader.
+    fn as_writer(
+        &mut self,
+        no: u32,
+        shape: Shape,
+        name: u16,
+        fences: bool,
+        grant: Grant,
+    ) -> Result<(), Error> {
+        let Some(stream) = self.stream(no) else { return Ok(()) };
+        let End::Writer { width, asked, sync, pull } = stream.end else { return Ok(()) };
+        let peer = stream.peer;
+        if width != shape.width {
+            return Err(mismatch(width, shape.width));
+        }
+        let mut promise = self.backend.promise(peer);
+        promise.mapped &= grant.mapped.is_some();
+        let (mode, mode_why) = Mode::choose(&promise, asked)?;
+        // What is mapped is read where it lies.
+        let manner = Manner { mode, sync, pull: pull && mode != Mode::Store };
+        let region = self.backend.expose(shape.writer_region(mode != Mode::Store))?;
+        if let Some(stream) = self.stream(no) {
+            stream.mine = Some(region);
+            stream.theirs = Some(grant);
+            stream.met = Some(Met { shape, manner, mode_why, no: name, fences });
+        }
+        self.say(no, &Control::Writer { width, manner }, true)
+    }
+}
+
+fn mismatch(mine: u64, theirs: u64) -> Error {
+    let name = |width: u64| if width == u64::MAX { "unbounded".to_owned() } else { width.to_string() };
+    Error::Invalid(format!(
+        "this end of the pipe is {} wide, and the other {}: give both the same width",
+        name(mine),
+        name(theirs)
+    ))
+}

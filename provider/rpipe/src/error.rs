@@ -1,0 +1,77 @@
+//! What goes wrong, with the errno that C gets and what to do about it.
+
+use std::{fmt, io};
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument is wrong; which, and what it may be.
+    Invalid(String),
+    /// An address is not one of this pipe, or is of a block that was freed, or freed twice.
+    Stale(String),
+    /// There is no room in the heap now.
+    Full(String),
+    /// The message is longer than the pipe is wide, or than its heap.
+    TooLong(String),
+    /// It has not happened within the time, or not yet.
+    Again,
+    /// The peer has ended, or has closed the pipe.
+    Gone(String),
+    /// The peer broke the protocol: the pipe is closed.
+    Broken(String),
+    /// The backend, or the bootstrap, cannot do this here.
+    Unsupported(String),
+    /// There are no descriptors or no memory for it.
+    Exhausted(String),
+    /// A system call, or the library below, failed.
+    System(String),
+}
+
+impl Error {
+    /// The errno that stands for it.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Invalid(_) => libc::EINVAL,
+            Error::Stale(_) => libc::ESTALE,
+            Error::Full(_) => libc::ENOBUFS,
+            Error::TooLong(_) => libc::EMSGSIZE,
+            Error::Again => libc::EAGAIN,
+            Error::Gone(_) => libc::EPIPE,
+            Error::Broken(_) => libc::EPROTO,
+            Error::Unsupported(_) => libc::EOPNOTSUPP,
+            Error::Exhausted(_) => libc::ENOMEM,
+            Error::System(_) => libc::EIO,
+        }
+    }
+
+    /// Of a system call.
+    pub fn system(call: &str, e: &io::Error) -> Error {
+        match e.raw_os_error() {
+            Some(libc::EMFILE) => Error::Exhausted(format!("{call}: {e}; raise RLIMIT_NOFILE (ulimit -n)")),
+            Some(libc::ENOMEM | libc::ENOSPC) => {
+                Error::Exhausted(format!("{call}: {e}; make heaps smaller (STRAIT_RPIPE_HEAP)"))
+            }
+            _ => Error::System(format!("{call}: {e}")),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Again => f.write_str("not yet; call again, or give it more time"),
+            Error::Invalid(why)
+            | Error::Stale(why)
+            | Error::Full(why)
+            | Error::TooLong(why)
+            | Error::Gone(why)
+            | Error::Broken(why)
+            | Error::Unsupported(why)
+            | Error::Exhausted(why)
+            | Error::System(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,47 @@
+//! Remote memory by malloc, messages by a pipe, and no synchronization to write.
+//!
+//! A pipe leads from a writer to a reader. The writer allocates in the pipe's heap, which is memory of the reader, writes, and
+//! sends; the reader gets the next message where it lies, and frees it. That is all: which blocks
+//! are in use, and which may be used again, the two ends tell each other.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `backend` | [`Backend`]: what moves bytes, and what a path promises |
+//! | `backends` | those there are, by name |
+//! | `bootstrap` | [`Bootstrap`]: ranks, and cards of peers |
+//! | `start` | which bootstrap a process has |
+//! | `heap` | the book of a heap: which blocks are free, held, sent
+//! | `memory` | memory that a peer may write |
+//! | `error` | what goes wrong |
+
+mod backend;
+pub mod backends;
+mod bootstrap;
+pub mod c;
+mod context;
+mod control;
+mod error;
+mod heap;
+#[cfg(all(test, loom))]
+mod loom_words;
+mod memory;
+mod pipe;
+mod received;
+mod settings;
+mod slot;
+pub mod start;
+mod stream;
+mod tags;
+
+pub use backend::{
+    Backend, CONTROL_MOST, Event, GRANTS_MOST, Get, Grant, Promise, Put, Rank, Region, RegionId, RemoteId,
+    Token,
+};
+pub use bootstrap::{Bootstrap, CARD_MOST};
+pub use context::Context;
+pub use error::Error;
+pub use heap::{ALIGN_MOST, Block, Heap, Policy, State, Usage};
+pub use memory::Memory;
+pub use pipe::{Address, Pipe, PipeOptions, Side};
+pub use settings::{ALL as SETTINGS, Setting, Settings, Sync};
+pub use stream::{Mode, Patience, Stats, Taken};

@@ -1,0 +1,137 @@
+//! Memory that a peer may write at any time: bytes are copied in and out, words are atomics, and nothing is borrowed.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::Error;
+
+/// A range of memory that another process, or an adapter, may read and write too.
+#[derive(Clone)]
+pub struct Memory {
+    base: NonNull<u8>,
+    len: usize,
+    /// What the range stays mapped with.
+    _keep: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the range belongs to the process, not to a thread; `_keep` may be dropped by any thread.
+unsafe impl Send for Memory {}
+// SAFETY: a shared reference copies bytes, and gives atomics and addresses; racing bytes are the contract (`copy_in`).
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// A range that starts on a boundary of 64 bytes.
+    ///
+    /// # Safety
+    /// `base` is aligned to 64, and `len` bytes from there are readable and writable as long as `keep` lives, and no
+    /// Rust reference to any of them exists.
+    pub unsafe fn new(base: NonNull<u8>, len: usize, keep: Arc<dyn Any + Send + Sync>) -> Memory {
+        debug_assert!(base.as_ptr().addr() % 64 == 0);
+        let _ = base.as_ptr().expose_provenance();
+        Memory { base, len, _keep: keep }
+    }
+
+    /// Zeros that no other process sees; pages that are not touched take no memory.
+    pub(crate) fn private(len: usize) -> Result<Memory, Error> {
+        struct Owned(NonNull<u8>, Layout);
+        // SAFETY: it owns its memory, and gives no access to it.
+        unsafe impl Send for Owned {}
+        // SAFETY: likewise.
+        unsafe impl Sync for Owned {}
+        impl Drop for Owned {
+            fn drop(&mut self) {
+                // SAFETY: allocated below with this layout.
+                unsafe { dealloc(self.0.as_ptr(), self.1) };
+            }
+        }
+        let none = || Error::Exhausted(format!("no memory for {len} bytes of a heap; make heaps smaller"));
+        let layout = Layout::from_size_align(len.max(64), 64).map_err(|_| none())?;
+        // SAFETY: the layout is not empty.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(none)?;
+        // SAFETY: aligned to 64, as long as asked for, and there until `Owned` goes; there is no reference to it.
+        Ok(unsafe { Memory::new(base, len, Arc::new(Owned(base, layout))) })
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty)]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address of byte `at`, for a program, or for an adapter.
+    ///
+    /// # Panics
+    /// If `at` is behind the end.
+    #[inline]
+    pub fn address(&self, at: usize) -> *mut u8 {
+        assert!(at <= self.len, "outside of the memory");
+        self.base.as_ptr().wrapping_add(at)
+    }
+
+    /// The word at byte `at`.
+    ///
+    /// # Panics
+    /// If it is not inside, or `at` is not a multiple of 8.
+    #[inline]
+    pub fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at % 8 == 0 && at < self.len && self.len - at >= 8, "no word of the memory");
+        // SAFETY: inside and aligned (asserted; the base is aligned to 64), and mapped as long as `self`. An `AtomicU64`
+        // may be changed by others at any time, and every value is one.
+        unsafe { self.base.add(at).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// Copies bytes in. A peer that changes them at the same time gets a mixture, and so it deserves.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    #[inline]
+    pub fn copy_in(&self, at: usize, bytes: &[u8]) {
+        assert!(at <= self.len && bytes.len() <= self.len - at, "outside of the memory");
+        // SAFETY: inside (asserted) and mapped; `bytes` is a borrow of other memory (the promise of `new`). A process
+        // that races with this copy is outside of this program; a thread of this one is kept away by the pipe's lock.
+        unsafe { self.base.as_ptr().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Copies bytes out: what a peer does afterwards does not change them.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    #[inline]
+    pub fn copy_out(&self, at: usize, bytes: &mut [u8]) {
+        assert!(at <= self.len && bytes.len() <= self.len - at, "outside of the memory");
+        // SAFETY: as in `copy_in`.
+        unsafe { self.base.as_ptr().add(at).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+    }
+}
+
+impl Memory {
+    /// Copies bytes to other memory; whole words, where both places and the length are multiples of 8, are stored one by one,
+    /// each at once.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    pub fn copy_to(&self, at: usize, to: &Memory, to_at: usize, len: usize) {
+        assert!(at <= self.len && len <= self.len - at, "outside of the memory");
+        assert!(to_at <= to.len && len <= to.len - to_at, "outside of the memory");
+        if (at | to_at | len) % 8 == 0 && len <= 64 {
+            for off in (0..len).step_by(8) {
+                to.word(to_at + off).store(self.word(at + off).load(Relaxed), Relaxed);
+            }
+            return;
+        }
+        // SAFETY: both are inside (asserted) and mapped, and `copy_to` takes ranges that overlap; as for races see `copy_in`.
+        unsafe { self.base.as_ptr().add(at).copy_to(to.base.as_ptr().add(to_at), len) };
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("base", &self.base).field("len", &self.len).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,266 @@
+//! A pipe: one stream, or one in each direction; and addresses in it.
+
+use std::sync::Arc;
+
+use crate::context::Context;
+use crate::control::{Class, Shape};
+use crate::settings::Sync;
+use crate::slot::HANDLERS;
+use crate::stream::{Mode, Options, Patience, Reader, Stats, Writer};
+use crate::{Block, Error, Policy, Rank};
+
+/// Which end this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The writer's of a half-duplex pipe.
+    Writer,
+    /// The reader's of a half-duplex pipe.
+    Reader,
+    /// Both: of a full-duplex pipe.
+    Both,
+}
+
+/// How a pipe is to be. The two ends have to agree on `width` and on the kind of `side`.
+#[derive(Clone, Copy, Debug)]
+pub struct PipeOptions {
+    pub side: Side,
+    /// The longest message; `None`: as long as the heap.
+    pub width: Option<u64>,
+    /// Reader: bytes of the heap; the width at least.
+    pub heap: Option<usize>,
+    /// Reader: the most messages under way.
+    pub slots: Option<usize>,
+    /// Writer.
+    pub policy: Option<Policy>,
+    /// Writer.
+    pub sync: Option<Sync>,
+    /// Writer: this flag mode.
+    pub mode: Option<Mode>,
+    /// Writer: the reader gets the bytes, instead of the writer putting them.
+    pub pull: bool,
+    /// Sets the pipe up now, and not at its first use.
+    pub eager: bool,
+}
+
+impl PipeOptions {
+    /// Of this end, and else as the environment says.
+    pub fn new(side: Side) -> PipeOptions {
+        let (heap, slots, policy, sync, mode) = (None, None, None, None, None);
+        PipeOptions { side, width: None, heap, slots, policy, sync, mode, pull: false, eager: false }
+    }
+}
+
+/// A block of a pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// It was read; else it was allocated.
+    pub read: bool,
+    pub granule: u32,
+    pub generation: u16,
+}
+
+impl Address {
+    fn new(read: bool, block: Block) -> Address {
+        Address { read, granule: block.granule, generation: block.generation }
+    }
+
+    fn block(self) -> Block {
+        Block { granule: self.granule, generation: self.generation }
+    }
+}
+
+/// An end of a pipe, or both ends of a full-duplex one.
+#[derive(Debug)]
+pub struct Pipe {
+    writer: Option<Writer>,
+    reader: Option<Reader>,
+}
+
+impl Pipe {
+    /// Opens an end of a pipe to a peer. Nothing is sent before it is used, unless it is eager: the peer opens its end at any time, and
+    /// of several pipes between two processes the first that one opens leads to the first that the other does.
+    pub fn open(context: &Arc<Context>, peer: Rank, options: &PipeOptions) -> Result<Pipe, Error> {
+        if peer >= context.size() {
+            return Err(Error::Invalid(format!(
+                "there is no rank {peer}: the job has {} processes",
+                context.size()
+            )));
+        }
+        let settings = &context.settings;
+        let width = options.width.unwrap_or(u64::MAX);
+        let class = if options.side == Side::Both { Class::Full } else { Class::Half };
+        let (mut writer, mut reader) = (None, None);
+        if options.side != Side::Reader {
+            let policy = options.policy.or(settings.policy).unwrap_or_default();
+            let by_policy = match policy {
+                Policy::NextFit | Policy::FirstFit => Sync::Deferred,
+                Policy::BestFit | Policy::WorstFit => Sync::Immediate,
+            };
+            let sync = options.sync.or(settings.sync).unwrap_or(by_policy);
+            let mode = options.mode.or(settings.flag);
+            writer = Some(Writer::new(
+                context,
+                class,
+                peer,
+                Options { width, policy, sync, mode, pull: options.pull },
+            )?);
+        }
+        if options.side != Side::Writer {
+            let (heap, slots) =
+                (options.heap.unwrap_or(settings.heap), options.slots.unwrap_or(settings.slots));
+            reader = Some(Reader::new(context, class, peer, Shape::new(width, heap, slots)?)?);
+        }
+        let mut pipe = Pipe { writer, reader };
+        if options.eager {
+            pipe.begin()?;
+        }
+        Ok(pipe)
+    }
+
+    /// Begins to set the pipe up.
+    pub fn begin(&mut self) -> Result<(), Error> {
+        self.writer.as_mut().map_or(Ok(()), Writer::begin)?;
+        self.reader.as_mut().map_or(Ok(()), Reader::begin)
+    }
+
+    #[inline]
+    fn writer(&mut self) -> Result<&mut Writer, Error> {
+        self.writer
+            .as_mut()
+            .ok_or_else(|| Error::Invalid("this is the reader's end: it neither allocates nor writes".into()))
+    }
+
+    #[inline]
+    fn reader(&mut self) -> Result<&mut Reader, Error> {
+        self.reader
+            .as_mut()
+            .ok_or_else(|| Error::Invalid("this is the writer's end: it does not read".into()))
+    }
+
+    /// Allocates a block on a multiple of `align`.
+    #[inline]
+    pub fn alloc(&mut self, len: usize, align: usize, patience: Patience) -> Result<Address, Error> {
+        Ok(Address::new(false, self.writer()?.alloc(len, align, patience)?))
+    }
+
+    /// Where a block is: memory of this process, for the program to use until it sends the block or frees it. The peer
+    /// may write there too.
+    #[inline]
+    pub fn address(&mut self, address: Address) -> Result<*mut u8, Error> {
+        if address.read {
+            self.reader()?.address(address.block())
+        } else {
+            self.writer()?.address(address.block())
+        }
+    }
+
+    /// The bytes of a block.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&mut self, address: Address) -> Result<usize, Error> {
+        if address.read { self.reader()?.len(address.block()) } else { self.writer()?.len(address.block()) }
+    }
+
+    /// Sends the first `len` bytes of a block, or all of it.
+    #[inline]
+    pub fn write(&mut self, address: Address, len: Option<usize>) -> Result<(), Error> {
+        if address.read {
+            return Err(Error::Stale(
+                "this block was read; what is written was allocated in the same pipe".into(),
+            ));
+        }
+        self.writer()?.send(address.block(), len, 0)
+    }
+
+    /// Sends a block as an active message: where it is read, the handler of this number gets it.
+    pub fn write_for(&mut self, address: Address, handler: u16) -> Result<(), Error> {
+        if address.read || handler == 0 || handler >= HANDLERS {
+            return Err(Error::Invalid(format!("handler {handler}: numbers are 1 to {}", HANDLERS - 1)));
+        }
+        self.writer()?.send(address.block(), None, handler)
+    }
+
+    /// The next message, of `most` bytes at most, and its length. It is no active message: those are for
+    /// [`Pipe::read_any`].
+    #[inline]
+    pub fn read(&mut self, most: usize, patience: Patience) -> Result<(Address, usize), Error> {
+        let (address, len, handler) = self.read_any(most, patience)?;
+        if handler != 0 {
+            self.free(address)?;
+            return Err(Error::Invalid(format!(
+                "an active message for handler {handler} came, which nothing handles here"
+            )));
+        }
+        Ok((address, len))
+    }
+
+    /// The next message, or active message, of any length, with the number of its handler or 0.
+    #[inline]
+    pub fn read_any(&mut self, most: usize, patience: Patience) -> Result<(Address, usize, u16), Error> {
+        let taken = self.reader()?.read(most, patience)?;
+        Ok((Address::new(true, taken.block), taken.len, taken.handler))
+    }
+
+    /// The length of the next message, if it is there.
+    pub fn peek(&mut self) -> Result<Option<usize>, Error> {
+        Ok(self.reader()?.peek(usize::MAX)?.map(|notice| notice.len as usize))
+    }
+
+    /// Has the writer wake this process's descriptor with the next message; ask once more with [`Pipe::peek`] before sleeping.
+    pub fn arm(&mut self) -> Result<(), Error> {
+        if self.peek()?.is_some() { Ok(()) } else { self.reader()?.say_asleep().or(Ok(())) }
+    }
+
+    /// Whether nothing comes from the peer any more.
+    pub fn is_over(&mut self) -> bool {
+        self.reader.as_ref().is_some_and(|reader| reader.is_over())
+    }
+
+    /// Frees a block: one that was read, or one that was allocated and not written.
+    #[inline]
+    pub fn free(&mut self, address: Address) -> Result<(), Error> {
+        if address.read { self.reader()?.free(address.block()) } else { self.writer()?.free(address.block()) }
+    }
+
+    /// Waits until all that was written has left.
+    pub fn flush(&mut self, patience: Patience) -> Result<(), Error> {
+        self.writer.as_mut().map_or(Ok(()), |writer| writer.flush(patience))
+    }
+
+    /// Chooses blocks by another policy from now on.
+    pub fn set_policy(&mut self, policy: Policy) -> Result<(), Error> {
+        self.writer()?.set_policy(policy);
+        Ok(())
+    }
+
+    /// What the writing end has done, with its policy and its synchronization.
+    pub fn writer_stats(&self) -> Option<(Stats, Policy, Sync)> {
+        let writer = self.writer.as_ref()?;
+        let options = writer.options();
+        Some((writer.stats(), options.policy, options.sync))
+    }
+
+    /// What the reading end has done.
+    pub fn reader_stats(&self) -> Option<Stats> {
+        self.reader.as_ref().map(Reader::stats)
+    }
+
+    /// Closes the end, after what was written has left, or a second.
+    pub fn close(&mut self) -> Result<(), Error> {
+        let patience = Patience::for_a(std::time::Duration::from_secs(1));
+        let flushed = self.flush(patience);
+        let mut outcome = if matches!(flushed, Err(Error::Gone(_))) { Ok(()) } else { flushed };
+        if let Some(mut writer) = self.writer.take() {
+            outcome = outcome.and(writer.close());
+        }
+        if let Some(mut reader) = self.reader.take() {
+            outcome = outcome.and(reader.close());
+        }
+        outcome
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        let _ = self.close();
+    }
+}

@@ -1,0 +1,209 @@
+//! What may be set by the environment: one table, which docs/rpipe.md lists and a test compares.
+
+use std::env;
+use std::str::FromStr;
+
+use crate::heap::Policy;
+use crate::stream::Mode;
+use crate::{ALIGN_MOST, Error};
+
+/// A variable.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// What holds where it is not set, in words.
+    pub default: &'static str,
+    /// What it does.
+    pub help: &'static str,
+}
+
+/// All of them.
+pub const ALL: [Setting; 8] = [
+    Setting { name: "STRAIT_RPIPE_BACKEND", default: "strait", help: "The backend" },
+    Setting {
+        name: "STRAIT_RPIPE_HEAP",
+        default: "1MiB",
+        help: "Bytes of a heap, where the program says nothing",
+    },
+    Setting { name: "STRAIT_RPIPE_SLOTS", default: "256", help: "The most messages under way in a pipe" },
+    Setting {
+        name: "STRAIT_RPIPE_POLICY",
+        default: "next-fit",
+        help: "The policy of heaps, where the program says nothing",
+    },
+    Setting {
+        name: "STRAIT_RPIPE_SYNC",
+        default: "deferred for next-fit and first-fit, immediate for best-fit and worst-fit",
+        help: "When the writer learns of freed blocks",
+    },
+    Setting {
+        name: "STRAIT_RPIPE_FLAG",
+        default: "by what the path promises",
+        help: "The flag mode; it has to be sound on the path",
+    },
+    Setting {
+        name: "STRAIT_RPIPE_KEY",
+        default: "by the user's number, which is no secret",
+        help: "A secret that the processes of a job show each other on connections between hosts",
+    },
+    Setting { name: "STRAIT_RPIPE_MAP", default: "yes", help: "Map the heaps of peers on this host" },
+];
+
+/// The backend where none is asked for.
+pub const DEFAULT_BACKEND: &str = "strait";
+
+/// When the writer learns which blocks the reader has freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// By tags that the reader puts to it when it frees.
+    Deferred,
+    /// By tags that the writer gets from the reader when it allocates.
+    Immediate,
+}
+
+impl std::fmt::Display for Sync {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == Sync::Deferred { "deferred" } else { "immediate" })
+    }
+}
+
+impl FromStr for Sync {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Sync, Error> {
+        match text {
+            "deferred" => Ok(Sync::Deferred),
+            "immediate" => Ok(Sync::Immediate),
+            _ => Err(Error::Invalid(format!(
+                "{text:?} is no synchronization; there are deferred and immediate"
+            ))),
+        }
+    }
+}
+
+/// What holds in a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    pub backend: String,
+    pub heap: usize,
+    pub slots: usize,
+    pub policy: Option<Policy>,
+    pub sync: Option<Sync>,
+    pub flag: Option<Mode>,
+    pub map: bool,
+    pub key: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        let backend = DEFAULT_BACKEND.to_owned();
+        Settings {
+            backend,
+            heap: 1 << 20,
+            slots: 256,
+            policy: None,
+            sync: None,
+            flag: None,
+            map: true,
+            key: None,
+        }
+    }
+}
+
+/// The least and the most of slots.
+pub const SLOTS: std::ops::RangeInclusive<usize> = 1..=1 << 15;
+/// The longest heap.
+pub const HEAP_MOST: usize = 16 << 30;
+
+impl Settings {
+    /// What the environment says.
+    pub fn from_environment() -> Result<Settings, Error> {
+        Settings::from(|name| env::var(name).ok())
+    }
+
+    fn from(read: impl Fn(&str) -> Option<String>) -> Result<Settings, Error> {
+        let mut all = Settings::default();
+        for setting in &ALL {
+            let Some(text) = read(setting.name) else { continue };
+            let text = text.trim();
+            if !text.is_empty() {
+                all.set(setting.name, text)
+                    .map_err(|e| Error::Invalid(format!("{}={text}: {e}", setting.name)))?;
+            }
+        }
+        Ok(all)
+    }
+
+    fn set(&mut self, name: &str, text: &str) -> Result<(), Error> {
+        match name {
+            "STRAIT_RPIPE_BACKEND" => self.backend = text.to_owned(),
+            "STRAIT_RPIPE_HEAP" => self.heap = bytes(text).ok_or_else(|| number("8 to 16GiB"))?,
+            "STRAIT_RPIPE_SLOTS" => {
+                self.slots = bytes(text).filter(|n| SLOTS.contains(n)).ok_or_else(|| number("1 to 32768"))?;
+            }
+            "STRAIT_RPIPE_POLICY" => self.policy = Some(text.parse()?),
+            "STRAIT_RPIPE_SYNC" => self.sync = Some(text.parse()?),
+            "STRAIT_RPIPE_KEY" => self.key = Some(text.to_owned()),
+            "STRAIT_RPIPE_FLAG" => self.flag = Some(text.parse()?),
+            _ => {
+                self.map = match text {
+                    "yes" | "1" | "on" => true,
+                    "no" | "0" | "off" => false,
+                    _ => return Err(Error::Invalid("it takes yes or no".into())),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn number(range: &str) -> Error {
+    Error::Invalid(format!("it takes a number, {range}"))
+}
+
+/// `65536`, `64K`, `64KiB`.
+fn bytes(text: &str) -> Option<usize> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let shift = match text[end..].to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return None,
+    };
+    text[..end].parse::<usize>().ok()?.checked_mul(1 << shift).filter(|n| *n <= HEAP_MOST)
+}
+
+/// The granule of a heap of this length: short heaps are of short messages.
+pub(crate) fn granule(heap: usize) -> usize {
+    if heap < ALIGN_MOST { 8 } else { 64 }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_read_and_what_is_wrong_is_told() {
+        let one = |name: &'static str, text: &'static str| {
+            Settings::from(move |n| (n == name).then(|| text.to_owned()))
+        };
+        assert_eq!(one("X", "1"), Ok(Settings::default()));
+        assert_eq!(one("STRAIT_RPIPE_HEAP", " 4K ").unwrap().heap, 4096);
+        assert_eq!(one("STRAIT_RPIPE_POLICY", "best").unwrap().policy, Some(Policy::BestFit));
+        assert_eq!(one("STRAIT_RPIPE_SYNC", "immediate").unwrap().sync, Some(Sync::Immediate));
+        assert!(!one("STRAIT_RPIPE_MAP", "no").unwrap().map);
+        for (name, text) in [
+            ("STRAIT_RPIPE_HEAP", "much"),
+            ("STRAIT_RPIPE_SLOTS", "0"),
+            ("STRAIT_RPIPE_POLICY", "any"),
+            ("STRAIT_RPIPE_SYNC", "never"),
+            ("STRAIT_RPIPE_FLAG", "red"),
+            ("STRAIT_RPIPE_MAP", "perhaps"),
+        ] {
+            let told = one(name, text).unwrap_err().to_string();
+            assert!(told.starts_with(&format!("{name}={text}: ")), "{told}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! A stream: one direction of a pipe, from a writer's end to a reader's.
+//!
+//! The reader's region has the slots, the tags of immediate synchronization, and the heap; the writer's has a line of state, the
+//! tags of deferred synchronization, and a heap of the same length where the reader's is not mapped.
+
+#[cfg(all(test, not(loom)))]
+mod hostile_tests;
+#[cfg(all(test, not(loom)))]
+mod leaving_tests;
+mod mode;
+mod post;
+mod put;
+mod reader;
+#[cfg(all(test, loom))]
+mod sleep_loom;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod wait;
+mod writer;
+
+pub use mode::Mode;
+pub(crate) use reader::Reader;
+pub use reader::Taken;
+pub use wait::Patience;
+pub(crate) use writer::{Options, Writer};
+
+/// What an end has done and has now.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Bytes of the heap, and of those the ones in use and free; writer: by its book; reader: what it has not freed.
+    pub heap: u64,
+    pub used: u64,
+    pub free: u64,
+    /// Bytes of the longest free block; writer only.
+    pub largest: u64,
+    /// 1 − largest / free; writer only.
+    pub fragmentation: f64,
+    /// Messages, and their bytes.
+    pub messages: u64,
+    pub bytes: u64,
+    /// Tags that told the writer of freed blocks, and how often they were put or fetched.
+    pub tags: u64,
+    pub syncs: u64,
+    /// How the reader learns of a message, and why so.
+    pub mode: Option<Mode>,
+    pub mode_why: String,
+    /// What leads to the peer, and why it is that.
+    pub path: String,
+    pub path_why: String,
+}

@@ -1,0 +1,389 @@
+//! The reader's end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::post::{await_op, post, token};
+use super::wait::{self, Turn, Waiting};
+use super::{Mode, Patience, Stats};
+use crate::context::{Context, End, Ready};
+use crate::control::{Class, STATE, Shape};
+use crate::received::Received;
+use crate::settings::Sync;
+use crate::slot::{self, INLINE, Notice, Words as _};
+use crate::tags::{self, Frees, Turn as TagTurn};
+use crate::{Block, Error, Get, Memory, Rank};
+
+/// A message that was read: its block is the reader's until it is freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    pub block: Block,
+    /// Bytes.
+    pub len: usize,
+    /// Active message: the handler's number; else 0.
+    pub handler: u16,
+}
+
+#[derive(Debug)]
+pub(crate) struct Reader {
+    context: Arc<Context>,
+    no: u32,
+    peer: Rank,
+    up: Option<Box<Up>>,
+    messages: u64,
+    bytes: u64,
+    tags: u64,
+    syncs: u64,
+}
+
+/// What there is once the writer's end is known.
+#[derive(Debug)]
+struct Up {
+    ready: Ready,
+    shape: Shape,
+    mode: Mode,
+    /// Slots, tags and heap.
+    memory: Memory,
+    /// The writer's state and tags, if they are mapped.
+    mapped: Option<Memory>,
+    /// The number of the next message, from 0.
+    next: u64,
+    received: Received,
+    frees: Frees,
+    tag: TagTurn,
+    /// Tells of freed blocks once there are so many of them, or of their granules.
+    blocks_most: u32,
+    granules_most: u32,
+    op: u32,
+    /// Notified mode: messages that are there.
+    notified: u64,
+}
+
+impl Reader {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        class: Class,
+        peer: Rank,
+        shape: Shape,
+    ) -> Result<Reader, Error> {
+        let mut inner = context.lock();
+        let key = inner.next_key(class, peer, context.rank());
+        let no = inner.enter(key, End::Reader { shape })?;
+        drop(inner);
+        Ok(Reader { context: context.clone(), no, peer, up: None, messages: 0, bytes: 0, tags: 0, syncs: 0 })
+    }
+
+    /// Begins to set the stream up, without waiting.
+    pub(crate) fn begin(&mut self) -> Result<(), Error> {
+        self.context.lock().begin(self.no)
+    }
+
+    #[cold]
+    fn connect(&mut self, patience: Patience) -> Result<(), Error> {
+        let ready = wait::until_ready(&self.context, self.no, patience)?;
+        self.up = Some(Box::new(Up::new(ready)));
+        Ok(())
+    }
+
+    fn up(&mut self) -> Result<&mut Up, Error> {
+        self.up.as_deref_mut().ok_or_else(|| Error::Stale("nothing was read from this pipe yet".into()))
+    }
+
+    /// The next message, of `most` bytes at most: a longer one stays.
+    #[inline]
+    pub(crate) fn read(&mut self, most: usize, patience: Patience) -> Result<Taken, Error> {
+        if self.up.is_none() {
+            self.connect(patience)?;
+        }
+        if let Some(taken) = self.look(most)? {
+            return Ok(taken);
+        }
+        self.read_later(most, patience)
+    }
+
+    fn read_later(&mut self, most: usize, patience: Patience) -> Result<Taken, Error> {
+        // What was freed is told now: there is time.
+        self.tell()?;
+        let wakes = self.up()?.ready.promise.mapped || self.up()?.ready.promise.wakes;
+        let polls = self.up()?.mode == Mode::Store;
+        let mut waiting = Waiting::new(patience, polls);
+        loop {
+            let turn = waiting.turn(&self.context);
+            if let Some(taken) = self.look(most)? {
+                return Ok(taken);
+            }
+            match turn? {
+                Turn::Look => {}
+                Turn::Ask => self.ask(most)?,
+                Turn::Sleep => {
+                    self.ask(most)?;
+                    self.say_asleep()?;
+                    if let Some(taken) = self.look(most)? {
+                        return Ok(taken);
+                    }
+                    waiting.sleep(&self.context, wakes);
+                }
+            }
+        }
+    }
+
+    /// Whether the writer is there. What it has sent before it went is read first.
+    fn ask(&mut self, most: usize) -> Result<(), Error> {
+        let there = self.context.lock().still_there(self.no);
+        match there {
+            Err(_) if self.peek(most)?.is_some() => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Tells the writer to wake this process, and has the next look see what the writer did not see that for.
+    pub(crate) fn say_asleep(&mut self) -> Result<(), Error> {
+        let barrier = self.context.barrier;
+        if let Some(writer) = &self.up()?.mapped {
+            writer.store(0, 1, Relaxed);
+            // The writer may leave its fence to this.
+            barrier.heavy();
+        }
+        Ok(())
+    }
+
+    /// Whether nothing comes from the writer any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.context.lock().still_there(self.no).is_err()
+    }
+
+    /// What the next message is, if it is there.
+    pub(crate) fn peek(&mut self, most: usize) -> Result<Option<Notice>, Error> {
+        if self.up.is_none() {
+            match self.connect(Patience::Look) {
+                Err(Error::Again) => return Ok(None),
+                other => other?,
+            }
+        }
+        // Each poll comes here: the context is borrowed, not counted.
+        let Some(up) = self.up.as_deref_mut() else { return Ok(None) };
+        let at = up.shape.slot(up.next);
+        let is_there = match up.mode {
+            Mode::Notified => up.is_notified(&self.context, self.no),
+            _ => slot::is_raised(&up.memory, at, up.next + 1),
+        };
+        if !is_there {
+            return Ok(None);
+        }
+        let notice = slot::read(&up.memory, at);
+        // A handler takes a message of any length.
+        if notice.len as usize > most && notice.handler == 0 {
+            return Err(Error::TooLong(format!(
+                "the next message has {} bytes, more than the {most} that are wanted; it stays: read with more",
+                notice.len
+            )));
+        }
+        Ok(Some(notice))
+    }
+
+    /// Takes the next message, if it is there.
+    #[inline]
+    fn look(&mut self, most: usize) -> Result<Option<Taken>, Error> {
+        let Some(notice) = self.peek(most)? else { return Ok(None) };
+        match self.take(notice) {
+            Ok(taken) => Ok(Some(taken)),
+            Err(fault) => {
+                if matches!(fault, Error::Broken(_)) {
+                    self.context.lock().break_off(self.no, &fault);
+                }
+                Err(fault)
+            }
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, notice: Notice) -> Result<Taken, Error> {
+        let up = self.up()?;
+        let at = up.shape.slot(up.next);
+        let block = Block { granule: notice.granule, generation: notice.generation };
+        let len = notice.len as usize;
+        if u64::from(notice.len) > up.shape.width || notice.is_inline && len > INLINE {
+            return Err(Error::Broken(
+                "the writer has sent a message that is longer than the pipe is wide".into(),
+            ));
+        }
+        let offset = up.received.take(block, notice.len, notice.granules)?;
+        let to = up.shape.heap_at() + offset;
+        if notice.is_inline {
+            // The block's last granule is inside of the heap, and has whole words.
+            for n in 0..len.div_ceil(8) {
+                up.memory.store(to + 8 * n, slot::word(&up.memory, at, n), Relaxed);
+            }
+        } else if up.ready.met.manner.pull && len > 0 {
+            self.fetch(offset, len)?;
+        }
+        let up = self.up()?;
+        up.next += 1;
+        self.messages += 1;
+        self.bytes += u64::from(notice.len);
+        Ok(Taken { block, len, handler: notice.handler })
+    }
+
+    /// Gets a message's bytes from the writer's heap: a word by an atomic, else by a read.
+    fn fetch(&mut self, offset: usize, len: usize) -> Result<(), Error> {
+        let (no, peer, context) = (self.no, self.peer, self.context.clone());
+        let up = self.up()?;
+        let (promise, remote) = (up.ready.promise.clone(), up.ready.theirs.remote);
+        let (from, to) = (up.shape.writer_heap_at() + offset, up.shape.heap_at() + offset);
+        if len <= 8 && promise.fetch {
+            let op = up.next_op();
+            post(&context, no, |inner| inner.backend.fetch_add(peer, (remote, from), 0, token(no, op)))?;
+            let value = await_op(&context, no, op)?;
+            self.up()?.memory.store(to, value, Relaxed);
+            return Ok(());
+        }
+        let most = promise.most.max(64);
+        let mut ops = Vec::new();
+        for begin in (0..len).step_by(most) {
+            let op = up.next_op();
+            ops.push(op);
+            let get = Get {
+                from: peer,
+                remote: (remote, from + begin),
+                to: (up.ready.mine.id, to + begin),
+                len: (len - begin).min(most),
+                token: token(no, op),
+            };
+            post(&context, no, |inner| inner.backend.get(&get))?;
+        }
+        ops.into_iter().try_for_each(|op| await_op(&context, no, op).map(drop))
+    }
+
+    /// Where a block is.
+    #[inline]
+    pub(crate) fn address(&mut self, block: Block) -> Result<*mut u8, Error> {
+        let up = self.up()?;
+        let (offset, _) = up.received.find(block)?;
+        Ok(up.memory.address(up.shape.heap_at() + offset))
+    }
+
+    /// The bytes of a block.
+    pub(crate) fn len(&mut self, block: Block) -> Result<usize, Error> {
+        self.up()?.received.find(block).map(|(_, len)| len)
+    }
+
+    /// Frees a block: it is the writer's again, which learns of it now or with others.
+    #[inline]
+    pub(crate) fn free(&mut self, block: Block) -> Result<(), Error> {
+        let up = self.up()?;
+        let range = up.received.free(block)?;
+        up.frees.add(range);
+        let many = up.frees.blocks() >= up.blocks_most || up.frees.granules() >= up.granules_most;
+        let at = up.shape.slot(up.next);
+        // With nothing to read the writer may be waiting.
+        if many || up.mode == Mode::Notified || !slot::is_raised(&up.memory, at, up.next + 1) {
+            return self.tell();
+        }
+        Ok(())
+    }
+
+    /// Tells the writer of all that was freed.
+    fn tell(&mut self) -> Result<(), Error> {
+        let (no, peer) = (self.no, self.peer);
+        let Some(up) = self.up.as_deref_mut().filter(|up| !up.frees.is_empty()) else { return Ok(()) };
+        let immediate = up.ready.met.manner.sync == Sync::Immediate;
+        let mut frees = std::mem::take(&mut up.frees);
+        self.syncs += 1;
+        if immediate || up.mapped.is_some() {
+            let (to, at) = match &up.mapped {
+                Some(writer) if !immediate => (writer, STATE),
+                _ => (&up.memory, up.shape.tags()),
+            };
+            for range in frees.drain() {
+                self.tags += 1;
+                tags::publish(to, at, &mut up.tag, range);
+            }
+            up.frees = frees;
+            return Ok(());
+        }
+        // One put for as many tags as lie behind each other.
+        let mut bytes = Vec::new();
+        let (mut first, most) = (up.tag.place(), (up.ready.promise.inject / 8).max(1));
+        let remote = up.ready.theirs.remote;
+        let put = |first: usize, bytes: &[u8]| {
+            let to = (remote, STATE + 8 * first);
+            let posted = post(&self.context, no, |inner| inner.backend.put_bytes(peer, to, bytes, None));
+            // Of a writer that is gone nothing more is to be told.
+            if matches!(posted, Err(Error::Gone(_))) { Ok(()) } else { posted }
+        };
+        for range in frees.drain() {
+            self.tags += 1;
+            bytes.extend(up.tag.tag(range).to_ne_bytes());
+            up.tag.advance();
+            if bytes.len() / 8 == most || up.tag.place() == 0 {
+                put(first, &bytes)?;
+                bytes.clear();
+                first = up.tag.place();
+            }
+        }
+        up.frees = frees;
+        if bytes.is_empty() { Ok(()) } else { put(first, &bytes) }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = Stats {
+            messages: self.messages,
+            bytes: self.bytes,
+            tags: self.tags,
+            syncs: self.syncs,
+            ..Stats::default()
+        };
+        let Some(up) = self.up.as_deref() else { return stats };
+        stats.heap = up.shape.heap as u64;
+        stats.used = up.received.bytes;
+        stats.free = stats.heap.saturating_sub(stats.used);
+        (stats.mode, stats.mode_why) = (Some(up.mode), up.ready.met.mode_why.clone());
+        (stats.path, stats.path_why) = (up.ready.promise.path.clone(), up.ready.promise.why.clone());
+        stats
+    }
+
+    /// Closes the end: the writer's calls fail from now on.
+    pub(crate) fn close(&mut self) -> Result<(), Error> {
+        let _ = self.tell();
+        self.up = None;
+        self.context.lock().leave(self.no)
+    }
+}
+
+impl Up {
+    fn new(ready: Ready) -> Up {
+        let shape = ready.met.shape;
+        let mode = ready.met.manner.mode;
+        let granules = shape.heap / shape.granule();
+        Up {
+            shape,
+            mode,
+            memory: ready.mine.memory.clone(),
+            mapped: ready.theirs.mapped.clone().filter(|_| mode == Mode::Store),
+            next: 0,
+            received: Received::new(granules, shape.granule()),
+            frees: Frees::default(),
+            tag: TagTurn::new(shape.slots),
+            blocks_most: (shape.slots / 4).max(1) as u32,
+            granules_most: (granules / 4).max(1) as u32,
+            op: 0,
+            notified: 0,
+            ready,
+        }
+    }
+
+    fn next_op(&mut self) -> u32 {
+        self.op = self.op.checked_add(1).unwrap_or(1);
+        self.op
+    }
+
+    /// Whether the next message has been told of. Notifications come in order: each says how many there are.
+    fn is_notified(&mut self, context: &Context, no: u32) -> bool {
+        while self.notified <= self.next {
+            let Some(low) = context.lock().take_notified(no) else { return false };
+            let ahead = low.wrapping_sub(self.notified as u16);
+            self.notified += u64::from(ahead);
+        }
+        true
+    }
+}

@@ -1,0 +1,402 @@
+//! The writer's end.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::compiler_fence;
+
+use super::post::{await_op, post, token};
+use super::wait::{self, Turn, Waiting};
+use super::{Mode, Patience, Stats};
+use crate::context::{Context, End, Ready, UNAWAITED};
+use crate::control::{Class, STATE, Shape};
+use crate::settings::Sync;
+use crate::slot::{self, INLINE, Notice, Words as _};
+use crate::tags::{self, Turn as TagTurn};
+use crate::{Block, Error, Get, Heap, Memory, Policy, Rank, State};
+
+/// How an end of a writer is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) width: u64,
+    pub(crate) policy: Policy,
+    pub(crate) sync: Sync,
+    pub(crate) mode: Option<Mode>,
+    pub(crate) pull: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(super) context: Arc<Context>,
+    pub(super) no: u32,
+    pub(super) peer: Rank,
+    options: Options,
+    pub(super) up: Option<Box<Up>>,
+    messages: u64,
+    bytes: u64,
+    tags: u64,
+    syncs: u64,
+}
+
+/// What there is once the reader's end is known.
+#[derive(Debug)]
+pub(super) struct Up {
+    pub(super) ready: Ready,
+    pub(super) shape: Shape,
+    pub(super) mode: Mode,
+    pub(super) heap: Heap,
+    /// Blocks that are held or sent.
+    out: usize,
+    /// Where the program finds short blocks, and where all begin that are put: a heap of the same length.
+    pub(super) local: Memory,
+    pub(super) local_at: usize,
+    /// The reader's region, if it is mapped.
+    mapped: Option<Memory>,
+    /// The next message's number.
+    pub(super) flag: u64,
+    tag: TagTurn,
+    /// This process takes part in membarrier(2), and the reader uses it: no fence is needed here.
+    fenceless: bool,
+    op: u32,
+    /// Messages whose flag waits for puts, by the operations that they wait for.
+    pub(super) waiting: VecDeque<Unflagged>,
+}
+
+/// A message whose bytes are not known to be visible yet.
+#[derive(Debug)]
+pub(super) struct Unflagged {
+    pub(super) ops: Vec<u32>,
+    pub(super) flag: u64,
+}
+
+impl Writer {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        class: Class,
+        peer: Rank,
+        options: Options,
+    ) -> Result<Writer, Error> {
+        let mut inner = context.lock();
+        let key = inner.next_key(class, context.rank(), peer);
+        let Options { width, mode, sync, pull, .. } = options;
+        let no = inner.enter(key, End::Writer { width, asked: mode, sync, pull })?;
+        drop(inner);
+        let context = context.clone();
+        Ok(Writer { context, no, peer, options, up: None, messages: 0, bytes: 0, tags: 0, syncs: 0 })
+    }
+
+    /// Begins to set the stream up, without waiting.
+    pub(crate) fn begin(&mut self) -> Result<(), Error> {
+        self.context.lock().begin(self.no)
+    }
+
+    /// Waits until the reader's end is known.
+    #[inline]
+    pub(crate) fn connect(&mut self, patience: Patience) -> Result<(), Error> {
+        if self.up.is_some() { Ok(()) } else { self.slow_connect(patience) }
+    }
+
+    #[cold]
+    fn slow_connect(&mut self, patience: Patience) -> Result<(), Error> {
+        let ready = wait::until_ready(&self.context, self.no, patience)?;
+        self.up = Some(Box::new(Up::new(&self.context, ready, self.options.policy)?));
+        Ok(())
+    }
+
+    fn up(&mut self) -> Result<&mut Up, Error> {
+        self.up.as_deref_mut().ok_or_else(|| Error::Stale("nothing was allocated in this pipe yet".into()))
+    }
+
+    /// Allocates a block.
+    #[inline]
+    pub(crate) fn alloc(&mut self, len: usize, align: usize, patience: Patience) -> Result<Block, Error> {
+        self.connect(patience)?;
+        self.check(len, align)?;
+        if self.options.sync == Sync::Immediate {
+            self.fold()?;
+        }
+        if let Some(up) = self.up.as_deref_mut() {
+            if up.out < up.shape.slots {
+                if let Some(block) = up.heap.alloc(len, align) {
+                    up.out += 1;
+                    return Ok(block);
+                }
+            }
+        }
+        self.alloc_later(len, align, patience)
+    }
+
+    fn check(&self, len: usize, align: usize) -> Result<(), Error> {
+        let Some(up) = self.up.as_deref() else { return Ok(()) };
+        if len as u64 > self.options.width {
+            return Err(Error::TooLong(format!(
+                "{len} bytes, and the pipe is {} wide: open both ends wider, or with RPIPE_UNBOUNDED",
+                self.options.width
+            )));
+        }
+        if len > up.shape.heap || u32::try_from(len).is_err() {
+            let heap = up.shape.heap;
+            return Err(Error::TooLong(format!(
+                "{len} bytes, and the heap has {heap}: make it longer (STRAIT_RPIPE_HEAP); a message has less than 4 GiB"
+            )));
+        }
+        if !align.is_power_of_two() || align > crate::ALIGN_MOST {
+            return Err(Error::Invalid(format!(
+                "an alignment of {align}: it has to be a power of two, of 4096 at most"
+            )));
+        }
+        Ok(())
+    }
+
+    /// There is no room now: it comes with what the reader frees.
+    #[cold]
+    fn alloc_later(&mut self, len: usize, align: usize, patience: Patience) -> Result<Block, Error> {
+        let mapped = self.up()?.mapped.is_some();
+        let mut waiting = Waiting::new(patience, mapped);
+        loop {
+            self.fold()?;
+            let up = self.up()?;
+            if up.out < up.shape.slots {
+                if let Some(block) = up.heap.alloc(len, align) {
+                    up.out += 1;
+                    return Ok(block);
+                }
+            }
+            if !up.heap.has_sent() {
+                let usage = up.heap.usage();
+                return Err(Error::Full(format!(
+                    "{len} bytes find no room, and the reader has none to free: {} of {} bytes are this end's, the longest \
+                     free block has {}; send or free some, or make the heap longer (STRAIT_RPIPE_HEAP) or the slots more \
+                     (STRAIT_RPIPE_SLOTS)",
+                    usage.used, up.shape.heap, usage.largest
+                )));
+            }
+            let turn = waiting.turn(&self.context).map_err(|e| match e {
+                Error::Again if patience == Patience::Look => {
+                    Error::Full("the reader has not freed enough yet; try again".into())
+                }
+                other => other,
+            })?;
+            match turn {
+                Turn::Look => {}
+                Turn::Ask => self.tend()?,
+                Turn::Sleep => {
+                    self.tend()?;
+                    waiting.sleep(&self.context, false);
+                }
+            }
+        }
+    }
+
+    /// Asks whether the peer is there, and raises flags that are due.
+    fn tend(&mut self) -> Result<(), Error> {
+        self.context.lock().still_there(self.no)?;
+        self.raise_due()
+    }
+
+    /// Takes in what the reader has freed.
+    fn fold(&mut self) -> Result<(), Error> {
+        if self.options.sync == Sync::Immediate && self.up()?.mapped.is_none() {
+            self.fetch_tags()?;
+        }
+        let immediate = self.options.sync == Sync::Immediate;
+        let up = self.up.as_deref_mut().ok_or(Error::Again)?;
+        let at = if immediate { up.shape.tags() } else { STATE };
+        let mut taken = 0;
+        loop {
+            let range = match (&up.mapped, immediate) {
+                (Some(theirs), true) => tags::take(theirs, at, &mut up.tag),
+                _ => tags::take(&up.ready.mine.memory, STATE, &mut up.tag),
+            };
+            let Some(range) = range else { break };
+            taken += 1;
+            match up.heap.free_run(range.from, range.len) {
+                Ok(blocks) => up.out -= blocks,
+                Err(fault) => {
+                    self.context.lock().break_off(self.no, &fault);
+                    return Err(fault);
+                }
+            }
+        }
+        self.tags += taken;
+        self.syncs += u64::from(taken > 0);
+        Ok(())
+    }
+
+    /// Gets the reader's tags into the place of those that would be put.
+    fn fetch_tags(&mut self) -> Result<(), Error> {
+        let (no, peer) = (self.no, self.peer);
+        let up = self.up()?;
+        let op = up.next_op();
+        let get = Get {
+            from: peer,
+            remote: (up.ready.theirs.remote, up.shape.tags()),
+            to: (up.ready.mine.id, STATE),
+            len: 8 * up.shape.slots,
+            token: token(no, op),
+        };
+        post(&self.context, no, |inner| inner.backend.get(&get))?;
+        await_op(&self.context, no, op).map(drop)
+    }
+
+    /// Where the program finds a block: it may write there until it sends it.
+    #[inline]
+    pub(crate) fn address(&mut self, block: Block) -> Result<*mut u8, Error> {
+        let up = self.up()?;
+        let (state, len) = up.heap.find(block)?;
+        if state != State::Held {
+            return Err(Error::Stale("the block was sent: it is the reader's now".into()));
+        }
+        let offset = up.heap.offset(block.granule);
+        Ok(match &up.mapped {
+            Some(theirs) if len > INLINE => theirs.address(up.shape.heap_at() + offset),
+            _ => up.local.address(up.local_at + offset),
+        })
+    }
+
+    /// The bytes of a block that this end holds.
+    pub(crate) fn len(&mut self, block: Block) -> Result<usize, Error> {
+        self.up()?.heap.find(block).map(|(_, len)| len)
+    }
+
+    /// Frees a block that was not sent.
+    #[inline]
+    pub(crate) fn free(&mut self, block: Block) -> Result<(), Error> {
+        let up = self.up()?;
+        up.heap.free(block)?;
+        up.out -= 1;
+        Ok(())
+    }
+
+    /// Sends the first `len` bytes of a block, or all of it: it is the reader's from now on. `handler`: 0, or that of an active
+    /// message.
+    #[inline]
+    pub(crate) fn send(&mut self, block: Block, len: Option<usize>, handler: u16) -> Result<(), Error> {
+        let up = self
+            .up
+            .as_deref_mut()
+            .ok_or_else(|| Error::Stale("nothing was allocated in this pipe yet".into()))?;
+        let all = up.heap.send(block)?;
+        let len = len.unwrap_or(all);
+        if len > all {
+            up.heap.unsend(block);
+            return Err(Error::TooLong(format!("{len} bytes of a block of {all}: allocate more")));
+        }
+        let notice = Notice {
+            granule: block.granule,
+            generation: block.generation,
+            is_inline: all <= INLINE,
+            handler,
+            len: len as u32,
+            granules: up.heap.granules(block),
+        };
+        self.messages += 1;
+        self.bytes += len as u64;
+        match &up.mapped {
+            Some(theirs) => {
+                let at = up.shape.slot(up.flag);
+                let from = up.local_at + up.heap.offset(block.granule);
+                let words = if notice.is_inline { len.div_ceil(8) } else { 0 };
+                let data = (0..words).map(|n| up.local.load(from + 8 * n, Relaxed));
+                slot::publish(theirs, at, notice, data, up.flag + 1);
+                up.flag += 1;
+                if !up.fenceless {
+                    ipc::fence::full_fence();
+                }
+                // The reader's word that it sleeps is loaded behind the flag.
+                compiler_fence(SeqCst);
+                if up.ready.mine.memory.load(0, Relaxed) != 0 {
+                    return self.wake();
+                }
+                if self.messages % 256 == 0 { self.look_up() } else { Ok(()) }
+            }
+            None => self.put(block, notice),
+        }
+    }
+
+    /// The reader sleeps.
+    #[cold]
+    fn wake(&mut self) -> Result<(), Error> {
+        self.up()?.ready.mine.memory.store(0, 0, Relaxed);
+        let mut inner = self.context.lock();
+        let _ = inner.backend.wake(self.peer);
+        drop(inner);
+        self.look_up()
+    }
+
+    /// Now and then: what else is there.
+    #[cold]
+    fn look_up(&mut self) -> Result<(), Error> {
+        self.context.progress()?;
+        self.context.lock().still_there(self.no)
+    }
+
+    /// From now on blocks are chosen by this policy.
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
+        self.options.policy = policy;
+        if let Some(up) = self.up.as_deref_mut() {
+            up.heap.set_policy(policy);
+        }
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        self.options
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = Stats {
+            messages: self.messages,
+            bytes: self.bytes,
+            tags: self.tags,
+            syncs: self.syncs,
+            ..Stats::default()
+        };
+        let Some(up) = self.up.as_deref() else { return stats };
+        let usage = up.heap.usage();
+        stats.heap = up.shape.heap as u64;
+        (stats.used, stats.free, stats.largest) = (usage.used, usage.free, usage.largest);
+        stats.fragmentation = usage.fragmentation;
+        (stats.mode, stats.mode_why) = (Some(up.mode), up.ready.met.mode_why.clone());
+        (stats.path, stats.path_why) = (up.ready.promise.path.clone(), up.ready.promise.why.clone());
+        stats
+    }
+
+    /// Closes the end: the reader gets what was sent, and then learns of it.
+    pub(crate) fn close(&mut self) -> Result<(), Error> {
+        self.up = None;
+        self.context.lock().leave(self.no)
+    }
+}
+
+impl Up {
+    fn new(context: &Context, ready: Ready, policy: Policy) -> Result<Up, Error> {
+        let shape = ready.met.shape;
+        let mode = ready.met.manner.mode;
+        let heap = Heap::new(shape.heap, shape.granule(), policy)?;
+        let mapped = ready.theirs.mapped.clone().filter(|_| mode == Mode::Store);
+        let (local, local_at) = match mapped {
+            Some(_) => (Memory::private(shape.heap)?, 0),
+            None => (ready.mine.memory.clone(), shape.writer_heap_at()),
+        };
+        Ok(Up {
+            shape,
+            mode,
+            heap,
+            out: 0,
+            local,
+            local_at,
+            mapped,
+            flag: 0,
+            tag: TagTurn::new(shape.slots),
+            fenceless: context.barrier.registered && ready.met.fences,
+            op: UNAWAITED,
+            waiting: VecDeque::new(),
+            ready,
+        })
+    }
+
+    pub(super) fn next_op(&mut self) -> u32 {
+        self.op = self.op.checked_add(1).unwrap_or(UNAWAITED + 1);
+        self.op
+    }
+}

@@ -1,0 +1,121 @@
+//! Programs in C, compiled against the header and the library: the slide's, unchanged, and one that calls every function.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::{env, fs};
+
+/// Where the header and the programs are.
+fn repo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Where cargo has put the library of this build: beside this test.
+fn library() -> PathBuf {
+    env::current_exe().unwrap().parent().unwrap().to_owned()
+}
+
+/// A directory of this test.
+fn scratch(name: &str) -> PathBuf {
+    let dir = env::temp_dir().join(format!("strait-rpipe-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir(&dir).unwrap();
+    // The library has its soname there.
+    std::os::unix::fs::symlink(library().join("libstrait_rpipe.so"), dir.join("libstrait_rpipe.so.0"))
+        .unwrap();
+    dir
+}
+
+fn compile(compiler: &str, options: &[&str], source: &Path, dir: &Path) -> PathBuf {
+    let program = dir.join("program");
+    let out = Command::new(compiler)
+        .args(options)
+        .args(["-Wall", "-Werror", "-I"])
+        .arg(repo().join("include"))
+        .args(["-o".as_ref(), program.as_os_str()])
+        .arg(source)
+        .args(["-x", "none"])
+        .arg(dir.join("libstrait_rpipe.so.0"))
+        .output()
+        .unwrap_or_else(|e| panic!("{compiler}: {e}"));
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    program
+}
+
+/// Runs so many processes of a job; what each has printed.
+fn run(program: &Path, dir: &Path, processes: usize, settings: &[(&str, &str)]) -> Vec<String> {
+    let cards = dir.join(format!(
+        "job-{processes}-{}",
+        settings.iter().map(|(name, value)| format!("{name}{value}")).collect::<String>()
+    ));
+    fs::create_dir(&cards).unwrap();
+    let children: Vec<Child> = (0..processes)
+        .map(|rank| {
+            Command::new(program)
+                .env("LD_LIBRARY_PATH", dir)
+                .env("STRAIT_RPIPE_DIR", &cards)
+                .env("STRAIT_RPIPE_RANK", rank.to_string())
+                .env("STRAIT_RPIPE_SIZE", processes.to_string())
+                .envs(settings.iter().copied())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    let ended = children.into_iter().map(|child| child.wait_with_output().unwrap());
+    ended
+        .map(|out| {
+            let (told, wrong) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+            assert!(out.status.success(), "{:?}\n{told}\n{wrong}", out.status);
+            told.into_owned()
+        })
+        .collect()
+}
+
+/// Ways in which bytes travel.
+const WAYS: [&[(&str, &str)]; 4] = [
+    &[],
+    &[("STRAIT_RPIPE_MAP", "no")],
+    &[("STRAIT_RPIPE_BACKEND", "strait:frames")],
+    &[("STRAIT_RPIPE_MAP", "no"), ("STRAIT_RPIPE_FLAG", "delivered"), ("STRAIT_RPIPE_POLICY", "best-fit")],
+];
+
+#[test]
+fn the_program_of_the_slide_runs_unchanged() {
+    let dir = scratch("slide");
+    let tests = repo().join("tests/rpipe");
+    let prelude = tests.join("slide36.h");
+    let program =
+        compile("gcc", &["-x", "c", "-include", prelude.to_str().unwrap()], &tests.join("slide36.c"), &dir);
+    for settings in WAYS {
+        for processes in [2, 4] {
+            let told = run(&program, &dir, processes, settings);
+            for (rank, told) in told.iter().enumerate() {
+                let expected = if rank % 2 == 0 {
+                    String::new()
+                } else {
+                    format!("rank {rank} has read {}\n", 4200 + rank - 1)
+                };
+                assert_eq!(*told, expected, "rank {rank} of {processes}");
+            }
+        }
+    }
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn every_function_of_the_header_works_in_c_and_in_cpp() {
+    let c = ["-x", "c", "-std=c11"];
+    let cpp = ["-x", "c++", "-std=c++11"];
+    for (compiler, options, name) in [("gcc", c, "api.c"), ("g++", cpp, "api.c"), ("g++", cpp, "classes.cpp")]
+    {
+        let dir = scratch(&format!("{compiler}-{name}"));
+        let program = compile(compiler, &options, &repo().join("tests/rpipe").join(name), &dir);
+        for settings in WAYS {
+            for (rank, told) in run(&program, &dir, 2, settings).iter().enumerate() {
+                assert!(told.ends_with(&format!("rank {rank}: ok\n")), "{told}");
+            }
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

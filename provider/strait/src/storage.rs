@@ -1,0 +1,264 @@
+//! Files to memory of any kind and back: `include/strait_storage.h`, which `ci/header` makes of this file.
+
+use std::path::Path;
+
+use libc::{c_char, c_int, c_void};
+use p2pmem::Error;
+use p2pmem::storage::{File, Op, Options, Way};
+
+use crate::guard::guard;
+use crate::peer::{fill, has_size, text, told};
+
+/// strait_storage_open: the file is to be written too.
+pub const STRAIT_STORAGE_WRITE: u32 = 1;
+/// strait_storage_open: it is made if it is not there. Only with STRAIT_STORAGE_WRITE.
+pub const STRAIT_STORAGE_CREATE: u32 = 2;
+/// strait_storage_open: without O_DIRECT.
+pub const STRAIT_STORAGE_NO_DIRECT: u32 = 4;
+/// strait_storage_open: without cuFile.
+pub const STRAIT_STORAGE_NO_CUFILE: u32 = 8;
+
+/// strait_storage_info.path: nothing has been transferred yet.
+pub const STRAIT_STORAGE_PATH_NONE: u32 = 0;
+/// strait_storage_info.path: O_DIRECT into the memory itself.
+pub const STRAIT_STORAGE_PATH_DIRECT: u32 = 1;
+/// strait_storage_info.path: by cuFile.
+pub const STRAIT_STORAGE_PATH_CUFILE: u32 = 2;
+/// strait_storage_info.path: through buffers in host memory.
+pub const STRAIT_STORAGE_PATH_BOUNCE: u32 = 3;
+/// strait_storage_info.path: through the page cache.
+pub const STRAIT_STORAGE_PATH_CACHED: u32 = 4;
+
+/// An open file.
+#[allow(non_camel_case_types)]
+#[derive(Debug)]
+pub struct strait_storage {
+    file: File,
+}
+
+/// One transfer of a batch.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct strait_storage_op {
+    /// The memory: a device's, a buffer of strait_p2pmem.h, or the host's.
+    pub addr: *mut c_void,
+    /// Bytes.
+    pub len: usize,
+    /// Where in the file.
+    pub offset: u64,
+    /// 1: from memory to the file.
+    pub write: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Out: bytes, or an errno below 0.
+    pub result: i64,
+}
+
+/// Which ways a file's bytes have taken.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+#[derive(Debug)]
+pub struct strait_storage_info {
+    /// In: sizeof(struct strait_storage_info).
+    pub size: usize,
+    /// Out: that of the last transfer, of STRAIT_STORAGE_PATH_.
+    pub path: u32,
+    /// Out: 0.
+    pub reserved: u32,
+    /// Out: bytes by O_DIRECT into the memory itself.
+    pub direct: u64,
+    /// Out: bytes by cuFile.
+    pub cufile: u64,
+    /// Out: bytes through buffers in host memory.
+    pub bounce: u64,
+    /// Out: bytes through the page cache.
+    pub cached: u64,
+    /// Out: why the last transfer took no better way, or "".
+    pub why: [c_char; 240],
+}
+
+/// The words of the last error that a function of this header returned in this thread. Valid until the next one.
+#[unsafe(no_mangle)]
+pub extern "C" fn strait_storage_error() -> *const c_char {
+    crate::peer::strait_p2pmem_error()
+}
+
+/// Opens a file. `flags` are of STRAIT_STORAGE_.
+///
+/// 0, or an errno below 0.
+///
+/// # Safety
+/// `path` is NULL or a C string; `opened` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_storage_open(
+    path: *const c_char,
+    flags: u32,
+    opened: *mut *mut strait_storage,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the program's promise.
+        let path = unsafe { text(path)? }.ok_or(libc::EINVAL)?;
+        if opened.is_null() || flags > 15 {
+            return Err(libc::EINVAL);
+        }
+        let has = |flag: u32| flags & flag != 0;
+        let options = Options {
+            write: has(STRAIT_STORAGE_WRITE),
+            create: has(STRAIT_STORAGE_CREATE),
+            direct: !has(STRAIT_STORAGE_NO_DIRECT),
+            cufile: !has(STRAIT_STORAGE_NO_CUFILE),
+        };
+        let file = told(File::open(Path::new(path), options))?;
+        // SAFETY: likewise.
+        unsafe { opened.write(Box::into_raw(Box::new(strait_storage { file }))) };
+        Ok(())
+    })
+}
+
+/// Closes a file.
+///
+/// # Safety
+/// `opened` is NULL or came from strait_storage_open, was not closed, and has no transfer under way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_storage_close(opened: *mut strait_storage) -> c_int {
+    guard(|| {
+        if !opened.is_null() {
+            // SAFETY: the program's promise.
+            drop(unsafe { Box::from_raw(opened) });
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `opened` is NULL or a file that is open; the memory is as the header says.
+unsafe fn transfer(opened: *mut strait_storage, op: Op) -> i64 {
+    let mut bytes = 0;
+    let code = guard(|| {
+        // SAFETY: the caller's promise.
+        let file = unsafe { opened.as_ref() }.map(|o| &o.file).ok_or(libc::EINVAL)?;
+        // SAFETY: likewise.
+        let done = unsafe {
+            match op.write {
+                true => file.write(op.addr, op.len, op.offset),
+                false => file.read(op.addr, op.len, op.offset),
+            }
+        };
+        bytes = told(done)? as i64;
+        Ok(())
+    });
+    if code == 0 { bytes } else { code.into() }
+}
+
+/// Reads `len` bytes of the file, from byte `offset` on, into memory of any kind.
+///
+/// How many bytes, fewer at the end of the file; or an errno below 0: -EIO also if the memory's device has gone.
+///
+/// # Safety
+/// `opened` is NULL or a file that is open. The memory may be written, and stays until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_storage_read(
+    opened: *mut strait_storage,
+    addr: *mut c_void,
+    len: usize,
+    offset: u64,
+) -> i64 {
+    // SAFETY: the program's promise.
+    unsafe { transfer(opened, Op { write: false, addr: addr.expose_provenance(), len, offset }) }
+}
+
+/// Writes `len` bytes of memory of any kind to the file, from its byte `offset` on. Else as strait_storage_read.
+///
+/// # Safety
+/// `opened` is NULL or a file that is open. The memory may be read, and stays until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_storage_write(
+    opened: *mut strait_storage,
+    addr: *const c_void,
+    len: usize,
+    offset: u64,
+) -> i64 {
+    // SAFETY: the program's promise.
+    unsafe { transfer(opened, Op { write: true, addr: addr.expose_provenance(), len, offset }) }
+}
+
+/// Does `count` transfers, several at once and in any order, and returns when all are done. Each one's `result` is what
+/// strait_storage_read or strait_storage_write would have returned.
+///
+/// 0, or -EINVAL.
+///
+/// # Safety
+/// `opened` is NULL or a file that is open; `ops` has `count` entries, with memory as of strait_storage_read or strait_storage_write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_storage_batch(
+    opened: *mut strait_storage,
+    ops: *mut strait_storage_op,
+    count: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the program's promise.
+        let file = unsafe { opened.as_ref() }.map(|o| &o.file).ok_or(libc::EINVAL)?;
+        if count == 0 {
+            return Ok(());
+        }
+        if ops.is_null() || !ops.is_aligned() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: likewise.
+        let ops = unsafe { std::slice::from_raw_parts_mut(ops, count) };
+        if ops.iter().any(|op| op.write > 1 || op.reserved != 0) {
+            return Err(libc::EINVAL);
+        }
+        let asked: Vec<Op> = ops
+            .iter()
+            .map(|op| Op {
+                write: op.write == 1,
+                addr: op.addr.expose_provenance(),
+                len: op.len,
+                offset: op.offset,
+            })
+            .collect();
+        // SAFETY: likewise.
+        let done = unsafe { file.batch(&asked) };
+        for (op, done) in ops.iter_mut().zip(done) {
+            op.result = done.map_or_else(|e: Error| -i64::from(e.errno()), |bytes| bytes as i64);
+        }
+        Ok(())
+    })
+}
+
+/// Which ways the file's bytes have taken, and why no better one.
+///
+/// 0, or -EINVAL.
+///
+/// # Safety
+/// `opened` is NULL or a file that is open; `info` is NULL or points to as many bytes as its `size` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_storage_query(
+    opened: *mut strait_storage,
+    info: *mut strait_storage_info,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the program's promise.
+        let file = unsafe {
+            has_size(info)?;
+            opened.as_ref().map(|o| &o.file).ok_or(libc::EINVAL)?
+        };
+        let report = file.report();
+        // SAFETY: likewise: it has all of these fields.
+        let info = unsafe { &mut *info };
+        info.path = report.last.map_or(STRAIT_STORAGE_PATH_NONE, |way| way as u32 + 1);
+        info.reserved = 0;
+        [info.direct, info.cufile, info.bounce, info.cached] = report.bytes;
+        fill(&mut info.why, &report.why);
+        Ok(())
+    })
+}
+
+const _: () = assert!(
+    STRAIT_STORAGE_PATH_DIRECT == Way::Direct as u32 + 1
+        && STRAIT_STORAGE_PATH_CUFILE == Way::Cufile as u32 + 1
+        && STRAIT_STORAGE_PATH_BOUNCE == Way::Bounce as u32 + 1
+        && STRAIT_STORAGE_PATH_CACHED == Way::Cached as u32 + 1
+);

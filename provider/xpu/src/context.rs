@@ -1,0 +1,497 @@
+//! A context of the program's own: an endpoint, memory that peers reach, rings, and the tables that a device reads.
+//!
+//! Contexts of several processes come to know each other by blobs ([`Context::blob`], [`Context::connect`]). After
+//! [`Context::begin`] nothing is added, and a thread drains the rings.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
+
+use engine::{Access, AvId, Cntrs, Config, CqId, Domain, EpConfig, EpId, MrId, Reg};
+use hmem::registry::{self, Pages};
+use hmem::share::{self, Export, Opened, Owner};
+use hmem::{Kind, Span};
+use ipc::process::Name;
+use link::{Links, OpenOptions, TcpOptions};
+use link_api::Link as _;
+use runtime::{Progress, Runtime};
+
+use crate::blob::{self, Blob, Told};
+use crate::device::Producer;
+use crate::drain::{Drain, RingOptions, RingPlaces};
+use crate::error::{Error, code, ended};
+use crate::layout;
+use crate::port::{Peers, Port, Regions};
+use crate::queue::{Place, QueueSide};
+use crate::thread::{DrainThread, Drains};
+use crate::words::{Words, lock};
+
+/// How a context is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The endpoint's name; `None`: all addresses of the host, and a free port.
+    pub bind: Option<SocketAddr>,
+    /// Peers of other hosts are reached by TCP, if they have the same key.
+    pub key: Option<wire::session::JobKey>,
+    /// Of waits of the device that name no time.
+    pub timeout: Duration,
+    /// How long the drain's thread sleeps at most between two looks.
+    pub sleep: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let (timeout, sleep) = (Duration::from_secs(30), Duration::from_micros(50));
+        Options { bind: None, key: None, timeout, sleep }
+    }
+}
+
+/// How a ring is made.
+#[derive(Clone, Debug)]
+pub struct RingRequest {
+    /// It has 2^log2 slots, from 1 to 2^20.
+    pub log2_slots: u32,
+    /// Commands are taken up to its bell only.
+    pub bell: bool,
+    /// It has a queue of completions, of 2^n entries.
+    pub log2_entries: Option<u32>,
+    /// Its slots are in memory of the caller's.
+    pub slots: Option<Arc<Words>>,
+}
+
+impl RingRequest {
+    /// One of 2^`log2_slots` slots, in host memory, without a queue.
+    pub fn new(log2_slots: u32) -> RingRequest {
+        RingRequest { log2_slots, bell: false, log2_entries: None, slots: None }
+    }
+}
+
+/// A ring of a context.
+#[derive(Clone, Debug)]
+pub struct RingHandle {
+    /// Its number.
+    pub id: u32,
+    places: RingPlaces,
+    log2: u32,
+    /// Entries of its queue.
+    pub entries: Option<Place>,
+    /// How far a device has read them: a [`layout::QueueRead`].
+    pub read: Option<Place>,
+}
+
+impl RingHandle {
+    /// Its slots.
+    pub fn slots(&self) -> &Place {
+        &self.places.slots
+    }
+
+    /// What writes into it, for code of this process that plays a device.
+    pub fn producer(&self) -> Producer {
+        Producer::new(self.places.clone(), self.log2)
+    }
+}
+
+/// Memory of this process that peers reach.
+#[derive(Debug)]
+struct Registered {
+    span: Span,
+    key: u64,
+    mr: MrId,
+    export: Option<Export>,
+    _pages: Option<Pages>,
+    _words: Option<Arc<Words>>,
+}
+
+/// What keeps a peer's memory mapped.
+struct Mapped {
+    /// Goes first.
+    _locked: Vec<Pages>,
+    _opened: Opened,
+}
+
+/// The objects of the engine.
+#[derive(Clone, Copy, Debug)]
+struct Objects {
+    ep: EpId,
+    av: AvId,
+    cq: CqId,
+}
+
+/// Nearly all that can be done without an application's endpoint.
+pub struct Context {
+    runtime: Arc<Runtime<Links>>,
+    objects: Objects,
+    addr: wire::Addr,
+    options: Options,
+    regions: Arc<Regions>,
+    registered: Vec<Registered>,
+    mapped: Vec<Mapped>,
+    peers: Vec<Blob>,
+    rank: u32,
+    table: Vec<layout::Peer>,
+    rings: Vec<(RingHandle, RingRequest)>,
+    drains: Arc<Drains>,
+    thread: Option<DrainThread>,
+    view: Option<Place>,
+    /// The peers' error words.
+    errors: Option<Place>,
+    closed: bool,
+}
+
+/// The only drain of a context.
+const OWN: u64 = 0;
+/// Completions that the engine keeps.
+const COMPLETIONS: usize = 1 << 16;
+/// Most slots of a ring, entries of a queue.
+const LOG2_MOST: u32 = 20;
+/// Most peers, and entries of the table.
+const PEERS: usize = 1 << 20;
+/// Most bytes of a message.
+pub(crate) const MESSAGE: u64 = (1 << 40) - 1;
+
+impl Context {
+    /// Opens one, with an endpoint of its own.
+    pub fn open(options: Options) -> Result<Context, Error> {
+        let (eager, eager_in_a_row) = (link::eager_size(), link::eager_in_a_row());
+        let (bind, tcp) = (options.bind, options.key.is_some());
+        let mut link =
+            Links::open(OpenOptions { bind, eager, eager_in_a_row, tcp, ..OpenOptions::default() })?;
+        if let Some(key) = options.key.clone() {
+            link.add_tcp(TcpOptions { secret: true, ..TcpOptions::new(key) })?;
+        }
+        let addr = link.addr();
+        // Addresses in commands are those that the target has.
+        let config = Config { virt_addr: true, rma_order: false };
+        let runtime = Arc::new(Runtime::new(Domain::new(config), Progress::Manual));
+        let mut engine = runtime.enter()?;
+        let (av, cq) = (engine.av_open(), engine.cq_open(COMPLETIONS));
+        let (tx_cq, rx_cq, cntrs) = (Some(cq), Some(cq), Cntrs::default());
+        let ep = engine.ep_open(EpConfig { link, av, rx: None, tx_cq, rx_cq, cntrs });
+        drop(engine);
+        Ok(Context {
+            runtime,
+            objects: Objects { ep, av, cq },
+            addr,
+            options,
+            regions: Arc::default(),
+            registered: Vec::new(),
+            mapped: Vec::new(),
+            peers: Vec::new(),
+            rank: 0,
+            table: Vec::new(),
+            rings: Vec::new(),
+            drains: Arc::default(),
+            thread: None,
+            view: None,
+            errors: None,
+            closed: false,
+        })
+    }
+
+    fn is_being_set_up(&self) -> Result<(), Error> {
+        match self.view {
+            None if !self.closed => Ok(()),
+            _ => Err(Error::State("the context has begun: all is set up before strait_xpu_begin")),
+        }
+    }
+
+    /// Registers memory of the program, a device's or the host's; the region's number. All processes register theirs in
+    /// the same order.
+    ///
+    /// # Safety
+    /// `addr..addr+len` stays allocated until the context is closed, and only in ways that allow for peers' accesses at
+    /// any time are references made to it.
+    pub unsafe fn register(&mut self, addr: usize, len: usize) -> Result<u32, Error> {
+        registry::look();
+        let kind = hmem::classify(addr, len);
+        // SAFETY: the caller's promise; the registration ends before the context does.
+        let span = unsafe { Span::new(addr, len, kind) };
+        let mut exports = match kind {
+            Kind::System => Vec::new(),
+            _ => registry::of(kind).export_ipc(addr, len, 1).unwrap_or_default(),
+        };
+        // SAFETY: as above.
+        unsafe { self.add(span, exports.pop(), None) }
+    }
+
+    /// Registers new memory of the host's, which devices and peers of this host may map.
+    pub fn allocate(&mut self, words: usize) -> Result<(u32, Arc<Words>), Error> {
+        let memory = Words::new(words)?;
+        // SAFETY: kept beside the registration; nothing but atomics is ever made of it here.
+        let region = unsafe { self.add(memory.span(), memory.export(), Some(memory.clone())) }?;
+        Ok((region, memory))
+    }
+
+    /// # Safety
+    /// As for [`Context::register`], unless `words` is that memory.
+    unsafe fn add(
+        &mut self,
+        span: Span,
+        export: Option<Export>,
+        words: Option<Arc<Words>>,
+    ) -> Result<u32, Error> {
+        self.is_being_set_up()?;
+        if span.is_empty() || self.registered.len() == blob::REGIONS {
+            return Err(Error::Invalid("a region has at least 1 byte, and a context at most 4096 regions"));
+        }
+        let pages = registry::get_pages(span, true).map_err(Error::Memory)?;
+        // What peers unmap under an access must not end this process.
+        hmem::guard::hold(true);
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let (mr, key) = self.runtime.enter()?.mr_reg(&Reg { iov: &[span], access, key: None })?;
+        // SAFETY: the caller's promise.
+        let number = unsafe { self.regions.add(span) };
+        let number = number.ok_or(Error::Invalid("too many regions"))?;
+        debug_assert_eq!(number as usize, self.registered.len());
+        self.registered.push(Registered { span, key, mr, export, _pages: pages, _words: words });
+        Ok(number)
+    }
+
+    /// What peers have to know of this process, once all its memory is registered.
+    pub fn blob(&self) -> Vec<u8> {
+        let told = |r: &Registered| Told {
+            base: r.span.addr(),
+            len: r.span.len() as u64,
+            key: r.key,
+            export: r.export,
+        };
+        let regions = self.registered.iter().map(told).collect();
+        Blob { addr: self.addr, process: Name::own(), boot: blob::boot(), regions }.encode()
+    }
+
+    /// Comes to know all processes, of which this is number `rank`: their blobs, in the order of their numbers.
+    pub fn connect(&mut self, rank: u32, blobs: &[&[u8]]) -> Result<(), Error> {
+        self.is_being_set_up()?;
+        let count = self.registered.len();
+        if rank as usize >= blobs.len() || blobs.len() * count.max(1) > PEERS || !self.peers.is_empty() {
+            return Err(Error::Invalid(
+                "connect is called once, with a blob of each process, and this one's number",
+            ));
+        }
+        let all = blobs.iter().map(|b| Blob::decode(b)).collect::<Result<Vec<_>, _>>()?;
+        let own = &all[rank as usize];
+        if own.addr != self.addr || own.regions.len() != count {
+            return Err(Error::Blob(
+                "the one of this process's number is not this process's, or is older than its last region",
+            ));
+        }
+        let boot = blob::boot();
+        for (number, peer) in all.iter().enumerate() {
+            let is_here = peer.boot == boot && boot != [0; 16];
+            let pid = peer.process.pid().filter(|_| is_here);
+            for region in 0..count {
+                let entry = self.entry(number == rank as usize, pid, peer.regions.get(region), region);
+                self.table.push(entry);
+            }
+            if pid.is_some() && number != rank as usize {
+                self.drains.watch(number as u32, peer.process);
+            }
+        }
+        self.rank = rank;
+        self.peers = all;
+        Ok(())
+    }
+
+    /// The table's entry of a peer's region; maps it, where that can be done.
+    fn entry(&mut self, own: bool, pid: Option<u32>, told: Option<&Told>, region: usize) -> layout::Peer {
+        let Some(told) = told else { return layout::Peer::default() };
+        let mut entry = layout::Peer { mapped: 0, remote: told.base, key: told.key, length: told.len };
+        if own {
+            entry.mapped = told.base;
+            return entry;
+        }
+        let (Some(pid), Some(export)) = (pid, &told.export) else { return entry };
+        let near = self.registered[region].span.addr() as usize;
+        let owner = Owner::now(pid as i32);
+        match share::open(owner.pid, owner.id, export, near) {
+            Ok(opened) => {
+                // All of the region is in that allocation, or none of it is mapped.
+                let place = opened.place(told.base).filter(|(_, follow)| *follow as u64 >= told.len);
+                let Some((at, _)) = place else { return entry };
+                let locked = match opened.kind() {
+                    // SAFETY: mapped for as long as `opened` is kept, beside what is returned and behind it.
+                    Kind::System => unsafe { lock(at, told.len as usize) },
+                    _ => Vec::new(),
+                };
+                entry.mapped = at as u64;
+                self.mapped.push(Mapped { _locked: locked, _opened: opened });
+            }
+            Err(why) => log::info!("a region of process {pid} is reached by commands: {why}"),
+        }
+        entry
+    }
+
+    /// Makes a ring.
+    pub fn ring(&mut self, request: RingRequest) -> Result<RingHandle, Error> {
+        self.is_being_set_up()?;
+        let log2 = request.log2_slots;
+        if log2 > LOG2_MOST || request.log2_entries.is_some_and(|n| n > LOG2_MOST) {
+            return Err(Error::Invalid("a ring has at most 2^20 slots, a queue as many entries"));
+        }
+        let slots = match &request.slots {
+            Some(given) if given.len() < layout::SLOT_WORDS << log2 => {
+                return Err(Error::Invalid("the memory for the slots is too short: 64 bytes for each"));
+            }
+            Some(given) => {
+                (0..layout::SLOT_WORDS << log2).for_each(|at| given.get(at).store(0, Release));
+                given.clone()
+            }
+            None => Words::new(layout::SLOT_WORDS << log2)?,
+        };
+        // Each in lines of its own: the device's, the host's, the queue's two.
+        let control = Words::new(64)?;
+        let place = |at| Place { words: control.clone(), at };
+        let places =
+            RingPlaces { slots: Place { words: slots, at: 0 }, produced: place(0), status: place(16) };
+        let entries = match request.log2_entries {
+            Some(n) => Some(Place { words: Words::new(8 << n)?, at: 0 }),
+            None => None,
+        };
+        let read = entries.is_some().then(|| place(32));
+        let handle = RingHandle { id: self.rings.len() as u32, places, log2, entries, read };
+        self.rings.push((handle.clone(), request));
+        Ok(handle)
+    }
+
+    /// Ends the setting up: makes the tables, and starts the thread that drains the rings. Returns where a device finds
+    /// [`layout::Context`].
+    pub fn begin(&mut self) -> Result<u64, Error> {
+        self.is_being_set_up()?;
+        let mut engine = self.runtime.enter()?;
+        let peers = self.peers.iter().map(|p| engine.av_insert(self.objects.av, p.addr)).collect();
+        let rx = engine.ep_rx(self.objects.ep);
+        drop(engine);
+        let port = Port { ep: self.objects.ep, rx, cq: self.objects.cq };
+        let mut drain = Drain::new(port, Peers::List(peers), self.regions.clone(), MESSAGE);
+        let timeout_ns = u64::try_from(self.options.timeout.as_nanos()).unwrap_or(u64::MAX);
+        let rings: Vec<_> = self.rings.iter().map(|r| add_ring(&mut drain, r, timeout_ns)).collect();
+        let regions = self.registered.iter().map(|r| layout::Region {
+            base: r.span.addr(),
+            length: r.span.len() as u64,
+            key: r.key,
+            unused: 0,
+        });
+        let words: [Vec<u64>; 3] = [
+            rings.iter().flat_map(layout::Ring::words).collect(),
+            regions.flat_map(|r| r.words()).collect(),
+            self.table.iter().flat_map(layout::Peer::words).collect(),
+        ];
+        let head = size_of::<layout::Context>() / 8;
+        let total = head + words.iter().map(Vec::len).sum::<usize>() + self.peers.len();
+        let memory = Words::new(total + 8)?;
+        let (mut at, mut places) = (head, Vec::new());
+        for part in &words {
+            let place = Place { words: memory.clone(), at };
+            place.write(part);
+            at += part.len();
+            places.push(place.device());
+        }
+        let errors = Place { words: memory.clone(), at };
+        let view = layout::Context {
+            version: layout::VERSION,
+            rank: self.rank,
+            peer_count: self.peers.len() as u32,
+            region_count: self.registered.len() as u32,
+            ring_count: self.rings.len() as u32,
+            rings: places[0],
+            regions: places[1],
+            peers: places[2],
+            peer_errors: errors.device(),
+            timeout_ns,
+            ..layout::Context::default()
+        };
+        let place = Place { words: memory, at: 0 };
+        place.write(&view.words());
+        drain.set_losses(errors.clone());
+        self.errors = Some(errors);
+        self.drains.add(OWN, drain);
+        let (runtime, drains) = (self.runtime.clone(), self.drains.clone());
+        self.thread = Some(DrainThread::start(runtime, drains, self.options.sleep)?);
+        let at = place.device();
+        self.view = Some(place);
+        Ok(at)
+    }
+
+    /// The entry of a peer's region in the table: what a device sees.
+    pub fn peer(&self, peer: u32, region: u32) -> Option<layout::Peer> {
+        let count = self.registered.len();
+        let inside = (region as usize) < count;
+        self.table.get(peer as usize * count + region as usize).filter(|_| inside).copied()
+    }
+
+    fn error_of(&self, peer: u32) -> Option<&AtomicU64> {
+        let errors = self.errors.as_ref().filter(|_| (peer as usize) < self.peers.len())?;
+        Some(errors.word(peer as usize))
+    }
+
+    /// A peer's error word: 0, or why it is lost.
+    pub fn peer_error(&self, peer: u32) -> u64 {
+        self.error_of(peer).map_or(0, |w| w.load(Acquire))
+    }
+
+    /// Ends it: devices get an error word in each ring and for each peer, nothing is taken any more, and no peer reaches
+    /// memory of this process when it returns. Memory of the rings and tables goes when the context is dropped: kernels
+    /// that use it have to have ended by then.
+    pub fn close(&mut self) -> Result<(), Error> {
+        if let Some(thread) = &mut self.thread {
+            thread.stop();
+        }
+        self.thread = None;
+        if let Some(drain) = self.drains.remove(OWN) {
+            for peer in 0..self.peers.len() as u32 {
+                if let Some(error) = self.error_of(peer).filter(|w| w.load(Relaxed) == 0) {
+                    error.store(ended(code::CANCELED), Release);
+                }
+            }
+            drop(drain);
+        }
+        if !self.closed {
+            let ep = self.objects.ep;
+            match self.runtime.take_back(|engine| engine.ep_close(ep)) {
+                Ok(()) | Err(engine::Error::NotFound) => self.closed = true,
+                Err(e) => return Err(e.into()),
+            }
+            for r in &self.registered {
+                self.runtime.take_back(|engine| engine.mr_close(r.mr))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn add_ring(drain: &mut Drain, ring: &(RingHandle, RingRequest), timeout_ns: u64) -> layout::Ring {
+    let (handle, request) = ring;
+    let control = &handle.places.produced.words;
+    let queue = match (&handle.entries, &handle.read, request.log2_entries) {
+        (Some(entries), Some(read), Some(log2)) => {
+            let head = Place { words: control.clone(), at: 40 };
+            Some(drain.add_queue(QueueSide::new(log2, entries.clone(), read.clone(), head, timeout_ns)))
+        }
+        _ => None,
+    };
+    let options = RingOptions { log2_slots: handle.log2, bell: request.bell, queue, receive_queue: queue };
+    drain.add_ring(handle.places.clone(), options, timeout_ns)
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if self.close().is_err() {
+            // Peers may still be inside of the memory, and the engine has spans of it.
+            std::mem::forget(std::mem::take(&mut self.registered));
+            std::mem::forget(self.runtime.clone());
+        }
+    }
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (regions, rings) = (self.registered.len(), self.rings.len());
+        f.debug_struct("Context")
+            .field("addr", &self.addr)
+            .field("regions", &regions)
+            .field("rings", &rings)
+            .finish()
+    }
+}

@@ -1,0 +1,45 @@
+//! What the host does for kernels that send: rings of commands that a device writes and a drain carries out, completions
+//! and counters that the device reads, and tables of peers' memory that it may reach by itself.
+//!
+//! The layouts are `include/strait_xpu_layout.h`'s. A device is anything that writes such slots: a kernel, or a thread in a
+//! test. Everything it writes is checked as a peer's (`command`), and no reference to memory that it writes is made but to
+//! atomics (`words`).
+//!
+//! | layer | modules |
+//! |---|---|
+//! | words | `layout`, `error`, [`words`] |
+//! | a ring's protocol, and what a command may be | [`ring`], [`command`] |
+//! | commands under way, their order | `window` |
+//! | completions and counters in shared memory | [`queue`] |
+//! | the engine does it | [`port`], `post`, [`drain`] |
+//! | what polls | [`thread`] |
+//! | a program's own context, and what its processes tell each other | [`context`], `blob` |
+//! | a device's side, for code of this process | [`device`] |
+
+#[cfg(all(test, loom))]
+#[path = "../../ipc/src/twin.rs"]
+mod twin;
+
+mod blob;
+pub mod command;
+pub mod context;
+pub mod device;
+pub mod drain;
+pub mod error;
+pub mod layout;
+pub mod port;
+mod post;
+pub mod queue;
+pub mod ring;
+pub mod thread;
+mod window;
+pub mod words;
+
+pub use context::{Context, Options, RingHandle, RingRequest};
+pub use device::Producer;
+pub use drain::{Drain, RingOptions, RingPlaces};
+pub use error::Error;
+pub use port::{Peers, Port, Regions};
+pub use queue::{CounterSide, Place, QueueSide};
+pub use thread::{DrainThread, Drains};
+pub use words::Words;

@@ -1,0 +1,165 @@
+//! The thread that polls drains: it looks often while there is something, and sleeps between looks when there is not. A
+//! device cannot wake it, so its sleep is bounded.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ipc::process::Name;
+use runtime::{Host, catch};
+
+use crate::drain::Drain;
+use crate::error::{Error, code};
+use crate::port::BEAT;
+
+/// How often the thread looks before it yields the core between looks, and before it sleeps between them.
+const SPINS: u32 = 2_000;
+const YIELDS: u32 = 4_000;
+
+/// Drains of one runtime, and what else is looked at for them.
+#[derive(Debug)]
+pub struct Drains {
+    /// Whose: a forked child has no such thread, and shares the rings' memory with its parent.
+    pid: u32,
+    all: Mutex<Vec<(u64, Drain)>>,
+    peers: Mutex<Vec<(u32, Name)>>,
+    stop: AtomicBool,
+}
+
+impl Default for Drains {
+    fn default() -> Drains {
+        Drains {
+            pid: std::process::id(),
+            all: Mutex::default(),
+            peers: Mutex::default(),
+            stop: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Drains {
+    /// One more, under a name.
+    pub fn add(&self, name: u64, drain: Drain) {
+        self.all().push((name, drain));
+    }
+
+    /// Takes one out, after it has told the devices that it ends. None in a forked child: the rings are its parent's, and
+    /// the thread may have been in the lock.
+    pub fn remove(&self, name: u64) -> Option<Drain> {
+        if self.pid != std::process::id() {
+            return None;
+        }
+        let mut all = self.all();
+        let at = all.iter().position(|(n, _)| *n == name)?;
+        let (_, mut drain) = all.swap_remove(at);
+        drain.end(code::CANCELED);
+        Some(drain)
+    }
+
+    /// Calls with one of them.
+    pub fn with<T>(&self, name: u64, f: impl FnOnce(&mut Drain) -> T) -> Option<T> {
+        self.all().iter_mut().find(|(n, _)| *n == name).map(|(_, d)| f(d))
+    }
+
+    /// Has all drains lose that peer once the process has ended.
+    pub fn watch(&self, peer: u32, process: Name) {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).push((peer, process));
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<(u64, Drain)>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One look at all of them. Returns how much there was to do. Of a domain that a panic was inside, it ends them.
+    pub fn poll<H: Host>(&self, host: &H) -> usize {
+        let mut all = self.all();
+        let polled = catch(|| match host.runtime().enter_to_poll() {
+            Ok(mut engine) => all.iter_mut().map(|(_, d)| d.poll(&mut *engine)).sum(),
+            Err(_) => {
+                all.iter_mut().for_each(|(_, d)| d.end(code::IO));
+                0
+            }
+        });
+        polled.unwrap_or_else(|_| {
+            all.iter_mut().for_each(|(_, d)| d.end(code::IO));
+            0
+        })
+    }
+
+    /// Tells the devices that the thread runs, and of peers whose process has ended.
+    pub fn beat(&self) {
+        let mut all = self.all();
+        all.iter_mut().for_each(|(_, d)| d.beat());
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.retain(|(peer, process)| {
+            let ended = process.has_ended();
+            if ended {
+                all.iter_mut().for_each(|(_, d)| d.lose(*peer, code::CONNRESET));
+            }
+            !ended
+        });
+    }
+}
+
+/// A thread that polls drains, until it is stopped or dropped.
+#[derive(Debug)]
+pub struct DrainThread {
+    drains: Arc<Drains>,
+    thread: Option<(JoinHandle<()>, u32)>,
+}
+
+impl DrainThread {
+    /// Starts it. Between looks it sleeps no longer than `sleep`, and never so long that a device misses its beat.
+    pub fn start<H: Host>(host: Arc<H>, drains: Arc<Drains>, sleep: Duration) -> Result<DrainThread, Error> {
+        drains.stop.store(false, Ordering::SeqCst);
+        let theirs = drains.clone();
+        let body = move || run(&*host, &theirs, sleep.min(BEAT / 4));
+        let handle = thread::Builder::new().name("strait-xpu".into()).spawn(body)?;
+        Ok(DrainThread { drains, thread: Some((handle, std::process::id())) })
+    }
+
+    /// Ends it.
+    pub fn stop(&mut self) {
+        self.drains.stop.store(true, Ordering::SeqCst);
+        let Some((handle, pid)) = self.thread.take() else { return };
+        if pid != std::process::id() {
+            // A forked child has no such thread.
+            return std::mem::forget(handle);
+        }
+        handle.thread().unpark();
+        // Its body catches panics.
+        let _ = handle.join();
+    }
+}
+
+impl Drop for DrainThread {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn run<H: Host>(host: &H, drains: &Drains, sleep: Duration) {
+    let (mut idle, mut beaten) = (0u32, None::<Instant>);
+    while !drains.stop.load(Ordering::SeqCst) {
+        if drains.poll(host) > 0 {
+            idle = 0;
+        }
+        idle = idle.saturating_add(1);
+        // The clock is read where the thread has time.
+        if idle % 256 == 1 || idle > YIELDS {
+            let now = Instant::now();
+            if beaten.is_none_or(|then| now.duration_since(then) > BEAT / 4) {
+                beaten = Some(now);
+                drains.beat();
+            }
+        }
+        if idle > YIELDS {
+            thread::park_timeout(sleep);
+        } else if idle > SPINS {
+            thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}

@@ -1,0 +1,189 @@
+#!/bin/busybox sh
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# The guest of ci/guest p2pmem: its first process. Which checks it makes is in the kernel's command line, strait=WORD,WORD...
+/bin/busybox mkdir -p /usr/bin /usr/sbin /sbin
+/bin/busybox --install -s /bin
+export PATH=/bin:/sbin:/strait/bin LD_LIBRARY_PATH=/strait
+export FI_PROVIDER=strait FI_PROVIDER_PATH=/strait
+mount -t proc none /proc
+mount -t sysfs none /sys
+mount -t devtmpfs none /dev
+mkdir -p /dev/shm
+mount -t tmpfs none /dev/shm
+ip link set lo up
+echo "guest: $(uname -r), up for $(cut -d' ' -f1 /proc/uptime) s"
+
+# check NAME SECONDS command...: one check
+check() {
+    local name=$1 limit=$2 status=0; shift 2
+    timeout -s KILL "$limit" "$@" > /tmp/log 2>&1 < /dev/null || status=$?
+    sed 's/^/    /' /tmp/log | tail -n 60
+    if [ $status = 0 ]; then
+        echo "ok $name"
+    else
+        echo "FAILED $name (status $status)"
+        dmesg | tail -n 8 | sed 's/^/    kernel: /'
+    fi
+}
+
+pci=/sys/bus/pci/devices
+
+# The function of a controller whose serial number is $1, and its disk.
+function_of() {
+    local n
+    for n in /sys/class/nvme/*; do
+        if [ "$(tr -d ' ' < "$n/serial")" = "$1" ]; then basename "$(readlink -f "$n/device")"; fi
+    done
+}
+disk_of() {
+    local n
+    for n in /sys/class/nvme/*; do
+        if [ "$(tr -d ' ' < "$n/serial")" = "$1" ]; then basename "$n"n1; fi
+    done
+}
+
+# All that publishers have, is it free?
+available() { cat $pci/*/p2pmem/available | tr '\n' ' '; }
+
+# What the kernel's NVMe target makes of memory of a function for a disk: yes or no.
+nvmet=/sys/kernel/config/nvmet/subsystems/strait/namespaces/1
+kernel_says() {
+    echo "/dev/$2" > $nvmet/device_path
+    echo "$1" > $nvmet/p2pmem
+    if echo 1 > $nvmet/enable; then
+        echo yes
+        echo 0 > $nvmet/enable
+    else
+        echo no
+    fi 2> /dev/null
+}
+
+check_topology() {
+    local publisher client
+    check "strait topo" 20 strait topo
+    modprobe nvmet
+    mount -t configfs none /sys/kernel/config
+    mkdir -p $nvmet
+    for publisher in near nested ported other; do
+        for client in near neardisk nested nesteddisk ported porteddisk other; do
+            echo "$(function_of $publisher) $(disk_of $client) $(kernel_says "$(function_of $publisher)" "$(disk_of $client)")"
+        done
+    done > /tmp/pairs
+    echo 0 > $nvmet/p2pmem
+    check "each pair as the kernel judges it, and as transfers show" 120 real pairs /tmp/pairs
+    {
+        echo "$(disk_of neardisk) $(function_of near)"
+        echo "$(disk_of nesteddisk) $(function_of nested)"
+        echo "$(function_of ported) $(function_of ported)"
+        echo "$(disk_of nesteddisk) $(function_of nested) $(function_of nested)"
+        # 4 and 6 from one, 6 and 4 and 6 from the other.
+        echo "$(disk_of neardisk) $(disk_of near) $(disk_of nesteddisk) $(function_of near)"
+    } > /tmp/closest
+    check "the closest publisher" 20 real closest /tmp/closest
+    rmdir $nvmet
+    rmdir /sys/kernel/config/nvmet/subsystems/strait
+}
+
+# What a process has that is killed comes back.
+killed() {
+    local before=$(available) pid
+    real hold "$(function_of near)" 4194304 > /tmp/held &
+    pid=$!
+    for i in $(seq 100); do grep -q held /tmp/held && break; sleep 0.1; done
+    [ "$(available)" != "$before" ] || return 1
+    kill -KILL $pid
+    wait $pid
+    for i in $(seq 50); do [ "$(available)" = "$before" ] && return 0; sleep 0.1; done
+    echo "available: $(available), before: $before"
+    return 2
+}
+
+daemon() {
+    local pid status=0
+    echo "pin publisher=$(function_of near)" > /tmp/rules
+    strait p2pmemd --host 1MiB --rules /tmp/rules > /tmp/daemon &
+    pid=$!
+    for i in $(seq 100); do grep -q listens /tmp/daemon && break; sleep 0.1; done
+    cat /tmp/daemon
+    real daemon "$(function_of near)" || status=$?
+    # Twice, since what a client that is killed had comes back too.
+    real daemon "$(function_of near)" || status=$?
+    kill $pid
+    return $status
+}
+
+check_memory() {
+    local before=$(available)
+    check "allocation on the near device" 60 real alloc "$(function_of near)"
+    check "allocation on the nested device" 60 real alloc "$(function_of nested)"
+    check "a disk's blocks through the memory of a device to another disk" 60 \
+        real direct "$(function_of near)" "$(disk_of neardisk)" "$(disk_of nesteddisk)"
+    check "the same disk's own memory" 60 real direct "$(function_of near)" "$(disk_of near)" "$(disk_of neardisk)"
+    call "a process that is killed gives its memory back" killed
+    call "the daemon" daemon
+    [ "$(available)" = "$before" ] && echo "ok all memory is back" || echo "FAILED all memory is back: $(available), not $before"
+}
+
+# call NAME FUNCTION: as check, of a function of this script.
+call() {
+    local status=0
+    "$2" > /tmp/log 2>&1 || status=$?
+    sed 's/^/    /' /tmp/log | tail -n 40
+    if [ $status = 0 ]; then echo "ok $1"; else echo "FAILED $1 (status $status)"; fi
+}
+
+# Files straight into memory of devices: disks that reach it, and a file system that has no O_DIRECT into it.
+check_storage() {
+    check "storage: a disk below the same switch" 60 storage "/dev/$(disk_of neardisk)" "$(function_of near)" direct
+    check "storage: a disk below another switch" 60 storage "/dev/$(disk_of nesteddisk)" "$(function_of near)" direct
+    check "storage: a disk on another root port" 60 storage "/dev/$(disk_of porteddisk)" "$(function_of near)" "$1"
+    check "storage: host memory" 60 storage "/dev/$(disk_of neardisk)"
+}
+check_reaches() { check_storage direct; }
+check_bounces() { check_storage bounce; }
+
+check_exchange() {
+    local before=$(available) near=$(function_of near) nested=$(function_of nested)
+    check "libfabric: messages, RMA and atomics in the memory of two devices" 180 exchange "$near" "$nested"
+    check "libfabric: without CMA" 180 env FI_STRAIT_CMA=no exchange "$near" "$near"
+    check "UCX: messages, put, get and atomics in the memory of a device" 180 env UCX_TLS=strait UCX_WARN_UNUSED_ENV_VARS=n \
+        UCX_ALLOC_PRIO=md:strait,thp,md:*,mmap,heap LD_PRELOAD=/strait/ucx/libuct_strait.so.0 ucp "$near"
+    [ "$(available)" = "$before" ] && echo "ok all memory is back" || echo "FAILED all memory is back: $(available), not $before"
+}
+
+# The device of the first process goes, and comes back.
+check_vanish() {
+    local other=$(function_of other) ported=$(function_of ported)
+    check "a device that goes away" 30 real gone "$other"
+    echo "$other" > /sys/bus/pci/drivers/nvme/bind
+    for i in $(seq 100); do [ -e "$pci/$other/p2pmem" ] && break; sleep 0.1; done
+    check "a device that comes back" 60 real alloc "$other"
+    check "libfabric: the device of a process goes away" 180 exchange "$ported" "$(function_of near)" gone
+}
+
+check_demand() {
+    modprobe -a rdma_rxe ib_uverbs dummy
+    ip link show dummy0 > /dev/null 2>&1 || ip link add dummy0 type dummy
+    # Packets of 4096 bytes and their headers.
+    ip link set dummy0 mtu 9000
+    ip link set dummy0 up
+    ip addr add 10.9.88.1/24 dev dummy0
+    check "soft RDMA: registration on demand" 100 demand "$(function_of near)" dummy0
+}
+
+main() {
+    local word
+    modprobe nvme
+    for word in $(seq 100); do
+        [ "$(ls -d /dev/nvme*n1 2> /dev/null | wc -l)" = 7 ] && break
+        sleep 0.1
+    done
+    for word in $(sed -n 's/.*\bstrait=\([^ ]*\).*/\1/p' /proc/cmdline | tr , ' '); do
+        echo "guest: $word at $(cut -d' ' -f1 /proc/uptime) s"
+        "check_$word"
+    done
+    echo "guest: end"
+}
+main
+sync
+poweroff -f

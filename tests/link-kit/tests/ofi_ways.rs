@@ -1,0 +1,181 @@
+//! Which way frames of the link over a provider below go, and what is said of that.
+#![cfg(not(loom))]
+
+#[path = "support/fake.rs"]
+mod fake;
+#[path = "support/ofi.rs"]
+mod support;
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fake::{Fake, FakeNet};
+use link_api::{Event, Gone, Link as _, PeerId, Refused};
+use link_kit::Harness as _;
+use support::{Driven, OfiHarness, Over};
+
+type End = Driven<Over<Fake>>;
+
+/// Endpoints whose fabrics are changed by `each`, which is told the number of each.
+fn harness(mut each: impl FnMut(usize, &mut Fake) -> bool + 'static) -> OfiHarness<Fake> {
+    let (net, mut n) = (FakeNet::default(), 0);
+    OfiHarness::new(move || {
+        let mut fake = net.open();
+        n += 1;
+        if each(n - 1, &mut fake) { Ok(fake) } else { Err("it is not to have one".into()) }
+    })
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain: {what}");
+        sleep(Duration::from_micros(50));
+    }
+}
+
+/// Sends a frame and receives it; how often either side was told of another path.
+fn exchange(from: &mut End, to: PeerId, at: &mut End, bytes: &[u8]) -> usize {
+    let (mut changes, mut sent, mut got) = (0, false, None);
+    until("a frame", || {
+        if !sent {
+            sent = match from.send(to, bytes, &[], 0, 0) {
+                Ok(()) => true,
+                Err(why) => {
+                    assert_eq!(why, Refused::Busy);
+                    false
+                }
+            };
+        }
+        for link in [&mut *from, &mut *at] {
+            match link.poll() {
+                Some(Event::PathChanged(_)) => changes += 1,
+                Some(Event::Frame(frame)) => {
+                    let mut copy = vec![0; frame.len];
+                    link.read(&frame, 0, &mut copy);
+                    link.release(frame);
+                    got = Some(copy);
+                }
+                Some(other) => panic!("{other:?}"),
+                None => {}
+            }
+        }
+        got.is_some()
+    });
+    assert_eq!(got.as_deref(), Some(bytes));
+    changes
+}
+
+/// Two ends that talk both ways; how often they were told of another path, and what they say of it.
+fn talk(h: &mut OfiHarness<Fake>) -> (usize, [String; 2]) {
+    let (mut a, mut b) = (h.open(), h.open());
+    let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
+    let mut changes = exchange(&mut a, to_b, &mut b, b"hello");
+    changes += exchange(&mut b, to_a, &mut a, b"hi");
+    for i in 0..100u8 {
+        changes += exchange(&mut a, to_b, &mut b, &[i; 500]);
+    }
+    (changes, [a.describe(to_b), b.describe(to_a)])
+}
+
+#[test]
+fn frames_go_by_the_fabric_where_both_have_it() {
+    let (changes, lines) = talk(&mut harness(|_, _| true));
+    assert_eq!(changes, 0);
+    assert!(
+        lines.iter().all(|line| line.starts_with("fake ") && line.contains("set up over tcp")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn frames_go_by_tcp_where_one_has_none() {
+    for without in [0, 1] {
+        let (changes, lines) = talk(&mut harness(move |n, _| n != without));
+        assert_eq!(changes, 1, "the side that has one");
+        assert!(lines.iter().all(|line| line.starts_with("tcp connected")), "{lines:?}");
+        assert!(lines[without].contains("it is not to have one"), "{lines:?}");
+    }
+}
+
+#[test]
+fn frames_go_by_tcp_where_fabrics_are_of_two_sorts() {
+    let (changes, lines) = talk(&mut harness(|n, fake| {
+        fake.name = if n == 0 { "fake" } else { "other" };
+        true
+    }));
+    assert_eq!(changes, 2);
+    assert!(lines.iter().all(|line| line.starts_with("tcp connected")), "{lines:?}");
+    assert!(lines.concat().contains("it has other, and this is fake"), "{lines:?}");
+}
+
+#[test]
+fn frames_go_by_tcp_where_nothing_gets_through() {
+    for deaf in [0, 1] {
+        let mut h = harness(move |n, fake| {
+            fake.deaf = n == deaf;
+            true
+        });
+        h.patience = Duration::from_secs(1);
+        let (changes, lines) = talk(&mut h);
+        assert_eq!(changes, 2);
+        assert!(lines.concat().contains("no message gets there and back"), "{lines:?}");
+    }
+}
+
+#[test]
+fn a_peer_is_unreachable_where_tcp_may_not_be_used() {
+    let mut h = harness(|n, fake| {
+        fake.deaf = n == 1;
+        true
+    });
+    h.fallback = false;
+    h.patience = Duration::from_secs(1);
+    let (mut a, mut b) = (h.open(), h.open());
+    let to_b = a.peer(&b.addr());
+    let mut ends = Vec::new();
+    until("the end", || {
+        let _ = a.send(to_b, b"hello", &[], 0, 0);
+        ends.extend(a.poll());
+        assert!(!matches!(b.poll(), Some(Event::Frame(_))), "a frame by a way that was not allowed");
+        !ends.is_empty()
+    });
+    // Whichever side decides; the other one sees an end.
+    assert!(
+        matches!(ends[..], [Event::Closed(peer, Gone::Unreachable | Gone::Reset)] if peer == to_b),
+        "{ends:?}"
+    );
+}
+
+#[test]
+fn a_fabric_that_fails_ends_its_peers() {
+    let mut h = harness(|_, _| true);
+    let (mut a, mut b) = (h.open(), h.open());
+    let to_b = a.peer(&b.addr());
+    exchange(&mut a, to_b, &mut b, b"hello");
+    a.with(|l| l.below().expect("a fabric").failing = true);
+    let mut end = None;
+    until("the end", || {
+        let _ = a.send(to_b, b"more", &[], 0, 0);
+        end = end.take().or_else(|| a.poll());
+        end.is_some()
+    });
+    assert!(matches!(end, Some(Event::Closed(peer, Gone::Reset)) if peer == to_b), "{end:?}");
+}
+
+#[test]
+fn a_fabric_that_is_dead_ends_its_peers_and_tcp_follows() {
+    let mut h = harness(|_, _| true);
+    let (mut a, mut b) = (h.open(), h.open());
+    let to_b = a.peer(&b.addr());
+    exchange(&mut a, to_b, &mut b, b"hello");
+    a.with(|l| l.below().expect("a fabric").dead = true);
+    let mut end = None;
+    until("the end", || {
+        end = end.take().or_else(|| a.poll());
+        end.is_some()
+    });
+    assert!(matches!(end, Some(Event::Closed(peer, Gone::Reset)) if peer == to_b), "{end:?}");
+    until("the end there", || matches!(b.poll(), Some(Event::Closed(..))));
+    assert_eq!(exchange(&mut a, to_b, &mut b, b"again"), 2, "both are told of another path");
+}

@@ -1,0 +1,159 @@
+//! Links each of which a thread besides keeps going, as its own process would.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use hmem::Span;
+use link_api::{Event, Frame, Link, Path, PeerId, Refused, RmaLink};
+use wire::Addr;
+
+type Shared<L> = Arc<Mutex<Option<L>>>;
+
+/// A link that a [`Driver`] keeps going.
+#[derive(Debug)]
+pub struct Driven<L>(Shared<L>);
+
+impl<L> Driven<L> {
+    fn lock(&self) -> MutexGuard<'_, Option<L>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the link itself.
+    pub fn with<T>(&self, f: impl FnOnce(&mut L) -> T) -> T {
+        f(self.lock().as_mut().expect("a link that was not ended"))
+    }
+}
+
+impl<L> Drop for Driven<L> {
+    fn drop(&mut self) {
+        let link = self.lock().take();
+        drop(link);
+    }
+}
+
+impl<L: Link> Link for Driven<L> {
+    fn addr(&self) -> Addr {
+        self.with(|l| l.addr())
+    }
+    fn peer(&mut self, addr: &Addr) -> PeerId {
+        self.with(|l| l.peer(addr))
+    }
+    fn peer_addr(&self, peer: PeerId) -> Addr {
+        self.with(|l| l.peer_addr(peer))
+    }
+    fn reaches(&self, addr: &Addr) -> Result<(), String> {
+        self.with(|l| l.reaches(addr))
+    }
+    fn path(&self, peer: PeerId) -> Path {
+        self.with(|l| l.path(peer))
+    }
+    fn send(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        self.with(|l| l.send(to, head, body, off, len))
+    }
+    fn poll(&mut self) -> Option<Event> {
+        self.with(|l| l.poll())
+    }
+    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
+        self.with(|l| l.poll_frame_from(from))
+    }
+    fn has_frames_of(&self, from: PeerId) -> bool {
+        self.with(|l| l.has_frames_of(from))
+    }
+    fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
+        self.with(|l| l.read(frame, off, dst))
+    }
+    fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+        self.with(|l| l.copy_out(frame, off, dst, doff, len))
+    }
+    fn release(&mut self, frame: Frame) {
+        self.with(|l| l.release(frame));
+    }
+    fn is_gone(&self, peer: PeerId) -> bool {
+        self.with(|l| l.is_gone(peer))
+    }
+    fn is_connected(&self, peer: PeerId) -> bool {
+        self.with(|l| l.is_connected(peer))
+    }
+    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
+        self.with(|l| l.connect(peer))
+    }
+    fn expect(&mut self, peer: PeerId) {
+        self.with(|l| l.expect(peer));
+    }
+    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+        self.with(|l| l.has_room_to_spare(to))
+    }
+    fn forget(&mut self, peer: PeerId) {
+        self.with(|l| l.forget(peer));
+    }
+    fn disconnect(&mut self, peer: PeerId) {
+        self.with(|l| l.disconnect(peer));
+    }
+    fn arm(&mut self) -> bool {
+        self.with(|l| l.arm())
+    }
+    fn is_armed(&self) -> bool {
+        self.with(|l| l.is_armed())
+    }
+    fn wait_fd(&self) -> Option<RawFd> {
+        self.with(|l| l.wait_fd())
+    }
+    fn describe(&self, peer: PeerId) -> String {
+        self.with(|l| l.describe(peer))
+    }
+}
+
+impl<L: Link> RmaLink for Driven<L> {}
+
+/// The thread.
+pub struct Driver<L> {
+    links: Arc<Mutex<Vec<Shared<L>>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<L: Send + 'static> Driver<L> {
+    pub fn new(progress: impl Fn(&mut L) + Send + 'static) -> Driver<L> {
+        let (links, stop) = (Arc::new(Mutex::new(Vec::<Shared<L>>::new())), Arc::new(AtomicBool::new(false)));
+        let (all, over) = (Arc::clone(&links), Arc::clone(&stop));
+        let thread = thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                let now: Vec<Shared<L>> = all.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                for link in &now {
+                    if let Some(link) = link.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+                        progress(link);
+                    }
+                }
+                drop(now);
+                thread::sleep(Duration::from_micros(50));
+            }
+        });
+        Driver { links, stop, thread: Some(thread) }
+    }
+
+    /// Keeps a link going from now on.
+    pub fn take_on(&self, link: L) -> Driven<L> {
+        let link = Arc::new(Mutex::new(Some(link)));
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&link));
+        Driven(link)
+    }
+}
+
+impl<L> Drop for Driver<L> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

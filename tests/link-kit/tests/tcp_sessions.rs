@@ -1,0 +1,147 @@
+//! What the link over TCP says and believes where a connection is made: names, epochs, and bytes that come again.
+#![cfg(not(loom))]
+
+#[path = "support/caller.rs"]
+mod caller;
+#[path = "support/pair.rs"]
+mod pair;
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use caller::call;
+use link::TcpLink;
+use link_api::{Event, Gone, Link, Refused};
+use pair::{event, open, options, say, take, until};
+use wire::Addr;
+use wire::session::{Hello, Next, Verdict};
+
+/// Carries bytes both ways between a caller and `to`.
+fn repeater(to: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let (mut caller, _) = listener.accept().unwrap();
+        let mut there = TcpStream::connect(to).unwrap();
+        for stream in [&caller, &there] {
+            stream.set_nonblocking(true).unwrap();
+        }
+        let mut some = [0; 4096];
+        loop {
+            match caller.read(&mut some) {
+                Ok(0) => return,
+                Ok(n) => there.write_all(&some[..n]).unwrap(),
+                Err(_) => {}
+            }
+            match there.read(&mut some) {
+                Ok(0) => return,
+                Ok(n) => caller.write_all(&some[..n]).unwrap(),
+                Err(_) => {}
+            }
+            thread::sleep(Duration::from_micros(50));
+        }
+    });
+    at
+}
+
+#[test]
+fn a_call_that_is_led_to_another_endpoint_of_the_job_is_refused() {
+    let (mut a, mut b) = (open(options("key")), open(options("key")));
+    let to_b = a.peer(&Addr::new(repeater(b.addr().sock())));
+    let mut found = Ok(());
+    until("an answer", || {
+        assert!(b.poll().is_none() && a.poll().is_none(), "nothing was to come");
+        found = a.connect(to_b);
+        assert_ne!(found, Ok(()), "it is connected");
+        found != Err(Refused::Busy)
+    });
+    assert_eq!(found, Err(Refused::Gone(Gone::Denied)));
+    // By its name it is reached.
+    let to_b = a.peer(&b.addr());
+    say(&mut a, to_b, &mut [&mut b], b"hello");
+    assert_eq!(take(&mut b, &mut a).1, b"hello");
+}
+
+#[test]
+fn an_endpoint_of_all_addresses_answers_by_each_of_them() {
+    let mut a = open(options("key"));
+    let mut b = TcpLink::bind("0.0.0.0:0".parse().unwrap(), options("key")).expect("a free name");
+    let to_b = a.peer(&Addr::new(([127, 0, 0, 9], b.addr().port()).into()));
+    say(&mut a, to_b, &mut [&mut b], b"hello");
+    assert_eq!(take(&mut b, &mut a).1, b"hello");
+    let mut stream = TcpStream::connect(("127.0.0.1", b.addr().port())).unwrap();
+    let other = Addr::new(([127, 0, 0, 1], 1).into());
+    let called = Addr::new(([127, 0, 0, 9], b.addr().port()).into());
+    let told = call(&mut stream, &mut b, other, called, "key");
+    assert!(matches!(told, Ok(Next::Declined(_, Verdict::Other))), "{told:?}");
+}
+
+#[test]
+fn bytes_that_come_again_end_the_connection() {
+    let mut b = open(options("key"));
+    let name = Addr::new(([127, 0, 0, 1], 1).into());
+    let mut stream = TcpStream::connect(b.addr().sock()).unwrap();
+    let called = b.addr();
+    let Ok(Next::Connected(_, mut keys)) = call(&mut stream, &mut b, name, called, "key") else {
+        panic!("not connected")
+    };
+    let mut record = Vec::new();
+    for text in [&b"first"[..], b"pay 10"] {
+        record = keys.sealer.seal(text.len() as u32, text).to_vec();
+        record.extend(text);
+        stream.write_all(&record).unwrap();
+        let mut other = open(options("key"));
+        assert_eq!(take(&mut b, &mut other).1, text);
+    }
+    stream.write_all(&record).unwrap();
+    let mut other = open(options("key"));
+    match event(&mut b, &mut other) {
+        Event::Closed(peer, Gone::Denied) => assert_eq!(b.peer_addr(peer), name),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a link says first to a peer that it was not connected to before.
+fn hello_of(link: &mut TcpLink) -> Hello {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = link.peer(&Addr::new(listener.local_addr().unwrap()));
+    assert_eq!(link.connect(peer), Err(Refused::Busy));
+    let (mut stream, _) = listener.accept().unwrap();
+    let bytes = caller::read(&mut stream, link, Hello::LEN);
+    Hello::decode(bytes.first_chunk().unwrap()).unwrap()
+}
+
+#[test]
+fn the_end_of_one_peers_connection_is_not_told_to_others() {
+    let (mut a, mut b) = (open(options("key")), open(options("key")));
+    for round in 0..3 {
+        let to_b = a.peer(&b.addr());
+        say(&mut a, to_b, &mut [&mut b], b"hello");
+        take(&mut b, &mut a);
+        a.disconnect(to_b);
+        assert!(matches!(event(&mut a, &mut b), Event::Closed(peer, _) if peer == to_b));
+        let end = event(&mut b, &mut a);
+        assert!(matches!(end, Event::Closed(..)), "{end:?}");
+        assert_eq!(hello_of(&mut a).epoch, 0, "in round {round}");
+    }
+}
+
+#[test]
+fn an_armed_link_says_so_until_there_is_something_that_no_descriptor_tells_of() {
+    let (mut a, mut b) = (open(options("key")), open(options("key")));
+    let (own, to_b) = (a.peer(&a.addr()), a.peer(&b.addr()));
+    say(&mut a, to_b, &mut [&mut b], b"hello");
+    take(&mut b, &mut a);
+    until("rest", || a.arm());
+    assert!(a.is_armed());
+    a.progress();
+    assert!(a.is_armed(), "nothing has come");
+    a.send(own, b"to itself", &[], 0, 0).unwrap();
+    assert!(!a.is_armed(), "a frame is there");
+    assert_eq!(take(&mut a, &mut b).1, b"to itself");
+    assert!(a.arm() && a.is_armed());
+    a.disconnect(to_b);
+    assert!(!a.is_armed(), "an end is to be told of");
+}

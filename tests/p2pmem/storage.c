@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/*
+ * strait_storage.h, with memory of a publisher or the host's:  storage FILE [PUBLISHER [PATH]]
+ *
+ * Says which path was taken; with PATH (direct, bounce, cached) that is the one that has to be.
+ */
+#include "peer.h"
+
+#include <strait_storage.h>
+
+#define LEN ((size_t)6 << 20)
+#define PART ((size_t)96 << 10)
+
+static const char *const names[] = { "none", "direct", "cufile", "bounce", "cached" };
+
+static unsigned char byte_of(size_t i) { return (unsigned char)(i * 7 + (i >> 8) * 13 + (i >> 16)); }
+
+static void is(const unsigned char *at, size_t len, size_t from)
+{
+	for (size_t i = 0; i < len; i++)
+		MUST(at[i] == byte_of(from + i), "byte %zu of %zu, from %zu: %d", i, len, from, at[i]);
+}
+
+static struct strait_storage_info query(struct strait_storage *file)
+{
+	struct strait_storage_info info = { .size = sizeof info };
+
+	GIVES(strait_storage_query(file, &info), 0);
+	return info;
+}
+
+static void mistakes(const char *path)
+{
+	struct strait_storage_info info = { .size = 8 };
+	struct strait_storage *file;
+	unsigned char byte;
+
+	GIVES(strait_storage_open(NULL, 0, &file), -EINVAL);
+	GIVES(strait_storage_open(path, 16, &file), -EINVAL);
+	GIVES(strait_storage_open(path, 0, NULL), -EINVAL);
+	GIVES(strait_storage_open("/none/such", 0, &file), -ENOENT);
+	MUST(strstr(strait_storage_error(), "/none/such"), "%s", strait_storage_error());
+	GIVES(strait_storage_open(path, 0, &file), 0);
+	GIVES(strait_storage_write(file, &byte, 1, 0), -EBADF);
+	GIVES(strait_storage_read(NULL, &byte, 1, 0), -EINVAL);
+	GIVES(strait_storage_read(file, NULL, 1, 0), -EINVAL);
+	GIVES(strait_storage_query(file, &info), -EINVAL);
+	GIVES(strait_storage_batch(file, NULL, 1), -EINVAL);
+	GIVES(strait_storage_batch(file, NULL, 0), 0);
+	MUST(query(file).path == STRAIT_STORAGE_PATH_NONE, "%u", query(file).path);
+	GIVES(strait_storage_close(file), 0);
+	GIVES(strait_storage_close(NULL), 0);
+}
+
+int main(int argc, char **argv)
+{
+	struct strait_storage_op ops[LEN / PART] = { 0 };
+	struct strait_storage_info info;
+	struct strait_storage *file;
+	struct peer peer = { .len = LEN };
+
+	MUST(argc >= 2, "usage: storage FILE [PUBLISHER [PATH]]");
+	if (argc > 2)
+		peer_alloc(&peer, argv[2], LEN);
+	else
+		peer.at = aligned_alloc(4096, LEN);
+	GIVES(strait_storage_open(argv[1], STRAIT_STORAGE_WRITE | STRAIT_STORAGE_CREATE, &file), 0);
+	for (size_t i = 0; i < LEN; i++)
+		peer.at[i] = byte_of(i);
+	GIVES(strait_storage_write(file, peer.at, LEN, 0), LEN);
+	memset(peer.at, 0, LEN);
+	GIVES(strait_storage_read(file, peer.at, LEN, 0), LEN);
+	info = query(file);
+	is(peer.at, LEN, 0);
+	printf("%s; direct %llu, bounce %llu, cached %llu bytes %s\n", names[info.path], (unsigned long long)info.direct,
+	       (unsigned long long)info.bounce, (unsigned long long)info.cached, info.why);
+	MUST(info.direct + info.cufile + info.bounce + info.cached == 2 * LEN, "the bytes are not all");
+	MUST(argc < 4 || !strcmp(names[info.path], argv[3]), "%s, not %s", names[info.path], argv[3]);
+	MUST((info.path == STRAIT_STORAGE_PATH_DIRECT) == !info.why[0], "%s", info.why);
+	/* Parts, backwards, and one that is not aligned. */
+	memset(peer.at, 0, LEN);
+	for (size_t n = 0; n < LEN / PART; n++)
+		ops[n] = (struct strait_storage_op){ .addr = peer.at + n * PART, .len = PART, .offset = LEN - (n + 1) * PART };
+	GIVES(strait_storage_batch(file, ops, LEN / PART), 0);
+	for (size_t n = 0; n < LEN / PART; n++) {
+		MUST(ops[n].result == (int64_t)PART, "part %zu: %lld", n, (long long)ops[n].result);
+		is(peer.at + n * PART, PART, LEN - (n + 1) * PART);
+	}
+	GIVES(strait_storage_read(file, peer.at + 1, 10001, 77), 10001);
+	is(peer.at + 1, 10001, 77);
+	GIVES(strait_storage_close(file), 0);
+	mistakes(argv[1]);
+	if (argc > 2)
+		peer_free(&peer);
+	else
+		free(peer.at);
+	return 0;
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* gpu.cc's parts with commands: round trips through the host, the seed's ladder, and where queues are. */
+
+static void say_trip(const char *what, const u64 *out, u64 rounds, double bare)
+{
+	const double us = (double)out[0] / (double)rounds / 1000;
+	printf("ring %-44s %8.3f us", what, us);
+	if (bare > 0)
+		printf("  %5.2f of a bare flag", us / bare);
+	printf("\n");
+	if (out[1])
+		fail(std::string("ring ") + what + ": code " + std::to_string((int)out[1]));
+}
+
+/* A word to the CPU and back, in microseconds. */
+static double bare_trip(machine &m, u64 rounds)
+{
+	m.enter(0);
+	u64 *words;
+	cu("cuMemHostAlloc", (void **)&words, (size_t)4096, 3u);
+	memset(words, 0, 4096);
+	bool stop = false;
+	std::thread echo([&] {
+		for (u64 last = 0; !__atomic_load_n(&stop, __ATOMIC_RELAXED);) {
+			const u64 v = __atomic_load_n(&words[0], __ATOMIC_ACQUIRE);
+			if (v != last)
+				__atomic_store_n(&words[64], last = v, __ATOMIC_RELEASE);
+		}
+	});
+	m.launch(0, m.stream[0], "bare_round_trip", 1, 1, {(u64)words, (u64)(words + 64), rounds, (u64)m.out[0]});
+	m.wait(m.stream[0]);
+	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+	echo.join();
+	say_trip("a bare flag to the CPU and back", m.out[0], rounds, 0);
+	return (double)m.out[0][0] / (double)rounds / 1000;
+}
+
+/* GPU to CPU and back. */
+static void ring_part(machine &m, u64 rounds)
+{
+	m.clear();
+	const double bare = bare_trip(m, rounds);
+	for (int bell = 0; bell < 2; bell++)
+		for (u64 warp = 0; warp < 2; warp++) {
+			host_rings rings(m, 1, 10, bell, m.memory[0][1]);
+			rings.start(0, 1);
+			m.fill_tables(0, rings.ring);
+			m.launch(0, m.stream[0], "command_round_trip", 1, 32, {m.tables[0], rounds, warp, (u64)m.out[0]});
+			m.wait(m.stream[0]);
+			say_trip((std::string("a command and its completion, by a ") + (warp ? "warp" : "thread") + (bell ? ", bell" : "")).c_str(),
+				 m.out[0], rounds, bare);
+		}
+}
+
+/* Millions of commands a second, as the seed's slides 26 to 31 go up. */
+static void rung(machine &m, const char *what, int step, unsigned blocks, unsigned rings_count, bool bell, u64 count, unsigned drains)
+{
+	host_rings rings(m, rings_count, 10, bell, m.memory[0][1]);
+	for (unsigned d = 0; d < drains; d++)
+		rings.start(d, drains);
+	m.fill_tables(0, rings.ring);
+	m.launch(0, m.stream[0], "ladder", blocks, 32, {m.tables[0], rings_count, (u64)step, count, (u64)m.out[0]});
+	m.wait(m.stream[0]);
+	u64 slowest = 1, code = 0;
+	for (unsigned b = 0; b < blocks; b++) {
+		slowest = std::max(slowest, m.out[0][2 * b]);
+		code = code ? code : m.out[0][2 * b + 1];
+	}
+	printf("ladder %-58s %8.3f M/s\n", what, (double)count * blocks / (double)slowest * 1000);
+	if (code)
+		fail(std::string("ladder ") + what + ": code " + std::to_string((int)code));
+}
+
+static void ladder_part(machine &m, u64 count)
+{
+	m.clear();
+	rung(m, "1 thread, 1 queue, bell and completion for each", LADDER_NAIVE, 1, 1, true, count / 10, 1);
+	rung(m, "1 thread, 1 queue, bell for each", LADDER_BELL, 1, 1, true, count, 1);
+	rung(m, "1 thread, 1 queue, a bell for 32", LADDER_BATCH, 1, 1, true, count, 1);
+	rung(m, "1 thread, 1 queue, no bell: lap bits alone", LADDER_BELL, 1, 1, false, count, 1);
+	rung(m, "1 warp writes 32 at once, a bell for 32", LADDER_WARP, 1, 1, true, count / 32 * 32, 1);
+	rung(m, "1 warp writes 32 at once, no bell", LADDER_WARP, 1, 1, false, count / 32 * 32, 1);
+	rung(m, "30 blocks, 1 queue for all, warps", LADDER_WARP, 30, 1, false, count / 320 * 32, 1);
+	rung(m, "30 blocks, a queue each, warps, 1 drain", LADDER_WARP, 30, 30, false, count / 32 * 32, 1);
+	rung(m, "30 blocks, a queue each, warps, 4 drains", LADDER_WARP, 30, 30, false, count / 32 * 32, 4);
+	rung(m, "30 blocks, a queue each, threads, 4 drains", LADDER_BELL, 30, 30, false, count, 4);
+}
+
+/* Queue and completions in the host's memory or the GPU's, two by two, with a kernel for the card: on another GPU, or on
+ * another SM. */
+static void placement_part(machine &m, u64 rounds)
+{
+	m.clear();
+	void *host;
+	m.enter(0);
+	cu("cuMemHostAlloc", &host, (size_t)1 << 20, 3u);
+	/* The names say where the kernel that posts is: its own GPU, or the card's. */
+	static const char *names[] = {"host", "GPU", "card's GPU"};
+	for (int queue = 0; queue < 3; queue++)
+		for (int done = 0; done < 3; done++) {
+			if (m.gpu[0] == m.gpu[1] && (queue == 2 || done == 2))
+				continue;
+			memset(host, 0, 1 << 20);
+			for (int r = 0; r < 2; r++) {
+				m.enter(r);
+				cu("cuMemsetD8_v2", m.memory[r][1], (unsigned char)0, (size_t)1 << 20);
+				cu("cuCtxSynchronize");
+			}
+			const u64 bases[] = {(u64)host, m.memory[0][1], m.memory[1][1]};
+			strait_xpu_ring r = {};
+			r.version = STRAIT_XPU_VERSION;
+			r.log2_slots = 8;
+			r.slots = bases[queue] + 65536;
+			r.status = bases[done];
+			r.produced = m.memory[0][1] + 4096;
+			r.timeout_ns = 5000000000ULL;
+			/* Both kernels find it at the same place of their own tables. */
+			m.fill_tables(0, {r});
+			m.fill_tables(1, {r});
+			m.launch(1, m.other[1], "soft_card", 1, 32, {m.tables[1], rounds + 50, (u64)m.out[1]});
+			m.launch(0, m.stream[0], "command_round_trip", 1, 32, {m.tables[0], rounds, 1, (u64)m.out[0]});
+			m.wait(m.stream[0]);
+			m.wait(m.other[1]);
+			printf("placement queue: %-11s completions: %-11s %8.3f us\n", names[queue], names[done],
+			       (double)m.out[0][0] / (double)rounds / 1000);
+			if (m.out[0][1] || m.out[1][0])
+				fail("placement: code " + std::to_string((int)m.out[0][1]) + " " + std::to_string((int)m.out[1][0]));
+		}
+}
+
+/* The same with libstrait.so's drain, from STRAIT_LIB_DIR or the linker's path: one process, whose kernel posts to itself. */
+static void drain_part(machine &m, u64 rounds)
+{
+	const char *dir = getenv("STRAIT_LIB_DIR");
+	void *lib = dlopen((dir ? std::string(dir) + "/libstrait.so" : std::string("libstrait.so.0")).c_str(), RTLD_NOW);
+	if (!lib) {
+		printf("drain: not run, there is no libstrait.so: %s\n", dlerror());
+		return;
+	}
+#define STRAIT(name) ((decltype(&name))dlsym(lib, #name))
+	m.clear();
+	const double bare = bare_trip(m, rounds);
+	m.enter(0);
+	strait_xpu_options options = {};
+	options.size = sizeof options;
+	strait_xpu_ring_options ring = {};
+	ring.size = sizeof ring;
+	ring.log2_slots = 10;
+	strait_xpu *x = nullptr;
+	std::vector<char> blob(65536);
+	size_t length = blob.size();
+	const void *blobs[1] = {blob.data()};
+	void *view = nullptr;
+	u32 number = 0;
+	int rc = STRAIT(strait_xpu_open)(&options, &x);
+	rc = rc ? rc : STRAIT(strait_xpu_register)(x, (void *)m.memory[0][0], (size_t)m.length[0], &number);
+	rc = rc ? rc : STRAIT(strait_xpu_add_ring)(x, &ring, &number);
+	rc = rc ? rc : STRAIT(strait_xpu_blob)(x, blob.data(), &length);
+	rc = rc ? rc : STRAIT(strait_xpu_connect)(x, 0, 1, blobs, &length);
+	rc = rc ? rc : STRAIT(strait_xpu_begin)(x, &view);
+	if (rc) {
+		fail(std::string("drain: ") + std::to_string(rc) + " " + STRAIT(strait_xpu_error)());
+		return;
+	}
+	for (u64 warp = 0; warp < 2; warp++) {
+		m.launch(0, m.stream[0], "command_round_trip", 1, 32, {(u64)view, rounds, warp, (u64)m.out[0]});
+		m.wait(m.stream[0]);
+		say_trip(warp ? "libstrait's drain, a command by a warp" : "libstrait's drain, a command by a thread", m.out[0], rounds, bare);
+	}
+	m.launch(0, m.stream[0], "ladder", 4, 32, {(u64)view, 1, (u64)LADDER_WARP, rounds / 32 * 32, (u64)m.out[0]});
+	m.wait(m.stream[0]);
+	printf("ladder %-58s %8.3f M/s\n", "4 blocks, 1 queue, warps, libstrait's drain",
+	       (double)(rounds / 32 * 32) * 4 / (double)m.out[0][0] * 1000);
+	if (m.out[0][1])
+		fail("drain: ladder, code " + std::to_string((int)m.out[0][1]));
+	STRAIT(strait_xpu_end)(x);
+	STRAIT(strait_xpu_close)(x);
+}

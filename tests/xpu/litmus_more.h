@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* The rest of litmus.cc: copies, CRCs, notifications, atomic operations, the ends of waits, GASPI's names. */
+
+/* Every alignment of either side, to the byte. */
+template <scope S> static void copy_all()
+{
+	static u8 from[600], to[600];
+	for (u64 i = 0; i < 220; i++) {
+		const u64 a = random_of(seed + i) % 40, b = random_of(i * 3) % 40, n = random_of(i * 7) % 500;
+		hw::sync<S>();
+		if (hw::rank<S>() == 0) {
+			memset(to, 0xee, sizeof to);
+			for (u64 j = 0; j < sizeof from; j++)
+				from[j] = pattern(i, j);
+		}
+		hw::sync<S>();
+		if (i % 2)
+			detail::copy_out<S>(to + a, from + b, n);
+		else
+			detail::copy_in<S>(to + a, from + b, n);
+		hw::sync<S>();
+		for (u64 j = 0; j < sizeof to; j++)
+			CHECK(to[j] == (j < a || j >= a + n ? 0xee : pattern(i, j - a + b)));
+	}
+}
+
+static void copies()
+{
+	hw::launch(1, threads, seed, [](unsigned) {
+		if (hw::thread_of_block() == 0)
+			copy_all<scope::thread>();
+	});
+	hw::launch(1, STRAIT_XPU_WARP, seed, [](unsigned) { copy_all<scope::warp>(); });
+	hw::launch(1, threads, seed, [](unsigned) { copy_all<scope::block>(); });
+}
+
+static u32 crc_by_bits(const u8 *p, u64 n, u32 poly)
+{
+	u32 s = ~0u;
+	for (u64 i = 0; i < n; i++) {
+		s ^= p[i];
+		for (int b = 0; b < 8; b++)
+			s = s & 1 ? s >> 1 ^ poly : s >> 1;
+	}
+	return ~s;
+}
+
+static void crcs()
+{
+	/* The check values of both, from the literature. */
+	const char *digits = "123456789";
+	CHECK(crc<scope::thread>(digits, 9) == 0xcbf43926u);
+	CHECK(crc<scope::thread>(digits, 9, crc_kind::castagnoli) == 0xe3069283u);
+	static u8 bytes[50000];
+	for (u64 j = 0; j < sizeof bytes; j++)
+		bytes[j] = pattern(seed, j);
+	static crc_stats stats;
+	hw::launch(1, threads, seed, [](unsigned) {
+		for (u64 i = 0; i < 30; i++) {
+			const u64 a = random_of(i) % 9, n = i < 26 ? random_of(seed * i) % 400 : 16384 + random_of(i) % 30000;
+			for (crc_kind kind : {crc_kind::zlib, crc_kind::castagnoli}) {
+				const u32 right = crc_by_bits(bytes + a, n, (u32)kind);
+				CHECK(crc<scope::warp>(bytes + a, n, kind) == right);
+				CHECK(crc<scope::block>(bytes + a, n, kind) == right);
+				CHECK(crc<scope::thread>(bytes + a, n, kind) == right);
+				CHECK(crc_check<scope::block>(bytes + a, n, right, kind, 2, &stats) == ok);
+				CHECK(crc_check<scope::warp>(bytes + a, n, right ^ 1, kind, 2) == err_io);
+			}
+		}
+	});
+	CHECK(stats.checked == 60 && stats.retried == 0 && stats.failed == 0);
+	CHECK(crc_check<scope::thread>(bytes, 77, 5, crc_kind::zlib, 3, &stats) == err_io);
+	CHECK(stats.checked == 61 && stats.retried == 3 && stats.failed == 1);
+	world w(true);
+	window to;
+	CHECK(open(&to, &w.ctx[0], 1, 0) == ok);
+	memcpy(w.at(0, 0, 0), bytes, 1000);
+	CHECK(put_signal_crc<scope::thread>(to, 4096, w.at(0, 0, 0), 1000, 8, 16, 5) == ok);
+	CHECK(wait_crc<scope::thread>(&w.ctx[1], w.word(1, 0, 16), cmp::eq, 5, w.at(1, 0, 4096), 1000, w.word(1, 0, 8), &stats) == ok);
+	*w.at(1, 0, 4500) ^= 1;
+	CHECK(wait_crc<scope::thread>(&w.ctx[1], w.word(1, 0, 16), cmp::eq, 5, w.at(1, 0, 4096), 1000, w.word(1, 0, 8), &stats) == err_io);
+}
+
+/* Notifications in any order; each is taken once, and what came before it is there. */
+template <scope S> static void notify_by(bool mapped)
+{
+	world w(mapped);
+	drain host(w, 0);
+	const u32 count = 30;
+	hw::launch(2, threads, seed, [&](unsigned block) {
+		if (!takes_part<S>())
+			return;
+		window to;
+		CHECK(open(&to, &w.ctx[block], 1 - block, 0) == ok);
+		const u64 bytes = 40;
+		for (u32 i = 0; i < count && block == 0; i++) {
+			const u32 id = i * 7 % count;
+			fill<S>(w.at(0, 0, 8192 + id * bytes), id, bytes);
+			CHECK(put_notify<S>(to, 4096 + id * bytes, w.at(0, 0, 8192 + id * bytes), bytes, to, 0, id, id + 1) == ok);
+		}
+		for (u32 i = 0, id = ~0u; i < count && block == 1; i++) {
+			CHECK(notify_waitsome<S>(&w.ctx[1], (u32 *)w.at(1, 0, 0), 0, count, &id) == ok);
+			CHECK(id < count);
+			compare<S>(w.at(1, 0, 4096 + id * bytes), id, bytes);
+			hw::sync<S>();
+			if (hw::rank<S>() == 0)
+				CHECK(notify_reset((u32 *)w.at(1, 0, 0), id) == id + 1);
+			hw::sync<S>();
+		}
+		if (block == 0)
+			CHECK(quiet<S>(to) == ok);
+		u32 none = 77;
+		if (block == 1)
+			CHECK(notify_waitsome<S>(&w.ctx[1], (u32 *)w.at(1, 0, 0), 0, count, &none, 0) == err_timedout && none == 77);
+	});
+}
+
+static void notifications()
+{
+	notify_by<scope::thread>(true);
+	notify_by<scope::warp>(true);
+	notify_by<scope::block>(true);
+	world w(true);
+	window to;
+	CHECK(open(&to, &w.ctx[0], 1, 0) == ok);
+	CHECK(notify<scope::thread>(to, 0, 3, 0) == err_inval);
+	CHECK(notify<scope::thread>(to, 0, world::bytes / 4, 1) == err_inval);
+}
+
+static void atomics_by(bool mapped)
+{
+	world w(mapped);
+	drain host(w, 0);
+	hw::launch(1, threads, seed, [&](unsigned) {
+		window to;
+		CHECK(open(&to, &w.ctx[0], 1, 0) == ok);
+		u64 *old = w.word(0, 0, 1024 + 8 * hw::thread_of_block());
+		for (int i = 0; i < 10; i++) {
+			int rc;
+			while ((rc = atomic_fetch_add(to, 0, 1, old)) == err_again)
+				;
+			CHECK(rc == ok && *old < 10 * threads);
+			while ((rc = atomic_add(to, 8, *old)) == err_again)
+				;
+			CHECK(rc == ok);
+			while ((rc = atomic_compare_swap(to, 16, ~0ULL, 1, old)) == err_again)
+				;
+			CHECK(rc == ok && *old == 0);
+		}
+		CHECK(quiet<scope::thread>(to) == ok);
+	});
+	const u64 n = 10 * threads;
+	CHECK(*w.word(1, 0, 0) == n && *w.word(1, 0, 8) == n * (n - 1) / 2 && *w.word(1, 0, 16) == 0);
+}
+
+static void atomics()
+{
+	atomics_by(true);
+	atomics_by(false);
+	world w(true);
+	window to;
+	u64 old = 0;
+	CHECK(open(&to, &w.ctx[0], 1, 0) == ok);
+	*w.word(1, 0, 0) = 12;
+	CHECK(atomic_fetch_and(to, 0, 6, &old) == ok && old == 12 && *w.word(1, 0, 0) == 4);
+	CHECK(atomic_fetch_or(to, 0, 3, &old) == ok && old == 4 && *w.word(1, 0, 0) == 7);
+	CHECK(atomic_fetch_xor(to, 0, 5, &old) == ok && old == 7 && *w.word(1, 0, 0) == 2);
+	CHECK(atomic_swap(to, 0, 9, &old) == ok && old == 2 && *w.word(1, 0, 0) == 9);
+	CHECK(atomic_compare_swap(to, 0, 9, 11, &old) == ok && old == 9 && *w.word(1, 0, 0) == 11);
+	CHECK(atomic_add(to, 4, 1) == err_inval && atomic_add(to, world::bytes, 1) == err_inval);
+	CHECK(get_word(to, &old, 0) == ok && old == 11);
+}
+
+/* Each wait has an end, and each wrong argument an error. */
+static void ends()
+{
+	world w(true), far(false);
+	window to, by;
+	u64 word = 0;
+	u32 code = 0, ticket = 0;
+	CHECK(open(&to, &w.ctx[0], 2, 0) == err_inval && open(&to, &w.ctx[0], 1, 2) == err_inval);
+	CHECK(open(&to, &w.ctx[0], 1, 0) == ok && open(&by, &far.ctx[0], 1, 0) == ok);
+	CHECK(put<scope::thread>(to, world::bytes - 8, &word, 9) == err_inval);
+	CHECK(put<scope::thread>(to, ~0ULL, &word, 8) == err_inval);
+	CHECK(signal<scope::thread>(to, 4, 1) == err_inval);
+	CHECK(put<scope::thread>(by, 0, &w, 100) == err_inval); /* memory of no region */
+	CHECK(put_word_signal(by, 0, 1, 1) == err_nosys && put_packets<scope::thread>(by, 0, &word, 8, 1) == err_nosys);
+	CHECK(wait_until<scope::thread>(&w.ctx[0], &word, cmp::eq, 1, 0) == err_timedout);
+	CHECK(wait_until<scope::thread>(&w.ctx[0], &word, cmp::eq, 1, 20000000) == err_timedout);
+	CHECK(take_packets<scope::thread>(&w.ctx[0], w.at(0, 0, 0), &word, 8, 1, 20000000) == err_timedout);
+	w.lost[0][1] = 107;
+	CHECK(wait_until<scope::thread>(&w.ctx[0], &word, cmp::eq, 1, default_timeout, 1) == err_canceled);
+	CHECK(quiet<scope::thread>(to) == err_canceled);
+	CHECK(last_error(to, &code, &ticket) && code == 107);
+	/* No drain: the ring fills, and what waits for it ends. */
+	for (unsigned i = 0; i < 1u << world::log2_slots; i++)
+		CHECK(put<scope::thread>(by, 0, &word, 8) == ok);
+	CHECK(put<scope::thread>(by, 0, &word, 8) == err_again);
+	CHECK(quiet<scope::thread>(by, 20000000) == err_timedout);
+	CHECK(flush<scope::thread>(by, 20000000) == err_timedout);
+	far.ring[0].beat_ns = 1000000;
+	CHECK(open(&by, &far.ctx[0], 1, 0) == ok);
+	CHECK(quiet<scope::thread>(by) == err_canceled);
+	far.status[0].error = STRAIT_XPU_ERROR_ENDED | 5 | 3ULL << 32;
+	CHECK(put<scope::thread>(by, 0, &word, 8) == err_canceled);
+	CHECK(last_error(by, &code, &ticket) && code == 5 && ticket == 3);
+	/* A mailbox that is not taken fills, too; and a place outside all regions is refused by the reader. */
+	world mail(true);
+	mailbox m, back;
+	CHECK(open_mailbox(&m, &mail.ctx[0], 1, 1, 0, 4) == ok && open_mailbox(&back, &mail.ctx[1], 0, 1, 0, 4) == ok);
+	CHECK(mail_put<scope::thread>(m, 0, world::bytes - 8, &word, 16, 0, 0, 1) == ok);
+	CHECK(mail_put<scope::thread>(m, 9, 0, &word, 16, 0, 0, 1) == ok);
+	CHECK(mail_put<scope::thread>(m, 0, 0, &word, 16, 0, 0, 1) == err_again);
+	CHECK(mail_quiet<scope::thread>(m, 20000000) == err_timedout);
+	CHECK(mail_take<scope::thread>(back) == err_inval && mail_take<scope::thread>(back) == err_inval);
+	CHECK(mail_take<scope::thread>(back) == ok); /* what mail_quiet sent */
+	CHECK(mail_take<scope::thread>(back) == err_again && *mail.word(1, 0, 0) == 0);
+	CHECK(mail_wait<scope::thread>(back, mail.word(1, 0, 0), cmp::eq, 1, 20000000) == err_timedout);
+	/* Just before the region, by going around the end of all offsets. */
+	CHECK(open_mailbox(&m, &mail.ctx[0], 0, 1, ~0ULL << 4, 4) == err_inval);
+	/* Longer than a command says: not what is left of the length. */
+	world huge(false);
+	huge.own[0][0].length = huge.peers[0][world::regions].length = 1ULL << 41;
+	CHECK(open(&by, &huge.ctx[0], 1, 0) == ok);
+	void *src = huge.at(0, 0, 0);
+	CHECK(put<scope::thread>(by, 0, src, (1ULL << 40) + 16) == err_msgsize);
+	CHECK(get<scope::thread>(by, src, 0, (1ULL << 40) + 16) == err_msgsize);
+	CHECK(put_signal<scope::thread>(by, 0, src, (1ULL << 40) + 16, 1ULL << 40, 1) == err_msgsize);
+	CHECK(put<scope::thread>(by, 0, src, 16) == ok && huge.produced[0].reserved == 1);
+}
+
+/* All threads of a scope get the same result, whatever is written meanwhile by the host and by the peer. */
+static void same()
+{
+	world w(true), far(false);
+	bool stop = false;
+	far.ring[0].log2_slots = 1;
+	far.produced[0].reserved = 2;
+	const u64 lines[2] = {4, 12};
+	detail::mailbox_words *box = (detail::mailbox_words *)w.at(1, 1, 0);
+	std::thread writer([&] {
+		for (u64 i = 0; !__atomic_load_n(&stop, __ATOMIC_ACQUIRE); i++) {
+			__atomic_store_n(&w.lost[0][1], i % 2, __ATOMIC_RELAXED);
+			__atomic_store_n(&far.status[0].error, i % 2 ? STRAIT_XPU_ERROR_ENDED | 5 : 0, __ATOMIC_RELAXED);
+			/* A header of two messages by turns, in the lap that the reader is in. */
+			const u64 head = __atomic_load_n(&box->head, __ATOMIC_RELAXED);
+			for (u64 l = head; l < head + 16; l++) {
+				const u64 place = l == head + 1 ? (i % 2) << 40 : l == head ? lines[i % 2] * 2 : 0;
+				const pair64 p = detail::packet(place, (u32)(l >> 4) + 1);
+				u64 *to = (u64 *)(detail::lines_of(box) + l % 16);
+				__atomic_store_n(to, p.lo, __ATOMIC_RELAXED);
+				__atomic_store_n(to + 1, p.hi, __ATOMIC_RELAXED);
+			}
+			fuzz();
+		}
+	});
+	hw::launch(1, threads, seed, [&](unsigned) {
+		window to, by;
+		mailbox back;
+		CHECK(open(&to, &w.ctx[0], 1, 0) == ok && open(&by, &far.ctx[0], 1, 0) == ok);
+		CHECK(open_mailbox(&back, &w.ctx[1], 0, 1, 0, 4) == ok);
+		const strait_xpu_command c = detail::command(by, STRAIT_XPU_OP_PUT, 0, 8, 0);
+		for (unsigned i = 0; i < 200; i++)
+			for (const int rc : {quiet<scope::block>(to), post<scope::block>(by.ring, c), mail_take<scope::block>(back)}) {
+				const u64 first = hw::broadcast<scope::warp>((u64)rc);
+				CHECK(first == (u64)rc);
+			}
+		/* Two would have room, four not even in an empty ring. */
+		CHECK(post_each(by.ring, c, true) == err_msgsize);
+	});
+	__atomic_store_n(&stop, true, __ATOMIC_RELEASE);
+	writer.join();
+}
+
+/* The slide's program: one rank writes and notifies, the other computes and answers. */
+static void gaspi()
+{
+	world w(true);
+	hw::launch(2, threads, seed, [&](unsigned block) {
+		const gpu_gaspi g = {&w.ctx[block], 1, 64};
+		const u32 other = 1 - block;
+		u32 id = 0, value = 0;
+		for (u32 i = 0; i < 20; i++) {
+			if (block == 0) {
+				fill<scope::block>(w.at(0, 0, 0), i, 128);
+				hw::sync<scope::block>();
+				CHECK(gpu_gaspi_write_notify(g, 0, 0, other, 0, 256, 128, i % 8, i + 1, 0) == GPU_GASPI_SUCCESS);
+			}
+			CHECK(gpu_gaspi_notify_waitsome(g, 0, 0, 64, &id, GPU_GASPI_BLOCK) == GPU_GASPI_SUCCESS && id == i % 8);
+			hw::sync<scope::block>();
+			if (hw::thread_of_block() == 0)
+				CHECK(gpu_gaspi_notify_reset(g, 0, id, &value) == GPU_GASPI_SUCCESS && value == i + 1);
+			if (block == 1) {
+				for (u64 j = hw::thread_of_block(); j < 128; j += threads)
+					w.at(1, 0, 0)[j] = (u8)(w.at(1, 0, 256)[j] + 1);
+				hw::sync<scope::block>();
+				CHECK(gpu_gaspi_write_notify(g, 0, 0, other, 0, 512, 128, i % 8, i + 1, 0) == GPU_GASPI_SUCCESS);
+			} else {
+				for (u64 j = hw::thread_of_block(); j < 128; j += threads)
+					CHECK(w.at(0, 0, 512)[j] == (u8)(pattern(i, j) + 1));
+			}
+			CHECK(gpu_gaspi_wait(g, 0, GPU_GASPI_BLOCK) == GPU_GASPI_SUCCESS);
+		}
+		CHECK(gpu_gaspi_notify_waitsome(g, 0, 0, 64, &id, GPU_GASPI_TEST) == GPU_GASPI_TIMEOUT);
+		CHECK(gpu_gaspi_notify(g, 0, other, 64, 1, 0) == GPU_GASPI_ERROR);
+	});
+}
