@@ -95,7 +95,7 @@ main() {
         for set in $sets; do
             item "fabtests-$set" ci/fabtests.sh "$set"
             counts=$(awk '/ pass +[0-9]+ +fail +[0-9]+/ {print $3 " | " $5 " | " $7; exit}' "$last")
-            echo "| $set$(grep -oE '\[[0-9/]+\]' "$last" | head -n 1 | sed 's/^/ /') | $result | ${counts:-- | - | -} | $took |" >>"$summary"
+            echo "| $set$(grep -oE '\[[0-9/]+\]' "$last" | sed -n 1p | sed 's/^/ /') | $result | ${counts:-- | - | -} | $took |" >>"$summary"
             failures+=$(sed -n "s/^ *FAILED: /- $set: /p" "$last")$'\n'
         done
         { echo; grep . <<<"$failures" && echo; } >>"$summary" || true

@@ -16,6 +16,10 @@ mkdir -p "$WORK"
 log()  { printf '[%s] %s\n' "$(date +%H:%M:%S)" "$*" >&2; }
 die()  { log "error: $*"; exit 1; }
 
+# command... | has PATTERN: grep -q over all of its input. With pipefail a `| grep -q` or `| head` that has seen enough ends
+# the command before it with SIGPIPE, and the whole pipeline fails now and then.
+has() { [ -n "$(grep "$@")" ]; }
+
 # retry N command...: run a command up to N times with a growing pause.
 retry() {
     local n=$1 i; shift

@@ -119,7 +119,7 @@ for m in "${modules[@]}"; do
     mv "$out.results.new" "$out.results"
     bad=$(grep -c '^fail\|^hang' "$out/$m.final" || true)
     if [ "$bad" != 0 ]; then
-        log "$m: $bad of $(wc -l < "$out/$m.final") not ok$note ($((SECONDS - t)) s): $(sed -n 's/^\(fail\|hang\) /\1 /p' "$out/$m.final" | sed 's/test_[a-z0-9_]*\.//' | head -n 4 | tr '\n' ' ')"
+        log "$m: $bad of $(wc -l < "$out/$m.final") not ok$note ($((SECONDS - t)) s): $(sed -n 's/^\(fail\|hang\) /\1 /p' "$out/$m.final" | sed 's/test_[a-z0-9_]*\.//' | sed -n 1,4p | tr '\n' ' ')"
     elif [ -n "$note" ] || [ -n "${VERBOSE:-}" ]; then
         log "$m: ok$note ($((SECONDS - t)) s)"
     fi
