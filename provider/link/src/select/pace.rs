@@ -10,8 +10,10 @@ const LISTENING: u32 = 8192;
 /// The longest time between two looks, if polls are so rare that fewer than these take it.
 const LONGEST: Duration = Duration::from_millis(10);
 
-/// Counts polls. Few are between two looks after one that found something and after a send, twice as many after each look
-/// while shared memory brings frames, and half as many while it does not: in the end none where a further link has a peer.
+/// Counts polls. Few are between two looks after one that found something and after a send, and twice as many after each
+/// look. Where a further link has a peer and shared memory brings no frames they are halved, down to none. Where it only
+/// listens they are not: a process waits for peers of its own host there, and a system call a poll would delay each frame
+/// and each send that waits for room.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// Polls until the next look.
@@ -20,7 +22,8 @@ pub(super) struct Pace {
     step: u32,
     period: u32,
     most: u32,
-    least: u32,
+    /// A further link has a peer.
+    peers: bool,
     /// Shared memory has brought a frame since the last look.
     near: bool,
     /// When the last look was, as far as is known.
@@ -29,7 +32,7 @@ pub(super) struct Pace {
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { rest: MOST, step: 0, period: FEW, most: LISTENING, least: FEW, near: false, looked: None }
+        Pace { rest: MOST, step: 0, period: FEW, most: LISTENING, peers: false, near: false, looked: None }
     }
 }
 
@@ -41,7 +44,7 @@ impl Pace {
 
     /// A further link has a peer from now on.
     pub(super) fn has_peer(&mut self) {
-        (self.most, self.least) = (MOST, 0);
+        (self.most, self.peers) = (MOST, true);
         self.period = self.period.min(MOST);
     }
 
@@ -95,7 +98,8 @@ impl Pace {
     pub(super) fn missed(&mut self) {
         self.rest = self.period;
         let more = (2 * self.period).clamp(FEW, self.most);
-        self.period = if std::mem::take(&mut self.near) { more } else { (self.period / 2).max(self.least) };
+        let near = std::mem::take(&mut self.near);
+        self.period = if near || !self.peers { more } else { self.period / 2 };
     }
 }
 
@@ -122,8 +126,9 @@ mod tests {
         assert!(!(0..2 * MOST).any(|_| pace.step()), "there are no further links");
         pace.begin();
         assert_eq!(polls(&mut pace, false), 0);
-        let busy: Vec<u32> = (0..16).map(|_| polls(&mut pace, true)).collect();
+        let busy: Vec<u32> = (0..16).map(|n| polls(&mut pace, n % 2 == 0)).collect();
         assert_eq!(busy, [1, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 8192]);
+        assert_eq!(polls(&mut pace, false), 8192, "nothing but peers of this host is waited for");
         pace.has_peer();
         assert_eq!(polls(&mut pace, true), 8192, "the look that was due comes when it was");
         assert_eq!((polls(&mut pace, true), polls(&mut pace, true)), (1024, 1024));
