@@ -180,6 +180,8 @@ impl<L: RmaLink> Domain<L> {
         for (_, ep) in self.eps.iter_mut() {
             match ep.poll_fast(&mut self.core, cq, &mut told) {
                 PollFast::Nothing => {}
+                PollFast::Rested if all == PollFast::Nothing => all = PollFast::Rested,
+                PollFast::Rested => {}
                 PollFast::Kept if self.core.standing(cq) > 0 => return PollFast::Kept,
                 PollFast::Kept => all = PollFast::Kept,
                 found => return found,

@@ -220,6 +220,8 @@ impl Completion {
 pub enum PollFast {
     /// Nothing.
     Nothing,
+    /// It was left for a later poll, since enough messages wait and no receive does.
+    Rested,
     /// Messages that wait for a receive now, and nothing that is to be told.
     Kept,
     /// A message, of which has been told what the queue would say.

@@ -1,6 +1,6 @@
 //! Messages that come before their receives: many, of all lengths, from several peers.
 
-use engine::{ADDR_UNSPEC, Ctx, OpFlags, Pattern, Recv, Send};
+use engine::{ADDR_UNSPEC, Ctx, OpFlags, Pattern, PollFast, Recv, Send};
 use testkit::*;
 
 const SENDERS: usize = 4;
@@ -93,4 +93,42 @@ fn what_is_told_on_delivery_is_told_after_the_receive() {
         net.settle();
         assert_eq!(net[1].sent().ctx, Ctx(ctx));
     }
+}
+
+/// Messages of 8 bytes that wait: each counts with its place in a queue.
+fn waiting(net: &Net) -> usize {
+    net[0].unexpected() / (256 + 8)
+}
+
+/// Looks at the queue of receives, which is empty; how many messages that took in.
+fn look(net: &mut Net) -> (PollFast, usize) {
+    let (before, cq) = (waiting(net), net[0].rx_cq);
+    let found = net[0].poll_fast(cq, |entry| panic!("{entry:?}"));
+    (found, waiting(net) - before)
+}
+
+#[test]
+fn what_is_not_asked_for_stays_in_the_ring_once_enough_messages_wait() {
+    const COUNT: usize = 2000;
+    let mut net = Net::with(2, Setup { capacity: 2 * COUNT, cq_size: 2 * COUNT, ..Setup::default() });
+    let bytes = net.bytes(1, &pattern(8, 1));
+    for n in 0..COUNT {
+        net[1].send(&tagged(0, std::slice::from_ref(&bytes), 5, n)).unwrap();
+    }
+    let looks = (0..COUNT).take_while(|_| look(&mut net).0 != PollFast::Rested).count();
+    let enough = waiting(&net);
+    assert!(enough < 200, "{enough} of {COUNT} were taken in by {looks} looks");
+    // What is behind them is come by all the same, in time.
+    let taken: Vec<usize> = (0..96).map(|_| look(&mut net).1).collect();
+    assert_eq!(taken.iter().filter(|n| **n > 0).count(), 3, "{taken:?}");
+    // A receive that waits for another message has the rest taken in.
+    let room = net.memory(0, 8);
+    net[0].recv(&with_tag(&[room], 6, 1)).unwrap();
+    for _ in 0..3 {
+        let (found, taken) = look(&mut net);
+        assert!(found == PollFast::Kept && taken > 0, "{found:?}, {taken}");
+    }
+    net[1].send(&tagged(0, &[bytes], 6, COUNT)).unwrap();
+    net.settle();
+    assert_eq!((net[0].received().ctx, waiting(&net)), (Ctx(1), COUNT));
 }

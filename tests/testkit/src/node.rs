@@ -74,7 +74,7 @@ impl Node {
             match self.domain.poll_fast(self.rx_cq, |entry| seen.push_back(*entry)) {
                 PollFast::Message | PollFast::Kept | PollFast::Other => {}
                 PollFast::Nothing => return n,
-                PollFast::Unknown => break,
+                PollFast::Unknown | PollFast::Rested => break,
             }
             n += 1;
         }

@@ -17,6 +17,10 @@ use link_api::{Direct, Frame, Grant, How, PeerId, PollFrame, RmaLink, Side};
 /// Messages that are kept in one look.
 const BUDGET: usize = 32;
 
+/// Unexpected messages, in bytes, from which on a poll takes in no more of them at once while no receive is posted: they
+/// are as well off in the rings, and what is taken in before it is asked for has left the cache when it is.
+const ENOUGH: usize = 32 << 10;
+
 /// What counts of the receive that a plain message is for.
 struct Target {
     span: Span,
@@ -128,6 +132,9 @@ impl<L: RmaLink> Endpoint<L> {
         }
         self.bytes_since_progress = 0;
         self.posting = false;
+        if core.waiting >= ENOUGH && self.may_rest(core) {
+            return PollFast::Rested;
+        }
         let frame = match self.link.poll_frame() {
             PollFrame::Nothing => return PollFast::Nothing,
             PollFrame::Unknown => return PollFast::Unknown,
@@ -145,6 +152,15 @@ impl<L: RmaLink> Endpoint<L> {
             Fast::Unexpected(plain) => kept(self.take_more(core, frame, Some(&plain), cq)),
             Fast::Answer => kept(self.take_more(core, frame, None, cq)),
         }
+    }
+
+    /// Whether this poll takes nothing in: there are unexpected messages enough, and no receive is posted that waits for
+    /// others. Each so many polls one does all the same, since there may be something else behind them.
+    #[inline(never)]
+    fn may_rest(&mut self, core: &mut Core) -> bool {
+        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return false };
+        self.rested = (self.rested + 1) % BUDGET;
+        self.rested != 0 && rx.tagged.nothing_posted() && rx.plain.nothing_posted()
     }
 
     /// Keeps a message that no receive is for, or, if it is none, hears an answer; and goes on with what the same peer

@@ -64,6 +64,12 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
         self.waiting.len() == 0
     }
 
+    /// Whether no receive is posted.
+    #[inline]
+    pub(crate) fn nothing_posted(&self) -> bool {
+        self.posted.len() == 0
+    }
+
     /// The receive a message is for. It stays posted: see [`Matcher::found_posted`], [`Matcher::unpost`].
     #[inline(always)]
     pub(crate) fn find_posted(&mut self, src: FiAddr, tag: u64) -> Option<At> {
