@@ -15,9 +15,7 @@ namespace detail {
 template <class U> STRAIT_XPU_FN pair64 gather16(const u8 *p)
 {
 	u64 w[2] = {0, 0};
-#ifndef STRAIT_XPU_HOST
-#pragma unroll
-#endif
+	STRAIT_XPU_UNROLL
 	for (unsigned i = 0; i < 16 / sizeof(U); i++) {
 		const u64 v = (u64)hw::load_payload((const U *)p + i);
 		w[i * sizeof(U) / 8] |= v << (i * sizeof(U) % 8 * 8);
@@ -30,9 +28,7 @@ template <> STRAIT_XPU_FN pair64 gather16<pair64>(const u8 *p) { return hw::load
 template <class U> STRAIT_XPU_FN void scatter16(u8 *p, pair64 v)
 {
 	const u64 w[2] = {v.lo, v.hi};
-#ifndef STRAIT_XPU_HOST
-#pragma unroll
-#endif
+	STRAIT_XPU_UNROLL
 	for (unsigned i = 0; i < 16 / sizeof(U); i++)
 		hw::store_payload((U *)p + i, (U)(w[i * sizeof(U) / 8] >> (i * sizeof(U) % 8 * 8)));
 }
@@ -46,14 +42,10 @@ template <class U> STRAIT_XPU_FN void put_units(u8 *to, const u8 *from, u64 unit
 	u64 i = rank;
 	for (; i + (u64)(deep - 1) * size < units; i += (u64)deep * size) {
 		pair64 v[deep];
-#ifndef STRAIT_XPU_HOST
-#pragma unroll
-#endif
+		STRAIT_XPU_UNROLL
 		for (unsigned k = 0; k < deep; k++)
 			v[k] = gather16<U>(from + (i + (u64)k * size) * 16);
-#ifndef STRAIT_XPU_HOST
-#pragma unroll
-#endif
+		STRAIT_XPU_UNROLL
 		for (unsigned k = 0; k < deep; k++)
 			hw::store_payload((pair64 *)to + i + (u64)k * size, v[k]);
 	}
@@ -67,14 +59,10 @@ template <class U> STRAIT_XPU_FN void get_units(u8 *to, const u8 *from, u64 unit
 	u64 i = rank;
 	for (; i + (u64)(deep - 1) * size < units; i += (u64)deep * size) {
 		pair64 v[deep];
-#ifndef STRAIT_XPU_HOST
-#pragma unroll
-#endif
+		STRAIT_XPU_UNROLL
 		for (unsigned k = 0; k < deep; k++)
 			v[k] = hw::load_remote((const pair64 *)from + i + (u64)k * size);
-#ifndef STRAIT_XPU_HOST
-#pragma unroll
-#endif
+		STRAIT_XPU_UNROLL
 		for (unsigned k = 0; k < deep; k++)
 			scatter16<U>(to + (i + (u64)k * size) * 16, v[k]);
 	}

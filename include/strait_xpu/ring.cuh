@@ -175,9 +175,7 @@ STRAIT_XPU_FN int post_each(const ring &r, const strait_xpu_command &c, bool has
 		const unsigned from = s * (STRAIT_XPU_WARP / 4) + lane / 4;
 		const u64 at = t + hw::shuffle(mine, from);
 		u64 v[STRAIT_XPU_SLOT_WORDS];
-#ifndef STRAIT_XPU_HOST
-#pragma unroll
-#endif
+		STRAIT_XPU_UNROLL
 		for (unsigned i = 0; i < STRAIT_XPU_SLOT_WORDS; i++)
 			v[i] = hw::shuffle(w[i], from);
 		if (who >> from & 1)
