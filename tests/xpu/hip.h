@@ -4,6 +4,7 @@
 #define STRAIT_TEST_XPU_HIP_H
 
 #define __HIPCC__ 1
+#define __host__ __attribute__((host))
 #define __device__ __attribute__((device))
 #define __global__ __attribute__((global))
 #define __shared__ __attribute__((shared))
