@@ -17,7 +17,8 @@ STRAIT_XPU_FN bool word_at(const window &w, u64 offset)
 	return inside(w, offset, 8) && (w.mapped + offset) % 8 == 0;
 }
 
-/* A command whose old value comes to `old`, memory of a region of this process; waits for it. */
+/* A command whose old value comes to `old`, memory of a region of this process; waits for it. The ring tells its first
+ * error and how many commands have failed: one of others that failed meanwhile, behind an earlier error, makes it err_io. */
 STRAIT_XPU_FN int fetch_by_command(window &w, u32 op, u64 what, u64 offset, u64 operand, u64 compared, u64 *old,
 				   i64 timeout_ns)
 {
@@ -30,10 +31,16 @@ STRAIT_XPU_FN int fetch_by_command(window &w, u32 op, u64 what, u64 offset, u64 
 		return err_inval;
 	u64 ticket = 0;
 	settle<scope::thread>(0);
+	const u64 failed = hw::load_relaxed(&w.ring.status->failed);
 	int rc = post_to<scope::thread>(w, c, &ticket);
 	if (rc == ok)
 		rc = wait_ticket(w.ring, ticket, timeout_ns);
-	return rc == ok ? ring_error(w.ring) : rc;
+	/* A failure is counted before the command is done. */
+	if (rc != ok || hw::load_relaxed(&w.ring.status->failed) == failed)
+		return rc;
+	const u64 e = hw::load_relaxed(&w.ring.status->error);
+	const bool mine = STRAIT_XPU_ERROR_TICKET(e) == ((u32)ticket & 0x7fffffffu);
+	return mine ? -(int)STRAIT_XPU_ERROR_CODE(e) : (int)err_io;
 }
 
 } // namespace detail

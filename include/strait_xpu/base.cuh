@@ -16,10 +16,12 @@
 #ifdef STRAIT_XPU_HOST
 #define STRAIT_XPU_FN inline
 #define STRAIT_XPU_CALLED inline
+#define STRAIT_XPU_UNROLL
 #else
 #define STRAIT_XPU_FN __device__ __forceinline__
 /* What is long and seldom: one copy of the code. */
 #define STRAIT_XPU_CALLED inline __device__ __noinline__
+#define STRAIT_XPU_UNROLL _Pragma("unroll")
 #endif
 
 /* Lanes of a warp. */

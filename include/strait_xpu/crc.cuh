@@ -77,9 +77,7 @@ template <u32 Poly, u32 Bits> STRAIT_XPU_FN u32 step(u32 s)
 {
 	static STRAIT_XPU_TABLE const crc_table t = make_table(Poly, Bits);
 	u32 r = 0;
-#ifndef STRAIT_XPU_HOST
-#pragma unroll
-#endif
+	STRAIT_XPU_UNROLL
 	for (int j = 0; j < 8; j++)
 		r ^= t.of[j][s >> (4 * j) & 15];
 	return r;

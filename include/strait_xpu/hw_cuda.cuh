@@ -134,13 +134,6 @@ STRAIT_XPU_FN pair64 load_line(const pair64 *p)
 	return v;
 }
 
-/* Payload, in units of 1, 4, 8 and 16 bytes: ordered by the release that follows and the acquire that came before.
- * What is read from a peer is read past the L1 cache. */
-template <class T> STRAIT_XPU_FN void store_payload(T *p, T v) { *p = v; }
-template <class T> STRAIT_XPU_FN T load_payload(const T *p) { return *p; }
-STRAIT_XPU_FN pair64 load_remote(const pair64 *p) { return load_line(p); }
-STRAIT_XPU_FN u64 load_remote(const u64 *p) { return load_relaxed(p); }
-STRAIT_XPU_FN u32 load_remote(const u32 *p) { return load_relaxed(p); }
 STRAIT_XPU_FN u8 load_remote(const u8 *p)
 {
 	u32 v;
@@ -155,29 +148,7 @@ STRAIT_XPU_FN u64 now_ns()
 	return t;
 }
 
-STRAIT_XPU_FN unsigned thread_of_block()
-{
-	return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-}
-
-template <scope S> STRAIT_XPU_FN unsigned rank()
-{
-	return S == scope::thread ? 0 : S == scope::warp ? thread_of_block() % STRAIT_XPU_WARP : thread_of_block();
-}
-
-template <scope S> STRAIT_XPU_FN unsigned size()
-{
-	return S == scope::thread ? 1 : S == scope::warp ? STRAIT_XPU_WARP : blockDim.x * blockDim.y * blockDim.z;
-}
-
-/* The threads of the group wait for each other; what one stored before is seen by the others after. */
-template <scope S> STRAIT_XPU_FN void sync()
-{
-	if (S == scope::warp)
-		__syncwarp();
-	else if (S == scope::block)
-		__syncthreads();
-}
+STRAIT_XPU_FN void sync_warp() { __syncwarp(); }
 
 /* The value of lane `from`, for all lanes of the warp. */
 STRAIT_XPU_FN u64 shuffle(u64 v, unsigned from)
@@ -185,46 +156,13 @@ STRAIT_XPU_FN u64 shuffle(u64 v, unsigned from)
 	return __shfl_sync(0xffffffffu, v, (int)from);
 }
 
+STRAIT_XPU_FN bool warp_any(bool v) { return __any_sync(0xffffffffu, v) != 0; }
 STRAIT_XPU_FN u64 ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
-
-/* The first thread's value, for all. */
-template <scope S> STRAIT_XPU_FN u64 broadcast(u64 v)
-{
-	if (S == scope::warp)
-		return shuffle(v, 0);
-	if (S == scope::block) {
-		__shared__ u64 shared;
-		__syncthreads();
-		if (rank<S>() == 0)
-			shared = v;
-		__syncthreads();
-		return shared;
-	}
-	return v;
-}
-
-/* Whether it holds for any thread of the group. Of a block it is a barrier, too; of a warp neither this nor a shuffle
- * orders memory (CUDA promises that of __syncwarp alone). */
-template <scope S> STRAIT_XPU_FN bool any(bool v)
-{
-	return S == scope::thread ? v : S == scope::warp ? __any_sync(0xffffffffu, v) != 0 : __syncthreads_or(v) != 0;
-}
-
-/* The exclusive or of all threads' values, for all: a block's. */
-STRAIT_XPU_FN u32 block_xor(u32 v)
-{
-	__shared__ u32 shared;
-	__syncthreads();
-	if (rank<scope::block>() == 0)
-		shared = 0;
-	__syncthreads();
-	atomicXor(&shared, v);
-	__syncthreads();
-	return shared;
-}
 
 } // namespace hw
 } // namespace xpu
 } // namespace strait
+
+#include "hw_group.cuh"
 
 #endif

@@ -110,72 +110,27 @@ STRAIT_XPU_FN pair64 load_line(const pair64 *p)
 	return v;
 }
 
-template <class T> STRAIT_XPU_FN void store_payload(T *p, T v) { *p = v; }
-template <class T> STRAIT_XPU_FN T load_payload(const T *p) { return *p; }
-STRAIT_XPU_FN pair64 load_remote(const pair64 *p) { return load_line(p); }
-STRAIT_XPU_FN u64 load_remote(const u64 *p) { return load_relaxed(p); }
-STRAIT_XPU_FN u32 load_remote(const u32 *p) { return load_relaxed(p); }
 STRAIT_XPU_FN u8 load_remote(const u8 *p) { return __hip_atomic_load((u8 *)p, __ATOMIC_RELAXED, STRAIT_XPU_SYS); }
 
 /* The constant clock counts at 100 MHz on CDNA. */
 STRAIT_XPU_FN u64 now_ns() { return (u64)wall_clock64() * 10; }
 
-STRAIT_XPU_FN unsigned thread_of_block()
+/* The barrier alone keeps lanes together and orders no memory: what a lane stored before is released, and acquired after. */
+STRAIT_XPU_FN void sync_warp()
 {
-	return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-}
-template <scope S> STRAIT_XPU_FN unsigned rank()
-{
-	return S == scope::thread ? 0 : S == scope::warp ? thread_of_block() % STRAIT_XPU_WARP : thread_of_block();
-}
-template <scope S> STRAIT_XPU_FN unsigned size()
-{
-	return S == scope::thread ? 1 : S == scope::warp ? STRAIT_XPU_WARP : blockDim.x * blockDim.y * blockDim.z;
-}
-
-template <scope S> STRAIT_XPU_FN void sync()
-{
-	if (S == scope::warp)
-		__builtin_amdgcn_wave_barrier();
-	else if (S == scope::block)
-		__syncthreads();
+	__builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+	__builtin_amdgcn_wave_barrier();
+	__builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
 }
 
 STRAIT_XPU_FN u64 shuffle(u64 v, unsigned from) { return __shfl(v, (int)from); }
 STRAIT_XPU_FN u64 ballot(bool v) { return __ballot(v); }
-template <scope S> STRAIT_XPU_FN bool any(bool v)
-{
-	return S == scope::thread ? v : S == scope::warp ? __ballot(v) != 0 : __syncthreads_or(v) != 0;
-}
-
-template <scope S> STRAIT_XPU_FN u64 broadcast(u64 v)
-{
-	if (S == scope::warp)
-		return shuffle(v, 0);
-	if (S == scope::block) {
-		__shared__ u64 shared;
-		__syncthreads();
-		if (rank<S>() == 0)
-			shared = v;
-		__syncthreads();
-		return shared;
-	}
-	return v;
-}
-STRAIT_XPU_FN u32 block_xor(u32 v)
-{
-	__shared__ u32 shared;
-	__syncthreads();
-	if (rank<scope::block>() == 0)
-		shared = 0;
-	__syncthreads();
-	atomicXor(&shared, v);
-	__syncthreads();
-	return shared;
-}
+STRAIT_XPU_FN bool warp_any(bool v) { return ballot(v) != 0; }
 
 } // namespace hw
 } // namespace xpu
 } // namespace strait
+
+#include "hw_group.cuh"
 
 #endif

@@ -175,9 +175,7 @@ STRAIT_XPU_FN int post_each(const ring &r, const strait_xpu_command &c, bool has
 		const unsigned from = s * (STRAIT_XPU_WARP / 4) + lane / 4;
 		const u64 at = t + hw::shuffle(mine, from);
 		u64 v[STRAIT_XPU_SLOT_WORDS];
-#ifndef STRAIT_XPU_HOST
-#pragma unroll
-#endif
+		STRAIT_XPU_UNROLL
 		for (unsigned i = 0; i < STRAIT_XPU_SLOT_WORDS; i++)
 			v[i] = hw::shuffle(w[i], from);
 		if (who >> from & 1)
@@ -263,13 +261,23 @@ STRAIT_XPU_FN u64 read_counter(const strait_xpu_counter *c)
 
 STRAIT_XPU_FN void add_counter(strait_xpu_counter *c, u64 v) { hw::add_relaxed(&c->device.added, v); }
 
-STRAIT_XPU_FN int wait_counter(const strait_xpu_counter *c, u64 value, i64 timeout_ns = default_timeout)
+/* How many operations of the counter have failed. */
+STRAIT_XPU_FN u64 read_counter_errors(const strait_xpu_counter *c) { return hw::load_acquire(&c->host.errors); }
+
+/* For wait_counter: what failed before the call is known. */
+enum : u64 { errors_now = ~0ULL };
+
+/* Until the counter is at least `value`; err_io once more have failed than `errors`: what read_counter_errors gave before the
+ * operations were posted, so that one that fails before the wait ends it, too. */
+STRAIT_XPU_FN int wait_counter(const strait_xpu_counter *c, u64 value, i64 timeout_ns = default_timeout, u64 errors = errors_now)
 {
-	const u64 errors = hw::load_relaxed(&c->host.errors);
+	if (errors == errors_now)
+		errors = read_counter_errors(c);
 	detail::limit l = detail::limit_of(c->host.timeout_ns, timeout_ns);
 	while (read_counter(c) < value) {
-		if (hw::load_relaxed(&c->host.errors) != errors)
-			return err_io;
+		if (read_counter_errors(c) != errors)
+			/* What was counted before the failure counts. */
+			return read_counter(c) < value ? (int)err_io : (int)ok;
 		if (hw::load_relaxed(&c->host.error) & STRAIT_XPU_ERROR_ENDED)
 			return err_canceled;
 		const int rc = detail::after_poll(&l);

@@ -21,6 +21,8 @@ KERNEL emit_mail(mailbox m, const void *src, u64 n, u64 v, int *rc) { *rc = mail
 KERNEL emit_command(ring r, strait_xpu_command c, int *rc) { *rc = post<scope::warp>(r, c); }
 KERNEL emit_commands(ring r, const strait_xpu_command *c, int *rc) { *rc = post_each(r, c[threadIdx.x], true); }
 
+KERNEL emit_warp_barrier(u64 *p) { p[0] = 1; hw::sync<scope::warp>(); p[1] = 2; }
+
 template <scope S> __device__ int everything(window &w, mailbox &m, void *near, u64 *word, u32 *notes, u64 n, crc_stats *stats)
 {
 	int rc = put<S>(w, 0, near, n) | get<S>(w, near, 64, n) | signal<S>(w, 8, n) | put_signal<S>(w, 0, near, n, 64, n, add);

@@ -229,6 +229,73 @@ static void ends()
 	CHECK(put<scope::thread>(by, 0, src, 16) == ok && huge.produced[0].reserved == 1);
 }
 
+/* An error of another operation, and one from before, are told apart from one's own. */
+static void errors()
+{
+	world w(false);
+	drain d(w, 0);
+	window to, refused;
+	CHECK(open(&to, &w.ctx[0], 1, 0) == ok && open(&refused, &w.ctx[0], 1, 0) == ok);
+	refused.key = drain::bad_key;
+	u64 *old = w.word(0, 0, 64), ticket = 0;
+	*old = 99;
+	CHECK(atomic_fetch_add(refused, 0, 1, old) == -13 && *old == 99 && *w.word(1, 0, 0) == 0);
+	/* The ring keeps its first error; what succeeds after it has. */
+	CHECK(atomic_fetch_add(to, 0, 5, old) == ok && *old == 0 && *w.word(1, 0, 0) == 5);
+	CHECK(atomic_compare_swap(to, 0, 5, 6, old) == ok && *old == 5);
+	CHECK(atomic_fetch_add(refused, 0, 1, old) == err_io && *w.word(1, 0, 0) == 6);
+	CHECK(quiet<scope::thread>(to) == -13);
+	strait_xpu_command c = detail::command(to, STRAIT_XPU_OP_NOP, 0, 0, 0);
+	CHECK(post<scope::thread>(to.ring, c, &ticket) == ok && wait_ticket(to.ring, ticket) == ok);
+	strait_xpu_counter counter = {};
+	const u64 before = read_counter_errors(&counter);
+	counter.host.timeout_ns = 20000000;
+	CHECK(wait_counter(&counter, 1) == err_timedout);
+	counter.host.errors = 1;
+	CHECK(wait_counter(&counter, 1) == err_timedout);
+	CHECK(wait_counter(&counter, 1, default_timeout, before) == err_io);
+	counter.host.value = 1;
+	CHECK(wait_counter(&counter, 1, default_timeout, before) == ok);
+	CHECK(wait_counter(&counter, 2, default_timeout, read_counter_errors(&counter)) == err_timedout);
+	counter.host.error = STRAIT_XPU_ERROR_ENDED | 125;
+	CHECK(wait_counter(&counter, 2) == err_canceled);
+}
+
+/* Packets of each length around what a thread has under way at once, to and from each alignment. */
+template <scope S> static void packets_of(unsigned lanes)
+{
+	const u64 at_once = 8 * 8 * lanes, sizes[] = {1, 8, at_once - 8, at_once, at_once + 1, at_once + 8, 3 * at_once + 5};
+	world w(true);
+	hw::launch(2, lanes, seed, [&](unsigned block) {
+		window to;
+		CHECK(open(&to, &w.ctx[block], 1 - block, 0) == ok);
+		u32 epoch = 0;
+		for (u64 n : sizes)
+			for (u64 skew : {0, 8, 3}) {
+				epoch++;
+				if (block == 0) {
+					fill<S>(w.at(0, 0, skew), epoch, n);
+					hw::sync<S>();
+					CHECK(put_packets<S>(to, 8192, w.at(0, 0, skew), n, epoch) == ok);
+					CHECK(wait_until<S>(&w.ctx[0], w.word(0, 0, 4096), cmp::eq, epoch) == ok);
+				} else {
+					u8 *dst = w.at(1, 0, skew);
+					CHECK(take_packets<S>(&w.ctx[1], w.at(1, 0, 8192), dst, n, epoch) == ok);
+					for (u64 j = 0; j < n; j++)
+						CHECK(dst[j] == pattern(epoch, j));
+					CHECK(signal<S>(to, 4096, epoch) == ok);
+				}
+			}
+	});
+}
+
+static void packets_long()
+{
+	packets_of<scope::thread>(1);
+	packets_of<scope::warp>(STRAIT_XPU_WARP);
+	packets_of<scope::block>(2 * STRAIT_XPU_WARP);
+}
+
 /* All threads of a scope get the same result, whatever is written meanwhile by the host and by the peer. */
 static void same()
 {

@@ -102,6 +102,8 @@ struct world {
 /* Takes the commands of a rank and carries them out, in their order. */
 class drain {
 public:
+	static constexpr u64 bad_key = 0xbad;
+
 	drain(world &w, unsigned rank) : w(w), rank(rank), thread([this] { run(); }) {}
 	~drain()
 	{
@@ -149,7 +151,14 @@ private:
 			__atomic_store_n((u64 *)at, value, __ATOMIC_RELEASE);
 	}
 
-	void fail(u32 code) { __atomic_store_n(&w.status[rank].error, (u64)code | taken << 32, __ATOMIC_RELEASE); }
+	/* The first error stays; failures are counted. */
+	void fail(u32 code)
+	{
+		strait_xpu_status &s = w.status[rank];
+		if (!__atomic_load_n(&s.error, __ATOMIC_ACQUIRE))
+			__atomic_store_n(&s.error, (u64)code | taken << 32, __ATOMIC_RELEASE);
+		__atomic_store_n(&s.failed, s.failed + 1, __ATOMIC_RELEASE);
+	}
 
 	void carry_out(const u64 words[8])
 	{
@@ -175,6 +184,8 @@ private:
 			break;
 		case STRAIT_XPU_OP_ATOMIC:
 		case STRAIT_XPU_OP_FETCH:
+			if (whole(words, 3) == bad_key)
+				return fail(13);
 			CHECK((n & 0xff) == 7 && n >> 8 == 2);
 			was = __atomic_fetch_add((u64 *)remote, operand, __ATOMIC_ACQ_REL);
 			if (op == STRAIT_XPU_OP_FETCH)

@@ -246,6 +246,12 @@ impl Raw {
         Ok(Command { op, flags: self.flags, peer: self.peer, context, work })
     }
 
+    /// The peer that it is to, if it is to one: of a command that is refused.
+    pub(crate) fn names(&self, peers: u32) -> Option<u32> {
+        let none = [Op::Nop, Op::Recv, Op::Trecv].into_iter().any(|op| op as u8 == self.op);
+        (!none && self.peer < peers).then_some(self.peer)
+    }
+
     fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }

@@ -20,11 +20,12 @@ use runtime::{Progress, Runtime};
 
 use crate::blob::{self, Blob, Told};
 use crate::device::Producer;
-use crate::drain::{Drain, RingOptions, RingPlaces};
+use crate::drain::Drain;
 use crate::error::{Error, code, ended};
 use crate::layout;
 use crate::port::{Peers, Port, Regions};
 use crate::queue::{Place, QueueSide};
+use crate::side::{RingOptions, RingPlaces};
 use crate::thread::{DrainThread, Drains};
 use crate::words::{Words, lock};
 

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::command::Raw;
-use crate::drain::RingPlaces;
 use crate::layout::{SLOT_WORDS, word_of};
 use crate::ring;
+use crate::side::RingPlaces;
 
 /// How a wait ended that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,15 +5,13 @@
 //! when its peer's turn has come (`window`); when it has completed at the target, `done` moves on. A refused command ends
 //! like one that failed: the ring's error word has the first, `failed` their number, the queue an entry of each.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use engine::Domain;
-use hmem::{Kind, Span};
 use link_api::RmaLink;
 
+use crate::backlog::{Backlog, lane};
 use crate::command::{Command, Limits, Op, Raw, Work};
 use crate::error::{code, ended, errno, is_loss, word};
 use crate::layout::{self, Completion, flag, word_of};
@@ -21,7 +19,8 @@ use crate::port::{BEAT, Peers, Port, Regions};
 use crate::post::{self, Posted, RING_SHIFT, ctx};
 use crate::queue::{CounterSide, Place, QueueSide};
 use crate::ring;
-use crate::window::{Stage, Window, waits};
+use crate::side::{RingOptions, RingPlaces, RingSide};
+use crate::window::{Stage, waits};
 
 /// Most commands taken from a ring in one call.
 const BATCH: usize = 64;
@@ -30,80 +29,15 @@ const RECEIVES: usize = 65_536;
 /// In the place of the number of a ring: of a receive.
 const RECEIVE: u64 = 0xffff;
 
-/// Where the parts of a ring are.
-#[derive(Clone, Debug)]
-pub struct RingPlaces {
-    /// 2^log2 slots.
-    pub slots: Place,
-    /// [`layout::Produced`].
-    pub produced: Place,
-    /// [`layout::Status`].
-    pub status: Place,
-}
-
-/// How a ring is made.
-#[derive(Clone, Copy, Debug)]
-pub struct RingOptions {
-    /// It has 2^log2 slots.
-    pub log2_slots: u32,
-    /// Commands are taken up to its bell.
-    pub bell: bool,
-    /// The queue of the drain that its completions go into.
-    pub queue: Option<usize>,
-    /// That for what is received.
-    pub receive_queue: Option<usize>,
-}
-
-#[derive(Debug)]
-struct RingSide {
-    places: RingPlaces,
-    options: RingOptions,
-    window: Window,
-    /// Two words for each slot: bytes that a command has in itself, while the engine works on them.
-    cells: Option<Box<[AtomicU64]>>,
-    ended: bool,
-}
-
-impl RingSide {
-    fn status(&self, n: usize) -> &AtomicU64 {
-        self.places.status.word(n)
-    }
-
-    /// A cell of a slot, with this value in it, as memory for an operation.
-    fn cell(&self, ticket: u64, which: usize, value: u64, len: usize) -> Span {
-        let at = ring::slot(ticket, self.options.log2_slots) * 2 + which;
-        let Some(cell) = self.cells.as_ref().map(|c| &c[at]) else { return Span::EMPTY };
-        cell.store(value, Relaxed);
-        debug_assert!(len <= 8);
-        // SAFETY: the cells are on the heap, and stay there until no command is under way: `Drop` leaks them otherwise.
-        // A slot's command is the only one that uses them until it is over.
-        unsafe { Span::new(cell.as_ptr().expose_provenance(), len.min(8), Kind::System) }
-    }
-
-    fn end(&mut self, errno: i32) {
-        self.ended = true;
-        self.fail(ended(errno));
-    }
-
-    /// The first error stays.
-    fn fail(&self, error: u64) {
-        let at = self.status(word_of!(Status.error));
-        let now = at.load(Relaxed);
-        if now == 0 {
-            at.store(error, Release);
-        } else if error & layout::ERROR_ENDED != 0 {
-            at.store(now | layout::ERROR_ENDED, Release);
-        }
-    }
-}
-
-impl Drop for RingSide {
-    fn drop(&mut self) {
-        // The engine, or a peer, may still be inside of them.
-        if !self.window.is_empty() {
-            std::mem::forget(self.cells.take());
-        }
-    }
+/// What became of a command that was to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// The engine has it, or it is over.
+    Begun,
+    /// It waits for commands before it, or there is nothing to begin.
+    NotNow,
+    /// It is to be tried again.
+    NoRoom,
 }
 
 /// What takes the commands of some rings.
@@ -121,7 +55,7 @@ pub struct Drain {
     receives: Vec<Option<(u64, u64, usize, bool)>>,
     free: Vec<usize>,
     /// What the engine had no room for.
-    backlog: VecDeque<(usize, u64)>,
+    backlog: Backlog,
     /// Most bytes of a message.
     message: u64,
     /// The queue for what peers write with data.
@@ -142,7 +76,7 @@ impl Drain {
             losses: None,
             receives: Vec::new(),
             free: Vec::new(),
-            backlog: VecDeque::new(),
+            backlog: Backlog::default(),
             message,
             notices: None,
             ended: false,
@@ -181,17 +115,21 @@ impl Drain {
             timeout_ns,
             beat_ns: BEAT.as_nanos() as u64,
         };
-        let cells = (0..2usize << options.log2_slots).map(|_| AtomicU64::new(0)).collect();
-        let window = Window::new(options.log2_slots);
-        self.rings.push(RingSide { places, options, window, cells: Some(cells), ended: false });
+        self.rings.push(RingSide::new(places, options));
         view
     }
 
     /// Takes commands, makes progress, and tells what has ended. Returns how much there was to do.
     pub fn poll<L: RmaLink>(&mut self, engine: &mut Domain<L>) -> usize {
         let mut n = 0;
-        for (ring, ticket) in std::mem::take(&mut self.backlog) {
-            n += usize::from(self.start(engine, ring, ticket));
+        for lane in self.backlog.lanes() {
+            while let Some(ticket) = self.backlog.first(lane) {
+                match self.start(engine, lane.0, ticket) {
+                    Start::NoRoom => break,
+                    how => n += usize::from(how == Start::Begun),
+                }
+                self.backlog.pop(lane);
+            }
         }
         for ring in 0..self.rings.len() {
             n += self.take(engine, ring);
@@ -235,7 +173,7 @@ impl Drain {
 
     fn take<L: RmaLink>(&mut self, engine: &mut Domain<L>, at: usize) -> usize {
         let mut n = 0;
-        while n < BATCH && self.backlog.is_empty() {
+        while n < BATCH {
             let r = &self.rings[at];
             let queues = [r.options.queue, r.options.receive_queue].into_iter().flatten();
             if !r.ended && queues.clone().any(|q| self.queues[q].is_ended()) {
@@ -268,10 +206,14 @@ impl Drain {
         match checked {
             Ok(command) => {
                 let ticket = self.rings[at].window.admit(command);
-                self.start(engine, at, ticket);
+                if self.backlog.holds(lane(at, &command)) {
+                    self.backlog.push(lane(at, &command), ticket);
+                } else {
+                    self.go(engine, at, ticket);
+                }
             }
             Err(why) => {
-                let ticket = self.rings[at].window.skip();
+                let ticket = self.rings[at].window.skip(raw.names(self.peers.count()));
                 let entry = Completion { context: raw.context, what: raw.op.into(), ..Completion::default() };
                 self.refused(at, ticket, why);
                 self.tell(self.rings[at].options.queue, at, ticket, entry, why);
@@ -295,28 +237,37 @@ impl Drain {
         self.queues[queue].push(Completion { what, ticket, ..entry });
     }
 
-    /// Begins with a command, or goes on with its signal. Whether the engine took it.
-    fn start<L: RmaLink>(&mut self, engine: &mut Domain<L>, at: usize, ticket: u64) -> bool {
+    /// Begins with a command, or goes on with its signal; it stands in the backlog if there is no room. Whether the engine
+    /// took it.
+    fn go<L: RmaLink>(&mut self, engine: &mut Domain<L>, at: usize, ticket: u64) -> bool {
+        let how = self.start(engine, at, ticket);
+        if let (Start::NoRoom, Some((command, _))) = (how, self.rings[at].window.get(ticket)) {
+            self.backlog.push(lane(at, &command), ticket);
+        }
+        how == Start::Begun
+    }
+
+    fn start<L: RmaLink>(&mut self, engine: &mut Domain<L>, at: usize, ticket: u64) -> Start {
         let r = &mut self.rings[at];
-        let Some((command, stage)) = r.window.get(ticket) else { return false };
+        let Some((command, stage)) = r.window.get(ticket) else { return Start::NotNow };
         // It may have been started by another way while it stood in the backlog.
         if !matches!(stage, Stage::New | Stage::Waiting | Stage::Held) {
-            return false;
+            return Start::NotNow;
         }
         let first = r.window.is_first(ticket, command.peer);
         if stage == Stage::New && waits(&command) && !first {
             r.window.set(ticket, Stage::Waiting);
-            return false;
+            return Start::NotNow;
         }
         let signal = match command.work {
-            Work::Nop => return false,
+            Work::Nop => return Start::NotNow,
             Work::Signal(signal) => Some(signal),
             Work::Put { signal, .. } if stage == Stage::Held => signal,
             _ => None,
         };
         if signal.is_some_and(|s| !s.weak) && r.window.is_broken(ticket, command.peer) {
             self.finish(at, ticket, Err(code::CANCELED));
-            return true;
+            return Start::Begun;
         }
         let posted = match (command.work, signal) {
             (Work::Recv { .. }, _) => return self.receive(engine, at, ticket, &command),
@@ -334,13 +285,10 @@ impl Drain {
                 let stage = if signal.is_some() { Stage::Signalled } else { Stage::Posted };
                 self.rings[at].window.set(ticket, stage);
             }
-            Posted::Again => {
-                self.backlog.push_back((at, ticket));
-                return false;
-            }
+            Posted::Again => return Start::NoRoom,
             Posted::No(e) => self.failed(at, ticket, command.peer, e),
         }
-        true
+        Start::Begun
     }
 
     /// Posts a receive: the command is over with that, and what it receives is told of later.
@@ -350,30 +298,30 @@ impl Drain {
         at: usize,
         ticket: u64,
         command: &Command,
-    ) -> bool {
+    ) -> Start {
         let name = match self.free.pop() {
             Some(name) => name,
             None if self.receives.len() < RECEIVES => {
                 self.receives.push(None);
                 self.receives.len() - 1
             }
-            None => {
-                self.backlog.push_back((at, ticket));
-                return false;
-            }
+            None => return Start::NoRoom,
         };
         let context = engine::Ctx((RECEIVE << RING_SHIFT | name as u64) as usize);
-        match post::receive(engine, &self.port, &self.peers, command, context) {
+        let how = match post::receive(engine, &self.port, &self.peers, command, context) {
             Posted::Yes => {
                 self.receives[name] = Some((command.context, ticket, at, command.has(flag::COMPLETION)));
                 self.rings[at].window.finish(ticket, true);
-                return true;
+                return Start::Begun;
             }
-            Posted::Again => self.backlog.push_back((at, ticket)),
-            Posted::No(e) => self.failed(at, ticket, command.peer, e),
-        }
+            Posted::Again => Start::NoRoom,
+            Posted::No(e) => {
+                self.failed(at, ticket, command.peer, e);
+                Start::Begun
+            }
+        };
         self.free.push(name);
-        false
+        how
     }
 
     fn failed(&mut self, at: usize, ticket: u64, peer: u32, e: engine::Error) {
@@ -434,7 +382,7 @@ impl Drain {
         if let (Work::Put { signal: Some(signal), .. }, Stage::Posted) = (command.work, stage) {
             r.window.set(ticket, Stage::Held);
             if signal.weak || r.window.is_first(ticket, command.peer) {
-                self.start(engine, at, ticket);
+                self.go(engine, at, ticket);
             }
             return;
         }
@@ -483,7 +431,7 @@ impl Drain {
     fn settle<L: RmaLink>(&mut self, engine: &mut Domain<L>, at: usize) -> usize {
         let mut n = 0;
         while let Some(ticket) = self.rings[at].window.ready() {
-            n += usize::from(self.start(engine, at, ticket));
+            n += usize::from(self.go(engine, at, ticket));
         }
         while let Some(ticket) = self.rings[at].window.idle() {
             self.finish(at, ticket, Ok(()));

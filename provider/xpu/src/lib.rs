@@ -20,6 +20,7 @@
 #[path = "../../ipc/src/twin.rs"]
 mod twin;
 
+mod backlog;
 mod blob;
 pub mod command;
 pub mod context;
@@ -31,15 +32,17 @@ pub mod port;
 mod post;
 pub mod queue;
 pub mod ring;
+pub mod side;
 pub mod thread;
 mod window;
 pub mod words;
 
 pub use context::{Context, Options, RingHandle, RingRequest};
 pub use device::Producer;
-pub use drain::{Drain, RingOptions, RingPlaces};
+pub use drain::Drain;
 pub use error::Error;
 pub use port::{Peers, Port, Regions};
 pub use queue::{CounterSide, Place, QueueSide};
+pub use side::{RingOptions, RingPlaces};
 pub use thread::{DrainThread, Drains};
 pub use words::Words;

@@ -1,7 +1,7 @@
 //! The thread that polls drains: it looks often while there is something, and sleeps between looks when there is not. A
 //! device cannot wake it, so its sleep is bounded.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ pub struct Drains {
     /// Whose: a forked child has no such thread, and shares the rings' memory with its parent.
     pid: u32,
     all: Mutex<Vec<(u64, Drain)>>,
+    /// Callers that wait for `all`: the thread would take the mutex again before any of them wakes.
+    callers: AtomicU32,
     peers: Mutex<Vec<(u32, Name)>>,
     stop: AtomicBool,
 }
@@ -32,6 +34,7 @@ impl Default for Drains {
         Drains {
             pid: std::process::id(),
             all: Mutex::default(),
+            callers: AtomicU32::new(0),
             peers: Mutex::default(),
             stop: AtomicBool::new(false),
         }
@@ -41,7 +44,7 @@ impl Default for Drains {
 impl Drains {
     /// One more, under a name.
     pub fn add(&self, name: u64, drain: Drain) {
-        self.all().push((name, drain));
+        self.enter().push((name, drain));
     }
 
     /// Takes one out, after it has told the devices that it ends. None in a forked child: the rings are its parent's, and
@@ -50,7 +53,7 @@ impl Drains {
         if self.pid != std::process::id() {
             return None;
         }
-        let mut all = self.all();
+        let mut all = self.enter();
         let at = all.iter().position(|(n, _)| *n == name)?;
         let (_, mut drain) = all.swap_remove(at);
         drain.end(code::CANCELED);
@@ -59,12 +62,20 @@ impl Drains {
 
     /// Calls with one of them.
     pub fn with<T>(&self, name: u64, f: impl FnOnce(&mut Drain) -> T) -> Option<T> {
-        self.all().iter_mut().find(|(n, _)| *n == name).map(|(_, d)| f(d))
+        self.enter().iter_mut().find(|(n, _)| *n == name).map(|(_, d)| f(d))
     }
 
     /// Has all drains lose that peer once the process has ended.
     pub fn watch(&self, peer: u32, process: Name) {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).push((peer, process));
+    }
+
+    /// For callers: the thread polls no more until they have been in.
+    fn enter(&self) -> MutexGuard<'_, Vec<(u64, Drain)>> {
+        self.callers.fetch_add(1, Ordering::SeqCst);
+        let all = self.all();
+        self.callers.fetch_sub(1, Ordering::SeqCst);
+        all
     }
 
     fn all(&self) -> MutexGuard<'_, Vec<(u64, Drain)>> {
@@ -114,7 +125,7 @@ impl DrainThread {
     pub fn start<H: Host>(host: Arc<H>, drains: Arc<Drains>, sleep: Duration) -> Result<DrainThread, Error> {
         drains.stop.store(false, Ordering::SeqCst);
         let theirs = drains.clone();
-        let body = move || run(&*host, &theirs, sleep.min(BEAT / 4));
+        let body = move || run(&theirs, sleep.min(BEAT / 4), || theirs.poll(&*host));
         let handle = thread::Builder::new().name("strait-xpu".into()).spawn(body)?;
         Ok(DrainThread { drains, thread: Some((handle, std::process::id())) })
     }
@@ -139,10 +150,15 @@ impl Drop for DrainThread {
     }
 }
 
-fn run<H: Host>(host: &H, drains: &Drains, sleep: Duration) {
+/// `poll` looks at all of them.
+fn run(drains: &Drains, sleep: Duration, poll: impl Fn() -> usize) {
     let (mut idle, mut beaten) = (0u32, None::<Instant>);
     while !drains.stop.load(Ordering::SeqCst) {
-        if drains.poll(host) > 0 {
+        if drains.callers.load(Ordering::SeqCst) > 0 {
+            thread::yield_now();
+            continue;
+        }
+        if poll() > 0 {
             idle = 0;
         }
         idle = idle.saturating_add(1);
@@ -161,5 +177,36 @@ fn run<H: Host>(host: &H, drains: &Drains, sleep: Duration) {
         } else {
             std::hint::spin_loop();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise a drain with much to do keeps fi_enable and fi_close waiting: the mutex is not fair.
+    #[test]
+    fn the_thread_lets_a_caller_in_that_waits() {
+        let drains = Drains::default();
+        let polls = AtomicU32::new(0);
+        thread::scope(|s| {
+            let held = drains.all();
+            let caller = s.spawn(|| drains.with(1, |_| ()));
+            while drains.callers.load(Ordering::SeqCst) == 0 {
+                thread::yield_now();
+            }
+            s.spawn(|| {
+                run(&drains, Duration::from_millis(1), || polls.fetch_add(1, Ordering::SeqCst) as usize)
+            });
+            thread::sleep(Duration::from_millis(50));
+            let before = polls.load(Ordering::SeqCst);
+            drop(held);
+            let _ = caller.join();
+            while polls.load(Ordering::SeqCst) == before {
+                thread::yield_now();
+            }
+            drains.stop.store(true, Ordering::SeqCst);
+            assert_eq!(before, 0, "polled although a caller waits");
+        });
     }
 }

@@ -30,13 +30,10 @@ struct Entry {
     stage: Stage,
 }
 
-/// What is under way to one peer.
+/// What is under way to one peer: tickets, in order; those that are over go when they are the first.
 #[derive(Debug, Default)]
 struct Line {
-    /// Tickets, in order; those that are over go when they are the first.
     tickets: VecDeque<u64>,
-    /// The first that failed while later ones were under way, and where these end.
-    broken: Option<(u64, u64)>,
 }
 
 /// Peers to which nothing is under way and whose line is kept, since the next command needs no memory then. A device may
@@ -55,12 +52,25 @@ pub(crate) struct Window {
     lines: HashMap<u32, Line>,
     /// Those that have become the first of their peer, and wait for that.
     ready: VecDeque<u64>,
+    /// Of each peer, the first command that failed: no strong signal after it is set, as long as the ring lives.
+    broken: HashMap<u32, u64>,
+    /// Likewise of all peers, once there are too many of these.
+    all_broken: Option<u64>,
 }
 
 impl Window {
     pub(crate) fn new(log2: u32) -> Window {
         let entries = vec![None; 1 << log2];
-        Window { log2, entries, next: 0, done: 0, lines: HashMap::new(), ready: VecDeque::new() }
+        Window {
+            log2,
+            entries,
+            next: 0,
+            done: 0,
+            lines: HashMap::new(),
+            ready: VecDeque::new(),
+            broken: HashMap::new(),
+            all_broken: None,
+        }
     }
 
     /// Whether as many are under way as there are slots.
@@ -79,10 +89,13 @@ impl Window {
         ticket
     }
 
-    /// One more that is over as soon as it is taken.
-    pub(crate) fn skip(&mut self) -> u64 {
+    /// One more that is over as soon as it is taken: it was refused. `peer`: to which it was.
+    pub(crate) fn skip(&mut self, peer: Option<u32>) -> u64 {
         let ticket = self.next;
         self.next += 1;
+        if let Some(peer) = peer {
+            self.fail(ticket, peer);
+        }
         self.entries[slot(ticket, self.log2)] = None;
         self.advance();
         ticket
@@ -105,10 +118,19 @@ impl Window {
         self.lines.get(&peer).is_none_or(|l| l.tickets.front().is_none_or(|first| *first >= ticket))
     }
 
-    /// Whether something before it, to the same peer, failed while this was under way.
+    /// Whether something before it, to the same peer, failed.
     pub(crate) fn is_broken(&self, ticket: u64, peer: u32) -> bool {
-        let broken = self.lines.get(&peer).and_then(|l| l.broken);
-        broken.is_some_and(|(from, to)| from < ticket && ticket < to)
+        let first = [self.broken.get(&peer).copied(), self.all_broken].into_iter().flatten().min();
+        first.is_some_and(|first| first < ticket)
+    }
+
+    fn fail(&mut self, ticket: u64, peer: u32) {
+        if self.broken.len() < LINES || self.broken.contains_key(&peer) {
+            let first = self.broken.entry(peer).or_insert(ticket);
+            *first = ticket.min(*first);
+        } else {
+            self.all_broken = Some(self.all_broken.map_or(ticket, |first| first.min(ticket)));
+        }
     }
 
     /// It is over.
@@ -116,12 +138,11 @@ impl Window {
         let Some((command, _)) = self.get(ticket) else { return };
         self.set(ticket, Stage::Over);
         if has_line(&command) {
-            let (next, many) = (self.next, self.lines.len() > LINES);
-            let line = self.lines.entry(command.peer).or_default();
             if !ok {
-                let first = line.broken.map_or(ticket, |(from, _)| from.min(ticket));
-                line.broken = Some((first, next));
+                self.fail(ticket, command.peer);
             }
+            let many = self.lines.len() > LINES;
+            let line = self.lines.entry(command.peer).or_default();
             let over =
                 |t: &u64| matches!(self.entries[slot(*t, self.log2)], Some(e) if e.stage == Stage::Over);
             let before = line.tickets.front().copied();
@@ -130,10 +151,8 @@ impl Window {
             }
             match line.tickets.front() {
                 Some(first) if before != Some(*first) => self.ready.push_back(*first),
-                Some(_) => {}
-                // What was broken is over, too.
                 None if many => drop(self.lines.remove(&command.peer)),
-                None => line.broken = None,
+                _ => {}
             }
         }
         self.advance();
@@ -223,17 +242,20 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_breaks_what_was_under_way_behind_it_to_that_peer_alone() {
+    fn a_failure_breaks_all_that_comes_behind_it_to_that_peer_alone() {
         let mut w = Window::new(3);
         let [before, failed, behind, other] = [1, 1, 1, 2].map(|peer| w.admit(command(5, 0, peer)));
         w.finish(failed, false);
         let later = w.admit(command(5, 0, 1));
-        assert_eq!([before, failed, behind, later].map(|t| w.is_broken(t, 1)), [false, false, true, false]);
+        assert_eq!([before, failed, behind, later].map(|t| w.is_broken(t, 1)), [false, false, true, true]);
         assert!(!w.is_broken(other, 2));
-        for t in [before, behind, later] {
+        for t in [before, behind, other, later] {
             w.finish(t, true);
         }
-        assert!(!w.is_broken(behind, 1), "it is remembered for ever");
+        assert!(w.is_empty() && w.is_broken(w.next, 1) && !w.is_broken(w.next, 2));
+        // What is refused fails, too.
+        w.skip(Some(2));
+        assert!(w.is_broken(w.next, 2) && !w.is_broken(w.next, 3));
     }
 
     #[test]
@@ -245,6 +267,9 @@ mod tests {
             w.finish(ticket, peer % 2 == 0);
         }
         assert!(w.lines.len() <= LINES + 1, "{} lines", w.lines.len());
+        assert!(w.broken.len() <= LINES, "{} broken", w.broken.len());
+        // That of a peer of which no record is kept is not forgotten.
+        assert!(w.is_broken(w.next, 9_999) && w.is_broken(w.next, 1));
     }
 
     #[test]

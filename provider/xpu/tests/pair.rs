@@ -10,6 +10,7 @@ use xpu::command::{Op, Raw};
 use xpu::device::Ended;
 use xpu::error::code;
 use xpu::layout::{ANY, NO_REGION, flag};
+use xpu::{Context, RingRequest};
 
 #[test]
 fn a_put_with_a_signal_of_each_size_arrives_before_its_signal() {
@@ -113,6 +114,55 @@ fn a_strong_signal_comes_after_every_earlier_put_and_not_after_one_that_failed()
     let error = pair.producer.error();
     assert_eq!((error as u32 as i32, error >> 32 & 0x7fff_ffff), (code::NOKEY, first), "{error:#x}");
     assert_eq!(pair.producer.failed(), 2);
+    // Nor one that is taken long after the failure, nor behind a put that was refused here: another ring's is.
+    let (late, kept) = (signal(&pair, 40, 1000, 0), signal(&pair, 41, 7, flag::SIGNAL_WEAK));
+    let last = pair.producer.post(&[late, kept]).unwrap() + 1;
+    common::until(|| pair.producer.done() > last);
+    assert_eq!((pair.theirs.get(40).load(Acquire), pair.theirs.get(41).load(Acquire)), (200, 7));
+    let pair = Pair::new();
+    let outside = Raw { length: 1 << 30, ..put(&pair, 0, 0, 1, None) };
+    let last = pair.producer.post(&[outside, signal(&pair, 40, 1001, 0)]).unwrap() + 1;
+    common::until(|| pair.producer.done() > last);
+    assert_eq!(pair.theirs.get(40).load(Acquire), 0, "the signal came although a put before it was refused");
+}
+
+/// Signals to a peer that makes no progress fill all that is between: those of another ring, and to another peer, go on.
+#[test]
+fn a_peer_without_room_stops_neither_other_rings_nor_commands_to_other_peers() {
+    let mut contexts = [(); 3].map(|()| Context::open(common::options()).unwrap());
+    let memory = contexts.each_mut().map(|c| c.allocate(common::WORDS).unwrap().1);
+    let rings = [(); 2].map(|()| contexts[0].ring(RingRequest::new(14)).unwrap());
+    let blobs = contexts.each_ref().map(Context::blob);
+    let blobs = blobs.each_ref().map(|b| b.as_slice());
+    contexts.iter_mut().enumerate().for_each(|(rank, c)| c.connect(rank as u32, &blobs).unwrap());
+    // Peer 1 does not begin, and so takes nothing.
+    contexts[0].begin().unwrap();
+    contexts[2].begin().unwrap();
+    let to = |peer: u32, at: usize, value: u64| {
+        let region = contexts[0].peer(peer, 0).unwrap();
+        let operand = region.remote + at as u64 * 8;
+        Raw {
+            op: Op::Signal as u8,
+            flags: flag::SIGNAL_WEAK | flag::SIGNAL_ADD,
+            peer,
+            operand,
+            value,
+            context: region.key,
+            ..Raw::default()
+        }
+    };
+    let producers = rings.each_ref().map(|r| r.producer());
+    for _ in 0..(1 << 14) - 8 {
+        producers[0].post(&[to(1, 0, 1)]).unwrap();
+    }
+    producers[0].post(&[to(2, 5, 55)]).unwrap();
+    producers[1].post(&[to(2, 6, 66)]).unwrap();
+    common::until(|| memory[2].get(6).load(Acquire) == 66);
+    common::until(|| memory[2].get(5).load(Acquire) == 55);
+    assert_eq!(producers[0].done(), 0, "a peer that makes no progress has taken a signal");
+    contexts[1].begin().unwrap();
+    common::until(|| producers[0].done() == (1 << 14) - 7);
+    assert_eq!((producers[0].failed(), memory[1].get(0).load(Acquire)), (0, (1 << 14) - 8));
 }
 
 #[test]
