@@ -145,9 +145,9 @@ static void one_sided(int target)
 }
 
 /* One process writes the file, the other one reads it; each on a stream behind a copy. */
-static void files(const char *path)
+static void files(const char *path, uint32_t flags, size_t len, uint64_t offset)
 {
-	struct strait_storage_op op = { .addr = device, .len = MOST - 77, .offset = 33, .write = me == 0 };
+	struct strait_storage_op op = { .addr = device, .len = len, .offset = offset, .write = me == 0 };
 	struct strait_storage_info info = { .size = sizeof info };
 	struct strait_storage_request *request;
 	struct strait_storage *file;
@@ -156,7 +156,7 @@ static void files(const char *path)
 	if (me == 1)
 		meet();
 	CU(cuStreamCreate, (void **, unsigned), &stream, 1);
-	MUST(strait_storage_open(path, STRAIT_STORAGE_WRITE | STRAIT_STORAGE_CREATE, &file));
+	MUST(strait_storage_open(path, STRAIT_STORAGE_WRITE | STRAIT_STORAGE_CREATE | flags, &file));
 	if (me == 0)
 		put(device + MOST, MOST, 99);
 	else
@@ -198,7 +198,8 @@ static void run(const char *path)
 	messages();
 	one_sided(0);
 	one_sided(1);
-	files(path);
+	files(path, STRAIT_STORAGE_NO_CUFILE, MOST - 77, 33);
+	files(path, 0, MOST - 4096, 8192);
 	fab_close(&fab);
 	MUST(strait_p2pmem_free(buffer));
 	MUST(strait_p2pmem_close(p2pmem));

@@ -6,7 +6,9 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
@@ -35,16 +37,28 @@ status cuFileDriverOpen(void) { return (status){ 0, 0 }; }
 
 status cuFileHandleRegister(void **handle, struct descriptor *d)
 {
+	char path[32];
+	int fd;
+
 	if (d->type != 1 || d->ops)
 		return (status){ 5022, 0 };
 	if (cufile_stand_in_fail == 4)
 		return (status){ 5027, 0 };
+	/* Any address and offset will do, as with cuFile: not by O_DIRECT. */
+	snprintf(path, sizeof path, "/proc/self/fd/%d", d->handle.fd);
+	fd = open(path, fcntl(d->handle.fd, F_GETFL) & O_ACCMODE);
+	if (fd < 0)
+		return (status){ 5031, 0 };
 	cufile_stand_in_open++;
-	*handle = (void *)(intptr_t)(d->handle.fd + 1000);
+	*handle = (void *)(intptr_t)(fd + 1000);
 	return (status){ 0, 0 };
 }
 
-void cuFileHandleDeregister(void *handle) { cufile_stand_in_open -= (intptr_t)handle >= 1000; }
+void cuFileHandleDeregister(void *handle)
+{
+	close((int)((intptr_t)handle - 1000));
+	cufile_stand_in_open -= (intptr_t)handle >= 1000;
+}
 
 static ssize_t move(void *handle, uint64_t addr, size_t len, off_t at, int write)
 {

@@ -55,6 +55,9 @@ const NAMES: [(c_int, &str); 47] = [
 /// A code's name, CUDA's code if the first is about that, and what can be done.
 pub(super) fn words(code: c_int, cuda: c_int) -> String {
     let name = NAMES.iter().find(|(of, _)| *of == code).map_or("unknown", |(_, name)| *name);
+    if code == 1 {
+        return "a system call failed".into();
+    }
     let cuda = if cuda == 0 { String::new() } else { format!(", CUDA's {cuda}") };
     let cure = match code {
         5001 | 5004 | 5005 | 5033 => {
