@@ -63,6 +63,8 @@
  */
 struct strait_storage;
 
+struct strait_storage_request;
+
 /*
  One transfer of a batch.
  */
@@ -203,6 +205,11 @@ int strait_storage_batch(struct strait_storage *opened,
  # Safety
  `opened` is NULL or a file that is open; `info` is NULL or points to as many bytes as its `size` says.
  */
+int strait_storage_submit(struct strait_storage *opened, struct strait_storage_op *ops, size_t count, struct strait_storage_request **request);
+int strait_storage_submit_on_stream(struct strait_storage *opened, struct strait_storage_op *ops, size_t count, void *stream, struct strait_storage_request **request);
+int strait_storage_poll(struct strait_storage_request *request);
+int strait_storage_wait(struct strait_storage_request *request, int timeout_ms);
+int strait_storage_release(struct strait_storage_request *request);
 int strait_storage_query(struct strait_storage *opened,
                          struct strait_storage_info *info);
 

@@ -171,14 +171,34 @@ check_demand() {
     check "soft RDMA: registration on demand" 100 demand "$(function_of near)" dummy0
 }
 
+# One of two guests: messages, RMA and atomics in the memory of a device of each, by TCP.
+check_far() {
+    local role=$(of_kernel far) before=$(available)
+    modprobe virtio_net
+    for i in $(seq 100); do [ -e /sys/class/net/eth0 ] && break; sleep 0.1; done
+    ip addr add "10.9.77.$((role + 1))/24" dev eth0
+    ip link set eth0 up
+    call "two guests by tcp: messages, RMA and atomics in the memory of a device of each, process $role" far
+    [ "$(available)" = "$before" ] && echo "ok all memory is back" || echo "FAILED all memory is back: $(available), not $before"
+}
+far() {
+    timeout -s KILL 240 env FI_LOG_LEVEL=info exchange far "$(function_of near)" "$(of_kernel far)" 10.9.77.1 > /tmp/far 2>&1 || { tail -n 30 /tmp/far; return 1; }
+    grep 'tcp connected' /tmp/far | head -n 2
+    # By shared memory it would be another test.
+    grep -q 'tcp connected' /tmp/far
+}
+
+# A word of the kernel's command line.
+of_kernel() { sed -n "s/.*\b$1=\([^ ]*\).*/\1/p" /proc/cmdline; }
+
 main() {
     local word
     modprobe nvme
     for word in $(seq 100); do
-        [ "$(ls -d /dev/nvme*n1 2> /dev/null | wc -l)" = 7 ] && break
+        [ "$(ls -d /dev/nvme*n1 2> /dev/null | wc -l)" = "$(of_kernel disks)" ] && break
         sleep 0.1
     done
-    for word in $(sed -n 's/.*\bstrait=\([^ ]*\).*/\1/p' /proc/cmdline | tr , ' '); do
+    for word in $(of_kernel strait | tr , ' '); do
         echo "guest: $word at $(cut -d' ' -f1 /proc/uptime) s"
         "check_$word"
     done

@@ -4,11 +4,18 @@
  *
  *   exchange PUBLISHER PUBLISHER           messages, RMA and atomics in and out of it
  *   exchange PUBLISHER PUBLISHER gone      the first one's device goes away: its operations end with errors
+ *   exchange far PUBLISHER ROLE ADDRESS    one process of two, on hosts of their own: ROLE 0 has the ADDRESS, ROLE 1 calls it
  */
 #include "fab.h"
 #include "peer.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdatomic.h>
+#include <sys/socket.h>
+
+/* Of the network that the two hosts have for themselves. */
+#define PORT 7000
 
 #define MOST ((size_t)1 << 20)
 #define SIZE ((size_t)3 << 20)
@@ -23,11 +30,57 @@ static struct fab fab;
 static fi_addr_t peer_ep;
 static struct peer peer;
 static unsigned char *host;
+/* The other process is on another host, behind this socket. */
+static int far = -1;
+/* It is to know this one's key. */
+static int tells;
+
+struct told {
+	uint64_t tells, key, addr;
+};
+
+static void hear(void *to, size_t len)
+{
+	uint64_t begin = now_ns();
+
+	for (size_t got = 0; got < len;) {
+		ssize_t n = recv(far, (char *)to + got, len - got, MSG_DONTWAIT);
+
+		CHECK(n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)), "the other one has gone: %s", strerror(errno));
+		got += n > 0 ? (size_t)n : 0;
+		if (n < 0 && fab.ep && !fab_poll(&fab))
+			sched_yield();
+		CHECK(now_ns() - begin < 100000000000u, "the other one does not come");
+	}
+}
+
+static void say(const void *from, size_t len)
+{
+	CHECK(send(far, from, len, MSG_NOSIGNAL) == (ssize_t)len, "send: %s", strerror(errno));
+}
+
+static void meet_far(void)
+{
+	struct told own = { (uint64_t)tells, shared->key, shared->addr }, theirs;
+
+	say(&own, sizeof own);
+	hear(&theirs, sizeof theirs);
+	if (theirs.tells) {
+		shared->key = theirs.key;
+		shared->addr = theirs.addr;
+	}
+}
 
 static void meet(void)
 {
 	uint64_t begin = now_ns();
-	int n = ++shared->step[me];
+	int n;
+
+	if (far >= 0) {
+		meet_far();
+		return;
+	}
+	n = ++shared->step[me];
 
 	while (shared->step[!me] < n) {
 		fab_poll(&fab);
@@ -89,6 +142,7 @@ static struct fid_mr *registered(void)
 	OK(fi_mr_reg(fab.domain, peer.at, MOST, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
 	shared->key = fi_mr_key(mr);
 	shared->addr = (uintptr_t)peer.at;
+	tells = 1;
 	return mr;
 }
 
@@ -127,6 +181,7 @@ static void one_sided(int target)
 	if (me == target) {
 		CHECK(*(volatile uint64_t *)peer.at == 5, "%lu", (unsigned long)*(volatile uint64_t *)peer.at);
 		OK(fi_close(&mr->fid));
+		tells = 0;
 	}
 	meet();
 }
@@ -209,13 +264,68 @@ static void run(char **argv)
 	exit(0);
 }
 
+static void connect_far(const char *address)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(PORT) };
+	uint64_t begin = now_ns();
+	int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+
+	CHECK(fd >= 0 && inet_pton(AF_INET, address, &at.sin_addr) == 1, "%s is no address", address);
+	if (me == 0) {
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+		CHECK(!bind(fd, (struct sockaddr *)&at, sizeof at) && !listen(fd, 1), "%s: %s", address, strerror(errno));
+		far = accept(fd, NULL, NULL);
+		CHECK(far >= 0, "accept: %s", strerror(errno));
+		close(fd);
+		return;
+	}
+	while (connect(fd, (struct sockaddr *)&at, sizeof at)) {
+		CHECK(now_ns() - begin < 150000000000u, "%s: %s", address, strerror(errno));
+		close(fd);
+		usleep(200000);
+		fd = socket(AF_INET, SOCK_STREAM, 0);
+	}
+	far = fd;
+}
+
+/* One of two processes, on hosts of their own. */
+static int run_far(char **argv)
+{
+	struct fab_options o = {.threading = FI_THREAD_SAFE, .progress = FI_PROGRESS_MANUAL};
+	struct name other;
+
+	me = atoi(argv[3]);
+	fab_who = me ? "one" : "zero";
+	shared = shared_memory(sizeof *shared);
+	host = malloc(SIZE);
+	peer_alloc(&peer, argv[2], SIZE);
+	connect_far(argv[4]);
+	fab_open(&fab, o);
+	say(&fab.name, sizeof fab.name);
+	hear(&other, sizeof other);
+	peer_ep = fab_insert(&fab, &other);
+	message(0, 100, 0, 0, 200);
+	meet();
+	messages();
+	one_sided(0);
+	one_sided(1);
+	meet();
+	fab_close(&fab);
+	peer_free(&peer);
+	printf("far: ok\n");
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	int status, bad = 0;
 	pid_t pids[2];
 
+	if (argc == 5 && !strcmp(argv[1], "far"))
+		return run_far(argv);
+
 	if (argc != 3 && (argc != 4 || strcmp(argv[3], "gone"))) {
-		fprintf(stderr, "usage: exchange PUBLISHER PUBLISHER [gone]\n");
+		fprintf(stderr, "usage: exchange PUBLISHER PUBLISHER [gone], or exchange far PUBLISHER ROLE ADDRESS\n");
 		return 2;
 	}
 	shared = shared_memory(sizeof *shared);

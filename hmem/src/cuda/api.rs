@@ -36,7 +36,7 @@ impl Error {
             500 => libc::ENOENT,
             600 => libc::EAGAIN,
             800 => libc::EPERM,
-            801 => libc::EOPNOTSUPP,
+            801 | 900 => libc::EOPNOTSUPP,
             _ => libc::EIO,
         }
     }
@@ -134,6 +134,10 @@ functions! {
     primary_retain b"cuDevicePrimaryCtxRetain\0" (ctx: *mut Handle, device: c_int);
     stream_create b"cuStreamCreate\0" (stream: *mut Handle, flags: u32);
     stream_wait b"cuStreamSynchronize\0" (stream: Handle);
+    stream_query b"cuStreamQuery\0" (stream: Handle);
+    stream_ctx b"cuStreamGetCtx\0" (stream: Handle, ctx: *mut Handle);
+    stream_capturing b"cuStreamIsCapturing\0" (stream: Handle, status: *mut c_int);
+    stream_call b"cuLaunchHostFunc\0" (stream: Handle, call: unsafe extern "C" fn(*mut c_void), arg: *mut c_void);
     event_create b"cuEventCreate\0" (event: *mut Handle, flags: u32);
     event_record b"cuEventRecord\0" (event: Handle, stream: Handle);
     event_query b"cuEventQuery\0" (event: Handle);

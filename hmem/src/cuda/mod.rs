@@ -15,6 +15,7 @@
 //! | `export` | handles by which another process reaches the memory |
 //! | `import` | memory of other processes |
 //! | `pool` | the same for pools |
+//! | `queue` | a program's own stream, in which work is queued for it |
 
 mod api;
 mod copy;
@@ -22,6 +23,7 @@ mod export;
 mod import;
 mod info;
 mod pool;
+mod queue;
 mod stream;
 
 use std::os::fd::OwnedFd;
@@ -29,6 +31,7 @@ use std::os::fd::OwnedFd;
 pub use api::Error;
 pub use export::{export, export_dmabuf};
 pub use info::{Info, Sort, info};
+pub use queue::{Call, Stream};
 
 use crate::error::Error as AnyError;
 use crate::flight::{Flight, Part};

@@ -35,6 +35,7 @@ pub enum Command {
     },
     Topo(crate::topo::Options),
     P2pmemd(crate::p2pmemd::Options),
+    Storage(crate::storage::Options),
     Run(crate::run::Options),
     /// A process that `strait perf` starts.
     Peer(Start),
@@ -78,6 +79,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String
         Value(name) if name == "p2pmemd" => match crate::p2pmemd::parse(&mut parser).map_err(words)? {
             Some(options) => Ok(Command::P2pmemd(options)),
             None => Ok(Command::Help(crate::help::P2PMEMD)),
+        },
+        Value(name) if name == "storage" => match crate::storage::parse(&mut parser).map_err(words)? {
+            Some(options) => Ok(Command::Storage(options)),
+            None => Ok(Command::Help(crate::help::STORAGE)),
         },
         Value(name) if name == "run" => match crate::run::parse(&mut parser).map_err(words)? {
             Some(options) => Ok(Command::Run(options)),

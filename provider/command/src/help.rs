@@ -13,6 +13,7 @@ Commands:
   plot      draws what perf measured
   topo      the PCI tree: which devices publish memory, and how far others are from it
   p2pmemd   gives peer memory to processes of this host, by rules
+  storage   which way a file's bytes take to memory of a kind, why, and how fast
   run       starts the processes of a job on this host
   ucx-env   the settings that turn Strait on under the UCX at hand
 
@@ -32,6 +33,7 @@ pub fn of(command: &str) -> Option<&'static str> {
         "ucx-env" => UCX_ENV,
         "topo" => TOPO,
         "p2pmemd" => P2PMEMD,
+        "storage" => STORAGE,
         _ => return None,
     })
 }
@@ -178,6 +180,32 @@ by its user; what it holds goes back when it ends. Rules say which memory is for
 
 Example:
   strait p2pmemd --host 1GiB --rules /etc/strait/p2pmem.rules
+";
+
+pub const STORAGE: &str = "\
+strait storage - which way a file's bytes take to memory of a kind and back, why, and how fast
+
+Usage: strait storage [options] FILE
+
+Reads FILE, or a disk, to memory, and says by which path of strait_storage(7), why by no better one, how many bytes went by
+each, and the 10^6 bytes a second. Contents are compared with what read(2) has.
+
+  --memory KIND   host (what is taken without this), cuda, cuda:N, or a device that publishes memory (`strait topo`)
+  --size SIZE     so much, with KiB, MiB, GiB or TiB (64MiB; with --copy all of it)
+  --reps N        times (3)
+  --create        makes FILE, which must not be there, writes it from the memory, reads it back, and removes it
+  --copy PATH     copies FILE to PATH, which must not be there, through the memory, and compares them
+  --no-direct     without O_DIRECT
+  --no-cufile     without cuFile
+  --sysfs PATH    publishers are looked for there instead of in /sys
+  --json          print JSON
+
+Exits with 0 if the contents are right, with 1 if not or if something failed, with 2 for wrong usage.
+
+Examples:
+  strait storage --memory cuda:0 checkpoint.bin
+  strait storage --memory nvme0 --create --size 16MiB /mnt/fast/probe
+  strait storage --memory cuda --copy /mnt/b/model.bin /mnt/a/model.bin
 ";
 
 pub const PERF: &str = "\

@@ -10,6 +10,7 @@ mod out;
 mod p2pmemd;
 mod perf;
 mod run;
+mod storage;
 mod top;
 mod topo;
 mod ucx_env;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Perf(options) => perf::run(&options),
         Command::Plot { results, picture } => perf::plot(&results, &picture).map(|()| true),
         Command::Topo(options) => topo::run(&options).map(|()| true),
+        Command::Storage(options) => storage::run(&options),
         Command::P2pmemd(options) => p2pmemd::run(&options).map(|()| true),
         Command::UcxEnv { undo: true, .. } => ucx_env::undo().map_err(Into::into),
         Command::UcxEnv { ucx, sockaddr, .. } => ucx_env::run(ucx.as_deref(), sockaddr).map_err(Into::into),

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::process::Command;
 
 use cuda_stand_in::driver::Driver;
-use p2pmem::storage::{File, Options, Way};
+use p2pmem::storage::{File, Op, Options, Request, Way};
 
 /// A variable of the library's.
 fn variable(library: *mut libc::c_void, name: &std::ffi::CStr) -> *mut c_int {
@@ -62,7 +62,7 @@ fn memory_of_a_gpu_goes_by_cufile_and_by_host_memory_where_that_fails() {
     let report = file.report();
     assert_eq!((report.last, report.bytes), (Some(Way::Cufile), [0, (len - 100 + 10 + 5000) as u64, 0, 0]));
     assert_eq!((get(calls), get(open)), (3, 1));
-    for (how, words) in [(1, "cuFileRead: No space left"), (2, "cuFileRead: error 5007")] {
+    for (how, words) in [(1, "cuFileRead: No space left"), (2, "cuFileRead: CU_FILE_PLATFORM_NOT_SUPPORTED (5007)")] {
         // SAFETY: as above.
         unsafe { fail.write(how) };
         // SAFETY: inside of the allocation.
@@ -71,8 +71,48 @@ fn memory_of_a_gpu_goes_by_cufile_and_by_host_memory_where_that_fails() {
         let report = file.report();
         assert!(report.last == Some(Way::Bounce) && report.why.contains(words), "{report:?}");
     }
+    // On a stream.
+    // SAFETY: as above.
+    unsafe { fail.write(0) };
+    let (file, stream) = (std::sync::Arc::new(file), cu.stream());
+    let queue = |op: Op| {
+        // SAFETY: inside of the allocation, which stays.
+        let request = unsafe { Request::submit_on(&file, &[op], stream) }.unwrap();
+        assert!(request.wait(None));
+        request.take().unwrap().remove(0)
+    };
+    let before = get(calls);
+    assert_eq!(queue(Op { write: true, addr: at, len: 5000, offset: 100 }).unwrap(), 5000);
+    cu.write(at, &vec![0; len]);
+    assert_eq!(queue(Op { write: false, addr: at, len, offset: 70 }).unwrap(), len - 70, "the file ends");
+    assert!(cu.read(at, len - 70) == std::fs::read(&path).unwrap()[70..]);
+    assert!(get(calls) == before + 2 && file.report().last == Some(Way::Cufile));
+    // It may refuse to queue, upon which host memory is taken; or fail later, upon which the next one is.
+    let read = Op { write: false, addr: at, len: 5000, offset: 70 };
+    // SAFETY: as above.
+    unsafe { fail.write(3) };
+    assert_eq!(queue(read).unwrap(), 5000);
+    assert!(file.report().why.contains("cuFileReadAsync: CU_FILE_ASYNC_NOT_SUPPORTED (5038)"));
+    // SAFETY: as above.
+    unsafe { fail.write(2) };
+    let error = queue(read).unwrap_err();
+    assert!(error.errno() == libc::EIO && error.to_string().contains("CU_FILE_IO_ERROR (5044)"), "{error}");
+    cu.write(at, &[0; 5000]);
+    assert_eq!(queue(read).unwrap(), 5000);
+    assert_eq!(cu.read(at, 5000), std::fs::read(&path).unwrap()[70..5070]);
+    assert!(file.report().why.contains("cuFileReadAsync has failed before"), "{:?}", file.report());
+    cu.drop_stream(stream);
     drop(file);
     assert_eq!(get(open), 0);
+    // A file that it does not register: what helps is told.
+    // SAFETY: as above.
+    unsafe { fail.write(4) };
+    let file = File::open(&path, Options::default()).unwrap();
+    // SAFETY: inside of the allocation.
+    assert_eq!(unsafe { file.read(at, 5000, 70) }.unwrap(), 5000);
+    let why = file.report().why;
+    assert!(why.contains("CU_FILE_HANDLE_NOT_REGISTERED (5027)") && why.contains("CUFILE_FORCE_COMPAT_MODE"), "{why}");
+    drop(file);
     cu.free(at);
     std::fs::remove_dir_all(&dir).unwrap();
 }

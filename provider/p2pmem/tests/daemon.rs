@@ -27,12 +27,16 @@ struct Daemon {
 
 impl Daemon {
     fn new(rules: &str) -> Daemon {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("strait-p2pmem-test/{}/{n}", std::process::id());
         let all =
             Orchestrator::new(Topology::parse(SWITCHES).unwrap(), Rules::parse(rules).unwrap(), Some(1));
         all.publish(Arc::new(Host::new(SIZE))).unwrap();
+        Daemon::of(all)
+    }
+
+    fn of(all: Orchestrator) -> Daemon {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("strait-p2pmem-test/{}/{n}", std::process::id());
         let mut server = Server::new(&name, all.clone()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let until = stop.clone();
@@ -170,7 +174,7 @@ fn windows_are_mapped_by_the_client_itself() {
     let (cpu, raw) = recording::parse(SWITCHES).unwrap();
     recording::lay_out(&cpu, &raw, &dir).unwrap();
     let daemon = Daemon::new("");
-    for window in windows(&dir, daemon.all.topology()) {
+    for window in windows(&dir, &daemon.all.topology()) {
         daemon.all.publish(Arc::new(window)).unwrap();
     }
     let mut one = daemon.open();
@@ -189,6 +193,50 @@ fn windows_are_mapped_by_the_client_itself() {
     assert!(socket::wait(&one.fd(), 60_000));
     let (handle, why) = one.revoked().unwrap().unwrap();
     assert!(handle == buffer.handle && why.contains("gone"), "{why}");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A tree that changes under a daemon that runs: what comes is served to clients that are connected, what goes is revoked.
+#[test]
+fn devices_come_and_go_while_the_daemon_runs() {
+    let dir = std::env::temp_dir().join(format!("strait-daemon-changes-{}", std::process::id()));
+    let (cpu, raw) = recording::parse(SWITCHES).unwrap();
+    let is_late = |r: &recording::Raw| r.path.ends_with("0000:03:00.0");
+    let (late, first): (Vec<_>, Vec<_>) = raw.into_iter().partition(is_late);
+    recording::lay_out(&cpu, &first, &dir).unwrap();
+    let daemon = Daemon::of(Orchestrator::of_host(&dir, Rules::default(), 0).unwrap());
+    let mut one = daemon.open();
+    let ask = |one: &mut Connection| one.allocate(&["mlx5_0"], PAGE, 1, 1, false, "");
+    let link = dir.join("bus/pci/devices/0000:03:00.0");
+    let mut last = None;
+    for round in 0..3 {
+        // Until the daemon has looked: it is at most a request later.
+        if let Ok(buffer) = ask(&mut one) {
+            assert_ne!(buffer.publisher, "0000:03:00.0", "{round}");
+            one.free(buffer).unwrap();
+        }
+        recording::lay_out(&cpu, &late, &dir).unwrap();
+        let buffer = loop {
+            match ask(&mut one) {
+                Ok(buffer) if buffer.publisher == "0000:03:00.0" => break buffer,
+                Ok(other) => one.free(other).unwrap(),
+                Err(e) => assert_eq!(e.errno(), libc::ENOMEM, "{e}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert_eq!(buffer.reach[0].distance, 4);
+        // SAFETY: a page of the buffer.
+        unsafe { bytes(&buffer).write_volatile(round) };
+        // The old files stay, so that none that comes has the number of one that has gone.
+        std::fs::rename(link.canonicalize().unwrap(), dir.join(format!("gone-{round}"))).unwrap();
+        std::fs::remove_file(&link).unwrap();
+        assert!(socket::wait(&one.fd(), 60_000), "the client is told");
+        let (handle, why) = one.revoked().unwrap().unwrap();
+        assert!(handle == buffer.handle && why.contains("gone"), "{why}");
+        assert!(last.replace(handle) != Some(handle));
+        one.free(buffer).unwrap();
+    }
+    drop(daemon);
     std::fs::remove_dir_all(&dir).unwrap();
 }
 

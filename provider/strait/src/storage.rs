@@ -1,10 +1,11 @@
 //! Files to memory of any kind and back: `include/strait_storage.h`, which `ci/header` makes of this file.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use libc::{c_char, c_int, c_void};
-use p2pmem::Error;
-use p2pmem::storage::{File, Op, Options, Way};
+use p2pmem::storage::{File, Op, Options, Request, Results, Way};
 
 use crate::guard::guard;
 use crate::peer::{fill, has_size, text, told};
@@ -33,7 +34,17 @@ pub const STRAIT_STORAGE_PATH_CACHED: u32 = 4;
 #[allow(non_camel_case_types)]
 #[derive(Debug)]
 pub struct strait_storage {
-    file: File,
+    file: Arc<File>,
+}
+
+/// Transfers that are under way.
+#[allow(non_camel_case_types)]
+#[derive(Debug)]
+pub struct strait_storage_request {
+    request: Request,
+    /// Where results go, as the program said: where, and how many.
+    ops: usize,
+    count: usize,
 }
 
 /// One transfer of a batch.
@@ -109,17 +120,17 @@ pub unsafe extern "C" fn strait_storage_open(
             direct: !has(STRAIT_STORAGE_NO_DIRECT),
             cufile: !has(STRAIT_STORAGE_NO_CUFILE),
         };
-        let file = told(File::open(Path::new(path), options))?;
+        let file = Arc::new(told(File::open(Path::new(path), options))?);
         // SAFETY: likewise.
         unsafe { opened.write(Box::into_raw(Box::new(strait_storage { file }))) };
         Ok(())
     })
 }
 
-/// Closes a file.
+/// Closes a file. What was submitted goes on.
 ///
 /// # Safety
-/// `opened` is NULL or came from strait_storage_open, was not closed, and has no transfer under way.
+/// `opened` is NULL or came from strait_storage_open, was not closed, and no other function is being called with it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_storage_close(opened: *mut strait_storage) -> c_int {
     guard(|| {
@@ -183,6 +194,45 @@ pub unsafe extern "C" fn strait_storage_write(
     unsafe { transfer(opened, Op { write: true, addr: addr.expose_provenance(), len, offset }) }
 }
 
+/// The program's transfers, and what they mean.
+///
+/// # Safety
+/// `ops` is NULL or has `count` entries, which nothing else uses meanwhile.
+unsafe fn asked<'a>(
+    ops: *mut strait_storage_op,
+    count: usize,
+) -> Result<(&'a mut [strait_storage_op], Vec<Op>), c_int> {
+    if count == 0 {
+        return Ok((&mut [], Vec::new()));
+    }
+    if ops.is_null() || !ops.is_aligned() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise.
+    let ops = unsafe { std::slice::from_raw_parts_mut(ops, count) };
+    if ops.iter().any(|op| op.write > 1 || op.reserved != 0) {
+        return Err(libc::EINVAL);
+    }
+    let asked = ops.iter().map(|op| Op {
+        write: op.write == 1,
+        addr: op.addr.expose_provenance(),
+        len: op.len,
+        offset: op.offset,
+    });
+    let asked = asked.collect();
+    Ok((ops, asked))
+}
+
+/// Each one's result.
+fn tell(ops: &mut [strait_storage_op], done: Results) {
+    for (op, done) in ops.iter_mut().zip(done) {
+        op.result = match done {
+            Ok(bytes) => bytes as i64,
+            Err(e) => -i64::from(told::<()>(Err(e)).unwrap_err()),
+        };
+    }
+}
+
 /// Does `count` transfers, several at once and in any order, and returns when all are done. Each one's `result` is what
 /// strait_storage_read or strait_storage_write would have returned.
 ///
@@ -202,27 +252,148 @@ pub unsafe extern "C" fn strait_storage_batch(
         if count == 0 {
             return Ok(());
         }
-        if ops.is_null() || !ops.is_aligned() {
-            return Err(libc::EINVAL);
-        }
         // SAFETY: likewise.
-        let ops = unsafe { std::slice::from_raw_parts_mut(ops, count) };
-        if ops.iter().any(|op| op.write > 1 || op.reserved != 0) {
-            return Err(libc::EINVAL);
-        }
-        let asked: Vec<Op> = ops
-            .iter()
-            .map(|op| Op {
-                write: op.write == 1,
-                addr: op.addr.expose_provenance(),
-                len: op.len,
-                offset: op.offset,
-            })
-            .collect();
+        let (ops, asked) = unsafe { asked(ops, count)? };
         // SAFETY: likewise.
         let done = unsafe { file.batch(&asked) };
-        for (op, done) in ops.iter_mut().zip(done) {
-            op.result = done.map_or_else(|e: Error| -i64::from(e.errno()), |bytes| bytes as i64);
+        tell(ops, done);
+        Ok(())
+    })
+}
+
+/// Begins `count` transfers and returns: they go on, several at once and in any order. `*request` is to be released.
+///
+/// 0, or an errno below 0. What each transfer comes to is in `ops` when strait_storage_poll or strait_storage_wait has said that
+/// the request is done.
+///
+/// # Safety
+/// As of strait_storage_batch; `ops` and the memory stay until the request is done or released. `request` is NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_storage_submit(
+    opened: *mut strait_storage,
+    ops: *mut strait_storage_op,
+    count: usize,
+    request: *mut *mut strait_storage_request,
+) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { submit(opened, ops, count, None, request) }
+}
+
+/// Queues `count` transfers on a stream of CUDA's (a CUstream or cudaStream_t): they begin when all that was queued there before
+/// is done, and what is queued there later waits for them. Else as strait_storage_submit.
+///
+/// A read ends where the file ends, as far as that is known now; what was queued by this function to be written counts. The
+/// memory is CUDA's, a buffer of strait_p2pmem.h, or the host's; with other kinds -EOPNOTSUPP, as with a stream that is being
+/// captured. A transfer that fails does not stop the stream: its result is an errno, and its memory's contents are undefined.
+///
+/// # Safety
+/// As of strait_storage_submit; `stream` is a stream of this process, and is destroyed after the request is done.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_storage_submit_on_stream(
+    opened: *mut strait_storage,
+    ops: *mut strait_storage_op,
+    count: usize,
+    stream: *mut c_void,
+    request: *mut *mut strait_storage_request,
+) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { submit(opened, ops, count, Some(stream.expose_provenance()), request) }
+}
+
+/// # Safety
+/// As of the two above.
+unsafe fn submit(
+    opened: *mut strait_storage,
+    ops: *mut strait_storage_op,
+    count: usize,
+    stream: Option<usize>,
+    request: *mut *mut strait_storage_request,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the program's promise.
+        let file = unsafe { opened.as_ref() }.map(|o| &o.file).ok_or(libc::EINVAL)?;
+        if request.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: likewise.
+        let (_, asked) = unsafe { asked(ops, count)? };
+        // SAFETY: likewise.
+        let begun = unsafe {
+            match stream {
+                None => Request::submit(file, &asked),
+                Some(stream) => told(Request::submit_on(file, &asked, stream))?,
+            }
+        };
+        let made = strait_storage_request { request: begun, ops: ops.expose_provenance(), count };
+        // SAFETY: likewise.
+        unsafe { request.write(Box::into_raw(Box::new(made))) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `request` is NULL, or as the header says.
+unsafe fn finished(request: *mut strait_storage_request, most: Option<Duration>) -> Result<bool, c_int> {
+    // SAFETY: the caller's promise.
+    let of = unsafe { request.as_ref() }.ok_or(libc::EINVAL)?;
+    if !of.request.wait(most) {
+        return Ok(false);
+    }
+    let results = of.request.take().unwrap_or_default();
+    if !results.is_empty() {
+        let ops = std::ptr::with_exposed_provenance_mut(of.ops);
+        // SAFETY: the program's promise: they stay until they are told, and it does not use them before this.
+        tell(unsafe { std::slice::from_raw_parts_mut(ops, of.count) }, results);
+    }
+    Ok(true)
+}
+
+/// Whether all of a request's transfers are done. Their results are in the program's strait_storage_op then, and
+/// strait_storage_error has the words of one that failed.
+///
+/// 1 if so, 0 if not, -EINVAL.
+///
+/// # Safety
+/// `request` is NULL or not released, and in use by no other thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_storage_poll(request: *mut strait_storage_request) -> c_int {
+    let mut done = false;
+    let code = guard(|| {
+        // SAFETY: the program's promise.
+        done = unsafe { finished(request, Some(Duration::ZERO))? };
+        Ok(())
+    });
+    if code == 0 { done.into() } else { code }
+}
+
+/// Waits until all of a request's transfers are done, for at most `timeout_ms` milliseconds, or for ever if that is below 0. Else as
+/// strait_storage_poll.
+///
+/// 0 if they are, -ETIMEDOUT if not, -EINVAL.
+///
+/// # Safety
+/// As of strait_storage_poll. Not within a function that a stream calls.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_storage_wait(request: *mut strait_storage_request, timeout_ms: c_int) -> c_int {
+    guard(|| {
+        let most = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+        // SAFETY: the program's promise.
+        if unsafe { finished(request, most)? } { Ok(()) } else { Err(libc::ETIMEDOUT) }
+    })
+}
+
+/// Gives a request back; waits for its transfers, if they are not done. NULL is ignored.
+///
+/// 0.
+///
+/// # Safety
+/// `request` is NULL or not released.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_storage_release(request: *mut strait_storage_request) -> c_int {
+    guard(|| {
+        if !request.is_null() {
+            // SAFETY: the program's promise.
+            drop(unsafe { Box::from_raw(request) });
         }
         Ok(())
     })

@@ -13,11 +13,15 @@ pub const INVALID_CONTEXT: i32 = 201;
 pub const INVALID_HANDLE: i32 = 400;
 pub const NOT_FOUND: i32 = 500;
 pub const NOT_READY: i32 = 600;
+pub const NOT_PERMITTED: i32 = 800;
 pub const NOT_SUPPORTED: i32 = 801;
 
-/// Stops a call that comes too early or that is to fail.
+/// Stops a call that comes too early or that is to fail, and one of a stream's own function.
 macro_rules! enter {
     ($name:literal) => {
+        if crate::stream::in_host_function() {
+            return crate::NOT_PERMITTED;
+        }
         if let Err(code) = stand_in::fault::enter("CUDA", $name, crate::NOT_INITIALIZED) {
             return code;
         }

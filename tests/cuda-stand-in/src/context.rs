@@ -47,6 +47,11 @@ pub(crate) fn find(name: usize) -> Option<Context> {
     all().live.iter().find(|c| c.name == name).copied()
 }
 
+/// What a program sees of the one with that number; 0 if it is gone.
+pub(crate) fn named(id: u64) -> usize {
+    all().live.iter().find(|c| c.id == id).map_or(0, |c| c.name)
+}
+
 /// The calling thread's, if that is alive.
 pub(crate) fn current() -> Option<Context> {
     find(STACK.with_borrow(|s| s.last().copied())?)

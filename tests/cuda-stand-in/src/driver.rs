@@ -121,6 +121,33 @@ impl Driver {
         call!(self.0, "cuMemUnmap"(u64, usize)(at as u64, pieces * (2 << 20)));
     }
 
+    /// A stream of the current context.
+    pub fn stream(&self) -> usize {
+        let mut stream = 0usize;
+        call!(self.0, "cuStreamCreate"(*mut usize, u32)(&mut stream, 1));
+        stream
+    }
+
+    /// Waits for all in it, and does away with it.
+    pub fn drop_stream(&self, stream: usize) {
+        call!(self.0, "cuStreamDestroy_v2"(usize)(stream));
+    }
+
+    /// Waits for all in it.
+    pub fn wait(&self, stream: usize) {
+        call!(self.0, "cuStreamSynchronize"(usize)(stream));
+    }
+
+    /// Queues a copy.
+    pub fn copy_async(&self, dst: usize, src: usize, len: usize, stream: usize) {
+        call!(self.0, "cuMemcpyAsync"(u64, u64, usize, usize)(dst as u64, src as u64, len, stream));
+    }
+
+    /// Queues a call.
+    pub fn call(&self, stream: usize, call: unsafe extern "C" fn(*mut c_void), arg: *mut c_void) {
+        call!(self.0, "cuLaunchHostFunc"(usize, unsafe extern "C" fn(*mut c_void), *mut c_void)(stream, call, arg));
+    }
+
     /// Writes to a device's memory.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         call!(self.0, "cuMemcpy"(u64, u64, usize)(at as u64, bytes.as_ptr() as u64, bytes.len()));

@@ -1,7 +1,9 @@
 //! Streams and events: work that is done in order, by the first call that asks when its time has come.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use stand_in::Work;
 
@@ -9,10 +11,20 @@ use crate::{
     INVALID_HANDLE, INVALID_VALUE, NOT_READY, Ptr, SUCCESS, context, enter, enter_in_context, memory,
 };
 
+type Function = unsafe extern "C" fn(Ptr);
+
+enum Item {
+    Copy(Work),
+    /// A function of the program's, and its argument.
+    Call(Function, usize),
+}
+
 #[derive(Default)]
 struct Stream {
     ctx: u64,
-    todo: VecDeque<Work>,
+    todo: VecDeque<Item>,
+    /// A function of the program's is running.
+    busy: bool,
     /// How much work was ever queued, and how much is done.
     queued: u64,
     done: u64,
@@ -32,18 +44,74 @@ fn all() -> MutexGuard<'static, All> {
     ALL.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Stream {
-    fn run(&mut self, wait: bool) {
-        while let Some(work) = self.todo.front() {
-            match work.run(wait) {
-                None => return,
-                Some(true) => {}
-                Some(false) => self.failed = INVALID_VALUE,
+thread_local! {
+    static CALLS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is in a function that a stream has called, which may call nothing of the driver's.
+pub(crate) fn in_host_function() -> bool {
+    CALLS.get()
+}
+
+/// Does what its time has come for; with `wait`, all that is queued. Functions of the program's run while no lock is held.
+fn run(name: usize, wait: bool) {
+    let mut all = all();
+    loop {
+        let Some(s) = all.streams.get_mut(&name) else { return };
+        if s.busy {
+            if !wait {
+                return;
             }
-            self.todo.pop_front();
-            self.done += 1;
+            drop(all);
+            std::thread::sleep(Duration::from_micros(50));
+            all = self::all();
+            continue;
+        }
+        let (call, arg) = match s.todo.front() {
+            None => return,
+            Some(Item::Copy(work)) => {
+                match work.run(wait) {
+                    None => return,
+                    Some(true) => {}
+                    Some(false) => s.failed = INVALID_VALUE,
+                }
+                s.todo.pop_front();
+                s.done += 1;
+                continue;
+            }
+            Some(&Item::Call(call, arg)) => (call, arg),
+        };
+        s.todo.pop_front();
+        s.busy = true;
+        drop(all);
+        CALLS.set(true);
+        unsafe { call(arg as Ptr) };
+        CALLS.set(false);
+        all = self::all();
+        if let Some(s) = all.streams.get_mut(&name) {
+            s.busy = false;
+            s.done += 1;
         }
     }
+}
+
+/// What is waiting there comes without being asked for, as on a device.
+fn attend(name: usize) {
+    std::thread::spawn(move || {
+        loop {
+            run(name, false);
+            match all().streams.get(&name) {
+                Some(s) if s.busy || !s.todo.is_empty() => {}
+                _ => return,
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    });
+}
+
+/// That of a stream's work which failed, once.
+fn failed(name: usize) -> i32 {
+    all().streams.get_mut(&name).map_or(INVALID_HANDLE, |s| std::mem::take(&mut s.failed))
 }
 
 #[unsafe(no_mangle)]
@@ -61,25 +129,55 @@ pub unsafe extern "C" fn cuStreamCreate(out: *mut Ptr, _flags: u32) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: Ptr) -> i32 {
     enter!("cuStreamDestroy_v2");
-    match all().streams.remove(&(stream as usize)) {
-        Some(mut s) => {
-            s.run(true);
-            SUCCESS
-        }
-        None => INVALID_HANDLE,
-    }
+    run(stream as usize, true);
+    all().streams.remove(&(stream as usize)).map_or(INVALID_HANDLE, |_| SUCCESS)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: Ptr) -> i32 {
     enter_in_context!("cuStreamSynchronize");
-    match all().streams.get_mut(&(stream as usize)) {
-        Some(s) => {
-            s.run(true);
-            std::mem::take(&mut s.failed)
-        }
-        None => INVALID_HANDLE,
+    run(stream as usize, true);
+    failed(stream as usize)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamQuery(stream: Ptr) -> i32 {
+    enter_in_context!("cuStreamQuery");
+    run(stream as usize, false);
+    match all().streams.get(&(stream as usize)) {
+        Some(s) if s.busy || !s.todo.is_empty() => return NOT_READY,
+        _ => {}
     }
+    failed(stream as usize)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetCtx(stream: Ptr, ctx: *mut Ptr) -> i32 {
+    enter!("cuStreamGetCtx");
+    let Some(id) = all().streams.get(&(stream as usize)).map(|s| s.ctx) else { return INVALID_HANDLE };
+    unsafe { *ctx = context::named(id) as Ptr };
+    SUCCESS
+}
+
+/// There are no graphs here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamIsCapturing(stream: Ptr, status: *mut i32) -> i32 {
+    enter_in_context!("cuStreamIsCapturing");
+    unsafe { *status = 0 };
+    all().streams.get(&(stream as usize)).map_or(INVALID_HANDLE, |_| SUCCESS)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchHostFunc(stream: Ptr, call: Function, arg: Ptr) -> i32 {
+    enter_in_context!("cuLaunchHostFunc");
+    {
+        let mut all = all();
+        let Some(s) = all.streams.get_mut(&(stream as usize)) else { return INVALID_HANDLE };
+        s.queued += 1;
+        s.todo.push_back(Item::Call(call, arg as usize));
+    }
+    attend(stream as usize);
+    SUCCESS
 }
 
 #[unsafe(no_mangle)]
@@ -92,7 +190,7 @@ pub extern "C" fn cuMemcpyAsync(dst: u64, src: u64, len: usize, stream: Ptr) -> 
         return INVALID_HANDLE;
     }
     s.queued += 1;
-    s.todo.push_back(Work::new("CUDA", dst as usize, src as usize, len));
+    s.todo.push_back(Item::Copy(Work::new("CUDA", dst as usize, src as usize, len)));
     SUCCESS
 }
 
@@ -129,7 +227,8 @@ pub unsafe extern "C" fn cuMemsetD8_v2(dst: u64, value: u8, len: usize) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> i32 {
     enter_in_context!("cuCtxSynchronize");
-    all().streams.values_mut().for_each(|s| s.run(true));
+    let every: Vec<usize> = all().streams.keys().copied().collect();
+    every.into_iter().for_each(|name| run(name, true));
     SUCCESS
 }
 
@@ -160,10 +259,10 @@ pub extern "C" fn cuEventRecord(event: Ptr, stream: Ptr) -> i32 {
 }
 
 fn look(event: Ptr, wait: bool) -> i32 {
+    let Some((stream, after)) = all().events.get(&(event as usize)).copied() else { return INVALID_HANDLE };
+    run(stream, wait);
     let mut all = all();
-    let Some(&(stream, after)) = all.events.get(&(event as usize)) else { return INVALID_HANDLE };
     let Some(s) = all.streams.get_mut(&stream) else { return SUCCESS };
-    s.run(wait);
     match s.done >= after {
         true => std::mem::take(&mut s.failed),
         false => NOT_READY,

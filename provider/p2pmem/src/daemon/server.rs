@@ -125,7 +125,12 @@ impl Server {
         socket::wait(&self.poller.fd(), most.as_millis().min(60_000) as i32);
         let ready = self.poller.ready::<64>();
         if ready.is_empty() || self.checked.elapsed() > CHECK {
-            self.orchestrator.check();
+            let came = self.orchestrator.rediscover();
+            match came {
+                Ok(0) => {}
+                Ok(n) => log::info!("p2pmemd: {n} publishers have come"),
+                Err(e) => log::warn!("p2pmemd: {e}: it is looked at again"),
+            }
             self.checked = Instant::now();
         }
         for token in ready.tokens().collect::<Vec<_>>() {

@@ -5,6 +5,7 @@
 //! last. The first one that has the memory gives it, in one piece, or in several if the request allows that.
 
 mod buffer;
+mod discover;
 mod notices;
 mod request;
 mod state;
@@ -49,7 +50,8 @@ pub struct Listed {
 }
 
 struct Inner {
-    topology: Topology,
+    /// Of one that is of a host.
+    host: Option<discover::Host>,
     state: Mutex<State>,
     freed: Condvar,
 }
@@ -75,15 +77,20 @@ impl std::fmt::Debug for Orchestrator {
 impl Orchestrator {
     /// One without publishers. `seed` makes the choice among equals repeatable.
     pub fn new(topology: Topology, rules: Rules, seed: Option<u64>) -> Orchestrator {
-        let state = Mutex::new(State::new(rules, Ties::new(seed)));
-        Orchestrator { inner: Arc::new(Inner { topology, state, freed: Condvar::new() }) }
+        Orchestrator::made(topology, rules, seed, None)
+    }
+
+    fn made(topology: Topology, rules: Rules, seed: Option<u64>, host: Option<discover::Host>) -> Orchestrator {
+        let state = Mutex::new(State::new(topology, rules, Ties::new(seed)));
+        Orchestrator { inner: Arc::new(Inner { host, state, freed: Condvar::new() }) }
     }
 
     /// One with all that the host publishes in sysfs, and so many bytes of host memory.
     pub fn of_host(sysfs: &Path, rules: Rules, host: u64) -> Result<Orchestrator, Error> {
+        let of = discover::Host::new(sysfs);
         let topology = Topology::read(sysfs)?;
         let found = windows(sysfs, &topology);
-        let all = Orchestrator::new(topology, rules, None);
+        let all = Orchestrator::made(topology, rules, None, Some(of));
         for window in found {
             all.publish(Arc::new(window))?;
         }
@@ -93,8 +100,9 @@ impl Orchestrator {
         Ok(all)
     }
 
-    pub fn topology(&self) -> &Topology {
-        &self.inner.topology
+    /// What it knows now.
+    pub fn topology(&self) -> Arc<Topology> {
+        self.inner.state().topology.clone()
     }
 
     /// Adds a publisher.
@@ -108,8 +116,7 @@ impl Orchestrator {
         if state.publisher(&name).is_some() {
             return Err(Error::Invalid(format!("there is a publisher {name} already")));
         }
-        let device = publisher.function().and_then(|at| self.inner.topology.find(at));
-        state.publishers.push(Active { name, publisher, device, draining: false });
+        state.publishers.push(Active { name, publisher, draining: false });
         Ok(())
     }
 
@@ -134,6 +141,10 @@ impl Orchestrator {
             state = self.inner.freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         let revoked = state.buffers_of(name);
+        let is_window = |p: &Active| p.name == name && p.publisher.kind() == Kind::Sysfs;
+        if let Some(host) = self.inner.host.as_ref().filter(|_| state.publishers.iter().any(is_window)) {
+            host.withdraw(name);
+        }
         state.publishers.retain(|p| p.name != name);
         drop(state);
         for core in &revoked {
@@ -172,35 +183,52 @@ impl Orchestrator {
         self.inner.state().rules.add(rule)
     }
 
-    /// A device by its address or name.
+    /// A device by its address or name; one that has come since counts.
     pub fn client(&self, name: &str) -> Result<Client, Error> {
-        let topology = &self.inner.topology;
-        let index = topology.resolve(name)?;
+        let mut topology = self.topology();
+        let index = match topology.resolve(name) {
+            Err(e) => {
+                self.read_anew()?;
+                topology = self.topology();
+                topology.resolve(name).map_err(|_| e)?
+            }
+            Ok(index) => index,
+        };
         let device = &topology.devices()[index];
         let mut names = vec![device.address.to_string()];
         names.extend(device.names.iter().cloned());
-        Ok(Client { index, names })
+        Ok(Client { address: device.address, names })
     }
 
     /// How that client reaches that publisher.
     pub fn route(&self, publisher: &str, client: &Client) -> Result<Route, Error> {
         let mut state = self.inner.state();
+        let topology = state.topology.clone();
         let active =
             state.publisher(publisher).ok_or_else(|| Error::Unknown(format!("publisher {publisher}")))?;
-        Ok(active.route(&self.inner.topology, client.index))
+        active.route(&topology, client).map_err(Error::Unknown)
     }
 
     /// The publishers that may serve a request, the best first, and how far each is from all clients together (host memory:
     /// `None`). In the second list those that may not, and why.
     #[allow(clippy::type_complexity)]
     pub fn candidates(&self, request: &Request) -> (Vec<(String, Option<u32>)>, Vec<(String, String)>) {
-        let (best, refused) = self.inner.state().rank(&self.inner.topology, request);
+        let (best, refused) = self.inner.state().rank(request);
         (best.into_iter().map(|c| (c.name, c.distance)).collect(), refused)
     }
 
     /// Takes memory for the request, and maps nothing.
     pub fn grant(&self, request: &Request) -> Result<Buffer, Error> {
-        self.grant_but(request, &[])
+        let granted = self.grant_but(request, &[]);
+        self.or_anew(granted, || self.grant_but(request, &[]))
+    }
+
+    /// Where nothing was to be had, once more if publishers have come since.
+    fn or_anew(&self, granted: Result<Buffer, Error>, again: impl FnOnce() -> Result<Buffer, Error>) -> Result<Buffer, Error> {
+        match granted {
+            Err(Error::Refused(_)) if self.rediscover().is_ok_and(|came| came > 0) => again(),
+            granted => granted,
+        }
     }
 
     /// Likewise, but not of publishers that have refused already, each with its reason.
@@ -215,7 +243,7 @@ impl Orchestrator {
             ));
         }
         let mut state = self.inner.state();
-        let (best, mut refused) = state.rank(&self.inner.topology, request);
+        let (best, mut refused) = state.rank(request);
         refused.extend_from_slice(without);
         for candidate in best {
             if without.iter().any(|(name, _)| *name == candidate.name) {
@@ -244,6 +272,11 @@ impl Orchestrator {
 
     /// Takes memory for the request and maps it.
     pub fn allocate(&self, request: &Request) -> Result<Buffer, Error> {
+        let given = self.allocate_now(request);
+        self.or_anew(given, || self.allocate_now(request))
+    }
+
+    fn allocate_now(&self, request: &Request) -> Result<Buffer, Error> {
         let mut without = Vec::new();
         loop {
             let buffer = self.grant_but(request, &without)?;
@@ -314,7 +347,7 @@ impl Home for Inner {
         let Some(at) = state.publishers.iter().position(|p| p.name == core.publisher) else {
             return Err(Error::Unknown(format!("publisher {}", core.publisher)));
         };
-        let judged = state.judge(&self.topology, at, &request);
+        let judged = state.judge(at, &request);
         let candidate = judged.map_err(|why| Error::Refused(vec![(core.publisher.clone(), why)]))?;
         Ok(candidate.clients.into_iter().map(|(_, route)| route).collect())
     }

@@ -1,9 +1,11 @@
 //! What is asked for.
 
+use crate::address::Address;
+
 /// A device that is to reach memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
-    pub(crate) index: usize,
+    pub(crate) address: Address,
     /// Its address, and what drivers call what they made of it.
     pub(crate) names: Vec<String>,
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use super::buffer::{Buffer, Core, Home};
 use super::notices::Notices;
-use super::request::Request;
+use super::request::{Client, Request};
 use crate::publisher::{Kind, Lease, Publisher};
 use crate::rules::{Case, Rules, Target};
 use crate::topology::{Route, Ties, Topology};
@@ -15,18 +15,20 @@ use crate::topology::{Route, Ties, Topology};
 pub(super) struct Active {
     pub name: String,
     pub publisher: Arc<dyn Publisher>,
-    /// Its function's index in the topology.
-    pub device: Option<usize>,
     pub draining: bool,
 }
 
 impl Active {
-    pub fn route(&self, topology: &Topology, client: usize) -> Route {
-        match self.device {
+    /// How a client reaches it; in `Err`, that the client is there no more.
+    pub fn route(&self, topology: &Topology, client: &Client) -> Result<Route, String> {
+        let Some(at) = topology.find(client.address) else {
+            return Err(format!("{} is there no more", client.name()));
+        };
+        Ok(match self.publisher.function().and_then(|address| topology.find(address)) {
             _ if self.publisher.kind() == Kind::Host => Route::host_memory(),
-            Some(device) => topology.route(device, client),
+            Some(device) => topology.route(device, at),
             None => Route::no_function(),
-        }
+        })
     }
 }
 
@@ -54,6 +56,7 @@ pub(super) struct Live {
 }
 
 pub(super) struct State {
+    pub topology: Arc<Topology>,
     pub publishers: Vec<Active>,
     pub rules: Rules,
     pub live: HashMap<u64, Live>,
@@ -62,8 +65,8 @@ pub(super) struct State {
 }
 
 impl State {
-    pub fn new(rules: Rules, ties: Ties) -> State {
-        State { publishers: Vec::new(), rules, live: HashMap::new(), next: 1, ties }
+    pub fn new(topology: Topology, rules: Rules, ties: Ties) -> State {
+        State { topology: Arc::new(topology), publishers: Vec::new(), rules, live: HashMap::new(), next: 1, ties }
     }
 
     pub fn publisher(&mut self, name: &str) -> Option<&mut Active> {
@@ -81,7 +84,7 @@ impl State {
     }
 
     /// Whether one publisher may serve a request, and how well. In `Err`, why it may not.
-    pub fn judge(&self, topology: &Topology, at: usize, request: &Request) -> Result<Candidate, String> {
+    pub fn judge(&self, at: usize, request: &Request) -> Result<Candidate, String> {
         let active = &self.publishers[at];
         let kind = active.publisher.kind();
         if active.draining {
@@ -92,7 +95,7 @@ impl State {
         }
         let mut clients = Vec::with_capacity(request.clients.len());
         for client in &request.clients {
-            let route = active.route(topology, client.index);
+            let route = active.route(&self.topology, client)?;
             if !route.is_supported() {
                 return Err(format!("{} cannot reach it: {route}", client.name()));
             }
@@ -107,14 +110,10 @@ impl State {
     }
 
     /// The publishers that may serve a request, the best first; and why the others may not.
-    pub fn rank(
-        &mut self,
-        topology: &Topology,
-        request: &Request,
-    ) -> (Vec<Candidate>, Vec<(String, String)>) {
+    pub fn rank(&mut self, request: &Request) -> (Vec<Candidate>, Vec<(String, String)>) {
         let (mut best, mut refused) = (Vec::new(), Vec::new());
         for at in 0..self.publishers.len() {
-            match self.judge(topology, at, request) {
+            match self.judge(at, request) {
                 Ok(candidate) => best.push(candidate),
                 Err(why) => refused.push((self.publishers[at].name.clone(), why)),
             }

@@ -11,4 +11,5 @@ pub use host::Host;
 pub(crate) use lease::map;
 pub use lease::{Lease, Mapped};
 pub use region::Region;
+pub(crate) use window::number_of;
 pub use window::{Window, windows};

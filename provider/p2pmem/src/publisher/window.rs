@@ -32,7 +32,7 @@ pub fn windows(sysfs: &Path, topology: &Topology) -> Vec<Window> {
 impl Window {
     fn new(sysfs: &Path, function: Address, size: u64) -> Window {
         let dir = sysfs.join("bus/pci/devices").join(function.to_string());
-        let inode = inode(&dir);
+        let inode = number_of(&dir);
         Window { function, dir, size, taken: Mutex::new(0), inode, allocate: Mutex::new(None) }
     }
 
@@ -113,10 +113,11 @@ impl Publisher for Window {
     }
 
     fn is_alive(&self) -> bool {
-        self.now().is_some() && inode(&self.dir) == self.inode
+        self.now().is_some() && number_of(&self.dir) == self.inode
     }
 }
 
-fn inode(dir: &Path) -> Option<u64> {
+/// The number of what the function in that directory publishes: another one when its driver is bound again.
+pub fn number_of(dir: &Path) -> Option<u64> {
     std::fs::metadata(dir.join("p2pmem")).ok().map(|m| m.ino())
 }

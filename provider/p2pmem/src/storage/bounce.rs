@@ -3,7 +3,8 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::ThreadId;
 
 use hmem::Kind;
 
@@ -43,8 +44,19 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), CHUNK) }
     }
 
+    /// Where it is, for a device that copies by itself.
+    pub fn address(&self) -> usize {
+        self.at.as_ptr().expose_provenance()
+    }
+
+    /// Whether it is page-locked, so that what is queued for the device is not waited for.
+    pub fn is_locked(&self) -> bool {
+        matches!(self.locked, Some((_, Some(_))))
+    }
+
     fn lock_for(&mut self, kind: Kind) {
-        if self.locked.as_ref().is_none_or(|(of, _)| *of != kind) {
+        // The CPU copies from and to any host memory, and locks belong to no thread that may not call their runtime.
+        if kind != Kind::System && self.locked.as_ref().is_none_or(|(of, _)| *of != kind) {
             self.locked = None;
             // SAFETY: this allocation, which is freed after what is remembered of it here.
             let pages =
@@ -86,5 +98,63 @@ impl Buffers {
         if free.len() < WORKERS {
             free.push(buffer);
         }
+    }
+}
+
+/// Which stream: its handle, its context, and the thread if the handle means another one in each.
+pub(super) type Key = (usize, usize, Option<ThreadId>);
+
+/// Buffers that what is queued on one stream uses one after the other. They are page-locked: a device copies when it comes to that.
+#[derive(Default)]
+pub(super) struct Set(Mutex<Vec<Buffer>>);
+
+impl std::fmt::Debug for Set {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Set")
+    }
+}
+
+impl Set {
+    /// Where `n` of them are; `None` if no more memory can be page-locked.
+    pub fn addresses(&self, n: usize, from: &Buffers) -> Option<Vec<usize>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while all.len() < n {
+            all.push(from.take(Kind::Cuda).filter(Buffer::is_locked)?);
+        }
+        Some(all.iter().take(n).map(Buffer::address).collect())
+    }
+
+    /// Makes them free, if no other request has them.
+    pub fn give(self: Arc<Set>, to: &Buffers) {
+        if let Some(set) = Arc::into_inner(self) {
+            set.0.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().for_each(|b| to.give(b));
+        }
+    }
+}
+
+/// Those of a file's streams.
+#[derive(Debug, Default)]
+pub(super) struct Sets(Mutex<Vec<(Key, Weak<Set>)>>);
+
+/// Nothing else is queued while this is held: what one request queues on a stream is not mixed with another's.
+#[derive(Debug)]
+pub(super) struct Queueing<'a>(MutexGuard<'a, Vec<(Key, Weak<Set>)>>);
+
+impl Sets {
+    pub fn queue(&self) -> Queueing<'_> {
+        Queueing(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Queueing<'_> {
+    /// That of a stream, as long as a request has it.
+    pub fn set(&mut self, key: Key) -> Arc<Set> {
+        self.0.retain(|(_, set)| set.strong_count() > 0);
+        if let Some(set) = self.0.iter().find(|(of, _)| *of == key).and_then(|(_, set)| set.upgrade()) {
+            return set;
+        }
+        let set = Arc::new(Set::default());
+        self.0.push((key, Arc::downgrade(&set)));
+        set
     }
 }

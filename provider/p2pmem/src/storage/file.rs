@@ -5,14 +5,15 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use hmem::{Kind, Span, guard};
 
-use super::bounce::{Buffers, CHUNK, WORKERS};
+use super::bounce::{Buffers, CHUNK, Sets, WORKERS};
 use super::cufile::Registered;
 use super::report::{Report, Tally, Way};
+use super::workers::Workers;
 use crate::error::Error;
 use crate::peer;
 
@@ -47,18 +48,24 @@ pub struct Op {
 /// A file. Its methods may be called from any thread.
 #[derive(Debug)]
 pub struct File {
+    /// Goes before the descriptors that it is of.
+    cufile: Option<OnceLock<Result<Registered, String>>>,
     cached: OwnedFd,
     /// With O_DIRECT; else why there is none.
     direct: Result<OwnedFd, String>,
     /// What addresses, lengths and offsets are multiples of with O_DIRECT.
     block: usize,
-    cufile: Option<OnceLock<Result<Registered, String>>>,
-    buffers: Buffers,
-    tally: Tally,
+    pub(super) buffers: Buffers,
+    pub(super) tally: Tally,
+    pub(super) workers: Workers,
+    /// Where what is queued on streams will have written to.
+    ahead: AtomicU64,
+    pub(super) sets: Sets,
 }
 
 /// What memory a transfer is with.
-enum Sort {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sort {
     Host,
     /// Memory of a device's that is mapped: it may go away.
     Window,
@@ -66,7 +73,7 @@ enum Sort {
 }
 
 /// What has come of a transfer, and why not by a better way.
-type Done = Result<(usize, Way, String), io::Error>;
+pub(super) type Done = Result<(usize, Way, String), io::Error>;
 
 impl File {
     pub fn open(path: &Path, options: Options) -> Result<File, Error> {
@@ -86,7 +93,17 @@ impl File {
         // Windows may go away while they are copied.
         guard::hold(true);
         hmem::registry::look();
-        Ok(File { cached, direct, block, cufile, buffers: Buffers::default(), tally: Tally::default() })
+        Ok(File {
+            cached,
+            direct,
+            block,
+            cufile,
+            buffers: Buffers::default(),
+            tally: Tally::default(),
+            workers: Workers::default(),
+            ahead: AtomicU64::new(0),
+            sets: Sets::default(),
+        })
     }
 
     /// What has gone, and by which ways.
@@ -139,7 +156,16 @@ impl File {
             .collect()
     }
 
-    fn transfer(&self, op: &Op) -> Result<usize, Error> {
+    pub(super) fn transfer(&self, op: &Op) -> Result<usize, Error> {
+        self.check(op)?;
+        let what = if op.write { "write" } else { "read" };
+        let (bytes, way, why) = self.best(op, &sort(op)).map_err(|e| Error::Os(what.into(), e))?;
+        self.tally.took(way, why);
+        Ok(bytes)
+    }
+
+    /// Whether it could be one.
+    pub(super) fn check(&self, op: &Op) -> Result<(), Error> {
         let end = op.addr.checked_add(op.len).filter(|_| op.len <= isize::MAX as usize);
         let last = op.offset.checked_add(op.len as u64).filter(|end| i64::try_from(*end).is_ok());
         if end.is_none() || last.is_none() || (op.addr == 0 && op.len > 0) {
@@ -148,15 +174,25 @@ impl File {
                 op.len, op.addr, op.offset
             )));
         }
-        let what = if op.write { "write" } else { "read" };
-        let (bytes, way, why) = self.best(op).map_err(|e| Error::Os(what.into(), e))?;
-        self.tally.took(way, why);
-        Ok(bytes)
+        Ok(())
+    }
+
+    /// How much of it there is, once what was queued before it is done: reads end with the file.
+    pub(super) fn there_is(&self, op: &Op) -> usize {
+        let last = op.offset + op.len as u64;
+        if op.write {
+            self.ahead.fetch_max(last, Relaxed);
+            return op.len;
+        }
+        // SAFETY: a descriptor of ours; nothing reads by its position.
+        let size = unsafe { libc::lseek(self.cached.as_raw_fd(), 0, libc::SEEK_END) };
+        let size = u64::try_from(size).unwrap_or(u64::MAX).max(self.ahead.load(Relaxed));
+        size.min(last).saturating_sub(op.offset) as usize
     }
 
     /// By the best way that there is.
-    fn best(&self, op: &Op) -> Done {
-        match sort(op) {
+    pub(super) fn best(&self, op: &Op, sort: &Sort) -> Done {
+        match sort {
             Sort::Host => match self.directly(op) {
                 Ok(bytes) => self.rest(op, bytes, &Sort::Host, String::new()),
                 Err(why) => self.cached(op, 0, why),
@@ -172,7 +208,7 @@ impl File {
             sort => self.bounced(
                 op,
                 0,
-                &sort,
+                sort,
                 "no interface of Linux reads files into this kind of memory".into(),
             ),
         }
@@ -213,12 +249,19 @@ impl File {
     }
 
     fn by_cufile(&self, op: &Op) -> Result<usize, String> {
-        let once = self.cufile.as_ref().ok_or("cuFile is not wanted")?;
-        let fd = self.direct.as_ref().unwrap_or(&self.cached);
-        let registered = once.get_or_init(|| Registered::new(fd)).as_ref().map_err(Clone::clone)?;
-        let bytes = registered.transfer(op.write, op.addr, op.len, op.offset)?;
+        let bytes = self.registered()?.transfer(op.write, op.addr, op.len, op.offset)?;
         self.tally.add(Way::Cufile, bytes);
         Ok(bytes)
+    }
+
+    /// The file as cuFile knows it, or why it does not.
+    pub(super) fn registered(&self) -> Result<&Registered, String> {
+        let once = self.cufile.as_ref().ok_or("cuFile is not wanted")?;
+        let register = || match &self.direct {
+            Ok(direct) => Registered::new(&[direct, &self.cached]),
+            Err(_) => Registered::new(&[&self.cached]),
+        };
+        once.get_or_init(register).as_ref().map_err(Clone::clone)
     }
 
     fn cached(&self, op: &Op, from: usize, why: String) -> Done {
@@ -303,7 +346,7 @@ impl File {
     }
 
     /// Between the file and a buffer: by O_DIRECT as far as it is whole blocks.
-    fn disk(&self, write: bool, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    pub(super) fn disk(&self, write: bool, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let (addr, mut done) = (buffer.as_mut_ptr().expose_provenance(), 0);
         if let Ok(fd) = &self.direct {
             let whole = buffer.len() / self.block * self.block;
@@ -322,7 +365,7 @@ impl File {
     }
 }
 
-fn sort(op: &Op) -> Sort {
+pub(super) fn sort(op: &Op) -> Sort {
     if peer::is_window(op.addr, op.len.max(1)) {
         return Sort::Window;
     }

@@ -11,8 +11,13 @@
 
 mod bounce;
 mod cufile;
+mod cufile_words;
 mod file;
 mod report;
+mod request;
+mod stream;
+mod workers;
 
 pub use file::{File, Op, Options};
 pub use report::{Report, Way};
+pub use request::{Request, Results};

@@ -1,0 +1,103 @@
+//! A program's own stream, in which work is queued for it.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use super::api::{Api, Error, Handle, NOT_FOUND, NOT_READY, loaded};
+use super::stream::{Entered, any};
+
+/// What a stream calls when all before it is done. It may call nothing of CUDA's, and wait for nothing that does.
+pub type Call = unsafe extern "C" fn(*mut c_void);
+
+/// `CUDA_ERROR_INVALID_CONTEXT`, `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`.
+const INVALID_CONTEXT: i32 = 201;
+const CAPTURE_UNSUPPORTED: i32 = 900;
+
+/// A stream of the program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream {
+    handle: usize,
+    ctx: usize,
+}
+
+impl Stream {
+    /// A `CUstream`; those that have no name of their own (0, 1 and 2) too, of the calling thread's context. Refused: one
+    /// that is being captured into a graph, which would do what is queued any number of times.
+    ///
+    /// # Safety
+    /// It is a stream, and stays one for as long as what is returned is used.
+    pub unsafe fn new(stream: usize) -> Result<Stream, Error> {
+        let api = loaded().ok_or(Error(NOT_FOUND))?;
+        let (mut ctx, mut capturing) = (null_mut(), 0);
+        if stream > 2 {
+            api.stream_ctx(stream as Handle, &mut ctx)?;
+        }
+        let ctx = match ctx as usize {
+            0 => any(api).ok_or(Error(INVALID_CONTEXT))?,
+            ctx => ctx,
+        };
+        let of = Stream { handle: stream, ctx };
+        let _entered = Entered::new(api, ctx)?;
+        // A driver of before 10.0 has no graphs.
+        match api.stream_capturing(stream as Handle, &mut capturing) {
+            Ok(()) if capturing != 0 => Err(Error(CAPTURE_UNSUPPORTED)),
+            Ok(()) | Err(Error(NOT_FOUND)) => Ok(of),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Its `CUstream`.
+    pub fn handle(self) -> usize {
+        self.handle
+    }
+
+    /// Its context, as a number.
+    pub fn context(self) -> usize {
+        self.ctx
+    }
+
+    fn enter(self) -> Result<(&'static Api, Entered<'static>), Error> {
+        let api = loaded().ok_or(Error(NOT_FOUND))?;
+        Ok((api, Entered::new(api, self.ctx)?))
+    }
+
+    /// Queues a copy.
+    ///
+    /// # Safety
+    /// Both ranges are valid for it until it is done.
+    pub unsafe fn copy(self, dst: usize, src: usize, len: usize) -> Result<(), Error> {
+        let (api, _entered) = self.enter()?;
+        api.copy_async(dst as u64, src as u64, len, self.handle as Handle)
+    }
+
+    /// Queues a call.
+    ///
+    /// # Safety
+    /// `call` may be called with `arg`, in a thread of the driver's; it does not unwind.
+    pub unsafe fn call(self, call: Call, arg: *mut c_void) -> Result<(), Error> {
+        let (api, _entered) = self.enter()?;
+        api.stream_call(self.handle as Handle, call, arg)
+    }
+
+    /// Runs what queues work itself, with the stream's context current.
+    pub fn within<R>(self, work: impl FnOnce() -> R) -> Result<R, Error> {
+        let (_, _entered) = self.enter()?;
+        Ok(work())
+    }
+
+    /// Waits until all that is queued is done.
+    pub fn wait(self) -> Result<(), Error> {
+        let (api, _entered) = self.enter()?;
+        api.stream_wait(self.handle as Handle)
+    }
+
+    /// Whether all that is queued is done; in `Err`, why nothing in it will ever be done.
+    pub fn is_done(self) -> Result<bool, Error> {
+        let (api, _entered) = self.enter()?;
+        match api.stream_query(self.handle as Handle) {
+            Ok(()) => Ok(true),
+            Err(Error(NOT_READY)) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! `strait storage`: which way a file's bytes take to memory of a kind and back, why, and how fast; whether they arrive right.
+
+mod cuda;
+mod memory;
+
+use std::fmt::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use lexopt::prelude::*;
+use p2pmem::storage::{File, Options as How, Report, Way};
+use p2pmem::{picture, rules};
+use serde::Serialize;
+
+use crate::fabric::Error;
+use crate::out;
+use memory::Memory;
+pub use memory::Place;
+
+/// What was asked for.
+#[derive(Debug, PartialEq)]
+pub struct Options {
+    pub file: PathBuf,
+    pub place: Place,
+    pub sysfs: PathBuf,
+    pub size: Option<u64>,
+    pub reps: usize,
+    pub create: bool,
+    pub copy: Option<PathBuf>,
+    pub direct: bool,
+    pub cufile: bool,
+    pub json: bool,
+}
+
+/// Most bytes in memory at a time, and what is read without --size.
+const MOST: u64 = 64 << 20;
+
+/// Understands the options; `None` asks for help.
+pub fn parse(parser: &mut lexopt::Parser) -> Result<Option<Options>, lexopt::Error> {
+    let mut options = Options {
+        file: PathBuf::new(),
+        place: Place::Host,
+        sysfs: "/sys".into(),
+        size: None,
+        reps: 3,
+        create: false,
+        copy: None,
+        direct: true,
+        cufile: true,
+        json: false,
+    };
+    let mut file = None;
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Short('h') | Long("help") => return Ok(None),
+            Long("memory") => options.place = parser.value()?.string()?.parse()?,
+            Long("sysfs") => options.sysfs = parser.value()?.into(),
+            Long("size") => {
+                let size = rules::size(&parser.value()?.string()?).map_err(|e| format!("--size: {e}"))?;
+                if size == 0 {
+                    return Err("--size: 0 bytes show nothing".into());
+                }
+                options.size = Some(size);
+            }
+            Long("reps") => {
+                options.reps = parser.value()?.parse()?;
+                if !(1..=1000).contains(&options.reps) {
+                    return Err("--reps: from 1 to 1000".into());
+                }
+            }
+            Long("create") => options.create = true,
+            Long("copy") => options.copy = Some(parser.value()?.into()),
+            Long("no-direct") => options.direct = false,
+            Long("no-cufile") => options.cufile = false,
+            Long("json") => options.json = true,
+            Value(name) if file.is_none() => file = Some(PathBuf::from(name)),
+            other => return Err(other.unexpected()),
+        }
+    }
+    options.file = file.ok_or("a FILE is wanted")?;
+    if options.create && options.copy.is_some() {
+        return Err("--create makes FILE, and --copy reads it: one of them".into());
+    }
+    Ok(Some(options))
+}
+
+/// What was found.
+#[derive(Serialize)]
+struct Found {
+    file: String,
+    memory: String,
+    /// Of the file, each time.
+    bytes: u64,
+    read: Option<Direction>,
+    write: Option<Direction>,
+    /// Whether the contents are right.
+    right: bool,
+}
+
+/// What one direction took.
+#[derive(Default, Serialize)]
+struct Direction {
+    path: Option<&'static str>,
+    why: String,
+    bytes_by_path: Vec<(&'static str, u64)>,
+    /// 10^6 bytes a second, each time.
+    rates: Vec<f64>,
+}
+
+impl Direction {
+    fn new(report: &Report, before: [u64; 4], rates: Vec<f64>) -> Direction {
+        let by = Way::ALL.map(|way| (way.name(), report.bytes[way as usize] - before[way as usize]));
+        Direction {
+            path: report.last.map(Way::name),
+            why: report.why.clone(),
+            bytes_by_path: by.into_iter().filter(|(_, bytes)| *bytes > 0).collect(),
+            rates,
+        }
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> Error {
+    Error::Failed(error.to_string())
+}
+
+fn named(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
+    |e| failed(format!("{}: {e}", path.display()))
+}
+
+pub fn run(options: &Options) -> Result<bool, Error> {
+    let found = match (&options.copy, options.create) {
+        (Some(to), _) => copy(options, to),
+        (None, true) => create(options),
+        (None, false) => read(options),
+    }?;
+    if options.json {
+        out::print(&(serde_json::to_string_pretty(&found).map_err(failed)? + "\n"))?;
+    } else {
+        out::print(&text(&found))?;
+    }
+    Ok(found.right)
+}
+
+fn open(options: &Options, path: &Path, write: bool) -> Result<File, Error> {
+    let how = How { write, create: false, direct: options.direct, cufile: options.cufile };
+    File::open(path, how).map_err(failed)
+}
+
+/// How long a file or a disk is.
+fn length(path: &Path) -> Result<u64, Error> {
+    use std::io::Seek;
+    let mut file = std::fs::File::open(path).map_err(named(path))?;
+    file.seek(std::io::SeekFrom::End(0)).map_err(named(path))
+}
+
+/// Makes a file that was not there.
+fn make(path: &Path) -> Result<(), Error> {
+    let made = std::fs::OpenOptions::new().write(true).create_new(true).open(path);
+    made.map(drop).map_err(named(path))
+}
+
+/// A file of ours, removed on drop.
+struct Made<'a>(&'a Path);
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.0);
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n * 7 + (n >> 8) * 13 + (n >> 16)) as u8).collect()
+}
+
+/// Reads the beginning of the file, as often as was asked for.
+fn read(options: &Options) -> Result<Found, Error> {
+    let bytes = length(&options.file)?.min(options.size.unwrap_or(MOST));
+    if bytes == 0 {
+        return Err(failed(format!("{}: it is empty, which shows nothing", options.file.display())));
+    }
+    let memory = Memory::new(&options.place, &options.sysfs, bytes)?;
+    let file = open(options, &options.file, false)?;
+    let read = measure(options, &file, &memory, false)?;
+    let mut want = vec![0; bytes as usize];
+    let plain = std::fs::File::open(&options.file).map_err(named(&options.file))?;
+    plain.read_exact_at(&mut want, 0).map_err(named(&options.file))?;
+    let right = memory.get(bytes as usize)? == want;
+    Ok(found(options, bytes, Some(read), None, right))
+}
+
+/// Makes the file, writes it from the memory, reads it back and removes it.
+fn create(options: &Options) -> Result<Found, Error> {
+    let bytes = options.size.unwrap_or(MOST);
+    let memory = Memory::new(&options.place, &options.sysfs, bytes)?;
+    make(&options.file)?;
+    let _made = Made(&options.file);
+    let file = open(options, &options.file, true)?;
+    let want = pattern(bytes as usize);
+    memory.put(&want)?;
+    let write = measure(options, &file, &memory, true)?;
+    memory.put(&vec![0; bytes as usize])?;
+    let read = measure(options, &file, &memory, false)?;
+    let right = memory.get(bytes as usize)? == want
+        && std::fs::read(&options.file).map_err(named(&options.file))? == want;
+    Ok(found(options, bytes, Some(read), Some(write), right))
+}
+
+/// Copies the file to another one through the memory, and compares them.
+fn copy(options: &Options, to: &Path) -> Result<Found, Error> {
+    let whole = length(&options.file)?;
+    let bytes = whole.min(options.size.unwrap_or(whole));
+    let memory = Memory::new(&options.place, &options.sysfs, bytes.clamp(1, MOST))?;
+    make(to)?;
+    let (from, into) = (open(options, &options.file, false)?, open(options, to, true)?);
+    let (mut at, mut took) = (0, [0.0; 2]);
+    while at < bytes {
+        let len = (bytes - at).min(MOST) as usize;
+        let begin = Instant::now();
+        // SAFETY: memory of that length, which stays.
+        let got = unsafe { from.read(memory.addr(), len, at) }.map_err(failed)?;
+        took[0] += begin.elapsed().as_secs_f64();
+        if got != len {
+            return Err(failed(format!("{}: it ends after {} bytes", options.file.display(), at + got as u64)));
+        }
+        let begin = Instant::now();
+        // SAFETY: likewise.
+        let put = unsafe { into.write(memory.addr(), len, at) }.map_err(failed)?;
+        took[1] += begin.elapsed().as_secs_f64();
+        at += put as u64;
+    }
+    let rate = |took: f64| if bytes > 0 { vec![bytes as f64 / took / 1e6] } else { Vec::new() };
+    let read = Direction::new(&from.report(), [0; 4], rate(took[0]));
+    let write = Direction::new(&into.report(), [0; 4], rate(took[1]));
+    Ok(found(options, bytes, Some(read), Some(write), same(&options.file, to, bytes)?))
+}
+
+/// Whether two files begin with the same bytes, as read(2) has them.
+fn same(one: &Path, other: &Path, bytes: u64) -> Result<bool, Error> {
+    let files = [std::fs::File::open(one).map_err(named(one))?, std::fs::File::open(other).map_err(named(other))?];
+    let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    let mut at = 0;
+    while at < bytes {
+        let len = (bytes - at).min(1 << 20) as usize;
+        files[0].read_exact_at(&mut a[..len], at).map_err(named(one))?;
+        if files[1].read_exact_at(&mut b[..len], at).is_err() || a[..len] != b[..len] {
+            return Ok(false);
+        }
+        at += len as u64;
+    }
+    Ok(true)
+}
+
+/// One direction, several times.
+fn measure(options: &Options, file: &File, memory: &Memory, write: bool) -> Result<Direction, Error> {
+    let (before, mut rates) = (file.report().bytes, Vec::new());
+    for _ in 0..options.reps {
+        let begin = Instant::now();
+        // SAFETY: memory of that length, which stays.
+        let done = unsafe {
+            match write {
+                true => file.write(memory.addr(), memory.len(), 0),
+                false => file.read(memory.addr(), memory.len(), 0),
+            }
+        };
+        let done = done.map_err(|e| failed(format!("{}: {e}", options.file.display())))?;
+        rates.push(done as f64 / begin.elapsed().as_secs_f64() / 1e6);
+        if done != memory.len() {
+            return Err(failed(format!("{}: {done} bytes, not {}", options.file.display(), memory.len())));
+        }
+    }
+    Ok(Direction::new(&file.report(), before, rates))
+}
+
+fn found(options: &Options, bytes: u64, read: Option<Direction>, write: Option<Direction>, right: bool) -> Found {
+    Found { file: options.file.display().to_string(), memory: options.place.to_string(), bytes, read, write, right }
+}
+
+fn text(found: &Found) -> String {
+    let mut text = format!("{}: {} and {} memory\n", found.file, picture::bytes(found.bytes), found.memory);
+    for (what, of) in [("read", &found.read), ("write", &found.write)] {
+        let Some(of) = of else { continue };
+        let mut rates = of.rates.clone();
+        rates.sort_by(f64::total_cmp);
+        let _ = write!(text, "  {what:<8} by {}", of.path.unwrap_or("nothing"));
+        if let (Some(least), Some(most)) = (rates.first(), rates.last()) {
+            let _ = write!(text, ", {:.0} MB/s", rates[rates.len() / 2]);
+            if rates.len() > 1 {
+                let _ = write!(text, " ({least:.0} to {most:.0})");
+            }
+        }
+        let _ = writeln!(text);
+        if !of.why.is_empty() {
+            let _ = writeln!(text, "           {}", of.why);
+        }
+        let by = of.bytes_by_path.iter().map(|(way, bytes)| format!("{way} {}", picture::bytes(*bytes)));
+        let _ = writeln!(text, "           {}", by.collect::<Vec<_>>().join(", "));
+    }
+    let _ = writeln!(text, "  contents {}", if found.right { "right" } else { "WRONG" });
+    text
+}

@@ -1,0 +1,128 @@
+//! Transfers that go on while the program does something else.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::file::{File, Op};
+use super::stream::Queued;
+use crate::error::Error;
+
+/// What transfers have come to, in their order.
+pub type Results = Vec<Result<usize, Error>>;
+
+/// Transfers that are under way. Dropping it waits for them.
+#[derive(Debug)]
+pub struct Request(How);
+
+#[derive(Debug)]
+enum How {
+    Threads(Arc<Shared>),
+    Stream(Queued),
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    results: Vec<Option<Result<usize, Error>>>,
+    left: usize,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn done(&self, n: usize, result: Result<usize, Error>) {
+        let mut state = self.lock();
+        state.results[n] = Some(result);
+        state.left -= 1;
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+/// Does it, and makes an error of a panic: what waits for it has to hear of it.
+pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(Error::Os("a transfer".into(), std::io::Error::from_raw_os_error(libc::EIO))))
+}
+
+impl Request {
+    /// Begins transfers, which go on in threads, several at once and in any order.
+    ///
+    /// # Safety
+    /// As of [`File::batch`]; the memory stays until the request is done.
+    pub unsafe fn submit(file: &Arc<File>, ops: &[Op]) -> Request {
+        let shared = Arc::new(Shared::default());
+        {
+            let mut state = shared.lock();
+            state.results = ops.iter().map(|_| None).collect();
+            state.left = ops.len();
+        }
+        for (n, op) in ops.iter().copied().enumerate() {
+            let (shared, of) = (Arc::clone(&shared), Arc::clone(file));
+            file.workers.post(Box::new(move || {
+                let result = caught(|| of.transfer(&op));
+                shared.done(n, result);
+            }));
+        }
+        Request(How::Threads(shared))
+    }
+
+    /// Queues transfers on a stream of CUDA's: they begin when all that is queued there is done, and what is queued after
+    /// them waits for them.
+    ///
+    /// # Safety
+    /// As of [`Request::submit`]; `stream` is a stream of this process, and stays one until the request is done.
+    pub unsafe fn submit_on(file: &Arc<File>, ops: &[Op], stream: usize) -> Result<Request, Error> {
+        // SAFETY: the caller's promise.
+        Ok(Request(How::Stream(unsafe { Queued::new(file, ops, stream)? })))
+    }
+
+    /// Whether all of them are done.
+    pub fn poll(&self) -> bool {
+        self.wait(Some(Duration::ZERO))
+    }
+
+    /// Waits until all of them are done, or for so long: whether they are.
+    pub fn wait(&self, most: Option<Duration>) -> bool {
+        let shared = match &self.0 {
+            How::Threads(shared) => shared,
+            How::Stream(queued) => return queued.wait(most),
+        };
+        let end = most.map(|most| Instant::now() + most);
+        let mut state = shared.lock();
+        while state.left > 0 {
+            let left = end.map_or(Duration::from_secs(60), |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return false;
+            }
+            state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// What each of them has come to, once they are done; nothing the second time.
+    pub fn take(&self) -> Option<Results> {
+        if !self.poll() {
+            return None;
+        }
+        let shared = match &self.0 {
+            How::Threads(shared) => shared,
+            How::Stream(queued) => return queued.take(),
+        };
+        let all = std::mem::take(&mut shared.lock().results);
+        all.into_iter().collect()
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.wait(None);
+    }
+}

@@ -1,0 +1,94 @@
+//! Threads that do what is not to be waited for. There are none while there is nothing to do.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::bounce::WORKERS;
+
+pub(super) type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct State {
+    todo: VecDeque<Job>,
+    threads: usize,
+    /// The process that the threads are of: a forked child has none of them.
+    process: u32,
+}
+
+/// Those of a file.
+#[derive(Clone, Default)]
+pub(super) struct Workers(Arc<Mutex<State>>);
+
+impl std::fmt::Debug for Workers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Workers")
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Workers {
+    /// Has a thread do it; this one, if there is none to be had. It does not panic.
+    pub fn post(&self, job: Job) {
+        let begins = {
+            let mut state = lock(&self.0);
+            let process = std::process::id();
+            if state.process != process {
+                (state.process, state.threads) = (process, 0);
+                // Its parent does those.
+                state.todo.clear();
+            }
+            state.todo.push_back(job);
+            let begins = state.threads < WORKERS;
+            state.threads += usize::from(begins);
+            begins
+        };
+        if begins {
+            let state = Arc::clone(&self.0);
+            let thread = without_signals(|| {
+                std::thread::Builder::new().name("strait-storage".into()).spawn(move || work(&state))
+            });
+            if thread.is_err() {
+                work(&self.0);
+            }
+        }
+    }
+}
+
+/// Until nothing is left.
+fn work(state: &Mutex<State>) {
+    loop {
+        let job = {
+            let mut state = lock(state);
+            let job = state.todo.pop_front();
+            if job.is_none() {
+                state.threads -= 1;
+            }
+            job
+        };
+        match job {
+            Some(job) => job(),
+            None => return,
+        }
+    }
+}
+
+/// A thread that `begin` makes takes none of the program's signals, but those of its own faults: `hmem`'s handler needs them.
+fn without_signals<R>(begin: impl FnOnce() -> R) -> R {
+    // SAFETY: zeros are a value of a `sigset_t`, which sigfillset(3) fills in and pthread_sigmask(3) reads and writes.
+    let before: libc::sigset_t = unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP] {
+            libc::sigdelset(&raw mut all, fault);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        before
+    };
+    let made = begin();
+    // SAFETY: the set from before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    made
+}
