@@ -103,11 +103,7 @@ template <scope S> STRAIT_XPU_FN void order_warp()
 /* The first thread's result, for all; what is ordered before it there is so for all threads. */
 template <scope S> STRAIT_XPU_FN int share(int rc)
 {
-	/* One vote, or one barrier, where all is well; which error it is takes more. */
-	if (hw::any<S>(hw::rank<S>() == 0 && rc != ok))
-		rc = (int)(u32)hw::broadcast<S>((u64)(u32)rc);
-	else
-		rc = ok;
+	rc = (int)(u32)hw::broadcast<S>((u64)(u32)rc);
 	order_warp<S>();
 	return rc;
 }

@@ -104,22 +104,21 @@ struct way {
 	int ours; /* of kernels.cu's, or -1 */
 	int other; /* of ways.cuh's */
 	u64 most;
+	bool sized;
 };
 
 static const way ways[] = {
-	{"bare", PING_BARE, 0, 8},
-	{"signal_weak", PING_SIGNAL_WEAK, 0, 8},
-	{"signal_weak_before", -1, WAY_WAIT_BEFORE, 8},
-	{"signal", PING_SIGNAL, 0, 8},
-	{"nvshmem_signal", -1, WAY_NVSHMEM_SIGNAL, 8},
-	{"fused", PING_FUSED, 0, 8},
-	{"word", PING_WORD, 0, 8},
-	{"packets", PING_PACKETS, 0, 16384},
-	{"packets_before", -1, WAY_PACKETS_BEFORE, 16384},
-	{"mailbox", PING_MAIL, 0, 8192},
-	{"put_signal", PING_PUT, 0, 1u << 20},
-	{"put_signal_fences", -1, WAY_FENCES, 1u << 20},
-	{"nvshmem_put_signal", -1, WAY_NVSHMEM_PUT, 1u << 20},
+	{"bare", PING_BARE, 0, 8, false},
+	{"signal", PING_SIGNAL, 0, 8, false},
+	{"nvshmem_signal", -1, WAY_NVSHMEM_SIGNAL, 8, false},
+	{"fused", PING_FUSED, 0, 8, false},
+	{"word", PING_WORD, 0, 8, false},
+	{"packets", PING_PACKETS, 0, 16384, true},
+	{"packets_before", -1, WAY_PACKETS_BEFORE, 16384, true},
+	{"mailbox", PING_MAIL, 0, 8192, true},
+	{"put_signal", PING_PUT, 0, 1u << 20, true},
+	{"put_signal_fences", -1, WAY_FENCES, 1u << 20, true},
+	{"nvshmem_put_signal", -1, WAY_NVSHMEM_PUT, 1u << 20, true},
 };
 
 static double one_way(machine &m, const way &w, int s, u64 n, u64 rounds)

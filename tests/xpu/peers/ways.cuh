@@ -3,7 +3,7 @@
 #ifndef STRAIT_TEST_XPU_WAYS_CUH
 #define STRAIT_TEST_XPU_WAYS_CUH
 
-enum { WAY_NVSHMEM_SIGNAL, WAY_NVSHMEM_PUT, WAY_PACKETS_BEFORE, WAY_FENCES, WAY_WAIT_BEFORE };
+enum { WAY_NVSHMEM_SIGNAL, WAY_NVSHMEM_PUT, WAY_PACKETS_BEFORE, WAY_FENCES };
 
 /* Packets as they were: each thread loads and stores one line after the other. */
 template <scope S> __device__ int put_packets_before(window &w, u64 offset, const u8 *src, u64 n, u32 epoch)
@@ -47,20 +47,6 @@ template <scope S> __device__ int put_signal_fences(window &w, u64 offset, const
 	return ok;
 }
 
-/* A wait as it was: the result goes from the first thread to all by a broadcast. */
-template <scope S> __device__ int wait_until_before(const strait_xpu_context *ctx, const u64 *word, u64 value)
-{
-	u64 seen = 0;
-	int rc = ok;
-	if (hw::rank<S>() == 0)
-		rc = detail::poll(word, cmp::eq, value, detail::limit_of(ctx, default_timeout, STRAIT_XPU_ANY), &seen);
-	if (S != scope::thread) {
-		rc = (int)(u32)hw::broadcast<S>((u64)(u32)rc);
-		detail::order_warp<S>();
-	}
-	return rc;
-}
-
 template <scope S> __device__ void nvshmem_put_signal(u8 *base, u64 n, u64 i, int peer)
 {
 	uint64_t *flag = (uint64_t *)(base + 16);
@@ -81,7 +67,6 @@ template <scope S> __device__ void way_out(window &to, u8 *base, u64 way, u64 n,
 		break;
 	case WAY_NVSHMEM_PUT: nvshmem_put_signal<S>(base, n, i, peer); break;
 	case WAY_PACKETS_BEFORE: put_packets_before<S>(to, 4096, base + AREA / 2, n, (u32)i); break;
-	case WAY_WAIT_BEFORE: signal<S>(to, 16, i, weak); break;
 	default: put_signal_fences<S>(to, 4096, base + AREA / 2, n, 16, i); break;
 	}
 }
@@ -96,7 +81,6 @@ template <scope S> __device__ int way_in(const strait_xpu_context *ctx, u8 *base
 		hw::sync<S>();
 		return ok;
 	case WAY_PACKETS_BEFORE: return take_packets_before<S>(ctx, base + 4096, base + 3 * (AREA / 4), n, (u32)i);
-	case WAY_WAIT_BEFORE: return wait_until_before<S>(ctx, (const u64 *)(base + 16), i);
 	default: return wait_until<S>(ctx, (const u64 *)(base + 16), cmp::eq, i);
 	}
 }
