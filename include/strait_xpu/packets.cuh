@@ -29,9 +29,6 @@ STRAIT_XPU_FN bool is_of(pair64 line, u32 epoch)
 
 STRAIT_XPU_FN u64 payload_of(pair64 line) { return (line.lo & 0xffffffffu) | line.hi << 32; }
 
-/* Lines that a thread has under way at once: what it waits for is then one load's time, and not one of each line. */
-template <scope S> STRAIT_XPU_FN constexpr unsigned lines_at_once() { return S == scope::block ? 4 : 8; }
-
 } // namespace detail
 
 /* n bytes as packets to `offset` of a mapped window, a multiple of 16. `epoch`: not 0 (fresh memory), and not the one that
@@ -43,19 +40,7 @@ template <scope S> STRAIT_XPU_FN int put_packets(window &w, u64 offset, const vo
 	if (n > w.length || !detail::inside(w, offset, packets_size(n)) || (w.mapped + offset) % 16 || epoch == 0)
 		return err_inval;
 	pair64 *lines = (pair64 *)(w.mapped + offset);
-	const unsigned deep = detail::lines_at_once<S>(), size = hw::size<S>();
-	const u64 words = ((u64)src & 7) == 0 ? n / 8 : 0;
-	for (u64 i = hw::rank<S>(); i < words; i += (u64)deep * size) {
-		u64 v[deep];
-		STRAIT_XPU_UNROLL
-		for (unsigned k = 0; k < deep; k++)
-			v[k] = i + (u64)k * size < words ? hw::load_payload((const u64 *)src + i + (u64)k * size) : 0;
-		STRAIT_XPU_UNROLL
-		for (unsigned k = 0; k < deep; k++)
-			if (i + (u64)k * size < words)
-				hw::store_line(lines + i + (u64)k * size, detail::packet(v[k], epoch));
-	}
-	for (u64 i = words + hw::rank<S>(); i < (n + 7) / 8; i += size)
+	for (u64 i = hw::rank<S>(); i < (n + 7) / 8; i += hw::size<S>())
 		hw::store_line(lines + i, detail::packet(detail::gather8((const u8 *)src + i * 8, n - i * 8), epoch));
 	return ok;
 }
@@ -67,35 +52,23 @@ STRAIT_XPU_FN int take_packets(const strait_xpu_context *ctx, const void *lines,
 			       i64 timeout_ns = default_timeout, u32 peer = STRAIT_XPU_ANY)
 {
 	detail::limit l = detail::limit_of(ctx, timeout_ns, peer);
-	const unsigned deep = detail::lines_at_once<S>(), size = hw::size<S>();
-	const u64 count = (n + 7) / 8;
 	int rc = ok;
-	for (u64 i = hw::rank<S>(); i < count && rc == ok; i += (u64)deep * size) {
-		pair64 line[deep];
-		bool there;
-		do {
-			there = true;
-			STRAIT_XPU_UNROLL
-			for (unsigned k = 0; k < deep; k++)
-				if (i + (u64)k * size < count)
-					line[k] = hw::load_line((const pair64 *)lines + i + (u64)k * size);
-			STRAIT_XPU_UNROLL
-			for (unsigned k = 0; k < deep; k++)
-				there &= i + (u64)k * size >= count || detail::is_of(line[k], epoch);
-			rc = there ? (int)ok : detail::after_poll(&l);
-		} while (!there && rc == ok);
-		STRAIT_XPU_UNROLL
-		for (unsigned k = 0; k < deep; k++)
-			if (rc == ok && i + (u64)k * size < count)
-				detail::scatter8((u8 *)dst + (i + (u64)k * size) * 8, detail::payload_of(line[k]), n - (i + (u64)k * size) * 8);
+	for (u64 i = hw::rank<S>(); i < (n + 7) / 8 && rc == ok; i += hw::size<S>()) {
+		pair64 line = hw::load_line((const pair64 *)lines + i);
+		while (!detail::is_of(line, epoch)) {
+			rc = detail::after_poll(&l);
+			if (rc != ok)
+				break;
+			line = hw::load_line((const pair64 *)lines + i);
+		}
+		if (rc == ok)
+			detail::scatter8((u8 *)dst + i * 8, detail::payload_of(line), n - i * 8);
 	}
 	if (S == scope::thread)
 		return rc;
-	const bool failed = hw::any<S>(rc != ok);
+	const bool canceled = hw::any<S>(rc == err_canceled), failed = hw::any<S>(rc != ok);
 	detail::order_warp<S>();
-	if (!failed)
-		return ok;
-	return hw::any<S>(rc == err_canceled) ? (int)err_canceled : (int)err_timedout;
+	return failed ? canceled ? (int)err_canceled : (int)err_timedout : (int)ok;
 }
 
 } // namespace xpu

@@ -114,7 +114,7 @@ static const way ways[] = {
 	{"fused", PING_FUSED, 0, 8, false},
 	{"word", PING_WORD, 0, 8, false},
 	{"packets", PING_PACKETS, 0, 16384, true},
-	{"packets_before", -1, WAY_PACKETS_BEFORE, 16384, true},
+	{"packets_deep", -1, WAY_PACKETS_DEEP, 16384, true},
 	{"mailbox", PING_MAIL, 0, 8192, true},
 	{"put_signal", PING_PUT, 0, 1u << 20, true},
 	{"put_signal_fences", -1, WAY_FENCES, 1u << 20, true},

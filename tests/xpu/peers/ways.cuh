@@ -1,39 +1,67 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Kernels of nvshmem.cu: NVSHMEM's calls, and forms of put with a signal that the device library does not have (any more). */
+/* Kernels of nvshmem.cu: NVSHMEM's calls, and forms of put with a signal that the device library does not have. */
 #ifndef STRAIT_TEST_XPU_WAYS_CUH
 #define STRAIT_TEST_XPU_WAYS_CUH
 
-enum { WAY_NVSHMEM_SIGNAL, WAY_NVSHMEM_PUT, WAY_PACKETS_BEFORE, WAY_FENCES };
+enum { WAY_NVSHMEM_SIGNAL, WAY_NVSHMEM_PUT, WAY_PACKETS_DEEP, WAY_FENCES };
 
-/* Packets as they were: each thread loads and stores one line after the other. */
-template <scope S> __device__ int put_packets_before(window &w, u64 offset, const u8 *src, u64 n, u32 epoch)
+/* Packets of which a thread has several under way at once. Measured slower than one after the other, at every size. */
+template <scope S> __device__ constexpr unsigned lines_at_once() { return S == scope::block ? 4 : 8; }
+
+template <scope S> __device__ int put_packets_deep(window &w, u64 offset, const u8 *src, u64 n, u32 epoch)
 {
+	if (!w.mapped)
+		return err_nosys;
 	pair64 *lines = (pair64 *)(w.mapped + offset);
-	for (u64 i = hw::rank<S>(); i < (n + 7) / 8; i += hw::size<S>())
-		hw::store_line(lines + i, detail::packet(detail::gather8(src + i * 8, n - i * 8), epoch));
+	const unsigned deep = lines_at_once<S>(), size = hw::size<S>();
+	const u64 words = ((u64)src & 7) == 0 ? n / 8 : 0;
+	for (u64 i = hw::rank<S>(); i < words; i += (u64)deep * size) {
+		u64 v[deep];
+		STRAIT_XPU_UNROLL
+		for (unsigned k = 0; k < deep; k++)
+			v[k] = i + (u64)k * size < words ? hw::load_payload((const u64 *)src + i + (u64)k * size) : 0;
+		STRAIT_XPU_UNROLL
+		for (unsigned k = 0; k < deep; k++)
+			if (i + (u64)k * size < words)
+				hw::store_line(lines + i + (u64)k * size, detail::packet(v[k], epoch));
+	}
+	for (u64 i = words + hw::rank<S>(); i < (n + 7) / 8; i += size)
+		hw::store_line(lines + i, detail::packet(detail::gather8((const u8 *)src + i * 8, n - i * 8), epoch));
 	return ok;
 }
 
-template <scope S> __device__ int take_packets_before(const strait_xpu_context *ctx, const u8 *lines, u8 *dst, u64 n, u32 epoch)
+template <scope S> __device__ int take_packets_deep(const strait_xpu_context *ctx, const u8 *lines, u8 *dst, u64 n, u32 epoch)
 {
 	detail::limit l = detail::limit_of(ctx, default_timeout, STRAIT_XPU_ANY);
+	const unsigned deep = lines_at_once<S>(), size = hw::size<S>();
+	const u64 count = (n + 7) / 8;
 	int rc = ok;
-	for (u64 i = hw::rank<S>(); i < (n + 7) / 8 && rc == ok; i += hw::size<S>()) {
-		pair64 line = hw::load_line((const pair64 *)lines + i);
-		while (!detail::is_of(line, epoch)) {
-			rc = detail::after_poll(&l);
-			if (rc != ok)
-				break;
-			line = hw::load_line((const pair64 *)lines + i);
-		}
-		if (rc == ok)
-			detail::scatter8(dst + i * 8, detail::payload_of(line), n - i * 8);
+	for (u64 i = hw::rank<S>(); i < count && rc == ok; i += (u64)deep * size) {
+		pair64 line[deep];
+		bool there;
+		do {
+			there = true;
+			STRAIT_XPU_UNROLL
+			for (unsigned k = 0; k < deep; k++)
+				if (i + (u64)k * size < count)
+					line[k] = hw::load_line((const pair64 *)lines + i + (u64)k * size);
+			STRAIT_XPU_UNROLL
+			for (unsigned k = 0; k < deep; k++)
+				there &= i + (u64)k * size >= count || detail::is_of(line[k], epoch);
+			rc = there ? (int)ok : detail::after_poll(&l);
+		} while (!there && rc == ok);
+		STRAIT_XPU_UNROLL
+		for (unsigned k = 0; k < deep; k++)
+			if (rc == ok && i + (u64)k * size < count)
+				detail::scatter8((u8 *)dst + (i + (u64)k * size) * 8, detail::payload_of(line[k]), n - (i + (u64)k * size) * 8);
 	}
 	if (S == scope::thread)
 		return rc;
-	const bool canceled = hw::any<S>(rc == err_canceled), failed = hw::any<S>(rc != ok);
+	const bool failed = hw::any<S>(rc != ok);
 	detail::order_warp<S>();
-	return failed ? canceled ? (int)err_canceled : (int)err_timedout : (int)ok;
+	if (!failed)
+		return ok;
+	return hw::any<S>(rc == err_canceled) ? (int)err_canceled : (int)err_timedout;
 }
 
 /* A put with its signal where every thread has a fence of its own, and the signal is a plain store behind the barrier. */
@@ -66,7 +94,7 @@ template <scope S> __device__ void way_out(window &to, u8 *base, u64 way, u64 n,
 			nvshmemx_signal_op((uint64_t *)(base + 16), i, NVSHMEM_SIGNAL_SET, peer);
 		break;
 	case WAY_NVSHMEM_PUT: nvshmem_put_signal<S>(base, n, i, peer); break;
-	case WAY_PACKETS_BEFORE: put_packets_before<S>(to, 4096, base + AREA / 2, n, (u32)i); break;
+	case WAY_PACKETS_DEEP: put_packets_deep<S>(to, 4096, base + AREA / 2, n, (u32)i); break;
 	default: put_signal_fences<S>(to, 4096, base + AREA / 2, n, 16, i); break;
 	}
 }
@@ -80,7 +108,7 @@ template <scope S> __device__ int way_in(const strait_xpu_context *ctx, u8 *base
 			nvshmem_signal_wait_until((uint64_t *)(base + 16), NVSHMEM_CMP_EQ, i);
 		hw::sync<S>();
 		return ok;
-	case WAY_PACKETS_BEFORE: return take_packets_before<S>(ctx, base + 4096, base + 3 * (AREA / 4), n, (u32)i);
+	case WAY_PACKETS_DEEP: return take_packets_deep<S>(ctx, base + 4096, base + 3 * (AREA / 4), n, (u32)i);
 	default: return wait_until<S>(ctx, (const u64 *)(base + 16), cmp::eq, i);
 	}
 }
