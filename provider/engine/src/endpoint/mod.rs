@@ -73,8 +73,8 @@ pub(crate) struct Endpoint<L> {
     depth: u32,
     /// Bytes of messages sent since the last progress, see `bound`.
     bytes_since_progress: usize,
-    /// Polls that took nothing in, see `plain`.
-    rested: usize,
+    /// Polls that need take nothing in, see `plain`.
+    rest: u8,
     /// Injected messages that were only offered: their bytes, by request.
     kept: Map<u64, Vec<u8>>,
     /// What keeps progress from the short way beside lists of things to do.
@@ -115,7 +115,7 @@ impl<L: RmaLink> Endpoint<L> {
             coop_queue: VecDeque::new(),
             pieces_taken: 0,
             posting: false,
-            rested: 0,
+            rest: 0,
             in_flight: Vec::new(),
             invited: Vec::new(),
             with_backlog: Vec::new(),

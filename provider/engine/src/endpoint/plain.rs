@@ -20,6 +20,8 @@ const BUDGET: usize = 32;
 /// Unexpected messages, in bytes, from which on a poll takes in no more of them at once while no receive is posted: they
 /// are as well off in the rings, and what is taken in before it is asked for has left the cache when it is.
 const ENOUGH: usize = 32 << 10;
+/// Polls that take nothing in, then, after each receive of one that waited.
+const REST: u8 = 2;
 
 /// What counts of the receive that a plain message is for.
 struct Target {
@@ -154,13 +156,14 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Whether this poll takes nothing in: there are unexpected messages enough, and no receive is posted that waits for
-    /// others. Each so many polls one does all the same, since there may be something else behind them.
+    /// Whether this poll takes nothing in: there are unexpected messages enough, the application is receiving them, and no
+    /// receive is posted that waits for others. One that only polls waits for what may be behind them.
     #[inline(never)]
     fn may_rest(&mut self, core: &mut Core) -> bool {
         let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return false };
-        self.rested = (self.rested + 1) % BUDGET;
-        self.rested != 0 && rx.tagged.nothing_posted() && rx.plain.nothing_posted()
+        let rests = self.rest > 0 && rx.tagged.nothing_posted() && rx.plain.nothing_posted();
+        self.rest = self.rest.saturating_sub(1);
+        rests
     }
 
     /// Keeps a message that no receive is for, or, if it is none, hears an answer; and goes on with what the same peer
@@ -250,6 +253,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.fin(peer, req, Status::Ok, len);
         }
         self.weighs_less(core, peer, Message::weight_held(len));
+        self.rest = REST;
         core.tally(Tally::PLAIN, self.cntrs.recv, false);
         if op.flags.contains(OpFlags::COMPLETION) {
             let kind = if op.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
