@@ -62,7 +62,9 @@ fn memory_of_a_gpu_goes_by_cufile_and_by_host_memory_where_that_fails() {
     let report = file.report();
     assert_eq!((report.last, report.bytes), (Some(Way::Cufile), [0, (len - 100 + 10 + 5000) as u64, 0, 0]));
     assert_eq!((get(calls), get(open)), (3, 1));
-    for (how, words) in [(1, "cuFileRead: No space left"), (2, "cuFileRead: CU_FILE_PLATFORM_NOT_SUPPORTED (5007)")] {
+    for (how, words) in
+        [(1, "cuFileRead: No space left"), (2, "cuFileRead: CU_FILE_PLATFORM_NOT_SUPPORTED (5007)")]
+    {
         // SAFETY: as above.
         unsafe { fail.write(how) };
         // SAFETY: inside of the allocation.
@@ -111,7 +113,10 @@ fn memory_of_a_gpu_goes_by_cufile_and_by_host_memory_where_that_fails() {
     // SAFETY: inside of the allocation.
     assert_eq!(unsafe { file.read(at, 5000, 70) }.unwrap(), 5000);
     let why = file.report().why;
-    assert!(why.contains("CU_FILE_HANDLE_NOT_REGISTERED (5027)") && why.contains("CUFILE_FORCE_COMPAT_MODE"), "{why}");
+    assert!(
+        why.contains("CU_FILE_HANDLE_NOT_REGISTERED (5027)") && why.contains("CUFILE_FORCE_COMPAT_MODE"),
+        "{why}"
+    );
     drop(file);
     cu.free(at);
     std::fs::remove_dir_all(&dir).unwrap();

@@ -332,7 +332,10 @@ fn publishers_and_clients_that_come_are_found_and_what_was_taken_out_stays_out()
     assert_eq!(names(&all), before);
     // A client that has gone is no client.
     let gone = Request { clients: vec![asked.clients[0].clone()], ..asked };
-    std::fs::remove_dir_all(sysfs.0.join("bus/pci/devices").join(gone.clients[0].name()).canonicalize().unwrap()).unwrap();
+    std::fs::remove_dir_all(
+        sysfs.0.join("bus/pci/devices").join(gone.clients[0].name()).canonicalize().unwrap(),
+    )
+    .unwrap();
     std::fs::remove_file(sysfs.0.join("bus/pci/devices").join(gone.clients[0].name())).unwrap();
     assert_eq!(all.rediscover().unwrap(), 0);
     all.publish(Arc::new(Host::new(1 << 20))).unwrap();

@@ -169,7 +169,8 @@ fn writes_take_what_the_stream_has_put_there_and_reads_find_what_it_has_written(
     let requests: Vec<(usize, Request)> = (0..60)
         .map(|n| {
             let (len, offset) = (3000 + n, (n / 2) * 5000);
-            let ops = if n % 4 < 2 { [write(from + offset, len, offset); 1] } else { [read(at, len, offset)] };
+            let ops =
+                if n % 4 < 2 { [write(from + offset, len, offset); 1] } else { [read(at, len, offset)] };
             (len, on(&file, &ops, streams[n % 2]))
         })
         .collect();

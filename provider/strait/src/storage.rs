@@ -374,7 +374,10 @@ pub unsafe extern "C" fn strait_storage_poll(request: *mut strait_storage_reques
 /// # Safety
 /// As of strait_storage_poll. Not within a function that a stream calls.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn strait_storage_wait(request: *mut strait_storage_request, timeout_ms: c_int) -> c_int {
+pub unsafe extern "C" fn strait_storage_wait(
+    request: *mut strait_storage_request,
+    timeout_ms: c_int,
+) -> c_int {
     guard(|| {
         let most = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
         // SAFETY: the program's promise.

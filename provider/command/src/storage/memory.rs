@@ -69,7 +69,8 @@ fn failed(error: impl std::fmt::Display) -> Error {
 
 impl Memory {
     pub fn new(place: &Place, sysfs: &Path, len: u64) -> Result<Memory, Error> {
-        let none = || failed(format!("{len} bytes of {place} memory are not to be had: --size asks for fewer"));
+        let none =
+            || failed(format!("{len} bytes of {place} memory are not to be had: --size asks for fewer"));
         let len = usize::try_from(len).map_err(|_| none())?;
         match place {
             Place::Host => {
@@ -90,7 +91,8 @@ impl Memory {
                 let all = Orchestrator::of_host(sysfs, Rules::default(), 0).map_err(failed)?;
                 let publisher = all.client(name).map_err(failed)?.name().to_owned();
                 all.add_rule(&format!("pin publisher={publisher}")).map_err(failed)?;
-                let buffer = all.allocate(&Request { len: len as u64, ..Request::default() }).map_err(failed)?;
+                let buffer =
+                    all.allocate(&Request { len: len as u64, ..Request::default() }).map_err(failed)?;
                 let addr = buffer.map().map_err(failed)?[0].addr();
                 Ok(Memory { addr, len, keep: Keep::Window(buffer) })
             }

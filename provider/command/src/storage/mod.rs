@@ -3,6 +3,7 @@
 mod cuda;
 mod memory;
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -103,7 +104,7 @@ struct Found {
 struct Direction {
     path: Option<&'static str>,
     why: String,
-    bytes_by_path: Vec<(&'static str, u64)>,
+    bytes_by_path: BTreeMap<&'static str, u64>,
     /// 10^6 bytes a second, each time.
     rates: Vec<f64>,
 }
@@ -221,7 +222,11 @@ fn copy(options: &Options, to: &Path) -> Result<Found, Error> {
         let got = unsafe { from.read(memory.addr(), len, at) }.map_err(failed)?;
         took[0] += begin.elapsed().as_secs_f64();
         if got != len {
-            return Err(failed(format!("{}: it ends after {} bytes", options.file.display(), at + got as u64)));
+            return Err(failed(format!(
+                "{}: it ends after {} bytes",
+                options.file.display(),
+                at + got as u64
+            )));
         }
         let begin = Instant::now();
         // SAFETY: likewise.
@@ -237,7 +242,8 @@ fn copy(options: &Options, to: &Path) -> Result<Found, Error> {
 
 /// Whether two files begin with the same bytes, as read(2) has them.
 fn same(one: &Path, other: &Path, bytes: u64) -> Result<bool, Error> {
-    let files = [std::fs::File::open(one).map_err(named(one))?, std::fs::File::open(other).map_err(named(other))?];
+    let files =
+        [std::fs::File::open(one).map_err(named(one))?, std::fs::File::open(other).map_err(named(other))?];
     let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
     let mut at = 0;
     while at < bytes {
@@ -272,8 +278,21 @@ fn measure(options: &Options, file: &File, memory: &Memory, write: bool) -> Resu
     Ok(Direction::new(&file.report(), before, rates))
 }
 
-fn found(options: &Options, bytes: u64, read: Option<Direction>, write: Option<Direction>, right: bool) -> Found {
-    Found { file: options.file.display().to_string(), memory: options.place.to_string(), bytes, read, write, right }
+fn found(
+    options: &Options,
+    bytes: u64,
+    read: Option<Direction>,
+    write: Option<Direction>,
+    right: bool,
+) -> Found {
+    Found {
+        file: options.file.display().to_string(),
+        memory: options.place.to_string(),
+        bytes,
+        read,
+        write,
+        right,
+    }
 }
 
 fn text(found: &Found) -> String {

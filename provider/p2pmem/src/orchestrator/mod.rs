@@ -80,7 +80,12 @@ impl Orchestrator {
         Orchestrator::made(topology, rules, seed, None)
     }
 
-    fn made(topology: Topology, rules: Rules, seed: Option<u64>, host: Option<discover::Host>) -> Orchestrator {
+    fn made(
+        topology: Topology,
+        rules: Rules,
+        seed: Option<u64>,
+        host: Option<discover::Host>,
+    ) -> Orchestrator {
         let state = Mutex::new(State::new(topology, rules, Ties::new(seed)));
         Orchestrator { inner: Arc::new(Inner { host, state, freed: Condvar::new() }) }
     }
@@ -224,7 +229,11 @@ impl Orchestrator {
     }
 
     /// Where nothing was to be had, once more if publishers have come since.
-    fn or_anew(&self, granted: Result<Buffer, Error>, again: impl FnOnce() -> Result<Buffer, Error>) -> Result<Buffer, Error> {
+    fn or_anew(
+        &self,
+        granted: Result<Buffer, Error>,
+        again: impl FnOnce() -> Result<Buffer, Error>,
+    ) -> Result<Buffer, Error> {
         match granted {
             Err(Error::Refused(_)) if self.rediscover().is_ok_and(|came| came > 0) => again(),
             granted => granted,

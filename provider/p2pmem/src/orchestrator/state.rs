@@ -66,7 +66,14 @@ pub(super) struct State {
 
 impl State {
     pub fn new(topology: Topology, rules: Rules, ties: Ties) -> State {
-        State { topology: Arc::new(topology), publishers: Vec::new(), rules, live: HashMap::new(), next: 1, ties }
+        State {
+            topology: Arc::new(topology),
+            publishers: Vec::new(),
+            rules,
+            live: HashMap::new(),
+            next: 1,
+            ties,
+        }
     }
 
     pub fn publisher(&mut self, name: &str) -> Option<&mut Active> {

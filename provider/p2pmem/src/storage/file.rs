@@ -205,12 +205,9 @@ impl File {
                 Ok(bytes) => Ok((bytes, Way::Cufile, "O_DIRECT does not reach CUDA's memory".into())),
                 Err(why) => self.bounced(op, 0, &Sort::Device(Kind::Cuda), why),
             },
-            sort => self.bounced(
-                op,
-                0,
-                sort,
-                "no interface of Linux reads files into this kind of memory".into(),
-            ),
+            sort => {
+                self.bounced(op, 0, sort, "no interface of Linux reads files into this kind of memory".into())
+            }
         }
     }
 

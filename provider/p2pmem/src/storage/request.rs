@@ -98,7 +98,8 @@ impl Request {
         let end = most.map(|most| Instant::now() + most);
         let mut state = shared.lock();
         while state.left > 0 {
-            let left = end.map_or(Duration::from_secs(60), |end| end.saturating_duration_since(Instant::now()));
+            let left =
+                end.map_or(Duration::from_secs(60), |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return false;
             }

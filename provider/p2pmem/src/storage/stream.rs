@@ -276,7 +276,8 @@ impl Queued {
         let buffers = set.addresses(through.min(WORKERS), &file.buffers);
         pipe.buffers = buffers.clone().unwrap_or_default();
         pipe.lock().pieces = pipe.pieces.iter().map(|_| None).collect();
-        let queued = Queued { pipe: Arc::new(pipe), stream: of, set: Some(set), looked: Mutex::new(Instant::now()) };
+        let queued =
+            Queued { pipe: Arc::new(pipe), stream: of, set: Some(set), looked: Mutex::new(Instant::now()) };
         let done = taken.and_then(|()| match buffers {
             None => Err(Error::Os("page-locked memory".into(), io::ErrorKind::OutOfMemory.into())),
             // SAFETY: likewise, and the request keeps what is used.
@@ -371,7 +372,8 @@ impl Queued {
         }
         let mut progress = self.pipe.lock();
         if !progress.over {
-            let failed = || Error::Os(format!("the stream has failed: {e}"), io::Error::from_raw_os_error(libc::EIO));
+            let failed =
+                || Error::Os(format!("the stream has failed: {e}"), io::Error::from_raw_os_error(libc::EIO));
             progress.results = Some((0..self.pipe.count).map(|_| Err(failed())).collect());
             progress.over = true;
             // The device may still have the buffers, and a call that comes yet the rest.
@@ -409,7 +411,8 @@ impl Pipe {
                     let registered = self.file.registered();
                     let queue = |r: &cufile::Registered| {
                         // SAFETY: the caller's promise; the request keeps what comes of it.
-                        let queue = || unsafe { r.queue(op.write, op.addr, op.len, op.offset, stream.handle()) };
+                        let queue =
+                            || unsafe { r.queue(op.write, op.addr, op.len, op.offset, stream.handle()) };
                         stream.within(queue).map_err(|e| e.to_string()).and_then(|queued| queued)
                     };
                     match registered.and_then(queue) {
