@@ -446,3 +446,6 @@ impl Pipe {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
