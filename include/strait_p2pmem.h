@@ -350,6 +350,22 @@ int strait_p2pmem_publish_file(struct strait_p2pmem *opened,
                                uint64_t len);
 
 /*
+ Publishes `len` bytes from byte `offset` on of BAR `bar` of a device that VFIO has, by the device's descriptor, which is copied. They are
+ mapped through that; strait_p2pmem_dmabuf gives a dma-buf, which Linux makes since 6.19, or says why there is none.
+ Else as strait_p2pmem_publish_memory.
+
+ # Safety
+ The texts are C strings, or NULL.
+ */
+int strait_p2pmem_publish_vfio(struct strait_p2pmem *opened,
+                               const char *name,
+                               const char *pci_function,
+                               int device,
+                               uint32_t bar,
+                               uint64_t offset,
+                               uint64_t len);
+
+/*
  Takes a publisher out. `drain` is STRAIT_P2PMEM_IF_IDLE, STRAIT_P2PMEM_REVOKE, or for how many milliseconds to wait until its
  buffers are freed; meanwhile it gives nothing.
 

@@ -63,6 +63,9 @@
  */
 struct strait_storage;
 
+/*
+ Transfers that are under way.
+ */
 struct strait_storage_request;
 
 /*
@@ -153,10 +156,10 @@ const char *strait_storage_error(void);
 int strait_storage_open(const char *path, uint32_t flags, struct strait_storage **opened);
 
 /*
- Closes a file.
+ Closes a file. What was submitted goes on.
 
  # Safety
- `opened` is NULL or came from strait_storage_open, was not closed, and has no transfer under way.
+ `opened` is NULL or came from strait_storage_open, was not closed, and no other function is being called with it.
  */
 int strait_storage_close(struct strait_storage *opened);
 
@@ -198,6 +201,70 @@ int strait_storage_batch(struct strait_storage *opened,
                          size_t count);
 
 /*
+ Begins `count` transfers and returns: they go on, several at once and in any order. `*request` is to be released.
+
+ 0, or an errno below 0. What each transfer comes to is in `ops` when strait_storage_poll or strait_storage_wait has said that
+ the request is done.
+
+ # Safety
+ As of strait_storage_batch; `ops` and the memory stay until the request is done or released. `request` is NULL or valid for a write.
+ */
+int strait_storage_submit(struct strait_storage *opened,
+                          struct strait_storage_op *ops,
+                          size_t count,
+                          struct strait_storage_request **request);
+
+/*
+ Queues `count` transfers on a stream of CUDA's (a CUstream or cudaStream_t): they begin when all that was queued there before
+ is done, and what is queued there later waits for them. Else as strait_storage_submit.
+
+ A read ends where the file ends, as far as that is known now; what was queued by this function to be written counts. The
+ memory is CUDA's, a buffer of strait_p2pmem.h, or the host's; with other kinds -EOPNOTSUPP, as with a stream that is being
+ captured. A transfer that fails does not stop the stream: its result is an errno, and its memory's contents are undefined.
+
+ # Safety
+ As of strait_storage_submit; `stream` is a stream of this process, and is destroyed after the request is done.
+ */
+int strait_storage_submit_on_stream(struct strait_storage *opened,
+                                    struct strait_storage_op *ops,
+                                    size_t count,
+                                    void *stream,
+                                    struct strait_storage_request **request);
+
+/*
+ Whether all of a request's transfers are done. Their results are in the program's strait_storage_op then, and
+ strait_storage_error has the words of one that failed.
+
+ 1 if so, 0 if not, -EINVAL.
+
+ # Safety
+ `request` is NULL or not released, and in use by no other thread.
+ */
+int strait_storage_poll(struct strait_storage_request *request);
+
+/*
+ Waits until all of a request's transfers are done, for at most `timeout_ms` milliseconds, or for ever if that is below 0. Else as
+ strait_storage_poll.
+
+ 0 if they are, -ETIMEDOUT if not, -EINVAL.
+
+ # Safety
+ As of strait_storage_poll. Not within a function that a stream calls.
+ */
+int strait_storage_wait(struct strait_storage_request *request,
+                        int timeout_ms);
+
+/*
+ Gives a request back; waits for its transfers, if they are not done. NULL is ignored.
+
+ 0.
+
+ # Safety
+ `request` is NULL or not released.
+ */
+int strait_storage_release(struct strait_storage_request *request);
+
+/*
  Which ways the file's bytes have taken, and why no better one.
 
  0, or -EINVAL.
@@ -205,11 +272,6 @@ int strait_storage_batch(struct strait_storage *opened,
  # Safety
  `opened` is NULL or a file that is open; `info` is NULL or points to as many bytes as its `size` says.
  */
-int strait_storage_submit(struct strait_storage *opened, struct strait_storage_op *ops, size_t count, struct strait_storage_request **request);
-int strait_storage_submit_on_stream(struct strait_storage *opened, struct strait_storage_op *ops, size_t count, void *stream, struct strait_storage_request **request);
-int strait_storage_poll(struct strait_storage_request *request);
-int strait_storage_wait(struct strait_storage_request *request, int timeout_ms);
-int strait_storage_release(struct strait_storage_request *request);
 int strait_storage_query(struct strait_storage *opened,
                          struct strait_storage_info *info);
 

@@ -29,6 +29,41 @@ static struct strait_storage_info query(struct strait_storage *file)
 	return info;
 }
 
+/* While the program does something else; and what a request says before and after. */
+static void submitted(struct strait_storage *file, unsigned char *at)
+{
+	struct strait_storage_op ops[] = { { .addr = at, .len = PART }, { .addr = at + PART, .len = PART, .offset = 4096 }, { .len = 1 } };
+	struct strait_storage_request *request;
+	int done;
+
+	memset(at, 0, 2 * PART);
+	GIVES(strait_storage_submit(file, ops, 3, &request), 0);
+	while (!(done = strait_storage_poll(request)))
+		;
+	MUST(done == 1 && strait_storage_poll(request) == 1, "%d", done);
+	GIVES(strait_storage_wait(request, 0), 0);
+	MUST(ops[0].result == (int64_t)PART && ops[1].result == (int64_t)PART, "%lld", (long long)ops[0].result);
+	MUST(ops[2].result == -EINVAL, "%lld", (long long)ops[2].result);
+	is(at, PART, 0);
+	is(at + PART, PART, 4096);
+	GIVES(strait_storage_release(request), 0);
+	/* Released before it is done: it is waited for. */
+	GIVES(strait_storage_submit(file, ops, 2, &request), 0);
+	GIVES(strait_storage_release(request), 0);
+	GIVES(strait_storage_submit(file, NULL, 0, &request), 0);
+	GIVES(strait_storage_wait(request, -1), 0);
+	GIVES(strait_storage_release(request), 0);
+	GIVES(strait_storage_submit(file, NULL, 1, &request), -EINVAL);
+	GIVES(strait_storage_submit(file, ops, 1, NULL), -EINVAL);
+	GIVES(strait_storage_submit(NULL, ops, 1, &request), -EINVAL);
+	/* No CUDA is in this process. */
+	GIVES(strait_storage_submit_on_stream(file, ops, 1, NULL, &request), -EOPNOTSUPP);
+	MUST(strstr(strait_storage_error(), "libcuda"), "%s", strait_storage_error());
+	GIVES(strait_storage_poll(NULL), -EINVAL);
+	GIVES(strait_storage_wait(NULL, 0), -EINVAL);
+	GIVES(strait_storage_release(NULL), 0);
+}
+
 static void mistakes(const char *path)
 {
 	struct strait_storage_info info = { .size = 8 };
@@ -88,6 +123,7 @@ int main(int argc, char **argv)
 	}
 	GIVES(strait_storage_read(file, peer.at + 1, 10001, 77), 10001);
 	is(peer.at + 1, 10001, 77);
+	submitted(file, peer.at);
 	GIVES(strait_storage_close(file), 0);
 	mistakes(argv[1]);
 	if (argc > 2)

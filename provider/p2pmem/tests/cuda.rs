@@ -29,8 +29,20 @@ fn memory_of_a_gpu_is_given_to_clients_that_reach_it() {
     assert_eq!(hmem::classify(piece, PAGE as usize), hmem::Kind::Cuda);
     // The driver is asked for a dma-buf, which the stand-in does not make.
     let error = buffer.dmabuf(0).unwrap_err();
-    assert!(error.to_string().starts_with("gpu0: dma-buf: "), "{error}");
-    assert_ne!(error.errno(), libc::EINVAL);
+    assert!(
+        error.to_string().contains("gpu0: dma-buf: ") && error.to_string().contains("exports none"),
+        "{error}"
+    );
+    assert_eq!(error.errno(), libc::EOPNOTSUPP);
+    for (code, errno, words) in
+        [(1, libc::EINVAL, "whole pages"), (201, libc::ENXIO, "gone"), (999, libc::EIO, "999")]
+    {
+        cu.fail(c"cuMemGetHandleForAddressRange", 0, 0);
+        cu.fail(c"cuMemGetHandleForAddressRange", 0, code);
+        let error = buffer.dmabuf(0).unwrap_err();
+        assert!(error.errno() == errno && error.to_string().contains(words), "{error}");
+    }
+    cu.fail(c"cuMemGetHandleForAddressRange", 0, 0);
     let error = all.allocate(&request("eth0")).unwrap_err().to_string();
     assert!(error.contains("0000:08:00.0 cannot reach it"), "{error}");
     drop(buffer);

@@ -76,7 +76,7 @@ impl Gate {
             }
         }
         let open: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
-        cu.call(stream, held, std::ptr::from_ref(open).cast_mut().cast());
+        cu.call(stream, held, std::ptr::from_ref(open).expose_provenance());
         Gate(open)
     }
 

@@ -89,6 +89,24 @@ fn the_example_gets_memory_from_the_closest_publisher() {
     assert!(lines.unwrap().lines().count() <= 40, "an example is short");
 }
 
+#[test]
+fn the_other_example_reads_a_file_into_memory_of_a_device() {
+    let scratch = Scratch::new("read");
+    let Some(program) = scratch.program("read") else { return };
+    let file = scratch.0.join("file");
+    std::fs::write(&file, (0..10_000).map(|n| (n % 251) as u8).collect::<Vec<_>>()).unwrap();
+    let read = |bytes: &str, file: &Path| scratch.run(&program, &[file.to_str().unwrap(), bytes, "mlx5_0"]);
+    // Byte 8191 is 8191 - 32 * 251.
+    let done = read("8192", &file);
+    assert!(text(&done.stdout).starts_with("8192 bytes, the last one 159; path "), "{}", text(&done.stderr));
+    let end = read("16384", &file);
+    assert!(text(&end.stdout).starts_with("10000 bytes, the last one 210; path "), "{}", text(&end.stdout));
+    let none = read("8192", &scratch.0.join("none"));
+    assert!(!none.status.success() && text(&none.stderr).contains("No such file"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/p2pmem/read.c");
+    assert!(std::fs::read_to_string(source).unwrap().lines().count() <= 52, "an example is short");
+}
+
 /// With host memory: that of devices is in the guest of ci/guest.
 #[test]
 fn files_are_read_and_written_by_the_functions_of_the_storage_header() {

@@ -1,5 +1,6 @@
 //! What calls answer, and the check that each begins with.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 
 pub type Ptr = *mut c_void;
@@ -16,10 +17,15 @@ pub const NOT_READY: i32 = 600;
 pub const NOT_PERMITTED: i32 = 800;
 pub const NOT_SUPPORTED: i32 = 801;
 
+thread_local! {
+    /// Whether this thread is in a function that a stream has called, which may call nothing of the driver's.
+    pub static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Stops a call that comes too early or that is to fail, and one of a stream's own function.
 macro_rules! enter {
     ($name:literal) => {
-        if crate::stream::in_host_function() {
+        if crate::IN_HOST_FUNCTION.get() {
             return crate::NOT_PERMITTED;
         }
         if let Err(code) = stand_in::fault::enter("CUDA", $name, crate::NOT_INITIALIZED) {

@@ -143,9 +143,9 @@ impl Driver {
         call!(self.0, "cuMemcpyAsync"(u64, u64, usize, usize)(dst as u64, src as u64, len, stream));
     }
 
-    /// Queues a call.
-    pub fn call(&self, stream: usize, call: unsafe extern "C" fn(*mut c_void), arg: *mut c_void) {
-        call!(self.0, "cuLaunchHostFunc"(usize, unsafe extern "C" fn(*mut c_void), *mut c_void)(stream, call, arg));
+    /// Queues a call, which gets that number.
+    pub fn call(&self, stream: usize, call: unsafe extern "C" fn(*mut c_void), arg: usize) {
+        call!(self.0, "cuLaunchHostFunc"(usize, unsafe extern "C" fn(*mut c_void), usize)(stream, call, arg));
     }
 
     /// Writes to a device's memory.

@@ -1,6 +1,5 @@
 //! Streams and events: work that is done in order, by the first call that asks when its time has come.
 
-use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -8,7 +7,8 @@ use std::time::Duration;
 use stand_in::Work;
 
 use crate::{
-    INVALID_HANDLE, INVALID_VALUE, NOT_READY, Ptr, SUCCESS, context, enter, enter_in_context, memory,
+    IN_HOST_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_READY, Ptr, SUCCESS, context, enter,
+    enter_in_context, memory,
 };
 
 type Function = unsafe extern "C" fn(Ptr);
@@ -44,15 +44,6 @@ fn all() -> MutexGuard<'static, All> {
     ALL.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-thread_local! {
-    static CALLS: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether this thread is in a function that a stream has called, which may call nothing of the driver's.
-pub(crate) fn in_host_function() -> bool {
-    CALLS.get()
-}
-
 /// Does what its time has come for; with `wait`, all that is queued. Functions of the program's run while no lock is held.
 fn run(name: usize, wait: bool) {
     let mut all = all();
@@ -84,9 +75,9 @@ fn run(name: usize, wait: bool) {
         s.todo.pop_front();
         s.busy = true;
         drop(all);
-        CALLS.set(true);
+        IN_HOST_FUNCTION.set(true);
         unsafe { call(arg as Ptr) };
-        CALLS.set(false);
+        IN_HOST_FUNCTION.set(false);
         all = self::all();
         if let Some(s) = all.streams.get_mut(&name) {
             s.busy = false;

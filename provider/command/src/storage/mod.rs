@@ -3,6 +3,7 @@
 mod cuda;
 mod memory;
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -103,7 +104,7 @@ struct Found {
 struct Direction {
     path: Option<&'static str>,
     why: String,
-    bytes_by_path: Vec<(&'static str, u64)>,
+    bytes_by_path: BTreeMap<&'static str, u64>,
     /// 10^6 bytes a second, each time.
     rates: Vec<f64>,
 }

@@ -348,10 +348,13 @@ impl Server {
         // Nothing of another process's address space can be given.
         let source = |lease: &Lease| lease.source().clone();
         let sources: Vec<Source> = buffer.leases().iter().map(source).collect();
-        if sources.iter().any(|s| matches!(s, Source::Here(_))) {
-            return Err(
-                Error::Unsupported("memory of the daemon's own process cannot be given away".into()).into()
-            );
+        // And by a device's descriptor all of the device is controlled.
+        if sources.iter().any(|s| matches!(s, Source::Here(_) | Source::Bar { .. })) {
+            return Err(Error::Unsupported(
+                "memory of the daemon's own process, or of a device that it controls, cannot be given away"
+                    .into(),
+            )
+            .into());
         }
         self.may_have_files(id, &buffer)?;
         let handle = self.number();
@@ -374,7 +377,7 @@ impl Server {
             let (window, fd, offset) = match source {
                 Source::File { fd, offset } => (false, fd, *offset),
                 Source::Window(fd) => (true, fd, 0),
-                Source::Here(_) => continue,
+                Source::Here(_) | Source::Bar { .. } => continue,
             };
             let segment = Answer::Segment { window, sealed, offset, len: lease.len() };
             rights::send_fd(&peer.sock, &segment.to_bytes(), fd.as_fd()).map_err(|_| Stop::Peer)?;

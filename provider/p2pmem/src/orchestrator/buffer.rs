@@ -166,6 +166,9 @@ impl Buffer {
         }
         // Only what the kernel allocates is in more pieces than leases: all of one kind.
         let lease = &self.core.leases[piece.min(self.core.leases.len() - 1)];
+        if let Some(made) = lease.dmabuf() {
+            return made;
+        }
         match (self.core.kind, lease.source()) {
             (Kind::Memory(kind), Source::Here(addr)) => {
                 let memory = hmem::registry::of(kind);
@@ -174,10 +177,14 @@ impl Buffer {
                     .export_dmabuf(*addr, len, true)
                     .or_else(|_| memory.export_dmabuf(*addr, len, false))
                     .map_err(|e| {
-                        Error::Os(
-                            format!("{}: dma-buf: {e}", self.core.publisher),
-                            std::io::Error::from_raw_os_error(e.errno()),
-                        )
+                        let what = match e.errno() {
+                            libc::EOPNOTSUPP => ": this GPU, or its driver, exports none (NVIDIA's open modules do, since CUDA 11.7)",
+                            libc::EINVAL => ": it has to be whole pages of one allocation of the GPU's",
+                            libc::ENXIO | libc::ENOENT => ": the memory, or its context, is gone",
+                            _ => "",
+                        };
+                        let code = std::io::Error::from_raw_os_error(e.errno());
+                        Error::Os(format!("{}: dma-buf: {e}{what}", self.core.publisher), code)
                     })
             }
             (Kind::File, Source::File { fd, offset }) => {

@@ -2,16 +2,12 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use super::Orchestrator;
-use super::state::Active;
-use crate::error::Error;
-use crate::publisher::{Publisher, number_of, windows};
-use crate::topology::Topology;
+use crate::publisher::number_of;
 
 /// What is to be seen in sysfs without reading all of it: functions, and of those that publish the number of their directory.
-type Seen = HashMap<String, Option<u64>>;
+pub(super) type Seen = HashMap<String, Option<u64>>;
 
 /// Where a host's devices are, and what was there.
 #[derive(Debug)]
@@ -27,6 +23,21 @@ impl Host {
         Host { sysfs: sysfs.into(), seen: Mutex::new(seen(sysfs)), withdrawn: Mutex::default() }
     }
 
+    /// What is there now.
+    pub fn look(&self) -> Seen {
+        seen(&self.sysfs)
+    }
+
+    /// Whether that is what was there when it was last read.
+    pub fn is_known(&self, now: &Seen) -> bool {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) == *now
+    }
+
+    /// All was read after that was seen.
+    pub fn knows(&self, now: Seen) {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+
     /// A publisher was taken out by a program, not by its device.
     pub fn withdraw(&self, name: &str) {
         if let Some(number) = number_of(&directory(&self.sysfs, name)) {
@@ -34,7 +45,7 @@ impl Host {
         }
     }
 
-    fn is_withdrawn(&self, name: &str) -> bool {
+    pub fn is_withdrawn(&self, name: &str) -> bool {
         let now = number_of(&directory(&self.sysfs, name));
         let mut all = self.withdrawn.lock().unwrap_or_else(PoisonError::into_inner);
         let is = all.get(name).is_some_and(|then| Some(*then) == now);
@@ -57,41 +68,4 @@ fn seen(sysfs: &Path) -> Seen {
         (entry.file_name().to_string_lossy().into_owned(), number)
     };
     entries.map(look).collect()
-}
-
-impl Orchestrator {
-    /// Looks for publishers and clients that have come, and takes out those that have gone ([`Orchestrator::check`]): how many
-    /// publishers came. To be called now and then: it costs little as long as nothing has changed. Of an orchestrator that is of
-    /// no host there are none.
-    pub fn rediscover(&self) -> Result<usize, Error> {
-        self.check();
-        let Some(host) = &self.inner.host else { return Ok(0) };
-        let now = seen(&host.sysfs);
-        if *host.seen.lock().unwrap_or_else(PoisonError::into_inner) == now {
-            return Ok(0);
-        }
-        self.read_anew()
-    }
-
-    /// Likewise, whatever has changed: names that drivers give come later than their devices.
-    pub(super) fn read_anew(&self) -> Result<usize, Error> {
-        let Some(host) = &self.inner.host else { return Ok(0) };
-        // Before it is read: what changes meanwhile is found the next time.
-        let now = seen(&host.sysfs);
-        let topology = Arc::new(Topology::read(&host.sysfs)?);
-        let found = windows(&host.sysfs, &topology);
-        let mut state = self.inner.state();
-        state.topology = topology;
-        let mut came = 0;
-        for window in found {
-            let name = window.name();
-            if state.publisher(&name).is_some() || host.is_withdrawn(&name) {
-                continue;
-            }
-            state.publishers.push(Active { name, publisher: Arc::new(window), draining: false });
-            came += 1;
-        }
-        *host.seen.lock().unwrap_or_else(PoisonError::into_inner) = now;
-        Ok(came)
-    }
 }

@@ -323,6 +323,42 @@ impl Orchestrator {
     }
 }
 
+impl Orchestrator {
+    /// Looks for publishers and clients that have come, and takes out those that have gone ([`Orchestrator::check`]): how many
+    /// publishers came. To be called now and then: it costs little as long as nothing has changed. Of an orchestrator that is of
+    /// no host there are none.
+    pub fn rediscover(&self) -> Result<usize, Error> {
+        self.check();
+        let Some(host) = &self.inner.host else { return Ok(0) };
+        if host.is_known(&host.look()) {
+            return Ok(0);
+        }
+        self.read_anew()
+    }
+
+    /// Likewise, whatever has changed: names that drivers give come later than their devices.
+    fn read_anew(&self) -> Result<usize, Error> {
+        let Some(host) = &self.inner.host else { return Ok(0) };
+        // Before it is read: what changes meanwhile is found the next time.
+        let now = host.look();
+        let topology = Arc::new(Topology::read(&host.sysfs)?);
+        let found = windows(&host.sysfs, &topology);
+        let mut state = self.inner.state();
+        state.topology = topology;
+        let mut came = 0;
+        for window in found {
+            let name = window.name();
+            if state.publisher(&name).is_some() || host.is_withdrawn(&name) {
+                continue;
+            }
+            state.publishers.push(Active { name, publisher: Arc::new(window), draining: false });
+            came += 1;
+        }
+        host.knows(now);
+        Ok(came)
+    }
+}
+
 impl Home for Inner {
     fn forget(&self, id: u64) {
         self.state().live.remove(&id);

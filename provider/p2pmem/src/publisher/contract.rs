@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::address::Address;
+use crate::error::Error;
 
 /// The unit in which memory is given out.
 pub const PAGE: u64 = 4096;
@@ -23,6 +24,8 @@ pub enum Kind {
     Memory(hmem::Kind),
     /// A file that a program gives: a dma-buf, or a memfd.
     File,
+    /// A BAR of a device that VFIO has.
+    Bar,
     /// The host's own.
     Host,
 }
@@ -32,6 +35,7 @@ impl Kind {
         match self {
             Kind::Sysfs => "sysfs",
             Kind::File => "file",
+            Kind::Bar => "vfio",
             Kind::Host => "host",
             Kind::Memory(hmem::Kind::Cuda) => "cuda",
             Kind::Memory(hmem::Kind::Rocr) => "rocr",
@@ -43,7 +47,8 @@ impl Kind {
     }
 
     /// All names that rules may use.
-    pub const NAMES: [&str; 9] = ["sysfs", "file", "host", "cuda", "rocr", "ze", "client", "fake", "memory"];
+    pub const NAMES: [&str; 10] =
+        ["sysfs", "file", "vfio", "host", "cuda", "rocr", "ze", "client", "fake", "memory"];
 }
 
 /// Where a piece of memory is to be had.
@@ -53,6 +58,9 @@ pub enum Source {
     File { fd: Arc<OwnedFd>, offset: u64 },
     /// In sysfs: each mapping of this file is an allocation of its own, which the kernel makes.
     Window(Arc<OwnedFd>),
+    /// In a BAR that VFIO has: the device's descriptor, by which all of the device is controlled, and where in it; in `Err`, why the
+    /// BAR cannot be mapped.
+    Bar { fd: Arc<OwnedFd>, place: Result<u64, String> },
     /// At that address of this process.
     Here(usize),
 }
@@ -82,6 +90,12 @@ pub trait Publisher: Send + Sync + fmt::Debug {
 
     /// Gives back what was taken.
     fn give(&self, at: u64, len: u64);
+
+    /// A dma-buf that the publisher has of what was taken at `at`, and where in it that begins; `None` if it makes none itself.
+    fn dmabuf(&self, at: u64) -> Option<Result<(OwnedFd, u64), Error>> {
+        let _ = at;
+        None
+    }
 
     /// Whether its device is still there.
     fn is_alive(&self) -> bool {

@@ -1,11 +1,13 @@
 //! Memory that was taken of a publisher, and its mapping.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ipc::Mapping;
 
 use super::contract::{PAGE, Publisher, Source};
+use crate::error::Error;
 
 /// A piece of memory that was taken, given back on drop.
 #[derive(Debug)]
@@ -30,6 +32,11 @@ impl Lease {
 
     pub fn source(&self) -> &Source {
         &self.source
+    }
+
+    /// A dma-buf that its publisher has of it, and where in it this begins; `None` if that makes none itself.
+    pub fn dmabuf(&self) -> Option<Result<(OwnedFd, u64), Error>> {
+        self.publisher.dmabuf(self.at)
     }
 
     /// Whether the device that has it is still there.
@@ -107,12 +114,21 @@ impl Mapped {
             Source::File { fd, offset } => {
                 (fd, usize::try_from(*offset).map_err(|_| io::ErrorKind::OutOfMemory)?)
             }
+            Source::Bar { fd, place } => {
+                let place = place.as_ref().map_err(|why| io::Error::other(why.clone()))?;
+                (fd, usize::try_from(*place).map_err(|_| io::ErrorKind::OutOfMemory)?)
+            }
             Source::Window(fd) => (fd, 0),
         };
         let end = offset.checked_add(len).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Mapping::new(&**fd, end, None)?;
         let addr = mapping.base().expose_provenance() + offset;
-        Ok(Mapped { addr, len, mapping: Some(mapping), vanishes: matches!(source, Source::Window(_)) })
+        Ok(Mapped {
+            addr,
+            len,
+            mapping: Some(mapping),
+            vanishes: matches!(source, Source::Window(_) | Source::Bar { .. }),
+        })
     }
 
     pub fn addr(&self) -> usize {

@@ -1,5 +1,6 @@
 //! What offers memory.
 
+pub mod bar;
 mod contract;
 mod host;
 mod lease;

@@ -1,10 +1,12 @@
 //! Memory that a program gives: a device's, or that of a file. It is divided here.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::bar::{self, Refusal};
 use super::contract::{Kind, Publisher, Source};
 use crate::address::Address;
+use crate::error::Error;
 use crate::ranges::Ranges;
 
 /// A piece of memory from which parts are given out.
@@ -14,6 +16,8 @@ pub struct Region {
     kind: Kind,
     function: Option<Address>,
     source: Source,
+    /// Of a BAR.
+    dmabuf: Option<Result<Arc<OwnedFd>, Refusal>>,
     free: Mutex<Ranges>,
 }
 
@@ -21,7 +25,31 @@ impl Region {
     /// The file's bytes from `offset` on: a dma-buf, or a memfd. `function` is the PCI function that has them.
     pub fn of_file(name: &str, function: Option<Address>, fd: OwnedFd, offset: u64, len: u64) -> Region {
         let source = Source::File { fd: Arc::new(fd), offset };
-        Region { name: name.into(), kind: Kind::File, function, source, free: Mutex::new(Ranges::new(len)) }
+        Region::new(name, Kind::File, function, source, None, len)
+    }
+
+    fn new(
+        name: &str,
+        kind: Kind,
+        function: Option<Address>,
+        source: Source,
+        dmabuf: Option<Result<Arc<OwnedFd>, Refusal>>,
+        len: u64,
+    ) -> Region {
+        Region { name: name.into(), kind, function, source, dmabuf, free: Mutex::new(Ranges::new(len)) }
+    }
+
+    /// `len` bytes from `offset` on of BAR `index` of a device that VFIO has. `ioctl` is [`bar::ioctl`].
+    pub fn of_bar(
+        name: &str,
+        function: Option<Address>,
+        device: OwnedFd,
+        (index, offset, len): (u32, u64, u64),
+        ioctl: bar::Ioctl,
+    ) -> Result<Region, Error> {
+        let opened = bar::open(device.as_fd(), index, offset, len, ioctl)?;
+        let source = Source::Bar { fd: Arc::new(device), place: opened.place };
+        Ok(Region::new(name, Kind::Bar, function, source, Some(opened.dmabuf), len))
     }
 
     /// Memory of this process, of any kind that `hmem` knows: cudaMalloc's. `function` is the PCI function that has it.
@@ -31,8 +59,7 @@ impl Region {
     pub unsafe fn of_memory(name: &str, function: Option<Address>, addr: usize, len: usize) -> Region {
         hmem::registry::look();
         let kind = Kind::Memory(hmem::classify(addr, len));
-        let free = Mutex::new(Ranges::new(len as u64));
-        Region { name: name.into(), kind, function, source: Source::Here(addr), free }
+        Region::new(name, kind, function, Source::Here(addr), None, len as u64)
     }
 
     fn free(&self) -> MutexGuard<'_, Ranges> {
@@ -73,10 +100,22 @@ impl Publisher for Region {
         };
         let source = match &self.source {
             Source::File { fd, offset } => Source::File { fd: fd.clone(), offset: offset + at },
+            Source::Bar { fd, place } => {
+                Source::Bar { fd: fd.clone(), place: place.clone().map(|place| place + at) }
+            }
             Source::Here(addr) => Source::Here(addr + at as usize),
             Source::Window(fd) => Source::Window(fd.clone()),
         };
         Ok((at, source))
+    }
+
+    fn dmabuf(&self, at: u64) -> Option<Result<(OwnedFd, u64), Error>> {
+        let made = self.dmabuf.as_ref()?;
+        let copied = made.as_ref().map_err(|refusal| refusal.error(&self.name)).and_then(|fd| {
+            let fd = fd.try_clone().map_err(|e| Error::Os("dma-buf".into(), e))?;
+            Ok((fd, at))
+        });
+        Some(copied)
     }
 
     fn give(&self, at: u64, len: u64) {

@@ -13,11 +13,13 @@ mod bounce;
 mod cufile;
 mod cufile_words;
 mod file;
+mod outcome;
 mod report;
 mod request;
 mod stream;
 mod workers;
 
 pub use file::{File, Op, Options};
+pub use outcome::Results;
 pub use report::{Report, Way};
-pub use request::{Request, Results};
+pub use request::Request;

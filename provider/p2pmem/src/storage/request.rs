@@ -4,11 +4,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::file::{File, Op};
+use super::outcome::{Results, caught};
 use super::stream::Queued;
 use crate::error::Error;
-
-/// What transfers have come to, in their order.
-pub type Results = Vec<Result<usize, Error>>;
 
 /// Transfers that are under way. Dropping it waits for them.
 #[derive(Debug)]
@@ -44,12 +42,6 @@ impl Shared {
         drop(state);
         self.changed.notify_all();
     }
-}
-
-/// Does it, and makes an error of a panic: what waits for it has to hear of it.
-pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err(Error::Os("a transfer".into(), std::io::Error::from_raw_os_error(libc::EIO))))
 }
 
 impl Request {

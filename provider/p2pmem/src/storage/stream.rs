@@ -25,8 +25,8 @@ use hmem::cuda::Stream;
 use super::bounce::{CHUNK, Key, Set, WORKERS};
 use super::cufile;
 use super::file::{File, Op, Sort, sort};
+use super::outcome::{Results, caught};
 use super::report::Way;
-use super::request::{Results, caught};
 use crate::error::Error;
 
 /// How often a stream is asked whether it still does anything.
@@ -446,3 +446,6 @@ impl Pipe {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -102,15 +102,47 @@ pub unsafe extern "C" fn strait_p2pmem_publish_file(
         let (all, name, at) = unsafe { (own(opened)?, text(name)?, function(pci_function)?) };
         let end = offset.checked_add(len).filter(|_| offset % 4096 == 0);
         end.ok_or(libc::EINVAL)?;
-        // SAFETY: a number; what is no descriptor is EBADF.
-        let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-        if copy < 0 {
-            return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EBADF));
-        }
-        // SAFETY: a descriptor just made, which nothing else owns.
-        let copy = unsafe { OwnedFd::from_raw_fd(copy) };
+        let copy = copy_of(fd)?;
         told(all.publish(Arc::new(Region::of_file(name.ok_or(libc::EINVAL)?, at, copy, offset, len))))
     })
+}
+
+/// Publishes `len` bytes from byte `offset` on of BAR `bar` of a device that VFIO has, by the device's descriptor, which is copied. They are
+/// mapped through that; strait_p2pmem_dmabuf gives a dma-buf, which Linux makes since 6.19, or says why there is none.
+/// Else as strait_p2pmem_publish_memory.
+///
+/// # Safety
+/// The texts are C strings, or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_p2pmem_publish_vfio(
+    opened: *mut strait_p2pmem,
+    name: *const c_char,
+    pci_function: *const c_char,
+    device: c_int,
+    bar: u32,
+    offset: u64,
+    len: u64,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the program's promise.
+        let (all, name, at) = unsafe { (own(opened)?, text(name)?, function(pci_function)?) };
+        let copy = copy_of(device)?;
+        let ioctl = p2pmem::publisher::bar::ioctl;
+        let part = (bar, offset, len);
+        let region = told(Region::of_bar(name.ok_or(libc::EINVAL)?, at, copy, part, ioctl))?;
+        told(all.publish(Arc::new(region)))
+    })
+}
+
+/// A descriptor of the program's, copied.
+fn copy_of(fd: c_int) -> Result<OwnedFd, c_int> {
+    // SAFETY: a number; what is no descriptor is EBADF.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+    if copy < 0 {
+        return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EBADF));
+    }
+    // SAFETY: a descriptor just made, which nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
 /// Takes a publisher out. `drain` is STRAIT_P2PMEM_IF_IDLE, STRAIT_P2PMEM_REVOKE, or for how many milliseconds to wait until its

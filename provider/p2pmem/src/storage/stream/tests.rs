@@ -1,0 +1,47 @@
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use cuda_stand_in::driver::Driver;
+
+use crate::storage::bounce::WORKERS;
+use crate::storage::{File, Op, Options, Request};
+
+/// With every thread of the file held up the disk is never asked: the stream has to wait for it, whatever is queued behind.
+#[test]
+fn a_stream_waits_for_the_disk() {
+    const LEN: usize = 9 << 20;
+    let cu = Driver::start();
+    let path = std::env::temp_dir().join(format!("strait-stream-waits-{}", std::process::id()));
+    std::fs::write(&path, vec![0x5a; LEN]).unwrap();
+    let options = Options { write: true, cufile: false, ..Options::default() };
+    let file = Arc::new(File::open(&path, options).unwrap());
+    let (at, other, stream) = (cu.alloc(LEN), cu.alloc(LEN), cu.stream());
+    for write in [false, true] {
+        cu.write(at, &vec![if write { 0xa5 } else { 0 }; LEN]);
+        cu.write(other, &vec![1; LEN]);
+        let mut holds = Vec::new();
+        for _ in 0..WORKERS {
+            let (go, held) = channel::<()>();
+            file.workers.post(Box::new(move || {
+                let _ = held.recv();
+            }));
+            holds.push(go);
+        }
+        let op = Op { write, addr: at, len: LEN, offset: 0 };
+        // SAFETY: the memory stays, and the stream.
+        let request = unsafe { Request::submit_on(&file, &[op], stream) }.unwrap();
+        cu.copy_async(other, at, LEN, stream);
+        // However long it has: nothing comes.
+        assert!(!request.wait(Some(std::time::Duration::from_millis(50))));
+        assert_eq!(cu.read(other, LEN), vec![1; LEN]);
+        drop(holds);
+        assert!(request.wait(None));
+        assert_eq!(*request.take().unwrap()[0].as_ref().unwrap(), LEN);
+        cu.wait(stream);
+        let byte = if write { 0xa5 } else { 0x5a };
+        assert!(cu.read(other, LEN) == vec![byte; LEN] && std::fs::read(&path).unwrap() == vec![byte; LEN]);
+    }
+    drop(file);
+    cu.drop_stream(stream);
+    std::fs::remove_file(&path).unwrap();
+}
