@@ -2,16 +2,18 @@
 //! whichever call makes progress, so that two processes meet though each of them is busy with another pipe.
 
 use std::collections::{HashMap, VecDeque};
+use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ipc::fence::Barrier;
 
-use crate::control::{Class, Control, Key, Manner, Reason, Shape, closed};
+use crate::control::{Class, Control, Key, Manner, Reason, Shape, closed, mismatch};
 use crate::settings::{Settings, Sync};
 use crate::stream::Mode;
 use crate::{Backend, Bootstrap, Error, Event, Grant, Promise, Rank, Region, Token};
+use crate::{biased, forked};
 
 /// For how long a peer may take to publish its card.
 const MEET: Duration = Duration::from_secs(60);
@@ -36,7 +38,7 @@ pub(crate) struct Inner {
     rank: Rank,
     size: Rank,
     fences: bool,
-    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) backend: ManuallyDrop<Box<dyn Backend>>,
     bootstrap: Box<dyn Bootstrap>,
     met: HashMap<Rank, ()>,
     streams: Vec<Option<Stream>>,
@@ -101,13 +103,14 @@ impl Context {
         settings: Settings,
     ) -> Result<Context, Error> {
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
+        forked::watch();
         bootstrap.publish(&backend.card())?;
         let barrier = Barrier::probe();
         let inner = Inner {
             rank,
             size,
             fences: barrier.usable,
-            backend,
+            backend: ManuallyDrop::new(backend),
             bootstrap,
             met: HashMap::new(),
             streams: Vec::new(),
@@ -154,14 +157,26 @@ impl Context {
         self.lock().progress()
     }
 
-    /// Leaves the job.
+    /// Leaves the job. A forked child is not in it.
     pub fn close(&self) -> Result<(), Error> {
+        if forked::is_child() {
+            return Ok(());
+        }
         let mut inner = self.lock();
         if !std::mem::take(&mut inner.open) {
             return Ok(());
         }
         inner.backend.close();
         inner.bootstrap.finalize()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !forked::is_child() {
+            // SAFETY: nothing uses it any more.
+            unsafe { ManuallyDrop::drop(&mut self.backend) };
+        }
     }
 }
 
@@ -231,6 +246,9 @@ impl Inner {
     }
 
     fn say(&mut self, no: u32, control: &Control, grant: bool) -> Result<(), Error> {
+        if forked::is_child() {
+            return Err(biased::forked());
+        }
         let Some(stream) = self.stream(no) else { return Ok(()) };
         let (peer, bytes) = (stream.peer, control.encode(&stream.key));
         let grants: Vec<_> = stream.mine.iter().filter(|_| grant).map(|region| region.id).collect();
@@ -306,6 +324,9 @@ impl Inner {
 
     /// Closes an end, and gives its memory back.
     pub(crate) fn leave(&mut self, no: u32) -> Result<(), Error> {
+        if forked::is_child() {
+            return Ok(());
+        }
         let Some(stream) = self.streams.get_mut(no as usize).and_then(Option::as_mut) else { return Ok(()) };
         let (peer, said, told) = (stream.peer, stream.said, stream.closed.is_some());
         if !told && !self.gone.contains_key(&peer) && (said || self.met.contains_key(&peer)) {
@@ -320,6 +341,9 @@ impl Inner {
     }
 
     pub(crate) fn progress(&mut self) -> Result<(), Error> {
+        if forked::is_child() {
+            return Err(biased::forked());
+        }
         if !self.open {
             return Err(Error::Invalid("the job was left (rfinalize)".into()));
         }
@@ -471,13 +495,4 @@ impl Inner {
         }
         self.say(no, &Control::Writer { width, manner }, true)
     }
-}
-
-fn mismatch(mine: u64, theirs: u64) -> Error {
-    let name = |width: u64| if width == u64::MAX { "unbounded".to_owned() } else { width.to_string() };
-    Error::Invalid(format!(
-        "this end of the pipe is {} wide, and the other {}: give both the same width",
-        name(mine),
-        name(theirs)
-    ))
 }

@@ -8,6 +8,7 @@ use super::wait::{self, Turn, Waiting};
 use super::{Mode, Patience, Stats};
 use crate::context::{Context, End, Ready};
 use crate::control::{Class, STATE, Shape};
+use crate::memory::Line;
 use crate::received::Received;
 use crate::settings::Sync;
 use crate::slot::{self, INLINE, Notice, Words as _};
@@ -42,8 +43,9 @@ struct Up {
     ready: Ready,
     shape: Shape,
     mode: Mode,
-    /// Slots, tags and heap.
+    /// Slots, tags and heap, and where that begins.
     memory: Memory,
+    heap_at: usize,
     /// The writer's state and tags, if they are mapped.
     mapped: Option<Memory>,
     /// The number of the next message, from 0.
@@ -57,6 +59,10 @@ struct Up {
     op: u32,
     /// Notified mode: messages that are there.
     notified: u64,
+    /// A message is where its flag is, or where the flag says.
+    plain: bool,
+    /// Tags are stored to the writer's memory.
+    direct: bool,
 }
 
 impl Reader {
@@ -81,7 +87,7 @@ impl Reader {
     #[cold]
     fn connect(&mut self, patience: Patience) -> Result<(), Error> {
         let ready = wait::until_ready(&self.context, self.no, patience)?;
-        self.up = Some(Box::new(Up::new(ready)));
+        self.up = Some(Box::new(Up::new(ready)?));
         Ok(())
     }
 
@@ -92,6 +98,40 @@ impl Reader {
     /// The next message, of `most` bytes at most: a longer one stays.
     #[inline]
     pub(crate) fn read(&mut self, most: usize, patience: Patience) -> Result<Taken, Error> {
+        match self.read_quickly(most) {
+            Some(taken) => Ok(taken),
+            None => self.slow_read(most, patience),
+        }
+    }
+
+    /// The next message, if it is there, is to be had without a word to the backend, is of `most` bytes at most and no active one, and nothing
+    /// is wrong with it.
+    #[inline(always)]
+    pub(crate) fn read_quickly(&mut self, most: usize) -> Option<Taken> {
+        let up = self.up.as_deref_mut()?;
+        let slot = up.memory.line(up.shape.slot(up.next)).filter(|_| up.plain)?;
+        if !slot::is_raised(slot, 0, up.next + 1) {
+            return None;
+        }
+        let notice = slot::read(slot, 0);
+        let len = notice.len as usize;
+        let is_short = !notice.is_inline || len <= INLINE;
+        if len > most || u64::from(notice.len) > up.shape.width || !is_short || notice.handler != 0 {
+            return None;
+        }
+        let block = Block { granule: notice.granule, generation: notice.generation };
+        let offset = up.received.take_quickly(block, notice.len, notice.granules)?;
+        if notice.is_inline {
+            copy_words(slot, &up.memory, up.heap_at + offset, len);
+        }
+        up.next += 1;
+        self.messages += 1;
+        self.bytes += u64::from(notice.len);
+        Some(Taken { block, len, handler: notice.handler })
+    }
+
+    #[cold]
+    fn slow_read(&mut self, most: usize, patience: Patience) -> Result<Taken, Error> {
         if self.up.is_none() {
             self.connect(patience)?;
         }
@@ -105,10 +145,18 @@ impl Reader {
         // What was freed is told now: there is time.
         self.tell()?;
         let wakes = self.up()?.ready.promise.mapped || self.up()?.ready.promise.wakes;
+        let plain = self.up()?.plain;
         let polls = self.up()?.mode == Mode::Store;
         let mut waiting = Waiting::new(patience, polls);
         loop {
             let turn = waiting.turn(&self.context);
+            if let Some(taken) = self.read_quickly(most) {
+                return Ok(taken);
+            }
+            // What is wrong with a message is found at the next turn that is another.
+            if plain && turn == Ok(Turn::Look) {
+                continue;
+            }
             if let Some(taken) = self.look(most)? {
                 return Ok(taken);
             }
@@ -208,12 +256,9 @@ impl Reader {
             ));
         }
         let offset = up.received.take(block, notice.len, notice.granules)?;
-        let to = up.shape.heap_at() + offset;
-        if notice.is_inline {
-            // The block's last granule is inside of the heap, and has whole words.
-            for n in 0..len.div_ceil(8) {
-                up.memory.store(to + 8 * n, slot::word(&up.memory, at, n), Relaxed);
-            }
+        let to = up.heap_at + offset;
+        if let Some(slot) = up.memory.line(at).filter(|_| notice.is_inline) {
+            copy_words(slot, &up.memory, to, len);
         } else if up.ready.met.manner.pull && len > 0 {
             self.fetch(offset, len)?;
         }
@@ -229,7 +274,7 @@ impl Reader {
         let (no, peer, context) = (self.no, self.peer, self.context.clone());
         let up = self.up()?;
         let (promise, remote) = (up.ready.promise.clone(), up.ready.theirs.remote);
-        let (from, to) = (up.shape.writer_heap_at() + offset, up.shape.heap_at() + offset);
+        let (from, to) = (up.shape.writer_heap_at() + offset, up.heap_at + offset);
         if len <= 8 && promise.fetch {
             let op = up.next_op();
             post(&context, no, |inner| inner.backend.fetch_add(peer, (remote, from), 0, token(no, op)))?;
@@ -259,7 +304,7 @@ impl Reader {
     pub(crate) fn address(&mut self, block: Block) -> Result<*mut u8, Error> {
         let up = self.up()?;
         let (offset, _) = up.received.find(block)?;
-        Ok(up.memory.address(up.shape.heap_at() + offset))
+        Ok(up.memory.address(up.heap_at + offset))
     }
 
     /// The bytes of a block.
@@ -267,15 +312,51 @@ impl Reader {
         self.up()?.received.find(block).map(|(_, len)| len)
     }
 
+    /// Where a block is, if it is one.
+    #[inline(always)]
+    pub(crate) fn address_quickly(&self, block: Block) -> Option<*mut u8> {
+        let up = self.up.as_deref()?;
+        let (offset, _) = up.received.held(block)?;
+        up.memory.place(up.heap_at + offset)
+    }
+
     /// Frees a block: it is the writer's again, which learns of it now or with others.
     #[inline]
     pub(crate) fn free(&mut self, block: Block) -> Result<(), Error> {
+        match self.free_quickly(block) {
+            Some(()) => Ok(()),
+            None => self.slow_free(block),
+        }
+    }
+
+    /// Frees a block of a writer whose memory is mapped, and which takes tags from there.
+    #[inline(always)]
+    pub(crate) fn free_quickly(&mut self, block: Block) -> Option<()> {
+        let up = self.up.as_deref_mut().filter(|up| up.direct)?;
+        let writer = up.mapped.as_ref()?;
+        let range = up.received.free_held(block)?;
+        // With nothing to read the writer may be waiting.
+        let is_last =
+            up.memory.line(up.shape.slot(up.next)).is_some_and(|slot| !slot::is_raised(slot, 0, up.next + 1));
+        if is_last && up.frees.is_empty() {
+            tags::publish(writer, STATE, &mut up.tag, range);
+            self.tags += 1;
+            self.syncs += 1;
+            return Some(());
+        }
+        up.frees.add(range);
+        if is_last || up.has_many() {
+            self.publish();
+        }
+        Some(())
+    }
+
+    #[cold]
+    fn slow_free(&mut self, block: Block) -> Result<(), Error> {
         let up = self.up()?;
         let range = up.received.free(block)?;
         up.frees.add(range);
-        let many = up.frees.blocks() >= up.blocks_most || up.frees.granules() >= up.granules_most;
-        let at = up.shape.slot(up.next);
-        // With nothing to read the writer may be waiting.
+        let (many, at) = (up.has_many(), up.shape.slot(up.next));
         if many || up.mode == Mode::Notified || !slot::is_raised(&up.memory, at, up.next + 1) {
             return self.tell();
         }
@@ -286,21 +367,12 @@ impl Reader {
     fn tell(&mut self) -> Result<(), Error> {
         let (no, peer) = (self.no, self.peer);
         let Some(up) = self.up.as_deref_mut().filter(|up| !up.frees.is_empty()) else { return Ok(()) };
-        let immediate = up.ready.met.manner.sync == Sync::Immediate;
-        let mut frees = std::mem::take(&mut up.frees);
-        self.syncs += 1;
-        if immediate || up.mapped.is_some() {
-            let (to, at) = match &up.mapped {
-                Some(writer) if !immediate => (writer, STATE),
-                _ => (&up.memory, up.shape.tags()),
-            };
-            for range in frees.drain() {
-                self.tags += 1;
-                tags::publish(to, at, &mut up.tag, range);
-            }
-            up.frees = frees;
+        if up.ready.met.manner.sync == Sync::Immediate || up.mapped.is_some() {
+            self.publish();
             return Ok(());
         }
+        let mut frees = std::mem::take(&mut up.frees);
+        self.syncs += 1;
         // One put for as many tags as lie behind each other.
         let mut bytes = Vec::new();
         let (mut first, most) = (up.tag.place(), (up.ready.promise.inject / 8).max(1));
@@ -323,6 +395,20 @@ impl Reader {
         }
         up.frees = frees;
         if bytes.is_empty() { Ok(()) } else { put(first, &bytes) }
+    }
+
+    /// Stores the tags of all that was freed, to the writer's memory, or to where the writer gets them.
+    fn publish(&mut self) {
+        let Some(up) = self.up.as_deref_mut() else { return };
+        let (to, at) = match &up.mapped {
+            Some(writer) if up.direct => (writer, STATE),
+            _ => (&up.memory, up.shape.tags()),
+        };
+        self.syncs += 1;
+        for range in up.frees.drain() {
+            self.tags += 1;
+            tags::publish(to, at, &mut up.tag, range);
+        }
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -350,31 +436,49 @@ impl Reader {
     }
 }
 
+/// A message's bytes from its slot to its block, whose last granule is inside of the heap and has whole words.
+#[inline(always)]
+fn copy_words(slot: &Line, heap: &Memory, to: usize, len: usize) {
+    for n in 0..len.div_ceil(8) {
+        heap.store(to + 8 * n, slot::word(slot, 0, n), Relaxed);
+    }
+}
+
 impl Up {
-    fn new(ready: Ready) -> Up {
+    fn new(ready: Ready) -> Result<Up, Error> {
         let shape = ready.met.shape;
         let mode = ready.met.manner.mode;
         let granules = shape.heap / shape.granule();
-        Up {
+        Ok(Up {
             shape,
             mode,
             memory: ready.mine.memory.clone(),
+            heap_at: shape.heap_at(),
             mapped: ready.theirs.mapped.clone().filter(|_| mode == Mode::Store),
             next: 0,
-            received: Received::new(granules, shape.granule()),
+            received: Received::new(granules, shape.granule())?,
             frees: Frees::default(),
             tag: TagTurn::new(shape.slots),
             blocks_most: (shape.slots / 4).max(1) as u32,
             granules_most: (granules / 4).max(1) as u32,
             op: 0,
             notified: 0,
+            plain: mode != Mode::Notified && !ready.met.manner.pull,
+            direct: mode == Mode::Store
+                && ready.theirs.mapped.is_some()
+                && ready.met.manner.sync == Sync::Deferred,
             ready,
-        }
+        })
     }
 
     fn next_op(&mut self) -> u32 {
         self.op = self.op.checked_add(1).unwrap_or(1);
         self.op
+    }
+
+    /// So much was freed that the writer is to know.
+    fn has_many(&self) -> bool {
+        self.frees.blocks() >= self.blocks_most || self.frees.granules() >= self.granules_most
     }
 
     /// Whether the next message has been told of. Notifications come in order: each says how many there are.

@@ -13,7 +13,11 @@ use crate::control::{Class, STATE, Shape};
 use crate::settings::Sync;
 use crate::slot::{self, INLINE, Notice, Words as _};
 use crate::tags::{self, Turn as TagTurn};
-use crate::{Block, Error, Get, Heap, Memory, Policy, Rank, State};
+use crate::{ALIGN_MOST, Block, Error, Get, Heap, Memory, Policy, Rank};
+
+/// Blocks that are allocated between two looks at what the reader has freed, of `QUICK_BYTES` or less; of longer ones fewer.
+const QUICK: usize = 16;
+const QUICK_BYTES: usize = 1024;
 
 /// How an end of a writer is to be.
 #[derive(Clone, Copy, Debug)]
@@ -47,9 +51,17 @@ pub(super) struct Up {
     pub(super) heap: Heap,
     /// Blocks that are held or sent.
     out: usize,
+    /// Until 0 blocks are allocated without a look at what the reader has freed; there are slots for as many. Tags are taken in early, so that
+    /// the same few blocks, which both processors have at hand, are used again; and not each time, for the line that they
+    /// are in is the reader's.
+    quick: usize,
+    /// The longest block.
+    most: usize,
     /// Where the program finds short blocks, and where all begin that are put: a heap of the same length.
     pub(super) local: Memory,
     pub(super) local_at: usize,
+    /// Where the heap begins in the reader's region.
+    pub(super) heap_at: usize,
     /// The reader's region, if it is mapped.
     mapped: Option<Memory>,
     /// The next message's number.
@@ -110,22 +122,45 @@ impl Writer {
     /// Allocates a block.
     #[inline]
     pub(crate) fn alloc(&mut self, len: usize, align: usize, patience: Patience) -> Result<Block, Error> {
+        match self.alloc_quickly(len, align) {
+            Some(block) => Ok(block),
+            None => self.slow_alloc(len, align, patience),
+        }
+    }
+
+    /// Allocates a block, if that takes no look at what the reader has freed.
+    #[inline(always)]
+    pub(crate) fn alloc_quickly(&mut self, len: usize, align: usize) -> Option<Block> {
+        let up = self.up.as_deref_mut()?;
+        let cost = 1 + len / QUICK_BYTES;
+        if up.quick < cost || len > up.most || !align.is_power_of_two() || align > ALIGN_MOST {
+            return None;
+        }
+        let block = up.heap.alloc(len, align)?;
+        up.quick -= cost;
+        up.out += 1;
+        Some(block)
+    }
+
+    #[cold]
+    fn slow_alloc(&mut self, len: usize, align: usize, patience: Patience) -> Result<Block, Error> {
         self.connect(patience)?;
         self.check(len, align)?;
-        if self.options.sync == Sync::Immediate {
-            self.fold()?;
-        }
-        if let Some(up) = self.up.as_deref_mut() {
-            if up.out < up.shape.slots {
-                if let Some(block) = up.heap.alloc(len, align) {
-                    up.out += 1;
-                    return Ok(block);
-                }
+        self.fold()?;
+        let deferred = self.options.sync == Sync::Deferred;
+        let up = self.up()?;
+        let room = up.shape.slots - up.out;
+        if room > 0 {
+            if let Some(block) = up.heap.alloc(len, align) {
+                up.out += 1;
+                up.quick = if deferred { QUICK.min(room - 1) } else { 0 };
+                return Ok(block);
             }
         }
         self.alloc_later(len, align, patience)
     }
 
+    /// Whether there may be such a block; and what is wrong, if not.
     fn check(&self, len: usize, align: usize) -> Result<(), Error> {
         let Some(up) = self.up.as_deref() else { return Ok(()) };
         if len as u64 > self.options.width {
@@ -140,7 +175,7 @@ impl Writer {
                 "{len} bytes, and the heap has {heap}: make it longer (STRAIT_RPIPE_HEAP); a message has less than 4 GiB"
             )));
         }
-        if !align.is_power_of_two() || align > crate::ALIGN_MOST {
+        if !align.is_power_of_two() || align > ALIGN_MOST {
             return Err(Error::Invalid(format!(
                 "an alignment of {align}: it has to be a power of two, of 4096 at most"
             )));
@@ -159,6 +194,7 @@ impl Writer {
             if up.out < up.shape.slots {
                 if let Some(block) = up.heap.alloc(len, align) {
                     up.out += 1;
+                    up.quick = 0;
                     return Ok(block);
                 }
             }
@@ -242,16 +278,22 @@ impl Writer {
     /// Where the program finds a block: it may write there until it sends it.
     #[inline]
     pub(crate) fn address(&mut self, block: Block) -> Result<*mut u8, Error> {
-        let up = self.up()?;
-        let (state, len) = up.heap.find(block)?;
-        if state != State::Held {
-            return Err(Error::Stale("the block was sent: it is the reader's now".into()));
+        if let Some(address) = self.address_quickly(block) {
+            return Ok(address);
         }
+        let (state, _) = self.up()?.heap.find(block)?;
+        Err(Error::Stale(format!("the block is {state:?} by this end's book: it is the reader's now")))
+    }
+
+    #[inline(always)]
+    pub(crate) fn address_quickly(&self, block: Block) -> Option<*mut u8> {
+        let up = self.up.as_deref()?;
+        let (len, _) = up.heap.held(block)?;
         let offset = up.heap.offset(block.granule);
-        Ok(match &up.mapped {
-            Some(theirs) if len > INLINE => theirs.address(up.shape.heap_at() + offset),
-            _ => up.local.address(up.local_at + offset),
-        })
+        match &up.mapped {
+            Some(theirs) if len > INLINE => theirs.place(up.heap_at + offset),
+            _ => up.local.place(up.local_at + offset),
+        }
     }
 
     /// The bytes of a block that this end holds.
@@ -262,60 +304,81 @@ impl Writer {
     /// Frees a block that was not sent.
     #[inline]
     pub(crate) fn free(&mut self, block: Block) -> Result<(), Error> {
-        let up = self.up()?;
-        up.heap.free(block)?;
+        match self.free_quickly(block) {
+            Some(()) => Ok(()),
+            None => self.up()?.heap.free(block),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn free_quickly(&mut self, block: Block) -> Option<()> {
+        let up = self.up.as_deref_mut()?;
+        up.heap.free_held(block)?;
         up.out -= 1;
-        Ok(())
+        Some(())
     }
 
     /// Sends the first `len` bytes of a block, or all of it: it is the reader's from now on. `handler`: 0, or that of an active
     /// message.
     #[inline]
     pub(crate) fn send(&mut self, block: Block, len: Option<usize>, handler: u16) -> Result<(), Error> {
+        match self.send_quickly(block, len, handler) {
+            Some(false) => Ok(()),
+            Some(true) => self.see_to_it(),
+            None => self.slow_send(block, len, handler),
+        }
+    }
+
+    /// Sends over a path that is mapped. `true`: [`Writer::see_to_it`] is to be called.
+    #[inline(always)]
+    pub(crate) fn send_quickly(&mut self, block: Block, len: Option<usize>, handler: u16) -> Option<bool> {
+        let up = self.up.as_deref_mut()?;
+        let slot = up.mapped.as_ref()?.line(up.shape.slot(up.flag))?;
+        let (all, granules) = up.heap.held(block)?;
+        let len = len.unwrap_or(all);
+        if len > all {
+            return None;
+        }
+        up.heap.send_held(block);
+        let from = up.local_at + up.heap.offset(block.granule);
+        let notice = notice(block, all, len, granules, handler);
+        let words = if notice.is_inline { len.div_ceil(8) } else { 0 };
+        up.flag += 1;
+        slot::publish(slot, 0, notice, (0..words).map(|n| up.local.load(from + 8 * n, Relaxed)), up.flag);
+        self.messages += 1;
+        self.bytes += len as u64;
+        if !up.fenceless {
+            ipc::fence::full_fence();
+        }
+        // The reader's word that it sleeps is loaded behind the flag.
+        compiler_fence(SeqCst);
+        let sleeps = up.ready.mine.memory.line(0).is_some_and(|state| state.load(0, Relaxed) != 0);
+        Some(sleeps || self.messages % 256 == 0)
+    }
+
+    #[cold]
+    fn slow_send(&mut self, block: Block, len: Option<usize>, handler: u16) -> Result<(), Error> {
         let up = self
             .up
             .as_deref_mut()
             .ok_or_else(|| Error::Stale("nothing was allocated in this pipe yet".into()))?;
-        let all = up.heap.send(block)?;
+        let (all, granules) = up.heap.send(block)?;
         let len = len.unwrap_or(all);
         if len > all {
             up.heap.unsend(block);
             return Err(Error::TooLong(format!("{len} bytes of a block of {all}: allocate more")));
         }
-        let notice = Notice {
-            granule: block.granule,
-            generation: block.generation,
-            is_inline: all <= INLINE,
-            handler,
-            len: len as u32,
-            granules: up.heap.granules(block),
-        };
         self.messages += 1;
         self.bytes += len as u64;
-        match &up.mapped {
-            Some(theirs) => {
-                let at = up.shape.slot(up.flag);
-                let from = up.local_at + up.heap.offset(block.granule);
-                let words = if notice.is_inline { len.div_ceil(8) } else { 0 };
-                let data = (0..words).map(|n| up.local.load(from + 8 * n, Relaxed));
-                slot::publish(theirs, at, notice, data, up.flag + 1);
-                up.flag += 1;
-                if !up.fenceless {
-                    ipc::fence::full_fence();
-                }
-                // The reader's word that it sleeps is loaded behind the flag.
-                compiler_fence(SeqCst);
-                if up.ready.mine.memory.load(0, Relaxed) != 0 {
-                    return self.wake();
-                }
-                if self.messages % 256 == 0 { self.look_up() } else { Ok(()) }
-            }
-            None => self.put(block, notice),
-        }
+        self.put(block, notice(block, all, len, granules, handler))
     }
 
-    /// The reader sleeps.
+    /// The reader sleeps, or it is time to see what else there is.
     #[cold]
+    pub(crate) fn see_to_it(&mut self) -> Result<(), Error> {
+        if self.up()?.ready.mine.memory.load(0, Relaxed) != 0 { self.wake() } else { self.look_up() }
+    }
+
     fn wake(&mut self) -> Result<(), Error> {
         self.up()?.ready.mine.memory.store(0, 0, Relaxed);
         let mut inner = self.context.lock();
@@ -324,8 +387,6 @@ impl Writer {
         self.look_up()
     }
 
-    /// Now and then: what else is there.
-    #[cold]
     fn look_up(&mut self) -> Result<(), Error> {
         self.context.progress()?;
         self.context.lock().still_there(self.no)
@@ -368,6 +429,12 @@ impl Writer {
     }
 }
 
+#[inline(always)]
+fn notice(block: Block, all: usize, len: usize, granules: u32, handler: u16) -> Notice {
+    let Block { granule, generation } = block;
+    Notice { granule, generation, is_inline: all <= INLINE, handler, len: len as u32, granules }
+}
+
 impl Up {
     fn new(context: &Context, ready: Ready, policy: Policy) -> Result<Up, Error> {
         let shape = ready.met.shape;
@@ -383,8 +450,11 @@ impl Up {
             mode,
             heap,
             out: 0,
+            quick: 0,
+            most: shape.most(),
             local,
             local_at,
+            heap_at: shape.heap_at(),
             mapped,
             flag: 0,
             tag: TagTurn::new(shape.slots),
