@@ -1,6 +1,8 @@
 //! The process's part in a job: its backend, and the streams whose ends are here. Control messages are answered here,
 //! whichever call makes progress, so that two processes meet though each of them is busy with another pipe.
 
+mod parting;
+
 use std::collections::{HashMap, VecDeque};
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
@@ -17,6 +19,8 @@ use crate::{biased, forked};
 
 /// For how long a peer may take to publish its card.
 const MEET: Duration = Duration::from_secs(60);
+/// For how long readers may get what was written to them when the job is left.
+const LEAVING: Duration = Duration::from_secs(1);
 /// Messages of streams that this process has not opened yet, of all peers together.
 const EARLY_MOST: usize = 1 << 16;
 
@@ -46,6 +50,8 @@ pub(crate) struct Inner {
     early: HashMap<Key, Vec<(Control, Vec<Grant>)>>,
     ordinals: HashMap<(Class, Rank, Rank), u32>,
     gone: HashMap<Rank, String>,
+    /// What ends that are closed had, and readers have messages to get from.
+    wanted: Vec<(Key, Region)>,
     events: Vec<Event>,
     open: bool,
 }
@@ -118,6 +124,7 @@ impl Context {
             early: HashMap::new(),
             ordinals: HashMap::new(),
             gone: HashMap::new(),
+            wanted: Vec::new(),
             events: Vec::new(),
             open: true,
         };
@@ -163,6 +170,10 @@ impl Context {
             return Ok(());
         }
         let mut inner = self.lock();
+        let until = Instant::now() + LEAVING;
+        while inner.open && !inner.wanted.is_empty() && Instant::now() < until && inner.progress().is_ok() {
+            std::thread::yield_now();
+        }
         if !std::mem::take(&mut inner.open) {
             return Ok(());
         }
@@ -298,8 +309,11 @@ impl Inner {
         }
         let (peer, reason) = (stream.peer, stream.closed);
         match (reason, self.gone.get(&peer)) {
-            (Some(reason), _) => Err(closed(reason, "HD_PIPE or FD_PIPE")),
-            (None, Some(why)) => Err(Error::Gone(format!("rank {peer} is gone: {why}"))),
+            (Some(reason), None) => Err(closed(reason, "HD_PIPE or FD_PIPE")),
+            (Some(reason @ (Reason::Mismatch | Reason::Protocol)), _) => {
+                Err(closed(reason, "HD_PIPE or FD_PIPE"))
+            }
+            (_, Some(why)) => Err(Error::Gone(format!("rank {peer} is gone: {why}"))),
             (None, None) => Ok(()),
         }
     }
@@ -320,24 +334,6 @@ impl Inner {
         if let Some(stream) = self.stream(no) {
             stream.fault.get_or_insert_with(|| fault.clone());
         }
-    }
-
-    /// Closes an end, and gives its memory back.
-    pub(crate) fn leave(&mut self, no: u32) -> Result<(), Error> {
-        if forked::is_child() {
-            return Ok(());
-        }
-        let Some(stream) = self.streams.get_mut(no as usize).and_then(Option::as_mut) else { return Ok(()) };
-        let (peer, said, told) = (stream.peer, stream.said, stream.closed.is_some());
-        if !told && !self.gone.contains_key(&peer) && (said || self.met.contains_key(&peer)) {
-            let _ = self.say(no, &Control::Close(Reason::Done), false);
-        }
-        let Some(stream) = self.streams[no as usize].take() else { return Ok(()) };
-        self.keys.remove(&stream.key);
-        if let Some(theirs) = stream.theirs {
-            self.backend.forget(theirs.remote);
-        }
-        stream.mine.map_or(Ok(()), |region| self.backend.withdraw(region.id))
     }
 
     pub(crate) fn progress(&mut self) -> Result<(), Error> {
@@ -375,6 +371,7 @@ impl Inner {
             },
             Event::Gone { peer, why } => {
                 self.gone.entry(peer).or_insert(why);
+                self.unwanted(|key| key.reader == peer);
             }
         }
     }
@@ -405,6 +402,9 @@ impl Inner {
 
     fn take_control(&mut self, key: Key, control: Control, grants: Vec<Grant>) {
         let Some(no) = self.keys.get(&key).copied() else {
+            if matches!(control, Control::Close(_)) {
+                self.unwanted(|of| *of == key);
+            }
             // Its end is not opened here yet; or it was closed.
             let opened = self.ordinals.get(&(key.class, key.writer, key.reader)).copied().unwrap_or(0);
             if key.ordinal < opened || self.early.len() >= EARLY_MOST {

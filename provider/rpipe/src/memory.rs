@@ -181,3 +181,16 @@ impl fmt::Debug for Memory {
         f.debug_struct("Memory").field("base", &self.base).field("len", &self.len).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_book_that_no_memory_is_left_for_is_an_error() {
+        let none = zeroed::<[u32; 3]>(1 << 45).unwrap_err();
+        assert!(matches!(&none, Error::Exhausted(why) if why.contains("make heaps smaller")), "{none:?}");
+        assert!(zeroed::<u64>(usize::MAX).is_err());
+        assert_eq!((zeroed::<u64>(0).unwrap().len(), &*zeroed::<u64>(2).unwrap()), (0, &[0, 0][..]));
+    }
+}

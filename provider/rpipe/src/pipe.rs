@@ -204,12 +204,23 @@ impl Pipe {
     /// Sends the first `len` bytes of a block, or all of it.
     #[inline]
     pub fn write(&mut self, address: Address, len: Option<usize>) -> Result<(), Error> {
+        self.write_timed(address, len, Patience::Forever)
+    }
+
+    /// As [`Pipe::write`]. `Again`: the path has not taken it within the time, and the block is still this end's.
+    #[inline]
+    pub fn write_timed(
+        &mut self,
+        address: Address,
+        len: Option<usize>,
+        patience: Patience,
+    ) -> Result<(), Error> {
         if address.read {
             return Err(Error::Stale(
                 "this block was read; what is written was allocated in the same pipe".into(),
             ));
         }
-        self.writer()?.send(address.block(), len, 0)
+        self.writer()?.send(address.block(), len, 0, patience)
     }
 
     /// Sends a block as an active message: where it is read, the handler of this number gets it.
@@ -217,7 +228,7 @@ impl Pipe {
         if address.read || handler == 0 || handler >= HANDLERS {
             return Err(Error::Invalid(format!("handler {handler}: numbers are 1 to {}", HANDLERS - 1)));
         }
-        self.writer()?.send(address.block(), None, handler)
+        self.writer()?.send(address.block(), None, handler, Patience::Forever)
     }
 
     /// The next message, of `most` bytes at most, and its length. It is no active message: those are for

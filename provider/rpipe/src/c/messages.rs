@@ -137,6 +137,17 @@ pub unsafe extern "C" fn rwrite(rp: rpipe_t, addr: raddr_t) -> c_int {
     }
 }
 
+/// As rwrite, and waits so long at most for the path to take the message; 0: not at all. EAGAIN: it has not, and the block is still
+/// this end's. Memory that both ends map takes it at once.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rwrite_timed(rp: rpipe_t, addr: raddr_t, nanoseconds: i64) -> c_int {
+    let time = patience(nanoseconds);
+    status(|| with(rp, |pipe, id| pipe.write_timed(of_pipe(id, addr)?, None, time)))
+}
+
 /// As rwrite, of the first `size` bytes.
 ///
 /// # Safety

@@ -1,9 +1,11 @@
 //! The reader's end.
 
+mod fetch;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::post::{await_op, post, token};
+use super::post::post;
 use super::wait::{self, Turn, Waiting};
 use super::{Mode, Patience, Stats};
 use crate::context::{Context, End, Ready};
@@ -13,7 +15,7 @@ use crate::received::Received;
 use crate::settings::Sync;
 use crate::slot::{self, INLINE, Notice, Words as _};
 use crate::tags::{self, Frees, Turn as TagTurn};
-use crate::{Block, Error, Get, Memory, Rank};
+use crate::{Block, Error, Memory, Rank};
 
 /// A message that was read: its block is the reader's until it is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +65,18 @@ struct Up {
     plain: bool,
     /// Tags are stored to the writer's memory.
     direct: bool,
+    /// The next message, of which something is got, or was, in a call whose time was over.
+    fetching: Option<Fetching>,
+}
+
+/// A message that is being taken.
+#[derive(Debug)]
+struct Fetching {
+    taken: Taken,
+    /// Operations that have not ended.
+    ops: Vec<u32>,
+    /// Where the word is to be stored that one of them fetches.
+    word: Option<usize>,
 }
 
 impl Reader {
@@ -135,7 +149,7 @@ impl Reader {
         if self.up.is_none() {
             self.connect(patience)?;
         }
-        if let Some(taken) = self.look(most)? {
+        if let Some(taken) = self.look(most, patience)? {
             return Ok(taken);
         }
         self.read_later(most, patience)
@@ -157,7 +171,7 @@ impl Reader {
             if plain && turn == Ok(Turn::Look) {
                 continue;
             }
-            if let Some(taken) = self.look(most)? {
+            if let Some(taken) = self.look(most, patience)? {
                 return Ok(taken);
             }
             match turn? {
@@ -166,7 +180,7 @@ impl Reader {
                 Turn::Sleep => {
                     self.ask(most)?;
                     self.say_asleep()?;
-                    if let Some(taken) = self.look(most)? {
+                    if let Some(taken) = self.look(most, patience)? {
                         return Ok(taken);
                     }
                     waiting.sleep(&self.context, wakes);
@@ -231,9 +245,9 @@ impl Reader {
 
     /// Takes the next message, if it is there.
     #[inline]
-    fn look(&mut self, most: usize) -> Result<Option<Taken>, Error> {
+    fn look(&mut self, most: usize, patience: Patience) -> Result<Option<Taken>, Error> {
         let Some(notice) = self.peek(most)? else { return Ok(None) };
-        match self.take(notice) {
+        match self.take(notice, patience) {
             Ok(taken) => Ok(Some(taken)),
             Err(fault) => {
                 if matches!(fault, Error::Broken(_)) {
@@ -244,8 +258,20 @@ impl Reader {
         }
     }
 
-    #[inline]
-    fn take(&mut self, notice: Notice) -> Result<Taken, Error> {
+    fn take(&mut self, notice: Notice, patience: Patience) -> Result<Taken, Error> {
+        if self.up()?.fetching.is_none() {
+            self.begin_to_take(notice)?;
+        }
+        self.await_fetched(patience)?;
+        let up = self.up()?;
+        let Some(Fetching { taken, .. }) = up.fetching.take() else { return Err(Error::Again) };
+        up.next += 1;
+        self.messages += 1;
+        self.bytes += taken.len as u64;
+        Ok(taken)
+    }
+
+    fn begin_to_take(&mut self, notice: Notice) -> Result<(), Error> {
         let up = self.up()?;
         let at = up.shape.slot(up.next);
         let block = Block { granule: notice.granule, generation: notice.generation };
@@ -257,46 +283,14 @@ impl Reader {
         }
         let offset = up.received.take(block, notice.len, notice.granules)?;
         let to = up.heap_at + offset;
+        let taken = Taken { block, len, handler: notice.handler };
+        up.fetching = Some(Fetching { taken, ops: Vec::new(), word: None });
         if let Some(slot) = up.memory.line(at).filter(|_| notice.is_inline) {
             copy_words(slot, &up.memory, to, len);
         } else if up.ready.met.manner.pull && len > 0 {
-            self.fetch(offset, len)?;
+            return self.fetch(offset, len);
         }
-        let up = self.up()?;
-        up.next += 1;
-        self.messages += 1;
-        self.bytes += u64::from(notice.len);
-        Ok(Taken { block, len, handler: notice.handler })
-    }
-
-    /// Gets a message's bytes from the writer's heap: a word by an atomic, else by a read.
-    fn fetch(&mut self, offset: usize, len: usize) -> Result<(), Error> {
-        let (no, peer, context) = (self.no, self.peer, self.context.clone());
-        let up = self.up()?;
-        let (promise, remote) = (up.ready.promise.clone(), up.ready.theirs.remote);
-        let (from, to) = (up.shape.writer_heap_at() + offset, up.heap_at + offset);
-        if len <= 8 && promise.fetch {
-            let op = up.next_op();
-            post(&context, no, |inner| inner.backend.fetch_add(peer, (remote, from), 0, token(no, op)))?;
-            let value = await_op(&context, no, op)?;
-            self.up()?.memory.store(to, value, Relaxed);
-            return Ok(());
-        }
-        let most = promise.most.max(64);
-        let mut ops = Vec::new();
-        for begin in (0..len).step_by(most) {
-            let op = up.next_op();
-            ops.push(op);
-            let get = Get {
-                from: peer,
-                remote: (remote, from + begin),
-                to: (up.ready.mine.id, to + begin),
-                len: (len - begin).min(most),
-                token: token(no, op),
-            };
-            post(&context, no, |inner| inner.backend.get(&get))?;
-        }
-        ops.into_iter().try_for_each(|op| await_op(&context, no, op).map(drop))
+        Ok(())
     }
 
     /// Where a block is.
@@ -379,7 +373,9 @@ impl Reader {
         let remote = up.ready.theirs.remote;
         let put = |first: usize, bytes: &[u8]| {
             let to = (remote, STATE + 8 * first);
-            let posted = post(&self.context, no, |inner| inner.backend.put_bytes(peer, to, bytes, None));
+            let posted = post(&self.context, no, Patience::Forever, |inner| {
+                inner.backend.put_bytes(peer, to, bytes, None)
+            });
             // Of a writer that is gone nothing more is to be told.
             if matches!(posted, Err(Error::Gone(_))) { Ok(()) } else { posted }
         };
@@ -432,7 +428,7 @@ impl Reader {
     pub(crate) fn close(&mut self) -> Result<(), Error> {
         let _ = self.tell();
         self.up = None;
-        self.context.lock().leave(self.no)
+        self.context.lock().leave(self.no, false)
     }
 }
 
@@ -463,6 +459,7 @@ impl Up {
             granules_most: (granules / 4).max(1) as u32,
             op: 0,
             notified: 0,
+            fetching: None,
             plain: mode != Mode::Notified && !ready.met.manner.pull,
             direct: mode == Mode::Store
                 && ready.theirs.mapped.is_some()

@@ -1,19 +1,20 @@
 //! The writer's end.
 
+mod fold;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::compiler_fence;
 
-use super::post::{await_op, post, token};
 use super::wait::{self, Turn, Waiting};
 use super::{Mode, Patience, Stats};
 use crate::context::{Context, End, Ready, UNAWAITED};
-use crate::control::{Class, STATE, Shape};
+use crate::control::{Class, Shape};
 use crate::settings::Sync;
 use crate::slot::{self, INLINE, Notice, Words as _};
-use crate::tags::{self, Turn as TagTurn};
-use crate::{ALIGN_MOST, Block, Error, Get, Heap, Memory, Policy, Rank};
+use crate::tags::Turn as TagTurn;
+use crate::{ALIGN_MOST, Block, Error, Heap, Memory, Policy, Rank};
 
 /// Blocks that are allocated between two looks at what the reader has freed, of `QUICK_BYTES` or less; of longer ones fewer.
 const QUICK: usize = 16;
@@ -72,6 +73,8 @@ pub(super) struct Up {
     op: u32,
     /// Messages whose flag waits for puts, by the operations that they wait for.
     pub(super) waiting: VecDeque<Unflagged>,
+    /// The operation that gets tags, if a call has not waited for its end.
+    fetching: Option<u32>,
 }
 
 /// A message whose bytes are not known to be visible yet.
@@ -146,7 +149,7 @@ impl Writer {
     fn slow_alloc(&mut self, len: usize, align: usize, patience: Patience) -> Result<Block, Error> {
         self.connect(patience)?;
         self.check(len, align)?;
-        self.fold()?;
+        self.fold_in_time(patience)?;
         let deferred = self.options.sync == Sync::Deferred;
         let up = self.up()?;
         let room = up.shape.slots - up.out;
@@ -189,7 +192,7 @@ impl Writer {
         let mapped = self.up()?.mapped.is_some();
         let mut waiting = Waiting::new(patience, mapped);
         loop {
-            self.fold()?;
+            self.fold_in_time(patience)?;
             let up = self.up()?;
             if up.out < up.shape.slots {
                 if let Some(block) = up.heap.alloc(len, align) {
@@ -227,52 +230,10 @@ impl Writer {
     /// Asks whether the peer is there, and raises flags that are due.
     fn tend(&mut self) -> Result<(), Error> {
         self.context.lock().still_there(self.no)?;
-        self.raise_due()
-    }
-
-    /// Takes in what the reader has freed.
-    fn fold(&mut self) -> Result<(), Error> {
-        if self.options.sync == Sync::Immediate && self.up()?.mapped.is_none() {
-            self.fetch_tags()?;
+        match self.raise_due(Patience::Look) {
+            Err(Error::Again) => Ok(()),
+            other => other,
         }
-        let immediate = self.options.sync == Sync::Immediate;
-        let up = self.up.as_deref_mut().ok_or(Error::Again)?;
-        let at = if immediate { up.shape.tags() } else { STATE };
-        let mut taken = 0;
-        loop {
-            let range = match (&up.mapped, immediate) {
-                (Some(theirs), true) => tags::take(theirs, at, &mut up.tag),
-                _ => tags::take(&up.ready.mine.memory, STATE, &mut up.tag),
-            };
-            let Some(range) = range else { break };
-            taken += 1;
-            match up.heap.free_run(range.from, range.len) {
-                Ok(blocks) => up.out -= blocks,
-                Err(fault) => {
-                    self.context.lock().break_off(self.no, &fault);
-                    return Err(fault);
-                }
-            }
-        }
-        self.tags += taken;
-        self.syncs += u64::from(taken > 0);
-        Ok(())
-    }
-
-    /// Gets the reader's tags into the place of those that would be put.
-    fn fetch_tags(&mut self) -> Result<(), Error> {
-        let (no, peer) = (self.no, self.peer);
-        let up = self.up()?;
-        let op = up.next_op();
-        let get = Get {
-            from: peer,
-            remote: (up.ready.theirs.remote, up.shape.tags()),
-            to: (up.ready.mine.id, STATE),
-            len: 8 * up.shape.slots,
-            token: token(no, op),
-        };
-        post(&self.context, no, |inner| inner.backend.get(&get))?;
-        await_op(&self.context, no, op).map(drop)
     }
 
     /// Where the program finds a block: it may write there until it sends it.
@@ -321,11 +282,17 @@ impl Writer {
     /// Sends the first `len` bytes of a block, or all of it: it is the reader's from now on. `handler`: 0, or that of an active
     /// message.
     #[inline]
-    pub(crate) fn send(&mut self, block: Block, len: Option<usize>, handler: u16) -> Result<(), Error> {
+    pub(crate) fn send(
+        &mut self,
+        block: Block,
+        len: Option<usize>,
+        handler: u16,
+        patience: Patience,
+    ) -> Result<(), Error> {
         match self.send_quickly(block, len, handler) {
             Some(false) => Ok(()),
             Some(true) => self.see_to_it(),
-            None => self.slow_send(block, len, handler),
+            None => self.slow_send(block, len, handler, patience),
         }
     }
 
@@ -357,7 +324,13 @@ impl Writer {
     }
 
     #[cold]
-    fn slow_send(&mut self, block: Block, len: Option<usize>, handler: u16) -> Result<(), Error> {
+    fn slow_send(
+        &mut self,
+        block: Block,
+        len: Option<usize>,
+        handler: u16,
+        patience: Patience,
+    ) -> Result<(), Error> {
         let up = self
             .up
             .as_deref_mut()
@@ -368,9 +341,14 @@ impl Writer {
             up.heap.unsend(block);
             return Err(Error::TooLong(format!("{len} bytes of a block of {all}: allocate more")));
         }
+        let put = self.put(block, notice(block, all, len, granules, handler), patience);
+        if put == Err(Error::Again) {
+            self.up()?.heap.unsend(block);
+            return put;
+        }
         self.messages += 1;
         self.bytes += len as u64;
-        self.put(block, notice(block, all, len, granules, handler))
+        put
     }
 
     /// The reader sleeps, or it is time to see what else there is.
@@ -424,8 +402,10 @@ impl Writer {
 
     /// Closes the end: the reader gets what was sent, and then learns of it.
     pub(crate) fn close(&mut self) -> Result<(), Error> {
-        self.up = None;
-        self.context.lock().leave(self.no)
+        let _ = if self.up.is_some() { self.fold(Patience::Look) } else { Ok(()) };
+        let up = self.up.take();
+        let wanted = up.is_some_and(|up| up.ready.met.manner.pull && up.heap.has_sent());
+        self.context.lock().leave(self.no, wanted)
     }
 }
 
@@ -461,6 +441,7 @@ impl Up {
             fenceless: context.barrier.registered && ready.met.fences,
             op: UNAWAITED,
             waiting: VecDeque::new(),
+            fetching: None,
             ready,
         })
     }
