@@ -3,6 +3,8 @@
 
 mod parting;
 
+pub(crate) use parting::Fate;
+
 use std::collections::{HashMap, VecDeque};
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;

@@ -42,12 +42,12 @@ impl Words for Memory {
 impl Words for Line {
     #[inline(always)]
     fn load(&self, at: usize, order: Ordering) -> u64 {
-        self.0[at / 8 & 7].load(order)
+        self.0[(at / 8) & 7].load(order)
     }
 
     #[inline(always)]
     fn store(&self, at: usize, value: u64, order: Ordering) {
-        self.0[at / 8 & 7].store(value, order);
+        self.0[(at / 8) & 7].store(value, order);
     }
 }
 

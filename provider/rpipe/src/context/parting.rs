@@ -4,6 +4,17 @@ use super::{End, Inner};
 use crate::control::{Control, Key, Reason};
 use crate::{Error, forked};
 
+/// What becomes of the memory of an end that is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is given back.
+    Back,
+    /// The reader has messages to get from there: it is given back when that closes its end, or is gone.
+    Wanted,
+    /// An operation of this process has not ended, and may write there: it stays until the job is left.
+    InUse,
+}
+
 impl Inner {
     /// An error if operations on the peer's memory end in nothing: it is gone. One that has closed its end ends them itself.
     pub(crate) fn can_reach(&mut self, no: u32) -> Result<(), Error> {
@@ -17,9 +28,8 @@ impl Inner {
         peer.is_some_and(|peer| self.gone.contains_key(&peer))
     }
 
-    /// Closes an end, and gives its memory back. `wanted`: the reader has messages to get from there; it is given back when that closes
-    /// its end, or is gone.
-    pub(crate) fn leave(&mut self, no: u32, wanted: bool) -> Result<(), Error> {
+    /// Closes an end, and does with its memory as `fate` says.
+    pub(crate) fn leave(&mut self, no: u32, fate: Fate) -> Result<(), Error> {
         if forked::is_child() {
             return Ok(());
         }
@@ -38,7 +48,9 @@ impl Inner {
             self.backend.forget(theirs.remote);
         }
         match stream.mine {
-            Some(region) if wanted && !told && !gone => {
+            // Once the peer is gone all operations have ended.
+            Some(_) if fate == Fate::InUse && !gone => Ok(()),
+            Some(region) if fate == Fate::Wanted && !told && !gone => {
                 self.wanted.push((stream.key, region));
                 Ok(())
             }

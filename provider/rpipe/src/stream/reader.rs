@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::post::post;
 use super::wait::{self, Turn, Waiting};
-use super::{Mode, Patience, Stats};
-use crate::context::{Context, End, Ready};
+use super::{CLOSING, Mode, Patience, Stats};
+use crate::context::{Context, End, Fate, Ready};
 use crate::control::{Class, STATE, Shape};
 use crate::memory::Line;
 use crate::received::Received;
@@ -77,6 +77,8 @@ struct Fetching {
     ops: Vec<u32>,
     /// Where the word is to be stored that one of them fetches.
     word: Option<usize>,
+    /// Of one that has failed.
+    fault: Option<Error>,
 }
 
 impl Reader {
@@ -284,7 +286,7 @@ impl Reader {
         let offset = up.received.take(block, notice.len, notice.granules)?;
         let to = up.heap_at + offset;
         let taken = Taken { block, len, handler: notice.handler };
-        up.fetching = Some(Fetching { taken, ops: Vec::new(), word: None });
+        up.fetching = Some(Fetching { taken, ops: Vec::new(), word: None, fault: None });
         if let Some(slot) = up.memory.line(at).filter(|_| notice.is_inline) {
             copy_words(slot, &up.memory, to, len);
         } else if up.ready.met.manner.pull && len > 0 {
@@ -427,8 +429,10 @@ impl Reader {
     /// Closes the end: the writer's calls fail from now on.
     pub(crate) fn close(&mut self) -> Result<(), Error> {
         let _ = self.tell();
+        let fetched = if self.up.is_some() { self.await_fetched(Patience::for_a(CLOSING)) } else { Ok(()) };
         self.up = None;
-        self.context.lock().leave(self.no, false)
+        let fate = if fetched == Err(Error::Again) { Fate::InUse } else { Fate::Back };
+        self.context.lock().leave(self.no, fate)
     }
 }
 

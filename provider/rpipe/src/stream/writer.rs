@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::compiler_fence;
 
 use super::wait::{self, Turn, Waiting};
-use super::{Mode, Patience, Stats};
-use crate::context::{Context, End, Ready, UNAWAITED};
+use super::{CLOSING, Mode, Patience, Stats};
+use crate::context::{Context, End, Fate, Ready, UNAWAITED};
 use crate::control::{Class, Shape};
 use crate::settings::Sync;
 use crate::slot::{self, INLINE, Notice, Words as _};
@@ -402,10 +402,18 @@ impl Writer {
 
     /// Closes the end: the reader gets what was sent, and then learns of it.
     pub(crate) fn close(&mut self) -> Result<(), Error> {
-        let _ = if self.up.is_some() { self.fold(Patience::Look) } else { Ok(()) };
+        let in_use = self.up.is_some() && self.await_tags(Patience::for_a(CLOSING)) == Err(Error::Again);
+        if self.up.is_some() && self.options.sync == Sync::Deferred {
+            let _ = self.fold(Patience::Look);
+        }
         let up = self.up.take();
         let wanted = up.is_some_and(|up| up.ready.met.manner.pull && up.heap.has_sent());
-        self.context.lock().leave(self.no, wanted)
+        let fate = match (in_use, wanted) {
+            (true, _) => Fate::InUse,
+            (false, true) => Fate::Wanted,
+            (false, false) => Fate::Back,
+        };
+        self.context.lock().leave(self.no, fate)
     }
 }
 

@@ -45,12 +45,17 @@ impl Reader {
         loop {
             let up = self.up.as_deref_mut().ok_or(Error::Again)?;
             let Some(fetching) = &mut up.fetching else { return Ok(()) };
-            let Some(op) = fetching.ops.last() else { return Ok(()) };
-            let value = await_op(&self.context, no, *op, patience)?;
-            fetching.ops.pop();
-            if let Some(to) = fetching.word {
-                up.memory.store(to, value, Relaxed);
+            let Some(op) = fetching.ops.last() else {
+                // Without its bytes the message stays, and each call says why.
+                return fetching.fault.clone().map_or(Ok(()), Err);
+            };
+            match (await_op(&self.context, no, *op, patience), fetching.word) {
+                (Err(Error::Again), _) => return Err(Error::Again),
+                (Err(fault), _) => drop(fetching.fault.get_or_insert(fault)),
+                (Ok(value), Some(to)) => up.memory.store(to, value, Relaxed),
+                (Ok(_), None) => {}
             }
+            fetching.ops.pop();
         }
     }
 }

@@ -66,7 +66,7 @@ impl Writer {
         self.await_tags(patience)
     }
 
-    fn await_tags(&mut self, patience: Patience) -> Result<(), Error> {
+    pub(super) fn await_tags(&mut self, patience: Patience) -> Result<(), Error> {
         let Some(op) = self.up()?.fetching else { return Ok(()) };
         let ended = await_op(&self.context, self.no, op, patience);
         if ended != Err(Error::Again) {
