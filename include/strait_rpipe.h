@@ -342,7 +342,9 @@ int rwrite(rpipe_t rp,
  # Safety
  `rp` is NULL or came from rpipe.
  */
-int rwrite_timed(rpipe_t rp, raddr_t addr, int64_t nanoseconds);
+int rwrite_timed(rpipe_t rp,
+                 raddr_t addr,
+                 int64_t nanoseconds);
 
 /*
  As rwrite, of the first `size` bytes.
