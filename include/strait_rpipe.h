@@ -336,6 +336,17 @@ int rwrite(rpipe_t rp,
            raddr_t addr);
 
 /*
+ As rwrite, and waits so long at most for the path to take the message; 0: not at all. EAGAIN: it has not, and the block is still
+ this end's. Memory that both ends map takes it at once.
+
+ # Safety
+ `rp` is NULL or came from rpipe.
+ */
+int rwrite_timed(rpipe_t rp,
+                 raddr_t addr,
+                 int64_t nanoseconds);
+
+/*
  As rwrite, of the first `size` bytes.
 
  # Safety

@@ -1,20 +1,28 @@
 //! The process's part in a job: its backend, and the streams whose ends are here. Control messages are answered here,
 //! whichever call makes progress, so that two processes meet though each of them is busy with another pipe.
 
+mod parting;
+
+pub(crate) use parting::Fate;
+
 use std::collections::{HashMap, VecDeque};
+use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ipc::fence::Barrier;
 
-use crate::control::{Class, Control, Key, Manner, Reason, Shape, closed};
+use crate::control::{Class, Control, Key, Manner, Reason, Shape, closed, mismatch};
 use crate::settings::{Settings, Sync};
 use crate::stream::Mode;
 use crate::{Backend, Bootstrap, Error, Event, Grant, Promise, Rank, Region, Token};
+use crate::{biased, forked};
 
 /// For how long a peer may take to publish its card.
 const MEET: Duration = Duration::from_secs(60);
+/// For how long readers may get what was written to them when the job is left.
+const LEAVING: Duration = Duration::from_secs(1);
 /// Messages of streams that this process has not opened yet, of all peers together.
 const EARLY_MOST: usize = 1 << 16;
 
@@ -36,7 +44,7 @@ pub(crate) struct Inner {
     rank: Rank,
     size: Rank,
     fences: bool,
-    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) backend: ManuallyDrop<Box<dyn Backend>>,
     bootstrap: Box<dyn Bootstrap>,
     met: HashMap<Rank, ()>,
     streams: Vec<Option<Stream>>,
@@ -44,6 +52,8 @@ pub(crate) struct Inner {
     early: HashMap<Key, Vec<(Control, Vec<Grant>)>>,
     ordinals: HashMap<(Class, Rank, Rank), u32>,
     gone: HashMap<Rank, String>,
+    /// What ends that are closed had, and readers have messages to get from.
+    wanted: Vec<(Key, Region)>,
     events: Vec<Event>,
     open: bool,
 }
@@ -101,13 +111,14 @@ impl Context {
         settings: Settings,
     ) -> Result<Context, Error> {
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
+        forked::watch();
         bootstrap.publish(&backend.card())?;
         let barrier = Barrier::probe();
         let inner = Inner {
             rank,
             size,
             fences: barrier.usable,
-            backend,
+            backend: ManuallyDrop::new(backend),
             bootstrap,
             met: HashMap::new(),
             streams: Vec::new(),
@@ -115,6 +126,7 @@ impl Context {
             early: HashMap::new(),
             ordinals: HashMap::new(),
             gone: HashMap::new(),
+            wanted: Vec::new(),
             events: Vec::new(),
             open: true,
         };
@@ -154,14 +166,30 @@ impl Context {
         self.lock().progress()
     }
 
-    /// Leaves the job.
+    /// Leaves the job. A forked child is not in it.
     pub fn close(&self) -> Result<(), Error> {
+        if forked::is_child() {
+            return Ok(());
+        }
         let mut inner = self.lock();
+        let until = Instant::now() + LEAVING;
+        while inner.open && !inner.wanted.is_empty() && Instant::now() < until && inner.progress().is_ok() {
+            std::thread::yield_now();
+        }
         if !std::mem::take(&mut inner.open) {
             return Ok(());
         }
         inner.backend.close();
         inner.bootstrap.finalize()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !forked::is_child() {
+            // SAFETY: nothing uses it any more.
+            unsafe { ManuallyDrop::drop(&mut self.backend) };
+        }
     }
 }
 
@@ -231,6 +259,9 @@ impl Inner {
     }
 
     fn say(&mut self, no: u32, control: &Control, grant: bool) -> Result<(), Error> {
+        if forked::is_child() {
+            return Err(biased::forked());
+        }
         let Some(stream) = self.stream(no) else { return Ok(()) };
         let (peer, bytes) = (stream.peer, control.encode(&stream.key));
         let grants: Vec<_> = stream.mine.iter().filter(|_| grant).map(|region| region.id).collect();
@@ -280,8 +311,11 @@ impl Inner {
         }
         let (peer, reason) = (stream.peer, stream.closed);
         match (reason, self.gone.get(&peer)) {
-            (Some(reason), _) => Err(closed(reason, "HD_PIPE or FD_PIPE")),
-            (None, Some(why)) => Err(Error::Gone(format!("rank {peer} is gone: {why}"))),
+            (Some(reason), None) => Err(closed(reason, "HD_PIPE or FD_PIPE")),
+            (Some(reason @ (Reason::Mismatch | Reason::Protocol)), _) => {
+                Err(closed(reason, "HD_PIPE or FD_PIPE"))
+            }
+            (_, Some(why)) => Err(Error::Gone(format!("rank {peer} is gone: {why}"))),
             (None, None) => Ok(()),
         }
     }
@@ -304,22 +338,10 @@ impl Inner {
         }
     }
 
-    /// Closes an end, and gives its memory back.
-    pub(crate) fn leave(&mut self, no: u32) -> Result<(), Error> {
-        let Some(stream) = self.streams.get_mut(no as usize).and_then(Option::as_mut) else { return Ok(()) };
-        let (peer, said, told) = (stream.peer, stream.said, stream.closed.is_some());
-        if !told && !self.gone.contains_key(&peer) && (said || self.met.contains_key(&peer)) {
-            let _ = self.say(no, &Control::Close(Reason::Done), false);
-        }
-        let Some(stream) = self.streams[no as usize].take() else { return Ok(()) };
-        self.keys.remove(&stream.key);
-        if let Some(theirs) = stream.theirs {
-            self.backend.forget(theirs.remote);
-        }
-        stream.mine.map_or(Ok(()), |region| self.backend.withdraw(region.id))
-    }
-
     pub(crate) fn progress(&mut self) -> Result<(), Error> {
+        if forked::is_child() {
+            return Err(biased::forked());
+        }
         if !self.open {
             return Err(Error::Invalid("the job was left (rfinalize)".into()));
         }
@@ -351,6 +373,7 @@ impl Inner {
             },
             Event::Gone { peer, why } => {
                 self.gone.entry(peer).or_insert(why);
+                self.unwanted(|key| key.reader == peer);
             }
         }
     }
@@ -381,6 +404,9 @@ impl Inner {
 
     fn take_control(&mut self, key: Key, control: Control, grants: Vec<Grant>) {
         let Some(no) = self.keys.get(&key).copied() else {
+            if matches!(control, Control::Close(_)) {
+                self.unwanted(|of| *of == key);
+            }
             // Its end is not opened here yet; or it was closed.
             let opened = self.ordinals.get(&(key.class, key.writer, key.reader)).copied().unwrap_or(0);
             if key.ordinal < opened || self.early.len() >= EARLY_MOST {
@@ -471,13 +497,4 @@ impl Inner {
         }
         self.say(no, &Control::Writer { width, manner }, true)
     }
-}
-
-fn mismatch(mine: u64, theirs: u64) -> Error {
-    let name = |width: u64| if width == u64::MAX { "unbounded".to_owned() } else { width.to_string() };
-    Error::Invalid(format!(
-        "this end of the pipe is {} wide, and the other {}: give both the same width",
-        name(mine),
-        name(theirs)
-    ))
 }

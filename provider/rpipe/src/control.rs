@@ -59,6 +59,11 @@ impl Shape {
         granule(self.heap)
     }
 
+    /// The longest block that may be allocated: as wide as the pipe, as long as the heap, less than 4 GiB.
+    pub(crate) fn most(self) -> usize {
+        self.heap.min(usize::try_from(self.width).unwrap_or(usize::MAX)).min(u32::MAX as usize)
+    }
+
     /// Where the slot of the message of this number (from 0) is in the reader's region.
     #[inline]
     pub(crate) fn slot(self, number: u64) -> usize {
@@ -245,6 +250,16 @@ pub(crate) fn closed(reason: Reason, shape: &str) -> Error {
         )),
         Reason::Protocol => Error::Broken("the peer says that this end has broken the protocol".into()),
     }
+}
+
+/// What a program is told when the two ends are not as wide.
+pub(crate) fn mismatch(mine: u64, theirs: u64) -> Error {
+    let name = |width: u64| if width == u64::MAX { "unbounded".to_owned() } else { width.to_string() };
+    Error::Invalid(format!(
+        "this end of the pipe is {} wide, and the other {}: give both the same width",
+        name(mine),
+        name(theirs)
+    ))
 }
 
 #[cfg(all(test, not(loom)))]

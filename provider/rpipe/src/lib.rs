@@ -8,19 +8,23 @@
 //! |---|---|
 //! | `backend` | [`Backend`]: what moves bytes, and what a path promises |
 //! | `backends` | those there are, by name |
+//! | `biased` | the lock of a pipe, which the thread that uses it alone takes by two stores |
 //! | `bootstrap` | [`Bootstrap`]: ranks, and cards of peers |
 //! | `start` | which bootstrap a process has |
 //! | `heap` | the book of a heap: which blocks are free, held, sent
 //! | `memory` | memory that a peer may write |
+//! | `forked` | whether this is a forked child |
 //! | `error` | what goes wrong |
 
 mod backend;
 pub mod backends;
+mod biased;
 mod bootstrap;
 pub mod c;
 mod context;
 mod control;
 mod error;
+mod forked;
 mod heap;
 #[cfg(all(test, loom))]
 mod loom_words;

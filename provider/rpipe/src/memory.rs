@@ -24,6 +24,11 @@ unsafe impl Send for Memory {}
 // SAFETY: a shared reference copies bytes, and gives atomics and addresses; racing bytes are the contract (`copy_in`).
 unsafe impl Sync for Memory {}
 
+/// Eight words, which another process may write at any time.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct Line(pub(crate) [AtomicU64; 8]);
+
 impl Memory {
     /// A range that starts on a boundary of 64 bytes.
     ///
@@ -86,6 +91,22 @@ impl Memory {
         unsafe { self.base.add(at).cast::<AtomicU64>().as_ref() }
     }
 
+    /// The line of 64 bytes at byte `at`; `None`: it is not inside, or `at` is not a multiple of 64.
+    #[inline(always)]
+    pub(crate) fn line(&self, at: usize) -> Option<&Line> {
+        if at % 64 != 0 || at >= self.len || self.len - at < 64 {
+            return None;
+        }
+        // SAFETY: as in `word`, for eight of them.
+        Some(unsafe { self.base.add(at).cast::<Line>().as_ref() })
+    }
+
+    /// The address of byte `at`; `None`: it is behind the end.
+    #[inline(always)]
+    pub(crate) fn place(&self, at: usize) -> Option<*mut u8> {
+        (at <= self.len).then(|| self.base.as_ptr().wrapping_add(at))
+    }
+
     /// Copies bytes in. A peer that changes them at the same time gets a mixture, and so it deserves.
     ///
     /// # Panics
@@ -130,8 +151,46 @@ impl Memory {
     }
 }
 
+/// What all bytes zero are a value of.
+///
+/// # Safety
+/// They are.
+pub(crate) unsafe trait Zeros {}
+
+// SAFETY: numbers.
+unsafe impl Zeros for u64 {}
+// SAFETY: numbers.
+unsafe impl Zeros for [u32; 3] {}
+
+/// So many of them, all zero. Pages that are not touched take no memory.
+pub(crate) fn zeroed<T: Zeros>(n: usize) -> Result<Box<[T]>, Error> {
+    let none =
+        || Error::Exhausted(format!("no memory for the book of a heap, {n} entries; make heaps smaller"));
+    let layout = Layout::array::<T>(n).map_err(|_| none())?;
+    if layout.size() == 0 {
+        return Ok(Box::default());
+    }
+    // SAFETY: the layout is not empty.
+    let base = NonNull::new(unsafe { alloc_zeroed(layout) }.cast::<T>()).ok_or_else(none)?;
+    // SAFETY: allocated as a box of a slice of so many is, and all of them are values (`Zeros`).
+    Ok(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(base.as_ptr(), n)) })
+}
+
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Memory").field("base", &self.base).field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_book_that_no_memory_is_left_for_is_an_error() {
+        let none = zeroed::<[u32; 3]>(1 << 45).unwrap_err();
+        assert!(matches!(&none, Error::Exhausted(why) if why.contains("make heaps smaller")), "{none:?}");
+        assert!(zeroed::<u64>(usize::MAX).is_err());
+        assert_eq!((zeroed::<u64>(0).unwrap().len(), &*zeroed::<u64>(2).unwrap()), (0, &[0, 0][..]));
     }
 }

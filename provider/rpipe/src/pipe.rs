@@ -137,6 +137,47 @@ impl Pipe {
             .ok_or_else(|| Error::Invalid("this is the writer's end: it does not read".into()))
     }
 
+    /// What mostly happens of [`Pipe::alloc`], and so on below: `None` has changed nothing, and says nothing of why.
+    #[inline(always)]
+    pub(crate) fn alloc_quickly(&mut self, len: usize) -> Option<Address> {
+        Some(Address::new(false, self.writer.as_mut()?.alloc_quickly(len, 1)?))
+    }
+
+    #[inline(always)]
+    pub(crate) fn address_quickly(&self, address: Address) -> Option<*mut u8> {
+        if address.read {
+            self.reader.as_ref()?.address_quickly(address.block())
+        } else {
+            self.writer.as_ref()?.address_quickly(address.block())
+        }
+    }
+
+    /// `true`: [`Pipe::see_to_it`] is to be called.
+    #[inline(always)]
+    pub(crate) fn write_quickly(&mut self, address: Address) -> Option<bool> {
+        self.writer.as_mut().filter(|_| !address.read)?.send_quickly(address.block(), None, 0)
+    }
+
+    #[cold]
+    pub(crate) fn see_to_it(&mut self) -> Result<(), Error> {
+        self.writer()?.see_to_it()
+    }
+
+    /// Of active messages none.
+    #[inline(always)]
+    pub(crate) fn read_quickly(&mut self, most: usize) -> Option<Address> {
+        Some(Address::new(true, self.reader.as_mut()?.read_quickly(most)?.block))
+    }
+
+    #[inline(always)]
+    pub(crate) fn free_quickly(&mut self, address: Address) -> Option<()> {
+        if address.read {
+            self.reader.as_mut()?.free_quickly(address.block())
+        } else {
+            self.writer.as_mut()?.free_quickly(address.block())
+        }
+    }
+
     /// Allocates a block on a multiple of `align`.
     #[inline]
     pub fn alloc(&mut self, len: usize, align: usize, patience: Patience) -> Result<Address, Error> {
@@ -163,12 +204,23 @@ impl Pipe {
     /// Sends the first `len` bytes of a block, or all of it.
     #[inline]
     pub fn write(&mut self, address: Address, len: Option<usize>) -> Result<(), Error> {
+        self.write_timed(address, len, Patience::Forever)
+    }
+
+    /// As [`Pipe::write`]. `Again`: the path has not taken it within the time, and the block is still this end's.
+    #[inline]
+    pub fn write_timed(
+        &mut self,
+        address: Address,
+        len: Option<usize>,
+        patience: Patience,
+    ) -> Result<(), Error> {
         if address.read {
             return Err(Error::Stale(
                 "this block was read; what is written was allocated in the same pipe".into(),
             ));
         }
-        self.writer()?.send(address.block(), len, 0)
+        self.writer()?.send(address.block(), len, 0, patience)
     }
 
     /// Sends a block as an active message: where it is read, the handler of this number gets it.
@@ -176,7 +228,7 @@ impl Pipe {
         if address.read || handler == 0 || handler >= HANDLERS {
             return Err(Error::Invalid(format!("handler {handler}: numbers are 1 to {}", HANDLERS - 1)));
         }
-        self.writer()?.send(address.block(), None, handler)
+        self.writer()?.send(address.block(), None, handler, Patience::Forever)
     }
 
     /// The next message, of `most` bytes at most, and its length. It is no active message: those are for
@@ -246,6 +298,11 @@ impl Pipe {
 
     /// Closes the end, after what was written has left, or a second.
     pub fn close(&mut self) -> Result<(), Error> {
+        if crate::forked::is_child() {
+            // It is the parent's.
+            (self.writer, self.reader) = (None, None);
+            return Ok(());
+        }
         let patience = Patience::for_a(std::time::Duration::from_secs(1));
         let flushed = self.flush(patience);
         let mut outcome = if matches!(flushed, Err(Error::Gone(_))) { Ok(()) } else { flushed };

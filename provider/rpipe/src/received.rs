@@ -1,5 +1,6 @@
 //! Blocks that the reader has: read, and not freed. The writer's word is checked before it gets here.
 
+use crate::memory::zeroed;
 use crate::tags::Range;
 use crate::{Block, Error};
 
@@ -10,65 +11,84 @@ const LIVE: u32 = 1 << 31;
 
 #[derive(Debug)]
 pub(crate) struct Received {
-    entries: Vec<Entry>,
+    entries: Box<[Entry]>,
     shift: u32,
     pub(crate) blocks: u64,
     pub(crate) bytes: u64,
 }
 
 impl Received {
-    pub(crate) fn new(granules: usize, granule: usize) -> Received {
-        Received { entries: vec![[0; 3]; granules], shift: granule.trailing_zeros(), blocks: 0, bytes: 0 }
+    pub(crate) fn new(granules: usize, granule: usize) -> Result<Received, Error> {
+        Ok(Received { entries: zeroed(granules)?, shift: granule.trailing_zeros(), blocks: 0, bytes: 0 })
+    }
+
+    /// As [`Received::take`], with nothing said of what is wrong, which has changed nothing.
+    #[inline(always)]
+    pub(crate) fn take_quickly(&mut self, block: Block, len: u32, granules: u32) -> Option<usize> {
+        let room = self.entries.len().checked_sub(block.granule as usize)?;
+        let entry = self.entries.get_mut(block.granule as usize)?;
+        let fits =
+            granules != 0 && granules as usize <= room && u64::from(len) <= u64::from(granules) << self.shift;
+        if !fits || entry[0] & LIVE != 0 {
+            return None;
+        }
+        *entry = [granules | LIVE, len, u32::from(block.generation)];
+        self.blocks += 1;
+        self.bytes += u64::from(len);
+        Some((block.granule as usize) << self.shift)
     }
 
     /// Takes a block over from the writer, which may say anything. Its offset in the heap.
     #[inline]
     pub(crate) fn take(&mut self, block: Block, len: u32, granules: u32) -> Result<usize, Error> {
-        let room = (self.entries.len() as u64).saturating_sub(u64::from(block.granule));
-        let long = u64::from(granules) << self.shift;
-        if granules == 0 || u64::from(granules) > room || u64::from(len) > long {
-            let at = block.granule;
-            return Err(Error::Broken(format!(
-                "the writer has sent {len} bytes at granule {at}, outside of the heap"
-            )));
+        if let Some(offset) = self.take_quickly(block, len, granules) {
+            return Ok(offset);
         }
-        let entry = &mut self.entries[block.granule as usize];
-        if entry[0] & LIVE != 0 {
-            return Err(Error::Broken("the writer has sent a block twice".into()));
-        }
-        *entry = [granules | LIVE, len, u32::from(block.generation)];
-        self.blocks += 1;
-        self.bytes += u64::from(len);
-        Ok((block.granule as usize) << self.shift)
+        let entry = self.entries.get(block.granule as usize);
+        Err(Error::Broken(match entry {
+            Some([state, ..]) if state & LIVE != 0 => "the writer has sent a block twice".into(),
+            _ => format!("the writer has sent {len} bytes at granule {}, outside of the heap", block.granule),
+        }))
     }
 
     /// The offset of a block in the heap, and its length in bytes.
-    #[inline]
-    pub(crate) fn find(&self, block: Block) -> Result<(usize, usize), Error> {
-        match self.entries.get(block.granule as usize) {
-            Some([state, len, generation])
-                if state & LIVE != 0 && *generation == u32::from(block.generation) =>
-            {
-                Ok(((block.granule as usize) << self.shift, *len as usize))
-            }
-            _ => Err(Error::Stale(format!(
-                "the reader has no block of generation {} at granule {}: it was freed before, or the address is not of this \
-                 pipe",
-                block.generation, block.granule
-            ))),
-        }
+    #[inline(always)]
+    pub(crate) fn held(&self, block: Block) -> Option<(usize, usize)> {
+        let [state, len, generation] = self.entries.get(block.granule as usize)?;
+        let is_it = state & LIVE != 0 && *generation == u32::from(block.generation);
+        is_it.then_some(((block.granule as usize) << self.shift, *len as usize))
     }
 
-    /// Gives a block up.
+    /// The same, or what is wrong.
     #[inline]
-    pub(crate) fn free(&mut self, block: Block) -> Result<Range, Error> {
-        let (_, len) = self.find(block)?;
-        let entry = &mut self.entries[block.granule as usize];
+    pub(crate) fn find(&self, block: Block) -> Result<(usize, usize), Error> {
+        self.held(block).ok_or_else(|| stale(block))
+    }
+
+    /// Gives a block up, if it is one.
+    #[inline(always)]
+    pub(crate) fn free_held(&mut self, block: Block) -> Option<Range> {
+        let (_, len) = self.held(block)?;
+        let entry = self.entries.get_mut(block.granule as usize)?;
         entry[0] &= !LIVE;
         self.blocks -= 1;
         self.bytes -= len as u64;
-        Ok(Range { from: block.granule, len: entry[0] })
+        Some(Range { from: block.granule, len: entry[0] })
     }
+
+    /// The same, or what is wrong.
+    #[inline]
+    pub(crate) fn free(&mut self, block: Block) -> Result<Range, Error> {
+        self.free_held(block).ok_or_else(|| stale(block))
+    }
+}
+
+#[cold]
+fn stale(block: Block) -> Error {
+    Error::Stale(format!(
+        "the reader has no block of generation {} at granule {}: it was freed before, or the address is not of this pipe",
+        block.generation, block.granule
+    ))
 }
 
 #[cfg(all(test, not(loom)))]
@@ -77,7 +97,7 @@ mod tests {
 
     #[test]
     fn what_a_writer_says_is_checked_and_a_block_is_freed_once() {
-        let mut received = Received::new(10, 64);
+        let mut received = Received::new(10, 64).unwrap();
         let block = Block { granule: 8, generation: 7 };
         assert_eq!(received.take(block, 100, 2).unwrap(), 512);
         assert!(matches!(received.take(block, 1, 1), Err(Error::Broken(_))), "twice");
@@ -94,7 +114,7 @@ mod tests {
         ];
         for (granule, len, granules) in lies {
             let lie = Block { granule, generation: 0 };
-            let taken = Received::new(10, 64).take(lie, len, granules);
+            let taken = Received::new(10, 64).unwrap().take(lie, len, granules);
             assert!(matches!(taken, Err(Error::Broken(_))), "{granule} {len} {granules}");
         }
         assert!(matches!(received.free(Block { generation: 6, ..block }), Err(Error::Stale(_))));

@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 use crate::Memory;
+use crate::memory::Line;
 
 /// Bytes of a slot.
 pub(crate) const SLOT: usize = 64;
@@ -37,6 +38,19 @@ impl Words for Memory {
     }
 }
 
+/// The line at 0 alone.
+impl Words for Line {
+    #[inline(always)]
+    fn load(&self, at: usize, order: Ordering) -> u64 {
+        self.0[(at / 8) & 7].load(order)
+    }
+
+    #[inline(always)]
+    fn store(&self, at: usize, value: u64, order: Ordering) {
+        self.0[(at / 8) & 7].store(value, order);
+    }
+}
+
 /// What a slot says of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
@@ -59,7 +73,6 @@ impl Notice {
         u64::from(self.granule)
             | u64::from(self.generation) << 32
             | u64::from(self.is_inline) << 48
-            | u64::from(self.handler) << 49
             | u64::from(self.handler) << 49
     }
 

@@ -119,3 +119,16 @@ fn every_function_of_the_header_works_in_c_and_in_cpp() {
         fs::remove_dir_all(&dir).unwrap();
     }
 }
+
+#[test]
+fn a_forked_child_ends_nothing_of_its_parents() {
+    let dir = scratch("fork");
+    let options = ["-x", "c", "-D_GNU_SOURCE"];
+    let program = compile("gcc", &options, &repo().join("tests/rpipe/fork.c"), &dir);
+    for settings in WAYS {
+        for (rank, told) in run(&program, &dir, 2, settings).iter().enumerate() {
+            assert_eq!(*told, format!("rank {rank}: ok\n"));
+        }
+    }
+    fs::remove_dir_all(&dir).unwrap();
+}

@@ -137,7 +137,8 @@ static void pairs(long rounds)
 	MUST(rpipe(ahead, peer, rank % 2, MOST, HD_PIPE));
 	reads(ahead, MOST, 2 * HEAP / MOST);
 	for (size_t size = LEAST; size <= MOST; size *= 2) {
-		reads(ahead, size, WARM);
+		/* Each page is touched before. */
+		reads(ahead, size, 8 * AHEAD);
 		double took = reads(ahead, size, rounds_of(rounds, size));
 
 		if (rank == 0)

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{c_char, c_int, c_uint};
 
-use super::handles::{close, close_all, guard, job, job_place, keep, last, status, text, with, words};
+use super::handles::{close, close_all, guard, here, job, job_place, keep, last, status, text, with, words};
 use super::types::*;
 use crate::{Context, Error, Pipe, PipeOptions, Policy, Rank, Settings, Side, Sync, backends, start};
 
@@ -22,6 +22,7 @@ static PID: AtomicI32 = AtomicI32::new(0);
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rinit(rank: *mut c_int, attr: *const rinit_attr) -> c_int {
     status(|| {
+        here()?;
         let mut settings = Settings::from_environment()?;
         // SAFETY: the program's promise.
         if let Some(attr) = unsafe { attr.as_ref() } {
@@ -129,7 +130,8 @@ fn options(attr: &rpipe_attr) -> Result<PipeOptions, Error> {
 
 fn open(peer: c_int, attr: &rpipe_attr) -> Result<rpipe_t, Error> {
     let peer = Rank::try_from(peer).map_err(|_| Error::Invalid(format!("{peer} is no rank")))?;
-    keep(Pipe::open(&job()?, peer, &options(attr)?)?)
+    let job = job()?;
+    keep(Pipe::open(&job, peer, &options(attr)?)?, job.barrier)
 }
 
 /// Makes an end of a pipe to a peer, whose messages have `width` bytes at most. The peer makes the other end, at any time; the first

@@ -8,11 +8,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
+use ipc::fence::Barrier;
 use libc::{c_char, c_int, c_void};
 
 use super::types::{raddr_t, rpipe_t};
+use crate::biased::{self, Biased};
+use crate::forked;
 use crate::{Address, Context, Error, Pipe};
 
 /// Pipes there may be at a time.
@@ -21,7 +24,7 @@ const PIPES: usize = 1 << 15;
 pub(super) struct Handle {
     /// From 1.
     id: u16,
-    pipe: Mutex<Option<Pipe>>,
+    pipe: Biased<Option<Pipe>>,
     /// By the handler's number.
     handlers: Mutex<HashMap<u16, Handler>>,
 }
@@ -53,33 +56,54 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The job that this process has joined.
 pub(super) fn job() -> Result<Arc<Context>, Error> {
+    here()?;
     held(&JOB).clone().ok_or_else(|| Error::Invalid("this process is in no job: call rinit first".into()))
+}
+
+/// A forked child gets at none of what follows: a thread that is not there may hold any of these locks.
+pub(super) fn here() -> Result<(), Error> {
+    if forked::is_child() { Err(biased::forked()) } else { Ok(()) }
 }
 
 pub(super) fn job_place() -> MutexGuard<'static, Option<Arc<Context>>> {
     held(&JOB)
 }
 
+/// Stores alone, which a forked child may do.
+extern "C" fn end_in_child() {
+    for place in &TABLE[1..] {
+        // SAFETY: handles are never freed.
+        let Some(handle) = (unsafe { place.load(Acquire).as_ref() }) else { break };
+        handle.pipe.end_in_child();
+    }
+}
+
 /// Keeps a pipe; the pointer for the program.
-pub(super) fn keep(pipe: Pipe) -> Result<rpipe_t, Error> {
+pub(super) fn keep(pipe: Pipe, barrier: Barrier) -> Result<rpipe_t, Error> {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler is a function of this library, which libc forgets when it is unloaded.
+        unsafe { libc::pthread_atfork(None, None, Some(end_in_child)) };
+    });
     let mut made = held(&MADE);
     let handle = if usize::from(made.last) + 1 < PIPES {
         made.last += 1;
-        let handle =
-            Box::leak(Box::new(Handle { id: made.last, pipe: Mutex::new(None), handlers: Mutex::default() }));
+        let pipe = Biased::new(None, barrier);
+        let handle = Box::leak(Box::new(Handle { id: made.last, pipe, handlers: Mutex::default() }));
         TABLE[usize::from(handle.id)].store(handle, Release);
         &*handle
     } else {
         made.closed.pop_front().ok_or_else(|| Error::Exhausted("there are 32767 pipes: close some".into()))?
     };
-    *held(&handle.pipe) = Some(pipe);
+    // Places are taken in order: a child's look at them ends with the first that is empty.
+    *handle.pipe.lock()? = Some(pipe);
     Ok(ptr::from_ref(handle).cast_mut().cast())
 }
 
 /// Closes a pipe.
 pub(super) fn close(rp: rpipe_t) -> Result<(), Error> {
     let handle = handle(rp)?;
-    let pipe = held(&handle.pipe).take();
+    let pipe = handle.pipe.lock()?.take();
     let mut pipe = pipe.ok_or_else(no_pipe)?;
     held(&handle.handlers).clear();
     held(&MADE).closed.push_back(handle);
@@ -91,7 +115,7 @@ pub(super) fn close_all() {
     for place in &TABLE {
         // SAFETY: handles are never freed.
         let Some(handle) = (unsafe { place.load(Acquire).as_ref() }) else { continue };
-        let pipe = handle.pipe.try_lock().ok().and_then(|mut pipe| pipe.take());
+        let pipe = handle.pipe.try_lock().and_then(|mut pipe| pipe.take());
         if let Some(mut pipe) = pipe {
             let _ = pipe.close();
             held(&MADE).closed.push_back(handle);
@@ -116,11 +140,31 @@ pub(super) fn with<T>(
     body: impl FnOnce(&mut Pipe, u16) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let handle = handle(rp)?;
-    body(held(&handle.pipe).as_mut().ok_or_else(no_pipe)?, handle.id)
+    body(handle.pipe.lock()?.as_mut().ok_or_else(no_pipe)?, handle.id)
+}
+
+/// Does something with a pipe, if this thread owns its lock. What is done panics nowhere, and has changed nothing where it says `None`.
+#[inline(always)]
+pub(super) fn quickly<T>(rp: rpipe_t, body: impl FnOnce(&mut Pipe, u16) -> Option<T>) -> Option<T> {
+    // SAFETY: as in `handle`.
+    let handle = unsafe { rp.cast::<Handle>().as_ref() }?;
+    body(handle.pipe.lock_as_owner()?.as_mut()?, handle.id)
+}
+
+/// The same, with the pipe of an address.
+#[inline(always)]
+pub(super) fn quickly_with_address<T>(
+    address: raddr_t,
+    body: impl FnOnce(&mut Pipe, Address) -> Option<T>,
+) -> Option<T> {
+    // SAFETY: as in `with_address`.
+    let handle = unsafe { TABLE[(address >> 49) as usize].load(Acquire).as_ref() }?;
+    body(handle.pipe.lock_as_owner()?.as_mut()?, unpacked(address))
 }
 
 /// The handlers of a pipe.
 pub(super) fn handlers(rp: rpipe_t) -> Result<MutexGuard<'static, HashMap<u16, Handler>>, Error> {
+    here()?;
     Ok(held(&handle(rp)?.handlers))
 }
 
@@ -134,7 +178,7 @@ pub(super) fn with_address<T>(
     // SAFETY: handles are never freed.
     let handle = unsafe { TABLE[id].load(Acquire).as_ref() };
     let handle = handle.ok_or_else(|| Error::Stale("this is no address: no such pipe was made".into()))?;
-    body(held(&handle.pipe).as_mut().ok_or_else(no_pipe)?, unpacked(address))
+    body(handle.pipe.lock()?.as_mut().ok_or_else(no_pipe)?, unpacked(address))
 }
 
 #[inline]
@@ -150,13 +194,16 @@ fn unpacked(address: raddr_t) -> Address {
     Address { read: address >> 48 & 1 != 0, generation: (address >> 32) as u16, granule: address as u32 }
 }
 
+/// The block of an address of this pipe, if it is one.
+#[inline(always)]
+pub(super) fn is_of_pipe(id: u16, address: raddr_t) -> Option<Address> {
+    (address >> 49 == u64::from(id)).then(|| unpacked(address))
+}
+
 /// The block of an address of this pipe.
 #[inline]
 pub(super) fn of_pipe(id: u16, address: raddr_t) -> Result<Address, Error> {
-    if address >> 49 != u64::from(id) {
-        return Err(Error::Stale("the address is of another pipe, or none".into()));
-    }
-    Ok(unpacked(address))
+    is_of_pipe(id, address).ok_or_else(|| Error::Stale("the address is of another pipe, or none".into()))
 }
 
 thread_local! {

@@ -4,9 +4,12 @@ use std::time::{Duration, Instant};
 
 use libc::{c_int, c_void};
 
-use super::handles::{Handler, guard, handlers, job, of_pipe, packed, status, with, with_address};
+use super::handles::{
+    Handler, guard, handlers, is_of_pipe, job, of_pipe, packed, quickly, quickly_with_address, status, with,
+    with_address,
+};
 use super::types::*;
-use crate::{Error, Patience};
+use crate::{Error, Patience, Pipe};
 
 #[inline]
 fn patience(nanoseconds: i64) -> Patience {
@@ -24,8 +27,65 @@ fn patience(nanoseconds: i64) -> Patience {
 /// `rp` is NULL or came from rpipe.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rmalloc(rp: rpipe_t, size: usize) -> raddr_t {
-    guard(|| with(rp, |pipe, id| Ok(packed(id, pipe.alloc(size, 1, Patience::Forever)?))))
-        .unwrap_or(RADDR_NULL)
+    match quickly(rp, |pipe, id| Some(packed(id, pipe.alloc_quickly(size)?))) {
+        Some(addr) => addr,
+        None => slow_malloc(rp, size, 1, RPIPE_FOREVER),
+    }
+}
+
+// The slow ways are functions of their own, so that the quick ones need no place for what these keep.
+
+#[cold]
+#[inline(never)]
+fn slow_malloc(rp: rpipe_t, size: usize, align: usize, nanoseconds: i64) -> raddr_t {
+    let time = patience(nanoseconds);
+    guard(|| with(rp, |pipe, id| Ok(packed(id, pipe.alloc(size, align, time)?)))).unwrap_or(RADDR_NULL)
+}
+
+#[cold]
+#[inline(never)]
+fn slow_mem(rp: rpipe_t, addr: raddr_t) -> *mut c_void {
+    let found = guard(|| with(rp, |pipe, id| pipe.address(of_pipe(id, addr)?)));
+    found.map_or(std::ptr::null_mut(), <*mut u8>::cast)
+}
+
+/// `written`: it remains to see what else there is.
+#[cold]
+#[inline(never)]
+fn slow_write(rp: rpipe_t, addr: raddr_t, written: bool) -> c_int {
+    status(|| {
+        with(rp, |pipe, id| if written { pipe.see_to_it() } else { pipe.write(of_pipe(id, addr)?, None) })
+    })
+}
+
+#[cold]
+#[inline(never)]
+fn slow_read(rp: rpipe_t, addr: *mut raddr_t, size: usize, nanoseconds: i64) -> c_int {
+    status(|| {
+        if addr.is_null() {
+            return Err(Error::Invalid("there is no place for the address".into()));
+        }
+        let time = patience(nanoseconds);
+        let read = loop {
+            let (read, handler) = with(rp, |pipe, id| {
+                let (address, _, handler) = pipe.read_any(size, time)?;
+                Ok((packed(id, address), handler))
+            })?;
+            if handler == 0 {
+                break read;
+            }
+            handle(rp, read, handler)?;
+        };
+        // SAFETY: the promise of the program, which the callers pass on.
+        unsafe { addr.write(read) };
+        Ok(())
+    })
+}
+
+#[cold]
+#[inline(never)]
+fn slow_free(addr: raddr_t) -> c_int {
+    status(|| with_address(addr, |pipe, address| pipe.free(address)))
 }
 
 /// As rmalloc, on a multiple of `align`, a power of two of 4096 at most.
@@ -34,8 +94,7 @@ pub unsafe extern "C" fn rmalloc(rp: rpipe_t, size: usize) -> raddr_t {
 /// `rp` is NULL or came from rpipe.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rmalloc_aligned(rp: rpipe_t, size: usize, align: usize) -> raddr_t {
-    guard(|| with(rp, |pipe, id| Ok(packed(id, pipe.alloc(size, align, Patience::Forever)?))))
-        .unwrap_or(RADDR_NULL)
+    slow_malloc(rp, size, align, RPIPE_FOREVER)
 }
 
 /// As rmalloc, and waits so long at most; 0: not at all; EAGAIN or ENOBUFS then.
@@ -44,8 +103,7 @@ pub unsafe extern "C" fn rmalloc_aligned(rp: rpipe_t, size: usize, align: usize)
 /// `rp` is NULL or came from rpipe.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rmalloc_timed(rp: rpipe_t, size: usize, nanoseconds: i64) -> raddr_t {
-    let time = patience(nanoseconds);
-    guard(|| with(rp, |pipe, id| Ok(packed(id, pipe.alloc(size, 1, time)?)))).unwrap_or(RADDR_NULL)
+    slow_malloc(rp, size, 1, nanoseconds)
 }
 
 /// The memory of a block: one that was allocated, until it is written or freed; one that was read, until it is freed. NULL, with
@@ -55,8 +113,10 @@ pub unsafe extern "C" fn rmalloc_timed(rp: rpipe_t, size: usize, nanoseconds: i6
 /// `rp` is NULL or came from rpipe.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rmem(rp: rpipe_t, addr: raddr_t) -> *mut c_void {
-    let found = guard(|| with(rp, |pipe, id| pipe.address(of_pipe(id, addr)?)));
-    found.map_or(std::ptr::null_mut(), <*mut u8>::cast)
+    match quickly(rp, |pipe, id| pipe.address_quickly(is_of_pipe(id, addr)?)) {
+        Some(at) => at.cast(),
+        None => slow_mem(rp, addr),
+    }
 }
 
 /// The bytes of a block: as many as were asked for, or as the message has. -1, with errno, if it is none.
@@ -71,7 +131,21 @@ pub extern "C" fn rlength(addr: raddr_t) -> isize {
 /// `rp` is NULL or came from rpipe.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rwrite(rp: rpipe_t, addr: raddr_t) -> c_int {
-    status(|| with(rp, |pipe, id| pipe.write(of_pipe(id, addr)?, None)))
+    match quickly(rp, |pipe, id| pipe.write_quickly(is_of_pipe(id, addr)?)) {
+        Some(false) => 0,
+        written => slow_write(rp, addr, written.is_some()),
+    }
+}
+
+/// As rwrite, and waits so long at most for the path to take the message; 0: not at all. EAGAIN: it has not, and the block is still
+/// this end's. Memory that both ends map takes it at once.
+///
+/// # Safety
+/// `rp` is NULL or came from rpipe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rwrite_timed(rp: rpipe_t, addr: raddr_t, nanoseconds: i64) -> c_int {
+    let time = patience(nanoseconds);
+    status(|| with(rp, |pipe, id| pipe.write_timed(of_pipe(id, addr)?, None, time)))
 }
 
 /// As rwrite, of the first `size` bytes.
@@ -99,8 +173,15 @@ pub unsafe extern "C" fn rflush(rp: rpipe_t, nanoseconds: i64) -> c_int {
 /// `rp` is NULL or came from rpipe; `addr` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rread_into(rp: rpipe_t, addr: *mut raddr_t, size: usize) -> c_int {
-    // SAFETY: the program's promise.
-    unsafe { rread_timed(rp, addr, size, RPIPE_FOREVER) }
+    let read = |pipe: &mut Pipe, id| Some(packed(id, pipe.read_quickly(size)?));
+    if !addr.is_null() {
+        if let Some(read) = quickly(rp, read) {
+            // SAFETY: the program's promise.
+            unsafe { addr.write(read) };
+            return 0;
+        }
+    }
+    slow_read(rp, addr, size, RPIPE_FOREVER)
 }
 
 /// As rread_into, and waits so long at most; 0: not at all; EAGAIN then.
@@ -114,25 +195,7 @@ pub unsafe extern "C" fn rread_timed(
     size: usize,
     nanoseconds: i64,
 ) -> c_int {
-    status(|| {
-        if addr.is_null() {
-            return Err(Error::Invalid("there is no place for the address".into()));
-        }
-        let time = patience(nanoseconds);
-        let read = loop {
-            let (read, handler) = with(rp, |pipe, id| {
-                let (address, _, handler) = pipe.read_any(size, time)?;
-                Ok((packed(id, address), handler))
-            })?;
-            if handler == 0 {
-                break read;
-            }
-            handle(rp, read, handler)?;
-        };
-        // SAFETY: the program's promise.
-        unsafe { addr.write(read) };
-        Ok(())
-    })
+    slow_read(rp, addr, size, nanoseconds)
 }
 
 /// Gives an active message to its handler, outside of the pipe's lock.
@@ -200,7 +263,10 @@ pub unsafe extern "C" fn rpeek(rp: rpipe_t) -> isize {
 /// none of these, or was freed before.
 #[unsafe(no_mangle)]
 pub extern "C" fn rfree(addr: raddr_t) -> c_int {
-    status(|| with_address(addr, |pipe, address| pipe.free(address)))
+    match quickly_with_address(addr, |pipe, address| pipe.free_quickly(address)) {
+        Some(()) => 0,
+        None => slow_free(addr),
+    }
 }
 
 /// Waits until one of `count` pipes has a message, so long at most: its index, or EAGAIN below 0. A pipe whose peer is gone

@@ -1,21 +1,24 @@
 //! A set of numbers below a limit, with the next one from any place on in a few steps.
 
+use crate::Error;
+use crate::memory::zeroed;
+
 /// Each level has a bit for each word of the one below.
 #[derive(Debug)]
 pub(super) struct Bits {
-    levels: Vec<Vec<u64>>,
+    levels: Vec<Box<[u64]>>,
 }
 
 const SHIFT: u32 = 6;
 
 impl Bits {
-    pub(super) fn new(limit: usize) -> Bits {
+    pub(super) fn new(limit: usize) -> Result<Bits, Error> {
         let mut levels = Vec::new();
         let mut words = limit.div_ceil(64).max(1);
         loop {
-            levels.push(vec![0u64; words]);
+            levels.push(zeroed(words)?);
             if words == 1 {
-                return Bits { levels };
+                return Ok(Bits { levels });
             }
             words = words.div_ceil(64);
         }
@@ -74,7 +77,7 @@ mod tests {
     #[test]
     fn the_next_one_is_that_of_a_plain_set() {
         const LIMIT: usize = 300_000;
-        let (mut bits, mut plain) = (Bits::new(LIMIT), BTreeSet::new());
+        let (mut bits, mut plain) = (Bits::new(LIMIT).unwrap(), BTreeSet::new());
         let mut x = 1u64;
         for _ in 0..20_000 {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -16,6 +16,7 @@ use bits::Bits;
 pub use policy::Policy;
 
 use crate::Error;
+use crate::memory::zeroed;
 
 /// The largest alignment, in bytes.
 pub const ALIGN_MOST: usize = 4096;
@@ -56,6 +57,13 @@ pub struct Usage {
     pub fragmentation: f64,
 }
 
+/// A free block.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hole {
+    at: u32,
+    len: u32,
+}
+
 /// What is known where a granule begins a block.
 ///
 /// `kind` has the state (2 bits, 0: no block begins here), the slack, which is how many bytes of the last granule were not
@@ -76,7 +84,7 @@ pub struct Heap {
     shift: u32,
     /// Granules.
     total: u32,
-    entries: Vec<Entry>,
+    entries: Box<[Entry]>,
     /// Where free blocks begin.
     starts: Bits,
     /// Free blocks by length, and then by place, for the policies that choose by it.
@@ -84,6 +92,9 @@ pub struct Heap {
     policy: Policy,
     /// Next-fit goes on from here.
     rover: u32,
+    /// Next-fit: the free block that begins at `rover`, if there is one, else of no length. It is in none of the above, so that
+    /// taking from its front, and giving back what was taken last, changes these numbers alone.
+    next: Hole,
     used: u32,
     holes: u32,
     /// Blocks that were sent.
@@ -103,16 +114,17 @@ impl Heap {
         let mut heap = Heap {
             shift: granule.trailing_zeros(),
             total,
-            entries: vec![[0; 3]; total as usize],
-            starts: Bits::new(total as usize),
+            entries: zeroed(total as usize)?,
+            starts: Bits::new(total as usize)?,
             by_len: BTreeSet::new(),
             policy,
             rover: 0,
+            next: Hole::default(),
             used: 0,
             holes: 0,
             sent: 0,
         };
-        heap.put_free(0, total);
+        heap.keep_next(0, total);
         Ok(heap)
     }
 
@@ -128,6 +140,7 @@ impl Heap {
 
     /// From now on blocks are chosen by this policy.
     pub fn set_policy(&mut self, policy: Policy) {
+        self.put_next();
         self.policy = policy;
         self.by_len.clear();
         if policy.by_length() {
@@ -141,33 +154,48 @@ impl Heap {
 
     /// Allocates `len` bytes (0 is taken for 1) on a multiple of `align` bytes, a power of two of [`ALIGN_MOST`] at most. `None`:
     /// no free block is long enough.
-    #[inline]
+    #[inline(always)]
     pub fn alloc(&mut self, len: usize, align: usize) -> Option<Block> {
         let bytes = len.max(1);
         let want = u32::try_from(bytes.checked_add((1 << self.shift) - 1)? >> self.shift).ok()?;
         let align = (align >> self.shift).max(1) as u32;
+        let Hole { at, len: room } = self.next;
+        if want > room || at & (align - 1) != 0 {
+            return self.alloc_elsewhere(len, want, align);
+        }
+        self.next = Hole { at: at + want, len: room - want };
+        self.hold(at, want, len)
+    }
+
+    #[inline(never)]
+    fn alloc_elsewhere(&mut self, len: usize, want: u32, align: u32) -> Option<Block> {
+        self.put_next();
         let (hole, at) = self.choose(want, align)?;
         let hole_len = self.entries[hole as usize][LEN];
         self.take_free(hole, hole_len);
         if at > hole {
             self.put_free(hole, at - hole);
         }
-        let end = at + want;
-        let behind = hole + hole_len - end;
-        let slack = ((want as usize) << self.shift) - len;
-        let entry = &mut self.entries[at as usize];
+        let (end, behind) = (at + want, hole + hole_len - at - want);
+        let block = self.hold(at, want, len);
+        if behind > 0 {
+            self.keep_next(end, behind);
+        }
+        block
+    }
+
+    /// Granules that are in no free block become one that is held.
+    #[inline(always)]
+    fn hold(&mut self, at: u32, want: u32, len: usize) -> Option<Block> {
+        let slack = ((want as usize) << self.shift).wrapping_sub(len);
+        let entry = self.entries.get_mut(at as usize)?;
         let generation = (entry[KIND] >> 16).wrapping_add(1) as u16;
         entry[LEN] = want;
         entry[KIND] = u32::from(generation) << 16 | (slack.min(255) as u32) << 8 | HELD;
-        if at > hole {
-            entry[BEFORE] = at - hole;
-        }
-        self.tell_next(end, want);
-        if behind > 0 {
-            self.put_free(end, behind);
-        }
         self.used += want;
+        let end = at + want;
         self.rover = if end == self.total { 0 } else { end };
+        self.tell_next(end, want);
         Some(Block { granule: at, generation })
     }
 
@@ -186,23 +214,37 @@ impl Heap {
         Ok((state, self.bytes(entry)))
     }
 
+    /// A block that the writer holds: its length in bytes, and in granules.
+    #[inline(always)]
+    pub(crate) fn held(&self, block: Block) -> Option<(usize, u32)> {
+        let entry = self.entries.get(block.granule as usize)?;
+        let named = u32::from(block.generation) << 16 | HELD;
+        (entry[KIND] & 0xffff_0003 == named).then(|| (self.bytes(*entry), entry[LEN]))
+    }
+
+    /// The writer sends a block that it holds, as [`Heap::held`] has found.
+    #[inline(always)]
+    pub(crate) fn send_held(&mut self, block: Block) {
+        if let Some(entry) = self.entries.get_mut(block.granule as usize) {
+            entry[KIND] |= SENT;
+            self.sent += 1;
+        }
+    }
+
+    #[inline(always)]
     fn bytes(&self, entry: Entry) -> usize {
         ((entry[LEN] as usize) << self.shift) - (entry[KIND] >> 8 & 255) as usize
     }
 
-    /// The writer sends a block that it holds; its length in bytes.
+    /// The writer sends a block that it holds; its length in bytes, and in granules.
     #[inline]
-    pub fn send(&mut self, block: Block) -> Result<usize, Error> {
-        match self.find(block)? {
-            (State::Held, len) => {
-                self.entries[block.granule as usize][KIND] |= SENT;
-                self.sent += 1;
-                Ok(len)
+    pub fn send(&mut self, block: Block) -> Result<(usize, u32), Error> {
+        match self.held(block) {
+            Some(found) => {
+                self.send_held(block);
+                Ok(found)
             }
-            _ => Err(Error::Stale(format!(
-                "the block at granule {} was sent before; it is the reader's until that frees it",
-                block.granule
-            ))),
+            None => Err(self.why_not_held(block, "it is the reader's until that frees it")),
         }
     }
 
@@ -218,15 +260,25 @@ impl Heap {
     /// The writer frees a block that it holds.
     #[inline]
     pub fn free(&mut self, block: Block) -> Result<(), Error> {
-        match self.find(block)? {
-            (State::Held, _) => {
-                self.release(block.granule);
-                Ok(())
-            }
-            _ => Err(Error::Stale(format!(
-                "the block at granule {} was sent; the reader frees it, not the writer",
-                block.granule
-            ))),
+        self.free_held(block).ok_or_else(|| self.why_not_held(block, "the reader frees it, not the writer"))
+    }
+
+    /// As [`Heap::free`], with nothing said of what is no such block.
+    #[inline(always)]
+    pub(crate) fn free_held(&mut self, block: Block) -> Option<()> {
+        let (_, granules) = self.held(block)?;
+        let entry = self.entries.get_mut(block.granule as usize)?;
+        // Its generation stays.
+        entry[KIND] &= !0xffff;
+        self.release(block.granule, granules);
+        Some(())
+    }
+
+    #[cold]
+    fn why_not_held(&self, block: Block, why: &str) -> Error {
+        match self.find(block) {
+            Ok(_) => Error::Stale(format!("the block at granule {} was sent: {why}", block.granule)),
+            Err(stale) => stale,
         }
     }
 
@@ -250,19 +302,14 @@ impl Heap {
         }
         let (mut at, mut blocks) = (from, 0);
         while at < end {
-            // Joining may make the entry another block's.
-            let next = at + self.entries[at as usize][LEN];
-            self.release(at);
-            at = next;
+            let entry = &mut self.entries[at as usize];
+            entry[KIND] &= !0xffff;
+            at += entry[LEN];
             blocks += 1;
         }
+        self.release(from, len);
         self.sent -= blocks as u32;
         Ok(blocks)
-    }
-
-    /// Granules of a block.
-    pub fn granules(&self, block: Block) -> u32 {
-        self.entries[block.granule as usize][LEN]
     }
 
     /// Blocks that the reader has, or will.
@@ -272,7 +319,7 @@ impl Heap {
 
     /// What is in the heap now.
     pub fn usage(&self) -> Usage {
-        let (mut largest, mut from) = (0, 0);
+        let (mut largest, mut from) = (self.next.len, 0);
         while let Some(at) = self.starts.next(from) {
             largest = largest.max(self.entries[at][LEN]);
             from = at + 1;
@@ -283,38 +330,82 @@ impl Heap {
             used: bytes(self.used),
             free: bytes(free),
             largest: bytes(largest),
-            holes: u64::from(self.holes),
+            holes: u64::from(self.holes) + u64::from(self.next.len > 0),
             fragmentation,
         }
     }
 
-    /// A block becomes free, and one with its neighbours.
-    fn release(&mut self, at: u32) {
-        let entry = self.entries[at as usize];
-        let (mut from, mut len) = (at, entry[LEN]);
+    /// Granules of blocks that are none any more become free, and one block with their neighbours.
+    #[inline]
+    fn release(&mut self, at: u32, len: u32) {
         self.used -= len;
-        let end = at + len;
-        if end < self.total {
-            let next = self.entries[end as usize];
-            if next[KIND] & 3 == FREE {
-                self.take_free(end, next[LEN]);
-                len += next[LEN];
-            }
-        }
-        if at > 0 {
-            let before = at - entry[BEFORE];
-            let previous = self.entries[before as usize];
-            if previous[KIND] & 3 == FREE {
-                self.take_free(before, previous[LEN]);
-                from = before;
-                len += previous[LEN];
-            }
-        }
-        // Its generation stays.
-        self.entries[at as usize][KIND] &= !0xffff;
-        self.put_free(from, len);
-        if self.rover > from && self.rover < from + len {
+        let Hole { at: next, len: room } = self.next;
+        if room > 0 && at + len == next {
+            let from = self.take_before(at);
+            self.next = Hole { at: from, len: next + room - from };
             self.rover = from;
+        } else if room > 0 && next + room == at {
+            self.next.len = room + len + self.take_behind(at + len);
+        } else {
+            self.release_elsewhere(at, len);
+        }
+    }
+
+    fn release_elsewhere(&mut self, at: u32, len: u32) {
+        let end = at + len + self.take_behind(at + len);
+        let from = self.take_before(at);
+        if self.policy == Policy::NextFit && self.next.len == 0 && (from..end).contains(&self.rover) {
+            return self.keep_next(from, end - from);
+        }
+        self.put_free(from, end - from);
+        if self.rover > from && self.rover < end {
+            self.rover = from;
+        }
+    }
+
+    /// Takes the free block out that begins here, if one does; its length.
+    #[inline]
+    fn take_behind(&mut self, at: u32) -> u32 {
+        match self.entries.get(at as usize) {
+            Some(entry) if entry[KIND] & 3 == FREE => {
+                let len = entry[LEN];
+                self.take_free(at, len);
+                len
+            }
+            _ => 0,
+        }
+    }
+
+    /// Takes the free block out that ends here, if one does; where it begins.
+    #[inline]
+    fn take_before(&mut self, at: u32) -> u32 {
+        if at == 0 {
+            return at;
+        }
+        let before = at - self.entries[at as usize][BEFORE];
+        let previous = self.entries[before as usize];
+        if previous[KIND] & 3 != FREE {
+            return at;
+        }
+        self.take_free(before, previous[LEN]);
+        before
+    }
+
+    /// Enters a free block that begins where next-fit goes on.
+    fn keep_next(&mut self, at: u32, len: u32) {
+        if self.policy == Policy::NextFit {
+            self.next = Hole { at, len };
+            self.rover = at;
+        } else {
+            self.put_free(at, len);
+        }
+    }
+
+    /// The free block where next-fit goes on becomes one among others.
+    fn put_next(&mut self) {
+        let Hole { at, len } = std::mem::take(&mut self.next);
+        if len > 0 {
+            self.put_free(at, len);
         }
     }
 
@@ -352,6 +443,7 @@ impl Heap {
     }
 }
 
+#[cold]
 fn stale(block: Block) -> Error {
     Error::Stale(format!(
         "no block of generation {} begins at granule {}: it was freed before, or the address is not of this pipe",

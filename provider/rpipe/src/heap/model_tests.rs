@@ -130,7 +130,8 @@ fn run(step: Step, heap: &mut Heap, model: &mut Model, dead: &mut Vec<Block>) {
             let Some(at) = model.used(nth) else { return };
             let Some((block, len, state)) = model.blocks[at].block else { return };
             let is_free = matches!(step, Step::Free(_));
-            let ended = if is_free { heap.free(block).map(|()| len) } else { heap.send(block) };
+            let ended =
+                if is_free { heap.free(block).map(|()| len) } else { heap.send(block).map(|(len, _)| len) };
             match state {
                 State::Held => assert_eq!(ended, Ok(len)),
                 _ => assert!(matches!(ended, Err(Error::Stale(_)))),

@@ -24,6 +24,9 @@ pub use reader::Taken;
 pub use wait::Patience;
 pub(crate) use writer::{Options, Writer};
 
+/// For how long an end that is closed waits for what it has begun.
+const CLOSING: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// What an end has done and has now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {

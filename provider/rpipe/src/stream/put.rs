@@ -9,9 +9,11 @@ use crate::slot::{self, FLAG, INLINE, Notice, SLOT};
 use crate::{Block, Error, Put};
 
 impl Writer {
-    /// Sends over a path that is not mapped.
-    pub(super) fn put(&mut self, block: Block, notice: Notice) -> Result<(), Error> {
+    /// Sends over a path that is not mapped. `Again`: nothing has left within the time. What has left in part is told of by later calls.
+    pub(super) fn put(&mut self, block: Block, notice: Notice, patience: Patience) -> Result<(), Error> {
         let (no, peer) = (self.no, self.peer);
+        // Those before come first.
+        self.flush(patience)?;
         let up = self.up.as_deref_mut().ok_or(Error::Again)?;
         let (offset, len) = (up.heap.offset(block.granule), notice.len as usize);
         let (promise, remote) = (up.ready.promise.clone(), up.ready.theirs.remote);
@@ -34,7 +36,8 @@ impl Writer {
                     notify: None,
                     token: token(no, op),
                 };
-                post(&self.context, no, |inner| inner.backend.put(&put))?;
+                let time = if begin == 0 { patience } else { Patience::Forever };
+                post(&self.context, no, time, |inner| inner.backend.put(&put))?;
             }
         }
         let flag = up.flag + 1;
@@ -56,26 +59,35 @@ impl Writer {
                 notify: None,
                 token: token(no, op),
             };
-            post(&self.context, no, |inner| inner.backend.put(&put))?;
+            post(&self.context, no, Patience::Forever, |inner| inner.backend.put(&put))?;
             ops.push(op);
-        } else if ordered {
-            return self.put_slot(at, &bytes, flag);
         } else {
             up.ready.mine.memory.copy_in(up.shape.stage_at() + at, &bytes);
         }
         up.waiting.push_back(Unflagged { ops, flag });
         // Nothing else would raise it if the program makes no further call.
-        self.flush(Patience::Forever)
+        match self.flush(patience) {
+            Err(Error::Again) => Ok(()),
+            other => other,
+        }
     }
 
-    /// Puts a slot behind the bytes it tells of.
-    fn put_slot(&mut self, at: usize, bytes: &[u8; SLOT], flag: u64) -> Result<(), Error> {
+    /// Puts a slot behind the bytes it tells of. After `Again` it is put once more: its flag was not.
+    fn put_slot(
+        &mut self,
+        at: usize,
+        bytes: &[u8; SLOT],
+        flag: u64,
+        patience: Patience,
+    ) -> Result<(), Error> {
         let (no, peer) = (self.no, self.peer);
         let up = self.up.as_deref_mut().ok_or(Error::Again)?;
         let remote = up.ready.theirs.remote;
         let notify = u32::from(up.ready.met.no) << 16 | (flag as u32 & 0xffff);
         let put = |from: usize, bytes: &[u8], notify| {
-            post(&self.context, no, |inner| inner.backend.put_bytes(peer, (remote, at + from), bytes, notify))
+            post(&self.context, no, patience, |inner| {
+                inner.backend.put_bytes(peer, (remote, at + from), bytes, notify)
+            })
         };
         match up.mode {
             Mode::TwoWrites => {
@@ -88,7 +100,7 @@ impl Writer {
     }
 
     /// Raises the flags of messages whose bytes are visible by now, in order.
-    pub(super) fn raise_due(&mut self) -> Result<(), Error> {
+    pub(super) fn raise_due(&mut self, patience: Patience) -> Result<(), Error> {
         loop {
             let Some(up) = self.up.as_deref_mut() else { return Ok(()) };
             let Some(first) = up.waiting.front_mut() else { return Ok(()) };
@@ -105,18 +117,20 @@ impl Writer {
             }
             drop(inner);
             let flag = first.flag;
-            up.waiting.pop_front();
             let at = up.shape.slot(flag - 1);
             if up.mode == Mode::Delivered {
                 let (no, peer, remote) = (self.no, self.peer, up.ready.theirs.remote);
                 let bytes = flag.to_ne_bytes();
-                post(&self.context, no, |inner| {
+                post(&self.context, no, patience, |inner| {
                     inner.backend.put_bytes(peer, (remote, at + FLAG), &bytes, None)
                 })?;
             } else {
                 let mut bytes = [0; SLOT];
                 up.ready.mine.memory.copy_out(up.shape.stage_at() + at, &mut bytes);
-                self.put_slot(at, &bytes, flag)?;
+                self.put_slot(at, &bytes, flag, patience)?;
+            }
+            if let Some(up) = self.up.as_deref_mut() {
+                up.waiting.pop_front();
             }
         }
     }
@@ -125,7 +139,7 @@ impl Writer {
     pub(crate) fn flush(&mut self, patience: Patience) -> Result<(), Error> {
         let mut waiting = Waiting::new(patience, false);
         loop {
-            self.raise_due()?;
+            self.raise_due(patience)?;
             if self.up.as_deref().is_none_or(|up| up.waiting.is_empty()) {
                 return Ok(());
             }

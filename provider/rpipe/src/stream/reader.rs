@@ -1,18 +1,21 @@
 //! The reader's end.
 
+mod fetch;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::post::{await_op, post, token};
+use super::post::post;
 use super::wait::{self, Turn, Waiting};
-use super::{Mode, Patience, Stats};
-use crate::context::{Context, End, Ready};
+use super::{CLOSING, Mode, Patience, Stats};
+use crate::context::{Context, End, Fate, Ready};
 use crate::control::{Class, STATE, Shape};
+use crate::memory::Line;
 use crate::received::Received;
 use crate::settings::Sync;
 use crate::slot::{self, INLINE, Notice, Words as _};
 use crate::tags::{self, Frees, Turn as TagTurn};
-use crate::{Block, Error, Get, Memory, Rank};
+use crate::{Block, Error, Memory, Rank};
 
 /// A message that was read: its block is the reader's until it is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +45,9 @@ struct Up {
     ready: Ready,
     shape: Shape,
     mode: Mode,
-    /// Slots, tags and heap.
+    /// Slots, tags and heap, and where that begins.
     memory: Memory,
+    heap_at: usize,
     /// The writer's state and tags, if they are mapped.
     mapped: Option<Memory>,
     /// The number of the next message, from 0.
@@ -57,6 +61,24 @@ struct Up {
     op: u32,
     /// Notified mode: messages that are there.
     notified: u64,
+    /// A message is where its flag is, or where the flag says.
+    plain: bool,
+    /// Tags are stored to the writer's memory.
+    direct: bool,
+    /// The next message, of which something is got, or was, in a call whose time was over.
+    fetching: Option<Fetching>,
+}
+
+/// A message that is being taken.
+#[derive(Debug)]
+struct Fetching {
+    taken: Taken,
+    /// Operations that have not ended.
+    ops: Vec<u32>,
+    /// Where the word is to be stored that one of them fetches.
+    word: Option<usize>,
+    /// Of one that has failed.
+    fault: Option<Error>,
 }
 
 impl Reader {
@@ -81,7 +103,7 @@ impl Reader {
     #[cold]
     fn connect(&mut self, patience: Patience) -> Result<(), Error> {
         let ready = wait::until_ready(&self.context, self.no, patience)?;
-        self.up = Some(Box::new(Up::new(ready)));
+        self.up = Some(Box::new(Up::new(ready)?));
         Ok(())
     }
 
@@ -92,10 +114,44 @@ impl Reader {
     /// The next message, of `most` bytes at most: a longer one stays.
     #[inline]
     pub(crate) fn read(&mut self, most: usize, patience: Patience) -> Result<Taken, Error> {
+        match self.read_quickly(most) {
+            Some(taken) => Ok(taken),
+            None => self.slow_read(most, patience),
+        }
+    }
+
+    /// The next message, if it is there, is to be had without a word to the backend, is of `most` bytes at most and no active one, and nothing
+    /// is wrong with it.
+    #[inline(always)]
+    pub(crate) fn read_quickly(&mut self, most: usize) -> Option<Taken> {
+        let up = self.up.as_deref_mut()?;
+        let slot = up.memory.line(up.shape.slot(up.next)).filter(|_| up.plain)?;
+        if !slot::is_raised(slot, 0, up.next + 1) {
+            return None;
+        }
+        let notice = slot::read(slot, 0);
+        let len = notice.len as usize;
+        let is_short = !notice.is_inline || len <= INLINE;
+        if len > most || u64::from(notice.len) > up.shape.width || !is_short || notice.handler != 0 {
+            return None;
+        }
+        let block = Block { granule: notice.granule, generation: notice.generation };
+        let offset = up.received.take_quickly(block, notice.len, notice.granules)?;
+        if notice.is_inline {
+            copy_words(slot, &up.memory, up.heap_at + offset, len);
+        }
+        up.next += 1;
+        self.messages += 1;
+        self.bytes += u64::from(notice.len);
+        Some(Taken { block, len, handler: notice.handler })
+    }
+
+    #[cold]
+    fn slow_read(&mut self, most: usize, patience: Patience) -> Result<Taken, Error> {
         if self.up.is_none() {
             self.connect(patience)?;
         }
-        if let Some(taken) = self.look(most)? {
+        if let Some(taken) = self.look(most, patience)? {
             return Ok(taken);
         }
         self.read_later(most, patience)
@@ -105,11 +161,19 @@ impl Reader {
         // What was freed is told now: there is time.
         self.tell()?;
         let wakes = self.up()?.ready.promise.mapped || self.up()?.ready.promise.wakes;
+        let plain = self.up()?.plain;
         let polls = self.up()?.mode == Mode::Store;
         let mut waiting = Waiting::new(patience, polls);
         loop {
             let turn = waiting.turn(&self.context);
-            if let Some(taken) = self.look(most)? {
+            if let Some(taken) = self.read_quickly(most) {
+                return Ok(taken);
+            }
+            // What is wrong with a message is found at the next turn that is another.
+            if plain && turn == Ok(Turn::Look) {
+                continue;
+            }
+            if let Some(taken) = self.look(most, patience)? {
                 return Ok(taken);
             }
             match turn? {
@@ -118,7 +182,7 @@ impl Reader {
                 Turn::Sleep => {
                     self.ask(most)?;
                     self.say_asleep()?;
-                    if let Some(taken) = self.look(most)? {
+                    if let Some(taken) = self.look(most, patience)? {
                         return Ok(taken);
                     }
                     waiting.sleep(&self.context, wakes);
@@ -183,9 +247,9 @@ impl Reader {
 
     /// Takes the next message, if it is there.
     #[inline]
-    fn look(&mut self, most: usize) -> Result<Option<Taken>, Error> {
+    fn look(&mut self, most: usize, patience: Patience) -> Result<Option<Taken>, Error> {
         let Some(notice) = self.peek(most)? else { return Ok(None) };
-        match self.take(notice) {
+        match self.take(notice, patience) {
             Ok(taken) => Ok(Some(taken)),
             Err(fault) => {
                 if matches!(fault, Error::Broken(_)) {
@@ -196,8 +260,20 @@ impl Reader {
         }
     }
 
-    #[inline]
-    fn take(&mut self, notice: Notice) -> Result<Taken, Error> {
+    fn take(&mut self, notice: Notice, patience: Patience) -> Result<Taken, Error> {
+        if self.up()?.fetching.is_none() {
+            self.begin_to_take(notice)?;
+        }
+        self.await_fetched(patience)?;
+        let up = self.up()?;
+        let Some(Fetching { taken, .. }) = up.fetching.take() else { return Err(Error::Again) };
+        up.next += 1;
+        self.messages += 1;
+        self.bytes += taken.len as u64;
+        Ok(taken)
+    }
+
+    fn begin_to_take(&mut self, notice: Notice) -> Result<(), Error> {
         let up = self.up()?;
         let at = up.shape.slot(up.next);
         let block = Block { granule: notice.granule, generation: notice.generation };
@@ -208,50 +284,15 @@ impl Reader {
             ));
         }
         let offset = up.received.take(block, notice.len, notice.granules)?;
-        let to = up.shape.heap_at() + offset;
-        if notice.is_inline {
-            // The block's last granule is inside of the heap, and has whole words.
-            for n in 0..len.div_ceil(8) {
-                up.memory.store(to + 8 * n, slot::word(&up.memory, at, n), Relaxed);
-            }
+        let to = up.heap_at + offset;
+        let taken = Taken { block, len, handler: notice.handler };
+        up.fetching = Some(Fetching { taken, ops: Vec::new(), word: None, fault: None });
+        if let Some(slot) = up.memory.line(at).filter(|_| notice.is_inline) {
+            copy_words(slot, &up.memory, to, len);
         } else if up.ready.met.manner.pull && len > 0 {
-            self.fetch(offset, len)?;
+            return self.fetch(offset, len);
         }
-        let up = self.up()?;
-        up.next += 1;
-        self.messages += 1;
-        self.bytes += u64::from(notice.len);
-        Ok(Taken { block, len, handler: notice.handler })
-    }
-
-    /// Gets a message's bytes from the writer's heap: a word by an atomic, else by a read.
-    fn fetch(&mut self, offset: usize, len: usize) -> Result<(), Error> {
-        let (no, peer, context) = (self.no, self.peer, self.context.clone());
-        let up = self.up()?;
-        let (promise, remote) = (up.ready.promise.clone(), up.ready.theirs.remote);
-        let (from, to) = (up.shape.writer_heap_at() + offset, up.shape.heap_at() + offset);
-        if len <= 8 && promise.fetch {
-            let op = up.next_op();
-            post(&context, no, |inner| inner.backend.fetch_add(peer, (remote, from), 0, token(no, op)))?;
-            let value = await_op(&context, no, op)?;
-            self.up()?.memory.store(to, value, Relaxed);
-            return Ok(());
-        }
-        let most = promise.most.max(64);
-        let mut ops = Vec::new();
-        for begin in (0..len).step_by(most) {
-            let op = up.next_op();
-            ops.push(op);
-            let get = Get {
-                from: peer,
-                remote: (remote, from + begin),
-                to: (up.ready.mine.id, to + begin),
-                len: (len - begin).min(most),
-                token: token(no, op),
-            };
-            post(&context, no, |inner| inner.backend.get(&get))?;
-        }
-        ops.into_iter().try_for_each(|op| await_op(&context, no, op).map(drop))
+        Ok(())
     }
 
     /// Where a block is.
@@ -259,7 +300,7 @@ impl Reader {
     pub(crate) fn address(&mut self, block: Block) -> Result<*mut u8, Error> {
         let up = self.up()?;
         let (offset, _) = up.received.find(block)?;
-        Ok(up.memory.address(up.shape.heap_at() + offset))
+        Ok(up.memory.address(up.heap_at + offset))
     }
 
     /// The bytes of a block.
@@ -267,15 +308,51 @@ impl Reader {
         self.up()?.received.find(block).map(|(_, len)| len)
     }
 
+    /// Where a block is, if it is one.
+    #[inline(always)]
+    pub(crate) fn address_quickly(&self, block: Block) -> Option<*mut u8> {
+        let up = self.up.as_deref()?;
+        let (offset, _) = up.received.held(block)?;
+        up.memory.place(up.heap_at + offset)
+    }
+
     /// Frees a block: it is the writer's again, which learns of it now or with others.
     #[inline]
     pub(crate) fn free(&mut self, block: Block) -> Result<(), Error> {
+        match self.free_quickly(block) {
+            Some(()) => Ok(()),
+            None => self.slow_free(block),
+        }
+    }
+
+    /// Frees a block of a writer whose memory is mapped, and which takes tags from there.
+    #[inline(always)]
+    pub(crate) fn free_quickly(&mut self, block: Block) -> Option<()> {
+        let up = self.up.as_deref_mut().filter(|up| up.direct)?;
+        let writer = up.mapped.as_ref()?;
+        let range = up.received.free_held(block)?;
+        // With nothing to read the writer may be waiting.
+        let is_last =
+            up.memory.line(up.shape.slot(up.next)).is_some_and(|slot| !slot::is_raised(slot, 0, up.next + 1));
+        if is_last && up.frees.is_empty() {
+            tags::publish(writer, STATE, &mut up.tag, range);
+            self.tags += 1;
+            self.syncs += 1;
+            return Some(());
+        }
+        up.frees.add(range);
+        if is_last || up.has_many() {
+            self.publish();
+        }
+        Some(())
+    }
+
+    #[cold]
+    fn slow_free(&mut self, block: Block) -> Result<(), Error> {
         let up = self.up()?;
         let range = up.received.free(block)?;
         up.frees.add(range);
-        let many = up.frees.blocks() >= up.blocks_most || up.frees.granules() >= up.granules_most;
-        let at = up.shape.slot(up.next);
-        // With nothing to read the writer may be waiting.
+        let (many, at) = (up.has_many(), up.shape.slot(up.next));
         if many || up.mode == Mode::Notified || !slot::is_raised(&up.memory, at, up.next + 1) {
             return self.tell();
         }
@@ -286,28 +363,21 @@ impl Reader {
     fn tell(&mut self) -> Result<(), Error> {
         let (no, peer) = (self.no, self.peer);
         let Some(up) = self.up.as_deref_mut().filter(|up| !up.frees.is_empty()) else { return Ok(()) };
-        let immediate = up.ready.met.manner.sync == Sync::Immediate;
-        let mut frees = std::mem::take(&mut up.frees);
-        self.syncs += 1;
-        if immediate || up.mapped.is_some() {
-            let (to, at) = match &up.mapped {
-                Some(writer) if !immediate => (writer, STATE),
-                _ => (&up.memory, up.shape.tags()),
-            };
-            for range in frees.drain() {
-                self.tags += 1;
-                tags::publish(to, at, &mut up.tag, range);
-            }
-            up.frees = frees;
+        if up.ready.met.manner.sync == Sync::Immediate || up.mapped.is_some() {
+            self.publish();
             return Ok(());
         }
+        let mut frees = std::mem::take(&mut up.frees);
+        self.syncs += 1;
         // One put for as many tags as lie behind each other.
         let mut bytes = Vec::new();
         let (mut first, most) = (up.tag.place(), (up.ready.promise.inject / 8).max(1));
         let remote = up.ready.theirs.remote;
         let put = |first: usize, bytes: &[u8]| {
             let to = (remote, STATE + 8 * first);
-            let posted = post(&self.context, no, |inner| inner.backend.put_bytes(peer, to, bytes, None));
+            let posted = post(&self.context, no, Patience::Forever, |inner| {
+                inner.backend.put_bytes(peer, to, bytes, None)
+            });
             // Of a writer that is gone nothing more is to be told.
             if matches!(posted, Err(Error::Gone(_))) { Ok(()) } else { posted }
         };
@@ -323,6 +393,20 @@ impl Reader {
         }
         up.frees = frees;
         if bytes.is_empty() { Ok(()) } else { put(first, &bytes) }
+    }
+
+    /// Stores the tags of all that was freed, to the writer's memory, or to where the writer gets them.
+    fn publish(&mut self) {
+        let Some(up) = self.up.as_deref_mut() else { return };
+        let (to, at) = match &up.mapped {
+            Some(writer) if up.direct => (writer, STATE),
+            _ => (&up.memory, up.shape.tags()),
+        };
+        self.syncs += 1;
+        for range in up.frees.drain() {
+            self.tags += 1;
+            tags::publish(to, at, &mut up.tag, range);
+        }
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -345,36 +429,57 @@ impl Reader {
     /// Closes the end: the writer's calls fail from now on.
     pub(crate) fn close(&mut self) -> Result<(), Error> {
         let _ = self.tell();
+        let fetched = if self.up.is_some() { self.await_fetched(Patience::for_a(CLOSING)) } else { Ok(()) };
         self.up = None;
-        self.context.lock().leave(self.no)
+        let fate = if fetched == Err(Error::Again) { Fate::InUse } else { Fate::Back };
+        self.context.lock().leave(self.no, fate)
+    }
+}
+
+/// A message's bytes from its slot to its block, whose last granule is inside of the heap and has whole words.
+#[inline(always)]
+fn copy_words(slot: &Line, heap: &Memory, to: usize, len: usize) {
+    for n in 0..len.div_ceil(8) {
+        heap.store(to + 8 * n, slot::word(slot, 0, n), Relaxed);
     }
 }
 
 impl Up {
-    fn new(ready: Ready) -> Up {
+    fn new(ready: Ready) -> Result<Up, Error> {
         let shape = ready.met.shape;
         let mode = ready.met.manner.mode;
         let granules = shape.heap / shape.granule();
-        Up {
+        Ok(Up {
             shape,
             mode,
             memory: ready.mine.memory.clone(),
+            heap_at: shape.heap_at(),
             mapped: ready.theirs.mapped.clone().filter(|_| mode == Mode::Store),
             next: 0,
-            received: Received::new(granules, shape.granule()),
+            received: Received::new(granules, shape.granule())?,
             frees: Frees::default(),
             tag: TagTurn::new(shape.slots),
             blocks_most: (shape.slots / 4).max(1) as u32,
             granules_most: (granules / 4).max(1) as u32,
             op: 0,
             notified: 0,
+            fetching: None,
+            plain: mode != Mode::Notified && !ready.met.manner.pull,
+            direct: mode == Mode::Store
+                && ready.theirs.mapped.is_some()
+                && ready.met.manner.sync == Sync::Deferred,
             ready,
-        }
+        })
     }
 
     fn next_op(&mut self) -> u32 {
         self.op = self.op.checked_add(1).unwrap_or(1);
         self.op
+    }
+
+    /// So much was freed that the writer is to know.
+    fn has_many(&self) -> bool {
+        self.frees.blocks() >= self.blocks_most || self.frees.granules() >= self.granules_most
     }
 
     /// Whether the next message has been told of. Notifications come in order: each says how many there are.

@@ -86,12 +86,13 @@ impl Waiting {
             // The look after the progress that was made decides.
             return if self.looks > 1 { Err(Error::Again) } else { Ok(Turn::Ask) };
         }
+        // Also of a call whose looks take long by themselves.
+        if self.patience.left().is_some_and(|left| left.is_zero()) {
+            return Err(Error::Again);
+        }
         if self.looks < SPINS {
             std::hint::spin_loop();
             return Ok(Turn::Ask);
-        }
-        if self.patience.left().is_some_and(|left| left.is_zero()) {
-            return Err(Error::Again);
         }
         self.yields += 1;
         if self.yields < YIELDS {

@@ -1,19 +1,24 @@
 //! The writer's end.
 
+mod fold;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::compiler_fence;
 
-use super::post::{await_op, post, token};
 use super::wait::{self, Turn, Waiting};
-use super::{Mode, Patience, Stats};
-use crate::context::{Context, End, Ready, UNAWAITED};
-use crate::control::{Class, STATE, Shape};
+use super::{CLOSING, Mode, Patience, Stats};
+use crate::context::{Context, End, Fate, Ready, UNAWAITED};
+use crate::control::{Class, Shape};
 use crate::settings::Sync;
 use crate::slot::{self, INLINE, Notice, Words as _};
-use crate::tags::{self, Turn as TagTurn};
-use crate::{Block, Error, Get, Heap, Memory, Policy, Rank, State};
+use crate::tags::Turn as TagTurn;
+use crate::{ALIGN_MOST, Block, Error, Heap, Memory, Policy, Rank};
+
+/// Blocks that are allocated between two looks at what the reader has freed, of `QUICK_BYTES` or less; of longer ones fewer.
+const QUICK: usize = 16;
+const QUICK_BYTES: usize = 1024;
 
 /// How an end of a writer is to be.
 #[derive(Clone, Copy, Debug)]
@@ -47,9 +52,17 @@ pub(super) struct Up {
     pub(super) heap: Heap,
     /// Blocks that are held or sent.
     out: usize,
+    /// Until 0 blocks are allocated without a look at what the reader has freed; there are slots for as many. Tags are taken in early, so that
+    /// the same few blocks, which both processors have at hand, are used again; and not each time, for the line that they
+    /// are in is the reader's.
+    quick: usize,
+    /// The longest block.
+    most: usize,
     /// Where the program finds short blocks, and where all begin that are put: a heap of the same length.
     pub(super) local: Memory,
     pub(super) local_at: usize,
+    /// Where the heap begins in the reader's region.
+    pub(super) heap_at: usize,
     /// The reader's region, if it is mapped.
     mapped: Option<Memory>,
     /// The next message's number.
@@ -60,6 +73,8 @@ pub(super) struct Up {
     op: u32,
     /// Messages whose flag waits for puts, by the operations that they wait for.
     pub(super) waiting: VecDeque<Unflagged>,
+    /// The operation that gets tags, if a call has not waited for its end.
+    fetching: Option<u32>,
 }
 
 /// A message whose bytes are not known to be visible yet.
@@ -110,22 +125,45 @@ impl Writer {
     /// Allocates a block.
     #[inline]
     pub(crate) fn alloc(&mut self, len: usize, align: usize, patience: Patience) -> Result<Block, Error> {
+        match self.alloc_quickly(len, align) {
+            Some(block) => Ok(block),
+            None => self.slow_alloc(len, align, patience),
+        }
+    }
+
+    /// Allocates a block, if that takes no look at what the reader has freed.
+    #[inline(always)]
+    pub(crate) fn alloc_quickly(&mut self, len: usize, align: usize) -> Option<Block> {
+        let up = self.up.as_deref_mut()?;
+        let cost = 1 + len / QUICK_BYTES;
+        if up.quick < cost || len > up.most || !align.is_power_of_two() || align > ALIGN_MOST {
+            return None;
+        }
+        let block = up.heap.alloc(len, align)?;
+        up.quick -= cost;
+        up.out += 1;
+        Some(block)
+    }
+
+    #[cold]
+    fn slow_alloc(&mut self, len: usize, align: usize, patience: Patience) -> Result<Block, Error> {
         self.connect(patience)?;
         self.check(len, align)?;
-        if self.options.sync == Sync::Immediate {
-            self.fold()?;
-        }
-        if let Some(up) = self.up.as_deref_mut() {
-            if up.out < up.shape.slots {
-                if let Some(block) = up.heap.alloc(len, align) {
-                    up.out += 1;
-                    return Ok(block);
-                }
+        self.fold_in_time(patience)?;
+        let deferred = self.options.sync == Sync::Deferred;
+        let up = self.up()?;
+        let room = up.shape.slots - up.out;
+        if room > 0 {
+            if let Some(block) = up.heap.alloc(len, align) {
+                up.out += 1;
+                up.quick = if deferred { QUICK.min(room - 1) } else { 0 };
+                return Ok(block);
             }
         }
         self.alloc_later(len, align, patience)
     }
 
+    /// Whether there may be such a block; and what is wrong, if not.
     fn check(&self, len: usize, align: usize) -> Result<(), Error> {
         let Some(up) = self.up.as_deref() else { return Ok(()) };
         if len as u64 > self.options.width {
@@ -140,7 +178,7 @@ impl Writer {
                 "{len} bytes, and the heap has {heap}: make it longer (STRAIT_RPIPE_HEAP); a message has less than 4 GiB"
             )));
         }
-        if !align.is_power_of_two() || align > crate::ALIGN_MOST {
+        if !align.is_power_of_two() || align > ALIGN_MOST {
             return Err(Error::Invalid(format!(
                 "an alignment of {align}: it has to be a power of two, of 4096 at most"
             )));
@@ -154,11 +192,12 @@ impl Writer {
         let mapped = self.up()?.mapped.is_some();
         let mut waiting = Waiting::new(patience, mapped);
         loop {
-            self.fold()?;
+            self.fold_in_time(patience)?;
             let up = self.up()?;
             if up.out < up.shape.slots {
                 if let Some(block) = up.heap.alloc(len, align) {
                     up.out += 1;
+                    up.quick = 0;
                     return Ok(block);
                 }
             }
@@ -191,67 +230,31 @@ impl Writer {
     /// Asks whether the peer is there, and raises flags that are due.
     fn tend(&mut self) -> Result<(), Error> {
         self.context.lock().still_there(self.no)?;
-        self.raise_due()
-    }
-
-    /// Takes in what the reader has freed.
-    fn fold(&mut self) -> Result<(), Error> {
-        if self.options.sync == Sync::Immediate && self.up()?.mapped.is_none() {
-            self.fetch_tags()?;
+        match self.raise_due(Patience::Look) {
+            Err(Error::Again) => Ok(()),
+            other => other,
         }
-        let immediate = self.options.sync == Sync::Immediate;
-        let up = self.up.as_deref_mut().ok_or(Error::Again)?;
-        let at = if immediate { up.shape.tags() } else { STATE };
-        let mut taken = 0;
-        loop {
-            let range = match (&up.mapped, immediate) {
-                (Some(theirs), true) => tags::take(theirs, at, &mut up.tag),
-                _ => tags::take(&up.ready.mine.memory, STATE, &mut up.tag),
-            };
-            let Some(range) = range else { break };
-            taken += 1;
-            match up.heap.free_run(range.from, range.len) {
-                Ok(blocks) => up.out -= blocks,
-                Err(fault) => {
-                    self.context.lock().break_off(self.no, &fault);
-                    return Err(fault);
-                }
-            }
-        }
-        self.tags += taken;
-        self.syncs += u64::from(taken > 0);
-        Ok(())
-    }
-
-    /// Gets the reader's tags into the place of those that would be put.
-    fn fetch_tags(&mut self) -> Result<(), Error> {
-        let (no, peer) = (self.no, self.peer);
-        let up = self.up()?;
-        let op = up.next_op();
-        let get = Get {
-            from: peer,
-            remote: (up.ready.theirs.remote, up.shape.tags()),
-            to: (up.ready.mine.id, STATE),
-            len: 8 * up.shape.slots,
-            token: token(no, op),
-        };
-        post(&self.context, no, |inner| inner.backend.get(&get))?;
-        await_op(&self.context, no, op).map(drop)
     }
 
     /// Where the program finds a block: it may write there until it sends it.
     #[inline]
     pub(crate) fn address(&mut self, block: Block) -> Result<*mut u8, Error> {
-        let up = self.up()?;
-        let (state, len) = up.heap.find(block)?;
-        if state != State::Held {
-            return Err(Error::Stale("the block was sent: it is the reader's now".into()));
+        if let Some(address) = self.address_quickly(block) {
+            return Ok(address);
         }
+        let (state, _) = self.up()?.heap.find(block)?;
+        Err(Error::Stale(format!("the block is {state:?} by this end's book: it is the reader's now")))
+    }
+
+    #[inline(always)]
+    pub(crate) fn address_quickly(&self, block: Block) -> Option<*mut u8> {
+        let up = self.up.as_deref()?;
+        let (len, _) = up.heap.held(block)?;
         let offset = up.heap.offset(block.granule);
-        Ok(match &up.mapped {
-            Some(theirs) if len > INLINE => theirs.address(up.shape.heap_at() + offset),
-            _ => up.local.address(up.local_at + offset),
-        })
+        match &up.mapped {
+            Some(theirs) if len > INLINE => theirs.place(up.heap_at + offset),
+            _ => up.local.place(up.local_at + offset),
+        }
     }
 
     /// The bytes of a block that this end holds.
@@ -262,60 +265,98 @@ impl Writer {
     /// Frees a block that was not sent.
     #[inline]
     pub(crate) fn free(&mut self, block: Block) -> Result<(), Error> {
-        let up = self.up()?;
-        up.heap.free(block)?;
+        match self.free_quickly(block) {
+            Some(()) => Ok(()),
+            None => self.up()?.heap.free(block),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn free_quickly(&mut self, block: Block) -> Option<()> {
+        let up = self.up.as_deref_mut()?;
+        up.heap.free_held(block)?;
         up.out -= 1;
-        Ok(())
+        Some(())
     }
 
     /// Sends the first `len` bytes of a block, or all of it: it is the reader's from now on. `handler`: 0, or that of an active
     /// message.
     #[inline]
-    pub(crate) fn send(&mut self, block: Block, len: Option<usize>, handler: u16) -> Result<(), Error> {
+    pub(crate) fn send(
+        &mut self,
+        block: Block,
+        len: Option<usize>,
+        handler: u16,
+        patience: Patience,
+    ) -> Result<(), Error> {
+        match self.send_quickly(block, len, handler) {
+            Some(false) => Ok(()),
+            Some(true) => self.see_to_it(),
+            None => self.slow_send(block, len, handler, patience),
+        }
+    }
+
+    /// Sends over a path that is mapped. `true`: [`Writer::see_to_it`] is to be called.
+    #[inline(always)]
+    pub(crate) fn send_quickly(&mut self, block: Block, len: Option<usize>, handler: u16) -> Option<bool> {
+        let up = self.up.as_deref_mut()?;
+        let slot = up.mapped.as_ref()?.line(up.shape.slot(up.flag))?;
+        let (all, granules) = up.heap.held(block)?;
+        let len = len.unwrap_or(all);
+        if len > all {
+            return None;
+        }
+        up.heap.send_held(block);
+        let from = up.local_at + up.heap.offset(block.granule);
+        let notice = notice(block, all, len, granules, handler);
+        let words = if notice.is_inline { len.div_ceil(8) } else { 0 };
+        up.flag += 1;
+        slot::publish(slot, 0, notice, (0..words).map(|n| up.local.load(from + 8 * n, Relaxed)), up.flag);
+        self.messages += 1;
+        self.bytes += len as u64;
+        if !up.fenceless {
+            ipc::fence::full_fence();
+        }
+        // The reader's word that it sleeps is loaded behind the flag.
+        compiler_fence(SeqCst);
+        let sleeps = up.ready.mine.memory.line(0).is_some_and(|state| state.load(0, Relaxed) != 0);
+        Some(sleeps || self.messages % 256 == 0)
+    }
+
+    #[cold]
+    fn slow_send(
+        &mut self,
+        block: Block,
+        len: Option<usize>,
+        handler: u16,
+        patience: Patience,
+    ) -> Result<(), Error> {
         let up = self
             .up
             .as_deref_mut()
             .ok_or_else(|| Error::Stale("nothing was allocated in this pipe yet".into()))?;
-        let all = up.heap.send(block)?;
+        let (all, granules) = up.heap.send(block)?;
         let len = len.unwrap_or(all);
         if len > all {
             up.heap.unsend(block);
             return Err(Error::TooLong(format!("{len} bytes of a block of {all}: allocate more")));
         }
-        let notice = Notice {
-            granule: block.granule,
-            generation: block.generation,
-            is_inline: all <= INLINE,
-            handler,
-            len: len as u32,
-            granules: up.heap.granules(block),
-        };
+        let put = self.put(block, notice(block, all, len, granules, handler), patience);
+        if put == Err(Error::Again) {
+            self.up()?.heap.unsend(block);
+            return put;
+        }
         self.messages += 1;
         self.bytes += len as u64;
-        match &up.mapped {
-            Some(theirs) => {
-                let at = up.shape.slot(up.flag);
-                let from = up.local_at + up.heap.offset(block.granule);
-                let words = if notice.is_inline { len.div_ceil(8) } else { 0 };
-                let data = (0..words).map(|n| up.local.load(from + 8 * n, Relaxed));
-                slot::publish(theirs, at, notice, data, up.flag + 1);
-                up.flag += 1;
-                if !up.fenceless {
-                    ipc::fence::full_fence();
-                }
-                // The reader's word that it sleeps is loaded behind the flag.
-                compiler_fence(SeqCst);
-                if up.ready.mine.memory.load(0, Relaxed) != 0 {
-                    return self.wake();
-                }
-                if self.messages % 256 == 0 { self.look_up() } else { Ok(()) }
-            }
-            None => self.put(block, notice),
-        }
+        put
     }
 
-    /// The reader sleeps.
+    /// The reader sleeps, or it is time to see what else there is.
     #[cold]
+    pub(crate) fn see_to_it(&mut self) -> Result<(), Error> {
+        if self.up()?.ready.mine.memory.load(0, Relaxed) != 0 { self.wake() } else { self.look_up() }
+    }
+
     fn wake(&mut self) -> Result<(), Error> {
         self.up()?.ready.mine.memory.store(0, 0, Relaxed);
         let mut inner = self.context.lock();
@@ -324,8 +365,6 @@ impl Writer {
         self.look_up()
     }
 
-    /// Now and then: what else is there.
-    #[cold]
     fn look_up(&mut self) -> Result<(), Error> {
         self.context.progress()?;
         self.context.lock().still_there(self.no)
@@ -363,9 +402,25 @@ impl Writer {
 
     /// Closes the end: the reader gets what was sent, and then learns of it.
     pub(crate) fn close(&mut self) -> Result<(), Error> {
-        self.up = None;
-        self.context.lock().leave(self.no)
+        let in_use = self.up.is_some() && self.await_tags(Patience::for_a(CLOSING)) == Err(Error::Again);
+        if self.up.is_some() && self.options.sync == Sync::Deferred {
+            let _ = self.fold(Patience::Look);
+        }
+        let up = self.up.take();
+        let wanted = up.is_some_and(|up| up.ready.met.manner.pull && up.heap.has_sent());
+        let fate = match (in_use, wanted) {
+            (true, _) => Fate::InUse,
+            (false, true) => Fate::Wanted,
+            (false, false) => Fate::Back,
+        };
+        self.context.lock().leave(self.no, fate)
     }
+}
+
+#[inline(always)]
+fn notice(block: Block, all: usize, len: usize, granules: u32, handler: u16) -> Notice {
+    let Block { granule, generation } = block;
+    Notice { granule, generation, is_inline: all <= INLINE, handler, len: len as u32, granules }
 }
 
 impl Up {
@@ -383,14 +438,18 @@ impl Up {
             mode,
             heap,
             out: 0,
+            quick: 0,
+            most: shape.most(),
             local,
             local_at,
+            heap_at: shape.heap_at(),
             mapped,
             flag: 0,
             tag: TagTurn::new(shape.slots),
             fenceless: context.barrier.registered && ready.met.fences,
             op: UNAWAITED,
             waiting: VecDeque::new(),
+            fetching: None,
             ready,
         })
     }

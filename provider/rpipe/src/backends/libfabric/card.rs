@@ -2,7 +2,7 @@
 
 use super::watch::Place;
 
-const CARD: [u8; 4] = *b"rpf1";
+const CARD: [u8; 4] = *b"rpf2";
 
 /// Where a peer's endpoint and the peer itself are found.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,14 +2,14 @@
 //! to each peer over which no bytes go, and whose end is the peer's.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{Error, Rank};
 
@@ -19,11 +19,17 @@ const CONNECT: Duration = Duration::from_secs(2);
 const ADDRESSES: usize = 4;
 /// The most connections that are held for others.
 const HELD: usize = 4096;
+/// The most that have not said the word yet, and for how long they may take; the first to come goes first.
+const GREETING: usize = 256;
+const GREETED: Duration = Duration::from_secs(30);
+/// What a process says first that watches: it is in the card, which processes of the job have.
+type Word = [u8; 16];
 
 /// Where a process can be watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     name: [u8; 16],
+    word: Word,
     port: u16,
     hosts: Vec<Ipv4Addr>,
 }
@@ -31,6 +37,7 @@ pub struct Place {
 impl Place {
     pub fn write(&self, to: &mut Vec<u8>) {
         to.extend(self.name);
+        to.extend(self.word);
         to.extend(self.port.to_le_bytes());
         to.push(self.hosts.len() as u8);
         to.extend(self.hosts.iter().flat_map(|host| host.octets()));
@@ -38,11 +45,12 @@ impl Place {
 
     pub fn read(bytes: &[u8]) -> Option<Place> {
         let (name, rest) = bytes.split_first_chunk::<16>()?;
+        let (word, rest) = rest.split_first_chunk::<16>()?;
         let (port, rest) = rest.split_first_chunk::<2>()?;
         let (count, rest) = rest.split_first()?;
         let hosts = rest.chunks_exact(4).map(|o| Ipv4Addr::new(o[0], o[1], o[2], o[3])).collect::<Vec<_>>();
         let right = usize::from(*count) == hosts.len() && rest.len() % 4 == 0 && hosts.len() <= ADDRESSES;
-        right.then_some(Place { name: *name, port: u16::from_le_bytes(*port), hosts })
+        right.then_some(Place { name: *name, word: *word, port: u16::from_le_bytes(*port), hosts })
     }
 
     fn socket(&self) -> std::io::Result<std::os::unix::net::SocketAddr> {
@@ -52,13 +60,17 @@ impl Place {
 
     /// A connection; the name, which is random, is found on the same host alone.
     fn connect(&self) -> std::io::Result<Box<dyn Connection>> {
-        if let Ok(stream) = self.socket().and_then(|name| UnixStream::connect_addr(&name)) {
+        if let Ok(mut stream) = self.socket().and_then(|name| UnixStream::connect_addr(&name)) {
+            stream.write_all(&self.word)?;
             return Ok(Box::new(stream));
         }
         let mut why = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
         for host in &self.hosts {
             match TcpStream::connect_timeout(&SocketAddr::from((*host, self.port)), CONNECT) {
-                Ok(stream) => return Ok(Box::new(stream)),
+                Ok(mut stream) => {
+                    stream.write_all(&self.word)?;
+                    return Ok(Box::new(stream));
+                }
                 Err(e) => why = e,
             }
         }
@@ -66,8 +78,34 @@ impl Place {
     }
 }
 
-trait Connection: AsRawFd + Send {}
-impl<T: AsRawFd + Send> Connection for T {}
+trait Connection: AsRawFd + Read + Send {}
+impl<T: AsRawFd + Read + Send> Connection for T {}
+
+/// A connection that has not said the word yet.
+struct Greeting {
+    connection: Box<dyn Connection>,
+    said: Vec<u8>,
+    until: Instant,
+}
+
+impl Greeting {
+    fn new(connection: Box<dyn Connection>) -> Greeting {
+        Greeting { connection, said: Vec::new(), until: Instant::now() + GREETED }
+    }
+
+    /// Takes in what has come: whether it was the word; `None`: not all of it yet.
+    fn hear(&mut self, word: &Word) -> Option<bool> {
+        let mut bytes = [0; size_of::<Word>()];
+        let room = bytes.len() - self.said.len();
+        match self.connection.read(&mut bytes[..room]) {
+            Ok(0) => return Some(false),
+            Ok(len) => self.said.extend(&bytes[..len]),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => return Some(false),
+        }
+        (self.said.len() == word.len()).then(|| self.said == *word)
+    }
+}
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -93,13 +131,18 @@ pub struct Watch {
 impl Watch {
     pub fn start() -> Result<Watch, Error> {
         let wrong = |e: std::io::Error| Error::system("a socket to watch peers", &e);
-        let mut name = [0; 16];
-        std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut name)).map_err(wrong)?;
+        let mut random = [0; 32];
+        std::fs::File::open("/dev/urandom")
+            .and_then(|mut file| file.read_exact(&mut random))
+            .map_err(wrong)?;
+        let (mut name, mut word) = ([0; 16], [0; 16]);
+        name.copy_from_slice(&random[..16]);
+        word.copy_from_slice(&random[16..]);
         let tcp = TcpListener::bind("0.0.0.0:0").map_err(wrong)?;
         let port = tcp.local_addr().map_err(wrong)?.port();
         let hosts =
             bootstrap::addresses().iter().filter_map(|host| host.parse().ok()).take(ADDRESSES).collect();
-        let place = Place { name, port, hosts };
+        let place = Place { name, word, port, hosts };
         let unix = place.socket().and_then(|name| UnixListener::bind_addr(&name)).map_err(wrong)?;
         let (ask, asked) = UnixStream::pair().map_err(wrong)?;
         let (told, tell) = UnixStream::pair().map_err(wrong)?;
@@ -111,7 +154,7 @@ impl Watch {
         std::thread::Builder::new()
             .name("strait-rpipe-watch".into())
             .stack_size(128 << 10)
-            .spawn(move || look(&theirs, &asked, &tell, &unix, &tcp))
+            .spawn(move || look(&theirs, &word, &asked, &tell, (&unix, &tcp)))
             .map_err(|e| Error::system("a thread to watch peers", &e))?;
         Ok(Watch { shared, place, ask, told })
     }
@@ -151,7 +194,14 @@ fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn look(shared: &Shared, asked: &UnixStream, tell: &UnixStream, unix: &UnixListener, tcp: &TcpListener) {
+fn look(
+    shared: &Shared,
+    word: &Word,
+    asked: &UnixStream,
+    tell: &UnixStream,
+    (unix, tcp): (&UnixListener, &TcpListener),
+) {
+    let mut greeting: VecDeque<Greeting> = VecDeque::new();
     let mut held: Vec<Box<dyn Connection>> = Vec::new();
     let mut watched: Vec<(Rank, Box<dyn Connection>)> = Vec::new();
     let end = |peer| {
@@ -163,36 +213,47 @@ fn look(shared: &Shared, asked: &UnixStream, tell: &UnixStream, unix: &UnixListe
         let one = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut fds = vec![one(asked.as_raw_fd()), one(unix.as_raw_fd()), one(tcp.as_raw_fd())];
         fds.extend(watched.iter().map(|(_, connection)| one(connection.as_raw_fd())));
-        let first = fds.len();
         fds.extend(held.iter().map(|connection| one(connection.as_raw_fd())));
+        fds.extend(greeting.iter().map(|greeting| one(greeting.connection.as_raw_fd())));
+        let time = if greeting.is_empty() { -1 } else { 1000 };
         // SAFETY: as many valid pollfds as said; their descriptors are held by this function's values.
-        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, -1) };
-        // Nothing is ever sent here: what is readable has ended.
-        let mut at = first;
-        held.retain(|_| {
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time) };
+        let mut at = 2;
+        let mut is_ready = || {
             at += 1;
-            fds[at - 1].revents == 0
-        });
-        let mut at = 3;
+            fds[at].revents != 0
+        };
+        // Nothing is ever sent here behind the word: what is readable has ended.
         watched.retain(|(peer, _)| {
-            at += 1;
-            let lives = fds[at - 1].revents == 0;
+            let lives = !is_ready();
             if !lives {
                 end(*peer);
             }
             lives
         });
+        held.retain(|_| !is_ready());
+        for _ in 0..greeting.len() {
+            let Some(mut one) = greeting.pop_front() else { break };
+            let heard = if is_ready() { one.hear(word) } else { None };
+            match heard {
+                Some(true) if held.len() < HELD => held.push(one.connection),
+                None if Instant::now() < one.until => greeting.push_back(one),
+                _ => {}
+            }
+        }
         if fds[1].revents != 0 {
-            if let Ok((stream, _)) = unix.accept() {
-                held.push(Box::new(stream));
+            if let Some(stream) = unix.accept().ok().filter(|(s, _)| s.set_nonblocking(true).is_ok()) {
+                greeting.push_back(Greeting::new(Box::new(stream.0)));
             }
         }
         if fds[2].revents != 0 {
-            if let Ok((stream, _)) = tcp.accept() {
-                held.push(Box::new(stream));
+            if let Some(stream) = tcp.accept().ok().filter(|(s, _)| s.set_nonblocking(true).is_ok()) {
+                greeting.push_back(Greeting::new(Box::new(stream.0)));
             }
         }
-        held.truncate(HELD);
+        while greeting.len() > GREETING {
+            greeting.pop_front();
+        }
         if fds[0].revents != 0 {
             if matches!((&mut &*asked).read(&mut [0; 64]), Ok(0)) {
                 return;
@@ -239,9 +300,71 @@ mod tests {
         ended.sort_unstable();
         assert_eq!((ended, one.ended()), (vec![7, 8], None));
         // One that is not there has ended.
-        one.add(9, Place { name: [1; 16], port: 1, hosts: Vec::new() });
+        one.add(9, Place { name: [1; 16], word: [1; 16], port: 1, hosts: Vec::new() });
         while one.ended() != Some(9) {
             std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// One that does not say the word is not held; one that says it is.
+    #[test]
+    fn a_stranger_holds_no_connection() {
+        let watch = Watch::start().unwrap();
+        let place = watch.place();
+        let open = || -> [Box<dyn Both>; 2] {
+            let tcp = TcpStream::connect(("127.0.0.1", place.port)).unwrap();
+            let unix = UnixStream::connect_addr(&place.socket().unwrap()).unwrap();
+            tcp.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            unix.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            [Box::new(tcp), Box::new(unix)]
+        };
+        let mut right = open();
+        right.iter_mut().for_each(|one| one.write_all(&place.word).unwrap());
+        for mut one in open() {
+            let mut wrong = place.word;
+            wrong[15] ^= 1;
+            one.write_all(&wrong).unwrap();
+            let ended = one.read(&mut [0]);
+            assert!(
+                matches!(&ended, Ok(0))
+                    || ended.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset),
+                "{ended:?}"
+            );
+        }
+        // As many as there are places to wait in; the first of them has to go.
+        let mut silent: Vec<_> = (0..GREETING / 2 + 1).flat_map(|_| open()).collect();
+        assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "a silent one is kept");
+        // Those that said it first are held all the while, until the process ends that they watch.
+        for one in &mut right {
+            one.be_impatient();
+            let held = one.read(&mut [0]).unwrap_err();
+            assert_eq!(held.kind(), ErrorKind::WouldBlock);
+        }
+        drop(watch);
+        for one in &mut right {
+            let ended = loop {
+                match one.read(&mut [0]) {
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                    other => break other.unwrap(),
+                }
+            };
+            assert_eq!(ended, 0);
+        }
+    }
+
+    trait Both: Read + Write {
+        fn be_impatient(&self);
+    }
+
+    impl Both for TcpStream {
+        fn be_impatient(&self) {
+            self.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        }
+    }
+
+    impl Both for UnixStream {
+        fn be_impatient(&self) {
+            self.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         }
     }
 }

@@ -1,0 +1,75 @@
+//! Ends that are closed, here or at the peer, and what remains of them.
+
+use super::{End, Inner};
+use crate::control::{Control, Key, Reason};
+use crate::{Error, forked};
+
+/// What becomes of the memory of an end that is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is given back.
+    Back,
+    /// The reader has messages to get from there: it is given back when that closes its end, or is gone.
+    Wanted,
+    /// An operation of this process has not ended, and may write there: it stays until the job is left.
+    InUse,
+}
+
+impl Inner {
+    /// An error if operations on the peer's memory end in nothing: it is gone. One that has closed its end ends them itself.
+    pub(crate) fn can_reach(&mut self, no: u32) -> Result<(), Error> {
+        let closed = self.stream(no).is_some_and(|stream| stream.closed == Some(Reason::Done));
+        let gone = self.stream(no).is_some_and(|stream| stream.fault.is_some()) || self.is_gone(no);
+        if closed && !gone { Ok(()) } else { self.still_there(no) }
+    }
+
+    pub(super) fn is_gone(&self, no: u32) -> bool {
+        let peer = self.streams.get(no as usize).and_then(Option::as_ref).map(|stream| stream.peer);
+        peer.is_some_and(|peer| self.gone.contains_key(&peer))
+    }
+
+    /// Closes an end, and does with its memory as `fate` says.
+    pub(crate) fn leave(&mut self, no: u32, fate: Fate) -> Result<(), Error> {
+        if forked::is_child() {
+            return Ok(());
+        }
+        let gone = self.is_gone(no);
+        let Some(stream) = self.stream(no) else { return Ok(()) };
+        let (peer, said, told) = (stream.peer, stream.said, stream.closed.is_some());
+        // A writer that has closed waits for the end of one that gets its messages.
+        let pulls = matches!(stream.end, End::Reader { .. })
+            && stream.met.as_ref().is_some_and(|met| met.manner.pull);
+        if (!told || pulls) && !gone && (said || self.met.contains_key(&peer)) {
+            let _ = self.say(no, &Control::Close(Reason::Done), false);
+        }
+        let Some(stream) = self.streams[no as usize].take() else { return Ok(()) };
+        self.keys.remove(&stream.key);
+        if let Some(theirs) = stream.theirs {
+            self.backend.forget(theirs.remote);
+        }
+        match stream.mine {
+            // Once the peer is gone all operations have ended.
+            Some(_) if fate == Fate::InUse && !gone => Ok(()),
+            Some(region) if fate == Fate::Wanted && !told && !gone => {
+                self.wanted.push((stream.key, region));
+                Ok(())
+            }
+            Some(region) => self.backend.withdraw(region.id),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives back what no reader wants any more: of this stream, or of this peer.
+    pub(super) fn unwanted(&mut self, is_it: impl Fn(&Key) -> bool) {
+        while let Some(at) = self.wanted.iter().position(|(key, _)| is_it(key)) {
+            let (_, region) = self.wanted.swap_remove(at);
+            let _ = self.backend.withdraw(region.id);
+        }
+    }
+
+    /// Whether messages of closed ends are still to be got from here.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn some_are_wanted(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+}
