@@ -13,7 +13,7 @@ use caller::call;
 use hmem::Span;
 use link::TcpLink;
 use link_api::{Event, Frame, Gone, Landing, Link, OpId, Path, RmaLink};
-use pair::{event, open, options, take, until};
+use pair::{event, open, options, say, take, until};
 use wire::Addr;
 use wire::session::{COVERED, Next, Sealer};
 
@@ -171,6 +171,10 @@ fn a_frame_whose_rest_never_comes_ends_before_the_peer() {
 fn short_frames_and_those_of_links_that_were_not_asked_to_come_whole() {
     let mut ends = Ends::new();
     ends.goes_on();
+    // A link that was not asked to tell of beginnings: whole, however long.
+    let to_other = ends.link.peer(&ends.other.addr());
+    say(&mut ends.link, to_other, &mut [&mut ends.other], &frame());
+    assert_eq!(take(&mut ends.other, &mut ends.link).1, frame());
     let short = vec![5; 9000];
     let record = ends.record(&short);
     ends.stream.write_all(&record[..8000]).unwrap();

@@ -7,10 +7,10 @@ use ipc::Watch;
 use link_api::{Event, Gone, PeerId, Refused};
 use wire::session::{Caller, Heard, Next, Role, Stranger, Verdict};
 
-use super::channel::{Channel, gone};
+use super::channel::Channel;
 use super::handshake::{Call, Stage, say, versions};
 use super::link::TcpLink;
-use super::sock;
+use super::sock::{self, gone};
 use super::watched::token;
 
 /// How long it takes until a peer that does not listen yet is called again.

@@ -3,7 +3,6 @@
 //! A long frame is left with the kernel until all of it is there, and goes from there to where it belongs in one
 //! copy ([`Channel::copy_out`]), or goes there as it comes ([`Channel::land`]). What would wait too long so is taken into a buffer here: the kernel keeps only so much.
 
-use std::io;
 use std::time::Instant;
 
 use hmem::{Caps, Span};
@@ -13,7 +12,7 @@ use wire::Addr;
 use wire::session::{COVERED, Hello, Keys, Opener, RECORD};
 
 use super::landing::Front;
-use super::sock;
+use super::sock::{self, gone, would_block};
 
 /// Longest frame.
 pub(super) const MAX_FRAME: usize = (256 << 10) + wire::EAGER_HEAD;
@@ -35,21 +34,6 @@ pub(super) type Buffer = Box<[u8]>;
 
 pub(super) fn buffer() -> Buffer {
     vec![0; BUFFER].into_boxed_slice()
-}
-
-/// Why a connection is no more, by what the kernel says.
-pub(super) fn gone(e: &io::Error) -> Gone {
-    match e.raw_os_error() {
-        Some(libc::ECONNREFUSED) => Gone::Refused,
-        Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT) => {
-            Gone::Unreachable
-        }
-        _ => Gone::Reset,
-    }
-}
-
-pub(super) fn would_block(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR))
 }
 
 /// What there is of a connection.

@@ -8,8 +8,24 @@ use std::time::Duration;
 use hmem::{Caps, Span};
 use ipc::socket::socket;
 use ipc::{Unshared, cvt};
+use link_api::Gone;
 
 use crate::net;
+
+/// Why a connection is no more, by what the kernel says.
+pub(super) fn gone(e: &io::Error) -> Gone {
+    match e.raw_os_error() {
+        Some(libc::ECONNREFUSED) => Gone::Refused,
+        Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT) => {
+            Gone::Unreachable
+        }
+        _ => Gone::Reset,
+    }
+}
+
+pub(super) fn would_block(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR))
+}
 
 /// Most parts that one call takes.
 pub(super) const PARTS: usize = 16;
