@@ -8,7 +8,7 @@
 #   FABTESTS="quick standard ..."                sets of ci/fabtests.sh; default: all of them
 #   PEERS="default"                              what each client is compared with; default: its own
 #                                                transport, but tcp for ompi4-mtl (see peers_of)
-#   SKIP="test faults guest asan miri coverage ucx fabtests exchange mpi" parts to leave out
+#   SKIP="test faults soak guest asan miri coverage ucx fabtests exchange mpi" parts to leave out
 #   STORM_SECONDS=3600 ASAN_SECONDS=3600         how long the storms and the hostile peers take
 #
 # Exits 1 if anything failed over strait that passes with a peer.
@@ -62,6 +62,11 @@ main() {
     if part faults; then
         item faults env LONG=1 ci/faults.sh
         { echo "## Faults"; echo; echo '```'; cat "$last"; echo '```'; echo; } >>"$summary"
+    fi
+
+    if part soak; then
+        item soak ci/hosts soak
+        { echo "## Many GiB between hosts"; echo; echo '```'; grep -E '^(ok|FAILED)' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
     if part guest; then

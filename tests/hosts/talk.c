@@ -3,6 +3,7 @@
  * Two processes on two hosts that share a directory, in which they leave their names.
  *
  *   talk ROLE DIR exchange [SECONDS]   messages, RMA and atomics, contents checked; again for so long
+ *   talk ROLE DIR soak GIB             messages of many lengths both ways, contents checked, until so many GiB have gone
  *   talk ROLE DIR stream SECONDS       0 sends and 1 receives until that ends with an error, within so long
  *   talk ROLE DIR refused SECONDS      0 sends, which is to be refused (FI_EACCES)
  *
@@ -116,6 +117,21 @@ static void exchange(struct fab *f, fi_addr_t to, const struct card *card, int s
 	printf("ok: %u rounds\n", round);
 }
 
+static void soak(struct fab *f, fi_addr_t to, uint64_t most)
+{
+	static const size_t lengths[] = {1 << 20, 65536, 3 << 20, 200000, LONGEST - 1, 8, 262145, 20000};
+	uint64_t bytes = 0;
+	unsigned round = 0;
+
+	while (bytes < most) {
+		size_t len = lengths[round % (sizeof lengths / sizeof *lengths)];
+
+		message(f, to, len, round++);
+		bytes += 2 * len;
+	}
+	printf("ok: %u rounds, %.1f GiB\n", round, (double)bytes / (1 << 30));
+}
+
 static void until_error(struct fab *f, fi_addr_t to, int seconds, int expected)
 {
 	struct op op;
@@ -155,7 +171,7 @@ int main(int argc, char **argv)
 	int seconds = argc > 4 ? atoi(argv[4]) : 0;
 	char port[16];
 
-	CHECK(argc > 3, "usage: talk ROLE DIR exchange|stream|refused [SECONDS]");
+	CHECK(argc > 3, "usage: talk ROLE DIR exchange|soak|stream|refused [SECONDS|GIB]");
 	role = atoi(argv[1]);
 	dir = argv[2];
 	fab_who = role ? "talk 1" : "talk 0";
@@ -175,6 +191,8 @@ int main(int argc, char **argv)
 	to = fab_insert(&f, &other.name);
 	if (!strcmp(argv[3], "exchange"))
 		exchange(&f, to, &other, seconds);
+	else if (!strcmp(argv[3], "soak"))
+		soak(&f, to, (uint64_t)seconds << 30);
 	else if (!strcmp(argv[3], "stream"))
 		until_error(&f, to, seconds, 0);
 	else if (role == 0)

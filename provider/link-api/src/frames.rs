@@ -53,13 +53,26 @@ pub enum Event {
     /// A frame came in. It must be given back with [`Link::release`] before the next
     /// [`Link::poll`].
     Frame(Frame),
+    /// The front of a long frame came in, at least [`Path::FRONT`] bytes of it, and the rest is on its way; only after
+    /// [`Link::set_early`]. It can be read and peeked at as far as it is there. Before the next [`Link::poll`] it has to be
+    /// given back with [`Link::land`] or [`Link::leave`].
+    Begun(Frame),
     /// A peer went away. Every frame it had sent has been delivered before. Frames sent to it are
     /// refused from now on, unless it can be connected to anew.
     Closed(PeerId, Gone),
     /// Another path leads to this peer than [`Link::path`] said before. Nothing was sent on either.
     PathChanged(PeerId),
-    /// An access that [`crate::RmaLink::start`] began is over: whether all bytes are there.
+    /// An access that [`crate::RmaLink::start`] began, or a [`Link::land`], is over: whether all bytes are there.
     Done(OpId, bool),
+}
+
+/// How far the bytes of a frame that has begun are where they belong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Landing {
+    /// It is over: whether all are.
+    Over(bool),
+    /// [`Event::Done`] will tell.
+    InFlight(OpId),
 }
 
 /// What [`Link::poll_frame`] saw.
@@ -140,6 +153,20 @@ pub trait Link {
 
     /// Gives a frame back.
     fn release(&mut self, frame: Frame);
+
+    /// From now on [`Event::Begun`] may come before [`Event::Frame`] does. A link that hands out whole frames alone ignores this.
+    fn set_early(&mut self) {}
+
+    /// The bytes of a frame that has begun go to byte `doff` of `dst` as they come, `len` of them from byte `off` of the frame
+    /// on, and what is behind them nowhere. `off` is within [`Path::FRONT`]. Where [`Event::Done`] follows it comes before anything
+    /// else of that peer; [`crate::RmaLink::cancel`] ends the operation, after which `dst` is not written any more.
+    fn land(&mut self, frame: Frame, _off: usize, _dst: &[Span], _doff: usize, _len: usize) -> Landing {
+        debug_assert!(false, "a frame of {} bytes that no link has begun", frame.len);
+        Landing::Over(false)
+    }
+
+    /// A frame that has begun comes as [`Event::Frame`] when it is whole.
+    fn leave(&mut self, _frame: Frame) {}
 
     /// Whether a peer has ended, though [`Event::Closed`] is still to come. Asked only after an access failed.
     fn is_gone(&self, _peer: PeerId) -> bool {

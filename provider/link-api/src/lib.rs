@@ -14,7 +14,7 @@ mod meter;
 mod path;
 mod rma;
 
-pub use frames::{Event, Frame, Gone, Link, PollFrame, Refused};
+pub use frames::{Event, Frame, Gone, Landing, Link, PollFrame, Refused};
 pub use meter::{Fallback, How, Meter, Side};
 pub use path::{OpId, Path, PeerId, RmaCaps};
 pub use rma::{

@@ -38,6 +38,8 @@ pub struct Path {
 impl Path {
     /// What every link's frames have to hold.
     pub const LEAST_FRAME: usize = 10 << 10;
+    /// What of a frame is there, at least, when it is told of before it is whole.
+    pub const FRONT: usize = 256;
 }
 
 /// An access in flight: given out by [`RmaLink::start`](crate::RmaLink::start), and never again. Below 2^56, as

@@ -16,6 +16,8 @@ pub struct Name {
     addr: Addr,
     bound: SocketAddr,
     port: Unshared,
+    /// Listens on the same port of a further address.
+    further: Option<Unshared>,
 }
 
 /// Tries to find a free port whose other sockets are free, too.
@@ -41,10 +43,12 @@ impl Name {
                     if bound.ip().is_unspecified() {
                         called.set_ip(net::primary_ip(bound.is_ipv6()));
                     }
-                    return Ok((
-                        Name { addr: Addr::new(called), bound, port: Unshared::new(port) },
-                        listener,
-                    ));
+                    let mut name =
+                        Name { addr: Addr::new(called), bound, port: Unshared::new(port), further: None };
+                    if tcp {
+                        name.claim_further();
+                    }
+                    return Ok((name, listener));
                 }
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse && bind.port() == 0 && tries < TRIES => {
                     tries += 1
@@ -52,6 +56,30 @@ impl Name {
                 Err(e) => return Err(e),
             }
         }
+    }
+
+    /// Has peers that do not get through to the host's first address find the endpoint at another one. An endpoint that was
+    /// given any other address is found there alone.
+    fn claim_further(&mut self) {
+        let first = self.addr.ip();
+        if first != net::primary_ip(first.is_ipv6()) {
+            return;
+        }
+        let Some(ip) = net::further_ip(first) else { return };
+        if !self.is_wildcard() {
+            let claimed = reserve((ip, self.addr.port()).into(), true)
+                .and_then(|(fd, _)| listen_on(&fd).map(|()| Unshared::new(fd)));
+            match claimed {
+                Ok(fd) => self.further = Some(fd),
+                Err(e) => return log::debug!("{}: not at {ip} as well: {e}", self.addr),
+            }
+        }
+        self.addr = self.addr.with_further(ip);
+    }
+
+    /// The socket that listens on a further address, if there is one.
+    pub(crate) fn further_socket(&self) -> io::Result<Option<Unshared>> {
+        self.further.as_ref().map(Unshared::try_clone).transpose()
     }
 
     /// What peers call the endpoint.

@@ -53,7 +53,21 @@ pub fn primary_ip(v6: bool) -> IpAddr {
         .map_or(if v6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() }, |i| i.ip)
 }
 
+/// Another IPv4 address by which other hosts may reach this one, for peers that do not get through to `first`: that of
+/// another interface, or of the same one beside an IPv6 address.
+pub(crate) fn further_ip(first: IpAddr) -> Option<Ipv4Addr> {
+    let all = interfaces();
+    let of_first = all.iter().find(|i| i.ip == first)?;
+    let v4 = |i: &Interface| match i.ip {
+        IpAddr::V4(ip) if !i.loopback && i.ip != first && !ip.is_link_local() => Some(ip),
+        _ => None,
+    };
+    let elsewhere = all.iter().filter(|i| i.name != of_first.name).find_map(v4);
+    elsewhere.or_else(|| if first.is_ipv6() { all.iter().find_map(v4) } else { None })
+}
+
 struct Interface {
+    name: std::ffi::CString,
     ip: IpAddr,
     loopback: bool,
 }
@@ -90,7 +104,9 @@ fn interfaces() -> Vec<Interface> {
             }
             _ => continue,
         };
-        found.push(Interface { ip, loopback: node.ifa_flags & libc::IFF_LOOPBACK as u32 != 0 });
+        // SAFETY: a node has a name, which lives as long as the list.
+        let name = unsafe { std::ffi::CStr::from_ptr(node.ifa_name) }.to_owned();
+        found.push(Interface { name, ip, loopback: node.ifa_flags & libc::IFF_LOOPBACK as u32 != 0 });
     }
     // SAFETY: the list came from `getifaddrs` and nothing borrows from it any more.
     unsafe { libc::freeifaddrs(list) };

@@ -27,6 +27,52 @@ pub(crate) enum Sort {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spoilt(pub(crate) &'static str);
 
+/// Where a message is that has come.
+#[derive(Debug)]
+pub(crate) enum Came {
+    /// Where the fabric has put it, and its bytes.
+    Buffer(Buffer, usize),
+    /// It had overtaken others.
+    Copy(Box<[u8]>),
+}
+
+impl Came {
+    /// Its bytes; none of a buffer of a fabric that is no more.
+    pub(crate) fn bytes<'a, F: Below>(&'a self, below: Option<&'a F>) -> &'a [u8] {
+        match (self, below) {
+            (Came::Buffer(buffer, len), Some(below)) => below.bytes(*buffer).get(..*len).unwrap_or_default(),
+            (Came::Buffer(..), None) => &[],
+            (Came::Copy(bytes), _) => bytes,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Came::Buffer(_, len) => *len,
+            Came::Copy(bytes) => bytes.len(),
+        }
+    }
+
+    /// It is not needed any more.
+    pub(crate) fn give_back<F: Below>(self, below: Option<&mut F>) {
+        if let (Came::Buffer(buffer, _), Some(below)) = (self, below) {
+            below.give_back(buffer);
+        }
+    }
+}
+
+/// A message's header, and what that covers and more.
+fn parts(bytes: &[u8]) -> Result<(&[u8; RECORD], &[u8]), Spoilt> {
+    let short = Spoilt("it is too short");
+    let record = bytes.get(Mark::LEN..).ok_or(short)?;
+    let (header, said) = record.split_first_chunk::<RECORD>().ok_or(short)?;
+    let len = Opener::len(header, said.len()).map_err(|_| Spoilt("its length is wrong"))?;
+    if len != said.len() || len < WORDS {
+        return Err(Spoilt("its length is wrong"));
+    }
+    Ok((header, said))
+}
+
 /// The other end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Far {
@@ -51,8 +97,8 @@ pub(crate) struct Channel {
     pub(crate) came: u32,
     done: u32,
     told: u32,
-    /// What came before others that were sent earlier.
-    early: BTreeMap<u32, (Buffer, usize)>,
+    /// What came before others that were sent earlier. Copied, so that those find buffers to come in.
+    early: BTreeMap<u32, Box<[u8]>>,
 }
 
 impl Channel {
@@ -131,47 +177,37 @@ impl Channel {
         }
     }
 
-    /// Takes a message in: its number says whether it is next.
-    pub(crate) fn keep(
-        &mut self,
-        number: u32,
-        buffer: Buffer,
-        len: usize,
-        window: u32,
-    ) -> Result<(), Spoilt> {
+    /// Whether a message of this number, which is all of `bytes`, is the next one. One that overtook others is kept, if it is what was
+    /// sent.
+    pub(crate) fn is_next(&mut self, number: u32, bytes: &[u8], window: u32) -> Result<bool, Spoilt> {
         let ahead = number.wrapping_sub(self.came);
         // No honest sender has more under way than there is room for.
         if ahead >= window {
             return Err(Spoilt("its number is not one of those that may come"));
         }
-        match self.early.insert(number, (buffer, len)) {
-            None => Ok(()),
-            Some(former) => {
-                // The one that came first stays, and is given back with the others.
-                self.early.insert(number, former);
-                Err(Spoilt("its number came before"))
-            }
+        if ahead == 0 {
+            return Ok(true);
         }
+        let (header, said) = parts(bytes)?;
+        let checked = self.keys.opener.check(ahead.into(), header, &said[..said.len().min(COVERED)]);
+        checked.map_err(|_| Spoilt("it is not what was sent"))?;
+        if self.early.contains_key(&number) {
+            return Err(Spoilt("its number came before"));
+        }
+        self.early.insert(number, bytes.into());
+        Ok(false)
     }
 
-    /// The next message in order, if it is there.
-    pub(crate) fn next(&mut self) -> Option<(Buffer, usize)> {
+    /// The next message, if it has overtaken others.
+    pub(crate) fn next_early(&mut self) -> Option<Box<[u8]>> {
         self.early.remove(&self.came)
     }
 
     /// Checks the next message, which is all of `bytes`; what it is for.
     pub(crate) fn open(&mut self, bytes: &[u8]) -> Result<Sort, Spoilt> {
-        let short = Spoilt("it is too short");
-        let record = bytes.get(Mark::LEN..).ok_or(short)?;
-        let (header, said) = record.split_first_chunk::<RECORD>().ok_or(short)?;
-        let len = Opener::len(header, said.len()).map_err(|_| Spoilt("its length is wrong"))?;
-        if len != said.len() || len < WORDS {
-            return Err(Spoilt("its length is wrong"));
-        }
-        self.keys
-            .opener
-            .open(header, &said[..len.min(COVERED)])
-            .map_err(|_| Spoilt("it is not what was sent"))?;
+        let (header, said) = parts(bytes)?;
+        let opened = self.keys.opener.open(header, &said[..said.len().min(COVERED)]);
+        opened.map_err(|_| Spoilt("it is not what was sent"))?;
         let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| said[at + i]));
         let done = word(4);
         // More than before, and no more than was sent.
@@ -197,10 +233,5 @@ impl Channel {
     /// Whether the other side is to be told of room that it does not know of, though nothing else is said to it.
     pub(crate) fn owes_room(&self, window: u32) -> bool {
         4 * self.done.wrapping_sub(self.told) >= window
-    }
-
-    /// All buffers that it holds.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Buffer> {
-        std::mem::take(&mut self.early).into_values().map(|(buffer, _)| buffer)
     }
 }

@@ -33,7 +33,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     pub(crate) fn drop_frames_of(&mut self, peer: PeerId) {
         for out in std::mem::take(&mut self.out) {
             match (out, &mut self.below) {
-                (Out::Frame(from, _, buffer, _), Some(below)) if from == peer => below.give_back(buffer),
+                (Out::Frame(from, _, came), below) if from == peer => came.give_back(below.as_mut()),
                 (Out::Base(frame), _) if frame.from == peer => {
                     self.base.release(frame);
                     self.base_busy = false;
@@ -105,7 +105,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         loop {
             for out in std::mem::take(&mut self.out) {
                 match (out, &mut self.below) {
-                    (Out::Frame(_, _, buffer, _), Some(below)) => below.give_back(buffer),
+                    (Out::Frame(_, _, came), below) => came.give_back(below.as_mut()),
                     (Out::Base(frame), _) => {
                         self.base.release(frame);
                         self.base_busy = false;

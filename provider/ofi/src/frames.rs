@@ -57,9 +57,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 Event::Closed(peer, why)
             }
             Out::Event(event) => event,
-            Out::Frame(from, generation, buffer, len) => {
-                self.held = Some(Held::Fabric(from, generation, buffer));
-                Event::Frame(Frame { from, len: len - BEFORE, slot: 0 })
+            Out::Frame(from, generation, came) => {
+                let len = came.len() - BEFORE;
+                self.held = Some(Held::Fabric(from, generation, came));
+                Event::Frame(Frame { from, len, slot: 0 })
             }
             Out::Base(frame) => {
                 let told = Frame { from: frame.from, len: frame.len, slot: 0 };
@@ -71,12 +72,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// The bytes of the frame at hand, if it came by the fabric.
     fn at_hand(&self, frame: &Frame) -> Option<&[u8]> {
-        match (&self.held, &self.below) {
-            (Some(Held::Fabric(_, _, buffer)), Some(below)) => {
-                below.bytes(*buffer).get(BEFORE..BEFORE + frame.len)
-            }
-            _ => None,
-        }
+        let Some(Held::Fabric(_, _, came)) = &self.held else { return None };
+        came.bytes(self.below.as_ref()).get(BEFORE..BEFORE + frame.len)
     }
 }
 
@@ -180,10 +177,8 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
                 self.base.release(frame);
                 self.base_busy = false;
             }
-            Some(Held::Fabric(peer, generation, buffer)) => {
-                if let Some(below) = &mut self.below {
-                    below.give_back(buffer);
-                }
+            Some(Held::Fabric(peer, generation, came)) => {
+                came.give_back(self.below.as_mut());
                 let at = &mut self.peers[peer.0 as usize];
                 if let Some(channel) = at.channel.as_mut().filter(|_| at.generation == generation) {
                     channel.note_done();

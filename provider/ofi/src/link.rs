@@ -9,8 +9,8 @@ use ipc::{Bell, Poller, Timer, random};
 use link_api::{Event, Frame, Gone, Path, PeerId, RmaCaps, RmaLink};
 use wire::session::{JobKey, Mark};
 
-use crate::below::{Below, Buffer, Dest};
-use crate::channel::BEFORE;
+use crate::below::{Below, Dest};
+use crate::channel::{BEFORE, Came};
 use crate::peer::{Peer, Stage};
 
 /// How often peers that are met, or lost, are looked after.
@@ -56,8 +56,8 @@ impl OfiOptions {
 /// The frame at hand.
 #[derive(Debug)]
 pub(crate) enum Held {
-    /// Of the fabric: the peer, which generation of it, and the buffer.
-    Fabric(PeerId, u32, Buffer),
+    /// Of the fabric: the peer, which generation of it, and where it is.
+    Fabric(PeerId, u32, Came),
     /// Of the connection, as that knows it.
     Base(Frame),
 }
@@ -66,8 +66,8 @@ pub(crate) enum Held {
 #[derive(Debug)]
 pub(crate) enum Out {
     Event(Event),
-    /// A frame by the fabric: from which generation of which peer, and its bytes.
-    Frame(PeerId, u32, Buffer, usize),
+    /// A frame by the fabric: from which generation of which peer, and where it is.
+    Frame(PeerId, u32, Came),
     /// One by the connection, which is not asked for more until it is given back.
     Base(Frame),
 }
@@ -250,8 +250,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         let now = &mut self.peers[peer.0 as usize];
         (now.wants, now.listed, now.ending) = (old.wants, old.listed, old.ending);
-        if let (Some(mut channel), Some(below)) = (old.channel, &mut self.below) {
-            channel.drain().for_each(|buffer| below.give_back(buffer));
+        if let (Some(channel), Some(below)) = (old.channel, &mut self.below) {
             below.part(channel.far.dest);
         }
         self.saying.retain(|(to, _)| *to != peer);

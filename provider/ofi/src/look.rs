@@ -6,7 +6,7 @@ use link_api::{Event, Frame, Gone, PeerId, RmaLink};
 use wire::session::{Control, MOST_ADDRESS, Mark};
 
 use crate::below::{Below, Buffer, Did, NotSent};
-use crate::channel::{Sort, Spoilt};
+use crate::channel::{Came, Sort, Spoilt};
 use crate::link::{OfiLink, Out};
 use crate::peer::Stage;
 
@@ -78,29 +78,33 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             }
             return below.give_back(buffer);
         };
-        if let Err(Spoilt(why)) = channel.keep(mark.number, buffer, len, window) {
-            below.give_back(buffer);
-            return self.spoil(peer, why);
+        match channel.is_next(mark.number, bytes, window) {
+            Ok(true) => self.take(peer, Came::Buffer(buffer, len)),
+            Ok(false) => return below.give_back(buffer),
+            Err(Spoilt(why)) => {
+                below.give_back(buffer);
+                return self.spoil(peer, why);
+            }
         }
-        while let Some((buffer, len)) = self.peers[peer.0 as usize].channel.as_mut().and_then(|c| c.next()) {
-            self.take(peer, buffer, len);
+        while let Some(bytes) = self.peers[peer.0 as usize].channel.as_mut().and_then(|c| c.next_early()) {
+            self.take(peer, Came::Copy(bytes));
         }
     }
 
     /// Takes the next message of a peer.
-    fn take(&mut self, peer: PeerId, buffer: Buffer, len: usize) {
+    fn take(&mut self, peer: PeerId, came: Came) {
         let at = &mut self.peers[peer.0 as usize];
-        let (Some(below), Some(channel)) = (&mut self.below, &mut at.channel) else { return };
-        let found = channel.open(&below.bytes(buffer)[..len]);
+        let Some(channel) = &mut at.channel else { return came.give_back(self.below.as_mut()) };
+        let found = channel.open(came.bytes(self.below.as_ref()));
         if found == Ok(Sort::Frame) {
-            self.out.push_back(Out::Frame(peer, at.generation, buffer, len));
+            self.out.push_back(Out::Frame(peer, at.generation, came));
             // It may be quicker than the word that it can come.
             if at.stage == Stage::Meeting {
                 self.hear_frame(peer);
             }
             return;
         }
-        below.give_back(buffer);
+        came.give_back(self.below.as_mut());
         self.took(peer, found);
     }
 

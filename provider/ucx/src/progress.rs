@@ -93,7 +93,7 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
                 }
                 Some(Event::Closed(peer, why)) => closed(this, peer, why),
                 // Of copies by a device, which another interface does.
-                Some(Event::Done(..) | Event::PathChanged(_)) => {}
+                Some(Event::Done(..) | Event::PathChanged(_) | Event::Begun(_)) => {}
             }
             done += 1;
         }

@@ -251,6 +251,9 @@ impl<L: RmaLink> Endpoint<L> {
     pub(super) fn operation_done(&mut self, core: &mut Core, copy: OpId, ok: bool) {
         let Some(at) = self.in_flight.iter().position(|(c, _)| *c == copy) else { return };
         let (_, name) = self.in_flight.swap_remove(at);
+        if self.landing_done(core, name, ok) {
+            return;
+        }
         match self.requests.get_mut(name) {
             Some(Request::In(_)) if !ok => self.send_cts(name, false),
             Some(Request::In(_)) => {

@@ -86,7 +86,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    fn meta(&mut self, peer: PeerId, head: &Head, flags: Flags, len: usize) -> Meta {
+    pub(super) fn meta(&mut self, peer: PeerId, head: &Head, flags: Flags, len: usize) -> Meta {
         Meta {
             peer,
             src: self.peer(peer).src,
@@ -98,7 +98,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The buffer of the oldest receive a message fits.
-    fn matched(&mut self, core: &mut Core, meta: &Meta) -> Option<MatchedRecv> {
+    pub(super) fn matched(&mut self, core: &mut Core, meta: &Meta) -> Option<MatchedRecv> {
         let matcher = core.rxs.get_mut(self.rx.at())?.matcher(meta.tagged);
         let at = matcher.find_posted(meta.src, meta.tag)?;
         // Taken out while the buffer is looked at; a multi-receive buffer with room left stays.

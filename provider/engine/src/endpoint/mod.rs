@@ -1,6 +1,7 @@
 //! An endpoint: its peers, its requests, and what it does with each.
 
 mod atomics;
+mod begun;
 mod bound;
 mod complete;
 mod coop;
@@ -93,13 +94,14 @@ pub(crate) struct Endpoint<L> {
 impl<L: RmaLink> Endpoint<L> {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
-        link: L,
+        mut link: L,
         av: AvId,
         rx: RxId,
         tx_cq: Option<CqId>,
         rx_cq: Option<CqId>,
         cntrs: Cntrs,
     ) -> Self {
+        link.set_early();
         Endpoint {
             id: EpId(u32::MAX),
             link,

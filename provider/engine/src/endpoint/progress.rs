@@ -38,9 +38,20 @@ impl<L: RmaLink> Endpoint<L> {
                     n += 1;
                     continue;
                 }
+                Some(Event::Begun(frame)) => {
+                    self.begun(core, frame);
+                    n += 1;
+                    if standing(core) > 0 {
+                        break;
+                    }
+                    continue;
+                }
                 Some(Event::Done(copy, ok)) => {
                     self.operation_done(core, copy, ok);
                     n += 1;
+                    if standing(core) > 0 {
+                        break;
+                    }
                     continue;
                 }
             };

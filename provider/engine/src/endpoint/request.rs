@@ -113,6 +113,8 @@ pub(super) struct In {
     pub(super) placed: bool,
     /// It was so only if it comes to it before we do.
     pub(super) invited: Option<Box<Invited>>,
+    /// The link puts a frame's bytes there as they come.
+    pub(super) lands: bool,
     /// Why they are not kept: a device could not take them, or the memory was taken back.
     pub(super) failed: Option<Status>,
     pub(super) then: Then,
@@ -122,8 +124,8 @@ pub(super) struct In {
 
 impl In {
     pub(super) fn new(peer: PeerId, iov: Spans, len: usize, want: usize, req: u64, then: Then) -> In {
-        let (got, placed, invited, failed, coop) = (0, false, None, None, None);
-        In { peer, iov, len, want, got, req, placed, invited, failed, then, coop }
+        let (got, placed, invited, lands, failed, coop) = (0, false, None, false, None, None);
+        In { peer, iov, len, want, got, req, placed, invited, lands, failed, then, coop }
     }
 }
 

@@ -29,22 +29,33 @@ pub(crate) unsafe fn from_sockaddr(p: *const c_void, len: usize) -> Result<Addr,
     }
     // SAFETY: at least `V4` bytes may be read, more than a family has.
     let family = unsafe { p.cast::<libc::sa_family_t>().read_unaligned() };
+    let further;
     let sock = match c_int::from(family) {
         libc::AF_INET => {
             // SAFETY: `len` is at least `V4`; any bytes are a `sockaddr_in`.
             let a = unsafe { p.cast::<libc::sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(a.sin_addr.s_addr.to_ne_bytes());
+            let [b0, b1, b2, b3, check @ ..] = a.sin_zero;
+            further = Some([b0, b1, b2, b3]).filter(|other| check == checked(*other));
             SocketAddr::from(SocketAddrV4::new(ip, u16::from_be(a.sin_port)))
         }
         libc::AF_INET6 if len >= MAX => {
             // SAFETY: `len` is at least `MAX`; any bytes are a `sockaddr_in6`.
             let a = unsafe { p.cast::<libc::sockaddr_in6>().read_unaligned() };
             let ip = Ipv6Addr::from(a.sin6_addr.s6_addr);
+            further = Some(a.sin6_flowinfo.to_ne_bytes());
             SocketAddrV6::new(ip, u16::from_be(a.sin6_port), 0, a.sin6_scope_id).into()
         }
         _ => return Err(Errno::INVAL),
     };
-    Ok(Addr::new(sock))
+    let addr = Addr::new(sock);
+    Ok(further.map_or(addr, |other| addr.with_further(other.into())))
+}
+
+/// What is behind a further address in the padding of a `sockaddr_in`, which a program may have left as it was.
+fn checked(further: [u8; 4]) -> [u8; 4] {
+    let [a, b, c, d] = further;
+    [a ^ b's', b ^ b't', c ^ b'r', d ^ b't']
 }
 
 /// As [`from_sockaddr`], for an address that may be left out.
@@ -59,7 +70,8 @@ pub(crate) unsafe fn optional(p: *const c_void, len: usize) -> Result<Option<Add
     unsafe { from_sockaddr(p, len) }.map(Some)
 }
 
-/// The bytes of a `sockaddr_in` or `sockaddr_in6`, by `format`, and how many of them count.
+/// The bytes of a `sockaddr_in` or `sockaddr_in6`, by `format`, and how many of them count. A further address is where the
+/// padding of the one is, or the flow label of the other.
 pub(crate) fn to_sockaddr(a: Addr, format: u32) -> ([u8; MAX], usize) {
     let mut out = [0; MAX];
     let port = a.port().to_be_bytes();
@@ -68,6 +80,10 @@ pub(crate) fn to_sockaddr(a: Addr, format: u32) -> ([u8; MAX], usize) {
             out[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
             out[2..4].copy_from_slice(&port);
             out[4..8].copy_from_slice(&ip.octets());
+            if let Some(further) = a.further() {
+                out[8..12].copy_from_slice(&further.octets());
+                out[12..16].copy_from_slice(&checked(further.octets()));
+            }
             (out, V4)
         }
         ip => {
@@ -78,6 +94,9 @@ pub(crate) fn to_sockaddr(a: Addr, format: u32) -> ([u8; MAX], usize) {
             };
             out[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
             out[2..4].copy_from_slice(&port);
+            if let Some(further) = a.further() {
+                out[4..8].copy_from_slice(&further.octets());
+            }
             out[8..24].copy_from_slice(&ip.octets());
             out[24..28].copy_from_slice(&scope.to_ne_bytes());
             (out, MAX)
@@ -231,6 +250,26 @@ mod tests {
         assert_eq!(len, MAX);
         // SAFETY: as above.
         assert_eq!(unsafe { from_sockaddr(bytes.as_ptr().cast(), len) }, Ok(a));
+    }
+
+    #[test]
+    fn a_further_address_comes_and_goes_and_padding_is_none() {
+        let further = Some([10, 7, 0, 200].into());
+        for s in ["127.0.0.1:9228", "[fe80::1%2]:1"] {
+            let a = Addr::new(s.parse().unwrap()).with_further([10, 7, 0, 200].into());
+            for format in [format_of(a), fi::FI_SOCKADDR_IN6] {
+                let (mut bytes, len) = to_sockaddr(a, format);
+                // SAFETY: `bytes` holds `len` bytes.
+                let found = unsafe { from_sockaddr(bytes.as_ptr().cast(), len) }.unwrap();
+                assert_eq!((found, found.further()), (a, further), "{s}");
+                if len == V4 {
+                    bytes[15] ^= 1;
+                    // SAFETY: as above.
+                    let found = unsafe { from_sockaddr(bytes.as_ptr().cast(), len) }.unwrap();
+                    assert_eq!((found, found.further()), (a, None));
+                }
+            }
+        }
     }
 
     #[test]

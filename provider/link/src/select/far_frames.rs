@@ -1,7 +1,7 @@
 //! Frames that came by a further link.
 
 use hmem::Span;
-use link_api::{Frame, PeerId};
+use link_api::{Event, Frame, Landing, PeerId};
 
 use super::{Links, route};
 
@@ -48,6 +48,40 @@ impl Links {
     pub(super) fn release_far(&mut self, from: PeerId, len: usize, slot: u32) {
         if let Some((at, frame)) = self.far_frame(from, len, slot) {
             self.far[at].link.release(frame);
+        }
+    }
+
+    /// A frame of a further link begins.
+    pub(super) fn begun_far(&mut self, at: usize, frame: Frame) -> Option<Event> {
+        let from = self.local(at, frame.from);
+        if self.ending.contains(from) {
+            // It is refused when it is whole.
+            self.far[at].link.leave(frame);
+            return None;
+        }
+        Some(Event::Begun(Frame { from, len: frame.len, slot: route::tagged(at, frame.slot) }))
+    }
+
+    pub(super) fn land_far(
+        &mut self,
+        frame: &Frame,
+        off: usize,
+        dst: &[Span],
+        doff: usize,
+        len: usize,
+    ) -> Landing {
+        let Some((at, frame)) = self.far_frame(frame.from, frame.len, frame.slot) else {
+            return Landing::Over(false);
+        };
+        match self.far[at].link.land(frame, off, dst, doff, len) {
+            Landing::InFlight(op) => Landing::InFlight(route::tag_op(at, op)),
+            over => over,
+        }
+    }
+
+    pub(super) fn leave_far(&mut self, frame: &Frame) {
+        if let Some((at, frame)) = self.far_frame(frame.from, frame.len, frame.slot) {
+            self.far[at].link.leave(frame);
         }
     }
 }

@@ -8,6 +8,7 @@
 //! link alone: its numbers of peers are those of the endpoint, and it is asked first. Further links are boxed; their
 //! numbers, operations and frames are translated.
 
+mod assign;
 mod cut;
 mod ending;
 mod far_frames;
@@ -21,10 +22,9 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use ipc::Poller;
-use link_api::{Event, Frame, Gone, Link, Path, PeerId, PollFrame, Refused};
+use link_api::{Event, Frame, Gone, Landing, Link, Path, PeerId, PollFrame, Refused};
 use wire::Addr;
 
-use crate::net;
 use crate::shm::{OpenOptions, ShmLink};
 use crate::tcp::{TcpLink, TcpOptions};
 use ending::Endings;
@@ -117,50 +117,6 @@ impl Links {
         self.routes.of(peer)?.far()
     }
 
-    /// Chooses a link for a peer that is new.
-    fn assign(&mut self, peer: PeerId, addr: &Addr) {
-        if *addr == self.shm.addr() {
-            return self.routes.set(peer, Route::shm("it is this endpoint".into()));
-        }
-        let mut why = String::new();
-        let reason = match net::is_local(addr.ip()) {
-            true if self.near => {
-                return self.routes.set(peer, Route::shm("its address is this host's".into()));
-            }
-            true => "shared memory is not to be used",
-            false => "its address is not this host's",
-        };
-        for at in 0..self.far.len() {
-            match self.far[at].link.reaches(addr) {
-                Ok(()) => return self.assign_far(peer, addr, at, why + reason),
-                Err(reason) => why += &format!("{}: {reason}; ", self.far[at].name(None)),
-            }
-        }
-        self.routes.set(peer, Route::shm(why + "no further link leads to its address"));
-    }
-
-    fn assign_far(&mut self, peer: PeerId, addr: &Addr, at: usize, why: String) {
-        let id = self.far[at].link.peer(addr);
-        self.pace.has_peer();
-        self.far[at].set(id, peer);
-        self.routes.set(peer, Route::to(at, id, why));
-    }
-
-    /// Shared memory does not lead to this peer: the next link that does takes it.
-    #[cold]
-    fn reroute(&mut self, peer: PeerId) -> bool {
-        if self.far_of(peer).is_some() {
-            return false;
-        }
-        let addr = self.shm.peer_addr(peer);
-        let Some(at) = (0..self.far.len()).find(|&at| self.far[at].link.reaches(&addr).is_ok()) else {
-            return false;
-        };
-        self.assign_far(peer, &addr, at, "shm: nothing answers to its address here".into());
-        self.events.push_back(Event::PathChanged(peer));
-        true
-    }
-
     #[cold]
     fn send_far(
         &mut self,
@@ -211,6 +167,10 @@ impl Links {
                     }
                     Event::Frame(Frame { from, len: frame.len, slot: route::tagged(at, frame.slot) })
                 }
+                Event::Begun(frame) => match self.begun_far(at, frame) {
+                    Some(event) => event,
+                    None => continue,
+                },
                 Event::Closed(id, why) => {
                     let peer = self.local(at, id);
                     match self.closed(Some(at), peer, why) {
@@ -392,6 +352,18 @@ impl Link for Links {
             return self.release_far(frame.from, frame.len, frame.slot);
         }
         self.shm.release(frame)
+    }
+
+    fn set_early(&mut self) {
+        self.far.iter_mut().for_each(|far| far.link.set_early());
+    }
+
+    fn land(&mut self, frame: Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> Landing {
+        self.land_far(&frame, off, dst, doff, len)
+    }
+
+    fn leave(&mut self, frame: Frame) {
+        self.leave_far(&frame);
     }
 
     fn is_gone(&self, peer: PeerId) -> bool {

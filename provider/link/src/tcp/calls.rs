@@ -7,10 +7,10 @@ use ipc::Watch;
 use link_api::{Event, Gone, PeerId, Refused};
 use wire::session::{Caller, Heard, Next, Role, Stranger, Verdict};
 
-use super::channel::{Channel, gone};
+use super::channel::Channel;
 use super::handshake::{Call, Stage, say, versions};
 use super::link::TcpLink;
-use super::sock;
+use super::sock::{self, gone};
 use super::watched::token;
 
 /// How long it takes until a peer that does not listen yet is called again.
@@ -18,6 +18,9 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// How long the other side's own call is waited for, which counts instead of ours.
 const CROSSING: Duration = Duration::from_secs(1);
+
+/// How long the kernel tries the first of two addresses.
+const ATTEMPT: Duration = Duration::from_secs(1);
 
 impl TcpLink {
     /// Makes a connection to a peer that has none, or says why there will be none.
@@ -48,7 +51,7 @@ impl TcpLink {
         let until = Instant::now() + AGAIN.min(self.options.connect_timeout);
         let at = self.at_mut(peer);
         at.trying.get_or_insert_with(Instant::now);
-        at.call = Some(Call { stage: Stage::Waiting, caller, until, late: false });
+        at.call = Some(Call { stage: Stage::Waiting, caller, until, first: None, late: false });
         self.note_pending(peer);
     }
 
@@ -62,24 +65,58 @@ impl TcpLink {
         self.at(peer).trying.is_none_or(|since| since.elapsed() < self.options.connect_timeout)
     }
 
+    /// Calls a peer: by its other address, too, if it has one and the one that was used last leads nowhere.
     fn place_call(&mut self, peer: PeerId) -> io::Result<()> {
+        let addr = self.at(peer).addr;
+        let by_further = self.at(peer).by_further;
+        let found = match self.place_call_by(peer, by_further, None) {
+            Err(e) if addr.further().is_some() && !ipc::socket::is_lack(&e) => {
+                self.place_call_by(peer, !by_further, Some(gone(&e))).map_err(|_| e)
+            }
+            found => found,
+        };
+        match found {
+            Err(e) if gone(&e) == Gone::Refused && self.is_early(peer) => {
+                let caller = Caller::new(&self.options.key, self.hello(Role::Caller, addr)?);
+                self.call_later(peer, caller);
+                Ok(())
+            }
+            found => found,
+        }
+    }
+
+    /// Calls a peer by one of its addresses; `first` says why not by the other one, if that was tried.
+    fn place_call_by(&mut self, peer: PeerId, by_further: bool, first: Option<Gone>) -> io::Result<()> {
         let other = self.at(peer).addr;
         let caller = Caller::new(&self.options.key, self.hello(Role::Caller, other)?);
-        let fd = match sock::connect(other.sock(), self.source) {
-            Err(e) if gone(&e) == Gone::Refused && self.is_early(peer) => {
-                self.call_later(peer, caller);
-                return Ok(());
-            }
-            done => done?,
+        let further = other.further().map(|ip| (ip, other.port()).into());
+        let (to, from) = match further.filter(|_| by_further) {
+            Some(to) => (to, None),
+            None => (other.sock(), self.source),
         };
+        let fd = sock::connect(to, from)?;
         sock::tune(&fd, self.options.timeout)?;
         self.poller.add_for(&fd, token::call(peer), Watch::Write)?;
-        let until = Instant::now() + self.options.timeout;
+        let has_other = further.is_some() && first.is_none();
+        let most = if has_other { ATTEMPT.min(self.options.timeout) } else { self.options.timeout };
+        let until = Instant::now() + most;
         let at = self.at_mut(peer);
-        at.call = Some(Call { stage: Stage::Connecting(fd), caller, until, late: false });
+        at.by_further = by_further;
+        at.call = Some(Call { stage: Stage::Connecting(fd), caller, until, first, late: false });
         at.trying.get_or_insert_with(Instant::now);
         self.note_pending(peer);
         Ok(())
+    }
+
+    /// Where the kernel has made no connection to one address of a peer: whether the other one is called.
+    fn call_other(&mut self, peer: PeerId, call: &Call, why: Gone) -> bool {
+        let at = self.at(peer);
+        let was_connecting = matches!(call.stage, Stage::Connecting(_));
+        if !was_connecting || call.first.is_some() || at.addr.further().is_none() {
+            return false;
+        }
+        let other = !at.by_further;
+        self.place_call_by(peer, other, Some(why)).is_ok()
     }
 
     /// A peer is called, or expected.
@@ -123,7 +160,7 @@ impl TcpLink {
                 let stage = std::mem::replace(&mut call.stage, Stage::Waiting);
                 if let Stage::Talking(fd, _) = stage {
                     self.poller.remove(&fd);
-                    self.adopt(peer, Channel::new(fd, keys, &hello));
+                    self.adopt(peer, Channel::new(fd, keys, &hello, self.early));
                 }
             }
             Ok(Next::Declined(_, Verdict::Crossing)) => {
@@ -172,7 +209,13 @@ impl TcpLink {
     pub(super) fn call_failed(&mut self, peer: PeerId, why: Gone, reason: &str) {
         log::debug!("{} -> {}: no connection: {reason}", self.addr, self.at(peer).addr);
         let call = self.drop_call(peer);
+        let mut why = why;
         if let Some(call) = call {
+            if self.call_other(peer, &call, why) {
+                return;
+            }
+            // The first address is the one that its name has.
+            why = call.first.unwrap_or(why);
             let was_late = call.late && matches!(why, Gone::Refused | Gone::Reset);
             if was_late || why == Gone::Refused && self.is_early(peer) {
                 return self.call_later(peer, call.caller);

@@ -1,23 +1,23 @@
 //! A connection that is agreed on: frames as records, either way.
 //!
 //! A long frame is left with the kernel until all of it is there, and goes from there to where it belongs in one
-//! copy ([`Channel::copy_out`]). What would wait too long so is taken into a buffer here: the kernel keeps only so much.
+//! copy ([`Channel::copy_out`]), or goes there as it comes ([`Channel::land`]). What would wait too long so is taken into a buffer here: the kernel keeps only so much.
 
-use std::io;
 use std::time::Instant;
 
 use hmem::{Caps, Span};
 use ipc::Unshared;
-use link_api::{Gone, Refused};
+use link_api::{Gone, OpId, Refused};
 use wire::Addr;
 use wire::session::{COVERED, Hello, Keys, Opener, RECORD};
 
-use super::sock;
+use super::landing::Front;
+use super::sock::{self, gone, would_block};
 
 /// Longest frame.
 pub(super) const MAX_FRAME: usize = (256 << 10) + wire::EAGER_HEAD;
 /// From how many bytes on a frame may be left with the kernel.
-const LONG: usize = 16 << 10;
+pub(super) const LONG: usize = 16 << 10;
 /// Bytes of a buffer: a frame and what else one look finds.
 const BUFFER: usize = MAX_FRAME + RECORD + STRETCH;
 /// Most bytes that are received at a time where short frames come.
@@ -36,26 +36,15 @@ pub(super) fn buffer() -> Buffer {
     vec![0; BUFFER].into_boxed_slice()
 }
 
-/// Why a connection is no more, by what the kernel says.
-pub(super) fn gone(e: &io::Error) -> Gone {
-    match e.raw_os_error() {
-        Some(libc::ECONNREFUSED) => Gone::Refused,
-        Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT) => {
-            Gone::Unreachable
-        }
-        _ => Gone::Reset,
-    }
-}
-
-fn would_block(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR))
-}
-
 /// What there is of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// A frame of so many bytes, to be given back by [`Channel::release`].
     Frame(usize),
+    /// The front of one of so many bytes, to be given back by [`Channel::land`] or [`Channel::leave`].
+    Begun(usize),
+    /// What [`Channel::land`] has begun is over: whether all is where it belongs.
+    Landed(OpId, bool),
     /// Nothing, as far as was received.
     Nothing,
     /// Nothing any more.
@@ -81,7 +70,10 @@ pub(super) struct Channel {
     start: usize,
     end: usize,
     /// The record at `start` is what was sent, and its frame has so many bytes.
-    opened: Option<usize>,
+    pub(super) opened: Option<usize>,
+    /// Frames are told of when they begin; and how far the one at the front is with that.
+    pub(super) early: bool,
+    pub(super) front: Front,
     /// Long frames come.
     bulk: bool,
     widened: bool,
@@ -98,7 +90,8 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    pub(super) fn new(fd: Unshared, keys: Keys, peer: &Hello) -> Channel {
+    /// `early`: long frames are told of when they begin.
+    pub(super) fn new(fd: Unshared, keys: Keys, peer: &Hello, early: bool) -> Channel {
         Channel {
             fd,
             keys,
@@ -112,6 +105,8 @@ impl Channel {
             start: 0,
             end: 0,
             opened: None,
+            early,
+            front: Front::Unseen,
             bulk: false,
             widened: false,
             seen: 0,
@@ -265,6 +260,14 @@ impl Channel {
         if self.over.is_some() || self.has_frame() {
             return true;
         }
+        if let Front::Lands(landing) = &mut self.front {
+            let end = landing.receive(&self.fd);
+            self.over = end.or((self.last && !landing.is_over()).then_some(Gone::Reset));
+            return landing.is_over() || self.over.is_some();
+        }
+        if self.may_begin() {
+            return true;
+        }
         let most = match self.opened {
             Some(len) if len >= LONG => {
                 let lacks = RECORD + len - (self.end - self.start);
@@ -317,14 +320,21 @@ impl Channel {
         }
     }
 
-    fn buffered(&self) -> &[u8] {
+    pub(super) fn buffered(&self) -> &[u8] {
         self.rx.as_deref().and_then(|rx| rx.get(self.start..self.end)).unwrap_or_default()
     }
 
-    /// The next frame, if all of it is there.
+    /// The next frame, if all of it is there, or it may be told of before.
     pub(super) fn next(&mut self) -> Step {
+        if let Some(step) = self.next_of_landing() {
+            return step;
+        }
         match self.try_next() {
             Ok(Some(len)) => Step::Frame(len),
+            Ok(None) if self.may_begin() => {
+                self.front = Front::Told;
+                Step::Begun(self.opened.unwrap_or_default())
+            }
             Ok(None) => self.over.map_or(Step::Nothing, Step::End),
             Err(why) => {
                 self.spoil(why);
@@ -337,6 +347,7 @@ impl Channel {
     fn spoil(&mut self, why: Gone) {
         self.over = Some(why);
         (self.start, self.end, self.opened) = (0, 0, None);
+        self.front = Front::Unseen;
     }
 
     fn try_next(&mut self) -> Result<Option<usize>, Gone> {
@@ -350,6 +361,9 @@ impl Channel {
         };
         if there >= RECORD + len {
             return Ok(Some(len));
+        }
+        if self.begins_early(len) {
+            return Ok(None);
         }
         let rest = RECORD + len - there;
         Ok((len >= LONG && sock::available(&self.fd) >= rest).then_some(len))
@@ -391,76 +405,33 @@ impl Channel {
 
     /// Whether there is a frame or an end to be told of, as far as was received.
     pub(super) fn is_ready(&mut self) -> bool {
-        self.ends() || matches!(self.try_next(), Ok(Some(_)) | Err(_))
+        match &self.front {
+            Front::Lands(landing) => landing.is_over() || self.ends(),
+            _ => self.ends() || matches!(self.try_next(), Ok(Some(_)) | Err(_)) || self.may_begin(),
+        }
     }
 
-    /// Bytes of the frame at hand from `off` on to `dst`.
-    pub(super) fn read(&self, len: usize, off: usize, dst: &mut [u8]) -> usize {
-        let n = len.saturating_sub(off).min(dst.len());
-        let here = self.here(len);
-        let near = here.len().saturating_sub(off).min(n);
-        dst[..near].copy_from_slice(&here[off.min(here.len())..][..near]);
-        if near < n && self.peek(off + near - here.len(), &mut dst[near..n]).is_none() {
-            return near;
+    /// What was received of the frame at hand, which has `len` bytes, is not needed any more: `near` bytes.
+    pub(super) fn pass(&mut self, near: usize, len: usize) {
+        self.start += near;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
         }
-        n
-    }
-
-    /// What of the frame at hand was received.
-    fn here(&self, len: usize) -> &[u8] {
-        let frame = self.buffered().get(RECORD..).unwrap_or_default();
-        &frame[..frame.len().min(len)]
-    }
-
-    /// Bytes from `off` on of what is with the kernel.
-    fn peek(&self, off: usize, into: &mut [u8]) -> Option<()> {
-        if off == 0 {
-            let n = sock::peek_bytes(&self.fd, into).ok()?;
-            return (n == into.len()).then_some(());
-        }
-        let mut all = vec![0; off + into.len()];
-        let n = sock::peek_bytes(&self.fd, &mut all).ok()?;
-        into.copy_from_slice(&all[off..]);
-        (n == all.len()).then_some(())
-    }
-
-    /// Up to `len` bytes from `off` on of the frame at hand, which has `size`, to byte `doff` of `dst`; how many that were.
-    pub(super) fn copy_out(&self, size: usize, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
-        let n = size.saturating_sub(off).min(len).min(hmem::total(dst).saturating_sub(doff));
-        let here = self.here(size);
-        let near = here.len().saturating_sub(off).min(n);
-        let done = hmem::write(dst, doff, &here[off.min(here.len())..][..near]);
-        if done < near || near == n {
-            return done;
-        }
-        let (behind, doff, rest) = (off + near - here.len(), doff + near, n - near);
-        if behind == 0 {
-            if let Some(found) = sock::peek(&self.fd, dst, doff, rest) {
-                return near + found.unwrap_or(0);
-            }
-        }
-        let mut bytes = vec![0; rest];
-        match self.peek(behind, &mut bytes) {
-            Some(()) => near + hmem::write(dst, doff, &bytes),
-            None => near,
-        }
+        self.bulk = len >= LONG;
+        (self.opened, self.seen, self.waited) = (None, 0, 0);
+        self.front = Front::Unseen;
     }
 
     /// Gives the frame at hand back, which has `len` bytes. Returns whether there may be another one.
     pub(super) fn release(&mut self, len: usize) -> bool {
         let whole = RECORD + len;
         let near = whole.min(self.end - self.start);
-        self.start += near;
         if near < whole {
             if let Err(e) = sock::discard(&self.fd, whole - near) {
                 self.over.get_or_insert(gone(&e));
             }
         }
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        }
-        self.bulk = len >= LONG;
-        (self.opened, self.seen, self.waited) = (None, 0, 0);
+        self.pass(near, len);
         // So that it is known whether another one is whole.
         if let Err(why) = self.open() {
             self.spoil(why);

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use hmem::{Span, total};
-use link_api::{Event, Frame, Gone, Link, Path, PeerId, Refused, RmaLink};
+use link_api::{Event, Frame, Gone, Landing, Link, OpId, Path, PeerId, Refused, RmaLink};
 use wire::Addr;
 
 use super::channel::{Channel, MAX_FRAME};
@@ -159,13 +159,17 @@ impl Link for TcpLink {
                 debug_assert_eq!((*peer, *len), (frame.from, frame.len));
                 self.at(*peer).channel.as_ref().map_or(0, |channel| channel.read(*len, off, dst))
             }
+            // One that has begun.
+            None => {
+                let channel = self.at(frame.from).channel.as_ref();
+                channel.map_or(0, |channel| channel.read_front(frame.len, off, dst))
+            }
             Some(Held::Own(bytes)) => {
                 let rest = bytes.get(off..).unwrap_or_default();
                 let n = rest.len().min(dst.len());
                 dst[..n].copy_from_slice(&rest[..n]);
                 n
             }
-            None => 0,
         }
     }
 
@@ -190,6 +194,29 @@ impl Link for TcpLink {
             if channel.release(len) {
                 self.note_ready(peer);
             }
+        }
+    }
+
+    fn set_early(&mut self) {
+        self.early = true;
+    }
+
+    fn land(&mut self, frame: Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> Landing {
+        let peer = frame.from;
+        let op = OpId(self.landings);
+        self.landings += 1;
+        let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return Landing::Over(false) };
+        let found = channel.land(op, (frame.len, off), dst, doff, len);
+        if found.is_some() || channel.ends() {
+            // So that it is known whether there is more.
+            self.note_ready(peer);
+        }
+        found.map_or(Landing::InFlight(op), Landing::Over)
+    }
+
+    fn leave(&mut self, frame: Frame) {
+        if let Some(channel) = &mut self.peers[frame.from.0 as usize].channel {
+            channel.leave();
         }
     }
 
@@ -257,6 +284,7 @@ impl Link for TcpLink {
         let at = &mut self.peers[peer.0 as usize];
         let Some(channel) = at.channel.take() else { return };
         at.cut = true;
+        self.events.extend(channel.lands().map(|op| Event::Done(op, false)));
         self.poller.remove(&channel.fd);
         ipc::socket::shutdown(&channel.fd);
         self.count_end(peer);
@@ -284,13 +312,23 @@ impl Link for TcpLink {
             (None, Some(_)) => "being connected",
             (None, None) => "not connected",
         };
+        let by = match at.addr.further().filter(|_| at.by_further && at.channel.is_some()) {
+            Some(further) => format!(" to its further address {further}"),
+            None => String::new(),
+        };
         let key = if self.options.secret { "a secret job key" } else { "a job key that is no secret" };
         format!(
-            "{state}, frames of {MAX_FRAME} bytes, {key}, gone after {} s of silence",
+            "{state}{by}, frames of {MAX_FRAME} bytes, {key}, gone after {} s of silence",
             self.options.timeout.as_secs()
         )
     }
 }
 
 /// Payloads are asked for, and come in frames that need no further copy here.
-impl RmaLink for TcpLink {}
+impl RmaLink for TcpLink {
+    fn cancel(&mut self, op: OpId) {
+        let channels = self.peers.iter_mut().filter_map(|at| at.channel.as_mut());
+        let _ = channels.into_iter().any(|channel| channel.cancel(op));
+        self.events.retain(|event| !matches!(event, Event::Done(done, _) if *done == op));
+    }
+}

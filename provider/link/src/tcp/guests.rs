@@ -27,7 +27,7 @@ impl TcpLink {
                 return self.set_listening(false);
             }
             let surplus = self.spare.is_none();
-            let fd = match ipc::socket::accept(&self.listener) {
+            let fd = match self.accept_one() {
                 Ok(fd) => Unshared::new(fd),
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
                 // One caller at a time is told so.
@@ -43,6 +43,16 @@ impl TcpLink {
             };
             self.receive_guest(fd, surplus);
             self.keep_spare();
+        }
+    }
+
+    /// The next one, of either listener.
+    fn accept_one(&self) -> std::io::Result<std::os::fd::OwnedFd> {
+        match (ipc::socket::accept(&self.listener), &self.further) {
+            (Err(e), Some(further)) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                ipc::socket::accept(further)
+            }
+            (found, _) => found,
         }
     }
 
@@ -73,11 +83,14 @@ impl TcpLink {
         if self.listens == on {
             return;
         }
-        if on {
-            self.listens = self.poller.add(&self.listener, token::LISTENER).is_ok();
-        } else {
-            self.poller.remove(&self.listener);
-            self.listens = false;
+        let further = self.further.as_ref().map(|fd| (fd, token::FURTHER));
+        for (fd, token) in [(&self.listener, token::LISTENER)].into_iter().chain(further) {
+            if on {
+                self.listens = self.poller.add(fd, token).is_ok();
+            } else {
+                self.poller.remove(fd);
+                self.listens = false;
+            }
         }
         self.set_timer();
     }
@@ -152,7 +165,7 @@ impl TcpLink {
         }
         let peer = self.id_of(&caller.name);
         self.drop_call(peer);
-        self.adopt(peer, Channel::new(fd, proven.keys(), &caller));
+        self.adopt(peer, Channel::new(fd, proven.keys(), &caller, self.early));
     }
 
     /// Whether an endpoint that calls by this name means this one: by its own name, or the address that the connection

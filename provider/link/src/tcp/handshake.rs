@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use ipc::Unshared;
+use link_api::Gone;
 use wire::Addr;
 use wire::session::{Answerer, Caller, Hello, Proven};
 
@@ -53,6 +54,8 @@ pub(super) struct Call {
     pub(super) stage: Stage,
     pub(super) caller: Caller,
     pub(super) until: Instant,
+    /// Why there was no connection to the other one of two addresses.
+    pub(super) first: Option<Gone>,
     /// This side was late, so that the other one may have hung up.
     pub(super) late: bool,
 }

@@ -42,6 +42,8 @@ pub struct TcpLink {
     pub(super) source: Option<SocketAddr>,
     pub(super) options: TcpOptions,
     pub(super) listener: Unshared,
+    /// That of a further address.
+    pub(super) further: Option<Unshared>,
     /// Given up to take in a caller for which there is no other descriptor, so as to tell it.
     pub(super) spare: Option<Unshared>,
     /// Whether the listener is watched: not while there are no descriptors, or too many guests.
@@ -80,6 +82,9 @@ pub struct TcpLink {
     pub(super) own: VecDeque<Vec<u8>>,
     pub(super) own_bytes: usize,
     pub(super) armed: bool,
+    /// Frames are told of when they begin; and how many have landed.
+    pub(super) early: bool,
+    pub(super) landings: u64,
     pub(super) warned: bool,
     /// The process whose endpoint it is.
     pid: u32,
@@ -102,13 +107,17 @@ impl TcpLink {
         poller.add(&listener, token::LISTENER)?;
         poller.add(&timer, token::TIMER)?;
         poller.add(&bell, token::BELL)?;
-        let addr = name.addr();
+        let (addr, further) = (name.addr(), name.further_socket()?);
+        if let Some(further) = &further {
+            poller.add(further, token::FURTHER)?;
+        }
         Ok(TcpLink {
             addr,
             source: (!name.is_wildcard()).then_some(addr.sock()),
             options,
             spare: listener.try_clone().ok(),
             listener,
+            further,
             listens: true,
             poller,
             timer,
@@ -135,6 +144,8 @@ impl TcpLink {
             own: VecDeque::new(),
             own_bytes: 0,
             armed: false,
+            early: false,
+            landings: 0,
             warned: false,
             pid: std::process::id(),
             _name: None,
@@ -171,8 +182,12 @@ impl TcpLink {
 
     /// The number of the peer of that name.
     pub(super) fn id_of(&mut self, addr: &Addr) -> PeerId {
-        if let Some(known) = self.ids.get(addr) {
-            return *known;
+        if let Some(known) = self.ids.get(addr).copied() {
+            let at = self.at_mut(known);
+            if let (Some(further), None) = (addr.further(), at.addr.further()) {
+                at.addr = at.addr.with_further(further);
+            }
+            return known;
         }
         let id = self.free.pop().unwrap_or(PeerId(self.peers.len() as u32));
         match self.peers.get_mut(id.0 as usize) {
@@ -271,6 +286,8 @@ impl TcpLink {
                     self.held = Some(Held::Of(peer, len));
                     return Some(Event::Frame(link_api::Frame { from: peer, len, slot: 0 }));
                 }
+                Step::Begun(len) => return Some(Event::Begun(link_api::Frame { from: peer, len, slot: 0 })),
+                Step::Landed(op, ok) => return Some(Event::Done(op, ok)),
                 Step::End(why) => return Some(self.end(peer, why)),
                 // The end of the former is not waited for.
                 Step::Nothing if channel.last => {
@@ -328,6 +345,8 @@ impl Drop for TcpLink {
             ipc::socket::shutdown(&guest.fd);
         }
         // For a forked process that holds it, too.
-        ipc::socket::shutdown(&self.listener);
+        std::iter::once(&self.listener)
+            .chain(&self.further)
+            .for_each(|listener| ipc::socket::shutdown(listener));
     }
 }

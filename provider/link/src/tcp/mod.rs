@@ -8,6 +8,8 @@
 //! | `options` | [`TcpOptions`] |
 //! | `sock` | system calls |
 //! | `channel` | a connection that is agreed on: records, and what waits for room |
+//! | `at_hand` | the bytes of a frame that was handed out |
+//! | `begun`, `landing` | long frames that are told of when they begin; that go where they belong as they come |
 //! | `handshake` | connections that are being made, by this side or another |
 //! | `peer` | what an endpoint has of a peer |
 //! | `link` | [`TcpLink`]: state, and opening |
@@ -16,11 +18,14 @@
 //! | `watched` | the descriptors that are watched |
 //! | `frames` | the engine's calls |
 
+mod at_hand;
+mod begun;
 mod calls;
 mod channel;
 mod frames;
 mod guests;
 mod handshake;
+mod landing;
 mod link;
 mod options;
 mod peer;

@@ -23,6 +23,8 @@ pub(super) struct Peer {
     /// Its channel was cut off, which is to be told of.
     pub(super) cut: bool,
     pub(super) call: Option<Call>,
+    /// The last call was to its further address.
+    pub(super) by_further: bool,
     /// Why the last call came to nothing, unless that was answered to a send.
     failed: Option<(Gone, Instant)>,
     /// There was a channel, or else since when one is tried to be made.
@@ -45,6 +47,7 @@ impl Peer {
             next: None,
             cut: false,
             call: None,
+            by_further: false,
             failed: None,
             met: false,
             trying: None,

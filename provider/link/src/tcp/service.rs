@@ -81,7 +81,7 @@ impl TcpLink {
         for (token, readable, room) in found.events() {
             let at = token as u32;
             match (token >> 32, token) {
-                (_, token::LISTENER) => self.accept(),
+                (_, token::LISTENER | token::FURTHER) => self.accept(),
                 (_, token::TIMER) => self.tick(),
                 // The next poll has heard it.
                 (_, token::BELL) => {}

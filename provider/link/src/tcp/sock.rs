@@ -8,8 +8,24 @@ use std::time::Duration;
 use hmem::{Caps, Span};
 use ipc::socket::socket;
 use ipc::{Unshared, cvt};
+use link_api::Gone;
 
 use crate::net;
+
+/// Why a connection is no more, by what the kernel says.
+pub(super) fn gone(e: &io::Error) -> Gone {
+    match e.raw_os_error() {
+        Some(libc::ECONNREFUSED) => Gone::Refused,
+        Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT) => {
+            Gone::Unreachable
+        }
+        _ => Gone::Reset,
+    }
+}
+
+pub(super) fn would_block(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR))
+}
 
 /// Most parts that one call takes.
 pub(super) const PARTS: usize = 16;
@@ -145,6 +161,16 @@ pub(super) fn peek(fd: &OwnedFd, dst: &[Span], doff: usize, len: usize) -> Optio
     Some(unsafe { receive_message(fd, &mut parts, libc::MSG_PEEK) })
 }
 
+/// Receives up to `len` bytes to byte `doff` of `dst`; 0 bytes are the end. `None` if the kernel does not reach all of it.
+pub(super) fn recv_spans(fd: &OwnedFd, dst: &[Span], doff: usize, len: usize) -> Option<io::Result<usize>> {
+    let mut parts = Parts::new();
+    if !parts.push_spans(dst, doff, len) {
+        return None;
+    }
+    // SAFETY: as in `peek`.
+    Some(unsafe { receive_message(fd, &mut parts, 0) })
+}
+
 /// Likewise, to memory of this process.
 pub(super) fn peek_bytes(fd: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
     let mut parts = Parts::new();
@@ -168,17 +194,21 @@ unsafe fn receive_message(fd: &OwnedFd, parts: &mut Parts, flags: i32) -> io::Re
 /// Takes so many bytes off that are there, without looking at them.
 pub(super) fn discard(fd: &OwnedFd, mut len: usize) -> io::Result<()> {
     while len > 0 {
-        // SAFETY: with MSG_TRUNC, TCP stores nothing.
-        let n = unsafe {
-            libc::recv(fd.as_raw_fd(), std::ptr::null_mut(), len, libc::MSG_TRUNC | libc::MSG_DONTWAIT)
-        };
-        match n {
-            1.. => len -= (n as usize).min(len),
+        match discard_some(fd, len)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => return Err(io::Error::last_os_error()),
+            n => len -= n.min(len),
         }
     }
     Ok(())
+}
+
+/// Takes up to so many bytes off, likewise; how many there were, 0 at the end.
+pub(super) fn discard_some(fd: &OwnedFd, len: usize) -> io::Result<usize> {
+    // SAFETY: with MSG_TRUNC, TCP stores nothing.
+    let n = unsafe {
+        libc::recv(fd.as_raw_fd(), std::ptr::null_mut(), len, libc::MSG_TRUNC | libc::MSG_DONTWAIT)
+    };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok((n as usize).min(len)) }
 }
 
 /// Takes off what is there at the moment.

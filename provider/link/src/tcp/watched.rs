@@ -7,6 +7,7 @@ pub(super) mod token {
     pub(crate) const LISTENER: u64 = 0;
     pub(crate) const TIMER: u64 = 1;
     pub(crate) const BELL: u64 = 2;
+    pub(crate) const FURTHER: u64 = 3;
     pub(crate) const GUEST: u64 = 1;
     pub(crate) const CALL: u64 = 2;
     pub(crate) const CHANNEL: u64 = 3;

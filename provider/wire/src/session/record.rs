@@ -37,10 +37,10 @@ struct Counter {
 }
 
 impl Counter {
-    /// The tag of the next record.
-    fn tag(&self, len: u32, front: &[u8]) -> u64 {
+    /// The tag of the next record, or of one of those behind it.
+    fn tag(&self, ahead: u64, len: u32, front: &[u8]) -> u64 {
         let mut hash = SipHasher24::new_with_key(&self.key);
-        hash.write(&self.seq.to_le_bytes());
+        hash.write(&(self.seq + ahead).to_le_bytes());
         hash.write(&(u64::from(len) << 8 | u64::from(FRAME)).to_le_bytes());
         hash.write(front);
         hash.finish()
@@ -64,7 +64,7 @@ impl Sealer {
     /// bytes.
     pub fn seal(&mut self, len: u32, front: &[u8]) -> [u8; RECORD] {
         debug_assert_eq!(front.len(), (len as usize).min(COVERED));
-        let tag = self.0.tag(len, front);
+        let tag = self.0.tag(0, len, front);
         self.0.seq += 1;
         let mut out = [0; RECORD];
         out[..4].copy_from_slice(&len.to_le_bytes());
@@ -95,13 +95,19 @@ impl Opener {
 
     /// Checks the tag of the next record, of which `front` is all up to [`COVERED`] bytes.
     pub fn open(&mut self, header: &[u8; RECORD], front: &[u8]) -> Result<(), Spoilt> {
+        self.check(0, header, front)?;
+        self.0.seq += 1;
+        Ok(())
+    }
+
+    /// Checks the tag of a record that has overtaken `ahead` others, and is to be opened after them.
+    pub fn check(&self, ahead: u64, header: &[u8; RECORD], front: &[u8]) -> Result<(), Spoilt> {
         let [len, tag] = [&header[..4], &header[8..]];
         let len = u32::from_le_bytes(len.try_into().map_err(|_| Spoilt::Header)?);
         let tag = u64::from_le_bytes(tag.try_into().map_err(|_| Spoilt::Header)?);
-        if front.len() != (len as usize).min(COVERED) || self.0.tag(len, front) != tag {
+        if front.len() != (len as usize).min(COVERED) || self.0.tag(ahead, len, front) != tag {
             return Err(Spoilt::Tag);
         }
-        self.0.seq += 1;
         Ok(())
     }
 }
@@ -157,6 +163,9 @@ mod tests {
         let headers: Vec<_> = frames.iter().map(|f| sealer.seal(f.len() as u32, &front(f))).collect();
         // Not the second one first, and none twice.
         assert_eq!(opener.open(&headers[1], &front(&frames[1])), Err(Spoilt::Tag));
+        // But it is known to be the one behind the first, and no other.
+        assert_eq!(opener.check(1, &headers[1], &front(&frames[1])), Ok(()));
+        assert_eq!(opener.check(2, &headers[1], &front(&frames[1])), Err(Spoilt::Tag));
         for (header, frame) in headers.iter().zip(&frames) {
             assert_eq!(Opener::len(header, 5_000), Ok(frame.len()));
             assert_eq!(opener.open(header, &front(frame)), Ok(()));

@@ -82,7 +82,7 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
     }
 
     fn attacks(&self) -> usize {
-        5
+        6
     }
 
     fn attack(&mut self, how: usize, from: &mut Driven<Over<F>>, to: &Driven<Over<F>>) -> bool {
@@ -98,11 +98,13 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
             let peer = l.peer(&name);
             let (dest, mut mark) = l.next_mark(peer).expect("there is a channel");
             match how {
-                // One that came; one that cannot come yet; one that is next, but was not sealed; an old slot; no mark.
+                // One that came; one that cannot come yet; one that is next, but was not sealed; an old slot; no mark; one that may
+                // overtake others, but was not sealed.
                 0 => mark.number = mark.number.wrapping_sub(2),
                 1 => mark.number = mark.number.wrapping_add(1 << 20),
                 2 => {}
                 3 => mark.generation ^= 1,
+                5 => mark.number = mark.number.wrapping_add(3),
                 _ => {}
             }
             let rest: &[u8] = &[4, 0, 0, 0, 1, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 0, 0, 0, 0, 0, 0, 0];
@@ -111,6 +113,6 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
             let message = Message { who: u64::MAX, front, middle: &[], body: &[], off: 0, len: 0 };
             while l.below().expect("a fabric").send(dest, &message) == Err(NotSent::Busy) {}
         });
-        how < 3
+        how < 3 || how == 5
     }
 }

@@ -7,7 +7,7 @@ use link::{TcpLink, TcpOptions};
 use link_api::{Event, Link, PeerId, Refused};
 use wire::session::JobKey;
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn options(key: &str) -> TcpOptions {
     let mut options = TcpOptions::new(JobKey::from_secret(key.as_bytes()));

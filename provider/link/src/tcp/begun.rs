@@ -1,0 +1,90 @@
+//! Frames that are told of when they begin.
+
+use hmem::Span;
+use link_api::OpId;
+use wire::session::RECORD;
+
+use super::channel::{Channel, LONG, Step};
+use super::landing::{Front, Landing};
+
+impl Channel {
+    /// Whether a frame of so many bytes is told of before it is whole.
+    pub(super) fn begins_early(&self, len: usize) -> bool {
+        self.early && len >= LONG && matches!(self.front, Front::Unseen | Front::Told)
+    }
+
+    /// Whether the frame at the front is to be told of now.
+    pub(super) fn may_begin(&self) -> bool {
+        matches!(self.front, Front::Unseen)
+            && self.over.is_none()
+            && self.opened.is_some_and(|len| self.begins_early(len))
+    }
+
+    /// What is to be told of the frame that lands, if one does.
+    pub(super) fn next_of_landing(&mut self) -> Option<Step> {
+        let Front::Lands(landing) = &self.front else { return None };
+        let (is_over, told, good) = (landing.is_over(), landing.told(), landing.is_good());
+        if !is_over && self.over.is_none() {
+            return Some(Step::Nothing);
+        }
+        self.front = Front::Unseen;
+        told.map(|op| Step::Landed(op, good))
+    }
+
+    /// The frame at the front, of `size` bytes, goes to byte `doff` of `dst`, `len` bytes of it from `off` on. Whether that is over, and all
+    /// are there.
+    pub(super) fn land(
+        &mut self,
+        op: OpId,
+        (size, off): (usize, usize),
+        dst: &[Span],
+        doff: usize,
+        len: usize,
+    ) -> Option<bool> {
+        debug_assert!(off + len <= size, "bytes {off}+{len} of a frame of {size}");
+        let len = len.min(size.saturating_sub(off));
+        let here = self.here(size);
+        let near = here.len().saturating_sub(off).min(len);
+        let failed = hmem::write(dst, doff, &here[off.min(here.len())..][..near]) < near;
+        let (left, rest) = (len - near, size - here.len());
+        let mut landing = Box::new(Landing::new(op, dst, doff + near, left, rest - left, failed));
+        self.pass(RECORD + size - rest, size);
+        self.over = self.over.or(landing.receive(&self.fd));
+        if landing.is_over() {
+            return Some(landing.is_good());
+        }
+        self.front = Front::Lands(landing);
+        None
+    }
+
+    /// Bytes of a frame that has begun, as far as they are there.
+    pub(super) fn read_front(&self, size: usize, off: usize, dst: &mut [u8]) -> usize {
+        let rest = self.here(size).get(off..).unwrap_or_default();
+        let n = rest.len().min(dst.len());
+        dst[..n].copy_from_slice(&rest[..n]);
+        n
+    }
+
+    /// The frame at the front is told of again when it is whole.
+    pub(super) fn leave(&mut self) {
+        if let Front::Told = self.front {
+            self.front = Front::Left;
+        }
+    }
+
+    /// Nothing more of this operation goes where it belongs. Whether it was one of this channel's.
+    pub(super) fn cancel(&mut self, op: OpId) -> bool {
+        match &mut self.front {
+            Front::Lands(landing) => landing.cancel(op),
+            _ => false,
+        }
+    }
+
+    /// The operation that is under way, if the end of one is to be told of.
+    pub(super) fn lands(&self) -> Option<OpId> {
+        match &self.front {
+            Front::Lands(landing) => landing.told(),
+            _ => None,
+        }
+    }
+}

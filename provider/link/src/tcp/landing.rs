@@ -1,0 +1,122 @@
+//! A long frame whose front is there, and whose rest goes where it belongs as it comes.
+
+use std::io;
+
+use hmem::Span;
+use ipc::Unshared;
+use link_api::{Gone, OpId};
+
+use super::sock::{self, gone, would_block};
+
+/// What was told of the frame at the front, of which a part is there.
+#[derive(Debug)]
+pub(super) enum Front {
+    /// Nothing.
+    Unseen,
+    /// That it has begun.
+    Told,
+    /// Likewise, and it is to be told of when it is whole.
+    Left,
+    /// It goes where it belongs.
+    Lands(Box<Landing>),
+}
+
+/// Bytes on their way into memory of the application's.
+#[derive(Debug)]
+pub(super) struct Landing {
+    op: OpId,
+    dst: Vec<Span>,
+    /// Where in `dst` the next byte belongs, and how many do; behind these, how many belong nowhere.
+    doff: usize,
+    len: usize,
+    behind: usize,
+    /// Some could not be put there.
+    failed: bool,
+    /// Its end is not to be told of.
+    cancelled: bool,
+}
+
+/// Most bytes that are received in one go into memory of this process where the kernel does not reach the application's.
+const BOUNCE: usize = 64 << 10;
+
+impl Landing {
+    pub(super) fn is_over(&self) -> bool {
+        self.len == 0 && self.behind == 0
+    }
+
+    /// Of `len` bytes for byte `doff` of `dst`, and behind them `behind` that belong nowhere. `failed`: some that came before could not be put there.
+    pub(super) fn new(
+        op: OpId,
+        dst: &[Span],
+        doff: usize,
+        len: usize,
+        behind: usize,
+        failed: bool,
+    ) -> Landing {
+        Landing { op, dst: dst.into(), doff, len, behind, failed, cancelled: false }
+    }
+
+    /// Which one it is, if its end is to be told of.
+    pub(super) fn told(&self) -> Option<OpId> {
+        (!self.cancelled).then_some(self.op)
+    }
+
+    /// Whether all is where it belongs.
+    pub(super) fn is_good(&self) -> bool {
+        self.is_over() && !self.failed
+    }
+
+    /// Ends this operation, if it is that one.
+    pub(super) fn cancel(&mut self, op: OpId) -> bool {
+        if self.op != op {
+            return false;
+        }
+        self.stop();
+        (self.dst, self.cancelled) = (Vec::new(), true);
+        true
+    }
+
+    /// Nothing is put there any more.
+    fn stop(&mut self) {
+        self.behind += std::mem::take(&mut self.len);
+        self.failed = true;
+    }
+
+    /// Receives what is there; why nothing more will be, if that is so.
+    pub(super) fn receive(&mut self, fd: &Unshared) -> Option<Gone> {
+        while !self.is_over() {
+            match self.receive_some(fd) {
+                Ok(0) => return Some(Gone::Reset),
+                Ok(_) => {}
+                Err(e) if would_block(&e) => return None,
+                Err(e) if e.raw_os_error() == Some(libc::EFAULT) && self.len > 0 => self.stop(),
+                Err(e) => return Some(gone(&e)),
+            }
+        }
+        None
+    }
+
+    fn receive_some(&mut self, fd: &Unshared) -> io::Result<usize> {
+        if self.len == 0 {
+            let n = sock::discard_some(fd, self.behind)?;
+            self.behind -= n;
+            return Ok(n);
+        }
+        let n = match sock::recv_spans(fd, &self.dst, self.doff, self.len) {
+            Some(found) => found?,
+            None => self.bounce(fd)?,
+        };
+        (self.doff, self.len) = (self.doff + n, self.len - n);
+        Ok(n)
+    }
+
+    /// Likewise, where the kernel does not reach all of the memory.
+    fn bounce(&mut self, fd: &Unshared) -> io::Result<usize> {
+        let mut bytes = vec![0; self.len.min(BOUNCE)];
+        let n = sock::recv(fd, &mut bytes)?;
+        if hmem::write(&self.dst, self.doff, &bytes[..n]) < n {
+            self.failed = true;
+        }
+        Ok(n)
+    }
+}
