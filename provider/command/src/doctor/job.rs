@@ -311,10 +311,15 @@ mod tests {
 
     #[test]
     fn a_launcher_has_reasons_of_its_own() {
-        let reasons_of = |name: &str| reasons(&[name.into()]).join("\n");
+        let reasons_of = |name: &str| {
+            reasons(&words(&format!("{UNSET} FI_PROVIDER= MPIR_CVAR_CH4_NETMOD= {name}"))).join("\n")
+        };
         assert!(reasons_of("/usr/bin/mpirun").contains("--mca mtl ofi"));
         assert!(!reasons_of("./a.out").contains("--mca"));
     }
+
+    /// The environment of the tests does not count.
+    const UNSET: &str = "env FI_PROVIDER_PATH= UCX_TLS= OMPI_MCA_mtl= OMPI_MCA_btl= I_MPI_OFI_PROVIDER=";
 
     fn words(line: &str) -> Vec<OsString> {
         line.split(' ').map(OsString::from).collect()
@@ -322,11 +327,11 @@ mod tests {
 
     #[test]
     fn settings_on_the_command_line_count() {
-        let of = |line: &str| reasons(&words(line)).join("\n");
+        let of = |line: &str| reasons(&words(&format!("{UNSET} {line}"))).join("\n");
         let told = of("mpirun -n 2 -x FI_PROVIDER=strait --mca pml cm --mca mtl ofi ./a.out");
         assert!(!told.contains("FI_PROVIDER is not set") && !told.contains("was not told"), "{told}");
         assert!(told.contains("another directory") && told.contains("_exit"), "{told}");
-        let not_told = of("mpirun -n 2 -x FI_PROVIDER=strait ./a.out");
+        let not_told = of("mpirun -n 2 -x FI_PROVIDER=strait -x MPIR_CVAR_CH4_NETMOD= ./a.out");
         assert!(not_told.contains("was not told"), "{not_told}");
         assert!(of("mpiexec -genv FI_PROVIDER shm ./a.out").contains("FI_PROVIDER=shm keeps it out"));
         assert!(
@@ -336,7 +341,8 @@ mod tests {
 
     #[test]
     fn what_is_certain_comes_without_guesses() {
-        let lines = reasons(&words("mpirun -x FI_PROVIDER_PATH=/nonexistent ./a.out"));
+        let lines =
+            reasons(&words("mpirun -x FI_PROVIDER= -x UCX_TLS= -x FI_PROVIDER_PATH=/nonexistent ./a.out"));
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].starts_with("FI_PROVIDER_PATH=/nonexistent has no libstrait-fi.so"), "{lines:?}");
     }
