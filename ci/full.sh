@@ -8,7 +8,8 @@
 #   FABTESTS="quick standard ..."                sets of ci/fabtests.sh; default: all of them
 #   PEERS="default"                              what each client is compared with; default: its own
 #                                                transport, but tcp for ompi4-mtl (see peers_of)
-#   SKIP="test faults soak guest asan miri coverage ucx fabtests exchange mpi" parts to leave out
+#   SKIP="test package faults soak guest asan miri coverage ucx fabtests exchange mpi" parts to leave out
+#   SUITES="bookworm trixie"                     releases of Debian whose clean roots the packages are installed in
 #   STORM_SECONDS=3600 ASAN_SECONDS=3600         how long the storms and the hostile peers take
 #
 # Exits 1 if anything failed over strait that passes with a peer.
@@ -19,6 +20,7 @@ ranks=${RANKS:-2 4}
 clients=${CLIENTS_TO_RUN:-ompi4-mtl ompi4-btl ompi5-mtl ompi5-btl mpich impi}
 sets=${FABTESTS:-quick standard regression multinode ubertest-quick ubertest-verify ubertest-all extra}
 skip=" ${SKIP:-} "
+suites=${SUITES:-bookworm trixie}
 summary=$WORK/summary.md
 logs=$WORK/log/full
 mkdir -p "$logs"
@@ -57,6 +59,20 @@ main() {
     if part test; then
         item test env CI_FAST=1 ci/test
         { echo "## Checks and Rust tests"; echo; echo '```'; cat "$last"; echo '```'; echo; } >>"$summary"
+    fi
+
+    if part package; then
+        { echo "## Packages"; echo; echo '```'; } >>"$summary"
+        item package ci/package --twice
+        echo "ci/package --twice: $(grep -x 'two builds: the same bytes' "$last" || echo "$result")" >>"$summary"
+        for suite in $suites; do
+            item "package-$suite" pkg/deb/test "$suite"
+            { echo "$suite: $result"; grep -E '^(ok|skipped|note)' "$last" || true; } >>"$summary"
+        done
+        item package-wheel pkg/python/test
+        { echo "wheel: $result"; grep -E '^ok' "$last" || true; } >>"$summary"
+        item package-aarch64 ci/package aarch64
+        { echo "aarch64, in emulation: $result"; tail -n +2 target/package/aarch64-tests.txt || true; echo '```'; echo; } >>"$summary"
     fi
 
     if part faults; then

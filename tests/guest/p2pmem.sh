@@ -1,4 +1,5 @@
 #!/bin/busybox sh
+# shellcheck shell=dash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # The guest of ci/guest p2pmem: its first process. Which checks it makes is in the kernel's command line, strait=WORD,WORD...
 /bin/busybox mkdir -p /usr/bin /usr/sbin /sbin
@@ -86,14 +87,15 @@ check_topology() {
 
 # What a process has that is killed comes back.
 killed() {
-    local before=$(available) pid
+    local before pid
+    before=$(available)
     real hold "$(function_of near)" 4194304 > /tmp/held &
     pid=$!
-    for i in $(seq 100); do grep -q held /tmp/held && break; sleep 0.1; done
+    for _ in $(seq 100); do grep -q held /tmp/held && break; sleep 0.1; done
     [ "$(available)" != "$before" ] || return 1
     kill -KILL $pid
     wait $pid
-    for i in $(seq 50); do [ "$(available)" = "$before" ] && return 0; sleep 0.1; done
+    for _ in $(seq 50); do [ "$(available)" = "$before" ] && return 0; sleep 0.1; done
     echo "available: $(available), before: $before"
     return 2
 }
@@ -103,7 +105,7 @@ daemon() {
     echo "pin publisher=$(function_of near)" > /tmp/rules
     strait p2pmemd --host 1MiB --rules /tmp/rules > /tmp/daemon &
     pid=$!
-    for i in $(seq 100); do grep -q listens /tmp/daemon && break; sleep 0.1; done
+    for _ in $(seq 100); do grep -q listens /tmp/daemon && break; sleep 0.1; done
     cat /tmp/daemon
     real daemon "$(function_of near)" || status=$?
     # Twice, since what a client that is killed had comes back too.
@@ -113,7 +115,8 @@ daemon() {
 }
 
 check_memory() {
-    local before=$(available)
+    local before
+    before=$(available)
     check "allocation on the near device" 60 real alloc "$(function_of near)"
     check "allocation on the nested device" 60 real alloc "$(function_of nested)"
     check "a disk's blocks through the memory of a device to another disk" 60 \
@@ -143,7 +146,8 @@ check_reaches() { check_storage direct; }
 check_bounces() { check_storage bounce; }
 
 check_exchange() {
-    local before=$(available) near=$(function_of near) nested=$(function_of nested)
+    local before near nested
+    before=$(available) near=$(function_of near) nested=$(function_of nested)
     check "libfabric: messages, RMA and atomics in the memory of two devices" 180 exchange "$near" "$nested"
     check "libfabric: without CMA" 180 env FI_STRAIT_CMA=no exchange "$near" "$near"
     check "UCX: messages, put, get and atomics in the memory of a device" 180 env UCX_TLS=strait UCX_WARN_UNUSED_ENV_VARS=n \
@@ -153,10 +157,11 @@ check_exchange() {
 
 # The device of the first process goes, and comes back.
 check_vanish() {
-    local other=$(function_of other) ported=$(function_of ported)
+    local other ported
+    other=$(function_of other) ported=$(function_of ported)
     check "a device that goes away" 30 real gone "$other"
     echo "$other" > /sys/bus/pci/drivers/nvme/bind
-    for i in $(seq 100); do [ -e "$pci/$other/p2pmem" ] && break; sleep 0.1; done
+    for _ in $(seq 100); do [ -e "$pci/$other/p2pmem" ] && break; sleep 0.1; done
     check "a device that comes back" 60 real alloc "$other"
     check "libfabric: the device of a process goes away" 180 exchange "$ported" "$(function_of near)" gone
 }

@@ -180,34 +180,22 @@ impl Summary {
     }
 }
 
-/// Why no process may have loaded the provider.
+/// Why no process may have loaded the provider: what is certainly wrong, and only where nothing is, what may be.
 fn reasons(program: &[OsString]) -> Vec<String> {
+    let words: Vec<String> = program.iter().map(|w| w.to_string_lossy().into_owned()).collect();
+    let var = |name| setting(&words, name);
     let mut lines = Vec::new();
-    let var = |name| std::env::var(name).unwrap_or_default();
     let filter = var("FI_PROVIDER");
     if crate::info::filtered_out(&filter) {
         lines.push(format!("FI_PROVIDER={filter} keeps it out: FI_PROVIDER=strait"));
-    } else if filter.is_empty() {
-        lines.push(
-            "FI_PROVIDER is not set: the program may have chosen another provider; FI_PROVIDER=strait".into(),
-        );
     }
     let path = var("FI_PROVIDER_PATH");
     if !path.is_empty() && !path.split([':', '@', '+']).any(|d| Path::new(d).join(crate::info::FILE).exists())
     {
-        lines.push(format!("FI_PROVIDER_PATH={path} has no {}", crate::info::FILE));
-    }
-    let words: Vec<String> = program.iter().map(|w| w.to_string_lossy().into_owned()).collect();
-    let launcher = words.iter().any(|w| {
-        let name = w.rsplit('/').next().unwrap_or_default();
-        matches!(name, "mpirun" | "mpiexec" | "prterun" | "srun" | "orterun")
-    });
-    if launcher {
-        lines.push(
-            "an MPI library that was not told uses shared memory of its own. Open MPI: --mca pml cm --mca mtl ofi; MPICH: \
-             MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1; Intel MPI: I_MPI_FABRICS=ofi I_MPI_OFI_PROVIDER=strait"
-                .into(),
-        );
+        let place = crate::info::nearby_provider()
+            .map(|dir| format!(": FI_PROVIDER_PATH={}", dir.display()))
+            .unwrap_or_default();
+        lines.push(format!("FI_PROVIDER_PATH={path} has no {}{place}", crate::info::FILE));
     }
     if var("UCX_TLS").split(',').any(|tl| tl == crate::info::NAME) {
         lines.push(
@@ -215,8 +203,61 @@ fn reasons(program: &[OsString]) -> Vec<String> {
                 .into(),
         );
     }
+    if !lines.is_empty() {
+        return lines;
+    }
+    if filter.is_empty() {
+        lines.push(
+            "FI_PROVIDER is not set: the program may have chosen another provider; FI_PROVIDER=strait".into(),
+        );
+    } else if path.is_empty() {
+        lines.push(
+            "its libfabric may look in another directory for providers: `strait doctor` says for each one which"
+                .into(),
+        );
+    }
+    if is_launcher(&words) && !uses_libfabric(&words) {
+        lines.push(
+            "an MPI library that was not told uses shared memory of its own. Open MPI: --mca pml cm --mca mtl ofi; MPICH: \
+             MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1; Intel MPI: I_MPI_FABRICS=ofi I_MPI_OFI_PROVIDER=strait"
+                .into(),
+        );
+    }
     lines.push("a program that is killed, or calls _exit(2), reports nothing".into());
     lines
+}
+
+/// The value that a program is started with: `NAME=VALUE` among its words, as of env and `mpirun -x`, `NAME VALUE` behind
+/// `-env` and `-genv` of mpiexec, or the environment's.
+fn setting(words: &[String], name: &str) -> String {
+    let assigned = words.iter().rev().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    let behind = || {
+        let mut triples = words.windows(3).rev();
+        triples.find(|w| matches!(w[0].as_str(), "-env" | "-genv") && w[1] == name).map(|w| w[2].as_str())
+    };
+    assigned.or_else(behind).map_or_else(|| std::env::var(name).unwrap_or_default(), str::to_owned)
+}
+
+fn is_launcher(words: &[String]) -> bool {
+    words.iter().any(|word| {
+        let name = word.rsplit('/').next().unwrap_or_default();
+        matches!(name, "mpirun" | "mpiexec" | "mpiexec.hydra" | "prterun" | "srun" | "orterun")
+    })
+}
+
+/// Whether an MPI library was told to use libfabric.
+fn uses_libfabric(words: &[String]) -> bool {
+    let var = |name| setting(words, name);
+    let component = |kind: &str| {
+        let mut triples = words.windows(3);
+        let listed =
+            triples.any(|w| w[0].ends_with("-mca") && w[1] == kind && w[2].split(',').any(|c| c == "ofi"));
+        listed || setting(words, &format!("OMPI_MCA_{kind}")).split(',').any(|c| c == "ofi")
+    };
+    component("mtl")
+        || component("btl")
+        || var("MPIR_CVAR_CH4_NETMOD") == "ofi"
+        || !var("I_MPI_OFI_PROVIDER").is_empty()
 }
 
 #[cfg(test)]
@@ -270,8 +311,39 @@ mod tests {
 
     #[test]
     fn a_launcher_has_reasons_of_its_own() {
-        let reasons_of = |name: &str| reasons(&[name.into()]).join("\n");
+        let reasons_of = |name: &str| {
+            reasons(&words(&format!("{UNSET} FI_PROVIDER= MPIR_CVAR_CH4_NETMOD= {name}"))).join("\n")
+        };
         assert!(reasons_of("/usr/bin/mpirun").contains("--mca mtl ofi"));
         assert!(!reasons_of("./a.out").contains("--mca"));
+    }
+
+    /// The environment of the tests does not count.
+    const UNSET: &str = "env FI_PROVIDER_PATH= UCX_TLS= OMPI_MCA_mtl= OMPI_MCA_btl= I_MPI_OFI_PROVIDER=";
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn settings_on_the_command_line_count() {
+        let of = |line: &str| reasons(&words(&format!("{UNSET} {line}"))).join("\n");
+        let told = of("mpirun -n 2 -x FI_PROVIDER=strait --mca pml cm --mca mtl ofi ./a.out");
+        assert!(!told.contains("FI_PROVIDER is not set") && !told.contains("was not told"), "{told}");
+        assert!(told.contains("another directory") && told.contains("_exit"), "{told}");
+        let not_told = of("mpirun -n 2 -x FI_PROVIDER=strait -x MPIR_CVAR_CH4_NETMOD= ./a.out");
+        assert!(not_told.contains("was not told"), "{not_told}");
+        assert!(of("mpiexec -genv FI_PROVIDER shm ./a.out").contains("FI_PROVIDER=shm keeps it out"));
+        assert!(
+            of("mpiexec -genv FI_PROVIDER strait -env MPIR_CVAR_CH4_NETMOD ofi ./a.out").contains("_exit")
+        );
+    }
+
+    #[test]
+    fn what_is_certain_comes_without_guesses() {
+        let lines =
+            reasons(&words("mpirun -x FI_PROVIDER= -x UCX_TLS= -x FI_PROVIDER_PATH=/nonexistent ./a.out"));
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].starts_with("FI_PROVIDER_PATH=/nonexistent has no libstrait-fi.so"), "{lines:?}");
     }
 }

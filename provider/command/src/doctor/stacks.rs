@@ -29,7 +29,33 @@ pub fn installed() -> Vec<Finding> {
             .means("`strait ucx-env` has nothing to turn on")
             .cure("install libuct-strait (rpm: strait-ucx), or move the command with its libraries"),
     });
+    for (file, what, package) in LIBRARIES {
+        findings.push(match beside(&program, file) {
+            Some(path) => Finding::ok(AREA, format!("library    {}", path.display())),
+            None => Finding::ok(AREA, format!("no {file} ({package}): only {what} need it")),
+        });
+    }
     findings
+}
+
+/// The libraries that programs link: file, which programs, Debian's package.
+const LIBRARIES: [(&str, &str, &str); 2] = [
+    (
+        "libstrait.so.0",
+        "programs with memory of their own kind, files or kernels that send",
+        "libstrait0; rpm: libstrait",
+    ),
+    ("libstrait_rpipe.so.0", "programs with pipes", "libstrait-rpipe0; rpm: libstrait_rpipe"),
+];
+
+/// A library of this installation or build.
+fn beside(program: &Path, file: &str) -> Option<PathBuf> {
+    let bin = program.parent()?;
+    let places = std::iter::once(bin.join("..")).chain(crate::info::libraries(bin));
+    places.map(|dir| dir.join(file)).find(|path| path.exists()).and_then(|path| {
+        // As it is linked: the directory as it is, the link's own name.
+        Some(path.parent()?.canonicalize().ok()?.join(file))
+    })
 }
 
 /// libfabric, UCX and MPI libraries.
@@ -281,6 +307,19 @@ mod tests {
         assert_eq!(identify(b"").0, Mpi::Unknown);
         assert_eq!(position(b"aab", b"ab"), Some(1));
         assert_eq!(position(b"aa", b"aaa"), None);
+    }
+
+    #[test]
+    fn libraries_are_found_beside_the_command() {
+        let top = std::env::temp_dir().join(format!("strait-beside-{}", std::process::id()));
+        std::fs::create_dir_all(top.join("bin")).unwrap();
+        std::fs::create_dir_all(top.join("lib64")).unwrap();
+        let program = top.join("bin/strait");
+        assert_eq!(beside(&program, "libstrait.so.0"), None);
+        std::fs::write(top.join("lib64/libstrait.so.0"), "").unwrap();
+        let found = beside(&program, "libstrait.so.0");
+        assert_eq!(found, Some(top.canonicalize().unwrap().join("lib64/libstrait.so.0")));
+        std::fs::remove_dir_all(&top).unwrap();
     }
 
     #[test]

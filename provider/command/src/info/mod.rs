@@ -22,6 +22,11 @@ pub fn wrong_parameters() -> Vec<String> {
     set.chain(parameter::unknown()).collect()
 }
 
+/// Why this libfabric does not offer the provider, and what to do; nothing if it does.
+pub fn not_offered(library: &std::sync::Arc<Library>) -> Vec<String> {
+    provider::look(library).advice
+}
+
 /// Kinds of device memory: the name, whether it is there, and words.
 pub fn device_memory() -> Vec<(&'static str, bool, String)> {
     let kinds = host::memory().into_iter().filter(|m| !matches!(m.kind, "system" | "client"));

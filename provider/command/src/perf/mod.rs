@@ -122,11 +122,12 @@ pub fn run(options: &Options) -> Result<bool, Error> {
         out::print(&report.text())?;
     }
     for provider in &absent {
-        let hint = match provider.as_str() {
-            "strait" => "; `strait info` tells why",
-            _ => "",
-        };
-        say!("strait perf: provider {provider} measured nothing: not available for this{hint}");
+        let mut why = String::from("not available for this");
+        if provider == crate::info::NAME {
+            let advice = crate::info::not_offered(&library);
+            why = if advice.is_empty() { why + "; `strait info` tells why" } else { advice.join("; ") };
+        }
+        say!("strait perf: provider {provider} measured nothing: {why}");
     }
     if let Some(path) = &options.csv {
         std::fs::write(path, report.csv()).map_err(|error| format!("writing {}: {error}", path.display()))?;
