@@ -178,9 +178,10 @@ check_demand() {
 
 # One of two guests: messages, RMA and atomics in the memory of a device of each, by TCP.
 check_far() {
-    local role=$(of_kernel far) before=$(available)
+    local role before
+    role=$(of_kernel far) before=$(available)
     modprobe virtio_net
-    for i in $(seq 100); do [ -e /sys/class/net/eth0 ] && break; sleep 0.1; done
+    for _ in $(seq 100); do [ -e /sys/class/net/eth0 ] && break; sleep 0.1; done
     ip addr add "10.9.77.$((role + 1))/24" dev eth0
     ip link set eth0 up
     call "two guests by tcp: messages, RMA and atomics in the memory of a device of each, process $role" far
