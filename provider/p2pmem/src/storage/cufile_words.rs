@@ -64,7 +64,7 @@ pub(super) fn words(code: c_int, cuda: c_int) -> String {
             ": no nvidia-fs; \"allow_compat_mode\": true in cufile.json (CUFILE_ENV_PATH_JSON) does without"
         }
         5007 | 5008 | 5018 | 5027 | 5034 => {
-            ": cuFile cannot reach this file system directly, see cufile.log; CUFILE_FORCE_COMPAT_MODE=true has it copy"
+            ": cuFile cannot reach this file system directly, see cufile.log; CUFILE_FORCE_COMPAT_MODE=true may have it copy"
         }
         5019 | 5020 => ": the file has to be open with O_DIRECT",
         5025 => ": the device nodes of nvidia-fs, or the file, may not be opened by this user",
