@@ -25,13 +25,19 @@ impl Mapping {
     pub fn new(fd: impl AsFd, len: usize, at: Option<usize>) -> io::Result<Mapping> {
         let fixed = if at.is_some() { libc::MAP_FIXED_NOREPLACE } else { 0 };
         // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping.
-        unsafe { map(fd, len, at, WRITABLE, fixed) }
+        unsafe { map(fd, 0, len, at, WRITABLE, fixed) }
+    }
+
+    /// Maps `len` bytes of a file from byte `from` on, a multiple of the page size, to be read and written.
+    pub fn part(fd: impl AsFd, from: u64, len: usize) -> io::Result<Mapping> {
+        // SAFETY: where the kernel likes, it replaces no mapping.
+        unsafe { map(fd, from, len, None, WRITABLE, 0) }
     }
 
     /// Maps the first `len` bytes of a file, to be read: of words only loads are allowed.
     pub fn read_only(fd: impl AsFd, len: usize) -> io::Result<Mapping> {
         // SAFETY: where the kernel likes, it replaces no mapping.
-        unsafe { map(fd, len, None, libc::PROT_READ, 0) }
+        unsafe { map(fd, 0, len, None, libc::PROT_READ, 0) }
     }
 
     /// As [`Mapping::new`] at the address `at`, in place of what is mapped there.
@@ -40,7 +46,7 @@ impl Mapping {
     /// `at..at+len` must be the caller's memory, or unmapped, and no longer in use.
     pub unsafe fn over(fd: impl AsFd, len: usize, at: usize) -> io::Result<Mapping> {
         // SAFETY: the caller's promise.
-        unsafe { map(fd, len, Some(at), WRITABLE, libc::MAP_FIXED) }
+        unsafe { map(fd, 0, len, Some(at), WRITABLE, libc::MAP_FIXED) }
     }
 
     /// Where it is here.
@@ -95,6 +101,7 @@ impl Mapping {
 /// With MAP_FIXED the memory at `at` must be the caller's, and no longer in use.
 unsafe fn map(
     fd: impl AsFd,
+    from: u64,
     len: usize,
     at: Option<usize>,
     prot: libc::c_int,
@@ -102,8 +109,9 @@ unsafe fn map(
 ) -> io::Result<Mapping> {
     let place = std::ptr::without_provenance_mut(at.unwrap_or(0));
     let (fd, flags) = (fd.as_fd().as_raw_fd(), libc::MAP_SHARED | fixed);
+    let from = libc::off_t::try_from(from).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: a new mapping; what it replaces is the caller's.
-    let base = unsafe { libc::mmap(place, len, prot, flags, fd, 0) };
+    let base = unsafe { libc::mmap(place, len, prot, flags, fd, from) };
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }

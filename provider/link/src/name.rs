@@ -45,7 +45,8 @@ impl Name {
                     }
                     let mut name =
                         Name { addr: Addr::new(called), bound, port: Unshared::new(port), further: None };
-                    if tcp {
+                    // A port that was asked for is taken on no interface but the one that was.
+                    if tcp && (bind.port() == 0 || bind.ip().is_unspecified()) {
                         name.claim_further();
                     }
                     return Ok((name, listener));

@@ -19,7 +19,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// How long the other side's own call is waited for, which counts instead of ours.
 const CROSSING: Duration = Duration::from_secs(1);
 
-/// How long the kernel tries the first of two addresses.
+/// How long the kernel tries one of two addresses, before it is the other one's turn.
 const ATTEMPT: Duration = Duration::from_secs(1);
 
 impl TcpLink {
@@ -51,7 +51,8 @@ impl TcpLink {
         let until = Instant::now() + AGAIN.min(self.options.connect_timeout);
         let at = self.at_mut(peer);
         at.trying.get_or_insert_with(Instant::now);
-        at.call = Some(Call { stage: Stage::Waiting, caller, until, first: None, late: false });
+        at.call =
+            Some(Call { stage: Stage::Waiting, caller, until, by_further: false, first: None, late: false });
         self.note_pending(peer);
     }
 
@@ -97,26 +98,31 @@ impl TcpLink {
         let fd = sock::connect(to, from)?;
         sock::tune(&fd, self.options.timeout)?;
         self.poller.add_for(&fd, token::call(peer), Watch::Write)?;
-        let has_other = further.is_some() && first.is_none();
-        let most = if has_other { ATTEMPT.min(self.options.timeout) } else { self.options.timeout };
+        let most = if further.is_some() { ATTEMPT.min(self.options.timeout) } else { self.options.timeout };
         let until = Instant::now() + most;
         let at = self.at_mut(peer);
-        at.by_further = by_further;
-        at.call = Some(Call { stage: Stage::Connecting(fd), caller, until, first, late: false });
+        at.call = Some(Call { stage: Stage::Connecting(fd), caller, until, by_further, first, late: false });
         at.trying.get_or_insert_with(Instant::now);
         self.note_pending(peer);
         Ok(())
     }
 
-    /// Where the kernel has made no connection to one address of a peer: whether the other one is called.
+    /// Where one address of a peer led to no connection: whether the other one is called. A further address may be one
+    /// that another host has as well, so what answers there says nothing of the peer.
     fn call_other(&mut self, peer: PeerId, call: &Call, why: Gone) -> bool {
-        let at = self.at(peer);
-        let was_connecting = matches!(call.stage, Stage::Connecting(_));
-        if !was_connecting || call.first.is_some() || at.addr.further().is_none() {
+        let leads_elsewhere = call.by_further || matches!(call.stage, Stage::Connecting(_));
+        if !leads_elsewhere || call.first.is_some() || self.at(peer).addr.further().is_none() {
             return false;
         }
-        let other = !at.by_further;
-        self.place_call_by(peer, other, Some(why)).is_ok()
+        self.place_call_by(peer, !call.by_further, Some(why)).is_ok()
+    }
+
+    /// Whether the kernel had no answer in the time that one of two addresses has, and there is more for both.
+    fn was_cut_short(&self, peer: PeerId, call: &Call) -> bool {
+        let at = self.at(peer);
+        let in_time = at.trying.is_some_and(|since| since.elapsed() < self.options.timeout);
+        let connecting = matches!(call.stage, Stage::Connecting(_)) && call.until <= Instant::now();
+        at.addr.further().is_some() && connecting && in_time
     }
 
     /// A peer is called, or expected.
@@ -132,6 +138,7 @@ impl TcpLink {
         let Some(call) = &mut self.peers[peer.0 as usize].call else { return };
         if let Stage::Connecting(_) = call.stage {
             let done = call.connected();
+            call.until = Instant::now() + self.options.timeout;
             match (done, call.fd()) {
                 (Ok(()), Some(fd)) => {
                     let _ = self.poller.change(fd, token::call(peer), Watch::Read);
@@ -157,9 +164,11 @@ impl TcpLink {
                 }
             }
             Ok(Next::Connected(hello, keys)) => {
-                let stage = std::mem::replace(&mut call.stage, Stage::Waiting);
+                let (stage, by_further) =
+                    (std::mem::replace(&mut call.stage, Stage::Waiting), call.by_further);
                 if let Stage::Talking(fd, _) = stage {
                     self.poller.remove(&fd);
+                    self.at_mut(peer).by_further = by_further;
                     self.adopt(peer, Channel::new(fd, keys, &hello, self.early));
                 }
             }
@@ -214,10 +223,12 @@ impl TcpLink {
             if self.call_other(peer, &call, why) {
                 return;
             }
-            // The first address is the one that its name has.
-            why = call.first.unwrap_or(why);
+            // What its own address says counts: that was tried first, then.
+            if call.by_further {
+                why = call.first.unwrap_or(why);
+            }
             let was_late = call.late && matches!(why, Gone::Refused | Gone::Reset);
-            if was_late || why == Gone::Refused && self.is_early(peer) {
+            if was_late || self.was_cut_short(peer, &call) || why == Gone::Refused && self.is_early(peer) {
                 return self.call_later(peer, call.caller);
             }
         }

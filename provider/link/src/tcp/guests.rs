@@ -83,15 +83,15 @@ impl TcpLink {
         if self.listens == on {
             return;
         }
-        let further = self.further.as_ref().map(|fd| (fd, token::FURTHER));
-        for (fd, token) in [(&self.listener, token::LISTENER)].into_iter().chain(further) {
-            if on {
-                self.listens = self.poller.add(fd, token).is_ok();
-            } else {
-                self.poller.remove(fd);
-                self.listens = false;
+        self.listens = {
+            let further = self.further.as_ref().map(|fd| (fd, token::FURTHER));
+            let all = [(&self.listener, token::LISTENER)].into_iter().chain(further);
+            let added = on && all.clone().all(|(fd, token)| self.poller.add(fd, token).is_ok());
+            if !added {
+                all.for_each(|(fd, _)| self.poller.remove(fd));
             }
-        }
+            added
+        };
         self.set_timer();
     }
 

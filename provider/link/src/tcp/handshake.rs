@@ -54,6 +54,8 @@ pub(super) struct Call {
     pub(super) stage: Stage,
     pub(super) caller: Caller,
     pub(super) until: Instant,
+    /// To the peer's further address.
+    pub(super) by_further: bool,
     /// Why there was no connection to the other one of two addresses.
     pub(super) first: Option<Gone>,
     /// This side was late, so that the other one may have hung up.

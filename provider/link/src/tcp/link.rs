@@ -184,7 +184,7 @@ impl TcpLink {
     pub(super) fn id_of(&mut self, addr: &Addr) -> PeerId {
         if let Some(known) = self.ids.get(addr).copied() {
             let at = self.at_mut(known);
-            if let (Some(further), None) = (addr.further(), at.addr.further()) {
+            if let Some(further) = addr.further().filter(|ip| at.addr.further() != Some(*ip)) {
                 at.addr = at.addr.with_further(further);
             }
             return known;

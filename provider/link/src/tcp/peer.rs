@@ -23,7 +23,7 @@ pub(super) struct Peer {
     /// Its channel was cut off, which is to be told of.
     pub(super) cut: bool,
     pub(super) call: Option<Call>,
-    /// The last call was to its further address.
+    /// The last connection that was made here was to its further address.
     pub(super) by_further: bool,
     /// Why the last call came to nothing, unless that was answered to a send.
     failed: Option<(Gone, Instant)>,

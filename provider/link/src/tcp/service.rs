@@ -96,7 +96,9 @@ impl TcpLink {
     /// Connections that are being made have not gone on while the process did not look: that is no delay of theirs.
     fn allow_for_absence(&mut self, now: Instant) {
         let away = now.saturating_duration_since(std::mem::replace(&mut self.looked, now));
-        let Some(away) = away.checked_sub(AWAY) else { return };
+        if away < AWAY {
+            return;
+        }
         self.guests.iter_mut().flatten().for_each(|guest| guest.since += away);
         for peer in &self.pending {
             if let Some(call) = &mut self.peers[peer.0 as usize].call {

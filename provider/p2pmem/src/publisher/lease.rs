@@ -96,6 +96,9 @@ fn in_pieces<T>(pages: u64, most: usize, mut take: impl FnMut(u64) -> io::Result
     Ok(pieces)
 }
 
+/// A multiple of any page size; BARs lie at multiples of it.
+const PAGES: u64 = 1 << 16;
+
 /// A piece of memory at an address of this process.
 #[derive(Debug)]
 pub struct Mapped {
@@ -115,20 +118,20 @@ impl Mapped {
                 (fd, usize::try_from(*offset).map_err(|_| io::ErrorKind::OutOfMemory)?)
             }
             Source::Bar { fd, place } => {
-                let place = place.as_ref().map_err(|why| io::Error::other(why.clone()))?;
-                (fd, usize::try_from(*place).map_err(|_| io::ErrorKind::OutOfMemory)?)
+                let place = *place.as_ref().map_err(|why| io::Error::other(why.clone()))?;
+                // VFIO maps one BAR at a time, by an offset inside it.
+                let within = usize::try_from(place % PAGES).map_err(|_| io::ErrorKind::OutOfMemory)?;
+                let whole = within.checked_add(len).ok_or(io::ErrorKind::OutOfMemory)?;
+                let mapping = Mapping::part(&**fd, place - place % PAGES, whole)?;
+                let addr = mapping.base().expose_provenance() + within;
+                return Ok(Mapped { addr, len, mapping: Some(mapping), vanishes: true });
             }
             Source::Window(fd) => (fd, 0),
         };
         let end = offset.checked_add(len).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Mapping::new(&**fd, end, None)?;
         let addr = mapping.base().expose_provenance() + offset;
-        Ok(Mapped {
-            addr,
-            len,
-            mapping: Some(mapping),
-            vanishes: matches!(source, Source::Window(_) | Source::Bar { .. }),
-        })
+        Ok(Mapped { addr, len, mapping: Some(mapping), vanishes: matches!(source, Source::Window(_)) })
     }
 
     pub fn addr(&self) -> usize {

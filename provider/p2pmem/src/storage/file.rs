@@ -58,6 +58,8 @@ pub struct File {
     pub(super) buffers: Buffers,
     pub(super) tally: Tally,
     pub(super) workers: Workers,
+    /// Of pieces that streams wait for: these do not stand behind transfers that call CUDA.
+    pub(super) piece_workers: Workers,
     /// Where what is queued on streams will have written to.
     ahead: AtomicU64,
     pub(super) sets: Sets,
@@ -101,6 +103,7 @@ impl File {
             buffers: Buffers::default(),
             tally: Tally::default(),
             workers: Workers::default(),
+            piece_workers: Workers::default(),
             ahead: AtomicU64::new(0),
             sets: Sets::default(),
         })

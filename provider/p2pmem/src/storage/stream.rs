@@ -54,6 +54,8 @@ struct Progress {
     /// How many threads have.
     out: usize,
     over: bool,
+    /// The stream has failed: no piece is begun any more, and it is over when threads have none.
+    failed: bool,
     results: Option<Results>,
 }
 
@@ -93,9 +95,15 @@ impl Pipe {
 
     /// Hands a piece to a thread.
     fn post(self: &Arc<Pipe>, n: usize) {
-        self.lock().out += 1;
+        {
+            let mut progress = self.lock();
+            if progress.failed {
+                return;
+            }
+            progress.out += 1;
+        }
         let pipe = Arc::clone(self);
-        self.file.workers.post(Box::new(move || {
+        self.file.piece_workers.post(Box::new(move || {
             let result = caught(|| pipe.do_piece(n));
             let released = pipe.pieces[n].part.write || pipe.pieces[n].own.is_some();
             pipe.lock().pieces[n] = Some(result);
@@ -103,7 +111,10 @@ impl Pipe {
             if released {
                 pipe.released(n);
             }
-            pipe.lock().out -= 1;
+            let mut progress = pipe.lock();
+            progress.out -= 1;
+            progress.over |= progress.failed && progress.out == 0;
+            drop(progress);
             pipe.changed.notify_all();
         }));
     }
@@ -150,7 +161,7 @@ impl Pipe {
             }
         }
         match self.pieces.get(n) {
-            Some(piece) if piece.early() => drop(self.until(|p| p.pieces[n].is_some())),
+            Some(piece) if piece.early() => drop(self.until(|p| p.failed || p.pieces[n].is_some())),
             Some(_) => {
                 // Its buffer: that of a read is free since the copy, which was before this.
                 let before = n.checked_sub(self.buffers.len()).filter(|b| {
@@ -158,7 +169,7 @@ impl Pipe {
                     of.own.is_some() || of.part.write
                 });
                 if let Some(before) = before {
-                    drop(self.until(|p| p.pieces[before].is_some()));
+                    drop(self.until(|p| p.failed || p.pieces[before].is_some()));
                 }
             }
             None => self.end(),
@@ -167,6 +178,10 @@ impl Pipe {
 
     fn end(&self) {
         let mut progress = self.until(|p| p.out == 0);
+        if progress.failed {
+            // It has been told.
+            return;
+        }
         let mut results: Results = (0..self.count).map(|_| Ok(0)).collect();
         let mut ended = vec![false; self.count];
         for (piece, done) in self.pieces.iter().zip(std::mem::take(&mut progress.pieces)) {
@@ -324,9 +339,13 @@ impl Queued {
         if ended {
             drop(self.pipe.until(|p| p.out == 0));
         } else {
-            // Nothing is known of what the device still does: the buffers stay.
+            // Nothing is known of what the device still does: the buffers stay. The program's memory does not: threads
+            // are waited for.
             std::mem::forget(self.set.take());
             std::mem::forget(Arc::clone(&self.pipe));
+            self.pipe.lock().failed = true;
+            self.pipe.changed.notify_all();
+            drop(self.pipe.until(|p| p.out == 0));
         }
         self.pipe.lock().over = true;
     }
@@ -371,14 +390,16 @@ impl Queued {
             return;
         }
         let mut progress = self.pipe.lock();
-        if !progress.over {
+        if !progress.over && !progress.failed {
             let failed =
                 || Error::Os(format!("the stream has failed: {e}"), io::Error::from_raw_os_error(libc::EIO));
             progress.results = Some((0..self.pipe.count).map(|_| Err(failed())).collect());
-            progress.over = true;
+            // Threads may still use the program's memory.
+            (progress.failed, progress.over) = (true, progress.out == 0);
             // The device may still have the buffers, and a call that comes yet the rest.
             std::mem::forget(self.set.clone());
             std::mem::forget(Arc::clone(&self.pipe));
+            self.pipe.changed.notify_all();
         }
     }
 

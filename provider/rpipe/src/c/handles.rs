@@ -96,7 +96,13 @@ pub(super) fn keep(pipe: Pipe, barrier: Barrier) -> Result<rpipe_t, Error> {
         made.closed.pop_front().ok_or_else(|| Error::Exhausted("there are 32767 pipes: close some".into()))?
     };
     // Places are taken in order: a child's look at them ends with the first that is empty.
-    *handle.pipe.lock()? = Some(pipe);
+    match handle.pipe.lock() {
+        Ok(mut place) => *place = Some(pipe),
+        Err(e) => {
+            made.closed.push_back(handle);
+            return Err(e);
+        }
+    }
     Ok(ptr::from_ref(handle).cast_mut().cast())
 }
 

@@ -22,7 +22,7 @@ fn a_stream_waits_for_the_disk() {
         let mut holds = Vec::new();
         for _ in 0..WORKERS {
             let (go, held) = channel::<()>();
-            file.workers.post(Box::new(move || {
+            file.piece_workers.post(Box::new(move || {
                 let _ = held.recv();
             }));
             holds.push(go);

@@ -17,7 +17,7 @@ impl Reader {
         let (from, to) = (up.shape.writer_heap_at() + offset, up.heap_at + offset);
         let most = promise.most.max(64);
         let is_word = len <= 8 && promise.fetch;
-        let mut ops = Vec::new();
+        let (mut ops, mut fault) = (Vec::new(), None);
         for begin in (0..len).step_by(most) {
             let op = up.next_op();
             let get = Get {
@@ -27,16 +27,21 @@ impl Reader {
                 len: (len - begin).min(most),
                 token: token(no, op),
             };
-            post(&context, no, Patience::Forever, |inner| match is_word {
+            let posted = post(&context, no, Patience::Forever, |inner| match is_word {
                 true => inner.backend.fetch_add(peer, (remote, from), 0, token(no, op)),
                 false => inner.backend.get(&get),
-            })?;
+            });
+            if let Err(e) = posted {
+                // What is under way is waited for, and the message is never handed out without its bytes.
+                fault = Some(e);
+                break;
+            }
             ops.push(op);
         }
         if let Some(fetching) = &mut up.fetching {
-            (fetching.ops, fetching.word) = (ops, is_word.then_some(to));
+            (fetching.ops, fetching.word, fetching.fault) = (ops, is_word.then_some(to), fault.clone());
         }
-        Ok(())
+        fault.map_or(Ok(()), Err)
     }
 
     /// Waits for what is got of the message that is being taken.
