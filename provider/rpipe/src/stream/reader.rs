@@ -5,6 +5,8 @@ mod fetch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use fetch::too_long;
+
 use super::post::post;
 use super::wait::{self, Turn, Waiting};
 use super::{CLOSING, Mode, Patience, Stats};
@@ -237,10 +239,7 @@ impl Reader {
         let notice = slot::read(&up.memory, at);
         // A handler takes a message of any length.
         if notice.len as usize > most && notice.handler == 0 {
-            return Err(Error::TooLong(format!(
-                "the next message has {} bytes, more than the {most} that are wanted; it stays: read with more",
-                notice.len
-            )));
+            return Err(too_long(notice.len as usize, most));
         }
         Ok(Some(notice))
     }
@@ -249,6 +248,11 @@ impl Reader {
     #[inline]
     fn look(&mut self, most: usize, patience: Patience) -> Result<Option<Taken>, Error> {
         let Some(notice) = self.peek(most)? else { return Ok(None) };
+        // What the slot says may have changed since its message began to be got.
+        let under_way = self.up()?.fetching.as_ref().map(|fetching| &fetching.taken);
+        if let Some(taken) = under_way.filter(|taken| taken.len > most && taken.handler == 0) {
+            return Err(too_long(taken.len, most));
+        }
         match self.take(notice, patience) {
             Ok(taken) => Ok(Some(taken)),
             Err(fault) => {
