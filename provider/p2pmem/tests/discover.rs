@@ -1,44 +1,16 @@
 //! Publishers and clients that come and go while an orchestrator is in use, over a recording that is laid out bit by bit.
 
-use std::path::PathBuf;
+#[path = "support/sysfs.rs"]
+mod sysfs;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use p2pmem::publisher::{Host, PAGE};
 use p2pmem::topology::recording;
-use p2pmem::{Drain, Error, Orchestrator, Request, Rules};
+use p2pmem::{Drain, Orchestrator, Request, Rules};
+use sysfs::{Sysfs, request, why};
 
 const SWITCHES: &str = include_str!("trees/switches-intel.tree");
-
-/// A laid out recording, removed on drop.
-struct Sysfs(PathBuf);
-
-impl Sysfs {
-    fn new(text: &str) -> Sysfs {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("strait-discover-{}-{n}", std::process::id()));
-        let (cpu, raw) = recording::parse(text).unwrap();
-        recording::lay_out(&cpu, &raw, &dir).unwrap();
-        Sysfs(dir)
-    }
-}
-
-impl Drop for Sysfs {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn request(all: &Orchestrator, clients: &[&str], len: u64) -> Request {
-    let clients = clients.iter().map(|c| all.client(c).unwrap()).collect();
-    Request { clients, len, uid: 1000, ..Request::default() }
-}
-
-fn why(error: Error) -> String {
-    assert!(matches!(error, Error::Refused(_)), "{error}");
-    error.to_string()
-}
 
 /// One function of a recording, with those that publish.
 fn part(text: &str, which: impl Fn(&str) -> bool) -> (p2pmem::topology::Cpu, Vec<recording::Raw>) {

@@ -1,38 +1,19 @@
 //! Publishers, rules and buffers together, in one process.
 
+#[path = "support/sysfs.rs"]
+mod sysfs;
+
 use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use p2pmem::publisher::{Host, Kind, PAGE, Publisher, Region, windows};
-use p2pmem::topology::recording;
 use p2pmem::{Buffer, Drain, Error, Map, Orchestrator, Request, Rules, Topology};
 use proptest::prelude::*;
+use sysfs::{Sysfs, request, why};
 
 const SWITCHES: &str = include_str!("trees/switches-intel.tree");
 const SKYLAKE: &str = include_str!("trees/two-sockets-skylake.tree");
-
-/// A laid out recording, removed on drop.
-struct Sysfs(PathBuf);
-
-impl Sysfs {
-    fn new(text: &str) -> Sysfs {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("strait-orchestrator-{}-{n}", std::process::id()));
-        let (cpu, raw) = recording::parse(text).unwrap();
-        recording::lay_out(&cpu, &raw, &dir).unwrap();
-        Sysfs(dir)
-    }
-}
-
-impl Drop for Sysfs {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn host(rules: &str, size: u64) -> Orchestrator {
     let all = Orchestrator::new(Topology::parse(SWITCHES).unwrap(), Rules::parse(rules).unwrap(), Some(1));
@@ -43,16 +24,6 @@ fn host(rules: &str, size: u64) -> Orchestrator {
 fn of_file(name: &str, function: &str, pages: u64) -> Arc<dyn Publisher> {
     let fd = ipc::memfd::create(c"region", (pages * PAGE) as usize, ipc::memfd::Writers::All).unwrap();
     Arc::new(Region::of_file(name, Some(function.parse().unwrap()), fd, 0, pages * PAGE))
-}
-
-fn request(all: &Orchestrator, clients: &[&str], len: u64) -> Request {
-    let clients = clients.iter().map(|c| all.client(c).unwrap()).collect();
-    Request { clients, len, uid: 1000, ..Request::default() }
-}
-
-fn why(error: Error) -> String {
-    assert!(matches!(error, Error::Refused(_)), "{error}");
-    error.to_string()
 }
 
 /// Writes to all of it and reads it back.
