@@ -45,3 +45,41 @@ fn a_stream_waits_for_the_disk() {
     cu.drop_stream(stream);
     std::fs::remove_file(&path).unwrap();
 }
+
+/// Memory of the program's that a thread may still write is not given back by a stream that has failed.
+#[test]
+fn a_stream_that_fails_is_over_when_no_thread_has_the_memory() {
+    const LEN: usize = 1 << 20;
+    let cu = Driver::start();
+    let path = std::env::temp_dir().join(format!("strait-stream-fails-{}", std::process::id()));
+    std::fs::write(&path, vec![0x5a; LEN]).unwrap();
+    let file = Arc::new(File::open(&path, Options { cufile: false, ..Options::default() }).unwrap());
+    let (mut memory, stream) = (vec![0u8; LEN], cu.stream());
+    let mut holds = Vec::new();
+    for _ in 0..WORKERS {
+        let (go, held) = channel::<()>();
+        file.piece_workers.post(Box::new(move || {
+            let _ = held.recv();
+        }));
+        holds.push(go);
+    }
+    let op = Op { write: false, addr: memory.as_mut_ptr().expose_provenance(), len: LEN, offset: 0 };
+    // SAFETY: the memory stays, and the stream.
+    let request = unsafe { Request::submit_on(&file, &[op], stream) }.unwrap();
+    assert!(!request.wait(Some(std::time::Duration::from_millis(50))));
+    cu.fail(c"cuStreamQuery", 0, 700);
+    assert!(!request.wait(Some(std::time::Duration::from_secs(1))));
+    drop(holds);
+    assert!(request.wait(None));
+    cu.fail(c"cuStreamQuery", 0, 0);
+    let results = request.take().unwrap();
+    assert!(
+        results[0].as_ref().is_ok_and(|n| *n == LEN)
+            || results[0].as_ref().is_err_and(|e| e.errno() == libc::EIO)
+    );
+    cu.wait(stream);
+    drop((request, file));
+    cu.drop_stream(stream);
+    std::fs::remove_file(&path).unwrap();
+    assert!(memory.iter().all(|b| *b == 0x5a || *b == 0));
+}
