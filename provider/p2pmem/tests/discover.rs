@@ -57,7 +57,7 @@ fn publishers_and_clients_that_come_are_found_and_what_was_taken_out_stays_out()
     assert_eq!(all.rediscover().unwrap(), 0);
     all.publish(Arc::new(Host::new(1 << 20))).unwrap();
     assert!(why(all.grant(&gone).unwrap_err()).contains("is there no more"));
-    // The driver publishes anew: other memory, which nobody has taken out.
+    // The driver publishes anew: other memory, which was not taken out.
     let dir = sysfs.0.join("bus/pci/devices").join(late[0]).join("p2pmem").canonicalize().unwrap();
     std::fs::rename(&dir, dir.with_extension("old")).unwrap();
     assert_eq!(all.rediscover().unwrap(), 0);

@@ -327,7 +327,7 @@ impl Queued {
         let arg = Box::into_raw(Box::new(Call { pipe: Arc::clone(&self.pipe), step }));
         // SAFETY: `called` takes such an argument, once.
         unsafe { self.stream.call(called, arg.cast()) }.map_err(|e| {
-            // SAFETY: nobody else has it.
+            // SAFETY: it was not handed on.
             drop(unsafe { Box::from_raw(arg) });
             refused(e)
         })
