@@ -52,6 +52,8 @@ pub(crate) struct Inner {
     early: HashMap<Key, Vec<(Control, Vec<Grant>)>>,
     ordinals: HashMap<(Class, Rank, Rank), u32>,
     gone: HashMap<Rank, String>,
+    /// Numbers of ends that were closed with operations under way: what comes of these is no other end's.
+    spent: Vec<u32>,
     /// What ends that are closed had, and readers have messages to get from.
     wanted: Vec<(Key, Region)>,
     events: Vec<Event>,
@@ -126,6 +128,7 @@ impl Context {
             early: HashMap::new(),
             ordinals: HashMap::new(),
             gone: HashMap::new(),
+            spent: Vec::new(),
             wanted: Vec::new(),
             events: Vec::new(),
             open: true,
@@ -223,7 +226,7 @@ impl Inner {
             done: HashMap::new(),
             notified: VecDeque::new(),
         };
-        let free = self.streams.iter().position(Option::is_none);
+        let free = self.free_place();
         let no = free.unwrap_or(self.streams.len());
         if no >= usize::from(u16::MAX) {
             return Err(Error::Exhausted("there are 65535 open ends already; close some".into()));
@@ -300,23 +303,6 @@ impl Inner {
                 Ok(Some(Ready { mine, theirs, met, promise: self.backend.promise(peer) }))
             }
             _ => self.still_there(no).map(|()| None),
-        }
-    }
-
-    /// An error if nothing comes from the peer any more.
-    pub(crate) fn still_there(&mut self, no: u32) -> Result<(), Error> {
-        let Some(stream) = self.stream(no) else { return Err(Error::Invalid("the pipe is closed".into())) };
-        if let Some(fault) = &stream.fault {
-            return Err(fault.clone());
-        }
-        let (peer, reason) = (stream.peer, stream.closed);
-        match (reason, self.gone.get(&peer)) {
-            (Some(reason), None) => Err(closed(reason, "HD_PIPE or FD_PIPE")),
-            (Some(reason @ (Reason::Mismatch | Reason::Protocol)), _) => {
-                Err(closed(reason, "HD_PIPE or FD_PIPE"))
-            }
-            (_, Some(why)) => Err(Error::Gone(format!("rank {peer} is gone: {why}"))),
-            (None, None) => Ok(()),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Ends that are closed, here or at the peer, and what remains of them.
 
 use super::{End, Inner};
-use crate::control::{Control, Key, Reason};
+use crate::control::{Control, Key, Reason, closed};
 use crate::{Error, forked};
 
 /// What becomes of the memory of an end that is closed.
@@ -16,6 +16,29 @@ pub(crate) enum Fate {
 }
 
 impl Inner {
+    /// A place of an end that is closed, with nothing of it to come.
+    pub(super) fn free_place(&self) -> Option<usize> {
+        let is_free = |at: usize| self.streams[at].is_none() && !self.spent.contains(&(at as u32));
+        (0..self.streams.len()).find(|at| is_free(*at))
+    }
+
+    /// An error if nothing comes from the peer any more.
+    pub(crate) fn still_there(&mut self, no: u32) -> Result<(), Error> {
+        let Some(stream) = self.stream(no) else { return Err(Error::Invalid("the pipe is closed".into())) };
+        if let Some(fault) = &stream.fault {
+            return Err(fault.clone());
+        }
+        let (peer, reason) = (stream.peer, stream.closed);
+        match (reason, self.gone.get(&peer)) {
+            (Some(reason), None) => Err(closed(reason, "HD_PIPE or FD_PIPE")),
+            (Some(reason @ (Reason::Mismatch | Reason::Protocol)), _) => {
+                Err(closed(reason, "HD_PIPE or FD_PIPE"))
+            }
+            (_, Some(why)) => Err(Error::Gone(format!("rank {peer} is gone: {why}"))),
+            (None, None) => Ok(()),
+        }
+    }
+
     /// An error if operations on the peer's memory end in nothing: it is gone. One that has closed its end ends them itself.
     pub(crate) fn can_reach(&mut self, no: u32) -> Result<(), Error> {
         let closed = self.stream(no).is_some_and(|stream| stream.closed == Some(Reason::Done));
@@ -49,7 +72,10 @@ impl Inner {
         }
         match stream.mine {
             // Once the peer is gone all operations have ended.
-            Some(_) if fate == Fate::InUse && !gone => Ok(()),
+            Some(_) if fate == Fate::InUse && !gone => {
+                self.spent.push(no);
+                Ok(())
+            }
             Some(region) if fate == Fate::Wanted && !told && !gone => {
                 self.wanted.push((stream.key, region));
                 Ok(())
