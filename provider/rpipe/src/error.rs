@@ -29,6 +29,13 @@ pub enum Error {
 }
 
 impl Error {
+    /// A read of `most` bytes at most meets a message of `len`.
+    pub(crate) fn too_long(len: usize, most: usize) -> Error {
+        Error::TooLong(format!(
+            "the next message has {len} bytes, more than the {most} that are wanted; it stays: read with more"
+        ))
+    }
+
     /// The errno that stands for it.
     pub fn errno(&self) -> i32 {
         match self {

@@ -5,8 +5,6 @@ mod fetch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fetch::too_long;
-
 use super::post::post;
 use super::wait::{self, Turn, Waiting};
 use super::{CLOSING, Mode, Patience, Stats};
@@ -239,7 +237,7 @@ impl Reader {
         let notice = slot::read(&up.memory, at);
         // A handler takes a message of any length.
         if notice.len as usize > most && notice.handler == 0 {
-            return Err(too_long(notice.len as usize, most));
+            return Err(Error::too_long(notice.len as usize, most));
         }
         Ok(Some(notice))
     }
@@ -251,7 +249,7 @@ impl Reader {
         // What the slot says may have changed since its message began to be got.
         let under_way = self.up()?.fetching.as_ref().map(|fetching| &fetching.taken);
         if let Some(taken) = under_way.filter(|taken| taken.len > most && taken.handler == 0) {
-            return Err(too_long(taken.len, most));
+            return Err(Error::too_long(taken.len, most));
         }
         match self.take(notice, patience) {
             Ok(taken) => Ok(Some(taken)),

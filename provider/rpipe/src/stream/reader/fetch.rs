@@ -8,12 +8,6 @@ use crate::stream::Patience;
 use crate::stream::post::{await_op, post, token};
 use crate::{Error, Get};
 
-pub(super) fn too_long(len: usize, most: usize) -> Error {
-    Error::TooLong(format!(
-        "the next message has {len} bytes, more than the {most} that are wanted; it stays: read with more"
-    ))
-}
-
 impl Reader {
     /// Begins to get a message's bytes from the writer's heap: a word by an atomic, else by a read.
     pub(super) fn fetch(&mut self, offset: usize, len: usize) -> Result<(), Error> {
