@@ -44,6 +44,22 @@ fn frames_of_a_peer_that_ended_before_the_first_poll_are_delivered() {
 }
 
 #[test]
+fn frames_of_a_peer_come_before_its_end_where_that_is_found_between_polls() {
+    let (mut a, mut b) = (open(), open());
+    let (to_a, to_b) = (b.peer(&a.addr()), a.peer(&b.addr()));
+    say(&mut a, to_b, b"you there?").unwrap();
+    assert_eq!(frame(&mut b).1, b"you there?");
+    assert!(event_none(&mut a));
+    say(&mut b, to_a, b"yes").unwrap();
+    drop(b);
+    // Reads the socket of the channel to b, whose own channel waits to be accepted.
+    let _ = a.knows_space(to_b);
+    assert_eq!(frame(&mut a), (to_b, b"yes".to_vec()));
+    assert_eq!(closed(&mut a), (to_b, Gone::Reset));
+    assert!(event_none(&mut a));
+}
+
+#[test]
 fn a_successor_follows_the_former_under_its_name() {
     let (mut a, to_b, mut b, to_a) = couple();
     let again = OpenOptions { bind: Some(a.addr().sock()), ..OpenOptions::default() };

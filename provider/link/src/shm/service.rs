@@ -34,11 +34,7 @@ impl ShmLink {
             return;
         }
         // First of all hellos: frames of a peer that has since ended must come before its end.
-        self.behind = match self.accept() {
-            true => self.behind.or_else(|| Some(Instant::now())),
-            false => None,
-        };
-        let behind = self.behind.is_some_and(|since| since.elapsed() < BEHIND);
+        let behind = self.is_behind();
         for token in events.tokens() {
             // A descriptor may have changed its role since, so each of these asks it anew.
             let which = token as u32;
@@ -58,6 +54,21 @@ impl ShmLink {
             }
         }
         self.spare.renew(self.mr_table.fd());
+    }
+
+    /// Accepts connections; whether there may be more of them, and ends wait for these.
+    fn is_behind(&mut self) -> bool {
+        self.behind = match self.accept() {
+            true => self.behind.or_else(|| Some(Instant::now())),
+            false => None,
+        };
+        self.behind.is_some_and(|since| since.elapsed() < BEHIND)
+    }
+
+    /// Whether the end of a peer, which has just been found, is to be taken note of later: what it sent before may be in
+    /// a channel that it made since connections were last accepted.
+    fn is_to_be_met(&mut self, id: u32) -> bool {
+        self.peers[id as usize].inb.is_none() && self.is_behind() && self.peers[id as usize].inb.is_none()
     }
 
     /// Whether a peer has ended that may have sent us something before, by a channel that is not accepted yet.
@@ -144,6 +155,9 @@ impl ShmLink {
                 // An error comes before the packets that were sent earlier; perhaps a refusal.
                 Err(_) if errors == 0 => errors = 1,
                 Ok((0, _)) | Err(_) => {
+                    if self.is_to_be_met(id) {
+                        return;
+                    }
                     self.part(id, true);
                     return self.end(id, Gone::Reset);
                 }
@@ -172,7 +186,7 @@ impl ShmLink {
 
     /// A peer's process may have ended.
     fn hear_life(&mut self, id: u32) {
-        if self.peers[id as usize].life.is_some() {
+        if self.peers[id as usize].life.is_some() && !self.is_to_be_met(id) {
             self.part(id, false);
             self.end(id, Gone::Reset);
         }
