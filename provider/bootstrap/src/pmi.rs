@@ -21,7 +21,7 @@ pub struct Pmi {
     /// Bytes in a value: half as many as the digits that fit.
     room: usize,
     key_room: usize,
-    /// Exchanges done, which keys are told apart by.
+    /// Exchanges done: part of each key, so that those of different exchanges differ.
     count: u64,
     /// Read behind the last line.
     rest: Vec<u8>,

@@ -13,7 +13,7 @@ pub struct Pmix {
     library: &'static Library,
     me: abi::Proc,
     size: usize,
-    /// Exchanges done, which keys are told apart by.
+    /// Exchanges done: part of each key, so that those of different exchanges differ.
     count: u64,
 }
 

@@ -55,16 +55,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     fn place_eager(&mut self, core: &mut Core, frame: &Frame, head: &Head, flags: Flags) -> Option<Place> {
-        let mut off = Head::LEN;
-        let mut ack = NO_REQUEST;
-        if flags.contains(Flags::ACK) {
-            let mut req = [0; 8];
-            if self.link.read(frame, off, &mut req) < 8 {
-                return None;
-            }
-            ack = u64::from_le_bytes(req);
-            off += 8;
-        }
+        let (off, ack) = self.ack_of(frame, flags)?;
         let len = frame.len - off;
         let meta = self.meta(frame.from, head, flags, len);
         let matcher = core.rxs.get_mut(self.rx.at())?.matcher(meta.tagged);
@@ -75,7 +66,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let matched = self.matched(core, &meta)?;
         let (iov, want) = (matched.iov.clone(), len.min(matched.room));
-        let mut request = In::new(meta.peer, iov, len, want, ack, Then::Recv(matched));
+        let mut request = In::new(meta.peer, iov, len, want, ack.unwrap_or(NO_REQUEST), Then::Recv(matched));
         request.got = want;
         let name = self.requests.insert(Request::In(request));
         Some(Place { name, off, doff: 0, len: want })

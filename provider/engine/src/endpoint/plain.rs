@@ -333,7 +333,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// How many headers a message has, and the sender's request, if it waits to hear of the delivery.
     #[inline(always)]
-    fn ack_of(&self, frame: &Frame, flags: Flags) -> Option<(usize, Option<u64>)> {
+    pub(super) fn ack_of(&self, frame: &Frame, flags: Flags) -> Option<(usize, Option<u64>)> {
         const WITH: usize = Head::LEN + size_of::<u64>();
         if !flags.contains(Flags::ACK) {
             return Some((Head::LEN, None));

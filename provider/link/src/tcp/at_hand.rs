@@ -10,9 +10,9 @@ impl Channel {
     /// Bytes of the frame at hand from `off` on to `dst`.
     pub(super) fn read(&self, len: usize, off: usize, dst: &mut [u8]) -> usize {
         let n = len.saturating_sub(off).min(dst.len());
-        let here = self.here(len);
-        let near = here.len().saturating_sub(off).min(n);
-        dst[..near].copy_from_slice(&here[off.min(here.len())..][..near]);
+        let (here, front) = (self.here(len), self.here_from(len, off, n));
+        let near = front.len();
+        dst[..near].copy_from_slice(front);
         if near < n && self.peek(off + near - here.len(), &mut dst[near..n]).is_none() {
             return near;
         }
@@ -23,6 +23,12 @@ impl Channel {
     pub(super) fn here(&self, len: usize) -> &[u8] {
         let frame = self.buffered().get(RECORD..).unwrap_or_default();
         &frame[..frame.len().min(len)]
+    }
+
+    /// Up to `most` bytes of these, from `off` on.
+    pub(super) fn here_from(&self, len: usize, off: usize, most: usize) -> &[u8] {
+        let rest = self.here(len).get(off..).unwrap_or_default();
+        &rest[..rest.len().min(most)]
     }
 
     /// Bytes from `off` on of what is with the kernel.
@@ -40,9 +46,8 @@ impl Channel {
     /// Up to `len` bytes from `off` on of the frame at hand, which has `size`, to byte `doff` of `dst`; how many that were.
     pub(super) fn copy_out(&self, size: usize, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
         let n = size.saturating_sub(off).min(len).min(hmem::total(dst).saturating_sub(doff));
-        let here = self.here(size);
-        let near = here.len().saturating_sub(off).min(n);
-        let done = hmem::write(dst, doff, &here[off.min(here.len())..][..near]);
+        let (here, front) = (self.here(size), self.here_from(size, off, n));
+        let (near, done) = (front.len(), hmem::write(dst, doff, front));
         if done < near || near == n {
             return done;
         }

@@ -43,10 +43,10 @@ impl Channel {
     ) -> Option<bool> {
         debug_assert!(off + len <= size, "bytes {off}+{len} of a frame of {size}");
         let len = len.min(size.saturating_sub(off));
-        let here = self.here(size);
-        let near = here.len().saturating_sub(off).min(len);
-        let failed = hmem::write(dst, doff, &here[off.min(here.len())..][..near]) < near;
-        let (left, rest) = (len - near, size - here.len());
+        let front = self.here_from(size, off, len);
+        let near = front.len();
+        let failed = hmem::write(dst, doff, front) < near;
+        let (left, rest) = (len - near, size - self.here(size).len());
         let mut landing = Box::new(Landing::new(op, dst, doff + near, left, rest - left, failed));
         self.pass(RECORD + size - rest, size);
         self.over = self.over.or(landing.receive(&self.fd));
@@ -59,10 +59,9 @@ impl Channel {
 
     /// Bytes of a frame that has begun, as far as they are there.
     pub(super) fn read_front(&self, size: usize, off: usize, dst: &mut [u8]) -> usize {
-        let rest = self.here(size).get(off..).unwrap_or_default();
-        let n = rest.len().min(dst.len());
-        dst[..n].copy_from_slice(&rest[..n]);
-        n
+        let front = self.here_from(size, off, dst.len());
+        dst[..front.len()].copy_from_slice(front);
+        front.len()
     }
 
     /// The frame at the front is told of again when it is whole.
