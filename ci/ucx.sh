@@ -91,7 +91,7 @@ part_uct() {
 helped() {
     local out=$1 try
     shift
-    for try in 1 2 3 4 5; do
+    for ((try = 1; try <= 20; try++)); do
         STRAIT_UCX_LOG=trace timeout -k 5 100 "$@" >"$out" 2>&1 || return 1
         if grep -q 'copies [1-9][0-9]* pieces of' "$out"; then return 0; fi
         log "try $try: nobody helped"

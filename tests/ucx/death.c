@@ -13,15 +13,15 @@
  *
  * In odd rounds the victim makes progress until it is killed, in even ones it stands still.  The last
  * line of an operation that went well is "ok death-NAME"; before it stands how long it took, after
- * the kill, until the error was told, until everything had ended, and until all was torn down.  More
- * than a second is a failure.
+ * the kill, until the error was told, until everything had ended, and until all was torn down.  What
+ * takes longer than LIMIT hangs, and is a failure.
  */
 #include "device.h"
 
 #define FLIGHT 64
 #define BIG (1 << 20)
 #define LARGE (FLIGHT * BIG)
-#define LIMIT 1.0
+#define LIMIT 20.0 /* seconds; on a machine that does nothing else it is far less than one */
 
 enum kind { IDLE, NEVER, TAG, RNDV, INSIDE, RECEIVE, AM, PUT, GET, USER_PUT, USER_GET, FLUSH };
 
