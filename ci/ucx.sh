@@ -438,7 +438,7 @@ part_shmem() {
     if [ $status != 0 ] && [ "$(grep -c '^shmem .*: ok$' "$log")" = 4 ]; then
         # All went well, and then it died: Debian's oshrun has been seen to do so by itself. That
         # is no fault of ours if it does over posix as well.
-        for i in 1 2 3 4 5; do
+        for ((i = 1; i <= 15; i++)); do
             shmem posix "$peer" && continue
             [ "$(grep -c '^shmem .*: ok$' "$peer")" = 4 ] || continue
             echo "   oshrun died in its finalization, over strait and (attempt $i) over posix"
