@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `endpoint`, `context`, `setup`, `options` | what endpoints and shared receive contexts are, what they are put together from |
 //! | `bind` | `fi_ep_bind` and `fi_enable` |
+//! | `links` | the links that an endpoint is opened with |
 //! | `msg`, `tagged`, `rma`, `atomic` | the calls that move data |
 //! | `post` | the way they all end in |
 //! | `flags`, `iov` | flags and vectors of the ABI as the engine's |
@@ -25,11 +26,13 @@ use crate::domain::DomainFid;
 use crate::errno::Errno;
 use crate::ffi::{Fid, arg, guard, header, obj, publish, put, reclaim};
 use crate::info::ep::ep_attrs;
+use crate::link_ops;
 use crate::xpu::XpuCtxFid;
 use endpoint::{Endpoint, EpFid, Fids};
 use setup::Setup;
 
 pub(crate) use bind::export_xpu;
+pub(crate) use links::standing;
 
 pub(crate) mod atomic;
 mod bind;
@@ -39,6 +42,7 @@ pub(crate) mod deferred;
 mod endpoint;
 mod flags;
 mod iov;
+mod links;
 mod msg;
 mod opt;
 mod options;
@@ -60,8 +64,24 @@ unsafe impl Fid for EpFid {
     }
 }
 
-static OPS: fi::fi_ops =
-    fi::fi_ops { close: Some(close), bind: Some(bind), control: Some(control), ..fi::NO_OPS };
+static OPS: fi::fi_ops = fi::fi_ops {
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(control),
+    ops_open: Some(link_ops::ops_open),
+    ..fi::NO_OPS
+};
+
+/// One line on the path from an endpoint to a peer.
+///
+/// # Safety
+/// `ep` is NULL or a live fid, which nothing closes during the call.
+pub(crate) unsafe fn path_text(ep: *mut fi::fid_ep, peer: fi::fi_addr_t) -> Result<String, Errno> {
+    // SAFETY: the caller's promise.
+    let ep = unsafe { obj::<EpFid, _>(ep) }?;
+    let live = ep.live()?.ep;
+    Ok(ep.endpoint.shared.lock().ep_describe(live, peer)?)
+}
 
 /// fi_endpoint(3): opens the link too.
 ///
@@ -80,7 +100,7 @@ pub(crate) unsafe fn open(
     if ep_out.is_null() {
         return Err(Errno::INVAL);
     }
-    let setup = Mutex::new(Setup::new(bind::open_link(attrs.bind, attrs.auth_key.as_ref())?, &attrs)?);
+    let setup = Mutex::new(Setup::new(links::open_link(attrs.bind, attrs.auth_key.as_ref())?, &attrs)?);
     let (tx, rx) = (attrs.tx_op_flags, attrs.rx_op_flags);
     let shared = domain.shared.clone();
     shared.children.inc();
