@@ -14,7 +14,7 @@ pub const FABRICS: [&str; 5] = ["cxi", "efa", "psm3", "opx", "verbs;ofi_rxm"];
 pub const SOFT: [&str; 4] = ["tcp", "tcp;ofi_rxm", "net", "sockets"];
 
 /// Where Linux lists the adapters of fabrics.
-pub const ADAPTERS: [&str; 2] = ["/sys/class/infiniband", "/sys/class/cxi"];
+const ADAPTERS: [&str; 2] = ["/sys/class/infiniband", "/sys/class/cxi"];
 
 // From include/ofi.h, which is not public; the same in 1.17 to 2.6.
 /// Providers that FI_PROVIDER hides are asked, too.

@@ -34,6 +34,6 @@ mod peer;
 mod slab;
 
 pub use below::{Below, Buffer, Dest, Did, Message, NotSent};
-pub use choice::{ADAPTERS, FABRICS, SOFT, has_adapter, open};
+pub use choice::{FABRICS, SOFT, has_adapter, open};
 pub use fabric::Fabric;
 pub use link::{OfiLink, OfiOptions};

@@ -63,14 +63,15 @@ pub fn parse(parser: &mut lexopt::Parser) -> Result<Option<Options>, lexopt::Err
 
 /// Looks around and prints; whether the provider is offered, or a link leads to the peer.
 pub fn run(options: &Options) -> Result<bool, Error> {
-    let library = Library::load(options.libfabric.as_deref());
+    let library = || Library::load(options.libfabric.as_deref());
     match &options.peer {
         Some(address) => {
-            let way = peer::look(&library?, address)?;
+            let address = peer::parse(address)?;
+            let way = peer::look(&library()?, address)?;
             print(options.json, &way, || text::way(&way))?;
             Ok(way.link.is_some())
         }
-        None => look_around(library, options.json),
+        None => look_around(library(), options.json),
     }
 }
 
