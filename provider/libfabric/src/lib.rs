@@ -15,7 +15,7 @@
 //! | `fabric`, `domain`, `ep` | the objects of those names |
 //! | `av`, `cq`, `cntr`, `eq`, `mr` | the objects of those names |
 //! | `wait` | libfabric's wait objects |
-//! | `hmem_ops`, `link_ops` | what is told of device memory and of links beyond libfabric's calls |
+//! | `hmem_ops` | what is told of device memory beyond libfabric's calls |
 //! | `xpu` | devices that post by themselves |
 //! | `atomic` | which atomic operations there are |
 //!
@@ -43,7 +43,6 @@ mod ffi;
 mod hmem_ops;
 mod info;
 mod job;
-mod link_ops;
 mod log;
 mod mr;
 mod param;

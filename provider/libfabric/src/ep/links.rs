@@ -88,7 +88,7 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
 }
 
 /// What each link of an endpoint of this name would be: one is opened, and closed.
-pub(crate) fn standing(bind: Addr, key: Option<&AuthKey>) -> Vec<Standing> {
+pub(super) fn standing(bind: Addr, key: Option<&AuthKey>) -> Vec<Standing> {
     standing_with(&param::get(), bind, key)
 }
 

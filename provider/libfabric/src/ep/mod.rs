@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `endpoint`, `context`, `setup`, `options` | what endpoints and shared receive contexts are, what they are put together from |
 //! | `bind` | `fi_ep_bind` and `fi_enable` |
-//! | `links` | the links that an endpoint is opened with |
+//! | `links`, `told` | the links that an endpoint is opened with, and what is told of them |
 //! | `msg`, `tagged`, `rma`, `atomic` | the calls that move data |
 //! | `post` | the way they all end in |
 //! | `flags`, `iov` | flags and vectors of the ABI as the engine's |
@@ -26,13 +26,12 @@ use crate::domain::DomainFid;
 use crate::errno::Errno;
 use crate::ffi::{Fid, arg, guard, header, obj, publish, put, reclaim};
 use crate::info::ep::ep_attrs;
-use crate::link_ops;
 use crate::xpu::XpuCtxFid;
 use endpoint::{Endpoint, EpFid, Fids};
 use setup::Setup;
 
 pub(crate) use bind::export_xpu;
-pub(crate) use links::standing;
+pub(crate) use told::{LINK_OPS, NAME as LINK_OPS_NAME};
 
 pub(crate) mod atomic;
 mod bind;
@@ -53,6 +52,7 @@ pub(crate) mod srx;
 mod tagged;
 #[cfg(test)]
 mod tests;
+mod told;
 mod trigger;
 mod xpu;
 
@@ -68,20 +68,9 @@ static OPS: fi::fi_ops = fi::fi_ops {
     close: Some(close),
     bind: Some(bind),
     control: Some(control),
-    ops_open: Some(link_ops::ops_open),
+    ops_open: Some(told::ops_open),
     ..fi::NO_OPS
 };
-
-/// One line on the path from an endpoint to a peer.
-///
-/// # Safety
-/// `ep` is NULL or a live fid, which nothing closes during the call.
-pub(crate) unsafe fn path_text(ep: *mut fi::fid_ep, peer: fi::fi_addr_t) -> Result<String, Errno> {
-    // SAFETY: the caller's promise.
-    let ep = unsafe { obj::<EpFid, _>(ep) }?;
-    let live = ep.live()?.ep;
-    Ok(ep.endpoint.shared.lock().ep_describe(live, peer)?)
-}
 
 /// fi_endpoint(3): opens the link too.
 ///

@@ -3,8 +3,8 @@
 use std::ffi::{CStr, c_char};
 
 use super::*;
+use crate::ep::told::{LinkOps, NAME};
 use crate::info::addr::to_sockaddr;
-use crate::link_ops::{LinkOps, NAME};
 use wire::Addr;
 
 fn ops(of: *mut impl Sized) -> &'static LinkOps {

@@ -6,8 +6,9 @@ use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
 use link_api::Standing;
 
+use super::endpoint::EpFid;
+use super::links::standing;
 use crate::domain::DomainFid;
-use crate::ep;
 use crate::errno::Errno;
 use crate::ffi::{guard, obj, put};
 use crate::info::addr;
@@ -60,10 +61,12 @@ unsafe fn answer(text: &str, buf: *mut c_char, len: usize) -> Result<usize, Errn
     Ok(text.len())
 }
 
-unsafe extern "C" fn path(of: *mut fi::fid_ep, peer: fi::fi_addr_t, buf: *mut c_char, len: usize) -> c_int {
+unsafe extern "C" fn path(ep: *mut fi::fid_ep, peer: fi::fi_addr_t, buf: *mut c_char, len: usize) -> c_int {
     guard(|| {
         // SAFETY: the application passes an open endpoint.
-        let text = unsafe { ep::path_text(of, peer) }?;
+        let ep = unsafe { obj::<EpFid, _>(ep) }?;
+        let live = ep.live()?.ep;
+        let text = ep.endpoint.shared.lock().ep_describe(live, peer)?;
         // SAFETY: the application passes NULL, or a buffer of that length.
         unsafe { answer(&text, buf, len) }
     })
@@ -74,7 +77,7 @@ unsafe extern "C" fn links(domain: *mut fi::fid_domain, buf: *mut c_char, len: u
         // SAFETY: the application passes an open domain.
         let shared = unsafe { &obj::<DomainFid, _>(domain)?.shared };
         let own = addr::own(shared.addr_format == fi::FI_SOCKADDR_IN6);
-        let text: String = ep::standing(own, shared.auth_key.as_ref()).iter().map(line).collect();
+        let text: String = standing(own, shared.auth_key.as_ref()).iter().map(line).collect();
         // SAFETY: the application passes NULL, or a buffer of that length.
         unsafe { answer(&text, buf, len) }
     })
