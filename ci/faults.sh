@@ -26,7 +26,7 @@ compile() {
     local name
     mkdir -p "$bin"
     for name; do
-        gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$LIBFABRIC/include" -o "$bin/$name" \
+        gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$LIBFABRIC/include" -I"$REPO/include" -o "$bin/$name" \
             "$REPO/tests/faults/$name.c" -L"$LIBFABRIC/lib" -lfabric -Wl,-rpath,"$LIBFABRIC/lib"
     done
 }
@@ -80,9 +80,19 @@ part_reopen() {
 }
 
 part_errors() {
-    compile errors mistakes
+    local links
+    compile errors mistakes told
     check errors 120 "$bin/errors"
     check mistakes 120 "$bin/mistakes"
+    # What is told of a path is what the log has.
+    for links in shm shm,tcp; do
+        check "told $links" 60 env FI_STRAIT_LINKS=$links FI_LOG_LEVEL=info FI_LOG_PROV=strait bash -c '
+            "$1" >/dev/shm/told 2>/dev/shm/log; status=$?
+            path=$(cat /dev/shm/told) log=$(cat /dev/shm/log); rm /dev/shm/told /dev/shm/log
+            [ $status = 0 ] || { echo "$log"; exit $status; }
+            [ -n "$path" ] && grep -qF -- ": $path; up to " <<<"$log" || { echo "not in the log: $path"; echo "$log"; exit 1; }
+            echo "$path"' told "$bin/told"
+    done
 }
 
 # Memory that is registered and not mapped: an error to the peer, and a word about it at the target.

@@ -13,10 +13,7 @@ use crate::perf::{Options, Start, Test, plot_format};
 pub enum Command {
     Help(&'static str),
     Version,
-    Info {
-        json: bool,
-        libfabric: Option<PathBuf>,
-    },
+    Info(crate::info::Options),
     Doctor {
         json: bool,
         /// A program to run, and its arguments.
@@ -66,7 +63,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String
     match first {
         Short('h') | Long("help") => help(parser),
         Short('V') | Long("version") => Ok(Command::Version),
-        Value(name) if name == "info" => info(parser),
+        Value(name) if name == "info" => match crate::info::parse(&mut parser).map_err(words)? {
+            Some(options) => Ok(Command::Info(options)),
+            None => Ok(Command::Help(crate::help::INFO)),
+        },
         Value(name) if name == "doctor" => doctor(parser),
         Value(name) if name == "top" => top(parser),
         Value(name) if name == "perf" => perf(parser),
@@ -103,19 +103,6 @@ fn help(mut parser: lexopt::Parser) -> Result<Command, String> {
         Some(other) => return Err(words(other.unexpected())),
     };
     Ok(Command::Help(text))
-}
-
-fn info(mut parser: lexopt::Parser) -> Result<Command, String> {
-    let (mut json, mut libfabric) = (false, None);
-    while let Some(arg) = parser.next().map_err(words)? {
-        match arg {
-            Short('h') | Long("help") => return Ok(Command::Help(crate::help::INFO)),
-            Long("json") => json = true,
-            Long("libfabric") => libfabric = Some(parser.value().map_err(words)?.into()),
-            other => return Err(words(other.unexpected())),
-        }
-    }
-    Ok(Command::Info { json, libfabric })
 }
 
 fn probe(rest: &[OsString]) -> Option<Command> {
@@ -381,11 +368,11 @@ mod tests {
     fn commands() {
         let ucx_env = |ucx, sockaddr, undo| Command::UcxEnv { ucx, sockaddr, undo };
         assert_eq!(parsed("--version"), Ok(Command::Version));
-        assert_eq!(parsed("info"), Ok(Command::Info { json: false, libfabric: None }));
-        assert_eq!(
-            parsed("info --json --libfabric=/x"),
-            Ok(Command::Info { json: true, libfabric: Some("/x".into()) })
-        );
+        let info = |json, peer, libfabric| Command::Info(crate::info::Options { json, peer, libfabric });
+        assert_eq!(parsed("info"), Ok(info(false, None, None)));
+        assert_eq!(parsed("info --json --libfabric=/x"), Ok(info(true, None, Some("/x".into()))));
+        assert_eq!(parsed("info --peer a:1"), Ok(info(false, Some("a:1".into()), None)));
+        assert!(parsed("info --peer").is_err());
         for (name, text) in [
             ("info", crate::help::INFO),
             ("doctor", crate::help::DOCTOR),

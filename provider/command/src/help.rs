@@ -41,15 +41,18 @@ pub fn of(command: &str) -> Option<&'static str> {
 pub const INFO: &str = "\
 strait info - what Strait finds on this host
 
-Usage: strait info [--json] [--libfabric PATH]
+Usage: strait info [--json] [--peer ADDRESS] [--libfabric PATH]
 
   --json             the same for programs
+  --peer ADDRESS     which link a peer of this address would get from here with the settings in force, why, and what
+                     speaks against each other link; nothing is sent. HOST:PORT, [IPv6]:PORT, or as fi_av_straddr has it
   --libfabric PATH   this libfabric (file, or directory with libfabric.so.1) instead of the default
 
-Exits with 0 if libfabric offers the provider `strait`, else with 1.
+Exits with 0 if libfabric offers the provider `strait` (with --peer: if a link leads there), else with 1.
 
 Examples:
   strait info
+  strait info --peer 10.9.0.2:46949
   FI_PROVIDER_PATH=/opt/strait/lib strait info --json
 ";
 

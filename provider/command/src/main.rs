@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Help(text) => out::print(text).map(|()| true),
         Command::Version => out::print(&format!("strait {}\n", version())).map(|()| true),
-        Command::Info { json, libfabric } => info::run(json, libfabric.as_deref()),
+        Command::Info(options) => info::run(&options),
         Command::Doctor { json, program } if program.is_empty() => doctor::run(json),
         Command::Doctor { json, program } => doctor::job(&program, json),
         Command::Top(options) => top::run(&options),

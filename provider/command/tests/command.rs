@@ -119,6 +119,74 @@ fn info_shows_what_parameters_hold() {
     assert_eq!(value["unknown"].as_array().unwrap().len(), 1);
 }
 
+/// A peer, as `strait info --json --peer` has it where peers are reached by `links`, and the exit code.
+fn way(links: &str, peer: &str) -> (Value, Option<i32>) {
+    let output = strait(&["info", "--json", "--peer", peer]).env("FI_STRAIT_LINKS", links).output().unwrap();
+    let errors = text(&output.stderr);
+    (serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {errors}")), output.status.code())
+}
+
+#[test]
+fn info_tells_of_links_and_which_a_peer_gets() {
+    let Some(found) = info().filter(|found| found["provider"]["offered"] == true) else {
+        eprintln!("skipped: the provider is not offered");
+        return;
+    };
+    let of = |found: &Value, name: &str| -> Value {
+        found["links"].as_array().unwrap().iter().find(|link| link["name"] == name).cloned().unwrap()
+    };
+    assert_eq!(of(&found, "shm")["ok"], true, "{found}");
+    let tcp = of(&found, "tcp");
+    assert!(tcp["text"].as_str().unwrap().contains("its name is "), "{tcp}");
+    let output = strait(&["info", "--json"]).env("FI_STRAIT_LINKS", "shm").output().unwrap();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for name in ["tcp", "ofi"] {
+        let link = of(&found, name);
+        assert!(link["ok"] == false && link["text"] == "FI_STRAIT_LINKS does not name it", "{link}");
+    }
+    // Addresses that no host has: for documentation, RFC 5737 and RFC 3849.
+    for (links, peer, link, words, code) in [
+        ("shm,tcp", "127.0.0.1:7", "shm", "its address is this host's; not tcp: shm comes before it", 0),
+        ("shm,tcp", "fi_sockaddr_in://198.51.100.1:7", "tcp", "; not shm: its address is not this host's", 0),
+        ("shm,tcp", "[2001:db8::7]:7", "tcp", "; not shm: its address is not this host's", 0),
+        ("tcp", "127.0.0.1:7", "tcp", "; not shm: shared memory is not to be used", 0),
+        ("shm", "198.51.100.1:7", "", "; not tcp: FI_STRAIT_LINKS does not name it", 1),
+    ] {
+        if peer.starts_with('[') && std::net::TcpListener::bind("[::1]:0").is_err() {
+            eprintln!("skipped: no IPv6 here");
+            continue;
+        }
+        let (way, exit) = way(links, peer);
+        assert_eq!(
+            (way["link"].as_str().unwrap_or_default(), exit),
+            (link, Some(code)),
+            "{links} {peer}: {way}"
+        );
+        assert!(way["path"].as_str().unwrap().contains(words), "{links} {peer}: {way}");
+        assert!(peer.ends_with(way["peer"].as_str().unwrap()), "{way}");
+    }
+    let output = strait(&["info", "--peer", "198.51.100.1:7"])
+        .env("FI_STRAIT_LINKS", "shm,ofi:none")
+        .output()
+        .unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), String::new()));
+    assert!(errors.contains("ofi: none: not there") && errors.contains("add"), "{errors}");
+}
+
+#[test]
+fn info_says_what_an_address_is_where_it_is_given_none() {
+    for peer in ["10.9.0.2", "fi_shm://x", "10.9.0.2:0", "::1", ""] {
+        let output = run(&["info", "--peer", peer]);
+        let errors = text(&output.stderr);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), String::new()), "{peer:?}");
+        assert!(
+            errors.contains("an address is such as 10.9.0.2:46949") && errors.lines().count() == 1,
+            "{errors}"
+        );
+    }
+}
+
 #[test]
 fn perf_finds_out_first_what_cannot_be_done() {
     if info().is_none() {

@@ -9,7 +9,7 @@ use libfabric_sys as fi;
 use crate::errno::Errno;
 use crate::ffi::{arg, guard, obj, put};
 use crate::mr::MrFid;
-use crate::xpu;
+use crate::{ep, xpu};
 
 /// `FI_STRAIT_HMEM_OPS`.
 pub(crate) const NAME: &CStr = c"strait_hmem_v1";
@@ -47,6 +47,7 @@ pub(crate) unsafe extern "C" fn ops_open(
         // SAFETY: the application passes a string.
         let table: *const c_void = match unsafe { CStr::from_ptr(name) } {
             n if n == NAME => (&raw const HMEM_OPS).cast(),
+            n if n == ep::LINK_OPS_NAME => (&raw const ep::LINK_OPS).cast(),
             n if n == xpu::NAME => (&raw const xpu::TABLE).cast(),
             _ => return Err(Errno::NOSYS),
         };

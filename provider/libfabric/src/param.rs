@@ -86,6 +86,17 @@ impl Links {
         }
     }
 
+    /// Links that are not opened, and why. Where one over a provider below is, the connections that it needs are its own.
+    pub(crate) fn absent(&self) -> Vec<(&'static str, String)> {
+        let unnamed = |link| (link, format!("{} does not name it", settings::LINKS.variable()));
+        let ofi = match (&self.ofi, self.below()) {
+            (_, Some(_)) => return Vec::new(),
+            (Ofi::WithAdapter, None) => ("ofi", "this host has no adapter of a fabric".into()),
+            _ => unnamed("ofi"),
+        };
+        if self.tcp { vec![ofi] } else { vec![unnamed("tcp"), ofi] }
+    }
+
     /// Whether a port listens.
     fn listens(&self) -> bool {
         self.tcp || self.below().is_some()
@@ -253,8 +264,13 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Those of a process that sets its links.
+    pub(crate) fn with_links(list: &str) -> Params {
+        with(&[("links", list)]).0
+    }
 
     fn with(set: &[(&str, &str)]) -> (Params, Vec<String>) {
         interpret(|s| set.iter().find(|(name, _)| *name == s.name).map(|(_, text)| (*text).to_owned()))

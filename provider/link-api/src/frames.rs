@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use hmem::Span;
 use wire::Addr;
 
-use crate::path::{OpId, Path, PeerId};
+use crate::path::{OpId, Path, PeerId, Standing};
 
 /// Why a link did not take a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,4 +234,7 @@ pub trait Link {
 
     /// One line on the path to this peer, for people: link, copy engine, limits, and why.
     fn describe(&self, peer: PeerId) -> String;
+
+    /// What this link is, for people, whatever peers there are; of one that holds others, all of them. Each text is one line.
+    fn standing(&self) -> Vec<Standing>;
 }

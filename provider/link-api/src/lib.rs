@@ -16,7 +16,7 @@ mod rma;
 
 pub use frames::{Event, Frame, Gone, Landing, Link, PollFrame, Refused};
 pub use meter::{Fallback, How, Meter, Side};
-pub use path::{OpId, Path, PeerId, RmaCaps};
+pub use path::{OpId, Path, PeerId, RmaCaps, Standing};
 pub use rma::{
     Direct, Grant, InUse, MAX_PIECES, NoDirect, Patience, PieceCounter, Region, RegionVersion, RmaLink, Way,
 };

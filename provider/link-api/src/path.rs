@@ -42,6 +42,15 @@ impl Path {
     pub const FRONT: usize = 256;
 }
 
+/// A link as people are told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its name, as in [`Path::link`].
+    pub link: &'static str,
+    /// What it offers, or why it is not to be had.
+    pub offers: Result<String, String>,
+}
+
 /// An access in flight: given out by [`RmaLink::start`](crate::RmaLink::start), and never again. Below 2^56, as
 /// [`Frame::slot`](crate::Frame) below 2^24.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

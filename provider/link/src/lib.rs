@@ -53,7 +53,7 @@ pub use net::primary_ip;
 pub use select::{BoxedLink, Links};
 pub use shm::{
     DEFAULT_RING, ENDPOINT_NAMES, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, ShmLink, WindowId,
-    Windows, eager_most, speculation_barrier,
+    Windows, eager_most, offers as shm_offers, speculation_barrier,
 };
 pub use tcp::{TcpLink, TcpOptions};
 

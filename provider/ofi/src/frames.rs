@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use hmem::{Span, total};
 use link_api::{
     Direct, Event, Frame, Gone, InUse, Link, NoDirect, OpId, Path, Patience, PeerId, PieceCounter, Refused,
-    Region, RegionVersion, RmaLink, Way,
+    Region, RegionVersion, RmaLink, Standing, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -278,7 +278,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         let base = self.base.describe(peer);
         let stage = self.known(peer).map_or(Stage::Idle, |at| at.stage);
         let Some(below) = &self.below else {
-            return format!("tcp {base}; no fabric: {}", self.lacks);
+            return format!("{base}; no fabric: {}", self.lacks);
         };
         let (name, detail) = (below.name(), below.detail());
         match stage {
@@ -287,10 +287,31 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
             }
             Stage::Base => {
                 let why = self.known(peer).and_then(|at| at.refused.as_deref()).unwrap_or_default();
-                format!("tcp {base}; not {name}: {why}")
+                format!("{base}; not {name}: {why}")
             }
             Stage::Idle | Stage::Meeting => format!("{name} ({detail}), not connected; tcp {base}"),
         }
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        let offers = match &self.below {
+            Some(below) => {
+                let refused = match &*self.lacks {
+                    "" => String::new(),
+                    lacks => format!("; refused before it: {lacks}"),
+                };
+                let (name, detail) = (below.name(), below.detail());
+                Ok(format!("over {name} ({detail}), frames of {} bytes{refused}", self.most))
+            }
+            None => Err(self.lacks.clone()),
+        };
+        let base = self.base.standing().into_iter().map(|base| {
+            let only = |what| format!("only meets peers for ofi, and is not to carry frames; {what}");
+            let offers =
+                if self.options.fallback { base.offers } else { base.offers.and_then(|w| Err(only(w))) };
+            Standing { offers, ..base }
+        });
+        std::iter::once(Standing { link: "ofi", offers }).chain(base).collect()
     }
 }
 

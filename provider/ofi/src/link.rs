@@ -80,7 +80,7 @@ pub struct OfiLink<B: RmaLink, F: Below> {
     pub(crate) base: B,
     pub(crate) below: Option<F>,
     pub(crate) options: OfiOptions,
-    /// Why there is no fabric.
+    /// Why there is no fabric, or no better one.
     pub(crate) lacks: String,
     /// What a fabric's buffers can hold of a frame.
     pub(crate) most: usize,
@@ -149,6 +149,13 @@ fn is_readable(fd: RawFd) -> bool {
 }
 
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
+    /// What was in the way of fabrics that would have been better, for people.
+    pub fn note_refused(&mut self, refused: &[String]) {
+        if self.below.is_some() {
+            self.lacks = refused.join("; ");
+        }
+    }
+
     /// An endpoint whose connections are `base`'s, which no peer is known to yet, with a fabric or (and why) without.
     pub fn new(base: B, below: Result<F, String>, options: OfiOptions) -> io::Result<OfiLink<B, F>> {
         let (below, lacks) = match below {

@@ -104,3 +104,49 @@ mod far {
         frames polls peers ends returns hostile sleep threads frames_only handles flights sleep_in_flight
     }
 }
+
+/// A selector with two further links, `[0]` of names that [`KeyedNet`] has given, and its name by each of them.
+fn two_further(net: &mut KeyedNet) -> Links {
+    let bind = Some("127.0.0.1:0".parse().expect("an address"));
+    let mut links = Links::open(OpenOptions { bind, ..OpenOptions::default() }).expect("a free port");
+    for _ in 0..2 {
+        let name = net.name();
+        links.add(Box::new(net.open(name).expect("a name that is free"))).expect("a descriptor");
+    }
+    links
+}
+
+#[test]
+fn what_speaks_against_each_other_link_is_told() {
+    let mut net = KeyedNet::new(Pace::default());
+    let mut links = two_further(&mut net);
+    links.set_absent("tcp", "the test has none".into());
+    let (near, far) = (Addr::new("127.0.0.1:7".parse().expect("an address")), net.name());
+    let peers = [links.addr(), near, far].map(|addr| links.peer(&addr));
+    let [own, near, far] = peers.map(|peer| links.describe(peer));
+    let comes = "not keyed: shm comes before it; not keyed: shm comes before it; not tcp: the test has none";
+    assert!(own.ends_with(&format!("; it is this endpoint; {comes}")), "{own}");
+    assert!(
+        near.starts_with("shm ") && near.ends_with(&format!("; its address is this host's; {comes}")),
+        "{near}"
+    );
+    assert!(far.starts_with("keyed keyed, not connected"), "{far}");
+    let rest = "; not shm: its address is not this host's; not keyed: keyed comes before it; not tcp: the test has none";
+    assert!(far.ends_with(rest), "{far}");
+}
+
+#[test]
+fn links_are_told_of_with_those_that_are_not_to_be_had() {
+    let mut net = KeyedNet::new(Pace::default());
+    let mut links = two_further(&mut net);
+    links.set_absent("tcp", "the test has none".into());
+    let told = |links: &Links| -> Vec<(&str, bool)> {
+        links.standing().iter().map(|s| (s.link, s.offers.is_ok())).collect()
+    };
+    assert_eq!(told(&links), [("shm", true), ("keyed", true), ("keyed", true), ("tcp", false)]);
+    links.set_shm(false);
+    assert_eq!(told(&links), [("shm", false), ("keyed", true), ("keyed", true), ("tcp", false)]);
+    let near = links.peer(&Addr::new("127.0.0.1:7".parse().expect("an address")));
+    let line = links.describe(near);
+    assert!(line.contains("; not shm: shared memory is not to be used; not keyed: keyed comes"), "{line}");
+}

@@ -93,7 +93,7 @@ fn frames_go_by_tcp_where_one_has_none() {
     for without in [0, 1] {
         let (changes, lines) = talk(&mut harness(move |n, _| n != without));
         assert_eq!(changes, 1, "the side that has one");
-        assert!(lines.iter().all(|line| line.starts_with("tcp connected")), "{lines:?}");
+        assert!(lines.iter().all(|line| line.starts_with("connected")), "{lines:?}");
         assert!(lines[without].contains("it is not to have one"), "{lines:?}");
     }
 }
@@ -105,7 +105,7 @@ fn frames_go_by_tcp_where_fabrics_are_of_two_sorts() {
         true
     }));
     assert_eq!(changes, 2);
-    assert!(lines.iter().all(|line| line.starts_with("tcp connected")), "{lines:?}");
+    assert!(lines.iter().all(|line| line.starts_with("connected")), "{lines:?}");
     assert!(lines.concat().contains("it has other, and this is fake"), "{lines:?}");
 }
 
@@ -178,4 +178,32 @@ fn a_fabric_that_is_dead_ends_its_peers_and_tcp_follows() {
     assert!(matches!(end, Some(Event::Closed(peer, Gone::Reset)) if peer == to_b), "{end:?}");
     until("the end there", || matches!(b.poll(), Some(Event::Closed(..))));
     assert_eq!(exchange(&mut a, to_b, &mut b, b"again"), 2, "both are told of another path");
+}
+
+/// Names of links, whether they are to be had, and words.
+fn standing(end: &End) -> Vec<(&'static str, bool, String)> {
+    let words = |offers: Result<String, String>| offers.unwrap_or_else(|why| why);
+    end.standing().into_iter().map(|s| (s.link, s.offers.is_ok(), words(s.offers))).collect()
+}
+
+#[test]
+fn both_ways_are_told_of_with_what_is_lacking() {
+    let mut h = harness(|n, _| n < 2);
+    let with = h.open();
+    let all = standing(&with);
+    assert_eq!(all.iter().map(|s| (s.0, s.1)).collect::<Vec<_>>(), [("ofi", true), ("tcp", true)]);
+    assert!(all[0].2.starts_with("over fake (") && !all[0].2.contains("refused"), "{all:?}");
+    with.with(|l| l.note_refused(&["cxi: not there".into(), "efa: not there".into()]));
+    let words = &standing(&with)[0].2;
+    assert!(words.ends_with("; refused before it: cxi: not there; efa: not there"), "{words}");
+    h.fallback = false;
+    let all = standing(&h.open());
+    assert_eq!(all.iter().map(|s| (s.0, s.1)).collect::<Vec<_>>(), [("ofi", true), ("tcp", false)]);
+    assert!(all[1].2.starts_with("only meets peers for ofi"), "{all:?}");
+    h.fallback = true;
+    let without = h.open();
+    without.with(|l| l.note_refused(&["cxi: not there".into()]));
+    let all = standing(&without);
+    assert_eq!((all[0].0, all[0].1, &*all[0].2), ("ofi", false, "it is not to have one"));
+    assert!(all[1].1, "{all:?}");
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use hmem::{Span, total};
-use link_api::{Event, Frame, Gone, Grant, Link, NoDirect, OpId, Path, PeerId, PollFrame, Refused};
+use link_api::{Event, Frame, Gone, Grant, Link, NoDirect, OpId, Path, PeerId, PollFrame, Refused, Standing};
 use wire::Addr;
 
 use crate::Direct;
@@ -334,5 +334,9 @@ impl Link for MemLink {
 
     fn describe(&self, _peer: PeerId) -> String {
         "in memory".into()
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        vec![Standing { link: "memory", offers: Ok("this process".into()) }]
     }
 }

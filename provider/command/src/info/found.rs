@@ -58,7 +58,7 @@ pub struct Provider {
 
 #[derive(Debug, Serialize)]
 pub struct Link {
-    pub name: &'static str,
+    pub name: String,
     #[serde(flatten)]
     pub finding: Finding,
 }

@@ -4,22 +4,27 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::found::{Finding, Limit, Link, Memory};
+use crate::fabric::{Error, Told};
 use crate::os;
 
-pub fn links() -> Vec<Link> {
-    let text = format!(
-        "processes of the same user on this host: a ring of {} KiB from each to {} others, and of {} KiB to more (or \
-         FI_STRAIT_RING_SIZE), in memory of its own (memfd, not /dev/shm); long messages straight from \
-         one process to the other, where that is allowed",
-        link::LONG_RING >> 10,
-        link::FEW,
-        link::DEFAULT_RING >> 10
-    );
-    let finding = match os::memfd_works() {
-        Ok(()) => Finding::new(true, text),
-        Err(error) => Finding::new(false, format!("memfd_create(2) does not work here: {error}")),
+/// The links, as the provider tells of them, or why it does not.
+pub fn links(told: Result<Vec<Told>, Error>) -> Vec<Link> {
+    let link = |name: &str, ok, text| Link { name: name.into(), finding: Finding::new(ok, text) };
+    let mut links: Vec<Link> = match told {
+        Ok(told) => told.into_iter().map(|(name, ok, text)| link(&name, ok, text)).collect(),
+        Err(error) => {
+            let other = |name| link(name, false, format!("the provider does not tell: {error}"));
+            vec![
+                link("shm", true, link::shm_offers(&link::OpenOptions::default())),
+                other("tcp"),
+                other("ofi"),
+            ]
+        }
     };
-    vec![Link { name: "shm", finding }]
+    if let (Some(shm), Err(error)) = (links.iter_mut().find(|l| l.name == "shm"), os::memfd_works()) {
+        shm.finding = Finding::new(false, format!("memfd_create(2) does not work here: {error}"));
+    }
+    links
 }
 
 /// Whether processes of this user may read each other's memory.

@@ -3,16 +3,20 @@
 mod found;
 mod host;
 mod parameter;
+mod peer;
 mod provider;
 mod text;
 
-use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use lexopt::prelude::*;
 
 pub use host::{container as containers, environment};
 pub use provider::{FILE, NAME, filtered_out, libraries, nearby as nearby_provider, own as own_provider};
 pub use text::ranges;
 
-use crate::fabric::{Error, Library, version_text};
+use crate::fabric::{self, Error, Library, version_text};
 use crate::version::version;
 use found::{Found, Libfabric, Provider};
 
@@ -33,9 +37,56 @@ pub fn device_memory() -> Vec<(&'static str, bool, String)> {
     kinds.map(|m| (m.kind, m.finding.ok, m.finding.text)).collect()
 }
 
-/// Looks around and prints; whether the provider is offered.
-pub fn run(json: bool, path: Option<&Path>) -> Result<bool, Error> {
-    let library = Library::load(path);
+/// What is asked for.
+#[derive(Debug, PartialEq)]
+pub struct Options {
+    pub json: bool,
+    /// The address of a peer, of which alone is told.
+    pub peer: Option<String>,
+    pub libfabric: Option<PathBuf>,
+}
+
+/// Understands the arguments; `None`: help is asked for.
+pub fn parse(parser: &mut lexopt::Parser) -> Result<Option<Options>, lexopt::Error> {
+    let mut options = Options { json: false, peer: None, libfabric: None };
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Short('h') | Long("help") => return Ok(None),
+            Long("json") => options.json = true,
+            Long("peer") => options.peer = Some(parser.value()?.string()?),
+            Long("libfabric") => options.libfabric = Some(parser.value()?.into()),
+            other => return Err(other.unexpected()),
+        }
+    }
+    Ok(Some(options))
+}
+
+/// Looks around and prints; whether the provider is offered, or a link leads to the peer.
+pub fn run(options: &Options) -> Result<bool, Error> {
+    let library = || Library::load(options.libfabric.as_deref());
+    match &options.peer {
+        Some(address) => {
+            let address = peer::parse(address)?;
+            let way = peer::look(&library()?, address)?;
+            print(options.json, &way, || text::way(&way))?;
+            Ok(way.link.is_some())
+        }
+        None => look_around(library(), options.json),
+    }
+}
+
+fn print<T: serde::Serialize>(json: bool, found: &T, render: impl Fn() -> String) -> Result<(), Error> {
+    match json {
+        true => crate::out::print(&(serde_json::to_string_pretty(found).map_err(|e| e.to_string())? + "\n")),
+        false => crate::out::print(&render()),
+    }
+}
+
+fn look_around(library: Result<Arc<Library>, Error>, json: bool) -> Result<bool, Error> {
+    let links = match &library {
+        Ok(library) => fabric::links(library, NAME),
+        Err(error) => Err(error.clone()),
+    };
     let (libfabric, provider, known) = match &library {
         Ok(library) => {
             let provider = provider::look(library);
@@ -58,7 +109,7 @@ pub fn run(json: bool, path: Option<&Path>) -> Result<bool, Error> {
         strait: version(),
         libfabric,
         provider,
-        links: host::links(),
+        links: host::links(links),
         cma: host::cma(),
         membarrier: host::membarrier(),
         container: host::container(),
@@ -69,11 +120,6 @@ pub fn run(json: bool, path: Option<&Path>) -> Result<bool, Error> {
         parameters: parameter::all(&known),
         unknown: parameter::unknown(),
     };
-    if json {
-        let text = serde_json::to_string_pretty(&found).map_err(|e| e.to_string())?;
-        crate::out::print(&(text + "\n"))?;
-    } else {
-        crate::out::print(&text::render(&found))?;
-    }
+    print(json, &found, || text::render(&found))?;
     Ok(found.provider.offered)
 }

@@ -4,16 +4,28 @@ use std::fmt::Write;
 
 use super::found::{Finding, Found, Limit};
 use super::parameter::Source;
+use super::peer::Way;
+
+/// A name, and text beside it. Further lines stand below the first.
+fn put(out: &mut String, name: &str, text: &str) {
+    for (k, part) in text.lines().flat_map(|text| wrap(text, 82)).enumerate() {
+        let name = if k == 0 { name } else { "" };
+        let _ = writeln!(out, "{name:<14} {part}");
+    }
+}
+
+/// The way to a peer.
+pub fn way(way: &Way) -> String {
+    let mut out = String::new();
+    put(&mut out, "peer", &way.peer);
+    put(&mut out, "link", way.link.as_deref().unwrap_or("NONE"));
+    put(&mut out, "path", &way.path);
+    out
+}
 
 pub fn render(found: &Found) -> String {
     let mut out = String::new();
-    let mut line = |name: &str, text: &str| {
-        // Further lines stand below the first.
-        for (k, part) in text.lines().flat_map(|text| wrap(text, 82)).enumerate() {
-            let name = if k == 0 { name } else { "" };
-            let _ = writeln!(out, "{name:<14} {part}");
-        }
-    };
+    let mut line = |name: &str, text: &str| put(&mut out, name, text);
     line("strait", &found.strait);
     let libfabric = &found.libfabric;
     match (&libfabric.version, &libfabric.path, &libfabric.error) {

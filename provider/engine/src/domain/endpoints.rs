@@ -239,6 +239,12 @@ impl<L: RmaLink> Domain<L> {
         self.eps.get(ep.at()).map_or(0, Endpoint::peers)
     }
 
+    /// One line on the path from an endpoint to an address, for people, as the log has it once that is used.
+    pub fn ep_describe(&self, ep: EpId, to: FiAddr) -> Result<String, Error> {
+        let ep = self.eps.get(ep.at()).ok_or(Error::NotFound)?;
+        ep.path_words(to).ok_or(Error::NoAddr)
+    }
+
     /// The link of an endpoint.
     pub fn link(&self, ep: EpId) -> Option<&L> {
         Some(&self.eps.get(ep.at())?.link)

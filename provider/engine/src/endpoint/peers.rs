@@ -86,6 +86,12 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
+    /// One line on the path to an address; `None`: the vector does not have it.
+    pub(crate) fn path_words(&self, to: FiAddr) -> Option<String> {
+        let peer = self.route.get(usize::try_from(to).ok()?).copied().flatten()?;
+        Some(self.link.describe(peer))
+    }
+
     /// Writes a line on the path to a peer, once there is one.
     pub(crate) fn log_path(&mut self, peer: PeerId) {
         let first = self.peer(peer).mark_path_logged();

@@ -5,11 +5,7 @@ use std::sync::Arc;
 use engine::EpConfig;
 use libc::c_int;
 use libfabric_sys as fi;
-use link::{Links, TcpOptions};
-use link_api::Link as _;
-use ofi::{Below as _, Fabric, OfiLink};
 use runtime::Attached;
-use wire::Addr;
 
 use super::context::SrxFid;
 use super::endpoint::{Endpoint, EpFid, Live};
@@ -20,53 +16,6 @@ use crate::cq::CqFid;
 use crate::eq::EqFid;
 use crate::errno::Errno;
 use crate::ffi::{Counted, Hold, arg, guard, obj};
-use crate::info::auth::AuthKey;
-use crate::param::{self, Params};
-
-/// Opens the links of an endpoint of this name, which has this key in the place of the job's.
-pub(super) fn open_link(bind: Addr, key: Option<&AuthKey>) -> Result<Links, Errno> {
-    let params = param::get();
-    let mut links = Links::open(params.link(bind))?;
-    if let Some(mut tcp) = params.tcp() {
-        if let Some(key) = key {
-            (tcp.key, tcp.secret) = (key.job(), true);
-        }
-        match params.links.below() {
-            None => links.add_tcp(tcp)?,
-            Some(names) => add_ofi(&mut links, &params, &names, tcp)?,
-        }
-        links.set_shm(params.links.shm);
-    }
-    Ok(links)
-}
-
-/// Adds a link over the first of these providers that can be opened.
-fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) -> Result<(), Errno> {
-    let own = links.addr();
-    let core = crate::log::core().ok_or(Errno::NOSYS)?;
-    let below = match ofi::open(&core, names, own.ip()) {
-        Ok((below, refused)) => {
-            let others = if refused.is_empty() { "none before it".into() } else { refused.join("; ") };
-            log::info!("{own}: ofi is over {} ({}); refused: {others}", below.name(), below.detail());
-            Ok(below)
-        }
-        Err(refused) => {
-            let why = refused.join("; ");
-            if !params.links.tcp {
-                log::warn!(
-                    "{own}: no provider can be opened below ({why}), and nothing else leads to other hosts: \
-                     add tcp to FI_STRAIT_LINKS"
-                );
-                return Err(Errno::NODATA);
-            }
-            log::info!("{own}: no provider is opened below, and other hosts are reached by tcp: {why}");
-            Err(why)
-        }
-    };
-    let options = params.ofi(&tcp);
-    links.add_over_tcp(tcp, |tcp| Ok(Box::new(OfiLink::<_, Fabric>::new(tcp, below, options)?)))?;
-    Ok(())
-}
 
 /// fi_ep_bind(3).
 ///

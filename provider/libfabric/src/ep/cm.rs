@@ -3,8 +3,8 @@
 use libc::{c_int, c_void};
 use libfabric_sys as fi;
 
-use super::bind::open_link;
 use super::endpoint::EpFid;
+use super::links::open_link;
 use crate::errno::Errno;
 use crate::ffi::{arg, guard, obj};
 use crate::info::addr::{from_sockaddr, named, to_sockaddr};
@@ -44,6 +44,6 @@ unsafe extern "C" fn setname(fid: fi::fid_t, name: *mut c_void, len: usize) -> c
         }
         // SAFETY: fi_setname(3): `len` bytes of an address.
         let name = unsafe { from_sockaddr(name.cast_const(), len) }?;
-        ep.endpoint.setup().exchange(|| open_link(named(name), ep.endpoint.attrs.auth_key.as_ref()))
+        ep.endpoint.setup().exchange(|| Ok(open_link(named(name), ep.endpoint.attrs.auth_key.as_ref())?))
     })
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `endpoint`, `context`, `setup`, `options` | what endpoints and shared receive contexts are, what they are put together from |
 //! | `bind` | `fi_ep_bind` and `fi_enable` |
+//! | `links`, `told` | the links that an endpoint is opened with, and what is told of them |
 //! | `msg`, `tagged`, `rma`, `atomic` | the calls that move data |
 //! | `post` | the way they all end in |
 //! | `flags`, `iov` | flags and vectors of the ABI as the engine's |
@@ -30,6 +31,7 @@ use endpoint::{Endpoint, EpFid, Fids};
 use setup::Setup;
 
 pub(crate) use bind::export_xpu;
+pub(crate) use told::{LINK_OPS, NAME as LINK_OPS_NAME};
 
 pub(crate) mod atomic;
 mod bind;
@@ -39,6 +41,7 @@ pub(crate) mod deferred;
 mod endpoint;
 mod flags;
 mod iov;
+mod links;
 mod msg;
 mod opt;
 mod options;
@@ -49,6 +52,7 @@ pub(crate) mod srx;
 mod tagged;
 #[cfg(test)]
 mod tests;
+mod told;
 mod trigger;
 mod xpu;
 
@@ -60,8 +64,13 @@ unsafe impl Fid for EpFid {
     }
 }
 
-static OPS: fi::fi_ops =
-    fi::fi_ops { close: Some(close), bind: Some(bind), control: Some(control), ..fi::NO_OPS };
+static OPS: fi::fi_ops = fi::fi_ops {
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(control),
+    ops_open: Some(told::ops_open),
+    ..fi::NO_OPS
+};
 
 /// fi_endpoint(3): opens the link too.
 ///
@@ -80,7 +89,7 @@ pub(crate) unsafe fn open(
     if ep_out.is_null() {
         return Err(Errno::INVAL);
     }
-    let setup = Mutex::new(Setup::new(bind::open_link(attrs.bind, attrs.auth_key.as_ref())?, &attrs)?);
+    let setup = Mutex::new(Setup::new(links::open_link(attrs.bind, attrs.auth_key.as_ref())?, &attrs)?);
     let (tx, rx) = (attrs.tx_op_flags, attrs.rx_op_flags);
     let shared = domain.shared.clone();
     shared.children.inc();

@@ -1,40 +1,49 @@
 //! Which link a peer gets, and why.
 
-use link_api::{Event, Link as _, PeerId};
+use link_api::{Event, Link as _, PeerId, Standing};
 use wire::Addr;
 
 use super::Links;
-use super::route::Route;
+use super::route::{Cause, Route};
 use crate::net;
+
+/// The name of the link that is here by its type.
+const SHM: &str = "shm";
 
 impl Links {
     /// Chooses a link for a peer that is new.
     pub(super) fn assign(&mut self, peer: PeerId, addr: &Addr) {
-        if *addr == self.shm.addr() {
-            return self.routes.set(peer, Route::shm("it is this endpoint".into()));
+        let cause = self.near(addr);
+        match self.leads(addr, cause) {
+            Some(at) => self.assign_far(peer, addr, at, cause),
+            None => self.routes.set(peer, Route::shm(cause)),
         }
-        let mut why = String::new();
-        let reason = match net::is_local(addr.ip()) {
-            true if self.near => {
-                return self.routes.set(peer, Route::shm("its address is this host's".into()));
-            }
-            true => "shared memory is not to be used",
-            false => "its address is not this host's",
-        };
-        for at in 0..self.far.len() {
-            match self.far[at].link.reaches(addr) {
-                Ok(()) => return self.assign_far(peer, addr, at, why + reason),
-                Err(reason) => why += &format!("{}: {reason}; ", self.far[at].name(None)),
-            }
-        }
-        self.routes.set(peer, Route::shm(why + "no further link leads to its address"));
     }
 
-    fn assign_far(&mut self, peer: PeerId, addr: &Addr, at: usize, why: String) {
+    /// Whether a peer of this name is to be reached by shared memory, and why or why not.
+    fn near(&self, addr: &Addr) -> Cause {
+        match net::is_local(addr.ip()) {
+            _ if *addr == self.shm.addr() => Cause::Near("it is this endpoint"),
+            true if self.near => Cause::Near("its address is this host's"),
+            true => Cause::Far("shared memory is not to be used"),
+            false => Cause::Far("its address is not this host's"),
+        }
+    }
+
+    /// The first further link that leads to an address, unless shared memory is to.
+    fn leads(&self, addr: &Addr, cause: Cause) -> Option<usize> {
+        let mut all = 0..self.far.len();
+        match cause {
+            Cause::Near(_) => None,
+            _ => all.find(|&at| self.far[at].link.reaches(addr).is_ok()),
+        }
+    }
+
+    fn assign_far(&mut self, peer: PeerId, addr: &Addr, at: usize, cause: Cause) {
         let id = self.far[at].link.peer(addr);
         self.pace.has_peer();
         self.far[at].set(id, peer);
-        self.routes.set(peer, Route::to(at, id, why));
+        self.routes.set(peer, Route::to(at, id, cause));
     }
 
     /// Shared memory does not lead to this peer: the next link that does takes it.
@@ -44,11 +53,58 @@ impl Links {
             return false;
         }
         let addr = self.shm.peer_addr(peer);
-        let Some(at) = (0..self.far.len()).find(|&at| self.far[at].link.reaches(&addr).is_ok()) else {
-            return false;
-        };
-        self.assign_far(peer, &addr, at, "shm: nothing answers to its address here".into());
+        let cause = Cause::Far("by shared memory nothing answers to its address here");
+        let Some(at) = self.leads(&addr, cause) else { return false };
+        self.assign_far(peer, &addr, at, cause);
         self.events.push_back(Event::PathChanged(peer));
         true
+    }
+
+    /// The way to a peer, why it is that one, and what speaks against each other link.
+    pub(super) fn tell(&self, peer: PeerId) -> String {
+        let addr = self.shm.peer_addr(peer);
+        let route = self.routes.of(peer);
+        let cause = route.map_or_else(|| self.near(&addr), Route::cause);
+        let far = route.and_then(Route::far);
+        let is_near = net::is_local(addr.ip()) || self.shm.is_connected(peer);
+        let mut line = match (far, cause) {
+            (Some((at, id)), _) => {
+                format!("{} {}; {cause}", self.far[at].name(id), self.far[at].link.describe(id))
+            }
+            (None, Cause::Far(why)) if is_near => {
+                format!("{}; {why}, but no further link leads to its address", self.shm.describe(peer))
+            }
+            (None, Cause::Far(_)) => format!("no link leads to its address; {cause}"),
+            (None, _) => format!("{}; {cause}", self.shm.describe(peer)),
+        };
+        let taken = far.map(|(at, _)| at);
+        for (at, other) in self.far.iter().enumerate().filter(|(at, _)| Some(*at) != taken) {
+            let why = other.link.reaches(&addr).err().unwrap_or_else(|| match taken {
+                Some(taken) if at < taken => "the peer did not connect by it".into(),
+                Some(taken) => format!("{} comes before it", self.far[taken].own_name()),
+                None => format!("{SHM} comes before it"),
+            });
+            for link in other.link.standing() {
+                line += &format!("; not {}: {}", link.link, link.offers.err().as_ref().unwrap_or(&why));
+            }
+        }
+        for (link, why) in &self.absent {
+            line += &format!("; not {link}: {why}");
+        }
+        line
+    }
+
+    /// What each link is, or why it is not to be had.
+    pub(super) fn all_standing(&self) -> Vec<Standing> {
+        let mut all = self.shm.standing();
+        if !self.near {
+            for shm in &mut all {
+                shm.offers = Err("shared memory is not to be used".into());
+            }
+        }
+        all.extend(self.far.iter().flat_map(|far| far.link.standing()));
+        let absent = |(link, why): &(&'static str, String)| Standing { link, offers: Err(why.clone()) };
+        all.extend(self.absent.iter().map(absent));
+        all
     }
 }

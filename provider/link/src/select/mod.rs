@@ -22,14 +22,14 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use ipc::Poller;
-use link_api::{Event, Frame, Gone, Landing, Link, Path, PeerId, PollFrame, Refused};
+use link_api::{Event, Frame, Gone, Landing, Link, Path, PeerId, PollFrame, Refused, Standing};
 use wire::Addr;
 
 use crate::shm::{OpenOptions, ShmLink};
 use crate::tcp::{TcpLink, TcpOptions};
 use ending::Endings;
 use pace::Pace;
-use route::{Far, Route, Routes};
+use route::{Cause, Far, Route, Routes};
 
 pub use route::BoxedLink;
 
@@ -50,6 +50,8 @@ pub struct Links {
     poller: Option<Poller>,
     /// Peers on this host are reached by shared memory.
     near: bool,
+    /// Links that were not opened, and why: they are told of.
+    absent: Vec<(&'static str, String)>,
 }
 
 impl Links {
@@ -65,6 +67,7 @@ impl Links {
             pace: Pace::default(),
             poller: None,
             near: true,
+            absent: Vec::new(),
         })
     }
 
@@ -104,6 +107,11 @@ impl Links {
     /// Whether peers on this host are reached by shared memory, and not like all others. To be called before any peer is known.
     pub fn set_shm(&mut self, on: bool) {
         self.near = on;
+    }
+
+    /// A link that is not here, and why: what is told of paths says so.
+    pub fn set_absent(&mut self, link: &'static str, why: String) {
+        self.absent.push((link, why));
     }
 
     /// Whether a device copies from or to a peer's device memory, where shared memory leads to the peer.
@@ -149,7 +157,7 @@ impl Links {
         self.pace.has_peer();
         self.far[at].set(id, peer);
         if self.routes.of(peer).is_none() {
-            self.routes.set(peer, Route::to(at, id, "the peer connected by this link".into()));
+            self.routes.set(peer, Route::to(at, id, Cause::Connected));
             self.events.push_back(Event::PathChanged(peer));
         }
         peer
@@ -452,13 +460,10 @@ impl Link for Links {
     }
 
     fn describe(&self, peer: PeerId) -> String {
-        let line = match self.far_of(peer) {
-            Some((at, id)) => format!("{} {}", self.far[at].name(Some(id)), self.far[at].link.describe(id)),
-            None => self.shm.describe(peer),
-        };
-        match self.routes.of(peer) {
-            Some(route) => format!("{line}; {}", route.why()),
-            None => line,
-        }
+        self.tell(peer)
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        self.all_standing()
     }
 }

@@ -1,25 +1,48 @@
 //! Which link each peer has, and how the numbers of further links are told from those of shared memory.
 
+use std::fmt;
+
 use link_api::{OpId, PeerId, RmaLink};
 
 /// A link that is held beside the one of shared memory.
 pub type BoxedLink = Box<dyn RmaLink + Send>;
+
+/// Why a peer has the link that it has.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Cause {
+    /// This speaks for shared memory.
+    Near(&'static str),
+    /// This speaks against it.
+    Far(&'static str),
+    /// The peer has connected by that link.
+    Connected,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Near(why) => f.write_str(why),
+            Cause::Far(why) => write!(f, "not shm: {why}"),
+            Cause::Connected => f.write_str("the peer connected by this link"),
+        }
+    }
+}
 
 /// The way to a peer.
 #[derive(Debug)]
 pub(super) struct Route {
     /// The further link, and its number of the peer; `None` is shared memory.
     far: Option<(usize, PeerId)>,
-    why: String,
+    cause: Cause,
 }
 
 impl Route {
-    pub(super) fn shm(why: String) -> Route {
-        Route { far: None, why }
+    pub(super) fn shm(cause: Cause) -> Route {
+        Route { far: None, cause }
     }
 
-    pub(super) fn to(at: usize, id: PeerId, why: String) -> Route {
-        Route { far: Some((at, id)), why }
+    pub(super) fn to(at: usize, id: PeerId, cause: Cause) -> Route {
+        Route { far: Some((at, id)), cause }
     }
 
     pub(super) fn far(&self) -> Option<(usize, PeerId)> {
@@ -27,8 +50,8 @@ impl Route {
     }
 
     /// Why it is this one.
-    pub(super) fn why(&self) -> &str {
-        &self.why
+    pub(super) fn cause(&self) -> Cause {
+        self.cause
     }
 }
 
@@ -96,8 +119,13 @@ impl Far {
     }
 
     /// The link's name, as the path to one of its peers has it.
-    pub(super) fn name(&self, peer: Option<PeerId>) -> &'static str {
-        peer.or_else(|| self.numbers().next()).map_or("link", |id| self.link.path(id).link)
+    pub(super) fn name(&self, id: PeerId) -> &'static str {
+        self.link.path(id).link
+    }
+
+    /// The link's name, whatever the path to any peer.
+    pub(super) fn own_name(&self) -> &'static str {
+        self.link.standing().first().map_or("link", |standing| standing.link)
     }
 }
 
@@ -111,7 +139,7 @@ fn put(map: &mut Vec<Option<PeerId>>, key: PeerId, value: PeerId) {
 
 impl std::fmt::Debug for Far {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} with {} peers", self.name(None), self.numbers().count())
+        write!(f, "{} with {} peers", self.own_name(), self.numbers().count())
     }
 }
 

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::os::fd::RawFd;
 
 use hmem::Span;
-use link_api::{Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps};
+use link_api::{Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps, Standing};
 use wire::Addr;
 
 use super::direct::NO_PID;
 use super::link::ShmLink;
-use super::options::OpenOptions;
+use super::options::{FEW, OpenOptions};
 use super::peer;
 use super::ring::Mem as _;
 use super::rings::NO_PEER;
@@ -215,4 +215,25 @@ impl Link for ShmLink {
         };
         line
     }
+
+    fn standing(&self) -> Vec<Standing> {
+        vec![Standing { link: "shm", offers: Ok(offers(&self.options)) }]
+    }
+}
+
+/// What the link offers that is opened so, in words.
+pub fn offers(options: &OpenOptions) -> String {
+    let rings = match (options.long_ring >> 10, options.ring >> 10) {
+        (long, short) if long > short => {
+            format!("a ring of {long} KiB from each to {FEW} others, and of {short} KiB to more")
+        }
+        (_, all) => format!("a ring of {all} KiB from each to each other"),
+    };
+    let long = match options.cma {
+        true => "long messages straight from one process to the other, where that is allowed",
+        false => "long messages by the rings too, since cma is switched off",
+    };
+    format!(
+        "processes of the same user on this host: {rings}, in memory of its own (memfd, not /dev/shm); {long}"
+    )
 }

@@ -41,6 +41,7 @@ mod window;
 mod windows;
 
 pub use ahead::speculation_barrier;
+pub use frames::offers;
 pub use hello::ENDPOINT_NAMES;
 pub use link::ShmLink;
 pub use options::{DEFAULT_RING, FEW, LONG_RING, OpenOptions, eager_most};

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use hmem::{Span, total};
-use link_api::{Event, Frame, Gone, Landing, Link, OpId, Path, PeerId, Refused, RmaLink};
+use link_api::{Event, Frame, Gone, Landing, Link, OpId, Path, PeerId, Refused, RmaLink, Standing};
 use wire::Addr;
 
 use super::channel::{Channel, MAX_FRAME};
@@ -321,6 +321,21 @@ impl Link for TcpLink {
             "{state}{by}, frames of {MAX_FRAME} bytes, {key}, gone after {} s of silence",
             self.options.timeout.as_secs()
         )
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        let port = self.addr.port();
+        let further = match self.addr.further() {
+            Some(ip) => format!(", and {ip}:{port}"),
+            None => String::new(),
+        };
+        let listens = match self.source {
+            Some(own) => format!("listens on {own}{further}"),
+            None => format!("listens on port {port} of every address of this host"),
+        };
+        let key = if self.options.secret { "a secret job key" } else { "a job key that is no secret" };
+        let offers = Ok(format!("{listens}; its name is {}{further}; {key}", self.addr));
+        vec![Standing { link: "tcp", offers }]
     }
 }
 

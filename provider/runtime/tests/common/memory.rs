@@ -6,7 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hmem::Span;
-use link_api::{Direct, Event, Frame, InUse, Link, NoDirect, Path, Patience, PeerId, Refused, RmaLink};
+use link_api::{
+    Direct, Event, Frame, InUse, Link, NoDirect, Path, Patience, PeerId, Refused, RmaLink, Standing,
+};
 use testkit::{MemLink, Net};
 use wire::Addr;
 
@@ -191,6 +193,10 @@ impl Link for MemoryLink {
 
     fn describe(&self, peer: PeerId) -> String {
         self.with(|s| s.link.describe(peer))
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        self.with(|s| s.link.standing())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 
 use hmem::Span;
-use link_api::{Event, Frame, Gone, Link, Path, PeerId, PollFrame, Refused, RmaLink};
+use link_api::{Event, Frame, Gone, Link, Path, PeerId, PollFrame, Refused, RmaLink, Standing};
 use wire::Addr;
 
 use super::{Broken, Flaw, Item};
@@ -197,5 +197,9 @@ impl<L: RmaLink> Link for Broken<L> {
 
     fn describe(&self, peer: PeerId) -> String {
         if self.flaw == Flaw::DescribesNothing { String::new() } else { self.link.describe(peer) }
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        self.link.standing()
     }
 }

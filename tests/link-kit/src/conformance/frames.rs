@@ -200,10 +200,14 @@ pub fn there_is_room_to_spare_until_much_is_under_way<H: Harness>(h: &mut H) {
     for _ in 0..3 {
         assert!(a.has_room_to_spare(to_b), "nothing is under way");
         let mut sent = 0;
-        while a.send(to_b, &[0; 500], &[], 0, 0).is_ok() {
-            sent += 1;
-        }
-        assert!(!a.has_room_to_spare(to_b), "nothing more finds room");
+        // A kernel that carries frames may make room after one that found none: then that is filled, too.
+        let full = (0..1000).any(|_| {
+            while a.send(to_b, &[0; 500], &[], 0, 0).is_ok() {
+                sent += 1;
+            }
+            !a.has_room_to_spare(to_b)
+        });
+        assert!(full, "nothing more finds room");
         for _ in 0..sent {
             h.take(&mut b);
         }

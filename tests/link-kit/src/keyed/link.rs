@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hmem::{Span, total};
-use link_api::{Event, Frame, Gone, Link, OpId, Path, PeerId, PollFrame, Refused, RmaCaps};
+use link_api::{Event, Frame, Gone, Link, OpId, Path, PeerId, PollFrame, Refused, RmaCaps, Standing};
 use wire::{Addr, Handle};
 
 use super::carrier::Shared;
@@ -409,6 +409,10 @@ impl Link for KeyedLink {
     fn describe(&self, peer: PeerId) -> String {
         let state = if self.is_connected(peer) { "connected" } else { "not connected" };
         format!("keyed, {state}, frames of {} bytes, memory by keys", Self::PATH.max_frame)
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        vec![Standing { link: Self::PATH.link, offers: Ok("memory by keys, in this process".into()) }]
     }
 }
 

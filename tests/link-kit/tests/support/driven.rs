@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use hmem::Span;
-use link_api::{Event, Frame, Link, Path, PeerId, Refused, RmaLink};
+use link_api::{Event, Frame, Link, Path, PeerId, Refused, RmaLink, Standing};
 use wire::Addr;
 
 type Shared<L> = Arc<Mutex<Option<L>>>;
@@ -110,6 +110,9 @@ impl<L: Link> Link for Driven<L> {
     }
     fn describe(&self, peer: PeerId) -> String {
         self.with(|l| l.describe(peer))
+    }
+    fn standing(&self) -> Vec<Standing> {
+        self.with(|l| l.standing())
     }
 }
 

@@ -1,0 +1,167 @@
+//! The links that an endpoint is opened with.
+
+use link::{Links, TcpOptions};
+use link_api::{Link as _, Standing};
+use ofi::{Below as _, Fabric, OfiLink};
+use wire::Addr;
+
+use crate::errno::Errno;
+use crate::info::auth::AuthKey;
+use crate::param::{self, Params};
+
+/// Why an endpoint cannot have its links.
+#[derive(Debug)]
+pub(crate) struct NotOpened {
+    link: &'static str,
+    errno: Errno,
+    why: String,
+}
+
+impl From<NotOpened> for Errno {
+    fn from(e: NotOpened) -> Errno {
+        e.errno
+    }
+}
+
+/// An error of the system's, with this link.
+fn with(link: &'static str) -> impl Fn(std::io::Error) -> NotOpened {
+    move |e| NotOpened { link, why: e.to_string(), errno: e.into() }
+}
+
+/// Opens the links of an endpoint of this name, which has this key in the place of the job's.
+pub(super) fn open_link(bind: Addr, key: Option<&AuthKey>) -> Result<Links, NotOpened> {
+    open_with(&param::get(), bind, key)
+}
+
+fn open_with(params: &Params, bind: Addr, key: Option<&AuthKey>) -> Result<Links, NotOpened> {
+    let mut links = Links::open(params.link(bind)).map_err(with("shm"))?;
+    if let Some(mut tcp) = params.tcp() {
+        if let Some(key) = key {
+            (tcp.key, tcp.secret) = (key.job(), true);
+        }
+        match params.links.below() {
+            None => links.add_tcp(tcp).map_err(with("tcp"))?,
+            Some(names) => add_ofi(&mut links, params, &names, tcp)?,
+        }
+        links.set_shm(params.links.shm);
+    }
+    for (link, why) in params.links.absent() {
+        links.set_absent(link, why);
+    }
+    Ok(links)
+}
+
+/// Adds a link over the first of these providers that can be opened.
+fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) -> Result<(), NotOpened> {
+    let own = links.addr();
+    let not = |errno, why| NotOpened { link: "ofi", errno, why };
+    let core = crate::log::core().ok_or_else(|| not(Errno::NOSYS, "there is no core of libfabric".into()))?;
+    let mut refused = Vec::new();
+    let below = match ofi::open(&core, names, own.ip()) {
+        Ok((below, before)) => {
+            let others = if before.is_empty() { "none before it".into() } else { before.join("; ") };
+            log::info!("{own}: ofi is over {} ({}); refused: {others}", below.name(), below.detail());
+            refused = before;
+            Ok(below)
+        }
+        Err(refused) => {
+            let why = refused.join("; ");
+            if !params.links.tcp {
+                log::warn!(
+                    "{own}: no provider can be opened below ({why}), and nothing else leads to other hosts: \
+                     add tcp to FI_STRAIT_LINKS"
+                );
+                let cure = "no endpoint can be opened until tcp is added to FI_STRAIT_LINKS";
+                return Err(not(Errno::NODATA, format!("{why}; {cure}")));
+            }
+            log::info!("{own}: no provider is opened below, and other hosts are reached by tcp: {why}");
+            Err(why)
+        }
+    };
+    let options = params.ofi(&tcp);
+    let over = |tcp| {
+        let mut link = OfiLink::<_, Fabric>::new(tcp, below, options)?;
+        link.note_refused(&refused);
+        Ok(Box::new(link) as link::BoxedLink)
+    };
+    links.add_over_tcp(tcp, over).map_err(with("ofi"))
+}
+
+/// What each link of an endpoint of this name would be: one is opened, and closed.
+pub(super) fn standing(bind: Addr, key: Option<&AuthKey>) -> Vec<Standing> {
+    standing_with(&param::get(), bind, key)
+}
+
+fn standing_with(params: &Params, bind: Addr, key: Option<&AuthKey>) -> Vec<Standing> {
+    match open_with(params, bind, key) {
+        Ok(links) => links.standing(),
+        Err(NotOpened { link, why, .. }) => vec![Standing { link, offers: Err(why) }],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::param::tests::with_links;
+
+    fn told(list: &str) -> Vec<(&'static str, bool, String)> {
+        let own = Addr::new("127.0.0.1:0".parse().unwrap());
+        let all = standing_with(&with_links(list), own, None);
+        all.into_iter().map(|s| (s.link, s.offers.is_ok(), s.offers.unwrap_or_else(|why| why))).collect()
+    }
+
+    #[test]
+    fn each_link_says_whether_it_is_to_be_had() {
+        let all = told("shm");
+        assert_eq!(
+            all.iter().map(|t| (t.0, t.1)).collect::<Vec<_>>(),
+            [("shm", true), ("tcp", false), ("ofi", false)]
+        );
+        assert!(all[1..].iter().all(|t| t.2 == "FI_STRAIT_LINKS does not name it"), "{all:?}");
+        let all = told("tcp");
+        assert_eq!(
+            all.iter().map(|t| (t.0, t.1)).collect::<Vec<_>>(),
+            [("shm", false), ("tcp", true), ("ofi", false)]
+        );
+        assert!(all[1].2.starts_with("listens on 127.0.0.1:"), "{all:?}");
+    }
+
+    #[test]
+    fn an_endpoint_that_cannot_be_opened_says_which_link_it_lacks() {
+        // There is no core in these tests.
+        let all = told("shm,ofi:tcp");
+        assert_eq!((all.len(), all[0].0, all[0].1), (1, "ofi", false));
+        assert!(all[0].2.contains("no core"), "{all:?}");
+    }
+
+    #[test]
+    fn the_text_of_a_path_ends_with_links_that_were_not_opened() {
+        let own = Addr::new("127.0.0.1:0".parse().unwrap());
+        for (list, name, begins, ends) in [
+            ("shm", "198.51.100.1:7", "no link leads to its address; not shm: its ", "name it"),
+            (
+                "shm",
+                "127.0.0.1:7",
+                "shm ",
+                "this host's; not tcp: FI_STRAIT_LINKS does not name it; not ofi: FI_STRAIT_LINKS does not name it",
+            ),
+            (
+                "tcp",
+                "127.0.0.1:7",
+                "tcp not connected, ",
+                "s of silence; not shm: shared memory is not to be used; not ofi: FI_STRAIT_LINKS does not name it",
+            ),
+            (
+                "tcp",
+                "[::1]:7",
+                "shm ",
+                "another version of IP: bind to an unspecified one; not ofi: FI_STRAIT_LINKS does not name it",
+            ),
+        ] {
+            let mut links = open_with(&with_links(list), own, None).unwrap();
+            let peer = links.peer(&Addr::new(name.parse().unwrap()));
+            let line = links.describe(peer);
+            assert!(line.starts_with(begins) && line.ends_with(ends), "{list}, {name}: {line}");
+        }
+    }
+}
