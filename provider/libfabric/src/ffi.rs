@@ -3,12 +3,13 @@
 //! Every object an application holds is a `#[repr(C)]` struct whose first field is libfabric's
 //! `fid_*`, in a `Box`. The application sees a pointer to that field; [`obj`] is the way back.
 
+use std::ffi::CStr;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libc::{c_int, c_void};
+use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
 
 use crate::errno::Errno;
@@ -238,4 +239,25 @@ pub(crate) unsafe fn put<T>(at: *mut T, value: T) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe { at.write(value) };
     Ok(())
+}
+
+/// fi_open_ops(3) of an object that has these tables.
+///
+/// # Safety
+/// `name` is NULL or a string, `ops` NULL or a place for the answer.
+pub(crate) unsafe fn open_ops(
+    name: *const c_char,
+    flags: u64,
+    ops: *mut *mut c_void,
+    table: impl FnOnce(&CStr) -> Option<*const c_void>,
+) -> c_int {
+    guard(|| {
+        if name.is_null() || flags != 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the caller's promise.
+        let table = table(unsafe { CStr::from_ptr(name) }).ok_or(Errno::NOSYS)?;
+        // SAFETY: likewise.
+        unsafe { put(ops, table.cast_mut()) }
+    })
 }

@@ -7,7 +7,7 @@ use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
 
 use crate::errno::Errno;
-use crate::ffi::{arg, guard, obj, put};
+use crate::ffi::{arg, guard, obj, open_ops};
 use crate::mr::MrFid;
 use crate::{ep, xpu};
 
@@ -40,20 +40,16 @@ pub(crate) unsafe extern "C" fn ops_open(
     ops: *mut *mut c_void,
     _context: *mut c_void,
 ) -> c_int {
-    guard(|| {
-        if name.is_null() || flags != 0 {
-            return Err(Errno::INVAL);
+    let table = |n: &CStr| -> Option<*const c_void> {
+        match n {
+            n if n == NAME => Some((&raw const HMEM_OPS).cast()),
+            n if n == ep::LINK_OPS_NAME => Some((&raw const ep::LINK_OPS).cast()),
+            n if n == xpu::NAME => Some((&raw const xpu::TABLE).cast()),
+            _ => None,
         }
-        // SAFETY: the application passes a string.
-        let table: *const c_void = match unsafe { CStr::from_ptr(name) } {
-            n if n == NAME => (&raw const HMEM_OPS).cast(),
-            n if n == ep::LINK_OPS_NAME => (&raw const ep::LINK_OPS).cast(),
-            n if n == xpu::NAME => (&raw const xpu::TABLE).cast(),
-            _ => return Err(Errno::NOSYS),
-        };
-        // SAFETY: the application passes a place for the answer.
-        unsafe { put(ops, table.cast_mut()) }
-    })
+    };
+    // SAFETY: the application passes a string, and a place for the answer.
+    unsafe { open_ops(name, flags, ops, table) }
 }
 
 unsafe extern "C" fn mr_query_path(mr: *mut fi::fid_mr, to: *mut Answer) -> c_int {

@@ -10,7 +10,7 @@ use super::endpoint::EpFid;
 use super::links::standing;
 use crate::domain::DomainFid;
 use crate::errno::Errno;
-use crate::ffi::{guard, obj, put};
+use crate::ffi::{guard, obj, open_ops};
 use crate::info::addr;
 use crate::text::put_text;
 
@@ -35,17 +35,9 @@ pub(crate) unsafe extern "C" fn ops_open(
     ops: *mut *mut c_void,
     _context: *mut c_void,
 ) -> c_int {
-    guard(|| {
-        if name.is_null() || flags != 0 {
-            return Err(Errno::INVAL);
-        }
-        // SAFETY: the application passes a string.
-        if unsafe { CStr::from_ptr(name) } != NAME {
-            return Err(Errno::NOSYS);
-        }
-        // SAFETY: the application passes a place for the answer.
-        unsafe { put(ops, (&raw const LINK_OPS).cast::<c_void>().cast_mut()) }
-    })
+    let table = |n: &CStr| (n == NAME).then(|| (&raw const LINK_OPS).cast());
+    // SAFETY: the application passes a string, and a place for the answer.
+    unsafe { open_ops(name, flags, ops, table) }
 }
 
 /// Hands a text out as snprintf(3) does: as much as there is room for, and how long it is.
