@@ -78,11 +78,11 @@ fn info(library: &Arc<Library>, provider: &str, v6: bool) -> Result<Info, Error>
     unsafe { library.find(Some(provider), shape) }
 }
 
-/// A link: its name, whether it is to be had, and what it offers, or why not.
-pub type Told = (String, bool, String);
+/// The status of a link: name, whether an endpoint has it, and what it offers or the reason why not.
+pub type LinkStatus = (String, bool, String);
 
 /// The links that an endpoint of this provider has.
-pub fn links(library: &Arc<Library>, provider: &str) -> Result<Vec<Told>, Error> {
+pub fn links(library: &Arc<Library>, provider: &str) -> Result<Vec<LinkStatus>, Error> {
     let info = info(library, provider, false)?;
     let fabric = Own::fabric(&info)?;
     // SAFETY: the fabric is open, so its table is valid.
@@ -98,10 +98,11 @@ pub fn links(library: &Arc<Library>, provider: &str) -> Result<Vec<Told>, Error>
     // SAFETY: the table is the provider's, the domain open; `text` passes a buffer with its length.
     let told = text(library, |buf, len| unsafe { ((*ops).links)(domain.as_ptr(), buf, len) });
     drop(domain);
-    Ok(told?.lines().filter_map(understood).collect())
+    Ok(told?.lines().filter_map(parse_line).collect())
 }
 
-fn understood(line: &str) -> Option<Told> {
+/// Parses a line of `links` (include/strait_link.h).
+fn parse_line(line: &str) -> Option<LinkStatus> {
     let mut parts = line.splitn(3, ' ');
     let (name, is, words) = (parts.next()?, parts.next()?, parts.next()?);
     Some((name.to_owned(), is == "yes", words.to_owned()))
@@ -152,8 +153,8 @@ mod tests {
 
     #[test]
     fn lines_are_a_name_a_word_and_words() {
-        assert_eq!(understood("tcp no a b"), Some(("tcp".into(), false, "a b".into())));
-        assert_eq!(understood("shm yes a"), Some(("shm".into(), true, "a".into())));
-        assert_eq!(understood("what"), None);
+        assert_eq!(parse_line("tcp no a b"), Some(("tcp".into(), false, "a b".into())));
+        assert_eq!(parse_line("shm yes a"), Some(("shm".into(), true, "a".into())));
+        assert_eq!(parse_line("what"), None);
     }
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::found::{Finding, Limit, Link, Memory};
-use crate::fabric::{Error, Told};
+use crate::fabric::{Error, LinkStatus};
 use crate::os;
 
 /// The links, as the provider tells of them, or why it does not.
-pub fn links(told: Result<Vec<Told>, Error>) -> Vec<Link> {
+pub fn links(told: Result<Vec<LinkStatus>, Error>) -> Vec<Link> {
     let link = |name: &str, ok, text| Link { name: name.into(), finding: Finding::new(ok, text) };
     let mut links: Vec<Link> = match told {
         Ok(told) => told.into_iter().map(|(name, ok, text)| link(&name, ok, text)).collect(),

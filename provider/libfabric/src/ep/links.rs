@@ -56,13 +56,11 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
     let own = links.addr();
     let not = |errno, why| NotOpened { link: "ofi", errno, why };
     let core = crate::log::core().ok_or_else(|| not(Errno::NOSYS, "there is no core of libfabric".into()))?;
-    let mut refused = Vec::new();
-    let below = match ofi::open(&core, names, own.ip()) {
-        Ok((below, before)) => {
-            let others = if before.is_empty() { "none before it".into() } else { before.join("; ") };
+    let (below, refused) = match ofi::open(&core, names, own.ip()) {
+        Ok((below, refused)) => {
+            let others = if refused.is_empty() { "none before it".into() } else { refused.join("; ") };
             log::info!("{own}: ofi is over {} ({}); refused: {others}", below.name(), below.detail());
-            refused = before;
-            Ok(below)
+            (Ok(below), refused)
         }
         Err(refused) => {
             let why = refused.join("; ");
@@ -75,7 +73,7 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
                 return Err(not(Errno::NODATA, format!("{why}; {cure}")));
             }
             log::info!("{own}: no provider is opened below, and other hosts are reached by tcp: {why}");
-            Err(why)
+            (Err(why), Vec::new())
         }
     };
     let options = params.ofi(&tcp);
