@@ -237,9 +237,9 @@ unsafe extern "C" fn called(arg: *mut c_void) {
         Ok(())
     });
     if call.step == call.pipe.pieces.len() {
-        // What goes with the last of it calls CUDA, which this thread may not.
+        // What goes with the last of it calls CUDA, which this thread may not; nor may it do what else is posted there.
         let workers = pipe.file.workers.clone();
-        workers.post(Box::new(move || drop((pipe, call))));
+        workers.leave(Box::new(move || drop((pipe, call))));
     }
 }
 
