@@ -205,7 +205,9 @@ unsafe fn asked<'a>(
     if count == 0 {
         return Ok((&mut [], Vec::new()));
     }
-    if ops.is_null() || !ops.is_aligned() {
+    // No array is longer than half of the address space.
+    let whole = count.checked_mul(size_of::<strait_storage_op>()).filter(|n| isize::try_from(*n).is_ok());
+    if ops.is_null() || !ops.is_aligned() || whole.is_none() {
         return Err(libc::EINVAL);
     }
     // SAFETY: the caller's promise.
