@@ -95,9 +95,9 @@ pub extern "C" fn strait_storage_error() -> *const c_char {
     crate::peer::strait_p2pmem_error()
 }
 
-/// Opens a file. `flags` are of STRAIT_STORAGE_.
+/// Opens a file or a disk. `flags` are of STRAIT_STORAGE_.
 ///
-/// 0, or an errno below 0.
+/// 0, or an errno below 0: -EINVAL also for a pipe, a socket or a directory.
 ///
 /// # Safety
 /// `path` is NULL or a C string; `opened` is NULL or valid for a write.
