@@ -29,7 +29,7 @@ fn forked(work: impl FnOnce() -> i32) -> i32 {
         0 => {
             // What hangs there is ended.
             // SAFETY: an alarm of the child's own.
-            unsafe { libc::alarm(30) };
+            unsafe { libc::alarm(300) };
             let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(99);
             // SAFETY: nothing of the parent's is run.
             unsafe { libc::_exit(code) }
