@@ -49,9 +49,22 @@ const INVALID_CONTEXT: i32 = 201;
 /// As long as this lives, calls of this thread that may wait for the device do not end the captures of other streams, by which the
 /// application makes graphs. They would, in any thread, and be refused: what they wait for are streams of our own, which are
 /// never captured.
-pub(crate) struct Relaxed<'a> {
+pub struct Relaxed<'a> {
     api: &'a Api,
     before: Option<c_int>,
+}
+
+impl Relaxed<'static> {
+    /// For calls of another library; `None` where there is no CUDA.
+    pub fn here() -> Option<Relaxed<'static>> {
+        loaded().map(Relaxed::new)
+    }
+}
+
+impl std::fmt::Debug for Relaxed<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Relaxed")
+    }
 }
 
 impl<'a> Relaxed<'a> {
