@@ -146,6 +146,40 @@ fn a_program_that_does_not_use_strait_is_told_why() {
     assert!(reasons.contains("FI_PROVIDER=shm keeps it out"), "{reasons}");
 }
 
+/// A signal to the doctor alone: it goes to the program, and what the doctor has to say still comes.
+#[test]
+fn a_signal_ends_the_program_and_not_the_answer() {
+    use std::io::{BufRead, BufReader};
+    let dir = scratch("doctor-signals");
+    let program = "trap 'echo told; kill $!; exit 5' TERM; sleep 8 & echo ready; wait";
+    for (signal, says, status) in
+        [("TERM", "told\n", "exit status: 5"), ("INT", "", "signal: 2"), ("HUP", "", "signal: 1")]
+    {
+        let mut command = strait(&["doctor", "--"]);
+        match signal {
+            "TERM" => command.args(["sh", "-c", program]),
+            // Signals that the tests' own parent ignores are ignored by the programs too.
+            _ => command.args(["env", "--default-signal=INT,HUP", "sh", "-c", "echo ready; exec sleep 8"]),
+        };
+        command.env("TMPDIR", &dir).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let mut doctor = command.spawn().unwrap();
+        let mut lines = BufReader::new(doctor.stdout.take().unwrap());
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        let sent =
+            Command::new("kill").args([&format!("-{signal}"), &doctor.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
+        let output = doctor.wait_with_output().unwrap();
+        let errors = text(&output.stderr);
+        assert_eq!((output.status.code(), rest.as_str()), (Some(1), says), "{signal}: {errors}");
+        assert!(errors.contains(&format!("the program ended with {status}")), "{signal}: {errors}");
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "{signal}: a file is left");
+    }
+}
+
 /// `strait perf` over strait, run by the doctor, if that is offered here.
 #[test]
 fn a_program_that_uses_strait_is_told_what_went_which_way() {
