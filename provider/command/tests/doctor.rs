@@ -77,6 +77,35 @@ fn settings_that_do_not_hold_are_problems() {
     assert_eq!(findings(&found, "settings", "problem"), Vec::<&Value>::new());
 }
 
+/// A file of the provider's name that is none, and one that is kept out: what is wrong is told, and nothing else.
+#[test]
+fn a_provider_that_libfabric_passes_over_has_one_reason() {
+    let (_, host) = json(strait(&["info", "--json"]).env_remove("FI_PROVIDER_PATH"));
+    if host["libfabric"]["found"] != true {
+        eprintln!("skipped: no libfabric here");
+        return;
+    }
+    let cure = |path: &Path, provider: &str| {
+        let mut command = strait(&["doctor", "--json"]);
+        let (_, found) = json(command.env("FI_PROVIDER_PATH", path).env("FI_PROVIDER", provider));
+        let problems = findings(&found, "libfabric", "problem");
+        problems.first().unwrap_or_else(|| panic!("{found}"))["cure"].as_str().unwrap().to_owned()
+    };
+    let dir = scratch("doctor-no-provider");
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let library =
+        maps.lines().find_map(|l| l.find('/').map(|at| &l[at..]).filter(|p| p.contains("/libgcc_s.so")));
+    std::fs::copy(library.unwrap(), dir.join("libstrait-fi.so")).unwrap();
+    let none = cure(&dir, "strait");
+    assert!(none.contains("it is no provider of libfabric: it lacks fi_prov_ini"), "{none}");
+    let Some(real) = std::env::var_os("FI_PROVIDER_PATH") else { return };
+    let kept_out = cure(Path::new(&real), "^strait");
+    assert!(
+        kept_out.contains("FI_PROVIDER=^strait keeps it out") && kept_out.lines().count() == 1,
+        "{kept_out}"
+    );
+}
+
 #[test]
 fn libraries_are_found_by_their_names_and_told_apart_by_what_is_in_them() {
     let dir = scratch("doctor-libraries");

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::fabric::Error;
-use crate::out::say;
+use crate::out::{quoted, say};
 use crate::run::signals::{Came, PASSED, Signals};
 
 /// What asks the provider, and the UCX transport, for a report.
@@ -216,7 +216,7 @@ fn reasons(program: &[OsString]) -> Vec<String> {
     if !path.is_empty() && !path.split([':', '@', '+']).any(|d| Path::new(d).join(crate::info::FILE).exists())
     {
         let place = crate::info::nearby_provider()
-            .map(|dir| format!(": FI_PROVIDER_PATH={}", dir.display()))
+            .map(|dir| format!(": FI_PROVIDER_PATH={}", quoted(&dir.to_string_lossy())))
             .unwrap_or_default();
         lines.push(format!("FI_PROVIDER_PATH={path} has no {}{place}", crate::info::FILE));
     }
