@@ -180,15 +180,17 @@ fn a_program_that_does_not_use_strait_is_told_why() {
 fn a_signal_ends_the_program_and_not_the_answer() {
     use std::io::{BufRead, BufReader};
     let dir = scratch("doctor-signals");
-    let program = "trap 'echo told; kill $!; exit 5' TERM; sleep 8 & echo ready; wait";
-    for (signal, says, status) in
-        [("TERM", "told\n", "exit status: 5"), ("INT", "", "signal: 2"), ("HUP", "", "signal: 1")]
-    {
+    let program = "trap 'echo told; kill $!; exit 5' TERM; sleep 300 & echo ready; wait";
+    for (signal, says, status) in [
+        (libc::SIGTERM, "told\n", "exit status: 5"),
+        (libc::SIGINT, "", "signal: 2"),
+        (libc::SIGHUP, "", "signal: 1"),
+    ] {
         let mut command = strait(&["doctor", "--"]);
         match signal {
-            "TERM" => command.args(["sh", "-c", program]),
+            libc::SIGTERM => command.args(["sh", "-c", program]),
             // Signals that the tests' own parent ignores are ignored by the programs too.
-            _ => command.args(["env", "--default-signal=INT,HUP", "sh", "-c", "echo ready; exec sleep 8"]),
+            _ => command.args(["env", "--default-signal=INT,HUP", "sh", "-c", "echo ready; exec sleep 300"]),
         };
         command.env("TMPDIR", &dir).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
         let mut doctor = command.spawn().unwrap();
@@ -196,9 +198,8 @@ fn a_signal_ends_the_program_and_not_the_answer() {
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
-        let sent =
-            Command::new("kill").args([&format!("-{signal}"), &doctor.id().to_string()]).status().unwrap();
-        assert!(sent.success());
+        // SAFETY: the process is a child that was not waited for.
+        unsafe { libc::kill(doctor.id() as libc::pid_t, signal) };
         let mut rest = String::new();
         std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
         let output = doctor.wait_with_output().unwrap();
