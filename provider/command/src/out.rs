@@ -22,3 +22,14 @@ macro_rules! say {
     }};
 }
 pub(crate) use say;
+
+/// A word of a shell's.
+pub fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:*@%=".contains(c);
+    // No shell takes the asterisk of an assignment for a pattern.
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.into()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use ucx_sys::{Epoch, Host, libraries, posix_agrees};
 
+use crate::out::quoted;
+
 /// The file that UCX loads, or that is preloaded to it.
 pub const FILE: &str = "libuct_strait.so.0";
 
@@ -46,17 +48,6 @@ fn first(ours: Option<&str>, now: Option<String>, separators: &[char]) -> String
     let now = now.unwrap_or_default();
     let others = now.split(separators).filter(|entry| !entry.is_empty() && !is_ours(entry));
     ours.into_iter().chain(others).collect::<Vec<_>>().join(":")
-}
-
-/// A word of a shell's.
-fn quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:*@%=".contains(c);
-    // No shell takes the asterisk of an assignment for a pattern.
-    if !text.is_empty() && text.chars().all(is_plain) {
-        text.into()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
 }
 
 fn set(name: &str, value: &str) -> String {

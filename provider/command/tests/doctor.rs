@@ -77,6 +77,35 @@ fn settings_that_do_not_hold_are_problems() {
     assert_eq!(findings(&found, "settings", "problem"), Vec::<&Value>::new());
 }
 
+/// A file of the provider's name that is none, and one that is kept out: what is wrong is told, and nothing else.
+#[test]
+fn a_provider_that_libfabric_passes_over_has_one_reason() {
+    let (_, host) = json(strait(&["info", "--json"]).env_remove("FI_PROVIDER_PATH"));
+    if host["libfabric"]["found"] != true {
+        eprintln!("skipped: no libfabric here");
+        return;
+    }
+    let cure = |path: &Path, provider: &str| {
+        let mut command = strait(&["doctor", "--json"]);
+        let (_, found) = json(command.env("FI_PROVIDER_PATH", path).env("FI_PROVIDER", provider));
+        let problems = findings(&found, "libfabric", "problem");
+        problems.first().unwrap_or_else(|| panic!("{found}"))["cure"].as_str().unwrap().to_owned()
+    };
+    let dir = scratch("doctor-no-provider");
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let library =
+        maps.lines().find_map(|l| l.find('/').map(|at| &l[at..]).filter(|p| p.contains("/libgcc_s.so")));
+    std::fs::copy(library.unwrap(), dir.join("libstrait-fi.so")).unwrap();
+    let none = cure(&dir, "strait");
+    assert!(none.contains("it is no provider of libfabric: it lacks fi_prov_ini"), "{none}");
+    let Some(real) = std::env::var_os("FI_PROVIDER_PATH") else { return };
+    let kept_out = cure(Path::new(&real), "^strait");
+    assert!(
+        kept_out.contains("FI_PROVIDER=^strait keeps it out") && kept_out.lines().count() == 1,
+        "{kept_out}"
+    );
+}
+
 #[test]
 fn libraries_are_found_by_their_names_and_told_apart_by_what_is_in_them() {
     let dir = scratch("doctor-libraries");
@@ -144,6 +173,41 @@ fn a_program_that_does_not_use_strait_is_told_why() {
     assert_eq!((&value["used"], &value["loaded"]), (&Value::from(false), &Value::from(0)));
     let reasons = value["reasons"].to_string();
     assert!(reasons.contains("FI_PROVIDER=shm keeps it out"), "{reasons}");
+}
+
+/// A signal to the doctor alone: it goes to the program, and what the doctor has to say still comes.
+#[test]
+fn a_signal_ends_the_program_and_not_the_answer() {
+    use std::io::{BufRead, BufReader};
+    let dir = scratch("doctor-signals");
+    let program = "trap 'echo told; kill $!; exit 5' TERM; sleep 300 & echo ready; wait";
+    for (signal, says, status) in [
+        (libc::SIGTERM, "told\n", "exit status: 5"),
+        (libc::SIGINT, "", "signal: 2"),
+        (libc::SIGHUP, "", "signal: 1"),
+    ] {
+        let mut command = strait(&["doctor", "--"]);
+        match signal {
+            libc::SIGTERM => command.args(["sh", "-c", program]),
+            // Signals that the tests' own parent ignores are ignored by the programs too.
+            _ => command.args(["env", "--default-signal=INT,HUP", "sh", "-c", "echo ready; exec sleep 300"]),
+        };
+        command.env("TMPDIR", &dir).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let mut doctor = command.spawn().unwrap();
+        let mut lines = BufReader::new(doctor.stdout.take().unwrap());
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        // SAFETY: the process is a child that was not waited for.
+        unsafe { libc::kill(doctor.id() as libc::pid_t, signal) };
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut lines, &mut rest).unwrap();
+        let output = doctor.wait_with_output().unwrap();
+        let errors = text(&output.stderr);
+        assert_eq!((output.status.code(), rest.as_str()), (Some(1), says), "{signal}: {errors}");
+        assert!(errors.contains(&format!("the program ended with {status}")), "{signal}: {errors}");
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "{signal}: a file is left");
+    }
 }
 
 /// `strait perf` over strait, run by the doctor, if that is offered here.

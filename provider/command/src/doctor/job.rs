@@ -1,6 +1,7 @@
 //! `strait doctor -- PROGRAM`: runs a program, and says which path its bytes took.
 
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
@@ -8,7 +9,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::fabric::Error;
-use crate::out::say;
+use crate::out::{quoted, say};
+use crate::run::signals::{Came, PASSED, Signals};
 
 /// What asks the provider, and the UCX transport, for a report.
 const REPORT: [&str; 2] = ["FI_STRAIT_REPORT", "STRAIT_UCX_REPORT"];
@@ -21,7 +23,7 @@ pub fn run(program: &[OsString], json: bool) -> Result<bool, Error> {
     let mut command = Command::new(name);
     // Launchers hand their environment on to processes of this host.
     command.args(args).envs(REPORT.map(|name| (name, &file)));
-    let status = command.status().map_err(|e| format!("{} cannot be run: {e}", name.to_string_lossy()))?;
+    let status = ended(&mut command).map_err(|e| format!("{} cannot be run: {e}", name.to_string_lossy()))?;
     let lines = std::fs::read_to_string(&file).unwrap_or_default();
     let processes: Vec<Value> = lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let summary = Summary::of(&processes, status, &reasons(program));
@@ -32,6 +34,27 @@ pub fn run(program: &[OsString], json: bool) -> Result<bool, Error> {
         say!("{}", summary.render().trim_end());
     }
     Ok(summary.used && status.success())
+}
+
+/// Runs a program. Signals that would end this process go to the program alone, so that there is an answer when it has ended.
+fn ended(command: &mut Command) -> std::io::Result<ExitStatus> {
+    let signals = Signals::take()?;
+    // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
+    unsafe { command.pre_exec(Signals::give_back) };
+    let mut child = command.spawn()?;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        match signals.next(None) {
+            Some(Came { signal, from_terminal: false }) if PASSED.contains(&signal) => {
+                // SAFETY: the number is that of a child that was not waited for.
+                unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+            }
+            // A terminal's signals, and those of the end of a child, need no help.
+            _ => {}
+        }
+    }
 }
 
 /// A directory that goes when this does.
@@ -193,7 +216,7 @@ fn reasons(program: &[OsString]) -> Vec<String> {
     if !path.is_empty() && !path.split([':', '@', '+']).any(|d| Path::new(d).join(crate::info::FILE).exists())
     {
         let place = crate::info::nearby_provider()
-            .map(|dir| format!(": FI_PROVIDER_PATH={}", dir.display()))
+            .map(|dir| format!(": FI_PROVIDER_PATH={}", quoted(&dir.to_string_lossy())))
             .unwrap_or_default();
         lines.push(format!("FI_PROVIDER_PATH={path} has no {}{place}", crate::info::FILE));
     }

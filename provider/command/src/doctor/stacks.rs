@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::find::{self, Kind};
 use super::finding::{Finding, Level};
+use crate::out::quoted;
 
 /// How long a look at one library may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -159,7 +160,7 @@ fn libfabric(seen: &Value, usual: bool) -> Finding {
         let level = Level::Note;
         return Finding::new(AREA, level, format!("{head}: does not look where the provider is"))
             .means("programs that use it pass Strait over in silence")
-            .cure(format!("FI_PROVIDER_PATH={dir} FI_PROVIDER=strait"));
+            .cure(format!("FI_PROVIDER_PATH={} FI_PROVIDER=strait", quoted(dir)));
     }
     let advice = seen["provider"]["advice"].as_array().cloned().unwrap_or_default();
     let lines: Vec<String> = advice.iter().map(text).collect();
@@ -181,8 +182,10 @@ fn ucx_of(path: &Path) -> Finding {
     match out.lines().next().and_then(|line| line.strip_prefix("# UCX ")) {
         Some(line) if output.status.success() => {
             let door = if out.contains("UCX_PLUGIN_PATH=") { "UCX_PLUGIN_PATH" } else { "LD_PRELOAD" };
-            Finding::ok(AREA, format!("{line}: takes the transport by {door}"))
-                .cure(format!("to use it: eval \"$(strait ucx-env --ucx {})\"", path.display()))
+            Finding::ok(AREA, format!("{line}: takes the transport by {door}")).cure(format!(
+                "to use it: eval \"$(strait ucx-env --ucx {})\"",
+                quoted(&path.to_string_lossy())
+            ))
         }
         _ => {
             let why = String::from_utf8_lossy(&output.stderr);
@@ -212,9 +215,10 @@ fn mpi_of(path: &Path, provider: Option<&str>) -> Finding {
     // Intel MPI has a libfabric of its own, which never looks where the system's does.
     let own =
         provider.map(str::to_owned).or_else(|| Some(crate::info::nearby_provider()?.display().to_string()));
-    let own = own.unwrap_or_else(|| "DIRECTORY".into());
-    let (there, handed_on) = provider
-        .map_or_else(Default::default, |dir| (format!("FI_PROVIDER_PATH={dir} "), " -x FI_PROVIDER_PATH"));
+    let own = own.map_or_else(|| "DIRECTORY".into(), |dir| quoted(&dir));
+    let (there, handed_on) = provider.map_or_else(Default::default, |dir| {
+        (format!("FI_PROVIDER_PATH={} ", quoted(dir)), " -x FI_PROVIDER_PATH")
+    });
     let settings = match mpi {
         Mpi::Open if has_component(dir, &bytes, "mtl_ofi") => {
             format!("{there}mpirun{handed_on} -x FI_PROVIDER=strait --mca pml cm --mca mtl ofi PROGRAM")
@@ -346,9 +350,11 @@ mod tests {
             (Level::Problem, Some("FI_PROVIDER=shm keeps it out"))
         );
         assert_eq!(libfabric(&passed_over, false).level, Level::Note);
-        passed_over["with_path"] = "/y".into();
-        let finding = libfabric(&passed_over, true);
-        assert!(finding.level == Level::Note && finding.cure.unwrap().contains("FI_PROVIDER_PATH=/y"));
+        for (dir, word) in [("/y", "FI_PROVIDER_PATH=/y "), ("/y z", "FI_PROVIDER_PATH='/y z' ")] {
+            passed_over["with_path"] = dir.into();
+            let finding = libfabric(&passed_over, true);
+            assert!(finding.level == Level::Note && finding.cure.unwrap().contains(word), "{word}");
+        }
         assert_eq!(libfabric(&Value::Null, true).level, Level::Note);
     }
 }

@@ -42,8 +42,10 @@ fn advice(library: &Library, loaded: Option<&str>) -> Vec<String> {
         lines.push(format!("FI_PROVIDER={filter} keeps it out: unset it, or FI_PROVIDER={NAME}"));
     }
     if loaded.is_some() {
-        lines.push("libfabric loaded it, but it offers nothing here".into());
-        lines.push(format!("what it has to say: FI_LOG_LEVEL=info FI_LOG_PROV={NAME} strait info"));
+        if lines.is_empty() {
+            lines.push("libfabric loaded it, but it offers nothing here".into());
+            lines.push(format!("what it has to say: FI_LOG_LEVEL=info FI_LOG_PROV={NAME} strait info"));
+        }
         return lines;
     }
     // libfabric looks in its own directory only if the variable is not set.
@@ -64,17 +66,15 @@ fn advice(library: &Library, loaded: Option<&str>) -> Vec<String> {
         Some(file) => {
             lines.push(format!("{} exists, but libfabric did not take it", file.display()));
             lines.push(match load(&file) {
-                Err(error) => format!("it cannot be loaded: {error}"),
+                Err(error) => format!("it cannot be used: {error}"),
                 Ok(()) => "it can be loaded: FI_LOG_LEVEL=warn strait info may tell more".into(),
             });
         }
         None => {
             lines.push(format!("{FILE} is not in {whence}"));
-            let place = nearby().unwrap_or_else(|| "DIRECTORY".into());
-            lines.push(format!(
-                "to use it: export FI_PROVIDER_PATH={} (the directory of {FILE})",
-                place.display()
-            ));
+            let place =
+                nearby().map_or_else(|| "DIRECTORY".into(), |dir| crate::out::quoted(&dir.to_string_lossy()));
+            lines.push(format!("to use it: export FI_PROVIDER_PATH={place} (the directory of {FILE})"));
         }
     }
     lines
@@ -120,8 +120,14 @@ fn load(file: &Path) -> Result<(), String> {
     // or was about to; it is left loaded.
     match unsafe { libloading::Library::new(file) } {
         Ok(object) => {
+            // SAFETY: the symbol is looked up, and not used.
+            let is_provider = unsafe { object.get::<*const ()>(b"fi_prov_ini\0") }.is_ok();
             std::mem::forget(object);
-            Ok(())
+            if is_provider {
+                Ok(())
+            } else {
+                Err("it is no provider of libfabric: it lacks fi_prov_ini".into())
+            }
         }
         Err(error) => Err(error.to_string()),
     }

@@ -120,7 +120,7 @@ impl Job {
                 return;
             }
             let limit = self.kill_at.map(|at| at.saturating_duration_since(Instant::now()));
-            match signals.next(limit) {
+            match signals.next(limit).map(|came| came.signal) {
                 Some(signal) if PASSED.contains(&signal) => {
                     self.signal(signal);
                     if signal == libc::SIGTERM {

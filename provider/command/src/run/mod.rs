@@ -2,7 +2,7 @@
 
 mod job;
 mod output;
-mod signals;
+pub mod signals;
 
 use std::ffi::OsString;
 use std::time::Duration;

@@ -9,6 +9,14 @@ use std::time::Duration;
 pub const PASSED: [libc::c_int; 6] =
     [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
 
+/// A signal that came.
+#[derive(Clone, Copy, Debug)]
+pub struct Came {
+    pub signal: libc::c_int,
+    /// A terminal's, which sends it to each process of its foreground.
+    pub from_terminal: bool,
+}
+
 /// A descriptor for [`PASSED`] and for the end of children, which from now on do nothing else.
 #[derive(Debug)]
 pub struct Signals(OwnedFd);
@@ -51,7 +59,7 @@ impl Signals {
     }
 
     /// The next signal; `None` if none came in time.
-    pub fn next(&self, limit: Option<Duration>) -> Option<libc::c_int> {
+    pub fn next(&self, limit: Option<Duration>) -> Option<Came> {
         let wait = limit.map_or(-1, |limit| i32::try_from(limit.as_millis() + 1).unwrap_or(i32::MAX));
         let mut one = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
@@ -60,7 +68,13 @@ impl Signals {
         unsafe {
             libc::poll(&mut one, 1, wait);
             let n = libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), len);
-            (n == len as isize).then(|| info.assume_init().ssi_signo as libc::c_int)
+            (n == len as isize).then(|| {
+                let info = info.assume_init();
+                Came {
+                    signal: info.ssi_signo as libc::c_int,
+                    from_terminal: info.ssi_code == libc::SI_KERNEL,
+                }
+            })
         }
     }
 }
