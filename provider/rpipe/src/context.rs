@@ -5,7 +5,7 @@ mod parting;
 
 pub(crate) use parting::Fate;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -56,6 +56,8 @@ pub(crate) struct Inner {
     spent: Vec<u32>,
     /// What ends that are closed had, and readers have messages to get from.
     wanted: Vec<(Key, Region)>,
+    /// Ends that were closed, and of which a peer was told since.
+    refused: HashSet<Key>,
     events: Vec<Event>,
     open: bool,
 }
@@ -130,6 +132,7 @@ impl Context {
             gone: HashMap::new(),
             spent: Vec::new(),
             wanted: Vec::new(),
+            refused: HashSet::new(),
             events: Vec::new(),
             open: true,
         };
@@ -395,6 +398,9 @@ impl Inner {
             }
             // Its end is not opened here yet; or it was closed.
             let opened = self.ordinals.get(&(key.class, key.writer, key.reader)).copied().unwrap_or(0);
+            if key.ordinal < opened {
+                self.is_late(key, &control);
+            }
             if key.ordinal < opened || self.early.len() >= EARLY_MOST {
                 return self.forget(grants);
             }

@@ -12,7 +12,7 @@ use super::types::*;
 use crate::{Error, Patience, Pipe};
 
 #[inline]
-fn patience(nanoseconds: i64) -> Patience {
+pub(super) fn patience(nanoseconds: i64) -> Patience {
     match u64::try_from(nanoseconds) {
         Ok(0) => Patience::Look,
         Ok(time) => Patience::for_a(Duration::from_nanos(time)),
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn rread_timed(
 
 /// Gives an active message to its handler, outside of the pipe's lock.
 #[cold]
-fn handle(rp: rpipe_t, read: raddr_t, number: u16) -> Result<(), Error> {
+pub(super) fn handle(rp: rpipe_t, read: raddr_t, number: u16) -> Result<(), Error> {
     let (bytes, len) = with_address(read, |pipe, address| Ok((pipe.address(address)?, pipe.len(address)?)))?;
     let handler = handlers(rp)?.get(&number).copied();
     if let Some(handler) = handler {

@@ -1,8 +1,10 @@
 //! Ends that are closed, here or at the peer, and what remains of them.
 
+use std::time::Instant;
+
 use super::{End, Inner};
 use crate::control::{Control, Key, Reason, closed};
-use crate::{Error, forked};
+use crate::{Error, Rank, forked};
 
 /// What becomes of the memory of an end that is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,45 @@ impl Inner {
             }
             (_, Some(why)) => Err(Error::Gone(format!("rank {peer} is gone: {why}"))),
             (None, None) => Ok(()),
+        }
+    }
+
+    /// Whether the peer's end has begun to set the stream up, or never will.
+    pub(crate) fn has_begun(&mut self, no: u32) -> bool {
+        let met = self.stream(no).is_some_and(|stream| stream.met.is_some());
+        met || self.still_there(no).is_err()
+    }
+
+    /// Tells the peer that the group of this end is over for this rank, also a peer that was not met yet.
+    pub(crate) fn say_over(&mut self, no: u32, rank: Rank) {
+        let Some(peer) = self.stream(no).map(|stream| stream.peer) else { return };
+        if self.is_gone(no) || forked::is_child() {
+            return;
+        }
+        if !self.met.contains_key(&peer) {
+            // Of a process that has not begun yet there is no card, and nothing to wait for.
+            let card = self.bootstrap.card(peer, Instant::now());
+            if card.and_then(|card| self.backend.connect(peer, &card)).is_err() {
+                return;
+            }
+            self.met.insert(peer, ());
+        }
+        let _ = self.say(no, &Control::Close(Reason::Over(rank)), false);
+    }
+
+    /// The rank for which the peer has said that the group is over.
+    pub(crate) fn over_for(&mut self, no: u32) -> Option<Rank> {
+        match self.stream(no)?.closed? {
+            Reason::Over(rank) => Some(rank),
+            _ => None,
+        }
+    }
+
+    /// A message for an end that was closed before its peer's was set up: the peer is told, once.
+    pub(super) fn is_late(&mut self, key: Key, control: &Control) {
+        let peer = if key.writer == self.rank { key.reader } else { key.writer };
+        if matches!(control, Control::Hello | Control::Reader { .. }) && self.refused.insert(key) {
+            let _ = self.backend.send(peer, &Control::Close(Reason::Done).encode(&key), &[]);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The writer's end.
 
 mod fold;
+mod state;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -150,17 +151,24 @@ impl Writer {
         self.connect(patience)?;
         self.check(len, align)?;
         self.fold_in_time(patience)?;
+        match self.alloc_known(len, align)? {
+            Some(block) => Ok(block),
+            None => self.alloc_later(len, align, patience),
+        }
+    }
+
+    /// Allocates a block, if the book has room.
+    fn alloc_known(&mut self, len: usize, align: usize) -> Result<Option<Block>, Error> {
         let deferred = self.options.sync == Sync::Deferred;
         let up = self.up()?;
         let room = up.shape.slots - up.out;
-        if room > 0 {
-            if let Some(block) = up.heap.alloc(len, align) {
-                up.out += 1;
-                up.quick = if deferred { QUICK.min(room - 1) } else { 0 };
-                return Ok(block);
-            }
+        if room == 0 {
+            return Ok(None);
         }
-        self.alloc_later(len, align, patience)
+        let Some(block) = up.heap.alloc(len, align) else { return Ok(None) };
+        up.out += 1;
+        up.quick = if deferred { QUICK.min(room - 1) } else { 0 };
+        Ok(Some(block))
     }
 
     /// Whether there may be such a block; and what is wrong, if not.
