@@ -464,7 +464,7 @@ int rfree(raddr_t addr);
 
 /*
  Waits until one of `count` pipes has a message, so long at most: its index, or EAGAIN below 0. A pipe whose peer is gone
- counts as one that has a message: rread tells.
+ counts as one that has a message: rread tells. After some looks the process sleeps until a writer wakes it.
 
  # Safety
  `pipes` has so many pipes, each from rpipe.

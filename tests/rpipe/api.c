@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strait_rpipe.h>
+#include <time.h>
 
 #define SECOND 1000000000LL
 #define LIMIT (60 * SECOND)
@@ -118,6 +119,20 @@ static void reader(rpipe_t rp)
     }
 }
 
+/* A process that waits sleeps: of more than a second it computes for less than a half. Rank 0 waits for rank 1, which waits for nothing. */
+static void idle(rpipe_t both, int rank)
+{
+    clock_t begin = clock();
+    raddr_t addr = RADDR_NULL;
+    if (rank == 1) {
+        assert(rwait(&both, 1, SECOND) == -EAGAIN && rwait(&both, 1, 0) == -EAGAIN);
+        assert((addr = rmalloc(both, 1)) != RADDR_NULL && rwrite(both, addr) == 0);
+    } else {
+        assert(rwait(&both, 1, LIMIT) == 0 && rread(both, addr, 1) == 0 && rfree(addr) == 0);
+    }
+    assert(clock() - begin < CLOCKS_PER_SEC / 2);
+}
+
 int main(void)
 {
     int rank = -1;
@@ -147,6 +162,7 @@ int main(void)
     assert(rwrite(both, addr) == 0 && rread(both, other, 4) == 0);
     assert(*(int *)rmem(both, other) == 1 - rank && rfree(other) == 0);
     active(both, rank);
+    idle(both, rank);
     assert(rpipe_close(rp) == 0);
     refused(rpipe_close(rp), EINVAL);
     assert(rmalloc(rp, 1) == RADDR_NULL && errno == EINVAL);

@@ -288,6 +288,12 @@ impl Pipe {
         self.writer()?.connect_now()
     }
 
+    /// Whether the reader has asked to be woken.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn sees_sleep(&self) -> bool {
+        self.writer.as_ref().is_some_and(Writer::sees_sleep)
+    }
+
     /// Tells the peer that the group of this pipe is over for this rank.
     pub(crate) fn say_over(&mut self, rank: Rank) {
         if let Some(writer) = &self.writer {

@@ -95,7 +95,9 @@ pub unsafe extern "C" fn rpipe_neighbor_exchange(
         if neighbors.is_null() && count != 0 || c_int::try_from(count).is_err() {
             return Err(Error::Invalid(format!("{count} neighbors at {neighbors:?}: there are none")));
         }
-        let mut all = Vec::with_capacity(count);
+        let mut all = Vec::new();
+        let none = |_| Error::Exhausted(format!("no memory for {count} neighbors"));
+        all.try_reserve_exact(count).map_err(none)?;
         for at in 0..count {
             // SAFETY: the program's promise.
             let one = unsafe { neighbors.add(at).read() };

@@ -293,3 +293,28 @@ fn times_of_reads_of_many_writers_end_and_a_message_that_is_too_long_stays() {
         assert!(matches!(many.free(&message), Err(Error::Stale(_))));
     });
 }
+
+#[test]
+fn a_reader_of_many_writers_sleeps_and_each_of_them_wakes_it() {
+    let job = job("asleep", 3, &Settings::default());
+    each(&job, |rank, context| {
+        if rank == 0 {
+            let mut many = Many::open(context, &[1, 2], &PipeOptions::new(Side::Reader)).unwrap();
+            for _ in 0..2 * 10 {
+                let message = many.read(8, Patience::for_a(LIMIT)).unwrap();
+                many.free(&message).unwrap();
+            }
+            return;
+        }
+        let mut pipe = Pipe::open(context, 0, &PipeOptions::new(Side::Writer)).unwrap();
+        let until = std::time::Instant::now() + LIMIT;
+        for _ in 0..10 {
+            let block = pipe.alloc(8, 1, Patience::for_a(LIMIT)).unwrap();
+            while !pipe.sees_sleep() {
+                assert!(std::time::Instant::now() < until, "the reader does not sleep");
+                thread::sleep(Duration::from_millis(1));
+            }
+            pipe.write(block, None).unwrap();
+        }
+    });
+}

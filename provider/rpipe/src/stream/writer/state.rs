@@ -48,4 +48,13 @@ impl Writer {
     pub(crate) fn over_for(&self) -> Option<Rank> {
         self.context.lock().over_for(self.no)
     }
+
+    /// Whether the reader has asked to be woken.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn sees_sleep(&self) -> bool {
+        use crate::slot::Words as _;
+        self.up
+            .as_deref()
+            .is_some_and(|up| up.ready.mine.memory.load(0, std::sync::atomic::Ordering::Relaxed) != 0)
+    }
 }
