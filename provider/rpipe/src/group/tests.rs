@@ -184,6 +184,7 @@ fn messages_of_many_writers_come_in_turn_with_their_source_and_each_end_is_told_
     for (way, settings) in ways() {
         for pull in [false, true] {
             let job = job(&format!("many-{way}-{pull}"), 4, &settings);
+            let ended = std::sync::atomic::AtomicBool::new(false);
             each(&job, |rank, context| {
                 if rank != 0 {
                     let options = PipeOptions { pull, ..PipeOptions::new(Side::Writer) };
@@ -199,7 +200,12 @@ fn messages_of_many_writers_come_in_turn_with_their_source_and_each_end_is_told_
                     }
                     pipe.begin().unwrap();
                     pipe.close().unwrap();
-                    return context.close().unwrap();
+                    // A process that leaves the job gives what is on its way a second.
+                    while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                        context.progress().unwrap();
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    return;
                 }
                 let options = PipeOptions { heap: Some(64 << 10), ..PipeOptions::new(Side::Reader) };
                 let mut many = Many::open(context, &[3, 1, 2], &options).unwrap();
@@ -231,6 +237,7 @@ fn messages_of_many_writers_come_in_turn_with_their_source_and_each_end_is_told_
                         Err(fault) => panic!("{way}: {fault:?} after {had:?}"),
                     }
                 }
+                ended.store(true, std::sync::atomic::Ordering::Relaxed);
                 assert_eq!(ends, [0, 1, 1, 1], "{way}");
                 many.close().unwrap();
             });
