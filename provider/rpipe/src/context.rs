@@ -278,8 +278,9 @@ impl Inner {
 
     /// Begins to set a stream up, once.
     pub(crate) fn begin(&mut self, no: u32) -> Result<(), Error> {
-        let Some(stream) = self.stream(no).filter(|stream| !stream.said) else { return Ok(()) };
-        match stream.end {
+        let is_due = |stream: &&mut Stream| !stream.said && stream.fault.is_none();
+        let Some(stream) = self.stream(no).filter(is_due) else { return Ok(()) };
+        let begun = match stream.end {
             End::Writer { .. } => self.say(no, &Control::Hello, false),
             End::Reader { shape } => {
                 let region = self.backend.expose(shape.region())?;
@@ -289,7 +290,9 @@ impl Inner {
                 let fences = self.fences;
                 self.say(no, &Control::Reader { shape, no: no as u16, fences }, true)
             }
-        }
+        };
+        // It is said once: the next call is told, too.
+        begun.inspect_err(|fault| self.fail(no, fault))
     }
 
     /// The end, once its peer's is known.
@@ -322,9 +325,7 @@ impl Inner {
     /// The end breaks with its peer, which broke the protocol.
     pub(crate) fn break_off(&mut self, no: u32, fault: &Error) {
         let _ = self.say(no, &Control::Close(Reason::Protocol), false);
-        if let Some(stream) = self.stream(no) {
-            stream.fault.get_or_insert_with(|| fault.clone());
-        }
+        self.fail(no, fault);
     }
 
     pub(crate) fn progress(&mut self) -> Result<(), Error> {

@@ -352,7 +352,7 @@ impl Pipe {
                     && (!matches!(reader.peek(usize::MAX), Ok(None))
                         || reader.is_over() && !reader.is_raised())
             }
-            Visit::Arm => reader.mark_asleep().is_ok() && reader.wakes() || !reader.is_begun(),
+            Visit::Arm => reader.mark_asleep().is_ok() && reader.wakes() || reader.may_begin(),
             Visit::Polls => reader.polls(),
         }
     }

@@ -50,18 +50,44 @@ impl Inner {
     /// Tells the peer that the group of this end is over for this rank, also a peer that was not met yet.
     pub(crate) fn say_over(&mut self, no: u32, rank: Rank) {
         let Some(peer) = self.stream(no).map(|stream| stream.peer) else { return };
-        if self.is_gone(no) || forked::is_child() {
-            return;
+        // Of a process that has not begun yet there is no card, and nothing to wait for.
+        if !forked::is_child() && !self.is_gone(no) && self.meet_now(peer).is_ok() {
+            let _ = self.say(no, &Control::Close(Reason::Over(rank)), false);
         }
+    }
+
+    /// Connects to a peer that is in the job by now; [`Error::Again`]: it is not.
+    fn meet_now(&mut self, peer: Rank) -> Result<(), Error> {
         if !self.met.contains_key(&peer) {
-            // Of a process that has not begun yet there is no card, and nothing to wait for.
-            let card = self.bootstrap.card(peer, Instant::now());
-            if card.and_then(|card| self.backend.connect(peer, &card)).is_err() {
-                return;
-            }
+            let card = self.bootstrap.card(peer, Instant::now())?;
+            self.backend.connect(peer, &card)?;
             self.met.insert(peer, ());
         }
-        let _ = self.say(no, &Control::Close(Reason::Over(rank)), false);
+        Ok(())
+    }
+
+    /// Whether the peer's end may begin yet. A peer that has left the job before is found out by a connection to it.
+    pub(crate) fn may_begin(&mut self, no: u32) -> bool {
+        let Some(peer) = self.stream(no).map(|stream| stream.peer) else { return false };
+        if self.has_begun(no) || forked::is_child() {
+            return false;
+        }
+        match self.meet_now(peer) {
+            Ok(()) | Err(Error::Again) => true,
+            Err(fault) => {
+                if let Some(stream) = self.stream(no) {
+                    stream.fault.get_or_insert(fault);
+                }
+                false
+            }
+        }
+    }
+
+    /// The end has failed, if its peer may wait for it: each of its calls is told.
+    pub(super) fn fail(&mut self, no: u32, fault: &Error) {
+        if let Some(stream) = self.stream(no).filter(|stream| stream.said) {
+            stream.fault.get_or_insert_with(|| fault.clone());
+        }
     }
 
     /// The rank for which the peer has said that the group is over.

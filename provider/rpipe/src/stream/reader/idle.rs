@@ -56,6 +56,11 @@ impl Reader {
         self.up.is_some() || self.context.lock().has_begun(self.no)
     }
 
+    /// Whether the writer may begin yet; one that has left the job before counts as one that has begun, and failed.
+    pub(crate) fn may_begin(&self) -> bool {
+        self.up.is_none() && self.context.lock().may_begin(self.no)
+    }
+
     /// Tells the writer that the group of this end is over for this rank.
     pub(crate) fn say_over(&self, rank: Rank) {
         self.context.lock().say_over(self.no, rank);
