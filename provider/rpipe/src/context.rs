@@ -54,8 +54,8 @@ pub(crate) struct Inner {
     gone: HashMap<Rank, String>,
     /// Numbers of ends that were closed with operations under way: what comes of these is no other end's.
     spent: Vec<u32>,
-    /// What ends that are closed had, and readers have messages to get from.
-    wanted: Vec<(Key, Region)>,
+    /// What writers' ends that are closed had, and their readers use; whether they have messages to get from there.
+    wanted: Vec<(Key, Region, bool)>,
     /// Ends that were closed, and of which a peer was told since.
     refused: HashSet<Key>,
     events: Vec<Event>,
@@ -179,7 +179,7 @@ impl Context {
         }
         let mut inner = self.lock();
         let until = Instant::now() + LEAVING;
-        while inner.open && !inner.wanted.is_empty() && Instant::now() < until && inner.progress().is_ok() {
+        while inner.open && inner.some_are_wanted() && Instant::now() < until && inner.progress().is_ok() {
             std::thread::yield_now();
         }
         if !std::mem::take(&mut inner.open) {

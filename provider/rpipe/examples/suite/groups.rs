@@ -38,20 +38,18 @@ pub fn all() -> Result<(), Error> {
         ])?;
         assert!(from_left == pattern(left as usize, len) && from_right == pattern(right as usize, len));
     }
-    let mut pipe = None;
     if rank == 0 {
         read_all(&context, &ranks[1..])?;
     } else {
-        pipe = Some(write(&context)?);
+        write(&context)?;
     }
-    // None closes its end, or leaves, before all are here.
+    // None leaves before all are here. Writers' ends are closed, and what they wrote may not be freed yet.
     (0..size).try_for_each(|root| group.bcast(root, &mut [0; 8]))?;
-    drop(pipe);
     group.close()?;
     context.close()
 }
 
-fn write(context: &Arc<Context>) -> Result<Pipe, Error> {
+fn write(context: &Arc<Context>) -> Result<(), Error> {
     let mut pipe = Pipe::open(context, 0, &PipeOptions::new(Side::Writer))?;
     for n in 0..MESSAGES {
         let block = pipe.alloc(8, 1, Patience::for_a(LIMIT))?;
@@ -59,7 +57,7 @@ fn write(context: &Arc<Context>) -> Result<Pipe, Error> {
         unsafe { pipe.address(block)?.cast::<u64>().write_unaligned(n as u64) };
         pipe.write(block, None)?;
     }
-    Ok(pipe)
+    pipe.close()
 }
 
 fn read_all(context: &Arc<Context>, writers: &[u32]) -> Result<(), Error> {

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::{End, Inner};
 use crate::control::{Control, Key, Reason, closed};
+use crate::stream::Mode;
 use crate::{Error, Rank, forked};
 
 /// What becomes of the memory of an end that is closed.
@@ -13,6 +14,8 @@ pub(crate) enum Fate {
     Back,
     /// The reader has messages to get from there: it is given back when that closes its end, or is gone.
     Wanted,
+    /// The reader puts there what it frees, as long as it has its end open: likewise, but leaving the job waits for none of it.
+    Reached,
     /// An operation of this process has not ended, and may write there: it stays until the job is left.
     InUse,
 }
@@ -126,10 +129,10 @@ impl Inner {
         let gone = self.is_gone(no);
         let Some(stream) = self.stream(no) else { return Ok(()) };
         let (peer, said, told) = (stream.peer, stream.said, stream.closed.is_some());
-        // A writer that has closed waits for the end of one that gets its messages.
-        let pulls = matches!(stream.end, End::Reader { .. })
-            && stream.met.as_ref().is_some_and(|met| met.manner.pull);
-        if (!told || pulls) && !gone && (said || self.met.contains_key(&peer)) {
+        // A writer that has closed keeps what one reaches that does not store there itself.
+        let reaches = matches!(stream.end, End::Reader { .. })
+            && stream.met.as_ref().is_some_and(|met| met.manner.mode != Mode::Store);
+        if (!told || reaches) && !gone && (said || self.met.contains_key(&peer)) {
             let _ = self.say(no, &Control::Close(Reason::Done), false);
         }
         let Some(stream) = self.streams[no as usize].take() else { return Ok(()) };
@@ -143,8 +146,8 @@ impl Inner {
                 self.spent.push(no);
                 Ok(())
             }
-            Some(region) if fate == Fate::Wanted && !told && !gone => {
-                self.wanted.push((stream.key, region));
+            Some(region) if matches!(fate, Fate::Wanted | Fate::Reached) && !told && !gone => {
+                self.wanted.push((stream.key, region, fate == Fate::Wanted));
                 Ok(())
             }
             Some(region) => self.backend.withdraw(region.id),
@@ -154,15 +157,20 @@ impl Inner {
 
     /// Gives back what no reader wants any more: of this stream, or of this peer.
     pub(super) fn unwanted(&mut self, is_it: impl Fn(&Key) -> bool) {
-        while let Some(at) = self.wanted.iter().position(|(key, _)| is_it(key)) {
-            let (_, region) = self.wanted.swap_remove(at);
+        while let Some(at) = self.wanted.iter().position(|(key, ..)| is_it(key)) {
+            let (_, region, _) = self.wanted.swap_remove(at);
             let _ = self.backend.withdraw(region.id);
         }
     }
 
     /// Whether messages of closed ends are still to be got from here.
-    #[cfg(all(test, not(loom)))]
     pub(crate) fn some_are_wanted(&self) -> bool {
-        !self.wanted.is_empty()
+        self.wanted.iter().any(|(_, _, messages)| *messages)
+    }
+
+    /// Ends that are closed, and whose memory is kept for their readers.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn kept(&self) -> usize {
+        self.wanted.len()
     }
 }

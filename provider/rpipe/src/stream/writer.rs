@@ -416,12 +416,13 @@ impl Writer {
             let _ = self.fold(Patience::Look);
         }
         let up = self.up.take();
-        let wanted = up.is_some_and(|up| up.ready.met.manner.pull && up.heap.has_sent());
-        let fate = match (in_use, wanted) {
-            (true, _) => Fate::InUse,
-            (false, true) => Fate::Wanted,
-            (false, false) => Fate::Back,
+        let fate = match up.as_deref() {
+            _ if in_use => Fate::InUse,
+            Some(up) if up.ready.met.manner.pull && up.heap.has_sent() => Fate::Wanted,
+            Some(up) if up.mode != Mode::Store => Fate::Reached,
+            _ => Fate::Back,
         };
+        drop(up);
         self.context.lock().leave(self.no, fate)
     }
 }
