@@ -7,6 +7,8 @@ mod job;
 mod kept;
 mod many;
 mod messages;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod types;
 
 pub use calls::*;
