@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # Kinds of memory under the provider, with libfabric 2.1.0: clients that a program registers through
-# libstrait.so, and ROCm's and Level Zero's memory over stand-ins for their runtimes, with faults.
+# libstrait.so, ROCm's and Level Zero's memory over stand-ins for their runtimes, with faults, and Debian's Open MPI with
+# buffers of memory that a device publishes.
 #
 #   ci/hmem.sh [part...]             default: all of them; ci/hmem.sh --list names them
 #
@@ -10,7 +11,7 @@
 # One line for each check, "ok NAME" or "FAILED NAME"; logs in $WORK/hmem.  Exits 1 if anything failed.
 . "$(dirname "$0")/lib.sh"
 
-parts='client device'
+parts='client device mpi'
 out=$WORK/hmem
 bin=$out/bin
 
@@ -77,6 +78,32 @@ part_device() {
         [ -z "$copy" ] || device copy-refused $fail=$copy@3=4097,$copy@40=4097 "$bin/device" $kind 300000
         device copy-fails-late $fail=$wait@5=4097,$wait@60=4097 "$bin/device" $kind 300000
     done
+}
+
+# publishes DIR: a tree that is laid out as /sys is, with a function that publishes 4 MiB: a file stands for them.
+publishes() {
+    local function=$1/devices/pci0000:00/0000:00:02.0
+    rm -rf "$1"
+    mkdir -p "$function/p2pmem" "$1/bus/pci/devices"
+    head -c 256 /dev/zero >"$function/config"
+    echo 4194304 | tee "$function/p2pmem/size" >"$function/p2pmem/available"
+    echo 1 >"$function/p2pmem/published"
+    truncate -s 4M "$function/p2pmem/allocate"
+    ln -s ../../../devices/pci0000:00/0000:00:02.0 "$1/bus/pci/devices/0000:00:02.0"
+}
+
+# An unmodified MPI: messages, one-sided operations and collectives in memory that it knows nothing of.
+part_mpi() {
+    local run=(mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include strait
+        -x FI_PROVIDER -x FI_PROVIDER_PATH -x LD_LIBRARY_PATH -np 2)
+    need_apt openmpi-bin libopenmpi-dev
+    mkdir -p "$bin"
+    mpicc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$REPO/include" -o "$bin/mpi" "$REPO/tests/p2pmem/mpi.c" -L"$STRAIT_LIB_DIR" -lstrait
+    publishes "$out/sysfs-0"
+    publishes "$out/sysfs-1"
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    check "mpi peer memory" 120 "${run[@]}" "$bin/mpi" "$out/sysfs" 0000:00:02.0
+    check "mpi peer memory no-cma" 120 "${run[@]}" -x FI_STRAIT_CMA=no "$bin/mpi" "$out/sysfs" 0000:00:02.0
 }
 
 if [ "${1:-}" = --list ]; then echo "$parts"; exit 0; fi

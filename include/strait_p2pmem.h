@@ -98,7 +98,8 @@ struct strait_p2pmem_request {
      */
     uint64_t len;
     /*
-     A power of two, or 0 for a page's.
+     A power of two, or 0 for a page's: of the address of memory that a program gave, of the place in a file or BAR that it gave. Others
+     refuse more than 4096.
      */
     uint64_t align;
     /*

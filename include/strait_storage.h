@@ -146,9 +146,9 @@ extern "C" {
 const char *strait_storage_error(void);
 
 /*
- Opens a file. `flags` are of STRAIT_STORAGE_.
+ Opens a file or a disk. `flags` are of STRAIT_STORAGE_.
 
- 0, or an errno below 0.
+ 0, or an errno below 0: -EINVAL also for a pipe, a socket or a directory.
 
  # Safety
  `path` is NULL or a C string; `opened` is NULL or valid for a write.

@@ -132,6 +132,9 @@ static void given(const char *sysfs)
 	IS(strait_p2pmem_publish_file(p2pmem, "card", "0000:07:00.0", file, 4096, 8192), 0);
 	IS(strait_p2pmem_publish_file(p2pmem, "card", "0000:07:00.0", file, 4096, 8192), -EINVAL);
 	IS(strait_p2pmem_publish_file(p2pmem, "bad", "0000:07:00.0", -1, 0, 8192), -EBADF);
+	/* An access behind its end would be SIGBUS. */
+	IS(strait_p2pmem_publish_file(p2pmem, "short", "0000:07:00.0", file, 4096, 12288), -EINVAL);
+	CHECK(strstr(strait_p2pmem_error(), "12288 bytes"), "words");
 	IS(strait_p2pmem_publish_memory(p2pmem, "own", "0000:07:00.0", own, 8192), 0);
 	IS(strait_p2pmem_publish_memory(p2pmem, "bad", "07", own, 8192), -EINVAL);
 	IS(strait_p2pmem_add_rule(p2pmem, "deny publisher"), -EINVAL);

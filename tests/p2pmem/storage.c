@@ -67,6 +67,8 @@ static void submitted(struct strait_storage *file, unsigned char *at)
 static void mistakes(const char *path)
 {
 	struct strait_storage_info info = { .size = 8 };
+	struct strait_storage_op op = { .len = 0 };
+	struct strait_storage_request *request;
 	struct strait_storage *file;
 	unsigned char byte;
 
@@ -82,6 +84,14 @@ static void mistakes(const char *path)
 	GIVES(strait_storage_query(file, &info), -EINVAL);
 	GIVES(strait_storage_batch(file, NULL, 1), -EINVAL);
 	GIVES(strait_storage_batch(file, NULL, 0), 0);
+	/* No array is so long. */
+	GIVES(strait_storage_batch(file, &op, SIZE_MAX), -EINVAL);
+	GIVES(strait_storage_batch(file, &op, SIZE_MAX / 2 / sizeof op + 1), -EINVAL);
+	GIVES(strait_storage_submit(file, &op, SIZE_MAX / sizeof op + 2, &request), -EINVAL);
+	GIVES(strait_storage_submit(file, &op, 1, NULL), -EINVAL);
+	GIVES(strait_storage_submit(file, NULL, 0, &request), 0);
+	GIVES(strait_storage_poll(request), 1);
+	GIVES(strait_storage_release(request), 0);
 	MUST(query(file).path == STRAIT_STORAGE_PATH_NONE, "%u", query(file).path);
 	GIVES(strait_storage_close(file), 0);
 	GIVES(strait_storage_close(NULL), 0);

@@ -26,7 +26,16 @@ pub(crate) const NOT_READY: i32 = 600;
 /// `CUDA_ERROR_NOT_FOUND`: also, the driver is too old to have the function.
 pub(crate) const NOT_FOUND: i32 = 500;
 
+/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`, and the last of those about streams that are being captured into graphs.
+pub(crate) const CAPTURE_FIRST: i32 = 900;
+const CAPTURE_LAST: i32 = 908;
+
 impl Error {
+    /// Whether it is refused because a stream is being captured into a graph.
+    pub fn is_capture(self) -> bool {
+        (CAPTURE_FIRST..=CAPTURE_LAST).contains(&self.0)
+    }
+
     /// The errno nearest to what the driver said.
     pub fn errno(self) -> i32 {
         match self.0 {
@@ -36,7 +45,7 @@ impl Error {
             500 => libc::ENOENT,
             600 => libc::EAGAIN,
             800 => libc::EPERM,
-            801 | 900 => libc::EOPNOTSUPP,
+            801 | CAPTURE_FIRST..=CAPTURE_LAST => libc::EOPNOTSUPP,
             _ => libc::EIO,
         }
     }
@@ -137,6 +146,7 @@ functions! {
     stream_query b"cuStreamQuery\0" (stream: Handle);
     stream_ctx b"cuStreamGetCtx\0" (stream: Handle, ctx: *mut Handle);
     stream_capturing b"cuStreamIsCapturing\0" (stream: Handle, status: *mut c_int);
+    capture_mode b"cuThreadExchangeStreamCaptureMode\0" (mode: *mut c_int);
     stream_call b"cuLaunchHostFunc\0" (stream: Handle, call: unsafe extern "C" fn(*mut c_void), arg: *mut c_void);
     event_create b"cuEventCreate\0" (event: *mut Handle, flags: u32);
     event_record b"cuEventRecord\0" (event: Handle, stream: Handle);

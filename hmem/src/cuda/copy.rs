@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::api::{Api, Error, Handle, NOT_FOUND, NOT_READY, loaded};
 use super::info::{Info, Sort, info};
-use super::stream::{self, Direction, Entered, Slot, StreamUse, context_for, give_back, slot};
+use super::stream::{self, Direction, Entered, Relaxed, Slot, StreamUse, context_for, give_back, slot};
 use crate::error::Error as AnyError;
 use crate::flight::{Flight, PIECE, Part};
 use crate::share::Opened;
@@ -86,7 +86,10 @@ pub(super) unsafe fn start(
 impl Flight for Pending {
     fn poll(&mut self) -> Result<bool, AnyError> {
         let api = loaded().ok_or(Error(NOT_FOUND))?;
-        match api.event_query(self.slot.event as Handle) {
+        let relaxed = Relaxed::new(api);
+        let queried = api.event_query(self.slot.event as Handle);
+        drop(relaxed);
+        match queried {
             Ok(()) if self.todo.is_empty() => {
                 self.over = true;
                 Ok(true)
@@ -140,6 +143,7 @@ impl Drop for Pending {
         let Some(api) = loaded() else { return };
         // Not for nothing: to ask for an event that is known to be over takes a microsecond too.
         if !self.over {
+            let _relaxed = Relaxed::new(api);
             let _ = api.event_wait(self.slot.event as Handle);
         }
         give_back(api, &self.slot);

@@ -32,6 +32,7 @@ pub use api::Error;
 pub use export::{export, export_dmabuf};
 pub use info::{Info, Sort, info};
 pub use queue::{Call, Stream};
+pub use stream::Relaxed as RelaxedCapture;
 
 use crate::error::Error as AnyError;
 use crate::flight::{Flight, Part};

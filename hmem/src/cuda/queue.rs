@@ -3,15 +3,14 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-use super::api::{Api, Error, Handle, NOT_FOUND, NOT_READY, loaded};
+use super::api::{Api, CAPTURE_FIRST, Error, Handle, NOT_FOUND, NOT_READY, loaded};
 use super::stream::{Entered, any};
 
 /// What a stream calls when all before it is done. It may call nothing of CUDA's, and wait for nothing that does.
 pub type Call = unsafe extern "C" fn(*mut c_void);
 
-/// `CUDA_ERROR_INVALID_CONTEXT`, `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`.
+/// `CUDA_ERROR_INVALID_CONTEXT`.
 const INVALID_CONTEXT: i32 = 201;
-const CAPTURE_UNSUPPORTED: i32 = 900;
 
 /// A stream of the program's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +27,7 @@ impl Stream {
     /// It is a stream, and stays one for as long as what is returned is used.
     pub unsafe fn new(stream: usize) -> Result<Stream, Error> {
         let api = loaded().ok_or(Error(NOT_FOUND))?;
-        let (mut ctx, mut capturing) = (null_mut(), 0);
+        let mut ctx = null_mut();
         if stream > 2 {
             api.stream_ctx(stream as Handle, &mut ctx)?;
         }
@@ -38,10 +37,18 @@ impl Stream {
         };
         let of = Stream { handle: stream, ctx };
         let _entered = Entered::new(api, ctx)?;
-        // A driver of before 10.0 has no graphs.
-        match api.stream_capturing(stream as Handle, &mut capturing) {
-            Ok(()) if capturing != 0 => Err(Error(CAPTURE_UNSUPPORTED)),
-            Ok(()) | Err(Error(NOT_FOUND)) => Ok(of),
+        if of.is_captured(api)? { Err(Error(CAPTURE_FIRST)) } else { Ok(of) }
+    }
+
+    /// Whether what is queued goes into a graph. The context is entered.
+    fn is_captured(self, api: &Api) -> Result<bool, Error> {
+        let mut status = 0;
+        match api.stream_capturing(self.handle as Handle, &mut status) {
+            Ok(()) => Ok(status != 0),
+            // A driver of before 10.0 has no graphs.
+            Err(Error(NOT_FOUND)) => Ok(false),
+            // The stream without a name, while another one is captured that waits for it.
+            Err(e) if e.is_capture() => Ok(true),
             Err(e) => Err(e),
         }
     }
@@ -91,9 +98,13 @@ impl Stream {
         api.stream_wait(self.handle as Handle)
     }
 
-    /// Whether all that is queued is done; in `Err`, why nothing in it will ever be done.
+    /// Whether all that is queued is known to be done; in `Err`, why nothing in it will ever be done. While it is being captured
+    /// that is not known: to ask would end the capture.
     pub fn is_done(self) -> Result<bool, Error> {
         let (api, _entered) = self.enter()?;
+        if self.is_captured(api)? {
+            return Ok(false);
+        }
         match api.stream_query(self.handle as Handle) {
             Ok(()) => Ok(true),
             Err(Error(NOT_READY)) => Ok(false),

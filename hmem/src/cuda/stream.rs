@@ -46,11 +46,50 @@ const EVENTS: usize = 64;
 /// `CUDA_ERROR_INVALID_CONTEXT`.
 const INVALID_CONTEXT: i32 = 201;
 
+/// As long as this lives, calls of this thread that may wait for the device do not end the captures of other streams, by which the
+/// application makes graphs. They would, in any thread, and be refused: what they wait for are streams of our own, which are
+/// never captured.
+pub struct Relaxed<'a> {
+    api: &'a Api,
+    before: Option<c_int>,
+}
+
+impl Relaxed<'static> {
+    /// For calls of another library; `None` where there is no CUDA.
+    pub fn here() -> Option<Relaxed<'static>> {
+        loaded().map(Relaxed::new)
+    }
+}
+
+impl std::fmt::Debug for Relaxed<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Relaxed")
+    }
+}
+
+impl<'a> Relaxed<'a> {
+    pub(crate) fn new(api: &'a Api) -> Relaxed<'a> {
+        // CU_STREAM_CAPTURE_MODE_RELAXED. A driver of before 10.1 has no such modes.
+        let mut mode = 2;
+        let before = api.capture_mode(&mut mode).is_ok().then_some(mode);
+        Relaxed { api, before }
+    }
+}
+
+impl Drop for Relaxed<'_> {
+    fn drop(&mut self) {
+        if let Some(mut before) = self.before {
+            let _ = self.api.capture_mode(&mut before);
+        }
+    }
+}
+
 /// A context, made current in this thread for as long as this lives.
 pub(crate) struct Entered<'a> {
     api: &'a Api,
     pub(crate) ctx: usize,
     pushed: bool,
+    _relaxed: Relaxed<'a>,
 }
 
 impl<'a> Entered<'a> {
@@ -59,7 +98,7 @@ impl<'a> Entered<'a> {
         if pushed {
             api.ctx_push(ctx as Handle)?;
         }
-        Ok(Entered { api, ctx, pushed })
+        Ok(Entered { api, ctx, pushed, _relaxed: Relaxed::new(api) })
     }
 
     /// The number of the device that the context is of.

@@ -156,6 +156,46 @@ fn copies_in_flight_come_to_an_end() {
     cu.free(a);
 }
 
+/// What ends a capture was seen with the driver itself: the stand-in's `capture` says it.
+#[test]
+fn a_capture_of_the_programs_goes_on_whatever_is_copied_meanwhile() {
+    let (_alone, cu) = alone();
+    let len = (3 << 20) + 5;
+    let (a, text, captured) = (cu.alloc(len), pattern(len, 3), cu.stream());
+    let mut own = vec![0u8; 1 << 20];
+    let disturbs = |name: &str, work: &mut dyn FnMut()| {
+        cu.capture(captured);
+        work();
+        assert!(cu.end_capture(captured), "{name}");
+    };
+    disturbs("waited for", &mut || assert_eq!(write(&[span(a, len)], 0, &text), len));
+    disturbs("in flight", &mut || {
+        // SAFETY: `text` outlives the copy.
+        let mut pending = unsafe { start(&Part { dst: a, src: text.as_ptr().addr(), len }) };
+        while !pending.poll().unwrap() {}
+    });
+    // SAFETY: likewise.
+    disturbs("dropped", &mut || drop(unsafe { start(&Part { dst: a, src: text.as_ptr().addr(), len }) }));
+    disturbs("page-locked", &mut || {
+        // SAFETY: it is let go of before `own`.
+        drop(unsafe { registry::of(Kind::Cuda).lock_host(own.as_mut_ptr().addr(), own.len()) }.unwrap());
+    });
+    disturbs("asked", &mut || {
+        // SAFETY: the stream is there.
+        let refused = unsafe { cuda::Stream::new(captured) }.unwrap_err();
+        assert!(refused.is_capture() && refused.errno() == libc::EOPNOTSUPP);
+    });
+    // SAFETY: likewise.
+    let stream = unsafe { cuda::Stream::new(captured) }.unwrap();
+    disturbs("asked whether it is done", &mut || assert_eq!(stream.is_done(), Ok(false)));
+    assert_eq!(stream.is_done(), Ok(true));
+    // What the thread had set itself is as it was: its own calls are as strict as before.
+    cu.capture(captured);
+    assert!(cu.status(c"cuEventQuery", 0) == 900 && !cu.end_capture(captured));
+    cu.drop_stream(captured);
+    cu.free(a);
+}
+
 #[test]
 fn an_address_that_is_used_again_is_another_allocation() {
     let (_alone, cu) = alone();

@@ -2,18 +2,19 @@
 
 use std::collections::BTreeMap;
 
-/// The free parts of `0..size`: by offset, their lengths. No two of them touch.
+/// The free parts of `from..from+size`: by where they begin, their lengths. No two of them touch.
 #[derive(Clone, Debug)]
 pub struct Ranges {
+    from: u64,
     size: u64,
     free: BTreeMap<u64, u64>,
 }
 
 impl Ranges {
-    /// All of it is free.
-    pub fn new(size: u64) -> Ranges {
-        let free = if size > 0 { BTreeMap::from([(0, size)]) } else { BTreeMap::new() };
-        Ranges { size, free }
+    /// All of it is free. `from + size` is no more than a `u64` has room for.
+    pub fn new(from: u64, size: u64) -> Ranges {
+        let free = if size > 0 { BTreeMap::from([(from, size)]) } else { BTreeMap::new() };
+        Ranges { from, size, free }
     }
 
     pub fn size(&self) -> u64 {
@@ -56,7 +57,8 @@ impl Ranges {
 
     /// Gives a part back; whether all of it was taken. If not, nothing changes.
     pub fn give(&mut self, at: u64, len: u64) -> bool {
-        let Some(end) = at.checked_add(len).filter(|end| len > 0 && *end <= self.size) else { return false };
+        let inside = |end: &u64| len > 0 && at >= self.from && *end - self.from <= self.size;
+        let Some(end) = at.checked_add(len).filter(inside) else { return false };
         let before = self.free.range(..end).next_back().map(|(a, l)| (*a, *l));
         if before.is_some_and(|(a, l)| a + l > at) {
             return false;
@@ -103,16 +105,18 @@ mod tests {
     proptest! {
         /// Against a byte for each byte: nothing is given twice, nothing is refused that has room, all comes back.
         #[test]
-        fn ranges_are_those_of_a_map_of_bytes(size in 0u64..256, steps in prop::collection::vec(step(), 0..200)) {
-            let mut ranges = Ranges::new(size);
-            let mut taken = vec![false; size as usize];
+        fn ranges_are_those_of_a_map_of_bytes(from in 0u64..50, size in 0u64..256, steps in prop::collection::vec(step(), 0..200)) {
+            let mut ranges = Ranges::new(from, size);
+            let end = from + size;
+            // What is before it is no one's.
+            let mut taken: Vec<bool> = (0..end).map(|at| at < from).collect();
             let mut live: Vec<(u64, u64)> = Vec::new();
             for step in steps {
                 match step {
                     Step::Take { len, shift } => {
                         let align = 1u64 << shift;
-                        let fits = |at: u64| at + len <= size && !taken[at as usize..(at + len) as usize].contains(&true);
-                        let room = (0..size).step_by(align as usize).any(fits);
+                        let fits = |at: u64| at + len <= end && !taken[at as usize..(at + len) as usize].contains(&true);
+                        let room = (0..end).step_by(align as usize).any(fits);
                         prop_assert_eq!(ranges.longest(align) >= len, room);
                         let got = ranges.take(len, align);
                         prop_assert_eq!(got.is_some(), room);
@@ -129,7 +133,7 @@ mod tests {
                     }
                     Step::Give(_) => {}
                     Step::Wrong(at, len) => {
-                        let inside = len > 0 && at + len <= size;
+                        let inside = len > 0 && at >= from && at + len <= end;
                         if !inside || taken[at as usize..(at + len) as usize].contains(&false) {
                             prop_assert!(!ranges.give(at, len));
                         }
@@ -147,7 +151,7 @@ mod tests {
 
     #[test]
     fn the_shortest_part_that_has_room_is_taken() {
-        let mut ranges = Ranges::new(100);
+        let mut ranges = Ranges::new(0, 100);
         let first: Vec<u64> = (0..10).map(|_| ranges.take(10, 1).unwrap()).collect();
         assert_eq!(ranges.take(1, 1), None, "exhausted");
         for at in [first[1], first[4], first[5], first[8]] {

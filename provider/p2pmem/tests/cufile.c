@@ -33,7 +33,20 @@ static int copy(const char *name, uint64_t a, uint64_t b, size_t len)
 	return f ? f(a, b, len) : -1;
 }
 
-status cuFileDriverOpen(void) { return (status){ 0, 0 }; }
+/* cuFile calls what may wait for the device, which ends a capture into a graph. */
+static void wait_for_device(void)
+{
+	int (*f)(void *) = (int (*)(void *))symbol("cuEventQuery");
+
+	if (f)
+		f(NULL);
+}
+
+status cuFileDriverOpen(void)
+{
+	wait_for_device();
+	return (status){ 0, 0 };
+}
 
 status cuFileHandleRegister(void **handle, struct descriptor *d)
 {
@@ -67,6 +80,7 @@ static ssize_t move(void *handle, uint64_t addr, size_t len, off_t at, int write
 	ssize_t n = -1;
 
 	cufile_stand_in_calls++;
+	wait_for_device();
 	if (cufile_stand_in_fail == 2) {
 		n = -5007;
 	} else if (cufile_stand_in_fail == 1) {
@@ -119,6 +133,7 @@ static status queue(void *h, uint64_t addr, size_t *len, off_t *at, off_t *skip,
 	struct queued *q = malloc(sizeof *q);
 
 	cufile_stand_in_calls++;
+	wait_for_device();
 	if (cufile_stand_in_fail == 3)
 		return (status){ 5038, 0 };
 	*q = (struct queued){ (int)((intptr_t)h - 1000), write, aligned_alloc(4096, (*len + 8191) / 4096 * 4096), len, at, skip, done };

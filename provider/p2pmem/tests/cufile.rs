@@ -50,9 +50,12 @@ fn memory_of_a_gpu_goes_by_cufile_and_by_host_memory_where_that_fails() {
     let at = cu.alloc(len);
     let file = File::open(&path, Options { write: true, direct: false, ..Options::default() }).unwrap();
     assert_eq!(get(open), 0, "no file is registered before it meets CUDA's memory");
+    let captured = cu.stream();
+    cu.capture(captured);
     // SAFETY: inside of the allocation.
     unsafe {
         assert_eq!(file.read(at + 8, len - 100, 33).unwrap(), len - 100);
+        assert!(cu.end_capture(captured), "a capture of the program's goes on");
         assert_eq!(cu.read(at + 8, len - 100), content[33..len - 67]);
         assert_eq!(file.read(at, 4096, len as u64 - 10).unwrap(), 10, "the file ends");
         cu.write(at, &vec![0x77; 5000]);

@@ -95,9 +95,9 @@ pub extern "C" fn strait_storage_error() -> *const c_char {
     crate::peer::strait_p2pmem_error()
 }
 
-/// Opens a file. `flags` are of STRAIT_STORAGE_.
+/// Opens a file or a disk. `flags` are of STRAIT_STORAGE_.
 ///
-/// 0, or an errno below 0.
+/// 0, or an errno below 0: -EINVAL also for a pipe, a socket or a directory.
 ///
 /// # Safety
 /// `path` is NULL or a C string; `opened` is NULL or valid for a write.
@@ -205,7 +205,9 @@ unsafe fn asked<'a>(
     if count == 0 {
         return Ok((&mut [], Vec::new()));
     }
-    if ops.is_null() || !ops.is_aligned() {
+    // No array is longer than half of the address space.
+    let whole = count.checked_mul(size_of::<strait_storage_op>()).filter(|n| isize::try_from(*n).is_ok());
+    if ops.is_null() || !ops.is_aligned() || whole.is_none() {
         return Err(libc::EINVAL);
     }
     // SAFETY: the caller's promise.

@@ -16,6 +16,8 @@ pub const NOT_FOUND: i32 = 500;
 pub const NOT_READY: i32 = 600;
 pub const NOT_PERMITTED: i32 = 800;
 pub const NOT_SUPPORTED: i32 = 801;
+pub const CAPTURE_UNSUPPORTED: i32 = 900;
+pub const CAPTURE_INVALIDATED: i32 = 901;
 
 thread_local! {
     /// Whether this thread is in a function that a stream has called, which may call nothing of the driver's.

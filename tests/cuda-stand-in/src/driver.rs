@@ -148,6 +148,25 @@ impl Driver {
         call!(self.0, "cuLaunchHostFunc"(usize, unsafe extern "C" fn(*mut c_void), usize)(stream, call, arg));
     }
 
+    /// Begins to capture what is queued on a stream, in the mode that concerns all threads.
+    pub fn capture(&self, stream: usize) {
+        call!(self.0, "cuStreamBeginCapture_v2"(usize, c_int)(stream, 0));
+    }
+
+    /// Ends that; whether nothing has disturbed it.
+    pub fn end_capture(&self, stream: usize) -> bool {
+        let (f, mut graph) = (self.0.symbol("cuStreamEndCapture"), std::ptr::null_mut());
+        let f: unsafe extern "C" fn(usize, *mut *mut c_void) -> c_int = unsafe { std::mem::transmute(f) };
+        unsafe { f(stream, &mut graph) == 0 }
+    }
+
+    /// What a call of a function with that one argument comes to.
+    pub fn status(&self, name: &CStr, argument: usize) -> c_int {
+        let f = self.0.symbol(name.to_str().expect("a name"));
+        let f: unsafe extern "C" fn(usize) -> c_int = unsafe { std::mem::transmute(f) };
+        unsafe { f(argument) }
+    }
+
     /// Writes to a device's memory.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         call!(self.0, "cuMemcpy"(u64, u64, usize)(at as u64, bytes.as_ptr() as u64, bytes.len()));

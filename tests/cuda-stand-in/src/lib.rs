@@ -25,6 +25,7 @@
 )]
 
 mod attributes;
+mod capture;
 mod codes;
 mod context;
 mod device;

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 pub(crate) use stand_in::memory::*;
 
+use crate::capture::waits;
 use crate::{INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Ptr, SUCCESS, context, enter, enter_in_context};
 
 fn alloc(out: *mut u64, len: usize, sort: Sort) -> i32 {
@@ -76,6 +77,7 @@ pub extern "C" fn cuMemFreeHost(at: Ptr) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostRegister_v2(at: Ptr, len: usize, _flags: u32) -> i32 {
     enter_in_context!("cuMemHostRegister_v2");
+    waits!();
     let ctx = context::current().map_or(0, |c| c.name);
     let (base, sort) = (at as usize, Sort::Host);
     add(Region { base, len, id: new_id(), sort, ctx, device: 0, skip: 0, backing: None });
@@ -85,6 +87,7 @@ pub extern "C" fn cuMemHostRegister_v2(at: Ptr, len: usize, _flags: u32) -> i32 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostUnregister(at: Ptr) -> i32 {
     enter!("cuMemHostUnregister");
+    waits!();
     remove(at as usize).map_or(INVALID_VALUE, |_| SUCCESS)
 }
 

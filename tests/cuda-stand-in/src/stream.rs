@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use stand_in::Work;
 
+use crate::capture::{self, waits};
 use crate::{
     IN_HOST_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_READY, Ptr, SUCCESS, context, enter,
     enter_in_context, memory,
@@ -127,6 +128,9 @@ pub extern "C" fn cuStreamDestroy_v2(stream: Ptr) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: Ptr) -> i32 {
     enter_in_context!("cuStreamSynchronize");
+    if let Err(code) = capture::asks(stream as usize) {
+        return code;
+    }
     run(stream as usize, true);
     failed(stream as usize)
 }
@@ -134,6 +138,9 @@ pub extern "C" fn cuStreamSynchronize(stream: Ptr) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamQuery(stream: Ptr) -> i32 {
     enter_in_context!("cuStreamQuery");
+    if let Err(code) = capture::asks(stream as usize) {
+        return code;
+    }
     run(stream as usize, false);
     match all().streams.get(&(stream as usize)) {
         Some(s) if s.busy || !s.todo.is_empty() => return NOT_READY,
@@ -150,17 +157,12 @@ pub unsafe extern "C" fn cuStreamGetCtx(stream: Ptr, ctx: *mut Ptr) -> i32 {
     SUCCESS
 }
 
-/// There are no graphs here.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamIsCapturing(stream: Ptr, status: *mut i32) -> i32 {
-    enter_in_context!("cuStreamIsCapturing");
-    unsafe { *status = 0 };
-    all().streams.get(&(stream as usize)).map_or(INVALID_HANDLE, |_| SUCCESS)
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchHostFunc(stream: Ptr, call: Function, arg: Ptr) -> i32 {
     enter_in_context!("cuLaunchHostFunc");
+    if capture::is_captured(stream as usize) {
+        return SUCCESS;
+    }
     {
         let mut all = all();
         let Some(s) = all.streams.get_mut(&(stream as usize)) else { return INVALID_HANDLE };
@@ -179,6 +181,9 @@ pub extern "C" fn cuMemcpyAsync(dst: u64, src: u64, len: usize, stream: Ptr) -> 
     let Some(s) = all.streams.get_mut(&(stream as usize)) else { return INVALID_HANDLE };
     if s.ctx != ctx {
         return INVALID_HANDLE;
+    }
+    if capture::is_captured(stream as usize) {
+        return SUCCESS;
     }
     s.queued += 1;
     s.todo.push_back(Item::Copy(Work::new("CUDA", dst as usize, src as usize, len)));
@@ -263,12 +268,14 @@ fn look(event: Ptr, wait: bool) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventQuery(event: Ptr) -> i32 {
     enter!("cuEventQuery");
+    waits!();
     look(event, false)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventSynchronize(event: Ptr) -> i32 {
     enter!("cuEventSynchronize");
+    waits!();
     look(event, true)
 }
 

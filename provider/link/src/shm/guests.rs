@@ -56,8 +56,9 @@ impl ShmLink {
             let sock = match socket::accept(&self.listener) {
                 Ok(sock) => sock,
                 Err(e) if e.kind() == ErrorKind::ConnectionAborted => continue,
-                // The kernel looks for a descriptor before it looks for a connection.
-                Err(_) if !socket::has_caller(&self.listener) => {
+                // The kernel looks for a descriptor before it looks for a connection. One that came since is for the next
+                // call.
+                Err(e) if e.kind() == ErrorKind::WouldBlock || !socket::has_caller(&self.listener) => {
                     self.lacking = None;
                     return false;
                 }

@@ -252,6 +252,26 @@ fn a_successor_is_let_in_once_the_former_has_ended() {
     assert!(matches!(answer(&second), Some(Packet::Welcome(_))));
 }
 
+/// The second question, whether a peer waits, is asked after `accept` has found none.
+#[test]
+fn a_peer_that_connects_while_none_is_there_is_no_lack_of_descriptors() {
+    let mut b = open();
+    let addr = b.addr();
+    let callers = std::thread::spawn(move || {
+        for _ in 0..20_000 {
+            while hello::connect(Some(addr.ip()), addr.port()).is_err() {
+                std::thread::yield_now();
+            }
+        }
+    });
+    while !callers.is_finished() {
+        b.accept();
+        b.guests.clear();
+    }
+    callers.join().unwrap();
+    assert!(!b.warned_fds && b.lacking.is_none());
+}
+
 #[test]
 fn connections_that_say_nothing_are_not_kept_without_end() {
     let mut b = open();

@@ -23,6 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Connection {
     sock: OwnedFd,
     revoked: VecDeque<(u64, String)>,
+    /// An answer is still to come, in whole or in part.
+    open: bool,
+    /// Whose it is: the daemon gives to one process, and a forked one would take its parent's answers.
+    process: u32,
 }
 
 /// A buffer of the daemon's, mapped. It goes back with [`Connection::free`], or with the connection.
@@ -84,7 +88,7 @@ impl Connection {
                 cred.uid
             )));
         }
-        Ok(Connection { sock, revoked: VecDeque::new() })
+        Ok(Connection { sock, revoked: VecDeque::new(), open: false, process: std::process::id() })
     }
 
     /// Readable when there may be a notice.
@@ -113,11 +117,14 @@ impl Connection {
         self.granted(segments, None)
     }
 
-    /// Frees a buffer.
+    /// Frees a buffer. In a forked process it is unmapped there, and stays its parent's.
     pub fn free(&mut self, buffer: Remote) -> Result<(), Error> {
         let handle = buffer.handle;
         // Unmapped first: it may be another process's a moment later.
         drop(buffer);
+        if self.is_forked() {
+            return Ok(());
+        }
         self.ask(&Ask::Free { handle })?;
         self.done().map(drop)
     }
@@ -134,7 +141,10 @@ impl Connection {
     pub fn share(&mut self, buffer: &Remote) -> Result<Token, Error> {
         self.ask(&Ask::Share { handle: buffer.handle })?;
         match self.answer()? {
-            (Answer::Token { token }, _) => Ok(token),
+            (Answer::Token { token }, _) => {
+                self.open = false;
+                Ok(token)
+            }
             _ => Err(nonsense()),
         }
     }
@@ -154,7 +164,10 @@ impl Connection {
                 Answer::Publisher { name, kind, size, available, buffers } => {
                     all.push(Published { name, kind, size, available, buffers });
                 }
-                Answer::Done { .. } => return Ok(all),
+                Answer::Done { .. } => {
+                    self.open = false;
+                    return Ok(all);
+                }
                 _ => return Err(nonsense()),
             }
         }
@@ -181,6 +194,7 @@ impl Connection {
 
     /// The next buffer that was revoked, by its handle, and why.
     pub fn revoked(&mut self) -> Result<Option<(u64, String)>, Error> {
+        self.own()?;
         while self.revoked.is_empty() && socket::wait(&self.sock, 0) {
             match self.receive()? {
                 (Answer::Revoked { handle, why }, _) => self.revoked.push_back((handle, why)),
@@ -206,8 +220,30 @@ impl Connection {
         Ok(at.is_some_and(|at| self.revoked.remove(at).is_some()))
     }
 
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    fn own(&self) -> Result<(), Error> {
+        match self.is_forked() {
+            false => Ok(()),
+            true => Err(Error::Unsupported(
+                "this connection to the daemon is of the process that forked this one: open another here"
+                    .into(),
+            )),
+        }
+    }
+
     fn ask(&mut self, ask: &Ask) -> Result<(), Error> {
-        socket::send(&self.sock, &ask.to_bytes()).map_err(os)
+        self.own()?;
+        if self.open {
+            // What comes next would be taken for the answer to this.
+            let why = "an answer of the daemon came too late, or made no sense: this connection asks no more; what was given stays until it is closed";
+            return Err(Error::Daemon(libc::EPIPE, why.into()));
+        }
+        socket::send(&self.sock, &ask.to_bytes()).map_err(os)?;
+        self.open = true;
+        Ok(())
     }
 
     fn receive(&mut self) -> Result<(Answer, Option<OwnedFd>), Error> {
@@ -238,7 +274,10 @@ impl Connection {
             }
             match self.receive()? {
                 (Answer::Revoked { handle, why }, _) => self.revoked.push_back((handle, why)),
-                (Answer::Failed { errno, why }, _) => return Err(Error::Daemon(errno, why)),
+                (Answer::Failed { errno, why }, _) => {
+                    self.open = false;
+                    return Err(Error::Daemon(errno, why));
+                }
                 other => return Ok(other),
             }
         }
@@ -246,7 +285,10 @@ impl Connection {
 
     fn done(&mut self) -> Result<u64, Error> {
         match self.answer()?.0 {
-            Answer::Done { count } => Ok(count),
+            Answer::Done { count } => {
+                self.open = false;
+                Ok(count)
+            }
             _ => Err(nonsense()),
         }
     }
@@ -277,6 +319,7 @@ impl Connection {
             };
             parts.push(Part { fd, window, sealed, offset, len });
         }
+        self.open = false;
         let pieces = match same {
             Some(same) => Ok(same.clone()),
             None => map_all(parts, most.into()),

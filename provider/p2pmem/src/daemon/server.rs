@@ -20,6 +20,10 @@ const MOST_CONNECTIONS: usize = 4096;
 const MOST_OF_USER: usize = 512;
 /// Most buffers of a connection.
 const MOST_BUFFERS: usize = 4096;
+/// Most buffers of one user, all connections together: what the daemon keeps of a buffer is memory too.
+const MOST_BUFFERS_OF_USER: usize = 16384;
+/// Most tokens of a buffer.
+const MOST_TOKENS: usize = 16;
 /// Messages of a connection that are handled before others get their turn.
 const BURST: usize = 16;
 
@@ -39,6 +43,7 @@ struct Peer {
 struct Held {
     buffer: Buffer,
     notice: NoticeId,
+    tokens: Vec<Token>,
 }
 
 impl Drop for Held {
@@ -66,8 +71,12 @@ pub struct Server {
     next: u64,
     /// Most descriptors that are open for one user: its connections, and pieces of host memory.
     most_descriptors: usize,
+    /// Most buffers of one user.
+    most_buffers: usize,
     /// When it was last seen whether devices are gone.
     checked: Instant,
+    /// When the host was last read for the name of a client that is not known.
+    asked: Option<Instant>,
 }
 
 impl std::fmt::Debug for Server {
@@ -104,7 +113,9 @@ impl Server {
             tokens,
             next: 2,
             most_descriptors: descriptors() / 2,
+            most_buffers: MOST_BUFFERS_OF_USER,
             checked: Instant::now(),
+            asked: None,
         })
     }
 
@@ -181,7 +192,9 @@ impl Server {
     fn end(&mut self, id: u64) {
         if let Some(peer) = self.peers.remove(&id) {
             self.poller.remove(&peer.sock);
-            self.tokens.retain(|_, (of, _)| *of != id);
+            for token in peer.buffers.values().flat_map(|held| &held.tokens) {
+                self.tokens.remove(token);
+            }
         }
     }
 
@@ -228,8 +241,8 @@ impl Server {
         let unknown = || Error::Unknown("buffer with that handle".into());
         match ask {
             Ask::Allocate { len, align, segments, host, job, clients } => {
-                let (uid, held) = (peer.cred.uid, peer.buffers.len());
-                self.room(held)?;
+                let uid = peer.cred.uid;
+                self.room(id)?;
                 self.descriptors_left(uid)?;
                 let clients = self.clients(&clients)?;
                 let segments = usize::from(segments.min(MOST_SEGMENTS));
@@ -238,35 +251,37 @@ impl Server {
                 self.grant(id, buffer)
             }
             Ask::Free { handle } => {
-                peer.buffers.remove(&handle).ok_or_else(unknown)?;
-                self.tokens.retain(|_, of| *of != (id, handle));
+                let held = peer.buffers.remove(&handle).ok_or_else(unknown)?;
+                for token in &held.tokens {
+                    self.tokens.remove(token);
+                }
+                // It is back before that is said.
+                drop(held);
                 self.send(id, &Answer::Done { count: 1 })
             }
             Ask::Widen { handle, clients } => {
-                let (buffer, held) =
-                    (peer.buffers.get(&handle).ok_or_else(unknown)?.buffer.clone(), peer.buffers.len());
-                self.room(held)?;
+                let buffer = peer.buffers.get(&handle).ok_or_else(unknown)?.buffer.clone();
+                self.room(id)?;
                 let wider = buffer.share(&self.clients(&clients)?)?;
                 self.grant(id, wider)
             }
             Ask::Share { handle } => {
-                let buffer = &peer.buffers.get(&handle).ok_or_else(unknown)?.buffer;
-                if buffer.kind() == Kind::Sysfs {
+                let held = peer.buffers.get_mut(&handle).ok_or_else(unknown)?;
+                if held.buffer.kind() == Kind::Sysfs {
                     let why = "the kernel makes a new allocation of each mapping of sysfs memory: fork(2) shares it";
                     return Err(Error::Unsupported(why.into()).into());
                 }
-                if self.tokens.values().filter(|of| **of == (id, handle)).count() >= 16 {
-                    return Err(
-                        Error::Invalid("16 tokens are enough for a buffer: use one of them".into()).into()
-                    );
+                if held.tokens.len() >= MOST_TOKENS {
+                    let why = format!("{MOST_TOKENS} tokens are enough for a buffer: use one of them");
+                    return Err(Error::Invalid(why).into());
                 }
                 let token = ipc::random().map_err(|e| Error::Os("getrandom".into(), e))?;
+                held.tokens.push(token);
                 self.tokens.insert(token, (id, handle));
                 self.send(id, &Answer::Token { token })
             }
             Ask::Open { token } => {
-                let held = peer.buffers.len();
-                self.room(held)?;
+                self.room(id)?;
                 let buffer = self.open(id, token)?;
                 self.grant(id, buffer)
             }
@@ -297,13 +312,21 @@ impl Server {
         }
     }
 
-    fn room(&self, held: usize) -> Result<(), Error> {
-        match held < MOST_BUFFERS {
-            true => Ok(()),
-            false => {
-                Err(Error::Invalid(format!("a connection holds at most {MOST_BUFFERS} buffers: free some")))
-            }
+    /// Whether that connection, and its user, may hold another buffer.
+    fn room(&self, id: u64) -> Result<(), Error> {
+        let Some(peer) = self.peers.get(&id) else { return Ok(()) };
+        if peer.buffers.len() >= MOST_BUFFERS {
+            return Err(Error::Invalid(format!(
+                "a connection holds at most {MOST_BUFFERS} buffers: free some"
+            )));
         }
+        let uid = peer.cred.uid;
+        let of_user = self.peers.values().filter(|p| p.cred.uid == uid).map(|p| p.buffers.len());
+        if of_user.sum::<usize>() >= self.most_buffers {
+            let why = format!("uid {uid} holds {} buffers: free some", self.most_buffers);
+            return Err(Error::Daemon(libc::EUSERS, why));
+        }
+        Ok(())
     }
 
     /// Whether this user may have another descriptor of the daemon's: else others would have none.
@@ -322,8 +345,22 @@ impl Server {
         ))
     }
 
-    fn clients(&self, names: &[String]) -> Result<Vec<Client>, Error> {
-        names.iter().map(|name| self.orchestrator.client(name)).collect()
+    /// Devices by their names. For one that is not known the host is read anew, once in a while: to read all of it takes
+    /// longer than to ask for names that there are not.
+    fn clients(&mut self, names: &[String]) -> Result<Vec<Client>, Error> {
+        let mut all = Vec::with_capacity(names.len());
+        for name in names {
+            let known = self.orchestrator.known_client(name);
+            let soon = self.asked.is_some_and(|then| then.elapsed() < CHECK);
+            all.push(match known {
+                Err(_) if !soon => {
+                    self.asked = Some(Instant::now());
+                    self.orchestrator.client(name)?
+                }
+                known => known?,
+            });
+        }
+        Ok(all)
     }
 
     /// The buffer that a token is of, as long as the process that shared it has it.
@@ -389,7 +426,7 @@ impl Server {
             // If it is full the daemon wakes up all the same.
             let _ = socket::send(&notices.wake, &[1]);
         });
-        peer.buffers.insert(handle, Held { buffer, notice });
+        peer.buffers.insert(handle, Held { buffer, notice, tokens: Vec::new() });
         Ok(())
     }
 

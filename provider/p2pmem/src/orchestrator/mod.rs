@@ -128,7 +128,8 @@ impl Orchestrator {
     /// Takes a publisher out. How many buffers were revoked.
     pub fn unpublish(&self, name: &str, drain: Drain) -> Result<usize, Error> {
         let mut state = self.inner.state();
-        state.publisher(name).ok_or_else(|| Error::Unknown(format!("publisher {name}")))?.draining = true;
+        let of = state.publisher(name).ok_or_else(|| Error::Unknown(format!("publisher {name}")))?;
+        let before = std::mem::replace(&mut of.draining, true);
         let until = match drain {
             Drain::Wait(time) => Instant::now().checked_add(time),
             _ => Some(Instant::now()),
@@ -139,7 +140,7 @@ impl Orchestrator {
             if left.is_zero() {
                 let (buffers, bytes) = state.count(name);
                 if drain == Drain::IfIdle {
-                    state.publisher(name).into_iter().for_each(|p| p.draining = false);
+                    state.publisher(name).into_iter().for_each(|p| p.draining = before);
                 }
                 return Err(Error::Busy { publisher: name.into(), buffers, bytes });
             }
@@ -190,16 +191,16 @@ impl Orchestrator {
 
     /// A device by its address or name; one that has come since counts.
     pub fn client(&self, name: &str) -> Result<Client, Error> {
-        let mut topology = self.topology();
-        let index = match topology.resolve(name) {
-            Err(e) => {
-                self.read_anew()?;
-                topology = self.topology();
-                topology.resolve(name).map_err(|_| e)?
-            }
-            Ok(index) => index,
-        };
-        let device = &topology.devices()[index];
+        self.known_client(name).or_else(|e| {
+            self.read_anew()?;
+            self.known_client(name).map_err(|_| e)
+        })
+    }
+
+    /// Likewise, of those that were there when the host was last read.
+    pub fn known_client(&self, name: &str) -> Result<Client, Error> {
+        let topology = self.topology();
+        let device = &topology.devices()[topology.resolve(name)?];
         let mut names = vec![device.address.to_string()];
         names.extend(device.names.iter().cloned());
         Ok(Client { address: device.address, names })

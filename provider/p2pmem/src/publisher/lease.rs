@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_pool_in_fragments_gives_its_longest_pieces() {
-        let pool = RefCell::new(Ranges::new(64));
+        let pool = RefCell::new(Ranges::new(0, 64));
         let take = |pages: u64| {
             let at = pool.borrow_mut().take(pages, 1);
             at.map(|at| Piece(&pool, at, pages)).ok_or(io::Error::from_raw_os_error(libc::ENOMEM))

@@ -36,7 +36,10 @@ impl Region {
         dmabuf: Option<Result<Arc<OwnedFd>, Refusal>>,
         len: u64,
     ) -> Region {
-        Region { name: name.into(), kind, function, source, dmabuf, free: Mutex::new(Ranges::new(len)) }
+        // An alignment is one of the address where that is known, else of the place in the file or BAR.
+        let from = if let Source::Here(addr) = source { addr as u64 } else { 0 };
+        let free = Mutex::new(Ranges::new(from, len));
+        Region { name: name.into(), kind, function, source, dmabuf, free }
     }
 
     /// `len` bytes from `offset` on of BAR `index` of a device that VFIO has. `ioctl` is [`bar::ioctl`].
@@ -103,7 +106,7 @@ impl Publisher for Region {
             Source::Bar { fd, place } => {
                 Source::Bar { fd: fd.clone(), place: place.clone().map(|place| place + at) }
             }
-            Source::Here(addr) => Source::Here(addr + at as usize),
+            Source::Here(_) => Source::Here(at as usize),
             Source::Window(fd) => Source::Window(fd.clone()),
         };
         Ok((at, source))

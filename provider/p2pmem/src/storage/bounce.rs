@@ -74,9 +74,16 @@ impl Drop for Buffer {
     }
 }
 
-/// Buffers that are not in use.
+/// Buffers that are not in use. Page-locked ones are apart from the others: to lock and unlock calls a device's runtime,
+/// and a thread that a stream waits for may not. Such a thread takes and gives those of [`Kind::System`] alone.
 #[derive(Default)]
-pub(super) struct Buffers(Mutex<Vec<Buffer>>);
+pub(super) struct Buffers(Mutex<Free>);
+
+#[derive(Default)]
+struct Free {
+    locked: Vec<Buffer>,
+    plain: Vec<Buffer>,
+}
 
 impl std::fmt::Debug for Buffers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -87,7 +94,11 @@ impl std::fmt::Debug for Buffers {
 impl Buffers {
     /// One, for copies from and to memory of that kind.
     pub fn take(&self, kind: Kind) -> Option<Buffer> {
-        let free = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let free = {
+            let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let of = if kind == Kind::System { &mut free.plain } else { &mut free.locked };
+            of.pop()
+        };
         let mut buffer = free.or_else(Buffer::new)?;
         buffer.lock_for(kind);
         Some(buffer)
@@ -95,9 +106,14 @@ impl Buffers {
 
     pub fn give(&self, buffer: Buffer) {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.len() < WORKERS {
-            free.push(buffer);
+        let of = if buffer.locked.is_none() { &mut free.plain } else { &mut free.locked };
+        if of.len() < WORKERS {
+            of.push(buffer);
+            return;
         }
+        // Not under the lock: others wait for that, and a device's runtime for them.
+        drop(free);
+        drop(buffer);
     }
 }
 
@@ -156,5 +172,35 @@ impl Queueing<'_> {
         let set = Arc::new(Set::default());
         self.0.push((key, Arc::downgrade(&set)));
         set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cuda_stand_in::driver::Driver;
+
+    use super::*;
+
+    /// A thread that a stream waits for copies windows through such buffers, and the stream would wait for ever if that
+    /// called the driver: it neither takes nor displaces one that is page-locked.
+    #[test]
+    fn what_is_taken_for_host_memory_is_not_page_locked() {
+        Driver::start();
+        hmem::registry::look();
+        let all = Buffers::default();
+        let take = |kind| (0..WORKERS + 2).map(|_| all.take(kind).unwrap()).collect::<Vec<_>>();
+        let free = || {
+            let free = all.0.lock().unwrap();
+            (free.locked.iter().map(Buffer::address).collect::<Vec<_>>(), free.plain.len())
+        };
+        take(Kind::Cuda).into_iter().for_each(|buffer| all.give(buffer));
+        let (locked, plain) = free();
+        assert_eq!((locked.len(), plain), (WORKERS, 0));
+        let buffers = take(Kind::System);
+        assert!(!buffers.iter().any(Buffer::is_locked));
+        assert_eq!(free(), (locked.clone(), 0));
+        buffers.into_iter().for_each(|buffer| all.give(buffer));
+        assert_eq!(free(), (locked, WORKERS));
+        assert!(take(Kind::Cuda).iter().all(Buffer::is_locked));
     }
 }

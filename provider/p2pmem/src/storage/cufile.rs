@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use hmem::cuda::RelaxedCapture;
 use libc::{c_int, c_void, off_t, ssize_t};
 use libloading::os::unix::Library;
 
@@ -110,6 +111,8 @@ impl std::fmt::Debug for Registered {
 impl Registered {
     /// The file by the first of these descriptors that cuFile takes. They stay open for longer than what is returned.
     pub fn new(descriptors: &[&OwnedFd]) -> Result<Registered, String> {
+        // cuFileDriverOpen allocates memory of CUDA's, which would end a capture of the application's.
+        let _relaxed = RelaxedCapture::here();
         let api = api()?;
         let mut why = None;
         for fd in descriptors {
@@ -140,6 +143,7 @@ impl Registered {
         };
         let at = std::ptr::with_exposed_provenance_mut(addr);
         let offset = off_t::try_from(offset).map_err(|_| "the offset is too large")?;
+        let _relaxed = RelaxedCapture::here();
         // SAFETY: `hmem` has said that the memory is CUDA's; cuFile checks its range.
         match unsafe { call(self.handle, at, len, offset, 0) } {
             -1 => Err(format!("{name}: {}", std::io::Error::last_os_error())),
@@ -229,6 +233,7 @@ fn code_of(count: ssize_t) -> c_int {
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        let _relaxed = RelaxedCapture::here();
         // SAFETY: registered, and not used any more.
         unsafe { (self.api.deregister)(self.handle) }
     }

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -80,6 +80,10 @@ pub(super) type Done = Result<(usize, Way, String), io::Error>;
 impl File {
     pub fn open(path: &Path, options: Options) -> Result<File, Error> {
         let failed = |e: io::Error| Error::Os(path.display().to_string(), e);
+        // To open a pipe waits for its other end.
+        if let Some(what) = std::fs::metadata(path).ok().and_then(|of| no_file(of.file_type())) {
+            return Err(Error::Invalid(format!("{}: {what}, no file and no disk", path.display())));
+        }
         let open = |flags: i32| {
             let mut how = OpenOptions::new();
             how.read(true).write(options.write).create(options.create && options.write);
@@ -362,6 +366,16 @@ impl File {
         let rest =
             all(self.cached.as_raw_fd(), write, addr + done, buffer.len() - done, offset + done as u64);
         rest.map(|bytes| done + bytes).map_err(|(_, e)| e)
+    }
+}
+
+/// What has no bytes by offset.
+fn no_file(of: std::fs::FileType) -> Option<&'static str> {
+    match of {
+        of if of.is_dir() => Some("a directory"),
+        of if of.is_fifo() => Some("a pipe"),
+        of if of.is_socket() => Some("a socket"),
+        _ => None,
     }
 }
 

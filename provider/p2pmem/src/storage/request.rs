@@ -1,5 +1,7 @@
 //! Transfers that go on while the program does something else.
 
+use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,7 +12,12 @@ use crate::error::Error;
 
 /// Transfers that are under way. Dropping it waits for them.
 #[derive(Debug)]
-pub struct Request(How);
+pub struct Request {
+    how: ManuallyDrop<How>,
+    count: usize,
+    /// Whose threads do it: a forked process has none of them.
+    process: u32,
+}
 
 #[derive(Debug)]
 enum How {
@@ -63,7 +70,7 @@ impl Request {
                 shared.done(n, result);
             }));
         }
-        Request(How::Threads(shared))
+        Request::made(How::Threads(shared), ops.len())
     }
 
     /// Queues transfers on a stream of CUDA's: they begin when all that is queued there is done, and what is queued after
@@ -73,7 +80,17 @@ impl Request {
     /// As of [`Request::submit`]; `stream` is a stream of this process, and stays one until the request is done.
     pub unsafe fn submit_on(file: &Arc<File>, ops: &[Op], stream: usize) -> Result<Request, Error> {
         // SAFETY: the caller's promise.
-        Ok(Request(How::Stream(unsafe { Queued::new(file, ops, stream)? })))
+        let queued = unsafe { Queued::new(file, ops, stream)? };
+        Ok(Request::made(How::Stream(queued), ops.len()))
+    }
+
+    fn made(how: How, count: usize) -> Request {
+        Request { how: ManuallyDrop::new(how), count, process: std::process::id() }
+    }
+
+    /// In a forked process nothing is waited for: what is under way is its parent's.
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id()
     }
 
     /// Whether all of them are done.
@@ -83,7 +100,10 @@ impl Request {
 
     /// Waits until all of them are done, or for so long: whether they are.
     pub fn wait(&self, most: Option<Duration>) -> bool {
-        let shared = match &self.0 {
+        if self.is_forked() {
+            return true;
+        }
+        let shared = match &*self.how {
             How::Threads(shared) => shared,
             How::Stream(queued) => return queued.wait(most),
         };
@@ -105,7 +125,12 @@ impl Request {
         if !self.poll() {
             return None;
         }
-        let shared = match &self.0 {
+        if self.is_forked() {
+            let what = "a transfer that a process began does not go on in one that it has forked";
+            let cancelled = |_| Err(Error::Os(what.into(), io::Error::from_raw_os_error(libc::ECANCELED)));
+            return Some((0..self.count).map(cancelled).collect());
+        }
+        let shared = match &*self.how {
             How::Threads(shared) => shared,
             How::Stream(queued) => return queued.take(),
         };
@@ -116,6 +141,11 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
+        if self.is_forked() {
+            return;
+        }
         self.wait(None);
+        // SAFETY: it is used no more.
+        unsafe { ManuallyDrop::drop(&mut self.how) };
     }
 }

@@ -237,9 +237,9 @@ unsafe extern "C" fn called(arg: *mut c_void) {
         Ok(())
     });
     if call.step == call.pipe.pieces.len() {
-        // What goes with the last of it calls CUDA, which this thread may not.
+        // What goes with the last of it calls CUDA, which this thread may not; nor may it do what else is posted there.
         let workers = pipe.file.workers.clone();
-        workers.post(Box::new(move || drop((pipe, call))));
+        workers.leave(Box::new(move || drop((pipe, call))));
     }
 }
 
@@ -258,6 +258,12 @@ impl std::fmt::Debug for Queued {
 }
 
 fn refused(e: hmem::cuda::Error) -> Error {
+    if e.is_capture() {
+        return Error::Unsupported(format!(
+            "the stream is being captured into a graph, and a graph would do the transfer each time that it is launched: submit it \
+             before or after the capture ({e})"
+        ));
+    }
     let code = io::Error::from_raw_os_error(e.errno());
     Error::Os(format!("the stream: {e}"), code)
 }
@@ -384,9 +390,9 @@ impl Queued {
             }
             *looked = Instant::now();
         }
-        // A stream that is being captured (900 to 908) does not say.
         let Err(e) = self.stream.is_done() else { return };
-        if (900..=908).contains(&e.0) {
+        if e.is_capture() {
+            // The capture began just now: it says nothing of what was queued before.
             return;
         }
         let mut progress = self.pipe.lock();

@@ -32,6 +32,21 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 impl Workers {
     /// Has a thread do it; this one, if there is none to be had. It does not panic.
     pub fn post(&self, job: Job) {
+        if !self.put(job) {
+            work(&self.0);
+        }
+    }
+
+    /// Has a thread do it, and never this one: what is posted here may be anything. If there is none to be had it stays
+    /// for the next one.
+    pub fn leave(&self, job: Job) {
+        if !self.put(job) {
+            lock(&self.0).threads -= 1;
+        }
+    }
+
+    /// Whether a thread does it; else this one counts as one.
+    fn put(&self, job: Job) -> bool {
         let begins = {
             let mut state = lock(&self.0);
             let process = std::process::id();
@@ -45,15 +60,10 @@ impl Workers {
             state.threads += usize::from(begins);
             begins
         };
-        if begins {
-            let state = Arc::clone(&self.0);
-            let thread = without_signals(|| {
-                std::thread::Builder::new().name("strait-storage".into()).spawn(move || work(&state))
-            });
-            if thread.is_err() {
-                work(&self.0);
-            }
-        }
+        let state = Arc::clone(&self.0);
+        let begin =
+            || std::thread::Builder::new().name("strait-storage".into()).spawn(move || work(&state)).is_ok();
+        !begins || without_signals(begin)
     }
 }
 
@@ -91,4 +101,51 @@ fn without_signals<R>(begin: impl FnOnce() -> R) -> R {
     // SAFETY: the set from before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     made
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// Not a test: what the process of the next one does.
+    #[test]
+    fn process_without_threads() {
+        if std::env::var("STRAIT_STORAGE_TEST_NO_THREADS").is_err() {
+            return;
+        }
+        let own = std::thread::current().id();
+        let (says, said) = channel();
+        let job = |name| -> Job {
+            let says = says.clone();
+            Box::new(move || says.send((name, std::thread::current().id())).unwrap())
+        };
+        let workers = Workers::default();
+        workers.leave(job("left"));
+        assert!(said.try_recv().is_err(), "the caller has done it");
+        workers.post(job("posted"));
+        let all: Vec<_> = said.try_iter().collect();
+        assert_eq!(all, [("left", own), ("posted", own)]);
+        assert_eq!(lock(&workers.0).threads, 0);
+        println!("done");
+    }
+
+    #[test]
+    fn without_threads_what_is_left_waits_and_what_is_posted_is_done_by_the_caller() {
+        // No thread gets so long a stack.
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "storage::workers::tests::process_without_threads",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .env("STRAIT_STORAGE_TEST_NO_THREADS", "1")
+            .env("RUST_MIN_STACK", (1u64 << 60).to_string())
+            .output()
+            .unwrap();
+        let (out, err) = (String::from_utf8_lossy(&child.stdout), String::from_utf8_lossy(&child.stderr));
+        assert!(child.status.success() && out.contains("done"), "{out}{err}");
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libc::{c_char, c_int, c_void};
 use p2pmem::publisher::Region;
-use p2pmem::{Address, Drain};
+use p2pmem::{Address, Drain, Error};
 
 use super::buffers::lock;
 use super::types::*;
@@ -101,8 +101,9 @@ pub unsafe extern "C" fn strait_p2pmem_publish_file(
         // SAFETY: the program's promise.
         let (all, name, at) = unsafe { (own(opened)?, text(name)?, function(pci_function)?) };
         let end = offset.checked_add(len).filter(|_| offset % 4096 == 0);
-        end.ok_or(libc::EINVAL)?;
+        let end = end.ok_or(libc::EINVAL)?;
         let copy = copy_of(fd)?;
+        told(is_so_long(&copy, end))?;
         told(all.publish(Arc::new(Region::of_file(name.ok_or(libc::EINVAL)?, at, copy, offset, len))))
     })
 }
@@ -132,6 +133,18 @@ pub unsafe extern "C" fn strait_p2pmem_publish_vfio(
         let region = told(Region::of_bar(name.ok_or(libc::EINVAL)?, at, copy, part, ioctl))?;
         told(all.publish(Arc::new(region)))
     })
+}
+
+/// What is behind the end of a file can be mapped, but an access is SIGBUS.
+fn is_so_long(fd: &OwnedFd, end: u64) -> Result<(), Error> {
+    let of = fd.try_clone().and_then(|fd| std::fs::File::from(fd).metadata());
+    let of = of.map_err(|e| Error::Os("fstat".into(), e))?;
+    // Of a dma-buf too; what has no length says 0.
+    if of.len() < end && (of.is_file() || of.len() > 0) {
+        let len = of.len();
+        return Err(Error::Invalid(format!("the file has {len} bytes: there are none up to byte {end}")));
+    }
+    Ok(())
 }
 
 /// A descriptor of the program's, copied.

@@ -53,7 +53,8 @@ pub struct strait_p2pmem_request {
     pub size: usize,
     /// Bytes. Whole pages are given.
     pub len: u64,
-    /// A power of two, or 0 for a page's.
+    /// A power of two, or 0 for a page's: of the address of memory that a program gave, of the place in a file or BAR that it gave. Others
+    /// refuse more than 4096.
     pub align: u64,
     /// The devices that are to reach it: `client_count` addresses (0000:3a:00.0) or names (mlx5_0, nvme0).
     pub clients: *const *const c_char,

@@ -81,6 +81,73 @@ fn a_user_has_no_more_descriptors_of_the_daemon_than_its_share() {
 }
 
 #[test]
+fn a_user_has_no_more_buffers_than_the_daemon_can_keep_books_of() {
+    let all = Orchestrator::new(Topology::parse("").unwrap(), Rules::default(), Some(1));
+    all.publish(Arc::new(Host::new(1 << 20))).unwrap();
+    let name = format!("strait-p2pmem-test/books/{}", std::process::id());
+    let mut server = Server::new(&name, all).unwrap();
+    server.most_buffers = 5;
+    let clients: Vec<OwnedFd> = (0..2).map(|_| socket::connect(&name).unwrap()).collect();
+    let mut ask = |client: usize, ask: Ask| {
+        socket::send(&clients[client], &ask.to_bytes()).unwrap();
+        let mut bytes = [0; MOST];
+        while !socket::wait(&clients[client], 0) {
+            server.turn(Duration::from_millis(10));
+        }
+        let len = socket::receive(&clients[client], &mut bytes).unwrap();
+        let answer = Answer::parse(&bytes[..len]).unwrap();
+        while socket::wait(&clients[client], 0) {
+            socket::receive(&clients[client], &mut bytes).unwrap();
+        }
+        (answer, server.tokens.len())
+    };
+    let (none, job) = (Vec::new(), String::new());
+    let allocate = Ask::Allocate { len: 1, align: 1, segments: 1, host: true, job, clients: none.clone() };
+    let (Answer::Granted { handle, .. }, _) = ask(0, allocate) else { panic!("no memory") };
+    let tokens: Vec<Token> = (1..=MOST_TOKENS)
+        .map(|n| match ask(0, Ask::Share { handle }) {
+            (Answer::Token { token }, all) if all == n => token,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!(matches!(ask(0, Ask::Share { handle }).0, Answer::Failed { errno: libc::EINVAL, .. }));
+    // One connection or the other, by one way or the other.
+    for (n, token) in tokens.iter().take(4).enumerate() {
+        let ask = match n % 2 {
+            0 => ask(0, Ask::Widen { handle, clients: none.clone() }),
+            _ => ask(1, Ask::Open { token: *token }),
+        };
+        assert!(matches!(ask.0, Answer::Granted { .. }), "{n}");
+    }
+    for way in [Ask::Open { token: tokens[0] }, Ask::Open { token: tokens[1] }] {
+        assert!(matches!(ask(1, way).0, Answer::Failed { errno: libc::EUSERS, .. }));
+    }
+    let widen = Ask::Widen { handle, clients: none };
+    assert!(matches!(ask(0, widen).0, Answer::Failed { errno: libc::EUSERS, .. }));
+    // Its tokens go with it.
+    assert_eq!(ask(0, Ask::Free { handle }), (Answer::Done { count: 1 }, 0));
+    assert!(matches!(ask(1, Ask::Open { token: tokens[0] }).0, Answer::Failed { errno: libc::ENOENT, .. }));
+}
+
+#[test]
+fn names_that_there_are_not_do_not_have_the_host_read_each_time() {
+    let sysfs = std::env::temp_dir().join(format!("strait-p2pmem-names-{}", std::process::id()));
+    std::fs::create_dir_all(sysfs.join("devices")).unwrap();
+    let all = Orchestrator::of_host(&sysfs, Rules::default(), 0).unwrap();
+    let name = format!("strait-p2pmem-test/names/{}", std::process::id());
+    let mut server = Server::new(&name, all).unwrap();
+    let ask = |server: &mut Server| server.clients(&["none".to_owned()]).unwrap_err().errno();
+    assert_eq!(ask(&mut server), libc::ENODEV);
+    assert!(server.asked.is_some());
+    // To read it is an error from now on.
+    std::fs::remove_dir_all(&sysfs).unwrap();
+    server.asked = Instant::now().checked_add(Duration::from_secs(3600));
+    assert_eq!(ask(&mut server), libc::ENODEV);
+    server.asked = None;
+    assert_eq!(ask(&mut server), libc::ENOENT);
+}
+
+#[test]
 fn a_part_of_a_file_is_not_all_of_it() {
     let fd = ipc::memfd::create(c"part", 8192, ipc::memfd::Writers::All).unwrap();
     let parts = [(0, 8192), (0, 16384), (0, 4096), (4096, 4096), (4096, 8192)];

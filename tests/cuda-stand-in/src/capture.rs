@@ -1,0 +1,111 @@
+//! Streams that are being captured into a graph. There are no graphs here: what is queued on such a stream is forgotten.
+//!
+//! What was seen of the driver (580.159, CUDA 13.0): to ask a captured stream whether it is done, or to wait for it, ends its
+//! capture; so do, in any thread, calls that may wait for the device (cuEventQuery, cuStreamSynchronize, cuMemHostRegister and
+//! their like), as long as a capture in the global mode goes on, unless the thread has set itself the relaxed mode.
+
+use std::cell::Cell;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+
+use crate::{CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, INVALID_VALUE, Ptr, SUCCESS, enter, enter_in_context};
+
+/// `CUstreamCaptureMode`.
+const GLOBAL: i32 = 0;
+const RELAXED: i32 = 2;
+
+struct Capture {
+    stream: usize,
+    mode: i32,
+    thread: ThreadId,
+    broken: bool,
+}
+
+fn all() -> MutexGuard<'static, Vec<Capture>> {
+    static ALL: Mutex<Vec<Capture>> = Mutex::new(Vec::new());
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    static MODE: Cell<i32> = const { Cell::new(GLOBAL) };
+}
+
+/// Whether what is queued there goes into a graph.
+pub(crate) fn is_captured(stream: usize) -> bool {
+    all().iter().any(|c| c.stream == stream)
+}
+
+/// What a call that asks or waits for a stream comes to: of a captured one it ends the capture.
+pub(crate) fn asks(stream: usize) -> Result<(), i32> {
+    if let Some(capture) = all().iter_mut().find(|c| c.stream == stream) {
+        capture.broken = true;
+        return Err(CAPTURE_UNSUPPORTED);
+    }
+    may_wait()
+}
+
+/// What a call comes to that may wait for the device.
+pub(crate) fn may_wait() -> Result<(), i32> {
+    let (own, mode) = (std::thread::current().id(), MODE.get());
+    let stands_in_the_way = |c: &&mut Capture| match mode {
+        RELAXED => false,
+        GLOBAL if c.mode == GLOBAL => true,
+        _ => c.mode != RELAXED && c.thread == own,
+    };
+    let mut all = all();
+    let mut ended = all.iter_mut().filter(stands_in_the_way).peekable();
+    if ended.peek().is_none() {
+        return Ok(());
+    }
+    ended.for_each(|c| c.broken = true);
+    Err(CAPTURE_UNSUPPORTED)
+}
+
+/// Stops a call that may wait for the device.
+macro_rules! waits {
+    () => {
+        if let Err(code) = crate::capture::may_wait() {
+            return code;
+        }
+    };
+}
+pub(crate) use waits;
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamBeginCapture_v2(stream: Ptr, mode: i32) -> i32 {
+    enter_in_context!("cuStreamBeginCapture_v2");
+    let stream = stream as usize;
+    if !(GLOBAL..=RELAXED).contains(&mode) || is_captured(stream) {
+        return INVALID_VALUE;
+    }
+    all().push(Capture { stream, mode, thread: std::thread::current().id(), broken: false });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamEndCapture(stream: Ptr, graph: *mut Ptr) -> i32 {
+    enter_in_context!("cuStreamEndCapture");
+    let mut all = all();
+    let Some(at) = all.iter().position(|c| c.stream == stream as usize) else { return INVALID_VALUE };
+    unsafe { *graph = std::ptr::null_mut() };
+    if all.remove(at).broken { CAPTURE_INVALIDATED } else { SUCCESS }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamIsCapturing(stream: Ptr, status: *mut i32) -> i32 {
+    enter_in_context!("cuStreamIsCapturing");
+    let found = all().iter().find(|c| c.stream == stream as usize).map_or(0, |c| 1 + i32::from(c.broken));
+    unsafe { *status = found };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut i32) -> i32 {
+    enter!("cuThreadExchangeStreamCaptureMode");
+    let wanted = unsafe { *mode };
+    if !(GLOBAL..=RELAXED).contains(&wanted) {
+        return INVALID_VALUE;
+    }
+    unsafe { *mode = MODE.replace(wanted) };
+    SUCCESS
+}
