@@ -3,7 +3,8 @@
  *
  * Functions return 0 or more, or an errno below 0, and set errno; those that return an address or a pointer return none.
  * rerror() has the words of the last failure. Structures begin with their size, set by the program, and only grow at their
- * end. Pipes may be used by several threads, each pipe by one at a time (others wait). strait_rpipe(7) has the whole story.
+ * end, but for rpipe_neighbor, of which there are arrays. Pipes may be used by several threads, each pipe by one at a time
+ * (others wait). strait_rpipe(7) has the whole story.
  */
 
 #ifndef STRAIT_RPIPE_H
@@ -87,6 +88,16 @@
  A pipe's end.
  */
 typedef struct rpipe_end rpipe_end;
+
+/*
+ Processes that call collectively.
+ */
+typedef struct rpipe_group rpipe_group;
+
+/*
+ The readers' ends of pipes of many writers.
+ */
+typedef struct rpipe_many_end rpipe_many_end;
 
 /*
  How rinit begins.
@@ -208,6 +219,40 @@ typedef uint64_t raddr_t;
  also of this pipe; the bytes are there until it returns.
  */
 typedef void (*rhandler_t)(void *arg, rpipe_t rp, void *bytes, size_t size);
+
+/*
+ The readers' ends of pipes of many writers, as one, made by rpipe_many_open.
+ */
+typedef struct rpipe_many_end *rpipe_many_t;
+
+/*
+ Processes that call collectively, made by rpipe_group_open.
+ */
+typedef struct rpipe_group *rpipe_group_t;
+
+/*
+ A neighbour of rpipe_neighbor_exchange, in an array of such.
+ */
+typedef struct rpipe_neighbor {
+    /*
+     Its rank.
+     */
+    int rank;
+    /*
+     What it gets; NULL only for no bytes.
+     */
+    const void *send;
+    size_t send_size;
+    /*
+     Where that goes which it sends, and the room there; NULL only for none.
+     */
+    void *receive;
+    size_t receive_size;
+    /*
+     Out: bytes that came.
+     */
+    size_t received;
+} rpipe_neighbor;
 
 #ifdef __cplusplus
 extern "C" {
@@ -419,7 +464,7 @@ int rfree(raddr_t addr);
 
 /*
  Waits until one of `count` pipes has a message, so long at most: its index, or EAGAIN below 0. A pipe whose peer is gone
- counts as one that has a message: rread tells.
+ counts as one that has a message: rread tells. After some looks the process sleeps until a writer wakes it.
 
  # Safety
  `pipes` has so many pipes, each from rpipe.
@@ -442,6 +487,98 @@ int rpipe_fd(void);
  `rp` is NULL or came from rpipe.
  */
 int rpipe_arm(rpipe_t rp);
+
+/*
+ Makes the readers' ends of pipes from `count` writers, which are read as one; `peers` are their ranks, in any order, or NULL for all
+ other processes of the job. Each writer opens its end by rpipe, as that of any other pipe. A heap is made when its writer begins. Of
+ `attr`, which may be NULL for pipes of any width, `iswriter` says nothing, and FD_PIPE is refused.
+
+ # Safety
+ `many` is NULL or valid for a write; `peers` is NULL or has so many ranks; `attr` is NULL or a structure that begins with its size.
+ */
+int rpipe_many_open(rpipe_many_t *many,
+                    const int *peers,
+                    size_t count,
+                    const struct rpipe_attr *attr);
+
+/*
+ Waits for the next message of any writer, of `size` bytes at most, so long at most, and gives its address, its pipe, for rmem, and its writer's
+ rank. Writers come in turn: each that has written gets one message read before another gets a second one. A longer message stays (EMSGSIZE). Active messages are
+ handled, by what rhandle has registered with their pipe. EPIPE: the writer of this rank and pipe has ended, and all that it wrote was read;
+ each is told of once, and after the last of them the rank is -1. EAGAIN: not within the time. `from` and `source` may be NULL.
+
+ # Safety
+ `many` is NULL or came from rpipe_many_open; `addr`, `from` and `source` are each NULL or valid for a write.
+ */
+int rpipe_many_read(rpipe_many_t many,
+                    raddr_t *addr,
+                    size_t size,
+                    rpipe_t *from,
+                    int *source,
+                    int64_t nanoseconds);
+
+/*
+ The pipe of the writer of this rank, for rhandle and rpipe_get_stats. It is read by rpipe_many_read alone, and closed by rpipe_many_close.
+ NULL, with errno, if there is none.
+
+ # Safety
+ `many` is NULL or came from rpipe_many_open.
+ */
+rpipe_t rpipe_many_pipe(rpipe_many_t many,
+                        int rank);
+
+/*
+ Closes the ends. Addresses of their pipes, and memory at them, are not to be used any more.
+
+ # Safety
+ `many` is NULL or came from rpipe_many_open.
+ */
+int rpipe_many_close(rpipe_many_t many);
+
+/*
+ Makes a group of these ranks, this process's among them, in the same order at each of them; NULL: all processes of the job. Nothing
+ is sent before it is used. Two processes that are in several groups together, or have full-duplex pipes to each other, make all these in the same order.
+
+ # Safety
+ `group` is NULL or valid for a write; `members` is NULL or has so many ranks.
+ */
+int rpipe_group_open(rpipe_group_t *group,
+                     const int *members,
+                     size_t count);
+
+/*
+ Broadcast: the `size` bytes of the member of rank `root` come to all others. Each member calls it, with the same root and size, and
+ returns when its part is done: the root may return before others have the bytes. EPIPE: a member that this one needs has ended, or its call has failed; rerror
+ names it. EMSGSIZE, EINVAL: the members do not call the same. After any of these the group is over: each call of it fails, at all members that
+ wait for one another; close it, and make another one of those that are left.
+
+ # Safety
+ `group` is NULL or came from rpipe_group_open; `buffer` has so many bytes, which nothing else uses meanwhile.
+ */
+int rpipe_bcast(rpipe_group_t group,
+                int root,
+                void *buffer,
+                size_t size);
+
+/*
+ Neighbour exchange: sends to each neighbour, and receives from each. A neighbour is a member that calls it, too, and has this one among its
+ neighbours; members that have none need not call it. Messages may have any length, up to the room that the receiver gives. Of several neighbours that are one
+ rank the first sent is the first received; this member may be its own. Errors are those of rpipe_bcast.
+
+ # Safety
+ `group` is NULL or came from rpipe_group_open; `neighbors` is NULL or has so many, with the memory that they tell of.
+ */
+int rpipe_neighbor_exchange(rpipe_group_t group,
+                            struct rpipe_neighbor *neighbors,
+                            size_t count);
+
+/*
+ Closes a group. Others that wait for this member get EPIPE.
+
+ # Safety
+ `group` is NULL or came from rpipe_group_open.
+ */
+int rpipe_group_close(rpipe_group_t group);
 
 #ifdef __cplusplus
 }  // extern "C"

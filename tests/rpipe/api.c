@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strait_rpipe.h>
+#include <unistd.h>
 
 #define SECOND 1000000000LL
 #define LIMIT (60 * SECOND)
@@ -118,6 +119,37 @@ static void reader(rpipe_t rp)
     }
 }
 
+/* R, S, ...: what the kernel says of a process. */
+static char state_of(int process)
+{
+    char name[64], state = 0;
+    snprintf(name, sizeof(name), "/proc/%d/stat", process);
+    FILE *file = fopen(name, "r");
+    assert(file != NULL && fscanf(file, "%*d %*s %c", &state) == 1 && fclose(file) == 0);
+    return state;
+}
+
+/* A process that waits sleeps: rank 1 writes once rank 0 does, which waits for that alone. */
+static void idle(rpipe_t both, int rank)
+{
+    raddr_t addr = RADDR_NULL;
+    int process = getpid(), naps = 0;
+    if (rank == 0) {
+        assert((addr = rmalloc(both, sizeof(process))) != RADDR_NULL);
+        *(int *)rmem(both, addr) = process;
+        assert(rwrite(both, addr) == 0);
+        assert(rwait(&both, 1, LIMIT) == 0 && rread(both, addr, 1) == 0 && rfree(addr) == 0);
+    } else {
+        assert(rread(both, addr, sizeof(process)) == 0);
+        process = *(int *)rmem(both, addr);
+        assert(rfree(addr) == 0);
+        assert(rwait(&both, 1, SECOND / 100) == -EAGAIN && rwait(&both, 1, 0) == -EAGAIN);
+        for (; state_of(process) != 'S'; poll(NULL, 0, 1))
+            assert(naps++ < 60000);
+        assert((addr = rmalloc(both, 1)) != RADDR_NULL && rwrite(both, addr) == 0);
+    }
+}
+
 int main(void)
 {
     int rank = -1;
@@ -147,6 +179,7 @@ int main(void)
     assert(rwrite(both, addr) == 0 && rread(both, other, 4) == 0);
     assert(*(int *)rmem(both, other) == 1 - rank && rfree(other) == 0);
     active(both, rank);
+    idle(both, rank);
     assert(rpipe_close(rp) == 0);
     refused(rpipe_close(rp), EINVAL);
     assert(rmalloc(rp, 1) == RADDR_NULL && errno == EINVAL);

@@ -5,7 +5,7 @@ mod parting;
 
 pub(crate) use parting::Fate;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -54,8 +54,10 @@ pub(crate) struct Inner {
     gone: HashMap<Rank, String>,
     /// Numbers of ends that were closed with operations under way: what comes of these is no other end's.
     spent: Vec<u32>,
-    /// What ends that are closed had, and readers have messages to get from.
-    wanted: Vec<(Key, Region)>,
+    /// What writers' ends that are closed had, and their readers use; whether they have messages to get from there.
+    wanted: Vec<(Key, Region, bool)>,
+    /// Ends that were closed, and of which a peer was told since.
+    refused: HashSet<Key>,
     events: Vec<Event>,
     open: bool,
 }
@@ -130,6 +132,7 @@ impl Context {
             gone: HashMap::new(),
             spent: Vec::new(),
             wanted: Vec::new(),
+            refused: HashSet::new(),
             events: Vec::new(),
             open: true,
         };
@@ -176,7 +179,7 @@ impl Context {
         }
         let mut inner = self.lock();
         let until = Instant::now() + LEAVING;
-        while inner.open && !inner.wanted.is_empty() && Instant::now() < until && inner.progress().is_ok() {
+        while inner.open && inner.some_are_wanted() && Instant::now() < until && inner.progress().is_ok() {
             std::thread::yield_now();
         }
         if !std::mem::take(&mut inner.open) {
@@ -275,8 +278,9 @@ impl Inner {
 
     /// Begins to set a stream up, once.
     pub(crate) fn begin(&mut self, no: u32) -> Result<(), Error> {
-        let Some(stream) = self.stream(no).filter(|stream| !stream.said) else { return Ok(()) };
-        match stream.end {
+        let is_due = |stream: &&mut Stream| !stream.said && stream.fault.is_none();
+        let Some(stream) = self.stream(no).filter(is_due) else { return Ok(()) };
+        let begun = match stream.end {
             End::Writer { .. } => self.say(no, &Control::Hello, false),
             End::Reader { shape } => {
                 let region = self.backend.expose(shape.region())?;
@@ -286,7 +290,9 @@ impl Inner {
                 let fences = self.fences;
                 self.say(no, &Control::Reader { shape, no: no as u16, fences }, true)
             }
-        }
+        };
+        // It is said once: the next call is told, too.
+        begun.inspect_err(|fault| self.fail(no, fault))
     }
 
     /// The end, once its peer's is known.
@@ -319,9 +325,7 @@ impl Inner {
     /// The end breaks with its peer, which broke the protocol.
     pub(crate) fn break_off(&mut self, no: u32, fault: &Error) {
         let _ = self.say(no, &Control::Close(Reason::Protocol), false);
-        if let Some(stream) = self.stream(no) {
-            stream.fault.get_or_insert_with(|| fault.clone());
-        }
+        self.fail(no, fault);
     }
 
     pub(crate) fn progress(&mut self) -> Result<(), Error> {
@@ -395,6 +399,9 @@ impl Inner {
             }
             // Its end is not opened here yet; or it was closed.
             let opened = self.ordinals.get(&(key.class, key.writer, key.reader)).copied().unwrap_or(0);
+            if key.ordinal < opened {
+                self.is_late(key, &control);
+            }
             if key.ordinal < opened || self.early.len() >= EARLY_MOST {
                 return self.forget(grants);
             }

@@ -143,6 +143,19 @@ pub(crate) enum Reason {
     Mismatch,
     /// The other end broke the protocol.
     Protocol,
+    /// The group that it was of is over: for this rank's end, or because its call has failed.
+    Over(Rank),
+}
+
+impl Reason {
+    fn encode(self) -> Vec<u8> {
+        match self {
+            Reason::Done => vec![0],
+            Reason::Mismatch => vec![1],
+            Reason::Protocol => vec![2],
+            Reason::Over(rank) => [3].into_iter().chain(rank.to_le_bytes()).collect(),
+        }
+    }
 }
 
 const VERSION: u8 = 1;
@@ -171,7 +184,7 @@ impl Control {
                 ]);
                 (3, rest)
             }
-            Control::Close(reason) => (4, vec![*reason as u8]),
+            Control::Close(reason) => (4, reason.encode()),
         };
         let mut bytes = vec![VERSION, kind, u8::from(key.class == Class::Full), 0];
         for number in [key.writer, key.reader, key.ordinal] {
@@ -208,6 +221,7 @@ impl Control {
             (VERSION, 4) => Control::Close(match rest.wide_of::<1>()? {
                 0 => Reason::Done,
                 1 => Reason::Mismatch,
+                3 => Reason::Over(rest.wide_of::<4>()? as Rank),
                 _ => Reason::Protocol,
             }),
             _ => return None,
@@ -248,6 +262,9 @@ pub(crate) fn closed(reason: Reason, shape: &str) -> Error {
         Reason::Mismatch => Error::Invalid(format!(
             "the two ends of the pipe do not go together: give both the same width and the same kind ({shape})"
         )),
+        Reason::Over(rank) => Error::Gone(format!(
+            "rank {rank} has ended, has left the group, or its call has failed: the group is over"
+        )),
         Reason::Protocol => Error::Broken("the peer says that this end has broken the protocol".into()),
     }
 }
@@ -278,6 +295,7 @@ mod tests {
             Control::Reader { shape, no: 9, fences: true },
             Control::Writer { width: u64::MAX, manner },
             Control::Close(Reason::Mismatch),
+            Control::Close(Reason::Over(1 << 30)),
         ] {
             let bytes = control.encode(&key);
             assert!(bytes.len() <= crate::CONTROL_MOST);

@@ -36,6 +36,26 @@ impl Error {
         ))
     }
 
+    /// The same, with the rank that it is of.
+    pub(crate) fn of(self, rank: u32) -> Error {
+        let of = |why: String| {
+            let named = why.starts_with(&format!("rank {rank} "));
+            if named { why } else { format!("rank {rank}: {why}") }
+        };
+        match self {
+            Error::Again => Error::Again,
+            Error::Invalid(why) => Error::Invalid(of(why)),
+            Error::Stale(why) => Error::Stale(of(why)),
+            Error::Full(why) => Error::Full(of(why)),
+            Error::TooLong(why) => Error::TooLong(of(why)),
+            Error::Gone(why) => Error::Gone(of(why)),
+            Error::Broken(why) => Error::Broken(of(why)),
+            Error::Unsupported(why) => Error::Unsupported(of(why)),
+            Error::Exhausted(why) => Error::Exhausted(of(why)),
+            Error::System(why) => Error::System(of(why)),
+        }
+    }
+
     /// The errno that stands for it.
     pub fn errno(&self) -> i32 {
         match self {

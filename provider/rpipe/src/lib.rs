@@ -12,6 +12,9 @@
 //! | `bootstrap` | [`Bootstrap`]: ranks, and cards of peers |
 //! | `start` | which bootstrap a process has |
 //! | `heap` | the book of a heap: which blocks are free, held, sent
+//! | `many` | [`Many`]: the readers' ends of pipes of many writers, as one |
+//! | `group` | [`Group`]: broadcast and neighbour exchange |
+//! | `several` | waiting for one of several pipes, and whose turn it is |
 //! | `memory` | memory that a peer may write |
 //! | `forked` | whether this is a forked child |
 //! | `error` | what goes wrong |
@@ -25,13 +28,16 @@ mod context;
 mod control;
 mod error;
 mod forked;
+mod group;
 mod heap;
 #[cfg(all(test, loom))]
 mod loom_words;
+mod many;
 mod memory;
 mod pipe;
 mod received;
 mod settings;
+mod several;
 mod slot;
 pub mod start;
 mod stream;
@@ -44,7 +50,9 @@ pub use backend::{
 pub use bootstrap::{Bootstrap, CARD_MOST};
 pub use context::Context;
 pub use error::Error;
+pub use group::{Group, Neighbor};
 pub use heap::{ALIGN_MOST, Block, Heap, Policy, State, Usage};
+pub use many::{Many, Received};
 pub use memory::Memory;
 pub use pipe::{Address, Pipe, PipeOptions, Side};
 pub use settings::{ALL as SETTINGS, Setting, Settings, Sync};

@@ -20,6 +20,19 @@ pub enum Side {
     Both,
 }
 
+/// A look at an end that is one of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Visit {
+    /// Whether the flag of its next message is raised; `false` also where a load does not tell.
+    Glance,
+    /// Whether a read would end at once, with a message or an error. `begin`: sets the end up; else it may not be, as long as nothing comes.
+    Ask { begin: bool },
+    /// Asks the writer to wake this process; whether it will. A heavy barrier has to follow, before the next look.
+    Arm,
+    /// Whether a glance finds all that comes, without progress.
+    Polls,
+}
+
 /// How a pipe is to be. The two ends have to agree on `width` and on the kind of `side`.
 #[derive(Clone, Copy, Debug)]
 pub struct PipeOptions {
@@ -252,6 +265,66 @@ impl Pipe {
         Ok((Address::new(true, taken.block), taken.len, taken.handler))
     }
 
+    /// The next message, as [`Pipe::read_any`], if one is there; the time is for its bytes. `None`: there is none.
+    pub(crate) fn read_if_any(
+        &mut self,
+        most: usize,
+        patience: Patience,
+    ) -> Result<Option<(Address, usize, u16)>, Error> {
+        let is_there = matches!(self.peek(), Ok(Some(_)));
+        match self.read_any(most, if is_there { patience } else { Patience::Look }) {
+            Err(Error::Again) if !is_there && patience != Patience::Look => Ok(None),
+            read => read.map(Some),
+        }
+    }
+
+    /// Allocates a block, if there is room by what is known and what the reader has put; `None`: not now, or the end is not set up.
+    pub(crate) fn alloc_now(&mut self, len: usize) -> Result<Option<Address>, Error> {
+        Ok(self.writer()?.alloc_now(len)?.map(|block| Address::new(false, block)))
+    }
+
+    /// Sets the writer's end up, if the reader's is known by now; an error if nothing comes of it.
+    pub(crate) fn connect_writer(&mut self) -> Result<bool, Error> {
+        self.writer()?.connect_now()
+    }
+
+    /// Whether the reader has asked to be woken.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn sees_sleep(&self) -> bool {
+        self.writer.as_ref().is_some_and(Writer::sees_sleep)
+    }
+
+    /// Tells the peer that the group of this pipe is over for this rank.
+    pub(crate) fn say_over(&mut self, rank: Rank) {
+        if let Some(writer) = &self.writer {
+            writer.say_over(rank);
+        }
+        if let Some(reader) = &self.reader {
+            reader.say_over(rank);
+        }
+    }
+
+    /// The rank for which the peer has said so.
+    pub(crate) fn over_for(&self) -> Option<Rank> {
+        let by_writer = self.writer.as_ref().and_then(Writer::over_for);
+        by_writer.or_else(|| self.reader.as_ref().and_then(Reader::over_for))
+    }
+
+    /// Whether what the reader frees is seen without progress.
+    pub(crate) fn writer_polls(&self) -> bool {
+        self.writer.as_ref().is_some_and(Writer::polls)
+    }
+
+    /// Whether what the writer writes is.
+    pub(crate) fn reader_polls(&self) -> bool {
+        self.reader.as_ref().is_some_and(Reader::polls)
+    }
+
+    /// Bytes of the reader's heap and its slots, once they are known.
+    pub(crate) fn room(&self) -> Option<(usize, usize)> {
+        self.writer.as_ref()?.room()
+    }
+
     /// The length of the next message, if it is there.
     pub fn peek(&mut self) -> Result<Option<usize>, Error> {
         Ok(self.reader()?.peek(usize::MAX)?.map(|notice| notice.len as usize))
@@ -265,6 +338,23 @@ impl Pipe {
     /// Whether nothing comes from the peer any more.
     pub fn is_over(&mut self) -> bool {
         self.reader.as_ref().is_some_and(|reader| reader.is_over())
+    }
+
+    /// Looks at the end, as one of several that are waited for.
+    #[inline]
+    pub(crate) fn visit(&mut self, visit: Visit) -> bool {
+        // What does not read tells so when it is read.
+        let Some(reader) = &mut self.reader else { return !matches!(visit, Visit::Polls) };
+        match visit {
+            Visit::Glance => reader.is_raised(),
+            Visit::Ask { begin } => {
+                (begin || reader.is_begun())
+                    && (!matches!(reader.peek(usize::MAX), Ok(None))
+                        || reader.is_over() && !reader.is_raised())
+            }
+            Visit::Arm => reader.mark_asleep().is_ok() && reader.wakes() || reader.may_begin(),
+            Visit::Polls => reader.polls(),
+        }
     }
 
     /// Frees a block: one that was read, or one that was allocated and not written.

@@ -132,3 +132,20 @@ fn a_forked_child_ends_nothing_of_its_parents() {
     }
     fs::remove_dir_all(&dir).unwrap();
 }
+
+#[test]
+fn groups_and_many_writers_work_in_c_and_in_cpp() {
+    let (c, cpp) = (["-x", "c", "-D_GNU_SOURCE"], ["-x", "c++", "-std=c++11"]);
+    for (compiler, options, sizes) in [("gcc", c, [3, 5]), ("g++", cpp, [3, 4])] {
+        let dir = scratch(&format!("groups-{compiler}"));
+        let program = compile(compiler, &options, &repo().join("tests/rpipe/groups.c"), &dir);
+        for settings in WAYS {
+            for processes in sizes {
+                for (rank, told) in run(&program, &dir, processes, settings).iter().enumerate() {
+                    assert!(told.ends_with(&format!("rank {rank}: ok\n")), "{told}");
+                }
+            }
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -3,9 +3,11 @@
 //!
 //!     suite moves      memory, puts, gets, fetches and messages of the backend itself
 //!     suite pipes      pipes over it: all lengths, flag modes, synchronisations, and from each rank to the next
+//!     suite groups     broadcast, neighbour exchange, many writers
 //!     suite open       whether the backend can be opened at all
 //!     suite death      rank 1 is killed in the middle; the others are told
 
+mod groups;
 mod moves;
 mod pipes;
 
@@ -114,13 +116,14 @@ fn main() -> ExitCode {
             Ok(())
         }),
         "pipes" => pipes::all().map(Ok),
+        "groups" => groups::all().map(Ok),
         "open" => Settings::from_environment().and_then(|s| backends::open(&s, 0)).map(|mut backend| {
             println!("{}", backend.name());
             backend.close();
             Ok(())
         }),
         _ => {
-            eprintln!("usage: suite moves|pipes|death|open");
+            eprintln!("usage: suite moves|pipes|groups|death|open");
             return ExitCode::from(2);
         }
     };

@@ -51,7 +51,7 @@ pub struct Near {
     map: bool,
     name: String,
     host: String,
-    listener: OwnedFd,
+    listener: Option<OwnedFd>,
     poller: Poller,
     sockets: Vec<Option<Socket>>,
     /// The socket by which a peer is sent to.
@@ -94,7 +94,7 @@ impl Near {
             map,
             name,
             host: host(),
-            listener,
+            listener: Some(listener),
             poller,
             sockets: Vec::new(),
             by_peer,
@@ -142,7 +142,7 @@ impl Near {
     }
 
     fn accept(&mut self) {
-        while let Ok(fd) = socket::accept(&self.listener) {
+        while let Some(Ok(fd)) = self.listener.as_ref().map(socket::accept) {
             if let Err(why) = self.add(fd, None) {
                 log::warn!("rpipe: a connection is refused: {why}");
             }
@@ -495,5 +495,6 @@ impl Backend for Near {
         }
         self.sockets.clear();
         self.by_peer.clear();
+        self.listener = None;
     }
 }

@@ -1,92 +1,34 @@
-//! The job, and pipes as a whole.
-
-use std::sync::Arc;
-use std::sync::atomic::AtomicI32;
-use std::sync::atomic::Ordering::Relaxed;
+//! Pipes as a whole.
 
 use libc::{c_char, c_int, c_uint};
 
-use super::handles::{close, close_all, guard, here, job, job_place, keep, last, status, text, with, words};
+use super::handles::{close, job, keep, last, status, text, with};
 use super::types::*;
-use crate::{Context, Error, Pipe, PipeOptions, Policy, Rank, Settings, Side, Sync, backends, start};
+use crate::{Context, Error, Pipe, PipeOptions, Policy, Rank, Side, Sync};
 
-/// The process that has called rinit: a forked child is not it.
-static PID: AtomicI32 = AtomicI32::new(0);
-
-/// Joins the job that this process was started in, and tells its rank. `attr` may be NULL.
-///
-/// 0, or an errno below 0; rerror has its words.
+/// The ranks that a program gives; all of the job for NULL.
 ///
 /// # Safety
-/// `rank` is NULL or valid for a write; `attr` is NULL or a structure that begins with its size.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rinit(rank: *mut c_int, attr: *const rinit_attr) -> c_int {
-    status(|| {
-        here()?;
-        let mut settings = Settings::from_environment()?;
-        // SAFETY: the program's promise.
-        if let Some(attr) = unsafe { attr.as_ref() } {
-            if attr.size < size_of::<rinit_attr>() {
-                return Err(Error::Invalid("rinit_attr.size has to be sizeof(struct rinit_attr)".into()));
-            }
-            // SAFETY: likewise.
-            if let Some(name) = unsafe { words(attr.backend)? } {
-                name.clone_into(&mut settings.backend);
-            }
-        }
-        let mut job = job_place();
-        if job.is_some() {
-            return Err(Error::Invalid("this process is in its job already: rinit is called once".into()));
-        }
-        let bootstrap = start::find()?;
-        let backend = backends::open(&settings, bootstrap.rank())?;
-        let context = Context::new(backend, bootstrap, settings)?;
-        if !rank.is_null() {
-            // SAFETY: the program's promise.
-            unsafe { rank.write(context.rank() as c_int) };
-        }
-        *job = Some(Arc::new(context));
-        // SAFETY: getpid(2) and atexit(3) touch no memory of ours; the library is never unloaded.
-        unsafe {
-            if PID.swap(libc::getpid(), Relaxed) == 0 {
-                libc::atexit(at_exit);
-            }
-        }
-        Ok(())
-    })
-}
-
-/// A program that ends without rfinalize.
-extern "C" fn at_exit() {
-    // SAFETY: getpid(2) touches no memory.
-    if PID.load(Relaxed) == unsafe { libc::getpid() } {
-        let _ = guard(leave);
+/// `given` is NULL or has so many.
+pub(super) unsafe fn ranks(job: &Context, given: *const c_int, count: usize) -> Result<Vec<Rank>, Error> {
+    if given.is_null() {
+        return Ok((0..job.size()).collect());
     }
+    if count > job.size() as usize {
+        return Err(Error::Invalid(format!("{count} ranks, and the job has {} processes", job.size())));
+    }
+    // SAFETY: the caller's promise.
+    let given = unsafe { std::slice::from_raw_parts(given, count) };
+    let rank = |rank: &c_int| {
+        let known = Rank::try_from(*rank).ok().filter(|known| *known < job.size());
+        known.ok_or_else(|| {
+            Error::Invalid(format!("there is no rank {rank}: the job has {} processes", job.size()))
+        })
+    };
+    given.iter().map(rank).collect()
 }
 
-fn leave() -> Result<(), Error> {
-    let context = job_place().take();
-    close_all();
-    context.map_or(Ok(()), |context| context.close())
-}
-
-/// Leaves the job: closes all pipes, after what was written has left. Peers read what was written before. A program that ends
-/// without it has left too.
-#[unsafe(no_mangle)]
-pub extern "C" fn rfinalize() -> c_int {
-    status(|| {
-        job()?;
-        leave()
-    })
-}
-
-/// Processes of the job, or an errno below 0.
-#[unsafe(no_mangle)]
-pub extern "C" fn rcount() -> c_int {
-    guard(|| Ok(job()?.size() as c_int)).unwrap_or_else(|code| code)
-}
-
-fn options(attr: &rpipe_attr) -> Result<PipeOptions, Error> {
+pub(super) fn options(attr: &rpipe_attr) -> Result<PipeOptions, Error> {
     const POLICY: u32 = 0xf00;
     const KNOWN: u32 =
         HD_PIPE | FD_PIPE | RPIPE_EAGER | RPIPE_PULL | POLICY | RPIPE_DEFERRED | RPIPE_IMMEDIATE;

@@ -6,8 +6,8 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, CString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use ipc::fence::Barrier;
@@ -16,6 +16,8 @@ use libc::{c_char, c_int, c_void};
 use super::types::{raddr_t, rpipe_t};
 use crate::biased::{self, Biased};
 use crate::forked;
+use crate::pipe::Visit;
+use crate::several::Several;
 use crate::{Address, Context, Error, Pipe};
 
 /// Pipes there may be at a time.
@@ -25,6 +27,8 @@ pub(super) struct Handle {
     /// From 1.
     id: u16,
     pipe: Biased<Option<Pipe>>,
+    /// It is one of many (`rpipe_many_open`), which are closed as one.
+    is_member: AtomicBool,
     /// By the handler's number.
     handlers: Mutex<HashMap<u16, Handler>>,
 }
@@ -89,7 +93,8 @@ pub(super) fn keep(pipe: Pipe, barrier: Barrier) -> Result<rpipe_t, Error> {
     let handle = if usize::from(made.last) + 1 < PIPES {
         made.last += 1;
         let pipe = Biased::new(None, barrier);
-        let handle = Box::leak(Box::new(Handle { id: made.last, pipe, handlers: Mutex::default() }));
+        let (is_member, handlers) = (AtomicBool::new(false), Mutex::default());
+        let handle = Box::leak(Box::new(Handle { id: made.last, pipe, is_member, handlers }));
         TABLE[usize::from(handle.id)].store(handle, Release);
         &*handle
     } else {
@@ -106,9 +111,25 @@ pub(super) fn keep(pipe: Pipe, barrier: Barrier) -> Result<rpipe_t, Error> {
     Ok(ptr::from_ref(handle).cast_mut().cast())
 }
 
+/// Keeps a pipe that is one of many.
+pub(super) fn keep_member(pipe: Pipe, barrier: Barrier) -> Result<rpipe_t, Error> {
+    let rp = keep(pipe, barrier)?;
+    handle(rp)?.is_member.store(true, Relaxed);
+    Ok(rp)
+}
+
+/// Closes a pipe that is one of many.
+pub(super) fn close_member(rp: rpipe_t) -> Result<(), Error> {
+    handle(rp)?.is_member.store(false, Relaxed);
+    close(rp)
+}
+
 /// Closes a pipe.
 pub(super) fn close(rp: rpipe_t) -> Result<(), Error> {
     let handle = handle(rp)?;
+    if handle.is_member.load(Relaxed) {
+        return Err(Error::Invalid("this pipe is one of many: rpipe_many_close closes them".into()));
+    }
     let pipe = handle.pipe.lock()?.take();
     let mut pipe = pipe.ok_or_else(no_pipe)?;
     held(&handle.handlers).clear();
@@ -123,6 +144,7 @@ pub(super) fn close_all() {
         let Some(handle) = (unsafe { place.load(Acquire).as_ref() }) else { continue };
         let pipe = handle.pipe.try_lock().and_then(|mut pipe| pipe.take());
         if let Some(mut pipe) = pipe {
+            handle.is_member.store(false, Relaxed);
             let _ = pipe.close();
             held(&MADE).closed.push_back(handle);
         }
@@ -166,6 +188,20 @@ pub(super) fn quickly_with_address<T>(
     // SAFETY: as in `with_address`.
     let handle = unsafe { TABLE[(address >> 49) as usize].load(Acquire).as_ref() }?;
     body(handle.pipe.lock_as_owner()?.as_mut()?, unpacked(address))
+}
+
+/// A pipe by its pointer, which may be used in any thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member(pub(super) rpipe_t);
+
+// SAFETY: what it leads to is never freed, and is for all threads.
+unsafe impl Send for Member {}
+
+impl Several for [Member] {
+    #[inline]
+    fn visit(&mut self, at: usize, visit: Visit) -> Result<bool, Error> {
+        with(self[at].0, |pipe, _| Ok(pipe.visit(visit)))
+    }
 }
 
 /// The handlers of a pipe.

@@ -1,18 +1,20 @@
 //! Blocks and messages.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libc::{c_int, c_void};
 
 use super::handles::{
-    Handler, guard, handlers, is_of_pipe, job, of_pipe, packed, quickly, quickly_with_address, status, with,
-    with_address,
+    Handler, Member, guard, handlers, is_of_pipe, job, of_pipe, packed, quickly, quickly_with_address,
+    status, with, with_address,
 };
 use super::types::*;
+use crate::pipe::Visit;
+use crate::several::Turns;
 use crate::{Error, Patience, Pipe};
 
 #[inline]
-fn patience(nanoseconds: i64) -> Patience {
+pub(super) fn patience(nanoseconds: i64) -> Patience {
     match u64::try_from(nanoseconds) {
         Ok(0) => Patience::Look,
         Ok(time) => Patience::for_a(Duration::from_nanos(time)),
@@ -200,7 +202,7 @@ pub unsafe extern "C" fn rread_timed(
 
 /// Gives an active message to its handler, outside of the pipe's lock.
 #[cold]
-fn handle(rp: rpipe_t, read: raddr_t, number: u16) -> Result<(), Error> {
+pub(super) fn handle(rp: rpipe_t, read: raddr_t, number: u16) -> Result<(), Error> {
     let (bytes, len) = with_address(read, |pipe, address| Ok((pipe.address(address)?, pipe.len(address)?)))?;
     let handler = handlers(rp)?.get(&number).copied();
     if let Some(handler) = handler {
@@ -270,7 +272,7 @@ pub extern "C" fn rfree(addr: raddr_t) -> c_int {
 }
 
 /// Waits until one of `count` pipes has a message, so long at most: its index, or EAGAIN below 0. A pipe whose peer is gone
-/// counts as one that has a message: rread tells.
+/// counts as one that has a message: rread tells. After some looks the process sleeps until a writer wakes it.
 ///
 /// # Safety
 /// `pipes` has so many pipes, each from rpipe.
@@ -282,28 +284,14 @@ pub unsafe extern "C" fn rwait(pipes: *const rpipe_t, count: usize, nanoseconds:
         }
         // SAFETY: the program's promise.
         let pipes = unsafe { std::slice::from_raw_parts(pipes, count) };
-        let context = job()?;
-        let begin = Instant::now();
-        for turn in 0u64.. {
-            for (at, rp) in pipes.iter().enumerate() {
-                if with(*rp, |pipe, _| Ok(!matches!(pipe.peek(), Ok(None))))? {
-                    return Ok(at as c_int);
-                }
+        for (at, rp) in pipes.iter().enumerate() {
+            if with(*rp, |pipe, _| Ok(pipe.visit(Visit::Glance)))? {
+                return Ok(at as c_int);
             }
-            if turn % 64 == 0 {
-                context.progress()?;
-                for (at, rp) in pipes.iter().enumerate() {
-                    if with(*rp, |pipe, _| Ok(pipe.is_over()))? {
-                        return Ok(at as c_int);
-                    }
-                }
-                if u128::try_from(nanoseconds).is_ok_and(|time| begin.elapsed().as_nanos() >= time) {
-                    break;
-                }
-            }
-            if turn > 256 { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
-        Err(Error::Again)
+        let mut pipes: Vec<Member> = pipes.iter().map(|rp| Member(*rp)).collect();
+        let at = Turns::new(count, true).wait(&mut pipes[..], &*job()?, patience(nanoseconds))?;
+        Ok(at as c_int)
     })
     .unwrap_or_else(|code| code)
 }

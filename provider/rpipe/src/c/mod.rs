@@ -1,10 +1,19 @@
 //! The interface of C: `include/strait_rpipe.h` is made from these files by `ci/header`.
 
 mod calls;
+mod groups;
 mod handles;
+mod job;
+mod kept;
+mod many;
 mod messages;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod types;
 
 pub use calls::*;
+pub use groups::*;
+pub use job::*;
+pub use many::*;
 pub use messages::*;
 pub use types::*;

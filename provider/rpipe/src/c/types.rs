@@ -113,3 +113,33 @@ pub struct rpipe_stats {
     pub policy: [c_char; 16],
     pub sync: [c_char; 16],
 }
+
+/// The readers' ends of pipes of many writers.
+#[derive(Debug)]
+pub enum rpipe_many_end {}
+
+/// The readers' ends of pipes of many writers, as one, made by rpipe_many_open.
+pub type rpipe_many_t = *mut rpipe_many_end;
+
+/// Processes that call collectively.
+#[derive(Debug)]
+pub enum rpipe_group {}
+
+/// Processes that call collectively, made by rpipe_group_open.
+pub type rpipe_group_t = *mut rpipe_group;
+
+/// A neighbour of rpipe_neighbor_exchange, in an array of such.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rpipe_neighbor {
+    /// Its rank.
+    pub rank: c_int,
+    /// What it gets; NULL only for no bytes.
+    pub send: *const c_void,
+    pub send_size: usize,
+    /// Where that goes which it sends, and the room there; NULL only for none.
+    pub receive: *mut c_void,
+    pub receive_size: usize,
+    /// Out: bytes that came.
+    pub received: usize,
+}

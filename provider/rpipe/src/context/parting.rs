@@ -1,8 +1,11 @@
 //! Ends that are closed, here or at the peer, and what remains of them.
 
+use std::time::Instant;
+
 use super::{End, Inner};
 use crate::control::{Control, Key, Reason, closed};
-use crate::{Error, forked};
+use crate::stream::Mode;
+use crate::{Error, Rank, forked};
 
 /// What becomes of the memory of an end that is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +14,8 @@ pub(crate) enum Fate {
     Back,
     /// The reader has messages to get from there: it is given back when that closes its end, or is gone.
     Wanted,
+    /// The reader puts there what it frees, as long as it has its end open: likewise, but leaving the job waits for none of it.
+    Reached,
     /// An operation of this process has not ended, and may write there: it stays until the job is left.
     InUse,
 }
@@ -39,6 +44,71 @@ impl Inner {
         }
     }
 
+    /// Whether the peer's end has begun to set the stream up, or never will.
+    pub(crate) fn has_begun(&mut self, no: u32) -> bool {
+        let met = self.stream(no).is_some_and(|stream| stream.met.is_some());
+        met || self.still_there(no).is_err()
+    }
+
+    /// Tells the peer that the group of this end is over for this rank, also a peer that was not met yet.
+    pub(crate) fn say_over(&mut self, no: u32, rank: Rank) {
+        let Some(peer) = self.stream(no).map(|stream| stream.peer) else { return };
+        // Of a process that has not begun yet there is no card, and nothing to wait for.
+        if !forked::is_child() && !self.is_gone(no) && self.meet_now(peer).is_ok() {
+            let _ = self.say(no, &Control::Close(Reason::Over(rank)), false);
+        }
+    }
+
+    /// Connects to a peer that is in the job by now; [`Error::Again`]: it is not.
+    fn meet_now(&mut self, peer: Rank) -> Result<(), Error> {
+        if !self.met.contains_key(&peer) {
+            let card = self.bootstrap.card(peer, Instant::now())?;
+            self.backend.connect(peer, &card)?;
+            self.met.insert(peer, ());
+        }
+        Ok(())
+    }
+
+    /// Whether the peer's end may begin yet. A peer that has left the job before is found out by a connection to it.
+    pub(crate) fn may_begin(&mut self, no: u32) -> bool {
+        let Some(peer) = self.stream(no).map(|stream| stream.peer) else { return false };
+        if self.has_begun(no) || forked::is_child() {
+            return false;
+        }
+        match self.meet_now(peer) {
+            Ok(()) | Err(Error::Again) => true,
+            Err(fault) => {
+                if let Some(stream) = self.stream(no) {
+                    stream.fault.get_or_insert(fault);
+                }
+                false
+            }
+        }
+    }
+
+    /// The end has failed, if its peer may wait for it: each of its calls is told.
+    pub(super) fn fail(&mut self, no: u32, fault: &Error) {
+        if let Some(stream) = self.stream(no).filter(|stream| stream.said) {
+            stream.fault.get_or_insert_with(|| fault.clone());
+        }
+    }
+
+    /// The rank for which the peer has said that the group is over.
+    pub(crate) fn over_for(&mut self, no: u32) -> Option<Rank> {
+        match self.stream(no)?.closed? {
+            Reason::Over(rank) => Some(rank),
+            _ => None,
+        }
+    }
+
+    /// A message for an end that was closed before its peer's was set up: the peer is told, once.
+    pub(super) fn is_late(&mut self, key: Key, control: &Control) {
+        let peer = if key.writer == self.rank { key.reader } else { key.writer };
+        if matches!(control, Control::Hello | Control::Reader { .. }) && self.refused.insert(key) {
+            let _ = self.backend.send(peer, &Control::Close(Reason::Done).encode(&key), &[]);
+        }
+    }
+
     /// An error if operations on the peer's memory end in nothing: it is gone. One that has closed its end ends them itself.
     pub(crate) fn can_reach(&mut self, no: u32) -> Result<(), Error> {
         let closed = self.stream(no).is_some_and(|stream| stream.closed == Some(Reason::Done));
@@ -59,10 +129,10 @@ impl Inner {
         let gone = self.is_gone(no);
         let Some(stream) = self.stream(no) else { return Ok(()) };
         let (peer, said, told) = (stream.peer, stream.said, stream.closed.is_some());
-        // A writer that has closed waits for the end of one that gets its messages.
-        let pulls = matches!(stream.end, End::Reader { .. })
-            && stream.met.as_ref().is_some_and(|met| met.manner.pull);
-        if (!told || pulls) && !gone && (said || self.met.contains_key(&peer)) {
+        // A writer that has closed keeps what one reaches that does not store there itself.
+        let reaches = matches!(stream.end, End::Reader { .. })
+            && stream.met.as_ref().is_some_and(|met| met.manner.mode != Mode::Store);
+        if (!told || reaches) && !gone && (said || self.met.contains_key(&peer)) {
             let _ = self.say(no, &Control::Close(Reason::Done), false);
         }
         let Some(stream) = self.streams[no as usize].take() else { return Ok(()) };
@@ -76,8 +146,8 @@ impl Inner {
                 self.spent.push(no);
                 Ok(())
             }
-            Some(region) if fate == Fate::Wanted && !told && !gone => {
-                self.wanted.push((stream.key, region));
+            Some(region) if matches!(fate, Fate::Wanted | Fate::Reached) && !told && !gone => {
+                self.wanted.push((stream.key, region, fate == Fate::Wanted));
                 Ok(())
             }
             Some(region) => self.backend.withdraw(region.id),
@@ -87,15 +157,20 @@ impl Inner {
 
     /// Gives back what no reader wants any more: of this stream, or of this peer.
     pub(super) fn unwanted(&mut self, is_it: impl Fn(&Key) -> bool) {
-        while let Some(at) = self.wanted.iter().position(|(key, _)| is_it(key)) {
-            let (_, region) = self.wanted.swap_remove(at);
+        while let Some(at) = self.wanted.iter().position(|(key, ..)| is_it(key)) {
+            let (_, region, _) = self.wanted.swap_remove(at);
             let _ = self.backend.withdraw(region.id);
         }
     }
 
     /// Whether messages of closed ends are still to be got from here.
-    #[cfg(all(test, not(loom)))]
     pub(crate) fn some_are_wanted(&self) -> bool {
-        !self.wanted.is_empty()
+        self.wanted.iter().any(|(_, _, messages)| *messages)
+    }
+
+    /// Ends that are closed, and whose memory is kept for their readers.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn kept(&self) -> usize {
+        self.wanted.len()
     }
 }

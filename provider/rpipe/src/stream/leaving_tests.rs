@@ -72,6 +72,43 @@ fn messages_that_a_reader_gets_outlive_the_pipe_that_they_were_written_to() {
     });
 }
 
+/// A put into memory that was taken back may cost more than itself: providers end the connection for it.
+#[test]
+fn what_a_reader_frees_has_where_to_go_until_it_closes_its_end() {
+    let unmapped = Settings { map: false, heap: 64 << 10, ..Settings::default() };
+    for (name, settings, kept) in
+        [("mapped", Settings::default(), 0), ("unmapped", unmapped, 1), ("frames", frames(), 1)]
+    {
+        let [a, b] = job(&format!("freed-{name}"), &settings);
+        let (closed, is_closed) = std::sync::mpsc::channel();
+        thread::scope(|s| {
+            s.spawn(move || {
+                let mut pipe = Pipe::open(&b, 0, &PipeOptions::new(Side::Reader)).unwrap();
+                let mut read = || pipe.read(8, patience()).unwrap().0;
+                let blocks = [read(), read()];
+                while is_closed.try_recv().is_err() {
+                    b.progress().unwrap();
+                }
+                // The writer's end is closed: it is told here, and each block is freed.
+                assert!(matches!(pipe.read(8, patience()), Err(Error::Gone(_))));
+                blocks.into_iter().for_each(|block| pipe.free(block).unwrap());
+                pipe.close().unwrap();
+                b.close().unwrap();
+            });
+            let mut pipe = Pipe::open(&a, 1, &PipeOptions::new(Side::Writer)).unwrap();
+            (0..2).for_each(|_| write(&mut pipe, &[1; 8]).unwrap());
+            pipe.close().unwrap();
+            assert_eq!(a.lock().kept(), kept, "{name}");
+            closed.send(()).unwrap();
+            // Until the reader has closed its end: a process that leaves waits for none of it.
+            while a.lock().kept() != 0 {
+                a.progress().unwrap();
+            }
+            a.close().unwrap();
+        });
+    }
+}
+
 /// A peer that makes no calls, over frames: each timed call ends all the same, and what it has begun goes on later.
 #[test]
 fn a_peer_that_makes_no_calls_holds_no_timed_call() {

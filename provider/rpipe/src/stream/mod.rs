@@ -22,6 +22,7 @@ pub use mode::Mode;
 pub(crate) use reader::Reader;
 pub use reader::Taken;
 pub use wait::Patience;
+pub(crate) use wait::{Turn, Waiting};
 pub(crate) use writer::{Options, Writer};
 
 /// For how long an end that is closed waits for what it has begun.

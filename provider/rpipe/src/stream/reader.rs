@@ -1,6 +1,7 @@
 //! The reader's end.
 
 mod fetch;
+mod idle;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -198,22 +199,6 @@ impl Reader {
             Err(_) if self.peek(most)?.is_some() => Ok(()),
             other => other,
         }
-    }
-
-    /// Tells the writer to wake this process, and has the next look see what the writer did not see that for.
-    pub(crate) fn say_asleep(&mut self) -> Result<(), Error> {
-        let barrier = self.context.barrier;
-        if let Some(writer) = &self.up()?.mapped {
-            writer.store(0, 1, Relaxed);
-            // The writer may leave its fence to this.
-            barrier.heavy();
-        }
-        Ok(())
-    }
-
-    /// Whether nothing comes from the writer any more.
-    pub(crate) fn is_over(&self) -> bool {
-        self.context.lock().still_there(self.no).is_err()
     }
 
     /// What the next message is, if it is there.

@@ -38,3 +38,40 @@ fn no_wake_up_is_lost() {
 fn twin_without_fences_sleeps_on_a_message() {
     sleep(false);
 }
+
+/// A reader that waits for one of two writers: a word for each, one barrier for both, and a look at each.
+fn sleep_for_two(fences: bool) {
+    loom::model(move || {
+        let words = Arc::new([0; 2].map(|_| (AtomicU64::new(0), AtomicU64::new(0))));
+        let full = move || {
+            if fences {
+                fence(SeqCst)
+            }
+        };
+        let writers = [0, 1].map(|at| {
+            let words = words.clone();
+            thread::spawn(move || {
+                let (flag, asleep) = &words[at];
+                flag.store(1, Release);
+                full();
+                asleep.load(Relaxed) != 0
+            })
+        });
+        words.iter().for_each(|(_, asleep)| asleep.store(1, Relaxed));
+        full();
+        let sleeps = words.iter().all(|(flag, _)| flag.load(Acquire) == 0);
+        let woken = writers.map(|writing| writing.join().unwrap());
+        assert!(!sleeps || woken == [true; 2], "sleeps on a message");
+    });
+}
+
+#[test]
+fn no_wake_up_of_two_writers_is_lost() {
+    sleep_for_two(true);
+}
+
+#[test]
+#[should_panic(expected = "sleeps on a message")]
+fn twin_without_fences_sleeps_on_a_message_of_one_of_two() {
+    sleep_for_two(false);
+}

@@ -44,7 +44,7 @@ const SHORT_SLEEP: Duration = Duration::from_micros(500);
 
 /// What a turn of waiting was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(crate) enum Turn {
     /// Look again.
     Look,
     /// The same, and ask whether the peer is there: progress was made.
@@ -55,7 +55,7 @@ pub(super) enum Turn {
 
 /// One call that waits.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     patience: Patience,
     /// A look finds what comes by itself.
     mapped: bool,
@@ -64,13 +64,13 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    pub(super) fn new(patience: Patience, mapped: bool) -> Waiting {
+    pub(crate) fn new(patience: Patience, mapped: bool) -> Waiting {
         Waiting { patience, mapped, looks: 0, yields: 0 }
     }
 
     /// After a look that has found nothing. `Again`: the time is over.
     #[inline]
-    pub(super) fn turn(&mut self, context: &Context) -> Result<Turn, Error> {
+    pub(crate) fn turn(&mut self, context: &Context) -> Result<Turn, Error> {
         self.looks += 1;
         if self.mapped && self.looks % LOOKS != 0 && self.looks < SPINS && self.patience != Patience::Look {
             pause();
@@ -103,7 +103,7 @@ impl Waiting {
     }
 
     /// Sleeps until the descriptor is readable, or some time. `wakes`: the peer makes it readable.
-    pub(super) fn sleep(&self, context: &Context, wakes: bool) {
+    pub(crate) fn sleep(&self, context: &Context, wakes: bool) {
         let (fd, armed) = {
             let mut inner = context.lock();
             (inner.backend.descriptor(), inner.backend.arm())

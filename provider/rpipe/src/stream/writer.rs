@@ -1,6 +1,7 @@
 //! The writer's end.
 
 mod fold;
+mod state;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -150,17 +151,24 @@ impl Writer {
         self.connect(patience)?;
         self.check(len, align)?;
         self.fold_in_time(patience)?;
+        match self.alloc_known(len, align)? {
+            Some(block) => Ok(block),
+            None => self.alloc_later(len, align, patience),
+        }
+    }
+
+    /// Allocates a block, if the book has room.
+    fn alloc_known(&mut self, len: usize, align: usize) -> Result<Option<Block>, Error> {
         let deferred = self.options.sync == Sync::Deferred;
         let up = self.up()?;
         let room = up.shape.slots - up.out;
-        if room > 0 {
-            if let Some(block) = up.heap.alloc(len, align) {
-                up.out += 1;
-                up.quick = if deferred { QUICK.min(room - 1) } else { 0 };
-                return Ok(block);
-            }
+        if room == 0 {
+            return Ok(None);
         }
-        self.alloc_later(len, align, patience)
+        let Some(block) = up.heap.alloc(len, align) else { return Ok(None) };
+        up.out += 1;
+        up.quick = if deferred { QUICK.min(room - 1) } else { 0 };
+        Ok(Some(block))
     }
 
     /// Whether there may be such a block; and what is wrong, if not.
@@ -362,7 +370,8 @@ impl Writer {
         let mut inner = self.context.lock();
         let _ = inner.backend.wake(self.peer);
         drop(inner);
-        self.look_up()
+        // What is written is written, also if the reader has read it and left by now: the next call tells.
+        self.context.progress()
     }
 
     fn look_up(&mut self) -> Result<(), Error> {
@@ -407,12 +416,13 @@ impl Writer {
             let _ = self.fold(Patience::Look);
         }
         let up = self.up.take();
-        let wanted = up.is_some_and(|up| up.ready.met.manner.pull && up.heap.has_sent());
-        let fate = match (in_use, wanted) {
-            (true, _) => Fate::InUse,
-            (false, true) => Fate::Wanted,
-            (false, false) => Fate::Back,
+        let fate = match up.as_deref() {
+            _ if in_use => Fate::InUse,
+            Some(up) if up.ready.met.manner.pull && up.heap.has_sent() => Fate::Wanted,
+            Some(up) if up.mode != Mode::Store => Fate::Reached,
+            _ => Fate::Back,
         };
+        drop(up);
         self.context.lock().leave(self.no, fate)
     }
 }

@@ -1,0 +1,132 @@
+//! Groups: broadcast and neighbour exchange.
+
+use libc::{c_int, c_void};
+
+use super::calls::ranks;
+use super::handles::{here, job, status};
+use super::kept::{Kept, Place};
+use super::types::*;
+use crate::group::Exchange;
+use crate::{Error, Group, Rank};
+
+static ALL: Kept<Group> =
+    Kept::new("this is no open group: it was closed, or rpipe_group_open has not made it");
+
+fn place(group: rpipe_group_t) -> *mut Place<Group> {
+    group.cast()
+}
+
+/// All are closed that no thread is in.
+pub(super) fn close_all() {
+    for mut group in ALL.take_all() {
+        let _ = group.close();
+    }
+}
+
+fn check(at: *const c_void, size: usize, what: &str) -> Result<(), Error> {
+    if at.is_null() && size != 0 || isize::try_from(size).is_err() {
+        return Err(Error::Invalid(format!("{what} of {size} bytes at {at:?}: there is no such memory")));
+    }
+    Ok(())
+}
+
+/// Makes a group of these ranks, this process's among them, in the same order at each of them; NULL: all processes of the job. Nothing
+/// is sent before it is used. Two processes that are in several groups together, or have full-duplex pipes to each other, make all these in the same order.
+///
+/// # Safety
+/// `group` is NULL or valid for a write; `members` is NULL or has so many ranks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpipe_group_open(
+    group: *mut rpipe_group_t,
+    members: *const c_int,
+    count: usize,
+) -> c_int {
+    status(|| {
+        let job = job()?;
+        if group.is_null() {
+            return Err(Error::Invalid("there is no place for the group".into()));
+        }
+        // SAFETY: the program's promise.
+        let ranks = unsafe { ranks(&job, members, count)? };
+        let made = ALL.keep(Group::open(&job, &ranks)?, job.barrier)?;
+        // SAFETY: likewise.
+        unsafe { group.write(made.cast()) };
+        Ok(())
+    })
+}
+
+/// Broadcast: the `size` bytes of the member of rank `root` come to all others. Each member calls it, with the same root and size, and
+/// returns when its part is done: the root may return before others have the bytes. EPIPE: a member that this one needs has ended, or its call has failed; rerror
+/// names it. EMSGSIZE, EINVAL: the members do not call the same. After any of these the group is over: each call of it fails, at all members that
+/// wait for one another; close it, and make another one of those that are left.
+///
+/// # Safety
+/// `group` is NULL or came from rpipe_group_open; `buffer` has so many bytes, which nothing else uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpipe_bcast(
+    group: rpipe_group_t,
+    root: c_int,
+    buffer: *mut c_void,
+    size: usize,
+) -> c_int {
+    status(|| {
+        here()?;
+        check(buffer, size, "a buffer")?;
+        let root = Rank::try_from(root).map_err(|_| Error::Invalid(format!("{root} is no rank")))?;
+        // SAFETY: the program's promise.
+        ALL.with(place(group), |group| unsafe { group.bcast_at(root, buffer.cast(), size) })
+    })
+}
+
+/// Neighbour exchange: sends to each neighbour, and receives from each. A neighbour is a member that calls it, too, and has this one among its
+/// neighbours; members that have none need not call it. Messages may have any length, up to the room that the receiver gives. Of several neighbours that are one
+/// rank the first sent is the first received; this member may be its own. Errors are those of rpipe_bcast.
+///
+/// # Safety
+/// `group` is NULL or came from rpipe_group_open; `neighbors` is NULL or has so many, with the memory that they tell of.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpipe_neighbor_exchange(
+    group: rpipe_group_t,
+    neighbors: *mut rpipe_neighbor,
+    count: usize,
+) -> c_int {
+    status(|| {
+        here()?;
+        if neighbors.is_null() && count != 0 || c_int::try_from(count).is_err() {
+            return Err(Error::Invalid(format!("{count} neighbors at {neighbors:?}: there are none")));
+        }
+        let mut all = Vec::new();
+        let none = |_| Error::Exhausted(format!("no memory for {count} neighbors"));
+        all.try_reserve_exact(count).map_err(none)?;
+        for at in 0..count {
+            // SAFETY: the program's promise.
+            let one = unsafe { neighbors.add(at).read() };
+            check(one.send, one.send_size, "what is sent")?;
+            check(one.receive, one.receive_size, "the room for what comes")?;
+            let rank = one.rank;
+            let rank = Rank::try_from(rank).map_err(|_| Error::Invalid(format!("{rank} is no rank")))?;
+            all.push(Exchange {
+                rank,
+                send: (one.send.cast(), one.send_size),
+                receive: (one.receive.cast(), one.receive_size),
+                received: 0,
+            });
+        }
+        // SAFETY: likewise.
+        let done = ALL.with(place(group), |group| unsafe { group.exchange_at(&mut all) });
+        for (at, one) in all.iter().enumerate() {
+            // SAFETY: likewise.
+            unsafe { (*neighbors.add(at)).received = one.received };
+        }
+        done
+    })
+}
+
+/// Closes a group. Others that wait for this member get EPIPE.
+///
+/// # Safety
+/// `group` is NULL or came from rpipe_group_open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpipe_group_close(group: rpipe_group_t) -> c_int {
+    status(|| ALL.take(place(group))?.close())
+}

@@ -1,0 +1,90 @@
+//! The job.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use libc::c_int;
+
+use super::handles::{close_all, guard, here, job, job_place, status, words};
+use super::types::*;
+use super::{groups, many};
+use crate::{Context, Error, Settings, backends, start};
+
+/// The process that has called rinit: a forked child is not it.
+static PID: AtomicI32 = AtomicI32::new(0);
+
+/// Joins the job that this process was started in, and tells its rank. `attr` may be NULL.
+///
+/// 0, or an errno below 0; rerror has its words.
+///
+/// # Safety
+/// `rank` is NULL or valid for a write; `attr` is NULL or a structure that begins with its size.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rinit(rank: *mut c_int, attr: *const rinit_attr) -> c_int {
+    status(|| {
+        here()?;
+        let mut settings = Settings::from_environment()?;
+        // SAFETY: the program's promise.
+        if let Some(attr) = unsafe { attr.as_ref() } {
+            if attr.size < size_of::<rinit_attr>() {
+                return Err(Error::Invalid("rinit_attr.size has to be sizeof(struct rinit_attr)".into()));
+            }
+            // SAFETY: likewise.
+            if let Some(name) = unsafe { words(attr.backend)? } {
+                name.clone_into(&mut settings.backend);
+            }
+        }
+        let mut job = job_place();
+        if job.is_some() {
+            return Err(Error::Invalid("this process is in its job already: rinit is called once".into()));
+        }
+        let bootstrap = start::find()?;
+        let backend = backends::open(&settings, bootstrap.rank())?;
+        let context = Context::new(backend, bootstrap, settings)?;
+        if !rank.is_null() {
+            // SAFETY: the program's promise.
+            unsafe { rank.write(context.rank() as c_int) };
+        }
+        *job = Some(Arc::new(context));
+        // SAFETY: getpid(2) and atexit(3) touch no memory of ours; the library is never unloaded.
+        unsafe {
+            if PID.swap(libc::getpid(), Relaxed) == 0 {
+                libc::atexit(at_exit);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A program that ends without rfinalize.
+extern "C" fn at_exit() {
+    // SAFETY: getpid(2) touches no memory.
+    if PID.load(Relaxed) == unsafe { libc::getpid() } {
+        let _ = guard(leave);
+    }
+}
+
+fn leave() -> Result<(), Error> {
+    let context = job_place().take();
+    groups::close_all();
+    many::forget_all();
+    close_all();
+    context.map_or(Ok(()), |context| context.close())
+}
+
+/// Leaves the job: closes all pipes, after what was written has left. Peers read what was written before. A program that ends
+/// without it has left too.
+#[unsafe(no_mangle)]
+pub extern "C" fn rfinalize() -> c_int {
+    status(|| {
+        job()?;
+        leave()
+    })
+}
+
+/// Processes of the job, or an errno below 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn rcount() -> c_int {
+    guard(|| Ok(job()?.size() as c_int)).unwrap_or_else(|code| code)
+}

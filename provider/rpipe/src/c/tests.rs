@@ -1,0 +1,96 @@
+//! What rwait waits with: pipes by their pointers, sleep, and the wake of it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use super::handles::{Member, close, keep};
+use crate::pipe::Visit;
+use crate::several::{Several, Turns};
+use crate::start::FileBootstrap;
+use crate::{Context, Patience, Pipe, PipeOptions, Rank, Settings, Side, backends};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A reader's context and its pipe's pointer, and the writer's end; a message has gone through.
+fn pair(name: &str, settings: &Settings) -> (Arc<Context>, Member, Arc<Context>, Pipe) {
+    let dir = env::temp_dir().join(format!("strait-rpipe-c-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir(&dir).unwrap();
+    let open = |rank: Rank| {
+        let backend = backends::open(settings, rank).unwrap();
+        let bootstrap = FileBootstrap::new(rank, 2, &dir).unwrap();
+        Arc::new(Context::new(backend, Box::new(bootstrap), settings.clone()).unwrap())
+    };
+    let [a, b] = [0, 1].map(open);
+    let mut reader = Pipe::open(&a, 1, &PipeOptions::new(Side::Reader)).unwrap();
+    let mut writer = Pipe::open(&b, 0, &PipeOptions::new(Side::Writer)).unwrap();
+    thread::scope(|s| {
+        s.spawn(|| {
+            let read = reader.read(8, Patience::for_a(LIMIT)).unwrap();
+            reader.free(read.0).unwrap();
+        });
+        write(&mut writer);
+        writer.flush(Patience::for_a(LIMIT)).unwrap();
+    });
+    fs::remove_dir_all(&dir).unwrap();
+    let reader = Member(keep(reader, a.barrier).unwrap());
+    (a, reader, b, writer)
+}
+
+fn write(pipe: &mut Pipe) {
+    let block = pipe.alloc(8, 1, Patience::for_a(LIMIT)).unwrap();
+    pipe.write(block, None).unwrap();
+}
+
+/// Whether the descriptor is readable within the time.
+fn is_readable(context: &Context, time: Duration) -> bool {
+    let mut p = libc::pollfd { fd: context.descriptor().unwrap(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { libc::poll(&mut p, 1, time.as_millis() as i32) == 1 }
+}
+
+#[test]
+fn a_write_makes_the_descriptor_of_a_reader_readable_that_has_asked_for_it() {
+    let frames = Settings { backend: "strait:frames".into(), ..Settings::default() };
+    for (name, settings) in [("mapped", Settings::default()), ("frames", frames)] {
+        let (a, reader, b, mut writer) = pair(name, &settings);
+        let until = Instant::now() + LIMIT;
+        // What came before is taken.
+        while !a.arm() || is_readable(&a, Duration::from_millis(1)) {
+            assert!(Instant::now() < until, "{name}: the descriptor stays readable");
+            a.progress().unwrap();
+            b.progress().unwrap();
+        }
+        assert!([reader].visit(0, Visit::Arm).unwrap(), "{name}: no promise to wake");
+        a.barrier.heavy();
+        assert!(![reader].visit(0, Visit::Glance).unwrap());
+        write(&mut writer);
+        let until = Instant::now() + LIMIT;
+        while !is_readable(&a, Duration::from_millis(10)) {
+            assert!(Instant::now() < until, "{name}: the reader sleeps on a message");
+            b.progress().unwrap();
+        }
+        let at = Turns::new(1, true).wait(&mut [reader][..], &a, Patience::for_a(LIMIT));
+        assert_eq!(at, Ok(0));
+        close(reader.0).unwrap();
+    }
+}
+
+#[test]
+fn a_call_that_waits_for_pipes_by_pointers_asks_their_writers_to_wake_it() {
+    let (a, reader, _b, mut writer) = pair("asks", &Settings::default());
+    thread::scope(|s| {
+        s.spawn(|| {
+            let until = Instant::now() + LIMIT;
+            while !writer.sees_sleep() {
+                assert!(Instant::now() < until, "the reader does not sleep");
+                thread::sleep(Duration::from_millis(1));
+            }
+            write(&mut writer);
+        });
+        let at = Turns::new(1, true).wait(&mut [reader][..], &a, Patience::for_a(LIMIT));
+        assert_eq!(at, Ok(0));
+    });
+    close(reader.0).unwrap();
+}

@@ -1,0 +1,227 @@
+//! Processes that broadcast to each other, and exchange with neighbours, over pipes between each two of them.
+//!
+//! A pipe is set up when a message first goes that way: a broadcast uses those along a binomial tree. A member that ends, or whose
+//! call fails, ends the calls of all that wait for it: each member is told, with the rank that it began with, and all pipes of the group are
+//! closed. From then on each call of the group is that error.
+
+mod pieces;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod transfer;
+
+use std::ptr;
+use std::sync::Arc;
+
+use crate::context::Context;
+use crate::control::{Reason, closed};
+use crate::{Error, Pipe, PipeOptions, Rank, Side};
+
+use pieces::{Incoming, Outgoing};
+
+/// Of each pipe of a group, at least.
+const HEAP: usize = 64 << 10;
+const SLOTS: usize = 16;
+/// What a member's pipe has to have, or nothing goes on.
+const LEAST: (usize, usize) = (4096, 4);
+/// A member, as this one sees it.
+#[derive(Debug)]
+struct Member {
+    rank: Rank,
+    /// `None`: it is this process, or the group is over.
+    pipe: Option<Pipe>,
+    /// The last transfer of this call.
+    last: Option<usize>,
+}
+
+/// What went wrong in a call, and the place of the member whose pipe it came of.
+type Fault = (usize, Error);
+
+/// Members that call collectively.
+#[derive(Debug)]
+pub struct Group {
+    context: Arc<Context>,
+    me: usize,
+    members: Vec<Member>,
+    over: Option<Error>,
+    incoming: Vec<Incoming>,
+    outgoing: Vec<Outgoing>,
+}
+
+/// A neighbour, what it gets, and where what it sends goes.
+#[derive(Debug)]
+pub struct Neighbor<'a> {
+    pub rank: Rank,
+    pub send: &'a [u8],
+    pub receive: &'a mut [u8],
+    /// Bytes that came.
+    pub received: usize,
+}
+
+/// The same by addresses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exchange {
+    pub(crate) rank: Rank,
+    pub(crate) send: (*const u8, usize),
+    pub(crate) receive: (*mut u8, usize),
+    pub(crate) received: usize,
+}
+
+impl Group {
+    /// The group of these ranks, in this order at each of them. Nothing is sent. Each member opens its groups with another in the
+    /// same order, and full-duplex pipes to it count as such.
+    pub fn open(context: &Arc<Context>, ranks: &[Rank]) -> Result<Group, Error> {
+        let me = ranks.iter().position(|rank| *rank == context.rank());
+        let me = me.ok_or_else(|| {
+            Error::Invalid(format!("rank {} is not in the group that it opens", context.rank()))
+        })?;
+        let mut sorted = ranks.to_vec();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|two| two[0] == two[1]) {
+            return Err(Error::Invalid(format!("rank {} is in the group twice", twice[0])));
+        }
+        let settings = &context.settings;
+        let (heap, slots) = (Some(settings.heap.max(HEAP)), Some(settings.slots.max(SLOTS)));
+        let options = PipeOptions { heap, slots, ..PipeOptions::new(Side::Both) };
+        let mut members = Vec::with_capacity(ranks.len());
+        for (at, rank) in ranks.iter().enumerate() {
+            let pipe = if at == me { None } else { Some(Pipe::open(context, *rank, &options)?) };
+            members.push(Member { rank: *rank, pipe, last: None });
+        }
+        let (incoming, outgoing) = (Vec::new(), Vec::new());
+        Ok(Group { context: context.clone(), me, members, over: None, incoming, outgoing })
+    }
+
+    /// Members.
+    pub fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Sends the bytes of one member, the root, to all. Each member calls it, with the same root and length.
+    pub fn bcast(&mut self, root: Rank, bytes: &mut [u8]) -> Result<(), Error> {
+        // SAFETY: a slice of this call's.
+        unsafe { self.bcast_at(root, bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// As [`Group::bcast`].
+    ///
+    /// # Safety
+    /// `len` bytes are readable at the root, and writable at the others, and nothing else uses them meanwhile.
+    pub(crate) unsafe fn bcast_at(&mut self, root: Rank, bytes: *mut u8, len: usize) -> Result<(), Error> {
+        let root = self.place(root)?;
+        self.begin()?;
+        let n = self.members.len();
+        let what = pieces::bcast(root);
+        let place = |relative: usize| (relative + root) % n;
+        // A binomial tree: the parent's number lacks the lowest bit of this one's, and children have a lower one.
+        let mine = (self.me + n - root) % n;
+        if mine != 0 {
+            self.incoming.push(Incoming::new(place(mine & (mine - 1)), what, (bytes, len), true));
+        }
+        let mut bit = if mine == 0 { n.next_power_of_two() } else { mine & mine.wrapping_neg() } >> 1;
+        while bit != 0 {
+            if mine + bit < n {
+                self.outgoing.push(Outgoing::new(place(mine + bit), what, (bytes, len)));
+            }
+            bit >>= 1;
+        }
+        self.run(mine != 0)
+    }
+
+    /// Sends to each neighbour, and receives from each; they call it, too, and have this member among theirs. Of several that are one
+    /// rank the first sent is the first received.
+    pub fn neighbor_exchange(&mut self, neighbors: &mut [Neighbor<'_>]) -> Result<(), Error> {
+        let mut all: Vec<Exchange> = neighbors
+            .iter_mut()
+            .map(|one| Exchange {
+                rank: one.rank,
+                send: (one.send.as_ptr(), one.send.len()),
+                receive: (one.receive.as_mut_ptr(), one.receive.len()),
+                received: 0,
+            })
+            .collect();
+        // SAFETY: slices of this call's, none of which is another.
+        let done = unsafe { self.exchange_at(&mut all) };
+        neighbors.iter_mut().zip(all).for_each(|(one, other)| one.received = other.received);
+        done
+    }
+
+    /// As [`Group::neighbor_exchange`].
+    ///
+    /// # Safety
+    /// What is sent is readable, what is received writable, and nothing else uses either meanwhile.
+    pub(crate) unsafe fn exchange_at(&mut self, all: &mut [Exchange]) -> Result<(), Error> {
+        for one in all.iter() {
+            let place = self.place(one.rank)?;
+            if place == self.me && one.send.1 > one.receive.1 {
+                return Err(Error::TooLong(format!(
+                    "{} bytes from this member to itself, which has room for {}",
+                    one.send.1, one.receive.1
+                )));
+            }
+        }
+        self.begin()?;
+        let what = pieces::EXCHANGE;
+        for one in all.iter_mut() {
+            let place = self.place(one.rank)?;
+            if place == self.me {
+                // SAFETY: the caller's promise, and the lengths were compared.
+                unsafe { ptr::copy(one.send.0, one.receive.0, one.send.1) };
+                one.received = one.send.1;
+                continue;
+            }
+            let number = self.incoming.len();
+            let last = self.members[place].last.replace(number);
+            self.incoming.push(Incoming::new(place, what, one.receive, false).behind(last));
+            self.outgoing.push(Outgoing::new(place, what, one.send).behind(last));
+        }
+        let done = self.run(false);
+        let others = all.iter_mut().filter(|one| one.rank != self.context.rank());
+        others.zip(&self.incoming).for_each(|(one, came)| one.received = came.got);
+        done
+    }
+
+    fn place(&self, rank: Rank) -> Result<usize, Error> {
+        let mut members = self.members.iter();
+        members
+            .position(|member| member.rank == rank)
+            .ok_or_else(|| Error::Invalid(format!("rank {rank} is not in this group")))
+    }
+
+    /// Begins a call.
+    fn begin(&mut self) -> Result<(), Error> {
+        self.incoming.clear();
+        self.outgoing.clear();
+        self.members.iter_mut().for_each(|member| member.last = None);
+        self.over.clone().map_or(Ok(()), Err)
+    }
+
+    /// The group is over for this: each member is told.
+    #[cold]
+    fn end(&mut self, (place, error): Fault) -> Error {
+        // It may have said why before it ended.
+        let _ = self.context.progress();
+        let member = &self.members[place];
+        let (rank, told) = (member.rank, member.pipe.as_ref().and_then(Pipe::over_for));
+        let error = match (told, matches!(error, Error::Gone(_))) {
+            (Some(cause), true) => closed(Reason::Over(cause), ""),
+            _ => error.of(rank),
+        };
+        // What is wrong with a message is for this member to tell of: to the others its call has failed.
+        let cause = if matches!(error, Error::Gone(_)) { told.unwrap_or(rank) } else { self.context.rank() };
+        for member in &mut self.members {
+            if let Some(mut pipe) = member.pipe.take() {
+                pipe.say_over(cause);
+                let _ = pipe.close();
+            }
+        }
+        self.over = Some(error.clone());
+        error
+    }
+
+    /// Closes the group.
+    pub fn close(&mut self) -> Result<(), Error> {
+        self.over.get_or_insert_with(|| Error::Invalid("the group is closed".into()));
+        let pipes = self.members.iter_mut().filter_map(|member| member.pipe.take());
+        pipes.map(|mut pipe| pipe.close()).fold(Ok(()), Result::and)
+    }
+}

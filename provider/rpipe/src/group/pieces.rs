@@ -1,0 +1,124 @@
+//! Messages of a call of a group, in pieces. The first piece of each begins with what call it is of, and how many bytes there are in all.
+
+use std::ptr;
+
+use crate::{Error, Rank};
+
+/// Bytes before the first piece: what call it is of; the length of the whole.
+pub(super) const HEAD: usize = 16;
+/// What a message of an exchange begins with.
+pub(super) const EXCHANGE: u64 = 1;
+
+/// The same of a broadcast from this place.
+pub(super) fn bcast(root: usize) -> u64 {
+    2 | (root as u64) << 8
+}
+
+/// What comes from a member.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Incoming {
+    pub(super) member: usize,
+    pub(super) what: u64,
+    pub(super) to: (*mut u8, usize),
+    /// It has to be as long as the room for it.
+    pub(super) exact: bool,
+    /// What comes from the same member before.
+    pub(super) after: Option<usize>,
+    pub(super) total: Option<usize>,
+    pub(super) got: usize,
+}
+
+/// What goes to a member.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outgoing {
+    pub(super) member: usize,
+    pub(super) what: u64,
+    pub(super) from: (*const u8, usize),
+    /// What goes to the same member before.
+    pub(super) after: Option<usize>,
+    pub(super) begun: bool,
+    pub(super) sent: usize,
+    pub(super) done: bool,
+}
+
+// SAFETY: the addresses are used within the call that they are of, by its thread.
+unsafe impl Send for Incoming {}
+// SAFETY: likewise.
+unsafe impl Send for Outgoing {}
+
+impl Incoming {
+    pub(super) fn new(member: usize, what: u64, to: (*mut u8, usize), exact: bool) -> Incoming {
+        Incoming { member, what, to, exact, after: None, total: None, got: 0 }
+    }
+
+    /// The same, behind another one of the same member.
+    pub(super) fn behind(self, after: Option<usize>) -> Incoming {
+        Incoming { after, ..self }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.total == Some(self.got)
+    }
+
+    /// Takes a piece in, which is a copy of the peer's alone to change.
+    pub(super) fn take(&mut self, at: *const u8, len: usize, rank: Rank) -> Result<(), Error> {
+        let mut head = 0;
+        if self.total.is_none() {
+            if len < HEAD {
+                return Err(Error::Broken("a message of a group has no head".into()));
+            }
+            // SAFETY: so many bytes were read; each number is loaded once, and any bytes are one.
+            let (what, total) =
+                unsafe { (at.cast::<u64>().read_unaligned(), at.add(8).cast::<u64>().read_unaligned()) };
+            self.check(u64::from_le(what), u64::from_le(total), rank)?;
+            head = HEAD;
+        }
+        let (len, total) = (len - head, self.total.unwrap_or(0));
+        if len > total - self.got {
+            return Err(Error::Broken("more bytes came than the member has said".into()));
+        }
+        // SAFETY: `len` bytes follow the head; the room has `total` bytes at least (`check`), of which `got` are filled.
+        unsafe { ptr::copy_nonoverlapping(at.add(head), self.to.0.add(self.got), len) };
+        self.got += len;
+        Ok(())
+    }
+
+    fn check(&mut self, what: u64, total: u64, rank: Rank) -> Result<(), Error> {
+        if what != self.what {
+            return Err(Error::Invalid(format!(
+                "rank {rank} is in another call of the group, or has another root: all members call the same in the same order"
+            )));
+        }
+        let room = self.to.1;
+        match usize::try_from(total) {
+            Ok(total) if total <= room && (total == room || !self.exact) => self.total = Some(total),
+            _ => {
+                return Err(Error::TooLong(format!(
+                    "rank {rank} sends {total} bytes, and this member has asked for {room}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Outgoing {
+    pub(super) fn new(member: usize, what: u64, from: (*const u8, usize)) -> Outgoing {
+        Outgoing { member, what, from, after: None, begun: false, sent: 0, done: false }
+    }
+
+    /// The same, behind another one of the same member.
+    pub(super) fn behind(self, after: Option<usize>) -> Outgoing {
+        Outgoing { after, ..self }
+    }
+
+    /// Whether a piece could go, of what is there by now.
+    pub(super) fn has_more(&self, there: Option<usize>) -> bool {
+        !self.done && there.is_some_and(|there| !self.begun || self.sent < there)
+    }
+
+    /// Whether it is done, or waits for bytes that are to come.
+    pub(super) fn is_idle(&self, there: Option<usize>) -> bool {
+        self.done || !self.has_more(there) && self.sent < self.from.1
+    }
+}

@@ -1,0 +1,176 @@
+//! What one call of a group moves: from several members and to several at once.
+
+use std::ptr;
+
+use super::pieces::{HEAD, Incoming, Outgoing};
+use super::{Fault, Group, LEAST};
+use crate::pipe::Visit;
+use crate::stream::{Patience, Turn, Waiting};
+use crate::{Error, Pipe};
+
+/// The longest piece; a fourth of the heap, if that is less.
+const PIECE: usize = 32 << 10;
+
+impl Group {
+    /// Moves all that was begun. `relay`: what goes out is what comes in.
+    pub(super) fn run(&mut self, relay: bool) -> Result<(), Error> {
+        self.move_all(relay).map_err(|fault| self.end(fault))
+    }
+
+    fn move_all(&mut self, relay: bool) -> Result<(), Fault> {
+        let context = self.context.clone();
+        let place = self.me;
+        let own = |error: Error| (place, error);
+        let mut waiting: Option<Waiting> = None;
+        loop {
+            let mut moved = self.step(relay, false)?;
+            if self.is_done() {
+                return Ok(());
+            }
+            if moved {
+                waiting = None;
+                continue;
+            }
+            let Some(wait) = &mut waiting else {
+                self.step(relay, true)?;
+                waiting = Some(Waiting::new(Patience::Forever, self.polls()));
+                continue;
+            };
+            let turn = wait.turn(&context).map_err(own)?;
+            if turn == Turn::Look {
+                continue;
+            }
+            moved |= self.step(relay, true)?;
+            if turn == Turn::Sleep && !moved {
+                let wakes = self.arm(relay);
+                context.barrier.heavy();
+                if !self.step(relay, false)? && !self.step(relay, true)? {
+                    wait.sleep(&context, wakes);
+                }
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.incoming.iter().all(Incoming::is_done) && self.outgoing.iter().all(|one| one.done)
+    }
+
+    /// What is there of what is relayed; all, of what is this member's.
+    fn there(&self, relay: bool, one: &Outgoing) -> Option<usize> {
+        match self.incoming.first() {
+            Some(from) if relay => from.total.map(|_| from.got),
+            _ => Some(one.from.1),
+        }
+    }
+
+    /// Whether all that is waited for is seen without progress.
+    fn polls(&self) -> bool {
+        let pipe = |member: usize| self.members[member].pipe.as_ref();
+        let mut ins = self.incoming.iter().filter(|one| !one.is_done());
+        let mut outs = self.outgoing.iter().filter(|one| !one.done);
+        ins.all(|one| pipe(one.member).is_some_and(Pipe::reader_polls))
+            && outs.all(|one| pipe(one.member).is_some_and(Pipe::writer_polls))
+    }
+
+    /// Has those wake this process whose messages are waited for; whether nothing else is.
+    fn arm(&mut self, relay: bool) -> bool {
+        let mut wakes = self.outgoing.iter().all(|one| one.is_idle(self.there(relay, one)));
+        for one in self.incoming.iter().filter(|one| !one.is_done()) {
+            wakes &= self.members[one.member].pipe.as_mut().is_some_and(|pipe| pipe.visit(Visit::Arm));
+        }
+        wakes
+    }
+
+    /// Moves what can be moved now; whether anything was. `ask`: also sets ends up, and asks whether members are there.
+    fn step(&mut self, relay: bool, ask: bool) -> Result<bool, Fault> {
+        let mut moved = false;
+        for at in 0..self.incoming.len() {
+            let mut one = self.incoming[at];
+            if one.is_done() || one.after.is_some_and(|before| !self.incoming[before].is_done()) {
+                continue;
+            }
+            let taken = self.take(&mut one, ask);
+            self.incoming[at] = one;
+            moved |= taken.map_err(|error| (one.member, error))?;
+        }
+        for at in 0..self.outgoing.len() {
+            let mut one = self.outgoing[at];
+            if one.done || one.after.is_some_and(|before| !self.outgoing[before].done) {
+                continue;
+            }
+            let there = self.there(relay, &one);
+            let given = self.give(&mut one, there, ask);
+            self.outgoing[at] = one;
+            moved |= given.map_err(|error| (one.member, error))?;
+        }
+        Ok(moved)
+    }
+
+    /// Takes what has come from a member.
+    fn take(&mut self, one: &mut Incoming, ask: bool) -> Result<bool, Error> {
+        let member = &mut self.members[one.member];
+        let Some(pipe) = &mut member.pipe else { return Ok(false) };
+        let visit = if ask { Visit::Ask { begin: true } } else { Visit::Glance };
+        let mut moved = false;
+        while !one.is_done() && pipe.visit(visit) {
+            let (address, len, handler) = match pipe.read_any(usize::MAX, Patience::Look) {
+                Err(Error::Again) => break,
+                other => other?,
+            };
+            if handler != 0 {
+                return Err(Error::Broken("an active message came in a group's pipe".into()));
+            }
+            let at = pipe.address(address)?;
+            one.take(at, len, member.rank)?;
+            pipe.free(address)?;
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// Gives to a member as much as it has room for.
+    fn give(&mut self, one: &mut Outgoing, there: Option<usize>, ask: bool) -> Result<bool, Error> {
+        let member = &mut self.members[one.member];
+        let Some(pipe) = &mut member.pipe else { return Ok(false) };
+        if ask && !pipe.connect_writer()? {
+            return Ok(false);
+        }
+        let Some((heap, slots)) = pipe.room() else { return Ok(false) };
+        if heap < LEAST.0 || slots < LEAST.1 {
+            return Err(Error::Broken(
+                "the heap of a group's pipe is shorter than each member makes it".into(),
+            ));
+        }
+        let mut moved = false;
+        while one.has_more(there) {
+            let head = if one.begun { 0 } else { HEAD };
+            let len = (there.unwrap_or(0) - one.sent).min(PIECE.min(heap / 4) - head);
+            let Some(block) = pipe.alloc_now(head + len)? else { break };
+            let to = pipe.address(block)?;
+            // SAFETY: a block of so many bytes, which is this end's; the bytes are the caller's, and are there (`there`).
+            unsafe {
+                if head != 0 {
+                    to.cast::<u64>().write_unaligned(one.what.to_le());
+                    to.add(8).cast::<u64>().write_unaligned((one.from.1 as u64).to_le());
+                }
+                ptr::copy_nonoverlapping(one.from.0.add(one.sent), to.add(head), len);
+            }
+            match pipe.write_timed(block, None, Patience::Look) {
+                Err(Error::Again) => {
+                    pipe.free(block)?;
+                    break;
+                }
+                other => other?,
+            }
+            (one.begun, moved) = (true, true);
+            one.sent += len;
+        }
+        if one.begun && one.sent == one.from.1 {
+            one.done = match pipe.flush(Patience::Look) {
+                Err(Error::Again) => false,
+                other => other.map(|()| true)?,
+            };
+        }
+        Ok(moved | one.done)
+    }
+}
