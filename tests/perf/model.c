@@ -27,13 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(what)                                        \
-	do {                                               \
-		if (!(what)) {                             \
-			perror(#what);                     \
-			exit(1);                           \
-		}                                          \
-	} while (0)
+#include "must.h"
 
 #define MOST ((size_t)16 << 20)
 #define AGENTS 2

@@ -26,13 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(what)                                        \
-	do {                                               \
-		if (!(what)) {                             \
-			perror(#what);                     \
-			exit(1);                           \
-		}                                          \
-	} while (0)
+#include "must.h"
 
 #define CHUNK ((size_t)4 << 20)
 #define BUFFERS 4

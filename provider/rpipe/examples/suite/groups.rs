@@ -2,25 +2,16 @@
 
 use std::sync::Arc;
 
-use strait_rpipe::{
-    Context, Error, Group, Many, Neighbor, Patience, Pipe, PipeOptions, Settings, Side, backends, start,
-};
+use strait_rpipe::{Context, Error, Group, Many, Neighbor, Patience, Pipe, PipeOptions, Side};
 
-use crate::LIMIT;
+use crate::{LIMIT, join, pattern};
 
 const LENGTHS: [usize; 4] = [8, 0, 1000, 200_000];
 const MESSAGES: usize = 40;
 
-fn pattern(n: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (n * 31 + at * 7) as u8).collect()
-}
-
 /// All ranks broadcast, exchange in a ring, and write to rank 0.
 pub fn all() -> Result<(), Error> {
-    let settings = Settings::from_environment()?;
-    let bootstrap = start::find()?;
-    let backend = backends::open(&settings, bootstrap.rank())?;
-    let context = Arc::new(Context::new(backend, bootstrap, settings)?);
+    let context = join()?;
     let (rank, size) = (context.rank(), context.size());
     let ranks: Vec<u32> = (0..size).collect();
     let mut group = Group::open(&context, &ranks)?;

@@ -12,12 +12,26 @@ mod moves;
 mod pipes;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use strait_rpipe::{Backend, Bootstrap, Error, Event, Settings, backends, start};
+use strait_rpipe::{Backend, Bootstrap, Context, Error, Event, Settings, backends, start};
 
 /// After so long a check fails.
 pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// The bytes of message `n`.
+pub fn pattern(n: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (n * 31 + at * 7) as u8).collect()
+}
+
+/// This process in the job, as the environment has it.
+pub fn join() -> Result<Arc<Context>, Error> {
+    let settings = Settings::from_environment()?;
+    let bootstrap = start::find()?;
+    let backend = backends::open(&settings, bootstrap.rank())?;
+    Ok(Arc::new(Context::new(backend, bootstrap, settings)?))
+}
 
 /// A backend whose peers are known.
 #[derive(Debug)]

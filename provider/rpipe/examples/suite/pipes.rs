@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use strait_rpipe::{
-    Context, Error, Mode, Patience, Pipe, PipeOptions, Policy, Settings, Side, Sync, backends, start,
-};
+use strait_rpipe::{Context, Error, Mode, Patience, Pipe, PipeOptions, Policy, Side, Sync};
 
-use crate::LIMIT;
+use crate::{LIMIT, join, pattern};
 
 const LENGTHS: [usize; 10] = [4, 0, 8, 1, 40, 41, 64, 1000, 4096, 50_000];
 const ROUNDS: usize = 6;
@@ -16,16 +14,9 @@ fn patience() -> Patience {
     Patience::for_a(LIMIT)
 }
 
-fn pattern(n: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (n * 31 + at * 7) as u8).collect()
-}
-
 /// From each rank to the next, in every way.
 pub fn all() -> Result<(), Error> {
-    let settings = Settings::from_environment()?;
-    let bootstrap = start::find()?;
-    let backend = backends::open(&settings, bootstrap.rank())?;
-    let context = Arc::new(Context::new(backend, bootstrap, settings)?);
+    let context = join()?;
     let (rank, size) = (context.rank(), context.size());
     for sync in [Sync::Deferred, Sync::Immediate] {
         for pull in [false, true] {

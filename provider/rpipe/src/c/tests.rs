@@ -1,28 +1,20 @@
 //! What rwait waits with: pipes by their pointers, sleep, and the wake of it.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
 
 use super::handles::{Member, close, keep};
 use crate::pipe::Visit;
 use crate::several::{Several, Turns};
-use crate::start::FileBootstrap;
-use crate::{Context, Patience, Pipe, PipeOptions, Rank, Settings, Side, backends};
+use crate::stream::tests::job;
+use crate::{Context, Patience, Pipe, PipeOptions, Settings, Side};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A reader's context and its pipe's pointer, and the writer's end; a message has gone through.
 fn pair(name: &str, settings: &Settings) -> (Arc<Context>, Member, Arc<Context>, Pipe) {
-    let dir = env::temp_dir().join(format!("strait-rpipe-c-{name}-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&dir);
-    fs::create_dir(&dir).unwrap();
-    let open = |rank: Rank| {
-        let backend = backends::open(settings, rank).unwrap();
-        let bootstrap = FileBootstrap::new(rank, 2, &dir).unwrap();
-        Arc::new(Context::new(backend, Box::new(bootstrap), settings.clone()).unwrap())
-    };
-    let [a, b] = [0, 1].map(open);
+    let [a, b] = job(&format!("c-{name}"), settings);
     let mut reader = Pipe::open(&a, 1, &PipeOptions::new(Side::Reader)).unwrap();
     let mut writer = Pipe::open(&b, 0, &PipeOptions::new(Side::Writer)).unwrap();
     thread::scope(|s| {
@@ -33,7 +25,6 @@ fn pair(name: &str, settings: &Settings) -> (Arc<Context>, Member, Arc<Context>,
         write(&mut writer);
         writer.flush(Patience::for_a(LIMIT)).unwrap();
     });
-    fs::remove_dir_all(&dir).unwrap();
     let reader = Member(keep(reader, a.barrier).unwrap());
     (a, reader, b, writer)
 }

@@ -14,7 +14,7 @@ mod reader;
 #[cfg(all(test, loom))]
 mod sleep_loom;
 #[cfg(all(test, not(loom)))]
-mod tests;
+pub(crate) mod tests;
 mod wait;
 mod writer;
 

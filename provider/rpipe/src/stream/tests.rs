@@ -16,7 +16,7 @@ pub(super) fn patience() -> Patience {
     Patience::for_a(LIMIT)
 }
 
-pub(super) fn job(name: &str, settings: &Settings) -> [Arc<Context>; 2] {
+pub(crate) fn job(name: &str, settings: &Settings) -> [Arc<Context>; 2] {
     let dir = env::temp_dir().join(format!("strait-rpipe-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir(&dir).unwrap();
