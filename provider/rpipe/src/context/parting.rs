@@ -129,6 +129,8 @@ impl Inner {
         let gone = self.is_gone(no);
         let Some(stream) = self.stream(no) else { return Ok(()) };
         let (peer, said, told) = (stream.peer, stream.said, stream.closed.is_some());
+        // An operation may have found that before the peer's end is told of.
+        let lost = matches!(stream.fault, Some(Error::Gone(_)));
         // A writer that has closed keeps what one reaches that does not store there itself.
         let reaches = matches!(stream.end, End::Reader { .. })
             && stream.met.as_ref().is_some_and(|met| met.manner.mode != Mode::Store);
@@ -146,7 +148,7 @@ impl Inner {
                 self.spent.push(no);
                 Ok(())
             }
-            Some(region) if matches!(fate, Fate::Wanted | Fate::Reached) && !told && !gone => {
+            Some(region) if matches!(fate, Fate::Wanted | Fate::Reached) && !told && !gone && !lost => {
                 self.wanted.push((stream.key, region, fate == Fate::Wanted));
                 Ok(())
             }
