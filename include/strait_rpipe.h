@@ -505,7 +505,7 @@ int rpipe_many_open(rpipe_many_t *many,
  Waits for the next message of any writer, of `size` bytes at most, so long at most, and gives its address, its pipe, for rmem, and its writer's
  rank. Writers come in turn: each that has written gets one message read before another gets a second one. A longer message stays (EMSGSIZE). Active messages are
  handled, by what rhandle has registered with their pipe. EPIPE: the writer of this rank and pipe has ended, and all that it wrote was read;
- each is told of once, and after the last of them the rank is -1. EAGAIN: not within the time. `from` and `source` may be NULL.
+ each writer's end is reported once. When all writers have ended, EPIPE comes with the rank -1. EAGAIN: not within the time. `from` and `source` may be NULL.
 
  # Safety
  `many` is NULL or came from rpipe_many_open; `addr`, `from` and `source` are each NULL or valid for a write.

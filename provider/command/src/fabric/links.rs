@@ -96,9 +96,9 @@ pub fn links(library: &Arc<Library>, provider: &str) -> Result<Vec<LinkStatus>, 
     // SAFETY: the domain is open.
     let ops = unsafe { ops(library, domain.fid())? };
     // SAFETY: the table is the provider's, the domain open; `text` passes a buffer with its length.
-    let told = text(library, |buf, len| unsafe { ((*ops).links)(domain.as_ptr(), buf, len) });
+    let links = text(library, |buf, len| unsafe { ((*ops).links)(domain.as_ptr(), buf, len) });
     drop(domain);
-    Ok(told?.lines().filter_map(parse_line).collect())
+    Ok(links?.lines().filter_map(parse_line).collect())
 }
 
 /// Parses a line of `links` (include/strait_link.h).

@@ -8,10 +8,10 @@ use crate::fabric::{Error, LinkStatus};
 use crate::os;
 
 /// The links, as the provider tells of them, or why it does not.
-pub fn links(told: Result<Vec<LinkStatus>, Error>) -> Vec<Link> {
+pub fn links(status: Result<Vec<LinkStatus>, Error>) -> Vec<Link> {
     let link = |name: &str, ok, text| Link { name: name.into(), finding: Finding::new(ok, text) };
-    let mut links: Vec<Link> = match told {
-        Ok(told) => told.into_iter().map(|(name, ok, text)| link(&name, ok, text)).collect(),
+    let mut links: Vec<Link> = match status {
+        Ok(status) => status.into_iter().map(|(name, ok, text)| link(&name, ok, text)).collect(),
         Err(error) => {
             let other = |name| link(name, false, format!("the provider does not tell: {error}"));
             vec![

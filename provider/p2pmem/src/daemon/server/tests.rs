@@ -5,25 +5,42 @@ use crate::publisher::Host;
 use crate::rules::Rules;
 use crate::topology::Topology;
 
-#[test]
-fn a_handle_that_is_freed_leaves_no_notice() {
+/// A daemon with host memory to give, and its name.
+fn daemon(test: &str) -> (String, Server) {
     let all = Orchestrator::new(Topology::parse("").unwrap(), Rules::default(), Some(1));
     all.publish(Arc::new(Host::new(1 << 20))).unwrap();
-    let name = format!("strait-p2pmem-test/notices/{}", std::process::id());
-    let mut server = Server::new(&name, all).unwrap();
+    let name = format!("strait-p2pmem-test/{test}/{}", std::process::id());
+    let server = Server::new(&name, all).unwrap();
+    (name, server)
+}
+
+/// The next answer that a client gets.
+fn receive(server: &mut Server, client: &OwnedFd) -> Answer {
+    // The first turn may take the connection alone.
+    while !socket::wait(client, 0) {
+        server.turn(Duration::from_millis(10));
+    }
+    let mut bytes = [0; MOST];
+    let len = socket::receive(client, &mut bytes).unwrap();
+    Answer::parse(&bytes[..len]).unwrap()
+}
+
+/// The first answer to what a client asks; those behind it are thrown away.
+fn ask_once(server: &mut Server, client: &OwnedFd, ask: &Ask) -> Answer {
+    socket::send(client, &ask.to_bytes()).unwrap();
+    let answer = receive(server, client);
+    while socket::wait(client, 0) {
+        socket::receive(client, &mut [0; MOST]).unwrap();
+    }
+    answer
+}
+
+#[test]
+fn a_handle_that_is_freed_leaves_no_notice() {
+    let (name, mut server) = daemon("notices");
     let client = socket::connect(&name).unwrap();
     let mut ask = |ask: Ask| {
-        socket::send(&client, &ask.to_bytes()).unwrap();
-        let mut bytes = [0; MOST];
-        // The first turn may take the connection alone.
-        while !socket::wait(&client, 0) {
-            server.turn(Duration::from_millis(10));
-        }
-        let len = socket::receive(&client, &mut bytes).unwrap();
-        let answer = Answer::parse(&bytes[..len]).unwrap();
-        while socket::wait(&client, 0) {
-            socket::receive(&client, &mut bytes).unwrap();
-        }
+        let answer = ask_once(&mut server, &client, &ask);
         (answer, Arc::strong_count(&server.notices.list))
     };
     let (clients, job) = (Vec::new(), String::new());
@@ -38,10 +55,7 @@ fn a_handle_that_is_freed_leaves_no_notice() {
 
 #[test]
 fn a_user_has_no_more_descriptors_of_the_daemon_than_its_share() {
-    let all = Orchestrator::new(Topology::parse("").unwrap(), Rules::default(), Some(1));
-    all.publish(Arc::new(Host::new(1 << 20))).unwrap();
-    let name = format!("strait-p2pmem-test/share/{}", std::process::id());
-    let mut server = Server::new(&name, all).unwrap();
+    let (name, mut server) = daemon("share");
     server.most_descriptors = 6;
     let clients: Vec<OwnedFd> = (0..2).map(|_| socket::connect(&name).unwrap()).collect();
     let mut ask = |client: usize, ask: &Ask| {
@@ -53,12 +67,7 @@ fn a_user_has_no_more_descriptors_of_the_daemon_than_its_share() {
             answers.last(),
             Some(Answer::Segment { .. } | Answer::Failed { .. } | Answer::Done { .. })
         ) {
-            while !socket::wait(sock, 0) {
-                server.turn(Duration::from_millis(10));
-            }
-            let mut bytes = [0; MOST];
-            let len = socket::receive(sock, &mut bytes).unwrap();
-            answers.extend(Answer::parse(&bytes[..len]));
+            answers.push(receive(&mut server, sock));
         }
         answers
     };
@@ -82,23 +91,11 @@ fn a_user_has_no_more_descriptors_of_the_daemon_than_its_share() {
 
 #[test]
 fn a_user_has_no_more_buffers_than_the_daemon_can_keep_books_of() {
-    let all = Orchestrator::new(Topology::parse("").unwrap(), Rules::default(), Some(1));
-    all.publish(Arc::new(Host::new(1 << 20))).unwrap();
-    let name = format!("strait-p2pmem-test/books/{}", std::process::id());
-    let mut server = Server::new(&name, all).unwrap();
+    let (name, mut server) = daemon("books");
     server.most_buffers = 5;
     let clients: Vec<OwnedFd> = (0..2).map(|_| socket::connect(&name).unwrap()).collect();
     let mut ask = |client: usize, ask: Ask| {
-        socket::send(&clients[client], &ask.to_bytes()).unwrap();
-        let mut bytes = [0; MOST];
-        while !socket::wait(&clients[client], 0) {
-            server.turn(Duration::from_millis(10));
-        }
-        let len = socket::receive(&clients[client], &mut bytes).unwrap();
-        let answer = Answer::parse(&bytes[..len]).unwrap();
-        while socket::wait(&clients[client], 0) {
-            socket::receive(&clients[client], &mut bytes).unwrap();
-        }
+        let answer = ask_once(&mut server, &clients[client], &ask);
         (answer, server.tokens.len())
     };
     let (none, job) = (Vec::new(), String::new());
