@@ -220,7 +220,7 @@ impl Completion {
 pub enum PollFast {
     /// Nothing.
     Nothing,
-    /// It was left for a later poll, since enough messages wait and no receive does.
+    /// Nothing was looked for, since a receive has completed just now and no other is posted. The next polls look.
     Rested,
     /// Messages that wait for a receive now, and nothing that is to be told.
     Kept,

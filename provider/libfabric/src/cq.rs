@@ -110,6 +110,11 @@ impl CqFid {
                     // SAFETY: the caller's promise, and the count is not 0 (`most`).
                     return unsafe { self.take(engine, buf, count, from) };
                 }
+                // No ring was looked at: there is nothing to wait for.
+                PollFast::Rested if n == 0 => {
+                    engine.leave();
+                    return Err(Errno::AGAIN);
+                }
                 _ => break,
             }
         }

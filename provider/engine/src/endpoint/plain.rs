@@ -17,10 +17,9 @@ use link_api::{Direct, Frame, Grant, How, PeerId, PollFrame, RmaLink, Side};
 /// Messages that are kept in one look.
 const BUDGET: usize = 32;
 
-/// Unexpected messages, in bytes, from which on a poll takes in no more of them at once while no receive is posted: they
-/// are as well off in the rings, and what is taken in before it is asked for has left the cache when it is.
-const ENOUGH: usize = 32 << 10;
-/// Polls that take nothing in, then, after each receive of one that waited.
+/// Polls that take nothing in after a receive has completed, while no other is posted. The message that follows is as well
+/// off in its ring as in a buffer, and a look at the ring's next line takes that line away from the sender, which is about
+/// to write it. Two, since a library may poll once more, after the poll that has its message, before it returns.
 const REST: u8 = 2;
 
 /// What counts of the receive that a plain message is for.
@@ -134,7 +133,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         self.bytes_since_progress = 0;
         self.posting = false;
-        if core.waiting >= ENOUGH && self.may_rest(core) {
+        if self.rest > 0 && self.may_rest(core) {
             return PollFast::Rested;
         }
         let frame = match self.link.poll_frame() {
@@ -156,14 +155,13 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Whether this poll takes nothing in: there are unexpected messages enough, the application is receiving them, and no
-    /// receive is posted that waits for others. One that only polls waits for what may be behind them.
+    /// Whether this poll takes nothing in: the application has received a message just now, and has posted no receive that
+    /// waits for another one.
     #[inline(never)]
     fn may_rest(&mut self, core: &mut Core) -> bool {
         let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return false };
-        let rests = self.rest > 0 && rx.tagged.nothing_posted() && rx.plain.nothing_posted();
-        self.rest = self.rest.saturating_sub(1);
-        rests
+        self.rest -= 1;
+        rx.tagged.nothing_posted() && rx.plain.nothing_posted()
     }
 
     /// Keeps a message that no receive is for, or, if it is none, hears an answer; and goes on with what the same peer
@@ -308,6 +306,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.fin(frame.from, req, Status::Ok, len);
         }
         core.tally(target.tally, self.cntrs.recv, false);
+        self.rest = REST;
         told(&entry(&target, &head, flags, src, len));
         Fast::Received
     }
