@@ -170,15 +170,15 @@ impl<L: RmaLink> Domain<L> {
     }
 
     /// A quick look for what that queue, which is empty, would have one entry of, as nearly every
-    /// message has.
+    /// message has. `first`: the application has had its say since the last look.
     #[inline(always)]
-    pub fn poll_fast(&mut self, cq: CqId, mut told: impl FnMut(&Completion)) -> PollFast {
+    pub fn poll_fast(&mut self, cq: CqId, first: bool, mut told: impl FnMut(&Completion)) -> PollFast {
         if !self.work.is_empty() {
             return PollFast::Unknown;
         }
         let mut all = PollFast::Nothing;
         for (_, ep) in self.eps.iter_mut() {
-            match ep.poll_fast(&mut self.core, cq, &mut told) {
+            match ep.poll_fast(&mut self.core, cq, first, &mut told) {
                 PollFast::Nothing => {}
                 PollFast::Rested if all == PollFast::Nothing => all = PollFast::Rested,
                 PollFast::Rested => {}

@@ -103,7 +103,7 @@ fn waiting(net: &Net) -> usize {
 /// Looks at the queue of receives, which is empty; how many messages that took in.
 fn look(net: &mut Net) -> (PollFast, usize) {
     let (before, cq) = (waiting(net), net[0].rx_cq);
-    let found = net[0].poll_fast(cq, |entry| panic!("{entry:?}"));
+    let found = net[0].poll_fast(cq, true, |entry| panic!("{entry:?}"));
     (found, waiting(net) - before)
 }
 
@@ -154,9 +154,16 @@ fn a_ring_is_left_alone_for_two_polls_after_a_receive_unless_another_is_posted()
     // `posted`: receives that are posted before the first of these polls; what each poll finds.
     let mut polls = |posted: usize| {
         (0..posted).for_each(|n| net[0].recv(&with_tag(&[room], 5, n)).unwrap());
-        [(); 4].map(|()| (net[0].poll_fast(cq, |_| {}), waiting(&net)))
+        [(); 4].map(|()| (net[0].poll_fast(cq, true, |_| {}), waiting(&net)))
     };
     use PollFast::{Kept, Message, Rested};
     assert_eq!(polls(2), [(Message, 0), (Message, 0), (Rested, 0), (Rested, 0)]);
     assert_eq!(polls(1), [(Message, 0), (Rested, 0), (Rested, 0), (Kept, 1)]);
+    // A look that goes on from one to the next.
+    net[0].recv(&with_tag(&[room], 6, 9)).unwrap();
+    net[1].send(&tagged(0, std::slice::from_ref(&bytes), 6, 8)).unwrap();
+    while net[0].poll_fast(cq, true, |_| {}) != Message {}
+    net[1].send(&tagged(0, std::slice::from_ref(&bytes), 6, 9)).unwrap();
+    let before = waiting(&net);
+    assert_eq!((net[0].poll_fast(cq, false, |_| {}), waiting(&net)), (Kept, before + 1));
 }

@@ -99,7 +99,7 @@ impl CqFid {
         }
         while n < most {
             // SAFETY: `n < count`, for which the caller promised room.
-            match engine.poll_fast(self.id, |entry| unsafe { self.put(buf, from, n, entry) }) {
+            match engine.poll_fast(self.id, n == 0, |entry| unsafe { self.put(buf, from, n, entry) }) {
                 PollFast::Message => n += 1,
                 PollFast::Other | PollFast::Unknown if n == 0 => {
                     // SAFETY: the caller's promise.
@@ -111,8 +111,9 @@ impl CqFid {
                     return unsafe { self.take(engine, buf, count, from) };
                 }
                 // No ring was looked at: there is nothing to wait for.
-                PollFast::Rested if n == 0 => {
+                PollFast::Rested => {
                     engine.leave();
+                    self.batch.store(1, Ordering::Relaxed);
                     return Err(Errno::AGAIN);
                 }
                 _ => break,

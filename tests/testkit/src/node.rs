@@ -71,7 +71,7 @@ impl Node {
         let Some(seen) = &mut self.seen else { return self.domain.progress() };
         let mut n = 0;
         while n < 32 && self.domain.cq_is_empty(self.rx_cq) {
-            match self.domain.poll_fast(self.rx_cq, |entry| seen.push_back(*entry)) {
+            match self.domain.poll_fast(self.rx_cq, n == 0, |entry| seen.push_back(*entry)) {
                 PollFast::Message | PollFast::Kept | PollFast::Other => {}
                 PollFast::Nothing => return n,
                 PollFast::Unknown | PollFast::Rested => break,

@@ -19,7 +19,8 @@ const BUDGET: usize = 32;
 
 /// Polls that take nothing in after a receive has completed, while no other is posted. The message that follows is as well
 /// off in its ring as in a buffer, and a look at the ring's next line takes that line away from the sender, which is about
-/// to write it. Two, since a library may poll once more, after the poll that has its message, before it returns.
+/// to write it. Two, since a library may poll once more, after the poll that has its message, before it returns. A read of
+/// the queue that goes on from one message to the next ones is not kept from them.
 const REST: u8 = 2;
 
 /// What counts of the receive that a plain message is for.
@@ -121,11 +122,13 @@ impl<L: RmaLink> Endpoint<L> {
     /// What a call of progress does that finds nothing, messages of the plainest sort that no receive is for, or
     /// one that a receive is for: what there is to tell of that does not go into the queue `cq`, which is empty, but to
     /// `told`. An answer that holds it would be put together in memory, and taken apart before its words have got there.
+    /// `first`: the application has had its say since the last one.
     #[inline(always)]
     pub(crate) fn poll_fast(
         &mut self,
         core: &mut Core,
         cq: CqId,
+        first: bool,
         told: impl FnOnce(&Completion),
     ) -> PollFast {
         if self.has_chores() {
@@ -133,7 +136,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         self.bytes_since_progress = 0;
         self.posting = false;
-        if self.rest > 0 && self.may_rest(core) {
+        if first && self.rest > 0 && self.may_rest(core) {
             return PollFast::Rested;
         }
         let frame = match self.link.poll_frame() {
