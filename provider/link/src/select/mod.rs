@@ -264,6 +264,9 @@ impl Links {
             }
         }
         self.pace.missed();
+        if self.far.iter_mut().any(|far| far.link.has_met()) {
+            self.pace.hurry();
+        }
         let event = if first { None } else { self.poll_near() };
         if event.is_none() {
             self.rest_if_quiet();

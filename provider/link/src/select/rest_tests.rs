@@ -7,14 +7,18 @@ use wire::session::JobKey;
 
 use super::Links;
 use crate::shm::OpenOptions;
-use crate::tcp::TcpOptions;
+use crate::tcp::{TcpLink, TcpOptions};
 
 fn open(near: bool) -> Links {
     let bind = Some("127.0.0.1:0".parse().unwrap());
     let mut links = Links::open(OpenOptions { bind, tcp: true, ..OpenOptions::default() }).unwrap();
     links.set_shm(near);
-    links.add_tcp(TcpOptions::new(JobKey::from_secret(b"of the tests"))).unwrap();
+    links.add_tcp(options()).unwrap();
     links
+}
+
+fn options() -> TcpOptions {
+    TcpOptions::new(JobKey::from_secret(b"of the tests"))
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
@@ -53,12 +57,10 @@ fn carry(all: &mut [Links], from: usize, to: usize) {
             }
         }
         for (at, links) in all.iter_mut().enumerate() {
-            if let Some(event) = links.poll() {
-                if let Event::Frame(frame) = event {
-                    assert_eq!((at, links.peer_addr(frame.from)), (to, own));
-                    links.release(frame);
-                    got += 1;
-                }
+            if let Some(Event::Frame(frame)) = links.poll() {
+                assert_eq!((at, links.peer_addr(frame.from)), (to, own));
+                links.release(frame);
+                got += 1;
             }
         }
         got > 0
@@ -70,9 +72,9 @@ fn endpoints_rest_and_are_woken_by_what_comes() {
     let mut all: Vec<Links> = (0..6).map(|_| open(false)).collect();
     settle(&mut all);
     for (from, to) in [(0, 1), (1, 0), (0, 5), (5, 1), (0, 1)] {
-        let others: Vec<usize> = (0..6).filter(|at| *at != from && *at != to).collect();
         carry(&mut all, from, to);
-        assert!(others.iter().all(|at| rests(&all[*at])), "what is for others wakes none");
+        // Those that have no peer.
+        assert!(all[2..5].iter().all(rests), "what is for others wakes none");
         settle(&mut all);
     }
     // An end wakes as well.
@@ -100,4 +102,32 @@ fn an_endpoint_with_a_peer_on_its_host_does_not_rest() {
         rests(&all[2]) && start.elapsed() > 20 * super::crowd::QUIET
     });
     carry(&mut all, 1, 0);
+}
+
+#[test]
+fn an_endpoint_that_is_called_looks_for_what_the_caller_says_next() {
+    let mut called = open(false);
+    let mut caller = TcpLink::bind("127.0.0.1:0".parse().unwrap(), options()).unwrap();
+    let slow = called.pace.period();
+    until("looks to be rare", || {
+        assert!(called.poll().is_none(), "nothing was sent");
+        called.pace.period() > 1000 * slow
+    });
+    let peer = caller.peer(&called.addr());
+    let mut hurried = false;
+    until("a frame", || {
+        let _ = caller.send(peer, b"hello", &[], 0, 0);
+        assert!(caller.poll().is_none(), "nothing was sent to it");
+        match called.poll() {
+            None => hurried |= called.pace.period() <= slow,
+            Some(Event::Frame(frame)) => {
+                called.release(frame);
+                return true;
+            }
+            // What it is reached by.
+            Some(_) => {}
+        }
+        false
+    });
+    assert!(hurried, "the proof was waited for as long as a first call");
 }
