@@ -16,6 +16,8 @@ pub enum Watch {
     Both,
     /// Neither.
     Ends,
+    /// Something to read, told of once: after that it is not watched until it is [changed](Poller::change).
+    Once,
 }
 
 /// A set of descriptors that are watched, for something to read if nothing else is said, each with a number, its token. It has a descriptor
@@ -56,6 +58,7 @@ impl Poller {
             Watch::Write => libc::EPOLLOUT,
             Watch::Both => libc::EPOLLIN | libc::EPOLLOUT,
             Watch::Ends => 0,
+            Watch::Once => libc::EPOLLIN | libc::EPOLLONESHOT,
         };
         let mut ev = libc::epoll_event { events: events as u32, u64: token };
         // SAFETY: `ev` is a valid event.
@@ -154,6 +157,11 @@ mod tests {
         assert_eq!(found(), [(5, true, true)]);
         poller.change(&at_one, 5, Watch::Read).unwrap();
         assert_eq!(found(), [(5, true, false)]);
+        poller.change(&at_one, 5, Watch::Once).unwrap();
+        assert_eq!(found(), [(5, true, false)]);
+        assert_eq!(found(), [], "it was told of");
+        poller.change(&at_one, 5, Watch::Once).unwrap();
+        assert_eq!(found(), [(5, true, false)], "what is there is told of once more");
         assert!(poller.change(&one, 5, Watch::Read).is_err());
     }
 }

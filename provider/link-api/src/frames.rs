@@ -226,6 +226,11 @@ pub trait Link {
         self.wait_fd().into_iter().collect()
     }
 
+    /// Whether a connection that is being made has come further since this was asked last, so that more of it is about to come.
+    fn has_met(&mut self) -> bool {
+        false
+    }
+
     /// One of [`Link::wait_fds`] that is not to be watched any more, since it may stay readable for good. Told once; asked
     /// for with each [`Link::arm`].
     fn worn_fd(&mut self) -> Option<RawFd> {

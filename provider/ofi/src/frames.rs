@@ -270,6 +270,10 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         self.fds()
     }
 
+    fn has_met(&mut self) -> bool {
+        self.base.has_met()
+    }
+
     fn worn_fd(&mut self) -> Option<RawFd> {
         self.worn.take().or_else(|| self.base.worn_fd())
     }

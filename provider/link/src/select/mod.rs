@@ -9,12 +9,17 @@
 //! numbers, operations and frames are translated.
 
 mod assign;
+mod crowd;
 mod cut;
 mod ending;
 mod far_frames;
 mod pace;
+mod rest;
 mod rma;
 mod route;
+
+#[cfg(all(test, not(loom)))]
+mod rest_tests;
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,6 +32,7 @@ use wire::Addr;
 
 use crate::shm::{OpenOptions, ShmLink};
 use crate::tcp::{TcpLink, TcpOptions};
+use crowd::Member;
 use ending::Endings;
 use pace::Pace;
 use route::{Cause, Far, Route, Routes};
@@ -46,6 +52,8 @@ pub struct Links {
     /// Which further link is looked at first.
     turn: usize,
     pace: Pace,
+    /// The endpoint's part in looks at many endpoints, if it takes part. It goes before `poller`, whose descriptor it names.
+    member: Option<Member>,
     /// Watches the descriptors of all links, if there is more than one.
     poller: Option<Poller>,
     /// Peers on this host are reached by shared memory.
@@ -65,6 +73,7 @@ impl Links {
             ending: Endings::default(),
             turn: 0,
             pace: Pace::default(),
+            member: None,
             poller: None,
             near: true,
             absent: Vec::new(),
@@ -85,6 +94,7 @@ impl Links {
         }
         self.far.push(Far::new(link));
         self.pace.begin();
+        self.join();
         Ok(())
     }
 
@@ -134,6 +144,7 @@ impl Links {
         off: usize,
         len: usize,
     ) -> Result<(), Refused> {
+        self.wake();
         if self.ending.contains(to) {
             return Err(Refused::Gone(Gone::Reset));
         }
@@ -227,6 +238,9 @@ impl Links {
         if !self.pace.step() && self.ending.is_empty() {
             return self.poll_near();
         }
+        if self.rests() {
+            return None;
+        }
         let far = self.far.len();
         self.pace.looks(self.shm.clock());
         // One look at a further link for each at shared memory, first one then the other.
@@ -239,7 +253,7 @@ impl Links {
         }
         for step in 0..far {
             if let Some(event) = self.poll_one((self.turn / 2 + step) % far) {
-                self.pace.found();
+                self.found();
                 self.shm.set_patient();
                 // What became known with it comes first.
                 if let Some(told) = self.events.pop_front() {
@@ -250,7 +264,14 @@ impl Links {
             }
         }
         self.pace.missed();
-        if first { None } else { self.poll_near() }
+        if self.far.iter_mut().any(|far| far.link.has_met()) {
+            self.pace.hurry();
+        }
+        let event = if first { None } else { self.poll_near() };
+        if event.is_none() {
+            self.rest_if_quiet();
+        }
+        event
     }
 
     fn poll_near(&mut self) -> Option<Event> {
@@ -308,7 +329,7 @@ impl Link for Links {
     #[inline(always)]
     fn poll_frame(&mut self) -> PollFrame {
         if self.pace.step() {
-            return PollFrame::Unknown;
+            return if self.rests() { PollFrame::Nothing } else { PollFrame::Unknown };
         }
         let found = self.shm.poll_frame();
         self.pace.note_near(matches!(found, PollFrame::Frame(_)));
@@ -367,6 +388,7 @@ impl Link for Links {
     }
 
     fn land(&mut self, frame: Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> Landing {
+        self.wake();
         self.land_far(&frame, off, dst, doff, len)
     }
 
@@ -385,6 +407,7 @@ impl Link for Links {
     }
 
     fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
+        self.wake();
         if self.ending.contains(peer) {
             return Err(Refused::Gone(Gone::Reset));
         }
@@ -399,6 +422,7 @@ impl Link for Links {
     }
 
     fn expect(&mut self, peer: PeerId) {
+        self.wake();
         match self.far_of(peer) {
             Some((at, id)) => {
                 self.pace.hurry();
@@ -409,6 +433,7 @@ impl Link for Links {
     }
 
     fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+        self.wake();
         match self.far_of(to) {
             Some((at, id)) => self.far[at].link.has_room_to_spare(id),
             None => self.shm.has_room_to_spare(to),
@@ -416,6 +441,7 @@ impl Link for Links {
     }
 
     fn forget(&mut self, peer: PeerId) {
+        self.wake();
         if self.is_connected(peer) {
             return;
         }
@@ -430,12 +456,14 @@ impl Link for Links {
     }
 
     fn disconnect(&mut self, peer: PeerId) {
+        self.wake();
         self.cut_everywhere(peer);
     }
 
     fn arm(&mut self) -> bool {
         // What ends the sleep may be of any link.
         self.pace.look_next();
+        self.wake();
         // A link without a descriptor wakes nothing.
         let ready = self.events.is_empty() && self.shm.arm();
         let armed = self

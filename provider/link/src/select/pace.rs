@@ -89,6 +89,12 @@ impl Pace {
         }
     }
 
+    /// Polls between two looks, as it is now.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn period(&self) -> u32 {
+        self.period
+    }
+
     /// A look has found something. Shared memory has its turn before the next one.
     pub(super) fn found(&mut self) {
         (self.period, self.rest, self.near) = (self.period.min(FEW), 1, false);

@@ -26,6 +26,11 @@ impl ShmLink {
         self.patient = true;
     }
 
+    /// Whether no peer of this host has a channel to this endpoint.
+    pub(crate) fn has_no_rings(&self) -> bool {
+        self.rings.is_empty()
+    }
+
     /// When the clock was read last, which is now and then.
     pub(crate) fn clock(&self) -> std::time::Instant {
         self.clock_read

@@ -136,6 +136,7 @@ impl TcpLink {
     /// Something happened to a call.
     pub(super) fn serve_call(&mut self, peer: PeerId) {
         let Some(call) = &mut self.peers[peer.0 as usize].call else { return };
+        self.met = true;
         if let Stage::Connecting(_) = call.stage {
             let done = call.connected();
             call.until = Instant::now() + self.options.timeout;

@@ -305,6 +305,10 @@ impl Link for TcpLink {
         Some(self.poller.fd())
     }
 
+    fn has_met(&mut self) -> bool {
+        std::mem::take(&mut self.met)
+    }
+
     fn describe(&self, peer: PeerId) -> String {
         let at = self.at(peer);
         let state = match (&at.channel, &at.call) {

@@ -120,7 +120,7 @@ impl TcpLink {
         let (peers, ids, forgotten) = (&self.peers, &self.ids, self.forgotten);
         let epoch = |name: &Addr| ids.get(name).map_or(forgotten, |id| peers[id.0 as usize].epoch);
         match guest.hear(epoch) {
-            Visit::Goes => {}
+            Visit::Goes => self.met = true,
             Visit::Over(why) => self.send_away(at, &why),
             Visit::Proven(proven) => {
                 if let Some(guest) = self.guests[at].take() {

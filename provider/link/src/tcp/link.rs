@@ -86,6 +86,8 @@ pub struct TcpLink {
     pub(super) early: bool,
     pub(super) landings: u64,
     pub(super) warned: bool,
+    /// A connection that is being made has come further.
+    pub(super) met: bool,
     /// The process whose endpoint it is.
     pid: u32,
     _name: Option<Name>,
@@ -147,6 +149,7 @@ impl TcpLink {
             early: false,
             landings: 0,
             warned: false,
+            met: false,
             pid: std::process::id(),
             _name: None,
         })

@@ -35,6 +35,9 @@ impl TcpLink {
         if self.look_at_all_but(of_hot) {
             self.round = *ROUND.start();
             self.watch_alone();
+        } else if !self.pending.is_empty() {
+            // What is waited for is a connection that is being made, as a rule.
+            (self.hot, self.round) = (None, *ROUND.start());
         } else if self.round < *ROUND.end() {
             self.round *= 2;
         } else {

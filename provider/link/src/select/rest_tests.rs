@@ -1,0 +1,133 @@
+//! Endpoints of one process that rest, and what wakes them.
+
+use std::time::{Duration, Instant};
+
+use link_api::{Event, Link as _, Refused};
+use wire::session::JobKey;
+
+use super::Links;
+use crate::shm::OpenOptions;
+use crate::tcp::{TcpLink, TcpOptions};
+
+fn open(near: bool) -> Links {
+    let bind = Some("127.0.0.1:0".parse().unwrap());
+    let mut links = Links::open(OpenOptions { bind, tcp: true, ..OpenOptions::default() }).unwrap();
+    links.set_shm(near);
+    links.add_tcp(options()).unwrap();
+    links
+}
+
+fn options() -> TcpOptions {
+    TcpOptions::new(JobKey::from_secret(b"of the tests"))
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain for {what}");
+    }
+}
+
+fn rests(links: &Links) -> bool {
+    links.member.as_ref().is_some_and(|member| member.rests())
+}
+
+/// Polls all of them until they rest, by either way of polling.
+fn settle(all: &mut [Links]) {
+    until("all to rest", || {
+        for (at, links) in all.iter_mut().enumerate() {
+            let quick = at % 2 == 0 && matches!(links.poll_frame(), link_api::PollFrame::Nothing);
+            assert!(quick || links.poll().is_none(), "nothing was sent");
+        }
+        all.iter().all(rests)
+    });
+}
+
+/// A frame from one to another of them, all of which are polled in turn.
+fn carry(all: &mut [Links], from: usize, to: usize) {
+    let (own, name) = (all[from].addr(), all[to].addr());
+    let peer = all[from].peer(&name);
+    let (mut sent, mut got) = (false, 0);
+    until("a frame", || {
+        if !sent {
+            match all[from].send(peer, b"hello", &[], 0, 0) {
+                Ok(()) => sent = true,
+                Err(Refused::Busy) => {}
+                Err(why) => panic!("{why:?}"),
+            }
+        }
+        for (at, links) in all.iter_mut().enumerate() {
+            if let Some(Event::Frame(frame)) = links.poll() {
+                assert_eq!((at, links.peer_addr(frame.from)), (to, own));
+                links.release(frame);
+                got += 1;
+            }
+        }
+        got > 0
+    });
+}
+
+#[test]
+fn endpoints_rest_and_are_woken_by_what_comes() {
+    let mut all: Vec<Links> = (0..6).map(|_| open(false)).collect();
+    settle(&mut all);
+    for (from, to) in [(0, 1), (1, 0), (0, 5), (5, 1), (0, 1)] {
+        carry(&mut all, from, to);
+        // Those that have no peer.
+        assert!(all[2..5].iter().all(rests), "what is for others wakes none");
+        settle(&mut all);
+    }
+    // An end wakes as well.
+    let gone = all.remove(5);
+    drop(gone);
+    let mut ends = 0;
+    until("two ends", || {
+        for links in &mut all {
+            ends += usize::from(matches!(links.poll(), Some(Event::Closed(..))));
+        }
+        ends == 2
+    });
+}
+
+#[test]
+fn an_endpoint_with_a_peer_on_its_host_does_not_rest() {
+    let mut all: Vec<Links> = (0..3).map(|_| open(true)).collect();
+    settle(&mut all);
+    carry(&mut all, 0, 1);
+    carry(&mut all, 1, 0);
+    let start = Instant::now();
+    until("the third to rest alone", || {
+        let came = all.iter_mut().any(|links| matches!(links.poll(), Some(Event::Frame(_))));
+        assert!(!came && !rests(&all[0]) && !rests(&all[1]));
+        rests(&all[2]) && start.elapsed() > 20 * super::crowd::QUIET
+    });
+    carry(&mut all, 1, 0);
+}
+
+#[test]
+fn an_endpoint_that_is_called_looks_for_what_the_caller_says_next() {
+    let mut called = open(false);
+    let mut caller = TcpLink::bind("127.0.0.1:0".parse().unwrap(), options()).unwrap();
+    let slow = called.pace.period();
+    until("looks to be rare", || {
+        assert!(called.poll().is_none(), "nothing was sent");
+        called.pace.period() > 1000 * slow
+    });
+    let peer = caller.peer(&called.addr());
+    let mut hurried = false;
+    until("a frame", || {
+        let _ = caller.send(peer, b"hello", &[], 0, 0);
+        assert!(caller.poll().is_none(), "nothing was sent to it");
+        match called.poll() {
+            None => hurried |= called.pace.period() <= slow,
+            Some(Event::Frame(frame)) => {
+                called.release(frame);
+                return true;
+            }
+            // What it is reached by.
+            Some(_) => {}
+        }
+        false
+    });
+    assert!(hurried, "the proof was waited for as long as a first call");
+}
