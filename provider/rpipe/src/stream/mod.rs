@@ -20,7 +20,7 @@ mod writer;
 
 pub use mode::Mode;
 pub(crate) use reader::Reader;
-pub use reader::Taken;
+pub use reader::{OnDevice, Taken};
 pub use wait::Patience;
 pub(crate) use wait::{Turn, Waiting};
 pub(crate) use writer::{Options, Writer};
