@@ -360,6 +360,10 @@ impl Writer {
             up.heap.unsend(block);
             return Err(Error::TooLong(format!("{len} bytes of a block of {all}: allocate more")));
         }
+        if handler != 0 && up.shape.number(0).is_some() {
+            up.heap.unsend(block);
+            return Err(Error::Invalid("kernels wait for messages of this pipe, and handle no active ones".into()));
+        }
         let (on_device, mut notice) = (up.on_device.is_some(), notice(block, all, len, granules, handler));
         let put = if on_device {
             notice.is_inline &= !up.shape.is_on_device();
@@ -423,6 +427,9 @@ impl Writer {
         stats.fragmentation = usage.fragmentation;
         (stats.mode, stats.mode_why) = (Some(up.mode), up.ready.met.mode_why.clone());
         (stats.path, stats.path_why) = (up.ready.promise.path.clone(), up.ready.promise.why.clone());
+        if let Some(on_device) = &up.on_device {
+            stats.path_why.push_str(&on_device.told());
+        }
         stats
     }
 

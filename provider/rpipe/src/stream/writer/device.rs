@@ -58,6 +58,18 @@ impl OnDevice {
         Ok(Some(Box::new(OnDevice { theirs, local: made, _locked: locked })))
     }
 
+    /// For people.
+    pub(super) fn told(&self) -> String {
+        let mut told = String::new();
+        if self.theirs.is_some() {
+            told.push_str("; the reader's heap is memory of a device, which copies");
+        }
+        if let Some(local) = &self.local {
+            told.push_str(&format!("; blocks are memory of device {}", local.device()));
+        }
+        told
+    }
+
     /// This end's blocks, if they are memory of a device.
     pub(super) fn local(&self) -> Option<&DeviceMemory> {
         self.local.as_deref()
