@@ -35,7 +35,8 @@ pub const CONTROL_MOST: usize = 512;
 pub const GRANTS_MOST: usize = 4;
 
 /// Where there is no memory of devices.
-pub(crate) const NO_DEVICES: &str = "a heap in memory of a device is for peers on this host that map memory: STRAIT_RPIPE_BACKEND=strait";
+pub(crate) const NO_DEVICES: &str =
+    "a heap in memory of a device is for peers on this host that map memory: STRAIT_RPIPE_BACKEND=strait";
 
 /// Whether a control message is within these limits.
 pub(crate) fn check_control(bytes: &[u8], grants: &[RegionId]) -> Result<(), Error> {

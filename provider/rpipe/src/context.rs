@@ -68,9 +68,17 @@ pub(crate) struct Inner {
 /// What an end wants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
-    Writer { width: u64, asked: Option<Mode>, sync: Sync, pull: bool },
+    Writer {
+        width: u64,
+        asked: Option<Mode>,
+        sync: Sync,
+        pull: bool,
+    },
     /// `device`: that whose memory the heap is, if it is one's.
-    Reader { shape: Shape, device: Option<i32> },
+    Reader {
+        shape: Shape,
+        device: Option<i32>,
+    },
 }
 
 /// An end, as far as control messages and events go.

@@ -29,9 +29,10 @@ impl FromStr for Device {
     fn from_str(text: &str) -> Result<Device, Error> {
         match text {
             "current" => Ok(Device::Current),
-            _ => text.parse().map(Device::Number).map_err(|_| {
-                Error::Invalid("it takes the number of a device, or current".into())
-            }),
+            _ => text
+                .parse()
+                .map(Device::Number)
+                .map_err(|_| Error::Invalid("it takes the number of a device, or current".into())),
         }
     }
 }
@@ -150,7 +151,8 @@ impl PeerMemory {
         cuda::look();
         let local = if from.kind() == Kind::Cuda { from.addr() as usize } else { 0 };
         self.0.open(local).map_err(|e| {
-            let mut why = "the reader's heap is in memory of a device, which cannot be mapped here".to_owned();
+            let mut why =
+                "the reader's heap is in memory of a device, which cannot be mapped here".to_owned();
             if let Err(none) = cuda::describe() {
                 why.push_str(&format!(" ({none}: load CUDA, and make a context)"));
             }
@@ -207,14 +209,17 @@ pub(crate) fn named(at: *const u8, len: usize) -> Span {
 pub(crate) fn copy(dst: Span, src: Span) -> Result<(), Error> {
     match hmem::copy(&[dst], 0, &[src], 0, src.len()) == src.len() {
         true => Ok(()),
-        false => Err(Error::System(format!("a copy of {} bytes from {src:?} to {dst:?} has failed", src.len()))),
+        false => {
+            Err(Error::System(format!("a copy of {} bytes from {src:?} to {dst:?} has failed", src.len())))
+        }
     }
 }
 
 /// Page-locks host memory for a device, if there is one that does.
 pub(crate) fn lock(at: *mut u8, len: usize) -> Option<Locked> {
     // SAFETY: what is returned is dropped before the memory, by the caller.
-    unsafe { registry::of(Kind::Cuda).lock_host(at.expose_provenance(), len) }.map(|pages| Locked(ManuallyDrop::new(pages)))
+    unsafe { registry::of(Kind::Cuda).lock_host(at.expose_provenance(), len) }
+        .map(|pages| Locked(ManuallyDrop::new(pages)))
 }
 
 /// Page-locked memory.

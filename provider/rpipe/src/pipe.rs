@@ -109,7 +109,9 @@ impl Pipe {
         let class = if options.side == Side::Both { Class::Full } else { Class::Half };
         let device = options.device.map(|device| settings.device.unwrap_or(device).find()).transpose()?;
         if options.numbers && (device.is_none() || options.side == Side::Writer) {
-            return Err(Error::Invalid("numbers for kernels are for a reader's heap in memory of a device".into()));
+            return Err(Error::Invalid(
+                "numbers for kernels are for a reader's heap in memory of a device".into(),
+            ));
         }
         let (mut writer, mut reader) = (None, None);
         if options.side != Side::Reader {
@@ -261,7 +263,12 @@ impl Pipe {
     ///
     /// # Safety
     /// So many bytes are readable there, by the processor or by the device whose memory it is.
-    pub unsafe fn write_from(&mut self, from: *const u8, len: usize, patience: Patience) -> Result<(), Error> {
+    pub unsafe fn write_from(
+        &mut self,
+        from: *const u8,
+        len: usize,
+        patience: Patience,
+    ) -> Result<(), Error> {
         self.writer()?.send_from(device::named(from, len), patience)
     }
 

@@ -30,8 +30,15 @@ pub(super) unsafe fn ranks(job: &Context, given: *const c_int, count: usize) -> 
 
 pub(super) fn options(attr: &rpipe_attr) -> Result<PipeOptions, Error> {
     const POLICY: u32 = 0xf00;
-    const KNOWN: u32 =
-        HD_PIPE | FD_PIPE | RPIPE_EAGER | RPIPE_PULL | POLICY | RPIPE_DEFERRED | RPIPE_IMMEDIATE | RPIPE_DEVICE | RPIPE_NUMBERS;
+    const KNOWN: u32 = HD_PIPE
+        | FD_PIPE
+        | RPIPE_EAGER
+        | RPIPE_PULL
+        | POLICY
+        | RPIPE_DEFERRED
+        | RPIPE_IMMEDIATE
+        | RPIPE_DEVICE
+        | RPIPE_NUMBERS;
     let flags = attr.flags;
     let wrong = |what: &str| Error::Invalid(format!("flags {flags:#x}: {what}"));
     if flags & !KNOWN != 0 {

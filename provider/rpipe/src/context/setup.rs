@@ -2,7 +2,7 @@
 
 use super::{End, Inner, Met};
 use crate::backend::NO_DEVICES;
-use crate::control::{Control, Manner, Reason, Shape, mismatch};
+use crate::control::{Control, Manner, Shape, mismatch};
 use crate::stream::Mode;
 use crate::{DeviceMemory, Error, Grant};
 
@@ -14,13 +14,16 @@ impl Inner {
             self.say(no, &Control::Reader { shape, no: no as u16, fences }, true)
         });
         if begun.is_err() && device.is_some() {
-            // The writer may wait for it.
-            let _ = self.say(no, &Control::Close(Reason::NoHeap), false);
+            self.unmake_heap(no);
         }
         begun
     }
 
     fn expose_heap(&mut self, no: u32, shape: Shape, device: Option<i32>) -> Result<(), Error> {
+        let region = self.backend.expose(shape.region())?;
+        if let Some(stream) = self.stream(no) {
+            stream.mine = Some(region);
+        }
         if let Some(device) = device {
             let memory = DeviceMemory::new(device, shape.device_region())?;
             if shape.number(0).is_some() {
@@ -30,10 +33,6 @@ impl Inner {
             if let Some(stream) = self.stream(no) {
                 stream.on_device = Some((id, memory));
             }
-        }
-        let region = self.backend.expose(shape.region())?;
-        if let Some(stream) = self.stream(no) {
-            stream.mine = Some(region);
         }
         Ok(())
     }
@@ -68,6 +67,17 @@ impl Inner {
             stream.met = Some(Met { shape, manner, mode_why, no: name, fences });
         }
         self.say(no, &Control::Writer { width, manner }, true)
+    }
+
+    /// What was made for a reader that cannot begin: the next call, or the writer's hello, tries again, and is told.
+    fn unmake_heap(&mut self, no: u32) {
+        let Some(stream) = self.stream(no) else { return };
+        stream.said = false;
+        let device = stream.on_device.take().map(|(id, _)| id);
+        let mine = stream.mine.take().map(|region| region.id);
+        for region in device.into_iter().chain(mine) {
+            let _ = self.backend.withdraw(region);
+        }
     }
 
     /// Whether a device has part in an end.

@@ -362,7 +362,9 @@ impl Writer {
         }
         if handler != 0 && up.shape.number(0).is_some() {
             up.heap.unsend(block);
-            return Err(Error::Invalid("kernels wait for messages of this pipe, and handle no active ones".into()));
+            return Err(Error::Invalid(
+                "kernels wait for messages of this pipe, and handle no active ones".into(),
+            ));
         }
         let (on_device, mut notice) = (up.on_device.is_some(), notice(block, all, len, granules, handler));
         let put = if on_device {

@@ -58,6 +58,12 @@ fn the_variable_says_which_device() {
     });
 }
 
+/// Mappings of pipes that this process has.
+fn maps() -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("memfd:strait-rpipe")).count()
+}
+
 /// Runs a writer and a reader whose heap cannot be had; what each is told.
 fn both_told(name: &str, settings: &Settings, cu: Driver) -> (Error, Error) {
     let [a, b] = job(name, settings);
@@ -75,6 +81,7 @@ fn both_told(name: &str, settings: &Settings, cu: Driver) -> (Error, Error) {
             let mut pipe = Pipe::open(&b, 0, &end(Side::Reader, true)).unwrap();
             let told = pipe.read(8, patience()).unwrap_err();
             assert_eq!(pipe.read(8, patience()).unwrap_err(), told, "each call is told");
+            assert_eq!(maps(), 0, "nothing of the reader's end is left");
             // Until the writer is, too.
             while !over.load(Relaxed) {
                 b.progress().unwrap();
@@ -141,7 +148,10 @@ fn a_writer_that_cannot_map_the_heap_is_told_so_until_it_can() {
             let mut pipe = Pipe::open(&a, 1, &end(Side::Writer, false)).unwrap();
             for _ in 0..3 {
                 let told = pipe.alloc(8, 1, patience()).unwrap_err();
-                assert!(matches!(&told, Error::Unsupported(why) if why.contains("reader's heap")), "{told:?}");
+                assert!(
+                    matches!(&told, Error::Unsupported(why) if why.contains("reader's heap")),
+                    "{told:?}"
+                );
             }
             cu.fail(c"cuMemImportFromShareableHandle", 0, 0);
             write(&cu, &mut pipe, false, &pattern(5, 5000)).unwrap();
@@ -160,7 +170,9 @@ fn a_copy_that_fails_tells_of_no_message_and_the_block_stays_the_writers() {
         return;
     }
     let (_alone, cu) = alone();
-    for (name, writers, numbers) in [("host", false, false), ("device", true, false), ("numbers", false, true)] {
+    for (name, writers, numbers) in
+        [("host", false, false), ("device", true, false), ("numbers", false, true)]
+    {
         let [a, b] = job(name, &Settings::default());
         thread::scope(|s| {
             s.spawn(|| {

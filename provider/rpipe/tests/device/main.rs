@@ -207,15 +207,18 @@ fn bytes_of_any_memory_are_written_without_a_block_of_the_programs() {
                     if on_device && !bytes.is_empty() {
                         cu.write(source, &bytes);
                     }
-                    let at = if on_device { std::ptr::with_exposed_provenance(source) } else { bytes.as_ptr() };
+                    let at =
+                        if on_device { std::ptr::with_exposed_provenance(source) } else { bytes.as_ptr() };
                     // SAFETY: so many bytes of the host's or the device's memory.
                     unsafe { pipe.write_from(at, bytes.len(), patience()) }.unwrap();
                     // It has left.
                     cu.write(source, &[0xee; 4096]);
                 }
                 pipe.flush(patience()).unwrap();
-                let over = pipe.alloc(1, 1, patience()).and_then(|_| loop {
-                    pipe.alloc(1, 1, patience())?;
+                let over = pipe.alloc(1, 1, patience()).and_then(|_| {
+                    loop {
+                        pipe.alloc(1, 1, patience())?;
+                    }
                 });
                 assert!(matches!(over, Err::<(), _>(Error::Gone(_) | Error::Full(_))), "{over:?}");
                 cu.free(source);

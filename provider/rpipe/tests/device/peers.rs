@@ -136,7 +136,11 @@ fn a_forked_child_ends_nothing_of_its_parents_and_asks_no_driver() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let calls = |cu: &Driver| {
-            if is_real() { 0 } else { cu.calls(c"cuMemUnmap") + cu.calls(c"cuMemAddressFree") + cu.calls(c"cuMemHostUnregister") }
+            if is_real() {
+                0
+            } else {
+                cu.calls(c"cuMemUnmap") + cu.calls(c"cuMemAddressFree") + cu.calls(c"cuMemHostUnregister")
+            }
         };
         let before = calls(&cu);
         drop((writer, reader, a, b));
