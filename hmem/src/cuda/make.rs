@@ -10,7 +10,6 @@ use super::api::{
     ACCESS_READ_WRITE, AccessDesc, AllocationProp, Api, Error, HANDLE_POSIX_FD, LOCATION_DEVICE, NOT_FOUND,
     loaded,
 };
-use super::look;
 use super::stream::{self, Entered, INVALID_CONTEXT};
 use crate::share::{Export, HandleType};
 
@@ -22,11 +21,8 @@ const PINNED: u32 = 1;
 const MINIMUM: u32 = 0;
 
 /// The number of a device of which this process has a context: `wanted`, or that of the calling thread's context, or of any. An error is why there is
-/// none.
+/// none. CUDA has been looked for ([`crate::cuda::look`]).
 pub fn device(wanted: Option<c_int>) -> Result<c_int, Error> {
-    if !look() {
-        return Err(Error(NOT_FOUND));
-    }
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let Some(number) = wanted else {
         let ctx = stream::any(api).ok_or(Error(INVALID_CONTEXT))?;

@@ -44,6 +44,7 @@ impl Device {
             Device::Current => None,
             Device::Number(number) => Some(i32::from(number)),
         };
+        cuda::look();
         cuda::device(wanted).map_err(|e| {
             let name = wanted.map_or("a device".into(), |number| format!("device {number}"));
             let what = match cuda::describe() {

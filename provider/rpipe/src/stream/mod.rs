@@ -8,6 +8,7 @@ mod hostile_tests;
 #[cfg(all(test, not(loom)))]
 mod leaving_tests;
 mod mode;
+mod on_device;
 mod post;
 mod put;
 mod reader;

@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::compiler_fence;
 
+use super::on_device::OnDevice;
 use super::wait::{self, Turn, Waiting};
-use super::{CLOSING, Mode, Patience, Stats};
+use super::{CLOSING, Mode, Patience};
 use crate::context::{Context, End, Fate, Ready, UNAWAITED};
 use crate::control::{Class, Shape};
 use crate::settings::Sync;
 use crate::slot::{self, INLINE, Notice, Words as _};
 use crate::tags::Turn as TagTurn;
 use crate::{ALIGN_MOST, Block, Error, Heap, Memory, Policy, Rank};
-use device::OnDevice;
 use hmem::Span;
 
 /// Blocks that are allocated between two looks at what the reader has freed, of `QUICK_BYTES` or less; of longer ones fewer.
@@ -412,27 +412,6 @@ impl Writer {
 
     pub(crate) fn options(&self) -> Options {
         self.options
-    }
-
-    pub(crate) fn stats(&self) -> Stats {
-        let mut stats = Stats {
-            messages: self.messages,
-            bytes: self.bytes,
-            tags: self.tags,
-            syncs: self.syncs,
-            ..Stats::default()
-        };
-        let Some(up) = self.up.as_deref() else { return stats };
-        let usage = up.heap.usage();
-        stats.heap = up.shape.heap as u64;
-        (stats.used, stats.free, stats.largest) = (usage.used, usage.free, usage.largest);
-        stats.fragmentation = usage.fragmentation;
-        (stats.mode, stats.mode_why) = (Some(up.mode), up.ready.met.mode_why.clone());
-        (stats.path, stats.path_why) = (up.ready.promise.path.clone(), up.ready.promise.why.clone());
-        if let Some(on_device) = &up.on_device {
-            stats.path_why.push_str(&on_device.told());
-        }
-        stats
     }
 
     /// Closes the end: the reader gets what was sent, and then learns of it.
