@@ -254,3 +254,39 @@ fn wait(mut flight: Box<dyn Flight>) -> Result<(), Error> {
     }
     Ok(())
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use cuda_stand_in::driver::Driver;
+    use hmem::share::HandleType;
+
+    use super::*;
+
+    #[test]
+    fn what_a_peer_says_of_its_memory_is_not_believed() {
+        let cu = Driver::start();
+        let made = DeviceMemory::new(Device::Current.find().unwrap(), 1 << 20).unwrap();
+        let fd = || made.fd().try_clone_to_owned().unwrap();
+        let (bytes, said) = ([7u8; 64], made.0.export());
+        let span = host(bytes.as_ptr(), bytes.len());
+        let right = PeerMemory::adopt(&made.export(), fd()).unwrap();
+        right.put(100, span).unwrap();
+        assert_eq!(cu.read(made.addr() + 100, 64), bytes);
+        for at in [right.len() - 63, right.len(), usize::MAX] {
+            assert!(matches!(right.put(at, span), Err(Error::Broken(_))), "{at}");
+        }
+        // Longer than it is; and a descriptor of something else.
+        let longer = PeerMemory::adopt(&Export { len: 1 << 40, ..said }.to_bytes(), fd()).unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let other = PeerMemory::adopt(&made.export(), null.into()).unwrap();
+        for memory in [longer, other] {
+            assert!(matches!(memory.open(span), Err(Error::System(_))));
+            assert!(matches!(memory.put(0, span), Err(Error::System(_))));
+        }
+        // What is not told of a descriptor's memory.
+        let legacy = Export { handle_type: HandleType::Legacy, ..said }.to_bytes();
+        for none in [&[0; Export::LEN][..], &[], &legacy] {
+            assert!(matches!(PeerMemory::adopt(none, fd()), Err(Error::Broken(_))));
+        }
+    }
+}
