@@ -75,6 +75,17 @@
 #define RPIPE_IMMEDIATE 8192
 
 /*
+ Memory of a CUDA device, that of the calling thread's context or of STRAIT_RPIPE_DEVICE: the heap of a reader's end, the blocks of a
+ writer's. The other end may have the host's. rmem gives the device's pointer.
+ */
+#define RPIPE_DEVICE 65536
+
+/*
+ Reader, with RPIPE_DEVICE: kernels wait for messages; see rpipe_on_device.
+ */
+#define RPIPE_NUMBERS 131072
+
+/*
  A width: messages are as long as the heap at most.
  */
 #define RPIPE_UNBOUNDED 0
@@ -253,6 +264,60 @@ typedef struct rpipe_neighbor {
      */
     size_t received;
 } rpipe_neighbor;
+
+/*
+ What tells a kernel of a message, in memory of the device. Each half is there at once: the message is there when both have its number.
+ */
+typedef struct rpipe_number {
+    /*
+     Bytes of the message.
+     */
+    uint32_t size;
+    /*
+     The lower half of the message's number, counted from 1.
+     */
+    uint32_t number;
+    /*
+     Where its bytes begin in the heap, in granules.
+     */
+    uint32_t place;
+    /*
+     The same as `number`.
+     */
+    uint32_t again;
+} rpipe_number;
+
+/*
+ A reader's heap in memory of a device, for kernels.
+ */
+typedef struct rpipe_device {
+    /*
+     sizeof(struct rpipe_device).
+     */
+    size_t size;
+    /*
+     Where the heap begins, and its bytes.
+     */
+    void *heap;
+    size_t heap_size;
+    /*
+     Bytes by which rpipe_number.place counts.
+     */
+    size_t granule;
+    /*
+     With RPIPE_NUMBERS: `slots` of them, in memory of the device; message n, counted from 1, is told of in the one of (n - 1) % slots. Else NULL.
+     */
+    const struct rpipe_number *numbers;
+    size_t slots;
+    /*
+     The number, counted from 1, of the message that rread gives next.
+     */
+    uint64_t next;
+    /*
+     The device's number in this process.
+     */
+    int device;
+} rpipe_device;
 
 #ifdef __cplusplus
 extern "C" {
@@ -579,6 +644,27 @@ int rpipe_neighbor_exchange(rpipe_group_t group,
  `group` is NULL or came from rpipe_group_open.
  */
 int rpipe_group_close(rpipe_group_t group);
+
+/*
+ Writes `size` bytes of memory of any kind, the host's or a device's, as a message, without a block of the program's: to a heap that is
+ mapped or in memory of a device they are copied once, by the device where that has part. The memory may be used again when this returns. Waits for room as
+ rmalloc does, and fails as rmalloc and rwrite do.
+
+ # Safety
+ `rp` is NULL or came from rpipe; so many bytes are readable at `from`, by the processor or by the device whose memory it is.
+ */
+int rwrite_from(rpipe_t rp,
+                const void *from,
+                size_t size);
+
+/*
+ The heap of a reader's end with RPIPE_DEVICE, for kernels; waits until the writer has begun. EINVAL: the heap is the host's, or this is a writer's end.
+
+ # Safety
+ `rp` is NULL or came from rpipe; `device` is NULL or a structure whose first field is its size.
+ */
+int rpipe_on_device(rpipe_t rp,
+                    struct rpipe_device *device);
 
 #ifdef __cplusplus
 }  // extern "C"

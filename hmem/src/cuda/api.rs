@@ -41,7 +41,7 @@ impl Error {
         match self.0 {
             1 | 400 => libc::EINVAL,
             2 => libc::ENOMEM,
-            3 | 201 => libc::ENXIO,
+            3 | 101 | 201 => libc::ENXIO,
             500 => libc::ENOENT,
             600 => libc::EAGAIN,
             800 => libc::EPERM,
@@ -82,6 +82,18 @@ impl std::error::Error for Error {}
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct IpcHandle(pub(crate) [u8; 64]);
+
+/// `CUmemAllocationProp`: page-locked memory of a device, with handles of this type.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct AllocationProp {
+    pub(crate) kind: u32,
+    pub(crate) handle_types: u32,
+    pub(crate) location: u32,
+    pub(crate) device: c_int,
+    pub(crate) win32: u64,
+    pub(crate) flags: u64,
+}
 
 /// `CUmemAccessDesc` for one device: `CUmemLocation` and the access flags.
 #[repr(C)]
@@ -160,6 +172,8 @@ functions! {
     ipc_open b"cuIpcOpenMemHandle_v2\0" (at: *mut DevicePtr, handle: IpcHandle, flags: u32);
     ipc_close b"cuIpcCloseMemHandle\0" (at: DevicePtr);
     mem_range b"cuMemGetAddressRange_v2\0" (base: *mut DevicePtr, len: *mut usize, at: DevicePtr);
+    mem_granularity b"cuMemGetAllocationGranularity\0" (to: *mut usize, prop: *const AllocationProp, which: u32);
+    mem_create b"cuMemCreate\0" (handle: *mut u64, len: usize, prop: *const AllocationProp, flags: u64);
     mem_retain b"cuMemRetainAllocationHandle\0" (handle: *mut u64, at: *mut c_void);
     mem_release b"cuMemRelease\0" (handle: u64);
     mem_export b"cuMemExportToShareableHandle\0" (to: *mut c_int, handle: u64, kind: u32, flags: u64);

@@ -1,7 +1,7 @@
 //! CUDA's device memory, through the driver API of a library that the application itself has loaded.
 //!
 //! Nothing here loads or initialises CUDA or makes a context: memory of it
-//! exists only in a process that has done both. Copies run in the context that the memory belongs to, or in
+//! exists only in a process that has done both. What is made here ([`Made`]) is made where a program asks for it. Copies run in the context that the memory belongs to, or in
 //! its device's primary one if that is active, and in streams of our own that wait for no other.
 //! So, as in every GPU-aware message passing library: what is sent has to be there when it is
 //! posted (the application synchronises first), and what was received is there when it completes.
@@ -14,6 +14,7 @@
 //! | `copy` | copies, waited for or in flight |
 //! | `export` | handles by which another process reaches the memory |
 //! | `import` | memory of other processes |
+//! | `make` | memory that is made here, to be shared |
 //! | `pool` | the same for pools |
 //! | `queue` | a program's own stream, in which work is queued for it |
 
@@ -22,6 +23,7 @@ mod copy;
 mod export;
 mod import;
 mod info;
+mod make;
 mod pool;
 mod queue;
 mod stream;
@@ -31,6 +33,7 @@ use std::os::fd::OwnedFd;
 pub use api::Error;
 pub use export::{export, export_dmabuf};
 pub use info::{Info, Sort, info};
+pub use make::{Made, device};
 pub use queue::{Call, Stream};
 pub use stream::Relaxed as RelaxedCapture;
 

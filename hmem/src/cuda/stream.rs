@@ -44,7 +44,7 @@ impl StreamUse {
 const EVENTS: usize = 64;
 
 /// `CUDA_ERROR_INVALID_CONTEXT`.
-const INVALID_CONTEXT: i32 = 201;
+pub(super) const INVALID_CONTEXT: i32 = 201;
 
 /// As long as this lives, calls of this thread that may wait for the device do not end the captures of other streams, by which the
 /// application makes graphs. They would, in any thread, and be refused: what they wait for are streams of our own, which are
@@ -124,7 +124,7 @@ fn current(api: &Api) -> usize {
 }
 
 /// The primary context of a device, if that is active; held from then on.
-fn primary(api: &Api, device: c_int) -> Option<usize> {
+pub(super) fn primary(api: &Api, device: c_int) -> Option<usize> {
     static HELD: Mutex<Vec<(c_int, usize)>> = Mutex::new(Vec::new());
     let (mut flags, mut active) = (0, 0);
     api.primary_state(device, &mut flags, &mut active).ok()?;

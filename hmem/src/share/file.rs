@@ -60,8 +60,12 @@ fn is_dmabuf(fd: BorrowedFd<'_>) -> Result<bool, Error> {
     }
 }
 
-/// A descriptor of another process.
+/// A descriptor of another process, or of this one.
 pub(crate) fn fetch(pid: i32, fd: i32) -> Result<OwnedFd, Error> {
+    if pid == std::process::id() as i32 && fd >= 0 {
+        // SAFETY: it is copied by a call that checks the number.
+        return unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().map_err(|_| Error::last_os());
+    }
     pidfd::fetch(pid, fd).map_err(|e| Error::os(e.raw_os_error().unwrap_or(libc::EIO)))
 }
 

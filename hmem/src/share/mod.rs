@@ -11,6 +11,7 @@
 //! | `owner` | other processes |
 //! | `file`, `mapped`, `opened` | their memory, mapped here |
 //! | `open` | what is mapped, to be found again |
+//! | `passed` | memory by a descriptor that was passed |
 //! | `plan` | the parts of a copy |
 
 mod bytes;
@@ -21,6 +22,7 @@ mod mapped;
 mod open;
 mod opened;
 mod owner;
+mod passed;
 mod plan;
 
 pub use bytes::List;
@@ -33,4 +35,5 @@ pub use mapped::Mapped;
 pub use open::{forget, is_open, open};
 pub use opened::Opened;
 pub use owner::Owner;
+pub use passed::Passed;
 pub use plan::{NoPlan, Plan, plan};

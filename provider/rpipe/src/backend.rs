@@ -10,8 +10,9 @@
 
 use std::fmt;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
-use crate::{Error, Memory};
+use crate::{DeviceMemory, Error, Memory, PeerMemory};
 
 /// A process of the job.
 pub type Rank = u32;
@@ -32,6 +33,10 @@ pub struct Token(pub u64);
 pub const CONTROL_MOST: usize = 512;
 /// The most regions that one control message grants.
 pub const GRANTS_MOST: usize = 4;
+
+/// Where there is no memory of devices.
+pub(crate) const NO_DEVICES: &str =
+    "a heap in memory of a device is for peers on this host that map memory: STRAIT_RPIPE_BACKEND=strait";
 
 /// Whether a control message is within these limits.
 pub(crate) fn check_control(bytes: &[u8], grants: &[RegionId]) -> Result<(), Error> {
@@ -91,6 +96,8 @@ pub struct Grant {
     pub len: usize,
     /// Its bytes, where this process has them mapped. The backend has checked that an access to them cannot fault.
     pub mapped: Option<Memory>,
+    /// Memory of a device: it is neither mapped for the processor nor put to and got from by the backend.
+    pub device: Option<Arc<PeerMemory>>,
 }
 
 /// Bytes to write to a region of a peer.
@@ -162,6 +169,12 @@ pub trait Backend: Send + fmt::Debug {
 
     /// Makes a region of zeros, of a whole number of 64 bytes, that a peer can reach once it is granted.
     fn expose(&mut self, len: usize) -> Result<Region, Error>;
+
+    /// Makes memory of a device a region, whose peers map it by its driver ([`Grant::device`]): that alone can be done with it.
+    fn expose_device(&mut self, memory: &Arc<DeviceMemory>) -> Result<RegionId, Error> {
+        let _ = memory;
+        Err(Error::Unsupported(NO_DEVICES.into()))
+    }
 
     /// Takes a region back. Peers' operations on it fail from now on; where it is mapped by a peer, that peer keeps memory
     /// which this process no longer uses.

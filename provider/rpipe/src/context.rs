@@ -2,13 +2,14 @@
 //! whichever call makes progress, so that two processes meet though each of them is busy with another pipe.
 
 mod parting;
+mod setup;
 
 pub(crate) use parting::Fate;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ipc::fence::Barrier;
@@ -16,7 +17,9 @@ use ipc::fence::Barrier;
 use crate::control::{Class, Control, Key, Manner, Reason, Shape, closed, mismatch};
 use crate::settings::{Settings, Sync};
 use crate::stream::Mode;
-use crate::{Backend, Bootstrap, Error, Event, Grant, Promise, Rank, Region, Token};
+use crate::{
+    Backend, Bootstrap, DeviceMemory, Error, Event, Grant, PeerMemory, Promise, Rank, Region, RegionId, Token,
+};
 use crate::{biased, forked};
 
 /// For how long a peer may take to publish its card.
@@ -65,8 +68,17 @@ pub(crate) struct Inner {
 /// What an end wants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
-    Writer { width: u64, asked: Option<Mode>, sync: Sync, pull: bool },
-    Reader { shape: Shape },
+    Writer {
+        width: u64,
+        asked: Option<Mode>,
+        sync: Sync,
+        pull: bool,
+    },
+    /// `device`: that whose memory the heap is, if it is one's.
+    Reader {
+        shape: Shape,
+        device: Option<i32>,
+    },
 }
 
 /// An end, as far as control messages and events go.
@@ -78,7 +90,9 @@ struct Stream {
     /// The first message of this end has been sent.
     said: bool,
     mine: Option<Region>,
+    on_device: Option<(RegionId, Arc<DeviceMemory>)>,
     theirs: Option<Grant>,
+    their_device: Option<Arc<PeerMemory>>,
     met: Option<Met>,
     fault: Option<Error>,
     closed: Option<Reason>,
@@ -103,6 +117,9 @@ pub(crate) struct Met {
 pub(crate) struct Ready {
     pub(crate) mine: Region,
     pub(crate) theirs: Grant,
+    /// Reader: its heap, if that is memory of a device. Writer: the reader's, likewise.
+    pub(crate) on_device: Option<Arc<DeviceMemory>>,
+    pub(crate) their_device: Option<Arc<PeerMemory>>,
     pub(crate) met: Met,
     pub(crate) promise: Promise,
 }
@@ -222,7 +239,9 @@ impl Inner {
             end,
             said: false,
             mine: None,
+            on_device: None,
             theirs: None,
+            their_device: None,
             met: None,
             fault: None,
             closed: None,
@@ -270,7 +289,9 @@ impl Inner {
         }
         let Some(stream) = self.stream(no) else { return Ok(()) };
         let (peer, bytes) = (stream.peer, control.encode(&stream.key));
-        let grants: Vec<_> = stream.mine.iter().filter(|_| grant).map(|region| region.id).collect();
+        let device = stream.on_device.iter().map(|(id, _)| *id);
+        let mine = stream.mine.iter().map(|region| region.id);
+        let grants: Vec<_> = mine.chain(device).filter(|_| grant).collect();
         stream.said = true;
         self.meet(peer)?;
         self.backend.send(peer, &bytes, &grants)
@@ -282,14 +303,7 @@ impl Inner {
         let Some(stream) = self.stream(no).filter(is_due) else { return Ok(()) };
         let begun = match stream.end {
             End::Writer { .. } => self.say(no, &Control::Hello, false),
-            End::Reader { shape } => {
-                let region = self.backend.expose(shape.region())?;
-                if let Some(stream) = self.stream(no) {
-                    stream.mine = Some(region);
-                }
-                let fences = self.fences;
-                self.say(no, &Control::Reader { shape, no: no as u16, fences }, true)
-            }
+            End::Reader { shape, device } => self.begin_to_read(no, shape, device),
         };
         // It is said once: the next call is told, too.
         begun.inspect_err(|fault| self.fail(no, fault))
@@ -304,9 +318,12 @@ impl Inner {
         }
         let (peer, mine, theirs, met) =
             (stream.peer, stream.mine.clone(), stream.theirs.clone(), stream.met.clone());
+        let on_device = stream.on_device.as_ref().map(|(_, memory)| memory.clone());
+        let their_device = stream.their_device.clone();
         match (mine, theirs, met) {
             (Some(mine), Some(theirs), Some(met)) => {
-                Ok(Some(Ready { mine, theirs, met, promise: self.backend.promise(peer) }))
+                let promise = self.backend.promise(peer);
+                Ok(Some(Ready { mine, theirs, on_device, their_device, met, promise }))
             }
             _ => self.still_there(no).map(|()| None),
         }
@@ -413,7 +430,12 @@ impl Inner {
         };
         if let Err(fault) = self.answer(no, control, grants) {
             log::warn!("rpipe: the pipe between ranks {} and {}: {fault}", key.writer, key.reader);
-            let reason = if matches!(fault, Error::Broken(_)) { Reason::Protocol } else { Reason::Mismatch };
+            let reason = match &fault {
+                Error::Broken(_) => Reason::Protocol,
+                Error::Invalid(_) => Reason::Mismatch,
+                _ if self.is_on_device(no) => Reason::NoHeap,
+                _ => Reason::Mismatch,
+            };
             let _ = self.say(no, &Control::Close(reason), false);
             if let Some(stream) = self.stream(no) {
                 stream.fault.get_or_insert(fault);
@@ -431,11 +453,16 @@ impl Inner {
             }
             (Control::Hello, End::Reader { .. }) => self.begin(no),
             (Control::Reader { shape, no: name, fences }, End::Writer { .. }) if !again => {
-                let grant = grants.pop().filter(|grant| grant.len >= shape.region());
-                let grant = grant.ok_or_else(|| Error::Broken("the reader's heap was not granted".into()))?;
+                let none = || Error::Broken("the reader's heap was not granted".into());
+                if shape.is_on_device() {
+                    let device = grants.pop().and_then(|grant| grant.device);
+                    stream.their_device = device.filter(|heap| heap.len() >= shape.device_region());
+                    stream.their_device.as_ref().ok_or_else(none)?;
+                }
+                let grant = grants.pop().filter(|grant| grant.len >= shape.region()).ok_or_else(none)?;
                 self.as_writer(no, shape, name, fences, grant)
             }
-            (Control::Writer { width, manner }, End::Reader { shape }) if !again => {
+            (Control::Writer { width, manner }, End::Reader { shape, .. }) if !again => {
                 if width != shape.width {
                     return Err(mismatch(shape.width, width));
                 }
@@ -460,34 +487,5 @@ impl Inner {
             }
             _ => Err(Error::Broken("a control message came that no such end sends".into())),
         }
-    }
-
-    /// The writer has heard from its reader.
-    fn as_writer(
-        &mut self,
-        no: u32,
-        shape: Shape,
-        name: u16,
-        fences: bool,
-        grant: Grant,
-    ) -> Result<(), Error> {
-        let Some(stream) = self.stream(no) else { return Ok(()) };
-        let End::Writer { width, asked, sync, pull } = stream.end else { return Ok(()) };
-        let peer = stream.peer;
-        if width != shape.width {
-            return Err(mismatch(width, shape.width));
-        }
-        let mut promise = self.backend.promise(peer);
-        promise.mapped &= grant.mapped.is_some();
-        let (mode, mode_why) = Mode::choose(&promise, asked)?;
-        // What is mapped is read where it lies.
-        let manner = Manner { mode, sync, pull: pull && mode != Mode::Store };
-        let region = self.backend.expose(shape.writer_region(mode != Mode::Store))?;
-        if let Some(stream) = self.stream(no) {
-            stream.mine = Some(region);
-            stream.theirs = Some(grant);
-            stream.met = Some(Met { shape, manner, mode_why, no: name, fences });
-        }
-        self.say(no, &Control::Writer { width, manner }, true)
     }
 }

@@ -39,7 +39,22 @@ pub(crate) struct Shape {
     pub(crate) heap: usize,
     /// A power of two.
     pub(crate) slots: usize,
+    pub(crate) place: Place,
 }
+
+/// What memory a heap is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The host's, behind the slots.
+    #[default]
+    Host,
+    /// A device's, a region of its own; `numbers`: with numbers of messages before it, for kernels.
+    Device { numbers: bool },
+}
+
+/// Bytes that tell a kernel of a message: its length, the lower half of its number, the place of its block, and the same half again. Each of the two
+/// words is there at once, and says of which message it is.
+pub(crate) const NUMBER: usize = 16;
 
 impl Shape {
     /// With at least so long a heap and so many slots.
@@ -52,7 +67,8 @@ impl Shape {
         }
         let heap = heap.max(wide).max(8);
         let heap = heap.next_multiple_of(granule(heap));
-        Ok(Shape { width, heap: heap.next_multiple_of(granule(heap)), slots: slots.next_power_of_two() })
+        let (heap, slots) = (heap.next_multiple_of(granule(heap)), slots.next_power_of_two());
+        Ok(Shape { width, heap, slots, place: Place::Host })
     }
 
     pub(crate) fn granule(self) -> usize {
@@ -82,7 +98,27 @@ impl Shape {
 
     /// The bytes of the reader's region.
     pub(crate) fn region(self) -> usize {
-        self.heap_at() + self.heap.next_multiple_of(64)
+        self.heap_at() + if self.place == Place::Host { self.heap.next_multiple_of(64) } else { 0 }
+    }
+
+    pub(crate) fn is_on_device(self) -> bool {
+        self.place != Place::Host
+    }
+
+    /// Where the number of the message of this number (from 0) is in the reader's memory of a device.
+    pub(crate) fn number(self, number: u64) -> Option<usize> {
+        let there = self.place == Place::Device { numbers: true };
+        there.then_some((number as usize & (self.slots - 1)) * NUMBER)
+    }
+
+    /// Where the heap begins there.
+    pub(crate) fn device_heap_at(self) -> usize {
+        if self.number(0).is_some() { (self.slots * NUMBER).next_multiple_of(4096) } else { 0 }
+    }
+
+    /// The bytes of it.
+    pub(crate) fn device_region(self) -> usize {
+        self.device_heap_at() + self.heap
     }
 
     /// Where slots are made in the writer's region, behind a line of state and the tags.
@@ -143,6 +179,8 @@ pub(crate) enum Reason {
     Mismatch,
     /// The other end broke the protocol.
     Protocol,
+    /// The reader cannot have its heap where it is to be.
+    NoHeap,
     /// The group that it was of is over: for this rank's end, or because its call has failed.
     Over(Rank),
 }
@@ -153,10 +191,16 @@ impl Reason {
             Reason::Done => vec![0],
             Reason::Mismatch => vec![1],
             Reason::Protocol => vec![2],
+            Reason::NoHeap => vec![4],
             Reason::Over(rank) => [3].into_iter().chain(rank.to_le_bytes()).collect(),
         }
     }
 }
+
+/// Beside whether the reader uses membarrier(2): its heap is a device's, with numbers.
+const ON_DEVICE: u8 = 2;
+const NUMBERS: u8 = 4;
+const BOTH: u8 = ON_DEVICE | NUMBERS;
 
 const VERSION: u8 = 1;
 /// Bytes before what each kind adds.
@@ -172,7 +216,11 @@ impl Control {
                 rest.extend((shape.heap as u64).to_le_bytes());
                 rest.extend((shape.slots as u32).to_le_bytes());
                 rest.extend(no.to_le_bytes());
-                rest.push(u8::from(*fences));
+                let on_device = match shape.place {
+                    Place::Host => 0,
+                    Place::Device { numbers } => ON_DEVICE | if numbers { NUMBERS } else { 0 },
+                };
+                rest.push(u8::from(*fences) | on_device);
                 (2, rest)
             }
             Control::Writer { width, manner } => {
@@ -209,8 +257,15 @@ impl Control {
             (VERSION, 2) => {
                 let (width, heap) = (rest.wide()?, usize::try_from(rest.wide()?).ok()?);
                 let slots = rest.wide_of::<4>()? as usize;
-                let (no, fences) = (rest.wide_of::<2>()? as u16, rest.bit()?);
-                Control::Reader { shape: Shape { width, heap, slots }.check()?, no, fences }
+                let (no, bits) = (rest.wide_of::<2>()? as u16, rest.wide_of::<1>()? as u8);
+                let place = match bits & !1 {
+                    0 => Place::Host,
+                    ON_DEVICE => Place::Device { numbers: false },
+                    BOTH => Place::Device { numbers: true },
+                    _ => return None,
+                };
+                let shape = Shape { width, heap, slots, place }.check()?;
+                Control::Reader { shape, no, fences: bits & 1 != 0 }
             }
             (VERSION, 3) => {
                 let width = rest.wide()?;
@@ -222,6 +277,7 @@ impl Control {
                 0 => Reason::Done,
                 1 => Reason::Mismatch,
                 3 => Reason::Over(rest.wide_of::<4>()? as Rank),
+                4 => Reason::NoHeap,
                 _ => Reason::Protocol,
             }),
             _ => return None,
@@ -262,6 +318,9 @@ pub(crate) fn closed(reason: Reason, shape: &str) -> Error {
         Reason::Mismatch => Error::Invalid(format!(
             "the two ends of the pipe do not go together: give both the same width and the same kind ({shape})"
         )),
+        Reason::NoHeap => Error::Unsupported(
+            "the reader cannot have its heap in memory of a device, or no path to it leads there: the reader's call says why".into(),
+        ),
         Reason::Over(rank) => Error::Gone(format!(
             "rank {rank} has ended, has left the group, or its call has failed: the group is over"
         )),
@@ -288,11 +347,15 @@ mod tests {
     #[test]
     fn messages_come_back_as_they_were_sent() {
         let key = Key { class: Class::Full, writer: 7, reader: 1 << 20, ordinal: 3 };
-        let shape = Shape { width: 8, heap: 64, slots: 8 };
+        let shape = Shape { width: 8, heap: 64, slots: 8, place: Place::Host };
+        let on_device = |numbers| Shape { place: Place::Device { numbers }, ..shape };
         let manner = Manner { mode: Mode::TwoWrites, sync: Sync::Immediate, pull: true };
         for control in [
             Control::Hello,
             Control::Reader { shape, no: 9, fences: true },
+            Control::Reader { shape: on_device(false), no: 9, fences: true },
+            Control::Reader { shape: on_device(true), no: 9, fences: false },
+            Control::Close(Reason::NoHeap),
             Control::Writer { width: u64::MAX, manner },
             Control::Close(Reason::Mismatch),
             Control::Close(Reason::Over(1 << 30)),

@@ -16,6 +16,7 @@
 //! | `group` | [`Group`]: broadcast and neighbour exchange |
 //! | `several` | waiting for one of several pipes, and whose turn it is |
 //! | `memory` | memory that a peer may write |
+//! | `device` | memory of devices |
 //! | `forked` | whether this is a forked child |
 //! | `error` | what goes wrong |
 
@@ -26,6 +27,7 @@ mod bootstrap;
 pub mod c;
 mod context;
 mod control;
+mod device;
 mod error;
 mod forked;
 mod group;
@@ -49,6 +51,7 @@ pub use backend::{
 };
 pub use bootstrap::{Bootstrap, CARD_MOST};
 pub use context::Context;
+pub use device::{Device, DeviceMemory, PeerMemory};
 pub use error::Error;
 pub use group::{Group, Neighbor};
 pub use heap::{ALIGN_MOST, Block, Heap, Policy, State, Usage};
@@ -56,4 +59,4 @@ pub use many::{Many, Received};
 pub use memory::Memory;
 pub use pipe::{Address, Pipe, PipeOptions, Side};
 pub use settings::{ALL as SETTINGS, Setting, Settings, Sync};
-pub use stream::{Mode, Patience, Stats, Taken};
+pub use stream::{Mode, OnDevice, Patience, Stats, Taken};

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::context::Context;
-use crate::control::{Class, Shape};
+use crate::control::{Class, Place, Shape};
 use crate::settings::Sync;
 use crate::slot::HANDLERS;
-use crate::stream::{Mode, Options, Patience, Reader, Stats, Writer};
-use crate::{Block, Error, Policy, Rank};
+use crate::stream::{Mode, OnDevice, Options, Patience, Reader, Stats, Writer};
+use crate::{Block, Device, Error, Policy, Rank, device};
 
 /// Which end this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,13 +53,18 @@ pub struct PipeOptions {
     pub pull: bool,
     /// Sets the pipe up now, and not at its first use.
     pub eager: bool,
+    /// Memory of this device: reader: the heap is; writer: the blocks are.
+    pub device: Option<Device>,
+    /// Reader, with `device`: numbers of messages are there too, for kernels that wait for messages.
+    pub numbers: bool,
 }
 
 impl PipeOptions {
     /// Of this end, and else as the environment says.
     pub fn new(side: Side) -> PipeOptions {
         let (heap, slots, policy, sync, mode) = (None, None, None, None, None);
-        PipeOptions { side, width: None, heap, slots, policy, sync, mode, pull: false, eager: false }
+        let (pull, eager, device, numbers) = (false, false, None, false);
+        PipeOptions { side, width: None, heap, slots, policy, sync, mode, pull, eager, device, numbers }
     }
 }
 
@@ -102,6 +107,12 @@ impl Pipe {
         let settings = &context.settings;
         let width = options.width.unwrap_or(u64::MAX);
         let class = if options.side == Side::Both { Class::Full } else { Class::Half };
+        let device = options.device.map(|device| settings.device.unwrap_or(device).find()).transpose()?;
+        if options.numbers && (device.is_none() || options.side == Side::Writer) {
+            return Err(Error::Invalid(
+                "numbers for kernels are for a reader's heap in memory of a device".into(),
+            ));
+        }
         let (mut writer, mut reader) = (None, None);
         if options.side != Side::Reader {
             let policy = options.policy.or(settings.policy).unwrap_or_default();
@@ -115,13 +126,16 @@ impl Pipe {
                 context,
                 class,
                 peer,
-                Options { width, policy, sync, mode, pull: options.pull },
+                Options { width, policy, sync, mode, pull: options.pull, device },
             )?);
         }
         if options.side != Side::Writer {
             let (heap, slots) =
                 (options.heap.unwrap_or(settings.heap), options.slots.unwrap_or(settings.slots));
-            reader = Some(Reader::new(context, class, peer, Shape::new(width, heap, slots)?)?);
+            let shape = Shape::new(width, heap, slots)?;
+            let numbers = options.numbers;
+            let place = if device.is_some() { Place::Device { numbers } } else { Place::Host };
+            reader = Some(Reader::new(context, class, peer, Shape { place, ..shape }, device)?);
         }
         let mut pipe = Pipe { writer, reader };
         if options.eager {
@@ -242,6 +256,25 @@ impl Pipe {
             return Err(Error::Invalid(format!("handler {handler}: numbers are 1 to {}", HANDLERS - 1)));
         }
         self.writer()?.send(address.block(), None, handler, Patience::Forever)
+    }
+
+    /// Sends `len` bytes of memory of any kind, the host's or a device's, as a message: without a block of the program's, and over a path
+    /// that allows it without another copy. The memory may be used again when this returns.
+    ///
+    /// # Safety
+    /// So many bytes are readable there, by the processor or by the device whose memory it is.
+    pub unsafe fn write_from(
+        &mut self,
+        from: *const u8,
+        len: usize,
+        patience: Patience,
+    ) -> Result<(), Error> {
+        self.writer()?.send_from(device::named(from, len), patience)
+    }
+
+    /// The reader's heap in memory of a device, for kernels, once the pipe is set up; waits for that.
+    pub fn on_device(&mut self, patience: Patience) -> Result<OnDevice, Error> {
+        self.reader()?.on_device(patience)
     }
 
     /// The next message, of `most` bytes at most, and its length. It is no active message: those are for

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::heap::Policy;
 use crate::stream::Mode;
-use crate::{ALIGN_MOST, Error};
+use crate::{ALIGN_MOST, Device, Error};
 
 /// A variable.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub struct Setting {
 }
 
 /// All of them.
-pub const ALL: [Setting; 8] = [
+pub const ALL: [Setting; 9] = [
     Setting { name: "STRAIT_RPIPE_BACKEND", default: "strait", help: "The backend" },
     Setting {
         name: "STRAIT_RPIPE_HEAP",
@@ -48,6 +48,11 @@ pub const ALL: [Setting; 8] = [
         help: "A secret that the processes of a job show each other on connections between hosts",
     },
     Setting { name: "STRAIT_RPIPE_MAP", default: "yes", help: "Map the heaps of peers on this host" },
+    Setting {
+        name: "STRAIT_RPIPE_DEVICE",
+        default: "current",
+        help: "The device of ends that are opened for memory of one: a number, or that of the thread's context",
+    },
 ];
 
 /// The backend where none is asked for.
@@ -93,6 +98,8 @@ pub struct Settings {
     pub flag: Option<Mode>,
     pub map: bool,
     pub key: Option<String>,
+    /// That of ends for memory of a device.
+    pub device: Option<Device>,
 }
 
 impl Default for Settings {
@@ -107,6 +114,7 @@ impl Default for Settings {
             flag: None,
             map: true,
             key: None,
+            device: None,
         }
     }
 }
@@ -145,6 +153,7 @@ impl Settings {
             "STRAIT_RPIPE_POLICY" => self.policy = Some(text.parse()?),
             "STRAIT_RPIPE_SYNC" => self.sync = Some(text.parse()?),
             "STRAIT_RPIPE_KEY" => self.key = Some(text.to_owned()),
+            "STRAIT_RPIPE_DEVICE" => self.device = Some(text.parse()?),
             "STRAIT_RPIPE_FLAG" => self.flag = Some(text.parse()?),
             _ => {
                 self.map = match text {
@@ -201,6 +210,7 @@ mod tests {
             ("STRAIT_RPIPE_SYNC", "never"),
             ("STRAIT_RPIPE_FLAG", "red"),
             ("STRAIT_RPIPE_MAP", "perhaps"),
+            ("STRAIT_RPIPE_DEVICE", "-1"),
         ] {
             let told = one(name, text).unwrap_err().to_string();
             assert!(told.starts_with(&format!("{name}={text}: ")), "{told}");

@@ -134,6 +134,42 @@ fn a_forked_child_ends_nothing_of_its_parents() {
 }
 
 #[test]
+fn memory_of_a_device_is_in_pipes_of_c_programs_over_the_stand_in() {
+    let dir = scratch("device");
+    let driver = [library(), library().join("deps"), library().join("..")]
+        .map(|dir| dir.join("libcuda_stand_in.so"))
+        .into_iter()
+        .find(|file| file.exists())
+        .expect("the stand-in for CUDA's driver");
+    std::os::unix::fs::symlink(driver, dir.join("libcuda.so.1")).unwrap();
+    let with_driver = repo().join("tests/gpu");
+    let options = ["-x", "c", "-std=gnu11", "-Wextra", "-I", with_driver.to_str().unwrap()];
+    let program = compile("gcc", &options, &repo().join("tests/rpipe/device.c"), &dir);
+    for settings in [
+        &[][..],
+        &[("STRAIT_RPIPE_TEST_ONE_DEVICE", "1")],
+        &[("CUDA_STAND_IN_DELAY_US", "300")],
+        &[("STRAIT_RPIPE_POLICY", "best-fit")],
+    ] {
+        for (rank, told) in run(&program, &dir, 2, settings).iter().enumerate() {
+            assert_eq!(*told, format!("rank {rank}: ok\n"));
+        }
+    }
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn the_wait_of_kernels_finds_messages_with_threads_as_lanes() {
+    let dir = scratch("lanes");
+    let options = ["-x", "c++", "-std=c++17", "-Wextra", "-pthread", "-O1", "-g1", "-fsanitize=thread"];
+    let program = compile("g++", &options, &repo().join("tests/rpipe/kernels_on_cpu.cc"), &dir);
+    let out = Command::new(&program).env("LD_LIBRARY_PATH", &dir).output().unwrap();
+    let (told, wrong) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success() && told == "ok kernels\n", "{told}\n{wrong}");
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn groups_and_many_writers_work_in_c_and_in_cpp() {
     let (c, cpp) = (["-x", "c", "-D_GNU_SOURCE"], ["-x", "c++", "-std=c++11"]);
     for (compiler, options, sizes) in [("gcc", c, [3, 5]), ("g++", cpp, [3, 4])] {

@@ -80,6 +80,13 @@ impl Driver {
         at as usize
     }
 
+    /// Bytes of the current context's device that are in use, by whichever process.
+    pub fn in_use(&self) -> usize {
+        let (mut free, mut total) = (0usize, 0usize);
+        call!(self.0, "cuMemGetInfo_v2"(*mut usize, *mut usize)(&mut free, &mut total));
+        total - free
+    }
+
     /// Managed memory.
     pub fn alloc_managed(&self, len: usize) -> usize {
         let mut at = 0u64;

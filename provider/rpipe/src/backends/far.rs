@@ -448,7 +448,7 @@ impl Far {
             let Ok(len) = usize::try_from(number(8)) else { return };
             *names += 1;
             self.remotes.insert(*names, (from, number(0), len));
-            grants.push(Grant { remote: RemoteId(*names), len, mapped: None });
+            grants.push(Grant { remote: RemoteId(*names), len, mapped: None, device: None });
         }
         match kind {
             CONTROL => self.events.push(Event::Control { from, bytes: bytes.to_vec(), grants }),

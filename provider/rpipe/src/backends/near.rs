@@ -4,9 +4,11 @@
 //! A peer is of the same user (SO_PEERCRED), else it is refused. What it sends is checked: its memory by its seals and
 //! its size (`ipc::memfd`), its packets by their form.
 
+mod held;
+
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Release, SeqCst};
@@ -16,14 +18,16 @@ use std::{fs, io};
 
 use ipc::credentials::{Cred, User};
 use ipc::memfd::{self, Writers};
-use ipc::rights::{recv_fd, send_fd};
+use ipc::rights::recv_fd;
 use ipc::{Mapping, Poller, pidfd, socket};
 
-use crate::backend::check_control;
+use held::{Socket, has_more};
+
+use crate::backend::{NO_DEVICES, check_control};
 use crate::settings::HEAP_MOST;
 use crate::{
-    Backend, CONTROL_MOST, Error, Event, GRANTS_MOST, Get, Grant, Memory, Promise, Put, Rank, Region,
-    RegionId, RemoteId, Token,
+    Backend, CONTROL_MOST, DeviceMemory, Error, Event, GRANTS_MOST, Get, Grant, Memory, PeerMemory, Promise,
+    Put, Rank, Region, RegionId, RemoteId, Token,
 };
 
 /// What maps of a process show regions as.
@@ -43,6 +47,7 @@ const REGION: u8 = 2;
 const CONTROL: u8 = 3;
 const WAKE: u8 = 4;
 const BYE: u8 = 5;
+const DEVICE: u8 = 6;
 
 /// The backend of shared memory.
 #[derive(Debug)]
@@ -57,23 +62,12 @@ pub struct Near {
     /// The socket by which a peer is sent to.
     by_peer: HashMap<Rank, usize>,
     regions: HashMap<u32, (OwnedFd, Memory)>,
+    devices: HashMap<u32, Arc<DeviceMemory>>,
     remotes: HashMap<u32, (Rank, Memory)>,
     last: u32,
     /// Events of operations, which are over at once.
     events: Vec<Event>,
     queued: usize,
-}
-
-#[derive(Debug)]
-struct Socket {
-    fd: OwnedFd,
-    /// Readable once the process has ended.
-    life: Option<OwnedFd>,
-    /// `None`: it has not said hello yet.
-    peer: Option<Rank>,
-    grants: Vec<Grant>,
-    /// What did not leave yet.
-    queue: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
 }
 
 impl Near {
@@ -99,6 +93,7 @@ impl Near {
             sockets: Vec::new(),
             by_peer,
             regions,
+            devices: HashMap::new(),
             remotes,
             last: 0,
             events: Vec::new(),
@@ -110,6 +105,11 @@ impl Near {
     pub(super) fn is_of_this_host(&self, card: &[u8]) -> bool {
         std::str::from_utf8(card)
             .is_ok_and(|card| card.split_once(' ').is_some_and(|(_, host)| host == self.host))
+    }
+
+    /// Whether a region is memory of a device.
+    pub(super) fn is_device(&self, region: RegionId) -> bool {
+        self.devices.contains_key(&region.0)
     }
 
     fn next(&mut self) -> u32 {
@@ -208,8 +208,15 @@ impl Near {
                 let memory = of_mapping(mapping)?;
                 let (len, mapped) = (memory.len(), map.then(|| memory.clone()));
                 self.last += 1;
-                socket.grants.push(Grant { remote: RemoteId(self.last), len, mapped });
+                socket.grants.push(Grant { remote: RemoteId(self.last), len, mapped, device: None });
                 self.remotes.insert(self.last, (peer, memory));
+                Ok(())
+            }
+            (DEVICE, Some(_), Some(fd)) if socket.grants.len() < GRANTS_MOST => {
+                let memory = PeerMemory::adopt(rest, fd)?;
+                self.last += 1;
+                let (remote, len) = (RemoteId(self.last), memory.len());
+                socket.grants.push(Grant { remote, len, mapped: None, device: Some(memory) });
                 Ok(())
             }
             (CONTROL, Some(from), None) => {
@@ -265,30 +272,6 @@ impl Near {
             .filter(|memory| region.1 <= memory.len() && len <= memory.len() - region.1)
             .ok_or_else(|| Error::Invalid("outside of the region".into()))
     }
-}
-
-impl Socket {
-    /// Sends what waits; how many packets have left.
-    fn drain(&mut self) -> usize {
-        let mut left = 0;
-        while let Some((bytes, fd)) = self.queue.front() {
-            let sent = match fd {
-                Some(fd) => send_fd(&self.fd, bytes, fd.as_fd()),
-                None => socket::send(&self.fd, bytes),
-            };
-            if sent.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock || socket::is_lack(&e)) {
-                break;
-            }
-            // To a peer that has ended nothing is sent.
-            self.queue.pop_front();
-            left += 1;
-        }
-        left
-    }
-}
-
-fn has_more(socket: &Socket) -> bool {
-    socket::peek(&socket.fd, &mut [0]).is_ok_and(|len| len > 0)
 }
 
 fn of_mapping(mapping: Mapping) -> Result<Memory, Error> {
@@ -372,7 +355,17 @@ impl Backend for Near {
         Ok(Region { id: RegionId(id), memory })
     }
 
+    fn expose_device(&mut self, memory: &Arc<DeviceMemory>) -> Result<RegionId, Error> {
+        if !self.map {
+            return Err(Error::Unsupported(NO_DEVICES.into()));
+        }
+        let id = self.next();
+        self.devices.insert(id, memory.clone());
+        Ok(RegionId(id))
+    }
+
     fn withdraw(&mut self, region: RegionId) -> Result<(), Error> {
+        self.devices.remove(&region.0);
         self.regions.remove(&region.0);
         Ok(())
     }
@@ -384,6 +377,12 @@ impl Backend for Near {
     fn send(&mut self, to: Rank, bytes: &[u8], grants: &[RegionId]) -> Result<(), Error> {
         check_control(bytes, grants)?;
         for grant in grants {
+            if let Some(memory) = self.devices.get(&grant.0) {
+                let copy = memory.fd().try_clone_to_owned().map_err(|e| Error::system("dup", &e))?;
+                let packet = [&[DEVICE], &memory.export()[..]].concat();
+                self.packet(to, packet, Some(copy))?;
+                continue;
+            }
             let region = self.regions.get(&grant.0).ok_or_else(|| Error::Invalid("no such region".into()))?;
             let copy = region.0.try_clone().map_err(|e| Error::system("dup", &e))?;
             self.packet(to, vec![REGION], Some(copy))?;

@@ -2,13 +2,17 @@
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use ipc::Poller;
 use wire::Addr;
 
 use super::far::{Far, Secret};
 use super::near::Near;
-use crate::{Backend, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId, Token};
+use crate::backend::NO_DEVICES;
+use crate::{
+    Backend, DeviceMemory, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId, Token,
+};
 
 /// Names of remote regions from here on are the engine's.
 const FAR: u32 = 1 << 31;
@@ -88,6 +92,13 @@ impl Backend for Strait {
         Ok(region)
     }
 
+    fn expose_device(&mut self, memory: &Arc<DeviceMemory>) -> Result<RegionId, Error> {
+        if self.frames {
+            return Err(Error::Unsupported(NO_DEVICES.into()));
+        }
+        self.near.expose_device(memory)
+    }
+
     fn withdraw(&mut self, region: RegionId) -> Result<(), Error> {
         self.far.withdraw(region.0);
         self.regions.remove(&region.0);
@@ -105,6 +116,9 @@ impl Backend for Strait {
         }
         let mut keys = Vec::new();
         for grant in grants {
+            if self.near.is_device(*grant) {
+                return Err(Error::Unsupported(NO_DEVICES.into()));
+            }
             let memory = self.region((*grant, 0), 0)?;
             keys.push((self.far.register(grant.0, &memory)?, memory.len()));
         }

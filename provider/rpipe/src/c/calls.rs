@@ -4,7 +4,7 @@ use libc::{c_char, c_int, c_uint};
 
 use super::handles::{close, job, keep, last, status, text, with};
 use super::types::*;
-use crate::{Context, Error, Pipe, PipeOptions, Policy, Rank, Side, Sync};
+use crate::{Context, Device, Error, Pipe, PipeOptions, Policy, Rank, Side, Sync};
 
 /// The ranks that a program gives; all of the job for NULL.
 ///
@@ -30,8 +30,15 @@ pub(super) unsafe fn ranks(job: &Context, given: *const c_int, count: usize) -> 
 
 pub(super) fn options(attr: &rpipe_attr) -> Result<PipeOptions, Error> {
     const POLICY: u32 = 0xf00;
-    const KNOWN: u32 =
-        HD_PIPE | FD_PIPE | RPIPE_EAGER | RPIPE_PULL | POLICY | RPIPE_DEFERRED | RPIPE_IMMEDIATE;
+    const KNOWN: u32 = HD_PIPE
+        | FD_PIPE
+        | RPIPE_EAGER
+        | RPIPE_PULL
+        | POLICY
+        | RPIPE_DEFERRED
+        | RPIPE_IMMEDIATE
+        | RPIPE_DEVICE
+        | RPIPE_NUMBERS;
     let flags = attr.flags;
     let wrong = |what: &str| Error::Invalid(format!("flags {flags:#x}: {what}"));
     if flags & !KNOWN != 0 {
@@ -66,6 +73,8 @@ pub(super) fn options(attr: &rpipe_attr) -> Result<PipeOptions, Error> {
         sync,
         pull: flags & RPIPE_PULL != 0,
         eager: flags & RPIPE_EAGER != 0,
+        device: (flags & RPIPE_DEVICE != 0).then(Device::default),
+        numbers: flags & RPIPE_NUMBERS != 0,
         ..PipeOptions::new(side)
     })
 }

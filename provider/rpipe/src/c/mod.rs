@@ -1,6 +1,7 @@
 //! The interface of C: `include/strait_rpipe.h` is made from these files by `ci/header`.
 
 mod calls;
+mod device;
 mod groups;
 mod handles;
 mod job;

@@ -38,6 +38,12 @@ pub const RPIPE_DEFERRED: u32 = 4096;
 /// The writer learns of freed blocks when it allocates; the default for best-fit and worst-fit.
 pub const RPIPE_IMMEDIATE: u32 = 8192;
 
+/// Memory of a CUDA device, that of the calling thread's context or of STRAIT_RPIPE_DEVICE: the heap of a reader's end, the blocks of a
+/// writer's. The other end may have the host's. rmem gives the device's pointer.
+pub const RPIPE_DEVICE: u32 = 65536;
+/// Reader, with RPIPE_DEVICE: kernels wait for messages; see rpipe_on_device.
+pub const RPIPE_NUMBERS: u32 = 131072;
+
 /// A width: messages are as long as the heap at most.
 pub const RPIPE_UNBOUNDED: usize = 0;
 
@@ -112,6 +118,40 @@ pub struct rpipe_stats {
     /// Writer: the policy, and the synchronization.
     pub policy: [c_char; 16],
     pub sync: [c_char; 16],
+}
+
+/// What tells a kernel of a message, in memory of the device. Each half is there at once: the message is there when both have its number.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rpipe_number {
+    /// Bytes of the message.
+    pub size: u32,
+    /// The lower half of the message's number, counted from 1.
+    pub number: u32,
+    /// Where its bytes begin in the heap, in granules.
+    pub place: u32,
+    /// The same as `number`.
+    pub again: u32,
+}
+
+/// A reader's heap in memory of a device, for kernels.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rpipe_device {
+    /// sizeof(struct rpipe_device).
+    pub size: usize,
+    /// Where the heap begins, and its bytes.
+    pub heap: *mut c_void,
+    pub heap_size: usize,
+    /// Bytes by which rpipe_number.place counts.
+    pub granule: usize,
+    /// With RPIPE_NUMBERS: `slots` of them, in memory of the device; message n, counted from 1, is told of in the one of (n - 1) % slots. Else NULL.
+    pub numbers: *const rpipe_number,
+    pub slots: usize,
+    /// The number, counted from 1, of the message that rread gives next.
+    pub next: u64,
+    /// The device's number in this process.
+    pub device: c_int,
 }
 
 /// The readers' ends of pipes of many writers.

@@ -139,6 +139,9 @@ impl Inner {
         }
         let Some(stream) = self.streams[no as usize].take() else { return Ok(()) };
         self.keys.remove(&stream.key);
+        if let Some((id, _)) = stream.on_device {
+            self.backend.withdraw(id)?;
+        }
         if let Some(theirs) = stream.theirs {
             self.backend.forget(theirs.remote);
         }

@@ -7,7 +7,7 @@ use std::{env, fs, thread};
 
 use super::tests::{patience, write};
 use crate::backends::Near;
-use crate::control::{Class, Control, Key, Manner, Shape};
+use crate::control::{Class, Control, Key, Manner, Place, Shape};
 use crate::start::FileBootstrap;
 use crate::{
     Backend, Bootstrap as _, Context, Error, Event, Memory, Mode, Pipe, PipeOptions, Settings, Side, Sync,
@@ -42,7 +42,7 @@ fn villain(mut backend: Near, side: Side, seed: u64, stop: &AtomicBool) {
     let mut random = Random(seed);
     let (writer, reader) = if side == Side::Writer { (0, 1) } else { (1, 0) };
     let key = Key { class: Class::Half, writer, reader, ordinal: 0 };
-    let shape = Shape { width: u64::MAX, heap: 4096, slots: 4 };
+    let shape = Shape { width: u64::MAX, heap: 4096, slots: 4, place: Place::Host };
     let region = backend.expose(shape.region().max(shape.writer_region(false))).unwrap();
     let first = if side == Side::Writer {
         Control::Reader { shape, no: 0, fences: true }

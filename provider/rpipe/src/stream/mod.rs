@@ -8,6 +8,7 @@ mod hostile_tests;
 #[cfg(all(test, not(loom)))]
 mod leaving_tests;
 mod mode;
+mod on_device;
 mod post;
 mod put;
 mod reader;
@@ -20,7 +21,7 @@ mod writer;
 
 pub use mode::Mode;
 pub(crate) use reader::Reader;
-pub use reader::Taken;
+pub use reader::{OnDevice, Taken};
 pub use wait::Patience;
 pub(crate) use wait::{Turn, Waiting};
 pub(crate) use writer::{Options, Writer};

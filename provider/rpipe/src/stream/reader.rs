@@ -1,7 +1,10 @@
 //! The reader's end.
 
+mod device;
 mod fetch;
 mod idle;
+
+pub use device::OnDevice;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -49,6 +52,8 @@ struct Up {
     /// Slots, tags and heap, and where that begins.
     memory: Memory,
     heap_at: usize,
+    /// Where the heap begins, in memory of whatever kind.
+    heap_base: usize,
     /// The writer's state and tags, if they are mapped.
     mapped: Option<Memory>,
     /// The number of the next message, from 0.
@@ -88,10 +93,11 @@ impl Reader {
         class: Class,
         peer: Rank,
         shape: Shape,
+        device: Option<i32>,
     ) -> Result<Reader, Error> {
         let mut inner = context.lock();
         let key = inner.next_key(class, peer, context.rank());
-        let no = inner.enter(key, End::Reader { shape })?;
+        let no = inner.enter(key, End::Reader { shape, device })?;
         drop(inner);
         Ok(Reader { context: context.clone(), no, peer, up: None, messages: 0, bytes: 0, tags: 0, syncs: 0 })
     }
@@ -265,7 +271,8 @@ impl Reader {
         let at = up.shape.slot(up.next);
         let block = Block { granule: notice.granule, generation: notice.generation };
         let len = notice.len as usize;
-        if u64::from(notice.len) > up.shape.width || notice.is_inline && len > INLINE {
+        let inline_most = if up.shape.is_on_device() { 0 } else { INLINE };
+        if u64::from(notice.len) > up.shape.width || notice.is_inline && len > inline_most {
             return Err(Error::Broken(
                 "the writer has sent a message that is longer than the pipe is wide".into(),
             ));
@@ -287,7 +294,7 @@ impl Reader {
     pub(crate) fn address(&mut self, block: Block) -> Result<*mut u8, Error> {
         let up = self.up()?;
         let (offset, _) = up.received.find(block)?;
-        Ok(up.memory.address(up.heap_at + offset))
+        Ok(std::ptr::with_exposed_provenance_mut(up.heap_base + offset))
     }
 
     /// The bytes of a block.
@@ -300,7 +307,7 @@ impl Reader {
     pub(crate) fn address_quickly(&self, block: Block) -> Option<*mut u8> {
         let up = self.up.as_deref()?;
         let (offset, _) = up.received.held(block)?;
-        up.memory.place(up.heap_at + offset)
+        Some(std::ptr::with_exposed_provenance_mut(up.heap_base + offset))
     }
 
     /// Frees a block: it is the writer's again, which learns of it now or with others.
@@ -410,6 +417,9 @@ impl Reader {
         stats.free = stats.heap.saturating_sub(stats.used);
         (stats.mode, stats.mode_why) = (Some(up.mode), up.ready.met.mode_why.clone());
         (stats.path, stats.path_why) = (up.ready.promise.path.clone(), up.ready.promise.why.clone());
+        if let Some(heap) = &up.ready.on_device {
+            stats.path_why.push_str(&format!("; the heap is memory of device {}", heap.device()));
+        }
         stats
     }
 
@@ -436,11 +446,16 @@ impl Up {
         let shape = ready.met.shape;
         let mode = ready.met.manner.mode;
         let granules = shape.heap / shape.granule();
+        let heap_base = match &ready.on_device {
+            Some(device) => device.addr() + shape.device_heap_at(),
+            None => ready.mine.memory.address(shape.heap_at()).expose_provenance(),
+        };
         Ok(Up {
             shape,
             mode,
             memory: ready.mine.memory.clone(),
             heap_at: shape.heap_at(),
+            heap_base,
             mapped: ready.theirs.mapped.clone().filter(|_| mode == Mode::Store),
             next: 0,
             received: Received::new(granules, shape.granule())?,
@@ -451,7 +466,7 @@ impl Up {
             op: 0,
             notified: 0,
             fetching: None,
-            plain: mode != Mode::Notified && !ready.met.manner.pull,
+            plain: mode != Mode::Notified && !ready.met.manner.pull && !shape.is_on_device(),
             direct: mode == Mode::Store
                 && ready.theirs.mapped.is_some()
                 && ready.met.manner.sync == Sync::Deferred,

@@ -1,5 +1,6 @@
 //! The writer's end.
 
+mod device;
 mod fold;
 mod state;
 
@@ -8,14 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::compiler_fence;
 
+use super::on_device::OnDevice;
 use super::wait::{self, Turn, Waiting};
-use super::{CLOSING, Mode, Patience, Stats};
+use super::{CLOSING, Mode, Patience};
 use crate::context::{Context, End, Fate, Ready, UNAWAITED};
 use crate::control::{Class, Shape};
 use crate::settings::Sync;
 use crate::slot::{self, INLINE, Notice, Words as _};
 use crate::tags::Turn as TagTurn;
 use crate::{ALIGN_MOST, Block, Error, Heap, Memory, Policy, Rank};
+use hmem::Span;
 
 /// Blocks that are allocated between two looks at what the reader has freed, of `QUICK_BYTES` or less; of longer ones fewer.
 const QUICK: usize = 16;
@@ -29,6 +32,8 @@ pub(crate) struct Options {
     pub(crate) sync: Sync,
     pub(crate) mode: Option<Mode>,
     pub(crate) pull: bool,
+    /// Blocks are memory of this device.
+    pub(crate) device: Option<i32>,
 }
 
 #[derive(Debug)]
@@ -62,10 +67,15 @@ pub(super) struct Up {
     /// Where the program finds short blocks, and where all begin that are put: a heap of the same length.
     pub(super) local: Memory,
     pub(super) local_at: usize,
+    /// Where the blocks that the program finds there begin, in memory of whatever kind.
+    local_base: usize,
+    /// What a device has part in.
+    on_device: Option<Box<OnDevice>>,
     /// Where the heap begins in the reader's region.
     pub(super) heap_at: usize,
-    /// The reader's region, if it is mapped.
+    /// The reader's region, if it is mapped; and if messages are all that has to be stored there.
     mapped: Option<Memory>,
+    direct: Option<Memory>,
     /// The next message's number.
     pub(super) flag: u64,
     tag: TagTurn,
@@ -115,7 +125,7 @@ impl Writer {
     #[cold]
     fn slow_connect(&mut self, patience: Patience) -> Result<(), Error> {
         let ready = wait::until_ready(&self.context, self.no, patience)?;
-        self.up = Some(Box::new(Up::new(&self.context, ready, self.options.policy)?));
+        self.up = Some(Box::new(Up::new(&self.context, ready, self.options)?));
         Ok(())
     }
 
@@ -259,9 +269,9 @@ impl Writer {
         let up = self.up.as_deref()?;
         let (len, _) = up.heap.held(block)?;
         let offset = up.heap.offset(block.granule);
-        match &up.mapped {
+        match &up.direct {
             Some(theirs) if len > INLINE => theirs.place(up.heap_at + offset),
-            _ => up.local.place(up.local_at + offset),
+            _ => Some(std::ptr::with_exposed_provenance_mut(up.local_base + offset)),
         }
     }
 
@@ -300,7 +310,7 @@ impl Writer {
         match self.send_quickly(block, len, handler) {
             Some(false) => Ok(()),
             Some(true) => self.see_to_it(),
-            None => self.slow_send(block, len, handler, patience),
+            None => self.slow_send(block, len, handler, patience, None),
         }
     }
 
@@ -308,7 +318,7 @@ impl Writer {
     #[inline(always)]
     pub(crate) fn send_quickly(&mut self, block: Block, len: Option<usize>, handler: u16) -> Option<bool> {
         let up = self.up.as_deref_mut()?;
-        let slot = up.mapped.as_ref()?.line(up.shape.slot(up.flag))?;
+        let slot = up.direct.as_ref()?.line(up.shape.slot(up.flag))?;
         let (all, granules) = up.heap.held(block)?;
         let len = len.unwrap_or(all);
         if len > all {
@@ -338,6 +348,7 @@ impl Writer {
         len: Option<usize>,
         handler: u16,
         patience: Patience,
+        from: Option<Span>,
     ) -> Result<(), Error> {
         let up = self
             .up
@@ -349,14 +360,26 @@ impl Writer {
             up.heap.unsend(block);
             return Err(Error::TooLong(format!("{len} bytes of a block of {all}: allocate more")));
         }
-        let put = self.put(block, notice(block, all, len, granules, handler), patience);
-        if put == Err(Error::Again) {
+        if handler != 0 && up.shape.number(0).is_some() {
+            up.heap.unsend(block);
+            return Err(Error::Invalid(
+                "kernels wait for messages of this pipe, and handle no active ones".into(),
+            ));
+        }
+        let (on_device, mut notice) = (up.on_device.is_some(), notice(block, all, len, granules, handler));
+        let put = if on_device {
+            notice.is_inline &= !up.shape.is_on_device();
+            self.store(notice, from)
+        } else {
+            self.put(block, notice, patience)
+        };
+        if put == Err(Error::Again) || on_device && put.is_err() {
             self.up()?.heap.unsend(block);
             return put;
         }
         self.messages += 1;
         self.bytes += len as u64;
-        put
+        if on_device { self.see_whether_it_sleeps() } else { put }
     }
 
     /// The reader sleeps, or it is time to see what else there is.
@@ -391,24 +414,6 @@ impl Writer {
         self.options
     }
 
-    pub(crate) fn stats(&self) -> Stats {
-        let mut stats = Stats {
-            messages: self.messages,
-            bytes: self.bytes,
-            tags: self.tags,
-            syncs: self.syncs,
-            ..Stats::default()
-        };
-        let Some(up) = self.up.as_deref() else { return stats };
-        let usage = up.heap.usage();
-        stats.heap = up.shape.heap as u64;
-        (stats.used, stats.free, stats.largest) = (usage.used, usage.free, usage.largest);
-        stats.fragmentation = usage.fragmentation;
-        (stats.mode, stats.mode_why) = (Some(up.mode), up.ready.met.mode_why.clone());
-        (stats.path, stats.path_why) = (up.ready.promise.path.clone(), up.ready.promise.why.clone());
-        stats
-    }
-
     /// Closes the end: the reader gets what was sent, and then learns of it.
     pub(crate) fn close(&mut self) -> Result<(), Error> {
         let in_use = self.up.is_some() && self.await_tags(Patience::for_a(CLOSING)) == Err(Error::Again);
@@ -434,19 +439,29 @@ fn notice(block: Block, all: usize, len: usize, granules: u32, handler: u16) -> 
 }
 
 impl Up {
-    fn new(context: &Context, ready: Ready, policy: Policy) -> Result<Up, Error> {
+    fn new(context: &Context, ready: Ready, options: Options) -> Result<Up, Error> {
         let shape = ready.met.shape;
         let mode = ready.met.manner.mode;
-        let heap = Heap::new(shape.heap, shape.granule(), policy)?;
+        let heap = Heap::new(shape.heap, shape.granule(), options.policy)?;
         let mapped = ready.theirs.mapped.clone().filter(|_| mode == Mode::Store);
         let (local, local_at) = match mapped {
+            Some(_) if options.device.is_some() => (Memory::private(0)?, 0),
             Some(_) => (Memory::private(shape.heap)?, 0),
             None => (ready.mine.memory.clone(), shape.writer_heap_at()),
+        };
+        let on_device = OnDevice::new(&ready, options.device, &local, shape)?;
+        let direct = mapped.clone().filter(|_| on_device.is_none());
+        let local_base = match on_device.as_ref().and_then(|all| all.local()) {
+            Some(local) => local.addr(),
+            None => local.address(local_at).expose_provenance(),
         };
         Ok(Up {
             shape,
             mode,
             heap,
+            local_base,
+            on_device,
+            direct,
             out: 0,
             quick: 0,
             most: shape.most(),

@@ -190,7 +190,7 @@ impl Libfabric {
             Kind::Control => {
                 let grant = |key: &Key| {
                     let remote = self.peers.grant(from, *key)?;
-                    Some(Grant { remote, len: usize::try_from(key.len).ok()?, mapped: None })
+                    Some(Grant { remote, len: usize::try_from(key.len).ok()?, mapped: None, device: None })
                 };
                 let grants = message.grants.iter().filter_map(grant).collect();
                 self.ready.push(Event::Control { from, bytes: message.bytes, grants });

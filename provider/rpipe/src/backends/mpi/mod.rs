@@ -159,7 +159,7 @@ impl Mpi {
             Some(message) if message.kind == Kind::Control => {
                 let grant = |key: &Key| {
                     let remote = self.peers.grant(from, *key)?;
-                    Some(Grant { remote, len: usize::try_from(key.len).ok()?, mapped: None })
+                    Some(Grant { remote, len: usize::try_from(key.len).ok()?, mapped: None, device: None })
                 };
                 let grants = message.grants.iter().filter_map(grant).collect();
                 events.push(Event::Control { from, bytes: message.bytes, grants });

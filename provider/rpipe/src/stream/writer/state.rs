@@ -1,7 +1,7 @@
 //! A writer's end as one of several: what it can do without waiting.
 
 use super::Writer;
-use crate::stream::Patience;
+use crate::stream::{Patience, Stats};
 use crate::{Block, Error, Rank};
 
 impl Writer {
@@ -37,6 +37,28 @@ impl Writer {
     /// Bytes of the reader's heap and its slots, once they are known.
     pub(crate) fn room(&self) -> Option<(usize, usize)> {
         self.up.as_deref().map(|up| (up.shape.heap, up.shape.slots))
+    }
+
+    /// What this end has done, and has.
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = Stats {
+            messages: self.messages,
+            bytes: self.bytes,
+            tags: self.tags,
+            syncs: self.syncs,
+            ..Stats::default()
+        };
+        let Some(up) = self.up.as_deref() else { return stats };
+        let usage = up.heap.usage();
+        stats.heap = up.shape.heap as u64;
+        (stats.used, stats.free, stats.largest) = (usage.used, usage.free, usage.largest);
+        stats.fragmentation = usage.fragmentation;
+        (stats.mode, stats.mode_why) = (Some(up.mode), up.ready.met.mode_why.clone());
+        (stats.path, stats.path_why) = (up.ready.promise.path.clone(), up.ready.promise.why.clone());
+        if let Some(on_device) = &up.on_device {
+            stats.path_why.push_str(&on_device.told());
+        }
+        stats
     }
 
     /// Tells the reader that the group of this end is over for this rank.

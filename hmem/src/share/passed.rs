@@ -1,0 +1,49 @@
+//! Memory of another process by a descriptor that it has passed, which takes no leave to look into that process.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::handle::{Export, HandleType};
+use super::mapped::Mapped;
+use super::opened::Opened;
+use crate::error::Error;
+use crate::registry;
+
+/// An allocation of another process. It is mapped when it is first used, once for each context that it is used in, and until this is dropped.
+#[derive(Debug)]
+pub struct Passed {
+    export: Export,
+    _fd: OwnedFd,
+    maps: Mutex<Vec<(usize, Arc<Mapped>)>>,
+}
+
+impl Passed {
+    /// What came with a descriptor. Nothing of it is believed: the driver knows how long the memory is.
+    pub fn new(export: &Export, fd: OwnedFd) -> Result<Passed, Error> {
+        if export.handle_type != HandleType::Descriptor {
+            return Err(Error::UNSUPPORTED);
+        }
+        let export = Export { fd: fd.as_raw_fd(), ..*export };
+        Ok(Passed { export, _fd: fd, maps: Mutex::default() })
+    }
+
+    /// What is known of it: `base` is where it is in its owner.
+    pub fn export(&self) -> Export {
+        self.export
+    }
+
+    /// Maps it, for a copy whose other side is this process's memory at `local` (0: none in particular).
+    pub fn open(&self, local: usize) -> Result<Opened, Error> {
+        let (kind, base) = (self.export.handle_type.kind(), self.export.base);
+        let memory = registry::of(kind);
+        let ctx = memory.context(&self.export, local)?;
+        let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, map)) = maps.iter().find(|(of, _)| *of == ctx) {
+            return Ok(Opened { map: map.clone(), base, ctx, kind });
+        }
+        // The descriptor is this process's own.
+        let map = Arc::new(memory.import(std::process::id() as i32, 0, &self.export, ctx)?);
+        maps.push((ctx, map.clone()));
+        Ok(Opened { map, base, ctx, kind })
+    }
+}
