@@ -6,10 +6,12 @@ use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
 use libfabric_sys as fi;
+use hmem::Span;
 use wire::session::MOST_ADDRESS;
 
-use crate::below::{Below, Buffer, Dest, Did, Message, NotSent};
+use crate::below::{Below, Buffer, Dest, Did, Lease, Message, NotSent};
 use crate::objects::{Object, done, made};
+use crate::remote::{Place, Remote};
 use crate::slab::Slab;
 
 /// Bytes of a message, at most.
@@ -58,6 +60,7 @@ pub struct Fabric {
     /// Completions that were taken, and not told of yet.
     did: Vec<Did>,
     dead: Option<String>,
+    remote: Option<Remote>,
     core: fi::Core,
     pid: u32,
 }
@@ -117,6 +120,8 @@ impl Fabric {
             wait: None,
             did: Vec::new(),
             dead: None,
+            // SAFETY: the caller's promise.
+            remote: unsafe { Remote::new(core, info) },
             core: *core,
             pid: std::process::id(),
         };
@@ -278,6 +283,8 @@ impl Fabric {
                 self.did.push(Did::Came(Buffer(place as u32), entry.len.min(self.most)));
             } else if let Some(place) = self.sends.of_context(entry.op_context) {
                 self.free.push(place);
+            } else if let Some(who) = self.remote.as_mut().and_then(|r| r.over(entry.op_context)) {
+                self.did.push(Did::Read(who, true));
             }
         }
         self.did.reverse();
@@ -307,9 +314,23 @@ impl Fabric {
         } else if let Some(place) = self.sends.of_context(entry.op_context) {
             self.free.push(place);
             self.did.push(Did::Failed(self.who[place], why));
+        } else if let Some(who) = self.remote.as_mut().and_then(|r| r.over(entry.op_context)) {
+            log::debug!("{}: a read failed: {why}", self.name);
+            self.did.push(Did::Read(who, false));
         }
         true
     }
+}
+
+/// Calls a method of what serves for reads, if there is that.
+macro_rules! remote {
+    ($self:ident, $method:ident($($arg:expr),*), $else:expr) => {{
+        let Objects { domain, ep, av, cq, .. } = &*$self.objects;
+        match &mut $self.remote {
+            Some(remote) => remote.$method(&Place { domain, ep, av, cq }, $($arg),*),
+            None => $else,
+        }
+    }};
 }
 
 impl Below for Fabric {
@@ -394,6 +415,28 @@ impl Below for Fabric {
         Ok(())
     }
 
+    fn reads(&self) -> Option<usize> {
+        self.remote.as_ref().map(|remote| remote.most)
+    }
+
+    fn lend(&mut self, span: Span) -> Option<Lease> {
+        remote!(self, lend(span), None)
+    }
+
+    fn end_lease(&mut self, number: u64) {
+        if let Some(remote) = &mut self.remote {
+            remote.end_lease(number);
+        }
+    }
+
+    fn read(&mut self, who: u64, from: Dest, lent: (u64, u64), into: Span) -> Result<(), NotSent> {
+        remote!(self, read(who, from, lent, into), Err(NotSent::Error("it has no reads".into())))
+    }
+
+    fn stop_reads(&mut self) -> bool {
+        self.remote.as_mut().is_none_or(Remote::stop)
+    }
+
     fn poll(&mut self) -> Option<Did> {
         while self.did.is_empty() && self.dead.is_none() && self.read() {}
         self.did.pop().or_else(|| self.dead.take().map(Did::Dead))
@@ -438,8 +481,18 @@ impl Drop for Fabric {
         let Objects { ep, regions, av, cq, domain, fabric } = objects;
         // What a forked child has is its parent's.
         let stays = if std::process::id() == self.pid {
-            ep.close().is_err()
+            let reads = self.remote.take().is_some_and(|mut remote| {
+                let stays = !remote.close();
+                if stays {
+                    remote.leak();
+                }
+                stays
+            });
+            ep.close().is_err() || reads
         } else {
+            if let Some(remote) = self.remote.take() {
+                remote.leak();
+            }
             ep.leak();
             true
         };

@@ -30,7 +30,15 @@ fn provider() -> OfiHarness<Fabric> {
     });
     // So that nothing goes another way.
     harness.fallback = false;
+    harness.reads = true;
     harness
 }
 
 link_kit::conform! { provider(); frames polls peers ends returns hostile sleep threads frames_only }
+
+/// Memory that is read by the provider below, where it has reads.
+mod reads {
+    use super::provider;
+
+    link_kit::conform! { provider(); handles flights sleep_in_flight }
+}

@@ -25,6 +25,8 @@ pub struct OfiHarness<F: Below> {
     driver: Driver<Over<F>>,
     pub fallback: bool,
     pub patience: Duration,
+    /// Whether memory is read by the fabric.
+    pub reads: bool,
 }
 
 impl<F: Below + 'static> OfiHarness<F> {
@@ -34,6 +36,7 @@ impl<F: Below + 'static> OfiHarness<F> {
             driver: Driver::new(|link: &mut Over<F>| link.progress()),
             fallback: true,
             patience: Duration::from_secs(15),
+            reads: false,
         }
     }
 
@@ -49,7 +52,9 @@ impl<F: Below + 'static> OfiHarness<F> {
         options.fallback = self.fallback;
         options.patience = self.patience;
         options.grace = Duration::from_secs(1);
-        let link = OfiLink::new(base, (self.make)(), options).expect("descriptors");
+        let mut link = OfiLink::new(base, (self.make)(), options).expect("descriptors");
+        // `revoke` and `close` let go of the lock by which the link is kept going.
+        link_api::RmaLink::set_patience(&mut link, link_api::Patience::Look);
         self.driver.take_on(link)
     }
 }
@@ -70,7 +75,7 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
     }
 
     fn caps(&self) -> RmaCaps {
-        RmaCaps::empty()
+        if self.reads { RmaCaps::HOST_GETS } else { RmaCaps::empty() }
     }
 
     fn pass(&mut self) {

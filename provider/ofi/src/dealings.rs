@@ -1,0 +1,277 @@
+//! Memory that is lent to peers to read, and taken back.
+//!
+//! Memory is registered for one peer and the time of its requests, so that it is never the memory of something later that is
+//! read. A request that is taken back before its time is over when the peer has said that it reads no more
+//! ([`Sort::Revoke`], [`Sort::Left`]).
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Instant;
+
+use hmem::{Caps, Span};
+use link_api::{InUse, PeerId, RmaLink};
+use wire::{Handle, Seg};
+
+use crate::below::{Below, Lease};
+use crate::channel::Sort;
+use crate::link::OfiLink;
+use crate::peer::Stage;
+
+/// What [`Handle::how`] is.
+const HOW: u8 = 0x40;
+/// What a peer has lent, at most: what came first is forgotten first.
+const LEARNED: usize = 1024;
+/// What is to be said to a peer, and what it has taken back, at most.
+const NOTES: usize = 1 << 16;
+/// In place of a request: all of them.
+const ALL: u64 = 0;
+
+/// Memory of ours that a peer may read.
+#[derive(Debug)]
+struct Lent {
+    lease: Lease,
+    span: Span,
+    told: bool,
+}
+
+impl Lent {
+    fn handle(&self) -> Handle {
+        let mut token = [0; 64];
+        token[..8].copy_from_slice(&self.lease.key.to_le_bytes());
+        token[8..16].copy_from_slice(&self.lease.base.to_le_bytes());
+        Handle {
+            how: HOW,
+            zero: [0; 3],
+            fd: 0.into(),
+            id: self.lease.number.into(),
+            base: self.span.addr().into(),
+            len: (self.span.len() as u64).into(),
+            device: [0; 16],
+            token,
+        }
+    }
+}
+
+/// Memory of a peer's: nothing of it is to be believed.
+#[derive(Debug)]
+struct Learned {
+    first: u64,
+    /// What is behind it.
+    end: u64,
+    key: u64,
+    base: u64,
+}
+
+/// What two endpoints have of each other's memory.
+#[derive(Debug, Default)]
+pub(crate) struct Dealings {
+    /// The peer can read, and be read from.
+    pub(crate) may_read: bool,
+    lent: Vec<Lent>,
+    learned: VecDeque<Learned>,
+    /// What is to be said.
+    pub(crate) notes: VecDeque<(Sort, u64)>,
+    /// Requests of ours that were taken back, and whether the peer has left them.
+    taken_back: HashMap<u64, bool>,
+    /// Requests of the peer's that it has taken back.
+    revoked: HashSet<u64>,
+    /// Of these, those that it was not told yet to be left.
+    leaving: Vec<u64>,
+}
+
+impl Dealings {
+    /// The peer was told of it.
+    pub(crate) fn told(&mut self, handle: &Handle) {
+        let lent = self.lent.iter_mut().find(|lent| lent.lease.number == handle.id.get());
+        if let Some(lent) = lent {
+            lent.told = true;
+        }
+    }
+
+    /// The peer has told of memory, in place of what it had there before.
+    pub(crate) fn learn(&mut self, handle: &Handle) {
+        let (first, len) = (handle.base.get(), handle.len.get());
+        let Some(end) = first.checked_add(len).filter(|_| handle.how == HOW && self.may_read) else { return };
+        self.learned.retain(|old| old.end <= first || end <= old.first);
+        if self.learned.len() >= LEARNED {
+            self.learned.pop_front();
+        }
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| handle.token[at + i]));
+        self.learned.push_back(Learned { first, end, key: word(0), base: word(8) });
+    }
+
+    /// Key and address of a segment of the peer's memory.
+    pub(crate) fn find(&self, seg: &Seg) -> Option<(u64, u64)> {
+        let (first, len) = (seg.addr.get(), seg.len.get());
+        let end = first.checked_add(len)?;
+        let found = self.learned.iter().rev().find(|l| l.first <= first && end <= l.end)?;
+        Some((found.key, found.base.checked_add(first - found.first)?))
+    }
+
+    /// Whether the peer has taken a request back.
+    pub(crate) fn is_revoked(&self, request: u64) -> bool {
+        self.revoked.contains(&request) || self.revoked.contains(&ALL)
+    }
+
+    fn has_left(&self, request: u64) -> bool {
+        self.taken_back.get(&request) == Some(&true)
+    }
+}
+
+impl<B: RmaLink, F: Below> OfiLink<B, F> {
+    /// Lends memory to a peer: the handles that it lacks.
+    pub(crate) fn lend(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        let at = self.peers.get_mut(to.0 as usize)?;
+        let below = self.below.as_mut().filter(|_| !self.failed)?;
+        if at.stage != Stage::Fabric || !at.dealings.may_read || at.broken.is_some() {
+            return None;
+        }
+        // What may vanish is better copied, by what can bear that.
+        let fits = |s: &Span| s.can(Caps::CPU) && !s.can(Caps::DEVICE) && !s.may_vanish();
+        let parts = || iov.iter().filter(|span| !span.is_empty());
+        if !parts().all(fits) {
+            return None;
+        }
+        let mut lacks: Vec<Handle> = Vec::new();
+        for span in parts() {
+            let end = |s: &Span| s.addr() + s.len() as u64;
+            let holds = |lent: &&Lent| lent.span.addr() <= span.addr() && end(span) <= end(&lent.span);
+            if at.dealings.lent.iter().find(holds).is_none() {
+                let lease = below.lend(*span)?;
+                // The peer forgets those that have a part of it.
+                for old in &mut at.dealings.lent {
+                    old.told &= end(&old.span) <= span.addr() || end(span) <= old.span.addr();
+                }
+                at.dealings.lent.push(Lent { lease, span: *span, told: false });
+            }
+            let found = at.dealings.lent.iter().find(holds)?;
+            if !found.told && lacks.iter().all(|h| h.id.get() != found.lease.number) {
+                lacks.push(found.handle());
+            }
+        }
+        Some(lacks)
+    }
+
+    /// A peer needs this memory no more.
+    pub(crate) fn end_leases(&mut self, to: PeerId, iov: &[Span]) {
+        let (Some(at), Some(below)) = (self.peers.get_mut(to.0 as usize), &mut self.below) else { return };
+        let end = |s: &Span| s.addr() + s.len() as u64;
+        at.dealings.lent.retain(|lent| {
+            let stays = iov.iter().all(|s| end(s) <= lent.span.addr() || end(&lent.span) <= s.addr());
+            if !stays {
+                below.end_lease(lent.lease.number);
+            }
+            stays
+        });
+    }
+
+    /// A peer is no more: nor is what it was lent, or was being read.
+    pub(crate) fn end_dealings(&mut self, peer: PeerId) {
+        self.end_reads(|op| op.peer == peer, true);
+        let (Some(at), Some(below)) = (self.peers.get_mut(peer.0 as usize), &mut self.below) else { return };
+        at.dealings.lent.drain(..).for_each(|lent| below.end_lease(lent.lease.number));
+    }
+
+    /// Something is to be said to a peer of memory.
+    fn note(&mut self, peer: PeerId, sort: Sort, name: u64) {
+        self.at(peer).dealings.notes.push_back((sort, name));
+        self.note_restless(peer);
+        self.tell_of_memory(peer);
+    }
+
+    /// Says what is to be said, as far as there is room.
+    pub(crate) fn tell_of_memory(&mut self, peer: PeerId) {
+        let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer.0 as usize)) else { return };
+        let Some(channel) = at.channel.as_mut().filter(|_| at.broken.is_none()) else { return };
+        while let Some((sort, name)) = at.dealings.notes.front() {
+            if channel.send(below, *sort, &name.to_le_bytes(), &[], 0, 0).is_err() {
+                return;
+            }
+            at.dealings.notes.pop_front();
+        }
+    }
+
+    /// A peer says something of memory.
+    pub(crate) fn hear_of_memory(&mut self, peer: PeerId, sort: Sort, name: u64) {
+        let dealings = &mut self.at(peer).dealings;
+        if dealings.notes.len() > NOTES || dealings.revoked.len() > NOTES || dealings.leaving.len() > NOTES {
+            return self.spoil(peer, "it takes back more than there can be");
+        }
+        match sort {
+            Sort::Revoke => {
+                dealings.revoked.insert(name);
+                dealings.leaving.push(name);
+                self.leave(peer);
+            }
+            Sort::Left => {
+                if let Some(left) = dealings.taken_back.get_mut(&name) {
+                    *left = true;
+                }
+            }
+            _ => {
+                dealings.revoked.remove(&name);
+            }
+        }
+        self.tell_room(peer);
+    }
+
+    /// Tells a peer what is not read any more of what it has taken back.
+    pub(crate) fn leave(&mut self, peer: PeerId) {
+        for name in std::mem::take(&mut self.at(peer).dealings.leaving) {
+            if self.reading.ops.iter().any(|op| op.peer == peer && (name == ALL || op.request == name)) {
+                self.at(peer).dealings.leaving.push(name);
+            } else {
+                self.note(peer, Sort::Left, name);
+            }
+        }
+    }
+
+    /// Takes a request back that memory was lent for.
+    pub(crate) fn take_back(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
+        if self.known(from).is_none_or(|at| at.dealings.lent.is_empty()) {
+            return Ok(());
+        }
+        if !self.at(from).dealings.taken_back.contains_key(&request) {
+            self.at(from).dealings.taken_back.insert(request, false);
+            self.note(from, Sort::Revoke, request);
+        }
+        let until = Instant::now() + self.reading.patience.time();
+        loop {
+            self.read_below();
+            let Some(at) = self.known(from) else { return Ok(()) };
+            // One that has ended was lent nothing any more.
+            if at.dealings.lent.is_empty() || at.dealings.has_left(request) {
+                return Ok(());
+            }
+            self.tell_of_memory(from);
+            if Instant::now() >= until {
+                return Err(InUse);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// The name of such a request may be used again.
+    pub(crate) fn give_again(&mut self, to: PeerId, request: u64) {
+        if self.at(to).dealings.taken_back.remove(&request).is_some() {
+            self.note(to, Sort::Renew, request);
+        }
+    }
+
+    /// Takes back all that was lent.
+    pub(crate) fn take_back_all(&mut self) -> Result<(), InUse> {
+        let all = |link: &Self| (0..link.peers.len() as u32).map(PeerId);
+        let lent: Vec<PeerId> = all(self).filter(|p| !self.peers[p.0 as usize].dealings.lent.is_empty()).collect();
+        let mut outcome = Ok(());
+        for peer in lent {
+            match self.take_back(peer, ALL) {
+                Ok(()) => {
+                    let (at, below) = (&mut self.peers[peer.0 as usize], &mut self.below);
+                    let Some(below) = below else { continue };
+                    at.dealings.lent.drain(..).for_each(|lent| below.end_lease(lent.lease.number));
+                }
+                Err(InUse) => outcome = Err(InUse),
+            }
+        }
+        outcome
+    }
+}
