@@ -45,7 +45,7 @@ impl Limits {
         self.rma.contains(RmaCaps::SYNC)
     }
 
-    /// Whether peers get memory here by handles, because they can and there is no quicker way.
+    /// Whether peers get messages of memory here by handles, because they can and there is no quicker way.
     pub(crate) fn is_got_by_handles(&self, memory: Memory) -> bool {
         let gets = self.rma.contains(RmaCaps::HOST_GETS) && !self.is_sync();
         self.is_by_handles(memory) || memory == Memory::Host && gets
@@ -260,9 +260,9 @@ fn exports(limits: &Limits, op: &Op, in_frame: bool) -> bool {
         && !op.when.contains(When::INJECT)
         && !op.tried.contains(Tried::HANDLES)
         && match op.role {
-            // The peer puts the bytes of a read, and gets all others.
-            Role::Read => limits.is_by_handles(op.memory),
-            _ => limits.is_got_by_handles(op.memory),
+            Role::Send => limits.is_got_by_handles(op.memory),
+            // The peer puts the bytes of a read; and what is written may not be there any more when it would be got to.
+            _ => limits.is_by_handles(op.memory),
         }
 }
 

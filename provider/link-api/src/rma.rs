@@ -206,7 +206,7 @@ pub trait RmaLink: Link {
     }
 
     /// No request of ours names this memory to the peer any more, so that handles of it, which were made for the time of a
-    /// request, may end: what needs it next exports it anew.
+    /// request, may end: what needs it next exports it anew. No memory stands for all of it.
     fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {
         let _ = (to, iov);
     }

@@ -29,8 +29,7 @@ const INTERNAL: u64 = 1 << 58;
 const WAYS: [u64; 3] = [INTERNAL, HIDDEN, HIDDEN | CORE_ONLY];
 
 /// Messages, and reads of memory.
-const READS: u64 =
-    fi::FI_MSG | fi::FI_RMA | fi::FI_SEND | fi::FI_RECV | fi::FI_READ | fi::FI_REMOTE_READ;
+const READS: u64 = fi::FI_MSG | fi::FI_RMA | fi::FI_SEND | fi::FI_RECV | fi::FI_READ | fi::FI_REMOTE_READ;
 
 /// Whether this host has an adapter of a fabric.
 pub fn has_adapter() -> bool {

@@ -74,8 +74,6 @@ pub(crate) struct Dealings {
     taken_back: HashMap<u64, bool>,
     /// Requests of the peer's that it has taken back.
     revoked: HashSet<u64>,
-    /// Of these, those that it was not told yet to be left.
-    leaving: Vec<u64>,
 }
 
 impl Dealings {
@@ -151,12 +149,13 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         Some(lacks)
     }
 
-    /// A peer needs this memory no more.
+    /// A peer needs this memory no more; or none.
     pub(crate) fn end_leases(&mut self, to: PeerId, iov: &[Span]) {
         let (Some(at), Some(below)) = (self.peers.get_mut(to.0 as usize), &mut self.below) else { return };
         let end = |s: &Span| s.addr() + s.len() as u64;
         at.dealings.lent.retain(|lent| {
-            let stays = iov.iter().all(|s| end(s) <= lent.span.addr() || end(&lent.span) <= s.addr());
+            let stays = !iov.is_empty()
+                && iov.iter().all(|s| end(s) <= lent.span.addr() || end(&lent.span) <= s.addr());
             if !stays {
                 below.end_lease(lent.lease.number);
             }
@@ -193,14 +192,14 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// A peer says something of memory.
     pub(crate) fn hear_of_memory(&mut self, peer: PeerId, sort: Sort, name: u64) {
         let dealings = &mut self.at(peer).dealings;
-        if dealings.notes.len() > NOTES || dealings.revoked.len() > NOTES || dealings.leaving.len() > NOTES {
+        if dealings.notes.len() > NOTES || dealings.revoked.len() > NOTES {
             return self.spoil(peer, "it takes back more than there can be");
         }
         match sort {
             Sort::Revoke => {
                 dealings.revoked.insert(name);
-                dealings.leaving.push(name);
-                self.leave(peer);
+                self.end_reads(|op| op.peer == peer && (name == ALL || op.request == name), true);
+                self.note(peer, Sort::Left, name);
             }
             Sort::Left => {
                 if let Some(left) = dealings.taken_back.get_mut(&name) {
@@ -214,24 +213,18 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.tell_room(peer);
     }
 
-    /// Tells a peer what is not read any more of what it has taken back.
-    pub(crate) fn leave(&mut self, peer: PeerId) {
-        for name in std::mem::take(&mut self.at(peer).dealings.leaving) {
-            if self.reading.ops.iter().any(|op| op.peer == peer && (name == ALL || op.request == name)) {
-                self.at(peer).dealings.leaving.push(name);
-            } else {
-                self.note(peer, Sort::Left, name);
-            }
-        }
-    }
-
     /// Takes a request back that memory was lent for.
     pub(crate) fn take_back(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
         if self.known(from).is_none_or(|at| at.dealings.lent.is_empty()) {
             return Ok(());
         }
-        if !self.at(from).dealings.taken_back.contains_key(&request) {
-            self.at(from).dealings.taken_back.insert(request, false);
+        let taken_back = &mut self.at(from).dealings.taken_back;
+        let mut is_new = false;
+        taken_back.entry(request).or_insert_with(|| {
+            is_new = true;
+            false
+        });
+        if is_new {
             self.note(from, Sort::Revoke, request);
         }
         let until = Instant::now() + self.reading.patience.time();
@@ -260,7 +253,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Takes back all that was lent.
     pub(crate) fn take_back_all(&mut self) -> Result<(), InUse> {
         let all = |link: &Self| (0..link.peers.len() as u32).map(PeerId);
-        let lent: Vec<PeerId> = all(self).filter(|p| !self.peers[p.0 as usize].dealings.lent.is_empty()).collect();
+        let lent: Vec<PeerId> =
+            all(self).filter(|p| !self.peers[p.0 as usize].dealings.lent.is_empty()).collect();
         let mut outcome = Ok(());
         for peer in lent {
             match self.take_back(peer, ALL) {

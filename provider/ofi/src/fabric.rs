@@ -5,12 +5,12 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
-use libfabric_sys as fi;
 use hmem::Span;
+use libfabric_sys as fi;
 use wire::session::MOST_ADDRESS;
 
 use crate::below::{Below, Buffer, Dest, Did, Lease, Message, NotSent};
-use crate::objects::{Object, done, made};
+use crate::objects::{Object, Objects, done, made, step};
 use crate::remote::{Place, Remote};
 use crate::slab::Slab;
 
@@ -24,17 +24,6 @@ const SENDS: usize = 32;
 const WINDOW: u32 = 32;
 /// Completions taken in one go.
 const BATCH: usize = 16;
-
-/// The objects of an endpoint, in the order in which they are closed.
-#[derive(Debug)]
-struct Objects {
-    ep: Object<fi::fid_ep>,
-    regions: Vec<Object<fi::fid_mr>>,
-    av: Object<fi::fid_av>,
-    cq: Object<fi::fid_cq>,
-    domain: Object<fi::fid_domain>,
-    fabric: Object<fi::fid_fabric>,
-}
 
 /// An endpoint of a provider below.
 #[derive(Debug)]
@@ -72,11 +61,6 @@ struct Desc(*mut libc::c_void);
 // SAFETY: a name, which only the provider makes anything of.
 unsafe impl Send for Desc {}
 
-/// What a step of opening was about, and why it failed.
-fn step<T>(core: &fi::Core, what: &str, found: Result<T, i32>) -> Result<T, String> {
-    found.map_err(|e| format!("{what}: {}", core.strerror(e)))
-}
-
 impl Fabric {
     /// Opens an endpoint as the info says.
     ///
@@ -101,7 +85,7 @@ impl Fabric {
         }
         let most = most.min(MESSAGE);
         // SAFETY: likewise.
-        let objects = unsafe { Fabric::objects(core, info) }?;
+        let objects = unsafe { Objects::open(core, info, 2 * (RECEIVES + SENDS)) }?;
         let slab = |n| Slab::new(n, most).ok_or_else(|| String::from("no memory"));
         let (receives, sends) = (slab(RECEIVES)?, slab(SENDS)?);
         let mut fabric = Fabric {
@@ -127,45 +111,6 @@ impl Fabric {
         };
         fabric.ready(mr_mode)?;
         Ok(fabric)
-    }
-
-    /// # Safety
-    /// As for [`Fabric::open`].
-    unsafe fn objects(core: &fi::Core, info: *mut fi::fi_info) -> Result<Objects, String> {
-        let missing = -fi::FI_ENOSYS;
-        // SAFETY: the caller's promise; each object is open when it is used for the next one, and has the table of its sort.
-        unsafe {
-            let fabric = step(
-                core,
-                "fi_fabric",
-                made(|at| match core.fabric((*info).fabric_attr) {
-                    Ok(opened) => {
-                        *at = opened;
-                        0
-                    }
-                    Err(e) => e,
-                }),
-            )?;
-            let open = (*(*fabric.at()).ops).domain;
-            let domain = made(|at| open.map_or(missing, |open| open(fabric.at(), info, at, null_mut())));
-            let domain: Object<fi::fid_domain> = step(core, "fi_domain", domain)?;
-            let ops = (*domain.at()).ops;
-            let mut attr = fi::fi_av_attr { type_: (*(*info).domain_attr).av_type, ..std::mem::zeroed() };
-            let av = made(|at| (*ops).av_open.map_or(missing, |f| f(domain.at(), &mut attr, at, null_mut())));
-            let av = step(core, "fi_av_open", av)?;
-            let cq = |wait_obj| {
-                let mut attr =
-                    fi::fi_cq_attr { format: fi::FI_CQ_FORMAT_MSG, wait_obj, ..std::mem::zeroed() };
-                attr.size = 2 * (RECEIVES + SENDS);
-                made(|at| (*ops).cq_open.map_or(missing, |f| f(domain.at(), &mut attr, at, null_mut())))
-            };
-            let cq = step(core, "fi_cq_open", cq(fi::FI_WAIT_FD).or_else(|_| cq(fi::FI_WAIT_NONE)))?;
-            let ep = made(|at| (*ops).endpoint.map_or(missing, |f| f(domain.at(), info, at, null_mut())));
-            let ep: Object<fi::fid_ep> = step(core, "fi_endpoint", ep)?;
-            step(core, "fi_ep_bind of the address vector", ep.bind(&av, 0))?;
-            step(core, "fi_ep_bind of the queue", ep.bind(&cq, fi::FI_TRANSMIT | fi::FI_RECV))?;
-            Ok(Objects { ep, regions: Vec::new(), av, cq, domain, fabric })
-        }
     }
 
     /// Registers memory, enables the endpoint, finds out its name, and posts receives.

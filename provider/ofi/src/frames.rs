@@ -285,7 +285,10 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         match stage {
             Stage::Fabric => {
                 let payloads = self.payloads(peer);
-                format!("{name} ({detail}), frames of {} bytes, {payloads}; set up over tcp, {base}", self.most)
+                format!(
+                    "{name} ({detail}), frames of {} bytes, {payloads}; set up over tcp, {base}",
+                    self.most
+                )
             }
             Stage::Base => {
                 let why = self.known(peer).and_then(|at| at.refused.as_deref()).unwrap_or_default();

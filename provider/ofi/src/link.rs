@@ -338,8 +338,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Sets the timer, by what there is to wait for.
     pub(crate) fn set_timer(&mut self) {
-        let unseen = self.unseen && self.peers.iter().any(|p| p.announced.is_some())
-            || self.reading.is_waiting();
+        let unseen =
+            self.unseen && self.peers.iter().any(|p| p.announced.is_some()) || self.reading.is_waiting();
         let period = if unseen {
             if self.vain < IDLE { LOOK } else { IDLE_LOOK }
         } else if !self.restless.is_empty() || !self.saying.is_empty() || self.lame.is_some() {

@@ -80,11 +80,6 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// How many reads were started, for tests.
-    pub fn reads_started(&self) -> u64 {
-        self.reading.number
-    }
-
     /// Starts to read memory of a peer's.
     pub(crate) fn start_read(
         &mut self,
@@ -189,21 +184,14 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Tells of reads that are over.
     fn tell_reads(&mut self) {
-        let mut left: Vec<PeerId> = Vec::new();
         let out = &mut self.out;
         self.reading.ops.retain(|op| {
             let over = op.flying == 0 && op.queue.is_empty();
-            if over {
-                left.push(op.peer);
-                if !op.mute {
-                    out.push_back(Out::Event(Event::Done(op.id, !op.failed)));
-                }
+            if over && !op.mute {
+                out.push_back(Out::Event(Event::Done(op.id, !op.failed)));
             }
             !over
         });
-        for peer in left {
-            self.leave(peer);
-        }
         self.set_timer();
     }
 

@@ -16,11 +16,8 @@ use crate::slab::Slab;
 /// Reads under way.
 const READS: usize = 64;
 /// What registrations may need: all that is known here.
-const MODES: i32 = fi::FI_MR_LOCAL
-    | fi::FI_MR_VIRT_ADDR
-    | fi::FI_MR_ALLOCATED
-    | fi::FI_MR_PROV_KEY
-    | fi::FI_MR_ENDPOINT;
+const MODES: i32 =
+    fi::FI_MR_LOCAL | fi::FI_MR_VIRT_ADDR | fi::FI_MR_ALLOCATED | fi::FI_MR_PROV_KEY | fi::FI_MR_ENDPOINT;
 /// In place of a key that there is none of.
 const NO_KEY: u64 = u64::MAX;
 
@@ -219,7 +216,7 @@ impl Remote {
     /// Which read a completion is of, if it is of one: that is over.
     pub(crate) fn over(&mut self, context: *mut libc::c_void) -> Option<u64> {
         let slot = self.contexts.of_context(context)?;
-        let (who, local) = std::mem::replace(&mut self.flying[slot], (0, None));
+        let (who, local) = std::mem::take(&mut self.flying[slot]);
         drop(local);
         self.free.push(slot);
         Some(who)

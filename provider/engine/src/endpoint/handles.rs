@@ -67,9 +67,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// A request is over: the peer needs no handles of its memory any more, unless another request has some of it, too.
     pub(super) fn retire(&mut self, over: &Out) {
-        let fetched = |out: &Out| {
-            out.peer == over.peer && !out.done_as.what.intersects(What::READ | What::ATOMIC)
-        };
+        let fetched = |out: &Out| out.peer == over.peer && out.done_as.what.contains(What::SEND);
         let overlaps = |one: &Span, other: &Span| {
             let end = |s: &Span| s.addr() + s.len() as u64;
             one.addr() < end(other) && other.addr() < end(one)
@@ -77,10 +75,14 @@ impl<L: RmaLink> Endpoint<L> {
         if over.iov.is_empty() || !fetched(over) {
             return;
         }
-        let is_free = |span: &&Span| {
-            let has = |out: &Out| fetched(out) && out.iov.iter().any(|other| overlaps(span, other));
-            !self.requests.any(|r| matches!(r, Request::Out(out) if has(out)))
+        let has = |one: &dyn Fn(&Out) -> bool| {
+            self.requests.any(|r| matches!(r, Request::Out(out) if fetched(out) && one(out)))
         };
+        if !has(&|_| true) {
+            // Also what was told of for one that was then refused.
+            return self.link.retire_handles(over.peer, &[]);
+        }
+        let is_free = |span: &&Span| !has(&|out| out.iov.iter().any(|other| overlaps(span, other)));
         let free: Vec<Span> = over.iov.iter().filter(is_free).copied().collect();
         if !free.is_empty() {
             self.link.retire_handles(over.peer, &free);

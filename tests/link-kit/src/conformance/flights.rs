@@ -16,11 +16,11 @@ pub fn memory_that_was_taken_back_in_flight_is_not_touched<H: Harness>(h: &mut H
     let way = *ways(&a, to_b).last().expect("a way");
     // Where that can be had, half of the bytes are there and half are not.
     let halted = h.halt(Some(LEN / 2));
-    let op =
-        a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, LEN)], &[here], LEN));
+    let op = a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, LEN)], &[here], LEN));
     let op = op.expect("memory that it was told of");
     if halted {
-        h.until("half of the bytes", |_| text(&[there])[..LEN / 2] == bytes(LEN, 50)[..LEN / 2]);
+        let (to, of) = if way == Way::Put { (there, 50) } else { (here, 1) };
+        h.until("half of the bytes", |_| text(&[to])[..LEN / 2] == bytes(LEN, of)[..LEN / 2]);
     } else {
         (0..5).for_each(|_| h.pass());
     }

@@ -73,11 +73,7 @@ pub fn bytes_are_there_when_an_access_is_over<H: Harness>(h: &mut H) {
 
         hmem::write(&local, 0, &bytes(LEN, len));
         if !ways(&a, to_b).contains(&Way::Put) {
-            let put = a.start(
-                Way::Put,
-                to_b,
-                &Direct::new(Grant::Request(REQUEST), &remote, &local, len),
-            );
+            let put = a.start(Way::Put, to_b, &Direct::new(Grant::Request(REQUEST), &remote, &local, len));
             assert!(put.is_err() && text(&[there]) == before, "a way that there is not");
             continue;
         }

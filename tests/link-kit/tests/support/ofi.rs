@@ -27,6 +27,8 @@ pub struct OfiHarness<F: Below> {
     pub patience: Duration,
     /// Whether memory is read by the fabric.
     pub reads: bool,
+    /// What has every read stop at so many bytes, or go on.
+    pub halt: Option<Box<dyn Fn(Option<usize>)>>,
 }
 
 impl<F: Below + 'static> OfiHarness<F> {
@@ -37,6 +39,7 @@ impl<F: Below + 'static> OfiHarness<F> {
             fallback: true,
             patience: Duration::from_secs(15),
             reads: false,
+            halt: None,
         }
     }
 
@@ -84,6 +87,10 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
 
     fn pass_long(&mut self) {
         thread::sleep(Duration::from_millis(1));
+    }
+
+    fn halt(&mut self, at: Option<usize>) -> bool {
+        self.halt.as_ref().map(|halt| halt(at)).is_some()
     }
 
     fn attacks(&self) -> usize {
