@@ -19,6 +19,7 @@
 //! | `ends` | peers that end, and the end of this endpoint |
 //! | `frames` | the engine's calls |
 //! | `remote` | registrations and reads, by libfabric's calls |
+//! | `lent`, `reading` | state of both |
 //! | `dealings`, `reads` | memory that is lent to peers and taken back; reads of theirs |
 //! | `bell` | a descriptor that is readable when another one does not tell |
 
@@ -29,11 +30,13 @@ mod dealings;
 mod ends;
 mod fabric;
 mod frames;
+mod lent;
 mod link;
 mod look;
 mod meet;
 mod objects;
 mod peer;
+mod reading;
 mod reads;
 mod remote;
 mod slab;

@@ -12,7 +12,7 @@ use wire::session::{JobKey, Mark};
 use crate::below::{Below, Dest};
 use crate::channel::{BEFORE, Came};
 use crate::peer::{Peer, Stage};
-use crate::reads::Reading;
+use crate::reading::Reading;
 
 /// How often peers that are met, or lost, are looked after.
 const TICK: Duration = Duration::from_millis(50);

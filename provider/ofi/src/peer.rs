@@ -6,7 +6,7 @@ use link_api::Gone;
 use wire::session::Announce;
 
 use crate::channel::Channel;
-use crate::dealings::Dealings;
+use crate::lent::Dealings;
 
 /// How far two endpoints are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,11 +7,12 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use hmem::{Caps, Span, total};
-use link_api::{Direct, Event, NoDirect, OpId, Patience, PeerId, RmaLink, Way};
+use link_api::{Direct, Event, NoDirect, OpId, PeerId, RmaLink, Way};
 
 use crate::below::{Below, Did, NotSent};
 use crate::link::{OfiLink, Out};
 use crate::peer::Stage;
+use crate::reading::{Op, Piece};
 
 /// What numbers of reads have that no operation of the connection's has.
 const READ: u64 = 1 << 55;
@@ -21,53 +22,6 @@ const MOMENT: Duration = Duration::from_millis(5);
 /// Whether an operation is a read by the fabric.
 pub(crate) fn is_read(op: OpId) -> bool {
     op.0 & READ != 0
-}
-
-/// A piece of a read: one at the peer, and one here.
-#[derive(Debug)]
-struct Piece {
-    key: u64,
-    at: u64,
-    into: Span,
-}
-
-/// A read that is not over.
-#[derive(Debug)]
-pub(crate) struct Op {
-    id: OpId,
-    pub(crate) peer: PeerId,
-    pub(crate) request: u64,
-    /// What was not posted yet.
-    queue: VecDeque<Piece>,
-    /// Pieces that are under way.
-    flying: usize,
-    failed: bool,
-    /// Its end is not told of.
-    mute: bool,
-}
-
-/// Reads of peers' memory.
-#[derive(Debug)]
-pub(crate) struct Reading {
-    /// Longest one, if there are any.
-    pub(crate) most: Option<usize>,
-    pub(crate) ops: Vec<Op>,
-    /// How many were started.
-    number: u64,
-    /// What a provider has told of while nothing but the end of a read was asked for.
-    pub(crate) stash: VecDeque<Did>,
-    pub(crate) patience: Patience,
-}
-
-impl Reading {
-    pub(crate) fn new(most: Option<usize>) -> Reading {
-        Reading { most, ops: Vec::new(), number: 0, stash: VecDeque::new(), patience: Patience::Second }
-    }
-
-    /// Whether some are to be posted, which no descriptor tells the time for.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.ops.iter().any(|op| !op.queue.is_empty())
-    }
 }
 
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
