@@ -45,7 +45,18 @@ impl Limits {
         self.rma.contains(RmaCaps::SYNC)
     }
 
-    /// Whether memory here is accessed by handles, because it can be and there is no quicker way.
+    /// Whether peers get messages of memory here by handles, because they can and there is no quicker way.
+    pub(crate) fn is_got_by_handles(&self, memory: Memory) -> bool {
+        let gets = self.rma.contains(RmaCaps::HOST_GETS) && !self.is_sync();
+        self.is_by_handles(memory) || memory == Memory::Host && gets
+    }
+
+    /// Whether handles of host memory are made for the time of a request.
+    pub(crate) fn is_retiring(&self) -> bool {
+        self.rma.contains(RmaCaps::HOST_GETS)
+    }
+
+    /// Whether peers get and put memory here by handles, likewise.
     pub(crate) fn is_by_handles(&self, memory: Memory) -> bool {
         match memory {
             Memory::Host => self.rma.contains(RmaCaps::HOST_HANDLES) && !self.is_sync(),
@@ -248,7 +259,11 @@ fn exports(limits: &Limits, op: &Op, in_frame: bool) -> bool {
         && op.len > 0
         && !op.when.contains(When::INJECT)
         && !op.tried.contains(Tried::HANDLES)
-        && limits.is_by_handles(op.memory)
+        && match op.role {
+            Role::Send => limits.is_got_by_handles(op.memory),
+            // The peer puts the bytes of a read; and what is written may not be there any more when it would be got to.
+            _ => limits.is_by_handles(op.memory),
+        }
 }
 
 fn choose_send(limits: &Limits, op: &Op) -> Plan {

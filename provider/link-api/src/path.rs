@@ -17,6 +17,9 @@ bitflags! {
         const HOST_HANDLES = 1 << 1;
         /// [`RmaLink::start`](crate::RmaLink::start) reaches device memory of which handles were exchanged.
         const DEVICE_HANDLES = 1 << 2;
+        /// [`RmaLink::start`](crate::RmaLink::start) gets host memory of which handles were exchanged, to host memory that does not
+        /// vanish, and puts none.
+        const HOST_GETS = 1 << 3;
     }
 }
 

@@ -2,6 +2,10 @@
 //! library. ci/ofi has both.
 #![cfg(not(loom))]
 
+#[path = "support/counted.rs"]
+mod counted;
+#[path = "support/duo.rs"]
+mod duo;
 #[path = "support/ofi.rs"]
 mod support;
 
@@ -22,15 +26,34 @@ fn core() -> Core {
     })
 }
 
-fn provider() -> OfiHarness<Fabric> {
+fn fabric() -> Fabric {
     let name = std::env::var("STRAIT_TEST_BELOW").unwrap_or_else(|_| "tcp;ofi_rxm".into());
-    let mut harness = OfiHarness::new(move || {
-        let found = ofi::open(&core(), &[&name], "127.0.0.1".parse().expect("an address"));
-        Ok(found.unwrap_or_else(|why| panic!("{name} cannot be opened: {why:?}")).0)
-    });
+    let found = ofi::open(&core(), &[&name], "127.0.0.1".parse().expect("an address"));
+    found.unwrap_or_else(|why| panic!("{name} cannot be opened: {why:?}")).0
+}
+
+fn provider() -> OfiHarness<Fabric> {
+    let mut harness = OfiHarness::new(|| Ok(fabric()));
     // So that nothing goes another way.
     harness.fallback = false;
+    harness.reads = true;
     harness
 }
 
 link_kit::conform! { provider(); frames polls peers ends returns hostile sleep threads frames_only }
+
+/// Counted by what is asked of the provider: one `fi_read`.
+#[test]
+fn a_long_message_is_one_read() {
+    for len in [100_000, 4 << 20] {
+        let duo = duo::Duo::new(fabric);
+        duo::a_long_message_is_one_read(duo, len);
+    }
+}
+
+/// Memory that is read by the provider below, where it has reads.
+mod reads {
+    use super::provider;
+
+    link_kit::conform! { provider(); handles flights sleep_in_flight }
+}

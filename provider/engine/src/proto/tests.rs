@@ -2,6 +2,7 @@ use super::*;
 
 const SYNC: RmaCaps = RmaCaps::SYNC;
 const HOST: RmaCaps = RmaCaps::HOST_HANDLES;
+const GETS: RmaCaps = RmaCaps::HOST_GETS;
 const DEVICE: RmaCaps = RmaCaps::DEVICE_HANDLES;
 
 fn limits(rma: RmaCaps) -> Limits {
@@ -60,6 +61,11 @@ fn messages() {
         (HOST, Send, 257, Host, NONE, Tried::HANDLES, Plan::Rendezvous),
         (HOST, Send, 257, Device, NONE, none, Plan::Rendezvous),
         (HOST, Send, 257, Host, INJECT, none, Plan::Eager),
+        (GETS, Send, 256, Host, NONE, none, Plan::Eager),
+        (GETS, Send, 257, Host, NONE, none, Plan::ByHandles),
+        (GETS, Send, 257, Host, NONE, Tried::HANDLES, Plan::Rendezvous),
+        (GETS, Send, 257, Both, NONE, none, Plan::Rendezvous),
+        (SYNC | GETS, Send, 900, Host, NONE, none, Plan::Rendezvous),
         (DEVICE, Send, 1, Device, INJECT, none, Plan::OfferAndWait),
         (DEVICE, Send, 1, Device, INJECT, Tried::WAIT, Plan::Eager),
         (DEVICE, Send, 1, Device, INJECT | When::DELIVERY, none, Plan::Eager),
@@ -112,6 +118,9 @@ fn accesses_to_a_peers_memory() {
         (HOST, Read, 257, Host, NONE, none, Plan::ByHandles),
         (HOST, Write, 257, Host, NONE, none, Plan::ByHandles),
         (HOST, Write, 257, Host, NONE, Tried::HANDLES, Plan::Rendezvous),
+        // Messages alone are got.
+        (GETS, Write, 257, Host, NONE, none, Plan::Rendezvous),
+        (GETS, Read, 257, Host, NONE, none, Plan::Rendezvous),
         (SYNC | DEVICE, Write, 1, Device, ALONE, none, Plan::ByHandles),
         (SYNC | DEVICE, Read, 1, Device, ALONE, none, Plan::ByHandles),
         (SYNC | DEVICE, Read, 1, Both, NONE, none, Plan::Rendezvous),
@@ -188,7 +197,7 @@ fn limits_are_the_paths_as_far_as_a_frame_holds_them() {
 /// [`crate::endpoint`] sends messages of host memory up to that size without a choice.
 #[test]
 fn a_plain_message_is_eager() {
-    for rma in [SYNC, HOST, SYNC | DEVICE, RmaCaps::empty()] {
+    for rma in [SYNC, HOST, GETS, SYNC | DEVICE, RmaCaps::empty()] {
         for len in 0..=256 {
             for when in [NONE, ROW, INJECT, When::HELPED] {
                 assert_eq!(choose(&limits(rma), &op(Role::Send, len, Memory::Host, when)), Plan::Eager);
@@ -200,7 +209,7 @@ fn a_plain_message_is_eager() {
 #[test]
 fn a_short_one_sided_write_is_chosen_as_choose_does() {
     let memory = hmem::fake::alloc(64);
-    for rma in [SYNC, HOST, SYNC | DEVICE, RmaCaps::empty()] {
+    for rma in [SYNC, HOST, GETS, SYNC | DEVICE, RmaCaps::empty()] {
         for span in [Span::EMPTY, Span::leak(1), Span::leak(256), Span::leak(257), memory.span()] {
             let op = Op::new(Role::Write, span.len(), &[span], ALONE);
             let chosen = choose(&limits(rma), &op) == Plan::OneSidedFrame;
