@@ -23,6 +23,9 @@ pub struct Lease {
     pub base: u64,
 }
 
+/// Longest address of an endpoint by which memory is lent.
+pub const LENDER: usize = 39;
+
 /// Why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotSent {
@@ -116,13 +119,23 @@ pub trait Below: Send {
         None
     }
 
-    /// Lets peers read memory; `None` if that cannot be.
+    /// Lets peers read memory, by the endpoint of the address [`Below::lender`]; `None` if that cannot be.
     fn lend(&mut self, _span: Span) -> Option<Lease> {
         None
     }
 
     /// They read it no more.
     fn end_lease(&mut self, _number: u64) {}
+
+    /// Where memory is read that was lent: an address of at most [`LENDER`] bytes, another one after [`Below::stop_lending`].
+    fn lender(&self) -> &[u8] {
+        self.address()
+    }
+
+    /// Ends all that is lent, and all reads of it. Whether none accesses memory any more; if not, this is to be called again.
+    fn stop_lending(&mut self) -> bool {
+        true
+    }
 
     /// Reads `into.len()` bytes of memory that a peer has lent, from this address on. [`Did::Read`] tells when it is over.
     fn read(&mut self, _who: u64, _from: Dest, _lent: (u64, u64), _into: Span) -> Result<(), NotSent> {

@@ -27,6 +27,10 @@ pub(crate) enum Sort {
     Left = 6,
     /// The name may be used again.
     Renew = 7,
+    /// A read of memory of this generation has ended before its time: its owner's provider may not know yet.
+    Cut = 8,
+    /// What was lent in this generation is not lent any more.
+    Ended = 9,
 }
 
 /// A message breaks the rules.
@@ -235,6 +239,8 @@ impl Channel {
             5 => Sort::Revoke,
             6 => Sort::Left,
             7 => Sort::Renew,
+            8 => Sort::Cut,
+            9 => Sort::Ended,
             _ => return Err(Spoilt("its sort is unknown")),
         })
     }

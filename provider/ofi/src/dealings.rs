@@ -12,7 +12,7 @@ use wire::Handle;
 
 use crate::below::Below;
 use crate::channel::Sort;
-use crate::lent::{ALL, Lent, NOTES};
+use crate::lent::{ALL, LENDERS, Lent, NOTES, lender_in};
 use crate::link::OfiLink;
 use crate::peer::Stage;
 
@@ -30,6 +30,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         if !parts().all(fits) {
             return None;
         }
+        let generation = self.reading.generation;
         let mut lacks: Vec<Handle> = Vec::new();
         for span in parts() {
             let end = |s: &Span| s.addr() + s.len() as u64;
@@ -40,11 +41,11 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 for old in &mut at.dealings.lent {
                     old.told &= end(&old.span) <= span.addr() || end(span) <= old.span.addr();
                 }
-                at.dealings.lent.push(Lent { lease, span: *span, told: false });
+                at.dealings.lent.push(Lent { lease, span: *span, told: false, generation });
             }
             let found = at.dealings.lent.iter().find(holds)?;
             if !found.told && lacks.iter().all(|h| h.id.get() != found.lease.number) {
-                lacks.push(found.handle());
+                lacks.push(found.handle(below.lender()));
             }
         }
         Some(lacks)
@@ -67,8 +68,71 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// A peer is no more: nor is what it was lent, or was being read.
     pub(crate) fn end_dealings(&mut self, peer: PeerId) {
         self.end_reads(|op| op.peer == peer, true);
+        if self.known(peer).is_some_and(|at| !at.dealings.lent.is_empty()) {
+            // It may have been reading, and the provider below need not know yet that it does so no more.
+            self.stop_lending();
+        }
         let (Some(at), Some(below)) = (self.peers.get_mut(peer.0 as usize), &mut self.below) else { return };
-        at.dealings.lent.drain(..).for_each(|lent| below.end_lease(lent.lease.number));
+        at.dealings.lenders.drain(..).for_each(|(_, dest)| below.part(dest));
+    }
+
+    /// Ends all that is lent. When this returns the provider reads none of it any more, whatever its peers do; they are told, and
+    /// what they have not read comes in frames.
+    fn stop_lending(&mut self) {
+        let Some(below) = &mut self.below else { return };
+        let generation = self.reading.generation;
+        self.reading.generation += 1;
+        let mut borrowers = Vec::new();
+        for (at, peer) in self.peers.iter_mut().enumerate().filter(|(_, p)| !p.dealings.lent.is_empty()) {
+            peer.dealings.lent.drain(..).for_each(|lent| below.end_lease(lent.lease.number));
+            borrowers.push(PeerId(at as u32));
+        }
+        let mut said = false;
+        while !below.stop_lending() {
+            if !std::mem::replace(&mut said, true) {
+                log::error!("{}: what is lent cannot be ended, and is waited for", self.base.addr());
+            }
+            match below.poll() {
+                Some(did) => self.reading.stash.push_back(did),
+                None => std::thread::yield_now(),
+            }
+        }
+        for peer in borrowers {
+            self.note(peer, Sort::Ended, generation);
+        }
+    }
+
+    /// A read of a peer's memory has ended before its time. Its provider may go on to read that memory, so that it is to know
+    /// before anything else.
+    pub(crate) fn tell_of_cut(&mut self, peer: PeerId, generation: u64) {
+        if !self.at(peer).dealings.notes.contains(&(Sort::Cut, generation)) {
+            self.note(peer, Sort::Cut, generation);
+        }
+    }
+
+    /// A peer has told of memory.
+    pub(crate) fn learn_handle(&mut self, from: PeerId, handle: &Handle) {
+        let reads = self.reading.ops.iter().any(|op| op.peer == from);
+        let (Some(at), Some(below)) = (self.peers.get_mut(from.0 as usize), &mut self.below) else { return };
+        let (dealings, Some(address)) = (&mut at.dealings, lender_in(handle)) else { return };
+        if !dealings.may_read {
+            return;
+        }
+        let known = dealings.lenders.iter().find(|(name, _)| name == address).map(|(_, dest)| *dest);
+        let dest = match known {
+            Some(dest) => dest,
+            None if reads && dealings.lenders.len() >= LENDERS => return,
+            None => {
+                if dealings.lenders.len() >= LENDERS {
+                    dealings.learned.clear();
+                    dealings.lenders.drain(..).for_each(|(_, dest)| below.part(dest));
+                }
+                let Ok(dest) = below.meet(address) else { return };
+                dealings.lenders.push((address.to_vec(), dest));
+                dest
+            }
+        };
+        dealings.learn(handle, dest);
     }
 
     /// Something is to be said to a peer of memory.
@@ -92,6 +156,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// A peer says something of memory.
     pub(crate) fn hear_of_memory(&mut self, peer: PeerId, sort: Sort, name: u64) {
+        let now = self.reading.generation;
         let dealings = &mut self.at(peer).dealings;
         if dealings.notes.len() > NOTES || dealings.revoked.len() > NOTES {
             return self.spoil(peer, "it takes back more than there can be");
@@ -107,6 +172,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                     *left = true;
                 }
             }
+            // Of one that was ended since nothing is read any more.
+            Sort::Cut if name == now && !dealings.lent.is_empty() => self.stop_lending(),
+            Sort::Cut => {}
+            Sort::Ended => dealings.unlearn(name),
             _ => {
                 dealings.revoked.remove(&name);
             }

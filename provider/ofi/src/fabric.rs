@@ -10,7 +10,7 @@ use libfabric_sys as fi;
 use wire::session::MOST_ADDRESS;
 
 use crate::below::{Below, Buffer, Dest, Did, Lease, Message, NotSent};
-use crate::objects::{Object, Objects, done, made, step};
+use crate::objects::{Object, Objects, made, step};
 use crate::remote::{Place, Remote};
 use crate::slab::Slab;
 
@@ -123,7 +123,7 @@ impl Fabric {
                 step(&core, "fi_mr_reg", found)?;
             }
         }
-        step(&core, "fi_getname", self.find_name())?;
+        self.address = step(&core, "fi_getname", self.objects.ep.name())?;
         let mut fd: libc::c_int = -1;
         // FI_GETWAIT of a queue with a descriptor writes that; of one without, nothing.
         if self.objects.cq.control(fi::FI_GETWAIT, (&raw mut fd).cast()).is_ok() && fd >= 0 {
@@ -152,19 +152,6 @@ impl Fabric {
         // SAFETY: an open registration.
         self.descs[which] = Desc(unsafe { (*region.at()).mem_desc });
         self.objects.regions.push(region);
-        Ok(())
-    }
-
-    fn find_name(&mut self) -> Result<(), i32> {
-        let (mut name, mut len) = (vec![0u8; MOST_ADDRESS], MOST_ADDRESS);
-        let ep = &self.objects.ep;
-        // SAFETY: an open endpoint, and room for `len` bytes.
-        unsafe {
-            let getname = (*(*ep.at()).cm).getname.ok_or(-fi::FI_ENOSYS)?;
-            done(getname(ep.fid(), name.as_mut_ptr().cast(), &mut len))?;
-        }
-        name.truncate(len);
-        self.address = name;
         Ok(())
     }
 
@@ -270,9 +257,9 @@ impl Fabric {
 /// Calls a method of what serves for reads, if there is that.
 macro_rules! remote {
     ($self:ident, $method:ident($($arg:expr),*), $else:expr) => {{
-        let Objects { domain, ep, av, cq, .. } = &*$self.objects;
+        let Objects { domain, av, cq, .. } = &*$self.objects;
         match &mut $self.remote {
-            Some(remote) => remote.$method(&Place { domain, ep, av, cq }, $($arg),*),
+            Some(remote) => remote.$method(&Place { domain, av, cq }, $($arg),*),
             None => $else,
         }
     }};
@@ -380,6 +367,14 @@ impl Below for Fabric {
 
     fn stop_reads(&mut self) -> bool {
         self.remote.as_mut().is_none_or(Remote::stop)
+    }
+
+    fn lender(&self) -> &[u8] {
+        self.remote.as_ref().map_or(&[], Remote::lender)
+    }
+
+    fn stop_lending(&mut self) -> bool {
+        self.remote.as_mut().is_none_or(Remote::stop_lending)
     }
 
     fn poll(&mut self) -> Option<Did> {

@@ -26,9 +26,13 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     ) -> Result<(), Refused> {
         assert!(head.len() + len <= self.most, "frame longer than Path::max_frame");
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
+        if !self.peers[to.0 as usize].dealings.notes.is_empty() {
+            // Before what follows from it: a frame that asks for what was not read.
+            self.tell_of_memory(to);
+        }
         let at = &mut self.peers[to.0 as usize];
         let found = match (&mut self.below, &mut at.channel) {
-            (Some(below), Some(channel)) if at.broken.is_none() => {
+            (Some(below), Some(channel)) if at.broken.is_none() && at.dealings.notes.is_empty() => {
                 channel.send(below, Sort::Frame, head, body, off, len)
             }
             _ => Err(NotSent::Busy),
@@ -358,7 +362,7 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
     }
 
     fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        by_base!(self, from, import_handle(handle), self.at(from).dealings.learn(handle));
+        by_base!(self, from, import_handle(handle), self.learn_handle(from, handle));
     }
 
     fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {

@@ -136,7 +136,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             }
             Ok(Sort::Pong) => self.hear_pong(peer),
             Ok(Sort::Room | Sort::Frame) => self.tell_room(peer),
-            Ok(sort @ (Sort::Revoke | Sort::Left | Sort::Renew)) => match name {
+            Ok(sort @ (Sort::Revoke | Sort::Left | Sort::Renew | Sort::Cut | Sort::Ended)) => match name {
                 Some(name) => self.hear_of_memory(peer, sort, name),
                 None => self.spoil(peer, "what it says of memory makes no sense"),
             },

@@ -3,6 +3,7 @@
 use std::ptr::null_mut;
 
 use libfabric_sys as fi;
+use wire::session::MOST_ADDRESS;
 
 /// What a call of libfabric's gives: 0, or a negative error number.
 pub(crate) fn done(code: i32) -> Result<(), i32> {
@@ -65,6 +66,15 @@ impl<T: Fid> Object<T> {
         self.end()
     }
 
+    /// Closes it, and gives it back if it is busy.
+    pub(crate) fn try_close(mut self) -> Result<(), Object<T>> {
+        let at = self.0;
+        match self.end() {
+            Err(e) if e == -fi::FI_EBUSY => Err(Object(at)),
+            Err(_) | Ok(()) => Ok(()),
+        }
+    }
+
     /// Leaves it open for good.
     pub(crate) fn leak(mut self) {
         self.0 = null_mut();
@@ -88,6 +98,20 @@ impl<T: Fid> Object<T> {
 impl<T: Fid> Drop for Object<T> {
     fn drop(&mut self) {
         let _ = self.end();
+    }
+}
+
+impl Object<fi::fid_ep> {
+    /// The address of an endpoint.
+    pub(crate) fn name(&self) -> Result<Vec<u8>, i32> {
+        let (mut name, mut len) = (vec![0u8; MOST_ADDRESS], MOST_ADDRESS);
+        // SAFETY: an open endpoint, and room for `len` bytes.
+        unsafe {
+            let getname = (*(*self.at()).cm).getname.ok_or(-fi::FI_ENOSYS)?;
+            done(getname(self.fid(), name.as_mut_ptr().cast(), &mut len))?;
+        }
+        name.truncate(len);
+        Ok(name)
     }
 }
 

@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use hmem::Span;
 use link_api::{OpId, Patience, PeerId};
 
-use crate::below::Did;
+use crate::below::{Dest, Did};
 
 /// A piece of a read: one at the peer, and one here.
 #[derive(Debug)]
 pub(crate) struct Piece {
+    pub(crate) from: Dest,
     pub(crate) key: u64,
     pub(crate) at: u64,
     pub(crate) into: Span,
@@ -21,6 +22,8 @@ pub(crate) struct Op {
     pub(crate) id: OpId,
     pub(crate) peer: PeerId,
     pub(crate) request: u64,
+    /// The last generation of the peer's memory that it reads.
+    pub(crate) generation: u64,
     /// What was not posted yet.
     pub(crate) queue: VecDeque<Piece>,
     /// Pieces that are under way.
@@ -41,11 +44,20 @@ pub(crate) struct Reading {
     /// What a provider has told of while nothing but the end of a read was asked for.
     pub(crate) stash: VecDeque<Did>,
     pub(crate) patience: Patience,
+    /// How often what is lent was ended.
+    pub(crate) generation: u64,
 }
 
 impl Reading {
     pub(crate) fn new(most: Option<usize>) -> Reading {
-        Reading { most, ops: Vec::new(), number: 0, stash: VecDeque::new(), patience: Patience::Second }
+        Reading {
+            most,
+            ops: Vec::new(),
+            number: 0,
+            stash: VecDeque::new(),
+            patience: Patience::Second,
+            generation: 0,
+        }
     }
 
     /// Whether some are to be posted, which no descriptor tells the time for.

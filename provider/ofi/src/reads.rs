@@ -54,7 +54,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         if total(access.local) < access.len || !access.local.iter().all(fits) {
             return Err(NoDirect::Memory);
         }
-        let mut queue = VecDeque::new();
+        let (mut queue, mut generation) = (VecDeque::new(), 0);
         let (mut left, mut here) = (access.len, access.local.iter().copied());
         let mut room = here.next();
         for seg in access.remote {
@@ -62,14 +62,15 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             if len == 0 {
                 continue;
             }
-            let (key, first) = at.dealings.find(seg).ok_or(NoDirect::Memory)?;
+            let found = at.dealings.find(seg).ok_or(NoDirect::Memory)?;
+            generation = generation.max(found.generation);
             let mut off = 0;
             while off < len {
                 let span = room.ok_or(NoDirect::Memory)?;
                 let n = (len - off).min(span.len()).min(most);
                 if let Some(into) = span.part(0, n).filter(|_| n > 0) {
-                    let at = first.checked_add(off as u64).ok_or(NoDirect::Memory)?;
-                    queue.push_back(Piece { key, at, into });
+                    let at = found.at.checked_add(off as u64).ok_or(NoDirect::Memory)?;
+                    queue.push_back(Piece { from: found.from, key: found.key, at, into });
                 }
                 off += n;
                 room = if n == span.len() { here.next() } else { span.part(n, span.len() - n) };
@@ -81,7 +82,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         let id = OpId(READ | self.reading.number);
         self.reading.number += 1;
-        self.reading.ops.push(Op { id, peer, request, queue, flying: 0, failed: false, mute: false });
+        let op = Op { id, peer, request, generation, queue, flying: 0, failed: false, mute: false };
+        self.reading.ops.push(op);
         self.post_reads();
         Ok(id)
     }
@@ -93,11 +95,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         let mut some_over = false;
         'all: for op in &mut self.reading.ops {
-            let at = &self.peers[op.peer.0 as usize];
-            let dest = at.channel.as_ref().map(|channel| channel.far.dest);
-            let (Some(below), Some(dest)) = (&mut self.below, dest) else { break };
+            let Some(below) = &mut self.below else { break };
             while let Some(piece) = op.queue.front() {
-                match below.read(op.id.0, dest, (piece.key, piece.at), piece.into) {
+                match below.read(op.id.0, piece.from, (piece.key, piece.at), piece.into) {
                     Ok(()) => {
                         op.queue.pop_front();
                         op.flying += 1;
@@ -133,7 +133,25 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             op.failed = true;
             op.queue.clear();
         }
-        op.flying == 0 && op.queue.is_empty()
+        let over = op.flying == 0 && op.queue.is_empty();
+        if !ok {
+            let (peer, generation) = (op.peer, op.generation);
+            self.tell_of_cut(peer, generation);
+        }
+        over
+    }
+
+    /// All reads under way have ended before their time.
+    fn cut_reads(&mut self) {
+        let mut owners = Vec::new();
+        for op in self.reading.ops.iter_mut().filter(|op| op.flying > 0) {
+            (op.flying, op.failed) = (0, true);
+            op.queue.clear();
+            owners.push((op.peer, op.generation));
+        }
+        for (peer, generation) in owners {
+            self.tell_of_cut(peer, generation);
+        }
     }
 
     /// Tells of reads that are over.
@@ -176,10 +194,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 std::thread::yield_now();
             } else if self.below.as_mut().is_none_or(F::stop_reads) {
                 log::info!("{}: reads that were not over are ended", self.base.addr());
-                for op in self.reading.ops.iter_mut().filter(|op| op.flying > 0) {
-                    (op.flying, op.failed) = (0, true);
-                    op.queue.clear();
-                }
+                self.cut_reads();
             } else {
                 // Its memory is not to be given back until the provider lets go of it.
                 if !std::mem::replace(&mut stopped, true) {

@@ -1,7 +1,9 @@
 //! Memory that is read without its owner: registrations for peers, and reads of theirs, by libfabric's calls.
 //!
 //! Reads are posted to an endpoint of their own, since no provider has to be able to end one that is under way: an endpoint that
-//! is closed accesses no memory any more, and the next read opens another one.
+//! is closed accesses no memory any more (fi_endpoint(3)), and the next read opens another one. Memory is lent by another one, for the
+//! same reason: many a provider goes on to read memory of a registration that is closed (fi_mr(3) leaves it to the application to
+//! close none that is in use).
 
 use std::collections::HashMap;
 use std::ptr::null_mut;
@@ -9,7 +11,7 @@ use std::ptr::null_mut;
 use hmem::Span;
 use libfabric_sys as fi;
 
-use crate::below::{Dest, Lease, NotSent};
+use crate::below::{Dest, LENDER, Lease, NotSent};
 use crate::objects::{Object, done, made};
 use crate::slab::Slab;
 
@@ -48,6 +50,9 @@ pub(crate) struct Remote {
     pub(crate) most: usize,
     /// Where reads are posted, once there are any.
     ep: Option<Object<fi::fid_ep>>,
+    /// Where peers read, once memory was lent, and its address.
+    lender: Option<Object<fi::fid_ep>>,
+    address: Vec<u8>,
     contexts: Slab,
     free: Vec<usize>,
     /// By place, the read, and the registration of where it puts its bytes.
@@ -59,7 +64,6 @@ pub(crate) struct Remote {
 /// What registrations and endpoints belong to.
 pub(crate) struct Place<'a> {
     pub(crate) domain: &'a Object<fi::fid_domain>,
-    pub(crate) ep: &'a Object<fi::fid_ep>,
     pub(crate) av: &'a Object<fi::fid_av>,
     pub(crate) cq: &'a Object<fi::fid_cq>,
 }
@@ -90,6 +94,8 @@ impl Remote {
             key_size,
             most,
             ep: None,
+            lender: None,
+            address: Vec::new(),
             contexts: Slab::new(READS, 0)?,
             free: (0..READS).collect(),
             flying: (0..READS).map(|_| (0, None)).collect(),
@@ -138,7 +144,12 @@ impl Remote {
 
     /// Registers memory for peers to read.
     pub(crate) fn lend(&mut self, place: &Place<'_>, span: Span) -> Option<Lease> {
-        let region = self.register(place.domain, place.ep, span, fi::FI_REMOTE_READ).ok()?;
+        if self.lender.is_none() {
+            let ep = self.open_ep(place).ok()?;
+            self.address = ep.name().ok().filter(|name| name.len() <= LENDER)?;
+            self.lender = Some(ep);
+        }
+        let region = self.register(place.domain, self.lender.as_ref()?, span, fi::FI_REMOTE_READ).ok()?;
         // SAFETY: an open registration.
         let key = unsafe { (*region.at()).key };
         if key == NO_KEY {
@@ -153,6 +164,18 @@ impl Remote {
     /// Peers read it no more.
     pub(crate) fn end_lease(&mut self, number: u64) {
         self.leases.remove(&number);
+    }
+
+    /// The address of the endpoint that lends.
+    pub(crate) fn lender(&self) -> &[u8] {
+        &self.address
+    }
+
+    /// Ends all that is lent, with the endpoint that peers read from. Whether none accesses memory any more.
+    pub(crate) fn stop_lending(&mut self) -> bool {
+        self.leases.clear();
+        self.lender = self.lender.take().and_then(|ep| ep.try_close().err());
+        self.lender.is_none()
     }
 
     fn open_ep(&self, place: &Place<'_>) -> Result<Object<fi::fid_ep>, i32> {
@@ -225,20 +248,15 @@ impl Remote {
     /// Ends all reads. Whether none accesses memory any more.
     pub(crate) fn stop(&mut self) -> bool {
         let Some(ep) = self.ep.take() else { return true };
-        let locals: Vec<_> = self.flying.iter_mut().filter_map(|(_, local)| local.take()).collect();
         if self.has(fi::FI_MR_ENDPOINT) {
             // What is bound to an endpoint keeps it open.
-            drop(locals);
-            if ep.close().is_err() {
-                return false;
-            }
-        } else {
-            if ep.close().is_err() {
-                locals.into_iter().for_each(Object::leak);
-                return false;
-            }
-            drop(locals);
+            self.flying.iter_mut().for_each(|(_, local)| *local = None);
         }
+        self.ep = ep.try_close().err();
+        if self.ep.is_some() {
+            return false;
+        }
+        self.flying.iter_mut().for_each(|(_, local)| *local = None);
         let Some(contexts) = Slab::new(READS, 0) else { return true };
         // What the queue still has of the old ones is of no read.
         std::mem::forget(std::mem::replace(&mut self.contexts, contexts));
@@ -246,19 +264,16 @@ impl Remote {
         true
     }
 
-    /// Closes what is open of the endpoint that memory is lent by, before that is closed.
+    /// Closes what is open. Whether all is closed.
     pub(crate) fn close(&mut self) -> bool {
-        self.leases.clear();
-        self.stop()
+        self.stop_lending() & self.stop()
     }
 
     /// Leaves all open for good: it is another process's.
     pub(crate) fn leak(mut self) {
         self.leases.drain().for_each(|(_, region)| region.leak());
         self.flying.drain(..).filter_map(|(_, local)| local).for_each(Object::leak);
-        if let Some(ep) = self.ep.take() {
-            ep.leak();
-        }
+        self.ep.take().into_iter().chain(self.lender.take()).for_each(Object::leak);
         std::mem::forget(self);
     }
 }

@@ -18,6 +18,8 @@ pub struct Counts {
     pub reads: AtomicU64,
     /// What is lent now.
     pub lent: AtomicU64,
+    /// How often all that is lent was ended.
+    pub stops: AtomicU64,
 }
 
 impl Counts {
@@ -78,6 +80,13 @@ impl<F: Below> Below for Counted<F> {
     }
     fn stop_reads(&mut self) -> bool {
         self.0.stop_reads()
+    }
+    fn lender(&self) -> &[u8] {
+        self.0.lender()
+    }
+    fn stop_lending(&mut self) -> bool {
+        self.1.stops.fetch_add(1, Relaxed);
+        self.0.stop_lending()
     }
     fn poll(&mut self) -> Option<Did> {
         self.0.poll()
