@@ -6,6 +6,8 @@
 mod counted;
 #[path = "support/duo.rs"]
 mod duo;
+#[path = "support/killed.rs"]
+mod killed;
 #[path = "support/ofi.rs"]
 mod support;
 

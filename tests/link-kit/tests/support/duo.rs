@@ -27,7 +27,7 @@ pub struct Node<F: Below> {
 }
 
 impl<F: Below> Node<F> {
-    fn new(link: Over<F>, peer: wire::Addr) -> Node<F> {
+    pub fn new(link: Over<F>, peer: wire::Addr) -> Node<F> {
         let mut domain = Domain::new(Config { virt_addr: false, rma_order: false });
         let (av, cq) = (domain.av_open(), domain.cq_open(1_024));
         let (tx_cq, rx_cq, cntrs) = (Some(cq), Some(cq), Cntrs::default());
@@ -51,19 +51,21 @@ pub struct Duo<F: Below> {
     pub b: Node<F>,
 }
 
+/// A link over a fabric, which alone has payloads.
+pub fn link_over<F: Below>(fabric: F, counts: &Arc<Counts>) -> Over<F> {
+    let key = JobKey::from_secret(b"of the engine's checks");
+    let to = "127.0.0.1:0".parse().expect("an address");
+    let base = TcpLink::bind(to, TcpOptions::new(key.clone())).expect("a free name");
+    let mut options = OfiOptions::new(key);
+    options.fallback = false;
+    OfiLink::new(base, Ok(Counted(fabric, Arc::clone(counts))), options).expect("descriptors")
+}
+
 impl<F: Below> Duo<F> {
     /// Over fabrics that `make` opens; messages have been exchanged.
     pub fn new(mut make: impl FnMut() -> F) -> Duo<F> {
         let counts = Arc::new(Counts::default());
-        let mut open = || {
-            let key = JobKey::from_secret(b"of the engine's checks");
-            let to = "127.0.0.1:0".parse().expect("an address");
-            let base = TcpLink::bind(to, TcpOptions::new(key.clone())).expect("a free name");
-            let mut options = OfiOptions::new(key);
-            options.fallback = false;
-            OfiLink::new(base, Ok(Counted(make(), Arc::clone(&counts))), options).expect("descriptors")
-        };
-        let (a, b) = (open(), open());
+        let (a, b) = (link_over(make(), &counts), link_over(make(), &counts));
         let names = (a.addr(), b.addr());
         let mut duo = Duo { a: Node::new(a, names.1), b: Node::new(b, names.0), counts: Arc::clone(&counts) };
         for _ in 0..2 {
