@@ -55,7 +55,58 @@ fn a_long_message_is_one_read() {
 
 /// Memory that is read by the provider below, where it has reads.
 mod reads {
+    use std::time::{Duration, Instant};
+
+    use hmem::Span;
+    use link_api::{Direct, Grant, Link as _, RmaCaps, RmaLink as _, Way};
+    use link_kit::{Harness as _, name};
+    use wire::Seg;
+
     use super::provider;
+
+    /// A peer that is disconnected, and does not know it yet, reads nothing of what the memory holds from then on.
+    #[test]
+    fn memory_of_a_peer_that_is_cut_off_in_its_read_is_not_read_any_more() {
+        const LEN: usize = 64 << 20;
+        let start = Instant::now();
+        let byte = |span: Span, at| {
+            let mut found = [0];
+            hmem::read(&[span], at, &mut found);
+            found[0]
+        };
+        // All of it may have come before the peer was cut off.
+        for _ in 0..50 {
+            let mut h = provider();
+            let (mut a, mut b) = (h.open(), h.open());
+            let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
+            while a.send(to_b, b"hello", &[], 0, 0).is_err() || a.path(to_b).rma != RmaCaps::HOST_GETS {
+                assert!(start.elapsed() < Duration::from_secs(120), "no way to the peer");
+                a.poll();
+            }
+            let (there, room) = (Span::leak(LEN), Span::leak(LEN));
+            hmem::write(&[there], 0, &vec![1; LEN]);
+            let handles = b.export_handles(to_a, &[there]).expect("memory that can be lent");
+            handles.iter().for_each(|handle| a.import_handle(to_b, handle));
+            let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
+            let access = Direct::new(Grant::Request(name(1, 1)), &remote, std::slice::from_ref(&room), LEN);
+            a.start(Way::Get, to_b, &access).expect("memory that it was told of");
+            while byte(room, LEN / 8) == 0 {
+                assert!(start.elapsed() < Duration::from_secs(120), "nothing is read");
+                h.pass();
+            }
+            b.disconnect(to_a);
+            hmem::write(&[there], 0, &vec![0xa5; LEN]);
+            let in_time = byte(room, LEN - 1) == 0;
+            (0..50).for_each(|_| h.pass_long());
+            let mut found = vec![0; LEN];
+            hmem::read(&[room], 0, &mut found);
+            assert!(!found.contains(&0xa5), "memory is read after it was given back");
+            if in_time {
+                return;
+            }
+        }
+        panic!("no peer was cut off in time");
+    }
 
     link_kit::conform! { provider(); handles flights sleep_in_flight }
 }
