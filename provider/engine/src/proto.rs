@@ -23,16 +23,18 @@ pub(crate) struct Limits {
     pub(crate) fits: usize,
     /// How the peer's memory is accessed, and ours by the peer.
     pub(crate) rma: RmaCaps,
+    /// From this many bytes on a message of host memory is got, where it can be.
+    pub(crate) least_get: usize,
 }
 
 impl Limits {
     /// The path's, but no more than fits a frame beside the longest header.
     pub(crate) fn new(path: &Path) -> Self {
-        let &Path { max_frame, eager, eager_in_a_row, rma, .. } = path;
+        let &Path { max_frame, eager, eager_in_a_row, rma, least_get, .. } = path;
         debug_assert!(max_frame >= wire::EAGER_HEAD, "every link's frames hold a header");
         let fits = max_frame.saturating_sub(wire::EAGER_HEAD);
         let in_a_row = eager_in_a_row.max(eager).min(fits);
-        Limits { eager: eager.min(fits), in_a_row, fits, rma }
+        Limits { eager: eager.min(fits), in_a_row, fits, rma, least_get }
     }
 
     /// Longest frame.
@@ -46,8 +48,8 @@ impl Limits {
     }
 
     /// Whether peers get messages of memory here by handles, because they can and there is no quicker way.
-    pub(crate) fn is_got_by_handles(&self, memory: Memory) -> bool {
-        let gets = self.rma.contains(RmaCaps::HOST_GETS) && !self.is_sync();
+    pub(crate) fn is_got_by_handles(&self, memory: Memory, len: usize) -> bool {
+        let gets = self.rma.contains(RmaCaps::HOST_GETS) && !self.is_sync() && len >= self.least_get;
         self.is_by_handles(memory) || memory == Memory::Host && gets
     }
 
@@ -260,7 +262,7 @@ fn exports(limits: &Limits, op: &Op, in_frame: bool) -> bool {
         && !op.when.contains(When::INJECT)
         && !op.tried.contains(Tried::HANDLES)
         && match op.role {
-            Role::Send => limits.is_got_by_handles(op.memory),
+            Role::Send => limits.is_got_by_handles(op.memory, op.len),
             // The peer puts the bytes of a read; and what is written may not be there any more when it would be got to.
             _ => limits.is_by_handles(op.memory),
         }

@@ -14,6 +14,9 @@ use crate::channel::{BEFORE, Came};
 use crate::peer::{Peer, Stage};
 use crate::reading::Reading;
 
+/// Shorter messages fit into one frame, whose copy takes less than a registration and a read
+/// (docs/measurements/hosts.md).
+const LEAST_READ: usize = 64 << 10;
 /// How often peers that are met, or lost, are looked after.
 const TICK: Duration = Duration::from_millis(50);
 /// How often a provider without a descriptor is looked at while this side sleeps: at first, and after so many times in vain.
@@ -38,6 +41,8 @@ pub struct OfiOptions {
     pub eager: usize,
     /// See [`Path::eager_in_a_row`].
     pub eager_in_a_row: usize,
+    /// See [`Path::least_get`].
+    pub least_get: usize,
 }
 
 impl OfiOptions {
@@ -50,6 +55,7 @@ impl OfiOptions {
             grace: Duration::from_secs(5),
             eager: 16 << 10,
             eager_in_a_row: 32 << 10,
+            least_get: LEAST_READ,
         }
     }
 }
@@ -288,6 +294,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             eager,
             eager_in_a_row: self.options.eager_in_a_row.max(eager).min(most),
             rma: if self.reading.most.is_some() { RmaCaps::HOST_GETS } else { RmaCaps::empty() },
+            least_get: self.options.least_get,
         }
     }
 

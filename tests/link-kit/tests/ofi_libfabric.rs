@@ -53,16 +53,75 @@ fn a_long_message_is_one_read() {
     }
 }
 
+#[test]
+fn a_message_that_is_longer_than_its_receive_is_cut_to_that() {
+    duo::a_long_message_is_cut_to_its_receive(duo::Duo::new(fabric));
+}
+
+#[test]
+fn more_messages_than_may_be_read_at_once_are_all_read() {
+    duo::many_long_messages_at_once(duo::Duo::new(fabric));
+}
+
 /// Memory that is read by the provider below, where it has reads.
 mod reads {
     use std::time::{Duration, Instant};
 
     use hmem::Span;
-    use link_api::{Direct, Grant, Link as _, RmaCaps, RmaLink as _, Way};
+    use link_api::{Direct, Event, Grant, Link as _, RmaCaps, RmaLink as _, Way};
     use link_kit::{Harness as _, name};
     use wire::Seg;
 
     use super::provider;
+
+    /// The provider below checks key and bounds, whatever the reader was told.
+    #[test]
+    fn a_handle_that_was_forged_reads_nothing() {
+        let mut h = provider();
+        let (mut a, mut b) = (h.open(), h.open());
+        let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
+        let start = Instant::now();
+        while a.send(to_b, b"hello", &[], 0, 0).is_err() || a.path(to_b).rma != RmaCaps::HOST_GETS {
+            assert!(start.elapsed() < Duration::from_secs(120), "no way to the peer");
+            a.poll();
+        }
+        let (all, room) = (Span::leak(8_000), Span::leak(8_000));
+        hmem::write(&[all], 0, &[7; 8_000]);
+        let there = all.part(0, 4_000).expect("a part");
+        let remote = |span: Span| [Seg { addr: span.addr().into(), len: (span.len() as u64).into() }];
+        for how in 0..4 {
+            // Another read may have ended what was lent before.
+            let found = loop {
+                let handles = b.export_handles(to_a, &[there]).expect("memory that can be lent");
+                let mut handle = handles[0];
+                match how {
+                    0 => handle.token[0] ^= 1,
+                    1 => handle.len = 8_000.into(),
+                    2 => handle.token[15] ^= 0x40,
+                    _ => {}
+                }
+                a.import_handle(to_b, &handle);
+                let (part, len) = if how == 1 { (all, 8_000) } else { (there, 4_000) };
+                let (remote, local) = (remote(part), [room.part(0, len).expect("a part")]);
+                let access = Direct::new(Grant::Request(name(1, 1)), &remote, &local, len);
+                let op = a.start(Way::Get, to_b, &access).expect("memory that it was told of");
+                let found = loop {
+                    assert!(start.elapsed() < Duration::from_secs(120), "a read is never over");
+                    match a.poll() {
+                        Some(Event::Done(which, ok)) if which == op => break ok,
+                        _ => h.pass(),
+                    }
+                };
+                if how < 3 || found {
+                    break found;
+                }
+            };
+            assert_eq!(found, how == 3, "forged in way {how}");
+            let mut bytes = [0; 8_000];
+            hmem::read(&[room], 0, &mut bytes);
+            assert_eq!(bytes.contains(&7), how == 3, "forged in way {how}");
+        }
+    }
 
     /// A peer that is disconnected, and does not know it yet, reads nothing of what the memory holds from then on.
     #[test]

@@ -8,6 +8,7 @@ mod duo;
 #[path = "support/fake.rs"]
 mod fake;
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -127,6 +128,7 @@ fn a_send_that_is_cancelled_lends_nothing_any_more() {
             assert!(start.elapsed() < Duration::from_secs(20), "it is never cancelled");
             received = received.or_else(|| duo.b.next());
         }
+        assert!(!net.is_read(src), "memory is read after it was given back");
         // What it holds from now on is another's.
         hmem::write(&[src], 0, &[0xa5; LEN]);
         net.halt(None);
@@ -147,4 +149,81 @@ fn a_send_that_is_cancelled_lends_nothing_any_more() {
     }
     // Others go on.
     duo.send(&[src], &[Span::leak(LEN)]);
+}
+
+/// The provider below may go on to read memory for a reader that has gone, until the endpoint is closed that it was lent by.
+#[test]
+fn memory_of_a_peer_that_ends_in_its_read_is_not_read_any_more() {
+    let net = FakeNet::default();
+    let Duo { mut a, mut b, counts } = duo(&net, false);
+    let (to, src) = (a.peer, filled(LEN, 9));
+    net.halt(Some(LEN / 2));
+    b.domain.recv(b.rx, &from_any(&[Span::leak(LEN)], 2)).unwrap();
+    a.domain.send(a.ep, &msg(to, &[src], 1)).unwrap();
+    let start = Instant::now();
+    while !net.is_read(src) {
+        assert!(start.elapsed() < Duration::from_secs(20), "it is never read");
+        assert!(a.next().is_none() && b.next().is_none());
+    }
+    drop(b);
+    let sent = loop {
+        assert!(start.elapsed() < Duration::from_secs(20), "it is never over");
+        if let Some(found) = a.next() {
+            break found;
+        }
+    };
+    assert!(sent.err.is_some(), "{sent:?}");
+    assert!(!net.is_read(src), "memory is read after it was given back");
+    assert_eq!(counts.lent.load(Relaxed), 0);
+}
+
+#[test]
+fn memory_of_a_read_that_fails_half_way_is_not_read_any_more_when_its_send_completes() {
+    let net = FakeNet::default();
+    let mut duo = duo(&net, false);
+    for round in 0..3 {
+        let src = filled(LEN, round);
+        net.breaks(LEN / 2);
+        duo.send(&[src], &[Span::leak(LEN)]);
+        assert!(!net.is_read(src), "memory is read after it was given back");
+        let [_, bytes, reads, _] = duo.counts.take();
+        assert!(reads == 1 && bytes >= LEN as u64, "{reads} reads, {bytes} bytes in frames");
+        // What is sent next is lent by another endpoint, and read again.
+        duo.send(&[filled(LEN, 10)], &[Span::leak(LEN)]);
+        let [_, bytes, reads, _] = duo.counts.take();
+        assert!(reads == 1 && bytes < 3_000, "{reads} reads, {bytes} bytes in frames");
+        assert_eq!((duo.lent(), duo.counts.stops.swap(0, Relaxed)), (0, 1));
+    }
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_sent_in_frames() {
+    let net = FakeNet::default();
+    let mut duo = Duo::new(|| {
+        let mut fake = net.open();
+        (fake.reads, fake.lends) = (true, false);
+        fake
+    });
+    duo.send(&[filled(LEN, 6)], &[Span::leak(LEN)]);
+    let [_, bytes, reads, _] = duo.counts.take();
+    assert!(reads == 0 && bytes >= LEN as u64, "{reads} reads, {bytes} bytes in frames");
+}
+
+#[test]
+fn a_message_that_is_shorter_than_64_kib_is_not_read() {
+    let mut duo = duo(&FakeNet::default(), false);
+    for (len, of) in [((64 << 10) - 1, 0), (64 << 10, 1)] {
+        duo.send(&[filled(len, 6)], &[Span::leak(len)]);
+        assert_eq!(duo.counts.take()[2], of, "reads for {len} bytes");
+    }
+}
+
+#[test]
+fn a_message_that_is_longer_than_its_receive_is_cut_to_that() {
+    duo::a_long_message_is_cut_to_its_receive(duo(&FakeNet::default(), false));
+}
+
+#[test]
+fn more_messages_than_may_be_read_at_once_are_all_read() {
+    duo::many_long_messages_at_once(duo(&FakeNet::default(), false));
 }

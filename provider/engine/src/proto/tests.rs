@@ -6,7 +6,7 @@ const GETS: RmaCaps = RmaCaps::HOST_GETS;
 const DEVICE: RmaCaps = RmaCaps::DEVICE_HANDLES;
 
 fn limits(rma: RmaCaps) -> Limits {
-    Limits { eager: 256, in_a_row: 600, fits: 1000, rma }
+    Limits { eager: 256, in_a_row: 600, fits: 1000, rma, least_get: 500 }
 }
 
 fn op(role: Role, len: usize, memory: Memory, when: When) -> Op {
@@ -62,9 +62,12 @@ fn messages() {
         (HOST, Send, 257, Device, NONE, none, Plan::Rendezvous),
         (HOST, Send, 257, Host, INJECT, none, Plan::Eager),
         (GETS, Send, 256, Host, NONE, none, Plan::Eager),
-        (GETS, Send, 257, Host, NONE, none, Plan::ByHandles),
-        (GETS, Send, 257, Host, NONE, Tried::HANDLES, Plan::Rendezvous),
-        (GETS, Send, 257, Both, NONE, none, Plan::Rendezvous),
+        (GETS, Send, 257, Host, NONE, none, Plan::Rendezvous),
+        (GETS, Send, 499, Host, NONE, none, Plan::Rendezvous),
+        (GETS, Send, 500, Host, NONE, none, Plan::ByHandles),
+        (GETS | HOST, Send, 257, Host, NONE, none, Plan::ByHandles),
+        (GETS, Send, 500, Host, NONE, Tried::HANDLES, Plan::Rendezvous),
+        (GETS, Send, 500, Both, NONE, none, Plan::Rendezvous),
         (SYNC | GETS, Send, 900, Host, NONE, none, Plan::Rendezvous),
         (DEVICE, Send, 1, Device, INJECT, none, Plan::OfferAndWait),
         (DEVICE, Send, 1, Device, INJECT, Tried::WAIT, Plan::Eager),
@@ -186,8 +189,14 @@ fn reads_by_a_peer() {
 
 #[test]
 fn limits_are_the_paths_as_far_as_a_frame_holds_them() {
-    let path =
-        Path { link: "a", max_frame: 1000 + wire::EAGER_HEAD, eager: 5000, eager_in_a_row: 0, rma: SYNC };
+    let path = Path {
+        link: "a",
+        max_frame: 1000 + wire::EAGER_HEAD,
+        eager: 5000,
+        eager_in_a_row: 0,
+        rma: SYNC,
+        least_get: 0,
+    };
     let all = Limits::new(&path);
     assert_eq!((all.eager, all.in_a_row, all.fits, all.max_frame()), (1000, 1000, 1000, path.max_frame));
     let some = Limits::new(&Path { eager: 10, eager_in_a_row: 20, ..path });

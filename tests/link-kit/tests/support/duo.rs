@@ -153,3 +153,37 @@ pub fn a_long_message_is_one_read<F: Below>(mut duo: Duo<F>, len: usize) {
         assert_eq!(duo.lent(), 0, "what is registered when the message is over");
     }
 }
+
+/// A receive that is too short: it fails, and no byte behind it is written.
+pub fn a_long_message_is_cut_to_its_receive<F: Below>(mut duo: Duo<F>) {
+    const LEN: usize = 200_000;
+    let (to, src, dst) = (duo.a.peer, filled(LEN, 3), Span::leak(LEN));
+    for len in [0, 10, 70_000] {
+        let before = link_kit::text(&[dst]);
+        let room = dst.part(0, len).expect("a part");
+        duo.b.domain.recv(duo.b.rx, &from_any(&[room], 2)).expect("a receive");
+        duo.post(|a| a.domain.send(a.ep, &msg(to, &[src], 1)));
+        let (sent, got) = duo.complete(1, 1);
+        assert_eq!((sent[0].err, got[0].err), (None, Some(Error::Truncated)));
+        let after = link_kit::text(&[dst]);
+        assert!(after[..len] == pattern(LEN, 3)[..len] && after[len..] == before[len..], "{len} bytes");
+        assert_eq!(duo.lent(), 0);
+    }
+}
+
+/// More than the provider below is given at once.
+pub fn many_long_messages_at_once<F: Below>(mut duo: Duo<F>) {
+    const LEN: usize = 66_000;
+    const N: usize = 200;
+    let to = duo.a.peer;
+    let of: Vec<[Span; 2]> = (0..N).map(|i| [filled(LEN, i), Span::leak(LEN)]).collect();
+    for (i, [src, dst]) in of.iter().enumerate() {
+        duo.b.domain.recv(duo.b.rx, &from_any(&[*dst], i)).expect("a receive");
+        duo.post(|a| a.domain.send(a.ep, &msg(to, &[*src], i)));
+    }
+    duo.complete(N, N);
+    for [src, dst] in of {
+        assert!(link_kit::text(&[dst]) == link_kit::text(&[src]));
+    }
+    assert_eq!((duo.counts.take()[2], duo.lent()), (N as u64, 0), "reads, and what is lent");
+}

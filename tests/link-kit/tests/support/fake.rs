@@ -40,6 +40,10 @@ struct Net {
     flights: Vec<Flight>,
     /// The byte that no read goes beyond.
     halt: Option<usize>,
+    /// The byte at which the next read to come there fails.
+    breaks: Option<usize>,
+    /// Memory that its owner's provider goes on to read for reads that have ended before their time, by owner.
+    tails: Vec<(u64, Span)>,
 }
 
 impl Net {
@@ -51,6 +55,12 @@ impl Net {
             let n = end.saturating_sub(flight.done);
             let (key, first) = flight.lent;
             let from = self.lent.get(&key).and_then(|s| s.part(first as usize + flight.done, n));
+            if self.breaks.is_some_and(|at| flight.done >= at) {
+                self.breaks = None;
+                self.tails.extend(self.lent.get(&key).map(|span| (key >> 32, *span)));
+                over = Some((at, false));
+                break;
+            }
             match from {
                 Some(from) => flight.done += hmem::copy(&[flight.into], flight.done, &[from], 0, n),
                 None => over = Some((at, false)),
@@ -60,6 +70,19 @@ impl Net {
             }
         }
         over.map(|(at, ok)| (self.flights.swap_remove(at).who, ok))
+    }
+}
+
+impl Net {
+    /// Ends an endpoint's reads, which those whose memory it reads do not know yet.
+    fn stop_reads(&mut self, by: u64) {
+        let (lent, tails) = (&self.lent, &mut self.tails);
+        self.flights.retain(|flight| {
+            if flight.by == by {
+                tails.extend(lent.get(&flight.lent.0).map(|span| (flight.lent.0 >> 32, *span)));
+            }
+            flight.by != by
+        });
     }
 }
 
@@ -76,6 +99,23 @@ impl FakeNet {
     #[allow(dead_code)]
     pub fn halt(&self, at: Option<usize>) {
         self.lock().halt = at;
+    }
+
+    /// Has the next read that comes to so many bytes fail.
+    #[allow(dead_code)]
+    pub fn breaks(&self, at: usize) {
+        self.lock().breaks = Some(at);
+    }
+
+    /// Whether anything still reads this memory.
+    #[allow(dead_code)]
+    pub fn is_read(&self, memory: Span) -> bool {
+        let net = self.lock();
+        let flown = net.flights.iter().filter_map(|flight| net.lent.get(&flight.lent.0));
+        let mut read = net.tails.iter().map(|(_, span)| span).chain(flown);
+        read.any(|s| {
+            s.addr() < memory.addr() + memory.len() as u64 && memory.addr() < s.addr() + s.len() as u64
+        })
     }
 
     pub fn open(&self) -> Fake {
@@ -101,6 +141,7 @@ impl FakeNet {
             noisy: false,
             reads: false,
             void: false,
+            lends: true,
             name: "fake",
         }
     }
@@ -131,6 +172,8 @@ pub struct Fake {
     pub reads: bool,
     /// What is lent is not there when it is read.
     pub void: bool,
+    /// Memory can be registered for others to read.
+    pub lends: bool,
     pub name: &'static str,
 }
 
@@ -139,8 +182,9 @@ impl Drop for Fake {
         let mut net = self.net.lock();
         net.inboxes.remove(&self.own);
         let own = self.own;
-        net.flights.retain(|flight| flight.by != own);
+        net.stop_reads(own);
         net.lent.retain(|key, _| key >> 32 != own);
+        net.tails.retain(|(owner, _)| *owner != own);
     }
 }
 
@@ -238,6 +282,9 @@ impl Below for Fake {
         let mut net = self.net.lock();
         net.next += 1;
         let number = net.next;
+        if !self.lends {
+            return None;
+        }
         if !self.void {
             net.lent.insert(self.own << 32 | number, span);
         }
@@ -258,8 +305,14 @@ impl Below for Fake {
     }
 
     fn stop_reads(&mut self) -> bool {
-        let own = self.own;
-        self.net.lock().flights.retain(|flight| flight.by != own);
+        self.net.lock().stop_reads(self.own);
+        true
+    }
+
+    fn stop_lending(&mut self) -> bool {
+        let (mut net, own) = (self.net.lock(), self.own);
+        net.lent.retain(|key, _| key >> 32 != own);
+        net.tails.retain(|(owner, _)| *owner != own);
         true
     }
 
