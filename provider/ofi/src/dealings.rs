@@ -175,7 +175,11 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             // Of one that was ended since nothing is read any more.
             Sort::Cut if name == now && !dealings.lent.is_empty() => self.stop_lending(),
             Sort::Cut => {}
-            Sort::Ended => dealings.unlearn(name),
+            Sort::Ended => {
+                dealings.unlearn(name);
+                // There is no endpoint any more that they could be read from, which not every provider tells.
+                self.end_reads(|op| op.peer == peer && op.generation <= name, true);
+            }
             _ => {
                 dealings.revoked.remove(&name);
             }

@@ -85,6 +85,8 @@ pub(crate) struct Dealings {
     pub(crate) may_read: bool,
     pub(crate) lent: Vec<Lent>,
     pub(crate) learned: VecDeque<Learned>,
+    /// The peer lends nothing of generations before this one. A handle that was sent before may be taken later.
+    lends_from: u64,
     /// Where the peer's memory is read, by address.
     pub(crate) lenders: Vec<(Vec<u8>, Dest)>,
     /// What is to be said.
@@ -108,24 +110,22 @@ impl Dealings {
     pub(crate) fn learn(&mut self, handle: &Handle, from: Dest) {
         let (first, len) = (handle.base.get(), handle.len.get());
         let Some(end) = first.checked_add(len).filter(|_| handle.how == HOW && self.may_read) else { return };
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| handle.token[at + i]));
+        let (key, base, generation) = (word(0), word(8), word(16));
         self.learned.retain(|old| old.end <= first || end <= old.first);
+        if generation < self.lends_from {
+            return;
+        }
         if self.learned.len() >= LEARNED {
             self.learned.pop_front();
         }
-        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| handle.token[at + i]));
-        self.learned.push_back(Learned {
-            first,
-            end,
-            key: word(0),
-            base: word(8),
-            generation: word(16),
-            from,
-        });
+        self.learned.push_back(Learned { first, end, key, base, generation, from });
     }
 
     /// The peer lends nothing of a generation any more.
     pub(crate) fn unlearn(&mut self, generation: u64) {
-        self.learned.retain(|known| known.generation != generation);
+        self.lends_from = self.lends_from.max(generation.saturating_add(1));
+        self.learned.retain(|known| known.generation > generation);
     }
 
     /// Where a segment of the peer's memory is read.

@@ -94,7 +94,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             return;
         }
         let mut some_over = false;
-        'all: for op in &mut self.reading.ops {
+        for op in &mut self.reading.ops {
             let Some(below) = &mut self.below else { break };
             while let Some(piece) = op.queue.front() {
                 match below.read(op.id.0, piece.from, (piece.key, piece.at), piece.into) {
@@ -102,7 +102,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                         op.queue.pop_front();
                         op.flying += 1;
                     }
-                    Err(NotSent::Busy) => break 'all,
+                    // Another peer's may be posted nevertheless: this one may be connecting, or gone.
+                    Err(NotSent::Busy) => break,
                     Err(why) => {
                         log::debug!("a read cannot be posted: {why:?}");
                         op.queue.clear();
@@ -110,7 +111,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                     }
                 }
             }
-            some_over |= op.flying == 0;
+            some_over |= op.flying == 0 && op.queue.is_empty();
         }
         if some_over {
             self.tell_reads();
