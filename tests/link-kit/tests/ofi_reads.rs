@@ -227,3 +227,23 @@ fn a_message_that_is_longer_than_its_receive_is_cut_to_that() {
 fn more_messages_than_may_be_read_at_once_are_all_read() {
     duo::many_long_messages_at_once(duo(&FakeNet::default(), false));
 }
+
+/// What one send that is over has in common with another that is not stays registered.
+#[test]
+fn a_send_that_completes_leaves_memory_registered_that_another_one_has_a_part_of() {
+    let mut duo = duo(&FakeNet::default(), false);
+    let (to, src) = (duo.a.peer, filled(LEN, 5));
+    let part = src.part(1_000, LEN - 2_000).expect("a part");
+    let rooms = [Span::leak(LEN), Span::leak(LEN - 2_000)];
+    duo.b.domain.recv(duo.b.rx, &from_any(&[rooms[0]], 1)).unwrap();
+    for sent in [src, part] {
+        duo.post(|a| a.domain.send(a.ep, &msg(to, &[sent], 1)));
+    }
+    duo.complete(1, 1);
+    assert_eq!(duo.lent(), 1);
+    duo.b.domain.recv(duo.b.rx, &from_any(&[rooms[1]], 2)).unwrap();
+    duo.complete(1, 1);
+    let [_, bytes, reads, _] = duo.counts.take();
+    assert!(reads == 2 && bytes < 3_000, "{reads} reads, {bytes} bytes in frames");
+    assert!(text(&[rooms[1]]) == pattern(LEN, 5)[1_000..LEN - 1_000] && duo.lent() == 0);
+}
