@@ -19,7 +19,7 @@
 //! | 24..28, 28..32 | longest message, how many may be under way |
 //! | 32..36, 36..40 | `protocol`, `format` |
 //! | 40..42 | bytes of the address, 0 where there is no fabric |
-//! | 42..44 | what it can do: 1 memory is read by the fabric, in messages of sort 5 to 7 (u16) |
+//! | 42..44 | what it can do: 1 memory is read by the fabric, in messages of sort 5 to 9 (u16) |
 //! | 44..48 | 0 |
 //! | 48..80 | name of what is below, padded with zeros |
 //! | 80..112 | random bytes |
@@ -27,8 +27,11 @@
 //!
 //! A message on the fabric is [`Mark`] (12 bytes: the receiver's slot and generation, number of the message in its direction), the
 //! header of a record ([`super::RECORD`]), and what that covers: its sort (u32: 1 a frame, 2 ping, 3 pong, 4 room,
-//! 5 memory is taken back, 6 it is left, 7 its request is renewed), how many messages of the other side the sender is done with
-//! (u32), and the frame, or of 5 to 7 the request's name (u64; 0: all). The records' keys are made of both announces.
+//! 5 memory is taken back, 6 it is left, 7 its request is renewed, 8 a read has ended before its time, 9 nothing is lent any more),
+//! how many messages of the other side the sender is done with (u32), and the frame, or of 5 to 7 the request's name (u64; 0: all),
+//! of 8 and 9 the generation of what was lent (u64). The records' keys are made of both announces.
+//!
+//! The token of a handle is key, address and generation (u64 each), and the length (u8) and bytes of the address of the endpoint that lends.
 
 use super::key::JobKey;
 use super::{Keys, Role};
