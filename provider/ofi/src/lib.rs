@@ -18,22 +18,30 @@
 //! | `look` | what is done with what comes by either way, and with time |
 //! | `ends` | peers that end, and the end of this endpoint |
 //! | `frames` | the engine's calls |
+//! | `remote` | registrations and reads, by libfabric's calls |
+//! | `lent`, `reading` | state of both |
+//! | `dealings`, `reads` | memory that is lent to peers and taken back; reads of theirs |
 //! | `bell` | a descriptor that is readable when another one does not tell |
 
 mod below;
 mod channel;
 mod choice;
+mod dealings;
 mod ends;
 mod fabric;
 mod frames;
+mod lent;
 mod link;
 mod look;
 mod meet;
 mod objects;
 mod peer;
+mod reading;
+mod reads;
+mod remote;
 mod slab;
 
-pub use below::{Below, Buffer, Dest, Did, Message, NotSent};
+pub use below::{Below, Buffer, Dest, Did, Lease, Message, NotSent};
 pub use choice::{FABRICS, SOFT, has_adapter, open};
 pub use fabric::Fabric;
 pub use link::{OfiLink, OfiOptions};

@@ -12,7 +12,11 @@ use wire::session::{JobKey, Mark};
 use crate::below::{Below, Dest};
 use crate::channel::{BEFORE, Came};
 use crate::peer::{Peer, Stage};
+use crate::reading::Reading;
 
+/// Shorter messages fit into one frame, whose copy takes less than a registration and a read
+/// (docs/measurements/hosts.md).
+const LEAST_READ: usize = 64 << 10;
 /// How often peers that are met, or lost, are looked after.
 const TICK: Duration = Duration::from_millis(50);
 /// How often a provider without a descriptor is looked at while this side sleeps: at first, and after so many times in vain.
@@ -37,6 +41,8 @@ pub struct OfiOptions {
     pub eager: usize,
     /// See [`Path::eager_in_a_row`].
     pub eager_in_a_row: usize,
+    /// See [`Path::least_get`].
+    pub least_get: usize,
 }
 
 impl OfiOptions {
@@ -49,6 +55,7 @@ impl OfiOptions {
             grace: Duration::from_secs(5),
             eager: 16 << 10,
             eager_in_a_row: 32 << 10,
+            least_get: LEAST_READ,
         }
     }
 }
@@ -108,6 +115,8 @@ pub struct OfiLink<B: RmaLink, F: Below> {
     pub(crate) generation: u32,
     /// The fabric does nothing any more.
     pub(crate) failed: bool,
+    /// Reads of peers' memory.
+    pub(crate) reading: Reading,
     /// Its descriptor, if that is of no use any more, until that was told.
     pub(crate) worn: Option<RawFd>,
     /// There is a fabric without a descriptor that would be of use.
@@ -166,6 +175,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let unseen = below.as_ref().is_some_and(|b| b.wait_fd().is_none_or(|fd| !is_shallow(fd)));
         let most = below.as_ref().map_or(0, |b| b.most().saturating_sub(BEFORE));
         let window = below.as_ref().map_or(0, F::window);
+        let reading = Reading::new(below.as_ref().and_then(F::reads));
         let link = OfiLink {
             base,
             below,
@@ -187,6 +197,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             readable: 0,
             generation: u32::from_le_bytes(random()?),
             failed: false,
+            reading,
             worn: None,
             unseen,
             poller,
@@ -249,6 +260,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Forgets all of a peer but that it is there: what follows is another one, or another time.
     pub(crate) fn reset(&mut self, peer: PeerId) {
         self.list(peer);
+        self.end_dealings(peer);
         self.generation = self.generation.wrapping_add(1);
         let fresh = Peer::new(self.generation);
         let old = std::mem::replace(&mut self.peers[peer.0 as usize], fresh);
@@ -281,7 +293,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             max_frame: self.most,
             eager,
             eager_in_a_row: self.options.eager_in_a_row.max(eager).min(most),
-            rma: RmaCaps::empty(),
+            rma: if self.reading.most.is_some() { RmaCaps::HOST_GETS } else { RmaCaps::empty() },
+            least_get: self.options.least_get,
         }
     }
 
@@ -339,7 +352,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Sets the timer, by what there is to wait for.
     pub(crate) fn set_timer(&mut self) {
-        let unseen = self.unseen && self.peers.iter().any(|p| p.announced.is_some());
+        let unseen =
+            self.unseen && self.peers.iter().any(|p| p.announced.is_some()) || self.reading.is_waiting();
         let period = if unseen {
             if self.vain < IDLE { LOOK } else { IDLE_LOOK }
         } else if !self.restless.is_empty() || !self.saying.is_empty() || self.lame.is_some() {

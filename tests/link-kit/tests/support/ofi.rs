@@ -25,6 +25,10 @@ pub struct OfiHarness<F: Below> {
     driver: Driver<Over<F>>,
     pub fallback: bool,
     pub patience: Duration,
+    /// Whether memory is read by the fabric.
+    pub reads: bool,
+    /// What has every read stop at so many bytes, or go on.
+    pub halt: Option<Box<dyn Fn(Option<usize>)>>,
 }
 
 impl<F: Below + 'static> OfiHarness<F> {
@@ -34,6 +38,8 @@ impl<F: Below + 'static> OfiHarness<F> {
             driver: Driver::new(|link: &mut Over<F>| link.progress()),
             fallback: true,
             patience: Duration::from_secs(15),
+            reads: false,
+            halt: None,
         }
     }
 
@@ -49,7 +55,9 @@ impl<F: Below + 'static> OfiHarness<F> {
         options.fallback = self.fallback;
         options.patience = self.patience;
         options.grace = Duration::from_secs(1);
-        let link = OfiLink::new(base, (self.make)(), options).expect("descriptors");
+        let mut link = OfiLink::new(base, (self.make)(), options).expect("descriptors");
+        // `revoke` and `close` let go of the lock by which the link is kept going.
+        link_api::RmaLink::set_patience(&mut link, link_api::Patience::Look);
         self.driver.take_on(link)
     }
 }
@@ -70,7 +78,7 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
     }
 
     fn caps(&self) -> RmaCaps {
-        RmaCaps::empty()
+        if self.reads { RmaCaps::HOST_GETS } else { RmaCaps::empty() }
     }
 
     fn pass(&mut self) {
@@ -79,6 +87,10 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
 
     fn pass_long(&mut self) {
         thread::sleep(Duration::from_millis(1));
+    }
+
+    fn halt(&mut self, at: Option<usize>) -> bool {
+        self.halt.as_ref().map(|halt| halt(at)).is_some()
     }
 
     fn attacks(&self) -> usize {
