@@ -161,4 +161,17 @@ pub trait Below: Send {
 
     /// What is readable when there is something; `None`: it has to be looked at.
     fn wait_fd(&self) -> Option<RawFd>;
+
+    /// What is readable when there is something to do for peers that read, the same one all the time; `None`: there never is.
+    fn lender_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// Whether peers may be reading for whom something has to be done that no descriptor tells of.
+    fn is_read_unseen(&self) -> bool {
+        false
+    }
+
+    /// [`Below::lender_fd`] is not to tell of anything any more.
+    fn unwatch_lender(&mut self) {}
 }

@@ -48,6 +48,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 lacks.push(found.handle(below.lender()));
             }
         }
+        if below.is_read_unseen() {
+            self.set_timer();
+        }
         Some(lacks)
     }
 

@@ -124,11 +124,7 @@ impl Fabric {
             }
         }
         self.address = step(&core, "fi_getname", self.objects.ep.name())?;
-        let mut fd: libc::c_int = -1;
-        // FI_GETWAIT of a queue with a descriptor writes that; of one without, nothing.
-        if self.objects.cq.control(fi::FI_GETWAIT, (&raw mut fd).cast()).is_ok() && fd >= 0 {
-            self.wait = Some(fd);
-        }
+        self.wait = self.objects.cq.wait_fd();
         self.post();
         if self.unposted.len() == RECEIVES {
             return Err(self.dead.take().unwrap_or_else(|| "no receive can be posted".into()));
@@ -352,7 +348,7 @@ impl Below for Fabric {
     }
 
     fn lend(&mut self, span: Span) -> Option<Lease> {
-        remote!(self, lend(span), None)
+        self.remote.as_mut()?.lend(span)
     }
 
     fn end_lease(&mut self, number: u64) {
@@ -379,6 +375,9 @@ impl Below for Fabric {
 
     fn poll(&mut self) -> Option<Did> {
         while self.did.is_empty() && self.dead.is_none() && self.read() {}
+        if let Some(remote) = self.remote.as_mut().filter(|_| self.did.is_empty()) {
+            remote.serve();
+        }
         self.did.pop().or_else(|| self.dead.take().map(Did::Dead))
     }
 
@@ -401,6 +400,9 @@ impl Below for Fabric {
         if !self.unposted.is_empty() {
             self.post();
         }
+        if !self.remote.as_mut().is_none_or(Remote::try_wait) {
+            return false;
+        }
         let (fabric, mut fids) = (self.objects.fabric.at(), [self.objects.cq.fid()]);
         // SAFETY: an open fabric, and a list of one open object of it.
         unsafe { (*(*fabric).ops).trywait.is_some_and(|f| f(fabric, fids.as_mut_ptr(), 1) == 0) }
@@ -408,6 +410,20 @@ impl Below for Fabric {
 
     fn wait_fd(&self) -> Option<RawFd> {
         self.wait
+    }
+
+    fn lender_fd(&self) -> Option<RawFd> {
+        self.remote.as_ref().map(Remote::lender_fd)
+    }
+
+    fn is_read_unseen(&self) -> bool {
+        self.remote.as_ref().is_some_and(Remote::is_unseen)
+    }
+
+    fn unwatch_lender(&mut self) {
+        if let Some(remote) = &mut self.remote {
+            remote.unwatch();
+        }
     }
 }
 

@@ -18,10 +18,10 @@
 //! | `look` | what is done with what comes by either way, and with time |
 //! | `ends` | peers that end, and the end of this endpoint |
 //! | `frames` | the engine's calls |
-//! | `remote` | registrations and reads, by libfabric's calls |
+//! | `remote`, `lender` | registrations and reads, by libfabric's calls; the endpoint that peers read from |
 //! | `lent`, `reading` | state of both |
 //! | `dealings`, `reads` | memory that is lent to peers and taken back; reads of theirs |
-//! | `bell` | a descriptor that is readable when another one does not tell |
+//! | `fds` | descriptors that others own |
 
 mod below;
 mod channel;
@@ -29,7 +29,9 @@ mod choice;
 mod dealings;
 mod ends;
 mod fabric;
+mod fds;
 mod frames;
+mod lender;
 mod lent;
 mod link;
 mod look;

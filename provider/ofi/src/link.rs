@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::{Duration, Instant};
 
 use ipc::{Bell, Poller, Timer, random};
@@ -11,6 +11,7 @@ use wire::session::{JobKey, Mark};
 
 use crate::below::{Below, Dest};
 use crate::channel::{BEFORE, Came};
+use crate::fds::{Fd, is_readable, is_shallow};
 use crate::peer::{Peer, Stage};
 use crate::reading::Reading;
 
@@ -131,32 +132,6 @@ pub struct OfiLink<B: RmaLink, F: Below> {
     pub(crate) pid: u32,
 }
 
-/// A descriptor of something else's.
-pub(crate) struct Fd(pub(crate) RawFd);
-
-impl AsRawFd for Fd {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0
-    }
-}
-
-/// Whether a descriptor can be watched by one that is watched itself, as this link's are. Linux allows but a few levels, and
-/// some providers have most of them.
-fn is_shallow(fd: RawFd) -> bool {
-    let chain = || {
-        let (inner, outer) = (Poller::new()?, Poller::new()?);
-        inner.add(&Fd(fd), 0)?;
-        outer.add(&Fd(inner.fd()), 0)
-    };
-    chain().is_ok()
-}
-
-fn is_readable(fd: RawFd) -> bool {
-    let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: `one` is one valid pollfd.
-    unsafe { libc::poll(&mut one, 1, 0) == 1 }
-}
-
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// What was in the way of fabrics that would have been better, for people.
     pub fn note_refused(&mut self, refused: &[String]) {
@@ -222,7 +197,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// All descriptors that tell of something.
     pub(crate) fn fds(&self) -> Vec<RawFd> {
         let own = [self.timer.as_raw_fd(), self.bell.as_raw_fd()];
-        own.into_iter().chain(self.base.wait_fds()).chain(self.fabric_fd()).collect()
+        let lender = self.below.as_ref().and_then(F::lender_fd);
+        own.into_iter().chain(self.base.wait_fds()).chain(self.fabric_fd()).chain(lender).collect()
     }
 
     /// The provider below, for tests.
@@ -340,6 +316,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             self.base.addr()
         );
         self.unwatch(fd);
+        if let Some(below) = &mut self.below {
+            below.unwatch_lender();
+        }
         self.unseen = true;
         self.set_timer();
     }
@@ -352,8 +331,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Sets the timer, by what there is to wait for.
     pub(crate) fn set_timer(&mut self) {
-        let unseen =
-            self.unseen && self.peers.iter().any(|p| p.announced.is_some()) || self.reading.is_waiting();
+        let unseen = self.unseen && self.peers.iter().any(|p| p.announced.is_some())
+            || self.below.as_ref().is_some_and(F::is_read_unseen)
+            || self.reading.is_waiting();
         let period = if unseen {
             if self.vain < IDLE { LOOK } else { IDLE_LOOK }
         } else if !self.restless.is_empty() || !self.saying.is_empty() || self.lame.is_some() {

@@ -1,5 +1,6 @@
 //! libfabric's objects of a provider below, as few calls of them as are needed.
 
+use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
 use libfabric_sys as fi;
@@ -115,6 +116,15 @@ impl Object<fi::fid_ep> {
     }
 }
 
+impl Object<fi::fid_cq> {
+    /// The descriptor of a queue, if it has one.
+    pub(crate) fn wait_fd(&self) -> Option<RawFd> {
+        let mut fd: libc::c_int = -1;
+        // FI_GETWAIT of a queue with a descriptor writes that; of one without, nothing.
+        self.control(fi::FI_GETWAIT, (&raw mut fd).cast()).ok().map(|()| fd).filter(|fd| *fd >= 0)
+    }
+}
+
 /// Makes an object by a call that puts it into its last place, and that nothing else closes.
 pub(crate) fn made<T: Fid>(call: impl FnOnce(*mut *mut T) -> i32) -> Result<Object<T>, i32> {
     let mut at = null_mut();
@@ -182,5 +192,16 @@ impl Objects {
             step(core, "fi_ep_bind of the queue", ep.bind(&cq, fi::FI_TRANSMIT | fi::FI_RECV))?;
             Ok(Objects { ep, regions: Vec::new(), av, cq, domain, fabric })
         }
+    }
+
+    /// Leaves all open for good.
+    pub(crate) fn leak(self) {
+        let Objects { ep, regions, av, cq, domain, fabric } = self;
+        ep.leak();
+        regions.into_iter().for_each(Object::leak);
+        av.leak();
+        cq.leak();
+        domain.leak();
+        fabric.leak();
     }
 }

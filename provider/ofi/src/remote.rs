@@ -1,17 +1,19 @@
 //! Memory that is read without its owner: registrations for peers, and reads of theirs, by libfabric's calls.
 //!
 //! Reads are posted to an endpoint of their own, since no provider has to be able to end one that is under way: an endpoint that
-//! is closed accesses no memory any more (fi_endpoint(3)), and the next read opens another one. Memory is lent by another one, for the
-//! same reason: many a provider goes on to read memory of a registration that is closed (fi_mr(3) leaves it to the application to
-//! close none that is in use).
+//! is closed accesses no memory any more (fi_endpoint(3)), and the next read opens another one. Memory is lent by another one
+//! ([`Lender`]), for the same reason: many a provider goes on to read memory of a registration that is closed (fi_mr(3) leaves it to
+//! the application to close none that is in use).
 
 use std::collections::HashMap;
+use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
 use hmem::Span;
 use libfabric_sys as fi;
 
-use crate::below::{Dest, LENDER, Lease, NotSent};
+use crate::below::{Dest, Lease, NotSent};
+use crate::lender::Lender;
 use crate::objects::{Object, done, made};
 use crate::slab::Slab;
 
@@ -40,19 +42,64 @@ impl Drop for Info {
     }
 }
 
+/// How memory is registered.
+#[derive(Clone, Copy, Debug)]
+struct Modes {
+    mr_mode: i32,
+    key_size: usize,
+}
+
+impl Modes {
+    fn has(self, mode: i32) -> bool {
+        self.mr_mode & mode != 0
+    }
+
+    /// Registers memory; with an endpoint where registrations belong to one.
+    fn register(
+        self,
+        domain: &Object<fi::fid_domain>,
+        ep: &Object<fi::fid_ep>,
+        span: Span,
+        access: u64,
+    ) -> Result<Object<fi::fid_mr>, i32> {
+        let mask = u64::MAX >> (64 - 8 * self.key_size.min(8));
+        // A key that was taken already is refused, and another one tried.
+        for _ in 0..4 {
+            let key = match ipc::random() {
+                Ok(bytes) if !self.has(fi::FI_MR_PROV_KEY) => u64::from_le_bytes(bytes) & mask,
+                _ => 0,
+            };
+            let (at, len) = (span.as_ptr().cast(), span.len());
+            // SAFETY: an open domain; the memory is there, as its owner promised with the span.
+            let found = unsafe {
+                let reg = (*(*domain.at()).mr).reg.ok_or(-fi::FI_ENOSYS)?;
+                made(|mr| reg(domain.fid(), at, len, access, 0, key, 0, mr, null_mut()))
+            };
+            let region: Object<fi::fid_mr> = match found {
+                Err(e) if e == -fi::FI_ENOKEY => continue,
+                other => other?,
+            };
+            if self.has(fi::FI_MR_ENDPOINT) {
+                region.bind(ep, 0)?;
+                region.control(fi::FI_ENABLE, null_mut())?;
+            }
+            return Ok(region);
+        }
+        Err(-fi::FI_ENOKEY)
+    }
+}
+
 /// What of a provider serves for reads.
 #[derive(Debug)]
 pub(crate) struct Remote {
     info: Info,
-    mr_mode: i32,
-    key_size: usize,
+    modes: Modes,
     /// Longest read.
     pub(crate) most: usize,
     /// Where reads are posted, once there are any.
     ep: Option<Object<fi::fid_ep>>,
-    /// Where peers read, once memory was lent, and its address.
-    lender: Option<Object<fi::fid_ep>>,
-    address: Vec<u8>,
+    /// Where peers read.
+    lender: Lender,
     contexts: Slab,
     free: Vec<usize>,
     /// By place, the read, and the registration of where it puts its bytes.
@@ -95,12 +142,10 @@ impl Remote {
         }
         Some(Remote {
             info: Info { core: *core, at },
-            mr_mode,
-            key_size,
+            modes: Modes { mr_mode, key_size },
             most,
             ep: None,
-            lender: None,
-            address: Vec::new(),
+            lender: Lender::new()?,
             contexts: Slab::new(READS, 0)?,
             free: (0..READS).collect(),
             flying: (0..READS).map(|_| (0, None)).collect(),
@@ -110,51 +155,14 @@ impl Remote {
     }
 
     fn has(&self, mode: i32) -> bool {
-        self.mr_mode & mode != 0
-    }
-
-    /// Registers memory; with an endpoint where registrations belong to one.
-    fn register(
-        &self,
-        domain: &Object<fi::fid_domain>,
-        ep: &Object<fi::fid_ep>,
-        span: Span,
-        access: u64,
-    ) -> Result<Object<fi::fid_mr>, i32> {
-        let mask = u64::MAX >> (64 - 8 * self.key_size.min(8));
-        // A key that was taken already is refused, and another one tried.
-        for _ in 0..4 {
-            let key = match ipc::random() {
-                Ok(bytes) if !self.has(fi::FI_MR_PROV_KEY) => u64::from_le_bytes(bytes) & mask,
-                _ => 0,
-            };
-            let (at, len) = (span.as_ptr().cast(), span.len());
-            // SAFETY: an open domain; the memory is there, as its owner promised with the span.
-            let found = unsafe {
-                let reg = (*(*domain.at()).mr).reg.ok_or(-fi::FI_ENOSYS)?;
-                made(|mr| reg(domain.fid(), at, len, access, 0, key, 0, mr, null_mut()))
-            };
-            let region: Object<fi::fid_mr> = match found {
-                Err(e) if e == -fi::FI_ENOKEY => continue,
-                other => other?,
-            };
-            if self.has(fi::FI_MR_ENDPOINT) {
-                region.bind(ep, 0)?;
-                region.control(fi::FI_ENABLE, null_mut())?;
-            }
-            return Ok(region);
-        }
-        Err(-fi::FI_ENOKEY)
+        self.modes.has(mode)
     }
 
     /// Registers memory for peers to read.
-    pub(crate) fn lend(&mut self, place: &Place<'_>, span: Span) -> Option<Lease> {
-        if self.lender.is_none() {
-            let ep = self.open_ep(place).ok()?;
-            self.address = ep.name().ok().filter(|name| name.len() <= LENDER)?;
-            self.lender = Some(ep);
-        }
-        let region = self.register(place.domain, self.lender.as_ref()?, span, fi::FI_REMOTE_READ).ok()?;
+    pub(crate) fn lend(&mut self, span: Span) -> Option<Lease> {
+        // SAFETY: a copy that this core has made.
+        let (domain, ep) = unsafe { self.lender.get(&self.info.core, self.info.at) }?;
+        let region = self.modes.register(domain, ep, span, fi::FI_REMOTE_READ).ok()?;
         // SAFETY: an open registration.
         let key = unsafe { (*region.at()).key };
         if key == NO_KEY {
@@ -173,14 +181,39 @@ impl Remote {
 
     /// The address of the endpoint that lends.
     pub(crate) fn lender(&self) -> &[u8] {
-        &self.address
+        self.lender.address()
+    }
+
+    /// What is to be done for peers that read.
+    #[inline]
+    pub(crate) fn serve(&mut self) {
+        if !self.leases.is_empty() {
+            self.lender.progress();
+        }
+    }
+
+    /// Whether it is safe to sleep.
+    pub(crate) fn try_wait(&mut self) -> bool {
+        self.lender.try_wait()
+    }
+
+    pub(crate) fn lender_fd(&self) -> RawFd {
+        self.lender.fd()
+    }
+
+    /// Whether peers may be reading, of which no descriptor tells.
+    pub(crate) fn is_unseen(&self) -> bool {
+        self.lender.is_unseen() && !self.leases.is_empty()
+    }
+
+    pub(crate) fn unwatch(&mut self) {
+        self.lender.unwatch();
     }
 
     /// Ends all that is lent, with the endpoint that peers read from. Whether none accesses memory any more.
     pub(crate) fn stop_lending(&mut self) -> bool {
         self.leases.clear();
-        self.lender = self.lender.take().and_then(|ep| ep.try_close().err());
-        self.lender.is_none()
+        self.lender.close()
     }
 
     fn open_ep(&self, place: &Place<'_>) -> Result<Object<fi::fid_ep>, i32> {
@@ -218,7 +251,7 @@ impl Remote {
         }
         let Some(ep) = &self.ep else { return Err(NotSent::Busy) };
         let local = match self.has(fi::FI_MR_LOCAL) {
-            true => Some(self.register(place.domain, ep, into, fi::FI_READ)),
+            true => Some(self.modes.register(place.domain, ep, into, fi::FI_READ)),
             false => None,
         };
         let local = local.transpose().map_err(|e| self.error("fi_mr_reg", e))?;
@@ -278,7 +311,8 @@ impl Remote {
     pub(crate) fn leak(mut self) {
         self.leases.drain().for_each(|(_, region)| region.leak());
         self.flying.drain(..).filter_map(|(_, local)| local).for_each(Object::leak);
-        self.ep.take().into_iter().chain(self.lender.take()).for_each(Object::leak);
+        self.ep.take().into_iter().for_each(Object::leak);
+        self.lender.leak();
         std::mem::forget(self);
     }
 }

@@ -103,4 +103,13 @@ impl<F: Below> Below for Counted<F> {
     fn wait_fd(&self) -> Option<RawFd> {
         self.0.wait_fd()
     }
+    fn lender_fd(&self) -> Option<RawFd> {
+        self.0.lender_fd()
+    }
+    fn is_read_unseen(&self) -> bool {
+        self.0.is_read_unseen()
+    }
+    fn unwatch_lender(&mut self) {
+        self.0.unwatch_lender();
+    }
 }
