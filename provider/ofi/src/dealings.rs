@@ -70,6 +70,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// A peer is no more: nor is what it was lent, or was being read.
     pub(crate) fn end_dealings(&mut self, peer: PeerId) {
+        self.reading.leaving.retain(|(of, _)| *of != peer);
         self.end_reads(|op| op.peer == peer, true);
         if self.known(peer).is_some_and(|at| !at.dealings.lent.is_empty()) {
             // It may have been reading, and the provider below need not know yet that it does so no more.
@@ -139,7 +140,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 
     /// Something is to be said to a peer of memory.
-    fn note(&mut self, peer: PeerId, sort: Sort, name: u64) {
+    pub(crate) fn note(&mut self, peer: PeerId, sort: Sort, name: u64) {
         self.at(peer).dealings.notes.push_back((sort, name));
         self.note_restless(peer);
         self.tell_of_memory(peer);
@@ -167,8 +168,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         match sort {
             Sort::Revoke => {
                 dealings.revoked.insert(name);
-                self.end_reads(|op| op.peer == peer && (name == ALL || op.request == name), true);
-                self.note(peer, Sort::Left, name);
+                self.leave_reads(peer, name);
             }
             Sort::Left => {
                 if let Some(left) = dealings.taken_back.get_mut(&name) {
@@ -180,8 +180,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             Sort::Cut => {}
             Sort::Ended => {
                 dealings.unlearn(name);
-                // There is no endpoint any more that they could be read from, which not every provider tells.
-                self.end_reads(|op| op.peer == peer && op.generation <= name, true);
+                self.let_reads_end(peer, name);
             }
             _ => {
                 dealings.revoked.remove(&name);

@@ -38,6 +38,8 @@ pub struct OfiOptions {
     pub patience: Duration,
     /// How long after a message was lost the connection may take to tell the end of the peer.
     pub grace: Duration,
+    /// How long a read may take that a peer which lives wants to be over.
+    pub leave: Duration,
     /// See [`Path::eager`].
     pub eager: usize,
     /// See [`Path::eager_in_a_row`].
@@ -54,6 +56,7 @@ impl OfiOptions {
             fallback: true,
             patience: Duration::from_secs(30),
             grace: Duration::from_secs(5),
+            leave: Duration::from_millis(500),
             eager: 16 << 10,
             eager_in_a_row: 32 << 10,
             least_get: LEAST_READ,

@@ -1,6 +1,7 @@
 //! Reads of peers' memory that are not over.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use hmem::Span;
 use link_api::{OpId, Patience, PeerId};
@@ -31,6 +32,14 @@ pub(crate) struct Op {
     pub(crate) failed: bool,
     /// Its end is not told of.
     pub(crate) mute: bool,
+    /// It is to be over, and is ended if it is not by then.
+    pub(crate) until: Option<Instant>,
+}
+
+impl Op {
+    pub(crate) fn is_over(&self) -> bool {
+        self.flying == 0 && self.queue.is_empty()
+    }
 }
 
 /// Reads of peers' memory.
@@ -39,6 +48,8 @@ pub(crate) struct Reading {
     /// Longest one, if there are any.
     pub(crate) most: Option<usize>,
     pub(crate) ops: Vec<Op>,
+    /// Requests that peers have taken back, and are to be told of when no memory is read by them any more.
+    pub(crate) leaving: Vec<(PeerId, u64)>,
     /// How many were started.
     pub(crate) number: u64,
     /// What a provider has told of while nothing but the end of a read was asked for.
@@ -53,6 +64,7 @@ impl Reading {
         Reading {
             most,
             ops: Vec::new(),
+            leaving: Vec::new(),
             number: 0,
             stash: VecDeque::new(),
             patience: Patience::Second,
@@ -60,8 +72,8 @@ impl Reading {
         }
     }
 
-    /// Whether some are to be posted, which no descriptor tells the time for.
+    /// Whether some are to be posted, or ended, which no descriptor tells the time for.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.ops.iter().any(|op| !op.queue.is_empty())
+        self.ops.iter().any(|op| !op.queue.is_empty() || op.until.is_some())
     }
 }

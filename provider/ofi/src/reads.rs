@@ -1,7 +1,9 @@
 //! Reads of peers' memory.
 //!
-//! A read that is not to go on is waited for a moment. If it is not over then, all are ended, with the endpoint that they were
-//! posted to ([`Below::stop_reads`]): frames make up for the others.
+//! A read that is not to go on is waited for: for a moment where memory of this side is given back, and longer where it is the peer
+//! that wants its own. If it is not over then, all are ended, with the endpoint that they were posted to ([`Below::stop_reads`]):
+//! frames make up for the others. Since their owners then end what they have lent, and others' reads with that, this is for peers
+//! that answer no more: reads from one that lives are over by themselves, also those from an endpoint that it has closed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,7 +12,9 @@ use hmem::{Caps, Span, total};
 use link_api::{Direct, Event, NoDirect, OpId, PeerId, RmaLink, Way};
 
 use crate::below::{Below, Did, NotSent};
+use crate::channel::Sort;
 use crate::link::{OfiLink, Out};
+use crate::lent::ALL;
 use crate::peer::Stage;
 use crate::reading::{Op, Piece};
 
@@ -82,7 +86,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         let id = OpId(READ | self.reading.number);
         self.reading.number += 1;
-        let op = Op { id, peer, request, generation, queue, flying: 0, failed: false, mute: false };
+        let (flying, failed, mute, until) = (0, false, false, None);
+        let op = Op { id, peer, request, generation, queue, flying, failed, mute, until };
         self.reading.ops.push(op);
         self.post_reads();
         Ok(id)
@@ -111,12 +116,23 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                     }
                 }
             }
-            some_over |= op.flying == 0 && op.queue.is_empty();
+            some_over |= op.is_over();
         }
         if some_over {
             self.tell_reads();
         }
+        self.end_late_reads();
         self.set_timer();
+    }
+
+    /// Ends those that should be over by now.
+    fn end_late_reads(&mut self) {
+        let late = |op: &Op| op.until.is_some_and(|until| until <= Instant::now());
+        if self.reading.ops.iter().any(late) && self.below.as_mut().is_none_or(F::stop_reads) {
+            log::info!("{}: reads that were not over in time are ended", self.base.addr());
+            self.cut_reads();
+            self.tell_reads();
+        }
     }
 
     /// A piece of a read is over.
@@ -134,7 +150,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             op.failed = true;
             op.queue.clear();
         }
-        let over = op.flying == 0 && op.queue.is_empty();
+        let over = op.is_over();
         if !ok {
             let (peer, generation) = (op.peer, op.generation);
             self.tell_of_cut(peer, generation);
@@ -159,13 +175,53 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn tell_reads(&mut self) {
         let out = &mut self.out;
         self.reading.ops.retain(|op| {
-            let over = op.flying == 0 && op.queue.is_empty();
-            if over && !op.mute {
+            if op.is_over() && !op.mute {
                 out.push_back(Out::Event(Event::Done(op.id, !op.failed)));
             }
-            !over
+            !op.is_over()
         });
+        if !self.reading.leaving.is_empty() {
+            self.tell_left();
+        }
         self.set_timer();
+    }
+
+    /// Tells peers of requests by which no memory is read any more.
+    fn tell_left(&mut self) {
+        for (peer, request) in std::mem::take(&mut self.reading.leaving) {
+            let reads = |op: &Op| op.peer == peer && (request == ALL || op.request == request);
+            if self.reading.ops.iter().any(reads) {
+                self.reading.leaving.push((peer, request));
+            } else {
+                self.note(peer, Sort::Left, request);
+            }
+        }
+    }
+
+    /// A peer takes a request back: its reads fail, and it is told when they are over.
+    pub(crate) fn leave_reads(&mut self, peer: PeerId, request: u64) {
+        self.let_end(|op| op.peer == peer && (request == ALL || op.request == request), true);
+        if !self.reading.leaving.contains(&(peer, request)) {
+            self.reading.leaving.push((peer, request));
+        }
+        self.tell_reads();
+    }
+
+    /// A peer has closed the endpoint that it had lent these generations by: providers that have connections tell of the end of reads
+    /// from there.
+    pub(crate) fn let_reads_end(&mut self, peer: PeerId, last: u64) {
+        self.let_end(|op| op.peer == peer && op.generation <= last, false);
+        self.tell_reads();
+    }
+
+    /// Posts no more of some reads, which have failed then, or if `failed`.
+    fn let_end(&mut self, which: impl Fn(&Op) -> bool, failed: bool) {
+        let until = Instant::now() + self.options.leave;
+        for op in self.reading.ops.iter_mut().filter(|op| which(op)) {
+            op.failed |= failed || !op.queue.is_empty();
+            op.queue.clear();
+            op.until.get_or_insert(until);
+        }
     }
 
     /// Ends reads: when this returns they access no memory any more. Those that are told of have failed.

@@ -42,6 +42,8 @@ struct Net {
     halt: Option<usize>,
     /// The byte at which the next read to come there fails.
     breaks: Option<usize>,
+    /// Of reads of memory that is not lent any more nothing is told.
+    silent: bool,
     /// Memory that its owner's provider goes on to read for reads that have ended before their time, by owner.
     tails: Vec<(u64, Span)>,
 }
@@ -63,6 +65,7 @@ impl Net {
             }
             match from {
                 Some(from) => flight.done += hmem::copy(&[flight.into], flight.done, &[from], 0, n),
+                None if self.silent => {}
                 None => over = Some((at, false)),
             }
             if flight.done == flight.into.len() {
@@ -99,6 +102,12 @@ impl FakeNet {
     #[allow(dead_code)]
     pub fn halt(&self, at: Option<usize>) {
         self.lock().halt = at;
+    }
+
+    /// Has nothing told of reads of memory that is not lent any more, or all.
+    #[allow(dead_code)]
+    pub fn silence(&self, on: bool) {
+        self.lock().silent = on;
     }
 
     /// Has the next read that comes to so many bytes fail.

@@ -25,6 +25,7 @@ pub struct OfiHarness<F: Below> {
     driver: Driver<Over<F>>,
     pub fallback: bool,
     pub patience: Duration,
+    pub leave: Duration,
     /// Whether memory is read by the fabric.
     pub reads: bool,
     /// What has every read stop at so many bytes, or go on.
@@ -38,6 +39,7 @@ impl<F: Below + 'static> OfiHarness<F> {
             driver: Driver::new(|link: &mut Over<F>| link.progress()),
             fallback: true,
             patience: Duration::from_secs(15),
+            leave: Duration::from_millis(500),
             reads: false,
             halt: None,
         }
@@ -54,6 +56,7 @@ impl<F: Below + 'static> OfiHarness<F> {
         let mut options = OfiOptions::new(Self::key());
         options.fallback = self.fallback;
         options.patience = self.patience;
+        options.leave = self.leave;
         options.grace = Duration::from_secs(1);
         let mut link = OfiLink::new(base, (self.make)(), options).expect("descriptors");
         // `revoke` and `close` let go of the lock by which the link is kept going.
