@@ -1,5 +1,6 @@
 //! Links over a fabric.
 
+use std::net::Ipv4Addr;
 use std::thread;
 use std::time::Duration;
 
@@ -12,9 +13,12 @@ use wire::session::JobKey;
 
 #[path = "driven.rs"]
 mod driven;
+#[path = "vacant.rs"]
+mod vacant;
 
 pub use driven::Driven;
 use driven::Driver;
+use vacant::Vacant;
 
 /// A link over a fabric, with TCP besides.
 pub type Over<F> = OfiLink<TcpLink, F>;
@@ -23,6 +27,7 @@ pub type Over<F> = OfiLink<TcpLink, F>;
 pub struct OfiHarness<F: Below> {
     make: Box<dyn FnMut() -> Result<F, String>>,
     driver: Driver<Over<F>>,
+    vacant: Vacant,
     pub fallback: bool,
     pub patience: Duration,
     pub leave: Duration,
@@ -37,6 +42,7 @@ impl<F: Below + 'static> OfiHarness<F> {
         OfiHarness {
             make: Box::new(make),
             driver: Driver::new(|link: &mut Over<F>| link.progress()),
+            vacant: Vacant::default(),
             fallback: true,
             patience: Duration::from_secs(15),
             leave: Duration::from_millis(500),
@@ -77,7 +83,7 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
     }
 
     fn nowhere(&mut self) -> Addr {
-        self.open().addr()
+        Addr::new(self.vacant.next(Ipv4Addr::LOCALHOST.into()))
     }
 
     fn caps(&self) -> RmaCaps {
