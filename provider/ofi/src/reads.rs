@@ -13,8 +13,8 @@ use link_api::{Direct, Event, NoDirect, OpId, PeerId, RmaLink, Way};
 
 use crate::below::{Below, Did, NotSent};
 use crate::channel::Sort;
-use crate::link::{OfiLink, Out};
 use crate::lent::ALL;
+use crate::link::{OfiLink, Out};
 use crate::peer::Stage;
 use crate::reading::{Op, Piece};
 

@@ -70,14 +70,20 @@ fn more_messages_than_may_be_read_at_once_are_all_read() {
 
 /// Memory that is read by the provider below, where it has reads.
 mod reads {
+    use std::process::Command;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::thread::{scope, sleep};
     use std::time::{Duration, Instant};
 
     use hmem::Span;
-    use link_api::{Direct, Event, Grant, Link as _, RmaCaps, RmaLink as _, Way};
+    use link_api::{Direct, Event, Grant, Link, RmaCaps, RmaLink as _, Way};
     use link_kit::{Harness as _, name};
+    use ofi::Below as _;
     use wire::Seg;
 
-    use super::provider;
+    use super::duo::link_over;
+    use super::{fabric, provider};
 
     /// The provider below checks key and bounds, whatever the reader was told.
     #[test]
@@ -172,6 +178,105 @@ mod reads {
             }
         }
         panic!("no peer was cut off in time");
+    }
+
+    /// Takes what came to a link that has nothing to say; the end of an operation, if there is one.
+    fn next<L: Link>(link: &mut L) -> Option<Event> {
+        match link.poll()? {
+            Event::Frame(frame) => link.release(frame),
+            event @ Event::Done(..) => return Some(event),
+            _ => {}
+        }
+        None
+    }
+
+    /// More than sockets keep, so that an owner has to be woken where its provider needs calls.
+    #[test]
+    fn memory_is_read_while_its_owner_sleeps() {
+        const LEN: usize = 64 << 20;
+        const WAIT: Duration = Duration::from_secs(120);
+        let (start, counts) = (Instant::now(), Arc::default());
+        let (mut reader, mut owner) = (link_over(fabric(), &counts), link_over(fabric(), &counts));
+        let (to, from) = (reader.peer(&owner.addr()), owner.peer(&reader.addr()));
+        let (there, room) = (Span::leak(LEN), Span::leak(LEN));
+        hmem::write(&[there], 0, &vec![7; LEN]);
+        let handles = loop {
+            assert!(start.elapsed() < WAIT, "no way to the peer");
+            let is_sent = reader.send(to, b"hello", &[], 0, 0).is_ok();
+            assert!(next(&mut reader).is_none() && next(&mut owner).is_none());
+            match owner.export_handles(from, &[there]) {
+                Some(handles) if is_sent => break handles,
+                _ => {}
+            }
+        };
+        handles.iter().for_each(|handle| reader.import_handle(to, handle));
+        let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
+        let is_over = AtomicBool::new(false);
+        scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    let fd = owner.wait_fd().expect("a descriptor");
+                    let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+                    let sleeps = owner.arm();
+                    // SAFETY: one valid pollfd.
+                    while sleeps && !is_over.load(Relaxed) && unsafe { libc::poll(&mut one, 1, 100) } == 0 {
+                        assert!(start.elapsed() < WAIT, "nothing wakes the owner");
+                    }
+                    while next(&mut owner).is_some() {}
+                }
+            });
+            let access = Direct::new(Grant::Request(name(1, 1)), &remote, std::slice::from_ref(&room), LEN);
+            let op = reader.start(Way::Get, to, &access).expect("memory that it was told of");
+            let found = loop {
+                if let Some(Event::Done(found, ok)) = next(&mut reader) {
+                    break Some((found, ok));
+                }
+                if start.elapsed() > WAIT {
+                    break None;
+                }
+                sleep(Duration::from_micros(20));
+            };
+            is_over.store(true, Relaxed);
+            assert_eq!(found, Some((op, true)));
+        });
+        let mut last = [0; 2];
+        hmem::read(&[room], LEN - 2, &mut last);
+        assert_eq!(last, [7, 7]);
+    }
+
+    /// The endpoint, its domain, queue and fabric.
+    #[test]
+    fn what_memory_is_lent_by_is_closed_whole() {
+        // In a process in which nothing else opens descriptors.
+        let child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--ignored", "--exact", "--nocapture", "reads::another_process_that_lends_and_ends_it"])
+            .status();
+        assert!(child.expect("another process").success());
+    }
+
+    #[test]
+    #[ignore = "it is the other process of the test before"]
+    fn another_process_that_lends_and_ends_it() {
+        const TIMES: usize = 30;
+        let open = || std::fs::read_dir("/proc/self/fd").expect("/proc").count();
+        let (mut fabric, memory) = (fabric(), Span::leak(1 << 20));
+        let mut before = 0;
+        for i in 0..2 + TIMES {
+            if i == 2 {
+                before = open();
+            }
+            let own = fabric.address().to_vec();
+            assert!(fabric.lend(memory).is_some(), "memory that cannot be lent");
+            assert!(fabric.lender() != own && !fabric.lender().is_empty());
+            while !fabric.stop_lending() {
+                let _ = fabric.poll();
+            }
+        }
+        let after = open();
+        assert!(
+            after < before + TIMES,
+            "{before} descriptors were open, and {after} are, after {TIMES} ends"
+        );
     }
 
     link_kit::conform! { provider(); handles flights sleep_in_flight }
