@@ -42,7 +42,7 @@ one() {
     local dir=$STRAIT_LIB_DIR name=$1
     case $name in strait=*) dir=${name#*=} name=strait ;; esac
     # shellcheck disable=SC2086
-    FI_PROVIDER_PATH=$dir FI_PROVIDER=${name%%;*} FI_STRAIT_LINKS=tcp timeout 120 ${AS:-} "$tmp/hosts" "$name" "$2" "$3" |
+    FI_PROVIDER_PATH=$dir FI_PROVIDER=${name%%;*} FI_STRAIT_LINKS=${LINKS:-tcp} timeout 120 ${AS:-} "$tmp/hosts" "$name" "$2" "$3" |
         awk '{ print $3, $4 }'
 }
 

@@ -23,16 +23,18 @@ pub(crate) struct Limits {
     pub(crate) fits: usize,
     /// How the peer's memory is accessed, and ours by the peer.
     pub(crate) rma: RmaCaps,
+    /// From this many bytes on a message of host memory is got, where it can be.
+    pub(crate) least_get: usize,
 }
 
 impl Limits {
     /// The path's, but no more than fits a frame beside the longest header.
     pub(crate) fn new(path: &Path) -> Self {
-        let &Path { max_frame, eager, eager_in_a_row, rma, .. } = path;
+        let &Path { max_frame, eager, eager_in_a_row, rma, least_get, .. } = path;
         debug_assert!(max_frame >= wire::EAGER_HEAD, "every link's frames hold a header");
         let fits = max_frame.saturating_sub(wire::EAGER_HEAD);
         let in_a_row = eager_in_a_row.max(eager).min(fits);
-        Limits { eager: eager.min(fits), in_a_row, fits, rma }
+        Limits { eager: eager.min(fits), in_a_row, fits, rma, least_get }
     }
 
     /// Longest frame.
@@ -45,7 +47,18 @@ impl Limits {
         self.rma.contains(RmaCaps::SYNC)
     }
 
-    /// Whether memory here is accessed by handles, because it can be and there is no quicker way.
+    /// Whether peers get messages of memory here by handles, because they can and there is no quicker way.
+    pub(crate) fn is_got_by_handles(&self, memory: Memory, len: usize) -> bool {
+        let gets = self.rma.contains(RmaCaps::HOST_GETS) && !self.is_sync() && len >= self.least_get;
+        self.is_by_handles(memory) || memory == Memory::Host && gets
+    }
+
+    /// Whether handles of host memory are made for the time of a request.
+    pub(crate) fn is_retiring(&self) -> bool {
+        self.rma.contains(RmaCaps::HOST_GETS)
+    }
+
+    /// Whether peers get and put memory here by handles, likewise.
     pub(crate) fn is_by_handles(&self, memory: Memory) -> bool {
         match memory {
             Memory::Host => self.rma.contains(RmaCaps::HOST_HANDLES) && !self.is_sync(),
@@ -248,7 +261,11 @@ fn exports(limits: &Limits, op: &Op, in_frame: bool) -> bool {
         && op.len > 0
         && !op.when.contains(When::INJECT)
         && !op.tried.contains(Tried::HANDLES)
-        && limits.is_by_handles(op.memory)
+        && match op.role {
+            Role::Send => limits.is_got_by_handles(op.memory, op.len),
+            // The peer puts the bytes of a read; and what is written may not be there any more when it would be got to.
+            _ => limits.is_by_handles(op.memory),
+        }
 }
 
 fn choose_send(limits: &Limits, op: &Op) -> Plan {

@@ -17,6 +17,9 @@ bitflags! {
         const HOST_HANDLES = 1 << 1;
         /// [`RmaLink::start`](crate::RmaLink::start) reaches device memory of which handles were exchanged.
         const DEVICE_HANDLES = 1 << 2;
+        /// [`RmaLink::start`](crate::RmaLink::start) gets host memory of which handles were exchanged, to host memory that does not
+        /// vanish, and puts none.
+        const HOST_GETS = 1 << 3;
     }
 }
 
@@ -33,6 +36,8 @@ pub struct Path {
     pub eager_in_a_row: usize,
     /// How the peer's memory is accessed.
     pub rma: RmaCaps,
+    /// With [`RmaCaps::HOST_GETS`]: from this many bytes on a message had better be got; shorter ones are quicker in frames.
+    pub least_get: usize,
 }
 
 impl Path {

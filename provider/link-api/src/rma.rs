@@ -205,6 +205,12 @@ pub trait RmaLink: Link {
         let _ = (from, handle);
     }
 
+    /// No request of ours names this memory to the peer any more, so that handles of it, which were made for the time of a
+    /// request, may end: what needs it next exports it anew. No memory stands for all of it.
+    fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {
+        let _ = (to, iov);
+    }
+
     /// Whether the peer's memory and the local one are on two devices, which can both copy at once. Two processes
     /// that use one device have it in turns, and each change takes longer than many copies.
     fn on_distinct_devices(&self, _peer: PeerId, _theirs: &[Seg], _ours: &[Span]) -> bool {

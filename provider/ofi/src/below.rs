@@ -12,6 +12,20 @@ pub struct Dest(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer(pub u32);
 
+/// Memory that peers may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// What it is called here.
+    pub number: u64,
+    /// Its key.
+    pub key: u64,
+    /// What its first byte is called by those that read it.
+    pub base: u64,
+}
+
+/// Longest address of an endpoint by which memory is lent.
+pub const LENDER: usize = 39;
+
 /// Why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotSent {
@@ -30,6 +44,8 @@ pub enum Did {
     Came(Buffer, usize),
     /// A message was not delivered, by what [`Message::who`] was.
     Failed(u64, String),
+    /// A read is over: which, and whether its bytes are there.
+    Read(u64, bool),
     /// Nothing can be had of it any more.
     Dead(String),
 }
@@ -98,6 +114,39 @@ pub trait Below: Send {
     /// Sends a message. When this returns `Ok` all bytes have been copied.
     fn send(&mut self, to: Dest, message: &Message<'_>) -> Result<(), NotSent>;
 
+    /// Whether memory can be read without its owner, and how much in one go at most.
+    fn reads(&self) -> Option<usize> {
+        None
+    }
+
+    /// Lets peers read memory, by the endpoint of the address [`Below::lender`]; `None` if that cannot be.
+    fn lend(&mut self, _span: Span) -> Option<Lease> {
+        None
+    }
+
+    /// They read it no more.
+    fn end_lease(&mut self, _number: u64) {}
+
+    /// Where memory is read that was lent: an address of at most [`LENDER`] bytes, another one after [`Below::stop_lending`].
+    fn lender(&self) -> &[u8] {
+        self.address()
+    }
+
+    /// Ends all that is lent, and all reads of it. Whether none accesses memory any more; if not, this is to be called again.
+    fn stop_lending(&mut self) -> bool {
+        true
+    }
+
+    /// Reads `into.len()` bytes of memory that a peer has lent, from this address on. [`Did::Read`] tells when it is over.
+    fn read(&mut self, _who: u64, _from: Dest, _lent: (u64, u64), _into: Span) -> Result<(), NotSent> {
+        Err(NotSent::Error("it has no reads".into()))
+    }
+
+    /// Ends all reads, of which nothing is told any more. Whether none accesses memory any more; if not, they are told of.
+    fn stop_reads(&mut self) -> bool {
+        true
+    }
+
     /// What has happened next.
     fn poll(&mut self) -> Option<Did>;
 
@@ -112,4 +161,17 @@ pub trait Below: Send {
 
     /// What is readable when there is something; `None`: it has to be looked at.
     fn wait_fd(&self) -> Option<RawFd>;
+
+    /// What is readable when there is something to do for peers that read, the same one all the time; `None`: there never is.
+    fn lender_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// Whether peers may be reading for whom something has to be done that no descriptor tells of.
+    fn is_read_unseen(&self) -> bool {
+        false
+    }
+
+    /// [`Below::lender_fd`] is not to tell of anything any more.
+    fn unwatch_lender(&mut self) {}
 }

@@ -21,6 +21,16 @@ pub(crate) enum Sort {
     Ping = 2,
     Pong = 3,
     Room = 4,
+    /// The request of this name is taken back.
+    Revoke = 5,
+    /// No memory is accessed by it any more.
+    Left = 6,
+    /// The name may be used again.
+    Renew = 7,
+    /// A read of memory of this generation has ended before its time: its owner's provider may not know yet.
+    Cut = 8,
+    /// What was lent in this generation is not lent any more.
+    Ended = 9,
 }
 
 /// A message breaks the rules.
@@ -71,6 +81,11 @@ fn parts(bytes: &[u8]) -> Result<(&[u8; RECORD], &[u8]), Spoilt> {
         return Err(Spoilt("its length is wrong"));
     }
     Ok((header, said))
+}
+
+/// The name that a message says something of.
+pub(crate) fn name_in(bytes: &[u8]) -> Option<u64> {
+    bytes.get(BEFORE..)?.try_into().ok().map(u64::from_le_bytes)
 }
 
 /// The other end.
@@ -221,6 +236,11 @@ impl Channel {
             2 => Sort::Ping,
             3 => Sort::Pong,
             4 => Sort::Room,
+            5 => Sort::Revoke,
+            6 => Sort::Left,
+            7 => Sort::Renew,
+            8 => Sort::Cut,
+            9 => Sort::Ended,
             _ => return Err(Spoilt("its sort is unknown")),
         })
     }

@@ -28,6 +28,9 @@ const INTERNAL: u64 = 1 << 58;
 /// by itself, and finds nothing that FI_PROVIDER hides.
 const WAYS: [u64; 3] = [INTERNAL, HIDDEN, HIDDEN | CORE_ONLY];
 
+/// Messages, and reads of memory.
+const READS: u64 = fi::FI_MSG | fi::FI_RMA | fi::FI_SEND | fi::FI_RECV | fi::FI_READ | fi::FI_REMOTE_READ;
+
 /// Whether this host has an adapter of a fabric.
 pub fn has_adapter() -> bool {
     ADAPTERS.iter().any(|dir| std::fs::read_dir(dir).is_ok_and(|mut all| all.next().is_some()))
@@ -75,7 +78,13 @@ fn name_of(info: *mut fi::fi_info) -> String {
 }
 
 /// Asks for endpoints of a provider that can exchange messages.
-fn ask(core: &fi::Core, name: &str, node: Option<&CStr>, flags: u64, order: u64) -> Result<Found, i32> {
+fn ask(
+    core: &fi::Core,
+    name: &str,
+    node: Option<&CStr>,
+    flags: u64,
+    (caps, order): (u64, u64),
+) -> Result<Found, i32> {
     let hints = core.allocinfo();
     if hints.is_null() {
         return Err(-fi::FI_ENOMEM);
@@ -85,7 +94,7 @@ fn ask(core: &fi::Core, name: &str, node: Option<&CStr>, flags: u64, order: u64)
     let at = hints.first.as_ptr();
     // SAFETY: just allocated with all its attributes; the name is copied by malloc, as the core frees it.
     unsafe {
-        (*at).caps = fi::FI_MSG;
+        (*at).caps = caps;
         (*at).mode = fi::FI_CONTEXT | fi::FI_CONTEXT2;
         (*(*at).ep_attr).type_ = fi::FI_EP_RDM;
         (*(*at).tx_attr).msg_order = order;
@@ -131,9 +140,11 @@ fn open_one(core: &fi::Core, name: &str, own: IpAddr) -> Result<Fabric, String> 
     // With messages in order first: those that overtake others keep places to receive into until these have come.
     let orders = [fi::FI_ORDER_SAS, 0];
     let asks = orders.into_iter().flat_map(|order| [(node.as_deref(), order), (None, order)]);
-    for (node, order) in asks {
+    // And with memory that is read without its owner, where there is that.
+    let asks = asks.flat_map(|(node, order)| [(node, (READS, order)), (node, (fi::FI_MSG, order))]);
+    for (node, wants) in asks {
         for flags in WAYS {
-            let found = match ask(core, name, node, flags, order) {
+            let found = match ask(core, name, node, flags, wants) {
                 Ok(found) => found,
                 Err(e) if -e == fi::FI_ENODATA => continue,
                 Err(e) => {

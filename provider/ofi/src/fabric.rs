@@ -5,11 +5,13 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
+use hmem::Span;
 use libfabric_sys as fi;
 use wire::session::MOST_ADDRESS;
 
-use crate::below::{Below, Buffer, Dest, Did, Message, NotSent};
-use crate::objects::{Object, done, made};
+use crate::below::{Below, Buffer, Dest, Did, Lease, Message, NotSent};
+use crate::objects::{Object, Objects, made, step};
+use crate::remote::{Place, Remote};
 use crate::slab::Slab;
 
 /// Bytes of a message, at most.
@@ -22,17 +24,6 @@ const SENDS: usize = 32;
 const WINDOW: u32 = 32;
 /// Completions taken in one go.
 const BATCH: usize = 16;
-
-/// The objects of an endpoint, in the order in which they are closed.
-#[derive(Debug)]
-struct Objects {
-    ep: Object<fi::fid_ep>,
-    regions: Vec<Object<fi::fid_mr>>,
-    av: Object<fi::fid_av>,
-    cq: Object<fi::fid_cq>,
-    domain: Object<fi::fid_domain>,
-    fabric: Object<fi::fid_fabric>,
-}
 
 /// An endpoint of a provider below.
 #[derive(Debug)]
@@ -58,6 +49,7 @@ pub struct Fabric {
     /// Completions that were taken, and not told of yet.
     did: Vec<Did>,
     dead: Option<String>,
+    remote: Option<Remote>,
     core: fi::Core,
     pid: u32,
 }
@@ -68,11 +60,6 @@ struct Desc(*mut libc::c_void);
 
 // SAFETY: a name, which only the provider makes anything of.
 unsafe impl Send for Desc {}
-
-/// What a step of opening was about, and why it failed.
-fn step<T>(core: &fi::Core, what: &str, found: Result<T, i32>) -> Result<T, String> {
-    found.map_err(|e| format!("{what}: {}", core.strerror(e)))
-}
 
 impl Fabric {
     /// Opens an endpoint as the info says.
@@ -98,7 +85,7 @@ impl Fabric {
         }
         let most = most.min(MESSAGE);
         // SAFETY: likewise.
-        let objects = unsafe { Fabric::objects(core, info) }?;
+        let objects = unsafe { Objects::open(core, info, 2 * (RECEIVES + SENDS)) }?;
         let slab = |n| Slab::new(n, most).ok_or_else(|| String::from("no memory"));
         let (receives, sends) = (slab(RECEIVES)?, slab(SENDS)?);
         let mut fabric = Fabric {
@@ -117,50 +104,13 @@ impl Fabric {
             wait: None,
             did: Vec::new(),
             dead: None,
+            // SAFETY: the caller's promise.
+            remote: unsafe { Remote::new(core, info) },
             core: *core,
             pid: std::process::id(),
         };
         fabric.ready(mr_mode)?;
         Ok(fabric)
-    }
-
-    /// # Safety
-    /// As for [`Fabric::open`].
-    unsafe fn objects(core: &fi::Core, info: *mut fi::fi_info) -> Result<Objects, String> {
-        let missing = -fi::FI_ENOSYS;
-        // SAFETY: the caller's promise; each object is open when it is used for the next one, and has the table of its sort.
-        unsafe {
-            let fabric = step(
-                core,
-                "fi_fabric",
-                made(|at| match core.fabric((*info).fabric_attr) {
-                    Ok(opened) => {
-                        *at = opened;
-                        0
-                    }
-                    Err(e) => e,
-                }),
-            )?;
-            let open = (*(*fabric.at()).ops).domain;
-            let domain = made(|at| open.map_or(missing, |open| open(fabric.at(), info, at, null_mut())));
-            let domain: Object<fi::fid_domain> = step(core, "fi_domain", domain)?;
-            let ops = (*domain.at()).ops;
-            let mut attr = fi::fi_av_attr { type_: (*(*info).domain_attr).av_type, ..std::mem::zeroed() };
-            let av = made(|at| (*ops).av_open.map_or(missing, |f| f(domain.at(), &mut attr, at, null_mut())));
-            let av = step(core, "fi_av_open", av)?;
-            let cq = |wait_obj| {
-                let mut attr =
-                    fi::fi_cq_attr { format: fi::FI_CQ_FORMAT_MSG, wait_obj, ..std::mem::zeroed() };
-                attr.size = 2 * (RECEIVES + SENDS);
-                made(|at| (*ops).cq_open.map_or(missing, |f| f(domain.at(), &mut attr, at, null_mut())))
-            };
-            let cq = step(core, "fi_cq_open", cq(fi::FI_WAIT_FD).or_else(|_| cq(fi::FI_WAIT_NONE)))?;
-            let ep = made(|at| (*ops).endpoint.map_or(missing, |f| f(domain.at(), info, at, null_mut())));
-            let ep: Object<fi::fid_ep> = step(core, "fi_endpoint", ep)?;
-            step(core, "fi_ep_bind of the address vector", ep.bind(&av, 0))?;
-            step(core, "fi_ep_bind of the queue", ep.bind(&cq, fi::FI_TRANSMIT | fi::FI_RECV))?;
-            Ok(Objects { ep, regions: Vec::new(), av, cq, domain, fabric })
-        }
     }
 
     /// Registers memory, enables the endpoint, finds out its name, and posts receives.
@@ -173,12 +123,8 @@ impl Fabric {
                 step(&core, "fi_mr_reg", found)?;
             }
         }
-        step(&core, "fi_getname", self.find_name())?;
-        let mut fd: libc::c_int = -1;
-        // FI_GETWAIT of a queue with a descriptor writes that; of one without, nothing.
-        if self.objects.cq.control(fi::FI_GETWAIT, (&raw mut fd).cast()).is_ok() && fd >= 0 {
-            self.wait = Some(fd);
-        }
+        self.address = step(&core, "fi_getname", self.objects.ep.name())?;
+        self.wait = self.objects.cq.wait_fd();
         self.post();
         if self.unposted.len() == RECEIVES {
             return Err(self.dead.take().unwrap_or_else(|| "no receive can be posted".into()));
@@ -202,19 +148,6 @@ impl Fabric {
         // SAFETY: an open registration.
         self.descs[which] = Desc(unsafe { (*region.at()).mem_desc });
         self.objects.regions.push(region);
-        Ok(())
-    }
-
-    fn find_name(&mut self) -> Result<(), i32> {
-        let (mut name, mut len) = (vec![0u8; MOST_ADDRESS], MOST_ADDRESS);
-        let ep = &self.objects.ep;
-        // SAFETY: an open endpoint, and room for `len` bytes.
-        unsafe {
-            let getname = (*(*ep.at()).cm).getname.ok_or(-fi::FI_ENOSYS)?;
-            done(getname(ep.fid(), name.as_mut_ptr().cast(), &mut len))?;
-        }
-        name.truncate(len);
-        self.address = name;
         Ok(())
     }
 
@@ -278,6 +211,8 @@ impl Fabric {
                 self.did.push(Did::Came(Buffer(place as u32), entry.len.min(self.most)));
             } else if let Some(place) = self.sends.of_context(entry.op_context) {
                 self.free.push(place);
+            } else if let Some(who) = self.remote.as_mut().and_then(|r| r.over(entry.op_context)) {
+                self.did.push(Did::Read(who, true));
             }
         }
         self.did.reverse();
@@ -307,9 +242,23 @@ impl Fabric {
         } else if let Some(place) = self.sends.of_context(entry.op_context) {
             self.free.push(place);
             self.did.push(Did::Failed(self.who[place], why));
+        } else if let Some(who) = self.remote.as_mut().and_then(|r| r.over(entry.op_context)) {
+            log::debug!("{}: a read failed: {why}", self.name);
+            self.did.push(Did::Read(who, false));
         }
         true
     }
+}
+
+/// Calls a method of what serves for reads, if there is that.
+macro_rules! remote {
+    ($self:ident, $method:ident($($arg:expr),*), $else:expr) => {{
+        let Objects { domain, av, cq, .. } = &*$self.objects;
+        match &mut $self.remote {
+            Some(remote) => remote.$method(&Place { domain, av, cq }, $($arg),*),
+            None => $else,
+        }
+    }};
 }
 
 impl Below for Fabric {
@@ -394,8 +343,41 @@ impl Below for Fabric {
         Ok(())
     }
 
+    fn reads(&self) -> Option<usize> {
+        self.remote.as_ref().map(|remote| remote.most)
+    }
+
+    fn lend(&mut self, span: Span) -> Option<Lease> {
+        self.remote.as_mut()?.lend(span)
+    }
+
+    fn end_lease(&mut self, number: u64) {
+        if let Some(remote) = &mut self.remote {
+            remote.end_lease(number);
+        }
+    }
+
+    fn read(&mut self, who: u64, from: Dest, lent: (u64, u64), into: Span) -> Result<(), NotSent> {
+        remote!(self, read(who, from, lent, into), Err(NotSent::Error("it has no reads".into())))
+    }
+
+    fn stop_reads(&mut self) -> bool {
+        self.remote.as_mut().is_none_or(Remote::stop)
+    }
+
+    fn lender(&self) -> &[u8] {
+        self.remote.as_ref().map_or(&[], Remote::lender)
+    }
+
+    fn stop_lending(&mut self) -> bool {
+        self.remote.as_mut().is_none_or(Remote::stop_lending)
+    }
+
     fn poll(&mut self) -> Option<Did> {
         while self.did.is_empty() && self.dead.is_none() && self.read() {}
+        if let Some(remote) = self.remote.as_mut().filter(|_| self.did.is_empty()) {
+            remote.serve();
+        }
         self.did.pop().or_else(|| self.dead.take().map(Did::Dead))
     }
 
@@ -418,6 +400,9 @@ impl Below for Fabric {
         if !self.unposted.is_empty() {
             self.post();
         }
+        if !self.remote.as_mut().is_none_or(Remote::try_wait) {
+            return false;
+        }
         let (fabric, mut fids) = (self.objects.fabric.at(), [self.objects.cq.fid()]);
         // SAFETY: an open fabric, and a list of one open object of it.
         unsafe { (*(*fabric).ops).trywait.is_some_and(|f| f(fabric, fids.as_mut_ptr(), 1) == 0) }
@@ -425,6 +410,20 @@ impl Below for Fabric {
 
     fn wait_fd(&self) -> Option<RawFd> {
         self.wait
+    }
+
+    fn lender_fd(&self) -> Option<RawFd> {
+        self.remote.as_ref().map(Remote::lender_fd)
+    }
+
+    fn is_read_unseen(&self) -> bool {
+        self.remote.as_ref().is_some_and(Remote::is_unseen)
+    }
+
+    fn unwatch_lender(&mut self) {
+        if let Some(remote) = &mut self.remote {
+            remote.unwatch();
+        }
     }
 }
 
@@ -438,8 +437,18 @@ impl Drop for Fabric {
         let Objects { ep, regions, av, cq, domain, fabric } = objects;
         // What a forked child has is its parent's.
         let stays = if std::process::id() == self.pid {
-            ep.close().is_err()
+            let reads = self.remote.take().is_some_and(|mut remote| {
+                let stays = !remote.close();
+                if stays {
+                    remote.leak();
+                }
+                stays
+            });
+            ep.close().is_err() || reads
         } else {
+            if let Some(remote) = self.remote.take() {
+                remote.leak();
+            }
             ep.leak();
             true
         };

@@ -13,6 +13,7 @@ use crate::below::{Below, NotSent};
 use crate::channel::{BEFORE, Sort};
 use crate::link::{Held, OfiLink, Out};
 use crate::peer::Stage;
+use crate::reads::is_read;
 
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn send_by_fabric(
@@ -25,9 +26,13 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     ) -> Result<(), Refused> {
         assert!(head.len() + len <= self.most, "frame longer than Path::max_frame");
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
+        if !self.peers[to.0 as usize].dealings.notes.is_empty() {
+            // Before what follows from it: a frame that asks for what was not read.
+            self.tell_of_memory(to);
+        }
         let at = &mut self.peers[to.0 as usize];
         let found = match (&mut self.below, &mut at.channel) {
-            (Some(below), Some(channel)) if at.broken.is_none() => {
+            (Some(below), Some(channel)) if at.broken.is_none() && at.dealings.notes.is_empty() => {
                 channel.send(below, Sort::Frame, head, body, off, len)
             }
             _ => Err(NotSent::Busy),
@@ -287,7 +292,11 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         let (name, detail) = (below.name(), below.detail());
         match stage {
             Stage::Fabric => {
-                format!("{name} ({detail}), frames of {} bytes; set up over tcp, {base}", self.most)
+                let payloads = self.payloads(peer);
+                format!(
+                    "{name} ({detail}), frames of {} bytes, {payloads}; set up over tcp, {base}",
+                    self.most
+                )
             }
             Stage::Base => {
                 let why = self.known(peer).and_then(|at| at.refused.as_deref()).unwrap_or_default();
@@ -326,7 +335,7 @@ macro_rules! by_base {
     };
 }
 
-/// By the fabric payloads come in frames.
+/// By the fabric payloads come in frames, or are read by their receivers.
 impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
     fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
         by_base!(self, from, get(access), Err(NoDirect::Never))
@@ -337,23 +346,31 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
     }
 
     fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
-        if self.goes_by_base(peer) { self.base.start(way, peer, access) } else { Err(NoDirect::Never) }
+        if self.goes_by_base(peer) {
+            self.base.start(way, peer, access)
+        } else {
+            self.start_read(way, peer, access)
+        }
     }
 
     fn cancel(&mut self, op: OpId) {
-        self.base.cancel(op);
+        if is_read(op) { self.cancel_read(op) } else { self.base.cancel(op) }
     }
 
     fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        by_base!(self, to, export_handles(iov), None)
+        by_base!(self, to, export_handles(iov), self.lend(to, iov))
     }
 
     fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        by_base!(self, to, mark_exported(handle), ());
+        by_base!(self, to, mark_exported(handle), self.at(to).dealings.told(handle));
     }
 
     fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        by_base!(self, from, import_handle(handle), ());
+        by_base!(self, from, import_handle(handle), self.learn_handle(from, handle));
+    }
+
+    fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {
+        by_base!(self, to, retire_handles(iov), self.end_leases(to, iov));
     }
 
     fn on_distinct_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
@@ -389,18 +406,20 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
     }
 
     fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        by_base!(self, from, revoke(request), Ok(()))
+        by_base!(self, from, revoke(request), self.take_back(from, request))
     }
 
     fn renew(&mut self, to: PeerId, request: u64) {
-        by_base!(self, to, renew(request), ());
+        by_base!(self, to, renew(request), self.give_again(to, request));
     }
 
     fn set_patience(&mut self, patience: Patience) {
+        self.reading.patience = patience;
         self.base.set_patience(patience);
     }
 
     fn close(&mut self) -> Result<(), InUse> {
-        self.base.close()
+        let lent = self.take_back_all();
+        self.base.close().and(lent)
     }
 }

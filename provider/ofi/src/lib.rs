@@ -18,22 +18,32 @@
 //! | `look` | what is done with what comes by either way, and with time |
 //! | `ends` | peers that end, and the end of this endpoint |
 //! | `frames` | the engine's calls |
-//! | `bell` | a descriptor that is readable when another one does not tell |
+//! | `remote`, `lender` | registrations and reads, by libfabric's calls; the endpoint that peers read from |
+//! | `lent`, `reading` | state of both |
+//! | `dealings`, `reads` | memory that is lent to peers and taken back; reads of theirs |
+//! | `fds` | descriptors that others own |
 
 mod below;
 mod channel;
 mod choice;
+mod dealings;
 mod ends;
 mod fabric;
+mod fds;
 mod frames;
+mod lender;
+mod lent;
 mod link;
 mod look;
 mod meet;
 mod objects;
 mod peer;
+mod reading;
+mod reads;
+mod remote;
 mod slab;
 
-pub use below::{Below, Buffer, Dest, Did, Message, NotSent};
+pub use below::{Below, Buffer, Dest, Did, Lease, Message, NotSent};
 pub use choice::{FABRICS, SOFT, has_adapter, open};
 pub use fabric::Fabric;
 pub use link::{OfiLink, OfiOptions};

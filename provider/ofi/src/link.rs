@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::{Duration, Instant};
 
 use ipc::{Bell, Poller, Timer, random};
@@ -11,8 +11,13 @@ use wire::session::{JobKey, Mark};
 
 use crate::below::{Below, Dest};
 use crate::channel::{BEFORE, Came};
+use crate::fds::{Fd, is_readable, is_shallow};
 use crate::peer::{Peer, Stage};
+use crate::reading::Reading;
 
+/// Shorter messages fit into one frame, whose copy takes less than a registration and a read
+/// (docs/measurements/hosts.md).
+const LEAST_READ: usize = 64 << 10;
 /// How often peers that are met, or lost, are looked after.
 const TICK: Duration = Duration::from_millis(50);
 /// How often a provider without a descriptor is looked at while this side sleeps: at first, and after so many times in vain.
@@ -33,10 +38,14 @@ pub struct OfiOptions {
     pub patience: Duration,
     /// How long after a message was lost the connection may take to tell the end of the peer.
     pub grace: Duration,
+    /// How long a read may take that a peer which lives wants to be over.
+    pub leave: Duration,
     /// See [`Path::eager`].
     pub eager: usize,
     /// See [`Path::eager_in_a_row`].
     pub eager_in_a_row: usize,
+    /// See [`Path::least_get`].
+    pub least_get: usize,
 }
 
 impl OfiOptions {
@@ -47,8 +56,10 @@ impl OfiOptions {
             fallback: true,
             patience: Duration::from_secs(30),
             grace: Duration::from_secs(5),
+            leave: Duration::from_millis(500),
             eager: 16 << 10,
             eager_in_a_row: 32 << 10,
+            least_get: LEAST_READ,
         }
     }
 }
@@ -108,6 +119,8 @@ pub struct OfiLink<B: RmaLink, F: Below> {
     pub(crate) generation: u32,
     /// The fabric does nothing any more.
     pub(crate) failed: bool,
+    /// Reads of peers' memory.
+    pub(crate) reading: Reading,
     /// Its descriptor, if that is of no use any more, until that was told.
     pub(crate) worn: Option<RawFd>,
     /// There is a fabric without a descriptor that would be of use.
@@ -120,32 +133,6 @@ pub struct OfiLink<B: RmaLink, F: Below> {
     /// A sleeper was woken for what the connections have told.
     pub(crate) nudged: bool,
     pub(crate) pid: u32,
-}
-
-/// A descriptor of something else's.
-pub(crate) struct Fd(pub(crate) RawFd);
-
-impl AsRawFd for Fd {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0
-    }
-}
-
-/// Whether a descriptor can be watched by one that is watched itself, as this link's are. Linux allows but a few levels, and
-/// some providers have most of them.
-fn is_shallow(fd: RawFd) -> bool {
-    let chain = || {
-        let (inner, outer) = (Poller::new()?, Poller::new()?);
-        inner.add(&Fd(fd), 0)?;
-        outer.add(&Fd(inner.fd()), 0)
-    };
-    chain().is_ok()
-}
-
-fn is_readable(fd: RawFd) -> bool {
-    let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: `one` is one valid pollfd.
-    unsafe { libc::poll(&mut one, 1, 0) == 1 }
 }
 
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
@@ -166,6 +153,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let unseen = below.as_ref().is_some_and(|b| b.wait_fd().is_none_or(|fd| !is_shallow(fd)));
         let most = below.as_ref().map_or(0, |b| b.most().saturating_sub(BEFORE));
         let window = below.as_ref().map_or(0, F::window);
+        let reading = Reading::new(below.as_ref().and_then(F::reads));
         let link = OfiLink {
             base,
             below,
@@ -187,6 +175,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             readable: 0,
             generation: u32::from_le_bytes(random()?),
             failed: false,
+            reading,
             worn: None,
             unseen,
             poller,
@@ -211,7 +200,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// All descriptors that tell of something.
     pub(crate) fn fds(&self) -> Vec<RawFd> {
         let own = [self.timer.as_raw_fd(), self.bell.as_raw_fd()];
-        own.into_iter().chain(self.base.wait_fds()).chain(self.fabric_fd()).collect()
+        let lender = self.below.as_ref().and_then(F::lender_fd);
+        own.into_iter().chain(self.base.wait_fds()).chain(self.fabric_fd()).chain(lender).collect()
     }
 
     /// The provider below, for tests.
@@ -249,6 +239,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Forgets all of a peer but that it is there: what follows is another one, or another time.
     pub(crate) fn reset(&mut self, peer: PeerId) {
         self.list(peer);
+        self.end_dealings(peer);
         self.generation = self.generation.wrapping_add(1);
         let fresh = Peer::new(self.generation);
         let old = std::mem::replace(&mut self.peers[peer.0 as usize], fresh);
@@ -281,7 +272,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             max_frame: self.most,
             eager,
             eager_in_a_row: self.options.eager_in_a_row.max(eager).min(most),
-            rma: RmaCaps::empty(),
+            rma: if self.reading.most.is_some() { RmaCaps::HOST_GETS } else { RmaCaps::empty() },
+            least_get: self.options.least_get,
         }
     }
 
@@ -327,6 +319,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             self.base.addr()
         );
         self.unwatch(fd);
+        if let Some(below) = &mut self.below {
+            below.unwatch_lender();
+        }
         self.unseen = true;
         self.set_timer();
     }
@@ -339,7 +334,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Sets the timer, by what there is to wait for.
     pub(crate) fn set_timer(&mut self) {
-        let unseen = self.unseen && self.peers.iter().any(|p| p.announced.is_some());
+        let unseen = self.unseen && self.peers.iter().any(|p| p.announced.is_some())
+            || self.below.as_ref().is_some_and(F::is_read_unseen)
+            || self.reading.is_waiting();
         let period = if unseen {
             if self.vain < IDLE { LOOK } else { IDLE_LOOK }
         } else if !self.restless.is_empty() || !self.saying.is_empty() || self.lame.is_some() {

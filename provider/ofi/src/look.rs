@@ -6,7 +6,7 @@ use link_api::{Event, Frame, Gone, PeerId, RmaLink};
 use wire::session::{Control, MOST_ADDRESS, Mark};
 
 use crate::below::{Below, Buffer, Did, NotSent};
-use crate::channel::{Came, Sort, Spoilt};
+use crate::channel::{Came, Sort, Spoilt, name_in};
 use crate::link::{OfiLink, Out};
 use crate::peer::Stage;
 
@@ -49,13 +49,15 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     pub(crate) fn read_below(&mut self) {
         for _ in 0..BATCH {
             let Some(below) = self.below.as_mut().filter(|_| !self.failed) else { return };
-            match below.poll() {
-                None => return,
+            match self.reading.stash.pop_front().or_else(|| below.poll()) {
+                None => break,
+                Some(Did::Read(who, ok)) => self.read_is_over(who, ok),
                 Some(Did::Came(buffer, len)) => self.came(buffer, len),
                 Some(Did::Failed(who, why)) => self.lost(who, &why),
                 Some(Did::Dead(why)) => return self.dead(&why),
             }
         }
+        self.post_reads();
     }
 
     /// A message came, whether or not it is one of a peer's.
@@ -104,8 +106,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             }
             return;
         }
+        let name = name_in(came.bytes(self.below.as_ref()));
         came.give_back(self.below.as_mut());
-        self.took(peer, found);
+        self.took(peer, found, name);
     }
 
     /// What came before the peer's announce.
@@ -115,12 +118,12 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let found = if first { channel.open(bytes) } else { Err(Spoilt("its number is not the first")) };
         match found {
             Ok(Sort::Frame) => self.spoil(peer, "it sends frames before it knows that they come"),
-            found => self.took(peer, found),
+            found => self.took(peer, found, name_in(bytes)),
         }
     }
 
     /// A message that is no frame was taken.
-    fn took(&mut self, peer: PeerId, found: Result<Sort, Spoilt>) {
+    fn took(&mut self, peer: PeerId, found: Result<Sort, Spoilt>, name: Option<u64>) {
         let at = &mut self.peers[peer.0 as usize];
         if let Some(channel) = &mut at.channel {
             channel.note_done();
@@ -133,6 +136,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             }
             Ok(Sort::Pong) => self.hear_pong(peer),
             Ok(Sort::Room | Sort::Frame) => self.tell_room(peer),
+            Ok(sort @ (Sort::Revoke | Sort::Left | Sort::Renew | Sort::Cut | Sort::Ended)) => match name {
+                Some(name) => self.hear_of_memory(peer, sort, name),
+                None => self.spoil(peer, "what it says of memory makes no sense"),
+            },
             Err(Spoilt(why)) => self.spoil(peer, why),
         }
     }
@@ -190,6 +197,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             at.room_due = false;
             self.tell_room(peer);
         }
+        self.tell_of_memory(peer);
         let at = &mut self.peers[peer.0 as usize];
         if let Some((sent, false)) = at.bye {
             if at.is_complete() {
@@ -280,7 +288,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Whether there is something to poll for, or room for a frame that found none: that is told once, if `told`.
     pub(crate) fn has_something(&mut self, told: bool) -> bool {
-        if self.held.is_some() || !self.out.is_empty() {
+        if self.held.is_some() || !self.out.is_empty() || !self.reading.stash.is_empty() {
             return true;
         }
         let mut served = false;

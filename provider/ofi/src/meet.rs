@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use link_api::{Event, Gone, PeerId, RmaLink};
-use wire::session::{Announce, Control, MEETING, NAME, Role, fabric_keys};
+use wire::session::{Announce, Control, MEETING, NAME, READS, Role, fabric_keys};
 
 use crate::below::Below;
 use crate::channel::{Channel, Far};
@@ -67,6 +67,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             window: below.window(),
             protocol,
             format,
+            can: if self.reading.most.is_some() { READS } else { 0 },
             name: padded(below.name()),
             nonce,
             address: below.address().to_vec(),
@@ -154,6 +155,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let far = Far { dest, slot: said.slot, generation: said.generation, window: said.window };
         let who = u64::from(peer.0) << 32 | u64::from(at.generation);
         at.channel = Some(Channel::new(far, keys, who));
+        at.dealings.may_read = said.can & READS != 0;
         Ok(())
     }
 

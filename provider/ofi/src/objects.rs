@@ -1,8 +1,10 @@
 //! libfabric's objects of a provider below, as few calls of them as are needed.
 
+use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
 use libfabric_sys as fi;
+use wire::session::MOST_ADDRESS;
 
 /// What a call of libfabric's gives: 0, or a negative error number.
 pub(crate) fn done(code: i32) -> Result<(), i32> {
@@ -65,6 +67,15 @@ impl<T: Fid> Object<T> {
         self.end()
     }
 
+    /// Closes it, and gives it back if it is busy.
+    pub(crate) fn try_close(mut self) -> Result<(), Object<T>> {
+        let at = self.0;
+        match self.end() {
+            Err(e) if e == -fi::FI_EBUSY => Err(Object(at)),
+            Err(_) | Ok(()) => Ok(()),
+        }
+    }
+
     /// Leaves it open for good.
     pub(crate) fn leak(mut self) {
         self.0 = null_mut();
@@ -91,9 +102,106 @@ impl<T: Fid> Drop for Object<T> {
     }
 }
 
+impl Object<fi::fid_ep> {
+    /// The address of an endpoint.
+    pub(crate) fn name(&self) -> Result<Vec<u8>, i32> {
+        let (mut name, mut len) = (vec![0u8; MOST_ADDRESS], MOST_ADDRESS);
+        // SAFETY: an open endpoint, and room for `len` bytes.
+        unsafe {
+            let getname = (*(*self.at()).cm).getname.ok_or(-fi::FI_ENOSYS)?;
+            done(getname(self.fid(), name.as_mut_ptr().cast(), &mut len))?;
+        }
+        name.truncate(len);
+        Ok(name)
+    }
+}
+
+impl Object<fi::fid_cq> {
+    /// The descriptor of a queue, if it has one.
+    pub(crate) fn wait_fd(&self) -> Option<RawFd> {
+        let mut fd: libc::c_int = -1;
+        // FI_GETWAIT of a queue with a descriptor writes that; of one without, nothing.
+        self.control(fi::FI_GETWAIT, (&raw mut fd).cast()).ok().map(|()| fd).filter(|fd| *fd >= 0)
+    }
+}
+
 /// Makes an object by a call that puts it into its last place, and that nothing else closes.
 pub(crate) fn made<T: Fid>(call: impl FnOnce(*mut *mut T) -> i32) -> Result<Object<T>, i32> {
     let mut at = null_mut();
     done(call(&raw mut at))?;
     if at.is_null() { Err(-fi::FI_EOTHER) } else { Ok(Object(at)) }
+}
+
+/// What a step of opening was about, and why it failed.
+pub(crate) fn step<T>(core: &fi::Core, what: &str, found: Result<T, i32>) -> Result<T, String> {
+    found.map_err(|e| format!("{what}: {}", core.strerror(e)))
+}
+
+/// The objects of an endpoint, in the order in which they are closed.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    pub(crate) ep: Object<fi::fid_ep>,
+    pub(crate) regions: Vec<Object<fi::fid_mr>>,
+    pub(crate) av: Object<fi::fid_av>,
+    pub(crate) cq: Object<fi::fid_cq>,
+    pub(crate) domain: Object<fi::fid_domain>,
+    pub(crate) fabric: Object<fi::fid_fabric>,
+}
+
+impl Objects {
+    /// Opens them, with a queue of so many entries.
+    ///
+    /// # Safety
+    /// `info` is an element of a list that this core has given out.
+    pub(crate) unsafe fn open(
+        core: &fi::Core,
+        info: *mut fi::fi_info,
+        entries: usize,
+    ) -> Result<Objects, String> {
+        let missing = -fi::FI_ENOSYS;
+        // SAFETY: the caller's promise; each object is open when it is used for the next one, and has the table of its sort.
+        unsafe {
+            let fabric = step(
+                core,
+                "fi_fabric",
+                made(|at| match core.fabric((*info).fabric_attr) {
+                    Ok(opened) => {
+                        *at = opened;
+                        0
+                    }
+                    Err(e) => e,
+                }),
+            )?;
+            let open = (*(*fabric.at()).ops).domain;
+            let domain = made(|at| open.map_or(missing, |open| open(fabric.at(), info, at, null_mut())));
+            let domain: Object<fi::fid_domain> = step(core, "fi_domain", domain)?;
+            let ops = (*domain.at()).ops;
+            let mut attr = fi::fi_av_attr { type_: (*(*info).domain_attr).av_type, ..std::mem::zeroed() };
+            let av = made(|at| (*ops).av_open.map_or(missing, |f| f(domain.at(), &mut attr, at, null_mut())));
+            let av = step(core, "fi_av_open", av)?;
+            let cq = |wait_obj| {
+                let mut attr =
+                    fi::fi_cq_attr { format: fi::FI_CQ_FORMAT_MSG, wait_obj, ..std::mem::zeroed() };
+                attr.size = entries;
+                made(|at| (*ops).cq_open.map_or(missing, |f| f(domain.at(), &mut attr, at, null_mut())))
+            };
+            let cq = step(core, "fi_cq_open", cq(fi::FI_WAIT_FD).or_else(|_| cq(fi::FI_WAIT_NONE)))?;
+            let ep = made(|at| (*ops).endpoint.map_or(missing, |f| f(domain.at(), info, at, null_mut())));
+            let ep: Object<fi::fid_ep> = step(core, "fi_endpoint", ep)?;
+            step(core, "fi_ep_bind of the address vector", ep.bind(&av, 0))?;
+            step(core, "fi_ep_bind of the queue", ep.bind(&cq, fi::FI_TRANSMIT | fi::FI_RECV))?;
+            Ok(Objects { ep, regions: Vec::new(), av, cq, domain, fabric })
+        }
+    }
+
+    /// Leaves all open for good.
+    pub(crate) fn leak(self) {
+        let Objects { ep, regions, av, cq, domain, fabric } = self;
+        ep.leak();
+        regions.into_iter().for_each(Object::leak);
+        av.leak();
+        cq.leak();
+        domain.leak();
+        fabric.leak();
+    }
 }

@@ -6,6 +6,7 @@ use link_api::Gone;
 use wire::session::Announce;
 
 use crate::channel::Channel;
+use crate::lent::Dealings;
 
 /// How far two endpoints are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub(crate) struct Peer {
     pub(crate) wants: bool,
     /// It is among those that are looked after.
     pub(crate) listed: bool,
+    /// What the two read of each other's memory.
+    pub(crate) dealings: Dealings,
 }
 
 impl Peer {
@@ -81,6 +84,7 @@ impl Peer {
             full: false,
             wants: false,
             listed: false,
+            dealings: Dealings::default(),
         }
     }
 
@@ -93,6 +97,7 @@ impl Peer {
             || self.full
             || self.broken.is_some()
             || self.bye.is_some_and(|(_, told)| !told)
+            || !self.dealings.notes.is_empty()
     }
 
     /// Whether all that it has said it sent has come.

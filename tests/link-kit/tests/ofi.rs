@@ -32,6 +32,218 @@ mod stingy {
     link_kit::conform! { stingy(); polls ends threads }
 }
 
+/// A fabric by which memory is read.
+mod reads {
+    use std::time::{Duration, Instant};
+
+    use hmem::Span;
+    use link_api::{Direct, Event, Grant, Link as _, RmaCaps, RmaLink as _, Way};
+    use link_kit::{Harness as _, name, text};
+    use wire::Seg;
+
+    use super::support::{Driven, Over};
+    use super::{Fake, FakeNet, OfiHarness};
+
+    const LEN: usize = 40_000;
+
+    fn readers(stingy: bool) -> OfiHarness<Fake> {
+        readers_of(&FakeNet::default(), stingy)
+    }
+
+    fn readers_of(net: &FakeNet, stingy: bool) -> OfiHarness<Fake> {
+        let (net, of) = (net.clone(), net.clone());
+        let mut harness = OfiHarness::new(move || {
+            let mut fake = of.open();
+            (fake.reads, fake.stingy) = (true, stingy);
+            Ok(fake)
+        });
+        harness.reads = true;
+        harness.halt = Some(Box::new(move |at| net.halt(at)));
+        harness
+    }
+
+    link_kit::conform! { readers(false); frames peers ends returns frames_only handles flights sleep_in_flight }
+
+    /// A provider need not be able to end one read: all are ended then.
+    #[test]
+    fn a_read_that_stands_still_is_cancelled_and_the_others_fail() {
+        let mut h = readers(false);
+        let (mut a, mut b) = (h.open(), h.open());
+        let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
+        let start = Instant::now();
+        while a.send(to_b, b"hello", &[], 0, 0).is_err() || a.path(to_b).rma != RmaCaps::HOST_GETS {
+            assert!(start.elapsed() < Duration::from_secs(20), "no way to the peer");
+            assert!(!matches!(a.poll(), Some(Event::Closed(..))));
+        }
+        let (there, rooms) = (Span::leak(LEN), [Span::leak(LEN), Span::leak(LEN)]);
+        let lend = |a: &mut Driven<Over<Fake>>, b: &mut Driven<Over<Fake>>| {
+            let handles = b.export_handles(to_a, &[there]).expect("memory that can be lent");
+            handles.iter().for_each(|handle| a.import_handle(to_b, handle));
+        };
+        lend(&mut a, &mut b);
+        let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
+        h.halt(Some(LEN / 2));
+        let start_into = |a: &mut Driven<Over<Fake>>, room: Span| {
+            let access = Direct::new(Grant::Request(name(1, 1)), &remote, std::slice::from_ref(&room), LEN);
+            a.start(Way::Get, to_b, &access)
+        };
+        let [first, second] = rooms.map(|room| start_into(&mut a, room).expect("memory that it was told of"));
+        a.cancel(first);
+        h.halt(None);
+        hmem::write(&[there], 0, &[1; LEN]);
+        let over = |a: &mut Driven<Over<Fake>>| {
+            loop {
+                assert!(start.elapsed() < Duration::from_secs(20), "a read is never over");
+                if let Some(Event::Done(op, ok)) = a.poll() {
+                    return (op, ok);
+                }
+            }
+        };
+        assert_eq!(over(&mut a), (second, false));
+        // The owner lends nothing any more as soon as it knows, and then lends anew.
+        loop {
+            lend(&mut a, &mut b);
+            let Ok(next) = start_into(&mut a, rooms[1]) else { continue };
+            if over(&mut a) == (next, true) {
+                break;
+            }
+        }
+        assert_eq!(text(&[rooms[0]]), [0; LEN], "memory of a read that was cancelled");
+        assert_eq!(text(&[rooms[1]]), [1; LEN]);
+    }
+
+    type Node = Driven<Over<Fake>>;
+
+    /// Two owners of memory, and two that read it: both the first one's, and one of them the second one's, too.
+    struct Four {
+        net: FakeNet,
+        h: OfiHarness<Fake>,
+        owners: [Node; 2],
+        readers: [Node; 2],
+        start: Instant,
+    }
+
+    impl Four {
+        fn new(leave: Duration) -> Four {
+            let net = FakeNet::default();
+            let mut h = readers_of(&net, false);
+            h.leave = leave;
+            let (owners, readers) = ([h.open(), h.open()], [h.open(), h.open()]);
+            Four { net, h, owners, readers, start: Instant::now() }
+        }
+
+        fn wait(&mut self, what: &str) {
+            assert!(self.start.elapsed() < Duration::from_secs(20), "{what}");
+            self.h.pass();
+        }
+
+        /// Begins a read of bytes that are this one: the name by which its owner gives it, and where it goes.
+        fn read(&mut self, reader: usize, owner: usize, byte: u8) -> (link_api::OpId, Span) {
+            let (there, room) = (Span::leak(LEN), Span::leak(LEN));
+            hmem::write(&[there], 0, &[byte; LEN]);
+            let (addr, own) = (self.owners[owner].addr(), self.readers[reader].addr());
+            let (to, from) = (self.readers[reader].peer(&addr), self.owners[owner].peer(&own));
+            while self.readers[reader].send(to, b"hello", &[], 0, 0).is_err() {
+                self.wait("no way to the peer");
+                self.readers[reader].poll();
+            }
+            let handles = loop {
+                match self.owners[owner].export_handles(from, &[there]) {
+                    Some(handles) => break handles,
+                    None => self.wait("memory that cannot be lent"),
+                }
+            };
+            handles.iter().for_each(|handle| self.readers[reader].import_handle(to, handle));
+            let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
+            let request = Grant::Request(name(u32::from(byte), 1));
+            let access = Direct::new(request, &remote, std::slice::from_ref(&room), LEN);
+            (self.readers[reader].start(Way::Get, to, &access).expect("memory that it was told of"), room)
+        }
+
+        /// The next read of that reader's that is over.
+        fn over(&mut self, reader: usize) -> (link_api::OpId, bool) {
+            loop {
+                if let Some(Event::Done(op, ok)) = self.readers[reader].poll() {
+                    return (op, ok);
+                }
+                self.wait("a read is never over");
+            }
+        }
+
+        fn pass_long(&mut self, times: usize) {
+            (0..times).for_each(|_| self.h.pass_long());
+        }
+    }
+
+    /// One reader ends in its read, so that its owner ends all that it has lent. Another one's read of that fails, and with that no
+    /// read from another owner, who would have to end what it has lent in its turn.
+    #[test]
+    fn an_end_of_what_one_peer_has_lent_ends_no_reads_from_others() {
+        let mut four = Four::new(Duration::from_secs(60));
+        four.net.halt(Some(LEN / 2));
+        four.read(0, 0, 1);
+        let (lost, _) = four.read(1, 0, 2);
+        let (kept, room) = four.read(1, 1, 3);
+        // It takes its time until the provider tells.
+        four.net.silence(true);
+        let gone = four.readers[0].addr();
+        let gone = four.owners[0].peer(&gone);
+        four.owners[0].disconnect(gone);
+        four.pass_long(30);
+        assert!(four.readers[1].poll().is_none(), "a read is over of which nothing was told");
+        four.net.silence(false);
+        assert_eq!(four.over(1), (lost, false));
+        four.net.halt(None);
+        assert_eq!(four.over(1), (kept, true));
+        assert_eq!(text(&[room]), [3; LEN]);
+    }
+
+    #[test]
+    fn a_read_from_an_endpoint_that_was_closed_is_ended_if_nothing_is_told_of_it() {
+        let mut four = Four::new(Duration::from_millis(100));
+        four.net.halt(Some(LEN / 2));
+        four.read(0, 0, 1);
+        let (lost, room) = four.read(1, 0, 2);
+        four.net.silence(true);
+        let gone = four.readers[0].addr();
+        let gone = four.owners[0].peer(&gone);
+        four.owners[0].disconnect(gone);
+        assert_eq!(four.over(1), (lost, false));
+        four.net.halt(None);
+        four.pass_long(5);
+        assert!(text(&[room])[LEN / 2..] == [0; LEN / 2], "memory of a read that is over");
+    }
+
+    /// The peer wants its memory back, and gets it when the read is over: no other read ends for that.
+    #[test]
+    fn a_request_that_is_taken_back_in_its_read_ends_no_other_read() {
+        let mut four = Four::new(Duration::from_secs(60));
+        four.net.halt(Some(LEN / 2));
+        let (revoked, _) = four.read(0, 0, 1);
+        let (kept, room) = four.read(0, 1, 2);
+        let own = four.readers[0].addr();
+        let from = four.owners[0].peer(&own);
+        assert!(four.owners[0].revoke(from, name(1, 1)).is_err(), "memory that is being read");
+        four.pass_long(30);
+        assert!(four.owners[0].revoke(from, name(1, 1)).is_err(), "memory that is being read");
+        four.net.halt(None);
+        let mut found = [four.over(0), four.over(0)];
+        found.sort_by_key(|(op, _)| *op != revoked);
+        assert_eq!(found, [(revoked, false), (kept, true)]);
+        while four.owners[0].revoke(from, name(1, 1)).is_err() {
+            four.wait("memory is never given back");
+        }
+        assert_eq!(text(&[room]), [2; LEN]);
+    }
+
+    /// One that has no room at times.
+    mod stingy {
+        use super::readers;
+
+        link_kit::conform! { readers(true); handles sleep_in_flight }
+    }
+}
+
 /// Endpoints without a fabric.
 mod none {
     use super::{Fake, OfiHarness};

@@ -2,6 +2,12 @@
 //! library. ci/ofi has both.
 #![cfg(not(loom))]
 
+#[path = "support/counted.rs"]
+mod counted;
+#[path = "support/duo.rs"]
+mod duo;
+#[path = "support/killed.rs"]
+mod killed;
 #[path = "support/ofi.rs"]
 mod support;
 
@@ -22,15 +28,256 @@ fn core() -> Core {
     })
 }
 
+fn below() -> String {
+    std::env::var("STRAIT_TEST_BELOW").unwrap_or_else(|_| "tcp;ofi_rxm".into())
+}
+
+fn fabric() -> Fabric {
+    let name = below();
+    let found = ofi::open(&core(), &[&name], "127.0.0.1".parse().expect("an address"));
+    found.unwrap_or_else(|why| panic!("{name} cannot be opened: {why:?}")).0
+}
+
 fn provider() -> OfiHarness<Fabric> {
-    let name = std::env::var("STRAIT_TEST_BELOW").unwrap_or_else(|_| "tcp;ofi_rxm".into());
-    let mut harness = OfiHarness::new(move || {
-        let found = ofi::open(&core(), &[&name], "127.0.0.1".parse().expect("an address"));
-        Ok(found.unwrap_or_else(|why| panic!("{name} cannot be opened: {why:?}")).0)
-    });
+    let mut harness = OfiHarness::new(|| Ok(fabric()));
     // So that nothing goes another way.
     harness.fallback = false;
+    // Over datagrams there are none.
+    harness.reads = !below().ends_with("ofi_rxd");
     harness
 }
 
 link_kit::conform! { provider(); frames polls peers ends returns hostile sleep threads frames_only }
+
+/// Counted by what is asked of the provider: one `fi_read`.
+#[test]
+fn a_long_message_is_one_read() {
+    for len in [100_000, 4 << 20] {
+        let duo = duo::Duo::new(fabric);
+        duo::a_long_message_is_one_read(duo, len);
+    }
+}
+
+#[test]
+fn a_message_that_is_longer_than_its_receive_is_cut_to_that() {
+    duo::a_long_message_is_cut_to_its_receive(duo::Duo::new(fabric));
+}
+
+#[test]
+fn more_messages_than_may_be_read_at_once_are_all_read() {
+    duo::many_long_messages_at_once(duo::Duo::new(fabric));
+}
+
+/// Memory that is read by the provider below, where it has reads.
+mod reads {
+    use std::process::Command;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::thread::{scope, sleep};
+    use std::time::{Duration, Instant};
+
+    use hmem::Span;
+    use link_api::{Direct, Event, Grant, Link, RmaCaps, RmaLink as _, Way};
+    use link_kit::{Harness as _, name};
+    use ofi::Below as _;
+    use wire::Seg;
+
+    use super::duo::link_over;
+    use super::{fabric, provider};
+
+    /// The provider below checks key and bounds, whatever the reader was told.
+    #[test]
+    fn a_handle_that_was_forged_reads_nothing() {
+        let mut h = provider();
+        let (mut a, mut b) = (h.open(), h.open());
+        let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
+        let start = Instant::now();
+        while a.send(to_b, b"hello", &[], 0, 0).is_err() || a.path(to_b).rma != RmaCaps::HOST_GETS {
+            assert!(start.elapsed() < Duration::from_secs(120), "no way to the peer");
+            a.poll();
+        }
+        let (all, room) = (Span::leak(8_000), Span::leak(8_000));
+        hmem::write(&[all], 0, &[7; 8_000]);
+        let there = all.part(0, 4_000).expect("a part");
+        let remote = |span: Span| [Seg { addr: span.addr().into(), len: (span.len() as u64).into() }];
+        for how in 0..4 {
+            // Another read may have ended what was lent before.
+            let found = loop {
+                assert!(start.elapsed() < Duration::from_secs(120), "nothing can be read any more");
+                h.pass();
+                let Some(handles) = b.export_handles(to_a, &[there]) else { continue };
+                let Some(&(mut handle)) = handles.first() else { continue };
+                match how {
+                    0 => handle.token[0] ^= 1,
+                    1 => handle.len = 8_000.into(),
+                    2 => handle.token[15] ^= 0x40,
+                    _ => {}
+                }
+                a.import_handle(to_b, &handle);
+                let (part, len) = if how == 1 { (all, 8_000) } else { (there, 4_000) };
+                let (remote, local) = (remote(part), [room.part(0, len).expect("a part")]);
+                let access = Direct::new(Grant::Request(name(1, 1)), &remote, &local, len);
+                let Ok(op) = a.start(Way::Get, to_b, &access) else { continue };
+                let found = loop {
+                    assert!(start.elapsed() < Duration::from_secs(120), "a read is never over");
+                    match a.poll() {
+                        Some(Event::Done(which, ok)) if which == op => break ok,
+                        _ => h.pass(),
+                    }
+                };
+                if how < 3 || found {
+                    break found;
+                }
+            };
+            assert_eq!(found, how == 3, "forged in way {how}");
+            let mut bytes = [0; 8_000];
+            hmem::read(&[room], 0, &mut bytes);
+            assert_eq!(bytes.contains(&7), how == 3, "forged in way {how}");
+        }
+    }
+
+    /// A peer that is disconnected, and does not know it yet, reads nothing of what the memory holds from then on.
+    #[test]
+    fn memory_of_a_peer_that_is_cut_off_in_its_read_is_not_read_any_more() {
+        const LEN: usize = 64 << 20;
+        let start = Instant::now();
+        let byte = |span: Span, at| {
+            let mut found = [0];
+            hmem::read(&[span], at, &mut found);
+            found[0]
+        };
+        // All of it may have come before the peer was cut off.
+        for _ in 0..50 {
+            let mut h = provider();
+            let (mut a, mut b) = (h.open(), h.open());
+            let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
+            while a.send(to_b, b"hello", &[], 0, 0).is_err() || a.path(to_b).rma != RmaCaps::HOST_GETS {
+                assert!(start.elapsed() < Duration::from_secs(120), "no way to the peer");
+                a.poll();
+            }
+            let (there, room) = (Span::leak(LEN), Span::leak(LEN));
+            hmem::write(&[there], 0, &vec![1; LEN]);
+            let handles = b.export_handles(to_a, &[there]).expect("memory that can be lent");
+            handles.iter().for_each(|handle| a.import_handle(to_b, handle));
+            let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
+            let access = Direct::new(Grant::Request(name(1, 1)), &remote, std::slice::from_ref(&room), LEN);
+            a.start(Way::Get, to_b, &access).expect("memory that it was told of");
+            while byte(room, LEN / 8) == 0 {
+                assert!(start.elapsed() < Duration::from_secs(120), "nothing is read");
+                h.pass();
+            }
+            b.disconnect(to_a);
+            hmem::write(&[there], 0, &vec![0xa5; LEN]);
+            let in_time = byte(room, LEN - 1) == 0;
+            (0..50).for_each(|_| h.pass_long());
+            let mut found = vec![0; LEN];
+            hmem::read(&[room], 0, &mut found);
+            assert!(!found.contains(&0xa5), "memory is read after it was given back");
+            if in_time {
+                return;
+            }
+        }
+        panic!("no peer was cut off in time");
+    }
+
+    /// Takes what came to a link that has nothing to say; the end of an operation, if there is one.
+    fn next<L: Link>(link: &mut L) -> Option<Event> {
+        match link.poll()? {
+            Event::Frame(frame) => link.release(frame),
+            event @ Event::Done(..) => return Some(event),
+            _ => {}
+        }
+        None
+    }
+
+    /// More than sockets keep, so that an owner has to be woken where its provider needs calls.
+    #[test]
+    fn memory_is_read_while_its_owner_sleeps() {
+        const LEN: usize = 64 << 20;
+        const WAIT: Duration = Duration::from_secs(120);
+        let (start, counts) = (Instant::now(), Arc::default());
+        let (mut reader, mut owner) = (link_over(fabric(), &counts), link_over(fabric(), &counts));
+        let (to, from) = (reader.peer(&owner.addr()), owner.peer(&reader.addr()));
+        let (there, room) = (Span::leak(LEN), Span::leak(LEN));
+        hmem::write(&[there], 0, &vec![7; LEN]);
+        let handles = loop {
+            assert!(start.elapsed() < WAIT, "no way to the peer");
+            let is_sent = reader.send(to, b"hello", &[], 0, 0).is_ok();
+            assert!(next(&mut reader).is_none() && next(&mut owner).is_none());
+            match owner.export_handles(from, &[there]) {
+                Some(handles) if is_sent => break handles,
+                _ => {}
+            }
+        };
+        handles.iter().for_each(|handle| reader.import_handle(to, handle));
+        let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
+        let is_over = AtomicBool::new(false);
+        scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    let fd = owner.wait_fd().expect("a descriptor");
+                    let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+                    let sleeps = owner.arm();
+                    // SAFETY: one valid pollfd.
+                    while sleeps && !is_over.load(Relaxed) && unsafe { libc::poll(&mut one, 1, 100) } == 0 {
+                        assert!(start.elapsed() < WAIT, "nothing wakes the owner");
+                    }
+                    while next(&mut owner).is_some() {}
+                }
+            });
+            let access = Direct::new(Grant::Request(name(1, 1)), &remote, std::slice::from_ref(&room), LEN);
+            let op = reader.start(Way::Get, to, &access).expect("memory that it was told of");
+            let found = loop {
+                if let Some(Event::Done(found, ok)) = next(&mut reader) {
+                    break Some((found, ok));
+                }
+                if start.elapsed() > WAIT {
+                    break None;
+                }
+                sleep(Duration::from_micros(20));
+            };
+            is_over.store(true, Relaxed);
+            assert_eq!(found, Some((op, true)));
+        });
+        let mut last = [0; 2];
+        hmem::read(&[room], LEN - 2, &mut last);
+        assert_eq!(last, [7, 7]);
+    }
+
+    /// The endpoint, its domain, queue and fabric.
+    #[test]
+    fn what_memory_is_lent_by_is_closed_whole() {
+        // In a process in which nothing else opens descriptors.
+        let child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--ignored", "--exact", "--nocapture", "reads::another_process_that_lends_and_ends_it"])
+            .status();
+        assert!(child.expect("another process").success());
+    }
+
+    #[test]
+    #[ignore = "it is the other process of the test before"]
+    fn another_process_that_lends_and_ends_it() {
+        const TIMES: usize = 30;
+        let open = || std::fs::read_dir("/proc/self/fd").expect("/proc").count();
+        let (mut fabric, memory) = (fabric(), Span::leak(1 << 20));
+        let mut before = 0;
+        for i in 0..2 + TIMES {
+            if i == 2 {
+                before = open();
+            }
+            let own = fabric.address().to_vec();
+            assert!(fabric.lend(memory).is_some(), "memory that cannot be lent");
+            assert!(fabric.lender() != own && !fabric.lender().is_empty());
+            while !fabric.stop_lending() {
+                let _ = fabric.poll();
+            }
+        }
+        let after = open();
+        assert!(
+            after < before + TIMES,
+            "{before} descriptors were open, and {after} are, after {TIMES} ends"
+        );
+    }
+
+    link_kit::conform! { provider(); handles flights sleep_in_flight }
+}

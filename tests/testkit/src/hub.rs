@@ -118,6 +118,7 @@ impl Hub {
             eager_in_a_row,
             rma: RmaCaps::DEVICE_HANDLES
                 | if direct.is_by_handles() { RmaCaps::HOST_HANDLES } else { RmaCaps::SYNC },
+            least_get: 0,
         };
         let hub = Hub {
             path,

@@ -22,6 +22,7 @@ use super::malformed::{Fields, Handled, Malformed, parse_segs};
 use super::request::{In, Invited, Out, Request, Serve};
 use crate::core::{Core, unmoved};
 use crate::proto::Memory;
+use crate::types::What;
 use link_api::{Direct, Grant, How, NoDirect, OpId, PeerId, PieceCounter, Refused, RmaLink, Side, Way};
 
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
@@ -62,6 +63,30 @@ impl<L: RmaLink> Endpoint<L> {
             self.link.mark_exported(peer, handle);
         }
         true
+    }
+
+    /// A request is over: the peer needs no handles of its memory any more, unless another request has some of it, too.
+    pub(super) fn retire(&mut self, over: &Out) {
+        let fetched = |out: &Out| out.peer == over.peer && out.done_as.what.contains(What::SEND);
+        let overlaps = |one: &Span, other: &Span| {
+            let end = |s: &Span| s.addr() + s.len() as u64;
+            one.addr() < end(other) && other.addr() < end(one)
+        };
+        if over.iov.is_empty() || !fetched(over) {
+            return;
+        }
+        let has = |one: &dyn Fn(&Out) -> bool| {
+            self.requests.any(|r| matches!(r, Request::Out(out) if fetched(out) && one(out)))
+        };
+        if !has(&|_| true) {
+            // Also what was told of for one that was then refused.
+            return self.link.retire_handles(over.peer, &[]);
+        }
+        let is_free = |span: &&Span| !has(&|out| out.iov.iter().any(|other| overlaps(span, other)));
+        let free: Vec<Span> = over.iov.iter().filter(is_free).copied().collect();
+        if !free.is_empty() {
+            self.link.retire_handles(over.peer, &free);
+        }
     }
 
     pub(super) fn on_handle(&mut self, peer: PeerId, fields: &mut Fields<'_>) -> Handled {

@@ -98,8 +98,10 @@ impl<L: RmaLink> Endpoint<L> {
     fn cancelled(&mut self, core: &mut Core, name: u64, peer: PeerId, withdrawn: &Head) -> Result<(), Error> {
         // A receiver that was done before says so by now: then it was sent.
         self.progress(core, None);
-        if !matches!(self.requests.get_mut(name), Some(Request::Out(_))) {
-            return Ok(());
+        match self.requests.get_mut(name) {
+            // One that asked for frames meanwhile has all of them by now, or will.
+            Some(Request::Out(out)) if out.asked.is_none_or(|(_, want)| out.done < want) => {}
+            _ => return Ok(()),
         }
         self.cancel_operation(name);
         // Pieces that were copied here are accounted for.

@@ -2,10 +2,11 @@ use super::*;
 
 const SYNC: RmaCaps = RmaCaps::SYNC;
 const HOST: RmaCaps = RmaCaps::HOST_HANDLES;
+const GETS: RmaCaps = RmaCaps::HOST_GETS;
 const DEVICE: RmaCaps = RmaCaps::DEVICE_HANDLES;
 
 fn limits(rma: RmaCaps) -> Limits {
-    Limits { eager: 256, in_a_row: 600, fits: 1000, rma }
+    Limits { eager: 256, in_a_row: 600, fits: 1000, rma, least_get: 500 }
 }
 
 fn op(role: Role, len: usize, memory: Memory, when: When) -> Op {
@@ -60,6 +61,14 @@ fn messages() {
         (HOST, Send, 257, Host, NONE, Tried::HANDLES, Plan::Rendezvous),
         (HOST, Send, 257, Device, NONE, none, Plan::Rendezvous),
         (HOST, Send, 257, Host, INJECT, none, Plan::Eager),
+        (GETS, Send, 256, Host, NONE, none, Plan::Eager),
+        (GETS, Send, 257, Host, NONE, none, Plan::Rendezvous),
+        (GETS, Send, 499, Host, NONE, none, Plan::Rendezvous),
+        (GETS, Send, 500, Host, NONE, none, Plan::ByHandles),
+        (GETS | HOST, Send, 257, Host, NONE, none, Plan::ByHandles),
+        (GETS, Send, 500, Host, NONE, Tried::HANDLES, Plan::Rendezvous),
+        (GETS, Send, 500, Both, NONE, none, Plan::Rendezvous),
+        (SYNC | GETS, Send, 900, Host, NONE, none, Plan::Rendezvous),
         (DEVICE, Send, 1, Device, INJECT, none, Plan::OfferAndWait),
         (DEVICE, Send, 1, Device, INJECT, Tried::WAIT, Plan::Eager),
         (DEVICE, Send, 1, Device, INJECT | When::DELIVERY, none, Plan::Eager),
@@ -112,6 +121,9 @@ fn accesses_to_a_peers_memory() {
         (HOST, Read, 257, Host, NONE, none, Plan::ByHandles),
         (HOST, Write, 257, Host, NONE, none, Plan::ByHandles),
         (HOST, Write, 257, Host, NONE, Tried::HANDLES, Plan::Rendezvous),
+        // Messages alone are got.
+        (GETS, Write, 257, Host, NONE, none, Plan::Rendezvous),
+        (GETS, Read, 257, Host, NONE, none, Plan::Rendezvous),
         (SYNC | DEVICE, Write, 1, Device, ALONE, none, Plan::ByHandles),
         (SYNC | DEVICE, Read, 1, Device, ALONE, none, Plan::ByHandles),
         (SYNC | DEVICE, Read, 1, Both, NONE, none, Plan::Rendezvous),
@@ -177,8 +189,14 @@ fn reads_by_a_peer() {
 
 #[test]
 fn limits_are_the_paths_as_far_as_a_frame_holds_them() {
-    let path =
-        Path { link: "a", max_frame: 1000 + wire::EAGER_HEAD, eager: 5000, eager_in_a_row: 0, rma: SYNC };
+    let path = Path {
+        link: "a",
+        max_frame: 1000 + wire::EAGER_HEAD,
+        eager: 5000,
+        eager_in_a_row: 0,
+        rma: SYNC,
+        least_get: 0,
+    };
     let all = Limits::new(&path);
     assert_eq!((all.eager, all.in_a_row, all.fits, all.max_frame()), (1000, 1000, 1000, path.max_frame));
     let some = Limits::new(&Path { eager: 10, eager_in_a_row: 20, ..path });
@@ -188,7 +206,7 @@ fn limits_are_the_paths_as_far_as_a_frame_holds_them() {
 /// [`crate::endpoint`] sends messages of host memory up to that size without a choice.
 #[test]
 fn a_plain_message_is_eager() {
-    for rma in [SYNC, HOST, SYNC | DEVICE, RmaCaps::empty()] {
+    for rma in [SYNC, HOST, GETS, SYNC | DEVICE, RmaCaps::empty()] {
         for len in 0..=256 {
             for when in [NONE, ROW, INJECT, When::HELPED] {
                 assert_eq!(choose(&limits(rma), &op(Role::Send, len, Memory::Host, when)), Plan::Eager);
@@ -200,7 +218,7 @@ fn a_plain_message_is_eager() {
 #[test]
 fn a_short_one_sided_write_is_chosen_as_choose_does() {
     let memory = hmem::fake::alloc(64);
-    for rma in [SYNC, HOST, SYNC | DEVICE, RmaCaps::empty()] {
+    for rma in [SYNC, HOST, GETS, SYNC | DEVICE, RmaCaps::empty()] {
         for span in [Span::EMPTY, Span::leak(1), Span::leak(256), Span::leak(257), memory.span()] {
             let op = Op::new(Role::Write, span.len(), &[span], ALONE);
             let chosen = choose(&limits(rma), &op) == Plan::OneSidedFrame;

@@ -56,6 +56,10 @@ impl RmaLink for Links {
         by_peer!(self, from, import_handle(handle))
     }
 
+    fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {
+        by_peer!(self, to, retire_handles(iov));
+    }
+
     fn on_distinct_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
         by_peer!(self, peer, on_distinct_devices(theirs, ours))
     }

@@ -27,6 +27,7 @@ impl Link for ShmLink {
             eager,
             eager_in_a_row,
             rma: RmaCaps::SYNC | RmaCaps::DEVICE_HANDLES,
+            least_get: 0,
         }
     }
 

@@ -170,6 +170,7 @@ impl TcpLink {
             eager: self.options.eager.min(most),
             eager_in_a_row: in_a_row,
             rma: RmaCaps::empty(),
+            least_get: 0,
         }
     }
 

@@ -19,14 +19,19 @@
 //! | 24..28, 28..32 | longest message, how many may be under way |
 //! | 32..36, 36..40 | `protocol`, `format` |
 //! | 40..42 | bytes of the address, 0 where there is no fabric |
-//! | 42..48 | 0 |
+//! | 42..44 | what it can do: 1 memory is read by the fabric, in messages of sort 5 to 9 (u16) |
+//! | 44..48 | 0 |
 //! | 48..80 | name of what is below, padded with zeros |
 //! | 80..112 | random bytes |
 //! | 112.. | the address |
 //!
 //! A message on the fabric is [`Mark`] (12 bytes: the receiver's slot and generation, number of the message in its direction), the
-//! header of a record ([`super::RECORD`]), and what that covers: its sort (u32: 1 a frame, 2 ping, 3 pong, 4 room), how many
-//! messages of the other side the sender is done with (u32), and the frame. The records' keys are made of both announces.
+//! header of a record ([`super::RECORD`]), and what that covers: its sort (u32: 1 a frame, 2 ping, 3 pong, 4 room,
+//! 5 memory is taken back, 6 it is left, 7 its request is renewed, 8 a read has ended before its time, 9 nothing is lent any more),
+//! how many messages of the other side the sender is done with (u32), and the frame, or of 5 to 7 the request's name (u64; 0: all),
+//! of 8 and 9 the generation of what was lent (u64). The records' keys are made of both announces.
+//!
+//! The token of a handle is key, address and generation (u64 each), and the length (u8) and bytes of the address of the endpoint that lends.
 
 use super::key::JobKey;
 use super::{Keys, Role};
@@ -34,7 +39,9 @@ use super::{Keys, Role};
 /// What control messages begin with.
 pub const MAGIC: [u8; 8] = *b"\x93STOFI\x01\n";
 /// Version of what is in this module.
-pub const MEETING: u16 = 1;
+pub const MEETING: u16 = 2;
+/// [`Announce::can`]: memory is read by the fabric.
+pub const READS: u16 = 1;
 /// Longest address.
 pub const MOST_ADDRESS: usize = 256;
 /// Bytes of a name.
@@ -59,6 +66,8 @@ pub struct Announce {
     pub protocol: u32,
     /// What sort of address it has.
     pub format: u32,
+    /// What it can do besides: [`READS`].
+    pub can: u16,
     /// The name of what is below.
     pub name: [u8; NAME],
     /// Random bytes.
@@ -99,7 +108,8 @@ impl Control {
                     out.extend(n.to_le_bytes());
                 }
                 out.extend((said.address.len() as u16).to_le_bytes());
-                out.extend([0; 6]);
+                out.extend(said.can.to_le_bytes());
+                out.extend([0; 4]);
                 out.extend(said.name);
                 out.extend(said.nonce);
                 out.extend(&said.address);
@@ -141,6 +151,7 @@ impl Control {
                     window: word(b, 28),
                     protocol: word(b, 32),
                     format: word(b, 36),
+                    can: u16::from_le_bytes([b[42], b[43]]),
                     name: std::array::from_fn(|i| b[48 + i]),
                     nonce: std::array::from_fn(|i| b[80 + i]),
                     address,
@@ -204,6 +215,7 @@ mod tests {
             window: 32,
             protocol: 11,
             format: 2,
+            can: READS,
             name: std::array::from_fn(|i| *b"tcp;ofi_rxm".get(i).unwrap_or(&0)),
             nonce: [0xab; 32],
             address: vec![1, 2, 3],
@@ -215,16 +227,16 @@ mod tests {
     fn golden_bytes() {
         let hex = |b: &[u8]| b.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let golden = [
-            "9353544f4649010a 01 00 0100 00000000",
-            "03000000 04030201 00000100 20000000 0b000000 02000000 0300 000000000000",
+            "9353544f4649010a 01 00 0200 00000000",
+            "03000000 04030201 00000100 20000000 0b000000 02000000 0300 0100 00000000",
             "7463703b6f66695f72786d 000000000000000000000000000000000000000000",
             &"ab".repeat(32),
             "010203",
         ];
         let said = Control::Announce(Box::new(announce()));
         assert_eq!(hex(&said.encode()), golden.concat().replace(' ', ""));
-        assert_eq!(hex(&Control::Settle(true).encode()), "9353544f4649010a0201010000000000");
-        assert_eq!(hex(&Control::Bye(258).encode()), "9353544f4649010a0300010002010000");
+        assert_eq!(hex(&Control::Settle(true).encode()), "9353544f4649010a0201020000000000");
+        assert_eq!(hex(&Control::Bye(258).encode()), "9353544f4649010a0300020002010000");
         let mark = Mark { slot: 1, generation: 2, number: 0x0a0b };
         assert_eq!(hex(&mark.encode()), "01000000020000000b0a0000");
         assert_eq!(Mark::decode(&mark.encode()), mark);

@@ -30,7 +30,7 @@ mod record;
 
 pub use hello::{Hello, PREFIX, Role, Stranger};
 pub use key::{JobKey, MAC};
-pub use meeting::{Announce, Control, MEETING, MOST_ADDRESS, Mark, NAME, fabric_keys};
+pub use meeting::{Announce, Control, MEETING, MOST_ADDRESS, Mark, NAME, READS, fabric_keys};
 pub use parties::{Answerer, Caller, Heard, Keys, Next, Proven, VERDICT, Verdict};
 pub use record::{COVERED, Opener, RECORD, Sealer, Spoilt};
 

@@ -2,7 +2,7 @@
 
 use link_api::{Direct, Event, Grant, RmaLink as _, Way};
 
-use super::handles::{REQUEST, done, with_memory};
+use super::handles::{REQUEST, done, ways, with_memory};
 use super::sync::seg;
 use crate::harness::{Drive, next};
 use crate::{Ends, Harness, bytes, text};
@@ -13,13 +13,14 @@ pub fn memory_that_was_taken_back_in_flight_is_not_touched<H: Harness>(h: &mut H
     let (Ends { mut a, to_b, mut b, to_a }, there) = with_memory(h, LEN);
     let here = h.memory(&a, LEN, true);
     hmem::write(&[here], 0, &bytes(LEN, 50));
+    let way = *ways(&a, to_b).last().expect("a way");
     // Where that can be had, half of the bytes are there and half are not.
     let halted = h.halt(Some(LEN / 2));
-    let op =
-        a.start(Way::Put, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, LEN)], &[here], LEN));
+    let op = a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, LEN)], &[here], LEN));
     let op = op.expect("memory that it was told of");
     if halted {
-        h.until("half of the bytes", |_| text(&[there])[..LEN / 2] == bytes(LEN, 50)[..LEN / 2]);
+        let (to, of) = if way == Way::Put { (there, 50) } else { (here, 1) };
+        h.until("half of the bytes", |_| text(&[to])[..LEN / 2] == bytes(LEN, of)[..LEN / 2]);
     } else {
         (0..5).for_each(|_| h.pass());
     }
@@ -30,11 +31,17 @@ pub fn memory_that_was_taken_back_in_flight_is_not_touched<H: Harness>(h: &mut H
         over |= !left && matches!(next(&mut a), Some(Event::Done(which, _)) if which == op);
         left
     });
+    if way == Way::Get {
+        // What it holds from now on is another's.
+        hmem::write(&[there], 0, &[0xa5; LEN]);
+    }
     let then = text(&[there]);
     h.halt(None);
     if !over {
         done(h, &mut a, op);
     }
-    assert!(text(&[there]) == then, "memory is accessed after it was taken back");
+    assert!(text(&[there]) == then, "memory is written after it was taken back");
+    let tail = |all: &[u8]| all.windows(64).any(|part| part == [0xa5; 64]);
+    assert!(way == Way::Put || !tail(&text(&[here])), "memory is read after it was taken back");
     h.quiet(&mut a);
 }

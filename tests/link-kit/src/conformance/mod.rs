@@ -12,7 +12,7 @@
 //! | [`sync`], [`regions`], [`pieces`], [`stale_pieces`] | with [`RmaCaps::SYNC`](link_api::RmaCaps::SYNC) |
 //! | [`shared_pieces`] | those that are [`Send`] besides |
 //! | [`frames_only`] | without |
-//! | [`handles`], [`flights`] | with `HOST_HANDLES` or `DEVICE_HANDLES` |
+//! | [`handles`], [`flights`] | with `HOST_HANDLES`, `HOST_GETS` or `DEVICE_HANDLES` |
 //! | [`sleep_in_flight`] | that have a descriptor as well |
 //!
 //! [`conform!`](crate::conform) makes a test of each.

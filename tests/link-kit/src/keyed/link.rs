@@ -60,6 +60,7 @@ impl KeyedLink {
         eager: 1 << 10,
         eager_in_a_row: 2 << 10,
         rma: RmaCaps::HOST_HANDLES,
+        least_get: 0,
     };
 
     pub(super) fn new(shared: &Arc<Shared>, id: Id, addr: Addr, bell: UnixStream) -> KeyedLink {

@@ -7,8 +7,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use hmem::Span;
-use link_api::{Event, Frame, Link, Path, PeerId, Refused, RmaLink, Standing};
-use wire::Addr;
+use link_api::{
+    Direct, Event, Frame, InUse, Link, NoDirect, OpId, Path, Patience, PeerId, Refused, RmaLink, Standing,
+    Way,
+};
+use wire::{Addr, Handle};
 
 type Shared<L> = Arc<Mutex<Option<L>>>;
 
@@ -116,7 +119,38 @@ impl<L: Link> Link for Driven<L> {
     }
 }
 
-impl<L: Link> RmaLink for Driven<L> {}
+impl<L: RmaLink> RmaLink for Driven<L> {
+    fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
+        self.with(|l| l.start(way, peer, access))
+    }
+    fn cancel(&mut self, op: OpId) {
+        self.with(|l| l.cancel(op));
+    }
+    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        self.with(|l| l.export_handles(to, iov))
+    }
+    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
+        self.with(|l| l.mark_exported(to, handle));
+    }
+    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
+        self.with(|l| l.import_handle(from, handle));
+    }
+    fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {
+        self.with(|l| l.retire_handles(to, iov));
+    }
+    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
+        self.with(|l| l.revoke(from, request))
+    }
+    fn renew(&mut self, to: PeerId, request: u64) {
+        self.with(|l| l.renew(to, request));
+    }
+    fn set_patience(&mut self, patience: Patience) {
+        self.with(|l| l.set_patience(patience));
+    }
+    fn close(&mut self) -> Result<(), InUse> {
+        self.with(|l| l.close())
+    }
+}
 
 /// The thread.
 pub struct Driver<L> {

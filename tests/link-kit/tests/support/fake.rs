@@ -6,10 +6,14 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ofi::{Below, Buffer, Dest, Did, Message, NotSent};
+use hmem::Span;
+use ofi::{Below, Buffer, Dest, Did, Lease, Message, NotSent};
 
 const MOST: usize = 20_000;
 const WINDOW: u32 = 16;
+/// Longest read, and bytes of one that a poll moves.
+const READ: usize = 150_000;
+const STRETCH: usize = 4 << 10;
 
 #[derive(Debug)]
 struct Inbox {
@@ -17,10 +21,72 @@ struct Inbox {
     bell: UnixStream,
 }
 
+/// A read under way.
+#[derive(Debug)]
+struct Flight {
+    by: u64,
+    who: u64,
+    lent: (u64, u64),
+    into: Span,
+    done: usize,
+}
+
 #[derive(Debug, Default)]
 struct Net {
     inboxes: HashMap<u64, Inbox>,
     next: u64,
+    /// By key.
+    lent: HashMap<u64, Span>,
+    flights: Vec<Flight>,
+    /// The byte that no read goes beyond.
+    halt: Option<usize>,
+    /// The byte at which the next read to come there fails.
+    breaks: Option<usize>,
+    /// Of reads of memory that is not lent any more nothing is told.
+    silent: bool,
+    /// Memory that its owner's provider goes on to read for reads that have ended before their time, by owner.
+    tails: Vec<(u64, Span)>,
+}
+
+impl Net {
+    /// Moves some bytes of each read of an endpoint's; one that is over, and whether its bytes are there.
+    fn fly(&mut self, by: u64) -> Option<(u64, bool)> {
+        let mut over = None;
+        for (at, flight) in self.flights.iter_mut().enumerate().filter(|(_, f)| f.by == by) {
+            let end = flight.into.len().min(flight.done + STRETCH).min(self.halt.unwrap_or(usize::MAX));
+            let n = end.saturating_sub(flight.done);
+            let (key, first) = flight.lent;
+            let from = self.lent.get(&key).and_then(|s| s.part(first as usize + flight.done, n));
+            if self.breaks.is_some_and(|at| flight.done >= at) {
+                self.breaks = None;
+                self.tails.extend(self.lent.get(&key).map(|span| (key >> 32, *span)));
+                over = Some((at, false));
+                break;
+            }
+            match from {
+                Some(from) => flight.done += hmem::copy(&[flight.into], flight.done, &[from], 0, n),
+                None if self.silent => {}
+                None => over = Some((at, false)),
+            }
+            if flight.done == flight.into.len() {
+                over = Some((at, true));
+            }
+        }
+        over.map(|(at, ok)| (self.flights.swap_remove(at).who, ok))
+    }
+}
+
+impl Net {
+    /// Ends an endpoint's reads, which those whose memory it reads do not know yet.
+    fn stop_reads(&mut self, by: u64) {
+        let (lent, tails) = (&self.lent, &mut self.tails);
+        self.flights.retain(|flight| {
+            if flight.by == by {
+                tails.extend(lent.get(&flight.lent.0).map(|span| (flight.lent.0 >> 32, *span)));
+            }
+            flight.by != by
+        });
+    }
 }
 
 /// All endpoints of a test.
@@ -30,6 +96,35 @@ pub struct FakeNet(Arc<Mutex<Net>>);
 impl FakeNet {
     fn lock(&self) -> MutexGuard<'_, Net> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has every read stop at so many bytes, or go on.
+    #[allow(dead_code)]
+    pub fn halt(&self, at: Option<usize>) {
+        self.lock().halt = at;
+    }
+
+    /// Has nothing told of reads of memory that is not lent any more, or all.
+    #[allow(dead_code)]
+    pub fn silence(&self, on: bool) {
+        self.lock().silent = on;
+    }
+
+    /// Has the next read that comes to so many bytes fail.
+    #[allow(dead_code)]
+    pub fn breaks(&self, at: usize) {
+        self.lock().breaks = Some(at);
+    }
+
+    /// Whether anything still reads this memory.
+    #[allow(dead_code)]
+    pub fn is_read(&self, memory: Span) -> bool {
+        let net = self.lock();
+        let flown = net.flights.iter().filter_map(|flight| net.lent.get(&flight.lent.0));
+        let mut read = net.tails.iter().map(|(_, span)| span).chain(flown);
+        read.any(|s| {
+            s.addr() < memory.addr() + memory.len() as u64 && memory.addr() < s.addr() + s.len() as u64
+        })
     }
 
     pub fn open(&self) -> Fake {
@@ -53,6 +148,9 @@ impl FakeNet {
             lost: Vec::new(),
             stingy: false,
             noisy: false,
+            reads: false,
+            void: false,
+            lends: true,
             name: "fake",
         }
     }
@@ -79,12 +177,23 @@ pub struct Fake {
     pub stingy: bool,
     /// Its descriptor stays readable, whatever was taken.
     pub noisy: bool,
+    /// Memory can be read without its owner.
+    pub reads: bool,
+    /// What is lent is not there when it is read.
+    pub void: bool,
+    /// Memory can be registered for others to read.
+    pub lends: bool,
     pub name: &'static str,
 }
 
 impl Drop for Fake {
     fn drop(&mut self) {
-        self.net.lock().inboxes.remove(&self.own);
+        let mut net = self.net.lock();
+        net.inboxes.remove(&self.own);
+        let own = self.own;
+        net.stop_reads(own);
+        net.lent.retain(|key, _| key >> 32 != own);
+        net.tails.retain(|(owner, _)| *owner != own);
     }
 }
 
@@ -145,6 +254,9 @@ impl Below for Fake {
             return Some(Did::Failed(who, "it failed".into()));
         }
         let mut net = self.net.lock();
+        if let Some((who, ok)) = net.fly(self.own) {
+            return Some(Did::Read(who, ok));
+        }
         let inbox = net.inboxes.get_mut(&self.own)?;
         if inbox.messages.is_empty() {
             if !self.noisy {
@@ -171,7 +283,53 @@ impl Below for Fake {
         self.free.push(buffer.0);
     }
 
+    fn reads(&self) -> Option<usize> {
+        self.reads.then_some(READ)
+    }
+
+    fn lend(&mut self, span: Span) -> Option<Lease> {
+        let mut net = self.net.lock();
+        net.next += 1;
+        let number = net.next;
+        if !self.lends {
+            return None;
+        }
+        if !self.void {
+            net.lent.insert(self.own << 32 | number, span);
+        }
+        Some(Lease { number, key: self.own << 32 | number, base: 0 })
+    }
+
+    fn end_lease(&mut self, number: u64) {
+        self.net.lock().lent.remove(&(self.own << 32 | number));
+    }
+
+    fn read(&mut self, who: u64, _from: Dest, lent: (u64, u64), into: Span) -> Result<(), NotSent> {
+        self.turn += 1;
+        if self.stingy && self.turn % 3 == 0 {
+            return Err(NotSent::Busy);
+        }
+        self.net.lock().flights.push(Flight { by: self.own, who, lent, into, done: 0 });
+        Ok(())
+    }
+
+    fn stop_reads(&mut self) -> bool {
+        self.net.lock().stop_reads(self.own);
+        true
+    }
+
+    fn stop_lending(&mut self) -> bool {
+        let (mut net, own) = (self.net.lock(), self.own);
+        net.lent.retain(|key, _| key >> 32 != own);
+        net.tails.retain(|(owner, _)| *owner != own);
+        true
+    }
+
     fn try_wait(&mut self) -> bool {
+        // No descriptor tells of the end of a read.
+        if self.net.lock().flights.iter().any(|flight| flight.by == self.own) {
+            return false;
+        }
         self.net.lock().inboxes.get(&self.own).is_none_or(|inbox| inbox.messages.is_empty())
     }
 

@@ -1,5 +1,6 @@
 //! Links over a fabric.
 
+use std::net::Ipv4Addr;
 use std::thread;
 use std::time::Duration;
 
@@ -12,9 +13,12 @@ use wire::session::JobKey;
 
 #[path = "driven.rs"]
 mod driven;
+#[path = "vacant.rs"]
+mod vacant;
 
 pub use driven::Driven;
 use driven::Driver;
+use vacant::Vacant;
 
 /// A link over a fabric, with TCP besides.
 pub type Over<F> = OfiLink<TcpLink, F>;
@@ -23,8 +27,14 @@ pub type Over<F> = OfiLink<TcpLink, F>;
 pub struct OfiHarness<F: Below> {
     make: Box<dyn FnMut() -> Result<F, String>>,
     driver: Driver<Over<F>>,
+    vacant: Vacant,
     pub fallback: bool,
     pub patience: Duration,
+    pub leave: Duration,
+    /// Whether memory is read by the fabric.
+    pub reads: bool,
+    /// What has every read stop at so many bytes, or go on.
+    pub halt: Option<Box<dyn Fn(Option<usize>)>>,
 }
 
 impl<F: Below + 'static> OfiHarness<F> {
@@ -32,8 +42,12 @@ impl<F: Below + 'static> OfiHarness<F> {
         OfiHarness {
             make: Box::new(make),
             driver: Driver::new(|link: &mut Over<F>| link.progress()),
+            vacant: Vacant::default(),
             fallback: true,
             patience: Duration::from_secs(15),
+            leave: Duration::from_millis(500),
+            reads: false,
+            halt: None,
         }
     }
 
@@ -48,8 +62,11 @@ impl<F: Below + 'static> OfiHarness<F> {
         let mut options = OfiOptions::new(Self::key());
         options.fallback = self.fallback;
         options.patience = self.patience;
+        options.leave = self.leave;
         options.grace = Duration::from_secs(1);
-        let link = OfiLink::new(base, (self.make)(), options).expect("descriptors");
+        let mut link = OfiLink::new(base, (self.make)(), options).expect("descriptors");
+        // `revoke` and `close` let go of the lock by which the link is kept going.
+        link_api::RmaLink::set_patience(&mut link, link_api::Patience::Look);
         self.driver.take_on(link)
     }
 }
@@ -66,11 +83,11 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
     }
 
     fn nowhere(&mut self) -> Addr {
-        self.open().addr()
+        Addr::new(self.vacant.next(Ipv4Addr::LOCALHOST.into()))
     }
 
     fn caps(&self) -> RmaCaps {
-        RmaCaps::empty()
+        if self.reads { RmaCaps::HOST_GETS } else { RmaCaps::empty() }
     }
 
     fn pass(&mut self) {
@@ -79,6 +96,10 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
 
     fn pass_long(&mut self) {
         thread::sleep(Duration::from_millis(1));
+    }
+
+    fn halt(&mut self, at: Option<usize>) -> bool {
+        self.halt.as_ref().map(|halt| halt(at)).is_some()
     }
 
     fn attacks(&self) -> usize {

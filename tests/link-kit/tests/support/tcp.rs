@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -13,18 +14,23 @@ use wire::session::JobKey;
 
 #[path = "driven.rs"]
 mod driven;
+#[path = "vacant.rs"]
+mod vacant;
 
 use driven::{Driven, Driver};
+use vacant::Vacant;
 
 /// Makes [`TcpLink`]s on a loopback address.
 pub struct TcpHarness {
     bind: &'static str,
     driver: Driver<TcpLink>,
+    vacant: Vacant,
 }
 
 impl TcpHarness {
     pub fn new(bind: &'static str) -> TcpHarness {
-        TcpHarness { bind, driver: Driver::new(|link: &mut TcpLink| link.progress()) }
+        let driver = Driver::new(|link: &mut TcpLink| link.progress());
+        TcpHarness { bind, driver, vacant: Vacant::default() }
     }
 
     pub fn options() -> TcpOptions {
@@ -51,7 +57,8 @@ impl Harness for TcpHarness {
     }
 
     fn nowhere(&mut self) -> Addr {
-        self.open().addr()
+        let at: SocketAddr = self.bind.parse().expect("an address");
+        Addr::new(self.vacant.next(at.ip()))
     }
 
     fn caps(&self) -> RmaCaps {

@@ -1,0 +1,247 @@
+//! Memory that is lent to peers to read, and taken back.
+//!
+//! Memory is registered for one peer and the time of its requests, so that it is never the memory of something later that is
+//! read. A request that is taken back before its time is over when the peer has said that it reads no more
+//! ([`Sort::Revoke`], [`Sort::Left`]).
+
+use std::time::Instant;
+
+use hmem::{Caps, Span};
+use link_api::{InUse, PeerId, RmaLink};
+use wire::Handle;
+
+use crate::below::Below;
+use crate::channel::Sort;
+use crate::lent::{ALL, LENDERS, Lent, NOTES, lender_in};
+use crate::link::OfiLink;
+use crate::peer::Stage;
+
+impl<B: RmaLink, F: Below> OfiLink<B, F> {
+    /// Lends memory to a peer: the handles that it lacks.
+    pub(crate) fn lend(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        let at = self.peers.get_mut(to.0 as usize)?;
+        let below = self.below.as_mut().filter(|_| !self.failed)?;
+        if at.stage != Stage::Fabric || !at.dealings.may_read || at.broken.is_some() {
+            return None;
+        }
+        // What may vanish is better copied, by what can bear that.
+        let fits = |s: &Span| s.can(Caps::CPU) && !s.can(Caps::DEVICE) && !s.may_vanish();
+        let parts = || iov.iter().filter(|span| !span.is_empty());
+        if !parts().all(fits) {
+            return None;
+        }
+        let generation = self.reading.generation;
+        let mut lacks: Vec<Handle> = Vec::new();
+        for span in parts() {
+            let end = |s: &Span| s.addr() + s.len() as u64;
+            let holds = |lent: &&Lent| lent.span.addr() <= span.addr() && end(span) <= end(&lent.span);
+            if at.dealings.lent.iter().find(holds).is_none() {
+                let lease = below.lend(*span)?;
+                // The peer forgets those that have a part of it.
+                for old in &mut at.dealings.lent {
+                    old.told &= end(&old.span) <= span.addr() || end(span) <= old.span.addr();
+                }
+                at.dealings.lent.push(Lent { lease, span: *span, told: false, generation });
+            }
+            let found = at.dealings.lent.iter().find(holds)?;
+            if !found.told && lacks.iter().all(|h| h.id.get() != found.lease.number) {
+                lacks.push(found.handle(below.lender()));
+            }
+        }
+        if below.is_read_unseen() {
+            self.set_timer();
+        }
+        Some(lacks)
+    }
+
+    /// A peer needs this memory no more; or none.
+    pub(crate) fn end_leases(&mut self, to: PeerId, iov: &[Span]) {
+        let (Some(at), Some(below)) = (self.peers.get_mut(to.0 as usize), &mut self.below) else { return };
+        let end = |s: &Span| s.addr() + s.len() as u64;
+        at.dealings.lent.retain(|lent| {
+            let stays = !iov.is_empty()
+                && iov.iter().all(|s| end(s) <= lent.span.addr() || end(&lent.span) <= s.addr());
+            if !stays {
+                below.end_lease(lent.lease.number);
+            }
+            stays
+        });
+    }
+
+    /// A peer is no more: nor is what it was lent, or was being read.
+    pub(crate) fn end_dealings(&mut self, peer: PeerId) {
+        self.reading.leaving.retain(|(of, _)| *of != peer);
+        self.end_reads(|op| op.peer == peer, true);
+        if self.known(peer).is_some_and(|at| !at.dealings.lent.is_empty()) {
+            // It may have been reading, and the provider below need not know yet that it does so no more.
+            self.stop_lending();
+        }
+        let (Some(at), Some(below)) = (self.peers.get_mut(peer.0 as usize), &mut self.below) else { return };
+        at.dealings.lenders.drain(..).for_each(|(_, dest)| below.part(dest));
+    }
+
+    /// Ends all that is lent. When this returns the provider reads none of it any more, whatever its peers do; they are told, and
+    /// what they have not read comes in frames.
+    fn stop_lending(&mut self) {
+        let Some(below) = &mut self.below else { return };
+        let generation = self.reading.generation;
+        self.reading.generation += 1;
+        let mut borrowers = Vec::new();
+        for (at, peer) in self.peers.iter_mut().enumerate().filter(|(_, p)| !p.dealings.lent.is_empty()) {
+            peer.dealings.lent.drain(..).for_each(|lent| below.end_lease(lent.lease.number));
+            borrowers.push(PeerId(at as u32));
+        }
+        let mut said = false;
+        while !below.stop_lending() {
+            if !std::mem::replace(&mut said, true) {
+                log::error!("{}: what is lent cannot be ended, and is waited for", self.base.addr());
+            }
+            match below.poll() {
+                Some(did) => self.reading.stash.push_back(did),
+                None => std::thread::yield_now(),
+            }
+        }
+        for peer in borrowers {
+            self.note(peer, Sort::Ended, generation);
+        }
+    }
+
+    /// A read of a peer's memory has ended before its time. Its provider may go on to read that memory, so that it is to know
+    /// before anything else.
+    pub(crate) fn tell_of_cut(&mut self, peer: PeerId, generation: u64) {
+        if !self.at(peer).dealings.notes.contains(&(Sort::Cut, generation)) {
+            self.note(peer, Sort::Cut, generation);
+        }
+    }
+
+    /// A peer has told of memory.
+    pub(crate) fn learn_handle(&mut self, from: PeerId, handle: &Handle) {
+        let reads = self.reading.ops.iter().any(|op| op.peer == from);
+        let (Some(at), Some(below)) = (self.peers.get_mut(from.0 as usize), &mut self.below) else { return };
+        let (dealings, Some(address)) = (&mut at.dealings, lender_in(handle)) else { return };
+        if !dealings.may_read {
+            return;
+        }
+        let known = dealings.lenders.iter().find(|(name, _)| name == address).map(|(_, dest)| *dest);
+        let dest = match known {
+            Some(dest) => dest,
+            None if reads && dealings.lenders.len() >= LENDERS => return,
+            None => {
+                if dealings.lenders.len() >= LENDERS {
+                    dealings.learned.clear();
+                    dealings.lenders.drain(..).for_each(|(_, dest)| below.part(dest));
+                }
+                let Ok(dest) = below.meet(address) else { return };
+                dealings.lenders.push((address.to_vec(), dest));
+                dest
+            }
+        };
+        dealings.learn(handle, dest);
+    }
+
+    /// Something is to be said to a peer of memory.
+    pub(crate) fn note(&mut self, peer: PeerId, sort: Sort, name: u64) {
+        self.at(peer).dealings.notes.push_back((sort, name));
+        self.note_restless(peer);
+        self.tell_of_memory(peer);
+    }
+
+    /// Says what is to be said, as far as there is room.
+    pub(crate) fn tell_of_memory(&mut self, peer: PeerId) {
+        let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer.0 as usize)) else { return };
+        let Some(channel) = at.channel.as_mut().filter(|_| at.broken.is_none()) else { return };
+        while let Some((sort, name)) = at.dealings.notes.front() {
+            if channel.send(below, *sort, &name.to_le_bytes(), &[], 0, 0).is_err() {
+                return;
+            }
+            at.dealings.notes.pop_front();
+        }
+    }
+
+    /// A peer says something of memory.
+    pub(crate) fn hear_of_memory(&mut self, peer: PeerId, sort: Sort, name: u64) {
+        let now = self.reading.generation;
+        let dealings = &mut self.at(peer).dealings;
+        if dealings.notes.len() > NOTES || dealings.revoked.len() > NOTES {
+            return self.spoil(peer, "it takes back more than there can be");
+        }
+        match sort {
+            Sort::Revoke => {
+                dealings.revoked.insert(name);
+                self.leave_reads(peer, name);
+            }
+            Sort::Left => {
+                if let Some(left) = dealings.taken_back.get_mut(&name) {
+                    *left = true;
+                }
+            }
+            // Of one that was ended since nothing is read any more.
+            Sort::Cut if name == now && !dealings.lent.is_empty() => self.stop_lending(),
+            Sort::Cut => {}
+            Sort::Ended => {
+                dealings.unlearn(name);
+                self.let_reads_end(peer, name);
+            }
+            _ => {
+                dealings.revoked.remove(&name);
+            }
+        }
+        self.tell_room(peer);
+    }
+
+    /// Takes a request back that memory was lent for.
+    pub(crate) fn take_back(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
+        if self.known(from).is_none_or(|at| at.dealings.lent.is_empty()) {
+            return Ok(());
+        }
+        let taken_back = &mut self.at(from).dealings.taken_back;
+        let mut is_new = false;
+        taken_back.entry(request).or_insert_with(|| {
+            is_new = true;
+            false
+        });
+        if is_new {
+            self.note(from, Sort::Revoke, request);
+        }
+        let until = Instant::now() + self.reading.patience.time();
+        loop {
+            self.read_below();
+            let Some(at) = self.known(from) else { return Ok(()) };
+            // One that has ended was lent nothing any more.
+            if at.dealings.lent.is_empty() || at.dealings.has_left(request) {
+                return Ok(());
+            }
+            self.tell_of_memory(from);
+            if Instant::now() >= until {
+                return Err(InUse);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// The name of such a request may be used again.
+    pub(crate) fn give_again(&mut self, to: PeerId, request: u64) {
+        if self.at(to).dealings.taken_back.remove(&request).is_some() {
+            self.note(to, Sort::Renew, request);
+        }
+    }
+
+    /// Takes back all that was lent.
+    pub(crate) fn take_back_all(&mut self) -> Result<(), InUse> {
+        let all = |link: &Self| (0..link.peers.len() as u32).map(PeerId);
+        let lent: Vec<PeerId> =
+            all(self).filter(|p| !self.peers[p.0 as usize].dealings.lent.is_empty()).collect();
+        let mut outcome = Ok(());
+        for peer in lent {
+            match self.take_back(peer, ALL) {
+                Ok(()) => {
+                    let (at, below) = (&mut self.peers[peer.0 as usize], &mut self.below);
+                    let Some(below) = below else { continue };
+                    at.dealings.lent.drain(..).for_each(|lent| below.end_lease(lent.lease.number));
+                }
+                Err(InUse) => outcome = Err(InUse),
+            }
+        }
+        outcome
+    }
+}

@@ -1,0 +1,318 @@
+//! Memory that is read without its owner: registrations for peers, and reads of theirs, by libfabric's calls.
+//!
+//! Reads are posted to an endpoint of their own, since no provider has to be able to end one that is under way: an endpoint that
+//! is closed accesses no memory any more (fi_endpoint(3)), and the next read opens another one. Memory is lent by another one
+//! ([`Lender`]), for the same reason: many a provider goes on to read memory of a registration that is closed (fi_mr(3) leaves it to
+//! the application to close none that is in use).
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::ptr::null_mut;
+
+use hmem::Span;
+use libfabric_sys as fi;
+
+use crate::below::{Dest, Lease, NotSent};
+use crate::lender::Lender;
+use crate::objects::{Object, done, made};
+use crate::slab::Slab;
+
+/// Reads under way.
+const READS: usize = 64;
+/// What registrations may need: all that is known here.
+const MODES: i32 =
+    fi::FI_MR_LOCAL | fi::FI_MR_VIRT_ADDR | fi::FI_MR_ALLOCATED | fi::FI_MR_PROV_KEY | fi::FI_MR_ENDPOINT;
+/// In place of a key that there is none of.
+const NO_KEY: u64 = u64::MAX;
+
+/// An info that is freed when this is dropped.
+#[derive(Debug)]
+struct Info {
+    core: fi::Core,
+    at: *mut fi::fi_info,
+}
+
+// SAFETY: memory of the core's that nothing else refers to.
+unsafe impl Send for Info {}
+
+impl Drop for Info {
+    fn drop(&mut self) {
+        // SAFETY: from `dupinfo` of this core, and freed once.
+        unsafe { self.core.freeinfo(self.at) };
+    }
+}
+
+/// How memory is registered.
+#[derive(Clone, Copy, Debug)]
+struct Modes {
+    mr_mode: i32,
+    key_size: usize,
+}
+
+impl Modes {
+    fn has(self, mode: i32) -> bool {
+        self.mr_mode & mode != 0
+    }
+
+    /// Registers memory; with an endpoint where registrations belong to one.
+    fn register(
+        self,
+        domain: &Object<fi::fid_domain>,
+        ep: &Object<fi::fid_ep>,
+        span: Span,
+        access: u64,
+    ) -> Result<Object<fi::fid_mr>, i32> {
+        let mask = u64::MAX >> (64 - 8 * self.key_size.min(8));
+        // A key that was taken already is refused, and another one tried.
+        for _ in 0..4 {
+            let key = match ipc::random() {
+                Ok(bytes) if !self.has(fi::FI_MR_PROV_KEY) => u64::from_le_bytes(bytes) & mask,
+                _ => 0,
+            };
+            let (at, len) = (span.as_ptr().cast(), span.len());
+            // SAFETY: an open domain; the memory is there, as its owner promised with the span.
+            let found = unsafe {
+                let reg = (*(*domain.at()).mr).reg.ok_or(-fi::FI_ENOSYS)?;
+                made(|mr| reg(domain.fid(), at, len, access, 0, key, 0, mr, null_mut()))
+            };
+            let region: Object<fi::fid_mr> = match found {
+                Err(e) if e == -fi::FI_ENOKEY => continue,
+                other => other?,
+            };
+            if self.has(fi::FI_MR_ENDPOINT) {
+                region.bind(ep, 0)?;
+                region.control(fi::FI_ENABLE, null_mut())?;
+            }
+            return Ok(region);
+        }
+        Err(-fi::FI_ENOKEY)
+    }
+}
+
+/// What of a provider serves for reads.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    info: Info,
+    modes: Modes,
+    /// Longest read.
+    pub(crate) most: usize,
+    /// Where reads are posted, once there are any.
+    ep: Option<Object<fi::fid_ep>>,
+    /// Where peers read.
+    lender: Lender,
+    contexts: Slab,
+    free: Vec<usize>,
+    /// By place, the read, and the registration of where it puts its bytes.
+    flying: Vec<(u64, Option<Object<fi::fid_mr>>)>,
+    leases: HashMap<u64, Object<fi::fid_mr>>,
+    number: u64,
+}
+
+/// What registrations and endpoints belong to.
+pub(crate) struct Place<'a> {
+    pub(crate) domain: &'a Object<fi::fid_domain>,
+    pub(crate) av: &'a Object<fi::fid_av>,
+    pub(crate) cq: &'a Object<fi::fid_cq>,
+}
+
+impl Remote {
+    /// `None` where the provider has no reads, or asks for what is not known here.
+    ///
+    /// # Safety
+    /// `info` is an element of a list that this core has given out, with all its attributes.
+    pub(crate) unsafe fn new(core: &fi::Core, info: *mut fi::fi_info) -> Option<Remote> {
+        const NEEDS: u64 = fi::FI_RMA | fi::FI_READ | fi::FI_REMOTE_READ;
+        // SAFETY: the caller's promise.
+        let (caps, mr_mode, key_size, most) = unsafe {
+            let domain = (*info).domain_attr;
+            ((*info).caps, (*domain).mr_mode, (*domain).mr_key_size, (*(*info).ep_attr).max_msg_size)
+        };
+        // Datagrams: a read from an endpoint that has been closed ends when all retries have failed, after minutes.
+        // SAFETY: likewise.
+        if unsafe { (*(*info).ep_attr).protocol } == fi::FI_PROTO_RXD {
+            return None;
+        }
+        if caps & NEEDS != NEEDS || mr_mode & !MODES != 0 || !(1..=8).contains(&key_size) || most == 0 {
+            return None;
+        }
+        // SAFETY: likewise.
+        let at = unsafe { core.dupinfo(info) };
+        if at.is_null() {
+            return None;
+        }
+        Some(Remote {
+            info: Info { core: *core, at },
+            modes: Modes { mr_mode, key_size },
+            most,
+            ep: None,
+            lender: Lender::new()?,
+            contexts: Slab::new(READS, 0)?,
+            free: (0..READS).collect(),
+            flying: (0..READS).map(|_| (0, None)).collect(),
+            leases: HashMap::new(),
+            number: 0,
+        })
+    }
+
+    fn has(&self, mode: i32) -> bool {
+        self.modes.has(mode)
+    }
+
+    /// Registers memory for peers to read.
+    pub(crate) fn lend(&mut self, span: Span) -> Option<Lease> {
+        // SAFETY: a copy that this core has made.
+        let (domain, ep) = unsafe { self.lender.get(&self.info.core, self.info.at) }?;
+        let region = self.modes.register(domain, ep, span, fi::FI_REMOTE_READ).ok()?;
+        // SAFETY: an open registration.
+        let key = unsafe { (*region.at()).key };
+        if key == NO_KEY {
+            return None;
+        }
+        self.number += 1;
+        self.leases.insert(self.number, region);
+        let base = if self.has(fi::FI_MR_VIRT_ADDR) { span.addr() } else { 0 };
+        Some(Lease { number: self.number, key, base })
+    }
+
+    /// Peers read it no more.
+    pub(crate) fn end_lease(&mut self, number: u64) {
+        self.leases.remove(&number);
+    }
+
+    /// The address of the endpoint that lends.
+    pub(crate) fn lender(&self) -> &[u8] {
+        self.lender.address()
+    }
+
+    /// What is to be done for peers that read.
+    #[inline]
+    pub(crate) fn serve(&mut self) {
+        if !self.leases.is_empty() {
+            self.lender.progress();
+        }
+    }
+
+    /// Whether it is safe to sleep.
+    pub(crate) fn try_wait(&mut self) -> bool {
+        self.lender.try_wait()
+    }
+
+    pub(crate) fn lender_fd(&self) -> RawFd {
+        self.lender.fd()
+    }
+
+    /// Whether peers may be reading, of which no descriptor tells.
+    pub(crate) fn is_unseen(&self) -> bool {
+        self.lender.is_unseen() && !self.leases.is_empty()
+    }
+
+    pub(crate) fn unwatch(&mut self) {
+        self.lender.unwatch();
+    }
+
+    /// Ends all that is lent, with the endpoint that peers read from. Whether none accesses memory any more.
+    pub(crate) fn stop_lending(&mut self) -> bool {
+        self.leases.clear();
+        self.lender.close()
+    }
+
+    fn open_ep(&self, place: &Place<'_>) -> Result<Object<fi::fid_ep>, i32> {
+        let domain = place.domain;
+        // SAFETY: an open domain, and the info that it was opened by.
+        let ep: Object<fi::fid_ep> = unsafe {
+            let open = (*(*domain.at()).ops).endpoint.ok_or(-fi::FI_ENOSYS)?;
+            made(|at| open(domain.at(), self.info.at, at, null_mut()))?
+        };
+        ep.bind(place.av, 0)?;
+        ep.bind(place.cq, fi::FI_TRANSMIT | fi::FI_RECV)?;
+        ep.control(fi::FI_ENABLE, null_mut())?;
+        Ok(ep)
+    }
+
+    fn error(&self, what: &str, code: i32) -> NotSent {
+        match code {
+            e if e == -fi::FI_EAGAIN => NotSent::Busy,
+            e => NotSent::Error(format!("{what}: {}", self.info.core.strerror(e))),
+        }
+    }
+
+    /// Reads memory of a peer's.
+    pub(crate) fn read(
+        &mut self,
+        place: &Place<'_>,
+        who: u64,
+        from: Dest,
+        (key, at): (u64, u64),
+        into: Span,
+    ) -> Result<(), NotSent> {
+        let Some(&slot) = self.free.last() else { return Err(NotSent::Busy) };
+        if self.ep.is_none() {
+            self.ep = Some(self.open_ep(place).map_err(|e| self.error("an endpoint for reads", e))?);
+        }
+        let Some(ep) = &self.ep else { return Err(NotSent::Busy) };
+        let local = match self.has(fi::FI_MR_LOCAL) {
+            true => Some(self.modes.register(place.domain, ep, into, fi::FI_READ)),
+            false => None,
+        };
+        let local = local.transpose().map_err(|e| self.error("fi_mr_reg", e))?;
+        // SAFETY: an open registration.
+        let desc = local.as_ref().map_or(null_mut(), |region| unsafe { (*region.at()).mem_desc });
+        let context = self.contexts.context(slot);
+        // SAFETY: an open endpoint. The memory is there until the read was told to be over, or `stop` has closed the endpoint; the
+        // context is the provider's until then.
+        let code = unsafe {
+            match (*(*ep.at()).rma).read {
+                Some(read) => {
+                    read(ep.at(), into.as_ptr().cast(), into.len(), desc, from.0, at, key, context.cast())
+                }
+                None => -(fi::FI_ENOSYS as isize),
+            }
+        };
+        done(code as i32).map_err(|e| self.error("fi_read", e))?;
+        self.free.pop();
+        self.flying[slot] = (who, local);
+        Ok(())
+    }
+
+    /// Which read a completion is of, if it is of one: that is over.
+    pub(crate) fn over(&mut self, context: *mut libc::c_void) -> Option<u64> {
+        let slot = self.contexts.of_context(context)?;
+        let (who, local) = std::mem::take(&mut self.flying[slot]);
+        drop(local);
+        self.free.push(slot);
+        Some(who)
+    }
+
+    /// Ends all reads. Whether none accesses memory any more.
+    pub(crate) fn stop(&mut self) -> bool {
+        let Some(ep) = self.ep.take() else { return true };
+        if self.has(fi::FI_MR_ENDPOINT) {
+            // What is bound to an endpoint keeps it open.
+            self.flying.iter_mut().for_each(|(_, local)| *local = None);
+        }
+        self.ep = ep.try_close().err();
+        if self.ep.is_some() {
+            return false;
+        }
+        self.flying.iter_mut().for_each(|(_, local)| *local = None);
+        let Some(contexts) = Slab::new(READS, 0) else { return true };
+        // What the queue still has of the old ones is of no read.
+        std::mem::forget(std::mem::replace(&mut self.contexts, contexts));
+        self.free = (0..READS).collect();
+        true
+    }
+
+    /// Closes what is open. Whether all is closed.
+    pub(crate) fn close(&mut self) -> bool {
+        self.stop_lending() & self.stop()
+    }
+
+    /// Leaves all open for good: it is another process's.
+    pub(crate) fn leak(mut self) {
+        self.leases.drain().for_each(|(_, region)| region.leak());
+        self.flying.drain(..).filter_map(|(_, local)| local).for_each(Object::leak);
+        self.ep.take().into_iter().for_each(Object::leak);
+        self.lender.leak();
+        std::mem::forget(self);
+    }
+}

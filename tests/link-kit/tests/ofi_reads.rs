@@ -1,0 +1,249 @@
+//! The engine over a fabric by which memory is read: what is read, and what comes in frames.
+#![cfg(not(loom))]
+
+#[path = "support/counted.rs"]
+mod counted;
+#[path = "support/duo.rs"]
+mod duo;
+#[path = "support/fake.rs"]
+mod fake;
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use duo::{Duo, filled};
+use engine::{Ctx, Error};
+use fake::{Fake, FakeNet};
+use hmem::Span;
+use link_kit::text;
+use testkit::{from_any, msg, pattern, read, there, write};
+
+const LEN: usize = 90_000;
+
+fn duo(net: &FakeNet, void: bool) -> Duo<Fake> {
+    Duo::new(|| {
+        let mut fake = net.open();
+        (fake.reads, fake.void) = (true, void);
+        fake
+    })
+}
+
+#[test]
+fn a_long_message_is_one_read() {
+    duo::a_long_message_is_one_read(duo(&FakeNet::default(), false), LEN);
+}
+
+#[test]
+fn a_message_of_parts_is_read_whole() {
+    let mut duo = duo(&FakeNet::default(), false);
+    let (src, dst) = (filled(400_000, 3), Span::leak(400_000));
+    let parts = |s: Span, at: usize| [s.part(0, at).unwrap(), s.part(at, 400_000 - at).unwrap()];
+    duo.send(&parts(src, 70_000), &parts(dst, 250_000));
+    let [_, bytes, _, read] = duo.counts.take();
+    assert!(read == 400_000 && bytes < 2_000, "{read} bytes were read, {bytes} came in frames");
+    assert_eq!(duo.lent(), 0);
+}
+
+#[test]
+fn messages_from_one_buffer_are_all_read() {
+    const N: usize = 8;
+    let mut duo = duo(&FakeNet::default(), false);
+    let (to, src) = (duo.a.peer, filled(LEN, 5));
+    let rooms: Vec<Span> = (0..N).map(|_| Span::leak(LEN)).collect();
+    for (i, room) in rooms.iter().enumerate() {
+        // Of each a part more, so that what is registered overlaps.
+        let part = [src.part(0, LEN - 1_000 * (N - i)).unwrap()];
+        duo.b.domain.recv(duo.b.rx, &from_any(&[*room], i)).unwrap();
+        duo.post(|a| a.domain.send(a.ep, &msg(to, &part, i)));
+    }
+    duo.complete(N, N);
+    for (i, room) in rooms.iter().enumerate() {
+        assert!(text(&[*room])[..LEN - 1_000 * (N - i)] == pattern(LEN, 5)[..LEN - 1_000 * (N - i)]);
+    }
+    assert_eq!(duo.lent(), 0, "what is registered when all are over");
+    duo.counts.take();
+    for (i, room) in rooms.iter().enumerate() {
+        duo.b.domain.recv(duo.b.rx, &from_any(&[*room], i)).unwrap();
+        duo.post(|a| a.domain.send(a.ep, &msg(to, &[src], i)));
+    }
+    duo.complete(N, N);
+    let [_, bytes, reads, _] = duo.counts.take();
+    assert!(reads == N as u64 && bytes < 6_000, "{reads} reads, {bytes} bytes in frames");
+    assert_eq!(duo.lent(), 0);
+}
+
+#[test]
+fn what_cannot_be_read_comes_in_frames() {
+    let mut duo = duo(&FakeNet::default(), true);
+    duo.send(&[filled(LEN, 6)], &[Span::leak(LEN)]);
+    let [_, bytes, reads, _] = duo.counts.take();
+    assert!(reads == 1 && bytes >= LEN as u64, "{reads} reads, {bytes} bytes in frames");
+    assert_eq!(duo.lent(), 0);
+}
+
+/// An application may unmap what it has registered before peers come to it, which not every provider can bear.
+#[test]
+fn registered_memory_is_written_and_read_by_frames() {
+    let mut duo = duo(&FakeNet::default(), false);
+    let (to, target, local) = (duo.a.peer, Span::leak(LEN), filled(LEN, 7));
+    duo.share(target, 9);
+    let back = Span::leak(LEN);
+    for what in ["write", "read"] {
+        duo.post(|a| match what {
+            "write" => a.domain.rma(a.ep, &write(to, &[local], &[there(0, LEN, 9)], 1)),
+            _ => a.domain.rma(a.ep, &read(to, &[back], &[there(0, LEN, 9)], 2)),
+        });
+        assert_eq!(duo.complete(1, 0).0[0].err, None);
+        let [_, bytes, reads, _] = duo.counts.take();
+        assert!(reads == 0 && bytes >= LEN as u64, "{what}: {reads} reads, {bytes} bytes in frames");
+        assert_eq!(duo.lent(), 0, "what is registered for a {what}");
+    }
+    assert!(text(&[target]) == pattern(LEN, 7) && text(&[back]) == pattern(LEN, 7));
+}
+
+#[test]
+fn a_send_that_is_cancelled_lends_nothing_any_more() {
+    let net = FakeNet::default();
+    let mut duo = duo(&net, false);
+    let (to, src) = (duo.a.peer, filled(LEN, 8));
+    // No receive is there; and one whose read stands still.
+    for met in [false, true] {
+        let room = Span::leak(LEN);
+        if met {
+            net.halt(Some(LEN / 2));
+            duo.b.domain.recv(duo.b.rx, &from_any(&[room], 4)).unwrap();
+        }
+        duo.post(|a| a.domain.send(a.ep, &msg(to, &[src], 3)));
+        for _ in 0..50 {
+            assert!(duo.a.next().is_none() && duo.b.next().is_none());
+            sleep(Duration::from_micros(50));
+        }
+        assert_eq!(duo.lent(), 1);
+        duo.a.domain.set_patience(link_api::Patience::Look);
+        let (mut begun, mut received, mut sent) = (None, None, None);
+        let start = Instant::now();
+        while let Err(why) = duo.a.domain.ep_cancel_in_turns(duo.a.ep, Ctx(3), &mut begun) {
+            assert_eq!(why, Error::Busy);
+            assert!(start.elapsed() < Duration::from_secs(20), "it is never cancelled");
+            received = received.or_else(|| duo.b.next());
+        }
+        assert!(!net.is_read(src), "memory is read after it was given back");
+        // What it holds from now on is another's.
+        hmem::write(&[src], 0, &[0xa5; LEN]);
+        net.halt(None);
+        while sent.is_none() || received.is_some() != met {
+            assert!(start.elapsed() < Duration::from_secs(20), "it is never over");
+            sent = sent.or_else(|| duo.a.next());
+            received = received.or_else(|| duo.b.next());
+            sleep(Duration::from_micros(50));
+        }
+        let failed = sent.is_some_and(|c| c.err == Some(Error::Cancelled));
+        // The receiver may have asked for frames in time.
+        assert!(failed || met, "{sent:?}");
+        assert!(!met || received.is_some_and(|c| c.err.is_some()) == failed, "{sent:?}, and {received:?}");
+        assert!(failed || text(&[room]) == pattern(LEN, 8), "what was sent");
+        assert_eq!(duo.lent(), 0);
+        assert!(text(&[room]).windows(64).all(|part| part != [0xa5; 64]), "memory that was given back");
+        hmem::write(&[src], 0, &pattern(LEN, 8));
+    }
+    // Others go on.
+    duo.send(&[src], &[Span::leak(LEN)]);
+}
+
+/// The provider below may go on to read memory for a reader that has gone, until the endpoint is closed that it was lent by.
+#[test]
+fn memory_of_a_peer_that_ends_in_its_read_is_not_read_any_more() {
+    let net = FakeNet::default();
+    let Duo { mut a, mut b, counts } = duo(&net, false);
+    let (to, src) = (a.peer, filled(LEN, 9));
+    net.halt(Some(LEN / 2));
+    b.domain.recv(b.rx, &from_any(&[Span::leak(LEN)], 2)).unwrap();
+    a.domain.send(a.ep, &msg(to, &[src], 1)).unwrap();
+    let start = Instant::now();
+    while !net.is_read(src) {
+        assert!(start.elapsed() < Duration::from_secs(20), "it is never read");
+        assert!(a.next().is_none() && b.next().is_none());
+    }
+    drop(b);
+    let sent = loop {
+        assert!(start.elapsed() < Duration::from_secs(20), "it is never over");
+        if let Some(found) = a.next() {
+            break found;
+        }
+    };
+    assert!(sent.err.is_some(), "{sent:?}");
+    assert!(!net.is_read(src), "memory is read after it was given back");
+    assert_eq!(counts.lent.load(Relaxed), 0);
+}
+
+#[test]
+fn memory_of_a_read_that_fails_half_way_is_not_read_any_more_when_its_send_completes() {
+    let net = FakeNet::default();
+    let mut duo = duo(&net, false);
+    for round in 0..3 {
+        let src = filled(LEN, round);
+        net.breaks(LEN / 2);
+        duo.send(&[src], &[Span::leak(LEN)]);
+        assert!(!net.is_read(src), "memory is read after it was given back");
+        let [_, bytes, reads, _] = duo.counts.take();
+        assert!(reads == 1 && bytes >= LEN as u64, "{reads} reads, {bytes} bytes in frames");
+        // What is sent next is lent by another endpoint, and read again.
+        duo.send(&[filled(LEN, 10)], &[Span::leak(LEN)]);
+        let [_, bytes, reads, _] = duo.counts.take();
+        assert!(reads == 1 && bytes < 3_000, "{reads} reads, {bytes} bytes in frames");
+        assert_eq!((duo.lent(), duo.counts.stops.swap(0, Relaxed)), (0, 1));
+    }
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_sent_in_frames() {
+    let net = FakeNet::default();
+    let mut duo = Duo::new(|| {
+        let mut fake = net.open();
+        (fake.reads, fake.lends) = (true, false);
+        fake
+    });
+    duo.send(&[filled(LEN, 6)], &[Span::leak(LEN)]);
+    let [_, bytes, reads, _] = duo.counts.take();
+    assert!(reads == 0 && bytes >= LEN as u64, "{reads} reads, {bytes} bytes in frames");
+}
+
+#[test]
+fn a_message_that_is_shorter_than_64_kib_is_not_read() {
+    let mut duo = duo(&FakeNet::default(), false);
+    for (len, of) in [((64 << 10) - 1, 0), (64 << 10, 1)] {
+        duo.send(&[filled(len, 6)], &[Span::leak(len)]);
+        assert_eq!(duo.counts.take()[2], of, "reads for {len} bytes");
+    }
+}
+
+#[test]
+fn a_message_that_is_longer_than_its_receive_is_cut_to_that() {
+    duo::a_long_message_is_cut_to_its_receive(duo(&FakeNet::default(), false));
+}
+
+#[test]
+fn more_messages_than_may_be_read_at_once_are_all_read() {
+    duo::many_long_messages_at_once(duo(&FakeNet::default(), false));
+}
+
+/// What one send that is over has in common with another that is not stays registered.
+#[test]
+fn a_send_that_completes_leaves_memory_registered_that_another_one_has_a_part_of() {
+    let mut duo = duo(&FakeNet::default(), false);
+    let (to, src) = (duo.a.peer, filled(LEN, 5));
+    let part = src.part(1_000, LEN - 2_000).expect("a part");
+    let rooms = [Span::leak(LEN), Span::leak(LEN - 2_000)];
+    duo.b.domain.recv(duo.b.rx, &from_any(&[rooms[0]], 1)).unwrap();
+    for sent in [src, part] {
+        duo.post(|a| a.domain.send(a.ep, &msg(to, &[sent], 1)));
+    }
+    duo.complete(1, 1);
+    assert_eq!(duo.lent(), 1);
+    duo.b.domain.recv(duo.b.rx, &from_any(&[rooms[1]], 2)).unwrap();
+    duo.complete(1, 1);
+    let [_, bytes, reads, _] = duo.counts.take();
+    assert!(reads == 2 && bytes < 3_000, "{reads} reads, {bytes} bytes in frames");
+    assert!(text(&[rooms[1]]) == pattern(LEN, 5)[1_000..LEN - 1_000] && duo.lent() == 0);
+}

@@ -1,0 +1,115 @@
+//! A fabric of which is counted what is asked of it.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use hmem::Span;
+use ofi::{Below, Buffer, Dest, Did, Lease, Message, NotSent};
+
+/// What was asked of all of them.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Bytes of messages, and messages.
+    pub sent: AtomicU64,
+    pub messages: AtomicU64,
+    /// Bytes of reads that have succeeded in being posted, and reads.
+    pub read: AtomicU64,
+    pub reads: AtomicU64,
+    /// What is lent now.
+    pub lent: AtomicU64,
+    /// How often all that is lent was ended.
+    pub stops: AtomicU64,
+}
+
+impl Counts {
+    /// Messages, their bytes, reads, and their bytes, since the last time.
+    pub fn take(&self) -> [u64; 4] {
+        [&self.messages, &self.sent, &self.reads, &self.read].map(|n| n.swap(0, Relaxed))
+    }
+}
+
+#[derive(Debug)]
+pub struct Counted<F>(pub F, pub Arc<Counts>);
+
+impl<F: Below> Below for Counted<F> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn dialect(&self) -> (u32, u32) {
+        self.0.dialect()
+    }
+    fn address(&self) -> &[u8] {
+        self.0.address()
+    }
+    fn most(&self) -> usize {
+        self.0.most()
+    }
+    fn window(&self) -> u32 {
+        self.0.window()
+    }
+    fn meet(&mut self, address: &[u8]) -> Result<Dest, String> {
+        self.0.meet(address)
+    }
+    fn part(&mut self, dest: Dest) {
+        self.0.part(dest);
+    }
+    fn send(&mut self, to: Dest, message: &Message<'_>) -> Result<(), NotSent> {
+        self.0.send(to, message)?;
+        self.1.messages.fetch_add(1, Relaxed);
+        self.1.sent.fetch_add(message.total() as u64, Relaxed);
+        Ok(())
+    }
+    fn reads(&self) -> Option<usize> {
+        self.0.reads()
+    }
+    fn lend(&mut self, span: Span) -> Option<Lease> {
+        let lease = self.0.lend(span)?;
+        self.1.lent.fetch_add(1, Relaxed);
+        Some(lease)
+    }
+    fn end_lease(&mut self, number: u64) {
+        self.1.lent.fetch_sub(1, Relaxed);
+        self.0.end_lease(number);
+    }
+    fn read(&mut self, who: u64, from: Dest, lent: (u64, u64), into: Span) -> Result<(), NotSent> {
+        self.0.read(who, from, lent, into)?;
+        self.1.reads.fetch_add(1, Relaxed);
+        self.1.read.fetch_add(into.len() as u64, Relaxed);
+        Ok(())
+    }
+    fn stop_reads(&mut self) -> bool {
+        self.0.stop_reads()
+    }
+    fn lender(&self) -> &[u8] {
+        self.0.lender()
+    }
+    fn stop_lending(&mut self) -> bool {
+        self.1.stops.fetch_add(1, Relaxed);
+        self.0.stop_lending()
+    }
+    fn poll(&mut self) -> Option<Did> {
+        self.0.poll()
+    }
+    fn bytes(&self, buffer: Buffer) -> &[u8] {
+        self.0.bytes(buffer)
+    }
+    fn give_back(&mut self, buffer: Buffer) {
+        self.0.give_back(buffer);
+    }
+    fn try_wait(&mut self) -> bool {
+        self.0.try_wait()
+    }
+    fn wait_fd(&self) -> Option<RawFd> {
+        self.0.wait_fd()
+    }
+    fn lender_fd(&self) -> Option<RawFd> {
+        self.0.lender_fd()
+    }
+    fn is_read_unseen(&self) -> bool {
+        self.0.is_read_unseen()
+    }
+    fn unwatch_lender(&mut self) {
+        self.0.unwatch_lender();
+    }
+}

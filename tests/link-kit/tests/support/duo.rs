@@ -1,0 +1,189 @@
+//! The engine over links over fabrics: two endpoints, of which is counted what they ask of the provider below.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use engine::{Access, Cntrs, Completion, Config, CqId, Domain, EpConfig, EpId, Error, Reg, RxId};
+use hmem::Span;
+use link::{TcpLink, TcpOptions};
+use link_api::Link as _;
+use ofi::{Below, OfiLink, OfiOptions};
+use testkit::{from_any, msg, pattern};
+use wire::session::JobKey;
+
+use super::counted::{Counted, Counts};
+
+pub type Over<F> = OfiLink<TcpLink, Counted<F>>;
+
+/// A domain with one endpoint, which has the other one as its only peer.
+pub struct Node<F: Below> {
+    pub domain: Domain<Over<F>>,
+    pub ep: EpId,
+    pub rx: RxId,
+    cq: CqId,
+    pub peer: u64,
+}
+
+impl<F: Below> Node<F> {
+    pub fn new(link: Over<F>, peer: wire::Addr) -> Node<F> {
+        let mut domain = Domain::new(Config { virt_addr: false, rma_order: false });
+        let (av, cq) = (domain.av_open(), domain.cq_open(1_024));
+        let (tx_cq, rx_cq, cntrs) = (Some(cq), Some(cq), Cntrs::default());
+        let ep = domain.ep_open(EpConfig { link, av, rx: None, tx_cq, rx_cq, cntrs });
+        let rx = domain.ep_rx(ep).expect("just opened");
+        let peer = domain.av_insert(av, peer);
+        Node { domain, ep, rx, cq, peer }
+    }
+
+    pub fn next(&mut self) -> Option<Completion> {
+        let mut found = None;
+        self.domain.progress();
+        self.domain.cq_take(self.cq, 1, |_, c| found = Some(*c));
+        found.or_else(|| self.domain.cq_error(self.cq))
+    }
+}
+
+pub struct Duo<F: Below> {
+    pub counts: Arc<Counts>,
+    pub a: Node<F>,
+    pub b: Node<F>,
+}
+
+/// A link over a fabric, which alone has payloads.
+pub fn link_over<F: Below>(fabric: F, counts: &Arc<Counts>) -> Over<F> {
+    let key = JobKey::from_secret(b"of the engine's checks");
+    let to = "127.0.0.1:0".parse().expect("an address");
+    let base = TcpLink::bind(to, TcpOptions::new(key.clone())).expect("a free name");
+    let mut options = OfiOptions::new(key);
+    options.fallback = false;
+    OfiLink::new(base, Ok(Counted(fabric, Arc::clone(counts))), options).expect("descriptors")
+}
+
+impl<F: Below> Duo<F> {
+    /// Over fabrics that `make` opens; messages have been exchanged.
+    pub fn new(mut make: impl FnMut() -> F) -> Duo<F> {
+        let counts = Arc::new(Counts::default());
+        let (a, b) = (link_over(make(), &counts), link_over(make(), &counts));
+        let names = (a.addr(), b.addr());
+        let mut duo = Duo { a: Node::new(a, names.1), b: Node::new(b, names.0), counts: Arc::clone(&counts) };
+        for _ in 0..2 {
+            duo.send(&[filled(8, 1)], &[Span::leak(8)]);
+            std::mem::swap(&mut duo.a, &mut duo.b);
+        }
+        duo.settle();
+        duo.counts.take();
+        duo
+    }
+
+    /// Has both make progress until so many operations of either have completed.
+    pub fn complete(&mut self, of_a: usize, of_b: usize) -> (Vec<Completion>, Vec<Completion>) {
+        let (mut a, mut b, start) = (Vec::new(), Vec::new(), Instant::now());
+        while a.len() < of_a || b.len() < of_b {
+            a.extend(self.a.next());
+            b.extend(self.b.next());
+            let so_far = (a.len(), b.len());
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "only {so_far:?} of {of_a} and {of_b} completed"
+            );
+            sleep(Duration::from_micros(10));
+        }
+        assert_eq!((a.len(), b.len()), (of_a, of_b));
+        (a, b)
+    }
+
+    /// Posts as soon as there is room.
+    pub fn post(&mut self, mut post: impl FnMut(&mut Node<F>) -> Result<(), Error>) {
+        let start = Instant::now();
+        while let Err(why) = post(&mut self.a) {
+            assert_eq!(why, Error::Again);
+            assert!(start.elapsed() < Duration::from_secs(20), "no room");
+            self.a.domain.progress();
+            self.b.domain.progress();
+            sleep(Duration::from_micros(10));
+        }
+    }
+
+    /// Sends a message from the first to the second, as long as it is, which arrives.
+    pub fn send(&mut self, src: &[Span], dst: &[Span]) {
+        let (to, len) = (self.a.peer, hmem::total(src));
+        self.b.domain.recv(self.b.rx, &from_any(dst, 2)).expect("a receive");
+        self.post(|a| a.domain.send(a.ep, &msg(to, src, 1)));
+        let (sent, got) = self.complete(1, 1);
+        assert_eq!((sent[0].err, got[0].err, got[0].len), (None, None, len));
+        assert!(link_kit::text(dst)[..len] == link_kit::text(src)[..], "{len} bytes");
+    }
+
+    /// Registers memory of the second one.
+    #[allow(dead_code)]
+    pub fn share(&mut self, span: Span, key: u64) {
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        self.b.domain.mr_reg(&Reg { iov: &[span], access, key: Some(key) }).expect("a key that is free");
+    }
+
+    /// Waits until nothing is said any more.
+    pub fn settle(&mut self) {
+        for _ in 0..50 {
+            assert!(self.a.next().is_none() && self.b.next().is_none());
+            sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// How much memory is registered for peers.
+    pub fn lent(&self) -> u64 {
+        self.counts.lent.load(Relaxed)
+    }
+}
+
+pub fn filled(len: usize, seed: usize) -> Span {
+    let span = Span::leak(len);
+    hmem::write(&[span], 0, &pattern(len, seed));
+    span
+}
+
+/// A long message is one read, and no frame has any of it.
+pub fn a_long_message_is_one_read<F: Below>(mut duo: Duo<F>, len: usize) {
+    for i in 0..3 {
+        duo.send(&[filled(len, i)], &[Span::leak(len)]);
+        let [messages, bytes, reads, read] = duo.counts.take();
+        assert_eq!((reads, read), (1, len as u64), "reads of the provider below, and their bytes");
+        assert!(messages <= 8 && bytes < 2_000, "{messages} messages of {bytes} bytes");
+        assert_eq!(duo.lent(), 0, "what is registered when the message is over");
+    }
+}
+
+/// A receive that is too short: it fails, and no byte behind it is written.
+pub fn a_long_message_is_cut_to_its_receive<F: Below>(mut duo: Duo<F>) {
+    const LEN: usize = 200_000;
+    let (to, src, dst) = (duo.a.peer, filled(LEN, 3), Span::leak(LEN));
+    for len in [0, 10, 70_000] {
+        let before = link_kit::text(&[dst]);
+        let room = dst.part(0, len).expect("a part");
+        duo.b.domain.recv(duo.b.rx, &from_any(&[room], 2)).expect("a receive");
+        duo.post(|a| a.domain.send(a.ep, &msg(to, &[src], 1)));
+        let (sent, got) = duo.complete(1, 1);
+        assert_eq!((sent[0].err, got[0].err), (None, Some(Error::Truncated)));
+        let after = link_kit::text(&[dst]);
+        assert!(after[..len] == pattern(LEN, 3)[..len] && after[len..] == before[len..], "{len} bytes");
+        assert_eq!(duo.lent(), 0);
+    }
+}
+
+/// More than the provider below is given at once.
+pub fn many_long_messages_at_once<F: Below>(mut duo: Duo<F>) {
+    const LEN: usize = 66_000;
+    const N: usize = 200;
+    let to = duo.a.peer;
+    let of: Vec<[Span; 2]> = (0..N).map(|i| [filled(LEN, i), Span::leak(LEN)]).collect();
+    for (i, [src, dst]) in of.iter().enumerate() {
+        duo.b.domain.recv(duo.b.rx, &from_any(&[*dst], i)).expect("a receive");
+        duo.post(|a| a.domain.send(a.ep, &msg(to, &[*src], i)));
+    }
+    duo.complete(N, N);
+    for [src, dst] in of {
+        assert!(link_kit::text(&[dst]) == link_kit::text(&[src]));
+    }
+    assert_eq!((duo.counts.take()[2], duo.lent()), (N as u64, 0), "reads, and what is lent");
+}

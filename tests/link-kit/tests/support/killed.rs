@@ -1,0 +1,217 @@
+//! Processes that are killed in the middle of a read of the provider below.
+//!
+//! Each test starts itself once more, as the process that is killed. Memory that was given back is made inaccessible, so that a
+//! provider that still touches it ends the test.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use engine::Completion;
+use hmem::Span;
+use link_api::Link as _;
+use ofi::Fabric;
+use testkit::{from_any, msg};
+
+use super::counted::Counts;
+use super::duo::{Node, link_over};
+use super::fabric;
+
+/// Far more than sockets keep.
+const LEN: usize = 64 << 20;
+const PAGE: usize = 4096;
+/// Says what the process is to do.
+const ROLE: &str = "STRAIT_TEST_KILLED";
+const WAIT: Duration = Duration::from_secs(120);
+
+/// Whole pages, of these bytes.
+fn pages(byte: u8) -> Span {
+    let all = Span::leak(LEN + PAGE);
+    let span = all.part(all.addr().next_multiple_of(PAGE as u64) as usize - all.addr() as usize, LEN);
+    let span = span.expect("inside of it");
+    hmem::write(&[span], 0, &vec![byte; LEN]);
+    span
+}
+
+/// Nothing in this process may touch it any more.
+fn forbid(span: Span) {
+    // SAFETY: whole pages of memory that was leaked, and that nothing here uses again.
+    let code = unsafe { libc::mprotect(span.as_ptr().cast(), span.len(), libc::PROT_NONE) };
+    assert_eq!(code, 0, "mprotect(2)");
+}
+
+fn byte(span: Span, at: usize) -> u8 {
+    let mut found = [0];
+    assert_eq!(hmem::read(&[span], at, &mut found), 1);
+    found[0]
+}
+
+/// Whether a part of the bytes has come.
+fn is_in_the_middle(span: Span) -> bool {
+    byte(span, LEN / 8) != 0 && byte(span, LEN - 1) == 0
+}
+
+fn post(node: &mut Node<Fabric>, mut post: impl FnMut(&mut Node<Fabric>) -> Result<(), engine::Error>) {
+    let start = Instant::now();
+    while let Err(why) = post(node) {
+        assert_eq!(why, engine::Error::Again);
+        assert!(start.elapsed() < WAIT, "no room");
+        node.domain.progress();
+    }
+}
+
+/// The next completion, with a look after each time that progress was made.
+fn next(node: &mut Node<Fabric>, mut look: impl FnMut()) -> Completion {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = node.next() {
+            return found;
+        }
+        look();
+        assert!(start.elapsed() < WAIT, "it never completes");
+    }
+}
+
+fn receive(node: &mut Node<Fabric>, into: Span) {
+    node.domain.recv(node.rx, &from_any(&[into], 2)).expect("a receive");
+}
+
+fn send(node: &mut Node<Fabric>, from: Span) {
+    let to = node.peer;
+    post(node, |node| node.domain.send(node.ep, &msg(to, &[from], 1)));
+}
+
+/// A process that does not outlive this.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn name_of(text: &str) -> wire::Addr {
+    wire::Addr::new(text.trim().parse().expect("a name"))
+}
+
+/// Another process, with which a short message was exchanged each way.
+struct Other {
+    process: Process,
+    here: Node<Fabric>,
+    counts: Arc<Counts>,
+}
+
+impl Other {
+    fn start(role: &str) -> Other {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--ignored", "--exact", "--nocapture", "killed::another_process"])
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("another process");
+        let counts = Arc::new(Counts::default());
+        let link = link_over(fabric(), &counts);
+        writeln!(child.stdin.as_mut().expect("a pipe"), "{}", link.addr()).expect("a process that reads");
+        let said = BufReader::new(child.stdout.take().expect("a pipe"));
+        let name =
+            said.lines().map_while(Result::ok).find_map(|l| l.strip_prefix("name ").map(str::to_owned));
+        let here = Node::new(link, name_of(&name.expect("its name")));
+        let mut other = Other { process: Process(child), here, counts };
+        greet(&mut other.here);
+        other
+    }
+}
+
+fn greet(node: &mut Node<Fabric>) {
+    receive(node, Span::leak(8));
+    send(node, Span::leak(8));
+    for _ in 0..2 {
+        assert_eq!(next(node, || {}).err, None);
+    }
+}
+
+/// Whatever a killed process left behind, another one is exchanged messages with, and memory that was given back is let be.
+fn goes_on(mut old: Node<Fabric>, given_back: Span) {
+    forbid(given_back);
+    let mut other = Other::start("receive");
+    let long = pages(1);
+    send(&mut other.here, long);
+    assert_eq!(next(&mut other.here, || assert!(old.next().is_none())).err, None);
+}
+
+/// What is started by the others.
+#[test]
+#[ignore = "it is the other process of the tests here"]
+fn another_process() {
+    let role = std::env::var(ROLE).expect("a role");
+    // SAFETY: plain call.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let link = link_over(fabric(), &Arc::default());
+    println!("\nname {}", link.addr());
+    let mut name = String::new();
+    std::io::stdin().read_line(&mut name).expect("a name");
+    let mut node = Node::new(link, name_of(&name));
+    greet(&mut node);
+    let memory = pages(u8::from(role == "send"));
+    let die = || {
+        if is_in_the_middle(memory) && role == "receive and die" {
+            // SAFETY: plain call.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+    };
+    if role == "send" {
+        send(&mut node, memory);
+    } else {
+        receive(&mut node, memory);
+    }
+    next(&mut node, die);
+    loop {
+        assert!(node.next().is_none());
+    }
+}
+
+#[test]
+fn a_receiver_that_is_killed_in_the_middle_of_its_read() {
+    let mut other = Other::start("receive and die");
+    let memory = pages(1);
+    send(&mut other.here, memory);
+    let sent = next(&mut other.here, || {});
+    assert!(sent.err.is_some(), "{sent:?}");
+    let status = other.process.0.wait().expect("a process");
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&status),
+        Some(libc::SIGKILL),
+        "not in the middle"
+    );
+    assert_eq!(other.counts.lent.load(Relaxed), 0);
+    goes_on(other.here, memory);
+}
+
+#[test]
+fn a_sender_that_is_killed_in_the_middle_of_a_read_of_its_memory() {
+    for _ in 0..20 {
+        let mut other = Other::start("send");
+        let memory = pages(0);
+        receive(&mut other.here, memory);
+        let child = &mut other.process.0;
+        let mut killed = false;
+        let got = next(&mut other.here, || {
+            if !killed && is_in_the_middle(memory) {
+                child.kill().and_then(|()| child.wait()).expect("a process");
+                killed = true;
+            }
+        });
+        assert_eq!(other.counts.reads.load(Relaxed), 1);
+        // All of it may have come before the signal did.
+        if got.err.is_none() {
+            continue;
+        }
+        assert!(killed, "{got:?}");
+        return goes_on(other.here, memory);
+    }
+    panic!("no process was killed in time");
+}
