@@ -14,6 +14,7 @@
 //! | `heap` | the book of a heap: which blocks are free, held, sent
 //! | `many` | [`Many`]: the readers' ends of pipes of many writers, as one |
 //! | `group` | [`Group`]: broadcast and neighbour exchange |
+//! | `lend` | [`Lent`] and [`Borrowed`]: memory of a process that makes no calls, and its heap |
 //! | `several` | waiting for one of several pipes, and whose turn it is |
 //! | `memory` | memory that a peer may write |
 //! | `forked` | whether this is a forked child |
@@ -30,6 +31,7 @@ mod error;
 mod forked;
 mod group;
 mod heap;
+mod lend;
 #[cfg(all(test, loom))]
 mod loom_words;
 mod many;
@@ -52,6 +54,7 @@ pub use context::Context;
 pub use error::Error;
 pub use group::{Group, Neighbor};
 pub use heap::{ALIGN_MOST, Block, Heap, Policy, State, Usage};
+pub use lend::{Borrowed, LendStats, Lent};
 pub use many::{Many, Received};
 pub use memory::Memory;
 pub use pipe::{Address, Pipe, PipeOptions, Side};

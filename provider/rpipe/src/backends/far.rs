@@ -195,6 +195,7 @@ impl Far {
             why: "the peer is on another host".into(),
             between: true,
             delivered: true,
+            settled: true,
             notify: false,
             fetch: true,
             wakes: true,

@@ -54,6 +54,7 @@ impl Backend for Libfabric {
             within: 0,
             between: limits.between(),
             delivered: limits.delivered,
+            settled: limits.settled,
             notify: limits.data,
             fetch: limits.fetch,
             wakes: false,
