@@ -168,11 +168,16 @@ impl Inner {
 
     /// Offers it, once; whether the borrower has it. An error if it never will.
     pub(crate) fn is_taken(&mut self, name: Name) -> Result<bool, Error> {
-        self.is_there(name.borrower)?;
+        // The borrower may have ended since.
+        let there = self.is_there(name.borrower);
         let Some(lent) = self.lends.lent.get(&name) else {
             return Err(Error::Invalid("it is not lent".into()));
         };
-        if lent.back && !lent.taken {
+        if lent.taken {
+            return Ok(true);
+        }
+        there?;
+        if lent.back {
             return Err(Error::Full(format!(
                 "rank {} does not take the memory: {OFFERS_MOST} others wait to be borrowed there (rborrow)",
                 name.borrower
@@ -188,11 +193,10 @@ impl Inner {
             bytes.extend((len as u64).to_le_bytes());
             self.backend.send(name.borrower, &bytes, &[id])?;
         }
-        let lent = self.lends.lent.get_mut(&name);
-        Ok(lent.is_some_and(|lent| {
+        if let Some(lent) = self.lends.lent.get_mut(&name) {
             lent.offered = true;
-            lent.taken
-        }))
+        }
+        Ok(false)
     }
 
     /// Whether the borrower needs it no more; an error if it has ended.
