@@ -643,6 +643,19 @@ int rpipe_bcast(rpipe_group_t group,
                 size_t size);
 
 /*
+ As rpipe_bcast, and takes so long at most. ETIMEDOUT: it has taken longer; rerror names the members that were waited for. The group is over then: the calls of the others
+ fail with EPIPE.
+
+ # Safety
+ Those of rpipe_bcast.
+ */
+int rpipe_bcast_timed(rpipe_group_t group,
+                      int root,
+                      void *buffer,
+                      size_t size,
+                      int64_t nanoseconds);
+
+/*
  Neighbour exchange: sends to each neighbour, and receives from each. A neighbour is a member that calls it, too, and has this one among its
  neighbours; members that have none need not call it. Messages may have any length, up to the room that the receiver gives. Of several neighbours that are one
  rank the first sent is the first received; this member may be its own. Errors are those of rpipe_bcast.
@@ -653,6 +666,17 @@ int rpipe_bcast(rpipe_group_t group,
 int rpipe_neighbor_exchange(rpipe_group_t group,
                             struct rpipe_neighbor *neighbors,
                             size_t count);
+
+/*
+ As rpipe_neighbor_exchange, and takes so long at most. ETIMEDOUT is that of rpipe_bcast_timed.
+
+ # Safety
+ Those of rpipe_neighbor_exchange.
+ */
+int rpipe_neighbor_exchange_timed(rpipe_group_t group,
+                                  struct rpipe_neighbor *neighbors,
+                                  size_t count,
+                                  int64_t nanoseconds);
 
 /*
  Closes a group. Others that wait for this member get EPIPE.

@@ -44,6 +44,9 @@ fn pause() -> ! {
 fn other() {
     let Some(dir) = env::var_os(DIR) else { return };
     let (case, way) = (env::var(CASE).unwrap(), env::var(WAY).unwrap());
+    // Where the test has failed, nothing else ends it.
+    // SAFETY: a number.
+    unsafe { libc::alarm(300) };
     let context = join(1, Path::new(&dir), &way);
     if case == "borrower" {
         let mut memory = Borrowed::open(&context, 0, None, patience()).unwrap();

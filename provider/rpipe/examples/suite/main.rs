@@ -5,6 +5,7 @@
 //!     suite pipes      pipes over it: all lengths, flag modes, synchronisations, and from each rank to the next
 //!     suite groups     broadcast, neighbour exchange, many writers
 //!     suite lend       rank 1 lends memory and makes no call; rank 0 has a heap there
+//!     suite thresholds which ways a path has to move messages of each length, and how long each takes
 //!     suite open       whether the backend can be opened at all
 //!     suite death      rank 1 is killed in the middle; the others are told
 
@@ -12,6 +13,7 @@ mod groups;
 mod lend;
 mod moves;
 mod pipes;
+mod thresholds;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -127,6 +129,11 @@ fn main() -> ExitCode {
             job.backend.close();
             bootstrap.finalize()
         }),
+        "thresholds" => Job::open().map(|(mut job, _)| {
+            thresholds::all(&mut job);
+            job.backend.close();
+            Ok(())
+        }),
         "death" => Job::open().map(|(mut job, _)| {
             moves::death(&mut job);
             Ok(())
@@ -140,7 +147,7 @@ fn main() -> ExitCode {
             Ok(())
         }),
         _ => {
-            eprintln!("usage: suite moves|pipes|groups|lend|death|open");
+            eprintln!("usage: suite moves|pipes|groups|lend|thresholds|death|open");
             return ExitCode::from(2);
         }
     };
