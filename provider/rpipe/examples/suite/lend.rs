@@ -32,23 +32,30 @@ pub fn all() -> Result<(), Error> {
     let mut memory = Borrowed::open(&context, 1, Some(Policy::BestFit), patience())?;
     let stats = memory.stats();
     println!("{}: {}; thread {}, mapped {}", stats.path, stats.path_why, stats.thread, stats.mapped);
-    let begun = Instant::now();
+    let mut times = vec![[const { Vec::new() }; 2]; LENGTHS.len()];
     for round in 0..ROUNDS {
         let mut blocks = Vec::new();
-        for len in LENGTHS {
-            let block = memory.alloc(len, 1)?;
-            memory.write(block, 0, &pattern(round, len), patience())?;
+        for (len, times) in LENGTHS.into_iter().zip(&mut times) {
+            let (block, bytes) = (memory.alloc(len, 1)?, pattern(round, len));
+            let begun = Instant::now();
+            memory.write(block, 0, &bytes, patience())?;
+            times[0].push(begun.elapsed());
             blocks.push((block, len));
         }
-        for (block, len) in blocks {
+        for ((block, len), times) in blocks.into_iter().zip(&mut times) {
             let mut bytes = vec![0; len];
+            let begun = Instant::now();
             memory.read(block, 0, &mut bytes, patience())?;
+            times[1].push(begun.elapsed());
             assert!(bytes == pattern(round, len), "round {round}: {len} bytes");
             memory.free(block)?;
         }
     }
-    let each = begun.elapsed().as_secs_f64() * 1e6 / (2 * ROUNDS * LENGTHS.len()) as f64;
-    println!("{each:.1} us for each of {} operations", 2 * ROUNDS * LENGTHS.len());
+    for (len, mut times) in LENGTHS.into_iter().zip(times) {
+        times.iter_mut().for_each(|times| times.sort_unstable());
+        let [write, read] = times.map(|times| times[times.len() / 2].as_secs_f64() * 1e6);
+        println!("{len:7} bytes: write {write:9.1} us, read {read:9.1} us (medians of {ROUNDS})");
+    }
     fs::write(&done, "").expect("a file for the lender");
     drop(memory);
     context.close()

@@ -78,7 +78,7 @@ struct Ask {
     delivered: bool,
 }
 
-const ASKS: [Ask; 9] = {
+const ASKS: [Ask; 10] = {
     const fn ask(atomic: bool, order: u64, delivered: bool) -> Ask {
         Ask { atomic, order, delivered }
     }
@@ -87,6 +87,7 @@ const ASKS: [Ask; 9] = {
         ask(true, sys::FI_ORDER_RMA_WAW | sys::FI_ORDER_RMA_RAW, false),
         ask(true, sys::FI_ORDER_RMA_WAW, false),
         ask(true, sys::FI_ORDER_WAW, false),
+        ask(false, sys::FI_ORDER_RMA_WAW | sys::FI_ORDER_RMA_RAW, false),
         ask(false, sys::FI_ORDER_RMA_WAW, false),
         ask(false, sys::FI_ORDER_WAW, false),
         ask(true, 0, true),
