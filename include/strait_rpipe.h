@@ -217,6 +217,12 @@ typedef struct rpipe_stats {
      */
     char policy[16];
     char sync[16];
+    /*
+     Writer: messages of up to so many bytes travel in their slot; longer ones of up to so many are copied by the path, 0: none. Others
+     go from their block.
+     */
+    uint64_t in_slot;
+    uint64_t injected;
 } rpipe_stats;
 
 /*

@@ -71,6 +71,8 @@ pub struct Promise {
     pub peer_progress: bool,
     /// The most bytes that [`Backend::put_bytes`] takes; 64 at least.
     pub inject: usize,
+    /// Up to so many bytes [`Backend::put_bytes`] takes no longer than [`Backend::put`], as measured by `suite thresholds`.
+    pub eager: usize,
     /// The longest put or get.
     pub most: usize,
 }

@@ -112,6 +112,10 @@ pub struct rpipe_stats {
     /// Writer: the policy, and the synchronization.
     pub policy: [c_char; 16],
     pub sync: [c_char; 16],
+    /// Writer: messages of up to so many bytes travel in their slot; longer ones of up to so many are copied by the path, 0: none. Others
+    /// go from their block.
+    pub in_slot: u64,
+    pub injected: u64,
 }
 
 /// The readers' ends of pipes of many writers.

@@ -359,7 +359,7 @@ impl Inner {
         }
         let said = rest.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
         let len = usize::try_from(said).unwrap_or(usize::MAX);
-        let right = len >= 64 && len <= HEAP_MOST && len % 64 == 0;
+        let right = (64..=HEAP_MOST).contains(&len) && len % 64 == 0;
         let (grant, less): (Vec<Grant>, Vec<Grant>) =
             grant.into_iter().partition(|grant| right && grant.len >= len);
         self.forget(less);

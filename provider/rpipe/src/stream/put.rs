@@ -4,9 +4,18 @@ use super::post::{post, token};
 use super::wait::Waiting;
 use super::writer::{Unflagged, Writer};
 use super::{Mode, Patience};
-use crate::context::UNAWAITED;
+use crate::context::{Ready, UNAWAITED};
+use crate::settings::INJECT_MOST;
 use crate::slot::{self, FLAG, INLINE, Notice, SLOT};
 use crate::{Block, Error, Put};
+
+/// The longest message behind its slot that the path copies, where what is put later becomes visible later: its block is free at once, and
+/// there is no completion to take.
+pub(super) fn most_injected(asked: Option<usize>, ready: &Ready) -> usize {
+    let (promise, manner) = (&ready.promise, &ready.met.manner);
+    let sound = promise.between && !manner.pull && !matches!(manner.mode, Mode::Store | Mode::Delivered);
+    if sound { asked.unwrap_or(promise.eager).min(promise.inject).min(INJECT_MOST) } else { 0 }
+}
 
 impl Writer {
     /// Sends over a path that is not mapped. `Again`: nothing has left within the time. What has left in part is told of by later calls.
@@ -23,6 +32,13 @@ impl Writer {
         let from = up.local_at + offset;
         if notice.is_inline {
             up.local.copy_out(from, &mut data[..len]);
+        } else if len <= up.inject {
+            let mut bytes = [0; INJECT_MOST];
+            up.local.copy_out(from, &mut bytes[..len]);
+            let to = (remote, up.shape.heap_at() + offset);
+            post(&self.context, no, patience, |inner| {
+                inner.backend.put_bytes(peer, to, &bytes[..len], None)
+            })?;
         } else if !up.ready.met.manner.pull {
             for begin in (0..len).step_by(promise.most.max(64)) {
                 let op = if ordered { UNAWAITED } else { up.next_op() };

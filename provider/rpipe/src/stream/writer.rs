@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::compiler_fence;
 
 use super::wait::{self, Turn, Waiting};
-use super::{CLOSING, Mode, Patience, Stats};
+use super::{CLOSING, Mode, Patience, Stats, put};
 use crate::context::{Context, End, Fate, Ready, UNAWAITED};
 use crate::control::{Class, Shape};
 use crate::settings::Sync;
@@ -76,6 +76,8 @@ pub(super) struct Up {
     pub(super) waiting: VecDeque<Unflagged>,
     /// The operation that gets tags, if a call has not waited for its end.
     fetching: Option<u32>,
+    /// Messages behind their slot of up to so many bytes are copied by the path.
+    pub(super) inject: usize,
 }
 
 /// A message whose bytes are not known to be visible yet.
@@ -404,6 +406,7 @@ impl Writer {
         stats.heap = up.shape.heap as u64;
         (stats.used, stats.free, stats.largest) = (usage.used, usage.free, usage.largest);
         stats.fragmentation = usage.fragmentation;
+        (stats.in_slot, stats.injected) = (INLINE, up.inject);
         (stats.mode, stats.mode_why) = (Some(up.mode), up.ready.met.mode_why.clone());
         (stats.path, stats.path_why) = (up.ready.promise.path.clone(), up.ready.promise.why.clone());
         stats
@@ -460,6 +463,7 @@ impl Up {
             op: UNAWAITED,
             waiting: VecDeque::new(),
             fetching: None,
+            inject: put::most_injected(context.settings.inject, &ready),
             ready,
         })
     }

@@ -60,6 +60,8 @@ impl Backend for Libfabric {
             wakes: false,
             peer_progress: limits.peer_progress,
             inject: limits.inject.clamp(INJECT, ROOM),
+            // A write of few bytes that needs a fence waits for those before.
+            eager: if self.needs_fence() { 0 } else { limits.inject.min(ROOM) },
             most: limits.most,
         }
     }
