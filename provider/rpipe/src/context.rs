@@ -4,7 +4,6 @@
 mod lending;
 mod parting;
 
-pub(crate) use lending::{Loan, Move, Name};
 pub(crate) use parting::Fate;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -16,6 +15,7 @@ use std::time::{Duration, Instant};
 use ipc::fence::Barrier;
 
 use crate::control::{Class, Control, Key, Manner, Reason, Shape, closed, mismatch};
+use crate::loans::{self, Lends};
 use crate::settings::{Settings, Sync};
 use crate::stream::Mode;
 use crate::{Backend, Bootstrap, Error, Event, Grant, Promise, Rank, Region, Token};
@@ -59,7 +59,7 @@ pub(crate) struct Inner {
     /// Ends that were closed, and of which a peer was told since.
     refused: HashSet<Key>,
     /// Memory that was lent, to peers and to this process.
-    lends: lending::Lends,
+    lends: Lends,
     events: Vec<Event>,
     open: bool,
 }
@@ -135,7 +135,7 @@ impl Context {
             spent: Vec::new(),
             wanted: Vec::new(),
             refused: HashSet::new(),
-            lends: lending::Lends::default(),
+            lends: Lends::default(),
             events: Vec::new(),
             open: true,
         };
@@ -340,7 +340,7 @@ impl Inner {
                     stream.notified.push_back(data as u16);
                 }
             }
-            Event::Control { from, bytes, grants } if lending::is_one(&bytes) => {
+            Event::Control { from, bytes, grants } if loans::is_one(&bytes) => {
                 self.take_lending(from, &bytes, grants);
             }
             Event::Control { from, bytes, grants } => match Control::decode(&bytes) {
@@ -359,7 +359,7 @@ impl Inner {
     }
 
     fn ended(&mut self, token: Token, outcome: Result<u64, Error>) {
-        if lending::is_token(token) {
+        if loans::is_token(token) {
             return self.lending_ended(token, outcome);
         }
         let Some(stream) = self.stream((token.0 >> 32) as u32) else { return };

@@ -15,6 +15,7 @@
 //! | `many` | [`Many`]: the readers' ends of pipes of many writers, as one |
 //! | `group` | [`Group`]: broadcast and neighbour exchange |
 //! | `lend` | [`Lent`] and [`Borrowed`]: memory of a process that makes no calls, and its heap |
+//! | `loans` | what is known of lent memory, and the messages of it |
 //! | `several` | waiting for one of several pipes, and whose turn it is |
 //! | `memory` | memory that a peer may write |
 //! | `forked` | whether this is a forked child |
@@ -32,6 +33,7 @@ mod forked;
 mod group;
 mod heap;
 mod lend;
+mod loans;
 #[cfg(all(test, loom))]
 mod loom_words;
 mod many;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use strait_rpipe::start::FileBootstrap;
-use strait_rpipe::{Borrowed, Context, Error, Lent, Patience, Rank, Settings, backends};
+use strait_rpipe::{Block, Borrowed, Context, Error, Lent, Patience, Rank, Settings, backends};
 
 const DIR: &str = "STRAIT_RPIPE_TEST_DIR";
 const CASE: &str = "STRAIT_RPIPE_TEST_CASE";
@@ -138,8 +138,7 @@ fn work(memory: &mut Borrowed, case: &str) {
 }
 
 /// Writes until one fails.
-fn until_told(memory: &mut Borrowed, case: &str) {
-    let block = memory.alloc(100, 1).unwrap();
+fn until_told(memory: &mut Borrowed, block: Block, case: &str) {
     let until = Instant::now() + LIMIT;
     let fault = loop {
         match memory.write(block, 0, &[1; 100], patience()) {
@@ -159,8 +158,9 @@ fn lender(case: &str, way: &str) {
     let mut memory = Borrowed::open(&other.context, 1, None, patience()).unwrap();
     let child = other.told.recv_timeout(LIMIT).unwrap();
     work(&mut memory, &case);
+    let block = memory.alloc(100, 1).unwrap();
     other.signal(libc::SIGKILL);
-    until_told(&mut memory, &case);
+    until_told(&mut memory, block, &case);
     let gone = Borrowed::open(&other.context, 1, None, patience()).unwrap_err();
     assert!(matches!(gone, Error::Gone(_)), "{case}: {gone:?}");
     if child != 0 {
@@ -214,7 +214,7 @@ fn a_lender_that_is_stopped_holds_no_call_beyond_its_time_and_goes_on_after_it()
         memory.read(block, 0, &mut bytes, patience()).unwrap();
         assert!(bytes == long, "{way}");
         other.signal(libc::SIGKILL);
-        until_told(&mut memory, way);
+        until_told(&mut memory, block, way);
         drop(memory);
         other.end();
     }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::remote::Remote;
 use super::{copy_in, copy_out, wait_for};
-use crate::context::{Context, Loan};
+use crate::context::Context;
+use crate::loans::Loan;
 use crate::settings::granule;
 use crate::stream::Patience;
 use crate::{ALIGN_MOST, Block, Error, Heap, Memory, Policy, Rank, State, Usage, biased, forked};

@@ -13,7 +13,8 @@ mod thread;
 use std::ptr;
 use std::sync::Arc;
 
-use crate::context::{Context, Name};
+use crate::context::Context;
+use crate::loans::Name;
 use crate::stream::{Patience, Turn, Waiting};
 use crate::{Error, Memory, Rank, forked};
 

@@ -1,7 +1,8 @@
 //! Borrowed memory that is not mapped: bytes go through a region of this process, one piece at a time.
 
 use super::{copy_in, copy_out, wait_for};
-use crate::context::{Context, Loan, Move};
+use crate::context::Context;
+use crate::loans::{Loan, Move};
 use crate::stream::{Patience, Turn, Waiting};
 use crate::{Error, Region};
 

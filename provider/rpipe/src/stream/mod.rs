@@ -5,6 +5,7 @@
 
 #[cfg(all(test, not(loom)))]
 mod hostile_tests;
+mod inject;
 #[cfg(all(test, not(loom)))]
 mod leaving_tests;
 mod mode;

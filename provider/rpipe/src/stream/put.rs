@@ -4,18 +4,10 @@ use super::post::{post, token};
 use super::wait::Waiting;
 use super::writer::{Unflagged, Writer};
 use super::{Mode, Patience};
-use crate::context::{Ready, UNAWAITED};
+use crate::context::UNAWAITED;
 use crate::settings::INJECT_MOST;
 use crate::slot::{self, FLAG, INLINE, Notice, SLOT};
 use crate::{Block, Error, Put};
-
-/// The longest message behind its slot that the path copies, where what is put later becomes visible later: its block is free at once, and
-/// there is no completion to take.
-pub(super) fn most_injected(asked: Option<usize>, ready: &Ready) -> usize {
-    let (promise, manner) = (&ready.promise, &ready.met.manner);
-    let sound = promise.between && !manner.pull && !matches!(manner.mode, Mode::Store | Mode::Delivered);
-    if sound { asked.unwrap_or(promise.eager).min(promise.inject).min(INJECT_MOST) } else { 0 }
-}
 
 impl Writer {
     /// Sends over a path that is not mapped. `Again`: nothing has left within the time. What has left in part is told of by later calls.

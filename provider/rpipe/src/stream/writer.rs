@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::compiler_fence;
 
 use super::wait::{self, Turn, Waiting};
-use super::{CLOSING, Mode, Patience, Stats, put};
+use super::{CLOSING, Mode, Patience, Stats, inject};
 use crate::context::{Context, End, Fate, Ready, UNAWAITED};
 use crate::control::{Class, Shape};
 use crate::settings::Sync;
@@ -463,7 +463,7 @@ impl Up {
             op: UNAWAITED,
             waiting: VecDeque::new(),
             fetching: None,
-            inject: put::most_injected(context.settings.inject, &ready),
+            inject: inject::most_injected(context.settings.inject, &ready),
             ready,
         })
     }
