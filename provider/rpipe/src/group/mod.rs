@@ -223,8 +223,10 @@ impl Group {
     /// The group is over for this: each member is told.
     #[cold]
     fn end(&mut self, (place, error): Fault) -> Error {
-        // It may have said why before it ended.
-        let _ = self.context.progress();
+        // It may have said why before it ended, on a connection that is not accepted yet: what comes there is taken by the second.
+        for _ in 0..2 {
+            let _ = self.context.progress();
+        }
         let member = &self.members[place];
         let (rank, told) = (member.rank, member.pipe.as_ref().and_then(Pipe::over_for));
         let error = match (told, matches!(error, Error::Gone(_))) {
