@@ -96,6 +96,16 @@
 #define RPIPE_FOREVER -1
 
 /*
+ Memory of another process, with a heap in it.
+ */
+typedef struct rborrowed rborrowed;
+
+/*
+ Memory that this process lends.
+ */
+typedef struct rlent rlent;
+
+/*
  A pipe's end.
  */
 typedef struct rpipe_end rpipe_end;
@@ -218,6 +228,12 @@ typedef struct rpipe_stats {
      */
     char policy[16];
     char sync[16];
+    /*
+     Writer: messages of up to so many bytes travel in their slot; longer ones of up to so many are copied by the path, 0: none. Others
+     go from their block.
+     */
+    uint64_t in_slot;
+    uint64_t injected;
 } rpipe_stats;
 
 /*
@@ -318,6 +334,78 @@ typedef struct rpipe_device {
      */
     int device;
 } rpipe_device;
+
+/*
+ Memory that this process lends, made by rlend.
+ */
+typedef struct rlent *rlent_t;
+
+/*
+ Memory of another process, with a heap in it, made by rborrow.
+ */
+typedef struct rborrowed *rborrowed_t;
+
+/*
+ A block of borrowed memory: of which, where, and which of the blocks that were there. RADDR_NULL is none.
+ */
+typedef uint64_t rborrow_addr_t;
+
+/*
+ What was done with borrowed memory, and what is in its heap.
+ */
+typedef struct rborrow_stats {
+    /*
+     sizeof(struct rborrow_stats).
+     */
+    size_t size;
+    /*
+     Bytes that were lent.
+     */
+    uint64_t heap;
+    /*
+     Bytes that are allocated.
+     */
+    uint64_t used;
+    /*
+     Bytes that are free.
+     */
+    uint64_t free;
+    /*
+     Bytes of the longest free block.
+     */
+    uint64_t largest;
+    /*
+     External fragmentation, 1 - largest / free.
+     */
+    double fragmentation;
+    /*
+     Calls that have written, and their bytes.
+     */
+    uint64_t writes;
+    uint64_t written_bytes;
+    /*
+     Calls that have read, and their bytes.
+     */
+    uint64_t reads;
+    uint64_t read_bytes;
+    /*
+     Nonzero: the memory is mapped here, and rborrow_mem works.
+     */
+    int mapped;
+    /*
+     Nonzero: a thread of the lender's makes progress for the operations of this process.
+     */
+    int thread;
+    /*
+     The policy.
+     */
+    char policy[16];
+    /*
+     What leads to the lender. The reason.
+     */
+    char path[32];
+    char path_why[160];
+} rborrow_stats;
 
 #ifdef __cplusplus
 extern "C" {
@@ -626,6 +714,19 @@ int rpipe_bcast(rpipe_group_t group,
                 size_t size);
 
 /*
+ As rpipe_bcast, and takes so long at most. ETIMEDOUT: it has taken longer; rerror names the members that were waited for. The group is over then: the calls of the others
+ fail with EPIPE.
+
+ # Safety
+ Those of rpipe_bcast.
+ */
+int rpipe_bcast_timed(rpipe_group_t group,
+                      int root,
+                      void *buffer,
+                      size_t size,
+                      int64_t nanoseconds);
+
+/*
  Neighbour exchange: sends to each neighbour, and receives from each. A neighbour is a member that calls it, too, and has this one among its
  neighbours; members that have none need not call it. Messages may have any length, up to the room that the receiver gives. Of several neighbours that are one
  rank the first sent is the first received; this member may be its own. Errors are those of rpipe_bcast.
@@ -636,6 +737,17 @@ int rpipe_bcast(rpipe_group_t group,
 int rpipe_neighbor_exchange(rpipe_group_t group,
                             struct rpipe_neighbor *neighbors,
                             size_t count);
+
+/*
+ As rpipe_neighbor_exchange, and takes so long at most. ETIMEDOUT is that of rpipe_bcast_timed.
+
+ # Safety
+ Those of rpipe_neighbor_exchange.
+ */
+int rpipe_neighbor_exchange_timed(rpipe_group_t group,
+                                  struct rpipe_neighbor *neighbors,
+                                  size_t count,
+                                  int64_t nanoseconds);
 
 /*
  Closes a group. Others that wait for this member get EPIPE.
@@ -665,6 +777,140 @@ int rwrite_from(rpipe_t rp,
  */
 int rpipe_on_device(rpipe_t rp,
                     struct rpipe_device *device);
+
+/*
+ Lends `size` bytes of memory, all zero, to the process of rank `borrower`, and returns when that process has them, by whichever of its calls of this
+ library. From then on this process has nothing to do: it may compute, sleep, or make no call at all. Where the borrower's operations take
+ progress here (frames, MPI, some providers of libfabric) a thread is started, which sleeps while nothing comes. EAGAIN: not within the time; nothing is
+ lent then. EPIPE: the borrower has ended. EOPNOTSUPP: the path takes a thread here, and the program's MPI allows none.
+
+ # Safety
+ `lent` is NULL or valid for a write.
+ */
+int rlend(rlent_t *lent,
+          int borrower,
+          size_t size,
+          int64_t nanoseconds);
+
+/*
+ Waits until the borrower has given the memory back, so long at most; EAGAIN then. EPIPE: it has ended. No lender has to call it.
+
+ # Safety
+ `lent` is NULL or came from rlend.
+ */
+int rlend_wait(rlent_t at,
+               int64_t nanoseconds);
+
+/*
+ Takes the memory back. Calls of the borrower fail with EPIPE, within 100 ms where the memory is mapped.
+
+ # Safety
+ `lent` is NULL or came from rlend.
+ */
+int rlend_close(rlent_t at);
+
+/*
+ Borrows: the oldest memory that the process of rank `lender` lends to this one and that is not borrowed yet. Waits for it, so long at most; EAGAIN then.
+ `policy` is RPIPE_NEXT_FIT and so on, or 0: as STRAIT_RPIPE_POLICY says. EPIPE: the lender has ended. EOPNOTSUPP: the path does not promise that a read finds what was
+ written before it.
+
+ # Safety
+ `borrowed` is NULL or valid for a write.
+ */
+int rborrow(rborrowed_t *borrowed,
+            int lender,
+            unsigned int policy,
+            int64_t nanoseconds);
+
+/*
+ Allocates a block of borrowed memory. Nothing is sent, and nothing waited for. RADDR_NULL, with errno, if not: ENOBUFS: there is no free block of that
+ length; EMSGSIZE: there never is; EPIPE: the lender has ended, or has taken the memory back.
+
+ # Safety
+ `borrowed` is NULL or came from rborrow.
+ */
+rborrow_addr_t rborrow_malloc(rborrowed_t borrowed,
+                              size_t size);
+
+/*
+ As rborrow_malloc, on a multiple of `align`, a power of two of 4096 at most.
+
+ # Safety
+ `borrowed` is NULL or came from rborrow.
+ */
+rborrow_addr_t rborrow_malloc_aligned(rborrowed_t borrowed, size_t size, size_t align);
+
+/*
+ The bytes of a block, as many as were asked for. -1, with errno, if it is none.
+
+ # Safety
+ `borrowed` is NULL or came from rborrow.
+ */
+ptrdiff_t rborrow_length(rborrowed_t borrowed, rborrow_addr_t addr);
+
+/*
+ The memory of a block, where it is mapped here, for loads and stores: until the block is freed or the memory is given back; also when the lender has
+ ended. NULL, with errno, if it is not mapped (EOPNOTSUPP) or no block (ESTALE).
+
+ # Safety
+ `borrowed` is NULL or came from rborrow.
+ */
+void *rborrow_mem(rborrowed_t borrowed,
+                  rborrow_addr_t addr);
+
+/*
+ Writes `size` bytes to a block, from its byte `offset` on, without any call of the lender. They are in its memory when the call returns. Waits so long at most; EAGAIN: not
+ all of them are known to be there; write them again. EMSGSIZE: the block has fewer bytes. ESTALE: there is no such block. EPIPE: the lender has ended, or has taken the memory
+ back.
+
+ # Safety
+ `borrowed` is NULL or came from rborrow; `from` has so many bytes, which nothing changes meanwhile.
+ */
+int rborrow_write(rborrowed_t borrowed,
+                  rborrow_addr_t addr,
+                  size_t offset,
+                  const void *from,
+                  size_t size,
+                  int64_t nanoseconds);
+
+/*
+ Reads `size` bytes of a block, from its byte `offset` on, without any call of the lender. A block that was not written has what was there before: zeros
+ at first. Errors are those of rborrow_write.
+
+ # Safety
+ `borrowed` is NULL or came from rborrow; `to` has room for so many bytes, which nothing else uses meanwhile.
+ */
+int rborrow_read(rborrowed_t borrowed,
+                 rborrow_addr_t addr,
+                 size_t offset,
+                 void *to,
+                 size_t size,
+                 int64_t nanoseconds);
+
+/*
+ Frees a block. ESTALE: it was freed before, or is none.
+
+ # Safety
+ `borrowed` is NULL or came from rborrow.
+ */
+int rborrow_free(rborrowed_t borrowed, rborrow_addr_t addr);
+
+/*
+ What was done with borrowed memory, and what is in its heap.
+
+ # Safety
+ `borrowed` is NULL or came from rborrow; `stats` is NULL or a structure whose first field is its size.
+ */
+int rborrow_get_stats(rborrowed_t borrowed,
+                      struct rborrow_stats *stats);
+
+/*
+ Gives the memory back. Its addresses, and memory at them, are not to be used any more.
+
+ # Safety
+ `borrowed` is NULL or came from rborrow.
+ */
+int rborrow_close(rborrowed_t borrowed);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -148,6 +148,86 @@ private:
     rpipe_t rp_ = nullptr;
 };
 
+/* Memory that this process lends, from the constructor to the destructor. */
+class Lent {
+public:
+    Lent(int borrower, size_t size, int64_t nanoseconds = RPIPE_FOREVER)
+    {
+        check(rlend(&lent_, borrower, size, nanoseconds));
+    }
+    Lent(Lent &&other) noexcept : lent_(other.lent_) { other.lent_ = nullptr; }
+    Lent(const Lent &) = delete;
+    Lent &operator=(const Lent &) = delete;
+    ~Lent()
+    {
+        if (lent_ != nullptr)
+            rlend_close(lent_);
+    }
+    /* Waits until it is given back. */
+    void wait(int64_t nanoseconds = RPIPE_FOREVER) { check(rlend_wait(lent_, nanoseconds)); }
+
+private:
+    rlent_t lent_ = nullptr;
+};
+
+/* Memory of another process, with a heap in it. Blocks are freed by free, or with all by the destructor. */
+class Borrowed {
+public:
+    explicit Borrowed(int lender, unsigned policy = 0, int64_t nanoseconds = RPIPE_FOREVER)
+    {
+        check(rborrow(&borrowed_, lender, policy, nanoseconds));
+    }
+    Borrowed(Borrowed &&other) noexcept : borrowed_(other.borrowed_) { other.borrowed_ = nullptr; }
+    Borrowed(const Borrowed &) = delete;
+    Borrowed &operator=(const Borrowed &) = delete;
+    ~Borrowed()
+    {
+        if (borrowed_ != nullptr)
+            rborrow_close(borrowed_);
+    }
+    rborrowed_t get() const { return borrowed_; }
+
+    rborrow_addr_t allocate(size_t size, size_t align = 1)
+    {
+        rborrow_addr_t addr = rborrow_malloc_aligned(borrowed_, size, align);
+        if (addr == RADDR_NULL)
+            throw_last();
+        return addr;
+    }
+    void free(rborrow_addr_t addr) { check(rborrow_free(borrowed_, addr)); }
+    void write(rborrow_addr_t addr, size_t offset, const void *from, size_t size)
+    {
+        check(rborrow_write(borrowed_, addr, offset, from, size, RPIPE_FOREVER));
+    }
+    void read(rborrow_addr_t addr, size_t offset, void *to, size_t size) const
+    {
+        check(rborrow_read(borrowed_, addr, offset, to, size, RPIPE_FOREVER));
+    }
+
+    template <class T> void store(rborrow_addr_t addr, const T &value, size_t offset = 0)
+    {
+        static_assert(std::is_trivially_copyable<T>::value, "a value is stored as its bytes");
+        write(addr, offset, &value, sizeof(T));
+    }
+    template <class T> T load(rborrow_addr_t addr, size_t offset = 0) const
+    {
+        static_assert(std::is_trivially_copyable<T>::value, "a value is stored as its bytes");
+        T value;
+        read(addr, offset, &value, sizeof(T));
+        return value;
+    }
+    rborrow_stats stats() const
+    {
+        rborrow_stats stats;
+        stats.size = sizeof(stats);
+        check(rborrow_get_stats(borrowed_, &stats));
+        return stats;
+    }
+
+private:
+    rborrowed_t borrowed_ = nullptr;
+};
+
 } // namespace strait
 
 #endif /* STRAIT_RPIPE_HPP */

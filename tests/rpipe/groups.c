@@ -41,6 +41,10 @@ static void broadcast(rpipe_group_t group)
         assert(bytes[0] == root + 1 && memcmp(bytes, bytes + 1, length - 1) == 0);
     }
     assert(rpipe_bcast(group, size - 1, NULL, 0) == 0);
+    bytes[0] = rank == 1 ? 9 : 0;
+    assert(rpipe_bcast_timed(group, 1, bytes, 1, LIMIT) == 0 && bytes[0] == 9);
+    refused(rpipe_bcast_timed(group, size, bytes, 1, LIMIT), EINVAL);
+    refused(rpipe_bcast_timed(NULL, 0, bytes, 1, 0), EINVAL);
     refused(rpipe_bcast(group, size, bytes, 1), EINVAL);
     refused(rpipe_bcast(group, -1, bytes, 1), EINVAL);
     refused(rpipe_bcast(group, 0, NULL, 1), EINVAL);
@@ -63,7 +67,10 @@ static void ring(rpipe_group_t group)
     assert(rpipe_neighbor_exchange(group, sides, 2) == 0);
     assert(sides[0].received == sizeof(int) && sides[1].received == sizeof(int));
     assert(from[0] == 100 * sides[0].rank + 1 && from[1] == 100 * sides[1].rank);
+    assert(rpipe_neighbor_exchange_timed(group, sides, 2, LIMIT) == 0 && sides[0].received == sizeof(int));
     assert(rpipe_neighbor_exchange(group, NULL, 0) == 0);
+    assert(rpipe_neighbor_exchange_timed(group, NULL, 0, 0) == 0);
+    refused(rpipe_neighbor_exchange_timed(group, NULL, 1, 0), EINVAL);
     refused(rpipe_neighbor_exchange(group, NULL, 1), EINVAL);
     refused(rpipe_neighbor_exchange(group, sides, (size_t)-1), EINVAL);
     sides[1].rank = size;
@@ -71,6 +78,26 @@ static void ring(rpipe_group_t group)
     sides[1].rank = sides[0].rank;
     sides[1].receive = NULL;
     refused(rpipe_neighbor_exchange(group, sides, 2), EINVAL);
+}
+
+/* Rank 0 waits for rank 1, which does not call before that has given up. */
+static void too_late(rpipe_group_t all)
+{
+    int pair[2] = {0, 1}, value = 0;
+    struct rpipe_neighbor other;
+    rpipe_group_t group = NULL;
+    memset(&other, 0, sizeof(other));
+    other.rank = 1;
+    if (rank < 2)
+        assert(rpipe_group_open(&group, pair, 2) == 0);
+    if (rank == 0) {
+        refused(rpipe_bcast_timed(group, 1, &value, sizeof(value), 10000000), ETIMEDOUT);
+        assert(strstr(rerror(), "rank 1") != NULL);
+        refused(rpipe_neighbor_exchange_timed(group, &other, 1, LIMIT), ETIMEDOUT);
+    }
+    assert(rpipe_bcast(all, 0, &value, sizeof(value)) == 0);
+    if (rank < 2)
+        assert(rpipe_group_close(group) == 0);
 }
 
 /* All but rank 0 write to it; it has one object to read from. */
@@ -177,6 +204,7 @@ int main(void)
         in_child(group);
     assert(child > 0 && waitpid(child, &status, 0) == child && status == 0);
     ring(group);
+    too_late(group);
     all_to_one();
     for (int root = 0; root < size; root++) {
         int code = rpipe_bcast(group, root, &status, sizeof(status));

@@ -15,12 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VERSION 1
+#define VERSION 2
 #define TAG 1
 
 static MPI_Comm comm = MPI_COMM_NULL;
 static MPI_Win window = MPI_WIN_NULL;
-static int ours; /* MPI was initialised here */
+static int ours;    /* MPI was initialised here */
+static int allowed; /* another thread may call it while the program is not in a call of ours */
 
 /* Messages that have not left yet. */
 struct message {
@@ -42,6 +43,12 @@ static int start(char *name, size_t room)
             if ((rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided)))
                 return rc;
             ours = 1;
+            allowed = provided >= MPI_THREAD_SERIALIZED;
+        } else {
+            /* The program may call it at any time. */
+            if ((rc = MPI_Query_thread(&provided)))
+                return rc;
+            allowed = provided == MPI_THREAD_MULTIPLE;
         }
         if ((rc = MPI_Comm_dup(MPI_COMM_WORLD, &comm)))
             return rc;
@@ -209,6 +216,11 @@ static int idle(int *is)
     return rc;
 }
 
+static int threads(void)
+{
+    return allowed;
+}
+
 /* Collective. */
 static int end(void)
 {
@@ -251,7 +263,8 @@ const struct strait_rpipe_mpi {
     int (*idle)(int *);
     int (*end)(void);
     void (*text)(int, char *, size_t);
+    int (*threads)(void);
 } strait_rpipe_mpi = {
     VERSION, start, place, allgather, open_window, attach, detach, put, get,
-    fetch_add, flush, send, poll, idle, end, text,
+    fetch_add, flush, send, poll, idle, end, text, threads,
 };

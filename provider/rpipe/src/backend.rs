@@ -64,6 +64,8 @@ pub struct Promise {
     pub between: bool,
     /// [`Event::Done`] of a put says that its bytes are visible at the peer; else only that the source may be reused.
     pub delivered: bool,
+    /// A get that starts after a put has ended finds its bytes.
+    pub settled: bool,
     /// [`Put::notify`] works.
     pub notify: bool,
     /// [`Backend::fetch_add`] works.
@@ -74,6 +76,8 @@ pub struct Promise {
     pub peer_progress: bool,
     /// The most bytes that [`Backend::put_bytes`] takes; 64 at least.
     pub inject: usize,
+    /// Up to so many bytes [`Backend::put_bytes`] takes no longer than [`Backend::put`], as measured by `suite thresholds`.
+    pub eager: usize,
     /// The longest put or get.
     pub most: usize,
 }
@@ -221,6 +225,12 @@ pub trait Backend: Send + fmt::Debug {
 
     /// Whether a thread may sleep on the descriptor now; no: call [`Backend::progress`] first.
     fn arm(&mut self) -> bool;
+
+    /// Whether a thread of this library's may make progress while the program is not in a call, as a lender needs whose peers'
+    /// operations take its progress; why not.
+    fn allows_thread(&self) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Makes the descriptor of an armed peer readable.
     fn wake(&mut self, peer: Rank) -> Result<(), Error>;

@@ -1,6 +1,7 @@
 //! The process's part in a job: its backend, and the streams whose ends are here. Control messages are answered here,
 //! whichever call makes progress, so that two processes meet though each of them is busy with another pipe.
 
+mod lending;
 mod parting;
 mod setup;
 
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use ipc::fence::Barrier;
 
 use crate::control::{Class, Control, Key, Manner, Reason, Shape, closed, mismatch};
+use crate::loans::{self, Lends};
 use crate::settings::{Settings, Sync};
 use crate::stream::Mode;
 use crate::{
@@ -24,8 +26,6 @@ use crate::{biased, forked};
 
 /// For how long a peer may take to publish its card.
 const MEET: Duration = Duration::from_secs(60);
-/// For how long readers may get what was written to them when the job is left.
-const LEAVING: Duration = Duration::from_secs(1);
 /// Messages of streams that this process has not opened yet, of all peers together.
 const EARLY_MOST: usize = 1 << 16;
 
@@ -61,6 +61,8 @@ pub(crate) struct Inner {
     wanted: Vec<(Key, Region, bool)>,
     /// Ends that were closed, and of which a peer was told since.
     refused: HashSet<Key>,
+    /// Memory that was lent, to peers and to this process.
+    lends: Lends,
     events: Vec<Event>,
     open: bool,
 }
@@ -150,6 +152,7 @@ impl Context {
             spent: Vec::new(),
             wanted: Vec::new(),
             refused: HashSet::new(),
+            lends: Lends::default(),
             events: Vec::new(),
             open: true,
         };
@@ -187,23 +190,6 @@ impl Context {
     /// Makes progress.
     pub fn progress(&self) -> Result<(), Error> {
         self.lock().progress()
-    }
-
-    /// Leaves the job. A forked child is not in it.
-    pub fn close(&self) -> Result<(), Error> {
-        if forked::is_child() {
-            return Ok(());
-        }
-        let mut inner = self.lock();
-        let until = Instant::now() + LEAVING;
-        while inner.open && inner.some_are_wanted() && Instant::now() < until && inner.progress().is_ok() {
-            std::thread::yield_now();
-        }
-        if !std::mem::take(&mut inner.open) {
-            return Ok(());
-        }
-        inner.backend.close();
-        inner.bootstrap.finalize()
     }
 }
 
@@ -371,6 +357,9 @@ impl Inner {
                     stream.notified.push_back(data as u16);
                 }
             }
+            Event::Control { from, bytes, grants } if loans::is_one(&bytes) => {
+                self.take_lending(from, &bytes, grants);
+            }
             Event::Control { from, bytes, grants } => match Control::decode(&bytes) {
                 Some((key, control)) if self.concerns(from, &key) => self.take_control(key, control, grants),
                 _ => {
@@ -381,11 +370,15 @@ impl Inner {
             Event::Gone { peer, why } => {
                 self.gone.entry(peer).or_insert(why);
                 self.unwanted(|key| key.reader == peer);
+                self.lender_or_borrower_gone(peer);
             }
         }
     }
 
     fn ended(&mut self, token: Token, outcome: Result<u64, Error>) {
+        if loans::is_token(token) {
+            return self.lending_ended(token, outcome);
+        }
         let Some(stream) = self.stream((token.0 >> 32) as u32) else { return };
         // What fails on memory that the peer has taken back fails because its end is closed.
         let outcome = match stream.closed {

@@ -16,6 +16,8 @@ pub enum Error {
     TooLong(String),
     /// It has not happened within the time, or not yet.
     Again,
+    /// The time was over, and what was begun was given up.
+    TimedOut(String),
     /// The peer has ended, or has closed the pipe.
     Gone(String),
     /// The peer broke the protocol: the pipe is closed.
@@ -48,6 +50,7 @@ impl Error {
             Error::Stale(why) => Error::Stale(of(why)),
             Error::Full(why) => Error::Full(of(why)),
             Error::TooLong(why) => Error::TooLong(of(why)),
+            Error::TimedOut(why) => Error::TimedOut(of(why)),
             Error::Gone(why) => Error::Gone(of(why)),
             Error::Broken(why) => Error::Broken(of(why)),
             Error::Unsupported(why) => Error::Unsupported(of(why)),
@@ -64,6 +67,7 @@ impl Error {
             Error::Full(_) => libc::ENOBUFS,
             Error::TooLong(_) => libc::EMSGSIZE,
             Error::Again => libc::EAGAIN,
+            Error::TimedOut(_) => libc::ETIMEDOUT,
             Error::Gone(_) => libc::EPIPE,
             Error::Broken(_) => libc::EPROTO,
             Error::Unsupported(_) => libc::EOPNOTSUPP,
@@ -92,6 +96,7 @@ impl fmt::Display for Error {
             | Error::Stale(why)
             | Error::Full(why)
             | Error::TooLong(why)
+            | Error::TimedOut(why)
             | Error::Gone(why)
             | Error::Broken(why)
             | Error::Unsupported(why)

@@ -14,6 +14,8 @@
 //! | `heap` | the book of a heap: which blocks are free, held, sent
 //! | `many` | [`Many`]: the readers' ends of pipes of many writers, as one |
 //! | `group` | [`Group`]: broadcast and neighbour exchange |
+//! | `lend` | [`Lent`] and [`Borrowed`]: memory of a process that makes no calls, and its heap |
+//! | `loans` | what is known of lent memory, and the messages of it |
 //! | `several` | waiting for one of several pipes, and whose turn it is |
 //! | `memory` | memory that a peer may write |
 //! | `device` | memory of devices |
@@ -32,6 +34,8 @@ mod error;
 mod forked;
 mod group;
 mod heap;
+mod lend;
+mod loans;
 #[cfg(all(test, loom))]
 mod loom_words;
 mod many;
@@ -55,6 +59,7 @@ pub use device::{Device, DeviceMemory, PeerMemory};
 pub use error::Error;
 pub use group::{Group, Neighbor};
 pub use heap::{ALIGN_MOST, Block, Heap, Policy, State, Usage};
+pub use lend::{Borrowed, LendStats, Lent};
 pub use many::{Many, Received};
 pub use memory::Memory;
 pub use pipe::{Address, Pipe, PipeOptions, Side};

@@ -19,7 +19,7 @@ pub struct Setting {
 }
 
 /// All of them.
-pub const ALL: [Setting; 9] = [
+pub const ALL: [Setting; 10] = [
     Setting { name: "STRAIT_RPIPE_BACKEND", default: "strait", help: "The backend" },
     Setting {
         name: "STRAIT_RPIPE_HEAP",
@@ -41,6 +41,11 @@ pub const ALL: [Setting; 9] = [
         name: "STRAIT_RPIPE_FLAG",
         default: "by what the path promises",
         help: "The flag mode; it has to be sound on the path",
+    },
+    Setting {
+        name: "STRAIT_RPIPE_INJECT",
+        default: "by the path",
+        help: "The longest message, up to 4096 bytes, that the path copies when it is written; 0: none",
     },
     Setting {
         name: "STRAIT_RPIPE_KEY",
@@ -96,6 +101,7 @@ pub struct Settings {
     pub policy: Option<Policy>,
     pub sync: Option<Sync>,
     pub flag: Option<Mode>,
+    pub inject: Option<usize>,
     pub map: bool,
     pub key: Option<String>,
     /// That of ends for memory of a device.
@@ -112,6 +118,7 @@ impl Default for Settings {
             policy: None,
             sync: None,
             flag: None,
+            inject: None,
             map: true,
             key: None,
             device: None,
@@ -121,6 +128,8 @@ impl Default for Settings {
 
 /// The least and the most of slots.
 pub const SLOTS: std::ops::RangeInclusive<usize> = 1..=1 << 15;
+/// The longest message that is copied on a path that is not mapped.
+pub const INJECT_MOST: usize = 4096;
 /// The longest heap.
 pub const HEAP_MOST: usize = 16 << 30;
 
@@ -149,6 +158,10 @@ impl Settings {
             "STRAIT_RPIPE_HEAP" => self.heap = bytes(text).ok_or_else(|| number("8 to 16GiB"))?,
             "STRAIT_RPIPE_SLOTS" => {
                 self.slots = bytes(text).filter(|n| SLOTS.contains(n)).ok_or_else(|| number("1 to 32768"))?;
+            }
+            "STRAIT_RPIPE_INJECT" => {
+                let most = bytes(text).filter(|n| *n <= INJECT_MOST);
+                self.inject = Some(most.ok_or_else(|| number("0 to 4096"))?);
             }
             "STRAIT_RPIPE_POLICY" => self.policy = Some(text.parse()?),
             "STRAIT_RPIPE_SYNC" => self.sync = Some(text.parse()?),
@@ -206,6 +219,7 @@ mod tests {
         for (name, text) in [
             ("STRAIT_RPIPE_HEAP", "much"),
             ("STRAIT_RPIPE_SLOTS", "0"),
+            ("STRAIT_RPIPE_INJECT", "4097"),
             ("STRAIT_RPIPE_POLICY", "any"),
             ("STRAIT_RPIPE_SYNC", "never"),
             ("STRAIT_RPIPE_FLAG", "red"),

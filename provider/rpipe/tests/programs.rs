@@ -185,3 +185,19 @@ fn groups_and_many_writers_work_in_c_and_in_cpp() {
         fs::remove_dir_all(&dir).unwrap();
     }
 }
+
+#[test]
+fn memory_is_lent_and_borrowed_in_c_and_in_cpp() {
+    let (c, cpp) = (["-x", "c", "-D_GNU_SOURCE"], ["-x", "c++", "-std=c++11"]);
+    for (compiler, options, name) in [("gcc", c, "lend.c"), ("g++", cpp, "lend.c"), ("g++", cpp, "lend.cpp")]
+    {
+        let dir = scratch(&format!("lend-{compiler}-{name}"));
+        let program = compile(compiler, &options, &repo().join("tests/rpipe").join(name), &dir);
+        for settings in WAYS {
+            for (rank, told) in run(&program, &dir, 2, settings).iter().enumerate() {
+                assert!(told.ends_with(&format!("rank {rank}: ok\n")), "{told}");
+            }
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

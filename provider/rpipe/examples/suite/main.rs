@@ -4,12 +4,16 @@
 //!     suite moves      memory, puts, gets, fetches and messages of the backend itself
 //!     suite pipes      pipes over it: all lengths, flag modes, synchronisations, and from each rank to the next
 //!     suite groups     broadcast, neighbour exchange, many writers
+//!     suite lend       rank 1 lends memory and makes no call; rank 0 has a heap there
+//!     suite thresholds which ways a path has to move messages of each length, and how long each takes
 //!     suite open       whether the backend can be opened at all
 //!     suite death      rank 1 is killed in the middle; the others are told
 
 mod groups;
+mod lend;
 mod moves;
 mod pipes;
+mod thresholds;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -125,19 +129,25 @@ fn main() -> ExitCode {
             job.backend.close();
             bootstrap.finalize()
         }),
+        "thresholds" => Job::open().map(|(mut job, _)| {
+            thresholds::all(&mut job);
+            job.backend.close();
+            Ok(())
+        }),
         "death" => Job::open().map(|(mut job, _)| {
             moves::death(&mut job);
             Ok(())
         }),
         "pipes" => pipes::all().map(Ok),
         "groups" => groups::all().map(Ok),
+        "lend" => lend::all().map(Ok),
         "open" => Settings::from_environment().and_then(|s| backends::open(&s, 0)).map(|mut backend| {
             println!("{}", backend.name());
             backend.close();
             Ok(())
         }),
         _ => {
-            eprintln!("usage: suite moves|pipes|groups|death|open");
+            eprintln!("usage: suite moves|pipes|groups|lend|thresholds|death|open");
             return ExitCode::from(2);
         }
     };

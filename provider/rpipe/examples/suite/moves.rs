@@ -21,7 +21,7 @@ fn pattern(round: u64, len: usize) -> Vec<u8> {
 }
 
 /// Rank 0 greets first: rank 1 answers a peer that was not introduced to it.
-fn hello(job: &mut Job, peer: u32, region: RegionId) -> Grant {
+pub fn hello(job: &mut Job, peer: u32, region: RegionId) -> Grant {
     let first = if job.rank == 1 { Some(greeted(job, peer)) } else { None };
     job.post(|backend| backend.send(peer, b"hello", &[region]));
     first.unwrap_or_else(|| greeted(job, peer))

@@ -36,6 +36,8 @@ const PING: Duration = Duration::from_millis(200);
 const LEAVING: Duration = Duration::from_secs(1);
 /// The most bytes of an injected put.
 const INJECT: usize = 4096;
+/// Up to so many bytes an injected put is the faster one (docs/rpipe.md, Thresholds).
+const EAGER: usize = 128;
 /// The longest put or get.
 const MOST: usize = 1 << 30;
 /// Contexts from here on are of injected puts, and say to which rank.
@@ -195,11 +197,13 @@ impl Far {
             why: "the peer is on another host".into(),
             between: true,
             delivered: true,
+            settled: true,
             notify: false,
             fetch: true,
             wakes: true,
             peer_progress: true,
             inject: INJECT,
+            eager: EAGER,
             most: MOST,
             ..Promise::default()
         }

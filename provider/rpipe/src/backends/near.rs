@@ -334,15 +334,13 @@ impl Backend for Near {
             path: "shared memory".into(),
             why: why.into(),
             mapped: self.map,
-            within: 0,
             between: true,
             delivered: true,
-            notify: false,
+            settled: true,
             fetch: true,
-            wakes: false,
-            peer_progress: false,
             inject: 4096,
             most: usize::MAX,
+            ..Promise::default()
         }
     }
 

@@ -190,6 +190,8 @@ fn of_pipe(pipe: &Pipe) -> rpipe_stats {
         path_why: text(&told.path_why),
         policy: text(&policy),
         sync: text(&sync),
+        in_slot: told.in_slot as u64,
+        injected: told.injected as u64,
     }
 }
 

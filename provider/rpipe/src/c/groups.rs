@@ -5,6 +5,7 @@ use libc::{c_int, c_void};
 use super::calls::ranks;
 use super::handles::{here, job, status};
 use super::kept::{Kept, Place};
+use super::messages::patience;
 use super::types::*;
 use crate::group::Exchange;
 use crate::{Error, Group, Rank};
@@ -69,12 +70,31 @@ pub unsafe extern "C" fn rpipe_bcast(
     buffer: *mut c_void,
     size: usize,
 ) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { rpipe_bcast_timed(group, root, buffer, size, RPIPE_FOREVER) }
+}
+
+/// As rpipe_bcast, and takes so long at most. ETIMEDOUT: it has taken longer; rerror names the members that were waited for. The group is over then: the calls of the others
+/// fail with EPIPE.
+///
+/// # Safety
+/// Those of rpipe_bcast.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpipe_bcast_timed(
+    group: rpipe_group_t,
+    root: c_int,
+    buffer: *mut c_void,
+    size: usize,
+    nanoseconds: i64,
+) -> c_int {
     status(|| {
         here()?;
         check(buffer, size, "a buffer")?;
         let root = Rank::try_from(root).map_err(|_| Error::Invalid(format!("{root} is no rank")))?;
         // SAFETY: the program's promise.
-        ALL.with(place(group), |group| unsafe { group.bcast_at(root, buffer.cast(), size) })
+        ALL.with(place(group), |group| unsafe {
+            group.bcast_at(root, buffer.cast(), size, patience(nanoseconds))
+        })
     })
 }
 
@@ -89,6 +109,21 @@ pub unsafe extern "C" fn rpipe_neighbor_exchange(
     group: rpipe_group_t,
     neighbors: *mut rpipe_neighbor,
     count: usize,
+) -> c_int {
+    // SAFETY: the program's promise.
+    unsafe { rpipe_neighbor_exchange_timed(group, neighbors, count, RPIPE_FOREVER) }
+}
+
+/// As rpipe_neighbor_exchange, and takes so long at most. ETIMEDOUT is that of rpipe_bcast_timed.
+///
+/// # Safety
+/// Those of rpipe_neighbor_exchange.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpipe_neighbor_exchange_timed(
+    group: rpipe_group_t,
+    neighbors: *mut rpipe_neighbor,
+    count: usize,
+    nanoseconds: i64,
 ) -> c_int {
     status(|| {
         here()?;
@@ -113,7 +148,8 @@ pub unsafe extern "C" fn rpipe_neighbor_exchange(
             });
         }
         // SAFETY: likewise.
-        let done = ALL.with(place(group), |group| unsafe { group.exchange_at(&mut all) });
+        let done =
+            ALL.with(place(group), |group| unsafe { group.exchange_at(&mut all, patience(nanoseconds)) });
         for (at, one) in all.iter().enumerate() {
             // SAFETY: likewise.
             unsafe { (*neighbors.add(at)).received = one.received };

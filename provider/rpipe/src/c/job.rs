@@ -8,7 +8,7 @@ use libc::c_int;
 
 use super::handles::{close_all, guard, here, job, job_place, status, words};
 use super::types::*;
-use super::{groups, many};
+use super::{groups, lend, many};
 use crate::{Context, Error, Settings, backends, start};
 
 /// The process that has called rinit: a forked child is not it.
@@ -67,6 +67,7 @@ extern "C" fn at_exit() {
 
 fn leave() -> Result<(), Error> {
     let context = job_place().take();
+    lend::close_all();
     groups::close_all();
     many::forget_all();
     close_all();

@@ -6,6 +6,7 @@ mod groups;
 mod handles;
 mod job;
 mod kept;
+mod lend;
 mod many;
 mod messages;
 #[cfg(all(test, not(loom)))]
@@ -15,6 +16,7 @@ mod types;
 pub use calls::*;
 pub use groups::*;
 pub use job::*;
+pub use lend::*;
 pub use many::*;
 pub use messages::*;
 pub use types::*;

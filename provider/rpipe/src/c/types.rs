@@ -118,6 +118,10 @@ pub struct rpipe_stats {
     /// Writer: the policy, and the synchronization.
     pub policy: [c_char; 16],
     pub sync: [c_char; 16],
+    /// Writer: messages of up to so many bytes travel in their slot; longer ones of up to so many are copied by the path, 0: none. Others
+    /// go from their block.
+    pub in_slot: u64,
+    pub injected: u64,
 }
 
 /// What tells a kernel of a message, in memory of the device. Each half is there at once: the message is there when both have its number.
@@ -182,4 +186,54 @@ pub struct rpipe_neighbor {
     pub receive_size: usize,
     /// Out: bytes that came.
     pub received: usize,
+}
+
+/// Memory that this process lends.
+#[derive(Debug)]
+pub enum rlent {}
+
+/// Memory that this process lends, made by rlend.
+pub type rlent_t = *mut rlent;
+
+/// Memory of another process, with a heap in it.
+#[derive(Debug)]
+pub enum rborrowed {}
+
+/// Memory of another process, with a heap in it, made by rborrow.
+pub type rborrowed_t = *mut rborrowed;
+
+/// A block of borrowed memory: of which, where, and which of the blocks that were there. RADDR_NULL is none.
+pub type rborrow_addr_t = u64;
+
+/// What was done with borrowed memory, and what is in its heap.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rborrow_stats {
+    /// sizeof(struct rborrow_stats).
+    pub size: usize,
+    /// Bytes that were lent.
+    pub heap: u64,
+    /// Bytes that are allocated.
+    pub used: u64,
+    /// Bytes that are free.
+    pub free: u64,
+    /// Bytes of the longest free block.
+    pub largest: u64,
+    /// External fragmentation, 1 - largest / free.
+    pub fragmentation: f64,
+    /// Calls that have written, and their bytes.
+    pub writes: u64,
+    pub written_bytes: u64,
+    /// Calls that have read, and their bytes.
+    pub reads: u64,
+    pub read_bytes: u64,
+    /// Nonzero: the memory is mapped here, and rborrow_mem works.
+    pub mapped: c_int,
+    /// Nonzero: a thread of the lender's makes progress for the operations of this process.
+    pub thread: c_int,
+    /// The policy.
+    pub policy: [c_char; 16],
+    /// What leads to the lender. The reason.
+    pub path: [c_char; 32],
+    pub path_why: [c_char; 160],
 }

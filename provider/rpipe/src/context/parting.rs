@@ -1,11 +1,14 @@
 //! Ends that are closed, here or at the peer, and what remains of them.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::{End, Inner};
+use super::{Context, End, Inner};
 use crate::control::{Control, Key, Reason, closed};
 use crate::stream::Mode;
 use crate::{Error, Rank, forked};
+
+/// For how long readers may get what was written to them when the job is left.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// What becomes of the memory of an end that is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +21,25 @@ pub(crate) enum Fate {
     Reached,
     /// An operation of this process has not ended, and may write there: it stays until the job is left.
     InUse,
+}
+
+impl Context {
+    /// Leaves the job. A forked child is not in it.
+    pub fn close(&self) -> Result<(), Error> {
+        if forked::is_child() {
+            return Ok(());
+        }
+        let mut inner = self.lock();
+        let until = Instant::now() + LEAVING;
+        while inner.open && inner.some_are_wanted() && Instant::now() < until && inner.progress().is_ok() {
+            std::thread::yield_now();
+        }
+        if !std::mem::take(&mut inner.open) {
+            return Ok(());
+        }
+        inner.backend.close();
+        inner.bootstrap.finalize()
+    }
 }
 
 impl Inner {
@@ -60,7 +82,7 @@ impl Inner {
     }
 
     /// Connects to a peer that is in the job by now; [`Error::Again`]: it is not.
-    fn meet_now(&mut self, peer: Rank) -> Result<(), Error> {
+    pub(super) fn meet_now(&mut self, peer: Rank) -> Result<(), Error> {
         if !self.met.contains_key(&peer) {
             let card = self.bootstrap.card(peer, Instant::now())?;
             self.backend.connect(peer, &card)?;

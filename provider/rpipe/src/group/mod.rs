@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use crate::context::Context;
 use crate::control::{Reason, closed};
+use crate::stream::Patience;
 use crate::{Error, Pipe, PipeOptions, Rank, Side};
 
 use pieces::{Incoming, Outgoing};
@@ -98,15 +99,26 @@ impl Group {
 
     /// Sends the bytes of one member, the root, to all. Each member calls it, with the same root and length.
     pub fn bcast(&mut self, root: Rank, bytes: &mut [u8]) -> Result<(), Error> {
+        self.bcast_timed(root, bytes, Patience::Forever)
+    }
+
+    /// As [`Group::bcast`], within a time. [`Error::TimedOut`]: it was not enough, and the group is over.
+    pub fn bcast_timed(&mut self, root: Rank, bytes: &mut [u8], patience: Patience) -> Result<(), Error> {
         // SAFETY: a slice of this call's.
-        unsafe { self.bcast_at(root, bytes.as_mut_ptr(), bytes.len()) }
+        unsafe { self.bcast_at(root, bytes.as_mut_ptr(), bytes.len(), patience) }
     }
 
     /// As [`Group::bcast`].
     ///
     /// # Safety
     /// `len` bytes are readable at the root, and writable at the others, and nothing else uses them meanwhile.
-    pub(crate) unsafe fn bcast_at(&mut self, root: Rank, bytes: *mut u8, len: usize) -> Result<(), Error> {
+    pub(crate) unsafe fn bcast_at(
+        &mut self,
+        root: Rank,
+        bytes: *mut u8,
+        len: usize,
+        patience: Patience,
+    ) -> Result<(), Error> {
         let root = self.place(root)?;
         self.begin()?;
         let n = self.members.len();
@@ -124,12 +136,21 @@ impl Group {
             }
             bit >>= 1;
         }
-        self.run(mine != 0)
+        self.run(mine != 0, patience)
     }
 
     /// Sends to each neighbour, and receives from each; they call it, too, and have this member among theirs. Of several that are one
     /// rank the first sent is the first received.
     pub fn neighbor_exchange(&mut self, neighbors: &mut [Neighbor<'_>]) -> Result<(), Error> {
+        self.neighbor_exchange_timed(neighbors, Patience::Forever)
+    }
+
+    /// As [`Group::neighbor_exchange`], within a time. [`Error::TimedOut`]: it was not enough, and the group is over.
+    pub fn neighbor_exchange_timed(
+        &mut self,
+        neighbors: &mut [Neighbor<'_>],
+        patience: Patience,
+    ) -> Result<(), Error> {
         let mut all: Vec<Exchange> = neighbors
             .iter_mut()
             .map(|one| Exchange {
@@ -140,7 +161,7 @@ impl Group {
             })
             .collect();
         // SAFETY: slices of this call's, none of which is another.
-        let done = unsafe { self.exchange_at(&mut all) };
+        let done = unsafe { self.exchange_at(&mut all, patience) };
         neighbors.iter_mut().zip(all).for_each(|(one, other)| one.received = other.received);
         done
     }
@@ -149,7 +170,11 @@ impl Group {
     ///
     /// # Safety
     /// What is sent is readable, what is received writable, and nothing else uses either meanwhile.
-    pub(crate) unsafe fn exchange_at(&mut self, all: &mut [Exchange]) -> Result<(), Error> {
+    pub(crate) unsafe fn exchange_at(
+        &mut self,
+        all: &mut [Exchange],
+        patience: Patience,
+    ) -> Result<(), Error> {
         for one in all.iter() {
             let place = self.place(one.rank)?;
             if place == self.me && one.send.1 > one.receive.1 {
@@ -174,7 +199,7 @@ impl Group {
             self.incoming.push(Incoming::new(place, what, one.receive, false).behind(last));
             self.outgoing.push(Outgoing::new(place, what, one.send).behind(last));
         }
-        let done = self.run(false);
+        let done = self.run(false, patience);
         let others = all.iter_mut().filter(|one| one.rank != self.context.rank());
         others.zip(&self.incoming).for_each(|(one, came)| one.received = came.got);
         done
@@ -198,12 +223,16 @@ impl Group {
     /// The group is over for this: each member is told.
     #[cold]
     fn end(&mut self, (place, error): Fault) -> Error {
-        // It may have said why before it ended.
-        let _ = self.context.progress();
+        // It may have said why before it ended, on a connection that is not accepted yet: what comes there is taken by the second.
+        for _ in 0..2 {
+            let _ = self.context.progress();
+        }
         let member = &self.members[place];
         let (rank, told) = (member.rank, member.pipe.as_ref().and_then(Pipe::over_for));
         let error = match (told, matches!(error, Error::Gone(_))) {
             (Some(cause), true) => closed(Reason::Over(cause), ""),
+            // It names those that were waited for.
+            (_, false) if matches!(error, Error::TimedOut(_)) => error,
             _ => error.of(rank),
         };
         // What is wrong with a message is for this member to tell of: to the others its call has failed.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use crate::start::FileBootstrap;
@@ -360,4 +360,78 @@ fn a_reader_of_many_writers_sleeps_and_each_of_them_wakes_it() {
             pipe.write(block, None).unwrap();
         }
     });
+}
+
+#[test]
+fn a_call_of_a_group_ends_in_its_time_and_the_group_is_over_for_all() {
+    for (way, settings) in ways() {
+        for call in ["bcast", "exchange"] {
+            let job = job(&format!("late-{way}-{call}"), 4, &settings);
+            let waited = AtomicU32::new(0);
+            let faults = each(&job, |rank, context| {
+                let mut group = Group::open(context, &[0, 1, 2, 3]).unwrap();
+                let mut bytes = vec![7; 200_000];
+                // All are set up, and calls whose time is enough are like any other.
+                let long = Patience::for_a(LIMIT);
+                for root in 0..4 {
+                    group.bcast_timed(root, &mut bytes, long).unwrap();
+                }
+                let (mut from, long_time) = (vec![0; 200_000], rank != 1);
+                if rank == 2 {
+                    // It makes no call before the time of another one is over.
+                    let until = Instant::now() + LIMIT;
+                    while waited.load(Relaxed) == 0 {
+                        assert!(Instant::now() < until, "{way}, {call}: no call ends");
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                }
+                let time = if long_time { long } else { Patience::for_a(Duration::from_millis(100)) };
+                let mut once = |patience| match call {
+                    "bcast" => group.bcast_timed(2, &mut bytes, patience),
+                    _ => group.neighbor_exchange_timed(
+                        &mut (0..4)
+                            .filter(|other| *other != rank as Rank)
+                            .zip(from.chunks_mut(1000))
+                            .map(|(rank, receive)| Neighbor { rank, send: &[1; 8], receive, received: 0 })
+                            .collect::<Vec<_>>(),
+                        patience,
+                    ),
+                };
+                // A member that needs nothing of the one whose time is over may be told by a later call.
+                let most = if long_time { 1000 } else { 1 };
+                let fault = (0..most).find_map(|_| once(time).err()).expect("an error");
+                waited.fetch_add(1, Relaxed);
+                // It is the same from now on.
+                assert_eq!(once(long), Err(fault.clone()), "{way}, {call}");
+                fault
+            });
+            for (rank, fault) in faults.iter().enumerate() {
+                match fault {
+                    Error::TimedOut(why) => assert!(
+                        rank == 1
+                            && why.contains("waited for rank ")
+                            && (call == "bcast" || why.contains('2')),
+                        "{way}, {call}: rank {rank}: {why}"
+                    ),
+                    Error::Gone(why) => {
+                        assert!(rank != 1 && why.contains("rank 1 "), "{way}, {call}: rank {rank}: {why}");
+                    }
+                    other => panic!("{way}, {call}: rank {rank}: {other:?}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_call_of_a_group_with_no_time_moves_nothing_more_and_says_so() {
+    let job = job("no-time", 2, &Settings::default());
+    let mut group = Group::open(&job[0], &[0, 1]).unwrap();
+    let fault = group.bcast_timed(1, &mut [0; 8], Patience::Look).unwrap_err();
+    assert!(matches!(&fault, Error::TimedOut(why) if why.ends_with("waited for rank 1")), "{fault:?}");
+    assert_eq!(fault.errno(), libc::ETIMEDOUT);
+    assert_eq!(group.bcast(0, &mut [0; 8]), Err(fault));
+    // A call that waits for none needs no time.
+    let mut alone = Group::open(&job[0], &[0]).unwrap();
+    assert_eq!(alone.bcast_timed(0, &mut [0; 8], Patience::Look), Ok(()));
 }

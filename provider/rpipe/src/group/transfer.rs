@@ -1,6 +1,7 @@
 //! What one call of a group moves: from several members and to several at once.
 
 use std::ptr;
+use std::time::Duration;
 
 use super::pieces::{HEAD, Incoming, Outgoing};
 use super::{Fault, Group, LEAST};
@@ -13,30 +14,42 @@ const PIECE: usize = 32 << 10;
 
 impl Group {
     /// Moves all that was begun. `relay`: what goes out is what comes in.
-    pub(super) fn run(&mut self, relay: bool) -> Result<(), Error> {
-        self.move_all(relay).map_err(|fault| self.end(fault))
+    pub(super) fn run(&mut self, relay: bool, patience: Patience) -> Result<(), Error> {
+        self.move_all(relay, patience).map_err(|fault| self.end(fault))
     }
 
-    fn move_all(&mut self, relay: bool) -> Result<(), Fault> {
+    fn move_all(&mut self, relay: bool, patience: Patience) -> Result<(), Fault> {
         let context = self.context.clone();
         let place = self.me;
         let own = |error: Error| (place, error);
         let mut waiting: Option<Waiting> = None;
+        // Of the call, and not of each wait.
+        let patience = if patience == Patience::Look { Patience::for_a(Duration::ZERO) } else { patience };
         loop {
             let mut moved = self.step(relay, false)?;
             if self.is_done() {
                 return Ok(());
             }
             if moved {
+                if patience.is_over() {
+                    return Err(self.too_late());
+                }
                 waiting = None;
                 continue;
             }
             let Some(wait) = &mut waiting else {
                 self.step(relay, true)?;
-                waiting = Some(Waiting::new(Patience::Forever, self.polls()));
+                waiting = Some(Waiting::new(patience, self.polls()));
                 continue;
             };
-            let turn = wait.turn(&context).map_err(own)?;
+            let turn = match wait.turn(&context) {
+                // What the last progress has brought counts.
+                Err(Error::Again) => {
+                    self.step(relay, true)?;
+                    return if self.is_done() { Ok(()) } else { Err(self.too_late()) };
+                }
+                turn => turn.map_err(own)?,
+            };
             if turn == Turn::Look {
                 continue;
             }
@@ -49,6 +62,20 @@ impl Group {
                 }
             }
         }
+    }
+
+    /// The time of the call is over: of which members something was waited for.
+    #[cold]
+    fn too_late(&self) -> Fault {
+        let ins = self.incoming.iter().filter(|one| !one.is_done()).map(|one| one.member);
+        let outs = self.outgoing.iter().filter(|one| !one.done).map(|one| one.member);
+        let mut late: Vec<_> = ins.chain(outs).map(|place| self.members[place].rank).collect();
+        late.sort_unstable();
+        late.dedup();
+        let ranks = late.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let why =
+            format!("not within the time, which is over for the whole group: it waited for rank {ranks}");
+        (self.me, Error::TimedOut(why))
     }
 
     fn is_done(&self) -> bool {

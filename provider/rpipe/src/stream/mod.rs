@@ -5,6 +5,7 @@
 
 #[cfg(all(test, not(loom)))]
 mod hostile_tests;
+mod inject;
 #[cfg(all(test, not(loom)))]
 mod leaving_tests;
 mod mode;
@@ -46,6 +47,9 @@ pub struct Stats {
     /// Tags that told the writer of freed blocks, and how often they were put or fetched.
     pub tags: u64,
     pub syncs: u64,
+    /// Messages of up to so many bytes travel in their slot, and longer ones of up to so many are copied by the path; writer only.
+    pub in_slot: usize,
+    pub injected: usize,
     /// How the reader learns of a message, and why so.
     pub mode: Option<Mode>,
     pub mode_why: String,

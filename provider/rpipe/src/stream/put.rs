@@ -5,6 +5,7 @@ use super::wait::Waiting;
 use super::writer::{Unflagged, Writer};
 use super::{Mode, Patience};
 use crate::context::UNAWAITED;
+use crate::settings::INJECT_MOST;
 use crate::slot::{self, FLAG, INLINE, Notice, SLOT};
 use crate::{Block, Error, Put};
 
@@ -23,6 +24,13 @@ impl Writer {
         let from = up.local_at + offset;
         if notice.is_inline {
             up.local.copy_out(from, &mut data[..len]);
+        } else if len <= up.inject {
+            let mut bytes = [0; INJECT_MOST];
+            up.local.copy_out(from, &mut bytes[..len]);
+            let to = (remote, up.shape.heap_at() + offset);
+            post(&self.context, no, patience, |inner| {
+                inner.backend.put_bytes(peer, to, &bytes[..len], None)
+            })?;
         } else if !up.ready.met.manner.pull {
             for begin in (0..len).step_by(promise.most.max(64)) {
                 let op = if ordered { UNAWAITED } else { up.next_op() };

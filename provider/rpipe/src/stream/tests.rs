@@ -112,6 +112,45 @@ fn messages_of_all_lengths_arrive_by_every_way_and_all_memory_comes_back() {
     }
 }
 
+/// What is copied by the path goes with what is not, in order, whichever is the threshold.
+#[test]
+fn messages_on_both_sides_of_each_threshold_arrive_in_order() {
+    let put = Settings { map: false, flag: Some(Mode::TwoWrites), ..Settings::default() };
+    let frames = Settings { backend: "strait:frames".into(), ..Settings::default() };
+    let delivered = Settings { map: false, flag: Some(Mode::Delivered), ..Settings::default() };
+    for (way, settings, asked, expected) in [
+        ("put", &put, None, 0),
+        ("put", &put, Some(100), 100),
+        ("frames", &frames, None, 128),
+        ("frames", &frames, Some(0), 0),
+        ("frames", &frames, Some(1000), 1000),
+        ("delivered", &delivered, Some(4096), 0),
+        ("mapped", &Settings::default(), Some(4096), 0),
+    ] {
+        let [a, b] = job(&format!("inject-{way}-{asked:?}"), &Settings { inject: asked, ..settings.clone() });
+        let lengths = [41, 99, 100, 101, 40, 1000, 1001, 4096, 4097, 8];
+        thread::scope(|s| {
+            s.spawn(|| {
+                let mut pipe = Pipe::open(&a, 1, &PipeOptions::new(Side::Writer)).unwrap();
+                for n in 0..10 * lengths.len() {
+                    write(&mut pipe, &pattern(n, lengths[n % lengths.len()])).unwrap();
+                }
+                let stats = pipe.writer_stats().unwrap().0;
+                assert_eq!((stats.in_slot, stats.injected), (40, expected), "{way}, {asked:?}");
+                pipe.flush(patience()).unwrap();
+                let _ = pipe.alloc(1 << 15, 1, patience());
+            });
+            let heap = Some(1 << 15);
+            let mut pipe =
+                Pipe::open(&b, 0, &PipeOptions { heap, ..PipeOptions::new(Side::Reader) }).unwrap();
+            for n in 0..10 * lengths.len() {
+                let expected = pattern(n, lengths[n % lengths.len()]);
+                assert!(read(&mut pipe).unwrap() == expected, "{way}, {asked:?}: message {n}");
+            }
+        });
+    }
+}
+
 #[test]
 fn blocks_that_are_freed_in_any_order_come_back_coalesced() {
     for policy in Policy::ALL {

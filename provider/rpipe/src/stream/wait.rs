@@ -23,6 +23,11 @@ impl Patience {
         Instant::now().checked_add(time).map_or(Patience::Forever, Patience::Until)
     }
 
+    /// Whether the time is over.
+    pub(crate) fn is_over(self) -> bool {
+        self.left().is_some_and(|left| left.is_zero())
+    }
+
     fn left(self) -> Option<Duration> {
         match self {
             Patience::Look => Some(Duration::ZERO),
@@ -87,7 +92,7 @@ impl Waiting {
             return if self.looks > 1 { Err(Error::Again) } else { Ok(Turn::Ask) };
         }
         // Also of a call whose looks take long by themselves.
-        if self.patience.left().is_some_and(|left| left.is_zero()) {
+        if self.patience.is_over() {
             return Err(Error::Again);
         }
         if self.looks < SPINS {

@@ -11,7 +11,7 @@ use std::sync::atomic::compiler_fence;
 
 use super::on_device::OnDevice;
 use super::wait::{self, Turn, Waiting};
-use super::{CLOSING, Mode, Patience};
+use super::{CLOSING, Mode, Patience, inject};
 use crate::context::{Context, End, Fate, Ready, UNAWAITED};
 use crate::control::{Class, Shape};
 use crate::settings::Sync;
@@ -86,6 +86,8 @@ pub(super) struct Up {
     pub(super) waiting: VecDeque<Unflagged>,
     /// The operation that gets tags, if a call has not waited for its end.
     fetching: Option<u32>,
+    /// Messages behind their slot of up to so many bytes are copied by the path.
+    pub(super) inject: usize,
 }
 
 /// A message whose bytes are not known to be visible yet.
@@ -475,6 +477,7 @@ impl Up {
             op: UNAWAITED,
             waiting: VecDeque::new(),
             fetching: None,
+            inject: inject::most_injected(context.settings.inject, &ready),
             ready,
         })
     }

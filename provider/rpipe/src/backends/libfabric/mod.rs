@@ -54,11 +54,14 @@ impl Backend for Libfabric {
             within: 0,
             between: limits.between(),
             delivered: limits.delivered,
+            settled: limits.settled,
             notify: limits.data,
             fetch: limits.fetch,
             wakes: false,
             peer_progress: limits.peer_progress,
             inject: limits.inject.clamp(INJECT, ROOM),
+            // A write of few bytes that needs a fence waits for those before.
+            eager: if self.needs_fence() { 0 } else { limits.inject.min(ROOM) },
             most: limits.most,
         }
     }

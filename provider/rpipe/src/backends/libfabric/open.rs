@@ -42,6 +42,8 @@ pub struct Limits {
     pub fence: bool,
     /// Completions of writes say that the bytes are visible.
     pub delivered: bool,
+    /// A read that starts after a write has completed finds its bytes.
+    pub settled: bool,
     /// A write may carry 8 bytes for the target's queue.
     pub data: bool,
     pub fetch: bool,
@@ -76,14 +78,16 @@ struct Ask {
     delivered: bool,
 }
 
-const ASKS: [Ask; 8] = {
+const ASKS: [Ask; 10] = {
     const fn ask(atomic: bool, order: u64, delivered: bool) -> Ask {
         Ask { atomic, order, delivered }
     }
     // Before libfabric 1.8 order of writes had one bit for RMA and atomics.
     [
+        ask(true, sys::FI_ORDER_RMA_WAW | sys::FI_ORDER_RMA_RAW, false),
         ask(true, sys::FI_ORDER_RMA_WAW, false),
         ask(true, sys::FI_ORDER_WAW, false),
+        ask(false, sys::FI_ORDER_RMA_WAW | sys::FI_ORDER_RMA_RAW, false),
         ask(false, sys::FI_ORDER_RMA_WAW, false),
         ask(false, sys::FI_ORDER_WAW, false),
         ask(true, 0, true),
@@ -141,6 +145,10 @@ fn limits(info: &Info, ask: Ask) -> Limits {
             most: (*ep).max_msg_size,
             order: (ask.order != 0 && (*tx).msg_order & ask.order == ask.order)
                 .then_some((*ep).max_order_waw_size),
+            settled: ask.delivered
+                || (ask.order & sys::FI_ORDER_RMA_RAW != 0
+                    && (*tx).msg_order & sys::FI_ORDER_RMA_RAW != 0
+                    && (*ep).max_order_raw_size >= (*ep).max_msg_size),
             fence: (*raw).caps & sys::FI_FENCE != 0,
             delivered: ask.delivered,
             data: (*domain).cq_data_size >= 8,

@@ -8,7 +8,7 @@ use crate::Error;
 /// Directory of the libraries, where they are not beside libstrait_rpipe.so or in the linker's path.
 pub const DIR: &str = "STRAIT_RPIPE_MPI_DIR";
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The table of mpi/strait_rpipe_mpi.c.
 #[repr(C)]
@@ -30,6 +30,8 @@ pub struct Table {
     pub idle: unsafe extern "C" fn(*mut c_int) -> c_int,
     pub end: unsafe extern "C" fn() -> c_int,
     text: unsafe extern "C" fn(c_int, *mut c_char, usize),
+    /// Whether another thread may call it while the program is not in a call of this library's.
+    pub threads: unsafe extern "C" fn() -> c_int,
 }
 
 /// An MPI that is running.

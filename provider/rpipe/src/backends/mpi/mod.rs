@@ -190,6 +190,7 @@ impl Backend for Mpi {
             path: self.name.clone(),
             why: "MPI orders no two puts; MPI_Win_flush says that one is visible".into(),
             delivered: true,
+            settled: true,
             fetch: true,
             peer_progress: true,
             inject: INJECT,
@@ -319,6 +320,18 @@ impl Backend for Mpi {
 
     fn arm(&mut self) -> bool {
         false
+    }
+
+    fn allows_thread(&self) -> Result<(), Error> {
+        // SAFETY: it takes nothing.
+        if unsafe { (self.library.table.threads)() } != 0 {
+            return Ok(());
+        }
+        Err(Error::Unsupported(format!(
+            "{}: operations on this process's memory take its progress, and this MPI allows no thread for that: initialise it with \
+             MPI_THREAD_MULTIPLE, or let rinit do so",
+            self.name
+        )))
     }
 
     fn wake(&mut self, _peer: Rank) -> Result<(), Error> {

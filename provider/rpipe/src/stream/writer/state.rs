@@ -1,6 +1,6 @@
 //! A writer's end as one of several: what it can do without waiting.
 
-use super::Writer;
+use super::{INLINE, Writer};
 use crate::stream::{Patience, Stats};
 use crate::{Block, Error, Rank};
 
@@ -53,6 +53,7 @@ impl Writer {
         stats.heap = up.shape.heap as u64;
         (stats.used, stats.free, stats.largest) = (usage.used, usage.free, usage.largest);
         stats.fragmentation = usage.fragmentation;
+        (stats.in_slot, stats.injected) = (INLINE, up.inject);
         (stats.mode, stats.mode_why) = (Some(up.mode), up.ready.met.mode_why.clone());
         (stats.path, stats.path_why) = (up.ready.promise.path.clone(), up.ready.promise.why.clone());
         if let Some(on_device) = &up.on_device {

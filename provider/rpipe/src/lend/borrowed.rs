@@ -1,0 +1,303 @@
+//! The borrower's side: the book, and the ways to the bytes.
+
+use std::sync::Arc;
+
+use super::remote::Remote;
+use super::{copy_in, copy_out, wait_for};
+use crate::context::Context;
+use crate::loans::Loan;
+use crate::settings::granule;
+use crate::stream::Patience;
+use crate::{ALIGN_MOST, Block, Error, Heap, Memory, Policy, Rank, State, Usage, biased, forked};
+
+/// How often it is asked whether the lender is there, where operations do not tell: each so many nanoseconds.
+const ASK: u64 = 100_000_000;
+
+/// What was done with borrowed memory, and what is in its heap.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LendStats {
+    pub heap: u64,
+    pub usage: Usage,
+    /// Operations, and their bytes.
+    pub writes: u64,
+    pub written_bytes: u64,
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub mapped: bool,
+    /// A thread of the lender's makes progress for this process.
+    pub thread: bool,
+    pub policy: Policy,
+    pub path: String,
+    pub path_why: String,
+}
+
+/// Memory of another process, and the book of the heap in it.
+#[derive(Debug)]
+pub struct Borrowed {
+    context: Arc<Context>,
+    loan: Loan,
+    heap: Heap,
+    policy: Policy,
+    way: Way,
+    asked: u64,
+    /// The memory is not to be used any more.
+    fault: Option<Error>,
+    moved: [(u64, u64); 2],
+}
+
+#[derive(Debug)]
+enum Way {
+    Mapped(Memory),
+    Remote(Remote),
+}
+
+impl Borrowed {
+    /// The oldest memory that this process lends to this one, and that is not borrowed yet. Waits for it.
+    pub fn open(
+        context: &Arc<Context>,
+        lender: Rank,
+        policy: Option<Policy>,
+        patience: Patience,
+    ) -> Result<Borrowed, Error> {
+        let loan = wait_for(context, patience, || context.lock().borrow_next(lender))?;
+        Borrowed::with(context, &loan, policy).inspect_err(|_| {
+            let _ = context.lock().give_back(loan.name, None);
+        })
+    }
+
+    fn with(context: &Arc<Context>, loan: &Loan, policy: Option<Policy>) -> Result<Borrowed, Error> {
+        let policy = policy.or(context.settings.policy).unwrap_or_default();
+        let heap = Heap::new(loan.len, granule(loan.len), policy)?;
+        let way = match &loan.grant.mapped {
+            Some(memory) if loan.promise.mapped => Way::Mapped(memory.clone()),
+            _ if !loan.promise.settled => {
+                return Err(Error::Unsupported(format!(
+                    "{} does not promise that a read finds what was written before it (FI_ORDER_RMA_RAW, or \
+                     FI_DELIVERY_COMPLETE): memory cannot be lent over it",
+                    loan.promise.path
+                )));
+            }
+            _ => Way::Remote(Remote::new(context, loan)?),
+        };
+        let (context, loan) = (context.clone(), loan.clone());
+        Ok(Borrowed { context, loan, heap, policy, way, asked: 0, fault: None, moved: [(0, 0); 2] })
+    }
+
+    /// Fails if the lender has ended or has taken the memory back, at the latest [`ASK`] later.
+    #[inline]
+    fn check(&mut self) -> Result<(), Error> {
+        if forked::is_child() {
+            return Err(biased::forked());
+        }
+        let now = coarse();
+        if self.fault.is_none() && now.wrapping_sub(self.asked) < ASK {
+            return Ok(());
+        }
+        self.ask(now)
+    }
+
+    #[cold]
+    fn ask(&mut self, now: u64) -> Result<(), Error> {
+        if self.fault.is_none() {
+            self.asked = now;
+            let mut inner = self.context.lock();
+            let outcome = inner.progress().and_then(|()| inner.is_lent(self.loan.name));
+            drop(inner);
+            self.fault = outcome.err();
+        }
+        self.fault.clone().map_or(Ok(()), Err)
+    }
+
+    /// Allocates a block, on a multiple of `align`. No byte of it is sent.
+    pub fn alloc(&mut self, len: usize, align: usize) -> Result<Block, Error> {
+        self.check()?;
+        if !align.is_power_of_two() || align > ALIGN_MOST {
+            return Err(Error::Invalid(format!(
+                "an alignment of {align}: it has to be a power of two, of 4096 at most"
+            )));
+        }
+        if len > self.loan.len || u32::try_from(len).is_err() {
+            return Err(Error::TooLong(format!(
+                "{len} bytes of {} that were lent; a block has less than 4 GiB",
+                self.loan.len
+            )));
+        }
+        self.heap.alloc(len, align).ok_or_else(|| {
+            let Usage { free, largest, .. } = self.heap.usage();
+            Error::Full(format!(
+                "{len} bytes, and of the memory that was lent {free} are free, {largest} in one block: free some, or borrow more"
+            ))
+        })
+    }
+
+    /// Frees a block. Bytes of it stay as they are until a block has them again.
+    pub fn free(&mut self, block: Block) -> Result<(), Error> {
+        self.check()?;
+        self.heap.free(block)
+    }
+
+    /// The bytes of a block.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self, block: Block) -> Result<usize, Error> {
+        match self.heap.find(block)? {
+            (State::Held, len) => Ok(len),
+            _ => Err(Error::Stale("this block is not allocated".into())),
+        }
+    }
+
+    /// Where `len` bytes at `at` of a block are.
+    #[inline]
+    fn place(&self, block: Block, at: usize, len: usize) -> Result<usize, Error> {
+        let has = self.len(block)?;
+        if at > has || len > has - at {
+            return Err(Error::TooLong(format!("{len} bytes at {at} of a block of {has}")));
+        }
+        Ok(self.heap.offset(block.granule) + at)
+    }
+
+    /// Writes bytes at `at` of a block. They are in the lender's memory when it returns. `Again`: not all within the time; write them again.
+    #[inline]
+    pub fn write(&mut self, block: Block, at: usize, bytes: &[u8], patience: Patience) -> Result<(), Error> {
+        // SAFETY: a slice.
+        unsafe { self.write_from(block, at, bytes.as_ptr(), bytes.len(), patience) }
+    }
+
+    /// As [`Borrowed::write`].
+    ///
+    /// # Safety
+    /// `len` bytes at `from` are readable, and nothing writes there meanwhile.
+    #[inline]
+    pub(crate) unsafe fn write_from(
+        &mut self,
+        block: Block,
+        at: usize,
+        from: *const u8,
+        len: usize,
+        patience: Patience,
+    ) -> Result<(), Error> {
+        let place = self.place(block, at, len)?;
+        self.check()?;
+        match &mut self.way {
+            // SAFETY: the caller's promise.
+            Way::Mapped(memory) => unsafe { copy_in(memory, place, from, len) },
+            Way::Remote(remote) => {
+                let to = (&*self.context, &self.loan, place);
+                // SAFETY: likewise.
+                let done = unsafe { remote.write(to, from, len, patience) };
+                done.inspect_err(|fault| keep(&mut self.fault, fault))?;
+            }
+        }
+        self.count(0, len);
+        Ok(())
+    }
+
+    /// Reads bytes at `at` of a block. `Again`: not all within the time.
+    #[inline]
+    pub fn read(
+        &mut self,
+        block: Block,
+        at: usize,
+        bytes: &mut [u8],
+        patience: Patience,
+    ) -> Result<(), Error> {
+        // SAFETY: a slice.
+        unsafe { self.read_to(block, at, bytes.as_mut_ptr(), bytes.len(), patience) }
+    }
+
+    /// As [`Borrowed::read`].
+    ///
+    /// # Safety
+    /// `len` bytes at `to` are writable, and nothing else uses them meanwhile.
+    #[inline]
+    pub(crate) unsafe fn read_to(
+        &mut self,
+        block: Block,
+        at: usize,
+        to: *mut u8,
+        len: usize,
+        patience: Patience,
+    ) -> Result<(), Error> {
+        let place = self.place(block, at, len)?;
+        self.check()?;
+        match &mut self.way {
+            // SAFETY: the caller's promise.
+            Way::Mapped(memory) => unsafe { copy_out(memory, place, to, len) },
+            Way::Remote(remote) => {
+                let from = (&*self.context, &self.loan, place);
+                // SAFETY: likewise.
+                let done = unsafe { remote.read(from, to, len, patience) };
+                done.inspect_err(|fault| keep(&mut self.fault, fault))?;
+            }
+        }
+        self.count(1, len);
+        Ok(())
+    }
+
+    #[inline]
+    fn count(&mut self, what: usize, bytes: usize) {
+        self.moved[what].0 += 1;
+        self.moved[what].1 += bytes as u64;
+    }
+
+    /// Where a block is in this process, if the memory is mapped: as long as this object is there, also when the lender has ended.
+    pub fn address(&mut self, block: Block) -> Result<*mut u8, Error> {
+        let place = self.place(block, 0, 0)?;
+        self.check()?;
+        match &self.way {
+            Way::Mapped(memory) => Ok(memory.address(place)),
+            Way::Remote(_) => Err(Error::Unsupported(format!(
+                "memory that is lent over {} is not mapped here: read and write it by calls",
+                self.loan.promise.path
+            ))),
+        }
+    }
+
+    /// What was done, and what is in the heap.
+    pub fn stats(&self) -> LendStats {
+        let [(writes, written_bytes), (reads, read_bytes)] = self.moved;
+        LendStats {
+            heap: self.loan.len as u64,
+            usage: self.heap.usage(),
+            writes,
+            written_bytes,
+            reads,
+            read_bytes,
+            mapped: matches!(self.way, Way::Mapped(_)),
+            thread: self.loan.promise.peer_progress,
+            policy: self.policy,
+            path: self.loan.promise.path.clone(),
+            path_why: self.loan.promise.why.clone(),
+        }
+    }
+}
+
+impl Drop for Borrowed {
+    /// Gives the memory back.
+    fn drop(&mut self) {
+        if forked::is_child() {
+            return;
+        }
+        let region = match &self.way {
+            Way::Mapped(_) => None,
+            Way::Remote(remote) => Some(remote.region.id),
+        };
+        let _ = self.context.lock().give_back(self.loan.name, region);
+    }
+}
+
+/// A fault that does not end.
+#[cold]
+fn keep(place: &mut Option<Error>, fault: &Error) {
+    if matches!(fault, Error::Gone(_)) {
+        place.get_or_insert_with(|| fault.clone());
+    }
+}
+
+/// Nanoseconds, some milliseconds apart, without a system call.
+#[inline]
+fn coarse() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid place.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,119 @@
+//! Memory of a process that makes no calls (memory disaggregation): it lends the memory, and another process, the borrower, allocates in it,
+//! writes to it and reads from it by one-sided operations.
+//!
+//! The borrower keeps the book, in memory of its own, and the lender has none of it. Where the memory is mapped, an operation is a copy. Else it is
+//! a put or a get; where that takes progress of the lender's, the lender has a thread for it, which sleeps while nothing comes.
+
+mod borrowed;
+mod remote;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod thread;
+
+use std::ptr;
+use std::sync::Arc;
+
+use crate::context::Context;
+use crate::loans::Name;
+use crate::stream::{Patience, Turn, Waiting};
+use crate::{Error, Memory, Rank, forked};
+
+pub use borrowed::{Borrowed, LendStats};
+use thread::Helper;
+
+/// Memory that this process lends.
+#[derive(Debug)]
+pub struct Lent {
+    context: Arc<Context>,
+    name: Name,
+    /// Makes progress where the path takes that.
+    helper: Option<Helper>,
+}
+
+/// Copies bytes into memory; they may lie in it.
+///
+/// # Safety
+/// `len` bytes at `from` are readable.
+unsafe fn copy_in(memory: &Memory, at: usize, from: *const u8, len: usize) {
+    assert!(at <= memory.len() && len <= memory.len() - at, "outside of the memory");
+    // SAFETY: inside (asserted) and mapped, as `Memory` says; the other side is the caller's promise.
+    unsafe { ptr::copy(from, memory.address(at), len) };
+}
+
+/// Copies bytes out of memory; they may go to it.
+///
+/// # Safety
+/// `len` bytes at `to` are writable.
+unsafe fn copy_out(memory: &Memory, at: usize, to: *mut u8, len: usize) {
+    assert!(at <= memory.len() && len <= memory.len() - at, "outside of the memory");
+    // SAFETY: as in `copy_in`.
+    unsafe { ptr::copy(memory.address(at).cast_const(), to, len) };
+}
+
+/// Waits until something is there.
+fn wait_for<T>(
+    context: &Context,
+    patience: Patience,
+    mut look: impl FnMut() -> Result<Option<T>, Error>,
+) -> Result<T, Error> {
+    let mut waiting = Waiting::new(patience, false);
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        match waiting.turn(context) {
+            // What the last progress has brought counts.
+            Err(Error::Again) => return look()?.ok_or(Error::Again),
+            turn => {
+                if turn? == Turn::Sleep {
+                    waiting.sleep(context, false);
+                }
+            }
+        }
+    }
+}
+
+impl Lent {
+    /// Lends so many bytes, all zero, to a process. Returns when that process has them, by whichever of its calls. From then on this process need
+    /// not make any call. `Again`: it has not within the time, and nothing is lent.
+    pub fn open(
+        context: &Arc<Context>,
+        borrower: Rank,
+        len: usize,
+        patience: Patience,
+    ) -> Result<Lent, Error> {
+        let name = context.lock().lend(borrower, len)?;
+        // Takes it back if anything fails.
+        let mut lent = Lent { context: context.clone(), name, helper: None };
+        wait_for(context, patience, || Ok(context.lock().is_taken(name)?.then_some(())))?;
+        let (promise, allowed) = {
+            let inner = context.lock();
+            (inner.backend.promise(borrower), inner.backend.allows_thread())
+        };
+        if promise.peer_progress {
+            allowed?;
+            lent.helper = Some(Helper::start(context, promise.wakes)?);
+        }
+        Ok(lent)
+    }
+
+    /// Whether a thread of this process's makes progress for the borrower.
+    pub fn has_thread(&self) -> bool {
+        self.helper.is_some()
+    }
+
+    /// Waits until the borrower needs the memory no more; [`Error::Gone`]: it has ended.
+    pub fn wait(&self, patience: Patience) -> Result<(), Error> {
+        wait_for(&self.context, patience, || Ok(self.context.lock().is_back(self.name)?.then_some(())))
+    }
+}
+
+impl Drop for Lent {
+    /// Takes the memory back: calls of the borrower fail from now on.
+    fn drop(&mut self) {
+        if forked::is_child() {
+            return;
+        }
+        let _ = self.context.lock().take_back(self.name);
+    }
+}

@@ -1,0 +1,101 @@
+//! Borrowed memory that is not mapped: bytes go through a region of this process, one piece at a time.
+
+use super::{copy_in, copy_out, wait_for};
+use crate::context::Context;
+use crate::loans::{Loan, Move};
+use crate::stream::{Patience, Turn, Waiting};
+use crate::{Error, Region};
+
+/// The longest piece.
+const PIECE: usize = 256 << 10;
+
+#[derive(Debug)]
+pub(super) struct Remote {
+    pub(super) region: Region,
+    piece: usize,
+    /// An operation was not waited for to its end.
+    under_way: bool,
+}
+
+impl Remote {
+    pub(super) fn new(context: &Context, loan: &Loan) -> Result<Remote, Error> {
+        let piece = PIECE.min(loan.len).min(loan.promise.most).max(64) & !63;
+        let region = context.lock().backend.expose(piece)?;
+        Ok(Remote { region, piece, under_way: false })
+    }
+
+    /// Waits for the operation under way.
+    fn settle(&mut self, context: &Context, loan: &Loan, patience: Patience) -> Result<(), Error> {
+        if !self.under_way {
+            return Ok(());
+        }
+        let outcome = wait_for(context, patience, || {
+            let mut inner = context.lock();
+            match inner.moved(loan.name) {
+                Some(outcome) => Ok(Some(outcome)),
+                // A lender that takes its memory back lets it end.
+                None => inner.is_alive(loan.name).map(|()| None),
+            }
+        })?;
+        self.under_way = false;
+        // What fails on memory that was taken back fails because of that.
+        outcome.or_else(|fault| context.lock().is_lent(loan.name).and(Err(fault)))
+    }
+
+    fn step(&mut self, context: &Context, loan: &Loan, op: &Move, patience: Patience) -> Result<(), Error> {
+        let mut waiting = Waiting::new(patience, false);
+        loop {
+            match context.lock().start_move(loan, op) {
+                Err(Error::Again) => {}
+                started => break started?,
+            }
+            if waiting.turn(context)? == Turn::Sleep {
+                waiting.sleep(context, false);
+            }
+        }
+        self.under_way = true;
+        self.settle(context, loan, patience)
+    }
+
+    /// `Again`: some of the bytes may be there.
+    ///
+    /// # Safety
+    /// `len` bytes at `from` are readable.
+    pub(super) unsafe fn write(
+        &mut self,
+        (context, loan, at): (&Context, &Loan, usize),
+        from: *const u8,
+        len: usize,
+        patience: Patience,
+    ) -> Result<(), Error> {
+        self.settle(context, loan, patience)?;
+        for done in (0..len).step_by(self.piece) {
+            let now = self.piece.min(len - done);
+            // SAFETY: the caller's promise.
+            unsafe { copy_in(&self.region.memory, 0, from.wrapping_add(done), now) };
+            let op = Move { write: true, local: (self.region.id, 0), at: at + done, len: now };
+            self.step(context, loan, &op, patience)?;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// `len` bytes at `to` are writable.
+    pub(super) unsafe fn read(
+        &mut self,
+        (context, loan, at): (&Context, &Loan, usize),
+        to: *mut u8,
+        len: usize,
+        patience: Patience,
+    ) -> Result<(), Error> {
+        self.settle(context, loan, patience)?;
+        for done in (0..len).step_by(self.piece) {
+            let now = self.piece.min(len - done);
+            let op = Move { write: false, local: (self.region.id, 0), at: at + done, len: now };
+            self.step(context, loan, &op, patience)?;
+            // SAFETY: the caller's promise.
+            unsafe { copy_out(&self.region.memory, 0, to.wrapping_add(done), now) };
+        }
+        Ok(())
+    }
+}
