@@ -110,9 +110,11 @@ static void contents(unsigned heap, unsigned local)
 			} else {
 				addr = rmalloc(rp, size);
 				CHECK(addr != RADDR_NULL && rmem(rp, addr) != NULL);
-				if (local)
+				if (local) {
+					/* A copy from memory that is not page-locked returns before the bytes are there. */
 					to_device(rmem(rp, addr), bytes, size);
-				else
+					CU(cuStreamSynchronize, (void *), NULL);
+				} else
 					memcpy(rmem(rp, addr), bytes, size);
 				CHECK(rwrite(rp, addr) == 0);
 			}

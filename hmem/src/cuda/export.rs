@@ -35,6 +35,25 @@ pub(super) fn is_still(e: &Export) -> bool {
     info(e.base as usize).is_some_and(same)
 }
 
+/// From now on what the application does to it by CUDA's synchronous calls is done when the call returns; what was not done before is
+/// waited for. Memory that was mapped by hand is left as it is.
+fn set_synchronous(api: &Api, of: &Info) {
+    if of.sort != Sort::Mapped {
+        let on = 1u32;
+        let _ = api.pointer_set((&raw const on).cast(), attr::SYNC_MEMOPS, of.base);
+    }
+}
+
+/// Waits for what the application has done to the memory of a device there by CUDA's synchronous calls: a copy from memory that is not
+/// page-locked returns before the bytes have arrived, and a copy on another stream does not wait for them. Memory that was mapped by hand
+/// (cuMemMap) has no such wait.
+pub fn settle(addr: usize) {
+    let (Some(api), Some(of)) = (loaded(), info(addr)) else { return };
+    if let Ok(_entered) = context_of(api, &of).and_then(|ctx| Entered::new(api, ctx)) {
+        set_synchronous(api, &of);
+    }
+}
+
 fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), Error> {
     let entered = Entered::new(api, context_of(api, of)?)?;
     let mut export = Export {
@@ -47,11 +66,7 @@ fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), Error> {
         token: [0; 64],
     };
     api.device_uuid(&mut export.device, of.device.max(0))?;
-    if of.sort != Sort::Mapped {
-        // So that what the application does to it synchronously is done when the call is.
-        let on = 1u32;
-        let _ = api.pointer_set((&raw const on).cast(), attr::SYNC_MEMOPS, of.base);
-    }
+    set_synchronous(api, of);
     let fd = match of.sort {
         Sort::Plain => {
             let mut handle = IpcHandle([0; 64]);

@@ -31,7 +31,7 @@ mod stream;
 use std::os::fd::OwnedFd;
 
 pub use api::Error;
-pub use export::{export, export_dmabuf};
+pub use export::{export, export_dmabuf, settle};
 pub use info::{Info, Sort, info};
 pub use make::{Made, device};
 pub use queue::{Call, Stream};

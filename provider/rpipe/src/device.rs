@@ -206,6 +206,15 @@ pub(crate) fn named(at: *const u8, len: usize) -> Span {
     unsafe { Span::new(addr, len, hmem::classify(addr, len)) }
 }
 
+/// Likewise, with what the program has copied there by CUDA's synchronous calls.
+pub(crate) fn written(at: *const u8, len: usize) -> Span {
+    let span = named(at, len);
+    if span.kind() == Kind::Cuda && len > 0 {
+        cuda::settle(at.addr());
+    }
+    span
+}
+
 /// Copies between memory of this process, all of `src`, and waits for that.
 pub(crate) fn copy(dst: Span, src: Span) -> Result<(), Error> {
     match hmem::copy(&[dst], 0, &[src], 0, src.len()) == src.len() {

@@ -269,7 +269,7 @@ impl Pipe {
         len: usize,
         patience: Patience,
     ) -> Result<(), Error> {
-        self.writer()?.send_from(device::named(from, len), patience)
+        self.writer()?.send_from(device::written(from, len), patience)
     }
 
     /// The reader's heap in memory of a device, for kernels, once the pipe is set up; waits for that.

@@ -8,14 +8,14 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use ipc::{Poller, Watch};
 
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// How long an endpoint had nothing before it is looked at together with others.
@@ -116,8 +116,8 @@ impl Members {
     }
 }
 
-/// That of this process. A forked child makes its own.
-static CROWD: Mutex<Option<Arc<Crowd>>> = Mutex::new(None);
+/// That of this process, which ends with its last member. A forked child makes its own.
+static CROWD: Mutex<Weak<Crowd>> = Mutex::new(Weak::new());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -132,8 +132,8 @@ impl Crowd {
             Err(TryLockError::WouldBlock) => return Ok(None),
         };
         let pid = std::process::id();
-        if let Some(known) = crowd.as_ref().filter(|known| known.pid == pid) {
-            return Ok(Some(known.clone()));
+        if let Some(known) = crowd.upgrade().filter(|known| known.pid == pid) {
+            return Ok(Some(known));
         }
         let fresh = Arc::new(Crowd {
             poller: Poller::new()?,
@@ -142,7 +142,7 @@ impl Crowd {
             members: Mutex::default(),
             pid,
         });
-        *crowd = Some(fresh.clone());
+        *crowd = Arc::downgrade(&fresh);
         Ok(Some(fresh))
     }
 

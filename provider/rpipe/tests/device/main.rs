@@ -86,7 +86,11 @@ fn pattern(n: usize, len: usize) -> Vec<u8> {
 fn fill(cu: &Driver, on_device: bool, to: *mut u8, bytes: &[u8]) {
     match on_device {
         _ if bytes.is_empty() => {}
-        true => cu.write(to.addr(), bytes),
+        true => {
+            cu.write(to.addr(), bytes);
+            // A copy from memory that is not page-locked returns before the bytes are there.
+            cu.wait(0);
+        }
         // SAFETY: a block of so many bytes of the host's memory, which is this end's.
         false => unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) },
     }
@@ -204,6 +208,7 @@ fn bytes_of_any_memory_are_written_without_a_block_of_the_programs() {
                 cu.enter(0);
                 let mut pipe = Pipe::open(&a, 1, &end(Side::Writer, writers)).unwrap();
                 let source = cu.alloc(1 << 20);
+                let settled = || if is_real() { 0 } else { cu.calls(c"cuPointerSetAttribute") };
                 for n in 0..4 * 11 {
                     let bytes = pattern(n, LENGTHS[n % 11]);
                     let on_device = n % 3 != 0;
@@ -212,8 +217,12 @@ fn bytes_of_any_memory_are_written_without_a_block_of_the_programs() {
                     }
                     let at =
                         if on_device { std::ptr::with_exposed_provenance(source) } else { bytes.as_ptr() };
+                    let before = settled();
                     // SAFETY: so many bytes of the host's or the device's memory.
                     unsafe { pipe.write_from(at, bytes.len(), patience()) }.unwrap();
+                    // What the copy above had not done yet was waited for.
+                    let wanted = on_device && !bytes.is_empty() && !is_real();
+                    assert_eq!(settled() > before, wanted, "way {number}: message {n}");
                     // It has left.
                     cu.write(source, &[0xee; 4096]);
                 }
