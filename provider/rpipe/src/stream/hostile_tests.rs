@@ -72,6 +72,15 @@ fn villain(mut backend: Near, side: Side, seed: u64, stop: &AtomicBool) {
     }
 }
 
+/// Ends the peer's thread also where the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 fn against(side: Side, seed: u64) {
     let dir = env::temp_dir().join(format!("strait-rpipe-hostile-{side:?}-{seed}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&dir);
@@ -87,6 +96,7 @@ fn against(side: Side, seed: u64) {
     let stop = AtomicBool::new(false);
     thread::scope(|s| {
         s.spawn(|| villain(other, side, seed, &stop));
+        let _stop = Stop(&stop);
         let mut pipe = Pipe::open(
             &context,
             1,
@@ -118,7 +128,6 @@ fn against(side: Side, seed: u64) {
                 Err(other) => panic!("{other:?}"),
             }
         }
-        stop.store(true, Relaxed);
     });
 }
 

@@ -62,6 +62,8 @@ pub(super) struct Up {
     /// the same few blocks, which both processors have at hand, are used again; and not each time, for the line that they
     /// are in is the reader's.
     quick: usize,
+    /// A call has failed for a reason that may hold for all that follow.
+    over: bool,
     /// The longest block.
     most: usize,
     /// Where the program finds short blocks, and where all begin that are put: a heap of the same length.
@@ -387,7 +389,12 @@ impl Writer {
     /// The reader sleeps, or it is time to see what else there is.
     #[cold]
     pub(crate) fn see_to_it(&mut self) -> Result<(), Error> {
-        if self.up()?.ready.mine.memory.load(0, Relaxed) != 0 { self.wake() } else { self.look_up() }
+        let seen =
+            if self.up()?.ready.mine.memory.load(0, Relaxed) != 0 { self.wake() } else { self.look_up() };
+        if let (Err(_), Some(up)) = (&seen, self.up.as_deref_mut()) {
+            (up.over, up.quick) = (true, 0);
+        }
+        seen
     }
 
     fn wake(&mut self) -> Result<(), Error> {
@@ -466,6 +473,7 @@ impl Up {
             direct,
             out: 0,
             quick: 0,
+            over: false,
             most: shape.most(),
             local,
             local_at,

@@ -10,6 +10,9 @@ use crate::{Error, Get, tags};
 impl Writer {
     /// Takes in what the reader has freed.
     pub(super) fn fold(&mut self, patience: Patience) -> Result<(), Error> {
+        if self.up.as_deref().is_some_and(|up| up.over) {
+            self.context.lock().still_there(self.no)?;
+        }
         if self.options.sync == Sync::Immediate && self.up()?.mapped.is_none() {
             self.fetch_tags(patience)?;
         }
@@ -27,6 +30,7 @@ impl Writer {
             match up.heap.free_run(range.from, range.len) {
                 Ok(blocks) => up.out -= blocks,
                 Err(fault) => {
+                    (up.over, up.quick) = (true, 0);
                     self.context.lock().break_off(self.no, &fault);
                     return Err(fault);
                 }
