@@ -1,43 +1,18 @@
 //! The engine over the slow link with keys: what it carries in frames, and by handles where it does.
 
+#[path = "support/node.rs"]
+mod node;
+
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use engine::{
-    Access, Atomic, Cntrs, Completion, Config, CqId, Ctx, Domain, EpConfig, EpId, Error, OpFlags, Reg, RxId,
-};
+use engine::{Access, Atomic, Completion, Ctx, Error, OpFlags, Reg};
 use hmem::{AtomicOp, Datatype, Span};
 use link_kit::keyed::{KeyedLink, KeyedNet, Pace};
 use link_kit::text;
 use testkit::{from, from_any, msg, pattern, read, tagged, there, with_tag, write};
 
-/// A domain with one endpoint, which has the other one as its only peer.
-struct Node {
-    domain: Domain<KeyedLink>,
-    ep: EpId,
-    rx: RxId,
-    cq: CqId,
-    peer: u64,
-}
-
-impl Node {
-    fn new(link: KeyedLink, peer: wire::Addr) -> Node {
-        let mut domain = Domain::new(Config { virt_addr: false, rma_order: false });
-        let (av, cq) = (domain.av_open(), domain.cq_open(1_024));
-        let (tx_cq, rx_cq, cntrs) = (Some(cq), Some(cq), Cntrs::default());
-        let ep = domain.ep_open(EpConfig { link, av, rx: None, tx_cq, rx_cq, cntrs });
-        let rx = domain.ep_rx(ep).expect("just opened");
-        let peer = domain.av_insert(av, peer);
-        Node { domain, ep, rx, cq, peer }
-    }
-
-    fn next(&mut self) -> Option<Completion> {
-        let mut found = None;
-        self.domain.progress();
-        self.domain.cq_take(self.cq, 1, |_, c| found = Some(*c));
-        found.or_else(|| self.domain.cq_error(self.cq))
-    }
-}
+type Node = node::Node<KeyedLink>;
 
 struct Pair {
     net: KeyedNet,
@@ -59,19 +34,7 @@ impl Pair {
 
     /// Has both make progress until so many operations of either have completed.
     fn complete(&mut self, of_a: usize, of_b: usize) -> (Vec<Completion>, Vec<Completion>) {
-        let (mut a, mut b, start) = (Vec::new(), Vec::new(), Instant::now());
-        while a.len() < of_a || b.len() < of_b {
-            a.extend(self.a.next());
-            b.extend(self.b.next());
-            let so_far = (a.len(), b.len());
-            assert!(
-                start.elapsed() < Duration::from_secs(20),
-                "only {so_far:?} of {of_a} and {of_b} completed"
-            );
-            sleep(Duration::from_micros(10));
-        }
-        assert_eq!((a.len(), b.len()), (of_a, of_b));
-        (a, b)
+        node::complete([&mut self.a, &mut self.b], of_a, of_b)
     }
 
     /// The one operation of the first that completes.
@@ -80,15 +43,8 @@ impl Pair {
     }
 
     /// Posts as soon as there is room.
-    fn post(&mut self, mut post: impl FnMut(&mut Node) -> Result<(), Error>) {
-        let start = Instant::now();
-        while let Err(why) = post(&mut self.a) {
-            assert_eq!(why, Error::Again);
-            assert!(start.elapsed() < Duration::from_secs(20), "no room");
-            self.a.domain.progress();
-            self.b.domain.progress();
-            sleep(Duration::from_micros(10));
-        }
+    fn post(&mut self, post: impl FnMut(&mut Node) -> Result<(), Error>) {
+        node::post([&mut self.a, &mut self.b], post);
     }
 
     fn share(&mut self, span: Span, key: u64) {

@@ -8,6 +8,8 @@ mod counted;
 mod duo;
 #[path = "support/killed.rs"]
 mod killed;
+#[path = "support/node.rs"]
+mod node;
 #[path = "support/ofi.rs"]
 mod support;
 

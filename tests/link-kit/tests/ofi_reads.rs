@@ -7,6 +7,8 @@ mod counted;
 mod duo;
 #[path = "support/fake.rs"]
 mod fake;
+#[path = "support/node.rs"]
+mod node;
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use engine::{Access, Cntrs, Completion, Config, CqId, Domain, EpConfig, EpId, Error, Reg, RxId};
+use engine::{Access, Completion, Error, Reg};
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::Link as _;
@@ -14,36 +14,12 @@ use testkit::{from_any, msg, pattern};
 use wire::session::JobKey;
 
 use super::counted::{Counted, Counts};
+use super::node;
 
 pub type Over<F> = OfiLink<TcpLink, Counted<F>>;
 
-/// A domain with one endpoint, which has the other one as its only peer.
-pub struct Node<F: Below> {
-    pub domain: Domain<Over<F>>,
-    pub ep: EpId,
-    pub rx: RxId,
-    cq: CqId,
-    pub peer: u64,
-}
-
-impl<F: Below> Node<F> {
-    pub fn new(link: Over<F>, peer: wire::Addr) -> Node<F> {
-        let mut domain = Domain::new(Config { virt_addr: false, rma_order: false });
-        let (av, cq) = (domain.av_open(), domain.cq_open(1_024));
-        let (tx_cq, rx_cq, cntrs) = (Some(cq), Some(cq), Cntrs::default());
-        let ep = domain.ep_open(EpConfig { link, av, rx: None, tx_cq, rx_cq, cntrs });
-        let rx = domain.ep_rx(ep).expect("just opened");
-        let peer = domain.av_insert(av, peer);
-        Node { domain, ep, rx, cq, peer }
-    }
-
-    pub fn next(&mut self) -> Option<Completion> {
-        let mut found = None;
-        self.domain.progress();
-        self.domain.cq_take(self.cq, 1, |_, c| found = Some(*c));
-        found.or_else(|| self.domain.cq_error(self.cq))
-    }
-}
+/// The engine over such a link.
+pub type Node<F> = node::Node<Over<F>>;
 
 pub struct Duo<F: Below> {
     pub counts: Arc<Counts>,
@@ -79,31 +55,12 @@ impl<F: Below> Duo<F> {
 
     /// Has both make progress until so many operations of either have completed.
     pub fn complete(&mut self, of_a: usize, of_b: usize) -> (Vec<Completion>, Vec<Completion>) {
-        let (mut a, mut b, start) = (Vec::new(), Vec::new(), Instant::now());
-        while a.len() < of_a || b.len() < of_b {
-            a.extend(self.a.next());
-            b.extend(self.b.next());
-            let so_far = (a.len(), b.len());
-            assert!(
-                start.elapsed() < Duration::from_secs(20),
-                "only {so_far:?} of {of_a} and {of_b} completed"
-            );
-            sleep(Duration::from_micros(10));
-        }
-        assert_eq!((a.len(), b.len()), (of_a, of_b));
-        (a, b)
+        node::complete([&mut self.a, &mut self.b], of_a, of_b)
     }
 
     /// Posts as soon as there is room.
-    pub fn post(&mut self, mut post: impl FnMut(&mut Node<F>) -> Result<(), Error>) {
-        let start = Instant::now();
-        while let Err(why) = post(&mut self.a) {
-            assert_eq!(why, Error::Again);
-            assert!(start.elapsed() < Duration::from_secs(20), "no room");
-            self.a.domain.progress();
-            self.b.domain.progress();
-            sleep(Duration::from_micros(10));
-        }
+    pub fn post(&mut self, post: impl FnMut(&mut Node<F>) -> Result<(), Error>) {
+        node::post([&mut self.a, &mut self.b], post);
     }
 
     /// Sends a message from the first to the second, as long as it is, which arrives.
