@@ -321,7 +321,7 @@ typedef struct rpipe_device {
      */
     size_t granule;
     /*
-     With RPIPE_NUMBERS: `slots` of them, in memory of the device; message n, counted from 1, is told of in the one of (n - 1) % slots. Else NULL.
+     With RPIPE_NUMBERS: `slots` of them, in memory of the device; that of message n, counted from 1, has the index (n - 1) % slots. Else NULL.
      */
     const struct rpipe_number *numbers;
     size_t slots;

@@ -123,6 +123,7 @@ static void contents(unsigned heap, unsigned local)
 				fork_beside(rp);
 		}
 		CHECK(rwrite_from(rp, NULL, 8) == -EINVAL);
+		CHECK(rwrite_from(rp, bytes, SIZE_MAX) == -EMSGSIZE);
 		CHECK(rpipe_on_device(rp, NULL) == -EINVAL);
 		CHECK(rpipe_close(rp) == 0);
 	} else {

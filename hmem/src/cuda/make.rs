@@ -104,7 +104,7 @@ impl Made {
         self.device
     }
 
-    /// What another process is told of it, beside a copy of [`Made::fd`].
+    /// Its description, by which another process opens it, with a copy of [`Made::fd`].
     pub fn export(&self) -> Export {
         self.export
     }

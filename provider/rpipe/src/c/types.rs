@@ -149,7 +149,7 @@ pub struct rpipe_device {
     pub heap_size: usize,
     /// Bytes by which rpipe_number.place counts.
     pub granule: usize,
-    /// With RPIPE_NUMBERS: `slots` of them, in memory of the device; message n, counted from 1, is told of in the one of (n - 1) % slots. Else NULL.
+    /// With RPIPE_NUMBERS: `slots` of them, in memory of the device; that of message n, counted from 1, has the index (n - 1) % slots. Else NULL.
     pub numbers: *const rpipe_number,
     pub slots: usize,
     /// The number, counted from 1, of the message that rread gives next.
