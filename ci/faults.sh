@@ -206,9 +206,10 @@ part_soak() {
     check "soak that holds back" 240 env FI_STRAIT_UNEXPECTED_SIZE=10000 "$bin/soak" "$(pick 50000 1000000)" $RANDOM
 }
 
-# No leak and no bad access, as valgrind sees it.
+# No leak and no bad access, as valgrind sees it. Threads take turns (--fair-sched): valgrind runs one at a time, and one that
+# computes may keep the others from running for 20 s otherwise.
 part_leaks() {
-    local v="valgrind -q --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9"
+    local v="valgrind -q --fair-sched=yes --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9"
     need_apt valgrind
     compile soak progress mistakes
     # shellcheck disable=SC2086
