@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::{ALIGN_MOST, Error};
+use crate::Error;
+
+/// What private memory begins on a multiple of, as memory that is mapped does: the most that a block may ask for.
+pub(crate) const PRIVATE_ALIGN: usize = 4096;
 
 /// A range of memory that another process, or an adapter, may read and write too.
 #[derive(Clone)]
@@ -56,13 +59,13 @@ impl Memory {
         }
         let none = || Error::Exhausted(format!("no memory for {len} bytes of a heap; make heaps smaller"));
         // Zeros of a longer alignment than malloc's are stored one by one, which touches all pages: so it is longer instead.
-        let with_room = len.max(64).checked_add(ALIGN_MOST).ok_or_else(none)?;
+        let with_room = len.max(64).checked_add(PRIVATE_ALIGN).ok_or_else(none)?;
         let layout = Layout::from_size_align(with_room, 8).map_err(|_| none())?;
         // SAFETY: the layout is not empty.
         let all = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(none)?;
         let owned = Owned(all, layout);
-        let before = all.as_ptr().addr().wrapping_neg() % ALIGN_MOST;
-        // SAFETY: less than `ALIGN_MOST` bytes, which there are beside `len`.
+        let before = all.as_ptr().addr().wrapping_neg() % PRIVATE_ALIGN;
+        // SAFETY: less than `PRIVATE_ALIGN` bytes, which there are beside `len`.
         let base = unsafe { all.add(before) };
         // SAFETY: aligned, as long as asked for, and there until `Owned` goes; there is no reference to it.
         Ok(unsafe { Memory::new(base, len, Arc::new(owned)) })
@@ -202,7 +205,7 @@ mod tests {
     fn private_memory_begins_where_blocks_of_every_alignment_may_and_takes_pages_once_they_are_touched() {
         for len in [0, 8, 4095, 4096, 1 << 20] {
             let memory = Memory::private(len).unwrap();
-            assert_eq!((memory.address(0).addr() % ALIGN_MOST, memory.len()), (0, len));
+            assert_eq!((memory.address(0).addr() % PRIVATE_ALIGN, memory.len()), (0, len));
             (0..len / 8).for_each(|n| assert_eq!(memory.word(8 * n).load(Relaxed), 0));
         }
         // Other tests run meanwhile, which take less.

@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use crate::context::Context;
 use crate::control::{Class, Place, Shape};
+use crate::memory::PRIVATE_ALIGN;
 use crate::settings::Sync;
 use crate::slot::HANDLERS;
 use crate::stream::{Mode, OnDevice, Options, Patience, Reader, Stats, Writer};
-use crate::{Block, Device, Error, Policy, Rank, device};
+use crate::{ALIGN_MOST, Block, Device, Error, Policy, Rank, device};
+
+const _: () = assert!(PRIVATE_ALIGN % ALIGN_MOST == 0);
 
 /// Which end this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
