@@ -53,7 +53,8 @@ impl Writer {
         stats.heap = up.shape.heap as u64;
         (stats.used, stats.free, stats.largest) = (usage.used, usage.free, usage.largest);
         stats.fragmentation = usage.fragmentation;
-        (stats.in_slot, stats.injected) = (INLINE, up.inject);
+        (stats.in_slot, stats.injected) = (INLINE, up.inject.most);
+        stats.injected_why.clone_from(&up.inject.why);
         (stats.mode, stats.mode_why) = (Some(up.mode), up.ready.met.mode_why.clone());
         (stats.path, stats.path_why) = (up.ready.promise.path.clone(), up.ready.promise.why.clone());
         if let Some(on_device) = &up.on_device {
