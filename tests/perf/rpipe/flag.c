@@ -12,18 +12,18 @@
  */
 #define _GNU_SOURCE
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include "common.h"
 
-enum { PLACES = 16, FLAGS = 256, AROUND = 65536 };
+enum { PLACES = 16, FLAGS = 256 };
 
 struct way {
-	_Alignas(4096) char bytes[AROUND > MOST ? AROUND : MOST];
+	_Alignas(4096) char bytes[MOST];
 	struct { _Alignas(64) _Atomic uint64_t number; } flags[FLAGS];
 };
 
@@ -51,7 +51,7 @@ static void bind_to(int number)
 
 static char *place(struct way *way, size_t size, uint64_t stamp, int around)
 {
-	size_t room = size < 64 ? 64 : size, places = AROUND / room < PLACES ? AROUND / room : PLACES;
+	size_t room = size < 64 ? 64 : size, places = MOST / room < PLACES ? MOST / room : PLACES;
 
 	return way->bytes + (around ? stamp % places * room : 0);
 }
@@ -88,7 +88,7 @@ int main(int argc, char **argv)
 {
 	static const char *names[] = { "flag", "flag-around" };
 	long rounds = argc > 1 ? atol(argv[1]) : 10000;
-	pid_t parent = getpid();
+	pid_t parent = getpid(), child;
 	struct way *ways;
 	int me;
 
@@ -97,10 +97,12 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	ways = mmap(NULL, 2 * sizeof(*ways), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (ways == MAP_FAILED || (me = fork() == 0) < 0) {
+	child = ways == MAP_FAILED ? -1 : fork();
+	if (child < 0) {
 		perror("flag");
 		return 1;
 	}
+	me = child == 0;
 	/* A process that is alone polls no further. */
 	if (me && (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent))
 		return 1;

@@ -210,8 +210,8 @@ mod tests {
 
     #[test]
     fn one_sample_that_was_interrupted_changes_nothing() {
-        let put = [1000, 10, 11, 10, 11, 10, 11];
-        assert_eq!(decide(&[sample(64, put, [10; TURNS])], 0).most, 64);
+        let inject = [1000, 10, 11, 10, 11, 10, 11];
+        assert_eq!(decide(&[sample(64, [11; TURNS], inject)], 0).most, 64);
     }
 
     #[test]

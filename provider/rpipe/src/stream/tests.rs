@@ -163,6 +163,46 @@ fn messages_on_both_sides_of_each_threshold_arrive_in_order() {
     }
 }
 
+/// What the writer's program stores into a block is stored where the reader's program finds the message, so that writing it copies nothing.
+#[test]
+fn a_block_that_is_longer_than_a_slot_is_the_readers_memory_where_that_is_mapped() {
+    let unmapped = Settings { map: false, ..Settings::default() };
+    for (name, settings, len, in_place) in [
+        ("mapped-41", Settings::default(), 41, true),
+        ("mapped-4096", Settings::default(), 4096, true),
+        ("mapped-40", Settings::default(), 40, false),
+        ("unmapped-4096", unmapped, 4096, false),
+    ] {
+        let [a, b] = job(&format!("place-{name}"), &settings);
+        thread::scope(|s| {
+            let (written, is_written) = std::sync::mpsc::channel();
+            let (seen, is_seen) = std::sync::mpsc::channel();
+            s.spawn(move || {
+                let mut pipe = Pipe::open(&a, 1, &PipeOptions::new(Side::Writer)).unwrap();
+                let block = pipe.alloc(len, 1, patience()).unwrap();
+                let at = pipe.address(block).unwrap();
+                // SAFETY: a block of so many bytes, which is this end's.
+                unsafe { at.write_bytes(1, len) };
+                pipe.write(block, None).unwrap();
+                let told = pipe.writer_stats().unwrap().0.path_why.contains("the reader's memory");
+                assert_eq!(told, settings.map, "{name}");
+                is_seen.recv().unwrap();
+                // SAFETY: this end's memory as long as the pipe is open; the reader's thread waits.
+                unsafe { at.write_volatile(2) };
+                written.send(()).unwrap();
+                is_seen.recv().unwrap();
+            });
+            let mut pipe = Pipe::open(&b, 0, &PipeOptions::new(Side::Reader)).unwrap();
+            let (block, _) = pipe.read(len, patience()).unwrap();
+            assert_eq!(copy(&mut pipe, block, len), vec![1; len], "{name}");
+            seen.send(()).unwrap();
+            is_written.recv().unwrap();
+            assert_eq!(copy(&mut pipe, block, 1), [1 + u8::from(in_place)], "{name}");
+            seen.send(()).unwrap();
+        });
+    }
+}
+
 #[test]
 fn blocks_that_are_freed_in_any_order_come_back_coalesced() {
     for policy in Policy::ALL {

@@ -57,6 +57,9 @@ impl Writer {
         stats.injected_why.clone_from(&up.inject.why);
         (stats.mode, stats.mode_why) = (Some(up.mode), up.ready.met.mode_why.clone());
         (stats.path, stats.path_why) = (up.ready.promise.path.clone(), up.ready.promise.why.clone());
+        if up.direct.is_some() {
+            stats.path_why.push_str(&format!("; blocks of more than {INLINE} bytes are the reader's memory"));
+        }
         if let Some(on_device) = &up.on_device {
             stats.path_why.push_str(&on_device.told());
         }
