@@ -12,10 +12,10 @@ use crate::context::{Context, Ready, UNAWAITED};
 use crate::settings::INJECT_MOST;
 use crate::{Error, Get, Put, Rank};
 
-/// The lengths that are timed, until one is put faster.
-const LENGTHS: [usize; 7] = [64, 128, 256, 512, 1024, 2048, INJECT_MOST];
+/// The lengths that are timed, and the longest that may be injected behind them, until one is put as fast.
+const LENGTHS: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
 /// Times of each way at each length, behind one that does not count.
-const TURNS: usize = 7;
+const TURNS: usize = 15;
 /// The most time in all, where the reader's process has to make progress, and elsewhere.
 const FAR: Duration = Duration::from_millis(4);
 const NEAR: Duration = Duration::from_millis(1);
@@ -133,10 +133,10 @@ struct Trials<'a> {
 }
 
 impl Trials<'_> {
-    /// Until a length is put faster, or the time is over: of complete samples.
+    /// Until a length is put as fast, or the time is over: of complete samples.
     fn all(&mut self, most: usize) -> Vec<Sample> {
         let mut samples = Vec::new();
-        for len in LENGTHS.into_iter().filter(|len| *len <= most) {
+        for len in LENGTHS.into_iter().filter(|len| *len < most).chain([most]) {
             let mut sample = Sample { len, ..Sample::default() };
             for turn in 0..=TURNS {
                 let (Ok(put), Ok(inject)) = (self.time(len, false), self.time(len, true)) else {
@@ -215,13 +215,13 @@ mod tests {
 
     #[test]
     fn one_sample_that_was_interrupted_changes_nothing() {
-        let inject = [1000, 10, 11, 10, 11, 10, 11];
+        let inject = std::array::from_fn(|n| if n == 0 { 1000 } else { 10 + n as u64 % 2 });
         assert_eq!(decide(&[sample(64, [12; TURNS], inject)], 0).most, 64);
     }
 
     #[test]
     fn samples_that_disagree_or_are_too_few_leave_the_default() {
-        let (steady, wild) = ([10; TURNS], [10, 10, 10, 20, 30, 30, 30]);
+        let (steady, wild) = ([10; TURNS], std::array::from_fn(|n| 10 + 3 * n as u64));
         for (put, inject) in [(steady, wild), (wild, steady)] {
             let chosen = decide(&[sample(64, [20; TURNS], steady), sample(128, put, inject)], 256);
             assert_eq!(chosen, Chosen::new(256, "default, since samples of 128 bytes disagree"));
