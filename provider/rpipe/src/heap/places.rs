@@ -63,7 +63,13 @@ impl Places {
 
     /// The first, of those that begin at `from` or behind it, that `want` granules fit into on a multiple of `align`.
     #[inline]
-    pub(super) fn first(&mut self, entries: &[Entry], from: u32, want: u32, align: u32) -> Option<(Hole, u32)> {
+    pub(super) fn first(
+        &mut self,
+        entries: &[Entry],
+        from: u32,
+        want: u32,
+        align: u32,
+    ) -> Option<(Hole, u32)> {
         let (mut group, mut skip) = (from as usize / 64, from & 63);
         loop {
             if *self.bounds[0].get(group)? >= want {

@@ -25,8 +25,9 @@ fn ways() -> [(&'static str, Settings); 3] {
     [("mapped", Settings::default()), ("put", put), ("frames", frames)]
 }
 
+/// No piece of an operation is like another one.
 fn pattern(n: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (n * 31 + at * 7 + (at >> 8)) as u8).collect()
+    (0..len).map(|at| (n * 31 + at * 7 + (at >> 8) + (at >> 16) * 13) as u8).collect()
 }
 
 /// The lender's context and memory, and the borrower's.

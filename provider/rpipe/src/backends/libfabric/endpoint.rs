@@ -35,7 +35,7 @@ pub struct Libfabric {
 }
 
 // SAFETY: libfabric's objects and registered memory belong to the process, not to a thread; `Backend` is called by one
-// thread at a time, which is what FI_THREAD_DOMAIN wants.
+// thread at a time, which is what FI_THREAD_DOMAIN wants. Whatever counts the domain is in here.
 unsafe impl Send for Libfabric {}
 
 impl Libfabric {

@@ -1,6 +1,7 @@
 //! Opening a provider's endpoint with all it needs, and what it promises.
 
 use std::ptr::null_mut;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use fabric_client::{Info, Library, Own, manual};
@@ -20,7 +21,7 @@ pub struct Opened {
     pub ep: Own<sys::fid_ep>,
     pub cq: Own<sys::fid_cq>,
     pub av: Own<sys::fid_av>,
-    pub domain: Arc<Domain>,
+    pub domain: Rc<Domain>,
     pub library: Arc<Library>,
     pub limits: Limits,
     /// Readable when the queue has something.
@@ -211,7 +212,7 @@ fn opened(library: &Arc<Library>, info: &Info, ask: Ask) -> Result<Opened, Error
     ep.enable().map_err(failed)?;
     limits.fetch &= fetch_works(&ep);
     let wait = if waits { wait_descriptor(&cq) } else { None };
-    let domain = Arc::new(Domain { domain, fabric });
+    let domain = Rc::new(Domain { domain, fabric });
     Ok(Opened { ep, cq, av, domain, library: library.clone(), limits, wait })
 }
 

@@ -1,7 +1,7 @@
 //! Memory, registered as the provider wants it.
 
 use std::ptr::null_mut;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use fabric_client::Own;
 use libfabric_sys as sys;
@@ -16,7 +16,7 @@ pub struct Registered {
     // Before the memory, which the adapter uses until this is closed, and the domain.
     mr: Option<Own<sys::fid_mr>>,
     pub memory: Memory,
-    _domain: Arc<Domain>,
+    _domain: Rc<Domain>,
     /// What operations from and to it are given.
     pub desc: *mut libc::c_void,
     /// What peers have to know.
