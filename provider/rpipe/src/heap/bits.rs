@@ -92,12 +92,6 @@ impl Bits {
         }
         None
     }
-
-    /// The numbers from 64 times `n` on, a bit for each.
-    #[inline]
-    pub(super) fn word(&self, n: usize) -> u64 {
-        self.levels[0][n]
-    }
 }
 
 #[cfg(test)]

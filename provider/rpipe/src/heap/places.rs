@@ -1,6 +1,5 @@
 //! Free blocks by place: the index of next-fit and first-fit.
 
-use super::bits::Bits;
 use super::{Entry, Hole, LEN, fit};
 use crate::Error;
 use crate::memory::zeroed;
@@ -14,29 +13,27 @@ const FAMILY: usize = 1 << SHIFT;
 /// at most, and searches pass by groups, and groups of groups, of blocks that are too short.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// Where blocks begin.
-    starts: Bits,
+    /// Where blocks begin: a word for each group.
+    starts: Box<[u64]>,
     /// Of groups, and then of [`FAMILY`] of the level before each.
     bounds: Vec<Box<[u32]>>,
 }
 
 impl Places {
     pub(super) fn new(total: u32) -> Result<Places, Error> {
-        let mut bounds = Vec::new();
         let mut groups = (total as usize).div_ceil(64);
-        loop {
-            bounds.push(zeroed(groups)?);
-            if groups == 1 {
-                return Ok(Places { starts: Bits::new(total as usize)?, bounds });
-            }
+        let (starts, mut bounds) = (zeroed(groups)?, vec![zeroed(groups)?]);
+        while groups > 1 {
             groups = groups.div_ceil(FAMILY);
+            bounds.push(zeroed(groups)?);
         }
+        Ok(Places { starts, bounds })
     }
 
     #[inline]
     pub(super) fn insert(&mut self, at: u32, len: u32) {
-        self.starts.insert(at as usize);
         let mut group = at as usize / 64;
+        self.starts[group] |= 1 << (at & 63);
         for level in &mut self.bounds {
             if level[group] >= len {
                 return;
@@ -48,15 +45,30 @@ impl Places {
 
     #[inline]
     pub(super) fn remove(&mut self, at: u32) {
-        self.starts.remove(at as usize);
+        self.starts[at as usize / 64] &= !(1 << (at & 63));
     }
 
     /// The length of the longest, 0 if there is none.
     pub(super) fn longest(&self, entries: &[Entry]) -> u32 {
-        let (mut longest, mut from) = (0, 0);
-        while let Some(at) = self.starts.next(from) {
-            longest = longest.max(entries[at][LEN]);
-            from = at + 1;
+        self.longer(entries, self.bounds.len() - 1, 0, 0)
+    }
+
+    /// The length of the longest of a family of this level, or `than`, if that is more.
+    fn longer(&self, entries: &[Entry], height: usize, first: usize, than: u32) -> u32 {
+        let (mut longest, level) = (than, &self.bounds[height]);
+        for group in first..level.len().min(first + FAMILY) {
+            if level[group] <= longest {
+                continue;
+            }
+            if height > 0 {
+                longest = self.longer(entries, height - 1, group << SHIFT, longest);
+                continue;
+            }
+            let mut word = self.starts[group];
+            while word != 0 {
+                longest = longest.max(entries[group * 64 + word.trailing_zeros() as usize][LEN]);
+                word &= word - 1;
+            }
         }
         longest
     }
@@ -73,7 +85,7 @@ impl Places {
         let (mut group, mut skip) = (from as usize / 64, from & 63);
         loop {
             if *self.bounds[0].get(group)? >= want {
-                let (mut word, mut longest) = (self.starts.word(group) & u64::MAX << skip, 0);
+                let (mut word, mut longest) = (self.starts[group] & u64::MAX << skip, 0);
                 while word != 0 {
                     let at = group * 64 + word.trailing_zeros() as usize;
                     let hole = Hole { at: at as u32, len: entries[at][LEN] };
