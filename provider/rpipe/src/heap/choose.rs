@@ -1,51 +1,9 @@
 //! Choosing a free block.
 
-use super::lengths::{End, Lengths};
-use super::places::Places;
-use super::{Entry, Heap, Hole, Policy};
-use crate::Error;
-
-/// All free blocks but the one that is aside, in the order that the policy asks for.
-#[derive(Debug)]
-pub(super) enum Index {
-    /// Next-fit and first-fit.
-    Place(Places),
-    /// Best-fit and worst-fit.
-    Length(Lengths),
-}
-
-impl Index {
-    pub(super) fn new(policy: Policy, total: u32) -> Result<Index, Error> {
-        match policy {
-            Policy::NextFit | Policy::FirstFit => Places::new(total).map(Index::Place),
-            Policy::BestFit | Policy::WorstFit => Lengths::new(total).map(Index::Length),
-        }
-    }
-
-    #[inline]
-    pub(super) fn insert(&mut self, hole: Hole) {
-        match self {
-            Index::Place(places) => places.insert(hole.at, hole.len),
-            Index::Length(lengths) => lengths.insert(hole.at, hole.len),
-        }
-    }
-
-    #[inline]
-    pub(super) fn remove(&mut self, hole: Hole) {
-        match self {
-            Index::Place(places) => places.remove(hole.at),
-            Index::Length(lengths) => lengths.remove(hole.at, hole.len),
-        }
-    }
-
-    /// The length of the longest, 0 if there is none.
-    pub(super) fn longest(&self, entries: &[Entry]) -> u32 {
-        match self {
-            Index::Place(places) => places.longest(entries),
-            Index::Length(lengths) => lengths.longest(),
-        }
-    }
-}
+use super::hole::{Hole, fit};
+use super::index::Index;
+use super::lengths::End;
+use super::{Heap, Policy};
 
 impl Heap {
     /// The free block that an allocation comes from, and where `want` granules fit into it on a multiple of `align`.
@@ -84,11 +42,4 @@ impl Policy {
             Policy::WorstFit => (one.len, one.at) > (other.len, other.at),
         }
     }
-}
-
-/// Where in a free block `want` granules fit on a multiple of `align`, a power of two.
-#[inline]
-pub(super) fn fit(at: u32, len: u32, want: u32, align: u32) -> Option<u32> {
-    let lead = at.wrapping_neg() & (align - 1);
-    (len >= want && len - want >= lead).then_some(at + lead)
 }

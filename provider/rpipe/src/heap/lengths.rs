@@ -1,7 +1,7 @@
 //! Free blocks by length, and those of one length by place: the index of best-fit and worst-fit.
 
 use super::bits::Bits;
-use super::{Hole, fit};
+use super::hole::{Hole, fit};
 use crate::Error;
 use crate::memory::zeroed;
 

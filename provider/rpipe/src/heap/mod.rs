@@ -6,13 +6,16 @@
 
 mod bits;
 mod choose;
+mod hole;
+mod index;
 mod lengths;
 #[cfg(test)]
 mod model_tests;
 mod places;
 mod policy;
 
-use choose::{Index, fit};
+use hole::{Entry, Hole, LEN};
+use index::Index;
 pub use policy::Policy;
 
 use crate::Error;
@@ -57,19 +60,6 @@ pub struct Usage {
     pub fragmentation: f64,
 }
 
-/// A free block.
-#[derive(Clone, Copy, Debug, Default)]
-struct Hole {
-    at: u32,
-    len: u32,
-}
-
-/// What is known where a granule begins a block.
-///
-/// `kind` has the state (2 bits, 0: no block begins here), the slack, which is how many bytes of the last granule were not
-/// asked for (8 bits from bit 8), and the generation (16 bits from bit 16), which outlives the block.
-type Entry = [u32; 3];
-const LEN: usize = 0;
 /// The length of the block before.
 const BEFORE: usize = 1;
 const KIND: usize = 2;

@@ -1,6 +1,6 @@
 //! Free blocks by place: the index of next-fit and first-fit.
 
-use super::{Entry, Hole, LEN, fit};
+use super::hole::{Entry, Hole, LEN, fit};
 use crate::Error;
 use crate::memory::zeroed;
 
