@@ -163,3 +163,17 @@ impl Lengths {
         found
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_of_one_length_the_outermost_that_is_placed_well_is_chosen() {
+        let mut lengths = Lengths::new(64).unwrap();
+        [11, 4, 3, 8, 6].iter().for_each(|at| lengths.insert(*at, 2));
+        let place = |end| lengths.choose(end, 2, 4).map(|(hole, begin)| (hole.at, begin));
+        assert_eq!((place(End::Least), place(End::Greatest)), (Some((4, 4)), Some((8, 8))));
+        assert_eq!(lengths.choose(End::Greatest, 2, 16).map(|found| found.1), None);
+    }
+}
