@@ -27,6 +27,8 @@ pub use wait::Patience;
 pub(crate) use wait::{Turn, Waiting};
 pub(crate) use writer::{Options, Writer};
 
+use crate::context::Ready;
+
 /// For how long an end that is closed waits for what it has begun.
 const CLOSING: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -58,4 +60,13 @@ pub struct Stats {
     /// What leads to the peer, and why it is that.
     pub path: String,
     pub path_why: String,
+}
+
+impl Stats {
+    /// What is the same at both ends of a stream that is set up.
+    fn set_up(&mut self, ready: &Ready, mode: Mode) {
+        self.heap = ready.met.shape.heap as u64;
+        (self.mode, self.mode_why) = (Some(mode), ready.met.mode_why.clone());
+        (self.path, self.path_why) = (ready.promise.path.clone(), ready.promise.why.clone());
+    }
 }

@@ -413,11 +413,10 @@ impl Writer {
     }
 
     /// From now on blocks are chosen by this policy.
-    pub(crate) fn set_policy(&mut self, policy: Policy) {
+    pub(crate) fn set_policy(&mut self, policy: Policy) -> Result<(), Error> {
+        self.up.as_deref_mut().map_or(Ok(()), |up| up.heap.set_policy(policy))?;
         self.options.policy = policy;
-        if let Some(up) = self.up.as_deref_mut() {
-            up.heap.set_policy(policy);
-        }
+        Ok(())
     }
 
     pub(crate) fn options(&self) -> Options {
