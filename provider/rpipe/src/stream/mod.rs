@@ -52,6 +52,8 @@ pub struct Stats {
     /// Messages of up to so many bytes travel in their slot, and longer ones of up to so many are copied by the path; writer only.
     pub in_slot: usize,
     pub injected: usize,
+    /// Where `injected` comes from: measured, given or a default, and why so; writer only.
+    pub injected_why: String,
     /// How the reader learns of a message, and why so.
     pub mode: Option<Mode>,
     pub mode_why: String,

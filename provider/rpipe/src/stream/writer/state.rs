@@ -53,7 +53,11 @@ impl Writer {
         let usage = up.heap.usage();
         (stats.used, stats.free, stats.largest) = (usage.used, usage.free, usage.largest);
         stats.fragmentation = usage.fragmentation;
-        (stats.in_slot, stats.injected) = (INLINE, up.inject);
+        (stats.in_slot, stats.injected) = (INLINE, up.inject.most);
+        stats.injected_why.clone_from(&up.inject.why);
+        if up.direct.is_some() {
+            stats.path_why.push_str(&format!("; blocks of more than {INLINE} bytes are the reader's memory"));
+        }
         if let Some(on_device) = &up.on_device {
             stats.path_why.push_str(&on_device.told());
         }
