@@ -234,6 +234,10 @@ typedef struct rpipe_stats {
      */
     uint64_t in_slot;
     uint64_t injected;
+    /*
+     Where `injected` comes from: measured, given or a default, and why so.
+     */
+    char injected_why[160];
 } rpipe_stats;
 
 /*

@@ -1,5 +1,6 @@
 //! Copies between spans of any kinds, done when the call returns.
 
+use crate::bytes::copy_bytes;
 use crate::flight::PIECE;
 use crate::kind::{Caps, Kind};
 use crate::span::{Span, walk};
@@ -10,8 +11,8 @@ use crate::{fake, guard, registry};
 fn copy_span(dst: Span, src: Span) -> bool {
     if dst.is_plain() && src.is_plain() {
         // SAFETY: both sides are valid by `Span`'s invariant, for the length they share.
-        // `ptr::copy` allows any overlap.
-        unsafe { std::ptr::copy(src.as_ptr(), dst.as_ptr(), src.len()) }
+        // Any overlap is allowed.
+        unsafe { copy_bytes(src.as_ptr(), dst.as_ptr(), src.len()) }
         return true;
     }
     if dst.can(Caps::CPU) && src.can(Caps::CPU) {

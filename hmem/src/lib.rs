@@ -18,6 +18,7 @@
 //! | what is done with memory of any kind | `copy`, `atomic`, `share::open` and `plan`, `flight::start`, [`stage`], [`path`] |
 
 mod atomic;
+mod bytes;
 pub mod client;
 mod copy;
 pub mod cuda;
@@ -43,6 +44,7 @@ mod words;
 pub mod ze;
 
 pub use atomic::{AtomicOp, Class, Datatype, NotApplied, apply, valid};
+pub use bytes::copy_bytes;
 pub use copy::{copy, copy_in, copy_out, read, write};
 pub use error::Error;
 pub use kind::{Caps, Kind};

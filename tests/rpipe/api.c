@@ -92,9 +92,10 @@ static void writer(rpipe_t rp)
     assert(rmalloc(rp, 1) == RADDR_NULL && errno == ENOBUFS);
     assert(rpipe_get_stats(rp, &stats) == 0);
     assert(stats.heap == 1024 && stats.used == 1024 && stats.free == 0 && stats.written == 1 && stats.syncs == 1);
-    assert(stats.in_slot == 40 && stats.injected <= 4096);
+    assert(stats.in_slot == 40 && stats.injected <= 4096 && strlen(stats.injected_why) > 3);
     assert(strcmp(stats.policy, "best-fit") == 0 && strcmp(stats.sync, "immediate") == 0 && stats.flag_mode[0] && stats.path[0]);
     printf("flag mode %s (%s), path %s (%s)\n", stats.flag_mode, stats.flag_why, stats.path, stats.path_why);
+    printf("injected %llu (%s)\n", (unsigned long long)stats.injected, stats.injected_why);
     for (int i = 0; i < 4; i++)
         assert(rwrite(rp, all[i]) == 0);
     assert(rflush(rp, LIMIT) == 0);

@@ -98,6 +98,7 @@ global_asm!(
     "cmp rdx, {long}",
     "jae .Lstrait_guard_long",
     // The last 64 bytes are loaded first: they may be in the way of those before.
+    ".Lstrait_guard_far:",
     "movups xmm4, [rsi + rdx - 64]",
     "movups xmm5, [rsi + rdx - 48]",
     "movups xmm6, [rsi + rdx - 32]",
@@ -123,6 +124,11 @@ global_asm!(
     "xor eax, eax",
     "ret",
     ".Lstrait_guard_long:",
+    // A destination of 1 to 31 bytes behind the source within a page makes `rep movsb` slow (crate::bytes).
+    "dec eax",
+    "and eax, 4095",
+    "cmp eax, 31",
+    "jb .Lstrait_guard_far",
     "mov rcx, rdx",
     "rep movsb",
     "xor eax, eax",

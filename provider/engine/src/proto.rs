@@ -17,7 +17,8 @@ pub(crate) use cut::Cut;
 pub(crate) struct Limits {
     /// Most bytes of payload that travel eagerly.
     pub(crate) eager: usize,
-    /// Most that do, of many in a row: one side then copies while the other does, which one alone would not gain by.
+    /// Most that do, of many in a row, or while bytes travel both ways: one side then copies while the other does, which one alone
+    /// would not gain by.
     pub(crate) in_a_row: usize,
     /// Most bytes of payload that fit a frame beside the longest header.
     pub(crate) fits: usize,
@@ -152,6 +153,9 @@ bitflags! {
         const INVITE = 1 << 8;
         /// Answers to the peer wait for room already.
         const LAGGING = 1 << 9;
+        /// Bytes travel the other way, too, so that both sides have copies of their own to make: a send while a receive is
+        /// posted here; a fetch while the peer has been offered a large message.
+        const BOTH_WAYS = 1 << 10;
     }
 }
 
@@ -198,7 +202,7 @@ pub(crate) enum Plan {
     Nothing,
     /// Inside the frame that tells of them.
     Eager,
-    /// Likewise, although they are many: one side copies while the other does, since more are to come.
+    /// Likewise, although they are many: one side copies while the other does, since more are to come, this way or the other.
     EagerInARow,
     /// The frame says where they are, or are to go, and the peer moves them: in the call if it can, or it asks for
     /// frames.
@@ -250,8 +254,10 @@ fn choose_eager(limits: &Limits, op: &Op) -> Option<Plan> {
     if op.len <= limits.eager || (op.when.contains(When::INJECT) && op.len <= limits.fits) {
         Some(Plan::Eager)
     } else {
-        let in_a_row = op.when & (When::IN_A_ROW | When::INJECT) == When::IN_A_ROW;
-        (in_a_row && op.len <= limits.in_a_row).then_some(Plan::EagerInARow)
+        // Both ways are a reason where the alternative is a copy by one of the two cores.
+        let both = op.when.contains(When::BOTH_WAYS) && limits.is_sync() && op.memory == Memory::Host;
+        let many = (op.when.contains(When::IN_A_ROW) || both) && !op.when.contains(When::INJECT);
+        (many && op.len <= limits.in_a_row).then_some(Plan::EagerInARow)
     }
 }
 
@@ -307,7 +313,9 @@ fn choose_one_sided(limits: &Limits, op: &Op) -> Option<Plan> {
 }
 
 fn choose_cooperative(op: &Op) -> Option<Plan> {
-    let may = op.when.contains(When::HELPED) && !op.tried.contains(Tried::COOPERATIVE);
+    // What the peer helped with here it would be late with of its own.
+    let may = op.when.contains(When::HELPED) && !op.when.contains(When::BOTH_WAYS);
+    let may = may && !op.tried.contains(Tried::COOPERATIVE);
     let cut = may.then(|| Cut::of(op.len, op.when.contains(When::DELEGATE)))?;
     Some(Plan::Cooperative(cut?))
 }

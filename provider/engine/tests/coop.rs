@@ -22,6 +22,34 @@ fn both_sides_copy_pieces_of_a_large_message() {
     }
 }
 
+/// Each side has a copy of its own to make, and the other's help would be late for that.
+#[test]
+fn of_large_messages_both_ways_each_side_copies_its_own() {
+    let len = 13 * MIB;
+    let mut net = Net::warm(Setup::default());
+    for round in 0..2 {
+        let out = [0, 1].map(|at| net.bytes(at, &pattern(len, at + round)));
+        let into = [0, 1].map(|at| net.memory(at, len));
+        for at in [0, 1] {
+            net[at].recv(&from_any(&[into[at]], 1)).unwrap();
+            net[at].send(&msg(1 - at as u64, &[out[at]], 0)).unwrap();
+        }
+        net.settle();
+        for at in [0, 1] {
+            assert_eq!((net[at].received().len, net[at].sent().err), (len, None));
+            assert!(net[at].look(into[at], len) == pattern(len, 1 - at + round), "node {at}, round {round}");
+        }
+        assert_eq!(net.pieces_helped(), 0, "round {round}");
+        net.assert_idle();
+    }
+    // One way again, and both copy.
+    let (src, dst) = (net.bytes(0, &pattern(len, 9)), net.memory(1, len));
+    net[1].recv(&from_any(&[dst], 1)).unwrap();
+    net[0].send(&msg(1, &[src], 0)).unwrap();
+    net.settle();
+    assert!(net[1].look(dst, len) == pattern(len, 9) && net.pieces_helped() > 0);
+}
+
 #[test]
 fn pieces_meet_segments_of_any_shape() {
     let len = 9 * MIB;

@@ -266,6 +266,38 @@ fn the_eager_threshold_gives_way_to_the_frame() {
     }
 }
 
+/// The peer is likely to send as well, and each side to have a copy to make.
+#[test]
+fn what_is_sent_while_a_receive_waits_travels_in_its_frame_up_to_more() {
+    let mut net = Net::warm(Setup { max_frame: 2048, ..Setup::default() });
+    for (round, (len, waits, inside)) in
+        [(500, false, false), (500, true, true), (600, true, true), (601, true, false)]
+            .into_iter()
+            .enumerate()
+    {
+        let (src, dst) = (net.bytes(0, &pattern(len, round)), net.memory(1, len));
+        let (back, into) = (net.bytes(1, &pattern(8, round)), net.memory(0, 8));
+        if waits {
+            net[0].recv(&from_any(&[into], 3)).unwrap();
+        }
+        net[1].recv(&from_any(&[dst], 0)).unwrap();
+        net.hold(0, 1);
+        net[0].send(&msg(1, &[src], 1)).unwrap();
+        // A message inside its frame is sent with the call.
+        assert_eq!(net[0].tx().len(), usize::from(inside), "round {round}");
+        net.let_pass(0, 1, usize::MAX);
+        net.settle();
+        assert_eq!(net[0].tx().len(), usize::from(!inside), "round {round}");
+        assert_eq!((net[1].received().len, net[1].look(dst, len)), (len, pattern(len, round)));
+        if waits {
+            net[1].send(&msg(0, &[back], 2)).unwrap();
+            net.settle();
+            assert_eq!((net[1].sent().err, net[0].received().len), (None, 8));
+        }
+        net.assert_idle();
+    }
+}
+
 #[test]
 fn many_in_a_row_travel_in_their_frames_up_to_more() {
     let mut net = Net::with(2, Setup { max_frame: 2048, ..Setup::default() });

@@ -63,6 +63,8 @@ pub(crate) struct Inner {
     refused: HashSet<Key>,
     /// Memory that was lent, to peers and to this process.
     lends: Lends,
+    /// By path and its reason: the longest message that it copies when it is written, and why that is.
+    pub(crate) injects: HashMap<(String, String), (usize, String)>,
     events: Vec<Event>,
     open: bool,
 }
@@ -155,6 +157,7 @@ impl Context {
             wanted: Vec::new(),
             refused: HashSet::new(),
             lends: Lends::default(),
+            injects: HashMap::new(),
             events: Vec::new(),
             open: true,
         };

@@ -9,7 +9,7 @@
 //!
 //! Numbers are little-endian. Nothing is believed: what makes no sense is `None`.
 
-use crate::settings::{HEAP_MOST, SLOTS, Sync, granule};
+use crate::settings::{HEAP_MOST, INJECT_MOST, SLOTS, Sync, granule};
 use crate::stream::Mode;
 use crate::{Error, Rank};
 
@@ -93,7 +93,12 @@ impl Shape {
 
     /// Where the heap begins in the reader's region.
     pub(crate) fn heap_at(self) -> usize {
-        (self.tags() + 8 * self.slots).next_multiple_of(4096)
+        (self.unread_at() + INJECT_MOST).next_multiple_of(4096)
+    }
+
+    /// Where the writer puts `INJECT_MOST` bytes to see how long that takes: in the reader's region, which does not read them.
+    pub(crate) fn unread_at(self) -> usize {
+        (self.tags() + 8 * self.slots).next_multiple_of(64)
     }
 
     /// The bytes of the reader's region.
@@ -128,7 +133,12 @@ impl Shape {
 
     /// Where the heap begins in the writer's region.
     pub(crate) fn writer_heap_at(self) -> usize {
-        (self.stage_at() + self.tags()).next_multiple_of(4096)
+        (self.answer_at() + 8).next_multiple_of(4096)
+    }
+
+    /// Where a word goes in the writer's region that is got for the time it takes.
+    pub(crate) fn answer_at(self) -> usize {
+        self.stage_at() + self.tags()
     }
 
     /// The bytes of the writer's region, with a heap or without.

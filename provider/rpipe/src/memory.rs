@@ -169,6 +169,8 @@ pub(crate) unsafe trait Zeros {}
 // SAFETY: numbers.
 unsafe impl Zeros for u64 {}
 // SAFETY: numbers.
+unsafe impl Zeros for u32 {}
+// SAFETY: numbers.
 unsafe impl Zeros for [u32; 3] {}
 
 /// So many of them, all zero. Pages that are not touched take no memory.

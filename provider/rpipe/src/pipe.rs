@@ -408,8 +408,7 @@ impl Pipe {
 
     /// Chooses blocks by another policy from now on.
     pub fn set_policy(&mut self, policy: Policy) -> Result<(), Error> {
-        self.writer()?.set_policy(policy);
-        Ok(())
+        self.writer()?.set_policy(policy)
     }
 
     /// What the writing end has done, with its policy and its synchronization.

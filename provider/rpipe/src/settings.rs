@@ -44,7 +44,7 @@ pub const ALL: [Setting; 10] = [
     },
     Setting {
         name: "STRAIT_RPIPE_INJECT",
-        default: "by the path",
+        default: "measured",
         help: "The longest message, up to 4096 bytes, that the path copies when it is written; 0: none",
     },
     Setting {

@@ -1,34 +1,27 @@
 //! Peers that are killed, at every step: the other's calls end with an error, what was written before is read, and the memory of the pipe is
 //! given back.
 
+mod job;
+
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use strait_rpipe::start::FileBootstrap;
-use strait_rpipe::{Context, Error, Patience, Pipe, PipeOptions, Rank, Settings, Side, backends};
+use job::join;
+use strait_rpipe::{Error, Patience, Pipe, PipeOptions, Side};
 
 const DIR: &str = "STRAIT_RPIPE_TEST_DIR";
 const STEP: &str = "STRAIT_RPIPE_TEST_STEP";
 const WAY: &str = "STRAIT_RPIPE_TEST_WAY";
-/// Memory that both map; memory that is put to and got from; frames of the engine.
+/// Those of [`join`].
 const WAYS: [&str; 3] = ["mapped", "put", "frames"];
 /// After so long a call that should have failed has not.
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn patience() -> Patience {
     Patience::for_a(LIMIT)
-}
-
-fn join(rank: Rank, dir: &Path, way: &str) -> Arc<Context> {
-    let backend = if way == "frames" { "strait:frames" } else { "strait" };
-    let settings = Settings { map: way == "mapped", backend: backend.into(), ..Settings::default() };
-    let backend = backends::open(&settings, rank).unwrap();
-    let bootstrap = FileBootstrap::new(rank, 2, dir).unwrap();
-    Arc::new(Context::new(backend, Box::new(bootstrap), settings).unwrap())
 }
 
 /// What the other process does before it says that it waits to be killed.
@@ -54,7 +47,7 @@ fn victim() {
     let way = env::var(WAY).unwrap();
     let (side, steps) =
         if wanted.starts_with('w') { (Side::Writer, &WRITING[..]) } else { (Side::Reader, &READING[..]) };
-    let context = join(1, Path::new(&dir), &way);
+    let context = join(1, 2, Path::new(&dir), &way);
     let mut pipe = None;
     let mut block = None;
     for step in steps {
@@ -118,7 +111,7 @@ fn survive(side: Side, step: Step, way: &str) {
     let dir = env::temp_dir().join(format!("strait-rpipe-faults-{}", std::process::id()));
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir(&dir).unwrap();
-    let context = join(0, &dir, way);
+    let context = join(0, 2, &dir, way);
     let mut child = start(&dir, side, step, way);
     let mine = if side == Side::Writer { Side::Reader } else { Side::Writer };
     let mut pipe = Pipe::open(&context, 1, &PipeOptions::new(mine)).unwrap();

@@ -1,16 +1,16 @@
 //! A member of a group that is killed, in each call and before it: the calls of all that wait end with an error that names it, and
 //! their memory comes back. So does the reader's of many writers, which reads on.
 
+mod job;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use strait_rpipe::start::FileBootstrap;
-use strait_rpipe::{
-    Context, Error, Group, Many, Neighbor, Patience, Pipe, PipeOptions, Rank, Settings, Side, backends,
-};
+use job::join;
+use strait_rpipe::{Context, Error, Group, Many, Neighbor, Patience, Pipe, PipeOptions, Rank, Side};
 
 const DIR: &str = "STRAIT_RPIPE_TEST_DIR";
 const RANK: &str = "STRAIT_RPIPE_TEST_RANK";
@@ -22,12 +22,9 @@ const VICTIM: Rank = 2;
 /// Longer than a heap: nothing of it arrives as a whole at 3.
 const LONG: usize = 2 << 20;
 
-fn join(rank: Rank, dir: &Path, way: &str) -> Arc<Context> {
-    let backend = if way == "frames" { "strait:frames" } else { "strait" };
-    let settings = Settings { map: way == "mapped", backend: backend.into(), ..Settings::default() };
-    let backend = backends::open(&settings, rank).unwrap();
-    let bootstrap = FileBootstrap::new(rank, SIZE, dir).unwrap();
-    let context = Arc::new(Context::new(backend, Box::new(bootstrap), settings).unwrap());
+/// A member of the job.
+fn meet(rank: Rank, dir: &Path, way: &str) -> Arc<Context> {
+    let context = join(rank, SIZE, dir, way);
     // All are in the job before one is killed.
     let cards = |dir| fs::read_dir(dir).unwrap().filter(|entry| is_card(entry.as_ref().unwrap())).count();
     while cards(dir) < SIZE as usize {
@@ -172,7 +169,7 @@ fn member() {
     let Some(dir) = env::var_os(DIR) else { return };
     let rank: Rank = env::var(RANK).unwrap().parse().unwrap();
     let (case, way) = (env::var(CASE).unwrap(), env::var(WAY).unwrap());
-    let context = join(rank, Path::new(&dir), &way);
+    let context = meet(rank, Path::new(&dir), &way);
     match case.as_str() {
         "many" => with_many(&context, rank, Path::new(&dir)),
         case => in_group(&context, rank, case),

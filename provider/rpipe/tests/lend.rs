@@ -1,5 +1,7 @@
 //! Memory lent by a process that sleeps in pause(2), is killed, or forks; and a borrower that is killed.
 
+mod job;
+
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,13 +10,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use strait_rpipe::start::FileBootstrap;
-use strait_rpipe::{Block, Borrowed, Context, Error, Lent, Patience, Rank, Settings, backends};
+use job::join;
+use strait_rpipe::{Block, Borrowed, Context, Error, Lent, Patience};
 
 const DIR: &str = "STRAIT_RPIPE_TEST_DIR";
 const CASE: &str = "STRAIT_RPIPE_TEST_CASE";
 const WAY: &str = "STRAIT_RPIPE_TEST_WAY";
-/// Memory that both map; memory that is put to and got from; frames of the engine.
+/// Those of [`join`].
 const WAYS: [&str; 3] = ["mapped", "put", "frames"];
 /// After so long a call that should have ended has not.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -22,14 +24,6 @@ const LEN: usize = 4 << 20;
 
 fn patience() -> Patience {
     Patience::for_a(LIMIT)
-}
-
-fn join(rank: Rank, dir: &Path, way: &str) -> Arc<Context> {
-    let backend = if way == "frames" { "strait:frames" } else { "strait" };
-    let settings = Settings { map: way == "mapped", backend: backend.into(), ..Settings::default() };
-    let backend = backends::open(&settings, rank).unwrap();
-    let bootstrap = FileBootstrap::new(rank, 2, dir).unwrap();
-    Arc::new(Context::new(backend, Box::new(bootstrap), settings).unwrap())
 }
 
 fn pause() -> ! {
@@ -47,7 +41,7 @@ fn other() {
     // Where the test has failed, nothing else ends it.
     // SAFETY: a number.
     unsafe { libc::alarm(300) };
-    let context = join(1, Path::new(&dir), &way);
+    let context = join(1, 2, Path::new(&dir), &way);
     if case == "borrower" {
         let mut memory = Borrowed::open(&context, 0, None, patience()).unwrap();
         let block = memory.alloc(1000, 1).unwrap();
@@ -99,7 +93,7 @@ fn start(case: &str, way: &str) -> Other {
             }
         }
     });
-    let context = join(0, &dir, way);
+    let context = join(0, 2, &dir, way);
     Other { process, told, dir, context }
 }
 
@@ -209,10 +203,12 @@ fn a_lender_that_is_stopped_holds_no_call_beyond_its_time_and_goes_on_after_it()
             assert_eq!((wrote, read), (Ok(()), Ok(())), "{way}");
         }
         other.signal(libc::SIGCONT);
-        memory.write(block, 0, &long, patience()).unwrap();
+        // No part of it is what is still under way, or another part.
+        let last: Vec<u8> = (0..LEN / 2).map(|at| (at >> 16) as u8 + 6).collect();
+        memory.write(block, 0, &last, patience()).unwrap();
         let mut bytes = vec![0; LEN / 2];
         memory.read(block, 0, &mut bytes, patience()).unwrap();
-        assert!(bytes == long, "{way}");
+        assert!(bytes == last, "{way}");
         other.signal(libc::SIGKILL);
         until_told(&mut memory, block, way);
         drop(memory);

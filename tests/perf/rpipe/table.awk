@@ -58,20 +58,25 @@ function pairs(begin, own, name,    n, c, row, mine) {
     printf "%8s", "bytes"
     for (c = 1; c <= columns; c++) if (wanted(c, begin, own)) printf " %24s", column[c]
     printf " %14s", "best " name "/" own
+    if (begin == "put-") printf " %14s %14s", "best put/flag", "rwrite/flag"
     printf begin == "put-" ? " %14s\n" : "\n", "send/" own
     for (n = 1; n <= count["pairs"]; n++) {
         row = rows["pairs", n]
         printf "%8d", bytes[row]
         for (c = 1; c <= columns; c++) if (wanted(c, begin, own)) printf " %24s", figure(med[row, c])
         printf " %14s", ratio(best(row, begin), med[row, mine])
-        if (begin == "put-") printf " %14s", ratio(best(row, "send"), med[row, mine])
+        if (begin == "put-") {
+            floor = med[row, at["pairs" SUBSEP "memory flag"]]
+            printf " %14s %14s", ratio(best(row, begin), floor), ratio(med[row, mine], floor)
+            printf " %14s", ratio(best(row, "send"), med[row, mine])
+        }
         print ""
     }
     print ""
 }
 
 function wanted(c, begin, own) {
-    return of[c] == "pairs" && (index(form_of[c], begin) == 1 || form_of[c] == own || (begin == "put-" && form_of[c] == "send"))
+    return of[c] == "pairs" && (index(form_of[c], begin) == 1 || form_of[c] == own || (begin == "put-" && form_of[c] ~ /^send$|^flag/))
 }
 
 # Heaps are columns, beside MPI, which has none.

@@ -73,6 +73,8 @@ pub(crate) struct Peer {
     pub(super) unacked: u64,
     /// Those of them that are RMA by rendezvous.
     pub(super) large: u32,
+    /// Large messages that it was offered and has yet to take.
+    pub(super) offered: u32,
     /// Whether it is worth while to have it copy its part of large transfers.
     pub(super) helper: Helper,
     /// What it was given to copy whole, as far as it has not been seen to begin.
@@ -113,6 +115,7 @@ impl Peer {
             last_unacked_seq: 0,
             unacked: 0,
             large: 0,
+            offered: 0,
             helper: Helper::default(),
             delegated: ArrayVec::new(),
             fetches: Fetches::Unknown,
@@ -136,7 +139,10 @@ impl Peer {
     /// What of it an operation's plan depends on that takes in bytes.
     #[inline]
     pub(super) fn when(&self) -> When {
-        if self.helper.can() { When::HELPED } else { When::empty() }
+        let mut when = When::empty();
+        when.set(When::HELPED, self.helper.can());
+        when.set(When::BOTH_WAYS, self.offered > 0);
+        when
     }
 
     /// Its memory turned out not to be accessible in the call, ever.

@@ -162,9 +162,14 @@ impl<L: RmaLink> Endpoint<L> {
     /// waits for another one.
     #[inline(never)]
     fn may_rest(&mut self, core: &mut Core) -> bool {
-        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return false };
         self.rest -= 1;
-        rx.tagged.nothing_posted() && rx.plain.nothing_posted()
+        !self.has_receives(core)
+    }
+
+    /// Whether receives are posted.
+    pub(super) fn has_receives(&self, core: &Core) -> bool {
+        let rx = core.rxs.get(self.rx.at());
+        rx.is_some_and(|rx| !rx.tagged.nothing_posted() || !rx.plain.nothing_posted())
     }
 
     /// Keeps a message that no receive is for, or, if it is none, hears an answer; and goes on with what the same peer

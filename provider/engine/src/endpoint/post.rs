@@ -108,7 +108,7 @@ impl<L: RmaLink> Endpoint<L> {
         body: &[Span],
         len: usize,
     ) -> Result<(), Error> {
-        let (peer, large) = (out.peer, out.large);
+        let (peer, large, offered) = (out.peer, out.large, out.offered);
         let state = self.peer(peer);
         state.posted += 1;
         out.seq = state.posted;
@@ -122,6 +122,7 @@ impl<L: RmaLink> Endpoint<L> {
         let state = self.peer(peer);
         state.outstanding += 1;
         state.large += u32::from(large);
+        state.offered += u32::from(offered);
         Ok(())
     }
 
@@ -154,7 +155,9 @@ impl<L: RmaLink> Endpoint<L> {
         let (tag, data) = (op.tag.unwrap_or(0), op.data.unwrap_or(0));
         let report = op.flags.contains(OpFlags::COMPLETION);
         let done_as = Done { ctx: op.ctx, what, report, tag, data, tally };
-        let mut choice = proto::Op::new(Role::Send, len, op.iov, self.when(peer, op.flags, len));
+        let mut when = self.when(peer, op.flags, len);
+        when.set(When::BOTH_WAYS, self.has_receives(core));
+        let mut choice = proto::Op::new(Role::Send, len, op.iov, when);
         loop {
             let plan = choose(&self.peer(peer).limits, &choice);
             match plan {
@@ -218,7 +221,8 @@ impl<L: RmaLink> Endpoint<L> {
             push(h, &Offer { req: req.into(), len: (len as u64).into() });
             push(h, &segs[..]);
         };
-        self.launch(Out::new(peer, iov.into(), len, done_as), header, &[], 0)
+        let out = Out { offered: Cut::is_worth(len), ..Out::new(peer, iov.into(), len, done_as) };
+        self.launch(out, header, &[], 0)
     }
 
     pub(crate) fn rma(&mut self, core: &mut Core, op: &Rma<'_>, tally: Tally) -> Result<(), Error> {

@@ -46,6 +46,8 @@ pub(super) struct Out {
     /// Bytes sent or received in frames.
     pub(super) done: usize,
     pub(super) large: bool,
+    /// A message that the peer is to fetch, and that takes it a while.
+    pub(super) offered: bool,
     /// All of it went with its frame: nothing but the peer's answer is to come, and nothing else names it.
     pub(super) whole: bool,
     pub(super) followed: Followed,
@@ -68,6 +70,7 @@ impl Out {
             len,
             done: 0,
             large: false,
+            offered: false,
             whole: false,
             followed,
             asked: None,

@@ -18,12 +18,17 @@ impl Cut {
     /// Of `len` bytes that one side could copy alone, if both sides had better copy. `delegate`: there is more to
     /// do here.
     pub(crate) fn of(len: usize, delegate: bool) -> Option<Cut> {
-        if len < WORTH {
+        if !Cut::is_worth(len) {
             return None;
         }
         let delegated = delegate && len <= DELEGATED;
         let pieces = if delegated { xfer::Cut::halves(len) } else { xfer::Cut::of(len) };
         Some(Cut { pieces, delegated })
+    }
+
+    /// Whether `len` bytes are worth a message to the other side that both copy.
+    pub(crate) fn is_worth(len: usize) -> bool {
+        len >= WORTH
     }
 
     /// Whether a part of `len` bytes may be left to the peer while there is more to do here.

@@ -16,6 +16,7 @@ fn op(role: Role, len: usize, memory: Memory, when: When) -> Op {
 const NONE: When = When::empty();
 const INJECT: When = When::INJECT;
 const ROW: When = When::IN_A_ROW;
+const BOTH: When = When::BOTH_WAYS;
 const ALONE: When = When::ONE_SIDED;
 
 /// Caps, role, bytes, memory, conditions, what was tried in vain, and the plan.
@@ -40,6 +41,16 @@ fn messages() {
         (SYNC, Send, 257, Host, ROW, none, Plan::EagerInARow),
         (SYNC, Send, 600, Host, ROW, none, Plan::EagerInARow),
         (SYNC, Send, 601, Host, ROW, none, Plan::Rendezvous),
+        // So is one that is sent while a receive waits, where a core would copy it otherwise.
+        (SYNC, Send, 256, Host, BOTH, none, Plan::Eager),
+        (SYNC, Send, 600, Host, BOTH, none, Plan::EagerInARow),
+        (SYNC, Send, 601, Host, BOTH, none, Plan::Rendezvous),
+        (SYNC, Send, 1001, Host, INJECT | BOTH, none, Plan::TooBig),
+        (SYNC | DEVICE, Send, 600, Device, BOTH, none, Plan::ByHandles),
+        (SYNC | DEVICE, Send, 600, Device, BOTH, Tried::HANDLES, Plan::Rendezvous),
+        (SYNC, Send, 300, Host, When::PAUSED | BOTH, none, Plan::Rendezvous),
+        (HOST, Send, 257, Host, BOTH, none, Plan::ByHandles),
+        (DEVICE, Send, 300, Host, BOTH, none, Plan::Rendezvous),
         (SYNC, Send, 1000, Host, INJECT, none, Plan::Eager),
         (SYNC, Send, 1001, Host, INJECT | ROW, none, Plan::TooBig),
         // A peer that is short of room is offered messages.
@@ -148,6 +159,7 @@ fn what_a_peer_has_offered() {
         (SYNC, frames, large, Host, When::HELPED, none, Plan::Frames),
         (SYNC, cpu, large, Host, NONE, none, Plan::InCall),
         (SYNC, cpu, large, Host, When::HELPED, none, Plan::Cooperative(halves)),
+        (SYNC, cpu, large, Host, When::HELPED | BOTH, none, Plan::InCall),
         (
             SYNC,
             cpu,

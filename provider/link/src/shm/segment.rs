@@ -271,7 +271,7 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
             8..=16 => ends::<u64>(src, dst, len),
             17..=32 => ends::<u128>(src, dst, len),
             33..=64 => ends::<[u128; 2]>(src, dst, len),
-            _ => std::ptr::copy_nonoverlapping(src, dst, len),
+            _ => hmem::copy_bytes(src, dst, len),
         }
     }
 }

@@ -192,6 +192,7 @@ fn of_pipe(pipe: &Pipe) -> rpipe_stats {
         sync: text(&sync),
         in_slot: told.in_slot as u64,
         injected: told.injected as u64,
+        injected_why: text(&told.injected_why),
     }
 }
 

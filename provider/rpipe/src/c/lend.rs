@@ -11,6 +11,7 @@ use super::handles::{guard, here, job, status, text};
 use super::kept::{Kept, Place};
 use super::messages::patience;
 use super::types::*;
+use crate::lend::Local;
 use crate::{Block, Borrowed, Error, Lent, Policy, Rank};
 
 static LENT: Kept<Lent> = Kept::new("this is no lent memory: it was taken back, or rlend has not made it");
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn rborrow_write(
         check(from, size, "a source")?;
         with(borrowed, addr, |memory, block| {
             // SAFETY: the program's promise.
-            unsafe { memory.write_from(block, offset, from.cast(), size, patience(nanoseconds)) }
+            unsafe { memory.transfer(block, offset, Local::From(from.cast()), size, patience(nanoseconds)) }
         })
     })
 }
@@ -235,7 +236,7 @@ pub unsafe extern "C" fn rborrow_read(
         check(to, size, "a target")?;
         with(borrowed, addr, |memory, block| {
             // SAFETY: the program's promise.
-            unsafe { memory.read_to(block, offset, to.cast(), size, patience(nanoseconds)) }
+            unsafe { memory.transfer(block, offset, Local::To(to.cast()), size, patience(nanoseconds)) }
         })
     })
 }

@@ -83,7 +83,10 @@ pub unsafe extern "C" fn rpipe_many_open(
         let members = open(&job, &ranks, &options)?;
         let turns = Turns::new(members.len(), options.eager);
         let (context, barrier) = (job.clone(), job.barrier);
-        let made = ALL.keep(Ends { context, members, ranks, turns }, barrier)?;
+        let made = ALL.keep(Ends { context, members: members.clone(), ranks, turns }, barrier);
+        let made = made.inspect_err(|_| {
+            let _ = close_members(&members);
+        })?;
         // SAFETY: the program's promise.
         unsafe { many.write(made.cast()) };
         Ok(())

@@ -1,10 +1,13 @@
-//! What rwait waits with: pipes by their pointers, sleep, and the wake of it.
+//! What rwait waits with: pipes by their pointers, sleep, and the wake of it. Ends of many writers that cannot be kept.
 
+use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::handles::{Member, close, keep};
+use super::handles::{Member, close, job_place, keep};
+use super::kept::Place;
+use super::many::{Ends, rpipe_many_close, rpipe_many_open};
 use crate::pipe::Visit;
 use crate::several::{Several, Turns};
 use crate::stream::tests::job;
@@ -84,4 +87,25 @@ fn a_call_that_waits_for_pipes_by_pointers_asks_their_writers_to_wake_it() {
         assert_eq!(at, Ok(0));
     });
     close(reader.0).unwrap();
+}
+
+#[test]
+fn readers_ends_are_closed_if_many_of_them_cannot_be_kept() {
+    let [a, _b] = job("c-many", &Settings::default());
+    *job_place() = Some(a.clone());
+    // SAFETY: a place for the pointer; NULL stands for all other processes, and for pipes of any width.
+    let open = |many: &mut _| unsafe { rpipe_many_open(many, null(), 0, null()) };
+    let (mut many, mut other) = (null_mut(), null_mut());
+    assert_eq!(open(&mut many), 0);
+    // SAFETY: from rpipe_many_open.
+    assert_eq!(unsafe { rpipe_many_close(many) }, 0);
+    let ends = Arc::strong_count(&a);
+    // SAFETY: what a pointer of rpipe_many_open leads to is never freed.
+    let place = unsafe { &*many.cast::<Place<Ends>>() };
+    // The place is taken again, and this thread is inside.
+    let inside = place.lock().unwrap();
+    assert_eq!((open(&mut other), other), (-libc::EINVAL, null_mut()));
+    drop(inside);
+    assert_eq!(Arc::strong_count(&a), ends, "an end is still open");
+    *job_place() = None;
 }

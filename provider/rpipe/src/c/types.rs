@@ -122,6 +122,8 @@ pub struct rpipe_stats {
     /// go from their block.
     pub in_slot: u64,
     pub injected: u64,
+    /// Where `injected` comes from: measured, given or a default, and why so.
+    pub injected_why: [c_char; 160],
 }
 
 /// What tells a kernel of a message, in memory of the device. Each half is there at once: the message is there when both have its number.

@@ -1,4 +1,4 @@
-//! A set of numbers below a limit, with the next one from any place on in a few steps.
+//! A set of numbers below a limit, with the next one and the previous one from any place on in a few steps.
 
 use crate::Error;
 use crate::memory::zeroed;
@@ -66,6 +66,32 @@ impl Bits {
         }
         None
     }
+
+    /// The greatest one.
+    #[inline]
+    pub(super) fn last(&self) -> Option<usize> {
+        self.levels.iter().rev().try_fold(0, |n, level| {
+            let word = level[n];
+            (word != 0).then(|| (n << SHIFT) + word.ilog2() as usize)
+        })
+    }
+
+    /// The greatest one that is not above `from`, which is below the limit.
+    pub(super) fn previous(&self, from: usize) -> Option<usize> {
+        let mut at = from;
+        for (height, level) in self.levels.iter().enumerate() {
+            let word = level[at >> SHIFT] & (u64::MAX >> (63 - (at & 63)));
+            if word != 0 {
+                let mut n = (at & !63) + word.ilog2() as usize;
+                for below in self.levels[..height].iter().rev() {
+                    n = (n << SHIFT) + below[n].ilog2() as usize;
+                }
+                return Some(n);
+            }
+            at = (at >> SHIFT).checked_sub(1)?;
+        }
+        None
+    }
 }
 
 #[cfg(test)]
@@ -75,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_one_is_that_of_a_plain_set() {
+    fn the_next_and_the_previous_one_are_those_of_a_plain_set() {
         const LIMIT: usize = 300_000;
         let (mut bits, mut plain) = (Bits::new(LIMIT).unwrap(), BTreeSet::new());
         let mut x = 1u64;
@@ -91,7 +117,9 @@ mod tests {
             }
             for from in [0, at, at + 1, n, LIMIT - 1] {
                 assert_eq!(bits.next(from), plain.range(from..).next().copied());
+                assert_eq!(bits.previous(from), plain.range(..=from).next_back().copied());
             }
+            assert_eq!(bits.last(), plain.last().copied());
         }
     }
 }

@@ -1,43 +1,45 @@
 //! Choosing a free block.
 
-use super::{Heap, LEN, Policy};
+use super::hole::{Hole, fit};
+use super::index::Index;
+use super::lengths::End;
+use super::{Heap, Policy};
 
 impl Heap {
-    /// A free block that `want` granules fit into on a multiple of `align`: where it begins, and where they would.
+    /// The free block that an allocation comes from, and where `want` granules fit into it on a multiple of `align`.
     #[inline]
-    pub(super) fn choose(&self, want: u32, align: u32) -> Option<(u32, u32)> {
-        match self.policy {
-            Policy::NextFit => {
-                let rover = self.rover as usize;
-                // The block that the rover is in may begin before it.
-                self.first(rover, usize::MAX, want, align).or_else(|| self.first(0, rover, want, align))
+    pub(super) fn choose(&mut self, want: u32, align: u32) -> Option<(Hole, u32)> {
+        let aside = self.aside;
+        let here = fit(aside.at, aside.len, want, align).map(|begin| (aside, begin));
+        let there = match (&mut self.index, self.policy) {
+            // The one aside is where the last allocation ended.
+            (Index::Place(_), Policy::NextFit) if here.is_some() => return here,
+            (Index::Place(places), Policy::NextFit) => {
+                let from = self.rover;
+                places
+                    .first(&self.entries, from, want, align)
+                    .or_else(|| places.first(&self.entries, 0, want, align))
             }
-            Policy::FirstFit => self.first(0, usize::MAX, want, align),
-            Policy::BestFit => {
-                self.by_len.range((want, 0)..).find_map(|(len, at)| fit(*at, *len, want, align))
-            }
-            Policy::WorstFit => {
-                self.by_len.range((want, 0)..).rev().find_map(|(len, at)| fit(*at, *len, want, align))
-            }
+            (Index::Place(places), _) => places.first(&self.entries, 0, want, align),
+            (Index::Length(lengths), Policy::BestFit) => lengths.choose(End::Least, want, align),
+            (Index::Length(lengths), _) => lengths.choose(End::Greatest, want, align),
+        };
+        match (here, there) {
+            (Some((one, _)), Some((other, _))) if self.policy.prefers(one, other) => here,
+            (_, None) => here,
+            _ => there,
         }
-    }
-
-    /// The first that fits of those that begin in `from..until`.
-    #[inline]
-    fn first(&self, mut from: usize, until: usize, want: u32, align: u32) -> Option<(u32, u32)> {
-        while let Some(at) = self.starts.next(from).filter(|at| *at < until) {
-            if let Some(found) = fit(at as u32, self.entries[at][LEN], want, align) {
-                return Some(found);
-            }
-            from = at + 1;
-        }
-        None
     }
 }
 
-#[inline]
-fn fit(at: u32, len: u32, want: u32, align: u32) -> Option<(u32, u32)> {
-    let begin = at.checked_next_multiple_of(align)?;
-    let room = len.checked_sub(begin - at)?;
-    (room >= want).then_some((at, begin))
+impl Policy {
+    /// Whether it takes this free block and not the other, where both are long enough.
+    #[inline]
+    fn prefers(self, one: Hole, other: Hole) -> bool {
+        match self {
+            Policy::NextFit | Policy::FirstFit => one.at < other.at,
+            Policy::BestFit => (one.len, one.at) < (other.len, other.at),
+            Policy::WorstFit => (one.len, one.at) > (other.len, other.at),
+        }
+    }
 }

@@ -6,13 +6,16 @@
 
 mod bits;
 mod choose;
+mod hole;
+mod index;
+mod lengths;
 #[cfg(test)]
 mod model_tests;
+mod places;
 mod policy;
 
-use std::collections::BTreeSet;
-
-use bits::Bits;
+use hole::{Entry, Hole, LEN};
+use index::Index;
 pub use policy::Policy;
 
 use crate::Error;
@@ -57,19 +60,6 @@ pub struct Usage {
     pub fragmentation: f64,
 }
 
-/// A free block.
-#[derive(Clone, Copy, Debug, Default)]
-struct Hole {
-    at: u32,
-    len: u32,
-}
-
-/// What is known where a granule begins a block.
-///
-/// `kind` has the state (2 bits, 0: no block begins here), the slack, which is how many bytes of the last granule were not
-/// asked for (8 bits from bit 8), and the generation (16 bits from bit 16), which outlives the block.
-type Entry = [u32; 3];
-const LEN: usize = 0;
 /// The length of the block before.
 const BEFORE: usize = 1;
 const KIND: usize = 2;
@@ -85,17 +75,15 @@ pub struct Heap {
     /// Granules.
     total: u32,
     entries: Box<[Entry]>,
-    /// Where free blocks begin.
-    starts: Bits,
-    /// Free blocks by length, and then by place, for the policies that choose by it.
-    by_len: BTreeSet<(u32, u32)>,
+    index: Index,
     policy: Policy,
-    /// Next-fit goes on from here.
+    /// Next-fit goes on from here, and then from the beginning of the heap. It may be the end of the heap.
     rover: u32,
-    /// Next-fit: the free block that begins at `rover`, if there is one, else of no length. It is in none of the above, so that
-    /// taking from its front, and giving back what was taken last, changes these numbers alone.
-    next: Hole,
+    /// A free block that is in none of the above, or of no length: what was left of the last one that was taken from. Taking from
+    /// its front, and giving back what was taken last, changes these numbers alone. With next-fit it begins at `rover`.
+    aside: Hole,
     used: u32,
+    /// Free blocks in the index.
     holes: u32,
     /// Blocks that were sent.
     sent: u32,
@@ -111,21 +99,18 @@ impl Heap {
             )));
         }
         let total = (len / granule) as u32;
-        let mut heap = Heap {
+        Ok(Heap {
             shift: granule.trailing_zeros(),
             total,
             entries: zeroed(total as usize)?,
-            starts: Bits::new(total as usize)?,
-            by_len: BTreeSet::new(),
+            index: Index::new(policy, total)?,
             policy,
             rover: 0,
-            next: Hole::default(),
+            aside: Hole { at: 0, len: total },
             used: 0,
             holes: 0,
             sent: 0,
-        };
-        heap.keep_next(0, total);
-        Ok(heap)
+        })
     }
 
     /// Bytes from the beginning of the heap.
@@ -138,18 +123,19 @@ impl Heap {
         self.policy
     }
 
-    /// From now on blocks are chosen by this policy.
-    pub fn set_policy(&mut self, policy: Policy) {
-        self.put_next();
-        self.policy = policy;
-        self.by_len.clear();
-        if policy.by_length() {
-            let mut from = 0;
-            while let Some(at) = self.starts.next(from) {
-                self.by_len.insert((self.entries[at][LEN], at as u32));
-                from = at + 1;
+    /// From now on blocks are chosen by this policy. It stays as it was if there is no memory for its index.
+    pub fn set_policy(&mut self, policy: Policy) -> Result<(), Error> {
+        let mut index = Index::new(policy, self.total)?;
+        self.put_aside();
+        let mut at = 0;
+        while let Some(entry) = self.entries.get(at as usize) {
+            if entry[KIND] & 3 == FREE {
+                index.insert(Hole { at, len: entry[LEN] });
             }
+            at += entry[LEN];
         }
+        (self.index, self.policy) = (index, policy);
+        Ok(())
     }
 
     /// Allocates `len` bytes (0 is taken for 1) on a multiple of `align` bytes, a power of two of [`ALIGN_MOST`] at most. `None`:
@@ -159,27 +145,32 @@ impl Heap {
         let bytes = len.max(1);
         let want = u32::try_from(bytes.checked_add((1 << self.shift) - 1)? >> self.shift).ok()?;
         let align = (align >> self.shift).max(1) as u32;
-        let Hole { at, len: room } = self.next;
-        if want > room || at & (align - 1) != 0 {
+        let Hole { at, len: room } = self.aside;
+        // Others than next-fit may have to take another one.
+        let alone = self.policy == Policy::NextFit || self.holes == 0;
+        if want > room || at & (align - 1) != 0 || !alone {
             return self.alloc_elsewhere(len, want, align);
         }
-        self.next = Hole { at: at + want, len: room - want };
+        self.aside = Hole { at: at + want, len: room - want };
         self.hold(at, want, len)
     }
 
     #[inline(never)]
     fn alloc_elsewhere(&mut self, len: usize, want: u32, align: u32) -> Option<Block> {
-        self.put_next();
         let (hole, at) = self.choose(want, align)?;
-        let hole_len = self.entries[hole as usize][LEN];
-        self.take_free(hole, hole_len);
-        if at > hole {
-            self.put_free(hole, at - hole);
+        if hole.at == self.aside.at && self.aside.len > 0 {
+            self.aside.len = 0;
+        } else {
+            self.take_free(hole);
         }
-        let (end, behind) = (at + want, hole + hole_len - at - want);
+        if at > hole.at {
+            self.put_free(Hole { at: hole.at, len: at - hole.at });
+        }
+        let (end, hole_end) = (at + want, hole.at + hole.len);
         let block = self.hold(at, want, len);
-        if behind > 0 {
-            self.keep_next(end, behind);
+        if end < hole_end || self.policy == Policy::NextFit {
+            self.put_aside();
+            self.aside = Hole { at: end, len: hole_end - end };
         }
         block
     }
@@ -194,7 +185,7 @@ impl Heap {
         entry[KIND] = u32::from(generation) << 16 | (slack.min(255) as u32) << 8 | HELD;
         self.used += want;
         let end = at + want;
-        self.rover = if end == self.total { 0 } else { end };
+        self.rover = end;
         self.tell_next(end, want);
         Some(Block { granule: at, generation })
     }
@@ -319,18 +310,14 @@ impl Heap {
 
     /// What is in the heap now.
     pub fn usage(&self) -> Usage {
-        let (mut largest, mut from) = (self.next.len, 0);
-        while let Some(at) = self.starts.next(from) {
-            largest = largest.max(self.entries[at][LEN]);
-            from = at + 1;
-        }
+        let largest = self.index.longest(&self.entries).max(self.aside.len);
         let (free, bytes) = (self.total - self.used, |granules: u32| u64::from(granules) << self.shift);
         let fragmentation = if free == 0 { 0.0 } else { 1.0 - f64::from(largest) / f64::from(free) };
         Usage {
             used: bytes(self.used),
             free: bytes(free),
             largest: bytes(largest),
-            holes: u64::from(self.holes) + u64::from(self.next.len > 0),
+            holes: u64::from(self.holes) + u64::from(self.aside.len > 0),
             fragmentation,
         }
     }
@@ -339,13 +326,18 @@ impl Heap {
     #[inline]
     fn release(&mut self, at: u32, len: u32) {
         self.used -= len;
-        let Hole { at: next, len: room } = self.next;
-        if room > 0 && at + len == next {
+        let Hole { at: aside, len: room } = self.aside;
+        if room > 0 && at + len == aside {
             let from = self.take_before(at);
-            self.next = Hole { at: from, len: next + room - from };
-            self.rover = from;
-        } else if room > 0 && next + room == at {
-            self.next.len = room + len + self.take_behind(at + len);
+            self.aside = Hole { at: from, len: aside + room - from };
+            if self.rover == aside {
+                self.rover = from;
+            } else {
+                self.turn_back(from, aside);
+            }
+        } else if room > 0 && aside + room == at {
+            self.aside.len = room + len + self.take_behind(at + len);
+            self.turn_back(aside, at + len);
         } else {
             self.release_elsewhere(at, len);
         }
@@ -354,10 +346,18 @@ impl Heap {
     fn release_elsewhere(&mut self, at: u32, len: u32) {
         let end = at + len + self.take_behind(at + len);
         let from = self.take_before(at);
-        if self.policy == Policy::NextFit && self.next.len == 0 && (from..end).contains(&self.rover) {
-            return self.keep_next(from, end - from);
+        let hole = Hole { at: from, len: end - from };
+        if self.aside.len == 0 && (self.policy != Policy::NextFit || (from..end).contains(&self.rover)) {
+            self.aside = hole;
+        } else {
+            self.put_free(hole);
         }
-        self.put_free(from, end - from);
+        self.turn_back(from, end);
+    }
+
+    /// Where next-fit goes on is not inside of a free block.
+    #[inline]
+    fn turn_back(&mut self, from: u32, end: u32) {
         if self.rover > from && self.rover < end {
             self.rover = from;
         }
@@ -369,7 +369,7 @@ impl Heap {
         match self.entries.get(at as usize) {
             Some(entry) if entry[KIND] & 3 == FREE => {
                 let len = entry[LEN];
-                self.take_free(at, len);
+                self.take_free(Hole { at, len });
                 len
             }
             _ => 0,
@@ -387,51 +387,37 @@ impl Heap {
         if previous[KIND] & 3 != FREE {
             return at;
         }
-        self.take_free(before, previous[LEN]);
+        self.take_free(Hole { at: before, len: previous[LEN] });
         before
     }
 
-    /// Enters a free block that begins where next-fit goes on.
-    fn keep_next(&mut self, at: u32, len: u32) {
-        if self.policy == Policy::NextFit {
-            self.next = Hole { at, len };
-            self.rover = at;
-        } else {
-            self.put_free(at, len);
-        }
-    }
-
-    /// The free block where next-fit goes on becomes one among others.
-    fn put_next(&mut self) {
-        let Hole { at, len } = std::mem::take(&mut self.next);
-        if len > 0 {
-            self.put_free(at, len);
+    /// The free block that is aside becomes one among others.
+    #[inline]
+    fn put_aside(&mut self) {
+        let aside = std::mem::take(&mut self.aside);
+        if aside.len > 0 {
+            self.put_free(aside);
         }
     }
 
     /// Enters a free block. Of the block before it the length is known already.
     #[inline]
-    fn put_free(&mut self, at: u32, len: u32) {
+    fn put_free(&mut self, hole: Hole) {
+        let Hole { at, len } = hole;
         let entry = &mut self.entries[at as usize];
         entry[LEN] = len;
         entry[KIND] = entry[KIND] & !0xffff | FREE;
-        self.starts.insert(at as usize);
+        self.index.insert(hole);
         self.holes += 1;
-        if self.policy.by_length() {
-            self.by_len.insert((len, at));
-        }
         self.tell_next(at + len, len);
     }
 
     /// Takes a free block out: no block begins there until one is entered.
     #[inline]
-    fn take_free(&mut self, at: u32, len: u32) {
-        self.entries[at as usize][KIND] &= !0xffff;
-        self.starts.remove(at as usize);
+    fn take_free(&mut self, hole: Hole) {
+        self.entries[hole.at as usize][KIND] &= !0xffff;
+        self.index.remove(hole);
         self.holes -= 1;
-        if self.policy.by_length() {
-            self.by_len.remove(&(len, at));
-        }
     }
 
     /// The block that begins at `end` learns how long the one before it is.

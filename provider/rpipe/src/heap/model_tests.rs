@@ -106,6 +106,8 @@ impl Model {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0usize..300, 0u32..8).prop_map(|(len, align)| Step::Alloc { len, align: 1 << align }),
+        // So long that a heap of many groups becomes full.
+        3 => (0usize..12_000, 0u32..13).prop_map(|(len, align)| Step::Alloc { len, align: 1 << align }),
         2 => any::<usize>().prop_map(Step::Free),
         4 => any::<usize>().prop_map(Step::Send),
         3 => (any::<usize>(), 1usize..4).prop_map(|(at, blocks)| Step::FreeRun { at, blocks }),
@@ -162,7 +164,7 @@ fn run(step: Step, heap: &mut Heap, model: &mut Model, dead: &mut Vec<Block>) {
             }
         }
         Step::Policy(policy) => {
-            heap.set_policy(policy);
+            heap.set_policy(policy).unwrap();
             model.policy = policy;
         }
     }
@@ -171,7 +173,10 @@ fn run(step: Step, heap: &mut Heap, model: &mut Model, dead: &mut Vec<Block>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
-    fn every_step_ends_as_in_a_plain_heap(steps in prop::collection::vec(step(), 1..120), granules in 1u32..64) {
+    fn every_step_ends_as_in_a_plain_heap(
+        steps in prop::collection::vec(step(), 1..120),
+        granules in prop_oneof![1u32..64, 64u32..6000, Just(64 * 16), Just(64 * 16 * 16 + 1)],
+    ) {
         let mut heap = Heap::new(granules as usize * GRANULE, GRANULE, Policy::NextFit).unwrap();
         let all = Plain { at: 0, len: granules, block: None };
         let mut model = Model { blocks: vec![all], policy: Policy::NextFit, rover: 0, total: granules };

@@ -22,10 +22,6 @@ pub enum Policy {
 impl Policy {
     /// All of them.
     pub const ALL: [Policy; 4] = [Policy::NextFit, Policy::FirstFit, Policy::BestFit, Policy::WorstFit];
-
-    pub(super) fn by_length(self) -> bool {
-        matches!(self, Policy::BestFit | Policy::WorstFit)
-    }
 }
 
 impl fmt::Display for Policy {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::remote::Remote;
-use super::{copy_in, copy_out, wait_for};
+use super::{Local, copy, wait_for};
 use crate::context::Context;
 use crate::loans::Loan;
 use crate::settings::granule;
@@ -42,7 +42,9 @@ pub struct Borrowed {
     asked: u64,
     /// The memory is not to be used any more.
     fault: Option<Error>,
-    moved: [(u64, u64); 2],
+    /// Operations, and their bytes.
+    written: (u64, u64),
+    read: (u64, u64),
 }
 
 #[derive(Debug)]
@@ -80,7 +82,8 @@ impl Borrowed {
             _ => Way::Remote(Remote::new(context, loan)?),
         };
         let (context, loan) = (context.clone(), loan.clone());
-        Ok(Borrowed { context, loan, heap, policy, way, asked: 0, fault: None, moved: [(0, 0); 2] })
+        let (written, read) = ((0, 0), (0, 0));
+        Ok(Borrowed { context, loan, heap, policy, way, asked: 0, fault: None, written, read })
     }
 
     /// Fails if the lender has ended or has taken the memory back, at the latest [`ASK`] later.
@@ -159,36 +162,7 @@ impl Borrowed {
     #[inline]
     pub fn write(&mut self, block: Block, at: usize, bytes: &[u8], patience: Patience) -> Result<(), Error> {
         // SAFETY: a slice.
-        unsafe { self.write_from(block, at, bytes.as_ptr(), bytes.len(), patience) }
-    }
-
-    /// As [`Borrowed::write`].
-    ///
-    /// # Safety
-    /// `len` bytes at `from` are readable, and nothing writes there meanwhile.
-    #[inline]
-    pub(crate) unsafe fn write_from(
-        &mut self,
-        block: Block,
-        at: usize,
-        from: *const u8,
-        len: usize,
-        patience: Patience,
-    ) -> Result<(), Error> {
-        let place = self.place(block, at, len)?;
-        self.check()?;
-        match &mut self.way {
-            // SAFETY: the caller's promise.
-            Way::Mapped(memory) => unsafe { copy_in(memory, place, from, len) },
-            Way::Remote(remote) => {
-                let to = (&*self.context, &self.loan, place);
-                // SAFETY: likewise.
-                let done = unsafe { remote.write(to, from, len, patience) };
-                done.inspect_err(|fault| keep(&mut self.fault, fault))?;
-            }
-        }
-        self.count(0, len);
-        Ok(())
+        unsafe { self.transfer(block, at, Local::From(bytes.as_ptr()), bytes.len(), patience) }
     }
 
     /// Reads bytes at `at` of a block. `Again`: not all within the time.
@@ -201,19 +175,19 @@ impl Borrowed {
         patience: Patience,
     ) -> Result<(), Error> {
         // SAFETY: a slice.
-        unsafe { self.read_to(block, at, bytes.as_mut_ptr(), bytes.len(), patience) }
+        unsafe { self.transfer(block, at, Local::To(bytes.as_mut_ptr()), bytes.len(), patience) }
     }
 
-    /// As [`Borrowed::read`].
+    /// As [`Borrowed::write`] or [`Borrowed::read`].
     ///
     /// # Safety
-    /// `len` bytes at `to` are writable, and nothing else uses them meanwhile.
+    /// `len` bytes are there, readable and not written meanwhile, or writable and not used meanwhile.
     #[inline]
-    pub(crate) unsafe fn read_to(
+    pub(crate) unsafe fn transfer(
         &mut self,
         block: Block,
         at: usize,
-        to: *mut u8,
+        local: Local,
         len: usize,
         patience: Patience,
     ) -> Result<(), Error> {
@@ -221,22 +195,18 @@ impl Borrowed {
         self.check()?;
         match &mut self.way {
             // SAFETY: the caller's promise.
-            Way::Mapped(memory) => unsafe { copy_out(memory, place, to, len) },
+            Way::Mapped(memory) => unsafe { copy(memory, place, local, len) },
             Way::Remote(remote) => {
-                let from = (&*self.context, &self.loan, place);
+                let there = (&*self.context, &self.loan, place);
                 // SAFETY: likewise.
-                let done = unsafe { remote.read(from, to, len, patience) };
+                let done = unsafe { remote.transfer(there, local, len, patience) };
                 done.inspect_err(|fault| keep(&mut self.fault, fault))?;
             }
         }
-        self.count(1, len);
+        let (operations, bytes) = if local.is_source() { &mut self.written } else { &mut self.read };
+        *operations += 1;
+        *bytes += len as u64;
         Ok(())
-    }
-
-    #[inline]
-    fn count(&mut self, what: usize, bytes: usize) {
-        self.moved[what].0 += 1;
-        self.moved[what].1 += bytes as u64;
     }
 
     /// Where a block is in this process, if the memory is mapped: as long as this object is there, also when the lender has ended.
@@ -254,7 +224,7 @@ impl Borrowed {
 
     /// What was done, and what is in the heap.
     pub fn stats(&self) -> LendStats {
-        let [(writes, written_bytes), (reads, read_bytes)] = self.moved;
+        let ((writes, written_bytes), (reads, read_bytes)) = (self.written, self.read);
         LendStats {
             heap: self.loan.len as u64,
             usage: self.heap.usage(),

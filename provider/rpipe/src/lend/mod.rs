@@ -30,24 +30,41 @@ pub struct Lent {
     helper: Option<Helper>,
 }
 
-/// Copies bytes into memory; they may lie in it.
-///
-/// # Safety
-/// `len` bytes at `from` are readable.
-unsafe fn copy_in(memory: &Memory, at: usize, from: *const u8, len: usize) {
-    assert!(at <= memory.len() && len <= memory.len() - at, "outside of the memory");
-    // SAFETY: inside (asserted) and mapped, as `Memory` says; the other side is the caller's promise.
-    unsafe { ptr::copy(from, memory.address(at), len) };
+/// Bytes of this process, which are copied into memory, or to which memory is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Local {
+    From(*const u8),
+    To(*mut u8),
 }
 
-/// Copies bytes out of memory; they may go to it.
+impl Local {
+    fn is_source(self) -> bool {
+        matches!(self, Local::From(_))
+    }
+
+    /// Those behind so many.
+    fn behind(self, bytes: usize) -> Local {
+        match self {
+            Local::From(from) => Local::From(from.wrapping_add(bytes)),
+            Local::To(to) => Local::To(to.wrapping_add(bytes)),
+        }
+    }
+}
+
+/// Copies bytes between memory and a place, which may lie in it.
 ///
 /// # Safety
-/// `len` bytes at `to` are writable.
-unsafe fn copy_out(memory: &Memory, at: usize, to: *mut u8, len: usize) {
+/// `len` bytes are there, readable or writable.
+unsafe fn copy(memory: &Memory, at: usize, local: Local, len: usize) {
     assert!(at <= memory.len() && len <= memory.len() - at, "outside of the memory");
-    // SAFETY: as in `copy_in`.
-    unsafe { ptr::copy(memory.address(at).cast_const(), to, len) };
+    let inside = memory.address(at);
+    // SAFETY: inside (asserted) and mapped, as `Memory` says; the other side is the caller's promise.
+    unsafe {
+        match local {
+            Local::From(from) => ptr::copy(from, inside, len),
+            Local::To(to) => ptr::copy(inside, to, len),
+        }
+    }
 }
 
 /// Waits until something is there.

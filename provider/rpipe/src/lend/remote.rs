@@ -1,6 +1,6 @@
 //! Borrowed memory that is not mapped: bytes go through a region of this process, one piece at a time.
 
-use super::{copy_in, copy_out, wait_for};
+use super::{Local, copy, wait_for};
 use crate::context::Context;
 use crate::loans::{Loan, Move};
 use crate::stream::{Patience, Turn, Waiting};
@@ -57,44 +57,31 @@ impl Remote {
         self.settle(context, loan, patience)
     }
 
-    /// `Again`: some of the bytes may be there.
+    /// Moves bytes to or from the memory. `Again`: some of them may be there.
     ///
     /// # Safety
-    /// `len` bytes at `from` are readable.
-    pub(super) unsafe fn write(
+    /// `len` bytes are at `local`, readable or writable.
+    pub(super) unsafe fn transfer(
         &mut self,
         (context, loan, at): (&Context, &Loan, usize),
-        from: *const u8,
+        local: Local,
         len: usize,
         patience: Patience,
     ) -> Result<(), Error> {
         self.settle(context, loan, patience)?;
+        let write = local.is_source();
         for done in (0..len).step_by(self.piece) {
             let now = self.piece.min(len - done);
             // SAFETY: the caller's promise.
-            unsafe { copy_in(&self.region.memory, 0, from.wrapping_add(done), now) };
-            let op = Move { write: true, local: (self.region.id, 0), at: at + done, len: now };
+            let by_region = |region: &Region| unsafe { copy(&region.memory, 0, local.behind(done), now) };
+            if write {
+                by_region(&self.region);
+            }
+            let op = Move { write, local: (self.region.id, 0), at: at + done, len: now };
             self.step(context, loan, &op, patience)?;
-        }
-        Ok(())
-    }
-
-    /// # Safety
-    /// `len` bytes at `to` are writable.
-    pub(super) unsafe fn read(
-        &mut self,
-        (context, loan, at): (&Context, &Loan, usize),
-        to: *mut u8,
-        len: usize,
-        patience: Patience,
-    ) -> Result<(), Error> {
-        self.settle(context, loan, patience)?;
-        for done in (0..len).step_by(self.piece) {
-            let now = self.piece.min(len - done);
-            let op = Move { write: false, local: (self.region.id, 0), at: at + done, len: now };
-            self.step(context, loan, &op, patience)?;
-            // SAFETY: the caller's promise.
-            unsafe { copy_out(&self.region.memory, 0, to.wrapping_add(done), now) };
+            if !write {
+                by_region(&self.region);
+            }
         }
         Ok(())
     }

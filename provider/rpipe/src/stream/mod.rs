@@ -29,6 +29,8 @@ pub use wait::Patience;
 pub(crate) use wait::{Turn, Waiting};
 pub(crate) use writer::{Options, Writer};
 
+use crate::context::Ready;
+
 /// For how long an end that is closed waits for what it has begun.
 const CLOSING: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -52,10 +54,21 @@ pub struct Stats {
     /// Messages of up to so many bytes travel in their slot, and longer ones of up to so many are copied by the path; writer only.
     pub in_slot: usize,
     pub injected: usize,
+    /// Where `injected` comes from: measured, given or a default, and why so; writer only.
+    pub injected_why: String,
     /// How the reader learns of a message, and why so.
     pub mode: Option<Mode>,
     pub mode_why: String,
     /// What leads to the peer, and why it is that.
     pub path: String,
     pub path_why: String,
+}
+
+impl Stats {
+    /// What is the same at both ends of a stream that is set up.
+    fn set_up(&mut self, ready: &Ready, mode: Mode) {
+        self.heap = ready.met.shape.heap as u64;
+        (self.mode, self.mode_why) = (Some(mode), ready.met.mode_why.clone());
+        (self.path, self.path_why) = (ready.promise.path.clone(), ready.promise.why.clone());
+    }
 }

@@ -24,7 +24,7 @@ impl Writer {
         let from = up.local_at + offset;
         if notice.is_inline {
             up.local.copy_out(from, &mut data[..len]);
-        } else if len <= up.inject {
+        } else if len <= up.inject.most {
             let mut bytes = [0; INJECT_MOST];
             up.local.copy_out(from, &mut bytes[..len]);
             let to = (remote, up.shape.heap_at() + offset);

@@ -412,11 +412,9 @@ impl Reader {
             ..Stats::default()
         };
         let Some(up) = self.up.as_deref() else { return stats };
-        stats.heap = up.shape.heap as u64;
+        stats.set_up(&up.ready, up.mode);
         stats.used = up.received.bytes;
         stats.free = stats.heap.saturating_sub(stats.used);
-        (stats.mode, stats.mode_why) = (Some(up.mode), up.ready.met.mode_why.clone());
-        (stats.path, stats.path_why) = (up.ready.promise.path.clone(), up.ready.promise.why.clone());
         if let Some(heap) = &up.ready.on_device {
             stats.path_why.push_str(&format!("; the heap is memory of device {}", heap.device()));
         }

@@ -119,13 +119,13 @@ fn messages_on_both_sides_of_each_threshold_arrive_in_order() {
     let frames = Settings { backend: "strait:frames".into(), ..Settings::default() };
     let delivered = Settings { map: false, flag: Some(Mode::Delivered), ..Settings::default() };
     for (way, settings, asked, expected) in [
-        ("put", &put, None, 0),
-        ("put", &put, Some(100), 100),
-        ("frames", &frames, None, 128),
-        ("frames", &frames, Some(0), 0),
-        ("frames", &frames, Some(1000), 1000),
-        ("delivered", &delivered, Some(4096), 0),
-        ("mapped", &Settings::default(), Some(4096), 0),
+        ("put", &put, None, None),
+        ("put", &put, Some(100), Some(100)),
+        ("frames", &frames, None, None),
+        ("frames", &frames, Some(0), Some(0)),
+        ("frames", &frames, Some(1000), Some(1000)),
+        ("delivered", &delivered, Some(4096), Some(0)),
+        ("mapped", &Settings::default(), Some(4096), Some(0)),
     ] {
         let [a, b] = job(&format!("inject-{way}-{asked:?}"), &Settings { inject: asked, ..settings.clone() });
         let lengths = [41, 99, 100, 101, 40, 1000, 1001, 4096, 4097, 8];
@@ -136,7 +136,19 @@ fn messages_on_both_sides_of_each_threshold_arrive_in_order() {
                     write(&mut pipe, &pattern(n, lengths[n % lengths.len()])).unwrap();
                 }
                 let stats = pipe.writer_stats().unwrap().0;
-                assert_eq!((stats.in_slot, stats.injected), (40, expected), "{way}, {asked:?}");
+                let (injected, why) = (stats.injected, stats.injected_why);
+                assert!(stats.in_slot == 40 && injected <= expected.unwrap_or(4096), "{way}: {injected}");
+                assert!(injected == expected.unwrap_or(injected), "{way}, {asked:?}: {injected}");
+                // What is given is not measured, nor is what has one way alone.
+                assert_eq!(
+                    a.lock().injects.len(),
+                    usize::from(expected.is_none()),
+                    "{way}, {asked:?}: {why}"
+                );
+                let given = asked.is_some_and(|_| expected != Some(0) || way == "frames");
+                assert_eq!(why == "given by STRAIT_RPIPE_INJECT", given, "{way}, {asked:?}: {why}");
+                let chosen = why.starts_with("measured: ") || why.starts_with("default, since ");
+                assert_eq!(chosen, asked.is_none(), "{way}: {why}");
                 pipe.flush(patience()).unwrap();
                 let _ = pipe.alloc(1 << 15, 1, patience());
             });
@@ -147,6 +159,46 @@ fn messages_on_both_sides_of_each_threshold_arrive_in_order() {
                 let expected = pattern(n, lengths[n % lengths.len()]);
                 assert!(read(&mut pipe).unwrap() == expected, "{way}, {asked:?}: message {n}");
             }
+        });
+    }
+}
+
+/// What the writer's program stores into a block is stored where the reader's program finds the message, so that writing it copies nothing.
+#[test]
+fn a_block_that_is_longer_than_a_slot_is_the_readers_memory_where_that_is_mapped() {
+    let unmapped = Settings { map: false, ..Settings::default() };
+    for (name, settings, len, in_place) in [
+        ("mapped-41", Settings::default(), 41, true),
+        ("mapped-4096", Settings::default(), 4096, true),
+        ("mapped-40", Settings::default(), 40, false),
+        ("unmapped-4096", unmapped, 4096, false),
+    ] {
+        let [a, b] = job(&format!("place-{name}"), &settings);
+        thread::scope(|s| {
+            let (written, is_written) = std::sync::mpsc::channel();
+            let (seen, is_seen) = std::sync::mpsc::channel();
+            s.spawn(move || {
+                let mut pipe = Pipe::open(&a, 1, &PipeOptions::new(Side::Writer)).unwrap();
+                let block = pipe.alloc(len, 1, patience()).unwrap();
+                let at = pipe.address(block).unwrap();
+                // SAFETY: a block of so many bytes, which is this end's.
+                unsafe { at.write_bytes(1, len) };
+                pipe.write(block, None).unwrap();
+                let told = pipe.writer_stats().unwrap().0.path_why.contains("the reader's memory");
+                assert_eq!(told, settings.map, "{name}");
+                is_seen.recv().unwrap();
+                // SAFETY: this end's memory as long as the pipe is open; the reader's thread waits.
+                unsafe { at.write_volatile(2) };
+                written.send(()).unwrap();
+                is_seen.recv().unwrap();
+            });
+            let mut pipe = Pipe::open(&b, 0, &PipeOptions::new(Side::Reader)).unwrap();
+            let (block, _) = pipe.read(len, patience()).unwrap();
+            assert_eq!(copy(&mut pipe, block, len), vec![1; len], "{name}");
+            seen.send(()).unwrap();
+            is_written.recv().unwrap();
+            assert_eq!(copy(&mut pipe, block, 1), [1 + u8::from(in_place)], "{name}");
+            seen.send(()).unwrap();
         });
     }
 }

@@ -89,7 +89,7 @@ pub(super) struct Up {
     /// The operation that gets tags, if a call has not waited for its end.
     fetching: Option<u32>,
     /// Messages behind their slot of up to so many bytes are copied by the path.
-    pub(super) inject: usize,
+    pub(super) inject: inject::Chosen,
 }
 
 /// A message whose bytes are not known to be visible yet.
@@ -129,7 +129,8 @@ impl Writer {
     #[cold]
     fn slow_connect(&mut self, patience: Patience) -> Result<(), Error> {
         let ready = wait::until_ready(&self.context, self.no, patience)?;
-        self.up = Some(Box::new(Up::new(&self.context, ready, self.options)?));
+        let inject = inject::choose(&self.context, self.no, self.peer, &ready, patience);
+        self.up = Some(Box::new(Up::new(&self.context, ready, self.options, inject)?));
         Ok(())
     }
 
@@ -412,11 +413,10 @@ impl Writer {
     }
 
     /// From now on blocks are chosen by this policy.
-    pub(crate) fn set_policy(&mut self, policy: Policy) {
+    pub(crate) fn set_policy(&mut self, policy: Policy) -> Result<(), Error> {
+        self.up.as_deref_mut().map_or(Ok(()), |up| up.heap.set_policy(policy))?;
         self.options.policy = policy;
-        if let Some(up) = self.up.as_deref_mut() {
-            up.heap.set_policy(policy);
-        }
+        Ok(())
     }
 
     pub(crate) fn options(&self) -> Options {
@@ -425,7 +425,7 @@ impl Writer {
 
     /// Closes the end: the reader gets what was sent, and then learns of it.
     pub(crate) fn close(&mut self) -> Result<(), Error> {
-        let in_use = self.up.is_some() && self.await_tags(Patience::for_a(CLOSING)) == Err(Error::Again);
+        let in_use = self.up.is_some() && self.await_begun(Patience::for_a(CLOSING)) == Err(Error::Again);
         if self.up.is_some() && self.options.sync == Sync::Deferred {
             let _ = self.fold(Patience::Look);
         }
@@ -448,7 +448,7 @@ fn notice(block: Block, all: usize, len: usize, granules: u32, handler: u16) -> 
 }
 
 impl Up {
-    fn new(context: &Context, ready: Ready, options: Options) -> Result<Up, Error> {
+    fn new(context: &Context, ready: Ready, options: Options, inject: inject::Chosen) -> Result<Up, Error> {
         let shape = ready.met.shape;
         let mode = ready.met.manner.mode;
         let heap = Heap::new(shape.heap, shape.granule(), options.policy)?;
@@ -482,10 +482,10 @@ impl Up {
             flag: 0,
             tag: TagTurn::new(shape.slots),
             fenceless: context.barrier.registered && ready.met.fences,
-            op: UNAWAITED,
+            op: inject.op,
             waiting: VecDeque::new(),
             fetching: None,
-            inject: inject::most_injected(context.settings.inject, &ready),
+            inject,
             ready,
         })
     }

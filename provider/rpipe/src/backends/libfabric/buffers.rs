@@ -23,15 +23,16 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// All buffers, with the receives posted.
-    pub fn new(with: &Opened, slots: &mut Slots) -> Result<Buffers, Error> {
+    /// All buffers; those of numbers below [`RECEIVES`] are for receives.
+    pub fn new(with: &Opened) -> Result<Buffers, Error> {
         let len = (RECEIVES + SENDS) * ROOM;
         let all = Registered::new(with, len.next_multiple_of(4096), false, 0)?;
-        let buffers = Buffers { all, free: (RECEIVES..RECEIVES + SENDS).collect() };
-        for buffer in 0..RECEIVES {
-            buffers.receive(with, slots, buffer)?;
-        }
-        Ok(buffers)
+        Ok(Buffers { all, free: (RECEIVES..RECEIVES + SENDS).collect() })
+    }
+
+    /// As [`Registered::deregister`].
+    pub fn deregister(&mut self) {
+        self.all.deregister();
     }
 
     pub fn receive(&self, with: &Opened, slots: &mut Slots, buffer: usize) -> Result<(), Error> {

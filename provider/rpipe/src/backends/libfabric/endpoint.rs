@@ -16,16 +16,17 @@ use super::watch::Watch;
 use crate::{Error, Event, Rank, RegionId, RemoteId};
 
 /// A provider of libfabric.
-// Closed in this order: what lies in regions and slots outlives the endpoint.
+// Closed in this order. Receives are posted until the endpoint is closed, and closing it may still take messages in, as ofi_rxm
+// does: what lies in regions, buffers and slots outlives it.
 #[derive(Debug)]
 pub struct Libfabric {
     pub(super) rank: Rank,
     pub(super) card: Vec<u8>,
     pub(super) watch: Option<Watch>,
     pub(super) sleep: Option<OwnedFd>,
+    pub(super) with: Opened,
     pub(super) regions: HashMap<u32, Registered>,
     pub(super) buffers: Buffers,
-    pub(super) with: Opened,
     pub(super) slots: Slots,
     pub(super) peers: Peers,
     pub(super) outgoing: Outgoing,
@@ -34,7 +35,7 @@ pub struct Libfabric {
 }
 
 // SAFETY: libfabric's objects and registered memory belong to the process, not to a thread; `Backend` is called by one
-// thread at a time, which is what FI_THREAD_DOMAIN wants.
+// thread at a time, which is what FI_THREAD_DOMAIN wants. Whatever counts the domain is in here.
 unsafe impl Send for Libfabric {}
 
 impl Libfabric {
@@ -51,22 +52,25 @@ impl Libfabric {
             )));
         }
         let sleep = with.wait.map(|fd| together(fd, watch.descriptor())).transpose()?;
-        let mut slots = Slots::new(RECEIVES + SENDS);
-        let buffers = Buffers::new(&with, &mut slots)?;
-        Ok(Libfabric {
+        let buffers = Buffers::new(&with)?;
+        let mut opened = Libfabric {
             rank,
             card,
             watch: Some(watch),
             sleep,
+            with,
             regions: HashMap::new(),
             buffers,
-            with,
-            slots,
+            slots: Slots::new(RECEIVES + SENDS),
             peers: Peers::default(),
             outgoing: Outgoing::default(),
             next: 1,
             ready: Vec::new(),
-        })
+        };
+        for buffer in 0..RECEIVES {
+            opened.buffers.receive(&opened.with, &mut opened.slots, buffer)?;
+        }
+        Ok(opened)
     }
 
     pub fn region(&self, region: RegionId) -> Result<&Registered, Error> {
@@ -121,6 +125,16 @@ impl Libfabric {
             self.slots.end(context);
         }
         started
+    }
+}
+
+impl Drop for Libfabric {
+    fn drop(&mut self) {
+        // A provider may refuse to close an endpoint that regions are bound to, as cxi does (EBUSY).
+        if self.with.limits.mr_mode & sys::FI_MR_ENDPOINT != 0 {
+            self.regions.values_mut().for_each(Registered::deregister);
+            self.buffers.deregister();
+        }
     }
 }
 

@@ -201,8 +201,9 @@ impl Backend for Libfabric {
         let mut fid = self.with.cq.fid();
         // SAFETY: the fabric is open, so its table is valid; one open queue of it, which has a wait object.
         unsafe {
-            let trywait = (*(*self.with.fabric.as_ptr()).ops).trywait;
-            trywait.is_some_and(|trywait| trywait(self.with.fabric.as_ptr(), &mut fid, 1) == 0)
+            let fabric = self.with.domain.fabric.as_ptr();
+            let trywait = (*(*fabric).ops).trywait;
+            trywait.is_some_and(|trywait| trywait(fabric, &mut fid, 1) == 0)
         }
     }
 

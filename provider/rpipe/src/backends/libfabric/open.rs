@@ -1,6 +1,7 @@
 //! Opening a provider's endpoint with all it needs, and what it promises.
 
 use std::ptr::null_mut;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use fabric_client::{Info, Library, Own, manual};
@@ -20,12 +21,19 @@ pub struct Opened {
     pub ep: Own<sys::fid_ep>,
     pub cq: Own<sys::fid_cq>,
     pub av: Own<sys::fid_av>,
-    pub domain: Own<sys::fid_domain>,
-    pub fabric: Own<sys::fid_fabric>,
+    pub domain: Rc<Domain>,
     pub library: Arc<Library>,
     pub limits: Limits,
     /// Readable when the queue has something.
     pub wait: Option<libc::c_int>,
+}
+
+/// A domain, which stays open as long as memory is registered in it, and its fabric. The order of the fields is that in which they
+/// are closed.
+#[derive(Debug)]
+pub struct Domain {
+    pub domain: Own<sys::fid_domain>,
+    pub fabric: Own<sys::fid_fabric>,
 }
 
 /// What was agreed on with the provider.
@@ -204,7 +212,8 @@ fn opened(library: &Arc<Library>, info: &Info, ask: Ask) -> Result<Opened, Error
     ep.enable().map_err(failed)?;
     limits.fetch &= fetch_works(&ep);
     let wait = if waits { wait_descriptor(&cq) } else { None };
-    Ok(Opened { ep, cq, av, domain, fabric, library: library.clone(), limits, wait })
+    let domain = Rc::new(Domain { domain, fabric });
+    Ok(Opened { ep, cq, av, domain, library: library.clone(), limits, wait })
 }
 
 fn wait_descriptor(cq: &Own<sys::fid_cq>) -> Option<libc::c_int> {

@@ -1,20 +1,22 @@
 //! Memory, registered as the provider wants it.
 
 use std::ptr::null_mut;
+use std::rc::Rc;
 
 use fabric_client::Own;
 use libfabric_sys as sys;
 
 use super::super::pages::pages;
-use super::open::{Opened, failed};
+use super::open::{Domain, Opened, failed};
 use crate::{Error, Memory};
 
 /// Memory that the endpoint may use, and peers if it is for them.
 #[derive(Debug)]
 pub struct Registered {
-    // Before the memory, which the adapter uses until this is closed.
+    // Before the memory, which the adapter uses until this is closed, and the domain.
     mr: Option<Own<sys::fid_mr>>,
     pub memory: Memory,
+    _domain: Rc<Domain>,
     /// What operations from and to it are given.
     pub desc: *mut libc::c_void,
     /// What peers have to know.
@@ -27,7 +29,8 @@ impl Registered {
     pub fn new(with: &Opened, len: usize, remote: bool, key: u64) -> Result<Registered, Error> {
         let memory = pages(len)?;
         let mode = with.limits.mr_mode;
-        let mut registered = Registered { mr: None, memory, desc: null_mut(), key: 0, address: 0 };
+        let _domain = with.domain.clone();
+        let mut registered = Registered { mr: None, memory, _domain, desc: null_mut(), key: 0, address: 0 };
         let local = mode & sys::FI_MR_LOCAL != 0;
         if !local && !remote {
             return Ok(registered);
@@ -37,13 +40,13 @@ impl Registered {
             access |= sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
         }
         // SAFETY: the domain is open, so its table is valid; this slot was there in 1.0.
-        let reg = unsafe { (*(*with.domain.as_ptr()).mr).reg };
+        let reg = unsafe { (*(*with.domain.domain.as_ptr()).mr).reg };
         let reg = with.library.have(reg, "mr_reg").map_err(failed)?;
         let wanted = if mode & sys::FI_MR_PROV_KEY != 0 { 0 } else { key };
         // SAFETY: fi_mr_reg makes a new object on success. The memory outlives it: it is closed first, by the order of
         // the fields.
         let mr = unsafe {
-            let (fid, base) = (with.domain.fid(), registered.memory.address(0));
+            let (fid, base) = (with.domain.domain.fid(), registered.memory.address(0));
             Own::<sys::fid_mr>::open(&with.library, |place| {
                 reg(fid, base.cast_const().cast(), len, access, 0, wanted, 0, place, null_mut())
             })
@@ -65,6 +68,11 @@ impl Registered {
         };
         registered.mr = Some(mr);
         Ok(registered)
+    }
+
+    /// Closes the registration; the memory stays.
+    pub fn deregister(&mut self) {
+        self.mr = None;
     }
 
     /// The address of `len` bytes at `at`, if they are inside.

@@ -70,7 +70,19 @@ impl Writer {
         self.await_tags(patience)
     }
 
-    pub(super) fn await_tags(&mut self, patience: Patience) -> Result<(), Error> {
+    /// Waits for what may still come to this end's memory.
+    pub(super) fn await_begun(&mut self, patience: Patience) -> Result<(), Error> {
+        while let Some(op) = self.up()?.inject.begun.last().copied() {
+            // Also one that has failed has ended.
+            if await_op(&self.context, self.no, op, patience) == Err(Error::Again) {
+                return Err(Error::Again);
+            }
+            self.up()?.inject.begun.pop();
+        }
+        self.await_tags(patience)
+    }
+
+    fn await_tags(&mut self, patience: Patience) -> Result<(), Error> {
         let Some(op) = self.up()?.fetching else { return Ok(()) };
         let ended = await_op(&self.context, self.no, op, patience);
         if ended != Err(Error::Again) {

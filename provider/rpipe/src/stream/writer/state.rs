@@ -49,13 +49,15 @@ impl Writer {
             ..Stats::default()
         };
         let Some(up) = self.up.as_deref() else { return stats };
+        stats.set_up(&up.ready, up.mode);
         let usage = up.heap.usage();
-        stats.heap = up.shape.heap as u64;
         (stats.used, stats.free, stats.largest) = (usage.used, usage.free, usage.largest);
         stats.fragmentation = usage.fragmentation;
-        (stats.in_slot, stats.injected) = (INLINE, up.inject);
-        (stats.mode, stats.mode_why) = (Some(up.mode), up.ready.met.mode_why.clone());
-        (stats.path, stats.path_why) = (up.ready.promise.path.clone(), up.ready.promise.why.clone());
+        (stats.in_slot, stats.injected) = (INLINE, up.inject.most);
+        stats.injected_why.clone_from(&up.inject.why);
+        if up.direct.is_some() {
+            stats.path_why.push_str(&format!("; blocks of more than {INLINE} bytes are the reader's memory"));
+        }
         if let Some(on_device) = &up.on_device {
             stats.path_why.push_str(&on_device.told());
         }
