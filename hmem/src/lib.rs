@@ -10,7 +10,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | words | `kind`, `error`, `span`, `words`, `value`, `long_double` |
-//! | tools | `guard`, `runtime`, [`share`] (handles and mappings), [`flight`] (the trait and the list) |
+//! | tools | `bytes`, `guard`, `runtime`, [`share`] (handles and mappings), [`flight`] (the trait and the list) |
 //! | the trait that each kind implements | `memory` |
 //! | which kinds are in the process | `presence` |
 //! | the kinds | `system`, [`fake`], [`client`], [`cuda`], [`rocr`], [`ze`] |
