@@ -4,6 +4,7 @@
 mod lending;
 mod parting;
 mod setup;
+mod unheard;
 
 pub(crate) use parting::Fate;
 
@@ -66,6 +67,8 @@ pub(crate) struct Inner {
     /// By path and its reason: the longest message that it copies when it is written, and why that is.
     pub(crate) injects: HashMap<(String, String), (usize, String)>,
     events: Vec<Event>,
+    /// Of peers that were not met when they said it.
+    unheard: Vec<Event>,
     open: bool,
 }
 
@@ -159,6 +162,7 @@ impl Context {
             lends: Lends::default(),
             injects: HashMap::new(),
             events: Vec::new(),
+            unheard: Vec::new(),
             open: true,
         };
         Ok(Context { rank, size, settings, barrier, inner: Mutex::new(inner) })
@@ -345,9 +349,12 @@ impl Inner {
             return Err(Error::Invalid("the job was left (rfinalize)".into()));
         }
         let mut events = std::mem::take(&mut self.events);
+        events.append(&mut self.unheard);
         let outcome = self.backend.progress(&mut events);
         for event in events.drain(..) {
-            self.take_event(event);
+            if let Some(event) = self.hear(event) {
+                self.take_event(event);
+            }
         }
         self.events = events;
         outcome
