@@ -416,14 +416,16 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Joins the job that this process was started in, and tells its rank. `attr` may be NULL.
+ Joins the job that this process was started in, and tells its rank. `attr` may be NULL. Once that has succeeded it is an error, also
+ after rfinalize.
 
  0, or an errno below 0; rerror has its words.
 
  # Safety
  `rank` is NULL or valid for a write; `attr` is NULL or a structure that begins with its size.
  */
-int rinit(int *rank, const struct rinit_attr *attr);
+int rinit(int *rank,
+          const struct rinit_attr *attr);
 
 /*
  Leaves the job: closes all pipes, after what was written has left. Peers read what was written before. A program that ends
@@ -576,12 +578,15 @@ int rread_into(rpipe_t rp,
                size_t size);
 
 /*
- As rread_into, and waits so long at most; 0: not at all; EAGAIN then.
+ As rread_into, and waits so long at most; 0: not at all; EAGAIN then, also while active messages come without end.
 
  # Safety
  `rp` is NULL or came from rpipe; `addr` is NULL or valid for a write.
  */
-int rread_timed(rpipe_t rp, raddr_t *addr, size_t size, int64_t nanoseconds);
+int rread_timed(rpipe_t rp,
+                raddr_t *addr,
+                size_t size,
+                int64_t nanoseconds);
 
 /*
  Registers what is called for active messages of this number, 1 to 32767; NULL: nothing. They are handled in the order of all messages, within

@@ -22,7 +22,7 @@ pub trait Bootstrap: Send + fmt::Debug {
     fn publish(&mut self, card: &[u8]) -> Result<(), Error>;
 
     /// The card of a rank. Waits for it until `until`, then [`Error::Again`]; [`Error::Gone`] if that process is known to
-    /// have ended. Called once per peer, when it is first needed.
+    /// have ended. Called until it is had, first when it is needed.
     fn card(&mut self, of: Rank, until: Instant) -> Result<Vec<u8>, Error>;
 
     /// Tells the launcher that this process ends as it should. Called once, last.

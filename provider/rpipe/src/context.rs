@@ -4,6 +4,7 @@
 mod lending;
 mod parting;
 mod setup;
+mod unheard;
 
 pub(crate) use parting::Fate;
 
@@ -66,6 +67,8 @@ pub(crate) struct Inner {
     /// By path and its reason: the longest message that it copies when it is written, and why that is.
     pub(crate) injects: HashMap<(String, String), (usize, String)>,
     events: Vec<Event>,
+    /// Of peers that were not met when they said it.
+    unheard: Vec<Event>,
     open: bool,
 }
 
@@ -93,6 +96,8 @@ struct Stream {
     end: End,
     /// The first message of this end has been sent.
     said: bool,
+    /// Since when the end is to be set up.
+    since: Option<Instant>,
     mine: Option<Region>,
     on_device: Option<(RegionId, Arc<DeviceMemory>)>,
     theirs: Option<Grant>,
@@ -157,6 +162,7 @@ impl Context {
             lends: Lends::default(),
             injects: HashMap::new(),
             events: Vec::new(),
+            unheard: Vec::new(),
             open: true,
         };
         Ok(Context { rank, size, settings, barrier, inner: Mutex::new(inner) })
@@ -227,6 +233,7 @@ impl Inner {
             peer,
             end,
             said: false,
+            since: None,
             mine: None,
             on_device: None,
             theirs: None,
@@ -257,21 +264,6 @@ impl Inner {
         self.streams.get_mut(no as usize)?.as_mut()
     }
 
-    fn meet(&mut self, peer: Rank) -> Result<(), Error> {
-        if self.met.contains_key(&peer) {
-            return Ok(());
-        }
-        let card = match self.bootstrap.card(peer, Instant::now() + MEET) {
-            Err(Error::Again) => {
-                return Err(Error::Gone(format!("rank {peer} has not begun within {} s", MEET.as_secs())));
-            }
-            other => other?,
-        };
-        self.backend.connect(peer, &card)?;
-        self.met.insert(peer, ());
-        Ok(())
-    }
-
     fn say(&mut self, no: u32, control: &Control, grant: bool) -> Result<(), Error> {
         if forked::is_child() {
             return Err(biased::forked());
@@ -282,20 +274,35 @@ impl Inner {
         let mine = stream.mine.iter().map(|region| region.id);
         let grants: Vec<_> = mine.chain(device).filter(|_| grant).collect();
         stream.said = true;
-        self.meet(peer)?;
+        self.meet_now(peer)?;
         self.backend.send(peer, &bytes, &grants)
     }
 
-    /// Begins to set a stream up, once.
+    /// Begins to set a stream up, once: now, or with a later call if the peer is not in the job yet.
     pub(crate) fn begin(&mut self, no: u32) -> Result<(), Error> {
         let is_due = |stream: &&mut Stream| !stream.said && stream.fault.is_none();
         let Some(stream) = self.stream(no).filter(is_due) else { return Ok(()) };
-        let begun = match stream.end {
-            End::Writer { .. } => self.say(no, &Control::Hello, false),
-            End::Reader { shape, device } => self.begin_to_read(no, shape, device),
+        let (end, peer) = (stream.end, stream.peer);
+        let since = *stream.since.get_or_insert_with(Instant::now);
+        let fault = match self.meet_now(peer) {
+            Ok(()) => {
+                let begun = match end {
+                    End::Writer { .. } => self.say(no, &Control::Hello, false),
+                    End::Reader { shape, device } => self.begin_to_read(no, shape, device),
+                };
+                // It is said once: the next call is told, too.
+                return begun.inspect_err(|fault| self.fail(no, fault));
+            }
+            Err(Error::Again) if since.elapsed() < MEET => return Ok(()),
+            Err(Error::Again) => {
+                Error::Gone(format!("rank {peer} has not begun within {} s", MEET.as_secs()))
+            }
+            Err(fault) => fault,
         };
-        // It is said once: the next call is told, too.
-        begun.inspect_err(|fault| self.fail(no, fault))
+        if let Some(stream) = self.stream(no) {
+            stream.fault = Some(fault.clone());
+        }
+        Err(fault)
     }
 
     /// The end, once its peer's is known.
@@ -342,9 +349,12 @@ impl Inner {
             return Err(Error::Invalid("the job was left (rfinalize)".into()));
         }
         let mut events = std::mem::take(&mut self.events);
+        events.append(&mut self.unheard);
         let outcome = self.backend.progress(&mut events);
         for event in events.drain(..) {
-            self.take_event(event);
+            if let Some(event) = self.hear(event) {
+                self.take_event(event);
+            }
         }
         self.events = events;
         outcome
@@ -430,7 +440,7 @@ impl Inner {
                 Error::Broken(_) => Reason::Protocol,
                 Error::Invalid(_) => Reason::Mismatch,
                 _ if self.is_on_device(no) => Reason::NoHeap,
-                _ => Reason::Mismatch,
+                _ => Reason::Failed,
             };
             let _ = self.say(no, &Control::Close(reason), false);
             if let Some(stream) = self.stream(no) {

@@ -191,6 +191,8 @@ pub(crate) enum Reason {
     Protocol,
     /// The reader cannot have its heap where it is to be.
     NoHeap,
+    /// The other end cannot be set up where it is.
+    Failed,
     /// The group that it was of is over: for this rank's end, or because its call has failed.
     Over(Rank),
 }
@@ -202,6 +204,7 @@ impl Reason {
             Reason::Mismatch => vec![1],
             Reason::Protocol => vec![2],
             Reason::NoHeap => vec![4],
+            Reason::Failed => vec![5],
             Reason::Over(rank) => [3].into_iter().chain(rank.to_le_bytes()).collect(),
         }
     }
@@ -288,6 +291,7 @@ impl Control {
                 1 => Reason::Mismatch,
                 3 => Reason::Over(rest.wide_of::<4>()? as Rank),
                 4 => Reason::NoHeap,
+                5 => Reason::Failed,
                 _ => Reason::Protocol,
             }),
             _ => return None,
@@ -331,6 +335,9 @@ pub(crate) fn closed(reason: Reason, shape: &str) -> Error {
         Reason::NoHeap => Error::Unsupported(
             "the reader cannot have its heap in memory of a device, or no path to it leads there: the reader's call says why".into(),
         ),
+        Reason::Failed => Error::Gone(
+            "the peer cannot set its end of the pipe up, for want of descriptors or memory, or of a flag mode: its call says why".into(),
+        ),
         Reason::Over(rank) => Error::Gone(format!(
             "rank {rank} has ended, has left the group, or its call has failed: the group is over"
         )),
@@ -368,6 +375,7 @@ mod tests {
             Control::Close(Reason::NoHeap),
             Control::Writer { width: u64::MAX, manner },
             Control::Close(Reason::Mismatch),
+            Control::Close(Reason::Failed),
             Control::Close(Reason::Over(1 << 30)),
         ] {
             let bytes = control.encode(&key);

@@ -10,6 +10,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::Error;
 
+/// What private memory begins on a multiple of, as memory that is mapped does: the most that a block may ask for.
+pub(crate) const PRIVATE_ALIGN: usize = 4096;
+
 /// A range of memory that another process, or an adapter, may read and write too.
 #[derive(Clone)]
 pub struct Memory {
@@ -41,7 +44,7 @@ impl Memory {
         Memory { base, len, _keep: keep }
     }
 
-    /// Zeros that no other process sees; pages that are not touched take no memory.
+    /// Zeros that no other process sees, on a multiple of the most that a block may ask for; pages that are not touched take no memory.
     pub(crate) fn private(len: usize) -> Result<Memory, Error> {
         struct Owned(NonNull<u8>, Layout);
         // SAFETY: it owns its memory, and gives no access to it.
@@ -55,11 +58,17 @@ impl Memory {
             }
         }
         let none = || Error::Exhausted(format!("no memory for {len} bytes of a heap; make heaps smaller"));
-        let layout = Layout::from_size_align(len.max(64), 64).map_err(|_| none())?;
+        // Zeros of a longer alignment than malloc's are stored one by one, which touches all pages: so it is longer instead.
+        let with_room = len.max(64).checked_add(PRIVATE_ALIGN).ok_or_else(none)?;
+        let layout = Layout::from_size_align(with_room, 8).map_err(|_| none())?;
         // SAFETY: the layout is not empty.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(none)?;
-        // SAFETY: aligned to 64, as long as asked for, and there until `Owned` goes; there is no reference to it.
-        Ok(unsafe { Memory::new(base, len, Arc::new(Owned(base, layout))) })
+        let all = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(none)?;
+        let owned = Owned(all, layout);
+        let before = all.as_ptr().addr().wrapping_neg() % PRIVATE_ALIGN;
+        // SAFETY: less than `PRIVATE_ALIGN` bytes, which there are beside `len`.
+        let base = unsafe { all.add(before) };
+        // SAFETY: aligned, as long as asked for, and there until `Owned` goes; there is no reference to it.
+        Ok(unsafe { Memory::new(base, len, Arc::new(owned)) })
     }
 
     /// Bytes.
@@ -187,6 +196,27 @@ impl fmt::Debug for Memory {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    /// Bytes of this process that are in memory.
+    fn resident() -> usize {
+        let told = std::fs::read_to_string("/proc/self/statm").unwrap();
+        told.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    }
+
+    #[test]
+    fn private_memory_begins_where_blocks_of_every_alignment_may_and_takes_pages_once_they_are_touched() {
+        for len in [0, 8, 4095, 4096, 1 << 20] {
+            let memory = Memory::private(len).unwrap();
+            assert_eq!((memory.address(0).addr() % PRIVATE_ALIGN, memory.len()), (0, len));
+            (0..len / 8).for_each(|n| assert_eq!(memory.word(8 * n).load(Relaxed), 0));
+        }
+        // Other tests run meanwhile, which take less.
+        let before = resident();
+        let long = Memory::private(1 << 30).unwrap();
+        long.word((1 << 30) - 8).store(1, Relaxed);
+        assert!(resident() < before + (1 << 29), "all pages were touched");
+        assert!(matches!(Memory::private(usize::MAX), Err(Error::Exhausted(_))));
+    }
 
     #[test]
     fn a_book_that_no_memory_is_left_for_is_an_error() {

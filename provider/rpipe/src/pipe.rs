@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use crate::context::Context;
 use crate::control::{Class, Place, Shape};
+use crate::memory::PRIVATE_ALIGN;
 use crate::settings::Sync;
 use crate::slot::HANDLERS;
 use crate::stream::{Mode, OnDevice, Options, Patience, Reader, Stats, Writer};
-use crate::{Block, Device, Error, Policy, Rank, device};
+use crate::{ALIGN_MOST, Block, Device, Error, Policy, Rank, device};
+
+const _: () = assert!(PRIVATE_ALIGN % ALIGN_MOST == 0);
 
 /// Which end this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +107,9 @@ impl Pipe {
                 context.size()
             )));
         }
+        if peer == context.rank() {
+            return Err(Error::Invalid(format!("rank {peer} is this process: a pipe leads to another one")));
+        }
         let settings = &context.settings;
         let width = options.width.unwrap_or(u64::MAX);
         let class = if options.side == Side::Both { Class::Full } else { Class::Half };
@@ -113,7 +119,10 @@ impl Pipe {
                 "numbers for kernels are for a reader's heap in memory of a device".into(),
             ));
         }
-        let (mut writer, mut reader) = (None, None);
+        let (heap, slots) = (options.heap.unwrap_or(settings.heap), options.slots.unwrap_or(settings.slots));
+        // What is refused is no pipe: it has no place among those that the peer's ends lead to.
+        let shape = (options.side != Side::Writer).then(|| Shape::new(width, heap, slots)).transpose()?;
+        let mut pipe = Pipe { writer: None, reader: None };
         if options.side != Side::Reader {
             let policy = options.policy.or(settings.policy).unwrap_or_default();
             let by_policy = match policy {
@@ -122,22 +131,18 @@ impl Pipe {
             };
             let sync = options.sync.or(settings.sync).unwrap_or(by_policy);
             let mode = options.mode.or(settings.flag);
-            writer = Some(Writer::new(
+            pipe.writer = Some(Writer::new(
                 context,
                 class,
                 peer,
                 Options { width, policy, sync, mode, pull: options.pull, device },
             )?);
         }
-        if options.side != Side::Writer {
-            let (heap, slots) =
-                (options.heap.unwrap_or(settings.heap), options.slots.unwrap_or(settings.slots));
-            let shape = Shape::new(width, heap, slots)?;
+        if let Some(shape) = shape {
             let numbers = options.numbers;
             let place = if device.is_some() { Place::Device { numbers } } else { Place::Host };
-            reader = Some(Reader::new(context, class, peer, Shape { place, ..shape }, device)?);
+            pipe.reader = Some(Reader::new(context, class, peer, Shape { place, ..shape }, device)?);
         }
-        let mut pipe = Pipe { writer, reader };
         if options.eager {
             pipe.begin()?;
         }

@@ -201,3 +201,18 @@ fn memory_is_lent_and_borrowed_in_c_and_in_cpp() {
         fs::remove_dir_all(&dir).unwrap();
     }
 }
+
+#[test]
+fn what_is_refused_changes_nothing_and_handlers_call_all_functions() {
+    let (c, cpp) = (["-x", "c", "-pthread"], ["-x", "c++", "-std=c++11"]);
+    for (compiler, options) in [("gcc", &c), ("g++", &cpp)] {
+        let dir = scratch(&format!("misuse-{compiler}"));
+        let program = compile(compiler, options, &repo().join("tests/rpipe/misuse.c"), &dir);
+        for settings in WAYS {
+            for (rank, told) in run(&program, &dir, 2, settings).iter().enumerate() {
+                assert_eq!(*told, format!("rank {rank}: ok\n"));
+            }
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -426,6 +426,15 @@ impl Far {
         Ok(())
     }
 
+    /// Whether that is where a rank is, or may be from now on: it was not known yet. Of messages that came before it was, the later
+    /// ones have no sender either.
+    fn is_at(&mut self, rank: Rank, addr: Addr) -> bool {
+        let Some(at) = self.peers.get(&rank).map(|peer| peer.at) else {
+            return self.connect(rank, addr).is_ok();
+        };
+        self.enter().is_ok_and(|engine| engine.av_lookup(self.av, at) == Some(addr))
+    }
+
     /// A message. One whose sender is not known yet says where that is.
     fn take(&mut self, c: &Completion, bytes: &[u8], names: &mut u32) {
         let Some((head, rest)) = bytes.split_at_checked(HEAD) else { return };
@@ -435,7 +444,7 @@ impl Far {
         let (kind, count) = (head[HEAD - 2], usize::from(head[HEAD - 1]));
         let from = match (self.ranks.get(&c.src).copied(), Addr::decode(&addr)) {
             (Some(rank), _) => rank,
-            (None, Some(addr)) if !self.knows(said) && self.connect(said, addr).is_ok() => said,
+            (None, Some(addr)) if self.is_at(said, addr) => said,
             _ => return,
         };
         let most = if kind == CONTROL { GRANTS_MOST } else { 0 };

@@ -26,6 +26,9 @@ pub const NAMES: &[&str] = &["strait", "libfabric", "mpi"];
 pub fn open(settings: &Settings, rank: Rank) -> Result<Box<dyn Backend>, Error> {
     let (kind, argument) = settings.backend.split_once(':').unwrap_or((&settings.backend, ""));
     match kind {
+        "strait" if !matches!(argument, "" | "frames") => Err(Error::Unsupported(format!(
+            "there is no backend strait:{argument}; there are strait and strait:frames"
+        ))),
         "strait" => Ok(Box::new(Strait::open(rank, settings.map, argument == "frames", &settings.key)?)),
         "libfabric" => Ok(Box::new(Libfabric::open(argument, rank)?)),
         "mpi" => Ok(Box::new(Mpi::open(argument, rank)?)),

@@ -1,8 +1,8 @@
 //! The job.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicI32};
 
 use libc::c_int;
 
@@ -13,8 +13,11 @@ use crate::{Context, Error, Settings, backends, start};
 
 /// The process that has called rinit: a forked child is not it.
 static PID: AtomicI32 = AtomicI32::new(0);
+/// It has left its job by rfinalize.
+static LEFT: AtomicBool = AtomicBool::new(false);
 
-/// Joins the job that this process was started in, and tells its rank. `attr` may be NULL.
+/// Joins the job that this process was started in, and tells its rank. `attr` may be NULL. Once that has succeeded it is an error, also
+/// after rfinalize.
 ///
 /// 0, or an errno below 0; rerror has its words.
 ///
@@ -38,6 +41,11 @@ pub unsafe extern "C" fn rinit(rank: *mut c_int, attr: *const rinit_attr) -> c_i
         let mut job = job_place();
         if job.is_some() {
             return Err(Error::Invalid("this process is in its job already: rinit is called once".into()));
+        }
+        if LEFT.load(Relaxed) {
+            return Err(Error::Invalid(
+                "this process has left its job (rfinalize): rinit is called once".into(),
+            ));
         }
         let bootstrap = start::find()?;
         let backend = backends::open(&settings, bootstrap.rank())?;
@@ -80,6 +88,7 @@ fn leave() -> Result<(), Error> {
 pub extern "C" fn rfinalize() -> c_int {
     status(|| {
         job()?;
+        LEFT.store(true, Relaxed);
         leave()
     })
 }

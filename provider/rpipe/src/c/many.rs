@@ -7,11 +7,11 @@ use libc::c_int;
 use super::calls::{options, ranks};
 use super::handles::{Member, close_member, guard, here, job, keep_member, packed, status, with};
 use super::kept::{Kept, Place};
-use super::messages::{handle, patience};
+use super::messages::{handle, is_enough, patience};
 use super::types::*;
 use crate::many::{all_are_gone, is_end};
 use crate::several::Turns;
-use crate::{Context, Error, Pipe, PipeOptions, Rank};
+use crate::{Context, Error, Patience, Pipe, PipeOptions, Rank};
 
 /// The ends that a program has a pointer to.
 pub(super) struct Ends {
@@ -73,6 +73,9 @@ pub unsafe extern "C" fn rpipe_many_open(
         let mut ranks = unsafe { ranks(&job, peers, count)? };
         if peers.is_null() {
             ranks.retain(|rank| *rank != job.rank());
+        }
+        if ranks.contains(&job.rank()) {
+            return Err(Error::Invalid(format!("rank {} is this process, and no writer to it", job.rank())));
         }
         if ranks.is_empty() {
             return Err(Error::Invalid("there are no writers: a job of one process, or a count of 0".into()));
@@ -139,22 +142,31 @@ pub unsafe extern "C" fn rpipe_many_read(
             }
         };
         tell(std::ptr::null_mut(), -1);
-        ALL.with(place(many), |ends| {
-            let read = next(ends, size, nanoseconds, tell)?;
-            // SAFETY: likewise.
-            unsafe { addr.write(read) };
-            Ok(())
-        })
+        let (time, mut handled) = (patience(nanoseconds), 0);
+        let read = loop {
+            // A handler may call every function, also of these ends.
+            match ALL.with(place(many), |ends| next(ends, size, time, tell))? {
+                (read, 0, ..) => break read,
+                (read, handler, rp, rank) => handle(rp, read, handler).map_err(|fault| {
+                    tell(rp, rank as c_int);
+                    fault.of(rank)
+                })?,
+            }
+            is_enough(time, &mut handled)?;
+        };
+        // SAFETY: likewise.
+        unsafe { addr.write(read) };
+        Ok(())
     })
 }
 
+/// The next message of any writer, with the number of its handler or 0, its pipe, and its writer's rank.
 fn next(
     ends: &mut Ends,
     size: usize,
-    nanoseconds: i64,
+    time: Patience,
     tell: impl Fn(rpipe_t, c_int),
-) -> Result<raddr_t, Error> {
-    let time = patience(nanoseconds);
+) -> Result<(raddr_t, u16, rpipe_t, Rank), Error> {
     let Ends { context, members, ranks, turns } = ends;
     loop {
         if turns.is_empty() {
@@ -168,15 +180,11 @@ fn next(
         });
         match read {
             Ok(None) => {}
-            Ok(Some((read, 0))) => {
-                tell(rp, rank as c_int);
-                return Ok(read);
-            }
             Ok(Some((read, handler))) => {
-                handle(rp, read, handler).map_err(|fault| {
+                if handler == 0 {
                     tell(rp, rank as c_int);
-                    fault.of(rank)
-                })?;
+                }
+                return Ok((read, handler, rp, rank));
             }
             Err(fault) => {
                 if is_end(&fault) {

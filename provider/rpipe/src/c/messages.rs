@@ -10,6 +10,7 @@ use super::handles::{
 };
 use super::types::*;
 use crate::pipe::Visit;
+use crate::settings::SLOTS;
 use crate::several::Turns;
 use crate::{Error, Patience, Pipe};
 
@@ -68,6 +69,7 @@ fn slow_read(rp: rpipe_t, addr: *mut raddr_t, size: usize, nanoseconds: i64) -> 
             return Err(Error::Invalid("there is no place for the address".into()));
         }
         let time = patience(nanoseconds);
+        let mut handled = 0;
         let read = loop {
             let (read, handler) = with(rp, |pipe, id| {
                 let (address, _, handler) = pipe.read_any(size, time)?;
@@ -77,11 +79,19 @@ fn slow_read(rp: rpipe_t, addr: *mut raddr_t, size: usize, nanoseconds: i64) -> 
                 break read;
             }
             handle(rp, read, handler)?;
+            is_enough(time, &mut handled)?;
         };
         // SAFETY: the promise of the program, which the callers pass on.
         unsafe { addr.write(read) };
         Ok(())
     })
+}
+
+/// After an active message. `Again`: the time is over, and there may be more of them without end; a look takes as many as there can be at once.
+pub(super) fn is_enough(time: Patience, handled: &mut usize) -> Result<(), Error> {
+    *handled += 1;
+    let most = if time == Patience::Look { *SLOTS.end() } else { 1 };
+    if *handled >= most && time.is_over() { Err(Error::Again) } else { Ok(()) }
 }
 
 #[cold]
@@ -186,7 +196,7 @@ pub unsafe extern "C" fn rread_into(rp: rpipe_t, addr: *mut raddr_t, size: usize
     slow_read(rp, addr, size, RPIPE_FOREVER)
 }
 
-/// As rread_into, and waits so long at most; 0: not at all; EAGAIN then.
+/// As rread_into, and waits so long at most; 0: not at all; EAGAIN then, also while active messages come without end.
 ///
 /// # Safety
 /// `rp` is NULL or came from rpipe; `addr` is NULL or valid for a write.

@@ -44,6 +44,8 @@ pub struct Group {
     me: usize,
     members: Vec<Member>,
     over: Option<Error>,
+    /// Broadcasts that were begun.
+    broadcasts: u64,
     incoming: Vec<Incoming>,
     outgoing: Vec<Outgoing>,
 }
@@ -89,7 +91,7 @@ impl Group {
             members.push(Member { rank: *rank, pipe, last: None });
         }
         let (incoming, outgoing) = (Vec::new(), Vec::new());
-        Ok(Group { context: context.clone(), me, members, over: None, incoming, outgoing })
+        Ok(Group { context: context.clone(), me, members, over: None, broadcasts: 0, incoming, outgoing })
     }
 
     /// Members.
@@ -122,7 +124,8 @@ impl Group {
         let root = self.place(root)?;
         self.begin()?;
         let n = self.members.len();
-        let what = pieces::bcast(root);
+        let what = pieces::bcast(root, self.broadcasts);
+        self.broadcasts += 1;
         let place = |relative: usize| (relative + root) % n;
         // A binomial tree: the parent's number lacks the lowest bit of this one's, and children have a lower one.
         let mine = (self.me + n - root) % n;

@@ -9,9 +9,9 @@ pub(super) const HEAD: usize = 16;
 /// What a message of an exchange begins with.
 pub(super) const EXCHANGE: u64 = 1;
 
-/// The same of a broadcast from this place.
-pub(super) fn bcast(root: usize) -> u64 {
-    2 | (root as u64) << 8
+/// The same of a broadcast from this place, the n-th of the group: what a member has sent as the root of an earlier one is not taken for it.
+pub(super) fn bcast(root: usize, number: u64) -> u64 {
+    2 | (root as u64 & u64::from(u32::MAX)) << 8 | number << 40
 }
 
 /// What comes from a member.

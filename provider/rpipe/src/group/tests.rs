@@ -1,8 +1,8 @@
 //! Groups of contexts of one process, each in a thread, over memory that is mapped, memory that is not, and frames.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
@@ -140,6 +140,26 @@ fn members_that_do_not_call_the_same_are_told_and_so_are_all_that_wait() {
                 "{way}: {rank}: {fault:?}"
             );
         }
+    }
+}
+
+#[test]
+fn what_a_root_has_sent_in_an_earlier_broadcast_is_not_taken_for_a_later_one() {
+    for (way, settings) in ways() {
+        let both = Barrier::new(2);
+        each(&job(&format!("earlier-{way}"), 2, &settings), |rank, context| {
+            let mut group = Group::open(context, &[0, 1]).unwrap();
+            let mut bytes = vec![rank as u8; 100];
+            // Each takes itself for the root.
+            group.bcast(rank as Rank, &mut bytes).unwrap();
+            // The end of the group may come as soon as the first member begins the second one.
+            both.wait();
+            let second = group.bcast(0, &mut bytes);
+            match rank {
+                1 => assert!(matches!(second, Err(Error::Invalid(_))), "{way}: {second:?}"),
+                _ => assert!(matches!(second, Ok(()) | Err(Error::Gone(_))), "{way}: {second:?}"),
+            }
+        });
     }
 }
 

@@ -8,6 +8,8 @@ mod hostile_tests;
 mod inject;
 #[cfg(all(test, not(loom)))]
 mod leaving_tests;
+#[cfg(all(test, not(loom)))]
+mod meeting_tests;
 mod mode;
 mod on_device;
 mod post;
