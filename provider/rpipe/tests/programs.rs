@@ -80,6 +80,15 @@ const WAYS: [&[(&str, &str)]; 4] = [
     &[("STRAIT_RPIPE_MAP", "no"), ("STRAIT_RPIPE_FLAG", "delivered"), ("STRAIT_RPIPE_POLICY", "best-fit")],
 ];
 
+/// Runs a program over every way; each rank says last that all was well.
+fn run_every_way(program: &Path, dir: &Path, processes: usize) {
+    for settings in WAYS {
+        for (rank, told) in run(program, dir, processes, settings).iter().enumerate() {
+            assert!(told.ends_with(&format!("rank {rank}: ok\n")), "{told}");
+        }
+    }
+}
+
 #[test]
 fn the_program_of_the_slide_runs_unchanged() {
     let dir = scratch("slide");
@@ -111,11 +120,7 @@ fn every_function_of_the_header_works_in_c_and_in_cpp() {
     {
         let dir = scratch(&format!("{compiler}-{name}"));
         let program = compile(compiler, &options, &repo().join("tests/rpipe").join(name), &dir);
-        for settings in WAYS {
-            for (rank, told) in run(&program, &dir, 2, settings).iter().enumerate() {
-                assert!(told.ends_with(&format!("rank {rank}: ok\n")), "{told}");
-            }
-        }
+        run_every_way(&program, &dir, 2);
         fs::remove_dir_all(&dir).unwrap();
     }
 }
@@ -175,12 +180,8 @@ fn groups_and_many_writers_work_in_c_and_in_cpp() {
     for (compiler, options, sizes) in [("gcc", c, [3, 5]), ("g++", cpp, [3, 4])] {
         let dir = scratch(&format!("groups-{compiler}"));
         let program = compile(compiler, &options, &repo().join("tests/rpipe/groups.c"), &dir);
-        for settings in WAYS {
-            for processes in sizes {
-                for (rank, told) in run(&program, &dir, processes, settings).iter().enumerate() {
-                    assert!(told.ends_with(&format!("rank {rank}: ok\n")), "{told}");
-                }
-            }
+        for processes in sizes {
+            run_every_way(&program, &dir, processes);
         }
         fs::remove_dir_all(&dir).unwrap();
     }
@@ -193,11 +194,7 @@ fn memory_is_lent_and_borrowed_in_c_and_in_cpp() {
     {
         let dir = scratch(&format!("lend-{compiler}-{name}"));
         let program = compile(compiler, &options, &repo().join("tests/rpipe").join(name), &dir);
-        for settings in WAYS {
-            for (rank, told) in run(&program, &dir, 2, settings).iter().enumerate() {
-                assert!(told.ends_with(&format!("rank {rank}: ok\n")), "{told}");
-            }
-        }
+        run_every_way(&program, &dir, 2);
         fs::remove_dir_all(&dir).unwrap();
     }
 }
