@@ -314,8 +314,8 @@ fn choose_one_sided(limits: &Limits, op: &Op) -> Option<Plan> {
 
 fn choose_cooperative(op: &Op) -> Option<Plan> {
     // What the peer helped with here it would be late with of its own.
-    let may = op.when.contains(When::HELPED) && !op.when.contains(When::BOTH_WAYS);
-    let may = may && !op.tried.contains(Tried::COOPERATIVE);
+    let helped = op.when & (When::HELPED | When::BOTH_WAYS) == When::HELPED;
+    let may = helped && !op.tried.contains(Tried::COOPERATIVE);
     let cut = may.then(|| Cut::of(op.len, op.when.contains(When::DELEGATE)))?;
     Some(Plan::Cooperative(cut?))
 }

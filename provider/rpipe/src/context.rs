@@ -290,7 +290,7 @@ impl Inner {
                     End::Writer { .. } => self.say(no, &Control::Hello, false),
                     End::Reader { shape, device } => self.begin_to_read(no, shape, device),
                 };
-                // It is said once: the next call is told, too.
+                // The message is sent once; the next call fails with the same error.
                 return begun.inspect_err(|fault| self.fail(no, fault));
             }
             Err(Error::Again) if since.elapsed() < MEET => return Ok(()),

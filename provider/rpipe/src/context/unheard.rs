@@ -22,7 +22,8 @@ impl Inner {
             return Some(event);
         };
         let waits = self.unheard.iter().any(|other| speaker(other) == Some(peer));
-        if !waits && matches!(event, Event::Gone { .. }) || self.meet_now(peer) != Err(Error::Again) {
+        // Behind one that waits the others wait, too, without another look for the card.
+        if !waits && (matches!(event, Event::Gone { .. }) || self.meet_now(peer) != Err(Error::Again)) {
             return Some(event);
         }
         if self.unheard.len() < MOST {

@@ -118,7 +118,7 @@ fn a_reader_whose_writer_cannot_set_its_end_up_is_told_so() {
             let options = PipeOptions { mode: Some(Mode::OneWrite), ..PipeOptions::new(Side::Writer) };
             let mut pipe = Pipe::open(&a, 1, &options).unwrap();
             assert!(matches!(pipe.alloc(8, 1, patience()), Err(Error::Unsupported(_))));
-            // The reader is told of that, and not of the end of this one.
+            // This end stays open until the reader has failed with that cause.
             let mut told = Pipe::open(&a, 1, &PipeOptions::new(Side::Reader)).unwrap();
             assert_eq!(read(&mut told).unwrap(), b"told");
         });
