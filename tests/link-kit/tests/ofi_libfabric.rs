@@ -159,7 +159,14 @@ mod reads {
             }
             let (there, room) = (Span::leak(LEN), Span::leak(LEN));
             hmem::write(&[there], 0, &vec![1; LEN]);
-            let handles = b.export_handles(to_a, &[there]).expect("memory that can be lent");
+            // The owner may not know yet that the fabric leads to the reader.
+            let handles = loop {
+                assert!(start.elapsed() < Duration::from_secs(120), "nothing can be lent");
+                h.pass();
+                if let Some(handles) = b.export_handles(to_a, &[there]) {
+                    break handles;
+                }
+            };
             handles.iter().for_each(|handle| a.import_handle(to_b, handle));
             let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
             let access = Direct::new(Grant::Request(name(1, 1)), &remote, std::slice::from_ref(&room), LEN);
