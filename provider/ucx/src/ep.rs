@@ -36,6 +36,7 @@ pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::E
                 gate: false,
                 dead: None,
                 fenced: false,
+                in_order: false,
                 pending: VecDeque::new(),
                 place: None,
                 no_room: false,
@@ -153,10 +154,8 @@ unsafe fn flush_further(ep: ucx::Ep, flags: c_uint, comp: *mut Completion) -> St
                 return ucx::UCS_INPROGRESS;
             }
             let e = Ep::of(ep);
-            if !e.fenced {
-                if let Err(status) = e.open() {
-                    return status;
-                }
+            if let Err(status) = e.may_flush() {
+                return status;
             }
             if e.outstanding == 0 {
                 return ucx::UCS_OK;

@@ -47,7 +47,7 @@ impl Iface {
     ) {
         let request = Request { ep: &raw mut *ep, to: ep.peer, into, operation: Rc::clone(operation) };
         let token = self.remote.insert(request);
-        ep.outstanding += 1;
+        ep.has_asked();
         let mut frame = Vec::with_capacity(Head::LEN + size_of::<wire::ucx::Request>() + bytes.len());
         put(&mut frame, &Head::bytes(Kind::Request, ask.what as u8));
         put(

@@ -84,7 +84,7 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     let over = if theirs == 0 { Some(copy.failed().is_none()) } else { None };
     let shared = Shared { ep: &raw mut *e, copy, access: access.clone() };
     let Some(good) = over.or_else(|| shared.over(&i.link)) else {
-        e.outstanding += 1;
+        e.has_asked();
         i.shared.push(shared);
         i.busy = true;
         return Some(ucx::UCS_INPROGRESS);

@@ -27,6 +27,8 @@ pub(crate) struct Ep {
     pub(crate) dead: Option<Status>,
     /// Nothing starts before `outstanding` is 0.
     pub(crate) fenced: bool,
+    /// Fenced while requests were pending: until none is, each one starts when all before it is done.
+    pub(crate) in_order: bool,
     pub(crate) pending: VecDeque<*mut PendingReq>,
     /// Its place among the endpoints with pending requests.
     pub(crate) place: Option<Place>,
@@ -69,20 +71,44 @@ impl Ep {
         if let Some(status) = self.dead {
             return Err(status);
         }
+        if self.is_behind() || self.fenced { Err(ucx::UCS_ERR_NO_RESOURCE) } else { Ok(()) }
+    }
+
+    /// Whether there are pending requests, whose turn it is first.
+    fn is_behind(&self) -> bool {
         // SAFETY: an endpoint's interface outlives it.
         let dispatching = unsafe { (*self.iface).dispatching };
-        let queued = !self.pending.is_empty() && !std::ptr::eq(dispatching, self);
-        if queued || self.fenced { Err(ucx::UCS_ERR_NO_RESOURCE) } else { Ok(()) }
+        !self.pending.is_empty() && !std::ptr::eq(dispatching, self)
+    }
+
+    /// Whether it may be flushed now, which a fence does not keep from.
+    pub(crate) fn may_flush(&self) -> Result<(), Status> {
+        match self.dead {
+            Some(status) => Err(status),
+            None if self.is_behind() => Err(ucx::UCS_ERR_NO_RESOURCE),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn set_gate(&mut self) {
+        self.in_order &= self.fenced || !self.pending.is_empty();
         self.gate = self.dead.is_some() || self.fenced || !self.pending.is_empty();
     }
 
     /// What comes after this starts when all before it is done.
     pub(crate) fn fence(&mut self) {
         self.fenced = self.outstanding > 0;
+        self.in_order |= !self.pending.is_empty();
         self.set_gate();
+    }
+
+    /// One more is without a reply.
+    pub(crate) fn has_asked(&mut self) {
+        self.outstanding += 1;
+        if self.in_order {
+            self.fenced = true;
+            self.gate = true;
+        }
     }
 
     /// A request was answered.
