@@ -37,10 +37,22 @@ pub fn create(name: &CStr, len: usize, writers: Writers) -> io::Result<OwnedFd> 
     // SAFETY: a descriptor just made, which nothing else owns.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let size = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    if len as u64 > longest_file() {
+        // What the call would fail with if SIGXFSZ had not ended the process before.
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
     // SAFETY: `ftruncate` touches no memory of ours.
     cvt(unsafe { libc::ftruncate(fd.as_raw_fd(), size) })?;
     add_seals(&fd, if writers == Writers::All { FIXED } else { SIZE })?;
     Ok(fd)
+}
+
+/// How long a file may become here (RLIMIT_FSIZE).
+fn longest_file() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place for the answer.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+    if known { limit.rlim_cur } else { u64::MAX }
 }
 
 /// What maps the memory of [`Writers::UntilSealed`] from now on can only read it.

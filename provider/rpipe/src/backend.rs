@@ -154,6 +154,9 @@ pub enum Event {
     Control { from: Rank, bytes: Vec<u8>, grants: Vec<Grant> },
     /// A peer has ended, or left. What it has put before is visible; its regions stay mapped until they are forgotten.
     Gone { peer: Rank, why: String },
+    /// There is no descriptor, or no memory, for what this peer, or one that is not known yet, has sent: it waits, and nothing of that peer
+    /// comes before it. Raised by each [`Backend::progress`] as long as that is so.
+    Lack { peer: Option<Rank>, why: Error },
 }
 
 /// What moves bytes between processes.

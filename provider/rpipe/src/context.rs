@@ -56,6 +56,8 @@ pub(crate) struct Inner {
     early: HashMap<Key, Vec<(Control, Vec<Grant>)>>,
     ordinals: HashMap<(Class, Rank, Rank), u32>,
     gone: HashMap<Rank, String>,
+    /// What the last call of progress could not take in: of whom, and why.
+    lacks: Vec<(Option<Rank>, Error)>,
     /// Numbers of ends that were closed with operations under way: what comes of these is no other end's.
     spent: Vec<u32>,
     /// What writers' ends that are closed had, and their readers use; whether they have messages to get from there.
@@ -156,6 +158,7 @@ impl Context {
             early: HashMap::new(),
             ordinals: HashMap::new(),
             gone: HashMap::new(),
+            lacks: Vec::new(),
             spent: Vec::new(),
             wanted: Vec::new(),
             refused: HashSet::new(),
@@ -278,33 +281,6 @@ impl Inner {
         self.backend.send(peer, &bytes, &grants)
     }
 
-    /// Begins to set a stream up, once: now, or with a later call if the peer is not in the job yet.
-    pub(crate) fn begin(&mut self, no: u32) -> Result<(), Error> {
-        let is_due = |stream: &&mut Stream| !stream.said && stream.fault.is_none();
-        let Some(stream) = self.stream(no).filter(is_due) else { return Ok(()) };
-        let (end, peer) = (stream.end, stream.peer);
-        let since = *stream.since.get_or_insert_with(Instant::now);
-        let fault = match self.meet_now(peer) {
-            Ok(()) => {
-                let begun = match end {
-                    End::Writer { .. } => self.say(no, &Control::Hello, false),
-                    End::Reader { shape, device } => self.begin_to_read(no, shape, device),
-                };
-                // The message is sent once; the next call fails with the same error.
-                return begun.inspect_err(|fault| self.fail(no, fault));
-            }
-            Err(Error::Again) if since.elapsed() < MEET => return Ok(()),
-            Err(Error::Again) => {
-                Error::Gone(format!("rank {peer} has not begun within {} s", MEET.as_secs()))
-            }
-            Err(fault) => fault,
-        };
-        if let Some(stream) = self.stream(no) {
-            stream.fault = Some(fault.clone());
-        }
-        Err(fault)
-    }
-
     /// The end, once its peer's is known.
     pub(crate) fn ready(&mut self, no: u32) -> Result<Option<Ready>, Error> {
         self.begin(no)?;
@@ -321,7 +297,10 @@ impl Inner {
                 let promise = self.backend.promise(peer);
                 Ok(Some(Ready { mine, theirs, on_device, their_device, met, promise }))
             }
-            _ => self.still_there(no).map(|()| None),
+            _ => {
+                self.still_there(no)?;
+                self.takes_in(peer).map(|()| None)
+            }
         }
     }
 
@@ -350,6 +329,7 @@ impl Inner {
         }
         let mut events = std::mem::take(&mut self.events);
         events.append(&mut self.unheard);
+        self.lacks.clear();
         let outcome = self.backend.progress(&mut events);
         for event in events.drain(..) {
             if let Some(event) = self.hear(event) {
@@ -380,6 +360,7 @@ impl Inner {
                     self.forget(grants);
                 }
             },
+            Event::Lack { peer, why } => self.lacks.push((peer, why)),
             Event::Gone { peer, why } => {
                 self.gone.entry(peer).or_insert(why);
                 self.unwanted(|key| key.reader == peer);

@@ -76,11 +76,27 @@ impl Error {
         }
     }
 
+    /// Of a system call that takes in what a peer has sent, which waits.
+    pub(crate) fn lack(call: &str, e: &io::Error) -> Error {
+        match Error::system(call, e) {
+            Error::System(why) | Error::Exhausted(why) => {
+                Error::Exhausted(format!("what a peer has sent cannot be taken in, and waits: {why}"))
+            }
+            other => other,
+        }
+    }
+
     /// Of a system call.
     pub fn system(call: &str, e: &io::Error) -> Error {
         match e.raw_os_error() {
             Some(libc::EMFILE) => Error::Exhausted(format!("{call}: {e}; raise RLIMIT_NOFILE (ulimit -n)")),
-            Some(libc::ENOMEM | libc::ENOSPC) => {
+            Some(libc::ENFILE) => Error::Exhausted(format!(
+                "{call}: {e}; raise the system's limit of open files (sysctl fs.file-max)"
+            )),
+            Some(libc::EFBIG) => Error::Exhausted(format!(
+                "{call}: {e}; raise RLIMIT_FSIZE (ulimit -f), or make heaps smaller (STRAIT_RPIPE_HEAP)"
+            )),
+            Some(libc::ENOMEM | libc::ENOSPC | libc::ENOBUFS) => {
                 Error::Exhausted(format!("{call}: {e}; make heaps smaller (STRAIT_RPIPE_HEAP)"))
             }
             _ => Error::System(format!("{call}: {e}")),

@@ -63,7 +63,9 @@ impl Many {
                     return Ok(Received { pipe: at, source: self.ranks[at], address, len, handler });
                 }
                 Err(fault) => {
-                    if is_end(&fault) {
+                    // What the writer has sent may only wait for a descriptor.
+                    let waits = matches!(fault, Error::Exhausted(_)) && !self.pipes[at].is_over();
+                    if is_end(&fault) && !waits {
                         self.turns.remove(at);
                     }
                     return Err(fault.of(self.ranks[at]));

@@ -213,3 +213,25 @@ fn what_is_refused_changes_nothing_and_handlers_call_all_functions() {
         fs::remove_dir_all(&dir).unwrap();
     }
 }
+
+#[test]
+fn a_process_at_a_limit_has_errors_that_name_it_and_goes_on_once_it_is_raised() {
+    let dir = scratch("limits");
+    let options = ["-x", "c", "-D_GNU_SOURCE", "-Wextra"];
+    let program = compile("gcc", &options, &repo().join("tests/rpipe/limits.c"), &dir);
+    let descriptors = ["rinit", "rpipe", "rmalloc", "group", "lend"]
+        .into_iter()
+        .flat_map(|step| (0..3).map(move |left| format!("nofile {step} {left}")));
+    let bytes = ["fsize rpipe 4096", "fsize rmalloc 4096", "fsize group 4096", "as rpipe 300000"];
+    let mut told_of = [false; 2];
+    for limit in descriptors.chain(bytes.map(String::from)) {
+        for (rank, told) in run(&program, &dir, 2, &[("STRAIT_RPIPE_TEST_LIMIT", &limit)]).iter().enumerate()
+        {
+            assert!(told.ends_with(&format!("rank {rank}: ok\n")), "{limit}: {told}");
+            told_of[0] |= told.contains("what a peer has sent cannot be taken in, and waits: recvmsg");
+            told_of[1] |= told.contains("raise RLIMIT_FSIZE");
+        }
+    }
+    assert_eq!(told_of, [true; 2], "no call has met the limits");
+    fs::remove_dir_all(&dir).unwrap();
+}

@@ -5,6 +5,7 @@
 //! its size (`ipc::memfd`), its packets by their form.
 
 mod held;
+mod incoming;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;
@@ -18,7 +19,6 @@ use std::{fs, io};
 
 use ipc::credentials::{Cred, User};
 use ipc::memfd::{self, Writers};
-use ipc::rights::recv_fd;
 use ipc::{Mapping, Poller, pidfd, socket};
 
 use held::{Socket, has_more};
@@ -26,8 +26,7 @@ use held::{Socket, has_more};
 use crate::backend::{NO_DEVICES, check_control};
 use crate::settings::HEAP_MOST;
 use crate::{
-    Backend, CONTROL_MOST, DeviceMemory, Error, Event, GRANTS_MOST, Get, Grant, Memory, PeerMemory, Promise,
-    Put, Rank, Region, RegionId, RemoteId, Token,
+    Backend, DeviceMemory, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId, Token,
 };
 
 /// What maps of a process show regions as.
@@ -133,20 +132,12 @@ impl Near {
         if let Some(life) = &life {
             self.poller.add(life, at as u64 + 1).map_err(failed)?;
         }
-        let socket = Socket { fd, life, peer, grants: Vec::new(), queue: VecDeque::new() };
+        let socket = Socket { fd, life, peer, grants: Vec::new(), unmapped: None, queue: VecDeque::new() };
         match self.sockets.get_mut(at) {
             Some(place) => *place = Some(socket),
             None => self.sockets.push(Some(socket)),
         }
         Ok(at)
-    }
-
-    fn accept(&mut self) {
-        while let Some(Ok(fd)) = self.listener.as_ref().map(socket::accept) {
-            if let Err(why) = self.add(fd, None) {
-                log::warn!("rpipe: a connection is refused: {why}");
-            }
-        }
     }
 
     /// Sends a packet, behind those that wait.
@@ -157,77 +148,6 @@ impl Near {
         self.queued += 1;
         self.queued -= socket.drain();
         Ok(())
-    }
-
-    /// Takes what a socket has; whether its peer is at its end.
-    fn receive(&mut self, at: usize, events: &mut Vec<Event>) -> bool {
-        let mut bytes = [0; CONTROL_MOST + 1];
-        for _ in 0..PACKETS {
-            let Some(Some(socket)) = self.sockets.get(at) else { return false };
-            let (len, fd) = match recv_fd(&socket.fd, &mut bytes) {
-                Ok((0, _)) => return true,
-                Ok(got) => got,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    return socket.life.as_ref().is_some_and(pidfd::has_ended) && !has_more(socket);
-                }
-                Err(e) => {
-                    log::warn!("rpipe: receiving from a peer: {e}");
-                    return !ipc::socket::is_lack(&e);
-                }
-            };
-            if let Err(why) = self.take(at, &bytes[..len], fd, events) {
-                log::warn!("rpipe: a peer is closed: {why}");
-                return true;
-            }
-        }
-        false
-    }
-
-    /// One packet.
-    fn take(
-        &mut self,
-        at: usize,
-        bytes: &[u8],
-        fd: Option<OwnedFd>,
-        events: &mut Vec<Event>,
-    ) -> Result<(), Error> {
-        let map = self.map;
-        let Some(Some(socket)) = self.sockets.get_mut(at) else { return Ok(()) };
-        let (kind, rest) = bytes.split_first().unwrap_or((&0, &[]));
-        match (*kind, socket.peer, fd) {
-            (HELLO, None, None) => {
-                let rank = rest.try_into().map(Rank::from_le_bytes);
-                let rank = rank.map_err(|_| Error::Broken("a hello of another length".into()))?;
-                socket.peer = Some(rank);
-                self.by_peer.entry(rank).or_insert(at);
-                Ok(())
-            }
-            (REGION, Some(peer), Some(fd)) if socket.grants.len() < GRANTS_MOST => {
-                let mapping =
-                    memfd::adopt(&fd, 64..=REGION_MOST).map_err(|e| Error::Broken(e.to_string()))?;
-                let memory = of_mapping(mapping)?;
-                let (len, mapped) = (memory.len(), map.then(|| memory.clone()));
-                self.last += 1;
-                socket.grants.push(Grant { remote: RemoteId(self.last), len, mapped, device: None });
-                self.remotes.insert(self.last, (peer, memory));
-                Ok(())
-            }
-            (DEVICE, Some(_), Some(fd)) if socket.grants.len() < GRANTS_MOST => {
-                let memory = PeerMemory::adopt(rest, fd)?;
-                self.last += 1;
-                let (remote, len) = (RemoteId(self.last), memory.len());
-                socket.grants.push(Grant { remote, len, mapped: None, device: Some(memory) });
-                Ok(())
-            }
-            (CONTROL, Some(from), None) => {
-                let grants = std::mem::take(&mut socket.grants);
-                events.push(Event::Control { from, bytes: rest.to_vec(), grants });
-                Ok(())
-            }
-            (WAKE, Some(_), None) => Ok(()),
-            (BYE, Some(_), None) => Err(Error::Gone("it has left the job".into())),
-            _ => Err(Error::Broken("a packet that makes no sense".into())),
-        }
     }
 
     /// A socket has ended, and with it its peer.
@@ -245,11 +165,14 @@ impl Near {
             self.by_peer.remove(&peer);
         }
         // Its other socket may have something yet, also if that was not accepted, or has not said hello.
-        self.accept();
+        self.accept(events);
         for other in 0..self.sockets.len() {
             let may_be = |socket: &Socket| socket.peer.is_none_or(|of| of == peer);
             if self.sockets[other].as_ref().is_some_and(may_be) {
-                while !self.receive(other, events) && self.sockets[other].as_ref().is_some_and(has_more) {}
+                while !self.receive(other, events)
+                    && !matches!(events.last(), Some(Event::Lack { .. }))
+                    && self.sockets[other].as_ref().is_some_and(has_more)
+                {}
             }
         }
         events.push(Event::Gone { peer, why: "its process has ended, or has left the job".into() });
@@ -456,7 +379,7 @@ impl Backend for Near {
         let ready = self.poller.ready::<16>();
         for token in ready.tokens() {
             match token.checked_sub(1) {
-                None => self.accept(),
+                None => self.accept(events),
                 Some(at) => {
                     if self.receive(at as usize, events) {
                         self.end(at as usize, events);

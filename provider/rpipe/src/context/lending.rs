@@ -86,14 +86,14 @@ impl Inner {
         if let Some(lent) = self.lends.lent.get_mut(&name) {
             lent.offered = true;
         }
-        Ok(false)
+        self.takes_in(name.borrower).map(|()| false)
     }
 
     /// Whether the borrower needs it no more; an error if it has ended.
     pub(crate) fn is_back(&mut self, name: Name) -> Result<bool, Error> {
         match self.lends.lent.get(&name) {
             Some(lent) if lent.back => Ok(true),
-            _ => self.is_there(name.borrower).map(|()| false),
+            _ => self.is_there(name.borrower).and_then(|()| self.takes_in(name.borrower)).map(|()| false),
         }
     }
 
@@ -122,7 +122,7 @@ impl Inner {
         let Some(name) = offers.map(|(name, _)| *name).min_by_key(|name| name.ordinal) else {
             // A lender that has left before it offered anything is found out by a connection to it.
             return match self.meet_now(lender) {
-                Ok(()) | Err(Error::Again) => Ok(None),
+                Ok(()) | Err(Error::Again) => self.takes_in(lender).map(|()| None),
                 Err(fault) => Err(fault),
             };
         };

@@ -66,10 +66,30 @@ impl Inner {
         }
     }
 
-    /// Whether the peer's end has begun to set the stream up, or never will.
+    /// An error if there is no descriptor, or no memory, for what the peer has sent, now: what is waited for may be behind it. Nothing is
+    /// lost, and a call that is made once there is one goes on.
+    pub(crate) fn takes_in(&mut self, peer: Rank) -> Result<(), Error> {
+        if self.lacks.is_empty() {
+            return Ok(());
+        }
+        // It may have been long ago.
+        self.progress()?;
+        match self.lacks.iter().find(|(of, _)| of.is_none_or(|of| of == peer)) {
+            Some((_, why)) => Err(why.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// An error if nothing comes from the peer any more, or nothing can be taken in.
+    pub(crate) fn still_comes(&mut self, no: u32) -> Result<(), Error> {
+        self.still_there(no)?;
+        self.stream(no).map(|stream| stream.peer).map_or(Ok(()), |peer| self.takes_in(peer))
+    }
+
+    /// Whether the peer's end has begun to set the stream up, or never will, or not before there are descriptors.
     pub(crate) fn has_begun(&mut self, no: u32) -> bool {
         let met = self.stream(no).is_some_and(|stream| stream.met.is_some());
-        met || self.still_there(no).is_err()
+        met || self.still_comes(no).is_err()
     }
 
     /// Tells the peer that the group of this end is over for this rank, also a peer that was not met yet.

@@ -1,12 +1,41 @@
 //! How an end is set up: the reader's with its memory, the writer's with what the reader has said.
 
-use super::{End, Inner, Met};
+use std::time::Instant;
+
+use super::{End, Inner, MEET, Met, Stream};
 use crate::backend::NO_DEVICES;
 use crate::control::{Control, Manner, Shape, mismatch};
 use crate::stream::Mode;
 use crate::{DeviceMemory, Error, Grant};
 
 impl Inner {
+    /// Begins to set a stream up, once: now, or with a later call if the peer is not in the job yet.
+    pub(crate) fn begin(&mut self, no: u32) -> Result<(), Error> {
+        let is_due = |stream: &&mut Stream| !stream.said && stream.fault.is_none();
+        let Some(stream) = self.stream(no).filter(is_due) else { return Ok(()) };
+        let (end, peer) = (stream.end, stream.peer);
+        let since = *stream.since.get_or_insert_with(Instant::now);
+        let fault = match self.meet_now(peer) {
+            Ok(()) => {
+                let begun = match end {
+                    End::Writer { .. } => self.say(no, &Control::Hello, false),
+                    End::Reader { shape, device } => self.begin_to_read(no, shape, device),
+                };
+                // The message is sent once; the next call fails with the same error.
+                return begun.inspect_err(|fault| self.fail(no, fault));
+            }
+            Err(Error::Again) if since.elapsed() < MEET => return Ok(()),
+            Err(Error::Again) => {
+                Error::Gone(format!("rank {peer} has not begun within {} s", MEET.as_secs()))
+            }
+            Err(fault) => fault,
+        };
+        if let Some(stream) = self.stream(no) {
+            stream.fault = Some(fault.clone());
+        }
+        Err(fault)
+    }
+
     /// Makes a reader's slots and heap, and tells the writer.
     pub(super) fn begin_to_read(&mut self, no: u32, shape: Shape, device: Option<i32>) -> Result<(), Error> {
         let begun = self.expose_heap(no, shape, device).and_then(|()| {

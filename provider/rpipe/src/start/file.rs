@@ -50,6 +50,9 @@ impl FileBootstrap {
 }
 
 fn failed(what: &str, path: &Path, e: &io::Error) -> Error {
+    if let exhausted @ Error::Exhausted(_) = Error::system(&format!("{what} {}", path.display()), e) {
+        return exhausted;
+    }
     Error::System(format!("{what} {}: {e}; {DIR} has to be a directory of this user", path.display()))
 }
 

@@ -200,7 +200,7 @@ impl Reader {
 
     /// Whether the writer is there. What it has sent before it went is read first.
     fn ask(&mut self, most: usize) -> Result<(), Error> {
-        let there = self.context.lock().still_there(self.no);
+        let there = self.context.lock().still_comes(self.no);
         match there {
             Err(_) if self.peek(most)?.is_some() => Ok(()),
             other => other,

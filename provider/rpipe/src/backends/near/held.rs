@@ -17,6 +17,8 @@ pub(super) struct Socket {
     /// `None`: it has not said hello yet.
     pub(super) peer: Option<Rank>,
     pub(super) grants: Vec<Grant>,
+    /// A region that could not be mapped: it is tried again before anything more is received.
+    pub(super) unmapped: Option<OwnedFd>,
     /// What did not leave yet.
     pub(super) queue: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
 }
