@@ -187,7 +187,9 @@ fn next(
                 return Ok((read, handler, rp, rank));
             }
             Err(fault) => {
-                if is_end(&fault) {
+                // What the writer has sent may only wait for a descriptor.
+                let waits = matches!(fault, Error::Exhausted(_)) && !with(rp, |pipe, _| Ok(pipe.is_over()))?;
+                if is_end(&fault) && !waits {
                     turns.remove(at);
                 }
                 if fault != Error::Again {
