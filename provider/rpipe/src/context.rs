@@ -277,7 +277,11 @@ impl Inner {
         let mine = stream.mine.iter().map(|region| region.id);
         let grants: Vec<_> = mine.chain(device).filter(|_| grant).collect();
         stream.said = true;
-        self.meet_now(peer)?;
+        match self.meet_now(peer) {
+            // One that has connected to this process can be told all the same; one that has not is told when it does.
+            Err(_) if matches!(control, Control::Close(_)) => {}
+            other => other?,
+        }
         self.backend.send(peer, &bytes, &grants)
     }
 
