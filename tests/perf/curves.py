@@ -22,7 +22,7 @@ class Panel:
 
 
 def length(size):
-    """Bytes for people."""
+    """A number of bytes, with its unit."""
     for unit, name in ((20, "MiB"), (10, "KiB")):
         if size >> unit:
             return f"{size / (1 << unit):g} {name}"

@@ -63,7 +63,7 @@ static void test_order(void) {
         check(uct_md_mem_reg(md, memory, 4096, UCT_MD_MEM_ACCESS_ALL, &memh), "reg");
         tell_key(memh, memory);
         hear_key(&r);
-        /* Not before this does the other one take connections in. */
+        /* Nothing was sent yet: the first swap begins the connection, and is pending until the target has answered. */
         meet_idle();
         if (me == 0) {
             double limit = now() + 60;
@@ -82,7 +82,7 @@ static void test_order(void) {
                 post(&words[0]);
                 check(uct_ep_fence(ep, 0), "fence");
                 post(&words[1]);
-                /* It is no matter of a flush what is pending: that has to be pending, too, or it would be first. */
+                /* A flush finds no resource either, so that UCP queues it behind the pending put. */
                 if (!words[1].done && uct_ep_flush(ep, 0, &comp) != UCS_ERR_NO_RESOURCE) die("a flush passes what is pending");
                 while (!words[0].done || !words[1].done) {
                     progress();

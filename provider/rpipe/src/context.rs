@@ -278,7 +278,7 @@ impl Inner {
         let grants: Vec<_> = mine.chain(device).filter(|_| grant).collect();
         stream.said = true;
         match self.meet_now(peer) {
-            // One that has connected to this process can be told all the same; one that has not is told when it does.
+            // Close can still go by the connection that the peer has made to this process.
             Err(_) if matches!(control, Control::Close(_)) => {}
             other => other?,
         }

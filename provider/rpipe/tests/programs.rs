@@ -80,12 +80,19 @@ const WAYS: [&[(&str, &str)]; 4] = [
     &[("STRAIT_RPIPE_MAP", "no"), ("STRAIT_RPIPE_FLAG", "delivered"), ("STRAIT_RPIPE_POLICY", "best-fit")],
 ];
 
-/// Runs a program over every way; each rank says last that all was well.
+/// Runs a program whose ranks each print "rank N: ok" as their last line; what they have printed.
+fn run_well(program: &Path, dir: &Path, processes: usize, settings: &[(&str, &str)]) -> Vec<String> {
+    let printed = run(program, dir, processes, settings);
+    for (rank, text) in printed.iter().enumerate() {
+        assert!(text.ends_with(&format!("rank {rank}: ok\n")), "{settings:?}: {text}");
+    }
+    printed
+}
+
+/// Runs such a program over every way.
 fn run_every_way(program: &Path, dir: &Path, processes: usize) {
     for settings in WAYS {
-        for (rank, told) in run(program, dir, processes, settings).iter().enumerate() {
-            assert!(told.ends_with(&format!("rank {rank}: ok\n")), "{told}");
-        }
+        run_well(program, dir, processes, settings);
     }
 }
 
@@ -225,9 +232,7 @@ fn a_process_at_a_limit_has_errors_that_name_it_and_goes_on_once_it_is_raised() 
     let bytes = ["fsize rpipe 4096", "fsize rmalloc 4096", "fsize group 4096", "as rpipe 300000"];
     let mut told_of = [false; 2];
     for limit in descriptors.chain(bytes.map(String::from)) {
-        for (rank, told) in run(&program, &dir, 2, &[("STRAIT_RPIPE_TEST_LIMIT", &limit)]).iter().enumerate()
-        {
-            assert!(told.ends_with(&format!("rank {rank}: ok\n")), "{limit}: {told}");
+        for told in run_well(&program, &dir, 2, &[("STRAIT_RPIPE_TEST_LIMIT", &limit)]) {
             told_of[0] |= told.contains("what a peer has sent cannot be taken in, and waits: recvmsg");
             told_of[1] |= told.contains("raise RLIMIT_FSIZE");
         }

@@ -81,7 +81,7 @@ impl Ep {
         !self.pending.is_empty() && !std::ptr::eq(dispatching, self)
     }
 
-    /// Whether it may be flushed now, which a fence does not keep from.
+    /// Whether a flush may start now: pending requests are before it, a fence does not hold it back.
     pub(crate) fn may_flush(&self) -> Result<(), Status> {
         match self.dead {
             Some(status) => Err(status),

@@ -193,36 +193,33 @@ pub fn a_cancelled_operation_touches_nothing_and_is_not_told_of<H: Harness>(h: &
     for (round, &way) in ways(&a, to_b).iter().cycle().take(4).enumerate() {
         let (here, other) = (h.memory(&a, LEN, true), h.memory(&a, LEN, true));
         hmem::write(&[here], 0, &bytes(LEN, 50 + round));
-        let front = [seg(there, 0, LEN)];
-        let start =
-            |a: &mut H::Link| a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &front, &[here], LEN));
-        // A link that has no puts may end all handles with one operation: they are exported anew. It may still learn
-        // of that when an operation by new ones is over.
-        let (mut op, mut tries) = (start(&mut a), 0);
-        while op.is_err() {
+        let (front, back) = ([seg(there, 0, LEN)], [seg(there, LEN, LEN)]);
+        let start = |a: &mut H::Link, way, remote: &[_], local| {
+            a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), remote, &[local], LEN))
+        };
+        // A link that has no puts may end all handles with one operation: they are exported anew.
+        let mut tries = 0;
+        let mut export_anew = |h: &mut H, a: &mut H::Link, what: &str| {
             tries += 1;
-            assert!(
-                ways(&a, to_b).len() == 1 && round > 0 && tries < 1_000,
-                "memory that it was told of: {op:?}"
-            );
+            assert!(ways(a, to_b).len() == 1 && tries < 1_000, "{what}");
             h.pass_long();
-            tell(&mut b, to_a, &mut a, to_b, &[there]);
-            op = start(&mut a);
+            tell(&mut b, to_a, a, to_b, &[there]);
+        };
+        let mut op = start(&mut a, way, &front, here);
+        // They may end once more after an operation by new ones is over.
+        while op.is_err() && round > 0 {
+            export_anew(h, &mut a, "memory that it was told of");
+            op = start(&mut a, way, &front, here);
         }
-        let op = op.expect("one that has started");
+        let op = op.expect("memory that it was told of");
         (0..3 * round).for_each(|_| h.pass());
         a.cancel(op);
         let then = (text(&[here]), text(&[there]));
         // One that is as long, and begins later, is over later.
-        let remote = [seg(there, LEN, LEN)];
-        let mut next = a.start(Way::Get, to_b, &Direct::new(Grant::Request(REQUEST), &remote, &[other], LEN));
-        let mut tries = 0;
+        let mut next = start(&mut a, Way::Get, &back, other);
         while !matches!(next, Ok(op) if done(h, &mut a, op)) {
-            tries += 1;
-            assert!(ways(&a, to_b).len() == 1 && tries < 1_000, "an operation besides");
-            h.pass_long();
-            tell(&mut b, to_a, &mut a, to_b, &[there]);
-            next = a.start(Way::Get, to_b, &Direct::new(Grant::Request(REQUEST), &remote, &[other], LEN));
+            export_anew(h, &mut a, "an operation besides");
+            next = start(&mut a, Way::Get, &back, other);
         }
         let next = next.expect("one that is over");
         assert!((text(&[here]), text(&[there])) == then, "{way:?}: memory is accessed after a cancel");
