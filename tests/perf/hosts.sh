@@ -6,10 +6,11 @@
 #
 #   hosts.sh                         over loopback
 #   VETH=1 hosts.sh                  between two network namespaces (as root)
+#   VETH=2 RATE=1gbit hosts.sh       with two cables between them, each of that rate by tc-tbf(8), or as quick as they are
 #
 #   ROUNDS=5  CASES="ping 8,stream 65536"  WITH="raw,strait,tcp,tcp;ofi_rxm"  AS="chrt -f 1"
 #
-# WITH may have strait=DIR for another build of the provider.
+# WITH may have strait=DIR for another build of the provider, and strait@2 or strait=DIR@2 for FI_STRAIT_TCP_RAILS=2.
 . "$(cd "$(dirname "$0")/../.." && pwd)/ci/lib.sh"
 
 rounds=${ROUNDS:-5}
@@ -25,24 +26,28 @@ trap cleanup EXIT
 
 gcc -O2 -Wall -I"$LIBFABRIC/include" -o "$tmp/hosts" "$REPO/tests/perf/hosts.c" -L"$LIBFABRIC/lib" -lfabric \
     -Wl,-rpath,"$LIBFABRIC/lib"
-if [ "${VETH:-0}" = 1 ]; then
+if [ "${VETH:-0}" != 0 ]; then
     ip netns add straitp1
     export NAMESPACES=straitp1,straitp2
     ip netns add straitp2
-    ip link add eth0 netns straitp1 type veth peer name eth0 netns straitp2
-    for n in 1 2; do
-        ip -n straitp$n addr add 10.9.78.$n/24 dev eth0
-        ip -n straitp$n link set lo up
-        ip -n straitp$n link set eth0 up
+    for ((cable = 0; cable < VETH; cable++)); do
+        ip link add eth$cable netns straitp1 type veth peer name eth$cable netns straitp2
+        for n in 1 2; do
+            ip -n straitp$n addr add 10.9.$((78 + cable)).$n/24 dev eth$cable
+            ip -n straitp$n link set eth$cable up
+            [ -z "${RATE:-}" ] || tc -n straitp$n qdisc add dev eth$cable root tbf rate "$RATE" burst 256k latency 20ms
+        done
     done
+    for n in 1 2; do ip -n straitp$n link set lo up; done
 fi
 
 # one NAME PATTERN BYTES: the figure and the time.
 one() {
-    local dir=$STRAIT_LIB_DIR name=$1
+    local dir=$STRAIT_LIB_DIR name=$1 rails=1
+    case $name in *@*) rails=${name##*@} name=${name%@*} ;; esac
     case $name in strait=*) dir=${name#*=} name=strait ;; esac
     # shellcheck disable=SC2086
-    FI_PROVIDER_PATH=$dir FI_PROVIDER=${name%%;*} FI_STRAIT_LINKS=${LINKS:-tcp} timeout 120 ${AS:-} "$tmp/hosts" "$name" "$2" "$3" |
+    FI_PROVIDER_PATH=$dir FI_PROVIDER=${name%%;*} FI_STRAIT_LINKS=${LINKS:-tcp} FI_STRAIT_TCP_RAILS=$rails timeout 120 ${AS:-} "$tmp/hosts" "$name" "$2" "$3" |
         awk '{ print $3, $4 }'
 }
 

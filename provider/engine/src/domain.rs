@@ -195,7 +195,7 @@ impl<L: RmaLink> Domain<L> {
     pub fn arm(&mut self) -> bool {
         let mut quiet = true;
         for (_, ep) in self.eps.iter_mut() {
-            quiet &= !ep.is_waiting_for_room() && !ep.is_inviting() && ep.link.arm();
+            quiet &= !ep.is_waiting_for_room() && !ep.is_inviting() && !ep.has_sent() && ep.link.arm();
         }
         quiet
     }

@@ -137,7 +137,8 @@ bitflags! {
         const INJECT = 1;
         /// It completes when the bytes are where they belong.
         const DELIVERY = 1 << 1;
-        /// Large operations were posted before it, and none was waited for since.
+        /// Large operations were posted before it, and none was waited for since; or a message to a peer that was sent
+        /// a large one and has sent none here since: messages go one way.
         const IN_A_ROW = 1 << 2;
         /// The peer is short of room for messages.
         const PAUSED = 1 << 3;
@@ -153,9 +154,11 @@ bitflags! {
         const INVITE = 1 << 8;
         /// Answers to the peer wait for room already.
         const LAGGING = 1 << 9;
-        /// Bytes travel the other way, too, so that both sides have copies of their own to make: a send while a receive is
-        /// posted here; a fetch while the peer has been offered a large message.
+        /// Bytes travel the other way, too, or on to others, so that all sides have copies of their own to make: a send while
+        /// a receive is posted here; a fetch while some peer has been offered a large message.
         const BOTH_WAYS = 1 << 10;
+        /// The receive was posted just now, to a message that had come before: the call that posts it takes the bytes in.
+        const IN_POST = 1 << 11;
     }
 }
 
@@ -220,6 +223,8 @@ pub(crate) enum Plan {
     Cooperative(Cut),
     /// An operation in flight, by handles: started here, or, where this side initiates, by the peer.
     ByHandles,
+    /// The next call of progress takes them in, so that what is posted before that does not wait for a copy.
+    InProgress,
     /// The sender of a message is invited to put it where this side says, by handles.
     Invite,
     /// In frames that this side asks for, or sends as they are asked for.
@@ -338,10 +343,15 @@ fn choose_by_target(limits: &Limits, op: &Op) -> Plan {
     }
 }
 
+/// Least bytes whose copy by a call that posts a receive would delay what the program posts next, its own messages above
+/// all: neighbours that each receive before they send would take turns, where they could copy at the same time.
+const LEFT_TO_PROGRESS: usize = 16 << 10;
+
 fn choose_fetch(limits: &Limits, op: &Op, reach: Reach) -> Plan {
     match reach {
         _ if op.len == 0 => Plan::Nothing,
         Reach::Cpu if limits.is_sync() && op.memory == Memory::Host => match choose_cooperative(op) {
+            _ if op.when.contains(When::IN_POST) && op.len >= LEFT_TO_PROGRESS => Plan::InProgress,
             Some(plan) => plan,
             None if !op.tried.contains(Tried::IN_CALL) => Plan::InCall,
             None => Plan::Frames,

@@ -323,3 +323,54 @@ fn malformed_offers_of_a_cooperative_copy_are_dropped() {
     assert_eq!((net[1].received().err, net[0].sent().err), (None, None));
     assert!(net[1].look(dst, 20 * MIB) == pattern(20 * MIB, 1));
 }
+
+/// What ends a message to that memory.
+type End = dyn Fn(&mut Net, hmem::Span);
+
+/// Large messages to a third that have not ended say that there are others to be made of; each end of one says that there are not.
+#[test]
+fn copies_are_shared_again_when_what_was_offered_has_ended() {
+    const LEN: usize = 13 * MIB;
+    let ends: [&End; 6] = [
+        &|net, _| net.kill(1),
+        &|net, _| net.part(1),
+        &|net, _| {
+            let ep = net[0].ep;
+            net[0].ep_cancel(ep, engine::Ctx(7)).unwrap();
+        },
+        &|net, dst| net[1].recv(&from_any(&[dst], 2)).unwrap(),
+        &|net, dst| net[1].recv(&from_any(&[dst.part(0, 9).unwrap()], 2)).unwrap(),
+        &|net, _| {
+            let (rx, any) = (net[1].rx, engine::Pattern { src: engine::ADDR_UNSPEC, tag: None });
+            net[1].peek(rx, any, engine::Peek::Discard, engine::Ctx(2), OpFlags::empty()).unwrap();
+        },
+    ];
+    for (n, end) in ends.iter().enumerate() {
+        let mut net = Net::with(3, Setup::default());
+        let is_shared = |net: &mut Net, len: usize| {
+            let before = net.pieces_helped();
+            let (src, dst) = (net.bytes(2, &pattern(len, n)), net.memory(0, len));
+            net[0].recv(&from_any(&[dst], 1)).unwrap();
+            net[2].send(&msg(0, &[src], 0)).unwrap();
+            net.settle();
+            assert_eq!((net[0].received().len, net[2].sent().err), (len, None));
+            assert!(net[0].look(dst, len) == pattern(len, n));
+            net.pieces_helped() > before
+        };
+        // From the first on that was copied at once.
+        is_shared(&mut net, 100_000);
+        assert!(is_shared(&mut net, LEN));
+        let (src, dst) = (net.memory(0, LEN), net.memory(1, LEN));
+        net[0].send(&msg(1, &[src], 7)).unwrap();
+        net.settle();
+        assert!(!is_shared(&mut net, LEN), "{n}");
+        // One that is refused is not offered.
+        net.set_capacity(0);
+        assert_eq!(net[0].send(&msg(1, &[src], 8)), Err(Error::Again));
+        net.set_capacity(64);
+        end(&mut net, dst);
+        net.settle();
+        assert_eq!(net[0].sent().ctx.0, 7, "{n}");
+        assert!(is_shared(&mut net, LEN), "{n}");
+    }
+}

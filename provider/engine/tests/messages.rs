@@ -275,6 +275,12 @@ fn what_is_sent_while_a_receive_waits_travels_in_its_frame_up_to_more() {
             .into_iter()
             .enumerate()
     {
+        // Not just one way.
+        let (src, dst) = (net.bytes(1, &pattern(601, round)), net.memory(0, 601));
+        net[0].recv(&from_any(&[dst], 0)).unwrap();
+        net[1].send(&msg(0, &[src], 1)).unwrap();
+        net.settle();
+        assert_eq!((net[1].sent().err, net[0].received().len), (None, 601));
         let (src, dst) = (net.bytes(0, &pattern(len, round)), net.memory(1, len));
         let (back, into) = (net.bytes(1, &pattern(8, round)), net.memory(0, 8));
         if waits {
@@ -296,6 +302,42 @@ fn what_is_sent_while_a_receive_waits_travels_in_its_frame_up_to_more() {
         }
         net.assert_idle();
     }
+}
+
+/// A receiver of one message after the other, of many senders perhaps, is slower where it makes a call for each.
+#[test]
+fn what_goes_one_way_travels_in_its_frame_up_to_more() {
+    let mut net = Net::warm(Setup { max_frame: 2048, ..Setup::default() });
+    let mut send = |from: usize, len: usize, unexpected: bool| {
+        let (src, dst) = (net.bytes(from, &pattern(len, from)), net.memory(1 - from, len));
+        let to = 1 - from;
+        if !unexpected {
+            net[to].recv(&from_any(&[dst], 0)).unwrap();
+        }
+        net.hold(from, to);
+        net[from].send(&msg(to as u64, &[src], 1)).unwrap();
+        // A message inside its frame is sent with the call.
+        let inside = net[from].tx().len() == 1;
+        net.let_pass(from, to, usize::MAX);
+        net.settle();
+        if unexpected {
+            net[to].recv(&from_any(&[dst], 0)).unwrap();
+            net.settle();
+        }
+        assert_eq!(net[from].tx().len(), usize::from(!inside));
+        assert_eq!((net[to].received().len, net[to].look(dst, len)), (len, pattern(len, from)));
+        net.assert_idle();
+        inside
+    };
+    send(1, 601, false);
+    // One way.
+    assert_eq!([500, 500, 601, 600].map(|len| send(0, len, false)), [false, true, false, true]);
+    assert!(send(0, 500, true));
+    // A short message is no answer; one of the same sort is, taken in the one way or the other.
+    assert!(send(1, 8, false) && send(0, 500, false));
+    assert!(!send(1, 500, false) && !send(0, 500, false));
+    assert!(!send(1, 500, false) && send(1, 500, false) && !send(0, 500, false) && send(0, 500, false));
+    assert!(!send(1, 500, true) && send(1, 500, true) && !send(0, 500, false));
 }
 
 #[test]

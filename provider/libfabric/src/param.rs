@@ -32,6 +32,7 @@ pub(crate) struct Params {
     pub links: Links,
     job_key: Option<JobKey>,
     pub tcp_timeout: Duration,
+    pub tcp_rails: usize,
 }
 
 /// The links there are.
@@ -128,6 +129,7 @@ impl Default for Params {
             links: Links::default(),
             job_key: None,
             tcp_timeout: Duration::from_secs(30),
+            tcp_rails: 1,
         }
     }
 }
@@ -166,6 +168,7 @@ impl Params {
         let mut options = TcpOptions::new(key);
         options.secret = self.job_key.is_some();
         options.timeout = self.tcp_timeout;
+        options.rails = self.tcp_rails;
         options.connect_timeout = self.connect_timeout;
         if let Some(eager) = self.eager_size {
             (options.eager, options.eager_in_a_row) = (eager, eager);
@@ -204,7 +207,8 @@ pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
             // The core would write its value to the log.
             // SAFETY: the caller's promise; every name is defined with this one type.
             unsafe { core.param_define(provider, &name, fi::FI_PARAM_STRING, &help) };
-            return std::env::var(setting.variable()).ok();
+            let value = std::env::var_os(setting.variable())?;
+            return setting.text(value).map_err(|complaint| log::warn!("{complaint}")).ok();
         }
         // As a string, whatever it is: of a number the core would take what it can read for all of it.
         // SAFETY: the caller's promise; every name is defined with this one type.
@@ -247,6 +251,7 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
     if let Some(ms) = read(settings::TCP_TIMEOUT, ANY).number() {
         p.tcp_timeout = Duration::from_millis(ms);
     }
+    p.tcp_rails = size(read(settings::TCP_RAILS, ANY)).unwrap_or(p.tcp_rails);
     let given = |setting| text(&setting).filter(|t| !t.trim().is_empty());
     if let Some(list) = given(settings::LINKS) {
         match Links::of(&list) {
@@ -285,11 +290,14 @@ pub(crate) mod tests {
         says(settings::EAGER_SIZE, EAGER_SIZE);
         says(settings::RING_SIZE, p.long_ring_size);
         assert!(settings::RING_SIZE.default.contains(&p.ring_size.to_string()));
-        assert!(settings::RING_SIZE.default.contains(&format!("first {} peers", link::FEW)));
+        let counts =
+            format!("first {} peers, {} to {} more", link::NEAR, link::MIDDLE_RING, link::FEW - link::NEAR);
+        assert!(settings::RING_SIZE.default.contains(&counts), "{counts}");
         says(settings::INJECT_SIZE, p.inject_size);
         says(settings::UNEXPECTED_SIZE, p.unexpected_size);
         says(settings::CONNECT_TIMEOUT, p.connect_timeout.as_millis() as usize);
         says(settings::TCP_TIMEOUT, p.tcp_timeout.as_millis() as usize);
+        says(settings::TCP_RAILS, p.tcp_rails);
         let listed = settings::LINKS.default.split(' ').next().and_then(Links::of);
         assert_eq!(listed, Some(Links { ofi: Ofi::No, ..p.links }));
         let switches = [
@@ -317,6 +325,7 @@ pub(crate) mod tests {
             ("device_direct", "0"),
             ("fault_handler", "no"),
             ("connect_timeout", "50"),
+            ("tcp_rails", "2"),
         ]);
         assert_eq!(complaints, Vec::<String>::new());
         assert_eq!((p.eager_size(), p.eager_in_a_row()), (16 << 10, 16 << 10));
@@ -324,6 +333,7 @@ pub(crate) mod tests {
         assert_eq!((p.inject_size, p.unexpected_size), (64, 2 << 30));
         assert_eq!((p.cma, p.device_direct, p.fault_handler), (false, false, false));
         assert_eq!(p.connect_timeout, Duration::from_millis(50));
+        assert_eq!(p.tcp().map(|tcp| tcp.rails), Some(2));
     }
 
     #[test]

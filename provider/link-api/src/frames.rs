@@ -1,5 +1,6 @@
 //! Frames to and from peers.
 
+use std::io;
 use std::os::fd::RawFd;
 
 use hmem::Span;
@@ -18,6 +19,9 @@ pub enum Refused {
     /// The body could not be read: its device failed, or it is registered memory that was unmapped. Nothing
     /// was sent.
     Fault,
+    /// Nothing was refused: all bytes have been copied, as by `Ok`, but some of them wait in this process for room. A later
+    /// [`Link::poll`] sends them on, and [`Link::keeps`] tells whether it has. Only after [`Link::tell_kept`].
+    Kept,
 }
 
 /// Why a peer cannot be reached.
@@ -157,6 +161,16 @@ pub trait Link {
     /// From now on [`Event::Begun`] may come before [`Event::Frame`] does. A link that hands out whole frames alone ignores this.
     fn set_early(&mut self) {}
 
+    /// From now on [`Link::send`] says [`Refused::Kept`] where it is so. A link that has nothing of a frame in this process once
+    /// it has taken it ignores this.
+    fn tell_kept(&mut self) {}
+
+    /// Whether bytes for this peer that a send has taken are still in this process. Once its end was told of
+    /// ([`Event::Closed`]): whether some were lost so, which is told once.
+    fn keeps(&mut self, _to: PeerId) -> bool {
+        false
+    }
+
     /// The bytes of a frame that has begun go to byte `doff` of `dst` as they come, `len` of them from byte `off` of the frame
     /// on, and what is behind them nowhere. `off` is within [`Path::FRONT`]. Where [`Event::Done`] follows it comes before anything
     /// else of that peer; [`crate::RmaLink::cancel`] ends the operation, after which `dst` is not written any more.
@@ -234,6 +248,11 @@ pub trait Link {
     /// One of [`Link::wait_fds`] that is not to be watched any more, since it may stay readable for good. Told once; asked
     /// for with each [`Link::arm`].
     fn worn_fd(&mut self) -> Option<RawFd> {
+        None
+    }
+
+    /// Why connections wait, to peers or from them: this process lacks a descriptor, or memory, now.
+    fn lack(&self) -> Option<io::Error> {
         None
     }
 

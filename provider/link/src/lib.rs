@@ -52,8 +52,8 @@ pub use name::Name;
 pub use net::primary_ip;
 pub use select::{BoxedLink, Links};
 pub use shm::{
-    DEFAULT_RING, ENDPOINT_NAMES, FEW, LONG_RING, MAX_RING, MIN_RING, OpenOptions, ShmLink, WindowId,
-    Windows, eager_most, offers as shm_offers, speculation_barrier,
+    DEFAULT_RING, ENDPOINT_NAMES, FEW, LONG_RING, MAX_RING, MIDDLE_RING, MIN_RING, NEAR, OpenOptions,
+    ShmLink, WindowId, Windows, eager_most, offers as shm_offers, speculation_barrier,
 };
 pub use tcp::{TcpLink, TcpOptions};
 

@@ -1,7 +1,7 @@
 //! An endpoint's name: an IP address and a port of this host, reserved as long as the endpoint is open.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use ipc::socket::socket;
@@ -125,6 +125,13 @@ pub(crate) fn reserve(bind: SocketAddr, listens: bool) -> io::Result<(OwnedFd, S
     let mut bound = bind;
     bound.set_port(port);
     Ok((fd, bound))
+}
+
+/// A socket that listens on a free port of this address.
+pub(crate) fn listen_at(ip: IpAddr) -> io::Result<(Unshared, SocketAddr)> {
+    let (fd, at) = reserve((ip, 0).into(), true)?;
+    listen_on(&fd)?;
+    Ok((Unshared::new(fd), at))
 }
 
 fn reuse(fd: &OwnedFd) -> io::Result<()> {

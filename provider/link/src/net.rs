@@ -43,13 +43,9 @@ pub(crate) fn is_local(ip: IpAddr) -> bool {
 /// What an endpoint that listens on every address calls itself: the first address of an interface
 /// that is up and is no loopback, else the loopback address.
 pub fn primary_ip(v6: bool) -> IpAddr {
-    let link_local = |ip: IpAddr| match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.segments()[0] & 0xffc0 == 0xfe80,
-    };
     interfaces()
         .into_iter()
-        .find(|i| !i.loopback && i.ip.is_ipv6() == v6 && !link_local(i.ip))
+        .find(|i| !i.loopback && i.ip.is_ipv6() == v6 && !is_link_local(i.ip))
         .map_or(if v6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() }, |i| i.ip)
 }
 
@@ -64,6 +60,35 @@ pub(crate) fn further_ip(first: IpAddr) -> Option<Ipv4Addr> {
     };
     let elsewhere = all.iter().filter(|i| i.name != of_first.name).find_map(v4);
     elsewhere.or_else(|| if first.is_ipv6() { all.iter().find_map(v4) } else { None })
+}
+
+/// An address of each interface by which other hosts may reach this one; of the same version of IP as this one where there is one.
+pub(crate) fn each_interface(like: IpAddr) -> Vec<IpAddr> {
+    let mut all: Vec<Interface> = Vec::new();
+    for i in interfaces().into_iter().filter(|i| !i.loopback && !is_link_local(i.ip)) {
+        match all.iter_mut().find(|known| known.name == i.name) {
+            None => all.push(i),
+            Some(known) if known.ip.is_ipv4() != like.is_ipv4() && i.ip.is_ipv4() == like.is_ipv4() => {
+                *known = i
+            }
+            Some(_) => {}
+        }
+    }
+    all.into_iter().map(|i| i.ip).collect()
+}
+
+/// Whether both addresses are of one interface of this host.
+pub(crate) fn share_interface(one: IpAddr, other: IpAddr) -> bool {
+    let all = interfaces();
+    let of = |ip: IpAddr| all.iter().filter(move |i| i.ip == ip);
+    of(one).any(|i| of(other).any(|j| i.name == j.name))
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.segments()[0] & 0xffc0 == 0xfe80,
+    }
 }
 
 struct Interface {

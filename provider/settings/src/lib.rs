@@ -9,7 +9,7 @@ mod value;
 
 pub use table::{
     ALIAS, ALL, CMA, CONNECT_TIMEOUT, DEVICE_DIRECT, EAGER_SIZE, FAULT_HANDLER, INJECT_SIZE, JOB_KEY, Kind,
-    LINKS, NIC, PREFIX, REPORT, RING_SIZE, Setting, TCP_TIMEOUT, UNEXPECTED_SIZE, bytes_text,
+    LINKS, NIC, PREFIX, REPORT, RING_SIZE, Setting, TCP_RAILS, TCP_TIMEOUT, UNEXPECTED_SIZE, bytes_text,
 };
 pub use value::{Reading, Value};
 

@@ -12,6 +12,8 @@ pub enum Kind {
     Bytes { least: u64, most: u64 },
     /// A number of milliseconds.
     Millis { least: u64, most: u64 },
+    /// A number of things.
+    Count { least: u64, most: u64 },
     /// Yes or no.
     Switch,
     /// Text, which the provider itself reads; what it may be, in words.
@@ -42,7 +44,7 @@ pub const EAGER_SIZE: Setting = Setting {
 pub const RING_SIZE: Setting = Setting {
     name: "ring_size",
     kind: Kind::Bytes { least: 24 << 10, most: 16 << 20 },
-    default: "520192 to the first 16 peers, 126976 to more",
+    default: "520192 to the first 4 peers, 258048 to 12 more, 126976 to all else",
     help: "Size of the shared memory ring from one endpoint to another, in whole pages",
 };
 
@@ -144,8 +146,16 @@ pub const TCP_TIMEOUT: Setting = Setting {
            may take to be made",
 };
 
+pub const TCP_RAILS: Setting = Setting {
+    name: "tcp_rails",
+    kind: Kind::Count { least: 1, most: 8 },
+    default: "1",
+    help: "How many connections a peer on another host may have, each by a network interface of its own; frames of 64 KiB and more \
+           are spread over them. The smaller value of both sides holds",
+};
+
 /// All of them.
-pub const ALL: [Setting; 14] = [
+pub const ALL: [Setting; 15] = [
     EAGER_SIZE,
     RING_SIZE,
     INJECT_SIZE,
@@ -160,6 +170,7 @@ pub const ALL: [Setting; 14] = [
     LINKS,
     JOB_KEY,
     TCP_TIMEOUT,
+    TCP_RAILS,
 ];
 
 impl Setting {
@@ -185,6 +196,7 @@ impl fmt::Display for Kind {
                 write!(f, "bytes from {} to {}, also with K, M or G", bytes_text(least), bytes_text(most))
             }
             Kind::Millis { least, most } => write!(f, "milliseconds from {least} to {most}"),
+            Kind::Count { least, most } => write!(f, "a number from {least} to {most}"),
             Kind::Switch => f.write_str("yes or no"),
             Kind::Text(what) | Kind::Secret(what) => f.write_str(what),
         }

@@ -1,5 +1,6 @@
 //! Values as text, and what is said of those that are none.
 
+use std::ffi::OsString;
 use std::fmt;
 
 use crate::table::{Kind, RING_SIZE, Setting};
@@ -7,7 +8,7 @@ use crate::table::{Kind, RING_SIZE, Setting};
 /// What a parameter was set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Bytes or milliseconds.
+    /// Bytes, milliseconds or a number of things.
     Number(u64),
     /// Yes or no.
     Switch(bool),
@@ -61,6 +62,14 @@ impl fmt::Display for Value {
 }
 
 impl Setting {
+    /// The variable's text, or what is said of a value that is none: not what it is, which may be a secret.
+    pub fn text(&self, value: OsString) -> Result<String, String> {
+        value.into_string().map_err(|_| {
+            let (variable, default) = (self.variable(), self.default);
+            format!("{variable} is no text in UTF-8, and the default is used ({default})")
+        })
+    }
+
     /// Reads the variable's text. Nothing in it is as if it were not set.
     pub fn read(&self, text: &str) -> Reading {
         let trimmed = text.trim();
@@ -72,7 +81,7 @@ impl Setting {
             // What is wrong with it only the provider can tell.
             Kind::Text(_) | Kind::Secret(_) => return Reading::default(),
             Kind::Bytes { least, most } => (least..=most, bytes),
-            Kind::Millis { least, most } => (least..=most, digits),
+            Kind::Millis { least, most } | Kind::Count { least, most } => (least..=most, digits),
         };
         let Some(n) = units(trimmed) else { return self.not_understood(text) };
         let used = n.clamp(*range.start(), *range.end());
@@ -124,8 +133,20 @@ fn bytes(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
+
     use super::*;
     use crate::table::{ALL, CMA, CONNECT_TIMEOUT, EAGER_SIZE, UNEXPECTED_SIZE};
+
+    #[test]
+    fn a_value_that_is_no_text_is_told_of_and_not_shown() {
+        for setting in ALL {
+            assert_eq!(setting.text("a text".into()), Ok("a text".to_owned()));
+            let told = setting.text(OsString::from_vec(b"se\xffcret".to_vec())).unwrap_err();
+            assert!(told.starts_with(&format!("{} is no text", setting.variable())), "{told}");
+            assert!(!told.contains("cret"), "{told}");
+        }
+    }
 
     #[test]
     fn sizes_have_units() {

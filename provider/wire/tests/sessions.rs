@@ -2,7 +2,9 @@
 //! frames.
 
 use wire::Addr;
-use wire::session::{Answerer, COVERED, Caller, Hello, JobKey, MAC, Next, Opener, RECORD, Role, VERDICT};
+use wire::session::{
+    Answerer, COVERED, Caller, Hello, JobKey, MAC, NOTE, Next, Opener, RECORD, RailNote, Role, VERDICT,
+};
 
 /// A hello that is understood says the same again; anything else is refused, by either side, and never believed.
 #[test]
@@ -19,6 +21,11 @@ fn sessions() {
             assert_eq!((answer.len(), answerer.wants()), (Hello::LEN + MAC, MAC));
         }
         assert!(answerer.hear_proof(bytes).is_err());
+        // One that says to be a rail's caller is not believed either.
+        let mut answerer = Answerer::new(&job, own);
+        if answerer.hear_any(bytes, |_| 2, |_| Some(JobKey::from_secret(b"a connection"))).is_ok() {
+            assert!(answerer.hear_proof(bytes).is_err());
+        }
         let mut caller = Caller::new(&job, own);
         assert!(caller.hear(bytes).is_err());
         // Nor is the second message believed.
@@ -46,7 +53,34 @@ fn records() {
         let most = 100_000;
         let len = Opener::len(header, most);
         assert!(len.is_ok_and(|n| n <= most) || len.is_err());
+        if let Some(len) = Opener::note_len(header) {
+            assert!(len <= NOTE && Opener::len(header, most).is_err());
+            let note = &rest[..rest.len().min(len)];
+            assert!(opener.clone().open_note(header, note).is_err());
+        }
         let front = &rest[..rest.len().min(len.unwrap_or(0)).min(COVERED)];
         assert!(opener.clone().open(header, front).is_err());
+    });
+}
+
+/// A note that is understood says the same again.
+#[test]
+fn notes() {
+    let at = |n: u8| Addr::new(([10, 0, 0, n], 7).into());
+    let sound =
+        [RailNote::Next(1), RailNote::Up(7), RailNote::At(vec![at(1), at(2)])].map(|note| note.encode());
+    bolero::check!().with_max_len(2 * NOTE).for_each(|bytes: &[u8]| {
+        // As they are, and sound ones with some bytes changed.
+        let mut changed = sound.clone();
+        for (i, change) in bytes.chunks_exact(2).take(3).enumerate() {
+            let note = &mut changed[i % sound.len()];
+            let at = usize::from(change[0]) % note.len();
+            note[at] = change[1];
+        }
+        for bytes in changed.iter().map(Vec::as_slice).chain([bytes]) {
+            if let Some(note) = RailNote::decode(bytes) {
+                assert_eq!(note.encode(), bytes);
+            }
+        }
     });
 }

@@ -20,3 +20,12 @@ mod v6 {
 
     link_kit::conform! { TcpHarness::new("[::1]:0"); frames returns }
 }
+
+mod rails {
+    use super::TcpHarness;
+
+    link_kit::conform! {
+        TcpHarness::with_rails("127.0.0.1:0", &[[127, 0, 0, 2], [127, 0, 0, 3]]);
+        frames polls peers ends returns hostile sleep threads frames_only
+    }
+}

@@ -26,6 +26,8 @@ pub(crate) struct Way {
     pub(crate) items: VecDeque<Item>,
     /// How many more items may come out.
     pub(crate) open: usize,
+    /// Its sender keeps a part of what goes in.
+    pub(crate) keeps: bool,
     /// What sends are answered with.
     pub(crate) refuse: Option<Gone>,
     /// Whether anything ever went in.
@@ -219,6 +221,7 @@ impl Hub {
         self.ways.entry((from, to)).or_insert_with(|| Way {
             items: VecDeque::new(),
             open: usize::MAX,
+            keeps: false,
             refuse: None,
             used: false,
             cut: false,

@@ -25,6 +25,8 @@ pub struct MemLink {
     pub(crate) learned: Vec<(Place, u64, u64)>,
     /// Operations in flight, whose bytes are copied when they are over.
     pub(crate) flying: Vec<Flight>,
+    /// Something sleeps until there is an event.
+    armed: bool,
     pub(crate) started: u64,
 }
 
@@ -58,7 +60,17 @@ impl MemLink {
         hub.borrow_mut().flying.insert(at, 0);
         let hub = hub.clone();
         let (told, learned) = (Vec::new(), Vec::new());
-        MemLink { hub, at, peers: Vec::new(), held: None, told, learned, flying: Vec::new(), started: 0 }
+        MemLink {
+            hub,
+            at,
+            peers: Vec::new(),
+            held: None,
+            told,
+            learned,
+            flying: Vec::new(),
+            armed: false,
+            started: 0,
+        }
     }
 
     /// An operation in flight is over: the oldest, or any.
@@ -193,11 +205,12 @@ impl Link for MemLink {
         }
         way.used = true;
         way.items.push_back(Item::Frame(bytes));
-        Ok(())
+        if way.keeps { Err(Refused::Kept) } else { Ok(()) }
     }
 
     fn poll(&mut self) -> Option<Event> {
         assert!(self.held.is_none(), "polled before the last frame was released");
+        self.armed = false;
         if !self.flying.is_empty() && self.draws_any_order(3) {
             return self.finish_one();
         }
@@ -303,6 +316,11 @@ impl Link for MemLink {
         2 * hub.way(self.at, to).items.len() < capacity
     }
 
+    fn keeps(&mut self, to: PeerId) -> bool {
+        let to = self.place_of(to);
+        self.hub.borrow_mut().way(self.at, to).keeps
+    }
+
     fn forget(&mut self, peer: PeerId) {
         if !self.is_connected(peer) {
             self.peers[peer.0 as usize] = None;
@@ -329,7 +347,13 @@ impl Link for MemLink {
             return false;
         }
         let hub = self.hub.borrow();
-        !hub.ways.iter().any(|(&(_, to), way)| to == self.at && way.open > 0 && !way.items.is_empty())
+        self.armed =
+            !hub.ways.iter().any(|(&(_, to), way)| to == self.at && way.open > 0 && !way.items.is_empty());
+        self.armed
+    }
+
+    fn is_armed(&self) -> bool {
+        self.armed
     }
 
     fn describe(&self, _peer: PeerId) -> String {

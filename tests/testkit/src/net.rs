@@ -211,6 +211,11 @@ impl Net {
         self.hub.borrow_mut().set_direct(on);
     }
 
+    /// From now on a link keeps a part of what it sends to another one, or has sent all on.
+    pub fn set_keeps(&mut self, from: Place, to: Place, keeps: bool) {
+        self.hub.borrow_mut().way(from, to).keeps = keeps;
+    }
+
     /// How many frames fit between two nodes, from now on.
     pub fn set_capacity(&mut self, frames: usize) {
         self.hub.borrow_mut().set_capacity(frames);

@@ -5,7 +5,7 @@ pub(crate) const SHORT: usize = 40;
 
 /// Sizes of buffers for longer ones: this, and each twice the one before. Longer ones than the last are of their own size.
 const LEAST: usize = 128;
-const SIZES: usize = 8;
+const SIZES: usize = 10;
 /// Most bytes of buffers that are kept to be used again.
 const SPARE: usize = 1 << 20;
 
@@ -70,10 +70,26 @@ impl Buffers {
     pub(crate) fn give_back(&mut self, buffer: Box<[u8]>) {
         let len = buffer.len();
         let Some(at) = Self::size_of(len).filter(|at| len == LEAST << at) else { return };
-        if self.bytes + len <= SPARE {
+        if self.bytes + len <= SPARE || self.make_room(at) {
             self.bytes += len;
             self.spare[at].push(buffer);
         }
+    }
+
+    /// Frees buffers of other sizes for one more of this: messages have been of another length before.
+    #[cold]
+    fn make_room(&mut self, at: usize) -> bool {
+        while self.bytes + (LEAST << at) > SPARE {
+            let others = (0..SIZES).filter(|other| *other != at);
+            let Some(most) = others.max_by_key(|other| self.spare[*other].len() << other) else {
+                return false;
+            };
+            if self.spare[most].pop().is_none() {
+                return false;
+            }
+            self.bytes -= LEAST << most;
+        }
+        true
     }
 
     /// Keeps the bytes that `read` puts into a buffer of that many.
@@ -107,13 +123,15 @@ mod tests {
     #[test]
     fn a_buffer_is_used_again_by_payloads_of_its_size() {
         let mut buffers = Buffers::default();
-        for (len, size) in [(0, 128), (128, 128), (129, 256), (8192, 8192), (8193, 16384), (16385, 16385)] {
+        for (len, size) in
+            [(0, 128), (128, 128), (129, 256), (8192, 8192), (8193, 16384), (65536, 65536), (65537, 65537)]
+        {
             let buffer = buffers.take(len);
             let at = buffer.as_ptr();
             assert_eq!(buffer.len(), size, "{len}");
             buffers.give_back(buffer);
             let kept = buffers.spare.iter().flatten().any(|b| b.as_ptr() == at);
-            assert_eq!(kept, len <= 16384, "{len}");
+            assert_eq!(kept, len <= 65536, "{len}");
         }
     }
 
@@ -125,6 +143,23 @@ mod tests {
         assert_eq!((buffers.bytes, buffers.spare[7].len()), (SPARE, SPARE / 16384));
         let again: Vec<_> = (0..100).map(|_| buffers.take(16384)).collect();
         assert_eq!((buffers.bytes, again.len()), (0, 100));
+    }
+
+    #[test]
+    fn buffers_of_another_size_give_way() {
+        let mut buffers = Buffers::default();
+        let fill = |buffers: &mut Buffers, n: usize, len: usize| {
+            let taken: Vec<_> = (0..n).map(|_| buffers.take(len)).collect();
+            taken.into_iter().for_each(|b| buffers.give_back(b));
+        };
+        fill(&mut buffers, SPARE / 8192, 8192);
+        fill(&mut buffers, 3, 128);
+        assert_eq!(buffers.spare[0].len(), 3);
+        fill(&mut buffers, 2, 65536);
+        assert_eq!((buffers.spare[9].len(), buffers.spare[0].len()), (2, 3));
+        assert!(buffers.bytes <= SPARE && buffers.bytes > SPARE - 8192);
+        let kept: usize = buffers.spare.iter().flatten().map(|b| b.len()).sum();
+        assert_eq!(buffers.bytes, kept);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::core::RxContext;
 use crate::endpoint::Endpoint;
 use crate::types::*;
 use crate::work::WorkOp;
-use link_api::{InUse, Meter, OpId, Patience, RmaLink};
+use link_api::{InUse, Meter, OpId, Path, Patience, RmaLink};
 
 /// What is left of an endpoint of a domain in which a call has panicked.
 #[derive(Debug)]
@@ -237,6 +237,16 @@ impl<L: RmaLink> Domain<L> {
     /// Peers that an endpoint has room to keep something of: as many as there were at a time.
     pub fn ep_peers(&self, ep: EpId) -> usize {
         self.eps.get(ep.at()).map_or(0, Endpoint::peers)
+    }
+
+    /// What the way from an endpoint to an address can do.
+    pub fn ep_path(&self, ep: EpId, to: FiAddr) -> Option<Path> {
+        self.eps.get(ep.at())?.path(to)
+    }
+
+    /// Whether there is a connection between an endpoint and the peer of this address, by which frames may still come.
+    pub fn ep_is_connected(&self, ep: EpId, to: FiAddr) -> bool {
+        self.eps.get(ep.at()).is_some_and(|ep| ep.is_connected(to))
     }
 
     /// One line on the path from an endpoint to an address, for people, as the log has it once that is used.

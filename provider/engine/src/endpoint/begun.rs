@@ -28,7 +28,7 @@ struct Place {
 impl<L: RmaLink> Endpoint<L> {
     #[inline(never)]
     pub(super) fn begun(&mut self, core: &mut Core, frame: Frame) {
-        self.peer(frame.from);
+        self.peer(frame.from).has_sent(frame.len);
         let place = if self.meter.is_some() { None } else { self.place_begun(core, &frame) };
         let Some(Place { name, off, doff, len }) = place else { return self.link.leave(frame) };
         let Some(Request::In(request)) = self.requests.get_mut(name) else { return self.link.leave(frame) };

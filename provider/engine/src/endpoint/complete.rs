@@ -42,9 +42,8 @@ impl<L: RmaLink> Endpoint<L> {
         if self.meter.is_some() && err.is_none() {
             self.meter_out(out);
         }
-        let peer = self.peer(out.peer);
-        peer.offered = peer.offered.saturating_sub(out.offered.into());
-        if peer.limits.is_retiring() {
+        self.offered = self.offered.saturating_sub(out.offered.into());
+        if self.peer(out.peer).limits.is_retiring() {
             self.retire(out);
         }
         self.finish_posted(core, (out.peer, out.seq, out.large), &out.done_as, out.len, err);

@@ -19,6 +19,7 @@ use wire::{Flags, Head, Op as WireOp, Pieces, Seg, Status, put};
 use super::Endpoint;
 use super::header::put_segs;
 use super::malformed::{Fields, Handled, Malformed, parse_segs};
+use super::post::taken;
 use super::request::{In, Invited, Out, Request, Serve};
 use crate::core::{Core, unmoved};
 use crate::proto::Memory;
@@ -46,7 +47,7 @@ impl<L: RmaLink> Endpoint<L> {
     pub(super) fn export(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
         let Some(lacking) = self.link.export_handles(peer, iov) else { return Ok(false) };
         for handle in &lacking {
-            self.link.send(peer, &handle_frame(handle), &[], 0, 0)?;
+            taken(self.link.send(peer, &handle_frame(handle), &[], 0, 0))?;
             self.link.mark_exported(peer, handle);
         }
         Ok(true)

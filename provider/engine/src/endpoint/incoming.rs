@@ -8,7 +8,7 @@ use super::peer::Fetches;
 use super::request::{MatchedRecv, Meta, Out, Request, Then};
 use super::staging::Source;
 use crate::core::{Body, Bound, Core, Message, Reached, RecvOp, Segs, unmoved};
-use crate::proto::Reach;
+use crate::proto::{Reach, When};
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
 
@@ -19,7 +19,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline]
     pub(super) fn incoming(&mut self, core: &mut Core, frame: &Frame) {
         let peer = frame.from;
-        self.peer(peer);
+        self.peer(peer).has_sent(frame.len);
         if let Err(why) = self.dispatch(core, frame) {
             self.malformed(frame, why);
         }
@@ -37,10 +37,13 @@ impl<L: RmaLink> Endpoint<L> {
                 Some(()) => Ok(()),
                 None => self.on_eager(core, frame, &head, flags),
             },
-            WireOp::Rts => match self.on_plain_rts(core, frame, &head, flags) {
-                Some(()) => Ok(()),
-                None => self.on_long(core, frame, &head, op, flags),
-            },
+            WireOp::Rts => {
+                self.peer(peer).unanswered = false;
+                match self.on_plain_rts(core, frame, &head, flags) {
+                    Some(()) => Ok(()),
+                    None => self.on_long(core, frame, &head, op, flags),
+                }
+            }
             WireOp::Write => match self.on_plain_write(core, frame, &head, flags) {
                 Some(()) => Ok(()),
                 None => self.on_long(core, frame, &head, op, flags),
@@ -158,7 +161,7 @@ impl<L: RmaLink> Endpoint<L> {
         let meta = self.meta(peer, head, flags, len);
         let req = offer.req.get();
         match self.matched(core, &meta) {
-            Some(matched) => self.fetch(core, peer, req, &segs, direct, len, Then::Recv(matched)),
+            Some(matched) => self.fetch(core, peer, req, &segs, direct, len, matched, When::empty()),
             None => {
                 let segs = Segs::new(&segs);
                 self.keep_unexpected(core, meta, None, Body::Offered { req, segs, direct });
@@ -178,7 +181,9 @@ impl<L: RmaLink> Endpoint<L> {
                 core.buffers.drop(held);
             }
             Body::Offered { req, segs, direct } => {
-                self.fetch(core, peer, req, segs.all(), direct, len, Then::Recv(matched));
+                // Where one sleeps until something comes, nothing would call progress for this.
+                let when = if self.link.is_armed() { When::empty() } else { When::IN_POST };
+                self.fetch(core, peer, req, segs.all(), direct, len, matched, when);
             }
             Body::Withdrawn => self.complete_recv(core, matched, 0, Some(Error::Cancelled)),
         }
@@ -352,7 +357,17 @@ impl<L: RmaLink> Endpoint<L> {
             Ok(reached) if reached.len as u64 == there => {
                 let then = Then::Write { data, cntrs: reached.cntrs, mrs: reached.mrs };
                 let iov = (&reached.iov[..]).into();
-                self.fetch_into(core, peer, req, segs, Reach::of(flags), iov, reached.len, then);
+                self.fetch_into(
+                    core,
+                    peer,
+                    req,
+                    segs,
+                    Reach::of(flags),
+                    iov,
+                    reached.len,
+                    then,
+                    When::empty(),
+                );
             }
             other => {
                 let status = other.err().unwrap_or(Status::Malformed);

@@ -26,6 +26,7 @@ mod staged;
 mod staging;
 mod transfer;
 mod unhurried;
+mod unsent;
 
 use std::collections::VecDeque;
 
@@ -36,7 +37,7 @@ use crate::pool::Pool;
 use crate::types::*;
 use link_api::{Meter, OpId, PeerId, RmaLink};
 use peer::Peer;
-use request::Request;
+use request::{Request, Unbegun, Unsent};
 pub use staging::Leaving;
 use staging::Staging;
 use unhurried::Unhurried;
@@ -66,6 +67,10 @@ pub(crate) struct Endpoint<L> {
     in_flight: Vec<(OpId, u64)>,
     /// Requests whose sender is invited, and for how many polls more it is left to that.
     invited: Vec<(u64, u16)>,
+    /// Messages that the next calls of progress take in.
+    unbegun: VecDeque<Unbegun>,
+    /// Large messages that peers were offered and have yet to take.
+    offered: u32,
     /// Peers with a backlog.
     with_backlog: Vec<PeerId>,
     /// A peer whose path is to be logged.
@@ -76,6 +81,8 @@ pub(crate) struct Endpoint<L> {
     bytes_since_progress: usize,
     /// Polls that need take nothing in, see `plain`.
     rest: u8,
+    /// Messages of which the link keeps a part.
+    unsent: Vec<Unsent>,
     /// Injected messages that were only offered: their bytes, by request.
     kept: Map<u64, Vec<u8>>,
     /// What keeps progress from the short way beside lists of things to do.
@@ -102,6 +109,7 @@ impl<L: RmaLink> Endpoint<L> {
         cntrs: Cntrs,
     ) -> Self {
         link.set_early();
+        link.tell_kept();
         Endpoint {
             id: EpId(u32::MAX),
             link,
@@ -120,10 +128,13 @@ impl<L: RmaLink> Endpoint<L> {
             rest: 0,
             in_flight: Vec::new(),
             invited: Vec::new(),
+            unbegun: VecDeque::new(),
+            offered: 0,
             with_backlog: Vec::new(),
             unlogged_path: None,
             depth: quota::DEPTH,
             bytes_since_progress: 0,
+            unsent: Vec::new(),
             kept: Map::default(),
             unhurried: Unhurried::default(),
             meter: None,
@@ -136,7 +147,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Requests that are not done.
     pub(crate) fn under_way(&self) -> usize {
-        self.requests.len()
+        self.requests.len() + self.unsent.len()
     }
 
     /// Lets peers see a registration, if it is plain memory under a key of its own.

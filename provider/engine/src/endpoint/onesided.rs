@@ -17,6 +17,7 @@ use wire::{Aux, Flags, Head, Op as WireOp, Seg};
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
+use super::post::taken;
 use super::request::Done;
 use crate::core::Core;
 use crate::proto::{Plan, Tried};
@@ -86,7 +87,7 @@ impl<L: RmaLink> Endpoint<L> {
         let head = Head::new(WireOp::Write, Flags::empty(), Aux::rma(1, 0), 0, 0);
         bytes[..Head::LEN].copy_from_slice(head.as_bytes());
         bytes[Head::LEN..].copy_from_slice(seg.as_bytes());
-        let sent = self.link.send(peer, &bytes, op.iov, 0, total(op.iov)).is_ok();
+        let sent = taken(self.link.send(peer, &bytes, op.iov, 0, total(op.iov))).is_ok();
         if sent {
             self.sent_unacked(peer);
         }

@@ -53,7 +53,7 @@ pub(crate) struct Peer {
     /// What the way to it can do, as far as that has not turned out otherwise.
     pub(super) limits: Limits,
     /// A message of fewer bytes may be sent eagerly with nothing else to look at: none while frames wait in the
-    /// backlog, while the peer is short of room, or before its path is in the log.
+    /// backlog or messages to be sent on, while the peer is short of room, or before its path is in the log.
     plain_below: usize,
     /// Frames that found no room; they must go before anything else. And how much that is.
     backlog: VecDeque<Vec<u8>>,
@@ -73,8 +73,8 @@ pub(crate) struct Peer {
     pub(super) unacked: u64,
     /// Those of them that are RMA by rendezvous.
     pub(super) large: u32,
-    /// Large messages that it was offered and has yet to take.
-    pub(super) offered: u32,
+    /// It was sent a message longer than those that always travel eagerly, and has not sent one here since.
+    pub(super) unanswered: bool,
     /// Whether it is worth while to have it copy its part of large transfers.
     pub(super) helper: Helper,
     /// What it was given to copy whole, as far as it has not been seen to begin.
@@ -84,6 +84,8 @@ pub(crate) struct Peer {
     pub(super) puts_not: bool,
     /// Whether it is worth while to wait for it.
     pub(super) promptness: Promptness,
+    /// Messages to it that wait to be sent on before they complete.
+    unsent: u32,
     /// Its path is in the log.
     path_logged: bool,
     /// Its messages are counted, so that none is too plain to be looked at.
@@ -115,12 +117,13 @@ impl Peer {
             last_unacked_seq: 0,
             unacked: 0,
             large: 0,
-            offered: 0,
+            unanswered: false,
             helper: Helper::default(),
             delegated: ArrayVec::new(),
             fetches: Fetches::Unknown,
             puts_not: false,
             promptness: Promptness::default(),
+            unsent: 0,
             path_logged: false,
             metered,
             gone: None,
@@ -136,13 +139,18 @@ impl Peer {
         len < self.plain_below
     }
 
+    /// It has sent a frame of so many bytes.
+    #[inline(always)]
+    pub(super) fn has_sent(&mut self, len: usize) {
+        if len > self.limits.eager {
+            self.unanswered = false;
+        }
+    }
+
     /// What of it an operation's plan depends on that takes in bytes.
     #[inline]
     pub(super) fn when(&self) -> When {
-        let mut when = When::empty();
-        when.set(When::HELPED, self.helper.can());
-        when.set(When::BOTH_WAYS, self.offered > 0);
-        when
+        if self.helper.can() { When::HELPED } else { When::empty() }
     }
 
     /// Its memory turned out not to be accessible in the call, ever.
@@ -153,7 +161,8 @@ impl Peer {
 
     /// To be called after each change of what `plain_below` depends on.
     fn update_plain(&mut self) {
-        let clear = self.path_logged && !self.metered && !self.paused && self.backlog.is_empty();
+        let nothing_waits = self.backlog.is_empty() && self.unsent == 0;
+        let clear = self.path_logged && !self.metered && !self.paused && nothing_waits;
         self.plain_below = if clear { self.limits.eager.saturating_add(1) } else { 0 };
     }
 
@@ -176,6 +185,21 @@ impl Peer {
         let frame = self.backlog.pop_front();
         self.update_plain();
         frame
+    }
+
+    /// A message to it is under way until it has been sent on.
+    pub(super) fn keep_unsent(&mut self) {
+        self.unsent += 1;
+        self.outstanding += 1;
+        self.update_plain();
+    }
+
+    pub(super) fn let_go_unsent(&mut self) {
+        self.unsent = self.unsent.saturating_sub(1);
+        self.outstanding = self.outstanding.saturating_sub(1);
+        if self.unsent == 0 {
+            self.update_plain();
+        }
     }
 
     /// Whether the peer has said that messages had better not be sent for now.

@@ -7,7 +7,7 @@ use super::peer::{Fetches, Peer, Promptness};
 use super::request::{In, Request, Then};
 use crate::core::Core;
 use crate::types::*;
-use link_api::{Gone, PeerId, RmaLink};
+use link_api::{Gone, Path, PeerId, RmaLink};
 use xfer::Helper;
 
 impl From<Gone> for Error {
@@ -92,6 +92,18 @@ impl<L: RmaLink> Endpoint<L> {
         Some(self.link.describe(peer))
     }
 
+    /// What the way to an address can do; `None`: the vector does not have it.
+    pub(crate) fn path(&self, to: FiAddr) -> Option<Path> {
+        let peer = self.route.get(usize::try_from(to).ok()?).copied().flatten()?;
+        Some(self.link.path(peer))
+    }
+
+    /// Whether there is a connection with the peer of an address.
+    pub(crate) fn is_connected(&self, to: FiAddr) -> bool {
+        let peer = usize::try_from(to).ok().and_then(|at| self.route.get(at).copied().flatten());
+        peer.is_some_and(|peer| self.link.is_connected(peer))
+    }
+
     /// Writes a line on the path to a peer, once there is one.
     pub(crate) fn log_path(&mut self, peer: PeerId) {
         let first = self.peer(peer).mark_path_logged();
@@ -134,11 +146,13 @@ impl<L: RmaLink> Endpoint<L> {
         self.unhurried.resume(stopped);
         log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
         self.with_backlog.retain(|p| *p != peer);
+        self.end_unsent(core, peer, err);
         let mut mine = self.requests.names(|r| r.peer() == peer);
         mine.retain(|name| !self.outlives_peer(*name));
         self.streams.retain(|name| !mine.contains(name));
         self.coop_queue.retain(|name| !mine.contains(name));
         self.invited.retain(|(name, _)| !mine.contains(name));
+        self.unbegun.retain(|d| !mine.contains(&d.name));
         for name in mine {
             self.cancel_operation(name);
             self.kept.remove(&name);

@@ -290,15 +290,14 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(bytes) = self.link.peek::<{ Head::LEN }>(frame) else { return Fast::Other };
         let head: Head = zerocopy::transmute!(bytes);
         let Some(flags) = head.flags().filter(|flags| WITH.contains(*flags)) else { return Fast::Other };
-        let (Some(peer), Some(rx)) = (self.peers.get(frame.from.0 as usize), core.rxs.get_mut(self.rx.at()))
-        else {
-            return Fast::Other;
-        };
+        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return Fast::Other };
+        let Some(peer) = self.peers.get_mut(frame.from.0 as usize) else { return Fast::Other };
         match head.op() {
             Some(WireOp::Eager) => {}
             Some(WireOp::Fin) => return Fast::Answer,
             _ => return Fast::Other,
         }
+        peer.has_sent(frame.len);
         let src = peer.src;
         let Some((off, ack)) = self.ack_of(frame, flags) else { return Fast::Other };
         let len = frame.len - off;

@@ -16,10 +16,19 @@ use link_api::{How, PeerId, Refused, RmaLink, Side};
 impl From<Refused> for Error {
     fn from(why: Refused) -> Error {
         match why {
-            Refused::Busy => Error::Again,
+            Refused::Busy | Refused::Kept => Error::Again,
             Refused::Gone(why) => why.into(),
             Refused::Fault => Error::Io,
         }
+    }
+}
+
+/// What became of a frame whose operation something else completes: that its link keeps a part of it is no matter then.
+#[inline(always)]
+pub(super) fn taken(sent: Result<(), Refused>) -> Result<(), Refused> {
+    match sent {
+        Err(Refused::Kept) => Ok(()),
+        sent => sent,
     }
 }
 
@@ -49,8 +58,9 @@ impl<L: RmaLink> Endpoint<L> {
             data = d;
         }
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
-        if self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), &[span], 0, len).is_err() {
-            return false;
+        if let Err(why) = self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), &[span], 0, len) {
+            let done_as = Done { ctx: op.ctx, what, report, tag, data, tally: Tally::PLAIN };
+            return why == Refused::Kept && self.plain_kept(peer, len, done_as);
         }
         self.bytes_since_progress += len + MESSAGE_COST;
         core.count(self.cntrs.send, false);
@@ -58,6 +68,15 @@ impl<L: RmaLink> Endpoint<L> {
             let (ctx, buf, src, err, olen) = (op.ctx, 0, ADDR_UNSPEC, None, 0);
             core.complete_with(self.tx_cq, || Completion { ctx, what, len, buf, data, tag, src, err, olen });
         }
+        true
+    }
+
+    /// Such a message was sent, and the link keeps a part of it.
+    #[cold]
+    #[inline(never)]
+    fn plain_kept(&mut self, peer: PeerId, len: usize, done_as: Done) -> bool {
+        self.bytes_since_progress += len + MESSAGE_COST;
+        self.finish_later(peer, len, done_as);
         true
     }
 
@@ -115,14 +134,14 @@ impl<L: RmaLink> Endpoint<L> {
         let name = self.requests.insert(Request::Out(out));
         let mut header = Header::new();
         head(name, &mut header);
-        if let Err(why) = self.link.send(peer, &header, body, 0, len) {
+        if let Err(why) = taken(self.link.send(peer, &header, body, 0, len)) {
             self.requests.remove(name);
             return Err(why.into());
         }
         let state = self.peer(peer);
         state.outstanding += 1;
         state.large += u32::from(large);
-        state.offered += u32::from(offered);
+        self.offered += u32::from(offered);
         Ok(())
     }
 
@@ -157,6 +176,9 @@ impl<L: RmaLink> Endpoint<L> {
         let done_as = Done { ctx: op.ctx, what, report, tag, data, tally };
         let mut when = self.when(peer, op.flags, len);
         when.set(When::BOTH_WAYS, self.has_receives(core));
+        let state = self.peer(peer);
+        when.set(When::IN_A_ROW, when.contains(When::IN_A_ROW) | state.unanswered);
+        state.unanswered |= len > state.limits.eager;
         let mut choice = proto::Op::new(Role::Send, len, op.iov, when);
         loop {
             let plan = choose(&self.peer(peer).limits, &choice);
@@ -196,10 +218,14 @@ impl<L: RmaLink> Endpoint<L> {
             return self.launch(out, header, op.iov, len);
         }
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
-        self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len)?;
+        let sent = self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len);
+        taken(sent)?;
         self.bytes_since_progress += len + MESSAGE_COST;
         self.meter(peer, Side::Ours, How::Eager, len);
-        self.finish(core, &done_as, len, None);
+        match sent {
+            Err(Refused::Kept) => self.finish_later(peer, len, done_as),
+            _ => self.finish(core, &done_as, len, None),
+        }
         Ok(())
     }
 
@@ -283,7 +309,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let mut header = Header::new();
         rma_head(&mut header, WireOp::Write, flags, op, &[], 0);
-        self.link.send(peer, &header, op.iov, 0, len)?;
+        taken(self.link.send(peer, &header, op.iov, 0, len))?;
         self.sent_unacked(peer);
         self.meter(peer, Side::Ours, How::Eager, len);
         Ok(())
@@ -347,7 +373,7 @@ impl<L: RmaLink> Endpoint<L> {
         if !fetches && !self.is_watched(cntr, op.flags, tally) {
             let mut header = Header::new();
             head(flags, 0, &mut header);
-            self.link.send(peer, &header, &body, 0, body_len)?;
+            taken(self.link.send(peer, &header, &body, 0, body_len))?;
             self.sent_unacked(peer);
             return Ok(());
         }

@@ -85,7 +85,7 @@ impl<L: RmaLink> Endpoint<L> {
         // One question, since it is asked all the time.
         let waiting =
             self.with_backlog.len() | self.streams.len() | self.coop_queue.len() | self.revoked.len();
-        (waiting | self.invited.len() | self.unhurried.any()) != 0
+        (waiting | self.invited.len() | self.unbegun.len() | self.unhurried.any()) != 0
     }
 
     /// Sends on what waits, and the like.
@@ -97,6 +97,9 @@ impl<L: RmaLink> Endpoint<L> {
         }
         if !self.streams.is_empty() {
             n += self.stream(core);
+        }
+        if !self.unbegun.is_empty() {
+            n += self.fetch_unbegun(core);
         }
         if !self.coop_queue.is_empty() {
             n += self.coop_progress(core);
@@ -113,12 +116,18 @@ impl<L: RmaLink> Endpoint<L> {
         if !self.revoked.is_empty() {
             self.renew();
         }
+        if !self.unsent.is_empty() {
+            n += self.finish_sent(core);
+        }
         n
     }
 
-    /// Whether there is more to do than to wait for peers: frames that found no room, pieces to copy.
+    /// Whether there is more to do than to wait for peers: frames that found no room, messages to take in, pieces to copy.
     pub(crate) fn is_waiting_for_room(&self) -> bool {
-        !self.with_backlog.is_empty() || !self.streams.is_empty() || !self.coop_queue.is_empty()
+        !self.with_backlog.is_empty()
+            || !self.streams.is_empty()
+            || !self.coop_queue.is_empty()
+            || !self.unbegun.is_empty()
     }
 
     /// Whether the link is armed, and nothing is left to do that the link does not wake for.
@@ -148,7 +157,7 @@ impl<L: RmaLink> Endpoint<L> {
         if !self.peer(peer).has_backlog() {
             match self.link.send(peer, head, body, 0, len) {
                 // A peer that is gone needs no answer: the link reports its end, or has.
-                Ok(()) | Err(Refused::Gone(_)) => return true,
+                Ok(()) | Err(Refused::Gone(_) | Refused::Kept) => return true,
                 Err(Refused::Busy) => self.with_backlog.push(peer),
                 Err(Refused::Fault) => return false,
             }

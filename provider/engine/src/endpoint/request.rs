@@ -4,7 +4,8 @@ use arrayvec::ArrayVec;
 use wire::{MAX_SEGS, Seg, Status};
 
 use super::coop_copy::{Coop, CoopHelp};
-use crate::core::{Bound, Mrs, Spans, Tally};
+use crate::core::{Bound, Mrs, Segs, Spans, Tally};
+use crate::proto::Reach;
 use crate::types::*;
 use link_api::{PeerId, PieceCounter};
 
@@ -101,6 +102,14 @@ pub(super) enum Followed {
     Lost,
 }
 
+/// A message that is sent, but for what the link keeps of it.
+#[derive(Debug)]
+pub(super) struct Unsent {
+    pub(super) peer: PeerId,
+    pub(super) len: usize,
+    pub(super) done_as: Done,
+}
+
 /// Bytes that a peer sends in frames because we asked.
 #[derive(Debug)]
 pub(super) struct In {
@@ -130,6 +139,15 @@ impl In {
         let (got, placed, invited, lands, failed, coop) = (0, false, None, false, None, None);
         In { peer, iov, len, want, got, req, placed, invited, lands, failed, then, coop }
     }
+}
+
+/// What is needed of a request that nothing was done for yet ([`crate::proto::Plan::InProgress`]): its name, the sender's memory,
+/// and how that is reached.
+#[derive(Debug)]
+pub(super) struct Unbegun {
+    pub(super) name: u64,
+    pub(super) segs: Segs,
+    pub(super) direct: Reach,
 }
 
 /// What is needed of a request whose sender was invited, should that not come to it.

@@ -51,7 +51,7 @@ impl<L: RmaLink> Endpoint<L> {
             let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, done as u64);
             let frame = buffer.frame(head.as_bytes(), done - chunk.off, part);
             match self.link.send(peer, frame, &[], 0, 0) {
-                Ok(()) => done += part,
+                Ok(()) | Err(Refused::Kept) => done += part,
                 // The requests of a peer that is gone end when the link reports that.
                 Err(Refused::Busy | Refused::Gone(_)) => break,
                 Err(Refused::Fault) => return Some(Err(Unread)),

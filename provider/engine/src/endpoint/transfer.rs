@@ -9,9 +9,9 @@ use super::handles::on_device;
 use super::malformed::{Fields, Handled, Malformed, parse_segs, request_of};
 use super::peer::Fetches;
 use super::quota::OWED_MUCH;
-use super::request::{In, NO_REQUEST, Request, Serve, Then};
+use super::request::{In, MatchedRecv, NO_REQUEST, Request, Serve, Then, Unbegun};
 use super::staging::{Source, TURN, Unread};
-use crate::core::{Core, Reached, Spans, unmoved};
+use crate::core::{Core, Reached, Segs, Spans, unmoved};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
 use link_api::{Direct, Fallback, Frame, Grant, How, NoDirect, PeerId, Refused, RmaLink, Side};
@@ -32,13 +32,22 @@ impl<L: RmaLink> Endpoint<L> {
         segs: &[Seg],
         direct: Reach,
         len: usize,
-        then: Then,
+        matched: MatchedRecv,
+        when: When,
     ) {
-        let iov = match &then {
-            Then::Recv(matched) => matched.iov.clone(),
-            Then::Write { .. } => Spans::NONE,
+        let iov = matched.iov.clone();
+        self.fetch_into(core, peer, req, segs, direct, iov, len, Then::Recv(matched), when);
+    }
+
+    /// Gets the bytes of the first message that was left to progress.
+    pub(super) fn fetch_unbegun(&mut self, core: &mut Core) -> usize {
+        let Some(Unbegun { name, segs, direct }) = self.unbegun.pop_front() else { return 0 };
+        // It may have failed since.
+        let Some(Request::In(In { peer, iov, len, req, then, .. })) = self.requests.remove(name) else {
+            return 0;
         };
-        self.fetch_into(core, peer, req, segs, direct, iov, len, then);
+        self.fetch_into(core, peer, req, segs.all(), direct, iov, len, then, When::empty());
+        1
     }
 
     /// Gets `len` bytes, or as many as `iov` holds, from the peer: directly if that works, else by
@@ -54,10 +63,11 @@ impl<L: RmaLink> Endpoint<L> {
         iov: Spans,
         len: usize,
         then: Then,
+        when: When,
     ) {
         let want = len.min(total(&iov));
-        let mut choice =
-            proto::Op::new(Role::Fetch(direct), want, &iov, self.when_fetching(peer, want, &then));
+        let when = when | self.when_fetching(peer, want, &then);
+        let mut choice = proto::Op::new(Role::Fetch(direct), want, &iov, when);
         if core.config.rma_order && matches!(then, Then::Write { .. }) {
             // It would take effect late, and be overtaken by the operations behind it.
             choice.tried |= Tried::COOPERATIVE;
@@ -83,6 +93,11 @@ impl<L: RmaLink> Endpoint<L> {
                         Some(status) => return self.fetched(core, peer, req, status, 0, then),
                         None => (then, Tried::IN_CALL),
                     }
+                }
+                Plan::InProgress => {
+                    let request = In::new(peer, iov, len, want, req, then);
+                    let name = self.requests.insert(Request::In(request));
+                    return self.unbegun.push_back(Unbegun { name, segs: Segs::new(segs), direct });
                 }
                 Plan::Invite => match self.invite(segs, In::new(peer, iov.clone(), len, want, req, then)) {
                     None => return,
@@ -116,6 +131,7 @@ impl<L: RmaLink> Endpoint<L> {
         // Writes take effect in order, which those that others make do not.
         let invite = is_message && (has_more || !self.in_flight.is_empty()) && !self.peer(peer).puts_not;
         when.set(When::INVITE, invite);
+        when.set(When::BOTH_WAYS, self.offered > 0);
         when
     }
 
@@ -335,7 +351,7 @@ impl<L: RmaLink> Endpoint<L> {
             let part = most.min(want - done);
             let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, done as u64);
             match self.link.send(peer, head.as_bytes(), iov, done, part) {
-                Ok(()) => done += part,
+                Ok(()) | Err(Refused::Kept) => done += part,
                 // The requests of a peer that is gone end when the link reports that.
                 Err(Refused::Busy | Refused::Gone(_)) => break,
                 Err(Refused::Fault) => return Err(Unread),

@@ -1,12 +1,13 @@
 //! Why progress is more than to take in frames, apart from lists of things to do.
 
-/// Peers that were told to pause, and whether messages are counted: in one word, since progress asks after it all the time.
+/// Peers that were told to pause, whether messages are counted, and whether the link keeps some: in one word, since progress asks after it all the time.
 #[derive(Debug, Default)]
 pub(super) struct Unhurried(usize);
 
 impl Unhurried {
     const METERED: usize = 1;
-    const PAUSED: usize = 2;
+    const UNSENT: usize = 2;
+    const PAUSED: usize = 4;
 
     /// Not 0: there is something.
     #[inline(always)]
@@ -16,6 +17,10 @@ impl Unhurried {
 
     pub(super) fn set_metered(&mut self) {
         self.0 |= Self::METERED;
+    }
+
+    pub(super) fn set_unsent(&mut self, are: bool) {
+        self.0 = self.0 & !Self::UNSENT | if are { Self::UNSENT } else { 0 };
     }
 
     pub(super) fn has_paused(&self) -> bool {
@@ -34,6 +39,6 @@ impl Unhurried {
     }
 
     pub(super) fn resume_all(&mut self) {
-        self.0 &= Self::METERED;
+        self.0 &= Self::METERED | Self::UNSENT;
     }
 }

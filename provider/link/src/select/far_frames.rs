@@ -1,11 +1,42 @@
 //! Frames that came by a further link.
 
 use hmem::Span;
-use link_api::{Event, Frame, Landing, PeerId};
+use link_api::{Event, Frame, Gone, Landing, Link as _, PeerId, Refused};
 
 use super::{Links, route};
 
 impl Links {
+    #[cold]
+    pub(super) fn send_far(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        self.wake();
+        if self.ending.contains(to) {
+            return Err(Refused::Gone(Gone::Reset));
+        }
+        if let Some((at, id)) = self.far_of(to) {
+            self.pace.hurry();
+            return self.far[at].link.send(id, head, body, off, len);
+        }
+        match self.shm.send(to, head, body, off, len) {
+            Err(Refused::Gone(Gone::Unreachable)) if self.reroute(to) => Err(Refused::Busy),
+            done => done,
+        }
+    }
+
+    /// [`Link::keeps`](link_api::Link::keeps), also while the peer's end has not been told of though its link has.
+    pub(super) fn keeps_far(&mut self, to: PeerId) -> bool {
+        let ends = |event: &Event| matches!(event, Event::Closed(peer, _) if *peer == to);
+        self.ending.contains(to)
+            || self.events.iter().any(ends)
+            || self.far.iter_mut().any(|far| far.id_of(to).is_some_and(|id| far.link.keeps(id)))
+    }
+
     /// The link that a frame came by, if it is not shared memory; and the frame as that link knows it.
     fn far_frame(&self, from: PeerId, len: usize, slot: u32) -> Option<(usize, Frame)> {
         let at = route::of_slot(slot)?;

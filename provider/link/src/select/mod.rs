@@ -15,11 +15,10 @@ mod ending;
 mod far_frames;
 mod pace;
 mod rest;
-mod rma;
-mod route;
-
 #[cfg(all(test, not(loom)))]
 mod rest_tests;
+mod rma;
+mod route;
 
 use std::collections::VecDeque;
 use std::io;
@@ -133,29 +132,6 @@ impl Links {
     #[inline]
     fn far_of(&self, peer: PeerId) -> Option<(usize, PeerId)> {
         self.routes.of(peer)?.far()
-    }
-
-    #[cold]
-    fn send_far(
-        &mut self,
-        to: PeerId,
-        head: &[u8],
-        body: &[Span],
-        off: usize,
-        len: usize,
-    ) -> Result<(), Refused> {
-        self.wake();
-        if self.ending.contains(to) {
-            return Err(Refused::Gone(Gone::Reset));
-        }
-        if let Some((at, id)) = self.far_of(to) {
-            self.pace.hurry();
-            return self.far[at].link.send(id, head, body, off, len);
-        }
-        match self.shm.send(to, head, body, off, len) {
-            Err(Refused::Gone(Gone::Unreachable)) if self.reroute(to) => Err(Refused::Busy),
-            done => done,
-        }
     }
 
     /// The number of a further link's peer here.
@@ -387,6 +363,14 @@ impl Link for Links {
         self.far.iter_mut().for_each(|far| far.link.set_early());
     }
 
+    fn tell_kept(&mut self) {
+        self.far.iter_mut().for_each(|far| far.link.tell_kept());
+    }
+
+    fn keeps(&mut self, to: PeerId) -> bool {
+        self.keeps_far(to)
+    }
+
     fn land(&mut self, frame: Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> Landing {
         self.wake();
         self.land_far(&frame, off, dst, doff, len)
@@ -485,6 +469,10 @@ impl Link for Links {
             Some(poller) => Some(poller.fd()),
             None => self.shm.wait_fd(),
         }
+    }
+
+    fn lack(&self) -> Option<io::Error> {
+        self.shm.lack().or_else(|| self.far.iter().find_map(Far::lack))
     }
 
     fn describe(&self, peer: PeerId) -> String {

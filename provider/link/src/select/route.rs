@@ -123,6 +123,10 @@ impl Far {
         self.link.path(id).link
     }
 
+    pub(super) fn lack(&self) -> Option<std::io::Error> {
+        self.link.lack()
+    }
+
     /// The link's name, whatever the path to any peer.
     pub(super) fn own_name(&self) -> &'static str {
         self.link.standing().first().map_or("link", |standing| standing.link)

@@ -15,8 +15,8 @@ use super::hello;
 use super::lack::{Cure, Lack};
 use super::link::ShmLink;
 use super::looks::Ask;
-use super::options::FEW;
-use super::peer::{Outbound, Peer};
+use super::options::{FEW, MIDDLE_RING, NEAR};
+use super::peer::Outbound;
 use super::producer::Producer;
 use super::segment::Segment;
 use super::token;
@@ -50,6 +50,7 @@ impl ShmLink {
             self.connecting = true;
             return Err(Refused::Busy);
         }
+        self.lacks[1] = None;
         let failed = match self.attempt(id) {
             Ok(out) => {
                 let peer = &mut self.peers[id as usize];
@@ -79,6 +80,7 @@ impl ShmLink {
             peer.next_try = None;
             return Err(Refused::Gone(gone));
         }
+        // Not at once: each call may leave a connection in the peer's queue that is closed already.
         peer.next_try = Some(now + RETRY);
         self.connecting = true;
         Err(Refused::Busy)
@@ -181,14 +183,21 @@ impl ShmLink {
     /// Bytes of the ring to one more peer.
     fn ring_size(&self) -> usize {
         let (short, long) = (self.options.ring, self.options.long_ring);
-        let has_long = |p: &&Peer| p.out.as_ref().is_some_and(|out| out.tx.mem().ring_bytes() > short);
-        if self.peers.iter().filter(has_long).count() < FEW { long } else { short }
+        let middle = MIDDLE_RING.clamp(short, long.max(short));
+        let rings = || self.peers.iter().filter_map(|p| p.out.as_ref()).map(|out| out.tx.mem().ring_bytes());
+        // `long` may be no longer than what lies between: then it is the longest that are few.
+        match () {
+            () if rings().filter(|bytes| *bytes >= long).count() < NEAR => long,
+            () if rings().filter(|bytes| *bytes > short).count() < FEW => middle,
+            () => short,
+        }
     }
 
     fn lacking(&mut self, what: &str, e: &std::io::Error) -> Failed {
         let level = if self.warned_fds { log::Level::Debug } else { log::Level::Warn };
         self.warned_fds = true;
         log::log!(level, "{}: could not make {what} to reach a peer: {e}; {}", self.addr, Cure);
+        self.lacks[1] = e.raw_os_error();
         Failed::Lack
     }
 

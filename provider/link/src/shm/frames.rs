@@ -1,6 +1,7 @@
 //! The link as the engine drives it.
 
 use std::fmt::Write as _;
+use std::io;
 use std::os::fd::RawFd;
 
 use hmem::Span;
@@ -9,7 +10,7 @@ use wire::Addr;
 
 use super::direct::NO_PID;
 use super::link::ShmLink;
-use super::options::{FEW, OpenOptions};
+use super::options::{FEW, MIDDLE_RING, NEAR, OpenOptions};
 use super::peer;
 use super::ring::Mem as _;
 use super::rings::NO_PEER;
@@ -197,6 +198,10 @@ impl Link for ShmLink {
         Some(self.poller.fd())
     }
 
+    fn lack(&self) -> Option<io::Error> {
+        self.lacks_now()
+    }
+
     fn describe(&self, peer: PeerId) -> String {
         let peer = &self.peers[peer.0 as usize];
         let ring = peer.out.as_ref().map_or(self.options.ring, |out| out.tx.mem().ring_bytes());
@@ -226,7 +231,11 @@ impl Link for ShmLink {
 pub fn offers(options: &OpenOptions) -> String {
     let rings = match (options.long_ring >> 10, options.ring >> 10) {
         (long, short) if long > short => {
-            format!("a ring of {long} KiB from each to {FEW} others, and of {short} KiB to more")
+            let middle = (MIDDLE_RING >> 10).clamp(short, long);
+            format!(
+                "a ring of {long} KiB from each to {NEAR} others, of {middle} KiB to {} more, and of {short} KiB to all else",
+                FEW - NEAR
+            )
         }
         (_, all) => format!("a ring of {all} KiB from each to each other"),
     };

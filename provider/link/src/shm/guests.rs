@@ -43,6 +43,10 @@ impl From<Unfit> for Declined {
     }
 }
 
+fn is_of_descriptors(no: i32) -> bool {
+    matches!(no, libc::EMFILE | libc::ENFILE)
+}
+
 impl ShmLink {
     /// Accepts connections; whether there may be more of them.
     pub(super) fn accept(&mut self) -> bool {
@@ -59,7 +63,7 @@ impl ShmLink {
                 // The kernel looks for a descriptor before it looks for a connection. One that came since is for the next
                 // call.
                 Err(e) if e.kind() == ErrorKind::WouldBlock || !socket::has_caller(&self.listener) => {
-                    self.lacking = None;
+                    self.lacks_nothing();
                     return false;
                 }
                 Err(e) => {
@@ -95,12 +99,29 @@ impl ShmLink {
         let level = if self.warned_fds { log::Level::Debug } else { log::Level::Warn };
         self.warned_fds = true;
         log::log!(level, "{}: cannot accept a peer yet: {e}; {Cure}", self.addr);
+        self.lacks[0] = e.raw_os_error();
         self.lacking.get_or_insert_with(Instant::now).elapsed()
+    }
+
+    fn lacks_nothing(&mut self) {
+        (self.lacking, self.lacks[0]) = (None, None);
+    }
+
+    /// What peers wait for here.
+    pub(super) fn lacks_now(&self) -> Option<io::Error> {
+        let [calls, called] = self.lacks;
+        // One that calls takes what is there at once; for one that is called a socket and a segment are made, if not just now.
+        let room =
+            |n: usize| (0..n).map(|_| self.listener.try_clone()).collect::<Result<Vec<_>, _>>().is_ok();
+        let lacks = |no: &i32, n: usize| !is_of_descriptors(*no) || !room(n);
+        let (calls, called) = (calls.filter(|no| lacks(no, 1)), called.filter(|no| lacks(no, 2)));
+        called.or(calls).map(io::Error::from_raw_os_error)
     }
 
     /// Refuses the connections that wait, for want of descriptors: without an answer they would wait for ever.
     fn turn_away(&mut self) {
         let since = self.lacking.take().map_or(Duration::ZERO, |since| since.elapsed());
+        self.lacks[0] = None;
         self.spare.give();
         let mut n = 0;
         while let (Ok(sock), true) = (socket::accept(&self.listener), n < BATCH) {
@@ -180,7 +201,7 @@ impl ShmLink {
         match answer {
             None => {}
             Some(Ok((hello, segment))) => {
-                self.lacking = None;
+                self.lacks_nothing();
                 let inb = Inbound {
                     budget: segment.lines(),
                     rx: Consumer::new(segment),

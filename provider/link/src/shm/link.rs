@@ -81,6 +81,8 @@ pub struct ShmLink {
     pub(super) spare: Spare,
     /// Since when there are no descriptors, or no memory, for peers that call.
     pub(super) lacking: Option<Instant>,
+    /// What a peer that calls, and one that is called, last found lacking here, as an errno.
+    pub(super) lacks: [Option<i32>; 2],
     /// Peers with a ring that had no room lately.
     pub(super) starved: Vec<u32>,
     /// A peer could not be reached just yet, so the next `arm` refuses to sleep: nothing would wake

@@ -44,7 +44,7 @@ pub use ahead::speculation_barrier;
 pub use frames::offers;
 pub use hello::ENDPOINT_NAMES;
 pub use link::ShmLink;
-pub use options::{DEFAULT_RING, FEW, LONG_RING, OpenOptions, eager_most};
+pub use options::{DEFAULT_RING, FEW, LONG_RING, MIDDLE_RING, NEAR, OpenOptions, eager_most};
 pub use segment::{MAX_RING, MIN_RING};
 pub use windows::{WindowId, Windows};
 

@@ -84,6 +84,7 @@ impl ShmLink {
             spare: Spare::new(mr_table.fd())?,
             mr_table,
             lacking: None,
+            lacks: [None; 2],
             starved: Vec::new(),
             connecting: false,
             options: OpenOptions { ring, long_ring, ..options },

@@ -12,12 +12,18 @@ use super::windows::Windows;
 /// memory only where they were touched.
 pub const DEFAULT_RING: usize = 124 << 10;
 
-/// Bytes of a ring to one of the first [`FEW`] peers, if nothing else is asked for. Between cores that share no
+/// Bytes of a ring to one of the first [`NEAR`] peers, if nothing else is asked for. Between cores that share no
 /// cache a long ring moves up to twice the bytes, since the side that is ahead seldom has to wait; between many, such rings
 /// would take too much memory.
 pub const LONG_RING: usize = 508 << 10;
 
-/// How many peers at a time have a long ring.
+/// Likewise, to the next ones, up to [`FEW`] in all.
+pub const MIDDLE_RING: usize = 252 << 10;
+
+/// How many peers at a time have a long ring, most often those that a process exchanges most with: it met them first.
+pub const NEAR: usize = 4;
+
+/// How many have a long ring or one between.
 pub const FEW: usize = 16;
 
 /// The ring that is made where one of so many bytes is asked for.
@@ -38,7 +44,7 @@ pub struct OpenOptions {
     pub bind: Option<SocketAddr>,
     /// Bytes of the ring to each peer; rounded up to pages, and to [`MIN_RING`].
     pub ring: usize,
-    /// Likewise, to the first [`FEW`] peers; no less than `ring`.
+    /// Likewise, to the first [`NEAR`] peers, and at most to the next ones, up to [`FEW`]; no less than `ring`.
     pub long_ring: usize,
     /// See [`link_api::Path::eager`]: what paths say, which the link itself makes no use of.
     pub eager: usize,

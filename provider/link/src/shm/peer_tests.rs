@@ -11,7 +11,7 @@ use wire::{Addr, Seg};
 use super::guest::Guest;
 use super::peer::Peer;
 use super::tests::{closed, couple, event_none, frame, open, say};
-use super::{DEFAULT_RING, FEW, LONG_RING, OpenOptions, ShmLink};
+use super::{DEFAULT_RING, FEW, LONG_RING, MIDDLE_RING, NEAR, OpenOptions, ShmLink};
 
 #[test]
 fn the_last_frames_come_before_the_end() {
@@ -220,7 +220,7 @@ fn an_endpoint_of_every_address_is_reached_by_each() {
 }
 
 #[test]
-fn a_few_peers_get_a_long_ring_and_more_a_short_one() {
+fn few_peers_get_a_long_ring_some_one_between_and_more_a_short_one() {
     let mut a = open();
     let others: Vec<ShmLink> = (0..FEW + 2).map(|_| open()).collect();
     let ids: Vec<PeerId> = others.iter().map(|b| a.peer(&b.addr())).collect();
@@ -229,15 +229,41 @@ fn a_few_peers_get_a_long_ring_and_more_a_short_one() {
     for (n, id) in ids.iter().enumerate() {
         // The longest frame fits either.
         say(&mut a, *id, &most).unwrap();
-        assert_eq!(ring(&a, *id), Some(if n < FEW { LONG_RING } else { DEFAULT_RING }));
+        let (near, some) = (n < NEAR, n < FEW);
+        let bytes = if near {
+            LONG_RING
+        } else if some {
+            MIDDLE_RING
+        } else {
+            DEFAULT_RING
+        };
+        assert_eq!(ring(&a, *id), Some(bytes), "{n}");
     }
     most.clear();
-    // A place that comes free is given away again.
-    let late = open();
-    let id = a.peer(&late.addr());
-    a.peers[ids[3].0 as usize].out = None;
-    say(&mut a, id, &most).unwrap();
-    assert_eq!(ring(&a, id), Some(LONG_RING));
+    // A place that comes free is given away again, of either sort.
+    for (freed, bytes) in [(NEAR - 1, LONG_RING), (NEAR, MIDDLE_RING)] {
+        let late = open();
+        let id = a.peer(&late.addr());
+        a.peers[ids[freed].0 as usize].out = None;
+        say(&mut a, id, &most).unwrap();
+        assert_eq!(ring(&a, id), Some(bytes));
+    }
+}
+
+#[test]
+fn long_rings_are_few_however_long_they_are() {
+    for long_ring in [MIDDLE_RING - (8 << 10), MIDDLE_RING, MIDDLE_RING + (8 << 10)] {
+        let mut a = ShmLink::open(OpenOptions { long_ring, ..OpenOptions::default() }).unwrap();
+        let others: Vec<ShmLink> = (0..FEW + 2).map(|_| open()).collect();
+        let ids: Vec<PeerId> = others.iter().map(|b| a.peer(&b.addr())).collect();
+        let rings = ids.iter().map(|id| {
+            say(&mut a, *id, b"").unwrap();
+            a.peers[id.0 as usize].out.as_ref().map_or(0, |o| o.tx.mem().ring_bytes())
+        });
+        let rings: Vec<usize> = rings.collect();
+        assert_eq!(rings.iter().filter(|bytes| **bytes > DEFAULT_RING).count(), FEW, "{rings:?}");
+        assert_eq!(rings[0], long_ring);
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use ipc::{rights, socket};
 use link_api::Gone;
 use wire::channel::Packet;
 
+use super::guests::GRACE;
 use super::link::ShmLink;
 use super::mr_table::PeerMrTable;
 use super::peer::Life;
@@ -114,7 +115,8 @@ impl ShmLink {
                     }
                     self.lack(&e);
                     let Some(out) = &mut self.peers[id as usize].out else { return };
-                    if out.lacks.get_or_insert_with(Instant::now).elapsed() < self.options.patience {
+                    if out.lacks.get_or_insert_with(Instant::now).elapsed() < self.options.patience.min(GRACE)
+                    {
                         return;
                     }
                     socket::receive(&out.sock, &mut bytes).map(|n| (n, None))

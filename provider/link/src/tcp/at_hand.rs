@@ -8,7 +8,17 @@ use super::sock;
 
 impl Channel {
     /// Bytes of the frame at hand from `off` on to `dst`.
+    #[inline]
     pub(super) fn read(&self, len: usize, off: usize, dst: &mut [u8]) -> usize {
+        if self.turn != 0 {
+            return self.read_of_rail(len, off, dst);
+        }
+        self.read_here(len, off, dst)
+    }
+
+    /// Likewise, of one of this connection.
+    #[inline]
+    pub(super) fn read_here(&self, len: usize, off: usize, dst: &mut [u8]) -> usize {
         let n = len.saturating_sub(off).min(dst.len());
         let (here, front) = (self.here(len), self.here_from(len, off, n));
         let near = front.len();
@@ -45,6 +55,22 @@ impl Channel {
 
     /// Up to `len` bytes from `off` on of the frame at hand, which has `size`, to byte `doff` of `dst`; how many that were.
     pub(super) fn copy_out(&self, size: usize, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+        if self.turn != 0 {
+            return self.copy_out_of_rail(size, off, dst, doff, len);
+        }
+        self.copy_out_here(size, off, dst, doff, len)
+    }
+
+    /// Likewise, of one of this connection.
+    #[inline]
+    pub(super) fn copy_out_here(
+        &self,
+        size: usize,
+        off: usize,
+        dst: &[Span],
+        doff: usize,
+        len: usize,
+    ) -> usize {
         let n = size.saturating_sub(off).min(len).min(hmem::total(dst).saturating_sub(doff));
         let (here, front) = (self.here(size), self.here_from(size, off, n));
         let (near, done) = (front.len(), hmem::write(dst, doff, front));

@@ -41,6 +41,9 @@ impl Channel {
         doff: usize,
         len: usize,
     ) -> Option<bool> {
+        if self.turn != 0 {
+            return self.land_of_rail(op, (size, off), dst, doff, len);
+        }
         debug_assert!(off + len <= size, "bytes {off}+{len} of a frame of {size}");
         let len = len.min(size.saturating_sub(off));
         let front = self.here_from(size, off, len);
@@ -59,6 +62,9 @@ impl Channel {
 
     /// Bytes of a frame that has begun, as far as they are there.
     pub(super) fn read_front(&self, size: usize, off: usize, dst: &mut [u8]) -> usize {
+        if let Some(rail) = self.turned_ref() {
+            return rail.read_front(size, off, dst);
+        }
         let front = self.here_from(size, off, dst.len());
         dst[..front.len()].copy_from_slice(front);
         front.len()
@@ -66,6 +72,9 @@ impl Channel {
 
     /// The frame at the front is told of again when it is whole.
     pub(super) fn leave(&mut self) {
+        if self.turn != 0 {
+            return self.leave_of_rail();
+        }
         if let Front::Told = self.front {
             self.front = Front::Left;
         }
@@ -75,7 +84,7 @@ impl Channel {
     pub(super) fn cancel(&mut self, op: OpId) -> bool {
         match &mut self.front {
             Front::Lands(landing) => landing.cancel(op),
-            _ => false,
+            _ => self.turn != 0 && self.cancel_of_rail(op),
         }
     }
 
@@ -83,7 +92,7 @@ impl Channel {
     pub(super) fn lands(&self) -> Option<OpId> {
         match &self.front {
             Front::Lands(landing) => landing.told(),
-            _ => None,
+            _ => self.turned_ref().and_then(Channel::lands),
         }
     }
 }

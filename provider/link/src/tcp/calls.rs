@@ -7,7 +7,6 @@ use ipc::Watch;
 use link_api::{Event, Gone, PeerId, Refused};
 use wire::session::{Caller, Heard, Next, Role, Stranger, Verdict};
 
-use super::channel::Channel;
 use super::handshake::{Call, Stage, say, versions};
 use super::link::TcpLink;
 use super::sock::{self, gone};
@@ -36,9 +35,13 @@ impl TcpLink {
         if let Some(why) = at.take_failure() {
             return Err(Refused::Gone(why));
         }
+        self.lacks.0 = None;
         match self.place_call(peer) {
             Ok(()) => Err(Refused::Busy),
-            Err(e) if ipc::socket::is_lack(&e) => Err(Refused::Gone(Gone::Exhausted)),
+            Err(e) if ipc::socket::is_lack(&e) => {
+                self.lacks.0 = e.raw_os_error();
+                Err(Refused::Gone(Gone::Exhausted))
+            }
             Err(e) => {
                 self.call_failed(peer, gone(&e), &e.to_string());
                 let at = self.at_mut(peer);
@@ -170,7 +173,8 @@ impl TcpLink {
                 if let Stage::Talking(fd, _) = stage {
                     self.poller.remove(&fd);
                     self.at_mut(peer).by_further = by_further;
-                    self.adopt(peer, Channel::new(fd, keys, &hello, self.early));
+                    let channel = self.new_channel(fd, keys, &hello);
+                    self.adopt(peer, channel);
                 }
             }
             Ok(Next::Declined(_, Verdict::Crossing)) => {

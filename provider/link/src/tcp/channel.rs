@@ -5,13 +5,13 @@
 
 use std::time::Instant;
 
-use hmem::{Caps, Span};
 use ipc::Unshared;
-use link_api::{Gone, OpId, Refused};
+use link_api::{Gone, OpId};
 use wire::Addr;
-use wire::session::{COVERED, Hello, Keys, Opener, RECORD};
+use wire::session::{COVERED, Hello, Keys, Opener, RECORD, Spoilt};
 
 use super::landing::Front;
+use super::rails::Rails;
 use super::sock::{self, gone, would_block};
 
 /// Longest frame.
@@ -55,15 +55,22 @@ pub(super) enum Step {
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) fd: Unshared,
-    keys: Keys,
+    pub(super) keys: Keys,
+    /// Further connections, if there may be any; and which of them has the next frame, 0: this one.
+    pub(super) rails: Option<Box<Rails<Channel>>>,
+    pub(super) turn: u8,
+    /// From how many bytes on a frame may go on one of them.
+    pub(super) striped: usize,
     /// Which endpoint is at the other end, and its epoch when it was made ([`Hello`]).
     pub(super) instance: u64,
     pub(super) epoch: u64,
     /// What that one calls this endpoint.
     pub(super) called: Addr,
     /// What waits for room, from `sent` on.
-    tx: Vec<u8>,
-    sent: usize,
+    pub(super) tx: Vec<u8>,
+    pub(super) sent: usize,
+    /// Some of it was given up.
+    pub(super) lost: bool,
     /// The kernel had no room, and has not said since that it has.
     pub(super) blocked: bool,
     rx: Option<Buffer>,
@@ -95,11 +102,15 @@ impl Channel {
         Channel {
             fd,
             keys,
+            rails: None,
+            turn: 0,
+            striped: usize::MAX,
             instance: peer.instance,
             epoch: peer.epoch,
             called: peer.other,
             tx: Vec::new(),
             sent: 0,
+            lost: false,
             blocked: false,
             rx: None,
             start: 0,
@@ -128,6 +139,12 @@ impl Channel {
         self.tx.len() - self.sent
     }
 
+    /// Whether something that was sent has not left this process.
+    pub(super) fn keeps(&self) -> bool {
+        let rails = self.rails.iter().flat_map(|rails| rails.all.iter().flatten());
+        self.pending() > 0 || self.lost || rails.filter_map(|rail| rail.channel()).any(Channel::keeps)
+    }
+
     /// Whether a frame of so many bytes finds room, as far as is known.
     pub(super) fn has_room(&self, len: usize) -> bool {
         match self.pending() {
@@ -141,123 +158,19 @@ impl Channel {
         self.pending() == 0 && !self.blocked
     }
 
-    /// Sends a frame, or what of it finds room with the kernel, and keeps the rest.
-    pub(super) fn send(&mut self, head: &[u8], body: &[Span], off: usize, len: usize) -> Result<(), Refused> {
-        let n = head.len() + len;
-        if self.ends() {
-            return Err(Refused::Gone(Gone::Reset));
-        }
-        if !self.has_room(n) {
-            return Err(Refused::Busy);
-        }
-        let mut front = [0; RECORD + COVERED];
-        let of_head = head.len().min(COVERED);
-        let of_body = len.min(COVERED - of_head);
-        front[RECORD..RECORD + of_head].copy_from_slice(&head[..of_head]);
-        let inline = RECORD + of_head + of_body;
-        if of_body > 0 && hmem::read(body, off, &mut front[RECORD + of_head..inline]) != of_body {
-            return Err(Refused::Fault);
-        }
-        let header = self.keys.sealer.seal(n as u32, &front[RECORD..inline]);
-        front[..RECORD].copy_from_slice(&header);
-        let (front, middle) = (&front[..inline], &head[of_head..]);
-        let done = self.send_sealed(front, middle, body, off + of_body, len - of_body);
-        match done {
-            Ok(()) => self.unsure = true,
-            Err(_) => self.keys.sealer.take_back(),
-        }
-        done
-    }
-
-    fn send_sealed(
-        &mut self,
-        front: &[u8],
-        middle: &[u8],
-        body: &[Span],
-        off: usize,
-        len: usize,
-    ) -> Result<(), Refused> {
-        let total = front.len() + middle.len() + len;
-        // What may turn out not to be there is read before anything is sent.
-        let steady = len == 0 || hmem::can(body, Caps::CMA) && !body.iter().any(|s| s.may_vanish());
-        let mut sent = 0;
-        if steady && !self.blocked && self.pending() == 0 {
-            match sock::send_parts(&self.fd, front, middle, body, off, len) {
-                Some(Ok(n)) if n == total => return Ok(()),
-                Some(Ok(n)) => (sent, self.blocked) = (n, true),
-                Some(Err(e)) if would_block(&e) => {
-                    self.blocked = true;
-                    if total >= LONG {
-                        return Err(Refused::Busy);
-                    }
-                }
-                Some(Err(_)) => {
-                    // What came before is there all the same.
-                    self.last = true;
-                    return Err(Refused::Gone(Gone::Reset));
-                }
-                None => {}
-            }
-        }
-        self.keep(front, middle, body, off, len, sent)?;
-        if !self.blocked {
-            self.flush();
-        }
-        Ok(())
-    }
-
-    /// Keeps a record but for the first `sent` bytes of it.
-    fn keep(
-        &mut self,
-        front: &[u8],
-        middle: &[u8],
-        body: &[Span],
-        off: usize,
-        len: usize,
-        mut sent: usize,
-    ) -> Result<(), Refused> {
-        let (before, begun) = (self.tx.len(), sent > 0);
-        for part in [front, middle] {
-            let skip = sent.min(part.len());
-            self.tx.extend_from_slice(&part[skip..]);
-            sent -= skip;
-        }
-        let at = self.tx.len();
-        self.tx.resize(at + len - sent, 0);
-        if hmem::read(body, off + sent, &mut self.tx[at..]) == len - sent {
-            return Ok(());
-        }
-        self.tx.truncate(before);
-        if begun {
-            // A part of it is on its way, and the rest is not to be had.
-            self.last = true;
-        }
-        Err(Refused::Fault)
-    }
-
-    /// Sends on what waits for room.
-    pub(super) fn flush(&mut self) {
-        self.blocked = false;
-        while self.pending() > 0 {
-            match sock::send(&self.fd, &self.tx[self.sent..]) {
-                Ok(n) => self.sent += n,
-                Err(e) if would_block(&e) => {
-                    self.blocked = true;
-                    return;
-                }
-                Err(_) => {
-                    self.last = true;
-                    break;
-                }
-            }
-        }
-        (self.tx, self.sent) = (Vec::new(), 0);
-    }
-
     /// Receives what is there, or leaves it where it is if that is better; `pool` has a buffer to spare. Returns whether there may be a
     /// frame, or the end.
     pub(super) fn fill(&mut self, pool: &mut Vec<Buffer>) -> bool {
-        if self.over.is_some() || self.has_frame() {
+        if self.turn != 0 {
+            return self.fill_of_rail(pool);
+        }
+        self.fill_here(pool)
+    }
+
+    /// Likewise, of this connection.
+    #[inline]
+    pub(super) fn fill_here(&mut self, pool: &mut Vec<Buffer>) -> bool {
+        if self.over.is_some() || self.has_frame_at(0) {
             return true;
         }
         if let Front::Lands(landing) = &mut self.front {
@@ -325,12 +238,23 @@ impl Channel {
     }
 
     /// The next frame, if all of it is there, or it may be told of before.
+    #[inline(always)]
     pub(super) fn next(&mut self) -> Step {
+        if self.turn != 0 {
+            return self.next_of_rail();
+        }
+        self.next_here()
+    }
+
+    /// Likewise, where it is the turn of this connection.
+    #[inline(always)]
+    pub(super) fn next_here(&mut self) -> Step {
         if let Some(step) = self.next_of_landing() {
             return step;
         }
         match self.try_next() {
             Ok(Some(len)) => Step::Frame(len),
+            Ok(None) if self.turn != 0 => self.next_of_rail(),
             Ok(None) if self.may_begin() => {
                 self.front = Front::Told;
                 Step::Begun(self.opened.unwrap_or_default())
@@ -344,7 +268,7 @@ impl Channel {
     }
 
     /// Nothing that comes is believed any more.
-    fn spoil(&mut self, why: Gone) {
+    pub(super) fn spoil(&mut self, why: Gone) {
         self.over = Some(why);
         (self.start, self.end, self.opened) = (0, 0, None);
         self.front = Front::Unseen;
@@ -354,6 +278,7 @@ impl Channel {
         let there = self.end - self.start;
         let len = match self.opened {
             Some(len) => len,
+            None if there < RECORD => return Ok(None),
             None => match self.open()? {
                 Some(len) => len,
                 None => return Ok(None),
@@ -369,45 +294,63 @@ impl Channel {
         Ok((len >= LONG && sock::available(&self.fd) >= rest).then_some(len))
     }
 
-    /// Checks the record at the front, if enough of it is there.
-    fn open(&mut self) -> Result<Option<usize>, Gone> {
+    /// Checks the record at the front, if enough of it is there; notes before it are taken.
+    #[inline]
+    pub(super) fn open(&mut self) -> Result<Option<usize>, Gone> {
         let bytes = self.rx.as_deref().and_then(|rx| rx.get(self.start..self.end)).unwrap_or_default();
         let Some((header, rest)) = bytes.split_first_chunk::<RECORD>() else { return Ok(None) };
-        let spoilt = |e| {
-            log::warn!("a peer sends what is no record ({e:?}): its connection is closed");
-            Gone::Denied
-        };
-        let len = Opener::len(header, MAX_FRAME).map_err(spoilt)?;
+        let Ok(len) = Opener::len(header, MAX_FRAME) else { return self.open_behind_notes() };
         let Some(front) = rest.get(..len.min(COVERED)) else { return Ok(None) };
         self.keys.opener.open(header, front).map_err(spoilt)?;
         self.opened = Some(len);
-        if len >= LONG && !self.widened {
-            self.widened = true;
-            sock::widen(&self.fd, 8 * MAX_FRAME);
+        if len >= LONG {
+            self.widen();
         }
         Ok(Some(len))
     }
 
+    #[inline(never)]
+    fn widen(&mut self) {
+        if !std::mem::replace(&mut self.widened, true) {
+            sock::widen(&self.fd, 8 * MAX_FRAME);
+        }
+    }
+
     /// Whether a whole frame was received.
     pub(super) fn has_frame(&self) -> bool {
+        if self.turn != 0 {
+            return self.has_frame_of_rail();
+        }
         self.has_frame_at(0)
     }
 
     /// Likewise, behind the one at hand, which has `len` bytes.
     pub(super) fn has_frame_behind(&self, len: usize) -> bool {
-        self.has_frame_at(RECORD + len)
+        self.turn == 0 && self.has_frame_at(RECORD + len)
     }
 
-    fn has_frame_at(&self, at: usize) -> bool {
-        let header = self.buffered().get(at..).and_then(<[u8]>::split_first_chunk);
-        header.is_some_and(|(header, rest)| Opener::len(header, MAX_FRAME).is_ok_and(|len| rest.len() >= len))
+    pub(super) fn has_frame_at(&self, at: usize) -> bool {
+        let record = self.buffered().get(at..).and_then(<[u8]>::split_first_chunk);
+        record.is_some_and(|(header, rest)| match Opener::len(header, MAX_FRAME) {
+            Ok(len) => rest.len() >= len,
+            // What comes next is one of a rail.
+            Err(_) => Opener::note_len(header).is_some_and(|len| rest.len() >= len),
+        })
     }
 
     /// Whether there is a frame or an end to be told of, as far as was received.
     pub(super) fn is_ready(&mut self) -> bool {
+        if self.turn != 0 {
+            return self.is_rail_ready();
+        }
         match &self.front {
             Front::Lands(landing) => landing.is_over() || self.ends(),
-            _ => self.ends() || matches!(self.try_next(), Ok(Some(_)) | Err(_)) || self.may_begin(),
+            _ => {
+                self.ends()
+                    || matches!(self.try_next(), Ok(Some(_)) | Err(_))
+                    || self.may_begin()
+                    || self.has_notes()
+            }
         }
     }
 
@@ -423,7 +366,17 @@ impl Channel {
     }
 
     /// Gives the frame at hand back, which has `len` bytes. Returns whether there may be another one.
+    #[inline(always)]
     pub(super) fn release(&mut self, len: usize) -> bool {
+        if self.turn != 0 {
+            return self.release_of_rail(len);
+        }
+        self.release_here(len)
+    }
+
+    /// Likewise, one of this connection.
+    #[inline(always)]
+    pub(super) fn release_here(&mut self, len: usize) -> bool {
         let whole = RECORD + len;
         let near = whole.min(self.end - self.start);
         if near < whole {
@@ -433,9 +386,17 @@ impl Channel {
         }
         self.pass(near, len);
         // So that it is known whether another one is whole.
-        if let Err(why) = self.open() {
-            self.spoil(why);
+        if self.end - self.start >= RECORD {
+            if let Err(why) = self.open() {
+                self.spoil(why);
+            }
         }
         self.end > self.start || self.over.is_some()
     }
+}
+
+#[cold]
+pub(super) fn spoilt(e: Spoilt) -> Gone {
+    log::warn!("a peer sends what is no record ({e:?}): its connection is closed");
+    Gone::Denied
 }

@@ -1,5 +1,7 @@
 //! The engine's calls.
 
+use std::io;
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
@@ -102,9 +104,13 @@ impl Link for TcpLink {
             return found.and(Err(Refused::Busy));
         };
         let (was_blocked, was_unsure) = (channel.blocked, channel.unsure);
+        let striped = head.len() + len >= channel.striped;
         let done = channel.send(head, body, off, len);
+        let kept = self.tells_kept && channel.keeps();
         if was_blocked != channel.blocked {
             self.watch_room(to, was_blocked);
+        } else if striped {
+            self.sync_rails(to);
         }
         match done {
             Ok(()) => {
@@ -112,8 +118,11 @@ impl Link for TcpLink {
                 if !was_unsure && self.period.is_zero() {
                     self.set_timer();
                 }
+                if kept {
+                    return Err(Refused::Kept);
+                }
             }
-            Err(Refused::Busy) => self.want(to),
+            Err(Refused::Busy | Refused::Kept) => self.want(to),
             Err(Refused::Gone(_) | Refused::Fault) => self.note_ready(to),
         }
         done
@@ -191,8 +200,12 @@ impl Link for TcpLink {
     fn release(&mut self, _frame: Frame) {
         let Some(Held::Of(peer, len)) = self.held.take() else { return };
         if let Some(channel) = &mut self.peers[peer.0 as usize].channel {
+            let turn = channel.turn;
             if channel.release(len) {
                 self.note_ready(peer);
+            }
+            if turn != 0 {
+                self.sync_rails(peer);
             }
         }
     }
@@ -201,15 +214,33 @@ impl Link for TcpLink {
         self.early = true;
     }
 
+    fn tell_kept(&mut self) {
+        self.tells_kept = true;
+    }
+
+    fn keeps(&mut self, to: PeerId) -> bool {
+        let ends = |event: &Event| matches!(event, Event::Closed(peer, _) if *peer == to);
+        if self.events.iter().any(ends) {
+            return true;
+        }
+        let at = self.at_mut(to);
+        let lost = std::mem::take(&mut at.lost);
+        lost || at.channel.as_ref().is_some_and(Channel::keeps)
+    }
+
     fn land(&mut self, frame: Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> Landing {
         let peer = frame.from;
         let op = OpId(self.landings);
         self.landings += 1;
         let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return Landing::Over(false) };
+        let turn = channel.turn;
         let found = channel.land(op, (frame.len, off), dst, doff, len);
-        if found.is_some() || channel.ends() {
+        if found.is_some() || channel.is_at_end() {
             // So that it is known whether there is more.
             self.note_ready(peer);
+        }
+        if turn != 0 {
+            self.sync_rails(peer);
         }
         found.map_or(Landing::InFlight(op), Landing::Over)
     }
@@ -256,6 +287,9 @@ impl Link for TcpLink {
     fn has_room_to_spare(&mut self, to: PeerId) -> bool {
         let own = self.is_own(to) && 2 * self.own_bytes < OWN;
         let Some(channel) = &mut self.peers[to.0 as usize].channel else { return own };
+        for rail in channel.rails.iter_mut().flat_map(|rails| rails.channels()).filter(|rail| rail.blocked) {
+            rail.flush();
+        }
         if channel.blocked {
             channel.flush();
             self.watch_room(to, true);
@@ -282,9 +316,10 @@ impl Link for TcpLink {
 
     fn disconnect(&mut self, peer: PeerId) {
         let at = &mut self.peers[peer.0 as usize];
-        let Some(channel) = at.channel.take() else { return };
-        at.cut = true;
+        let Some(mut channel) = at.channel.take() else { return };
+        (at.cut, at.lost) = (true, channel.keeps());
         self.events.extend(channel.lands().map(|op| Event::Done(op, false)));
+        channel.end_rails(&self.poller);
         self.poller.remove(&channel.fd);
         ipc::socket::shutdown(&channel.fd);
         self.count_end(peer);
@@ -309,6 +344,10 @@ impl Link for TcpLink {
         std::mem::take(&mut self.met)
     }
 
+    fn lack(&self) -> Option<io::Error> {
+        self.lacks_now()
+    }
+
     fn describe(&self, peer: PeerId) -> String {
         let at = self.at(peer);
         let state = match (&at.channel, &at.call) {
@@ -322,7 +361,8 @@ impl Link for TcpLink {
         };
         let key = if self.options.secret { "a secret job key" } else { "a job key that is no secret" };
         format!(
-            "{state}{by}, frames of {MAX_FRAME} bytes, {key}, gone after {} s of silence",
+            "{state}{by}{}, frames of {MAX_FRAME} bytes, {key}, gone after {} s of silence",
+            self.describe_rails(peer),
             self.options.timeout.as_secs()
         )
     }
@@ -338,7 +378,14 @@ impl Link for TcpLink {
             None => format!("listens on port {port} of every address of this host"),
         };
         let key = if self.options.secret { "a secret job key" } else { "a job key that is no secret" };
-        let offers = Ok(format!("{listens}; its name is {}{further}; {key}", self.addr));
+        let rails = match self.options.rails {
+            1 => String::new(),
+            most => {
+                let all: Vec<_> = self.rails_at.iter().map(SocketAddr::to_string).collect();
+                format!("; up to {most} rails for each peer, at {}", all.join(", "))
+            }
+        };
+        let offers = Ok(format!("{listens}; its name is {}{further}; {key}{rails}", self.addr));
         vec![Standing { link: "tcp", offers }]
     }
 }

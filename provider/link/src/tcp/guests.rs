@@ -7,7 +7,6 @@ use ipc::Unshared;
 use wire::Addr;
 use wire::session::{Answerer, Hello, Proven, Role, Verdict};
 
-use super::channel::Channel;
 use super::handshake::{Guest, Stage, Visit, say};
 use super::link::TcpLink;
 use super::sock;
@@ -31,8 +30,12 @@ impl TcpLink {
                 Ok(fd) => Unshared::new(fd),
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
                 // One caller at a time is told so.
-                Err(e) if ipc::socket::is_lack(&e) && self.spare.take().is_some() => continue,
+                Err(e) if ipc::socket::is_lack(&e) && self.spare.take().is_some() => {
+                    self.lacks_for_callers(&e);
+                    continue;
+                }
                 Err(e) if ipc::socket::is_lack(&e) => {
+                    self.lacks_for_callers(&e);
                     if !std::mem::replace(&mut self.warned, true) {
                         log::warn!("{}: a connection cannot be taken in: {e}; raise ulimit -n", self.addr);
                     }
@@ -46,14 +49,28 @@ impl TcpLink {
         }
     }
 
+    fn lacks_for_callers(&mut self, e: &std::io::Error) {
+        self.lacks.1 = e.raw_os_error().map(|no| (no, Instant::now()));
+    }
+
+    /// What peers wait for here. Those that were turned away call again.
+    pub(super) fn lacks_now(&self) -> Option<std::io::Error> {
+        let waits = |(no, since): (i32, Instant)| {
+            (since.elapsed() < SLOW && self.listener.try_clone().is_err()).then_some(no)
+        };
+        self.lacks.0.or_else(|| self.lacks.1.and_then(waits)).map(std::io::Error::from_raw_os_error)
+    }
+
     /// The next one, of either listener.
     fn accept_one(&self) -> std::io::Result<std::os::fd::OwnedFd> {
-        match (ipc::socket::accept(&self.listener), &self.further) {
-            (Err(e), Some(further)) if e.kind() == std::io::ErrorKind::WouldBlock => {
-                ipc::socket::accept(further)
+        let mut found = ipc::socket::accept(&self.listener);
+        for further in &self.further {
+            match found {
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => found = ipc::socket::accept(further),
+                found => return found,
             }
-            (found, _) => found,
         }
+        found
     }
 
     /// Has a descriptor to give up, if there are any.
@@ -84,7 +101,7 @@ impl TcpLink {
             return;
         }
         self.listens = {
-            let further = self.further.as_ref().map(|fd| (fd, token::FURTHER));
+            let further = self.further.iter().map(|fd| (fd, token::FURTHER));
             let all = [(&self.listener, token::LISTENER)].into_iter().chain(further);
             let added = on && all.clone().all(|(fd, token)| self.poller.add(fd, token).is_ok());
             if !added {
@@ -119,7 +136,8 @@ impl TcpLink {
         let Some(guest) = self.guests.get_mut(at).and_then(Option::as_mut) else { return };
         let (peers, ids, forgotten) = (&self.peers, &self.ids, self.forgotten);
         let epoch = |name: &Addr| ids.get(name).map_or(forgotten, |id| peers[id.0 as usize].epoch);
-        match guest.hear(epoch) {
+        let rail = |hello: &Hello| TcpLink::rail_of(peers, ids.get(&hello.name).copied(), hello);
+        match guest.hear(epoch, rail) {
             Visit::Goes => self.met = true,
             Visit::Over(why) => self.send_away(at, &why),
             Visit::Proven(proven) => {
@@ -144,6 +162,9 @@ impl TcpLink {
     /// Lets a caller in, unless another connection counts.
     fn decide(&mut self, fd: Unshared, proven: &Proven, surplus: bool) {
         let caller = proven.peer;
+        if let Role::Rail(number) = caller.role {
+            return self.attach(fd, proven, number, surplus);
+        }
         let verdict = if !self.is_called(&caller.other, &fd) {
             log::warn!(
                 "{}: {} means to call {}, which is no name of this endpoint",
@@ -165,7 +186,8 @@ impl TcpLink {
         }
         let peer = self.id_of(&caller.name);
         self.drop_call(peer);
-        self.adopt(peer, Channel::new(fd, proven.keys(), &caller, self.early));
+        let channel = self.new_channel(fd, proven.keys(), &caller);
+        self.adopt(peer, channel);
     }
 
     /// Whether an endpoint that calls by this name means this one: by its own name, or the address that the connection

@@ -7,7 +7,7 @@ use std::time::Instant;
 use ipc::Unshared;
 use link_api::Gone;
 use wire::Addr;
-use wire::session::{Answerer, Caller, Hello, Proven};
+use wire::session::{Answerer, Caller, Hello, JobKey, Proven};
 
 use super::sock;
 
@@ -125,8 +125,13 @@ impl Guest {
         Guest { fd, answerer: Some(answerer), message: Message::default(), surplus, since: Instant::now() }
     }
 
-    /// Hears what it says. `epoch` is that of connections to an endpoint of this name.
-    pub(super) fn hear(&mut self, epoch: impl Fn(&Addr) -> u64) -> Visit {
+    /// Hears what it says. `epoch` is that of connections to an endpoint of this name, `rail` the key of the connection that a
+    /// rail says to be of.
+    pub(super) fn hear(
+        &mut self,
+        epoch: impl Fn(&Addr) -> u64,
+        rail: impl Fn(&Hello) -> Option<JobKey>,
+    ) -> Visit {
         loop {
             let Some(answerer) = &mut self.answerer else {
                 return Visit::Over("it speaks out of turn".into());
@@ -142,7 +147,7 @@ impl Guest {
             }
             let message = std::mem::take(&mut self.message.0);
             if wants == Hello::LEN {
-                match answerer.hear_hello(&message, &epoch) {
+                match answerer.hear_any(&message, &epoch, &rail) {
                     Ok(answer) => match say(&self.fd, &answer) {
                         Ok(()) => continue,
                         Err(e) => return Visit::Over(e.to_string()),
@@ -170,6 +175,7 @@ impl Guest {
                 }
                 Visit::Over(versions(session, frames))
             }
+            Ok(()) => Visit::Over("it says what is not its to say".into()),
             _ => Visit::Over("it does not speak this protocol".into()),
         }
     }

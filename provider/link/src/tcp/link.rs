@@ -13,6 +13,7 @@ use wire::session::{Hello, Role};
 
 use super::channel::{Buffer, Channel, MAX_FRAME, Step};
 use super::handshake::Guest;
+use super::listen;
 use super::options::TcpOptions;
 use super::peer::Peer;
 use super::sock;
@@ -42,8 +43,11 @@ pub struct TcpLink {
     pub(super) source: Option<SocketAddr>,
     pub(super) options: TcpOptions,
     pub(super) listener: Unshared,
-    /// That of a further address.
-    pub(super) further: Option<Unshared>,
+    /// Those of further addresses, and all addresses at which rails may be made.
+    pub(super) further: Vec<Unshared>,
+    pub(super) rails_at: Vec<SocketAddr>,
+    /// Peers whose connections may have rails.
+    pub(super) railed: Vec<PeerId>,
     /// Given up to take in a caller for which there is no other descriptor, so as to tell it.
     pub(super) spare: Option<Unshared>,
     /// Whether the listener is watched: not while there are no descriptors, or too many guests.
@@ -85,7 +89,11 @@ pub struct TcpLink {
     /// Frames are told of when they begin; and how many have landed.
     pub(super) early: bool,
     pub(super) landings: u64,
+    /// A send says where something of it is kept.
+    pub(super) tells_kept: bool,
     pub(super) warned: bool,
+    /// What lacks for peers that are called, as an errno; and for those that call, since when they wait.
+    pub(super) lacks: (Option<i32>, Option<(i32, Instant)>),
     /// A connection that is being made has come further.
     pub(super) met: bool,
     /// The process whose endpoint it is.
@@ -109,8 +117,11 @@ impl TcpLink {
         poller.add(&listener, token::LISTENER)?;
         poller.add(&timer, token::TIMER)?;
         poller.add(&bell, token::BELL)?;
-        let (addr, further) = (name.addr(), name.further_socket()?);
-        if let Some(further) = &further {
+        let addr = name.addr();
+        let options = TcpOptions { rails: options.rails.clamp(1, wire::session::MOST_RAILS), ..options };
+        let (mut further, rails_at) = listen::for_rails(name, &options);
+        further.extend(name.further_socket()?);
+        for further in &further {
             poller.add(further, token::FURTHER)?;
         }
         Ok(TcpLink {
@@ -120,6 +131,8 @@ impl TcpLink {
             spare: listener.try_clone().ok(),
             listener,
             further,
+            rails_at,
+            railed: Vec::new(),
             listens: true,
             poller,
             timer,
@@ -147,8 +160,10 @@ impl TcpLink {
             own_bytes: 0,
             armed: false,
             early: false,
+            tells_kept: false,
             landings: 0,
             warned: false,
+            lacks: (None, None),
             met: false,
             pid: std::process::id(),
             _name: None,
@@ -244,6 +259,7 @@ impl TcpLink {
 
     /// Watches the channel of a peer that it was just given.
     fn watch(&mut self, peer: PeerId) {
+        self.railed.retain(|known| *known != peer);
         let Some(channel) = &self.peers[peer.0 as usize].channel else { return };
         if let Err(e) = self.poller.add(&channel.fd, token::channel(peer)) {
             log::warn!("{}: a connection cannot be watched: {e}", self.addr);
@@ -251,13 +267,16 @@ impl TcpLink {
                 channel.over = Some(Gone::Exhausted);
             }
         }
+        self.offer_rails(peer);
         self.note_ready(peer);
     }
 
     /// The channel of a peer has room, or has none.
     pub(super) fn watch_room(&mut self, peer: PeerId, was_blocked: bool) {
         let Some(channel) = &self.peers[peer.0 as usize].channel else { return };
-        if channel.blocked != was_blocked {
+        if channel.has_rails() {
+            self.sync_rails(peer);
+        } else if channel.blocked != was_blocked {
             self.alone = self.alone.filter(|alone| *alone != peer);
             let watch = if channel.blocked { Watch::Both } else { Watch::Read };
             // If this fails the next flush is that of another send.
@@ -282,10 +301,29 @@ impl TcpLink {
         if self.at(peer).cut {
             return Some(self.end(peer, Gone::Denied));
         }
+        match &self.at(peer).channel {
+            Some(channel) if channel.rails.is_some() => self.next_of_railed(peer),
+            Some(_) => self.next_of_all::<false>(peer),
+            None => None,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn next_of_railed(&mut self, peer: PeerId) -> Option<Event> {
+        self.next_of_all::<true>(peer)
+    }
+
+    #[inline(always)]
+    fn next_of_all<const RAILED: bool>(&mut self, peer: PeerId) -> Option<Event> {
         loop {
-            let at = &mut self.peers[peer.0 as usize];
-            let channel = at.channel.as_mut()?;
-            match channel.next() {
+            let mut channel = self.peers[peer.0 as usize].channel.as_mut()?;
+            let step = if RAILED { channel.next() } else { channel.next_here() };
+            if RAILED {
+                self.heed_notes(peer);
+                channel = self.peers[peer.0 as usize].channel.as_mut()?;
+            }
+            match step {
                 Step::Frame(len) => {
                     self.held = Some(Held::Of(peer, len));
                     return Some(Event::Frame(link_api::Frame { from: peer, len, slot: 0 }));
@@ -314,7 +352,9 @@ impl TcpLink {
         at.cut = false;
         let former = at.channel.take();
         at.channel = at.next.take();
-        if let Some(former) = former {
+        if let Some(mut former) = former {
+            at.lost = former.keeps();
+            former.end_rails(&self.poller);
             self.poller.remove(&former.fd);
             self.count_end(peer);
             ipc::socket::shutdown(&former.fd);
@@ -334,16 +374,10 @@ impl Drop for TcpLink {
         let start = Instant::now();
         for peer in &mut self.peers {
             let Some(channel) = &mut peer.channel else { continue };
-            while channel.pending() > 0 && channel.over.is_none() {
-                let left = FAREWELL.saturating_sub(start.elapsed());
-                if left.is_zero() || !sock::wait_for_room(&channel.fd, left) {
-                    break;
-                }
-                channel.flush();
+            for rail in channel.rails.iter_mut().flat_map(|rails| rails.channels()) {
+                say_farewell(rail, start);
             }
-            sock::finish(&channel.fd);
-            // Else the kernel gives up what is on its way.
-            sock::drain(&channel.fd);
+            say_farewell(channel, start);
         }
         for guest in self.guests.iter().flatten() {
             ipc::socket::shutdown(&guest.fd);
@@ -353,4 +387,18 @@ impl Drop for TcpLink {
             .chain(&self.further)
             .for_each(|listener| ipc::socket::shutdown(listener));
     }
+}
+
+/// Waits for what was sent to find room, and ends the connection behind it.
+fn say_farewell(channel: &mut Channel, start: Instant) {
+    while channel.pending() > 0 && channel.over.is_none() {
+        let left = FAREWELL.saturating_sub(start.elapsed());
+        if left.is_zero() || !sock::wait_for_room(&channel.fd, left) {
+            break;
+        }
+        channel.flush();
+    }
+    sock::finish(&channel.fd);
+    // Else the kernel gives up what is on its way.
+    sock::drain(&channel.fd);
 }

@@ -7,18 +7,24 @@
 //! |---|---|
 //! | `options` | [`TcpOptions`] |
 //! | `sock` | system calls |
-//! | `channel` | a connection that is agreed on: records, and what waits for room |
+//! | `channel` | a connection that is agreed on: records |
+//! | `outgoing` | frames on their way out, and what waits for room |
 //! | `at_hand` | the bytes of a frame that was handed out |
 //! | `begun`, `landing` | long frames that are told of when they begin; that go where they belong as they come |
 //! | `handshake` | connections that are being made, by this side or another |
 //! | `peer` | what an endpoint has of a peer |
 //! | `link` | [`TcpLink`]: state, and opening |
 //! | `calls`, `guests` | connections that this side makes; that others make, and which of two counts |
+//! | `rails` | further connections to a peer, which carry long frames |
+//! | `striped` | a connection that has some |
+//! | `listen` | where they are made to |
+//! | `attach` | how these come to be, and what they are watched for |
 //! | `service` | what descriptors and time bring about |
 //! | `watched` | the descriptors that are watched |
 //! | `frames` | the engine's calls |
 
 mod at_hand;
+mod attach;
 mod begun;
 mod calls;
 mod channel;
@@ -27,10 +33,14 @@ mod guests;
 mod handshake;
 mod landing;
 mod link;
+mod listen;
 mod options;
+mod outgoing;
 mod peer;
+mod rails;
 mod service;
 mod sock;
+mod striped;
 mod watched;
 
 pub use link::TcpLink;

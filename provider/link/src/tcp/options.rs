@@ -1,5 +1,6 @@
 //! How an endpoint is opened.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use wire::session::JobKey;
@@ -19,6 +20,12 @@ pub struct TcpOptions {
     pub guest_timeout: Duration,
     /// How many connections at a time may be about to do so.
     pub guests: usize,
+    /// How many connections a peer may have, each by an interface of its own: 1 to [`wire::session::MOST_RAILS`].
+    pub rails: usize,
+    /// The addresses at which the others are made, if not those of the host's interfaces.
+    pub rails_at: Vec<IpAddr>,
+    /// From how many bytes on a frame may go on any of them.
+    pub striped: usize,
     /// See [`link_api::Path::eager`].
     pub eager: usize,
     /// See [`link_api::Path::eager_in_a_row`].
@@ -35,6 +42,9 @@ impl TcpOptions {
             connect_timeout: Duration::from_secs(3),
             guest_timeout: Duration::from_secs(5),
             guests: 256,
+            rails: 1,
+            rails_at: Vec::new(),
+            striped: 64 << 10,
             eager: 64 << 10,
             eager_in_a_row: 256 << 10,
         }

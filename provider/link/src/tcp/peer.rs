@@ -22,6 +22,8 @@ pub(super) struct Peer {
     pub(super) next: Option<Channel>,
     /// Its channel was cut off, which is to be told of.
     pub(super) cut: bool,
+    /// What its last channel kept was lost with it.
+    pub(super) lost: bool,
     pub(super) call: Option<Call>,
     /// The last connection that was made here was to its further address.
     pub(super) by_further: bool,
@@ -46,6 +48,7 @@ impl Peer {
             epoch,
             next: None,
             cut: false,
+            lost: false,
             call: None,
             by_further: false,
             failed: None,

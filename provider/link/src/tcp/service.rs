@@ -51,7 +51,10 @@ impl TcpLink {
     fn leave_alone(&mut self) {
         let Some(hot) = self.hot.filter(|hot| self.alone != Some(*hot)) else { return };
         let Some(channel) = &self.peers[hot.0 as usize].channel else { return };
-        if !channel.blocked && self.poller.change(&channel.fd, token::channel(hot), Watch::Ends).is_ok() {
+        if !channel.blocked
+            && !channel.has_rails()
+            && self.poller.change(&channel.fd, token::channel(hot), Watch::Ends).is_ok()
+        {
             self.alone = Some(hot);
         }
     }
@@ -90,6 +93,12 @@ impl TcpLink {
                 (_, token::BELL) => {}
                 (token::GUEST, _) => self.serve_guest(at as usize),
                 (token::CALL, _) => self.serve_call(PeerId(at)),
+                (token::CHANNEL, _) if self.is_out_of_turn(PeerId(at)) => {
+                    self.serve_out_of_turn(PeerId(at), readable, room);
+                }
+                (of, _) if of > token::CHANNEL => {
+                    self.serve_rail(PeerId(at), (of - token::CHANNEL) as u8, readable, room);
+                }
                 _ => self.serve_channel(PeerId(at), readable, room),
             }
         }
@@ -108,9 +117,14 @@ impl TcpLink {
                 (call.until, call.late) = (call.until + away, true);
             }
         }
+        for peer in &self.railed {
+            let channel = self.peers[peer.0 as usize].channel.as_mut();
+            let rails = channel.and_then(|channel| channel.rails.as_mut());
+            rails.into_iter().flat_map(|rails| rails.calls()).for_each(|call| call.until += away);
+        }
     }
 
-    fn serve_channel(&mut self, peer: PeerId, readable: bool, room: bool) {
+    pub(super) fn serve_channel(&mut self, peer: PeerId, readable: bool, room: bool) {
         let at = &mut self.peers[peer.0 as usize];
         let Some(channel) = &mut at.channel else { return };
         if room && channel.blocked {
@@ -134,8 +148,9 @@ impl TcpLink {
 
     /// Sets the timer, by what there is to wait for.
     pub(super) fn set_timer(&mut self) {
-        let soon = !self.listens || !self.pending.is_empty() || self.guests.iter().any(Option::is_some);
-        let unsure = || self.peers.iter().any(|p| p.channel.as_ref().is_some_and(|c| c.unsure));
+        let guests = self.guests.iter().any(Option::is_some);
+        let soon = !self.listens || !self.pending.is_empty() || guests || self.calls_rails();
+        let unsure = || self.peers.iter().any(|p| p.channel.as_ref().is_some_and(Channel::is_any_unsure));
         let period = if soon {
             TICK
         } else if unsure() {
@@ -153,6 +168,7 @@ impl TcpLink {
         let now = Instant::now();
         self.check_pending(now);
         self.check_guests(now);
+        self.check_rails(now);
         self.check_silence(now);
         self.set_listening(true);
         self.set_timer();
@@ -164,19 +180,12 @@ impl TcpLink {
         let most = self.options.timeout;
         for at in 0..self.peers.len() {
             let Some(channel) = &mut self.peers[at].channel else { continue };
-            if !channel.unsure || channel.over.is_some() {
-                continue;
-            }
-            let Some(vitals) = sock::vitals(&channel.fd) else { continue };
-            if !vitals.owes {
-                (channel.owing, channel.unsure) = (None, vitals.queued || channel.pending() > 0);
-                continue;
-            }
-            let since = *channel.owing.get_or_insert(now);
-            let answered = now.checked_sub(vitals.silent).unwrap_or(since);
-            let since = since.max(answered);
-            channel.owing = Some(since);
-            if now.saturating_duration_since(since) >= most {
+            let rails_silent = channel
+                .rails
+                .iter_mut()
+                .flat_map(|rails| rails.channels())
+                .any(|rail| rail.is_silent(now, most));
+            if rails_silent || channel.is_silent(now, most) {
                 log::warn!(
                     "{} -> {}: its host has not answered for {} s: the connection is closed",
                     self.addr,
@@ -184,6 +193,8 @@ impl TcpLink {
                     most.as_secs()
                 );
                 if let Some(channel) = &mut self.peers[at].channel {
+                    let rails = channel.rails.iter_mut().flat_map(|rails| rails.channels());
+                    rails.for_each(|rail| rail.over = Some(Gone::Reset));
                     channel.over = Some(Gone::Reset);
                     self.poller.remove(&channel.fd);
                 }
@@ -226,6 +237,36 @@ impl TcpLink {
             let at = &mut peers[peer.0 as usize];
             at.cut || at.channel.as_mut().is_some_and(Channel::is_ready)
         };
-        served || self.ready.iter().any(has)
+        let has = self.ready.iter().any(has);
+        // A note may have been read, by which it is another connection's turn.
+        for at in 0..self.railed.len() {
+            self.sync_rails(self.railed[at]);
+        }
+        served || has
+    }
+}
+
+impl Channel {
+    /// Whether something may not have arrived that was sent here, or on a rail.
+    fn is_any_unsure(&self) -> bool {
+        let rails = self.rails.iter().flat_map(|rails| rails.all.iter().flatten());
+        self.unsure || rails.filter_map(|rail| rail.channel()).any(|rail| rail.unsure)
+    }
+
+    /// Whether the other end's host has not answered for so long what was sent to it.
+    fn is_silent(&mut self, now: Instant, most: Duration) -> bool {
+        if !self.unsure || self.over.is_some() {
+            return false;
+        }
+        let Some(vitals) = sock::vitals(&self.fd) else { return false };
+        if !vitals.owes {
+            (self.owing, self.unsure) = (None, vitals.queued || self.pending() > 0);
+            return false;
+        }
+        let since = *self.owing.get_or_insert(now);
+        let answered = now.checked_sub(vitals.silent).unwrap_or(since);
+        let since = since.max(answered);
+        self.owing = Some(since);
+        now.saturating_duration_since(since) >= most
     }
 }

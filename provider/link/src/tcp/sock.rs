@@ -95,8 +95,18 @@ pub(super) fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Un
 
 /// The address of this host that a connection came to.
 pub(super) fn local(fd: &OwnedFd) -> Option<SocketAddr> {
-    // `std` knows how to read addresses; the descriptor stays what it is.
-    std::net::TcpStream::from(fd.try_clone().ok()?).local_addr().ok()
+    stream(fd)?.local_addr().ok()
+}
+
+/// The addresses of a connection: here, and there.
+pub(super) fn ends(fd: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
+    let stream = stream(fd)?;
+    Some((stream.local_addr().ok()?, stream.peer_addr().ok()?))
+}
+
+/// `std` knows how to read addresses; the descriptor stays what it is.
+fn stream(fd: &OwnedFd) -> Option<std::net::TcpStream> {
+    Some(std::net::TcpStream::from(fd.try_clone().ok()?))
 }
 
 fn set(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()> {

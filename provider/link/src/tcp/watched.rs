@@ -20,6 +20,11 @@ pub(super) mod token {
         CALL << 32 | u64::from(peer.0)
     }
 
+    /// The rail of that number, from 1 on.
+    pub(crate) fn rail(peer: PeerId, number: u8) -> u64 {
+        (CHANNEL + u64::from(number)) << 32 | u64::from(peer.0)
+    }
+
     pub(crate) fn channel(peer: PeerId) -> u64 {
         CHANNEL << 32 | u64::from(peer.0)
     }

@@ -3,6 +3,7 @@
 use crate::Addr;
 
 use super::VERSION;
+use super::rails::is_rail;
 
 /// What every hello of any version begins with: magic, version of the connection, version of the frames.
 pub const PREFIX: usize = 12;
@@ -11,12 +12,34 @@ const MAGIC: [u8; 8] = *b"\x93STRAIT\n";
 
 /// Which side says a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Role {
     /// The side that connects.
-    Caller = 1,
+    Caller,
     /// The other one.
-    Answerer = 2,
+    Answerer,
+    /// The side that connects a rail of this number, from 1 to [`MOST_RAILS`] - 1: a further connection of two endpoints
+    /// that are connected.
+    Rail(u8),
+}
+
+impl Role {
+    /// The role, and the number of the rail.
+    fn encode(self) -> [u8; 2] {
+        match self {
+            Role::Caller => [1, 0],
+            Role::Answerer => [2, 0],
+            Role::Rail(number) => [3, number],
+        }
+    }
+
+    fn decode(bytes: [u8; 2]) -> Option<Role> {
+        match bytes {
+            [1, 0] => Some(Role::Caller),
+            [2, 0] => Some(Role::Answerer),
+            [3, number] if is_rail(number) => Some(Role::Rail(number)),
+            _ => None,
+        }
+    }
 }
 
 /// Why bytes are no hello that can be answered.
@@ -40,8 +63,9 @@ pub enum Stranger {
 /// | 0..8 | magic |
 /// | 8..10 | version of the connection |
 /// | 10..12 | version of the frames |
-/// | 12 | [`Role`] |
-/// | 13..16 | 0 |
+/// | 12 | [`Role`]: 1 caller, 2 answerer, 3 caller of a rail |
+/// | 13 | the rail's number, else 0 |
+/// | 14..16 | 0 |
 /// | 16..24 | `instance` |
 /// | 24..32 | `epoch` |
 /// | 32..56 | `name`, as [`Addr::encode`] has it |
@@ -73,7 +97,7 @@ impl Hello {
         out[..8].copy_from_slice(&MAGIC);
         out[8..10].copy_from_slice(&VERSION.to_le_bytes());
         out[10..12].copy_from_slice(&crate::VERSION.to_le_bytes());
-        out[12] = self.role as u8;
+        out[12..14].copy_from_slice(&self.role.encode());
         out[16..24].copy_from_slice(&self.instance.to_le_bytes());
         out[24..32].copy_from_slice(&self.epoch.to_le_bytes());
         out[32..56].copy_from_slice(&self.name.encode());
@@ -87,12 +111,8 @@ impl Hello {
         Hello::check(b)?;
         let field = |at: usize| -> [u8; 8] { std::array::from_fn(|i| b[at + i]) };
         let addr = |at: usize| Addr::decode(&std::array::from_fn(|i| b[at + i]));
-        let role = match b[12] {
-            1 => Role::Caller,
-            2 => Role::Answerer,
-            _ => return Err(Stranger::Nonsense),
-        };
-        let (Some(name), Some(other), [0, 0, 0]) = (addr(32), addr(56), [b[13], b[14], b[15]]) else {
+        let role = Role::decode([b[12], b[13]]);
+        let (Some(role), Some(name), Some(other), [0, 0]) = (role, addr(32), addr(56), [b[14], b[15]]) else {
             return Err(Stranger::Nonsense);
         };
         Ok(Hello {
@@ -139,7 +159,7 @@ mod tests {
         let hex: String = one().encode().iter().map(|b| format!("{b:02x}")).collect();
         let versions = format!("{:04x}", crate::VERSION.swap_bytes());
         let golden = [
-            "9353545241495 40a0200",
+            "9353545241495 40a0300",
             &versions,
             "01000000",
             "2211000000000000",
@@ -150,6 +170,9 @@ mod tests {
         ];
         assert_eq!(hex, golden.concat().replace(' ', ""));
         assert_eq!(Hello::decode(&one().encode()), Ok(one()));
+        let rail = Hello { role: Role::Rail(7), ..one() };
+        assert_eq!(rail.encode()[12..16], [3, 7, 0, 0]);
+        assert_eq!(Hello::decode(&rail.encode()), Ok(rail));
     }
 
     #[test]
@@ -163,8 +186,12 @@ mod tests {
         for at in [0, 7, 13, 15, 33] {
             assert_eq!(with(at, 0xee), Err(Stranger::Nonsense), "byte {at}");
         }
-        for role in [0, 3] {
+        // A rail without a number is none, and nothing else has one.
+        for role in [0, 3, 4] {
             assert_eq!(with(12, role), Err(Stranger::Nonsense));
+        }
+        for number in [1, 8] {
+            assert_eq!(with(13, number), Err(Stranger::Nonsense));
         }
         let frames = crate::VERSION;
         assert_eq!(with(8, 1), Err(Stranger::Version { session: 1, frames }));

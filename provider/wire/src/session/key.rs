@@ -30,6 +30,11 @@ impl JobKey {
         JobKey(whole.finalize().into_bytes().into())
     }
 
+    /// One that was derived.
+    pub(super) fn from_mac(mac: [u8; MAC]) -> JobKey {
+        JobKey(mac)
+    }
+
     fn over(&self, what: &str, hellos: &Hellos, more: &[u8]) -> Hmac<Sha256> {
         mac(&self.0, &[what.as_bytes(), &hellos.caller, &hellos.answerer, more])
     }

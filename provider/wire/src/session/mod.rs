@@ -8,7 +8,7 @@
 //! | 2 | answerer | [`Hello::LEN`] + [`MAC`] | [`Hello`], role 2; a MAC over both hellos |
 //! | 3 | caller | [`MAC`] | another MAC over both hellos |
 //! | 4 | answerer | 8 + [`MAC`] | [`Verdict`]; a MAC over both hellos and it |
-//! | 5 | both | | records: [`RECORD`] bytes of header and a frame each |
+//! | 5 | both | | records: [`RECORD`] bytes of header and a frame or a [`RailNote`] each |
 //!
 //! The MACs are HMAC-SHA256 with the key of the job ([`JobKey`]), each over a text of its own and both hellos. A hello
 //! has a random nonce, so that neither side can be answered with what was said before, and nothing tells the key.
@@ -19,6 +19,12 @@
 //! A hello of another version has the first [`PREFIX`] bytes in common with this one. It is answered by a hello of
 //! this version without a MAC, so that both sides can say what the matter is.
 //!
+//! Where both sides want so, a connection gets rails: further connections, by other interfaces, on which long frames travel. The
+//! side that was called says where it can be called ([`RailNote::At`]). The other one makes a connection to there by steps 1 to 4, with role 3 and the
+//! rail's number in its hello, and with a key that is derived from the connection's hellos ([`Keys::rails`]) in place of the job's. It
+//! says by [`RailNote::Up`] that the rail may be used. A frame of a rail is announced by [`RailNote::Next`] at its place among
+//! the records of the connection, which so has the order of all. A rail carries frames alone.
+//!
 //! A record's header has a tag: SipHash-2-4 of the record's number, its length, and the first [`COVERED`] bytes of the
 //! frame, by a key that both sides derive from the job's key and both hellos, another one for either direction.
 
@@ -26,13 +32,15 @@ mod hello;
 mod key;
 mod meeting;
 mod parties;
+mod rails;
 mod record;
 
 pub use hello::{Hello, PREFIX, Role, Stranger};
 pub use key::{JobKey, MAC};
 pub use meeting::{Announce, Control, MEETING, MOST_ADDRESS, Mark, NAME, READS, fabric_keys};
 pub use parties::{Answerer, Caller, Heard, Keys, Next, Proven, VERDICT, Verdict};
+pub use rails::{MOST_RAILS, NOTE, RailNote};
 pub use record::{COVERED, Opener, RECORD, Sealer, Spoilt};
 
 /// Version of the connection: of everything in this module but the frames.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;

@@ -11,6 +11,7 @@ const ANSWER: &str = "strait tcp answer";
 const PROOF: &str = "strait tcp proof";
 const SENTENCE: &str = "strait tcp verdict";
 const RECORDS: &str = "strait tcp records";
+const RAILS: &str = "strait tcp rails";
 
 /// What the answerer makes of a caller that has the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,10 +69,14 @@ pub struct Keys {
     pub sealer: Sealer,
     /// Of the other side's.
     pub opener: Opener,
+    /// What takes the place of the job's key where a rail is added to this connection. A rail has none.
+    pub rails: Option<JobKey>,
 }
 
 fn keys(job: &JobKey, hellos: &Hellos, role: Role) -> Keys {
-    halves(job.sign(RECORDS, hellos, &[]), role)
+    let is_rail = Hello::decode(&hellos.caller).is_ok_and(|hello| matches!(hello.role, Role::Rail(_)));
+    let rails = (!is_rail).then(|| JobKey::from_mac(job.sign(RAILS, hellos, &[])));
+    Keys { rails, ..halves(job.sign(RECORDS, hellos, &[]), role) }
 }
 
 /// Two keys, of which the caller's is the first.
@@ -79,8 +84,8 @@ pub(super) fn halves(both: [u8; MAC], role: Role) -> Keys {
     let half = |at: usize| -> [u8; 16] { std::array::from_fn(|i| both[at + i]) };
     let (caller, answerer) = (half(0), half(16));
     match role {
-        Role::Caller => Keys { sealer: Sealer::new(caller), opener: Opener::new(answerer) },
-        Role::Answerer => Keys { sealer: Sealer::new(answerer), opener: Opener::new(caller) },
+        Role::Answerer => Keys { sealer: Sealer::new(answerer), opener: Opener::new(caller), rails: None },
+        _ => Keys { sealer: Sealer::new(caller), opener: Opener::new(answerer), rails: None },
     }
 }
 
@@ -97,6 +102,11 @@ impl Caller {
     /// One that says this.
     pub fn new(job: &JobKey, own: Hello) -> Caller {
         Caller { job: job.clone(), own: Hello { role: Role::Caller, ..own }, answer: None }
+    }
+
+    /// One that adds a rail of this number to a connection, whose [`Keys::rails`] this is.
+    pub fn of_rail(connection: &JobKey, number: u8, own: Hello) -> Caller {
+        Caller { job: connection.clone(), own: Hello { role: Role::Rail(number), ..own }, answer: None }
     }
 
     /// What it says first.
@@ -185,11 +195,23 @@ impl Answerer {
     /// Takes the caller's hello; the answer. `epoch` is that of the answerer's connections to the caller, by whose name
     /// it is asked.
     pub fn hear_hello(&mut self, message: &[u8], epoch: impl FnOnce(&Addr) -> u64) -> Result<Vec<u8>, Heard> {
+        self.hear_any(message, epoch, |_| None)
+    }
+
+    /// Likewise, where it may be one of a rail: `connection` has [`Keys::rails`] of the connection that it says to be of.
+    pub fn hear_any(
+        &mut self,
+        message: &[u8],
+        epoch: impl FnOnce(&Addr) -> u64,
+        connection: impl FnOnce(&Hello) -> Option<JobKey>,
+    ) -> Result<Vec<u8>, Heard> {
         Hello::check(message).map_err(Heard::Stranger)?;
         let caller = message.first_chunk().ok_or(Heard::NotOurs)?;
         let peer = Hello::decode(caller).map_err(Heard::Stranger)?;
-        if peer.role != Role::Caller {
-            return Err(Heard::NotOurs);
+        match peer.role {
+            Role::Caller => {}
+            Role::Rail(_) => self.job = connection(&peer).ok_or(Heard::NotOurs)?,
+            Role::Answerer => return Err(Heard::NotOurs),
         }
         (self.own.other, self.own.epoch) = (peer.name, epoch(&peer.name));
         let hellos = Hellos { caller: *caller, answerer: self.own.encode() };
@@ -217,6 +239,11 @@ impl Proven {
         out[..8].copy_from_slice(&code);
         out[8..].copy_from_slice(&self.job.sign(SENTENCE, &self.hellos, &code));
         out
+    }
+
+    /// Whether it is a rail of the connection whose [`Keys::rails`] this is.
+    pub fn is_of(&self, connection: &JobKey) -> bool {
+        self.job == *connection
     }
 
     /// The keys, if it is accepted.
@@ -341,10 +368,62 @@ mod tests {
         assert_eq!([hex(&answer[Hello::LEN..]), hex(&proof), hex(&verdict)], GOLDEN);
     }
 
+    #[test]
+    fn a_rail_has_keys_of_the_connection_that_it_is_of() {
+        let hex = |b: &[u8]| b.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let connect = |key: &[u8]| {
+            let (mut caller, mut answerer) = parties(key, key);
+            let proof = said(caller.hear(&answerer.hear_hello(&caller.hello(), |_| 1).unwrap()));
+            let proven = answerer.hear_proof(&proof).unwrap();
+            let Ok(Next::Connected(_, ours)) = caller.hear(&proven.verdict(Verdict::Accepted)) else {
+                panic!()
+            };
+            assert_eq!(ours.rails, proven.keys().rails);
+            ours.rails.unwrap()
+        };
+        let (key, other) = (connect(b"key"), connect(b"another"));
+        assert_ne!(key, other);
+        let own = |n: u8| hello(Role::Answerer, n);
+        // With that key, and no other, though it be the job's.
+        let job = JobKey::from_secret(b"key");
+        for wrong in [&other, &job] {
+            let mut caller = Caller::of_rail(wrong, 4, own(1));
+            let mut answerer = Answerer::new(&job, own(2));
+            let answer = answerer.hear_any(&caller.hello(), |_| 1, |_| Some(key.clone())).unwrap();
+            assert!(matches!(caller.hear(&answer), Err(Heard::NotOurs)));
+        }
+        let mut caller = Caller::of_rail(&key, 4, own(1));
+        assert!(
+            Answerer::new(&job, own(2)).hear_hello(&caller.hello(), |_| 1).is_err(),
+            "there is no connection"
+        );
+        let mut answerer = Answerer::new(&job, own(2));
+        let answer = answerer
+            .hear_any(&caller.hello(), |_| 1, |peer| (peer.role == Role::Rail(4)).then(|| key.clone()))
+            .unwrap();
+        let proof = said(caller.hear(&answer));
+        let proven = answerer.hear_proof(&proof).unwrap();
+        assert!(proven.is_of(&key) && !proven.is_of(&other));
+        let verdict = proven.verdict(Verdict::Accepted);
+        assert_eq!([hex(&answer[Hello::LEN..]), hex(&proof), hex(&verdict)], OF_RAIL);
+        let Ok(Next::Connected(_, mut ours)) = caller.hear(&verdict) else { panic!("not connected") };
+        let mut theirs = proven.keys();
+        assert!(ours.rails.is_none() && theirs.rails.is_none(), "a rail has none");
+        let header = ours.sealer.seal(2, b"hi");
+        assert_eq!(theirs.opener.open(&header, b"hi"), Ok(()));
+    }
+
     /// Computed by other means, as the module's documentation says.
+    const OF_RAIL: [&str; 3] = [
+        "c41772f547d8f8ab36738edbd12b4e2346433126a63724722c94dbf89a876afc",
+        "8e77e281f3d7e40490d78a70536f414f30eff3527b8c09bbeabeec2167391bca",
+        "0100000000000000d26e93679cd414fe791d0cc379b1b19a3e8c80ff57d3b181fe4ca3b3476d316f",
+    ];
+
+    /// Likewise.
     const GOLDEN: [&str; 3] = [
-        "56cebed1997601972a5edd03675f125d45f2e450beb866f76e6d56b00c0ecda9",
-        "5ffeb8cfedafaef960746d80923263e79c8f91fd8a7d1e41ac071f42fd68bf46",
-        "0100000000000000b516846bd9b265e7ced33d7bb2b0ef43f16d8f0985b75fe6e2fc5b4bb80065aa",
+        "d1e5d2b4501ca72b74f4021ecaea9e4b1228be0861cff7c3d955f33868b568d6",
+        "12b798d2372256ce2f4fc8c9d0cbd3585f94037373e79c84a0ea7eb89b0f8b3c",
+        "0100000000000000f55011bcc35b1062639a134c48db7673ed859f4a0734aa3c3b13b3ac20c96faa",
     ];
 }

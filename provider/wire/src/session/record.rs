@@ -4,9 +4,10 @@ use std::hash::Hasher as _;
 
 use siphasher::sip::SipHasher24;
 
+use super::rails::NOTE;
 use crate::{EAGER_HEAD, MAX_SEGS, Seg};
 
-/// Bytes of a header: length of the frame (u32), kind (1), three zeros, tag (u64).
+/// Bytes of a header: length of the frame or note (u32), kind (1 a frame, 2 a note), three zeros, tag (u64).
 pub const RECORD: usize = 16;
 
 /// So many bytes of a frame are covered by the tag: every head, every list of segments, and all of a short message. The
@@ -16,7 +17,11 @@ pub const COVERED: usize = 384;
 // A request to read or to write may name segments of both sides.
 const _: () = assert!(COVERED >= EAGER_HEAD + MAX_SEGS * size_of::<Seg>());
 
+// All of a note is.
+const _: () = assert!(COVERED >= NOTE);
+
 const FRAME: u8 = 1;
+const OF_RAILS: u8 = 2;
 
 /// A record is not what was sent next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +42,20 @@ struct Counter {
 }
 
 impl Counter {
-    /// The tag of the next record, or of one of those behind it.
-    fn tag(&self, ahead: u64, len: u32, front: &[u8]) -> u64 {
+    /// The tag of the next record, or of one of those behind it; `what`: [`what`] of it.
+    fn tag(&self, ahead: u64, what: u64, front: &[u8]) -> u64 {
         let mut hash = SipHasher24::new_with_key(&self.key);
         hash.write(&(self.seq + ahead).to_le_bytes());
-        hash.write(&(u64::from(len) << 8 | u64::from(FRAME)).to_le_bytes());
+        hash.write(&what.to_le_bytes());
         hash.write(front);
         hash.finish()
     }
+}
+
+/// The kind and the length of a record, as its tag covers them.
+#[inline]
+fn what(kind: u8, len: u32) -> u64 {
+    u64::from(len) << 8 | u64::from(kind)
 }
 
 /// Makes the headers of records of one direction.
@@ -64,11 +75,22 @@ impl Sealer {
     /// bytes.
     pub fn seal(&mut self, len: u32, front: &[u8]) -> [u8; RECORD] {
         debug_assert_eq!(front.len(), (len as usize).min(COVERED));
-        let tag = self.0.tag(0, len, front);
+        self.seal_as(FRAME, len, front)
+    }
+
+    /// The header of the next record, which is this [`RailNote`](super::RailNote).
+    pub fn seal_note(&mut self, note: &[u8]) -> [u8; RECORD] {
+        debug_assert!(note.len() <= NOTE);
+        self.seal_as(OF_RAILS, note.len() as u32, note)
+    }
+
+    #[inline]
+    fn seal_as(&mut self, kind: u8, len: u32, front: &[u8]) -> [u8; RECORD] {
+        let tag = self.0.tag(0, what(kind, len), front);
         self.0.seq += 1;
         let mut out = [0; RECORD];
         out[..4].copy_from_slice(&len.to_le_bytes());
-        out[4] = FRAME;
+        out[4] = kind;
         out[8..].copy_from_slice(&tag.to_le_bytes());
         out
     }
@@ -93,6 +115,12 @@ impl Opener {
         if len <= most { Ok(len) } else { Err(Spoilt::Long) }
     }
 
+    /// How long the note behind this header is, if one is.
+    pub fn note_len(header: &[u8; RECORD]) -> Option<usize> {
+        let len = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        (header[4..8] == [OF_RAILS, 0, 0, 0] && len <= NOTE).then_some(len)
+    }
+
     /// Checks the tag of the next record, of which `front` is all up to [`COVERED`] bytes.
     pub fn open(&mut self, header: &[u8; RECORD], front: &[u8]) -> Result<(), Spoilt> {
         self.check(0, header, front)?;
@@ -100,12 +128,24 @@ impl Opener {
         Ok(())
     }
 
+    /// Likewise, of a note, which is all of `note`.
+    pub fn open_note(&mut self, header: &[u8; RECORD], note: &[u8]) -> Result<(), Spoilt> {
+        self.check_as(OF_RAILS, 0, header, note)?;
+        self.0.seq += 1;
+        Ok(())
+    }
+
     /// Checks the tag of a record that has overtaken `ahead` others, and is to be opened after them.
     pub fn check(&self, ahead: u64, header: &[u8; RECORD], front: &[u8]) -> Result<(), Spoilt> {
+        self.check_as(FRAME, ahead, header, front)
+    }
+
+    #[inline]
+    fn check_as(&self, kind: u8, ahead: u64, header: &[u8; RECORD], front: &[u8]) -> Result<(), Spoilt> {
         let [len, tag] = [&header[..4], &header[8..]];
         let len = u32::from_le_bytes(len.try_into().map_err(|_| Spoilt::Header)?);
         let tag = u64::from_le_bytes(tag.try_into().map_err(|_| Spoilt::Header)?);
-        if front.len() != (len as usize).min(COVERED) || self.0.tag(ahead, len, front) != tag {
+        if front.len() != (len as usize).min(COVERED) || self.0.tag(ahead, what(kind, len), front) != tag {
             return Err(Spoilt::Tag);
         }
         Ok(())
@@ -143,9 +183,33 @@ mod tests {
         assert!(first.starts_with("0300000001000000"), "{first}");
         assert_eq!(first, GOLDEN[0]);
         assert_eq!(hex(sealer.seal(0, b"")), GOLDEN[1]);
+        assert_eq!(hex(sealer.seal_note(&[1, 2, 0, 0, 0, 0, 0, 0])), GOLDEN[2]);
     }
 
-    const GOLDEN: [&str; 2] = ["03000000010000001a8be996416a36b2", "0000000001000000c9b9ca50c678b816"];
+    const GOLDEN: [&str; 3] = [
+        "03000000010000001a8be996416a36b2",
+        "0000000001000000c9b9ca50c678b816",
+        "0800000002000000466b55b8c14bf3c4",
+    ];
+
+    #[test]
+    fn a_note_is_no_frame_and_a_frame_no_note() {
+        let (sealer, opener) = both();
+        let note = sealer.clone().seal_note(b"note");
+        assert_eq!((Opener::note_len(&note), Opener::len(&note, 99)), (Some(4), Err(Spoilt::Header)));
+        assert_eq!(opener.clone().open_note(&note, b"note"), Ok(()));
+        assert_eq!(opener.clone().open_note(&note, b"nota"), Err(Spoilt::Tag));
+        let frame = sealer.clone().seal(4, b"note");
+        assert_eq!((Opener::note_len(&frame), Opener::len(&frame, 99)), (None, Ok(4)));
+        // Nor does the one become the other by its kind.
+        let (mut as_frame, mut as_note) = (note, frame);
+        (as_frame[4], as_note[4]) = (FRAME, OF_RAILS);
+        assert_eq!(opener.clone().open(&as_frame, b"note"), Err(Spoilt::Tag));
+        assert_eq!(opener.clone().open_note(&as_note, b"note"), Err(Spoilt::Tag));
+        let mut long = note;
+        long[..4].copy_from_slice(&(NOTE as u32 + 1).to_le_bytes());
+        assert_eq!(Opener::note_len(&long), None);
+    }
 
     /// The vectors of SipHash's paper: 15 bytes from 0 on, by the key of [`both`].
     #[test]

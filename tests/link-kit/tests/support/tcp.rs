@@ -23,6 +23,7 @@ use vacant::Vacant;
 /// Makes [`TcpLink`]s on a loopback address.
 pub struct TcpHarness {
     bind: &'static str,
+    rails: &'static [[u8; 4]],
     driver: Driver<TcpLink>,
     vacant: Vacant,
 }
@@ -30,7 +31,13 @@ pub struct TcpHarness {
 impl TcpHarness {
     pub fn new(bind: &'static str) -> TcpHarness {
         let driver = Driver::new(|link: &mut TcpLink| link.progress());
-        TcpHarness { bind, driver, vacant: Vacant::default() }
+        TcpHarness { bind, rails: &[], driver, vacant: Vacant::default() }
+    }
+
+    /// With rails at these addresses, on which frames of any length go.
+    #[allow(dead_code)]
+    pub fn with_rails(bind: &'static str, rails: &'static [[u8; 4]]) -> TcpHarness {
+        TcpHarness { rails, ..TcpHarness::new(bind) }
     }
 
     pub fn options() -> TcpOptions {
@@ -40,7 +47,13 @@ impl TcpHarness {
     }
 
     fn bind(&self, to: &str) -> Driven<TcpLink> {
-        let link = TcpLink::bind(to.parse().expect("an address"), Self::options()).expect("a free name");
+        let mut options = Self::options();
+        if !self.rails.is_empty() {
+            options.rails = self.rails.len() + 1;
+            options.rails_at = self.rails.iter().map(|ip| (*ip).into()).collect();
+            options.striped = 1;
+        }
+        let link = TcpLink::bind(to.parse().expect("an address"), options).expect("a free name");
         self.driver.take_on(link)
     }
 }

@@ -1,0 +1,68 @@
+//! Messages that are sent, but for bytes that the link keeps until there is room.
+//!
+//! They complete when the link keeps nothing for their peer any more. A program that was told of all its completions need not
+//! call again before the peer has received, and nothing but its calls sends on what is kept.
+
+use super::Endpoint;
+use super::request::{Done, Unsent};
+use crate::core::Core;
+use crate::types::*;
+use link_api::{PeerId, RmaLink};
+
+impl<L: RmaLink> Endpoint<L> {
+    /// Completes a message later, of which the link keeps a part, if anything is to tell of it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn finish_later(&mut self, peer: PeerId, len: usize, done_as: Done) {
+        let counted = done_as.tally.endpoint && self.cntrs.send.is_some();
+        if done_as.report || counted || done_as.tally.also.is_some() {
+            self.unsent.push(Unsent { peer, len, done_as });
+            self.unhurried.set_unsent(true);
+            self.peer(peer).keep_unsent();
+        }
+    }
+
+    /// Completes those that have been sent on. How many.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn finish_sent(&mut self, core: &mut Core) -> usize {
+        let mut all = std::mem::take(&mut self.unsent);
+        let before = all.len();
+        let mut asked = None;
+        all.retain(|unsent| {
+            // Most are to one peer.
+            let (_, kept) = match asked {
+                Some(known @ (of, _)) if of == unsent.peer => known,
+                _ => *asked.insert((unsent.peer, self.link.keeps(unsent.peer))),
+            };
+            if kept {
+                return true;
+            }
+            self.peer(unsent.peer).let_go_unsent();
+            self.finish(core, &unsent.done_as, unsent.len, None);
+            false
+        });
+        self.unsent = all;
+        self.unhurried.set_unsent(!self.unsent.is_empty());
+        before - self.unsent.len()
+    }
+
+    /// A peer is gone: those to it have been sent on before, or have failed.
+    pub(super) fn end_unsent(&mut self, core: &mut Core, peer: PeerId, why: Error) {
+        let err = self.link.keeps(peer).then_some(why);
+        let (to_it, others) = std::mem::take(&mut self.unsent).into_iter().partition(|u| u.peer == peer);
+        self.unsent = others;
+        let to_it: Vec<Unsent> = to_it;
+        for unsent in to_it {
+            self.peer(peer).let_go_unsent();
+            self.finish(core, &unsent.done_as, unsent.len, err);
+        }
+        self.unhurried.set_unsent(!self.unsent.is_empty());
+    }
+
+    /// Whether messages can be completed, or could since the last call of progress.
+    pub(crate) fn has_sent(&mut self) -> bool {
+        let link = &mut self.link;
+        self.unsent.iter().any(|unsent| !link.keeps(unsent.peer))
+    }
+}
