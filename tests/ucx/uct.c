@@ -3,11 +3,12 @@
  * What UCT's headers demand of a transport and UCP seldom or never asks for: two processes, an interface
  * of strait's in each, and no UCP.
  *
- *   uct [test...]     zero align fixed pending order replies descriptors; default: all
+ *   uct [test...]     zero align fixed pending order gets replies descriptors; default: all
  *
  * The last line of a test that went well is "ok NAME".
  */
 #include "ifaces.h"
+#include "gets.h"
 #include "order.h"
 
 #include <malloc.h>
@@ -434,7 +435,7 @@ static const struct {
     const char *name;
     void (*run)(void);
 } tests[] = {{"zero", test_zero}, {"align", test_align}, {"fixed", test_fixed}, {"pending", test_pending},
-    {"order", test_order}, {"replies", test_replies}, {"descriptors", test_descriptors}};
+    {"order", test_order}, {"gets", test_gets}, {"replies", test_replies}, {"descriptors", test_descriptors}};
 
 static int chosen(int argc, char **argv, const char *name) {
     for (int i = 1; i < argc; i++) {

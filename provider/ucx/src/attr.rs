@@ -37,8 +37,8 @@ pub(crate) fn fill(attr: &mut IfaceAttr, cma: bool, device_addr: usize, iface_ad
         max_bcopy: SEGMENT,
         min_zcopy: 0,
         max_zcopy: usize::MAX,
-        opt_zcopy_align: 64,
-        align_mtu: 64,
+        opt_zcopy_align: 1,
+        align_mtu: 1,
         max_iov: MAX_IOV,
     };
     attr.put = all;
@@ -46,8 +46,8 @@ pub(crate) fn fill(attr: &mut IfaceAttr, cma: bool, device_addr: usize, iface_ad
     attr.am.max_short = SEGMENT;
     attr.am.max_bcopy = SEGMENT;
     attr.am.max_zcopy = SEGMENT;
-    attr.am.opt_zcopy_align = 64;
-    attr.am.align_mtu = 64;
+    attr.am.opt_zcopy_align = 1;
+    attr.am.align_mtu = 1;
     attr.am.max_hdr = MAX_HEADER;
     attr.am.max_iov = MAX_IOV;
     attr.device_addr_len = device_addr;

@@ -8,6 +8,7 @@ use link_api::{Link, Refused};
 use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Status};
 use xfer::Helper;
 
+use crate::deferred;
 use crate::ffi::{complete, guard};
 use crate::iface;
 use crate::share;
@@ -86,6 +87,7 @@ pub(crate) unsafe extern "C" fn destroy(ep: ucx::Ep) {
 /// Forgets what an endpoint has under way; the completions.
 fn abandon(i: &mut Iface, ep: *mut Ep) -> Vec<*mut Completion> {
     let mut out = i.remote.abandon(ep);
+    out.extend(deferred::abandon(i, ep));
     out.extend(share::abandon(i, ep));
     out
 }

@@ -139,6 +139,7 @@ fn new(owner: &Md, p: &IfaceParams) -> Result<*mut Iface, Status> {
         (&raw mut (*at).eps).write(HashMap::new());
         (&raw mut (*at).live).write(HashSet::new());
         (&raw mut (*at).remote).write(Requests::default());
+        (&raw mut (*at).deferred).write(VecDeque::new());
         (&raw mut (*at).shared).write(Vec::new());
         (&raw mut (*at).stuck).write(Vec::new());
         (&raw mut (*at).helping).write(VecDeque::new());
@@ -310,7 +311,8 @@ pub(crate) unsafe extern "C" fn flush(iface: ucx::Iface, _flags: c_uint, comp: *
         // SAFETY: an interface of ours.
         let i = unsafe { Iface::of(iface) };
         // What waits for its turn was posted before, too.
-        let done = i.remote.idle() && i.shared.is_empty() && i.stuck.is_empty() && i.waiting.is_empty();
+        let copied = i.deferred.is_empty() && i.shared.is_empty() && i.stuck.is_empty();
+        let done = copied && i.remote.idle() && i.waiting.is_empty();
         if done { ucx::UCS_OK } else { ucx::UCS_INPROGRESS }
     })
 }

@@ -18,6 +18,7 @@
 //! | `pending`, `waiting`, `queue` | requests that wait, the endpoints that have some, and the queue of these |
 //! | `rma`, `atomic` | put, get and atomics, in mapped memory or by `direct` |
 //! | `direct` | which way memory is reached; by CMA, or by request |
+//! | `deferred` | large gets by CMA, which the next call of progress does |
 //! | `share`, `help`, `coop` | large puts and gets by CMA, which both sides copy: the one that posts, the owner of the memory, what both keep |
 //! | `remote`, `serve`, `requests` | requests to the peer's progress; those of peers; those under way |
 //! | `metered` | counting what is sent, where that is asked for |
@@ -42,6 +43,7 @@ mod am;
 mod atomic;
 mod attr;
 mod coop;
+mod deferred;
 mod device;
 mod direct;
 mod ep;

@@ -3,7 +3,7 @@
 //! | variable | default | |
 //! |---|---|---|
 //! | `STRAIT_UCX_LOG` | warn | off, error, warn, info, debug, trace |
-//! | `STRAIT_UCX_RING` | 508K to the first 16 peers, 64K to more | bytes of the ring to each, with K or M |
+//! | `STRAIT_UCX_RING` | 508K to the first 4 peers, 252K to 12 more, 64K to all else | bytes of the ring to each, with K or M |
 //! | `STRAIT_UCX_CMA` | y | n: never process_vm_readv(2) |
 //! | `STRAIT_UCX_FAULT_HANDLER` | y | n: no handler of SIGSEGV and SIGBUS; the kernel carries out what peers request |
 //! | `STRAIT_UCX_REPORT` | n | y, or a file's name: count what is sent, and say at the end of the process which way it went |
@@ -50,13 +50,13 @@ pub(crate) fn get() -> &'static Params {
 
 fn read<T>(name: &str, default: T, parse: impl Fn(&str) -> Option<T>) -> T {
     let name = format!("STRAIT_UCX_{name}");
-    match std::env::var(&name) {
-        Err(_) => default,
-        Ok(text) => parse(text.trim()).unwrap_or_else(|| {
-            crate::log::line(format_args!("strait: {name}={text} is not understood and ignored"));
-            default
-        }),
-    }
+    let Some(value) = std::env::var_os(&name) else { return default };
+    // What is no text is no value.
+    value.to_str().and_then(|text| parse(text.trim())).unwrap_or_else(|| {
+        let text = value.to_string_lossy();
+        crate::log::line(format_args!("strait: {name}={text} is not understood and ignored"));
+        default
+    })
 }
 
 fn flag(text: &str) -> Option<bool> {

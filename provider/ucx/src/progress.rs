@@ -10,7 +10,7 @@ use wire::ucx::Kind;
 use crate::ffi::guard;
 use crate::frame::HEAD;
 use crate::state::{Ep, Iface};
-use crate::{ep, help, pending, remote, serve, share};
+use crate::{deferred, ep, help, pending, remote, serve, share};
 
 /// Messages up to this length are not offered to UCP to keep: copying them is cheaper than another
 /// buffer.
@@ -190,6 +190,7 @@ unsafe fn attend(this: *mut Iface) -> u32 {
     // asks whether they are still there.
     unsafe {
         (*this).flush_remote();
+        done += deferred::progress(this);
         done += help::go_on(&mut *this);
         done += share::progress(this);
         while let Some(ep) = (*this).failed.pop() {
@@ -201,6 +202,7 @@ unsafe fn attend(this: *mut Iface) -> u32 {
         i.busy = !i.failed.is_empty()
             || !i.waiting.is_empty()
             || !i.remote.sent()
+            || !i.deferred.is_empty()
             || !i.shared.is_empty()
             || !i.stuck.is_empty()
             || !i.helping.is_empty();
@@ -221,7 +223,8 @@ pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) ->
         // SAFETY: an interface of ours.
         let i = unsafe { Iface::of(iface) };
         // The end of a shared copy is told by no ring.
-        if !i.failed.is_empty() || !i.shared.is_empty() || !i.stuck.is_empty() || !i.helping.is_empty() {
+        let shared = !i.shared.is_empty() || !i.stuck.is_empty() || !i.helping.is_empty();
+        if shared || !i.failed.is_empty() || !i.deferred.is_empty() {
             return ucx::UCS_ERR_BUSY;
         }
         if i.link.arm() { ucx::UCS_OK } else { ucx::UCS_ERR_BUSY }

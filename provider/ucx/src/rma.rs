@@ -9,18 +9,18 @@ use ucx_sys::{self as ucx, Completion, Iov, PackFn, Status, UnpackFn};
 
 use crate::attr::SEGMENT;
 use crate::coop::Access;
-use crate::direct::{Way, access, by_request, cma, slot, transfer, way};
+use crate::deferred;
+use crate::direct::{Way, access, by_request, cma, slot, way};
 use crate::ffi::{guard, spans};
 use crate::remote::{Ask, What};
 use crate::requests::{Into_, Operation};
 use crate::rkey::Rkey;
-use crate::share;
 use crate::state::Ep;
 
 /// To or from memory that is not mapped here: by CMA, large ones together with the owner, or by request.
 fn reach_out(e: &mut Ep, way: &Way, a: &Access) -> Result<Status, Status> {
     match way {
-        Way::Cma => share::start(e, a).map_or_else(|| transfer(e, a), Ok),
+        Way::Cma => deferred::start(e, a),
         _ => Ok(by_request(e, a)),
     }
 }

@@ -15,8 +15,8 @@ use std::rc::Rc;
 
 use ucx_sys::RecvDesc;
 
-/// Buffers kept for later use.
-const SPARE: usize = 64;
+/// Buffers kept for later use: of 16 peers some messages each that no receive waited for, 2 MiB in all.
+const SPARE: usize = 256;
 
 const ALIGN: usize = 64;
 

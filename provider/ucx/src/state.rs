@@ -7,7 +7,7 @@ use link_api::{Link, PeerId, Refused};
 use ucx_sys::{self as ucx, BaseIface, Completion, PendingReq, Status};
 use xfer::Helper;
 
-use crate::coop::{Helping, Shared};
+use crate::coop::{Access, Helping, Shared};
 use crate::ffi::complete;
 use crate::md::Md;
 use crate::readers::Readers;
@@ -117,7 +117,7 @@ impl Ep {
     /// `this` must be an endpoint. Calls UCX back.
     pub(crate) unsafe fn answered(this: *mut Ep) {
         // SAFETY: the caller's promise; the borrow ends before the calls.
-        let flushes = unsafe {
+        let (flushes, status) = unsafe {
             let ep = &mut *this;
             ep.outstanding -= 1;
             if ep.outstanding > 0 {
@@ -125,11 +125,11 @@ impl Ep {
             }
             ep.fenced = false;
             ep.set_gate();
-            std::mem::take(&mut ep.flushes)
+            (std::mem::take(&mut ep.flushes), ep.dead.unwrap_or(ucx::UCS_OK))
         };
         for comp in flushes {
             // SAFETY: given to `flush`, and completed once.
-            unsafe { complete(comp, ucx::UCS_OK) };
+            unsafe { complete(comp, status) };
         }
     }
 
@@ -142,6 +142,8 @@ impl Ep {
                 ucx::UCS_ERR_NO_RESOURCE
             }
             Refused::Fault => ucx::UCS_ERR_IO_ERROR,
+            // No link is asked to tell of it.
+            Refused::Kept => ucx::UCS_OK,
             Refused::Gone(why) => {
                 let status = ucx::UCS_ERR_CONNECTION_RESET;
                 if self.dead.is_none() {
@@ -186,7 +188,7 @@ pub(crate) struct Iface {
     /// How many calls in a row found nothing, since the last put to mapped memory: a process that puts does not wait
     /// for long, even if what it waits for never comes by us but is put to its own memory.
     pub(crate) empty: u32,
-    /// There is more to do than frames: `failed`, `waiting`, `remote`, `shared`, `stuck` or `helping`.
+    /// There is more to do than frames: `failed`, `waiting`, `remote`, `deferred`, `shared`, `stuck` or `helping`.
     pub(crate) busy: bool,
     /// Endpoints with pending requests.
     pub(crate) waiting: Waiting<*mut Ep>,
@@ -197,6 +199,8 @@ pub(crate) struct Iface {
     pub(crate) eps: HashMap<PeerId, Vec<*mut Ep>>,
     pub(crate) live: HashSet<*mut Ep>,
     pub(crate) remote: Requests<*mut Ep>,
+    /// Gets that the next calls of progress do, one each ([`crate::deferred`]).
+    pub(crate) deferred: VecDeque<(*mut Ep, Access)>,
     /// Puts and gets of which the owner of the memory copies a part.
     pub(crate) shared: Vec<Shared<*mut Ep>>,
     /// Those that were given up while the owners were stopped inside a copy.

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+ *
+ * Large gets by CMA, which are in flight until progress copies them: what flush, fence, an armed descriptor and the end of an
+ * endpoint say of them. For the tests of uct.c.
+ */
+enum { GET = 64 << 10, GETS = 40 };
+
+static char *there, *here;
+static struct remote source;
+
+static void get_done(uct_completion_t *comp) { (void)comp; }
+
+static ucs_status_t get_large(int k, uct_completion_t *comp) {
+    uct_iov_t iov = {.buffer = here + k * GET, .length = GET, .count = 1};
+    double limit = now() + 60;
+    ucs_status_t status;
+    while ((status = uct_ep_get_zcopy(ep, &iov, 1, source.addr + k * GET, source.key.rkey, comp)) ==
+           UCS_ERR_NO_RESOURCE) {
+        progress();
+        if (now() > limit) die("a get finds no resource without end");
+    }
+    if (status != UCS_OK && status != UCS_INPROGRESS) die("a get: %s", ucs_status_string(status));
+    return status;
+}
+
+static void has_come(int k, char want) {
+    for (int i = 0; i < GET; i++) {
+        if (here[k * GET + i] != want) die("byte %d of get %d is %d, not %d", i, k, here[k * GET + i], want);
+    }
+}
+
+static uct_completion_t waiting_for(int n) {
+    return (uct_completion_t){.func = get_done, .count = n, .status = UCS_OK};
+}
+
+/* Each flush says that gets are under way until they have come. */
+static void gets_flushed(int of_iface) {
+    uct_completion_t comp = waiting_for(GETS + 1), flushed = waiting_for(2);
+    ucs_status_t status = UCS_INPROGRESS;
+    double limit = now() + 60;
+    int done = 0, asked = 0;
+    memset(here, 0, GETS * GET);
+    for (int k = 0; k < GETS; k++) done += get_large(k, &comp) == UCS_OK;
+    while (status == UCS_INPROGRESS && flushed.count == 2) {
+        if (of_iface) {
+            status = uct_iface_flush(iface, 0, NULL);
+        } else if (!asked) {
+            status = uct_ep_flush(ep, 0, &flushed);
+            asked = 1;
+        }
+        if (status == UCS_INPROGRESS && flushed.count == 2) progress();
+        if (now() > limit) die("a flush has no end");
+    }
+    if (status != UCS_INPROGRESS) check(status, "flush");
+    check(flushed.status, "flush");
+    if (comp.count + done != 1) die("a flush is done, and %d gets are not", comp.count + done - 1);
+    for (int k = 0; k < GETS; k++) has_come(k, 5);
+}
+
+/* What is put behind a fence is not what the get before it brings. */
+static void gets_fenced(int of_iface) {
+    uct_completion_t comp = waiting_for(2);
+    char other = 6, before = 5;
+    double limit = now() + 60;
+    int done = get_large(1, &comp) == UCS_OK;
+    check(of_iface ? uct_iface_fence(iface, 0) : uct_ep_fence(ep, 0), "fence");
+    for (int round = 0; round < 2; round++) {
+        ucs_status_t status;
+        char *value = round == 0 ? &other : &before;
+        while ((status = uct_ep_put_short(ep, value, 1, source.addr + GET + 100, source.key.rkey)) ==
+               UCS_ERR_NO_RESOURCE) {
+            progress();
+            if (now() > limit) die("a put behind a fence never starts");
+        }
+        check(status, "put");
+    }
+    while (comp.count + done > 1) progress();
+    has_come(1, 5);
+}
+
+/* After the descriptor was armed UCX may sleep, and it tells of no copy that is left to progress: none is. */
+static void gets_of_a_sleeper(void) {
+    double limit = now() + 60;
+    for (int k = 0; k < GETS; k++) {
+        uct_completion_t comp = waiting_for(2);
+        ucs_status_t status;
+        while ((status = uct_iface_event_arm(iface, UCT_EVENT_SEND_COMP | UCT_EVENT_RECV)) == UCS_ERR_BUSY) {
+            progress();
+            if (now() > limit) die("it cannot be armed");
+        }
+        check(status, "event_arm");
+        if (get_large(k, &comp) != UCS_OK) die("get %d waits for progress, of which no descriptor tells", k);
+        has_come(k, 5);
+    }
+}
+
+/* Nothing is accessed once the endpoint is gone, or its operations are cancelled. */
+static void gets_ended(int cancelled) {
+    uct_completion_t comp = waiting_for(GETS + 1);
+    int under_way = 0;
+    for (int k = 0; k < GETS; k++) under_way += get_large(k, &comp) == UCS_INPROGRESS;
+    if (cancelled) {
+        ucs_status_t status = uct_ep_flush(ep, UCT_FLUSH_FLAG_CANCEL, NULL);
+        while (status == UCS_INPROGRESS) {
+            progress();
+            status = uct_ep_flush(ep, 0, NULL);
+        }
+        check(status, "flush");
+        if (comp.count != GETS + 1 - under_way) die("%d are left of %d", comp.count, under_way);
+        if (under_way > 0 && comp.status != UCS_ERR_CANCELED) die("it is %s", ucs_status_string(comp.status));
+    } else {
+        uct_ep_destroy(ep);
+    }
+    memset(here, 0, GETS * GET);
+    for (int k = 0; k < 100; k++) progress();
+    for (int k = 0; k < GETS; k++) has_come(k, 0);
+    if (!cancelled) ep = connect_ep();
+}
+
+static void test_gets(void) {
+    uct_mem_h memh;
+    there = malloc(GETS * GET);
+    here = malloc(GETS * GET);
+    memset(there, 5, GETS * GET);
+    open_pair(0, 0);
+    check(uct_md_mem_reg(md, there, GETS * GET, UCT_MD_MEM_ACCESS_ALL, &memh), "reg");
+    tell_key(memh, there);
+    hear_key(&source);
+    meet();
+    for (int turn = 0; turn < 2; turn++) {
+        /* The other one makes progress meanwhile, and may help. */
+        if (me == turn) {
+            gets_flushed(0);
+            gets_flushed(1);
+            gets_fenced(0);
+            gets_fenced(1);
+            gets_of_a_sleeper();
+            gets_ended(0);
+            gets_ended(1);
+            gets_flushed(0);
+        }
+        meet();
+    }
+    check(uct_rkey_release(component, &source.key), "release");
+    meet();
+    check(uct_md_mem_dereg(md, memh), "dereg");
+    close_pair();
+    free(there);
+    free(here);
+}
