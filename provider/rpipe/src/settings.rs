@@ -1,6 +1,7 @@
 //! What may be set by the environment: one table, which docs/rpipe.md lists and a test compares.
 
 use std::env;
+use std::ffi::OsString;
 use std::str::FromStr;
 
 use crate::heap::Policy;
@@ -136,13 +137,14 @@ pub const HEAP_MOST: usize = 16 << 30;
 impl Settings {
     /// What the environment says.
     pub fn from_environment() -> Result<Settings, Error> {
-        Settings::from(|name| env::var(name).ok())
+        Settings::from(|name| env::var_os(name))
     }
 
-    fn from(read: impl Fn(&str) -> Option<String>) -> Result<Settings, Error> {
+    fn from(read: impl Fn(&str) -> Option<OsString>) -> Result<Settings, Error> {
         let mut all = Settings::default();
         for setting in &ALL {
-            let Some(text) = read(setting.name) else { continue };
+            let Some(value) = read(setting.name) else { continue };
+            let text = text(setting.name, value)?;
             let text = text.trim();
             if !text.is_empty() {
                 all.set(setting.name, text)
@@ -180,6 +182,11 @@ impl Settings {
     }
 }
 
+/// What a variable has, which is to be text. What it is instead is not told: it may be a secret.
+pub(crate) fn text(name: &str, value: OsString) -> Result<String, Error> {
+    value.into_string().map_err(|_| Error::Invalid(format!("{name}: its value is no text in UTF-8")))
+}
+
 fn number(range: &str) -> Error {
     Error::Invalid(format!("it takes a number, {range}"))
 }
@@ -204,12 +211,14 @@ pub(crate) fn granule(heap: usize) -> usize {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
+
     use super::*;
 
     #[test]
     fn variables_are_read_and_what_is_wrong_is_told() {
         let one = |name: &'static str, text: &'static str| {
-            Settings::from(move |n| (n == name).then(|| text.to_owned()))
+            Settings::from(move |n| (n == name).then(|| text.into()))
         };
         assert_eq!(one("X", "1"), Ok(Settings::default()));
         assert_eq!(one("STRAIT_RPIPE_HEAP", " 4K ").unwrap().heap, 4096);
@@ -228,6 +237,12 @@ mod tests {
         ] {
             let told = one(name, text).unwrap_err().to_string();
             assert!(told.starts_with(&format!("{name}={text}: ")), "{told}");
+        }
+        for setting in &ALL {
+            let no_text = OsString::from_vec(b"se\xffcret".to_vec());
+            let told =
+                Settings::from(|n| (n == setting.name).then(|| no_text.clone())).unwrap_err().to_string();
+            assert_eq!(told, format!("{}: its value is no text in UTF-8", setting.name));
         }
     }
 }

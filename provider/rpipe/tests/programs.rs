@@ -228,15 +228,24 @@ fn a_process_at_a_limit_has_errors_that_name_it_and_goes_on_once_it_is_raised() 
     let program = compile("gcc", &options, &repo().join("tests/rpipe/limits.c"), &dir);
     let descriptors = ["rinit", "rpipe", "rmalloc", "group", "lend"]
         .into_iter()
-        .flat_map(|step| (0..3).map(move |left| format!("nofile {step} {left}")));
+        .flat_map(|step| (0..4).map(move |left| format!("nofile {step} {left}")));
     let bytes = ["fsize rpipe 4096", "fsize rmalloc 4096", "fsize group 4096", "as rpipe 300000"];
-    let mut told_of = [false; 2];
-    for limit in descriptors.chain(bytes.map(String::from)) {
-        for told in run_well(&program, &dir, 2, &[("STRAIT_RPIPE_TEST_LIMIT", &limit)]) {
+    let mut told_of = [false; 3];
+    let mut run = |limit: &str, way: &[(&str, &str)]| {
+        for told in run_well(&program, &dir, 2, &[&[("STRAIT_RPIPE_TEST_LIMIT", limit)], way].concat()) {
             told_of[0] |= told.contains("what a peer has sent cannot be taken in, and waits: recvmsg");
             told_of[1] |= told.contains("raise RLIMIT_FSIZE");
+            told_of[2] |= told.contains("a connection to a peer, or from one, waits: Too many open files");
+        }
+    };
+    for limit in bytes.map(String::from).into_iter().chain(descriptors.clone()) {
+        run(&limit, &[]);
+    }
+    for backend in ["strait:frames", "strait:tcp"] {
+        for limit in descriptors.clone() {
+            run(&limit, &[("STRAIT_RPIPE_BACKEND", backend)]);
         }
     }
-    assert_eq!(told_of, [true; 2], "no call has met the limits");
+    assert_eq!(told_of, [true; 3], "no call has met the limits");
     fs::remove_dir_all(&dir).unwrap();
 }

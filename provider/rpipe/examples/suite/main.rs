@@ -7,9 +7,11 @@
 //!     suite lend       rank 1 lends memory and makes no call; rank 0 has a heap there
 //!     suite thresholds which ways a path has to move messages of each length, and how long each takes
 //!     suite open       whether the backend can be opened at all
+//!     suite kills N    a peer is killed at a random moment, N times; it starts that peer itself
 //!     suite death      rank 1 is killed in the middle; the others are told
 
 mod groups;
+mod kills;
 mod lend;
 mod moves;
 mod pipes;
@@ -141,13 +143,15 @@ fn main() -> ExitCode {
         "pipes" => pipes::all().map(Ok),
         "groups" => groups::all().map(Ok),
         "lend" => lend::all().map(Ok),
+        "kills" => kills::all().map(Ok),
+        "victim" => kills::victim().map(Ok),
         "open" => Settings::from_environment().and_then(|s| backends::open(&s, 0)).map(|mut backend| {
             println!("{}", backend.name());
             backend.close();
             Ok(())
         }),
         _ => {
-            eprintln!("usage: suite moves|pipes|groups|lend|thresholds|death|open");
+            eprintln!("usage: suite moves|pipes|groups|lend|thresholds|death|kills|open");
             return ExitCode::from(2);
         }
     };

@@ -4,26 +4,28 @@
 //! An idle peer's end shows in nothing, so each peer that is known is sent a message now and then, of which the next goes when the last was
 //! received: one that fails tells.
 
-use std::collections::{HashMap, HashSet};
+mod messages;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use engine::{
     ADDR_UNSPEC, Access, Atomic, Cntrs, Completion, Config, Ctx, Domain, EpConfig, FiAddr, MrId, OpFlags,
-    Pattern, Recv, Reg, Rma, Send, What,
+    Pattern, Recv, Reg, Rma, What,
 };
 use hmem::{AtomicOp, Datatype, Span};
 use link::{Links, OpenOptions, TcpOptions};
-use link_api::Link as _;
+use link_api::{Link as _, Path, RmaCaps};
 use runtime::{Guard, Progress, Runtime};
 use wire::session::JobKey;
 use wire::{Addr, RmaSeg};
 
 use super::terms::{segment, span};
-use crate::{
-    CONTROL_MOST, Error, Event, GRANTS_MOST, Get, Grant, Memory, Promise, Put, Rank, RemoteId, Token,
-};
+use crate::{CONTROL_MOST, Error, Event, GRANTS_MOST, Get, Memory, Promise, Put, Rank, RemoteId, Token};
 
 /// What engines of one job have in common, where a secret is set (STRAIT_RPIPE_KEY).
 pub(super) type Secret = Option<String>;
@@ -34,13 +36,19 @@ const RECEIVES: usize = 32;
 const PING: Duration = Duration::from_millis(200);
 /// For how long what is under way is waited for when the job is left.
 const LEAVING: Duration = Duration::from_secs(1);
+/// A peer listens before it is known here. One that does not has left; for so long it is called again all the same.
+const LISTENS: Duration = Duration::from_millis(500);
+/// For how long peers wait for one that has no descriptor for them: until it has, or ends.
+const LACKING: Duration = Duration::from_secs(24 * 3600);
+/// For how long what a peer has sent before it ended is waited for.
+const LAST_WORDS: Duration = Duration::from_millis(250);
 /// The most bytes of an injected put.
 const INJECT: usize = 4096;
 /// Up to so many bytes an injected put is the faster one (docs/rpipe.md, Thresholds).
 const EAGER: usize = 128;
 /// The longest put or get.
 const MOST: usize = 1 << 30;
-/// Contexts from here on are of injected puts, and say to which rank.
+/// Contexts from here on are of injected puts and messages, and say to which rank.
 const INJECTED: usize = 1 << 40;
 
 /// Kinds of messages.
@@ -51,6 +59,13 @@ const BYE: u8 = 4;
 /// Before the grants: rank, address, kind, how many grants.
 const HEAD: usize = 4 + Addr::LEN + 2;
 const MESSAGE_MOST: usize = HEAD + 16 * GRANTS_MOST + CONTROL_MOST;
+
+/// Messages to one peer that have not left yet, in order.
+#[derive(Debug, Default)]
+struct Waiting {
+    messages: VecDeque<(u8, Vec<u8>)>,
+    next: Option<Instant>,
+}
 
 #[derive(Debug)]
 pub(super) struct Far {
@@ -69,7 +84,13 @@ pub(super) struct Far {
     /// What the engine uses until an operation completes, and what is told then.
     ops: HashMap<usize, Op>,
     last: usize,
+    /// Messages that have not left yet.
+    waiting: HashMap<Rank, Waiting>,
+    /// Regions that were taken back, and are reached until these messages have left.
+    withdrawn: Vec<(MrId, Memory)>,
     gone: HashSet<Rank>,
+    /// Peers to which an operation has failed since they have ended, and why. What they have sent before comes first.
+    ending: Vec<(Rank, String, Instant)>,
     asked: Instant,
     events: Vec<Event>,
 }
@@ -79,33 +100,47 @@ struct Peer {
     at: FiAddr,
     /// A message that asks whether it is there is under way.
     pinged: bool,
+    /// Puts under way whose bytes the peer fetches.
+    fetched: u32,
 }
 
 #[derive(Debug)]
 enum Op {
     Receive(Vec<u8>),
-    /// Keeps its bytes.
-    Send(Rank, #[allow(dead_code)] Vec<u8>, bool),
-    /// Keeps its memory, which may be taken back meanwhile.
-    Move(Rank, Token, #[allow(dead_code)] Memory),
+    /// Asks whether a peer is there. Keeps its bytes.
+    Ping(Rank, #[allow(dead_code)] Vec<u8>),
+    /// Keeps its memory, which may be taken back meanwhile. Whether the peer fetches the bytes of this put.
+    Move(Rank, Token, #[allow(dead_code)] Memory, bool),
     Fetch(Rank, Token, Box<[u64; 2]>),
 }
 
+fn options() -> OpenOptions {
+    OpenOptions {
+        bind: Some(SocketAddr::new(link::primary_ip(false), 0)),
+        eager: link::eager_size(),
+        eager_in_a_row: link::eager_in_a_row(),
+        tcp: true,
+        connect_timeout: LISTENS,
+        patience: LACKING,
+        ..OpenOptions::default()
+    }
+}
+
 impl Far {
-    pub(super) fn open(rank: Rank, secret: &Secret) -> Result<Far, Error> {
+    /// Opens; `shm`: frames to processes of this host go by shared memory, and not by TCP.
+    pub(super) fn open(rank: Rank, shm: bool, secret: &Secret) -> Result<Far, Error> {
         let failed = |e: std::io::Error| Error::system("opening a link", &e);
-        let bind = Some(SocketAddr::new(link::primary_ip(false), 0));
-        let (eager, eager_in_a_row) = (link::eager_size(), link::eager_in_a_row());
-        let mut link =
-            Links::open(OpenOptions { bind, eager, eager_in_a_row, tcp: true, ..OpenOptions::default() })
-                .map_err(failed)?;
+        let mut link = Links::open(options()).map_err(failed)?;
+        link.set_shm(shm);
         // SAFETY: geteuid(2) cannot fail and touches no memory.
         let user = unsafe { libc::geteuid() }.to_string();
         let key = match secret {
             Some(secret) => JobKey::from_secret(secret.as_bytes()),
             None => JobKey::from_job(&["rpipe", &user]),
         };
-        link.add_tcp(TcpOptions { secret: secret.is_some(), ..TcpOptions::new(key) }).map_err(failed)?;
+        let secret = secret.is_some();
+        let tcp = TcpOptions { secret, connect_timeout: LISTENS, ..TcpOptions::new(key) };
+        link.add_tcp(tcp).map_err(failed)?;
         let (addr, fd) = (link.addr(), link.wait_fd());
         let config = Config { virt_addr: false, rma_order: true };
         let runtime = Runtime::new(Domain::new(config), Progress::Manual);
@@ -117,6 +152,7 @@ impl Far {
         drop(engine);
         let (peers, ranks, regions, remotes, ops) =
             (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
+        let (waiting, withdrawn, ending) = (HashMap::new(), Vec::new(), Vec::new());
         let (gone, asked, events) = (HashSet::new(), Instant::now(), Vec::new());
         let mut far = Far {
             rank,
@@ -133,7 +169,10 @@ impl Far {
             remotes,
             ops,
             last: 0,
+            waiting,
+            withdrawn,
             gone,
+            ending,
             asked,
             events,
         };
@@ -177,7 +216,7 @@ impl Far {
     pub(super) fn connect(&mut self, rank: Rank, addr: Addr) -> Result<(), Error> {
         if !self.knows(rank) {
             let at = self.enter()?.av_insert(self.av, addr);
-            self.peers.insert(rank, Peer { at, pinged: false });
+            self.peers.insert(rank, Peer { at, pinged: false, fetched: 0 });
             self.ranks.insert(at, rank);
         }
         Ok(())
@@ -223,53 +262,23 @@ impl Far {
 
     pub(super) fn withdraw(&mut self, id: u32) {
         if let Some((mr, _, memory)) = self.regions.remove(&id) {
-            if self.runtime.take_back(|engine| engine.mr_close(mr)).is_err() {
-                // A peer may still be inside.
-                std::mem::forget(memory);
+            // That it is taken back may be what a message says.
+            match self.waiting.is_empty() {
+                true => self.unregister(mr, memory),
+                false => self.withdrawn.push((mr, memory)),
             }
+        }
+    }
+
+    fn unregister(&mut self, mr: MrId, memory: Memory) {
+        if self.runtime.take_back(|engine| engine.mr_close(mr)).is_err() {
+            // A peer may still be inside.
+            std::mem::forget(memory);
         }
     }
 
     pub(super) fn forget(&mut self, remote: RemoteId) {
         self.remotes.remove(&remote.0);
-    }
-
-    fn message(&mut self, to: Rank, kind: u8, grants: &[(u64, usize)], bytes: &[u8]) -> Result<(), Error> {
-        let at = self.peer(to)?;
-        let mut message = self.rank.to_le_bytes().to_vec();
-        message.extend(self.addr.encode());
-        message.extend([kind, grants.len() as u8]);
-        for (key, len) in grants {
-            message.extend(key.to_le_bytes());
-            message.extend((*len as u64).to_le_bytes());
-        }
-        message.extend(bytes);
-        let ctx = self.next();
-        let iov = [span(message.as_ptr(), message.len())];
-        let ping = kind == PINGING;
-        let flags = OpFlags::COMPLETION | if ping { OpFlags::DELIVERY } else { OpFlags::empty() };
-        let send = Send { to: at, iov: &iov, tag: None, data: None, ctx: Ctx(ctx), flags };
-        loop {
-            let mut engine = self.enter()?;
-            match engine.send(self.ep, &send) {
-                Err(engine::Error::Again) => engine.progress(),
-                outcome => {
-                    outcome?;
-                    break;
-                }
-            };
-        }
-        self.ops.insert(ctx, Op::Send(to, message, ping));
-        Ok(())
-    }
-
-    /// A control message, with regions by their keys and lengths.
-    pub(super) fn send(&mut self, to: Rank, bytes: &[u8], grants: &[(u64, usize)]) -> Result<(), Error> {
-        self.message(to, CONTROL, grants, bytes)
-    }
-
-    pub(super) fn wake(&mut self, to: Rank) -> Result<(), Error> {
-        self.message(to, WAKE, &[], &[])
     }
 
     fn remote(&self, peer: Rank, remote: (RemoteId, usize), len: usize) -> Result<RmaSeg, Error> {
@@ -290,14 +299,25 @@ impl Far {
         moved: Option<(Token, &Memory)>,
     ) -> Result<(), Error> {
         let to = self.peer(peer)?;
+        if write && self.peers.get(&peer).is_some_and(|peer| peer.fetched > 0) {
+            return Err(Error::Again);
+        }
         let (ctx, flags) = match moved {
             Some(_) => (self.next(), OpFlags::COMPLETION | OpFlags::DELIVERY),
             None => (INJECTED + peer as usize, OpFlags::INJECT),
         };
         let op = Rma { to, write, iov: &[iov], remote: &[remote], data: None, ctx: Ctx(ctx), flags };
-        self.enter()?.rma(self.ep, &op)?;
+        let mut engine = self.enter()?;
+        engine.rma(self.ep, &op)?;
+        // If a peer that fetches is no more, or this process is not, what was put behind would be there without these bytes.
+        let is_fetched = |path: Path| path.rma.contains(RmaCaps::SYNC) && iov.len() > path.eager;
+        let fetched = write && engine.ep_path(self.ep, to).is_none_or(is_fetched);
+        drop(engine);
         if let Some((token, memory)) = moved {
-            self.ops.insert(ctx, Op::Move(peer, token, memory.clone()));
+            self.ops.insert(ctx, Op::Move(peer, token, memory.clone(), fetched));
+            if let Some(peer) = self.peers.get_mut(&peer) {
+                peer.fetched += u32::from(fetched);
+            }
         }
         Ok(())
     }
@@ -361,19 +381,23 @@ impl Far {
             ended.push(completion);
         }
         drop(engine);
+        let ends = self.ends(ended.is_empty());
         for completion in ended {
             self.completed(&completion, names)?;
         }
+        for (peer, why) in ends {
+            if self.gone.insert(peer) {
+                self.events.push(Event::Gone { peer, why });
+            }
+        }
+        self.drain();
         if self.asked.elapsed() > PING {
             self.asked = Instant::now();
-            let quiet =
-                |(rank, peer): (&Rank, &Peer)| (!peer.pinged && !self.gone.contains(rank)).then_some(*rank);
-            for rank in self.peers.iter().filter_map(quiet).collect::<Vec<_>>() {
-                let sent = self.message(rank, PINGING, &[], &[]).is_ok();
-                if let Some(peer) = self.peers.get_mut(&rank) {
-                    peer.pinged = sent;
-                }
-            }
+            self.ping_all();
+        }
+        if let Some(e) = self.lack() {
+            let why = Error::system("a connection to a peer, or from one, waits", &e);
+            self.events.push(Event::Lack { peer: None, why });
         }
         events.append(&mut self.events);
         Ok(())
@@ -391,13 +415,20 @@ impl Far {
                 }
                 self.receive(buffer)
             }
-            Some(Op::Send(to, _, ping)) => {
-                if let Some(peer) = self.peers.get_mut(&to).filter(|_| ping) {
+            Some(Op::Ping(to, _)) => {
+                if let Some(peer) = self.peers.get_mut(&to) {
                     peer.pinged = false;
                 }
-                outcome.or_else(|fault| self.lost(to, fault))
+                match outcome {
+                    // There is a peer, and one of the two has no descriptor for a connection yet.
+                    Err(Error::Exhausted(_)) => Ok(()),
+                    outcome => outcome.or_else(|fault| self.lost(to, fault)),
+                }
             }
-            Some(Op::Move(peer, token, _)) => {
+            Some(Op::Move(peer, token, _, fetched)) => {
+                if let Some(peer) = self.peers.get_mut(&peer) {
+                    peer.fetched -= u32::from(fetched);
+                }
                 let event =
                     outcome.clone().map_or_else(|fault| Event::Failed(token, fault), |()| Event::Done(token));
                 self.events.push(event);
@@ -416,64 +447,21 @@ impl Far {
 
     /// An operation has failed: for the end of its peer, or for itself.
     fn lost(&mut self, peer: Rank, fault: Error) -> Result<(), Error> {
-        if let Error::Gone(why) = fault {
-            if self.gone.insert(peer) {
-                self.events.push(Event::Gone { peer, why });
-            }
-        } else {
+        let Error::Gone(why) = fault else {
             log::warn!("rpipe: an operation to rank {peer} has failed: {fault}");
+            return Ok(());
+        };
+        if !self.gone.contains(&peer) && self.ending.iter().all(|(rank, ..)| *rank != peer) {
+            self.ending.push((peer, why, Instant::now()));
         }
         Ok(())
     }
 
-    /// Whether that is where a rank is, or may be from now on: it was not known yet. Of messages that came before it was, the later
-    /// ones have no sender either.
-    fn is_at(&mut self, rank: Rank, addr: Addr) -> bool {
-        let Some(at) = self.peers.get(&rank).map(|peer| peer.at) else {
-            return self.connect(rank, addr).is_ok();
-        };
-        self.enter().is_ok_and(|engine| engine.av_lookup(self.av, at) == Some(addr))
-    }
-
-    /// A message. One whose sender is not known yet says where that is.
-    fn take(&mut self, c: &Completion, bytes: &[u8], names: &mut u32) {
-        let Some((head, rest)) = bytes.split_at_checked(HEAD) else { return };
-        let said = Rank::from_le_bytes([head[0], head[1], head[2], head[3]]);
-        let mut addr = [0; Addr::LEN];
-        addr.copy_from_slice(&head[4..4 + Addr::LEN]);
-        let (kind, count) = (head[HEAD - 2], usize::from(head[HEAD - 1]));
-        let from = match (self.ranks.get(&c.src).copied(), Addr::decode(&addr)) {
-            (Some(rank), _) => rank,
-            (None, Some(addr)) if self.is_at(said, addr) => said,
-            _ => return,
-        };
-        let most = if kind == CONTROL { GRANTS_MOST } else { 0 };
-        let Some((list, bytes)) = rest.split_at_checked(16 * count).filter(|_| count <= most) else {
-            return;
-        };
-        let mut grants = Vec::new();
-        for grant in list.chunks_exact(16) {
-            let number = |at: usize| {
-                let mut word = [0; 8];
-                word.copy_from_slice(&grant[at..at + 8]);
-                u64::from_le_bytes(word)
-            };
-            let Ok(len) = usize::try_from(number(8)) else { return };
-            *names += 1;
-            self.remotes.insert(*names, (from, number(0), len));
-            grants.push(Grant { remote: RemoteId(*names), len, mapped: None, device: None });
-        }
-        match kind {
-            CONTROL => self.events.push(Event::Control { from, bytes: bytes.to_vec(), grants }),
-            BYE if self.gone.insert(from) => {
-                self.events.push(Event::Gone { peer: from, why: "it has left the job".into() });
-            }
-            _ => {}
-        }
-    }
-
     pub(super) fn arm(&mut self) -> bool {
+        // Nothing tells when a message that waits can leave.
         self.events.is_empty()
+            && self.waiting.is_empty()
+            && self.ending.is_empty()
             && self.enter().is_ok_and(|mut engine| engine.cq_is_empty(self.cq) && engine.arm())
     }
 
@@ -483,7 +471,9 @@ impl Far {
         for rank in self.peers.keys().copied().collect::<Vec<_>>() {
             let _ = self.message(rank, BYE, &[], &[]);
         }
-        let busy = |far: &Far| far.enter().is_ok_and(|engine| engine.ep_under_way(far.ep) > 0);
+        let busy = |far: &Far| {
+            !far.waiting.is_empty() || far.enter().is_ok_and(|engine| engine.ep_under_way(far.ep) > 0)
+        };
         while busy(self) && Instant::now() < until {
             let _ = self.progress(&mut events, &mut names);
             std::thread::yield_now();
@@ -493,6 +483,7 @@ impl Far {
             // Peers may still be inside the buffers.
             std::mem::forget(std::mem::take(&mut self.ops));
             std::mem::forget(std::mem::take(&mut self.regions));
+            std::mem::forget(std::mem::take(&mut self.withdrawn));
         }
     }
 }

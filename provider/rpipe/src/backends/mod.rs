@@ -5,8 +5,6 @@ mod libfabric;
 mod message;
 mod mpi;
 mod near;
-#[cfg(all(test, not(loom)))]
-mod near_tests;
 mod pages;
 mod peers;
 mod strait;
@@ -26,10 +24,10 @@ pub const NAMES: &[&str] = &["strait", "libfabric", "mpi"];
 pub fn open(settings: &Settings, rank: Rank) -> Result<Box<dyn Backend>, Error> {
     let (kind, argument) = settings.backend.split_once(':').unwrap_or((&settings.backend, ""));
     match kind {
-        "strait" if !matches!(argument, "" | "frames") => Err(Error::Unsupported(format!(
-            "there is no backend strait:{argument}; there are strait and strait:frames"
-        ))),
-        "strait" => Ok(Box::new(Strait::open(rank, settings.map, argument == "frames", &settings.key)?)),
+        "strait" => {
+            let reach = argument.parse()?;
+            Ok(Box::new(Strait::open(rank, settings.map, reach, &settings.key)?))
+        }
         "libfabric" => Ok(Box::new(Libfabric::open(argument, rank)?)),
         "mpi" => Ok(Box::new(Mpi::open(argument, rank)?)),
         _ => Err(Error::Unsupported(format!("there is no backend {kind:?}; there are {}", NAMES.join(", ")))),

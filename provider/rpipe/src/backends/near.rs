@@ -6,6 +6,8 @@
 
 mod held;
 mod incoming;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;
@@ -40,6 +42,12 @@ const PACKETS: usize = 64;
 /// For how long packets are waited for to leave when the job is left.
 const LEAVING: Duration = Duration::from_secs(1);
 
+/// Most connections that are kept without a hello, which each peer's sends as soon as it is made.
+const GUESTS: usize = 64;
+/// How long one is; and how long where it takes a descriptor that another connection waits for.
+const GREETING: Duration = Duration::from_secs(10);
+const GREETING_IN_NEED: Duration = Duration::from_secs(1);
+
 /// Kinds of packets, their first byte.
 const HELLO: u8 = 1;
 const REGION: u8 = 2;
@@ -67,6 +75,8 @@ pub struct Near {
     /// Events of operations, which are over at once.
     events: Vec<Event>,
     queued: usize,
+    /// Connections that have not said hello.
+    guests: usize,
 }
 
 impl Near {
@@ -97,6 +107,7 @@ impl Near {
             last: 0,
             events: Vec::new(),
             queued: 0,
+            guests: 0,
         })
     }
 
@@ -132,7 +143,9 @@ impl Near {
         if let Some(life) = &life {
             self.poller.add(life, at as u64 + 1).map_err(failed)?;
         }
-        let socket = Socket { fd, life, peer, grants: Vec::new(), unmapped: None, queue: VecDeque::new() };
+        self.guests += usize::from(peer.is_none());
+        let (since, grants, queue) = (Instant::now(), Vec::new(), VecDeque::new());
+        let socket = Socket { fd, life, peer, since, grants, unmapped: None, queue };
         match self.sockets.get_mut(at) {
             Some(place) => *place = Some(socket),
             None => self.sockets.push(Some(socket)),
@@ -160,7 +173,10 @@ impl Near {
         if let Some(life) = &socket.life {
             self.poller.remove(life);
         }
-        let Some(peer) = socket.peer else { return };
+        let Some(peer) = socket.peer else {
+            self.guests -= 1;
+            return;
+        };
         if self.by_peer.get(&peer) == Some(&at) {
             self.by_peer.remove(&peer);
         }
@@ -375,6 +391,9 @@ impl Backend for Near {
         if self.queued > 0 {
             let left: usize = self.sockets.iter_mut().flatten().map(Socket::drain).sum();
             self.queued -= left;
+        }
+        if self.guests > 0 {
+            self.dismiss(GREETING, events);
         }
         let ready = self.poller.ready::<16>();
         for token in ready.tokens() {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use ipc::Poller;
@@ -17,28 +18,53 @@ use crate::{
 /// Names of remote regions from here on are the engine's.
 const FAR: u32 = 1 << 31;
 
+/// How peers on this host are reached; all processes of a job have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// By memory that both map.
+    Memory,
+    /// By frames, as those on other hosts, which go through shared memory.
+    Frames,
+    /// By frames, which go through TCP, too.
+    Tcp,
+}
+
+impl FromStr for Reach {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Reach, Error> {
+        match text {
+            "" => Ok(Reach::Memory),
+            "frames" => Ok(Reach::Frames),
+            "tcp" => Ok(Reach::Tcp),
+            _ => Err(Error::Unsupported(format!(
+                "there is no backend strait:{text}; there are strait, strait:frames and strait:tcp"
+            ))),
+        }
+    }
+}
+
 /// The default backend.
 #[derive(Debug)]
 pub struct Strait {
     near: Near,
     far: Far,
     poller: Poller,
-    /// Peers on this host are reached like all others.
-    frames: bool,
+    reach: Reach,
     regions: HashMap<u32, Memory>,
     names: u32,
 }
 
 impl Strait {
-    /// Opens; `map`: memory of peers on this host is used as memory of this process. `frames`: these are reached like all others.
-    /// `secret`: what processes of the job show each other on connections between hosts.
-    pub fn open(rank: Rank, map: bool, frames: bool, secret: &Secret) -> Result<Strait, Error> {
-        let (near, far) = (Near::open(rank, map)?, Far::open(rank, secret)?);
+    /// Opens; `map`: memory of peers on this host is used as memory of this process. `reach`: how these are
+    /// reached. `secret`: what processes of the job show each other on connections between hosts.
+    pub fn open(rank: Rank, map: bool, reach: Reach, secret: &Secret) -> Result<Strait, Error> {
+        let (near, far) = (Near::open(rank, map)?, Far::open(rank, reach != Reach::Tcp, secret)?);
         let poller = Poller::new().map_err(|e| Error::system("epoll_create1", &e))?;
         for fd in [near.descriptor(), far.fd()].into_iter().flatten() {
             poller.add(&fd, 0).map_err(|e| Error::system("epoll_ctl", &e))?;
         }
-        Ok(Strait { near, far, poller, frames, regions: HashMap::new(), names: FAR })
+        Ok(Strait { near, far, poller, reach, regions: HashMap::new(), names: FAR })
     }
 
     fn region(&self, region: (RegionId, usize), len: usize) -> Result<Memory, Error> {
@@ -51,12 +77,17 @@ impl Strait {
 
 impl Backend for Strait {
     fn name(&self) -> String {
-        if self.frames { "strait (frames)".into() } else { "strait".into() }
+        match self.reach {
+            Reach::Memory => "strait",
+            Reach::Frames => "strait (frames)",
+            Reach::Tcp => "strait (tcp)",
+        }
+        .into()
     }
 
     fn card(&self) -> Vec<u8> {
         let mut card = self.far.addr().encode().to_vec();
-        card.push(u8::from(self.frames));
+        card.push(self.reach as u8);
         card.extend(self.near.card());
         card
     }
@@ -64,12 +95,12 @@ impl Backend for Strait {
     fn connect(&mut self, peer: Rank, card: &[u8]) -> Result<(), Error> {
         let other = || Error::Unsupported(format!("rank {peer} has another backend: give all the same"));
         let (addr, rest) = card.split_first_chunk::<{ Addr::LEN }>().ok_or_else(other)?;
-        let (frames, near) = rest.split_first().ok_or_else(other)?;
+        let (reach, near) = rest.split_first().ok_or_else(other)?;
         let addr = Addr::decode(addr).ok_or_else(other)?;
-        if *frames != u8::from(self.frames) {
+        if *reach != self.reach as u8 {
             return Err(other());
         }
-        if self.far.knows(peer) || self.frames || !self.near.is_of_this_host(near) {
+        if self.far.knows(peer) || self.reach != Reach::Memory || !self.near.is_of_this_host(near) {
             return self.far.connect(peer, addr);
         }
         self.near.connect(peer, near)
@@ -80,8 +111,10 @@ impl Backend for Strait {
             return self.near.promise(peer);
         }
         let mut promise = self.far.promise();
-        if self.frames {
-            promise.why = "strait:frames was asked for".into();
+        match self.reach {
+            Reach::Memory => {}
+            Reach::Frames => promise.why = "strait:frames was asked for".into(),
+            Reach::Tcp => promise.why = "strait:tcp was asked for".into(),
         }
         promise
     }
@@ -93,7 +126,7 @@ impl Backend for Strait {
     }
 
     fn expose_device(&mut self, memory: &Arc<DeviceMemory>) -> Result<RegionId, Error> {
-        if self.frames {
+        if self.reach != Reach::Memory {
             return Err(Error::Unsupported(NO_DEVICES.into()));
         }
         self.near.expose_device(memory)

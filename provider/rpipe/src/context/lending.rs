@@ -138,6 +138,13 @@ impl Inner {
         Ok(Some(Loan { name, len: one.len, grant, promise }))
     }
 
+    /// It can be borrowed again.
+    pub(crate) fn not_borrowed(&mut self, name: Name) {
+        if let Some(one) = self.lends.borrowed.get_mut(&name) {
+            one.id = 0;
+        }
+    }
+
     /// An error if the memory is not to be used any more.
     pub(crate) fn is_lent(&mut self, name: Name) -> Result<(), Error> {
         match self.lends.borrowed.get(&name) {

@@ -62,8 +62,13 @@ impl Borrowed {
         patience: Patience,
     ) -> Result<Borrowed, Error> {
         let loan = wait_for(context, patience, || context.lock().borrow_next(lender))?;
-        Borrowed::with(context, &loan, policy).inspect_err(|_| {
-            let _ = context.lock().give_back(loan.name, None);
+        Borrowed::with(context, &loan, policy).inspect_err(|fault| {
+            let mut inner = context.lock();
+            match fault {
+                // There may be some with the next call.
+                Error::Exhausted(_) => inner.not_borrowed(loan.name),
+                _ => drop(inner.give_back(loan.name, None)),
+            }
         })
     }
 

@@ -7,6 +7,7 @@ pub use exchange::ExchangeBootstrap;
 pub use file::FileBootstrap;
 
 use crate::backends::MpiBootstrap;
+use crate::settings::text;
 use crate::{Bootstrap, Error, Settings};
 
 /// The MPI whose job this is, also with another backend: for a program that calls MPI_Init itself.
@@ -16,7 +17,7 @@ pub const MPI: &str = "STRAIT_RPIPE_MPI";
 pub fn find() -> Result<Box<dyn Bootstrap>, Error> {
     // MPI asks its launcher itself, and is asked for the answers.
     let backend = Settings::from_environment()?.backend;
-    let named = std::env::var(MPI).ok();
+    let named = std::env::var_os(MPI).map(|value| text(MPI, value)).transpose()?;
     if let Some(name) = backend.strip_prefix("mpi:").or(named.as_deref()) {
         return Ok(Box::new(MpiBootstrap::open(name)?));
     }

@@ -215,10 +215,10 @@ impl Libfabric {
         let error = Error::System(format!("provider {}: {why}", self.with.limits.provider));
         match self.slots.end(entry.op_context) {
             Work::Free | Work::Dead(None) => {}
-            Work::Move(_, token) => self.ready.push(Event::Failed(token, error)),
-            Work::Fetch(_, token, buffer) => {
+            Work::Move(peer, token) => self.doubts.add(peer, token, error),
+            Work::Fetch(peer, token, buffer) => {
                 self.buffers.give(buffer);
-                self.ready.push(Event::Failed(token, error));
+                self.doubts.add(peer, token, error);
             }
             Work::Buffer(buffer) | Work::Dead(Some(buffer)) => self.buffers.give(buffer),
             Work::Receive(buffer) => self.outgoing.receives.push(buffer),
@@ -232,10 +232,14 @@ impl Libfabric {
             self.peers.ends(peer, Instant::now() + LAST);
         }
         while let Some(peer) = self.peers.due() {
-            for token in self.slots.abandon(peer) {
+            let failed = self.doubts.ended(peer);
+            for token in self.slots.abandon(peer).into_iter().chain(failed) {
                 self.ready.push(Event::Failed(token, Error::Gone(format!("rank {peer} has ended"))));
             }
             self.ready.push(Event::Gone { peer, why: format!("rank {peer} has ended, or has left the job") });
+        }
+        if !self.doubts.is_empty() {
+            self.doubts.tell(&mut self.ready);
         }
     }
 

@@ -9,6 +9,7 @@ use libfabric_sys as sys;
 use super::super::peers::Peers;
 use super::buffers::{Buffers, Outgoing, RECEIVES, SENDS};
 use super::card::Card;
+use super::doubt::Doubts;
 use super::open::{self, Opened, failed};
 use super::post::{Slots, Work};
 use super::region::Registered;
@@ -30,6 +31,7 @@ pub struct Libfabric {
     pub(super) slots: Slots,
     pub(super) peers: Peers,
     pub(super) outgoing: Outgoing,
+    pub(super) doubts: Doubts,
     pub(super) next: u32,
     pub(super) ready: Vec<Event>,
 }
@@ -64,6 +66,7 @@ impl Libfabric {
             slots: Slots::new(RECEIVES + SENDS),
             peers: Peers::default(),
             outgoing: Outgoing::default(),
+            doubts: Doubts::default(),
             next: 1,
             ready: Vec::new(),
         };

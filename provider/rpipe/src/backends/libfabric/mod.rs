@@ -6,6 +6,7 @@
 mod buffers;
 mod card;
 mod control;
+mod doubt;
 mod endpoint;
 mod open;
 mod post;
@@ -112,7 +113,9 @@ impl Backend for Libfabric {
         let data = self.data(put.notify)?;
         let fence = put.behind && self.needs_fence();
         let write = Write { from, len: put.len, desc, to, address, key, data, fence };
-        self.start(Work::Move(put.to, put.token), |with, context| post::write(with, &write, context))
+        let work = Work::Move(put.to, put.token);
+        let started = self.start(work, |with, context| post::write(with, &write, context));
+        self.doubts.judge(put.to, started)
     }
 
     fn put_bytes(
@@ -137,7 +140,7 @@ impl Backend for Libfabric {
             fence,
         };
         if !fence && len <= self.with.limits.inject {
-            return post::inject(&self.with, &write);
+            return self.doubts.judge(to, post::inject(&self.with, &write));
         }
         let (buffer, place, desc) = self.buffers.take(bytes)?;
         (write.from, write.desc) = (place.cast_const(), desc);
@@ -145,7 +148,7 @@ impl Backend for Libfabric {
         if started.is_err() {
             self.buffers.give(buffer);
         }
-        started
+        self.doubts.judge(to, started)
     }
 
     fn get(&mut self, get: &Get) -> Result<(), Error> {
@@ -153,7 +156,8 @@ impl Backend for Libfabric {
         let region = self.region(get.to.0)?;
         let (at, desc) = (region.place(get.to.1, get.len)?, region.desc);
         let work = Work::Move(get.from, get.token);
-        self.start(work, |with, context| post::read(with, at, get.len, desc, from, context))
+        let started = self.start(work, |with, context| post::read(with, at, get.len, desc, from, context));
+        self.doubts.judge(get.from, started)
     }
 
     fn fetch_add(
@@ -175,7 +179,7 @@ impl Backend for Libfabric {
         if started.is_err() {
             self.buffers.give(buffer);
         }
-        started
+        self.doubts.judge(peer, started)
     }
 
     fn progress(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
@@ -194,6 +198,7 @@ impl Backend for Libfabric {
         if self.sleep.is_none()
             || !self.ready.is_empty()
             || !self.outgoing.is_empty()
+            || !self.doubts.is_empty()
             || self.peers.some_leave()
         {
             return false;

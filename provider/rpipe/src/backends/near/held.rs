@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use ipc::rights::send_fd;
 use ipc::socket;
@@ -16,6 +17,8 @@ pub(super) struct Socket {
     pub(super) life: Option<OwnedFd>,
     /// `None`: it has not said hello yet.
     pub(super) peer: Option<Rank>,
+    /// When it was made.
+    pub(super) since: Instant,
     pub(super) grants: Vec<Grant>,
     /// A region that could not be mapped: it is tried again before anything more is received.
     pub(super) unmapped: Option<OwnedFd>,

@@ -2,12 +2,16 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use ipc::rights::recv_fd;
 use ipc::{memfd, pidfd, socket};
 
 use super::held::has_more;
-use super::{BYE, CONTROL, DEVICE, HELLO, Near, PACKETS, REGION, REGION_MOST, WAKE, of_mapping};
+use super::{
+    BYE, CONTROL, DEVICE, GREETING_IN_NEED, GUESTS, HELLO, Near, PACKETS, REGION, REGION_MOST, WAKE,
+    of_mapping,
+};
 use crate::{CONTROL_MOST, Error, Event, GRANTS_MOST, Grant, PeerMemory, Rank, RemoteId};
 
 impl Near {
@@ -19,13 +23,58 @@ impl Near {
                     if let Err(why) = self.add(fd, None) {
                         log::warn!("rpipe: a connection is refused: {why}");
                     }
+                    if self.guests > GUESTS {
+                        self.greet_all(events);
+                    }
+                    if self.guests > GUESTS {
+                        self.dismiss_oldest(events);
+                    }
                 }
                 Some(Err(e)) if socket::is_lack(&e) => {
+                    if self.guests > 0 && self.dismiss(GREETING_IN_NEED, events) {
+                        continue;
+                    }
                     return events.push(Event::Lack { peer: None, why: Error::lack("accept4", &e) });
                 }
                 _ => return,
             }
         }
+    }
+
+    fn guests(&self) -> impl Iterator<Item = (usize, Instant)> + '_ {
+        let all = self.sockets.iter().enumerate().filter_map(|(at, socket)| Some((at, socket.as_ref()?)));
+        all.filter(|(_, socket)| socket.peer.is_none()).map(|(at, socket)| (at, socket.since))
+    }
+
+    /// Takes the hellos that are there.
+    fn greet_all(&mut self, events: &mut Vec<Event>) {
+        for (at, _) in self.guests().collect::<Vec<_>>() {
+            if self.receive(at, events) {
+                self.end(at, events);
+            }
+        }
+    }
+
+    fn dismiss_oldest(&mut self, events: &mut Vec<Event>) {
+        if let Some((at, _)) = self.guests().min_by_key(|(_, since)| *since) {
+            log::warn!("rpipe: a connection that has said nothing makes room for others");
+            self.end(at, events);
+        }
+    }
+
+    /// Ends connections that have said nothing for so long; whether there was one.
+    pub(super) fn dismiss(&mut self, most: Duration, events: &mut Vec<Event>) -> bool {
+        let now = Instant::now();
+        let late = self.guests().filter(|(_, since)| now.saturating_duration_since(*since) >= most);
+        let late: Vec<usize> = late.map(|(at, _)| at).collect();
+        for at in &late {
+            // Its hello may have come just now.
+            let over = self.receive(*at, events);
+            if over || self.sockets[*at].as_ref().is_some_and(|socket| socket.peer.is_none()) {
+                self.end(*at, events);
+            }
+        }
+        !late.is_empty()
     }
 
     /// Takes what a socket has; whether its peer is at its end.
@@ -81,6 +130,7 @@ impl Near {
                 let rank = rest.try_into().map(Rank::from_le_bytes);
                 let rank = rank.map_err(|_| Error::Broken("a hello of another length".into()))?;
                 socket.peer = Some(rank);
+                self.guests -= 1;
                 self.by_peer.entry(rank).or_insert(at);
                 Ok(())
             }

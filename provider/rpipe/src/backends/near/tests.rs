@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
 
 use ipc::memfd::{self, Writers};
 use ipc::rights::send_fd;
@@ -63,4 +64,36 @@ fn packets_use_up_no_names_of_regions() {
     drop(sock);
     progress_until_gone(&mut near);
     assert_eq!(near.expose(64).unwrap().id.0, first + 1);
+}
+
+#[test]
+fn connections_that_say_nothing_are_few_and_end_and_hold_up_no_peer() {
+    let mut near = Near::open(0, true).unwrap();
+    let card = String::from_utf8(near.card()).unwrap();
+    let name = card.split_once(' ').unwrap().0;
+    let mut events = Vec::new();
+    let mut silent = Vec::new();
+    for _ in 0..5 {
+        silent.extend((0..40).map(|_| socket::connect(name).unwrap()));
+        near.progress(&mut events).unwrap();
+    }
+    let held = |near: &Near| near.sockets.iter().flatten().count();
+    assert_eq!((held(&near), near.guests), (64, 64));
+    let sock = peer(&near);
+    socket::send(&sock, &[3, 1, 2]).unwrap();
+    let heard = |events: &[Event]| events.iter().any(|event| matches!(event, Event::Control { from: 7, .. }));
+    for _ in 0..60_000 {
+        near.progress(&mut events).unwrap();
+        if heard(&events) {
+            break;
+        }
+    }
+    assert!(heard(&events), "a peer is not heard behind those that say nothing");
+    let long_ago = Instant::now().checked_sub(Duration::from_secs(11)).unwrap();
+    near.sockets.iter_mut().flatten().for_each(|socket| socket.since = long_ago);
+    near.progress(&mut events).unwrap();
+    assert_eq!((held(&near), near.guests), (1, 0));
+    drop(silent);
+    drop(sock);
+    progress_until_gone(&mut near);
 }
