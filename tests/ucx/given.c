@@ -266,6 +266,8 @@ static void cancel_owner(const struct what *w) {
         whole(1, "g", 1);
         stop_after = 1 + rand() % 4000;
         status = post(w, local, &r);
+        /* A large get begins with the next call of progress. */
+        if (status == UCS_INPROGRESS) progress();
         pthread_join(thread, NULL);
         flushed = uct_ep_flush(ep, UCT_FLUSH_FLAG_CANCEL, NULL);
         if (flushed != UCS_OK && flushed != UCS_INPROGRESS) check(flushed, "flush");
