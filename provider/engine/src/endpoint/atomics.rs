@@ -7,6 +7,7 @@ use super::Endpoint;
 use super::header::{Header, frame as frame_of, push};
 use super::malformed::{Fields, Handled, Malformed};
 use super::request::Request;
+use super::staging::Source;
 use crate::core::{Bound, Core, unmoved};
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
@@ -18,7 +19,8 @@ impl<L: RmaLink> Endpoint<L> {
     pub(super) fn on_atomic(
         &mut self,
         core: &mut Core,
-        frame: &Frame,
+        peer: PeerId,
+        (frame, size): (Source<'_>, usize),
         head: &Head,
         flags: Flags,
         fields: &mut Fields<'_>,
@@ -26,13 +28,13 @@ impl<L: RmaLink> Endpoint<L> {
         let aux = Aux::parse_atomic(head.aux.get()).ok_or(Malformed::Aux)?;
         let segs = fields.take_many::<RmaSeg>(aux.rma.into())?;
         let off = Head::LEN + size_of_val(segs);
-        let size = frame.len - off;
+        let size = size - off;
         let (mut here, mut buffer) = ([0; FEW], None);
         let payload = match here.get_mut(..size) {
             Some(few) => few,
             None => &mut buffer.insert(core.buffers.take(size))[..size],
         };
-        self.link.read(frame, off, payload);
+        self.read_from(frame, off, payload);
         let op = AtomicOp::from_code(aux.op);
         let (fetch, compare) = (flags.contains(Flags::FETCH), flags.contains(Flags::COMPARE));
         let reads_only = op == Some(AtomicOp::AtomicRead);
@@ -42,7 +44,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let (mut few_old, mut many_old, mut n_old) = ([0; FEW], Vec::new(), 0);
         let mut cntrs = Bound::new();
-        let most = self.peer(frame.from).limits.max_frame() - Head::LEN;
+        let most = self.peer(peer).limits.max_frame() - Head::LEN;
         let outcome = core.reach(segs, want).and_then(|reached| {
             let (op, datatype) = (
                 op.ok_or(Status::Unsupported)?,
@@ -73,7 +75,6 @@ impl<L: RmaLink> Endpoint<L> {
             core.buffers.give_back(buffer);
         }
         let status = outcome.err().unwrap_or(Status::Ok);
-        let peer = frame.from;
         if fetch && status == Status::Ok {
             self.was_read(core, cntrs);
         } else {

@@ -204,7 +204,7 @@ impl<L: RmaLink> Endpoint<L> {
         self.many = MANY.max(2 * self.requests.len());
     }
 
-    fn cut_off(&mut self, peer: PeerId, what: &str) {
+    pub(super) fn cut_off(&mut self, peer: PeerId, what: &str) {
         log::warn!("{}: cut {} off: too many {what}", self.link.addr(), self.link.peer_addr(peer));
         self.link.disconnect(peer);
     }

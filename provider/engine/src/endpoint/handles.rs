@@ -112,7 +112,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Gets bytes that the peer has sent handles of. If that cannot be, the request comes back.
     pub(super) fn start_get(&mut self, segs: &[Seg], request: In) -> Option<In> {
         let (peer, want, iov, theirs) = (request.peer, request.want, request.iov.clone(), request.req);
-        let name = self.requests.insert(Request::In(request));
+        let name = self.begin_in(request);
         let access = Direct::new(Grant::Request(theirs), segs, &iov, want);
         if self.start_operation(name, Way::Get, peer, &access).is_ok() {
             return None;
@@ -262,7 +262,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Answers a read by putting the bytes where they are wanted, if that can be.
     pub(super) fn start_put_read(&mut self, segs: &[Seg], request: Serve) -> Option<Serve> {
         let (peer, len, iov, theirs) = (request.peer, request.len, request.iov.clone(), request.req);
-        let name = self.requests.insert(Request::Serve(request));
+        let name = self.begin_serve(request);
         let access = Direct::new(Grant::Request(theirs), segs, &iov, len);
         if self.start_operation(name, Way::Put, peer, &access).is_ok() {
             return None;

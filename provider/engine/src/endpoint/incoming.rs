@@ -3,7 +3,7 @@
 use wire::{Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status};
 
 use super::Endpoint;
-use super::malformed::{Fields, Handled, Malformed, bytes_of, parse_rma, parse_segs};
+use super::malformed::{Fields, Handled, Malformed, bytes_of, parse_head, parse_rma, parse_segs};
 use super::peer::Fetches;
 use super::request::{MatchedRecv, Meta, Out, Request, Then};
 use super::staging::Source;
@@ -21,7 +21,7 @@ impl<L: RmaLink> Endpoint<L> {
         let peer = frame.from;
         self.peer(peer).has_sent(frame.len);
         if let Err(why) = self.dispatch(core, frame) {
-            self.malformed(frame, why);
+            self.malformed(peer, self.link.peek(frame), frame.len, why);
         }
     }
 
@@ -29,9 +29,7 @@ impl<L: RmaLink> Endpoint<L> {
     fn dispatch(&mut self, core: &mut Core, frame: &Frame) -> Handled {
         let peer = frame.from;
         let bytes: [u8; Head::LEN] = self.link.peek(frame).ok_or(Malformed::Head)?;
-        let head: Head = zerocopy::transmute!(bytes);
-        let op = head.op().ok_or(Malformed::Op)?;
-        let flags = head.flags().ok_or(Malformed::Flags)?;
+        let (head, op, flags) = parse_head(&bytes)?;
         match op {
             WireOp::Eager => match self.on_plain_eager(core, frame, &head, flags) {
                 Some(()) => Ok(()),
@@ -41,12 +39,17 @@ impl<L: RmaLink> Endpoint<L> {
                 self.peer(peer).unanswered = false;
                 match self.on_plain_rts(core, frame, &head, flags) {
                     Some(()) => Ok(()),
-                    None => self.on_long(core, frame, &head, op, flags),
+                    None => self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags),
                 }
+            }
+            WireOp::Write | WireOp::WriteRts | WireOp::Read | WireOp::Atomic
+                if self.peer(peer).order.is_some() && self.is_held_back(frame, &head, op, flags) =>
+            {
+                Ok(())
             }
             WireOp::Write => match self.on_plain_write(core, frame, &head, flags) {
                 Some(()) => Ok(()),
-                None => self.on_long(core, frame, &head, op, flags),
+                None => self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags),
             },
             WireOp::Data => self.on_data(core, frame, &head),
             WireOp::Body => self.on_body(core, frame, &head),
@@ -63,25 +66,36 @@ impl<L: RmaLink> Endpoint<L> {
             | WireOp::Atomic
             | WireOp::CoopFetch
             | WireOp::CoopRma
-            | WireOp::Invite => self.on_long(core, frame, &head, op, flags),
+            | WireOp::Invite => {
+                self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags)
+            }
         }
     }
 
     /// A frame that names memory: its header goes on.
     #[inline(never)]
-    fn on_long(&mut self, core: &mut Core, frame: &Frame, head: &Head, op: WireOp, flags: Flags) -> Handled {
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn on_long(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        frame: Source<'_>,
+        size: usize,
+        head: &Head,
+        op: WireOp,
+        flags: Flags,
+    ) -> Handled {
         let mut bytes = [0u8; HEADERS - Head::LEN];
-        let n = self.link.read(frame, Head::LEN, &mut bytes);
+        let n = self.read_from(frame, Head::LEN, &mut bytes);
         let fields = &mut Fields::new(&bytes[..n]);
-        let peer = frame.from;
         match op {
             WireOp::Rts => self.on_rts(core, peer, head, flags, fields),
             WireOp::Cts => self.on_cts(peer, head, flags, fields),
             WireOp::Handle => self.on_handle(peer, fields),
-            WireOp::Write => self.on_write(core, frame, head, flags, fields),
+            WireOp::Write => self.on_write(core, peer, (frame, size), head, flags, fields),
             WireOp::WriteRts => self.on_write_rts(core, peer, head, flags, fields),
             WireOp::Read => self.on_read(core, peer, head, flags, fields),
-            WireOp::Atomic => self.on_atomic(core, frame, head, flags, fields),
+            WireOp::Atomic => self.on_atomic(core, peer, (frame, size), head, flags, fields),
             WireOp::CoopFetch => self.on_coop_fetch(core, peer, head, fields),
             WireOp::CoopRma => self.on_coop_rma(core, peer, head, fields),
             WireOp::Invite => self.on_invite(peer, head, fields),
@@ -251,7 +265,8 @@ impl<L: RmaLink> Endpoint<L> {
     fn on_write(
         &mut self,
         core: &mut Core,
-        frame: &Frame,
+        peer: PeerId,
+        (frame, size): (Source<'_>, usize),
         head: &Head,
         flags: Flags,
         fields: &mut Fields<'_>,
@@ -259,21 +274,21 @@ impl<L: RmaLink> Endpoint<L> {
         let n = usize::from(parse_rma(head.aux.get())?.rma);
         let segs = fields.take_many::<RmaSeg>(n)?;
         let off = Head::LEN + size_of_val(segs);
-        let len = frame.len - off;
+        let len = size - off;
         let (status, cntrs) = match core.reach(segs, Access::REMOTE_WRITE) {
             Ok(Reached { iov, len: n, cntrs, .. }) if n == len => {
-                let ok = self.link.copy_out(frame, off, &iov, 0, len) == len;
+                let ok = self.copy_from(frame, off, &iov, 0, len) == len;
                 (if ok { Status::Ok } else { unmoved(&iov) }, cntrs)
             }
             Ok(_) => (Status::Malformed, Bound::new()),
             Err(status) => (status, Bound::new()),
         };
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
-        self.written(core, frame.from, status, What::RMA, len, data, cntrs);
+        self.written(core, peer, status, What::RMA, len, data, cntrs);
         if flags.contains(Flags::ACK) {
-            self.fin(frame.from, head.tag.get(), status, len);
+            self.fin(peer, head.tag.get(), status, len);
         } else if status != Status::Ok {
-            self.refuse(frame.from, status, false);
+            self.refuse(peer, status, false);
         }
         Ok(())
     }
@@ -355,7 +370,8 @@ impl<L: RmaLink> Endpoint<L> {
         let req = head.tag.get();
         match core.reach(rma, Access::REMOTE_WRITE) {
             Ok(reached) if reached.len as u64 == there => {
-                let then = Then::Write { data, cntrs: reached.cntrs, mrs: reached.mrs };
+                let in_order = core.config.rma_order;
+                let then = Then::Write { data, cntrs: reached.cntrs, mrs: reached.mrs, in_order };
                 let iov = (&reached.iov[..]).into();
                 self.fetch_into(
                     core,

@@ -1,13 +1,13 @@
 //! Frames that make no sense: which field of which does not, and what is said of it.
 
 use arrayvec::ArrayVec;
-use wire::{Aux, Head, MAX_SEGS, Seg, take, take_many};
+use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, Seg, take, take_many};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::Endpoint;
 use super::request::Request;
 use crate::pool::Pool;
-use link_api::{Frame, PeerId, RmaLink};
+use link_api::{PeerId, RmaLink};
 
 /// Why a handler refuses a frame. A frame that is refused has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +91,13 @@ pub(super) fn bytes_of(segs: &[Seg]) -> Result<u64, Malformed> {
     segs.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get())).ok_or(Malformed::Lengths)
 }
 
+/// Its head, what it asks for, and how.
+#[inline(always)]
+pub(super) fn parse_head(frame: &[u8]) -> Result<(Head, WireOp, Flags), Malformed> {
+    let head: Head = take(&mut &frame[..]).ok_or(Malformed::Head)?;
+    Ok((head, head.op().ok_or(Malformed::Op)?, head.flags().ok_or(Malformed::Flags)?))
+}
+
 /// The operation with this peer that a frame names.
 pub(super) fn request_of(
     requests: &mut Pool<Request>,
@@ -107,46 +114,45 @@ impl<L: RmaLink> Endpoint<L> {
         request_of(&mut self.requests, peer, name)
     }
 
+    /// Logs that a frame of so many bytes was dropped; `head`: as far as that was there.
     #[cold]
-    pub(super) fn malformed(&mut self, frame: &Frame, why: Malformed) {
-        let what = self.describe_malformed(frame, why);
+    pub(super) fn malformed(&self, from: PeerId, head: Option<[u8; Head::LEN]>, len: usize, why: Malformed) {
+        let what = describe(head, len, why);
         log::warn!(
             "{}: dropped a malformed frame of {} bytes from {}: {what}; that peer has a defect or is no \
              Strait: please report this line",
             self.link.addr(),
-            frame.len,
-            self.link.peer_addr(frame.from)
+            len,
+            self.link.peer_addr(from)
         );
     }
+}
 
-    fn describe_malformed(&self, frame: &Frame, why: Malformed) -> String {
-        let Some(bytes) = self.link.peek::<{ Head::LEN }>(frame) else {
-            return format!("shorter than a head of {} bytes", Head::LEN);
-        };
-        let head: Head = zerocopy::transmute!(bytes);
-        let Some(op) = head.op() else { return format!("op {} is unknown", bytes[0]) };
-        let (aux, tag, data) = (head.aux.get(), head.tag.get(), head.data.get());
-        let body = frame.len - Head::LEN;
-        let what = match why {
-            Malformed::Head | Malformed::Op => "no such op".into(),
-            Malformed::Flags => format!("unknown flags in {:#x}", bytes[1]),
-            Malformed::Short(least) => {
-                format!(
-                    "{body} bytes behind the head, of at least {least} that flags and aux {aux:#x} ask for"
-                )
-            }
-            Malformed::Aux => format!("aux {aux:#x} counts more than {MAX_SEGS} segments"),
-            Malformed::Segments => "the segments are not as long as the message".into(),
-            Malformed::Lengths => format!("its lengths do not add up (aux {aux:#x}, {body} bytes)"),
-            Malformed::Pieces => "pieces or segments do not make up the transfer".into(),
-            Malformed::NoRequest => format!("tag {tag:#x} names no operation under way"),
-            Malformed::OtherPeer => format!("tag {tag:#x} names an operation with another peer"),
-            Malformed::Unfit => {
-                format!("data {data:#x}, aux {aux:#x} or {body} bytes do not fit operation {tag:#x}")
-            }
-            Malformed::Data => format!("data {data:#x} is neither 0 nor 1"),
-            Malformed::Status => format!("status {aux} for an operation that this endpoint did not post"),
-        };
-        format!("{op:?}: {what}")
-    }
+fn describe(head: Option<[u8; Head::LEN]>, len: usize, why: Malformed) -> String {
+    let Some(bytes) = head else {
+        return format!("shorter than a head of {} bytes", Head::LEN);
+    };
+    let head: Head = zerocopy::transmute!(bytes);
+    let Some(op) = head.op() else { return format!("op {} is unknown", bytes[0]) };
+    let (aux, tag, data) = (head.aux.get(), head.tag.get(), head.data.get());
+    let body = len - Head::LEN;
+    let what = match why {
+        Malformed::Head | Malformed::Op => "no such op".into(),
+        Malformed::Flags => format!("unknown flags in {:#x}", bytes[1]),
+        Malformed::Short(least) => {
+            format!("{body} bytes behind the head, of at least {least} that flags and aux {aux:#x} ask for")
+        }
+        Malformed::Aux => format!("aux {aux:#x} counts more than {MAX_SEGS} segments"),
+        Malformed::Segments => "the segments are not as long as the message".into(),
+        Malformed::Lengths => format!("its lengths do not add up (aux {aux:#x}, {body} bytes)"),
+        Malformed::Pieces => "pieces or segments do not make up the transfer".into(),
+        Malformed::NoRequest => format!("tag {tag:#x} names no operation under way"),
+        Malformed::OtherPeer => format!("tag {tag:#x} names an operation with another peer"),
+        Malformed::Unfit => {
+            format!("data {data:#x}, aux {aux:#x} or {body} bytes do not fit operation {tag:#x}")
+        }
+        Malformed::Data => format!("data {data:#x} is neither 0 nor 1"),
+        Malformed::Status => format!("status {aux} for an operation that this endpoint did not post"),
+    };
+    format!("{op:?}: {what}")
 }

@@ -9,6 +9,7 @@ mod coop_copy;
 mod gone;
 mod handles;
 mod header;
+mod in_order;
 mod incoming;
 mod inject;
 mod malformed;
@@ -71,6 +72,8 @@ pub(crate) struct Endpoint<L> {
     unbegun: VecDeque<Unbegun>,
     /// Large messages that peers were offered and have yet to take.
     offered: u32,
+    /// Peers whose accesses are to take effect in order, and have something to wait for.
+    in_order: Vec<PeerId>,
     /// Peers with a backlog.
     with_backlog: Vec<PeerId>,
     /// A peer whose path is to be logged.
@@ -130,6 +133,7 @@ impl<L: RmaLink> Endpoint<L> {
             invited: Vec::new(),
             unbegun: VecDeque::new(),
             offered: 0,
+            in_order: Vec::new(),
             with_backlog: Vec::new(),
             unlogged_path: None,
             depth: quota::DEPTH,

@@ -6,6 +6,7 @@ use arrayvec::ArrayVec;
 use link_api::{Gone, Path, PieceCounter, RmaCaps};
 use xfer::Helper;
 
+use super::in_order::Order;
 use crate::proto::{Limits, When};
 use crate::types::*;
 
@@ -98,6 +99,8 @@ pub(crate) struct Peer {
     pub(super) expected: bool,
     /// Entries of the address vector that lead to it.
     pub(super) routes: u32,
+    /// What its accesses have to wait for, if there is anything.
+    pub(super) order: Option<Box<Order>>,
 }
 
 impl Peer {
@@ -130,6 +133,7 @@ impl Peer {
             connecting: false,
             expected: false,
             routes: 0,
+            order: None,
         }
     }
 
@@ -240,6 +244,7 @@ impl Peer {
     pub(super) fn reset_channel(&mut self, path: &Path) {
         self.backlog.clear();
         self.owed = 0;
+        self.order = None;
         self.paused = false;
         self.limits = Limits::new(path);
         self.update_plain();

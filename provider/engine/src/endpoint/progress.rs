@@ -119,6 +119,9 @@ impl<L: RmaLink> Endpoint<L> {
         if !self.unsent.is_empty() {
             n += self.finish_sent(core);
         }
+        if !self.in_order.is_empty() {
+            n += self.go_on_in_order(core);
+        }
         n
     }
 

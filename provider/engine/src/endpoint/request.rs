@@ -162,7 +162,20 @@ pub(super) struct Invited {
 #[derive(Debug)]
 pub(super) enum Then {
     Recv(MatchedRecv),
-    Write { data: Option<u64>, cntrs: Bound, mrs: Mrs },
+    /// `in_order`: no access that the peer posted behind it may take effect before it.
+    Write {
+        data: Option<u64>,
+        cntrs: Bound,
+        mrs: Mrs,
+        in_order: bool,
+    },
+}
+
+impl Then {
+    /// Whether no later access of the peer may take effect before.
+    pub(super) fn is_in_order(&self) -> bool {
+        matches!(self, Then::Write { in_order: true, .. })
+    }
 }
 
 /// Memory that a peer reads, in frames.
@@ -176,6 +189,8 @@ pub(super) struct Serve {
     /// They count the read.
     pub(super) cntrs: Bound,
     pub(super) mrs: Mrs,
+    /// No access that the peer posted behind it may take effect before it.
+    pub(super) in_order: bool,
 }
 
 /// A message on its way into a posted buffer.

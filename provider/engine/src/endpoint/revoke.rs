@@ -199,6 +199,7 @@ impl<L: RmaLink> Endpoint<L> {
                 _ => {}
             }
         }
+        self.go_on_in_order(core);
         outcome
     }
 

@@ -133,10 +133,30 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Copies up to `len` bytes from `at` on to byte `doff` of `dst`, in the call; how many there were.
-    fn copy_from(&self, source: Source<'_>, at: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+    pub(super) fn copy_from(
+        &self,
+        source: Source<'_>,
+        at: usize,
+        dst: &[Span],
+        doff: usize,
+        len: usize,
+    ) -> usize {
         match source {
             Source::Frame(frame, off) => self.link.copy_out(frame, off + at, dst, doff, len),
             Source::Held(bytes) => hmem::write(dst, doff, &bytes[at..at + len]),
+        }
+    }
+
+    /// Reads up to as many bytes as `buf` holds, from `at` on; how many there were.
+    pub(super) fn read_from(&self, source: Source<'_>, at: usize, buf: &mut [u8]) -> usize {
+        match source {
+            Source::Frame(frame, off) => self.link.read(frame, off + at, buf),
+            Source::Held(bytes) => {
+                let rest = &bytes[at.min(bytes.len())..];
+                let n = rest.len().min(buf.len());
+                buf[..n].copy_from_slice(&rest[..n]);
+                n
+            }
         }
     }
 

@@ -157,12 +157,12 @@ impl Staging {
     }
 }
 
-/// Where bytes come from that are for a device's memory.
+/// Where bytes come from.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {
     /// A frame, from this byte of it on.
     Frame(&'a Frame, usize),
-    /// A message that has waited to be received.
+    /// What was kept of a frame: a message that has waited to be received, or an access that had to wait.
     Held(&'a [u8]),
 }
 

@@ -68,7 +68,7 @@ impl<L: RmaLink> Endpoint<L> {
         let want = len.min(total(&iov));
         let when = when | self.when_fetching(peer, want, &then);
         let mut choice = proto::Op::new(Role::Fetch(direct), want, &iov, when);
-        if core.config.rma_order && matches!(then, Then::Write { .. }) {
+        if then.is_in_order() {
             // It would take effect late, and be overtaken by the operations behind it.
             choice.tried |= Tried::COOPERATIVE;
         }
@@ -90,7 +90,12 @@ impl<L: RmaLink> Endpoint<L> {
                             self.meter(peer, Side::Theirs, How::Direct, len);
                             return self.fetched(core, peer, req, Status::Ok, len, then);
                         }
-                        Some(status) => return self.fetched(core, peer, req, status, 0, then),
+                        Some(status) => {
+                            if got == Err(NoDirect::Fault) && then.is_in_order() {
+                                self.break_order(peer);
+                            }
+                            return self.fetched(core, peer, req, status, 0, then);
+                        }
                         None => (then, Tried::IN_CALL),
                     }
                 }
@@ -110,14 +115,33 @@ impl<L: RmaLink> Endpoint<L> {
                     }
                 }
                 _ => {
-                    let request = In::new(peer, iov, len, want, req, then);
-                    let name = self.requests.insert(Request::In(request));
+                    let name = self.begin_in(In::new(peer, iov, len, want, req, then));
                     return self.send_cts(name, true);
                 }
             };
             then = tried.0;
             choice.tried |= tried.1;
         }
+    }
+
+    /// Begins to take bytes in that come later.
+    pub(super) fn begin_in(&mut self, request: In) -> u64 {
+        let (peer, in_order) = (request.peer, request.then.is_in_order());
+        let name = self.requests.insert(Request::In(request));
+        if in_order {
+            self.keep_in_order(peer, name);
+        }
+        name
+    }
+
+    /// Begins to send bytes that were asked for, which leave later.
+    pub(super) fn begin_serve(&mut self, request: Serve) -> u64 {
+        let (peer, in_order) = (request.peer, request.in_order);
+        let name = self.requests.insert(Request::Serve(request));
+        if in_order {
+            self.keep_in_order(peer, name);
+        }
+        name
     }
 
     /// What holds of bytes to be taken in from a peer.
@@ -232,7 +256,8 @@ impl<L: RmaLink> Endpoint<L> {
         let mut when = When::empty();
         when.set(When::LAGGING, !core.config.rma_order && self.peer(peer).owed >= OWED_MUCH);
         let mut choice = proto::Op::new(Role::Serve(direct), len, &iov, when);
-        let mut serve = Serve { peer, iov, len, done: 0, req, cntrs, mrs: reached.mrs };
+        let mut serve =
+            Serve { peer, iov, len, done: 0, req, cntrs, mrs: reached.mrs, in_order: core.config.rma_order };
         loop {
             match choose(&self.peer(peer).limits, &choice) {
                 Plan::Nothing => {
@@ -260,7 +285,7 @@ impl<L: RmaLink> Endpoint<L> {
                 },
                 Plan::Eager => return self.serve_in_one(core, &serve),
                 _ => {
-                    let name = self.requests.insert(Request::Serve(serve));
+                    let name = self.begin_serve(serve);
                     self.streams.push_front(name);
                     self.stream_one(core, name);
                     return;

@@ -7,7 +7,8 @@ pub(super) struct Unhurried(usize);
 impl Unhurried {
     const METERED: usize = 1;
     const UNSENT: usize = 2;
-    const PAUSED: usize = 4;
+    const IN_ORDER: usize = 4;
+    const PAUSED: usize = 8;
 
     /// Not 0: there is something.
     #[inline(always)]
@@ -20,7 +21,15 @@ impl Unhurried {
     }
 
     pub(super) fn set_unsent(&mut self, are: bool) {
-        self.0 = self.0 & !Self::UNSENT | if are { Self::UNSENT } else { 0 };
+        self.set(Self::UNSENT, are);
+    }
+
+    pub(super) fn set_in_order(&mut self, are: bool) {
+        self.set(Self::IN_ORDER, are);
+    }
+
+    fn set(&mut self, bit: usize, on: bool) {
+        self.0 = self.0 & !bit | if on { bit } else { 0 };
     }
 
     pub(super) fn has_paused(&self) -> bool {
@@ -39,6 +48,6 @@ impl Unhurried {
     }
 
     pub(super) fn resume_all(&mut self) {
-        self.0 &= Self::METERED | Self::UNSENT;
+        self.0 &= Self::PAUSED - 1;
     }
 }

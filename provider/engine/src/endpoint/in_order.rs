@@ -1,0 +1,139 @@
+//! RMA that takes effect in the order in which it was posted, where that was asked for.
+//!
+//! What the target does within the call that takes a frame in is in order, since frames are. A write whose bytes come
+//! later, in frames or by an operation of the link, and a read whose bytes leave later, are still under way when the next
+//! frame comes: frames that access memory are then held until the request is done. An initiator posts none behind a
+//! request that is not done in the call ([`Endpoint::rma`]), but it has to learn first that this one is not. What is held
+//! is bounded.
+//!
+//! A write whose initiator ended before the bytes were here fails, and so does everything that was posted behind it: a
+//! flag must not be seen without the data that it stands for.
+
+use std::collections::VecDeque;
+
+use wire::{Flags, Head, Op as WireOp, Status};
+
+use super::Endpoint;
+use super::malformed::parse_head;
+use super::quota::{SLACK, cost};
+use super::request::Request;
+use super::staging::Source;
+use crate::core::Core;
+use crate::pool::Pool;
+use link_api::{Frame, PeerId, RmaLink};
+
+/// The order of a peer's accesses while it does not come of itself.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    /// Requests that no later access may overtake, by name.
+    under_way: Vec<u64>,
+    /// Frames behind them, and what these take up.
+    held: VecDeque<Vec<u8>>,
+    size: usize,
+    /// A write failed because the peer ended: nothing behind it takes effect.
+    broken: bool,
+}
+
+impl Order {
+    /// Whether a request is under way that later accesses must wait for.
+    fn waits(&mut self, requests: &mut Pool<Request>) -> bool {
+        self.under_way.retain(|name| requests.get_mut(*name).is_some());
+        !self.under_way.is_empty()
+    }
+}
+
+impl<L: RmaLink> Endpoint<L> {
+    /// This request of a peer's has begun, and no later access may overtake it.
+    pub(super) fn keep_in_order(&mut self, peer: PeerId, name: u64) {
+        self.peer(peer).order.get_or_insert_default().under_way.push(name);
+        if !self.in_order.contains(&peer) {
+            self.in_order.push(peer);
+            self.unhurried.set_in_order(true);
+        }
+    }
+
+    /// A write came to nothing because its initiator ended.
+    #[cold]
+    pub(super) fn break_order(&mut self, peer: PeerId) {
+        let order = self.peer(peer).order.get_or_insert_default();
+        order.broken = true;
+        order.size = 0;
+        for frame in std::mem::take(&mut order.held) {
+            if let Ok((head, op, flags)) = parse_head(&frame) {
+                self.refuse_access(peer, &head, op, flags);
+            }
+        }
+    }
+
+    /// Holds a frame that accesses memory, or refuses the access; `false` if it may take effect now.
+    #[cold]
+    pub(super) fn is_held_back(&mut self, frame: &Frame, head: &Head, op: WireOp, flags: Flags) -> bool {
+        let peer = frame.from;
+        let Some(order) = self.peers.get_mut(peer.0 as usize).and_then(|p| p.order.as_mut()) else {
+            return false;
+        };
+        if order.broken {
+            self.refuse_access(peer, head, op, flags);
+            return true;
+        }
+        if order.held.is_empty() && !order.waits(&mut self.requests) {
+            return false;
+        }
+        let mut bytes = vec![0; frame.len];
+        self.link.read(frame, 0, &mut bytes);
+        let before = order.size;
+        order.size += cost(&bytes);
+        order.held.push_back(bytes);
+        if order.size > SLACK && before <= SLACK {
+            self.cut_off(peer, "accesses behind one that is under way");
+        }
+        true
+    }
+
+    /// Answers an access that does not take effect.
+    fn refuse_access(&mut self, peer: PeerId, head: &Head, op: WireOp, flags: Flags) {
+        if flags.contains(Flags::ACK) || matches!(op, WireOp::WriteRts | WireOp::Read) {
+            self.fin(peer, head.tag.get(), Status::Discarded, 0);
+        } else {
+            self.refuse(peer, Status::Discarded, op == WireOp::Atomic);
+        }
+    }
+
+    /// Lets accesses take effect that have waited for the request before them.
+    #[cold]
+    pub(super) fn go_on_in_order(&mut self, core: &mut Core) -> usize {
+        let mut n = 0;
+        let mut peers = std::mem::take(&mut self.in_order);
+        peers.retain(|&peer| {
+            n += self.let_through(core, peer);
+            self.peer(peer).order.as_ref().is_some_and(|o| !o.broken)
+        });
+        // A request that began meanwhile is of a peer that stays.
+        self.in_order = peers;
+        self.unhurried.set_in_order(!self.in_order.is_empty());
+        n
+    }
+
+    fn let_through(&mut self, core: &mut Core, peer: PeerId) -> usize {
+        for n in 0.. {
+            let Some(order) = self.peers[peer.0 as usize].order.as_mut() else { return n };
+            if order.waits(&mut self.requests) {
+                return n;
+            }
+            let Some(frame) = order.held.pop_front() else {
+                if !order.broken {
+                    self.peer(peer).order = None;
+                }
+                return n;
+            };
+            order.size -= cost(&frame);
+            let access = |(head, op, flags): (Head, WireOp, Flags)| {
+                self.on_long(core, peer, Source::Held(&frame), frame.len(), &head, op, flags)
+            };
+            if let Err(why) = parse_head(&frame).and_then(access) {
+                self.malformed(peer, frame.first_chunk().copied(), frame.len(), why);
+            }
+        }
+        0
+    }
+}

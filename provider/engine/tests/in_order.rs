@@ -1,0 +1,155 @@
+//! Accesses behind a request that the target does not finish in the call (`rma_order`).
+
+use engine::{Atomic, Config, Ctx, Error, OpFlags, Rma};
+use hmem::{AtomicOp, Datatype, Span};
+use testkit::*;
+use wire::{Aux, Flags, Head, Op};
+use zerocopy::IntoBytes;
+
+const LARGE: usize = 3000;
+const SMALL: usize = 10;
+
+/// Two nodes; node 0 knows that node 1 fetches what it writes in the call.
+fn net(setup: Setup) -> (Net, Span) {
+    let config = Config { virt_addr: false, rma_order: true };
+    let mut net = Net::with(2, Setup { config, ..setup });
+    let target = net.memory(1, LARGE + 8);
+    net[1].share(target, 1);
+    let warm = net.memory(0, LARGE);
+    net[0].rma(&write(1, &[warm], &[there(0, LARGE, 1)], 99)).unwrap();
+    net.settle();
+    assert_eq!(net[0].sent().err, None);
+    (net, target)
+}
+
+/// A large write, and one into its first bytes; the second is not to be answered if `quiet`.
+fn two_writes(net: &mut Net, quiet: bool) {
+    let (large, small) = (net.bytes(0, &pattern(LARGE, 1)), net.bytes(0, &pattern(SMALL, 2)));
+    net[0].rma(&write(1, &[large], &[there(0, LARGE, 1)], 1)).unwrap();
+    let flags = if quiet { OpFlags::INJECT } else { OpFlags::COMPLETION };
+    net[0].rma(&Rma { flags, ..write(1, &[small], &[there(0, SMALL, 1)], 2) }).unwrap();
+}
+
+fn add_one(net: &mut Net) {
+    let one = [net.bytes(0, &1u64.to_ne_bytes())];
+    let atomic = Atomic {
+        to: 1,
+        op: AtomicOp::Sum,
+        datatype: Datatype::Uint64,
+        operand: &one,
+        compare: &[],
+        result: &[],
+        remote: &[there(LARGE as u64, 8, 1)],
+        data: None,
+        ctx: Ctx(4),
+        flags: OpFlags::COMPLETION,
+    };
+    net[0].atomic(&atomic).unwrap();
+}
+
+#[test]
+fn nothing_takes_effect_behind_a_write_of_a_process_that_ended() {
+    for direct in [true, false] {
+        for quiet in [true, false] {
+            let (mut net, target) = net(Setup::default());
+            two_writes(&mut net, quiet);
+            let again = net.bytes(0, &pattern(LARGE, 3));
+            net[0].rma(&write(1, &[again], &[there(0, LARGE, 1)], 3)).unwrap();
+            add_one(&mut net);
+            // With the kernel's word that there is no such process, or without.
+            net.set_direct(direct);
+            net.kill(0);
+            net.settle();
+            assert_eq!(net[1].look(target, LARGE + 8), [0; LARGE + 8], "{direct} {quiet}");
+            net.assert_idle();
+        }
+    }
+}
+
+#[test]
+fn accesses_wait_for_a_write_that_comes_in_frames_after_all() {
+    for capacity in [2, 64] {
+        for quiet in [true, false] {
+            let (mut net, target) = net(Setup::default());
+            two_writes(&mut net, quiet);
+            let (seen, all) = (net.memory(0, SMALL), net.memory(0, LARGE));
+            net[0].rma(&read(1, &[seen], &[there(0, SMALL, 1)], 3)).unwrap();
+            net[0].rma(&read(1, &[all], &[there(0, LARGE, 1)], 3)).unwrap();
+            add_one(&mut net);
+            let last = net.bytes(0, &pattern(SMALL, 5));
+            net[0].rma(&write(1, &[last], &[there(0, SMALL, 1)], 5)).unwrap();
+            net.set_direct(false);
+            net.set_capacity(capacity);
+            net.settle();
+            let case = (capacity, quiet);
+            let mut want = [&pattern(LARGE, 1)[..], &1u64.to_ne_bytes()].concat();
+            want[..SMALL].copy_from_slice(&pattern(SMALL, 2));
+            assert_eq!(net[0].look(seen, SMALL), want[..SMALL], "{case:?}");
+            assert_eq!(net[0].look(all, LARGE), want[..LARGE], "{case:?}");
+            want[..SMALL].copy_from_slice(&pattern(SMALL, 5));
+            assert_eq!(net[1].look(target, LARGE + 8), want, "{case:?}");
+            let done = net[0].tx();
+            assert!(done.iter().all(|c| c.err.is_none()), "{case:?}: {done:?}");
+            assert_eq!(done.len(), if quiet { 5 } else { 6 }, "{case:?}");
+            net.assert_idle();
+        }
+    }
+}
+
+/// The initiator lives, so it hears of each.
+#[test]
+fn what_is_behind_a_write_that_cannot_be_whole_is_refused() {
+    for quiet in [true, false] {
+        let (mut net, target) = net(Setup::default());
+        net.fault(1);
+        two_writes(&mut net, quiet);
+        add_one(&mut net);
+        net.settle();
+        assert_eq!(net[1].look(target, LARGE + 8), [0; LARGE + 8]);
+        let errs: Vec<_> = net[0].tx().iter().filter_map(|c| c.err).collect();
+        assert_eq!(errs, [Error::Io, Error::Cancelled, Error::Cancelled]);
+        net.assert_idle();
+    }
+}
+
+#[test]
+fn accesses_go_on_when_the_memory_of_the_write_before_is_taken_back() {
+    let (mut net, target) = net(Setup::default());
+    let other = net.memory(1, LARGE);
+    let mr = net[1].share(other, 2);
+    let (large, small) = (net.bytes(0, &pattern(LARGE, 1)), net.bytes(0, &pattern(SMALL, 2)));
+    net[0].rma(&write(1, &[large], &[there(0, LARGE, 2)], 1)).unwrap();
+    net[0].rma(&write(1, &[small], &[there(0, SMALL, 1)], 2)).unwrap();
+    net.set_direct(false);
+    net.hold(1, 0);
+    net.settle();
+    assert_eq!(net[1].look(target, SMALL), [0; SMALL]);
+    net[1].mr_close(mr).unwrap();
+    let all = net.in_flight(1, 0);
+    net.let_pass(1, 0, all);
+    net.settle();
+    assert_eq!(net[1].look(target, SMALL), pattern(SMALL, 2));
+}
+
+/// A peer that never sends what it was asked for, and goes on.
+#[test]
+#[cfg_attr(miri, ignore = "too long")]
+fn what_is_held_for_a_peer_is_bounded() {
+    let (mut net, target) = net(Setup::default());
+    net.set_direct(false);
+    two_writes(&mut net, true);
+    net.hold(1, 0);
+    let head = Head::new(Op::Write, Flags::empty(), Aux::rma(1, 0), 0, 0);
+    let frame = [head.as_bytes(), there(0, 200, 1).as_bytes(), &[7; 200]].concat();
+    let mut taken = 0;
+    let most = 128 << 20;
+    while taken < most {
+        net.inject(0, 1, frame.clone());
+        if net[1].progress() == 0 {
+            break;
+        }
+        taken += frame.len();
+    }
+    assert!((32 << 20..most).contains(&taken), "{taken}");
+    assert_eq!(net[1].look(target, 200), [0; 200]);
+}
