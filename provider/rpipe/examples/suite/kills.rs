@@ -203,9 +203,10 @@ pub fn all() -> Result<(), Error> {
     fs::remove_dir_all(&scratch).expect("a directory");
     times.sort_unstable();
     let late = times.iter().filter(|time| **time > Duration::from_secs(1)).count();
-    let (median, last) = (times.get(times.len() / 2), times.last());
-    println!(
-        "{rounds} rounds: told after {median:?} (median), {last:?} (longest), {late} after more than a second"
-    );
+    if let (Some(median), Some(last)) = (times.get(times.len() / 2), times.last()) {
+        println!(
+            "{rounds} rounds: error after {median:.1?} (median), {last:.1?} (longest), {late} after more than a second"
+        );
+    }
     Ok(())
 }
