@@ -3,6 +3,8 @@
  * Large gets by CMA, which are in flight until progress copies them: what flush, fence, an armed descriptor and the end of an
  * endpoint say of them. For the tests of uct.c.
  */
+#include <sys/resource.h>
+
 enum { GET = 64 << 10, GETS = 40 };
 
 static char *there, *here;
@@ -78,20 +80,52 @@ static void gets_fenced(int of_iface) {
     has_come(1, 5);
 }
 
-/* After the descriptor was armed UCX may sleep, and it tells of no copy that is left to progress: none is. */
-static void gets_of_a_sleeper(void) {
+/* A message finds that its channel cannot be opened now. */
+static void find_no_descriptor(uct_ep_h to) {
+    struct rlimit before, none;
+    if (getrlimit(RLIMIT_NOFILE, &before) != 0) die("getrlimit");
+    none = before;
+    none.rlim_cur = 0;
+    if (setrlimit(RLIMIT_NOFILE, &none) != 0) die("setrlimit");
+    if (uct_ep_am_short(to, 3, 7, NULL, 0) != UCS_ERR_NO_RESOURCE) die("a channel without a descriptor");
+    if (setrlimit(RLIMIT_NOFILE, &before) != 0) die("setrlimit");
+}
+
+/* After the descriptor was armed UCX may sleep, and it tells of no copy that is left to progress: none is, of those posted
+ * before and after. `busy`: an endpoint that has no channel yet. */
+static void gets_of_a_sleeper(uct_ep_h busy) {
     double limit = now() + 60;
     for (int k = 0; k < GETS; k++) {
-        uct_completion_t comp = waiting_for(2);
+        uct_completion_t comp = waiting_for(2), before = waiting_for(2);
+        int waits = get_large(k, &before) == UCS_INPROGRESS;
         ucs_status_t status;
         while ((status = uct_iface_event_arm(iface, UCT_EVENT_SEND_COMP | UCT_EVENT_RECV)) == UCS_ERR_BUSY) {
             progress();
             if (now() > limit) die("it cannot be armed");
         }
         check(status, "event_arm");
+        if (waits && before.count > 1) die("it is armed, and get %d waits for progress", k);
+        if (busy != NULL) find_no_descriptor(busy);
+        memset(here + k * GET, 0, GET);
         if (get_large(k, &comp) != UCS_OK) die("get %d waits for progress, of which no descriptor tells", k);
         has_come(k, 5);
     }
+}
+
+/* Likewise while a channel to another interface waits to be opened. */
+static void gets_of_a_sleeper_that_connects(void) {
+    char *address = calloc(1, 256), *theirs = peer_iface;
+    uct_iface_h other;
+    uct_ep_h busy;
+    check(open_iface(0, 0, &other), "iface");
+    check(uct_iface_get_address(other, (void *)address), "iface address");
+    peer_iface = address;
+    busy = connect_ep();
+    peer_iface = theirs;
+    gets_of_a_sleeper(busy);
+    uct_ep_destroy(busy);
+    uct_iface_close(other);
+    free(address);
 }
 
 /* Nothing is accessed once the endpoint is gone, or its operations are cancelled. */
@@ -134,7 +168,8 @@ static void test_gets(void) {
             gets_flushed(1);
             gets_fenced(0);
             gets_fenced(1);
-            gets_of_a_sleeper();
+            gets_of_a_sleeper(NULL);
+            gets_of_a_sleeper_that_connects();
             gets_ended(0);
             gets_ended(1);
             gets_flushed(0);

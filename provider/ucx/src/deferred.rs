@@ -5,7 +5,6 @@
 //! have those messages wait: neighbours that each receive before they send would take turns, where they can copy at
 //! the same time. So such a get is in flight until the next call of progress.
 
-use link_api::Link;
 use ucx_sys::{self as ucx, Completion, Status};
 
 use crate::coop::Access;
@@ -20,9 +19,9 @@ const LEAST: usize = 16 << 10;
 /// A put or get by CMA.
 pub(crate) fn start(e: &mut Ep, access: &Access) -> Result<Status, Status> {
     // SAFETY: an endpoint's interface outlives it.
-    let is_armed = unsafe { (*e.iface()).link.is_armed() };
-    // UCX may sleep next, and no descriptor would tell it of a copy to be made, or that its owner has done its part.
-    if is_armed {
+    let may_sleep = unsafe { (*e.iface()).link.may_sleep() };
+    // No descriptor would tell UCX of a copy to be made, or that its owner has done its part.
+    if may_sleep {
         return transfer(e, access);
     }
     defer(e, access).map_or_else(|| copy(e, access), Ok)

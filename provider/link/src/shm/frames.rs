@@ -191,7 +191,7 @@ impl Link for ShmLink {
 
     fn is_armed(&self) -> bool {
         let nothing_since = self.pending.is_empty() && self.dying.is_empty() && !self.connecting;
-        self.armed && self.quiet && nothing_since
+        self.may_sleep() && nothing_since
     }
 
     fn wait_fd(&self) -> Option<RawFd> {

@@ -196,6 +196,12 @@ impl ShmLink {
         self.poller.ready::<1>().is_empty()
     }
 
+    /// Whether the last [`link_api::Link::arm`] returned true, and no poll followed: the caller may sleep next, also where
+    /// something has begun since of whose end no descriptor tells.
+    pub fn may_sleep(&self) -> bool {
+        self.armed && self.quiet
+    }
+
     /// From now on each poll reads only those that have sent something since this was last called;
     /// one at least.
     pub(super) fn cool(&mut self) {
