@@ -73,7 +73,7 @@ part_uct() {
     gcc -O1 -o "$WORK/ucx-uct" tests/ucx/uct.c -luct -lucs
     for host in $hosts; do
         use "$host"
-        for test in zero align fixed pending order gets replies descriptors; do
+        for test in zero align fixed pending order gets refused replies descriptors; do
             out=$logs/uct-$host-$test.log status=0 cma=y way=CMA
             # Requests are for where there is no CMA.
             case $test in replies|descriptors) cma=n way='rings and windows only: STRAIT_UCX_CMA=n' ;; esac

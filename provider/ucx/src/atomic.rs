@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use ucx_sys::{self as ucx, Completion, Status};
 
-use crate::direct::{Way, access, slot, way};
+use crate::direct::{Way, access, may_ask, slot, way};
 use crate::ffi::guard;
 use crate::remote::{Ask, What};
 use crate::requests::{Into_, Operation};
@@ -67,10 +67,10 @@ macro_rules! width {
                     },
                     // CMA has no atomics.
                     Ok(Way::Cma | Way::Request) => {
-                        let i = &mut *e.iface();
-                        if i.remote.full(e.peer) {
-                            return ucx::UCS_ERR_NO_RESOURCE;
+                        if let Err(status) = may_ask(e) {
+                            return status;
                         }
+                        let i = &mut *e.iface();
                         let operation = Operation::new(1, comp);
                         let (a, b) = (u64::from(value), u64::from(compare));
                         let ask = Ask { what: $what, addr, a, b, slot: slot(rkey) };

@@ -40,12 +40,11 @@ fn defer(e: &mut Ep, access: &Access) -> Option<Status> {
     // SAFETY: an endpoint's interface outlives it.
     let i = unsafe { &mut *e.iface() };
     e.has_asked();
-    i.deferred.push_back((e, access.clone()));
-    i.busy = true;
+    i.defer(e, access.clone());
     Some(ucx::UCS_INPROGRESS)
 }
 
-/// Does the first of them; how many were done.
+/// Does the first of them, if there are the resources for it; how many were done.
 ///
 /// # Safety
 /// `this` must be an interface that no one borrows from. Calls UCX back.
@@ -59,6 +58,11 @@ pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
         }
         let Some((ep, access)) = (*this).deferred.pop_front() else { return 0 };
         let status = copy(&mut *ep, &access).unwrap_or_else(|status| status);
+        if status == ucx::UCS_ERR_NO_RESOURCE {
+            // It goes by requests, and many wait for its peer.
+            (*this).defer(ep, access);
+            return 0;
+        }
         if status != ucx::UCS_INPROGRESS {
             complete(access.comp, status);
         }

@@ -67,7 +67,14 @@ fn far(e: &mut Ep, reach: Reach) -> Result<Way, Status> {
             None => e.no_cma = true,
         }
     }
-    if i.remote.full(e.peer) { Err(ucx::UCS_ERR_NO_RESOURCE) } else { Ok(Way::Request) }
+    may_ask(e).map(|()| Way::Request)
+}
+
+/// Whether one more operation may go by requests: not many wait for this peer yet.
+pub(crate) fn may_ask(e: &Ep) -> Result<(), Status> {
+    // SAFETY: an endpoint's interface outlives it.
+    let full = unsafe { (*e.iface()).remote.full(e.peer) };
+    if full { Err(ucx::UCS_ERR_NO_RESOURCE) } else { Ok(()) }
 }
 
 /// Runs an access to a key's memory, unless that was taken back.
@@ -131,11 +138,12 @@ pub(crate) fn transfer(e: &mut Ep, a: &Access) -> Result<Status, Status> {
     if !e.no_cma && cma(e, a.rkey, a.put, a.addr, &a.local, a.len)? {
         return Ok(ucx::UCS_OK);
     }
-    Ok(by_request(e, a))
+    by_request(e, a)
 }
 
-pub(crate) fn by_request(e: &mut Ep, a: &Access) -> Status {
-    if a.put { put_by_request(e, a) } else { get_by_request(e, a) }
+pub(crate) fn by_request(e: &mut Ep, a: &Access) -> Result<Status, Status> {
+    may_ask(e)?;
+    Ok(if a.put { put_by_request(e, a) } else { get_by_request(e, a) })
 }
 
 #[cold]

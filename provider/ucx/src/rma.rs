@@ -10,7 +10,7 @@ use ucx_sys::{self as ucx, Completion, Iov, PackFn, Status, UnpackFn};
 use crate::attr::SEGMENT;
 use crate::coop::Access;
 use crate::deferred;
-use crate::direct::{Way, access, by_request, cma, slot, way};
+use crate::direct::{Way, access, by_request, cma, may_ask, slot, way};
 use crate::ffi::{guard, spans};
 use crate::remote::{Ask, What};
 use crate::requests::{Into_, Operation};
@@ -21,7 +21,7 @@ use crate::state::Ep;
 fn reach_out(e: &mut Ep, way: &Way, a: &Access) -> Result<Status, Status> {
     match way {
         Way::Cma => deferred::start(e, a),
-        _ => Ok(by_request(e, a)),
+        _ => by_request(e, a),
     }
 }
 
@@ -174,7 +174,10 @@ pub(crate) unsafe extern "C" fn put_bcopy(
             let i = &mut *e.iface();
             // Pack only what can go: packing twice is not the same for every kind of data. What is refused for
             // good may still be nothing.
-            let refused = way(e, rkey, addr, 0).err();
+            // What CMA refuses goes by request.
+            let refused = way(e, rkey, addr, 0)
+                .and_then(|way| if matches!(way, Way::Mapped(_)) { Ok(()) } else { may_ask(e) })
+                .err();
             let for_good = [ucx::UCS_ERR_INVALID_PARAM, ucx::UCS_ERR_INVALID_ADDR];
             if let Some(status) = refused.filter(|status| !for_good.contains(status)) {
                 return status.into();
@@ -210,6 +213,16 @@ pub(crate) unsafe extern "C" fn put_zcopy(
     })
 }
 
+/// Gets to one part of memory in this call; `Ok(false)`: only a request can.
+fn now(e: &mut Ep, way: Way, rkey: usize, addr: u64, local: &[Span; 1]) -> Result<bool, Status> {
+    let len = local[0].len();
+    match way {
+        Way::Mapped(at) => access(rkey, || copy(at, local, len, false)).map(|()| true),
+        Way::Cma => cma(e, rkey, false, addr, local, len),
+        Way::Request => Ok(false),
+    }
+}
+
 pub(crate) unsafe extern "C" fn get_short(
     ep: ucx::Ep,
     buffer: *mut c_void,
@@ -223,12 +236,10 @@ pub(crate) unsafe extern "C" fn get_short(
         }
         // SAFETY: UCX's arguments. Only what is done at once is offered: a short get has no completion.
         unsafe {
-            match way(Ep::of(ep), rkey, addr, length as usize) {
-                Ok(Way::Request) => ucx::UCS_ERR_UNSUPPORTED,
-                Ok(_) => {
-                    let local = [span(buffer, length as usize)];
-                    get(ep, &local, length as usize, addr, rkey, std::ptr::null_mut())
-                }
+            let (e, len) = (Ep::of(ep), length as usize);
+            match way(e, rkey, addr, len).and_then(|way| now(e, way, rkey, addr, &[span(buffer, len)])) {
+                Ok(true) => ucx::UCS_OK,
+                Ok(false) => ucx::UCS_ERR_UNSUPPORTED,
                 Err(status) => status,
             }
         }
@@ -263,12 +274,8 @@ pub(crate) unsafe extern "C" fn get_bcopy(
             };
             i.bounce.resize(SEGMENT, 0);
             let local = [span(i.bounce.as_ptr().cast(), length)];
-            let here = match way {
-                Way::Mapped(at) => access(rkey, || copy(at, &local, length, false)).map(|()| true),
-                Way::Cma => cma(e, rkey, false, addr, &local, length),
-                Way::Request => Ok(false),
-            };
-            match here {
+            let here = now(e, way, rkey, addr, &local);
+            match here.and_then(|here| if here { Ok(true) } else { may_ask(e).map(|()| false) }) {
                 Err(status) => status,
                 Ok(true) => {
                     unpack(arg, i.bounce.as_ptr().cast(), length);

@@ -115,6 +115,10 @@ pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
             let Shared { ep, copy, access } = (*this).shared.swap_remove(at);
             (*this).link.pieces_close(copy.peer, copy.counter);
             let status = if good { ucx::UCS_OK } else { alone(&mut *ep, &access) };
+            if status == ucx::UCS_ERR_NO_RESOURCE {
+                (*this).defer(ep, access);
+                continue;
+            }
             if status != ucx::UCS_INPROGRESS {
                 complete(access.comp, status);
             }

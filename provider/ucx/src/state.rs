@@ -199,7 +199,7 @@ pub(crate) struct Iface {
     pub(crate) eps: HashMap<PeerId, Vec<*mut Ep>>,
     pub(crate) live: HashSet<*mut Ep>,
     pub(crate) remote: Requests<*mut Ep>,
-    /// Gets that the next calls of progress do, one each ([`crate::deferred`]).
+    /// Gets that the next calls of progress do, one each ([`crate::deferred`]); and what waits there until it may go by requests.
     pub(crate) deferred: VecDeque<(*mut Ep, Access)>,
     /// Puts and gets of which the owner of the memory copies a part.
     pub(crate) shared: Vec<Shared<*mut Ep>>,
@@ -229,6 +229,12 @@ impl Iface {
     /// Whether an endpoint is (still) one of ours.
     pub(crate) fn has(&self, ep: *mut Ep) -> bool {
         self.live.contains(&ep)
+    }
+
+    /// Leaves an operation to progress, which its endpoint counts already.
+    pub(crate) fn defer(&mut self, ep: *mut Ep, access: Access) {
+        self.deferred.push_back((ep, access));
+        self.busy = true;
     }
 
     /// The link need not remember a peer that is gone, unless something here still names it.
