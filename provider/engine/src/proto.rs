@@ -155,7 +155,7 @@ bitflags! {
         /// Answers to the peer wait for room already.
         const LAGGING = 1 << 9;
         /// Bytes travel the other way, too, or on to others, so that all sides have copies of their own to make: a send while
-        /// a receive is posted here; a fetch while some peer has been offered a large message.
+        /// a receive is posted here; a fetch while a peer is likely to take a large message that it was offered.
         const BOTH_WAYS = 1 << 10;
         /// The receive was posted just now, to a message that had come before: the call that posts it takes the bytes in.
         const IN_POST = 1 << 11;

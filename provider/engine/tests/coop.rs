@@ -50,6 +50,43 @@ fn of_large_messages_both_ways_each_side_copies_its_own() {
     assert!(net[1].look(dst, len) == pattern(len, 9) && net.pieces_helped() > 0);
 }
 
+/// So many messages one way, one after another; how many pieces of the last one the sender has copied.
+fn one_way(net: &mut Net, n: usize, len: usize) -> usize {
+    let (src, dst) = (net.bytes(0, &pattern(len, 9)), net.memory(1, len));
+    let mut helped = 0;
+    for _ in 0..n {
+        let before = net.pieces_helped();
+        net[1].recv(&with_tag(&[dst], 1, 0)).unwrap();
+        net[0].send(&Send { tag: Some(1), ..msg(1, &[src], 0) }).unwrap();
+        net.settle();
+        assert_eq!((net[1].received().len, net[0].sent().err), (len, None));
+        helped = net.pieces_helped() - before;
+    }
+    assert!(net[1].look(dst, len) == pattern(len, 9));
+    helped
+}
+
+/// Each message that is never taken looks like bytes that travel the other way.
+#[test]
+fn of_messages_one_way_both_sides_copy_although_one_the_other_way_is_never_taken() {
+    let len = 9 * MIB;
+    let mut net = Net::warm(Setup::default());
+    assert!(one_way(&mut net, 1, len) > 0);
+    let untaken = net.memory(1, MIB);
+    for tag in [7, 8] {
+        net[1].send(&Send { tag: Some(tag), ..msg(0, &[untaken], 0) }).unwrap();
+    }
+    assert_eq!(one_way(&mut net, 1, len), 0);
+    assert!(one_way(&mut net, 16, len) > 0);
+    // One that is taken is a sign of both ways again.
+    let dst = net.memory(0, MIB);
+    net[0].recv(&with_tag(&[dst], 7, 0)).unwrap();
+    net.settle();
+    assert_eq!((net[0].received().len, net[1].sent().err), (MIB, None));
+    assert_eq!(one_way(&mut net, 1, len), 0);
+    assert!(one_way(&mut net, 16, len) > 0);
+}
+
 #[test]
 fn pieces_meet_segments_of_any_shape() {
     let len = 9 * MIB;

@@ -42,7 +42,9 @@ impl<L: RmaLink> Endpoint<L> {
         if self.meter.is_some() && err.is_none() {
             self.meter_out(out);
         }
-        self.offered = self.offered.saturating_sub(out.offered.into());
+        if out.offered {
+            self.offered.end();
+        }
         if self.peer(out.peer).limits.is_retiring() {
             self.retire(out);
         }

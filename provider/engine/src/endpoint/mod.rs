@@ -14,6 +14,7 @@ mod incoming;
 mod inject;
 mod malformed;
 mod metered;
+mod offered;
 mod onesided;
 mod peer;
 mod peers;
@@ -37,6 +38,7 @@ use crate::hash::Map;
 use crate::pool::Pool;
 use crate::types::*;
 use link_api::{Meter, OpId, PeerId, RmaLink};
+use offered::Offered;
 use peer::Peer;
 use request::{Request, Unbegun, Unsent};
 pub use staging::Leaving;
@@ -70,8 +72,7 @@ pub(crate) struct Endpoint<L> {
     invited: Vec<(u64, u16)>,
     /// Messages that the next calls of progress take in.
     unbegun: VecDeque<Unbegun>,
-    /// Large messages that peers were offered and have yet to take.
-    offered: u32,
+    offered: Offered,
     /// Peers whose accesses are to take effect in order, and have something to wait for.
     in_order: Vec<PeerId>,
     /// Peers with a backlog.
@@ -132,7 +133,7 @@ impl<L: RmaLink> Endpoint<L> {
             in_flight: Vec::new(),
             invited: Vec::new(),
             unbegun: VecDeque::new(),
-            offered: 0,
+            offered: Offered::default(),
             in_order: Vec::new(),
             with_backlog: Vec::new(),
             unlogged_path: None,

@@ -141,7 +141,9 @@ impl<L: RmaLink> Endpoint<L> {
         let state = self.peer(peer);
         state.outstanding += 1;
         state.large += u32::from(large);
-        self.offered += u32::from(offered);
+        if offered {
+            self.offered.offer();
+        }
         Ok(())
     }
 

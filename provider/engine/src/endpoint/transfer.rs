@@ -155,7 +155,7 @@ impl<L: RmaLink> Endpoint<L> {
         // Writes take effect in order, which those that others make do not.
         let invite = is_message && (has_more || !self.in_flight.is_empty()) && !self.peer(peer).puts_not;
         when.set(When::INVITE, invite);
-        when.set(When::BOTH_WAYS, self.offered > 0);
+        when.set(When::BOTH_WAYS, self.offered.are_both_ways());
         when
     }
 
@@ -193,6 +193,9 @@ impl<L: RmaLink> Endpoint<L> {
     ) {
         if req != NO_REQUEST {
             self.fin(peer, req, status, len);
+        }
+        if Cut::is_worth(len) {
+            self.offered.take_in();
         }
         match then {
             Then::Recv(matched) => {
