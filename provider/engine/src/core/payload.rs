@@ -3,9 +3,10 @@
 /// Payloads of up to so many bytes wait in the place of their message.
 pub(crate) const SHORT: usize = 40;
 
-/// Sizes of buffers for longer ones: this, and each twice the one before. Longer ones than the last are of their own size.
+/// Buffers for longer ones have one of these sizes: 128 bytes, and four from each power of two to the next up to 64 KiB, so that
+/// at most a fifth of a buffer is not used. Longer payloads have buffers of their own size.
 const LEAST: usize = 128;
-const SIZES: usize = 10;
+const SIZES: usize = 1 + 4 * 9;
 /// Most bytes of buffers that are kept to be used again.
 const SPARE: usize = 1 << 20;
 
@@ -40,37 +41,48 @@ impl Payload {
 }
 
 /// Buffers that are used again.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Buffers {
     /// By size.
     spare: [Vec<Box<[u8]>>; SIZES],
     bytes: usize,
 }
 
+impl Default for Buffers {
+    fn default() -> Buffers {
+        Buffers { spare: [const { Vec::new() }; SIZES], bytes: 0 }
+    }
+}
+
 impl Buffers {
-    /// The size that is enough for `len` bytes, if buffers of that size are kept.
-    fn size_of(len: usize) -> Option<usize> {
-        let at = len.div_ceil(LEAST).next_power_of_two().trailing_zeros() as usize;
-        (at < SIZES).then_some(at)
+    /// Which of the sizes is enough for `len` bytes, and how many bytes that is; `None`: no buffers of that size are kept.
+    #[inline]
+    fn size_of(len: usize) -> Option<(usize, usize)> {
+        // A size is 5, 6, 7 or 8 quarters of the power of two below it.
+        let last = len.max(LEAST) - 1;
+        let power = last.ilog2() as usize;
+        let quarters = (last >> (power - 2)) + 1;
+        let at = 4 * power + quarters - (4 * (LEAST.ilog2() as usize - 1) + 8);
+        (at < SIZES).then_some((at, quarters << (power - 2)))
     }
 
     /// One of at least `len` bytes, with anything in it.
     pub(crate) fn take(&mut self, len: usize) -> Box<[u8]> {
-        let Some(at) = Self::size_of(len) else { return blank(len) };
+        let Some((at, size)) = Self::size_of(len) else { return blank(len) };
         match self.spare[at].pop() {
             Some(buffer) => {
                 self.bytes -= buffer.len();
                 buffer
             }
-            None => blank(LEAST << at),
+            None => blank(size),
         }
     }
 
     /// Takes one back.
     pub(crate) fn give_back(&mut self, buffer: Box<[u8]>) {
         let len = buffer.len();
-        let Some(at) = Self::size_of(len).filter(|at| len == LEAST << at) else { return };
-        if self.bytes + len <= SPARE || self.make_room(at) {
+        let Some((at, _)) = Self::size_of(len).filter(|(_, size)| len == *size) else { return };
+        if self.bytes + len <= SPARE || self.make_room(at, len) {
             self.bytes += len;
             self.spare[at].push(buffer);
         }
@@ -78,16 +90,13 @@ impl Buffers {
 
     /// Frees buffers of other sizes for one more of this: messages have been of another length before.
     #[cold]
-    fn make_room(&mut self, at: usize) -> bool {
-        while self.bytes + (LEAST << at) > SPARE {
-            let others = (0..SIZES).filter(|other| *other != at);
-            let Some(most) = others.max_by_key(|other| self.spare[*other].len() << other) else {
-                return false;
-            };
-            if self.spare[most].pop().is_none() {
-                return false;
-            }
-            self.bytes -= LEAST << most;
+    fn make_room(&mut self, at: usize, len: usize) -> bool {
+        let bytes = |of: &Vec<Box<[u8]>>| of.first().map_or(0, |buffer| buffer.len() * of.len());
+        while self.bytes + len > SPARE {
+            let others = self.spare.iter_mut().enumerate().filter(|(other, _)| *other != at);
+            let most = others.map(|(_, of)| of).max_by_key(|of| bytes(of));
+            let Some(freed) = most.and_then(Vec::pop) else { return false };
+            self.bytes -= freed.len();
         }
         true
     }
@@ -123,9 +132,17 @@ mod tests {
     #[test]
     fn a_buffer_is_used_again_by_payloads_of_its_size() {
         let mut buffers = Buffers::default();
-        for (len, size) in
-            [(0, 128), (128, 128), (129, 256), (8192, 8192), (8193, 16384), (65536, 65536), (65537, 65537)]
-        {
+        for (len, size) in [
+            (0, 128),
+            (128, 128),
+            (129, 160),
+            (8192, 8192),
+            (8193, 10240),
+            (12289, 14336),
+            (57345, 65536),
+            (65536, 65536),
+            (65537, 65537),
+        ] {
             let buffer = buffers.take(len);
             let at = buffer.as_ptr();
             assert_eq!(buffer.len(), size, "{len}");
@@ -136,11 +153,24 @@ mod tests {
     }
 
     #[test]
+    fn little_of_a_buffer_is_not_used() {
+        let mut sizes: Vec<(usize, usize)> = (0..=65536).map(|len| Buffers::size_of(len).unwrap()).collect();
+        for (len, (_, size)) in sizes.iter().enumerate().skip(LEAST) {
+            assert!((len..=len * 5 / 4).contains(size), "{size} for {len}");
+        }
+        // Each size has a number of its own, and is enough for itself.
+        sizes.dedup();
+        assert!(sizes.iter().map(|(at, _)| *at).eq(0..SIZES), "{sizes:?}");
+        assert!(sizes.iter().all(|&(at, size)| Buffers::size_of(size) == Some((at, size))));
+        assert_eq!(Buffers::size_of(65537), None);
+    }
+
+    #[test]
     fn what_is_kept_is_bounded() {
         let mut buffers = Buffers::default();
         let taken: Vec<_> = (0..100).map(|_| buffers.take(16384)).collect();
         taken.into_iter().for_each(|b| buffers.give_back(b));
-        assert_eq!((buffers.bytes, buffers.spare[7].len()), (SPARE, SPARE / 16384));
+        assert_eq!((buffers.bytes, buffers.spare[28].len()), (SPARE, SPARE / 16384));
         let again: Vec<_> = (0..100).map(|_| buffers.take(16384)).collect();
         assert_eq!((buffers.bytes, again.len()), (0, 100));
     }
@@ -156,7 +186,7 @@ mod tests {
         fill(&mut buffers, 3, 128);
         assert_eq!(buffers.spare[0].len(), 3);
         fill(&mut buffers, 2, 65536);
-        assert_eq!((buffers.spare[9].len(), buffers.spare[0].len()), (2, 3));
+        assert_eq!((buffers.spare[36].len(), buffers.spare[0].len()), (2, 3));
         assert!(buffers.bytes <= SPARE && buffers.bytes > SPARE - 8192);
         let kept: usize = buffers.spare.iter().flatten().map(|b| b.len()).sum();
         assert_eq!(buffers.bytes, kept);
