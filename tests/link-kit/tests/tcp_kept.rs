@@ -3,14 +3,17 @@
 
 #[path = "support/pair.rs"]
 mod pair;
+#[path = "support/sockets.rs"]
+mod sockets;
 
 use std::net::TcpStream;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::AsRawFd as _;
 
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, Gone, Link, PeerId, Refused};
 use link_kit::bytes;
 use pair::{event, open, options, say, take, until};
+use sockets::connected_at;
 
 /// Bytes of a frame that is kept where a longer one is refused.
 const SHORT: usize = 10_000;
@@ -97,31 +100,17 @@ fn what_is_kept_of_a_peer_that_ends_is_lost_and_else_not() {
     }
 }
 
-/// The sockets of this process that are connected to or from this address keep little.
-fn narrow(ip: [u8; 4]) -> usize {
-    let fds = std::fs::read_dir("/proc/self/fd").unwrap();
-    let fds = fds.filter_map(|fd| fd.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    let mut found = 0;
-    for fd in fds {
-        // SAFETY: the descriptor is open while the links are, or the copy fails.
-        let Ok(copy) = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned() else { continue };
-        let stream = TcpStream::from(copy);
-        let ends = [stream.local_addr(), stream.peer_addr()];
-        if !ends.iter().any(|end| end.as_ref().is_ok_and(|end| end.ip() == std::net::IpAddr::from(ip))) {
-            continue;
-        }
-        for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
-            let least = 1i32;
-            // SAFETY: a valid option of its length.
-            let done = unsafe {
-                let at = (&raw const least).cast();
-                libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, option, at, size_of::<i32>() as u32)
-            };
-            assert_eq!(done, 0);
-        }
-        found += 1;
+/// A socket keeps little.
+fn narrow(stream: &TcpStream) {
+    for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+        let least = 1i32;
+        // SAFETY: a valid option of its length.
+        let done = unsafe {
+            let at = (&raw const least).cast();
+            libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, option, at, size_of::<i32>() as u32)
+        };
+        assert_eq!(done, 0);
     }
-    found
 }
 
 #[test]
@@ -138,7 +127,10 @@ fn what_a_rail_keeps_is_kept_though_the_connection_has_room() {
         assert!(a.poll().is_none() && b.poll().is_none(), "nothing was to come");
         a.describe(to_b).contains("over 2 rails")
     });
-    assert!(narrow(rail) >= 2);
+    let sockets = connected_at(rail);
+    assert!(sockets.len() >= 2);
+    sockets.iter().for_each(narrow);
+    drop(sockets);
     let sent = send_until_kept(&mut a, to_b);
     assert!(sent < 100, "the connection has room for more than {sent} frames");
     take_all(&mut a, to_b, &mut b, sent);

@@ -5,15 +5,18 @@
 mod caller;
 #[path = "support/pair.rs"]
 mod pair;
+#[path = "support/sockets.rs"]
+mod sockets;
 
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 
 use caller::{call, read};
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, Gone, Link, PeerId, Refused};
 use pair::{event, open, options, say, take, until};
+use sockets::connected_at;
 use wire::Addr;
 use wire::session::{Caller, Heard, Hello, JobKey, Keys, MAC, Next, RECORD, RailNote, Role, VERDICT};
 
@@ -98,23 +101,11 @@ fn as_many_rails_as_the_side_that_has_fewer_wants() {
     }
 }
 
-/// The sockets of this process that are connected to or from this address are shut down; how many.
+/// The sockets that are connected to or from this address are shut down; how many.
 fn cut(ip: [u8; 4]) -> usize {
-    let fds = std::fs::read_dir("/proc/self/fd").unwrap();
-    let fds = fds.filter_map(|fd| fd.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    let mut found = 0;
-    for fd in fds {
-        use std::os::fd::BorrowedFd;
-        // SAFETY: the descriptor is open while the links are, or the copy fails.
-        let Ok(copy) = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned() else { continue };
-        let stream = TcpStream::from(copy);
-        let is = |at: std::io::Result<SocketAddr>| at.is_ok_and(|at| at.ip() == std::net::IpAddr::from(ip));
-        if stream.peer_addr().is_ok() && (is(stream.peer_addr()) || is(stream.local_addr())) {
-            stream.shutdown(std::net::Shutdown::Both).unwrap();
-            found += 1;
-        }
-    }
-    found
+    let sockets = connected_at(ip);
+    sockets.iter().for_each(|stream| stream.shutdown(std::net::Shutdown::Both).unwrap());
+    sockets.len()
 }
 
 #[test]
