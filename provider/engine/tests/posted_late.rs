@@ -204,7 +204,8 @@ fn an_endpoint_that_closes_first_gives_back_what_is_of_a_shared_context_and_touc
     }
 }
 
-/// Nothing would call progress for it: what a sleeper waits for is told by the link.
+/// The thread sleeps until the link's descriptor is readable, which a receive that was posted does not cause: no call of progress
+/// would follow.
 #[test]
 fn where_one_sleeps_the_call_that_posts_the_receive_takes_it_in() {
     let (mut net, dst) = with_one_waiting();

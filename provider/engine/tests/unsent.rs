@@ -1,4 +1,4 @@
-//! Messages of which a link keeps a part until there is room: they complete when it has sent that on.
+//! Messages of which the link keeps a part because its peer's connection has no room: they complete when all bytes are sent.
 
 use engine::{Cntrs, Error, OpFlags, Send};
 use testkit::*;
@@ -6,7 +6,7 @@ use testkit::*;
 const FENCE: OpFlags = OpFlags::COMPLETION.union(OpFlags::FENCE);
 const SILENT: OpFlags = OpFlags::INJECT;
 
-/// Two that have met, so that messages go the short way, too.
+/// Two connected endpoints, so that messages are sent by the short way, too.
 fn met() -> Net {
     let mut net = Net::new(2);
     net.exchange(10, 1);
@@ -26,14 +26,14 @@ fn a_message_completes_when_its_link_has_sent_on_what_it_kept_of_it() {
     net[0].send(&tagged(1, &[src, src], 7, 2)).unwrap();
     net[1].recv(&from_any(&[dst], 0)).unwrap();
     net.settle();
-    assert_eq!(net[1].received().len, 4, "it has been sent once");
+    assert_eq!(net[1].received().len, 4, "it is sent once");
     assert_eq!((contexts(&mut net), net.in_flight(0, 1)), (vec![], 0));
     net.set_keeps(0, 1, false);
-    assert!(!net[0].arm(), "asleep with completions to tell");
+    assert!(!net[0].arm(), "armed, although operations can be completed");
     net[0].progress();
     assert!(net[0].arm());
-    let told: Vec<_> = net[0].tx().iter().map(|c| (c.ctx.0, c.len, c.tag, c.err)).collect();
-    assert_eq!(told, [(1, 4, 0, None), (2, 8, 7, None)]);
+    let completed: Vec<_> = net[0].tx().iter().map(|c| (c.ctx.0, c.len, c.tag, c.err)).collect();
+    assert_eq!(completed, [(1, 4, 0, None), (2, 8, 7, None)]);
     // Then they complete at once again.
     net[0].send(&msg(1, &[src], 3)).unwrap();
     assert_eq!(contexts(&mut net), [3]);
@@ -45,12 +45,12 @@ fn what_the_link_keeps_is_under_way() {
     net.set_keeps(0, 1, true);
     net[0].send(&msg(1, &[], 1)).unwrap();
     assert_eq!(net[0].send(&Send { flags: FENCE, ..msg(1, &[], 2) }), Err(Error::Again));
-    assert!(net[0].arm(), "the link tells when it has room");
+    assert!(net[0].arm(), "the link's descriptor becomes readable when it has room");
     let ep = net[0].ep;
     net[0].ep_set_depth(ep, 3);
     net[0].send(&msg(1, &[], 3)).unwrap();
     net[0].send(&msg(1, &[], 4)).unwrap();
-    assert_eq!(net[0].send(&msg(1, &[], 5)), Err(Error::Again), "there are no more than were asked for");
+    assert_eq!(net[0].send(&msg(1, &[], 5)), Err(Error::Again), "the depth of the endpoint bounds them");
     net.set_keeps(0, 1, false);
     // The post itself completes those before it.
     net[0].send(&msg(1, &[], 5)).unwrap();
@@ -59,7 +59,7 @@ fn what_the_link_keeps_is_under_way() {
 }
 
 #[test]
-fn counters_wait_too_and_what_nothing_tells_of_does_not() {
+fn counted_messages_wait_too_and_those_without_completion_and_counter_do_not() {
     let mut net = met();
     net.set_keeps(0, 1, true);
     for _ in 0..10_000 {
@@ -94,9 +94,9 @@ fn what_the_link_kept_of_a_peer_that_ends_has_failed_and_else_not() {
         net.set_keeps(0, 1, lost);
         net.kill(1);
         net.settle();
-        let told: Vec<_> = net[0].tx().iter().map(|c| (c.ctx.0, c.err)).collect();
+        let completed: Vec<_> = net[0].tx().iter().map(|c| (c.ctx.0, c.err)).collect();
         let err = lost.then_some(Error::Reset);
-        assert_eq!(told, [(1, err), (2, err)]);
+        assert_eq!(completed, [(1, err), (2, err)]);
         net.set_keeps(0, 1, false);
         net.revive(1);
         net[0].send(&Send { flags: FENCE, ..msg(1, &[], 3) }).expect("nothing is under way");

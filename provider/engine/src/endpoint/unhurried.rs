@@ -1,6 +1,7 @@
-//! Why progress is more than to take in frames, apart from lists of things to do.
+//! Conditions under which a call of progress does more than to poll for frames, apart from queues that are not empty.
 
-/// Peers that were told to pause, whether messages are counted, and whether the link keeps some: in one word, since progress asks after it all the time.
+/// In one word, which each call of progress tests: whether the endpoint has a meter, whether it has unsent messages
+/// ([`super::unsent`]), and the number of peers that were sent a `Pause`.
 #[derive(Debug, Default)]
 pub(super) struct Unhurried(usize);
 
@@ -10,7 +11,7 @@ impl Unhurried {
     const IN_ORDER: usize = 4;
     const PAUSED: usize = 8;
 
-    /// Not 0: there is something.
+    /// Not 0 if any of them holds.
     #[inline(always)]
     pub(super) fn any(&self) -> usize {
         self.0

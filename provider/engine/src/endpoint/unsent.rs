@@ -1,7 +1,7 @@
 //! Messages that are sent, but for bytes that the link keeps until there is room.
 //!
-//! They complete when the link keeps nothing for their peer any more. A program that was told of all its completions need not
-//! call again before the peer has received, and nothing but its calls sends on what is kept.
+//! They complete when the link keeps nothing for their peer any more. A program with all its completions need not call again
+//! before the peer has received, and only a call of progress sends what the link keeps.
 
 use super::Endpoint;
 use super::request::{Done, Unsent};
@@ -10,7 +10,7 @@ use crate::types::*;
 use link_api::{PeerId, RmaLink};
 
 impl<L: RmaLink> Endpoint<L> {
-    /// Completes a message later, of which the link keeps a part, if anything is to tell of it.
+    /// Completes a message later, of which the link keeps a part, if it has a completion or is counted.
     #[cold]
     #[inline(never)]
     pub(super) fn finish_later(&mut self, peer: PeerId, len: usize, done_as: Done) {
