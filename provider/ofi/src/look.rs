@@ -281,6 +281,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// The end of a peer is told of.
     fn finish(&mut self, peer: PeerId, why: Gone) {
+        // What the connection has lost of the way to agree on a fabric is no frame.
+        let lost = self.base.keeps(peer);
+        self.at(peer).lost |= lost && self.at(peer).stage == Stage::Base;
         self.reset(peer);
         self.at(peer).ending += 1;
         self.out.push_back(Out::Event(Event::Closed(peer, why)));

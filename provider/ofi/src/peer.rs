@@ -50,6 +50,8 @@ pub(crate) struct Peer {
     pub(crate) broken: Option<Instant>,
     /// How many ends of it are still to be told of here.
     pub(crate) ending: u32,
+    /// Frames to it were lost when it ended.
+    pub(crate) lost: bool,
     /// Why it is cut off, if not as the connection says.
     pub(crate) why: Option<Gone>,
     /// A send has just found no room.
@@ -80,6 +82,7 @@ impl Peer {
             bye_heard: false,
             broken: None,
             ending: 0,
+            lost: false,
             why: None,
             full: false,
             wants: false,

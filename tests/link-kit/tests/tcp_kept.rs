@@ -1,15 +1,15 @@
 //! What the link over TCP says of frames that the kernel has no room for.
 #![cfg(not(loom))]
 
+#[path = "support/narrow.rs"]
+mod narrow;
 #[path = "support/pair.rs"]
 mod pair;
-
-use std::net::TcpStream;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, Gone, Link, PeerId, Refused};
 use link_kit::bytes;
+use narrow::narrow;
 use pair::{event, open, options, say, take, until};
 
 /// Bytes of a frame that is kept where a longer one is refused.
@@ -97,33 +97,6 @@ fn what_is_kept_of_a_peer_that_ends_is_lost_and_else_not() {
     }
 }
 
-/// The sockets of this process that are connected to or from this address keep little.
-fn narrow(ip: [u8; 4]) -> usize {
-    let fds = std::fs::read_dir("/proc/self/fd").unwrap();
-    let fds = fds.filter_map(|fd| fd.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    let mut found = 0;
-    for fd in fds {
-        // SAFETY: the descriptor is open while the links are, or the copy fails.
-        let Ok(copy) = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned() else { continue };
-        let stream = TcpStream::from(copy);
-        let ends = [stream.local_addr(), stream.peer_addr()];
-        if !ends.iter().any(|end| end.as_ref().is_ok_and(|end| end.ip() == std::net::IpAddr::from(ip))) {
-            continue;
-        }
-        for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
-            let least = 1i32;
-            // SAFETY: a valid option of its length.
-            let done = unsafe {
-                let at = (&raw const least).cast();
-                libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, option, at, size_of::<i32>() as u32)
-            };
-            assert_eq!(done, 0);
-        }
-        found += 1;
-    }
-    found
-}
-
 #[test]
 fn what_a_rail_keeps_is_kept_though_the_connection_has_room() {
     // An address of this test's own.
@@ -138,7 +111,7 @@ fn what_a_rail_keeps_is_kept_though_the_connection_has_room() {
         assert!(a.poll().is_none() && b.poll().is_none(), "nothing was to come");
         a.describe(to_b).contains("over 2 rails")
     });
-    assert!(narrow(rail) >= 2);
+    assert!(narrow(rail, 1) >= 2);
     let sent = send_until_kept(&mut a, to_b);
     assert!(sent < 100, "the connection has room for more than {sent} frames");
     take_all(&mut a, to_b, &mut b, sent);
