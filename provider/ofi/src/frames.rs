@@ -203,7 +203,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
     fn keeps(&mut self, to: PeerId) -> bool {
         let Some(at) = self.peers.get_mut(to.0 as usize) else { return self.base.keeps(to) };
         // Its end is still to be told of.
-        if at.ending > 0 {
+        if at.ending > 0 || at.losing {
             return true;
         }
         let lost = std::mem::take(&mut at.lost);
@@ -261,7 +261,8 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         }
         self.base.forget(peer);
         self.reset(peer);
-        (self.at(peer).wants, self.at(peer).lost) = (false, false);
+        let at = self.at(peer);
+        (at.wants, at.losing, at.lost) = (false, false, false);
         self.wanting.retain(|known| *known != peer);
     }
 

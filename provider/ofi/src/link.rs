@@ -249,7 +249,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     pub(crate) fn reset(&mut self, peer: PeerId) {
         self.list(peer);
         // One that has said bye wants none of those that are under way.
-        self.at(peer).lost |= self.keeps_frames(peer) && self.at(peer).bye.is_none();
+        self.at(peer).losing |= self.keeps_frames(peer) && self.at(peer).bye.is_none();
         self.end_dealings(peer);
         self.generation = self.generation.wrapping_add(1);
         let fresh = Peer::new(self.generation);
@@ -258,7 +258,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             self.by_base -= 1;
         }
         let now = &mut self.peers[peer.0 as usize];
-        (now.wants, now.listed, now.ending, now.lost) = (old.wants, old.listed, old.ending, old.lost);
+        (now.wants, now.listed, now.ending) = (old.wants, old.listed, old.ending);
+        (now.losing, now.lost) = (old.losing, old.lost);
         if let (Some(channel), Some(below)) = (old.channel, &mut self.below) {
             below.part(channel.far.dest);
         }

@@ -283,9 +283,11 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn finish(&mut self, peer: PeerId, why: Gone) {
         // What the connection has lost of the way to agree on a fabric is no frame.
         let lost = self.base.keeps(peer);
-        self.at(peer).lost |= lost && self.at(peer).stage == Stage::Base;
+        self.at(peer).losing |= lost && self.at(peer).stage == Stage::Base;
         self.reset(peer);
-        self.at(peer).ending += 1;
+        let at = self.at(peer);
+        at.lost = std::mem::take(&mut at.losing);
+        at.ending += 1;
         self.out.push_back(Out::Event(Event::Closed(peer, why)));
     }
 

@@ -104,6 +104,16 @@ fn what_is_kept_of_a_peer_that_ends_is_lost_and_else_not() {
     }
 }
 
+#[test]
+fn what_is_kept_of_a_peer_that_is_cut_off_is_lost_and_kept_until_its_end() {
+    let (mut a, to_b, _b) = slow_to(&FakeNet::default());
+    assert!(fill(&mut a, to_b, |_| LEN) > 1);
+    a.disconnect(to_b);
+    assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, true));
+    until("its end", || matches!(a.poll(), Some(Event::Closed(peer, _)) if peer == to_b));
+    assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, false), "told once");
+}
+
 /// The provider below tells that a frame did not arrive: it is lost, and not complete.
 #[test]
 fn a_frame_that_the_provider_below_loses_is_kept_until_its_peer_ends() {

@@ -98,6 +98,16 @@ fn what_is_kept_of_a_peer_that_ends_is_lost_and_else_not() {
 }
 
 #[test]
+fn what_is_kept_of_a_peer_that_is_cut_off_is_lost_and_kept_until_its_end() {
+    let (mut a, to_b, mut b) = pair_of(|| options("key"));
+    send_until_kept(&mut a, to_b);
+    a.disconnect(to_b);
+    assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, true));
+    assert!(matches!(event(&mut a, &mut b), Event::Closed(peer, Gone::Denied) if peer == to_b));
+    assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, false), "told once");
+}
+
+#[test]
 fn what_a_rail_keeps_is_kept_though_the_connection_has_room() {
     // An address of this test's own.
     let rail = [127, 0, 0, 77];
