@@ -216,7 +216,6 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             return self.refuse(peer, why);
         }
         if at.broken.is_some_and(|until| until <= now) {
-            at.broken = None;
             self.cut(peer, Some(Gone::Reset));
         }
     }

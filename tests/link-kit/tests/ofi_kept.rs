@@ -6,6 +6,8 @@ mod fake;
 #[path = "support/left.rs"]
 mod left;
 
+use std::time::Duration;
+
 use fake::{Fake, FakeNet};
 use left::{connect, fill, next, until, what_is_not_kept_arrives};
 use link::{TcpLink, TcpOptions};
@@ -20,17 +22,28 @@ type Over = OfiLink<TcpLink, Fake>;
 const LEN: usize = 10_000;
 
 fn open(fabric: Result<Fake, String>) -> Over {
+    open_with(fabric, Duration::from_secs(5))
+}
+
+/// Where a peer whose frame was lost is given up after this.
+fn open_with(fabric: Result<Fake, String>, grace: Duration) -> Over {
     let key = JobKey::from_secret(b"of what is kept");
     let at = "127.0.0.1:0".parse().expect("an address");
     let base = TcpLink::bind(at, TcpOptions::new(key.clone())).expect("a free name");
-    OfiLink::new(base, fabric, OfiOptions::new(key)).expect("descriptors")
+    let mut options = OfiOptions::new(key);
+    options.grace = grace;
+    OfiLink::new(base, fabric, options).expect("descriptors")
 }
 
 /// Of the first one messages leave only when it is called.
 fn slow_to(net: &FakeNet) -> (Over, PeerId, Over) {
+    slow_with(net, Duration::from_secs(5))
+}
+
+fn slow_with(net: &FakeNet, grace: Duration) -> (Over, PeerId, Over) {
     let mut fake = net.open();
     fake.slow = true;
-    let (mut a, mut b) = (open(Ok(fake)), open(Ok(net.open())));
+    let (mut a, mut b) = (open_with(Ok(fake), grace), open(Ok(net.open())));
     let to_b = connect(&mut a, &mut b);
     (a, to_b, b)
 }
@@ -114,20 +127,28 @@ fn what_is_kept_of_a_peer_that_is_cut_off_is_lost_and_kept_until_its_end() {
     assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, false), "told once");
 }
 
-/// The provider below tells that a frame did not arrive: it is lost, and not complete.
+/// The provider below tells that a frame did not arrive: it is lost, and not complete, whether its peer ends or is given up.
 #[test]
 fn a_frame_that_the_provider_below_loses_is_kept_until_its_peer_ends() {
-    let (mut a, to_b, mut b) = slow_to(&FakeNet::default());
-    a.below().expect("a fabric").failing = true;
-    assert!(matches!(a.send(to_b, b"lost", &[], 0, 0), Ok(()) | Err(Refused::Kept)));
-    for _ in 0..100 {
-        assert!(next(&mut a).is_none());
+    for (ends, grace) in [(true, Duration::from_secs(100)), (false, Duration::from_millis(100))] {
+        let (mut a, to_b, mut b) = slow_with(&FakeNet::default(), grace);
+        a.below().expect("a fabric").failing = true;
+        assert_eq!(a.send(to_b, b"lost", &[], 0, 0), Err(Refused::Kept));
+        let mut end = None;
+        for _ in 0..100 {
+            assert!(a.keeps(to_b), "it was lost");
+            end = end.or(a.poll());
+        }
+        let to_a = b.peer(&a.addr());
+        if ends {
+            b.disconnect(to_a);
+        }
+        until("its end", || {
+            end = end.take().or_else(|| a.poll());
+            matches!(end, Some(Event::Closed(peer, Gone::Reset)) if peer == to_b)
+        });
+        assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, false), "told once");
     }
-    assert!(a.keeps(to_b), "it was lost");
-    let to_a = b.peer(&a.addr());
-    b.disconnect(to_a);
-    until("its end", || matches!(a.poll(), Some(Event::Closed(peer, Gone::Reset)) if peer == to_b));
-    assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, false), "told once");
 }
 
 /// Frames of a peer that the fabric does not lead to go by its connection.

@@ -271,7 +271,7 @@ impl Below for Fake {
     }
 
     fn keeps(&self, who: u64) -> bool {
-        self.staying.iter().any(|(_, of, is_frame, _)| *is_frame && *of == who)
+        self.lost.contains(&who) || self.staying.iter().any(|(_, of, is_frame, _)| *is_frame && *of == who)
     }
 
     fn poll(&mut self) -> Option<Did> {
