@@ -10,10 +10,11 @@ mod duo;
 mod killed;
 #[path = "support/left.rs"]
 mod left;
-#[path = "support/narrow.rs"]
-mod narrow;
 #[path = "support/node.rs"]
 mod node;
+#[path = "support/sockets.rs"]
+#[allow(dead_code)]
+mod sockets;
 #[path = "support/ofi.rs"]
 mod support;
 
@@ -81,7 +82,7 @@ fn frames_that_are_not_kept_any_more_arrive_without_another_call() {
         let counts = std::sync::Arc::default();
         let (mut a, mut b) = (duo::link_over(fabric(), &counts), duo::link_over(fabric(), &counts));
         let to_b = left::connect(&mut a, &mut b);
-        assert!(narrow::narrow([127, 0, 0, 1], 40_000) > 0);
+        assert!(sockets::narrow([127, 0, 0, 1], 40_000) > 0);
         for _ in 0..3 {
             left::what_is_not_kept_arrives(&mut a, &mut b, to_b, |_| len);
         }

@@ -1,16 +1,17 @@
 //! What the link over TCP says of frames that the kernel has no room for.
 #![cfg(not(loom))]
 
-#[path = "support/narrow.rs"]
-mod narrow;
 #[path = "support/pair.rs"]
 mod pair;
+#[path = "support/sockets.rs"]
+#[allow(dead_code)]
+mod sockets;
 
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, Gone, Link, PeerId, Refused};
 use link_kit::bytes;
-use narrow::narrow;
 use pair::{event, open, options, say, take, until};
+use sockets::narrow;
 
 /// Bytes of a frame that is kept where a longer one is refused.
 const SHORT: usize = 10_000;

@@ -7,9 +7,12 @@ mod caller;
 mod pair;
 #[path = "support/played.rs"]
 mod played;
+#[path = "support/sockets.rs"]
+#[allow(dead_code)]
+mod sockets;
 
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 
 use caller::{call, read};
 use hmem::Span;
@@ -17,6 +20,7 @@ use link::{TcpLink, TcpOptions};
 use link_api::{Event, Gone, Link, PeerId, Refused};
 use pair::{event, open, options, say, take, until};
 use played::{Played, filled, railed, with_rail};
+use sockets::cut;
 use wire::Addr;
 use wire::session::{Caller, Hello, JobKey, Keys, MAC, Next, RECORD, RailNote, Role, VERDICT};
 
@@ -87,25 +91,6 @@ fn as_many_rails_as_the_side_that_has_fewer_wants() {
         stream(&mut a, to_b, &mut b, 30);
         assert!(!a.describe(to_b).contains("rails"));
     }
-}
-
-/// The sockets of this process that are connected to or from this address are shut down; how many.
-fn cut(ip: [u8; 4]) -> usize {
-    let fds = std::fs::read_dir("/proc/self/fd").unwrap();
-    let fds = fds.filter_map(|fd| fd.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    let mut found = 0;
-    for fd in fds {
-        use std::os::fd::BorrowedFd;
-        // SAFETY: the descriptor is open while the links are, or the copy fails.
-        let Ok(copy) = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned() else { continue };
-        let stream = TcpStream::from(copy);
-        let is = |at: std::io::Result<SocketAddr>| at.is_ok_and(|at| at.ip() == std::net::IpAddr::from(ip));
-        if stream.peer_addr().is_ok() && (is(stream.peer_addr()) || is(stream.local_addr())) {
-            stream.shutdown(std::net::Shutdown::Both).unwrap();
-            found += 1;
-        }
-    }
-    found
 }
 
 #[test]

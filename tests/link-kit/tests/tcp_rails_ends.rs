@@ -3,14 +3,15 @@
 
 #[path = "support/caller.rs"]
 mod caller;
-#[path = "support/narrow.rs"]
-mod narrow;
 #[path = "support/pair.rs"]
 #[allow(dead_code)]
 mod pair;
 #[path = "support/played.rs"]
 #[allow(dead_code)]
 mod played;
+#[path = "support/sockets.rs"]
+#[allow(dead_code)]
+mod sockets;
 
 use std::io::Write as _;
 use std::net::{Shutdown, TcpStream};
@@ -21,9 +22,9 @@ use std::time::Duration;
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, Gone, Landing, Link, PeerId, Refused};
-use narrow::narrow;
 use pair::{open, until};
 use played::{Played, filled, railed, with_rail};
+use sockets::narrow;
 use wire::session::{COVERED, RailNote};
 
 const LONG: usize = 200_000;
