@@ -19,8 +19,8 @@ pub enum Refused {
     /// The body could not be read: its device failed, or it is registered memory that was unmapped. Nothing
     /// was sent.
     Fault,
-    /// Nothing was refused: all bytes have been copied, as by `Ok`, but some of them wait in this process for room. A later
-    /// [`Link::poll`] sends them on, and [`Link::keeps`] tells whether it has. Only after [`Link::tell_kept`].
+    /// Nothing was refused: all bytes have been copied, as by `Ok`, but some of them wait in this process for room, or may do so as long as
+    /// a provider below has not completed them. A later [`Link::poll`] sends them on, and [`Link::keeps`] tells whether it has. Only after [`Link::tell_kept`].
     Kept,
 }
 

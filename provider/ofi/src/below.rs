@@ -55,6 +55,8 @@ pub enum Did {
 pub struct Message<'a> {
     /// What is told if it fails.
     pub who: u64,
+    /// Whether [`Below::keeps`] tells of it.
+    pub is_frame: bool,
     /// The first part.
     pub front: &'a [u8],
     /// The second one.
@@ -113,6 +115,10 @@ pub trait Below: Send {
 
     /// Sends a message. When this returns `Ok` all bytes have been copied.
     fn send(&mut self, to: Dest, message: &Message<'_>) -> Result<(), NotSent>;
+
+    /// Whether a frame was taken that has this [`Message::who`], and whose end the provider has not told yet: calls may be needed for
+    /// it to leave.
+    fn keeps(&self, who: u64) -> bool;
 
     /// Whether memory can be read without its owner, and how much in one go at most.
     fn reads(&self) -> Option<usize> {

@@ -121,6 +121,11 @@ impl Channel {
         Channel { far, keys, who, sent: 0, done_there: 0, came: 0, done: 0, told: 0, early: BTreeMap::new() }
     }
 
+    /// Whether a frame that was sent is with the provider below still.
+    pub(crate) fn keeps<F: Below>(&self, below: &F) -> bool {
+        below.keeps(self.who)
+    }
+
     fn under_way(&self) -> u32 {
         self.sent.wrapping_sub(self.done_there)
     }
@@ -173,6 +178,7 @@ impl Channel {
         front[Mark::LEN..START].copy_from_slice(&header);
         let message = Message {
             who: self.who,
+            is_frame: sort == Sort::Frame,
             front: &front[..end],
             middle: &head[of_head..],
             body,

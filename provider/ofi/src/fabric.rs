@@ -36,8 +36,9 @@ pub struct Fabric {
     /// Places that no operation has. Short messages take one, too: a provider that fails to deliver what was injected does not
     /// tell of which peer that was.
     free: Vec<usize>,
-    /// By place, what is told if the message fails.
+    /// By place, what is told if the message fails; and the same of a frame until its end.
     who: Vec<u64>,
+    kept: Vec<Option<u64>>,
     /// Places that the provider had no room to take.
     unposted: Vec<usize>,
     most: usize,
@@ -95,6 +96,7 @@ impl Fabric {
             descs: [Desc(null_mut()); 2],
             free: (0..SENDS).collect(),
             who: vec![0; SENDS],
+            kept: vec![None; SENDS],
             unposted: (0..RECEIVES).collect(),
             most,
             name: name.to_owned(),
@@ -176,6 +178,12 @@ impl Fabric {
         }
     }
 
+    /// A place is not the provider's any more.
+    fn let_go(&mut self, place: usize) {
+        self.kept[place] = None;
+        self.free.push(place);
+    }
+
     fn outcome(&self, what: &str, code: isize) -> Result<(), NotSent> {
         match code {
             0 => Ok(()),
@@ -210,7 +218,7 @@ impl Fabric {
             if let Some(place) = self.receives.of_context(entry.op_context) {
                 self.did.push(Did::Came(Buffer(place as u32), entry.len.min(self.most)));
             } else if let Some(place) = self.sends.of_context(entry.op_context) {
-                self.free.push(place);
+                self.let_go(place);
             } else if let Some(who) = self.remote.as_mut().and_then(|r| r.over(entry.op_context)) {
                 self.did.push(Did::Read(who, true));
             }
@@ -240,7 +248,7 @@ impl Fabric {
             self.unposted.push(place);
             self.post();
         } else if let Some(place) = self.sends.of_context(entry.op_context) {
-            self.free.push(place);
+            self.let_go(place);
             self.did.push(Did::Failed(self.who[place], why));
         } else if let Some(who) = self.remote.as_mut().and_then(|r| r.over(entry.op_context)) {
             log::debug!("{}: a read failed: {why}", self.name);
@@ -340,7 +348,12 @@ impl Below for Fabric {
         self.outcome("fi_send", code)?;
         self.free.pop();
         self.who[place] = message.who;
+        self.kept[place] = message.is_frame.then_some(message.who);
         Ok(())
+    }
+
+    fn keeps(&self, who: u64) -> bool {
+        self.kept.contains(&Some(who))
     }
 
     fn reads(&self) -> Option<usize> {

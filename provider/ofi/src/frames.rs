@@ -38,6 +38,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             _ => Err(NotSent::Busy),
         };
         match found {
+            Ok(()) if self.tells_kept && self.keeps_frames(to) => Err(Refused::Kept),
             Ok(()) => Ok(()),
             Err(NotSent::Fault) => Err(Refused::Fault),
             Err(NotSent::Busy) => {
@@ -194,6 +195,21 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         }
     }
 
+    fn tell_kept(&mut self) {
+        self.tells_kept = true;
+        self.base.tell_kept();
+    }
+
+    fn keeps(&mut self, to: PeerId) -> bool {
+        let Some(at) = self.peers.get_mut(to.0 as usize) else { return self.base.keeps(to) };
+        // Its end is still to be told of.
+        if at.ending > 0 || at.losing {
+            return true;
+        }
+        let lost = std::mem::take(&mut at.lost);
+        lost || self.keeps_frames(to) || self.goes_by_base(to) && self.base.keeps(to)
+    }
+
     fn is_gone(&self, peer: PeerId) -> bool {
         self.known(peer).is_some_and(|at| at.ending > 0) || self.base.is_gone(peer)
     }
@@ -245,7 +261,8 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         }
         self.base.forget(peer);
         self.reset(peer);
-        self.at(peer).wants = false;
+        let at = self.at(peer);
+        (at.wants, at.losing, at.lost) = (false, false, false);
         self.wanting.retain(|known| *known != peer);
     }
 

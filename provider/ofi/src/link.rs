@@ -130,6 +130,8 @@ pub struct OfiLink<B: RmaLink, F: Below> {
     pub(crate) period: Duration,
     pub(crate) bell: Bell,
     pub(crate) armed: bool,
+    /// Sends say that a frame is kept.
+    pub(crate) tells_kept: bool,
     /// A sleeper was woken for what the connections have told.
     pub(crate) nudged: bool,
     pub(crate) pid: u32,
@@ -183,6 +185,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             period: Duration::ZERO,
             bell,
             armed: false,
+            tells_kept: false,
             nudged: false,
             pid: std::process::id(),
         };
@@ -236,9 +239,17 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
+    /// Whether a frame is with the provider below still, or was lost there.
+    pub(crate) fn keeps_frames(&self, peer: PeerId) -> bool {
+        let (Some(below), Some(at)) = (&self.below, self.known(peer)) else { return false };
+        at.broken.is_some() || at.channel.as_ref().is_some_and(|channel| channel.keeps(below))
+    }
+
     /// Forgets all of a peer but that it is there: what follows is another one, or another time.
     pub(crate) fn reset(&mut self, peer: PeerId) {
         self.list(peer);
+        // One that has said bye wants none of those that are under way.
+        self.at(peer).losing |= self.keeps_frames(peer) && self.at(peer).bye.is_none();
         self.end_dealings(peer);
         self.generation = self.generation.wrapping_add(1);
         let fresh = Peer::new(self.generation);
@@ -248,6 +259,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         let now = &mut self.peers[peer.0 as usize];
         (now.wants, now.listed, now.ending) = (old.wants, old.listed, old.ending);
+        (now.losing, now.lost) = (old.losing, old.lost);
         if let (Some(channel), Some(below)) = (old.channel, &mut self.below) {
             below.part(channel.far.dest);
         }

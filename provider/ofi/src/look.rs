@@ -216,7 +216,6 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             return self.refuse(peer, why);
         }
         if at.broken.is_some_and(|until| until <= now) {
-            at.broken = None;
             self.cut(peer, Some(Gone::Reset));
         }
     }
@@ -281,8 +280,13 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// The end of a peer is told of.
     fn finish(&mut self, peer: PeerId, why: Gone) {
+        // What the connection has lost of the way to agree on a fabric is no frame.
+        let lost = self.base.keeps(peer);
+        self.at(peer).losing |= lost && self.at(peer).stage == Stage::Base;
         self.reset(peer);
-        self.at(peer).ending += 1;
+        let at = self.at(peer);
+        at.lost = std::mem::take(&mut at.losing);
+        at.ending += 1;
         self.out.push_back(Out::Event(Event::Closed(peer, why)));
     }
 

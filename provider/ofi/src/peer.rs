@@ -50,6 +50,9 @@ pub(crate) struct Peer {
     pub(crate) broken: Option<Instant>,
     /// How many ends of it are still to be told of here.
     pub(crate) ending: u32,
+    /// Frames to it were lost, and its end has not been told of yet; or has, and that some were lost is told once.
+    pub(crate) losing: bool,
+    pub(crate) lost: bool,
     /// Why it is cut off, if not as the connection says.
     pub(crate) why: Option<Gone>,
     /// A send has just found no room.
@@ -80,6 +83,8 @@ impl Peer {
             bye_heard: false,
             broken: None,
             ending: 0,
+            losing: false,
+            lost: false,
             why: None,
             full: false,
             wants: false,

@@ -8,8 +8,13 @@ mod counted;
 mod duo;
 #[path = "support/killed.rs"]
 mod killed;
+#[path = "support/left.rs"]
+mod left;
 #[path = "support/node.rs"]
 mod node;
+#[path = "support/sockets.rs"]
+#[allow(dead_code)]
+mod sockets;
 #[path = "support/ofi.rs"]
 mod support;
 
@@ -68,6 +73,20 @@ fn a_message_that_is_longer_than_its_receive_is_cut_to_that() {
 #[test]
 fn more_messages_than_may_be_read_at_once_are_all_read() {
     duo::many_long_messages_at_once(duo::Duo::new(fabric));
+}
+
+/// The sockets of the provider below have room for a part of them. Up to 9000 bytes `tcp` may hold although it has told of their end.
+#[test]
+fn frames_that_are_not_kept_any_more_arrive_without_another_call() {
+    for len in [60_000, 20_000, 10_000] {
+        let counts = std::sync::Arc::default();
+        let (mut a, mut b) = (duo::link_over(fabric(), &counts), duo::link_over(fabric(), &counts));
+        let to_b = left::connect(&mut a, &mut b);
+        assert!(sockets::narrow([127, 0, 0, 1], 40_000) > 0);
+        for _ in 0..3 {
+            left::what_is_not_kept_arrives(&mut a, &mut b, to_b, |_| len);
+        }
+    }
 }
 
 /// Memory that is read by the provider below, where it has reads.

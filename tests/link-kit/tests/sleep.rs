@@ -121,7 +121,8 @@ fn over_fabric(change: impl FnOnce(&mut Fake)) -> Links {
     let (mut fake, mut other) = (net.open(), net.open());
     change(&mut fake);
     let to = Dest(u64::from_ne_bytes(fake.address().try_into().expect("eight bytes")));
-    let message = Message { who: 0, front: b"a stranger's", middle: &[], body: &[], off: 0, len: 0 };
+    let message =
+        Message { who: 0, is_frame: false, front: b"a stranger's", middle: &[], body: &[], off: 0, len: 0 };
     other.send(to, &message).expect("room");
     let mut link = open();
     let over = |tcp| {

@@ -4,16 +4,14 @@
 #[path = "support/pair.rs"]
 mod pair;
 #[path = "support/sockets.rs"]
+#[allow(dead_code)]
 mod sockets;
-
-use std::net::TcpStream;
-use std::os::fd::AsRawFd as _;
 
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, Gone, Link, PeerId, Refused};
 use link_kit::bytes;
 use pair::{event, open, options, say, take, until};
-use sockets::connected_at;
+use sockets::narrow;
 
 /// Bytes of a frame that is kept where a longer one is refused.
 const SHORT: usize = 10_000;
@@ -100,17 +98,14 @@ fn what_is_kept_of_a_peer_that_ends_is_lost_and_else_not() {
     }
 }
 
-/// A socket keeps little.
-fn narrow(stream: &TcpStream) {
-    for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
-        let least = 1i32;
-        // SAFETY: a valid option of its length.
-        let done = unsafe {
-            let at = (&raw const least).cast();
-            libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, option, at, size_of::<i32>() as u32)
-        };
-        assert_eq!(done, 0);
-    }
+#[test]
+fn what_is_kept_of_a_peer_that_is_cut_off_is_lost_and_kept_until_its_end() {
+    let (mut a, to_b, mut b) = pair_of(|| options("key"));
+    send_until_kept(&mut a, to_b);
+    a.disconnect(to_b);
+    assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, true));
+    assert!(matches!(event(&mut a, &mut b), Event::Closed(peer, Gone::Denied) if peer == to_b));
+    assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, false), "told once");
 }
 
 #[test]
@@ -127,10 +122,7 @@ fn what_a_rail_keeps_is_kept_though_the_connection_has_room() {
         assert!(a.poll().is_none() && b.poll().is_none(), "nothing was to come");
         a.describe(to_b).contains("over 2 rails")
     });
-    let sockets = connected_at(rail);
-    assert!(sockets.len() >= 2);
-    sockets.iter().for_each(narrow);
-    drop(sockets);
+    assert!(narrow(rail, 1) >= 2);
     let sent = send_until_kept(&mut a, to_b);
     assert!(sent < 100, "the connection has room for more than {sent} frames");
     take_all(&mut a, to_b, &mut b, sent);

@@ -5,7 +5,10 @@
 mod caller;
 #[path = "support/pair.rs"]
 mod pair;
+#[path = "support/played.rs"]
+mod played;
 #[path = "support/sockets.rs"]
+#[allow(dead_code)]
 mod sockets;
 
 use std::io::Write as _;
@@ -16,19 +19,12 @@ use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, Gone, Link, PeerId, Refused};
 use pair::{event, open, options, say, take, until};
-use sockets::connected_at;
+use played::{Played, filled, railed, with_rail};
+use sockets::cut;
 use wire::Addr;
-use wire::session::{Caller, Heard, Hello, JobKey, Keys, MAC, Next, RECORD, RailNote, Role, VERDICT};
+use wire::session::{Caller, Hello, JobKey, Keys, MAC, Next, RECORD, RailNote, Role, VERDICT};
 
 const LONG: usize = 200_000;
-
-/// With so many connections for each peer.
-fn railed(rails: usize) -> TcpOptions {
-    let mut options = options("key");
-    options.rails = rails;
-    options.rails_at = (1..rails as u8).map(|n| [127, 0, 0, n + 1].into()).collect();
-    options
-}
 
 /// Two that are connected, the first one by its own call, and have as many as they say.
 fn pair_of(a: TcpOptions, b: TcpOptions, rails: &str) -> (TcpLink, PeerId, TcpLink, PeerId) {
@@ -43,10 +39,6 @@ fn pair_of(a: TcpOptions, b: TcpOptions, rails: &str) -> (TcpLink, PeerId, TcpLi
         a.describe(to_b).contains(rails) && b.describe(to_a).contains(rails)
     });
     (a, to_b, b, to_a)
-}
-
-fn filled(seed: usize, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + i / 251 + seed * 31) as u8).collect()
 }
 
 /// Sends frames of all lengths, all at once, while both go on; each has to arrive, in order and whole.
@@ -101,13 +93,6 @@ fn as_many_rails_as_the_side_that_has_fewer_wants() {
     }
 }
 
-/// The sockets that are connected to or from this address are shut down; how many.
-fn cut(ip: [u8; 4]) -> usize {
-    let sockets = connected_at(ip);
-    sockets.iter().for_each(|stream| stream.shutdown(std::net::Shutdown::Both).unwrap());
-    sockets.len()
-}
-
 #[test]
 fn a_rail_that_breaks_while_nothing_is_on_it_is_not_used_any_more() {
     let mut with = railed(3);
@@ -121,77 +106,6 @@ fn a_rail_that_breaks_while_nothing_is_on_it_is_not_used_any_more() {
     });
     stream(&mut a, to_b, &mut b, 30);
     stream(&mut b, to_a, &mut a, 30);
-}
-
-/// A caller that a test plays: its connection to a link that offers rails, the keys, and where it was told that rails can be made.
-struct Played {
-    stream: TcpStream,
-    keys: Keys,
-    at: Vec<Addr>,
-    name: Addr,
-    called: Addr,
-}
-
-impl Played {
-    fn new(to: &mut TcpLink, port: u16) -> Played {
-        let (name, called) = (Addr::new(([127, 0, 0, 1], port).into()), to.addr());
-        let mut stream = TcpStream::connect(called.sock()).unwrap();
-        let Ok(Next::Connected(_, mut keys)) = call(&mut stream, to, name, called, "key") else {
-            panic!("not connected")
-        };
-        let header: [u8; RECORD] = read(&mut stream, to, RECORD).try_into().unwrap();
-        let len = wire::session::Opener::note_len(&header).expect("a note");
-        let note = read(&mut stream, to, len);
-        keys.opener.open_note(&header, &note).unwrap();
-        let Some(RailNote::At(at)) = RailNote::decode(&note) else { panic!("{note:?}") };
-        Played { stream, keys, at, name, called }
-    }
-
-    /// Makes a rail, with this key: what comes of it, and the rail.
-    fn rail(&self, to: &mut TcpLink, number: u8, key: &JobKey) -> (Option<Result<Next, Heard>>, TcpStream) {
-        self.rail_of(to, number, key, 1)
-    }
-
-    fn rail_of(
-        &self,
-        to: &mut TcpLink,
-        number: u8,
-        key: &JobKey,
-        instance: u64,
-    ) -> (Option<Result<Next, Heard>>, TcpStream) {
-        let mut stream = TcpStream::connect(self.at[0].sock()).unwrap();
-        let role = Role::Rail(number);
-        let own = Hello { role, instance, epoch: 0, name: self.name, other: self.called, nonce: [9; 32] };
-        let mut caller = Caller::of_rail(key, number, own);
-        stream.write_all(&caller.hello()).unwrap();
-        let answer = read(&mut stream, to, Hello::LEN + MAC);
-        let said = match caller.hear(&answer) {
-            Ok(Next::Say(proof)) => proof,
-            _ if answer.len() == Hello::LEN + MAC => vec![7; MAC],
-            _ => return (None, stream),
-        };
-        let is_said = stream.write_all(&said).is_ok();
-        let verdict = read(&mut stream, to, VERDICT);
-        let heard = (is_said && verdict.len() == VERDICT).then(|| caller.hear(&verdict));
-        (heard, stream)
-    }
-
-    fn say(&mut self, note: &[u8]) {
-        let header = self.keys.sealer.seal_note(note);
-        self.stream.write_all(&[&header, note].concat()).unwrap();
-    }
-
-    /// The link ends the connection, since what was said is none of its peer's business.
-    fn is_cut_off_by(&self, to: &mut TcpLink) {
-        match event(to, &mut open(options("key"))) {
-            Event::Closed(peer, Gone::Denied) => assert_eq!(to.peer_addr(peer), self.name),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn key(&self) -> JobKey {
-        self.keys.rails.clone().expect("that of a connection")
-    }
 }
 
 #[test]
@@ -287,14 +201,6 @@ fn what_a_peer_says_of_rails_that_it_has_not_ends_its_connection() {
     assert!(played.rail(&mut b, 1, &played.key()).0.is_none(), "it has no place");
     played.say(&RailNote::Up(1).encode());
     played.is_cut_off_by(&mut b);
-}
-
-/// A peer with a rail that is up.
-fn with_rail(b: &mut TcpLink) -> (Played, TcpStream, Keys) {
-    let mut played = Played::new(b, 1);
-    let (Some(Ok(Next::Connected(_, keys))), rail) = played.rail(b, 1, &played.key()) else { panic!() };
-    played.say(&RailNote::Up(1).encode());
-    (played, rail, keys)
 }
 
 #[test]

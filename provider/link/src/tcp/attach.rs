@@ -133,7 +133,7 @@ impl TcpLink {
         let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
         let turn = channel.turn;
         let Some(rail) = channel.rails.as_mut().and_then(|rails| rails.get(number)) else { return };
-        let watch = rail.watch;
+        let (watch, mut lost) = (rail.watch, false);
         match &mut rail.state {
             State::Called(_) => {
                 self.met = true;
@@ -146,6 +146,7 @@ impl TcpLink {
                 if readable && turn != number && matches!(watch, Some(Watch::Ends | Watch::Write)) {
                     // Nothing tells of what has come but an end.
                     rail.ended = true;
+                    lost = there.keeps();
                     log::warn!(
                         "{} -> {name}: rail {number} ({} to {}) has ended: nothing more is sent on it",
                         self.addr,
@@ -155,6 +156,8 @@ impl TcpLink {
                 }
             }
         }
+        // The frames behind those that it kept are not to be delivered.
+        channel.last |= lost;
         self.sync_rails(peer);
         self.serve_channel(peer, readable && turn == number, false);
         // Room for a frame that found none.
@@ -340,6 +343,9 @@ impl TcpLink {
                 (None, Some(want)) => drop(self.poller.add_for(&there.fd, token, want)),
                 (_, None) => self.poller.remove(&there.fd),
             }
+        }
+        if turn != 0 && self.period.is_zero() {
+            self.set_timer();
         }
     }
 

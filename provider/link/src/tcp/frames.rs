@@ -220,7 +220,7 @@ impl Link for TcpLink {
 
     fn keeps(&mut self, to: PeerId) -> bool {
         let ends = |event: &Event| matches!(event, Event::Closed(peer, _) if *peer == to);
-        if self.events.iter().any(ends) {
+        if self.at(to).cut || self.events.iter().any(ends) {
             return true;
         }
         let at = self.at_mut(to);

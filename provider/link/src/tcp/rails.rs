@@ -7,6 +7,7 @@
 //! `C` is a connection, which itself has [`Rails`].
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use ipc::Watch;
 use wire::Addr;
@@ -68,6 +69,8 @@ pub(super) struct Rails<C> {
     pub(super) watch: Watch,
     /// The rail that the last long frame went on; 0: the connection itself.
     pub(super) last: usize,
+    /// Since when nothing has come of a frame on a rail, though the other end has ended the connection.
+    pub(super) starved: Option<Instant>,
 }
 
 impl<C> Rails<C> {
@@ -82,6 +85,7 @@ impl<C> Rails<C> {
             // Whatever that is: it is set with the first rail.
             watch: Watch::Once,
             last: 0,
+            starved: None,
         }
     }
 

@@ -150,7 +150,8 @@ impl TcpLink {
     pub(super) fn set_timer(&mut self) {
         let guests = self.guests.iter().any(Option::is_some);
         let soon = !self.listens || !self.pending.is_empty() || guests || self.calls_rails();
-        let unsure = || self.peers.iter().any(|p| p.channel.as_ref().is_some_and(Channel::is_any_unsure));
+        let watched = |channel: &Channel| channel.turn != 0 || channel.is_any_unsure();
+        let unsure = || self.peers.iter().any(|p| p.channel.as_ref().is_some_and(watched));
         let period = if soon {
             TICK
         } else if unsure() {
@@ -185,9 +186,15 @@ impl TcpLink {
                 .iter_mut()
                 .flat_map(|rails| rails.channels())
                 .any(|rail| rail.is_silent(now, most));
-            if rails_silent || channel.is_silent(now, most) {
+            let silent = rails_silent || channel.is_silent(now, most);
+            // The tick that finds it first is up to a quarter late.
+            if silent || channel.is_starved(now, most * 3 / 4) {
+                let what = match silent {
+                    true => "its host has not answered",
+                    false => "it has ended, and nothing has come of a frame that is on a rail",
+                };
                 log::warn!(
-                    "{} -> {}: its host has not answered for {} s: the connection is closed",
+                    "{} -> {}: {what} for {} s: the connection is closed",
                     self.addr,
                     self.peers[at].addr,
                     most.as_secs()

@@ -286,6 +286,8 @@ pub(super) struct Vitals {
     pub(super) queued: bool,
     /// When anything was acknowledged last.
     pub(super) silent: Duration,
+    /// When anything came last, but acknowledgements.
+    pub(super) received: Duration,
 }
 
 /// [`Vitals`], if the kernel tells them.
@@ -304,7 +306,14 @@ pub(super) fn vitals(fd: &OwnedFd) -> Option<Vitals> {
     // SAFETY: `queued` is a valid place for what SIOCOUTQ, which tcp(7) has under this number too, writes.
     let queued =
         cvt(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut queued) }).is_ok() && queued > 0;
-    Some(Vitals { owes, queued, silent: Duration::from_millis(info.tcpi_last_ack_recv.into()) })
+    let since = |ms: u32| Duration::from_millis(ms.into());
+    let (silent, received) = (since(info.tcpi_last_ack_recv), since(info.tcpi_last_data_recv));
+    Some(Vitals { owes, queued, silent, received })
+}
+
+/// Whether the other end sends nothing any more, or the connection has ended.
+pub(super) fn is_finished(fd: &OwnedFd) -> bool {
+    polled(fd, libc::POLLRDHUP, Duration::ZERO)
 }
 
 /// What was sent is followed by the end.
@@ -315,7 +324,12 @@ pub(super) fn finish(fd: &OwnedFd) {
 
 /// Waits until there is room to send, for so long at most.
 pub(super) fn wait_for_room(fd: &OwnedFd, most: Duration) -> bool {
-    let mut one = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    polled(fd, libc::POLLOUT, most)
+}
+
+/// Waits for one of these events, or the end of the connection.
+fn polled(fd: &OwnedFd, events: libc::c_short, most: Duration) -> bool {
+    let mut one = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     let ms = i32::try_from(most.as_millis()).unwrap_or(i32::MAX);
     // SAFETY: `one` is one valid pollfd.
     unsafe { libc::poll(&mut one, 1, ms) == 1 }

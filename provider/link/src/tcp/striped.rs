@@ -1,6 +1,6 @@
 //! What a connection that has rails does otherwise: sends on them, takes frames from that one whose turn it is, and says and hears notes.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hmem::Span;
 use ipc::Poller;
@@ -302,6 +302,22 @@ impl Channel {
 
     fn rail_to_send(&mut self, way: usize) -> Option<&mut Channel> {
         self.rails.as_mut()?.get(way as u8)?.usable()
+    }
+
+    /// Whether it is a rail's turn, nothing more has come on that for so long, and the other end has ended the connection itself. What it
+    /// sent on the rail before may be under way still, but not for longer than a host that lives takes to answer.
+    pub(super) fn is_starved(&mut self, now: Instant, most: Duration) -> bool {
+        let is_waiting =
+            self.turn != 0 && !self.is_at_end() && sock::is_finished(&self.fd) && !self.is_rail_ready();
+        let vitals = self.turned_ref().filter(|rail| is_waiting && sock::available(&rail.fd) == 0);
+        let received = vitals.and_then(|rail| sock::vitals(&rail.fd)).map(|vitals| vitals.received);
+        let Some(rails) = &mut self.rails else { return false };
+        // By two looks: what is there at neither may have come between them.
+        let since = rails
+            .starved
+            .filter(|since| received.is_some_and(|ago| now.saturating_duration_since(*since) < ago));
+        rails.starved = received.map(|_| since.unwrap_or(now));
+        since.is_some_and(|since| now.saturating_duration_since(since) >= most)
     }
 
     /// The rails of a connection end with it.

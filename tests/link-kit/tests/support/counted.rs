@@ -60,6 +60,9 @@ impl<F: Below> Below for Counted<F> {
         self.1.sent.fetch_add(message.total() as u64, Relaxed);
         Ok(())
     }
+    fn keeps(&self, who: u64) -> bool {
+        self.0.keeps(who)
+    }
     fn reads(&self) -> Option<usize> {
         self.0.reads()
     }

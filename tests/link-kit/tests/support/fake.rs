@@ -1,6 +1,6 @@
 //! A fabric inside a process, which brings messages in another order than they were sent in.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::net::UnixStream;
@@ -146,6 +146,9 @@ impl FakeNet {
             failing: false,
             dead: false,
             lost: Vec::new(),
+            slow: false,
+            stuck: false,
+            staying: VecDeque::new(),
             stingy: false,
             noisy: false,
             reads: false,
@@ -173,6 +176,12 @@ pub struct Fake {
     /// It does nothing any more.
     pub dead: bool,
     lost: Vec<u64>,
+    /// Messages leave one by one, when it is called.
+    pub slow: bool,
+    /// Likewise, and none does now.
+    pub stuck: bool,
+    /// Those that have not left: to where, what is told if they fail, and whether they are frames.
+    staying: VecDeque<(Dest, u64, bool, Vec<u8>)>,
     /// Now and then there is no room.
     pub stingy: bool,
     /// Its descriptor stays readable, whatever was taken.
@@ -184,6 +193,22 @@ pub struct Fake {
     /// Memory can be registered for others to read.
     pub lends: bool,
     pub name: &'static str,
+}
+
+impl Fake {
+    /// Whether there is an endpoint of that address.
+    fn deliver(&self, to: Dest, bytes: Vec<u8>) -> bool {
+        let mut net = self.net.lock();
+        let Some(inbox) = net.inboxes.get_mut(&to.0) else { return false };
+        if self.deaf {
+            return true;
+        }
+        // Some overtake those before them.
+        let at = inbox.messages.len().saturating_sub((self.turn % 3) as usize);
+        inbox.messages.insert(at, bytes);
+        let _ = inbox.bell.write(&[1]);
+        true
+    }
 }
 
 impl Drop for Fake {
@@ -237,18 +262,27 @@ impl Below for Fake {
             self.lost.push(message.who);
             return Ok(());
         }
-        let mut net = self.net.lock();
-        let Some(inbox) = net.inboxes.get_mut(&to.0).filter(|_| !self.deaf) else { return Ok(()) };
-        // Some overtake those before them.
-        let at = inbox.messages.len().saturating_sub((self.turn % 3) as usize);
-        inbox.messages.insert(at, bytes);
-        let _ = inbox.bell.write(&[1]);
+        if self.slow {
+            self.staying.push_back((to, message.who, message.is_frame, bytes));
+        } else {
+            self.deliver(to, bytes);
+        }
         Ok(())
+    }
+
+    fn keeps(&self, who: u64) -> bool {
+        self.lost.contains(&who) || self.staying.iter().any(|(_, of, is_frame, _)| *is_frame && *of == who)
     }
 
     fn poll(&mut self) -> Option<Did> {
         if self.dead {
             return Some(Did::Dead("it is dead".into()));
+        }
+        let leaves = if self.stuck { None } else { self.staying.pop_front() };
+        if let Some((to, who, _, bytes)) = leaves {
+            if !self.deliver(to, bytes) {
+                self.lost.push(who);
+            }
         }
         if let Some(who) = self.lost.pop() {
             return Some(Did::Failed(who, "it failed".into()));
@@ -326,7 +360,10 @@ impl Below for Fake {
     }
 
     fn try_wait(&mut self) -> bool {
-        // No descriptor tells of the end of a read.
+        // No descriptor tells of the end of a read, nor of what has not left.
+        if !self.staying.is_empty() {
+            return false;
+        }
         if self.net.lock().flights.iter().any(|flight| flight.by == self.own) {
             return false;
         }

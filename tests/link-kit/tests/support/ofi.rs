@@ -131,7 +131,8 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
             let rest: &[u8] = &[4, 0, 0, 0, 1, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 0, 0, 0, 0, 0, 0, 0];
             let bytes = [&mark.encode()[..], rest].concat();
             let front = if how == 4 { &bytes[..7] } else { &bytes[..] };
-            let message = Message { who: u64::MAX, front, middle: &[], body: &[], off: 0, len: 0 };
+            let message =
+                Message { who: u64::MAX, is_frame: false, front, middle: &[], body: &[], off: 0, len: 0 };
             while l.below().expect("a fabric").send(dest, &message) == Err(NotSent::Busy) {}
         });
         how < 3 || how == 5
