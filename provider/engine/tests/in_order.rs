@@ -153,3 +153,17 @@ fn what_is_held_for_a_peer_is_bounded() {
     assert!((32 << 20..most).contains(&taken), "{taken}");
     assert_eq!(net[1].look(target, 200), [0; 200]);
 }
+
+/// Closed, its frames are there, but its memory is not to be accessed any more.
+#[test]
+fn nothing_takes_effect_behind_a_write_of_an_endpoint_that_was_closed() {
+    for quiet in [true, false] {
+        let (mut net, target) = net(Setup::default());
+        two_writes(&mut net, quiet);
+        add_one(&mut net);
+        let ep = net[0].ep;
+        net[0].ep_close(ep).unwrap();
+        while net[1].progress() > 0 {}
+        assert_eq!(net[1].look(target, LARGE + 8), [0; LARGE + 8], "{quiet}");
+    }
+}

@@ -91,7 +91,7 @@ impl<L: RmaLink> Endpoint<L> {
                             return self.fetched(core, peer, req, Status::Ok, len, then);
                         }
                         Some(status) => {
-                            if got == Err(NoDirect::Fault) && then.is_in_order() {
+                            if then.is_in_order() {
                                 self.break_order(peer);
                             }
                             return self.fetched(core, peer, req, status, 0, then);
