@@ -167,3 +167,20 @@ fn nothing_takes_effect_behind_a_write_of_an_endpoint_that_was_closed() {
         assert_eq!(net[1].look(target, LARGE + 8), [0; LARGE + 8], "{quiet}");
     }
 }
+
+/// All of the write came before its initiator ended, and so did what was posted behind it.
+#[test]
+fn accesses_behind_a_write_that_is_done_take_effect_although_the_initiator_ends() {
+    let (mut net, target) = net(Setup::default());
+    two_writes(&mut net, true);
+    net.set_direct(false);
+    net[1].progress();
+    net[0].progress();
+    assert_eq!(net[1].look(target, SMALL), [0; SMALL]);
+    net.kill(0);
+    net.settle();
+    let mut want = pattern(LARGE, 1);
+    want[..SMALL].copy_from_slice(&pattern(SMALL, 2));
+    assert_eq!(net[1].look(target, LARGE), want);
+    net.assert_idle();
+}
