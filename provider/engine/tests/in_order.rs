@@ -1,6 +1,6 @@
 //! Accesses behind a request that the target does not finish in the call (`rma_order`).
 
-use engine::{Atomic, Config, Ctx, Error, OpFlags, Rma};
+use engine::{Atomic, Config, Ctx, Error, OpFlags, PollFast, Rma};
 use hmem::{AtomicOp, Datatype, Span};
 use testkit::*;
 use wire::{Aux, Flags, Head, Op};
@@ -183,4 +183,17 @@ fn accesses_behind_a_write_that_is_done_take_effect_although_the_initiator_ends(
     want[..SMALL].copy_from_slice(&pattern(SMALL, 2));
     assert_eq!(net[1].look(target, LARGE), want);
     net.assert_idle();
+}
+
+#[test]
+fn nothing_is_left_to_attend_to_of_a_peer_that_ended() {
+    let (mut net, _) = net(Setup::default());
+    two_writes(&mut net, true);
+    net.set_direct(false);
+    net[1].progress();
+    let queue = net[1].rx_cq;
+    assert_eq!(net[1].poll_fast(queue, false, |_| {}), PollFast::Unknown);
+    net.kill(0);
+    net.settle();
+    assert_eq!(net[1].poll_fast(queue, false, |_| {}), PollFast::Nothing);
 }
