@@ -1,6 +1,6 @@
 //! Accesses behind a request that the target does not finish in the call (`rma_order`).
 
-use engine::{Atomic, Config, Ctx, Error, OpFlags, Rma};
+use engine::{Atomic, Config, Ctx, Error, OpFlags, PollFast, Rma};
 use hmem::{AtomicOp, Datatype, Span};
 use testkit::*;
 use wire::{Aux, Flags, Head, Op};
@@ -152,4 +152,86 @@ fn what_is_held_for_a_peer_is_bounded() {
     }
     assert!((32 << 20..most).contains(&taken), "{taken}");
     assert_eq!(net[1].look(target, 200), [0; 200]);
+}
+
+/// Closed, its frames are there, but its memory is not to be accessed any more.
+#[test]
+fn nothing_takes_effect_behind_a_write_of_an_endpoint_that_was_closed() {
+    for quiet in [true, false] {
+        let (mut net, target) = net(Setup::default());
+        two_writes(&mut net, quiet);
+        add_one(&mut net);
+        let ep = net[0].ep;
+        net[0].ep_close(ep).unwrap();
+        while net[1].progress() > 0 {}
+        assert_eq!(net[1].look(target, LARGE + 8), [0; LARGE + 8], "{quiet}");
+    }
+}
+
+/// All of the write came before its initiator ended, and so did what was posted behind it.
+#[test]
+fn accesses_behind_a_write_that_is_done_take_effect_although_the_initiator_ends() {
+    let (mut net, target) = net(Setup::default());
+    two_writes(&mut net, true);
+    net.set_direct(false);
+    net[1].progress();
+    net[0].progress();
+    assert_eq!(net[1].look(target, SMALL), [0; SMALL]);
+    net.kill(0);
+    net.settle();
+    let mut want = pattern(LARGE, 1);
+    want[..SMALL].copy_from_slice(&pattern(SMALL, 2));
+    assert_eq!(net[1].look(target, LARGE), want);
+    net.assert_idle();
+}
+
+#[test]
+fn nothing_is_left_to_attend_to_of_a_peer_that_ended() {
+    let (mut net, _) = net(Setup::default());
+    two_writes(&mut net, true);
+    net.set_direct(false);
+    net[1].progress();
+    let queue = net[1].rx_cq;
+    assert_eq!(net[1].poll_fast(queue, false, |_| {}), PollFast::Unknown);
+    net.kill(0);
+    net.settle();
+    assert_eq!(net[1].poll_fast(queue, false, |_| {}), PollFast::Nothing);
+}
+
+/// An initiator that only posts, and does not look at its queue, is not taken for a hostile one.
+#[test]
+#[cfg_attr(miri, ignore = "too long")]
+fn an_initiator_that_only_posts_is_not_cut_off() {
+    const FRAME: usize = 16 << 10;
+    for is_write in [true, false] {
+        let config = Config { virt_addr: false, rma_order: true };
+        let setup = Setup { config, eager: FRAME, max_frame: FRAME + 1024, ..Setup::default() };
+        let mut net = Net::with(2, setup);
+        let len = if is_write { 4 * FRAME } else { 96 << 20 };
+        let target = net.memory(1, len);
+        net[1].share(target, 1);
+        let (large, small) = (net.memory(0, len), net.bytes(0, &pattern(FRAME, 2)));
+        let warm = large.part(0, 4 * FRAME).unwrap();
+        net[0].rma(&write(1, &[warm], &[there(0, 4 * FRAME, 1)], 99)).unwrap();
+        net.settle();
+        assert_eq!(net[0].sent().err, None);
+        net.set_direct(false);
+        let remote = [there(0, len, 1)];
+        net[0].rma(&Rma { write: is_write, ..write(1, &[large], &remote, 1) }).unwrap();
+        let mut most = 0;
+        for _ in 0..6000 {
+            let (src, remote) = ([small], [there(0, FRAME, 1)]);
+            let quiet = Rma { flags: OpFlags::INJECT, ..write(1, &src, &remote, 2) };
+            while net[0].rma(&quiet) == Err(Error::Again) {
+                net[1].progress();
+                most += 1;
+                assert!(most < 1_000_000);
+            }
+            net[1].progress();
+        }
+        net.settle();
+        assert_eq!(net[0].sent().err, None, "write: {is_write}");
+        assert_eq!(net[1].look(target, FRAME), pattern(FRAME, 2), "write: {is_write}");
+        net.assert_idle();
+    }
 }

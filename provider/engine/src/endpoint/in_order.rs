@@ -100,8 +100,19 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Lets accesses take effect that have waited for the request before them.
-    #[cold]
+    #[inline(always)]
     pub(super) fn go_on_in_order(&mut self, core: &mut Core) -> usize {
+        if self.in_order.is_empty() { 0 } else { self.let_all_through(core) }
+    }
+
+    /// Likewise, those of a peer of which something has come: they do not wait for what comes next, which may be its end.
+    #[inline(always)]
+    pub(super) fn go_on_with(&mut self, core: &mut Core, peer: PeerId) -> usize {
+        if self.in_order.is_empty() { 0 } else { self.let_through(core, peer) }
+    }
+
+    #[cold]
+    fn let_all_through(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
         let mut peers = std::mem::take(&mut self.in_order);
         peers.retain(|&peer| {
@@ -114,6 +125,7 @@ impl<L: RmaLink> Endpoint<L> {
         n
     }
 
+    #[cold]
     fn let_through(&mut self, core: &mut Core, peer: PeerId) -> usize {
         for n in 0.. {
             let Some(order) = self.peers[peer.0 as usize].order.as_mut() else { return n };

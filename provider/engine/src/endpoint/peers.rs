@@ -147,6 +147,7 @@ impl<L: RmaLink> Endpoint<L> {
         log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
         self.with_backlog.retain(|p| *p != peer);
         self.in_order.retain(|p| *p != peer);
+        self.unhurried.set_in_order(!self.in_order.is_empty());
         self.end_unsent(core, peer, err);
         let mut mine = self.requests.names(|r| r.peer() == peer);
         mine.retain(|name| !self.outlives_peer(*name));

@@ -104,12 +104,25 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Like [`Endpoint::gate`], for an operation that takes effect in order with the RMA before it.
-    fn gate_in_order(&mut self, core: &Core, to: FiAddr, flags: OpFlags) -> Result<PeerId, Error> {
+    fn gate_in_order(
+        &mut self,
+        core: &mut Core,
+        to: FiAddr,
+        len: usize,
+        flags: OpFlags,
+    ) -> Result<PeerId, Error> {
+        if core.config.rma_order && self.bytes_since_progress >= MOST_SINCE_PROGRESS {
+            self.progress(core, None);
+        }
         let peer = self.gate(core, to, flags)?;
         let state = self.peer(peer);
-        // What the target fetches directly it fetches in order; frames it asks for come later.
-        if core.config.rma_order && state.large > 0 && state.fetches != Fetches::Directly {
-            return Err(Error::Again);
+        if core.config.rma_order && state.large > 0 {
+            // What the target fetches directly it fetches in order; frames it asks for come later.
+            if state.fetches != Fetches::Directly {
+                return Err(Error::Again);
+            }
+            // It may ask for them now, and holds this one meanwhile: that is to be heard before it holds much.
+            self.bytes_since_progress += len.min(state.limits.fits) + MESSAGE_COST;
         }
         Ok(peer)
     }
@@ -259,7 +272,7 @@ impl<L: RmaLink> Endpoint<L> {
         if op.remote.len() > MAX_SEGS || there != Some(len as u64) {
             return Err(Error::Invalid);
         }
-        let peer = self.gate_in_order(core, op.to, op.flags)?;
+        let peer = self.gate_in_order(core, op.to, len, op.flags)?;
         let report = op.flags.contains(OpFlags::COMPLETION);
         let what = What::RMA | if op.write { What::WRITE } else { What::READ };
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data: op.data.unwrap_or(0), tally };
@@ -348,7 +361,7 @@ impl<L: RmaLink> Endpoint<L> {
         {
             return Err(Error::Invalid);
         }
-        let peer = self.gate_in_order(core, op.to, op.flags)?;
+        let peer = self.gate_in_order(core, op.to, len, op.flags)?;
         let mut body = arrayvec::ArrayVec::<Span, { 2 * MAX_SEGS }>::new();
         for s in operand.iter().chain(op.compare) {
             body.try_push(*s).map_err(|_| Error::Invalid)?;

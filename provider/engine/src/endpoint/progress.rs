@@ -39,8 +39,9 @@ impl<L: RmaLink> Endpoint<L> {
                     continue;
                 }
                 Some(Event::Begun(frame)) => {
+                    let from = frame.from;
                     self.begun(core, frame);
-                    n += 1;
+                    n += 1 + self.go_on_with(core, from);
                     if standing(core) > 0 {
                         break;
                     }
@@ -48,7 +49,7 @@ impl<L: RmaLink> Endpoint<L> {
                 }
                 Some(Event::Done(copy, ok)) => {
                     self.operation_done(core, copy, ok);
-                    n += 1;
+                    n += 1 + self.go_on_in_order(core);
                     if standing(core) > 0 {
                         break;
                     }
@@ -62,7 +63,7 @@ impl<L: RmaLink> Endpoint<L> {
                 }
                 self.incoming(core, &frame);
                 self.link.release(frame);
-                n += 1;
+                n += 1 + self.go_on_with(core, from);
                 if n >= BUDGET || standing(core) >= most || self.staging.is_full() {
                     break;
                 }
@@ -119,10 +120,7 @@ impl<L: RmaLink> Endpoint<L> {
         if !self.unsent.is_empty() {
             n += self.finish_sent(core);
         }
-        if !self.in_order.is_empty() {
-            n += self.go_on_in_order(core);
-        }
-        n
+        n + self.go_on_in_order(core)
     }
 
     /// Whether there is more to do than to wait for peers: frames that found no room, messages to take in, pieces to copy.

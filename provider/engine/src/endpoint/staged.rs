@@ -16,7 +16,6 @@ use zerocopy::IntoBytes;
 
 use super::Endpoint;
 use super::handles::on_device;
-use super::peer::Fetches;
 use super::request::{In, MatchedRecv, NO_REQUEST, Request, Then};
 use super::staging::{BUFFER, Landing, Source, TURN, Unread};
 use crate::core::Core;
@@ -226,12 +225,7 @@ impl<L: RmaLink> Endpoint<L> {
                 }
             }
             Some(Request::Out(out)) if failed => self.finish_out(core, &out, Some(Error::Io)),
-            Some(Request::Out(out)) => {
-                if out.large {
-                    self.peer(out.peer).fetches = Fetches::ByFrames;
-                }
-                self.finish_out(core, &out, None);
-            }
+            Some(Request::Out(out)) => self.finish_out(core, &out, None),
             Some(Request::Serve(_) | Request::CoopHelp(_) | Request::Withdrawn(_)) | None => {}
         }
     }

@@ -91,7 +91,7 @@ impl<L: RmaLink> Endpoint<L> {
                             return self.fetched(core, peer, req, Status::Ok, len, then);
                         }
                         Some(status) => {
-                            if got == Err(NoDirect::Fault) && then.is_in_order() {
+                            if then.is_in_order() {
                                 self.break_order(peer);
                             }
                             return self.fetched(core, peer, req, status, 0, then);
@@ -405,13 +405,14 @@ impl<L: RmaLink> Endpoint<L> {
         if self.is_in_flight(name) {
             return Err(Malformed::Unfit);
         }
-        let mut none = None;
+        let (mut none, mut is_large) = (None, false);
         if self.is_past(peer, name) {
             return Ok(());
         }
         let (iov, want, got, spoilt) = match request_of(&mut self.requests, peer, name)? {
             Request::In(i) if i.coop.is_none() => (&i.iov, i.want, &mut i.got, &mut i.failed),
             Request::Out(o) if o.coop.is_none() && o.done_as.what.contains(What::RMA | What::READ) => {
+                is_large = o.large;
                 (&o.iov, o.len, &mut o.done, &mut none)
             }
             _ => return Err(Malformed::Unfit),
@@ -431,6 +432,9 @@ impl<L: RmaLink> Endpoint<L> {
         };
         if !came {
             self.spoil(name);
+        }
+        if is_large {
+            self.peer(peer).fetches = Fetches::ByFrames;
         }
         // What failed here for a read is over; a peer that asked is told when it has sent all.
         self.all_came(core, name, !came);
