@@ -271,6 +271,14 @@ impl Link for MemLink {
         self.hub.borrow().ways.get(&way).is_some_and(|w| w.open > 0 && !w.items.is_empty())
     }
 
+    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
+        assert!(self.held.is_none(), "polled before the last frame was released");
+        let bytes = self.hub.borrow_mut().next_frame_of(self.place_of(from), self.at)?;
+        let len = bytes.len();
+        self.held = Some(bytes);
+        Some(Frame { from, len, slot: 0 })
+    }
+
     fn release(&mut self, _frame: Frame) {
         assert!(self.held.take().is_some(), "released what was not held");
     }

@@ -146,6 +146,12 @@ impl RxContext {
         }
     }
 
+    /// Whether no receive is posted.
+    #[inline(always)]
+    pub(crate) fn nothing_posted(&self) -> bool {
+        self.tagged.nothing_posted() && self.plain.nothing_posted()
+    }
+
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Message> {
         let waiting = self.tagged.waiting().chain(self.plain.waiting());
         waiting.chain(self.claimed.iter().map(|(_, m)| m))

@@ -34,7 +34,7 @@ impl<L: RmaLink> Domain<L> {
             }
         }
         // Built where it stays.
-        matcher.post(|| RecvOp {
+        context.matcher(tag.is_some()).post(|| RecvOp {
             pattern: Pattern { src, tag },
             iov: Spans::One(span),
             len: span.len(),
@@ -43,6 +43,7 @@ impl<L: RmaLink> Domain<L> {
             multi: None,
             tally: Tally::PLAIN,
         });
+        self.core.rest = 0;
         if src != ADDR_UNSPEC {
             self.look_for_peer(rx, src);
         }
@@ -109,6 +110,7 @@ impl<L: RmaLink> Domain<L> {
             let matcher = context.matcher(pattern.tag.is_some());
             let Some(message) = matcher.find_waiting(&pattern).and_then(|at| matcher.take(at)) else {
                 matcher.post(|| recv);
+                self.core.rest = 0;
                 if pattern.src != ADDR_UNSPEC {
                     self.look_for_peer(rx, pattern.src);
                 }
@@ -122,7 +124,7 @@ impl<L: RmaLink> Domain<L> {
     }
 
     /// Has endpoints attend to the peer that a receive names, which was posted just now.
-    #[inline]
+    #[inline(always)]
     fn look_for_peer(&mut self, rx: RxId, src: FiAddr) {
         let mut at = 0;
         while let Some(&id) = self.core.rxs.get(rx.at()).and_then(|rx| rx.eps.get(at)) {

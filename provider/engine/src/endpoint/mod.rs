@@ -82,8 +82,6 @@ pub(crate) struct Endpoint<L> {
     depth: u32,
     /// Bytes of messages sent since the last progress, see `bound`.
     bytes_since_progress: usize,
-    /// Polls that need take nothing in, see `plain`.
-    rest: u8,
     /// Messages of which the link keeps a part.
     unsent: Vec<Unsent>,
     /// Injected messages that were only offered: their bytes, by request.
@@ -128,7 +126,6 @@ impl<L: RmaLink> Endpoint<L> {
             coop_queue: VecDeque::new(),
             pieces_taken: 0,
             posting: false,
-            rest: 0,
             in_flight: Vec::new(),
             invited: Vec::new(),
             unbegun: VecDeque::new(),
