@@ -33,6 +33,13 @@ impl<L: RmaLink> Domain<L> {
                 );
             }
         }
+        if context.is_late() && context.matcher(tag.is_some()).nothing_posted() {
+            let op = Recv { pattern: Pattern { src, tag }, iov: &[], ctx, flags };
+            return match self.recv_at_once(rx, span, op) {
+                true => Ok(()),
+                false => self.recv_slowly(rx, span, (src, tag), ctx, flags),
+            };
+        }
         // Built where it stays.
         context.matcher(tag.is_some()).post(|| RecvOp {
             pattern: Pattern { src, tag },
@@ -69,6 +76,21 @@ impl<L: RmaLink> Domain<L> {
             self.run_work();
         }
         Ok(())
+    }
+
+    /// Receives the next message of a ring, if it is for this receive: the polls for the ones before found these at once.
+    #[inline(always)]
+    fn recv_at_once(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> bool {
+        let Some(context) = self.core.rxs.get_mut(rx.at()) else { return false };
+        let &[ep] = &context.eps[..] else { return false };
+        let Some(ep) = self.eps.get_mut(ep.at()) else { return false };
+        if !ep.receive_at_once(&mut self.core, span, &op) {
+            return false;
+        }
+        if self.core.counted && !self.work.is_empty() {
+            self.run_work();
+        }
+        true
     }
 
     #[inline(never)]

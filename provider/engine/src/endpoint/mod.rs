@@ -12,6 +12,7 @@ mod header;
 mod in_order;
 mod incoming;
 mod inject;
+mod late;
 mod malformed;
 mod metered;
 mod onesided;
@@ -82,6 +83,8 @@ pub(crate) struct Endpoint<L> {
     depth: u32,
     /// Bytes of messages sent since the last progress, see `bound`.
     bytes_since_progress: usize,
+    /// A poll has found nothing since the last message was received: see `late`.
+    waited: bool,
     /// Messages of which the link keeps a part.
     unsent: Vec<Unsent>,
     /// Injected messages that were only offered: their bytes, by request.
@@ -126,6 +129,7 @@ impl<L: RmaLink> Endpoint<L> {
             coop_queue: VecDeque::new(),
             pieces_taken: 0,
             posting: false,
+            waited: false,
             in_flight: Vec::new(),
             invited: Vec::new(),
             unbegun: VecDeque::new(),

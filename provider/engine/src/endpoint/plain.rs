@@ -127,7 +127,10 @@ impl<L: RmaLink> Endpoint<L> {
         self.bytes_since_progress = 0;
         self.posting = false;
         let frame = match self.link.poll_frame() {
-            PollFrame::Nothing => return PollFast::Nothing,
+            PollFrame::Nothing => {
+                self.waited = true;
+                return PollFast::Nothing;
+            }
             PollFrame::Unknown => return PollFast::Unknown,
             PollFrame::Frame(frame) => frame,
         };
@@ -303,6 +306,7 @@ impl<L: RmaLink> Endpoint<L> {
         let target = matcher.found_posted(at).and_then(|recv| Target::of(recv, len));
         let Some(target) = target.filter(|t| t.report && self.rx_cq == Some(cq)) else { return Fast::Other };
         matcher.forget_posted(at);
+        rx.note_late(std::mem::take(&mut self.waited));
         self.link.copy_out(frame, off, &[target.span], 0, len);
         if let Some(req) = ack {
             self.fin(frame.from, req, Status::Ok, len);
