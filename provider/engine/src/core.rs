@@ -85,6 +85,12 @@ impl Cq {
     }
 }
 
+/// Polls that take nothing in after a receive has completed, while no other is posted. The message that follows is as well
+/// off in its ring as in a buffer, and a look at the ring's next line takes that line away from the sender, which is about
+/// to write it. Two, since a library may poll once more, after the poll that has its message, before it returns. A read of
+/// the queue that goes on from one message to the next ones is not kept from them.
+const REST: u8 = 2;
+
 /// Everything of a domain but its endpoints.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -106,6 +112,8 @@ pub(crate) struct Core {
     /// Bytes that waiting messages take up, and how many may before peers are told to pause.
     pub(crate) waiting: usize,
     pub(crate) waiting_most: usize,
+    /// Polls that take nothing in: a receive has completed, and none is posted. See `endpoint::plain`.
+    pub(crate) rest: u8,
     /// How long calls wait for a peer that is inside an access.
     pub(crate) patience: Patience,
 }
@@ -126,6 +134,7 @@ impl Core {
             aliases: false,
             waiting: 0,
             waiting_most: 256 << 20,
+            rest: 0,
             patience: Patience::Second,
         }
     }
@@ -156,15 +165,29 @@ impl Core {
         cq.and_then(|id| self.cqs.get(id.at())).is_some_and(|cq| cq.entries.len() >= cq.size)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count(&mut self, cntr: Option<CntrId>, failed: bool) {
-        if let Some(slot) = cntr.and_then(|id| self.cntrs.slot(id.at())) {
+        if let Some(id) = cntr {
+            self.count_in(id, failed);
+        }
+    }
+
+    #[inline(never)]
+    fn count_in(&mut self, cntr: CntrId, failed: bool) {
+        if let Some(slot) = self.cntrs.slot(cntr.at()) {
             self.counted |= Cntr::count(slot, failed);
         }
     }
 
+    /// A message has gone to a receive of this context.
+    #[inline(always)]
+    pub(crate) fn rest_after(&mut self, rx: RxId) {
+        let idle = self.rxs.get(rx.at()).is_some_and(RxContext::nothing_posted);
+        self.rest = if idle { REST } else { 0 };
+    }
+
     /// Counts a completion that belongs to `cntr` of its endpoint.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tally(&mut self, tally: Tally, cntr: Option<CntrId>, failed: bool) {
         if tally.endpoint {
             self.count(cntr, failed);

@@ -169,19 +169,26 @@ impl<L: RmaLink> Domain<L> {
         !self.cq_is_empty(cq)
     }
 
-    /// A quick look for what that queue, which is empty, would have one entry of, as nearly every
-    /// message has. `first`: the application has had its say since the last look.
+    /// Whether this poll, the first since the application had its say, is to take nothing in and look at no ring: a receive has
+    /// completed just now, and no other is posted.
     #[inline(always)]
-    pub fn poll_fast(&mut self, cq: CqId, first: bool, mut told: impl FnMut(&Completion)) -> PollFast {
+    pub fn rests(&mut self) -> bool {
+        let rests = self.core.rest > 0;
+        self.core.rest -= u8::from(rests);
+        rests
+    }
+
+    /// A quick look for what that queue, which is empty, would have one entry of, as nearly every
+    /// message has.
+    #[inline(always)]
+    pub fn poll_fast(&mut self, cq: CqId, to: &mut impl Report) -> PollFast {
         if !self.work.is_empty() {
             return PollFast::Unknown;
         }
         let mut all = PollFast::Nothing;
         for (_, ep) in self.eps.iter_mut() {
-            match ep.poll_fast(&mut self.core, cq, first, &mut told) {
+            match ep.poll_fast(&mut self.core, cq, to) {
                 PollFast::Nothing => {}
-                PollFast::Rested if all == PollFast::Nothing => all = PollFast::Rested,
-                PollFast::Rested => {}
                 PollFast::Kept if self.core.standing(cq) > 0 => return PollFast::Kept,
                 PollFast::Kept => all = PollFast::Kept,
                 found => return found,

@@ -215,13 +215,23 @@ impl Completion {
     };
 }
 
+/// Where [`crate::Domain::poll_fast`] puts the completion of a message: a function, or a type whose own is always inlined.
+pub trait Report {
+    fn report(&mut self, entry: &Completion);
+}
+
+impl<F: FnMut(&Completion)> Report for F {
+    #[inline(always)]
+    fn report(&mut self, entry: &Completion) {
+        self(entry);
+    }
+}
+
 /// What [`crate::Domain::poll_fast`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollFast {
     /// Nothing.
     Nothing,
-    /// Nothing was looked for, since a receive has completed just now and no other is posted. The next polls look.
-    Rested,
     /// Messages that wait for a receive now, and nothing that is to be told.
     Kept,
     /// A message, of which has been told what the queue would say.

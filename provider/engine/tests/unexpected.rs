@@ -1,6 +1,6 @@
 //! Messages that come before their receives: many, of all lengths, from several peers.
 
-use engine::{ADDR_UNSPEC, Ctx, OpFlags, Pattern, PollFast, Recv, Send};
+use engine::{ADDR_UNSPEC, Completion, Ctx, OpFlags, Pattern, PollFast, Recv, Send};
 use testkit::*;
 
 const SENDERS: usize = 4;
@@ -100,10 +100,16 @@ fn waiting(net: &Net) -> usize {
     net[0].unexpected() / (256 + 8)
 }
 
-/// Looks at the queue of receives, which is empty; how many messages that took in.
-fn look(net: &mut Net) -> (PollFast, usize) {
-    let (before, cq) = (waiting(net), net[0].rx_cq);
-    let found = net[0].poll_fast(cq, true, |entry| panic!("{entry:?}"));
+/// A poll of the queue of receives, which is empty; `None`: the endpoint rests.
+fn poll(net: &mut Net, to: &mut impl FnMut(&Completion)) -> Option<PollFast> {
+    let cq = net[0].rx_cq;
+    if net[0].rests() { None } else { Some(net[0].poll_fast(cq, to)) }
+}
+
+/// Likewise, by which nothing completes; how many messages that took in.
+fn look(net: &mut Net) -> (Option<PollFast>, usize) {
+    let before = waiting(net);
+    let found = poll(net, &mut |entry| panic!("{entry:?}"));
     (found, waiting(net) - before)
 }
 
@@ -130,7 +136,7 @@ fn what_is_not_asked_for_stays_in_the_ring_while_messages_are_received() {
     }
     assert_eq!(most, 0, "what the two looks after a receive took in");
     // One that only polls has all taken in.
-    let looks = (0..2 * COUNT).take_while(|_| look(&mut net).0 != PollFast::Nothing).count();
+    let looks = (0..2 * COUNT).take_while(|_| look(&mut net).0 != Some(PollFast::Nothing)).count();
     assert_eq!(waiting(&net), COUNT - COUNT / 2, "{looks} looks");
     // So has a receive that none of them is for.
     for n in 0..COUNT {
@@ -140,7 +146,7 @@ fn what_is_not_asked_for_stays_in_the_ring_while_messages_are_received() {
     net[0].recv(&with_tag(&[room], 6, 2)).unwrap();
     assert_eq!(net[0].received().ctx, Ctx(1));
     let (found, taken) = look(&mut net);
-    assert!(found == PollFast::Kept && taken > 0, "{found:?}, {taken}");
+    assert!(found == Some(PollFast::Kept) && taken > 0, "{found:?}, {taken}");
 }
 
 #[test]
@@ -150,20 +156,52 @@ fn a_ring_is_left_alone_for_two_polls_after_a_receive_unless_another_is_posted()
     for n in 0..8 {
         net[1].send(&tagged(0, std::slice::from_ref(&bytes), 5, n)).unwrap();
     }
-    let cq = net[0].rx_cq;
     // `posted`: receives that are posted before the first of these polls; what each poll finds.
-    let mut polls = |posted: usize| {
+    let polls = |net: &mut Net, posted: usize| {
         (0..posted).for_each(|n| net[0].recv(&with_tag(&[room], 5, n)).unwrap());
-        [(); 4].map(|()| (net[0].poll_fast(cq, true, |_| {}), waiting(&net)))
+        [(); 4].map(|()| (poll(net, &mut |_| {}), waiting(net)))
     };
-    use PollFast::{Kept, Message, Rested};
-    assert_eq!(polls(2), [(Message, 0), (Message, 0), (Rested, 0), (Rested, 0)]);
-    assert_eq!(polls(1), [(Message, 0), (Rested, 0), (Rested, 0), (Kept, 1)]);
+    let (message, kept) = (Some(PollFast::Message), Some(PollFast::Kept));
+    assert_eq!(polls(&mut net, 2), [(message, 0), (message, 0), (None, 0), (None, 0)]);
+    // The next one is taken as it is posted: see `late`.
+    assert_eq!(polls(&mut net, 1), [(None, 0), (None, 0), (kept, 1), (kept, 2)]);
+    assert_eq!(net[0].received().ctx, Ctx(0));
     // A look that goes on from one to the next.
     net[0].recv(&with_tag(&[room], 6, 9)).unwrap();
     net[1].send(&tagged(0, std::slice::from_ref(&bytes), 6, 8)).unwrap();
-    while net[0].poll_fast(cq, true, |_| {}) != Message {}
+    while poll(&mut net, &mut |_| {}) != message {}
     net[1].send(&tagged(0, std::slice::from_ref(&bytes), 6, 9)).unwrap();
     let before = waiting(&net);
-    assert_eq!((net[0].poll_fast(cq, false, |_| {}), waiting(&net)), (Kept, before + 1));
+    let cq = net[0].rx_cq;
+    assert_eq!((net[0].poll_fast(cq, &mut |_: &Completion| {}), waiting(&net)), (PollFast::Kept, before + 1));
+}
+
+#[test]
+fn a_receive_that_is_posted_ends_the_rest_of_the_polls() {
+    for looks in [true, false] {
+        let mut net = Net::with(2, Setup { looks, ..Setup::default() });
+        let (bytes, room) = (net.bytes(1, &pattern(8, 1)), net.memory(0, 8));
+        net[1].send(&tagged(0, std::slice::from_ref(&bytes), 5, 0)).unwrap();
+        net[0].recv(&with_tag(&[room], 5, 0)).unwrap();
+        assert_eq!(poll(&mut net, &mut |_| {}), Some(PollFast::Message));
+        net[0].recv(&with_tag(&[room], 6, 1)).unwrap();
+        assert_eq!(poll(&mut net, &mut |_| {}), Some(PollFast::Nothing));
+    }
+}
+
+#[test]
+fn progress_takes_in_nothing_behind_the_message_of_the_last_receive() {
+    let mut net = Net::with(2, Setup { rows: true, ..Setup::default() });
+    let (bytes, room) = (net.bytes(1, &pattern(8, 1)), net.memory(0, 8));
+    for n in 0..8 {
+        net[1].send(&tagged(0, std::slice::from_ref(&bytes), 5, n)).unwrap();
+    }
+    let cq = net[0].rx_cq;
+    (0..2).for_each(|n| net[0].recv(&with_tag(&[room], 5, n)).unwrap());
+    assert!(net[0].progress_for(cq, 100));
+    assert_eq!((net[0].rx().len(), waiting(&net)), (2, 0));
+    assert!(net[0].rests() && net[0].rests() && !net[0].rests());
+    // Nothing has completed: it takes in what there is.
+    assert!(!net[0].progress_for(cq, 100));
+    assert_eq!(waiting(&net), 6);
 }

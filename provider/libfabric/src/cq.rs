@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use engine::{Completion, CqId, PollFast};
+use engine::{Completion, CqId, PollFast, Report};
 use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
 use runtime::{Deadline, Step, Wait, Watched};
@@ -15,8 +15,10 @@ use crate::wait::Style;
 use crate::xpu::{self, XpuCtxFid};
 
 mod entry;
+mod place;
 
-use entry::{Entry, flags_of};
+use entry::flags_of;
+use place::Place;
 
 /// Entries of a queue whose opener leaves the size to us.
 const DEFAULT_SIZE: usize = 8192;
@@ -79,8 +81,25 @@ impl CqFid {
     /// # Safety
     /// `buf` has room for `count` entries of the queue's format, `from` is NULL or has for as many
     /// addresses.
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn read(&self, buf: *mut c_void, count: usize, from: *mut fi::fi_addr_t) -> Result<usize, Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { self.read_inlined::<true>(buf, count, from) }
+    }
+
+    /// Likewise; `SOURCES`: `from` may be something else than NULL. With one caller for each, so that what becomes of a message
+    /// is compiled in one piece: an entry that is passed on in memory is read back before it has left the store buffer.
+    ///
+    /// # Safety
+    /// As for [`CqFid::read`].
+    #[inline(always)]
+    unsafe fn read_inlined<const SOURCES: bool>(
+        &self,
+        buf: *mut c_void,
+        count: usize,
+        from: *mut fi::fi_addr_t,
+    ) -> Result<usize, Errno> {
+        let from = if SOURCES { from } else { std::ptr::null_mut() };
         let mut engine = self.shared.lock_to_poll();
         if !engine.cq_is_empty(self.id) {
             if count == 0 {
@@ -89,6 +108,12 @@ impl CqFid {
             }
             // SAFETY: the caller's promise.
             return unsafe { self.take(engine, buf, count, from) };
+        }
+        // No ring is looked at: there is nothing to wait for.
+        if engine.rests() {
+            engine.leave();
+            self.batch.store(1, Ordering::Relaxed);
+            return Err(Errno::AGAIN);
         }
         // A stream of messages is read by batches; a single one is handed on at once.
         let batch = self.batch.load(Ordering::Relaxed);
@@ -99,7 +124,8 @@ impl CqFid {
         }
         while n < most {
             // SAFETY: `n < count`, for which the caller promised room.
-            match engine.poll_fast(self.id, n == 0, |entry| unsafe { self.put(buf, from, n, entry) }) {
+            // SAFETY: `n < count`, for which the caller promised room.
+            match engine.poll_fast(self.id, &mut unsafe { self.place(buf, from, n) }) {
                 PollFast::Message => n += 1,
                 PollFast::Other | PollFast::Unknown if n == 0 => {
                     // SAFETY: the caller's promise.
@@ -107,14 +133,8 @@ impl CqFid {
                 }
                 // Answers may have completed operations.
                 PollFast::Kept if n == 0 && !engine.cq_is_empty(self.id) => {
-                    // SAFETY: the caller's promise, and the count is not 0 (`most`).
-                    return unsafe { self.take(engine, buf, count, from) };
-                }
-                // No ring was looked at: there is nothing to wait for.
-                PollFast::Rested => {
-                    engine.leave();
-                    self.batch.store(1, Ordering::Relaxed);
-                    return Err(Errno::AGAIN);
+                    // SAFETY: the caller's promise.
+                    return unsafe { self.read_any(engine, buf, count, from) };
                 }
                 _ => break,
             }
@@ -133,7 +153,7 @@ impl CqFid {
     ///
     /// # Safety
     /// As for [`CqFid::read`].
-    #[inline(never)]
+    #[inline(always)]
     unsafe fn take(
         &self,
         mut engine: Guard<'_>,
@@ -142,7 +162,7 @@ impl CqFid {
         from: *mut fi::fi_addr_t,
     ) -> Result<usize, Errno> {
         // SAFETY: `n < count`, for which the caller promised room.
-        let n = engine.cq_take(self.id, count, |n, c| unsafe { self.put(buf, from, n, c) });
+        let n = engine.cq_take(self.id, count, |n, c| unsafe { self.place(buf, from, n) }.report(c));
         engine.leave();
         // The first has failed.
         if n == 0 { Err(Errno::AVAIL) } else { Ok(n) }
@@ -177,25 +197,15 @@ impl CqFid {
         Err(Errno::AGAIN)
     }
 
-    /// Writes entry `n`, and its source.
+    /// Where entry `n` goes.
     ///
     /// # Safety
     /// `buf` has room for more than `n` entries of the queue's format, `from` is NULL or has for as many
-    /// addresses.
+    /// addresses, until the place is gone.
     #[inline(always)]
-    unsafe fn put(&self, buf: *mut c_void, from: *mut fi::fi_addr_t, n: usize, c: &Completion) {
-        // SAFETY: the caller's promise, and each entry type is its format's.
-        unsafe {
-            match self.format {
-                fi::FI_CQ_FORMAT_TAGGED => buf.cast::<fi::fi_cq_tagged_entry>().add(n).write(Entry::of(c)),
-                fi::FI_CQ_FORMAT_DATA => buf.cast::<fi::fi_cq_data_entry>().add(n).write(Entry::of(c)),
-                fi::FI_CQ_FORMAT_MSG => buf.cast::<fi::fi_cq_msg_entry>().add(n).write(Entry::of(c)),
-                _ => buf.cast::<fi::fi_cq_entry>().add(n).write(Entry::of(c)),
-            }
-            if !from.is_null() {
-                from.add(n).write(c.src);
-            }
-        }
+    unsafe fn place(&self, buf: *mut c_void, from: *mut fi::fi_addr_t, n: usize) -> Place {
+        // SAFETY: the caller's promise.
+        unsafe { Place::new(self.format, buf, from, n) }
     }
 
     /// Nothing was found. Where there are more processes than cores, a peer may need this one.
@@ -374,7 +384,7 @@ unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, arg: *mut c_void
 
 unsafe extern "C" fn read(cq: *mut fi::fid_cq, buf: *mut c_void, count: usize) -> isize {
     // SAFETY: the application passes an open queue and room for `count` entries.
-    guard(|| unsafe { this::<CqFid, _>(cq)?.read(buf, count, std::ptr::null_mut()) })
+    guard(|| unsafe { this::<CqFid, _>(cq)?.read_inlined::<false>(buf, count, std::ptr::null_mut()) })
 }
 
 unsafe extern "C" fn readfrom(

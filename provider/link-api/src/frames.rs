@@ -133,6 +133,12 @@ pub trait Link {
         None
     }
 
+    /// Leaves a frame of [`Link::poll_frame`] where it was, in the place of giving it back: the next poll finds it again. Any
+    /// link that finds frames so has this.
+    fn put_back(&mut self, frame: Frame) {
+        debug_assert!(false, "a frame of {} bytes that no quick poll has found", frame.len);
+    }
+
     /// Whether this peer has sent more than what was handed out. Quick; `false` may be wrong a moment later.
     fn has_frames_of(&self, _from: PeerId) -> bool {
         false

@@ -50,6 +50,8 @@ pub(crate) struct Station {
 pub(crate) struct Hub {
     pub(crate) path: Path,
     pub(crate) capacity: usize,
+    /// Links go on with the frames of one sender.
+    rows: bool,
     pub(crate) direct: Direct,
     /// No direct access works any more.
     pub(crate) off: bool,
@@ -112,7 +114,8 @@ impl std::fmt::Debug for Meanwhile {
 
 impl Hub {
     pub(crate) fn new(setup: &Setup) -> Rc<RefCell<Hub>> {
-        let &Setup { max_frame, eager, eager_in_a_row, capacity, direct, peer_access, seed, .. } = setup;
+        let &Setup { max_frame, eager, eager_in_a_row, capacity, direct, peer_access, seed, rows, .. } =
+            setup;
         let path = Path {
             link: "memory",
             max_frame,
@@ -125,6 +128,7 @@ impl Hub {
         let hub = Hub {
             path,
             capacity,
+            rows,
             direct,
             off: direct == Direct::Never,
             faults: 0,
@@ -317,6 +321,17 @@ impl Hub {
             way.open -= 1;
         }
         Some((from, way.items.pop_front()?))
+    }
+
+    /// The next item of `from` for `to`, if it is a frame and links go on so.
+    pub(crate) fn next_frame_of(&mut self, from: Place, to: Place) -> Option<Vec<u8>> {
+        let rows = self.rows;
+        let way = self.way(from, to);
+        let goes_on = rows && way.open == usize::MAX && matches!(way.items.front(), Some(Item::Frame(_)));
+        match goes_on.then(|| way.items.pop_front())?? {
+            Item::Frame(bytes) => Some(bytes),
+            Item::Closed(_) => None,
+        }
     }
 
     /// The shared memory of `at` that `seg` names, as far as all of it was shared.

@@ -59,6 +59,8 @@ pub struct Setup {
     pub seed: u64,
     /// Whether nodes make progress by a quick look where they can.
     pub looks: bool,
+    /// Whether a call of progress goes on with frames of the same sender.
+    pub rows: bool,
 }
 
 /// How nodes access each other's host memory.
@@ -103,6 +105,7 @@ impl Default for Setup {
             acquainted: true,
             seed: 1,
             looks: true,
+            rows: false,
         }
     }
 }

@@ -20,6 +20,8 @@ pub struct MemLink {
     /// By number; `None`: it was given back.
     peers: Vec<Option<Place>>,
     held: Option<Vec<u8>>,
+    /// A frame that was put back, and the peer it is of.
+    back: Option<(PeerId, Vec<u8>)>,
     /// Handles that peers were sent, and have sent.
     pub(crate) told: Vec<(Place, u64)>,
     pub(crate) learned: Vec<(Place, u64, u64)>,
@@ -65,6 +67,7 @@ impl MemLink {
             at,
             peers: Vec::new(),
             held: None,
+            back: None,
             told,
             learned,
             flying: Vec::new(),
@@ -211,6 +214,11 @@ impl Link for MemLink {
     fn poll(&mut self) -> Option<Event> {
         assert!(self.held.is_none(), "polled before the last frame was released");
         self.armed = false;
+        if let Some((from, bytes)) = self.back.take() {
+            let len = bytes.len();
+            self.held = Some(bytes);
+            return Some(Event::Frame(Frame { from, len, slot: 0 }));
+        }
         if !self.flying.is_empty() && self.draws_any_order(3) {
             return self.finish_one();
         }
@@ -269,6 +277,19 @@ impl Link for MemLink {
     fn has_frames_of(&self, from: PeerId) -> bool {
         let way = (self.place_of(from), self.at);
         self.hub.borrow().ways.get(&way).is_some_and(|w| w.open > 0 && !w.items.is_empty())
+    }
+
+    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
+        assert!(self.held.is_none(), "polled before the last frame was released");
+        let bytes = self.hub.borrow_mut().next_frame_of(self.place_of(from), self.at)?;
+        let len = bytes.len();
+        self.held = Some(bytes);
+        Some(Frame { from, len, slot: 0 })
+    }
+
+    fn put_back(&mut self, frame: Frame) {
+        let bytes = self.held.take().expect("put back what was not held");
+        self.back = Some((frame.from, bytes));
     }
 
     fn release(&mut self, _frame: Frame) {
@@ -343,7 +364,7 @@ impl Link for MemLink {
     }
 
     fn arm(&mut self) -> bool {
-        if !self.flying.is_empty() {
+        if !self.flying.is_empty() || self.back.is_some() {
             return false;
         }
         let hub = self.hub.borrow();

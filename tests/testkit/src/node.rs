@@ -70,11 +70,12 @@ impl Node {
     pub fn progress(&mut self) -> usize {
         let Some(seen) = &mut self.seen else { return self.domain.progress() };
         let mut n = 0;
-        while n < 32 && self.domain.cq_is_empty(self.rx_cq) {
-            match self.domain.poll_fast(self.rx_cq, n == 0, |entry| seen.push_back(*entry)) {
+        let rests = self.domain.cq_is_empty(self.rx_cq) && self.domain.rests();
+        while n < 32 && !rests && self.domain.cq_is_empty(self.rx_cq) {
+            match self.domain.poll_fast(self.rx_cq, &mut |entry: &Completion| seen.push_back(*entry)) {
                 PollFast::Message | PollFast::Kept | PollFast::Other => {}
                 PollFast::Nothing => return n,
-                PollFast::Unknown | PollFast::Rested => break,
+                PollFast::Unknown => break,
             }
             n += 1;
         }

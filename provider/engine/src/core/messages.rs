@@ -131,7 +131,12 @@ pub(crate) struct RxContext {
     pub(crate) min_multi_recv: usize,
     pub(crate) eps: Vec<EpId>,
     pub(crate) shared: bool,
+    /// See [`RxContext::is_late`].
+    late: u8,
 }
+
+/// So many messages in a row that were there before their receive are a stream.
+const LATE: u8 = 2;
 
 impl RxContext {
     pub(crate) fn new(shared: bool) -> Self {
@@ -143,7 +148,27 @@ impl RxContext {
             min_multi_recv: 64,
             eps: Vec::new(),
             shared,
+            late: 0,
         }
+    }
+
+    /// Whether no receive is posted.
+    #[inline(always)]
+    pub(crate) fn nothing_posted(&self) -> bool {
+        self.tagged.nothing_posted() && self.plain.nothing_posted()
+    }
+
+    /// Whether the next message is likely to be in its ring before its receive is posted: the last ones were found by the first
+    /// poll. A sender that waits for answers has its line of the ring to itself meanwhile.
+    #[inline(always)]
+    pub(crate) fn is_late(&self) -> bool {
+        self.late >= LATE
+    }
+
+    /// A message that a receive was posted for has come, or is looked for in vain; `waited`: no poll found one before.
+    #[inline(always)]
+    pub(crate) fn note_late(&mut self, waited: bool) {
+        self.late = if waited { 0 } else { self.late.saturating_add(1) };
     }
 
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Message> {

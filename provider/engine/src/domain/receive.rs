@@ -33,8 +33,15 @@ impl<L: RmaLink> Domain<L> {
                 );
             }
         }
+        if context.is_late() && context.matcher(tag.is_some()).nothing_posted() {
+            let op = Recv { pattern: Pattern { src, tag }, iov: &[], ctx, flags };
+            return match self.recv_at_once(rx, span, op) {
+                true => Ok(()),
+                false => self.recv_slowly(rx, span, (src, tag), ctx, flags),
+            };
+        }
         // Built where it stays.
-        matcher.post(|| RecvOp {
+        context.matcher(tag.is_some()).post(|| RecvOp {
             pattern: Pattern { src, tag },
             iov: Spans::One(span),
             len: span.len(),
@@ -43,6 +50,7 @@ impl<L: RmaLink> Domain<L> {
             multi: None,
             tally: Tally::PLAIN,
         });
+        self.core.rest = 0;
         if src != ADDR_UNSPEC {
             self.look_for_peer(rx, src);
         }
@@ -68,6 +76,21 @@ impl<L: RmaLink> Domain<L> {
             self.run_work();
         }
         Ok(())
+    }
+
+    /// Receives the next message of a ring, if it is for this receive: the polls for the ones before found these at once.
+    #[inline(always)]
+    fn recv_at_once(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> bool {
+        let Some(context) = self.core.rxs.get_mut(rx.at()) else { return false };
+        let &[ep] = &context.eps[..] else { return false };
+        let Some(ep) = self.eps.get_mut(ep.at()) else { return false };
+        if !ep.receive_at_once(&mut self.core, span, &op) {
+            return false;
+        }
+        if self.core.counted && !self.work.is_empty() {
+            self.run_work();
+        }
+        true
     }
 
     #[inline(never)]
@@ -109,6 +132,7 @@ impl<L: RmaLink> Domain<L> {
             let matcher = context.matcher(pattern.tag.is_some());
             let Some(message) = matcher.find_waiting(&pattern).and_then(|at| matcher.take(at)) else {
                 matcher.post(|| recv);
+                self.core.rest = 0;
                 if pattern.src != ADDR_UNSPEC {
                     self.look_for_peer(rx, pattern.src);
                 }
@@ -122,7 +146,7 @@ impl<L: RmaLink> Domain<L> {
     }
 
     /// Has endpoints attend to the peer that a receive names, which was posted just now.
-    #[inline]
+    #[inline(always)]
     fn look_for_peer(&mut self, rx: RxId, src: FiAddr) {
         let mut at = 0;
         while let Some(&id) = self.core.rxs.get(rx.at()).and_then(|rx| rx.eps.get(at)) {

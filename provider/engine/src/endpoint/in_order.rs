@@ -9,38 +9,14 @@
 //! A write whose initiator ended before the bytes were here fails, and so does everything that was posted behind it: a
 //! flag must not be seen without the data that it stands for.
 
-use std::collections::VecDeque;
-
 use wire::{Flags, Head, Op as WireOp, Status};
 
 use super::Endpoint;
 use super::malformed::parse_head;
 use super::quota::{SLACK, cost};
-use super::request::Request;
 use super::staging::Source;
 use crate::core::Core;
-use crate::pool::Pool;
 use link_api::{Frame, PeerId, RmaLink};
-
-/// The order of a peer's accesses while it does not come of itself.
-#[derive(Debug, Default)]
-pub(super) struct Order {
-    /// Requests that no later access may overtake, by name.
-    under_way: Vec<u64>,
-    /// Frames behind them, and what these take up.
-    held: VecDeque<Vec<u8>>,
-    size: usize,
-    /// A write failed because the peer ended: nothing behind it takes effect.
-    broken: bool,
-}
-
-impl Order {
-    /// Whether a request is under way that later accesses must wait for.
-    fn waits(&mut self, requests: &mut Pool<Request>) -> bool {
-        self.under_way.retain(|name| requests.get_mut(*name).is_some());
-        !self.under_way.is_empty()
-    }
-}
 
 impl<L: RmaLink> Endpoint<L> {
     /// This request of a peer's has begun, and no later access may overtake it.

@@ -12,10 +12,12 @@ mod header;
 mod in_order;
 mod incoming;
 mod inject;
+mod late;
 mod malformed;
 mod metered;
 mod offered;
 mod onesided;
+mod order;
 mod peer;
 mod peers;
 mod plain;
@@ -83,8 +85,8 @@ pub(crate) struct Endpoint<L> {
     depth: u32,
     /// Bytes of messages sent since the last progress, see `bound`.
     bytes_since_progress: usize,
-    /// Polls that need take nothing in, see `plain`.
-    rest: u8,
+    /// A poll has found nothing since the last message was received: see `late`.
+    waited: bool,
     /// Messages of which the link keeps a part.
     unsent: Vec<Unsent>,
     /// Injected messages that were only offered: their bytes, by request.
@@ -129,7 +131,7 @@ impl<L: RmaLink> Endpoint<L> {
             coop_queue: VecDeque::new(),
             pieces_taken: 0,
             posting: false,
-            rest: 0,
+            waited: false,
             in_flight: Vec::new(),
             invited: Vec::new(),
             unbegun: VecDeque::new(),

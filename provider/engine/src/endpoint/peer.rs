@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use link_api::{Gone, Path, PieceCounter, RmaCaps};
 use xfer::Helper;
 
-use super::in_order::Order;
+use super::order::Order;
 use crate::proto::{Limits, When};
 use crate::types::*;
 

@@ -17,12 +17,6 @@ use link_api::{Direct, Frame, Grant, How, PeerId, PollFrame, RmaLink, Side};
 /// Messages that are kept in one look.
 const BUDGET: usize = 32;
 
-/// Polls that take nothing in after a receive has completed, while no other is posted. The message that follows is as well
-/// off in its ring as in a buffer, and a look at the ring's next line takes that line away from the sender, which is about
-/// to write it. Two, since a library may poll once more, after the poll that has its message, before it returns. A read of
-/// the queue that goes on from one message to the next ones is not kept from them.
-const REST: u8 = 2;
-
 /// What counts of the receive that a plain message is for.
 struct Target {
     span: Span,
@@ -113,6 +107,9 @@ impl<L: RmaLink> Endpoint<L> {
         if let Some(rx) = core.rxs.get_mut(self.rx.at()) {
             rx.matcher(flags.contains(Flags::TAGGED)).forget_posted(at);
         }
+        if !self.has_chores() {
+            core.rest_after(self.rx);
+        }
         core.tally(target.tally, self.cntrs.recv, false);
         if target.report {
             core.complete_with(self.rx_cq, || entry(&target, head, flags, src, len));
@@ -121,30 +118,23 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// What a call of progress does that finds nothing, messages of the plainest sort that no receive is for, or
     /// one that a receive is for: what there is to tell of that does not go into the queue `cq`, which is empty, but to
-    /// `told`. An answer that holds it would be put together in memory, and taken apart before its words have got there.
-    /// `first`: the application has had its say since the last one.
+    /// `to`. An answer that holds it would be put together in memory, and taken apart before its words have got there.
     #[inline(always)]
-    pub(crate) fn poll_fast(
-        &mut self,
-        core: &mut Core,
-        cq: CqId,
-        first: bool,
-        told: impl FnOnce(&Completion),
-    ) -> PollFast {
+    pub(crate) fn poll_fast(&mut self, core: &mut Core, cq: CqId, to: &mut impl Report) -> PollFast {
         if self.has_chores() {
             return PollFast::Unknown;
         }
         self.bytes_since_progress = 0;
         self.posting = false;
-        if first && self.rest > 0 && self.may_rest(core) {
-            return PollFast::Rested;
-        }
         let frame = match self.link.poll_frame() {
-            PollFrame::Nothing => return PollFast::Nothing,
+            PollFrame::Nothing => {
+                self.waited = true;
+                return PollFast::Nothing;
+            }
             PollFrame::Unknown => return PollFast::Unknown,
             PollFrame::Frame(frame) => frame,
         };
-        match self.receive_fast(core, &frame, cq, told) {
+        match self.receive_fast(core, &frame, cq, to) {
             Fast::Received => {
                 self.link.release(frame);
                 PollFast::Message
@@ -158,18 +148,10 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Whether this poll takes nothing in: the application has received a message just now, and has posted no receive that
-    /// waits for another one.
-    #[inline(never)]
-    fn may_rest(&mut self, core: &mut Core) -> bool {
-        self.rest -= 1;
-        !self.has_receives(core)
-    }
-
     /// Whether receives are posted.
     pub(super) fn has_receives(&self, core: &Core) -> bool {
         let rx = core.rxs.get(self.rx.at());
-        rx.is_some_and(|rx| !rx.tagged.nothing_posted() || !rx.plain.nothing_posted())
+        rx.is_some_and(|rx| !rx.nothing_posted())
     }
 
     /// Keeps a message that no receive is for, or, if it is none, hears an answer; and goes on with what the same peer
@@ -188,7 +170,7 @@ impl<L: RmaLink> Endpoint<L> {
             let Some(next) = self.link.poll_frame_from(from) else { break };
             frame = next;
             let mut entry = None;
-            match self.receive_fast(core, &frame, cq, |c| entry = Some(*c)) {
+            match self.receive_fast(core, &frame, cq, &mut |c: &Completion| entry = Some(*c)) {
                 Fast::Unexpected(plain) => {
                     self.keep_plain(core, &frame, &plain);
                     self.link.release(frame);
@@ -259,15 +241,10 @@ impl<L: RmaLink> Endpoint<L> {
             self.fin(peer, req, Status::Ok, len);
         }
         self.weighs_less(core, peer, Message::weight_held(len));
-        self.rest = REST;
-        core.tally(Tally::PLAIN, self.cntrs.recv, false);
-        if op.flags.contains(OpFlags::COMPLETION) {
-            let kind = if op.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
-            let more = if data.is_some() { What::REMOTE_CQ_DATA } else { What::empty() };
-            let (ctx, what, buf, data) = (op.ctx, What::RECV | kind | more, span.addr(), data.unwrap_or(0));
-            let (err, olen) = (None, 0);
-            core.complete_with(self.rx_cq, || Completion { ctx, what, len, buf, data, tag, src, err, olen });
+        if !self.has_chores() {
+            core.rest_after(self.rx);
         }
+        self.received_plain(core, op, (src, tag, data), span.addr(), len);
         true
     }
 
@@ -277,19 +254,40 @@ impl<L: RmaLink> Endpoint<L> {
         self.link.release(frame);
     }
 
-    /// Receives a message, if it takes no more than to copy it and to tell of it in `cq`.
+    /// The header of a frame, if it has none of the frills that the general way is for.
     #[inline(always)]
-    fn receive_fast(
+    pub(super) fn plain_head(&self, frame: &Frame) -> Option<(Head, Flags)> {
+        const WITH: Flags = Flags::TAGGED.union(Flags::CQ_DATA).union(Flags::ACK);
+        let bytes = self.link.peek::<{ Head::LEN }>(frame)?;
+        let head: Head = zerocopy::transmute!(bytes);
+        let flags = head.flags().filter(|flags| WITH.contains(*flags))?;
+        Some((head, flags))
+    }
+
+    /// Tells of a message that has gone to a receive of one buffer as it was posted.
+    #[inline(always)]
+    pub(super) fn received_plain(
         &mut self,
         core: &mut Core,
-        frame: &Frame,
-        cq: CqId,
-        told: impl FnOnce(&Completion),
-    ) -> Fast {
-        const WITH: Flags = Flags::TAGGED.union(Flags::CQ_DATA).union(Flags::ACK);
-        let Some(bytes) = self.link.peek::<{ Head::LEN }>(frame) else { return Fast::Other };
-        let head: Head = zerocopy::transmute!(bytes);
-        let Some(flags) = head.flags().filter(|flags| WITH.contains(*flags)) else { return Fast::Other };
+        op: &Recv<'_>,
+        (src, tag, data): (FiAddr, u64, Option<u64>),
+        buf: u64,
+        len: usize,
+    ) {
+        core.tally(Tally::PLAIN, self.cntrs.recv, false);
+        if op.flags.contains(OpFlags::COMPLETION) {
+            let kind = if op.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
+            let more = if data.is_some() { What::REMOTE_CQ_DATA } else { What::empty() };
+            let (ctx, what, data) = (op.ctx, What::RECV | kind | more, data.unwrap_or(0));
+            let (err, olen) = (None, 0);
+            core.complete_with(self.rx_cq, || Completion { ctx, what, len, buf, data, tag, src, err, olen });
+        }
+    }
+
+    /// Receives a message, if it takes no more than to copy it and to tell of it in `cq`.
+    #[inline(always)]
+    fn receive_fast(&mut self, core: &mut Core, frame: &Frame, cq: CqId, to: &mut impl Report) -> Fast {
+        let Some((head, flags)) = self.plain_head(frame) else { return Fast::Other };
         let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return Fast::Other };
         let Some(peer) = self.peers.get_mut(frame.from.0 as usize) else { return Fast::Other };
         match head.op() {
@@ -308,13 +306,14 @@ impl<L: RmaLink> Endpoint<L> {
         let target = matcher.found_posted(at).and_then(|recv| Target::of(recv, len));
         let Some(target) = target.filter(|t| t.report && self.rx_cq == Some(cq)) else { return Fast::Other };
         matcher.forget_posted(at);
+        rx.note_late(std::mem::take(&mut self.waited));
         self.link.copy_out(frame, off, &[target.span], 0, len);
         if let Some(req) = ack {
             self.fin(frame.from, req, Status::Ok, len);
         }
         core.tally(target.tally, self.cntrs.recv, false);
-        self.rest = REST;
-        told(&entry(&target, &head, flags, src, len));
+        core.rest_after(self.rx);
+        to.report(&entry(&target, &head, flags, src, len));
         Fast::Received
     }
 

@@ -61,10 +61,13 @@ impl<L: RmaLink> Endpoint<L> {
                 if self.meter.is_some() {
                     self.meter_frame(&frame);
                 }
+                let receives = self.has_receives(core);
                 self.incoming(core, &frame);
                 self.link.release(frame);
                 n += 1 + self.go_on_with(core, from);
-                if n >= BUDGET || standing(core) >= most || self.staging.is_full() {
+                // Behind the message of the last receive that was posted, the next ones are as well off in the ring.
+                let satisfied = receives && standing(core) > 0 && !self.has_receives(core);
+                if satisfied || n >= BUDGET || standing(core) >= most || self.staging.is_full() {
                     break;
                 }
                 match self.link.poll_frame_from(from) {

@@ -83,27 +83,21 @@ pub(super) fn flags_of(what: What) -> u64 {
         (What::MULTI_RECV, fi::FI_MULTI_RECV),
         (What::CLAIM, fi::FI_CLAIM),
     ];
-    // The eight commonest are the low byte of `What`, and there are few combinations.
-    const LOW: [u64; 256] = table(&MAP);
-    let bits = what.bits();
-    let mut flags = LOW[(bits & 0xff) as usize];
-    if bits > 0xff {
-        for (bit, flag) in &MAP[8..] {
-            if bits & bit.bits() != 0 {
-                flags |= flag;
-            }
-        }
-    }
-    flags
+    // By the low byte, and by the five bits above it.
+    const LOW: [u64; 256] = table(&MAP, 0);
+    const HIGH: [u64; 32] = table(&MAP, 8);
+    let bits = what.bits() as usize;
+    LOW[bits & 0xff] | HIGH[bits >> 8 & 0x1f]
 }
 
-const fn table(map: &[(What, u64); 13]) -> [u64; 256] {
-    let mut out = [0; 256];
+/// The flags for each value of the bits from `first` on.
+const fn table<const N: usize>(map: &[(What, u64); 13], first: u32) -> [u64; N] {
+    let mut out = [0; N];
     let mut bits = 0;
-    while bits < 256 {
+    while bits < N {
         let mut i = 0;
-        while i < 8 {
-            if bits & map[i].0.bits() as usize != 0 {
+        while i < map.len() {
+            if bits << first & map[i].0.bits() as usize != 0 {
                 out[bits] |= map[i].1;
             }
             i += 1;

@@ -317,6 +317,12 @@ impl Link for Links {
         self.shm.poll_frame_from(from)
     }
 
+    #[inline(always)]
+    fn put_back(&mut self, frame: Frame) {
+        // Quick polls find frames of shared memory alone.
+        self.shm.put_back(frame)
+    }
+
     #[inline]
     fn has_frames_of(&self, from: PeerId) -> bool {
         // Of a peer whose path is one link, frames may come by another.

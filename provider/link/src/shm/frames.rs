@@ -101,13 +101,18 @@ impl Link for ShmLink {
         }
     }
 
+    #[inline(always)]
+    fn put_back(&mut self, _frame: Frame) {
+        self.held = NO_PEER;
+    }
+
     #[inline]
     fn has_frames_of(&self, from: PeerId) -> bool {
         let Some(inb) = &self.peers[from.0 as usize].inb else { return false };
         if self.held == from.0 { inb.rx.followed() } else { inb.rx.ready() }
     }
 
-    #[inline]
+    #[inline(always)]
     fn peek<const N: usize>(&self, frame: &Frame) -> Option<[u8; N]> {
         self.peers[frame.from.0 as usize].inb.as_ref()?.rx.first()
     }

@@ -22,6 +22,7 @@ pub enum Flaw {
     HoldsNothing,
     HasAlwaysRoom,
     LosesFrameLookedAt,
+    LosesFramePutBack,
     LooksAtAnyPeer,
     HasAlwaysFrames,
     ForgetsNames,

@@ -85,6 +85,13 @@ impl<L: RmaLink> Link for Broken<L> {
         }
     }
 
+    fn put_back(&mut self, _frame: Frame) {
+        if let Some((from, bytes)) = self.held.take_if(|_| self.flaw != Flaw::LosesFramePutBack) {
+            self.queue.push_front(Item::Frame(from, bytes));
+        }
+        self.held = None;
+    }
+
     fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
         self.pump(true);
         self.pop_frame_of(from)

@@ -28,7 +28,8 @@ fn frame(of: usize, i: usize) -> Vec<u8> {
 }
 
 /// [`poll`](link_api::Link::poll), [`poll_frame`](link_api::Link::poll_frame) and
-/// [`poll_frame_from`](link_api::Link::poll_frame_from) in any order.
+/// [`poll_frame_from`](link_api::Link::poll_frame_from) in any order, and some frames are
+/// [put back](link_api::Link::put_back) first.
 pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
     const FRAMES: usize = 400;
     let Three { mut b, mut senders, known } = three(h);
@@ -52,6 +53,10 @@ pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
                     other => panic!("no frame, but {other:?}"),
                 },
                 1 | 5 => match b.poll_frame() {
+                    PollFrame::Frame(f) if turn % 3 == 0 => {
+                        b.put_back(f);
+                        None
+                    }
                     PollFrame::Frame(f) => Some(f),
                     PollFrame::Nothing | PollFrame::Unknown => None,
                 },

@@ -1,0 +1,26 @@
+//! What is known of a peer whose accesses do not take effect in order of themselves.
+
+use std::collections::VecDeque;
+
+use super::request::Request;
+use crate::pool::Pool;
+
+/// The order of a peer's accesses while it does not come of itself.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    /// Requests that no later access may overtake, by name.
+    pub(super) under_way: Vec<u64>,
+    /// Frames behind them, and what these take up.
+    pub(super) held: VecDeque<Vec<u8>>,
+    pub(super) size: usize,
+    /// A write failed because the peer ended: nothing behind it takes effect.
+    pub(super) broken: bool,
+}
+
+impl Order {
+    /// Whether a request is under way that later accesses must wait for.
+    pub(super) fn waits(&mut self, requests: &mut Pool<Request>) -> bool {
+        self.under_way.retain(|name| requests.get_mut(*name).is_some());
+        !self.under_way.is_empty()
+    }
+}
