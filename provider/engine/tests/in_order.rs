@@ -1,6 +1,6 @@
 //! Accesses behind a request that the target does not finish in the call (`rma_order`).
 
-use engine::{Atomic, Config, Ctx, Error, OpFlags, PollFast, Rma};
+use engine::{Atomic, Completion, Config, Ctx, Error, OpFlags, PollFast, Rma};
 use hmem::{AtomicOp, Datatype, Span};
 use testkit::*;
 use wire::{Aux, Flags, Head, Op};
@@ -192,10 +192,10 @@ fn nothing_is_left_to_attend_to_of_a_peer_that_ended() {
     net.set_direct(false);
     net[1].progress();
     let queue = net[1].rx_cq;
-    assert_eq!(net[1].poll_fast(queue, false, |_| {}), PollFast::Unknown);
+    assert_eq!(net[1].poll_fast(queue, &mut |_: &Completion| {}), PollFast::Unknown);
     net.kill(0);
     net.settle();
-    assert_eq!(net[1].poll_fast(queue, false, |_| {}), PollFast::Nothing);
+    assert_eq!(net[1].poll_fast(queue, &mut |_: &Completion| {}), PollFast::Nothing);
 }
 
 /// An initiator that only posts, and does not look at its queue, is not taken for a hostile one.
