@@ -139,10 +139,13 @@ static void initiator(int automatic)
 	at = sh->at ? (uintptr_t)sh->memory : 0;
 	POST(&me, &op, fi_tsend(me.ep, &first, 8, NULL, to, 1, &op));
 	await(&me, &op, "the first word");
-	if (!automatic) /* its registrations are known from its welcome on, which it sent by now */
-		rma(to, 0, buf, 1, at, sh->key, "a first get");
-	while (!sh->computing)
+	/* What the target registered is known from its welcome on, which it has sent when it computes. */
+	for (int polls = 0; !sh->computing || polls < 200; polls++) {
+		fab_poll(&me);
 		usleep(100);
+	}
+	if (!automatic)
+		rma(to, 0, buf, 1, at, sh->key, "a first get");
 	for (size_t len = 8; len <= LEN; len *= 16) {
 		fill(buf, len, 4);
 		rma(to, 1, buf, len, at, sh->key, "a put");
