@@ -112,6 +112,33 @@ fn what_is_behind_a_write_that_cannot_be_whole_is_refused() {
     }
 }
 
+/// An initiator that lives goes on after it has heard of the failure, though not with what it posted before.
+#[test]
+fn accesses_take_effect_again_after_their_initiator_has_heard_of_the_failure() {
+    for large in [false, true] {
+        let (mut net, target) = net(Setup::default());
+        for round in 0..3 {
+            net.fault(1);
+            two_writes(&mut net, round == 1);
+            while net[1].progress() > 0 {}
+            // Not heard yet.
+            let late = net.bytes(0, &pattern(SMALL, 4));
+            net[0].rma(&write(1, &[late], &[there(0, SMALL, 1)], 4)).unwrap();
+            net.settle();
+            let done: Vec<_> = net[0].tx().iter().map(|c| c.err).collect();
+            assert_eq!(done, [Some(Error::Io), Some(Error::Cancelled), Some(Error::Cancelled)]);
+            assert_eq!(net[1].look(target, SMALL), vec![round as u8; SMALL], "{large} {round}");
+            let len = if large { LARGE } else { SMALL };
+            let next = net.bytes(0, &vec![round as u8 + 1; len]);
+            net[0].rma(&write(1, &[next], &[there(0, len, 1)], 5)).unwrap();
+            net.settle();
+            assert_eq!(net[0].sent().err, None, "{large} {round}");
+            assert_eq!(net[1].look(target, len), vec![round as u8 + 1; len], "{large} {round}");
+        }
+        net.assert_idle();
+    }
+}
+
 #[test]
 fn accesses_go_on_when_the_memory_of_the_write_before_is_taken_back() {
     let (mut net, target) = net(Setup::default());

@@ -124,7 +124,6 @@ impl CqFid {
         }
         while n < most {
             // SAFETY: `n < count`, for which the caller promised room.
-            // SAFETY: `n < count`, for which the caller promised room.
             match engine.poll_fast(self.id, &mut unsafe { self.place(buf, from, n) }) {
                 PollFast::Message => n += 1,
                 PollFast::Other | PollFast::Unknown if n == 0 => {

@@ -7,9 +7,12 @@
 //! is bounded.
 //!
 //! A write whose initiator ended before the bytes were here fails, and so does everything that was posted behind it: a
-//! flag must not be seen without the data that it stands for.
+//! flag must not be seen without the data that it stands for. Whether the initiator has ended or its memory cannot be read
+//! is not known at that time. An initiator that lives hears of the failure, and says so in a frame (`Withdrawn`, of that
+//! write): what comes after it was posted with the failure known, and takes effect.
 
 use wire::{Flags, Head, Op as WireOp, Status};
+use zerocopy::IntoBytes;
 
 use super::Endpoint;
 use super::malformed::parse_head;
@@ -28,17 +31,36 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// A write came to nothing because its initiator ended.
+    /// This write of a peer's came to nothing, perhaps because the peer ended.
     #[cold]
-    pub(super) fn break_order(&mut self, peer: PeerId) {
+    pub(super) fn break_order(&mut self, peer: PeerId, req: u64) {
         let order = self.peer(peer).order.get_or_insert_default();
-        order.broken = true;
+        order.broken = Some(req);
+        order.under_way.clear();
         order.size = 0;
         for frame in std::mem::take(&mut order.held) {
             if let Ok((head, op, flags)) = parse_head(&frame) {
                 self.refuse_access(peer, &head, op, flags);
             }
         }
+    }
+
+    /// A write of ours has failed, by an answer of its target: what is posted from now on is not behind it.
+    #[cold]
+    pub(super) fn has_heard_of_failure(&mut self, peer: PeerId, name: u64) {
+        let heard = Head::new(WireOp::Withdrawn, Flags::empty(), 0, name, 0);
+        self.send_or_queue(peer, heard.as_bytes());
+    }
+
+    /// Whether a peer has heard so of the write that broke the order of its accesses: those that follow take effect again.
+    #[cold]
+    pub(super) fn restore_order(&mut self, peer: PeerId, req: u64) -> bool {
+        let order = &mut self.peer(peer).order;
+        let is_it = order.as_ref().is_some_and(|o| o.broken == Some(req) && o.under_way.is_empty());
+        if is_it {
+            *order = None;
+        }
+        is_it
     }
 
     /// Holds a frame that accesses memory, or refuses the access; `false` if it may take effect now.
@@ -48,7 +70,7 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(order) = self.peers.get_mut(peer.0 as usize).and_then(|p| p.order.as_mut()) else {
             return false;
         };
-        if order.broken {
+        if order.broken.is_some() {
             self.refuse_access(peer, head, op, flags);
             return true;
         }
@@ -93,7 +115,7 @@ impl<L: RmaLink> Endpoint<L> {
         let mut peers = std::mem::take(&mut self.in_order);
         peers.retain(|&peer| {
             n += self.let_through(core, peer);
-            self.peer(peer).order.as_ref().is_some_and(|o| !o.broken)
+            self.peer(peer).order.as_ref().is_some_and(|o| o.broken.is_none())
         });
         // A request that began meanwhile is of a peer that stays.
         self.in_order = peers;
@@ -109,7 +131,7 @@ impl<L: RmaLink> Endpoint<L> {
                 return n;
             }
             let Some(frame) = order.held.pop_front() else {
-                if !order.broken {
+                if order.broken.is_none() {
                     self.peer(peer).order = None;
                 }
                 return n;

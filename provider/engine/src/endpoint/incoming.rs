@@ -258,6 +258,9 @@ impl<L: RmaLink> Endpoint<L> {
         if err.is_none() && out.done_as.what.contains(What::READ) && head.data.get() != out.len as u64 {
             err = Some(Error::Io);
         }
+        if err.is_some() && out.done_as.what.contains(What::RMA | What::WRITE) {
+            self.has_heard_of_failure(peer, name);
+        }
         self.finish_out(core, &out, err);
         Ok(())
     }

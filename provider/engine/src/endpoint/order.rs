@@ -13,8 +13,9 @@ pub(super) struct Order {
     /// Frames behind them, and what these take up.
     pub(super) held: VecDeque<Vec<u8>>,
     pub(super) size: usize,
-    /// A write failed because the peer ended: nothing behind it takes effect.
-    pub(super) broken: bool,
+    /// The peer's request of a write that failed, perhaps because the peer ended: nothing that was posted behind it takes effect,
+    /// up to what an initiator posts that has heard of the failure.
+    pub(super) broken: Option<u64>,
 }
 
 impl Order {

@@ -145,6 +145,9 @@ impl<L: RmaLink> Endpoint<L> {
     /// The sender of a message has cancelled it: it is matched no more.
     pub(super) fn on_withdrawn(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let (ep, theirs) = (self.id, head.tag.get());
+        if self.restore_order(peer, theirs) {
+            return Ok(());
+        }
         let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return Ok(()) };
         match rx.withdraw(ep, peer, theirs) {
             // It is being received, which fails by itself.

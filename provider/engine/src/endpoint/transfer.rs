@@ -92,7 +92,7 @@ impl<L: RmaLink> Endpoint<L> {
                         }
                         Some(status) => {
                             if then.is_in_order() {
-                                self.break_order(peer);
+                                self.break_order(peer, req);
                             }
                             return self.fetched(core, peer, req, status, 0, then);
                         }
