@@ -37,6 +37,24 @@ fn a_target_that_is_there_copies_its_part() {
     }
 }
 
+/// A target that polls the last byte of a write finds all others.
+#[test]
+fn the_last_bytes_of_a_write_are_there_last_whichever_side_copies() {
+    for len in [MIB, 9 * MIB + 5, 20 * MIB] {
+        let (mut net, target) = seeing(len);
+        let local = net.bytes(0, &pattern(len, 2));
+        net[0].rma(&write(1, &[local], &[there(0, len, 7)], 3)).unwrap();
+        (0..len / MIB).for_each(|_| drop(net[1].progress()));
+        assert!(net.pieces_helped() > 0, "{len}");
+        let (now, all) = (net[1].look(target, len), pattern(len, 2));
+        assert!(now[..len - 64] == all[..len - 64] && now[len - 1] != all[len - 1], "{len}");
+        net.settle();
+        assert_eq!(net[0].sent().err, None);
+        assert!(net[1].look(target, len) == all, "{len}");
+        net.assert_idle();
+    }
+}
+
 #[test]
 fn a_target_that_is_not_there_is_not_waited_for() {
     let len = 20 * MIB;

@@ -10,6 +10,7 @@
 //! ([`RmaLink::revoke`]), so that UCX's memory is not accessed once it was given back.
 
 use arrayvec::ArrayVec;
+use link::ShmLink;
 use link_api::{Grant, Link, RmaLink, Way};
 use ucx_sys::{self as ucx, Completion, Status};
 use wire::Seg;
@@ -49,7 +50,7 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     let mut copy = CoopCopy::open(e.peer, share, access.len, cut, Grant::Agreed, way);
     let about = Share {
         addr: access.addr.into(),
-        len: (access.len as u64).into(),
+        len: (copy.len as u64).into(),
         piece: (cut.piece as u64).into(),
         counter: Share::name(share.slot, share.generation),
         slot: Slot::to_wire(direct::slot(access.rkey)),
@@ -82,15 +83,23 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     e.helper.has_taken(theirs);
     log::trace!("{} copies {theirs} pieces of {}, {} bytes", i.link.peer_addr(peer), cut.pieces, access.len);
     let over = if theirs == 0 { Some(copy.failed().is_none()) } else { None };
-    let shared = Shared { ep: &raw mut *e, copy, access: access.clone() };
+    let mut shared = Shared { ep: &raw mut *e, copy, access: access.clone() };
     let Some(good) = over.or_else(|| shared.over(&i.link)) else {
         e.has_asked();
         i.shared.push(shared);
         i.busy = true;
         return Some(ucx::UCS_INPROGRESS);
     };
+    let good = good && finish(&mut i.link, &mut shared);
     i.link.pieces_close(peer, share);
     Some(if good { ucx::UCS_OK } else { alone(e, access) })
+}
+
+/// Copies the last bytes of a put, all others of which are there; whether that went well.
+fn finish<E>(link: &mut ShmLink, shared: &mut Shared<E>) -> bool {
+    let Shared { copy, access, .. } = shared;
+    let remote = [Seg { addr: access.addr.into(), len: (access.len as u64).into() }];
+    matches!(direct::access(access.rkey, || copy.finish(link, &access.local, &remote)), Ok(Ok(())))
 }
 
 /// Some piece could not be copied: all of it again, without the owner's help.
@@ -112,7 +121,9 @@ pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
         while let Some((at, good)) =
             (*this).shared.iter().enumerate().find_map(|(at, s)| Some((at, s.over(&(*this).link)?)))
         {
-            let Shared { ep, copy, access } = (*this).shared.swap_remove(at);
+            let mut shared = (*this).shared.swap_remove(at);
+            let good = good && finish(&mut (*this).link, &mut shared);
+            let Shared { ep, copy, access } = shared;
             (*this).link.pieces_close(copy.peer, copy.counter);
             let status = if good { ucx::UCS_OK } else { alone(&mut *ep, &access) };
             if status == ucx::UCS_ERR_NO_RESOURCE {

@@ -6,6 +6,9 @@
 //! too and copies them the other way round. If it is not, it takes none, and the opener copies them all as it would
 //! have done anyway: no side waits for the other to begin.
 //!
+//! The last bytes of a put are copied last, by its initiator, when all others are there ([`CoopCopy::finish`]): a target
+//! that polls them finds the rest.
+//!
 //! How the peer is told, and how it tells that it is done, is the doors'.
 
 use hmem::Span;
@@ -18,6 +21,8 @@ use crate::Cut;
 pub const BYTES_PER_CALL: usize = 4 << 20;
 /// Transfers of one peer that this side takes part in at a time: more than a peer of ours begins.
 pub const MAX_HELPED: usize = 64;
+/// The last bytes of a put, which no piece has: a cache line.
+pub const LAST: usize = 64;
 
 /// A transfer that both sides copy, as this side sees it.
 #[derive(Debug)]
@@ -26,8 +31,10 @@ pub struct CoopCopy {
     pub peer: PeerId,
     /// What hands the pieces out.
     pub counter: PieceCounter,
-    /// Bytes in all.
+    /// Bytes of all pieces.
     pub len: usize,
+    /// Bytes behind the pieces, which the opener copies when it knows that these are copied.
+    behind: usize,
     /// The pieces.
     pub cut: Cut,
     /// What allows this side to access the memory of the other.
@@ -41,7 +48,8 @@ pub struct CoopCopy {
 }
 
 impl CoopCopy {
-    /// On the side that opened the counter. `way`: where the bytes go, as this side sees it.
+    /// On the side that opened the counter. `way`: where the `len` bytes go, as this side sees it, cut as `cut` says
+    /// but for the last ones of a put.
     pub fn open(
         peer: PeerId,
         counter: PieceCounter,
@@ -50,7 +58,10 @@ impl CoopCopy {
         grant: Grant,
         way: Way,
     ) -> CoopCopy {
-        CoopCopy { peer, counter, len, cut, grant, way, is_opener: true, mine: 0, failed: None }
+        let behind = if way == Way::Put && len > cut.piece + LAST { LAST } else { 0 };
+        let len = len - behind;
+        let cut = Cut { pieces: len.div_ceil(cut.piece) as u16, ..cut };
+        CoopCopy { peer, counter, len, behind, cut, grant, way, is_opener: true, mine: 0, failed: None }
     }
 
     /// On the other side, as the peer tells of it, with its memory `there`; `None` if that makes no sense.
@@ -68,7 +79,8 @@ impl CoopCopy {
         }
         let len = usize::try_from(len).ok()?;
         let cut = Cut::by(len, usize::try_from(piece).ok()?)?;
-        Some(CoopCopy { peer, counter, len, cut, grant, way, is_opener: false, mine: 0, failed: None })
+        let (behind, mine, failed) = (0, 0, None);
+        Some(CoopCopy { peer, counter, len, behind, cut, grant, way, is_opener: false, mine, failed })
     }
 
     /// Whether this side opened the counter.
@@ -105,10 +117,28 @@ impl CoopCopy {
         piece: u16,
     ) -> Result<(), NoDirect> {
         let off = usize::from(piece) * self.cut.piece;
-        let len = self.cut.piece.min(self.len - off);
+        self.copy(link, here, there, off, self.cut.piece.min(self.len - off))
+    }
+
+    fn copy<L: RmaLink>(
+        &self,
+        link: &mut L,
+        here: &[Span],
+        there: &[Seg],
+        off: usize,
+        len: usize,
+    ) -> Result<(), NoDirect> {
         match self.way {
             Way::Get => link.get(self.peer, &Direct::new(self.grant, there, here, len).at(off, off)),
             Way::Put => link.put(self.peer, &Direct::new(self.grant, there, here, len).at(off, off)),
+        }
+    }
+
+    /// Copies what is behind the pieces. For the opener, when it knows that all of these are copied.
+    pub fn finish<L: RmaLink>(&mut self, link: &mut L, here: &[Span], there: &[Seg]) -> Result<(), NoDirect> {
+        match std::mem::take(&mut self.behind) {
+            0 => Ok(()),
+            behind => self.copy(link, here, there, self.len, behind),
         }
     }
 
@@ -127,7 +157,11 @@ impl CoopCopy {
             most,
             pause,
             |copy, link| link.pieces_claim(copy.peer, copy.counter, copy.is_opener, copy.cut.pieces),
-            |copy, link, piece| copy.copy_piece(link, here, there, piece),
+            |copy, link, piece| {
+                copy.copy_piece(link, here, there, piece)?;
+                // Behind the last one, if all were copied here.
+                if copy.theirs() == 0 { copy.finish(link, here, there) } else { Ok(()) }
+            },
         )
     }
 
@@ -137,7 +171,7 @@ impl CoopCopy {
         most: usize,
         mut pause: impl FnMut(&L, &CoopCopy) -> bool,
         claim: impl Fn(&CoopCopy, &mut L) -> Option<u16>,
-        copy: impl Fn(&CoopCopy, &mut L, u16) -> Result<(), NoDirect>,
+        copy: impl Fn(&mut CoopCopy, &mut L, u16) -> Result<(), NoDirect>,
     ) -> bool {
         let mut left = most;
         while left > 0 && !pause(link, self) {
@@ -195,7 +229,7 @@ mod tests {
         })
     }
 
-    fn note(_: &CoopCopy, other: &mut Other, piece: u16) -> Result<(), NoDirect> {
+    fn note(_: &mut CoopCopy, other: &mut Other, piece: u16) -> Result<(), NoDirect> {
         other.copied.push(piece);
         Ok(())
     }
@@ -231,7 +265,7 @@ mod tests {
 
     #[test]
     fn after_a_failure_the_opener_claims_the_rest_and_the_other_side_leaves_it() {
-        let fail = |_: &CoopCopy, other: &mut Other, piece| {
+        let fail = |_: &mut CoopCopy, other: &mut Other, piece| {
             other.copied.push(piece);
             if piece == 1 { Err(NoDirect::Memory) } else { Ok(()) }
         };

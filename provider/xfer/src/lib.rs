@@ -16,7 +16,7 @@ mod device;
 pub mod handle;
 mod helper;
 
-pub use coop::{BYTES_PER_CALL, CoopCopy, MAX_HELPED};
+pub use coop::{BYTES_PER_CALL, CoopCopy, LAST, MAX_HELPED};
 pub use cut::Cut;
 pub use device::DeviceCopies;
 pub use helper::Helper;

@@ -122,6 +122,16 @@ impl<L: RmaLink> Endpoint<L> {
                 }
             }
         }
+        if status == Status::Ok {
+            status = match coop.copy.finish(&mut self.link, iov, &coop.segs) {
+                Ok(()) => Status::Ok,
+                Err(NoDirect::Revoked) => Status::Discarded,
+                Err(why) => {
+                    by_frames = matches!(why, NoDirect::Memory | NoDirect::Never);
+                    Status::Io
+                }
+            };
+        }
         let (counter, reported) = (coop.copy.counter, coop.reported);
         if let Some((Status::Unsupported, _)) = reported {
             self.peer(peer).helper.has_failed();

@@ -11,7 +11,7 @@ use crate::endpoint::request::{In, Out, Request};
 use crate::proto::Memory;
 use crate::types::{Access, What};
 use link_api::{PeerId, RmaLink, Way};
-use xfer::MAX_HELPED;
+use xfer::{LAST, MAX_HELPED};
 
 impl<L: RmaLink> Endpoint<L> {
     /// A peer has begun to read or write memory here, and we may help.
@@ -32,7 +32,9 @@ impl<L: RmaLink> Endpoint<L> {
         let Ok(reached) = core.reach(&[named], want) else { return Ok(()) };
         let way = if write { Way::Get } else { Way::Put };
         let coop = Coop::helping(peer, &about, segs, head.tag.get(), way).ok_or(Malformed::Pieces)?;
-        if coop.copy.len != reached.len
+        // The last bytes of a write are the initiator's.
+        let behind = if write { LAST } else { 0 };
+        if !(coop.copy.len..=coop.copy.len.saturating_add(behind)).contains(&reached.len)
             || !self.peer(peer).limits.is_sync()
             || Memory::of(&reached.iov) != Memory::Host
         {
