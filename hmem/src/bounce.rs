@@ -145,8 +145,8 @@ impl Arena {
         };
         let (first, n) = place.take(len.div_ceil(self.0.block).min(BLOCKS)).ok_or(NoRoom::Taken)?;
         let (block, place) = (self.0.block, place.name);
-        // SAFETY: memory of that kind, valid as long as the place has it, which is as long as the arena is there; and that is in
-        // the room. What is copied by a room that is gone was over before (`Fill`), or is the caller's peers'.
+        // SAFETY: blocks of memory of that kind, which stays as long as the arena's shared state does; the room has that. The span
+        // is handed out to name the memory to peers, and only `Room::fill` copies there, into a room that then is in the `Fill`.
         let span = unsafe { Span::new(base + first * block, n * block, kind) };
         Ok(Room { arena: self.0.clone(), place, first, n, span, len: len.min(n * block) })
     }

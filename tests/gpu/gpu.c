@@ -404,11 +404,12 @@ static void series(const char *name, enum kind from, enum kind to, size_t least,
 		int rounds = budget ? 3 : ROUNDS;
 		double a[ROUNDS], b[ROUNDS], us, t = 0;
 		int reps = len <= 65536 ? 200 : len <= (16 << 20) ? 20 : 4, i;
-		if (window > 1 && len > (64 << 20))
+		int warm = budget && len > (1 << 20) ? 1 : 3;
+		if (window > 1 && len > (budget ? 16 << 20 : 64 << 20))
 			window = 4;
-		t = timed(m, len, window, 3);
+		t = timed(m, len, window, warm);
 		if (rank == 0)
-			raw(other.at, own.at, len, window, 3);
+			raw(other.at, own.at, len, window, warm);
 		if (budget)
 			reps = as_many(budget, t * window);
 		for (i = 0; i < rounds; i++) {

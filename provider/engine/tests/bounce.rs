@@ -12,9 +12,12 @@ use wire::{Addr, Flags, Handle, Head, Op, Seg, Status, put};
 const PART: usize = 4 << 20;
 const ALL: usize = 32 << 20;
 
-/// How bytes that peers sent have come.
+/// Whether a path was told of, and how bytes went.
+type Told = (bool, Vec<(How, usize)>);
+
+/// How bytes went, or came.
 #[derive(Clone, Debug, Default)]
-struct Book(Arc<Mutex<(bool, Vec<(How, usize)>)>>);
+struct Book(Arc<Mutex<Told>>);
 
 impl Meter for Book {
     fn path(&mut self, _: &Addr, _: &'static str, _: String) {
