@@ -170,6 +170,11 @@ fn child() {
             exchange(&mut node, peer, most, false);
             exchange(&mut node, peer, most, true);
         }
+        Ok("send") => {
+            let src = node.filled(false, 0, SENT, 5);
+            node.send(peer, &[src], 1);
+            assert!(node.wait(1)[0].err.is_none());
+        }
         _ => {
             let dst = node.alloc(false, 64 << 20);
             node.recv(peer, &[dst], 1);
@@ -247,6 +252,24 @@ fn handles_that_are_not_opened_and_copies_that_fail_are_made_up_for() {
         "cuMemcpyAsync@5=700,cuMemcpyAsync@14=700",
     ] {
         run(5 << 20, &[("CUDA_STAND_IN_FAIL", fail)], true);
+    }
+}
+
+/// Bytes of a message of three parts, whose copies into buffers are started in one call.
+const SENT: usize = (9 << 20) + 7;
+
+#[test]
+fn a_copy_into_a_buffer_that_is_not_started_takes_none_before_it_along() {
+    let mut node = Node::new();
+    for nth in 1..=4 {
+        let fail = format!("cuMemcpyAsync@{nth}=700");
+        let peer = Peer::start(&mut node, "send", &[("CUDA_STAND_IN_FAIL", &fail)]);
+        let dst = node.alloc(true, SENT);
+        node.recv(peer.1, &[dst], 1);
+        assert_eq!(node.wait(1)[0].err, None, "{fail}");
+        assert!(node.cuda.read(dst.addr() as usize, SENT) == pattern(SENT, 5), "{fail}");
+        peer.finish(&mut node);
+        node.free(dst);
     }
 }
 

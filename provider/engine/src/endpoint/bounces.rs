@@ -59,10 +59,11 @@ impl Stream {
         }
     }
 
-    /// What is not told of by `off` goes another way.
+    /// What begins at `off` goes another way, and so does all that the peer was not told of.
     pub(super) fn stop_at(&mut self, off: usize) {
+        let untold = self.filling.front().map(|(off, _)| *off);
         self.filling.clear();
-        self.broken = Some(self.broken.map_or(off, |before| before.min(off)));
+        self.broken = [self.broken, untold].into_iter().flatten().chain([off]).min();
     }
 
     /// The peer has no use any more for the part that begins at `off`. `false`: it was not told of it.
