@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use crate::error::Error;
 use crate::flight::{Flight, Part};
 use crate::kind::Kind;
-use crate::memory::Memory;
+use crate::memory::{Exportable, Memory};
 use crate::presence;
 use crate::share::Opened;
 use crate::span::Span;
@@ -59,6 +59,19 @@ impl Memory for Fake {
 
     fn acquire(&self, addr: usize, _len: usize) -> bool {
         regions().iter().any(|r| addr.wrapping_sub(r.addr) < r.len)
+    }
+
+    fn number(&self, addr: usize) -> Option<u64> {
+        regions().iter().find(|r| r.addr == addr).map(|r| r.addr as u64)
+    }
+
+    fn place(&self, _addr: usize) -> Option<usize> {
+        Some(0)
+    }
+
+    fn make_exportable(&self, _near: usize, len: usize) -> Result<Exportable, Error> {
+        let made = alloc(len);
+        Ok(Exportable { addr: made.addr(), number: made.addr() as u64, _keep: Box::new(made) })
     }
 
     fn copy_now(&self, _dst: usize, _src: usize, _len: usize) -> Result<(), Error> {

@@ -15,9 +15,10 @@
 //! | which kinds are in the process | `presence` |
 //! | the kinds | `system`, [`fake`], [`client`], [`cuda`], [`rocr`], [`ze`] |
 //! | the list of them, and what an address is | [`registry`] |
-//! | what is done with memory of any kind | `copy`, `atomic`, `share::open` and `plan`, `flight::start`, [`stage`], [`path`] |
+//! | what is done with memory of any kind | `copy`, `atomic`, `share::open` and `plan`, `flight::start`, [`stage`], [`bounce`], [`path`] |
 
 mod atomic;
+pub mod bounce;
 mod bytes;
 pub mod client;
 mod copy;
@@ -49,5 +50,5 @@ pub use copy::{copy, copy_in, copy_out, read, write};
 pub use error::Error;
 pub use kind::{Caps, Kind};
 pub use registry::classify;
-pub use span::{Span, can, total};
+pub use span::{Span, can, parts, total};
 pub use words::Words;

@@ -22,6 +22,21 @@ use crate::share::{Export, Mapped, Opened};
 /// Keeps memory as it was when it was registered, until it is dropped.
 pub type Pages = Box<dyn Any + Send + Sync>;
 
+/// Memory of a device that was made here for other processes to reach. It goes back when it is dropped, unless it is gone by then.
+pub struct Exportable {
+    /// First byte.
+    pub addr: usize,
+    /// Its number ([`Memory::number`]), by which it is known to be still there.
+    pub number: u64,
+    pub(crate) _keep: Pages,
+}
+
+impl std::fmt::Debug for Exportable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Exportable({:#x}, {})", self.addr, self.number)
+    }
+}
+
 /// A kind of memory.
 pub trait Memory: Sync {
     /// Which one.
@@ -59,6 +74,18 @@ pub trait Memory: Sync {
     fn number(&self, addr: usize) -> Option<u64> {
         let _ = addr;
         None
+    }
+
+    /// Which of its places (devices, contexts) `addr` is in, if memory can be made there that other processes reach.
+    fn place(&self, addr: usize) -> Option<usize> {
+        let _ = addr;
+        None
+    }
+
+    /// Makes `len` bytes that other processes reach ([`Memory::export_ipc`]) in the place that `near` is in.
+    fn make_exportable(&self, near: usize, len: usize) -> Result<Exportable, Error> {
+        let _ = (near, len);
+        Err(Error::UNSUPPORTED)
     }
 
     /// A dma-buf for a device, and where in it `addr` is. With `pcie`, one that is sure to be reachable

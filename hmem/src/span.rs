@@ -202,6 +202,16 @@ pub fn total(iov: &[Span]) -> usize {
     }
 }
 
+/// The bytes `off..off+len` of the spans, as far as they are there.
+pub fn parts(iov: &[Span], off: usize, len: usize) -> Vec<Span> {
+    let mut parts = Vec::new();
+    walk(iov, off, len, |s, _| {
+        parts.push(s);
+        true
+    });
+    parts
+}
+
 /// Calls `each(span, done)` for the parts of `iov` that make up `off..off+len`, in order, `done`
 /// being how many bytes came before, until it fails; returns how many bytes it did.
 pub(crate) fn walk(

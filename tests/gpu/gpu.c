@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* MPI programs whose buffers live on GPUs, for an MPI that knows nothing of GPUs.
  *
- *   gpu check [most]     bytes of every kind of memory and transfer, up to `most` bytes (default 1 MiB)
+ *   gpu check [most [only]] bytes of every kind of memory and transfer, up to `most` bytes (default 1 MiB); of those
+ *                        pairs of kinds whose names contain `only`
  *   gpu time [most [only]] time and bandwidth, each next to the raw copy, in turns; of those series whose
  *                        names contain `only`
+ *   gpu staged [most [only]] the same from 64 KiB on of memory that cannot be exported, and of what is slower than
+ *                        the raw copy; the raw copy is of memory as cudaMalloc makes it
  *   gpu onesided [most [least]] MPI_Put and MPI_Get
  *   gpu host [nocuda]    8 bytes between host buffers, with a live CUDA context or without one
  *
@@ -18,6 +21,7 @@
 
 typedef unsigned long long dptr;
 static int rank, failures, device, peer_device;
+static const char *only;
 static void *driver;
 
 static void *sym(const char *name)
@@ -219,16 +223,19 @@ static void message(struct mem m, const char *what, size_t off, size_t len, unsi
 static void check(size_t most)
 {
 	static const size_t sizes[] = { 0, 1, 7, 8, 255, 4096, 8191, 8192, 8193, 65537, 1 << 20, (4 << 20) + 5,
-					64 << 20, 1 << 30 };
+					(33 << 20) + 1, 64 << 20, 1 << 30 };
 	size_t n = sizeof(sizes) / sizeof(sizes[0]), i;
 	unsigned seed = 1;
 	int from, to, round;
 	scratch = malloc(most + 64);
 	for (from = HOST; from < KINDS; from++)
 		for (to = HOST; to < KINDS; to++) {
-			struct mem m = make(rank ? to : from, most + 64);
+			struct mem m;
 			char what[64];
 			snprintf(what, sizeof(what), "%s to %s", names[from], names[to]);
+			if (only && !strstr(what, only))
+				continue;
+			m = make(rank ? to : from, most + 64);
 			for (i = 0; i < n && sizes[i] <= most; i++) {
 				/* The longest only between the kinds that matter most. */
 				if (sizes[i] > (64 << 20) && !(from == PLAIN && to == PLAIN))
@@ -346,15 +353,35 @@ static double timed(struct mem m, size_t len, int window, int reps)
 	return (MPI_Wtime() - begin) / reps / (window == 1 ? 2 : window);
 }
 
-static const char *only;
+/* As many repetitions as take about that many seconds, the same on both sides. */
+static int as_many(double seconds, double each)
+{
+	double n = seconds / (each > 1e-7 ? each : 1e-7);
+	int reps = n < 1 ? 1 : n > 500 ? 500 : (int)n;
+	MPI_Bcast(&reps, 1, MPI_INT, 0, MPI_COMM_WORLD);
+	return reps;
+}
+
+/* Memory that cannot be exported has a raw copy of memory that can: of a pool's, other devices have no access. */
+static enum kind raw_kind(enum kind kind)
+{
+	return kind == POOL || kind == MANAGED ? PLAIN : kind;
+}
+
+static double budget;
 
 static void series(const char *name, enum kind from, enum kind to, size_t least, size_t most, int window)
 {
-	struct mem m, other = { HOST, NULL, 0 };
+	struct mem m, other = { HOST, NULL, 0 }, own = { HOST, NULL, 0 };
 	size_t len;
 	if (only && !strstr(name, only))
 		return;
 	m = make(rank ? to : from, most);
+	if (budget && m.kind == MANAGED) {
+		/* On the device, which has it once it has written it. */
+		CU(cuMemsetD8_v2, (dptr, unsigned char, size_t), (dptr)(uintptr_t)m.at, 1, most);
+		CU(cuCtxSynchronize, (void));
+	}
 	/* Rank 0 does the raw copies, in its own process, to the device that rank 1 is on. */
 	if (rank == 0) {
 		CU(cuStreamCreate, (void **, unsigned), &stream, 1);
@@ -362,37 +389,45 @@ static void series(const char *name, enum kind from, enum kind to, size_t least,
 			void *ctx;
 			int (*peer)(void *, unsigned) = (int (*)(void *, unsigned))dlsym(driver, "cuCtxEnablePeerAccess");
 			enter(peer_device);
-			other = make(to, most);
+			other = make(budget ? raw_kind(to) : to, most);
 			CU(cuCtxGetCurrent, (void **), &ctx);
 			enter(device);
 			if (peer)
 				peer(ctx, 0);
 		} else {
-			other = make(to, most);
+			other = make(budget ? raw_kind(to) : to, most);
 		}
+		own = budget && raw_kind(from) != from ? make(raw_kind(from), most) : m;
 	}
 	for (len = least; len <= most; len *= 4) {
 		enum { ROUNDS = 7 };
+		int rounds = budget ? 3 : ROUNDS;
 		double a[ROUNDS], b[ROUNDS], us, t = 0;
 		int reps = len <= 65536 ? 200 : len <= (16 << 20) ? 20 : 4, i;
-		if (window > 1 && len > (64 << 20))
+		int warm = budget && len > (1 << 20) ? 1 : 3;
+		if (window > 1 && len > (budget ? 16 << 20 : 64 << 20))
 			window = 4;
-		timed(m, len, window, 3);
+		t = timed(m, len, window, warm);
 		if (rank == 0)
-			raw(other.at, m.at, len, window, 3);
-		for (i = 0; i < ROUNDS; i++) {
-			a[i] = rank == 0 ? raw(other.at, m.at, len, window, reps) : 0;
+			raw(other.at, own.at, len, window, warm);
+		if (budget)
+			reps = as_many(budget, t * window);
+		for (i = 0; i < rounds; i++) {
+			a[i] = rank == 0 ? raw(other.at, own.at, len, window, reps) : 0;
 			b[i] = timed(m, len, window, reps);
 		}
 		if (rank)
 			continue;
-		us = median(a, ROUNDS) * 1e6;
-		t = median(b, ROUNDS) * 1e6;
+		us = median(a, rounds) * 1e6;
+		t = median(b, rounds) * 1e6;
 		printf("gpu %s %zu %.2f %.2f %.3f %.1f %.1f\n", name, len, us, t, t / us, len / us / 1e3, len / t / 1e3);
 		fflush(stdout);
 	}
-	if (rank == 0)
+	if (rank == 0) {
 		drop(other);
+		if (own.at != m.at)
+			drop(own);
+	}
 	drop(m);
 	MPI_Barrier(MPI_COMM_WORLD);
 }
@@ -449,6 +484,21 @@ static void times(size_t most)
 	}
 }
 
+/* What is staged, or slower than the raw copy without need. Short: about 20 ms for each round. */
+static void staged(size_t most)
+{
+	budget = 0.01;
+	if (rank == 0)
+		printf("# gpu <what> <bytes> <raw us> <MPI us> <ratio> <raw GB/s> <MPI GB/s>\n");
+	series("staged-lat-pool", POOL, POOL, 65536, most, 1);
+	series("staged-bw-pool", POOL, POOL, 65536, most, 8);
+	series("staged-lat-managed", MANAGED, MANAGED, 65536, most, 1);
+	series("staged-bw-managed", MANAGED, MANAGED, 65536, most, 8);
+	series("bw-device-host", PLAIN, HOST, 4 << 20, most, 8);
+	series("bw-host-device", HOST, PLAIN, 16384, 16384, 16);
+	series("bw-device-device", PLAIN, PLAIN, 64, 16384, 64);
+}
+
 int main(int argc, char **argv)
 {
 	size_t most = argc > 2 ? strtoull(argv[2], NULL, 0) : (size_t)1 << 20;
@@ -471,6 +521,8 @@ int main(int argc, char **argv)
 		start_cuda();
 		if (!strcmp(mode, "time"))
 			times(most);
+		else if (!strcmp(mode, "staged"))
+			staged(most);
 		else if (!strcmp(mode, "onesided"))
 			onesided(most);
 		else

@@ -171,6 +171,8 @@ functions! {
     ipc_get b"cuIpcGetMemHandle\0" (handle: *mut IpcHandle, at: DevicePtr);
     ipc_open b"cuIpcOpenMemHandle_v2\0" (at: *mut DevicePtr, handle: IpcHandle, flags: u32);
     ipc_close b"cuIpcCloseMemHandle\0" (at: DevicePtr);
+    mem_alloc b"cuMemAlloc_v2\0" (at: *mut DevicePtr, len: usize);
+    mem_free b"cuMemFree_v2\0" (at: DevicePtr);
     mem_range b"cuMemGetAddressRange_v2\0" (base: *mut DevicePtr, len: *mut usize, at: DevicePtr);
     mem_granularity b"cuMemGetAllocationGranularity\0" (to: *mut usize, prop: *const AllocationProp, which: u32);
     mem_create b"cuMemCreate\0" (handle: *mut u64, len: usize, prop: *const AllocationProp, flags: u64);

@@ -1,6 +1,6 @@
 //! Memory of a device that is made here, for other processes to map.
 //!
-//! It is made by hand (cuMemCreate), since what goes by a descriptor is counted: the memory is there as long as this process
+//! [`Made`] is made by hand (cuMemCreate), since what goes by a descriptor is counted: the memory is there as long as this process
 //! or another has it mapped, and is given back when the last of them has let go, also by its end.
 
 use std::ffi::c_int;
@@ -10,6 +10,7 @@ use super::api::{
     ACCESS_READ_WRITE, AccessDesc, AllocationProp, Api, Error, HANDLE_POSIX_FD, LOCATION_DEVICE, NOT_FOUND,
     loaded,
 };
+use super::info::info;
 use super::stream::{self, Entered, INVALID_CONTEXT};
 use crate::share::{Export, HandleType};
 
@@ -112,6 +113,48 @@ impl Made {
     /// What another process opens it by ([`crate::share::Passed`]).
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Memory as cudaMalloc makes it, beside other memory, until it is dropped: others need no permission to fetch a descriptor of it.
+pub(super) struct Plain {
+    at: u64,
+    number: u64,
+    ctx: usize,
+}
+
+impl Plain {
+    /// `len` bytes in the context that `near` is of.
+    pub(super) fn new(near: usize, len: usize) -> Result<Plain, Error> {
+        let api = loaded().ok_or(Error(NOT_FOUND))?;
+        let of = info(near).ok_or(Error(NOT_FOUND))?;
+        let ctx = stream::context_of(api, &of)?;
+        let _entered = Entered::new(api, ctx)?;
+        let mut at = 0;
+        api.mem_alloc(&mut at, len)?;
+        let mut made = Plain { at, number: 0, ctx };
+        // Without a number it would not be known from what comes after it.
+        made.number = info(at as usize).map(|i| i.id).filter(|id| *id != 0).ok_or(Error(NOT_FOUND))?;
+        Ok(made)
+    }
+
+    pub(super) fn addr(&self) -> usize {
+        self.at as usize
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        let Some(api) = loaded() else { return };
+        // It may have gone with its context, and other memory be there.
+        let is_still = self.number == 0 || info(self.at as usize).is_some_and(|i| i.id == self.number);
+        if let (true, Ok(_entered)) = (is_still, Entered::new(api, self.ctx)) {
+            let _ = api.mem_free(self.at);
+        }
     }
 }
 

@@ -40,7 +40,7 @@ pub use stream::Relaxed as RelaxedCapture;
 use crate::error::Error as AnyError;
 use crate::flight::{Flight, Part};
 use crate::kind::Kind;
-use crate::memory::{Memory, Pages};
+use crate::memory::{Exportable, Memory, Pages};
 use crate::presence;
 use crate::share::{Export, HandleType, Mapped, Opened};
 use api::{attr, loaded};
@@ -87,6 +87,15 @@ impl Memory for Cuda {
     fn number(&self, addr: usize) -> Option<u64> {
         let [id] = ask(loaded()?, [attr::BUFFER_ID], addr).ok()?;
         Some(id).filter(|id| *id != 0)
+    }
+
+    fn place(&self, addr: usize) -> Option<usize> {
+        stream::context_of(loaded()?, &info(addr)?).ok()
+    }
+
+    fn make_exportable(&self, near: usize, len: usize) -> Result<Exportable, AnyError> {
+        let made = make::Plain::new(near, len)?;
+        Ok(Exportable { addr: made.addr(), number: made.number(), _keep: Box::new(made) })
     }
 
     fn export_dmabuf(&self, addr: usize, len: usize, pcie: bool) -> Result<(OwnedFd, u64), AnyError> {

@@ -291,3 +291,46 @@ fn nothing_is_initialised_and_no_context_is_made() {
     assert_eq!((after.0, after.1), (before.0, before.1));
     assert!(after.2 <= before.2 + 1, "held once, being active already");
 }
+
+#[test]
+fn bounce_buffers_are_made_beside_the_memory_and_go_with_the_arena() {
+    use hmem::bounce::{Arena, NoRoom};
+    let (_alone, cu) = alone();
+    let len = 300_000;
+    let pool = cu.alloc_async(len);
+    let near = [span(pool, len)];
+    let text = pattern(len, 4);
+    cu.write(pool, &text);
+    let before = cu.in_use();
+    let arena = Arena::new(64 << 10);
+    assert_eq!(cu.in_use(), before, "before they are needed");
+    // Without memory it is not asked for with each need.
+    let calls = cu.calls(c"cuMemAlloc_v2");
+    cu.fail(c"cuMemAlloc_v2", 0, 2);
+    for _ in 0..200 {
+        assert!(matches!(arena.take(&near, len), Err(NoRoom::Never(_))));
+    }
+    assert_eq!(cu.calls(c"cuMemAlloc_v2"), calls + 1);
+    cu.fail(c"cuMemAlloc_v2", 0, 0);
+    let room = (0..100).find_map(|_| arena.take(&near, len).ok()).expect("memory is asked for again");
+    assert!(cu.in_use() > before);
+    let at = room.span().addr() as usize;
+    let info = cuda::info(at).unwrap();
+    assert_eq!((info.sort, info.device, info.len), (Sort::Plain, 0, arena.capacity() as u64));
+    assert_eq!(registry::of(Kind::Cuda).export_ipc(at, len, 1).unwrap()[0].handle_type, HandleType::Legacy);
+    assert!(room.fill(&near, 5).is_none(), "more than there is");
+    let mut fill = arena.take(&near, len).unwrap().fill(&near, 0).unwrap();
+    while fill.poll().is_none() {}
+    let room = fill.into_room();
+    assert!(cu.read(room.span().addr() as usize, len) == text);
+    // What is gone, as with its context, is not used any more.
+    cu.free(info.base as usize);
+    let other = cu.alloc(arena.capacity());
+    let next = arena.take(&near, len).unwrap();
+    let now = cuda::info(next.span().addr() as usize).unwrap();
+    assert!(now.sort == Sort::Plain && now.id != info.id && now.base != other as u64);
+    drop((room, next, arena));
+    cu.free(other);
+    assert_eq!(cu.in_use(), before);
+    cu.free(pool);
+}

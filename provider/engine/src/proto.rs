@@ -127,6 +127,8 @@ pub(crate) enum Role {
     Fetch(Reach),
     /// Answers a read. The peer's memory is reached so.
     Serve(Reach),
+    /// Sends what the peer asked for, and cannot be put where it belongs. Memory of this side's device is reached so by the peer.
+    Feed(Reach),
 }
 
 bitflags! {
@@ -178,6 +180,8 @@ bitflags! {
         const WAIT = 1 << 4;
         /// [`Plan::OneSidedFrame`], or another plan of one side alone.
         const ONE_SIDED = 1 << 5;
+        /// [`Plan::Bounce`].
+        const BOUNCE = 1 << 6;
     }
 }
 
@@ -227,6 +231,9 @@ pub(crate) enum Plan {
     InProgress,
     /// The sender of a message is invited to put it where this side says, by handles.
     Invite,
+    /// By way of bounce buffers of the sender's device, which this side asks for, or fills. Where the sender's memory turns out to be
+    /// another sort, or this side's to be in reach, in frames or put by handles.
+    Bounce,
     /// In frames that this side asks for, or sends as they are asked for.
     Frames,
     /// Not at all: what is injected has to fit a frame.
@@ -243,6 +250,7 @@ pub(crate) fn choose(limits: &Limits, op: &Op) -> Plan {
         }
         Role::Fetch(reach) => choose_fetch(limits, op, reach),
         Role::Serve(reach) => choose_serve(limits, op, reach),
+        Role::Feed(reach) => choose_feed(limits, op, reach),
     }
 }
 
@@ -358,8 +366,27 @@ fn choose_fetch(limits: &Limits, op: &Op, reach: Reach) -> Plan {
         },
         Reach::Handles if op.when.contains(When::INVITE) && !op.tried.contains(Tried::INVITE) => Plan::Invite,
         Reach::Handles if !op.tried.contains(Tried::HANDLES) => Plan::ByHandles,
+        // Memory whose handles are of no use is no reason to expect more of those of buffers.
+        Reach::Frames | Reach::Cpu if bounces(limits, op) => Plan::Bounce,
         _ => Plan::Frames,
     }
+}
+
+/// Least bytes that go through bounce buffers: a copy on either side's device, each found over by a later call, and an answer, for what
+/// is few frames otherwise.
+const LEAST_BOUNCED: usize = 32 << 10;
+
+/// Whether a device's memory had better be sent, or taken, by way of bounce buffers.
+fn bounces(limits: &Limits, op: &Op) -> bool {
+    op.memory == Memory::Device
+        && limits.is_by_handles(Memory::Device)
+        && op.len >= LEAST_BOUNCED
+        && !op.when.contains(When::INJECT)
+        && !op.tried.contains(Tried::BOUNCE)
+}
+
+fn choose_feed(limits: &Limits, op: &Op, reach: Reach) -> Plan {
+    if reach == Reach::Handles && bounces(limits, op) { Plan::Bounce } else { Plan::Frames }
 }
 
 fn choose_serve(limits: &Limits, op: &Op, reach: Reach) -> Plan {

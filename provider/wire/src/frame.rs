@@ -52,6 +52,10 @@ pub enum Op {
     Body = 18,
     /// The sender of an `Rts` has taken it back: its payload is not to be had any more.
     Withdrawn = 19,
+    /// A part of the payload is in a bounce buffer of the sender's device, for the request of the side that takes it.
+    Bounce = 20,
+    /// The taker of that part has copied it, or cannot.
+    BounceDone = 21,
 }
 
 impl Op {
@@ -76,6 +80,8 @@ impl Op {
             17 => Op::Invite,
             18 => Op::Body,
             19 => Op::Withdrawn,
+            20 => Op::Bounce,
+            21 => Op::BounceDone,
             _ => return None,
         })
     }
@@ -388,6 +394,8 @@ mod tests {
             (Op::Invite, 17),
             (Op::Body, 18),
             (Op::Withdrawn, 19),
+            (Op::Bounce, 20),
+            (Op::BounceDone, 21),
         ] {
             assert_eq!(op as u8, code);
             assert_eq!(Op::from_u8(code), Some(op));

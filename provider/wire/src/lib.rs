@@ -26,6 +26,8 @@
 //! | `Invite` | sender's req | taker's req | segments | [`Pieces`], segments x [`Seg`] |
 //! | `Body` | sender's req | – | – | payload |
 //! | `Withdrawn` | sender's req | – | – | – |
+//! | `Bounce` | taker's req | offset | 1 | [`Seg`] |
+//! | `BounceDone` | sender's req | offset | [`Status`] | – |
 //!
 //! `Write` and friends address memory as libfabric's `fi_rma_iov` does: an offset or address, a
 //! length, and the key of a registration of the target.
@@ -34,6 +36,11 @@
 //! told of before, and are accessed by these. A `Cts` with it asks that the bytes be put into those segments; a `Fin`
 //! to the taker's request then says that they were. An `Invite` asks for that too, of a sender that takes the
 //! one piece of its counter; when the taker has taken it, it gets the bytes itself.
+//!
+//! A `Cts` with `HANDLES` and no segments says that the payload may also come by way of bounce buffers of the sender's device. Each
+//! `Bounce` names one that has the bytes from an offset on, in order, of memory that `Handle` frames have told of; the buffer is the
+//! taker's until its `BounceDone`, or its `Fin` to the request. After a `BounceDone` that says that a part is not to be had, and when all
+//! parts have been answered, `Data` frames follow from that part's offset on.
 //!
 //! A `Body` is for an `Rts` of the same sender that was not, or not in time, answered by a `Cts`; one that comes after
 //! it is void.
@@ -61,4 +68,4 @@ pub use frame::{
 };
 
 /// Version of everything in this crate but [`ucx`] and [`session`]; two endpoints of different versions refuse each other.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;

@@ -66,6 +66,9 @@ pub(crate) struct Hub {
     pub(crate) devices: Vec<Span>,
     /// They are all the memory of one.
     pub(crate) one_device: bool,
+    /// Whether others reach bounce buffers, and those that they were told of.
+    pub(crate) bounces: bool,
+    pub(crate) rooms: Vec<Span>,
     /// Operations that ended well later, and how many are to fail before and after they were started.
     pub(crate) copies: usize,
     pub(crate) fail: (usize, usize),
@@ -137,6 +140,8 @@ impl Hub {
             peer_access,
             devices: Vec::new(),
             one_device: false,
+            bounces: false,
+            rooms: Vec::new(),
             copies: 0,
             fail: (0, 0),
             chance: seed | 1,
@@ -349,7 +354,7 @@ impl Hub {
         let (addr, len) = (seg.addr.get(), usize::try_from(seg.len.get()).ok()?);
         let part = |d: &Span| d.part(usize::try_from(addr.checked_sub(d.addr())?).ok()?, len);
         let on_host = || self.memory(at, seg).filter(|_| self.direct.is_by_handles() && !self.off);
-        self.devices.iter().find_map(part).or_else(on_host)
+        self.devices.iter().chain(&self.rooms).find_map(part).or_else(on_host)
     }
 
     /// The allocation that a span of `at` is in, if peers may access it by handles.
@@ -360,7 +365,11 @@ impl Hub {
             let (_, owner) = self.stations[at].memory.range(..=span.addr()).next_back()?;
             return Some(*owner).filter(|owner| !self.off && inside(&owner));
         }
-        self.devices.iter().find(inside).copied().filter(|_| self.peer_access)
+        match self.devices.iter().find(inside) {
+            Some(device) => Some(*device).filter(|_| self.peer_access),
+            // Memory that the endpoint itself has made.
+            None => Some(*span).filter(|_| self.bounces),
+        }
     }
 
     pub(crate) fn is_allowed(&self, at: Place, grant: Grant) -> Result<(), NoDirect> {

@@ -161,6 +161,11 @@ impl Net {
         self.hub.borrow_mut().fail_copies(copies, late);
     }
 
+    /// From now on others reach bounce buffers in a device's memory, whatever they reach of the memory that is sent.
+    pub fn set_bounces(&mut self, on: bool) {
+        self.hub.borrow_mut().bounces = on;
+    }
+
     /// From now on all devices' memory is of the same one.
     pub fn one_device(&mut self) {
         self.hub.borrow_mut().one_device = true;

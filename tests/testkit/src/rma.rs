@@ -103,12 +103,18 @@ impl RmaLink for MemLink {
     }
 
     fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        let (hub, place) = (self.hub.borrow(), self.place_of(to));
+        let (mut hub, place) = (self.hub.borrow_mut(), self.place_of(to));
         let mut out: Vec<Handle> = Vec::new();
         for s in iov.iter().filter(|s| !s.is_empty()) {
             let owner = hub.allocation(self.at, s)?;
             let base = owner.addr();
-            if self.told.contains(&(place, base)) || out.iter().any(|h| h.base.get() == base) {
+            if owner == *s && s.can(hmem::Caps::DEVICE) && !hub.devices.contains(s) && !hub.rooms.contains(s)
+            {
+                hub.rooms.push(*s);
+            }
+            if !hub.rooms.contains(s) && self.told.contains(&(place, base))
+                || out.iter().any(|h| h.base.get() == base)
+            {
                 continue;
             }
             let len = owner.len() as u64;

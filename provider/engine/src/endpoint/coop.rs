@@ -163,7 +163,7 @@ impl<L: RmaLink> Endpoint<L> {
         match self.requests.get_mut(name) {
             Some(Request::In(i)) if i.failed.is_none() => {
                 i.coop = None;
-                self.send_cts(name, true);
+                self.send_cts(name, true, false);
                 true
             }
             Some(Request::Out(out)) => {

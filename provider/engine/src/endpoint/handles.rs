@@ -211,7 +211,7 @@ impl<L: RmaLink> Endpoint<L> {
         let (peer, want, iov, theirs) = (i.peer, i.want, i.iov.clone(), i.req);
         let access = Direct::new(Grant::Request(theirs), &invited.segs, &iov, want);
         if self.start_operation(name, Way::Get, peer, &access).is_err() {
-            self.send_cts(name, true);
+            self.send_cts(name, true, false);
         }
         true
     }
@@ -232,20 +232,25 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Asks a peer for the bytes of a request that is in the pool: put into place, if the place is accessed by
-    /// handles, or else in frames.
-    pub(super) fn send_cts(&mut self, name: u64, here: bool) {
+    /// handles, or else by way of its bounce buffers, if it has such, or in frames.
+    pub(super) fn send_cts(&mut self, name: u64, here: bool, bounces: bool) {
         let Some(Request::In(In { peer, iov, want, req, .. })) = self.requests.get_mut(name) else { return };
         let (peer, want, req, iov) = (*peer, *want, *req, iov.clone());
         let placed = here && self.export_later(peer, &iov);
         let mut frame = Vec::with_capacity(Head::LEN + 8);
-        let (flags, segs) = if placed { (Flags::HANDLES, iov.len()) } else { (Flags::empty(), 0) };
+        let (flags, segs) = match (placed, bounces) {
+            (true, _) => (Flags::HANDLES, iov.len()),
+            (false, true) => (Flags::HANDLES, 0),
+            (false, false) => (Flags::empty(), 0),
+        };
         put(&mut frame, &Head::new(WireOp::Cts, flags, segs as u16, req, name));
         put(&mut frame, &(want as u64).to_le_bytes());
         if placed {
             put_segs(&mut frame, &iov);
-            if let Some(Request::In(i)) = self.requests.get_mut(name) {
-                i.placed = true;
-            }
+        }
+        if let Some(Request::In(i)) = self.requests.get_mut(name) {
+            i.placed |= placed;
+            i.bounces = bounces && !placed;
         }
         self.send_or_queue(peer, &frame);
     }
@@ -277,11 +282,14 @@ impl<L: RmaLink> Endpoint<L> {
     pub(super) fn operation_done(&mut self, core: &mut Core, copy: OpId, ok: bool) {
         let Some(at) = self.in_flight.iter().position(|(c, _)| *c == copy) else { return };
         let (_, name) = self.in_flight.swap_remove(at);
+        if let Some(off) = self.staging.bounces.taken(copy) {
+            return self.bounce_taken(core, name, off, ok);
+        }
         if self.landing_done(core, name, ok) {
             return;
         }
         match self.requests.get_mut(name) {
-            Some(Request::In(_)) if !ok => self.send_cts(name, false),
+            Some(Request::In(_)) if !ok => self.send_cts(name, false, false),
             Some(Request::In(_)) => {
                 if let Some(Request::In(i)) = self.requests.remove(name) {
                     self.meter(i.peer, Side::Theirs, How::Device, i.len);
@@ -333,6 +341,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         for (copy, n) in std::mem::take(&mut self.in_flight) {
             if n == name {
+                self.staging.bounces.taken(copy);
                 self.link.cancel(copy);
             } else {
                 self.in_flight.push((copy, n));

@@ -59,6 +59,7 @@ impl<L: RmaLink> Endpoint<L> {
             WireOp::Withdrawn => self.on_withdrawn(core, peer, &head),
             WireOp::Result => self.on_result(core, frame, &head),
             WireOp::CoopDone => self.on_coop_done(core, peer, &head),
+            WireOp::BounceDone => self.on_bounce_done(peer, &head),
             WireOp::Cts
             | WireOp::Handle
             | WireOp::WriteRts
@@ -66,7 +67,8 @@ impl<L: RmaLink> Endpoint<L> {
             | WireOp::Atomic
             | WireOp::CoopFetch
             | WireOp::CoopRma
-            | WireOp::Invite => {
+            | WireOp::Invite
+            | WireOp::Bounce => {
                 self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags)
             }
         }
@@ -99,6 +101,7 @@ impl<L: RmaLink> Endpoint<L> {
             WireOp::CoopFetch => self.on_coop_fetch(core, peer, head, fields),
             WireOp::CoopRma => self.on_coop_rma(core, peer, head, fields),
             WireOp::Invite => self.on_invite(peer, head, fields),
+            WireOp::Bounce => self.on_bounce(core, peer, head, fields),
             _ => Err(Malformed::Op),
         }
     }

@@ -35,7 +35,8 @@ impl<L: RmaLink> Endpoint<L> {
         done_as: Done,
     ) -> Result<(), Error> {
         let len = hmem::total(op.iov);
-        let name = self.offer(Out::new(peer, op.iov.into(), len, done_as), op, flags)?;
+        let out = Out { injected: true, ..Out::new(peer, op.iov.into(), len, done_as) };
+        let name = self.offer(out, op, flags)?;
         self.leaving = Some((peer, name));
         Ok(())
     }

@@ -97,6 +97,8 @@ impl<L: RmaLink> Endpoint<L> {
             How::Cooperative
         } else if out.done_as.what.contains(What::ATOMIC) || (total(&out.iov) == 0 && out.len > 0) {
             How::Eager
+        } else if out.bounced {
+            How::Device
         } else if out.done > 0 || out.followed != Followed::No {
             How::Frames
         } else if out.asked.is_some() || on_device(&out.iov) {

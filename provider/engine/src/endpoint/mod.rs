@@ -2,6 +2,8 @@
 
 mod atomics;
 mod begun;
+mod bounce;
+mod bounces;
 mod bound;
 mod complete;
 mod coop;

@@ -83,6 +83,8 @@ pub(crate) struct Peer {
     pub(super) fetches: Fetches,
     /// It could not put what it was invited to, so it is not asked again.
     pub(super) puts_not: bool,
+    /// It could not take what was in bounce buffers here, so nothing goes to it so.
+    pub(super) bounces_not: bool,
     /// Whether it is worth while to wait for it.
     pub(super) promptness: Promptness,
     /// Messages to it that wait to be sent on before they complete.
@@ -125,6 +127,7 @@ impl Peer {
             delegated: ArrayVec::new(),
             fetches: Fetches::Unknown,
             puts_not: false,
+            bounces_not: false,
             promptness: Promptness::default(),
             unsent: 0,
             path_logged: false,

@@ -135,6 +135,7 @@ impl<L: RmaLink> Endpoint<L> {
         let stopped = std::mem::take(&mut state.pause_sent);
         state.fetches = Fetches::Unknown;
         state.puts_not = false;
+        state.bounces_not = false;
         state.promptness = Promptness::default();
         state.helper = Helper::default();
         state.delegated.clear();

@@ -52,6 +52,10 @@ pub(super) struct Out {
     /// All of it went with its frame: nothing but the peer's answer is to come, and nothing else names it.
     pub(super) whole: bool,
     pub(super) followed: Followed,
+    /// Its buffer is the application's again once the call that sends it has returned.
+    pub(super) injected: bool,
+    /// It goes, or went, through bounce buffers.
+    pub(super) bounced: bool,
     /// The peer asked for frames: its request, and how many bytes it wants.
     pub(super) asked: Option<(u64, usize)>,
     /// We and the peer copy it.
@@ -74,6 +78,8 @@ impl Out {
             offered: false,
             whole: false,
             followed,
+            injected: false,
+            bounced: false,
             asked: None,
             coop: None,
             helped: false,
@@ -125,6 +131,9 @@ pub(super) struct In {
     pub(super) placed: bool,
     /// It was so only if it comes to it before we do.
     pub(super) invited: Option<Box<Invited>>,
+    /// It may come by way of the sender's bounce buffers, as the sender was told; and from this byte on it cannot.
+    pub(super) bounces: bool,
+    pub(super) broken: Option<usize>,
     /// The link puts a frame's bytes there as they come.
     pub(super) lands: bool,
     /// Why they are not kept: a device could not take them, or the memory was taken back.
@@ -136,8 +145,9 @@ pub(super) struct In {
 
 impl In {
     pub(super) fn new(peer: PeerId, iov: Spans, len: usize, want: usize, req: u64, then: Then) -> In {
-        let (got, placed, invited, lands, failed, coop) = (0, false, None, false, None, None);
-        In { peer, iov, len, want, got, req, placed, invited, lands, failed, then, coop }
+        let (got, placed, invited, bounces, broken) = (0, false, None, false, None);
+        let (lands, failed, coop) = (false, None, None);
+        In { peer, iov, len, want, got, req, placed, invited, bounces, broken, lands, failed, then, coop }
     }
 }
 

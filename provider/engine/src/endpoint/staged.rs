@@ -7,8 +7,7 @@
 //! if the runtime can, made when they are first needed and kept until it is closed. While too few of them are free for another
 //! frame, none is taken in: the devices that free them need no peer for that.
 //!
-//! Memory to stage in is a matter of `staging::Chunk` and [`Landing`] alone: a buffer that a peer's device reaches could take
-//! the place of the host's, its handle that of the frames.
+//! Where a device of the receiver's has the memory, too, [`super::bounce`] comes first.
 
 use hmem::Span;
 use wire::{Flags, Head, Op as WireOp, Status};
@@ -200,9 +199,10 @@ impl<L: RmaLink> Endpoint<L> {
     /// some could not be put there.
     pub(super) fn all_came(&mut self, core: &mut Core, name: u64, failed: bool) {
         let landing = self.staging.is_landing(name);
+        let copying = self.is_in_flight(name);
         let is_over = match self.requests.get_mut(name) {
             // What it asked for comes in any case.
-            Some(Request::In(i)) => i.got == i.want && !landing,
+            Some(Request::In(i)) => i.got == i.want && i.broken.is_none() && !landing && !copying,
             Some(Request::Out(out)) => failed || (out.done == out.len && !landing),
             _ => true,
         };
@@ -218,7 +218,8 @@ impl<L: RmaLink> Endpoint<L> {
             Some(Request::In(i)) => {
                 // What did not fit was never asked for; the matched receive knows the message's length.
                 let status = i.failed.unwrap_or(Status::Ok);
-                self.meter(i.peer, Side::Theirs, How::Frames, i.len);
+                let how = if i.bounces { How::Device } else { How::Frames };
+                self.meter(i.peer, Side::Theirs, how, i.len);
                 self.fetched(core, i.peer, i.req, status, i.len, i.then);
                 if self.peer(i.peer).gone.is_some() {
                     self.release(i.peer);

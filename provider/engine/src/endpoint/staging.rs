@@ -6,6 +6,7 @@ use hmem::Span;
 use hmem::stage::{Pool, Transfer};
 use link_api::{Frame, PeerId};
 
+use super::bounces::Bounces;
 use crate::types::EpId;
 
 /// Frames one stream sends in a row, so that no other waits long.
@@ -27,6 +28,7 @@ pub(super) struct Staging {
     streams: Vec<Stream>,
     pub(super) landings: Vec<Landing>,
     followings: Vec<Following>,
+    pub(super) bounces: Bounces,
 }
 
 /// A stream of frames that is read from a device.
@@ -68,7 +70,8 @@ pub(super) struct Following {
 impl Staging {
     pub(super) fn new() -> Staging {
         let (sending, receiving) = (Pool::new(SENDING, BUFFER), Pool::new(RECEIVING, BUFFER));
-        Staging { sending, receiving, streams: Vec::new(), landings: Vec::new(), followings: Vec::new() }
+        let (streams, landings, followings) = (Vec::new(), Vec::new(), Vec::new());
+        Staging { sending, receiving, streams, landings, followings, bounces: Bounces::new() }
     }
 
     /// Whether there is no room for another frame.
@@ -87,6 +90,7 @@ impl Staging {
         self.streams.retain(|s| s.name != name);
         self.landings.retain(|l| l.name != name);
         self.followings.retain(|f| f.name != name);
+        self.bounces.cancel(name);
     }
 
     /// Likewise, for all.
@@ -94,6 +98,7 @@ impl Staging {
         self.streams.clear();
         self.landings.clear();
         self.followings.clear();
+        self.bounces.cancel_all();
     }
 
     /// Starts to copy bytes of an injected message to the host; `false` if there is no buffer for them.

@@ -116,7 +116,7 @@ impl<L: RmaLink> Endpoint<L> {
                 }
                 _ => {
                     let name = self.begin_in(In::new(peer, iov, len, want, req, then));
-                    return self.send_cts(name, true);
+                    return self.send_cts(name, true, plan == Plan::Bounce);
                 }
             };
             then = tried.0;
@@ -230,6 +230,9 @@ impl<L: RmaLink> Endpoint<L> {
         self.accept_cts(peer, name, head.data.get(), want)?;
         self.peer(peer).fetches = Fetches::ByFrames;
         if segs.is_empty() || !self.start_put(name, &segs) {
+            if segs.is_empty() && flags.contains(Flags::HANDLES) {
+                self.begin_bounce(peer, name);
+            }
             self.streams.push_back(name);
         }
         Ok(())
@@ -324,6 +327,9 @@ impl<L: RmaLink> Endpoint<L> {
         if self.staging.is_landing(name) {
             return self.check_landings(core, name);
         }
+        if self.staging.bounces.has(name) {
+            return self.bounce_one(name);
+        }
         let (peer, theirs, iov, want, done) = match self.requests.get_mut(name) {
             Some(Request::Out(o)) => {
                 let Some((theirs, want)) = o.asked else { return 0 };
@@ -410,7 +416,14 @@ impl<L: RmaLink> Endpoint<L> {
             return Ok(());
         }
         let (iov, want, got, spoilt) = match request_of(&mut self.requests, peer, name)? {
-            Request::In(i) if i.coop.is_none() => (&i.iov, i.want, &mut i.got, &mut i.failed),
+            Request::In(i) if i.coop.is_none() => {
+                // What came, and was answered, by way of bounce buffers ends where one of them was not to be had; the rest comes so.
+                if let Some(at) = i.broken.take() {
+                    i.got = at;
+                }
+                i.bounces = false;
+                (&i.iov, i.want, &mut i.got, &mut i.failed)
+            }
             Request::Out(o) if o.coop.is_none() && o.done_as.what.contains(What::RMA | What::READ) => {
                 is_large = o.large;
                 (&o.iov, o.len, &mut o.done, &mut none)

@@ -179,6 +179,36 @@ fn what_a_peer_has_offered() {
 }
 
 #[test]
+fn devices_memory_that_neither_side_reaches() {
+    use Memory::*;
+    let none = Tried::empty();
+    let (cpu, handles, frames) =
+        (Role::Fetch(Reach::Cpu), Role::Fetch(Reach::Handles), Role::Fetch(Reach::Frames));
+    let (feed, unasked) = (Role::Feed(Reach::Handles), Role::Feed(Reach::Frames));
+    let (least, both) = (LEAST_BOUNCED, SYNC | DEVICE);
+    check(&[
+        (both, frames, least, Device, NONE, none, Plan::Bounce),
+        (both, frames, least - 1, Device, NONE, none, Plan::Frames),
+        (both, frames, least, Host, NONE, none, Plan::Frames),
+        (both, frames, least, Both, NONE, none, Plan::Frames),
+        (both | HOST, frames, least, Both, NONE, none, Plan::Frames),
+        (SYNC | HOST, frames, least, Device, NONE, none, Plan::Frames),
+        // The sender says no more of its memory than that: it may be on a device, too.
+        (both, cpu, least, Device, NONE, none, Plan::Bounce),
+        (both, handles, least, Device, NONE, none, Plan::ByHandles),
+        (both, handles, least, Device, NONE, Tried::HANDLES, Plan::Frames),
+        (both, feed, least, Device, NONE, none, Plan::Bounce),
+        (both, feed, least - 1, Device, NONE, none, Plan::Frames),
+        (both, feed, least, Device, INJECT, none, Plan::Frames),
+        (both, feed, least, Device, NONE, Tried::BOUNCE, Plan::Frames),
+        (both, feed, least, Host, NONE, none, Plan::Frames),
+        (both, feed, least, Both, NONE, none, Plan::Frames),
+        (SYNC, feed, least, Device, NONE, none, Plan::Frames),
+        (both, unasked, least, Device, NONE, none, Plan::Frames),
+    ]);
+}
+
+#[test]
 fn reads_by_a_peer() {
     use Memory::*;
     let none = Tried::empty();

@@ -33,7 +33,9 @@ impl ShmLink {
             let exports = match registry::of(s.kind()).export_ipc(s.addr() as usize, s.len(), PIECES) {
                 Ok(exports) => exports,
                 Err(why) => {
-                    self.tell_once(to, || format!("{s:?} cannot be shared ({why}): it is staged"));
+                    self.tell_once(to, || {
+                        format!("{s:?} cannot be shared ({why}): by bounce buffers, or staged")
+                    });
                     return None;
                 }
             };

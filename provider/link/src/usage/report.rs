@@ -66,7 +66,7 @@ impl Report {
             if let Some((_, why)) = words.split_once("frames only: ") {
                 fell_back.push(format!("frames alone to {peers} of {all} peers: {why}"));
             } else if let Some((_, why)) = words.split_once("device memory: ") {
-                fell_back.push(format!("device memory of {peers} of {all} peers in frames: {why}"));
+                fell_back.push(format!("device memory of {peers} of {all} peers not by one copy: {why}"));
             }
         }
         if memory > 0 {

@@ -1,0 +1,242 @@
+//! Messages and writes from one device's memory to another's, neither of which the other side's device reaches, by way of bounce
+//! buffers in the memory of the sender's device ([`hmem::bounce`]).
+//!
+//! The receiver says in its `Cts` that it takes them so. The sender's device copies parts of the payload into buffers, of which
+//! the sender tells the receiver (`Bounce`) in order; the receiver's device copies from there, by the handle of the buffers, and
+//! the receiver says of each part that it has it (`BounceDone`), or that it does not get at it. Several parts are on their way.
+//! Buffers go back when the receiver has said so, or has answered the whole request.
+//!
+//! Where some step cannot be had (no memory for buffers, a copy that is refused or fails), the sender begins no further part. Once the
+//! receiver has answered all that it was told of, the rest follows in `Data` frames, from the first part on that it does not have: so
+//! never are both on their way.
+
+use hmem::bounce::NoRoom;
+use wire::{Flags, Head, Op as WireOp, Seg, Status, put};
+use zerocopy::IntoBytes;
+
+use super::Endpoint;
+use super::bounces::Fed;
+use super::malformed::{Fields, Handled, Malformed};
+use super::request::{In, Out, Request};
+use crate::core::Core;
+use crate::proto::{self, Plan, Reach, Role, Tried, When, choose};
+use link_api::{Direct, Grant, PeerId, Refused, RmaLink, Way};
+
+impl<L: RmaLink> Endpoint<L> {
+    /// The receiver of a message of ours takes it from bounce buffers: it goes so, if that is the choice here.
+    pub(super) fn begin_bounce(&mut self, peer: PeerId, name: u64) {
+        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return };
+        let Some((_, want)) = out.asked else { return };
+        let when = if out.injected { When::INJECT } else { When::empty() };
+        let mut op = proto::Op::new(Role::Feed(Reach::Handles), want, &out.iov, when);
+        let peers = self.peer(peer);
+        op.tried.set(Tried::BOUNCE, peers.bounces_not);
+        let is_chosen = choose(&peers.limits, &op) == Plan::Bounce;
+        // Where nothing is exported to that peer, no buffer is either.
+        if !is_chosen || self.link.export_handles(peer, &[]).is_none() {
+            return;
+        }
+        self.staging.bounces.begin(name, peer);
+        if let Some(Request::Out(out)) = self.requests.get_mut(name) {
+            out.bounced = true;
+        }
+    }
+
+    /// A turn of a message that goes through bounce buffers: how much was done.
+    pub(super) fn bounce_one(&mut self, name: u64) -> usize {
+        let Some(Request::Out(Out { peer, asked: Some((theirs, want)), iov, .. })) =
+            self.requests.get_mut(name)
+        else {
+            self.end_stream(name);
+            return 0;
+        };
+        let (peer, theirs, want, iov) = (*peer, *theirs, *want, iov.clone());
+        let mut n = self.tell_filled(name, peer, theirs);
+        let fed = self.staging.bounces.feed(name, &iov, want);
+        let Some(stream) = self.staging.bounces.stream(name) else { return n };
+        match fed {
+            Fed::Started(started) => n += started,
+            Fed::Waits => {}
+            Fed::NoRoom(why) => {
+                stream.stop_at(stream.next());
+                self.warn_of_no_room(why);
+            }
+        }
+        let Some(stream) = self.staging.bounces.stream(name) else { return n };
+        match stream.broken {
+            Some(at) if stream.is_taken() => {
+                let refused = stream.refused;
+                self.staging.bounces.cancel(name);
+                self.peer(peer).bounces_not |= refused;
+                if let Some(Request::Out(out)) = self.requests.get_mut(name) {
+                    (out.done, out.bounced) = (at, false);
+                }
+                n += 1;
+            }
+            // The peer's answers bring it back here.
+            Some(_) => self.streams.retain(|s| *s != name),
+            None if stream.is_told(want) || (fed == Fed::Waits && stream.is_with_peer()) => {
+                self.streams.retain(|s| *s != name);
+            }
+            None => {}
+        }
+        n
+    }
+
+    /// Tells the receiver of parts that are in buffers; how many.
+    fn tell_filled(&mut self, name: u64, peer: PeerId, theirs: u64) -> usize {
+        let mut n = 0;
+        loop {
+            let may_send = !self.peer(peer).has_backlog();
+            let Some(stream) = self.staging.bounces.stream(name) else { return n };
+            let Some((off, fill)) = stream.filling.front_mut() else { return n };
+            let (off, room) = (*off, (fill.room().span(), fill.room().len()));
+            match fill.poll() {
+                Some(true) if may_send => {}
+                Some(false) => {
+                    stream.stop_at(off);
+                    return n + 1;
+                }
+                _ => return n,
+            }
+            let (span, len) = room;
+            match self.export(peer, &[span]) {
+                Ok(true) => {}
+                Ok(false) => {
+                    if let Some(stream) = self.staging.bounces.stream(name) {
+                        stream.stop_at(off);
+                        stream.refused = true;
+                    }
+                    return n + 1;
+                }
+                Err(_) => return n,
+            }
+            let mut frame = Vec::with_capacity(Head::LEN + size_of::<Seg>());
+            put(&mut frame, &Head::new(WireOp::Bounce, Flags::empty(), 1, theirs, off as u64));
+            put(&mut frame, &Seg { addr: span.addr().into(), len: (len as u64).into() });
+            match self.link.send(peer, &frame, &[], 0, 0) {
+                Ok(()) | Err(Refused::Kept) => {}
+                // The requests of a peer that is gone end when the link reports that.
+                Err(Refused::Busy | Refused::Gone(_) | Refused::Fault) => return n,
+            }
+            if let Some(stream) = self.staging.bounces.stream(name) {
+                stream.tell();
+            }
+            if let Some(Request::Out(out)) = self.requests.get_mut(name) {
+                out.done = off + len;
+            }
+            n += 1;
+        }
+    }
+
+    /// Why messages are staged that could go through bounce buffers, once.
+    #[cold]
+    fn warn_of_no_room(&mut self, why: NoRoom) {
+        if let (NoRoom::Never(why), false) = (why, self.staging.bounces.warned) {
+            self.staging.bounces.warned = true;
+            log::info!("{}: no bounce buffers in a device's memory ({why}): it is staged", self.link.addr());
+        }
+    }
+
+    /// The receiver has a part, or does not get at it.
+    pub(super) fn on_bounce_done(&mut self, peer: PeerId, head: &Head) -> Handled {
+        let name = head.tag.get();
+        let off = usize::try_from(head.data.get()).map_err(|_| Malformed::Unfit)?;
+        if self.is_past(peer, name) || self.is_withdrawn(peer, name) {
+            return Ok(());
+        }
+        self.named(peer, name)?;
+        let stream = self.staging.bounces.stream(name).ok_or(Malformed::Unfit)?;
+        if !stream.take_back(off) {
+            return Err(Malformed::Unfit);
+        }
+        if Status::from_u16(head.aux.get()) != Status::Ok {
+            stream.stop_at(off);
+            stream.refused = true;
+        }
+        if !self.streams.contains(&name) {
+            self.streams.push_back(name);
+        }
+        Ok(())
+    }
+
+    /// A part of what was asked for is in a buffer of the peer's.
+    pub(super) fn on_bounce(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        head: &Head,
+        fields: &mut Fields<'_>,
+    ) -> Handled {
+        let seg: Seg = fields.take()?;
+        let (name, off) = (head.tag.get(), head.data.get());
+        let (len, off) = match (usize::try_from(seg.len.get()), usize::try_from(off)) {
+            (Ok(len), Ok(off)) if head.aux.get() == 1 => (len, off),
+            _ => return Err(Malformed::Unfit),
+        };
+        if self.is_past(peer, name) {
+            return Ok(());
+        }
+        let too_many = self.staging.bounces.are_too_many(peer);
+        let Request::In(i) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
+        // As `Data` they come in order.
+        if too_many || !i.bounces || off != i.got || len > i.want - i.got || len == 0 {
+            return Err(Malformed::Unfit);
+        }
+        i.got += len;
+        let (req, is_kept, is_refused) = (i.req, i.failed.is_none(), i.broken.is_some());
+        if is_refused {
+            self.bounce_done(peer, req, off, false);
+            return Ok(());
+        }
+        if is_kept {
+            let local = hmem::parts(&i.iov, off, len);
+            let access = Direct::new(Grant::Request(req), std::slice::from_ref(&seg), &local, len);
+            match self.link.start(Way::Get, peer, &access) {
+                Ok(copy) => {
+                    self.in_flight.push((copy, name));
+                    self.staging.bounces.take(copy, peer, off);
+                }
+                Err(_) => {
+                    self.refuse_bounce(name, off);
+                    self.bounce_done(peer, req, off, false);
+                }
+            }
+            return Ok(());
+        }
+        // Memory that was taken back gets nothing more.
+        self.bounce_done(peer, req, off, true);
+        self.all_came(core, name, false);
+        Ok(())
+    }
+
+    fn bounce_done(&mut self, peer: PeerId, theirs: u64, off: usize, ok: bool) {
+        let status = if ok { Status::Ok } else { Status::Io };
+        let head = Head::new(WireOp::BounceDone, Flags::empty(), status as u16, theirs, off as u64);
+        self.send_or_queue(peer, head.as_bytes());
+    }
+
+    /// From this byte on the payload has to come otherwise.
+    fn refuse_bounce(&mut self, name: u64, off: usize) {
+        if let Some(Request::In(i)) = self.requests.get_mut(name) {
+            i.broken = Some(i.broken.map_or(off, |before| before.min(off)));
+        }
+    }
+
+    /// A copy from a peer's buffer is over.
+    pub(super) fn bounce_taken(&mut self, core: &mut Core, name: u64, off: usize, ok: bool) {
+        if !ok {
+            self.refuse_bounce(name, off);
+        }
+        let more = self.is_in_flight(name);
+        let Some(Request::In(In { peer, req, got, want, broken, .. })) = self.requests.get_mut(name) else {
+            return;
+        };
+        // The answer to the whole request says the same of its parts.
+        if got == want && broken.is_none() && !more {
+            return self.all_came(core, name, false);
+        }
+        let (peer, req) = (*peer, *req);
+        self.bounce_done(peer, req, off, ok);
+    }
+}
