@@ -437,6 +437,12 @@ impl Inner {
     fn answer(&mut self, no: u32, control: Control, mut grants: Vec<Grant>) -> Result<(), Error> {
         let Some(stream) = self.stream(no) else { return Ok(()) };
         let (end, again) = (stream.end, stream.met.is_some());
+        if let (Some(fault), false, false) =
+            (&stream.fault, stream.said, matches!(control, Control::Close(_)))
+        {
+            // It could not begin, by a call of its own, before the peer's was there to be told.
+            return Err(fault.clone());
+        }
         match (control, end) {
             (Control::Close(reason), _) => {
                 stream.closed.get_or_insert(reason);
