@@ -7,8 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::handles::{Member, close, job_place, keep};
-use super::kept::Place;
+use super::kept::{CLOSED, Place};
 use super::many::{Ends, rpipe_many_close, rpipe_many_open, rpipe_many_read};
+use super::types::rpipe_many_end;
 use crate::pipe::Visit;
 use crate::several::{Several, Turns};
 use crate::stream::lacking_tests;
@@ -104,10 +105,15 @@ fn readers_ends_are_closed_if_many_of_them_cannot_be_kept() {
     *job_place() = Some(a.clone());
     // SAFETY: a place for the pointer; NULL stands for all other processes, and for pipes of any width.
     let open = |many: &mut _| unsafe { rpipe_many_open(many, null(), 0, null()) };
-    let (mut many, mut other) = (null_mut(), null_mut());
-    assert_eq!(open(&mut many), 0);
-    // SAFETY: from rpipe_many_open.
-    assert_eq!(unsafe { rpipe_many_close(many) }, 0);
+    let (mut many, mut other) = (null_mut::<rpipe_many_end>(), null_mut());
+    // Until the place of the first is the next that is used again.
+    for _ in 0..=CLOSED {
+        assert_eq!(open(&mut other), 0);
+        // SAFETY: from rpipe_many_open.
+        assert_eq!(unsafe { rpipe_many_close(other) }, 0);
+        many = if many.is_null() { other } else { many };
+    }
+    other = null_mut();
     let ends = Arc::strong_count(&a);
     // SAFETY: what a pointer of rpipe_many_open leads to is never freed.
     let place = unsafe { &*many.cast::<Place<Ends>>() };
