@@ -386,7 +386,7 @@ int main(void)
     pthread_t thread;
     struct rinit_attr attr = {0, NULL};
     /* A call that waits for what never comes. */
-    alarm(100);
+    alarm(300);
     assert(rerror() != NULL);
     no_job();
     REFUSED(rinit(&rank, &attr), EINVAL);

@@ -233,7 +233,7 @@ int main(void)
 {
     int mine = getpid();
     raddr_t addr = RADDR_NULL;
-    alarm(100);
+    alarm(300);
     assert(rinit(&rank, NULL) == 0 && rcount() == 2);
     assert(rpipe(out, 1 - rank, 1, 0, HD_PIPE) == 0 && rpipe(in, 1 - rank, 0, 0, HD_PIPE) == 0);
     assert(rwrite_from(out, &mine, sizeof(mine)) == 0 && rflush(out, LIMIT) == 0);
