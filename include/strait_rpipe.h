@@ -611,7 +611,8 @@ int rwrite_am(rpipe_t rp,
               int number);
 
 /*
- The length of the next message, without reading it, or EAGAIN below 0.
+ The length of the next message, without reading it, or EAGAIN below 0. Called again and again it finds each message, and EPIPE once all was
+ read and the peer is gone.
 
  # Safety
  `rp` is NULL or came from rpipe.

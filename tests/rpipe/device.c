@@ -300,13 +300,51 @@ static double median(double *of, int count)
 	return of[count / 2];
 }
 
-/* Message there, 8 bytes back over a pipe of host memory. Each round also the driver's copy of as many bytes, within this process. */
+/* The device of a rank: each has its own, where there are several. */
+static int device_of(int of)
+{
+	int count = 0;
+
+	CU(cuDeviceGetCount, (int *), &count);
+	return getenv("STRAIT_RPIPE_TEST_ONE_DEVICE") ? 0 : of % count;
+}
+
+/* Memory of the other rank's device, which this process's may copy to. */
+static void *memory_there(size_t size)
+{
+	int device = 0;
+	void *mine = NULL, *there = NULL, *at;
+	int (*peer)(void *, unsigned) = (int (*)(void *, unsigned))dlsym(cuda, "cuCtxEnablePeerAccess");
+
+	if (device_of(rank) == device_of(1 - rank))
+		return device_memory(size);
+	CU(cuDeviceGet, (int *, int), &device, device_of(rank));
+	CU(cuDevicePrimaryCtxRetain, (void **, int), &mine, device);
+	CU(cuDeviceGet, (int *, int), &device, device_of(1 - rank));
+	CU(cuDevicePrimaryCtxRetain, (void **, int), &there, device);
+	CU(cuCtxSetCurrent, (void *), there);
+	at = device_memory(size);
+	CU(cuCtxSetCurrent, (void *), mine);
+	/* It fails where it is allowed already, and where no way leads there: then the driver copies by the host. */
+	if (peer)
+		peer(there, 0);
+	return at;
+}
+
+/* Message there, 8 bytes back over a pipe of host memory. Each round also the driver's copy of as many bytes, within this process, to memory of the same
+ * device as the reader's. What the last message has is checked. */
 static void times(const char *file)
 {
 	enum { REPEATS = 201 };
 	static double rtt[REPEATS], write[REPEATS], raw[REPEATS];
 	static const char *names[] = {"host-device", "device-device", "host-host"};
+	unsigned char *all = malloc(64u << 20);
 
+	CHECK(all);
+	for (size_t i = 0; i < 64u << 20; i++)
+		all[i] = (unsigned char)(i * 7 + i / 251);
+	if (rank == 0)
+		printf("rpipe-device devices: writer %d, reader %d\n", device_of(0), device_of(1));
 	for (int way = 0; way < 3 + (file != NULL); way++) {
 		for (size_t size = 8; size <= 64u << 20; size *= 8) {
 			unsigned flags = way == 2 ? 0 : way == 3 ? RPIPE_DEVICE | RPIPE_NUMBERS : RPIPE_DEVICE;
@@ -314,10 +352,11 @@ static void times(const char *file)
 			raddr_t addr;
 
 			if (rank == 0) {
-				void *host = malloc(size), *device = device_memory(size), *other = device_memory(size), *stream;
+				void *host = malloc(size), *device = device_memory(size), *other = memory_there(size), *stream;
 				const void *from = way == 1 ? device : host;
 
-				memset(host, 1, size);
+				memcpy(host, all, size);
+				to_device(device, all, size);
 				CU(cuStreamCreate, (void **, unsigned), &stream, 1);
 				there = writer(0);
 				back = reader(0, 0);
@@ -352,7 +391,18 @@ static void times(const char *file)
 				for (int n = 0; n < REPEATS; n++) {
 					if (way == 3)
 						await_kernel(&k, n + 1);
-					CHECK(rread(there, addr, size) == 0);
+					CHECK(rread(there, addr, size) == 0 && rlength(addr) == (ptrdiff_t)size);
+					if (n == REPEATS - 1) {
+						unsigned char *came = calloc(1, size);
+
+						CHECK(came);
+						if (flags)
+							from_device(came, rmem(there, addr), size);
+						else
+							memcpy(came, rmem(there, addr), size);
+						CHECK(memcmp(came, all, size) == 0);
+						free(came);
+					}
 					CHECK(rfree(addr) == 0);
 					CHECK(rwrite_from(back, &word, 8) == 0);
 				}
@@ -361,6 +411,7 @@ static void times(const char *file)
 			CHECK(rpipe_close(back) == 0);
 		}
 	}
+	free(all);
 }
 
 int main(int argc, char **argv)
@@ -369,7 +420,6 @@ int main(int argc, char **argv)
 
 	CHECK(rinit(&rank, NULL) == 0);
 	CHECK(rcount() == 2);
-	/* Each on its own device, where there are several. */
 	cuda_begin(getenv("STRAIT_RPIPE_TEST_ONE_DEVICE") ? 0 : rank);
 	if (!strcmp(how, "kernel") && argc > 2) {
 		by_kernel(argv[2]);

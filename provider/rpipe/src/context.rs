@@ -27,11 +27,19 @@ use crate::{biased, forked};
 
 /// For how long a peer may take to publish its card.
 const MEET: Duration = Duration::from_secs(60);
-/// Messages of streams that this process has not opened yet, of all peers together.
-const EARLY_MOST: usize = 1 << 16;
+/// Streams that this process has not opened yet, of one peer, whose messages are kept: as many as there may be pipes in a process.
+const EARLY_MOST: usize = if cfg!(test) { 1 << 8 } else { 1 << 15 };
 
 /// An operation whose success is of no interest.
 pub(crate) const UNAWAITED: u32 = 0;
+
+/// So many ends may be opened before one has a number that another one had.
+const ENTERED: u32 = 1 << 15;
+
+/// The place of the end of this number.
+fn place(no: u32) -> usize {
+    usize::from(no as u16)
+}
 
 /// What the ends of this process share.
 #[derive(Debug)]
@@ -52,8 +60,12 @@ pub(crate) struct Inner {
     bootstrap: Box<dyn Bootstrap>,
     met: HashMap<Rank, ()>,
     streams: Vec<Option<Stream>>,
+    /// Ends that were opened, modulo `ENTERED`.
+    entered: u32,
     keys: HashMap<Key, u32>,
     early: HashMap<Key, Vec<(Control, Vec<Grant>)>>,
+    /// How many of them are of a peer.
+    early_of: HashMap<Rank, usize>,
     ordinals: HashMap<(Class, Rank, Rank), u32>,
     gone: HashMap<Rank, String>,
     /// What the last call of progress could not take in: of whom, and why.
@@ -93,6 +105,8 @@ pub(crate) enum End {
 /// An end, as far as control messages and events go.
 #[derive(Debug)]
 struct Stream {
+    /// Its place, and in the upper half what tells it from those that had it before: operations of these may end later.
+    no: u32,
     key: Key,
     peer: Rank,
     end: End,
@@ -154,8 +168,10 @@ impl Context {
             bootstrap,
             met: HashMap::new(),
             streams: Vec::new(),
+            entered: 0,
             keys: HashMap::new(),
             early: HashMap::new(),
+            early_of: HashMap::new(),
             ordinals: HashMap::new(),
             gone: HashMap::new(),
             lacks: Vec::new(),
@@ -232,6 +248,7 @@ impl Inner {
             )));
         }
         let stream = Stream {
+            no: 0,
             key,
             peer,
             end,
@@ -248,23 +265,31 @@ impl Inner {
             notified: VecDeque::new(),
         };
         let free = self.free_place();
-        let no = free.unwrap_or(self.streams.len());
-        if no >= usize::from(u16::MAX) {
+        let at = free.unwrap_or(self.streams.len());
+        if at >= usize::from(u16::MAX) {
             return Err(Error::Exhausted("there are 65535 open ends already; close some".into()));
         }
+        self.entered = (self.entered + 1) % ENTERED;
+        let no = self.entered << 16 | at as u32;
+        let stream = Some(Stream { no, ..stream });
         match free {
-            Some(at) => self.streams[at] = Some(stream),
-            None => self.streams.push(Some(stream)),
+            Some(at) => self.streams[at] = stream,
+            None => self.streams.push(stream),
         }
-        self.keys.insert(key, no as u32);
-        for (control, grants) in self.early.remove(&key).unwrap_or_default() {
+        self.keys.insert(key, no);
+        let early = self.early.remove(&key);
+        if let Some(count) = self.early_of.get_mut(&peer).filter(|_| early.is_some()) {
+            *count -= 1;
+        }
+        for (control, grants) in early.unwrap_or_default() {
             self.take_control(key, control, grants);
         }
-        Ok(no as u32)
+        Ok(no)
     }
 
+    /// The end of this number, if it is open.
     fn stream(&mut self, no: u32) -> Option<&mut Stream> {
-        self.streams.get_mut(no as usize)?.as_mut()
+        self.streams.get_mut(place(no))?.as_mut().filter(|stream| stream.no == no)
     }
 
     fn say(&mut self, no: u32, control: &Control, grant: bool) -> Result<(), Error> {
@@ -350,7 +375,8 @@ impl Inner {
             Event::Fetched(token, value) => self.ended(token, Ok(value)),
             Event::Failed(token, error) => self.ended(token, Err(error)),
             Event::Notified { from, data } => {
-                if let Some(stream) = self.stream(data >> 16).filter(|stream| stream.peer == from) {
+                let stream = self.streams.get_mut((data >> 16) as usize).and_then(Option::as_mut);
+                if let Some(stream) = stream.filter(|stream| stream.peer == from) {
                     stream.notified.push_back(data as u16);
                 }
             }
@@ -410,9 +436,13 @@ impl Inner {
             if key.ordinal < opened {
                 self.is_late(key, &control);
             }
-            if key.ordinal < opened || self.early.len() >= EARLY_MOST {
+            let peer = if key.writer == self.rank { key.reader } else { key.writer };
+            let count = self.early_of.entry(peer).or_insert(0);
+            let is_first = !self.early.contains_key(&key);
+            if key.ordinal < opened || is_first && *count >= EARLY_MOST {
                 return self.forget(grants);
             }
+            *count += usize::from(is_first);
             let list = self.early.entry(key).or_default();
             if list.len() < 4 {
                 return list.push((control, grants));
@@ -437,6 +467,12 @@ impl Inner {
     fn answer(&mut self, no: u32, control: Control, mut grants: Vec<Grant>) -> Result<(), Error> {
         let Some(stream) = self.stream(no) else { return Ok(()) };
         let (end, again) = (stream.end, stream.met.is_some());
+        if let (Some(fault), false, false) =
+            (&stream.fault, stream.said, matches!(control, Control::Close(_)))
+        {
+            // It could not begin, by a call of its own, before the peer's was there to be told.
+            return Err(fault.clone());
+        }
         match (control, end) {
             (Control::Close(reason), _) => {
                 stream.closed.get_or_insert(reason);

@@ -22,7 +22,7 @@ pub(crate) const BACK: u8 = 0x23;
 const LEN: usize = 16;
 
 /// Tokens from here on are of operations on borrowed memory: numbers of streams have 16 bits.
-pub(crate) const TOKENS: u64 = 1 << (32 + 16);
+pub(crate) const TOKENS: u64 = 1 << (32 + 31);
 /// Offers of one lender that are not borrowed yet.
 pub(crate) const OFFERS_MOST: usize = 256;
 

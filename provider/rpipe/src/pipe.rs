@@ -309,7 +309,7 @@ impl Pipe {
         most: usize,
         patience: Patience,
     ) -> Result<Option<(Address, usize, u16)>, Error> {
-        let is_there = matches!(self.peek(), Ok(Some(_)));
+        let is_there = matches!(self.peek_now(), Ok(Some(_)));
         match self.read_any(most, if is_there { patience } else { Patience::Look }) {
             Err(Error::Again) if !is_there && patience != Patience::Look => Ok(None),
             read => read.map(Some),
@@ -363,14 +363,19 @@ impl Pipe {
         self.writer.as_ref()?.room()
     }
 
-    /// The length of the next message, if it is there.
+    /// The length of the next message, if it is there. Looks alone find each message, and an end: [`Error::Gone`].
     pub fn peek(&mut self) -> Result<Option<usize>, Error> {
+        Ok(self.reader()?.peek_on(usize::MAX)?.map(|notice| notice.len as usize))
+    }
+
+    /// The same, of what is known now.
+    pub(crate) fn peek_now(&mut self) -> Result<Option<usize>, Error> {
         Ok(self.reader()?.peek(usize::MAX)?.map(|notice| notice.len as usize))
     }
 
     /// Has the writer wake this process's descriptor with the next message; ask once more with [`Pipe::peek`] before sleeping.
     pub fn arm(&mut self) -> Result<(), Error> {
-        if self.peek()?.is_some() { Ok(()) } else { self.reader()?.say_asleep().or(Ok(())) }
+        if self.peek_now()?.is_some() { Ok(()) } else { self.reader()?.say_asleep().or(Ok(())) }
     }
 
     /// Whether nothing comes from the peer any more.

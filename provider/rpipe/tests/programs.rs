@@ -221,6 +221,28 @@ fn what_is_refused_changes_nothing_and_handlers_call_all_functions() {
     }
 }
 
+/// Runs a program of this name in C, and compiled as C++, over every way and over TCP.
+fn run_over_tcp_too(name: &str) {
+    let (c, cpp) = (["-x", "c", "-D_GNU_SOURCE", "-pthread"], ["-x", "c++", "-std=c++11", "-pthread"]);
+    for (compiler, options) in [("gcc", c), ("g++", cpp)] {
+        let dir = scratch(&format!("{name}-{compiler}"));
+        let program = compile(compiler, &options, &repo().join("tests/rpipe").join(name), &dir);
+        run_every_way(&program, &dir, 2);
+        run_well(&program, &dir, 2, &[("STRAIT_RPIPE_BACKEND", "strait:tcp")]);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
+
+#[test]
+fn arguments_that_no_call_takes_are_refused_at_once_and_change_nothing() {
+    run_over_tcp_too("odd.c");
+}
+
+#[test]
+fn a_peer_that_is_stopped_at_any_step_holds_no_call_that_has_a_time_and_loses_nothing() {
+    run_over_tcp_too("stopped.c");
+}
+
 #[test]
 fn a_process_at_a_limit_has_errors_that_name_it_and_goes_on_once_it_is_raised() {
     let dir = scratch("limits");

@@ -305,6 +305,8 @@ int main(int argc, char **argv)
 {
 	long rounds = argc > 2 ? atol(argv[2]) : 10000;
 
+	/* What was measured before a failure counts. */
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	MUST(rinit(&rank, NULL));
 	MUST(size_of_job = rcount());
 	out = aligned_alloc(4096, MOST);

@@ -254,8 +254,12 @@ impl Backend for Near {
                  this one"
             )));
         }
-        let fd =
-            socket::connect(name).map_err(|e| Error::Gone(format!("rank {peer} does not listen: {e}")))?;
+        let fd = socket::connect(name).map_err(|e| match e.kind() {
+            // It has not accepted others yet.
+            io::ErrorKind::WouldBlock => Error::Again,
+            _ if socket::is_lack(&e) => Error::system("connect", &e),
+            _ => Error::Gone(format!("rank {peer} does not listen: {e}")),
+        })?;
         let at = self.add(fd, Some(peer))?;
         self.by_peer.insert(peer, at);
         let mut hello = vec![HELLO];

@@ -1,5 +1,6 @@
 //! What a program has a pointer to beside pipes. What a pointer leads to is never freed, so that one of what is closed is an error.
 
+use std::collections::VecDeque;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
@@ -11,8 +12,11 @@ use crate::biased::{Biased, Guard};
 
 pub(super) type Place<T> = Biased<Option<T>>;
 
-/// All places, and those of them that are empty.
-type Places<T> = (Vec<&'static Place<T>>, Vec<&'static Place<T>>);
+/// All places, and those of them that are empty, the longest empty first.
+type Places<T> = (Vec<&'static Place<T>>, VecDeque<&'static Place<T>>);
+
+/// So many of what was closed last have places that are not used again: a second close, by mistake, closes nothing else.
+pub(super) const CLOSED: usize = 64;
 
 /// What there is of one kind.
 pub(super) struct Kept<T: 'static> {
@@ -23,7 +27,7 @@ pub(super) struct Kept<T: 'static> {
 
 impl<T: Send> Kept<T> {
     pub(super) const fn new(none: &'static str) -> Kept<T> {
-        Kept { places: Mutex::new((Vec::new(), Vec::new())), none }
+        Kept { places: Mutex::new((Vec::new(), VecDeque::new())), none }
     }
 
     fn none(&self) -> Error {
@@ -34,7 +38,8 @@ impl<T: Send> Kept<T> {
     pub(super) fn keep(&self, value: T, barrier: Barrier) -> Result<*mut Place<T>, Error> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, empty) = &mut *places;
-        let place = empty.pop().unwrap_or_else(|| {
+        let used = if empty.len() > CLOSED { empty.pop_front() } else { None };
+        let place = used.unwrap_or_else(|| {
             let place = &*Box::leak(Box::new(Biased::new(None, barrier)));
             all.push(place);
             place
@@ -42,7 +47,7 @@ impl<T: Send> Kept<T> {
         match place.lock() {
             Ok(mut inside) => *inside = Some(value),
             Err(e) => {
-                empty.push(place);
+                empty.push_back(place);
                 return Err(e);
             }
         }
@@ -72,7 +77,7 @@ impl<T: Send> Kept<T> {
         let (mut inside, place) = self.enter(at)?;
         let value = inside.take().ok_or_else(|| self.none())?;
         drop(inside);
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).1.push(place);
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).1.push_back(place);
         Ok(value)
     }
 
@@ -83,7 +88,7 @@ impl<T: Send> Kept<T> {
         let mut values = Vec::new();
         for place in all {
             if let Some(value) = place.try_lock().and_then(|mut inside| inside.take()) {
-                empty.push(place);
+                empty.push_back(place);
                 values.push(value);
             }
         }

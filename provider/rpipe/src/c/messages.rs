@@ -261,7 +261,8 @@ pub unsafe extern "C" fn rwrite_am(rp: rpipe_t, addr: raddr_t, number: c_int) ->
     })
 }
 
-/// The length of the next message, without reading it, or EAGAIN below 0.
+/// The length of the next message, without reading it, or EAGAIN below 0. Called again and again it finds each message, and EPIPE once all was
+/// read and the peer is gone.
 ///
 /// # Safety
 /// `rp` is NULL or came from rpipe.
@@ -325,7 +326,7 @@ pub unsafe extern "C" fn rpipe_arm(rp: rpipe_t) -> c_int {
         job()?.progress()?;
         let quiet = with(rp, |pipe, _| {
             pipe.arm()?;
-            Ok(pipe.peek()?.is_none() && !pipe.is_over())
+            Ok(pipe.peek_now()?.is_none() && !pipe.is_over())
         })?;
         if quiet && job()?.arm() { Ok(()) } else { Err(Error::Again) }
     })

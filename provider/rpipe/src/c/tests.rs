@@ -1,19 +1,28 @@
 //! What rwait waits with: pipes by their pointers, sleep, and the wake of it. Ends of many writers that cannot be kept.
 
 use std::ptr::{null, null_mut};
-use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::handles::{Member, close, job_place, keep};
-use super::kept::Place;
-use super::many::{Ends, rpipe_many_close, rpipe_many_open};
+use super::kept::{CLOSED, Place};
+use super::many::{Ends, rpipe_many_close, rpipe_many_open, rpipe_many_read};
+use super::types::rpipe_many_end;
 use crate::pipe::Visit;
 use crate::several::{Several, Turns};
+use crate::stream::lacking_tests;
 use crate::stream::tests::job;
 use crate::{Context, Patience, Pipe, PipeOptions, Settings, Side};
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// Tests that are in a job take turns: a process is in one.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A reader's context and its pipe's pointer, and the writer's end; a message has gone through.
 fn pair(name: &str, settings: &Settings) -> (Arc<Context>, Member, Arc<Context>, Pipe) {
@@ -91,14 +100,20 @@ fn a_call_that_waits_for_pipes_by_pointers_asks_their_writers_to_wake_it() {
 
 #[test]
 fn readers_ends_are_closed_if_many_of_them_cannot_be_kept() {
+    let _alone = alone();
     let [a, _b] = job("c-many", &Settings::default());
     *job_place() = Some(a.clone());
     // SAFETY: a place for the pointer; NULL stands for all other processes, and for pipes of any width.
     let open = |many: &mut _| unsafe { rpipe_many_open(many, null(), 0, null()) };
-    let (mut many, mut other) = (null_mut(), null_mut());
-    assert_eq!(open(&mut many), 0);
-    // SAFETY: from rpipe_many_open.
-    assert_eq!(unsafe { rpipe_many_close(many) }, 0);
+    let (mut many, mut other) = (null_mut::<rpipe_many_end>(), null_mut());
+    // Until the place of the first is the next that is used again.
+    for _ in 0..=CLOSED {
+        assert_eq!(open(&mut other), 0);
+        // SAFETY: from rpipe_many_open.
+        assert_eq!(unsafe { rpipe_many_close(other) }, 0);
+        many = if many.is_null() { other } else { many };
+    }
+    other = null_mut();
     let ends = Arc::strong_count(&a);
     // SAFETY: what a pointer of rpipe_many_open leads to is never freed.
     let place = unsafe { &*many.cast::<Place<Ends>>() };
@@ -107,5 +122,33 @@ fn readers_ends_are_closed_if_many_of_them_cannot_be_kept() {
     assert_eq!((open(&mut other), other), (-libc::EINVAL, null_mut()));
     drop(inside);
     assert_eq!(Arc::strong_count(&a), ends, "an end is still open");
+    *job_place() = None;
+}
+
+#[test]
+fn a_writer_whose_packet_waits_for_a_descriptor_stays_among_many() {
+    let _alone = alone();
+    let ([a, b], lacks) = lacking_tests::job("c-many-lacking");
+    *job_place() = Some(a.clone());
+    let (mut many, mut addr, mut source) = (null_mut(), 0, 0);
+    // SAFETY: a place for the pointer; NULL stands for all other processes, and for pipes of any width.
+    assert_eq!(unsafe { rpipe_many_open(&raw mut many, null(), 0, null()) }, 0);
+    let time = LIMIT.as_nanos() as i64;
+    // SAFETY: from rpipe_many_open; places for the address and the rank.
+    let mut read = || unsafe { rpipe_many_read(many, &raw mut addr, 8, null_mut(), &raw mut source, time) };
+    lacks.store(true, SeqCst);
+    (0..2).for_each(|_| assert_eq!(read(), -libc::ENOMEM));
+    lacks.store(false, SeqCst);
+    thread::scope(|s| {
+        s.spawn(|| {
+            let mut writer = Pipe::open(&b, 0, &PipeOptions::new(Side::Writer)).unwrap();
+            write(&mut writer);
+            b.close().unwrap();
+        });
+        assert_eq!(read(), 0);
+    });
+    assert_eq!(source, 1);
+    // SAFETY: from rpipe_many_open.
+    assert_eq!(unsafe { rpipe_many_close(many) }, 0);
     *job_place() = None;
 }

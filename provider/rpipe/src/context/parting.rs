@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Context, End, Inner};
+use super::{Context, End, Inner, place};
 use crate::control::{Control, Key, Reason, closed};
 use crate::stream::Mode;
 use crate::{Error, Rank, forked};
@@ -159,7 +159,8 @@ impl Inner {
     }
 
     pub(super) fn is_gone(&self, no: u32) -> bool {
-        let peer = self.streams.get(no as usize).and_then(Option::as_ref).map(|stream| stream.peer);
+        let stream = self.streams.get(place(no)).and_then(Option::as_ref).filter(|stream| stream.no == no);
+        let peer = stream.map(|stream| stream.peer);
         peer.is_some_and(|peer| self.gone.contains_key(&peer))
     }
 
@@ -179,7 +180,7 @@ impl Inner {
         if (!told || reaches) && !gone && (said || self.met.contains_key(&peer)) {
             let _ = self.say(no, &Control::Close(Reason::Done), false);
         }
-        let Some(stream) = self.streams[no as usize].take() else { return Ok(()) };
+        let Some(stream) = self.streams[place(no)].take() else { return Ok(()) };
         self.keys.remove(&stream.key);
         if let Some((id, _)) = stream.on_device {
             self.backend.withdraw(id)?;
@@ -190,7 +191,7 @@ impl Inner {
         match stream.mine {
             // Once the peer is gone all operations have ended.
             Some(_) if fate == Fate::InUse && !gone => {
-                self.spent.push(no);
+                self.spent.push(place(no) as u32);
                 Ok(())
             }
             Some(region) if matches!(fate, Fate::Wanted | Fate::Reached) && !told && !gone && !lost => {

@@ -74,6 +74,10 @@ impl Incoming {
             head = HEAD;
         }
         let (len, total) = (len - head, self.total.unwrap_or(0));
+        if len == 0 && head == 0 {
+            // Without end, of a member of ill will.
+            return Err(Error::Broken("a message of a group comes in pieces of no bytes".into()));
+        }
         if len > total - self.got {
             return Err(Error::Broken("more bytes came than the member has said".into()));
         }

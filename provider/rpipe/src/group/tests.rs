@@ -6,6 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
+use super::pieces::{EXCHANGE, Incoming};
 use crate::start::FileBootstrap;
 use crate::{
     Context, Error, Group, Many, Mode, Neighbor, Patience, Pipe, PipeOptions, Rank, Settings, Side, backends,
@@ -454,4 +455,14 @@ fn a_call_of_a_group_with_no_time_moves_nothing_more_and_says_so() {
     // A call that waits for none needs no time.
     let mut alone = Group::open(&job[0], &[0]).unwrap();
     assert_eq!(alone.bcast_timed(0, &mut [0; 8], Patience::Look), Ok(()));
+}
+
+#[test]
+fn pieces_of_no_bytes_end_a_call() {
+    let (mut room, head) = ([0u8; 8], [1u64.to_le_bytes(), 8u64.to_le_bytes()].concat());
+    let mut one = Incoming::new(0, EXCHANGE, (room.as_mut_ptr(), room.len()), false);
+    // A first piece may be the head alone: what is relayed has not come yet.
+    one.take(head.as_ptr(), head.len(), 1).unwrap();
+    assert!(matches!(one.take(head.as_ptr(), 0, 1), Err(Error::Broken(_))));
+    assert!(!one.is_done());
 }

@@ -140,3 +140,38 @@ fn a_hostile_reader_neither_hangs_nor_corrupts_the_writer() {
 fn a_hostile_writer_neither_hangs_nor_corrupts_the_reader() {
     (1..6).for_each(|seed| against(Side::Reader, seed));
 }
+
+#[test]
+fn a_peer_that_begins_pipes_without_end_takes_no_room_of_others() {
+    let dir = env::temp_dir().join(format!("strait-rpipe-begins-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir(&dir).unwrap();
+    let boot = |rank| Box::new(FileBootstrap::new(rank, 3, &dir).unwrap());
+    let open = |rank| {
+        let near = Box::new(Near::open(rank, true).unwrap());
+        std::sync::Arc::new(Context::new(near, boot(rank), Settings::default()).unwrap())
+    };
+    let (a, c) = (open(0), open(2));
+    let (mut villain, mut bootstrap) = (Near::open(1, true).unwrap(), boot(1));
+    bootstrap.publish(&villain.card()).unwrap();
+    villain.connect(0, &bootstrap.card(0, Instant::now()).unwrap()).unwrap();
+    for ordinal in 0..1000 {
+        let key = Key { class: Class::Half, writer: 1, reader: 0, ordinal };
+        villain.send(0, &Control::Hello.encode(&key), &[]).unwrap();
+        a.progress().unwrap();
+    }
+    // What it says once, and says before the other end is there.
+    let mut reader = Pipe::open(&c, 0, &PipeOptions::new(Side::Reader)).unwrap();
+    reader.begin().unwrap();
+    (0..1000).for_each(|_| a.progress().unwrap());
+    thread::scope(|s| {
+        s.spawn(|| {
+            let mut pipe = Pipe::open(&a, 2, &PipeOptions::new(Side::Writer)).unwrap();
+            write(&mut pipe, b"heard").unwrap();
+        });
+        let (block, len) = reader.read(8, patience()).unwrap();
+        assert_eq!(len, 5);
+        reader.free(block).unwrap();
+    });
+    fs::remove_dir_all(&dir).unwrap();
+}

@@ -7,6 +7,8 @@
 mod hostile_tests;
 mod inject;
 #[cfg(all(test, not(loom)))]
+pub(crate) mod lacking_tests;
+#[cfg(all(test, not(loom)))]
 mod leaving_tests;
 #[cfg(all(test, not(loom)))]
 mod meeting_tests;

@@ -163,8 +163,11 @@ impl Writer {
 
     #[cold]
     fn slow_alloc(&mut self, len: usize, align: usize, patience: Patience) -> Result<Block, Error> {
-        self.connect(patience)?;
         self.check(len, align)?;
+        if self.up.is_none() {
+            self.connect(patience)?;
+            self.check(len, align)?;
+        }
         self.fold_in_time(patience)?;
         match self.alloc_known(len, align)? {
             Some(block) => Ok(block),
@@ -188,15 +191,16 @@ impl Writer {
 
     /// Whether there may be such a block; and what is wrong, if not.
     fn check(&self, len: usize, align: usize) -> Result<(), Error> {
-        let Some(up) = self.up.as_deref() else { return Ok(()) };
         if len as u64 > self.options.width {
             return Err(Error::TooLong(format!(
                 "{len} bytes, and the pipe is {} wide: open both ends wider, or with RPIPE_UNBOUNDED",
                 self.options.width
             )));
         }
-        if len > up.shape.heap || u32::try_from(len).is_err() {
-            let heap = up.shape.heap;
+        // Not known before the reader is.
+        let heap = self.up.as_deref().map_or(usize::MAX, |up| up.shape.heap);
+        if len > heap || u32::try_from(len).is_err() {
+            let heap = if heap == usize::MAX { "fewer".into() } else { heap.to_string() };
             return Err(Error::TooLong(format!(
                 "{len} bytes, and the heap has {heap}: make it longer (STRAIT_RPIPE_HEAP); a message has less than 4 GiB"
             )));

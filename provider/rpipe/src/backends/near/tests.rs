@@ -97,3 +97,25 @@ fn connections_that_say_nothing_are_few_and_end_and_hold_up_no_peer() {
     drop(sock);
     progress_until_gone(&mut near);
 }
+
+#[test]
+fn a_peer_that_has_not_accepted_others_yet_is_called_again() {
+    let far = Near::open(1, true).unwrap();
+    let card = far.card();
+    let name = std::str::from_utf8(&card).unwrap().split_once(' ').unwrap().0;
+    let mut waiting = Vec::new();
+    let full = loop {
+        match socket::connect(name) {
+            Ok(sock) => waiting.push(sock),
+            Err(e) => break e,
+        }
+    };
+    if full.kind() != std::io::ErrorKind::WouldBlock {
+        eprintln!("left out: {} connections wait, and then: {full}", waiting.len());
+        return;
+    }
+    let mut near = Near::open(0, true).unwrap();
+    assert_eq!(near.connect(1, &card), Err(crate::Error::Again));
+    drop(socket::accept(far.listener.as_ref().unwrap()).unwrap());
+    assert_eq!(near.connect(1, &card), Ok(()));
+}
