@@ -81,7 +81,7 @@ main() {
     fi
 
     if part soak; then
-        item soak ci/hosts soak
+        item soak ci/hosts soak v6more
         { echo "## Many GiB between hosts"; echo; echo '```'; grep -E '^(ok|FAILED)' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 

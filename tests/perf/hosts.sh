@@ -7,6 +7,7 @@
 #   hosts.sh                         over loopback
 #   VETH=1 hosts.sh                  between two network namespaces (as root)
 #   VETH=2 RATE=1gbit hosts.sh       with two cables between them, each of that rate by tc-tbf(8), or as quick as they are
+#   VETH=2 RATE=1gbit,100mbit hosts.sh   with two of unlike rates
 #
 #   ROUNDS=5  CASES="ping 8,stream 65536"  WITH="raw,strait,tcp,tcp;ofi_rxm"  AS="chrt -f 1"
 #
@@ -30,12 +31,14 @@ if [ "${VETH:-0}" != 0 ]; then
     ip netns add straitp1
     export NAMESPACES=straitp1,straitp2
     ip netns add straitp2
+    IFS=, read -ra rates <<<"${RATE:-}"
     for ((cable = 0; cable < VETH; cable++)); do
         ip link add eth$cable netns straitp1 type veth peer name eth$cable netns straitp2
         for n in 1 2; do
             ip -n straitp$n addr add 10.9.$((78 + cable)).$n/24 dev eth$cable
             ip -n straitp$n link set eth$cable up
-            [ -z "${RATE:-}" ] || tc -n straitp$n qdisc add dev eth$cable root tbf rate "$RATE" burst 256k latency 20ms
+            rate=${rates[cable]:-${rates[0]:-}}
+            [ -z "$rate" ] || tc -n straitp$n qdisc add dev eth$cable root tbf rate "$rate" burst 256k latency 20ms
         done
     done
     for n in 1 2; do ip -n straitp$n link set lo up; done

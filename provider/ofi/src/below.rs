@@ -156,6 +156,11 @@ pub trait Below: Send {
     /// What has happened next.
     fn poll(&mut self) -> Option<Did>;
 
+    /// Likewise, of what was taken from the provider already: without a call of it.
+    fn poll_taken(&mut self) -> Option<Did> {
+        None
+    }
+
     /// The bytes of a buffer that a message came in, which was not given back.
     fn bytes(&self, buffer: Buffer) -> &[u8];
 

@@ -394,6 +394,10 @@ impl Below for Fabric {
         self.did.pop().or_else(|| self.dead.take().map(Did::Dead))
     }
 
+    fn poll_taken(&mut self) -> Option<Did> {
+        self.did.pop()
+    }
+
     fn bytes(&self, buffer: Buffer) -> &[u8] {
         let at = self.receives.place(buffer.0 as usize);
         // SAFETY: the place was written by a receive that is over, and belongs to this side until it is given back.

@@ -22,7 +22,7 @@ const LATE: Duration = Duration::from_secs(2);
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Looks for something to do.
     pub(crate) fn look(&mut self) {
-        self.read_below();
+        self.read_some();
         self.looks = self.looks.wrapping_add(1);
         let restless = !self.restless.is_empty() || !self.saying.is_empty();
         if restless {
@@ -45,11 +45,22 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.look_at_base();
     }
 
-    /// Takes what has come by the fabric.
+    /// Takes all that has come by the fabric, or much of it.
     pub(crate) fn read_below(&mut self) {
+        self.read(true);
+    }
+
+    /// Likewise, until there is something to hand out, which is not to wait for another call of the provider.
+    fn read_some(&mut self) {
+        self.read(false);
+    }
+
+    fn read(&mut self, all: bool) {
         for _ in 0..BATCH {
+            let asks = all || self.out.is_empty();
             let Some(below) = self.below.as_mut().filter(|_| !self.failed) else { return };
-            match self.reading.stash.pop_front().or_else(|| below.poll()) {
+            let taken = self.reading.stash.pop_front().or_else(|| below.poll_taken());
+            match taken.or_else(|| if asks { below.poll() } else { None }) {
                 None => break,
                 Some(Did::Read(who, ok)) => self.read_is_over(who, ok),
                 Some(Did::Came(buffer, len)) => self.came(buffer, len),

@@ -85,6 +85,22 @@ fn a_link_that_was_not_asked_does_not_say_what_it_keeps() {
     assert!(b.keeps(to_a));
 }
 
+#[test]
+fn a_frame_that_has_come_does_not_wait_for_another_call_of_the_provider() {
+    let net = FakeNet::default();
+    let (mut a, mut b) = (open(Ok(net.open())), open(Ok(net.open())));
+    let to_b = connect(&mut a, &mut b);
+    for n in 0..4 {
+        until("room", || {
+            assert!(next(&mut a).is_none() && next(&mut b).is_none());
+            a.send(to_b, &[n], &[], 0, 0) == Ok(())
+        });
+        let before = b.below().expect("a fabric").polls;
+        let found = next(&mut b);
+        assert_eq!((found, b.below().expect("a fabric").polls - before), (Some(vec![n]), 1));
+    }
+}
+
 /// How a peer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {

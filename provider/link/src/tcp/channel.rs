@@ -155,7 +155,7 @@ impl Channel {
 
     /// Whether much more finds room.
     pub(super) fn has_much_room(&self) -> bool {
-        self.pending() == 0 && !self.blocked
+        self.pending() == 0 && !self.blocked && (self.rails.is_none() || self.has_room_on_rail())
     }
 
     /// Receives what is there, or leaves it where it is if that is better; `pool` has a buffer to spare. Returns whether there may be a

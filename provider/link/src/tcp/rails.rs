@@ -69,6 +69,8 @@ pub(super) struct Rails<C> {
     pub(super) watch: Watch,
     /// The rail that the last long frame went on; 0: the connection itself.
     pub(super) last: usize,
+    /// The rail that a long frame waits for, since it had no room and the others would take longer; 0: none.
+    pub(super) full: usize,
     /// Since when nothing has come of a frame on a rail, though the other end has ended the connection.
     pub(super) starved: Option<Instant>,
 }
@@ -85,6 +87,7 @@ impl<C> Rails<C> {
             // Whatever that is: it is set with the first rail.
             watch: Watch::Once,
             last: 0,
+            full: 0,
             starved: None,
         }
     }

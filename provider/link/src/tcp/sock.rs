@@ -302,13 +302,41 @@ pub(super) fn vitals(fd: &OwnedFd) -> Option<Vitals> {
     .ok()?;
     // One question may be on its way at any time.
     let owes = info.tcpi_unacked > 0 || info.tcpi_probes > 1;
-    let mut queued: libc::c_int = 0;
-    // SAFETY: `queued` is a valid place for what SIOCOUTQ, which tcp(7) has under this number too, writes.
-    let queued =
-        cvt(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut queued) }).is_ok() && queued > 0;
+    let queued = queued(fd) > 0;
     let since = |ms: u32| Duration::from_millis(ms.into());
     let (silent, received) = (since(info.tcpi_last_ack_recv), since(info.tcpi_last_data_recv));
     Some(Vitals { owes, queued, silent, received })
+}
+
+/// Bytes that are to be sent, or were sent and are not acknowledged.
+pub(super) fn queued(fd: &OwnedFd) -> usize {
+    let mut queued: libc::c_int = 0;
+    // SAFETY: `queued` is a valid place for what SIOCOUTQ, which tcp(7) has under this number too, writes.
+    let done = cvt(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut queued) });
+    done.ok().and_then(|_| usize::try_from(queued).ok()).unwrap_or(0)
+}
+
+/// Bytes that were acknowledged in a second, lately. `None`: the kernel does not tell, or nothing was sent that was bound by the way there.
+pub(super) fn rate(fd: &OwnedFd) -> Option<u64> {
+    // What no field of libc's has: a byte whose first bit says that the program, and not the way, has bound the rate.
+    const BOUND: usize = std::mem::offset_of!(libc::tcp_info, tcpi_rto) - 1;
+    const RATE: usize = std::mem::offset_of!(libc::tcp_info, tcpi_delivery_rate);
+    let mut info = [0u8; size_of::<libc::tcp_info>()];
+    let mut len = info.len() as libc::socklen_t;
+    // SAFETY: `info` is a valid place of `len` bytes.
+    cvt(unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &mut len,
+        )
+    })
+    .ok()?;
+    // A kernel that does not have it writes less, and leaves 0.
+    let rate = info[RATE..].first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
+    rate.filter(|rate| *rate > 0 && info[BOUND] & 1 == 0)
 }
 
 /// Whether the other end sends nothing any more, or the connection has ended.

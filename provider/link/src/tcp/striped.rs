@@ -5,12 +5,20 @@ use std::time::{Duration, Instant};
 use hmem::Span;
 use ipc::Poller;
 use link_api::{Gone, OpId, Refused};
-use wire::session::{JobKey, Opener, RECORD, RailNote};
+use wire::session::{JobKey, MOST_RAILS, Opener, RECORD, RailNote};
 
 use super::channel::{Buffer, Channel, MAX_FRAME, Step, spoilt};
 use super::landing::Front;
 use super::rails::{Rail, Rails, State};
 use super::sock;
+
+/// Where the best connection has no room, another one is used that takes up to so many times as long.
+const WORSE: u64 = 2;
+/// One that is slower than by this power of two is taken to be slower by this: where the other one has no room it is tried again, and may
+/// turn out to be quicker than it was.
+const SLOWER: u32 = 5;
+/// Fewer bytes make no difference: they are notes, or not acknowledged yet.
+const GRAIN: usize = 16 << 10;
 
 impl Rail<Channel> {
     /// Its channel, if frames may be sent there.
@@ -41,6 +49,15 @@ impl Channel {
     /// Whether there is a rail, or one that is being made.
     pub(super) fn has_rails(&self) -> bool {
         self.rails.as_ref().is_some_and(|rails| rails.all.iter().any(Option::is_some))
+    }
+
+    /// Whether the rail on which the last long frame found no room, if there is such a one, has some now.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn has_room_on_rail(&self) -> bool {
+        let full = self.rails.as_ref().and_then(|rails| rails.all.get(rails.full.checked_sub(1)?)?.as_ref());
+        let full = full.filter(|rail| !rail.ended).and_then(Rail::channel);
+        full.is_none_or(|rail| rail.ends() || rail.has_much_room())
     }
 
     /// The rail whose turn it is.
@@ -249,7 +266,7 @@ impl Channel {
         }
     }
 
-    /// Sends a long frame on the next of all connections that has room.
+    /// Sends a long frame on that of all connections which has the least to send before it, in time; of equals on the next one.
     #[cold]
     #[inline(never)]
     pub(super) fn send_striped(
@@ -259,14 +276,16 @@ impl Channel {
         off: usize,
         len: usize,
     ) -> Result<(), Refused> {
-        let (ways, last) = match &self.rails {
-            Some(rails) => (rails.all.len() + 1, rails.last),
-            None => (1, 0),
-        };
         if self.ends() {
             return Err(Refused::Gone(Gone::Reset));
         }
-        for way in (1..=ways).map(|i| (last + i) % ways) {
+        let (ways, n) = self.ways(head.len() + len);
+        let mut full = None;
+        for &(cost, way) in &ways[..n] {
+            if full.is_some_and(|least| cost > WORSE * least) {
+                // There it would hold up those behind it for longer than it takes the other one to have room.
+                break;
+            }
             if way > 0 && (self.rail_to_send(way).is_none() || !self.takes_note()) {
                 continue;
             }
@@ -276,18 +295,52 @@ impl Channel {
                 None => continue,
             };
             match done {
-                Err(Refused::Busy) => continue,
+                Err(Refused::Busy) => {
+                    full = full.or(Some(cost));
+                    if let Some(rails) = &mut self.rails {
+                        rails.full = way;
+                    }
+                    continue;
+                }
                 Ok(()) if way > 0 => self.say(&RailNote::Next(way as u8)),
                 Ok(()) => {}
                 // What is on the rail, or a part of this frame, may not arrive.
                 Err(_) => self.last |= way > 0 && self.rail_to_send(way).is_none(),
             }
             if let Some(rails) = &mut self.rails {
-                rails.last = way;
+                (rails.last, rails.full) = (way, 0);
             }
             return done;
         }
         Err(Refused::Busy)
+    }
+
+    /// All connections, and how long what is before a frame of `len` bytes takes on each, with the frame, by a measure of their own: the
+    /// least first.
+    fn ways(&mut self, len: usize) -> ([(u64, usize); MOST_RAILS], usize) {
+        let mut ways = [(0, 0); MOST_RAILS];
+        let (n, last) = self.rails.as_ref().map_or((1, 0), |rails| (rails.all.len() + 1, rails.last));
+        let n = n.min(MOST_RAILS);
+        let mut rates = [None; MOST_RAILS];
+        for (at, (before, way)) in ways[..n].iter_mut().enumerate() {
+            *way = (last + 1 + at) % n;
+            let channel = match *way {
+                0 => Some(&*self),
+                way => self.rails.as_ref().and_then(|rails| rails.all[way - 1].as_ref()?.channel()),
+            };
+            if let Some(channel) = channel {
+                *before = ((sock::queued(&channel.fd) + channel.pending()) / GRAIN * GRAIN) as u64;
+                rates[at] = sock::rate(&channel.fd);
+            }
+        }
+        // One of which nothing is known is taken to be as quick as the quickest.
+        let most = rates.iter().flatten().max().copied().unwrap_or(1);
+        for ((before, _), rate) in ways[..n].iter_mut().zip(rates) {
+            // By powers of two: rates of one cable are not the same at any time either.
+            *before = (*before + len as u64) << (most / rate.unwrap_or(most)).ilog2().min(SLOWER);
+        }
+        ways[..n].sort_by_key(|(before, _)| *before);
+        (ways, n)
     }
 
     /// Whether the kernel has room for a note. One that was kept here would have to wait for a later call of the application's, which

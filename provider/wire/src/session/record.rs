@@ -45,10 +45,10 @@ impl Counter {
     /// The tag of the next record, or of one of those behind it; `what`: [`what`] of it.
     fn tag(&self, ahead: u64, what: u64, front: &[u8]) -> u64 {
         let mut hash = SipHasher24::new_with_key(&self.key);
-        hash.write(&(self.seq + ahead).to_le_bytes());
-        hash.write(&what.to_le_bytes());
-        hash.write(front);
-        hash.finish()
+        // By its calls for whole words, and for the last part, which take half the instructions of those for bytes.
+        hash.write_u64((self.seq + ahead).to_le());
+        hash.write_u64(what.to_le());
+        hash.hash(front)
     }
 }
 

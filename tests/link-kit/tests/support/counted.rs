@@ -94,6 +94,9 @@ impl<F: Below> Below for Counted<F> {
     fn poll(&mut self) -> Option<Did> {
         self.0.poll()
     }
+    fn poll_taken(&mut self) -> Option<Did> {
+        self.0.poll_taken()
+    }
     fn bytes(&self, buffer: Buffer) -> &[u8] {
         self.0.bytes(buffer)
     }

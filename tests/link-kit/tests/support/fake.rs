@@ -155,6 +155,7 @@ impl FakeNet {
             void: false,
             lends: true,
             name: "fake",
+            polls: 0,
         }
     }
 }
@@ -193,6 +194,8 @@ pub struct Fake {
     /// Memory can be registered for others to read.
     pub lends: bool,
     pub name: &'static str,
+    /// How often it was asked what has happened.
+    pub polls: u64,
 }
 
 impl Fake {
@@ -275,6 +278,7 @@ impl Below for Fake {
     }
 
     fn poll(&mut self) -> Option<Did> {
+        self.polls += 1;
         if self.dead {
             return Some(Did::Dead("it is dead".into()));
         }
