@@ -66,9 +66,11 @@ STRAIT_XPU_FN int take_packets(const strait_xpu_context *ctx, const void *lines,
 	}
 	if (S == scope::thread)
 		return rc;
-	const bool canceled = hw::any<S>(rc == err_canceled), failed = hw::any<S>(rc != ok);
+	const bool failed = hw::any<S>(rc != ok);
 	detail::order_warp<S>();
-	return failed ? canceled ? (int)err_canceled : (int)err_timedout : (int)ok;
+	if (!failed)
+		return ok;
+	return hw::any<S>(rc == err_canceled) ? (int)err_canceled : (int)err_timedout;
 }
 
 } // namespace xpu

@@ -3,7 +3,7 @@
 #ifndef STRAIT_TEST_XPU_WAYS_CUH
 #define STRAIT_TEST_XPU_WAYS_CUH
 
-enum { WAY_NVSHMEM_SIGNAL, WAY_NVSHMEM_PUT, WAY_PACKETS_DEEP, WAY_FENCES };
+enum { WAY_NVSHMEM_SIGNAL, WAY_NVSHMEM_PUT, WAY_PACKETS_DEEP, WAY_FENCES, WAY_LINES_1, WAY_LINES_8, WAY_TWELVES };
 
 /* Packets of which a thread has several under way at once. Measured slower than one after the other, at every size. */
 template <scope S> __device__ constexpr unsigned lines_at_once() { return S == scope::block ? 4 : 8; }
@@ -64,6 +64,106 @@ template <scope S> __device__ int take_packets_deep(const strait_xpu_context *ct
 	return hw::any<S>(rc == err_canceled) ? (int)err_canceled : (int)err_timedout;
 }
 
+/* Lines of which a warp has `deep` units under way at once, whatever the size. */
+template <scope S, u32 deep> __device__ int put_lines_deep(window &w, u64 offset, const u8 *src, u64 n, u64 epoch)
+{
+	detail::lines_out<deep>((pair64 *)(w.mapped + offset), src, (u32)n, epoch, hw::rank<S>(), hw::size<S>() / STRAIT_XPU_WARP);
+	return ok;
+}
+
+template <scope S, u32 deep> __device__ int take_lines_deep(const strait_xpu_context *ctx, const u8 *lines, u8 *dst, u64 n, u64 epoch)
+{
+	const int rc = detail::lines_in<deep>(detail::limit_of(ctx, default_timeout, STRAIT_XPU_ANY), (const pair64 *)lines, dst, (u32)n, epoch,
+					      hw::rank<S>(), hw::size<S>() / STRAIT_XPU_WARP);
+	if (S == scope::warp)
+		detail::order_warp<S>();
+	return S == scope::warp ? rc : hw::any<S>(rc != ok) ? (int)err_timedout : (int)ok;
+}
+
+/* 12 bytes and an epoch of 4 in 16 that PTX promises to be whole: 32 threads have 384 bytes in three words each. */
+template <u32 deep> __device__ void twelves_out(pair64 *to, const u8 *src, u32 n, u32 epoch, u32 thread, u32 size)
+{
+	const u32 words = (n + 3) / 4;
+	for (u32 i = thread; i / 32 * 96 + i % 32 < words; i += size * deep) {
+		u32 v[deep][3];
+		STRAIT_XPU_UNROLL
+		for (u32 k = 0; k < deep; k++) {
+			const u32 j = i + k * size, at = j / 32 * 96 + j % 32;
+			STRAIT_XPU_UNROLL
+			for (u32 m = 0; m < 3; m++)
+				v[k][m] = at + 32 * m < words ? hw::load_payload((const u32 *)src + at + 32 * m) : 0;
+		}
+		STRAIT_XPU_UNROLL
+		for (u32 k = 0; k < deep; k++) {
+			const u32 j = i + k * size;
+			if (j / 32 * 96 + j % 32 < words)
+				hw::store_whole(to + j, pair64{v[k][0] | (u64)v[k][1] << 32, v[k][2] | (u64)epoch << 32});
+		}
+	}
+}
+
+template <u32 deep> __device__ int twelves_in(detail::limit l, const pair64 *from, u8 *dst, u32 n, u32 epoch, u32 thread, u32 size)
+{
+	const u32 words = (n + 3) / 4;
+	for (u32 i = thread; i / 32 * 96 + i % 32 < words; i += size * deep) {
+		pair64 v[deep];
+		for (;;) {
+			bool there = true;
+			STRAIT_XPU_UNROLL
+			for (u32 k = 0; k < deep; k++) {
+				const u32 j = i + k * size;
+				v[k] = hw::load_whole(from + (j / 32 * 96 + j % 32 < words ? j : i));
+			}
+			STRAIT_XPU_UNROLL
+			for (u32 k = 0; k < deep; k++)
+				there &= (u32)(v[k].hi >> 32) == epoch;
+			if (there)
+				break;
+			const int rc = detail::after_poll(&l);
+			if (rc != ok)
+				return rc;
+		}
+		STRAIT_XPU_UNROLL
+		for (u32 k = 0; k < deep; k++) {
+			const u32 j = i + k * size, at = j / 32 * 96 + j % 32, part[3] = {(u32)v[k].lo, (u32)(v[k].lo >> 32), (u32)v[k].hi};
+			STRAIT_XPU_UNROLL
+			for (u32 m = 0; m < 3; m++)
+				if (at + 32 * m < words)
+					hw::store_payload((u32 *)dst + at + 32 * m, part[m]);
+		}
+	}
+	return ok;
+}
+
+template <scope S> __device__ int put_twelves(window &w, u64 offset, const u8 *src, u64 n, u32 epoch)
+{
+	pair64 *const to = (pair64 *)(w.mapped + offset);
+	const u32 size = hw::size<S>(), thread = hw::rank<S>();
+	if (n <= 12 * size)
+		twelves_out<1>(to, src, (u32)n, epoch, thread, size);
+	else if (n <= 24 * size)
+		twelves_out<2>(to, src, (u32)n, epoch, thread, size);
+	else
+		twelves_out<4>(to, src, (u32)n, epoch, thread, size);
+	return ok;
+}
+
+template <scope S> __device__ int take_twelves(const strait_xpu_context *ctx, const u8 *lines, u8 *dst, u64 n, u32 epoch)
+{
+	const detail::limit l = detail::limit_of(ctx, default_timeout, STRAIT_XPU_ANY);
+	const u32 size = hw::size<S>(), thread = hw::rank<S>();
+	int rc;
+	if (n <= 12 * size)
+		rc = twelves_in<1>(l, (const pair64 *)lines, dst, (u32)n, epoch, thread, size);
+	else if (n <= 24 * size)
+		rc = twelves_in<2>(l, (const pair64 *)lines, dst, (u32)n, epoch, thread, size);
+	else
+		rc = twelves_in<4>(l, (const pair64 *)lines, dst, (u32)n, epoch, thread, size);
+	const bool failed = hw::any<S>(rc != ok);
+	detail::order_warp<S>();
+	return failed ? (int)err_timedout : (int)ok;
+}
+
 /* A put with its signal where every thread has a fence of its own, and the signal is a plain store behind the barrier. */
 template <scope S> __device__ int put_signal_fences(window &w, u64 offset, const u8 *src, u64 n, u64 signal, u64 value)
 {
@@ -95,6 +195,9 @@ template <scope S> __device__ void way_out(window &to, u8 *base, u64 way, u64 n,
 		break;
 	case WAY_NVSHMEM_PUT: nvshmem_put_signal<S>(base, n, i, peer); break;
 	case WAY_PACKETS_DEEP: put_packets_deep<S>(to, 4096, base + AREA / 2, n, (u32)i); break;
+	case WAY_TWELVES: put_twelves<S>(to, 4096, base + AREA / 2, n, (u32)i); break;
+	case WAY_LINES_1: put_lines_deep<S, 1>(to, 4096, base + AREA / 2, n, i); break;
+	case WAY_LINES_8: put_lines_deep<S, 8>(to, 4096, base + AREA / 2, n, i); break;
 	default: put_signal_fences<S>(to, 4096, base + AREA / 2, n, 16, i); break;
 	}
 }
@@ -109,6 +212,9 @@ template <scope S> __device__ int way_in(const strait_xpu_context *ctx, u8 *base
 		hw::sync<S>();
 		return ok;
 	case WAY_PACKETS_DEEP: return take_packets_deep<S>(ctx, base + 4096, base + 3 * (AREA / 4), n, (u32)i);
+	case WAY_TWELVES: return take_twelves<S>(ctx, base + 4096, base + 3 * (AREA / 4), n, (u32)i);
+	case WAY_LINES_1: return take_lines_deep<S, 1>(ctx, base + 4096, base + 3 * (AREA / 4), n, i);
+	case WAY_LINES_8: return take_lines_deep<S, 8>(ctx, base + 4096, base + 3 * (AREA / 4), n, i);
 	default: return wait_until<S>(ctx, (const u64 *)(base + 16), cmp::eq, i);
 	}
 }
@@ -144,7 +250,8 @@ KERNEL ways_warp(const strait_xpu_context *c, u64 way, u64 n, u64 rounds, u64 fi
 {
 	ways_of<scope::warp>(c, way, n, rounds, first, out);
 }
-KERNEL ways_block(const strait_xpu_context *c, u64 way, u64 n, u64 rounds, u64 first, u64 *out)
+/* It is run with 512 threads, too. */
+KERNEL __launch_bounds__(512) ways_block(const strait_xpu_context *c, u64 way, u64 n, u64 rounds, u64 first, u64 *out)
 {
 	ways_of<scope::block>(c, way, n, rounds, first, out);
 }
