@@ -26,7 +26,6 @@
 #include "strait_xpu/window.cuh"
 #include "strait_xpu/atomics.cuh"
 #include "strait_xpu/packets.cuh"
-#include "strait_xpu/lines.cuh"
 #include "strait_xpu/mailbox.cuh"
 #include "strait_xpu/crc.cuh"
 #include "strait_xpu/gaspi.cuh"

@@ -134,19 +134,6 @@ STRAIT_XPU_FN pair64 load_line(const pair64 *p)
 	return v;
 }
 
-/* Lines of 128 bytes, 16 of each of eight lanes: all lanes of the warp make the call, and those that `has` store. In one
- * instruction, without a branch. */
-enum : bool { has_lines = true };
-
-STRAIT_XPU_FN void store_lines(pair64 *p, pair64 v, bool has)
-{
-	asm volatile("{ .reg .pred t; setp.ne.u32 t, %3, 0; @t st.relaxed.sys.global.v2.b64 [%0], {%1, %2}; }" ::"l"(global(p)),
-		     "l"(v.lo), "l"(v.hi), "r"((u32)has)
-		     : "memory");
-}
-
-STRAIT_XPU_FN pair64 load_lines(const pair64 *p) { return load_line(p); }
-
 STRAIT_XPU_FN u8 load_remote(const u8 *p)
 {
 	u32 v;

@@ -110,15 +110,6 @@ STRAIT_XPU_FN pair64 load_line(const pair64 *p)
 	return v;
 }
 
-/* Nothing says that a line that eight lanes store stays whole. */
-enum : bool { has_lines = false };
-STRAIT_XPU_FN void store_lines(pair64 *p, pair64 v, bool has)
-{
-	if (has)
-		store_line(p, v);
-}
-STRAIT_XPU_FN pair64 load_lines(const pair64 *p) { return load_line(p); }
-
 STRAIT_XPU_FN u8 load_remote(const u8 *p) { return __hip_atomic_load((u8 *)p, __ATOMIC_RELAXED, STRAIT_XPU_SYS); }
 
 /* The constant clock counts at 100 MHz on CDNA. */

@@ -31,7 +31,7 @@ class group {
 	unsigned members, here = 0;
 
 public:
-	explicit group(unsigned members) : members(members), lines(2 * members), slots(members) {}
+	explicit group(unsigned members) : members(members), slots(members) {}
 	void meet()
 	{
 		std::unique_lock<std::mutex> held(lock);
@@ -60,7 +60,6 @@ public:
 	static constexpr std::memory_order bare_order = std::memory_order_relaxed;
 	std::vector<std::atomic<u64>> bare = std::vector<std::atomic<u64>>(members);
 #endif
-	std::vector<std::atomic<u64>> lines; /* two a member, for load_lines */
 	std::vector<u64> slots; /* one a member, for values that are handed round */
 
 private:
@@ -79,18 +78,11 @@ struct delayed {
 	bool fenced; /* it comes right behind a fence */
 };
 
-/* A line that eight lanes have stored. */
-struct delayed_line {
-	u64 *at;
-	u64 words[16];
-};
-
 /* What a thread that plays a lane knows of itself. */
 struct lane_state {
 	unsigned thread = 0, threads = 1, block = 0;
 	group *warp = nullptr, *whole = nullptr;
 	std::vector<delayed> late;
-	std::vector<delayed_line> late_lines;
 	unsigned fenced = 0;
 	u64 random = 0x9e3779b97f4a7c15ULL;
 	u64 next()
@@ -119,48 +111,12 @@ inline void bring_out(const delayed &d)
 		__atomic_store_n((u32 *)d.at, (u32)d.value, __ATOMIC_RELAXED);
 }
 
-inline std::mutex &whole_lock(const void *p)
-{
-	static std::mutex locks[64];
-	return locks[(uintptr_t)p / 16 % 64];
-}
-
-inline void bring_out(const delayed_line &line)
-{
-	std::lock_guard<std::mutex> held(whole_lock(line.at));
-	for (int i = 0; i < 16; i++)
-		__atomic_store_n(line.at + i, line.words[i], __ATOMIC_RELAXED);
-}
-
 /* Bring out stores that were kept back: all, those that touch one place, or one of them. */
-inline void bring_out_words()
+inline void bring_out_all()
 {
 	for (const delayed &d : me().late)
 		bring_out(d);
 	me().late.clear();
-}
-
-inline void bring_out_all()
-{
-	bring_out_words();
-	for (const delayed_line &line : me().late_lines)
-		bring_out(line);
-	me().late_lines.clear();
-}
-
-/* Of two lines at one place the earlier is brought out first. */
-inline void bring_out_a_line()
-{
-	std::vector<delayed_line> &late = me().late_lines;
-	if (late.empty())
-		return;
-	u64 *const at = late[me().next() % late.size()].at;
-	for (size_t i = 0; i < late.size(); i++)
-		if (late[i].at == at) {
-			bring_out(late[i]);
-			late.erase(late.begin() + (long)i);
-			return;
-		}
 }
 
 inline void bring_out_at(const void *p)
@@ -188,8 +144,6 @@ inline void step()
 	STRAIT_XPU_HOST_HOOK();
 	if (!me().late.empty() && me().next() % 4 == 0)
 		bring_out_one();
-	if (me().next() % 8 == 0)
-		bring_out_a_line();
 }
 
 template <class T> inline void store_late(T *p, T v)
@@ -298,6 +252,12 @@ inline void fence()
 	me().fenced = 8;
 }
 
+inline std::mutex &whole_lock(const void *p)
+{
+	static std::mutex locks[64];
+	return locks[(uintptr_t)p / 16 % 64];
+}
+
 inline void store_whole(pair64 *p, pair64 v)
 {
 	step();
@@ -384,13 +344,10 @@ template <scope S> inline void sync()
 
 /* Every member's value to every member. Of a block it is a barrier, too; of a warp it orders
  * nothing, as ThreadSanitizer is to see. */
-template <scope S, class F> inline u64 hand_round(u64 v, F pick, bool lines_too = true)
+template <scope S, class F> inline u64 hand_round(u64 v, F pick)
 {
 	group *g = my_group<S>();
-	if (lines_too)
-		bring_out_all();
-	else
-		bring_out_words();
+	bring_out_all();
 #if defined(__SANITIZE_THREAD__)
 	if (S == scope::warp) {
 		g->bare[rank<S>()].store(v, group::bare_order);
@@ -407,56 +364,6 @@ template <scope S, class F> inline u64 hand_round(u64 v, F pick, bool lines_too 
 	const u64 out = pick(g->slots);
 	g->meet();
 	return out;
-}
-
-/* Lines of eight lanes, stored and loaded as a whole; different ones come to memory in any order. */
-enum : bool { has_lines = STRAIT_XPU_WARP >= 8 };
-enum : bool { lines_whole = true };
-
-inline void store_lines(pair64 *p, pair64 v, bool has)
-{
-	const unsigned lane = rank<scope::warp>(), first = lane / 8 * 8;
-	delayed_line line = {(u64 *)p, {}};
-	for (unsigned half = 0; half < 2; half++)
-		hand_round<scope::warp>(half ? v.hi : v.lo, [&](const std::vector<u64> &s) {
-			for (unsigned i = 0; i < 8; i++)
-				line.words[2 * i + half] = s[(first + i) % STRAIT_XPU_WARP];
-			return (u64)0;
-		}, false);
-	if (has && !lines_whole)
-		store_line(p, v);
-	else if (has && lane == first) {
-		step();
-#ifdef STRAIT_XPU_HOST_DELAY
-		me().late_lines.push_back(line);
-#else
-		bring_out(line);
-#endif
-	}
-}
-
-inline pair64 load_lines(const pair64 *p)
-{
-	const unsigned lane = rank<scope::warp>();
-	group *g = my_group<scope::warp>();
-	auto meet = [g] {
-#if defined(__SANITIZE_THREAD__)
-		g->meet_bare();
-#else
-		g->meet();
-#endif
-	};
-	if (lane % 8 == 0) {
-		step();
-		std::lock_guard<std::mutex> held(whole_lock(p));
-		for (unsigned i = 0; i < 16; i++)
-			g->lines[(2 * lane + i) % (2 * STRAIT_XPU_WARP)].store(__atomic_load_n((const u64 *)p + i, __ATOMIC_RELAXED),
-										std::memory_order_relaxed);
-	}
-	meet();
-	const pair64 v = {g->lines[2 * lane].load(std::memory_order_relaxed), g->lines[2 * lane + 1].load(std::memory_order_relaxed)};
-	meet();
-	return v;
 }
 
 inline u64 shuffle(u64 v, unsigned from)
@@ -481,8 +388,6 @@ template <scope S> inline bool any(bool v)
 		return some;
 	}) != 0;
 }
-
-inline bool warp_any(bool v) { return any<scope::warp>(v); }
 
 template <scope S> inline u64 broadcast(u64 v)
 {

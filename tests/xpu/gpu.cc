@@ -27,14 +27,13 @@ static const unsigned threads_of[] = {1, 32, 256};
 
 static void litmus(machine &m, u64 rounds)
 {
-	static const char *modes[] = {"put_signal", "put_signal_add", "packets", "put_signal_crc", "mailbox", "put_signal_8", "lines"};
+	static const char *modes[] = {"put_signal", "put_signal_add", "packets", "put_signal_crc", "mailbox", "put_signal_8"};
 	for (int mode = 0; mode < MODES; mode++)
 		for (int scope = 0; scope < 3; scope++) {
-			if (mode == MODE_LINES && scope == 0)
-				continue;
 			const unsigned blocks = mode == MODE_MAIL ? 32 : BLOCKS_MOST;
 			const u64 each = std::max<u64>(1, rounds / (mode == MODE_CRC || scope == 0 ? 8 : 1) / blocks);
-			const u64 most = scope == 0 ? 64 : mode != MODE_LINES ? 2048 : scope == 1 ? 4096 : 12000;
+			/* Packets have several under way in a thread when they are long. */
+			const u64 most = scope == 0 ? 64 : mode != MODE_PACKETS ? 2048 : scope == 1 ? 4096 : 12000;
 			m.clear();
 			for (int r = 1; r >= 0; r--)
 				m.launch(r, m.stream[r], (std::string("litmus_") + scopes[scope]).c_str(), blocks, threads_of[scope],
@@ -71,22 +70,6 @@ static void litmus(machine &m, u64 rounds)
 	printf("litmus words of 16 bytes  %11" PRIu64 " stored, %" PRIu64 " seen, %" PRIu64 " wrong\n", (uint64_t)(rounds / 16 * 16), (uint64_t)seen, (uint64_t)bad);
 	if (bad || rc)
 		fail("litmus words");
-	m.clear();
-	for (int r = 1; r >= 0; r--)
-		m.launch(r, m.stream[r], "litmus_lines", 16, 32, {m.tables[r], rounds / 16, (u64)m.out[r]});
-	m.wait_both();
-	u64 newer = 0;
-	seen = bad = rc = 0;
-	for (unsigned b = 0; b < 16; b++) {
-		seen += m.out[1][4 * b];
-		bad += m.out[1][4 * b + 1] != 0;
-		newer += m.out[1][4 * b + 2] != 0;
-		rc |= m.out[0][4 * b + 3] | m.out[1][4 * b + 3];
-	}
-	printf("litmus lines of 128 bytes %11" PRIu64 " stored, %" PRIu64 " loaded, by %" PRIu64 " blocks with older and %" PRIu64
-	       " with newer bytes than their epoch\n", (uint64_t)(rounds / 16 * 16 * 4), (uint64_t)seen * 4, (uint64_t)bad, (uint64_t)newer);
-	if (bad || rc)
-		fail("litmus lines: code " + std::to_string((int)rc));
 }
 
 /* ---- Time one way ---- */
@@ -124,8 +107,7 @@ static void latency(machine &m, u64 rounds)
 	};
 	static const series all[] = {{PING_SIGNAL_WEAK, "signal weak", false, 0}, {PING_SIGNAL, "signal strong", false, 0},
 				     {PING_WORD, "word with signal", false, 0},   {PING_FUSED, "put_signal 8 B fused", false, 0},
-				     {PING_PACKETS, "packets", true, 16384},	  {PING_LINES, "lines", true, 16384},
-				     {PING_MAIL, "mailbox", true, 8192},
+				     {PING_PACKETS, "packets", true, 16384},	  {PING_MAIL, "mailbox", true, 8192},
 				     {PING_PUT, "put_signal", true, 1048576}};
 	static const u64 sizes[] = {8, 64, 256, 1024, 4096, 8192, 16384, 65536, 262144, 1048576};
 	for (const series &s : all)
@@ -136,8 +118,6 @@ static void latency(machine &m, u64 rounds)
 				continue;
 			}
 			for (u64 n : sizes) {
-				if (s.mode == PING_LINES && scope == 0)
-					continue;
 				/* One thread or warp with much data says nothing. */
 				if (n > s.most || n > (scope == 0 ? 1024u : scope == 1 ? 65536u : s.most))
 					continue;

@@ -64,10 +64,6 @@ template <scope S> __device__ int send_round(litmus_side &s, u64 i, u64 n, u64 a
 			;
 		return rc;
 	}
-	case MODE_LINES:
-		if constexpr (S != scope::thread)
-			return put_lines<S>(s.to, s.base + 4096, from, n, i + 1);
-		return err_nosys;
 	default: return put_signal<S>(s.to, s.base + 64, from, 8, s.base + 72, i + 1, weak);
 	}
 }
@@ -78,14 +74,8 @@ template <scope S> __device__ int take_round(litmus_side &s, u64 i, u64 n, u64 a
 	const u8 *data = own(s.ctx, 0, at);
 	int rc;
 	if (s.mode == MODE_PACKETS) {
-		data = own(s.ctx, 0, s.base + 3 * (AREA / 4));
-		rc = take_packets<S>(s.ctx, own(s.ctx, 0, s.base + 4096), (u8 *)data, n, (u32)i + 1);
-		hw::sync<S>();
-	} else if (s.mode == MODE_LINES) {
 		data = own(s.ctx, 0, s.base + 3 * (AREA / 4) + (i & 1 ? i >> 1 & 31 : 0));
-		rc = err_nosys;
-		if constexpr (S != scope::thread)
-			rc = take_lines<S>(s.ctx, own(s.ctx, 0, s.base + 4096), (u8 *)data, n, i + 1);
+		rc = take_packets<S>(s.ctx, own(s.ctx, 0, s.base + 4096), (u8 *)data, n, (u32)i + 1);
 		hw::sync<S>();
 	} else if (s.mode == MODE_MAIL) {
 		rc = mail_wait<S>(s.m, word, cmp::eq, i + 1);
@@ -171,60 +161,19 @@ KERNEL litmus_words(const strait_xpu_context *ctx, u64 rounds, u64 *out)
 	out[3 * blockIdx.x + 2] = (u64)(i64)rc;
 }
 
-/* A stream of lines that are written over and over, without answers: whatever epoch is seen, what is beside it in its line
- * is not older. out: what was seen, what was older, what was newer, what went wrong. */
-KERNEL litmus_lines(const strait_xpu_context *ctx, u64 rounds, u64 *out)
-{
-	window to;
-	int rc = open(&to, ctx, 1 - ctx->rank, 0);
-	const u64 at = (u64)blockIdx.x * AREA + 8192, lane = hw::rank<scope::warp>(), mark = (lane + 1) << 56;
-	u64 seen = 0, older = 0, newer = 0;
-	const u64 begin = hw::now_ns();
-	for (u64 i = 1; ctx->rank == 0 && i <= rounds && rc == ok; i++) {
-		pair64 *const line = (pair64 *)(to.mapped + at + i % 8 * 512) + lane;
-		hw::sync<scope::warp>();
-		hw::store_lines(line, pair64{i | mark, lane % 8 == 7 ? i : i | mark}, true);
-	}
-	for (u64 i = 0, last = 0; ctx->rank == 1 && last < rounds && rc == ok; i++) {
-		const u64 place = i & 1 ? rounds % 8 : i / 2 % 8;
-		const pair64 v = hw::load_lines((const pair64 *)own(ctx, 0, at + place * 512) + lane);
-		const u64 line = lane / 8 * 8 + 7;
-		u64 epoch = 0;
-		/* Of each line in turn, so that all lanes make the same calls. */
-		for (u64 other = 7; other < STRAIT_XPU_WARP; other += 8) {
-			const u64 one = hw::shuffle(v.hi, (unsigned)other);
-			epoch = line == other ? one : epoch;
-		}
-		const u64 lo = v.lo & ~(255ULL << 56), hi = v.hi & ~(255ULL << 56);
-		older += lo < epoch || hi < epoch || (epoch && (v.lo >> 56 != lane + 1 || (lane % 8 != 7 && v.hi >> 56 != lane + 1)));
-		newer += lo > epoch || hi > epoch;
-		seen++;
-		/* Its first line's, for all lanes. */
-		if (i & 1)
-			last = hw::shuffle(epoch, 0);
-		if ((i & 1023) == 0) {
-			const bool late = hw::now_ns() - begin > 20000000000ULL;
-			rc = hw::warp_any(late) ? (int)err_timedout : (int)ok;
-		}
-	}
-	older = hw::ballot(older != 0);
-	newer = hw::ballot(newer != 0);
-	if (lane == 0) {
-		out[4 * blockIdx.x] = ctx->rank ? seen : rounds;
-		out[4 * blockIdx.x + 1] = older;
-		out[4 * blockIdx.x + 2] = newer;
-		out[4 * blockIdx.x + 3] = (u64)(i64)rc;
-	}
-}
-
 /* ---- Time one way ---- */
 
 /* What a program would write itself; still with an end. */
 __device__ int bare_wait(const u64 *p, u64 v)
 {
-	for (u32 spins = 0; *(volatile const u64 *)p != v; spins++)
-		if (spins > 50000000)
-			return err_timedout;
+	u64 begin = 0;
+	for (u32 spins = 1; *(volatile const u64 *)p != v; spins++)
+		if ((spins & 0xfffff) == 0) {
+			const u64 now = hw::now_ns();
+			begin = begin ? begin : now;
+			if (now - begin > 10000000000ULL)
+				return err_timedout;
+		}
 	return ok;
 }
 
@@ -243,10 +192,6 @@ __device__ int ping(window &to, mailbox &m, const u8 *base, u64 mode, u64 n, u64
 	case PING_FUSED: return put_signal<S>(to, 4096, from, 8, 4104, i, weak);
 	case PING_WORD: return hw::rank<S>() == 0 ? put_word_signal(to, 4096, i, i) : (int)ok;
 	case PING_PACKETS: return put_packets<S>(to, 4096, from, n, (u32)i);
-	case PING_LINES:
-		if constexpr (S != scope::thread)
-			return put_lines<S>(to, 4096, from, n, i);
-		return err_nosys;
 	default: return mail_put<S>(m, 0, 4096, from, n, 0, 16, i);
 	}
 }
@@ -269,10 +214,6 @@ template <scope S> __device__ int pong(mailbox &m, const strait_xpu_context *ctx
 		hw::sync<S>();
 		return rc;
 	case PING_PACKETS: return take_packets<S>(ctx, (base + 4096), (base + 3 * (AREA / 4)), n, (u32)i);
-	case PING_LINES:
-		if constexpr (S != scope::thread)
-			return take_lines<S>(ctx, base + 4096, base + 3 * (AREA / 4), n, i);
-		return err_nosys;
 	case PING_MAIL: return mail_wait<S>(m, flag, cmp::eq, i);
 	default: return wait_until<S>(ctx, flag, cmp::eq, i);
 	}

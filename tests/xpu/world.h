@@ -51,14 +51,9 @@ using namespace strait::xpu;
 		}                                                                               \
 	} while (0)
 
-/* As device memory is aligned. */
-struct alignas(128) line_of_memory {
-	pair64 of[8];
-};
-
 struct world {
 	enum : unsigned { ranks = 2, regions = WORLD_REGIONS, bytes = WORLD_BYTES, log2_slots = 4, rings = 1 };
-	std::vector<line_of_memory> memory[ranks][regions];
+	std::vector<pair64> memory[ranks][regions];
 	strait_xpu_context ctx[ranks] = {};
 	strait_xpu_peer peers[ranks][ranks * regions] = {};
 	strait_xpu_region own[ranks][regions] = {};
@@ -72,7 +67,7 @@ struct world {
 	{
 		for (unsigned r = 0; r < ranks; r++)
 			for (unsigned g = 0; g < regions; g++) {
-				memory[r][g].resize(bytes / sizeof(line_of_memory));
+				memory[r][g].resize(bytes / 16);
 				own[r][g] = strait_xpu_region{(u64)memory[r][g].data(), bytes, 0, 0};
 			}
 		for (unsigned r = 0; r < ranks; r++) {

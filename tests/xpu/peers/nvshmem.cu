@@ -105,7 +105,7 @@ struct way {
 	int other; /* of ways.cuh's */
 	u64 most;
 	bool sized, probed; /* `probed`: of the short form, too */
-	bool scoped() const { return ours != PING_LINES && other != WAY_LINES_1 && other != WAY_LINES_8; } /* a thread has it */
+	bool scoped() const { return ours >= 0 || other != WAY_LINES; } /* a thread has it */
 };
 
 static const way ways[] = {
@@ -115,11 +115,8 @@ static const way ways[] = {
 	{"fused", PING_FUSED, 0, 8, false, false},
 	{"word", PING_WORD, 0, 8, false, false},
 	{"packets", PING_PACKETS, 0, 16384, true, true},
-	{"packets_deep", -1, WAY_PACKETS_DEEP, 16384, true, false},
-	{"twelves", -1, WAY_TWELVES, 16384, true, true},
-	{"lines", PING_LINES, 0, 16384, true, true},
-	{"lines_one", -1, WAY_LINES_1, 16384, true, true},
-	{"lines_eight", -1, WAY_LINES_8, 16384, true, true},
+	{"packets_of_words", -1, WAY_WORDS, 16384, true, true},
+	{"lines", -1, WAY_LINES, 16384, true, true},
 	{"mailbox", PING_MAIL, 0, 8192, true, false},
 	{"put_signal", PING_PUT, 0, 1u << 20, true, true},
 	{"put_signal_fences", -1, WAY_FENCES, 1u << 20, true, false},
