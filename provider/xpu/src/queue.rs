@@ -144,6 +144,11 @@ impl QueueSide {
         more
     }
 
+    /// The format that a device is to give entries in, libfabric's number: before the queue is shown to it.
+    pub fn set_format(&self, format: u64) {
+        self.head.word(word_of!(Queue.format)).store(format, Release);
+    }
+
     pub(crate) fn end(&mut self, errno: i32) {
         self.ended = true;
         let error = self.head.word(word_of!(Queue.error));
