@@ -218,6 +218,14 @@ mod tests {
         assert!(!q.is_behind());
     }
 
+    /// strait_fi_xpu_device.cuh gives entries in that format.
+    #[test]
+    fn a_device_finds_the_format_of_entries_behind_the_error_word() {
+        let (words, q) = queue(1);
+        q.set_format(4);
+        assert_eq!((words.get(40 + 4).load(Relaxed), words.get(40 + 5).load(Relaxed)), (0, 4));
+    }
+
     #[test]
     fn a_device_that_has_read_what_is_not_written_ends_the_queue() {
         for read in [3, u64::MAX] {
