@@ -33,7 +33,6 @@ STRAIT_XPU_FN u64 element(const void *at, u32 bytes) { return at ? detail::gathe
 /* The command of this thread. `used`: it reads or writes local memory, which the kernel may have used. */
 template <scope S> STRAIT_XPU_FN int post_as(const ring &r, const strait_xpu_command &c, bool used)
 {
-	hw::sync<S>();
 	if (used)
 		hw::fence();
 	return S == scope::thread ? post<scope::thread>(r, c) : post_each(r, c, true);
@@ -58,6 +57,11 @@ STRAIT_XPU_FN int post(const fid_xpu &fid, strait_xpu_command c, u64 flags, bool
 		return rc != ok ? rc : post_as<scope::thread>(r, c, used);
 	if (group != FI_XPU_SUBGROUP && group != FI_XPU_WORK_GROUP)
 		return opnotsupp;
+	/* All threads of the scope come here, also those that are refused: what they wrote is ordered before the fences. */
+	if (group == FI_XPU_WORK_GROUP)
+		hw::sync<scope::block>();
+	else
+		hw::sync<scope::warp>();
 	/* A warp reserves at once: what one thread may not post, none of it does. */
 	const u64 refused = hw::ballot(rc != ok);
 	if (refused) {
@@ -66,7 +70,7 @@ STRAIT_XPU_FN int post(const fid_xpu &fid, strait_xpu_command c, u64 flags, bool
 			first++;
 		return (int)(u32)hw::shuffle((u32)rc, first);
 	}
-	return group == FI_XPU_SUBGROUP ? post_as<scope::warp>(r, c, used) : post_as<scope::block>(r, c, used);
+	return post_as<scope::warp>(r, c, used);
 }
 
 /* Of an operation with bytes: where they are. Up to 8 that leave are in the command. False: injected, and too many. */

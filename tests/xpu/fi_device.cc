@@ -138,9 +138,15 @@ static void refusals()
 		fi_xpu_cntr_wait(&cntr, 5, -1, 0);
 	});
 	CHECK(w.produced[0].reserved == 0);
+	/* In a block each warp by itself, and none waits for one that is refused. */
+	hw::launch(1, threads, seed, [&](unsigned) {
+		const bool second = hw::thread_of_block() >= STRAIT_XPU_WARP;
+		CHECK(fi_xpu_write(&ep, bytes, second ? 9 : 8, nullptr, 0, &peer, 0, 0, nullptr, 1ULL << 25, FI_XPU_WORK_GROUP) == (second ? err_inval : ok));
+	});
+	CHECK(w.produced[0].reserved == STRAIT_XPU_WARP);
 	/* A full ring, at once. */
 	hw::launch(1, 1, seed, [&](unsigned) {
-		for (unsigned i = 0; i < 1u << world::log2_slots; i++)
+		for (unsigned i = STRAIT_XPU_WARP; i < 1u << world::log2_slots; i++)
 			CHECK(fi_xpu_write(&ep, bytes, 8, nullptr, 0, &peer, 0, 0, nullptr, 0, FI_XPU_WORK_ITEM) == ok);
 		CHECK(fi_xpu_write(&ep, bytes, 8, nullptr, 0, &peer, 0, 0, nullptr, 0, FI_XPU_WORK_ITEM) == err_again);
 	});
