@@ -206,8 +206,9 @@ struct strait_xpu_queue {
     strait_xpu_u64 entries; /* struct strait_xpu_completion[] */
     strait_xpu_u64 read;    /* struct strait_xpu_queue_read */
     strait_xpu_u64 timeout_ns;
-    strait_xpu_u64 error; /* an error word */
-    strait_xpu_u64 unused[3];
+    strait_xpu_u64 error;  /* an error word */
+    strait_xpu_u64 format; /* libfabric's number of the entries' format; 0: of none */
+    strait_xpu_u64 unused[2];
 };
 
 /* Written by the host. A counter's value is value + added. */

@@ -167,8 +167,9 @@ STRAIT_XPU_FN int notify_waitsome(const strait_xpu_context *ctx, const u32 *noti
 		}
 	}
 	if (S == scope::block) {
-		rc = detail::share<S>(rc);
-		found = hw::broadcast<S>(found);
+		/* Both in one word. */
+		found = hw::broadcast<S>(rc == ok ? found : 1ULL << 63 | (u32)rc);
+		rc = found >> 63 ? (int)(u32)found : (int)ok;
 	} else {
 		hw::sync<S>();
 	}

@@ -150,6 +150,62 @@ STRAIT_XPU_FN gpu_gaspi_return gpu_gaspi_notify_reset(const gpu_gaspi &g, strait
 	return GPU_GASPI_SUCCESS;
 }
 
+/* What calls between a local segment and one of a peer look up in the context's tables, looked up once: what comes after a
+ * wait would read them anew from memory each time. */
+struct gpu_gaspi_link {
+	strait::xpu::window to, notes;
+	const strait_xpu_context *ctx;
+	const strait::xpu::u8 *from;
+	strait_xpu_u64 length, notifications; /* of the local segment; where the peer's notifications are in `notes` */
+	strait_xpu_u32 *arrived;	      /* the local segment's notifications */
+	strait_xpu_u32 notify_count;
+};
+
+STRAIT_XPU_FN gpu_gaspi_return gpu_gaspi_link_open(gpu_gaspi_link *l, const gpu_gaspi &g, strait_xpu_u32 local,
+						   strait_xpu_u32 rank, strait_xpu_u32 remote, strait_xpu_u32 queue)
+{
+	using namespace strait::xpu;
+	l->ctx = g.ctx;
+	l->from = detail::own_bytes(g, local, 0, 0);
+	l->arrived = detail::own_notifications(g, local);
+	l->notify_count = g.notify_count;
+	l->notifications = detail::notifications_of(g, remote);
+	if (!l->from || !l->arrived || open(&l->to, g.ctx, rank, remote, queue) != ok ||
+	    open(&l->notes, g.ctx, rank, g.notify_region, queue) != ok)
+		return GPU_GASPI_ERROR;
+	l->length = ((const strait_xpu_region *)g.ctx->regions + local)->length;
+	return GPU_GASPI_SUCCESS;
+}
+
+/* As gpu_gaspi_write_notify. */
+STRAIT_XPU_FN gpu_gaspi_return gpu_gaspi_link_write_notify(gpu_gaspi_link &l, strait_xpu_u64 local_offset,
+							   strait_xpu_u64 remote_offset, strait_xpu_u64 n,
+							   strait_xpu_u32 id, strait_xpu_u32 value)
+{
+	using namespace strait::xpu;
+	if (id >= l.notify_count || n > l.length || local_offset > l.length - n)
+		return GPU_GASPI_ERROR;
+	return detail::gaspi_of(put_notify<scope::block>(l.to, remote_offset, l.from + local_offset, n, l.notes, l.notifications, id, value));
+}
+
+/* As gpu_gaspi_notify_waitsome and _notify_reset, of the local segment. */
+STRAIT_XPU_FN gpu_gaspi_return gpu_gaspi_link_waitsome(const gpu_gaspi_link &l, strait_xpu_u32 first, strait_xpu_u32 count,
+						       strait_xpu_u32 *id, long long ms)
+{
+	using namespace strait::xpu;
+	if (first >= l.notify_count || count > l.notify_count - first)
+		return GPU_GASPI_ERROR;
+	return detail::gaspi_of(notify_waitsome<scope::block>(l.ctx, l.arrived, first, count, id, detail::gaspi_timeout(ms)));
+}
+
+STRAIT_XPU_FN gpu_gaspi_return gpu_gaspi_link_reset(const gpu_gaspi_link &l, strait_xpu_u32 id, strait_xpu_u32 *old)
+{
+	if (id >= l.notify_count)
+		return GPU_GASPI_ERROR;
+	*old = strait::xpu::notify_reset(l.arrived, id);
+	return GPU_GASPI_SUCCESS;
+}
+
 /* gaspi_wait: what was written to peers that are mapped is on its way when the call returns, so that only rings wait. */
 STRAIT_XPU_FN gpu_gaspi_return gpu_gaspi_wait(const gpu_gaspi &g, strait_xpu_u32 queue, long long ms)
 {

@@ -15,6 +15,20 @@ namespace xpu {
 
 namespace detail {
 
+/* A line has 8 bytes of a message: each of its words 4 of them and 4 of the epoch. */
+STRAIT_XPU_FN pair64 packet(u64 payload, u32 epoch)
+{
+	const u64 e = (u64)epoch << 32;
+	return pair64{(payload & 0xffffffffu) | e, payload >> 32 | e};
+}
+
+STRAIT_XPU_FN bool is_of(pair64 line, u32 epoch)
+{
+	return (u32)(line.lo >> 32) == epoch && (u32)(line.hi >> 32) == epoch;
+}
+
+STRAIT_XPU_FN u64 payload_of(pair64 line) { return (line.lo & 0xffffffffu) | line.hi << 32; }
+
 /* Before the lines. Three cache lines: the reader's, the writer's, and the one that the peer writes. */
 struct mailbox_words {
 	u64 head, lock, unused0[6]; /* of what comes from the peer: lines taken */

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Packets: payload whose every word says that it is there. Included by strait_xpu.cuh.
+/* Packets: payload that says itself that it is there. Included by strait_xpu.cuh.
  *
- * Each unit of 8 bytes has 4 of payload and 4 of an epoch, so that the sender stores without a release and the reader
- * knows each word when it comes, whatever the order: the quickest way for up to some KiB, at twice the bytes. The place is
- * one that both sides agree on; it may be used again, with another epoch, once the reader has said that it is done. */
+ * A packet is a store of 16 bytes that is seen as a whole: 12 of payload and 4 of an epoch. So the sender stores without a
+ * release, and the reader knows each packet when it comes, whatever the order: the quickest way up to 16 KiB, at 16/12 of
+ * the bytes. The place is one that both sides agree on; it may be used again, with another epoch, once the reader has said
+ * that it is done.
+ *
+ * 32 packets have 96 words of 4 bytes: packet i the words i, 32 + i and 64 + i, so that the threads of a warp read and write
+ * payload side by side. Of the last words, packets without any are left out. */
 #ifndef STRAIT_XPU_PACKETS_CUH
 #define STRAIT_XPU_PACKETS_CUH
 #include "window.cuh"
@@ -12,22 +16,99 @@ namespace strait {
 namespace xpu {
 
 /* Bytes that packets of n bytes take. */
-STRAIT_XPU_FN u64 packets_size(u64 n) { return (n + 7) / 8 * 16; }
+STRAIT_XPU_FN u64 packets_size(u64 n)
+{
+	const u64 words = n / 4 + (n % 4 != 0), rest = words % 96;
+	return (words / 96 * 32 + (rest < 32 ? rest : 32)) * 16;
+}
 
 namespace detail {
 
-STRAIT_XPU_FN pair64 packet(u64 payload, u32 epoch)
+/* Bytes of a call: what is counted has 32 bits. */
+enum : u32 { packets_most = 0x40000000 };
+
+/* Where a packet's first word is in the payload, in words; the others are 32 and 64 behind it. */
+STRAIT_XPU_FN u32 first_word(u32 packet) { return packet / 32 * 96 + packet % 32; }
+
+/* Word `i` of n bytes. */
+STRAIT_XPU_FN u32 word_from(const u8 *src, u32 i, u32 n, bool aligned)
 {
-	const u64 e = (u64)epoch << 32;
-	return pair64{(payload & 0xffffffffu) | e, payload >> 32 | e};
+	if (aligned && 4 * i + 4 <= n)
+		return hw::load_payload((const u32 *)src + i);
+	u32 v = 0;
+	for (u32 b = 0; b < 4 && 4 * i + b < n; b++)
+		v |= (u32)hw::load_payload(src + 4 * i + b) << (8 * b);
+	return v;
 }
 
-STRAIT_XPU_FN bool is_of(pair64 line, u32 epoch)
+STRAIT_XPU_FN void word_to(u8 *dst, u32 i, u32 n, bool aligned, u32 v)
 {
-	return (u32)(line.lo >> 32) == epoch && (u32)(line.hi >> 32) == epoch;
+	if (aligned && 4 * i + 4 <= n) {
+		hw::store_payload((u32 *)dst + i, v);
+		return;
+	}
+	for (u32 b = 0; b < 4 && 4 * i + b < n; b++)
+		hw::store_payload(dst + 4 * i + b, (u8)(v >> (8 * b)));
 }
 
-STRAIT_XPU_FN u64 payload_of(pair64 line) { return (line.lo & 0xffffffffu) | line.hi << 32; }
+/* A thread has every `size`th packet, `deep` of them under way at once. */
+template <u32 deep> STRAIT_XPU_FN void packets_out(pair64 *to, const u8 *src, u32 n, u32 epoch, u32 thread, u32 size)
+{
+	const u32 words = (n + 3) / 4;
+	const bool aligned = ((u64)src & 3) == 0;
+	for (u32 i = thread; first_word(i) < words; i += size * deep) {
+		u32 v[deep][3];
+		STRAIT_XPU_UNROLL
+		for (u32 k = 0; k < deep; k++) {
+			const u32 at = first_word(i + k * size);
+			STRAIT_XPU_UNROLL
+			for (u32 m = 0; m < 3; m++)
+				v[k][m] = at + 32 * m < words ? word_from(src, at + 32 * m, n, aligned) : 0;
+		}
+		STRAIT_XPU_UNROLL
+		for (u32 k = 0; k < deep; k++)
+			if (first_word(i + k * size) < words)
+				hw::store_whole(to + (i + k * size),
+						pair64{v[k][0] | (u64)v[k][1] << 32, v[k][2] | (u64)epoch << 32});
+	}
+}
+
+template <u32 deep>
+STRAIT_XPU_FN int packets_in(limit l, const pair64 *from, u8 *dst, u32 n, u32 epoch, u32 thread, u32 size)
+{
+	const u32 words = (n + 3) / 4;
+	const bool aligned = ((u64)dst & 3) == 0;
+	for (u32 i = thread; first_word(i) < words; i += size * deep) {
+		pair64 v[deep];
+		for (;;) {
+			bool there = true;
+			STRAIT_XPU_UNROLL
+			for (u32 k = 0; k < deep; k++) {
+				/* In place of one that is not there: the first, once more. */
+				const u32 j = i + k * size;
+				v[k] = hw::load_whole(from + (first_word(j) < words ? j : i));
+			}
+			STRAIT_XPU_UNROLL
+			for (u32 k = 0; k < deep; k++)
+				there &= (u32)(v[k].hi >> 32) == epoch;
+			if (there)
+				break;
+			const int rc = after_poll(&l);
+			if (rc != ok)
+				return rc;
+		}
+		STRAIT_XPU_UNROLL
+		for (u32 k = 0; k < deep; k++) {
+			const u32 at = first_word(i + k * size);
+			const u32 word[3] = {(u32)v[k].lo, (u32)(v[k].lo >> 32), (u32)v[k].hi};
+			STRAIT_XPU_UNROLL
+			for (u32 m = 0; m < 3; m++)
+				if (at + 32 * m < words)
+					word_to(dst, at + 32 * m, n, aligned, word[m]);
+		}
+	}
+	return ok;
+}
 
 } // namespace detail
 
@@ -39,36 +120,46 @@ template <scope S> STRAIT_XPU_FN int put_packets(window &w, u64 offset, const vo
 		return err_nosys;
 	if (n > w.length || !detail::inside(w, offset, packets_size(n)) || (w.mapped + offset) % 16 || epoch == 0)
 		return err_inval;
-	pair64 *lines = (pair64 *)(w.mapped + offset);
-	for (u64 i = hw::rank<S>(); i < (n + 7) / 8; i += hw::size<S>())
-		hw::store_line(lines + i, detail::packet(detail::gather8((const u8 *)src + i * 8, n - i * 8), epoch));
+	if (n > detail::packets_most)
+		return err_msgsize;
+	pair64 *const to = (pair64 *)(w.mapped + offset);
+	const u32 size = hw::size<S>(), thread = hw::rank<S>(), bytes = (u32)n;
+	if (bytes <= 12 * size)
+		detail::packets_out<1>(to, (const u8 *)src, bytes, epoch, thread, size);
+	else if (bytes <= 24 * size)
+		detail::packets_out<2>(to, (const u8 *)src, bytes, epoch, thread, size);
+	else
+		detail::packets_out<4>(to, (const u8 *)src, bytes, epoch, thread, size);
 	return ok;
 }
 
-/* Wait for the packets at `lines`, in this process's memory, and copy their payload to `dst`, where all threads of the scope
- * find it. */
+/* Wait for the packets at `packets`, in this process's memory, a multiple of 16, and copy their payload to `dst`, where all
+ * threads of the scope find it. */
 template <scope S>
-STRAIT_XPU_FN int take_packets(const strait_xpu_context *ctx, const void *lines, void *dst, u64 n, u32 epoch,
+STRAIT_XPU_FN int take_packets(const strait_xpu_context *ctx, const void *packets, void *dst, u64 n, u32 epoch,
 			       i64 timeout_ns = default_timeout, u32 peer = STRAIT_XPU_ANY)
 {
-	detail::limit l = detail::limit_of(ctx, timeout_ns, peer);
-	int rc = ok;
-	for (u64 i = hw::rank<S>(); i < (n + 7) / 8 && rc == ok; i += hw::size<S>()) {
-		pair64 line = hw::load_line((const pair64 *)lines + i);
-		while (!detail::is_of(line, epoch)) {
-			rc = detail::after_poll(&l);
-			if (rc != ok)
-				break;
-			line = hw::load_line((const pair64 *)lines + i);
-		}
-		if (rc == ok)
-			detail::scatter8((u8 *)dst + i * 8, detail::payload_of(line), n - i * 8);
-	}
+	if ((u64)packets % 16 || epoch == 0)
+		return err_inval;
+	if (n > detail::packets_most)
+		return err_msgsize;
+	const detail::limit l = detail::limit_of(ctx, timeout_ns, peer);
+	const pair64 *const from = (const pair64 *)packets;
+	const u32 size = hw::size<S>(), thread = hw::rank<S>(), bytes = (u32)n;
+	int rc;
+	if (bytes <= 12 * size)
+		rc = detail::packets_in<1>(l, from, (u8 *)dst, bytes, epoch, thread, size);
+	else if (bytes <= 24 * size)
+		rc = detail::packets_in<2>(l, from, (u8 *)dst, bytes, epoch, thread, size);
+	else
+		rc = detail::packets_in<4>(l, from, (u8 *)dst, bytes, epoch, thread, size);
 	if (S == scope::thread)
 		return rc;
-	const bool canceled = hw::any<S>(rc == err_canceled), failed = hw::any<S>(rc != ok);
+	const bool failed = hw::any<S>(rc != ok);
 	detail::order_warp<S>();
-	return failed ? canceled ? (int)err_canceled : (int)err_timedout : (int)ok;
+	if (!failed)
+		return ok;
+	return hw::any<S>(rc == err_canceled) ? (int)err_canceled : (int)err_timedout;
 }
 
 } // namespace xpu

@@ -72,4 +72,7 @@ KERNEL compile_gaspi(gpu_gaspi g, u32 *out, int *rc)
 	      gpu_gaspi_notify_waitsome(g, 0, 0, 8, &id, GPU_GASPI_BLOCK) |
 	      gpu_gaspi_notify_waitsome_warp(g, 0, 0, 8, &id, GPU_GASPI_TEST) | gpu_gaspi_notify_reset(g, 0, id, out) |
 	      gpu_gaspi_wait(g, 0, GPU_GASPI_BLOCK);
+	gpu_gaspi_link l;
+	*rc |= gpu_gaspi_link_open(&l, g, 0, 1, 0, 0) | gpu_gaspi_link_write_notify(l, 0, 0, 8, 1, 1) |
+	       gpu_gaspi_link_waitsome(l, 0, 8, &id, GPU_GASPI_BLOCK) | gpu_gaspi_link_reset(l, id, out);
 }

@@ -32,7 +32,8 @@ static void litmus(machine &m, u64 rounds)
 		for (int scope = 0; scope < 3; scope++) {
 			const unsigned blocks = mode == MODE_MAIL ? 32 : BLOCKS_MOST;
 			const u64 each = std::max<u64>(1, rounds / (mode == MODE_CRC || scope == 0 ? 8 : 1) / blocks);
-			const u64 most = scope == 0 ? 64 : 2048;
+			/* Packets have several under way in a thread when they are long. */
+			const u64 most = scope == 0 ? 64 : mode != MODE_PACKETS ? 2048 : scope == 1 ? 4096 : 12000;
 			m.clear();
 			for (int r = 1; r >= 0; r--)
 				m.launch(r, m.stream[r], (std::string("litmus_") + scopes[scope]).c_str(), blocks, threads_of[scope],

@@ -74,7 +74,7 @@ template <scope S> __device__ int take_round(litmus_side &s, u64 i, u64 n, u64 a
 	const u8 *data = own(s.ctx, 0, at);
 	int rc;
 	if (s.mode == MODE_PACKETS) {
-		data = own(s.ctx, 0, s.base + 3 * (AREA / 4));
+		data = own(s.ctx, 0, s.base + 3 * (AREA / 4) + (i & 1 ? i >> 1 & 31 : 0));
 		rc = take_packets<S>(s.ctx, own(s.ctx, 0, s.base + 4096), (u8 *)data, n, (u32)i + 1);
 		hw::sync<S>();
 	} else if (s.mode == MODE_MAIL) {
@@ -101,7 +101,9 @@ __device__ void litmus(const strait_xpu_context *ctx, u64 mode, u64 rounds, u64 
 	if (rc == ok && mode == MODE_MAIL)
 		rc = open_mailbox(&s.m, ctx, 1 - rank, 1, 2 * mailbox_size(MAIL_LOG2) * blockIdx.x, MAIL_LOG2);
 	for (; i < rounds && rc == ok; i++) {
-		const u64 r = random_of(seed + i * 64 + blockIdx.x), n = 1 + r % most, at = s.base + 4096 + (r >> 40 & 31);
+		const u64 r = random_of(seed + i * 64 + blockIdx.x), at = s.base + 4096 + (r >> 40 & 31);
+		/* One of eight is long. */
+		const u64 n = 1 + r % (r >> 50 & 7 || most < 2048 ? most < 2048 ? most : 2048 : most);
 		u32 now = 0;
 		if (rank == 0) {
 			rc = send_round<S>(s, i, n, at);
@@ -164,9 +166,14 @@ KERNEL litmus_words(const strait_xpu_context *ctx, u64 rounds, u64 *out)
 /* What a program would write itself; still with an end. */
 __device__ int bare_wait(const u64 *p, u64 v)
 {
-	for (u32 spins = 0; *(volatile const u64 *)p != v; spins++)
-		if (spins > 50000000)
-			return err_timedout;
+	u64 begin = 0;
+	for (u32 spins = 1; *(volatile const u64 *)p != v; spins++)
+		if ((spins & 0xfffff) == 0) {
+			const u64 now = hw::now_ns();
+			begin = begin ? begin : now;
+			if (now - begin > 10000000000ULL)
+				return err_timedout;
+		}
 	return ok;
 }
 
@@ -248,7 +255,8 @@ KERNEL latency_warp(const strait_xpu_context *c, u64 mode, u64 n, u64 rounds, u6
 {
 	latency<scope::warp>(c, mode, n, rounds, first, out);
 }
-KERNEL latency_block(const strait_xpu_context *c, u64 mode, u64 n, u64 rounds, u64 first, u64 *out)
+/* It is run with 512 threads, too. */
+KERNEL __launch_bounds__(512) latency_block(const strait_xpu_context *c, u64 mode, u64 n, u64 rounds, u64 first, u64 *out)
 {
 	latency<scope::block>(c, mode, n, rounds, first, out);
 }

@@ -16,6 +16,7 @@ struct dimension {
 };
 static unsigned grid = 1;
 #define __global__ static
+#define __launch_bounds__(threads)
 #define __device__ static inline
 #define __shared__ static
 #define blockIdx (dimension{hw::me().block})
@@ -69,7 +70,7 @@ static void litmus_all()
 
 static void latency_all()
 {
-	for (u64 mode = PING_BARE; mode <= PING_MAIL; mode++)
+	for (u64 mode = PING_BARE; mode < PINGS; mode++)
 		for (int s = 0; s < 3; s++) {
 			world w(true);
 			both(1, s == 0 ? 1 : 32 * (unsigned)s, [&](int r) {

@@ -264,7 +264,8 @@ static void errors()
 /* Packets of each length around what a thread has under way at once, to and from each alignment. */
 template <scope S> static void packets_of(unsigned lanes)
 {
-	const u64 at_once = 8 * 8 * lanes, sizes[] = {1, 8, at_once - 8, at_once, at_once + 1, at_once + 8, 3 * at_once + 5};
+	const u64 at_once = 12 * lanes;
+	const u64 sizes[] = {0, 1, 8, at_once - 4, at_once, at_once + 1, 2 * at_once, 2 * at_once + 3, 4 * at_once, 9 * at_once + 5, 383, 384, 385, 513};
 	world w(true);
 	hw::launch(2, lanes, seed, [&](unsigned block) {
 		window to;
@@ -277,12 +278,16 @@ template <scope S> static void packets_of(unsigned lanes)
 					fill<S>(w.at(0, 0, skew), epoch, n);
 					hw::sync<S>();
 					CHECK(put_packets<S>(to, 8192, w.at(0, 0, skew), n, epoch) == ok);
-					CHECK(wait_until<S>(&w.ctx[0], w.word(0, 0, 4096), cmp::eq, epoch) == ok);
+					CHECK(wait_until<S>(&w.ctx[0], w.word(0, 0, 4096), cmp::ge, epoch) == ok);
 				} else {
 					u8 *dst = w.at(1, 0, skew);
+					if (hw::rank<S>() == 0)
+						dst[n] = 0x5a;
+					hw::sync<S>();
 					CHECK(take_packets<S>(&w.ctx[1], w.at(1, 0, 8192), dst, n, epoch) == ok);
 					for (u64 j = 0; j < n; j++)
 						CHECK(dst[j] == pattern(epoch, j));
+					CHECK(dst[n] == 0x5a && (epoch > 1 || *w.word(1, 0, 8192 + packets_size(n)) == 0));
 					CHECK(signal<S>(to, 4096, epoch) == ok);
 				}
 			}
@@ -294,6 +299,8 @@ static void packets_long()
 	packets_of<scope::thread>(1);
 	packets_of<scope::warp>(STRAIT_XPU_WARP);
 	packets_of<scope::block>(2 * STRAIT_XPU_WARP);
+	CHECK(packets_size(0) == 0 && packets_size(1) == 16 && packets_size(9) == 48 && packets_size(128) == 512);
+	CHECK(packets_size(129) == 512 && packets_size(384) == 512 && packets_size(385) == 528 && packets_size(~0ULL) > ~0ULL / 4);
 }
 
 /* All threads of a scope get the same result, whatever is written meanwhile by the host and by the peer. */
@@ -370,5 +377,45 @@ static void gaspi()
 		}
 		CHECK(gpu_gaspi_notify_waitsome(g, 0, 0, 64, &id, GPU_GASPI_TEST) == GPU_GASPI_TIMEOUT);
 		CHECK(gpu_gaspi_notify(g, 0, other, 64, 1, 0) == GPU_GASPI_ERROR);
+	});
+}
+
+/* The same by links: what is looked up once. Notifications by turns, so that the one before is reset meanwhile. */
+static void gaspi_links()
+{
+	world w(true);
+	hw::launch(2, threads, seed, [&](unsigned block) {
+		const gpu_gaspi g = {&w.ctx[block], 1, 64};
+		gpu_gaspi_link l;
+		u32 id = 0, old = 0;
+		const u64 mine = 128 + 128 * block, theirs = 256 - 128 * block;
+		CHECK(gpu_gaspi_link_open(&l, g, 9, 1 - block, 0, 0) == GPU_GASPI_ERROR);
+		CHECK(gpu_gaspi_link_open(&l, g, 0, 5, 0, 0) == GPU_GASPI_ERROR);
+		CHECK(gpu_gaspi_link_open(&l, g, 0, 1 - block, 0, 0) == GPU_GASPI_SUCCESS);
+		CHECK(gpu_gaspi_link_write_notify(l, world::bytes - 8, 0, 16, 0, 1) == GPU_GASPI_ERROR);
+		CHECK(gpu_gaspi_link_write_notify(l, 0, 0, ~0ULL, 0, 1) == GPU_GASPI_ERROR);
+		CHECK(gpu_gaspi_link_write_notify(l, 0, 0, 8, 64, 1) == GPU_GASPI_ERROR);
+		CHECK(gpu_gaspi_link_waitsome(l, 60, 5, &id, GPU_GASPI_TEST) == GPU_GASPI_ERROR);
+		CHECK(gpu_gaspi_link_waitsome(l, 60, 4, &id, GPU_GASPI_TEST) == GPU_GASPI_TIMEOUT);
+		CHECK(gpu_gaspi_link_reset(l, 64, &old) == GPU_GASPI_ERROR);
+		for (u32 i = 0; i < 30; i++) {
+			if (block == 1) {
+				CHECK(gpu_gaspi_link_waitsome(l, i & 1, 1, &id, GPU_GASPI_BLOCK) == GPU_GASPI_SUCCESS && id == (i & 1));
+				for (u64 j = hw::thread_of_block(); j < 128; j += threads)
+					w.at(1, 0, mine)[j] = (u8)(w.at(1, 0, theirs)[j] + 1);
+				hw::sync<scope::block>();
+			} else {
+				fill<scope::block>(w.at(0, 0, mine), i, 128);
+			}
+			CHECK(gpu_gaspi_link_write_notify(l, mine, mine, 128, i & 1, i + 1) == GPU_GASPI_SUCCESS);
+			if (hw::thread_of_block() == 0 && (block == 1 || i > 0))
+				CHECK(gpu_gaspi_link_reset(l, (i & 1) ^ (block == 0), &old) == GPU_GASPI_SUCCESS && old == (block ? i + 1 : i));
+			if (block == 0) {
+				CHECK(gpu_gaspi_link_waitsome(l, i & 1, 1, &id, GPU_GASPI_BLOCK) == GPU_GASPI_SUCCESS);
+				for (u64 j = hw::thread_of_block(); j < 128; j += threads)
+					CHECK(w.at(0, 0, theirs)[j] == (u8)(pattern(i, j) + 1));
+				hw::sync<scope::block>();
+			}
+		}
 	});
 }

@@ -322,7 +322,8 @@ pub(crate) unsafe fn open_for(
         wait.fd()?;
     }
     let shared = domain.shared.clone();
-    let xpu = device.map(|ctx| xpu::Queue::new(ctx, size)).transpose()?;
+    let format = if format == fi::FI_CQ_FORMAT_UNSPEC { fi::FI_CQ_FORMAT_CONTEXT } else { format };
+    let xpu = device.map(|ctx| xpu::Queue::new(ctx, size, format)).transpose()?;
     let ops = if xpu.is_some() { &raw const XPU_OPS } else { &raw const CQ_OPS };
     let id = shared.lock().cq_open(if size == 0 { DEFAULT_SIZE } else { size });
     shared.children.inc();
@@ -331,7 +332,7 @@ pub(crate) unsafe fn open_for(
         shared,
         id,
         refs: Refs::default(),
-        format: if format == fi::FI_CQ_FORMAT_UNSPEC { fi::FI_CQ_FORMAT_CONTEXT } else { format },
+        format,
         style,
         threshold: cond == fi::FI_CQ_COND_THRESHOLD,
         wait,

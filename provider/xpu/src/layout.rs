@@ -96,7 +96,7 @@ layouts! {
     /// What a device has to know of a queue.
     Queue (64) {
         version: u32, log2_entries: u32,
-        entries: u64, read: u64, timeout_ns: u64, error: u64, unused: [u64; 3],
+        entries: u64, read: u64, timeout_ns: u64, error: u64, format: u64, unused: [u64; 2],
     }
     /// Written by the host.
     CounterHost (64) { value: u64, errors: u64, error: u64, timeout_ns: u64, unused: [u64; 4], }

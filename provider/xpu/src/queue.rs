@@ -144,6 +144,11 @@ impl QueueSide {
         more
     }
 
+    /// The format that a device is to give entries in, libfabric's number: before the queue is shown to it.
+    pub fn set_format(&self, format: u64) {
+        self.head.word(word_of!(Queue.format)).store(format, Release);
+    }
+
     pub(crate) fn end(&mut self, errno: i32) {
         self.ended = true;
         let error = self.head.word(word_of!(Queue.error));
@@ -211,6 +216,14 @@ mod tests {
         assert_eq!(q.flush(), 1);
         assert_eq!(entry(0), [3, 3]);
         assert!(!q.is_behind());
+    }
+
+    /// strait_fi_xpu_device.cuh gives entries in that format.
+    #[test]
+    fn a_device_finds_the_format_of_entries_behind_the_error_word() {
+        let (words, q) = queue(1);
+        q.set_format(4);
+        assert_eq!((words.get(40 + 4).load(Relaxed), words.get(40 + 5).load(Relaxed)), (0, 4));
     }
 
     #[test]

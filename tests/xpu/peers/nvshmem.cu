@@ -2,7 +2,7 @@
 /* The device library beside NVSHMEM's, in turns, between the same two GPUs and in the same symmetric memory, which NVSHMEM
  * maps; and NVSHMEM's own puts over whatever transport it was told to take. Two processes, each of
  *
- *     nvshmem RANK UIDFILE compare|proxy
+ *     nvshmem RANK UIDFILE compare|probe|proxy        probe: of compare what is short, times of few ways
  *
  * Prints lines "latency WAY SCOPE BYTES us", "bandwidth WAY BLOCKS BYTES GB/s", "proxy ..."; exits 1 if a byte was wrong. */
 #include <cuda_runtime.h>
@@ -104,27 +104,29 @@ struct way {
 	int ours; /* of kernels.cu's, or -1 */
 	int other; /* of ways.cuh's */
 	u64 most;
-	bool sized;
+	bool sized, probed; /* `probed`: of the short form, too */
+	bool scoped() const { return ours >= 0 || other != WAY_LINES; } /* a thread has it */
 };
 
 static const way ways[] = {
-	{"bare", PING_BARE, 0, 8, false},
-	{"signal", PING_SIGNAL, 0, 8, false},
-	{"nvshmem_signal", -1, WAY_NVSHMEM_SIGNAL, 8, false},
-	{"fused", PING_FUSED, 0, 8, false},
-	{"word", PING_WORD, 0, 8, false},
-	{"packets", PING_PACKETS, 0, 16384, true},
-	{"packets_deep", -1, WAY_PACKETS_DEEP, 16384, true},
-	{"mailbox", PING_MAIL, 0, 8192, true},
-	{"put_signal", PING_PUT, 0, 1u << 20, true},
-	{"put_signal_fences", -1, WAY_FENCES, 1u << 20, true},
-	{"nvshmem_put_signal", -1, WAY_NVSHMEM_PUT, 1u << 20, true},
+	{"bare", PING_BARE, 0, 8, false, true},
+	{"signal", PING_SIGNAL, 0, 8, false, false},
+	{"nvshmem_signal", -1, WAY_NVSHMEM_SIGNAL, 8, false, false},
+	{"fused", PING_FUSED, 0, 8, false, false},
+	{"word", PING_WORD, 0, 8, false, false},
+	{"packets", PING_PACKETS, 0, 16384, true, true},
+	{"packets_of_words", -1, WAY_WORDS, 16384, true, true},
+	{"lines", -1, WAY_LINES, 16384, true, true},
+	{"mailbox", PING_MAIL, 0, 8192, true, false},
+	{"put_signal", PING_PUT, 0, 1u << 20, true, true},
+	{"put_signal_fences", -1, WAY_FENCES, 1u << 20, true, false},
+	{"nvshmem_put_signal", -1, WAY_NVSHMEM_PUT, 1u << 20, true, true},
 };
 
 static double one_way(machine &m, const way &w, int s, u64 n, u64 rounds)
 {
 	static u64 first = 1;
-	const unsigned threads = s == 0 ? 1 : s == 1 ? 32 : 256;
+	const unsigned threads = s == 0 ? 1 : s == 1 ? 32 : 256u << (s - 2);
 	m.clear();
 	if (w.ours >= 0) {
 		auto *kernel = s == 0 ? latency_thread : s == 1 ? latency_warp : latency_block;
@@ -141,22 +143,25 @@ static double one_way(machine &m, const way &w, int s, u64 n, u64 rounds)
 	return (double)m.out[0] / (double)rounds / 2000.0;
 }
 
-static void latency(machine &m)
+static void latency(machine &m, bool probe)
 {
-	static const char *scopes[] = {"thread", "warp", "block"};
+	/* The last has 512 threads. */
+	static const char *scopes[] = {"thread", "warp", "block", "block512"};
 	static const u64 sizes[] = {8, 64, 256, 1024, 2048, 4096, 8192, 16384, 65536, 262144, 1048576};
+	const size_t count = sizeof ways / sizeof *ways;
 	for (u64 n : sizes)
-		for (int s = 2; s >= 0; s--) {
-			if (n > (s == 0 ? 8u : s == 1 ? 16384u : ~0u))
+		for (int s = 3; s >= 0; s--) {
+			if (n > (s == 0 ? 8u : s == 1 ? 16384u : s == 2 ? ~0u : 16384u) || (s > 2 && n < 2048) || (probe && (s == 0 || n > 16384 || n == 64)))
 				continue;
-			std::vector<double> times[sizeof ways / sizeof *ways];
+			std::vector<double> times[count];
 			for (int repeat = 0; repeat < 5; repeat++)
-				for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-					if (n <= ways[i].most || i == 0)
+				for (size_t i = 0; i < count; i++)
+					if ((n <= ways[i].most || i == 0) && (!probe || ways[i].probed) && (s > 0 || ways[i].scoped()) &&
+					    (s < 3 || ways[i].probed))
 						times[i].push_back(one_way(m, ways[i], s, n, n > 16384 ? 200 : 1000));
-			for (size_t i = 0; i < sizeof ways / sizeof *ways && rank_ == 0; i++)
+			for (size_t i = 0; i < count && rank_ == 0; i++)
 				if (!times[i].empty())
-					printf("latency %-20s %-6s %8llu %8.3f\n", ways[i].name, scopes[s], n, median(times[i]));
+					printf("latency %-20s %-9s %8llu %8.3f\n", ways[i].name, scopes[s], n, median(times[i]));
 		}
 }
 
@@ -276,8 +281,8 @@ static nvshmemx_uniqueid_t uid(const std::string &path)
 
 int main(int argc, char **argv)
 {
-	if (argc != 4 || (strcmp(argv[3], "compare") && strcmp(argv[3], "proxy"))) {
-		fprintf(stderr, "nvshmem RANK UIDFILE compare|proxy\n");
+	if (argc != 4 || (strcmp(argv[3], "compare") && strcmp(argv[3], "probe") && strcmp(argv[3], "proxy"))) {
+		fprintf(stderr, "nvshmem RANK UIDFILE compare|probe|proxy\n");
 		return 2;
 	}
 	rank_ = atoi(argv[1]);
@@ -290,11 +295,12 @@ int main(int argc, char **argv)
 	nvshmemx_set_attr_uniqueid_args(rank_, 2, &id, &attr);
 	if (nvshmemx_init_attr(NVSHMEMX_INIT_WITH_UNIQUEID, &attr))
 		_exit((fail("nvshmemx_init_attr"), 1));
-	const bool compare = !strcmp(argv[3], "compare");
-	machine m(compare);
-	if (compare) {
-		latency(m);
-		bandwidths(m);
+	const bool probe = !strcmp(argv[3], "probe"), mapped = probe || !strcmp(argv[3], "compare");
+	machine m(mapped);
+	if (mapped) {
+		latency(m, probe);
+		if (!probe)
+			bandwidths(m);
 	} else {
 		proxy(m);
 	}

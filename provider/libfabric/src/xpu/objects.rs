@@ -27,7 +27,7 @@ const MOST: usize = 1 << 20;
 const PART: usize = 16;
 
 impl Queue {
-    pub(crate) fn new(ctx: &XpuCtxFid, size: usize) -> Result<Queue, Errno> {
+    pub(crate) fn new(ctx: &XpuCtxFid, size: usize, format: fi::fi_cq_format) -> Result<Queue, Errno> {
         let size = if size == 0 { ENTRIES } else { size };
         if size > MOST {
             return Err(Errno::INVAL);
@@ -37,6 +37,7 @@ impl Queue {
         let control = ctx.words(2 * PART)?;
         let (read, head) = (Place { words: control.clone(), at: 0 }, Place { words: control, at: PART });
         let side = QueueSide::new(log2, entries, read, head, TIMEOUT.as_nanos() as u64);
+        side.set_format(u64::from(format));
         Ok(Queue { ctx: Hold::new(ctx), view: side.view(), side: Mutex::new(Some(side)) })
     }
 
