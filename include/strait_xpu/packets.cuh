@@ -30,10 +30,13 @@ enum : u32 { packets_most = 0x40000000 };
 /* Where a packet's first word is in the payload, in words; the others are 32 and 64 behind it. */
 STRAIT_XPU_FN u32 first_word(u32 packet) { return packet / 32 * 96 + packet % 32; }
 
+/* Whether n bytes at `p` are words. Then no branch stands between the loads of several packets. */
+STRAIT_XPU_FN bool are_words(const void *p, u32 n) { return (((u64)p | n) & 3) == 0; }
+
 /* Word `i` of n bytes. */
-STRAIT_XPU_FN u32 word_from(const u8 *src, u32 i, u32 n, bool aligned)
+template <bool words> STRAIT_XPU_FN u32 word_from(const u8 *src, u32 i, u32 n)
 {
-	if (aligned && 4 * i + 4 <= n)
+	if (words)
 		return hw::load_payload((const u32 *)src + i);
 	u32 v = 0;
 	for (u32 b = 0; b < 4 && 4 * i + b < n; b++)
@@ -41,9 +44,9 @@ STRAIT_XPU_FN u32 word_from(const u8 *src, u32 i, u32 n, bool aligned)
 	return v;
 }
 
-STRAIT_XPU_FN void word_to(u8 *dst, u32 i, u32 n, bool aligned, u32 v)
+template <bool words> STRAIT_XPU_FN void word_to(u8 *dst, u32 i, u32 n, u32 v)
 {
-	if (aligned && 4 * i + 4 <= n) {
+	if (words) {
 		hw::store_payload((u32 *)dst + i, v);
 		return;
 	}
@@ -52,33 +55,32 @@ STRAIT_XPU_FN void word_to(u8 *dst, u32 i, u32 n, bool aligned, u32 v)
 }
 
 /* A thread has every `size`th packet, `deep` of them under way at once. */
-template <u32 deep> STRAIT_XPU_FN void packets_out(pair64 *to, const u8 *src, u32 n, u32 epoch, u32 thread, u32 size)
+template <u32 deep, bool words>
+STRAIT_XPU_FN void packets_out(pair64 *to, const u8 *src, u32 n, u32 epoch, u32 thread, u32 size)
 {
-	const u32 words = (n + 3) / 4;
-	const bool aligned = ((u64)src & 3) == 0;
-	for (u32 i = thread; first_word(i) < words; i += size * deep) {
+	const u32 count = (n + 3) / 4;
+	for (u32 i = thread; first_word(i) < count; i += size * deep) {
 		u32 v[deep][3];
 		STRAIT_XPU_UNROLL
 		for (u32 k = 0; k < deep; k++) {
 			const u32 at = first_word(i + k * size);
 			STRAIT_XPU_UNROLL
 			for (u32 m = 0; m < 3; m++)
-				v[k][m] = at + 32 * m < words ? word_from(src, at + 32 * m, n, aligned) : 0;
+				v[k][m] = at + 32 * m < count ? word_from<words>(src, at + 32 * m, n) : 0;
 		}
 		STRAIT_XPU_UNROLL
 		for (u32 k = 0; k < deep; k++)
-			if (first_word(i + k * size) < words)
+			if (first_word(i + k * size) < count)
 				hw::store_whole(to + (i + k * size),
 						pair64{v[k][0] | (u64)v[k][1] << 32, v[k][2] | (u64)epoch << 32});
 	}
 }
 
-template <u32 deep>
+template <u32 deep, bool words>
 STRAIT_XPU_FN int packets_in(limit l, const pair64 *from, u8 *dst, u32 n, u32 epoch, u32 thread, u32 size)
 {
-	const u32 words = (n + 3) / 4;
-	const bool aligned = ((u64)dst & 3) == 0;
-	for (u32 i = thread; first_word(i) < words; i += size * deep) {
+	const u32 count = (n + 3) / 4;
+	for (u32 i = thread; first_word(i) < count; i += size * deep) {
 		pair64 v[deep];
 		for (;;) {
 			bool there = true;
@@ -86,7 +88,7 @@ STRAIT_XPU_FN int packets_in(limit l, const pair64 *from, u8 *dst, u32 n, u32 ep
 			for (u32 k = 0; k < deep; k++) {
 				/* In place of one that is not there: the first, once more. */
 				const u32 j = i + k * size;
-				v[k] = hw::load_whole(from + (first_word(j) < words ? j : i));
+				v[k] = hw::load_whole(from + (first_word(j) < count ? j : i));
 			}
 			STRAIT_XPU_UNROLL
 			for (u32 k = 0; k < deep; k++)
@@ -103,11 +105,32 @@ STRAIT_XPU_FN int packets_in(limit l, const pair64 *from, u8 *dst, u32 n, u32 ep
 			const u32 word[3] = {(u32)v[k].lo, (u32)(v[k].lo >> 32), (u32)v[k].hi};
 			STRAIT_XPU_UNROLL
 			for (u32 m = 0; m < 3; m++)
-				if (at + 32 * m < words)
-					word_to(dst, at + 32 * m, n, aligned, word[m]);
+				if (at + 32 * m < count)
+					word_to<words>(dst, at + 32 * m, n, word[m]);
 		}
 	}
 	return ok;
+}
+
+/* As many under way as the threads' share of n bytes allows. */
+template <bool words> STRAIT_XPU_FN void packets_out(pair64 *to, const u8 *src, u32 n, u32 epoch, u32 thread, u32 size)
+{
+	if (n <= 12 * size)
+		packets_out<1, words>(to, src, n, epoch, thread, size);
+	else if (n <= 24 * size)
+		packets_out<2, words>(to, src, n, epoch, thread, size);
+	else
+		packets_out<4, words>(to, src, n, epoch, thread, size);
+}
+
+template <bool words>
+STRAIT_XPU_FN int packets_in(limit l, const pair64 *from, u8 *dst, u32 n, u32 epoch, u32 thread, u32 size)
+{
+	if (n <= 12 * size)
+		return packets_in<1, words>(l, from, dst, n, epoch, thread, size);
+	if (n <= 24 * size)
+		return packets_in<2, words>(l, from, dst, n, epoch, thread, size);
+	return packets_in<4, words>(l, from, dst, n, epoch, thread, size);
 }
 
 } // namespace detail
@@ -124,12 +147,10 @@ template <scope S> STRAIT_XPU_FN int put_packets(window &w, u64 offset, const vo
 		return err_msgsize;
 	pair64 *const to = (pair64 *)(w.mapped + offset);
 	const u32 size = hw::size<S>(), thread = hw::rank<S>(), bytes = (u32)n;
-	if (bytes <= 12 * size)
-		detail::packets_out<1>(to, (const u8 *)src, bytes, epoch, thread, size);
-	else if (bytes <= 24 * size)
-		detail::packets_out<2>(to, (const u8 *)src, bytes, epoch, thread, size);
+	if (detail::are_words(src, bytes))
+		detail::packets_out<true>(to, (const u8 *)src, bytes, epoch, thread, size);
 	else
-		detail::packets_out<4>(to, (const u8 *)src, bytes, epoch, thread, size);
+		detail::packets_out<false>(to, (const u8 *)src, bytes, epoch, thread, size);
 	return ok;
 }
 
@@ -146,13 +167,9 @@ STRAIT_XPU_FN int take_packets(const strait_xpu_context *ctx, const void *packet
 	const detail::limit l = detail::limit_of(ctx, timeout_ns, peer);
 	const pair64 *const from = (const pair64 *)packets;
 	const u32 size = hw::size<S>(), thread = hw::rank<S>(), bytes = (u32)n;
-	int rc;
-	if (bytes <= 12 * size)
-		rc = detail::packets_in<1>(l, from, (u8 *)dst, bytes, epoch, thread, size);
-	else if (bytes <= 24 * size)
-		rc = detail::packets_in<2>(l, from, (u8 *)dst, bytes, epoch, thread, size);
-	else
-		rc = detail::packets_in<4>(l, from, (u8 *)dst, bytes, epoch, thread, size);
+	const int rc = detail::are_words(dst, bytes)
+			       ? detail::packets_in<true>(l, from, (u8 *)dst, bytes, epoch, thread, size)
+			       : detail::packets_in<false>(l, from, (u8 *)dst, bytes, epoch, thread, size);
 	if (S == scope::thread)
 		return rc;
 	const bool failed = hw::any<S>(rc != ok);
