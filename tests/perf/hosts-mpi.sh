@@ -37,7 +37,7 @@ one() (
         export FI_PROVIDER_PATH=$dir FI_PROVIDER=strait FI_STRAIT_LINKS=tcp
         go+=(--mca mtl_ofi_provider_include strait --mca opal_common_ofi_provider_include strait)
         ;;
-    btl) go=("$mpirun" -np 2 --bind-to core --mca pml ob1 --mca btl tcp,self) ;;
+    btl) go=("$mpirun" -np 2 --bind-to core --mca pml ob1 --mca btl "tcp,self") ;;
     ucx)
         go=("$mpirun" -np 2 --bind-to core --mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any)
         ucx_env tcp,self
