@@ -138,6 +138,7 @@ functions! {
     /// The driver's functions, where it has them.
     Error, NOT_FOUND;
     get_error_name b"cuGetErrorName\0" (code: c_int, name: *mut *const c_char);
+    init b"cuInit\0" (flags: u32);
     driver_version b"cuDriverGetVersion\0" (version: *mut c_int);
     pointer_get b"cuPointerGetAttributes\0" (n: u32, which: *const u32, to: *const *mut c_void, at: DevicePtr);
     pointer_set b"cuPointerSetAttribute\0" (value: *const c_void, which: u32, at: DevicePtr);
