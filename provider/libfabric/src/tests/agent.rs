@@ -1,0 +1,194 @@
+//! `FI_OPT_CUDA_API_PERMITTED` = false, over the stand-in for CUDA's driver. The agent is there for a process, so each test is one.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use cuda_stand_in::driver::Driver;
+
+use super::*;
+use crate::param::{self, CopyAgent};
+
+const LEN: usize = 600_000;
+
+fn itself(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture", "--ignored"]);
+    command
+}
+
+#[test]
+#[ignore = "the agent of the tests below"]
+fn as_agent() {
+    Driver::load();
+    hmem::agent_process::serve(std::io::stdin().as_fd().try_clone_to_owned().unwrap()).unwrap();
+}
+
+/// How a test's process ended; `None` if it had not after so many seconds.
+fn outcome(name: &str, seconds: u64) -> Option<ExitStatus> {
+    let mut child = itself(name).stdout(Stdio::null()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(seconds);
+    while Instant::now() < until {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    None
+}
+
+fn set_option(ep: *mut fi::fid_ep, permitted: bool) -> c_int {
+    let (level, name) = (fi::FI_OPT_ENDPOINT, fi::FI_OPT_CUDA_API_PERMITTED);
+    call!(ep, ops.setopt(level, name, (&raw const permitted).cast(), 1))
+}
+
+/// Has the provider start this program as the agent, by a script that stands for the command.
+fn agent_is_this_program() {
+    let file = std::env::temp_dir().join(format!("strait-copy-agent-{}", std::process::id()));
+    let exe = std::env::current_exe().unwrap();
+    let script = format!(
+        "#!/bin/sh\nrm -f '{}'\nexec '{}' --exact tests::agent::as_agent --nocapture --ignored\n",
+        file.display(),
+        exe.display()
+    );
+    std::fs::write(&file, script).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o700)).unwrap();
+    param::set_copy_agent(CopyAgent::At(file));
+}
+
+/// Registers memory, with the descriptor that NCCL's plug-in would pass.
+fn register(w: &World, at: usize, iface: fi::fi_hmem_iface) -> *mut fi::fid_mr {
+    let iov = libc::iovec { iov_base: ptr::with_exposed_provenance_mut(at), iov_len: LEN };
+    let anon1 = fi::fi_mr_attr__bindgen_ty_1 { mr_iov: &raw const iov };
+    let access =
+        fi::FI_SEND | fi::FI_RECV | fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE | fi::FI_READ | fi::FI_WRITE;
+    let requested_key = at as u64;
+    let attr = fi::fi_mr_attr { anon1, iov_count: 1, iface, access, requested_key, ..Default::default() };
+    let mut mr = ptr::null_mut();
+    assert_eq!(call!(w.domain, mr.regattr(&attr, 0, &mut mr)), 0);
+    mr
+}
+
+/// Waits for `n` completions.
+fn complete(w: &World, n: usize) {
+    for _ in 0..n {
+        loop {
+            match w.read() {
+                Ok(_) => break,
+                Err(AGAIN) => std::thread::yield_now(),
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+}
+
+fn transfers(by_agent: bool) {
+    let cu = Driver::start();
+    agent_is_this_program();
+    let w = World::new(Setting::default());
+    let ((one, name), (two, other)) = (w.ep(), w.ep());
+    let (to_one, to_two) = (w.insert(&name), w.insert(&other));
+    if by_agent {
+        assert_eq!((set_option(one, false), set_option(two, false), set_option(two, true)), (0, 0, 0));
+    }
+    let (a, b) = (cu.alloc(LEN), cu.alloc(LEN));
+    let (mut host, mut flush) = (vec![0u8; LEN], vec![0u8; LEN]);
+    let (host_at, flush_at) = (host.as_mut_ptr().expose_provenance(), flush.as_mut_ptr().expose_provenance());
+    let pattern: Vec<u8> = (0..LEN).map(|n| (n * 7 + n / 251) as u8).collect();
+    cu.write(a, &pattern);
+    let mrs = [
+        register(&w, a, fi::FI_HMEM_CUDA),
+        register(&w, b, fi::FI_HMEM_CUDA),
+        register(&w, host_at, fi::FI_HMEM_SYSTEM),
+        register(&w, flush_at, fi::FI_HMEM_SYSTEM),
+    ];
+    // SAFETY: open registrations.
+    let keys = mrs.map(|mr| unsafe { (*mr).key });
+    let p = |at: usize| ptr::with_exposed_provenance_mut::<c_void>(at);
+    let send = |ep: *mut fi::fid_ep, at, len, to| assert_eq!(call!(ep, msg.send(p(at), len, NO, to, NO)), 0);
+    let recv = |ep: *mut fi::fid_ep, at, len| {
+        assert_eq!(call!(ep, msg.recv(p(at), len, NO, fi::FI_ADDR_UNSPEC, NO)), 0)
+    };
+
+    let scratch = cu.alloc(8);
+    cu.kernel(true);
+    let freeing = std::thread::spawn(move || cu.free(scratch));
+    while cu.freeing() == 0 {
+        std::thread::yield_now();
+    }
+    // Device to device, long and short; to the host, and from it.
+    for len in [LEN, 8] {
+        recv(two, b, len);
+        send(one, a, len, to_two);
+        complete(&w, 2);
+    }
+    recv(one, host_at, LEN);
+    send(two, b, LEN, to_one);
+    complete(&w, 2);
+    recv(two, a, 1000);
+    send(one, host_at + 1000, 1000, to_two);
+    complete(&w, 2);
+    // Addresses are offsets here. A write to a device, and a read of a few of its bytes, which is how a plug-in flushes.
+    assert_eq!(call!(one, rma.write(p(host_at), LEN / 2, NO, to_two, 7, keys[1], NO)), 0);
+    complete(&w, 1);
+    assert_eq!(call!(two, rma.read(p(flush_at), 100_000, NO, to_two, 0, keys[1], NO)), 0);
+    complete(&w, 1);
+    assert_eq!(call!(one, rma.write(p(a + 8), 8, NO, to_two, 0, keys[1], NO)), 0);
+    complete(&w, 1);
+    assert_eq!(call!(two, rma.read(p(flush_at), 4, NO, to_two, 0, keys[1], NO)), 0);
+    complete(&w, 1);
+    // What the kernel waited for is there.
+    cu.kernel(false);
+    freeing.join().unwrap();
+
+    assert_eq!(host, pattern);
+    assert_eq!(flush[..4], pattern[1008..1012]);
+    assert_eq!(flush[7..100_000], pattern[..99_993]);
+    let (a, b) = (cu.read(a, LEN), cu.read(b, LEN));
+    assert_eq!((&a[..1000], &a[1000..]), (&pattern[1000..2000], &pattern[1000..]));
+    assert_eq!((&b[..8], &b[8..7 + LEN / 2]), (&pattern[1008..1016], &pattern[1..LEN / 2]));
+    assert_eq!(b[7 + LEN / 2..], pattern[7 + LEN / 2..]);
+    for mr in mrs {
+        assert_eq!(close(mr), 0);
+    }
+    assert_eq!((close(one), close(two)), (0, 0));
+    w.end();
+}
+
+#[test]
+#[ignore = "a process of a test"]
+fn with_the_option() {
+    transfers(true);
+}
+
+#[test]
+#[ignore = "a process of a test"]
+fn without_the_option() {
+    transfers(false);
+}
+
+#[test]
+fn without_calls_of_cuda_transfers_go_on_while_cuda_free_waits_for_them() {
+    assert!(outcome("tests::agent::with_the_option", 200).is_some_and(|s| s.success()));
+    assert_eq!(outcome("tests::agent::without_the_option", 3), None, "what the agent is for");
+}
+
+#[test]
+#[ignore = "a process of a test"]
+fn with_no_agent_to_be_had() {
+    let w = World::new(Setting::default());
+    let (ep, _) = w.ep();
+    assert_eq!(set_option(ep, false), 0, "there is no CUDA");
+    Driver::start();
+    param::set_copy_agent(CopyAgent::At("/nowhere/strait".into()));
+    assert_eq!(set_option(ep, false), -fi::FI_EOPNOTSUPP);
+    assert_eq!(set_option(ep, true), 0);
+}
+
+#[test]
+fn without_an_agent_the_option_is_refused() {
+    assert!(outcome("tests::agent::with_no_agent_to_be_had", 100).is_some_and(|s| s.success()));
+}
