@@ -30,13 +30,15 @@ mod stream;
 
 use std::os::fd::OwnedFd;
 
+use libloading::os::unix::Library;
+
 pub use api::Error;
 pub use export::{export, export_dmabuf, settle};
 pub use info::{Info, Sort, info};
 pub use make::{Made, device};
 pub use queue::{Call, Stream};
 pub use stream::Relaxed as RelaxedCapture;
-pub(crate) use stream::{activate, load};
+pub(crate) use stream::activate;
 
 use crate::agent;
 use crate::error::Error as AnyError;
@@ -51,6 +53,15 @@ use info::{ask, is_device};
 /// Looks for the driver now, whatever was found before. For calls that set something up.
 pub fn look() -> bool {
     presence::look_for(&Cuda)
+}
+
+/// Loads the driver and starts it, in a process that is there to copy.
+pub(crate) fn load() -> Result<(), AnyError> {
+    // SAFETY: its initialisers are the driver's, which the user of this process runs as well.
+    let library = unsafe { Library::open(Some("libcuda.so.1"), libc::RTLD_NOW) };
+    std::mem::forget(library.map_err(|_| AnyError::os(libc::ENOENT))?);
+    look();
+    Ok(loaded().ok_or(Error(api::NOT_FOUND))?.init(0)?)
 }
 
 /// CUDA's entry in the registry.

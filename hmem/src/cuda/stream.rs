@@ -4,14 +4,11 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use libloading::os::unix::Library;
-
 use super::api::{
     Api, EVENT_DISABLE_TIMING, Error, Handle, LOCK_PORTABLE, NOT_FOUND, STREAM_NON_BLOCKING, loaded,
 };
 use super::info::{Info, info};
 use crate::error::Error as AnyError;
-use crate::presence;
 
 /// Which of a context's streams a copy is queued in. Copies in one stream come one behind the other
 /// with no gap, which for short ones is quicker than many streams side by side; but none is to wait
@@ -145,16 +142,6 @@ pub(super) fn primary(api: &Api, device: c_int) -> Option<usize> {
     api.primary_retain(&mut ctx, device).ok()?;
     held.push((device, ctx as usize));
     Some(ctx as usize)
-}
-
-/// Loads the driver and starts it, in a process that is there to copy.
-pub(crate) fn load() -> Result<(), AnyError> {
-    // SAFETY: its initialisers are the driver's, which the user of this process runs as well.
-    let library = unsafe { Library::open(Some("libcuda.so.1"), libc::RTLD_NOW) };
-    std::mem::forget(library.map_err(|_| AnyError::os(libc::ENOENT))?);
-    presence::look_for(&super::Cuda);
-    let api = loaded().ok_or(Error(NOT_FOUND))?;
-    Ok(api.init(0)?)
 }
 
 /// Makes the primary context of the device with that UUID active, for good.
