@@ -72,6 +72,17 @@ fn register(w: &World, at: usize, iface: fi::fi_hmem_iface) -> *mut fi::fid_mr {
     mr
 }
 
+/// A thread in cudaFree, which waits for a kernel; the driver's other calls wait for that.
+fn begin_to_free(cu: Driver) -> std::thread::JoinHandle<()> {
+    let scratch = cu.alloc(8);
+    cu.kernel(true);
+    let freeing = std::thread::spawn(move || cu.free(scratch));
+    while cu.freeing() == 0 {
+        std::thread::yield_now();
+    }
+    freeing
+}
+
 /// Waits for `n` completions.
 fn complete(w: &World, n: usize) {
     for _ in 0..n {
@@ -113,12 +124,7 @@ fn transfers(by_agent: bool) {
         assert_eq!(call!(ep, msg.recv(p(at), len, NO, fi::FI_ADDR_UNSPEC, NO)), 0)
     };
 
-    let scratch = cu.alloc(8);
-    cu.kernel(true);
-    let freeing = std::thread::spawn(move || cu.free(scratch));
-    while cu.freeing() == 0 {
-        std::thread::yield_now();
-    }
+    let freeing = begin_to_free(cu);
     // Device to device, long and short; to the host, and from it.
     for len in [LEN, 8] {
         recv(two, b, len);
@@ -174,6 +180,95 @@ fn without_the_option() {
 fn without_calls_of_cuda_transfers_go_on_while_cuda_free_waits_for_them() {
     assert!(outcome("tests::agent::with_the_option", 200).is_some_and(|s| s.success()));
     assert_eq!(outcome("tests::agent::without_the_option", 3), None, "what the agent is for");
+}
+
+/// Gives the other process bytes under a name, and takes its.
+fn exchange(what: &str, side: usize, bytes: &[u8]) -> Vec<u8> {
+    let dir = std::path::PathBuf::from(std::env::var("EXCHANGE").unwrap());
+    let file = |side| dir.join(format!("{what}.{side}"));
+    std::fs::write(dir.join(format!("new.{side}")), bytes).unwrap();
+    std::fs::rename(dir.join(format!("new.{side}")), file(side)).unwrap();
+    loop {
+        match std::fs::read(file(1 - side)) {
+            Ok(theirs) => return theirs,
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+#[test]
+#[ignore = "a process of a test"]
+fn one_of_two() {
+    let side: usize = std::env::var("SIDE").unwrap().parse().unwrap();
+    let cu = Driver::start();
+    agent_is_this_program();
+    let w = World::new(Setting::default());
+    let (ep, name) = w.ep();
+    assert_eq!(set_option(ep, false), 0);
+    let to = w.insert(&exchange("name", side, &name));
+    let of = |side: usize| -> Vec<u8> { (0..LEN).map(|n| (n * 7 + n / 251 + 100 * side) as u8).collect() };
+    // What is sent, received and written is in memory of cudaMalloc, what is read in memory that is mapped by hand.
+    let (a, b, c, d) = (cu.alloc(LEN), cu.alloc(LEN), cu.alloc(LEN), cu.map(1));
+    cu.write(a, &of(side));
+    cu.write(d, &of(side));
+    cu.write(c, &vec![0; LEN]);
+    let mrs = [a, b, c, d].map(|at| register(&w, at, fi::FI_HMEM_CUDA));
+    // SAFETY: open registrations.
+    let keys: Vec<u8> = [mrs[2], mrs[3]].iter().flat_map(|mr| unsafe { (**mr).key }.to_le_bytes()).collect();
+    let theirs = exchange("keys", side, &keys);
+    let key = |n: usize| u64::from_le_bytes(theirs[n * 8..n * 8 + 8].try_into().unwrap());
+    let p = |at: usize| ptr::with_exposed_provenance_mut::<c_void>(at);
+    let freeing = begin_to_free(cu);
+    for len in [8, 5000, 100_000, LEN] {
+        for _ in 0..3 {
+            assert_eq!(call!(ep, msg.recv(p(b), len, NO, fi::FI_ADDR_UNSPEC, NO)), 0);
+        }
+        for _ in 0..3 {
+            assert_eq!(call!(ep, msg.send(p(a), len, NO, to, NO)), 0);
+        }
+        complete(&w, 6);
+    }
+    assert_eq!(call!(ep, rma.write(p(a), LEN / 2, NO, to, 0, key(0), NO)), 0);
+    assert_eq!(call!(ep, rma.write(p(a + LEN / 2), LEN - LEN / 2, NO, to, (LEN / 2) as u64, key(0), NO)), 0);
+    complete(&w, 2);
+    assert_eq!(call!(ep, rma.read(p(a), LEN, NO, to, 0, key(1), NO)), 0);
+    complete(&w, 1);
+    // The other side needs progress of this one until all of its has completed.
+    let mut byte = [0u8; 1];
+    assert_eq!(call!(ep, msg.recv((&raw mut byte).cast(), 1, NO, fi::FI_ADDR_UNSPEC, NO)), 0);
+    assert_eq!(call!(ep, msg.send((&raw const byte).cast(), 1, NO, to, NO)), 0);
+    complete(&w, 2);
+    cu.kernel(false);
+    freeing.join().unwrap();
+    for at in [a, b, c] {
+        assert_eq!(cu.read(at, LEN), of(1 - side), "{}", at == a);
+    }
+    assert_eq!((cu.calls(c"cuIpcOpenMemHandle_v2"), cu.calls(c"cuMemcpyAsync")), (0, 0));
+    exchange("end", side, &[]);
+    for mr in mrs {
+        assert_eq!(close(mr), 0);
+    }
+    assert_eq!(close(ep), 0);
+    w.end();
+}
+
+#[test]
+fn two_processes_that_both_wait_in_cuda_free_exchange_messages_and_memory() {
+    let dir = std::env::temp_dir().join(format!("strait-agent-two-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let mut sides = [0, 1].map(|side: usize| {
+        let mut command = itself("tests::agent::one_of_two");
+        command.env("EXCHANGE", &dir).env("SIDE", side.to_string()).stdout(Stdio::null()).spawn().unwrap()
+    });
+    let until = Instant::now() + Duration::from_secs(200);
+    while Instant::now() < until && sides.iter_mut().any(|s| s.try_wait().unwrap().is_none()) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for side in &mut sides {
+        let _ = side.kill();
+        assert!(side.wait().unwrap().success());
+    }
+    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
