@@ -259,6 +259,11 @@ fn the_agent_copies_between_processes() {
 fn what_is_not_known() {
     let cu = start();
     let (plain, pool) = (cu.alloc(1000), cu.alloc_async(1000));
+    // What is registered already would be lost: there is no agent then.
+    let both = [plain, pool].map(|at| registry::get_pages(device(at, 8), true).unwrap());
+    assert!(agent::start(itself("as_agent")).is_err());
+    assert_eq!((agent::is_on(), hmem::write(&[device(pool, 8)], 0, &[1; 8])), (false, 8));
+    drop(both);
     agent::start(itself("as_agent")).unwrap();
     assert!(registry::get_pages(device(pool, 8), true).is_err(), "no other process reaches it");
     assert_eq!(registry::classify_to_register(plain, 8), Kind::Cuda);

@@ -74,13 +74,13 @@ fn errno(e: std::io::Error) -> Error {
     Error::os(e.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Starts the agent, by a command whose standard input is to be its end of the socket. `Ok(false)`: there is one.
-pub(crate) fn start(mut command: Command) -> Result<bool, Error> {
-    static STARTING: Mutex<()> = Mutex::new(());
-    let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(agent) = active() {
-        return agent.check().map(|()| false);
-    }
+/// From now on this is the agent of the process, which had none.
+pub(crate) fn set(agent: Agent) {
+    let _ = AGENT.set(agent);
+}
+
+/// Starts an agent, by a command whose standard input is to be its end of the socket.
+pub(crate) fn start(mut command: Command) -> Result<Agent, Error> {
     let mut ends = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a place for two descriptors, which nothing else owns.
@@ -93,8 +93,8 @@ pub(crate) fn start(mut command: Command) -> Result<bool, Error> {
     let mut child = command.stdin(theirs).stdout(Stdio::null()).spawn().map_err(errno)?;
     // With it goes our copy of its end.
     drop(command);
-    rights::send_fd(&ours, &Message::Hello(VERSION).to_bytes(), memory.as_fd()).map_err(errno)?;
-    if let Err(why) = answer(&ours) {
+    let hello = rights::send_fd(&ours, &Message::Hello(VERSION).to_bytes(), memory.as_fd());
+    if let Err(why) = hello.map_err(|_| GONE).and_then(|()| answer(&ours)) {
         let _ = child.kill();
         let _ = child.wait();
         return Err(why);
@@ -107,15 +107,13 @@ pub(crate) fn start(mut command: Command) -> Result<bool, Error> {
         bounces: (1..BOUNCES as u32).collect(),
         _child: left(child),
     };
-    let agent = Agent {
+    Ok(Agent {
         pid: std::process::id(),
         shared,
         dead: AtomicBool::new(false),
         state: Mutex::new(state),
         waited: Mutex::new(()),
-    };
-    let _ = AGENT.set(agent);
-    Ok(true)
+    })
 }
 
 /// One that has detached itself leaves a process that ends; else it stays a child.

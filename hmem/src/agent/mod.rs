@@ -27,18 +27,26 @@ pub(crate) use message::{BOUNCE, BOUNCES, BOUNCES_AT, HOST, LONGEST, Message, Mo
 pub(crate) use registered::{exports, is_registered, is_still, number, register};
 
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::Error;
 
 /// Starts the agent of this process, by a command that ends up in [`crate::agent_process::serve`], and has it open what is
-/// registered. If it is there already, that is as well.
+/// registered. If it is there already, that is as well. On an error all is as it was.
 pub fn start(command: Command) -> Result<(), Error> {
-    if connection::start(command)? {
-        if let Some(agent) = active() {
-            registered::open_all(agent)?;
-        }
+    static STARTING: Mutex<()> = Mutex::new(());
+    let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(agent) = active() {
+        return agent.check();
     }
-    Ok(())
+    let agent = connection::start(command)?;
+    if let Err(why) = registered::open_all(&agent) {
+        registered::forget_all();
+        return Err(why);
+    }
+    connection::set(agent);
+    // What was registered since, and that cannot be opened, fails when it is used.
+    active().map_or(Ok(()), |agent| registered::open_all(agent).or(Ok(())))
 }
 
 /// Whether there is one, or was.

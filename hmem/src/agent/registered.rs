@@ -62,10 +62,17 @@ pub(crate) fn register(addr: usize, len: usize, export: Exporter) -> Result<Regi
     Ok(registration)
 }
 
-/// Has a new agent open all that was registered before it was there.
+/// Has an agent open all that is registered; an error is why it cannot open one of them.
 pub(crate) fn open_all(agent: &Agent) -> Result<(), Error> {
     let names: Vec<u64> = all().registered.iter().map(|r| r.name).collect();
-    names.into_iter().try_for_each(|name| open(agent, name))
+    names.into_iter().fold(Ok(()), |so_far, name| so_far.and(open(agent, name)))
+}
+
+/// There is no agent after all.
+pub(crate) fn forget_all() {
+    let mut all = all();
+    all.known.clear();
+    all.registered.iter_mut().for_each(|r| r.of.clear());
 }
 
 /// Has the agent open the memory of a registration, if it has not.

@@ -4,16 +4,22 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::errno::Errno;
 use crate::param::{self, CopyAgent};
 
 /// Starts it, if it is not there. From then on no call of an operation goes to CUDA.
 pub(crate) fn start() -> Result<(), Errno> {
+    static TOLD: AtomicBool = AtomicBool::new(false);
     let refused = |why: String| {
-        log::warn!(
-            "FI_OPT_CUDA_API_PERMITTED=false is refused: {why}. GPU memory is then copied by calls of CUDA; see FI_STRAIT_COPY_AGENT"
-        );
+        // Programs ask for each of their endpoints, and can do without.
+        if !TOLD.swap(true, Ordering::Relaxed) {
+            log::warn!(
+                "FI_OPT_CUDA_API_PERMITTED=false is refused: {why}. A program that needs that may copy GPU memory to the host \
+                 itself; see FI_STRAIT_COPY_AGENT"
+            );
+        }
         Errno::OPNOTSUPP
     };
     let path = match param::get().copy_agent {

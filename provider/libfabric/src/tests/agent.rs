@@ -45,18 +45,20 @@ fn set_option(ep: *mut fi::fid_ep, permitted: bool) -> c_int {
     call!(ep, ops.setopt(level, name, (&raw const permitted).cast(), 1))
 }
 
-/// Has the provider start this program as the agent, by a script that stands for the command.
-fn agent_is_this_program() {
+/// Has the provider start this program as the agent, by a script that stands for the command, and that becomes the file with the
+/// agent's pid.
+fn agent_is_this_program() -> std::path::PathBuf {
     let file = std::env::temp_dir().join(format!("strait-copy-agent-{}", std::process::id()));
     let exe = std::env::current_exe().unwrap();
     let script = format!(
-        "#!/bin/sh\nrm -f '{}'\nexec '{}' --exact tests::agent::as_agent --nocapture --ignored\n",
+        "#!/bin/sh\necho $$ >'{}'\nexec '{}' --exact tests::agent::as_agent --nocapture --ignored\n",
         file.display(),
         exe.display()
     );
     std::fs::write(&file, script).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o700)).unwrap();
-    param::set_copy_agent(CopyAgent::At(file));
+    param::set_copy_agent(CopyAgent::At(file.clone()));
+    file
 }
 
 /// Registers memory, with the descriptor that NCCL's plug-in would pass.
@@ -98,7 +100,7 @@ fn complete(w: &World, n: usize) {
 
 fn transfers(by_agent: bool) {
     let cu = Driver::start();
-    agent_is_this_program();
+    let file = by_agent.then(agent_is_this_program);
     let w = World::new(Setting::default());
     let ((one, name), (two, other)) = (w.ep(), w.ep());
     let (to_one, to_two) = (w.insert(&name), w.insert(&other));
@@ -162,6 +164,7 @@ fn transfers(by_agent: bool) {
     }
     assert_eq!((close(one), close(two)), (0, 0));
     w.end();
+    file.into_iter().for_each(|file| std::fs::remove_file(file).unwrap());
 }
 
 #[test]
@@ -201,7 +204,7 @@ fn exchange(what: &str, side: usize, bytes: &[u8]) -> Vec<u8> {
 fn one_of_two() {
     let side: usize = std::env::var("SIDE").unwrap().parse().unwrap();
     let cu = Driver::start();
-    agent_is_this_program();
+    let file = agent_is_this_program();
     let w = World::new(Setting::default());
     let (ep, name) = w.ep();
     assert_eq!(set_option(ep, false), 0);
@@ -250,6 +253,7 @@ fn one_of_two() {
     }
     assert_eq!(close(ep), 0);
     w.end();
+    std::fs::remove_file(file).unwrap();
 }
 
 #[test]
@@ -269,6 +273,59 @@ fn two_processes_that_both_wait_in_cuda_free_exchange_messages_and_memory() {
         assert!(side.wait().unwrap().success());
     }
     std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+#[ignore = "a process of a test"]
+fn with_an_agent_that_is_killed() {
+    let cu = Driver::start();
+    let file = agent_is_this_program();
+    let w = World::new(Setting::default());
+    let ((one, _), (two, other)) = (w.ep(), w.ep());
+    let to_two = w.insert(&other);
+    assert_eq!(set_option(one, false), 0);
+    let (a, b) = (cu.alloc(LEN), cu.alloc(LEN));
+    let mrs = [a, b].map(|at| register(&w, at, fi::FI_HMEM_CUDA));
+    let pid = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    // SAFETY: touches no memory.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    let p = |at: usize| ptr::with_exposed_provenance_mut::<c_void>(at);
+    for len in [8, LEN] {
+        assert_eq!(call!(two, msg.recv(p(b), len, NO, fi::FI_ADDR_UNSPEC, NO)), 0);
+        assert_eq!(call!(one, msg.send(p(a), len, NO, to_two, NO)), 0);
+        let (mut ended, mut failed) = (0, 0);
+        while ended < 2 {
+            match w.read() {
+                Ok(_) => ended += 1,
+                Err(AGAIN) => std::thread::yield_now(),
+                Err(_) => {
+                    let mut entry = fi::fi_cq_err_entry::default();
+                    assert_eq!(call!(w.cq, ops.readerr(&mut entry, 0)), 1);
+                    (ended, failed) = (ended + 1, failed + 1);
+                }
+            }
+        }
+        assert!(failed > 0, "{len} bytes cannot have been copied");
+    }
+    // What is in the host's memory goes on.
+    let (from, mut to) = ([7u8; 100], [0u8; 100]);
+    assert_eq!(call!(two, msg.recv((&raw mut to).cast(), 100, NO, fi::FI_ADDR_UNSPEC, NO)), 0);
+    assert_eq!(call!(one, msg.send((&raw const from).cast(), 100, NO, to_two, NO)), 0);
+    complete(&w, 2);
+    // SAFETY: the receive has completed.
+    assert_eq!(unsafe { (&raw const to).read_volatile() }, from);
+    assert_eq!(set_option(two, false), -fi::FI_EOPNOTSUPP);
+    for mr in mrs {
+        assert_eq!(close(mr), 0);
+    }
+    assert_eq!((close(one), close(two)), (0, 0));
+    w.end();
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn if_the_agent_is_killed_operations_end_with_an_error() {
+    assert!(outcome("tests::agent::with_an_agent_that_is_killed", 200).is_some_and(|s| s.success()));
 }
 
 #[test]
