@@ -18,7 +18,7 @@ use crate::flight::{Flight, Flights, Part};
 use crate::kind::Kind;
 use crate::memory::Pages;
 use crate::registry;
-use crate::share::{Export, Opened, Passed};
+use crate::share::{Export, HandleType, Opened, Passed};
 
 /// For how long it polls after the last packet, before it sleeps.
 const AWAKE: Duration = Duration::from_millis(1);
@@ -111,11 +111,11 @@ impl Process {
     fn run(&mut self) -> io::Result<()> {
         let (mut bytes, mut last, mut taken) = ([0; LONGEST], Instant::now(), 0);
         loop {
-            match rights::recv_fd(&self.sock, &mut bytes) {
-                Ok((0, _)) => return Ok(()),
-                Ok((len, fd)) => {
+            match socket::receive(&self.sock, &mut bytes) {
+                Ok(0) => return Ok(()),
+                Ok(len) => {
                     let message = Message::from_bytes(&bytes[..len]).ok_or(io::ErrorKind::InvalidData)?;
-                    self.take(message, fd)?;
+                    self.take(message)?;
                     (last, taken) = (Instant::now(), taken + 1);
                     if taken < MOST_TAKEN {
                         continue;
@@ -137,9 +137,11 @@ impl Process {
         }
     }
 
-    fn take(&mut self, message: Message, fd: Option<OwnedFd>) -> io::Result<()> {
+    fn take(&mut self, message: Message) -> io::Result<()> {
         match message {
             Message::Open { number, own, export } => {
+                let has_fd = export.handle_type == HandleType::Descriptor;
+                let fd = if has_fd { Some(self.receive_descriptor()?) } else { None };
                 let opened = self.open(&export, fd, own).map(|a| drop(self.allocations.insert(number, a)));
                 reply(&self.sock, opened)
             }
@@ -155,6 +157,18 @@ impl Process {
                 Ok(())
             }
             Message::Hello(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// The next packet, which is the descriptor of the last one.
+    fn receive_descriptor(&self) -> io::Result<OwnedFd> {
+        loop {
+            match rights::recv_fd(&self.sock, &mut [0]) {
+                Ok((_, fd)) => return fd.ok_or(io::ErrorKind::InvalidData.into()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => drop(socket::wait(&self.sock, -1)),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
         }
     }
 

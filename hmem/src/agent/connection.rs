@@ -169,12 +169,16 @@ impl Agent {
     }
 
     /// Sends a packet; waits where the agent has not come to the ones before.
-    fn send(&self, state: &State, message: &Message, fd: Option<&OwnedFd>) -> Result<(), Error> {
-        let (bytes, until) = (message.to_bytes(), Instant::now() + PATIENCE);
+    fn send(&self, state: &State, message: &Message) -> Result<(), Error> {
+        self.send_bytes(state, &message.to_bytes(), None)
+    }
+
+    fn send_bytes(&self, state: &State, bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(), Error> {
+        let until = Instant::now() + PATIENCE;
         loop {
             let sent = match fd {
-                Some(fd) => rights::send_fd(&state.sock, &bytes, fd.as_fd()),
-                None => socket::send(&state.sock, &bytes),
+                Some(fd) => rights::send_fd(&state.sock, bytes, fd.as_fd()),
+                None => socket::send(&state.sock, bytes),
             };
             match sent {
                 Ok(()) => return Ok(()),
@@ -196,7 +200,10 @@ impl Agent {
         let mut state = self.state();
         state.numbers = state.numbers.checked_add(1).ok_or(Error::os(libc::ENOSPC))?;
         let number = state.numbers;
-        self.send(&state, &Message::Open { number, own, export: *export }, fd)?;
+        self.send(&state, &Message::Open { number, own, export: *export })?;
+        if fd.is_some() {
+            self.send_bytes(&state, &[0], fd)?;
+        }
         match answer(&state.sock) {
             Ok(()) => Ok(number),
             Err(e) if e == GONE || e == Error::os(libc::ETIMEDOUT) => Err(self.lost()),
@@ -207,7 +214,7 @@ impl Agent {
     /// It need not know that allocation any more.
     pub(crate) fn close(&self, number: u32) {
         if self.check().is_ok() {
-            let _ = self.send(&self.state(), &Message::Close(number), None);
+            let _ = self.send(&self.state(), &Message::Close(number));
         }
     }
 
@@ -225,7 +232,7 @@ impl Agent {
             state.turns[slot as usize] += 1;
             let turn = state.turns[slot as usize];
             let message = Message::Copy { slot, turn, by, moves: some.to_vec() };
-            if let Err(e) = self.send(&state, &message, None) {
+            if let Err(e) = self.send(&state, &message) {
                 state.slots.push(slot);
                 drop(state);
                 self.end(&mut tickets);

@@ -48,7 +48,7 @@ impl Move {
 pub(crate) enum Message {
     /// The first one, with the memory's descriptor; answered.
     Hello(u32),
-    /// An allocation under a number, with its descriptor if it has one; answered. `own`: of the process itself, and to be opened
+    /// An allocation under a number; a packet with its descriptor follows if it has one. Answered. `own`: of the process itself, and to be opened
     /// at once.
     Open { number: u32, own: bool, export: Export },
     /// It is needed no more.

@@ -65,7 +65,11 @@ pub(crate) fn register(addr: usize, len: usize, export: Exporter) -> Result<Regi
 /// Has an agent open all that is registered; an error is why it cannot open one of them.
 pub(crate) fn open_all(agent: &Agent) -> Result<(), Error> {
     let names: Vec<u64> = all().registered.iter().map(|r| r.name).collect();
-    names.into_iter().fold(Ok(()), |so_far, name| so_far.and(open(agent, name)))
+    let mut all_open = Ok(());
+    for name in names {
+        all_open = all_open.and(open(agent, name));
+    }
+    all_open
 }
 
 /// There is no agent after all.

@@ -92,7 +92,7 @@ pub const FAULT_HANDLER: Setting = Setting {
 pub const COPY_AGENT: Setting = Setting {
     name: "copy_agent",
     kind: Kind::Text("auto, no, or the path of the strait command"),
-    default: "auto: strait beside the provider, or in bin of a directory above it",
+    default: "auto, strait beside the provider or in bin of a directory above it",
     help: "The process that copies GPU memory for endpoints whose FI_OPT_CUDA_API_PERMITTED is false; with no, that option is \
            refused where there is CUDA",
 };
