@@ -155,7 +155,7 @@ impl Buffer {
     fn all(&mut self) -> &mut [u8] {
         match &mut self.memory {
             // SAFETY: so many bytes were allocated, zeroed, and `self` is borrowed for as long as the slice is. No device
-            // copies: a transfer hands its buffer out when it is over.
+            // copies, an agent's neither: a transfer hands its buffer out when it is over, and an agent stores there by nothing else.
             Some(m) => unsafe { std::slice::from_raw_parts_mut(m.at.as_ptr(), ROOM + self.pool.len) },
             None => &mut [],
         }
