@@ -35,8 +35,10 @@ pub(crate) fn start() -> Result<(), Errno> {
     if std::env::var_os("CUDA_VISIBLE_DEVICES").is_some_and(|v| !v.as_bytes().starts_with(b"MIG")) {
         command.env_remove("CUDA_VISIBLE_DEVICES");
     }
+    let is_new = !hmem::agent::is_on();
     hmem::agent::start(command).map_err(|e| refused(format!("{} copy-agent: {e}", path.display())))?;
-    log::info!("GPU memory is copied by a process of its own ({} copy-agent)", path.display());
+    let level = if is_new { log::Level::Info } else { log::Level::Debug };
+    log::log!(level, "GPU memory is copied by a process of its own ({} copy-agent)", path.display());
     Ok(())
 }
 
