@@ -112,12 +112,24 @@ fn copies_within_a_process(by_agent: bool) {
         let mut into = buffer.write(&[a], 650_000, 1000);
         while into.poll().is_none() {}
         assert_eq!(into.poll(), Some(true));
+        drop((out, into));
+        // Short ones, of words and of other lengths and places, and those between short and long.
+        for (at, len) in [(640_000, 8), (640_008, 1024), (642_001, 9), (643_004, 16), (644_000, 3000)] {
+            let mut buffer = pool.take().unwrap();
+            buffer.bytes()[..len].copy_from_slice(&pattern(len, at));
+            let mut into = buffer.write(&[a], at, len);
+            while into.poll().is_none() {}
+            assert_eq!(into.poll(), Some(true));
+        }
         assert_eq!(agent::is_on(), by_agent);
     });
     assert_eq!(back[3..LEN - 2], pattern(LEN, 1)[5..]);
     let a = cu.read(a, LEN);
     assert!(a[1..600_001].iter().all(|b| *b == 9) && a[650_000..651_000].iter().all(|b| *b == 8));
     assert_eq!(a[651_000..], pattern(LEN, 1)[651_000..]);
+    for (at, len) in [(640_000, 8), (640_008, 1024), (642_001, 9), (643_004, 16), (644_000, 3000)] {
+        assert_eq!(a[at..at + len], pattern(len, at), "{len} bytes at {at}");
+    }
 }
 
 #[test]

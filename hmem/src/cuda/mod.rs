@@ -61,6 +61,7 @@ pub(crate) fn load() -> Result<(), AnyError> {
     let library = unsafe { Library::open(Some("libcuda.so.1"), libc::RTLD_NOW) };
     std::mem::forget(library.map_err(|_| AnyError::os(libc::ENOENT))?);
     look();
+    copy::write_short_copies_by_values();
     Ok(loaded().ok_or(Error(api::NOT_FOUND))?.init(0)?)
 }
 
