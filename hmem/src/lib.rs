@@ -10,13 +10,15 @@
 //! | layer | modules |
 //! |---|---|
 //! | words | `kind`, `error`, `span`, `words`, `value`, `long_double` |
-//! | tools | `bytes`, `guard`, `runtime`, [`share`] (handles and mappings), [`flight`] (the trait and the list) |
+//! | tools | `bytes`, `guard`, `runtime`, [`share`] (handles and mappings), [`flight`] (the trait and the list), [`agent`] |
 //! | the trait that each kind implements | `memory` |
 //! | which kinds are in the process | `presence` |
 //! | the kinds | `system`, [`fake`], [`client`], [`cuda`], [`rocr`], [`ze`] |
 //! | the list of them, and what an address is | [`registry`] |
-//! | what is done with memory of any kind | `copy`, `atomic`, `share::open` and `plan`, `flight::start`, [`stage`], [`bounce`], [`path`] |
+//! | what is done with memory of any kind | `copy`, `atomic`, `share::open` and `plan`, `flight::start`, [`stage`], [`bounce`], [`path`], [`agent_process`] |
 
+pub mod agent;
+pub mod agent_process;
 mod atomic;
 pub mod bounce;
 mod bytes;

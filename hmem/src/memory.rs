@@ -56,6 +56,11 @@ pub trait Memory: Sync {
     /// Whether `addr` is its; `len` bytes there are to be used.
     fn acquire(&self, addr: usize, len: usize) -> bool;
 
+    /// Likewise, for a registration: what it has to be asked once where it may not be asked later.
+    fn acquire_to_register(&self, addr: usize, len: usize) -> bool {
+        self.acquire(addr, len)
+    }
+
     /// Makes sure that `addr..addr+len` can be used, and goes on being what it is.
     fn get_pages(&self, addr: usize, len: usize, write: bool) -> Result<Pages, Error> {
         let _ = (addr, len, write);

@@ -55,6 +55,13 @@ pub fn classify(addr: usize, len: usize) -> Kind {
     }
 }
 
+/// The same for memory that is registered: see [`Memory::acquire_to_register`].
+pub fn classify_to_register(addr: usize, len: usize) -> Kind {
+    let some = presence::may_own(addr, &ALL);
+    let may = |m: &&&dyn Memory| some & presence::bit(m.kind()) != 0 && m.acquire_to_register(addr, len);
+    ALL.iter().find(may).map_or(Kind::System, |m| m.kind())
+}
+
 #[inline(never)]
 fn ask(some: u32, addr: usize, len: usize) -> Kind {
     let may = |m: &&&dyn Memory| some & presence::bit(m.kind()) != 0 && m.acquire(addr, len);

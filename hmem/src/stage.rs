@@ -9,6 +9,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::agent::{self, BOUNCE, Bounce};
 use crate::copy::{copy_in, copy_out, read, write};
 use crate::flight::{Flight, Part};
 use crate::kind::{Caps, Kind};
@@ -82,6 +83,8 @@ struct Memory {
     locked: Option<(Kind, Option<Pages>)>,
     at: NonNull<u8>,
     layout: Layout,
+    /// Where the agent copies: it is memory of its, and not of the heap's.
+    bounce: Option<Bounce>,
 }
 
 // SAFETY: it owns the bytes, and is used as any owner of bytes.
@@ -90,14 +93,19 @@ unsafe impl Send for Memory {}
 impl Memory {
     fn new(len: usize) -> Option<Memory> {
         let layout = Layout::from_size_align(len.next_multiple_of(PAGE), PAGE).ok()?;
+        let bounce = agent::active().filter(|_| layout.size() <= BOUNCE).and_then(|agent| agent.bounce());
+        if let Some(bounce) = bounce {
+            let at = NonNull::new(bounce.at())?;
+            return Some(Memory { locked: None, at, layout, bounce: Some(bounce) });
+        }
         // SAFETY: the size is not 0.
         let at = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Memory { locked: None, at, layout })
+        Some(Memory { locked: None, at, layout, bounce: None })
     }
 
     /// Has this kind's devices copy from and to here without a copy in between, as far as that can be had.
     fn lock_for(&mut self, kind: Kind) {
-        if self.locked.as_ref().is_none_or(|(of, _)| *of != kind) {
+        if self.bounce.is_none() && self.locked.as_ref().is_none_or(|(of, _)| *of != kind) {
             // The former goes first: memory is locked once.
             self.locked = None;
             // SAFETY: this allocation, which is freed after what is remembered of it here.
@@ -112,6 +120,9 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         self.locked = None;
+        if self.bounce.is_some() {
+            return;
+        }
         // SAFETY: allocated so, and used by nothing any more: not locked, and no flight is without its buffer.
         unsafe { dealloc(self.at.as_ptr(), self.layout) }
     }
@@ -144,7 +155,7 @@ impl Buffer {
     fn all(&mut self) -> &mut [u8] {
         match &mut self.memory {
             // SAFETY: so many bytes were allocated, zeroed, and `self` is borrowed for as long as the slice is. No device
-            // copies: a transfer hands its buffer out when it is over.
+            // copies, an agent's neither: a transfer hands its buffer out when it is over, and an agent stores there by nothing else.
             Some(m) => unsafe { std::slice::from_raw_parts_mut(m.at.as_ptr(), ROOM + self.pool.len) },
             None => &mut [],
         }

@@ -22,6 +22,11 @@ pub(crate) type Handle = *mut c_void;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Error(pub i32);
 
+/// `CUstreamBatchMemOpParams`: the operation, an address, a value, flags.
+pub(crate) type MemOp = [u64; 6];
+/// `CU_STREAM_MEM_OP_WRITE_VALUE_64`.
+pub(crate) const WRITE_VALUE_64: u64 = 5;
+
 pub(crate) const NOT_READY: i32 = 600;
 /// `CUDA_ERROR_NOT_FOUND`: also, the driver is too old to have the function.
 pub(crate) const NOT_FOUND: i32 = 500;
@@ -138,6 +143,7 @@ functions! {
     /// The driver's functions, where it has them.
     Error, NOT_FOUND;
     get_error_name b"cuGetErrorName\0" (code: c_int, name: *mut *const c_char);
+    init b"cuInit\0" (flags: u32);
     driver_version b"cuDriverGetVersion\0" (version: *mut c_int);
     pointer_get b"cuPointerGetAttributes\0" (n: u32, which: *const u32, to: *const *mut c_void, at: DevicePtr);
     pointer_set b"cuPointerSetAttribute\0" (value: *const c_void, which: u32, at: DevicePtr);
@@ -166,6 +172,7 @@ functions! {
     event_wait b"cuEventSynchronize\0" (event: Handle);
     event_destroy b"cuEventDestroy_v2\0" (event: Handle);
     copy_async b"cuMemcpyAsync\0" (dst: DevicePtr, src: DevicePtr, len: usize, stream: Handle);
+    mem_ops b"cuStreamBatchMemOp_v2\0" (stream: Handle, count: u32, ops: *const MemOp, flags: u32);
     host_lock b"cuMemHostRegister_v2\0" (at: *mut c_void, len: usize, flags: u32);
     host_unlock b"cuMemHostUnregister\0" (at: *mut c_void);
     ipc_get b"cuIpcGetMemHandle\0" (handle: *mut IpcHandle, at: DevicePtr);

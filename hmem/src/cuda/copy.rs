@@ -1,10 +1,14 @@
 //! Copies with a device on one side or both.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
-use super::api::{Api, Error, Handle, NOT_FOUND, NOT_READY, loaded};
+use super::api::{Api, Error, Handle, MemOp, NOT_FOUND, NOT_READY, WRITE_VALUE_64, loaded};
 use super::info::{Info, Sort, info};
-use super::stream::{self, Direction, Entered, Relaxed, Slot, StreamUse, context_for, give_back, slot};
+use super::stream::{
+    self, Direction, Entered, Relaxed as RelaxedCapture, Slot, StreamUse, context_for, give_back, slot,
+};
 use crate::error::Error as AnyError;
 use crate::flight::{Flight, PIECE, Part};
 use crate::share::Opened;
@@ -86,7 +90,7 @@ pub(super) unsafe fn start(
 impl Flight for Pending {
     fn poll(&mut self) -> Result<bool, AnyError> {
         let api = loaded().ok_or(Error(NOT_FOUND))?;
-        let relaxed = Relaxed::new(api);
+        let relaxed = RelaxedCapture::new(api);
         let queried = api.event_query(self.slot.event as Handle);
         drop(relaxed);
         match queried {
@@ -123,7 +127,12 @@ impl Pending {
             if n < part.len {
                 self.todo.push_front(Part { dst: part.dst + n, src: part.src + n, len: part.len - n });
             }
-            let copied = api.copy_async(part.dst as u64, part.src as u64, n, stream);
+            let copied = match !self.pageable && is_by_values(part) {
+                // What takes no such operations copies.
+                true => write_values(api, part, stream)
+                    .or_else(|_| api.copy_async(part.dst as u64, part.src as u64, n, stream)),
+                false => api.copy_async(part.dst as u64, part.src as u64, n, stream),
+            };
             if copied.is_err() {
                 // What is queued already still runs, and the event has to come after it.
                 self.todo.clear();
@@ -138,12 +147,41 @@ impl Pending {
     }
 }
 
+/// Whether short copies from host memory to a device are written by the stream itself.
+static BY_VALUES: AtomicBool = AtomicBool::new(false);
+
+/// Most bytes that are, in words of 8.
+const VALUES: usize = 1024;
+
+/// From now on they are: the driver has short copies from host memory made by the engine of kernels, where they wait until the
+/// other process's kernels have had their slice of time.
+pub(super) fn write_short_copies_by_values() {
+    BY_VALUES.store(true, Relaxed);
+}
+
+fn is_by_values(part: Part) -> bool {
+    let fits = part.len <= VALUES && part.len % 8 == 0 && part.dst % 8 == 0;
+    let is_host = |at| info(at).is_some_and(|i| i.sort == Sort::Host);
+    fits && BY_VALUES.load(Relaxed) && is_host(part.src) && !is_host(part.dst)
+}
+
+/// Has the stream write the words that are in host memory now.
+fn write_values(api: &Api, part: Part, stream: Handle) -> Result<(), Error> {
+    let ops = |n: usize| -> MemOp {
+        // SAFETY: `start`'s promise: host memory, valid for reads of `len` bytes, of which 8 begin here.
+        let value = unsafe { std::ptr::with_exposed_provenance::<u64>(part.src + n).read_unaligned() };
+        [WRITE_VALUE_64, (part.dst + n) as u64, value, 0, 0, 0]
+    };
+    let ops: Vec<MemOp> = (0..part.len).step_by(8).map(ops).collect();
+    api.mem_ops(stream, ops.len() as u32, ops.as_ptr(), 0)
+}
+
 impl Drop for Pending {
     fn drop(&mut self) {
         let Some(api) = loaded() else { return };
         // Not for nothing: to ask for an event that is known to be over takes a microsecond too.
         if !self.over {
-            let _relaxed = Relaxed::new(api);
+            let _relaxed = RelaxedCapture::new(api);
             let _ = api.event_wait(self.slot.event as Handle);
         }
         give_back(api, &self.slot);

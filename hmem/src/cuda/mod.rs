@@ -30,13 +30,17 @@ mod stream;
 
 use std::os::fd::OwnedFd;
 
+use libloading::os::unix::Library;
+
 pub use api::Error;
 pub use export::{export, export_dmabuf, settle};
 pub use info::{Info, Sort, info};
 pub use make::{Made, device};
 pub use queue::{Call, Stream};
 pub use stream::Relaxed as RelaxedCapture;
+pub(crate) use stream::activate;
 
+use crate::agent;
 use crate::error::Error as AnyError;
 use crate::flight::{Flight, Part};
 use crate::kind::Kind;
@@ -49,6 +53,16 @@ use info::{ask, is_device};
 /// Looks for the driver now, whatever was found before. For calls that set something up.
 pub fn look() -> bool {
     presence::look_for(&Cuda)
+}
+
+/// Loads the driver and starts it, in a process that is there to copy.
+pub(crate) fn load() -> Result<(), AnyError> {
+    // SAFETY: its initialisers are the driver's, which the user of this process runs as well.
+    let library = unsafe { Library::open(Some("libcuda.so.1"), libc::RTLD_NOW) };
+    std::mem::forget(library.map_err(|_| AnyError::os(libc::ENOENT))?);
+    look();
+    copy::write_short_copies_by_values();
+    Ok(loaded().ok_or(Error(api::NOT_FOUND))?.init(0)?)
 }
 
 /// CUDA's entry in the registry.
@@ -71,20 +85,30 @@ impl Memory for Cuda {
         Error(code).into()
     }
 
-    fn acquire(&self, addr: usize, _len: usize) -> bool {
+    fn acquire(&self, addr: usize, len: usize) -> bool {
+        if agent::is_on() { agent::is_registered(addr) } else { self.acquire_to_register(addr, len) }
+    }
+
+    fn acquire_to_register(&self, addr: usize, _len: usize) -> bool {
         loaded().is_some_and(|api| is_device(api, addr))
     }
 
-    fn get_pages(&self, addr: usize, _len: usize, _write: bool) -> Result<Pages, AnyError> {
-        info(addr).ok_or(Error(api::NOT_FOUND))?;
-        Ok(Box::new(()))
+    fn get_pages(&self, addr: usize, len: usize, _write: bool) -> Result<Pages, AnyError> {
+        let of = info(addr).ok_or(Error(api::NOT_FOUND))?;
+        match of.sort {
+            Sort::Host => Ok(Box::new(())),
+            _ => Ok(Box::new(agent::register(addr, len, |addr, len, most| Ok(export(addr, len, most)?))?)),
+        }
     }
 
     fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError> {
-        Ok(export(addr, len, most)?)
+        if agent::is_on() { agent::exports(addr, len, most) } else { Ok(export(addr, len, most)?) }
     }
 
     fn number(&self, addr: usize) -> Option<u64> {
+        if agent::is_on() {
+            return agent::number(addr);
+        }
         let [id] = ask(loaded()?, [attr::BUFFER_ID], addr).ok()?;
         Some(id).filter(|id| *id != 0)
     }
@@ -103,18 +127,27 @@ impl Memory for Cuda {
     }
 
     fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), AnyError> {
+        if let Some(agent) = agent::active() {
+            return agent::copy_now(agent, dst, src, len);
+        }
         Ok(copy::copy_now(dst, src, len)?)
     }
 
     unsafe fn lock_host(&self, addr: usize, len: usize) -> Option<Pages> {
+        if agent::is_on() {
+            return None;
+        }
         Some(Box::new(stream::Locked::new(loaded()?, addr, len).ok()?))
     }
 
     fn context(&self, export: &Export, local: usize) -> Result<usize, AnyError> {
-        Ok(import::context(export, local)?)
+        if agent::is_on() { Ok(agent::CONTEXT) } else { Ok(import::context(export, local)?) }
     }
 
     fn import(&self, pid: i32, owner: u64, export: &Export, ctx: usize) -> Result<Mapped, AnyError> {
+        if let Some(agent) = agent::active() {
+            return agent::import(agent, pid, export);
+        }
         match export.handle_type {
             HandleType::Pool => Ok(pool::import(pid, owner, export, ctx)?),
             _ => Ok(import::import(pid, export, ctx)?),
@@ -126,7 +159,7 @@ impl Memory for Cuda {
     }
 
     fn is_still(&self, export: &Export) -> bool {
-        export::is_still(export)
+        if agent::is_on() { agent::is_still(export) } else { export::is_still(export) }
     }
 
     unsafe fn start(
@@ -135,6 +168,9 @@ impl Memory for Cuda {
         keep: Vec<Opened>,
         host: bool,
     ) -> Result<Box<dyn Flight>, AnyError> {
+        if let Some(agent) = agent::active() {
+            return agent::start_copy(agent, parts, keep);
+        }
         let ctx = keep.first().map_or(0, Opened::context);
         // SAFETY: the caller's promise.
         Ok(Box::new(unsafe { copy::start(parts, ctx, keep, host)? }))

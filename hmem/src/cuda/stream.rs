@@ -4,8 +4,11 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::api::{Api, EVENT_DISABLE_TIMING, Error, Handle, LOCK_PORTABLE, STREAM_NON_BLOCKING, loaded};
+use super::api::{
+    Api, EVENT_DISABLE_TIMING, Error, Handle, LOCK_PORTABLE, NOT_FOUND, STREAM_NON_BLOCKING, loaded,
+};
 use super::info::{Info, info};
+use crate::error::Error as AnyError;
 
 /// Which of a context's streams a copy is queued in. Copies in one stream come one behind the other
 /// with no gap, which for short ones is quicker than many streams side by side; but none is to wait
@@ -139,6 +142,25 @@ pub(super) fn primary(api: &Api, device: c_int) -> Option<usize> {
     api.primary_retain(&mut ctx, device).ok()?;
     held.push((device, ctx as usize));
     Some(ctx as usize)
+}
+
+/// Makes the primary context of the device with that UUID active, for good.
+pub(crate) fn activate(uuid: &[u8; 16]) -> Result<(), AnyError> {
+    let api = loaded().ok_or(Error(NOT_FOUND))?;
+    if context_on(api, uuid).is_some() {
+        return Ok(());
+    }
+    let mut count = 0;
+    api.device_count(&mut count)?;
+    for n in 0..count {
+        let (mut device, mut id, mut ctx) = (0, [0; 16], null_mut());
+        api.device_get(&mut device, n)?;
+        api.device_uuid(&mut id, device)?;
+        if id == *uuid {
+            return Ok(api.primary_retain(&mut ctx, device)?);
+        }
+    }
+    Err(AnyError::os(libc::ENODEV))
 }
 
 /// The context to reach memory in: its own, else its device's, else the calling thread's.

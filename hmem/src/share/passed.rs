@@ -13,7 +13,7 @@ use crate::registry;
 #[derive(Debug)]
 pub struct Passed {
     export: Export,
-    _fd: OwnedFd,
+    _fd: Option<OwnedFd>,
     maps: Mutex<Vec<(usize, Arc<Mapped>)>>,
 }
 
@@ -23,7 +23,15 @@ impl Passed {
         if export.handle_type != HandleType::Descriptor {
             return Err(Error::UNSUPPORTED);
         }
-        let export = Export { fd: fd.as_raw_fd(), ..*export };
+        Passed::of(export, Some(fd))
+    }
+
+    /// Likewise, with a descriptor if it is of a kind that has one.
+    pub(crate) fn of(export: &Export, fd: Option<OwnedFd>) -> Result<Passed, Error> {
+        if fd.is_some() != (export.handle_type == HandleType::Descriptor) {
+            return Err(Error::UNSUPPORTED);
+        }
+        let export = Export { fd: fd.as_ref().map_or(-1, AsRawFd::as_raw_fd), ..*export };
         Ok(Passed { export, _fd: fd, maps: Mutex::default() })
     }
 
@@ -34,14 +42,23 @@ impl Passed {
 
     /// Maps it, for a copy whose other side is this process's memory at `local` (0: none in particular).
     pub fn open(&self, local: usize) -> Result<Opened, Error> {
+        self.open_in(self.context(local)?)
+    }
+
+    /// Where such a copy is to be done.
+    pub(crate) fn context(&self, local: usize) -> Result<usize, Error> {
+        registry::of(self.export.handle_type.kind()).context(&self.export, local)
+    }
+
+    /// Maps it for the copies that are done there.
+    pub(crate) fn open_in(&self, ctx: usize) -> Result<Opened, Error> {
         let (kind, base) = (self.export.handle_type.kind(), self.export.base);
         let memory = registry::of(kind);
-        let ctx = memory.context(&self.export, local)?;
         let mut maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, map)) = maps.iter().find(|(of, _)| *of == ctx) {
             return Ok(Opened { map: map.clone(), base, ctx, kind });
         }
-        // The descriptor is this process's own.
+        // The descriptor, if there is one, is this process's own.
         let map = Arc::new(memory.import(std::process::id() as i32, 0, &self.export, ctx)?);
         maps.push((ctx, map.clone()));
         Ok(Opened { map, base, ctx, kind })

@@ -36,6 +36,8 @@ pub enum Command {
     Run(crate::run::Options),
     /// A process that `strait perf` starts.
     Peer(Start),
+    /// A process that the provider starts: it copies devices' memory.
+    CopyAgent,
     /// A process that `strait doctor` starts: it reads memory of another one.
     Probe {
         pid: i32,
@@ -51,6 +53,13 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String
             return Start::parse(rest)
                 .map(Command::Peer)
                 .ok_or_else(|| "perf-peer is for strait perf's own use".into());
+        }
+        if first == "copy-agent" {
+            return if rest.is_empty() {
+                Ok(Command::CopyAgent)
+            } else {
+                Err("copy-agent is for the provider's own use".into())
+            };
         }
         if first == "cma-probe" {
             return probe(rest).ok_or_else(|| "cma-probe is for strait doctor's own use".into());

@@ -1,6 +1,7 @@
 //! The `strait` command: see [`help`].
 
 mod args;
+mod copy_agent;
 mod doctor;
 mod fabric;
 mod help;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Doctor { json, program } => doctor::job(&program, json),
         Command::Top(options) => top::run(&options),
         Command::Probe { pid, address } => out::print(&doctor::probe(pid, address)).map(|()| true),
+        Command::CopyAgent => copy_agent::run().map(|()| true).map_err(Into::into),
         Command::Perf(options) => perf::run(&options),
         Command::Plot { results, picture } => perf::plot(&results, &picture).map(|()| true),
         Command::Topo(options) => topo::run(&options).map(|()| true),

@@ -29,6 +29,7 @@ use libfabric_sys as fi;
 
 use version::VERSION;
 
+mod agent;
 mod alias;
 mod atomic;
 mod av;

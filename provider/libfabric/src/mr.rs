@@ -86,7 +86,7 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
     if w.access & !ACCESS != 0 || w.offset != 0 {
         return Err(Errno::INVAL);
     }
-    hmem::registry::look();
+    registry::look();
     if w.access & (fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE) != 0 {
         guard_memory();
     }
@@ -102,7 +102,7 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         }
         // SAFETY: the application registers memory that it keeps as long; (NULL, SIZE_MAX) stands
         // for whatever is mapped whenever it is used.
-        let span = unsafe { Span::new(base, len, hmem::classify(base, len)) };
+        let span = unsafe { Span::new(base, len, registry::classify_to_register(base, len)) };
         match registry::get_pages(span, write) {
             Ok(kept) => pages.extend(kept),
             Err(e) => {
@@ -229,8 +229,8 @@ unsafe extern "C" fn regattr(
             place = dmabuf(unsafe { arg(wanted.iov.cast::<fi::fi_mr_dmabuf>().cast_mut())? })?;
             wanted = Wanted { iov: &raw const place, count: 1, flags: flags & !fi::FI_MR_DMABUF, ..wanted };
         }
-        // SAFETY: as above.
-        unsafe { check(iface, &wanted)? };
+        // SAFETY: as above. What it keeps is kept until the registration has it, too.
+        let _kept = unsafe { check(iface, &wanted)? };
         // SAFETY: the application passes an open domain, valid memory, and a place for the answer.
         unsafe { register(fid, &wanted, mr) }
     })
@@ -252,9 +252,9 @@ fn dmabuf(of: &fi::fi_mr_dmabuf) -> Result<iovec, Errno> {
 ///
 /// # Safety
 /// `w.iov` is NULL or points to `w.count` entries.
-unsafe fn check(iface: fi::fi_hmem_iface, w: &Wanted) -> Result<(), Errno> {
+unsafe fn check(iface: fi::fi_hmem_iface, w: &Wanted) -> Result<ArrayVec<Pages, IOV_LIMIT>, Errno> {
     let kind = match iface {
-        fi::FI_HMEM_SYSTEM => return Ok(()),
+        fi::FI_HMEM_SYSTEM => return Ok(ArrayVec::new()),
         fi::FI_HMEM_CUDA => Some(Kind::Cuda),
         fi::FI_HMEM_ROCR => Some(Kind::Rocr),
         fi::FI_HMEM_ZE => Some(Kind::Ze),
@@ -267,17 +267,25 @@ unsafe fn check(iface: fi::fi_hmem_iface, w: &Wanted) -> Result<(), Errno> {
     if w.iov.is_null() || w.count > IOV_LIMIT {
         return Err(Errno::INVAL);
     }
+    let mut kept = ArrayVec::new();
     for i in 0..w.count {
         // SAFETY: the caller's promise.
         let part = unsafe { &*w.iov.add(i) };
         let at = part.iov_base.expose_provenance();
         // Host memory that the device's driver has pinned is its, too.
-        if registry::of(kind).get_pages(at, part.iov_len, false).is_err() {
-            log::info!("fi_mr_regattr: no {kind:?} memory is at {at:#x}");
-            return Err(Errno::INVAL);
+        match registry::of(kind).get_pages(at, part.iov_len, false) {
+            Ok(pages) => kept.push(pages),
+            Err(e) if hmem::agent::is_on() => {
+                log::warn!("fi_mr_regattr: the memory at {at:#x} cannot be had by another process: {e}");
+                return Err(Errno(e.errno()));
+            }
+            Err(_) => {
+                log::info!("fi_mr_regattr: no {kind:?} memory is at {at:#x}");
+                return Err(Errno::INVAL);
+            }
         }
     }
-    Ok(())
+    Ok(kept)
 }
 
 /// What kind of memory it is, as far as the application's version could say.

@@ -1,6 +1,7 @@
 //! Parameters: environment variables `FI_STRAIT_*`, listed by `fi_info -e`.
 
 use std::ffi::CString;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ pub(crate) struct Params {
     pub cma: bool,
     pub device_direct: bool,
     pub fault_handler: bool,
+    pub copy_agent: CopyAgent,
     pub connect_timeout: Duration,
     pub unexpected_size: usize,
     /// What is answered to whom has not said.
@@ -33,6 +35,15 @@ pub(crate) struct Params {
     job_key: Option<JobKey>,
     pub tcp_timeout: Duration,
     pub tcp_rails: usize,
+}
+
+/// The command whose process copies where this one may not call CUDA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CopyAgent {
+    No,
+    /// The one that was installed with the provider.
+    Beside,
+    At(PathBuf),
 }
 
 /// The links there are.
@@ -123,6 +134,7 @@ impl Default for Params {
             cma: link.cma,
             device_direct: link.device_direct,
             fault_handler: true,
+            copy_agent: CopyAgent::Beside,
             connect_timeout: link.connect_timeout,
             unexpected_size: 256 << 20,
             inject_size: INJECT_SIZE,
@@ -195,6 +207,12 @@ pub(crate) fn get() -> Params {
     PARAMS.get().cloned().unwrap_or_default()
 }
 
+/// Sets the command, in a process of a test.
+#[cfg(test)]
+pub(crate) fn set_copy_agent(copy_agent: CopyAgent) {
+    let _ = PARAMS.set(Params { copy_agent, ..Params::default() });
+}
+
 /// Declares and reads them; what is wrong with their values is told in the log.
 ///
 /// # Safety
@@ -264,6 +282,11 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
             )),
         }
     }
+    p.copy_agent = match given(settings::COPY_AGENT).as_deref().map(str::trim) {
+        None | Some("auto") => CopyAgent::Beside,
+        Some("no") => CopyAgent::No,
+        Some(path) => CopyAgent::At(path.into()),
+    };
     p.job_key = given(settings::JOB_KEY).map(|secret| JobKey::from_secret(secret.trim().as_bytes()));
     (p, complaints)
 }
@@ -324,6 +347,7 @@ pub(crate) mod tests {
             ("cma", "off"),
             ("device_direct", "0"),
             ("fault_handler", "no"),
+            ("copy_agent", "no"),
             ("connect_timeout", "50"),
             ("tcp_rails", "2"),
         ]);
@@ -332,6 +356,9 @@ pub(crate) mod tests {
         assert_eq!((p.ring_size, p.long_ring_size), (1 << 20, 1 << 20));
         assert_eq!((p.inject_size, p.unexpected_size), (64, 2 << 30));
         assert_eq!((p.cma, p.device_direct, p.fault_handler), (false, false, false));
+        assert_eq!(p.copy_agent, CopyAgent::No);
+        assert_eq!(with(&[("copy_agent", "auto")]).0.copy_agent, CopyAgent::Beside);
+        assert_eq!(with(&[("copy_agent", "/opt/strait")]).0.copy_agent, CopyAgent::At("/opt/strait".into()));
         assert_eq!(p.connect_timeout, Duration::from_millis(50));
         assert_eq!(p.tcp().map(|tcp| tcp.rails), Some(2));
     }

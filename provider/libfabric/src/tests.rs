@@ -6,6 +6,7 @@ use libc::{c_int, c_void};
 
 use crate::{fabric, fi};
 
+mod agent;
 mod cuda;
 mod events;
 mod objects;

@@ -89,6 +89,14 @@ pub const FAULT_HANDLER: Setting = Setting {
            the kernel makes these accesses, which takes longer",
 };
 
+pub const COPY_AGENT: Setting = Setting {
+    name: "copy_agent",
+    kind: Kind::Text("auto, no, or the path of the strait command"),
+    default: "auto, strait beside the provider or in bin of a directory above it",
+    help: "The process that copies GPU memory for endpoints whose FI_OPT_CUDA_API_PERMITTED is false; with no, that option is \
+           refused where there is CUDA",
+};
+
 pub const CONNECT_TIMEOUT: Setting = Setting {
     name: "connect_timeout",
     kind: Kind::Millis { least: 0, most: 24 * 3600 * 1000 },
@@ -155,7 +163,7 @@ pub const TCP_RAILS: Setting = Setting {
 };
 
 /// All of them.
-pub const ALL: [Setting; 15] = [
+pub const ALL: [Setting; 16] = [
     EAGER_SIZE,
     RING_SIZE,
     INJECT_SIZE,
@@ -163,6 +171,7 @@ pub const ALL: [Setting; 15] = [
     CMA,
     DEVICE_DIRECT,
     FAULT_HANDLER,
+    COPY_AGENT,
     CONNECT_TIMEOUT,
     NIC,
     ALIAS,

@@ -30,6 +30,7 @@ macro_rules! enter {
         if crate::IN_HOST_FUNCTION.get() {
             return crate::NOT_PERMITTED;
         }
+        crate::hold::wait($name);
         if let Err(code) = stand_in::fault::enter("CUDA", $name, crate::NOT_INITIALIZED) {
             return code;
         }

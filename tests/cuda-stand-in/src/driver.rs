@@ -106,6 +106,20 @@ impl Driver {
         call!(self.0, "cuMemFree_v2"(u64)(at as u64));
     }
 
+    /// From now on a kernel runs, for which [`Driver::free`] waits, and all other calls for that; or none does.
+    pub fn kernel(&self, runs: bool) {
+        let f = self.0.symbol("stand_in_kernel");
+        let f: unsafe extern "C" fn(c_int) = unsafe { std::mem::transmute(f) };
+        unsafe { f(runs.into()) }
+    }
+
+    /// Threads that wait in [`Driver::free`].
+    pub fn freeing(&self) -> c_int {
+        let f = self.0.symbol("stand_in_freeing");
+        let f: unsafe extern "C" fn() -> c_int = unsafe { std::mem::transmute(f) };
+        unsafe { f() }
+    }
+
     /// Memory mapped by hand, of pieces of 2 MiB each, one after the other.
     pub fn map(&self, pieces: usize) -> usize {
         const PIECE: usize = 2 << 20;

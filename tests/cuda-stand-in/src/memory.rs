@@ -47,6 +47,7 @@ pub extern "C" fn cuMemFreeAsync(at: u64, _stream: Ptr) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(at: u64) -> i32 {
     enter!("cuMemFree_v2");
+    crate::hold::free();
     free(at as usize).map_or(INVALID_VALUE, |_| SUCCESS)
 }
 

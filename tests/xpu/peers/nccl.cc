@@ -84,6 +84,27 @@ struct reduction {
 		return true;
 	}
 
+	/* Two that go on while memory is freed, for which the driver waits until their kernels have ended: a network that needs the
+	 * driver's lock meanwhile never ends them. */
+	bool right_beside_free(size_t count)
+	{
+		std::vector<float> ones(count, 1.0f), back(count);
+		dptr scratch = 0;
+		cu("cuMemAlloc_v2", &scratch, (size_t)4 << 20);
+		cu("cuMemcpyHtoD_v2", from, (const void *)ones.data(), count * 4);
+		cu("cuMemsetD8_v2", to, (unsigned char)0xff, count * 4);
+		cu("cuCtxSynchronize");
+		once(count);
+		once(count);
+		cu("cuMemFree_v2", scratch);
+		wait();
+		cu("cuMemcpyDtoH_v2", (void *)back.data(), to, count * 4);
+		for (float x : back)
+			if (x != 2.0f)
+				return false;
+		return true;
+	}
+
 	double seconds(size_t count, int rounds)
 	{
 		std::vector<double> times;
@@ -121,6 +142,9 @@ static int run(const char *uid)
 		failures += !right;
 		printf("nccl %s rank %d all_reduce of %zu floats: %s\n", name, rank_, count, right ? "right" : "WRONG");
 	}
+	const bool beside = r.right_beside_free((size_t)16 << 20);
+	failures += !beside;
+	printf("nccl %s rank %d two all_reduces while memory is freed: %s\n", name, rank_, beside ? "right" : "WRONG");
 	struct {
 		size_t bytes;
 		int rounds;

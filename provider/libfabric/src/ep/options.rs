@@ -68,13 +68,12 @@ impl Options {
                 fi::FI_HMEM_P2P_REQUIRED => return Err(Errno::OPNOTSUPP),
                 _ => return Err(Errno::INVAL),
             },
-            // Device memory can only be told and copied by calls into CUDA. Where there is none,
-            // none is made.
-            fi::FI_OPT_CUDA_API_PERMITTED => {
-                if !new.truth()? && (self.hmem || hmem::cuda::look()) {
-                    return Err(Errno::OPNOTSUPP);
-                }
-            }
+            // Where there is no CUDA no call to it is made; else an agent has to make them all.
+            fi::FI_OPT_CUDA_API_PERMITTED => match (new.truth()?, hmem::cuda::look()) {
+                (false, true) => crate::agent::start()?,
+                (false, false) if self.hmem => return Err(Errno::OPNOTSUPP),
+                _ => {}
+            },
             // Peers on the same host meet in shared memory: there is no other way to them.
             fi::FI_OPT_SHARED_MEMORY_PERMITTED if new.truth()? => {}
             fi::FI_OPT_SHARED_MEMORY_PERMITTED => return Err(Errno::OPNOTSUPP),

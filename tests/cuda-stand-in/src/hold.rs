@@ -1,0 +1,38 @@
+//! A kernel that runs, as far as cudaFree is concerned: that waits for all kernels, and holds the driver's lock meanwhile, so
+//! that every other call of the process waits for it.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+static KERNEL: AtomicBool = AtomicBool::new(false);
+static FREEING: AtomicUsize = AtomicUsize::new(0);
+
+const A_WHILE: Duration = Duration::from_micros(200);
+
+/// From now on a kernel runs, or none does.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_kernel(runs: i32) {
+    KERNEL.store(runs != 0, SeqCst);
+}
+
+/// Threads that wait in cudaFree.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_freeing() -> i32 {
+    FREEING.load(SeqCst) as i32
+}
+
+/// What each call begins with.
+pub(crate) fn wait(name: &str) {
+    while FREEING.load(SeqCst) > 0 && name != "cuMemFree_v2" {
+        std::thread::sleep(A_WHILE);
+    }
+}
+
+/// As cudaFree begins.
+pub(crate) fn free() {
+    FREEING.fetch_add(1, SeqCst);
+    while KERNEL.load(SeqCst) {
+        std::thread::sleep(A_WHILE);
+    }
+    FREEING.fetch_sub(1, SeqCst);
+}
