@@ -211,10 +211,10 @@ impl Process {
             Ok(at)
         };
         for m in moves {
-            let by_engine = (LEAST_SHORT..SHORT).contains(&m.len) && m.src.0 == HOST && m.dst.0 != HOST;
-            if by_engine {
-                let (dst, src) = (place((HOST, SPARE), 8)?, place(m.dst, 8)?);
-                parts.push(Part { dst, src, len: 8 });
+            if m.len < SHORT && m.src.0 == HOST && m.dst.0 != HOST {
+                let n = m.len.min(8);
+                let (dst, src) = (place((HOST, SPARE), n)?, place(m.dst, n)?);
+                parts.push(Part { dst, src, len: n as usize });
             }
             let (dst, src) = (place(m.dst, m.len)?, place(m.src, m.len)?);
             parts.push(Part { dst, src, len: m.len as usize });
@@ -235,10 +235,9 @@ impl Process {
     }
 }
 
-/// Copies of so many bytes from host memory to a device are made by the engine for copies only if the one before them in their stream
-/// is; else, and if they are shorter, by that of kernels, where they wait for other processes' kernels. So a copy of a word to the
-/// host goes before them.
-const LEAST_SHORT: u64 = 1024;
+/// Copies of fewer bytes from host memory to a device, and values that a stream writes, are made by the engine for copies only if
+/// what is before them in their stream is; else by that of kernels, where they wait for other processes' kernels. So a copy of a
+/// word to the host goes before them.
 const SHORT: u64 = 64 << 10;
 /// Where that word goes: behind what a stage uses of the last buffer.
 const SPARE: u64 = (BOUNCES * BOUNCE - 8) as u64;
