@@ -36,22 +36,24 @@ STRAIT_XPU_FN bool are_words(const void *p, u32 n) { return (((u64)p | n) & 3) =
 /* Word `i` of n bytes. */
 template <bool words> STRAIT_XPU_FN u32 word_from(const u8 *src, u32 i, u32 n)
 {
-	if (words)
+	if constexpr (words) {
 		return hw::load_payload((const u32 *)src + i);
-	u32 v = 0;
-	for (u32 b = 0; b < 4 && 4 * i + b < n; b++)
-		v |= (u32)hw::load_payload(src + 4 * i + b) << (8 * b);
-	return v;
+	} else {
+		u32 v = 0;
+		for (u32 b = 0; b < 4 && 4 * i + b < n; b++)
+			v |= (u32)hw::load_payload(src + 4 * i + b) << (8 * b);
+		return v;
+	}
 }
 
 template <bool words> STRAIT_XPU_FN void word_to(u8 *dst, u32 i, u32 n, u32 v)
 {
-	if (words) {
+	if constexpr (words) {
 		hw::store_payload((u32 *)dst + i, v);
-		return;
+	} else {
+		for (u32 b = 0; b < 4 && 4 * i + b < n; b++)
+			hw::store_payload(dst + 4 * i + b, (u8)(v >> (8 * b)));
 	}
-	for (u32 b = 0; b < 4 && 4 * i + b < n; b++)
-		hw::store_payload(dst + 4 * i + b, (u8)(v >> (8 * b)));
 }
 
 /* A thread has every `size`th packet, `deep` of them under way at once. */
