@@ -2,21 +2,16 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use cuda_stand_in::again::{itself, outcome};
 use cuda_stand_in::driver::Driver;
 use hmem::share::{Export, Owner, plan};
 use hmem::stage::Pool;
 use hmem::{Kind, Span, agent, registry};
 
 const LEN: usize = 700_001;
-
-fn itself(name: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--nocapture", "--ignored"]);
-    command
-}
 
 #[test]
 #[ignore = "the agent of the tests below"]
@@ -26,21 +21,6 @@ fn as_agent() {
         std::fs::write(file, std::process::id().to_string()).unwrap();
     }
     hmem::agent_process::serve(std::io::stdin().as_fd().try_clone_to_owned().unwrap()).unwrap();
-}
-
-/// How a test's process ended; `None` if it had not after so many seconds.
-fn outcome(mut command: Command, seconds: u64) -> Option<ExitStatus> {
-    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
-    let until = Instant::now() + Duration::from_secs(seconds);
-    while Instant::now() < until {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    None
 }
 
 fn passes(name: &str) {

@@ -38,6 +38,8 @@ mod pool;
 mod share;
 mod stream;
 
+/// Tests that are processes of their own.
+pub mod again;
 /// What a Rust test calls.
 pub mod driver;
 

@@ -2,9 +2,10 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use cuda_stand_in::again::{itself, outcome};
 use cuda_stand_in::driver::Driver;
 
 use super::*;
@@ -12,32 +13,11 @@ use crate::param::{self, CopyAgent};
 
 const LEN: usize = 600_000;
 
-fn itself(name: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--nocapture", "--ignored"]);
-    command
-}
-
 #[test]
 #[ignore = "the agent of the tests below"]
 fn as_agent() {
     Driver::load();
     hmem::agent_process::serve(std::io::stdin().as_fd().try_clone_to_owned().unwrap()).unwrap();
-}
-
-/// How a test's process ended; `None` if it had not after so many seconds.
-fn outcome(name: &str, seconds: u64) -> Option<ExitStatus> {
-    let mut child = itself(name).stdout(Stdio::null()).spawn().unwrap();
-    let until = Instant::now() + Duration::from_secs(seconds);
-    while Instant::now() < until {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    None
 }
 
 fn set_option(ep: *mut fi::fid_ep, permitted: bool) -> c_int {
@@ -181,8 +161,8 @@ fn without_the_option() {
 
 #[test]
 fn without_calls_of_cuda_transfers_go_on_while_cuda_free_waits_for_them() {
-    assert!(outcome("tests::agent::with_the_option", 200).is_some_and(|s| s.success()));
-    assert_eq!(outcome("tests::agent::without_the_option", 3), None, "what the agent is for");
+    assert!(outcome(itself("tests::agent::with_the_option"), 200).is_some_and(|s| s.success()));
+    assert_eq!(outcome(itself("tests::agent::without_the_option"), 3), None, "what the agent is for");
 }
 
 /// Gives the other process bytes under a name, and takes its.
@@ -325,7 +305,7 @@ fn with_an_agent_that_is_killed() {
 
 #[test]
 fn if_the_agent_is_killed_operations_end_with_an_error() {
-    assert!(outcome("tests::agent::with_an_agent_that_is_killed", 200).is_some_and(|s| s.success()));
+    assert!(outcome(itself("tests::agent::with_an_agent_that_is_killed"), 200).is_some_and(|s| s.success()));
 }
 
 #[test]
@@ -342,5 +322,5 @@ fn with_no_agent_to_be_had() {
 
 #[test]
 fn without_an_agent_the_option_is_refused() {
-    assert!(outcome("tests::agent::with_no_agent_to_be_had", 100).is_some_and(|s| s.success()));
+    assert!(outcome(itself("tests::agent::with_no_agent_to_be_had"), 100).is_some_and(|s| s.success()));
 }
