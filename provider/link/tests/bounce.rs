@@ -279,7 +279,7 @@ fn a_killed_peer_takes_no_buffers_along() {
     let len = 64 << 20;
     let src = node.filled(false, 0, len, 5);
     for n in 0..3 {
-        let mut peer = Peer::start(&mut node, "receive", &[("CUDA_STAND_IN_DELAY_US", "100000")]);
+        let mut peer = Peer::start(&mut node, "receive", &[("CUDA_STAND_IN_DELAY_US", "10000000")]);
         let start = Instant::now();
         node.send(peer.1, &[src], n);
         while start.elapsed() < Duration::from_millis(700) {
