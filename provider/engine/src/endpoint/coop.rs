@@ -35,6 +35,15 @@ use link_api::{How, NoDirect, RmaLink, Side};
 /// Pieces taken by one progress call, after which the next call goes on.
 const MOST_PIECES: usize = 64;
 
+/// How a copy of the opener's ends that a piece was not copied of, and whether all of it may go in frames.
+fn ended(why: NoDirect) -> (Status, bool) {
+    match why {
+        NoDirect::Revoked => (Status::Discarded, false),
+        NoDirect::Fault => (Status::Io, false),
+        NoDirect::Memory | NoDirect::Never => (Status::Io, true),
+    }
+}
+
 impl<L: RmaLink> Endpoint<L> {
     /// Copies pieces of the cooperative copies under way.
     pub(super) fn coop_progress(&mut self, core: &mut Core) -> usize {
@@ -95,16 +104,8 @@ impl<L: RmaLink> Endpoint<L> {
             _ => return,
         };
         let theirs = coop.copy.theirs();
-        let mut by_frames = false;
-        let mut status = match coop.copy.failed() {
-            None => Status::Ok,
-            Some((NoDirect::Revoked, _)) => Status::Discarded,
-            Some((NoDirect::Fault, _)) => Status::Io,
-            Some((NoDirect::Memory | NoDirect::Never, _)) => {
-                by_frames = true;
-                Status::Io
-            }
-        };
+        let (mut status, mut by_frames) =
+            coop.copy.failed().map_or((Status::Ok, false), |(why, _)| ended(why));
         if theirs > 0 {
             let Some((reported, data)) = coop.reported else { return };
             let (copied, failed) = (data as u32, (data >> 32) as u32);
@@ -123,14 +124,8 @@ impl<L: RmaLink> Endpoint<L> {
             }
         }
         if status == Status::Ok {
-            status = match coop.copy.finish(&mut self.link, iov, &coop.segs) {
-                Ok(()) => Status::Ok,
-                Err(NoDirect::Revoked) => Status::Discarded,
-                Err(why) => {
-                    by_frames = matches!(why, NoDirect::Memory | NoDirect::Never);
-                    Status::Io
-                }
-            };
+            let copied = coop.copy.finish(&mut self.link, iov, &coop.segs);
+            (status, by_frames) = copied.err().map_or((Status::Ok, false), ended);
         }
         let (counter, reported) = (coop.copy.counter, coop.reported);
         if let Some((Status::Unsupported, _)) = reported {
