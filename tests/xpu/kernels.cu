@@ -386,3 +386,11 @@ KERNEL soft_card(const strait_xpu_context *ctx, u64 count, u64 *out)
 }
 
 #include "matvec.cuh"
+
+/* ---- fi_xpu(3): fi_program.cc ---- */
+
+#include "fi_turn.cuh"
+
+KERNEL fi_thread(const fi_args *a) { fi_test::turn<scope::thread>(a, 0); }
+KERNEL fi_warp(const fi_args *a) { fi_test::turn<scope::warp>(a, 1); }
+KERNEL fi_block(const fi_args *a) { fi_test::turn<scope::block>(a, 2); }

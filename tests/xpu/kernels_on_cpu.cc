@@ -32,7 +32,8 @@ static inline float __shfl_sync(unsigned, float v, int from)
 	memcpy(&v, &bits, 4);
 	return v;
 }
-#define KERNEL static void
+/* fi_program.cc runs those of fi_xpu(3). */
+#define KERNEL [[maybe_unused]] static void
 #include "kernels.cu"
 
 static u64 out[2][1024];
