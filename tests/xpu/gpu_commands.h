@@ -53,20 +53,20 @@ static void ring_part(machine &m, u64 rounds)
 }
 
 /* Millions of commands a second, as the seed's slides 26 to 31 go up. */
-static void rung(machine &m, const char *what, int step, unsigned blocks, unsigned rings_count, bool bell, u64 count, unsigned drains)
+static void rung(machine &m, const char *what, int step, unsigned blocks, unsigned rings_count, bool bell, u64 count, unsigned drains, unsigned warps = 1)
 {
 	host_rings rings(m, rings_count, 10, bell, m.memory[0][1]);
 	for (unsigned d = 0; d < drains; d++)
 		rings.start(d, drains);
 	m.fill_tables(0, rings.ring);
-	m.launch(0, m.stream[0], "ladder", blocks, 32, {m.tables[0], rings_count, (u64)step, count, (u64)m.out[0]});
+	m.launch(0, m.stream[0], "ladder", blocks, 32 * warps, {m.tables[0], rings_count, (u64)step, count, (u64)m.out[0]});
 	m.wait(m.stream[0]);
 	u64 slowest = 1, code = 0;
-	for (unsigned b = 0; b < blocks; b++) {
+	for (unsigned b = 0; b < blocks * warps; b++) {
 		slowest = std::max(slowest, m.out[0][2 * b]);
 		code = code ? code : m.out[0][2 * b + 1];
 	}
-	printf("ladder %-58s %8.3f M/s\n", what, (double)count * blocks / (double)slowest * 1000);
+	printf("ladder %-58s %8.3f M/s\n", what, (double)count * blocks * warps / (double)slowest * 1000);
 	if (code)
 		fail(std::string("ladder ") + what + ": code " + std::to_string((int)code));
 }
@@ -80,6 +80,9 @@ static void ladder_part(machine &m, u64 count)
 	rung(m, "1 thread, 1 queue, no bell: lap bits alone", LADDER_BELL, 1, 1, false, count, 1);
 	rung(m, "1 warp writes 32 at once, a bell for 32", LADDER_WARP, 1, 1, true, count / 32 * 32, 1);
 	rung(m, "1 warp writes 32 at once, no bell", LADDER_WARP, 1, 1, false, count / 32 * 32, 1);
+	rung(m, "1 block, 30 warps, 1 queue for all", LADDER_WARP, 1, 1, false, count / 320 * 32, 1, 30);
+	rung(m, "1 block, 30 warps, a queue each, 1 drain", LADDER_WARP, 1, 30, false, count / 32 * 32, 1, 30);
+	rung(m, "1 block, 30 warps, a queue each, 4 drains", LADDER_WARP, 1, 30, false, count / 32 * 32, 4, 30);
 	rung(m, "30 blocks, 1 queue for all, warps", LADDER_WARP, 30, 1, false, count / 320 * 32, 1);
 	rung(m, "30 blocks, a queue each, warps, 1 drain", LADDER_WARP, 30, 30, false, count / 32 * 32, 1);
 	rung(m, "30 blocks, a queue each, warps, 4 drains", LADDER_WARP, 30, 30, false, count / 32 * 32, 4);
