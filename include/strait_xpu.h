@@ -24,6 +24,13 @@
 #define STRAIT_XPU_WITH_QUEUE 2
 
 /*
+ strait_xpu_ring_options.flags: kernels of any device, and code of this process, post to the ring. Without it, or STRAIT_XPU_WITH_BELL, a ring that a
+ thread with a current CUDA context adds is for kernels of that context, which reserve their slots in its memory: each reservation
+ in host memory takes as long as a command's way to the host.
+ */
+#define STRAIT_XPU_ANY_DEVICE 4
+
+/*
  A context: an endpoint, memory that peers reach, rings, and the tables that a device reads.
  */
 struct strait_xpu;
@@ -67,7 +74,7 @@ struct strait_xpu_ring_options {
      */
     uint32_t log2_entries;
     /*
-     STRAIT_XPU_WITH_BELL, STRAIT_XPU_WITH_QUEUE.
+     STRAIT_XPU_WITH_BELL, STRAIT_XPU_WITH_QUEUE, STRAIT_XPU_ANY_DEVICE.
      */
     uint32_t flags;
     /*

@@ -22,7 +22,7 @@ use crate::share::{Export, Mapped, Opened};
 /// Keeps memory as it was when it was registered, until it is dropped.
 pub type Pages = Box<dyn Any + Send + Sync>;
 
-/// Memory of a device that was made here for other processes to reach. It goes back when it is dropped, unless it is gone by then.
+/// Memory of a device that was made here. It goes back when it is dropped, unless it is gone by then.
 pub struct Exportable {
     /// First byte.
     pub addr: usize,
@@ -90,6 +90,13 @@ pub trait Memory: Sync {
     /// Makes `len` bytes that other processes reach ([`Memory::export_ipc`]) in the place that `near` is in.
     fn make_exportable(&self, near: usize, len: usize) -> Result<Exportable, Error> {
         let _ = (near, len);
+        Err(Error::UNSUPPORTED)
+    }
+
+    /// Makes `len` bytes, all 0, in the calling thread's context, or in one of the device with that number: for kernels of that
+    /// device.
+    fn make_for_kernels(&self, device: Option<i32>, len: usize) -> Result<Exportable, Error> {
+        let _ = (device, len);
         Err(Error::UNSUPPORTED)
     }
 

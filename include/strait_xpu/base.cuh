@@ -17,11 +17,13 @@
 #define STRAIT_XPU_FN inline
 #define STRAIT_XPU_CALLED inline
 #define STRAIT_XPU_UNROLL
+#define STRAIT_XPU_UNROLL_4
 #else
 #define STRAIT_XPU_FN __device__ __forceinline__
 /* What is long and seldom: one copy of the code. */
 #define STRAIT_XPU_CALLED inline __device__ __noinline__
 #define STRAIT_XPU_UNROLL _Pragma("unroll")
+#define STRAIT_XPU_UNROLL_4 _Pragma("unroll 4")
 #endif
 
 /* Lanes of a warp. */

@@ -31,7 +31,7 @@ STRAIT_XPU_FN u32 width(int datatype)
 STRAIT_XPU_FN u64 element(const void *at, u32 bytes) { return at ? detail::gather8((const u8 *)at, bytes) : 0; }
 
 /* The command of this thread. `used`: it reads or writes local memory, which the kernel may have used. */
-template <scope S> STRAIT_XPU_FN int post_as(const ring &r, const strait_xpu_command &c, bool used)
+template <scope S> STRAIT_XPU_FN int post_as(ring &r, const strait_xpu_command &c, bool used)
 {
 	if (used)
 		hw::fence();

@@ -17,8 +17,16 @@ struct ring {
 	strait_xpu_produced *produced;
 	const strait_xpu_status *status;
 	u64 timeout_ns, beat_ns;
+	/* What this thread knew last: the next ticket, or no_ticket, and what was consumed by then. */
+	u64 next, consumed;
 	u32 log2_slots, flags;
 };
+
+namespace detail {
+
+enum : u64 { no_ticket = ~0ULL, ended_ticket = ~0ULL - 1 };
+
+} // namespace detail
 
 STRAIT_XPU_FN int open_ring(ring *r, const strait_xpu_ring *from)
 {
@@ -29,6 +37,8 @@ STRAIT_XPU_FN int open_ring(ring *r, const strait_xpu_ring *from)
 	r->status = (const strait_xpu_status *)from->status;
 	r->timeout_ns = from->timeout_ns;
 	r->beat_ns = from->beat_ns;
+	r->next = detail::no_ticket;
+	r->consumed = 0;
 	r->log2_slots = from->log2_slots;
 	r->flags = from->flags;
 	return ok;
@@ -36,31 +46,36 @@ STRAIT_XPU_FN int open_ring(ring *r, const strait_xpu_ring *from)
 
 namespace detail {
 
-enum : u64 { no_ticket = ~0ULL, ended_ticket = ~0ULL - 1 };
-
 /* The first of `n` tickets, or no_ticket. The store into a slot cannot come before the branch on what was consumed, so the
- * loads are relaxed. */
-STRAIT_XPU_FN u64 reserve(const ring &r, u32 n)
+ * loads are relaxed. A thread that was the last to reserve needs one atomic operation and no load. */
+STRAIT_XPU_FN u64 reserve(ring &r, u32 n)
 {
 	const u64 depth = 1ULL << r.log2_slots;
-	u64 ticket = hw::load_relaxed_gpu(&r.produced->reserved);
+	if (r.next == no_ticket) {
+		r.next = hw::load_relaxed_gpu(&r.produced->reserved);
+		r.consumed = hw::load_relaxed_gpu(&r.produced->seen_consumed);
+	}
 	for (;;) {
-		if (ticket + n - hw::load_relaxed_gpu(&r.produced->seen_consumed) > depth) {
-			const u64 consumed = hw::load_relaxed(&r.status->consumed);
-			if (ticket + n - consumed > depth) {
+		if (r.next + n - r.consumed > depth)
+			r.consumed = hw::load_relaxed_gpu(&r.produced->seen_consumed);
+		if (r.next + n - r.consumed > depth) {
+			r.consumed = hw::load_relaxed(&r.status->consumed);
+			if (r.next + n - r.consumed > depth) {
 				/* Unless the ticket was out of date itself. */
 				const u64 now = hw::load_relaxed_gpu(&r.produced->reserved);
-				if (now == ticket)
+				if (now == r.next)
 					return no_ticket;
-				ticket = now;
+				r.next = now;
 				continue;
 			}
-			hw::store_relaxed_gpu(&r.produced->seen_consumed, consumed);
+			hw::store_relaxed_gpu(&r.produced->seen_consumed, r.consumed);
 		}
-		const u64 was = hw::compare_swap_relaxed_gpu(&r.produced->reserved, ticket, ticket + n);
-		if (was == ticket)
+		const u64 ticket = r.next, was = hw::compare_swap_relaxed_gpu(&r.produced->reserved, ticket, ticket + n);
+		if (was == ticket) {
+			r.next = ticket + n;
 			return ticket;
-		ticket = was;
+		}
+		r.next = was;
 	}
 }
 
@@ -97,7 +112,7 @@ STRAIT_XPU_FN int ring_error(const ring &r)
 }
 
 /* Likewise, or ended_ticket: the word that the host may write meanwhile is read by one thread, for all. */
-STRAIT_XPU_FN u64 reserve_or_why(const ring &r, u32 n)
+STRAIT_XPU_FN u64 reserve_or_why(ring &r, u32 n)
 {
 	const u64 t = reserve(r, n);
 	return t == no_ticket && ring_error(r) == err_canceled ? (u64)ended_ticket : t;
@@ -131,7 +146,7 @@ STRAIT_XPU_FN int wait_status(const ring &r, const u64 *word, u64 value, i64 tim
 
 /* Post one command; all threads of the scope give the same. `ticket`: its number, or null. With STRAIT_XPU_MORE in its
  * flags the bell is left to a later one. */
-template <scope S> STRAIT_XPU_FN int post(const ring &r, const strait_xpu_command &c, u64 *ticket = nullptr)
+template <scope S> STRAIT_XPU_FN int post(ring &r, const strait_xpu_command &c, u64 *ticket = nullptr)
 {
 	u64 t = detail::no_ticket;
 	if (hw::rank<S>() == 0)
@@ -149,7 +164,7 @@ template <scope S> STRAIT_XPU_FN int post(const ring &r, const strait_xpu_comman
 
 /* Every lane of a warp that has one posts a command of its own: one reservation, one bell, and stores of whole cache
  * lines: four lanes write a command. err_msgsize: the ring has fewer slots than the warp has commands. */
-STRAIT_XPU_FN int post_each(const ring &r, const strait_xpu_command &c, bool has, u64 *ticket = nullptr)
+STRAIT_XPU_FN int post_each(ring &r, const strait_xpu_command &c, bool has, u64 *ticket = nullptr)
 {
 	const unsigned lane = hw::rank<scope::warp>();
 	const u64 who = hw::ballot(has);

@@ -74,20 +74,55 @@ STRAIT_XPU_FN int after_poll(limit *l)
 	return ok;
 }
 
+/* Polls between two looks around. The loop over them calls nothing and counts nothing else: with a look at the limit after each
+ * poll a signal took 1.2 of a bare flag's time, and 1.05 without. */
+enum : u32 { polls_at_once = 16 };
+
+/* After so many without success: 0 to go on. */
+STRAIT_XPU_FN int after_polls(limit *l)
+{
+	l->polls += polls_at_once;
+	const i64 start = look_around(*l);
+	if (start < 0)
+		return (int)start;
+	l->start = (u64)start;
+	return ok;
+}
+
+template <bool Acquires, class T> STRAIT_XPU_FN bool poll_some(const T *word, cmp how, u64 value, T *v)
+{
+	STRAIT_XPU_UNROLL_4
+	for (u32 i = 0; i < polls_at_once; i++) {
+		*v = Acquires ? hw::load_acquire(word) : hw::load_relaxed(word);
+		if (holds(how, *v, value))
+			return true;
+	}
+	return false;
+}
+
 template <class T> STRAIT_XPU_FN int poll(const T *word, cmp how, u64 value, limit l, u64 *have)
 {
+	T v = 0;
+	if (l.timeout == 0) {
+		*have = v = hw::load_acquire(word);
+		return holds(how, v, value) ? (int)ok : (int)err_timedout;
+	}
 	for (;;) {
-		const bool acquires = l.polls < STRAIT_XPU_ACQUIRE_POLLS;
-		T v = acquires ? hw::load_acquire(word) : hw::load_relaxed(word);
-		if (holds(how, v, value)) {
-			if (!acquires)
+		bool there;
+		if (l.polls < STRAIT_XPU_ACQUIRE_POLLS) {
+			there = poll_some<true>(word, how, value, &v);
+		} else {
+			there = poll_some<false>(word, how, value, &v);
+			if (there) {
 				v = hw::load_acquire(word);
-			if (acquires || holds(how, v, value)) {
-				*have = v;
-				return ok;
+				there = holds(how, v, value);
 			}
 		}
-		const int rc = after_poll(&l);
+		if (there) {
+			*have = v;
+			return ok;
+		}
+		const int rc = after_polls(&l);
 		if (rc != ok)
 			return rc;
 	}
@@ -108,6 +143,15 @@ template <scope S> STRAIT_XPU_FN int share(int rc)
 	return rc;
 }
 
+/* The same by one barrier where the result is 0, as it nearly always is. Threads other than the first give 0. */
+template <scope S> STRAIT_XPU_FN int agree(int rc)
+{
+	if (hw::any<S>(rc != ok))
+		return share<S>(rc);
+	order_warp<S>();
+	return ok;
+}
+
 } // namespace detail
 
 /* Wait until `word` compares so with `value`. What was put before the signal that made it so is seen by all threads of the
@@ -122,7 +166,7 @@ STRAIT_XPU_FN int wait_until(const strait_xpu_context *ctx, const T *word, cmp h
 	if (hw::rank<S>() == 0)
 		rc = detail::poll(word, how, value, detail::limit_of(ctx, timeout_ns, peer), &seen);
 	if (S != scope::thread) {
-		rc = detail::share<S>(rc);
+		rc = detail::agree<S>(rc);
 		if (have)
 			seen = hw::broadcast<S>(seen);
 	}
@@ -137,12 +181,17 @@ STRAIT_XPU_FN int wait_word(const strait_xpu_context *ctx, const pair64 *place, 
 {
 	detail::limit l = detail::limit_of(ctx, timeout_ns, peer);
 	for (;;) {
-		const pair64 v = hw::load_whole(place);
-		if (holds(how, v.hi, value)) {
-			*word = v.lo;
-			return ok;
+		STRAIT_XPU_UNROLL_4
+		for (u32 i = 0; i < detail::polls_at_once; i++) {
+			const pair64 v = hw::load_whole(place);
+			if (holds(how, v.hi, value)) {
+				*word = v.lo;
+				return ok;
+			}
+			if (timeout_ns == 0)
+				return err_timedout;
 		}
-		const int rc = detail::after_poll(&l);
+		const int rc = detail::after_polls(&l);
 		if (rc != ok)
 			return rc;
 	}

@@ -203,7 +203,7 @@ static void wrong(void) {
     CHECK(strait_xpu_register(x, (void *)8, SIZE_MAX, &number) == -EINVAL);
     CHECK(strait_xpu_add_ring(x, &ring, &number) == -EINVAL && strstr(strait_xpu_error(), "2^20"));
     ring.log2_slots = 2;
-    ring.flags = 4;
+    ring.flags = 8;
     CHECK(strait_xpu_add_ring(x, &ring, &number) == -EINVAL);
     ring.flags = 0;
     ring.slots = &ring;

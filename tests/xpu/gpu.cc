@@ -97,8 +97,12 @@ static double one_way(machine &m, int mode, int scope, u64 n, u64 rounds)
 
 static void latency(machine &m, u64 rounds)
 {
-	const double bare = one_way(m, PING_BARE, 0, 0, rounds);
-	printf("latency bare flag                         %8.3f us\n", bare);
+	/* Of each scope: a block's has its barrier. */
+	double bares[3];
+	for (int scope = 0; scope < 3; scope++) {
+		bares[scope] = one_way(m, PING_BARE, scope, 0, rounds);
+		printf("latency bare flag            %-6s            %8.3f us\n", scopes[scope], bares[scope]);
+	}
 	struct series {
 		int mode;
 		const char *name;
@@ -112,6 +116,7 @@ static void latency(machine &m, u64 rounds)
 	static const u64 sizes[] = {8, 64, 256, 1024, 4096, 8192, 16384, 65536, 262144, 1048576};
 	for (const series &s : all)
 		for (int scope = 0; scope < 3; scope++) {
+			const double bare = bares[scope];
 			if (!s.sized) {
 				const double t = one_way(m, s.mode, scope, 8, rounds);
 				printf("latency %-20s %-6s        8 B %8.3f us  %5.2f of a bare flag\n", s.name, scopes[scope], t, t / bare);

@@ -1,19 +1,34 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* gpu.cc's parts with commands: round trips through the host, the seed's ladder, and where queues are. */
 
-static void say_trip(const char *what, const u64 *out, u64 rounds, double bare)
-{
-	const double us = (double)out[0] / (double)rounds / 1000;
-	printf("ring %-44s %8.3f us", what, us);
-	if (bare > 0)
-		printf("  %5.2f of a bare flag", us / bare);
-	printf("\n");
-	if (out[1])
-		fail(std::string("ring ") + what + ": code " + std::to_string((int)out[1]));
-}
+/* Times of several runs, in turns with those of others: machines differ from one second to the next. */
+enum { trips = 5 };
+struct trip {
+	const char *what;
+	std::vector<double> us;
 
-/* A word to the CPU and back, in microseconds. */
-static double bare_trip(machine &m, u64 rounds)
+	void add(const u64 *out, u64 rounds)
+	{
+		us.push_back((double)out[0] / (double)rounds / 1000);
+		if (out[1])
+			fail(std::string("ring ") + what + ": code " + std::to_string((int)out[1]));
+	}
+	double median()
+	{
+		std::sort(us.begin(), us.end());
+		return us[us.size() / 2];
+	}
+	void say(double bare)
+	{
+		printf("ring %-44s %8.3f us", what, median());
+		if (bare > 0)
+			printf("  %5.2f of a bare flag", median() / bare);
+		printf("\n");
+	}
+};
+
+/* A word to the CPU and back. */
+static void bare_trip(machine &m, u64 rounds, trip &to)
 {
 	m.enter(0);
 	u64 *words;
@@ -31,42 +46,48 @@ static double bare_trip(machine &m, u64 rounds)
 	m.wait(m.stream[0]);
 	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
 	echo.join();
-	say_trip("a bare flag to the CPU and back", m.out[0], rounds, 0);
-	return (double)m.out[0][0] / (double)rounds / 1000;
+	to.add(m.out[0], rounds);
+	cu("cuMemFreeHost", (void *)words);
 }
 
 /* GPU to CPU and back. */
 static void ring_part(machine &m, u64 rounds)
 {
 	m.clear();
-	const double bare = bare_trip(m, rounds);
-	for (int bell = 0; bell < 2; bell++)
-		for (u64 warp = 0; warp < 2; warp++) {
-			host_rings rings(m, 1, 10, bell, m.memory[0][1]);
+	trip bare = {"a bare flag to the CPU and back", {}};
+	trip commands[] = {{"a command and its completion, by a thread", {}}, {"a command and its completion, by a warp", {}},
+			   {"a command and its completion, by a thread, bell", {}}, {"a command and its completion, by a warp, bell", {}}};
+	for (int i = 0; i < trips; i++) {
+		bare_trip(m, rounds, bare);
+		for (u64 k = 0; k < 4; k++) {
+			host_rings rings(m, 1, 10, k >= 2, m.memory[0][1]);
 			rings.start(0, 1);
 			m.fill_tables(0, rings.ring);
-			m.launch(0, m.stream[0], "command_round_trip", 1, 32, {m.tables[0], rounds, warp, (u64)m.out[0]});
+			m.launch(0, m.stream[0], "command_round_trip", 1, 32, {m.tables[0], rounds, k % 2, (u64)m.out[0]});
 			m.wait(m.stream[0]);
-			say_trip((std::string("a command and its completion, by a ") + (warp ? "warp" : "thread") + (bell ? ", bell" : "")).c_str(),
-				 m.out[0], rounds, bare);
+			commands[k].add(m.out[0], rounds);
 		}
+	}
+	bare.say(0);
+	for (trip &c : commands)
+		c.say(bare.median());
 }
 
 /* Millions of commands a second, as the seed's slides 26 to 31 go up. */
-static void rung(machine &m, const char *what, int step, unsigned blocks, unsigned rings_count, bool bell, u64 count, unsigned drains)
+static void rung(machine &m, const char *what, int step, unsigned blocks, unsigned rings_count, bool bell, u64 count, unsigned drains, unsigned warps = 1)
 {
 	host_rings rings(m, rings_count, 10, bell, m.memory[0][1]);
 	for (unsigned d = 0; d < drains; d++)
 		rings.start(d, drains);
 	m.fill_tables(0, rings.ring);
-	m.launch(0, m.stream[0], "ladder", blocks, 32, {m.tables[0], rings_count, (u64)step, count, (u64)m.out[0]});
+	m.launch(0, m.stream[0], "ladder", blocks, 32 * warps, {m.tables[0], rings_count, (u64)step, count, (u64)m.out[0]});
 	m.wait(m.stream[0]);
 	u64 slowest = 1, code = 0;
-	for (unsigned b = 0; b < blocks; b++) {
+	for (unsigned b = 0; b < blocks * warps; b++) {
 		slowest = std::max(slowest, m.out[0][2 * b]);
 		code = code ? code : m.out[0][2 * b + 1];
 	}
-	printf("ladder %-58s %8.3f M/s\n", what, (double)count * blocks / (double)slowest * 1000);
+	printf("ladder %-58s %8.3f M/s\n", what, (double)count * blocks * warps / (double)slowest * 1000);
 	if (code)
 		fail(std::string("ladder ") + what + ": code " + std::to_string((int)code));
 }
@@ -80,6 +101,9 @@ static void ladder_part(machine &m, u64 count)
 	rung(m, "1 thread, 1 queue, no bell: lap bits alone", LADDER_BELL, 1, 1, false, count, 1);
 	rung(m, "1 warp writes 32 at once, a bell for 32", LADDER_WARP, 1, 1, true, count / 32 * 32, 1);
 	rung(m, "1 warp writes 32 at once, no bell", LADDER_WARP, 1, 1, false, count / 32 * 32, 1);
+	rung(m, "1 block, 30 warps, 1 queue for all", LADDER_WARP, 1, 1, false, count / 320 * 32, 1, 30);
+	rung(m, "1 block, 30 warps, a queue each, 1 drain", LADDER_WARP, 1, 30, false, count / 32 * 32, 1, 30);
+	rung(m, "1 block, 30 warps, a queue each, 4 drains", LADDER_WARP, 1, 30, false, count / 32 * 32, 4, 30);
 	rung(m, "30 blocks, 1 queue for all, warps", LADDER_WARP, 30, 1, false, count / 320 * 32, 1);
 	rung(m, "30 blocks, a queue each, warps, 1 drain", LADDER_WARP, 30, 30, false, count / 32 * 32, 1);
 	rung(m, "30 blocks, a queue each, warps, 4 drains", LADDER_WARP, 30, 30, false, count / 32 * 32, 4);
@@ -139,7 +163,6 @@ static void drain_part(machine &m, u64 rounds)
 	}
 #define STRAIT(name) ((decltype(&name))dlsym(lib, #name))
 	m.clear();
-	const double bare = bare_trip(m, rounds);
 	m.enter(0);
 	strait_xpu_options options = {};
 	options.size = sizeof options;
@@ -162,11 +185,19 @@ static void drain_part(machine &m, u64 rounds)
 		fail(std::string("drain: ") + std::to_string(rc) + " " + STRAIT(strait_xpu_error)());
 		return;
 	}
-	for (u64 warp = 0; warp < 2; warp++) {
-		m.launch(0, m.stream[0], "command_round_trip", 1, 32, {(u64)view, rounds, warp, (u64)m.out[0]});
-		m.wait(m.stream[0]);
-		say_trip(warp ? "libstrait's drain, a command by a warp" : "libstrait's drain, a command by a thread", m.out[0], rounds, bare);
+	trip bare = {"a bare flag to the CPU and back", {}};
+	trip commands[] = {{"libstrait's drain, a command by a thread", {}}, {"libstrait's drain, a command by a warp", {}}};
+	for (int i = 0; i < trips; i++) {
+		bare_trip(m, rounds, bare);
+		for (u64 warp = 0; warp < 2; warp++) {
+			m.launch(0, m.stream[0], "command_round_trip", 1, 32, {(u64)view, rounds, warp, (u64)m.out[0]});
+			m.wait(m.stream[0]);
+			commands[warp].add(m.out[0], rounds);
+		}
 	}
+	bare.say(0);
+	for (trip &c : commands)
+		c.say(bare.median());
 	m.launch(0, m.stream[0], "ladder", 4, 32, {(u64)view, 1, (u64)LADDER_WARP, rounds / 32 * 32, (u64)m.out[0]});
 	m.wait(m.stream[0]);
 	printf("ladder %-58s %8.3f M/s\n", "4 blocks, 1 queue, warps, libstrait's drain",

@@ -319,11 +319,13 @@ KERNEL command_round_trip(const strait_xpu_context *ctx, u64 rounds, u64 warp, u
 	}
 }
 
-/* The seed's ladder. Each block posts `count` commands to ring blockIdx.x % rings; out: nanoseconds, what went wrong. */
-KERNEL ladder(const strait_xpu_context *ctx, u64 ring_count, u64 step, u64 count, u64 *out)
+/* The seed's ladder. Each warp posts `count` commands to the ring of its number % rings; out: nanoseconds, what went wrong. */
+KERNEL __launch_bounds__(960) ladder(const strait_xpu_context *ctx, u64 ring_count, u64 step, u64 count, u64 *out)
 {
 	ring r;
-	int rc = open_ring(&r, (const strait_xpu_ring *)ctx->rings + blockIdx.x % ring_count);
+	const unsigned warp = threadIdx.x / STRAIT_XPU_WARP, lane = threadIdx.x % STRAIT_XPU_WARP;
+	const unsigned number = blockIdx.x * (blockDim.x / STRAIT_XPU_WARP) + warp;
+	int rc = open_ring(&r, (const strait_xpu_ring *)ctx->rings + number % ring_count);
 	const u64 begin = hw::now_ns();
 	strait_xpu_command c = nop();
 	if (step == LADDER_WARP) {
@@ -332,7 +334,7 @@ KERNEL ladder(const strait_xpu_context *ctx, u64 ring_count, u64 step, u64 count
 			while ((rc = post_each(r, c, true)) == err_again && ++tries < 10000000)
 				;
 		}
-	} else if (threadIdx.x == 0) {
+	} else if (lane == 0) {
 		for (u64 i = 0; i < count && rc == ok; i++) {
 			u64 ticket = 0;
 			u32 tries = 0;
@@ -346,9 +348,9 @@ KERNEL ladder(const strait_xpu_context *ctx, u64 ring_count, u64 step, u64 count
 	}
 	rc = detail::share<scope::warp>(rc);
 	const int rest = quiet<scope::warp>(r);
-	if (threadIdx.x == 0) {
-		out[2 * blockIdx.x] = hw::now_ns() - begin;
-		out[2 * blockIdx.x + 1] = (u64)(i64)(rc == ok ? rest : rc);
+	if (lane == 0) {
+		out[2 * number] = hw::now_ns() - begin;
+		out[2 * number + 1] = (u64)(i64)(rc == ok ? rest : rc);
 	}
 }
 
@@ -386,3 +388,11 @@ KERNEL soft_card(const strait_xpu_context *ctx, u64 count, u64 *out)
 }
 
 #include "matvec.cuh"
+
+/* ---- fi_xpu(3): fi_program.cc ---- */
+
+#include "fi_turn.cuh"
+
+KERNEL fi_thread(const fi_args *a) { fi_test::turn<scope::thread>(a, 0); }
+KERNEL fi_warp(const fi_args *a) { fi_test::turn<scope::warp>(a, 1); }
+KERNEL fi_block(const fi_args *a) { fi_test::turn<scope::block>(a, 2); }

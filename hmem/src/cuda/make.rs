@@ -128,7 +128,20 @@ impl Plain {
     pub(super) fn new(near: usize, len: usize) -> Result<Plain, Error> {
         let api = loaded().ok_or(Error(NOT_FOUND))?;
         let of = info(near).ok_or(Error(NOT_FOUND))?;
-        let ctx = stream::context_of(api, &of)?;
+        Plain::in_context(api, stream::context_of(api, &of)?, len)
+    }
+
+    /// `len` bytes in the calling thread's context, or in one of that device's.
+    pub(super) fn for_kernels(device: Option<c_int>, len: usize) -> Result<Plain, Error> {
+        let api = loaded().ok_or(Error(NOT_FOUND))?;
+        let ctx = match device {
+            Some(device) => context(api, device)?,
+            None => Some(stream::current(api)).filter(|c| *c != 0).ok_or(Error(INVALID_CONTEXT))?,
+        };
+        Plain::in_context(api, ctx, len)
+    }
+
+    fn in_context(api: &Api, ctx: usize, len: usize) -> Result<Plain, Error> {
         let _entered = Entered::new(api, ctx)?;
         let mut at = 0;
         api.mem_alloc(&mut at, len)?;

@@ -122,6 +122,16 @@ impl Memory for Cuda {
         Ok(Exportable { addr: made.addr(), number: made.number(), _keep: Box::new(made) })
     }
 
+    fn make_for_kernels(&self, device: Option<i32>, len: usize) -> Result<Exportable, AnyError> {
+        if agent::is_on() {
+            return Err(AnyError::UNSUPPORTED);
+        }
+        let made = make::Plain::for_kernels(device, len)?;
+        let zeroes = vec![0u8; len];
+        copy::copy_now(made.addr(), zeroes.as_ptr().expose_provenance(), len)?;
+        Ok(Exportable { addr: made.addr(), number: made.number(), _keep: Box::new(made) })
+    }
+
     fn export_dmabuf(&self, addr: usize, len: usize, pcie: bool) -> Result<(OwnedFd, u64), AnyError> {
         Ok((export_dmabuf(addr, len, pcie)?, 0))
     }

@@ -120,7 +120,8 @@ impl Drop for Entered<'_> {
     }
 }
 
-fn current(api: &Api) -> usize {
+/// The calling thread's, or 0.
+pub(super) fn current(api: &Api) -> usize {
     let mut ctx = null_mut();
     let _ = api.ctx_current(&mut ctx);
     ctx as usize

@@ -16,6 +16,10 @@ use crate::guard::{guard, sized};
 pub const STRAIT_XPU_WITH_BELL: u32 = 1;
 /// strait_xpu_ring_options.flags: the ring has a queue of completions.
 pub const STRAIT_XPU_WITH_QUEUE: u32 = 2;
+/// strait_xpu_ring_options.flags: kernels of any device, and code of this process, post to the ring. Without it, or STRAIT_XPU_WITH_BELL, a ring that a
+/// thread with a current CUDA context adds is for kernels of that context, which reserve their slots in its memory: each reservation
+/// in host memory takes as long as a command's way to the host.
+pub const STRAIT_XPU_ANY_DEVICE: u32 = 4;
 
 /// A context: an endpoint, memory that peers reach, rings, and the tables that a device reads.
 #[derive(Debug)]
@@ -52,7 +56,7 @@ pub struct strait_xpu_ring_options {
     pub log2_slots: u32,
     /// Its queue has 2^log2_entries entries; at most 20.
     pub log2_entries: u32,
-    /// STRAIT_XPU_WITH_BELL, STRAIT_XPU_WITH_QUEUE.
+    /// STRAIT_XPU_WITH_BELL, STRAIT_XPU_WITH_QUEUE, STRAIT_XPU_ANY_DEVICE.
     pub flags: u32,
     /// 0.
     pub unused: u32,
@@ -212,7 +216,8 @@ pub unsafe extern "C" fn strait_xpu_add_ring(
         };
         // SAFETY: the program's promise.
         let (x, o) = unsafe { (open(context)?, sized(options, size_of_val(&none), none)?) };
-        if ring.is_null() || o.unused != 0 || o.flags & !(STRAIT_XPU_WITH_BELL | STRAIT_XPU_WITH_QUEUE) != 0 {
+        const ALL: u32 = STRAIT_XPU_WITH_BELL | STRAIT_XPU_WITH_QUEUE | STRAIT_XPU_ANY_DEVICE;
+        if ring.is_null() || o.unused != 0 || o.flags & !ALL != 0 {
             return Err(libc::EINVAL);
         }
         let slots = match o.slots.is_null() {
@@ -226,6 +231,7 @@ pub unsafe extern "C" fn strait_xpu_add_ring(
             bell: o.flags & STRAIT_XPU_WITH_BELL != 0,
             log2_entries: (o.flags & STRAIT_XPU_WITH_QUEUE != 0).then_some(o.log2_entries),
             slots,
+            near: o.flags & STRAIT_XPU_ANY_DEVICE == 0,
             ..RingRequest::new(o.log2_slots)
         };
         let handle = told(x.context.ring(request))?;

@@ -25,7 +25,7 @@ use crate::error::{Error, code, ended};
 use crate::layout;
 use crate::port::{Peers, Port, Regions};
 use crate::queue::{Place, QueueSide};
-use crate::side::{RingOptions, RingPlaces};
+use crate::side::{Near, RingOptions, RingPlaces};
 use crate::thread::{DrainThread, Drains};
 use crate::words::{Words, lock};
 
@@ -60,12 +60,15 @@ pub struct RingRequest {
     pub log2_entries: Option<u32>,
     /// Its slots are in memory of the caller's.
     pub slots: Option<Arc<Words>>,
+    /// It is for kernels of the device whose context the calling thread has, if it has one, and has no bell: what they alone write is in
+    /// that device's memory. Else kernels of any device, and code of this process, post.
+    pub near: bool,
 }
 
 impl RingRequest {
     /// One of 2^`log2_slots` slots, in host memory, without a queue.
     pub fn new(log2_slots: u32) -> RingRequest {
-        RingRequest { log2_slots, bell: false, log2_entries: None, slots: None }
+        RingRequest { log2_slots, bell: false, log2_entries: None, slots: None, near: false }
     }
 }
 
@@ -89,7 +92,11 @@ impl RingHandle {
     }
 
     /// What writes into it, for code of this process that plays a device.
+    ///
+    /// # Panics
+    /// If what its producers write is in a device's memory ([`RingRequest::near`]).
     pub fn producer(&self) -> Producer {
+        assert!(self.places.near.is_none(), "the ring is for kernels");
         Producer::new(self.places.clone(), self.log2)
     }
 }
@@ -344,8 +351,9 @@ impl Context {
         // Each in lines of its own: the device's, the host's, the queue's two.
         let control = Words::new(64)?;
         let place = |at| Place { words: control.clone(), at };
-        let places =
-            RingPlaces { slots: Place { words: slots, at: 0 }, produced: place(0), status: place(16) };
+        let near = (request.near && !request.bell).then(|| Near::new(None)).flatten();
+        let slots = Place { words: slots, at: 0 };
+        let places = RingPlaces { slots, produced: place(0), status: place(16), near };
         let entries = match request.log2_entries {
             Some(n) => Some(Place { words: Words::new(8 << n)?, at: 0 }),
             None => None,

@@ -109,7 +109,11 @@ impl Drain {
             flags: if options.bell { layout::RING_BELL } else { 0 },
             id,
             slots: places.slots.device(),
-            produced: places.produced.device(),
+            produced: match &places.near {
+                // The host reads the bell.
+                Some(near) if !options.bell => near.produced(),
+                _ => places.produced.device(),
+            },
             status: places.status.device(),
             queue: options.queue.and_then(|q| self.queues.get(q)).map_or(0, QueueSide::view),
             timeout_ns,

@@ -43,6 +43,6 @@ pub use drain::Drain;
 pub use error::Error;
 pub use port::{Peers, Port, Regions};
 pub use queue::{CounterSide, Place, QueueSide};
-pub use side::{RingOptions, RingPlaces};
+pub use side::{Near, RingOptions, RingPlaces};
 pub use thread::{DrainThread, Drains};
 pub use words::Words;

@@ -1,15 +1,18 @@
 //! A ring as the drain has it: its places in shared memory, its commands under way, and its error word.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
+use hmem::registry::{self, Exportable};
 use hmem::{Kind, Span};
 
-use crate::error::ended;
+use crate::error::{Error, ended};
 use crate::layout::{self, word_of};
 use crate::queue::Place;
 use crate::ring;
 use crate::window::Window;
+use crate::words::LINE;
 
 /// Where the parts of a ring are.
 #[derive(Clone, Debug)]
@@ -20,6 +23,36 @@ pub struct RingPlaces {
     pub produced: Place,
     /// [`layout::Status`].
     pub status: Place,
+    /// Memory of the device's that stands for `produced`, unless the ring has a bell.
+    pub near: Option<Arc<Near>>,
+}
+
+/// Memory of one device's for what its kernels alone write ([`layout::Produced`]), and for a copy of what they read: a reservation
+/// in host memory crosses the bus three times before the command does.
+#[derive(Debug)]
+pub struct Near(Kind, Exportable);
+
+impl Near {
+    /// In the calling thread's context, or in one of the device of that number. `None`: there is none, or no such memory.
+    pub fn new(device: Option<i32>) -> Option<Arc<Near>> {
+        registry::look();
+        let made = registry::of(Kind::Cuda).make_for_kernels(device, 2 * LINE);
+        let made = made.inspect_err(|e| log::debug!("a ring's words are in host memory: {e}")).ok()?;
+        Some(Arc::new(Near(Kind::Cuda, made)))
+    }
+
+    /// Where kernels find [`layout::Produced`].
+    pub fn produced(&self) -> u64 {
+        self.1.addr as u64
+    }
+
+    /// Copies what kernels have to know of the ring there; where they find it.
+    pub fn write(&self, ring: &layout::Ring) -> Result<u64, Error> {
+        let (to, words) = (self.1.addr + LINE, ring.words());
+        let from = words.as_ptr().expose_provenance();
+        registry::of(self.0).copy_now(to, from, size_of_val(&words[..])).map_err(Error::Memory)?;
+        Ok(to as u64)
+    }
 }
 
 /// How a ring is made.

@@ -5,15 +5,26 @@ mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::{LIMIT, options, until};
 use cuda_stand_in::driver::Driver;
+use hmem::Kind;
 use xpu::command::{Op, Raw};
 use xpu::device::Ended;
 use xpu::error::code;
-use xpu::{Context, RingRequest};
+use xpu::{Context, RingRequest, layout};
 
 const LEN: usize = 1 << 16;
+
+/// What the stand-in counts, and has fail, is the whole process's.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The other process: it does as it is told.
 struct Peer(Child, BufReader<ChildStdout>);
@@ -89,6 +100,7 @@ fn as_peer() {
 
 #[test]
 fn devices_reach_each_others_memory_and_learn_that_a_process_was_killed() {
+    let _alone = alone();
     let driver = Driver::start();
     let (mut context, at) = context(&driver);
     let ring = context.ring(RingRequest::new(4)).unwrap();
@@ -135,6 +147,7 @@ fn devices_reach_each_others_memory_and_learn_that_a_process_was_killed() {
 
 #[test]
 fn memory_that_cannot_be_mapped_is_reached_by_commands() {
+    let _alone = alone();
     let driver = Driver::start();
     let (mut context, _) = context(&driver);
     let mut peer = Peer::start();
@@ -145,4 +158,49 @@ fn memory_that_cannot_be_mapped_is_reached_by_commands() {
     let entry = context.peer(1, 0).unwrap();
     assert_eq!(entry.mapped, 0);
     assert!(entry.remote != 0 && entry.length == LEN as u64);
+}
+
+/// What kernels find out about rings.
+fn rings(view: u64, count: usize) -> Vec<layout::Ring> {
+    // SAFETY: tables of a context that is open, in host memory; nothing writes them any more.
+    unsafe {
+        let view = std::ptr::with_exposed_provenance::<layout::Context>(view as usize).read();
+        let first = std::ptr::with_exposed_provenance::<layout::Ring>(view.rings as usize);
+        (0..count).map(|n| first.add(n).read()).collect()
+    }
+}
+
+#[test]
+fn what_kernels_alone_write_of_a_ring_is_in_their_devices_memory() {
+    let _alone = alone();
+    let driver = Driver::start();
+    let (mut context, _) = context(&driver);
+    let near = |bell| RingRequest { near: true, bell, ..RingRequest::new(4) };
+    let copies = driver.calls(c"cuMemcpyAsync");
+    let ring = context.ring(near(false)).unwrap();
+    // The driver does not promise that new memory is zeroed.
+    assert_eq!(driver.calls(c"cuMemcpyAsync"), copies + 1);
+    context.ring(near(true)).unwrap();
+    context.ring(RingRequest::new(4)).unwrap();
+    driver.leave();
+    context.ring(near(false)).unwrap();
+    driver.enter(0);
+    driver.fail(c"cuMemAlloc_v2", 0, 2);
+    context.ring(near(false)).unwrap();
+    driver.fail(c"cuMemAlloc_v2", 0, 0);
+    let mine = context.blob();
+    context.connect(0, &[&mine]).unwrap();
+    let view = context.begin().unwrap();
+    let found = rings(view, 5);
+    let kinds: Vec<_> = found.iter().map(|r| hmem::classify(r.produced as usize, 64)).collect();
+    // With a bell, not asked for, without a context, and without memory: the host's.
+    assert_eq!(kinds, [Kind::Cuda, Kind::System, Kind::System, Kind::System, Kind::System]);
+    assert_eq!(driver.read(found[0].produced as usize, 64), [0; 64]);
+    // A command of a kernel's that reserved there.
+    let words = Raw { op: Op::Nop as u8, region: layout::NO_REGION, ..Raw::default() }.pack(1);
+    words.iter().enumerate().for_each(|(n, w)| ring.slots().words.get(n).store(*w, Release));
+    // SAFETY: a word of the ring's in host memory, which stays as long as the context.
+    let done =
+        unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(found[0].status as usize + 16)) };
+    until(|| done.load(Acquire) == 1);
 }

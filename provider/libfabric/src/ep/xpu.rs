@@ -8,7 +8,9 @@ use crate::errno::Errno;
 use crate::ffi::Hold;
 use crate::info::ep::EpAttrs;
 use crate::xpu::{TIMEOUT, XpuCtxFid};
-use ::xpu::{CounterSide, Drain, Peers, Place, Port, QueueSide, RingOptions, RingPlaces, Words, layout};
+use ::xpu::{
+    CounterSide, Drain, Near, Peers, Place, Port, QueueSide, RingOptions, RingPlaces, Words, layout,
+};
 use engine::{CqId, EpConfig, EpId, RxId};
 
 /// What makes an endpoint a device's.
@@ -22,8 +24,9 @@ pub(crate) struct XpuEp {
 
 #[derive(Debug)]
 struct Made {
-    view: Place,
+    view: u64,
     _words: Vec<Arc<Words>>,
+    _near: Option<Arc<Near>>,
     cq: CqId,
     /// Once it drains no more: until the engine has let go of the endpoint.
     drain: Option<Drain>,
@@ -75,6 +78,7 @@ impl XpuEp {
         let (slots, control) = (self.ctx.words(8 << log2)?, self.ctx.words(64)?);
         let tx = self.queue(&setup.tx)?;
         let rx = if same { None } else { self.queue(&setup.rx)? };
+        let near = self.ctx.near();
         let mut link = setup.link.take().ok_or(Errno::OPBADSTATE)?;
         if !setup.options.device_direct() {
             link.set_device_direct(false);
@@ -101,19 +105,21 @@ impl XpuEp {
             slots: Place { words: slots.clone(), at: 0 },
             produced: place(0),
             status: place(16),
+            near: near.clone(),
         };
         let options = RingOptions { log2_slots: log2, bell: false, queue: tx, receive_queue: rx };
         let view = place(32);
         let ring: layout::Ring = drain.add_ring(places, options, TIMEOUT.as_nanos() as u64);
         view.write(&ring.words());
-        *self.made() = Some(Made { view, _words: vec![slots, control], cq, drain: None });
+        let view = near.as_ref().and_then(|n| n.write(&ring).ok()).unwrap_or(view.device());
+        *self.made() = Some(Made { view, _words: vec![slots, control], _near: near, cq, drain: None });
         self.ctx.drains.add(self.name, drain);
         Ok((id, own))
     }
 
     /// Where a device finds what it has to know, once enabled.
     pub(super) fn view(&self) -> Option<u64> {
-        self.made().as_ref().map(|m| m.view.device())
+        self.made().as_ref().map(|m| m.view)
     }
 
     /// Nothing is taken from the ring any more. To be called before the engine closes the endpoint.

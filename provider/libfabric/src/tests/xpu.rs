@@ -101,6 +101,7 @@ impl Device {
         let places = RingPlaces {
             slots: place(word(2), 8 << log2),
             produced: place(word(3), 8),
+            near: None,
             status: place(word(4), 8),
         };
         let mut of_cq = fi::fid_xpu_cq::default();

@@ -18,7 +18,7 @@ use std::time::Duration;
 use hmem::{Kind, registry};
 use libc::{c_int, c_void};
 use libfabric_sys as fi;
-use xpu::{DrainThread, Drains, Regions, Words};
+use xpu::{DrainThread, Drains, Near, Regions, Words};
 
 use crate::domain::{DomainFid, Shared};
 use crate::errno::Errno;
@@ -48,6 +48,8 @@ pub(crate) struct XpuCtxFid {
     names: AtomicU64,
     thread: Mutex<Option<DrainThread>>,
     importer: Option<Importer>,
+    /// The number of the CUDA device whose kernels post.
+    cuda: Option<i32>,
 }
 
 /// The application's way to have its device find host memory.
@@ -87,6 +89,11 @@ impl XpuCtxFid {
     /// A name for a drain.
     pub(crate) fn name(&self) -> u64 {
         self.names.fetch_add(1, Relaxed)
+    }
+
+    /// Memory of the device's for what its kernels alone write and read, if there is such.
+    pub(crate) fn near(&self) -> Option<Arc<Near>> {
+        Near::new(Some(self.cuda?))
     }
 
     /// So many words that the device finds, too.
@@ -156,6 +163,7 @@ pub(crate) unsafe extern "C" fn open(
             names: AtomicU64::new(0),
             thread: Mutex::new(Some(thread)),
             importer,
+            cuda: i32::try_from(attr.device).ok().filter(|_| attr.iface == fi::FI_HMEM_CUDA),
         }));
         // SAFETY: the application passes a place for the answer.
         unsafe { put(ctx, fid) }
