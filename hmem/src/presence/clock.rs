@@ -9,7 +9,7 @@
 //! another namespace of time). Until then, after that, and where there is no such page, it is the time stamp.
 
 use std::sync::Mutex;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ fn ticks() -> u64 {
 /// The word's value, if there is one.
 #[inline(always)]
 fn word() -> Option<u32> {
-    let word = WORD.load(Relaxed);
+    let word = WORD.load(Acquire);
     // SAFETY: NULL, or a word of a mapping that the kernel made for the life of the process (`Study::look`). The
     // kernel writes to it at any time, which an atomic allows.
     unsafe { word.as_ref() }.map(|word| word.load(Relaxed))
@@ -62,16 +62,27 @@ fn word() -> Option<u32> {
 #[inline(always)]
 pub(super) fn is_old() -> bool {
     match word() {
-        Some(now) => now != SEEN.load(Relaxed),
-        None => ticks().wrapping_sub(ASKED.load(Relaxed)) >= HOLDS,
+        Some(now) => now != SEEN.load(Acquire),
+        None => ticks().wrapping_sub(ASKED.load(Acquire)) >= HOLDS,
     }
 }
 
-/// It is asked now.
-pub(super) fn ask() {
-    ASKED.store(ticks(), Relaxed);
-    match word() {
-        Some(word) => SEEN.store(word, Relaxed),
+/// A time by both clocks.
+#[derive(Clone, Copy)]
+pub(super) struct Time {
+    ticks: u64,
+    word: Option<u32>,
+}
+
+pub(super) fn now() -> Time {
+    Time { ticks: ticks(), word: word() }
+}
+
+/// What was asked at that time is known to this thread, and by this call to those that do not find it old.
+pub(super) fn asked(at: Time) {
+    ASKED.store(at.ticks, Release);
+    match at.word {
+        Some(word) => SEEN.store(word, Release),
         None => study(),
     }
 }
@@ -134,10 +145,11 @@ impl Study {
             // It stands still where the time of another namespace is kept elsewhere.
             None => self.page = Some(0),
             Some(n) if self.rounds >= ROUNDS => {
-                SEEN.store(self.before[n], Relaxed);
+                // Not what it is: nothing was asked by this word.
+                SEEN.store(self.before[n].wrapping_sub(1), Release);
                 SINCE.store(ticks(), Relaxed);
                 // SAFETY: inside the page.
-                WORD.store(unsafe { words.add(n) }, Relaxed);
+                WORD.store(unsafe { words.add(n) }, Release);
                 self.page = Some(0);
             }
             Some(_) => {}
@@ -167,14 +179,14 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "reads the processor's time stamp and the kernel's page")]
     fn an_answer_becomes_old_by_either_clock_and_a_word_that_stands_still_is_dropped() {
-        ask();
+        asked(now());
         let begin = Instant::now();
         while WORD.load(Relaxed).is_null() && begin.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(1));
-            ask();
+            asked(now());
         }
         for _ in 0..3 {
-            ask();
+            asked(now());
             let begin = Instant::now();
             while !is_old() {
                 assert!(begin.elapsed() < Duration::from_secs(5), "the clock stands still");
@@ -191,7 +203,7 @@ mod tests {
         // One that never changes.
         static DEAD: AtomicU32 = AtomicU32::new(7);
         WORD.store((&raw const DEAD).cast_mut(), Relaxed);
-        ask();
+        asked(now());
         assert!(!is_old());
         let begin = Instant::now();
         while word().is_some() {

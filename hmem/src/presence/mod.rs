@@ -15,7 +15,8 @@
 mod clock;
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::kind::Kind;
 use crate::memory::Memory;
@@ -74,17 +75,20 @@ fn find(memory: &dyn Memory) {
 
 static LEARNED: Once = Once::new();
 
+/// That it was asked is told last: threads that come before that look for themselves, and do not take a kind that is being found for one
+/// that is not there.
 #[cold]
 fn ask_again(all: &[&dyn Memory]) {
-    clock::ask();
+    let now = clock::now();
     LEARNED.call_once(learn_host_ranges);
     let adds = objects_loaded();
-    if LOADED.swap(adds, Relaxed) == adds {
-        return;
+    if LOADED.load(Acquire) != adds {
+        for memory in all {
+            find(*memory);
+        }
+        LOADED.store(adds, Release);
     }
-    for memory in all {
-        find(*memory);
-    }
+    clock::asked(now);
 }
 
 /// How many objects the linker has loaded, ever.
