@@ -66,7 +66,8 @@ impl<L: RmaLink> Endpoint<L> {
         when: When,
     ) {
         let want = len.min(total(&iov));
-        let when = when | self.when_fetching(peer, want, &then);
+        let mut when = when | self.when_fetching(peer, want, &then);
+        when.set(When::ONE_DEVICE, self.is_on_one_device(peer, &iov));
         let mut choice = proto::Op::new(Role::Fetch(direct), want, &iov, when);
         if then.is_in_order() {
             // It would take effect late, and be overtaken by the operations behind it.
