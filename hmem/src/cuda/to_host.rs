@@ -11,13 +11,15 @@ use super::copy::{Pending, begin, start};
 use super::info::info;
 use super::locked::{self, Buffer, NoBuffer};
 use super::stream::{Direction, StreamUse, context_for};
-use crate::bytes::copy_bytes;
+use crate::bytes::{copy_bytes, stream_bytes};
 use crate::error::Error as AnyError;
 use crate::flight::{Flight, PIECE, Part};
 use crate::share::Opened;
 
 /// Fewest bytes that a copy is cut into: to start one and to find it over takes as long as the processor needs for 64 KiB.
 const LEAST: usize = 256 << 10;
+/// Bytes from which on a copy goes past the caches: more than a processor has to itself.
+const MUCH: usize = 4 << 20;
 /// Most buffers of one copy.
 const EACH: usize = 3;
 /// Polls without a buffer after which the driver copies a piece: who has the buffers may not be asking for its copies.
@@ -30,6 +32,8 @@ struct ToHost {
     usage: StreamUse,
     /// What is not handed to the driver yet.
     todo: VecDeque<Part>,
+    /// So much that it is written past the caches.
+    is_much: bool,
     /// Bytes that are handed to it at a time.
     piece: usize,
     /// What is, in order.
@@ -74,6 +78,7 @@ pub(super) unsafe fn start_to_host(
         ctx,
         usage: StreamUse::Flight(Direction::FromDevice, len > PIECE),
         todo: parts.iter().copied().filter(|p| p.len > 0).collect(),
+        is_much: len >= MUCH,
         piece: (len / 4).clamp(LEAST, locked::LEN),
         loads: VecDeque::new(),
         queue: None,
@@ -148,7 +153,7 @@ impl Flight for ToHost {
                 return Ok(false);
             }
             if let Some(Load { buffer: Some((buffer, to)), .. }) = self.loads.pop_front() {
-                empty(&buffer, &to);
+                empty(&buffer, &to, self.is_much);
             }
         }
         self.load(api)?;
@@ -177,12 +182,13 @@ impl Flight for ToHost {
 }
 
 /// Copies what is in the buffer, in which no device writes any more, to where it belongs.
-fn empty(buffer: &Buffer, to: &[Part]) {
+fn empty(buffer: &Buffer, to: &[Part], is_much: bool) {
+    let copy = if is_much { stream_bytes } else { copy_bytes };
     let mut from = buffer.addr();
     for part in to {
         let src = std::ptr::with_exposed_provenance(from);
         // SAFETY: the parts are no longer than the buffer, and by `start_to_host`'s promise the processor may write so many bytes there.
-        unsafe { copy_bytes(src, std::ptr::with_exposed_provenance_mut(part.dst), part.len) };
+        unsafe { copy(src, std::ptr::with_exposed_provenance_mut(part.dst), part.len) };
         from += part.len;
     }
 }
