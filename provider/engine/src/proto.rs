@@ -301,7 +301,8 @@ fn choose_send(limits: &Limits, op: &Op) -> Plan {
         Some(_)
             if inject
                 && op.memory != Memory::Host
-                && !op.when.contains(When::DELIVERY)
+                // A device that the two processes have in turns is not waited for.
+                && !op.when.intersects(When::DELIVERY | When::ONE_DEVICE)
                 && !op.tried.contains(Tried::WAIT) =>
         {
             Plan::OfferAndWait

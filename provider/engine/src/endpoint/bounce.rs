@@ -43,10 +43,9 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Whether this memory is on the device that the peer's last bounce buffers were on, as its next ones will be, and its memory is,
-    /// if it uses no other device since.
+    /// Whether this memory is on the device that the peer has used last, as far as it has said, which it most likely goes on using.
     pub(super) fn is_on_one_device(&mut self, peer: PeerId, iov: &[Span]) -> bool {
-        let Some(seg) = self.peer(peer).bounced else { return false };
+        let Some(seg) = self.peer(peer).on_device else { return false };
         self.link.on_one_device(peer, &[seg], iov)
     }
 
@@ -204,7 +203,7 @@ impl<L: RmaLink> Endpoint<L> {
                 Ok(copy) => {
                     self.in_flight.push((copy, name));
                     self.staging.bounces.take(copy, peer, off);
-                    self.peer(peer).bounced = Some(seg);
+                    self.peer(peer).on_device = Some(seg);
                 }
                 Err(_) => {
                     self.refuse_bounce(name, off);

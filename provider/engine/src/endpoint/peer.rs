@@ -86,8 +86,8 @@ pub(crate) struct Peer {
     pub(super) puts_not: bool,
     /// It could not take what was in bounce buffers here, so nothing goes to it so.
     pub(super) bounces_not: bool,
-    /// Of its bounce buffers, that which it told of last.
-    pub(super) bounced: Option<Seg>,
+    /// The memory of a device's that it named last: where it wanted bytes, or a bounce buffer.
+    pub(super) on_device: Option<Seg>,
     /// Whether it is worth while to wait for it.
     pub(super) promptness: Promptness,
     /// Messages to it that wait to be sent on before they complete.
@@ -131,7 +131,7 @@ impl Peer {
             fetches: Fetches::Unknown,
             puts_not: false,
             bounces_not: false,
-            bounced: None,
+            on_device: None,
             promptness: Promptness::default(),
             unsent: 0,
             path_logged: false,

@@ -230,6 +230,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         self.accept_cts(peer, name, head.data.get(), want)?;
         self.peer(peer).fetches = Fetches::ByFrames;
+        self.peer(peer).on_device = segs.first().copied().or(self.peer(peer).on_device);
         if segs.is_empty() || !self.start_put(name, &segs) {
             if segs.is_empty() && flags.contains(Flags::HANDLES) {
                 self.begin_bounce(peer, name);

@@ -82,6 +82,7 @@ fn messages() {
         (SYNC | GETS, Send, 900, Host, NONE, none, Plan::Rendezvous),
         (DEVICE, Send, 1, Device, INJECT, none, Plan::OfferAndWait),
         (DEVICE, Send, 1, Device, INJECT, Tried::WAIT, Plan::Eager),
+        (DEVICE, Send, 1, Device, INJECT | When::ONE_DEVICE, none, Plan::Eager),
         (DEVICE, Send, 1, Device, INJECT | When::DELIVERY, none, Plan::Eager),
     ]);
 }
