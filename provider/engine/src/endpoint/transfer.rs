@@ -67,7 +67,8 @@ impl<L: RmaLink> Endpoint<L> {
     ) {
         let want = len.min(total(&iov));
         let mut when = when | self.when_fetching(peer, want, &then);
-        when.set(When::ONE_DEVICE, self.is_on_one_device(peer, &iov));
+        // What is got by handles goes so in any case.
+        when.set(When::ONE_DEVICE, direct != Reach::Handles && self.is_on_one_device(peer, &iov));
         let mut choice = proto::Op::new(Role::Fetch(direct), want, &iov, when);
         if then.is_in_order() {
             // It would take effect late, and be overtaken by the operations behind it.
