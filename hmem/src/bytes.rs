@@ -38,6 +38,47 @@ unsafe fn copy_in_parts(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
+/// Likewise, past the caches: for much that is not read again at once, which then need not be read before it is written.
+///
+/// # Safety
+/// As for [`std::ptr::copy_nonoverlapping`].
+pub(crate) unsafe fn stream_bytes(src: *const u8, dst: *mut u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if len >= PART && std::is_x86_feature_detected!("avx") {
+        // SAFETY: the caller's promise, and the processor has the instructions.
+        return unsafe { stream_wide(src, dst, len) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+}
+
+/// # Safety
+/// As for [`stream_bytes`]; `len` is at least a line of the cache.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[target_feature(enable = "avx")]
+unsafe fn stream_wide(src: *const u8, dst: *mut u8, len: usize) {
+    use std::arch::x86_64::*;
+    const LINE: usize = 64;
+    /// How far ahead of its use the source is asked for.
+    const AHEAD: usize = 1024;
+    let head = dst.addr().wrapping_neg() % LINE;
+    let end = head + (len - head) / LINE * LINE;
+    // SAFETY: all that is read and written is inside `len` bytes; what is asked for ahead may be anywhere.
+    unsafe {
+        std::ptr::copy_nonoverlapping(src, dst, head);
+        for at in (head..end).step_by(LINE) {
+            let (from, to) = (src.add(at).cast::<__m256i>(), dst.add(at).cast::<__m256i>());
+            _mm_prefetch::<_MM_HINT_T0>(src.wrapping_add(at + AHEAD).cast());
+            let (low, high) = (_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1)));
+            _mm256_stream_si256(to, low);
+            _mm256_stream_si256(to.add(1), high);
+        }
+        std::ptr::copy_nonoverlapping(src.add(end), dst.add(end), len - end);
+        // Before it is said that the bytes are there.
+        _mm_sfence();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +99,21 @@ mod tests {
                     to[..at].iter().chain(&to[at + len..]).all(|b| *b == 0),
                     "{len} bytes, {behind} behind"
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_past_the_caches_are_copied_wherever_source_and_destination_begin() {
+        let text: Vec<u8> = (0..3 * PAGE).map(|n| (n * 7 + n / 256) as u8).collect();
+        let mut to = vec![0u8; 4 * PAGE];
+        for (from, at) in [(0, 0), (1, 0), (0, 1), (5, 63), (64, 31), (77, 100)] {
+            for len in [0, 1, PART - 1, PART, PART + 1, PART + 63, 2 * PAGE + 13] {
+                to.fill(0);
+                // SAFETY: both are inside their vectors.
+                unsafe { stream_bytes(text.as_ptr().add(from), to.as_mut_ptr().add(at), len) };
+                assert!(to[at..at + len] == text[from..from + len], "{len} bytes, from {from} to {at}");
+                assert!(to[..at].iter().chain(&to[at + len..]).all(|b| *b == 0), "{len} bytes: outside");
             }
         }
     }

@@ -81,6 +81,13 @@ pub trait Memory: Sync {
         None
     }
 
+    /// The device that `addr` is on, by a name that all processes of the host have for it. `None` where that is not known, or where the
+    /// memory moves between devices and the host.
+    fn device(&self, addr: usize) -> Option<[u8; 16]> {
+        let _ = addr;
+        None
+    }
+
     /// Which of its places (devices, contexts) `addr` is in, if memory can be made there that other processes reach.
     fn place(&self, addr: usize) -> Option<usize> {
         let _ = addr;
@@ -151,5 +158,14 @@ pub trait Memory: Sync {
     unsafe fn start(&self, parts: &[Part], keep: Vec<Opened>, host: bool) -> Result<Box<dyn Flight>, Error> {
         let _ = (parts, keep, host);
         Err(Error::UNSUPPORTED)
+    }
+
+    /// Starts a copy to host memory alone, in which the processor may have a part.
+    ///
+    /// # Safety
+    /// As of [`crate::flight::start`], and the processor may write where the parts go to.
+    unsafe fn start_to_host(&self, parts: &[Part], keep: Vec<Opened>) -> Result<Box<dyn Flight>, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.start(parts, keep, true) }
     }
 }

@@ -4,7 +4,7 @@
  *   gpu check [most [only]] bytes of every kind of memory and transfer, up to `most` bytes (default 1 MiB); of those
  *                        pairs of kinds whose names contain `only`
  *   gpu time [most [only]] time and bandwidth, each next to the raw copy, in turns; of those series whose
- *                        names contain `only`
+ *                        names contain `only`, or one of several with commas between them
  *   gpu staged [most [only]] the same from 64 KiB on of memory that cannot be exported, and of what is slower than
  *                        the raw copy; the raw copy is of memory as cudaMalloc makes it
  *   gpu onesided [most [least]] MPI_Put and MPI_Get
@@ -370,11 +370,26 @@ static enum kind raw_kind(enum kind kind)
 
 static double budget;
 
+/* Whether the name contains one of those that `only` has, with commas between them. */
+static int selected(const char *name)
+{
+	const char *at = only;
+	while (at) {
+		char one[64];
+		size_t n = strcspn(at, ",");
+		snprintf(one, sizeof(one), "%.*s", (int)n, at);
+		if (strstr(name, one))
+			return 1;
+		at = at[n] ? at + n + 1 : NULL;
+	}
+	return !only;
+}
+
 static void series(const char *name, enum kind from, enum kind to, size_t least, size_t most, int window)
 {
 	struct mem m, other = { HOST, NULL, 0 }, own = { HOST, NULL, 0 };
 	size_t len;
-	if (only && !strstr(name, only))
+	if (!selected(name))
 		return;
 	m = make(rank ? to : from, most);
 	if (budget && m.kind == MANAGED) {
@@ -494,8 +509,8 @@ static void staged(size_t most)
 	series("staged-bw-pool", POOL, POOL, 65536, most, 8);
 	series("staged-lat-managed", MANAGED, MANAGED, 65536, most, 1);
 	series("staged-bw-managed", MANAGED, MANAGED, 65536, most, 8);
-	series("bw-device-host", PLAIN, HOST, 4 << 20, most, 8);
-	series("bw-host-device", HOST, PLAIN, 16384, 16384, 16);
+	series("bw-device-host", PLAIN, HOST, 16384, most, 8);
+	series("bw-host-device", HOST, PLAIN, 4096, 65536, 16);
 	series("bw-device-device", PLAIN, PLAIN, 64, 16384, 64);
 }
 

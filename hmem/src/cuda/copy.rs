@@ -36,6 +36,8 @@ pub(super) struct Pending {
     todo: VecDeque<Part>,
     /// Between host memory that is not page-locked and a device.
     pageable: bool,
+    /// All was handed to the driver at the start.
+    at_once: bool,
     /// The device has let go of the memory.
     over: bool,
     /// Other processes' memory that is in use.
@@ -75,15 +77,33 @@ pub(super) unsafe fn start(
         _ => (Direction::BetweenDevices, false),
     };
     let long = parts.iter().map(|p| p.len).sum::<usize>() > PIECE;
+    // SAFETY: the caller's promise.
+    unsafe { begin(api, parts, ctx, keep, StreamUse::Flight(direction, long), pageable) }
+}
+
+/// Likewise, in `ctx` and a stream that are known.
+///
+/// # Safety
+/// As of [`start`].
+pub(super) unsafe fn begin(
+    api: &Api,
+    parts: &[Part],
+    ctx: usize,
+    keep: Vec<Opened>,
+    usage: StreamUse,
+    pageable: bool,
+) -> Result<Pending, Error> {
     let entered = Entered::new(api, ctx)?;
     let mut pending = Pending {
-        slot: slot(api, &entered, StreamUse::Flight(direction, long))?,
+        slot: slot(api, &entered, usage)?,
         todo: parts.iter().copied().filter(|p| p.len > 0).collect(),
         pageable,
+        at_once: false,
         over: false,
         _keep: keep,
     };
     pending.issue(api)?;
+    pending.at_once = pending.todo.is_empty();
     Ok(pending)
 }
 
@@ -110,11 +130,12 @@ impl Flight for Pending {
 
     fn queue(&self) -> Option<usize> {
         // What is handed over bit by bit comes behind others that were started later.
-        (!self.pageable).then_some(self.slot.stream)
+        self.at_once.then_some(self.slot.stream)
     }
 
-    fn overtaken(&mut self) {
+    fn overtaken(&mut self) -> bool {
         self.over = self.todo.is_empty();
+        self.over
     }
 }
 

@@ -12,6 +12,8 @@
 //! | `info` | what the driver knows of an address |
 //! | `stream` | contexts, and the streams that copies run in |
 //! | `copy` | copies, waited for or in flight |
+//! | `locked` | page-locked buffers |
+//! | `to_host` | copies to host memory that is not page-locked |
 //! | `export` | handles by which another process reaches the memory |
 //! | `import` | memory of other processes |
 //! | `make` | memory that is made here, to be shared |
@@ -23,10 +25,12 @@ mod copy;
 mod export;
 mod import;
 mod info;
+mod locked;
 mod make;
 mod pool;
 mod queue;
 mod stream;
+mod to_host;
 
 use std::os::fd::OwnedFd;
 
@@ -113,6 +117,17 @@ impl Memory for Cuda {
         Some(id).filter(|id| *id != 0)
     }
 
+    fn device(&self, addr: usize) -> Option<[u8; 16]> {
+        if agent::is_on() {
+            return None;
+        }
+        let of = info(addr).filter(|i| !matches!(i.sort, Sort::Managed | Sort::Host) && i.device >= 0)?;
+        let (mut device, mut uuid) = (0, [0; 16]);
+        let api = loaded()?;
+        api.device_get(&mut device, of.device).and_then(|()| api.device_uuid(&mut uuid, device)).ok()?;
+        Some(uuid)
+    }
+
     fn place(&self, addr: usize) -> Option<usize> {
         stream::context_of(loaded()?, &info(addr)?).ok()
     }
@@ -184,6 +199,15 @@ impl Memory for Cuda {
         let ctx = keep.first().map_or(0, Opened::context);
         // SAFETY: the caller's promise.
         Ok(Box::new(unsafe { copy::start(parts, ctx, keep, host)? }))
+    }
+
+    unsafe fn start_to_host(&self, parts: &[Part], keep: Vec<Opened>) -> Result<Box<dyn Flight>, AnyError> {
+        if let Some(agent) = agent::active() {
+            return agent::start_copy(agent, parts, keep);
+        }
+        let ctx = keep.first().map_or(0, Opened::context);
+        // SAFETY: the caller's promise.
+        Ok(unsafe { to_host::start_to_host(parts, ctx, keep)? })
     }
 }
 

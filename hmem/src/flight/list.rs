@@ -116,8 +116,7 @@ impl<T> Flights<T> {
         self.all[last].over = true;
         for f in &mut self.all[at + 1..last] {
             if f.flight.queue() == queue {
-                f.flight.overtaken();
-                f.over = true;
+                f.over |= f.flight.overtaken();
             }
         }
     }

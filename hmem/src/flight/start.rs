@@ -39,8 +39,13 @@ pub unsafe fn start(
     if locals.iter().any(|s| !s.can(Caps::CPU) && s.kind() != of) {
         return Err(Error::UNSUPPORTED);
     }
+    let memory = registry::of(of);
+    if host && !into && locals.iter().all(|s| s.is_plain()) {
+        // SAFETY: the caller's promise; what is plain the processor may write.
+        return unsafe { memory.start_to_host(parts, keep) };
+    }
     // SAFETY: the caller's promise.
-    unsafe { registry::of(of).start(parts, keep, host) }
+    unsafe { memory.start(parts, keep, host) }
 }
 
 /// A copy from or to memory that is mapped here: a piece with each poll.

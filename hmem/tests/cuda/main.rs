@@ -1,6 +1,7 @@
 //! CUDA's memory, over the stand-in for its driver. One process, so one test at a time.
 
 mod processes;
+mod to_host;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

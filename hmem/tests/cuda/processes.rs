@@ -177,6 +177,29 @@ fn another_process_memory_is_read_once_it_is_opened_and_opened_once() {
 }
 
 #[test]
+fn the_processor_has_no_part_in_a_copy_to_memory_that_may_be_gone() {
+    let (_alone, cu) = alone();
+    let mut owner = Owner::start();
+    let len = 3 << 20;
+    let exports = owner.make("plain", len, 9);
+    for may_vanish in [false, true] {
+        let mut host = vec![0u8; len];
+        let dst = host.as_mut_ptr().expose_provenance();
+        let to = if may_vanish { span(dst, len).for_peers() } else { span(dst, len) };
+        let opened = share::open(owner.pid(), owner.pid() as u64, &exports[0], dst).unwrap();
+        let (src, _) = opened.place(exports[0].base).unwrap();
+        let before = cu.calls(c"cuMemcpyAsync");
+        // SAFETY: the mapping is kept, and the local memory outlives the copy.
+        let started = unsafe { flight::start(&[Part { dst, src, len }], vec![opened], &[to], false) };
+        assert_eq!(cu.calls(c"cuMemcpyAsync") - before, if may_vanish { 1 } else { 3 });
+        let mut pending = started.unwrap();
+        while !pending.poll().unwrap() {}
+        assert!(host == pattern(len, 9));
+    }
+    share::forget(owner.pid() as u64);
+}
+
+#[test]
 fn memory_of_a_pool_for_sharing_is_open_only_while_it_is_used() {
     let (_alone, cu) = alone();
     let mut owner = Owner::start();

@@ -161,6 +161,8 @@ bitflags! {
         const BOTH_WAYS = 1 << 10;
         /// The receive was posted just now, to a message that had come before: the call that posts it takes the bytes in.
         const IN_POST = 1 << 11;
+        /// Both sides' memory is on one device, as far as is known, which the two processes have in turns.
+        const ONE_DEVICE = 1 << 12;
     }
 }
 
@@ -299,7 +301,8 @@ fn choose_send(limits: &Limits, op: &Op) -> Plan {
         Some(_)
             if inject
                 && op.memory != Memory::Host
-                && !op.when.contains(When::DELIVERY)
+                // A device that the two processes have in turns is not waited for.
+                && !op.when.intersects(When::DELIVERY | When::ONE_DEVICE)
                 && !op.tried.contains(Tried::WAIT) =>
         {
             Plan::OfferAndWait
@@ -376,11 +379,22 @@ fn choose_fetch(limits: &Limits, op: &Op, reach: Reach) -> Plan {
 /// is few frames otherwise.
 const LEAST_BOUNCED: usize = 32 << 10;
 
+/// The same where both sides are on one device: the copies on it wait for each process's turn (some 170 us for the two), and those
+/// between it and the host do not.
+const LEAST_IN_TURNS: usize = 640 << 10;
+/// Likewise, where more are in flight or to come: they share a turn.
+const LEAST_OF_MANY_IN_TURNS: usize = 160 << 10;
+
 /// Whether a device's memory had better be sent, or taken, by way of bounce buffers.
 fn bounces(limits: &Limits, op: &Op) -> bool {
+    let least = match (op.when.contains(When::ONE_DEVICE), op.when.contains(When::INVITE)) {
+        (false, _) => LEAST_BOUNCED,
+        (true, false) => LEAST_IN_TURNS,
+        (true, true) => LEAST_OF_MANY_IN_TURNS,
+    };
     op.memory == Memory::Device
         && limits.is_by_handles(Memory::Device)
-        && op.len >= LEAST_BOUNCED
+        && op.len >= least
         && !op.when.contains(When::INJECT)
         && !op.tried.contains(Tried::BOUNCE)
 }

@@ -117,6 +117,46 @@ fn a_message_of_any_length_arrives_with_no_byte_by_the_host() {
     }
 }
 
+/// The processes have it in turns; what it takes to wait for them is worth while for long messages, and for many.
+#[test]
+fn on_one_device_what_is_short_goes_in_frames_once_that_is_known() {
+    for one in [true, false] {
+        let mut net = net(2, Direct::InCall);
+        if one {
+            net.one_device();
+        }
+        // The first tells the receiver where the buffers are; a message of 640 KiB is long enough.
+        for (n, (len, bounces)) in
+            [(50_000, true), (50_000, false), (655_359, false), (655_360, true)].into_iter().enumerate()
+        {
+            let (src, dst) = (filled(&mut net, n, len, n), net.device(len));
+            let before = net.device_copies();
+            net[1].recv(&from_any(&[dst], 2)).unwrap();
+            net[0].send(&msg(1, &[src], 1)).unwrap();
+            net.settle();
+            assert_eq!((ok(&net[0].tx()), ok(&net[1].rx())), (vec![1], vec![2]));
+            assert!(net[1].look(dst, len) == pattern(len, n));
+            assert_eq!(net.device_copies() > before, bounces || !one, "message {n}, on one device: {one}");
+        }
+        // Many at once share a turn.
+        let len = 200_000;
+        let all: Vec<_> = (0..8).map(|n| (filled(&mut net, 1, len, n), net.device(len))).collect();
+        let before = net.device_copies();
+        for (n, (src, dst)) in all.iter().enumerate() {
+            net[1].recv(&with_tag(&[*dst], n as u64, n)).unwrap();
+            net[0].send(&tagged(1, &[*src], n as u64, n)).unwrap();
+        }
+        net.settle();
+        assert!(net.device_copies() >= before + all.len() - 1, "on one device: {one}");
+        for (n, (_, dst)) in all.iter().enumerate() {
+            assert!(net[1].look(*dst, len) == pattern(len, n));
+        }
+        net[0].tx();
+        net[1].rx();
+        net.assert_idle();
+    }
+}
+
 #[test]
 fn buffers_in_pieces_and_messages_both_ways_at_once_share_what_there_is() {
     const MANY: usize = 24;

@@ -291,6 +291,23 @@ fn a_device_message_injected_for_a_receiver_that_answers_is_put_in_place() {
     }
 }
 
+/// Two processes have it in turns, for which the call would wait longer than for the host.
+#[test]
+fn on_one_device_injected_messages_go_by_the_host_once_that_is_known() {
+    for one in [true, false] {
+        let mut net = net();
+        if one {
+            net.one_device();
+        }
+        let (src, dst) = (net.device(256), net.device(200));
+        for n in 1..5 {
+            net[1].recv(&from_any(&[dst], 1)).unwrap();
+            net.while_answered(0, 1, |node| inject(node, src, 200));
+            check_injected(&mut net, dst, 200, if one { 1 } else { n });
+        }
+    }
+}
+
 #[test]
 fn a_device_message_injected_for_a_receiver_that_does_not_poll_follows_its_offer() {
     for to in [true, false] {

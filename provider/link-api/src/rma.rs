@@ -217,6 +217,11 @@ pub trait RmaLink: Link {
         false
     }
 
+    /// Whether the peer's memory and the local one are known to be on one device, which the two processes have in turns.
+    fn on_one_device(&self, _peer: PeerId, _theirs: &[Seg], _ours: &[Span]) -> bool {
+        false
+    }
+
     /// Opens a counter that both sides take pieces of one transfer from. `None`: no counter is free, or this link has
     /// none.
     fn pieces_open(&mut self, _with: PeerId) -> Option<PieceCounter> {

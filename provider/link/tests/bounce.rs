@@ -162,6 +162,9 @@ fn exchange(node: &mut Node, peer: u64, most: usize, at_once: bool) {
 fn child() {
     let Ok(parent) = std::env::var("STRAIT_ADDR") else { return };
     let mut node = Node::new();
+    if std::env::var_os("STRAIT_SAME_DEVICE").is_none() {
+        node.cuda.enter(1);
+    }
     let peer = node.knows(Addr::new(parent.parse().unwrap()));
     println!("!{}", node.addr);
     match std::env::var("STRAIT_ROLE").as_deref() {
@@ -174,6 +177,13 @@ fn child() {
             let src = node.filled(false, 0, SENT, 5);
             node.send(peer, &[src], 1);
             assert!(node.wait(1)[0].err.is_none());
+        }
+        Ok("one by one") => {
+            for (n, (len, ..)) in ONE_BY_ONE.into_iter().enumerate() {
+                let src = node.filled(false, 0, len, n);
+                node.send(peer, &[src], n);
+                assert!(node.wait(1)[0].err.is_none());
+            }
         }
         _ => {
             let dst = node.alloc(false, 64 << 20);
@@ -270,6 +280,38 @@ fn a_copy_into_a_buffer_that_is_not_started_takes_none_before_it_along() {
         assert!(node.cuda.read(dst.addr() as usize, SENT) == pattern(SENT, 5), "{fail}");
         peer.finish(&mut node);
         node.free(dst);
+    }
+}
+
+/// Messages of a default pool's memory: how long, whether the receiver's is managed, and whether they go by the host on one device.
+const ONE_BY_ONE: [(usize, bool, bool); 7] = [
+    // Nothing is known yet.
+    (64 << 10, false, false),
+    (64 << 10, false, true),
+    (512 << 10, false, true),
+    (1 << 20, false, false),
+    (256 << 10, false, true),
+    (64 << 10, true, false),
+    (64 << 10, false, true),
+];
+
+/// Two processes have a device in turns, for which a short message would wait longer than it takes by the host.
+#[test]
+fn between_processes_on_one_device_short_messages_go_by_the_host() {
+    for same in [true, false] {
+        let mut node = Node::new();
+        let env: &[(&str, &str)] = if same { &[("STRAIT_SAME_DEVICE", "1")] } else { &[] };
+        let peer = Peer::start(&mut node, "one by one", env);
+        for (n, (len, managed, by_host)) in ONE_BY_ONE.into_iter().enumerate() {
+            let dst = node.alloc(managed, len);
+            node.recv(peer.1, &[dst], n);
+            assert_eq!(node.wait(1)[0].err, None);
+            assert!(node.cuda.read(dst.addr() as usize, len) == pattern(len, n));
+            let staged = std::mem::take(&mut node.staged.0.lock().unwrap().1);
+            assert_eq!(staged > 0, same && by_host, "message {n} of {len} bytes, on one device: {same}");
+            node.free(dst);
+        }
+        peer.finish(&mut node);
     }
 }
 

@@ -394,6 +394,10 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
         by_base!(self, peer, on_distinct_devices(theirs, ours), false)
     }
 
+    fn on_one_device(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
+        by_base!(self, peer, on_one_device(theirs, ours), false)
+    }
+
     fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
         by_base!(self, with, pieces_open(), None)
     }

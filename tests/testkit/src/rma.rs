@@ -102,6 +102,10 @@ impl RmaLink for MemLink {
         theirs && !ours.is_empty() && hmem::can(ours, hmem::Caps::DEVICE) && !hub.one_device
     }
 
+    fn on_one_device(&self, _: PeerId, _: &[Seg], ours: &[Span]) -> bool {
+        hmem::can(ours, hmem::Caps::DEVICE) && self.hub.borrow().one_device
+    }
+
     fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
         let (mut hub, place) = (self.hub.borrow_mut(), self.place_of(to));
         let mut out: Vec<Handle> = Vec::new();

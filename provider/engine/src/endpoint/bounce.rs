@@ -10,6 +10,7 @@
 //! receiver has answered all that it was told of, the rest follows in `Data` frames, from the first part on that it does not have: so
 //! never are both on their way.
 
+use hmem::Span;
 use hmem::bounce::NoRoom;
 use wire::{Flags, Head, Op as WireOp, Seg, Status, put};
 use zerocopy::IntoBytes;
@@ -40,6 +41,12 @@ impl<L: RmaLink> Endpoint<L> {
         if let Some(Request::Out(out)) = self.requests.get_mut(name) {
             out.bounced = true;
         }
+    }
+
+    /// Whether this memory is on the device that the peer has used last, as far as it has said, which it most likely goes on using.
+    pub(super) fn is_on_one_device(&mut self, peer: PeerId, iov: &[Span]) -> bool {
+        let Some(seg) = self.peer(peer).on_device else { return false };
+        self.link.on_one_device(peer, &[seg], iov)
     }
 
     /// A turn of a message that goes through bounce buffers: how much was done.
@@ -196,6 +203,7 @@ impl<L: RmaLink> Endpoint<L> {
                 Ok(copy) => {
                     self.in_flight.push((copy, name));
                     self.staging.bounces.take(copy, peer, off);
+                    self.peer(peer).on_device = Some(seg);
                 }
                 Err(_) => {
                     self.refuse_bounce(name, off);

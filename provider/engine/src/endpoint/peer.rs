@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 use link_api::{Gone, Path, PieceCounter, RmaCaps};
+use wire::Seg;
 use xfer::Helper;
 
 use super::order::Order;
@@ -85,6 +86,8 @@ pub(crate) struct Peer {
     pub(super) puts_not: bool,
     /// It could not take what was in bounce buffers here, so nothing goes to it so.
     pub(super) bounces_not: bool,
+    /// The memory of a device's that it named last: where it wanted bytes, or a bounce buffer.
+    pub(super) on_device: Option<Seg>,
     /// Whether it is worth while to wait for it.
     pub(super) promptness: Promptness,
     /// Messages to it that wait to be sent on before they complete.
@@ -128,6 +131,7 @@ impl Peer {
             fetches: Fetches::Unknown,
             puts_not: false,
             bounces_not: false,
+            on_device: None,
             promptness: Promptness::default(),
             unsent: 0,
             path_logged: false,

@@ -136,6 +136,7 @@ impl<L: RmaLink> Endpoint<L> {
         state.fetches = Fetches::Unknown;
         state.puts_not = false;
         state.bounces_not = false;
+        state.on_device = None;
         state.promptness = Promptness::default();
         state.helper = Helper::default();
         state.delegated.clear();

@@ -9,7 +9,7 @@ use super::peer::Fetches;
 use super::quota::{MESSAGE_COST, MOST_SINCE_PROGRESS};
 use super::request::{Done, Out, Request};
 use crate::core::{Core, Spans, Tally};
-use crate::proto::{self, Cut, Plan, Role, Tried, When, choose};
+use crate::proto::{self, Cut, Memory, Plan, Role, Tried, When, choose};
 use crate::types::*;
 use link_api::{How, PeerId, Refused, RmaLink, Side};
 
@@ -195,6 +195,9 @@ impl<L: RmaLink> Endpoint<L> {
         when.set(When::IN_A_ROW, when.contains(When::IN_A_ROW) | state.unanswered);
         state.unanswered |= len > state.limits.eager;
         let mut choice = proto::Op::new(Role::Send, len, op.iov, when);
+        if when.contains(When::INJECT) && choice.memory != Memory::Host {
+            choice.when.set(When::ONE_DEVICE, self.is_on_one_device(peer, op.iov));
+        }
         loop {
             let plan = choose(&self.peer(peer).limits, &choice);
             match plan {

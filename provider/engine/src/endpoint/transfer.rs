@@ -66,7 +66,9 @@ impl<L: RmaLink> Endpoint<L> {
         when: When,
     ) {
         let want = len.min(total(&iov));
-        let when = when | self.when_fetching(peer, want, &then);
+        let mut when = when | self.when_fetching(peer, want, &then);
+        // What is got by handles goes so in any case.
+        when.set(When::ONE_DEVICE, direct != Reach::Handles && self.is_on_one_device(peer, &iov));
         let mut choice = proto::Op::new(Role::Fetch(direct), want, &iov, when);
         if then.is_in_order() {
             // It would take effect late, and be overtaken by the operations behind it.
@@ -229,6 +231,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         self.accept_cts(peer, name, head.data.get(), want)?;
         self.peer(peer).fetches = Fetches::ByFrames;
+        self.peer(peer).on_device = segs.first().copied().or(self.peer(peer).on_device);
         if segs.is_empty() || !self.start_put(name, &segs) {
             if segs.is_empty() && flags.contains(Flags::HANDLES) {
                 self.begin_bounce(peer, name);

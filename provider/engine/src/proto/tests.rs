@@ -82,6 +82,7 @@ fn messages() {
         (SYNC | GETS, Send, 900, Host, NONE, none, Plan::Rendezvous),
         (DEVICE, Send, 1, Device, INJECT, none, Plan::OfferAndWait),
         (DEVICE, Send, 1, Device, INJECT, Tried::WAIT, Plan::Eager),
+        (DEVICE, Send, 1, Device, INJECT | When::ONE_DEVICE, none, Plan::Eager),
         (DEVICE, Send, 1, Device, INJECT | When::DELIVERY, none, Plan::Eager),
     ]);
 }
@@ -186,6 +187,7 @@ fn devices_memory_that_neither_side_reaches() {
         (Role::Fetch(Reach::Cpu), Role::Fetch(Reach::Handles), Role::Fetch(Reach::Frames));
     let (feed, unasked) = (Role::Feed(Reach::Handles), Role::Feed(Reach::Frames));
     let (least, both) = (LEAST_BOUNCED, SYNC | DEVICE);
+    let many = When::ONE_DEVICE | When::INVITE;
     check(&[
         (both, frames, least, Device, NONE, none, Plan::Bounce),
         (both, frames, least - 1, Device, NONE, none, Plan::Frames),
@@ -197,6 +199,13 @@ fn devices_memory_that_neither_side_reaches() {
         (both, cpu, least, Device, NONE, none, Plan::Bounce),
         (both, handles, least, Device, NONE, none, Plan::ByHandles),
         (both, handles, least, Device, NONE, Tried::HANDLES, Plan::Frames),
+        // On one device, which the two processes have in turns.
+        (both, frames, LEAST_IN_TURNS, Device, When::ONE_DEVICE, none, Plan::Bounce),
+        (both, frames, LEAST_IN_TURNS - 1, Device, When::ONE_DEVICE, none, Plan::Frames),
+        (both, cpu, LEAST_IN_TURNS - 1, Device, When::ONE_DEVICE, none, Plan::Frames),
+        (both, frames, LEAST_OF_MANY_IN_TURNS, Device, many, none, Plan::Bounce),
+        (both, frames, LEAST_OF_MANY_IN_TURNS - 1, Device, many, none, Plan::Frames),
+        (both, frames, least, Device, When::INVITE, none, Plan::Bounce),
         (both, feed, least, Device, NONE, none, Plan::Bounce),
         (both, feed, least - 1, Device, NONE, none, Plan::Frames),
         (both, feed, least, Device, INJECT, none, Plan::Frames),

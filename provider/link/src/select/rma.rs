@@ -64,6 +64,10 @@ impl RmaLink for Links {
         by_peer!(self, peer, on_distinct_devices(theirs, ours))
     }
 
+    fn on_one_device(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
+        by_peer!(self, peer, on_one_device(theirs, ours))
+    }
+
     fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
         by_peer!(self, with, pieces_open())
     }

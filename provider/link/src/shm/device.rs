@@ -66,6 +66,16 @@ impl ShmLink {
         }
     }
 
+    /// Whether both sides' memory begins on a device that is known, and the same.
+    pub(super) fn on_the_same_device(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
+        let (Some(there), Some(here)) = (theirs.first(), ours.first()) else { return false };
+        let there = self.peers[peer.0 as usize].devices.find(there.addr.get());
+        // Other runtimes' handles do not say which device it is.
+        there
+            .filter(|e| e.handle_type.kind() == here.kind())
+            .is_some_and(|there| registry::of(here.kind()).device(here.addr() as usize) == Some(there.device))
+    }
+
     pub(super) fn note_exported(&mut self, to: PeerId, h: &Handle) {
         let (base, len) = (h.base.get(), h.len.get());
         let exported = &mut self.peers[to.0 as usize].devices.exported;

@@ -80,6 +80,10 @@ impl RmaLink for ShmLink {
         self.on_two_devices(peer, theirs, ours)
     }
 
+    fn on_one_device(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
+        self.on_the_same_device(peer, theirs, ours)
+    }
+
     fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
         self.handles_to_export(to, iov)
     }

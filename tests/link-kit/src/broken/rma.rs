@@ -81,6 +81,10 @@ impl<L: RmaLink> RmaLink for Broken<L> {
         self.link.on_distinct_devices(peer, theirs, ours)
     }
 
+    fn on_one_device(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
+        self.link.on_one_device(peer, theirs, ours)
+    }
+
     fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
         let counter = self.link.pieces_open(with)?;
         self.counters.push(counter);
