@@ -21,6 +21,10 @@ fn as_agent() {
         std::fs::write(file, std::process::id().to_string()).unwrap();
     }
     hmem::agent_process::serve(std::io::stdin().as_fd().try_clone_to_owned().unwrap()).unwrap();
+    if let Ok(file) = std::env::var("AGENT_CALLS_FILE") {
+        let calls = [c"cuEventQuery", c"cuCtxPushCurrent_v2"].map(|name| Driver::load().calls(name));
+        std::fs::write(file, format!("{} {} calls", calls[0], calls[1])).unwrap();
+    }
 }
 
 fn passes(name: &str) {
@@ -244,6 +248,58 @@ fn between_processes() {
 #[test]
 fn the_agent_copies_between_processes() {
     passes("between_processes");
+}
+
+const MANY: usize = 12;
+
+#[test]
+#[ignore = "a process of a test"]
+fn many_that_wait() {
+    const LONG: usize = 256 << 10;
+    let cu = start();
+    let (peer, exports) = Peer::start("plain");
+    let (at, file) = (cu.alloc(MANY * LONG), pid_file("many"));
+    let mut command = itself("as_agent");
+    command.env("AGENT_PID_FILE", &file);
+    agent::start(command).unwrap();
+    let _kept = registry::get_pages(device(at, MANY * LONG), true).unwrap();
+    let find = |at: u64| exports.iter().find(|e| at.wrapping_sub(e.base) < e.len);
+    let (owner, from) = (Owner::now(peer.0.id() as i32), [(exports[0].base, LONG as u64)]);
+    let to: Vec<[Span; 1]> = (0..MANY).map(|n| [device(at + n * LONG, LONG)]).collect();
+    let plans: Vec<_> = to.iter().map(|to| plan(false, owner, find, from, to, LONG).unwrap()).collect();
+    let agent = pid_in(&file);
+    // SAFETY: touches no memory.
+    let signal = |which| assert_eq!(unsafe { libc::kill(agent, which) }, 0);
+    signal(libc::SIGSTOP);
+    let mut flights: Vec<_> = plans.into_iter().map(|plan| plan.start().unwrap()).collect();
+    signal(libc::SIGCONT);
+    for flight in &mut flights {
+        while !flight.poll().unwrap() {}
+    }
+    for n in 0..MANY {
+        assert_eq!(cu.read(at + n * LONG, LONG), pattern(2 << 20, 2)[..LONG]);
+    }
+}
+
+#[test]
+fn the_end_of_a_copy_does_not_wait_for_others_to_begin() {
+    let file = pid_file("calls");
+    let mut command = itself("many_that_wait");
+    command.env("AGENT_CALLS_FILE", &file);
+    assert!(outcome(command, 100).is_some_and(|s| s.success()));
+    let until = Instant::now() + Duration::from_secs(50);
+    // The agent writes it when its user has ended.
+    let text = loop {
+        match std::fs::read_to_string(&file) {
+            Ok(text) if text.ends_with("calls") => break text,
+            _ => assert!(Instant::now() < until, "the agent goes on"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    std::fs::remove_file(file).unwrap();
+    let calls: Vec<usize> = text.split(' ').filter_map(|n| n.parse().ok()).collect();
+    // The driver is asked between any two, and the context is entered once; to open the peer's memory may enter it again.
+    assert!(calls[0] >= MANY && calls[1] < MANY, "{text}");
 }
 
 #[test]

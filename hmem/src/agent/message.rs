@@ -81,6 +81,14 @@ impl Message {
         out
     }
 
+    /// How many it has copied.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Message::Copy { moves, .. } => moves.iter().fold(0, |n, m| n.saturating_add(m.len)),
+            _ => 0,
+        }
+    }
+
     /// `None` if it is none of these.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Message> {
         let half = |b: &[u8], at: usize| Some(u32::from_le_bytes(b.get(at..at + 4)?.try_into().ok()?));

@@ -145,11 +145,13 @@ pub(super) fn primary(api: &Api, device: c_int) -> Option<usize> {
     Some(ctx as usize)
 }
 
-/// Makes the primary context of the device with that UUID active, for good.
+/// Makes the primary context of the device with that UUID active, for good, and current in this thread if none is: so copies in it
+/// need not enter it.
 pub(crate) fn activate(uuid: &[u8; 16]) -> Result<(), AnyError> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
-    if context_on(api, uuid).is_some() {
-        return Ok(());
+    let stay = |ctx: Handle| if current(api) == 0 { api.ctx_push(ctx) } else { Ok(()) };
+    if let Some(ctx) = context_on(api, uuid) {
+        return Ok(stay(ctx as Handle)?);
     }
     let mut count = 0;
     api.device_count(&mut count)?;
@@ -158,7 +160,7 @@ pub(crate) fn activate(uuid: &[u8; 16]) -> Result<(), AnyError> {
         api.device_get(&mut device, n)?;
         api.device_uuid(&mut id, device)?;
         if id == *uuid {
-            return Ok(api.primary_retain(&mut ctx, device)?);
+            return Ok(api.primary_retain(&mut ctx, device).and_then(|()| stay(ctx))?);
         }
     }
     Err(AnyError::os(libc::ENODEV))
