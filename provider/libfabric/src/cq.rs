@@ -26,6 +26,8 @@ const DEFAULT_SIZE: usize = 8192;
 const PATIENCE: u32 = 4096;
 /// Most messages taken in by one read that finds the queue empty.
 const BATCH: usize = 32;
+/// Most rings from which one read takes messages that no receive is for, before it says that there is nothing.
+const DETOURS: u32 = 64;
 
 /// `struct fid_cq`.
 #[repr(C)]
@@ -117,7 +119,7 @@ impl CqFid {
         }
         // A stream of messages is read by batches; a single one is handed on at once.
         let batch = self.batch.load(Ordering::Relaxed);
-        let (mut n, most) = (0, count.min(batch));
+        let (mut n, most, mut detours) = (0, count.min(batch), 0);
         if most == 0 {
             // SAFETY: the caller's promise.
             return unsafe { self.read_any(engine, buf, count, from) };
@@ -135,6 +137,9 @@ impl CqFid {
                     // SAFETY: the caller's promise.
                     return unsafe { self.read_any(engine, buf, count, from) };
                 }
+                // What is waited for may be in the next ring. A caller that hears of nothing perhaps lets another process
+                // have the core.
+                PollFast::Kept if n == 0 && detours < DETOURS => detours += 1,
                 _ => break,
             }
         }
