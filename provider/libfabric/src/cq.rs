@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use engine::{Completion, CqId, PollFast, Report};
 use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
+use link::turns;
 use runtime::{Deadline, Step, Wait, Watched};
 
 use crate::domain::{DomainFid, Guard, Shared};
@@ -22,7 +23,7 @@ use place::Place;
 
 /// Entries of a queue whose opener leaves the size to us.
 const DEFAULT_SIZE: usize = 8192;
-/// After how many reads that found nothing one lets another process have the core.
+/// After how many reads that found nothing one lets another process have the core, where there may be one for each.
 const PATIENCE: u32 = 4096;
 /// Most messages taken in by one read that finds the queue empty.
 const BATCH: usize = 32;
@@ -218,7 +219,7 @@ impl CqFid {
         link::speculation_barrier();
         let n = self.empty.load(Ordering::Relaxed).wrapping_add(1);
         self.empty.store(n, Ordering::Relaxed);
-        if n % PATIENCE == 0 {
+        if n % turns::TURN == 0 && turns::yields(n, PATIENCE) {
             std::thread::yield_now();
         }
     }
