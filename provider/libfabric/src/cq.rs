@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use engine::{Completion, CqId, PollFast, Report};
 use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
+use link::turns;
 use runtime::{Deadline, Step, Wait, Watched};
 
 use crate::domain::{DomainFid, Guard, Shared};
@@ -22,10 +23,12 @@ use place::Place;
 
 /// Entries of a queue whose opener leaves the size to us.
 const DEFAULT_SIZE: usize = 8192;
-/// After how many reads that found nothing one lets another process have the core.
+/// After how many reads that found nothing one lets another process have the core, where there may be one for each.
 const PATIENCE: u32 = 4096;
 /// Most messages taken in by one read that finds the queue empty.
 const BATCH: usize = 32;
+/// Most rings from which one read takes messages that no receive is for, before it says that there is nothing.
+const DETOURS: u32 = 64;
 
 /// `struct fid_cq`.
 #[repr(C)]
@@ -117,7 +120,7 @@ impl CqFid {
         }
         // A stream of messages is read by batches; a single one is handed on at once.
         let batch = self.batch.load(Ordering::Relaxed);
-        let (mut n, most) = (0, count.min(batch));
+        let (mut n, most, mut detours) = (0, count.min(batch), 0);
         if most == 0 {
             // SAFETY: the caller's promise.
             return unsafe { self.read_any(engine, buf, count, from) };
@@ -135,6 +138,9 @@ impl CqFid {
                     // SAFETY: the caller's promise.
                     return unsafe { self.read_any(engine, buf, count, from) };
                 }
+                // What is waited for may be in the next ring. A caller that hears of nothing perhaps lets another process
+                // have the core.
+                PollFast::Kept if n == 0 && detours < DETOURS => detours += 1,
                 _ => break,
             }
         }
@@ -213,7 +219,7 @@ impl CqFid {
         link::speculation_barrier();
         let n = self.empty.load(Ordering::Relaxed).wrapping_add(1);
         self.empty.store(n, Ordering::Relaxed);
-        if n % PATIENCE == 0 {
+        if n % turns::TURN == 0 && turns::yields(n, PATIENCE) {
             std::thread::yield_now();
         }
     }

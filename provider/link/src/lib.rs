@@ -21,6 +21,7 @@
 //! | `space` | an identity of an address space, which execve(2) ends |
 //! | `cma` | reading and writing a peer's memory: process_vm_readv(2) |
 //! | `usage` | what endpoints have carried, where that is asked for |
+//! | `turns` | when a process that waits lets others have the processor |
 //! | `net` | which addresses are this host's |
 //!
 //! # Trust
@@ -41,6 +42,7 @@ mod select;
 mod shm;
 mod space;
 mod tcp;
+pub mod turns;
 pub mod usage;
 
 pub use ipc::credentials::others_look_alike;

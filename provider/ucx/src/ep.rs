@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint};
 
-use link::full_fence;
+use link::{full_fence, turns};
 use link_api::{Link, Refused};
 use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Status};
 use xfer::Helper;
@@ -49,6 +49,7 @@ pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::E
                 helper: Helper::default(),
             }));
             i.eps.entry(peer).or_default().push(ep);
+            turns::knows(i.eps.len());
             i.live.insert(ep);
             out.write(ep.cast());
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use link::speculation_barrier;
+use link::{speculation_barrier, turns};
 use link_api::{Event, Frame, Gone, Link, PeerId, PollFrame};
 use ucx_sys::{self as ucx, Status};
 use wire::ucx::Kind;
@@ -19,8 +19,8 @@ const INLINE: usize = 512;
 /// Most frames taken in by one call.
 const BATCH: u32 = 16;
 
-/// After how many calls in a row that found nothing one lets another process have the core: where
-/// there are more processes than cores, it may be the one that is waited for.
+/// After how many calls in a row that found nothing one lets another process have the core, where there may be a core for
+/// each: there may not, and it may be the one that is waited for.
 const PATIENCE: u32 = 1024;
 
 pub(crate) unsafe extern "C" fn progress_enable(iface: ucx::Iface, flags: c_uint) {
@@ -59,8 +59,8 @@ unsafe fn nothing(this: *mut Iface) {
     // SAFETY: the caller's promise.
     unsafe {
         (*this).budget = ((*this).budget / 2).max(1);
-        (*this).empty += 1;
-        if (*this).empty == PATIENCE {
+        (*this).empty = (*this).empty.wrapping_add(1);
+        if (*this).empty % turns::TURN == 0 {
             rest(this);
         }
     }
@@ -107,19 +107,17 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
     done
 }
 
-/// Nothing has come for long.
+/// Nothing has come for a while.
 ///
 /// # Safety
 /// `this` must be an interface of ours.
 #[cold]
 unsafe fn rest(this: *mut Iface) {
     // SAFETY: the caller's promise.
-    let alone = unsafe {
-        (*this).empty = 0;
-        (*this).eps.is_empty()
-    };
+    let alone = unsafe { (*this).eps.is_empty() };
     // A process without endpoints here waits for what comes elsewhere.
-    if !alone {
+    // SAFETY: the caller's promise.
+    if !alone && turns::yields(unsafe { (*this).empty }, PATIENCE) {
         std::thread::yield_now();
     }
 }

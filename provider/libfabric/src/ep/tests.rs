@@ -8,6 +8,7 @@ use crate::tests::{call, call_fid, close, leak};
 
 mod life;
 mod moves;
+mod several;
 mod told;
 mod waits;
 

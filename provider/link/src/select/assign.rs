@@ -5,7 +5,7 @@ use wire::Addr;
 
 use super::Links;
 use super::route::{Cause, Route};
-use crate::net;
+use crate::{net, turns};
 
 /// The name of the link that is here by its type.
 const SHM: &str = "shm";
@@ -14,9 +14,20 @@ impl Links {
     /// Chooses a link for a peer that is new.
     pub(super) fn assign(&mut self, peer: PeerId, addr: &Addr) {
         let cause = self.near(addr);
+        if let Cause::Near(_) = cause {
+            self.neighbours += 1;
+            turns::knows(self.neighbours);
+        }
         match self.leads(addr, cause) {
             Some(at) => self.assign_far(peer, addr, at, cause),
             None => self.routes.set(peer, Route::shm(cause)),
+        }
+    }
+
+    /// A peer that was found to be on this host is forgotten, or is not.
+    pub(super) fn is_no_neighbour(&mut self, peer: PeerId) {
+        if let Some(Cause::Near(_)) = self.routes.of(peer).map(Route::cause) {
+            self.neighbours -= 1;
         }
     }
 
@@ -55,6 +66,7 @@ impl Links {
         let addr = self.shm.peer_addr(peer);
         let cause = Cause::Far("by shared memory nothing answers to its address here");
         let Some(at) = self.leads(&addr, cause) else { return false };
+        self.is_no_neighbour(peer);
         self.assign_far(peer, &addr, at, cause);
         self.events.push_back(Event::PathChanged(peer));
         true
@@ -106,5 +118,37 @@ impl Links {
         let absent = |(link, why): &(&'static str, String)| Standing { link, offers: Err(why.clone()) };
         all.extend(self.absent.iter().map(absent));
         all
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::net::SocketAddr;
+
+    use wire::session::JobKey;
+
+    use super::*;
+    use crate::{OpenOptions, TcpOptions};
+
+    #[test]
+    fn who_is_on_this_host_is_counted_once() {
+        let mut links = Links::open(OpenOptions::default()).unwrap();
+        links.add_tcp(TcpOptions::new(JobKey::from_secret(b"of the tests"))).unwrap();
+        let name = |ip: [u8; 4], n: u16| Addr::new(SocketAddr::from((ip, n)));
+        for n in 1..9 {
+            for again in 0..2 {
+                links.peer(&name([198, 51, 100, 1], n));
+                let peer = links.peer(&name([127, 0, 0, 1], n));
+                assert_eq!(links.neighbours, usize::from(n));
+                if n == 8 && again == 1 {
+                    (0..2).for_each(|_| links.forget(peer));
+                    assert_eq!(links.neighbours, 7, "it is forgotten");
+                }
+            }
+        }
+        for n in 0..turns::processors() {
+            links.peer(&name([127, 0, 0, 1], 100 + n as u16));
+        }
+        assert!(turns::yields(turns::TURN, 8 * turns::TURN));
     }
 }

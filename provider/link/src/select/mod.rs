@@ -55,8 +55,9 @@ pub struct Links {
     member: Option<Member>,
     /// Watches the descriptors of all links, if there is more than one.
     poller: Option<Poller>,
-    /// Peers on this host are reached by shared memory.
+    /// Peers on this host are reached by shared memory; and how many peers were found to be on it.
     near: bool,
+    neighbours: usize,
     /// Links that were not opened, and why: they are told of.
     absent: Vec<(&'static str, String)>,
 }
@@ -75,6 +76,7 @@ impl Links {
             member: None,
             poller: None,
             near: true,
+            neighbours: 0,
             absent: Vec::new(),
         })
     }
@@ -441,6 +443,7 @@ impl Link for Links {
                 far.unset(id);
             }
         }
+        self.is_no_neighbour(peer);
         self.routes.unset(peer);
         self.shm.forget(peer);
     }
