@@ -29,6 +29,9 @@ const TX_MOST: usize = 64 << 10;
 /// Looks at a long frame that does not grow before it is taken in.
 const PATIENCE: u8 = 4;
 
+/// How many buffers an endpoint keeps to spare.
+pub(super) const SPARE: usize = 8;
+
 /// Memory to receive into.
 pub(super) type Buffer = Box<[u8]>;
 
@@ -222,13 +225,13 @@ impl Channel {
     }
 
     /// A buffer with nothing in it serves others.
-    fn give_back(&mut self, pool: &mut Vec<Buffer>) {
+    #[inline]
+    pub(super) fn give_back(&mut self, pool: &mut Vec<Buffer>) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-            if pool.len() < 4 {
-                pool.extend(self.rx.take());
-            } else {
-                self.rx = None;
+            match self.rx.take() {
+                Some(rx) if pool.len() < SPARE => pool.push(rx),
+                _ => {}
             }
         }
     }
