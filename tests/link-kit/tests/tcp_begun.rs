@@ -121,6 +121,23 @@ fn the_bytes_of_a_frame_go_where_they_belong_as_they_come() {
     }
 }
 
+/// What a rendezvous says between two long frames is short. Bytes that are received with the front of a long frame are copied once more.
+#[test]
+fn a_long_frame_behind_few_short_ones_stays_with_the_kernel_but_for_its_front() {
+    for (short, least) in [(0, 30_000 - 400), (1, 30_000 - 400), (3, 30_000 - 400), (4, 0)] {
+        let mut ends = Ends::new();
+        let dst = Span::leak(LEN - HEAD);
+        let (_, rest) = ends.begin_landing(30_000, dst);
+        ends.stream.write_all(&rest).unwrap();
+        assert!(matches!(event(&mut ends.link, &mut ends.other), Event::Done(_, true)));
+        (0..short).for_each(|_| ends.goes_on());
+        let (begun, _) = ends.begin(30_000);
+        let socket = ends.link.socket(begun.from).expect("a connection").try_clone_to_owned().unwrap();
+        let left = TcpStream::from(socket).peek(&mut [0; 30_000]).unwrap_or(0);
+        assert!(left >= least && (least > 0 || left == 0), "{left} bytes behind {short} short frames");
+    }
+}
+
 #[test]
 fn a_frame_that_is_left_comes_when_it_is_whole() {
     let mut ends = Ends::new();

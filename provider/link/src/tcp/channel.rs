@@ -26,6 +26,8 @@ const STRETCH: usize = 32 << 10;
 const FRONT: usize = RECORD + COVERED;
 /// Most bytes that wait here for room, but for the rest of one frame.
 const TX_MOST: usize = 64 << 10;
+/// Short frames behind a long one that may be what is said between it and the next: that a message comes, is to come, has come.
+const AMONG: u8 = 4;
 /// Looks at a long frame that does not grow before it is taken in.
 const PATIENCE: u8 = 4;
 
@@ -84,8 +86,8 @@ pub(super) struct Channel {
     /// Frames are told of when they begin; and how far the one at the front is with that.
     pub(super) early: bool,
     pub(super) front: Front,
-    /// Long frames come.
-    bulk: bool,
+    /// How many of the next frames may be short without long ones being expected no more.
+    bulk: u8,
     widened: bool,
     /// How much of the next frame was with the kernel at the last look, and looks since.
     seen: usize,
@@ -121,7 +123,7 @@ impl Channel {
             opened: None,
             early,
             front: Front::Unseen,
-            bulk: false,
+            bulk: 0,
             widened: false,
             seen: 0,
             waited: 0,
@@ -202,7 +204,7 @@ impl Channel {
                 self.seen = 0;
                 lacks
             }
-            _ if self.bulk => FRONT,
+            _ if self.bulk > 0 => FRONT,
             _ => STRETCH,
         };
         let rx = self.rx.get_or_insert_with(|| pool.pop().unwrap_or_else(buffer));
@@ -363,7 +365,7 @@ impl Channel {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
-        self.bulk = len >= LONG;
+        self.bulk = if len >= LONG { AMONG } else { self.bulk.saturating_sub(1) };
         (self.opened, self.seen, self.waited) = (None, 0, 0);
         self.front = Front::Unseen;
     }
