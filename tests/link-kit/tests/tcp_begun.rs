@@ -138,6 +138,24 @@ fn a_long_frame_behind_few_short_ones_stays_with_the_kernel_but_for_its_front() 
     }
 }
 
+/// As a sender's next bytes may take longer than some looks. It is not left there for good, since the kernel may have room for no more.
+#[test]
+fn a_frame_that_does_not_grow_stays_with_the_kernel_for_some_looks() {
+    let mut ends = Ends::new();
+    let (begun, rest) = ends.begin(100_000);
+    let socket = ends.link.socket(begun.from).expect("a connection").try_clone_to_owned().unwrap();
+    let stream = TcpStream::from(socket);
+    let left = || stream.peek(&mut [0; 100_000]).unwrap_or(0);
+    ends.link.leave(begun);
+    (0..32).for_each(|_| assert!(ends.link.poll().is_none()));
+    assert!(left() >= 100_000 - 32_768, "{} bytes are left", left());
+    ends.nothing_comes();
+    assert_eq!(left(), 0);
+    ends.stream.write_all(&rest).unwrap();
+    let (_, whole) = take(&mut ends.link, &mut ends.other);
+    assert_eq!(whole, frame());
+}
+
 #[test]
 fn a_frame_that_is_left_comes_when_it_is_whole() {
     let mut ends = Ends::new();

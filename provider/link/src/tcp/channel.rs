@@ -28,8 +28,9 @@ const FRONT: usize = RECORD + COVERED;
 const TX_MOST: usize = 64 << 10;
 /// Short frames behind a long one that may be what is said between it and the next: that a message comes, is to come, has come.
 const AMONG: u8 = 4;
-/// Looks at a long frame that does not grow before it is taken in.
-const PATIENCE: u8 = 4;
+/// Looks at a long frame that does not grow before it is taken in, and so copied once more. A sender puts some ten KiB at a time into the
+/// socket, and a look takes less time than that.
+const PATIENCE: u8 = 64;
 
 /// How many buffers an endpoint keeps to spare.
 pub(super) const SPARE: usize = 8;
