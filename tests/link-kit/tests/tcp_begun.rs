@@ -138,6 +138,30 @@ fn a_long_frame_behind_few_short_ones_stays_with_the_kernel_but_for_its_front() 
     }
 }
 
+#[test]
+fn a_frame_of_some_kib_behind_a_long_one_takes_few_looks() {
+    let mut ends = Ends::new();
+    let (_, rest) = ends.begin_landing(30_000, Span::leak(LEN - HEAD));
+    ends.stream.write_all(&rest).unwrap();
+    assert!(matches!(event(&mut ends.link, &mut ends.other), Event::Done(_, true)));
+    let (frame, mut looks) = (vec![7; 12_000], 0);
+    let record = ends.record(&frame);
+    ends.stream.write_all(&record).unwrap();
+    until("a frame", || {
+        looks += 1;
+        match ends.link.poll() {
+            None => false,
+            Some(Event::Frame(found)) => {
+                assert_eq!(found.len, frame.len());
+                ends.link.release(found);
+                true
+            }
+            Some(other) => panic!("{other:?}"),
+        }
+    });
+    assert!(looks <= 8, "{looks} looks");
+}
+
 /// As a sender's next bytes may take longer than some looks. It is not left there for good, since the kernel may have room for no more.
 #[test]
 fn a_frame_that_does_not_grow_stays_with_the_kernel_for_some_looks() {

@@ -205,7 +205,9 @@ impl Channel {
                 self.seen = 0;
                 lacks
             }
-            _ if self.bulk > 0 => FRONT,
+            // All of a shorter one, of which the length is known.
+            Some(len) if self.bulk > 0 => RECORD + len - (self.end - self.start) + FRONT,
+            None if self.bulk > 0 => FRONT,
             _ => STRETCH,
         };
         let rx = self.rx.get_or_insert_with(|| pool.pop().unwrap_or_else(buffer));
