@@ -121,6 +121,65 @@ fn the_bytes_of_a_frame_go_where_they_belong_as_they_come() {
     }
 }
 
+/// What a rendezvous says between two long frames is short. Bytes that are received with the front of a long frame are copied once more.
+#[test]
+fn a_long_frame_behind_few_short_ones_stays_with_the_kernel_but_for_its_front() {
+    for (short, least) in [(0, 30_000 - 400), (1, 30_000 - 400), (3, 30_000 - 400), (4, 0)] {
+        let mut ends = Ends::new();
+        let dst = Span::leak(LEN - HEAD);
+        let (_, rest) = ends.begin_landing(30_000, dst);
+        ends.stream.write_all(&rest).unwrap();
+        assert!(matches!(event(&mut ends.link, &mut ends.other), Event::Done(_, true)));
+        (0..short).for_each(|_| ends.goes_on());
+        let (begun, _) = ends.begin(30_000);
+        let socket = ends.link.socket(begun.from).expect("a connection").try_clone_to_owned().unwrap();
+        let left = TcpStream::from(socket).peek(&mut [0; 30_000]).unwrap_or(0);
+        assert!(left >= least && (least > 0 || left == 0), "{left} bytes behind {short} short frames");
+    }
+}
+
+#[test]
+fn a_frame_of_some_kib_behind_a_long_one_takes_few_looks() {
+    let mut ends = Ends::new();
+    let (_, rest) = ends.begin_landing(30_000, Span::leak(LEN - HEAD));
+    ends.stream.write_all(&rest).unwrap();
+    assert!(matches!(event(&mut ends.link, &mut ends.other), Event::Done(_, true)));
+    let (frame, mut looks) = (vec![7; 12_000], 0);
+    let record = ends.record(&frame);
+    ends.stream.write_all(&record).unwrap();
+    until("a frame", || {
+        looks += 1;
+        match ends.link.poll() {
+            None => false,
+            Some(Event::Frame(found)) => {
+                assert_eq!(found.len, frame.len());
+                ends.link.release(found);
+                true
+            }
+            Some(other) => panic!("{other:?}"),
+        }
+    });
+    assert!(looks <= 8, "{looks} looks");
+}
+
+/// As a sender's next bytes may take longer than some looks. It is not left there for good, since the kernel may have room for no more.
+#[test]
+fn a_frame_that_does_not_grow_stays_with_the_kernel_for_some_looks() {
+    let mut ends = Ends::new();
+    let (begun, rest) = ends.begin(100_000);
+    let socket = ends.link.socket(begun.from).expect("a connection").try_clone_to_owned().unwrap();
+    let stream = TcpStream::from(socket);
+    let left = || stream.peek(&mut [0; 100_000]).unwrap_or(0);
+    ends.link.leave(begun);
+    (0..32).for_each(|_| assert!(ends.link.poll().is_none()));
+    assert!(left() >= 100_000 - 32_768, "{} bytes are left", left());
+    ends.nothing_comes();
+    assert_eq!(left(), 0);
+    ends.stream.write_all(&rest).unwrap();
+    let (_, whole) = take(&mut ends.link, &mut ends.other);
+    assert_eq!(whole, frame());
+}
+
 #[test]
 fn a_frame_that_is_left_comes_when_it_is_whole() {
     let mut ends = Ends::new();

@@ -243,7 +243,9 @@ impl Links {
         }
         self.pace.missed();
         if self.far.iter_mut().any(|far| far.link.has_met()) {
+            // The other side's next word is on its way, as a rule.
             self.pace.hurry();
+            self.pace.look_next();
         }
         let event = if first { None } else { self.poll_near() };
         if event.is_none() {

@@ -131,3 +131,33 @@ fn an_endpoint_that_is_called_looks_for_what_the_caller_says_next() {
     });
     assert!(hurried, "the proof was waited for as long as a first call");
 }
+
+#[test]
+fn each_step_of_a_connection_that_is_made_is_taken_by_the_next_poll() {
+    let mut called = open(false);
+    let mut caller = TcpLink::bind("127.0.0.1:0".parse().unwrap(), options()).unwrap();
+    let peer = caller.peer(&called.addr());
+    until("looks to be rare", || {
+        assert!(called.poll().is_none(), "nothing was sent");
+        called.pace.period() > 1000
+    });
+    let (mut sent, mut polls) = (false, 0);
+    loop {
+        // All that the caller can do before the next poll.
+        for _ in 0..50 {
+            sent = sent || caller.send(peer, b"hello", &[], 0, 0).is_ok();
+            assert!(caller.poll().is_none(), "nothing was sent to it");
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        if polls == 0 {
+            called.pace.look_next();
+        }
+        polls += 1;
+        match called.poll() {
+            Some(Event::Frame(frame)) => break called.release(frame),
+            _ => assert!(polls < 100, "waited in vain for a frame"),
+        }
+    }
+    // The hello, the proof, what the peer is reached by, the frame.
+    assert!(polls <= 4, "{polls} polls");
+}

@@ -19,8 +19,8 @@ use crate::net;
 
 impl TcpLink {
     /// A connection that was agreed on, with the rails that it may have.
-    pub(super) fn new_channel(&self, fd: Unshared, keys: wire::session::Keys, peer: &Hello) -> Channel {
-        let mut channel = Channel::new(fd, keys, peer, self.early);
+    pub(super) fn new_channel(&self, fd: Unshared, keys: wire::session::Keys, peer: &Hello) -> Box<Channel> {
+        let mut channel = Box::new(Channel::new(fd, keys, peer, self.early));
         if self.options.rails > 1 {
             channel.allow_rails(peer.role == Role::Answerer, self.options.rails - 1, self.options.striped);
         }

@@ -54,8 +54,8 @@ impl TcpLink {
         let until = Instant::now() + AGAIN.min(self.options.connect_timeout);
         let at = self.at_mut(peer);
         at.trying.get_or_insert_with(Instant::now);
-        at.call =
-            Some(Call { stage: Stage::Waiting, caller, until, by_further: false, first: None, late: false });
+        let call = Call { stage: Stage::Waiting, caller, until, by_further: false, first: None, late: false };
+        at.call = Some(Box::new(call));
         self.note_pending(peer);
     }
 
@@ -104,7 +104,8 @@ impl TcpLink {
         let most = if further.is_some() { ATTEMPT.min(self.options.timeout) } else { self.options.timeout };
         let until = Instant::now() + most;
         let at = self.at_mut(peer);
-        at.call = Some(Call { stage: Stage::Connecting(fd), caller, until, by_further, first, late: false });
+        let call = Call { stage: Stage::Connecting(fd), caller, until, by_further, first, late: false };
+        at.call = Some(Box::new(call));
         at.trying.get_or_insert_with(Instant::now);
         self.note_pending(peer);
         Ok(())
@@ -245,7 +246,7 @@ impl TcpLink {
         }
     }
 
-    pub(super) fn drop_call(&mut self, peer: PeerId) -> Option<Call> {
+    pub(super) fn drop_call(&mut self, peer: PeerId) -> Option<Box<Call>> {
         let call = self.at_mut(peer).call.take()?;
         if let Some(fd) = call.fd() {
             self.poller.remove(fd);
@@ -258,7 +259,7 @@ impl TcpLink {
         for peer in std::mem::take(&mut self.pending) {
             let at = self.at_mut(peer);
             let late = |call: &Call| call.until <= now;
-            if at.call.as_ref().is_some_and(late) {
+            if at.call.as_deref().is_some_and(late) {
                 if let Some(Stage::Waiting) = at.call.as_ref().map(|call| &call.stage) {
                     // The next send calls again.
                     at.call = None;

@@ -26,8 +26,14 @@ const STRETCH: usize = 32 << 10;
 const FRONT: usize = RECORD + COVERED;
 /// Most bytes that wait here for room, but for the rest of one frame.
 const TX_MOST: usize = 64 << 10;
-/// Looks at a long frame that does not grow before it is taken in.
-const PATIENCE: u8 = 4;
+/// Short frames behind a long one that may be what is said between it and the next: that a message comes, is to come, has come.
+const AMONG: u8 = 4;
+/// Looks at a long frame that does not grow before it is taken in, and so copied once more. A sender puts some ten KiB at a time into the
+/// socket, and a look takes less time than that.
+const PATIENCE: u8 = 64;
+
+/// How many buffers an endpoint keeps to spare.
+pub(super) const SPARE: usize = 8;
 
 /// Memory to receive into.
 pub(super) type Buffer = Box<[u8]>;
@@ -81,8 +87,8 @@ pub(super) struct Channel {
     /// Frames are told of when they begin; and how far the one at the front is with that.
     pub(super) early: bool,
     pub(super) front: Front,
-    /// Long frames come.
-    bulk: bool,
+    /// How many of the next frames may be short without long ones being expected no more.
+    bulk: u8,
     widened: bool,
     /// How much of the next frame was with the kernel at the last look, and looks since.
     seen: usize,
@@ -118,7 +124,7 @@ impl Channel {
             opened: None,
             early,
             front: Front::Unseen,
-            bulk: false,
+            bulk: 0,
             widened: false,
             seen: 0,
             waited: 0,
@@ -199,7 +205,9 @@ impl Channel {
                 self.seen = 0;
                 lacks
             }
-            _ if self.bulk => FRONT,
+            // All of a shorter one, of which the length is known.
+            Some(len) if self.bulk > 0 => RECORD + len - (self.end - self.start) + FRONT,
+            None if self.bulk > 0 => FRONT,
             _ => STRETCH,
         };
         let rx = self.rx.get_or_insert_with(|| pool.pop().unwrap_or_else(buffer));
@@ -222,13 +230,13 @@ impl Channel {
     }
 
     /// A buffer with nothing in it serves others.
-    fn give_back(&mut self, pool: &mut Vec<Buffer>) {
+    #[inline]
+    pub(super) fn give_back(&mut self, pool: &mut Vec<Buffer>) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-            if pool.len() < 4 {
-                pool.extend(self.rx.take());
-            } else {
-                self.rx = None;
+            match self.rx.take() {
+                Some(rx) if pool.len() < SPARE => pool.push(rx),
+                _ => {}
             }
         }
     }
@@ -360,7 +368,7 @@ impl Channel {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
-        self.bulk = len >= LONG;
+        self.bulk = if len >= LONG { AMONG } else { self.bulk.saturating_sub(1) };
         (self.opened, self.seen, self.waited) = (None, 0, 0);
         self.front = Front::Unseen;
     }

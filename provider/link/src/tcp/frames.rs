@@ -225,7 +225,7 @@ impl Link for TcpLink {
         }
         let at = self.at_mut(to);
         let lost = std::mem::take(&mut at.lost);
-        lost || at.channel.as_ref().is_some_and(Channel::keeps)
+        lost || at.channel.as_deref().is_some_and(Channel::keeps)
     }
 
     fn land(&mut self, frame: Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> Landing {
@@ -253,7 +253,7 @@ impl Link for TcpLink {
 
     fn is_gone(&self, peer: PeerId) -> bool {
         let at = self.at(peer);
-        at.cut || at.channel.as_ref().is_some_and(Channel::ends)
+        at.cut || at.channel.as_deref().is_some_and(Channel::ends)
     }
 
     fn is_connected(&self, peer: PeerId) -> bool {

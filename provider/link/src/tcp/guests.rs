@@ -188,6 +188,7 @@ impl TcpLink {
         self.drop_call(peer);
         let channel = self.new_channel(fd, proven.keys(), &caller);
         self.adopt(peer, channel);
+        self.met = true;
     }
 
     /// Whether an endpoint that calls by this name means this one: by its own name, or the address that the connection

@@ -242,7 +242,7 @@ impl TcpLink {
     }
 
     /// A channel that was agreed on is this peer's: now, or after the end of the one before.
-    pub(super) fn adopt(&mut self, peer: PeerId, channel: Channel) {
+    pub(super) fn adopt(&mut self, peer: PeerId, channel: Box<Channel>) {
         let at = self.at_mut(peer);
         (at.call, at.expected, at.trying, at.met) = (None, None, None, true);
         if let Some(former) = &mut at.channel {
@@ -291,6 +291,10 @@ impl TcpLink {
             if let Some(event) = self.next_of(peer) {
                 self.note_ready(peer);
                 return Some(event);
+            }
+            // A buffer with nothing in it serves others: else each peer that has ever sent something would have one.
+            if let Some(channel) = &mut self.peers[peer.0 as usize].channel {
+                channel.give_back(&mut self.pool);
             }
         }
         None

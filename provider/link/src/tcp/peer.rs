@@ -15,16 +15,17 @@ const MEMORY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) addr: Addr,
-    pub(super) channel: Option<Channel>,
+    // Elsewhere, since most peers of a large job have none of these.
+    pub(super) channel: Option<Box<Channel>>,
     /// How many connections had ended at this endpoint when one to this peer did last.
     pub(super) epoch: u64,
     /// What follows it once its end was told of.
-    pub(super) next: Option<Channel>,
+    pub(super) next: Option<Box<Channel>>,
     /// Its channel was cut off, which is to be told of.
     pub(super) cut: bool,
     /// What its last channel kept was lost with it.
     pub(super) lost: bool,
-    pub(super) call: Option<Call>,
+    pub(super) call: Option<Box<Call>>,
     /// The last connection that was made here was to its further address.
     pub(super) by_further: bool,
     /// Why the last call came to nothing, unless that was answered to a send.
@@ -39,6 +40,9 @@ pub(super) struct Peer {
     /// It is among those that may have a frame.
     pub(super) ready: bool,
 }
+
+// There is one for each address that the application knows of.
+const _: () = assert!(size_of::<Peer>() <= 192);
 
 impl Peer {
     pub(super) fn new(addr: Addr, epoch: u64) -> Peer {

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 use ipc::Watch;
 use link_api::{Gone, PeerId};
 
-use super::channel::Channel;
+use super::channel::{Channel, SPARE};
 use super::link::{ROUND, TcpLink};
 use super::sock;
 use super::watched::token;
 
 /// How often calls and guests are looked after.
 const TICK: Duration = Duration::from_millis(50);
-/// Descriptors looked at in one go.
-const BATCH: usize = 32;
+/// Descriptors looked at in one go: no more than there are buffers to spare for what is found.
+const BATCH: usize = SPARE;
 /// A process that has not looked for longer had something else to do.
 const AWAY: Duration = Duration::from_secs(1);
 
@@ -151,7 +151,7 @@ impl TcpLink {
         let guests = self.guests.iter().any(Option::is_some);
         let soon = !self.listens || !self.pending.is_empty() || guests || self.calls_rails();
         let watched = |channel: &Channel| channel.turn != 0 || channel.is_any_unsure();
-        let unsure = || self.peers.iter().any(|p| p.channel.as_ref().is_some_and(watched));
+        let unsure = || self.peers.iter().any(|p| p.channel.as_deref().is_some_and(watched));
         let period = if soon {
             TICK
         } else if unsure() {
@@ -242,7 +242,7 @@ impl TcpLink {
         // Of those that have nothing whole, their descriptors tell when there is more.
         let has = |peer: &PeerId| {
             let at = &mut peers[peer.0 as usize];
-            at.cut || at.channel.as_mut().is_some_and(Channel::is_ready)
+            at.cut || at.channel.as_deref_mut().is_some_and(Channel::is_ready)
         };
         let has = self.ready.iter().any(has);
         // A note may have been read, by which it is another connection's turn.

@@ -1,0 +1,105 @@
+//! What an endpoint of the link over TCP keeps for peers that have sent it something. By itself, since it counts what is allocated.
+#![cfg(not(loom))]
+
+#[allow(dead_code)]
+#[path = "support/pair.rs"]
+mod pair;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering::Relaxed};
+
+use link::TcpLink;
+use link_api::{Event, Link, Refused};
+use pair::{open, options, until};
+
+/// Longer than all that is kept for a peer but a buffer to receive into.
+const LARGE: usize = 128 << 10;
+
+const MANY: usize = 64;
+
+/// Counts large allocations while that is asked for.
+struct Counting;
+
+static COUNTS: AtomicBool = AtomicBool::new(false);
+static BUFFERS: AtomicIsize = AtomicIsize::new(0);
+
+fn count(layout: Layout, n: isize) {
+    if layout.size() >= LARGE && COUNTS.load(Relaxed) {
+        BUFFERS.fetch_add(n, Relaxed);
+    }
+}
+
+// SAFETY: all is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout, 1);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout, 1);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        count(layout, -1);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What one endpoint does, counted.
+fn counted<T>(does: impl FnOnce() -> T) -> T {
+    COUNTS.store(true, Relaxed);
+    let done = does();
+    COUNTS.store(false, Relaxed);
+    done
+}
+
+/// Whether there was a frame, which is given back.
+fn takes_one(one: &mut TcpLink) -> bool {
+    let event = counted(|| one.poll());
+    let buffers = BUFFERS.load(Relaxed);
+    assert!(buffers <= 9, "{buffers} buffers for {MANY} peers");
+    match event {
+        None => false,
+        Some(Event::Frame(frame)) => {
+            counted(|| one.release(frame));
+            true
+        }
+        Some(other) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn peers_that_have_sent_something_share_a_few_buffers() {
+    let mut one = counted(|| open(options("key")));
+    let mut many: Vec<TcpLink> = (0..MANY).map(|_| open(options("key"))).collect();
+    let to: Vec<_> = many.iter_mut().map(|link| link.peer(&one.addr())).collect();
+    for round in 0..3 {
+        // But for the first time, all of them have something before any is looked at.
+        let (mut sent, mut got) = ([false; MANY], 0);
+        until("room for a frame of each", || {
+            for ((link, to), sent) in many.iter_mut().zip(&to).zip(&mut sent).filter(|(_, sent)| !**sent) {
+                match link.send(*to, &[round; 8], &[], 0, 0) {
+                    Ok(()) => *sent = true,
+                    Err(why) => assert_eq!(why, Refused::Busy),
+                }
+                link.progress();
+            }
+            if round == 0 {
+                got += usize::from(takes_one(&mut one));
+            }
+            sent.iter().all(|sent| *sent)
+        });
+        until("all frames", || {
+            got += usize::from(takes_one(&mut one));
+            got == MANY
+        });
+    }
+}
