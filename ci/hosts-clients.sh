@@ -121,7 +121,7 @@ part_shmem() {
     [ -n "${SOS:-}" ] || return 0
     on_hosts mpich || return 0
     export SHMEM_OFI_PROVIDER=strait
-    for exe in ${SOS_TESTS:-hello barrier bigput bigget put1 get1 atomic_inc atomic_bitwise waituntil ping pingpong bcast to_all lfinc fadd_nbi put_signal iput iget queues cswap swap1 max_reduction collect fcollect}; do
+    for exe in ${SOS_TESTS:-hello barrier put1 get1 atomic_inc atomic_bitwise waituntil pingpong bcast to_all put_signal cswap max_reduction collect rma_coverage set_fetch self_collectives}; do
         exe=$(find "$SOS/modules/tests-sos/test" -type f -name "$exe" -perm -1 -not -name '*.la' | sed -n 1p)
         [ -n "$exe" ] || continue
         fresh "sos-$(basename "$exe")-${by%% *}"
