@@ -8,7 +8,7 @@
 #   FABTESTS="quick standard ..."                sets of ci/fabtests.sh; default: all of them
 #   PEERS="default"                              what each client is compared with; default: its own
 #                                                transport, but tcp for ompi4-mtl (see peers_of)
-#   SKIP="test package faults soak guest asan miri coverage ucx fabtests exchange mpi" parts to leave out
+#   SKIP="test package faults soak hosts guest asan miri coverage ucx fabtests exchange mpi" parts to leave out
 #   SUITES="bookworm trixie"                     releases of Debian whose clean roots the packages are installed in
 #   STORM_SECONDS=3600 ASAN_SECONDS=3600         how long the storms and the hostile peers take
 #
@@ -83,6 +83,12 @@ main() {
     if part soak; then
         item soak ci/hosts soak v6more
         { echo "## Many GiB between hosts"; echo; echo '```'; grep -E '^(ok|FAILED)' "$last" || true; echo '```'; echo; } >>"$summary"
+    fi
+
+    if part hosts; then
+        # Each MPI client there is, on two hosts and on four.
+        item hosts env LONG=1 ci/hosts mpi four suite
+        { echo "## MPI between hosts"; echo; echo '```'; grep -E '^(ok|FAILED)' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
     if part guest; then

@@ -156,7 +156,12 @@ pub trait Below: Send {
     /// What has happened next.
     fn poll(&mut self) -> Option<Did>;
 
-    /// Likewise, of what was taken from the provider already: without a call of it.
+    /// Likewise, by few calls of it: `None` does not mean that nothing more has happened.
+    fn poll_soon(&mut self) -> Option<Did> {
+        self.poll()
+    }
+
+    /// Likewise, of what was taken from the provider already, which [`Below::poll`] tells first: without a call of it.
     fn poll_taken(&mut self) -> Option<Did> {
         None
     }

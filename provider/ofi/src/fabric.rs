@@ -24,6 +24,9 @@ const SENDS: usize = 32;
 const WINDOW: u32 = 32;
 /// Completions taken in one go.
 const BATCH: usize = 16;
+/// So many calls in a row that tell of sends alone are not followed by another one at once. A provider may do nothing for what
+/// arrives in a call that finds completions, and has to be called again before long.
+const SENT_ALONE: u32 = 3;
 
 /// An endpoint of a provider below.
 #[derive(Debug)]
@@ -36,9 +39,13 @@ pub struct Fabric {
     /// Places that no operation has. Short messages take one, too: a provider that fails to deliver what was injected does not
     /// tell of which peer that was.
     free: Vec<usize>,
-    /// By place, what is told if the message fails; and the same of a frame until its end.
+    /// By place, what is told if the message fails.
     who: Vec<u64>,
-    kept: Vec<Option<u64>>,
+    /// Likewise, whether it is a frame that the provider has; and how many are.
+    kept: Vec<bool>,
+    keeps: usize,
+    /// How many calls in a row have told of sends alone.
+    sent_alone: u32,
     /// Places that the provider had no room to take.
     unposted: Vec<usize>,
     most: usize,
@@ -94,9 +101,12 @@ impl Fabric {
             receives: ManuallyDrop::new(receives),
             sends: ManuallyDrop::new(sends),
             descs: [Desc(null_mut()); 2],
-            free: (0..SENDS).collect(),
+            // The first places are used most, and found first.
+            free: (0..SENDS).rev().collect(),
             who: vec![0; SENDS],
-            kept: vec![None; SENDS],
+            kept: vec![false; SENDS],
+            keeps: 0,
+            sent_alone: 0,
             unposted: (0..RECEIVES).collect(),
             most,
             name: name.to_owned(),
@@ -180,8 +190,20 @@ impl Fabric {
 
     /// A place is not the provider's any more.
     fn let_go(&mut self, place: usize) {
-        self.kept[place] = None;
+        self.keeps -= usize::from(std::mem::take(&mut self.kept[place]));
         self.free.push(place);
+    }
+
+    /// What is told next, of what was taken.
+    #[inline]
+    fn next_did(&mut self) -> Option<Did> {
+        if let Some(did) = self.did.pop() {
+            return Some(did);
+        }
+        if let Some(remote) = &mut self.remote {
+            remote.serve();
+        }
+        self.dead.take().map(Did::Dead)
     }
 
     fn outcome(&self, what: &str, code: isize) -> Result<(), NotSent> {
@@ -192,8 +214,8 @@ impl Fabric {
         }
     }
 
-    /// Takes completions off the queue; whether there were any.
-    fn read(&mut self) -> bool {
+    /// Takes completions off the queue; how many there were.
+    fn read(&mut self) -> usize {
         let mut found: [MaybeUninit<fi::fi_cq_msg_entry>; BATCH] = [const { MaybeUninit::uninit() }; BATCH];
         let cq = self.objects.cq.at();
         // SAFETY: an open queue of this format, and room for so many entries.
@@ -204,13 +226,13 @@ impl Fabric {
             }
         };
         if n == -(fi::FI_EAVAIL as isize) {
-            return self.read_error();
+            return self.read_error().into();
         }
         if n < 0 {
             if ![fi::FI_EAGAIN, fi::FI_EINTR].contains(&(-n as i32)) {
                 self.dead = Some(format!("fi_cq_read: {}", self.core.strerror(n as i32)));
             }
-            return false;
+            return 0;
         }
         for entry in found.iter().take(n as usize) {
             // SAFETY: the first `n` were written.
@@ -224,7 +246,7 @@ impl Fabric {
             }
         }
         self.did.reverse();
-        n > 0
+        n as usize
     }
 
     #[cold]
@@ -348,12 +370,13 @@ impl Below for Fabric {
         self.outcome("fi_send", code)?;
         self.free.pop();
         self.who[place] = message.who;
-        self.kept[place] = message.is_frame.then_some(message.who);
+        self.kept[place] = message.is_frame;
+        self.keeps += usize::from(message.is_frame);
         Ok(())
     }
 
     fn keeps(&self, who: u64) -> bool {
-        self.kept.contains(&Some(who))
+        self.keeps > 0 && self.kept.iter().zip(&self.who).any(|(kept, of)| *kept && *of == who)
     }
 
     fn reads(&self) -> Option<usize> {
@@ -387,11 +410,20 @@ impl Below for Fabric {
     }
 
     fn poll(&mut self) -> Option<Did> {
-        while self.did.is_empty() && self.dead.is_none() && self.read() {}
-        if let Some(remote) = self.remote.as_mut().filter(|_| self.did.is_empty()) {
-            remote.serve();
+        while self.did.is_empty() && self.dead.is_none() && self.read() > 0 {}
+        self.next_did()
+    }
+
+    fn poll_soon(&mut self) -> Option<Did> {
+        while self.did.is_empty() && self.dead.is_none() {
+            let n = self.read();
+            // Nothing, or the ends of sends, which nothing is told of.
+            self.sent_alone = if n == 0 || !self.did.is_empty() { 0 } else { self.sent_alone + 1 };
+            if n == 0 || n < BATCH && (1..=SENT_ALONE).contains(&self.sent_alone) {
+                break;
+            }
         }
-        self.did.pop().or_else(|| self.dead.take().map(Did::Dead))
+        self.next_did()
     }
 
     fn poll_taken(&mut self) -> Option<Did> {

@@ -57,10 +57,14 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     fn read(&mut self, all: bool) {
         for _ in 0..BATCH {
-            let asks = all || self.out.is_empty();
             let Some(below) = self.below.as_mut().filter(|_| !self.failed) else { return };
-            let taken = self.reading.stash.pop_front().or_else(|| below.poll_taken());
-            match taken.or_else(|| if asks { below.poll() } else { None }) {
+            let next = match self.reading.stash.pop_front() {
+                Some(did) => Some(did),
+                None if all => below.poll(),
+                None if self.out.is_empty() => below.poll_soon(),
+                None => below.poll_taken(),
+            };
+            match next {
                 None => break,
                 Some(Did::Read(who, ok)) => self.read_is_over(who, ok),
                 Some(Did::Came(buffer, len)) => self.came(buffer, len),

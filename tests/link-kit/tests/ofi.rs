@@ -32,6 +32,22 @@ mod stingy {
     link_kit::conform! { stingy(); polls ends threads }
 }
 
+/// A fabric that has more to tell when it has told of nothing.
+mod hasty {
+    use super::{Fake, FakeNet, OfiHarness};
+
+    fn hasty() -> OfiHarness<Fake> {
+        let net = FakeNet::default();
+        OfiHarness::new(move || {
+            let mut fake = net.open();
+            fake.hasty = true;
+            Ok(fake)
+        })
+    }
+
+    link_kit::conform! { hasty(); frames polls ends sleep threads }
+}
+
 /// A fabric by which memory is read.
 mod reads {
     use std::time::{Duration, Instant};

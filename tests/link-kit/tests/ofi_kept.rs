@@ -101,6 +101,32 @@ fn a_frame_that_has_come_does_not_wait_for_another_call_of_the_provider() {
     }
 }
 
+/// A sender that nothing else is said to learns of room by messages of their own, each of which takes what a frame takes.
+#[test]
+fn room_is_told_of_by_halves() {
+    let net = FakeNet::default();
+    let (mut a, mut b) = (open(Ok(net.open())), open(Ok(net.open())));
+    let to_b = connect(&mut a, &mut b);
+    let to_a = b.peer(&a.addr());
+    let said = |b: &Over| b.next_mark(to_a).expect("a channel").1.number;
+    let before = said(&b);
+    for n in 0..160 {
+        until("room", || {
+            assert!(next(&mut a).is_none());
+            a.send(to_b, &[n], &[], 0, 0) != Err(Refused::Busy)
+        });
+        until("the frame", || next(&mut b).is_some());
+    }
+    let told = said(&b) - before;
+    assert!((10..=20).contains(&told), "{told} messages for 160 frames, of which 16 may be under way");
+    // What is not told of does not keep the sender from having much room.
+    for n in 0..16 {
+        until("frames to be taken", || next(&mut a).is_none() && a.has_room_to_spare(to_b));
+        until("room", || a.send(to_b, &[n], &[], 0, 0) != Err(Refused::Busy));
+        until("the frame", || next(&mut b).is_some());
+    }
+}
+
 /// How a peer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {

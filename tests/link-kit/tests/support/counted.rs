@@ -94,6 +94,9 @@ impl<F: Below> Below for Counted<F> {
     fn poll(&mut self) -> Option<Did> {
         self.0.poll()
     }
+    fn poll_soon(&mut self) -> Option<Did> {
+        self.0.poll_soon()
+    }
     fn poll_taken(&mut self) -> Option<Did> {
         self.0.poll_taken()
     }

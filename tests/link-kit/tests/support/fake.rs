@@ -150,6 +150,7 @@ impl FakeNet {
             stuck: false,
             staying: VecDeque::new(),
             stingy: false,
+            hasty: false,
             noisy: false,
             reads: false,
             void: false,
@@ -185,6 +186,8 @@ pub struct Fake {
     staying: VecDeque<(Dest, u64, bool, Vec<u8>)>,
     /// Now and then there is no room.
     pub stingy: bool,
+    /// [`Below::poll_soon`] tells of nothing in two of three calls.
+    pub hasty: bool,
     /// Its descriptor stays readable, whatever was taken.
     pub noisy: bool,
     /// Memory can be read without its owner.
@@ -309,6 +312,14 @@ impl Below for Fake {
         }
         self.buffers[at as usize] = bytes;
         Some(Did::Came(Buffer(at), len))
+    }
+
+    fn poll_soon(&mut self) -> Option<Did> {
+        if self.hasty && self.polls % 3 > 0 {
+            self.polls += 1;
+            return None;
+        }
+        self.poll()
     }
 
     fn bytes(&self, buffer: Buffer) -> &[u8] {
