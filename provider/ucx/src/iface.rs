@@ -17,7 +17,6 @@ use crate::attr;
 use crate::device;
 use crate::ffi::guard;
 use crate::ffi::int;
-use crate::frame::MAX_FRAME;
 use crate::help;
 use crate::md::Md;
 use crate::param;
@@ -97,7 +96,7 @@ fn new(owner: &Md, p: &IfaceParams) -> Result<*mut Iface, Status> {
         given(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGNMENT, p.am_alignment).unwrap_or(1),
         given(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGN_OFFSET, p.am_align_offset).unwrap_or(0),
     );
-    let Some(rx) = Buffers::new(headroom, MAX_FRAME, align) else {
+    let Some(rx) = Buffers::new(headroom, align) else {
         log::error!("an alignment of {} bytes is none that messages can have", align.0);
         return Err(ucx::UCS_ERR_INVALID_PARAM);
     };
@@ -132,6 +131,7 @@ fn new(owner: &Md, p: &IfaceParams) -> Result<*mut Iface, Status> {
         (&raw mut (*at).rx).write(rx);
         (&raw mut (*at).budget).write(1);
         (&raw mut (*at).empty).write(0);
+        (&raw mut (*at).rounds).write(0);
         (&raw mut (*at).busy).write(false);
         (&raw mut (*at).waiting).write(Waiting::default());
         (&raw mut (*at).dispatching).write(std::ptr::null_mut());

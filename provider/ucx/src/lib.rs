@@ -71,6 +71,7 @@ mod rx;
 mod serve;
 mod served;
 mod share;
+mod slabs;
 mod state;
 mod tables;
 mod waiting;

@@ -10,11 +10,11 @@ use wire::ucx::Kind;
 use crate::ffi::guard;
 use crate::frame::HEAD;
 use crate::state::{Ep, Iface};
-use crate::{deferred, ep, help, pending, remote, serve, share};
+use crate::{deferred, ep, help, pending, remote, rx, serve, share};
 
-/// Messages up to this length are not offered to UCP to keep: copying them is cheaper than another
-/// buffer.
-const INLINE: usize = 512;
+/// Messages up to this length are not offered to UCP to keep: copying them is cheaper, and UCP has blocks for so much.
+const INLINE: usize = 64;
+const _: () = assert!(INLINE <= rx::SHORT);
 
 /// Most frames taken in by one call.
 const BATCH: u32 = 16;
@@ -22,6 +22,12 @@ const BATCH: u32 = 16;
 /// After how many calls in a row that found nothing one lets another process have the core, where there may be a core for
 /// each: there may not, and it may be the one that is waited for.
 const PATIENCE: u32 = 1024;
+
+/// After how many calls that took something in memory is handed back that none of them needed.
+const ROUNDS: u32 = 1024;
+
+/// For how many of them a rest counts.
+const REST: u32 = 128;
 
 pub(crate) unsafe extern "C" fn progress_enable(iface: ucx::Iface, flags: c_uint) {
     // SAFETY: an interface of ours.
@@ -102,9 +108,30 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
         if (*this).busy {
             done += attend(this);
         }
-        if done > 0 { (*this).empty = 0 } else { nothing(this) }
+        if done > 0 {
+            (*this).empty = 0;
+            (*this).rounds += 1;
+            if (*this).rounds >= ROUNDS {
+                settle(this);
+            }
+        } else {
+            nothing(this);
+        }
     }
     done
+}
+
+/// Memory is handed back that was not needed since the last such call.
+///
+/// # Safety
+/// `this` must be an interface of ours.
+#[cold]
+unsafe fn settle(this: *mut Iface) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*this).rounds = 0;
+        (*this).rx.settle();
+    }
 }
 
 /// Nothing has come for a while.
@@ -114,10 +141,17 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
 #[cold]
 unsafe fn rest(this: *mut Iface) {
     // SAFETY: the caller's promise.
-    let alone = unsafe { (*this).eps.is_empty() };
+    let (alone, empty) = unsafe {
+        if (*this).empty % PATIENCE == 0 {
+            (*this).rounds += REST;
+            if (*this).rounds >= ROUNDS {
+                settle(this);
+            }
+        }
+        ((*this).eps.is_empty(), (*this).empty)
+    };
     // A process without endpoints here waits for what comes elsewhere.
-    // SAFETY: the caller's promise.
-    if !alone && turns::yields(unsafe { (*this).empty }, PATIENCE) {
+    if !alone && turns::yields(empty, PATIENCE) {
         std::thread::yield_now();
     }
 }
@@ -129,23 +163,26 @@ unsafe fn rest(this: *mut Iface) {
 #[inline]
 unsafe fn receive(this: *mut Iface, frame: Frame) {
     let (from, len) = (frame.from, frame.len);
-    // SAFETY: the caller's promise; a buffer has room for `MAX_FRAME` bytes, zeroed when it was made, and
-    // has no other user.
+    // A frame without a head is refused as one that is too long.
+    let keep = len.wrapping_sub(HEAD) > INLINE;
+    // SAFETY: the caller's promise; a buffer has as much room as it says, zeroed when it was made, and has no other user.
     unsafe {
         let i = &mut *this;
-        let buffer = i.rx.take();
+        let buffer = if keep { i.rx.take(len) } else { i.rx.take_short() };
         let data = i.rx.data(&buffer);
-        let Some([kind, id, ..]) = i.link.receive::<HEAD>(frame, data, i.rx.room()) else {
+        let Some([kind, id, ..]) = i.link.receive::<HEAD>(frame, data, buffer.room()) else {
             i.rx.give(buffer);
             return log::warn!("dropped a frame of {len} bytes from {}", i.link.peer_addr(from));
         };
         let n = len - HEAD;
         if kind == Kind::Am as u8 && usize::from(id) < ucx::UCT_AM_ID_MAX {
             let handler = i.base.am[usize::from(id)];
-            let flags = if n > INLINE { ucx::UCT_CB_PARAM_FLAG_DESC } else { 0 };
+            let flags = if keep { ucx::UCT_CB_PARAM_FLAG_DESC } else { 0 };
             let status = (handler.cb)(handler.arg, data.cast(), n, flags);
             let i = &mut *this;
-            if flags != 0 && status == ucx::UCS_INPROGRESS {
+            if !keep {
+                i.rx.give_short(buffer);
+            } else if status == ucx::UCS_INPROGRESS {
                 i.rx.lend(buffer);
             } else {
                 i.rx.give(buffer);

@@ -5,87 +5,109 @@
 //! waits for is not copied again.
 //!
 //! ```text
-//! | Block | ... | *RecvDesc | headroom of UCP's | data
+//! | head of the slab's | Lent | ... | *RecvDesc | headroom of UCP's | data
 //! ```
+//!
+//! What UCP keeps is as long as the message, and its memory is handed back once it was not needed for a while ([`Buffers::settle`]).
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ffi::c_void;
+use std::ptr::null_mut;
 use std::rc::Rc;
 
 use ucx_sys::RecvDesc;
 
-/// Buffers kept for later use: of 16 peers some messages each that no receive waited for, 2 MiB in all.
-const SPARE: usize = 256;
+use crate::frame::{HEAD, MAX_FRAME};
+use crate::slabs::Slabs;
 
 const ALIGN: usize = 64;
 
 /// Largest alignment of data.
 const MAX_ALIGN: usize = 1 << 20;
 
-/// The head of a buffer. UCX holds a pointer to its first field.
+/// Buffers for so many bytes of data, or more: each is UCP's for as long as a message waits, and most messages are short.
+/// Multiples of [`ALIGN`]; with room for UCP's header beside data of a power of two.
+const ROOMS: [usize; 6] = [192, 576, 1088, 2112, 4160, MOST];
+
+/// Bytes that any buffer has room for.
+pub(crate) const SHORT: usize = ROOMS[0];
+
+/// Data of the longest message.
+const MOST: usize = (MAX_FRAME - HEAD).next_multiple_of(ALIGN);
+
+/// Indexes of [`ROOMS`] by the data's length, in units of [`ALIGN`] rounded up.
+const SORTS: [u8; MOST / ALIGN + 1] = {
+    let mut sorts = [0; MOST / ALIGN + 1];
+    let (mut units, mut sort) = (0, 0);
+    while units < sorts.len() {
+        if units * ALIGN > ROOMS[sort as usize] {
+            sort += 1;
+        }
+        sorts[units] = sort;
+        units += 1;
+    }
+    sorts
+};
+
+/// The head of a buffer, behind that of its block. UCX holds a pointer to its first field.
 #[repr(C)]
 #[derive(Debug)]
-struct Block {
+struct Lent {
     recv: RecvDesc,
     /// The pool that it came from, while UCP has it.
     pool: Option<Rc<Shape>>,
+    sort: usize,
 }
 
 #[derive(Debug)]
 struct Shape {
     headroom: usize,
-    /// Alignment of a block.
-    align: usize,
-    /// Where data begins, and how much there may be.
-    data: usize,
-    room: usize,
-    spare: RefCell<Vec<*mut Block>>,
+    /// For buffers of each sort.
+    slabs: [Slabs; ROOMS.len()],
+    /// Of each sort the one that was given back last, unless it is in use.
+    at_hand: [Cell<*mut u8>; ROOMS.len()],
 }
 
 impl Shape {
-    fn layout(&self) -> Layout {
-        Layout::from_size_align(self.data + self.room, self.align).expect("a size in reason")
+    #[inline]
+    fn take(&self, sort: usize) -> *mut u8 {
+        let block = self.at_hand[sort].replace(null_mut());
+        if block.is_null() { self.slabs[sort].take() } else { block }
     }
 
-    fn make(&self) -> *mut Block {
-        let layout = self.layout();
-        // SAFETY: the layout is not empty.
-        let block = unsafe { alloc_zeroed(layout) }.cast::<Block>();
-        if block.is_null() {
-            handle_alloc_error(layout);
-        }
-        // SAFETY: large and aligned enough.
-        unsafe { block.write(Block { recv: RecvDesc { cb: release }, pool: None }) };
-        block
-    }
-
-    fn keep(&self, block: *mut Block) {
-        let mut spare = self.spare.borrow_mut();
-        if spare.len() < SPARE {
-            spare.push(block);
+    /// # Safety
+    /// The block was taken here as one of that sort, and is in no other use.
+    #[inline]
+    unsafe fn give(&self, block: *mut u8, sort: usize) {
+        if self.at_hand[sort].get().is_null() {
+            self.at_hand[sort].set(block);
         } else {
-            // SAFETY: made by `make` with this layout, and not lent.
-            unsafe { dealloc(block.cast(), self.layout()) };
+            // SAFETY: the caller's promise.
+            unsafe { self.slabs[sort].keep(block) };
         }
     }
 }
 
 impl Drop for Shape {
     fn drop(&mut self) {
-        for block in self.spare.take() {
-            // SAFETY: as in `keep`.
-            unsafe { dealloc(block.cast(), self.layout()) };
+        for (slabs, block) in self.slabs.iter().zip(&self.at_hand) {
+            if !block.get().is_null() {
+                // SAFETY: taken from there, and not lent.
+                unsafe { slabs.keep(block.get()) };
+            }
         }
     }
 }
 
 /// UCP gives a buffer back that it kept.
 unsafe extern "C" fn release(recv: *mut RecvDesc, _desc: *mut c_void) {
-    let block = recv.cast::<Block>();
-    // SAFETY: the first field of a block that UCP had.
-    if let Some(shape) = unsafe { (*block).pool.take() } {
-        shape.keep(block);
+    let lent = recv.cast::<Lent>();
+    // SAFETY: the first field of what `lend` wrote, in a block of the pool that it names.
+    unsafe {
+        let sort = (*lent).sort;
+        if let Some(shape) = (*lent).pool.take() {
+            shape.give(lent.cast::<u8>().sub(Slabs::OWN), sort);
+        }
     }
 }
 
@@ -93,85 +115,121 @@ unsafe extern "C" fn release(recv: *mut RecvDesc, _desc: *mut c_void) {
 #[derive(Debug)]
 pub(crate) struct Buffers {
     shape: Rc<Shape>,
-    at_hand: *mut Block,
+    /// Where data begins.
+    data: usize,
+    /// A buffer of the first sort, which is not lent, unless it is in use.
+    short: *mut u8,
 }
 
 /// A buffer in use.
 #[derive(Debug)]
-pub(crate) struct Buffer(*mut Block);
+pub(crate) struct Buffer {
+    block: *mut u8,
+    sort: usize,
+    room: usize,
+}
+
+impl Buffer {
+    /// How much data it may have.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+}
 
 impl Buffers {
-    /// Buffers for `room` bytes, with so much headroom of UCP's. Byte `offset` of the data is aligned to `align`.
+    /// Buffers with so much headroom of UCP's. Byte `offset` of the data is aligned to `align`.
     /// `None` if that is no alignment, or too large a one.
-    pub(crate) fn new(headroom: usize, room: usize, (align, offset): (usize, usize)) -> Option<Buffers> {
+    pub(crate) fn new(headroom: usize, (align, offset): (usize, usize)) -> Option<Buffers> {
         if !align.is_power_of_two() || align > MAX_ALIGN {
             return None;
         }
-        let before = (size_of::<Block>() + size_of::<*mut RecvDesc>()).checked_add(headroom)?;
+        let own = Slabs::OWN + size_of::<Lent>() + size_of::<*mut RecvDesc>();
         // Where no more is asked for data begins with a cache line.
         let offset = offset % align;
         let align = align.max(ALIGN);
-        let shape = Shape {
-            headroom,
-            align,
-            data: before.checked_add(offset)?.checked_next_multiple_of(align)? - offset,
-            room: room.next_multiple_of(ALIGN),
-            spare: RefCell::default(),
-        };
-        let fits = Layout::from_size_align(shape.data.checked_add(shape.room)?, align).is_ok();
-        fits.then(|| Buffers { shape: Rc::new(shape), at_hand: std::ptr::null_mut() })
+        let data = own.checked_add(headroom)?.checked_add(offset)?.checked_next_multiple_of(align)? - offset;
+        let mut slabs = [const { None }; ROOMS.len()];
+        for (slabs, room) in slabs.iter_mut().zip(ROOMS) {
+            *slabs = Some(Slabs::new(data.checked_add(room)?, align)?);
+        }
+        let slabs = slabs.map(|slabs| slabs.expect("made above"));
+        let at_hand = [const { Cell::new(null_mut()) }; ROOMS.len()];
+        let shape = Rc::new(Shape { headroom, slabs, at_hand });
+        Some(Buffers { shape, data, short: null_mut() })
     }
 
-    pub(crate) fn room(&self) -> usize {
-        self.shape.room
-    }
-
-    /// A buffer, most times the one that was given back last.
+    /// A buffer for a frame of so many bytes, or the longest; most times the one of that sort that was given back last.
     #[inline]
-    pub(crate) fn take(&mut self) -> Buffer {
-        let block = std::mem::replace(&mut self.at_hand, std::ptr::null_mut());
-        if block.is_null() { self.take_slow() } else { Buffer(block) }
+    pub(crate) fn take(&mut self, len: usize) -> Buffer {
+        let sort = match len <= HEAD + SHORT {
+            true => 0,
+            false => usize::from(SORTS[(len - HEAD).min(MOST).div_ceil(ALIGN)]),
+        };
+        Buffer { block: self.shape.take(sort), sort, room: ROOMS[sort] }
+    }
+
+    /// A buffer for up to [`SHORT`] bytes, to be given back by [`Buffers::give_short`].
+    #[inline]
+    pub(crate) fn take_short(&mut self) -> Buffer {
+        let block = std::mem::replace(&mut self.short, null_mut());
+        Buffer { block: if block.is_null() { self.first_short() } else { block }, sort: 0, room: SHORT }
     }
 
     #[cold]
-    fn take_slow(&mut self) -> Buffer {
-        let spare = self.shape.spare.borrow_mut().pop();
-        Buffer(spare.unwrap_or_else(|| self.shape.make()))
+    fn first_short(&self) -> *mut u8 {
+        self.shape.take(0)
     }
 
     /// Where a buffer's data is.
     #[inline]
     pub(crate) fn data(&self, buffer: &Buffer) -> *mut u8 {
         // SAFETY: inside the block.
-        unsafe { buffer.0.cast::<u8>().add(self.shape.data) }
+        unsafe { buffer.block.add(self.data) }
     }
 
     /// A buffer is free again.
     #[inline]
     pub(crate) fn give(&mut self, buffer: Buffer) {
-        if self.at_hand.is_null() {
-            self.at_hand = buffer.0;
+        // SAFETY: taken from there, and not lent.
+        unsafe { self.shape.give(buffer.block, buffer.sort) };
+    }
+
+    /// Likewise, one of [`Buffers::take_short`].
+    #[inline]
+    pub(crate) fn give_short(&mut self, buffer: Buffer) {
+        if self.short.is_null() {
+            self.short = buffer.block;
         } else {
-            self.shape.keep(buffer.0);
+            self.give(buffer);
         }
     }
 
     /// UCP keeps a buffer: it will come back by way of `release`.
     pub(crate) fn lend(&mut self, buffer: Buffer) {
         let desc = self.data(&buffer).wrapping_sub(self.shape.headroom + size_of::<*mut RecvDesc>());
-        // SAFETY: inside the block, which has room for this pointer and the headroom; the latter
+        // SAFETY: inside the block, which has room for what is written first, this pointer and the headroom; the latter
         // may have any length, hence unaligned.
         unsafe {
-            (*buffer.0).pool = Some(Rc::clone(&self.shape));
-            desc.cast::<*mut RecvDesc>().write_unaligned(buffer.0.cast());
+            let lent = buffer.block.add(Slabs::OWN).cast::<Lent>();
+            let pool = Some(Rc::clone(&self.shape));
+            lent.write(Lent { recv: RecvDesc { cb: release }, pool, sort: buffer.sort });
+            desc.cast::<*mut RecvDesc>().write_unaligned(lent.cast());
         }
+    }
+
+    /// Hands back memory that was not needed since the last call.
+    #[cold]
+    pub(crate) fn settle(&self) {
+        self.shape.slabs.iter().for_each(Slabs::settle);
     }
 }
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        if !self.at_hand.is_null() {
-            self.shape.keep(self.at_hand);
+        if !self.short.is_null() {
+            // SAFETY: taken from there, and not lent.
+            unsafe { self.shape.give(self.short, 0) };
         }
     }
 }
@@ -185,37 +243,101 @@ mod tests {
         for (headroom, bad) in
             [(0, 0), (0, 3), (0, 48), (0, MAX_ALIGN * 2), (0, 1 << 63), (usize::MAX - 40, 8)]
         {
-            assert!(Buffers::new(headroom, 100, (bad, 0)).is_none(), "{bad}");
+            assert!(Buffers::new(headroom, (bad, 0)).is_none(), "{bad}");
         }
-        let unasked = Buffers::new(24, 100, (1, 0)).unwrap();
-        assert_eq!((unasked.shape.data % 64, unasked.shape.align), (0, 64));
+        let unasked = Buffers::new(24, (1, 0)).unwrap();
+        assert_eq!(unasked.data % 64, 0);
+    }
+
+    /// As UCX does it: by the pointer before the headroom.
+    ///
+    /// # Safety
+    /// UCP has the buffer with this data.
+    unsafe fn come_back(data: *mut u8, headroom: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let desc = data.sub(headroom);
+            let recv = desc.sub(8).cast::<*mut RecvDesc>().read_unaligned();
+            ((*recv).cb)(recv, desc.cast());
+        }
     }
 
     #[test]
     fn a_buffer_that_ucp_keeps_comes_back() {
-        for (headroom, align) in [(0, (1, 0)), (3, (8, 4)), (40, (64, 0)), (200, (4096, 33)), (24, (4, 8))] {
-            let mut buffers = Buffers::new(headroom, 100, align).unwrap();
-            let b = buffers.take();
-            let data = buffers.data(&b);
-            assert_eq!((data as usize + align.1) % align.0, 0);
-            // SAFETY: what a buffer has room for, before and behind.
-            unsafe {
-                data.sub(headroom).write_bytes(1, headroom);
-                data.write_bytes(2, buffers.room());
-            }
-            let block = b.0;
-            buffers.lend(b);
-            let other = buffers.take();
-            assert_ne!(other.0, block);
-            buffers.give(other);
-            // SAFETY: as UCX does it: the pointer before the headroom.
-            unsafe {
-                let desc = data.sub(headroom);
-                let recv = desc.sub(8).cast::<*mut RecvDesc>().read_unaligned();
+        for (headroom, align) in
+            [(0, (1, 0)), (3, (8, 4)), (40, (64, 0)), (200, (4096, 33)), (24, (4, 8)), (16, (1 << 20, 5))]
+        {
+            for len in [HEAD, HEAD + 300, MAX_FRAME] {
+                let mut buffers = Buffers::new(headroom, align).unwrap();
+                let b = buffers.take(len);
+                let data = buffers.data(&b);
+                assert_eq!((data as usize + align.1) % align.0, 0);
+                // SAFETY: what a buffer has room for, before and behind.
+                unsafe {
+                    data.sub(headroom).write_bytes(1, headroom);
+                    data.write_bytes(2, b.room());
+                }
+                let block = b.block;
+                buffers.lend(b);
+                let other = buffers.take(len);
+                assert_ne!(other.block, block);
+                buffers.give(other);
                 // The interface may be closed by then.
                 drop(buffers);
-                ((*recv).cb)(recv, desc.cast());
+                // SAFETY: lent above.
+                unsafe { come_back(data, headroom) };
             }
         }
+    }
+
+    #[test]
+    fn a_buffer_has_the_room_that_a_frame_needs_and_little_more() {
+        let mut buffers = Buffers::new(64, (1, 0)).unwrap();
+        for len in 0..MAX_FRAME + 100 {
+            let b = buffers.take(len);
+            let data = len.saturating_sub(HEAD);
+            assert!(b.room() >= data.min(MOST), "{len}");
+            assert!(b.room() <= SHORT.max(3 * data), "{len}");
+            buffers.give(b);
+        }
+        let b = buffers.take_short();
+        assert_eq!(b.room(), SHORT);
+        buffers.give_short(b);
+    }
+
+    /// Bytes that the process has for buffers, besides slabs that are all in use.
+    fn mapped(buffers: &Buffers) -> usize {
+        buffers.shape.slabs.iter().map(Slabs::mapped).sum()
+    }
+
+    #[test]
+    fn buffers_that_are_not_needed_any_more_are_handed_back() {
+        const MANY: usize = 1000;
+        let mut buffers = Buffers::new(64, (1, 0)).unwrap();
+        for len in [200, MAX_FRAME] {
+            let kept = |buffers: &mut Buffers| {
+                let b = buffers.take(len);
+                let data = buffers.data(&b);
+                buffers.lend(b);
+                data
+            };
+            let mut kept: Vec<_> = (0..MANY).map(|_| kept(&mut buffers)).collect();
+            // A message that waits longer than all others.
+            let long = kept.swap_remove(MANY / 2);
+            // SAFETY: lent above.
+            kept.into_iter().for_each(|data| unsafe { come_back(data, 64) });
+            let most = mapped(&buffers);
+            assert!(most >= MANY * (len - HEAD), "{len}: {most}");
+            // They may be needed again at once.
+            buffers.settle();
+            assert_eq!(mapped(&buffers), most, "{len}");
+            buffers.settle();
+            assert!(mapped(&buffers) <= most / 20, "{len}: {} of {most}", mapped(&buffers));
+            // SAFETY: likewise.
+            unsafe { come_back(long, 64) };
+        }
+        buffers.settle();
+        buffers.settle();
+        assert!(mapped(&buffers) <= 512 << 10);
     }
 }

@@ -188,6 +188,8 @@ pub(crate) struct Iface {
     /// How many calls in a row found nothing, since the last put to mapped memory: a process that puts does not wait
     /// for long, even if what it waits for never comes by us but is put to its own memory.
     pub(crate) empty: u32,
+    /// Calls that may have taken in something, and rests.
+    pub(crate) rounds: u32,
     /// There is more to do than frames: `failed`, `waiting`, `remote`, `deferred`, `shared`, `stuck` or `helping`.
     pub(crate) busy: bool,
     /// Endpoints with pending requests.
