@@ -17,7 +17,7 @@ struct ring {
 	strait_xpu_produced *produced;
 	const strait_xpu_status *status;
 	u64 timeout_ns, beat_ns;
-	/* What this thread knew last: the next ticket, or no_ticket, and what was consumed by then. */
+	/* What was known last: the next ticket, or no_ticket, and what was consumed by then. */
 	u64 next, consumed;
 	u32 log2_slots, flags;
 };
@@ -47,35 +47,42 @@ STRAIT_XPU_FN int open_ring(ring *r, const strait_xpu_ring *from)
 namespace detail {
 
 /* The first of `n` tickets, or no_ticket. The store into a slot cannot come before the branch on what was consumed, so the
- * loads are relaxed. A thread that was the last to reserve needs one atomic operation and no load. */
+ * loads are relaxed. A thread that was the last to reserve needs one atomic operation and no load. What the ring knows is read
+ * once and written at the end, so that threads may share one: a ticket that was looked up by another has not been found to
+ * have room by this one. */
 STRAIT_XPU_FN u64 reserve(ring &r, u32 n)
 {
 	const u64 depth = 1ULL << r.log2_slots;
-	if (r.next == no_ticket) {
-		r.next = hw::load_relaxed_gpu(&r.produced->reserved);
-		r.consumed = hw::load_relaxed_gpu(&r.produced->seen_consumed);
+	u64 ticket = r.next, consumed = r.consumed;
+	if (ticket == no_ticket) {
+		ticket = hw::load_relaxed_gpu(&r.produced->reserved);
+		consumed = hw::load_relaxed_gpu(&r.produced->seen_consumed);
 	}
 	for (;;) {
-		if (r.next + n - r.consumed > depth)
-			r.consumed = hw::load_relaxed_gpu(&r.produced->seen_consumed);
-		if (r.next + n - r.consumed > depth) {
-			r.consumed = hw::load_relaxed(&r.status->consumed);
-			if (r.next + n - r.consumed > depth) {
+		if (ticket + n - consumed > depth)
+			consumed = hw::load_relaxed_gpu(&r.produced->seen_consumed);
+		if (ticket + n - consumed > depth) {
+			consumed = hw::load_relaxed(&r.status->consumed);
+			if (ticket + n - consumed > depth) {
 				/* Unless the ticket was out of date itself. */
 				const u64 now = hw::load_relaxed_gpu(&r.produced->reserved);
-				if (now == r.next)
+				if (now == ticket) {
+					r.next = ticket;
+					r.consumed = consumed;
 					return no_ticket;
-				r.next = now;
+				}
+				ticket = now;
 				continue;
 			}
-			hw::store_relaxed_gpu(&r.produced->seen_consumed, r.consumed);
+			hw::store_relaxed_gpu(&r.produced->seen_consumed, consumed);
 		}
-		const u64 ticket = r.next, was = hw::compare_swap_relaxed_gpu(&r.produced->reserved, ticket, ticket + n);
+		const u64 was = hw::compare_swap_relaxed_gpu(&r.produced->reserved, ticket, ticket + n);
 		if (was == ticket) {
 			r.next = ticket + n;
+			r.consumed = consumed;
 			return ticket;
 		}
-		r.next = was;
+		ticket = was;
 	}
 }
 

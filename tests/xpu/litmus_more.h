@@ -229,6 +229,35 @@ static void ends()
 	CHECK(put<scope::thread>(by, 0, src, 16) == ok && huge.produced[0].reserved == 1);
 }
 
+/* Two threads have one `ring`, with room for one more command: whenever the second comes, one of them gets it. */
+static ring shared;
+static unsigned steps;
+static int second;
+
+static void ring_shared()
+{
+	static const strait_xpu_command nop = {STRAIT_XPU_OP_NOP, 0, STRAIT_XPU_ANY, STRAIT_XPU_NO_REGION, 0, 0, 0, 0, 0, 0, 0};
+	const u64 slots = 1u << world::log2_slots;
+	for (unsigned at = 1; at < 16; at++) {
+		world w(false);
+		CHECK(open_ring(&shared, &w.ring[0]) == ok);
+		for (u64 i = 0; i < slots; i++)
+			CHECK(post<scope::thread>(shared, nop) == ok);
+		w.status[0].consumed = 1;
+		steps = at;
+		second = err_again;
+		between = [] {
+			if (steps && --steps == 0)
+				second = post<scope::thread>(shared, nop);
+		};
+		const int first = post<scope::thread>(shared, nop);
+		between = nullptr;
+		CHECK((first == ok) != (second == ok) && w.produced[0].reserved == slots + 1);
+		CHECK(post<scope::thread>(shared, nop) == err_again);
+		hw::fence();
+	}
+}
+
 /* An error of another operation, and one from before, are told apart from one's own. */
 static void errors()
 {

@@ -10,9 +10,14 @@
 #include <cstdio>
 #include <cstdlib>
 
+/* What another thread does in the middle of an operation of this one, if a test says so. */
+inline thread_local void (*between)() = nullptr;
+
 /* Lets others run, at random. */
 inline void fuzz()
 {
+	if (between)
+		between();
 	static thread_local uint64_t state = 0;
 	if (state == 0)
 		state = (uint64_t)(uintptr_t)&state * 0x9e3779b97f4a7c15ULL | 1;

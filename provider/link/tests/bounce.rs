@@ -315,6 +315,30 @@ fn between_processes_on_one_device_short_messages_go_by_the_host() {
     }
 }
 
+/// Endpoints of one process do not have the device in turns.
+#[test]
+fn within_a_process_short_messages_do_not_go_by_the_host() {
+    let (mut a, mut b) = (Node::new(), Node::new());
+    let (to, from) = (a.knows(b.addr), b.knows(a.addr));
+    for n in 0..4 {
+        let (len, begin) = (64 << 10, Instant::now());
+        let (src, dst) = (a.filled(false, 0, len, n), b.alloc(false, len));
+        b.recv(from, &[dst], n);
+        a.send(to, &[src], n);
+        let (mut sent, mut came) = (None, None);
+        while sent.is_none() || came.is_none() {
+            sent = sent.or(a.next());
+            came = came.or(b.next());
+            assert!(begin.elapsed() < LONG);
+        }
+        assert!(sent.is_some_and(|c| c.err.is_none()) && came.is_some_and(|c| c.err.is_none()));
+        assert!(b.cuda.read(dst.addr() as usize, len) == pattern(len, n));
+        assert_eq!(b.staged.0.lock().unwrap().1, 0, "message {n}");
+        a.free(src);
+        b.free(dst);
+    }
+}
+
 #[test]
 fn a_killed_peer_takes_no_buffers_along() {
     let mut node = Node::new();

@@ -66,11 +66,17 @@ impl ShmLink {
         }
     }
 
-    /// Whether both sides' memory begins on a device that is known, and the same.
+    /// Whether both sides' memory begins on a device that is known, and the same, and belongs to two processes: within one, no copy
+    /// waits for its turn.
     pub(super) fn on_the_same_device(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
         let (Some(there), Some(here)) = (theirs.first(), ours.first()) else { return false };
-        let there = self.peers[peer.0 as usize].devices.find(there.addr.get());
+        let peer = &self.peers[peer.0 as usize];
+        let pid = peer.inb.as_ref().map(|inb| inb.pid).or(peer.out.as_ref().map(|out| out.pid));
+        if pid == Some(self.pid as i32) {
+            return false;
+        }
         // Other runtimes' handles do not say which device it is.
+        let there = peer.devices.find(there.addr.get());
         there
             .filter(|e| e.handle_type.kind() == here.kind())
             .is_some_and(|there| registry::of(here.kind()).device(here.addr() as usize) == Some(there.device))
