@@ -134,8 +134,10 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         if self.out.is_empty() {
             self.look();
         }
-        if slept {
-            self.woke(!self.out.is_empty());
+        let found = !self.out.is_empty();
+        // What has ended a sleep may take more than one look, since the provider is asked by few calls at a time.
+        if slept || found && self.vain > 0 {
+            self.woke(found);
         }
         self.next_out()
     }

@@ -12,7 +12,7 @@ use fake::{Fake, FakeNet};
 use left::{connect, fill, next, until, what_is_not_kept_arrives};
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, Gone, Link as _, PeerId, Refused};
-use link_kit::bytes;
+use link_kit::{bytes, is_readable};
 use ofi::{OfiLink, OfiOptions};
 use wire::session::JobKey;
 
@@ -20,6 +20,9 @@ type Over = OfiLink<TcpLink, Fake>;
 
 /// Bytes of a frame.
 const LEN: usize = 10_000;
+
+/// Frames that both sides send.
+const FRAMES: u32 = 1000;
 
 fn open(fabric: Result<Fake, String>) -> Over {
     open_with(fabric, Duration::from_secs(5))
@@ -125,6 +128,39 @@ fn room_is_told_of_by_halves() {
         until("room", || a.send(to_b, &[n], &[], 0, 0) != Err(Refused::Busy));
         until("the frame", || next(&mut b).is_some());
     }
+}
+
+/// Each finds what it was woken for by a later look.
+#[test]
+fn sleeps_that_end_with_a_look_too_early_are_not_in_vain() {
+    let net = FakeNet::default();
+    let hasty = || {
+        let mut fake = net.open();
+        fake.hasty = true;
+        open(Ok(fake))
+    };
+    let (mut a, mut b) = (hasty(), hasty());
+    let to_b = connect(&mut a, &mut b);
+    let to_a = b.peer(&a.addr());
+    let (mut sent, mut got) = ([0u32; 2], [0u32; 2]);
+    until("all frames of both", || {
+        for (at, (link, to)) in [(&mut a, to_b), (&mut b, to_a)].into_iter().enumerate() {
+            while sent[at] < FRAMES && link.send(to, &sent[at].to_ne_bytes(), &[], 0, 0) != Err(Refused::Busy)
+            {
+                sent[at] += 1;
+            }
+            if link.is_armed() && !is_readable(link.wait_fd().expect("it can sleep"), Duration::ZERO) {
+                continue;
+            }
+            while let Some(frame) = next(link) {
+                assert_eq!(frame, got[at].to_ne_bytes());
+                got[at] += 1;
+            }
+            link.arm();
+        }
+        got == [FRAMES; 2]
+    });
+    assert_eq!((a.worn_fd(), b.worn_fd()), (None, None), "a descriptor that tells of what comes is watched");
 }
 
 /// How a peer ends.

@@ -8,11 +8,13 @@ mod pair;
 
 use std::io::Write as _;
 use std::net::TcpStream;
+use std::time::Duration;
 
 use caller::call;
 use hmem::Span;
 use link::TcpLink;
 use link_api::{Event, Frame, Gone, Landing, Link, OpId, Path, RmaLink};
+use link_kit::is_readable;
 use pair::{event, open, options, say, take, until};
 use wire::Addr;
 use wire::session::{COVERED, Next, Sealer};
@@ -178,6 +180,30 @@ fn a_frame_that_does_not_grow_stays_with_the_kernel_for_some_looks() {
     ends.stream.write_all(&rest).unwrap();
     let (_, whole) = take(&mut ends.link, &mut ends.other);
     assert_eq!(whole, frame());
+}
+
+/// What is with the kernel makes the descriptor readable.
+#[test]
+fn a_frame_that_is_left_wakes_a_sleeper_few_times() {
+    let mut ends = Ends::new();
+    let (begun, rest) = ends.begin(100_000);
+    ends.link.leave(begun);
+    let (some, last) = rest.split_at(10);
+    for part in some.chunks(1) {
+        let mut wakes = 0;
+        loop {
+            assert!(ends.link.poll().is_none(), "it is not whole");
+            if ends.link.arm() && !is_readable(ends.link.wait_fd().unwrap(), Duration::ZERO) {
+                break;
+            }
+            wakes += 1;
+        }
+        assert!(wakes <= 8, "woken {wakes} times");
+        ends.stream.write_all(part).unwrap();
+        assert!(is_readable(ends.link.wait_fd().unwrap(), pair::PATIENCE), "a byte wakes nobody");
+    }
+    ends.stream.write_all(last).unwrap();
+    assert_eq!(take(&mut ends.link, &mut ends.other).1, frame());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use hmem::Span;
 use link::TcpLink;
 use link_api::{Event, Gone, Link, PeerId, Refused};
-use link_kit::{bytes, text};
+use link_kit::{bytes, is_readable, text};
 use pair::{open, options, say, take, until};
 use wire::session::{Caller, Hello, JobKey, MAC, Next, Role};
 
@@ -229,4 +229,35 @@ fn long_frames_of_any_length_land_where_they_should() {
         }
         got == FRAMES
     });
+}
+
+/// Most looks are at the connection that was used last. A sleeper is woken for another one too.
+#[test]
+fn who_was_not_heard_last_does_not_wake_a_sleeper_in_vain() {
+    let (mut a, mut b, mut c) = (open(options("key")), open(options("key")), open(options("key")));
+    let (b_to_a, c_to_a) = (b.peer(&a.addr()), c.peer(&a.addr()));
+    for polls in [0, 10, 100, 1000] {
+        say(&mut b, b_to_a, &mut [&mut a, &mut c], b"b");
+        assert_eq!(take(&mut a, &mut b).1, b"b");
+        say(&mut c, c_to_a, &mut [&mut a, &mut b], b"c");
+        assert_eq!(take(&mut a, &mut c).1, b"c");
+        (0..polls).for_each(|_| assert!(a.poll().is_none(), "nothing was sent"));
+        until("a sleep", || a.poll().is_none() && a.arm());
+        say(&mut b, b_to_a, &mut [&mut c], b"b");
+        let mut wakes = 0;
+        until("a frame", || {
+            assert!(is_readable(a.wait_fd().unwrap(), pair::PATIENCE), "not woken");
+            wakes += 1;
+            let frame = a.poll();
+            let came = matches!(frame, Some(Event::Frame(_)));
+            match frame {
+                Some(Event::Frame(frame)) => a.release(frame),
+                None => _ = a.arm(),
+                Some(other) => panic!("{other:?}"),
+            }
+            came
+        });
+        // A timer may.
+        assert!(wakes <= 2, "woken {wakes} times after {polls} polls");
+    }
 }

@@ -31,6 +31,7 @@ use wire::Addr;
 
 use crate::shm::{OpenOptions, ShmLink};
 use crate::tcp::{TcpLink, TcpOptions};
+use crate::turns;
 use crowd::Member;
 use ending::Endings;
 use pace::Pace;
@@ -269,7 +270,10 @@ impl Link for Links {
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
         let peer = self.shm.peer(addr);
-        if !self.far.is_empty() && self.routes.of(peer).is_none() {
+        if self.far.is_empty() {
+            // Whom shared memory alone is to reach is on this host. The numbers of peers that are forgotten are given again.
+            turns::knows(peer.0 as usize + 1);
+        } else if self.routes.of(peer).is_none() {
             self.assign(peer, addr);
         }
         peer

@@ -164,6 +164,13 @@ impl Channel {
         self.pending() == 0 && !self.blocked && (self.rails.is_none() || self.has_room_on_rail())
     }
 
+    /// What is left with the kernel wakes a sleeper again and again: a look after a sleep counts as several.
+    pub(super) fn hasten(&mut self) {
+        if let Some(channel) = if self.turn == 0 { Some(self) } else { self.turned() } {
+            channel.waited = channel.waited.saturating_add(PATIENCE / 4 - 1);
+        }
+    }
+
     /// Receives what is there, or leaves it where it is if that is better; `pool` has a buffer to spare. Returns whether there may be a
     /// frame, or the end.
     pub(super) fn fill(&mut self, pool: &mut Vec<Buffer>) -> bool {

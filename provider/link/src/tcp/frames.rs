@@ -130,7 +130,7 @@ impl Link for TcpLink {
 
     fn poll(&mut self) -> Option<Event> {
         debug_assert!(self.held.is_none(), "polled before the last frame was released");
-        self.armed = false;
+        self.slept = std::mem::take(&mut self.armed);
         self.bell.clear();
         if let Some(event) = self.next_event() {
             return Some(event);

@@ -86,6 +86,8 @@ pub struct TcpLink {
     pub(super) own: VecDeque<Vec<u8>>,
     pub(super) own_bytes: usize,
     pub(super) armed: bool,
+    /// It was armed before the look that is under way, which something may have woken a sleeper for.
+    pub(super) slept: bool,
     /// Frames are told of when they begin; and how many have landed.
     pub(super) early: bool,
     pub(super) landings: u64,
@@ -159,6 +161,7 @@ impl TcpLink {
             own: VecDeque::new(),
             own_bytes: 0,
             armed: false,
+            slept: false,
             early: false,
             tells_kept: false,
             landings: 0,

@@ -24,7 +24,8 @@ impl TcpLink {
         if self.alone != self.hot {
             self.watch_alone();
         }
-        if let Some(hot) = self.hot.filter(|_| self.looks < self.round) {
+        // What has woken a sleeper may be any of them.
+        if let Some(hot) = self.hot.filter(|_| self.looks < self.round && !self.slept) {
             if self.at(hot).channel.is_some() {
                 return self.serve_channel(hot, true, false);
             }
@@ -38,6 +39,8 @@ impl TcpLink {
         } else if !self.pending.is_empty() {
             // What is waited for is a connection that is being made, as a rule.
             (self.hot, self.round) = (None, *ROUND.start());
+        } else if self.slept {
+            // Looks that follow sleeps say nothing of how rarely others have something.
         } else if self.round < *ROUND.end() {
             self.round *= 2;
         } else {
@@ -132,6 +135,9 @@ impl TcpLink {
             self.watch_room(peer, true);
         }
         let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
+        if self.slept {
+            channel.hasten();
+        }
         let found = readable && channel.fill(&mut self.pool);
         if channel.over.is_some() {
             // It would be readable all the time.
@@ -215,6 +221,7 @@ impl TcpLink {
     /// that there is something.
     pub fn progress(&mut self) {
         let armed = std::mem::take(&mut self.armed);
+        self.slept = armed;
         self.look_at_all();
         if armed && self.has_something(false) {
             self.bell.ring();

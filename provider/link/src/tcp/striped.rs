@@ -61,7 +61,7 @@ impl Channel {
     }
 
     /// The rail whose turn it is.
-    fn turned(&mut self) -> Option<&mut Channel> {
+    pub(super) fn turned(&mut self) -> Option<&mut Channel> {
         let turn = self.turn;
         self.rails.as_mut()?.get(turn)?.channel_mut()
     }
