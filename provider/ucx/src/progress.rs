@@ -23,11 +23,11 @@ const BATCH: u32 = 16;
 /// each: there may not, and it may be the one that is waited for.
 const PATIENCE: u32 = 1024;
 
-/// After how many calls that took something in memory is handed back that none of them needed.
-const ROUNDS: u32 = 1024;
+/// After how many calls that took something in a part of the memory that none of them needed is handed back.
+const ROUNDS: u32 = 4096;
 
-/// For how many of them a rest counts.
-const REST: u32 = 128;
+/// For how many of them a rest counts: some milliseconds of waiting are to cost but a few faults.
+const REST: u32 = 64;
 
 pub(crate) unsafe extern "C" fn progress_enable(iface: ucx::Iface, flags: c_uint) {
     // SAFETY: an interface of ours.
@@ -121,7 +121,7 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
     done
 }
 
-/// Memory is handed back that was not needed since the last such call.
+/// A part of the memory is handed back that was not needed since the last such call.
 ///
 /// # Safety
 /// `this` must be an interface of ours.
