@@ -24,10 +24,10 @@ const BATCH: u32 = 16;
 const PATIENCE: u32 = 1024;
 
 /// After how many calls that took something in a part of the memory that none of them needed is handed back.
-const ROUNDS: u32 = 4096;
+const ROUNDS: u32 = 1024;
 
-/// For how many of them a rest counts: some milliseconds of waiting are to cost but a few faults.
-const REST: u32 = 64;
+/// For how many of them a rest counts.
+const REST: u32 = 128;
 
 pub(crate) unsafe extern "C" fn progress_enable(iface: ucx::Iface, flags: c_uint) {
     // SAFETY: an interface of ours.
