@@ -23,7 +23,7 @@ const BATCH: u32 = 16;
 /// each: there may not, and it may be the one that is waited for.
 const PATIENCE: u32 = 1024;
 
-/// After how many calls that took something in memory is handed back that none of them needed.
+/// After how many calls that took something in a part of the memory that none of them needed is handed back.
 const ROUNDS: u32 = 1024;
 
 /// For how many of them a rest counts.
@@ -121,7 +121,7 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
     done
 }
 
-/// Memory is handed back that was not needed since the last such call.
+/// A part of the memory is handed back that was not needed since the last such call.
 ///
 /// # Safety
 /// `this` must be an interface of ours.

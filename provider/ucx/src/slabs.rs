@@ -2,8 +2,8 @@
 //!
 //! They are cut from slabs, each mapped from the kernel on its own, so that one can be handed back whatever else the
 //! process has allocated since; a page is there from when a block of it is first used. Blocks are taken from the slab that was
-//! full last, so that others become empty, and those that were empty all the time between two calls of
-//! [`Slabs::settle`] are handed back.
+//! full last, so that others become empty, and of those the one that became so last is used next: its lines are in the cache.
+//! Of those that were empty all the time between two calls of [`Slabs::settle`] a part is handed back.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::cell::Cell;
@@ -12,6 +12,10 @@ use std::ptr::null_mut;
 /// A slab has room for so many blocks, or as many as fit in so many bytes.
 const BLOCKS: usize = 16;
 const LEAST: usize = 16 << 10;
+
+/// One in so many of the slabs that were not needed is handed back at once: many may be needed again after each wait, and a
+/// fault for each page costs more than a message.
+const SHARE: usize = 2;
 
 /// The head of a block. The rest is its user's.
 #[repr(C)]
@@ -25,7 +29,7 @@ struct Block {
 /// The head of a slab.
 #[derive(Debug)]
 struct Slab {
-    /// Neighbours in the list of those that have free blocks.
+    /// Neighbours in its list.
     before: *mut Slab,
     after: *mut Slab,
     /// Blocks that are free again.
@@ -37,6 +41,13 @@ struct Slab {
     blocks: *mut u8,
 }
 
+/// The front is where slabs are added.
+#[derive(Debug)]
+struct List {
+    first: Cell<*mut Slab>,
+    last: Cell<*mut Slab>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Slabs {
     /// Bytes from a block to the next, and its alignment.
@@ -45,10 +56,11 @@ pub(crate) struct Slabs {
     /// How many a slab has, and its bytes.
     blocks: usize,
     len: usize,
-    /// Slabs that have free blocks. Those that are empty are last.
-    first: Cell<*mut Slab>,
-    last: Cell<*mut Slab>,
-    /// How many are empty, and how many were at least since the last call of [`Slabs::settle`].
+    /// Slabs that have blocks both free and in use.
+    partial: List,
+    /// Those that are empty.
+    idle: List,
+    /// How many are, and how many were at least since the last call of [`Slabs::settle`].
     empty: Cell<usize>,
     least: Cell<usize>,
 }
@@ -64,14 +76,13 @@ impl Slabs {
         let len = stride.checked_mul(blocks)?.checked_add(size_of::<Slab>())?.checked_add(align)?;
         // Of what is too large there is no layout.
         let len = Layout::from_size_align(len, 4096).ok()?.pad_to_align().size();
-        let none = || Cell::new(null_mut());
         Some(Slabs {
             stride,
             align,
             blocks,
             len,
-            first: none(),
-            last: none(),
+            partial: List::new(),
+            idle: List::new(),
             empty: Cell::new(0),
             least: Cell::new(0),
         })
@@ -79,16 +90,12 @@ impl Slabs {
 
     /// A block; zeroed, if it was not used before.
     pub(crate) fn take(&self) -> *mut u8 {
-        let slab = match self.first.get() {
-            slab if slab.is_null() => self.map(),
-            slab => slab,
-        };
-        // SAFETY: a slab in the list is mapped and has a free block, or one that never was used.
+        let mut slab = self.partial.first.get();
+        if slab.is_null() {
+            slab = self.fresh();
+        }
+        // SAFETY: a slab in that list is mapped and has a free block, or one that never was used.
         unsafe {
-            if (*slab).used == 0 {
-                self.empty.set(self.empty.get() - 1);
-                self.least.set(self.least.get().min(self.empty.get()));
-            }
             (*slab).used += 1;
             let mut block = (*slab).free;
             if block.is_null() {
@@ -99,7 +106,7 @@ impl Slabs {
                 (*slab).free = (*block).next;
             }
             if (*slab).used == self.blocks {
-                self.unlink(slab);
+                self.partial.unlink(slab);
             }
             block.cast()
         }
@@ -111,46 +118,71 @@ impl Slabs {
     /// It was taken here, and is in no other use.
     pub(crate) unsafe fn keep(&self, block: *mut u8) {
         let block = block.cast::<Block>();
-        // SAFETY: the caller's promise. A slab with a block in use is mapped, and in the list unless it is full.
+        // SAFETY: the caller's promise. A slab with a block in use is mapped, and partial unless it is full.
         unsafe {
             let slab = (*block).slab;
             if (*slab).used == self.blocks {
-                self.link_first(slab);
+                self.partial.link(slab);
             }
             (*block).next = (*slab).free;
             (*slab).free = block;
             (*slab).used -= 1;
             if (*slab).used == 0 {
                 self.empty.set(self.empty.get() + 1);
-                self.unlink(slab);
-                self.link_last(slab);
+                self.partial.unlink(slab);
+                self.idle.link(slab);
             }
         }
     }
 
-    /// Hands back what was not needed since the last call.
-    pub(crate) fn settle(&self) {
-        for _ in 0..self.least.get() {
-            // SAFETY: so many slabs at least are empty, and those are last.
-            unsafe { self.unmap(self.last.get()) };
+    /// Bytes of the slabs that are empty.
+    pub(crate) fn idle(&self) -> usize {
+        self.empty.get() * self.len
+    }
+
+    /// Hands back a part of what was not needed since the last call, at most so many bytes. Returns how many.
+    pub(crate) fn settle(&self, most: usize) -> usize {
+        let count = self.least.get().div_ceil(SHARE).min(most / self.len);
+        for _ in 0..count {
+            // SAFETY: so many slabs at least are empty; the last is the one that is for longest.
+            unsafe { self.unmap(self.idle.last.get()) };
         }
         self.least.set(self.empty.get());
+        count * self.len
     }
 
     /// Bytes of the slabs that have a free block.
     #[cfg(test)]
     pub(crate) fn mapped(&self) -> usize {
-        let mut slab = self.first.get();
         let mut bytes = 0;
-        while !slab.is_null() {
-            bytes += self.len;
-            // SAFETY: what is in the list is mapped.
-            slab = unsafe { (*slab).after };
+        for list in [&self.partial, &self.idle] {
+            let mut slab = list.first.get();
+            while !slab.is_null() {
+                bytes += self.len;
+                // SAFETY: what is in a list is mapped.
+                slab = unsafe { (*slab).after };
+            }
         }
         bytes
     }
 
-    /// Makes an empty slab.
+    /// A partial slab, where there was none: it has no block in use, but is to have one.
+    fn fresh(&self) -> *mut Slab {
+        let slab = self.idle.first.get();
+        if slab.is_null() {
+            return self.map();
+        }
+        // SAFETY: what is in a list is mapped.
+        unsafe {
+            self.idle.unlink(slab);
+            self.partial.link(slab);
+        }
+        self.empty.set(self.empty.get() - 1);
+        self.least.set(self.least.get().min(self.empty.get()));
+        slab
+    }
+
+    /// A new one likewise.
     #[cold]
     fn map(&self) -> *mut Slab {
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -172,27 +204,32 @@ impl Slabs {
                 used: 0,
                 blocks,
             });
-            self.link_first(slab);
+            self.partial.link(slab);
         }
-        self.empty.set(self.empty.get() + 1);
         slab
     }
 
     /// # Safety
-    /// The slab is in the list, and empty.
+    /// The slab is empty.
     unsafe fn unmap(&self, slab: *mut Slab) {
         // SAFETY: the caller's promise: nobody has a block of it.
         unsafe {
             debug_assert_eq!((*slab).used, 0);
-            self.unlink(slab);
+            self.idle.unlink(slab);
             libc::munmap(slab.cast(), self.len);
         }
         self.empty.set(self.empty.get() - 1);
     }
+}
+
+impl List {
+    fn new() -> List {
+        List { first: Cell::new(null_mut()), last: Cell::new(null_mut()) }
+    }
 
     /// # Safety
-    /// The slab is mapped, and not in the list.
-    unsafe fn link_first(&self, slab: *mut Slab) {
+    /// The slab is mapped, and in no list.
+    unsafe fn link(&self, slab: *mut Slab) {
         // SAFETY: the caller's promise; what is in the list is mapped.
         unsafe {
             let after = self.first.replace(slab);
@@ -200,20 +237,6 @@ impl Slabs {
             match after.is_null() {
                 true => self.last.set(slab),
                 false => (*after).before = slab,
-            }
-        }
-    }
-
-    /// # Safety
-    /// As for `link_first`.
-    unsafe fn link_last(&self, slab: *mut Slab) {
-        // SAFETY: likewise.
-        unsafe {
-            let before = self.last.replace(slab);
-            ((*slab).before, (*slab).after) = (before, null_mut());
-            match before.is_null() {
-                true => self.first.set(slab),
-                false => (*before).after = slab,
             }
         }
     }
@@ -239,9 +262,9 @@ impl Slabs {
 impl Drop for Slabs {
     /// Nobody has a block any more.
     fn drop(&mut self) {
-        while !self.first.get().is_null() {
+        while !self.idle.first.get().is_null() {
             // SAFETY: all slabs are empty, hence in the list.
-            unsafe { self.unmap(self.first.get()) };
+            unsafe { self.unmap(self.idle.first.get()) };
         }
     }
 }
@@ -269,13 +292,54 @@ mod tests {
             slabs.mapped()
         };
         let most = use_many(400);
-        slabs.settle();
+        slabs.settle(usize::MAX);
         let fewer = use_many(100);
         assert_eq!(fewer, most);
-        slabs.settle();
+        // What the 100 need is not handed back while they are.
+        for _ in 0..30 {
+            slabs.settle(usize::MAX);
+            assert_eq!(use_many(100), slabs.mapped());
+        }
         assert!((most / 5..most / 3).contains(&slabs.mapped()), "{} of {most}", slabs.mapped());
-        slabs.settle();
-        assert_eq!(slabs.mapped(), 0);
+        let handed_back = |_| slabs.settle(usize::MAX);
+        assert!((0..10).map(handed_back).sum::<usize>() > 0);
+        assert_eq!((slabs.mapped(), slabs.idle()), (0, 0));
         assert!(use_many(1) > 0);
+    }
+
+    /// A few blocks at a time, when many were needed just before.
+    #[test]
+    fn what_was_used_last_is_used_next() {
+        let slabs = Slabs::new(1024, 64).unwrap();
+        let many: Vec<_> = (0..400).map(|_| slabs.take()).collect();
+        // SAFETY: taken above.
+        many.into_iter().for_each(|block| unsafe { slabs.keep(block) });
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..100 {
+            let blocks = [slabs.take(), slabs.take()];
+            seen.extend(blocks);
+            // SAFETY: likewise.
+            blocks.into_iter().for_each(|block| unsafe { slabs.keep(block) });
+        }
+        assert_eq!(seen.len(), 2);
+    }
+
+    /// Waits in between must not have all of them cost a fault for each page.
+    #[test]
+    fn many_that_are_needed_after_each_wait_stay_in_part() {
+        let slabs = Slabs::new(1024, 64).unwrap();
+        let mut most = 0;
+        for _ in 0..10 {
+            let many: Vec<_> = (0..1600).map(|_| slabs.take()).collect();
+            // SAFETY: taken above.
+            many.into_iter().for_each(|block| unsafe { slabs.keep(block) });
+            most = slabs.mapped();
+            slabs.settle(usize::MAX);
+            slabs.settle(usize::MAX);
+            assert!(slabs.mapped() >= most / 5 * 2 && slabs.mapped() < most, "{} of {most}", slabs.mapped());
+        }
+        assert_eq!(slabs.settle(most / 100 - 1), 0);
+        (0..50).for_each(|_| _ = slabs.settle(usize::MAX));
+        assert_eq!(slabs.mapped(), 0, "of {most}");
     }
 }
