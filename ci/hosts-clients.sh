@@ -170,10 +170,13 @@ part_suite() {
                 module "$client" "$name" peer > "$dir/peers" || { ended=4; echo "over tcp a rank does not come to its end" >> "$dir/log.peer"; }
                 grep -vxFf "$dir/peers" "$dir/log" > "$dir/ours" || true
                 mv "$dir/ours" "$dir/log"
-                # Neither comes to its end: the client's.
-                [ $status$ended != 44 ] || status=0
             fi
             [ ! -s "$dir/log" ] || status=1
+            # That says nothing of Strait.
+            if [ $status$ended = 44 ]; then
+                echo "skipped $client, mpi4py's $name, 2 hosts x 2 ranks: it does not come to its end over tcp either, ${ok:-0} tests ok before"
+                continue
+            fi
             report "$client, mpi4py's $name, 2 hosts x 2 ranks, ${ok:-0} tests ok" $status "$dir/log" "$begin"
         done
         unset SKIP_TESTS
