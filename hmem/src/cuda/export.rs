@@ -7,7 +7,7 @@ use super::api::{
 };
 use super::info::{Info, Sort, ask, info};
 use super::pool;
-use super::stream::{Entered, context_of};
+use super::stream::{Entered, context_of, uuid_of};
 use crate::kind::Kind;
 use crate::share::{Export, HandleType, cached_export};
 
@@ -62,10 +62,9 @@ fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), Error> {
         base: of.base,
         len: of.len,
         fd: -1,
-        device: [0; 16],
+        device: uuid_of(api, of.device.max(0))?,
         token: [0; 64],
     };
-    api.device_uuid(&mut export.device, of.device.max(0))?;
     set_synchronous(api, of);
     let fd = match of.sort {
         Sort::Plain => {

@@ -68,8 +68,8 @@ impl Made {
             win32: 0,
             flags: 0,
         };
-        let (mut granularity, mut handle, mut uuid) = (0, 0, [0; 16]);
-        api.device_uuid(&mut uuid, device)?;
+        let (mut granularity, mut handle) = (0, 0);
+        let uuid = stream::uuid_of(api, device)?;
         api.mem_granularity(&mut granularity, &prop, MINIMUM)?;
         let len = len.max(1).checked_next_multiple_of(granularity.max(1)).ok_or(Error(OUT_OF_MEMORY))?;
         api.mem_create(&mut handle, len, &prop, 0)?;

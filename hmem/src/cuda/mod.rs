@@ -122,10 +122,7 @@ impl Memory for Cuda {
             return None;
         }
         let of = info(addr).filter(|i| !matches!(i.sort, Sort::Managed | Sort::Host) && i.device >= 0)?;
-        let (mut device, mut uuid) = (0, [0; 16]);
-        let api = loaded()?;
-        api.device_get(&mut device, of.device).and_then(|()| api.device_uuid(&mut uuid, device)).ok()?;
-        Some(uuid)
+        stream::uuid_of(loaded()?, of.device).ok()
     }
 
     fn place(&self, addr: usize) -> Option<usize> {

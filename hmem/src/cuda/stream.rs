@@ -156,10 +156,9 @@ pub(crate) fn activate(uuid: &[u8; 16]) -> Result<(), AnyError> {
     let mut count = 0;
     api.device_count(&mut count)?;
     for n in 0..count {
-        let (mut device, mut id, mut ctx) = (0, [0; 16], null_mut());
+        let (mut device, mut ctx) = (0, null_mut());
         api.device_get(&mut device, n)?;
-        api.device_uuid(&mut id, device)?;
-        if id == *uuid {
+        if uuid_of(api, device)? == *uuid {
             return Ok(api.primary_retain(&mut ctx, device).and_then(|()| stay(ctx))?);
         }
     }
@@ -187,15 +186,21 @@ pub(crate) fn any(api: &Api) -> Option<usize> {
     })
 }
 
+/// The name that all processes of the host have for a device.
+pub(super) fn uuid_of(api: &Api, device: c_int) -> Result<[u8; 16], Error> {
+    let mut uuid = [0; 16];
+    api.device_uuid(&mut uuid, device)?;
+    Ok(uuid)
+}
+
 /// The context of the device with that UUID, if the device is visible and in use here.
 pub(crate) fn context_on(api: &Api, uuid: &[u8; 16]) -> Option<usize> {
     let mut count = 0;
     api.device_count(&mut count).ok()?;
     (0..count).find_map(|n| {
-        let (mut device, mut id) = (0, [0; 16]);
+        let mut device = 0;
         api.device_get(&mut device, n).ok()?;
-        api.device_uuid(&mut id, device).ok()?;
-        if id == *uuid { primary(api, device) } else { None }
+        if uuid_of(api, device).ok()? == *uuid { primary(api, device) } else { None }
     })
 }
 
