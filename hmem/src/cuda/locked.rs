@@ -24,7 +24,7 @@ pub(super) enum NoBuffer {
     Refused,
 }
 
-/// One that is not taken by anyone else; it goes back when it is dropped.
+/// A buffer that is taken; it goes back to the pool when it is dropped.
 #[derive(Debug)]
 pub(super) struct Buffer(NonNull<u8>);
 

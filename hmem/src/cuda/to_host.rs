@@ -22,7 +22,7 @@ const LEAST: usize = 256 << 10;
 const MUCH: usize = 4 << 20;
 /// Most buffers of one copy.
 const EACH: usize = 3;
-/// Polls without a buffer after which the driver copies a piece: who has the buffers may not be asking for its copies.
+/// Polls without a buffer after which the driver copies a piece: the copies that have the buffers may not be polled.
 const PATIENCE: u32 = 10_000;
 
 /// A copy that is cut. Dropping it waits until the device has let go of the memory.

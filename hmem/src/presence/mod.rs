@@ -75,8 +75,8 @@ fn find(memory: &dyn Memory) {
 
 static LEARNED: Once = Once::new();
 
-/// That it was asked is told last: threads that come before that look for themselves, and do not take a kind that is being found for one
-/// that is not there.
+/// The clock is set last. A thread that finds it old meanwhile looks for the kinds itself, and so never takes one that is being found for
+/// one that is not there.
 #[cold]
 fn ask_again(all: &[&dyn Memory]) {
     let now = clock::now();

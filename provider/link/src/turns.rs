@@ -13,7 +13,7 @@ pub const TURN: u32 = 64;
 static CROWDED: AtomicBool = AtomicBool::new(false);
 
 /// Whether a process lets others have the processor after so many polls in a row that found nothing, a multiple of [`TURN`];
-/// `patience`: after how many it does where there may be a processor for everybody.
+/// `patience`: after how many it does where there may be a processor for each process.
 #[cold]
 pub fn yields(polls: u32, patience: u32) -> bool {
     polls % patience == 0 || CROWDED.load(Relaxed)

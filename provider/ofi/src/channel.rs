@@ -256,8 +256,8 @@ impl Channel {
         self.done = self.done.wrapping_add(1);
     }
 
-    /// Whether the other side is to be told of room that it does not know of, though nothing else is said to it: of half of all, so
-    /// that what it does not know of never keeps [`Channel::has_much_room`] from being true.
+    /// Whether the peer has to be told of room by a message of its own: once half of the window is free without its knowledge. Less than
+    /// that never keeps [`Channel::has_much_room`] from being true there.
     pub(crate) fn owes_room(&self, window: u32) -> bool {
         2 * self.done.wrapping_sub(self.told) >= window
     }

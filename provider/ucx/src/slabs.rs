@@ -212,7 +212,7 @@ impl Slabs {
     /// # Safety
     /// The slab is empty.
     unsafe fn unmap(&self, slab: *mut Slab) {
-        // SAFETY: the caller's promise: nobody has a block of it.
+        // SAFETY: the caller's promise: none of its blocks is in use.
         unsafe {
             debug_assert_eq!((*slab).used, 0);
             self.idle.unlink(slab);
@@ -260,7 +260,7 @@ impl List {
 }
 
 impl Drop for Slabs {
-    /// Nobody has a block any more.
+    /// No block is in use any more.
     fn drop(&mut self) {
         while !self.idle.first.get().is_null() {
             // SAFETY: all slabs are empty, hence in the list.

@@ -271,7 +271,7 @@ impl Link for Links {
     fn peer(&mut self, addr: &Addr) -> PeerId {
         let peer = self.shm.peer(addr);
         if self.far.is_empty() {
-            // Whom shared memory alone is to reach is on this host. The numbers of peers that are forgotten are given again.
+            // Where there is no other link, each peer is on this host. The numbers of peers that are forgotten are given again.
             turns::knows(peer.0 as usize + 1);
         } else if self.routes.of(peer).is_none() {
             self.assign(peer, addr);
