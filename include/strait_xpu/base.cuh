@@ -26,6 +26,9 @@
 #define STRAIT_XPU_UNROLL_4 _Pragma("unroll 4")
 #endif
 
+/* What is seldom so: its code is out of the way. */
+#define STRAIT_XPU_SELDOM(what) __builtin_expect(!!(what), 0)
+
 /* Lanes of a warp. */
 #ifndef STRAIT_XPU_WARP
 #if defined(STRAIT_XPU_HIP) && defined(__AMDGCN_WAVEFRONT_SIZE)

@@ -148,6 +148,14 @@ STRAIT_XPU_FN u64 now_ns()
 	return t;
 }
 
+/* The SM's clock: it counts up, and starts again after 2^32. */
+STRAIT_XPU_FN u32 ticks()
+{
+	u32 t;
+	asm volatile("mov.u32 %0, %%clock;" : "=r"(t)::"memory");
+	return t;
+}
+
 STRAIT_XPU_FN void sync_warp() { __syncwarp(); }
 
 /* The value of lane `from`, for all lanes of the warp. */

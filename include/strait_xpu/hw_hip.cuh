@@ -115,6 +115,9 @@ STRAIT_XPU_FN u8 load_remote(const u8 *p) { return __hip_atomic_load((u8 *)p, __
 /* The constant clock counts at 100 MHz on CDNA. */
 STRAIT_XPU_FN u64 now_ns() { return (u64)wall_clock64() * 10; }
 
+/* The clock of the compute unit: it counts up, and starts again after 2^32. */
+STRAIT_XPU_FN u32 ticks() { return (u32)__builtin_readcyclecounter(); }
+
 /* The barrier alone keeps lanes together and orders no memory: what a lane stored before is released, and acquired after. */
 STRAIT_XPU_FN void sync_warp()
 {

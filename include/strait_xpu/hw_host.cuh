@@ -320,6 +320,8 @@ inline u64 now_ns()
 	return (u64)duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
 }
 
+inline u32 ticks() { return (u32)now_ns(); }
+
 inline unsigned thread_of_block() { return me().thread; }
 
 template <scope S> inline unsigned rank()

@@ -20,6 +20,9 @@ struct ring {
 	/* What was known last: the next ticket, or no_ticket, and what was consumed by then. */
 	u64 next, consumed;
 	u32 log2_slots, flags;
+	/* By hw::ticks: when the last command was written, and how long after it a wait looks first. */
+	u32 written;
+	mutable u32 lead;
 };
 
 namespace detail {
@@ -41,6 +44,8 @@ STRAIT_XPU_FN int open_ring(ring *r, const strait_xpu_ring *from)
 	r->consumed = 0;
 	r->log2_slots = from->log2_slots;
 	r->flags = from->flags;
+	r->written = 0;
+	r->lead = 0;
 	return ok;
 }
 
@@ -125,11 +130,36 @@ STRAIT_XPU_FN u64 reserve_or_why(ring &r, u32 n)
 	return t == no_ticket && ring_error(r) == err_canceled ? (u64)ended_ticket : t;
 }
 
+/* What the ring's lead grows by, and cannot grow beyond. */
+enum : u32 { lead_step = 64, most_lead = 8192 };
+
+/* A look at a word of the host's is a way over the bus and back, and the next one begins when it has ended: one that starts
+ * with the command sees nothing, and what the host tells a little after it passed there waits for the end of the second. So
+ * the first look begins `lead` after the command. Whether it was held. */
+STRAIT_XPU_FN bool hold_first_look(const ring &r)
+{
+	bool held = false;
+	while (hw::ticks() - r.written < r.lead)
+		held = true;
+	return held;
+}
+
+/* The lead gets a little shorter with each first look that sees what is waited for, and a step longer with each that comes
+ * too early, unless it came by far too early: three looks late, a lead gains nothing, and what follows may be quicker. */
+STRAIT_XPU_FN void learn_lead(const ring &r, u32 looks, bool held)
+{
+	if (looks == 0 && held)
+		r.lead -= (r.lead + 255) / 256;
+	else if (looks > 0 && looks < 3 && r.lead < most_lead)
+		r.lead += lead_step;
+}
+
 /* Until a word of the status is at least `value`. The drain counts as gone if it has not moved `beat` for 8 of its times. */
 STRAIT_XPU_FN int wait_status(const ring &r, const u64 *word, u64 value, i64 timeout_ns)
 {
 	limit l = limit_of(r.timeout_ns, timeout_ns);
 	u64 beat = 0, changed = 0;
+	const bool held = timeout_ns != 0 && hold_first_look(r);
 	while (hw::load_acquire(word) < value) {
 		const int rc = after_poll(&l);
 		if (rc != ok)
@@ -146,6 +176,7 @@ STRAIT_XPU_FN int wait_status(const ring &r, const u64 *word, u64 value, i64 tim
 			return err_canceled;
 		}
 	}
+	learn_lead(r, l.polls, held);
 	return ok;
 }
 
@@ -162,8 +193,11 @@ template <scope S> STRAIT_XPU_FN int post(ring &r, const strait_xpu_command &c, 
 	if (t >= detail::ended_ticket)
 		return t == detail::ended_ticket ? (int)err_canceled : (int)err_again;
 	detail::write_slot<S>(r, t, c);
-	if (hw::rank<S>() == 0 && !(c.flags & STRAIT_XPU_MORE))
-		detail::ring_bell(r, t + 1);
+	if (hw::rank<S>() == 0) {
+		r.written = hw::ticks();
+		if (!(c.flags & STRAIT_XPU_MORE))
+			detail::ring_bell(r, t + 1);
+	}
 	if (ticket)
 		*ticket = t;
 	return ok;
@@ -204,8 +238,10 @@ STRAIT_XPU_FN int post_each(ring &r, const strait_xpu_command &c, bool has, u64 
 			hw::store_line((pair64 *)&r.slots[at & ((1ULL << r.log2_slots) - 1)] + lane % 4,
 				       detail::line_of(v, lane % 4));
 	}
-	if (lane == 0)
+	if (lane == 0) {
+		r.written = hw::ticks();
 		detail::ring_bell(r, t + n);
+	}
 	if (ticket)
 		*ticket = t + mine;
 	return ok;
@@ -223,7 +259,7 @@ template <scope S> STRAIT_XPU_FN int flush(const ring &r, i64 timeout_ns = defau
 		bell(r);
 		rc = detail::wait_status(r, &r.status->local, hw::load_relaxed_gpu(&r.produced->reserved), timeout_ns);
 	}
-	return detail::share<S>(rc);
+	return detail::agree<S>(rc);
 }
 
 /* Until all commands of this ring are complete at their targets; the first error of the ring, if there was any. */
@@ -237,7 +273,7 @@ template <scope S> STRAIT_XPU_FN int quiet(const ring &r, i64 timeout_ns = defau
 		if (rc == ok)
 			rc = detail::ring_error(r);
 	}
-	return detail::share<S>(rc);
+	return detail::agree<S>(rc);
 }
 
 /* Until the command of that ticket is complete. */

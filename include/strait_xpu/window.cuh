@@ -155,23 +155,33 @@ template <scope S> STRAIT_XPU_FN int get(window &w, void *dst, u64 offset, u64 n
 	return detail::post_to<S>(w, c);
 }
 
-/* Set or add to a word of 8 bytes. A strong one comes after all that the scope put and read before. */
+namespace detail {
+
+template <scope S> STRAIT_XPU_FN int signal_by_command(window &w, u64 offset, u64 value, u32 flags)
+{
+	strait_xpu_command c = command(w, STRAIT_XPU_OP_SIGNAL, offset, 0, flags);
+	c.remote = 0;
+	c.key = 0;
+	c.operand = w.remote + offset;
+	c.value = value;
+	c.context = w.key;
+	settle<S>(flags & weak ? flags | untouched : flags);
+	return post_to<S>(w, c);
+}
+
+} // namespace detail
+
+/* Set or add to a word of 8 bytes. A strong one comes after all that the scope put and read before; a weak one waits for no
+ * thread of it. */
 template <scope S> STRAIT_XPU_FN int signal(window &w, u64 offset, u64 value, u32 flags = strong)
 {
-	if (!detail::inside(w, offset, 8) || (w.mapped + offset) % 8)
+	if (STRAIT_XPU_SELDOM(!detail::inside(w, offset, 8) || (w.mapped + offset) % 8))
 		return err_inval;
-	if (!w.mapped) {
-		strait_xpu_command c = detail::command(w, STRAIT_XPU_OP_SIGNAL, offset, 0, flags);
-		c.remote = 0;
-		c.key = 0;
-		c.operand = w.remote + offset;
-		c.value = value;
-		c.context = w.key;
-		detail::settle<S>(flags & weak ? flags | untouched : flags);
-		return detail::post_to<S>(w, c);
-	}
+	if (STRAIT_XPU_SELDOM(!w.mapped))
+		return detail::signal_by_command<S>(w, offset, value, flags);
 	u64 *word = (u64 *)(w.mapped + offset);
-	hw::sync<S>();
+	if (!(flags & weak))
+		hw::sync<S>();
 	if (hw::rank<S>() == 0) {
 		if (flags & weak) {
 			if (flags & add)

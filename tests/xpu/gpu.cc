@@ -74,6 +74,10 @@ static void litmus(machine &m, u64 rounds)
 
 /* ---- Time one way ---- */
 
+#define NAME_OF(name, kind) #name,
+static const char *kinds[] = {PINGS_OF(NAME_OF)};
+#undef NAME_OF
+
 /* The median of several runs, in microseconds one way, or below 0. */
 static double one_way(machine &m, int mode, int scope, u64 n, u64 rounds)
 {
@@ -81,8 +85,8 @@ static double one_way(machine &m, int mode, int scope, u64 n, u64 rounds)
 	for (int repeat = 0; repeat < 5; repeat++) {
 		m.clear();
 		for (int r = 1; r >= 0; r--)
-			m.launch(r, m.stream[r], (std::string("latency_") + scopes[scope]).c_str(), 1, threads_of[scope],
-				 {m.tables[r], (u64)mode, n, rounds, 1, (u64)m.out[r]});
+			m.launch(r, m.stream[r], (std::string("latency_") + scopes[scope] + "_" + kinds[mode]).c_str(), 1, threads_of[scope],
+				 {m.tables[r], n, rounds, 1, (u64)m.out[r]});
 		m.wait_both();
 		if (m.out[0][1] || m.out[1][1]) {
 			fail("latency mode " + std::to_string(mode) + " " + scopes[scope] + " " + std::to_string(n) + " bytes: code " +

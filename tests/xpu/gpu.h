@@ -10,6 +10,10 @@
 
 enum { MODE_SIGNAL, MODE_ADD, MODE_PACKETS, MODE_CRC, MODE_MAIL, MODE_FUSED, MODES };
 enum { PING_BARE, PING_SIGNAL_WEAK, PING_SIGNAL, PING_PUT, PING_FUSED, PING_WORD, PING_PACKETS, PING_MAIL, PINGS };
+/* What kernels latency_SCOPE_NAME are of. */
+#define PINGS_OF(of)                                                                                               \
+	of(bare, PING_BARE) of(signal_weak, PING_SIGNAL_WEAK) of(signal, PING_SIGNAL) of(put, PING_PUT)            \
+	of(fused, PING_FUSED) of(word, PING_WORD) of(packets, PING_PACKETS) of(mail, PING_MAIL)
 enum { LADDER_NAIVE, LADDER_BELL, LADDER_BATCH, LADDER_WARP };
 
 #endif

@@ -63,7 +63,7 @@ static void ring_part(machine &m, u64 rounds)
 			host_rings rings(m, 1, 10, k >= 2, m.memory[0][1]);
 			rings.start(0, 1);
 			m.fill_tables(0, rings.ring);
-			m.launch(0, m.stream[0], "command_round_trip", 1, 32, {m.tables[0], rounds, k % 2, (u64)m.out[0]});
+			m.launch(0, m.stream[0], "command_round_trip", 1, k % 2 ? 32 : 1, {m.tables[0], rounds, k % 2, (u64)m.out[0]});
 			m.wait(m.stream[0]);
 			commands[k].add(m.out[0], rounds);
 		}
@@ -190,7 +190,7 @@ static void drain_part(machine &m, u64 rounds)
 	for (int i = 0; i < trips; i++) {
 		bare_trip(m, rounds, bare);
 		for (u64 warp = 0; warp < 2; warp++) {
-			m.launch(0, m.stream[0], "command_round_trip", 1, 32, {(u64)view, rounds, warp, (u64)m.out[0]});
+			m.launch(0, m.stream[0], "command_round_trip", 1, warp ? 32 : 1, {(u64)view, rounds, warp, (u64)m.out[0]});
 			m.wait(m.stream[0]);
 			commands[warp].add(m.out[0], rounds);
 		}

@@ -177,11 +177,12 @@ __device__ int bare_wait(const u64 *p, u64 v)
 	return ok;
 }
 
-template <scope S>
-__device__ int ping(window &to, mailbox &m, const u8 *base, u64 mode, u64 n, u64 i)
+/* Each kind has kernels of its own, as a program would: in one kernel for all, of 17000 instructions, a signal took longer. */
+template <scope S, int Kind>
+__device__ int ping(window &to, mailbox &m, const u8 *base, u64 n, u64 i)
 {
 	const u8 *from = base + AREA / 2;
-	switch (mode) {
+	switch (Kind) {
 	case PING_BARE:
 		if (hw::rank<S>() == 0)
 			*(volatile u64 *)(to.mapped + 16) = i;
@@ -196,12 +197,12 @@ __device__ int ping(window &to, mailbox &m, const u8 *base, u64 mode, u64 n, u64
 	}
 }
 
-template <scope S> __device__ int pong(mailbox &m, const strait_xpu_context *ctx, u8 *base, u64 mode, u64 n, u64 i)
+template <scope S, int Kind> __device__ int pong(mailbox &m, const strait_xpu_context *ctx, u8 *base, u64 n, u64 i)
 {
 	u64 word = 0;
 	const u64 *flag = (const u64 *)(base + 16);
 	int rc = ok;
-	switch (mode) {
+	switch (Kind) {
 	case PING_BARE:
 		if (hw::rank<S>() == 0)
 			rc = bare_wait(flag, i);
@@ -220,26 +221,26 @@ template <scope S> __device__ int pong(mailbox &m, const strait_xpu_context *ctx
 }
 
 /* out: nanoseconds of `rounds` round trips, and what went wrong. `first`: the number of the first, above those before. */
-template <scope S>
-__device__ void latency(const strait_xpu_context *ctx, u64 mode, u64 n, u64 rounds, u64 first, u64 *out)
+template <scope S, int Kind> __device__ void latency(const strait_xpu_context *ctx, u64 n, u64 rounds, u64 first, u64 *out)
 {
 	window to;
 	mailbox m = {};
 	int rc = open(&to, ctx, 1 - ctx->rank, 0);
-	if (rc == ok)
+	if (Kind == PING_MAIL && rc == ok)
 		rc = open_mailbox(&m, ctx, 1 - ctx->rank, 1, 0, MAIL_LOG2);
 	u64 begin = 0;
 	u8 *const base = own(ctx, 0, 0);
 	const u32 rank = ctx->rank;
-	for (u64 i = 0; i < rounds + 50 && rc == ok; i++) {
-		if (i == 50)
+	/* The number is in a register: a load of a kernel's argument stands behind what a wait did to the L1 cache. */
+	for (u64 i = first; i < first + rounds + 50 && rc == ok; i++) {
+		if (i == first + 50)
 			begin = hw::now_ns();
 		if (rank == 0)
-			rc = ping<S>(to, m, base, mode, n, first + i);
+			rc = ping<S, Kind>(to, m, base, n, i);
 		if (rc == ok)
-			rc = pong<S>(m, ctx, base, mode, n, first + i);
+			rc = pong<S, Kind>(m, ctx, base, n, i);
 		if (rank == 1 && rc == ok)
-			rc = ping<S>(to, m, base, mode, n, first + i);
+			rc = ping<S, Kind>(to, m, base, n, i);
 	}
 	if (hw::rank<S>() == 0) {
 		out[0] = hw::now_ns() - begin;
@@ -247,19 +248,22 @@ __device__ void latency(const strait_xpu_context *ctx, u64 mode, u64 n, u64 roun
 	}
 }
 
-KERNEL latency_thread(const strait_xpu_context *c, u64 mode, u64 n, u64 rounds, u64 first, u64 *out)
-{
-	latency<scope::thread>(c, mode, n, rounds, first, out);
-}
-KERNEL latency_warp(const strait_xpu_context *c, u64 mode, u64 n, u64 rounds, u64 first, u64 *out)
-{
-	latency<scope::warp>(c, mode, n, rounds, first, out);
-}
-/* It is run with 512 threads, too. */
-KERNEL __launch_bounds__(512) latency_block(const strait_xpu_context *c, u64 mode, u64 n, u64 rounds, u64 first, u64 *out)
-{
-	latency<scope::block>(c, mode, n, rounds, first, out);
-}
+/* A block's is run with 512 threads, too. */
+#define LATENCY(name, kind)                                                                                        \
+	KERNEL latency_thread_##name(const strait_xpu_context *c, u64 n, u64 rounds, u64 first, u64 *out)          \
+	{                                                                                                          \
+		latency<scope::thread, kind>(c, n, rounds, first, out);                                            \
+	}                                                                                                          \
+	KERNEL latency_warp_##name(const strait_xpu_context *c, u64 n, u64 rounds, u64 first, u64 *out)            \
+	{                                                                                                          \
+		latency<scope::warp, kind>(c, n, rounds, first, out);                                              \
+	}                                                                                                          \
+	KERNEL __launch_bounds__(512) latency_block_##name(const strait_xpu_context *c, u64 n, u64 rounds, u64 first, u64 *out) \
+	{                                                                                                          \
+		latency<scope::block, kind>(c, n, rounds, first, out);                                             \
+	}
+PINGS_OF(LATENCY)
+#undef LATENCY
 
 /* ---- Bandwidth: rank 0 puts n bytes so often, each block its part ---- */
 
@@ -296,7 +300,7 @@ KERNEL bare_round_trip(u64 *to, const u64 *back, u64 rounds, u64 *out)
 
 __device__ strait_xpu_command nop() { return strait_xpu_command{STRAIT_XPU_OP_NOP, 0, 0, STRAIT_XPU_NO_REGION, 0, 0, 0, 0, 0, 0, 0}; }
 
-/* One command, and until it is done. By a thread, or by a warp that writes it together. */
+/* One command, and until it is done. By a thread alone, or by a warp that writes it together. */
 KERNEL command_round_trip(const strait_xpu_context *ctx, u64 rounds, u64 warp, u64 *out)
 {
 	ring r;
@@ -305,13 +309,11 @@ KERNEL command_round_trip(const strait_xpu_context *ctx, u64 rounds, u64 warp, u
 	for (u64 i = 0; i < rounds + 50 && rc == ok; i++) {
 		if (i == 50)
 			begin = hw::now_ns();
-		if (warp)
-			rc = post<scope::warp>(r, nop(), &ticket);
-		else if (threadIdx.x == 0)
-			rc = post<scope::thread>(r, nop(), &ticket);
+		rc = warp ? post<scope::warp>(r, nop(), &ticket) : post<scope::thread>(r, nop(), &ticket);
 		if (threadIdx.x == 0 && rc == ok)
 			rc = wait_ticket(r, ticket);
-		rc = detail::share<scope::warp>(rc);
+		if (warp)
+			rc = detail::agree<scope::warp>(rc);
 	}
 	if (threadIdx.x == 0) {
 		out[0] = hw::now_ns() - begin;

@@ -69,14 +69,18 @@ static void litmus_all()
 	CHECK(out[1][1] == 0 && out[1][2] == 0 && out[0][2] == 0 && out[1][3 + 1] == 0);
 }
 
+typedef void latency_kernel(const strait_xpu_context *, u64, u64, u64, u64 *);
+#define THREAD_OF(name, kind) latency_thread_##name,
+#define WARP_OF(name, kind) latency_warp_##name,
+#define BLOCK_OF(name, kind) latency_block_##name,
+
 static void latency_all()
 {
-	for (u64 mode = PING_BARE; mode < PINGS; mode++)
+	static latency_kernel *const all[3][PINGS] = {{PINGS_OF(THREAD_OF)}, {PINGS_OF(WARP_OF)}, {PINGS_OF(BLOCK_OF)}};
+	for (int kind = PING_BARE; kind < PINGS; kind++)
 		for (int s = 0; s < 3; s++) {
 			world w(true);
-			both(1, s == 0 ? 1 : 32 * (unsigned)s, [&](int r) {
-				(s == 0 ? latency_thread : s == 1 ? latency_warp : latency_block)(&w.ctx[r], mode, 264, 5, 1, out[r]);
-			});
+			both(1, s == 0 ? 1 : 32 * (unsigned)s, [&](int r) { all[s][kind](&w.ctx[r], 264, 5, 1, out[r]); });
 			CHECK(out[0][1] == 0 && out[1][1] == 0);
 		}
 }
@@ -86,7 +90,7 @@ static void commands_all()
 	for (u64 warp = 0; warp < 2; warp++) {
 		world w(false);
 		drain host(w, 0);
-		hw::launch(1, 32, 3, [&](unsigned) { command_round_trip(&w.ctx[0], 10, warp, out[0]); });
+		hw::launch(1, warp ? 32 : 1, 3, [&](unsigned) { command_round_trip(&w.ctx[0], 10, warp, out[0]); });
 		CHECK(out[0][1] == 0);
 	}
 	for (u64 step = LADDER_NAIVE; step < LADDER_WARP; step++) {

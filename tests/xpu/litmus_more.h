@@ -258,6 +258,58 @@ static void ring_shared()
 	}
 }
 
+/* A wait's first look is held back by the ring's lead, which it gets from how those before came: `look` is the one before which
+ * the host tells. */
+static unsigned look, look_of_host;
+static u64 *told;
+
+static u64 waited(world &w, ring &r, u32 lead, unsigned when)
+{
+	static const strait_xpu_command nop = {STRAIT_XPU_OP_NOP, 0, STRAIT_XPU_ANY, STRAIT_XPU_NO_REGION, 0, 0, 0, 0, 0, 0, 0};
+	u64 ticket = 0;
+	w.status[0].consumed = w.status[0].done;
+	CHECK(post<scope::thread>(r, nop, &ticket) == ok);
+	told = &w.status[0].done;
+	look = 0;
+	look_of_host = when;
+	r.lead = lead;
+	between = [] {
+		if (++look == look_of_host)
+			__atomic_fetch_add(told, 1, __ATOMIC_RELEASE);
+	};
+	CHECK(wait_ticket(r, ticket) == ok);
+	between = nullptr;
+	return hw::ticks() - r.written;
+}
+
+static void lead()
+{
+	world w(false);
+	ring r;
+	const u32 long_lead = 30000000;
+	CHECK(open_ring(&r, &w.ring[0]) == ok && r.lead == 0);
+	CHECK(waited(w, r, long_lead, 1) >= long_lead && r.lead < long_lead);
+	waited(w, r, 0, 1);
+	CHECK(r.lead == 0);
+	waited(w, r, 0, 2);
+	CHECK(r.lead == detail::lead_step);
+	waited(w, r, 640, 3);
+	CHECK(r.lead == 640 + detail::lead_step);
+	waited(w, r, 640, 4);
+	CHECK(r.lead == 640);
+	waited(w, r, detail::most_lead, 2);
+	CHECK(r.lead == detail::most_lead);
+	/* Long after the command it is not held, and teaches nothing. */
+	usleep(1000);
+	w.status[0].consumed = w.status[0].done;
+	CHECK(wait_ticket(r, w.status[0].done - 1) == ok && r.lead == detail::most_lead);
+	/* Time 0 looks at once. */
+	waited(w, r, 0, 1);
+	r.written = hw::ticks();
+	r.lead = 3000000000u;
+	CHECK(wait_ticket(r, w.status[0].done, 0) == err_timedout && hw::ticks() - r.written < r.lead);
+}
+
 /* An error of another operation, and one from before, are told apart from one's own. */
 static void errors()
 {

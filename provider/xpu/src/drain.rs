@@ -135,11 +135,22 @@ impl Drain {
                 self.backlog.pop(lane);
             }
         }
+        let mut taken = 0;
         for ring in 0..self.rings.len() {
-            n += self.take(engine, ring);
+            taken += self.take(engine, ring);
+        }
+        if taken > 0 {
+            // Of what is over as soon as it has begun the device is told before the links are looked at.
+            n += taken + self.show(engine);
         }
         n += engine.progress();
-        n += self.reap(engine);
+        n += self.show(engine);
+        n
+    }
+
+    /// Tells of what has ended.
+    fn show<L: RmaLink>(&mut self, engine: &mut Domain<L>) -> usize {
+        let mut n = self.reap(engine);
         for ring in 0..self.rings.len() {
             n += self.settle(engine, ring);
         }
