@@ -48,7 +48,7 @@ pub mod usage;
 
 pub use ipc::credentials::others_look_alike;
 pub use ipc::fence::full_fence;
-pub use ipc::{Mapping, RevocationTable};
+pub use ipc::{Mapping, MemoryLimit, RevocationTable};
 
 pub use cma::{cma_allowed, eager_in_a_row, eager_size};
 pub use name::Name;
