@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::api::{
     Api, EVENT_DISABLE_TIMING, Error, Handle, LOCK_PORTABLE, NOT_FOUND, STREAM_NON_BLOCKING, loaded,
 };
-use super::info::{Info, info};
+use super::info::{Info, Sort, info};
 use crate::error::Error as AnyError;
 
 /// Which of a context's streams a copy is queued in. Copies in one stream come one behind the other
@@ -293,10 +293,11 @@ pub(crate) fn give_back(api: &Api, slot: &Slot) {
     }
 }
 
-/// Host memory that is page-locked for every context, until this is dropped.
+/// Host memory that is page-locked for every context, until this is dropped, or the context is gone in which that was done.
 pub(super) struct Locked {
     at: usize,
-    ctx: usize,
+    /// The registration's number: what is there later may be another one.
+    id: u64,
 }
 
 impl Locked {
@@ -304,16 +305,16 @@ impl Locked {
         let ctx = any(api).ok_or(Error(INVALID_CONTEXT))?;
         let _entered = Entered::new(api, ctx)?;
         api.host_lock(std::ptr::with_exposed_provenance_mut(at), len, LOCK_PORTABLE)?;
-        Ok(Locked { at, ctx })
+        Ok(Locked { at, id: info(at).map_or(0, |of| of.id) })
     }
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
         let Some(api) = loaded() else { return };
-        // Whatever context there is will do, should the one from then be gone.
-        let entered = Entered::new(api, self.ctx).or_else(|e| Entered::new(api, any(api).ok_or(e)?));
-        if let Ok(_entered) = entered {
+        // It is gone with its context, which is not to be entered then.
+        let Some(of) = info(self.at).filter(|of| of.sort == Sort::Host && of.id == self.id) else { return };
+        if let Ok(_entered) = context_of(api, &of).and_then(|ctx| Entered::new(api, ctx)) {
             let _ = api.host_unlock(std::ptr::with_exposed_provenance_mut(self.at));
         }
     }
