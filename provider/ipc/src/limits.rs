@@ -97,5 +97,19 @@ mod tests {
             set(libc::RLIM_INFINITY);
         }
         assert!((10..1000).contains(&lines("/proc/self/maps")));
+        let mut most = [0];
+        numbers("/proc/sys/vm/max_map_count", &mut most);
+        if most[0] < 200_000 {
+            // Each page of its own, since the next one may not be read.
+            let map = |n: u64| {
+                let (prot, flags) =
+                    ([libc::PROT_NONE, libc::PROT_READ], libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+                // SAFETY: a new mapping.
+                unsafe { libc::mmap(std::ptr::null_mut(), 4096, prot[n as usize % 2], flags, -1, 0) }
+            };
+            let ended = (0..most[0]).find(|n| map(*n) == libc::MAP_FAILED);
+            let said = MemoryLimit(4096).to_string();
+            assert!(ended.is_some() && said.starts_with("raise vm.max_map_count"), "{said}");
+        }
     }
 }
