@@ -73,13 +73,14 @@ part_uct() {
     gcc -O1 -o "$WORK/ucx-uct" tests/ucx/uct.c -luct -lucs
     for host in $hosts; do
         use "$host"
-        for test in zero align fixed pending order gets refused replies descriptors; do
+        for test in zero align fixed pending order gets refused memory replies descriptors; do
             out=$logs/uct-$host-$test.log status=0 cma=y way=CMA
             # Requests are for where there is no CMA.
             case $test in replies|descriptors) cma=n way='rings and windows only: STRAIT_UCX_CMA=n' ;; esac
             STRAIT_UCX_CMA=$cma STRAIT_UCX_LOG=info timeout -k 5 100 "${run[@]}" "$WORK/ucx-uct" $test >"$out" 2>&1 ||
                 status=1
             grep -q "^ok $test$" "$out" || status=1
+            [ "$test" != memory ] || grep -q 'UCS_ERR_NO_MEMORY.*raise RLIMIT_AS' "$out" || status=1
             grep -q "memory of peers: $way" "$out" || status=1 # the log says which way memory goes
             report $status "uct $host: $test"
         done

@@ -126,6 +126,12 @@ pub trait Memory: Sync {
         None
     }
 
+    /// Whether host memory at `addr`, which was page-locked, still is: that ends with the context it was done in.
+    fn is_host_locked(&self, addr: usize) -> bool {
+        let _ = addr;
+        true
+    }
+
     /// Where a copy is to be done that has `export` on one side and `local` on the other (0: nothing
     /// of its own): what tells one mapping of it from another.
     fn context(&self, export: &Export, local: usize) -> Result<usize, Error> {
@@ -167,5 +173,11 @@ pub trait Memory: Sync {
     unsafe fn start_to_host(&self, parts: &[Part], keep: Vec<Opened>) -> Result<Box<dyn Flight>, Error> {
         // SAFETY: the caller's promise.
         unsafe { self.start(parts, keep, true) }
+    }
+}
+
+impl std::fmt::Debug for dyn Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Memory({:?})", self.kind())
     }
 }

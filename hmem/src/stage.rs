@@ -1,164 +1,60 @@
 //! Host memory through which the bytes of devices' memory travel in frames, and the copies between the two, which are
 //! started and polled: no caller waits for a device.
 //!
-//! A [`Pool`] has a bound. A [`Buffer`] of it is page-locked by the runtime whose device copies, once, and goes back
+//! A [`Pool`] has a bound. A [`Buffer`] of it is page-locked by the runtime whose device copies, and goes back
 //! when it is dropped. While a device copies it is inside of the [`Transfer`], so that nothing else reaches its bytes.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::fmt;
-use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use crate::agent::{self, BOUNCE, Bounce};
 use crate::copy::{copy_in, copy_out, read, write};
 use crate::flight::{Flight, Part};
-use crate::kind::{Caps, Kind};
-use crate::memory::Pages;
+use crate::kind::Caps;
+use crate::locked;
 use crate::registry;
 use crate::span::{Span, walk};
 
 /// Bytes in front of the payload of a buffer, for the header of a frame.
 const ROOM: usize = 64;
-/// What a buffer begins at a multiple of, so that locking it locks nothing else.
-const PAGE: usize = 4096;
 
 /// Buffers for staging, up to a number of them. They are made when they are first needed, and go with the pool and the
 /// last of them.
 #[derive(Clone, Debug)]
-pub struct Pool(Arc<Shared>);
-
-#[derive(Debug)]
-struct Shared {
+pub struct Pool {
     len: usize,
-    most: usize,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    free: Vec<Memory>,
-    taken: usize,
-}
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    buffers: locked::Pool,
 }
 
 impl Pool {
     /// At most so many buffers of so many bytes of payload.
     pub fn new(most: usize, len: usize) -> Pool {
-        Pool(Arc::new(Shared { len, most, state: Mutex::default() }))
+        Pool { len, buffers: locked::Pool::new(most, ROOM + len) }
     }
 
     /// Bytes of payload in a buffer.
     pub fn buffer_len(&self) -> usize {
-        self.0.len
+        self.len
     }
 
     /// A buffer; `None` if all are taken, or there is no memory.
     pub fn take(&self) -> Option<Buffer> {
-        let mut state = self.0.state();
-        if state.taken >= self.0.most {
-            return None;
-        }
-        let memory = match state.free.pop() {
-            Some(memory) => memory,
-            None => Memory::new(ROOM + self.0.len)?,
-        };
-        state.taken += 1;
-        Some(Buffer { memory: Some(memory), pool: self.0.clone() })
+        self.buffers.take().ok().map(Buffer)
     }
 
     /// Buffers that are taken.
     pub fn taken(&self) -> usize {
-        self.0.state().taken
-    }
-}
-
-/// An allocation, page-locked once a device has copied from or to it.
-struct Memory {
-    /// Goes first.
-    locked: Option<(Kind, Option<Pages>)>,
-    at: NonNull<u8>,
-    layout: Layout,
-    /// Where the agent copies: it is memory of its, and not of the heap's.
-    bounce: Option<Bounce>,
-}
-
-// SAFETY: it owns the bytes, and is used as any owner of bytes.
-unsafe impl Send for Memory {}
-
-impl Memory {
-    fn new(len: usize) -> Option<Memory> {
-        let layout = Layout::from_size_align(len.next_multiple_of(PAGE), PAGE).ok()?;
-        let bounce = agent::active().filter(|_| layout.size() <= BOUNCE).and_then(|agent| agent.bounce());
-        if let Some(bounce) = bounce {
-            let at = NonNull::new(bounce.at())?;
-            return Some(Memory { locked: None, at, layout, bounce: Some(bounce) });
-        }
-        // SAFETY: the size is not 0.
-        let at = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Memory { locked: None, at, layout, bounce: None })
-    }
-
-    /// Has this kind's devices copy from and to here without a copy in between, as far as that can be had.
-    fn lock_for(&mut self, kind: Kind) {
-        if self.bounce.is_none() && self.locked.as_ref().is_none_or(|(of, _)| *of != kind) {
-            // The former goes first: memory is locked once.
-            self.locked = None;
-            // SAFETY: this allocation, which is freed after what is remembered of it here.
-            let pages = unsafe {
-                registry::of(kind).lock_host(self.at.as_ptr().expose_provenance(), self.layout.size())
-            };
-            self.locked = Some((kind, pages));
-        }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        self.locked = None;
-        if self.bounce.is_some() {
-            return;
-        }
-        // SAFETY: allocated so, and used by nothing any more: not locked, and no flight is without its buffer.
-        unsafe { dealloc(self.at.as_ptr(), self.layout) }
-    }
-}
-
-impl fmt::Debug for Memory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Memory").field("at", &self.at).field("size", &self.layout.size()).finish()
+        self.buffers.taken()
     }
 }
 
 /// Host memory of a pool's, which goes back to it.
 #[derive(Debug)]
-pub struct Buffer {
-    /// There until it is dropped.
-    memory: Option<Memory>,
-    pool: Arc<Shared>,
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        let mut state = self.pool.state();
-        state.taken -= 1;
-        state.free.extend(self.memory.take());
-    }
-}
+pub struct Buffer(locked::Buffer);
 
 impl Buffer {
     /// All bytes, the room in front included.
     fn all(&mut self) -> &mut [u8] {
-        match &mut self.memory {
-            // SAFETY: so many bytes were allocated, zeroed, and `self` is borrowed for as long as the slice is. No device
-            // copies, an agent's neither: a transfer hands its buffer out when it is over, and an agent stores there by nothing else.
-            Some(m) => unsafe { std::slice::from_raw_parts_mut(m.at.as_ptr(), ROOM + self.pool.len) },
-            None => &mut [],
-        }
+        // SAFETY: so many bytes were allocated, zeroed, and `self` is borrowed for as long as the slice is; nothing gives the
+        // memory of one up that was handed out. No device copies, an agent's neither: a transfer hands its buffer out when it is
+        // over, and an agent stores there by nothing else.
+        unsafe { std::slice::from_raw_parts_mut(self.0.at(), self.0.len()) }
     }
 
     /// The payload.
@@ -188,9 +84,9 @@ impl Buffer {
     }
 
     fn start(self, iov: &[Span], off: usize, len: usize, out: bool) -> Transfer {
-        assert!(len <= self.pool.len, "more than a buffer holds");
+        assert!(ROOM + len <= self.0.len(), "more than a buffer holds");
         // Not derived from a reference, since references that are made later would end its validity.
-        let host = self.memory.as_ref().map_or(std::ptr::null_mut(), |m| m.at.as_ptr().wrapping_add(ROOM));
+        let host = self.0.at().wrapping_add(ROOM);
         let (mut spans, mut parts) = (Vec::new(), Vec::new());
         let mut kinds = iov.iter().filter(|s| !s.can(Caps::CPU) && !s.is_empty()).map(|s| s.kind());
         let kind = kinds.next().filter(|first| kinds.all(|k| k == *first));
@@ -212,7 +108,7 @@ impl Buffer {
             return transfer;
         }
         transfer.flight = kind.and_then(|kind| {
-            transfer.buffer.memory.as_mut()?.lock_for(kind);
+            transfer.buffer.0.lock_for(registry::of(kind));
             // SAFETY: the device's side is of spans, valid until the last operation that was given them has completed,
             // before which its caller sees the transfer over or drops it; the buffer is inside of the transfer, behind
             // the flight.

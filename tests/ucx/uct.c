@@ -3,7 +3,7 @@
  * What UCT's headers demand of a transport and UCP seldom or never asks for: two processes, an interface
  * of strait's in each, and no UCP.
  *
- *   uct [test...]     zero align fixed pending order gets replies descriptors refused; default: all
+ *   uct [test...]     zero align fixed pending order gets replies descriptors refused memory; default: all
  *
  * The last line of a test that went well is "ok NAME".
  */
@@ -432,13 +432,14 @@ static void test_descriptors(void) {
 }
 
 #include "refused.h"
+#include "memory.h"
 
 static const struct {
     const char *name;
     void (*run)(void);
 } tests[] = {{"zero", test_zero}, {"align", test_align}, {"fixed", test_fixed}, {"pending", test_pending},
     {"order", test_order}, {"gets", test_gets}, {"replies", test_replies}, {"descriptors", test_descriptors},
-    {"refused", test_refused}};
+    {"refused", test_refused}, {"memory", test_memory}};
 
 static int chosen(int argc, char **argv, const char *name) {
     for (int i = 1; i < argc; i++) {

@@ -47,6 +47,7 @@ impl Error {
             1 | 400 => libc::EINVAL,
             2 => libc::ENOMEM,
             3 | 101 | 201 => libc::ENXIO,
+            100 => libc::ENODEV,
             500 => libc::ENOENT,
             600 => libc::EAGAIN,
             800 => libc::EPERM,

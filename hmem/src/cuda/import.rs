@@ -19,7 +19,7 @@ pub(super) fn context(export: &Export, local: usize) -> Result<usize, Error> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     match info(local).filter(|i| i.device >= 0 && i.sort != Sort::Host) {
         Some(of) => stream::context_of(api, &of),
-        None => stream::context_on(api, &export.device).or_else(|| stream::any(api)).ok_or(Error(NOT_FOUND)),
+        None => stream::context_near(api, &export.device),
     }
 }
 

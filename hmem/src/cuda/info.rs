@@ -44,6 +44,11 @@ pub(super) fn is_device(api: &Api, addr: usize) -> bool {
         .is_ok_and(|[kind, managed]| kind as u32 == TYPE_DEVICE || managed != 0)
 }
 
+/// Whether it is host memory that is page-locked.
+pub(super) fn is_host(api: &Api, addr: usize) -> bool {
+    ask(api, [attr::MEMORY_TYPE], addr).is_ok_and(|[kind]| kind as u32 == TYPE_HOST)
+}
+
 /// What the driver answers about an address. Each answer gets 8 bytes, which is as long as any is: how
 /// many bytes the driver writes for a truth value is not documented.
 pub(super) fn ask<const N: usize>(api: &Api, which: [u32; N], addr: usize) -> Result<[u64; N], Error> {

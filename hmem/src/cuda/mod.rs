@@ -12,7 +12,6 @@
 //! | `info` | what the driver knows of an address |
 //! | `stream` | contexts, and the streams that copies run in |
 //! | `copy` | copies, waited for or in flight |
-//! | `locked` | page-locked buffers |
 //! | `to_host` | copies to host memory that is not page-locked |
 //! | `export` | handles by which another process reaches the memory |
 //! | `import` | memory of other processes |
@@ -25,7 +24,6 @@ mod copy;
 mod export;
 mod import;
 mod info;
-mod locked;
 mod make;
 mod pool;
 mod queue;
@@ -52,7 +50,7 @@ use crate::memory::{Exportable, Memory, Pages};
 use crate::presence;
 use crate::share::{Export, HandleType, Mapped, Opened};
 use api::{attr, loaded};
-use info::{ask, is_device};
+use info::{ask, is_device, is_host};
 
 /// Looks for the driver now, whatever was found before. For calls that set something up.
 pub fn look() -> bool {
@@ -162,6 +160,10 @@ impl Memory for Cuda {
         Some(Box::new(stream::Locked::new(loaded()?, addr, len).ok()?))
     }
 
+    fn is_host_locked(&self, addr: usize) -> bool {
+        agent::is_on() || loaded().is_some_and(|api| is_host(api, addr))
+    }
+
     fn context(&self, export: &Export, local: usize) -> Result<usize, AnyError> {
         if agent::is_on() { Ok(agent::CONTEXT) } else { Ok(import::context(export, local)?) }
     }
@@ -204,7 +206,7 @@ impl Memory for Cuda {
         }
         let ctx = keep.first().map_or(0, Opened::context);
         // SAFETY: the caller's promise.
-        Ok(unsafe { to_host::start_to_host(parts, ctx, keep)? })
+        Ok(unsafe { to_host::start_to_host(parts, ctx, keep, &Cuda)? })
     }
 }
 

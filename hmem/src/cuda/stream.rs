@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::api::{
     Api, EVENT_DISABLE_TIMING, Error, Handle, LOCK_PORTABLE, NOT_FOUND, STREAM_NON_BLOCKING, loaded,
 };
-use super::info::{Info, info};
+use super::info::{Info, Sort, info};
 use crate::error::Error as AnyError;
 
 /// Which of a context's streams a copy is queued in. Copies in one stream come one behind the other
@@ -46,6 +46,8 @@ impl StreamUse {
 /// Most events kept for later, of one context.
 const EVENTS: usize = 64;
 
+/// `CUDA_ERROR_NO_DEVICE`.
+const NO_DEVICE: i32 = 100;
 /// `CUDA_ERROR_INVALID_CONTEXT`.
 pub(super) const INVALID_CONTEXT: i32 = 201;
 
@@ -150,19 +152,12 @@ pub(super) fn primary(api: &Api, device: c_int) -> Option<usize> {
 pub(crate) fn activate(uuid: &[u8; 16]) -> Result<(), AnyError> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let stay = |ctx: Handle| if current(api) == 0 { api.ctx_push(ctx) } else { Ok(()) };
-    if let Some(ctx) = context_on(api, uuid) {
+    let device = device_of(api, uuid)?;
+    if let Some(ctx) = primary(api, device) {
         return Ok(stay(ctx as Handle)?);
     }
-    let mut count = 0;
-    api.device_count(&mut count)?;
-    for n in 0..count {
-        let (mut device, mut ctx) = (0, null_mut());
-        api.device_get(&mut device, n)?;
-        if uuid_of(api, device)? == *uuid {
-            return Ok(api.primary_retain(&mut ctx, device).and_then(|()| stay(ctx))?);
-        }
-    }
-    Err(AnyError::os(libc::ENODEV))
+    let mut ctx = null_mut();
+    Ok(api.primary_retain(&mut ctx, device).and_then(|()| stay(ctx))?)
 }
 
 /// The context to reach memory in: its own, else its device's, else the calling thread's.
@@ -193,15 +188,27 @@ pub(super) fn uuid_of(api: &Api, device: c_int) -> Result<[u8; 16], Error> {
     Ok(uuid)
 }
 
-/// The context of the device with that UUID, if the device is visible and in use here.
-pub(crate) fn context_on(api: &Api, uuid: &[u8; 16]) -> Option<usize> {
-    let mut count = 0;
-    api.device_count(&mut count).ok()?;
-    (0..count).find_map(|n| {
+/// The device with that UUID; one that is not visible here is no device. A device that does not tell its UUID does not hide the
+/// others, but is why, if it may have been that one.
+fn device_of(api: &Api, uuid: &[u8; 16]) -> Result<c_int, Error> {
+    let (mut count, mut why) = (0, Error(NO_DEVICE));
+    api.device_count(&mut count)?;
+    for n in 0..count {
         let mut device = 0;
-        api.device_get(&mut device, n).ok()?;
-        if uuid_of(api, device).ok()? == *uuid { primary(api, device) } else { None }
-    })
+        match api.device_get(&mut device, n).and_then(|()| uuid_of(api, device)) {
+            Ok(of) if of == *uuid => return Ok(device),
+            Ok(_) => {}
+            Err(e) => why = e,
+        }
+    }
+    Err(why)
+}
+
+/// The context of the device with that UUID, if it is visible and in use here, else another one that is there.
+pub(crate) fn context_near(api: &Api, uuid: &[u8; 16]) -> Result<usize, Error> {
+    let device = device_of(api, uuid);
+    let ctx = device.as_ref().ok().and_then(|device| primary(api, *device)).or_else(|| any(api));
+    ctx.ok_or(device.err().unwrap_or(Error(INVALID_CONTEXT)))
 }
 
 /// The context for a copy between these two addresses.
@@ -286,10 +293,11 @@ pub(crate) fn give_back(api: &Api, slot: &Slot) {
     }
 }
 
-/// Host memory that is page-locked for every context, until this is dropped.
+/// Host memory that is page-locked for every context, until this is dropped, or the context is gone in which that was done.
 pub(super) struct Locked {
     at: usize,
-    ctx: usize,
+    /// The registration's number: what is there later may be another one.
+    id: u64,
 }
 
 impl Locked {
@@ -297,16 +305,16 @@ impl Locked {
         let ctx = any(api).ok_or(Error(INVALID_CONTEXT))?;
         let _entered = Entered::new(api, ctx)?;
         api.host_lock(std::ptr::with_exposed_provenance_mut(at), len, LOCK_PORTABLE)?;
-        Ok(Locked { at, ctx })
+        Ok(Locked { at, id: info(at).map_or(0, |of| of.id) })
     }
 }
 
 impl Drop for Locked {
     fn drop(&mut self) {
         let Some(api) = loaded() else { return };
-        // Whatever context there is will do, should the one from then be gone.
-        let entered = Entered::new(api, self.ctx).or_else(|e| Entered::new(api, any(api).ok_or(e)?));
-        if let Ok(_entered) = entered {
+        // It is gone with its context, which is not to be entered then.
+        let Some(of) = info(self.at).filter(|of| of.sort == Sort::Host && of.id == self.id) else { return };
+        if let Ok(_entered) = context_of(api, &of).and_then(|ctx| Entered::new(api, ctx)) {
             let _ = api.host_unlock(std::ptr::with_exposed_provenance_mut(self.at));
         }
     }

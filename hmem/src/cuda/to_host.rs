@@ -5,21 +5,25 @@
 //! another one, with each poll at most one of them.
 
 use std::collections::VecDeque;
+use std::sync::LazyLock;
 
 use super::api::{Api, Error, NOT_FOUND, loaded};
 use super::copy::{Pending, begin, start};
 use super::info::info;
-use super::locked::{self, Buffer, NoBuffer};
 use super::stream::{Direction, StreamUse, context_for};
 use crate::bytes::{copy_bytes, stream_bytes};
 use crate::error::Error as AnyError;
 use crate::flight::{Flight, PIECE, Part};
+use crate::locked::{Buffer, NoBuffer, Pool};
+use crate::memory::Memory;
 use crate::share::Opened;
 
 /// Fewest bytes that a copy is cut into: to start one and to find it over takes as long as the processor needs for 64 KiB.
 const LEAST: usize = 256 << 10;
 /// Bytes from which on a copy goes past the caches: more than a processor has to itself.
 const MUCH: usize = 4 << 20;
+/// The buffers of all copies, which have room for a piece each.
+static BUFFERS: LazyLock<Pool> = LazyLock::new(|| Pool::new(8, PIECE));
 /// Most buffers of one copy.
 const EACH: usize = 3;
 /// Polls without a buffer after which the driver copies a piece: the copies that have the buffers may not be polled.
@@ -28,6 +32,8 @@ const PATIENCE: u32 = 10_000;
 /// A copy that is cut. Dropping it waits until the device has let go of the memory.
 #[derive(Debug)]
 struct ToHost {
+    /// CUDA, which page-locks the buffers.
+    runtime: &'static dyn Memory,
     ctx: usize,
     usage: StreamUse,
     /// What is not handed to the driver yet.
@@ -65,6 +71,7 @@ pub(super) unsafe fn start_to_host(
     parts: &[Part],
     ctx: usize,
     keep: Vec<Opened>,
+    runtime: &'static dyn Memory,
 ) -> Result<Box<dyn Flight>, Error> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let first = parts.iter().find(|p| p.len > 0);
@@ -75,11 +82,12 @@ pub(super) unsafe fn start_to_host(
     let ctx = if ctx == 0 { context_for(api, first.dst, first.src)? } else { ctx };
     let len = parts.iter().map(|p| p.len).sum::<usize>();
     let mut copy = ToHost {
+        runtime,
         ctx,
         usage: StreamUse::Flight(Direction::FromDevice, len > PIECE),
         todo: parts.iter().copied().filter(|p| p.len > 0).collect(),
         is_much: len >= MUCH,
-        piece: (len / 4).clamp(LEAST, locked::LEN),
+        piece: (len / 4).clamp(LEAST, PIECE),
         loads: VecDeque::new(),
         queue: None,
         landed: false,
@@ -95,7 +103,7 @@ impl ToHost {
     /// Has the device fill the buffers that are to be had.
     fn load(&mut self, api: &Api) -> Result<(), Error> {
         while self.loads.len() < EACH && !self.todo.is_empty() {
-            let buffer = match Buffer::take(api) {
+            let buffer = match BUFFERS.take_locked(self.runtime) {
                 Ok(buffer) => buffer,
                 Err(NoBuffer::Taken) => return Ok(()),
                 Err(NoBuffer::Refused) => {
@@ -105,7 +113,7 @@ impl ToHost {
             };
             self.vain = 0;
             let to = self.next(self.piece);
-            let mut filled = buffer.addr();
+            let mut filled = buffer.at().expose_provenance();
             let parts = to.iter().map(|p| {
                 let dst = filled;
                 filled += p.len;
@@ -184,7 +192,7 @@ impl Flight for ToHost {
 /// Copies what is in the buffer, in which no device writes any more, to where it belongs.
 fn empty(buffer: &Buffer, to: &[Part], is_much: bool) {
     let copy = if is_much { stream_bytes } else { copy_bytes };
-    let mut from = buffer.addr();
+    let mut from = buffer.at().expose_provenance();
     for part in to {
         let src = std::ptr::with_exposed_provenance(from);
         // SAFETY: the parts are no longer than the buffer, and by `start_to_host`'s promise the processor may write so many bytes there.

@@ -280,6 +280,66 @@ fn host_memory_is_page_locked_for_as_long_as_it_is_kept() {
     assert!(unsafe { registry::of(Kind::Cuda).lock_host(at, room.len()) }.is_none());
 }
 
+/// A context that was made after the buffers, and ends before them.
+#[test]
+fn a_lock_that_has_ended_with_its_context_is_not_undone_in_it() {
+    let (_alone, cu) = alone();
+    let mut room = vec![0u8; 1 << 20];
+    let at = room.as_mut_ptr().expose_provenance();
+    let ctx = cu.make_context(0);
+    // SAFETY: `room` lives longer than what is returned.
+    let locked = unsafe { registry::of(Kind::Cuda).lock_host(at, room.len()) }.unwrap();
+    assert!(registry::of(Kind::Cuda).is_host_locked(at));
+    cu.end_context(ctx);
+    assert!(!registry::of(Kind::Cuda).is_host_locked(at));
+    // Another one is there in its place.
+    cu.enter(0);
+    // SAFETY: as above.
+    let again = unsafe { registry::of(Kind::Cuda).lock_host(at, room.len()) }.unwrap();
+    let calls = [c"cuCtxPushCurrent_v2", c"cuMemHostUnregister"].map(|name| cu.calls(name));
+    drop(locked);
+    assert_eq!([c"cuCtxPushCurrent_v2", c"cuMemHostUnregister"].map(|name| cu.calls(name)), calls);
+    assert!(registry::of(Kind::Cuda).is_host_locked(at), "that of the other one is not undone");
+    drop(again);
+    assert!(!registry::of(Kind::Cuda).is_host_locked(at));
+}
+
+/// Bytes of a staged message, out of a device's memory and into it.
+#[test]
+fn buffers_are_page_locked_anew_when_their_context_is_gone() {
+    let (_alone, cu) = alone();
+    let len = 3 << 20;
+    let pool = hmem::stage::Pool::new(1, len);
+    for round in 0..6 {
+        // By cuCtxDestroy, and by cudaDeviceReset.
+        let ctx = if round % 2 == 0 { Some(cu.make_context(0)) } else { None };
+        let (a, text) = (cu.alloc(len), pattern(len, round));
+        cu.write(a, &text);
+        let locks = cu.calls(c"cuMemHostRegister_v2");
+        for _ in 0..3 {
+            let mut transfer = pool.take().unwrap().read(&[span(a, len)], 0, len);
+            while transfer.poll().is_none() {}
+            assert!(transfer.buffer().unwrap().bytes()[..len] == text);
+            let mut host = vec![0u8; len];
+            let part = Part { dst: host.as_mut_ptr().expose_provenance(), src: a, len };
+            // SAFETY: `host` outlives the copy.
+            let mut flight = unsafe { registry::of(Kind::Cuda).start_to_host(&[part], Vec::new()) }.unwrap();
+            while !flight.poll().unwrap() {}
+            drop(flight);
+            assert!(host == text);
+        }
+        // The buffer of the pool, and those of the process that one copy uses.
+        let locks = cu.calls(c"cuMemHostRegister_v2") - locks;
+        assert!((2..=9).contains(&locks), "{locks} in round {round}");
+        cu.free(a);
+        match ctx {
+            Some(ctx) => cu.end_context(ctx),
+            None => cu.reset(0),
+        }
+        cu.enter(0);
+    }
+}
+
 #[test]
 fn nothing_is_initialised_and_no_context_is_made() {
     let (_alone, cu) = alone();

@@ -114,6 +114,8 @@ pub(crate) struct Core {
     pub(crate) waiting_most: usize,
     /// Polls that take nothing in: a receive has completed, and none is posted. See `endpoint::plain`.
     pub(crate) rest: u8,
+    /// See [`crate::Domain::kept`].
+    pub(crate) kept: u32,
     /// How long calls wait for a peer that is inside an access.
     pub(crate) patience: Patience,
 }
@@ -135,6 +137,7 @@ impl Core {
             waiting: 0,
             waiting_most: 256 << 20,
             rest: 0,
+            kept: 0,
             patience: Patience::Second,
         }
     }

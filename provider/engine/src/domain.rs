@@ -197,6 +197,12 @@ impl<L: RmaLink> Domain<L> {
         all
     }
 
+    /// The work of the last poll that has found [`PollFast::Kept`]: in messages that wait now, or as many bytes as cost about as
+    /// much.
+    pub fn kept(&self) -> u32 {
+        self.core.kept
+    }
+
     /// Has every peer wake us when it sends. `true`: nothing is there now, and all links' wait
     /// descriptors may be slept on.
     pub fn arm(&mut self) -> bool {

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `memfd` | sealed memory behind a descriptor, and the check of one that another process sent |
 //! | `mapping` | such memory, mapped; its words |
+//! | `limits` | which limit keeps a process from more memory, for people |
 //! | `socket` | unix sockets that keep packets apart, under abstract names |
 //! | `rights` | descriptors that travel with packets |
 //! | `credentials` | which user and process is at the other end of a socket |
@@ -27,6 +28,7 @@ mod bell;
 pub mod credentials;
 pub mod fence;
 mod fork;
+mod limits;
 mod mapping;
 pub mod memfd;
 pub mod pidfd;
@@ -44,6 +46,7 @@ pub mod word;
 
 pub use bell::Bell;
 pub use fork::Unshared;
+pub use limits::MemoryLimit;
 pub use mapping::Mapping;
 pub use poller::{Poller, Ready, Watch};
 pub use random::random;

@@ -27,8 +27,9 @@ const DEFAULT_SIZE: usize = 8192;
 const PATIENCE: u32 = 4096;
 /// Most messages taken in by one read that finds the queue empty.
 const BATCH: usize = 32;
-/// Most rings from which one read takes messages that no receive is for, before it says that there is nothing.
-const DETOURS: u32 = 64;
+/// Work with messages that no receive is for (`Domain::kept`) after which a read looks at no further ring, but says that there
+/// is nothing. No sleep begins there: to arm an endpoint is to look at its rings.
+const DETOURS: u32 = 128;
 
 /// `struct fid_cq`.
 #[repr(C)]
@@ -140,7 +141,7 @@ impl CqFid {
                 }
                 // What is waited for may be in the next ring. A caller that hears of nothing perhaps lets another process
                 // have the core.
-                PollFast::Kept if n == 0 && detours < DETOURS => detours += 1,
+                PollFast::Kept if n == 0 && detours < DETOURS => detours += engine.kept(),
                 _ => break,
             }
         }

@@ -21,7 +21,7 @@
 //! | `space` | an identity of an address space, which execve(2) ends |
 //! | `cma` | reading and writing a peer's memory: process_vm_readv(2) |
 //! | `usage` | what endpoints have carried, where that is asked for |
-//! | `turns` | when a process that waits lets others have the processor |
+//! | `turns`, `processors` | when a process that waits lets others have the processor; how many of them a job may use |
 //! | `net` | which addresses are this host's |
 //!
 //! # Trust
@@ -38,6 +38,7 @@ mod twin;
 mod cma;
 mod name;
 mod net;
+mod processors;
 mod select;
 mod shm;
 mod space;
@@ -47,7 +48,7 @@ pub mod usage;
 
 pub use ipc::credentials::others_look_alike;
 pub use ipc::fence::full_fence;
-pub use ipc::{Mapping, RevocationTable};
+pub use ipc::{Mapping, MemoryLimit, RevocationTable};
 
 pub use cma::{cma_allowed, eager_in_a_row, eager_size};
 pub use name::Name;

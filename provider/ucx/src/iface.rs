@@ -117,8 +117,14 @@ fn new(owner: &Md, p: &IfaceParams) -> Result<*mut Iface, Status> {
     let link = match ShmLink::open(options) {
         Ok(link) => link,
         Err(e) => {
-            log::error!("no endpoint on this host: {e}");
-            return Err(ucx::UCS_ERR_IO_ERROR);
+            let no_memory = e.raw_os_error() == Some(libc::ENOMEM);
+            let cure = if no_memory {
+                format!("; {}", link::MemoryLimit(param::get().rings.0))
+            } else {
+                String::new()
+            };
+            log::error!("no endpoint on this host: {e}{cure}");
+            return Err(if no_memory { ucx::UCS_ERR_NO_MEMORY } else { ucx::UCS_ERR_IO_ERROR });
         }
     };
     let served = owner.served;

@@ -91,7 +91,9 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
                 None => break,
                 Some(Event::Frame(first)) => {
                     let from = first.from;
-                    receive(this, first);
+                    if !receive(this, first) {
+                        break;
+                    }
                     // Most probably the next one is of the same peer's.
                     if done + 1 < budget {
                         frame = (*this).link.poll_frame_from(from);
@@ -156,23 +158,27 @@ unsafe fn rest(this: *mut Iface) {
     }
 }
 
-/// Takes a frame in.
+/// Takes a frame in; `false`: there is no memory for it, and it stays where it is.
 ///
 /// # Safety
 /// As for `advance`.
 #[inline]
-unsafe fn receive(this: *mut Iface, frame: Frame) {
+unsafe fn receive(this: *mut Iface, frame: Frame) -> bool {
     let (from, len) = (frame.from, frame.len);
     // A frame without a head is refused as one that is too long.
     let keep = len.wrapping_sub(HEAD) > INLINE;
     // SAFETY: the caller's promise; a buffer has as much room as it says, zeroed when it was made, and has no other user.
     unsafe {
         let i = &mut *this;
-        let buffer = if keep { i.rx.take(len) } else { i.rx.take_short() };
+        let Some(buffer) = (if keep { i.rx.take(len) } else { i.rx.take_short() }) else {
+            lack(i, frame);
+            return false;
+        };
         let data = i.rx.data(&buffer);
         let Some([kind, id, ..]) = i.link.receive::<HEAD>(frame, data, buffer.room()) else {
             i.rx.give(buffer);
-            return log::warn!("dropped a frame of {len} bytes from {}", i.link.peer_addr(from));
+            log::warn!("dropped a frame of {len} bytes from {}", i.link.peer_addr(from));
+            return true;
         };
         let n = len - HEAD;
         if kind == Kind::Am as u8 && usize::from(id) < ucx::UCT_AM_ID_MAX {
@@ -191,6 +197,20 @@ unsafe fn receive(this: *mut Iface, frame: Frame) {
             hear(this, from, [kind, id], std::slice::from_raw_parts(data, n));
             (*this).rx.give(buffer);
         }
+    }
+    true
+}
+
+/// There is no memory for a frame, which is found again: neither it nor what its sender has sent behind it is lost.
+#[cold]
+fn lack(i: &mut Iface, frame: Frame) {
+    let (from, len) = (frame.from, frame.len);
+    i.link.put_back(frame);
+    if let Some(cure) = i.rx.cure(len) {
+        let from = i.link.peer_addr(from);
+        log::error!(
+            "messages wait (UCS_ERR_NO_MEMORY): no memory for one of {len} bytes from {from}; {cure}"
+        );
     }
 }
 

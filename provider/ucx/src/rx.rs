@@ -12,9 +12,10 @@
 
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 use std::rc::Rc;
 
+use link::MemoryLimit;
 use ucx_sys::RecvDesc;
 
 use crate::frame::{HEAD, MAX_FRAME};
@@ -74,9 +75,31 @@ struct Shape {
 
 impl Shape {
     #[inline]
-    fn take(&self, sort: usize) -> *mut u8 {
-        let block = self.at_hand[sort].replace(null_mut());
-        if block.is_null() { self.slabs[sort].take() } else { block }
+    fn take(&self, sort: usize) -> Option<NonNull<u8>> {
+        NonNull::new(self.at_hand[sort].replace(null_mut())).or_else(|| self.take_of_slabs(sort))
+    }
+
+    #[inline]
+    fn take_of_slabs(&self, sort: usize) -> Option<NonNull<u8>> {
+        NonNull::new(self.slabs[sort].take()).or_else(|| self.make_room(sort))
+    }
+
+    /// The kernel has no memory, or the process is at a limit: what no buffer needs now may be enough.
+    #[cold]
+    fn make_room(&self, sort: usize) -> Option<NonNull<u8>> {
+        self.settle_at_hand();
+        let others = self.slabs.iter().filter(|slabs| slabs.hand_back()).count();
+        if others > 0 { NonNull::new(self.slabs[sort].take()) } else { None }
+    }
+
+    fn settle_at_hand(&self) {
+        for (slabs, at_hand) in self.slabs.iter().zip(&self.at_hand) {
+            let block = at_hand.replace(null_mut());
+            if !block.is_null() {
+                // SAFETY: taken from there, and not lent.
+                unsafe { slabs.keep(block) };
+            }
+        }
     }
 
     /// # Safety
@@ -94,12 +117,7 @@ impl Shape {
 
 impl Drop for Shape {
     fn drop(&mut self) {
-        for (slabs, block) in self.slabs.iter().zip(&self.at_hand) {
-            if !block.get().is_null() {
-                // SAFETY: taken from there, and not lent.
-                unsafe { slabs.keep(block.get()) };
-            }
-        }
+        self.settle_at_hand();
     }
 }
 
@@ -121,14 +139,17 @@ pub(crate) struct Buffers {
     shape: Rc<Shape>,
     /// Where data begins.
     data: usize,
-    /// A buffer of the first sort, which is not lent, unless it is in use.
+    /// A buffer of the first sort, which is not lent, unless it is in use. Not that of `at_hand`: that one is behind a pointer,
+    /// since UCP gives buffers back when this may be gone, and nearly all messages are short.
     short: *mut u8,
+    /// How many slabs had been mapped when it was last told that there is no memory.
+    told: Option<usize>,
 }
 
 /// A buffer in use.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    block: *mut u8,
+    block: NonNull<u8>,
     sort: usize,
     room: usize,
 }
@@ -160,50 +181,63 @@ impl Buffers {
         let slabs = slabs.map(|slabs| slabs.expect("made above"));
         let at_hand = [const { Cell::new(null_mut()) }; ROOMS.len()];
         let shape = Rc::new(Shape { headroom, slabs, at_hand });
-        Some(Buffers { shape, data, short: null_mut() })
+        Some(Buffers { shape, data, short: null_mut(), told: None })
     }
 
     /// A buffer for a frame of so many bytes, or the longest; most times the one of that sort that was given back last.
+    /// `None`: there is no memory.
     #[inline]
-    pub(crate) fn take(&mut self, len: usize) -> Buffer {
+    pub(crate) fn take(&mut self, len: usize) -> Option<Buffer> {
         let sort = match len <= HEAD + SHORT {
             true => 0,
             false => usize::from(SORTS[(len - HEAD).min(MOST).div_ceil(ALIGN)]),
         };
-        Buffer { block: self.shape.take(sort), sort, room: ROOMS[sort] }
+        Some(Buffer { block: self.shape.take(sort)?, sort, room: ROOMS[sort] })
     }
 
-    /// A buffer for up to [`SHORT`] bytes, to be given back by [`Buffers::give_short`].
+    /// A buffer for up to [`SHORT`] bytes, to be given back by [`Buffers::give_short`]. `None`: there is no memory.
     #[inline]
-    pub(crate) fn take_short(&mut self) -> Buffer {
+    pub(crate) fn take_short(&mut self) -> Option<Buffer> {
         let block = std::mem::replace(&mut self.short, null_mut());
-        Buffer { block: if block.is_null() { self.first_short() } else { block }, sort: 0, room: SHORT }
+        let block = NonNull::new(block).or_else(|| self.first_short())?;
+        Some(Buffer { block, sort: 0, room: SHORT })
     }
 
     #[cold]
-    fn first_short(&self) -> *mut u8 {
+    fn first_short(&self) -> Option<NonNull<u8>> {
         self.shape.take(0)
+    }
+
+    /// What to do about it that there is none for a frame of so many bytes; `None` if that was told, and none was found since.
+    #[cold]
+    pub(crate) fn cure(&mut self, len: usize) -> Option<MemoryLimit> {
+        let maps = self.shape.slabs.iter().map(Slabs::maps).sum();
+        if self.told.replace(maps) == Some(maps) {
+            return None;
+        }
+        let sort = SORTS[len.saturating_sub(HEAD).min(MOST).div_ceil(ALIGN)];
+        Some(MemoryLimit(self.shape.slabs[usize::from(sort)].len()))
     }
 
     /// Where a buffer's data is.
     #[inline]
     pub(crate) fn data(&self, buffer: &Buffer) -> *mut u8 {
         // SAFETY: inside the block.
-        unsafe { buffer.block.add(self.data) }
+        unsafe { buffer.block.as_ptr().add(self.data) }
     }
 
     /// A buffer is free again.
     #[inline]
     pub(crate) fn give(&mut self, buffer: Buffer) {
         // SAFETY: taken from there, and not lent.
-        unsafe { self.shape.give(buffer.block, buffer.sort) };
+        unsafe { self.shape.give(buffer.block.as_ptr(), buffer.sort) };
     }
 
     /// Likewise, one of [`Buffers::take_short`].
     #[inline]
     pub(crate) fn give_short(&mut self, buffer: Buffer) {
         if self.short.is_null() {
-            self.short = buffer.block;
+            self.short = buffer.block.as_ptr();
         } else {
             self.give(buffer);
         }
@@ -215,7 +249,7 @@ impl Buffers {
         // SAFETY: inside the block, which has room for what is written first, this pointer and the headroom; the latter
         // may have any length, hence unaligned.
         unsafe {
-            let lent = buffer.block.add(Slabs::OWN).cast::<Lent>();
+            let lent = buffer.block.as_ptr().add(Slabs::OWN).cast::<Lent>();
             let pool = Some(Rc::clone(&self.shape));
             lent.write(Lent { recv: RecvDesc { cb: release }, pool, sort: buffer.sort });
             desc.cast::<*mut RecvDesc>().write_unaligned(lent.cast());
@@ -278,7 +312,7 @@ mod tests {
         {
             for len in [HEAD, HEAD + 300, MAX_FRAME] {
                 let mut buffers = Buffers::new(headroom, align).unwrap();
-                let b = buffers.take(len);
+                let b = buffers.take(len).unwrap();
                 let data = buffers.data(&b);
                 assert_eq!((data as usize + align.1) % align.0, 0);
                 // SAFETY: what a buffer has room for, before and behind.
@@ -288,7 +322,7 @@ mod tests {
                 }
                 let block = b.block;
                 buffers.lend(b);
-                let other = buffers.take(len);
+                let other = buffers.take(len).unwrap();
                 assert_ne!(other.block, block);
                 buffers.give(other);
                 // The interface may be closed by then.
@@ -303,13 +337,13 @@ mod tests {
     fn a_buffer_has_the_room_that_a_frame_needs_and_little_more() {
         let mut buffers = Buffers::new(64, (1, 0)).unwrap();
         for len in 0..MAX_FRAME + 100 {
-            let b = buffers.take(len);
+            let b = buffers.take(len).unwrap();
             let data = len.saturating_sub(HEAD);
             assert!(b.room() >= data.min(MOST), "{len}");
             assert!(b.room() <= SHORT.max(3 * data), "{len}");
             buffers.give(b);
         }
-        let b = buffers.take_short();
+        let b = buffers.take_short().unwrap();
         assert_eq!(b.room(), SHORT);
         buffers.give_short(b);
     }
@@ -324,7 +358,7 @@ mod tests {
         for (len, many) in [(200, 20_000), (MAX_FRAME, 1000)] {
             let mut buffers = Buffers::new(64, (1, 0)).unwrap();
             let kept = |buffers: &mut Buffers| {
-                let b = buffers.take(len);
+                let b = buffers.take(len).unwrap();
                 let data = buffers.data(&b);
                 buffers.lend(b);
                 data
@@ -354,7 +388,7 @@ mod tests {
         let mut buffers = Buffers::new(64, (1, 0)).unwrap();
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..10 {
-            let many: Vec<_> = (0..64).map(|_| buffers.take(HEAD + 4104)).collect();
+            let many: Vec<_> = (0..64).map(|_| buffers.take(HEAD + 4104).unwrap()).collect();
             seen.extend(many.iter().map(|b| b.block));
             many.into_iter().for_each(|b| buffers.give(b));
             let before = mapped(&buffers);

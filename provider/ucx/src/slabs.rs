@@ -5,7 +5,7 @@
 //! full last, so that others become empty, and of those the one that became so last is used next: its lines are in the cache.
 //! Of those that were empty all the time between two calls of [`Slabs::settle`] a part is handed back.
 
-use std::alloc::{Layout, handle_alloc_error};
+use std::alloc::Layout;
 use std::cell::Cell;
 use std::ptr::null_mut;
 
@@ -63,6 +63,8 @@ pub(crate) struct Slabs {
     /// How many are, and how many were at least since the last call of [`Slabs::settle`].
     empty: Cell<usize>,
     least: Cell<usize>,
+    /// How many were mapped.
+    maps: Cell<usize>,
 }
 
 impl Slabs {
@@ -85,14 +87,18 @@ impl Slabs {
             idle: List::new(),
             empty: Cell::new(0),
             least: Cell::new(0),
+            maps: Cell::new(0),
         })
     }
 
-    /// A block; zeroed, if it was not used before.
+    /// A block; zeroed, if it was not used before. NULL: there is no memory for one.
     pub(crate) fn take(&self) -> *mut u8 {
         let mut slab = self.partial.first.get();
         if slab.is_null() {
             slab = self.fresh();
+            if slab.is_null() {
+                return null_mut();
+            }
         }
         // SAFETY: a slab in that list is mapped and has a free block, or one that never was used.
         unsafe {
@@ -166,7 +172,29 @@ impl Slabs {
         bytes
     }
 
-    /// A partial slab, where there was none: it has no block in use, but is to have one.
+    /// Hands back all slabs that are empty. Whether there were any.
+    #[cold]
+    pub(crate) fn hand_back(&self) -> bool {
+        let any = self.empty.get() > 0;
+        while self.empty.get() > 0 {
+            // SAFETY: it is empty.
+            unsafe { self.unmap(self.idle.last.get()) };
+        }
+        self.least.set(0);
+        any
+    }
+
+    /// How many slabs were mapped, those that were handed back included.
+    pub(crate) fn maps(&self) -> usize {
+        self.maps.get()
+    }
+
+    /// Bytes of a slab.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A partial slab, where there was none: it has no block in use, but is to have one. NULL: there is no memory.
     fn fresh(&self) -> *mut Slab {
         let slab = self.idle.first.get();
         if slab.is_null() {
@@ -189,8 +217,9 @@ impl Slabs {
         // SAFETY: a new mapping.
         let base = unsafe { libc::mmap(null_mut(), self.len, prot, flags, -1, 0) };
         if base == libc::MAP_FAILED {
-            handle_alloc_error(Layout::from_size_align(self.len, 4096).expect("a size in reason"));
+            return null_mut();
         }
+        self.maps.set(self.maps.get() + 1);
         let slab = base.cast::<Slab>();
         let blocks = base.cast::<u8>().wrapping_add(size_of::<Slab>());
         let blocks = blocks.wrapping_add(blocks.align_offset(self.align));

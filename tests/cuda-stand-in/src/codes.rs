@@ -14,6 +14,7 @@ pub const INVALID_CONTEXT: i32 = 201;
 pub const INVALID_HANDLE: i32 = 400;
 pub const NOT_FOUND: i32 = 500;
 pub const NOT_READY: i32 = 600;
+pub const HOST_MEMORY_ALREADY_REGISTERED: i32 = 712;
 pub const NOT_PERMITTED: i32 = 800;
 pub const NOT_SUPPORTED: i32 = 801;
 pub const CAPTURE_UNSUPPORTED: i32 = 900;

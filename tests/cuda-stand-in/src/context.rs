@@ -83,6 +83,7 @@ fn leave(name: usize) {
         all.live[at].users -= 1;
         if all.live[at].users == 0 {
             all.live.remove(at);
+            stand_in::memory::forget_host(name);
         }
     }
 }
@@ -105,6 +106,17 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> i32 {
         leave(name);
         SUCCESS
     })
+}
+
+/// Ends it, however many use it; the next one may have the same name.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuDevicePrimaryCtxReset_v2(device: c_int) -> i32 {
+    enter!("cuDevicePrimaryCtxReset_v2");
+    let mut all = all();
+    if let Some(at) = all.live.iter().position(|c| c.primary && c.device == device) {
+        stand_in::memory::forget_host(all.live.remove(at).name);
+    }
+    SUCCESS
 }
 
 #[unsafe(no_mangle)]

@@ -39,6 +39,23 @@ impl Driver {
         call!(self.0, "cuCtxSetCurrent"(*mut c_void)(ctx));
     }
 
+    /// Makes a context of a device's besides the primary one, and current in this thread.
+    pub fn make_context(&self, device: c_int) -> usize {
+        let mut ctx = 0usize;
+        call!(self.0, "cuCtxCreate_v2"(*mut usize, u32, c_int)(&mut ctx, 0, device));
+        ctx
+    }
+
+    /// Ends such a one.
+    pub fn end_context(&self, ctx: usize) {
+        call!(self.0, "cuCtxDestroy_v2"(usize)(ctx));
+    }
+
+    /// Ends a device's primary context, as cudaDeviceReset does.
+    pub fn reset(&self, device: c_int) {
+        call!(self.0, "cuDevicePrimaryCtxReset_v2"(c_int)(device));
+    }
+
     /// Leaves this thread without a context.
     pub fn leave(&self) {
         call!(self.0, "cuCtxSetCurrent"(*mut c_void)(std::ptr::null_mut()));

@@ -5,7 +5,10 @@ use std::ffi::c_void;
 pub(crate) use stand_in::memory::*;
 
 use crate::capture::waits;
-use crate::{INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Ptr, SUCCESS, context, enter, enter_in_context};
+use crate::{
+    HOST_MEMORY_ALREADY_REGISTERED, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Ptr, SUCCESS, context,
+    enter, enter_in_context,
+};
 
 fn alloc(out: *mut u64, len: usize, sort: Sort) -> i32 {
     let Some(ctx) = context::current() else { return crate::INVALID_CONTEXT };
@@ -79,6 +82,9 @@ pub extern "C" fn cuMemFreeHost(at: Ptr) -> i32 {
 pub extern "C" fn cuMemHostRegister_v2(at: Ptr, len: usize, _flags: u32) -> i32 {
     enter_in_context!("cuMemHostRegister_v2");
     waits!();
+    if find(at as usize).is_some() {
+        return HOST_MEMORY_ALREADY_REGISTERED;
+    }
     let ctx = context::current().map_or(0, |c| c.name);
     let (base, sort) = (at as usize, Sort::Host);
     add(Region { base, len, id: new_id(), sort, ctx, device: 0, skip: 0, backing: None });

@@ -112,6 +112,11 @@ pub fn remove(base: usize) -> Option<Region> {
     Some(all.remove(at))
 }
 
+/// Host memory that was made known in a context is not any more, since the context is gone.
+pub fn forget_host(ctx: usize) {
+    regions().retain(|r| r.ctx != ctx || r.sort != Sort::Host);
+}
+
 /// Where the CPU finds `len` bytes at `addr`, and what keeps them there; `None` if they go on behind the
 /// memory's end.
 pub fn alias(addr: usize, len: usize) -> Option<(*mut u8, Option<Arc<Backing>>)> {

@@ -14,8 +14,10 @@ use crate::proto::{self, Plan, Reach, Role, choose};
 use crate::types::*;
 use link_api::{Direct, Frame, Grant, How, PeerId, PollFrame, RmaLink, Side};
 
-/// Messages that are kept in one look.
-const BUDGET: usize = 32;
+/// Most work of one look, in messages that are kept, or in as many bytes as these cost.
+const BUDGET: u32 = 32;
+/// Bytes of a message that cost about as much as one more message: to copy them and to find a place for it.
+const BYTES: usize = 4096;
 
 /// What counts of the receive that a plain message is for.
 struct Target {
@@ -72,8 +74,8 @@ fn entry(target: &Target, head: &Head, flags: Flags, src: FiAddr, len: usize) ->
 }
 
 #[inline(always)]
-fn kept(other: bool) -> PollFast {
-    if other { PollFast::Other } else { PollFast::Kept }
+fn work_of(frame: &Frame) -> u32 {
+    1 + (frame.len / BYTES) as u32
 }
 
 impl<L: RmaLink> Endpoint<L> {
@@ -143,8 +145,8 @@ impl<L: RmaLink> Endpoint<L> {
                 self.take_in(core, frame);
                 PollFast::Other
             }
-            Fast::Unexpected(plain) => kept(self.take_more(core, frame, Some(&plain), cq)),
-            Fast::Answer => kept(self.take_more(core, frame, None, cq)),
+            Fast::Unexpected(plain) => self.take_more(core, frame, Some(&plain), cq),
+            Fast::Answer => self.take_more(core, frame, None, cq),
         }
     }
 
@@ -155,20 +157,26 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Keeps a message that no receive is for, or, if it is none, hears an answer; and goes on with what the same peer
-    /// has sent, up to a message that a receive is for, which is told of in the queue. Whether there was anything of
-    /// another sort.
+    /// has sent, up to a message that a receive is for, which is told of in the queue, or to anything of another sort.
     #[inline(never)]
-    fn take_more(&mut self, core: &mut Core, mut frame: Frame, message: Option<&Plain>, cq: CqId) -> bool {
-        let from = frame.from;
+    fn take_more(
+        &mut self,
+        core: &mut Core,
+        mut frame: Frame,
+        message: Option<&Plain>,
+        cq: CqId,
+    ) -> PollFast {
+        let (from, mut work) = (frame.from, work_of(&frame));
         if let Some(plain) = message {
             self.keep_plain(core, &frame, plain);
             self.link.release(frame);
         } else {
             self.take_in(core, frame);
         }
-        for _ in 1..BUDGET {
+        while work < BUDGET {
             let Some(next) = self.link.poll_frame_from(from) else { break };
             frame = next;
+            work += work_of(&frame);
             let mut entry = None;
             match self.receive_fast(core, &frame, cq, &mut |c: &Completion| entry = Some(*c)) {
                 Fast::Unexpected(plain) => {
@@ -185,11 +193,12 @@ impl<L: RmaLink> Endpoint<L> {
                 }
                 Fast::Other => {
                     self.take_in(core, frame);
-                    return true;
+                    return PollFast::Other;
                 }
             }
         }
-        false
+        core.kept = work;
+        PollFast::Kept
     }
 
     /// Keeps a message of the plainest sort that no receive is for.

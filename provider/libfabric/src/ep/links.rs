@@ -23,14 +23,24 @@ impl From<NotOpened> for Errno {
     }
 }
 
-/// An error of the system's, with this link.
+/// An error of the system's, with this link; where there is no memory, with the limit as well.
 fn with(link: &'static str) -> impl Fn(std::io::Error) -> NotOpened {
-    move |e| NotOpened { link, why: e.to_string(), errno: e.into() }
+    move |e| {
+        let why = match e.raw_os_error() {
+            Some(libc::ENOMEM) => format!("{e}; {}", link::MemoryLimit(link::DEFAULT_RING)),
+            _ => e.to_string(),
+        };
+        NotOpened { link, why, errno: e.into() }
+    }
 }
 
 /// Opens the links of an endpoint of this name, which has this key in the place of the job's.
 pub(super) fn open_link(bind: Addr, key: Option<&AuthKey>) -> Result<Links, NotOpened> {
-    open_with(&param::get(), bind, key)
+    open_with(&param::get(), bind, key).inspect_err(|e| {
+        // That a name is taken is for the application to find out.
+        let level = if e.errno == Errno::NOMEM { log::Level::Warn } else { log::Level::Info };
+        log::log!(level, "{bind}: {} cannot be opened: {}", e.link, e.why);
+    })
 }
 
 fn open_with(params: &Params, bind: Addr, key: Option<&AuthKey>) -> Result<Links, NotOpened> {
@@ -130,6 +140,17 @@ mod tests {
         let all = told("shm,ofi:tcp");
         assert_eq!((all.len(), all[0].0, all[0].1), (1, "ofi", false));
         assert!(all[0].2.contains("no core"), "{all:?}");
+    }
+
+    #[test]
+    fn without_memory_the_limit_is_told() {
+        let lack = with("shm")(std::io::Error::from_raw_os_error(libc::ENOMEM));
+        assert_eq!(lack.errno, Errno::NOMEM);
+        assert!(
+            lack.why.contains("; no limit of this process") || lack.why.contains("; raise "),
+            "{}",
+            lack.why
+        );
     }
 
     #[test]

@@ -146,7 +146,7 @@ mod tests {
                 }
             }
         }
-        for n in 0..turns::processors() {
+        for n in 0..crate::processors::Processors::new().count() {
             links.peer(&name([127, 0, 0, 1], 100 + n as u16));
         }
         assert!(turns::yields(turns::TURN, 8 * turns::TURN));

@@ -70,7 +70,8 @@ impl ShmLink {
             Failed::Gone(gone) => Some(gone),
             Failed::NotThere if peer.reached || since >= self.options.connect_timeout => Some(Gone::Refused),
             Failed::Lack if since >= self.options.patience => {
-                log::warn!("{}: gave up {}: {}", self.addr, peer.addr, Lack(since));
+                let lack = Lack(since, self.lacks[1], self.options.ring);
+                log::warn!("{}: gave up {}: {lack}", self.addr, peer.addr);
                 Some(Gone::Exhausted)
             }
             Failed::NotThere | Failed::Full | Failed::Lack => None,
@@ -196,7 +197,12 @@ impl ShmLink {
     fn lacking(&mut self, what: &str, e: &std::io::Error) -> Failed {
         let level = if self.warned_fds { log::Level::Debug } else { log::Level::Warn };
         self.warned_fds = true;
-        log::log!(level, "{}: could not make {what} to reach a peer: {e}; {}", self.addr, Cure);
+        log::log!(
+            level,
+            "{}: could not make {what} to reach a peer: {e}; {}",
+            self.addr,
+            Cure(e, self.options.ring)
+        );
         self.lacks[1] = e.raw_os_error();
         Failed::Lack
     }

@@ -98,7 +98,7 @@ impl ShmLink {
     pub(super) fn lack(&mut self, e: &io::Error) -> Duration {
         let level = if self.warned_fds { log::Level::Debug } else { log::Level::Warn };
         self.warned_fds = true;
-        log::log!(level, "{}: cannot accept a peer yet: {e}; {Cure}", self.addr);
+        log::log!(level, "{}: cannot accept a peer yet: {e}; {}", self.addr, Cure(e, self.options.ring));
         self.lacks[0] = e.raw_os_error();
         self.lacking.get_or_insert_with(Instant::now).elapsed()
     }
@@ -121,14 +121,14 @@ impl ShmLink {
     /// Refuses the connections that wait, for want of descriptors: without an answer they would wait for ever.
     fn turn_away(&mut self) {
         let since = self.lacking.take().map_or(Duration::ZERO, |since| since.elapsed());
-        self.lacks[0] = None;
+        let lack = Lack(since, self.lacks[0].take(), self.options.ring);
         self.spare.give();
         let mut n = 0;
         while let (Ok(sock), true) = (socket::accept(&self.listener), n < BATCH) {
             socket::notify(&sock, &Packet::Exhausted.encode());
             n += 1;
         }
-        log::warn!("{}: refused {n} peers: {}", self.addr, Lack(since));
+        log::warn!("{}: refused {n} peers: {lack}", self.addr);
     }
 
     /// Decides on guests and contested names for which the time has come.
@@ -167,7 +167,8 @@ impl ShmLink {
     fn dismiss(&mut self, guest: Guest, waited: Duration) {
         self.poller.remove(&guest.sock);
         if guest.kept {
-            log::warn!("{}: refused a peer (pid {}): {}", self.addr, guest.pid, Lack(waited));
+            let lack = Lack(waited, self.lacks[0], self.options.ring);
+            log::warn!("{}: refused a peer (pid {}): {lack}", self.addr, guest.pid);
             socket::notify(&guest.sock, &Packet::Exhausted.encode());
         } else {
             log::debug!("{}: pid {} connected and says nothing", self.addr, guest.pid);

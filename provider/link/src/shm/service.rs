@@ -14,7 +14,7 @@ use super::link::ShmLink;
 use super::mr_table::PeerMrTable;
 use super::peer::Life;
 use super::token::{GUEST, IN, KIND, LIFE, LOOK, OUT};
-use crate::space;
+use crate::{space, turns};
 
 /// Most events taken, and most packets read from one socket, at a time.
 const BATCH: usize = 64;
@@ -173,6 +173,7 @@ impl ShmLink {
         if pid > 0 && peer.life.as_ref().is_some_and(|life| life.pid == pid) {
             return Ok(());
         }
+        turns::meets(pid);
         let life = pidfd::watch(sock, pid)?.map(|fd| Life { pid, fd });
         if let Some(old) = std::mem::replace(&mut peer.life, life) {
             self.poller.remove(&old.fd);

@@ -56,11 +56,16 @@ impl Buffer {
 
     fn lock_for(&mut self, kind: Kind) {
         // The CPU copies from and to any host memory, and locks belong to no thread that may not call their runtime.
-        if kind != Kind::System && self.locked.as_ref().is_none_or(|(of, _)| *of != kind) {
+        if kind == Kind::System {
+            return;
+        }
+        let runtime = hmem::registry::of(kind);
+        // A lock ends with the context that it was made in.
+        let stands = |pages: &Option<Locked>| pages.is_none() || runtime.is_host_locked(self.address());
+        if !self.locked.as_ref().is_some_and(|(of, pages)| *of == kind && stands(pages)) {
             self.locked = None;
             // SAFETY: this allocation, which is freed after what is remembered of it here.
-            let pages =
-                unsafe { hmem::registry::of(kind).lock_host(self.at.as_ptr().expose_provenance(), CHUNK) };
+            let pages = unsafe { runtime.lock_host(self.address(), CHUNK) };
             self.locked = Some((kind, pages));
         }
     }
@@ -202,5 +207,18 @@ mod tests {
         buffers.into_iter().for_each(|buffer| all.give(buffer));
         assert_eq!(free(), (locked, WORKERS));
         assert!(take(Kind::Cuda).iter().all(Buffer::is_locked));
+    }
+
+    #[test]
+    fn what_is_taken_for_devices_is_page_locked_although_the_context_of_the_lock_is_gone() {
+        let cu = Driver::start();
+        hmem::registry::look();
+        let all = Buffers::default();
+        let ctx = cu.make_context(0);
+        all.give(all.take(Kind::Cuda).unwrap());
+        cu.end_context(ctx);
+        cu.enter(0);
+        let buffer = all.take(Kind::Cuda).unwrap();
+        assert!(hmem::registry::of(Kind::Cuda).is_host_locked(buffer.address()));
     }
 }

@@ -3,6 +3,7 @@
 mod device;
 mod fold;
 mod state;
+mod up;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::sync::atomic::compiler_fence;
 use super::on_device::OnDevice;
 use super::wait::{self, Turn, Waiting};
 use super::{CLOSING, Mode, Patience, inject};
-use crate::context::{Context, End, Fate, Ready, UNAWAITED};
+use crate::context::{Context, End, Fate, Ready};
 use crate::control::{Class, Shape};
 use crate::settings::Sync;
 use crate::slot::{self, INLINE, Notice, Words as _};
@@ -449,53 +450,4 @@ impl Writer {
 fn notice(block: Block, all: usize, len: usize, granules: u32, handler: u16) -> Notice {
     let Block { granule, generation } = block;
     Notice { granule, generation, is_inline: all <= INLINE, handler, len: len as u32, granules }
-}
-
-impl Up {
-    fn new(context: &Context, ready: Ready, options: Options, inject: inject::Chosen) -> Result<Up, Error> {
-        let shape = ready.met.shape;
-        let mode = ready.met.manner.mode;
-        let heap = Heap::new(shape.heap, shape.granule(), options.policy)?;
-        let mapped = ready.theirs.mapped.clone().filter(|_| mode == Mode::Store);
-        let (local, local_at) = match mapped {
-            Some(_) if options.device.is_some() => (Memory::private(0)?, 0),
-            Some(_) => (Memory::private(shape.heap)?, 0),
-            None => (ready.mine.memory.clone(), shape.writer_heap_at()),
-        };
-        let on_device = OnDevice::new(&ready, options.device, &local, shape)?;
-        let direct = mapped.clone().filter(|_| on_device.is_none());
-        let local_base = match on_device.as_ref().and_then(|all| all.local()) {
-            Some(local) => local.addr(),
-            None => local.address(local_at).expose_provenance(),
-        };
-        Ok(Up {
-            shape,
-            mode,
-            heap,
-            local_base,
-            on_device,
-            direct,
-            out: 0,
-            quick: 0,
-            over: false,
-            most: shape.most(),
-            local,
-            local_at,
-            heap_at: shape.heap_at(),
-            mapped,
-            flag: 0,
-            tag: TagTurn::new(shape.slots),
-            fenceless: context.barrier.registered && ready.met.fences,
-            op: inject.op,
-            waiting: VecDeque::new(),
-            fetching: None,
-            inject,
-            ready,
-        })
-    }
-
-    pub(super) fn next_op(&mut self) -> u32 {
-        self.op = self.op.checked_add(1).unwrap_or(UNAWAITED + 1);
-        self.op
-    }
 }

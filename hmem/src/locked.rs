@@ -1,0 +1,195 @@
+//! Page-locked host memory, between which and devices' memory devices copy: allocations of one size, used again.
+//!
+//! Memory is page-locked once, by the runtime whose device copies, when that is first needed. The lock ends with the context that
+//! it was made in (cuCtxDestroy, cudaDeviceReset): whether it still stands is asked each time that a buffer is to be copied from or
+//! to, and where it does not the buffer is page-locked anew.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::agent::{self, BOUNCE, Bounce};
+use crate::kind::Kind;
+use crate::memory::{Memory as Runtime, Pages};
+
+/// What a buffer begins at a multiple of, so that locking it locks nothing else.
+const PAGE: usize = 4096;
+/// After how many needs in vain it is tried again to lock memory.
+const AGAIN: u32 = 256;
+
+/// Why there is no buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoBuffer {
+    /// All are taken.
+    Taken,
+    /// There is no memory, or none that is page-locked.
+    Refused,
+}
+
+/// Buffers, up to a number of them. They are made when they are first needed, and go with the pool and the last of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    len: usize,
+    most: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    free: Vec<Memory>,
+    taken: usize,
+    /// Needs since memory was not locked.
+    vain: Option<u32>,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pool {
+    /// At most so many buffers of so many bytes.
+    pub(crate) fn new(most: usize, len: usize) -> Pool {
+        Pool(Arc::new(Shared { len, most, state: Mutex::default() }))
+    }
+
+    /// A buffer that may not be page-locked yet ([`Buffer::lock_for`]).
+    pub(crate) fn take(&self) -> Result<Buffer, NoBuffer> {
+        let mut state = self.0.state();
+        if state.taken >= self.0.most {
+            return Err(NoBuffer::Taken);
+        }
+        let memory = state.free.pop().or_else(|| Memory::new(self.0.len)).ok_or(NoBuffer::Refused)?;
+        state.taken += 1;
+        Ok(Buffer { memory: Some(memory), pool: self.0.clone() })
+    }
+
+    /// A buffer that is page-locked for the devices of a runtime. Where that was refused it is not tried with each need.
+    pub(crate) fn take_locked(&self, runtime: &dyn Runtime) -> Result<Buffer, NoBuffer> {
+        let mut state = self.0.state();
+        if state.free.is_empty() && state.taken < self.0.most {
+            if let Some(needs) = state.vain.as_mut().filter(|needs| **needs < AGAIN) {
+                *needs += 1;
+                return Err(NoBuffer::Refused);
+            }
+        }
+        drop(state);
+        let mut buffer = self.take()?;
+        let is_locked = buffer.lock_for(runtime);
+        self.0.state().vain = if is_locked { None } else { Some(0) };
+        if is_locked {
+            return Ok(buffer);
+        }
+        // Not kept: a free one is one that was locked.
+        let memory = buffer.memory.take();
+        drop((buffer, memory));
+        Err(NoBuffer::Refused)
+    }
+
+    /// Buffers that are taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.0.state().taken
+    }
+}
+
+/// An allocation.
+struct Memory {
+    /// For which kind it is page-locked, or cannot be. Goes first.
+    locked: Option<(Kind, Option<Pages>)>,
+    at: NonNull<u8>,
+    layout: Layout,
+    /// Where the agent copies: it is memory of its, and not of the heap's.
+    bounce: Option<Bounce>,
+}
+
+// SAFETY: it owns the bytes, and is used as any owner of bytes.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn new(len: usize) -> Option<Memory> {
+        let layout = Layout::from_size_align(len.next_multiple_of(PAGE), PAGE).ok()?;
+        let bounce = agent::active().filter(|_| layout.size() <= BOUNCE).and_then(|agent| agent.bounce());
+        if let Some(bounce) = bounce {
+            let at = NonNull::new(bounce.at())?;
+            return Some(Memory { locked: None, at, layout, bounce: Some(bounce) });
+        }
+        // SAFETY: the size is not 0.
+        let at = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Memory { locked: None, at, layout, bounce: None })
+    }
+
+    fn lock_for(&mut self, runtime: &dyn Runtime) -> bool {
+        if self.bounce.is_some() {
+            return true;
+        }
+        let (kind, at) = (runtime.kind(), self.at.as_ptr().expose_provenance());
+        match &self.locked {
+            Some((of, None)) if *of == kind => return false,
+            Some((of, Some(_))) if *of == kind && runtime.is_host_locked(at) => return true,
+            _ => {}
+        }
+        // The former goes first: memory is locked once.
+        self.locked = None;
+        // SAFETY: this allocation, which is freed after what is remembered of it here.
+        let pages = unsafe { runtime.lock_host(at, self.layout.size()) };
+        let is_locked = pages.is_some();
+        self.locked = Some((kind, pages));
+        is_locked
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.locked = None;
+        if self.bounce.is_some() {
+            return;
+        }
+        // SAFETY: allocated so, and used by nothing any more: not locked, and no flight is without its buffer.
+        unsafe { dealloc(self.at.as_ptr(), self.layout) }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").field("at", &self.at).field("size", &self.layout.size()).finish()
+    }
+}
+
+/// Host memory of a pool's, which goes back to it.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    /// There until it is dropped, or given up.
+    memory: Option<Memory>,
+    pool: Arc<Shared>,
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut state = self.pool.state();
+        state.taken -= 1;
+        state.free.extend(self.memory.take());
+    }
+}
+
+impl Buffer {
+    /// Its first byte; the pool says how many there are, which are zeroed when they are made. No device and no agent uses them but in
+    /// flights that whoever has the buffer has started.
+    pub(crate) fn at(&self) -> *mut u8 {
+        self.memory.as_ref().map_or(std::ptr::null_mut(), |memory| memory.at.as_ptr())
+    }
+
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.pool.len
+    }
+
+    /// Has this runtime's devices copy from and to here without a copy in between, as far as that can be had; whether it can.
+    pub(crate) fn lock_for(&mut self, runtime: &dyn Runtime) -> bool {
+        self.memory.as_mut().is_some_and(|memory| memory.lock_for(runtime))
+    }
+}
