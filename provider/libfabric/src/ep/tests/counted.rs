@@ -51,6 +51,12 @@ impl Two {
         assert_eq!(call!(self.ep, rma.inject(at, 8, self.to, 0, key)), 0);
     }
 
+    /// One that its target has refused already. The initiator has not looked at the answer.
+    fn refused(&self) {
+        self.write_to(KEY + 1, 0);
+        self.progress();
+    }
+
     fn word(&self) -> u64 {
         // SAFETY: it is leaked; calls write it, of this thread or of the kernel.
         unsafe { self.memory.read_volatile() }
@@ -145,4 +151,47 @@ fn a_deferred_write_is_at_its_target_when_its_counter_says_so() {
     assert_eq!(two.word_once(own, 1), 301);
     assert!(two.from.next().is_ok());
     two.end(&[start, done, own]);
+}
+
+#[test]
+fn an_error_that_was_not_told_ends_a_wait() {
+    let two = Two::new();
+    let cntr = two.from.cntr();
+    assert_eq!(bind_to(two.ep, cntr, fi::FI_WRITE), 0);
+    let wait = |threshold| call!(cntr, ops.wait(threshold, 30));
+    let failed = || assert_eq!(two.from.next().err(), Some(fi::FI_ENOKEY));
+    const EAVAIL: c_int = -fi::FI_EAVAIL;
+    const ETIMEDOUT: c_int = -fi::FI_ETIMEDOUT;
+
+    // It comes in with the wait's first look.
+    two.refused();
+    assert_eq!(wait(1), EAVAIL);
+    failed();
+    // It was told, and no other one came.
+    assert_eq!(wait(1), ETIMEDOUT);
+    // One that another call has taken in, between the last read of the errors and the wait.
+    two.refused();
+    failed();
+    assert_eq!(call!(cntr, ops.read()), 0);
+    assert_eq!(wait(1), EAVAIL);
+    // One that was read.
+    two.refused();
+    failed();
+    assert_eq!(call!(cntr, ops.readerr()), 3);
+    assert_eq!(wait(1), ETIMEDOUT);
+    // What the application itself has made of it.
+    assert_eq!(call!(cntr, ops.seterr(0)), 0);
+    assert_eq!(wait(1), ETIMEDOUT);
+    assert_eq!(call!(cntr, ops.adderr(5)), 0);
+    assert_eq!(wait(1), ETIMEDOUT);
+    two.refused();
+    assert_eq!(wait(1), EAVAIL);
+    failed();
+    // A threshold that is reached comes first.
+    two.refused();
+    failed();
+    two.write(9);
+    assert_eq!(two.word_once(cntr, 1), 9);
+    assert_eq!((wait(1), call!(cntr, ops.readerr())), (0, 7));
+    two.end(&[cntr]);
 }
