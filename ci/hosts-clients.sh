@@ -115,7 +115,7 @@ part_shmem() {
     local mode status pe n exe go
     gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$LIBFABRIC/include" -o "$out/bin/shmem" \
         "$REPO/tests/hosts/shmem.c" -L"$LIBFABRIC/lib" -lfabric -Wl,-rpath,"$LIBFABRIC/lib"
-    for mode in scalable basic; do
+    for mode in scalable polling manual basic; do
         fresh "shmem-$mode-${by%% *}"
         status=0
         local all=()

@@ -27,6 +27,9 @@ pub(crate) struct CntrFid {
     pub wait: Arc<Wait>,
     /// What the application was told last: the value, and that of the errors then.
     told: [AtomicU64; 2],
+    /// The errors that the application knows of: it has read them, waited until they came, or set them. Others end a wait, those too
+    /// that come between a call and the wait, or with the wait's first look.
+    known_errors: AtomicU64,
     /// A device reads it.
     pub xpu: Option<xpu::Counter>,
 }
@@ -81,13 +84,14 @@ impl CntrFid {
     }
 
     fn wait_for(&self, threshold: u64, timeout: c_int) -> Result<(), Errno> {
-        let mut first = None;
+        let known = self.known_errors.load(Relaxed);
         let ended = self.shared.block(&self.wait, self.style.idle(), Deadline::after_ms(timeout), || {
             let (n, errs) = self.look();
             if n >= threshold {
                 return Step::Done(Ok(()));
             }
-            if errs != *first.get_or_insert(errs) {
+            if errs != known {
+                self.known_errors.store(errs, Relaxed);
                 return Step::Done(Err(Errno::AVAIL));
             }
             Step::Wait(Watched::Cntr(self.id, n, errs))
@@ -98,6 +102,21 @@ impl CntrFid {
     /// Calls with the engine, and the counter's name in it.
     fn change(&self, how: impl FnOnce(&mut Engine, CntrId)) -> Result<(), Errno> {
         how(&mut self.shared.lock(), self.id);
+        Ok(())
+    }
+
+    /// Errors that the application adds or sets it knows of. Threads that wait already hear of them.
+    fn add_errors(&self, value: u64) -> Result<(), Errno> {
+        let mut engine = self.shared.lock();
+        engine.cntr_adderr(self.id, value);
+        self.known_errors.fetch_add(value, Relaxed);
+        Ok(())
+    }
+
+    fn set_errors(&self, value: u64) -> Result<(), Errno> {
+        let mut engine = self.shared.lock();
+        engine.cntr_seterr(self.id, value);
+        self.known_errors.store(value, Relaxed);
         Ok(())
     }
 }
@@ -192,6 +211,7 @@ pub(crate) unsafe fn open_for(
         style,
         wait,
         told: Default::default(),
+        known_errors: AtomicU64::new(0),
         xpu,
     }));
     // SAFETY: the caller's promise.
@@ -245,7 +265,11 @@ unsafe extern "C" fn read(cntr: *mut fi::fid_cntr) -> u64 {
 unsafe extern "C" fn readerr(cntr: *mut fi::fid_cntr) -> u64 {
     guard_or(0, || {
         // SAFETY: the application passes an open counter.
-        unsafe { obj::<CntrFid, _>(cntr) }.map_or(0, |cntr| cntr.look().1)
+        unsafe { obj::<CntrFid, _>(cntr) }.map_or(0, |cntr| {
+            let errs = cntr.look().1;
+            cntr.known_errors.store(errs, Relaxed);
+            errs
+        })
     })
 }
 
@@ -261,12 +285,12 @@ unsafe extern "C" fn set(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
 
 unsafe extern "C" fn adderr(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
     // SAFETY: the application passes an open counter.
-    guard(|| unsafe { obj::<CntrFid, _>(cntr)? }.change(|e, id| e.cntr_adderr(id, value)))
+    guard(|| unsafe { obj::<CntrFid, _>(cntr)? }.add_errors(value))
 }
 
 unsafe extern "C" fn seterr(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
     // SAFETY: the application passes an open counter.
-    guard(|| unsafe { obj::<CntrFid, _>(cntr)? }.change(|e, id| e.cntr_seterr(id, value)))
+    guard(|| unsafe { obj::<CntrFid, _>(cntr)? }.set_errors(value))
 }
 
 unsafe extern "C" fn wait(cntr: *mut fi::fid_cntr, threshold: u64, timeout: c_int) -> c_int {

@@ -1,7 +1,7 @@
 //! RMA that needs nothing of its target.
 //!
 //! Peers see each other's registrations ([`RmaLink::published`]). So a read, and a write that is large or
-//! that is to be delivered when it completes, is one direct copy, made in the call that posts it. A
+//! that is to be delivered when it completes or is counted, is one direct copy, made in the call that posts it. Another
 //! small write goes into a frame, which takes no time at all; since the registration allows it, it
 //! completes at once, too.
 //!

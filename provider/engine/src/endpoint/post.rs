@@ -129,7 +129,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Whether a completion or a counter tells when the operation is done.
     fn is_watched(&self, cntr: Option<CntrId>, flags: OpFlags, tally: Tally) -> bool {
-        flags.contains(OpFlags::COMPLETION) || (tally.endpoint && cntr.is_some()) || tally.also.is_some()
+        flags.contains(OpFlags::COMPLETION) || is_counted(cntr, tally)
     }
 
     /// Sends the frame of a request that the peer will answer.
@@ -282,10 +282,13 @@ impl<L: RmaLink> Endpoint<L> {
         let cntr = if op.write { self.cntrs.write } else { self.cntrs.read };
         let watched = self.is_watched(cntr, op.flags, tally);
         let one_sided = watched && self.is_one_sided(core, op);
+        // What a counter of writes has counted is at the target, whatever was asked for: libraries with a counter alone take it to
+        // be, as Sandia OpenSHMEM does where a barrier ends. Other writes that are counted, and atomics, are answered by the target.
+        let delivery = op.flags.contains(OpFlags::DELIVERY) || (op.write && is_counted(cntr, tally));
         let mut tried = Tried::empty();
         if let (true, true, [span]) = (one_sided, op.write, op.iov) {
             let short = proto::is_one_sided_frame(&self.peer(peer).limits, span);
-            if short && !op.flags.contains(OpFlags::DELIVERY) {
+            if short && !delivery {
                 match self.one_sided(core, peer, op, Plan::OneSidedFrame, &done_as) {
                     Ok(()) => return Ok(()),
                     Err(in_vain) => tried = in_vain,
@@ -294,6 +297,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let mut when = self.when(peer, op.flags, len);
         when.set(When::ONE_SIDED, one_sided);
+        when.set(When::DELIVERY, delivery);
         let delegate = when.contains(When::IN_A_ROW) && Cut::is_delegable(len) && self.may_delegate(peer);
         when.set(When::DELEGATE, delegate);
         let role = if op.write { Role::Write } else { Role::Read };
@@ -398,6 +402,12 @@ impl<L: RmaLink> Endpoint<L> {
         let out = Out { whole: !fetches, ..Out::new(peer, Spans::from(op.result), len, done_as) };
         self.launch(out, |req, h| head(flags | Flags::ACK, req, h), &body, body_len)
     }
+}
+
+/// Whether a counter counts an operation; `cntr` is the endpoint's.
+#[inline(always)]
+fn is_counted(cntr: Option<CntrId>, tally: Tally) -> bool {
+    (tally.endpoint && cntr.is_some()) || tally.also.is_some()
 }
 
 fn rma_flags(op: &Rma<'_>) -> Flags {

@@ -94,7 +94,7 @@ fn counters_are_waited_for() {
     thread::sleep(Duration::from_millis(20));
     assert_eq!(call!(two.there.cntr, ops.add(1)), 0);
     assert_eq!(waiter.join().unwrap(), 0);
-    // An error that was counted before a wait began does not end it.
+    // An error that the application has added before a wait began does not end it.
     let waiter = thread::spawn(move || wait(9, MANY));
     while !waiter.is_finished() {
         assert_eq!(call!(two.there.cntr, ops.adderr(1)), 0);
