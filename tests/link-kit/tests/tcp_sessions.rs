@@ -173,13 +173,3 @@ fn both_sides_of_a_connection_have_its_options() {
         assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_KEEPCNT), 3);
     }
 }
-
-/// A message by itself that fits a frame goes in one: that its receiver is asked first would take as long again.
-#[test]
-fn a_message_that_fits_a_frame_goes_in_one() {
-    let (mut a, b) = (open(options("key")), open(options("key")));
-    let to_b = a.peer(&b.addr());
-    let path = a.path(to_b);
-    assert_eq!((path.eager, path.eager_in_a_row), (256 << 10, 256 << 10));
-    assert_eq!(path.max_frame, path.eager + wire::EAGER_HEAD);
-}
