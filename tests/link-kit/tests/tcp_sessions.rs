@@ -8,6 +8,7 @@ mod pair;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::thread;
 use std::time::Duration;
 
@@ -144,4 +145,31 @@ fn an_armed_link_says_so_until_there_is_something_that_no_descriptor_tells_of() 
     assert!(a.arm() && a.is_armed());
     a.disconnect(to_b);
     assert!(!a.is_armed(), "an end is to be told of");
+}
+
+/// Short messages leave at once, and the end of a host is found out, on either side of a connection: also on that of the side that was
+/// called, whose socket has these options from the one that listens.
+#[test]
+fn both_sides_of_a_connection_have_its_options() {
+    let mut with = options("key");
+    with.timeout = Duration::from_secs(12);
+    let (mut a, mut b) = (open(with.clone()), open(with));
+    let to_b = a.peer(&b.addr());
+    say(&mut a, to_b, &mut [&mut b], b"hello");
+    let (to_a, _) = take(&mut b, &mut a);
+    for (link, peer) in [(&a, to_b), (&b, to_a)] {
+        let socket = link.socket(peer).expect("a connection");
+        let option = |level, name| {
+            let (mut value, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
+            let at = (&raw mut value).cast();
+            // SAFETY: `value` is a valid place of `len` bytes.
+            assert_eq!(unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, at, &mut len) }, 0);
+            value
+        };
+        assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_NODELAY), 1);
+        assert_eq!(option(libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
+        assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 6);
+        assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL), 2);
+        assert_eq!(option(libc::IPPROTO_TCP, libc::TCP_KEEPCNT), 3);
+    }
 }

@@ -10,6 +10,7 @@ use wire::session::{Answerer, Hello, Proven, Role, Verdict};
 use super::handshake::{Guest, Stage, Visit, say};
 use super::link::TcpLink;
 use super::sock;
+use super::table;
 use super::watched::token;
 
 /// Most connections taken in one go.
@@ -44,6 +45,7 @@ impl TcpLink {
                 // Of that one connection.
                 Err(_) => continue,
             };
+            table::make_room(&fd);
             self.receive_guest(fd, surplus);
             self.keep_spare();
         }
@@ -114,9 +116,8 @@ impl TcpLink {
 
     fn receive_guest(&mut self, fd: Unshared, surplus: bool) {
         let at = self.guests.iter().position(Option::is_none).unwrap_or(self.guests.len());
-        let ready = sock::tune(&fd, self.options.timeout)
-            .and_then(|()| self.poller.add(&fd, token::guest(at)))
-            .and_then(|()| self.hello(Role::Answerer, self.addr));
+        let ready =
+            self.poller.add(&fd, token::guest(at)).and_then(|()| self.hello(Role::Answerer, self.addr));
         let own = match ready {
             Ok(own) => own,
             Err(e) => return log::warn!("{}: a connection cannot be taken in: {e}", self.addr),

@@ -123,7 +123,10 @@ impl TcpLink {
         let options = TcpOptions { rails: options.rails.clamp(1, wire::session::MOST_RAILS), ..options };
         let (mut further, rails_at) = listen::for_rails(name, &options);
         further.extend(name.further_socket()?);
+        // What is accepted has the options of the socket that it was accepted on (tcp(7)): that is once for all callers.
+        sock::tune(&listener, options.timeout)?;
         for further in &further {
+            sock::tune(further, options.timeout)?;
             poller.add(further, token::FURTHER)?;
         }
         Ok(TcpLink {
@@ -226,12 +229,8 @@ impl TcpLink {
 
     /// What this endpoint says of itself to `other`.
     pub(super) fn hello(&self, role: Role, other: Addr) -> io::Result<Hello> {
-        let mut nonce = [0; 32];
-        for part in nonce.chunks_exact_mut(8) {
-            part.copy_from_slice(&crate::random()?.to_ne_bytes());
-        }
         let epoch = self.ids.get(&other).map_or(self.forgotten, |id| self.at(*id).epoch);
-        Ok(Hello { role, instance: self.instance, epoch, name: self.addr, other, nonce })
+        Ok(Hello { role, instance: self.instance, epoch, name: self.addr, other, nonce: ipc::random()? })
     }
 
     /// This peer may have a frame, or an end.

@@ -21,6 +21,7 @@
 //! | `attach` | how these come to be, and what they are watched for |
 //! | `service` | what descriptors and time bring about |
 //! | `watched` | the descriptors that are watched |
+//! | `table` | the kernel's table of all descriptors |
 //! | `frames` | the engine's calls |
 
 mod at_hand;
@@ -41,6 +42,7 @@ mod rails;
 mod service;
 mod sock;
 mod striped;
+mod table;
 mod watched;
 
 pub use link::TcpLink;

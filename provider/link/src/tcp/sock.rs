@@ -10,6 +10,7 @@ use ipc::socket::socket;
 use ipc::{Unshared, cvt};
 use link_api::Gone;
 
+use super::table;
 use crate::net;
 
 /// Why a connection is no more, by what the kernel says.
@@ -89,7 +90,10 @@ pub(super) fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Un
     // SAFETY: `raw` is an address of `len` bytes.
     match cvt(unsafe { libc::connect(fd.as_raw_fd(), (&raw const raw).cast(), len) }) {
         Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => Err(e),
-        _ => Ok(fd),
+        _ => {
+            table::make_room(&fd);
+            Ok(fd)
+        }
     }
 }
 
