@@ -234,17 +234,19 @@ static void proxy(machine &m)
 		printf("proxy get and atomic add: %s\n", m.out[0] ? "WRONG" : "right");
 	if (m.out[0])
 		fail("get or atomic over the transport");
-	std::vector<double> times;
-	for (int repeat = 0; repeat < 5; repeat++) {
-		m.clear();
-		proxy_ping<<<1, 1>>>(m.memory[0], 8, 300, m.out);
-		CUDA(cudaDeviceSynchronize());
-		times.push_back((double)m.out[0] / 300 / 2000.0);
-		if (m.out[1])
-			fail("ping-pong over the transport");
+	for (u64 n : {0ULL, 8ULL, 64ULL, 4096ULL}) {
+		std::vector<double> times;
+		for (int repeat = 0; repeat < 5; repeat++) {
+			m.clear();
+			proxy_ping<<<1, 1>>>(m.memory[0], n, 300, m.out);
+			CUDA(cudaDeviceSynchronize());
+			times.push_back((double)m.out[0] / 300 / 2000.0);
+			if (m.out[1])
+				fail("ping-pong over the transport");
+		}
+		if (rank_ == 0)
+			printf("proxy latency %s thread %llu %8.3f\n", n ? "put_signal" : "signal", n, median(times));
 	}
-	if (rank_ == 0)
-		printf("proxy latency put_signal thread 8 %8.3f\n", median(times));
 	for (u64 n : {65536ULL, 1ULL << 20, 3ULL << 20}) {
 		m.clear();
 		if (rank_ == 0) {

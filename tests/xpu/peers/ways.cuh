@@ -176,6 +176,16 @@ KERNEL proxy_more(u8 *memory, u64 *out)
 	}
 }
 
+__device__ void proxy_send(u8 *memory, u64 n, u64 i, int peer)
+{
+	uint64_t *const signal = (uint64_t *)(memory + 16);
+	if (n)
+		nvshmem_putmem_signal(memory + 4096, memory + AREA / 2, n, signal, i, NVSHMEM_SIGNAL_SET, peer);
+	else
+		nvshmemx_signal_op(signal, i, NVSHMEM_SIGNAL_SET, peer);
+}
+
+/* n bytes with their signal, or (0) the signal alone. */
 KERNEL proxy_ping(u8 *memory, u64 n, u64 rounds, u64 *out)
 {
 	const int me = nvshmem_my_pe();
@@ -185,10 +195,10 @@ KERNEL proxy_ping(u8 *memory, u64 n, u64 rounds, u64 *out)
 		if (i == 11)
 			begin = hw::now_ns();
 		if (me == 0)
-			nvshmem_putmem_signal(memory + 4096, memory + AREA / 2, n, (uint64_t *)(memory + 16), i, NVSHMEM_SIGNAL_SET, 1);
+			proxy_send(memory, n, i, 1);
 		came = signal_came(memory, i);
 		if (me == 1 && came)
-			nvshmem_putmem_signal(memory + 4096, memory + AREA / 2, n, (uint64_t *)(memory + 16), i, NVSHMEM_SIGNAL_SET, 0);
+			proxy_send(memory, n, i, 0);
 	}
 	out[0] = hw::now_ns() - begin;
 	out[1] = !came;
