@@ -11,7 +11,7 @@
  *     strait::gaspi::options o;
  *     o.calls = STRAIT_GASPI_CALLS();
  *     o.rank = rank, o.ranks = ranks;
- *     o.segments = {{0, device_pointer, bytes}};     // gaspi_segment_use(0, device_pointer, bytes, ...) has been called
+ *     o.segments = {{0, pointer, bytes}};            // gaspi_segment_use(0, pointer, bytes, ...) has been called
  *     o.allocate = pinned;                           // cudaHostAlloc
  *     strait::gaspi::host host(o);
  *     kernel<<<...>>>(host.context(), host.notify_region(), host.notify_count());
