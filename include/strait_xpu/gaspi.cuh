@@ -206,7 +206,8 @@ STRAIT_XPU_FN gpu_gaspi_return gpu_gaspi_link_reset(const gpu_gaspi_link &l, str
 	return GPU_GASPI_SUCCESS;
 }
 
-/* gaspi_wait: what was written to peers that are mapped is on its way when the call returns, so that only rings wait. */
+/* gaspi_wait: what was written to peers that are mapped is on its way when the call returns, so that only rings wait. An error
+ * once a command of the queue has failed. */
 STRAIT_XPU_FN gpu_gaspi_return gpu_gaspi_wait(const gpu_gaspi &g, strait_xpu_u32 queue, long long ms)
 {
 	using namespace strait::xpu;
@@ -216,7 +217,13 @@ STRAIT_XPU_FN gpu_gaspi_return gpu_gaspi_wait(const gpu_gaspi &g, strait_xpu_u32
 		return GPU_GASPI_SUCCESS;
 	if (open_ring(&r, (const strait_xpu_ring *)g.ctx->rings + queue) != ok)
 		return GPU_GASPI_ERROR;
-	return detail::gaspi_of(flush<scope::block>(r, detail::gaspi_timeout(ms)));
+	int rc = flush<scope::block>(r, detail::gaspi_timeout(ms));
+	/* The first error of the queue stays, as that of a queue that nobody has repaired, and counts whatever else is still under way. */
+	if (rc == ok || rc == err_timedout) {
+		const int error = detail::share<scope::block>(hw::rank<scope::block>() == 0 ? detail::ring_error(r) : (int)ok);
+		rc = error == ok ? rc : error;
+	}
+	return rc == ok || rc == err_timedout ? detail::gaspi_of(rc) : GPU_GASPI_ERROR;
 }
 
 #endif
