@@ -116,6 +116,8 @@ pub(crate) struct Core {
     pub(crate) rest: u8,
     /// How long calls wait for a peer that is inside an access.
     pub(crate) patience: Patience,
+    /// Registrations are of memory that stays until they are closed, here and at peers.
+    pub(crate) lasting: bool,
 }
 
 impl Core {
@@ -136,6 +138,7 @@ impl Core {
             waiting_most: 256 << 20,
             rest: 0,
             patience: Patience::Second,
+            lasting: false,
         }
     }
 

@@ -2,6 +2,8 @@
 //! library. ci/ofi has both.
 #![cfg(not(loom))]
 
+#[path = "support/accessed.rs"]
+mod accessed;
 #[path = "support/counted.rs"]
 mod counted;
 #[path = "support/duo.rs"]

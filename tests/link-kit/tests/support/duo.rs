@@ -44,6 +44,9 @@ impl<F: Below> Duo<F> {
         let (a, b) = (link_over(make(), &counts), link_over(make(), &counts));
         let names = (a.addr(), b.addr());
         let mut duo = Duo { a: Node::new(a, names.1), b: Node::new(b, names.0), counts: Arc::clone(&counts) };
+        // As an application says by FI_MR_ALLOCATED.
+        duo.a.domain.set_lasting();
+        duo.b.domain.set_lasting();
         for _ in 0..2 {
             duo.send(&[filled(8, 1)], &[Span::leak(8)]);
             std::mem::swap(&mut duo.a, &mut duo.b);

@@ -127,6 +127,15 @@ impl FakeNet {
         })
     }
 
+    /// Whether a read puts bytes there still.
+    #[allow(dead_code)]
+    pub fn is_filled(&self, memory: Span) -> bool {
+        let overlaps = |s: Span| {
+            s.addr() < memory.addr() + memory.len() as u64 && memory.addr() < s.addr() + s.len() as u64
+        };
+        self.lock().flights.iter().any(|flight| overlaps(flight.into))
+    }
+
     pub fn open(&self) -> Fake {
         let (bell, heard) = UnixStream::pair().expect("descriptors");
         bell.set_nonblocking(true).and_then(|()| heard.set_nonblocking(true)).expect("sockets");
