@@ -2,12 +2,13 @@
 //!
 //! Memory that was given back is made inaccessible, so that a provider that still touches it ends the test.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use engine::{Access, Error, MrId, Reg};
 use hmem::Span;
 use ofi::Fabric;
-use testkit::{pattern, read, there, write};
+use testkit::{from_any, msg, pattern, read, there, write};
 
 use super::duo::{Duo, filled};
 use super::fabric;
@@ -106,4 +107,28 @@ fn is_closed_in_time(is_write: bool) -> bool {
     duo.send(&[filled(100_000, 3)], &[Span::leak(100_000)]);
     assert_eq!(duo.lent(), 0);
     in_time
+}
+
+/// What it had under way ends with it, and what others have goes on.
+#[test]
+fn a_receiver_that_is_closed_in_the_middle_of_its_read() {
+    let Duo { mut a, mut b, counts } = Duo::new(fabric);
+    let (from, into, start) = (pages(1), pages(0), Instant::now());
+    b.domain.recv(b.rx, &from_any(&[into], 2)).expect("a receive");
+    a.domain.send(a.ep, &msg(a.peer, &[from], 1)).expect("room");
+    while !is_in_the_middle(into) && counts.reads.load(Relaxed) < 2 {
+        assert!(start.elapsed() < WAIT, "nothing is read");
+        if a.next().or(b.next()).is_some() {
+            // All of it has come before it was closed.
+            return;
+        }
+    }
+    drop(b);
+    forbid(into);
+    while a.next().is_none() {
+        assert!(start.elapsed() < WAIT, "it is never over");
+    }
+    forbid(from);
+    assert_eq!(counts.lent.load(Relaxed), 0);
+    Duo::new(fabric).send(&[filled(100_000, 3)], &[Span::leak(100_000)]);
 }
