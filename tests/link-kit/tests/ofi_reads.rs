@@ -19,7 +19,7 @@ use engine::{Ctx, Error};
 use fake::{Fake, FakeNet};
 use hmem::Span;
 use link_kit::text;
-use testkit::{from_any, msg, pattern, read, there, write};
+use testkit::{from_any, msg, pattern};
 
 const LEN: usize = 90_000;
 

@@ -4,6 +4,7 @@
 #[path = "support/counted.rs"]
 mod counted;
 #[path = "support/duo.rs"]
+#[allow(dead_code)]
 mod duo;
 #[path = "support/fake.rs"]
 mod fake;
