@@ -288,6 +288,23 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_stays_is_shown_to_peers_as_such() {
+        // SAFETY: never followed.
+        let (s, gpu) = unsafe { (Span::new(4096, 8, Kind::System), Span::new(4096, 8, Kind::Cuda)) };
+        assert!(s.stays() && !s.for_peers().stays());
+        // SAFETY: likewise.
+        let (lasting, other) = unsafe { (s.lasting(), s.for_peers().lasting()) };
+        assert!(lasting.stays() && lasting.is_plain() && !lasting.may_vanish());
+        for shown in [lasting.for_peers(), other, other.for_peers()] {
+            // The CPU still follows it by the guard.
+            assert!(shown.stays() && shown.may_vanish() && !shown.is_plain());
+            assert_eq!((shown.kind(), shown.part(1, 3).map(Span::caps)), (Kind::System, Some(shown.caps())));
+        }
+        // SAFETY: likewise.
+        assert_eq!(unsafe { gpu.lasting() }.caps(), Kind::Cuda.caps());
+    }
+
+    #[test]
     fn a_part_outside_is_refused() {
         let s = Span::leak(8);
         assert_eq!(s.part(8, 0).map(Span::len), Some(0));

@@ -89,8 +89,8 @@ impl Modes {
     }
 }
 
-/// Whether an endpoint may be closed while it reads. Of libfabric 1.17 `tcp;ofi_rxm` crashes then (a null context of the provider
-/// below it in `rxm_handle_comp_error`), and after `net` its domain makes no progress any more; 2.1 does neither.
+/// Whether an endpoint may be closed while it reads. Of libfabric 1.17 `tcp;ofi_rxm` crashes then in
+/// fi_close(3), and the domain of `net` makes no progress any more; `tcp;ofi_rxm` and `tcp` of 2.1 do neither.
 ///
 /// # Safety
 /// `of` is what the core has given out with an info.
