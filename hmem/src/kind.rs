@@ -38,6 +38,9 @@ bitflags! {
         const DMABUF = 1 << 3;
         /// It may not be mapped when it is accessed. Only with [`Caps::CPU`], which then takes [`crate::guard`].
         const VANISH = 1 << 4;
+        /// Its owner has promised to keep it mapped, for reads and writes, for as long as it may be accessed: what cannot bear that it
+        /// vanishes may access it.
+        const LASTS = 1 << 5;
     }
 }
 

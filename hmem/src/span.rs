@@ -28,6 +28,8 @@ pub struct Span {
 enum What {
     Host = number(Kind::System, HOST),
     Vanishing = number(Kind::System, HOST.union(Caps::VANISH)),
+    Lasting = number(Kind::System, HOST.union(Caps::LASTS)),
+    LastingForPeers = number(Kind::System, HOST.union(Caps::LASTS).union(Caps::VANISH)),
     Fake = number(Kind::Fake, Kind::Fake.caps()),
     Cuda = number(Kind::Cuda, Kind::Cuda.caps()),
     Rocr = number(Kind::Rocr, Kind::Rocr.caps()),
@@ -67,7 +69,7 @@ impl What {
     #[inline]
     fn kind(self) -> Kind {
         match self {
-            What::Host | What::Vanishing => Kind::System,
+            What::Host | What::Vanishing | What::Lasting | What::LastingForPeers => Kind::System,
             What::Fake => Kind::Fake,
             What::Cuda => Kind::Cuda,
             What::Rocr => Kind::Rocr,
@@ -92,7 +94,7 @@ impl Span {
     /// Zeroed host memory that is never freed: what a test posts without any `unsafe`.
     pub fn leak(len: usize) -> Self {
         let mem = Box::leak(vec![0u8; len].into_boxed_slice());
-        Span { addr: mem.as_mut_ptr().expose_provenance(), len, ..Span::EMPTY }
+        Span { addr: mem.as_mut_ptr().expose_provenance(), len, what: What::Lasting }
     }
 
     /// First byte, as a number: what a peer is told, and what completions carry.
@@ -141,8 +143,34 @@ impl Span {
     /// it, and a registration of (NULL, SIZE_MAX) was never mapped as a whole.
     #[inline]
     pub fn for_peers(self) -> Span {
-        let what = if let What::Host = self.what { What::Vanishing } else { self.what };
+        let what = match self.what {
+            What::Host => What::Vanishing,
+            What::Lasting => What::LastingForPeers,
+            other => other,
+        };
         Span { what, ..self }
+    }
+
+    /// The same memory, if it is the host's, with the promise that it stays.
+    ///
+    /// # Safety
+    /// All of it stays mapped, for reads and, where an operation writes, for writes, until the last operation that was given this
+    /// span, or a part of it, has completed.
+    #[must_use]
+    pub unsafe fn lasting(self) -> Span {
+        let what = match self.what {
+            What::Host => What::Lasting,
+            What::Vanishing => What::LastingForPeers,
+            other => other,
+        };
+        Span { what, ..self }
+    }
+
+    /// Whether it is there when it is accessed, for as long as this span may be used: by [`Span::lasting`], or since it is no
+    /// registration's.
+    #[inline]
+    pub fn stays(self) -> bool {
+        !self.may_vanish() || self.can(Caps::LASTS)
     }
 
     /// Whether it may not be there when it is accessed.
@@ -257,6 +285,23 @@ mod tests {
         }
         assert!(can(&[], Caps::CPU) && can(&[Span::leak(1), Span::EMPTY], Caps::CPU | Caps::CMA));
         assert!(!can(&[Span::leak(1)], Caps::CPU | Caps::DEVICE));
+    }
+
+    #[test]
+    fn memory_that_stays_is_shown_to_peers_as_such() {
+        // SAFETY: never followed.
+        let (s, gpu) = unsafe { (Span::new(4096, 8, Kind::System), Span::new(4096, 8, Kind::Cuda)) };
+        assert!(s.stays() && !s.for_peers().stays());
+        // SAFETY: likewise.
+        let (lasting, other) = unsafe { (s.lasting(), s.for_peers().lasting()) };
+        assert!(lasting.stays() && lasting.is_plain() && !lasting.may_vanish());
+        for shown in [lasting.for_peers(), other, other.for_peers()] {
+            // The CPU still follows it by the guard.
+            assert!(shown.stays() && shown.may_vanish() && !shown.is_plain());
+            assert_eq!((shown.kind(), shown.part(1, 3).map(Span::caps)), (Kind::System, Some(shown.caps())));
+        }
+        // SAFETY: likewise.
+        assert_eq!(unsafe { gpu.lasting() }.caps(), Kind::Cuda.caps());
     }
 
     #[test]

@@ -118,6 +118,8 @@ pub(crate) struct Core {
     pub(crate) kept: u32,
     /// How long calls wait for a peer that is inside an access.
     pub(crate) patience: Patience,
+    /// Registrations are of memory that stays until they are closed, here and at peers.
+    pub(crate) lasting: bool,
 }
 
 impl Core {
@@ -139,6 +141,7 @@ impl Core {
             rest: 0,
             kept: 0,
             patience: Patience::Second,
+            lasting: false,
         }
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct Limits {
     pub(crate) fits: usize,
     /// How the peer's memory is accessed, and ours by the peer.
     pub(crate) rma: RmaCaps,
-    /// From this many bytes on a message of host memory is got, where it can be.
+    /// From this many bytes on host memory is got, where it can be.
     pub(crate) least_get: usize,
 }
 
@@ -50,8 +50,12 @@ impl Limits {
 
     /// Whether peers get messages of memory here by handles, because they can and there is no quicker way.
     pub(crate) fn is_got_by_handles(&self, memory: Memory, len: usize) -> bool {
-        let gets = self.rma.contains(RmaCaps::HOST_GETS) && !self.is_sync() && len >= self.least_get;
-        self.is_by_handles(memory) || memory == Memory::Host && gets
+        self.is_by_handles(memory) || memory == Memory::Host && self.is_host_got(len)
+    }
+
+    /// Whether host memory of so many bytes is got by handles, and not put.
+    fn is_host_got(&self, len: usize) -> bool {
+        self.rma.contains(RmaCaps::HOST_GETS) && !self.is_sync() && len >= self.least_get
     }
 
     /// Whether handles of host memory are made for the time of a request.
@@ -163,6 +167,8 @@ bitflags! {
         const IN_POST = 1 << 11;
         /// Both sides' memory is on one device, as far as is known, which the two processes have in turns.
         const ONE_DEVICE = 1 << 12;
+        /// Registrations of the job are of memory that stays until they are closed, so that what is written may be got.
+        const LASTING = 1 << 13;
     }
 }
 
@@ -231,6 +237,8 @@ pub(crate) enum Plan {
     ByHandles,
     /// The next call of progress takes them in, so that what is posted before that does not wait for a copy.
     InProgress,
+    /// The initiator of a read gets the bytes, by handles that this side sends.
+    Lend,
     /// The sender of a message is invited to put it where this side says, by handles.
     Invite,
     /// By way of bounce buffers of the sender's device, which this side asks for, or fills. Where the sender's memory turns out to be
@@ -284,7 +292,8 @@ fn exports(limits: &Limits, op: &Op, in_frame: bool) -> bool {
         && !op.tried.contains(Tried::HANDLES)
         && match op.role {
             Role::Send => limits.is_got_by_handles(op.memory, op.len),
-            // The peer puts the bytes of a read; and what is written may not be there any more when it would be got to.
+            Role::Write if op.when.contains(When::LASTING) => limits.is_got_by_handles(op.memory, op.len),
+            // The peer puts the bytes of a read; and memory that may vanish is not got to.
             _ => limits.is_by_handles(op.memory),
         }
 }
@@ -416,6 +425,13 @@ fn choose_serve(limits: &Limits, op: &Op, reach: Reach) -> Plan {
             Plan::InCall
         }
         Reach::Handles if !op.tried.contains(Tried::HANDLES) => Plan::ByHandles,
+        _ if limits.is_host_got(op.len)
+            && op.memory == Memory::Host
+            && !is_short
+            && !op.tried.contains(Tried::HANDLES) =>
+        {
+            Plan::Lend
+        }
         // Read now, before a later write can change it.
         _ if is_short && !op.when.contains(When::LAGGING) => Plan::Eager,
         _ => Plan::Frames,

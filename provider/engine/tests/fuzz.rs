@@ -44,7 +44,7 @@ fn frame(draw: &mut Draw<'_>, shared: Span) -> Vec<u8> {
         let n = draw.byte();
         return draw.many(n.into());
     }
-    let mut frame = vec![draw.below(19), draw.below(130), draw.byte(), draw.below(32)];
+    let mut frame = vec![draw.below(24), draw.below(130), draw.byte(), draw.below(32)];
     for _ in 0..2 + draw.below(8) {
         frame.extend(draw.word(shared).to_le_bytes());
     }

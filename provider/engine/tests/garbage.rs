@@ -48,7 +48,7 @@ fn evil() -> impl Strategy<Value = Evil> {
     let flags = prop_oneof![3 => 0..64u8, 1 => any::<u8>()];
     prop_oneof![
         1 => prop::collection::vec(any::<u8>(), 0..512).prop_map(Evil::Noise),
-        12 => (0..21u8, flags, aux, prop::collection::vec(word(), 2..12), 0..300usize)
+        12 => (0..24u8, flags, aux, prop::collection::vec(word(), 2..12), 0..300usize)
             .prop_map(|(op, flags, aux, words, payload)| Evil::Frame { op, flags, aux, words, payload }),
         4 => (any::<prop::sample::Index>(), any::<u8>(), any::<bool>()).prop_map(|(at, byte, cut)| Evil::Mutate { at, byte, cut }),
         6 => Just(Evil::Work),

@@ -43,6 +43,8 @@ pub(crate) struct Shared {
     pub prov_key: bool,
     /// The registration modes it was opened with.
     pub mr_mode: c_int,
+    /// Memory that is registered stays until its registration is closed.
+    pub allocated: bool,
     /// The authorization key of endpoints that have none.
     pub auth_key: Option<AuthKey>,
     /// Its application keeps its calls apart, so that no thread of ours may enter.

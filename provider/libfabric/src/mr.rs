@@ -103,6 +103,12 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         // SAFETY: the application registers memory that it keeps as long; (NULL, SIZE_MAX) stands
         // for whatever is mapped whenever it is used.
         let span = unsafe { Span::new(base, len, registry::classify_to_register(base, len)) };
+        let span = match domain.shared.allocated {
+            // SAFETY: with FI_MR_ALLOCATED the application registers memory that is there, until it closes the registration
+            // (fi_mr(3)).
+            true => unsafe { span.lasting() },
+            false => span,
+        };
         match registry::get_pages(span, write) {
             Ok(kept) => pages.extend(kept),
             Err(e) => {

@@ -36,7 +36,7 @@ pub struct Path {
     pub eager_in_a_row: usize,
     /// How the peer's memory is accessed.
     pub rma: RmaCaps,
-    /// With [`RmaCaps::HOST_GETS`]: from this many bytes on a message had better be got; shorter ones are quicker in frames.
+    /// With [`RmaCaps::HOST_GETS`]: from this many bytes on host memory had better be got; less is quicker in frames.
     pub least_get: usize,
 }
 

@@ -12,7 +12,7 @@ use wire::Handle;
 
 use crate::below::Below;
 use crate::channel::Sort;
-use crate::lent::{ALL, LENDERS, Lent, NOTES, lender_in};
+use crate::lent::{ALL, LEARNED, LENDERS, Lent, NOTES, lender_in};
 use crate::link::OfiLink;
 use crate::peer::Stage;
 
@@ -25,7 +25,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             return None;
         }
         // What may vanish is better copied, by what can bear that.
-        let fits = |s: &Span| s.can(Caps::CPU) && !s.can(Caps::DEVICE) && !s.may_vanish();
+        let fits = |s: &Span| s.can(Caps::CPU) && !s.can(Caps::DEVICE) && s.stays();
         let parts = || iov.iter().filter(|span| !span.is_empty());
         if !parts().all(fits) {
             return None;
@@ -36,6 +36,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             let end = |s: &Span| s.addr() + s.len() as u64;
             let holds = |lent: &&Lent| lent.span.addr() <= span.addr() && end(span) <= end(&lent.span);
             if at.dealings.lent.iter().find(holds).is_none() {
+                if at.dealings.lent.len() >= LEARNED {
+                    return None;
+                }
                 let lease = below.lend(*span)?;
                 // The peer forgets those that have a part of it.
                 for old in &mut at.dealings.lent {

@@ -11,7 +11,7 @@ use crate::channel::Sort;
 /// What [`Handle::how`] is.
 const HOW: u8 = 0x40;
 /// What a peer has lent, at most: what came first is forgotten first.
-const LEARNED: usize = 1024;
+pub(crate) const LEARNED: usize = 1024;
 /// Endpoints by which a peer has lent, at most.
 pub(crate) const LENDERS: usize = 4;
 /// What is to be said to a peer, and what it has taken back, at most.

@@ -54,7 +54,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         if at.dealings.is_revoked(request) {
             return Err(NoDirect::Revoked);
         }
-        let fits = |s: &Span| s.can(Caps::CPU) && !s.can(Caps::DEVICE) && !s.may_vanish();
+        let fits = |s: &Span| s.can(Caps::CPU) && !s.can(Caps::DEVICE) && s.stays();
         if total(access.local) < access.len || !access.local.iter().all(fits) {
             return Err(NoDirect::Memory);
         }

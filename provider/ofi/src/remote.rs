@@ -89,6 +89,24 @@ impl Modes {
     }
 }
 
+/// Whether an endpoint may be closed while it reads. Of libfabric 1.17 `tcp;ofi_rxm` crashes then in
+/// fi_close(3), and the domain of `net` makes no progress any more; `tcp;ofi_rxm` and `tcp` of 2.1 do neither.
+///
+/// # Safety
+/// `of` is what the core has given out with an info.
+unsafe fn ends_reads(of: *const fi::fi_fabric_attr) -> bool {
+    // As providers number themselves: 100 times the major number of libfabric and the minor one, above 16 bits.
+    const SINCE: u32 = 201 << 16;
+    // SAFETY: the caller's promise.
+    let (name, version) = unsafe { ((*of).prov_name, (*of).prov_version) };
+    if name.is_null() || version >= SINCE {
+        return true;
+    }
+    // SAFETY: likewise.
+    let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_bytes();
+    name != b"net" && !name.starts_with(b"tcp;")
+}
+
 /// What of a provider serves for reads.
 #[derive(Debug)]
 pub(crate) struct Remote {
@@ -130,6 +148,10 @@ impl Remote {
         // Datagrams: a read from an endpoint that has been closed ends when all retries have failed, after minutes.
         // SAFETY: likewise.
         if unsafe { (*(*info).ep_attr).protocol } == fi::FI_PROTO_RXD {
+            return None;
+        }
+        // SAFETY: likewise.
+        if !unsafe { ends_reads((*info).fabric_attr) } {
             return None;
         }
         if caps & NEEDS != NEEDS || mr_mode & !MODES != 0 || !(1..=8).contains(&key_size) || most == 0 {

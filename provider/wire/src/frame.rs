@@ -15,7 +15,8 @@ pub enum Op {
     Eager = 1,
     /// A message whose payload stays with the sender until the receiver has a buffer for it.
     Rts = 2,
-    /// The receiver of an `Rts`, or the target of a `WriteRts`, asks for the payload in `Data` frames.
+    /// The receiver of an `Rts`, the target of a `WriteRts`, or the initiator of a read that a `ReadRts` answered, asks for the payload in
+    /// `Data` frames.
     Cts = 3,
     /// A piece of payload, for the request of the side that takes it.
     Data = 4,
@@ -25,7 +26,7 @@ pub enum Op {
     Write = 6,
     /// RMA write whose payload the target fetches.
     WriteRts = 7,
-    /// RMA read; answered by `Data` frames or a direct push, and a `Fin`.
+    /// RMA read; answered by `Data` frames, a direct push and a `Fin`, or a `ReadRts`.
     Read = 8,
     /// Atomic of any sort; answered by `Result` if it fetches, by `Fin` if `ACK`.
     Atomic = 9,
@@ -56,6 +57,8 @@ pub enum Op {
     Bounce = 20,
     /// The taker of that part has copied it, or cannot.
     BounceDone = 21,
+    /// The target of a `Read` offers its memory, which the initiator gets.
+    ReadRts = 22,
 }
 
 impl Op {
@@ -82,6 +85,7 @@ impl Op {
             19 => Op::Withdrawn,
             20 => Op::Bounce,
             21 => Op::BounceDone,
+            22 => Op::ReadRts,
             _ => return None,
         })
     }
@@ -396,6 +400,7 @@ mod tests {
             (Op::Withdrawn, 19),
             (Op::Bounce, 20),
             (Op::BounceDone, 21),
+            (Op::ReadRts, 22),
         ] {
             assert_eq!(op as u8, code);
             assert_eq!(Op::from_u8(code), Some(op));

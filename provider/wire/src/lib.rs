@@ -28,6 +28,7 @@
 //! | `Withdrawn` | sender's req | – | – | – |
 //! | `Bounce` | taker's req | offset | 1 | [`Seg`] |
 //! | `BounceDone` | sender's req | offset | [`Status`] | – |
+//! | `ReadRts` | initiator's req | target's req | segments | segments x [`Seg`] |
 //!
 //! `Write` and friends address memory as libfabric's `fi_rma_iov` does: an offset or address, a
 //! length, and the key of a registration of the target.
@@ -41,6 +42,9 @@
 //! `Bounce` names one that has the bytes from an offset on, in order, of memory that `Handle` frames have told of; the buffer is the
 //! taker's until its `BounceDone`, or its `Fin` to the request. After a `BounceDone` that says that a part is not to be had, and when all
 //! parts have been answered, `Data` frames follow from that part's offset on.
+//!
+//! A `ReadRts` with `HANDLES` answers a `Read`: the initiator gets the bytes from those segments and answers the target's request by a
+//! `Fin`, or asks for them in `Data` frames by a `Cts`. A registration that is closed meanwhile ends it by a `Fin` to the initiator's request.
 //!
 //! A `Body` is for an `Rts` of the same sender that was not, or not in time, answered by a `Cts`; one that comes after
 //! it is void.
@@ -68,4 +72,4 @@ pub use frame::{
 };
 
 /// Version of everything in this crate but [`ucx`] and [`session`]; two endpoints of different versions refuse each other.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;

@@ -2,6 +2,8 @@
 //! library. ci/ofi has both.
 #![cfg(not(loom))]
 
+#[path = "support/accessed.rs"]
+mod accessed;
 #[path = "support/counted.rs"]
 mod counted;
 #[path = "support/duo.rs"]
@@ -49,8 +51,8 @@ fn provider() -> OfiHarness<Fabric> {
     let mut harness = OfiHarness::new(|| Ok(fabric()));
     // So that nothing goes another way.
     harness.fallback = false;
-    // Over datagrams there are none.
-    harness.reads = !below().ends_with("ofi_rxd");
+    // Over datagrams there are none, nor where a provider cannot end them.
+    harness.reads = ofi::Below::reads(&fabric()).is_some();
     harness
 }
 

@@ -125,7 +125,11 @@ impl Hub {
             eager,
             eager_in_a_row,
             rma: RmaCaps::DEVICE_HANDLES
-                | if direct.is_by_handles() { RmaCaps::HOST_HANDLES } else { RmaCaps::SYNC },
+                | match direct {
+                    Direct::Later | Direct::AnyOrder => RmaCaps::HOST_HANDLES,
+                    Direct::Gets => RmaCaps::HOST_GETS,
+                    Direct::Never | Direct::InCall => RmaCaps::SYNC,
+                },
             least_get: 0,
         };
         let hub = Hub {
@@ -353,7 +357,7 @@ impl Hub {
     pub(crate) fn memory_by_handle(&self, at: Place, seg: &Seg) -> Option<Span> {
         let (addr, len) = (seg.addr.get(), usize::try_from(seg.len.get()).ok()?);
         let part = |d: &Span| d.part(usize::try_from(addr.checked_sub(d.addr())?).ok()?, len);
-        let on_host = || self.memory(at, seg).filter(|_| self.direct.is_by_handles() && !self.off);
+        let on_host = || self.memory(at, seg).filter(|_| self.direct.has_handles() && !self.off);
         self.devices.iter().chain(&self.rooms).find_map(part).or_else(on_host)
     }
 
@@ -361,7 +365,10 @@ impl Hub {
     pub(crate) fn allocation(&self, at: Place, span: &Span) -> Option<Span> {
         let inside = |d: &&Span| span.addr().wrapping_sub(d.addr()) < d.len() as u64;
         if !span.can(hmem::Caps::DEVICE) {
-            assert!(self.path.rma.contains(RmaCaps::HOST_HANDLES), "host memory has no handles here");
+            assert!(
+                self.path.rma.intersects(RmaCaps::HOST_HANDLES | RmaCaps::HOST_GETS),
+                "host memory has no handles here"
+            );
             let (_, owner) = self.stations[at].memory.range(..=span.addr()).next_back()?;
             return Some(*owner).filter(|owner| !self.off && inside(&owner));
         }

@@ -74,18 +74,26 @@ pub enum Direct {
     Later,
     /// By operations that end later, in any order, between frames.
     AnyOrder,
+    /// Likewise, but that memory is got alone, and none put.
+    Gets,
 }
 
 impl Direct {
     /// All of them.
-    pub const ALL: [Direct; 4] = [Direct::InCall, Direct::Never, Direct::Later, Direct::AnyOrder];
+    pub const ALL: [Direct; 5] =
+        [Direct::InCall, Direct::Never, Direct::Later, Direct::AnyOrder, Direct::Gets];
 
     /// Least frames that have to fit between two nodes for a message to be sent: its own, and one with a handle.
     pub fn least_capacity(self) -> usize {
-        if self.is_by_handles() { 2 } else { 1 }
+        if self.has_handles() { 2 } else { 1 }
     }
 
-    /// Whether it takes handles.
+    /// Whether there are handles of host memory.
+    pub(crate) fn has_handles(self) -> bool {
+        self.is_by_handles() || self == Direct::Gets
+    }
+
+    /// Whether all takes handles, of either way.
     pub fn is_by_handles(self) -> bool {
         matches!(self, Direct::Later | Direct::AnyOrder)
     }

@@ -82,7 +82,11 @@ impl MemLink {
         if self.flying.is_empty() || hub.held {
             return None;
         }
-        let at = if hub.direct == Direct::AnyOrder { hub.draw(self.flying.len()) } else { 0 };
+        let at = if matches!(hub.direct, Direct::AnyOrder | Direct::Gets) {
+            hub.draw(self.flying.len())
+        } else {
+            0
+        };
         let Flight { id, dst, src, len, peer, epoch, request } = self.flying.remove(at);
         hub.flying.insert(self.at, self.flying.len());
         // What its owner took back while it was in flight is not accessed any more.
@@ -104,7 +108,7 @@ impl MemLink {
     /// Whether chance, one in `of`, has operations and frames come in another order than usual.
     fn draws_any_order(&self, of: usize) -> bool {
         let mut hub = self.hub.borrow_mut();
-        hub.direct == Direct::AnyOrder && hub.draw(of) == 0
+        matches!(hub.direct, Direct::AnyOrder | Direct::Gets) && hub.draw(of) == 0
     }
 
     /// Its place at the hub, which is its peers' index of it where a [`crate::Net`] introduced them.

@@ -9,8 +9,8 @@ use engine::{
 };
 use hmem::Span;
 
-use crate::Setup;
 use crate::link::MemLink;
+use crate::{Direct, Setup};
 
 /// A domain with one endpoint in it.
 #[derive(Debug)]
@@ -46,6 +46,9 @@ impl DerefMut for Node {
 impl Node {
     pub(crate) fn new(setup: &Setup, link: MemLink) -> Node {
         let mut domain = Domain::new(setup.config);
+        if setup.direct == Direct::Gets {
+            domain.set_lasting();
+        }
         let (tx_cq, rx_cq) = (domain.cq_open(setup.cq_size), domain.cq_open(setup.cq_size));
         let av = domain.av_open();
         let ep = domain.ep_open(EpConfig {

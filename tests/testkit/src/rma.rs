@@ -146,6 +146,13 @@ impl RmaLink for MemLink {
         if way == CopyWay::Put && hub.barred == Some(self.at) {
             return Err(NoDirect::Never);
         }
+        let host = |s: &Span| !s.can(hmem::Caps::DEVICE);
+        if hub.direct == crate::Direct::Gets && local.iter().any(host) {
+            let fits = local.iter().all(|s| s.is_empty() || s.stays() && host(s));
+            if way == CopyWay::Put || !fits {
+                return Err(NoDirect::Memory);
+            }
+        }
         if hub.fail.0 > 0 {
             hub.fail.0 -= 1;
             return Err(NoDirect::Never);

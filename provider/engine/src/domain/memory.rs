@@ -6,6 +6,12 @@ use crate::types::*;
 use link_api::{InUse, RmaLink};
 
 impl<L: RmaLink> Domain<L> {
+    /// Memory that is registered, here and at peers, stays until its registration is closed, so that long writes may be got by their
+    /// targets. Where a target's does not ([`hmem::Span::stays`]), they come in frames all the same.
+    pub fn set_lasting(&mut self) {
+        self.core.lasting = true;
+    }
+
     /// Registers memory; returns its name here and its key.
     pub fn mr_reg(&mut self, reg: &Reg<'_>) -> Result<(MrId, u64), Error> {
         let made = self.core.mr_reg(reg)?;

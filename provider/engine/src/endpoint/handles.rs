@@ -35,7 +35,13 @@ pub(super) fn on_device(iov: &[Span]) -> bool {
     iov.iter().any(|s| s.can(hmem::Caps::DEVICE))
 }
 
-fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
+/// Whether its peer gets its bytes: a message, or a write.
+fn is_fetched(out: &Out) -> bool {
+    let what = out.done_as.what;
+    what.contains(What::SEND) || what.contains(What::RMA | What::WRITE)
+}
+
+pub(super) fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
     let mut frame = Vec::with_capacity(Head::LEN + size_of::<wire::Handle>());
     put(&mut frame, &Head::new(WireOp::Handle, Flags::empty(), 0, 0, 0));
     put(&mut frame, handle);
@@ -68,25 +74,32 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// A request is over: the peer needs no handles of its memory any more, unless another request has some of it, too.
     pub(super) fn retire(&mut self, over: &Out) {
-        let fetched = |out: &Out| out.peer == over.peer && out.done_as.what.contains(What::SEND);
+        if !over.iov.is_empty() && is_fetched(over) {
+            self.retire_memory(over.peer, &over.iov);
+        }
+    }
+
+    /// Likewise, of this memory, which no request that is over has any more.
+    pub(super) fn retire_memory(&mut self, peer: PeerId, iov: &[Span]) {
         let overlaps = |one: &Span, other: &Span| {
             let end = |s: &Span| s.addr() + s.len() as u64;
             one.addr() < end(other) && other.addr() < end(one)
         };
-        if over.iov.is_empty() || !fetched(over) {
-            return;
-        }
-        let has = |one: &dyn Fn(&Out) -> bool| {
-            self.requests.any(|r| matches!(r, Request::Out(out) if fetched(out) && one(out)))
+        let has = |one: &dyn Fn(&[Span]) -> bool| {
+            self.requests.any(|r| match r {
+                Request::Out(out) => out.peer == peer && is_fetched(out) && one(&out.iov),
+                Request::Serve(s) => s.peer == peer && s.lent && one(&s.iov),
+                _ => false,
+            })
         };
         if !has(&|_| true) {
             // Also what was told of for one that was then refused.
-            return self.link.retire_handles(over.peer, &[]);
+            return self.link.retire_handles(peer, &[]);
         }
-        let is_free = |span: &&Span| !has(&|out| out.iov.iter().any(|other| overlaps(span, other)));
-        let free: Vec<Span> = over.iov.iter().filter(is_free).copied().collect();
+        let is_free = |span: &&Span| !has(&|iov| iov.iter().any(|other| overlaps(span, other)));
+        let free: Vec<Span> = iov.iter().filter(is_free).copied().collect();
         if !free.is_empty() {
-            self.link.retire_handles(over.peer, &free);
+            self.link.retire_handles(peer, &free);
         }
     }
 
@@ -97,7 +110,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Begins to copy, on behalf of the request `name`, what the peer told of under the name of its own.
-    fn start_operation(
+    pub(super) fn start_operation(
         &mut self,
         name: u64,
         way: Way,
@@ -295,6 +308,9 @@ impl<L: RmaLink> Endpoint<L> {
                     self.meter(i.peer, Side::Theirs, How::Device, i.len);
                     self.fetched(core, i.peer, i.req, Status::Ok, i.len, i.then);
                 }
+            }
+            Some(Request::Out(out)) if out.done_as.what.contains(What::READ) => {
+                self.read_is_over(core, name, ok);
             }
             Some(Request::Out(out)) => match out.asked {
                 Some((theirs, want)) if ok => {

@@ -68,6 +68,7 @@ impl<L: RmaLink> Endpoint<L> {
             | WireOp::CoopFetch
             | WireOp::CoopRma
             | WireOp::Invite
+            | WireOp::ReadRts
             | WireOp::Bounce => {
                 self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags)
             }
@@ -102,6 +103,7 @@ impl<L: RmaLink> Endpoint<L> {
             WireOp::CoopRma => self.on_coop_rma(core, peer, head, fields),
             WireOp::Invite => self.on_invite(peer, head, fields),
             WireOp::Bounce => self.on_bounce(core, peer, head, fields),
+            WireOp::ReadRts => self.on_read_rts(peer, head, flags, fields),
             _ => Err(Malformed::Op),
         }
     }
@@ -242,6 +244,10 @@ impl<L: RmaLink> Endpoint<L> {
             // What we share ourselves is done when we say so.
             Request::Out(out) if out.coop.as_ref().is_none_or(|p| !p.is_owner()) => {}
             Request::In(_) => return self.on_fin_in(core, peer, head),
+            Request::Serve(s) if s.lent => {
+                self.was_got(core, name, Status::from_u16(head.aux.get()));
+                return Ok(());
+            }
             _ => return Err(Malformed::Unfit),
         }
         self.cancel_operation(name);

@@ -15,6 +15,7 @@ mod in_order;
 mod incoming;
 mod inject;
 mod late;
+mod lent;
 mod malformed;
 mod metered;
 mod offered;

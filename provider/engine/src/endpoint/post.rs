@@ -298,6 +298,7 @@ impl<L: RmaLink> Endpoint<L> {
         let mut when = self.when(peer, op.flags, len);
         when.set(When::ONE_SIDED, one_sided);
         when.set(When::DELIVERY, delivery);
+        when.set(When::LASTING, core.lasting);
         let delegate = when.contains(When::IN_A_ROW) && Cut::is_delegable(len) && self.may_delegate(peer);
         when.set(When::DELEGATE, delegate);
         let role = if op.write { Role::Write } else { Role::Read };
@@ -421,7 +422,7 @@ fn rma_head(h: &mut Header, wire_op: WireOp, flags: Flags, op: &Rma<'_>, segs: &
 }
 
 /// The spans as a peer is told of them, and whether it may follow the addresses.
-fn segments(iov: &[Span]) -> Result<(arrayvec::ArrayVec<Seg, MAX_SEGS>, bool), Error> {
+pub(super) fn segments(iov: &[Span]) -> Result<(arrayvec::ArrayVec<Seg, MAX_SEGS>, bool), Error> {
     let mut segs = arrayvec::ArrayVec::new();
     for s in iov {
         let seg = Seg { addr: s.addr().into(), len: (s.len() as u64).into() };

@@ -188,7 +188,7 @@ impl Then {
     }
 }
 
-/// Memory that a peer reads, in frames.
+/// Memory that a peer reads, in frames or by an operation of either side.
 #[derive(Debug)]
 pub(super) struct Serve {
     pub(super) peer: PeerId,
@@ -201,6 +201,8 @@ pub(super) struct Serve {
     pub(super) mrs: Mrs,
     /// No access that the peer posted behind it may take effect before it.
     pub(super) in_order: bool,
+    /// The peer was told of the memory, and gets the bytes itself.
+    pub(super) lent: bool,
 }
 
 /// A message on its way into a posted buffer.

@@ -189,10 +189,15 @@ impl<L: RmaLink> Endpoint<L> {
                     }
                     self.end_write(core, name);
                 }
-                Some(&mut Request::Serve(Serve { peer, req, .. })) => {
+                Some(&mut Request::Serve(Serve { peer, req, lent, .. })) => {
+                    // Its initiator may be getting it.
+                    if lent && self.take_back(peer, name).is_err() {
+                        outcome = Err(InUse);
+                        continue;
+                    }
                     self.cancel_operation(name);
                     self.streams.retain(|s| *s != name);
-                    self.requests.remove(name);
+                    self.end_serve(name);
                     self.fin(peer, req, Status::BadKey, 0);
                 }
                 Some(Request::CoopHelp(_)) => {

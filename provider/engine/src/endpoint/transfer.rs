@@ -229,6 +229,13 @@ impl<L: RmaLink> Endpoint<L> {
             self.fin(peer, head.data.get(), Status::Discarded, 0);
             return Ok(());
         }
+        if self.is_lent(peer, name) {
+            return self.serve_in_frames(name, head.data.get(), want);
+        }
+        // A read whose registration was closed, of which its initiator is being told.
+        if self.is_past(peer, name) {
+            return Ok(());
+        }
         self.accept_cts(peer, name, head.data.get(), want)?;
         self.peer(peer).fetches = Fetches::ByFrames;
         self.peer(peer).on_device = segs.first().copied().or(self.peer(peer).on_device);
@@ -265,8 +272,9 @@ impl<L: RmaLink> Endpoint<L> {
         let mut when = When::empty();
         when.set(When::LAGGING, !core.config.rma_order && self.peer(peer).owed >= OWED_MUCH);
         let mut choice = proto::Op::new(Role::Serve(direct), len, &iov, when);
+        let in_order = core.config.rma_order;
         let mut serve =
-            Serve { peer, iov, len, done: 0, req, cntrs, mrs: reached.mrs, in_order: core.config.rma_order };
+            Serve { peer, iov, len, done: 0, req, cntrs, mrs: reached.mrs, in_order, lent: false };
         loop {
             match choose(&self.peer(peer).limits, &choice) {
                 Plan::Nothing => {
@@ -286,6 +294,13 @@ impl<L: RmaLink> Endpoint<L> {
                     }
                 }
                 Plan::ByHandles => match self.start_put_read(segs, serve) {
+                    None => return,
+                    Some(back) => {
+                        serve = back;
+                        choice.tried |= Tried::HANDLES;
+                    }
+                },
+                Plan::Lend => match self.lend(serve) {
                     None => return,
                     Some(back) => {
                         serve = back;

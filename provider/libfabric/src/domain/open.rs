@@ -124,6 +124,10 @@ impl Wanted {
         let (virt_addr, prov_key) = answer::mr_semantics(self.mr_mode);
         let auto_progress = self.data_progress == fi::FI_PROGRESS_AUTO;
         let mut engine = Engine::new(Config { virt_addr, rma_order: self.orders & answer::RMA_ORDERS != 0 });
+        let allocated = answer::is_allocated(self.mr_mode);
+        if allocated {
+            engine.set_lasting();
+        }
         engine.set_unexpected_most(param::get().unexpected_size);
         // Contexts of devices have threads.
         let xpu = api_version >= xpu::SINCE && self.caps & fi::FI_XPU != 0;
@@ -144,6 +148,7 @@ impl Wanted {
             caps: self.caps,
             addr_format: self.addr_format,
             mr_mode: self.mr_mode,
+            allocated,
             prov_key,
             auth_key: self.auth_key.clone(),
             one_thread,

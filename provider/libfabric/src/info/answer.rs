@@ -278,7 +278,8 @@ fn check_domain(h: &Hints) -> Result<(), Refusal> {
 /// By the book an application looks at the answer, and none would do for all. In fact some that
 /// offer just what they implement do not look (SHMEM built for basic registration), or insist
 /// (NVSHMEM): those get what they offer. Others offer every mode, `FI_MR_LOCAL` first, and then
-/// address by offset whatever the answer is (fabtests): those get none. And an open domain stays
+/// address by offset whatever the answer is (fabtests): those get none but `FI_MR_ALLOCATED`, which changes
+/// neither addresses nor keys, and has long accesses read by a provider below. And an open domain stays
 /// what it is (Open MPI 5 shares one between its MTL and its BTL).
 fn mr_mode(h: &Hints, api: u32) -> Result<c_int, Refusal> {
     let asked = h.domain.mr_mode;
@@ -292,10 +293,15 @@ fn mr_mode(h: &Hints, api: u32) -> Result<c_int, Refusal> {
         _ => {}
     }
     if asked & (FI_MR_LOCAL | FI_MR_HMEM) == FI_MR_LOCAL {
-        return Ok(0);
+        return Ok(asked & FI_MR_ALLOCATED);
     }
     let basic = if asked & FI_MR_BASIC != 0 { MR_MODES } else { 0 };
     Ok((asked | basic) & MR_MODES)
+}
+
+/// Whether the application has agreed to register memory that is there, and stays until the registration is closed.
+pub(crate) fn is_allocated(mode: c_int) -> bool {
+    mode == FI_MR_BASIC || mode & FI_MR_ALLOCATED != 0
 }
 
 /// Whether registrations of that mode are addressed by virtual address, and whether their keys are

@@ -2,7 +2,7 @@
 
 use libfabric_sys::*;
 
-use super::answer::{Offer, PROTOCOL, answer, mr_semantics};
+use super::answer::{Offer, PROTOCOL, answer, is_allocated, mr_semantics};
 use super::caps::PRIMARY;
 use super::hints::{Hints, Object};
 use super::refusal::Refusal;
@@ -83,6 +83,20 @@ fn segments() {
     h.rx.iov_limit = 8;
     let o = offer(&h, (2, 1));
     assert_eq!((o.tx.iov_limit, o.tx.rma_iov_limit, o.rx.iov_limit), (8, 4, 8));
+}
+
+#[test]
+fn memory_stays_where_the_mode_says_so() {
+    assert!(is_allocated(FI_MR_BASIC) && is_allocated(BASIC_MAP) && is_allocated(FI_MR_ALLOCATED));
+    assert!(!is_allocated(0) && !is_allocated(FI_MR_SCALABLE) && !is_allocated(FI_MR_VIRT_ADDR));
+    // Whatever else is offered, but not where this mode is not.
+    for more in [0, FI_MR_LOCAL, FI_MR_LOCAL | FI_MR_HMEM, FI_MR_ENDPOINT] {
+        let mut h = hints(FI_RMA);
+        h.domain.mr_mode = more | FI_MR_ALLOCATED;
+        assert!(is_allocated(offer(&h, (1, 18)).mr_mode));
+        h.domain.mr_mode = more | FI_MR_VIRT_ADDR;
+        assert!(!is_allocated(offer(&h, (1, 18)).mr_mode));
+    }
 }
 
 #[test]
@@ -249,7 +263,7 @@ fn fabtests_and_pingpong() {
     assert_eq!((o.tx.tclass, o.tclass), (FI_TC_LOW_LATENCY, FI_TC_BULK_DATA));
     assert_eq!(o.mr_mode & !h.domain.mr_mode, 0);
     h.domain.mr_mode = FI_MR_LOCAL | FI_MR_ENDPOINT | FI_MR_RAW | BASIC_MAP;
-    assert_eq!(offer(&h, (1, 21)).mr_mode, 0, "multi_mr addresses by offset whatever we say");
+    assert_eq!(offer(&h, (1, 21)).mr_mode, FI_MR_ALLOCATED, "multi_mr addresses by offset whatever we say");
     h.caps = FI_RMA;
     h.tx.msg_order = FI_ORDER_RAW;
     let max = offer(&h, (1, 21)).max_order_size[0];

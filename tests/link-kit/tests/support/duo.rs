@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::Duration;
 
-use engine::{Access, Completion, Error, Reg};
+use engine::{Completion, Error};
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::Link as _;
@@ -44,6 +44,9 @@ impl<F: Below> Duo<F> {
         let (a, b) = (link_over(make(), &counts), link_over(make(), &counts));
         let names = (a.addr(), b.addr());
         let mut duo = Duo { a: Node::new(a, names.1), b: Node::new(b, names.0), counts: Arc::clone(&counts) };
+        // As an application says by FI_MR_ALLOCATED.
+        duo.a.domain.set_lasting();
+        duo.b.domain.set_lasting();
         for _ in 0..2 {
             duo.send(&[filled(8, 1)], &[Span::leak(8)]);
             std::mem::swap(&mut duo.a, &mut duo.b);
@@ -71,13 +74,6 @@ impl<F: Below> Duo<F> {
         let (sent, got) = self.complete(1, 1);
         assert_eq!((sent[0].err, got[0].err, got[0].len), (None, None, len));
         assert!(link_kit::text(dst)[..len] == link_kit::text(src)[..], "{len} bytes");
-    }
-
-    /// Registers memory of the second one.
-    #[allow(dead_code)]
-    pub fn share(&mut self, span: Span, key: u64) {
-        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        self.b.domain.mr_reg(&Reg { iov: &[span], access, key: Some(key) }).expect("a key that is free");
     }
 
     /// Waits until nothing is said any more.

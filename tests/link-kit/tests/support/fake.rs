@@ -44,7 +44,8 @@ struct Net {
     breaks: Option<usize>,
     /// Of reads of memory that is not lent any more nothing is told.
     silent: bool,
-    /// Memory that its owner's provider goes on to read for reads that have ended before their time, by owner.
+    /// Memory that its owner's provider goes on to read for reads that have ended before their time, or whose registration was closed
+    /// meanwhile, by owner.
     tails: Vec<(u64, Span)>,
 }
 
@@ -125,6 +126,15 @@ impl FakeNet {
         read.any(|s| {
             s.addr() < memory.addr() + memory.len() as u64 && memory.addr() < s.addr() + s.len() as u64
         })
+    }
+
+    /// Whether a read puts bytes there still.
+    #[allow(dead_code)]
+    pub fn is_filled(&self, memory: Span) -> bool {
+        let overlaps = |s: Span| {
+            s.addr() < memory.addr() + memory.len() as u64 && memory.addr() < s.addr() + s.len() as u64
+        };
+        self.lock().flights.iter().any(|flight| overlaps(flight.into))
     }
 
     pub fn open(&self) -> Fake {
@@ -350,7 +360,11 @@ impl Below for Fake {
     }
 
     fn end_lease(&mut self, number: u64) {
-        self.net.lock().lent.remove(&(self.own << 32 | number));
+        let (mut net, key) = (self.net.lock(), self.own << 32 | number);
+        let span = net.lent.remove(&key);
+        if net.flights.iter().any(|flight| flight.lent.0 == key) {
+            net.tails.extend(span.map(|span| (self.own, span)));
+        }
     }
 
     fn read(&mut self, who: u64, _from: Dest, lent: (u64, u64), into: Span) -> Result<(), NotSent> {

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use engine::Completion;
+use engine::{Access, Completion, Reg};
 use hmem::Span;
 use link_api::Link as _;
 use ofi::Fabric;
-use testkit::{from_any, msg};
+use testkit::{from_any, msg, read, there, write};
 
 use super::counted::Counts;
 use super::duo::{Node, link_over};
@@ -22,12 +22,14 @@ use super::fabric;
 /// Far more than sockets keep.
 const LEN: usize = 64 << 20;
 const PAGE: usize = 4096;
+/// Of what is registered for RMA.
+const KEY: u64 = 5;
 /// Says what the process is to do.
 const ROLE: &str = "STRAIT_TEST_KILLED";
 const WAIT: Duration = Duration::from_secs(120);
 
 /// Whole pages, of these bytes.
-fn pages(byte: u8) -> Span {
+pub fn pages(byte: u8) -> Span {
     let all = Span::leak(LEN + PAGE);
     let span = all.part(all.addr().next_multiple_of(PAGE as u64) as usize - all.addr() as usize, LEN);
     let span = span.expect("inside of it");
@@ -36,7 +38,7 @@ fn pages(byte: u8) -> Span {
 }
 
 /// Nothing in this process may touch it any more.
-fn forbid(span: Span) {
+pub fn forbid(span: Span) {
     // SAFETY: whole pages of memory that was leaked, and that nothing here uses again.
     let code = unsafe { libc::mprotect(span.as_ptr().cast(), span.len(), libc::PROT_NONE) };
     assert_eq!(code, 0, "mprotect(2)");
@@ -49,7 +51,7 @@ fn byte(span: Span, at: usize) -> u8 {
 }
 
 /// Whether a part of the bytes has come.
-fn is_in_the_middle(span: Span) -> bool {
+pub fn is_in_the_middle(span: Span) -> bool {
     byte(span, LEN / 8) != 0 && byte(span, LEN - 1) == 0
 }
 
@@ -119,7 +121,8 @@ impl Other {
         let said = BufReader::new(child.stdout.take().expect("a pipe"));
         let name =
             said.lines().map_while(Result::ok).find_map(|l| l.strip_prefix("name ").map(str::to_owned));
-        let here = Node::new(link, name_of(&name.expect("its name")));
+        let mut here = Node::new(link, name_of(&name.expect("its name")));
+        here.domain.set_lasting();
         let mut other = Other { process: Process(child), here, counts };
         greet(&mut other.here);
         other
@@ -143,6 +146,11 @@ fn goes_on(mut old: Node<Fabric>, given_back: Span) {
     assert_eq!(next(&mut other.here, || assert!(old.next().is_none())).err, None);
 }
 
+fn share(node: &mut Node<Fabric>, memory: Span) -> engine::MrId {
+    let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    node.domain.mr_reg(&Reg { iov: &[memory], access, key: Some(KEY) }).expect("a key that is free").0
+}
+
 /// What is started by the others.
 #[test]
 #[ignore = "it is the other process of the tests here"]
@@ -155,18 +163,23 @@ fn another_process() {
     let mut name = String::new();
     std::io::stdin().read_line(&mut name).expect("a name");
     let mut node = Node::new(link, name_of(&name));
+    node.domain.set_lasting();
     greet(&mut node);
-    let memory = pages(u8::from(role == "send"));
+    let memory = pages(u8::from(role == "send" || role == "write"));
     let die = || {
-        if is_in_the_middle(memory) && role == "receive and die" {
+        if is_in_the_middle(memory) && role.ends_with("and die") {
             // SAFETY: plain call.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
     };
-    if role == "send" {
-        send(&mut node, memory);
-    } else {
-        receive(&mut node, memory);
+    let to = node.peer;
+    match role.as_str() {
+        "send" => send(&mut node, memory),
+        "write" => post(&mut node, |n| n.domain.rma(n.ep, &write(to, &[memory], &[there(0, LEN, KEY)], 1))),
+        "read and die" => {
+            post(&mut node, |n| n.domain.rma(n.ep, &read(to, &[memory], &[there(0, LEN, KEY)], 1)));
+        }
+        _ => receive(&mut node, memory),
     }
     next(&mut node, die);
     loop {
@@ -212,6 +225,52 @@ fn a_sender_that_is_killed_in_the_middle_of_a_read_of_its_memory() {
         }
         assert!(killed, "{got:?}");
         return goes_on(other.here, memory);
+    }
+    panic!("no process was killed in time");
+}
+
+#[test]
+fn an_initiator_that_is_killed_in_the_middle_of_its_read() {
+    let memory = pages(1);
+    let mut other = Other::start("read and die");
+    let mr = share(&mut other.here, memory);
+    let (start, mut is_read) = (Instant::now(), false);
+    while !is_read || other.counts.lent.load(Relaxed) > 0 {
+        assert!(other.here.next().is_none());
+        is_read |= other.counts.lent.load(Relaxed) > 0;
+        assert!(start.elapsed() < WAIT, "its end is never told");
+    }
+    let status = other.process.0.wait().expect("a process");
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&status),
+        Some(libc::SIGKILL),
+        "not in the middle"
+    );
+    other.here.domain.mr_close(mr).expect("a registration that nothing accesses");
+    goes_on(other.here, memory);
+}
+
+#[test]
+fn an_initiator_that_is_killed_in_the_middle_of_its_write() {
+    for _ in 0..20 {
+        let memory = pages(0);
+        let mut other = Other::start("write");
+        let mr = share(&mut other.here, memory);
+        let start = Instant::now();
+        while !is_in_the_middle(memory) && byte(memory, LEN - 1) == 0 {
+            assert!(other.here.next().is_none());
+            assert!(start.elapsed() < WAIT, "nothing is written");
+        }
+        other.process.0.kill().and_then(|()| other.process.0.wait()).expect("a process");
+        assert_eq!(other.counts.reads.load(Relaxed), 1);
+        while other.here.domain.ep_under_way(other.here.ep) > 0 {
+            assert!(other.here.next().is_none());
+        }
+        other.here.domain.mr_close(mr).expect("a registration that nothing accesses");
+        // All of it may have come before the signal did.
+        if byte(memory, LEN - 1) == 0 {
+            return goes_on(other.here, memory);
+        }
     }
     panic!("no process was killed in time");
 }

@@ -1,0 +1,133 @@
+//! Long reads whose initiator gets the bytes ([`link_api::RmaCaps::HOST_GETS`]).
+//!
+//! The target checks key, range and access as for any read, and answers with handles of the memory, for this request alone, and a
+//! `ReadRts` that names it. The initiator gets the bytes, and says so (`Fin`); if that fails it asks for frames (`Cts`). A registration
+//! that is closed meanwhile waits until the initiator does not read any more ([`RmaLink::revoke`]).
+
+use wire::{Flags, Head, Op as WireOp, Status, put};
+
+use super::Endpoint;
+use super::handles::handle_frame;
+use super::header::put_segs;
+use super::malformed::{Fields, Handled, Malformed, bytes_of, parse_segs};
+use super::post::segments;
+use super::request::{Request, Serve};
+use crate::core::Core;
+use crate::types::What;
+use link_api::{Direct, Grant, How, PeerId, RmaLink, Side, Way};
+
+impl<L: RmaLink> Endpoint<L> {
+    /// Answers a read by telling its initiator of the memory. If that cannot be, the request comes back.
+    pub(super) fn lend(&mut self, request: Serve) -> Option<Serve> {
+        let (peer, theirs, iov) = (request.peer, request.req, request.iov.clone());
+        let found = segments(&iov).ok().and_then(|_| self.link.export_handles(peer, &iov));
+        let Some(lacking) = found else {
+            self.retire_memory(peer, &iov);
+            return Some(request);
+        };
+        for handle in &lacking {
+            self.send_or_queue(peer, &handle_frame(handle));
+            self.link.mark_exported(peer, handle);
+        }
+        let name = self.begin_serve(Serve { lent: true, ..request });
+        let mut frame = Vec::with_capacity(Head::LEN + size_of_val(&iov[..]));
+        put(&mut frame, &Head::new(WireOp::ReadRts, Flags::HANDLES, iov.len() as u16, theirs, name));
+        put_segs(&mut frame, &iov);
+        self.send_or_queue(peer, &frame);
+        None
+    }
+
+    /// The target of a read of ours says where the bytes are.
+    pub(super) fn on_read_rts(
+        &mut self,
+        peer: PeerId,
+        head: &Head,
+        flags: Flags,
+        fields: &mut Fields<'_>,
+    ) -> Handled {
+        let segs = fields.take_segs(parse_segs(head.aux.get())?)?;
+        let (name, theirs) = (head.tag.get(), head.data.get());
+        if self.is_past(peer, name) {
+            self.fin(peer, theirs, Status::Discarded, 0);
+            return Ok(());
+        }
+        let Request::Out(out) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
+        let fits = flags == Flags::HANDLES
+            && out.done_as.what.contains(What::RMA | What::READ)
+            && out.coop.is_none()
+            && out.asked.is_none()
+            && out.done == 0
+            && bytes_of(&segs)? == out.len as u64;
+        if !fits {
+            return Err(Malformed::Unfit);
+        }
+        out.asked = Some((theirs, out.len));
+        let (iov, len) = (out.iov.clone(), out.len);
+        let access = Direct::new(Grant::Request(theirs), &segs, &iov, len);
+        if self.start_operation(name, Way::Get, peer, &access).is_err() {
+            self.ask_for_read(name);
+        }
+        Ok(())
+    }
+
+    /// Asks for the bytes of a read in frames.
+    fn ask_for_read(&mut self, name: u64) {
+        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return };
+        let Some((theirs, want)) = out.asked else { return };
+        let peer = out.peer;
+        let mut frame = Vec::with_capacity(Head::LEN + 8);
+        put(&mut frame, &Head::new(WireOp::Cts, Flags::empty(), 0, theirs, name));
+        put(&mut frame, &(want as u64).to_le_bytes());
+        self.send_or_queue(peer, &frame);
+    }
+
+    /// A read of ours was got, or could not be.
+    pub(super) fn read_is_over(&mut self, core: &mut Core, name: u64, ok: bool) {
+        if !ok {
+            return self.ask_for_read(name);
+        }
+        let Some(Request::Out(out)) = self.requests.remove(name) else { return };
+        if let Some((theirs, want)) = out.asked {
+            self.fin(out.peer, theirs, Status::Ok, want);
+        }
+        self.finish_out(core, &out, None);
+    }
+
+    /// Whether this peer was told of memory to get under this name.
+    pub(super) fn is_lent(&mut self, peer: PeerId, name: u64) -> bool {
+        matches!(self.requests.get_mut(name), Some(Request::Serve(s)) if s.peer == peer && s.lent)
+    }
+
+    /// The initiator of a read asks for frames.
+    pub(super) fn serve_in_frames(&mut self, name: u64, theirs: u64, want: u64) -> Handled {
+        let Some(Request::Serve(serve)) = self.requests.get_mut(name) else {
+            return Err(Malformed::NoRequest);
+        };
+        if theirs != serve.req || want != serve.len as u64 {
+            return Err(Malformed::Unfit);
+        }
+        serve.lent = false;
+        let (peer, iov) = (serve.peer, serve.iov.clone());
+        self.retire_memory(peer, &iov);
+        self.streams.push_back(name);
+        Ok(())
+    }
+
+    /// The initiator of a read is done with it.
+    pub(super) fn was_got(&mut self, core: &mut Core, name: u64, status: Status) {
+        let Some(serve) = self.end_serve(name) else { return };
+        if status == Status::Ok {
+            self.meter(serve.peer, Side::Theirs, How::Device, serve.len);
+            self.was_read(core, serve.cntrs);
+        }
+    }
+
+    /// A read of a peer's is over: the peer needs no handles of its memory any more.
+    pub(super) fn end_serve(&mut self, name: u64) -> Option<Serve> {
+        let Some(Request::Serve(serve)) = self.requests.remove(name) else { return None };
+        if serve.lent {
+            self.retire_memory(serve.peer, &serve.iov);
+        }
+        Some(serve)
+    }
+}
