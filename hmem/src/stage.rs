@@ -95,15 +95,19 @@ impl Buffer {
             let here = host.wrapping_add(at);
             spans.push(s);
             if s.can(Caps::CPU) {
+                if out {
+                    return true;
+                }
                 // SAFETY: `s.len()` bytes of the buffer's memory, which is there until it is dropped, and which no device uses.
-                return unsafe { if out { copy_in(s, here, s.len()) } else { copy_out(s, here, s.len()) } };
+                return unsafe { copy_out(s, here, s.len()) };
             }
             let (there, here) = (s.addr() as usize, here.expose_provenance());
             let (dst, src) = if out { (there, here) } else { (here, there) };
             parts.push(Part { dst, src, len: s.len() });
             true
         });
-        let mut transfer = Transfer { flight: None, ok: done == len, buffer: self, spans, len, out };
+        let left = if out && spans.iter().any(|s| s.can(Caps::CPU)) { Left::Host } else { Left::Nothing };
+        let mut transfer = Transfer { flight: None, ok: done == len, left, buffer: self, spans, len, out };
         if !transfer.ok || parts.is_empty() {
             return transfer;
         }
@@ -114,7 +118,9 @@ impl Buffer {
             // the flight.
             unsafe { registry::of(kind).start(&parts, Vec::new(), true) }.ok()
         });
-        if transfer.flight.is_none() {
+        if transfer.flight.is_none() && out {
+            transfer.left = Left::All;
+        } else if transfer.flight.is_none() {
             transfer.copy_in_call();
         }
         transfer
@@ -128,6 +134,7 @@ pub struct Transfer {
     /// Goes first.
     flight: Option<Box<dyn Flight>>,
     ok: bool,
+    left: Left,
     buffer: Buffer,
     /// The memory, which the buffer's first `len` bytes are to be in, or of.
     spans: Vec<Span>,
@@ -135,8 +142,19 @@ pub struct Transfer {
     out: bool,
 }
 
+/// What of a transfer [`Transfer::poll`] copies itself, once no device does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    /// To the host's memory: a peer's flag there is not to be seen before the bytes in a device's memory that it stands for.
+    Host,
+    /// Everything.
+    All,
+}
+
 impl Transfer {
-    /// Whether it is over: `None` means not yet, `false` that the bytes are not there.
+    /// Whether it is over: `None` means not yet, `false` that the bytes are not there. What is written to the host's memory is
+    /// written by this call, after what a device writes: transfers that are polled in order take effect so there.
     pub fn poll(&mut self) -> Option<bool> {
         if let Some(flight) = &mut self.flight {
             let how = flight.poll();
@@ -145,10 +163,28 @@ impl Transfer {
             }
             self.flight = None;
             if how.is_err() {
-                self.copy_in_call();
+                self.left = Left::All;
+            }
+        }
+        if self.ok {
+            match std::mem::replace(&mut self.left, Left::Nothing) {
+                Left::Nothing => {}
+                Left::Host => self.copy_to_host(),
+                Left::All => self.copy_in_call(),
             }
         }
         Some(self.ok)
+    }
+
+    /// Writes what the host's memory is to get.
+    fn copy_to_host(&mut self) {
+        let (mut at, bytes) = (0, &*self.buffer.bytes());
+        for s in &self.spans {
+            let part = &bytes[at..at + s.len()];
+            // SAFETY: `part` is a slice of as many bytes.
+            self.ok &= !s.can(Caps::CPU) || unsafe { copy_in(*s, part.as_ptr(), part.len()) };
+            at += s.len();
+        }
     }
 
     /// Where no copy can be started and polled (some kinds, several at once), and to make up for one that failed.
@@ -160,7 +196,7 @@ impl Transfer {
 
     /// The buffer, once the transfer is over.
     pub fn buffer(&mut self) -> Option<&mut Buffer> {
-        if self.flight.is_some() { None } else { Some(&mut self.buffer) }
+        if self.flight.is_some() || self.left != Left::Nothing { None } else { Some(&mut self.buffer) }
     }
 }
 
@@ -204,6 +240,34 @@ mod tests {
         assert_eq!(got, [&sent[..200], &[9; 600], &sent[800..]].concat());
         // More than there is.
         assert!(!until_over(&mut pool.take().unwrap().read(&iov, 500, 501)));
+    }
+
+    #[test]
+    fn the_host_s_part_of_a_write_is_there_after_the_device_s() {
+        let pool = Pool::new(2, 100);
+        let (flag, memory) = (Span::leak(8), fake::alloc(92));
+        let seen = |span: Span| {
+            let mut bytes = vec![0; span.len()];
+            read(&[span], 0, &mut bytes);
+            bytes
+        };
+        for iov in [[memory.span(), flag], [flag, memory.span()]] {
+            write(&[flag], 0, &[0; 8]);
+            memory.hold(true);
+            let mut buffer = pool.take().unwrap();
+            buffer.bytes().fill(7);
+            let mut data = buffer.write(&iov, 0, 100);
+            let mut behind = pool.take().unwrap();
+            behind.bytes().fill(8);
+            let mut behind = behind.write(&[flag], 0, 8);
+            (0..10).for_each(|_| assert_eq!(data.poll(), None));
+            assert_eq!(seen(flag), [0; 8]);
+            memory.hold(false);
+            assert!(until_over(&mut data));
+            assert_eq!((seen(flag), seen(memory.span())), (vec![7; 8], vec![7; 92]));
+            assert!(until_over(&mut behind));
+            assert_eq!(seen(flag), [8; 8]);
+        }
     }
 
     #[test]

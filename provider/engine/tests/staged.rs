@@ -39,10 +39,12 @@ fn memory(net: &mut Net, slow: Slow, len: usize) -> (Span, Span, Span) {
 
 /// Makes progress everywhere, more often than a transfer that is not held would take.
 fn go_on(net: &mut Net) {
-    for _ in 0..5000 {
-        for at in 0..3 {
-            net[at].progress();
-        }
+    (0..5000).for_each(|_| go_on_once(net));
+}
+
+fn go_on_once(net: &mut Net) {
+    for at in 0..3 {
+        net[at].progress();
     }
 }
 
@@ -84,6 +86,43 @@ fn all_else_goes_on_while_a_device_copies() {
         assert!(tx.contains(&1) && rx.contains(&1), "{case}: {tx:?} {rx:?}");
         assert!(net[1].look(dst, LEN) == pattern(LEN, 1), "{case}");
         assert_eq!(net.staged_in_flight(held), 0, "{case}");
+    }
+}
+
+/// A write with a notification behind its data, in one operation: the data in a device's memory, the notification in the host's.
+#[test]
+fn what_a_write_has_for_the_host_is_seen_after_what_it_has_for_a_device() {
+    for (max_frame, capacity) in [(512, 4), (512, 64), (100_000, 8), (600_000, 2)] {
+        for len in [LEN, 3000, 100] {
+            let case = format!("{len} bytes, {capacity} frames of {max_frame}");
+            let mut net = Net::with(3, Setup { max_frame, capacity, ..Setup::default() });
+            let (src, note) = (net.bytes(0, &pattern(len, 1)), net.bytes(0, &[7; 4]));
+            let (dst, flag) = (net.device(len), net.memory(1, 4));
+            net[1].share(dst, 1);
+            net[1].share(flag, 2);
+            net.hold_device(dst, true);
+            net[0].rma(&write(1, &[src, note], &[there(0, len, 1), there(0, 4, 2)], 3)).unwrap();
+            for _ in 0..50 {
+                go_on_once(&mut net);
+                if net[1].look(flag, 4) != [0; 4] {
+                    // Not held: it went inside its frame, and was copied in the call.
+                    assert_eq!(net.staged_in_flight(dst), 0, "{case}");
+                    assert!(net[1].look(dst, len) == pattern(len, 1), "{case}");
+                }
+            }
+            net.hold_device(dst, false);
+            for _ in 0..100_000 {
+                go_on_once(&mut net);
+                if net[1].look(flag, 4) != [0; 4] {
+                    break;
+                }
+            }
+            assert_eq!(net[1].look(flag, 4), [7; 4], "{case}");
+            assert!(net[1].look(dst, len) == pattern(len, 1), "{case}");
+            net.settle();
+            assert_eq!(ok(&net[0].tx()), [3], "{case}");
+            net.assert_idle();
+        }
     }
 }
 

@@ -82,7 +82,9 @@ impl<L: RmaLink> Endpoint<L> {
         for at in (0..len).step_by(BUFFER) {
             let n = BUFFER.min(len - at);
             let Some(mut buffer) = self.staging.receiving.take() else {
-                return self.copy_from(source, at, dst, doff + at, len - at) == len - at;
+                // Host memory in `dst` is not to be written before what is under way to the device.
+                return self.staging.wait_for_landings(name)
+                    && self.copy_from(source, at, dst, doff + at, len - at) == len - at;
             };
             let room = &mut buffer.bytes()[..n];
             match source {
@@ -169,12 +171,18 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Looks which copies to a device's memory are over; those of one request end in order.
+    /// Looks which copies to a device's memory are over; those of one request end in order, and what they write to the host's
+    /// memory comes after all that is before it in the request.
     pub(super) fn check_landings(&mut self, core: &mut Core, name: u64) -> usize {
         let (mut n, mut busy, mut failed) = (0, false, false);
         self.staging.landings.retain_mut(|l| {
             if busy || l.name != name {
                 return true;
+            }
+            // What is behind bytes that are not there does not take effect.
+            if failed {
+                n += 1;
+                return false;
             }
             match l.transfer.poll() {
                 None => busy = true,

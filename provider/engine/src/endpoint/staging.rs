@@ -85,6 +85,19 @@ impl Staging {
         self.landings.iter().any(|l| l.name == name)
     }
 
+    /// Waits until all that is on its way to a device for this request is there; `false` if some of it cannot be put there.
+    #[cold]
+    pub(super) fn wait_for_landings(&mut self, name: u64) -> bool {
+        self.landings.iter_mut().filter(|l| l.name == name).all(|landing| {
+            loop {
+                match landing.transfer.poll() {
+                    Some(ok) => return ok,
+                    None => std::thread::yield_now(),
+                }
+            }
+        })
+    }
+
     /// Ends what is under way for a request: when this returns its memory is not accessed any more.
     pub(super) fn cancel(&mut self, name: u64) {
         self.streams.retain(|s| s.name != name);
