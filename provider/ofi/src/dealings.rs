@@ -34,8 +34,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let mut lacks: Vec<Handle> = Vec::new();
         for span in parts() {
             let end = |s: &Span| s.addr() + s.len() as u64;
-            let holds = |lent: &&Lent| lent.span.addr() <= span.addr() && end(span) <= end(&lent.span);
-            if at.dealings.lent.iter().find(holds).is_none() {
+            let holds = |lent: &Lent| lent.span.addr() <= span.addr() && end(span) <= end(&lent.span);
+            if !at.dealings.lent.iter().any(holds) {
                 if at.dealings.lent.len() >= LEARNED {
                     return None;
                 }
@@ -44,9 +44,12 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 for old in &mut at.dealings.lent {
                     old.told &= end(&old.span) <= span.addr() || end(span) <= old.span.addr();
                 }
-                at.dealings.lent.push(Lent { lease, span: *span, told: false, generation });
+                at.dealings.lent.push(Lent { lease, span: *span, parts: Vec::new(), told: false, generation });
             }
-            let found = at.dealings.lent.iter().find(holds)?;
+            let found = at.dealings.lent.iter_mut().find(|lent| holds(lent))?;
+            if !found.parts.iter().any(|p| (p.addr(), p.len()) == (span.addr(), span.len())) {
+                found.parts.push(*span);
+            }
             if !found.told && lacks.iter().all(|h| h.id.get() != found.lease.number) {
                 lacks.push(found.handle(below.lender()));
             }
@@ -57,13 +60,14 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         Some(lacks)
     }
 
-    /// A peer needs this memory no more; or none.
+    /// A peer needs this memory no more, of which no request under way has a part; or none at all.
     pub(crate) fn end_leases(&mut self, to: PeerId, iov: &[Span]) {
         let (Some(at), Some(below)) = (self.peers.get_mut(to.0 as usize), &mut self.below) else { return };
         let end = |s: &Span| s.addr() + s.len() as u64;
-        at.dealings.lent.retain(|lent| {
-            let stays = !iov.is_empty()
-                && iov.iter().all(|s| end(s) <= lent.span.addr() || end(&lent.span) <= s.addr());
+        at.dealings.lent.retain_mut(|lent| {
+            // What has a byte in common with that is of requests that are over. Other parts of the lease may be being read.
+            lent.parts.retain(|p| iov.iter().all(|s| end(s) <= p.addr() || end(p) <= s.addr()));
+            let stays = !iov.is_empty() && !lent.parts.is_empty();
             if !stays {
                 below.end_lease(lent.lease.number);
             }

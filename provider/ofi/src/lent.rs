@@ -24,6 +24,8 @@ pub(crate) const ALL: u64 = 0;
 pub(crate) struct Lent {
     pub(crate) lease: Lease,
     pub(crate) span: Span,
+    /// What requests have of it, each part once. It is lent until all of them are over.
+    pub(crate) parts: Vec<Span>,
     pub(crate) told: bool,
     /// How often what was lent had been ended before.
     pub(crate) generation: u64,

@@ -417,3 +417,56 @@ fn messages_behind_a_completed_write_find_its_bytes() {
     duo.complete(1, 1);
     assert!(text(&[target]) == pattern(LEN, 7));
 }
+
+/// Requests may share what one of them had registered.
+#[test]
+fn memory_of_which_a_part_was_read_by_another_request_is_not_read_after_its_registration_was_closed() {
+    let net = FakeNet::default();
+    let mut duo = duo(&net);
+    let target = filled(300_000, 1);
+    share(&mut duo, target, 8, BOTH);
+    let mr = share(&mut duo, target, 9, BOTH);
+    let third = target.part(200_000, LEN).unwrap();
+    let backs = [Span::leak(300_000), Span::leak(66_000), Span::leak(LEN)];
+    let pieces: Vec<Span> = (0..5).map(|i| backs[0].part(60_000 * i, 60_000).unwrap()).collect();
+    net.halt(Some(62_000));
+    access(&mut duo, false, &pieces, 0, 300_000, 8);
+    access(&mut duo, false, &[backs[1]], 0, 66_000, 8);
+    access(&mut duo, false, &[backs[2]], 200_000, LEN, 9);
+    let (start, mut over) = (Instant::now(), 0);
+    while over < 2 {
+        assert!(start.elapsed() < WAIT);
+        over += usize::from(duo.a.next().is_some());
+        duo.b.next();
+        if over == 1 {
+            for _ in 0..50 {
+                duo.b.next();
+            }
+            net.halt(Some(70_000));
+        }
+    }
+    for _ in 0..50 {
+        duo.b.next();
+        sleep(Duration::from_micros(50));
+    }
+    assert!(net.is_read(third));
+    duo.b.domain.set_patience(link_api::Patience::Look);
+    let closed = duo.b.domain.mr_close(mr);
+    assert!(closed.is_err() || !net.is_read(third), "memory is read after its registration was closed");
+}
+
+#[test]
+fn a_registration_with_many_reads_of_a_silent_initiator_is_closed_or_busy_in_about_a_second() {
+    let net = FakeNet::default();
+    let mut duo = duo(&net);
+    let target = filled(LEN, 1);
+    let mr = share(&mut duo, target, 9, BOTH);
+    net.halt(Some(LEN / 2));
+    for _ in 0..8 {
+        access(&mut duo, false, &[Span::leak(LEN)], 0, LEN, 9);
+    }
+    stands_still(&mut duo, || net.is_read(target));
+    let start = Instant::now();
+    assert_eq!(duo.b.domain.mr_close(mr), Err(Error::Busy));
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+}

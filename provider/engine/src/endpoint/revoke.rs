@@ -181,6 +181,10 @@ impl<L: RmaLink> Endpoint<L> {
         });
         let mut outcome = Ok(());
         for name in names {
+            if outcome.is_err() {
+                // The call is to be made again in any case: the others are asked, and not waited for.
+                self.link.set_patience(Patience::Look);
+            }
             match self.requests.get_mut(name) {
                 Some(Request::In(i)) => {
                     let peer = i.peer;
@@ -207,6 +211,7 @@ impl<L: RmaLink> Endpoint<L> {
                 _ => {}
             }
         }
+        self.link.set_patience(core.patience);
         self.go_on_in_order(core);
         outcome
     }
