@@ -44,7 +44,13 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 for old in &mut at.dealings.lent {
                     old.told &= end(&old.span) <= span.addr() || end(span) <= old.span.addr();
                 }
-                at.dealings.lent.push(Lent { lease, span: *span, parts: Vec::new(), told: false, generation });
+                at.dealings.lent.push(Lent {
+                    lease,
+                    span: *span,
+                    parts: Vec::new(),
+                    told: false,
+                    generation,
+                });
             }
             let found = at.dealings.lent.iter_mut().find(|lent| holds(lent))?;
             if !found.parts.iter().any(|p| (p.addr(), p.len()) == (span.addr(), span.len())) {
