@@ -98,6 +98,8 @@ pub(crate) struct Peer {
     metered: bool,
     /// It ended, or could not be reached, when that was last known; it may have come back since.
     pub(super) gone: Option<Gone>,
+    /// A message that was to go the quick way found that, and is to be posted the general way yet, by which that is told.
+    pub(super) refused: Option<Gone>,
     /// It is tried to reach it, for the receives posted that name it.
     pub(super) connecting: bool,
     /// The link knows that receives wait for it, or that it was there.
@@ -137,6 +139,7 @@ impl Peer {
             path_logged: false,
             metered,
             gone: None,
+            refused: None,
             connecting: false,
             expected: false,
             routes: 0,

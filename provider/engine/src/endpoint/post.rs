@@ -60,7 +60,7 @@ impl<L: RmaLink> Endpoint<L> {
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
         if let Err(why) = self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), &[span], 0, len) {
             let done_as = Done { ctx: op.ctx, what, report, tag, data, tally: Tally::PLAIN };
-            return why == Refused::Kept && self.plain_kept(peer, len, done_as);
+            return self.plain_refused(peer, why, len, done_as);
         }
         self.bytes_since_progress += len + MESSAGE_COST;
         core.count(self.cntrs.send, false);
@@ -71,13 +71,20 @@ impl<L: RmaLink> Endpoint<L> {
         true
     }
 
-    /// Such a message was sent, and the link keeps a part of it.
+    /// Such a message was refused, or the link keeps a part of it: whether it was sent.
     #[cold]
     #[inline(never)]
-    fn plain_kept(&mut self, peer: PeerId, len: usize, done_as: Done) -> bool {
-        self.bytes_since_progress += len + MESSAGE_COST;
-        self.finish_later(peer, len, done_as);
-        true
+    fn plain_refused(&mut self, peer: PeerId, why: Refused, len: usize, done_as: Done) -> bool {
+        match why {
+            Refused::Kept => {
+                self.bytes_since_progress += len + MESSAGE_COST;
+                self.finish_later(peer, len, done_as);
+            }
+            // A link says once that a peer is not there, and tries to reach it again when it is asked again.
+            Refused::Gone(why) => self.peer(peer).refused = Some(why),
+            Refused::Busy | Refused::Fault => {}
+        }
+        why == Refused::Kept
     }
 
     /// The peer of an operation, if it may be started now.
@@ -180,6 +187,12 @@ impl<L: RmaLink> Endpoint<L> {
             self.progress(core, None);
         }
         let peer = self.gate(core, op.to, op.flags)?;
+        if let Some(why) = self.peer(peer).refused.take() {
+            // Of one that has a channel, another process's or one that ends, the link knows more.
+            if !self.link.is_connected(peer) {
+                return Err(why.into());
+            }
+        }
         let len = total(op.iov);
         let (mut flags, mut what) = (Flags::empty(), What::SEND | What::MSG);
         if op.tag.is_some() {

@@ -24,6 +24,8 @@ use crate::net;
 
 /// Between two attempts.
 const RETRY: Duration = Duration::from_millis(1);
+/// Likewise, where each leaves a connection in a queue that no process empties: other callers find it full, and do not know that.
+const RETRY_ORPHANED: Duration = Duration::from_millis(20);
 
 /// How an attempt failed.
 enum Failed {
@@ -82,7 +84,7 @@ impl ShmLink {
             return Err(Refused::Gone(gone));
         }
         // Not at once: each call may leave a connection in the peer's queue that is closed already.
-        peer.next_try = Some(now + RETRY);
+        peer.next_try = Some(now + if peer.orphaned { RETRY_ORPHANED } else { RETRY });
         self.connecting = true;
         Err(Refused::Busy)
     }
@@ -101,9 +103,12 @@ impl ShmLink {
             other => other,
         };
         let sock = sock.map_err(|e| match e.kind() {
-            ErrorKind::ConnectionRefused => Failed::NotThere,
+            ErrorKind::ConnectionRefused => {
+                self.peers[id as usize].orphaned = false;
+                Failed::NotThere
+            }
             // What would be accepted is not waited for where nothing may ever accept it.
-            ErrorKind::WouldBlock if suspect => Failed::NotThere,
+            ErrorKind::WouldBlock if suspect || self.peers[id as usize].orphaned => Failed::NotThere,
             ErrorKind::WouldBlock => Failed::Full,
             ErrorKind::PermissionDenied => Failed::Gone(Gone::Denied),
             _ => self.lacking("a socket", &e),
@@ -133,7 +138,11 @@ impl ShmLink {
         let tx = Producer::new(segment, (self.incarnation as u32).wrapping_add(id));
         // A process forked from one that was killed may hold its listener, and never take anything. This
         // may take the last descriptor, and can do without.
-        self.watch(id, cred.pid, &sock).map_err(|_| Failed::NotThere)?;
+        let ended = self.watch(id, cred.pid, &sock).is_err();
+        self.peers[id as usize].orphaned = ended;
+        if ended {
+            return Err(Failed::NotThere);
+        }
         self.poller
             .add(&sock, token::OUT | u64::from(id))
             .map_err(|e| self.lacking("a place in epoll", &e))?;

@@ -217,6 +217,8 @@ pub(super) struct Peer {
     pub(super) missed: bool,
     /// The socket on which it listened, and which its process does not have any more.
     pub(super) deserted: Option<Deserted>,
+    /// What listens under its name was an ended process's, and a process forked from that one holds it, when that was last seen.
+    pub(super) orphaned: bool,
     /// Its address is not this host's, and the log says so.
     pub(super) far: bool,
     /// Since when, and from when on again, it is tried to connect.
@@ -246,6 +248,7 @@ impl Peer {
             reached: false,
             missed: false,
             deserted: None,
+            orphaned: false,
             far: false,
             first_try: None,
             next_try: None,

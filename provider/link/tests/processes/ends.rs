@@ -1,13 +1,15 @@
 //! Peers that are killed, fork, or lose their first thread.
 
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use hmem::Span;
-use link::ShmLink;
+use link::{OpenOptions, ShmLink};
 use link_api::{Direct, Event, Gone, Grant, Link, PeerId, Refused, RmaLink as _};
 use wire::{Addr, Seg};
 
-use crate::common::{closed, event, finish, frame, open, say, start, wait};
+use crate::common::{closed, command, event, finish, frame, open, say, start, wait};
 
 /// Sends back what it receives.
 pub fn echo(mut link: ShmLink, to: PeerId, _parent: Addr) {
@@ -35,6 +37,22 @@ pub fn fork(mut link: ShmLink, to: PeerId, _parent: Addr) {
         }
     }
     say(&mut link, to, &child.to_le_bytes());
+    // SAFETY: raise(3) touches no memory.
+    unsafe { libc::raise(libc::SIGKILL) };
+}
+
+/// Forks before anyone has called, and is killed when it is told to.
+pub fn fork_unmet(link: ShmLink, _to: PeerId, _parent: Addr) {
+    // SAFETY: the child only sleeps, with copies of all descriptors.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: system calls that touch no memory.
+        unsafe {
+            libc::sleep(60);
+            libc::_exit(0);
+        }
+    }
+    println!("{child}!{}", link.addr());
     // SAFETY: raise(3) touches no memory.
     unsafe { libc::raise(libc::SIGKILL) };
 }
@@ -126,6 +144,73 @@ fn a_killed_peer_is_closed_while_a_child_of_its_lives() {
         // SAFETY: a process that was started for this test, and still sleeps.
         unsafe { libc::kill(grandchild, libc::SIGKILL) };
     }
+}
+
+/// Posts until that is refused for good.
+fn refused(link: &mut ShmLink, to: PeerId, most: Duration) -> Refused {
+    let start = Instant::now();
+    loop {
+        match link.send(to, b"x", &[], 0, 0) {
+            Ok(()) => panic!("sent to nobody"),
+            Err(Refused::Busy) => assert!(start.elapsed() < most, "busy for ever"),
+            Err(why) => return why,
+        }
+        assert!(link.poll().is_none());
+        std::thread::yield_now();
+    }
+}
+
+/// Each connection to what is left of its listener stays in a queue that no process empties, until that is full.
+#[test]
+fn a_killed_peer_whose_child_holds_a_full_queue_is_not_waited_for() {
+    const TIMEOUT: Duration = Duration::from_millis(300);
+    let options = || {
+        let bind = Some("127.0.0.1:0".parse().unwrap());
+        OpenOptions { bind, connect_timeout: TIMEOUT, ..OpenOptions::default() }
+    };
+    let mut link = ShmLink::open(options()).unwrap();
+    let mut child = command("fork unmet", link.addr()).stdout(Stdio::piped()).spawn().unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    let said = out.lines().map_while(Result::ok).find(|line| line.contains('!')).expect("its names");
+    let (grandchild, addr) = said.rsplit_once('!').unwrap();
+    let grandchild: i32 = grandchild.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+    child.wait().unwrap();
+    let to = link.peer(&Addr::new(addr.parse().unwrap()));
+    // Never reached, and known to be gone.
+    assert_eq!(refused(&mut link, to, 20 * TIMEOUT), Refused::Gone(Gone::Refused));
+    let name = format!("strait/{addr}");
+    while ipc::socket::connect(&name).is_ok() {}
+    assert_eq!(refused(&mut link, to, 20 * TIMEOUT), Refused::Gone(Gone::Refused));
+    // SAFETY: a process that was started for this test, and still sleeps.
+    unsafe { libc::kill(grandchild, libc::SIGKILL) };
+    // Once the name is free a successor may have it, and is found.
+    let start = Instant::now();
+    let mut heir = loop {
+        match ShmLink::open(OpenOptions { bind: Some(addr.parse().unwrap()), ..options() }) {
+            Ok(heir) => break heir,
+            Err(why) => assert!(start.elapsed() < Duration::from_secs(10), "{why}"),
+        }
+    };
+    say(&mut link, to, b"you");
+    assert_eq!(frame(&mut heir).1, b"you");
+}
+
+/// Likewise, one that was met: posts to it, each of which ends at once, fill the queue.
+#[test]
+fn posts_without_end_to_a_killed_peer_whose_child_lives_all_end() {
+    let mut link = open();
+    let mut child = start("fork", link.addr());
+    let (from, _) = frame(&mut link);
+    say(&mut link, from, b"go on");
+    let (_, grandchild) = frame(&mut link);
+    let grandchild = i32::from_le_bytes(grandchild.try_into().unwrap());
+    assert_eq!(closed(&mut link), (from, Gone::Reset));
+    child.wait().unwrap();
+    for i in 0..10_000 {
+        assert_eq!(link.send(from, b"x", &[], 0, 0), Err(Refused::Gone(Gone::Refused)), "post {i}");
+    }
+    // SAFETY: a process that was started for this test, and still sleeps.
+    unsafe { libc::kill(grandchild, libc::SIGKILL) };
 }
 
 #[test]

@@ -23,6 +23,7 @@ fn child() {
     let role = match role.as_str() {
         "echo" => ends::echo,
         "fork" => ends::fork,
+        "fork unmet" => ends::fork_unmet,
         "last words" => ends::last_words,
         "without its first thread" => ends::without_its_first_thread,
         "slow" => executed::slow,

@@ -1,0 +1,162 @@
+//! The engine over links to peers that are not there: messages, writes and reads end with an error, however they are posted.
+#![cfg(not(loom))]
+
+#[path = "support/node.rs"]
+mod node;
+
+use std::time::{Duration, Instant};
+
+use engine::{Completion, Error, OpFlags, Rma, Send};
+use hmem::Span;
+use link::{Links, OpenOptions, ShmLink, TcpLink, TcpOptions};
+use link_api::RmaLink;
+use testkit::{from, msg, read, tagged, there, write};
+use wire::Addr;
+use wire::session::JobKey;
+
+type Node<L> = node::Node<L>;
+
+/// How long a peer that was never reached may take to appear.
+const TIMEOUT: Duration = Duration::from_millis(60);
+/// Far longer than anything here takes.
+const MOST: Duration = Duration::from_secs(5);
+const LENS: [usize; 3] = [8, 4_000, 1 << 20];
+
+fn shm() -> OpenOptions {
+    let bind = Some("127.0.0.1:0".parse().expect("an address"));
+    OpenOptions { bind, connect_timeout: TIMEOUT, patience: TIMEOUT, ..OpenOptions::default() }
+}
+
+fn tcp() -> TcpOptions {
+    let mut options = TcpOptions::new(JobKey::from_secret(b"of the checks"));
+    options.connect_timeout = TIMEOUT;
+    options
+}
+
+fn over_shm() -> ShmLink {
+    ShmLink::open(shm()).expect("a free port")
+}
+
+fn over_tcp() -> TcpLink {
+    TcpLink::bind("127.0.0.1:0".parse().expect("an address"), tcp()).expect("a free port")
+}
+
+/// A selector, by which peers on this host are reached over TCP or not.
+fn over_all(near: bool) -> Links {
+    let mut links = Links::open(OpenOptions { tcp: true, ..shm() }).expect("a free port");
+    links.set_shm(near);
+    links.add_tcp(tcp()).expect("the same port");
+    links
+}
+
+/// As a door posts: a message of one buffer goes the quick way, where that is open.
+fn send<L: RmaLink>(node: &mut Node<L>, span: Span, op: &Send<'_>) -> Result<(), Error> {
+    let quick = node.domain.send_plain(node.ep, span, &Send { iov: &[], ..*op });
+    if quick { Ok(()) } else { node.domain.send(node.ep, &Send { iov: &[span], ..*op }) }
+}
+
+fn next<L: RmaLink>(node: &mut Node<L>) -> Completion {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = node.next() {
+            return found;
+        }
+        assert!(start.elapsed() < MOST, "nothing completes");
+    }
+}
+
+/// Posts until that is taken or refused for good, and looks for completions meanwhile: how the operation ends.
+fn end<L: RmaLink>(
+    node: &mut Node<L>,
+    what: &str,
+    post: impl Fn(&mut Node<L>) -> Result<(), Error>,
+) -> Option<Error> {
+    let start = Instant::now();
+    loop {
+        match post(node) {
+            Ok(()) => return next(node).err,
+            Err(Error::Again) => assert!(start.elapsed() < MOST, "{what} is tried again and again"),
+            Err(why) => return Some(why),
+        }
+        assert!(node.next().is_none(), "{what} was not taken");
+    }
+}
+
+/// What is posted to a peer which is not there.
+fn all_end<L: RmaLink>(node: &mut Node<L>) {
+    let (to, told) = (node.peer, OpFlags::COMPLETION);
+    for len in LENS {
+        let span = [Span::leak(len)];
+        let remote = [there(0, len, 7)];
+        for flags in [told, told | OpFlags::DELIVERY, OpFlags::INJECT] {
+            if flags == OpFlags::INJECT && len > LENS[0] {
+                continue;
+            }
+            let found = [
+                end(node, "a message", |n| send(n, span[0], &Send { flags, ..msg(to, &span, 1) })),
+                end(node, "a tagged one", |n| send(n, span[0], &Send { flags, ..tagged(to, &span, 3, 1) })),
+                end(node, "a write", |n| n.domain.rma(n.ep, &Rma { flags, ..write(to, &span, &remote, 1) })),
+                end(node, "a read", |n| {
+                    n.domain.rma(n.ep, &Rma { flags: told, ..read(to, &span, &remote, 1) })
+                }),
+            ];
+            assert_eq!(found, [Some(Error::Refused); 4], "{len} bytes, {flags:?}");
+        }
+    }
+}
+
+fn never_reached<L: RmaLink>(open: impl Fn() -> L) {
+    let absent = open().addr();
+    all_end(&mut Node::new(open(), absent));
+}
+
+/// Messages go each way, and then one of the two is no more.
+fn reached<L: RmaLink>(open: impl Fn() -> L) {
+    let (a, b) = (open(), open());
+    let names: [Addr; 2] = [a.addr(), b.addr()];
+    let (mut a, mut b) = (Node::new(a, names[1]), Node::new(b, names[0]));
+    let (at_a, at_b, span) = (a.peer, b.peer, Span::leak(8));
+    a.domain.recv(a.rx, &from(at_a, &[span], 2)).expect("room");
+    b.domain.recv(b.rx, &from(at_b, &[span], 2)).expect("room");
+    node::post([&mut a, &mut b], |a| send(a, span, &msg(at_a, &[span], 1)));
+    node::post([&mut b, &mut a], |b| send(b, span, &msg(at_b, &[span], 1)));
+    let (of_a, of_b) = node::complete([&mut a, &mut b], 2, 2);
+    assert!(of_a.iter().chain(&of_b).all(|c| c.err.is_none()));
+    drop(b);
+    // Its end.
+    a.domain.recv(a.rx, &from(at_a, &[span], 3)).expect("room");
+    assert!(next(&mut a).err.is_some());
+    all_end(&mut a);
+}
+
+#[test]
+fn never_reached_over_shm() {
+    never_reached(over_shm);
+}
+
+#[test]
+fn never_reached_over_tcp() {
+    never_reached(over_tcp);
+}
+
+#[test]
+fn never_reached_by_a_selector() {
+    never_reached(|| over_all(true));
+    never_reached(|| over_all(false));
+}
+
+#[test]
+fn reached_over_shm() {
+    reached(over_shm);
+}
+
+#[test]
+fn reached_over_tcp() {
+    reached(over_tcp);
+}
+
+#[test]
+fn reached_by_a_selector() {
+    reached(|| over_all(true));
+    reached(|| over_all(false));
+}
