@@ -119,6 +119,8 @@ private:
 	bool take(ring &r);
 	bool finish(ring &r);
 	void fail(ring &r, u64 ticket, u32 code, u64 how_many = 1);
+	void give_up(ring &r, u32 code);
+	void lose_reads();
 	bool is_there(const ring &r, command &c) const;
 	u32 carry_out(ring &r, const command &c, u64 ticket);
 	u32 place(const command &c, u64 address, u64 n, u32 *id, u64 *offset) const;
@@ -137,6 +139,13 @@ inline void host::open()
 	if (o.rank >= o.ranks || o.segments.empty() || o.queues.empty() || o.log2_slots < 1 || o.log2_slots > 20 || o.notifications == 0 ||
 	    o.notifications > 1u << 20)
 		throw std::invalid_argument("strait::gaspi: ranks, segments, queues, slots or notifications");
+	/* An error of a queue is told once: with two rings, one would take it for success. */
+	for (std::size_t i = 0; i < o.queues.size(); i++)
+		for (std::size_t j = 0; j <= i; j++)
+			if (o.queues[i] > 255 || o.queues[i] == (j < i ? o.queues[j] : o.reads))
+				throw std::invalid_argument("strait::gaspi: a queue's number, or one for two purposes");
+	if (o.reads > 255 || o.scratch > 255)
+		throw std::invalid_argument("strait::gaspi: the number of the queue for reads, or of the scratch segment");
 	for (const segment &s : o.segments) {
 		if (s.id > 255 || s.id == o.scratch || !s.base || !s.length)
 			throw std::invalid_argument("strait::gaspi: a segment's number, memory or length");
@@ -257,12 +266,14 @@ inline void host::run()
 inline bool host::look()
 {
 	bool busy = false;
+	if (stop.load(std::memory_order_acquire))
+		return busy;
 	for (const segment &s : o.segments)
 		busy |= hand_over(s);
 	for (ring &r : rings)
 		if (!r.ended) {
 			busy |= take(r);
-			busy |= finish(r);
+			busy |= !r.ended && finish(r);
 		}
 	const u64 now = now_ns();
 	if (now - last_beat > beat_ns / 10) {
@@ -304,6 +315,22 @@ inline void host::fail(ring &r, u64 ticket, u32 code, u64 how_many)
 	__atomic_store_n(&r.status->failed, r.failed, __ATOMIC_RELEASE);
 }
 
+/* What the ring has under way is lost. */
+inline void host::give_up(ring &r, u32 code)
+{
+	fail(r, r.finished, code, r.under_way + r.reading);
+	r.ended = true;
+	__atomic_store_n(&r.status->error, r.status->error | STRAIT_XPU_ERROR_ENDED, __ATOMIC_RELEASE);
+}
+
+/* The queue of reads is that of all rings, and GASPI tells of its failure once, and not of which. */
+inline void host::lose_reads()
+{
+	for (ring &r : rings)
+		if (r.reading && !r.ended)
+			give_up(r, eio);
+}
+
 inline bool host::is_there(const ring &r, command &c) const
 {
 	const u64 *slot = r.slots + STRAIT_XPU_SLOT_WORDS * (r.taken & (slots() - 1));
@@ -321,7 +348,7 @@ inline bool host::take(ring &r)
 	const u64 from = r.taken;
 	command c;
 	/* A command's scratch is its own until it is finished. */
-	while (r.taken - from < 64 && r.taken - r.finished < slots() && is_there(r, c)) {
+	while (!r.ended && r.taken - from < 64 && r.taken - r.finished < slots() && is_there(r, c)) {
 		const u32 rc = carry_out(r, c, r.taken);
 		if (rc == later)
 			break;
@@ -346,7 +373,8 @@ inline bool host::finish(ring &r)
 		if (now < r.next_wait)
 			return false;
 		int rc = r.under_way ? o.calls.wait(r.queue, 0) : o.calls.success;
-		if (rc == o.calls.success) {
+		const bool of_reads = rc == o.calls.success;
+		if (of_reads) {
 			r.under_way = 0;
 			rc = r.reading ? o.calls.wait(o.reads, 0) : o.calls.success;
 		}
@@ -359,9 +387,10 @@ inline bool host::finish(ring &r)
 		}
 		if (rc != o.calls.success) {
 			/* GASPI does not say which, and the queue is of no use before the program repairs it. */
-			fail(r, r.finished, rc == o.calls.timeout ? etimedout : eio, r.under_way + r.reading);
-			r.ended = true;
-			__atomic_store_n(&r.status->error, r.status->error | STRAIT_XPU_ERROR_ENDED, __ATOMIC_RELEASE);
+			if (of_reads && rc != o.calls.timeout)
+				lose_reads();
+			else
+				give_up(r, rc == o.calls.timeout ? etimedout : eio);
 			return true;
 		}
 	}
@@ -478,7 +507,11 @@ inline u32 host::atomic(ring &r, const command &c, u64 ticket)
 		const u32 sent = result(&r.reading, o.rank, o.calls.read(id, place_of_old, o.rank, o.scratch, offset, 8, o.reads, o.call_ms));
 		if (sent != later)
 			return sent;
-		o.calls.wait(o.reads, o.call_ms);
+		const int waited = o.calls.wait(o.reads, o.call_ms);
+		if (waited != o.calls.success && waited != o.calls.timeout) {
+			lose_reads();
+			return eio;
+		}
 		if (now_ns() - begin > beat_ns)
 			return eio;
 	}

@@ -217,11 +217,13 @@ STRAIT_XPU_FN gpu_gaspi_return gpu_gaspi_wait(const gpu_gaspi &g, strait_xpu_u32
 		return GPU_GASPI_SUCCESS;
 	if (open_ring(&r, (const strait_xpu_ring *)g.ctx->rings + queue) != ok)
 		return GPU_GASPI_ERROR;
-	int rc = flush<scope::block>(r, detail::gaspi_timeout(ms));
+	const int rc = flush<scope::block>(r, detail::gaspi_timeout(ms));
 	/* The first error of the queue stays, as that of a queue that nobody has repaired, and counts whatever else is still under way. */
 	if (rc == ok || rc == err_timedout) {
 		const int error = detail::share<scope::block>(hw::rank<scope::block>() == 0 ? detail::ring_error(r) : (int)ok);
-		rc = error == ok ? rc : error;
+		/* Of any kind: ETIMEDOUT of a command is not the wait's own time. */
+		if (error != ok)
+			return GPU_GASPI_ERROR;
 	}
 	return rc == ok || rc == err_timedout ? detail::gaspi_of(rc) : GPU_GASPI_ERROR;
 }
