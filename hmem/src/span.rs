@@ -186,6 +186,21 @@ impl Span {
         self.what as u64 & unlike(Caps::CPU.union(Caps::VANISH)) == 0
     }
 
+    /// First byte behind it, as a number.
+    fn end(self) -> u64 {
+        self.addr() + self.len as u64
+    }
+
+    /// Whether some byte is in both.
+    pub fn overlaps(self, other: Span) -> bool {
+        self.addr() < other.end() && other.addr() < self.end()
+    }
+
+    /// Whether all bytes of the other are in this.
+    pub fn holds(self, other: Span) -> bool {
+        self.addr() <= other.addr() && other.end() <= self.end()
+    }
+
     /// The part `off..off+len`, or `None` where that is not inside.
     #[inline]
     pub fn part(self, off: usize, len: usize) -> Option<Span> {
@@ -302,6 +317,18 @@ mod tests {
         }
         // SAFETY: likewise.
         assert_eq!(unsafe { gpu.lasting() }.caps(), Kind::Cuda.caps());
+    }
+
+    #[test]
+    fn spans_overlap_where_they_share_a_byte() {
+        let all = Span::leak(8);
+        let part = |off, len| all.part(off, len).unwrap();
+        assert!(
+            part(0, 5).overlaps(part(4, 4)) && part(4, 4).overlaps(part(0, 5)) && all.overlaps(part(3, 1))
+        );
+        assert!(!part(0, 4).overlaps(part(4, 4)) && !part(4, 4).overlaps(part(0, 4)));
+        assert!(all.holds(all) && all.holds(part(0, 3)) && all.holds(part(5, 3)));
+        assert!(!part(0, 7).holds(all) && !part(1, 7).holds(all) && !part(0, 4).holds(part(3, 2)));
     }
 
     #[test]

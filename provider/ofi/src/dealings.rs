@@ -6,13 +6,13 @@
 
 use std::time::Instant;
 
-use hmem::{Caps, Span};
+use hmem::Span;
 use link_api::{InUse, PeerId, RmaLink};
 use wire::Handle;
 
 use crate::below::Below;
 use crate::channel::Sort;
-use crate::lent::{ALL, LEARNED, LENDERS, Lent, NOTES, lender_in};
+use crate::lent::{ALL, LEARNED, LENDERS, Lent, NOTES, is_for_below, lender_in};
 use crate::link::OfiLink;
 use crate::peer::Stage;
 
@@ -24,17 +24,14 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         if at.stage != Stage::Fabric || !at.dealings.may_read || at.broken.is_some() {
             return None;
         }
-        // What may vanish is better copied, by what can bear that.
-        let fits = |s: &Span| s.can(Caps::CPU) && !s.can(Caps::DEVICE) && s.stays();
         let parts = || iov.iter().filter(|span| !span.is_empty());
-        if !parts().all(fits) {
+        if !parts().all(is_for_below) {
             return None;
         }
         let generation = self.reading.generation;
         let mut lacks: Vec<Handle> = Vec::new();
         for span in parts() {
-            let end = |s: &Span| s.addr() + s.len() as u64;
-            let holds = |lent: &Lent| lent.span.addr() <= span.addr() && end(span) <= end(&lent.span);
+            let holds = |lent: &Lent| lent.span.holds(*span);
             if !at.dealings.lent.iter().any(holds) {
                 if at.dealings.lent.len() >= LEARNED {
                     return None;
@@ -42,7 +39,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 let lease = below.lend(*span)?;
                 // The peer forgets those that have a part of it.
                 for old in &mut at.dealings.lent {
-                    old.told &= end(&old.span) <= span.addr() || end(span) <= old.span.addr();
+                    old.told &= !old.span.overlaps(*span);
                 }
                 at.dealings.lent.push(Lent {
                     lease,
@@ -69,10 +66,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// A peer needs this memory no more, of which no request under way has a part; or none at all.
     pub(crate) fn end_leases(&mut self, to: PeerId, iov: &[Span]) {
         let (Some(at), Some(below)) = (self.peers.get_mut(to.0 as usize), &mut self.below) else { return };
-        let end = |s: &Span| s.addr() + s.len() as u64;
         at.dealings.lent.retain_mut(|lent| {
             // What has a byte in common with that is of requests that are over. Other parts of the lease may be being read.
-            lent.parts.retain(|p| iov.iter().all(|s| end(s) <= p.addr() || end(p) <= s.addr()));
+            lent.parts.retain(|part| !iov.iter().any(|s| s.overlaps(*part)));
             let stays = !iov.is_empty() && !lent.parts.is_empty();
             if !stays {
                 below.end_lease(lent.lease.number);

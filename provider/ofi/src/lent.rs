@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use hmem::Span;
+use hmem::{Caps, Span};
 use wire::{Handle, Seg};
 
 use crate::below::{Dest, Lease};
@@ -18,6 +18,11 @@ pub(crate) const LENDERS: usize = 4;
 pub(crate) const NOTES: usize = 1 << 16;
 /// In place of a request: all of them.
 pub(crate) const ALL: u64 = 0;
+
+/// Whether the provider below may access this memory. What may vanish is better copied, by what can bear that.
+pub(crate) fn is_for_below(span: &Span) -> bool {
+    span.can(Caps::CPU) && !span.can(Caps::DEVICE) && span.stays()
+}
 
 /// Memory of ours that a peer may read.
 #[derive(Debug)]

@@ -8,12 +8,12 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use hmem::{Caps, Span, total};
+use hmem::total;
 use link_api::{Direct, Event, NoDirect, OpId, PeerId, RmaLink, Way};
 
 use crate::below::{Below, Did, NotSent};
 use crate::channel::Sort;
-use crate::lent::ALL;
+use crate::lent::{ALL, is_for_below};
 use crate::link::{OfiLink, Out};
 use crate::peer::Stage;
 use crate::reading::{Op, Piece};
@@ -54,8 +54,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         if at.dealings.is_revoked(request) {
             return Err(NoDirect::Revoked);
         }
-        let fits = |s: &Span| s.can(Caps::CPU) && !s.can(Caps::DEVICE) && s.stays();
-        if total(access.local) < access.len || !access.local.iter().all(fits) {
+        if total(access.local) < access.len || !access.local.iter().all(is_for_below) {
             return Err(NoDirect::Memory);
         }
         let (mut queue, mut generation) = (VecDeque::new(), 0);

@@ -41,6 +41,12 @@ fn is_fetched(out: &Out) -> bool {
     what.contains(What::SEND) || what.contains(What::RMA | What::WRITE)
 }
 
+/// Asks for so many bytes of the peer's request `theirs`, for `ours`.
+pub(super) fn put_cts(frame: &mut Vec<u8>, flags: Flags, segs: usize, theirs: u64, ours: u64, want: usize) {
+    put(frame, &Head::new(WireOp::Cts, flags, segs as u16, theirs, ours));
+    put(frame, &(want as u64).to_le_bytes());
+}
+
 pub(super) fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
     let mut frame = Vec::with_capacity(Head::LEN + size_of::<wire::Handle>());
     put(&mut frame, &Head::new(WireOp::Handle, Flags::empty(), 0, 0, 0));
@@ -81,10 +87,6 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Likewise, of this memory, which no request that is over has any more.
     pub(super) fn retire_memory(&mut self, peer: PeerId, iov: &[Span]) {
-        let overlaps = |one: &Span, other: &Span| {
-            let end = |s: &Span| s.addr() + s.len() as u64;
-            one.addr() < end(other) && other.addr() < end(one)
-        };
         let has = |one: &dyn Fn(&[Span]) -> bool| {
             self.requests.any(|r| match r {
                 Request::Out(out) => out.peer == peer && is_fetched(out) && one(&out.iov),
@@ -96,7 +98,7 @@ impl<L: RmaLink> Endpoint<L> {
             // Also what was told of for one that was then refused.
             return self.link.retire_handles(peer, &[]);
         }
-        let is_free = |span: &&Span| !has(&|iov| iov.iter().any(|other| overlaps(span, other)));
+        let is_free = |span: &&Span| !has(&|iov| iov.iter().any(|other| span.overlaps(*other)));
         let free: Vec<Span> = iov.iter().filter(is_free).copied().collect();
         if !free.is_empty() {
             self.link.retire_handles(peer, &free);
@@ -256,8 +258,7 @@ impl<L: RmaLink> Endpoint<L> {
             (false, true) => (Flags::HANDLES, 0),
             (false, false) => (Flags::empty(), 0),
         };
-        put(&mut frame, &Head::new(WireOp::Cts, flags, segs as u16, req, name));
-        put(&mut frame, &(want as u64).to_le_bytes());
+        put_cts(&mut frame, flags, segs, req, name, want);
         if placed {
             put_segs(&mut frame, &iov);
         }

@@ -7,7 +7,7 @@
 use wire::{Flags, Head, Op as WireOp, Status, put};
 
 use super::Endpoint;
-use super::handles::handle_frame;
+use super::handles::{handle_frame, put_cts};
 use super::header::put_segs;
 use super::malformed::{Fields, Handled, Malformed, bytes_of, parse_segs};
 use super::post::segments;
@@ -76,8 +76,7 @@ impl<L: RmaLink> Endpoint<L> {
         let Some((theirs, want)) = out.asked else { return };
         let peer = out.peer;
         let mut frame = Vec::with_capacity(Head::LEN + 8);
-        put(&mut frame, &Head::new(WireOp::Cts, Flags::empty(), 0, theirs, name));
-        put(&mut frame, &(want as u64).to_le_bytes());
+        put_cts(&mut frame, Flags::empty(), 0, theirs, name, want);
         self.send_or_queue(peer, &frame);
     }
 
@@ -93,7 +92,7 @@ impl<L: RmaLink> Endpoint<L> {
         self.finish_out(core, &out, None);
     }
 
-    /// Whether this peer was told of memory to get under this name.
+    /// Whether a request of this name lends memory to this peer, its initiator.
     pub(super) fn is_lent(&mut self, peer: PeerId, name: u64) -> bool {
         matches!(self.requests.get_mut(name), Some(Request::Serve(s)) if s.peer == peer && s.lent)
     }
