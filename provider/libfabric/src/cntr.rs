@@ -28,7 +28,7 @@ pub(crate) struct CntrFid {
     /// What the application was told last: the value, and that of the errors then.
     told: [AtomicU64; 2],
     /// The errors that the application knows of: it has read them, waited until they came, or set them. Others end a wait, those too
-    /// that come between a call and the wait, or with the wait's first look.
+    /// that come between a call and the wait, or with the wait's first look. Changed with the engine's lock, as the errors are.
     known_errors: AtomicU64,
     /// A device reads it.
     pub xpu: Option<xpu::Counter>,
@@ -78,20 +78,28 @@ impl CntrFid {
 
     /// Makes progress first.
     fn look(&self) -> (u64, u64) {
+        self.look_for(|_, _| false)
+    }
+
+    /// Likewise; the application then knows of the errors if `learns` says so of the value and them.
+    fn look_for(&self, learns: impl FnOnce(u64, u64) -> bool) -> (u64, u64) {
         let mut engine = self.shared.lock_to_poll();
         engine.progress();
-        self.tell(&engine)
+        let (n, errs) = self.tell(&engine);
+        if learns(n, errs) {
+            self.known_errors.store(errs, Relaxed);
+        }
+        (n, errs)
     }
 
     fn wait_for(&self, threshold: u64, timeout: c_int) -> Result<(), Errno> {
         let known = self.known_errors.load(Relaxed);
         let ended = self.shared.block(&self.wait, self.style.idle(), Deadline::after_ms(timeout), || {
-            let (n, errs) = self.look();
+            let (n, errs) = self.look_for(|n, errs| n < threshold && errs != known);
             if n >= threshold {
                 return Step::Done(Ok(()));
             }
             if errs != known {
-                self.known_errors.store(errs, Relaxed);
                 return Step::Done(Err(Errno::AVAIL));
             }
             Step::Wait(Watched::Cntr(self.id, n, errs))
@@ -265,11 +273,7 @@ unsafe extern "C" fn read(cntr: *mut fi::fid_cntr) -> u64 {
 unsafe extern "C" fn readerr(cntr: *mut fi::fid_cntr) -> u64 {
     guard_or(0, || {
         // SAFETY: the application passes an open counter.
-        unsafe { obj::<CntrFid, _>(cntr) }.map_or(0, |cntr| {
-            let errs = cntr.look().1;
-            cntr.known_errors.store(errs, Relaxed);
-            errs
-        })
+        unsafe { obj::<CntrFid, _>(cntr) }.map_or(0, |cntr| cntr.look_for(|_, _| true).1)
     })
 }
 
