@@ -20,12 +20,12 @@ static HELD: AtomicI32 = AtomicI32::new(FIRST);
 pub(super) fn make_room(fd: &OwnedFd) {
     let held = HELD.load(Ordering::Relaxed);
     if fd.as_raw_fd() >= held / 4 * 3 {
-        enlarge(fd, held);
+        enlarge(held);
     }
 }
 
 #[cold]
-fn enlarge(fd: &OwnedFd, held: i32) {
+fn enlarge(held: i32) {
     let larger = held.saturating_mul(FACTOR).max(LARGER);
     // Another thread does it.
     if HELD.compare_exchange(held, larger, Ordering::Relaxed, Ordering::Relaxed).is_err() {
@@ -37,12 +37,15 @@ fn enlarge(fd: &OwnedFd, held: i32) {
         return;
     }
     let last = i32::try_from(limit.rlim_cur).unwrap_or(i32::MAX).min(larger) - 1;
-    // SAFETY: fcntl(2) makes a descriptor, which is closed at once; both touch no memory. If there is none, the table grows as it does
-    // by itself.
+    // Of an object that is nothing to a peer: a child that is forked meanwhile has the descriptor, too.
+    // SAFETY: both make descriptors, which are closed at once, and touch no memory. If there are none, the table grows as it does by
+    // itself.
     unsafe {
-        let made = libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, last);
-        if made >= 0 {
-            libc::close(made);
+        let any = libc::eventfd(0, libc::EFD_CLOEXEC);
+        for made in [libc::fcntl(any, libc::F_DUPFD_CLOEXEC, last), any] {
+            if made >= 0 {
+                libc::close(made);
+            }
         }
     }
 }
