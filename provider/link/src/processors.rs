@@ -7,13 +7,14 @@
 
 use std::fs::read_to_string;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bits for 8192 processors, more than a kernel can be built for.
-type Mask = [u64; 128];
+/// Words of a mask, for 8192 processors, more than a kernel can be built for.
+const WORDS: usize = 128;
 
 #[derive(Debug)]
 pub(crate) struct Processors {
-    mask: Mask,
+    mask: [AtomicU64; WORDS],
     quota: Option<usize>,
 }
 
@@ -22,7 +23,7 @@ impl Processors {
     pub(crate) fn new() -> Processors {
         let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
         let quota = quota(Path::new("/sys/fs/cgroup"), &groups);
-        let mut all = Processors { mask: [0; 128], quota };
+        let all = Processors { mask: [const { AtomicU64::new(0) }; WORDS], quota };
         // SAFETY: no memory is involved.
         let (own, parent) = unsafe { (libc::getpid(), libc::getppid()) };
         // The calling thread may be bound otherwise than the first one.
@@ -33,25 +34,25 @@ impl Processors {
     }
 
     /// Those of a further process, unless its pid is not visible here, which then is 0.
-    pub(crate) fn add_other(&mut self, pid: libc::pid_t) {
+    pub(crate) fn add_other(&self, pid: libc::pid_t) {
         if pid > 0 {
             self.add(pid);
         }
     }
 
-    fn add(&mut self, thread: libc::pid_t) {
-        let mut mask: Mask = [0; 128];
+    fn add(&self, thread: libc::pid_t) {
+        let mut mask = [0u64; WORDS];
         // SAFETY: so many bytes, in which any bit may be set.
-        let rc = unsafe { libc::sched_getaffinity(thread, size_of::<Mask>(), mask.as_mut_ptr().cast()) };
+        let rc = unsafe { libc::sched_getaffinity(thread, size_of_val(&mask), mask.as_mut_ptr().cast()) };
         // It may have ended.
         if rc == 0 {
-            self.mask.iter_mut().zip(mask).for_each(|(all, word)| *all |= word);
+            self.mask.iter().zip(mask).for_each(|(all, word)| _ = all.fetch_or(word, Relaxed));
         }
     }
 
     /// `usize::MAX` where nothing is known.
     pub(crate) fn count(&self) -> usize {
-        let set = self.mask.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        let set = self.mask.iter().map(|word| word.load(Relaxed).count_ones() as usize).sum::<usize>();
         let set = if set == 0 { usize::MAX } else { set };
         self.quota.map_or(set, |quota| set.min(quota))
     }
@@ -151,8 +152,8 @@ mod tests {
 
     #[test]
     fn what_may_be_used_is_the_smaller_of_mask_and_quota() {
-        let mut mask: Mask = [0; 128];
-        let count = |mask: &Mask, quota| Processors { mask: *mask, quota }.count();
+        let mut mask = [0; WORDS];
+        let count = |mask: &[u64; WORDS], quota| Processors { mask: mask.map(AtomicU64::new), quota }.count();
         assert_eq!((count(&mask, None), count(&mask, Some(3))), (usize::MAX, 3));
         (mask[0], mask[127]) = (0b101, 1);
         assert_eq!((count(&mask, None), count(&mask, Some(2)), count(&mask, Some(9))), (3, 2, 3));

@@ -3,46 +3,53 @@
 //! Where there is a processor for each process that takes part, a process that polls had better keep its own: what it waits
 //! for comes while it polls. Where there are fewer processors than such processes, the one that is waited for may have none.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::processors::Processors;
 
 /// After so many polls that found nothing [`yields`] is to be asked.
 pub const TURN: u32 = 64;
 
-/// An endpoint of this process knows more endpoints of this host, its own among them, than the job may use processors.
-static CROWDED: AtomicBool = AtomicBool::new(false);
-
-/// Most endpoints of this host that an endpoint of this process knew at a time.
+/// Most endpoints of this host, its own among them, that an endpoint of this process knew at a time.
 static KNOWN: AtomicUsize = AtomicUsize::new(0);
+
+/// How many processors the job may use, as far as is known; 0: that was not asked yet.
+static ALLOWED: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether a process lets others have the processor after so many polls in a row that found nothing, a multiple of [`TURN`];
 /// `patience`: after how many it does where there may be a processor for each process.
 #[cold]
 pub fn yields(polls: u32, patience: u32) -> bool {
-    polls % patience == 0 || CROWDED.load(Relaxed)
+    polls % patience == 0 || is_crowded()
 }
 
 /// An endpoint knows so many endpoints of this host, most often its own among them.
 pub fn knows(endpoints: usize) {
     if KNOWN.fetch_max(endpoints, Relaxed) < endpoints {
-        judge(|_| {});
+        count();
     }
 }
 
 /// An endpoint is connected to a process of this host, whose pid is 0 where it is not visible here.
 pub(crate) fn meets(pid: i32) {
-    judge(|processors| processors.add_other(pid));
+    processors().add_other(pid);
+    count();
 }
 
-/// What is found out about processors is kept.
-fn judge(learn: impl FnOnce(&mut Processors)) {
-    static PROCESSORS: Mutex<Option<Processors>> = Mutex::new(None);
-    let mut processors = PROCESSORS.lock().unwrap_or_else(PoisonError::into_inner);
-    let processors = processors.get_or_insert_with(Processors::new);
-    learn(processors);
-    CROWDED.store(KNOWN.load(Relaxed) > processors.count(), Relaxed);
+/// Those of the job, as far as they were met. No lock: a process may be forked in any thread's midst.
+fn processors() -> &'static Processors {
+    static PROCESSORS: OnceLock<Processors> = OnceLock::new();
+    PROCESSORS.get_or_init(Processors::new)
+}
+
+fn count() {
+    ALLOWED.fetch_max(processors().count(), Relaxed);
+}
+
+fn is_crowded() -> bool {
+    let allowed = ALLOWED.load(Relaxed);
+    allowed > 0 && KNOWN.load(Relaxed) > allowed
 }
 
 #[cfg(all(test, not(loom)))]
