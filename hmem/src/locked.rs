@@ -177,8 +177,8 @@ impl Drop for Buffer {
 }
 
 impl Buffer {
-    /// Its first byte; the pool says how many there are, which are zeroed when they are made. No device and no agent uses them but in
-    /// flights that whoever has the buffer has started.
+    /// Its first byte; the pool says how many there are, which are zeroed when they are made. Devices and the agent access them only in
+    /// flights that the buffer's owner has started.
     pub(crate) fn at(&self) -> *mut u8 {
         self.memory.as_ref().map_or(std::ptr::null_mut(), |memory| memory.at.as_ptr())
     }

@@ -98,7 +98,7 @@ pub(crate) struct Peer {
     metered: bool,
     /// It ended, or could not be reached, when that was last known; it may have come back since.
     pub(super) gone: Option<Gone>,
-    /// A message that was to go the quick way found that, and is to be posted the general way yet, by which that is told.
+    /// The link's answer to a message of [`Endpoint::send_plain`]; the general post of the same message, which follows, returns it.
     pub(super) refused: Option<Gone>,
     /// It is tried to reach it, for the receives posted that name it.
     pub(super) connecting: bool,
