@@ -56,6 +56,9 @@ bitflags::bitflags! {
         const FENCE = 1 << 3;
         /// The receive buffer takes messages until too little of it is left.
         const MULTI_RECV = 1 << 4;
+        /// Of a receive of a shared context, in place of `COMPLETION`: the endpoint that the message comes to decides
+        /// ([`crate::Domain::ep_write_every_receive`]).
+        const AS_BOUND = 1 << 5;
     }
 }
 

@@ -358,6 +358,41 @@ fn endpoints_that_share_a_receive_context_take_from_the_same_receives() {
 }
 
 #[test]
+fn a_shared_receive_is_written_as_its_endpoint_has_it() {
+    for len in [8, 3000, 1 << 20] {
+        let (mut net, rx, eps, to) = sharing();
+        net[1].ep_write_every_receive(eps[1]);
+        let (src, room) = (net.memory(0, len), [net.memory(1, len)]);
+        for late in [false, true] {
+            for (asked, expected) in [
+                (OpFlags::empty(), [false; 2]),
+                (OpFlags::AS_BOUND, [false, true]),
+                (OpFlags::COMPLETION, [true; 2]),
+            ] {
+                for (to, written) in to.into_iter().zip(expected) {
+                    let op = Recv { flags: asked, ..from_any(&room, 1) };
+                    if !late {
+                        net[1].recv_at(rx, &op).unwrap();
+                    }
+                    net[0].send(&msg(to, &[src], 0)).unwrap();
+                    net.settle();
+                    if late {
+                        net[1].recv_at(rx, &op).unwrap();
+                        net.settle();
+                    }
+                    assert_eq!(
+                        net[1].rx().len(),
+                        usize::from(written),
+                        "{len} bytes, {asked:?}, late: {late}"
+                    );
+                    assert_eq!(net[0].tx().len(), 1);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn closing_one_of_two_that_share_leaves_the_other_its_receives() {
     let (mut net, rx, eps, to) = sharing();
     let (src, room) = (net.bytes(0, b"x"), net.memory(1, 1));

@@ -158,6 +158,14 @@ impl<L: RmaLink> Domain<L> {
         }
     }
 
+    /// Has every receive of a shared context that succeeds written to the queue of this endpoint if its message came there,
+    /// also one without [`OpFlags::COMPLETION`], if it has [`OpFlags::AS_BOUND`].
+    pub fn ep_write_every_receive(&mut self, ep: EpId) {
+        if let Some(ep) = self.eps.get_mut(ep.at()) {
+            ep.write_every_receive();
+        }
+    }
+
     /// Sets how many bytes unexpected messages may take up before their senders are
     /// told to pause (at first 256 MiB).
     pub fn set_unexpected_most(&mut self, bytes: usize) {

@@ -225,7 +225,7 @@ impl<L: RmaLink> Domain<L> {
         if let Some(m) = dropped {
             ep.discard(&mut self.core, m);
         }
-        if flags.contains(OpFlags::COMPLETION) || entry.err.is_some() {
+        if ep.writes(flags) || entry.err.is_some() {
             let cq = ep.rx_cq;
             self.core.complete(cq, entry);
         }
@@ -279,7 +279,7 @@ impl<L: RmaLink> Domain<L> {
             olen: 0,
         };
         ep.discard(&mut self.core, message);
-        if flags.contains(OpFlags::COMPLETION) {
+        if ep.writes(flags) {
             let cq = ep.rx_cq;
             self.core.complete(cq, entry);
         }

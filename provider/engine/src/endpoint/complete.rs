@@ -128,7 +128,7 @@ impl<L: RmaLink> Endpoint<L> {
                 err: None,
                 olen: 0,
             },
-            report: recv.flags.contains(OpFlags::COMPLETION),
+            report: self.writes(recv.flags),
             multi: recv.multi,
             tally: recv.tally,
         };

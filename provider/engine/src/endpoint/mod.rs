@@ -59,6 +59,8 @@ pub(crate) struct Endpoint<L> {
     pub(crate) tx_cq: Option<CqId>,
     pub(crate) rx_cq: Option<CqId>,
     pub(crate) cntrs: Cntrs,
+    /// A receive with any of these is written to the queue when it succeeds.
+    writes: OpFlags,
     peers: Vec<Peer>,
     /// From an index in the address vector to the link's peer.
     route: Vec<Option<PeerId>>,
@@ -127,6 +129,7 @@ impl<L: RmaLink> Endpoint<L> {
             tx_cq,
             rx_cq,
             cntrs,
+            writes: OpFlags::COMPLETION,
             peers: Vec::new(),
             route: Vec::new(),
             requests: Pool::with_capacity(64),
@@ -158,6 +161,17 @@ impl<L: RmaLink> Endpoint<L> {
     /// Requests that are not done.
     pub(crate) fn under_way(&self) -> usize {
         self.requests.len() + self.unsent.len()
+    }
+
+    /// Receives of a shared context that leave it to the endpoint are written to its queue.
+    pub(crate) fn write_every_receive(&mut self) {
+        self.writes |= OpFlags::AS_BOUND;
+    }
+
+    /// Whether the success of a receive is written to the queue.
+    #[inline(always)]
+    pub(crate) fn writes(&self, receive: OpFlags) -> bool {
+        receive.intersects(self.writes)
     }
 
     /// Lets peers see a registration, if it is plain memory under a key of its own.

@@ -52,9 +52,9 @@ enum Fast {
 impl Target {
     /// Of a receive that a message of `len` bytes can go to without frills.
     #[inline(always)]
-    fn of(recv: &RecvOp, len: usize) -> Option<Target> {
+    fn of(recv: &RecvOp, len: usize, writes: OpFlags) -> Option<Target> {
         let (&Spans::One(span), None) = (&recv.iov, recv.multi) else { return None };
-        let (ctx, tally, report) = (recv.ctx, recv.tally, recv.flags.contains(OpFlags::COMPLETION));
+        let (ctx, tally, report) = (recv.ctx, recv.tally, recv.flags.intersects(writes));
         let fits = len <= span.len() && span.can(hmem::Caps::CPU);
         fits.then_some(Target { span, ctx, tally, report })
     }
@@ -93,7 +93,7 @@ impl<L: RmaLink> Endpoint<L> {
         let src = self.peers.get(from.0 as usize)?.src;
         let matcher = core.rxs.get_mut(self.rx.at())?.matcher(flags.contains(Flags::TAGGED));
         let at = matcher.find_posted(src, head.tag.get())?;
-        Some((at, Target::of(matcher.found_posted(at)?, len)?, src))
+        Some((at, Target::of(matcher.found_posted(at)?, len, self.writes)?, src))
     }
 
     /// Completes a receive whose bytes have come.
@@ -284,7 +284,7 @@ impl<L: RmaLink> Endpoint<L> {
         len: usize,
     ) {
         core.tally(Tally::PLAIN, self.cntrs.recv, false);
-        if op.flags.contains(OpFlags::COMPLETION) {
+        if self.writes(op.flags) {
             let kind = if op.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
             let more = if data.is_some() { What::REMOTE_CQ_DATA } else { What::empty() };
             let (ctx, what, data) = (op.ctx, What::RECV | kind | more, data.unwrap_or(0));
@@ -312,7 +312,7 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(at) = matcher.find_posted(src, head.tag.get()) else {
             return Fast::Unexpected(Plain { head, flags, src, off, ack });
         };
-        let target = matcher.found_posted(at).and_then(|recv| Target::of(recv, len));
+        let target = matcher.found_posted(at).and_then(|recv| Target::of(recv, len, self.writes));
         let Some(target) = target.filter(|t| t.report && self.rx_cq == Some(cq)) else { return Fast::Other };
         matcher.forget_posted(at);
         rx.note_late(std::mem::take(&mut self.waited));

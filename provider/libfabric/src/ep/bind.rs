@@ -9,6 +9,7 @@ use runtime::Attached;
 
 use super::context::SrxFid;
 use super::endpoint::{Endpoint, EpFid, Live};
+use super::flags;
 use super::setup::{COUNTED, Queue, Setup};
 use crate::av::AvFid;
 use crate::cntr::CntrFid;
@@ -132,7 +133,8 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
     if let Some(xpu) = &ep.xpu {
         let (id, rx) = xpu.enable(&ep.shared, &ep.attrs, setup)?;
         // Nothing else can have set it: `setup` is locked.
-        let _ = ep.live.set(Live { ep: id, rx, tx_always: false, rx_always: false, deaf: true });
+        let each_rx = engine::OpFlags::empty();
+        let _ = ep.live.set(Live { ep: id, rx, tx_always: false, each_rx, deaf: true });
         return Ok(());
     }
     if [&setup.tx, &setup.rx].into_iter().flatten().any(|q| q.cq.xpu.is_some()) {
@@ -165,6 +167,7 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
     };
     let always = |q: &Option<Queue>| q.as_ref().is_some_and(|q| !q.selective);
     let (tx_always, rx_always) = (always(&setup.tx), always(&setup.rx));
+    let each_rx = flags::each_rx(setup.srx.is_some(), rx_always);
     let mut engine = ep.shared.lock();
     let id = engine.ep_open(config);
     if let Some(meter) = crate::report::meter() {
@@ -175,13 +178,13 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
     if let Some(bytes) = setup.options.min_multi_recv() {
         engine.rx_set_min_multi_recv(rx, bytes);
     }
-    drop(engine);
-    if let Some(srx) = setup.srx.as_ref().filter(|_| !rx_always) {
-        srx.speak_only_when_asked();
+    if rx_always {
+        engine.ep_write_every_receive(id);
     }
+    drop(engine);
     setup.awake = awake;
     // Nothing else can have set it: `setup` is locked.
-    let _ = ep.live.set(Live { ep: id, rx, tx_always, rx_always, deaf });
+    let _ = ep.live.set(Live { ep: id, rx, tx_always, each_rx, deaf });
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! What a shared receive context is.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use engine::RxId;
 use libfabric_sys as fi;
@@ -20,8 +20,6 @@ pub(crate) struct SrxFid {
     pub(super) refs: Refs,
     pub(super) caps: u64,
     pub(super) flags: AtomicU64,
-    /// Every receive is written to a queue.
-    pub(super) always: AtomicBool,
     pub(super) min_multi_recv: AtomicUsize,
 }
 
@@ -41,12 +39,6 @@ impl SrxFid {
 
     pub(super) fn id(&self) -> RxId {
         self.id
-    }
-
-    /// Its messages complete in the queues of its endpoints, one of which was bound with
-    /// `FI_SELECTIVE_COMPLETION`, or was not bound.
-    pub(super) fn speak_only_when_asked(&self) {
-        self.always.store(false, Relaxed);
     }
 
     pub(super) fn min_multi_recv(&self) -> usize {

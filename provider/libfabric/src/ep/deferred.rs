@@ -212,7 +212,7 @@ unsafe fn message(shared: &Arc<Shared>, send: bool, m: Message) -> Result<WorkOp
         return Err(Errno::INVAL);
     }
     let pattern = rx.pattern(m.addr, m.tag);
-    let flags = flags::rx(m.flags, false, m.tag.is_some());
+    let flags = flags::rx(m.flags, OpFlags::empty(), m.tag.is_some());
     Ok(WorkOp::Recv { rx: rx.id, pattern, iov, ctx, flags })
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use engine::{EpId, RxId};
+use engine::{EpId, OpFlags, RxId};
 use libfabric_sys as fi;
 
 use super::setup::Setup;
@@ -66,9 +66,10 @@ impl Fids {
 pub(crate) struct Live {
     pub(super) ep: EpId,
     pub(super) rx: RxId,
-    /// Its queues were bound without `FI_SELECTIVE_COMPLETION`.
+    /// Its queue was bound without `FI_SELECTIVE_COMPLETION`.
     pub(super) tx_always: bool,
-    pub(super) rx_always: bool,
+    /// What each receive asks for, whatever its flags.
+    pub(super) each_rx: OpFlags,
     /// Nothing would tell of a receive.
     pub(super) deaf: bool,
 }

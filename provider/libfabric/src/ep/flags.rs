@@ -2,8 +2,9 @@
 //!
 //! The plain calls (`fi_send`, `fi_write`, …) run with the flags their endpoint was opened with, or
 //! given later by `FI_SETOPSFLAG` or `fi_ep_alias`; those with a `flags` argument run with that
-//! alone. On top of either, `always` says that the queue was bound without
-//! `FI_SELECTIVE_COMPLETION`, so that every success is written.
+//! alone. On top of either comes whether the queue was bound without `FI_SELECTIVE_COMPLETION`, so
+//! that every success is written. A receive of a shared context does not know that when it is posted:
+//! the queue is that of the endpoint that the message comes to.
 //!
 //! Flags that ask for nothing we do not always do (`FI_MORE`, `FI_TRANSMIT_COMPLETE`, …) and those
 //! of other calls are passed over, as libfabric's utility providers do.
@@ -39,11 +40,20 @@ pub(crate) fn inject(default: u64) -> OpFlags {
         | OpFlags::INJECT
 }
 
-/// Of a receive.
+/// What each receive asks for, whatever its flags: by whether its context is shared, and every success of the one
+/// endpoint is written.
+pub(crate) fn each_rx(shared: bool, always: bool) -> OpFlags {
+    match (shared, always) {
+        (true, _) => OpFlags::AS_BOUND,
+        (false, true) => OpFlags::COMPLETION,
+        (false, false) => OpFlags::empty(),
+    }
+}
+
+/// Of a receive, beside what each asks for.
 #[inline]
-pub(crate) fn rx(flags: u64, always: bool, tagged: bool) -> OpFlags {
-    let mut out = OpFlags::empty();
-    out.set(OpFlags::COMPLETION, always || flags & fi::FI_COMPLETION != 0);
+pub(crate) fn rx(flags: u64, each: OpFlags, tagged: bool) -> OpFlags {
+    let mut out = each | mapped(flags, fi::FI_COMPLETION, OpFlags::COMPLETION);
     // FI_MULTI_RECV as an endpoint's default is about untagged receives.
     out.set(OpFlags::MULTI_RECV, !tagged && flags & fi::FI_MULTI_RECV != 0);
     out
@@ -90,9 +100,12 @@ mod tests {
         assert_eq!(tx(0, true), OpFlags::COMPLETION);
         assert_eq!(tx(0, false), OpFlags::empty());
         assert_eq!(tx(fi::FI_COMPLETION, false), OpFlags::COMPLETION);
-        assert_eq!(rx(0, true, false), OpFlags::COMPLETION);
-        assert_eq!(rx(0, false, true), OpFlags::empty());
-        assert_eq!(rx(fi::FI_COMPLETION, false, true), OpFlags::COMPLETION);
+        assert_eq!(rx(0, each_rx(false, true), false), OpFlags::COMPLETION);
+        assert_eq!(rx(0, each_rx(false, false), true), OpFlags::empty());
+        assert_eq!(rx(fi::FI_COMPLETION, each_rx(false, false), true), OpFlags::COMPLETION);
+        for always in [false, true] {
+            assert_eq!(rx(0, each_rx(true, always), true), OpFlags::AS_BOUND);
+        }
     }
 
     #[test]
@@ -118,8 +131,8 @@ mod tests {
 
     #[test]
     fn multi_receive_is_for_untagged_messages() {
-        assert_eq!(rx(fi::FI_MULTI_RECV, false, false), OpFlags::MULTI_RECV);
-        assert_eq!(rx(fi::FI_MULTI_RECV, false, true), OpFlags::empty());
+        assert_eq!(rx(fi::FI_MULTI_RECV, OpFlags::empty(), false), OpFlags::MULTI_RECV);
+        assert_eq!(rx(fi::FI_MULTI_RECV, OpFlags::empty(), true), OpFlags::empty());
     }
 
     #[test]

@@ -154,7 +154,8 @@ pub(super) trait Receiver: Fid {
 pub(super) struct Rx<'a> {
     pub shared: &'a Arc<Shared>,
     pub id: RxId,
-    pub always: bool,
+    /// What each receive asks for, whatever its flags.
+    pub each: OpFlags,
     pub caps: u64,
 }
 
@@ -175,7 +176,7 @@ impl Receiver for EpFid {
         if live.deaf {
             return Err(Errno::NOCQ);
         }
-        Ok(Rx { shared: self.shared(), id: live.rx, always: live.rx_always, caps: self.endpoint.attrs.caps })
+        Ok(Rx { shared: self.shared(), id: live.rx, each: live.each_rx, caps: self.endpoint.attrs.caps })
     }
 
     #[inline]
@@ -213,7 +214,7 @@ pub(super) fn recv_one<R: Receiver>(
     if raw & fi::FI_TRIGGER != 0 {
         return None;
     }
-    let (pattern, flags) = (rx.pattern(src, tag), flags::rx(raw, rx.always, tag.is_some()));
+    let (pattern, flags) = (rx.pattern(src, tag), flags::rx(raw, rx.each, tag.is_some()));
     let mut engine = rx.shared.lock();
     let posted = engine.recv_one(rx.id, span, Recv { pattern, iov: &[], ctx, flags });
     engine.leave();
@@ -222,7 +223,7 @@ pub(super) fn recv_one<R: Receiver>(
 
 #[inline(never)]
 fn post(rx: &Rx<'_>, pattern: Pattern, iov: &[Span], ctx: Ctx, raw: u64) -> Result<(), Errno> {
-    let flags = flags::rx(raw, rx.always, pattern.tag.is_some());
+    let flags = flags::rx(raw, rx.each, pattern.tag.is_some());
     if raw & fi::FI_TRIGGER != 0 {
         let iov = iov.iter().copied().collect();
         return trigger::defer(rx.shared, ctx, WorkOp::Recv { rx: rx.id, pattern, iov, ctx, flags });
@@ -248,7 +249,7 @@ pub(super) fn recvmsg<R: Receiver>(
     if tagged && raw & fi::FI_MULTI_RECV != 0 {
         return Err(Errno::INVAL);
     }
-    let flags = flags::rx(raw, rx.always, tagged);
+    let flags = flags::rx(raw, rx.each, tagged);
     let posts = what == Receive::Post;
     if !posts && raw & (fi::FI_TRIGGER | fi::FI_MULTI_RECV) != 0 {
         return Err(Errno::INVAL);

@@ -1,6 +1,6 @@
 //! Shared receive contexts: buffers that any of several endpoints may fill.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use libc::{c_int, c_void};
 use libfabric_sys as fi;
@@ -8,7 +8,7 @@ use libfabric_sys as fi;
 use super::context::SrxFid;
 use super::options::MIN_MULTI_RECV;
 use super::post::{Receiver, Rx};
-use super::{cm, msg, opt, tagged};
+use super::{cm, flags, msg, opt, tagged};
 use crate::domain::DomainFid;
 use crate::errno::Errno;
 use crate::ffi::{Fid, Refs, arg, guard, header, obj, publish, put, reclaim};
@@ -60,7 +60,6 @@ pub(crate) unsafe fn open(
         id,
         refs: Refs::default(),
         flags: AtomicU64::new(flags),
-        always: AtomicBool::new(true),
         min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
     });
     // SAFETY: the caller's promise.
@@ -69,8 +68,8 @@ pub(crate) unsafe fn open(
 
 impl Receiver for SrxFid {
     fn rx(&self) -> Result<Rx<'_>, Errno> {
-        let always = self.always.load(Relaxed);
-        Ok(Rx { shared: &self.shared, id: self.id, always, caps: self.caps })
+        let each = flags::each_rx(true, true);
+        Ok(Rx { shared: &self.shared, id: self.id, each, caps: self.caps })
     }
 
     fn default_flags(&self) -> u64 {

@@ -294,3 +294,68 @@ fn a_shared_receive_context_serves_its_endpoints() {
     assert_eq!((close(ep), close(srx)), (0, 0));
     w.end();
 }
+
+#[test]
+fn a_shared_receive_completes_as_the_queue_of_the_endpoint_that_the_message_comes_to_is_bound() {
+    let w = World::new();
+    let (any, no) = (fi::FI_ADDR_UNSPEC, ptr::null_mut::<c_void>());
+    let mut srx = ptr::null_mut();
+    assert_eq!(call!(w.domain, ops.srx_ctx(&mut fi::fi_rx_attr::default(), &mut srx, no)), 0);
+    let selective = fi::FI_SELECTIVE_COMPLETION;
+    // An order of binding must not matter.
+    let eps = [selective, 0, selective].map(|more| {
+        let ep = w.ep();
+        w.bind(ep, fi::FI_TRANSMIT | selective);
+        assert_eq!((bind_to(ep, w.cq, fi::FI_RECV | more), bind_to(ep, srx, 0), enable(ep)), (0, 0, 0));
+        (ep, w.insert(ep), more == 0)
+    });
+    let buf = leak([0u8; 64]).cast::<c_void>();
+    let iov = libc::iovec { iov_base: buf, iov_len: 64 };
+    let found = |n: usize, written: bool| {
+        let found = w.soon().map(|c| c.unwrap().op_context.addr());
+        assert_eq!(found, written.then_some(n));
+    };
+    // Posted before the message and after it, untagged and tagged, and asked for.
+    for (at, (ep, to, every)) in eps.into_iter().enumerate() {
+        for late in [false, true] {
+            let n = 10 * at + 1;
+            let (send, tagged) = (
+                || assert_eq!(call!(ep, msg.inject(buf, 5, to)), 0),
+                || assert_eq!(call!(ep, tagged.inject(buf, 5, to, 7)), 0),
+            );
+            let recv = || assert_eq!(call!(srx, msg.recv(buf, 64, no, any, context(n))), 0);
+            let trecv = || assert_eq!(call!(srx, tagged.recv(buf, 64, no, any, 7, 0, context(n + 1))), 0);
+            let m = fi::fi_msg {
+                msg_iov: &raw const iov,
+                desc: no.cast(),
+                iov_count: 1,
+                addr: any,
+                context: context(n + 2),
+                data: 0,
+            };
+            let asked = || assert_eq!(call!(srx, msg.recvmsg(&m, fi::FI_COMPLETION)), 0);
+            // By the endpoint itself: which of them posts makes no difference.
+            let other = || assert_eq!(call!(eps[0].0, msg.recv(buf, 64, no, any, context(n + 3))), 0);
+            type Call<'a> = &'a dyn Fn();
+            let pairs: [(Call<'_>, Call<'_>, bool); 4] = [
+                (&send, &recv, every),
+                (&tagged, &trecv, every),
+                (&send, &asked, true),
+                (&send, &other, every),
+            ];
+            for (i, (send, recv, written)) in pairs.into_iter().enumerate() {
+                if late {
+                    send();
+                    assert!(w.soon().is_none());
+                    recv();
+                } else {
+                    recv();
+                    send();
+                }
+                found(n + i, written);
+            }
+        }
+    }
+    assert_eq!((eps.map(|(ep, ..)| close(ep)), close(srx)), ([0; 3], 0));
+    w.end();
+}
