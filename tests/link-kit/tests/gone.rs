@@ -129,6 +129,85 @@ fn reached<L: RmaLink>(open: impl Fn() -> L) {
     all_end(&mut a);
 }
 
+/// The completion of the receive that names the absent peer.
+const RECEIVE: usize = 9;
+
+/// Posts while a receive that names the peer is always posted: each one that fails is posted again at once.
+fn ends_beside_receives<L: RmaLink>(
+    node: &mut Node<L>,
+    what: &str,
+    post: impl Fn(&mut Node<L>) -> Result<(), Error>,
+) -> Option<Error> {
+    let start = Instant::now();
+    let (at, span) = (node.peer, Span::leak(8));
+    let (mut posted, mut taken) = (false, false);
+    loop {
+        if !posted {
+            node.domain.recv(node.rx, &from(at, &[span], RECEIVE)).expect("room");
+            posted = true;
+        }
+        if !taken {
+            match post(node) {
+                Ok(()) => taken = true,
+                Err(Error::Again) => {}
+                Err(why) => return Some(why),
+            }
+        }
+        while let Some(found) = node.next() {
+            match found.ctx.0 {
+                RECEIVE => posted = false,
+                _ => return found.err,
+            }
+        }
+        assert!(start.elapsed() < MOST, "{what} has not ended");
+    }
+}
+
+/// Each operation has its end however many receives that name the peer have theirs before.
+fn all_end_beside_receives<L: RmaLink>(open: impl Fn() -> L) {
+    let absent = open().addr();
+    let mut node = Node::new(open(), absent);
+    let to = node.peer;
+    for len in LENS {
+        let (span, remote) = ([Span::leak(len)], [there(0, len, 7)]);
+        let flags = OpFlags::COMPLETION;
+        for _ in 0..2 {
+            let found = [
+                ends_beside_receives(&mut node, "a message", |n| {
+                    send(n, span[0], &Send { flags, ..msg(to, &span, 1) })
+                }),
+                ends_beside_receives(&mut node, "an injected one", |n| {
+                    let flags = if len > LENS[0] { flags } else { OpFlags::INJECT };
+                    send(n, span[0], &Send { flags, ..tagged(to, &span, 3, 1) })
+                }),
+                ends_beside_receives(&mut node, "a write", |n| {
+                    n.domain.rma(n.ep, &Rma { flags, ..write(to, &span, &remote, 1) })
+                }),
+                ends_beside_receives(&mut node, "a read", |n| {
+                    n.domain.rma(n.ep, &Rma { flags, ..read(to, &span, &remote, 1) })
+                }),
+            ];
+            assert_eq!(found, [Some(Error::Refused); 4], "{len} bytes");
+        }
+    }
+}
+
+#[test]
+fn beside_receives_that_are_posted_again_over_shm() {
+    all_end_beside_receives(over_shm);
+}
+
+#[test]
+fn beside_receives_that_are_posted_again_over_tcp() {
+    all_end_beside_receives(over_tcp);
+}
+
+#[test]
+fn beside_receives_that_are_posted_again_by_a_selector() {
+    all_end_beside_receives(|| over_all(true));
+    all_end_beside_receives(|| over_all(false));
+}
+
 #[test]
 fn never_reached_over_shm() {
     never_reached(over_shm);

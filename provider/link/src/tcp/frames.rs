@@ -47,6 +47,24 @@ impl TcpLink {
         }
     }
 
+    /// A send to a peer without a channel: why it cannot be.
+    #[cold]
+    fn send_to_come(&mut self, to: PeerId) -> Refused {
+        if let Some(why) = self.at_mut(to).take_owed() {
+            return Refused::Gone(why);
+        }
+        match self.connect(to) {
+            Ok(()) | Err(Refused::Busy) => {
+                self.at_mut(to).keep_send_waiting();
+                Refused::Busy
+            }
+            Err(why) => {
+                self.at_mut(to).end_send_waiting();
+                why
+            }
+        }
+    }
+
     fn is_own(&self, peer: PeerId) -> bool {
         self.at(peer).addr == self.addr
     }
@@ -100,8 +118,7 @@ impl Link for TcpLink {
             if self.is_own(to) {
                 return self.send_own(head, body, off, len);
             }
-            let found = self.connect(to);
-            return found.and(Err(Refused::Busy));
+            return Err(self.send_to_come(to));
         };
         let (was_blocked, was_unsure) = (channel.blocked, channel.unsure);
         let striped = head.len() + len >= channel.striped;

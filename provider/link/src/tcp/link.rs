@@ -246,7 +246,7 @@ impl TcpLink {
     /// A channel that was agreed on is this peer's: now, or after the end of the one before.
     pub(super) fn adopt(&mut self, peer: PeerId, channel: Box<Channel>) {
         let at = self.at_mut(peer);
-        (at.call, at.expected, at.trying, at.met) = (None, None, None, true);
+        at.is_met();
         if let Some(former) = &mut at.channel {
             former.last = true;
             at.next = Some(channel);

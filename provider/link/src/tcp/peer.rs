@@ -28,8 +28,12 @@ pub(super) struct Peer {
     pub(super) call: Option<Box<Call>>,
     /// The last connection that was made here was to its further address.
     pub(super) by_further: bool,
-    /// Why the last call came to nothing, unless that was answered to a send.
+    /// Why the last call came to nothing, unless that was answered to the one that asked first.
     failed: Option<(Gone, Instant)>,
+    /// A send has been told to try again, for want of a channel; and why the call that it waited for came to nothing. Receives
+    /// that name the peer ask, too, and one that is posted again with each answer would have every one of them.
+    send_waits: bool,
+    owed: Option<(Gone, Instant)>,
     /// There was a channel, or else since when one is tried to be made.
     pub(super) met: bool,
     pub(super) trying: Option<Instant>,
@@ -56,6 +60,8 @@ impl Peer {
             call: None,
             by_further: false,
             failed: None,
+            send_waits: false,
+            owed: None,
             met: false,
             trying: None,
             wants: false,
@@ -72,6 +78,35 @@ impl Peer {
     pub(super) fn fail(&mut self, why: Gone) {
         (self.call, self.trying) = (None, None);
         self.failed = Some((why, Instant::now()));
+        if std::mem::take(&mut self.send_waits) {
+            self.owed = self.failed;
+        }
+    }
+
+    /// A send was told to try again.
+    pub(super) fn keep_send_waiting(&mut self) {
+        self.send_waits = true;
+    }
+
+    /// A send was told why there will be no channel.
+    pub(super) fn end_send_waiting(&mut self) {
+        self.send_waits = false;
+        self.take_owed();
+    }
+
+    /// Why the call came to nothing that a send waited for. To be asked by a send, and once.
+    pub(super) fn take_owed(&mut self) -> Option<Gone> {
+        let owed = self.owed.take().filter(|(_, at)| at.elapsed() < MEMORY);
+        let (why, at) = owed?;
+        // Else the next one would have the same answer again.
+        self.failed = self.failed.filter(|(_, since)| *since > at);
+        Some(why)
+    }
+
+    /// There is a channel: what came of calls before has no meaning any more.
+    pub(super) fn is_met(&mut self) {
+        (self.call, self.expected, self.trying, self.met) = (None, None, None, true);
+        (self.failed, self.owed, self.send_waits) = (None, None, false);
     }
 
     /// Why it was not there just now. To be asked once.
@@ -83,7 +118,7 @@ impl Peer {
     pub(super) fn is_served(&self) -> bool {
         match &self.channel {
             Some(channel) => channel.ends() || channel.has_much_room(),
-            None => self.call.is_none() && self.next.is_none() && !self.cut,
+            None => self.owed.is_some() || self.call.is_none() && self.next.is_none() && !self.cut,
         }
     }
 }
