@@ -29,6 +29,8 @@ use wire::channel::Space;
 
 use crate::random;
 
+/// The name of a keeper.
+pub(crate) const KEEPER: &str = "strait-keeper";
 /// Bytes of the guard.
 const PAGE: usize = 4096;
 /// Where writers leave a word each: lines of the guard behind the one with the token.
@@ -131,7 +133,7 @@ fn keep() -> i32 {
             unsafe { libc::pause() };
         }
     };
-    let started = std::thread::Builder::new().name("strait-keeper".into()).stack_size(64 << 10).spawn(keeper);
+    let started = std::thread::Builder::new().name(KEEPER.into()).stack_size(64 << 10).spawn(keeper);
     // SAFETY: as above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
     match started {

@@ -5,14 +5,16 @@
 mod pair;
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
-use std::time::Duration;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::time::{Duration, Instant};
 
 use hmem::Span;
-use link::TcpLink;
+use link::{TcpLink, TcpOptions};
 use link_api::{Event, Gone, Link, PeerId, Refused};
 use link_kit::{bytes, is_readable, text};
 use pair::{open, options, say, take, until};
+use wire::Addr;
 use wire::session::{Caller, Hello, JobKey, MAC, Next, Role};
 
 /// What a send comes to that is never taken.
@@ -45,6 +47,31 @@ fn a_peer_with_another_key_is_refused_on_both_sides() {
     let c_to_a = c.peer(&a.addr());
     say(&mut c, c_to_a, &mut [&mut a, &mut b], b"hello");
     assert_eq!(take(&mut a, &mut c).1, b"hello");
+}
+
+/// A socket on which no process accepts, as that of an ended process that another one has inherited.
+#[test]
+fn a_peer_that_accepts_nothing_is_unreachable_after_a_while_also_where_its_queue_is_full() {
+    for full in [false, true] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let addr = listener.local_addr().expect("a name");
+        // SAFETY: the descriptor of a socket that listens.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let mut filling = Vec::new();
+        while full && filling.len() < 100 {
+            match TcpStream::connect_timeout(&addr, Duration::from_millis(50)) {
+                Ok(stream) => filling.push(stream),
+                Err(_) => break,
+            }
+        }
+        assert!(filling.len() < 100, "a queue without end");
+        let timeout = Duration::from_millis(300);
+        let (mut a, mut b) = (open(TcpOptions { timeout, ..options("key") }), open(options("key")));
+        let to = a.peer(&Addr::new(addr));
+        let start = Instant::now();
+        assert_eq!(refused(&mut a, to, &mut b), Gone::Unreachable, "full: {full}");
+        assert!(start.elapsed() >= timeout);
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ use super::options::{FEW, MIDDLE_RING, NEAR};
 use super::peer::Outbound;
 use super::producer::Producer;
 use super::segment::Segment;
+use super::served::is_served;
 use super::token;
 use crate::net;
 
@@ -76,6 +77,14 @@ impl ShmLink {
                 log::warn!("{}: gave up {}: {lack}", self.addr, peer.addr);
                 Some(Gone::Exhausted)
             }
+            // Nothing tells of its end, as it was never reached.
+            Failed::Full if since >= self.options.connect_timeout => match is_served(&peer.addr) {
+                true => {
+                    peer.first_try = Some(now);
+                    None
+                }
+                false => Some(Gone::Refused),
+            },
             Failed::NotThere | Failed::Full | Failed::Lack => None,
         };
         if let Some(gone) = gone {

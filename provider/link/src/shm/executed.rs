@@ -165,7 +165,7 @@ fn listeners(wanted: &HashSet<&str>) -> HashMap<String, Option<u64>> {
 }
 
 /// The number of the first listening unix socket of this network namespace that is it, by its number and name.
-fn find_listener(mut is_it: impl FnMut(u64, &str) -> bool) -> Option<u64> {
+pub(super) fn find_listener(mut is_it: impl FnMut(u64, &str) -> bool) -> Option<u64> {
     /// `__SO_ACCEPTCON` of linux/net.h: it listens.
     const LISTENS: u32 = 1 << 16;
     let table = BufReader::new(File::open("/proc/thread-self/net/unix").ok()?);

@@ -18,7 +18,7 @@ use wire::channel::Packet;
 pub const ENDPOINT_NAMES: &str = "strait/";
 
 /// The unix socket name of an endpoint; `None` stands for every address.
-fn unix_name(ip: Option<IpAddr>, port: u16) -> String {
+pub(super) fn unix_name(ip: Option<IpAddr>, port: u16) -> String {
     match ip {
         None => format!("{ENDPOINT_NAMES}*:{port}"),
         Some(ip) => format!("{ENDPOINT_NAMES}{}", SocketAddr::new(ip, port)),

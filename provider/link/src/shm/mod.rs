@@ -34,6 +34,7 @@ mod rings;
 mod rma;
 mod segment;
 mod send;
+mod served;
 mod service;
 mod token;
 mod wake;

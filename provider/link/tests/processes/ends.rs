@@ -160,21 +160,30 @@ fn refused(link: &mut ShmLink, to: PeerId, most: Duration) -> Refused {
     }
 }
 
-/// Each connection to what is left of its listener stays in a queue that no process empties, until that is full.
-#[test]
-fn a_killed_peer_whose_child_holds_a_full_queue_is_not_waited_for() {
-    const TIMEOUT: Duration = Duration::from_millis(300);
-    let options = || {
-        let bind = Some("127.0.0.1:0".parse().unwrap());
-        OpenOptions { bind, connect_timeout: TIMEOUT, ..OpenOptions::default() }
-    };
-    let mut link = ShmLink::open(options()).unwrap();
+const TIMEOUT: Duration = Duration::from_millis(300);
+
+/// A link that takes a peer for absent after a short time.
+fn impatient() -> ShmLink {
+    let bind = Some("127.0.0.1:0".parse().unwrap());
+    ShmLink::open(OpenOptions { bind, connect_timeout: TIMEOUT, ..OpenOptions::default() }).unwrap()
+}
+
+/// The name of a peer that was killed before any other process had called it, and a process forked from it that lives.
+fn leave_a_child(link: &ShmLink) -> (String, i32) {
     let mut child = command("fork unmet", link.addr()).stdout(Stdio::piped()).spawn().unwrap();
     let out = BufReader::new(child.stdout.take().unwrap());
     let said = out.lines().map_while(Result::ok).find(|line| line.contains('!')).expect("its names");
     let (grandchild, addr) = said.rsplit_once('!').unwrap();
-    let grandchild: i32 = grandchild.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+    let grandchild = grandchild.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
     child.wait().unwrap();
+    (addr.to_owned(), grandchild)
+}
+
+/// Each connection to what is left of its listener stays in a queue that no process empties, until that is full.
+#[test]
+fn a_killed_peer_whose_child_holds_a_full_queue_is_not_waited_for() {
+    let mut link = impatient();
+    let (addr, grandchild) = leave_a_child(&link);
     let to = link.peer(&Addr::new(addr.parse().unwrap()));
     // Never reached, and known to be gone.
     assert_eq!(refused(&mut link, to, 20 * TIMEOUT), Refused::Gone(Gone::Refused));
@@ -186,13 +195,58 @@ fn a_killed_peer_whose_child_holds_a_full_queue_is_not_waited_for() {
     // Once the name is free a successor may have it, and is found.
     let start = Instant::now();
     let mut heir = loop {
-        match ShmLink::open(OpenOptions { bind: Some(addr.parse().unwrap()), ..options() }) {
+        match ShmLink::open(OpenOptions { bind: Some(addr.parse().unwrap()), ..OpenOptions::default() }) {
             Ok(heir) => break heir,
             Err(why) => assert!(start.elapsed() < Duration::from_secs(10), "{why}"),
         }
     };
     say(&mut link, to, b"you");
     assert_eq!(frame(&mut heir).1, b"you");
+}
+
+/// Likewise, where the queue is full before the first call.
+#[test]
+fn a_killed_peer_whose_queue_is_full_at_the_first_call_is_not_waited_for() {
+    let mut link = impatient();
+    let (addr, grandchild) = leave_a_child(&link);
+    let name = format!("strait/{addr}");
+    while ipc::socket::connect(&name).is_ok() {}
+    let to = link.peer(&Addr::new(addr.parse().unwrap()));
+    let start = Instant::now();
+    assert_eq!(refused(&mut link, to, 20 * TIMEOUT), Refused::Gone(Gone::Refused));
+    assert!(start.elapsed() >= TIMEOUT, "it might have come");
+    // And where a receive names it.
+    let mut link = impatient();
+    let to = link.peer(&Addr::new(addr.parse().unwrap()));
+    link.expect(to);
+    assert_eq!(closed(&mut link), (to, Gone::Refused));
+    // SAFETY: a process that was started for this test, and still sleeps.
+    unsafe { libc::kill(grandchild, libc::SIGKILL) };
+}
+
+/// A process that does not look at its sockets is no dead one, however full their queue.
+#[test]
+fn a_peer_whose_queue_is_full_and_that_lives_is_waited_for() {
+    let (mut link, mut other) = (impatient(), open());
+    let name = format!("strait/{}", other.addr());
+    while ipc::socket::connect(&name).is_ok() {}
+    let to = link.peer(&other.addr());
+    let start = Instant::now();
+    while start.elapsed() < 4 * TIMEOUT {
+        assert_eq!(link.send(to, b"x", &[], 0, 0), Err(Refused::Busy));
+        assert!(link.poll().is_none());
+        std::thread::yield_now();
+    }
+    let mut sent = false;
+    let found = loop {
+        sent = sent || link.send(to, b"x", &[], 0, 0).is_ok();
+        assert!(link.poll().is_none());
+        if let Some(found) = other.poll() {
+            break found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "it was not let in");
+    };
+    assert!(matches!(found, Event::Frame(_)));
 }
 
 /// Likewise, one that was met: posts to it, each of which ends at once, fill the queue.
