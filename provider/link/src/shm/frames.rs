@@ -102,8 +102,11 @@ impl Link for ShmLink {
     }
 
     #[inline(always)]
-    fn put_back(&mut self, _frame: Frame) {
+    fn put_back(&mut self, frame: Frame) {
         self.held = NO_PEER;
+        if !self.dying.is_empty() {
+            self.pass(frame.from.0);
+        }
     }
 
     #[inline]

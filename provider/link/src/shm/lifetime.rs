@@ -6,6 +6,7 @@ use wire::channel::{Packet, Welcome};
 
 use super::link::ShmLink;
 use super::peer::Inbound;
+use super::poll::REST;
 use super::ring::Mem;
 use super::token::IN;
 use super::wake;
@@ -121,6 +122,8 @@ impl ShmLink {
             self.poller.remove(&inb.sock);
             inb.budget = inb.rx.mem().lines();
         }
+        // Its frames are read as one that ended.
+        self.rings.unlist(id);
         self.dying.push_back(id);
         self.slow = true;
     }
@@ -128,6 +131,10 @@ impl ShmLink {
     /// What the peers that ended have left: their last frames, then word of their end.
     pub(super) fn reap(&mut self) -> Option<Event> {
         let id = *self.dying.front()?;
+        if self.others_first > 0 {
+            self.others_first -= 1;
+            return None;
+        }
         if self.is_inside_still(id) {
             // What depended on it may only be given up once it has left our memory.
             self.dying.rotate_left(1);
@@ -161,6 +168,16 @@ impl ShmLink {
             }
         }
         Some(Event::Closed(PeerId(id), why))
+    }
+
+    /// A frame was put back, as there is no memory for it: if a peer that ended has left it, others have their turn before it is
+    /// found again.
+    #[cold]
+    pub(super) fn pass(&mut self, id: u32) {
+        if self.peers[id as usize].dying.is_some() && self.dying.front() == Some(&id) {
+            self.dying.rotate_left(1);
+            self.others_first = REST;
+        }
     }
 
     /// The engine has no use of this number any more: unless the peer is here again, it is free for another.

@@ -48,6 +48,8 @@ pub struct ShmLink {
     /// The last `arm` found nothing to do.
     pub(super) quiet: bool,
     pub(super) dying: VecDeque<u32>,
+    /// So many polls are for what lives, before one for those.
+    pub(super) others_first: u32,
     pub(super) barrier: Barrier,
     pub(super) max_frame: usize,
     /// When the clock was last read, and the sockets.

@@ -64,6 +64,7 @@ impl ShmLink {
             armed: false,
             quiet: false,
             dying: VecDeque::new(),
+            others_first: 0,
             barrier: Barrier::probe(),
             max_frame: ring::max_frame((ring / ring::LINE) as u32),
             clock_read: Instant::now(),

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use ipc::{rights, socket};
-use link_api::{Direct, Gone, Grant, Link as _, NoDirect, PeerId, Refused, RmaLink as _};
+use link_api::{Direct, Event, Gone, Grant, Link as _, NoDirect, PeerId, Refused, RmaLink as _};
 use wire::{Addr, Seg};
 
 use super::guest::Guest;
 use super::peer::Peer;
-use super::tests::{closed, couple, event_none, frame, open, say};
+use super::tests::{closed, couple, event, event_none, frame, open, say};
 use super::{DEFAULT_RING, FEW, LONG_RING, MIDDLE_RING, NEAR, OpenOptions, ShmLink};
 
 #[test]
@@ -312,4 +312,102 @@ fn memory_is_accessed_directly_and_the_path_is_described() {
     a.options.cma = false;
     assert_eq!(a.get(to_b, &Direct::new(Grant::Agreed, &seg, &mine, 8)), Err(NoDirect::Never));
     assert!(a.describe(to_b).contains("frames only"));
+}
+
+/// As where there is no memory for what a peer has left.
+#[test]
+fn a_frame_of_an_ended_peer_that_is_put_back_keeps_no_other_one_waiting() {
+    // How many end, and how many live; which of them sent last, and so has a ring that each poll looks at.
+    for (ended, live, last_ended) in [(1, 1, false), (1, 1, true), (1, 3, true), (3, 2, false), (3, 2, true)]
+    {
+        let mut b = open();
+        let (name, mut ids) = (b.addr(), Vec::new());
+        let mut links: Vec<_> = (0..ended + live).map(|_| open()).collect();
+        let to: Vec<_> = links.iter_mut().map(|link| link.peer(&name)).collect();
+        let order =
+            if last_ended { [ended..ended + live, 0..ended] } else { [0..ended, ended..ended + live] };
+        for at in order.into_iter().flatten() {
+            say(&mut links[at], to[at], b"hello").unwrap();
+            ids.push((at, frame(&mut b).0));
+        }
+        ids.sort_unstable_by_key(|(at, _)| *at);
+        for (link, to) in links.iter_mut().zip(&to) {
+            (0..3).for_each(|n| say(link, *to, &[n]).unwrap());
+        }
+        let mut others = links.split_off(ended);
+        drop(links);
+        let until = Instant::now() + Duration::from_secs(20);
+        while b.dying.len() < ended {
+            assert!(Instant::now() < until, "their ends are not noticed");
+            b.service();
+        }
+        let (mut found, mut put_back) = (vec![0; live], 0);
+        for _ in 0..1000 {
+            let Some(Event::Frame(frame)) = b.poll() else { continue };
+            match ids.iter().position(|(_, id)| *id == frame.from).expect("one of them") {
+                at if at < ended => {
+                    put_back += 1;
+                    b.put_back(frame);
+                }
+                at => {
+                    found[at - ended] += 1;
+                    b.release(frame);
+                }
+            }
+        }
+        assert_eq!(found, vec![3; live], "{ended} ended, {live} live, {last_ended}");
+        assert!(put_back > 100, "{put_back}");
+        // Then there is memory: all comes, in order, and the ends behind it.
+        let mut came = vec![0; ended];
+        let mut ends = 0;
+        while ends < ended {
+            match event(&mut b) {
+                Some(Event::Frame(frame)) => {
+                    let at = ids.iter().position(|(_, id)| *id == frame.from).expect("one of them");
+                    let mut byte = [0];
+                    assert_eq!((b.read(&frame, 0, &mut byte), byte[0]), (1, came[at]));
+                    came[at] += 1;
+                    b.release(frame);
+                }
+                Some(Event::Closed(..)) => ends += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(came, vec![3; ended]);
+        say(&mut others[0], to[ended], b"more").unwrap();
+        assert_eq!(frame(&mut b).1, b"more");
+    }
+}
+
+#[test]
+fn nothing_of_a_peer_that_was_cut_off_comes_beside_a_frame_that_is_put_back() {
+    let (mut ended, mut cut, mut b) = (open(), open(), open());
+    let name = b.addr();
+    let [to_b, from_cut] = [&mut ended, &mut cut].map(|link| link.peer(&name));
+    say(&mut ended, to_b, b"hello").unwrap();
+    let of_ended = frame(&mut b).0;
+    say(&mut cut, from_cut, b"hello").unwrap();
+    let of_cut = frame(&mut b).0;
+    say(&mut ended, to_b, b"last").unwrap();
+    (0..3).for_each(|n| say(&mut cut, from_cut, &[n]).unwrap());
+    drop(ended);
+    let until = Instant::now() + Duration::from_secs(20);
+    while b.dying.is_empty() {
+        assert!(Instant::now() < until, "its end is not noticed");
+        b.service();
+    }
+    b.disconnect(of_cut);
+    let mut closed = Vec::new();
+    for _ in 0..1000 {
+        match b.poll() {
+            Some(Event::Frame(frame)) => {
+                assert_eq!(frame.from, of_ended);
+                b.put_back(frame);
+            }
+            Some(Event::Closed(peer, why)) => closed.push((peer, why)),
+            _ => {}
+        }
+    }
+    assert_eq!(closed, [(of_cut, Gone::Denied)]);
+    assert_eq!(frame(&mut b), (of_ended, b"last".to_vec()));
 }

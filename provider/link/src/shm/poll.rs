@@ -10,7 +10,7 @@ use super::{ring, wake};
 
 /// Polls between two looks at rings that are not hot: so that idle peers cost next to nothing, and get a turn also
 /// while the hot ones never stop.
-const REST: u32 = 4;
+pub(super) const REST: u32 = 4;
 
 /// Time between two readings of the sockets.
 const GAP: Duration = Duration::from_micros(50);
