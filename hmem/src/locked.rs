@@ -2,7 +2,8 @@
 //!
 //! Memory is page-locked once, by the runtime whose device copies, when that is first needed. The lock ends with the context that
 //! it was made in (cuCtxDestroy, cudaDeviceReset): whether it still stands is asked each time that a buffer is to be copied from or
-//! to, and where it does not the buffer is page-locked anew.
+//! to, and where it does not the buffer is page-locked anew. A lock that was refused may be had later, when others have let go of
+//! theirs (RLIMIT_MEMLOCK, a device's memory): it is tried again after some needs, since each refusal is a call of the driver's.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
@@ -15,7 +16,7 @@ use crate::memory::{Memory as Runtime, Pages};
 
 /// What a buffer begins at a multiple of, so that locking it locks nothing else.
 const PAGE: usize = 4096;
-/// After how many needs in vain it is tried again to lock memory.
+/// After how many needs in vain it is tried again to lock memory; of one buffer, or of a pool that keeps locked ones alone.
 const AGAIN: u32 = 256;
 
 /// Why there is no buffer.
@@ -97,10 +98,17 @@ impl Pool {
     }
 }
 
+/// What came of locking memory.
+enum Lock {
+    Held(#[allow(dead_code, reason = "goes with it")] Pages),
+    /// It was refused, so many needs ago.
+    Refused(u32),
+}
+
 /// An allocation.
 struct Memory {
-    /// For which kind it is page-locked, or cannot be. Goes first.
-    locked: Option<(Kind, Option<Pages>)>,
+    /// For which kind it is page-locked. Goes first.
+    locked: Option<(Kind, Lock)>,
     at: NonNull<u8>,
     layout: Layout,
     /// Where the agent copies: it is memory of its, and not of the heap's.
@@ -128,9 +136,12 @@ impl Memory {
             return true;
         }
         let (kind, at) = (runtime.kind(), self.at.as_ptr().expose_provenance());
-        match &self.locked {
-            Some((of, None)) if *of == kind => return false,
-            Some((of, Some(_))) if *of == kind && runtime.is_host_locked(at) => return true,
+        match &mut self.locked {
+            Some((of, Lock::Refused(needs))) if *of == kind && *needs < AGAIN => {
+                *needs += 1;
+                return false;
+            }
+            Some((of, Lock::Held(_))) if *of == kind && runtime.is_host_locked(at) => return true,
             _ => {}
         }
         // The former goes first: memory is locked once.
@@ -138,7 +149,7 @@ impl Memory {
         // SAFETY: this allocation, which is freed after what is remembered of it here.
         let pages = unsafe { runtime.lock_host(at, self.layout.size()) };
         let is_locked = pages.is_some();
-        self.locked = Some((kind, pages));
+        self.locked = Some((kind, pages.map_or(Lock::Refused(0), Lock::Held)));
         is_locked
     }
 }
@@ -191,5 +202,67 @@ impl Buffer {
     /// Has this runtime's devices copy from and to here without a copy in between, as far as that can be had; whether it can.
     pub(crate) fn lock_for(&mut self, runtime: &dyn Runtime) -> bool {
         self.memory.as_mut().is_some_and(|memory| memory.lock_for(runtime))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+    use crate::error::Error;
+
+    /// Locks memory once it has been asked so often.
+    #[derive(Default)]
+    struct Reluctant {
+        refuses: usize,
+        asked: AtomicUsize,
+    }
+
+    impl Runtime for Reluctant {
+        fn kind(&self) -> Kind {
+            Kind::Cuda
+        }
+        fn find(&self) -> bool {
+            true
+        }
+        fn describe(&self) -> Result<String, String> {
+            Ok(String::new())
+        }
+        fn acquire(&self, _: usize, _: usize) -> bool {
+            false
+        }
+        fn copy_now(&self, _: usize, _: usize, _: usize) -> Result<(), Error> {
+            Err(Error::UNSUPPORTED)
+        }
+        unsafe fn lock_host(&self, _: usize, _: usize) -> Option<Pages> {
+            (self.asked.fetch_add(1, Relaxed) >= self.refuses).then(|| -> Pages { Box::new(()) })
+        }
+    }
+
+    #[test]
+    fn a_lock_that_was_refused_is_tried_again_after_a_while_and_then_kept() {
+        let runtime = Reluctant { refuses: 2, ..Reluctant::default() };
+        let pool = Pool::new(1, PAGE);
+        let mut needs = Vec::new();
+        // The buffer is the same one each time.
+        for need in 0..3 * AGAIN {
+            if pool.take().unwrap().lock_for(&runtime) {
+                needs.push(need);
+            }
+        }
+        // One in so many needs asks, and none once it is locked.
+        let first = 2 * (AGAIN + 1);
+        assert_eq!((needs.first(), needs.len() as u32), (Some(&first), 3 * AGAIN - first));
+        assert_eq!(runtime.asked.load(Relaxed), 3);
+    }
+
+    #[test]
+    fn a_pool_of_locked_buffers_asks_as_seldom() {
+        let runtime = Reluctant { refuses: 2, ..Reluctant::default() };
+        let pool = Pool::new(1, PAGE);
+        let locked = (0..3 * AGAIN).filter(|_| pool.take_locked(&runtime).is_ok()).count() as u32;
+        assert_eq!((locked, runtime.asked.load(Relaxed)), (3 * AGAIN - 2 * (AGAIN + 1), 3));
     }
 }
