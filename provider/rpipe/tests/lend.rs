@@ -5,8 +5,10 @@ mod job;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
@@ -31,6 +33,17 @@ fn pause() -> ! {
         // SAFETY: it takes nothing, and returns after a signal's handler.
         unsafe { libc::pause() };
     }
+}
+
+/// Tests that run in one process have their memory at one time. One that looks at all mappings of the process runs alone.
+static MAPPINGS: RwLock<()> = RwLock::new(());
+
+fn beside_others() -> RwLockReadGuard<'static, ()> {
+    MAPPINGS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    MAPPINGS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The other process. It is a test only so that this program can start itself.
@@ -73,7 +86,10 @@ struct Other {
 }
 
 fn start(case: &str, way: &str) -> Other {
-    let dir = env::temp_dir().join(format!("strait-rpipe-lend-{case}-{way}-{}", std::process::id()));
+    // Two tests of one process may have the same case.
+    static JOBS: AtomicU32 = AtomicU32::new(0);
+    let (job, pid) = (JOBS.fetch_add(1, Relaxed), std::process::id());
+    let dir = env::temp_dir().join(format!("strait-rpipe-lend-{pid}-{job}"));
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir(&dir).unwrap();
     let mut process = Command::new(env::current_exe().unwrap())
@@ -167,6 +183,7 @@ fn lender(case: &str, way: &str) {
 
 #[test]
 fn a_lender_that_sleeps_is_written_and_read_and_once_killed_ends_the_borrowers_calls() {
+    let _mappings = beside_others();
     for way in WAYS {
         lender("sleeps", way);
     }
@@ -174,6 +191,7 @@ fn a_lender_that_sleeps_is_written_and_read_and_once_killed_ends_the_borrowers_c
 
 #[test]
 fn the_child_of_a_lender_neither_ends_the_loan_nor_keeps_it() {
+    let _mappings = beside_others();
     for way in WAYS {
         lender("forks", way);
     }
@@ -181,6 +199,7 @@ fn the_child_of_a_lender_neither_ends_the_loan_nor_keeps_it() {
 
 #[test]
 fn a_lender_that_is_stopped_holds_no_call_beyond_its_time_and_goes_on_after_it() {
+    let _mappings = beside_others();
     for way in WAYS {
         let other = start("sleeps", way);
         let mut memory = Borrowed::open(&other.context, 1, None, patience()).unwrap();
@@ -218,6 +237,7 @@ fn a_lender_that_is_stopped_holds_no_call_beyond_its_time_and_goes_on_after_it()
 
 #[test]
 fn a_borrower_that_is_killed_is_told_of_and_leaves_nothing() {
+    let _mappings = alone();
     for way in WAYS {
         let other = start("borrower", way);
         let lent = Lent::open(&other.context, 1, LEN, patience()).unwrap();

@@ -11,6 +11,7 @@ fn words(fault: Error) -> String {
 
 #[test]
 fn a_process_without_cuda_or_without_that_device_is_told_so() {
+    let _alone = turn();
     let [a, _b] = job("none", &Settings::default());
     if !is_real() {
         // One test is one process under nextest; under cargo test another may have loaded the stand-in.
@@ -20,7 +21,7 @@ fn a_process_without_cuda_or_without_that_device_is_told_so() {
             assert!(words(refused).contains(&none), "{none}");
         }
     }
-    let (_alone, cu) = alone();
+    let cu = driver();
     let number = PipeOptions { device: Some(Device::Number(999)), ..PipeOptions::new(Side::Reader) };
     let refused = words(Pipe::open(&a, 1, &number).unwrap_err());
     assert!(refused.contains("device 999") && refused.contains("devices"), "{refused}");

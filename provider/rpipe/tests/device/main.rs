@@ -27,10 +27,14 @@ fn is_real() -> bool {
     env::var_os("STRAIT_RPIPE_TEST_GPU").is_some()
 }
 
-/// One process has one driver: one test at a time.
-fn alone() -> (MutexGuard<'static, ()>, Driver) {
+/// One process has one driver, and one number of descriptors and mappings: one test at a time, from its first context on.
+fn turn() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
-    (ONE.lock().unwrap_or_else(PoisonError::into_inner), driver())
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn alone() -> (MutexGuard<'static, ()>, Driver) {
+    (turn(), driver())
 }
 
 fn driver() -> Driver {
