@@ -47,9 +47,9 @@ impl TcpLink {
         }
     }
 
-    /// A send to a peer without a channel: why it cannot be.
+    /// A send to a peer without a channel: why nothing can be sent yet, or at all.
     #[cold]
-    fn send_to_come(&mut self, to: PeerId) -> Refused {
+    fn send_unconnected(&mut self, to: PeerId) -> Refused {
         if let Some(why) = self.at_mut(to).take_owed() {
             return Refused::Gone(why);
         }
@@ -118,7 +118,7 @@ impl Link for TcpLink {
             if self.is_own(to) {
                 return self.send_own(head, body, off, len);
             }
-            return Err(self.send_to_come(to));
+            return Err(self.send_unconnected(to));
         };
         let (was_blocked, was_unsure) = (channel.blocked, channel.unsure);
         let striped = head.len() + len >= channel.striped;

@@ -246,7 +246,7 @@ impl TcpLink {
     /// A channel that was agreed on is this peer's: now, or after the end of the one before.
     pub(super) fn adopt(&mut self, peer: PeerId, channel: Box<Channel>) {
         let at = self.at_mut(peer);
-        at.is_met();
+        at.set_met();
         if let Some(former) = &mut at.channel {
             former.last = true;
             at.next = Some(channel);

@@ -104,7 +104,7 @@ impl Peer {
     }
 
     /// There is a channel: what came of calls before has no meaning any more.
-    pub(super) fn is_met(&mut self) {
+    pub(super) fn set_met(&mut self) {
         (self.call, self.expected, self.trying, self.met) = (None, None, None, true);
         (self.failed, self.owed, self.send_waits) = (None, None, false);
     }
