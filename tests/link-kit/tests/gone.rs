@@ -171,24 +171,22 @@ fn all_end_beside_receives<L: RmaLink>(open: impl Fn() -> L) {
     for len in LENS {
         let (span, remote) = ([Span::leak(len)], [there(0, len, 7)]);
         let flags = OpFlags::COMPLETION;
-        for _ in 0..2 {
-            let found = [
-                ends_beside_receives(&mut node, "a message", |n| {
-                    send(n, span[0], &Send { flags, ..msg(to, &span, 1) })
-                }),
-                ends_beside_receives(&mut node, "an injected one", |n| {
-                    let flags = if len > LENS[0] { flags } else { OpFlags::INJECT };
-                    send(n, span[0], &Send { flags, ..tagged(to, &span, 3, 1) })
-                }),
-                ends_beside_receives(&mut node, "a write", |n| {
-                    n.domain.rma(n.ep, &Rma { flags, ..write(to, &span, &remote, 1) })
-                }),
-                ends_beside_receives(&mut node, "a read", |n| {
-                    n.domain.rma(n.ep, &Rma { flags, ..read(to, &span, &remote, 1) })
-                }),
-            ];
-            assert_eq!(found, [Some(Error::Refused); 4], "{len} bytes");
-        }
+        let found = [
+            ends_beside_receives(&mut node, "a message", |n| {
+                send(n, span[0], &Send { flags, ..msg(to, &span, 1) })
+            }),
+            ends_beside_receives(&mut node, "an injected one", |n| {
+                let flags = if len > LENS[0] { flags } else { OpFlags::INJECT };
+                send(n, span[0], &Send { flags, ..tagged(to, &span, 3, 1) })
+            }),
+            ends_beside_receives(&mut node, "a write", |n| {
+                n.domain.rma(n.ep, &Rma { flags, ..write(to, &span, &remote, 1) })
+            }),
+            ends_beside_receives(&mut node, "a read", |n| {
+                n.domain.rma(n.ep, &Rma { flags, ..read(to, &span, &remote, 1) })
+            }),
+        ];
+        assert_eq!(found, [Some(Error::Refused); 4], "{len} bytes");
     }
 }
 
