@@ -238,7 +238,10 @@ fn memory_of_devices_goes_in_frames_where_that_is_asked_for() {
 fn a_path_says_that_memory_of_devices_is_read() {
     let duo = duo();
     let line = duo.a.domain.ep_describe(duo.a.ep, duo.a.peer).expect("a peer");
-    assert!(line.contains("long payloads, also from and to memory of devices, read by their receiver"), "{line}");
+    assert!(
+        line.contains("long payloads, also from and to memory of devices, read by their receiver"),
+        "{line}"
+    );
 }
 
 fn share(duo: &mut Duo<Fabric>, span: Span, key: u64) -> MrId {

@@ -10,6 +10,7 @@ mod fake;
 #[path = "support/node.rs"]
 mod node;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -18,8 +19,11 @@ use duo::{Duo, filled};
 use engine::{Ctx, Error};
 use fake::{Fake, FakeNet};
 use hmem::Span;
+use link::{Links, OpenOptions};
+use link_api::{Link as _, RmaCaps};
 use link_kit::text;
 use testkit::{from_any, msg, pattern};
+use wire::Addr;
 
 const LEN: usize = 90_000;
 
@@ -285,4 +289,18 @@ fn a_short_message_of_a_devices_memory_is_not_read() {
         duo.send(&[device(len, Some(6))], &[device(len, None)]);
         assert_eq!(duo.counts.take()[2], of, "reads for {len} bytes");
     }
+}
+
+/// As FI_HMEM_P2P_DISABLED has it.
+#[test]
+fn an_endpoint_that_is_to_stage_devices_memory_has_none_read_below() {
+    let (net, bind) = (FakeNet::default(), Some("127.0.0.1:0".parse().expect("an address")));
+    let mut links = Links::open(OpenOptions { bind, ..OpenOptions::default() }).expect("a free port");
+    let mut fake = net.open();
+    (fake.reads, fake.devices) = (true, true);
+    links.add(Box::new(duo::link_over(fake, &Arc::default()))).expect("a descriptor");
+    let far = links.peer(&Addr::new("192.0.2.77:7".parse().expect("an address")));
+    assert_eq!(links.path(far).rma, RmaCaps::HOST_GETS | RmaCaps::DEVICE_GETS);
+    links.set_device_direct(false);
+    assert_eq!(links.path(far).rma, RmaCaps::HOST_GETS);
 }

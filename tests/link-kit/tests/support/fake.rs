@@ -353,6 +353,10 @@ impl Below for Fake {
         kind == Kind::System || kind == Kind::Fake && self.devices
     }
 
+    fn stage_devices(&mut self) {
+        self.devices = false;
+    }
+
     fn lend(&mut self, span: Span) -> Option<Lease> {
         let mut net = self.net.lock();
         net.next += 1;
