@@ -161,7 +161,7 @@ fn open_one(core: &fi::Core, name: &str, own: IpAddr, devices: bool) -> Result<F
                 }
             };
             // And first of all with memory of devices that is read likewise.
-            let wider = (devices && wants.0 == READS).then(|| (READS | fi::FI_HMEM, wants.1));
+            let wider = (devices && wants.0 == READS).then_some((READS | fi::FI_HMEM, wants.1));
             let wider = wider.and_then(|wants| ask(core, name, node, flags, wants).ok());
             let both = || wider.iter().chain([&found]).flat_map(Found::iter);
             for info in both().filter(|info| name_of(*info) == name) {
