@@ -120,8 +120,8 @@ fn ask(
 }
 
 /// Opens the first of these providers that can be opened, by an address of the host where the provider knows addresses of IP; what
-/// was in the way of those before it. With `devices`, one that accesses their memory where there is that. A name without a layer stands for the provider itself, and if that lacks endpoints for
-/// messages, not for what is layered over it.
+/// was in the way of those before it. With `devices` it accesses their memory, too, where it can. A name without a layer stands for the
+/// provider itself, and if that lacks endpoints for messages, not for what is layered over it.
 pub fn open(
     core: &fi::Core,
     names: &[&str],

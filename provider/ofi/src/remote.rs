@@ -256,9 +256,14 @@ impl Remote {
             return;
         }
         let refusals = &mut self.refusals[span.kind() as usize];
-        let Err(e) = outcome else {
-            *refusals = 0;
-            return;
+        let e = match outcome {
+            Ok(()) => {
+                *refusals = 0;
+                return;
+            }
+            // Not now.
+            Err(e) if e == -fi::FI_EAGAIN => return,
+            Err(e) => e,
         };
         // The provider lacks this interface, or this memory alone is refused.
         let is_for_good = [fi::FI_ENOSYS, fi::FI_EOPNOTSUPP].contains(&-e);
