@@ -31,6 +31,13 @@ retry() {
     done
 }
 
+# hmem_provider DIR: builds a provider of libfabric's that offers FI_HMEM over the stand-in for CUDA, for tests.
+hmem_provider() {
+    mkdir -p "$1"
+    quiet "$WORK/log/hmem-provider.log" gcc -std=gnu11 -O1 -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden \
+        -I"$LIBFABRIC/include" -o "$1/libhmem-fi.so" "$REPO/tests/ofi/hmem.c" -L"$LIBFABRIC/lib" -lfabric -lpthread -ldl
+}
+
 # quiet LOGFILE command...: keep a command's output in a file, show its tail if the command fails.
 quiet() {
     local f=$1; shift

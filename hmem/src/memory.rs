@@ -88,6 +88,14 @@ pub trait Memory: Sync {
         None
     }
 
+    /// The device that `addr` is on as its interface numbers devices: the driver's number, 0 where there is one alone, and the device's
+    /// there. For memory that an adapter is to access from now on: what the program has done to it by synchronous calls is there then.
+    /// `None` where an adapter had better not access it, since it moves, or since that takes calls which are not to be made now.
+    fn to_adapter(&self, addr: usize) -> Option<(u32, u32)> {
+        let _ = addr;
+        None
+    }
+
     /// Which of its places (devices, contexts) `addr` is in, if memory can be made there that other processes reach.
     fn place(&self, addr: usize) -> Option<usize> {
         let _ = addr;

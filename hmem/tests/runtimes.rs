@@ -147,6 +147,10 @@ fn device_memory_is_told_from_the_hosts() {
         assert_eq!(classify(host, 100), Kind::System, "{name}");
         assert_eq!(classify(heap.as_ptr().addr(), 8), Kind::System);
         assert!(registry::of(d.kind()).describe().unwrap().contains('2'), "{name}: two devices");
+        // ROCm's have no numbers.
+        let device = u32::from(d.kind() == Kind::Ze);
+        assert_eq!(registry::of(d.kind()).to_adapter(mem + 50), Some((0, device)), "{name}");
+        assert_eq!(registry::of(d.kind()).to_adapter(host), None, "{name}");
         d.free(mem);
         assert_eq!(classify(mem, 1), Kind::System, "{name}: freed");
         d.free(host);
@@ -156,6 +160,7 @@ fn device_memory_is_told_from_the_hosts() {
     let shared = ze.alloc_shared(100);
     assert_eq!(classify(shared, 8), Kind::Ze);
     assert_eq!(find(span(shared, 100), false).path, Path::Staged);
+    assert_eq!(registry::of(Kind::Ze).to_adapter(shared), None);
     ze.free(shared);
 }
 

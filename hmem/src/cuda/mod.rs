@@ -123,6 +123,16 @@ impl Memory for Cuda {
         stream::uuid_of(loaded()?, of.device).ok()
     }
 
+    fn to_adapter(&self, addr: usize) -> Option<(u32, u32)> {
+        if agent::is_on() {
+            return None;
+        }
+        let of = info(addr).filter(|i| !matches!(i.sort, Sort::Managed | Sort::Host))?;
+        let device = u32::try_from(of.device).ok()?;
+        settle(addr);
+        Some((0, device))
+    }
+
     fn place(&self, addr: usize) -> Option<usize> {
         stream::context_of(loaded()?, &info(addr)?).ok()
     }

@@ -260,6 +260,11 @@ impl Memory for Rocr {
         info(addr).is_some_and(|i| i.device)
     }
 
+    /// Its agents have no numbers.
+    fn to_adapter(&self, addr: usize) -> Option<(u32, u32)> {
+        device(addr).ok().map(|_| (0, 0))
+    }
+
     fn get_pages(&self, addr: usize, _len: usize, _write: bool) -> Result<Pages, AnyError> {
         info(addr).ok_or(Error(INVALID_ALLOCATION))?;
         Ok(Box::new(()))

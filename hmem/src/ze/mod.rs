@@ -202,18 +202,25 @@ fn import(pid: i32, export: &Export, device: usize) -> Result<Mapped, AnyError> 
     Ok(Mapped { at: at as u64, len: export.len, backing: Backing::Runtime(Box::new(opening)) })
 }
 
-/// The context of the driver that a device is of.
-fn context_of(api: &Api, device: usize) -> Result<usize, Error> {
-    for of in drivers(api)? {
+/// Which driver a device is of, and which of its devices that is.
+fn find_device(api: &Api, device: usize) -> Result<Option<(usize, usize)>, Error> {
+    for (driver, of) in drivers(api)?.iter().enumerate() {
         let mut devices = [null_mut(); 64];
         let mut count = devices.len() as u32;
         api.device_get(of.driver as Handle, &mut count, devices.as_mut_ptr())?;
-        if devices[..(count as usize).min(64)].contains(&(device as Handle)) {
-            return Ok(of.ctx);
+        let mut of_driver = devices[..(count as usize).min(64)].iter();
+        if let Some(at) = of_driver.position(|d| *d == device as Handle) {
+            return Ok(Some((driver, at)));
         }
     }
+    Ok(None)
+}
+
+/// The context of the driver that a device is of.
+fn context_of(api: &Api, device: usize) -> Result<usize, Error> {
     // A part of a device is not among them.
-    drivers(api)?.first().map(|of| of.ctx).ok_or(Error(UNSUPPORTED_FEATURE))
+    let driver = find_device(api, device)?.map_or(0, |(driver, _)| driver);
+    drivers(api)?.get(driver).map(|of| of.ctx).ok_or(Error(UNSUPPORTED_FEATURE))
 }
 
 /// A copy in flight: one part after the other.
@@ -326,6 +333,13 @@ impl Memory for Ze {
         // SAFETY: the driver says that it is open; if it is not, the kernel says so.
         let own = unsafe { BorrowedFd::borrow_raw(fd.fd) }.try_clone_to_owned();
         Ok((own.map_err(|_| AnyError::last_os())?, addr as u64 - of.base))
+    }
+
+    fn to_adapter(&self, addr: usize) -> Option<(u32, u32)> {
+        // What is shared moves between the device and the host.
+        let of = info(addr).filter(|of| of.kind == MEMORY_DEVICE)?;
+        let (driver, device) = find_device(loaded()?, of.device).ok()??;
+        Some((driver as u32, device as u32))
     }
 
     fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), AnyError> {

@@ -46,6 +46,9 @@ fn every_sort_of_memory_is_told_from_the_others() {
         assert_eq!(classify(at + 99, 1), kind, "{sort:?}");
         let info = cuda::info(at + 50).unwrap();
         assert_eq!((info.sort, info.base), (sort, at as u64));
+        let moves = matches!(sort, Sort::Managed | Sort::Host);
+        let device = registry::of(Kind::Cuda).to_adapter(at + 50);
+        assert_eq!(device, (!moves).then_some((0, 0)), "{sort:?}");
     }
     let (heap, stack, big) = (Box::new(5u8), 5u8, vec![0u8; 64 << 20]);
     for at in [(&raw const *heap).addr(), (&raw const stack).addr(), big.as_ptr().addr()] {

@@ -24,7 +24,7 @@ pub(crate) struct Limits {
     pub(crate) fits: usize,
     /// How the peer's memory is accessed, and ours by the peer.
     pub(crate) rma: RmaCaps,
-    /// From this many bytes on host memory is got, where it can be.
+    /// From this many bytes on memory is got, where it can be.
     pub(crate) least_get: usize,
 }
 
@@ -50,15 +50,28 @@ impl Limits {
 
     /// Whether peers get messages of memory here by handles, because they can and there is no quicker way.
     pub(crate) fn is_got_by_handles(&self, memory: Memory, len: usize) -> bool {
-        self.is_by_handles(memory) || memory == Memory::Host && self.is_host_got(len)
+        self.is_by_handles(memory) || self.is_got(memory, len)
     }
 
-    /// Whether host memory of so many bytes is got by handles, and not put.
-    fn is_host_got(&self, len: usize) -> bool {
-        self.rma.contains(RmaCaps::HOST_GETS) && !self.is_sync() && len >= self.least_get
+    /// Whether so many bytes of memory are got by handles, and not put.
+    fn is_got(&self, memory: Memory, len: usize) -> bool {
+        let needs = match memory {
+            Memory::Host => RmaCaps::HOST_GETS,
+            Memory::Device => RmaCaps::DEVICE_GETS,
+            Memory::Both => RmaCaps::HOST_GETS | RmaCaps::DEVICE_GETS,
+        };
+        self.rma.contains(needs) && !self.is_sync() && len >= self.least_get
     }
 
-    /// Whether handles of host memory are made for the time of a request.
+    /// Whether what the link starts by itself may access memory of this side for as long as that takes. Where the link gets a device's, it
+    /// cannot tell whether a registration's is still there: that takes the job's promise. It can for the host's ([`Span::stays`]).
+    fn is_kept(&self, op: &Op) -> bool {
+        op.memory == Memory::Host
+            || op.when.contains(When::LASTING)
+            || !self.rma.contains(RmaCaps::DEVICE_GETS)
+    }
+
+    /// Whether handles of memory are made for the time of a request.
     pub(crate) fn is_retiring(&self) -> bool {
         self.rma.contains(RmaCaps::HOST_GETS)
     }
@@ -167,7 +180,8 @@ bitflags! {
         const IN_POST = 1 << 11;
         /// Both sides' memory is on one device, as far as is known, which the two processes have in turns.
         const ONE_DEVICE = 1 << 12;
-        /// Registrations of the job are of memory that stays until they are closed, so that what is written may be got.
+        /// Registrations of the job are of memory that stays until they are closed, so that what is written may be got; or this is of no
+        /// registration.
         const LASTING = 1 << 13;
     }
 }
@@ -377,7 +391,7 @@ fn choose_fetch(limits: &Limits, op: &Op, reach: Reach) -> Plan {
             None => Plan::Frames,
         },
         Reach::Handles if op.when.contains(When::INVITE) && !op.tried.contains(Tried::INVITE) => Plan::Invite,
-        Reach::Handles if !op.tried.contains(Tried::HANDLES) => Plan::ByHandles,
+        Reach::Handles if !op.tried.contains(Tried::HANDLES) && limits.is_kept(op) => Plan::ByHandles,
         // Memory whose handles are of no use is no reason to expect more of those of buffers.
         Reach::Frames | Reach::Cpu if bounces(limits, op) => Plan::Bounce,
         _ => Plan::Frames,
@@ -425,8 +439,8 @@ fn choose_serve(limits: &Limits, op: &Op, reach: Reach) -> Plan {
             Plan::InCall
         }
         Reach::Handles if !op.tried.contains(Tried::HANDLES) => Plan::ByHandles,
-        _ if limits.is_host_got(op.len)
-            && op.memory == Memory::Host
+        _ if limits.is_got(op.memory, op.len)
+            && limits.is_kept(op)
             && !is_short
             && !op.tried.contains(Tried::HANDLES) =>
         {

@@ -20,6 +20,8 @@ bitflags! {
         /// [`RmaLink::start`](crate::RmaLink::start) gets host memory of which handles were exchanged, to host memory that does not
         /// vanish, and puts none.
         const HOST_GETS = 1 << 3;
+        /// Likewise device memory, from and to either. Only with [`RmaCaps::HOST_GETS`]; some kinds of devices may be refused.
+        const DEVICE_GETS = 1 << 4;
     }
 }
 
@@ -36,7 +38,7 @@ pub struct Path {
     pub eager_in_a_row: usize,
     /// How the peer's memory is accessed.
     pub rma: RmaCaps,
-    /// With [`RmaCaps::HOST_GETS`]: from this many bytes on host memory had better be got; less is quicker in frames.
+    /// With [`RmaCaps::HOST_GETS`]: from this many bytes on memory had better be got; less is quicker in frames.
     pub least_get: usize,
 }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use hmem::Span;
+use hmem::{Kind, Span};
 
 /// A peer, as the provider below knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +124,14 @@ pub trait Below: Send {
     fn reads(&self) -> Option<usize> {
         None
     }
+
+    /// Whether memory of this kind may be lent and read into, as far as is known: of a device it may be refused nevertheless.
+    fn reaches(&self, kind: Kind) -> bool {
+        kind == Kind::System
+    }
+
+    /// From now on of the host's alone.
+    fn stage_devices(&mut self) {}
 
     /// Lets peers read memory, by the endpoint of the address [`Below::lender`]; `None` if that cannot be.
     fn lend(&mut self, _span: Span) -> Option<Lease> {

@@ -28,7 +28,7 @@ const INTERNAL: u64 = 1 << 58;
 /// by itself, and finds nothing that FI_PROVIDER hides.
 const WAYS: [u64; 3] = [INTERNAL, HIDDEN, HIDDEN | CORE_ONLY];
 
-/// Messages, and reads of memory.
+/// Messages, and reads of host memory.
 const READS: u64 = fi::FI_MSG | fi::FI_RMA | fi::FI_SEND | fi::FI_RECV | fi::FI_READ | fi::FI_REMOTE_READ;
 
 /// Whether this host has an adapter of a fabric.
@@ -108,6 +108,9 @@ fn ask(
             | fi::FI_MR_ALLOCATED
             | fi::FI_MR_PROV_KEY
             | fi::FI_MR_ENDPOINT;
+        if caps & fi::FI_HMEM != 0 {
+            (*domain).mr_mode |= fi::FI_MR_HMEM;
+        }
     }
     let flags = if node.is_some() { flags | fi::FI_SOURCE } else { flags };
     // What is asked for is in structures of 1.17, whatever the core has.
@@ -117,16 +120,21 @@ fn ask(
 }
 
 /// Opens the first of these providers that can be opened, by an address of the host where the provider knows addresses of IP; what
-/// was in the way of those before it. A name without a layer stands for the provider itself, and if that lacks endpoints for
-/// messages, not for what is layered over it.
-pub fn open(core: &fi::Core, names: &[&str], own: IpAddr) -> Result<(Fabric, Vec<String>), Vec<String>> {
+/// was in the way of those before it. With `devices` it accesses their memory, too, where it can. A name without a layer stands for the
+/// provider itself, and if that lacks endpoints for messages, not for what is layered over it.
+pub fn open(
+    core: &fi::Core,
+    names: &[&str],
+    own: IpAddr,
+    devices: bool,
+) -> Result<(Fabric, Vec<String>), Vec<String>> {
     let mut refused = Vec::new();
     for name in names {
         if !is_allowed(name) {
             refused.push(format!("{name}: not below Strait"));
             continue;
         }
-        match open_one(core, name, own) {
+        match open_one(core, name, own, devices) {
             Ok(fabric) => return Ok((fabric, refused)),
             Err(why) => refused.push(format!("{name}: {why}")),
         }
@@ -134,7 +142,7 @@ pub fn open(core: &fi::Core, names: &[&str], own: IpAddr) -> Result<(Fabric, Vec
     Err(refused)
 }
 
-fn open_one(core: &fi::Core, name: &str, own: IpAddr) -> Result<Fabric, String> {
+fn open_one(core: &fi::Core, name: &str, own: IpAddr, devices: bool) -> Result<Fabric, String> {
     let node = CString::new(own.to_string()).ok();
     let mut why = String::from("not there");
     // With messages in order first: those that overtake others keep places to receive into until these have come.
@@ -152,7 +160,11 @@ fn open_one(core: &fi::Core, name: &str, own: IpAddr) -> Result<Fabric, String> 
                     continue;
                 }
             };
-            for info in found.iter().filter(|info| name_of(*info) == name) {
+            // And first of all with memory of devices that is read likewise.
+            let wider = (devices && wants.0 == READS).then_some((READS | fi::FI_HMEM, wants.1));
+            let wider = wider.and_then(|wants| ask(core, name, node, flags, wants).ok());
+            let both = || wider.iter().chain([&found]).flat_map(Found::iter);
+            for info in both().filter(|info| name_of(*info) == name) {
                 // SAFETY: an element of the core's list.
                 match unsafe { Fabric::open(core, info, name) } {
                     Ok(fabric) => return Ok(fabric),

@@ -25,7 +25,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             return None;
         }
         let parts = || iov.iter().filter(|span| !span.is_empty());
-        if !parts().all(is_for_below) {
+        if !parts().all(|span| is_for_below(below, span)) {
             return None;
         }
         let generation = self.reading.generation;

@@ -5,7 +5,7 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
-use hmem::Span;
+use hmem::{Kind, Span};
 use libfabric_sys as fi;
 use wire::session::MOST_ADDRESS;
 
@@ -381,6 +381,16 @@ impl Below for Fabric {
 
     fn reads(&self) -> Option<usize> {
         self.remote.as_ref().map(|remote| remote.most)
+    }
+
+    fn reaches(&self, kind: Kind) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.reaches(kind))
+    }
+
+    fn stage_devices(&mut self) {
+        if let Some(remote) = &mut self.remote {
+            remote.stage_devices();
+        }
     }
 
     fn lend(&mut self, span: Span) -> Option<Lease> {

@@ -436,6 +436,12 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
         by_base!(self, to, renew(request), self.give_again(to, request));
     }
 
+    fn stage_devices(&mut self) {
+        if let Some(below) = &mut self.below {
+            below.stage_devices();
+        }
+    }
+
     fn set_patience(&mut self, patience: Patience) {
         self.reading.patience = patience;
         self.base.set_patience(patience);

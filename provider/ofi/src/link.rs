@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::{Duration, Instant};
 
+use hmem::Kind;
 use ipc::{Bell, Poller, Timer, random};
 use link_api::{Event, Frame, Gone, Path, PeerId, RmaCaps, RmaLink};
 use wire::session::{JobKey, Mark};
@@ -284,9 +285,19 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             max_frame: self.most,
             eager,
             eager_in_a_row: self.options.eager_in_a_row.max(eager).min(most),
-            rma: if self.reading.most.is_some() { RmaCaps::HOST_GETS } else { RmaCaps::empty() },
+            rma: match self.reading.most {
+                Some(_) if self.gets_devices() => RmaCaps::HOST_GETS | RmaCaps::DEVICE_GETS,
+                Some(_) => RmaCaps::HOST_GETS,
+                None => RmaCaps::empty(),
+            },
             least_get: self.options.least_get,
         }
+    }
+
+    /// Whether memory of some kind of devices is read by the provider below, as far as is known.
+    pub(crate) fn gets_devices(&self) -> bool {
+        let is_got = |kind| self.below.as_ref().is_some_and(|below| below.reaches(kind));
+        [Kind::Cuda, Kind::Rocr, Kind::Ze, Kind::Fake].into_iter().any(is_got)
     }
 
     /// A peer is to be looked after.

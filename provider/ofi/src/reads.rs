@@ -32,6 +32,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// How payloads get to this peer, and from it, for people.
     pub(crate) fn payloads(&self, peer: PeerId) -> &'static str {
         match (self.reading.most, self.known(peer).is_some_and(|at| at.dealings.may_read)) {
+            (Some(_), true) if self.gets_devices() => {
+                "long payloads, also from and to memory of devices, read by their receiver"
+            }
             (Some(_), true) => "long payloads read by their receiver",
             (Some(_), false) => "payloads in frames (the peer does not read)",
             (None, _) => "payloads in frames (the provider does not read, or registers in another way)",
@@ -54,7 +57,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         if at.dealings.is_revoked(request) {
             return Err(NoDirect::Revoked);
         }
-        if total(access.local) < access.len || !access.local.iter().all(is_for_below) {
+        let below = self.below.as_ref().ok_or(NoDirect::Fault)?;
+        if total(access.local) < access.len || !access.local.iter().all(|span| is_for_below(below, span)) {
             return Err(NoDirect::Memory);
         }
         let (mut queue, mut generation) = (VecDeque::new(), 0);

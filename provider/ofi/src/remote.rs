@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
-use hmem::Span;
+use hmem::{Caps, Kind, Span, registry};
 use libfabric_sys as fi;
 
 use crate::below::{Dest, Lease, NotSent};
@@ -20,8 +20,14 @@ use crate::slab::Slab;
 /// Reads under way.
 const READS: usize = 64;
 /// What registrations may need: all that is known here.
-const MODES: i32 =
-    fi::FI_MR_LOCAL | fi::FI_MR_VIRT_ADDR | fi::FI_MR_ALLOCATED | fi::FI_MR_PROV_KEY | fi::FI_MR_ENDPOINT;
+const MODES: i32 = fi::FI_MR_LOCAL
+    | fi::FI_MR_VIRT_ADDR
+    | fi::FI_MR_ALLOCATED
+    | fi::FI_MR_PROV_KEY
+    | fi::FI_MR_ENDPOINT
+    | fi::FI_MR_HMEM;
+/// So many registrations of a kind of devices' memory in a row that were refused, and no more are tried.
+const REFUSALS: u8 = 8;
 /// In place of a key that there is none of.
 const NO_KEY: u64 = u64::MAX;
 
@@ -55,11 +61,14 @@ impl Modes {
     }
 
     /// Registers memory; with an endpoint where registrations belong to one.
+    ///
+    /// A device's is registered as that also where the provider would find out by itself (without FI_MR_HMEM): so one that has not what
+    /// it takes says so before it accesses any.
     fn register(
         self,
         domain: &Object<fi::fid_domain>,
         ep: &Object<fi::fid_ep>,
-        span: Span,
+        (span, device): (Span, Option<Device>),
         access: u64,
     ) -> Result<Object<fi::fid_mr>, i32> {
         let mask = u64::MAX >> (64 - 8 * self.key_size.min(8));
@@ -70,10 +79,29 @@ impl Modes {
                 _ => 0,
             };
             let (at, len) = (span.as_ptr().cast(), span.len());
-            // SAFETY: an open domain; the memory is there, as its owner promised with the span.
-            let found = unsafe {
-                let reg = (*(*domain.at()).mr).reg.ok_or(-fi::FI_ENOSYS)?;
-                made(|mr| reg(domain.fid(), at, len, access, 0, key, 0, mr, null_mut()))
+            let found = match device {
+                // SAFETY: an open domain; the memory is there, as its owner promised with the span.
+                None => unsafe {
+                    let reg = (*(*domain.at()).mr).reg.ok_or(-fi::FI_ENOSYS)?;
+                    made(|mr| reg(domain.fid(), at, len, access, 0, key, 0, mr, null_mut()))
+                },
+                Some((iface, device)) => {
+                    let iov = libc::iovec { iov_base: at, iov_len: len };
+                    let attr = fi::fi_mr_attr {
+                        anon1: fi::fi_mr_attr__bindgen_ty_1 { mr_iov: &raw const iov },
+                        iov_count: 1,
+                        access,
+                        requested_key: key,
+                        iface,
+                        device,
+                        ..Default::default()
+                    };
+                    // SAFETY: likewise, and a device's is not followed here.
+                    unsafe {
+                        let reg = (*(*domain.at()).mr).regattr.ok_or(-fi::FI_ENOSYS)?;
+                        made(|mr| reg(domain.fid(), &raw const attr, 0, mr))
+                    }
+                }
             };
             let region: Object<fi::fid_mr> = match found {
                 Err(e) if e == -fi::FI_ENOKEY => continue,
@@ -87,6 +115,25 @@ impl Modes {
         }
         Err(-fi::FI_ENOKEY)
     }
+}
+
+/// What libfabric calls the interface of a device's memory, and the device.
+type Device = (fi::fi_hmem_iface, fi::fi_mr_attr__bindgen_ty_2);
+
+/// Of a device's memory, what that is called; of the host's nothing. `None` where an adapter is not to access it.
+fn of_device(span: &Span) -> Option<Option<Device>> {
+    if !span.can(Caps::DEVICE) {
+        return Some(None);
+    }
+    let (driver, number) = registry::of(span.kind()).to_adapter(span.addr() as usize)?;
+    let (driver, number) = (i32::try_from(driver).ok()?, i32::try_from(number).ok()?);
+    Some(Some(match span.kind() {
+        Kind::Cuda => (fi::FI_HMEM_CUDA, fi::fi_mr_attr__bindgen_ty_2 { cuda: number }),
+        Kind::Rocr => (fi::FI_HMEM_ROCR, fi::fi_mr_attr__bindgen_ty_2 { reserved: 0 }),
+        // As fi_hmem_ze_device of libfabric's headers has it.
+        Kind::Ze => (fi::FI_HMEM_ZE, fi::fi_mr_attr__bindgen_ty_2 { ze: driver << 16 | number }),
+        _ => return None,
+    }))
 }
 
 /// Whether an endpoint may be closed while it reads. Of libfabric 1.17 `tcp;ofi_rxm` crashes then in
@@ -124,7 +171,14 @@ pub(crate) struct Remote {
     flying: Vec<(u64, Option<Object<fi::fid_mr>>)>,
     leases: HashMap<u64, Object<fi::fid_mr>>,
     number: u64,
+    /// Whether there is memory of devices for it.
+    hmem: bool,
+    /// By kind of memory, how many registrations in a row were refused.
+    refusals: [u8; KINDS],
 }
+
+/// Kinds of memory.
+const KINDS: usize = Kind::Client as usize + 1;
 
 /// What registrations and endpoints belong to.
 pub(crate) struct Place<'a> {
@@ -173,6 +227,8 @@ impl Remote {
             flying: (0..READS).map(|_| (0, None)).collect(),
             leases: HashMap::new(),
             number: 0,
+            hmem: caps & fi::FI_HMEM != 0,
+            refusals: [0; KINDS],
         })
     }
 
@@ -180,11 +236,55 @@ impl Remote {
         self.modes.has(mode)
     }
 
+    /// Whether memory of this kind can be registered, as far as is known.
+    pub(crate) fn reaches(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::System => true,
+            Kind::Cuda | Kind::Rocr | Kind::Ze => self.hmem && self.refusals[kind as usize] < REFUSALS,
+            _ => false,
+        }
+    }
+
+    /// No memory of devices is registered from now on.
+    pub(crate) fn stage_devices(&mut self) {
+        self.hmem = false;
+    }
+
+    /// Takes note of how a registration has ended.
+    fn note_registered(&mut self, span: Span, outcome: Result<(), i32>) {
+        if !span.can(Caps::DEVICE) {
+            return;
+        }
+        let refusals = &mut self.refusals[span.kind() as usize];
+        let e = match outcome {
+            Ok(()) => {
+                *refusals = 0;
+                return;
+            }
+            // Not now.
+            Err(e) if e == -fi::FI_EAGAIN => return,
+            Err(e) => e,
+        };
+        // The provider lacks this interface, or this memory alone is refused.
+        let is_for_good = [fi::FI_ENOSYS, fi::FI_EOPNOTSUPP].contains(&-e);
+        *refusals = if is_for_good { REFUSALS } else { refusals.saturating_add(1) };
+        let (kind, why) = (span.kind(), self.info.core.strerror(e));
+        match *refusals {
+            REFUSALS => {
+                log::info!("memory of {kind:?} goes in frames: the provider below registers none ({why})")
+            }
+            _ => log::debug!("memory of {kind:?} is not registered by the provider below: {why}"),
+        }
+    }
+
     /// Registers memory for peers to read.
     pub(crate) fn lend(&mut self, span: Span) -> Option<Lease> {
+        let device = of_device(&span)?;
         // SAFETY: a copy that this core has made.
         let (domain, ep) = unsafe { self.lender.get(&self.info.core, self.info.at) }?;
-        let region = self.modes.register(domain, ep, span, fi::FI_REMOTE_READ).ok()?;
+        let found = self.modes.register(domain, ep, (span, device), fi::FI_REMOTE_READ);
+        self.note_registered(span, found.as_ref().map(drop).map_err(|e| *e));
+        let region = found.ok()?;
         // SAFETY: an open registration.
         let key = unsafe { (*region.at()).key };
         if key == NO_KEY {
@@ -272,11 +372,17 @@ impl Remote {
             self.ep = Some(self.open_ep(place).map_err(|e| self.error("an endpoint for reads", e))?);
         }
         let Some(ep) = &self.ep else { return Err(NotSent::Busy) };
-        let local = match self.has(fi::FI_MR_LOCAL) {
-            true => Some(self.modes.register(place.domain, ep, into, fi::FI_READ)),
+        let local = match self.has(fi::FI_MR_LOCAL) || into.can(Caps::DEVICE) {
+            true => {
+                let none = || NotSent::Error("memory that moves".into());
+                let device = of_device(&into).ok_or_else(none)?;
+                let found = self.modes.register(place.domain, ep, (into, device), fi::FI_READ);
+                self.note_registered(into, found.as_ref().map(drop).map_err(|e| *e));
+                Some(found.map_err(|e| self.error("fi_mr_reg", e))?)
+            }
             false => None,
         };
-        let local = local.transpose().map_err(|e| self.error("fi_mr_reg", e))?;
+        let Some(ep) = &self.ep else { return Err(NotSent::Busy) };
         // SAFETY: an open registration.
         let desc = local.as_ref().map_or(null_mut(), |region| unsafe { (*region.at()).mem_desc });
         let context = self.contexts.context(slot);

@@ -113,6 +113,16 @@ pub unsafe extern "C" fn cuMemGetAddressRange_v2(base: *mut u64, len: *mut usize
     SUCCESS
 }
 
+/// Where an adapter finds `len` bytes of a device's memory; NULL where that memory is none, or goes on behind its end. No call of the
+/// driver's.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_dma(at: u64, len: usize) -> Ptr {
+    match find(at as usize).filter(|r| r.backing.is_some()).and_then(|_| alias(at as usize, len)) {
+        Some((found, _)) => found.cast(),
+        None => std::ptr::null_mut(),
+    }
+}
+
 /// Of the memory that this process has made or mapped, as often as it has it mapped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> i32 {

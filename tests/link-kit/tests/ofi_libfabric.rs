@@ -12,6 +12,10 @@ mod duo;
 mod killed;
 #[path = "support/left.rs"]
 mod left;
+#[path = "support/library.rs"]
+mod library;
+#[path = "support/pages.rs"]
+mod memory;
 #[path = "support/node.rs"]
 mod node;
 #[path = "support/sockets.rs"]
@@ -20,22 +24,8 @@ mod sockets;
 #[path = "support/ofi.rs"]
 mod support;
 
-use std::sync::OnceLock;
-
-use libfabric_sys::Core;
 use ofi::Fabric;
 use support::OfiHarness;
-
-fn core() -> Core {
-    static CORE: OnceLock<Core> = OnceLock::new();
-    *CORE.get_or_init(|| {
-        let name = std::env::var("STRAIT_TEST_LIBFABRIC").unwrap_or_else(|_| "libfabric.so.1".into());
-        // SAFETY: a libfabric, whose initialisers may run here.
-        let library = unsafe { libloading::Library::new(&name) }.expect("a libfabric: see ci/get-libfabric");
-        std::mem::forget(library);
-        Core::find(None).expect("what was just loaded")
-    })
-}
 
 fn below() -> String {
     std::env::var("STRAIT_TEST_BELOW").unwrap_or_else(|_| "tcp;ofi_rxm".into())
@@ -43,7 +33,7 @@ fn below() -> String {
 
 fn fabric() -> Fabric {
     let name = below();
-    let found = ofi::open(&core(), &[&name], "127.0.0.1".parse().expect("an address"));
+    let found = ofi::open(&library::core(), &[&name], "127.0.0.1".parse().expect("an address"), true);
     found.unwrap_or_else(|why| panic!("{name} cannot be opened: {why:?}")).0
 }
 

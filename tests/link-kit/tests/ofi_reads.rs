@@ -10,6 +10,7 @@ mod fake;
 #[path = "support/node.rs"]
 mod node;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -18,8 +19,11 @@ use duo::{Duo, filled};
 use engine::{Ctx, Error};
 use fake::{Fake, FakeNet};
 use hmem::Span;
+use link::{Links, OpenOptions};
+use link_api::{Link as _, RmaCaps};
 use link_kit::text;
 use testkit::{from_any, msg, pattern};
+use wire::Addr;
 
 const LEN: usize = 90_000;
 
@@ -228,4 +232,75 @@ fn a_send_that_completes_leaves_memory_registered_that_another_one_has_a_part_of
     let [_, bytes, reads, _] = duo.counts.take();
     assert!(reads == 2 && bytes < 3_000, "{reads} reads, {bytes} bytes in frames");
     assert!(text(&[rooms[1]]) == pattern(LEN, 5)[1_000..LEN - 1_000] && duo.lent() == 0);
+}
+
+/// Memory of a device that stays.
+fn device(len: usize, seed: Option<usize>) -> Span {
+    let memory = Box::leak(Box::new(hmem::fake::alloc(len)));
+    if let Some(seed) = seed {
+        hmem::write(&[memory.span()], 0, &pattern(len, seed));
+    }
+    memory.span()
+}
+
+/// Whether bytes are read depends on the memory of the side that has a part in it alone.
+#[test]
+fn memory_of_devices_is_read_where_the_provider_below_reads_it() {
+    for [of_a, of_b] in [[false, false], [true, false], [false, true], [true, true]] {
+        let (net, mut which) = (FakeNet::default(), [of_a, of_b].into_iter());
+        let mut duo = Duo::new(|| {
+            let mut fake = net.open();
+            (fake.reads, fake.devices) = (true, which.next().expect("two of them"));
+            fake
+        });
+        let (src, dst) = (|i| device(LEN, Some(i)), || device(LEN, None));
+        for (from, into, is_read) in [
+            (src(1), dst(), of_a && of_b),
+            (src(2), Span::leak(LEN), of_a),
+            (filled(LEN, 3), dst(), of_b),
+            (filled(LEN, 4), Span::leak(LEN), true),
+        ] {
+            duo.send(&[from], &[into]);
+            let [_, bytes, reads, _] = duo.counts.take();
+            assert_eq!((reads, bytes < 3_000), (u64::from(is_read), is_read), "{from:?} to {into:?}");
+        }
+        // Some of either.
+        let host = |span: Span| span.part(0, 50_000).expect("a part");
+        duo.send(&[host(filled(LEN, 5)), src(6)], &[dst(), host(Span::leak(LEN))]);
+        let [_, bytes, reads, _] = duo.counts.take();
+        assert_eq!(
+            (reads > 0, bytes < 3_000),
+            (of_a && of_b, of_a && of_b),
+            "{reads} reads, {bytes} bytes in frames"
+        );
+        assert_eq!(duo.lent(), 0);
+    }
+}
+
+#[test]
+fn a_short_message_of_a_devices_memory_is_not_read() {
+    let net = FakeNet::default();
+    let mut duo = Duo::new(|| {
+        let mut fake = net.open();
+        (fake.reads, fake.devices) = (true, true);
+        fake
+    });
+    for (len, of) in [(8, 0), ((64 << 10) - 1, 0), (64 << 10, 1)] {
+        duo.send(&[device(len, Some(6))], &[device(len, None)]);
+        assert_eq!(duo.counts.take()[2], of, "reads for {len} bytes");
+    }
+}
+
+/// As FI_HMEM_P2P_DISABLED has it.
+#[test]
+fn an_endpoint_that_is_to_stage_devices_memory_has_none_read_below() {
+    let (net, bind) = (FakeNet::default(), Some("127.0.0.1:0".parse().expect("an address")));
+    let mut links = Links::open(OpenOptions { bind, ..OpenOptions::default() }).expect("a free port");
+    let mut fake = net.open();
+    (fake.reads, fake.devices) = (true, true);
+    links.add(Box::new(duo::link_over(fake, &Arc::default()))).expect("a descriptor");
+    let far = links.peer(&Addr::new("192.0.2.77:7".parse().expect("an address")));
+    assert_eq!(links.path(far).rma, RmaCaps::HOST_GETS | RmaCaps::DEVICE_GETS);
+    links.set_device_direct(false);
+    assert_eq!(links.path(far).rma, RmaCaps::HOST_GETS);
 }

@@ -1,4 +1,4 @@
-//! Long reads whose initiator gets the bytes ([`link_api::RmaCaps::HOST_GETS`]).
+//! Long reads whose initiator gets the bytes ([`link_api::RmaCaps::HOST_GETS`], `DEVICE_GETS`).
 //!
 //! The target checks key, range and access as for any read, and answers with handles of the memory, for this request alone, and a
 //! `ReadRts` that names it. The initiator gets the bytes, and says so (`Fin`); if that fails it asks for frames (`Cts`). A registration

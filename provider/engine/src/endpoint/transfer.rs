@@ -69,6 +69,7 @@ impl<L: RmaLink> Endpoint<L> {
         let mut when = when | self.when_fetching(peer, want, &then);
         // What is got by handles goes so in any case.
         when.set(When::ONE_DEVICE, direct != Reach::Handles && self.is_on_one_device(peer, &iov));
+        when.set(When::LASTING, core.lasting || matches!(then, Then::Recv(_)));
         let mut choice = proto::Op::new(Role::Fetch(direct), want, &iov, when);
         if then.is_in_order() {
             // It would take effect late, and be overtaken by the operations behind it.
@@ -271,6 +272,7 @@ impl<L: RmaLink> Endpoint<L> {
         let (iov, len, cntrs) = (Spans::from(&reached.iov[..]), reached.len, reached.cntrs);
         let mut when = When::empty();
         when.set(When::LAGGING, !core.config.rma_order && self.peer(peer).owed >= OWED_MUCH);
+        when.set(When::LASTING, core.lasting);
         let mut choice = proto::Op::new(Role::Serve(direct), len, &iov, when);
         let in_order = core.config.rma_order;
         let mut serve =

@@ -4,6 +4,7 @@ const SYNC: RmaCaps = RmaCaps::SYNC;
 const HOST: RmaCaps = RmaCaps::HOST_HANDLES;
 const GETS: RmaCaps = RmaCaps::HOST_GETS;
 const DEVICE: RmaCaps = RmaCaps::DEVICE_HANDLES;
+const ALL_GETS: RmaCaps = GETS.union(RmaCaps::DEVICE_GETS);
 
 fn limits(rma: RmaCaps) -> Limits {
     Limits { eager: 256, in_a_row: 600, fits: 1000, rma, least_get: 500 }
@@ -80,6 +81,15 @@ fn messages() {
         (GETS, Send, 500, Host, NONE, Tried::HANDLES, Plan::Rendezvous),
         (GETS, Send, 500, Both, NONE, none, Plan::Rendezvous),
         (SYNC | GETS, Send, 900, Host, NONE, none, Plan::Rendezvous),
+        // Of devices, too.
+        (GETS, Send, 900, Device, NONE, none, Plan::Rendezvous),
+        (ALL_GETS, Send, 500, Device, NONE, none, Plan::ByHandles),
+        (ALL_GETS, Send, 500, Both, NONE, none, Plan::ByHandles),
+        (ALL_GETS, Send, 500, Host, NONE, none, Plan::ByHandles),
+        (ALL_GETS, Send, 499, Device, NONE, none, Plan::Rendezvous),
+        (ALL_GETS, Send, 256, Device, NONE, none, Plan::Eager),
+        (ALL_GETS, Send, 500, Device, NONE, Tried::HANDLES, Plan::Rendezvous),
+        (ALL_GETS, Send, 900, Device, INJECT, Tried::WAIT, Plan::Eager),
         (DEVICE, Send, 1, Device, INJECT, none, Plan::OfferAndWait),
         (DEVICE, Send, 1, Device, INJECT, Tried::WAIT, Plan::Eager),
         (DEVICE, Send, 1, Device, INJECT | When::ONE_DEVICE, none, Plan::Eager),
@@ -136,6 +146,10 @@ fn accesses_to_a_peers_memory() {
         // Messages alone are got.
         (GETS, Write, 257, Host, NONE, none, Plan::Rendezvous),
         (GETS, Read, 257, Host, NONE, none, Plan::Rendezvous),
+        (ALL_GETS, Write, 900, Device, NONE, none, Plan::Rendezvous),
+        (ALL_GETS, Write, 900, Device, When::LASTING, none, Plan::ByHandles),
+        (ALL_GETS, Write, 900, Device, When::LASTING, Tried::HANDLES, Plan::Rendezvous),
+        (ALL_GETS, Read, 900, Device, When::LASTING, none, Plan::Rendezvous),
         (SYNC | DEVICE, Write, 1, Device, ALONE, none, Plan::ByHandles),
         (SYNC | DEVICE, Read, 1, Device, ALONE, none, Plan::ByHandles),
         (SYNC | DEVICE, Read, 1, Both, NONE, none, Plan::Rendezvous),
@@ -176,6 +190,13 @@ fn what_a_peer_has_offered() {
         (SYNC | DEVICE, handles, 1, Device, When::INVITE, none, Plan::Invite),
         (SYNC | DEVICE, handles, 1, Device, When::INVITE, Tried::INVITE, Plan::ByHandles),
         (SYNC | DEVICE, handles, 1, Device, When::INVITE, Tried::INVITE | Tried::HANDLES, Plan::Frames),
+        (SYNC | DEVICE, handles, 1, Device, NONE, none, Plan::ByHandles),
+        // To registered memory of a device's that may be freed; and to other memory.
+        (ALL_GETS, handles, large, Device, NONE, none, Plan::Frames),
+        (ALL_GETS, handles, large, Both, NONE, none, Plan::Frames),
+        (ALL_GETS, handles, large, Device, When::LASTING, none, Plan::ByHandles),
+        (ALL_GETS, handles, large, Host, NONE, none, Plan::ByHandles),
+        (ALL_GETS, handles, large, Device, When::LASTING, Tried::HANDLES, Plan::Frames),
     ]);
 }
 
@@ -235,6 +256,16 @@ fn reads_by_a_peer() {
         (SYNC, handles, 1, Host, NONE, none, Plan::ByHandles),
         (SYNC, handles, 1, Host, NONE, Tried::HANDLES, Plan::Eager),
         (SYNC, frames, 257, Host, NONE, none, Plan::Frames),
+        (GETS, frames, 500, Host, NONE, none, Plan::Lend),
+        (GETS, frames, 499, Host, NONE, none, Plan::Frames),
+        (GETS, frames, 500, Host, NONE, Tried::HANDLES, Plan::Frames),
+        (GETS, frames, 500, Device, When::LASTING, none, Plan::Frames),
+        (ALL_GETS, frames, 500, Host, NONE, none, Plan::Lend),
+        // A device's takes the promise.
+        (ALL_GETS, frames, 500, Device, NONE, none, Plan::Frames),
+        (ALL_GETS, frames, 500, Device, When::LASTING, none, Plan::Lend),
+        (ALL_GETS, frames, 500, Both, When::LASTING, none, Plan::Lend),
+        (ALL_GETS, frames, 500, Device, When::LASTING, Tried::HANDLES, Plan::Frames),
     ]);
 }
 

@@ -66,7 +66,7 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
     let own = links.addr();
     let not = |errno, why| NotOpened { link: "ofi", errno, why };
     let core = crate::log::core().ok_or_else(|| not(Errno::NOSYS, "there is no core of libfabric".into()))?;
-    let (below, refused) = match ofi::open(&core, names, own.ip()) {
+    let (below, refused) = match ofi::open(&core, names, own.ip(), params.device_direct) {
         Ok((below, refused)) => {
             let others = if refused.is_empty() { "none before it".into() } else { refused.join("; ") };
             log::info!("{own}: ofi is over {} ({}); refused: {others}", below.name(), below.detail());

@@ -126,9 +126,13 @@ impl Links {
         self.absent.push((link, why));
     }
 
-    /// Whether a device copies from or to a peer's device memory, where shared memory leads to the peer.
+    /// Whether a device copies from or to a peer's device memory, where shared memory leads to the peer, and whether an adapter accesses
+    /// it elsewhere. That ends for good.
     pub fn set_device_direct(&mut self, on: bool) {
         self.shm.set_device_direct(on);
+        if !on {
+            self.far.iter_mut().for_each(|far| far.link.stage_devices());
+        }
     }
 
     /// The further link of a peer, and what that calls it.

@@ -1,6 +1,6 @@
 //! RMA over a provider of libfabric's: long accesses are reads of it, and end with their registrations.
 //!
-//! Memory that was given back is made inaccessible, so that a provider that still touches it ends the test.
+//! Memory that was given back is made inaccessible, or freed, so that a provider that still touches it ends the test.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -10,9 +10,10 @@ use hmem::Span;
 use ofi::Fabric;
 use testkit::{from_any, msg, pattern, read, there, write};
 
-use super::duo::{Duo, filled};
+use super::duo::Duo;
 use super::fabric;
-use super::killed::{forbid, is_in_the_middle, pages};
+use super::killed::is_in_the_middle;
+use super::memory::{filled, forbid, pages, room};
 
 const WAIT: Duration = Duration::from_secs(120);
 
@@ -37,7 +38,7 @@ fn a_long_write_and_a_long_read_are_one_read_each() {
     share(&mut duo, target);
     let mut want = pattern(5 << 20, 1);
     for (i, len) in [64 << 10, 100_000, 4 << 20].into_iter().enumerate() {
-        let (local, back) = (filled(len, 10 + i), Span::leak(len));
+        let (local, back) = (filled(len, 10 + i), room(len));
         want[77..77 + len].copy_from_slice(&pattern(len, 10 + i));
         for (is_write, span) in [(true, local), (false, back)] {
             access(&mut duo, is_write, span, 77, 9);
@@ -104,7 +105,7 @@ fn is_closed_in_time(is_write: bool) -> bool {
     assert!(in_time || told.is_some_and(|c| c.err.is_none()), "{told:?}");
     // Others go on.
     duo.b.domain.set_patience(link_api::Patience::Second);
-    duo.send(&[filled(100_000, 3)], &[Span::leak(100_000)]);
+    duo.send(&[filled(100_000, 3)], &[room(100_000)]);
     assert_eq!(duo.lent(), 0);
     in_time
 }
@@ -130,5 +131,5 @@ fn a_receiver_that_is_closed_in_the_middle_of_its_read() {
     }
     forbid(from);
     assert_eq!(counts.lent.load(Relaxed), 0);
-    Duo::new(fabric).send(&[filled(100_000, 3)], &[Span::leak(100_000)]);
+    Duo::new(fabric).send(&[filled(100_000, 3)], &[room(100_000)]);
 }

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use hmem::Span;
+use hmem::{Kind, Span};
 use ofi::{Below, Buffer, Dest, Did, Lease, Message, NotSent};
 
 /// What was asked of all of them.
@@ -65,6 +65,12 @@ impl<F: Below> Below for Counted<F> {
     }
     fn reads(&self) -> Option<usize> {
         self.0.reads()
+    }
+    fn reaches(&self, kind: Kind) -> bool {
+        self.0.reaches(kind)
+    }
+    fn stage_devices(&mut self) {
+        self.0.stage_devices();
     }
     fn lend(&mut self, span: Span) -> Option<Lease> {
         let lease = self.0.lend(span)?;

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hmem::Span;
+use hmem::{Kind, Span};
 use ofi::{Below, Buffer, Dest, Did, Lease, Message, NotSent};
 
 const MOST: usize = 20_000;
@@ -165,6 +165,7 @@ impl FakeNet {
             reads: false,
             void: false,
             lends: true,
+            devices: false,
             name: "fake",
             polls: 0,
         }
@@ -206,6 +207,8 @@ pub struct Fake {
     pub void: bool,
     /// Memory can be registered for others to read.
     pub lends: bool,
+    /// Memory of devices, too.
+    pub devices: bool,
     pub name: &'static str,
     /// How often it was asked what has happened.
     pub polls: u64,
@@ -344,6 +347,14 @@ impl Below for Fake {
 
     fn reads(&self) -> Option<usize> {
         self.reads.then_some(READ)
+    }
+
+    fn reaches(&self, kind: Kind) -> bool {
+        kind == Kind::System || kind == Kind::Fake && self.devices
+    }
+
+    fn stage_devices(&mut self) {
+        self.devices = false;
     }
 
     fn lend(&mut self, span: Span) -> Option<Lease> {

@@ -1,6 +1,6 @@
 //! Processes that are killed in the middle of a read of the provider below.
 //!
-//! Each test starts itself once more, as the process that is killed. Memory that was given back is made inaccessible, so that a
+//! Each test starts itself once more, as the process that is killed. Memory that was given back is made inaccessible, or freed, so that a
 //! provider that still touches it ends the test.
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -18,31 +18,13 @@ use testkit::{from_any, msg, read, there, write};
 use super::counted::Counts;
 use super::duo::{Node, link_over};
 use super::fabric;
+use super::memory::{LEN, forbid, pages};
 
-/// Far more than sockets keep.
-const LEN: usize = 64 << 20;
-const PAGE: usize = 4096;
 /// Of what is registered for RMA.
 const KEY: u64 = 5;
 /// Says what the process is to do.
 const ROLE: &str = "STRAIT_TEST_KILLED";
 const WAIT: Duration = Duration::from_secs(120);
-
-/// Whole pages, of these bytes.
-pub fn pages(byte: u8) -> Span {
-    let all = Span::leak(LEN + PAGE);
-    let span = all.part(all.addr().next_multiple_of(PAGE as u64) as usize - all.addr() as usize, LEN);
-    let span = span.expect("inside of it");
-    hmem::write(&[span], 0, &vec![byte; LEN]);
-    span
-}
-
-/// Nothing in this process may touch it any more.
-pub fn forbid(span: Span) {
-    // SAFETY: whole pages of memory that was leaked, and that nothing here uses again.
-    let code = unsafe { libc::mprotect(span.as_ptr().cast(), span.len(), libc::PROT_NONE) };
-    assert_eq!(code, 0, "mprotect(2)");
-}
 
 fn byte(span: Span, at: usize) -> u8 {
     let mut found = [0];
