@@ -18,7 +18,8 @@ pub(crate) struct Limits {
     /// Most bytes of payload that travel eagerly.
     pub(crate) eager: usize,
     /// Most that do, of many in a row, or while bytes travel both ways: one side then copies while the other does, which one alone
-    /// would not gain by.
+    /// would not gain by. And of host memory that no side can access but by frames: the peer would ask for the same frame, and so
+    /// take a round trip more.
     pub(crate) in_a_row: usize,
     /// Most bytes of payload that fit a frame beside the longest header.
     pub(crate) fits: usize,
@@ -231,7 +232,8 @@ pub(crate) enum Plan {
     Nothing,
     /// Inside the frame that tells of them.
     Eager,
-    /// Likewise, although they are many: one side copies while the other does, since more are to come, this way or the other.
+    /// Likewise, although they are many: one side copies while the other does, since more are to come, this way or the other; or there
+    /// are frames alone.
     EagerInARow,
     /// The frame says where they are, or are to go, and the peer moves them: in the call if it can, or it asks for
     /// frames.
@@ -293,8 +295,9 @@ fn choose_eager(limits: &Limits, op: &Op) -> Option<Plan> {
     } else {
         // Both ways are a reason where the alternative is a copy by one of the two cores.
         let both = op.when.contains(When::BOTH_WAYS) && limits.is_sync() && op.memory == Memory::Host;
-        let many = (op.when.contains(When::IN_A_ROW) || both) && !op.when.contains(When::INJECT);
-        (many && op.len <= limits.in_a_row).then_some(Plan::EagerInARow)
+        let by_frames = limits.rma.is_empty() && op.memory == Memory::Host;
+        let may = op.when.contains(When::IN_A_ROW) || both || by_frames;
+        (may && !op.when.contains(When::INJECT) && op.len <= limits.in_a_row).then_some(Plan::EagerInARow)
     }
 }
 

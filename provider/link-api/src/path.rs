@@ -34,7 +34,7 @@ pub struct Path {
     pub max_frame: usize,
     /// Up to this many bytes of a payload had better travel inside a frame.
     pub eager: usize,
-    /// Up to this many if more were posted before and the caller has not polled since; no less than `eager`.
+    /// Up to this many if more were posted before and the caller has not polled since, or if `rma` is empty; no less than `eager`.
     pub eager_in_a_row: usize,
     /// How the peer's memory is accessed.
     pub rma: RmaCaps,

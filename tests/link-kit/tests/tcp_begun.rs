@@ -140,6 +140,50 @@ fn a_long_frame_behind_few_short_ones_stays_with_the_kernel_but_for_its_front() 
     }
 }
 
+/// Bytes with the kernel of a connection.
+fn left(stream: &TcpStream) -> usize {
+    stream.peek(&mut vec![0; 2 * LEN]).unwrap_or(0)
+}
+
+#[test]
+fn the_front_of_the_next_frame_comes_with_the_end_of_the_one_that_lands() {
+    let short = b"behind".as_slice();
+    for (long, there) in
+        [(true, 0), (true, 10), (true, 300), (true, LEN), (false, 0), (false, 10), (false, 22)]
+    {
+        for room in [LEN - HEAD, LEN - HEAD - 1] {
+            let mut ends = Ends::new();
+            let dst = Span::leak(room);
+            let (op, rest) = ends.begin_landing(30_000, dst);
+            let next = if long { frame() } else { short.to_vec() };
+            let record = ends.record(&next);
+            ends.stream.write_all(&[&rest, &record[..there]].concat()).unwrap();
+            let peer = ends.link.peer(&Addr::new(([127, 0, 0, 1], 1).into()));
+            let socket = TcpStream::from(ends.link.socket(peer).unwrap().try_clone_to_owned().unwrap());
+            until("all with the kernel", || left(&socket) == rest.len() + there);
+            let done = event(&mut ends.link, &mut ends.other);
+            assert!(matches!(done, Event::Done(of, true) if of == op), "{done:?}");
+            assert_eq!(bytes(dst), frame()[HEAD..HEAD + room]);
+            // Behind bytes that belong nowhere it is left.
+            let taken = if room == LEN - HEAD { there.min(16 + COVERED) } else { 0 };
+            assert_eq!(left(&socket), there - taken, "{there} bytes were behind");
+            ends.stream.write_all(&record[there..]).unwrap();
+            let mut found = event(&mut ends.link, &mut ends.other);
+            if let Event::Begun(begun) = found {
+                assert!(long);
+                ends.link.leave(begun);
+                found = event(&mut ends.link, &mut ends.other);
+            }
+            let Event::Frame(whole) = found else { panic!("{found:?}") };
+            let mut out = vec![0; whole.len];
+            assert_eq!(ends.link.read(&whole, 0, &mut out), next.len());
+            ends.link.release(whole);
+            assert!(out == next, "another frame behind");
+            ends.goes_on();
+        }
+    }
+}
+
 #[test]
 fn a_frame_of_some_kib_behind_a_long_one_takes_few_looks() {
     let mut ends = Ends::new();

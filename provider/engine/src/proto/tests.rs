@@ -5,6 +5,7 @@ const HOST: RmaCaps = RmaCaps::HOST_HANDLES;
 const GETS: RmaCaps = RmaCaps::HOST_GETS;
 const DEVICE: RmaCaps = RmaCaps::DEVICE_HANDLES;
 const ALL_GETS: RmaCaps = GETS.union(RmaCaps::DEVICE_GETS);
+const FRAMES: RmaCaps = RmaCaps::empty();
 
 fn limits(rma: RmaCaps) -> Limits {
     Limits { eager: 256, in_a_row: 600, fits: 1000, rma, least_get: 500 }
@@ -90,6 +91,16 @@ fn messages() {
         (ALL_GETS, Send, 256, Device, NONE, none, Plan::Eager),
         (ALL_GETS, Send, 500, Device, NONE, Tried::HANDLES, Plan::Rendezvous),
         (ALL_GETS, Send, 900, Device, INJECT, Tried::WAIT, Plan::Eager),
+        // Where there are frames alone, another round trip would bring the same one.
+        (FRAMES, Send, 256, Host, NONE, none, Plan::Eager),
+        (FRAMES, Send, 600, Host, NONE, none, Plan::EagerInARow),
+        (FRAMES, Send, 601, Host, NONE, none, Plan::Rendezvous),
+        (FRAMES, Send, 601, Host, ROW, none, Plan::Rendezvous),
+        (FRAMES, Send, 1000, Host, INJECT, none, Plan::Eager),
+        (FRAMES, Send, 1001, Host, INJECT, none, Plan::TooBig),
+        (FRAMES, Send, 257, Device, NONE, none, Plan::Rendezvous),
+        (FRAMES, Send, 257, Both, NONE, none, Plan::Rendezvous),
+        (FRAMES, Send, 600, Host, When::PAUSED, none, Plan::Rendezvous),
         (DEVICE, Send, 1, Device, INJECT, none, Plan::OfferAndWait),
         (DEVICE, Send, 1, Device, INJECT, Tried::WAIT, Plan::Eager),
         (DEVICE, Send, 1, Device, INJECT | When::ONE_DEVICE, none, Plan::Eager),
@@ -110,6 +121,9 @@ fn accesses_to_a_peers_memory() {
         (SYNC, Write, 300, Host, ROW, none, Plan::EagerInARow),
         (SYNC, Write, 300, Host, NONE, none, Plan::Rendezvous),
         (SYNC, Write, 1001, Host, INJECT, none, Plan::TooBig),
+        (FRAMES, Write, 600, Host, NONE, none, Plan::EagerInARow),
+        (FRAMES, Write, 601, Host, NONE, none, Plan::Rendezvous),
+        (FRAMES, Write, 257, Device, NONE, none, Plan::Rendezvous),
         (SYNC, Read, 1, Host, NONE, none, Plan::Rendezvous),
         (SYNC, Read, 300, Host, NONE, none, Plan::Rendezvous),
         // Without the target.

@@ -1,10 +1,10 @@
 //! Frames that are told of when they begin.
 
 use hmem::Span;
-use link_api::OpId;
+use link_api::{Gone, OpId};
 use wire::session::RECORD;
 
-use super::channel::{Channel, LONG, Step};
+use super::channel::{Buffer, Channel, FRONT, LONG, Step, buffer};
 use super::landing::{Front, Landing};
 
 impl Channel {
@@ -52,12 +52,44 @@ impl Channel {
         let (left, rest) = (len - near, size - self.here(size).len());
         let mut landing = Box::new(Landing::new(op, dst, doff + near, left, rest - left, failed));
         self.pass(RECORD + size - rest, size);
-        self.over = self.over.or(landing.receive(&self.fd));
+        self.receive_landing(&mut landing);
         if landing.is_over() {
             return Some(landing.is_good());
         }
         self.front = Front::Lands(landing);
         None
+    }
+
+    /// Receives what is there of a frame that lands, and with its end the front of the next one.
+    pub(super) fn receive_landing(&mut self, landing: &mut Landing) {
+        let ahead = match &mut self.rx {
+            // Of a rail the connection has to tell first.
+            Some(rx) if self.start == self.end && self.keys.rails.is_some() => &mut rx[..FRONT],
+            _ => &mut [],
+        };
+        let (next, end) = landing.receive(&self.fd, ahead);
+        if next > 0 {
+            (self.start, self.end) = (0, next);
+        }
+        self.over = self.over.or(end);
+    }
+
+    /// [`Channel::fill`], while a frame lands.
+    pub(super) fn fill_landing(&mut self, pool: &mut Vec<Buffer>) -> bool {
+        let Front::Lands(mut landing) = std::mem::replace(&mut self.front, Front::Unseen) else {
+            return false;
+        };
+        self.rx.get_or_insert_with(|| pool.pop().unwrap_or_else(buffer));
+        self.receive_landing(&mut landing);
+        let is_over = landing.is_over();
+        if self.last && !is_over {
+            self.over.get_or_insert(Gone::Reset);
+        }
+        self.front = Front::Lands(landing);
+        if !is_over {
+            self.give_back(pool);
+        }
+        is_over || self.over.is_some()
     }
 
     /// Bytes of a frame that has begun, as far as they are there.

@@ -23,7 +23,7 @@ const BUFFER: usize = MAX_FRAME + RECORD + STRETCH;
 /// Most bytes that are received at a time where short frames come.
 const STRETCH: usize = 32 << 10;
 /// And where long ones do: a header, and what it covers.
-const FRONT: usize = RECORD + COVERED;
+pub(super) const FRONT: usize = RECORD + COVERED;
 /// Most bytes that wait here for room, but for the rest of one frame.
 const TX_MOST: usize = 64 << 10;
 /// Short frames behind a long one that may be what is said between it and the next: that a message comes, is to come, has come.
@@ -79,9 +79,9 @@ pub(super) struct Channel {
     pub(super) lost: bool,
     /// The kernel had no room, and has not said since that it has.
     pub(super) blocked: bool,
-    rx: Option<Buffer>,
-    start: usize,
-    end: usize,
+    pub(super) rx: Option<Buffer>,
+    pub(super) start: usize,
+    pub(super) end: usize,
     /// The record at `start` is what was sent, and its frame has so many bytes.
     pub(super) opened: Option<usize>,
     /// Frames are told of when they begin; and how far the one at the front is with that.
@@ -186,10 +186,8 @@ impl Channel {
         if self.over.is_some() || self.has_frame_at(0) {
             return true;
         }
-        if let Front::Lands(landing) = &mut self.front {
-            let end = landing.receive(&self.fd);
-            self.over = end.or((self.last && !landing.is_over()).then_some(Gone::Reset));
-            return landing.is_over() || self.over.is_some();
+        if let Front::Lands(_) = &self.front {
+            return self.fill_landing(pool);
         }
         if self.may_begin() {
             return true;

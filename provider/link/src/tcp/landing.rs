@@ -82,32 +82,37 @@ impl Landing {
         self.failed = true;
     }
 
-    /// Receives what is there; why nothing more will be, if that is so.
-    pub(super) fn receive(&mut self, fd: &Unshared) -> Option<Gone> {
+    /// Receives what is there, and where that is all of it also what is next, which goes to `ahead`: how many bytes of that, and why
+    /// nothing more will come, if that is so.
+    pub(super) fn receive(&mut self, fd: &Unshared, ahead: &mut [u8]) -> (usize, Option<Gone>) {
+        let mut next = 0;
         while !self.is_over() {
-            match self.receive_some(fd) {
-                Ok(0) => return Some(Gone::Reset),
-                Ok(_) => {}
-                Err(e) if would_block(&e) => return None,
+            match self.receive_some(fd, ahead) {
+                Ok((0, _)) => return (0, Some(Gone::Reset)),
+                Ok((_, found)) => next = found,
+                Err(e) if would_block(&e) => return (0, None),
                 Err(e) if e.raw_os_error() == Some(libc::EFAULT) && self.len > 0 => self.stop(),
-                Err(e) => return Some(gone(&e)),
+                Err(e) => return (0, Some(gone(&e))),
             }
         }
-        None
+        (next, None)
     }
 
-    fn receive_some(&mut self, fd: &Unshared) -> io::Result<usize> {
+    /// How many bytes came, and how many of them are behind its own.
+    fn receive_some(&mut self, fd: &Unshared, ahead: &mut [u8]) -> io::Result<(usize, usize)> {
         if self.len == 0 {
             let n = sock::discard_some(fd, self.behind)?;
             self.behind -= n;
-            return Ok(n);
+            return Ok((n, 0));
         }
-        let n = match sock::recv_spans(fd, &self.dst, self.doff, self.len) {
+        let ahead = if self.behind == 0 { ahead } else { &mut [] };
+        let n = match sock::recv_spans(fd, &self.dst, self.doff, self.len, ahead) {
             Some(found) => found?,
             None => self.bounce(fd)?,
         };
-        (self.doff, self.len) = (self.doff + n, self.len - n);
-        Ok(n)
+        let own = n.min(self.len);
+        (self.doff, self.len) = (self.doff + own, self.len - own);
+        Ok((n, n - own))
     }
 
     /// Likewise, where the kernel does not reach all of the memory.

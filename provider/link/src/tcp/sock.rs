@@ -175,13 +175,24 @@ pub(super) fn peek(fd: &OwnedFd, dst: &[Span], doff: usize, len: usize) -> Optio
     Some(unsafe { receive_message(fd, &mut parts, libc::MSG_PEEK) })
 }
 
-/// Receives up to `len` bytes to byte `doff` of `dst`; 0 bytes are the end. `None` if the kernel does not reach all of it.
-pub(super) fn recv_spans(fd: &OwnedFd, dst: &[Span], doff: usize, len: usize) -> Option<io::Result<usize>> {
+/// Receives up to `len` bytes to byte `doff` of `dst`, and what is behind them to `ahead`; 0 bytes are the end. `None` if the kernel does
+/// not reach all of `dst`.
+pub(super) fn recv_spans(
+    fd: &OwnedFd,
+    dst: &[Span],
+    doff: usize,
+    len: usize,
+    ahead: &mut [u8],
+) -> Option<io::Result<usize>> {
     let mut parts = Parts::new();
     if !parts.push_spans(dst, doff, len) {
         return None;
     }
-    // SAFETY: as in `peek`.
+    // Without a place left for it, it stays with the kernel.
+    if parts.bytes() == len {
+        parts.push(ahead.as_mut_ptr(), ahead.len());
+    }
+    // SAFETY: as in `peek`, and `ahead` is valid for writes.
     Some(unsafe { receive_message(fd, &mut parts, 0) })
 }
 
