@@ -10,6 +10,10 @@ use crate::below::{Below, Buffer, Dest, Message, NotSent};
 /// Bytes before a frame: the mark, the record's header, the sort of message, and what the sender is done with.
 pub(crate) const BEFORE: usize = Mark::LEN + RECORD + WORDS;
 const WORDS: usize = 8;
+/// Where that begins which the tag covers.
+const START: usize = Mark::LEN + RECORD;
+/// Bytes of a short message, at most.
+const SHORT: usize = 128;
 /// So much of what may be under way is for messages that tell of room.
 const SPARE: u32 = 4;
 
@@ -83,6 +87,14 @@ fn parts(bytes: &[u8]) -> Result<(&[u8; RECORD], &[u8]), Spoilt> {
     Ok((header, said))
 }
 
+/// What a message is for, and what its sender is done with.
+#[inline]
+fn words(said: &[u8]) -> Result<(u32, u32), Spoilt> {
+    let both = said.first_chunk().map(|both| u64::from_le_bytes(*both));
+    let both = both.ok_or(Spoilt("it is too short"))?;
+    Ok((both as u32, (both >> 32) as u32))
+}
+
 /// The name that a message says something of.
 pub(crate) fn name_in(bytes: &[u8]) -> Option<u64> {
     bytes.get(BEFORE..)?.try_into().ok().map(u64::from_le_bytes)
@@ -147,7 +159,27 @@ impl Channel {
 
     /// Sends a message.
     #[allow(clippy::too_many_arguments)]
+    #[inline]
     pub(crate) fn send<F: Below>(
+        &mut self,
+        below: &mut F,
+        sort: Sort,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), NotSent> {
+        // To zero room for more takes longer than a short message.
+        if head.len() + len <= SHORT - BEFORE {
+            self.send_with::<SHORT, F>(below, sort, head, body, off, len)
+        } else {
+            self.send_with::<{ START + COVERED }, F>(below, sort, head, body, off, len)
+        }
+    }
+
+    /// Likewise, where so many bytes hold all up to what the tag covers.
+    #[allow(clippy::too_many_arguments)]
+    fn send_with<const FRONT: usize, F: Below>(
         &mut self,
         below: &mut F,
         sort: Sort,
@@ -160,8 +192,7 @@ impl Channel {
         if !room {
             return Err(NotSent::Busy);
         }
-        const START: usize = Mark::LEN + RECORD;
-        let mut front = [0; START + COVERED];
+        let mut front = [0; FRONT];
         front[START..START + 4].copy_from_slice(&(sort as u32).to_le_bytes());
         front[START + 4..BEFORE].copy_from_slice(&self.done.to_le_bytes());
         let of_head = head.len().min(COVERED - WORDS);
@@ -229,15 +260,14 @@ impl Channel {
         let (header, said) = parts(bytes)?;
         let opened = self.keys.opener.open(header, &said[..said.len().min(COVERED)]);
         opened.map_err(|_| Spoilt("it is not what was sent"))?;
-        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| said[at + i]));
-        let done = word(4);
+        let (sort, done) = words(said)?;
         // More than before, and no more than was sent.
         if done.wrapping_sub(self.done_there) > self.under_way() {
             return Err(Spoilt("it has taken what was not sent"));
         }
         self.done_there = done;
         self.came = self.came.wrapping_add(1);
-        Ok(match word(0) {
+        Ok(match sort {
             1 => Sort::Frame,
             2 => Sort::Ping,
             3 => Sort::Pong,

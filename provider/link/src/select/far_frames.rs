@@ -21,7 +21,12 @@ impl Links {
         }
         if let Some((at, id)) = self.far_of(to) {
             self.pace.hurry();
-            return self.far[at].link.send(id, head, body, off, len);
+            let sent = self.far[at].link.send(id, head, body, off, len);
+            if matches!(sent, Ok(()) | Err(Refused::Kept)) {
+                // A sender that receives nothing would else look for callers at nearly each poll.
+                self.shm.set_patient();
+            }
+            return sent;
         }
         match self.shm.send(to, head, body, off, len) {
             Err(Refused::Gone(Gone::Unreachable)) if self.reroute(to) => Err(Refused::Busy),

@@ -67,6 +67,16 @@ fn carry(all: &mut [Links], from: usize, to: usize) {
     });
 }
 
+/// A sender that receives nothing would else ask for callers of its host every 2 microseconds.
+#[test]
+fn a_sender_by_a_further_link_asks_for_callers_as_rarely_as_its_receiver() {
+    let mut all = [open(false), open(false)];
+    assert!(all.iter().all(|links| !links.shm.is_patient()));
+    carry(&mut all, 0, 1);
+    assert!(all[1].shm.is_patient(), "the receiver");
+    assert!(all[0].shm.is_patient(), "the sender");
+}
+
 #[test]
 fn endpoints_rest_and_are_woken_by_what_comes() {
     let mut all: Vec<Links> = (0..6).map(|_| open(false)).collect();

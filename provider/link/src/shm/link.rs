@@ -42,7 +42,7 @@ pub struct ShmLink {
     pub(super) pace: u32,
     /// `armed`, or `dying` is not empty, or `rings` is.
     pub(super) slow: bool,
-    /// Another link of the endpoint has brought frames: the first call by this one may wait a little.
+    /// Another link of the endpoint carries frames: the first call by this one may wait a little.
     pub(super) patient: bool,
     pub(super) armed: bool,
     /// The last `arm` found nothing to do.

@@ -21,9 +21,14 @@ use crate::name::Name;
 use crate::space;
 
 impl ShmLink {
-    /// Another link of the endpoint has brought frames.
+    /// Another link of the endpoint carries frames.
     pub(crate) fn set_patient(&mut self) {
         self.patient = true;
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn is_patient(&self) -> bool {
+        self.patient
     }
 
     /// Whether no peer of this host has a channel to this endpoint.

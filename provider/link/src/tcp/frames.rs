@@ -70,6 +70,9 @@ impl TcpLink {
     }
 
     fn next_event(&mut self) -> Option<Event> {
+        if self.ready.is_empty() && self.events.is_empty() && self.own.is_empty() {
+            return None;
+        }
         self.events.pop_front().or_else(|| self.next_own()).or_else(|| self.next_ready())
     }
 }

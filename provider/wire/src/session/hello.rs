@@ -159,7 +159,7 @@ mod tests {
         let hex: String = one().encode().iter().map(|b| format!("{b:02x}")).collect();
         let versions = format!("{:04x}", crate::VERSION.swap_bytes());
         let golden = [
-            "9353545241495 40a0300",
+            "9353545241495 40a0400",
             &versions,
             "01000000",
             "2211000000000000",

@@ -12,12 +12,17 @@ pub const MAC: usize = 32;
 
 /// The key that all endpoints of a job have, and no others: as far as it is a secret.
 #[derive(Clone, PartialEq, Eq)]
-pub struct JobKey([u8; 32]);
+pub struct JobKey {
+    key: [u8; 32],
+    /// It was made of a secret, or derived from one that was.
+    secret: bool,
+}
 
 impl JobKey {
     /// From a text of any length that is a secret.
     pub fn from_secret(text: &[u8]) -> JobKey {
-        JobKey(mac(b"strait job secret", &[text]).finalize().into_bytes().into())
+        let key = mac(b"strait job secret", &[text]).finalize().into_bytes().into();
+        JobKey { key, secret: true }
     }
 
     /// From what tells one job from another, such as its number. That is no secret: it only keeps jobs apart.
@@ -27,16 +32,21 @@ impl JobKey {
             whole.update(&(part.len() as u64).to_le_bytes());
             whole.update(part.as_bytes());
         }
-        JobKey(whole.finalize().into_bytes().into())
+        JobKey { key: whole.finalize().into_bytes().into(), secret: false }
     }
 
-    /// One that was derived.
-    pub(super) fn from_mac(mac: [u8; MAC]) -> JobKey {
-        JobKey(mac)
+    /// One that was derived from this one.
+    pub(super) fn derived(&self, mac: [u8; MAC]) -> JobKey {
+        JobKey { key: mac, secret: self.secret }
+    }
+
+    /// Whether records are to be protected from others than the job's processes.
+    pub(super) fn is_secret(&self) -> bool {
+        self.secret
     }
 
     fn over(&self, what: &str, hellos: &Hellos, more: &[u8]) -> Hmac<Sha256> {
-        mac(&self.0, &[what.as_bytes(), &hellos.caller, &hellos.answerer, more])
+        mac(&self.key, &[what.as_bytes(), &hellos.caller, &hellos.answerer, more])
     }
 
     /// The MAC of a text of its own, and both hellos.
@@ -46,7 +56,7 @@ impl JobKey {
 
     /// The MAC of a text of its own, and these parts, whose lengths the caller tells apart.
     pub(super) fn sign_parts(&self, what: &[u8], parts: &[&[u8]]) -> [u8; MAC] {
-        let mut whole = mac(&self.0, &[what]);
+        let mut whole = mac(&self.key, &[what]);
         parts.iter().for_each(|part| whole.update(part));
         whole.finalize().into_bytes().into()
     }

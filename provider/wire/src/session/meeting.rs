@@ -192,7 +192,8 @@ impl Mark {
 
     /// What these bytes say.
     pub fn decode(b: &[u8; Mark::LEN]) -> Mark {
-        Mark { slot: word(b, 0), generation: word(b, 4), number: word(b, 8) }
+        let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
+        Mark { slot: word(0), generation: word(4), number: word(8) }
     }
 }
 
@@ -200,7 +201,7 @@ impl Mark {
 /// bytes.
 pub fn fabric_keys(job: &JobKey, caller: &[u8], answerer: &[u8], role: Role) -> Keys {
     let len = (caller.len() as u64).to_le_bytes();
-    super::parties::halves(job.sign_parts(b"strait ofi records", &[&len, caller, answerer]), role)
+    super::parties::halves(job, job.sign_parts(b"strait ofi records", &[&len, caller, answerer]), role)
 }
 
 #[cfg(test)]

@@ -75,18 +75,17 @@ pub struct Keys {
 
 fn keys(job: &JobKey, hellos: &Hellos, role: Role) -> Keys {
     let is_rail = Hello::decode(&hellos.caller).is_ok_and(|hello| matches!(hello.role, Role::Rail(_)));
-    let rails = (!is_rail).then(|| JobKey::from_mac(job.sign(RAILS, hellos, &[])));
-    Keys { rails, ..halves(job.sign(RECORDS, hellos, &[]), role) }
+    let rails = (!is_rail).then(|| job.derived(job.sign(RAILS, hellos, &[])));
+    Keys { rails, ..halves(job, job.sign(RECORDS, hellos, &[]), role) }
 }
 
-/// Two keys, of which the caller's is the first.
-pub(super) fn halves(both: [u8; MAC], role: Role) -> Keys {
+/// Two keys, of which the caller's is the first, that were derived from the job's.
+pub(super) fn halves(job: &JobKey, both: [u8; MAC], role: Role) -> Keys {
     let half = |at: usize| -> [u8; 16] { std::array::from_fn(|i| both[at + i]) };
     let (caller, answerer) = (half(0), half(16));
-    match role {
-        Role::Answerer => Keys { sealer: Sealer::new(answerer), opener: Opener::new(caller), rails: None },
-        _ => Keys { sealer: Sealer::new(caller), opener: Opener::new(answerer), rails: None },
-    }
+    let (own, other) = if role == Role::Answerer { (answerer, caller) } else { (caller, answerer) };
+    let secret = job.is_secret();
+    Keys { sealer: Sealer::new(own, secret), opener: Opener::new(other, secret), rails: None }
 }
 
 /// The side that connects.
@@ -355,6 +354,29 @@ mod tests {
         assert!(is(caller.hear(&refusal[..super::super::PREFIX]).unwrap_err()));
     }
 
+    /// Records of a connection, of its rails, and of a fabric that was agreed on by it.
+    #[test]
+    fn records_are_protected_by_macs_where_the_key_is_of_a_secret() {
+        for (job, secret) in [(JobKey::from_secret(b"key"), true), (JobKey::from_job(&["key"]), false)] {
+            let mut caller = Caller::new(&job, hello(Role::Caller, 1));
+            let mut answerer = Answerer::new(&job, hello(Role::Answerer, 2));
+            let proof = said(caller.hear(&answerer.hear_hello(&caller.hello(), |_| 1).unwrap()));
+            let proven = answerer.hear_proof(&proof).unwrap();
+            let Ok(Next::Connected(_, mut ours)) = caller.hear(&proven.verdict(Verdict::Accepted)) else {
+                panic!("not connected");
+            };
+            let mut theirs = proven.keys();
+            let header = ours.sealer.seal(2, b"hi");
+            assert_eq!(theirs.opener.open(&header, b"hi"), Ok(()));
+            let of_rail = ours.rails.clone().unwrap();
+            assert_eq!(of_rail.is_secret(), secret);
+            let fabric = super::super::fabric_keys(&job, b"a", b"b", Role::Caller);
+            for keys in [ours, theirs, fabric] {
+                assert_eq!((keys.sealer.is_of_secret(), keys.opener.is_of_secret()), (secret, secret));
+            }
+        }
+    }
+
     #[test]
     fn golden_macs() {
         let (mut caller, mut answerer) = parties(b"key", b"key");
@@ -415,15 +437,15 @@ mod tests {
 
     /// Computed by other means, as the module's documentation says.
     const OF_RAIL: [&str; 3] = [
-        "2834c87e717d1a096427f49b2f5f34f2c1c6ebbf47262c499dfce4ab3b5544b8",
-        "0e8db2eabef8d432c4249f559ba04065ca15ab4f159f4549cc8d730554423f53",
-        "0100000000000000315930fa767601b762025e2ca7a7009178f37a722722f396c1efef93fbfac69e",
+        "1aefd25167e4c6bc74972c74ecfade47c46b7d6844e061c7b0ea4ab1b415bbdd",
+        "66e51dc6ef43f09a3f76473e46899f9ba82009a0c452665d25cef33bc503d9c0",
+        "0100000000000000909d8a7bb448a13a1bceaa270f3058918fdcda64437dc66fc08411f6e29e4e4f",
     ];
 
     /// Likewise.
     const GOLDEN: [&str; 3] = [
-        "509bfcfabecf6edebfdf5042129ee745670b6945a4abf69759d00279428acc7f",
-        "417c596f843b0d81d7b96f52812ac69f17ce80c92cb0a07b49d2ae5ac5d11389",
-        "0100000000000000b9b3030432e3a1402dc1bf0e356962e39b350259963de276d6dd46907fcb4d7f",
+        "c1504b73f35063908a83f7e43441004cfa1040b8c2bc5206ed4fcce4651c19b9",
+        "e55494a8e75105f4415e49f99c8d875070f6a24f2cb041e2237116323cd2ef7b",
+        "010000000000000061c609cad1b26fd84a1044410ce598d6cbb794ae984f83367409510eaae59f0d",
     ];
 }
