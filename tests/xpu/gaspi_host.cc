@@ -30,14 +30,9 @@
 #include "gaspi_kernels.cu"
 
 static unsigned rank_here;
-
-#define CHECK(what)                                                                                          \
-	do {                                                                                                 \
-		if (!(what)) {                                                                               \
-			fprintf(stderr, "rank %u: %s:%d: %s: not so\n", rank_here, __FILE__, __LINE__, #what); \
-			_exit(1);                                                                            \
-		}                                                                                            \
-	} while (0)
+#define CHECK_FORMAT "rank %u: "
+#define CHECK_ARGS rank_here
+#include "check.h"
 
 enum : unsigned { ranks = 3, gaspi_segments = 2 };
 
