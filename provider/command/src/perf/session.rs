@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::test::{Shape, Test};
 use super::wire::{About, Aside, Channel, Run};
-use crate::fabric::{
-    Endpoint, Error, Info, Kind, Library, Operands, Part, Region, Remote, Slot, Want, version_text,
-};
+use crate::fabric::{Endpoint, Error, Info, Kind, Library, Operands, Part, Region, Remote, Slot, Want};
 use std::sync::Arc;
 
 /// Tags of messages, and of the short answers to windows of them.
@@ -75,13 +73,7 @@ impl Session {
         if let Some(kind) = test.atomic() {
             ep.atomic_valid(kind)?;
         }
-        let about = About {
-            domain: info.domain(),
-            version: version_text(info.provider_version()),
-            inject_size: info.inject_size(),
-            depth: info.depth(),
-            mr_mode: info.mr_mode(),
-        };
+        let about = About::of(&info);
         let session = Session {
             ep,
             test,

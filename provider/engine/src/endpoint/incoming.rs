@@ -374,10 +374,7 @@ impl<L: RmaLink> Endpoint<L> {
         flags: Flags,
         fields: &mut Fields<'_>,
     ) -> Handled {
-        let aux = parse_rma(head.aux.get())?;
-        let rma = fields.take_many::<RmaSeg>(aux.rma.into())?;
-        let segs = fields.take_many::<Seg>(aux.segs.into())?;
-        let there = bytes_of(segs)?;
+        let (rma, segs, there) = fields.take_access(head.aux.get())?;
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
         let req = head.tag.get();
         match core.reach(rma, Access::REMOTE_WRITE) {
@@ -414,10 +411,7 @@ impl<L: RmaLink> Endpoint<L> {
         flags: Flags,
         fields: &mut Fields<'_>,
     ) -> Handled {
-        let aux = parse_rma(head.aux.get())?;
-        let rma = fields.take_many::<RmaSeg>(aux.rma.into())?;
-        let segs = fields.take_many::<Seg>(aux.segs.into())?;
-        let there = bytes_of(segs)?;
+        let (rma, segs, there) = fields.take_access(head.aux.get())?;
         let req = head.tag.get();
         match core.reach(rma, Access::REMOTE_READ) {
             Ok(reached) if reached.len as u64 == there => {
