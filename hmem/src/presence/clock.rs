@@ -4,7 +4,7 @@
 //! is: 10 to 13 ns on one machine, 20 to 60 on another. So, where there is one, a word of the page is looked at in which Linux keeps the time for
 //! the vDSO's clock_gettime(2), mapped readable into every process as `[vvar]`: some of its words change with
 //! each tick of the kernel's, every 1 to 10 ms while the process runs. Which ones do is no interface, so
-//! nothing is taken for granted. A word is believed after it was seen to have changed every time that it was looked
+//! nothing is taken for granted. A word is trusted after it was seen to have changed every time that it was looked
 //! at, four times in a row, a tick or more apart; and no more once it stands still (a process can be moved to
 //! another namespace of time). Until then, after that, and where there is no such page, it is the time stamp.
 

@@ -77,7 +77,7 @@ impl List {
         self.at
     }
 
-    /// Fetches `count` handles of another process's. Nothing there is believed.
+    /// Fetches `count` handles of another process's. Nothing there is trusted.
     pub fn fetch(owner: Owner, at: FileAt, count: usize) -> Result<Vec<Export>, Error> {
         let invalid = Error::os(libc::EINVAL);
         if count == 0 || count > MOST {

@@ -12,7 +12,7 @@
 //! | reader slots used | reader slot: process, pid namespace, slot + 1 | ... | generation | ... |
 //! ```
 //!
-//! Peers write the table. One that lies has others wait, for as long as the caller says and no longer,
+//! Peers write the table. One that writes what is wrong has others wait, for as long as the caller says and no longer,
 //! or has its own user's memory changed.
 
 use std::sync::Arc;

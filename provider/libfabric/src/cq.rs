@@ -139,7 +139,7 @@ impl CqFid {
                     // SAFETY: the caller's promise.
                     return unsafe { self.read_any(engine, buf, count, from) };
                 }
-                // What is waited for may be in the next ring. A caller that hears of nothing perhaps lets another process
+                // What is waited for may be in the next ring. A caller that gets nothing perhaps lets another process
                 // have the core.
                 PollFast::Kept if n == 0 && detours < DETOURS => detours += engine.kept(),
                 _ => break,

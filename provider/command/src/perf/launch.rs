@@ -34,7 +34,7 @@ pub(super) fn worker(
     provider: Option<&str>,
     role: Role,
     aside: UnixStream,
-    who: usize,
+    number: usize,
     replies: Sender<(usize, Option<Reply>)>,
 ) -> Result<(Child, Channel), Error> {
     let (ours, theirs) = UnixStream::pair()?;
@@ -78,7 +78,7 @@ pub(super) fn worker(
         loop {
             let reply = inbox.recv::<Reply>().ok();
             let last = reply.is_none();
-            if replies.send((who, reply)).is_err() || last {
+            if replies.send((number, reply)).is_err() || last {
                 return;
             }
         }

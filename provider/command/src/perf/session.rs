@@ -321,7 +321,7 @@ impl Session {
                     }
                     self.settle_sent("the completion of a window of operations")?;
                 }
-                // Until the peer has heard of it: a write may be complete before it has arrived.
+                // Until the peer knows of it: a write may be complete before it has arrived.
                 self.finish()?;
             }
             Shape::Crowd | Shape::Floor => {}

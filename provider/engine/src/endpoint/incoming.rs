@@ -1,4 +1,4 @@
-//! Frames that peers send. Nothing in them is believed.
+//! Frames that peers send. Nothing in them is trusted.
 
 use wire::{Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status};
 
