@@ -400,7 +400,7 @@ part_perf() {
     if [ "${FAST:-0}" != 0 ]; then sizes='8 65536'; fi
     for host in $hosts; do
         use "$host"
-        # Those in the wheels of 1.17 and 1.18 end in the dynamic linker.
+        # Those in the wheels of 1.17 and 1.18 crash in the dynamic linker.
         if ! "${run[@]}" UCX_TLS=posix LD_PRELOAD= "$bin/ucx_perftest" -h >"$logs/perf-help.log" 2>&1; then
             echo "   perf $host: left out, its ucx_perftest does not start, Strait or no Strait"
             continue
