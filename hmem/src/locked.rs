@@ -130,7 +130,7 @@ impl Memory {
     fn new(len: usize, align: usize) -> Option<Memory> {
         let layout = Layout::from_size_align(len.next_multiple_of(PAGE), align).ok()?;
         let fits = layout.size() <= BOUNCE && align == PAGE;
-        let bounce = agent::active().filter(|_| fits).and_then(|agent| agent.bounce());
+        let bounce = fits.then(agent::active).flatten().and_then(|agent| agent.bounce());
         if let Some(bounce) = bounce {
             let at = NonNull::new(bounce.at())?;
             return Some(Memory { locked: None, at, layout, bounce: Some(bounce) });

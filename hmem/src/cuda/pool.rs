@@ -58,7 +58,7 @@ pub(super) fn export(api: &Api, of: &Info, token: &mut [u8; 64]) -> Result<i32, 
         None => {
             let mut fd = -1;
             api.pool_export(&mut fd, of.pool as Handle, HANDLE_POSIX_FD, 0)?;
-            // SAFETY: the driver has just opened it, for us.
+            // SAFETY: the driver has just opened it, for this call alone.
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };
             pools.insert(0, Ours { pool: of.pool, fd, witnesses: Vec::new() });
             pools.truncate(BOUND);

@@ -159,7 +159,7 @@ impl Study {
 
 /// The address of the page, or 0.
 fn find_page() -> usize {
-    // Without a vDSO the page is not for us, though it may be there: so it is under valgrind. Miri has neither.
+    // Without a vDSO the page is not for this process, though it may be there: so it is under valgrind. Miri has neither.
     // SAFETY: reads what the kernel told the process at its start.
     if cfg!(miri) || unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } == 0 {
         return 0;

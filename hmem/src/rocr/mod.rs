@@ -273,7 +273,7 @@ impl Memory for Rocr {
         let (mut fd, mut off) = (-1, 0);
         device(addr)?;
         api()?.export_dmabuf(with_exposed_provenance(addr), len, &mut fd, &mut off)?;
-        // SAFETY: the runtime has just opened it, for us.
+        // SAFETY: the runtime has just opened it, for this call alone.
         Ok((unsafe { OwnedFd::from_raw_fd(fd) }, off))
     }
 

@@ -64,7 +64,7 @@ impl List {
         if fd < 0 {
             return Err(Error::last_os());
         }
-        // SAFETY: just opened, for us.
+        // SAFETY: just opened, for this call alone.
         let mut to = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
         let bytes: Vec<u8> = exports.iter().flat_map(Export::to_bytes).collect();
         to.write_all(&bytes).map_err(|_| Error::last_os())?;

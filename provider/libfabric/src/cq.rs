@@ -21,7 +21,7 @@ mod place;
 use entry::flags_of;
 use place::Place;
 
-/// Entries of a queue whose opener leaves the size to us.
+/// Entries of a queue whose opener leaves the size open.
 const DEFAULT_SIZE: usize = 8192;
 /// After how many reads that found nothing one lets another process have the core, where there may be one for each.
 const PATIENCE: u32 = 4096;

@@ -15,7 +15,7 @@ use crate::fabric::Error;
 /// How long workers may take to end by themselves, with what providers do then.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Two workers, connected with each other and with us. They are ended when this is dropped.
+/// Two workers, connected with each other and with this process. They are ended when this is dropped.
 #[derive(Debug)]
 pub struct Pair {
     children: [Child; 2],

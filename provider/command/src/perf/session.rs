@@ -187,7 +187,7 @@ impl Session {
         }
     }
 
-    // Places. What we send or read from, what we receive or read into, what the peer reaches.
+    // Places: what is sent or read from, what is received or read into, what the peer reaches.
 
     fn part(&self, area: usize, run: Run, k: usize) -> Part {
         let step = if run.spread { k * run.size } else { 0 };

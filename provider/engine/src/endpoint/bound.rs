@@ -8,7 +8,7 @@
 //! ([`Endpoint::depth`]) before it is told to try again.
 //!
 //! The same depth bounds what a correct peer can have this side keep of answers that found no room, and of
-//! requests we serve. One that goes far beyond is cut off.
+//! requests that this side serves. One that goes far beyond is cut off.
 
 use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;

@@ -22,7 +22,7 @@ pub(super) struct Coop {
     pub(super) reported: Option<(Status, u64)>,
 }
 
-/// A peer's read or write that we take pieces of.
+/// A peer's read or write of which this side takes pieces.
 #[derive(Debug)]
 pub(super) struct CoopHelp {
     pub(super) peer: PeerId,

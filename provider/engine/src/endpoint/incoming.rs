@@ -241,7 +241,7 @@ impl<L: RmaLink> Endpoint<L> {
             return Ok(());
         }
         match self.named(peer, name)? {
-            // What we share ourselves is done when we say so.
+            // What this side shares is done when this side says so.
             Request::Out(out) if out.coop.as_ref().is_none_or(|p| !p.is_owner()) => {}
             Request::In(_) => return self.on_fin_in(core, peer, head),
             Request::Serve(s) if s.lent => {
