@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Peers that die or lie, and resources that run out: the programs in tests/faults over the provider,
+# Peers that are killed or write what is wrong, and resources that run out: the programs in tests/faults over the provider,
 # with libfabric 2.1.0.
 #
 #   ci/faults.sh [part...]           default: all of them; ci/faults.sh --list names them
@@ -173,7 +173,7 @@ part_crowd() {
     done
 }
 
-# Another user is kept out; where the kernel lets nobody copy from process to process, all goes by the
+# Another user is kept out; where the kernel forbids copies from process to process, all goes by the
 # ring, and each of the two says so, once.
 part_users() {
     local mode said
@@ -193,7 +193,7 @@ part_users() {
     done
 }
 
-# Everything at once, every byte looked at; and messages that nobody receives for a while.
+# All kinds of operations at once, with every byte compared; and messages that wait for a receive for a while.
 part_soak() {
     local cma mode
     compile soak

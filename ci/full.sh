@@ -14,6 +14,8 @@
 #
 # Exits 1 if anything failed over strait that passes with a peer.
 . "$(dirname "$0")/lib.sh"
+# An argument such as --help would start all of it, for hours.
+(($# == 0)) || die "ci/full.sh takes no arguments: the variables at its head say what it runs"
 cd "$REPO"
 
 ranks=${RANKS:-2 4}

@@ -95,7 +95,7 @@ helped() {
     for ((try = 1; try <= 20; try++)); do
         STRAIT_UCX_LOG=trace timeout -k 5 100 "$@" >"$out" 2>&1 || return 1
         if grep -q 'copies [1-9][0-9]* pieces of' "$out"; then return 0; fi
-        log "try $try: nobody helped"
+        log "try $try: no process helped"
     done
     return 1
 }
@@ -250,7 +250,7 @@ part_cuda() {
     done
 }
 
-# Another user's process, with an honest address and with a forged one: refused, with one line on
+# Another user's process, with its own address and with a forged one: refused, with one line on
 # either side.
 part_uid() {
     local host out status line
@@ -260,7 +260,7 @@ part_uid() {
         out=$logs/uid-$host.log status=0
         timeout -k 5 60 "${run[@]}" "$WORK/ucx-uid" >"$out" 2>&1 || status=$?
         if [ $status = 77 ]; then
-            echo "   uid $host: left out, cannot become nobody here (not root?)"
+            echo "   uid $host: left out, cannot become the user nobody here (not root?)"
             continue
         fi
         [ "$(grep -c '^ok ' "$out")" = 3 ] || status=1
@@ -400,7 +400,7 @@ part_perf() {
     if [ "${FAST:-0}" != 0 ]; then sizes='8 65536'; fi
     for host in $hosts; do
         use "$host"
-        # Those in the wheels of 1.17 and 1.18 die in the dynamic linker.
+        # Those in the wheels of 1.17 and 1.18 crash in the dynamic linker.
         if ! "${run[@]}" UCX_TLS=posix LD_PRELOAD= "$bin/ucx_perftest" -h >"$logs/perf-help.log" 2>&1; then
             echo "   perf $host: left out, its ucx_perftest does not start, Strait or no Strait"
             continue

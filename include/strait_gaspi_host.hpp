@@ -72,11 +72,11 @@ private:
 		u64 failed = 0;
 		u64 next_wait = 0, pause = 0;   /* gaspi_wait is not called before */
 		u64 since = 0;                  /* when gaspi_wait timed out first */
-		std::vector<bool> failed_to;    /* ranks that a command did not get to: later notifications would be lies */
+		std::vector<bool> failed_to;    /* ranks that a command did not get to: later notifications would be wrong */
 		bool ended = false;
 	};
 
-	/* A command, as the kernel wrote it: nothing of it is believed. */
+	/* A command, as the kernel wrote it: nothing of it is trusted. */
 	struct command {
 		u64 w[STRAIT_XPU_SLOT_WORDS];
 		u32 op() const { return (u32)(w[0] >> STRAIT_XPU_OP_SHIFT) & 0xff; }

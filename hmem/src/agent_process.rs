@@ -1,6 +1,6 @@
 //! The process that copies for another one: see [`crate::agent`].
 //!
-//! It believes its user, which could read and write all of this memory itself. It ends when its user's end of the socket is
+//! It trusts its user, which could read and write all of this memory itself. It ends when its user's end of the socket is
 //! closed, by close(2), execve(2) or the end of the process.
 
 use std::collections::HashMap;

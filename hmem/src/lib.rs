@@ -12,7 +12,7 @@
 //! | words | `kind`, `error`, `span`, `words`, `value`, `long_double` |
 //! | tools | `bytes`, `guard`, `runtime`, [`share`] (handles and mappings), [`flight`] (the trait and the list), [`agent`] |
 //! | the trait that each kind implements | `memory` |
-//! | host memory that a kind has page-locked, in pools | `locked` |
+//! | host memory that a kind has page-locked, in pools | [`locked`] |
 //! | which kinds are in the process | `presence` |
 //! | the kinds | `system`, [`fake`], [`client`], [`cuda`], [`rocr`], [`ze`] |
 //! | the list of them, and what an address is | [`registry`] |
@@ -31,7 +31,7 @@ pub mod fake;
 pub mod flight;
 pub mod guard;
 mod kind;
-mod locked;
+pub mod locked;
 #[cfg(target_arch = "x86_64")]
 mod long_double;
 mod memory;

@@ -21,21 +21,26 @@ const AGAIN: u32 = 256;
 
 /// Why there is no buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoBuffer {
+pub enum NoBuffer {
     /// All are taken.
     Taken,
     /// There is no memory, or none that is page-locked.
     Refused,
 }
 
-/// Buffers, up to a number of them. They are made when they are first needed, and go with the pool and the last of them.
+/// Buffers of one length. They are made when they are first needed, and go with the pool and the last of them.
 #[derive(Clone, Debug)]
-pub(crate) struct Pool(Arc<Shared>);
+pub struct Pool(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     len: usize,
+    /// What each begins at a multiple of.
+    align: usize,
+    /// Most that are taken at a time.
     most: usize,
+    /// Most that are kept while they are free.
+    kept: usize,
     state: Mutex<State>,
 }
 
@@ -55,17 +60,24 @@ impl Shared {
 
 impl Pool {
     /// At most so many buffers of so many bytes.
-    pub(crate) fn new(most: usize, len: usize) -> Pool {
-        Pool(Arc::new(Shared { len, most, state: Mutex::default() }))
+    pub fn new(most: usize, len: usize) -> Pool {
+        Pool(Arc::new(Shared { len, align: PAGE, most, kept: most, state: Mutex::default() }))
+    }
+
+    /// Any number of them, each of which begins at a multiple of `align`, a power of two. So many are kept while they are free.
+    pub fn without_bound(kept: usize, len: usize, align: usize) -> Pool {
+        let (align, most) = (align.max(PAGE), usize::MAX);
+        Pool(Arc::new(Shared { len, align, most, kept, state: Mutex::default() }))
     }
 
     /// A buffer that may not be page-locked yet ([`Buffer::lock_for`]).
-    pub(crate) fn take(&self) -> Result<Buffer, NoBuffer> {
+    pub fn take(&self) -> Result<Buffer, NoBuffer> {
         let mut state = self.0.state();
         if state.taken >= self.0.most {
             return Err(NoBuffer::Taken);
         }
-        let memory = state.free.pop().or_else(|| Memory::new(self.0.len)).ok_or(NoBuffer::Refused)?;
+        let memory =
+            state.free.pop().or_else(|| Memory::new(self.0.len, self.0.align)).ok_or(NoBuffer::Refused)?;
         state.taken += 1;
         Ok(Buffer { memory: Some(memory), pool: self.0.clone() })
     }
@@ -86,15 +98,19 @@ impl Pool {
         if is_locked {
             return Ok(buffer);
         }
-        // Not kept: a free one is one that was locked.
-        let memory = buffer.memory.take();
-        drop((buffer, memory));
+        // A free one is one that was locked.
+        buffer.give_up();
         Err(NoBuffer::Refused)
     }
 
     /// Buffers that are taken.
-    pub(crate) fn taken(&self) -> usize {
+    pub fn taken(&self) -> usize {
         self.0.state().taken
+    }
+
+    /// Buffers that are kept for the next needs.
+    pub fn free(&self) -> usize {
+        self.0.state().free.len()
     }
 }
 
@@ -119,9 +135,10 @@ struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
-    fn new(len: usize) -> Option<Memory> {
-        let layout = Layout::from_size_align(len.next_multiple_of(PAGE), PAGE).ok()?;
-        let bounce = agent::active().filter(|_| layout.size() <= BOUNCE).and_then(|agent| agent.bounce());
+    fn new(len: usize, align: usize) -> Option<Memory> {
+        let layout = Layout::from_size_align(len.next_multiple_of(PAGE), align).ok()?;
+        let fits = layout.size() <= BOUNCE && align == PAGE;
+        let bounce = fits.then(agent::active).flatten().and_then(|agent| agent.bounce());
         if let Some(bounce) = bounce {
             let at = NonNull::new(bounce.at())?;
             return Some(Memory { locked: None, at, layout, bounce: Some(bounce) });
@@ -173,24 +190,31 @@ impl fmt::Debug for Memory {
 
 /// Host memory of a pool's, which goes back to it.
 #[derive(Debug)]
-pub(crate) struct Buffer {
-    /// There until it is dropped, or given up.
+pub struct Buffer {
+    /// There until it is dropped, or given up ([`Buffer::give_up`]).
     memory: Option<Memory>,
     pool: Arc<Shared>,
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let mut state = self.pool.state();
-        state.taken -= 1;
-        state.free.extend(self.memory.take());
+        let mut memory = self.memory.take();
+        {
+            let mut state = self.pool.state();
+            state.taken -= 1;
+            if state.free.len() < self.pool.kept {
+                state.free.extend(memory.take());
+            }
+        }
+        // What is not kept goes without the pool's lock: to unlock it calls the runtime, and other threads wait for the pool.
+        drop(memory);
     }
 }
 
 impl Buffer {
     /// Its first byte; the pool says how many there are, which are zeroed when they are made. Devices and the agent access them only in
     /// flights that the buffer's owner has started.
-    pub(crate) fn at(&self) -> *mut u8 {
+    pub fn at(&self) -> *mut u8 {
         self.memory.as_ref().map_or(std::ptr::null_mut(), |memory| memory.at.as_ptr())
     }
 
@@ -200,8 +224,75 @@ impl Buffer {
     }
 
     /// Has this runtime's devices copy from and to here without a copy in between, as far as that can be had; whether it can.
-    pub(crate) fn lock_for(&mut self, runtime: &dyn Runtime) -> bool {
+    pub fn lock_for(&mut self, runtime: &dyn Runtime) -> bool {
         self.memory.as_mut().is_some_and(|memory| memory.lock_for(runtime))
+    }
+
+    /// Whether it is page-locked, by the last [`Buffer::lock_for`].
+    pub fn is_locked(&self) -> bool {
+        self.memory.as_ref().is_some_and(|m| m.bounce.is_some() || matches!(m.locked, Some((_, Some(_)))))
+    }
+
+    /// Frees its memory, which does not go back to the pool.
+    pub fn give_up(mut self) {
+        let memory = self.memory.take();
+        // Counted as not taken before the runtime is called.
+        drop(self);
+        drop(memory);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    /// A runtime that page-locks host memory, or refuses to.
+    struct Locks(AtomicBool);
+
+    impl Runtime for Locks {
+        fn kind(&self) -> Kind {
+            Kind::Fake
+        }
+        fn find(&self) -> bool {
+            true
+        }
+        fn describe(&self) -> Result<String, String> {
+            Ok(String::new())
+        }
+        fn acquire(&self, _addr: usize, _len: usize) -> bool {
+            false
+        }
+        fn copy_now(&self, _dst: usize, _src: usize, _len: usize) -> Result<(), Error> {
+            Err(Error::UNSUPPORTED)
+        }
+        unsafe fn lock_host(&self, _addr: usize, _len: usize) -> Option<Pages> {
+            self.0.load(Relaxed).then(|| Box::new(()) as Pages)
+        }
+    }
+
+    #[test]
+    fn a_pool_without_bound_keeps_some_and_aligns_all() {
+        let pool = Pool::without_bound(2, 10, 1 << 16);
+        let all: Vec<_> = (0..3).map(|_| pool.take().unwrap()).collect();
+        assert!(all.iter().all(|buffer| buffer.at().addr() % (1 << 16) == 0));
+        assert_eq!((pool.taken(), pool.free()), (3, 0));
+        drop(all);
+        assert_eq!((pool.taken(), pool.free()), (0, 2));
+    }
+
+    #[test]
+    fn memory_that_was_not_locked_is_asked_for_anew_once_it_was_given_up() {
+        let (pool, runtime) = (Pool::new(1, 10), Locks(AtomicBool::new(false)));
+        let mut buffer = pool.take().unwrap();
+        assert!(!buffer.lock_for(&runtime) && !buffer.is_locked());
+        buffer.give_up();
+        assert_eq!((pool.taken(), pool.free()), (0, 0));
+        runtime.0.store(true, Relaxed);
+        let mut buffer = pool.take().unwrap();
+        assert!(buffer.lock_for(&runtime) && buffer.is_locked());
     }
 }
 

@@ -148,7 +148,7 @@ pub trait Memory: Sync {
     }
 
     /// Maps what the process `pid` exported (`owner` tells processes with the same pid apart), for use in `ctx`.
-    /// Nothing in `export` is believed.
+    /// Nothing in `export` is trusted.
     fn import(&self, pid: i32, owner: u64, export: &Export, ctx: usize) -> Result<Mapped, Error> {
         let _ = (pid, owner, export, ctx);
         Err(Error::UNSUPPORTED)

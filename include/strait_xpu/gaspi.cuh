@@ -218,7 +218,7 @@ STRAIT_XPU_FN gpu_gaspi_return gpu_gaspi_wait(const gpu_gaspi &g, strait_xpu_u32
 	if (open_ring(&r, (const strait_xpu_ring *)g.ctx->rings + queue) != ok)
 		return GPU_GASPI_ERROR;
 	const int rc = flush<scope::block>(r, detail::gaspi_timeout(ms));
-	/* The first error of the queue stays, as that of a queue that nobody has repaired, and counts whatever else is still under way. */
+	/* The first error of the queue stays, as that of a queue that was not repaired, and counts whatever else is still under way. */
 	if (rc == ok || rc == err_timedout) {
 		const int error = detail::share<scope::block>(hw::rank<scope::block>() == 0 ? detail::ring_error(r) : (int)ok);
 		/* Of any kind: ETIMEDOUT of a command is not the wait's own time. */

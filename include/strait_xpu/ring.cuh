@@ -208,11 +208,11 @@ template <scope S> STRAIT_XPU_FN int post(ring &r, const strait_xpu_command &c, 
 STRAIT_XPU_FN int post_each(ring &r, const strait_xpu_command &c, bool has, u64 *ticket = nullptr)
 {
 	const unsigned lane = hw::rank<scope::warp>();
-	const u64 who = hw::ballot(has);
+	const u64 having = hw::ballot(has);
 	unsigned n = 0, mine = 0;
 	for (unsigned i = 0; i < STRAIT_XPU_WARP; i++) {
-		n += (unsigned)(who >> i & 1);
-		mine += i < lane ? (unsigned)(who >> i & 1) : 0;
+		n += (unsigned)(having >> i & 1);
+		mine += i < lane ? (unsigned)(having >> i & 1) : 0;
 	}
 	if (n == 0)
 		return ok;
@@ -234,7 +234,7 @@ STRAIT_XPU_FN int post_each(ring &r, const strait_xpu_command &c, bool has, u64 
 		STRAIT_XPU_UNROLL
 		for (unsigned i = 0; i < STRAIT_XPU_SLOT_WORDS; i++)
 			v[i] = hw::shuffle(w[i], from);
-		if (who >> from & 1)
+		if (having >> from & 1)
 			hw::store_line((pair64 *)&r.slots[at & ((1ULL << r.log2_slots) - 1)] + lane % 4,
 				       detail::line_of(v, lane % 4));
 	}

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* fi_profile.h uses it in an inline function and nobody defines it. */
+/* fi_profile.h uses it in an inline function, and no header defines it. */
 #define container_of(ptr, type, field) \
 	((type *) ((char *) (ptr) - offsetof(type, field)))
 

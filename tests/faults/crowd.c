@@ -30,10 +30,10 @@ static int spins;
 
 static void join(int me, int n, struct fab_options o)
 {
-	static char who[16];
+	static char role[16];
 
-	snprintf(who, sizeof who, "process %d", me);
-	fab_who = who;
+	snprintf(role, sizeof role, "process %d", me);
+	fab_role = role;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	o.cq_size = 4 * MOST;
 	fab_open(&f, o);

@@ -87,7 +87,7 @@ static void second(void)
 	uint64_t expect = 0, word;
 	fi_addr_t a;
 
-	fab_who = "second";
+	fab_role = "second";
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	fab_open(&me, (struct fab_options){.threading = FI_THREAD_DOMAIN});
 	OK(fi_mr_reg(me.domain, memory, sizeof memory, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 5, 0, &mr, NULL));
@@ -357,7 +357,7 @@ static void exhausted(void)
 	fine("after resources ran out");
 }
 
-/* Who has no descriptor to meet a peer with meets it once there is one; nothing is lost meanwhile. */
+/* A process without a descriptor for a connection gets its peer's once there is one; nothing is lost meanwhile. */
 static void acceptor(void)
 {
 	static struct op ops[1 << 15];
@@ -399,7 +399,7 @@ int main(void)
 	pid_t pid;
 	int status;
 
-	fab_who = "first";
+	fab_role = "first";
 	sh = shared_memory(sizeof *sh);
 	pid = fork();
 	CHECK(pid >= 0, "fork");

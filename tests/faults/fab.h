@@ -31,14 +31,14 @@
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
-static const char *fab_who = "main";
+static const char *fab_role = "main";
 
 static inline void fab_die(int line, const char *fmt, ...)
 {
 	va_list ap;
 
 	va_start(ap, fmt);
-	fprintf(stderr, "%s (pid %d), line %d: ", fab_who, (int)getpid(), line);
+	fprintf(stderr, "%s (pid %d), line %d: ", fab_role, (int)getpid(), line);
 	vfprintf(stderr, fmt, ap);
 	fputc('\n', stderr);
 	va_end(ap);

@@ -43,7 +43,7 @@ static void close_owner(const struct what *w)
 	step(1);
 	switch (w->sort) {
 	case BEHIND:
-		/* Goes out as a frame that nobody will answer, and what is posted behind it must not overtake it. */
+		/* Goes out as a frame without an answer, and what is posted behind it must not overtake it. */
 		OK(fi_inject_write(f.ep, &word, 8, other, sh->at, sh->key));
 		/* fallthrough */
 	case COUNTED:
@@ -344,7 +344,7 @@ static int run(const struct what *w, side *owner, side *peer)
 		if (pids[i])
 			continue;
 		me = i;
-		fab_who = i ? "peer" : "owner";
+		fab_role = i ? "peer" : "owner";
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		alarm(60);
 		sides[i](w);

@@ -109,7 +109,7 @@ static void victim(void)
 	fi_addr_t s;
 	uint64_t word = 0;
 
-	fab_who = "victim";
+	fab_role = "victim";
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	fab_open(&f, (struct fab_options){.threading = FI_THREAD_DOMAIN});
 	s = fab_insert(&f, &sh->survivor);
@@ -171,7 +171,7 @@ static void bystander(void)
 	uint64_t out = 0, in = 0, word;
 	fi_addr_t s;
 
-	fab_who = "bystander";
+	fab_role = "bystander";
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	fab_open(&f, (struct fab_options){.threading = FI_THREAD_DOMAIN});
 	sh->bystander = f.name;
@@ -362,7 +362,7 @@ static void survivor(const char *mode)
 	int before, base = 0, last = 0;
 	struct fab_options o = {.threading = FI_THREAD_DOMAIN};
 
-	fab_who = "survivor";
+	fab_role = "survivor";
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	CHECK(buf, "memory");
 	if (!strcmp(mode, "auto"))
@@ -465,7 +465,7 @@ int main(int argc, char **argv)
 	uint64_t random = argc > 3 ? strtoull(argv[3], NULL, 0) : 1;
 	pid_t s, b;
 
-	fab_who = "driver";
+	fab_role = "driver";
 	sh = shared_memory(sizeof *sh);
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	s = start(survivor, mode);

@@ -48,7 +48,7 @@ static void target(int automatic)
 	struct fid_ep *ep;
 	uint64_t word;
 
-	fab_who = "target";
+	fab_role = "target";
 	fab_open(&f, o);
 	fab_open(&bare, o);
 	/* In the place of its endpoint one without anything. */
@@ -129,7 +129,7 @@ static void initiator(int automatic)
 	uint64_t at, first = 1;
 	fi_addr_t to, bare;
 
-	fab_who = "initiator";
+	fab_role = "initiator";
 	CHECK(buf, "memory");
 	fab_open(&me, (struct fab_options){0});
 	while (!sh->ready)

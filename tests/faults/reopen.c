@@ -84,7 +84,7 @@ static void receiver(enum how how)
 	struct op op;
 	fi_addr_t a;
 
-	fab_who = "receiver";
+	fab_role = "receiver";
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	fab_open(&me, (struct fab_options){.sleeps = how == SLEPT, .threading = FI_THREAD_DOMAIN});
 	a = fab_insert(&me, &sh->a);

@@ -4,7 +4,7 @@
  *
  *   soak MESSAGES [SEED] [PROVIDER]   three processes send so many messages in all, of all sorts and
  *                                     sizes, and write, read and add to each other's memory meanwhile
- *   soak flood [PROVIDER]             messages that nobody receives for a while
+ *   soak flood [PROVIDER]             messages that wait for a receive for a while
  *   soak quiet [PROVIDER]             likewise, from one that makes no progress but by sending
  *
  * Sender and receiver draw what message K from one to the other is from the same numbers.
@@ -216,15 +216,15 @@ static void rma_next(struct pair *p, int me, int to)
 static void process(int me, uint64_t most, struct fab_options o)
 {
 	static struct pair pairs[PROCS];
-	static char who[16];
+	static char role[16];
 	unsigned char *memory = calloc(1, PROCS * SLOT + 8);
 	volatile uint64_t *sum = (uint64_t *)(memory + PROCS * SLOT);
 	uint64_t last = now_ns();
 	int fds = descriptors(), busy = 1;
 	struct fid_mr *mr;
 
-	snprintf(who, sizeof who, "process %d", me);
-	fab_who = who;
+	snprintf(role, sizeof role, "process %d", me);
+	fab_role = role;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	CHECK(memory, "memory");
 	fab_open(&f, o);
@@ -320,7 +320,7 @@ static void flood_receiver(struct fab_options o)
 	fi_addr_t from;
 	long before, most = 0;
 
-	fab_who = "receiver";
+	fab_role = "receiver";
 	o.cq_size = 1 << 16;
 	fab_open(&f, o);
 	sh->names[0] = f.name;
@@ -355,7 +355,7 @@ static void flood_sender(struct fab_options o, int quiet)
 	uint64_t last = now_ns(), n = 0;
 	fi_addr_t to;
 
-	fab_who = "sender";
+	fab_role = "sender";
 	CHECK(bufs, "memory");
 	o.cq_size = 1 << 16;
 	fab_open(&f, o);

@@ -83,7 +83,7 @@ static int reap(int restart)
 	return n;
 }
 
-/* Continues who was stopped for long enough, and finds who makes no progress. */
+/* Continues processes that were stopped for long enough, and finds those that make no progress. */
 static void tend(int all)
 {
 	uint64_t now = now_ns();

@@ -135,14 +135,14 @@ static uint64_t next_close(void)
 
 static void process(int slot)
 {
-	static char who[24];
+	static char role[24];
 	struct sigaction act = {.sa_handler = on_exec};
 	uint64_t looked = 0, closing;
 
 	me = slot;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	snprintf(who, sizeof who, "process %d", me);
-	fab_who = who;
+	snprintf(role, sizeof role, "process %d", me);
+	fab_role = role;
 	rnd = mix(seed, (uint64_t)me, sh->slots[me].doomed);
 	snprintf(exec_fd, sizeof exec_fd, "%d", sh_fd);
 	snprintf(exec_slot, sizeof exec_slot, "%d", me);

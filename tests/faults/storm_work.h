@@ -213,7 +213,7 @@ static size_t lay_out(int slot)
 	return (size_t)(at - ARENA(slot));
 }
 
-/* The buffer is nobody's any more. */
+/* No operation has the buffer any more. */
 static void give_back(struct work *w)
 {
 	memset(w->buf, CANARY, w->room_len);

@@ -45,7 +45,7 @@ static void target(int automatic)
 	struct fid_mr *mr[REGIONS];
 	int fd = memfd_create("cut", MFD_CLOEXEC), spoilt = 0;
 
-	fab_who = "target";
+	fab_role = "target";
 	fab_open(&me, o);
 	CHECK(fd >= 0 && !ftruncate(fd, LEN), "memfd: %s", strerror(errno));
 	for (int i = 0; i < REGIONS; i++) {

@@ -113,7 +113,7 @@ static void pair(int me, const char *mode)
 	struct fid_mr *mr;
 	fi_addr_t to;
 
-	fab_who = me ? "second" : "first";
+	fab_role = me ? "second" : "first";
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	restrict_self(mode);
 	CHECK(mine && room && memory, "memory");
@@ -155,7 +155,7 @@ static void owner(const char *mode)
 	fi_addr_t to;
 	uint64_t word = 1, in = 0;
 
-	fab_who = "owner";
+	fab_role = "owner";
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (!strcmp(mode, "unmapped-both")) {
 		become(1001);
@@ -180,7 +180,7 @@ static void owner(const char *mode)
 	while (!sh->stop)
 		fab_poll(&f);
 	for (int i = 0; i < 4096; i++)
-		CHECK(memory[i] == 0x5a, "somebody wrote here");
+		CHECK(memory[i] == 0x5a, "another process wrote here");
 	OK(fi_close(&mr->fid));
 	fab_close(&f);
 	exit(0);
@@ -237,7 +237,7 @@ static void stranger(const char *mode)
 	fi_addr_t to;
 	int pidfd;
 
-	fab_who = "stranger";
+	fab_role = "stranger";
 	while (!sh->ready)
 		usleep(100);
 	if (strcmp(mode, "other")) {

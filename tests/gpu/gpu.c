@@ -492,7 +492,7 @@ static void times(size_t most)
 	series("bw-device-pinned", PLAIN, PINNED, 4096, most, 16);
 	series("bw-host-device", HOST, PLAIN, 4096, most, 16);
 	series("bw-device-host", PLAIN, HOST, 4096, most, 16);
-	/* Memory of a pool is its own device's until somebody says otherwise, so the raw copy needs one. */
+	/* Memory of a pool is its own device's until access is set, so the raw copy needs one. */
 	if (peer_device == device) {
 		series("bw-pool-pool", POOL, POOL, 4096, most < (16 << 20) ? most : (16 << 20), 16);
 		series("bw-shareable-pool", SHARED_POOL, SHARED_POOL, 4096, most < (64 << 20) ? most : (64 << 20), 16);

@@ -157,7 +157,7 @@ static int copy(void *context, uint64_t addr, void *host, size_t len, int to_hos
 	return 0;
 }
 
-/* The library, as a plugin would load it: nobody else sees its symbols. */
+/* The library, as a plugin would load it: no other object sees its symbols. */
 static int (*reg_client)(const struct strait_peer_memory_client *, struct strait_client **);
 static int (*unreg_client)(struct strait_client *);
 static int (*invalidate)(struct strait_client *, uint64_t);

@@ -23,7 +23,7 @@ static void *sym(const char *name)
 	return at;
 }
 
-/* Calls what may be refused to nobody. */
+/* Calls that are never refused. */
 #define RT(name, types, ...)                                          \
 	do {                                                          \
 		int (*rt_f) types = (int (*) types)sym(#name);        \

@@ -21,7 +21,7 @@ static int rank, size;
 		}                                                               \
 	} while (0)
 
-/* Content that depends on who sent it, in which step, and on the position. */
+/* Content that depends on the sender, on the step and on the position. */
 static unsigned char byte_at(int from, int step, size_t i)
 {
 	return (unsigned char)(from * 37 + step * 11 + i * 7 + (i >> 8) * 13 + (i >> 16));

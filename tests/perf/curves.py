@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-# Told apart by people who see colours differently too (Okabe and Ito).
+# Distinct with the usual kinds of colour blindness too (Okabe and Ito).
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#646464", "#000000", "#8e44ad"]
 LEFT, RIGHT, TOP, BOTTOM, WIDTH, HEIGHT = 60, 250, 30, 45, 820, 420
 

@@ -21,7 +21,7 @@ static inline void pause_a_little(void)
 	random = random * 1664525 + 1013904223;
 	for (unsigned n = (random >> 16) % most; n > 0; n--)
 		product *= product;
-	/* As if somebody wanted it. */
+	/* As if the value were used. */
 	__asm__ volatile("" : : "r"(product));
 }
 #endif

@@ -201,8 +201,8 @@ static void test_user(void) {
 
 static void test_user_atomic(void) { atomics(1); }
 
-/* Memory that the user allocated, and unmapped while the other side had its key: who accesses it gets an error,
- * and whose it was goes on. */
+/* Memory that the user allocated, and unmapped while the other side had its key: an access gets an error,
+ * and the process that had it goes on. */
 static void test_gone(void) {
     ucp_request_param_t p = {0};
     uint64_t one = 1, reply = 0;
@@ -224,7 +224,7 @@ static void test_gone(void) {
     close_window(&w, 1);
 }
 
-/* Both have one core: who waits has to let the other one work, or every message takes two slices of
+/* Both have one core: the one that waits has to let the other one work, or every message takes two slices of
  * the scheduler, several milliseconds.  That would not end in time. */
 static void test_core(void) {
     ucp_request_param_t p = {0};
@@ -324,7 +324,7 @@ static void test_oneway(void) {
     struct window w;
     unsigned char *local = malloc(MOST);
     open_window(&w, MOST, 1);
-    /* Gets first: who may not write to the other one's memory finds that out by helping. */
+    /* Gets first: a process that may not write to the other one's memory finds that out by helping. */
     for (size_t k = 0; k < 3 * LENGTH(large) * TIMES; k++) {
         enum { GET, PUT, MESSAGE } kind = k / (LENGTH(large) * TIMES);
         size_t n = large[k / TIMES % LENGTH(large)], off = k % 2 ? 1 : 4097;
@@ -445,7 +445,7 @@ static void test_cancel(void) {
     if (me == 0) printf("  %d gets were cut off\n", late);
     free(packed);
     free(address);
-    /* Some UCX has the other side's progress send what is got, which goes on when nobody wants it any more: the
+    /* Some UCX has the other side's progress send what is got, which goes on when it is not needed any more: the
      * memory has to stay. */
     unshare_window(&w);
 }

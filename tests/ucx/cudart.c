@@ -150,7 +150,7 @@ int cudaGetSymbolSize(size_t *size, const void *symbol) {
     return INVALID_VALUE;
 }
 
-/* Of kernels, which nobody starts here: enough to load what has some. */
+/* Of kernels, which are not started here: enough to load what has some. */
 void **__cudaRegisterFatBinary(void *binary) {
     static void *handle;
     (void)binary;

@@ -128,7 +128,7 @@ static void survivor(void) {
         if (now() > limit) die("no error after 10 s");
     }
     told = now();
-    /* What nobody has matched is the application's to take back. */
+    /* The application takes back what was not matched. */
     for (int i = 0; i < FLIGHT && kind == RECEIVE; i++) {
         if (flight[i] != NULL && ucp_request_check_status(flight[i]) == UCS_INPROGRESS) {
             ucp_request_cancel(worker, flight[i]);

@@ -7,13 +7,13 @@
 #include "client.c"
 #undef main
 
-void side_open(int who, int fd);
+void side_open(int which, int fd);
 void side_work(void);
 void side_close(void);
 
-void side_open(int who, int fd) {
+void side_open(int which, int fd) {
     unsigned major, minor, release;
-    me = who;
+    me = which;
     out_of_band = fd;
     /* Four workers that poll would be in each other's way. */
     wakeup = 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
  *
- * What two processes that test each other share: who is who, a way to give up, the time.
+ * What two processes that test each other share: which of them this one is, a way to give up, the time.
  */
 #ifndef SIDES_H
 #define SIDES_H

@@ -19,7 +19,7 @@
 #define SIDES 2
 
 struct side {
-    void (*open)(int who, int fd);
+    void (*open)(int which, int fd);
     void (*work)(void);
     void (*close)(void);
 };
@@ -46,13 +46,13 @@ static struct side load(const char *path, int apart) {
     return s;
 }
 
-static void both(int who, int fd, char **paths, int apart) {
+static void both(int which, int fd, char **paths, int apart) {
     struct side sides[SIDES];
     alarm(120);
     /* The second copy appears when the first one is served already, as it does under Python. */
     for (int i = 0; i < SIDES; i++) {
         sides[i] = load(paths[i], apart && i > 0);
-        sides[i].open(who, fd);
+        sides[i].open(which, fd);
     }
     for (int i = 0; i < SIDES; i++) sides[i].work();
     sides[0].close();

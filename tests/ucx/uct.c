@@ -314,7 +314,7 @@ static void unpack_some(void *arg, const void *data, size_t length) {
 
 static void got(uct_completion_t *comp) { (void)comp; }
 
-/* Reads that the other one's progress has to serve, of one who does not look at what comes back. */
+/* Reads that the other one's progress has to serve, of a process that does not poll for what comes back. */
 static void test_replies(void) {
     enum { TRIES = 20000, SIZE = 8000 };
     char *memory = calloc(1, SIZE), first = 0;

@@ -5,9 +5,9 @@
  * like one of its own user's: that endpoint has to fail, what was sent with it has to end, and none of it
  * may arrive.  The two then go on.
  *
- * Each is tried with root approached by nobody, and the other way round; and with two users each in a user
- * namespace without a mapping, where both are seen as nobody.  The last line of what went well is "ok NAME".
- * The exit status is 77 where this process cannot become nobody, or there are no user namespaces.
+ * Each is tried with root approached by the user `nobody`, and the other way round; and with two users each in a user
+ * namespace without a mapping, where both are seen as `nobody`.  The last line of what went well is "ok NAME".
+ * The exit status is 77 where this process cannot become `nobody`, or there are no user namespaces.
  */
 #include "pair.h"
 #include <sched.h>

@@ -21,14 +21,6 @@
 
 #include <strait_xpu.h>
 
-#define CHECK(what) \
-    do { \
-        if (!(what)) { \
-            fprintf(stderr, "rank %d, line %d: %s: %s\n", rank, __LINE__, #what, strait_xpu_error()); \
-            exit(1); \
-        } \
-    } while (0)
-
 #define LENGTH (1u << 20)
 #define ROUNDS 300
 /* Words of the region: data from 0 on, then the signals. */
@@ -39,6 +31,10 @@
 #define LIMIT_S 60
 
 static int rank;
+#define CHECK_FORMAT "rank %d (%s): "
+#define CHECK_ARGS rank, strait_xpu_error()
+#include "check.h"
+
 typedef strait_xpu_u64 u64;
 
 static u64 load(u64 address) { return __atomic_load_n((u64 *)(uintptr_t)address, __ATOMIC_ACQUIRE); }

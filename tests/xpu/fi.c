@@ -21,20 +21,16 @@
 #include <strait_fi_xpu.h>
 #include <strait_xpu_layout.h>
 
-#define CHECK(what) \
-    do { \
-        if (!(what)) { \
-            fprintf(stderr, "%s, line %d: %s\n", role, __LINE__, #what); \
-            exit(1); \
-        } \
-    } while (0)
-
 #define LENGTH 65536
 #define ROUNDS 200
 #define LIMIT_S 60
 
 typedef strait_xpu_u64 u64;
 static const char *role = "kernel";
+#define CHECK_FORMAT "%s: "
+#define CHECK_ARGS role
+#include "check.h"
+
 static char memory[LENGTH] __attribute__((aligned(64)));
 
 /* What the target tells of itself. */

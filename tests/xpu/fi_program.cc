@@ -37,14 +37,10 @@ using strait::xpu::scope;
 namespace hw = strait::xpu::hw;
 
 static const char *role = "kernel";
-#define CHECK(what)                                                                              \
-	do {                                                                                     \
-		const long long rc_ = (long long)(what);                                         \
-		if (!rc_) {                                                                      \
-			fprintf(stderr, "%s, line %d: %s: not so\n", role, __LINE__, #what);     \
-			_exit(1);                                                                \
-		}                                                                                \
-	} while (0)
+#define CHECK_FORMAT "%s: "
+#define CHECK_ARGS role
+#include "check.h"
+
 #define MUST(call)                                                                               \
 	do {                                                                                     \
 		const long long rc_ = (long long)(call);                                         \

@@ -30,14 +30,9 @@
 #include "gaspi_kernels.cu"
 
 static unsigned rank_here;
-
-#define CHECK(what)                                                                                          \
-	do {                                                                                                 \
-		if (!(what)) {                                                                               \
-			fprintf(stderr, "rank %u: %s:%d: %s: not so\n", rank_here, __FILE__, __LINE__, #what); \
-			_exit(1);                                                                            \
-		}                                                                                            \
-	} while (0)
+#define CHECK_FORMAT "rank %u: "
+#define CHECK_ARGS rank_here
+#include "check.h"
 
 enum : unsigned { ranks = 3, gaspi_segments = 2 };
 
@@ -454,10 +449,10 @@ int main(int argc, char **argv)
 	int failed = 0;
 	for (unsigned left = ranks; left; left--) {
 		int state = 0;
-		const pid_t who = wait(&state);
-		const bool victim = who == pids[2] && WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL;
+		const pid_t ended = wait(&state);
+		const bool victim = ended == pids[2] && WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL;
 		if (state != 0 && !victim) {
-			fprintf(stderr, "process %d: status %x\n", (int)who, state);
+			fprintf(stderr, "process %d: status %x\n", (int)ended, state);
 			failed = 1;
 			for (unsigned i = 0; i < ranks; i++)
 				kill(pids[i], SIGKILL);

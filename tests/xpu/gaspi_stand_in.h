@@ -45,7 +45,7 @@ struct file {
 struct process {
 	file *f = nullptr;
 	unsigned rank = 0, ranks = 0, barriers = 0, calls = 0, waits[queues] = {};
-	std::vector<char> own[256]; /* of gaspi_segment_alloc: nobody else's */
+	std::vector<char> own[256]; /* of gaspi_segment_alloc: this process's alone */
 	std::vector<std::function<bool()>> posted[queues];
 	bool noticed = false, corrupt[ranks_most] = {};
 	std::mutex lock;

@@ -6,20 +6,13 @@
 #include <cstdio>
 #include <random>
 
+#include "check.h"
 #include "strait_gaspi_host.hpp"
 #include "strait_xpu.cuh"
 
 using namespace strait::xpu;
 using strait::gaspi::host;
 using strait::gaspi::options;
-
-#define CHECK(what)                                                                             \
-	do {                                                                                    \
-		if (!(what)) {                                                                  \
-			fprintf(stderr, "%s:%d: %s: not so\n", __FILE__, __LINE__, #what);      \
-			_exit(1);                                                               \
-		}                                                                               \
-	} while (0)
 
 enum : u32 { bytes = 4096, notes = 16, ranks = 3, scratch = 31, reads = 4 };
 enum : int { success = 0, failure = -1, timeout_rc = 1, full = 7 };

@@ -199,6 +199,7 @@ static void ring_plain() { rings(0); }
 static void ring_bell() { rings(STRAIT_XPU_RING_BELL); }
 
 #include "litmus_more.h"
+#include "litmus_gaspi.h"
 
 struct test {
 	const char *name;

@@ -32,6 +32,7 @@ inline void fuzz()
 
 #define STRAIT_XPU_HOST_HOOK() fuzz()
 #define STRAIT_XPU_HOST_DELAY
+#include "check.h"
 #include "strait_xpu.cuh"
 
 /* Waits that name no time. */
@@ -46,15 +47,6 @@ inline void fuzz()
 #endif
 
 using namespace strait::xpu;
-
-/* What a test finds wrong ends the program: threads of a group cannot leave one by one. */
-#define CHECK(what)                                                                             \
-	do {                                                                                    \
-		if (!(what)) {                                                                  \
-			fprintf(stderr, "%s:%d: %s: not so\n", __FILE__, __LINE__, #what);      \
-			_exit(1);                                                               \
-		}                                                                               \
-	} while (0)
 
 struct world {
 	enum : unsigned { ranks = 2, regions = WORLD_REGIONS, bytes = WORLD_BYTES, log2_slots = 4, rings = 1 };

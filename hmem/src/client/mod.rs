@@ -113,7 +113,7 @@ impl Memory for Clients {
         let (mut fd, mut off) = (-1, 0);
         // SAFETY: valid places.
         answer(unsafe { (table()?.dmabuf)(addr, len, &mut fd, &mut off) })?;
-        // SAFETY: just opened, for us.
+        // SAFETY: just opened, for this call alone.
         Ok((unsafe { OwnedFd::from_raw_fd(fd) }, off))
     }
 

@@ -437,7 +437,7 @@ unsafe fn one(
             Reached::Opaque => return Err(libc::EOPNOTSUPP),
         };
         let at = std::ptr::with_exposed_provenance_mut::<u8>(at + off);
-        // SAFETY: the client says that the segment is there, or it is mapped by us, and stays while it is
+        // SAFETY: the client says that the segment is there, or it is mapped here, and stays while it is
         // in use; the host's side is the caller's promise.
         unsafe {
             let host = host.add(done);

@@ -140,7 +140,7 @@ impl Flight for Pending {
 }
 
 impl Pending {
-    /// Hands the next parts to the driver: all, or as much as does not keep us long.
+    /// Hands the next parts to the driver: all, or as much as does not take long.
     fn issue(&mut self, api: &Api) -> Result<(), Error> {
         let (stream, event) = (self.slot.stream as Handle, self.slot.event as Handle);
         while let Some(part) = self.todo.pop_front() {

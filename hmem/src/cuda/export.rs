@@ -106,7 +106,7 @@ fn descriptor(api: &Api, base: u64) -> Result<OwnedFd, Error> {
     let exported = api.mem_export(&mut fd, handle, HANDLE_POSIX_FD, 0);
     let _ = api.mem_release(handle);
     exported?;
-    // SAFETY: the driver has just opened it, for us.
+    // SAFETY: the driver has just opened it, for this call alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -119,6 +119,6 @@ pub fn export_dmabuf(addr: usize, len: usize, pcie: bool) -> Result<OwnedFd, Err
     let mut fd = -1i32;
     let flags = if pcie { DMA_BUF_PCIE } else { 0 };
     api.range_handle((&raw mut fd).cast(), addr as u64, len, RANGE_DMA_BUF, flags)?;
-    // SAFETY: the driver has just opened it, for us.
+    // SAFETY: the driver has just opened it, for this call alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

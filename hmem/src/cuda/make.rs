@@ -175,7 +175,7 @@ impl Drop for Plain {
 fn map(api: &Api, handle: u64, device: c_int, len: usize) -> Result<(u64, OwnedFd), Error> {
     let mut fd = -1;
     api.mem_export(&mut fd, handle, HANDLE_POSIX_FD, 0)?;
-    // SAFETY: the driver has just opened it, for us.
+    // SAFETY: the driver has just opened it, for this call alone.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut at = 0;
     api.mem_reserve(&mut at, len, 0, 0, 0)?;

@@ -58,7 +58,7 @@ pub(super) fn export(api: &Api, of: &Info, token: &mut [u8; 64]) -> Result<i32, 
         None => {
             let mut fd = -1;
             api.pool_export(&mut fd, of.pool as Handle, HANDLE_POSIX_FD, 0)?;
-            // SAFETY: the driver has just opened it, for us.
+            // SAFETY: the driver has just opened it, for this call alone.
             let fd = unsafe { OwnedFd::from_raw_fd(fd) };
             pools.insert(0, Ours { pool: of.pool, fd, witnesses: Vec::new() });
             pools.truncate(BOUND);
@@ -132,7 +132,7 @@ impl Drop for Pointer {
         let Ok(entered) = Entered::new(api, self.ctx) else { return };
         let Ok(slot) = slot(api, &entered, StreamUse::Waited) else { return };
         let stream = slot.stream as Handle;
-        // The owner may free it as soon as it hears that we are done.
+        // The owner may free it as soon as it is told of the end of the copy.
         let _ = api.free_async(self.at, stream).and_then(|()| api.stream_wait(stream));
         give_back(api, &slot);
     }

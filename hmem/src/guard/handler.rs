@@ -29,7 +29,7 @@ static DEFAULT: Action = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0,
 
 pub(super) const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Those before us, by signal: when we came first, and when another one had taken our place. Both are null or
+/// Those before this one, by signal: when it was first installed, and when another one had taken its place. Both are null or
 /// live for ever.
 pub(super) static FIRST: [AtomicPtr<Action>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 pub(super) static SECOND: [AtomicPtr<Action>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
@@ -74,7 +74,7 @@ pub(super) unsafe extern "C" fn on_fault(
     unsafe { pass_on(signal, info, context, is_fault, above == context as usize) }
 }
 
-/// Does what would have been done without us.
+/// Does what would have been done without this handler.
 ///
 /// # Safety
 /// As for [`on_fault`].
@@ -88,7 +88,7 @@ unsafe fn pass_on(
 ) {
     let i = usize::from(signal == libc::SIGBUS);
     let (first, second) = (FIRST[i].load(Acquire), SECOND[i].load(Acquire));
-    // The one that came after us passes on to us what it does not want: then it is the turn of those before.
+    // One that was installed later passes on what it does not want: then it is the turn of those before.
     let (place, before) =
         if by_kernel && !second.is_null() { (&SECOND[i], second) } else { (&FIRST[i], first) };
     // SAFETY: null, or it lives for ever.

@@ -18,7 +18,7 @@ const KEPT: u64 = (libc::SA_ONSTACK | libc::SA_RESTART) as u64;
 /// Why there is no handler of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum No {
-    /// The kernel does not let us.
+    /// The kernel does not allow it.
     Forbidden(i32),
     /// Another one has taken our place twice.
     Replaced,
@@ -37,7 +37,7 @@ pub(super) fn hold() -> Result<(), No> {
         }
         let before = match (FIRST[i].load(Acquire).is_null(), SECOND[i].load(Acquire).is_null()) {
             (true, _) => &FIRST[i],
-            // Another copy of this code came after us, and passes on to us.
+            // Another copy of this code was installed later, and passes on to this one.
             (false, _) if is_like_us(now.handler) => continue,
             (false, true) => &SECOND[i],
             (false, false) => return Err(No::Replaced),

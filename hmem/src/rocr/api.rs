@@ -110,7 +110,7 @@ functions! {
     export_dmabuf b"hsa_amd_portable_export_dmabuf\0" (at: *const c_void, len: usize, fd: *mut c_int, off: *mut u64);
     copy b"hsa_memory_copy\0" (dst: *mut c_void, src: *const c_void, len: usize);
     copy_async b"hsa_amd_memory_async_copy\0" (dst: *mut c_void, dst_agent: Handle, src: *const c_void, src_agent: Handle, len: usize, count: u32, after: *const Handle, done: Handle);
-    signal_create b"hsa_signal_create\0" (initial: i64, consumers: u32, who: *const Handle, to: *mut Handle);
+    signal_create b"hsa_signal_create\0" (initial: i64, consumers: u32, agents: *const Handle, to: *mut Handle);
     signal_destroy b"hsa_signal_destroy\0" (signal: Handle);
     =>
     signal_load b"hsa_signal_load_scacquire\0" (signal: Handle) -> i64;

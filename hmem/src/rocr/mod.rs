@@ -3,7 +3,7 @@
 //!
 //! HSA does not number its allocations. One that is shared is watched by a deallocation callback, and
 //! counts as another one from then on; where the runtime has no such callback nothing is shared.
-//! Host memory that the runtime allocated or locked is the host's, and so is what it has not heard of.
+//! Host memory that the runtime allocated or locked is the host's, and so is what it does not know.
 
 mod api;
 
@@ -41,7 +41,7 @@ struct Info {
     device: bool,
 }
 
-/// `None` for memory that the runtime has not heard of.
+/// `None` for memory that the runtime does not know.
 fn info(addr: usize) -> Option<Info> {
     let api = loaded()?;
     let size = size_of::<PointerInfo>() as u32;
@@ -278,7 +278,7 @@ impl Memory for Rocr {
         let (mut fd, mut off) = (-1, 0);
         device(addr)?;
         api()?.export_dmabuf(with_exposed_provenance(addr), len, &mut fd, &mut off)?;
-        // SAFETY: the runtime has just opened it, for us.
+        // SAFETY: the runtime has just opened it, for this call alone.
         Ok((unsafe { OwnedFd::from_raw_fd(fd) }, off))
     }
 

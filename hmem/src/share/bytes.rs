@@ -64,7 +64,7 @@ impl List {
         if fd < 0 {
             return Err(Error::last_os());
         }
-        // SAFETY: just opened, for us.
+        // SAFETY: just opened, for this call alone.
         let mut to = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
         let bytes: Vec<u8> = exports.iter().flat_map(Export::to_bytes).collect();
         to.write_all(&bytes).map_err(|_| Error::last_os())?;
@@ -77,7 +77,7 @@ impl List {
         self.at
     }
 
-    /// Fetches `count` handles of another process's. Nothing there is believed.
+    /// Fetches `count` handles of another process's. Nothing there is trusted.
     pub fn fetch(owner: Owner, at: FileAt, count: usize) -> Result<Vec<Export>, Error> {
         let invalid = Error::os(libc::EINVAL);
         if count == 0 || count > MOST {

@@ -118,7 +118,7 @@ pub fn export_file(fd: &impl AsFd, base: u64, len: u64) -> Result<Export, Error>
     describe(fd, 0, id, base, len)
 }
 
-/// Maps what another process described. Nothing in `export` is believed.
+/// Maps what another process described. Nothing in `export` is trusted.
 pub(crate) fn import(pid: i32, export: &Export) -> Result<File, Error> {
     let word = |n: usize| {
         let mut bytes = [0; 8];

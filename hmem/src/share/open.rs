@@ -33,7 +33,7 @@ fn entries() -> MutexGuard<'static, VecDeque<Entry>> {
 
 /// Maps what the process `pid` exported, for use with this process's memory at `local` (0: none in
 /// particular). `owner` tells that process from others that have or had its pid. Nothing in
-/// `export` is believed.
+/// `export` is trusted.
 pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opened, Error> {
     let kind = export.handle_type.kind();
     let memory = registry::of(kind);

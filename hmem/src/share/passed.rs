@@ -18,7 +18,7 @@ pub struct Passed {
 }
 
 impl Passed {
-    /// What came with a descriptor. Nothing of it is believed: the driver knows how long the memory is.
+    /// What came with a descriptor. Nothing of it is trusted: the driver knows how long the memory is.
     pub fn new(export: &Export, fd: OwnedFd) -> Result<Passed, Error> {
         if export.handle_type != HandleType::Descriptor {
             return Err(Error::UNSUPPORTED);

@@ -8,7 +8,7 @@ pub const LONGEST: usize = 1 << 20;
 /// A failure, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The environment does not say what it has to, or says nonsense.
+    /// The environment does not say what it has to, or what it says cannot be parsed.
     Environment(String),
     /// Other processes did not come, or have gone.
     Peers(String),

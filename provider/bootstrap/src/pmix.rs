@@ -175,7 +175,7 @@ impl Exchange for Pmix {
 
 impl Drop for Pmix {
     fn drop(&mut self) {
-        // SAFETY: no further information; libpmix counts who started it.
+        // SAFETY: no further information; libpmix counts the calls that started it.
         unsafe { (self.library.finalize)(null(), 0) };
     }
 }

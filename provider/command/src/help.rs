@@ -1,4 +1,4 @@
-//! Texts for people who ask for help.
+//! The texts of `--help`.
 
 pub const MAIN: &str = "\
 strait - the companion of the libfabric provider and UCX transport `strait`

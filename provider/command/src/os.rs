@@ -14,6 +14,17 @@ pub fn raise_descriptors() {
     }
 }
 
+/// Between fork and exec: the process ends with its parent, `parent`, which may have ended by now. System calls alone, no allocation.
+pub fn end_with_parent(parent: u32) {
+    // SAFETY: three system calls that take numbers.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if libc::getppid() as u32 != parent {
+            libc::raise(libc::SIGKILL);
+        }
+    }
+}
+
 /// The cores this process may run on.
 pub fn allowed_cpus() -> Vec<usize> {
     let mut set = new_set();

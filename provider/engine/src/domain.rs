@@ -203,7 +203,7 @@ impl<L: RmaLink> Domain<L> {
         self.core.kept
     }
 
-    /// Has every peer wake us when it sends. `true`: nothing is there now, and all links' wait
+    /// Has every peer wake this process when it sends. `true`: nothing is there now, and all links' wait
     /// descriptors may be slept on.
     pub fn arm(&mut self) -> bool {
         let mut quiet = true;

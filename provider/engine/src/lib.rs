@@ -1,4 +1,4 @@
-//! The house: matching, choice of protocol, ordering, requests and completions.
+//! The engine: matching, choice of protocol, ordering, requests and completions.
 //!
 //! No IO happens here and no memory is touched: bytes move through a link ([`link_api::Link`]), which moves frames
 //! to peers, and through `hmem`, which follows a [`hmem::Span`]. Nothing here knows libfabric; a

@@ -1,4 +1,4 @@
-//! Requests, named by numbers that a peer may send back to us.
+//! Requests, named by numbers that a peer may send back.
 
 /// Slots that are used again, each time under another name: a name that has gone by, or that a peer
 /// made up, finds nothing.

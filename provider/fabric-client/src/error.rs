@@ -1,4 +1,4 @@
-//! What can go wrong between us and a provider.
+//! What can go wrong between this crate and a provider.
 
 use std::fmt;
 

@@ -200,7 +200,7 @@ impl Library {
         let first = NonNull::new(found).ok_or_else(none)?;
         let mut info = Info { raw: first, first, library: self.clone() };
         while provider.is_some_and(|provider| info.provider() != provider) {
-            // SAFETY: an entry of the list that we own; the next one is null or valid too.
+            // SAFETY: an entry of the list that is owned here; the next one is null or valid too.
             info.raw = NonNull::new(unsafe { (*info.raw.as_ptr()).next }).ok_or_else(none)?;
         }
         Ok(info)

@@ -118,7 +118,7 @@ unsafe fn map(
     // Spans over it are made from numbers.
     let _ = base.expose_provenance();
     let mapping = Mapping { base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len };
-    // A kernel before 4.17 takes the place for a wish.
+    // A kernel before 4.17 takes the address for a hint.
     if at.is_some_and(|at| at != base.addr()) {
         return Err(io::ErrorKind::AlreadyExists.into());
     }

@@ -1,6 +1,6 @@
 //! Taking memory back that many processes access by themselves.
 //!
-//! A peer copies to registered memory through a mapping or with CMA, and no kernel lets us revoke that
+//! A peer copies to registered memory through a mapping or with CMA, and no kernel can revoke that
 //! for one address. So memory that may be taken back has a *slot* in a table, shared memory that all peers
 //! map, and each user of the table has a *reader slot* there. A slot is a generation. An access writes the
 //! slot's number to its reader slot, then loads the generation, and leaves the memory alone if it is
@@ -12,7 +12,7 @@
 //! | reader slots used | reader slot: process, pid namespace, slot + 1 | ... | generation | ... |
 //! ```
 //!
-//! Peers write the table. One that lies has others wait, for as long as the caller says and no longer,
+//! Peers write the table. One that writes what is wrong has others wait, for as long as the caller says and no longer,
 //! or has its own user's memory changed.
 
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! A provider that links libfabric is tied to the symbol versions of the host it was built on and
 //! is silently not loaded elsewhere; one that leaves `fi_*` undefined fails when the application
 //! loaded libfabric with `RTLD_LOCAL`, and otherwise binds to the *oldest* version of `fi_dupinfo`,
-//! which cuts `fi_info` short. `dlsym` on the handle of the core that called us has neither
+//! which cuts `fi_info` short. `dlsym` on the handle of the core that called the provider has neither
 //! problem: it works for any copy of libfabric, and answers with the newest version of a symbol,
 //! which is the one for the layout the core itself uses.
 

@@ -21,7 +21,7 @@ mod place;
 use entry::flags_of;
 use place::Place;
 
-/// Entries of a queue whose opener leaves the size to us.
+/// Entries of a queue whose opener leaves the size open.
 const DEFAULT_SIZE: usize = 8192;
 /// After how many reads that found nothing one lets another process have the core, where there may be one for each.
 const PATIENCE: u32 = 4096;
@@ -139,7 +139,7 @@ impl CqFid {
                     // SAFETY: the caller's promise.
                     return unsafe { self.read_any(engine, buf, count, from) };
                 }
-                // What is waited for may be in the next ring. A caller that hears of nothing perhaps lets another process
+                // What is waited for may be in the next ring. A caller that gets nothing perhaps lets another process
                 // have the core.
                 PollFast::Kept if n == 0 && detours < DETOURS => detours += engine.kept(),
                 _ => break,

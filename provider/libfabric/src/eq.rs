@@ -32,7 +32,7 @@ enum Event {
     Error(Failure),
 }
 
-/// `struct fi_eq_err_entry` without its data, of which we have none.
+/// `struct fi_eq_err_entry` without its data, of which there is none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failure {
     /// Numbers, not pointers: nothing here follows them.

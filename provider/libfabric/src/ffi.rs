@@ -110,7 +110,7 @@ pub(crate) unsafe fn obj<'a, T: Fid, P>(p: *const P) -> Result<&'a T, Errno> {
     Ok(unsafe { &*p.cast::<T>() })
 }
 
-/// The object behind a `fid_*` pointer by whose own table of functions we were called: which it is
+/// The object behind a `fid_*` pointer by whose own table of functions the call came: which it is
 /// need not be asked, and is asked only where that costs no time.
 ///
 /// # Safety

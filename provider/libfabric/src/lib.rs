@@ -19,7 +19,7 @@
 //! | `xpu` | devices that post by themselves |
 //! | `atomic` | which atomic operations there are |
 //!
-//! libfabric is not linked to: [`libfabric_sys::Core`] finds the copy that has loaded us. The only
+//! libfabric is not linked to: [`libfabric_sys::Core`] finds the copy that has loaded the provider. The only
 //! exported symbol is [`fi_prov_ini`].
 
 use std::cell::UnsafeCell;
@@ -77,7 +77,7 @@ static PROVIDER: Provider = Provider(UnsafeCell::new(fi::fi_provider {
     cleanup: Some(cleanup),
 }));
 
-/// Where libfabric enters. NULL means that this process's core is not one we can serve.
+/// Where libfabric enters. NULL means that this process's core is not one that can be served.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut fi::fi_provider {
     ffi::guard_or(ptr::null_mut(), || {

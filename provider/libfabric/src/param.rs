@@ -29,7 +29,7 @@ pub(crate) struct Params {
     pub copy_agent: CopyAgent,
     pub connect_timeout: Duration,
     pub unexpected_size: usize,
-    /// What is answered to whom has not said.
+    /// What is answered to hints that do not say.
     pub inject_size: usize,
     pub links: Links,
     job_key: Option<JobKey>,

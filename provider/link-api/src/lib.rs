@@ -4,7 +4,7 @@
 //! by these two traits alone, and each peer has one link, of which [`Path`] tells the limits. A selector that holds
 //! several links is a link itself.
 //!
-//! A peer is untrusted: whatever it writes, a link answers with frames of honest length, or with
+//! A peer is untrusted: whatever it writes, a link answers with frames of correct length, or with
 //! [`Event::Closed`]. Nothing here blocks.
 
 #![forbid(unsafe_code)]

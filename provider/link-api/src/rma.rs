@@ -255,7 +255,7 @@ pub trait RmaLink: Link {
         Ok(())
     }
 
-    /// What this peer publishes under a key, as far as is known here: none of it is to be believed.
+    /// What this peer publishes under a key, as far as is known here: none of it is to be trusted.
     fn published(&self, _by: PeerId, _key: u64) -> Option<(Region, RegionVersion)> {
         None
     }

@@ -18,7 +18,7 @@ const CHUNK: usize = 1 << 30;
 /// Why bytes could not be moved.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The kernel does not let us, and will not.
+    /// The kernel does not allow it, and will not.
     Forbidden(io::Error),
     /// Not with this memory: it is a device's, or not mapped, or of a sort that the call cannot reach.
     Memory,

@@ -27,7 +27,7 @@
 //! # Trust
 //!
 //! A peer runs as the same user (checked with SO_PEERCRED, else it is refused), yet nothing it
-//! writes is believed: a shared word is loaded once and checked against this side's private
+//! writes is trusted: a shared word is loaded once and checked against this side's private
 //! layout, and shared bytes are only ever copied out of, never borrowed. A peer that breaks the
 //! rules is closed.
 

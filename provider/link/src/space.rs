@@ -80,7 +80,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The process `pid`, by the kernel's word, which says this of itself. One that lies about its guard
+    /// The process `pid`, by the kernel's word, which says this of itself. One that is wrong about its guard
     /// has a word of its own memory changed; a keeper has to be a thread of it.
     pub(crate) fn new(pid: i32, space: Space) -> Target {
         match checked(space, pid).keeper {
@@ -163,7 +163,7 @@ fn map() -> io::Result<(u64, u64)> {
         for _ in 0..16 {
             let place = (low + random()? % (high - low)) as usize & !(PAGE - 1);
             match map_at(place, libc::MAP_FIXED_NOREPLACE) {
-                // A kernel before 4.17 takes the place for a wish.
+                // A kernel before 4.17 takes the address for a hint.
                 Ok(base) if base == place => return finish(base, token),
                 Ok(base) => unmap(base),
                 Err(e) => failed = e,

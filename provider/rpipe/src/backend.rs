@@ -150,7 +150,7 @@ pub enum Event {
     Failed(Token, Error),
     /// A peer's notified put is visible here.
     Notified { from: Rank, data: u32 },
-    /// A control message. Each peer's come in order, none is lost. The bytes are a copy, and not to be believed.
+    /// A control message. Each peer's come in order, none is lost. The bytes are a copy, and not to be trusted.
     Control { from: Rank, bytes: Vec<u8>, grants: Vec<Grant> },
     /// A peer has ended, or left. What it has put before is visible; its regions stay mapped until they are forgotten.
     Gone { peer: Rank, why: String },

@@ -69,7 +69,7 @@ pub(crate) struct Inner {
     early_of: HashMap<Rank, usize>,
     ordinals: HashMap<(Class, Rank, Rank), u32>,
     gone: HashMap<Rank, String>,
-    /// What the last call of progress could not take in: of whom, and why.
+    /// What the last call of progress could not take in: of which peer, and why.
     lacks: Vec<(Option<Rank>, Error)>,
     /// Numbers of ends that were closed with operations under way: what comes of these is no other end's.
     spent: Vec<u32>,

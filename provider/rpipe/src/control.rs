@@ -7,7 +7,7 @@
 //! | `Writer` | writer, reader | how messages will come | state, tags, heap of the writer |
 //! | `Close` | either, either | the end is closed, and why | – |
 //!
-//! Numbers are little-endian. Nothing is believed: what makes no sense is `None`.
+//! Numbers are little-endian. Nothing is trusted: what cannot be is `None`.
 
 use crate::settings::{HEAP_MOST, INJECT_MOST, SLOTS, Sync, granule};
 use crate::stream::Mode;

@@ -170,7 +170,7 @@ fn a_poll_by_another_thread_leaves_no_sleeper_asleep_for_good<L: Pair>() {
     b.recv(Span::leak(8), 2);
     patient(|| b.runtime.try_wait(|_| Watched::Cq(b.cq), &b.wait).unwrap().then_some(()));
     assert!(!readable(&b.wait, 0));
-    // A poll that finds nothing, and is the last one of its thread: peers have been told not to wake anyone.
+    // A poll that finds nothing, and is the last one of its thread: peers have been told that no wake-up is needed.
     b.runtime.lock_to_poll().progress();
     a.send(to_b, b"message!", OpFlags::default());
     assert!(readable(&b.wait, 60_000), "the sleeper is not woken");

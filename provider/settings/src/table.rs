@@ -18,7 +18,7 @@ pub enum Kind {
     Switch,
     /// Text, which the provider itself reads; what it may be, in words.
     Text(&'static str),
-    /// Likewise, which is shown to nobody.
+    /// Likewise, which is never shown.
     Secret(&'static str),
 }
 

@@ -86,17 +86,30 @@ pub(crate) unsafe fn complete(comp: *mut Completion, status: Status) {
 /// # Safety
 /// `iov` must be `count` parts that stay valid while the answer is used.
 pub(crate) unsafe fn spans(iov: *const Iov, count: usize) -> Option<(ArrayVec<Span, MAX_IOV>, usize)> {
-    let mut out = ArrayVec::new();
-    let mut total = 0;
+    // SAFETY: the caller's promise.
+    unsafe { spans_of(Kind::System, iov, count) }
+}
+
+/// Likewise, of memory of that kind: UCP has found out whose it is.
+///
+/// # Safety
+/// As for [`spans`].
+#[inline(always)]
+pub(crate) unsafe fn spans_of(
+    kind: Kind,
+    iov: *const Iov,
+    count: usize,
+) -> Option<(ArrayVec<Span, MAX_IOV>, usize)> {
+    let (mut out, mut total) = (ArrayVec::new(), 0usize);
     for i in 0..count {
         // SAFETY: the caller's promise.
         let part = unsafe { &*iov.add(i) };
         let len = if part.count == 0 { 0 } else { part.length };
         if len > 0 {
             // SAFETY: the caller's promise: memory of that length.
-            let span = unsafe { Span::new(part.buffer.expose_provenance(), len, Kind::System) };
+            let span = unsafe { Span::new(part.buffer.expose_provenance(), len, kind) };
             out.try_push(span).ok()?;
-            total += len;
+            total = total.checked_add(len)?;
         }
     }
     Some((out, total))

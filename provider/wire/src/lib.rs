@@ -51,7 +51,7 @@
 //!
 //! A sender that has cancelled a message says so by `Withdrawn`, or by a `Fin` with [`Status::Discarded`] if the
 //! payload was asked for already. The receiver answers the sender's request by a `Fin` in either case, and until
-//! then that request's number is not used again. A `Withdrawn` of a write says that its initiator has heard of the write's
+//! then that request's number is not used again. A `Withdrawn` of a write says that its initiator knows of the write's
 //! failure: what is posted behind it is behind that write no more. It is not answered.
 //!
 //! What the two ends of a channel say on its socket, from the hello on, is in [`channel`]; how a connection between hosts

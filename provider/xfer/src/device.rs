@@ -38,17 +38,17 @@ impl<T> DeviceCopies<T> {
         self.flights.over()
     }
 
-    /// One that is over, if there is one, and whether it is done: asks the drivers. The log says of `who` why one
+    /// One that is over, if there is one, and whether it is done: asks the drivers. The log says of `endpoint` why one
     /// failed, and that they are held for long.
-    pub fn poll(&mut self, who: impl Display) -> Option<(T, bool)> {
+    pub fn poll(&mut self, endpoint: impl Display) -> Option<(T, bool)> {
         let Some((name, how)) = self.flights.poll_done() else {
             if self.flights.held() {
-                log::warn!("{who}: {HELD}");
+                log::warn!("{endpoint}: {HELD}");
             }
             return None;
         };
         if let Err(why) = &how {
-            log::warn!("{who}: a device's copy failed: {why}");
+            log::warn!("{endpoint}: a device's copy failed: {why}");
         }
         Some((name, how.is_ok()))
     }

@@ -13,7 +13,7 @@
 //! | completions and counters in shared memory | [`queue`] |
 //! | the engine does it | [`port`], `post`, [`drain`] |
 //! | what polls | [`thread`] |
-//! | a program's own context, and what its processes tell each other | [`context`], `blob` |
+//! | a program's own context, and what its processes tell each other | [`context`], `handle` (its rings), `blob` |
 //! | a device's side, for code of this process | [`device`] |
 
 #[cfg(all(test, loom))]
@@ -27,6 +27,7 @@ pub mod context;
 pub mod device;
 pub mod drain;
 pub mod error;
+mod handle;
 pub mod layout;
 pub mod port;
 mod post;
@@ -37,10 +38,11 @@ pub mod thread;
 mod window;
 pub mod words;
 
-pub use context::{Context, Options, RingHandle, RingRequest};
+pub use context::{Context, Options};
 pub use device::Producer;
 pub use drain::Drain;
 pub use error::Error;
+pub use handle::{RingHandle, RingRequest};
 pub use port::{Peers, Port, Regions};
 pub use queue::{CounterSide, Place, QueueSide};
 pub use side::{Near, RingOptions, RingPlaces};

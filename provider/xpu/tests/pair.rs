@@ -77,11 +77,11 @@ fn many_commands_of_several_producers_go_round_the_ring() {
     let pair = Pair::new();
     const EACH: u64 = 500;
     std::thread::scope(|s| {
-        for who in 0..3u64 {
+        for number in 0..3u64 {
             let pair = &pair;
             s.spawn(move || {
                 for n in 1..=EACH {
-                    let add = signal(pair, who as usize, 1, flag::SIGNAL_ADD | flag::SIGNAL_WEAK);
+                    let add = signal(pair, number as usize, 1, flag::SIGNAL_ADD | flag::SIGNAL_WEAK);
                     common::until(|| pair.producer.post(&[add]).is_some());
                     let _ = n;
                 }
@@ -89,8 +89,8 @@ fn many_commands_of_several_producers_go_round_the_ring() {
         }
     });
     common::until(|| pair.producer.done() == 3 * EACH);
-    for who in 0..3 {
-        assert_eq!(pair.theirs.get(who).load(Acquire), EACH);
+    for number in 0..3 {
+        assert_eq!(pair.theirs.get(number).load(Acquire), EACH);
     }
 }
 

@@ -198,7 +198,7 @@ mod reads {
     }
 
     /// One reader ends in its read, so that its owner ends all that it has lent. Another one's read of that fails, and with that no
-    /// read from another owner, who would have to end what it has lent in its turn.
+    /// read from another owner, which would have to end what it has lent in its turn.
     #[test]
     fn an_end_of_what_one_peer_has_lent_ends_no_reads_from_others() {
         let mut four = Four::new(Duration::from_secs(60));

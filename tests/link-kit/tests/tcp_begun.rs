@@ -244,7 +244,7 @@ fn a_frame_that_is_left_wakes_a_sleeper_few_times() {
         }
         assert!(wakes <= 8, "woken {wakes} times");
         ends.stream.write_all(part).unwrap();
-        assert!(is_readable(ends.link.wait_fd().unwrap(), pair::PATIENCE), "a byte wakes nobody");
+        assert!(is_readable(ends.link.wait_fd().unwrap(), pair::PATIENCE), "a byte causes no wake-up");
     }
     ends.stream.write_all(last).unwrap();
     assert_eq!(take(&mut ends.link, &mut ends.other).1, frame());

@@ -167,8 +167,8 @@ fn a_forked_child_that_closes_an_endpoint_ends_nothing_of_its_parent() {
 #[test]
 fn the_end_of_a_peer_that_was_forgotten_is_no_others() {
     let mut a = open(options("key"));
-    let nobody: Vec<_> = (0..2).map(|_| open(options("key")).addr()).collect();
-    let [one, other] = [a.peer(&nobody[0]), a.peer(&nobody[1])];
+    let gone: Vec<_> = (0..2).map(|_| open(options("key")).addr()).collect();
+    let [one, other] = [a.peer(&gone[0]), a.peer(&gone[1])];
     a.expect(one);
     a.expect(other);
     let mut found = None;

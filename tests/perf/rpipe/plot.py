@@ -25,7 +25,7 @@ def medians(lines):
     return {key: median(figures) for key, figures in all_of.items()}
 
 
-def who(name, form):
+def label(name, form):
     return f"{form} ({'bare memory' if name == FLOOR else name})"
 
 
@@ -38,18 +38,18 @@ def panels(found):
         if form.startswith("random-"):
             count, _, heap = kind.partition(".")
             if size == 8 and count.isdigit():
-                peers.add(who(name, form.removeprefix("random-")) + (f", heap {heap}" if heap else ""), int(count), figure)
+                peers.add(label(name, form.removeprefix("random-")) + (f", heap {heap}" if heap else ""), int(count), figure)
         elif form.startswith(("heap", "fragmentation", "pull")) or name.startswith("strait-in-"):
             pass
         elif form.startswith(("get-", "rread")):
-            calls.add(who(name, form), size, figure)
+            calls.add(label(name, form), size, figure)
         elif form.startswith("put-"):
             # Each MPI's best, so that the legend stays short.
             put[name, size] = min(figure, put.get((name, size), figure))
         else:
-            pairs.add(who(name, form), size, figure)
+            pairs.add(label(name, form), size, figure)
     for (name, size), figure in put.items():
-        pairs.add(who(name, "best form of put"), size, figure)
+        pairs.add(label(name, "best form of put"), size, figure)
     return [pairs, calls, peers]
 
 

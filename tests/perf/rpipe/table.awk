@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# Lines "WHO FORM BYTES FIGURE" of several turns: medians, and how many times as long as rwrite or rread MPI's best forms take.
+# Lines "LIBRARY FORM BYTES FIGURE" of several turns: medians, and how many times as long as rwrite or rread MPI's best forms take.
 
 # The median of a list of numbers with blanks between.
 function median(list,    v, n, i, j, t) {

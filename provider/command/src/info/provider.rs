@@ -80,7 +80,7 @@ fn advice(library: &Library, loaded: Option<&str>) -> Vec<String> {
     lines
 }
 
-/// Whether a value of FI_PROVIDER excludes us.
+/// Whether a value of FI_PROVIDER excludes strait.
 pub fn filtered_out(filter: &str) -> bool {
     let (negated, names) = match filter.strip_prefix('^') {
         Some(names) => (true, names),

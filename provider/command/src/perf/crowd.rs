@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::test::{Test, WINDOW};
 use super::wire::About;
-use crate::fabric::{Endpoint, Error, Info, Kind, Library, Part, Region, Remote, Want, version_text};
+use crate::fabric::{Endpoint, Error, Info, Kind, Library, Part, Region, Remote, Want};
 
 /// Tags: of the barrier's rounds, of messages, and of those of steps that must not mix, from this on.
 const BARRIER: u64 = 0x100;
@@ -49,13 +49,7 @@ impl Member {
         let room = Region::pages(most.max(1));
         let slots = WINDOW.max(2 * ranks) + 2;
         let ep = Endpoint::open(&info, Region::new(3 * room + 4096)?, slots, timeout, shares_core)?;
-        let about = About {
-            domain: info.domain(),
-            version: version_text(info.provider_version()),
-            inject_size: info.inject_size(),
-            depth: info.depth(),
-            mr_mode: info.mr_mode(),
-        };
+        let about = About::of(&info);
         let name = ep.name()?;
         let member = Member { ep, test, rank, ranks, room, step: 0, sent: 0, received: 0 };
         Ok((member, about, name))

@@ -11,6 +11,7 @@ use super::session::Role;
 use super::wire::{Channel, Reply};
 use super::worker::Start;
 use crate::fabric::Error;
+use crate::os;
 
 /// What workers are started for.
 #[derive(Clone, Debug)]
@@ -33,7 +34,7 @@ pub(super) fn worker(
     provider: Option<&str>,
     role: Role,
     aside: UnixStream,
-    who: usize,
+    number: usize,
     replies: Sender<(usize, Option<Reply>)>,
 ) -> Result<(Child, Channel), Error> {
     let (ours, theirs) = UnixStream::pair()?;
@@ -61,10 +62,7 @@ pub(super) fn worker(
     // descriptor is open there as here: `aside` is dropped after the child was started.
     unsafe {
         command.pre_exec(move || {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            if libc::getppid() as u32 != parent {
-                libc::raise(libc::SIGKILL);
-            }
+            os::end_with_parent(parent);
             if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
                 return Err(std::io::Error::last_os_error());
             }
@@ -80,7 +78,7 @@ pub(super) fn worker(
         loop {
             let reply = inbox.recv::<Reply>().ok();
             let last = reply.is_none();
-            if replies.send((who, reply)).is_err() || last {
+            if replies.send((number, reply)).is_err() || last {
                 return;
             }
         }

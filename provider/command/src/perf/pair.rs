@@ -15,7 +15,7 @@ use crate::fabric::Error;
 /// How long workers may take to end by themselves, with what providers do then.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Two workers, connected with each other and with us. They are ended when this is dropped.
+/// Two workers, connected with each other and with this process. They are ended when this is dropped.
 #[derive(Debug)]
 pub struct Pair {
     children: [Child; 2],
@@ -55,14 +55,14 @@ impl Pair {
         while replies.iter().zip(&troubles).any(|(r, t)| r.is_none() && t.is_none()) {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.replies.recv_timeout(left) {
-                Ok((who, Some(Reply::Failed { unsupported: true, text }))) => {
-                    troubles[who] = Some(Error::Unsupported(text));
+                Ok((number, Some(Reply::Failed { unsupported: true, text }))) => {
+                    troubles[number] = Some(Error::Unsupported(text));
                 }
-                Ok((who, Some(Reply::Failed { text, .. }))) => {
-                    troubles[who] = Some(Error::Failed(text));
+                Ok((number, Some(Reply::Failed { text, .. }))) => {
+                    troubles[number] = Some(Error::Failed(text));
                 }
-                Ok((who, Some(reply))) => replies[who] = Some(reply),
-                Ok((who, None)) => troubles[who] = Some(Error::Failed(self.end_of(who))),
+                Ok((number, Some(reply))) => replies[number] = Some(reply),
+                Ok((number, None)) => troubles[number] = Some(Error::Failed(self.end_of(number))),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
             }
             if troubles.iter().any(Option::is_some) {
@@ -120,10 +120,10 @@ impl Pair {
         self.order(&Order::Close, "closing the endpoints").map(|_| ())
     }
 
-    fn end_of(&mut self, who: usize) -> String {
+    fn end_of(&mut self, number: usize) -> String {
         // Its socket is closed, so it has ended or is about to.
         for _ in 0..50 {
-            if let Ok(Some(status)) = self.children[who].try_wait() {
+            if let Ok(Some(status)) = self.children[number].try_wait() {
                 return match status.signal() {
                     Some(signal) => format!("DIED of signal {signal}"),
                     None => format!("DIED with {status}"),

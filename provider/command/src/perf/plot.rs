@@ -32,7 +32,7 @@ const PANEL: (u32, u32) = (640, 420);
 const FOOT: u32 = 62;
 const INK: RGBColor = RGBColor(40, 44, 52);
 const FAINT: RGBColor = RGBColor(225, 228, 232);
-/// Told apart by people who see colours differently too (Okabe and Ito).
+/// Distinct with the usual kinds of colour blindness too (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::test::{Shape, Test};
 use super::wire::{About, Aside, Channel, Run};
-use crate::fabric::{
-    Endpoint, Error, Info, Kind, Library, Operands, Part, Region, Remote, Slot, Want, version_text,
-};
+use crate::fabric::{Endpoint, Error, Info, Kind, Library, Operands, Part, Region, Remote, Slot, Want};
 use std::sync::Arc;
 
 /// Tags of messages, and of the short answers to windows of them.
@@ -75,13 +73,7 @@ impl Session {
         if let Some(kind) = test.atomic() {
             ep.atomic_valid(kind)?;
         }
-        let about = About {
-            domain: info.domain(),
-            version: version_text(info.provider_version()),
-            inject_size: info.inject_size(),
-            depth: info.depth(),
-            mr_mode: info.mr_mode(),
-        };
+        let about = About::of(&info);
         let session = Session {
             ep,
             test,
@@ -195,7 +187,7 @@ impl Session {
         }
     }
 
-    // Places. What we send or read from, what we receive or read into, what the peer reaches.
+    // Places: what is sent or read from, what is received or read into, what the peer reaches.
 
     fn part(&self, area: usize, run: Run, k: usize) -> Part {
         let step = if run.spread { k * run.size } else { 0 };
@@ -329,7 +321,7 @@ impl Session {
                     }
                     self.settle_sent("the completion of a window of operations")?;
                 }
-                // Until the peer has heard of it: a write may be complete before it has arrived.
+                // Until the peer knows of it: a write may be complete before it has arrived.
                 self.finish()?;
             }
             Shape::Crowd | Shape::Floor => {}

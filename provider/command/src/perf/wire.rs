@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::test::Test;
-use crate::fabric::{Error, Remote};
+use crate::fabric::{Error, Info, Remote, version_text};
 
 /// Orders to a worker; all workers of a pair or a group get one at a time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -53,6 +53,18 @@ pub struct About {
     pub inject_size: usize,
     pub depth: usize,
     pub mr_mode: i32,
+}
+
+impl About {
+    pub fn of(info: &Info) -> About {
+        About {
+            domain: info.domain(),
+            version: version_text(info.provider_version()),
+            inject_size: info.inject_size(),
+            depth: info.depth(),
+            mr_mode: info.mr_mode(),
+        }
+    }
 }
 
 /// Between the two workers of a pair.

@@ -71,7 +71,7 @@ pub fn work(start: &Start) -> Result<(), Error> {
     if flags < 0 {
         return Err(Error::Failed("this command is for strait perf's own use".into()));
     }
-    // SAFETY: it is open by the line above, and inherited for us alone: nothing in this process
+    // SAFETY: it is open by the line above, and inherited for this call alone: nothing in this process
     // knew of it before. Closed on exec from here on.
     let aside = unsafe {
         libc::fcntl(start.aside, libc::F_SETFD, libc::FD_CLOEXEC);

@@ -87,10 +87,7 @@ fn command(options: &Options, rank: usize, address: &Address, secret: &str, cpu:
     // SAFETY: between fork and exec the closure makes only system calls and allocates nothing.
     unsafe {
         command.pre_exec(move || {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            if libc::getppid() as u32 != parent {
-                libc::raise(libc::SIGKILL);
-            }
+            os::end_with_parent(parent);
             if let Some(cpu) = cpu {
                 os::pin(cpu)?;
             }

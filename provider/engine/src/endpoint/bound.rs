@@ -7,8 +7,8 @@
 //! rely on goes on. An offer takes little room here, and each sender has only so many operations under way
 //! ([`Endpoint::depth`]) before it is told to try again.
 //!
-//! The same depth bounds what an honest peer can have us keep of answers that found no room, and of
-//! requests we serve. One that goes far beyond is cut off.
+//! The same depth bounds what a correct peer can have this side keep of answers that found no room, and of
+//! requests that this side serves. One that goes far beyond is cut off.
 
 use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;

@@ -22,7 +22,7 @@ pub(super) struct Coop {
     pub(super) reported: Option<(Status, u64)>,
 }
 
-/// A peer's read or write that we take pieces of.
+/// A peer's read or write of which this side takes pieces.
 #[derive(Debug)]
 pub(super) struct CoopHelp {
     pub(super) peer: PeerId,
@@ -44,7 +44,7 @@ impl Coop {
         Pieces { len, piece, slot: slot.into(), generation: generation.into() }
     }
 
-    /// What the side that did not open the counter knows, as it was told; `None` if that is nonsense.
+    /// What the side that did not open the counter knows, as it was told; `None` if that is malformed.
     pub(super) fn helping(
         peer: PeerId,
         about: &Pieces,

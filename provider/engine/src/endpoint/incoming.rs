@@ -1,4 +1,4 @@
-//! Frames that peers send. Nothing in them is believed.
+//! Frames that peers send. Nothing in them is trusted.
 
 use wire::{Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status};
 
@@ -241,7 +241,7 @@ impl<L: RmaLink> Endpoint<L> {
             return Ok(());
         }
         match self.named(peer, name)? {
-            // What we share ourselves is done when we say so.
+            // What this side shares is done when this side says so.
             Request::Out(out) if out.coop.as_ref().is_none_or(|p| !p.is_owner()) => {}
             Request::In(_) => return self.on_fin_in(core, peer, head),
             Request::Serve(s) if s.lent => {
@@ -374,10 +374,7 @@ impl<L: RmaLink> Endpoint<L> {
         flags: Flags,
         fields: &mut Fields<'_>,
     ) -> Handled {
-        let aux = parse_rma(head.aux.get())?;
-        let rma = fields.take_many::<RmaSeg>(aux.rma.into())?;
-        let segs = fields.take_many::<Seg>(aux.segs.into())?;
-        let there = bytes_of(segs)?;
+        let (rma, segs, there) = fields.take_access(head.aux.get())?;
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
         let req = head.tag.get();
         match core.reach(rma, Access::REMOTE_WRITE) {
@@ -414,10 +411,7 @@ impl<L: RmaLink> Endpoint<L> {
         flags: Flags,
         fields: &mut Fields<'_>,
     ) -> Handled {
-        let aux = parse_rma(head.aux.get())?;
-        let rma = fields.take_many::<RmaSeg>(aux.rma.into())?;
-        let segs = fields.take_many::<Seg>(aux.segs.into())?;
-        let there = bytes_of(segs)?;
+        let (rma, segs, there) = fields.take_access(head.aux.get())?;
         let req = head.tag.get();
         match core.reach(rma, Access::REMOTE_READ) {
             Ok(reached) if reached.len as u64 == there => {

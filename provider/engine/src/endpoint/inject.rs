@@ -3,9 +3,9 @@
 //! The buffer of an injected message may change at once, so that the bytes have to leave it before the call returns,
 //! and to bring them to the host for that is one copy too many where the message goes to a device. So it is
 //! offered (`Rts`), and the call waits for as long as it takes a receiver that polls to say where the
-//! message goes: then our device puts it there, and the call returns when that is over, which depends on
+//! message goes: then this side's device puts it there, and the call returns when that is over, which depends on
 //! no peer. If no answer comes, the bytes follow unasked (`Body`), and the receiver can take them
-//! without us, as it can what was injected from the host. The call waits in [`Endpoint::has_left`], which returns each
+//! without this side, as it can what was injected from the host. The call waits in [`Endpoint::has_left`], which returns each
 //! time, so that other threads may call meanwhile. A peer that did not answer in time, or whose
 //! buffers are not on a device, is not waited for again too soon.
 

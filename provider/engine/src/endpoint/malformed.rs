@@ -1,7 +1,7 @@
 //! Frames that make no sense: which field of which does not, and what is said of it.
 
 use arrayvec::ArrayVec;
-use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, Seg, take, take_many};
+use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, RmaSeg, Seg, take, take_many};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::Endpoint;
@@ -68,6 +68,14 @@ impl<'a> Fields<'a> {
     {
         self.taken += n * size_of::<T>();
         take_many(&mut self.rest, n).ok_or(Malformed::Short(self.taken))
+    }
+
+    /// What is accessed here, and the segments of the initiator's memory with their bytes, as many as `aux` counts of each.
+    pub(super) fn take_access(&mut self, aux: u16) -> Result<(&'a [RmaSeg], &'a [Seg], u64), Malformed> {
+        let aux = parse_rma(aux)?;
+        let rma = self.take_many::<RmaSeg>(aux.rma.into())?;
+        let segs = self.take_many::<Seg>(aux.segs.into())?;
+        Ok((rma, segs, bytes_of(segs)?))
     }
 
     /// `n` segments.

@@ -14,7 +14,7 @@ pub(super) struct Order {
     pub(super) held: VecDeque<Vec<u8>>,
     pub(super) size: usize,
     /// The peer's request of a write that failed, perhaps because the peer ended: nothing that was posted behind it takes effect,
-    /// up to what an initiator posts that has heard of the failure.
+    /// up to what an initiator posts that knows of the failure.
     pub(super) broken: Option<u64>,
 }
 

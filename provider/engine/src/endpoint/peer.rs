@@ -11,7 +11,7 @@ use super::order::Order;
 use crate::proto::{Limits, When};
 use crate::types::*;
 
-/// Whether the peer fetches our rendezvous payloads directly, as far as we have seen. Once it did
+/// Whether the peer fetches this side's rendezvous payloads directly, as far as was seen. Once it did
 /// not, that is what counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fetches {
@@ -61,7 +61,7 @@ pub(crate) struct Peer {
     backlog: VecDeque<Vec<u8>>,
     pub(super) owed: usize,
     /// Bytes that messages of it take up which wait to be received; and whether it was told to hold
-    /// back, or has told us.
+    /// back, or has told this side to.
     pub(super) waiting: usize,
     pub(super) pause_sent: bool,
     paused: bool,

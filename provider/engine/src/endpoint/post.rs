@@ -128,7 +128,7 @@ impl<L: RmaLink> Endpoint<L> {
             if state.fetches != Fetches::Directly {
                 return Err(Error::Again);
             }
-            // It may ask for them now, and holds this one meanwhile: that is to be heard before it holds much.
+            // It may ask for them now, and holds this one meanwhile: that has to be known before it holds much.
             self.bytes_since_progress += len.min(state.limits.fits) + MESSAGE_COST;
         }
         Ok(peer)

@@ -15,7 +15,7 @@ pub(super) const OWED_MOST: usize = 1 << 30;
 pub(super) const MANY: usize = 1 << 18;
 pub(super) const MANY_OF_ONE: usize = 2 * DEPTH_MOST as usize;
 
-/// Bytes sent, with so many for each message, after which it is time to look whether a peer would have us
+/// Bytes sent, with so many for each message, after which it is time to look whether a peer would have this side
 /// pause: an application that only sends need never make progress while its messages are taken.
 pub(super) const MOST_SINCE_PROGRESS: usize = 1 << 20;
 pub(super) const MESSAGE_COST: usize = 64;

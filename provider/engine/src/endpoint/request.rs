@@ -58,9 +58,9 @@ pub(super) struct Out {
     pub(super) bounced: bool,
     /// The peer asked for frames: its request, and how many bytes it wants.
     pub(super) asked: Option<(u64, usize)>,
-    /// We and the peer copy it.
+    /// This side and the peer copy it.
     pub(super) coop: Option<Box<Coop>>,
-    /// We have copied our part of it.
+    /// This side has copied its part of it.
     pub(super) helped: bool,
     pub(super) done_as: Done,
 }
@@ -116,7 +116,7 @@ pub(super) struct Unsent {
     pub(super) done_as: Done,
 }
 
-/// Bytes that a peer sends in frames because we asked.
+/// Bytes that a peer sends in frames because this side asked.
 #[derive(Debug)]
 pub(super) struct In {
     pub(super) peer: PeerId,
@@ -129,7 +129,7 @@ pub(super) struct In {
     pub(super) req: u64,
     /// The peer was told where to put the bytes, and may say that it has.
     pub(super) placed: bool,
-    /// It was so only if it comes to it before we do.
+    /// It was so only if it comes to it before this side does.
     pub(super) invited: Option<Box<Invited>>,
     /// It may come by way of the sender's bounce buffers, as the sender was told; and from this byte on it cannot.
     pub(super) bounces: bool,
@@ -139,7 +139,7 @@ pub(super) struct In {
     /// Why they are not kept: a device could not take them, or the memory was taken back.
     pub(super) failed: Option<Status>,
     pub(super) then: Then,
-    /// We and the peer copy it, instead of frames.
+    /// This side and the peer copy it, instead of frames.
     pub(super) coop: Option<Box<Coop>>,
 }
 

@@ -249,7 +249,7 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(())
     }
 
-    /// Takes down what a peer wants of a request of ours, unless that is nonsense.
+    /// Takes down what a peer wants of a request of ours, unless that is malformed.
     pub(super) fn accept_cts(&mut self, peer: PeerId, name: u64, theirs: u64, want: u64) -> Handled {
         let Request::Out(out) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
         let fits = out.asked.is_none()

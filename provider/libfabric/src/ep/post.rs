@@ -99,7 +99,7 @@ fn wait_until_left(shared: &Shared, mut leaving: Leaving) {
 /// Sends a message of one buffer, in the place of `op.iov`, if that can be done in no time; else
 /// nothing has happened, and [`send`] is the way, also to learn what is wrong.
 ///
-/// So whoever calls it has the message in registers only: a structure that the way not taken needs in
+/// So its caller has the message in registers only: a structure that the way not taken needs in
 /// memory would be read from there on this way too, before it has been written.
 #[inline(always)]
 pub(super) fn send_plain(ep: &EpFid, span: Span, mut op: Send<'_>, how: How) -> bool {

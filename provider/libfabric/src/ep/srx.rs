@@ -84,7 +84,7 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         srx.refs.none()?;
         srx.shared.close_in(None, |engine| engine.srx_close(srx.id))?;
         srx.shared.children.dec();
-        // SAFETY: nobody uses it from now on. The pointer the application holds is the one it was
+        // SAFETY: nothing uses it from now on. The pointer the application holds is the one it was
         // published as.
         drop(unsafe { reclaim::<SrxFid>(fid.cast()) });
         Ok(())

@@ -28,14 +28,7 @@ const MANY: usize = 1 << 20;
 
 /// The order in which operations to one peer can be kept.
 const ORDERS: u64 = FI_ORDER_SAS
-    | FI_ORDER_RAR
-    | FI_ORDER_RAW
-    | FI_ORDER_WAR
-    | FI_ORDER_WAW
-    | FI_ORDER_RMA_RAR
-    | FI_ORDER_RMA_RAW
-    | FI_ORDER_RMA_WAR
-    | FI_ORDER_RMA_WAW
+    | RMA_ORDERS
     | FI_ORDER_ATOMIC_RAR
     | FI_ORDER_ATOMIC_RAW
     | FI_ORDER_ATOMIC_WAR

@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn getinfo(
         let hints = match unsafe { hints.as_ref() } {
             None => None,
             Some(h) => {
-                // Layered providers ask for what we do not have, several times for each question of
+                // Layered providers ask for what the provider does not have, several times for each question of
                 // an application: answer those first.
                 // SAFETY: as above; the type is the first field of every version.
                 let kind = unsafe { if h.ep_attr.is_null() { fi::FI_EP_UNSPEC } else { (*h.ep_attr).type_ } };

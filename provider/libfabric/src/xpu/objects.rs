@@ -20,7 +20,7 @@ pub(crate) struct Queue {
     side: Mutex<Option<QueueSide>>,
 }
 
-/// The entries of a queue whose opener leaves the size to us, and the most.
+/// The entries of a queue whose opener leaves the size open, and the most.
 const ENTRIES: usize = 4096;
 const MOST: usize = 1 << 20;
 /// Words between the parts of what a queue has beside its entries.

@@ -34,7 +34,7 @@ enum Failed {
     NotThere,
     /// A process does, and its queue of connections is full.
     Full,
-    /// We lack something for now.
+    /// This side lacks something for now.
     Lack,
     /// For good.
     Gone(Gone),

@@ -1,4 +1,4 @@
-//! Devices' memory: which allocations were exported to a peer, and which it has exported to us.
+//! Devices' memory: which allocations were exported to a peer, and which it has exported to this process.
 //!
 //! An allocation is exported by a handle, in a frame ahead of the first one that names an address
 //! in it. Handles are opened when they are first needed, and stay open (`hmem::share`): an allocation

@@ -123,7 +123,7 @@ impl ShmLink {
     }
 
     /// Whether the socket on which a peer listened may be there still, which only a process forked from it has: nothing
-    /// that is said to it is heard. It is not if the table lacks it; that it is there may be another user's lie.
+    /// that is sent to it is read. It is not there if the table lacks it; an entry of the table may be another user's.
     pub(super) fn may_be_deserted(&mut self, id: u32) -> bool {
         let Some(Deserted { socket, .. }) = &self.peers[id as usize].deserted else { return false };
         let is_there = find_listener(|inode, _| inode == *socket).is_some();

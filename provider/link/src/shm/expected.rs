@@ -37,7 +37,7 @@ impl Expected {
             return;
         }
         if self.timer.is_none() {
-            // Without one a sleeper hears of it later.
+            // Without one a sleeper is woken later.
             self.timer = Timer::new(GRACE).ok().filter(|fd| poller.add(fd, token::TIMER).is_ok());
         }
         self.peers.push((id, Instant::now()));

@@ -13,7 +13,7 @@ pub(super) struct Guest {
     pub(super) sock: OwnedFd,
     pub(super) pid: i32,
     pub(super) since: Instant,
-    /// It has said hello, and waits for us.
+    /// It has said hello, and waits for this side.
     pub(super) kept: bool,
     /// What it said, if it was received.
     pub(super) said: Option<(Vec<u8>, Option<OwnedFd>)>,

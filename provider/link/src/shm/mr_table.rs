@@ -9,8 +9,8 @@
 //! The orders that matter: each word of an entry is stored with Release, so none is seen before the
 //! odd number, and loaded with Acquire, so the second load of the number comes after all of them.
 //!
-//! A reader believes nothing. What it finds only says which of the owner's addresses to ask the
-//! kernel for, and an owner that lies about these has its own memory changed. It reads an entry so many times
+//! A reader trusts nothing. What it finds only says which of the owner's addresses to ask the
+//! kernel for, and an owner that writes wrong ones has its own memory changed. It reads an entry so many times
 //! and no more.
 
 use std::collections::HashMap;

@@ -27,7 +27,7 @@ pub(super) struct Outbound {
     pub(super) tx: Producer<Segment>,
     pub(super) sock: OwnedFd,
     pub(super) pid: i32,
-    /// The peer's address space, once it has welcomed us.
+    /// The peer's address space, once it has welcomed this side.
     pub(super) space: Option<Space>,
     /// Which endpoint of that name it leads to, once the peer has welcomed it.
     pub(super) incarnation: Option<u64>,
@@ -35,7 +35,7 @@ pub(super) struct Outbound {
     pub(super) lacks: Option<Instant>,
     /// Length of a frame that found no room.
     pub(super) starved: Option<usize>,
-    /// The registrations that the peer publishes, once it has welcomed us.
+    /// The registrations that the peer publishes, once it has welcomed this side.
     pub(super) mr_table: Option<PeerMrTable>,
     /// Piece counters that were opened here.
     pub(super) pieces: Counters,
@@ -198,7 +198,7 @@ pub(super) struct Peer {
     pub(super) out: Option<Outbound>,
     pub(super) inb: Option<Inbound>,
     pub(super) addr: Addr,
-    /// Our own name towards it, once one of us has called the other.
+    /// This side's name towards it, once one of the two has called the other.
     pub(super) name: Option<Addr>,
     /// It ended; `Closed` follows once `inb` is drained.
     pub(super) dying: Option<Gone>,
@@ -207,7 +207,7 @@ pub(super) struct Peer {
     pub(super) life: Option<Life>,
     /// Its address space, and when it was last found to be that.
     pub(super) target: Option<(Target, Duration)>,
-    /// Its memory was gone when we wanted some. That is before its end can be seen by any descriptor.
+    /// Its memory was gone when some was wanted. That is before its end can be seen by any descriptor.
     pub(super) lost: bool,
     /// Channels of its successors under the same name.
     pub(super) waiting: Vec<Inbound>,

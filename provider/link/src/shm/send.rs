@@ -55,7 +55,7 @@ impl ShmLink {
         Some(out.notify(self.barrier.registered))
     }
 
-    /// Sends to one we have no channel to yet.
+    /// Sends to one without a channel to it yet.
     #[cold]
     pub(super) fn send_first(
         &mut self,

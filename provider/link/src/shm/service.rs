@@ -72,7 +72,7 @@ impl ShmLink {
         self.peers[id as usize].inb.is_none() && self.is_behind() && self.peers[id as usize].inb.is_none()
     }
 
-    /// Whether a peer has ended that may have sent us something before, by a channel that is not accepted yet.
+    /// Whether a peer has ended that may have sent something before, by a channel that is not accepted yet.
     fn may_have_called(&self, id: u32) -> bool {
         let peer = &self.peers[id as usize];
         let ended = peer.out.as_ref().is_none_or(|out| socket::hung_up(&out.sock));

@@ -107,7 +107,7 @@ impl Windows {
         }
     }
 
-    /// How a peer that we have no channel to gets at a window of ours ([`Windows::fetch`]).
+    /// How a peer without a channel to it gets at a window of this process's ([`Windows::fetch`]).
     pub fn place(&self, number: u64) -> Option<FileAt> {
         FileAt::of(&self.lock().ours.get(&number)?.0).ok()
     }

@@ -1,4 +1,4 @@
-//! How rails come to be and go: where they are made to, who they belong to, what they are watched for.
+//! How rails come to be and go: where they are made to, which connection they belong to, what they are watched for.
 
 use std::io;
 use std::net::SocketAddr;
@@ -186,7 +186,7 @@ impl TcpLink {
         self.sync_rails(peer);
     }
 
-    /// Hears what answers to the call of a rail.
+    /// Reads the answer to the call of a rail.
     fn hear_rail(&mut self, peer: PeerId, number: u8) {
         let early = self.early;
         let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };

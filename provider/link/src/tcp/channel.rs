@@ -280,7 +280,7 @@ impl Channel {
         }
     }
 
-    /// Nothing that comes is believed any more.
+    /// Nothing that comes is taken any more.
     pub(super) fn spoil(&mut self, why: Gone) {
         self.over = Some(why);
         (self.start, self.end, self.opened) = (0, 0, None);

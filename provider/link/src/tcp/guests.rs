@@ -97,7 +97,7 @@ impl TcpLink {
         oldest.is_some()
     }
 
-    /// Watches the listener, or leaves those who connect with the kernel for now.
+    /// Watches the listener, or leaves new connections with the kernel for now.
     pub(super) fn set_listening(&mut self, on: bool) {
         if self.listens == on {
             return;
@@ -132,7 +132,7 @@ impl TcpLink {
         self.serve_guest(at);
     }
 
-    /// Hears a guest.
+    /// Reads what a caller that is not known yet has sent.
     pub(super) fn serve_guest(&mut self, at: usize) {
         let Some(guest) = self.guests.get_mut(at).and_then(Option::as_mut) else { return };
         let (peers, ids, forgotten) = (&self.peers, &self.ids, self.forgotten);

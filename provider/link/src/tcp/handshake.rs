@@ -125,7 +125,7 @@ impl Guest {
         Guest { fd, answerer: Some(answerer), message: Message::default(), surplus, since: Instant::now() }
     }
 
-    /// Hears what it says. `epoch` is that of connections to an endpoint of this name, `rail` the key of the connection that a
+    /// Reads what it has sent. `epoch` is that of connections to an endpoint of this name, `rail` the key of the connection that a
     /// rail says to be of.
     pub(super) fn hear(
         &mut self,

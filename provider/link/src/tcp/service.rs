@@ -92,7 +92,7 @@ impl TcpLink {
             match (token >> 32, token) {
                 (_, token::LISTENER | token::FURTHER) => self.accept(),
                 (_, token::TIMER) => self.tick(),
-                // The next poll has heard it.
+                // The next poll has read it.
                 (_, token::BELL) => {}
                 (token::GUEST, _) => self.serve_guest(at as usize),
                 (token::CALL, _) => self.serve_call(PeerId(at)),

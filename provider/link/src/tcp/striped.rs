@@ -1,4 +1,4 @@
-//! What a connection that has rails does otherwise: sends on them, takes frames from that one whose turn it is, and says and hears notes.
+//! What a connection that has rails does otherwise: sends on them, takes frames from that one whose turn it is, and sends and reads notes.
 
 use std::time::{Duration, Instant};
 

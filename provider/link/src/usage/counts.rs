@@ -4,7 +4,7 @@ use link_api::How;
 
 /// Rows of sums: the ways through shared memory, and one for all other links.
 pub const ROWS: usize = How::ALL.len() + 1;
-/// Who began an operation: this side, or the peer.
+/// Which side began an operation: this one, or the peer.
 pub const SIDES: usize = 2;
 /// What to call a row.
 pub fn row_name(row: usize) -> &'static str {

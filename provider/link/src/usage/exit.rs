@@ -89,12 +89,12 @@ impl Pending {
     fn tell(&self) {
         let program = std::env::current_exe().map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
         let name = program.rsplit('/').next().unwrap_or_default();
-        let who = format!("{name} (pid {}, {})", self.pid, self.door);
+        let process = format!("{name} (pid {}, {})", self.pid, self.door);
         let Some(report) = self.usage.report() else {
-            return to_stderr(&format!("strait: {who}: no report, since a thread is still counting\n"));
+            return to_stderr(&format!("strait: {process}: no report, since a thread is still counting\n"));
         };
         match &self.place {
-            Place::Stderr => to_stderr(&report.to_text(&who)),
+            Place::Stderr => to_stderr(&report.to_text(&process)),
             Place::File(path) => {
                 let head = [
                     ("strait", json_string(env!("CARGO_PKG_VERSION"))),
@@ -103,7 +103,7 @@ impl Pending {
                     ("program", json_string(&program)),
                 ];
                 if let Err(error) = append(path, &report.to_json(&head)) {
-                    to_stderr(&format!("strait: {who}: no report in {}: {error}\n", path.display()));
+                    to_stderr(&format!("strait: {process}: no report in {}: {error}\n", path.display()));
                 }
             }
         }

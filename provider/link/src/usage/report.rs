@@ -91,16 +91,17 @@ impl Report {
     }
 
     /// For people: the first line is the answer.
-    pub fn to_text(&self, who: &str) -> String {
+    pub fn to_text(&self, process: &str) -> String {
         if self.endpoints == 0 && self.ways.is_empty() {
             return format!(
-                "strait: {who}: carried nothing; the provider was loaded, and no endpoint was opened\n"
+                "strait: {process}: carried nothing; the provider was loaded, and no endpoint was opened\n"
             );
         }
         let [ours, theirs] = self.sums();
         let peers = if self.peers == 1 { "peer" } else { "peers" };
         let (sent, bytes) = (ours.messages, bytes_text(ours.bytes));
-        let mut out = format!("strait: {who}: carried {sent} messages, {bytes} to {} {peers}", self.peers);
+        let mut out =
+            format!("strait: {process}: carried {sent} messages, {bytes} to {} {peers}", self.peers);
         // Under UCX what comes is not counted.
         if theirs.messages > 0 {
             let _ = write!(out, "; {} messages, {} came", theirs.messages, bytes_text(theirs.bytes));

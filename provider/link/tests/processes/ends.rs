@@ -41,7 +41,7 @@ pub fn fork(mut link: ShmLink, to: PeerId, _parent: Addr) {
     unsafe { libc::raise(libc::SIGKILL) };
 }
 
-/// Forks before anyone has called, and is killed when it is told to.
+/// Forks before a peer has connected, and is killed when it is told to.
 pub fn fork_unmet(link: ShmLink, _to: PeerId, _parent: Addr) {
     // SAFETY: the child only sleeps, with copies of all descriptors.
     let child = unsafe { libc::fork() };
@@ -151,7 +151,7 @@ fn refused(link: &mut ShmLink, to: PeerId, most: Duration) -> Refused {
     let start = Instant::now();
     loop {
         match link.send(to, b"x", &[], 0, 0) {
-            Ok(()) => panic!("sent to nobody"),
+            Ok(()) => panic!("sent to a process that is gone"),
             Err(Refused::Busy) => assert!(start.elapsed() < most, "busy for ever"),
             Err(why) => return why,
         }

@@ -28,7 +28,7 @@ pub struct Request {
     pub align: u64,
     /// In how many pieces it may be.
     pub segments: usize,
-    /// For whom it is.
+    /// The user that it is for.
     pub uid: u32,
     /// A name that rules can refer to.
     pub job: String,

@@ -125,7 +125,7 @@ fn export(
     // SAFETY: the structure that this request has, with its size.
     let fd = unsafe { ioctl(device.as_raw_fd(), FEATURE, (&raw mut ask).cast()) };
     if fd >= 0 {
-        // SAFETY: the kernel has just opened it, for us.
+        // SAFETY: the kernel has just opened it, for this call alone.
         return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);

@@ -1,15 +1,11 @@
 //! Host memory between a file and a device's memory. Several workers each have a buffer: while one of them waits for the disk
 //! another one copies.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 
 use hmem::Kind;
-
-/// What keeps memory page-locked.
-type Locked = Box<dyn std::any::Any + Send + Sync>;
+use hmem::locked::{self, Pool};
 
 /// Bytes of a buffer.
 pub(super) const CHUNK: usize = 4 << 20;
@@ -19,106 +15,46 @@ pub(super) const WORKERS: usize = 4;
 const ALIGN: usize = 1 << 16;
 
 /// A buffer, page-locked for the devices of a kind.
-pub(super) struct Buffer {
-    at: NonNull<u8>,
-    /// Goes first: see `drop`.
-    locked: Option<(Kind, Option<Locked>)>,
-}
-
-// SAFETY: it owns its bytes.
-unsafe impl Send for Buffer {}
-
-const LAYOUT: Layout = match Layout::from_size_align(CHUNK, ALIGN) {
-    Ok(layout) => layout,
-    Err(_) => panic!("a power of two"),
-};
+pub(super) struct Buffer(locked::Buffer);
 
 impl Buffer {
-    fn new() -> Option<Buffer> {
-        // SAFETY: the size is not 0.
-        NonNull::new(unsafe { alloc_zeroed(LAYOUT) }).map(|at| Buffer { at, locked: None })
-    }
-
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the allocation, which this owns; it was zeroed.
-        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), CHUNK) }
+        // SAFETY: so many bytes were allocated and zeroed, which this owns; nothing gives the memory of one up that was handed out. The
+        // devices' copies that its owner had started are over.
+        unsafe { std::slice::from_raw_parts_mut(self.0.at(), CHUNK) }
     }
 
     /// Where it is, for a device that copies by itself.
     pub fn address(&self) -> usize {
-        self.at.as_ptr().expose_provenance()
-    }
-
-    /// Whether it is page-locked, so that what is queued for the device is not waited for.
-    pub fn is_locked(&self) -> bool {
-        matches!(self.locked, Some((_, Some(_))))
-    }
-
-    fn lock_for(&mut self, kind: Kind) {
-        // The CPU copies from and to any host memory, and locks belong to no thread that may not call their runtime.
-        if kind == Kind::System {
-            return;
-        }
-        let runtime = hmem::registry::of(kind);
-        // A lock ends with the context that it was made in.
-        let stands = |pages: &Option<Locked>| pages.is_none() || runtime.is_host_locked(self.address());
-        if !self.locked.as_ref().is_some_and(|(of, pages)| *of == kind && stands(pages)) {
-            self.locked = None;
-            // SAFETY: this allocation, which is freed after what is remembered of it here.
-            let pages = unsafe { runtime.lock_host(self.address(), CHUNK) };
-            self.locked = Some((kind, pages));
-        }
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        self.locked = None;
-        // SAFETY: allocated so, and no device has it locked any more.
-        unsafe { dealloc(self.at.as_ptr(), LAYOUT) }
+        self.0.at().expose_provenance()
     }
 }
 
 /// Buffers that are not in use. Page-locked ones are apart from the others: to lock and unlock calls a device's runtime,
 /// and a thread that a stream waits for may not. Such a thread takes and gives those of [`Kind::System`] alone.
-#[derive(Default)]
-pub(super) struct Buffers(Mutex<Free>);
-
-#[derive(Default)]
-struct Free {
-    locked: Vec<Buffer>,
-    plain: Vec<Buffer>,
+#[derive(Debug)]
+pub(super) struct Buffers {
+    locked: Pool,
+    plain: Pool,
 }
 
-impl std::fmt::Debug for Buffers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Buffers")
+impl Default for Buffers {
+    fn default() -> Buffers {
+        let pool = || Pool::without_bound(WORKERS, CHUNK, ALIGN);
+        Buffers { locked: pool(), plain: pool() }
     }
 }
 
 impl Buffers {
-    /// One, for copies from and to memory of that kind.
+    /// One, for copies from and to memory of that kind. It goes back when it is dropped.
     pub fn take(&self, kind: Kind) -> Option<Buffer> {
-        let free = {
-            let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let of = if kind == Kind::System { &mut free.plain } else { &mut free.locked };
-            of.pop()
-        };
-        let mut buffer = free.or_else(Buffer::new)?;
-        buffer.lock_for(kind);
-        Some(buffer)
-    }
-
-    pub fn give(&self, buffer: Buffer) {
-        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = if buffer.locked.is_none() { &mut free.plain } else { &mut free.locked };
-        if of.len() < WORKERS {
-            of.push(buffer);
-            return;
+        // The CPU copies from and to any host memory, and locks belong to no thread that may not call their runtime.
+        if kind == Kind::System {
+            return self.plain.take().ok().map(Buffer);
         }
-        // Not under the lock: others wait for that, and a device's runtime for them.
-        drop(free);
-        drop(buffer);
+        let mut buffer = self.locked.take().ok()?;
+        buffer.lock_for(hmem::registry::of(kind));
+        Some(Buffer(buffer))
     }
 }
 
@@ -140,16 +76,15 @@ impl Set {
     pub fn addresses(&self, n: usize, from: &Buffers) -> Option<Vec<usize>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while all.len() < n {
-            all.push(from.take(Kind::Cuda).filter(Buffer::is_locked)?);
+            let buffer = from.take(Kind::Cuda)?;
+            if !buffer.0.is_locked() {
+                // The next request tries with new memory.
+                buffer.0.give_up();
+                return None;
+            }
+            all.push(buffer);
         }
         Some(all.iter().take(n).map(Buffer::address).collect())
-    }
-
-    /// Makes them free, if no other request has them.
-    pub fn give(self: Arc<Set>, to: &Buffers) {
-        if let Some(set) = Arc::into_inner(self) {
-            set.0.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().for_each(|b| to.give(b));
-        }
     }
 }
 
@@ -194,19 +129,15 @@ mod tests {
         hmem::registry::look();
         let all = Buffers::default();
         let take = |kind| (0..WORKERS + 2).map(|_| all.take(kind).unwrap()).collect::<Vec<_>>();
-        let free = || {
-            let free = all.0.lock().unwrap();
-            (free.locked.iter().map(Buffer::address).collect::<Vec<_>>(), free.plain.len())
-        };
-        take(Kind::Cuda).into_iter().for_each(|buffer| all.give(buffer));
-        let (locked, plain) = free();
-        assert_eq!((locked.len(), plain), (WORKERS, 0));
+        let free = || (all.locked.free(), all.plain.free());
+        drop(take(Kind::Cuda));
+        assert_eq!(free(), (WORKERS, 0));
         let buffers = take(Kind::System);
-        assert!(!buffers.iter().any(Buffer::is_locked));
-        assert_eq!(free(), (locked.clone(), 0));
-        buffers.into_iter().for_each(|buffer| all.give(buffer));
-        assert_eq!(free(), (locked, WORKERS));
-        assert!(take(Kind::Cuda).iter().all(Buffer::is_locked));
+        assert!(!buffers.iter().any(|buffer| buffer.0.is_locked()));
+        assert_eq!(free(), (WORKERS, 0));
+        drop(buffers);
+        assert_eq!(free(), (WORKERS, WORKERS));
+        assert!(take(Kind::Cuda).iter().all(|buffer| buffer.0.is_locked()));
     }
 
     #[test]
@@ -215,7 +146,7 @@ mod tests {
         hmem::registry::look();
         let all = Buffers::default();
         let ctx = cu.make_context(0);
-        all.give(all.take(Kind::Cuda).unwrap());
+        drop(all.take(Kind::Cuda).unwrap());
         cu.end_context(ctx);
         cu.enter(0);
         let buffer = all.take(Kind::Cuda).unwrap();

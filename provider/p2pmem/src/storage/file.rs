@@ -312,7 +312,6 @@ impl File {
                     }
                 }
             }
-            self.buffers.give(buffer);
         };
         std::thread::scope(|scope| {
             for _ in 1..len.div_ceil(CHUNK).min(WORKERS) {

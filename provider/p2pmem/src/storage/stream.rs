@@ -247,6 +247,7 @@ unsafe extern "C" fn called(arg: *mut c_void) {
 pub(super) struct Queued {
     pipe: Arc<Pipe>,
     stream: Stream,
+    /// The last request that has it makes its buffers free.
     set: Option<Arc<Set>>,
     looked: Mutex<Instant>,
 }
@@ -412,14 +413,6 @@ impl Queued {
     pub fn take(&self) -> Option<Results> {
         let mut progress = self.pipe.lock();
         progress.over.then(|| progress.results.take().unwrap_or_default())
-    }
-}
-
-impl Drop for Queued {
-    fn drop(&mut self) {
-        if let Some(set) = self.set.take() {
-            set.give(&self.pipe.file.buffers);
-        }
     }
 }
 

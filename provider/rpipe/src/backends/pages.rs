@@ -19,7 +19,7 @@ unsafe impl Sync for Pages {}
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `pages` made; who holds it says that nothing uses the memory any more.
+        // SAFETY: the mapping that `pages` made; it is dropped when nothing uses the memory any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

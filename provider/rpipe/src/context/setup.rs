@@ -66,7 +66,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The writer has heard from its reader.
+    /// The writer has had a message from its reader.
     pub(super) fn as_writer(
         &mut self,
         no: u32,
@@ -87,7 +87,7 @@ impl Inner {
         if shape.is_on_device() && mode != Mode::Store {
             return Err(Error::Unsupported(format!("{NO_DEVICES}; and for the flag mode store, not {mode}")));
         }
-        // What is mapped is read where it lies.
+        // What is mapped is read where it is.
         let manner = Manner { mode, sync, pull: pull && mode != Mode::Store };
         let region = self.backend.expose(shape.writer_region(mode != Mode::Store))?;
         if let Some(stream) = self.stream(no) {

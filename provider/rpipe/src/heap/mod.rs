@@ -1,4 +1,4 @@
-//! Who has what of a pipe's heap, by the writer's book: blocks are free, held by the writer, or sent to the reader. The heap's
+//! Which side has which blocks of a pipe's heap, by the writer's count: they are free, held by the writer, or sent to the reader. The heap's
 //! bytes are elsewhere; the peer reaches none of this.
 //!
 //! Free blocks are always as long as can be: one that becomes free is joined with its neighbours at once. A block is named by

@@ -3,16 +3,14 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use arrayvec::ArrayVec;
+use hmem::Kind;
 use hmem::share::{NoPlan, Owner, plan};
-use hmem::{Kind, Span};
 use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Iov, PendingReq, PurgeFn, Status};
 
 use super::iface;
 use super::key::{self, Rkey};
 use super::state::{Copy, Ep, Iface};
-use crate::attr::MAX_IOV;
-use crate::ffi::guard;
+use crate::ffi::{guard, spans_of};
 use crate::readers::{Held, NoReader};
 
 pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::Ep) -> Status {
@@ -83,7 +81,9 @@ unsafe fn copy(
     put: bool,
 ) -> Status {
     // SAFETY: the caller's promise.
-    let Some((local, len)) = (unsafe { spans(iov, count) }) else { return ucx::UCS_ERR_INVALID_PARAM };
+    let Some((local, len)) = (unsafe { spans_of(Kind::Cuda, iov, count) }) else {
+        return ucx::UCS_ERR_INVALID_PARAM;
+    };
     // Nothing is looked at for no bytes: there need not be a key.
     if len == 0 {
         return ucx::UCS_OK;
@@ -166,27 +166,6 @@ impl Iface {
         }
         ucx::UCS_ERR_IO_ERROR
     }
-}
-
-/// Parts of this process's memory, as far as they fit. UCP has found out that it is a device's, or else would
-/// not have come here.
-///
-/// # Safety
-/// `iov` must be `count` parts that stay valid while the answer is used.
-unsafe fn spans(iov: *const Iov, count: usize) -> Option<(ArrayVec<Span, MAX_IOV>, usize)> {
-    let (mut out, mut total) = (ArrayVec::new(), 0usize);
-    for n in 0..count {
-        // SAFETY: the caller's promise.
-        let part = unsafe { &*iov.add(n) };
-        let len = if part.count == 0 { 0 } else { part.length };
-        if len > 0 {
-            let addr = part.buffer.expose_provenance();
-            // SAFETY: the caller's promise: memory of that length.
-            out.try_push(unsafe { Span::new(addr, len, Kind::Cuda) }).ok()?;
-            total = total.checked_add(len)?;
-        }
-    }
-    Some((out, total))
 }
 
 pub(crate) unsafe extern "C" fn put_zcopy(

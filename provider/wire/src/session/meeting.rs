@@ -6,7 +6,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 0..8 | [`MAGIC`] |
-//! | 8 | kind: 1 announce, 2 settle, 3 bye, 4 bye heard |
+//! | 8 | kind: 1 announce, 2 settle, 3 bye, 4 bye received |
 //! | 9 | of a settle: 1 the fabric, 2 the connection |
 //! | 10..12 | version of all this (u16) |
 //! | 12..16 | of a bye: how many messages were sent by the fabric (u32) |

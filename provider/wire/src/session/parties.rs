@@ -158,7 +158,7 @@ impl Caller {
 #[derive(Debug)]
 pub struct Answerer {
     job: JobKey,
-    /// What it says, but for whom it says it to.
+    /// What it says, without the caller that it says it to.
     own: Hello,
     /// What the caller has said.
     asked: Option<(Hello, Hellos)>,

@@ -44,7 +44,7 @@ pub fn nothing_is_sent_to_a_peer_that_has_ended<H: Harness>(h: &mut H) {
         told = matches!(h.event(&mut a, "the end"), Event::Closed(peer, _) if peer == to_b);
     }
     for _ in 0..3 {
-        let answer = h.send(&mut a, to_b, b"anyone", &[], 0, 0);
+        let answer = h.send(&mut a, to_b, b"behind", &[], 0, 0);
         assert!(matches!(answer, Err(Refused::Gone(_))), "a frame to a peer that has ended: {answer:?}");
     }
     assert!(!a.is_connected(to_b), "a peer that has ended is not connected");

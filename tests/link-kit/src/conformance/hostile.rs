@@ -5,7 +5,7 @@ use link_api::{Event, Link as _};
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes};
 
-/// "Whatever it writes, a link answers with frames of honest length, or with `Event::Closed`."
+/// "Whatever it writes, a link answers with frames of correct length, or with `Event::Closed`."
 pub fn nonsense_ends_its_channel_and_no_other<H: Harness>(h: &mut H) {
     assert!(h.attacks() > 0, "the harness can do nothing that is hostile");
     for how in 0..h.attacks() {

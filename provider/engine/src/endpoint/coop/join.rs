@@ -14,7 +14,7 @@ use link_api::{PeerId, RmaLink, Way};
 use xfer::{LAST, MAX_HELPED};
 
 impl<L: RmaLink> Endpoint<L> {
-    /// A peer has begun to read or write memory here, and we may help.
+    /// A peer has begun to read or write memory here, and this side may help.
     pub(in crate::endpoint) fn on_coop_rma(
         &mut self,
         core: &mut Core,
@@ -28,7 +28,7 @@ impl<L: RmaLink> Endpoint<L> {
         let segs = fields.take_segs(n)?;
         let write = head.data.get() == 1;
         let want = if write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
-        // If it has changed meanwhile, it does not concern us; the peer finds that out by itself.
+        // If it has changed meanwhile, it does not concern this side; the peer finds that out by itself.
         let Ok(reached) = core.reach(&[named], want) else { return Ok(()) };
         let way = if write { Way::Get } else { Way::Put };
         let coop = Coop::helping(peer, &about, segs, head.tag.get(), way).ok_or(Malformed::Pieces)?;
@@ -53,7 +53,7 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(())
     }
 
-    /// The taker of what we send has begun, and we may help.
+    /// The taker of what this side sends has begun, and this side may help.
     pub(in crate::endpoint) fn on_coop_fetch(
         &mut self,
         core: &mut Core,

@@ -76,7 +76,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Starts a large read or write of ours together with its target, which has nothing to check that
-    /// we have not: `there` is what it exposes. `false`: that is not to be.
+    /// was not checked here: `there` is what it exposes. `false`: that is not to be.
     pub(in crate::endpoint) fn coop_rma(
         &mut self,
         core: &mut Core,

@@ -1,15 +1,19 @@
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_stand_in::driver::Driver;
 
 use crate::storage::bounce::WORKERS;
 use crate::storage::{File, Op, Options, Request};
 
+/// One of these tests has calls of the driver fail in the whole process.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 /// With every thread of the file held up the disk is never asked: the stream has to wait for it, whatever is queued behind.
 #[test]
 fn a_stream_waits_for_the_disk() {
     const LEN: usize = 9 << 20;
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let cu = Driver::start();
     let path = std::env::temp_dir().join(format!("strait-stream-waits-{}", std::process::id()));
     std::fs::write(&path, vec![0x5a; LEN]).unwrap();
@@ -50,6 +54,7 @@ fn a_stream_waits_for_the_disk() {
 #[test]
 fn a_stream_that_fails_is_over_when_no_thread_has_the_memory() {
     const LEN: usize = 1 << 20;
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let cu = Driver::start();
     let path = std::env::temp_dir().join(format!("strait-stream-fails-{}", std::process::id()));
     std::fs::write(&path, vec![0x5a; LEN]).unwrap();

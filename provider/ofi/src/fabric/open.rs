@@ -1,0 +1,107 @@
+//! How an endpoint of a provider below is opened: its objects, its memory, its name, and its first receives.
+
+use std::ffi::CStr;
+use std::mem::ManuallyDrop;
+use std::ptr::null_mut;
+
+use libfabric_sys as fi;
+
+use super::{Desc, Fabric, MESSAGE, RECEIVES, SENDS};
+use crate::objects::{Objects, made, step};
+use crate::remote::Remote;
+use crate::slab::Slab;
+
+impl Fabric {
+    /// Opens an endpoint as the info says.
+    ///
+    /// # Safety
+    /// `info` is an element of a list that this core has given out, and lives on meanwhile.
+    pub(crate) unsafe fn open(core: &fi::Core, info: *mut fi::fi_info, name: &str) -> Result<Fabric, String> {
+        // SAFETY: the caller's promise: all attributes are there.
+        let (caps, most, mr_mode, format, protocol, domain_name, version) = unsafe {
+            let (ep, domain) = ((*info).ep_attr, (*info).domain_attr);
+            let of_domain = match (*domain).name.is_null() {
+                true => String::new(),
+                false => CStr::from_ptr((*domain).name).to_string_lossy().into_owned(),
+            };
+            let prefix = (*ep).msg_prefix_size;
+            let most = if prefix == 0 { (*ep).max_msg_size } else { 0 };
+            let version = (*(*info).fabric_attr).prov_version;
+            let mr_mode = (*domain).mr_mode;
+            ((*info).caps, most, mr_mode, (*info).addr_format, (*ep).protocol, of_domain, version)
+        };
+        if caps & fi::FI_MSG == 0 || most < link_api::Path::LEAST_FRAME + 1024 {
+            return Err("it has no messages that are long enough".into());
+        }
+        let most = most.min(MESSAGE);
+        // SAFETY: likewise.
+        let objects = unsafe { Objects::open(core, info, 2 * (RECEIVES + SENDS)) }?;
+        let slab = |n| Slab::new(n, most).ok_or_else(|| String::from("no memory"));
+        let (receives, sends) = (slab(RECEIVES)?, slab(SENDS)?);
+        let mut fabric = Fabric {
+            objects: ManuallyDrop::new(objects),
+            receives: ManuallyDrop::new(receives),
+            sends: ManuallyDrop::new(sends),
+            descs: [Desc(null_mut()); 2],
+            // The first places are used most, and found first.
+            free: (0..SENDS).rev().collect(),
+            who: vec![0; SENDS],
+            kept: vec![false; SENDS],
+            keeps: 0,
+            sent_alone: 0,
+            unposted: (0..RECEIVES).collect(),
+            most,
+            name: name.to_owned(),
+            detail: format!("{domain_name}, version {}.{}", version >> 16, version & 0xffff),
+            dialect: (protocol, format),
+            address: Vec::new(),
+            wait: None,
+            did: Vec::new(),
+            dead: None,
+            // SAFETY: the caller's promise.
+            remote: unsafe { Remote::new(core, info) },
+            core: *core,
+            pid: std::process::id(),
+        };
+        fabric.ready(mr_mode)?;
+        Ok(fabric)
+    }
+
+    /// Registers memory, enables the endpoint, finds out its name, and posts receives.
+    fn ready(&mut self, mr_mode: i32) -> Result<(), String> {
+        let core = self.core;
+        step(&core, "fi_enable", self.objects.ep.control(fi::FI_ENABLE, null_mut()))?;
+        if mr_mode & fi::FI_MR_LOCAL != 0 {
+            for which in 0..2 {
+                let found = self.register(which, mr_mode & fi::FI_MR_ENDPOINT != 0);
+                step(&core, "fi_mr_reg", found)?;
+            }
+        }
+        self.address = step(&core, "fi_getname", self.objects.ep.name())?;
+        self.wait = self.objects.cq.wait_fd();
+        self.post();
+        if self.unposted.len() == RECEIVES {
+            return Err(self.dead.take().unwrap_or_else(|| "no receive can be posted".into()));
+        }
+        Ok(())
+    }
+
+    fn register(&mut self, which: usize, bind: bool) -> Result<(), i32> {
+        let access = [fi::FI_RECV, fi::FI_SEND][which];
+        let (at, len) = if which == 0 { self.receives.all() } else { self.sends.all() };
+        let domain = &self.objects.domain;
+        // SAFETY: an open domain; the memory is this endpoint's, and lives on until the registration is closed.
+        let region = unsafe {
+            let reg = (*(*domain.at()).mr).reg.ok_or(-fi::FI_ENOSYS)?;
+            made(|mr| reg(domain.fid(), at.cast(), len, access, 0, which as u64, 0, mr, null_mut()))?
+        };
+        if bind {
+            region.bind(&self.objects.ep, 0)?;
+            region.control(fi::FI_ENABLE, null_mut())?;
+        }
+        // SAFETY: an open registration.
+        self.descs[which] = Desc(unsafe { (*region.at()).mem_desc });
+        self.objects.regions.push(region);
+        Ok(())
+    }
+}
