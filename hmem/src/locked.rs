@@ -244,67 +244,13 @@ impl Buffer {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::error::Error;
-    use std::sync::atomic::AtomicBool;
-    use std::sync::atomic::Ordering::Relaxed;
-
-    /// A runtime that page-locks host memory, or refuses to.
-    struct Locks(AtomicBool);
-
-    impl Runtime for Locks {
-        fn kind(&self) -> Kind {
-            Kind::Fake
-        }
-        fn find(&self) -> bool {
-            true
-        }
-        fn describe(&self) -> Result<String, String> {
-            Ok(String::new())
-        }
-        fn acquire(&self, _addr: usize, _len: usize) -> bool {
-            false
-        }
-        fn copy_now(&self, _dst: usize, _src: usize, _len: usize) -> Result<(), Error> {
-            Err(Error::UNSUPPORTED)
-        }
-        unsafe fn lock_host(&self, _addr: usize, _len: usize) -> Option<Pages> {
-            self.0.load(Relaxed).then(|| Box::new(()) as Pages)
-        }
-    }
-
-    #[test]
-    fn a_pool_without_bound_keeps_some_and_aligns_all() {
-        let pool = Pool::without_bound(2, 10, 1 << 16);
-        let all: Vec<_> = (0..3).map(|_| pool.take().unwrap()).collect();
-        assert!(all.iter().all(|buffer| buffer.at().addr() % (1 << 16) == 0));
-        assert_eq!((pool.taken(), pool.free()), (3, 0));
-        drop(all);
-        assert_eq!((pool.taken(), pool.free()), (0, 2));
-    }
-
-    #[test]
-    fn memory_that_was_not_locked_is_asked_for_anew_once_it_was_given_up() {
-        let (pool, runtime) = (Pool::new(1, 10), Locks(AtomicBool::new(false)));
-        let mut buffer = pool.take().unwrap();
-        assert!(!buffer.lock_for(&runtime) && !buffer.is_locked());
-        buffer.give_up();
-        assert_eq!((pool.taken(), pool.free()), (0, 0));
-        runtime.0.store(true, Relaxed);
-        let mut buffer = pool.take().unwrap();
-        assert!(buffer.lock_for(&runtime) && buffer.is_locked());
-    }
-}
-
-#[cfg(test)]
-mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
     use crate::error::Error;
 
-    /// Locks memory once it has been asked so often.
+    /// Page-locks host memory once it has been asked so often.
     #[derive(Default)]
     struct Reluctant {
         refuses: usize,
@@ -330,6 +276,27 @@ mod tests {
         unsafe fn lock_host(&self, _: usize, _: usize) -> Option<Pages> {
             (self.asked.fetch_add(1, Relaxed) >= self.refuses).then(|| -> Pages { Box::new(()) })
         }
+    }
+
+    #[test]
+    fn a_pool_without_bound_keeps_some_and_aligns_all() {
+        let pool = Pool::without_bound(2, 10, 1 << 16);
+        let all: Vec<_> = (0..3).map(|_| pool.take().unwrap()).collect();
+        assert!(all.iter().all(|buffer| buffer.at().addr() % (1 << 16) == 0));
+        assert_eq!((pool.taken(), pool.free()), (3, 0));
+        drop(all);
+        assert_eq!((pool.taken(), pool.free()), (0, 2));
+    }
+
+    #[test]
+    fn memory_that_was_not_locked_is_asked_for_anew_once_it_was_given_up() {
+        let (pool, runtime) = (Pool::new(1, 10), Reluctant { refuses: 1, ..Reluctant::default() });
+        let mut buffer = pool.take().unwrap();
+        assert!(!buffer.lock_for(&runtime) && !buffer.is_locked());
+        buffer.give_up();
+        assert_eq!((pool.taken(), pool.free()), (0, 0));
+        let mut buffer = pool.take().unwrap();
+        assert!(buffer.lock_for(&runtime) && buffer.is_locked());
     }
 
     #[test]
