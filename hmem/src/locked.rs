@@ -230,7 +230,9 @@ impl Buffer {
 
     /// Whether it is page-locked, by the last [`Buffer::lock_for`].
     pub fn is_locked(&self) -> bool {
-        self.memory.as_ref().is_some_and(|m| m.bounce.is_some() || matches!(m.locked, Some((_, Lock::Held(_)))))
+        self.memory
+            .as_ref()
+            .is_some_and(|m| m.bounce.is_some() || matches!(m.locked, Some((_, Lock::Held(_)))))
     }
 
     /// Frees its memory, which does not go back to the pool.
