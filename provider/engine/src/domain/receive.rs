@@ -37,7 +37,7 @@ impl<L: RmaLink> Domain<L> {
             let op = Recv { pattern: Pattern { src, tag }, iov: &[], ctx, flags };
             return match self.recv_at_once(rx, span, op) {
                 true => Ok(()),
-                false => self.recv_slowly(rx, span, (src, tag), ctx, flags),
+                false => self.post_one(rx, span, (src, tag), ctx, flags),
             };
         }
         // Built where it stays.
@@ -91,6 +91,33 @@ impl<L: RmaLink> Domain<L> {
             self.run_work();
         }
         true
+    }
+
+    /// Posts a receive of one buffer, which no message that waits is for.
+    #[inline(never)]
+    fn post_one(
+        &mut self,
+        rx: RxId,
+        span: Span,
+        (src, tag): (FiAddr, Option<(u64, u64)>),
+        ctx: Ctx,
+        flags: OpFlags,
+    ) -> Result<(), Error> {
+        let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Err(Error::NotFound) };
+        context.matcher(tag.is_some()).post(|| RecvOp {
+            pattern: Pattern { src, tag },
+            iov: Spans::One(span),
+            len: span.len(),
+            ctx,
+            flags,
+            multi: None,
+            tally: Tally::PLAIN,
+        });
+        self.core.rest = 0;
+        if src != ADDR_UNSPEC {
+            self.look_for_peer(rx, src);
+        }
+        Ok(())
     }
 
     #[inline(never)]

@@ -65,14 +65,17 @@ impl ShmLink {
     }
 
     /// A peer that seems to have sent, and is a hot one from now on.
-    #[inline]
+    #[inline(always)]
     fn find(&mut self) -> Option<u32> {
         let cold = if self.is_time_for_cold() { self.rings.find_cold() } else { None };
-        let id = cold.or_else(|| match self.rings.sole() {
-            NO_PEER => self.rings.find(),
-            id => Some(id),
-        })?;
-        self.warm(id);
+        let (id, hot) = match cold {
+            Some(id) => (id, false),
+            None if self.rings.sole() != NO_PEER => return Some(self.rings.sole()),
+            None => self.rings.find()?,
+        };
+        if !hot {
+            self.warm(id);
+        }
         Some(id)
     }
 

@@ -15,6 +15,8 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) const NO_PEER: u32 = u32::MAX;
 /// Most hot rings that one poll looks at.
 const LOOKS: usize = 64;
+/// Rings that are asked together.
+const TOGETHER: usize = 4;
 /// Rings that are not hot, of those that are looked at together.
 const COLD: usize = 8;
 /// Of a peer without a ring in the list.
@@ -37,6 +39,20 @@ impl Ring {
         // SAFETY: mapped, which those promise that list a ring and that move its place.
         unsafe { self.word.as_ref() }.load(Relaxed) != 0
     }
+}
+
+/// Whether any ring seems to have a frame. Most looks find none, and to ask several together takes half of the instructions.
+#[inline(always)]
+fn any(rings: &[Ring]) -> bool {
+    let several = rings.chunks_exact(TOGETHER);
+    let rest = several.remainder();
+    let has = |rings: &[Ring]| rings.iter().fold(false, |any, ring| any | ring.has_frame());
+    for some in several {
+        if has(some) {
+            return true;
+        }
+    }
+    has(rest)
 }
 
 /// The rings that are polled, by the numbers of their peers.
@@ -157,9 +173,21 @@ impl Rings {
         self.sole = if hot == 1 { self.list[0].id } else { NO_PEER };
     }
 
-    /// The peer of a hot ring that seems to have a frame, each in its turn; if none does, of one that is not hot.
-    #[inline]
-    pub(super) fn find(&mut self) -> Option<u32> {
+    /// The peer of a hot ring that seems to have a frame, each in its turn; if none does, of one that is not hot. And whether
+    /// it is hot.
+    #[inline(always)]
+    pub(super) fn find(&mut self) -> Option<(u32, bool)> {
+        let hot = self.list.get(..self.hot)?;
+        let found = if hot.len() > LOOKS || any(hot) { self.find_hot() } else { None };
+        match found {
+            Some(id) => Some((id, true)),
+            None if self.are_hot() => None,
+            None => self.find_cold().map(|id| (id, false)),
+        }
+    }
+
+    /// The peer of a hot ring that seems to have a frame, each in its turn.
+    fn find_hot(&mut self) -> Option<u32> {
         let (before, from) = self.list.get(..self.hot)?.split_at_checked(self.next)?;
         let rest = LOOKS.saturating_sub(from.len()).min(before.len());
         let from = &from[..from.len().min(LOOKS)];
@@ -174,11 +202,7 @@ impl Rings {
         if self.next >= self.hot {
             self.next = 0;
         }
-        match found {
-            Ok(at) => Some(self.list[at].id),
-            Err(_) if self.are_hot() => None,
-            Err(_) => self.find_cold(),
-        }
+        found.ok().map(|at| self.list[at].id)
     }
 
     /// The peer of a ring that is not hot and seems to have a frame, of a few.

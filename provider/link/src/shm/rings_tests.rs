@@ -16,14 +16,21 @@ fn rings(n: usize, hot: usize) -> (Rings, Vec<AtomicU32>) {
     (rings, words)
 }
 
+/// The peer of a ring that has a frame.
+fn find(rings: &mut Rings) -> Option<u32> {
+    let (id, hot) = rings.find()?;
+    assert_eq!(hot, rings.place(id).unwrap() < rings.hot());
+    Some(id)
+}
+
 #[test]
 fn one_look_finds_a_frame_among_many_hot_rings() {
-    for n in [2, 5, 32, LOOKS] {
+    for n in [1, 2, 3, 4, 5, 7, 8, 9, 32, LOOKS] {
         let (mut rings, words) = rings(n, n);
         for id in (0..n).rev().chain(0..n) {
-            assert_eq!(rings.find(), None);
+            assert_eq!(find(&mut rings), None);
             words[id].store(1, Relaxed);
-            assert_eq!(rings.find(), Some(id as u32), "of {n}");
+            assert_eq!(find(&mut rings), Some(id as u32), "of {n}");
             words[id].store(0, Relaxed);
         }
     }
@@ -35,7 +42,7 @@ fn two_looks_find_a_frame_among_twice_as_many() {
     let (mut rings, words) = rings(N, N);
     for id in (0..N).rev().step_by(7) {
         words[id].store(1, Relaxed);
-        assert_eq!(rings.find().or_else(|| rings.find()), Some(id as u32));
+        assert_eq!(find(&mut rings).or_else(|| find(&mut rings)), Some(id as u32));
         words[id].store(0, Relaxed);
     }
 }
@@ -45,15 +52,30 @@ fn a_ring_that_never_runs_dry_does_not_keep_others_waiting() {
     let (mut rings, words) = rings(40, 20);
     words[3].store(1, Relaxed);
     words[17].store(1, Relaxed);
-    let found: Vec<_> = (0..6).map(|_| rings.find().unwrap()).collect();
+    let found: Vec<_> = (0..6).map(|_| find(&mut rings).unwrap()).collect();
     assert_eq!(found, [3, 17, 3, 17, 3, 17]);
     words[33].store(1, Relaxed);
     // Those that are not hot are asked for separately, some at a time.
     assert!((0..20usize.div_ceil(COLD)).any(|_| rings.find_cold() == Some(33)));
     rings.warm(33);
-    let found: Vec<_> = (0..6).map(|_| rings.find().unwrap()).collect();
+    let found: Vec<_> = (0..6).map(|_| find(&mut rings).unwrap()).collect();
     for id in [3, 17, 33] {
         assert_eq!(found.iter().filter(|found| **found == id).count(), 2, "{found:?}");
+    }
+}
+
+#[test]
+fn rings_that_all_have_frames_take_turns() {
+    for n in [2, 3, 4, 5, 7, 8, 31, LOOKS, LOOKS + 3] {
+        let (mut rings, words) = rings(n, n);
+        words.iter().for_each(|word| word.store(1, Relaxed));
+        for turn in 0..3 * n {
+            assert_eq!(find(&mut rings), Some((turn % n) as u32), "of {n}");
+        }
+        // The one whose turn it was is the last to be asked again.
+        let (last, left) = (3 * n as u32 - 1, (3 * n - 1) % n);
+        words.iter().enumerate().for_each(|(id, word)| word.store(u32::from(id == left), Relaxed));
+        assert_eq!((0..2).find_map(|_| find(&mut rings)), Some(last % n as u32), "of {n}");
     }
 }
 
@@ -62,7 +84,7 @@ fn where_no_hot_ring_has_a_frame_the_others_are_looked_at() {
     let (mut rings, words) = rings(40, 2);
     for id in [2, 39, 11] {
         words[id].store(1, Relaxed);
-        assert!((0..=38usize.div_ceil(COLD)).any(|_| rings.find() == Some(id as u32)));
+        assert!((0..=38usize.div_ceil(COLD)).any(|_| find(&mut rings) == Some(id as u32)));
         words[id].store(0, Relaxed);
     }
 }
@@ -90,17 +112,17 @@ fn rings_come_go_warm_and_cool() {
     words.iter().for_each(|word| word.store(1, Relaxed));
     left.iter().for_each(|id| rings.warm(*id));
     assert!(rings.are_hot());
-    let mut found: Vec<u32> = (0..8).map(|_| rings.find().unwrap()).collect();
+    let mut found: Vec<u32> = (0..8).map(|_| find(&mut rings).unwrap()).collect();
     found.sort();
     assert_eq!(found, left);
     // One stays hot though none is busy.
     rings.cool(|_| false);
     assert_eq!(rings.hot(), 1);
     left.iter().for_each(|id| rings.unlist(*id));
-    assert!(rings.is_empty() && rings.find().is_none() && rings.find_cold().is_none());
+    assert!(rings.is_empty() && find(&mut rings).is_none() && rings.find_cold().is_none());
     // SAFETY: the word lives as long as the list.
     unsafe { rings.list(2, &words[2]) };
-    assert_eq!((rings.hot(), rings.find()), (0, Some(2)));
+    assert_eq!((rings.hot(), find(&mut rings)), (0, Some(2)));
 }
 
 #[test]
@@ -108,10 +130,10 @@ fn a_ring_is_looked_at_where_it_is_read_next() {
     let (mut rings, words) = rings(5, 5);
     let other = AtomicU32::new(0);
     words[1].store(1, Relaxed);
-    assert_eq!(rings.find(), Some(1));
+    assert_eq!(find(&mut rings), Some(1));
     // SAFETY: as above.
     unsafe { rings.moved(1, &other) };
-    assert_eq!(rings.find(), None);
+    assert_eq!(find(&mut rings), None);
     other.store(1, Relaxed);
-    assert_eq!(rings.find(), Some(1));
+    assert_eq!(find(&mut rings), Some(1));
 }
