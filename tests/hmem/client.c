@@ -285,7 +285,7 @@ int main(int argc, char **argv)
 	shared = shared_memory(sizeof *shared);
 	for (me = 0; me < 2; me++)
 		if (!(pids[me] = fork())) {
-			fab_who = me ? "one" : "zero";
+			fab_role = me ? "one" : "zero";
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			run(way);
 		}

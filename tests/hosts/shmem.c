@@ -189,7 +189,7 @@ int main(int argc, char **argv)
 	counts = !strcmp(argv[4], "scalable");
 	scalable = automatic = counts || !strcmp(argv[4], "polling");
 	single = strcmp(argv[4], "basic") != 0;
-	fab_who = "shmem";
+	fab_role = "shmem";
 	map_told(argv[3]);
 	start(argv[3]);
 	barrier();

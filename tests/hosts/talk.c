@@ -174,7 +174,7 @@ int main(int argc, char **argv)
 	CHECK(argc > 3, "usage: talk ROLE DIR exchange|soak|stream|refused [SECONDS|GIB]");
 	role = atoi(argv[1]);
 	dir = argv[2];
-	fab_who = role ? "talk 1" : "talk 0";
+	fab_role = role ? "talk 1" : "talk 0";
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	fab_open(&f, (struct fab_options){.progress = FI_PROGRESS_AUTO});
 	out = malloc(LONGEST + 1);

@@ -295,7 +295,7 @@ static int run_far(char **argv)
 	struct name other;
 
 	me = atoi(argv[3]);
-	fab_who = me ? "one" : "zero";
+	fab_role = me ? "one" : "zero";
 	shared = shared_memory(sizeof *shared);
 	host = malloc(SIZE);
 	peer_alloc(&peer, argv[2], SIZE);
@@ -331,7 +331,7 @@ int main(int argc, char **argv)
 	shared = shared_memory(sizeof *shared);
 	for (me = 0; me < 2; me++)
 		if (!(pids[me] = fork())) {
-			fab_who = me ? "one" : "zero";
+			fab_role = me ? "one" : "zero";
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			run(argv);
 		}
