@@ -288,3 +288,25 @@ fn who_was_not_heard_last_does_not_wake_a_sleeper_in_vain() {
         assert!(wakes <= 2, "woken {wakes} times after {polls} polls");
     }
 }
+
+/// A receive that names the peer is posted again each time, and asks for a connection.
+#[test]
+fn a_refusal_that_waits_for_a_send_does_not_keep_its_program_awake() {
+    let (mut a, absent) = (
+        open(TcpOptions { connect_timeout: Duration::from_secs(1), ..options("key") }),
+        open(options("key")).addr(),
+    );
+    let to = a.peer(&absent);
+    assert_eq!(a.send(to, b"hello", &[], 0, 0), Err(Refused::Busy));
+    until("the end of the first call", || {
+        a.poll();
+        a.connect(to) != Err(Refused::Busy)
+    });
+    let mut asleep = 0;
+    for _ in 0..20 {
+        assert_eq!(a.connect(to), Err(Refused::Busy));
+        asleep += usize::from(a.arm());
+        a.poll();
+    }
+    assert!(asleep > 15, "{asleep} of 20");
+}

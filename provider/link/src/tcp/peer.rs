@@ -34,6 +34,8 @@ pub(super) struct Peer {
     /// that name the peer ask, too, and one that is posted again with each answer would have every one of them.
     send_waits: bool,
     owed: Option<(Gone, Instant)>,
+    /// That there is such an answer has not been told to a sleeper.
+    pub(super) owed_untold: bool,
     /// There was a channel, or else since when one is tried to be made.
     pub(super) met: bool,
     pub(super) trying: Option<Instant>,
@@ -62,6 +64,7 @@ impl Peer {
             failed: None,
             send_waits: false,
             owed: None,
+            owed_untold: false,
             met: false,
             trying: None,
             wants: false,
@@ -79,7 +82,7 @@ impl Peer {
         (self.call, self.trying) = (None, None);
         self.failed = Some((why, Instant::now()));
         if std::mem::take(&mut self.send_waits) {
-            self.owed = self.failed;
+            (self.owed, self.owed_untold) = (self.failed, true);
         }
     }
 
@@ -118,7 +121,10 @@ impl Peer {
     pub(super) fn is_served(&self) -> bool {
         match &self.channel {
             Some(channel) => channel.ends() || channel.has_much_room(),
-            None => self.owed.is_some() || self.call.is_none() && self.next.is_none() && !self.cut,
+            None => {
+                self.owed_untold && self.owed.is_some()
+                    || self.call.is_none() && self.next.is_none() && !self.cut
+            }
         }
     }
 }
