@@ -106,6 +106,13 @@ impl Peer {
         Some(why)
     }
 
+    /// Something listens there by now: that nothing did has no meaning any more, and a send that waits has the answer of this call.
+    pub(super) fn set_listens(&mut self) {
+        if self.owed.is_some_and(|(why, _)| why == Gone::Refused) {
+            (self.owed, self.send_waits) = (None, true);
+        }
+    }
+
     /// There is a channel: what came of calls before has no meaning any more.
     pub(super) fn set_met(&mut self) {
         (self.call, self.expected, self.trying, self.met) = (None, None, None, true);
