@@ -6,9 +6,11 @@
 mod pair;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering::Relaxed};
 
-use link::TcpLink;
+use hmem::Span;
+use link::{TcpLink, TcpOptions};
 use link_api::{Event, Link, Refused};
 use pair::{open, options, until};
 
@@ -50,6 +52,9 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
+/// Tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
@@ -63,10 +68,18 @@ fn counted<T>(does: impl FnOnce() -> T) -> T {
 
 /// Whether there was a frame, which is given back.
 fn takes_one(one: &mut TcpLink) -> bool {
-    let event = counted(|| one.poll());
+    let found = takes(one);
+    assert_few();
+    found
+}
+
+fn assert_few() {
     let buffers = BUFFERS.load(Relaxed);
-    assert!(buffers <= 9, "{buffers} buffers for {MANY} peers");
-    match event {
+    assert!(buffers <= 9, "{buffers} buffers");
+}
+
+fn takes(one: &mut TcpLink) -> bool {
+    match counted(|| one.poll()) {
         None => false,
         Some(Event::Frame(frame)) => {
             counted(|| one.release(frame));
@@ -78,6 +91,8 @@ fn takes_one(one: &mut TcpLink) -> bool {
 
 #[test]
 fn peers_that_have_sent_something_share_a_few_buffers() {
+    let _turn = TURN.lock();
+    BUFFERS.store(0, Relaxed);
     let mut one = counted(|| open(options("key")));
     let mut many: Vec<TcpLink> = (0..MANY).map(|_| open(options("key"))).collect();
     let to: Vec<_> = many.iter_mut().map(|link| link.peer(&one.addr())).collect();
@@ -102,4 +117,37 @@ fn peers_that_have_sent_something_share_a_few_buffers() {
             got == MANY
         });
     }
+}
+
+#[test]
+fn so_do_the_rails_of_peers() {
+    const FEW: usize = 8;
+    const LONG: usize = 200_000;
+    let _turn = TURN.lock();
+    BUFFERS.store(0, Relaxed);
+    let railed = || TcpOptions {
+        rails: 4,
+        rails_at: (2..5).map(|n| [127, 0, 0, n].into()).collect(),
+        ..options("key")
+    };
+    let mut one = counted(|| open(railed()));
+    let mut many: Vec<TcpLink> = (0..FEW).map(|_| open(railed())).collect();
+    let to: Vec<_> = many.iter_mut().map(|link| link.peer(&one.addr())).collect();
+    let (body, mut sent, mut got) = ([Span::leak(LONG)], [0; FEW], 0);
+    until("frames on all rails", || {
+        let mut all = true;
+        for ((link, to), sent) in many.iter_mut().zip(&to).zip(&mut sent) {
+            let has_rails = link.describe(*to).contains("over 4 rails");
+            all &= has_rails && *sent >= 20;
+            if (*sent == 0 || has_rails && *sent < 20) && link.send(*to, &[], &body, 0, LONG).is_ok() {
+                *sent += 1;
+            }
+            assert!(link.poll().is_none(), "nothing was to come");
+        }
+        got += usize::from(takes(&mut one));
+        all && got == 20 * FEW
+    });
+    // A frame of which a part is there has one of its own, and now there is none.
+    (0..100).for_each(|_| assert!(!takes(&mut one)));
+    assert_few();
 }

@@ -288,3 +288,68 @@ fn who_was_not_heard_last_does_not_wake_a_sleeper_in_vain() {
         assert!(wakes <= 2, "woken {wakes} times after {polls} polls");
     }
 }
+
+/// A receive that names the peer is posted again each time, and asks for a connection.
+#[test]
+fn a_refusal_that_waits_for_a_send_does_not_keep_its_program_awake() {
+    let (mut a, absent) = (
+        open(TcpOptions { connect_timeout: Duration::from_secs(1), ..options("key") }),
+        open(options("key")).addr(),
+    );
+    let to = a.peer(&absent);
+    assert_eq!(a.send(to, b"hello", &[], 0, 0), Err(Refused::Busy));
+    until("the end of the first call", || {
+        a.poll();
+        a.connect(to) != Err(Refused::Busy)
+    });
+    let mut asleep = 0;
+    for _ in 0..20 {
+        assert_eq!(a.connect(to), Err(Refused::Busy));
+        asleep += usize::from(a.arm());
+        a.poll();
+    }
+    assert!(asleep > 15, "{asleep} of 20");
+}
+
+/// The same with a successor that listens, and has not answered yet when the send is tried again.
+#[test]
+fn a_send_to_a_peer_that_has_come_is_not_told_that_there_was_none() {
+    let (mut a, gone) = (open(options("key")), open(options("key")));
+    let name = gone.addr();
+    drop(gone);
+    let to = a.peer(&name);
+    assert_eq!(a.send(to, b"hello", &[], 0, 0), Err(Refused::Busy));
+    until("the end of the first call", || {
+        a.poll();
+        a.connect(to) != Err(Refused::Busy)
+    });
+    let mut b = TcpLink::bind(name.sock(), options("key")).expect("its name");
+    assert_eq!(a.connect(to), Err(Refused::Busy));
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(100) {
+        a.poll();
+    }
+    assert_eq!(a.send(to, b"hello", &[], 0, 0), Err(Refused::Busy));
+    say(&mut a, to, &mut [&mut b], b"hello");
+    assert_eq!(take(&mut b, &mut a).1, b"hello");
+}
+
+/// What takes connections and ends each at once.
+#[test]
+fn a_send_beside_receives_learns_that_what_listens_answers_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let name = Addr::new(listener.local_addr().expect("a name"));
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+    let mut a = open(options("key"));
+    let to = a.peer(&name);
+    let mut found = Refused::Busy;
+    until("an answer to a send", || {
+        // As a receive does that is posted again each time.
+        let _ = a.connect(to);
+        a.poll();
+        let _ = a.connect(to);
+        found = a.send(to, b"hello", &[], 0, 0).expect_err("a frame was taken");
+        found != Refused::Busy
+    });
+    assert_eq!(found, Refused::Gone(Gone::Refused));
+}

@@ -169,9 +169,10 @@ pub(super) fn find_listener(mut is_it: impl FnMut(u64, &str) -> bool) -> Option<
     /// `__SO_ACCEPTCON` of linux/net.h: it listens.
     const LISTENS: u32 = 1 << 16;
     let table = BufReader::new(File::open("/proc/thread-self/net/unix").ok()?);
-    table.lines().map_while(Result::ok).find_map(|line| {
+    // Names may be any bytes.
+    table.split(b'\n').map_while(Result::ok).find_map(|line| {
         // Num RefCount Protocol Flags Type St Inode Path
-        let mut words = line.split_ascii_whitespace().skip(3);
+        let mut words = std::str::from_utf8(&line).ok()?.split_ascii_whitespace().skip(3);
         let flags = u32::from_str_radix(words.next()?, 16).ok()?;
         let inode = words.nth(2)?.parse().ok()?;
         let name = words.next()?.strip_prefix('@')?;
@@ -250,6 +251,25 @@ mod tests {
             drop(liar);
             assert_eq!(find(), socket);
         }
+    }
+
+    /// Any process, of any user, may have sockets with such names, and the table has them in no order.
+    #[test]
+    fn a_name_that_is_no_text_hides_no_other_one() {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::{SocketAddr, UnixListener};
+
+        let (_port, bound) = crate::name::reserve("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let name = format!("strait/{bound}");
+        let _listening = listen(bound).unwrap();
+        let _others: Vec<UnixListener> = (0..200u8)
+            .map(|n| {
+                let like = [&[0xff, n][..], bound.to_string().as_bytes()].concat();
+                UnixListener::bind_addr(&SocketAddr::from_abstract_name(like).unwrap()).unwrap()
+            })
+            .collect();
+        assert!(find_listener(|_, found| found == name).is_some());
+        assert!(listeners(&HashSet::from([name.as_str()]))[&name].is_some());
     }
 
     /// A socket, of any user, whose name reads in the table like a line of a listener with this number and name.

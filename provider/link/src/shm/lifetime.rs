@@ -97,6 +97,7 @@ impl ShmLink {
     pub(super) fn refuse(&mut self, id: u32) {
         if let Some(inb) = &mut self.peers[id as usize].inb {
             inb.broken = true;
+            inb.rx.spoil();
         }
         self.end(id, Gone::Denied);
     }

@@ -411,3 +411,19 @@ fn nothing_of_a_peer_that_was_cut_off_comes_beside_a_frame_that_is_put_back() {
     assert_eq!(closed, [(of_cut, Gone::Denied)]);
     assert_eq!(frame(&mut b), (of_ended, b"last".to_vec()));
 }
+
+#[test]
+fn nothing_comes_of_a_peer_behind_the_frame_for_which_it_was_cut_off() {
+    let (mut a, mut b) = (open(), open());
+    let to_b = a.peer(&b.addr());
+    for text in ["first", "second", "third"] {
+        say(&mut a, to_b, text.as_bytes()).unwrap();
+    }
+    let Some(Event::Frame(first)) = event(&mut b) else { panic!("no frame") };
+    let (from, mut bytes) = (first.from, [0; 5]);
+    b.disconnect(from);
+    assert_eq!((b.read(&first, 0, &mut bytes), &bytes), (5, b"first"));
+    b.release(first);
+    assert!(b.poll_frame_from(from).is_none(), "another frame");
+    assert_eq!(closed(&mut b), (from, Gone::Denied));
+}

@@ -310,6 +310,12 @@ impl<M: Mem> Consumer<M> {
         (n, true)
     }
 
+    /// What comes behind the frame at hand is not taken, whatever it is.
+    pub(crate) fn spoil(&mut self) {
+        // Shorter than any but an empty one, which means nothing.
+        self.most = 0;
+    }
+
     /// Publishes the position as it is.
     pub(crate) fn publish(&mut self) {
         self.published = self.pos;

@@ -4,17 +4,25 @@
 //! may be one that does not look at its sockets for a while, or one that has ended and left the socket to a process that it had
 //! forked. A process that has an endpoint has a keeper ([`crate::space`]), which a forked one does not inherit.
 
-use std::fs::{read_dir, read_link, read_to_string};
+use std::fs::{File, read_dir, read_link, read_to_string};
 use std::path::Path;
 
 use super::executed::find_listener;
 use super::hello;
 use wire::Addr;
 
+/// Descriptors that a look has open at a time.
+const AT_A_TIME: usize = 3;
+
 /// Whether a process that has a keeper has a socket that listens under the name of an endpoint, or under that of all addresses.
-/// Takes some milliseconds. What cannot be found out is taken for no, as where /proc shows no other processes.
+/// Takes some milliseconds. What cannot be found out is taken for no, as where /proc shows no other processes; for yes, where
+/// this process lacks descriptors for a look.
 #[cold]
 pub(super) fn is_served(addr: &Addr) -> bool {
+    let spare: Result<Vec<File>, _> = (0..AT_A_TIME).map(|_| File::open("/proc")).collect();
+    if spare.is_err_and(|e| ipc::socket::is_lack(&e)) {
+        return true;
+    }
     let names = [Some(addr.ip()), None].map(|ip| hello::unix_name(ip, addr.port()));
     let mut sockets = Vec::new();
     find_listener(|inode, name| {

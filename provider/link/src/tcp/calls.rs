@@ -147,6 +147,7 @@ impl TcpLink {
             match (done, call.fd()) {
                 (Ok(()), Some(fd)) => {
                     let _ = self.poller.change(fd, token::call(peer), Watch::Read);
+                    self.at_mut(peer).set_listens();
                 }
                 (Err(e), _) => self.call_failed(peer, gone(&e), &e.to_string()),
                 (Ok(()), None) => {}

@@ -297,6 +297,8 @@ impl TcpLink {
             // A buffer with nothing in it serves others: else each peer that has ever sent something would have one.
             if let Some(channel) = &mut self.peers[peer.0 as usize].channel {
                 channel.give_back(&mut self.pool);
+                let rails = channel.rails.iter_mut().flat_map(|rails| rails.channels());
+                rails.for_each(|rail| rail.give_back(&mut self.pool));
             }
         }
         None

@@ -34,6 +34,8 @@ pub(super) struct Peer {
     /// that name the peer ask, too, and one that is posted again with each answer would have every one of them.
     send_waits: bool,
     owed: Option<(Gone, Instant)>,
+    /// That there is such an answer has not been told to a sleeper.
+    pub(super) owed_untold: bool,
     /// There was a channel, or else since when one is tried to be made.
     pub(super) met: bool,
     pub(super) trying: Option<Instant>,
@@ -62,6 +64,7 @@ impl Peer {
             failed: None,
             send_waits: false,
             owed: None,
+            owed_untold: false,
             met: false,
             trying: None,
             wants: false,
@@ -79,7 +82,7 @@ impl Peer {
         (self.call, self.trying) = (None, None);
         self.failed = Some((why, Instant::now()));
         if std::mem::take(&mut self.send_waits) {
-            self.owed = self.failed;
+            (self.owed, self.owed_untold) = (self.failed, true);
         }
     }
 
@@ -103,6 +106,13 @@ impl Peer {
         Some(why)
     }
 
+    /// Something listens there by now: that nothing did has no meaning any more, and a send that waits has the answer of this call.
+    pub(super) fn set_listens(&mut self) {
+        if self.owed.is_some_and(|(why, _)| why == Gone::Refused) {
+            (self.owed, self.send_waits) = (None, true);
+        }
+    }
+
     /// There is a channel: what came of calls before has no meaning any more.
     pub(super) fn set_met(&mut self) {
         (self.call, self.expected, self.trying, self.met) = (None, None, None, true);
@@ -118,7 +128,10 @@ impl Peer {
     pub(super) fn is_served(&self) -> bool {
         match &self.channel {
             Some(channel) => channel.ends() || channel.has_much_room(),
-            None => self.owed.is_some() || self.call.is_none() && self.next.is_none() && !self.cut,
+            None => {
+                self.owed_untold && self.owed.is_some()
+                    || self.call.is_none() && self.next.is_none() && !self.cut
+            }
         }
     }
 }

@@ -241,6 +241,7 @@ impl TcpLink {
             let at = self.at_mut(*peer);
             let is_served = at.wants && at.is_served();
             at.wants &= !(is_served && told);
+            at.owed_untold &= !(is_served && told);
             served |= is_served;
             at.wants
         });

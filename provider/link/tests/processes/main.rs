@@ -34,6 +34,7 @@ fn child() {
         "killed inside" => memory::killed_inside,
         "short of memory" => shortage::short_of_memory,
         "short of descriptors" => shortage::short_of_descriptors,
+        "short before a full queue" => shortage::short_before_a_full_queue,
         "foreign" => users::foreign,
         "owner" => users::owner,
         "kin" => users::kin,

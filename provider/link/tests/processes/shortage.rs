@@ -8,7 +8,7 @@ use link::{OpenOptions, ShmLink};
 use link_api::{Event, Gone, Link, PeerId, Refused};
 use wire::Addr;
 
-use crate::common::{closed, command, event, finish, frame, open, say, told};
+use crate::common::{closed, command, event, finish, frame, open, say, start, told};
 
 /// Leaves this process so many descriptors, no matter what it has open; the limit that there was.
 fn leave_descriptors(n: u64) -> u64 {
@@ -82,6 +82,33 @@ pub fn short_of_descriptors(_link: ShmLink, _to: PeerId, _parent: Addr) {
         }
     }
     assert!(more <= patience);
+}
+
+/// Calls a peer whose queue is full with few descriptors to spare.
+pub fn short_before_a_full_queue(_link: ShmLink, _to: PeerId, parent: Addr) {
+    const TIMEOUT: Duration = Duration::from_millis(100);
+    let bind = Some("127.0.0.1:0".parse().unwrap());
+    let options = OpenOptions { bind, connect_timeout: TIMEOUT, ..OpenOptions::default() };
+    for room in 1..5 {
+        let mut link = ShmLink::open(options.clone()).unwrap();
+        let to = link.peer(&parent);
+        let old = leave_descriptors(room);
+        let start = Instant::now();
+        while start.elapsed() < 4 * TIMEOUT {
+            assert_eq!(link.send(to, b"x", &[], 0, 0), Err(Refused::Busy), "room for {room}");
+            assert!(link.poll().is_none());
+            std::thread::yield_now();
+        }
+        descriptor_limit(old);
+    }
+}
+
+#[test]
+fn a_peer_whose_queue_is_full_is_waited_for_also_without_descriptors_to_find_it() {
+    let other = open();
+    let name = format!("strait/{}", other.addr());
+    while ipc::socket::connect(&name).is_ok() {}
+    finish(start("short before a full queue", other.addr()));
 }
 
 /// Not a test's peer but one that has no room to map anything for a while.
