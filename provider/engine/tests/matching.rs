@@ -402,7 +402,7 @@ fn share(net: &mut Net, rx: RxId, rx_cq: Option<CqId>) -> EpId {
 }
 
 #[test]
-fn a_shared_receive_that_is_cancelled_is_told_of_where_there_is_a_queue() {
+fn what_is_not_of_a_message_is_told_of_in_the_queue_of_the_endpoint_that_was_called() {
     let mut net = Net::new(2);
     let (rx, room) = (net[1].srx_open(), net.memory(1, 8));
     let queues = [net[1].cq_open(8), net[1].cq_open(8)];
@@ -423,8 +423,14 @@ fn a_shared_receive_that_is_cancelled_is_told_of_where_there_is_a_queue() {
         }
         assert_eq!(told(&mut net, 5), expected, "{by:?}");
     }
-    net[1].peek(rx, any_peer(Some((3, 0))), Peek::Look, Ctx(6), OpFlags::empty()).unwrap();
-    assert_eq!(net[1].cq_error(queues[0]).unwrap().err, Some(Error::NoMessage));
+    for (by, at) in [(None, 0), (Some(deaf), 0), (Some(last), 1)] {
+        let (pattern, ctx, flags) = (any_peer(Some((3, 0))), Ctx(6), OpFlags::empty());
+        match by {
+            None => net[1].peek(rx, pattern, Peek::Look, ctx, flags).unwrap(),
+            Some(ep) => net[1].ep_peek(ep, pattern, Peek::Look, ctx, flags).unwrap(),
+        }
+        assert_eq!(net[1].cq_error(queues[at]).unwrap().err, Some(Error::NoMessage), "{by:?}");
+    }
 }
 
 #[test]

@@ -210,8 +210,32 @@ impl<L: RmaLink> Domain<L> {
         ctx: Ctx,
         flags: OpFlags,
     ) -> Result<(), Error> {
+        self.peek_by(rx, None, pattern, what, (ctx, flags))
+    }
+
+    /// Likewise, by a call to this endpoint, in whose queue it is told that there is no message.
+    pub fn ep_peek(
+        &mut self,
+        ep: EpId,
+        pattern: Pattern,
+        what: Peek,
+        ctx: Ctx,
+        flags: OpFlags,
+    ) -> Result<(), Error> {
+        let rx = self.ep_rx(ep).ok_or(Error::NotFound)?;
+        self.peek_by(rx, Some(ep), pattern, what, (ctx, flags))
+    }
+
+    fn peek_by(
+        &mut self,
+        rx: RxId,
+        by: Option<EpId>,
+        pattern: Pattern,
+        what: Peek,
+        (ctx, flags): (Ctx, OpFlags),
+    ) -> Result<(), Error> {
         let pattern = self.known_as(rx, pattern)?;
-        let telling = self.telling(rx, None);
+        let telling = self.telling(rx, by);
         let context = self.core.rxs.get_mut(rx.at()).ok_or(Error::NotFound)?;
         let tagged = pattern.tag.is_some();
         let matcher = context.matcher(tagged);
