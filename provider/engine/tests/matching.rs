@@ -1,6 +1,9 @@
 //! Which message goes to which receive: address vectors, multi-receive buffers, peeks, cancels.
 
-use engine::{ADDR_UNSPEC, Ctx, EpId, Error, FiAddr, OpFlags, Pattern, Peek, Recv, RxId, Send, What};
+use engine::{
+    ADDR_UNSPEC, Cntrs, CqId, Ctx, EpConfig, EpId, Error, FiAddr, OpFlags, Pattern, Peek, Recv, RxId, Send,
+    What,
+};
 use hmem::Span;
 use testkit::*;
 
@@ -389,6 +392,68 @@ fn a_shared_receive_is_written_as_its_endpoint_has_it() {
                 }
             }
         }
+    }
+}
+
+/// Opens one more endpoint that shares, and has this queue.
+fn share(net: &mut Net, rx: RxId, rx_cq: Option<CqId>) -> EpId {
+    let (link, av, tx_cq) = (net.link(), net[1].av, Some(net[1].tx_cq));
+    net[1].ep_open(EpConfig { link, av, rx: Some(rx), tx_cq, rx_cq, cntrs: Cntrs::default() })
+}
+
+#[test]
+fn what_is_not_of_a_message_is_told_of_in_the_queue_of_the_endpoint_that_was_called() {
+    let mut net = Net::new(2);
+    let (rx, room) = (net[1].srx_open(), net.memory(1, 8));
+    let queues = [net[1].cq_open(8), net[1].cq_open(8)];
+    let [deaf, _, last] = [None, Some(queues[0]), Some(queues[1])].map(|cq| share(&mut net, rx, cq));
+    let told = |net: &mut Net, ctx| {
+        queues.map(|cq| {
+            let found = net[1].cq_error(cq);
+            assert!(found.is_none_or(|c| (c.ctx.0, c.err) == (ctx, Some(Error::Cancelled))));
+            found.is_some()
+        })
+    };
+    // By the context, and by each of its endpoints.
+    for (by, expected) in [(None, [true, false]), (Some(deaf), [true, false]), (Some(last), [false, true])] {
+        net[1].recv_at(rx, &from_any(&[room], 5)).unwrap();
+        match by {
+            None => net[1].cancel(rx, Ctx(5)).unwrap(),
+            Some(ep) => net[1].ep_cancel(ep, Ctx(5)).unwrap(),
+        }
+        assert_eq!(told(&mut net, 5), expected, "{by:?}");
+    }
+    for (by, at) in [(None, 0), (Some(deaf), 0), (Some(last), 1)] {
+        let (pattern, ctx, flags) = (any_peer(Some((3, 0))), Ctx(6), OpFlags::empty());
+        match by {
+            None => net[1].peek(rx, pattern, Peek::Look, ctx, flags).unwrap(),
+            Some(ep) => net[1].ep_peek(ep, pattern, Peek::Look, ctx, flags).unwrap(),
+        }
+        assert_eq!(net[1].cq_error(queues[at]).unwrap().err, Some(Error::NoMessage), "{by:?}");
+    }
+}
+
+#[test]
+fn a_shared_multi_receive_buffer_is_given_back_whichever_endpoint_fills_it() {
+    for (last, len) in [(0, 80), (1, 80), (0, 5000), (1, 5000)] {
+        let (mut net, rx, eps, to) = sharing_with(Setup { direct: Direct::Never, ..Setup::default() });
+        net[1].ep_write_every_receive(eps[1]);
+        let (src, room) = (net.memory(0, len), net.memory(1, 2 * len));
+        let flags = OpFlags::AS_BOUND | OpFlags::MULTI_RECV;
+        net[1].recv_at(rx, &Recv { flags, ..from_any(&[room], 7) }).unwrap();
+        for at in [1 - last, last] {
+            net[0].send(&msg(to[at], &[src], 0)).unwrap();
+            net.settle();
+        }
+        let got: Vec<_> = net[1].rx().iter().map(|c| (c.len, c.what.contains(What::MULTI_RECV))).collect();
+        let expected: &[_] = if last == 1 { &[(len, true)] } else { &[(len, false), (len, true)] };
+        assert_eq!(got, expected, "{last}, {len}");
+        // What fails is told of in any case.
+        net[1].recv_at(rx, &Recv { flags: OpFlags::AS_BOUND, ..from_any(&[], 8) }).unwrap();
+        net[0].send(&msg(to[0], &[src], 0)).unwrap();
+        net.settle();
+        let cut = net[1].received();
+        assert_eq!((cut.ctx.0, cut.err, cut.olen), (8, Some(Error::Truncated), len));
     }
 }
 

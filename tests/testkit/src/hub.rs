@@ -124,12 +124,12 @@ impl Hub {
             max_frame,
             eager,
             eager_in_a_row,
-            rma: RmaCaps::DEVICE_HANDLES
-                | match direct {
-                    Direct::Later | Direct::AnyOrder => RmaCaps::HOST_HANDLES,
-                    Direct::Gets => RmaCaps::HOST_GETS,
-                    Direct::Never | Direct::InCall => RmaCaps::SYNC,
-                },
+            rma: match direct {
+                Direct::Later | Direct::AnyOrder => RmaCaps::DEVICE_HANDLES | RmaCaps::HOST_HANDLES,
+                Direct::Gets => RmaCaps::DEVICE_HANDLES | RmaCaps::HOST_GETS,
+                Direct::Never | Direct::InCall => RmaCaps::DEVICE_HANDLES | RmaCaps::SYNC,
+                Direct::Frames => RmaCaps::empty(),
+            },
             least_get: 0,
         };
         let hub = Hub {
@@ -137,7 +137,7 @@ impl Hub {
             capacity,
             rows,
             direct,
-            off: direct == Direct::Never,
+            off: matches!(direct, Direct::Never | Direct::Frames),
             faults: 0,
             accesses: 0,
             busy: 0,

@@ -76,12 +76,14 @@ pub enum Direct {
     AnyOrder,
     /// Likewise, but that memory is got alone, and none put.
     Gets,
+    /// There is no such thing, of the host's memory or a device's: all goes in frames.
+    Frames,
 }
 
 impl Direct {
     /// All of them.
-    pub const ALL: [Direct; 5] =
-        [Direct::InCall, Direct::Never, Direct::Later, Direct::AnyOrder, Direct::Gets];
+    pub const ALL: [Direct; 6] =
+        [Direct::InCall, Direct::Never, Direct::Later, Direct::AnyOrder, Direct::Gets, Direct::Frames];
 
     /// Least frames that have to fit between two nodes for a message to be sent: its own, and one with a handle.
     pub fn least_capacity(self) -> usize {

@@ -210,9 +210,33 @@ impl<L: RmaLink> Domain<L> {
         ctx: Ctx,
         flags: OpFlags,
     ) -> Result<(), Error> {
+        self.peek_by(rx, None, pattern, what, (ctx, flags))
+    }
+
+    /// Likewise, by a call to this endpoint, in whose queue it is told that there is no message.
+    pub fn ep_peek(
+        &mut self,
+        ep: EpId,
+        pattern: Pattern,
+        what: Peek,
+        ctx: Ctx,
+        flags: OpFlags,
+    ) -> Result<(), Error> {
+        let rx = self.ep_rx(ep).ok_or(Error::NotFound)?;
+        self.peek_by(rx, Some(ep), pattern, what, (ctx, flags))
+    }
+
+    fn peek_by(
+        &mut self,
+        rx: RxId,
+        by: Option<EpId>,
+        pattern: Pattern,
+        what: Peek,
+        (ctx, flags): (Ctx, OpFlags),
+    ) -> Result<(), Error> {
         let pattern = self.known_as(rx, pattern)?;
+        let telling = self.telling(rx, by);
         let context = self.core.rxs.get_mut(rx.at()).ok_or(Error::NotFound)?;
-        let first = context.eps.first().copied();
         let tagged = pattern.tag.is_some();
         let matcher = context.matcher(tagged);
         let mut entry = Completion {
@@ -226,7 +250,7 @@ impl<L: RmaLink> Domain<L> {
             err: Some(Error::NoMessage),
             olen: 0,
         };
-        let mut to = first;
+        let mut to = telling;
         let mut dropped = None;
         if let Some((at, m)) = matcher.find_waiting(&pattern).and_then(|at| Some((at, matcher.look(at)?))) {
             entry.len = m.len;
@@ -330,7 +354,7 @@ impl<L: RmaLink> Domain<L> {
     ) -> Result<(), Error> {
         if begun.is_none() {
             let rx = self.ep_rx(ep).ok_or(Error::NotFound)?;
-            match self.cancel(rx, ctx) {
+            match self.cancel_recv(rx, ctx, Some(ep)) {
                 Err(Error::NotFound) => {}
                 other => return other,
             }
@@ -345,12 +369,25 @@ impl<L: RmaLink> Domain<L> {
 
     /// Takes a posted receive back: it fails with [`Error::Cancelled`].
     pub fn cancel(&mut self, rx: RxId, ctx: Ctx) -> Result<(), Error> {
+        self.cancel_recv(rx, ctx, None)
+    }
+
+    /// Likewise, by a call to this endpoint.
+    fn cancel_recv(&mut self, rx: RxId, ctx: Ctx, by: Option<EpId>) -> Result<(), Error> {
         let context = self.core.rxs.get_mut(rx.at()).ok_or(Error::NotFound)?;
         let recv = context.tagged.cancel(ctx).or_else(|| context.plain.cancel(ctx)).ok_or(Error::NotFound)?;
-        let ep = context.eps.first().copied().and_then(|ep| self.eps.get_mut(ep.at()));
+        let ep = self.telling(rx, by).and_then(|ep| self.eps.get_mut(ep.at()));
         if let Some(ep) = ep {
             ep.fail_recv(&mut self.core, recv, Error::Cancelled);
         }
         Ok(())
+    }
+
+    /// The endpoint in whose queue is told of what comes of a call and not of a message: that of the call, or else the
+    /// context's first, and one without a queue only if none has one.
+    fn telling(&self, rx: RxId, by: Option<EpId>) -> Option<EpId> {
+        let all = &self.core.rxs.get(rx.at())?.eps;
+        let has_queue = |ep: &EpId| self.eps.get(ep.at()).is_some_and(|ep| ep.rx_cq.is_some());
+        by.iter().chain(all).copied().find(has_queue).or(by).or_else(|| all.first().copied())
     }
 }

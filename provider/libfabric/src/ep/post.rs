@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use engine::{ADDR_UNSPEC, Ctx, FiAddr, Leaving, OpFlags, Pattern, Recv, Rma, RxId, Send, WorkOp};
+use engine::{ADDR_UNSPEC, Ctx, EpId, FiAddr, Leaving, OpFlags, Pattern, Recv, Rma, RxId, Send, WorkOp};
 use hmem::{Span, total};
 use libc::c_void;
 use libfabric_sys as fi;
@@ -154,6 +154,8 @@ pub(super) trait Receiver: Fid {
 pub(super) struct Rx<'a> {
     pub shared: &'a Arc<Shared>,
     pub id: RxId,
+    /// The endpoint that is called, unless it is a shared context.
+    pub ep: Option<EpId>,
     /// What each receive asks for, whatever its flags.
     pub each: OpFlags,
     pub caps: u64,
@@ -176,7 +178,8 @@ impl Receiver for EpFid {
         if live.deaf {
             return Err(Errno::NOCQ);
         }
-        Ok(Rx { shared: self.shared(), id: live.rx, each: live.each_rx, caps: self.endpoint.attrs.caps })
+        let (shared, caps) = (self.shared(), self.endpoint.attrs.caps);
+        Ok(Rx { shared, id: live.rx, ep: Some(live.ep), each: live.each_rx, caps })
     }
 
     #[inline]
@@ -256,7 +259,13 @@ pub(super) fn recvmsg<R: Receiver>(
     }
     match what {
         Receive::Post => post(&rx, pattern, &iov()?, ctx, raw),
-        Receive::Peek(what) => Ok(rx.shared.lock().peek(rx.id, pattern, what, ctx, flags)?),
+        Receive::Peek(what) => {
+            let mut engine = rx.shared.lock();
+            Ok(match rx.ep {
+                Some(ep) => engine.ep_peek(ep, pattern, what, ctx, flags),
+                None => engine.peek(rx.id, pattern, what, ctx, flags),
+            }?)
+        }
         Receive::Claim => {
             let iov = iov()?;
             Ok(rx.shared.lock().claim(rx.id, &Recv { pattern, iov: &iov, ctx, flags })?)

@@ -69,7 +69,7 @@ pub(crate) unsafe fn open(
 impl Receiver for SrxFid {
     fn rx(&self) -> Result<Rx<'_>, Errno> {
         let each = flags::each_rx(true, true);
-        Ok(Rx { shared: &self.shared, id: self.id, each, caps: self.caps })
+        Ok(Rx { shared: &self.shared, id: self.id, ep: None, each, caps: self.caps })
     }
 
     fn default_flags(&self) -> u64 {

@@ -48,6 +48,7 @@ impl Harness for MemHarness {
             Direct::InCall | Direct::Never => RmaCaps::SYNC | RmaCaps::DEVICE_HANDLES,
             Direct::Later | Direct::AnyOrder => RmaCaps::HOST_HANDLES | RmaCaps::DEVICE_HANDLES,
             Direct::Gets => RmaCaps::HOST_GETS | RmaCaps::DEVICE_HANDLES,
+            Direct::Frames => RmaCaps::empty(),
         }
     }
 

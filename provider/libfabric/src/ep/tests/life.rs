@@ -359,3 +359,32 @@ fn a_shared_receive_completes_as_the_queue_of_the_endpoint_that_the_message_come
     assert_eq!((eps.map(|(ep, ..)| close(ep)), close(srx)), ([0; 3], 0));
     w.end();
 }
+
+#[test]
+fn a_cancel_and_a_vain_look_are_told_of_in_the_queue_of_the_endpoint_that_is_called() {
+    let w = World::new();
+    let (any, no) = (fi::FI_ADDR_UNSPEC, ptr::null_mut::<c_void>());
+    let mut srx = ptr::null_mut();
+    assert_eq!(call!(w.domain, ops.srx_ctx(&mut fi::fi_rx_attr::default(), &mut srx, no)), 0);
+    let mut other = ptr::null_mut();
+    let attr = &mut fi::fi_cq_attr { format: fi::FI_CQ_FORMAT_TAGGED, ..Default::default() };
+    assert_eq!(call!(w.domain, ops.cq_open(attr, &mut other, no)), 0);
+    // One without a queue for receives, one with the other queue, and one with the world's.
+    let eps = [None, Some(other), Some(w.cq)].map(|cq| {
+        let ep = w.ep();
+        w.bind(ep, fi::FI_TRANSMIT);
+        assert!(cq.is_none_or(|cq| bind_to(ep, cq, fi::FI_RECV) == 0));
+        assert_eq!((bind_to(ep, srx, 0), enable(ep)), (0, 0));
+        ep
+    });
+    let buf = leak([0u8; 8]).cast::<c_void>();
+    let message = fi::fi_msg_tagged { addr: any, context: context(2), tag: 7, ..Default::default() };
+    assert_eq!(call!(srx, msg.recv(buf, 8, no, any, context(1))), 0);
+    // SAFETY: an open endpoint with full tables.
+    assert_eq!(unsafe { ((*(*eps[2]).ops).cancel.unwrap())(eps[2].cast(), context(1)) }, 0);
+    assert_eq!(w.next().err(), Some(fi::FI_ECANCELED));
+    assert_eq!(call!(eps[2], tagged.recvmsg(&message, fi::FI_PEEK)), 0);
+    assert_eq!(w.next().err(), Some(fi::FI_ENOMSG));
+    assert_eq!((eps.map(close), close(other), close(srx)), ([0; 3], 0, 0));
+    w.end();
+}
