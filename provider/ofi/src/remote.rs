@@ -358,6 +358,17 @@ impl Remote {
         }
     }
 
+    /// Where a read puts its bytes is not registered. That can become otherwise when another read is over; with none under way nothing
+    /// would end the wait.
+    fn not_registered(&self, code: i32) -> NotSent {
+        match self.error("fi_mr_reg", code) {
+            NotSent::Busy if self.free.len() == READS => {
+                NotSent::Error(format!("fi_mr_reg: {}", self.info.core.strerror(code)))
+            }
+            why => why,
+        }
+    }
+
     /// Reads memory of a peer's.
     pub(crate) fn read(
         &mut self,
@@ -378,7 +389,7 @@ impl Remote {
                 let device = of_device(&into).ok_or_else(none)?;
                 let found = self.modes.register(place.domain, ep, (into, device), fi::FI_READ);
                 self.note_registered(into, found.as_ref().map(drop).map_err(|e| *e));
-                Some(found.map_err(|e| self.error("fi_mr_reg", e))?)
+                Some(found.map_err(|e| self.not_registered(e))?)
             }
             false => None,
         };

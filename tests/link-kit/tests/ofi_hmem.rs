@@ -418,3 +418,45 @@ fn memory_that_is_refused_goes_in_frames_and_other_memory_is_read() {
     }
     assert_eq!(counts().refused - before, 8);
 }
+
+/// Of a message of parts the first is registered, and the second refused.
+#[test]
+fn a_message_of_which_one_part_is_refused_leaves_nothing_registered() {
+    let mut duo = duo();
+    refuse(1, libfabric_sys::FI_EINVAL);
+    duo.send(&[host(LEN, 1), filled(LEN, 2)], &[Span::leak(2 * LEN)]);
+    duo.settle();
+    assert_eq!((counts().open, duo.lent()), (0, 0));
+    let (target, local) = ([host(LEN, 1), filled(LEN, 2)], Span::leak(2 * LEN));
+    let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    duo.b.domain.mr_reg(&Reg { iov: &target, access, key: Some(9) }).expect("a key that is free");
+    refuse(1, libfabric_sys::FI_EINVAL);
+    let (to, remote) = (duo.a.peer, [there(0, 2 * LEN, 9)]);
+    duo.post(|a| a.domain.rma(a.ep, &read(to, &[local], &remote, 2)));
+    assert_eq!(duo.complete(1, 0).0[0].err, None);
+    assert!(link_kit::text(&[local]) == link_kit::text(&target));
+    duo.settle();
+    assert_eq!((counts().open, duo.lent()), (0, 0));
+}
+
+/// The receiver's registrations are refused with FI_EAGAIN, for good.
+#[test]
+fn a_message_arrives_where_registrations_are_refused_for_now_without_end() {
+    let mut duo = duo();
+    refuse(i32::MAX, libfabric_sys::FI_EAGAIN);
+    duo.send(&[filled(LEN, 1)], &[Span::leak(LEN)]);
+    duo.send(&[host(LEN, 1)], &[room(LEN)]);
+}
+
+/// Likewise for a while.
+#[test]
+fn a_refusal_for_now_does_not_keep_memory_from_being_read_later() {
+    let mut duo = duo();
+    refuse(20, libfabric_sys::FI_EAGAIN);
+    for i in 0..20 {
+        duo.send(&[filled(LEN, i)], &[Span::leak(LEN)]);
+    }
+    duo.counts.take();
+    duo.send(&[filled(LEN, 1)], &[room(LEN)]);
+    assert_eq!(duo.counts.take()[2], 1, "reads");
+}
