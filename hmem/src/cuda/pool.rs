@@ -132,7 +132,7 @@ impl Drop for Pointer {
         let Ok(entered) = Entered::new(api, self.ctx) else { return };
         let Ok(slot) = slot(api, &entered, StreamUse::Waited) else { return };
         let stream = slot.stream as Handle;
-        // The owner may free it as soon as it is told of the end of the copy.
+        // The owner may free it once this has returned: the stream has to be done with it by then.
         let _ = api.free_async(self.at, stream).and_then(|()| api.stream_wait(stream));
         give_back(api, &slot);
     }

@@ -18,6 +18,7 @@ mod node;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use accessed::{access, share};
 use duo::Duo;
 use engine::{Access, Ctx, Error, MrId, Reg};
 use hmem::{Kind, Span};
@@ -242,19 +243,6 @@ fn a_path_says_that_memory_of_devices_is_read() {
         line.contains("long payloads, also from and to memory of devices, read by their receiver"),
         "{line}"
     );
-}
-
-fn share(duo: &mut Duo<Fabric>, span: Span, key: u64) -> MrId {
-    let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-    duo.b.domain.mr_reg(&Reg { iov: &[span], access, key: Some(key) }).expect("a key that is free").0
-}
-
-fn access(duo: &mut Duo<Fabric>, is_write: bool, local: Span, at: usize, key: u64) {
-    let (to, remote) = (duo.a.peer, [there(at as u64, local.len(), key)]);
-    duo.post(|a| match is_write {
-        true => a.domain.rma(a.ep, &write(to, &[local], &remote, 1)),
-        false => a.domain.rma(a.ep, &read(to, &[local], &remote, 2)),
-    });
 }
 
 #[test]

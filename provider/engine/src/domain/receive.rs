@@ -40,21 +40,7 @@ impl<L: RmaLink> Domain<L> {
                 false => self.post_one(rx, span, (src, tag), ctx, flags),
             };
         }
-        // Built where it stays.
-        context.matcher(tag.is_some()).post(|| RecvOp {
-            pattern: Pattern { src, tag },
-            iov: Spans::One(span),
-            len: span.len(),
-            ctx,
-            flags,
-            multi: None,
-            tally: Tally::PLAIN,
-        });
-        self.core.rest = 0;
-        if src != ADDR_UNSPEC {
-            self.look_for_peer(rx, src);
-        }
-        Ok(())
+        self.post_here(rx, span, (src, tag), ctx, flags)
     }
 
     /// Receives a message of this endpoint that waits, and was found just now.
@@ -94,8 +80,8 @@ impl<L: RmaLink> Domain<L> {
     }
 
     /// Posts a receive of one buffer, which no message that waits is for.
-    #[inline(never)]
-    fn post_one(
+    #[inline(always)]
+    fn post_here(
         &mut self,
         rx: RxId,
         span: Span,
@@ -104,6 +90,7 @@ impl<L: RmaLink> Domain<L> {
         flags: OpFlags,
     ) -> Result<(), Error> {
         let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Err(Error::NotFound) };
+        // Built where it stays.
         context.matcher(tag.is_some()).post(|| RecvOp {
             pattern: Pattern { src, tag },
             iov: Spans::One(span),
@@ -118,6 +105,19 @@ impl<L: RmaLink> Domain<L> {
             self.look_for_peer(rx, src);
         }
         Ok(())
+    }
+
+    /// [`Domain::post_here`], out of line.
+    #[inline(never)]
+    fn post_one(
+        &mut self,
+        rx: RxId,
+        span: Span,
+        of: (FiAddr, Option<(u64, u64)>),
+        ctx: Ctx,
+        flags: OpFlags,
+    ) -> Result<(), Error> {
+        self.post_here(rx, span, of, ctx, flags)
     }
 
     #[inline(never)]
@@ -213,7 +213,7 @@ impl<L: RmaLink> Domain<L> {
         self.peek_by(rx, None, pattern, what, (ctx, flags))
     }
 
-    /// Likewise, by a call to this endpoint, in whose queue it is told that there is no message.
+    /// Likewise, by a call to this endpoint: that there is no message is a completion in its queue.
     pub fn ep_peek(
         &mut self,
         ep: EpId,
@@ -383,7 +383,7 @@ impl<L: RmaLink> Domain<L> {
         Ok(())
     }
 
-    /// The endpoint in whose queue is told of what comes of a call and not of a message: that of the call, or else the
+    /// The endpoint whose queue gets completions of calls that no message belongs to: that of the call, or else the
     /// context's first, and one without a queue only if none has one.
     fn telling(&self, rx: RxId, by: Option<EpId>) -> Option<EpId> {
         let all = &self.core.rxs.get(rx.at())?.eps;

@@ -8,7 +8,7 @@
 //!
 //! A write whose initiator ended before the bytes were here fails, and so does everything that was posted behind it: a
 //! flag must not be seen without the data that it stands for. Whether the initiator has ended or its memory cannot be read
-//! is not known at that time. An initiator that lives is told of the failure, and says so in a frame (`Withdrawn`, of that
+//! is not known at that time. The target sends the failure to an initiator that lives, which answers with a frame (`Withdrawn`, of that
 //! write): what comes after it was posted with the failure known, and takes effect.
 
 use wire::{Flags, Head, Op as WireOp, Status};
@@ -52,7 +52,7 @@ impl<L: RmaLink> Endpoint<L> {
         self.send_or_queue(peer, heard.as_bytes());
     }
 
-    /// Whether a peer has been told so of the write that broke the order of its accesses: those that follow take effect again.
+    /// Whether this `Withdrawn` is of the write that broke the order of the peer's accesses; if so, those that follow take effect again.
     #[cold]
     pub(super) fn restore_order(&mut self, peer: PeerId, req: u64) -> bool {
         let order = &mut self.peer(peer).order;

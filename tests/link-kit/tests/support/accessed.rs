@@ -17,12 +17,14 @@ use super::memory::{filled, forbid, pages, room};
 
 const WAIT: Duration = Duration::from_secs(120);
 
-fn share(duo: &mut Duo<Fabric>, span: Span) -> MrId {
+/// Registers memory of the second one's under a key.
+pub fn share(duo: &mut Duo<Fabric>, span: Span, key: u64) -> MrId {
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-    duo.b.domain.mr_reg(&Reg { iov: &[span], access, key: Some(9) }).expect("a key that is free").0
+    duo.b.domain.mr_reg(&Reg { iov: &[span], access, key: Some(key) }).expect("a key that is free").0
 }
 
-fn access(duo: &mut Duo<Fabric>, is_write: bool, local: Span, at: usize, key: u64) {
+/// Posts a write or a read of the first one's, from byte `at` on of what has that key.
+pub fn access(duo: &mut Duo<Fabric>, is_write: bool, local: Span, at: usize, key: u64) {
     let (to, remote) = (duo.a.peer, [there(at as u64, local.len(), key)]);
     duo.post(|a| match is_write {
         true => a.domain.rma(a.ep, &write(to, &[local], &remote, 1)),
@@ -35,7 +37,7 @@ fn access(duo: &mut Duo<Fabric>, is_write: bool, local: Span, at: usize, key: u6
 fn a_long_write_and_a_long_read_are_one_read_each() {
     let mut duo = Duo::new(fabric);
     let target = filled(5 << 20, 1);
-    share(&mut duo, target);
+    share(&mut duo, target, 9);
     let mut want = pattern(5 << 20, 1);
     for (i, len) in [64 << 10, 100_000, 4 << 20].into_iter().enumerate() {
         let (local, back) = (filled(len, 10 + i), room(len));
@@ -57,7 +59,7 @@ fn a_long_write_and_a_long_read_are_one_read_each() {
 fn accesses_that_the_registration_does_not_allow_are_refused() {
     let mut duo = Duo::new(fabric);
     let (target, local) = (filled(100_000, 1), filled(100_000, 2));
-    share(&mut duo, target);
+    share(&mut duo, target, 9);
     for is_write in [true, false] {
         for (at, key, why) in [(0, 8, Error::BadKey), (1, 9, Error::Range)] {
             access(&mut duo, is_write, local, at, key);
@@ -80,7 +82,7 @@ fn a_registration_that_is_closed_in_the_middle_of_an_access() {
 fn is_closed_in_time(is_write: bool) -> bool {
     let mut duo = Duo::new(fabric);
     let (target, local) = (pages(u8::from(!is_write)), pages(u8::from(is_write)));
-    let mr = share(&mut duo, target);
+    let mr = share(&mut duo, target, 9);
     access(&mut duo, is_write, local, 0, 9);
     let (start, into) = (Instant::now(), if is_write { target } else { local });
     let mut told = None;
