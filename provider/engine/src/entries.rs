@@ -37,8 +37,9 @@ impl Entries {
     #[inline]
     pub(crate) fn drop_front(&mut self) {
         if self.len > 0 {
-            self.first = self.at(1);
             self.len -= 1;
+            // A queue that is read as it fills stays on the same few cache lines.
+            self.first = if self.len == 0 { 0 } else { self.at(1) };
         }
     }
 

@@ -73,12 +73,13 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
     /// The receive a message is for. It stays posted: see [`Matcher::found_posted`], [`Matcher::unpost`].
     #[inline(always)]
     pub(crate) fn find_posted(&mut self, src: FiAddr, tag: u64) -> Option<At> {
-        self.by_own.find(&self.posted, (src, tag), R::pattern, |r| r.pattern().fits(src, tag))
+        self.by_own.find(&mut self.posted, (src, tag), R::pattern, move |r| r.pattern().fits(src, tag))
     }
 
+    /// Posts a receive, which names this source.
     #[inline(always)]
-    pub(crate) fn post(&mut self, make: impl FnOnce() -> R) -> At {
-        let at = self.posted.push(make);
+    pub(crate) fn post(&mut self, src: FiAddr, make: impl FnOnce() -> R) -> At {
+        let at = self.posted.push(src, make);
         self.by_own.pushed(&self.posted, at, R::pattern);
         at
     }
@@ -113,14 +114,14 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
     /// The oldest waiting message a pattern fits. It stays: see [`Matcher::take`].
     #[inline(always)]
     pub(crate) fn find_waiting(&mut self, pattern: &Pattern) -> Option<At> {
-        let sight = |m: &M| (m.src(), m.tag());
-        self.by_any.find(&self.waiting, pattern, sight, |m| pattern.fits(m.src(), m.tag()))
+        let (sight, pattern) = (|m: &M| (m.src(), m.tag()), *pattern);
+        self.by_any.find(&mut self.waiting, &pattern, sight, move |m| pattern.fits(m.src(), m.tag()))
     }
 
     /// Adds a message of this source and tag to those that wait.
     #[inline(always)]
     pub(crate) fn wait(&mut self, src: FiAddr, tag: u64, make: impl FnOnce() -> M) -> At {
-        let at = self.waiting.push(make);
+        let at = self.waiting.push(src, make);
         self.by_any.pushed(&self.waiting, at, (src, tag));
         at
     }
@@ -171,6 +172,7 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
     /// Changes posted receives in place.
     pub(crate) fn edit_posted(&mut self, pick: impl Fn(&R) -> bool, edit: impl Fn(&mut R)) {
         self.by_own.forget();
+        self.posted.unlist();
         for at in self.posted.places(pick) {
             if let Some(r) = self.posted.get_mut(at) {
                 edit(r);
@@ -181,6 +183,7 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
     /// Changes waiting messages in place.
     pub(crate) fn edit_waiting(&mut self, pick: impl Fn(&M) -> bool, edit: impl Fn(&mut M)) {
         self.by_any.forget();
+        self.waiting.unlist();
         for at in self.waiting.places(pick) {
             if let Some(m) = self.waiting.get_mut(at) {
                 edit(m);
@@ -262,7 +265,7 @@ mod tests {
                         prop_assert_eq!(got, model);
                         if model.is_none() {
                             posted.push(R(p, n));
-                            real.post(|| R(p, n));
+                            real.post(p.src, || R(p, n));
                         }
                     }
                     Step::Arrive(src, tag) => {
