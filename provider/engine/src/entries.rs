@@ -75,6 +75,16 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
+    #[test]
+    fn a_queue_that_is_read_as_it_fills_stays_in_its_first_entries() {
+        let mut entries = Entries::with_capacity(8);
+        for n in 0..20 {
+            entries.push(|| Completion { ctx: Ctx(n), ..Completion::BLANK });
+            assert!(std::ptr::eq(entries.front().unwrap(), &entries.slots[0]));
+            entries.drop_front();
+        }
+    }
+
     proptest! {
         #[test]
         fn like_any_queue(steps in prop::collection::vec(any::<bool>(), 0..300)) {
