@@ -12,6 +12,8 @@ use crate::types::{ADDR_UNSPEC, FiAddr, Pattern};
 /// Up to this many entries are walked, of one source or of all; only more are worth an index, and only once one was looked
 /// for that was not among the oldest.
 const SHORT: usize = 16;
+/// Up to this many entries of all sources are walked, which takes no longer than to list them by source.
+const FEW: usize = 4;
 /// Most kinds one index keeps apart; programs use two or three.
 const CLASSES: usize = 8;
 /// Most entries that a class which is not used keeps room for.
@@ -157,7 +159,7 @@ impl Classes {
     }
 }
 
-/// The oldest entry, if it `fits`, or one of two. `Err`: that takes a further search.
+/// The oldest entry, if it `fits`; `None` if there is no other either. `Err`: that takes a search.
 #[inline(always)]
 fn near<T>(queue: &Queue<T>, fits: impl Fn(&T) -> bool + Copy) -> Result<Option<At>, ()> {
     let Some((at, first)) = queue.first() else { return Ok(None) };
@@ -251,6 +253,9 @@ impl ByOwnPattern {
         if self.on {
             return if queue.len() > SHORT { self.look_up(queue, sight, pattern, fits) } else { walk(queue, fits) };
         }
+        if queue.len() <= FEW && !queue.is_listed() {
+            return walk(queue, fits);
+        }
         queue.list_by_source(|v| pattern(v).src);
         match (queue.first_of(sight.0, SHORT, fits), queue.first_of(ADDR_UNSPEC, SHORT, fits)) {
             (Ok(Some(one)), Ok(Some(other))) => Some(if one.seq < other.seq { one } else { other }),
@@ -338,6 +343,9 @@ impl ByAnyPattern {
     ) -> Option<At> {
         if self.classes.used > 0 || pattern.src == ADDR_UNSPEC {
             return if queue.len() > SHORT { self.look_up(queue, pattern, sight, fits) } else { walk(queue, fits) };
+        }
+        if queue.len() <= FEW && !queue.is_listed() {
+            return walk(queue, fits);
         }
         queue.list_by_source(|v| sight(v).0);
         queue.first_of(pattern.src, SHORT, fits).unwrap_or_else(|()| {

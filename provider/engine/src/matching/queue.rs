@@ -220,6 +220,11 @@ impl<T> Queue<T> {
         self.listed = self.len > 0;
     }
 
+    /// Whether lists of sources are kept.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.listed
+    }
+
     /// Keeps lists of sources from now on, and until the queue is empty; about as many as there are entries.
     #[inline]
     pub(crate) fn list_by_source(&mut self, source: impl Fn(&T) -> FiAddr) {
