@@ -43,15 +43,7 @@ impl<L: RmaLink> Domain<L> {
     /// Receives a message that waits, and was found just now, if it takes no more than to copy it: `false`, and nothing has
     /// happened, if it does.
     #[inline(never)]
-    fn recv_waiting(
-        &mut self,
-        rx: RxId,
-        at: At,
-        span: Span,
-        tagged: bool,
-        ctx: Ctx,
-        flags: OpFlags,
-    ) -> bool {
+    fn recv_waiting(&mut self, rx: RxId, at: At, span: Span, tagged: bool, ctx: Ctx, flags: OpFlags) -> bool {
         let Some(context) = self.core.rxs.get_mut(rx.at()) else { return false };
         let ep = context.matcher(tagged).found_waiting(at).map(|message| message.ep);
         let Some(ep) = ep.and_then(|ep| self.eps.get_mut(ep.at())) else { return false };

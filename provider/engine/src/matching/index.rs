@@ -251,7 +251,11 @@ impl ByOwnPattern {
         fits: impl Fn(&T) -> bool + Copy,
     ) -> Option<At> {
         if self.on {
-            return if queue.len() > SHORT { self.look_up(queue, sight, pattern, fits) } else { walk(queue, fits) };
+            return if queue.len() > SHORT {
+                self.look_up(queue, sight, pattern, fits)
+            } else {
+                walk(queue, fits)
+            };
         }
         if queue.len() <= FEW && !queue.is_listed() {
             return walk(queue, fits);
@@ -342,7 +346,11 @@ impl ByAnyPattern {
         fits: impl Fn(&T) -> bool + Copy,
     ) -> Option<At> {
         if self.classes.used > 0 || pattern.src == ADDR_UNSPEC {
-            return if queue.len() > SHORT { self.look_up(queue, pattern, sight, fits) } else { walk(queue, fits) };
+            return if queue.len() > SHORT {
+                self.look_up(queue, pattern, sight, fits)
+            } else {
+                walk(queue, fits)
+            };
         }
         if queue.len() <= FEW && !queue.is_listed() {
             return walk(queue, fits);
