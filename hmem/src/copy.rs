@@ -64,6 +64,11 @@ fn copy_device(dst: Span, src: Span) -> bool {
 #[inline]
 #[must_use]
 pub unsafe fn copy_in(dst: Span, src: *const u8, n: usize) -> bool {
+    if dst.is_plain() {
+        // SAFETY: valid by `Span`'s invariant, and by the caller's promise.
+        unsafe { copy_bytes(src, dst.as_ptr(), n) }
+        return true;
+    }
     copy_span(dst.cut(0, n), raw(src, n))
 }
 

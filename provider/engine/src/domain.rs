@@ -186,7 +186,10 @@ impl<L: RmaLink> Domain<L> {
             return PollFast::Unknown;
         }
         let mut all = PollFast::Nothing;
-        for (_, ep) in self.eps.iter_mut() {
+        let mut next = 0;
+        while let Some(slot) = self.eps.slot(next) {
+            next += 1;
+            let Some(ep) = slot else { continue };
             match ep.poll_fast(&mut self.core, cq, to) {
                 PollFast::Nothing => {}
                 PollFast::Kept if self.core.standing(cq) > 0 => return PollFast::Kept,

@@ -37,8 +37,9 @@ impl Entries {
     #[inline]
     pub(crate) fn drop_front(&mut self) {
         if self.len > 0 {
-            self.first = self.at(1);
             self.len -= 1;
+            // A queue that is read as it fills stays on the same few cache lines.
+            self.first = if self.len == 0 { 0 } else { self.at(1) };
         }
     }
 
@@ -73,6 +74,16 @@ mod tests {
     use crate::types::Ctx;
     use proptest::prelude::*;
     use std::collections::VecDeque;
+
+    #[test]
+    fn a_queue_that_is_read_as_it_fills_stays_in_its_first_entries() {
+        let mut entries = Entries::with_capacity(8);
+        for n in 0..20 {
+            entries.push(|| Completion { ctx: Ctx(n), ..Completion::BLANK });
+            assert!(std::ptr::eq(entries.front().unwrap(), &entries.slots[0]));
+            entries.drop_front();
+        }
+    }
 
     proptest! {
         #[test]

@@ -24,13 +24,10 @@ impl<L: RmaLink> Domain<L> {
         let matcher = context.matcher(tag.is_some());
         if !matcher.nothing_waits() {
             if let Some(at) = matcher.find_waiting(&Pattern { src, tag }) {
-                let ep = matcher.found_waiting(at).map(|message| message.ep);
-                return self.recv_waiting(
-                    rx,
-                    (ep, at),
-                    span,
-                    Recv { pattern: Pattern { src, tag }, iov: &[], ctx, flags },
-                );
+                return match self.recv_waiting(rx, at, span, tag.is_some(), ctx, flags) {
+                    true => Ok(()),
+                    false => self.recv_slowly(rx, span, (src, tag), ctx, flags),
+                };
             }
         }
         if context.is_late() && context.matcher(tag.is_some()).nothing_posted() {
@@ -43,25 +40,22 @@ impl<L: RmaLink> Domain<L> {
         self.post_here(rx, span, (src, tag), ctx, flags)
     }
 
-    /// Receives a message of this endpoint that waits, and was found just now.
+    /// Receives a message that waits, and was found just now, if it takes no more than to copy it: `false`, and nothing has
+    /// happened, if it does.
     #[inline(never)]
-    fn recv_waiting(
-        &mut self,
-        rx: RxId,
-        (ep, at): (Option<EpId>, At),
-        span: Span,
-        op: Recv<'_>,
-    ) -> Result<(), Error> {
-        let Some(ep) = ep.and_then(|ep| self.eps.get_mut(ep.at())) else {
-            return self.recv(rx, &Recv { iov: &[span], ..op });
-        };
-        if !ep.accept_plain(&mut self.core, at, span, &op) {
-            return self.recv(rx, &Recv { iov: &[span], ..op });
+    fn recv_waiting(&mut self, rx: RxId, at: At, span: Span, tagged: bool, ctx: Ctx, flags: OpFlags) -> bool {
+        let Some(context) = self.core.rxs.get_mut(rx.at()) else { return false };
+        let ep = context.matcher(tagged).found_waiting(at).map(|message| message.ep);
+        let Some(ep) = ep.and_then(|ep| self.eps.get_mut(ep.at())) else { return false };
+        // Of the pattern no more counts.
+        let pattern = Pattern { src: ADDR_UNSPEC, tag: tagged.then_some((0, 0)) };
+        if !ep.accept_plain(&mut self.core, at, span, &Recv { pattern, iov: &[], ctx, flags }) {
+            return false;
         }
         if self.core.counted && !self.work.is_empty() {
             self.run_work();
         }
-        Ok(())
+        true
     }
 
     /// Receives the next message of a ring, if it is for this receive: the polls for the ones before found these at once.
@@ -91,7 +85,7 @@ impl<L: RmaLink> Domain<L> {
     ) -> Result<(), Error> {
         let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Err(Error::NotFound) };
         // Built where it stays.
-        context.matcher(tag.is_some()).post(|| RecvOp {
+        context.matcher(tag.is_some()).post(src, || RecvOp {
             pattern: Pattern { src, tag },
             iov: Spans::One(span),
             len: span.len(),
@@ -158,7 +152,7 @@ impl<L: RmaLink> Domain<L> {
             let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Ok(()) };
             let matcher = context.matcher(pattern.tag.is_some());
             let Some(message) = matcher.find_waiting(&pattern).and_then(|at| matcher.take(at)) else {
-                matcher.post(|| recv);
+                matcher.post(pattern.src, || recv);
                 self.core.rest = 0;
                 if pattern.src != ADDR_UNSPEC {
                     self.look_for_peer(rx, pattern.src);

@@ -57,7 +57,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline]
     pub(super) fn weighs_less(&mut self, core: &mut Core, peer: PeerId, weight: usize) {
         core.waiting = core.waiting.saturating_sub(weight);
-        let state = self.peer(peer);
+        let Some(state) = self.peers.get_mut(peer.0 as usize) else { return };
         state.waiting = state.waiting.saturating_sub(weight);
         if state.waiting == 0 && state.gone.is_some() {
             self.release(peer);

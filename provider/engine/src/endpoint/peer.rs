@@ -48,23 +48,31 @@ impl Promptness {
     }
 }
 
+/// What short messages touch comes first, on one cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Peer {
     /// What the address vector calls it.
     pub(crate) src: FiAddr,
-    /// What the way to it can do, as far as that has not turned out otherwise.
-    pub(super) limits: Limits,
     /// A message of fewer bytes may be sent eagerly with nothing else to look at: none while frames wait in the
     /// backlog or messages to be sent on, while the peer is short of room, or before its path is in the log.
     plain_below: usize,
+    /// Bytes that messages of it take up which wait to be received.
+    pub(super) waiting: usize,
+    /// It was sent a message longer than those that always travel eagerly, and has not sent one here since.
+    pub(super) unanswered: bool,
+    /// It ended, or could not be reached, when that was last known; it may have come back since.
+    pub(super) gone: Option<Gone>,
+    /// The link knows that receives wait for it, or that it was there.
+    pub(super) expected: bool,
+    /// Whether it was told to hold back, or has told this side to.
+    pub(super) pause_sent: bool,
+    paused: bool,
+    /// What the way to it can do, as far as that has not turned out otherwise.
+    pub(super) limits: Limits,
     /// Frames that found no room; they must go before anything else. And how much that is.
     backlog: VecDeque<Vec<u8>>,
     pub(super) owed: usize,
-    /// Bytes that messages of it take up which wait to be received; and whether it was told to hold
-    /// back, or has told this side to.
-    pub(super) waiting: usize,
-    pub(super) pause_sent: bool,
-    paused: bool,
     /// Operations started here that it has yet to answer.
     pub(super) outstanding: u32,
     /// Frames sent to it that it answers, or that change its memory; and which of these was the last
@@ -75,8 +83,6 @@ pub(crate) struct Peer {
     pub(super) unacked: u64,
     /// Those of them that are RMA by rendezvous.
     pub(super) large: u32,
-    /// It was sent a message longer than those that always travel eagerly, and has not sent one here since.
-    pub(super) unanswered: bool,
     /// Whether it is worth while to have it copy its part of large transfers.
     pub(super) helper: Helper,
     /// What it was given to copy whole, as far as it has not been seen to begin.
@@ -96,14 +102,10 @@ pub(crate) struct Peer {
     path_logged: bool,
     /// Its messages are counted, so that none is too plain to be looked at.
     metered: bool,
-    /// It ended, or could not be reached, when that was last known; it may have come back since.
-    pub(super) gone: Option<Gone>,
     /// The link's answer to a message of [`Endpoint::send_plain`]; the general post of the same message, which follows, returns it.
     pub(super) refused: Option<Gone>,
     /// It is tried to reach it, for the receives posted that name it.
     pub(super) connecting: bool,
-    /// The link knows that receives wait for it, or that it was there.
-    pub(super) expected: bool,
     /// Entries of the address vector that lead to it.
     pub(super) routes: u32,
     /// What its accesses have to wait for, if there is anything.
@@ -156,7 +158,7 @@ impl Peer {
     /// It has sent a frame of so many bytes.
     #[inline(always)]
     pub(super) fn has_sent(&mut self, len: usize) {
-        if len > self.limits.eager {
+        if self.unanswered && len > self.limits.eager {
             self.unanswered = false;
         }
     }

@@ -9,9 +9,11 @@ use super::queue::{At, Queue};
 use crate::hash::Map;
 use crate::types::{ADDR_UNSPEC, FiAddr, Pattern};
 
-/// Up to this many entries are walked; only longer queues are worth an index, and only once one was looked for
-/// that was not the oldest.
+/// Up to this many entries are walked, of one source or of all; only more are worth an index, and only once one was looked
+/// for that was not among the oldest.
 const SHORT: usize = 16;
+/// Up to this many entries of all sources are walked, which takes no longer than to list them by source.
+const FEW: usize = 4;
 /// Most kinds one index keeps apart; programs use two or three.
 const CLASSES: usize = 8;
 /// Most entries that a class which is not used keeps room for.
@@ -157,21 +159,18 @@ impl Classes {
     }
 }
 
-/// The oldest of few entries, or the oldest of all, if it `fits`. `Err`: only an index can tell.
+/// The oldest entry, if it `fits`; `None` if there is no other either. `Err`: that takes a search.
 #[inline(always)]
-fn near<T>(queue: &Queue<T>, fits: impl Fn(&T) -> bool) -> Result<Option<At>, ()> {
+fn near<T>(queue: &Queue<T>, fits: impl Fn(&T) -> bool + Copy) -> Result<Option<At>, ()> {
     let Some((at, first)) = queue.first() else { return Ok(None) };
     if fits(first) {
         return Ok(Some(at));
     }
-    if queue.len() > SHORT {
-        return Err(());
-    }
-    Ok(walk(queue, fits))
+    if queue.len() > 1 { Err(()) } else { Ok(None) }
 }
 
 #[inline]
-fn walk<T>(queue: &Queue<T>, fits: impl Fn(&T) -> bool) -> Option<At> {
+fn walk<T>(queue: &Queue<T>, fits: impl Fn(&T) -> bool + Copy) -> Option<At> {
     queue.iter().find(|(_, v)| fits(v)).map(|(at, _)| at)
 }
 
@@ -231,14 +230,45 @@ impl ByOwnPattern {
     #[inline(always)]
     pub(super) fn find<T>(
         &mut self,
-        queue: &Queue<T>,
+        queue: &mut Queue<T>,
         sight: Sight,
-        pattern: impl Fn(&T) -> &Pattern,
-        fits: impl Fn(&T) -> bool,
+        pattern: impl Fn(&T) -> &Pattern + Copy,
+        fits: impl Fn(&T) -> bool + Copy,
     ) -> Option<At> {
-        match near(queue, &fits) {
+        match near(queue, fits) {
             Ok(found) => found,
-            Err(()) => self.look_up(queue, sight, pattern, fits),
+            Err(()) => self.search(queue, sight, pattern, fits),
+        }
+    }
+
+    /// The oldest receive that names the source and fits, or the oldest for any source, whichever was posted first.
+    #[inline(never)]
+    fn search<T>(
+        &mut self,
+        queue: &mut Queue<T>,
+        sight: Sight,
+        pattern: impl Fn(&T) -> &Pattern + Copy,
+        fits: impl Fn(&T) -> bool + Copy,
+    ) -> Option<At> {
+        if self.on {
+            return if queue.len() > SHORT {
+                self.look_up(queue, sight, pattern, fits)
+            } else {
+                walk(queue, fits)
+            };
+        }
+        if queue.len() <= FEW && !queue.is_listed() {
+            return walk(queue, fits);
+        }
+        queue.list_by_source(|v| pattern(v).src);
+        match (queue.first_of(sight.0, SHORT, fits), queue.first_of(ADDR_UNSPEC, SHORT, fits)) {
+            (Ok(Some(one)), Ok(Some(other))) => Some(if one.seq < other.seq { one } else { other }),
+            (Ok(one), Ok(other)) => one.or(other),
+            _ => {
+                // From now on the index tells.
+                queue.unlist();
+                self.look_up(queue, sight, pattern, fits)
+            }
         }
     }
 
@@ -247,8 +277,8 @@ impl ByOwnPattern {
         &mut self,
         queue: &Queue<T>,
         sight: Sight,
-        pattern: impl Fn(&T) -> &Pattern,
-        fits: impl Fn(&T) -> bool,
+        pattern: impl Fn(&T) -> &Pattern + Copy,
+        fits: impl Fn(&T) -> bool + Copy,
     ) -> Option<At> {
         if !self.on {
             self.build(queue, pattern);
@@ -295,15 +325,42 @@ impl ByAnyPattern {
     #[inline(always)]
     pub(super) fn find<T>(
         &mut self,
-        queue: &Queue<T>,
+        queue: &mut Queue<T>,
         pattern: &Pattern,
         sight: impl Fn(&T) -> Sight,
-        fits: impl Fn(&T) -> bool,
+        fits: impl Fn(&T) -> bool + Copy,
     ) -> Option<At> {
-        match near(queue, &fits) {
+        match near(queue, fits) {
             Ok(found) => found,
-            Err(()) => self.look_up(queue, pattern, sight, fits),
+            Err(()) => self.search(queue, pattern, sight, fits),
         }
+    }
+
+    /// The oldest message of the source that a pattern names, or, if it is for any source, of all.
+    #[inline(never)]
+    fn search<T>(
+        &mut self,
+        queue: &mut Queue<T>,
+        pattern: &Pattern,
+        sight: impl Fn(&T) -> Sight,
+        fits: impl Fn(&T) -> bool + Copy,
+    ) -> Option<At> {
+        if self.classes.used > 0 || pattern.src == ADDR_UNSPEC {
+            return if queue.len() > SHORT {
+                self.look_up(queue, pattern, sight, fits)
+            } else {
+                walk(queue, fits)
+            };
+        }
+        if queue.len() <= FEW && !queue.is_listed() {
+            return walk(queue, fits);
+        }
+        queue.list_by_source(|v| sight(v).0);
+        queue.first_of(pattern.src, SHORT, fits).unwrap_or_else(|()| {
+            // From now on the index tells.
+            queue.unlist();
+            self.look_up(queue, pattern, sight, fits)
+        })
     }
 
     #[inline(never)]
@@ -312,7 +369,7 @@ impl ByAnyPattern {
         queue: &Queue<T>,
         pattern: &Pattern,
         sight: impl Fn(&T) -> Sight,
-        fits: impl Fn(&T) -> bool,
+        fits: impl Fn(&T) -> bool + Copy,
     ) -> Option<At> {
         let kind = Kind::of(pattern);
         let class = match self.classes.of(kind) {

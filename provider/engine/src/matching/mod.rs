@@ -73,12 +73,13 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
     /// The receive a message is for. It stays posted: see [`Matcher::found_posted`], [`Matcher::unpost`].
     #[inline(always)]
     pub(crate) fn find_posted(&mut self, src: FiAddr, tag: u64) -> Option<At> {
-        self.by_own.find(&self.posted, (src, tag), R::pattern, |r| r.pattern().fits(src, tag))
+        self.by_own.find(&mut self.posted, (src, tag), R::pattern, move |r| r.pattern().fits(src, tag))
     }
 
+    /// Posts a receive, which names this source.
     #[inline(always)]
-    pub(crate) fn post(&mut self, make: impl FnOnce() -> R) -> At {
-        let at = self.posted.push(make);
+    pub(crate) fn post(&mut self, src: FiAddr, make: impl FnOnce() -> R) -> At {
+        let at = self.posted.push(src, make);
         self.by_own.pushed(&self.posted, at, R::pattern);
         at
     }
@@ -113,14 +114,14 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
     /// The oldest waiting message a pattern fits. It stays: see [`Matcher::take`].
     #[inline(always)]
     pub(crate) fn find_waiting(&mut self, pattern: &Pattern) -> Option<At> {
-        let sight = |m: &M| (m.src(), m.tag());
-        self.by_any.find(&self.waiting, pattern, sight, |m| pattern.fits(m.src(), m.tag()))
+        let (sight, pattern) = (|m: &M| (m.src(), m.tag()), *pattern);
+        self.by_any.find(&mut self.waiting, &pattern, sight, move |m| pattern.fits(m.src(), m.tag()))
     }
 
     /// Adds a message of this source and tag to those that wait.
     #[inline(always)]
     pub(crate) fn wait(&mut self, src: FiAddr, tag: u64, make: impl FnOnce() -> M) -> At {
-        let at = self.waiting.push(make);
+        let at = self.waiting.push(src, make);
         self.by_any.pushed(&self.waiting, at, (src, tag));
         at
     }
@@ -171,6 +172,7 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
     /// Changes posted receives in place.
     pub(crate) fn edit_posted(&mut self, pick: impl Fn(&R) -> bool, edit: impl Fn(&mut R)) {
         self.by_own.forget();
+        self.posted.unlist();
         for at in self.posted.places(pick) {
             if let Some(r) = self.posted.get_mut(at) {
                 edit(r);
@@ -181,6 +183,7 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
     /// Changes waiting messages in place.
     pub(crate) fn edit_waiting(&mut self, pick: impl Fn(&M) -> bool, edit: impl Fn(&mut M)) {
         self.by_any.forget();
+        self.waiting.unlist();
         for at in self.waiting.places(pick) {
             if let Some(m) = self.waiting.get_mut(at) {
                 edit(m);
@@ -222,10 +225,17 @@ mod tests {
         Cancel(usize),
         /// A source has another name from now on.
         Rename(FiAddr, FiAddr),
+        /// A source is gone: its messages, or the receives that name it.
+        Gone(FiAddr, bool),
+    }
+
+    /// Sources, some of which share a list, and one that no address vector has.
+    fn source() -> impl Strategy<Value = FiAddr> {
+        prop_oneof![6 => 0u64..3, 1 => Just(64), 1 => Just(65), 1 => Just(1 << 40)]
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        let src = prop_oneof![Just(ADDR_UNSPEC), 0u64..3];
+        let src = prop_oneof![Just(ADDR_UNSPEC), source()];
         let mask = prop_oneof![
             8 => Just(0u64),
             4 => Just(1u64 << 32),
@@ -236,10 +246,95 @@ mod tests {
         ];
         prop_oneof![
             4 => (src, 0u64..6, mask).prop_map(|(src, tag, ignore)| Step::Post(Pattern { src, tag: Some((tag, ignore)) })),
-            4 => (0u64..3, 0u64..6).prop_map(|(src, tag)| Step::Arrive(src, tag)),
+            4 => (prop_oneof![9 => source(), 1 => Just(ADDR_UNSPEC)], 0u64..6).prop_map(|(src, tag)| Step::Arrive(src, tag)),
             1 => any::<prop::sample::Index>().prop_map(|i| Step::Cancel(i.index(1000))),
             1 => (0u64..3, 0u64..5).prop_map(|(from, to)| Step::Rename(from, to)),
+            1 => (source(), any::<bool>()).prop_map(|(src, posted)| Step::Gone(src, posted)),
         ]
+    }
+
+    /// Looks at messages, and at receives, that a search took: [`Matcher`] asks for the source or the pattern of each.
+    mod counted {
+        use super::*;
+        use std::cell::Cell;
+
+        thread_local!(static LOOKS: Cell<usize> = const { Cell::new(0) });
+
+        struct Counted<T>(T);
+        impl Posted for Counted<R> {
+            fn pattern(&self) -> &Pattern {
+                LOOKS.set(LOOKS.get() + 1);
+                &self.0.0
+            }
+            fn ctx(&self) -> Ctx {
+                Ctx(self.0.1)
+            }
+        }
+        impl Waiting for Counted<M> {
+            fn src(&self) -> FiAddr {
+                LOOKS.set(LOOKS.get() + 1);
+                self.0.0
+            }
+            fn tag(&self) -> u64 {
+                self.0.1
+            }
+        }
+
+        fn looks(search: impl FnOnce() -> Option<At>) -> usize {
+            LOOKS.set(0);
+            assert!(search().is_some());
+            LOOKS.get()
+        }
+
+        /// Of `n` messages, from as many sources or from one under as many tags, and of as many receives: most looks that one
+        /// search takes, after the first.
+        fn most_looks(n: u64, sources: bool, ignore: u64, any: bool) -> usize {
+            let of = |i: u64| if sources { (i, 5) } else { (0, 16 * i) };
+            let pattern = |i: u64| {
+                let (src, tag) = of(i);
+                Pattern { src: if any { ADDR_UNSPEC } else { src }, tag: Some((tag, ignore)) }
+            };
+            let mut m = Matcher::<Counted<R>, Counted<M>>::new();
+            for i in 0..n {
+                let (src, tag) = of(i);
+                m.wait(src, tag, || Counted(M(src, tag, 0)));
+            }
+            let mut most = 0;
+            for i in (0..n).rev() {
+                let taken = looks(|| {
+                    let at = m.find_waiting(&pattern(i))?;
+                    m.take(at).map(|_| at)
+                });
+                most = if i + 1 == n { 0 } else { most.max(taken) };
+            }
+            for i in 0..n {
+                m.post(pattern(i).src, || Counted(R(pattern(i), 0)));
+            }
+            for i in (0..n).rev() {
+                let (src, tag) = of(i);
+                let taken = looks(|| {
+                    let at = m.find_posted(src, tag)?;
+                    m.unpost(at).map(|_| at)
+                });
+                most = if i + 1 == n { most } else { most.max(taken) };
+            }
+            most
+        }
+
+        #[test]
+        fn a_search_looks_at_few_of_many_messages_and_receives() {
+            const MOST: u64 = if cfg!(miri) { 200 } else { 10_000 };
+            for n in [1, 2, 100, MOST] {
+                for ignore in [0, 1] {
+                    let looks = [
+                        most_looks(n, true, ignore, false),
+                        most_looks(n, false, ignore, false),
+                        most_looks(n, false, ignore, true),
+                    ];
+                    assert!(looks.iter().all(|looks| *looks <= 40), "{n} of mask {ignore:x}: {looks:?}");
+                }
+            }
+        }
     }
 
     /// Programs, and steps of one: Miri is slow.
@@ -258,17 +353,25 @@ mod tests {
                     Step::Post(p) => {
                         if lean == 1 && n % 3 != 0 { continue; }
                         let model = waiting.iter().position(|m| p.fits(m.0, m.1)).map(|i| waiting.remove(i));
-                        let got = real.find_waiting(&p).and_then(|at| real.take(at));
+                        let got = real.find_waiting(&p).and_then(|at| {
+                            let found = real.found_waiting(at).copied();
+                            if n % 2 == 0 { real.forget_waiting(at) } else { assert_eq!(real.take(at), found) }
+                            found
+                        });
                         prop_assert_eq!(got, model);
                         if model.is_none() {
                             posted.push(R(p, n));
-                            real.post(|| R(p, n));
+                            real.post(p.src, || R(p, n));
                         }
                     }
                     Step::Arrive(src, tag) => {
                         if lean == 2 && n % 3 != 0 { continue; }
                         let model = posted.iter().position(|r| r.0.fits(src, tag)).map(|i| posted.remove(i));
-                        let got = real.find_posted(src, tag).and_then(|at| real.unpost(at));
+                        let got = real.find_posted(src, tag).and_then(|at| {
+                            let found = real.found_posted(at).copied();
+                            if n % 2 == 0 { real.forget_posted(at) } else { assert_eq!(real.unpost(at), found) }
+                            found
+                        });
                         prop_assert_eq!(got, model);
                         if model.is_none() {
                             waiting.push(M(src, tag, n));
@@ -280,6 +383,15 @@ mod tests {
                         waiting.iter_mut().filter(|m| m.0 == from).for_each(|m| m.0 = to);
                         real.edit_posted(|r| r.0.src == from, |r| r.0.src = to);
                         real.edit_waiting(|m| m.0 == from, |m| m.0 = to);
+                    }
+                    Step::Gone(src, true) => {
+                        let gone: Vec<R> = posted.iter().copied().filter(|r| r.0.src == src).collect();
+                        posted.retain(|r| r.0.src != src);
+                        prop_assert_eq!(real.unpost_all(|r| r.0.src == src), gone);
+                    }
+                    Step::Gone(src, false) => {
+                        waiting.retain(|m| m.0 != src);
+                        real.drop_waiting(|m| m.0 == src);
                     }
                     Step::Cancel(which) => {
                         let Some(r) = posted.get(which % posted.len().max(1)).copied() else { continue };

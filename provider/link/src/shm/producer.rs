@@ -28,10 +28,10 @@ const LAPS: u32 = 8;
 /// No line.
 const NONE: u32 = u32::MAX;
 
-/// The sending half.
+/// The sending half. [`super::peer::Outbound`] has all of it, and the address of the memory, on one cache line.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Producer<M> {
-    mem: M,
     lines: u32,
     /// Where the next record goes: in lines since the ring began, and in the ring.
     pos: u32,
@@ -57,6 +57,7 @@ pub(crate) struct Producer<M> {
     left_out: u32,
     /// The position, beyond `pos`, of a commit word that is 0 already; `pos` if there is none.
     clean: u32,
+    mem: M,
 }
 
 impl<M: Mem> Producer<M> {

@@ -126,20 +126,22 @@ pub(super) fn straight(lines: u32, line: u32, off: usize, len: usize) -> Option<
     (at + len <= lines as usize * LINE).then_some(at)
 }
 
-/// The receiving half.
+/// The receiving half. What a frame of one line touches comes first, with the address of the memory: [`super::peer::Inbound`]
+/// has it on one cache line.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Consumer<M> {
-    mem: M,
+    /// Length of the frame at hand.
+    len: usize,
+    /// Longest frame there may be.
+    most: usize,
     lines: u32,
     pos: u32,
     line: u32,
     /// What `head` says, and after how many lines it is to say more.
     published: u32,
     share: u32,
-    /// Length of the frame at hand.
-    len: usize,
-    /// Longest frame there may be.
-    most: usize,
+    mem: M,
 }
 
 impl<M: Mem> Consumer<M> {

@@ -92,6 +92,12 @@ impl Segment {
         unsafe { self.shared.wide(at) }
     }
 
+    /// Where it is noted where the memory is.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn noted_at(&self) -> usize {
+        (&raw const self.shared).addr()
+    }
+
     /// Bytes that take memory.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn resident(&self) -> usize {

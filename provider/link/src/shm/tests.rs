@@ -307,3 +307,17 @@ fn frames_asked_for_by_peer_and_those_that_are_found_come_in_order() {
         }
     }
 }
+
+#[test]
+fn what_short_frames_touch_of_a_channel_is_on_one_cache_line() {
+    let (mut a, to_b, mut b, to_a) = couple();
+    say(&mut a, to_b, b"?").unwrap();
+    assert_eq!(frame(&mut b), (to_a, b"?".to_vec()));
+    let inb = b.peers[to_a.0 as usize].inb.as_ref().unwrap();
+    let out = a.peers[to_b.0 as usize].out.as_ref().unwrap();
+    let starts = [&raw const *inb as usize, &raw const *out as usize];
+    // The address of the memory comes last.
+    for (start, last) in starts.into_iter().zip([inb.rx.mem().noted_at(), out.tx.mem().noted_at()]) {
+        assert_eq!((start % 64, last / 64), (0, start / 64), "from {start:x} to {last:x}");
+    }
+}
