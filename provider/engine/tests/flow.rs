@@ -75,6 +75,36 @@ fn an_injected_buffer_may_be_used_again_at_once() {
     assert_eq!(net[0].sent().ctx.0, 1);
 }
 
+/// An endpoint's level may be delivery, as MPICH's and Intel MPI's is: of what is injected no completion
+/// tells, unless a counter counts it.
+#[test]
+fn an_injected_message_is_plain_unless_its_delivery_is_counted() {
+    let injected = INJECT | OpFlags::DELIVERY;
+    let mut net = Net::new(2);
+    let (ep, src) = (net[0].ep, net.bytes(0, b"first"));
+    let plain = |net: &mut Net, flags| net[0].send_plain(ep, src, &Send { flags, ..msg(1, &[], 1) });
+    let taken = |net: &mut Net| {
+        let dst = net.memory(1, 5);
+        net[1].recv(&from_any(&[dst], 2)).unwrap();
+        net.settle();
+        assert_eq!((net[1].received().len, net[1].look(dst, 5)), (5, b"first".to_vec()));
+    };
+    net[0].send(&Send { flags: injected, ..msg(1, &[src], 1) }).unwrap();
+    taken(&mut net);
+    assert!(plain(&mut net, injected));
+    taken(&mut net);
+    assert!(!plain(&mut net, DELIVERY) && !plain(&mut net, injected | OpFlags::FENCE));
+    let cntr = net[0].cntr_open();
+    net[0].ep_bind_cntrs(ep, Cntrs { send: Some(cntr), ..Cntrs::default() });
+    assert!(!plain(&mut net, injected));
+    net[0].send(&Send { flags: injected, ..msg(1, &[src], 1) }).unwrap();
+    net.settle();
+    assert_eq!(net[0].cntr_read(cntr), 0);
+    taken(&mut net);
+    assert_eq!((net[0].cntr_read(cntr), net[0].tx()), (1, vec![]));
+    net.assert_idle();
+}
+
 #[test]
 fn what_cannot_be_injected_is_refused() {
     let mut net = Net::new(2);

@@ -12,7 +12,7 @@ use settings::{Kind, Reading, Setting};
 use wire::Addr;
 use wire::session::JobKey;
 
-use crate::info::limits::INJECT_SIZE;
+use crate::info::limits::{INJECT_SIZE, MOST_INJECT};
 use crate::job;
 
 /// What the user may tune.
@@ -157,6 +157,11 @@ impl Params {
         self.eager_size.unwrap_or_else(|| if self.cma { link::eager_in_a_row() } else { EAGER_SIZE })
     }
 
+    /// Most bytes of an injected message: what every ring's frames have room for.
+    pub(crate) fn most_inject(&self) -> usize {
+        MOST_INJECT.min(link::eager_most(self.ring_size))
+    }
+
     /// How to open an endpoint's link.
     pub(crate) fn link(&self, bind: Addr) -> OpenOptions {
         OpenOptions {
@@ -258,7 +263,7 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
         (p.ring_size, p.long_ring_size) = (n, n);
     }
     p.eager_size = size(read(settings::EAGER_SIZE, link::eager_most(p.ring_size)));
-    p.inject_size = size(read(settings::INJECT_SIZE, ANY)).unwrap_or(p.inject_size);
+    p.inject_size = size(read(settings::INJECT_SIZE, link::eager_most(p.ring_size))).unwrap_or(p.inject_size);
     p.unexpected_size = size(read(settings::UNEXPECTED_SIZE, ANY)).unwrap_or(p.unexpected_size);
     p.cma = read(settings::CMA, ANY).switch().unwrap_or(p.cma);
     p.device_direct = read(settings::DEVICE_DIRECT, ANY).switch().unwrap_or(p.device_direct);
@@ -333,7 +338,7 @@ pub(crate) mod tests {
         }
         let (least, most) = (link::MIN_RING as u64, link::MAX_RING as u64);
         assert_eq!(settings::RING_SIZE.kind, settings::Kind::Bytes { least, most });
-        let most = INJECT_SIZE as u64;
+        let most = MOST_INJECT as u64;
         assert_eq!(settings::INJECT_SIZE.kind, settings::Kind::Bytes { least: 0, most });
     }
 
@@ -397,7 +402,7 @@ pub(crate) mod tests {
     #[test]
     fn each_value_that_does_not_hold_is_told_once() {
         let (p, complaints) = with(&[("ring_size", "abc"), ("connect_timeout", "-5"), ("inject_size", "1M")]);
-        assert_eq!((p.ring_size, p.inject_size), (link::DEFAULT_RING, INJECT_SIZE));
+        assert_eq!((p.ring_size, p.inject_size), (link::DEFAULT_RING, MOST_INJECT));
         assert_eq!(p.connect_timeout, Params::default().connect_timeout);
         assert_eq!(complaints.len(), 3, "{complaints:?}");
         // What no frame of the ring has room for.
@@ -405,5 +410,10 @@ pub(crate) mod tests {
         assert_eq!(p.eager_size(), link::eager_most(24 << 10));
         assert!(complaints[0].contains("FI_STRAIT_EAGER_SIZE=65536"), "{complaints:?}");
         assert!(complaints[0].contains(&p.eager_size().to_string()), "{complaints:?}");
+        let (p, complaints) = with(&[("ring_size", "24K"), ("inject_size", "16K")]);
+        assert_eq!((p.inject_size, p.most_inject()), (p.most_inject(), link::eager_most(24 << 10)));
+        assert!(complaints[0].contains("FI_STRAIT_INJECT_SIZE=16384"), "{complaints:?}");
+        let (p, complaints) = with(&[("inject_size", "16K")]);
+        assert_eq!((p.inject_size, p.most_inject(), complaints.len()), (16 << 10, 16 << 10, 0));
     }
 }

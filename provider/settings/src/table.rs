@@ -50,9 +50,10 @@ pub const RING_SIZE: Setting = Setting {
 
 pub const INJECT_SIZE: Setting = Setting {
     name: "inject_size",
-    kind: Kind::Bytes { least: 0, most: 4096 },
+    kind: Kind::Bytes { least: 0, most: 16 << 10 },
     default: "4096",
-    help: "The inject_size that endpoints get if the hints leave it 0. Set it to 0 for MPI programs that have many short \
+    help: "The inject_size that endpoints get if the hints leave it 0. With 16384 MPICH and Intel MPI do not wait for their \
+           messages of up to so many bytes to be taken. Set it to 0 for MPI programs that have many short \
            messages on GPUs in flight: a call that injects such a message waits for its copy",
 };
 

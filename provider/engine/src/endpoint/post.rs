@@ -34,12 +34,17 @@ pub(super) fn taken(sent: Result<(), Refused>) -> Result<(), Refused> {
 
 impl<L: RmaLink> Endpoint<L> {
     /// Sends a message without frills: one buffer that fits its frame, of which no delivery is
-    /// to be reported, to a peer that nothing else waits for. What nearly every message is. `false`: it is
+    /// to be reported (of an injected one it is not, unless a counter counts it: MPICH and Intel MPI have endpoints
+    /// whose level is delivery, for their RMA), to a peer that nothing else waits for. What nearly every message is. `false`: it is
     /// another sort, or did not find room.
     #[inline(always)]
     pub(crate) fn send_plain(&mut self, core: &mut Core, span: Span, op: &Send<'_>) -> bool {
         let len = span.len();
-        if op.flags.intersects(OpFlags::DELIVERY | OpFlags::FENCE) || !span.can(hmem::Caps::CPU) {
+        let delivery = op.flags.contains(OpFlags::DELIVERY);
+        if op.flags.contains(OpFlags::FENCE)
+            || (delivery && self.is_watched(self.cntrs.send, op.flags, Tally::PLAIN))
+            || !span.can(hmem::Caps::CPU)
+        {
             return false;
         }
         let Some(&Some(peer)) = self.route.get(op.to as usize) else { return false };

@@ -138,7 +138,10 @@ pub(crate) fn answer(hints: Option<&Hints>, api: u32) -> Result<Offer, Refusal> 
             op_flags: h.tx.op_flags,
             msg_order: order(h.tx.msg_order),
             comp_order: 0,
-            inject_size: if h.tx.inject_size == 0 { param::get().inject_size } else { INJECT_SIZE },
+            inject_size: match h.tx.inject_size {
+                0 => param::get().inject_size,
+                asked => asked.max(INJECT_SIZE),
+            },
             size: either(h.tx.size, QUEUE_SIZE),
             iov_limit: segments(h.tx.iov_limit),
             rma_iov_limit: segments(h.tx.rma_iov_limit),
@@ -233,7 +236,7 @@ fn check_queues(h: &Hints) -> Result<(), Refusal> {
     subset("receive msg_order", h.rx.msg_order, ORDERS, Kind::Orders)?;
     subset("transmit comp_order", h.tx.comp_order, 0, Kind::Code)?;
     subset("receive comp_order", h.rx.comp_order, 0, Kind::Code)?;
-    within("inject_size", h.tx.inject_size, INJECT_SIZE)?;
+    within("inject_size", h.tx.inject_size, param::get().most_inject())?;
     within("transmit size", h.tx.size, MAX_QUEUE_SIZE)?;
     within("receive size", h.rx.size, MAX_QUEUE_SIZE)?;
     within("transmit iov_limit", h.tx.iov_limit, IOV_LIMIT)?;

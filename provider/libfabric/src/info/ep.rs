@@ -82,7 +82,7 @@ pub(crate) unsafe fn ep_attrs(info: &fi::fi_info, api_version: u32) -> Result<Ep
         rx_op_flags: rx.op_flags,
         inject_size: match tx.inject_size {
             0 => param::get().inject_size,
-            given => given.min(answer::INJECT_SIZE),
+            given => given.min(param::get().most_inject()),
         },
         tx_size: tx.size,
         rx_size: rx.size,

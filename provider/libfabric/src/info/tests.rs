@@ -176,6 +176,9 @@ fn sandia_openshmem() {
     assert_eq!(o.threading, FI_THREAD_COMPLETION);
     assert_eq!(o.caps & h.caps, h.caps);
     assert!(o.tx.inject_size >= 16);
+    h.tx.inject_size = 9000;
+    assert_eq!(offer(&h, (1, 5)).tx.inject_size, 9000);
+    h.tx.inject_size = 0;
     h.domain.mr_mode = BASIC_MAP;
     h.domain.data_progress = FI_PROGRESS_MANUAL;
     assert_eq!(mr_semantics(offer(&h, (1, 5)).mr_mode), (true, true));
@@ -284,7 +287,7 @@ fn what_is_not_there_is_refused() {
     assert_eq!(with(&|h| h.ep.kind = FI_EP_DGRAM), "endpoint type");
     assert_eq!(with(&|h| h.caps |= FI_SHARED_AV), "capabilities");
     assert_eq!(with(&|h| h.caps |= FI_COLLECTIVE), "capabilities");
-    assert_eq!(with(&|h| h.tx.inject_size = 4097), "inject_size");
+    assert_eq!(with(&|h| h.tx.inject_size = (16 << 10) + 1), "inject_size");
     assert_eq!(with(&|h| h.tx.iov_limit = 9), "transmit iov_limit");
     assert_eq!(with(&|h| h.tx.comp_order = FI_ORDER_STRICT), "transmit comp_order");
     assert_eq!(with(&|h| h.tx.msg_order = FI_ORDER_RAS), "transmit msg_order");
