@@ -125,7 +125,7 @@ fn of_device(span: &Span) -> Option<Option<Device>> {
     if !span.can(Caps::DEVICE) {
         return Some(None);
     }
-    let (driver, number) = registry::of(span.kind()).to_adapter(span.addr() as usize)?;
+    let (driver, number) = registry::of(span.kind()).to_adapter(span.addr() as usize, span.len())?;
     let (driver, number) = (i32::try_from(driver).ok()?, i32::try_from(number).ok()?);
     Some(Some(match span.kind() {
         Kind::Cuda => (fi::FI_HMEM_CUDA, fi::fi_mr_attr__bindgen_ty_2 { cuda: number }),
