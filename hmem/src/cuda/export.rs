@@ -62,7 +62,7 @@ fn set_synchronous(api: &Api, of: &Info) {
 }
 
 /// Waits for what the application has done to the memory of a device there by CUDA's synchronous calls: a copy from memory that is not
-/// page-locked returns before the bytes have arrived, and a copy on another stream does not wait for them. Of memory that was mapped by hand
+/// page-locked returns before the bytes have arrived, and a copy on another stream does not wait for them. Memory that was mapped by hand
 /// (cuMemMap) has no such wait.
 pub fn settle(addr: usize) {
     let (Some(api), Some(of)) = (loaded(), info(addr)) else { return };
