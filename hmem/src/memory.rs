@@ -88,11 +88,12 @@ pub trait Memory: Sync {
         None
     }
 
-    /// The device that `addr` is on as its interface numbers devices: the driver's number, 0 where there is one alone, and the device's
+    /// The device that `addr..addr+len` is on as its interface numbers devices: the driver's number, 0 where there is one alone, and the device's
     /// there. For memory that an adapter is to access from now on: what the program has done to it by synchronous calls is there then.
-    /// `None` where an adapter had better not access it, since it moves, or since that takes calls which are not to be made now.
-    fn to_adapter(&self, addr: usize) -> Option<(u32, u32)> {
-        let _ = addr;
+    /// `None` where an adapter had better not access it, since it moves, or is on several devices, or since that takes calls which are not
+    /// to be made now.
+    fn to_adapter(&self, addr: usize, len: usize) -> Option<(u32, u32)> {
+        let _ = (addr, len);
         None
     }
 
@@ -145,6 +146,12 @@ pub trait Memory: Sync {
     fn context(&self, export: &Export, local: usize) -> Result<usize, Error> {
         let _ = (export, local);
         Ok(0)
+    }
+
+    /// Tells what [`Memory::context`] named from what is there later under the same name: what was mapped for the former is gone.
+    fn place_id(&self, ctx: usize) -> u64 {
+        let _ = ctx;
+        0
     }
 
     /// Maps what the process `pid` exported (`owner` tells processes with the same pid apart), for use in `ctx`.

@@ -149,8 +149,8 @@ fn device_memory_is_told_from_the_hosts() {
         assert!(registry::of(d.kind()).describe().unwrap().contains('2'), "{name}: two devices");
         // ROCm's have no numbers.
         let device = u32::from(d.kind() == Kind::Ze);
-        assert_eq!(registry::of(d.kind()).to_adapter(mem + 50), Some((0, device)), "{name}");
-        assert_eq!(registry::of(d.kind()).to_adapter(host), None, "{name}");
+        assert_eq!(registry::of(d.kind()).to_adapter(mem + 50, 1), Some((0, device)), "{name}");
+        assert_eq!(registry::of(d.kind()).to_adapter(host, 1), None, "{name}");
         d.free(mem);
         assert_eq!(classify(mem, 1), Kind::System, "{name}: freed");
         d.free(host);
@@ -160,7 +160,7 @@ fn device_memory_is_told_from_the_hosts() {
     let shared = ze.alloc_shared(100);
     assert_eq!(classify(shared, 8), Kind::Ze);
     assert_eq!(find(span(shared, 100), false).path, Path::Staged);
-    assert_eq!(registry::of(Kind::Ze).to_adapter(shared), None);
+    assert_eq!(registry::of(Kind::Ze).to_adapter(shared, 1), None);
     ze.free(shared);
 }
 

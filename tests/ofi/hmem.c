@@ -6,7 +6,8 @@
  * real provider may rely on ends the process where it does not hold: that a device's memory is registered as such, with the
  * device that it is on, and that it is read into by the name of such a registration alone.
  *
- * hmem_refuse() has it refuse registrations of such memory: with FI_ENOSYS as a provider that was built without CUDA.
+ * hmem_refuse() has it refuse registrations of such memory: with FI_ENOSYS as a provider that was built without CUDA. hmem_refuse_for()
+ * does so for one use alone, and hmem_limit() where so many are open.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -37,7 +38,8 @@ struct hmem_counts {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct hmem_counts counts;
-static int refuse_times, refuse_code;
+static int refuse_times, refuse_code, most_open = -1;
+static uint64_t refuse_access;
 
 /* A registration of a device's memory. */
 struct region {
@@ -150,11 +152,13 @@ static int regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flag
 	if (attr->iface != FI_HMEM_CUDA || attr->iov_count != 1)
 		die("a registration that is not of CUDA's");
 	pthread_mutex_lock(&lock);
-	if (refuse_times > 0) {
+	if (refuse_times > 0 && (!refuse_access || refuse_access == attr->access)) {
 		refuse_times--;
 		refuse = refuse_code;
-		counts.refused++;
+	} else if (most_open >= 0 && counts.open >= (uint64_t)most_open) {
+		refuse = FI_ENOMEM;
 	}
+	counts.refused += refuse != 0;
 	pthread_mutex_unlock(&lock);
 	if (refuse)
 		return -refuse;
@@ -163,6 +167,10 @@ static int regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flag
 		die("memory that is not CUDA's");
 	if (attribute(9 /* CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL */, iov.iov_base, sizeof device, &device) || device != attr->device.cuda)
 		die("another device than the memory is on");
+	if (iov.iov_len == 0)
+		die("a registration of no bytes");
+	if (attribute(9, (char *)iov.iov_base + iov.iov_len - 1, sizeof device, &device) || device != attr->device.cuda)
+		die("a registration whose end is on another device");
 	r = made(sizeof *r);
 	r->at = iov.iov_base;
 	r->len = iov.iov_len;
@@ -369,5 +377,23 @@ VISIBLE void hmem_refuse(int times, int code)
 	pthread_mutex_lock(&lock);
 	refuse_times = times;
 	refuse_code = code;
+	refuse_access = 0;
+	pthread_mutex_unlock(&lock);
+}
+
+/* Those with this access alone. */
+VISIBLE void hmem_refuse_for(int times, int code, uint64_t access)
+{
+	hmem_refuse(times, code);
+	pthread_mutex_lock(&lock);
+	refuse_access = access;
+	pthread_mutex_unlock(&lock);
+}
+
+/* No more than so many are open at a time. */
+VISIBLE void hmem_limit(int most)
+{
+	pthread_mutex_lock(&lock);
+	most_open = most;
 	pthread_mutex_unlock(&lock);
 }

@@ -161,6 +161,7 @@ functions! {
     primary_state b"cuDevicePrimaryCtxGetState\0" (device: c_int, flags: *mut u32, active: *mut c_int);
     primary_retain b"cuDevicePrimaryCtxRetain\0" (ctx: *mut Handle, device: c_int);
     stream_create b"cuStreamCreate\0" (stream: *mut Handle, flags: u32);
+    stream_destroy b"cuStreamDestroy_v2\0" (stream: Handle);
     stream_wait b"cuStreamSynchronize\0" (stream: Handle);
     stream_query b"cuStreamQuery\0" (stream: Handle);
     stream_ctx b"cuStreamGetCtx\0" (stream: Handle, ctx: *mut Handle);

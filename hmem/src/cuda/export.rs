@@ -35,8 +35,25 @@ pub(super) fn is_still(e: &Export) -> bool {
     info(e.base as usize).is_some_and(same)
 }
 
+/// The device that all of `addr..addr+len` is on, if it is on one and stays there. Memory that was mapped by hand may be of several
+/// devices, one behind the other.
+pub(super) fn device_of_all(addr: usize, len: usize) -> Option<i32> {
+    let (mut at, end) = (addr as u64, addr as u64 + len.max(1) as u64);
+    let mut device = None;
+    while at < end {
+        let of = info(at as usize).filter(|i| !matches!(i.sort, Sort::Managed | Sort::Host))?;
+        if of.base > at || of.base + of.len <= at || *device.get_or_insert(of.device) != of.device {
+            return None;
+        }
+        at = of.base + of.len;
+    }
+    device
+}
+
 /// From now on what the application does to it by CUDA's synchronous calls is done when the call returns; what was not done before is
-/// waited for. Memory that was mapped by hand is left as it is.
+/// waited for. Memory that was mapped by hand has no such attribute (CUDA_ERROR_NOT_SUPPORTED, also if it was made for GPUDirect RDMA).
+/// The flag of a context for all its memory (CU_CTX_SYNC_MEMOPS) is left to the application: to set it waits until all that runs in the
+/// context is over, and a kernel there may be waiting for a message.
 fn set_synchronous(api: &Api, of: &Info) {
     if of.sort != Sort::Mapped {
         let on = 1u32;
@@ -110,15 +127,23 @@ fn descriptor(api: &Api, base: u64) -> Result<OwnedFd, Error> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A dma-buf of the memory: what a network card or another driver can be given. With `pcie`, one
-/// that is sure to be reachable over PCIe.
-pub fn export_dmabuf(addr: usize, len: usize, pcie: bool) -> Result<OwnedFd, Error> {
+fn page_size() -> usize {
+    // SAFETY: asks for a constant.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// A dma-buf of the memory: what a network card or another driver can be given, and where in it `addr` is. With `pcie`, one
+/// that is sure to be reachable over PCIe. It has whole pages of the host's alone, and is of one device.
+pub fn export_dmabuf(addr: usize, len: usize, pcie: bool) -> Result<(OwnedFd, u64), Error> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let of = info(addr).ok_or(Error(NOT_FOUND))?;
+    device_of_all(addr, len).ok_or(Error(NOT_SUPPORTED))?;
+    let page = page_size();
+    let (first, end) = (addr / page * page, addr.saturating_add(len).next_multiple_of(page));
     let _entered = Entered::new(api, context_of(api, &of)?)?;
     let mut fd = -1i32;
     let flags = if pcie { DMA_BUF_PCIE } else { 0 };
-    api.range_handle((&raw mut fd).cast(), addr as u64, len, RANGE_DMA_BUF, flags)?;
+    api.range_handle((&raw mut fd).cast(), first as u64, end - first, RANGE_DMA_BUF, flags)?;
     // SAFETY: the driver has just opened it, for this call alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok((unsafe { OwnedFd::from_raw_fd(fd) }, (addr - first) as u64))
 }

@@ -26,6 +26,8 @@ pub(super) fn context(export: &Export, local: usize) -> Result<usize, Error> {
 /// What is to be undone when a mapping is closed.
 struct Mapping {
     ctx: usize,
+    /// Tells the context from one that came after it under the same name.
+    id: u64,
     at: u64,
     len: u64,
     handle_type: HandleType,
@@ -41,11 +43,11 @@ pub(super) fn import(pid: i32, export: &Export, ctx: usize) -> Result<Mapped, Er
 
 fn map(pid: i32, export: &Export, ctx: usize, entered: &Entered<'_>) -> Result<Mapping, Error> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
-    let mut at = 0;
+    let (mut at, id) = (0, stream::id_of(api, ctx));
     match export.handle_type {
         HandleType::Legacy => {
             api.ipc_open(&mut at, IpcHandle(export.token), IPC_LAZY_PEER_ACCESS)?;
-            let mapping = Mapping { ctx, at, len: export.len, handle_type: export.handle_type };
+            let mapping = Mapping { ctx, id, at, len: export.len, handle_type: export.handle_type };
             // Its length is the owner's word until the driver confirms it.
             let (mut base, mut len) = (0, 0);
             api.mem_range(&mut base, &mut len, at)?;
@@ -67,7 +69,7 @@ fn map(pid: i32, export: &Export, ctx: usize, entered: &Entered<'_>) -> Result<M
                     let _ = api.mem_unreserve(at, len);
                     return Err(e);
                 }
-                let mapping = Mapping { ctx, at, len: export.len, handle_type: export.handle_type };
+                let mapping = Mapping { ctx, id, at, len: export.len, handle_type: export.handle_type };
                 let desc =
                     AccessDesc { kind: LOCATION_DEVICE, device: entered.device()?, flags: ACCESS_READ_WRITE };
                 api.mem_access(at, len, &desc, 1)?;
@@ -84,10 +86,13 @@ fn map(pid: i32, export: &Export, ctx: usize, entered: &Entered<'_>) -> Result<M
 impl Drop for Mapping {
     fn drop(&mut self) {
         let Some(api) = loaded() else { return };
-        let Ok(_entered) = Entered::new(api, self.ctx) else { return };
+        let entered = Entered::new(api, self.ctx);
         let len = self.len as usize;
         let _ = match self.handle_type {
+            // It is gone with its context, and something else may be there.
+            HandleType::Legacy if entered.is_err() || stream::id_of(api, self.ctx) != self.id => Ok(()),
             HandleType::Legacy => api.ipc_close(self.at),
+            // That belongs to none, and keeps the owner's memory.
             _ => api.mem_unmap(self.at, len).and_then(|()| api.mem_unreserve(self.at, len)),
         };
     }

@@ -123,12 +123,11 @@ impl Memory for Cuda {
         stream::uuid_of(loaded()?, of.device).ok()
     }
 
-    fn to_adapter(&self, addr: usize) -> Option<(u32, u32)> {
+    fn to_adapter(&self, addr: usize, len: usize) -> Option<(u32, u32)> {
         if agent::is_on() {
             return None;
         }
-        let of = info(addr).filter(|i| !matches!(i.sort, Sort::Managed | Sort::Host))?;
-        let device = u32::try_from(of.device).ok()?;
+        let device = u32::try_from(export::device_of_all(addr, len)?).ok()?;
         settle(addr);
         Some((0, device))
     }
@@ -153,7 +152,7 @@ impl Memory for Cuda {
     }
 
     fn export_dmabuf(&self, addr: usize, len: usize, pcie: bool) -> Result<(OwnedFd, u64), AnyError> {
-        Ok((export_dmabuf(addr, len, pcie)?, 0))
+        Ok(export_dmabuf(addr, len, pcie)?)
     }
 
     fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), AnyError> {
@@ -176,6 +175,13 @@ impl Memory for Cuda {
 
     fn context(&self, export: &Export, local: usize) -> Result<usize, AnyError> {
         if agent::is_on() { Ok(agent::CONTEXT) } else { Ok(import::context(export, local)?) }
+    }
+
+    fn place_id(&self, ctx: usize) -> u64 {
+        if agent::is_on() {
+            return 0;
+        }
+        loaded().map_or(0, |api| stream::id_of(api, ctx))
     }
 
     fn import(&self, pid: i32, owner: u64, export: &Export, ctx: usize) -> Result<Mapped, AnyError> {

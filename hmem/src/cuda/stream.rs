@@ -101,6 +101,11 @@ impl<'a> Entered<'a> {
     pub(crate) fn new(api: &'a Api, ctx: usize) -> Result<Entered<'a>, Error> {
         let pushed = current(api) != ctx;
         if pushed {
+            // The driver takes one that is gone as well (seen with 580), and the process ends by a signal soon after.
+            match api.ctx_id(ctx as Handle, &mut 0) {
+                Ok(()) | Err(Error(NOT_FOUND)) => {}
+                Err(gone) => return Err(gone),
+            }
             api.ctx_push(ctx as Handle)?;
         }
         Ok(Entered { api, ctx, pushed, _relaxed: Relaxed::new(api) })
@@ -211,6 +216,13 @@ pub(crate) fn context_near(api: &Api, uuid: &[u8; 16]) -> Result<usize, Error> {
     ctx.ok_or(device.err().unwrap_or(Error(INVALID_CONTEXT)))
 }
 
+/// The number of a context, which no other ever has. A driver of before 12.0 cannot tell: its contexts count as one for each name.
+pub(super) fn id_of(api: &Api, ctx: usize) -> u64 {
+    let mut id = 0;
+    let _ = api.ctx_id(ctx as Handle, &mut id);
+    id
+}
+
 /// The context for a copy between these two addresses.
 pub(crate) fn context_for(api: &Api, dst: usize, src: usize) -> Result<usize, Error> {
     // The destination's first: the device that is written to is the one that must have seen it.
@@ -248,9 +260,7 @@ fn all_streams() -> MutexGuard<'static, Vec<Streams>> {
 
 /// A stream and an event of the context that is entered.
 pub(crate) fn slot(api: &Api, entered: &Entered<'_>, usage: StreamUse) -> Result<Slot, Error> {
-    let mut id = 0;
-    // A driver of before 12.0 cannot tell; its contexts then count as one for each name.
-    let _ = api.ctx_id(entered.ctx as Handle, &mut id);
+    let id = id_of(api, entered.ctx);
     let mut all = all_streams();
     let at = all.iter().position(|l| l.ctx == entered.ctx);
     let at = match at {
@@ -260,11 +270,20 @@ pub(crate) fn slot(api: &Api, entered: &Entered<'_>, usage: StreamUse) -> Result
             if let Some(at) = stale {
                 all.swap_remove(at);
             }
-            let mut streams = [0; StreamUse::COUNT];
+            let (mut streams, mut made) = ([0; StreamUse::COUNT], Ok(()));
             for s in &mut streams {
                 let mut stream = null_mut();
-                api.stream_create(&mut stream, STREAM_NON_BLOCKING)?;
+                made = api.stream_create(&mut stream, STREAM_NON_BLOCKING);
+                if made.is_err() {
+                    break;
+                }
                 *s = stream as usize;
+            }
+            if let Err(e) = made {
+                for stream in streams.into_iter().filter(|s| *s != 0) {
+                    let _ = api.stream_destroy(stream as Handle);
+                }
+                return Err(e);
             }
             all.push(Streams { ctx: entered.ctx, id, streams, events: Vec::new() });
             all.len() - 1

@@ -261,7 +261,7 @@ impl Memory for Rocr {
     }
 
     /// Its agents have no numbers.
-    fn to_adapter(&self, addr: usize) -> Option<(u32, u32)> {
+    fn to_adapter(&self, addr: usize, _len: usize) -> Option<(u32, u32)> {
         device(addr).ok().map(|_| (0, 0))
     }
 

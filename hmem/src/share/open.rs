@@ -22,6 +22,8 @@ const BOUND: usize = 512;
 struct Entry {
     owner: u64,
     ctx: usize,
+    /// See [`crate::memory::Memory::place_id`].
+    place: u64,
     export: Export,
     map: Arc<Mapped>,
 }
@@ -51,7 +53,8 @@ pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opene
         return lent(owner, ctx, export, || memory.import(pid, owner, export, ctx)).map(|m| opened(m, ctx));
     }
     let mut all = entries();
-    let is_it = |e: &Entry| e.owner == owner && e.ctx == ctx && e.export == *export;
+    let place = memory.place_id(ctx);
+    let is_it = |e: &Entry| (e.owner, e.ctx, e.place) == (owner, ctx, place) && e.export == *export;
     if let Some(at) = all.iter().position(is_it) {
         let map = all[at].map.clone();
         if at > BOUND / 2 {
@@ -75,7 +78,7 @@ pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opene
         mapped = map();
     }
     let map = Arc::new(mapped?);
-    all.push_front(Entry { owner, ctx, export: *export, map: map.clone() });
+    all.push_front(Entry { owner, ctx, place, export: *export, map: map.clone() });
     all.truncate(BOUND);
     Ok(opened(map, ctx))
 }

@@ -335,7 +335,7 @@ impl Memory for Ze {
         Ok((own.map_err(|_| AnyError::last_os())?, addr as u64 - of.base))
     }
 
-    fn to_adapter(&self, addr: usize) -> Option<(u32, u32)> {
+    fn to_adapter(&self, addr: usize, _len: usize) -> Option<(u32, u32)> {
         // What is shared moves between the device and the host.
         let of = info(addr).filter(|of| of.kind == MEMORY_DEVICE)?;
         let (driver, device) = find_device(loaded()?, of.device).ok()??;

@@ -47,7 +47,7 @@ fn every_sort_of_memory_is_told_from_the_others() {
         let info = cuda::info(at + 50).unwrap();
         assert_eq!((info.sort, info.base), (sort, at as u64));
         let moves = matches!(sort, Sort::Managed | Sort::Host);
-        let device = registry::of(Kind::Cuda).to_adapter(at + 50);
+        let device = registry::of(Kind::Cuda).to_adapter(at + 50, 50);
         assert_eq!(device, (!moves).then_some((0, 0)), "{sort:?}");
     }
     let (heap, stack, big) = (Box::new(5u8), 5u8, vec![0u8; 64 << 20]);
@@ -236,7 +236,8 @@ fn what_cannot_be_shared_is_refused_with_the_drivers_word() {
     cu.fail(c"cuIpcGetMemHandle", 0, 0);
     assert!(cuda::export(at, 100, 8).is_ok());
     assert_eq!(cuda::export(at, 1 << 30, 8), Err(Error(500)), "it ends before that");
-    assert_eq!(cuda::export_dmabuf(at, 100, true).unwrap_err(), Error(801));
+    // Whole pages are asked for: others the driver does not take.
+    assert_eq!(cuda::export_dmabuf(at + 5, 90, true).unwrap_err(), Error(801));
     cu.free(at);
     let at = cu.map(3);
     assert_eq!(cuda::export(at + 5, 5 << 20, 8).unwrap().len(), 3);
@@ -249,6 +250,58 @@ fn what_cannot_be_shared_is_refused_with_the_drivers_word() {
     cuda::export(other, 1, 8).unwrap();
     assert!(fds() < open, "{} < {open}", fds());
     cu.unmap(other, 1);
+}
+
+#[test]
+fn memory_of_two_devices_in_one_range_is_not_for_an_adapter_as_that_of_the_first() {
+    let (_alone, cu) = alone();
+    let piece = 2 << 20;
+    let at = cu.map_on(&[1, 1, 0]);
+    let of = |at, len| registry::of(Kind::Cuda).to_adapter(at, len);
+    assert_eq!((of(at, 2 * piece), of(at + 2 * piece, piece)), (Some((0, 1)), Some((0, 0))));
+    assert_eq!((of(at + piece, piece + 1), of(at, 3 * piece)), (None, None));
+    assert_eq!(of(at, 4 * piece), None, "it ends before that");
+    let calls = cu.calls(c"cuMemGetHandleForAddressRange");
+    assert_eq!(cuda::export_dmabuf(at, 3 * piece, false).unwrap_err(), Error(801));
+    assert_eq!(cu.calls(c"cuMemGetHandleForAddressRange"), calls);
+    // Each allocation is of its own device.
+    let devices: Vec<_> = cuda::export(at, 3 * piece, 8).unwrap().iter().map(|e| e.device).collect();
+    assert!(devices[0] == devices[1] && devices[1] != devices[2]);
+    cu.unmap(at, 3);
+}
+
+/// Where the driver lets that be said of the allocation: the context's flag waits for kernels.
+#[test]
+fn what_is_done_by_synchronous_calls_to_shared_memory_is_done_when_they_return() {
+    let (_alone, cu) = alone();
+    let (plain, mapped) = (cu.alloc(100), cu.map(1));
+    let names = [c"cuPointerSetAttribute", c"cuCtxSetFlags"];
+    let calls = || names.map(|name| cu.calls(name));
+    let before = calls();
+    cuda::export(plain, 100, 1).unwrap();
+    cuda::export(mapped, 100, 1).unwrap();
+    assert_eq!(calls(), [before[0] + 1, before[1]]);
+    assert!(registry::of(Kind::Cuda).to_adapter(plain, 100).is_some());
+    assert!(registry::of(Kind::Cuda).to_adapter(mapped, 100).is_some());
+    assert_eq!(calls(), [before[0] + 2, before[1]]);
+    cu.free(plain);
+    cu.unmap(mapped, 1);
+}
+
+#[test]
+fn streams_that_could_not_all_be_made_are_not_left_behind() {
+    let (_alone, cu) = alone();
+    let ctx = cu.make_context(0);
+    let a = cu.alloc(100);
+    let gone = cu.calls(c"cuStreamDestroy_v2");
+    cu.fail(c"cuStreamCreate", 4, 2);
+    assert_eq!(write(&[span(a, 100)], 0, &[1; 100]), 0);
+    assert_eq!(cu.calls(c"cuStreamDestroy_v2") - gone, 3);
+    cu.fail(c"cuStreamCreate", 0, 0);
+    assert_eq!(write(&[span(a, 100)], 0, &[1; 100]), 100);
+    cu.free(a);
+    cu.end_context(ctx);
+    cu.enter(0);
 }
 
 #[test]

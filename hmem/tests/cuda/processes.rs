@@ -176,6 +176,35 @@ fn another_process_memory_is_read_once_it_is_opened_and_opened_once() {
     share::forget(owner.pid() as u64);
 }
 
+/// The mapping of what cudaMalloc made goes with the context; that of what was mapped by hand belongs to none.
+#[test]
+fn memory_is_opened_anew_when_the_context_it_was_opened_in_is_gone() {
+    let (_alone, cu) = alone();
+    let mut owner = Owner::start();
+    for (sort, len) in [("plain", 5001), ("mapped", 2 << 20)] {
+        let exports = owner.make(sort, len, 9);
+        let (before, closed) = (cu.in_use(), cu.calls(c"cuIpcCloseMemHandle"));
+        let mut name = 0;
+        for round in 0..4 {
+            let ctx = cu.make_context(0);
+            assert!(name == 0 || name == ctx, "names are used again");
+            name = ctx;
+            let local = cu.alloc(len);
+            fetch(&owner, &exports, local, len).unwrap_or_else(|e| panic!("{sort} {round}: {e}"));
+            assert!(cu.read(local, len) == pattern(len, 9), "{sort} {round}");
+            cu.free(local);
+            cu.end_context(ctx);
+            cu.enter(0);
+        }
+        // What is gone is not entered: the driver does not refuse that.
+        let entered = cu.calls(c"cuCtxPushCurrent_v2");
+        share::forget(owner.pid() as u64);
+        assert_eq!(cu.calls(c"cuCtxPushCurrent_v2"), entered, "{sort}");
+        assert_eq!(cu.in_use(), before, "{sort}: another process's memory is kept for good");
+        assert_eq!(cu.calls(c"cuIpcCloseMemHandle"), closed, "{sort}: what may be something else by then");
+    }
+}
+
 #[test]
 fn the_processor_has_no_part_in_a_copy_to_memory_that_may_be_gone() {
     let (_alone, cu) = alone();

@@ -85,6 +85,15 @@ impl Message<'_> {
     }
 }
 
+/// What memory is registered for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// Peers read it.
+    Lent,
+    /// What is read is put there.
+    ReadInto,
+}
+
 /// An endpoint of datagrams that arrive, but not in order: one of a provider's.
 pub trait Below: Send {
     /// The provider's name.
@@ -125,8 +134,8 @@ pub trait Below: Send {
         None
     }
 
-    /// Whether memory of this kind may be lent and read into, as far as is known: of a device it may be refused nevertheless.
-    fn reaches(&self, kind: Kind) -> bool {
+    /// Whether memory of this kind may be used so, as far as is known: of a device it may be refused nevertheless.
+    fn reaches(&self, kind: Kind, _usage: Usage) -> bool {
         kind == Kind::System
     }
 

@@ -37,6 +37,24 @@ pub(crate) enum Sort {
     Ended = 9,
 }
 
+/// A message to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Said<'a> {
+    pub(crate) sort: Sort,
+    pub(crate) head: &'a [u8],
+    /// Of this, `len` bytes from `off` on come behind the head.
+    pub(crate) body: &'a [Span],
+    pub(crate) off: usize,
+    pub(crate) len: usize,
+}
+
+impl<'a> Said<'a> {
+    /// A message that is no frame.
+    pub(crate) fn short(sort: Sort, head: &'a [u8]) -> Said<'a> {
+        Said { sort, head, body: &[], off: 0, len: 0 }
+    }
+}
+
 /// A message breaks the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spoilt(pub(crate) &'static str);
@@ -158,35 +176,21 @@ impl Channel {
     }
 
     /// Sends a message.
-    #[allow(clippy::too_many_arguments)]
     #[inline]
-    pub(crate) fn send<F: Below>(
-        &mut self,
-        below: &mut F,
-        sort: Sort,
-        head: &[u8],
-        body: &[Span],
-        off: usize,
-        len: usize,
-    ) -> Result<(), NotSent> {
+    pub(crate) fn send<F: Below>(&mut self, below: &mut F, said: Said<'_>) -> Result<(), NotSent> {
         // To zero room for more takes longer than a short message.
-        if head.len() + len <= SHORT - BEFORE {
-            self.send_with::<SHORT, F>(below, sort, head, body, off, len)
+        if said.head.len() + said.len <= SHORT - BEFORE {
+            self.send_with::<SHORT, F>(below, said)
         } else {
-            self.send_with::<{ START + COVERED }, F>(below, sort, head, body, off, len)
+            self.send_with::<{ START + COVERED }, F>(below, said)
         }
     }
 
     /// Likewise, where so many bytes hold all up to what the tag covers.
-    #[allow(clippy::too_many_arguments)]
     fn send_with<const FRONT: usize, F: Below>(
         &mut self,
         below: &mut F,
-        sort: Sort,
-        head: &[u8],
-        body: &[Span],
-        off: usize,
-        len: usize,
+        Said { sort, head, body, off, len }: Said<'_>,
     ) -> Result<(), NotSent> {
         let room = if sort == Sort::Frame { self.has_room() } else { self.under_way() < self.far.window };
         if !room {

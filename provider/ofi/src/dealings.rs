@@ -10,8 +10,8 @@ use hmem::Span;
 use link_api::{InUse, PeerId, RmaLink};
 use wire::Handle;
 
-use crate::below::Below;
-use crate::channel::Sort;
+use crate::below::{Below, Usage};
+use crate::channel::{Said, Sort};
 use crate::lent::{ALL, LEARNED, LENDERS, Lent, NOTES, is_for_below, lender_in};
 use crate::link::OfiLink;
 use crate::peer::Stage;
@@ -25,7 +25,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             return None;
         }
         let parts = || iov.iter().filter(|span| !span.is_empty());
-        if !parts().all(|span| is_for_below(below, span)) {
+        if !parts().all(|span| is_for_below(below, span, Usage::Lent)) {
             return None;
         }
         let generation = self.reading.generation;
@@ -160,7 +160,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer.0 as usize)) else { return };
         let Some(channel) = at.channel.as_mut().filter(|_| at.broken.is_none()) else { return };
         while let Some((sort, name)) = at.dealings.notes.front() {
-            if channel.send(below, *sort, &name.to_le_bytes(), &[], 0, 0).is_err() {
+            if channel.send(below, Said::short(*sort, &name.to_le_bytes())).is_err() {
                 return;
             }
             at.dealings.notes.pop_front();

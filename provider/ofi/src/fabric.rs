@@ -8,7 +8,7 @@ use hmem::{Kind, Span};
 use libfabric_sys as fi;
 use wire::session::MOST_ADDRESS;
 
-use crate::below::{Below, Buffer, Dest, Did, Lease, Message, NotSent};
+use crate::below::{Below, Buffer, Dest, Did, Lease, Message, NotSent, Usage};
 use crate::objects::{Object, Objects};
 use crate::remote::{Place, Remote};
 use crate::slab::Slab;
@@ -291,8 +291,8 @@ impl Below for Fabric {
         self.remote.as_ref().map(|remote| remote.most)
     }
 
-    fn reaches(&self, kind: Kind) -> bool {
-        self.remote.as_ref().is_some_and(|remote| remote.reaches(kind))
+    fn reaches(&self, kind: Kind, usage: Usage) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.reaches(kind, usage))
     }
 
     fn stage_devices(&mut self) {

@@ -10,7 +10,7 @@ use link_api::{
 use wire::{Addr, Handle, Seg};
 
 use crate::below::{Below, NotSent};
-use crate::channel::{BEFORE, Sort};
+use crate::channel::{BEFORE, Said, Sort};
 use crate::link::{Held, OfiLink, Out};
 use crate::peer::Stage;
 use crate::reads::is_read;
@@ -33,7 +33,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let at = &mut self.peers[to.0 as usize];
         let found = match (&mut self.below, &mut at.channel) {
             (Some(below), Some(channel)) if at.broken.is_none() && at.dealings.notes.is_empty() => {
-                channel.send(below, Sort::Frame, head, body, off, len)
+                channel.send(below, Said { sort: Sort::Frame, head, body, off, len })
             }
             _ => Err(NotSent::Busy),
         };

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use hmem::{Caps, Span};
 use wire::{Handle, Seg};
 
-use crate::below::{Below, Dest, Lease};
+use crate::below::{Below, Dest, Lease, Usage};
 use crate::channel::Sort;
 
 /// What [`Handle::how`] is.
@@ -20,9 +20,9 @@ pub(crate) const NOTES: usize = 1 << 16;
 pub(crate) const ALL: u64 = 0;
 
 /// Whether the provider below may access this memory. What may vanish is better copied, by what can bear that.
-pub(crate) fn is_for_below(below: &impl Below, span: &Span) -> bool {
+pub(crate) fn is_for_below(below: &impl Below, span: &Span, usage: Usage) -> bool {
     let is_host = span.can(Caps::CPU) && !span.can(Caps::DEVICE);
-    (is_host && span.stays() || span.can(Caps::DEVICE)) && below.reaches(span.kind())
+    (is_host && span.stays() || span.can(Caps::DEVICE)) && below.reaches(span.kind(), usage)
 }
 
 /// Memory of ours that a peer may read.

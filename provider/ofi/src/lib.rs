@@ -43,7 +43,7 @@ mod reads;
 mod remote;
 mod slab;
 
-pub use below::{Below, Buffer, Dest, Did, Lease, Message, NotSent};
+pub use below::{Below, Buffer, Dest, Did, Lease, Message, NotSent, Usage};
 pub use choice::{FABRICS, SOFT, has_adapter, open};
 pub use fabric::Fabric;
 pub use link::{OfiLink, OfiOptions};

@@ -10,7 +10,7 @@ use ipc::{Bell, Poller, Timer, random};
 use link_api::{Event, Frame, Gone, Path, PeerId, RmaCaps, RmaLink};
 use wire::session::{JobKey, Mark};
 
-use crate::below::{Below, Dest};
+use crate::below::{Below, Dest, Usage};
 use crate::channel::{BEFORE, Came};
 use crate::fds::{Fd, is_readable, is_shallow};
 use crate::peer::{Peer, Stage};
@@ -294,9 +294,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// Whether memory of some kind of devices is read by the provider below, as far as is known.
+    /// Whether memory of some kind of devices is read by the provider below, from there or into it, as far as is known.
     pub(crate) fn gets_devices(&self) -> bool {
-        let is_got = |kind| self.below.as_ref().is_some_and(|below| below.reaches(kind));
+        let is_for = |below: &F, kind| [Usage::Lent, Usage::ReadInto].iter().any(|u| below.reaches(kind, *u));
+        let is_got = |kind| self.below.as_ref().is_some_and(|below| is_for(below, kind));
         [Kind::Cuda, Kind::Rocr, Kind::Ze, Kind::Fake].into_iter().any(is_got)
     }
 

@@ -6,7 +6,7 @@ use link_api::{Event, Frame, Gone, PeerId, RmaLink};
 use wire::session::{Control, MOST_ADDRESS, Mark};
 
 use crate::below::{Below, Buffer, Did, NotSent};
-use crate::channel::{Came, Sort, Spoilt, name_in};
+use crate::channel::{Came, Said, Sort, Spoilt, name_in};
 use crate::link::{OfiLink, Out};
 use crate::peer::Stage;
 
@@ -164,7 +164,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let window = self.window;
         let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer.0 as usize)) else { return };
         let Some(channel) = at.channel.as_mut().filter(|c| c.owes_room(window)) else { return };
-        at.room_due = channel.send(below, Sort::Room, &[], &[], 0, 0).is_err();
+        at.room_due = channel.send(below, Said::short(Sort::Room, &[])).is_err();
         if at.room_due {
             self.note_restless(peer);
         }
@@ -194,7 +194,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 if !*due {
                     continue;
                 }
-                match channel.send(below, sort, &[], &[], 0, 0) {
+                match channel.send(below, Said::short(sort, &[])) {
                     Ok(()) => *due = false,
                     Err(NotSent::Busy | NotSent::Fault) => {}
                     Err(NotSent::Error(why)) => refused = Some(why),

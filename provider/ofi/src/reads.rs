@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use hmem::total;
 use link_api::{Direct, Event, NoDirect, OpId, PeerId, RmaLink, Way};
 
-use crate::below::{Below, Did, NotSent};
+use crate::below::{Below, Did, NotSent, Usage};
 use crate::channel::Sort;
 use crate::lent::{ALL, is_for_below};
 use crate::link::{OfiLink, Out};
@@ -58,7 +58,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             return Err(NoDirect::Revoked);
         }
         let below = self.below.as_ref().ok_or(NoDirect::Fault)?;
-        if total(access.local) < access.len || !access.local.iter().all(|span| is_for_below(below, span)) {
+        if total(access.local) < access.len
+            || !access.local.iter().all(|span| is_for_below(below, span, Usage::ReadInto))
+        {
             return Err(NoDirect::Memory);
         }
         let (mut queue, mut generation) = (VecDeque::new(), 0);

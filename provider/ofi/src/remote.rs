@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 use hmem::{Caps, Kind, Span, registry};
 use libfabric_sys as fi;
 
-use crate::below::{Dest, Lease, NotSent};
+use crate::below::{Dest, Lease, NotSent, Usage};
 use crate::lender::Lender;
 use crate::objects::{Object, done, made};
 use crate::slab::Slab;
@@ -125,7 +125,7 @@ fn of_device(span: &Span) -> Option<Option<Device>> {
     if !span.can(Caps::DEVICE) {
         return Some(None);
     }
-    let (driver, number) = registry::of(span.kind()).to_adapter(span.addr() as usize)?;
+    let (driver, number) = registry::of(span.kind()).to_adapter(span.addr() as usize, span.len())?;
     let (driver, number) = (i32::try_from(driver).ok()?, i32::try_from(number).ok()?);
     Some(Some(match span.kind() {
         Kind::Cuda => (fi::FI_HMEM_CUDA, fi::fi_mr_attr__bindgen_ty_2 { cuda: number }),
@@ -173,8 +173,8 @@ pub(crate) struct Remote {
     number: u64,
     /// Whether there is memory of devices for it.
     hmem: bool,
-    /// By kind of memory, how many registrations in a row were refused.
-    refusals: [u8; KINDS],
+    /// By usage and kind of memory, how many registrations in a row were refused.
+    refusals: [[u8; KINDS]; 2],
 }
 
 /// Kinds of memory.
@@ -228,7 +228,7 @@ impl Remote {
             leases: HashMap::new(),
             number: 0,
             hmem: caps & fi::FI_HMEM != 0,
-            refusals: [0; KINDS],
+            refusals: [[0; KINDS]; 2],
         })
     }
 
@@ -237,10 +237,12 @@ impl Remote {
     }
 
     /// Whether memory of this kind can be registered, as far as is known.
-    pub(crate) fn reaches(&self, kind: Kind) -> bool {
+    pub(crate) fn reaches(&self, kind: Kind, usage: Usage) -> bool {
         match kind {
             Kind::System => true,
-            Kind::Cuda | Kind::Rocr | Kind::Ze => self.hmem && self.refusals[kind as usize] < REFUSALS,
+            Kind::Cuda | Kind::Rocr | Kind::Ze => {
+                self.hmem && self.refusals[usage as usize][kind as usize] < REFUSALS
+            }
             _ => false,
         }
     }
@@ -250,28 +252,41 @@ impl Remote {
         self.hmem = false;
     }
 
+    /// Whether something may be registered.
+    fn has_registered(&self) -> bool {
+        !self.leases.is_empty() || self.free.len() < READS
+    }
+
     /// Takes note of how a registration has ended.
-    fn note_registered(&mut self, span: Span, outcome: Result<(), i32>) {
+    fn note_registered(&mut self, span: Span, usage: Usage, outcome: Result<(), i32>) {
         if !span.can(Caps::DEVICE) {
             return;
         }
-        let refusals = &mut self.refusals[span.kind() as usize];
+        let kind = span.kind();
         let e = match outcome {
             Ok(()) => {
-                *refusals = 0;
+                self.refusals[usage as usize][kind as usize] = 0;
                 return;
             }
-            // Not now.
+            // Not now; or no more than there are, which is so until some are closed.
             Err(e) if e == -fi::FI_EAGAIN => return,
+            Err(e) if [fi::FI_ENOMEM, fi::FI_ENOSPC].contains(&-e) && self.has_registered() => return,
             Err(e) => e,
         };
-        // The provider lacks this interface, or this memory alone is refused.
+        // Without the interface none is registered for anything.
+        if e == -fi::FI_ENOSYS {
+            self.refusals.iter_mut().for_each(|of| of[kind as usize] = REFUSALS);
+        }
+        let refusals = &mut self.refusals[usage as usize][kind as usize];
+        // None is registered for this, or this memory alone is refused.
         let is_for_good = [fi::FI_ENOSYS, fi::FI_EOPNOTSUPP].contains(&-e);
         *refusals = if is_for_good { REFUSALS } else { refusals.saturating_add(1) };
-        let (kind, why) = (span.kind(), self.info.core.strerror(e));
+        let why = self.info.core.strerror(e);
         match *refusals {
             REFUSALS => {
-                log::info!("memory of {kind:?} goes in frames: the provider below registers none ({why})")
+                log::info!(
+                    "memory of {kind:?} goes in frames: the provider below registers none, {usage:?} ({why})"
+                )
             }
             _ => log::debug!("memory of {kind:?} is not registered by the provider below: {why}"),
         }
@@ -283,7 +298,7 @@ impl Remote {
         // SAFETY: a copy that this core has made.
         let (domain, ep) = unsafe { self.lender.get(&self.info.core, self.info.at) }?;
         let found = self.modes.register(domain, ep, (span, device), fi::FI_REMOTE_READ);
-        self.note_registered(span, found.as_ref().map(drop).map_err(|e| *e));
+        self.note_registered(span, Usage::Lent, found.as_ref().map(drop).map_err(|e| *e));
         let region = found.ok()?;
         // SAFETY: an open registration.
         let key = unsafe { (*region.at()).key };
@@ -388,7 +403,7 @@ impl Remote {
                 let none = || NotSent::Error("memory that moves".into());
                 let device = of_device(&into).ok_or_else(none)?;
                 let found = self.modes.register(place.domain, ep, (into, device), fi::FI_READ);
-                self.note_registered(into, found.as_ref().map(drop).map_err(|e| *e));
+                self.note_registered(into, Usage::ReadInto, found.as_ref().map(drop).map_err(|e| *e));
                 Some(found.map_err(|e| self.not_registered(e))?)
             }
             false => None,

@@ -139,17 +139,26 @@ impl Driver {
 
     /// Memory mapped by hand, of pieces of 2 MiB each, one after the other.
     pub fn map(&self, pieces: usize) -> usize {
+        self.map_on(&vec![0; pieces])
+    }
+
+    /// Likewise, each on its device.
+    pub fn map_on(&self, devices: &[u32]) -> usize {
         const PIECE: usize = 2 << 20;
         let mut at = 0u64;
-        let len = pieces * PIECE;
+        let len = devices.len() * PIECE;
         call!(self.0, "cuMemAddressReserve"(*mut u64, usize, usize, u64, u64)(&mut at, len, 0, 0, 0));
-        let prop = [1u32, 1, 1, 0];
-        for i in 0..pieces {
+        for (i, device) in devices.iter().enumerate() {
+            // CUmemAllocationProp: pinned, POSIX descriptors, on that device.
+            let prop = [1, 1, 1, *device, 0, 0, 0, 0];
             let mut handle = 0u64;
             call!(self.0, "cuMemCreate"(*mut u64, usize, *const u32, u64)(&mut handle, PIECE, prop.as_ptr(), 0));
             let place = at + (i * PIECE) as u64;
             call!(self.0, "cuMemMap"(u64, usize, usize, u64, u64)(place, PIECE, 0, handle, 0));
             call!(self.0, "cuMemRelease"(u64)(handle));
+            // CUmemAccessDesc.
+            let access = [1, *device, 3];
+            call!(self.0, "cuMemSetAccess"(u64, usize, *const u32, usize)(place, PIECE, access.as_ptr(), 1));
         }
         at as usize
     }

@@ -8,6 +8,8 @@ mod accessed;
 mod counted;
 #[path = "support/duo.rs"]
 mod duo;
+#[path = "ofi_hmem/hostile.rs"]
+mod hostile;
 #[path = "support/killed.rs"]
 mod killed;
 #[path = "support/library.rs"]
@@ -20,11 +22,11 @@ use std::time::{Duration, Instant};
 
 use accessed::{access, share};
 use duo::Duo;
-use engine::{Access, Ctx, Error, MrId, Reg};
+use engine::{Access, Ctx, Error, Reg};
 use hmem::{Kind, Span};
 use link_api::Link as _;
 use ofi::Fabric;
-use testkit::{from_any, msg, pattern, read, there, write};
+use testkit::{from_any, msg, pattern, read, there};
 
 use memory::{driver, filled, room};
 
@@ -114,6 +116,21 @@ fn refuse(times: i32, code: i32) {
     let library = library();
     // SAFETY: likewise.
     unsafe { library.get::<unsafe extern "C" fn(i32, i32)>(b"hmem_refuse\0").expect("it")(times, code) };
+}
+
+/// Likewise of those for this use alone.
+fn refuse_for(times: i32, code: i32, access: u64) {
+    type Refuse = unsafe extern "C" fn(i32, i32, u64);
+    let library = library();
+    // SAFETY: likewise.
+    unsafe { library.get::<Refuse>(b"hmem_refuse_for\0").expect("it")(times, code, access) };
+}
+
+/// Has no more of them open at a time.
+fn limit(most: i32) {
+    let library = library();
+    // SAFETY: likewise.
+    unsafe { library.get::<unsafe extern "C" fn(i32)>(b"hmem_limit\0").expect("it")(most) };
 }
 
 fn host(len: usize, seed: usize) -> Span {

@@ -112,9 +112,12 @@ pub fn remove(base: usize) -> Option<Region> {
     Some(all.remove(at))
 }
 
-/// Host memory that was made known in a context is not any more, since the context is gone.
+/// Host memory that was made known in a context is not any more, nor is other processes' memory there, since the context is gone.
 pub fn forget_host(ctx: usize) {
     regions().retain(|r| r.ctx != ctx || r.sort != Sort::Host);
+    let opened = |r: &&Region| r.ctx == ctx && r.sort == Sort::Opened;
+    let opened: Vec<usize> = regions().iter().filter(opened).map(|r| r.base).collect();
+    opened.into_iter().for_each(|base| drop(free(base)));
 }
 
 /// Where the CPU finds `len` bytes at `addr`, and what keeps them there; `None` if they go on behind the

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hmem::{Kind, Span};
-use ofi::{Below, Buffer, Dest, Did, Lease, Message, NotSent};
+use ofi::{Below, Buffer, Dest, Did, Lease, Message, NotSent, Usage};
 
 /// What was asked of all of them.
 #[derive(Debug, Default)]
@@ -66,8 +66,8 @@ impl<F: Below> Below for Counted<F> {
     fn reads(&self) -> Option<usize> {
         self.0.reads()
     }
-    fn reaches(&self, kind: Kind) -> bool {
-        self.0.reaches(kind)
+    fn reaches(&self, kind: Kind, usage: Usage) -> bool {
+        self.0.reaches(kind, usage)
     }
     fn stage_devices(&mut self) {
         self.0.stage_devices();

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hmem::{Kind, Span};
-use ofi::{Below, Buffer, Dest, Did, Lease, Message, NotSent};
+use ofi::{Below, Buffer, Dest, Did, Lease, Message, NotSent, Usage};
 
 const MOST: usize = 20_000;
 const WINDOW: u32 = 16;
@@ -349,7 +349,7 @@ impl Below for Fake {
         self.reads.then_some(READ)
     }
 
-    fn reaches(&self, kind: Kind) -> bool {
+    fn reaches(&self, kind: Kind, _: Usage) -> bool {
         kind == Kind::System || kind == Kind::Fake && self.devices
     }
 
