@@ -125,6 +125,40 @@ fn what_is_not_of_a_message_is_told_of_in_the_queue_of_the_endpoint_that_was_cal
 }
 
 #[test]
+fn a_message_that_a_peek_finds_is_told_of_in_the_queue_of_the_endpoint_that_was_called() {
+    for what in [Peek::Look, Peek::Claim, Peek::Discard] {
+        let (mut net, rx, [_, first], to) = sharing();
+        let queue = net[1].cq_open(8);
+        let (own, last) = (net[1].rx_cq, share(&mut net, rx, Some(queue)));
+        let (deaf, src) = (share(&mut net, rx, None), net.memory(0, 3000));
+        // By the context, whose message it is, by its endpoint, by another one, and by one that has no queue.
+        let calls = [(None, own), (Some(first), own), (Some(last), queue), (Some(deaf), own)];
+        for (n, (by, expected)) in calls.into_iter().enumerate() {
+            net[0].send(&msg(to[1], &[src], 0)).unwrap();
+            net.settle();
+            let (pattern, ctx) = (Pattern { src: ADDR_UNSPEC, tag: None }, Ctx(n));
+            match by {
+                None => net[1].peek(rx, pattern, what, ctx, OpFlags::COMPLETION).unwrap(),
+                Some(ep) => net[1].ep_peek(ep, pattern, what, ctx, OpFlags::COMPLETION).unwrap(),
+            }
+            let found = [own, queue].map(|cq| net[1].next(cq).map(|c| (c.ctx, c.err, c.len)));
+            assert_eq!(found, [own, queue].map(|cq| (cq == expected).then_some((ctx, None, 3000))), "{by:?}");
+            // Bytes are told of where they came to.
+            let room = net.memory(1, 3000);
+            match what {
+                Peek::Look => net[1].recv_at(rx, &from_any(&[room], n)).unwrap(),
+                Peek::Claim => net[1].claim(rx, &from_any(&[room], n)).unwrap(),
+                Peek::Discard => {}
+            }
+            net.settle();
+            assert_eq!(net[1].rx().len(), usize::from(what != Peek::Discard));
+            assert_eq!((net[1].next(queue), net[0].sent().err), (None, None));
+        }
+        net.assert_idle();
+    }
+}
+
+#[test]
 fn a_shared_multi_receive_buffer_is_given_back_whichever_endpoint_fills_it() {
     for (last, len) in [(0, 80), (1, 80), (0, 5000), (1, 5000)] {
         let (mut net, rx, eps, to) = sharing_with(Setup { direct: Direct::Never, ..Setup::default() });
