@@ -1,7 +1,8 @@
 //! Receive contexts that endpoints share.
 
 use engine::{
-    ADDR_UNSPEC, Cntrs, CqId, Ctx, EpConfig, EpId, Error, FiAddr, OpFlags, Pattern, Peek, Recv, RxId, What,
+    ADDR_UNSPEC, Cntrs, CqId, Ctx, EpConfig, EpId, Error, FiAddr, OpFlags, Pattern, Peek, PollFast, Recv,
+    RxId, What,
 };
 use testkit::*;
 
@@ -83,6 +84,24 @@ fn a_shared_receive_is_written_as_its_endpoint_has_it() {
             }
         }
     }
+}
+
+/// A caller that goes on to the next ring counts by it.
+#[test]
+fn the_work_of_a_poll_is_that_of_all_endpoints() {
+    const EACH: usize = 20;
+    let (mut net, _, _, to) = sharing_with(Setup { looks: true, ..Setup::default() });
+    let src = net.memory(0, 8);
+    for n in 0..2 * EACH {
+        net[0].send(&msg(to[n % 2], &[src], n)).unwrap();
+    }
+    let cq = net[1].rx_cq;
+    let mut work = 0;
+    while net[1].poll_fast(cq, &mut |_: &engine::Completion| {}) == PollFast::Kept {
+        work += net[1].kept();
+    }
+    assert_eq!(work as usize, 2 * EACH);
+    assert_eq!(net[1].kept(), 0, "it is told once");
 }
 
 /// Opens one more endpoint that shares, and has this queue.
