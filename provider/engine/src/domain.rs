@@ -200,10 +200,10 @@ impl<L: RmaLink> Domain<L> {
         all
     }
 
-    /// The work of the last poll that has found [`PollFast::Kept`]: in messages that wait now, or as many bytes as cost about as
-    /// much.
-    pub fn kept(&self) -> u32 {
-        self.core.kept
+    /// The work of all polls that have found [`PollFast::Kept`] since this was asked last, at all endpoints: in messages that wait now,
+    /// or as many bytes as cost about as much.
+    pub fn kept(&mut self) -> u32 {
+        std::mem::take(&mut self.core.kept)
     }
 
     /// Has every peer wake this process when it sends. `true`: nothing is there now, and all links' wait

@@ -111,8 +111,8 @@ fn what_is_no_send_with_its_bytes_here_is_not_cancelled() {
     assert_eq!(net[0].received().err, Some(Error::Cancelled));
 }
 
-#[test]
-fn a_receiver_that_is_stopped_inside_answers_later() {
+/// A send of 3000 bytes from node 0, which was cancelled while its receiver was inside an access.
+fn cancelled_inside() -> Net {
     let mut net = Net::new(2);
     let src = net.bytes(0, &pattern(3000, 1));
     net[0].send(&msg(1, &[src], 1)).unwrap();
@@ -120,6 +120,12 @@ fn a_receiver_that_is_stopped_inside_answers_later() {
     net.keep_inside(1);
     let ep = net[0].ep;
     net[0].ep_cancel(ep, Ctx(1)).unwrap();
+    net
+}
+
+#[test]
+fn a_receiver_that_is_stopped_inside_answers_later() {
+    let mut net = cancelled_inside();
     assert_eq!(net[0].tx(), []);
     let dst = net.memory(1, 3000);
     net[1].recv(&from_any(&[dst], 2)).unwrap();
@@ -312,13 +318,7 @@ fn a_short_send_that_waits_for_its_delivery_is_not_cancelled() {
 /// Something else of ours is being accessed, of which is not said what: the receiver hears of it all the same.
 #[test]
 fn a_send_that_is_cancelled_while_the_receiver_is_inside_ends_before_it_is_received() {
-    let mut net = Net::new(2);
-    let src = net.bytes(0, &pattern(3000, 1));
-    net[0].send(&msg(1, &[src], 1)).unwrap();
-    net[1].progress();
-    net.keep_inside(1);
-    let ep = net[0].ep;
-    net[0].ep_cancel(ep, Ctx(1)).unwrap();
+    let mut net = cancelled_inside();
     net.settle();
     assert_eq!(net[0].sent().err, Some(Error::Cancelled));
     net.assert_idle();

@@ -1,7 +1,8 @@
 //! Receive contexts that endpoints share.
 
 use engine::{
-    ADDR_UNSPEC, Cntrs, CqId, Ctx, EpConfig, EpId, Error, FiAddr, OpFlags, Pattern, Peek, Recv, RxId, What,
+    ADDR_UNSPEC, Cntrs, CqId, Ctx, EpConfig, EpId, Error, FiAddr, OpFlags, Pattern, Peek, PollFast, Recv,
+    RxId, What,
 };
 use testkit::*;
 
@@ -85,6 +86,24 @@ fn a_shared_receive_is_written_as_its_endpoint_has_it() {
     }
 }
 
+/// A caller that goes on to the next ring counts by it.
+#[test]
+fn the_work_of_a_poll_is_that_of_all_endpoints() {
+    const EACH: usize = 20;
+    let (mut net, _, _, to) = sharing_with(Setup { looks: true, ..Setup::default() });
+    let src = net.memory(0, 8);
+    for n in 0..2 * EACH {
+        net[0].send(&msg(to[n % 2], &[src], n)).unwrap();
+    }
+    let cq = net[1].rx_cq;
+    let mut work = 0;
+    while net[1].poll_fast(cq, &mut |_: &engine::Completion| {}) == PollFast::Kept {
+        work += net[1].kept();
+    }
+    assert_eq!(work as usize, 2 * EACH);
+    assert_eq!(net[1].kept(), 0, "it is told once");
+}
+
 /// Opens one more endpoint that shares, and has this queue.
 fn share(net: &mut Net, rx: RxId, rx_cq: Option<CqId>) -> EpId {
     let (link, av, tx_cq) = (net.link(), net[1].av, Some(net[1].tx_cq));
@@ -121,6 +140,40 @@ fn what_is_not_of_a_message_is_told_of_in_the_queue_of_the_endpoint_that_was_cal
             Some(ep) => net[1].ep_peek(ep, pattern, Peek::Look, ctx, flags).unwrap(),
         }
         assert_eq!(net[1].cq_error(queues[at]).unwrap().err, Some(Error::NoMessage), "{by:?}");
+    }
+}
+
+#[test]
+fn a_message_that_a_peek_finds_is_told_of_in_the_queue_of_the_endpoint_that_was_called() {
+    for what in [Peek::Look, Peek::Claim, Peek::Discard] {
+        let (mut net, rx, [_, first], to) = sharing();
+        let queue = net[1].cq_open(8);
+        let (own, last) = (net[1].rx_cq, share(&mut net, rx, Some(queue)));
+        let (deaf, src) = (share(&mut net, rx, None), net.memory(0, 3000));
+        // By the context, whose message it is, by its endpoint, by another one, and by one that has no queue.
+        let calls = [(None, own), (Some(first), own), (Some(last), queue), (Some(deaf), own)];
+        for (n, (by, expected)) in calls.into_iter().enumerate() {
+            net[0].send(&msg(to[1], &[src], 0)).unwrap();
+            net.settle();
+            let (pattern, ctx) = (Pattern { src: ADDR_UNSPEC, tag: None }, Ctx(n));
+            match by {
+                None => net[1].peek(rx, pattern, what, ctx, OpFlags::COMPLETION).unwrap(),
+                Some(ep) => net[1].ep_peek(ep, pattern, what, ctx, OpFlags::COMPLETION).unwrap(),
+            }
+            let found = [own, queue].map(|cq| net[1].next(cq).map(|c| (c.ctx, c.err, c.len)));
+            assert_eq!(found, [own, queue].map(|cq| (cq == expected).then_some((ctx, None, 3000))), "{by:?}");
+            // Bytes are told of where they came to.
+            let room = net.memory(1, 3000);
+            match what {
+                Peek::Look => net[1].recv_at(rx, &from_any(&[room], n)).unwrap(),
+                Peek::Claim => net[1].claim(rx, &from_any(&[room], n)).unwrap(),
+                Peek::Discard => {}
+            }
+            net.settle();
+            assert_eq!(net[1].rx().len(), usize::from(what != Peek::Discard));
+            assert_eq!((net[1].next(queue), net[0].sent().err), (None, None));
+        }
+        net.assert_idle();
     }
 }
 

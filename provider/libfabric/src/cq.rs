@@ -134,14 +134,19 @@ impl CqFid {
                     // SAFETY: the caller's promise.
                     return unsafe { self.read_any(engine, buf, count, from) };
                 }
-                // Answers may have completed operations.
-                PollFast::Kept if n == 0 && !engine.cq_is_empty(self.id) => {
-                    // SAFETY: the caller's promise.
-                    return unsafe { self.read_any(engine, buf, count, from) };
+                PollFast::Kept => {
+                    detours += engine.kept();
+                    // Answers may have completed operations.
+                    if n == 0 && !engine.cq_is_empty(self.id) {
+                        // SAFETY: the caller's promise.
+                        return unsafe { self.read_any(engine, buf, count, from) };
+                    }
+                    // What is waited for may be in the next ring. A caller that gets nothing perhaps lets another process
+                    // have the core.
+                    if n > 0 || detours >= DETOURS {
+                        break;
+                    }
                 }
-                // What is waited for may be in the next ring. A caller that gets nothing perhaps lets another process
-                // have the core.
-                PollFast::Kept if n == 0 && detours < DETOURS => detours += engine.kept(),
                 _ => break,
             }
         }

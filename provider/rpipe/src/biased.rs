@@ -10,8 +10,8 @@
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -146,8 +146,49 @@ impl Words for Atomics {
     }
 }
 
+/// The threads that wait for a lock, as the one sees them that has it and itself waits for something.
+#[derive(Debug, Default)]
+pub(crate) struct Others {
+    waiting: AtomicUsize,
+    met: AtomicBool,
+}
+
+impl Others {
+    /// Waits in `take`, as one of them.
+    fn wait<T>(&self, take: impl FnOnce() -> T) -> T {
+        self.met.store(true, Relaxed);
+        self.waiting.fetch_add(1, Relaxed);
+        let taken = take();
+        self.waiting.fetch_sub(1, Relaxed);
+        taken
+    }
+
+    /// Whether one waits now.
+    #[inline]
+    pub(crate) fn wait_now(&self) -> bool {
+        self.waiting.load(Relaxed) > 0
+    }
+
+    /// Whether one ever did.
+    pub(crate) fn were_met(&self) -> bool {
+        self.met.load(Relaxed)
+    }
+
+    /// Stays outside until one of them is inside, for the `rounds`th time: longer each time, since that one waits as well, and is let sleep.
+    pub(crate) fn let_in(&self, rounds: u32) {
+        for _ in 0..100 {
+            if !self.wait_now() {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        std::thread::sleep(Duration::from_micros(20 * u64::from(rounds.min(50))));
+    }
+}
+
 /// A value that one thread at a time gets at.
 pub(crate) struct Biased<T> {
+    others: Others,
     words: Atomics,
     mutex: Mutex<()>,
     value: UnsafeCell<T>,
@@ -168,7 +209,7 @@ impl<T> Biased<T> {
         // Without both, the owner could be inside and another thread not see it.
         let owner = if barrier.registered && barrier.usable { NONE } else { SHARED };
         let words = Atomics { owner: owner.into(), inside: 0.into(), barrier };
-        Biased { words, mutex: Mutex::new(()), value: UnsafeCell::new(value) }
+        Biased { others: Others::default(), words, mutex: Mutex::new(()), value: UnsafeCell::new(value) }
     }
 
     /// Enters.
@@ -196,6 +237,13 @@ impl<T> Biased<T> {
         if self.words.owner() == FORKED {
             return Err(forked());
         }
+        if let Some(guard) = self.try_lock() {
+            return Ok(guard);
+        }
+        self.others.wait(|| self.lock_in_turn())
+    }
+
+    fn lock_in_turn(&self) -> Result<Guard<'_, T>, Error> {
         let held = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
         let mut turns = 0;
         let owns = enter_with_mutex(&self.words, me(), || {
@@ -222,6 +270,11 @@ impl<T> Biased<T> {
         let held = self.mutex.try_lock().ok()?;
         let owns = enter_with_mutex(&self.words, me(), || false).ok()?;
         Some(Guard { lock: self, held: (!owns).then_some(held) })
+    }
+
+    /// Those that wait for it.
+    pub(crate) fn others(&self) -> &Others {
+        &self.others
     }
 
     /// In a forked child: no thread gets in any more. It is one store.

@@ -19,6 +19,8 @@ const SPINS: u32 = 100;
 /// For how long a peer is waited for that is inside an access of memory which is taken back, and between two looks.
 const PATIENCE: Patience = Patience::Second;
 const PAUSE: Duration = Duration::from_micros(100);
+/// Between two looks of a thread while another one sleeps on the same object.
+const NAP: Duration = Duration::from_millis(1);
 
 /// An engine's domain that several threads may use.
 #[derive(Debug)]
@@ -251,7 +253,7 @@ impl<L: RmaLink> Runtime<L> {
     /// passed, after one look at least.
     ///
     /// A look makes progress, and finds out by itself what else ends the call. [`Wait::raise`] has it
-    /// look again.
+    /// look again. Of several threads that wait on one object one sleeps, and the others look each millisecond.
     pub fn block<T>(
         &self,
         wait: &Arc<Wait>,
@@ -260,8 +262,11 @@ impl<L: RmaLink> Runtime<L> {
         mut look: impl FnMut() -> Step<T>,
     ) -> Result<Option<T>, Error> {
         let mut spins = 0;
+        let mut held = wait.hold();
         loop {
-            wait.lower();
+            if held.is_some() {
+                wait.lower();
+            }
             let watched = match look() {
                 Step::Done(found) => return Ok(Some(found)),
                 Step::Wait(watched) => watched,
@@ -274,8 +279,11 @@ impl<L: RmaLink> Runtime<L> {
                 std::hint::spin_loop();
             } else if idle == Idle::Yield {
                 std::thread::yield_now();
-            } else {
+            } else if held.is_some() {
                 self.sleep(watched, wait, until)?;
+            } else {
+                std::thread::sleep(until.left().map_or(NAP, |left| left.min(NAP)));
+                held = wait.hold();
             }
         }
     }

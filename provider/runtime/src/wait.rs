@@ -25,6 +25,8 @@ const TIMER: u64 = 1;
 pub struct Wait {
     fds: OnceLock<Fds>,
     raised: AtomicBool,
+    /// A thread is in a blocking call that may sleep here.
+    held: AtomicBool,
     /// The timer is set.
     timed: AtomicBool,
     /// A call left the links not armed after the one for which the timer was set.
@@ -104,6 +106,12 @@ impl Wait {
         }
     }
 
+    /// The right to lower it and to sleep here, which one blocking call has at a time: a raise wakes a thread for certain only while no other
+    /// one lowers it.
+    pub(crate) fn hold(&self) -> Option<Held<'_>> {
+        (!self.held.swap(true, Ordering::Acquire)).then(|| Held(self))
+    }
+
     fn links(&self) -> MutexGuard<'_, Vec<(RawFd, usize)>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -173,6 +181,16 @@ impl Wait {
             self.set_timer(SOON);
         }
         Ok(())
+    }
+}
+
+/// See [`Wait::hold`].
+#[derive(Debug)]
+pub(crate) struct Held<'a>(&'a Wait);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.held.store(false, Ordering::Release);
     }
 }
 
@@ -277,7 +295,7 @@ impl Deadline {
     }
 
     /// `None`: for ever.
-    fn left(self) -> Option<Duration> {
+    pub(crate) fn left(self) -> Option<Duration> {
         self.0.map(|at| at.saturating_duration_since(Instant::now()))
     }
 }

@@ -288,3 +288,29 @@ fn none_sleeps_until_a_counter_changes_that_others_may_write() {
     });
     assert_eq!((found, looks), (Ok(Some(1)), 1000));
 }
+
+/// Each for a value of its own: the one that is woken first forgets what has woken it.
+#[test]
+fn of_several_threads_that_sleep_on_one_object_each_is_woken() {
+    let ([a, _b], _) = ShmLink::nodes(Progress::Manual);
+    thread::scope(|s| {
+        let sleepers = [1, 2, 3, 4].map(|enough| {
+            let a = &a;
+            s.spawn(move || {
+                let look = || {
+                    let engine = a.runtime.lock();
+                    let n = engine.cntr_read(a.cntr);
+                    if n >= enough { Step::Done(n) } else { Step::Wait(Watched::cntr(&engine, a.cntr)) }
+                };
+                a.runtime.block(&a.cntr_wait, Idle::Sleep, Deadline::after_ms(20_000), look).unwrap()
+            })
+        });
+        for n in 1..=4 {
+            // All that wait are asleep by then, as a rule.
+            thread::sleep(Duration::from_millis(20));
+            a.runtime.lock().cntr_add(a.cntr, 1);
+            patient(|| sleepers[n - 1].is_finished().then_some(()));
+        }
+        assert!(sleepers.map(|s| s.join().unwrap().is_some()).iter().all(|woken| *woken));
+    });
+}

@@ -334,6 +334,50 @@ fn a_send_to_a_peer_that_has_come_is_not_told_that_there_was_none() {
     assert_eq!(take(&mut b, &mut a).1, b"hello");
 }
 
+/// One that was there before, and ends; what came of a call before its successor came is no answer to a later send. Where there is none
+/// the second call has one.
+#[test]
+fn a_peer_that_did_not_listen_some_time_ago_is_called_again_once() {
+    for succeeded in [true, false] {
+        for by_receive in [false, true] {
+            let (mut a, mut b) = (open(options("key")), open(options("key")));
+            let (name, to) = (b.addr(), a.peer(&b.addr()));
+            say(&mut a, to, &mut [&mut b], b"hello");
+            assert_eq!(take(&mut b, &mut a).1, b"hello");
+            drop(b);
+            until("its end", || matches!(a.poll(), Some(Event::Closed(..))));
+            let ask =
+                |a: &mut TcpLink| if by_receive { a.connect(to) } else { a.send(to, b"hello", &[], 0, 0) };
+            let refused = (0..3).find(|_| {
+                let found = ask(&mut a);
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_millis(150) {
+                    a.poll();
+                }
+                found == Err(Refused::Gone(Gone::Refused))
+            });
+            assert_eq!(refused, Some(2), "by a receive: {by_receive}");
+            assert_eq!(ask(&mut a), Err(Refused::Busy));
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(150) {
+                a.poll();
+            }
+            if succeeded {
+                let mut b = TcpLink::bind(name.sock(), options("key")).expect("its name");
+                assert_eq!(a.send(to, b"hello", &[], 0, 0), Err(Refused::Busy));
+                say(&mut a, to, &mut [&mut b], b"hello");
+                assert_eq!(take(&mut b, &mut a).1, b"hello");
+            } else {
+                // As one does that tries again at once.
+                until("an answer", || {
+                    a.poll();
+                    ask(&mut a) == Err(Refused::Gone(Gone::Refused))
+                });
+            }
+        }
+    }
+}
+
 /// What takes connections and ends each at once.
 #[test]
 fn a_send_beside_receives_learns_that_what_listens_answers_nothing() {

@@ -207,7 +207,7 @@ impl<L: RmaLink> Domain<L> {
         self.peek_by(rx, None, pattern, what, (ctx, flags))
     }
 
-    /// Likewise, by a call to this endpoint: that there is no message is a completion in its queue.
+    /// Likewise, by a call to this endpoint: the answer is a completion in its queue, whichever endpoint the message came to.
     pub fn ep_peek(
         &mut self,
         ep: EpId,
@@ -244,8 +244,7 @@ impl<L: RmaLink> Domain<L> {
             err: Some(Error::NoMessage),
             olen: 0,
         };
-        let mut to = telling;
-        let mut dropped = None;
+        let (mut from, mut dropped) = (None, None);
         if let Some((at, m)) = matcher.find_waiting(&pattern).and_then(|at| Some((at, matcher.look(at)?))) {
             entry.len = m.len;
             entry.tag = m.tag;
@@ -255,7 +254,7 @@ impl<L: RmaLink> Domain<L> {
             if m.data.is_some() {
                 entry.what |= What::REMOTE_CQ_DATA;
             }
-            to = Some(m.ep);
+            from = Some(m.ep);
             match what {
                 Peek::Look => {}
                 Peek::Claim => {
@@ -266,10 +265,14 @@ impl<L: RmaLink> Domain<L> {
                 Peek::Discard => dropped = matcher.take(at),
             }
         }
-        let Some(ep) = to.and_then(|ep| self.eps.get_mut(ep.at())) else { return Err(Error::NotFound) };
         if let Some(m) = dropped {
-            ep.discard(&mut self.core, m);
+            if let Some(ep) = self.eps.get_mut(m.ep.at()) {
+                ep.discard(&mut self.core, m);
+            }
         }
+        // Of a call to the context itself, where the message would be received.
+        let to = from.filter(|_| by.is_none()).or(telling);
+        let Some(ep) = to.and_then(|ep| self.eps.get_mut(ep.at())) else { return Err(Error::NotFound) };
         if ep.writes(flags) || entry.err.is_some() {
             let cq = ep.rx_cq;
             self.core.complete(cq, entry);

@@ -197,7 +197,8 @@ impl<L: RmaLink> Endpoint<L> {
                 }
             }
         }
-        core.kept = work;
+        // Of all endpoints that were polled.
+        core.kept += work;
         PollFast::Kept
     }
 

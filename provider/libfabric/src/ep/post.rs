@@ -260,6 +260,8 @@ pub(super) fn recvmsg<R: Receiver>(
     match what {
         Receive::Post => post(&rx, pattern, &iov()?, ctx, raw),
         Receive::Peek(what) => {
+            // Written whatever the queue is bound with, as libfabric's utility providers do: the entry is all that a peek is for.
+            let flags = flags | OpFlags::COMPLETION;
             let mut engine = rx.shared.lock();
             Ok(match rx.ep {
                 Some(ep) => engine.ep_peek(ep, pattern, what, ctx, flags),

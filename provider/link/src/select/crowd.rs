@@ -8,6 +8,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub(super) const QUIET: Duration = Duration::from_micros(250);
 /// One of so many polls asks whether the endpoint is still armed.
 const ASKED: u32 = 16;
+/// How long another thread that opens an endpoint is waited for, and how often it is looked whether it has ended.
+const PATIENCE: Duration = Duration::from_millis(100);
+const GLANCE: Duration = Duration::from_micros(50);
 /// Members that one look tells of.
 const BATCH: usize = 64;
 
@@ -119,19 +123,31 @@ impl Members {
 /// That of this process, which ends with its last member. A forked child makes its own.
 static CROWD: Mutex<Weak<Crowd>> = Mutex::new(Weak::new());
 
+/// The forked child in which the lock on the set was found to be held by a thread of its parent's, for good; 0: none.
+static HELD_FOR_GOOD: AtomicU32 = AtomicU32::new(0);
+
+/// Takes the lock on the set of this process, unless it is held for good.
+fn lock_crowd(pid: u32) -> Option<MutexGuard<'static, Weak<Crowd>>> {
+    let start = Instant::now();
+    loop {
+        match CROWD.try_lock() {
+            Ok(crowd) => return Some(crowd),
+            Err(TryLockError::Poisoned(crowd)) => return Some(crowd.into_inner()),
+            Err(TryLockError::WouldBlock) if HELD_FOR_GOOD.load(Ordering::Relaxed) == pid => return None,
+            Err(TryLockError::WouldBlock) if start.elapsed() < PATIENCE => std::thread::sleep(GLANCE),
+            Err(TryLockError::WouldBlock) => HELD_FOR_GOOD.store(pid, Ordering::Relaxed),
+        }
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Crowd {
     fn of_process() -> io::Result<Option<Arc<Crowd>>> {
-        let mut crowd = match CROWD.try_lock() {
-            Ok(crowd) => crowd,
-            Err(TryLockError::Poisoned(crowd)) => crowd.into_inner(),
-            // In a forked child it may be held for good.
-            Err(TryLockError::WouldBlock) => return Ok(None),
-        };
         let pid = std::process::id();
+        let Some(mut crowd) = lock_crowd(pid) else { return Ok(None) };
         if let Some(known) = crowd.upgrade().filter(|known| known.pid == pid) {
             return Ok(Some(known));
         }
@@ -247,7 +263,11 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        if self.is_added && self.crowd.pid == std::process::id() {
+        // What a forked child has of its parent's set is of no use, and a lock of it may be held for good.
+        if self.crowd.pid != std::process::id() {
+            return;
+        }
+        if self.is_added {
             self.crowd.poller.remove(&self.fd);
         }
         self.crowd.many.fetch_sub(1, Ordering::Relaxed);
@@ -278,6 +298,41 @@ mod tests {
         for (due, seen) in due.iter().zip(&mut seen) {
             assert!((0..2).any(|_| looks.is_due(due, seen, || due.note())));
         }
+    }
+
+    #[test]
+    fn an_endpoint_that_is_opened_while_another_thread_opens_one_is_a_member() {
+        let (held, is_held) = std::sync::mpsc::channel();
+        let other = std::thread::spawn(move || {
+            let _crowd = lock(&CROWD);
+            held.send(()).unwrap();
+            std::thread::sleep(PATIENCE / 5);
+        });
+        is_held.recv().unwrap();
+        assert!(Member::new(0).is_some());
+        other.join().unwrap();
+    }
+
+    /// Its parent's other threads do not run in it, and what they held stays held.
+    #[test]
+    fn a_forked_child_drops_a_member_though_the_lock_is_held() {
+        let member = Member::new(0).unwrap();
+        let crowd = member.crowd.clone();
+        let held = lock(&crowd.members);
+        // SAFETY: the child drops what is its own, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: alarm(2) and _exit(2) have no requirements.
+            unsafe { libc::alarm(20) };
+            drop(member);
+            // SAFETY: as above.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = -1;
+        // SAFETY: a local word for the status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        drop(held);
+        assert_eq!(status, 0, "it waited for the lock");
     }
 
     #[test]

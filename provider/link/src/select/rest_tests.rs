@@ -17,6 +17,13 @@ fn open(near: bool) -> Links {
     links
 }
 
+/// One whose looks are its own, whatever endpoints other tests of this process have.
+fn open_alone() -> Links {
+    let mut links = open(false);
+    links.member = None;
+    links
+}
+
 fn options() -> TcpOptions {
     TcpOptions::new(JobKey::from_secret(b"of the tests"))
 }
@@ -116,7 +123,7 @@ fn an_endpoint_with_a_peer_on_its_host_does_not_rest() {
 
 #[test]
 fn an_endpoint_that_is_called_looks_for_what_the_caller_says_next() {
-    let mut called = open(false);
+    let mut called = open_alone();
     let mut caller = TcpLink::bind("127.0.0.1:0".parse().unwrap(), options()).unwrap();
     let slow = called.pace.period();
     until("looks to be rare", || {
@@ -144,7 +151,7 @@ fn an_endpoint_that_is_called_looks_for_what_the_caller_says_next() {
 
 #[test]
 fn each_step_of_a_connection_that_is_made_is_taken_by_the_next_poll() {
-    let mut called = open(false);
+    let mut called = open_alone();
     let mut caller = TcpLink::bind("127.0.0.1:0".parse().unwrap(), options()).unwrap();
     let peer = caller.peer(&called.addr());
     until("looks to be rare", || {

@@ -11,6 +11,9 @@ use super::handshake::Call;
 /// How long it is known that a peer was not there.
 const MEMORY: Duration = Duration::from_secs(1);
 
+/// After how long something may listen where nothing did.
+const STALE: Duration = Duration::from_millis(100);
+
 /// A peer.
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -36,6 +39,8 @@ pub(super) struct Peer {
     owed: Option<(Gone, Instant)>,
     /// That there is such an answer has not been told to a sleeper.
     pub(super) owed_untold: bool,
+    /// It is called once more, since nothing listened there some time ago.
+    recalled: bool,
     /// There was a channel, or else since when one is tried to be made.
     pub(super) met: bool,
     pub(super) trying: Option<Instant>,
@@ -65,6 +70,7 @@ impl Peer {
             send_waits: false,
             owed: None,
             owed_untold: false,
+            recalled: false,
             met: false,
             trying: None,
             wants: false,
@@ -99,11 +105,25 @@ impl Peer {
 
     /// Why the call came to nothing that a send waited for. To be asked by a send, and once.
     pub(super) fn take_owed(&mut self) -> Option<Gone> {
+        self.doubt();
         let owed = self.owed.take().filter(|(_, at)| at.elapsed() < MEMORY);
         let (why, at) = owed?;
         // Else the next one would have the same answer again.
         self.failed = self.failed.filter(|(_, since)| *since > at);
+        self.recalled = false;
         Some(why)
+    }
+
+    /// That a peer which was there before did not listen some time ago is not told once something else may: it is called once
+    /// more, and the answer to that is told.
+    fn doubt(&mut self) {
+        let is_stale = |(why, at): &(Gone, Instant)| *why == Gone::Refused && at.elapsed() >= STALE;
+        let mut all = self.failed.iter().chain(&self.owed).peekable();
+        if !self.met || self.recalled || all.peek().is_none() || !all.all(is_stale) {
+            return;
+        }
+        self.send_waits |= self.owed.is_some();
+        (self.failed, self.owed, self.recalled) = (None, None, true);
     }
 
     /// Something listens there by now: that nothing did has no meaning any more, and a send that waits has the answer of this call.
@@ -116,12 +136,15 @@ impl Peer {
     /// There is a channel: what came of calls before has no meaning any more.
     pub(super) fn set_met(&mut self) {
         (self.call, self.expected, self.trying, self.met) = (None, None, None, true);
-        (self.failed, self.owed, self.send_waits) = (None, None, false);
+        (self.failed, self.owed, self.send_waits, self.recalled) = (None, None, false, false);
     }
 
     /// Why it was not there just now. To be asked once.
     pub(super) fn take_failure(&mut self) -> Option<Gone> {
-        self.failed.take().filter(|(_, at)| at.elapsed() < MEMORY).map(|(why, _)| why)
+        self.doubt();
+        let (why, _) = self.failed.take().filter(|(_, at)| at.elapsed() < MEMORY)?;
+        self.recalled = false;
+        Some(why)
     }
 
     /// Whether what a send found lacking is there now: room, a channel, or the certainty that there will be none.

@@ -12,6 +12,9 @@ use super::watched::token;
 
 /// How often calls and guests are looked after.
 const TICK: Duration = Duration::from_millis(50);
+/// How often within the time after which a host that does not answer is gone it is asked whether it does: the look that finds first that
+/// it does not is late, and so is the one that finds the time over.
+const LOOKS: u32 = 8;
 /// Descriptors looked at in one go: no more than there are buffers to spare for what is found.
 const BATCH: usize = SPARE;
 /// A process that has not looked for longer had something else to do.
@@ -161,7 +164,7 @@ impl TcpLink {
         let period = if soon {
             TICK
         } else if unsure() {
-            (self.options.timeout / 4).max(TICK)
+            (self.options.timeout / LOOKS).max(TICK)
         } else {
             Duration::ZERO
         };
@@ -193,8 +196,8 @@ impl TcpLink {
                 .flat_map(|rails| rails.channels())
                 .any(|rail| rail.is_silent(now, most));
             let silent = rails_silent || channel.is_silent(now, most);
-            // The tick that finds it first is up to a quarter late.
-            if silent || channel.is_starved(now, most * 3 / 4) {
+            // The tick that finds it first is late by up to the time between two.
+            if silent || channel.is_starved(now, most - most / LOOKS) {
                 let what = match silent {
                     true => "its host has not answered",
                     false => "it has ended, and nothing has come of a frame that is on a rail",

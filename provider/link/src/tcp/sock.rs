@@ -135,12 +135,21 @@ pub(super) fn error(fd: &OwnedFd) -> Option<io::Error> {
 
 /// Short messages leave at once; a peer whose host does not answer for so long, while nothing is sent, is gone.
 pub(super) fn tune(fd: &OwnedFd, timeout: Duration) -> io::Result<()> {
-    let seconds = |of: Duration| i32::try_from(of.as_secs()).unwrap_or(i32::MAX).clamp(1, 32_767);
+    let [idle, interval, count] = questions(timeout);
     set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
-    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, seconds(timeout / 2))?;
-    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, seconds(timeout / 6))?;
-    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3)?;
+    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, idle)?;
+    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, interval)?;
+    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, count)?;
     set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
+}
+
+/// After how many idle seconds the kernel asks whether the other end is there, how often, and how many times: whole seconds, since it
+/// knows no others, that add up to the time; two questions at least, since one may get lost.
+fn questions(timeout: Duration) -> [i32; 3] {
+    let seconds = |of: Duration| i32::try_from(of.as_secs()).unwrap_or(i32::MAX);
+    let (idle, interval) = (seconds(timeout / 2).clamp(1, 32_767), seconds(timeout / 6).clamp(1, 32_767));
+    let count = (seconds(timeout).saturating_sub(idle) / interval).clamp(2, 7);
+    [idle, interval, count]
 }
 
 /// Has the kernel keep so many bytes that were not received yet, if it can.
@@ -376,4 +385,19 @@ fn polled(fd: &OwnedFd, events: libc::c_short, most: Duration) -> bool {
     let ms = i32::try_from(most.as_millis()).unwrap_or(i32::MAX);
     // SAFETY: `one` is one valid pollfd.
     unsafe { libc::poll(&mut one, 1, ms) == 1 }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_does_not_answer_is_gone_after_the_time_and_not_after_twice() {
+        for seconds in (2..1000).chain([86_400]) {
+            let [idle, interval, count] = questions(Duration::from_secs(seconds));
+            let all = u64::from((idle + interval * count).unsigned_abs());
+            assert!(all <= seconds.max(3) && 5 * all >= 4 * seconds, "{all} of {seconds}");
+            assert!(count >= 2);
+        }
+    }
 }

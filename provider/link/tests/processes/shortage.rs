@@ -145,24 +145,12 @@ fn short(room: u64, later: u64, patience: u64) -> (Child, Addr) {
 #[test]
 fn nothing_is_lost_on_a_peer_that_is_short_of_descriptors() {
     for (room, later) in [(0, 200), (1, 60_000), (2, 60_000), (3, 60_000)] {
-        let (mut child, addr) = short(room, later, 60_000);
-        let mut link = open();
-        let to = link.peer(&addr);
-        for n in 0..100 {
-            say(&mut link, to, &[n]);
-        }
-        drop(child.stdin.take());
-        // The child fails after 20 s without a frame: one descriptor is enough for all of them.
-        finish(child);
-        assert_eq!(closed(&mut link), (to, Gone::Reset));
+        takes_all(short(room, later, 60_000));
     }
 }
 
-#[test]
-fn nothing_is_lost_on_a_peer_that_is_short_of_memory() {
-    let mut c = command("short of memory", open().addr());
-    let mut child = c.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn().unwrap();
-    let addr = told(&mut child);
+/// A child that has too little gets each of a hundred frames: it fails after 20 s without one.
+fn takes_all((mut child, addr): (Child, Addr)) {
     let mut link = open();
     let to = link.peer(&addr);
     for n in 0..100 {
@@ -171,6 +159,14 @@ fn nothing_is_lost_on_a_peer_that_is_short_of_memory() {
     drop(child.stdin.take());
     finish(child);
     assert_eq!(closed(&mut link), (to, Gone::Reset));
+}
+
+#[test]
+fn nothing_is_lost_on_a_peer_that_is_short_of_memory() {
+    let mut c = command("short of memory", open().addr());
+    let mut child = c.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn().unwrap();
+    let addr = told(&mut child);
+    takes_all((child, addr));
 }
 
 #[test]

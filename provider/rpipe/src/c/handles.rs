@@ -18,7 +18,7 @@ use crate::biased::{self, Biased};
 use crate::forked;
 use crate::pipe::Visit;
 use crate::several::Several;
-use crate::{Address, Context, Error, Pipe};
+use crate::{Address, Context, Error, Patience, Pipe};
 
 /// Pipes there may be at a time.
 const PIPES: usize = 1 << 15;
@@ -169,6 +169,26 @@ pub(super) fn with<T>(
 ) -> Result<T, Error> {
     let handle = handle(rp)?;
     body(handle.pipe.lock()?.as_mut().ok_or_else(no_pipe)?, handle.id)
+}
+
+/// Does something with a pipe that may wait: other threads that wait for the pipe meanwhile have their turns, since what this one waits
+/// for may come of what they do.
+pub(super) fn in_turns<T>(
+    rp: rpipe_t,
+    time: Patience,
+    mut body: impl FnMut(&mut Pipe, u16, Patience) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let handle = handle(rp)?;
+    let others = handle.pipe.others();
+    let patience = time.in_turns(others);
+    for rounds in 0.. {
+        let done = body(handle.pipe.lock()?.as_mut().ok_or_else(no_pipe)?, handle.id, patience);
+        match done {
+            Err(Error::Again) if time != Patience::Look && !time.is_over() => others.let_in(rounds),
+            done => return done,
+        }
+    }
+    Err(Error::Again)
 }
 
 /// Does something with a pipe, if this thread owns its lock. What is done panics nowhere, and has changed nothing where it says `None`.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use libc::{c_int, c_void};
 
 use super::handles::{
-    Handler, Member, guard, handlers, is_of_pipe, job, of_pipe, packed, quickly, quickly_with_address,
-    status, with, with_address,
+    Handler, Member, guard, handlers, in_turns, is_of_pipe, job, of_pipe, packed, quickly,
+    quickly_with_address, status, with, with_address,
 };
 use super::types::*;
 use crate::pipe::Visit;
@@ -42,7 +42,8 @@ pub unsafe extern "C" fn rmalloc(rp: rpipe_t, size: usize) -> raddr_t {
 #[inline(never)]
 fn slow_malloc(rp: rpipe_t, size: usize, align: usize, nanoseconds: i64) -> raddr_t {
     let time = patience(nanoseconds);
-    guard(|| with(rp, |pipe, id| Ok(packed(id, pipe.alloc(size, align, time)?)))).unwrap_or(RADDR_NULL)
+    let alloc = |pipe: &mut Pipe, id, time| Ok(packed(id, pipe.alloc(size, align, time)?));
+    guard(|| in_turns(rp, time, alloc)).unwrap_or(RADDR_NULL)
 }
 
 #[cold]
@@ -71,7 +72,7 @@ fn slow_read(rp: rpipe_t, addr: *mut raddr_t, size: usize, nanoseconds: i64) -> 
         let time = patience(nanoseconds);
         let mut handled = 0;
         let read = loop {
-            let (read, handler) = with(rp, |pipe, id| {
+            let (read, handler) = in_turns(rp, time, |pipe, id, time| {
                 let (address, _, handler) = pipe.read_any(size, time)?;
                 Ok((packed(id, address), handler))
             })?;

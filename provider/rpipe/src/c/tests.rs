@@ -2,14 +2,15 @@
 
 use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::handles::{Member, close, job_place, keep};
 use super::kept::{CLOSED, Place};
 use super::many::{Ends, rpipe_many_close, rpipe_many_open, rpipe_many_read};
-use super::types::rpipe_many_end;
+use super::messages::{rfree, rmalloc, rread_into, rwrite};
+use super::types::{RADDR_NULL, rpipe_many_end};
 use crate::pipe::Visit;
 use crate::several::{Several, Turns};
 use crate::stream::lacking_tests;
@@ -151,4 +152,61 @@ fn a_writer_whose_packet_waits_for_a_descriptor_stays_among_many() {
     // SAFETY: from rpipe_many_open.
     assert_eq!(unsafe { rpipe_many_close(many) }, 0);
     *job_place() = None;
+}
+
+/// A pipe by its pointer, for a thread.
+fn shared(pipe: Pipe, context: &Context) -> Member {
+    Member(keep(pipe, context.barrier).unwrap())
+}
+
+/// Calls `run` in a thread, which tells when it is done.
+fn call(done: &mpsc::Sender<&'static str>, what: &'static str, run: impl FnOnce() + Send + 'static) {
+    let done = done.clone();
+    thread::spawn(move || {
+        run();
+        done.send(what).unwrap();
+    });
+}
+
+/// Each thread of the one process waits for what one of the other does.
+#[test]
+fn threads_that_wait_in_one_pipe_let_each_other_in() {
+    const MESSAGES: usize = 300;
+    let frames = Settings { backend: "strait:frames".into(), ..Settings::default() };
+    for (name, settings) in [("turns", Settings::default()), ("turns-frames", frames)] {
+        let [a, b] = job(&format!("c-{name}"), &settings);
+        let (done, told) = mpsc::channel();
+        // So that a writer has to wait for room.
+        let options = PipeOptions { heap: Some(4096), slots: Some(4), ..PipeOptions::new(Side::Both) };
+        let ends = [(&a, 1), (&b, 0)].map(|(of, peer)| shared(Pipe::open(of, peer, &options).unwrap(), of));
+        for end in ends {
+            call(&done, "a reader", move || {
+                let end = end;
+                for _ in 0..MESSAGES {
+                    let mut read = RADDR_NULL;
+                    // SAFETY: an open pipe, and a place for the address.
+                    assert_eq!(unsafe { rread_into(end.0, &mut read, 1000) }, 0);
+                    assert_eq!(rfree(read), 0);
+                }
+            });
+        }
+        // The readers have the pipes, and wait.
+        thread::sleep(Duration::from_millis(20));
+        for end in ends {
+            call(&done, "a writer", move || {
+                let end = end;
+                for _ in 0..MESSAGES {
+                    // SAFETY: an open pipe.
+                    let block = unsafe { rmalloc(end.0, 1000) };
+                    assert_ne!(block, RADDR_NULL);
+                    // SAFETY: likewise.
+                    assert_eq!(unsafe { rwrite(end.0, block) }, 0);
+                }
+            });
+        }
+        for _ in 0..4 {
+            told.recv_timeout(LIMIT / 3).expect("all four threads end");
+        }
+        ends.into_iter().for_each(|end| close(end.0).unwrap());
+    }
 }

@@ -82,8 +82,8 @@ pub(super) fn choose(context: &Context, no: u32, peer: Rank, ready: &Ready, pati
     let default = promise.eager.min(most);
     let time = if promise.peer_progress { FAR } else { NEAR };
     let has_time = match (patience, Instant::now().checked_add(time)) {
-        (Patience::Forever, Some(_)) => true,
-        (Patience::Until(until), Some(end)) => until >= end,
+        (Patience::Forever | Patience::InTurns(None, _), Some(_)) => true,
+        (Patience::Until(until) | Patience::InTurns(Some(until), _), Some(end)) => until >= end,
         _ => false,
     };
     if !has_time {

@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use crate::Error;
+use crate::biased::Others;
 use crate::context::{Context, Ready};
 
 /// How long a call may take.
@@ -15,7 +16,22 @@ pub enum Patience {
     Until(Instant),
     /// As long as the peer is there.
     Forever,
+    /// Until then, or as long as the peer is there, and while no other thread waits for the lock that the call has.
+    #[doc(hidden)]
+    InTurns(Option<Instant>, Turns),
 }
+
+/// Threads that wait for the lock of a call.
+#[derive(Clone, Copy, Debug)]
+pub struct Turns(&'static Others);
+
+impl PartialEq for Turns {
+    fn eq(&self, other: &Turns) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl Eq for Turns {}
 
 impl Patience {
     /// So long from now on.
@@ -31,9 +47,24 @@ impl Patience {
     fn left(self) -> Option<Duration> {
         match self {
             Patience::Look => Some(Duration::ZERO),
-            Patience::Until(until) => Some(until.saturating_duration_since(Instant::now())),
-            Patience::Forever => None,
+            Patience::Until(until) | Patience::InTurns(Some(until), _) => {
+                Some(until.saturating_duration_since(Instant::now()))
+            }
+            Patience::Forever | Patience::InTurns(None, _) => None,
         }
+    }
+
+    /// Such a time, which is over (`Again`) also when another thread waits for the lock.
+    pub(crate) fn in_turns(self, others: &'static Others) -> Patience {
+        match self {
+            Patience::Look | Patience::InTurns(..) => self,
+            Patience::Until(until) => Patience::InTurns(Some(until), Turns(others)),
+            Patience::Forever => Patience::InTurns(None, Turns(others)),
+        }
+    }
+
+    fn others(&self) -> Option<&'static Others> {
+        if let Patience::InTurns(_, Turns(others)) = self { Some(others) } else { None }
     }
 }
 
@@ -46,6 +77,8 @@ const YIELDS: u32 = 200;
 /// How long it sleeps at most: some paths do not wake it.
 const SLEEP: Duration = Duration::from_millis(100);
 const SHORT_SLEEP: Duration = Duration::from_micros(500);
+/// The same where another thread may come to wait for the lock, which wakes none.
+const NAP: Duration = Duration::from_millis(1);
 
 /// What a turn of waiting was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +128,9 @@ impl Waiting {
         if self.patience.is_over() {
             return Err(Error::Again);
         }
+        if self.looks >= LOOKS && self.patience.others().is_some_and(Others::wait_now) {
+            return Err(Error::Again);
+        }
         if self.looks < SPINS {
             std::hint::spin_loop();
             return Ok(Turn::Ask);
@@ -114,7 +150,12 @@ impl Waiting {
             (inner.backend.descriptor(), inner.backend.arm())
         };
         if armed {
-            let most = if wakes { SLEEP } else { SHORT_SLEEP };
+            let is_shared = self.patience.others().is_some_and(Others::were_met);
+            let most = match wakes {
+                true if is_shared => NAP,
+                true => SLEEP,
+                false => SHORT_SLEEP,
+            };
             nap(fd, self.patience.left().map_or(most, |left| left.min(most)));
         }
     }

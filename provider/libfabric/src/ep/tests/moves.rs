@@ -136,6 +136,22 @@ fn peek_claims_and_discards() {
     w.end();
 }
 
+/// The entry is all that a peek is for.
+#[test]
+fn what_a_peek_finds_is_written_also_to_a_selective_queue() {
+    let w = World::new();
+    let (ep, to) = w.enabled(fi::FI_SELECTIVE_COMPLETION);
+    assert_eq!(call!(ep, tagged.inject(bytes(b"hello"), 5, to, 2)), 0);
+    let m = fi::fi_msg_tagged { addr: to, tag: 2, context: context(1), ..Default::default() };
+    let found = (0..1000).find_map(|_| {
+        assert_eq!(call!(ep, tagged.recvmsg(&m, fi::FI_PEEK)), 0);
+        w.next().ok()
+    });
+    assert_eq!(found.map(|c| (c.op_context, c.len)), Some((context(1), 5)));
+    assert_eq!(close(ep), 0);
+    w.end();
+}
+
 #[test]
 fn remote_memory_is_written_and_read() {
     let w = World::new();
