@@ -8,7 +8,7 @@ use testkit::*;
 /// Node 1 has sent node 0 messages under tag 1, each of which the first poll after its receive has found.
 fn stream() -> Net {
     let mut net = Net::with(2, Setup { looks: true, ..Setup::default() });
-    for n in 0..3 {
+    for n in 0..9 {
         say(&mut net, 8, 1, n);
         let room = net.memory(0, 8);
         net[0].recv(&with_tag(&[room], 1, n)).unwrap();

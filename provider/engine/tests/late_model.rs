@@ -51,7 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (src(), want(), prop_oneof![Just(LONGEST), Just(8)])
             .prop_map(|(src, tag, room)| Step::Recv { src, tag, room }),
         1 => (src(), want()).prop_map(|(src, tag)| Step::Claim { src, tag }),
-        2 => (from(), 1..4usize).prop_map(|(from, count)| Step::Stream { from, count }),
+        2 => (from(), 1..12usize).prop_map(|(from, count)| Step::Stream { from, count }),
         4 => Just(Step::Poll),
         1 => Just(Step::Progress),
     ]

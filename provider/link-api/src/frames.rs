@@ -207,6 +207,10 @@ pub trait Link {
     /// none can be made, [`Event::Closed`] says so. A peer that is slow to start costs nothing meanwhile.
     fn expect(&mut self, _peer: PeerId) {}
 
+    /// The next frame that matters is most likely one of this peer: a receive from it is posted, and no other. Until one has
+    /// come, or this is called again, quick polls may look for frames of others only now and then.
+    fn awaits(&mut self, _peer: Option<PeerId>) {}
+
     /// Whether there is room for a frame that the peer can do without: those that it has not taken are far
     /// fewer than there may be, and fewer than transfers that a [`crate::PieceCounter`] can tell apart.
     fn has_room_to_spare(&mut self, _to: PeerId) -> bool {

@@ -92,6 +92,8 @@ pub(crate) struct Hub {
     pub(crate) revoked: BTreeSet<(Place, u64)>,
     /// Which station waits for which.
     pub(crate) expected: Vec<(Place, Place)>,
+    /// Of which station alone a frame is waited for, by the one that waits.
+    pub(crate) awaited: BTreeMap<Place, Option<Place>>,
     /// Stations whose memory is not accessed any more, and how many more calls find a peer inside an access.
     pub(crate) closed: BTreeSet<Place>,
     pub(crate) stuck: usize,
@@ -160,6 +162,7 @@ impl Hub {
             versions: BTreeMap::new(),
             revoked: BTreeSet::new(),
             expected: Vec::new(),
+            awaited: BTreeMap::new(),
             closed: BTreeSet::new(),
             stuck: 0,
             barred: None,

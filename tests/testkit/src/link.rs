@@ -308,6 +308,11 @@ impl Link for MemLink {
             || way(there, here).is_some_and(|w| w.used || !w.items.is_empty())
     }
 
+    fn awaits(&mut self, peer: Option<PeerId>) {
+        let place = peer.map(|peer| self.place_of(peer));
+        self.hub.borrow_mut().awaited.insert(self.at, place);
+    }
+
     fn expect(&mut self, peer: PeerId) {
         assert!(!self.is_connected(peer), "a peer that is there is expected");
         let place = self.place_of(peer);

@@ -304,6 +304,11 @@ impl Net {
         self.hub.borrow_mut().stuck = calls;
     }
 
+    /// The node of which alone that one waits for a frame.
+    pub fn awaited(&self, at: usize) -> Option<usize> {
+        self.hub.borrow().awaited.get(&at).copied().flatten()
+    }
+
     /// So much time goes by that peers which receives name, and which are not there, are given up.
     pub fn give_up_expected(&mut self) {
         self.hub.borrow_mut().give_up_expected();

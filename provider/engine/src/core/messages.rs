@@ -135,8 +135,9 @@ pub(crate) struct RxContext {
     late: u8,
 }
 
-/// So many messages in a row that were there before their receive are a stream.
-const LATE: u8 = 2;
+/// So many messages in a row that were there before their receive are a stream. Of a peer that is answered each time a few are, by
+/// chance; to look for the next one then waits for its line, and takes it away from the sender.
+const LATE: u8 = 8;
 
 impl RxContext {
     pub(crate) fn new(shared: bool) -> Self {

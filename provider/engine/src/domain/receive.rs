@@ -84,6 +84,7 @@ impl<L: RmaLink> Domain<L> {
         flags: OpFlags,
     ) -> Result<(), Error> {
         let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Err(Error::NotFound) };
+        let only = context.nothing_posted();
         // Built where it stays.
         context.matcher(tag.is_some()).post(src, || RecvOp {
             pattern: Pattern { src, tag },
@@ -95,9 +96,7 @@ impl<L: RmaLink> Domain<L> {
             tally: Tally::PLAIN,
         });
         self.core.rest = 0;
-        if src != ADDR_UNSPEC {
-            self.look_for_peer(rx, src);
-        }
+        self.look_for_peer(rx, src, only);
         Ok(())
     }
 
@@ -154,9 +153,7 @@ impl<L: RmaLink> Domain<L> {
             let Some(message) = matcher.find_waiting(&pattern).and_then(|at| matcher.take(at)) else {
                 matcher.post(pattern.src, || recv);
                 self.core.rest = 0;
-                if pattern.src != ADDR_UNSPEC {
-                    self.look_for_peer(rx, pattern.src);
-                }
+                self.look_for_peer(rx, pattern.src, false);
                 return Ok(());
             };
             let Some(ep) = self.eps.get_mut(message.ep.at()) else { continue };
@@ -166,13 +163,19 @@ impl<L: RmaLink> Domain<L> {
         }
     }
 
-    /// Has endpoints attend to the peer that a receive names, which was posted just now.
+    /// Has endpoints attend to the peer that a receive names, if it names one, which was posted just now; `only`: there is no
+    /// other receive.
     #[inline(always)]
-    fn look_for_peer(&mut self, rx: RxId, src: FiAddr) {
+    fn look_for_peer(&mut self, rx: RxId, src: FiAddr, only: bool) {
         let mut at = 0;
-        while let Some(&id) = self.core.rxs.get(rx.at()).and_then(|rx| rx.eps.get(at)) {
+        while let Some((&id, eps)) =
+            self.core.rxs.get(rx.at()).and_then(|rx| Some((rx.eps.get(at)?, rx.eps.len())))
+        {
             if let Some(ep) = self.eps.get_mut(id.at()) {
-                ep.attend_to(&mut self.core, src);
+                ep.awaits(if only && eps == 1 { src } else { ADDR_UNSPEC });
+                if src != ADDR_UNSPEC {
+                    ep.attend_to(&mut self.core, src);
+                }
             }
             at += 1;
         }
@@ -375,6 +378,7 @@ impl<L: RmaLink> Domain<L> {
         let recv = context.tagged.cancel(ctx).or_else(|| context.plain.cancel(ctx)).ok_or(Error::NotFound)?;
         let ep = self.telling(rx, by).and_then(|ep| self.eps.get_mut(ep.at()));
         if let Some(ep) = ep {
+            ep.awaits(ADDR_UNSPEC);
             ep.fail_recv(&mut self.core, recv, Error::Cancelled);
         }
         Ok(())

@@ -70,6 +70,14 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
+    /// The only receive that is posted names this peer; `ADDR_UNSPEC`: it names none, or there are others, or none. Where something
+    /// else is under way, answers of any peer may be waited for.
+    #[inline(always)]
+    pub(crate) fn awaits(&mut self, from: FiAddr) {
+        let peer = if self.requests.len() == 0 { self.routed(from) } else { None };
+        self.link.awaits(peer);
+    }
+
     #[cold]
     fn reconnect(&mut self, core: &mut Core, peer: PeerId) {
         if self.peer(peer).gone.is_none() {

@@ -153,6 +153,7 @@ impl<L: RmaLink> Endpoint<L> {
         len: usize,
     ) -> Result<(), Error> {
         let (peer, large, offered) = (out.peer, out.large, out.offered);
+        self.link.awaits(None);
         let state = self.peer(peer);
         state.posted += 1;
         out.seq = state.posted;

@@ -259,6 +259,11 @@ impl Link for Links {
     }
 
     #[inline(always)]
+    fn awaits(&mut self, peer: Option<PeerId>) {
+        self.shm.awaits(peer)
+    }
+
+    #[inline(always)]
     fn put_back(&mut self, frame: Frame) {
         // Quick polls find frames of shared memory alone.
         self.shm.put_back(frame)

@@ -76,7 +76,8 @@ impl Link for ShmLink {
         self.calls = calls;
         let sole = self.rings.sole();
         // A number, in a register: what is found goes through memory if it comes from a call.
-        let id = if sole == NO_PEER || self.is_time_for_cold() { self.find_of_many() } else { sole };
+        let several = (sole == NO_PEER) | self.rings.awaits_another(sole) || self.is_time_for_cold();
+        let id = if several { self.find_of_many() } else { sole };
         let found = if id == NO_PEER { None } else { self.poll_frame_from(PeerId(id)) };
         if found.is_none() && id != sole {
             self.locate(id);
@@ -170,6 +171,16 @@ impl Link for ShmLink {
 
     fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
         if self.is_connected(peer) { Ok(()) } else { self.open_channel(peer.0) }
+    }
+
+    #[inline(always)]
+    fn awaits(&mut self, peer: Option<PeerId>) {
+        self.rings.awaits(peer.map_or(NO_PEER, |peer| peer.0));
+        // Most who wait for one peer send to it first: its line is on its way meanwhile, from where the peer polls it.
+        let out = peer.and_then(|peer| self.peers.get(peer.0 as usize)).and_then(|peer| peer.out.as_ref());
+        if let Some(out) = out {
+            out.tx.expect(1);
+        }
     }
 
     fn expect(&mut self, peer: PeerId) {

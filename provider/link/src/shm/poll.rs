@@ -12,6 +12,10 @@ use super::{ring, wake};
 /// while the hot ones never stop.
 pub(super) const REST: u32 = 4;
 
+/// Of so many polls while one peer is waited for, one looks at the others' rings too. What they have sent is as well off there:
+/// it would be taken in as unexpected, and a look at a ring takes its next line away from the sender, which is about to write it.
+pub(super) const OTHERS: u32 = 16;
+
 /// Time between two readings of the sockets.
 const GAP: Duration = Duration::from_micros(50);
 /// A peer that has sent nothing for so long is not hot any more.
@@ -41,6 +45,9 @@ impl ShmLink {
     #[inline(always)]
     pub(super) fn advance(&mut self, id: u32) {
         self.held = NO_PEER;
+        if id == self.rings.awaited() {
+            self.rings.awaits(NO_PEER);
+        }
         if let Some(inb) = &mut self.peers[id as usize].inb {
             inb.advance();
             if id != self.rings.sole() {
@@ -82,7 +89,17 @@ impl ShmLink {
     /// The peer that a quick poll reads where not just one ring is looked at; `NO_PEER` if none seems to have sent.
     #[inline(never)]
     pub(super) fn find_of_many(&mut self) -> u32 {
-        self.find().unwrap_or(NO_PEER)
+        match self.rings.has_awaited() {
+            Some(has) if self.calls % OTHERS != 0 => {
+                let id = self.rings.awaited();
+                if !has {
+                    return NO_PEER;
+                }
+                self.warm(id);
+                id
+            }
+            _ => self.find().unwrap_or(NO_PEER),
+        }
     }
 
     /// Puts a peer among those that each poll reads.

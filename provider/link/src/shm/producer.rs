@@ -333,6 +333,9 @@ impl<M: Mem> Producer<M> {
         }
         // Release: the frame's bytes and the zero come before.
         self.mem.commit(self.line).store(len as u32 + 1, Release);
+        if n == 1 {
+            self.mem.hand_over(self.line as usize * LINE);
+        }
         self.line = next;
         self.pos = end;
         self.clean = end;

@@ -64,6 +64,9 @@ pub(crate) trait Mem {
     fn will_read(&self, at: usize);
     /// Likewise, to write it.
     fn will_write(&self, at: usize);
+    /// Has the cache line of byte `at` of the ring, which was written, leave the processor's own caches for one that is shared.
+    /// Nothing depends on it.
+    fn hand_over(&self, at: usize);
     /// Copies to bytes `at..at+len` of the ring, which are inside it.
     ///
     /// # Safety

@@ -62,6 +62,7 @@ impl Mem for Heap {
     }
     fn will_read(&self, _: usize) {}
     fn will_write(&self, _: usize) {}
+    fn hand_over(&self, _: usize) {}
     unsafe fn put(&self, at: usize, src: *const u8, len: usize) {
         if len > 0 {
             assert!(at + len <= self.0.lines.len() * LINE);

@@ -81,6 +81,7 @@ impl Mem for Arc<LoomMem> {
     }
     fn will_read(&self, _: usize) {}
     fn will_write(&self, _: usize) {}
+    fn hand_over(&self, _: usize) {}
     unsafe fn put(&self, at: usize, src: *const u8, len: usize) {
         LoomMem::each(at, len, |line, word, i| {
             // SAFETY: `i < len`, and `src` is valid for that by contract.

@@ -68,11 +68,21 @@ pub(super) struct Rings {
     /// Which of the hot ones, and which of the others, is looked at first.
     next: usize,
     next_cold: usize,
+    /// The peer whose frame is waited for, and no other; or `NO_PEER`.
+    awaited: u32,
 }
 
 impl Rings {
     pub(super) fn new() -> Rings {
-        Rings { list: Vec::new(), places: Vec::new(), hot: 0, sole: NO_PEER, next: 0, next_cold: 0 }
+        Rings {
+            list: Vec::new(),
+            places: Vec::new(),
+            hot: 0,
+            sole: NO_PEER,
+            next: 0,
+            next_cold: 0,
+            awaited: NO_PEER,
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -171,6 +181,31 @@ impl Rings {
         self.hot = hot;
         self.next = 0;
         self.sole = if hot == 1 { self.list[0].id } else { NO_PEER };
+    }
+
+    /// Frames of this peer alone are waited for; `NO_PEER`: of any.
+    #[inline(always)]
+    pub(super) fn awaits(&mut self, id: u32) {
+        self.awaited = id;
+    }
+
+    #[inline(always)]
+    pub(super) fn awaited(&self) -> u32 {
+        self.awaited
+    }
+
+    /// Whether another peer than the only hot one is waited for.
+    #[inline(always)]
+    pub(super) fn awaits_another(&self, sole: u32) -> bool {
+        (self.awaited != NO_PEER) & (self.awaited != sole)
+    }
+
+    /// Whether the ring of the peer that is waited for seems to have a frame; `None`: none is, or it has no ring, or it is the
+    /// only hot one.
+    #[inline(always)]
+    pub(super) fn has_awaited(&self) -> Option<bool> {
+        let at = self.place(self.awaited).filter(|_| self.awaits_another(self.sole))?;
+        Some(self.list.get(at)?.has_frame())
     }
 
     /// The peer of a hot ring that seems to have a frame, each in its turn; if none does, of one that is not hot. And whether

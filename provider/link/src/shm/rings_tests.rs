@@ -137,3 +137,28 @@ fn a_ring_is_looked_at_where_it_is_read_next() {
     other.store(1, Relaxed);
     assert_eq!(find(&mut rings), Some(1));
 }
+
+#[test]
+fn only_the_ring_of_a_peer_that_is_waited_for_is_asked() {
+    let (mut rings, words) = rings(5, 4);
+    words[1].store(1, Relaxed);
+    assert_eq!(rings.has_awaited(), None);
+    for id in [3, 4] {
+        rings.awaits(id);
+        assert_eq!(rings.has_awaited(), Some(false));
+        words[id as usize].store(1, Relaxed);
+        assert_eq!(rings.has_awaited(), Some(true));
+    }
+    // One that has no ring, and one that had.
+    rings.awaits(77);
+    assert_eq!(rings.has_awaited(), None);
+    rings.awaits(3);
+    rings.unlist(3);
+    assert_eq!(rings.has_awaited(), None);
+    // Where a sole one is read is not noted in the list.
+    rings.cool(|id| id == 1);
+    rings.awaits(1);
+    assert_eq!((rings.sole(), rings.has_awaited()), (1, None));
+    rings.awaits(0);
+    assert_eq!(rings.has_awaited(), Some(false));
+}

@@ -212,6 +212,11 @@ impl Mem for Segment {
         ahead::will_write(self.shared.base().wrapping_add(CONTROL + at));
     }
 
+    #[inline(always)]
+    fn hand_over(&self, at: usize) {
+        ahead::hand_over(self.shared.base().wrapping_add(CONTROL + at));
+    }
+
     #[inline]
     unsafe fn put(&self, at: usize, src: *const u8, len: usize) {
         // SAFETY: the bytes are inside the mapping, `src` is valid by contract, and private memory

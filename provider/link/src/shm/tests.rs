@@ -8,7 +8,7 @@ use hmem::Span;
 use link_api::{Event, Gone, Link as _, PeerId, PollFrame, Refused};
 
 use super::ring::Mem as _;
-use super::{OpenOptions, ShmLink};
+use super::{OpenOptions, ShmLink, poll};
 
 pub(super) fn open() -> ShmLink {
     ShmLink::open(OpenOptions {
@@ -320,4 +320,53 @@ fn what_short_frames_touch_of_a_channel_is_on_one_cache_line() {
     for (start, last) in starts.into_iter().zip([inb.rx.mem().noted_at(), out.tx.mem().noted_at()]) {
         assert_eq!((start % 64, last / 64), (0, start / 64), "from {start:x} to {last:x}");
     }
+}
+
+/// How many polls find nothing before one finds a frame, and whose.
+fn polls_until_found(link: &mut ShmLink) -> (u32, PeerId) {
+    for n in 0..1000 {
+        let found = match link.poll_frame() {
+            PollFrame::Frame(frame) => Some(Event::Frame(frame)),
+            PollFrame::Nothing => None,
+            PollFrame::Unknown => link.poll(),
+        };
+        if let Some(Event::Frame(frame)) = found {
+            let from = frame.from;
+            link.release(frame);
+            return (n, from);
+        }
+    }
+    panic!("no frame")
+}
+
+#[test]
+fn while_one_peer_is_waited_for_others_are_looked_at_now_and_then() {
+    let (mut a, mut b, mut c) = (open(), open(), open());
+    let (at_a, at_b) = (a.peer(&c.addr()), b.peer(&c.addr()));
+    let (from_a, from_b) = (c.peer(&a.addr()), c.peer(&b.addr()));
+    for _ in 0..2 {
+        say(&mut a, at_a, b"a").unwrap();
+        say(&mut b, at_b, b"b").unwrap();
+        let mut heard = [frame(&mut c).0, frame(&mut c).0];
+        heard.sort_by_key(|peer| peer.0);
+        assert_eq!(heard, [from_a.min(from_b), from_a.max(from_b)]);
+    }
+    let mut longest = 0;
+    for _ in 0..50 {
+        c.awaits(Some(from_a));
+        say(&mut b, at_b, b"b").unwrap();
+        let (n, from) = polls_until_found(&mut c);
+        assert_eq!(from, from_b);
+        assert!(n < 2 * poll::OTHERS, "{n} polls");
+        longest = longest.max(n);
+        // What is waited for is found at once, and then nothing is.
+        c.awaits(Some(from_a));
+        say(&mut b, at_b, b"b").unwrap();
+        say(&mut a, at_a, b"a").unwrap();
+        let both = [polls_until_found(&mut c), polls_until_found(&mut c)];
+        assert!(both.iter().all(|(n, _)| *n < 2), "{both:?}");
+        say(&mut b, at_b, b"b").unwrap();
+        assert!(polls_until_found(&mut c).0 < 2);
+    }
+    assert!(longest > 1, "the others were looked at all the time");
 }
